@@ -1,0 +1,190 @@
+"""What every config has in common: the default of every field, and overrides in one string.
+
+A config file offers `get_config(arg)`; `arg` is `ROW,field=value,...`, for example
+`--config configs/digits.py:conv_vit,seed=3,optimizer.weight_decay=0.1`. A field that holds a named
+choice (a dict with a `name`) is replaced whole by a bare name: `token_mixer=softmax` drops the fields
+of the mixer that stood there.
+"""
+
+import ast
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+from ml_collections import ConfigDict
+from ml_collections.config_dict import placeholder
+
+# What a user may write for a field that lies deeper.
+SHORT = {
+  "dataset": "data.source",
+  "token_mixer": "model.token_mixer",
+  "posemb": "model.posemb",
+  "pool": "model.pool",
+  "stem": "model.stem",
+  "dtype": "model.dtype",
+}
+
+
+def default_config() -> ConfigDict:
+  """Returns every field with its default. Durations are strings: "300 steps", "2.5 epochs"."""
+  config = ConfigDict()
+  # One seed; the others follow from it unless set.
+  config.seed = 0
+  config.init_seed = placeholder(int)
+  config.data_seed = placeholder(int)
+  config.graph_seed = placeholder(int)
+
+  config.model = ConfigDict({"name": "vit"})
+  config.task = ConfigDict({"name": "classification", "label_smoothing": 0.0})
+
+  config.data = ConfigDict(
+    dict(
+      source="digits",  # digits | tiny_imagenet | a TFDS name | folder:PATH
+      data_dir=placeholder(str),  # TFDS directory; else $TFDS_DATA_DIR, else ~/tensorflow_datasets
+      # Which splits play the three roles (TFDS split names); empty: found from the source.
+      splits=dict(train="", select="", report=""),
+      select=0.1,  # the share carved from train for model selection if no split is to spare
+      fraction=1.0,  # class-balanced part of train
+      channels=3,  # of a folder; a TFDS set has its own
+      image_size=placeholder(int),  # side of what the model sees; none: the source's own size
+      stored_size=placeholder(int),  # side of what the host keeps; none: enough for the above
+      fit="center",  # how a non-square image becomes square: center | squash | random
+      memory="auto",  # decode once and keep: auto | always | never
+      threads=4,  # decoding threads when streaming
+      mean=placeholder(tuple),  # per channel, of pixels in 0..1; none: the source's
+      std=placeholder(tuple),
+    )
+  )
+  config.augment = ConfigDict(
+    dict(
+      pad_crop=0,  # pixels of padding before a random crop
+      random_resized_crop=(),  # (smallest, largest) share of the area; empty: off
+      hflip=0.0,  # probability
+      vflip=0.0,
+      rotate=0.0,  # largest angle in degrees, either way
+      color_jitter=(),  # (brightness, contrast, saturation, hue); empty: off
+      randaugment=(),  # (number of operations, magnitude 0..10); empty: off
+      autoaugment=False,  # the CIFAR policy
+      random_erasing=0.0,  # probability
+      mixup=0.0,  # alpha; 0: off
+      cutmix=0.0,  # alpha; 0: off. With both, each pair draws one of the two.
+      interpolation="bilinear",  # bilinear | nearest
+    )
+  )
+  config.evaluation = ConfigDict(
+    dict(
+      every="1 epochs",
+      batch_size=placeholder(int),  # none: the training batch
+      crop_ratio=1.0,  # image_size / side to which the stored image is resized before the crop
+      interpolation="bilinear",  # nearest | bilinear | bicubic
+    )
+  )
+
+  config.batch_size = 128  # over all devices and processes
+  config.accumulate = 1  # micro-batches per step
+  config.duration = "10 epochs"
+  config.learning_rate = 1e-3
+  config.optimizer = ConfigDict({"name": "adamw", "weight_decay": 0.05})
+  config.schedule = ConfigDict({"name": "cosine", "warmup": "0 steps"})
+  config.decay = "matrices"  # which parameters weight decay touches: matrices | all
+  config.clip_norm = placeholder(float)  # global norm of the gradient
+  config.layer_decay = 1.0  # learning rate of a block relative to the next one
+  config.freeze = ()  # regular expressions over parameter names such as "blocks_0/.*"
+  config.ema = 0.0  # decay of the moving average of parameters; 0: off
+
+  config.log_every = "50 steps"
+  config.checkpoint = ConfigDict({"every": "1 epochs", "keep": 2})
+  config.init_from = ""  # a workdir whose weights a new run starts from
+  config.tensorboard = False
+  config.deterministic = False  # on GPU: bitwise repeatable, slower
+  return config.lock()
+
+
+def with_overrides(config: ConfigDict, overrides: str) -> ConfigDict:
+  """Applies `field=value,field=value`; values are Python literals or bare strings.
+
+  Raises:
+    ValueError: an unknown field (with the nearest) or a value of the wrong type.
+  """
+  for item in _split(overrides):
+    if "=" not in item:
+      raise ValueError(f"config override {item!r} is not of the form field=value")
+    field, text = item.split("=", 1)
+    set_field(config, SHORT.get(field, _expand(field)), _literal(text))
+  return config
+
+
+def parse_arg(arg: str | None, rows: Mapping[str, Any], default: str) -> tuple[str, str]:
+  """Splits `ROW,field=value,...` into the row's name and the overrides; the row may be left out.
+
+  Raises:
+    ValueError: the row is unknown; lists the rows and the nearest.
+  """
+  items = _split(arg or "")
+  row = items.pop(0) if items and "=" not in items[0] else default
+  if row not in rows:
+    raise ValueError(f"unknown row {row!r}.{_nearest(row, rows)} Rows: {', '.join(rows)}.")
+  return row, ",".join(items)
+
+
+def set_field(config: ConfigDict, path: str, value: Any) -> None:
+  """Sets a dotted field, keeping its type; a bare name for a named choice replaces it whole."""
+  *parents, last = path.split(".")
+  node = config
+  for depth, key in enumerate(parents):
+    if key not in node or not isinstance(node[key], ConfigDict):
+      raise ValueError(_unknown(".".join(parents[: depth + 1]), key, node))
+    node = node[key]
+  # A named choice takes any field: whoever builds it knows its fields and checks them.
+  if last not in node and "name" not in node:
+    raise ValueError(_unknown(path, last, node))
+  old = node.get(last)
+  if isinstance(old, ConfigDict) and "name" in old and isinstance(value, str):
+    value = {"name": value}
+  if isinstance(value, dict):
+    with node.unlocked():
+      node[last] = ConfigDict(value)
+    return
+  if isinstance(old, str) and not isinstance(value, str):
+    value = str(value)  # a duration in steps may be written as a number
+  if isinstance(old, tuple) and not isinstance(value, tuple):
+    value = tuple(value) if isinstance(value, list) else (value,)
+  try:
+    with node.unlocked():
+      node[last] = value
+  except TypeError as error:
+    raise ValueError(f"{path}={value!r}: {error}") from error
+
+
+def _expand(field: str) -> str:
+  head, _, rest = field.partition(".")
+  return f"{SHORT[head]}.{rest}" if rest and head in SHORT else field
+
+
+def _literal(text: str) -> Any:
+  try:
+    return ast.literal_eval(text)
+  except (ValueError, SyntaxError):
+    return text
+
+
+def _split(text: str) -> list[str]:
+  """Splits at commas that stand outside brackets."""
+  items, depth, start = [], 0, 0
+  for i, character in enumerate(text):
+    depth += (character in "([{") - (character in ")]}")
+    if character == "," and depth == 0:
+      items.append(text[start:i].strip())
+      start = i + 1
+  return [item for item in [*items, text[start:].strip()] if item]
+
+
+def _unknown(path: str, key: str, node: ConfigDict) -> str:
+  return (
+    f"config has no field {path!r}.{_nearest(key, node)} Fields there: {', '.join(sorted(node))}."
+  )
+
+
+def _nearest(name: str, choices) -> str:
+  close = difflib.get_close_matches(name, list(choices), n=1)
+  return f" Did you mean {close[0]!r}?" if close else ""

@@ -1,0 +1,37 @@
+"""vitx: vision transformers whose attention is efficient, in JAX and Flax.
+
+    import vitx
+    model = vitx.create_model("vit", num_classes=10, depth=4)
+    loaded = vitx.load("runs/digits")
+    vitx.predict(loaded, ["digit.png"])
+
+Names are imported at their first use: `import vitx` touches no device.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_PUBLIC = {
+  "create_model": "vitx.models",
+  "list_models": "vitx.models",
+  "load": "vitx.checkpoints.load",
+  "predict": "vitx.prediction",
+  "read_metrics": "vitx.training.log",
+  "train": "vitx.training.loop",
+}
+__all__ = ["__version__", "create_model", "list_models", "load", "predict", "read_metrics", "train"]
+
+if TYPE_CHECKING:
+  from vitx.checkpoints.load import load
+  from vitx.models import create_model, list_models
+  from vitx.prediction import predict
+  from vitx.training.log import read_metrics
+  from vitx.training.loop import train
+
+
+def __getattr__(name: str) -> Any:
+  if name not in _PUBLIC:
+    raise AttributeError(f"module 'vitx' has no attribute {name!r}")
+  return getattr(importlib.import_module(_PUBLIC[name]), name)

@@ -1,0 +1,51 @@
+"""The projections that attention modules share, named and shaped as in Flax's own attention.
+
+Kernels are `(C, H, D)` for `query`, `key`, `value` and `(H, D, C)` for `out`, so that weights move
+between mixers and from published checkpoints.
+"""
+
+import flax.linen as nn
+import jax
+
+from vitx.errors import ConfigError
+
+Dtype = jax.typing.DTypeLike
+
+
+def to_heads(num_heads: int, head_dim: int, name: str, *, dtype: Dtype, use_bias: bool = True):
+  """A projection (B, N, C) -> (B, N, H, D)."""
+  return nn.DenseGeneral(
+    (num_heads, head_dim),
+    use_bias=use_bias,
+    kernel_init=nn.initializers.xavier_uniform(),
+    dtype=dtype,
+    name=name,
+  )
+
+
+def from_heads(width: int, name: str = "out", *, dtype: Dtype, use_bias: bool = True):
+  """A projection (B, N, H, D) -> (B, N, C)."""
+  return nn.DenseGeneral(
+    width,
+    axis=(-2, -1),
+    use_bias=use_bias,
+    kernel_init=nn.initializers.xavier_uniform(),
+    dtype=dtype,
+    name=name,
+  )
+
+
+def head_dim_of(width: int, num_heads: int, head_dim: int | None) -> int:
+  """D, given or C / H.
+
+  Raises:
+    ConfigError: H does not divide C.
+  """
+  if head_dim is not None:
+    return head_dim
+  if width % num_heads:
+    raise ConfigError(
+      f"model.num_heads={num_heads} does not divide model.width={width};"
+      " choose a divisor or set token_mixer.head_dim"
+    )
+  return width // num_heads

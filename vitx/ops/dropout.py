@@ -1,0 +1,64 @@
+"""Randomness that belongs to an example and not to a device.
+
+The bits that example i of a global batch sees depend on (key, i) alone, so that one device with B
+examples and two devices with B/2 draw the same. The training step says which examples a device holds
+with `examples_at`; without it they count from zero.
+"""
+
+import contextlib
+import contextvars
+from collections.abc import Iterator, Sequence
+
+import jax
+import jax.numpy as jnp
+
+_index: contextvars.ContextVar[jax.Array | None] = contextvars.ContextVar("examples", default=None)
+
+
+@contextlib.contextmanager
+def examples_at(index: jax.Array) -> Iterator[None]:
+  """While tracing inside, row b of a batch is example `index[b]` of the global batch.
+
+  Args:
+    index: (B,) integers.
+  """
+  token = _index.set(index)
+  try:
+    yield
+  finally:
+    _index.reset(token)
+
+
+def example_keys(key: jax.Array, batch: int) -> jax.Array:
+  """Returns one key per example, (B,), folded from `key` and the example's global index.
+
+  Raises:
+    ValueError: `examples_at` announced another number of examples.
+  """
+  index = _index.get()
+  index = jnp.arange(batch) if index is None else index
+  if index.shape != (batch,):
+    raise ValueError(f"a batch of {batch} inside examples_at(index) of shape {index.shape}")
+  return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, index)
+
+
+def dropout(x: jax.Array, rate: float, key: jax.Array, broadcast: Sequence[int] = ()) -> jax.Array:
+  """Zeroes entries of `x` (B, ...) with probability `rate` and scales the rest by 1 / (1 - rate).
+
+  Args:
+    x: (B, ...), its leading axis the examples.
+    rate: in [0, 1).
+    key: the same for every device; folded per example here.
+    broadcast: axes (not 0) along which one draw serves all; every axis but 0 is stochastic depth.
+
+  Raises:
+    ValueError: the rate is not in [0, 1).
+  """
+  if not 0 <= rate < 1:
+    raise ValueError(f"dropout rate {rate} must lie in [0, 1)")
+  if rate == 0:
+    return x
+  shape = tuple(1 if axis in broadcast else n for axis, n in enumerate(x.shape))[1:]
+  keys = example_keys(key, x.shape[0])
+  keep = jax.vmap(lambda k: jax.random.bernoulli(k, 1 - rate, shape))(keys)
+  return jnp.where(keep, x / (1 - rate), jnp.zeros_like(x))

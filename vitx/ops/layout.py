@@ -1,0 +1,23 @@
+"""How tokens lie: a grid unrolled row by row behind a few prefix tokens."""
+
+import dataclasses
+import math
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenLayout:
+  """The arrangement of N tokens.
+
+  Attributes:
+    grid: extent of the token grid, `(height, width)` for images, `(length,)` for sequences. It is
+      unrolled in C order, the last axis fastest.
+    prefix: tokens in front of the grid that have no place in it (class token, registers).
+  """
+
+  grid: tuple[int, ...]
+  prefix: int = 0
+
+  @property
+  def length(self) -> int:
+    """N, the number of tokens."""
+    return self.prefix + math.prod(self.grid)
