@@ -2,13 +2,13 @@
 
 A config file offers `get_config(arg)`; `arg` is `ROW,field=value,...`, for example
 `--config configs/digits.py:conv_vit,seed=3,optimizer.weight_decay=0.1`. A field that holds a named
-choice (a dict with a `name`) is replaced whole by a bare name: `token_mixer=softmax` drops the fields
-of the mixer that stood there.
+choice (a dict with a `name`) is replaced whole by a bare name: `token_mixer=softmax` drops the
+fields of the mixer that stood there.
 """
 
 import ast
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -58,12 +58,12 @@ def default_config() -> ConfigDict:
   config.augment = ConfigDict(
     dict(
       pad_crop=0,  # pixels of padding before a random crop
-      random_resized_crop=(),  # (smallest, largest) share of the area; empty: off
+      random_resized_crop=(),  # (smallest, largest) share of the area; not with pad_crop
       hflip=0.0,  # probability
       vflip=0.0,
       rotate=0.0,  # largest angle in degrees, either way
       color_jitter=(),  # (brightness, contrast, saturation, hue); empty: off
-      randaugment=(),  # (number of operations, magnitude 0..10); empty: off
+      randaugment=(),  # (number of operations, magnitude 0..10); not with autoaugment
       autoaugment=False,  # the CIFAR policy
       random_erasing=0.0,  # probability
       mixup=0.0,  # alpha; 0: off
@@ -89,7 +89,7 @@ def default_config() -> ConfigDict:
   config.decay = "matrices"  # which parameters weight decay touches: matrices | all
   config.clip_norm = placeholder(float)  # global norm of the gradient
   config.layer_decay = 1.0  # learning rate of a block relative to the next one
-  config.freeze = ()  # regular expressions over parameter names such as "blocks_0/.*"
+  config.freeze = ()  # regular expressions over parameter names such as "block_0/.*"
   config.ema = 0.0  # decay of the moving average of parameters; 0: off
 
   config.log_every = "50 steps"
@@ -114,7 +114,7 @@ def with_overrides(config: ConfigDict, overrides: str) -> ConfigDict:
   return config
 
 
-def parse_arg(arg: str | None, rows: Mapping[str, Any], default: str) -> tuple[str, str]:
+def parse_arg(arg: str | None, rows: Iterable[str], default: str) -> tuple[str, str]:
   """Splits `ROW,field=value,...` into the row's name and the overrides; the row may be left out.
 
   Raises:

@@ -1,10 +1,19 @@
-"""Two virtual devices for every test, and `--all` for the slow ones."""
+"""Two virtual devices, a cache of compiled programs, and `--all` for the slow tests."""
+
+import os
+import tempfile
 
 import jax
 import pytest
 
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 2)
+# Tests compile the same small programs again and again, in subprocesses too, which inherit this.
+_CACHE = tempfile.TemporaryDirectory(prefix="vitx-jax-")
+os.environ["JAX_COMPILATION_CACHE_DIR"] = _CACHE.name
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
+jax.config.update("jax_compilation_cache_dir", _CACHE.name)
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 
 
 def pytest_addoption(parser):
@@ -18,3 +27,11 @@ def pytest_collection_modifyitems(config, items):
   for item in items:
     if "slow" in item.keywords:
       item.add_marker(skip)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def data_dir(tmp_path_factory):
+  """A TFDS directory of the tests' own, whatever the user's holds."""
+  directory = tmp_path_factory.mktemp("tfds")
+  os.environ["TFDS_DATA_DIR"] = str(directory)
+  return directory

@@ -1,7 +1,7 @@
 """Errors that name the field, the value and the fix; and the one way to turn a name into code.
 
-Every named choice of a config (`dict(name="softmax", ...)`) is resolved by `build`: an unknown name or
-option raises `ConfigError`, lists the valid ones and says which is nearest. Nothing is filtered.
+Every named choice of a config (`dict(name="softmax", ...)`) is resolved by `build`: an unknown name
+or option raises `ConfigError`, lists the valid ones and says which is nearest. Nothing is filtered.
 """
 
 import difflib
@@ -16,7 +16,7 @@ class ConfigError(ValueError):
   """A setting that cannot work. The message names the field, the value and the fix."""
 
 
-class MissingExtra(ImportError):
+class MissingExtraError(ImportError):
   """An optional dependency is not installed. The message names the extra to install."""
 
   def __init__(self, feature: str, extra: str):
@@ -35,7 +35,7 @@ def listing(choices: Iterable[str]) -> str:
 
 
 def lookup(table: Mapping[str, Any], name: str, field: str) -> Any:
-  """Returns `table[name]`, or the object at a dotted name such as "my_package.attention:MyAttention".
+  """Returns `table[name]`, or the object at a dotted name such as "my_package.my_file:MyMixer".
 
   Args:
     table: the built-in choices by name.
@@ -71,7 +71,7 @@ def options(function: Callable) -> dict[str, inspect.Parameter]:
 
 
 def check_options(function: Callable, given: Mapping[str, Any], field: str, hidden=()) -> None:
-  """Raises ConfigError if `given` has a key that `function` does not take; `hidden` are not offered."""
+  """Raises ConfigError if `given` has a key that `function` does not take or that is `hidden`."""
   valid = [name for name in options(function) if name not in hidden]
   for key in given:
     if key not in valid:

@@ -21,8 +21,8 @@ class SoftmaxAttention(nn.Module):
     use_bias: of the query, key and value projections.
     dropout: of the attention probabilities.
     implementation: "masked" holds the matrix and sows it as intermediate `attention` (B, H, N, N);
-      "kernelized" is the library's fused call; "auto" is "masked" with dropout, which only it can
-      draw, and else "kernelized".
+      "kernelized" is the library's fused call; "auto" is "kernelized" but for dropout, which only
+      "masked" can draw, and float16, which the library's call does not know on every backend.
     dtype: of the computation; probabilities are float32.
     layer, depth: the position of the block that this mixer serves.
   """
@@ -81,5 +81,5 @@ class SoftmaxAttention(nn.Module):
         f"{self.dropout}); use 'masked' or 'auto', or set token_mixer.dropout=0"
       )
     if self.implementation == "auto":
-      return "masked" if self.dropout else "kernelized"
+      return "masked" if self.dropout or self.dtype == jnp.float16 else "kernelized"
     return self.implementation

@@ -17,8 +17,9 @@ def check_divisible(images: jax.Array, patch: int) -> None:
   if height % patch or width % patch:
     below = max(patch, min(height, width) // patch * patch)
     raise ConfigError(
-      f"model.stem.patch={patch} does not divide the image of {height} x {width} pixels that reaches"
-      f" it; set data.image_size to a multiple such as {below} or {below + patch}, or another patch"
+      f"model.stem.patch={patch} does not divide the image of {height} x {width} pixels that"
+      f" reaches it; set data.image_size to a multiple such as {below} or {below + patch}, or"
+      " another patch"
     )
 
 

@@ -34,7 +34,8 @@ class ViT(nn.Module):
     token_mixer: makes the mixer of a block.
     dropout: after the positions and in the blocks.
     stochastic_depth: drop probability of the last block's branches, growing linearly from zero.
-    remat: recompute a block's activations in the backward pass: less memory, about a third more time.
+    remat: recompute a block's activations in the backward pass: less memory, about a third more
+      time.
     dtype: of the computation; parameters are float32.
   """
 

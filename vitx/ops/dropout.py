@@ -1,8 +1,8 @@
 """Randomness that belongs to an example and not to a device.
 
 The bits that example i of a global batch sees depend on (key, i) alone, so that one device with B
-examples and two devices with B/2 draw the same. The training step says which examples a device holds
-with `examples_at`; without it they count from zero.
+examples and two devices with B/2 draw the same. The training step says which examples a device
+holds with `examples_at`; without it they count from zero.
 """
 
 import contextlib

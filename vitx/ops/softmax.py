@@ -1,4 +1,4 @@
-"""Dense softmax attention: the reference that holds the N x N matrix, and the library's fused call."""
+"""Dense softmax attention: the reference that holds the matrix, and the library's fused call."""
 
 import math
 
@@ -52,8 +52,8 @@ def masked_attention(
     key: for the dropout.
 
   Returns:
-    The output (B, N, H, D) in the dtype of `v` and the probabilities (B, H, N, M) in float32, as they
-    were before dropout.
+    The output (B, N, H, D) in the dtype of `v` and the probabilities (B, H, N, M) in float32, as
+    they were before dropout.
   """
   scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
   logits = jnp.einsum("bnhd,bmhd->bhnm", q, k, preferred_element_type=jnp.float32) * scale

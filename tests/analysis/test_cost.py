@@ -1,0 +1,54 @@
+"""FLOPs counted over the jaxpr, against counts by hand."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from vitx.analysis import cost
+
+
+def shape(*dims):
+  return jax.ShapeDtypeStruct(dims, jnp.float32)
+
+
+def test_matrix_products():
+  assert cost.flops(lambda a, b: a @ b, shape(3, 4), shape(4, 5)) == 2 * 3 * 4 * 5
+  attention = lambda q, k: jnp.einsum("bnhd,bmhd->bhnm", q, k)  # noqa: E731
+  assert cost.flops(attention, shape(2, 7, 3, 4), shape(2, 5, 3, 4)) == 2 * 2 * 3 * 7 * 5 * 4
+
+
+def test_convolutions_with_and_without_groups():
+  def conv(x, w, groups):
+    return jax.lax.conv_general_dilated(
+      x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"), feature_group_count=groups
+    )
+
+  x = shape(2, 8, 8, 6)
+  assert cost.flops(lambda x, w: conv(x, w, 1), x, shape(3, 3, 6, 10)) == 2 * 2 * 64 * 10 * 9 * 6
+  assert cost.flops(lambda x, w: conv(x, w, 6), x, shape(3, 3, 1, 6)) == 2 * 2 * 64 * 6 * 9
+
+
+def test_loops_count_as_often_as_they_run():
+  def scanned(x, w):
+    return jax.lax.scan(lambda c, _: (jnp.tanh(c @ w), None), x, None, length=7)[0]
+
+  assert cost.flops(scanned, shape(3, 4), shape(4, 4)) == 7 * 2 * 3 * 4 * 4
+  forward_and_back = jax.grad(lambda x, w: scanned(x, w).sum(), argnums=(0, 1))
+  assert cost.flops(forward_and_back, shape(3, 4), shape(4, 4)) == 3 * 7 * 2 * 3 * 4 * 4
+
+
+def test_nested_functions_and_the_dearer_branch():
+  inner = jax.jit(lambda a, b: a @ b)
+
+  def branch(flag, a, b):
+    return jax.lax.cond(flag, lambda: inner(a, b) @ b, lambda: a @ b)
+
+  assert cost.flops(branch, True, shape(3, 4), shape(4, 4)) == 2 * 2 * 3 * 4 * 4
+  assert cost.flops(jax.checkpoint(inner), shape(3, 4), shape(4, 4)) == 2 * 3 * 4 * 4
+
+
+def test_bytes():
+  tree = {"a": np.zeros((3, 4), np.float32), "b": (np.zeros(2, np.int8),)}
+  assert cost.tree_bytes(tree) == 50
+  compiled = jax.jit(lambda x: x + 1).lower(shape(1000)).compile()
+  assert cost.compiled_bytes(compiled) >= 8000

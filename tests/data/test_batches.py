@@ -1,0 +1,228 @@
+import time
+
+import numpy as np
+import psutil
+import pytest
+from PIL import Image
+
+from vitx.data import batches, order
+from vitx.data.sources import open_source
+from vitx.errors import ConfigError
+
+
+class Drawn:
+  """37 images of one size or of many; the first pixel tells which one it is."""
+
+  def __init__(self, count=37, varying=False):
+    self.labels = (np.arange(count) % 5).astype(np.int32)
+    self._varying = varying
+
+  def __len__(self):
+    return len(self.labels)
+
+  def image(self, i):
+    height, width = (8 + i % 3, 8 + i % 5) if self._varying else (8, 8)
+    image = np.random.default_rng(i).integers(0, 256, (height, width, 3), np.uint8)
+    image[0, 0] = i
+    return image
+
+  def label(self, i):
+    return int(self.labels[i])
+
+  def name(self, i):
+    return f"drawn {i}"
+
+
+def make(examples=None, **changes):
+  settings = {
+    "batch_size": 8,
+    "seed": 3,
+    "stored_size": 8,
+    "fit": "center",
+    "memory": "always",
+    "threads": 2,
+  }
+  examples = Drawn() if examples is None else examples
+  return batches.TrainBatches(examples, **(settings | changes))
+
+
+def evaluate(examples, **changes):
+  settings = {"batch_size": 8, "stored_size": 8, "fit": "center", "threads": 2}
+  return list(batches.evaluation_batches(examples, **(settings | changes)))
+
+
+def assert_same(a, b):
+  assert a.keys() == b.keys()
+  for key in a:
+    assert a[key].dtype == b[key].dtype, key
+    np.testing.assert_array_equal(a[key], b[key])
+
+
+@pytest.mark.parametrize("varying", [False, True])
+@pytest.mark.parametrize("batch_size", [8, 50])
+@pytest.mark.parametrize("start", [0, 3, 1000])
+def test_memory_and_stream_are_identical(varying, batch_size, start):
+  kept, streamed = (
+    make(Drawn(varying=varying), batch_size=batch_size, memory=memory)
+    for memory in ("always", "never")
+  )
+  assert kept.in_memory and not streamed.in_memory
+  pairs = list(zip(kept.iterate(start, start + 7), streamed.iterate(start, start + 7), strict=True))
+  assert len(pairs) == 7
+  for step, (a, b) in enumerate(pairs, start):
+    assert_same(a, b)
+    assert_same(a, kept.batch(step))
+    assert_same(a, streamed.batch(step))
+
+
+def test_batches_follow_the_order():
+  source = make()
+  for step, batch in zip(range(5, 12), source.iterate(5, 12), strict=True):
+    which = order.example_at(3, np.arange(step * 8, step * 8 + 8), 37)
+    np.testing.assert_array_equal(batch["image"][:, 0, 0, 0], which)
+    np.testing.assert_array_equal(batch["label"], which % 5)
+    np.testing.assert_array_equal(batch["index"], np.arange(8))
+  assert (batch["image"].dtype, batch["label"].dtype) == (np.uint8, np.int32)
+
+
+def test_a_batch_does_not_share_memory_with_the_next():
+  source = make()
+  source.batch(0)["image"][:] = 0
+  assert source.batch(0)["image"].any()
+
+
+@pytest.mark.parametrize("fit", ["center", "random"])
+@pytest.mark.parametrize("memory", ["auto", "never"])
+def test_processes_share_the_global_batch(fit, memory):
+  settings = {"examples": Drawn(varying=True), "fit": fit, "memory": memory}
+  whole = make(**settings)
+  parts = [make(**settings, process_index=p, process_count=2) for p in range(2)]
+  for step in range(6):
+    halves = [part.batch(step) for part in parts]
+    joined = {key: np.concatenate([half[key] for half in halves]) for key in halves[0]}
+    assert_same(whole.batch(step), joined)
+
+
+def test_random_crops_depend_on_seed_step_and_index_only():
+  source = make(Drawn(varying=True), fit="random", memory="auto")
+  assert not source.in_memory
+  longer = list(source.iterate(0, 12))
+  for step, batch in zip(range(9, 12), source.iterate(9, 12), strict=True):
+    assert_same(batch, longer[step])
+  again = make(Drawn(varying=True), fit="random", memory="never", threads=7).batch(11)
+  assert_same(again, longer[11])
+  other = make(Drawn(varying=True), fit="random", memory="never", seed=4)
+  assert not np.array_equal(other.batch(0)["image"], longer[0]["image"])
+
+
+def test_each_row_of_each_step_draws_its_own_crop():
+  class One(Drawn):
+    def image(self, i):
+      return np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8)
+
+  source = make(One(count=1), fit="random", memory="never")
+  crops = np.concatenate([source.batch(step)["image"] for step in range(3)])
+  assert len({crop.tobytes() for crop in crops}) == 24
+
+
+def test_auto_keeps_what_fits_half_of_the_memory(monkeypatch):
+  needed = 37 * 8 * 8 * 3
+  memory = type("Memory", (), {"available": 2 * needed})
+  monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
+  assert make(memory="auto").in_memory
+  memory.available -= 1
+  assert not make(memory="auto").in_memory
+
+
+@pytest.mark.parametrize(
+  ("change", "message"),
+  [
+    ({"fit": "random"}, r"data\.memory='always'.*random"),
+    ({"fit": "crop"}, r"data\.fit='crop'"),
+    ({"memory": "yes"}, r"data\.memory='yes'.*always, auto, never"),
+    ({"batch_size": 9, "process_count": 2}, "batch_size=9.*2 processes.*8, 10"),
+    ({"batch_size": 1, "process_count": 2}, "batch_size=1.*nearest that do: 2"),
+    ({"batch_size": 0}, "batch_size=0"),
+    ({"threads": 0}, r"data\.threads=0"),
+    ({"examples": Drawn(0)}, "no examples"),
+  ],
+)
+def test_bad_settings(change, message):
+  with pytest.raises(ConfigError, match=message):
+    make(**change)
+
+
+@pytest.mark.parametrize("memory", ["always", "never"])
+def test_unreadable_image_stops_with_its_path(folder, make_data, memory):
+  path = folder / "cat" / "5.png"
+  path.write_bytes(path.read_bytes()[:60])
+  source = open_source(make_data(source=f"folder:{folder}", select=0.01), seed=0)
+  roles = {role.name(i): role for role in (source.train, source.report) for i in range(len(role))}
+  with pytest.raises(ConfigError, match=str(path)):
+    list(make(roles["cat/5.png"], memory=memory).iterate(0, 8))
+
+
+@pytest.mark.parametrize("count", [1, 8, 37, 48])
+@pytest.mark.parametrize("processes", [1, 2, 3])
+@pytest.mark.parametrize("kept", [False, True])
+def test_evaluation_counts_every_example_once(count, processes, kept):
+  examples = Drawn(count)
+  if kept:
+    examples = batches.keep(examples, stored_size=8, fit="center", memory="always", threads=2)
+  shares = [
+    evaluate(examples, batch_size=6, process_index=p, process_count=processes)
+    for p in range(processes)
+  ]
+  assert {len(share) for share in shares} == {-(-count // 6)}
+  seen = []
+  for batch in (batch for share in shares for batch in share):
+    assert batch["image"].shape == (6 // processes, 8, 8, 3)
+    assert [batch[key].dtype for key in ("label", "mask", "example")] == [
+      np.int32,
+      bool,
+      np.int32,
+    ]
+    for image, label, mask, example in zip(
+      batch["image"], batch["label"], batch["mask"], batch["example"], strict=True
+    ):
+      if mask:
+        seen.append(int(example))
+        np.testing.assert_array_equal(image, Drawn().image(example))
+        assert label == example % 5
+      else:
+        assert example == -1 and not image.any()
+  assert sorted(seen) == list(range(count))
+
+
+def test_random_evaluates_as_center():
+  examples = Drawn(varying=True)
+  for a, b in zip(evaluate(examples, fit="random"), evaluate(examples), strict=True):
+    assert_same(a, b)
+
+
+def test_pictures_of_a_folder_become_square(folder, make_data):
+  source = open_source(make_data(source=f"folder:{folder}"), seed=0)
+  batch = make(source.train, stored_size=16).batch(0)
+  which = int(order.example_at(3, 0, len(source.train)))
+  picture = Image.fromarray(source.train.image(which))
+  side = min(picture.size)
+  left, top = (picture.width - side) / 2, (picture.height - side) / 2
+  expected = picture.resize(
+    (16, 16), Image.Resampling.BILINEAR, (left, top, left + side, top + side)
+  )
+  np.testing.assert_array_equal(batch["image"][0], np.asarray(expected))
+
+
+def test_memory_outruns_a_hundred_thousand_small_images_per_second():
+  class Blank(Drawn):
+    def image(self, i):
+      return np.full((32, 32, 3), i % 256, np.uint8)
+
+  source = make(Blank(2000), batch_size=128, stored_size=32)
+  rates = []
+  for _ in range(5):
+    start = time.perf_counter()
+    for _ in source.iterate(0, 200):
+      pass
+    rates.append(200 * 128 / (time.perf_counter() - start))
+  assert max(rates) > 100_000

@@ -1,0 +1,150 @@
+import shutil
+
+import numpy as np
+import pytest
+
+from vitx.data.sources import open_source
+from vitx.errors import ConfigError
+
+
+@pytest.fixture
+def splits(tmp_path, draw):
+  """train, val and test of two classes."""
+  for split, count in (("train", 6), ("val", 3), ("test", 4)):
+    for class_name in ("ant", "bee"):
+      for i in range(count):
+        draw(tmp_path / "insects" / split / class_name / f"{i}.jpg", seed=i)
+  return tmp_path / "insects"
+
+
+def names(examples):
+  return [examples.name(i) for i in range(len(examples))]
+
+
+def test_directory_per_class_is_split(folder, make_data):
+  source = open_source(make_data(source=f"folder:{folder}"), seed=0)
+  assert source.class_names == ("cat", "dog", "owl") and source.num_classes == 3
+  assert source.image_size is None and source.channels == 3
+  assert np.bincount(source.report.labels).tolist() == [4, 2, 1]
+  assert np.bincount(source.select.labels).tolist() == [2, 1, 1]
+  assert np.bincount(source.train.labels).tolist() == [14, 7, 3]
+  every = names(source.train) + names(source.select) + names(source.report)
+  assert len(set(every)) == len(every) == 35
+  for i in range(len(source.train)):
+    assert source.train.name(i).split("/")[0] == source.class_names[source.train.label(i)]
+
+
+def test_images_are_those_of_the_files(folder, make_data, draw):
+  pixels = draw(folder / "cat" / "20.png", size=(30, 21), seed=9)
+  source = open_source(make_data(source=f"folder:{folder}"), seed=0)
+  found = [
+    role.image(i)
+    for role in (source.train, source.select, source.report)
+    for i in range(len(role))
+    if role.name(i) == "cat/20.png"
+  ]
+  np.testing.assert_array_equal(found[0], pixels)
+
+
+def test_directory_per_split(splits, make_data):
+  source = open_source(make_data(source=f"folder:{splits}"), seed=0)
+  assert [len(source.role(role)) for role in ("train", "select", "report")] == [12, 6, 8]
+  assert all(name.startswith("val/") for name in names(source.select))
+  assert all(name.startswith("test/") for name in names(source.report))
+
+
+def test_without_test_the_validation_is_reported(splits, make_data):
+  shutil.rmtree(splits / "test")
+  source = open_source(make_data(source=f"folder:{splits}", select=0.5), seed=0)
+  assert [len(source.role(role)) for role in ("train", "select", "report")] == [6, 6, 6]
+
+
+def test_test_without_labels_is_not_used(splits, make_data, draw):
+  shutil.rmtree(splits / "test")
+  draw(splits / "test" / "0.png")
+  data = make_data(source=f"folder:{splits}")
+  assert names(open_source(data, seed=0).report)[0].startswith("val/")
+  data.splits.report = "test"
+  with pytest.raises(ConfigError, match=r"'test'.*has no labels"):
+    open_source(data, seed=0)
+
+
+def test_splits_are_directories_of_any_name(splits, make_data):
+  (splits / "train").rename(splits / "fit")
+  data = make_data(source=f"folder:{splits}", splits={"train": "fit"})
+  assert len(open_source(data, seed=0).train) == 12
+  with pytest.raises(ConfigError, match=r"'train'.*does not exist.*fit, test, val"):
+    open_source(make_data(source=f"folder:{splits}"), seed=0)
+
+
+def test_classes_must_agree(splits, make_data):
+  (splits / "val" / "bee").rename(splits / "val" / "wasp")
+  with pytest.raises(ConfigError, match=r"'val' differ from those of 'train': missing bee.*wasp"):
+    open_source(make_data(source=f"folder:{splits}"), seed=0)
+
+
+def test_hidden_and_other_files_are_ignored(folder, make_data, draw):
+  data = make_data(source=f"folder:{folder}")
+  before = open_source(data, seed=0).fingerprint
+  (folder / "cat" / "notes.txt").write_text("soft")
+  (folder / "README.md").write_text("pets")
+  draw(folder / "cat" / ".hidden.png")
+  draw(folder / ".cache" / "x.png")
+  after = open_source(data, seed=0)
+  assert after.num_classes == 3 and after.fingerprint == before
+
+
+def test_suffixes_and_inner_directories(folder, make_data, draw):
+  draw(folder / "owl" / "images" / "A.JPEG")
+  draw(folder / "owl" / "b.webp")
+  draw(folder / "owl" / "c.bmp")
+  source = open_source(make_data(source=f"folder:{folder}"), seed=0)
+  every = {*names(source.train), *names(source.select), *names(source.report)}
+  assert {"owl/images/A.JPEG", "owl/b.webp", "owl/c.bmp"} <= every
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_channels_decide(folder, make_data, draw, channels):
+  draw(folder / "owl" / "grey.png", mode="L")
+  draw(folder / "owl" / "clear.png", mode="RGBA")
+  source = open_source(make_data(source=f"folder:{folder}", channels=channels), seed=0)
+  shapes = {source.train.image(i).shape[-1] for i in range(len(source.train))}
+  assert shapes == {channels} and source.channels == channels
+
+
+def test_unreadable_image_is_named(folder, make_data):
+  for path in (folder / "owl").iterdir():
+    path.write_bytes(b"not an image")
+  source = open_source(make_data(source=f"folder:{folder}"), seed=0)
+  owl = int(np.flatnonzero(source.train.labels == 2)[0])
+  with pytest.raises(ConfigError, match=rf"{folder}/owl/\d\.png cannot be read"):
+    source.train.image(owl)
+
+
+def test_class_without_images(folder, make_data):
+  (folder / "yak").mkdir()
+  with pytest.raises(ConfigError, match=r"no images of yak"):
+    open_source(make_data(source=f"folder:{folder}"), seed=0)
+
+
+def test_no_classes(tmp_path, make_data):
+  with pytest.raises(ConfigError, match=r"is not a directory"):
+    open_source(make_data(source=f"folder:{tmp_path}/none"), seed=0)
+  with pytest.raises(ConfigError, match=r"found 0 classes.*directory per class"):
+    open_source(make_data(source=f"folder:{tmp_path}"), seed=0)
+
+
+def test_fingerprint_follows_content_not_place(folder, make_data, draw, tmp_path):
+  def fingerprint(path):
+    return open_source(make_data(source=f"folder:{path}"), seed=0).fingerprint
+
+  before = fingerprint(folder)
+  copy = shutil.copytree(folder, tmp_path / "elsewhere")
+  assert fingerprint(copy) == before
+  (copy / "cat" / "0.png").rename(copy / "dog" / "x.png")  # another label
+  relabelled = fingerprint(copy)
+  image = folder / "cat" / "3.png"
+  content = bytearray(image.read_bytes())
+  content[-20] ^= 1  # same name, same size
+  image.write_bytes(content)
+  assert len({before, relabelled, fingerprint(folder)}) == 3

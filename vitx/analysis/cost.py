@@ -1,0 +1,74 @@
+"""What a function costs before it runs: FLOPs counted over its jaxpr, memory as compiled."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.extend
+import numpy as np
+
+
+def flops(function: Callable, *args: Any) -> int:
+  """Floating-point operations of matrix products and convolutions in `function(*args)`.
+
+  A multiply-add counts as two. Loops count as often as they run (the compiler's own estimate counts
+  a loop's body once); of the branches of a conditional the dearest counts. A `while` loop without a
+  known trip count counts once. Arguments may be `jax.ShapeDtypeStruct`.
+  """
+  return _count(jax.make_jaxpr(function)(*args).jaxpr)
+
+
+def _count(jaxpr: Any) -> int:
+  return sum(_equation(equation) for equation in jaxpr.eqns)
+
+
+def _equation(equation: Any) -> int:
+  name, params = equation.primitive.name, equation.params
+  if name == "dot_general":
+    (contracted, _), _ = params["dimension_numbers"]
+    shape = equation.invars[0].aval.shape
+    return 2 * _size(equation) * math.prod(shape[axis] for axis in contracted)
+  if name == "conv_general_dilated":
+    kernel = equation.invars[1].aval.shape
+    features = kernel[params["dimension_numbers"].rhs_spec[0]]
+    return 2 * _size(equation) * math.prod(kernel) // features
+  if name == "cond":
+    return max(_count(branch.jaxpr) for branch in params["branches"])
+  times = params["length"] if name == "scan" else 1
+  return times * sum(_count(inner) for inner in _inner(params))
+
+
+def _size(equation: Any) -> int:
+  return math.prod(equation.outvars[0].aval.shape)
+
+
+def _inner(params: dict[str, Any]):
+  for value in params.values():
+    for item in value if isinstance(value, tuple | list) else (value,):
+      if isinstance(item, jax.extend.core.ClosedJaxpr):
+        yield item.jaxpr
+      elif isinstance(item, jax.extend.core.Jaxpr):
+        yield item
+
+
+def tree_bytes(tree: Any) -> int:
+  """Bytes of all leaves."""
+  return sum(math.prod(x.shape) * np.dtype(x.dtype).itemsize for x in jax.tree.leaves(tree))
+
+
+def compiled_bytes(compiled: Any) -> int | None:
+  """Bytes a compiled function needs at once on one device, or None where the backend does not say.
+
+  Arguments, results and temporaries, less what they share. What the CPU's compiler says is no
+  statement about a GPU.
+  """
+  analysis = compiled.memory_analysis()
+  if analysis is None:
+    return None
+  return (
+    analysis.argument_size_in_bytes
+    + analysis.output_size_in_bytes
+    + analysis.temp_size_in_bytes
+    - analysis.alias_size_in_bytes
+  )

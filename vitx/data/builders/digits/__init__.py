@@ -1,0 +1,31 @@
+"""The 1,797 handwritten digits that scikit-learn ships, as a TFDS set that prepares itself."""
+
+import os
+
+from etils import epath
+
+from vitx.errors import ConfigError
+
+
+def prepare(data_dir: os.PathLike | str) -> epath.Path:
+  """Prepares the set as ArrayRecord, without TensorFlow or a download, and returns its directory.
+
+  Several processes may do so at once: each writes to a directory of its own and one renaming wins.
+
+  Raises:
+    ConfigError: the directory cannot be written.
+  """
+  # Imported here: TFDS registers the class at import, and most runs need none of it.
+  from vitx.data.builders.digits.digits_dataset_builder import Builder
+
+  builder = Builder(data_dir=os.fspath(data_dir), file_format="array_record")
+  directory = epath.Path(builder.data_dir)
+  try:
+    builder.download_and_prepare()
+  except OSError as error:
+    if not (directory / "dataset_info.json").exists():
+      raise ConfigError(
+        f"data.data_dir: cannot prepare 'digits' in {data_dir} ({error})."
+        " Set data.data_dir (or TFDS_DATA_DIR) to a directory that can be written."
+      ) from error
+  return directory

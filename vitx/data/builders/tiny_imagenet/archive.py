@@ -1,0 +1,63 @@
+"""Reads the official Tiny ImageNet archive, zipped or extracted."""
+
+import os
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from vitx.errors import ConfigError
+
+
+class Archive:
+  """The files of tiny-imagenet-200 by their path inside it.
+
+  Raises:
+    ConfigError: nothing there, or not the official layout.
+  """
+
+  def __init__(self, path: os.PathLike | str):
+    self._path = Path(path).expanduser()
+    if self._path.is_dir():
+      names, self._read = self._open_directory()
+    elif zipfile.is_zipfile(self._path):
+      names, self._read = self._open_zip()
+    else:
+      raise ConfigError(
+        f"--from {path}: neither a directory nor a zip file. Give tiny-imagenet-200.zip"
+        " (http://cs231n.stanford.edu/tiny-imagenet-200.zip) or the directory extracted from it."
+      )
+    roots = [name.removesuffix("wnids.txt") for name in names if name.endswith("wnids.txt")]
+    if not roots:
+      raise ConfigError(f"--from {path}: holds no wnids.txt, so it is no Tiny ImageNet archive.")
+    self._root = min(roots, key=len)
+    self._names = sorted(n.removeprefix(self._root) for n in names if n.startswith(self._root))
+    self.wnids = sorted(self._read(f"{self._root}wnids.txt").decode().split())
+
+  def _open_directory(self) -> tuple[list[str], Callable[[str], bytes]]:
+    files = (path for path in self._path.rglob("*") if path.is_file())
+    names = [path.relative_to(self._path).as_posix() for path in files]
+    return names, lambda name: (self._path / name).read_bytes()
+
+  def _open_zip(self) -> tuple[list[str], Callable[[str], bytes]]:
+    opened = zipfile.ZipFile(self._path)
+    return opened.namelist(), opened.read
+
+  def words(self) -> dict[str, str]:
+    """Returns the English names of the classes, from words.txt."""
+    lines = self._read(f"{self._root}words.txt").decode().splitlines()
+    words = dict(line.split("\t", 1) for line in lines if "\t" in line)
+    return {wnid: words.get(wnid, "") for wnid in self.wnids}
+
+  def train(self) -> Iterator[tuple[str, bytes, str]]:
+    """Yields (file name, encoded image, class) of train/WNID/images/*.JPEG."""
+    for name in self._names:
+      parts = name.split("/")
+      if len(parts) == 4 and parts[0] == "train" and parts[2] == "images":
+        yield parts[3], self._read(self._root + name), parts[1]
+
+  def validation(self) -> Iterator[tuple[str, bytes, str]]:
+    """Yields (file name, encoded image, class) of val/images, labelled by val_annotations.txt."""
+    for line in self._read(f"{self._root}val/val_annotations.txt").decode().splitlines():
+      if line.strip():
+        file_name, wnid = line.split("\t")[:2]
+        yield file_name, self._read(f"{self._root}val/images/{file_name}"), wnid

@@ -1,0 +1,56 @@
+"""TFDS builder of `tiny_imagenet`."""
+
+from typing import ClassVar
+
+import tensorflow_datasets as tfds
+
+from vitx.data.builders.tiny_imagenet.archive import Archive
+
+_CITATION = """@techreport{le2015tiny,
+  author = {Le, Ya and Yang, Xuan},
+  title = {Tiny ImageNet Visual Recognition Challenge},
+  institution = {Stanford University, CS 231N},
+  year = {2015},
+}"""
+
+
+class Builder(tfds.core.GeneratorBasedBuilder):
+  """Tiny ImageNet-200: 64x64, 500 training and 50 validation images in each of 200 classes.
+
+  The images keep the archive's encoding; the classes are its WordNet ids in sorted order; the
+  unlabelled test part is left out.
+  """
+
+  VERSION = tfds.core.Version("1.0.0")
+  RELEASE_NOTES: ClassVar = {"1.0.0": "The official archive."}
+
+  def __init__(self, *, archive, **kwargs):
+    self._archive = Archive(archive)
+    super().__init__(**kwargs)
+
+  def _info(self) -> tfds.core.DatasetInfo:
+    return tfds.core.DatasetInfo(
+      builder=self,
+      description="Tiny ImageNet-200. Classes are WordNet ids in sorted order.",
+      citation=_CITATION,
+      homepage="http://cs231n.stanford.edu/tiny-imagenet-200.zip",
+      features=tfds.features.FeaturesDict(
+        {
+          "image": tfds.features.Image(shape=(64, 64, 3), encoding_format="jpeg"),
+          "label": tfds.features.ClassLabel(names=self._archive.wnids),
+          "id": tfds.features.Text(),
+        }
+      ),
+      supervised_keys=("image", "label"),
+      metadata=tfds.core.MetadataDict(words=self._archive.words()),
+    )
+
+  def _split_generators(self, dl_manager):
+    return {
+      "train": self._generate_examples(self._archive.train()),
+      "validation": self._generate_examples(self._archive.validation()),
+    }
+
+  def _generate_examples(self, images):
+    for name, encoded, wnid in images:
+      yield name, {"image": encoded, "label": wnid, "id": name}
