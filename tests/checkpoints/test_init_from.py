@@ -1,0 +1,127 @@
+"""A new run's weights from another run's."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from vitx.checkpoints.init_from import resize_positions, split_length, transfer
+from vitx.errors import ConfigError
+
+
+def model(*, side=4, prefix=1, classes=10, width=8, seed=0, key="table") -> dict:
+  rng = np.random.default_rng(seed)
+
+  def normal(*shape):
+    return rng.normal(size=shape).astype(np.float32)
+
+  return {
+    "stem": {"kernel": normal(4, 4, 3, width)},
+    "posemb": {key: normal(1, prefix + side**2, width)},
+    "blocks_0": {"mlp": {"kernel": normal(width, 2 * width), "bias": normal(2 * width)}},
+    "head": {"kernel": normal(width, classes), "bias": normal(classes)},
+  }
+
+
+def test_the_same_shapes_are_loaded_whole():
+  source = model(seed=1)
+  params, report = transfer(model(seed=2), source)
+  jax.tree.map(np.testing.assert_array_equal, params, source)
+  assert len(report.loaded) == 6
+  assert not (report.resized or report.head or report.skipped or report.new or report.unused)
+
+
+def test_another_head_and_grid_and_parts():
+  source, target = model(classes=10, side=4, seed=1), model(classes=3, side=6, seed=2)
+  source["old"] = {"scale": np.ones(3)}
+  target["gate"] = {"scale": np.full(3, 7.0, np.float32)}
+  target["blocks_0"]["mlp"]["bias"] = np.zeros(5, np.float32)
+  params, report = transfer(target, source)
+  assert set(report.loaded) == {"stem/kernel", "blocks_0/mlp/kernel"}
+  assert report.head == {"head/kernel": "[8, 10] -> [8, 3]", "head/bias": "[10] -> [3]"}
+  assert report.resized == {"posemb/table": "[1, 17, 8] -> [1, 37, 8]"}
+  assert list(report.skipped) == ["blocks_0/mlp/bias"]
+  assert (report.new, report.unused) == (("gate/scale",), ("old/scale",))
+  for name in ("head", "gate"):
+    jax.tree.map(np.testing.assert_array_equal, params[name], target[name])
+  np.testing.assert_array_equal(params["blocks_0"]["mlp"]["bias"], 0)
+  np.testing.assert_array_equal(params["stem"]["kernel"], source["stem"]["kernel"])
+  text = str(report)
+  for part in (
+    "loaded       2",
+    "posemb/table  [1, 17, 8] -> [1, 37, 8]",
+    "gate/scale",
+    "old/scale",
+  ):
+    assert part in text
+
+
+def test_the_result_has_the_targets_structure_and_dtypes():
+  target = jax.tree.map(lambda x: x.astype(jnp.bfloat16), model(side=2))
+  params, _ = transfer(target, model(side=4, seed=1))
+  assert jax.tree.structure(params) == jax.tree.structure(target)
+  assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {jnp.dtype(jnp.bfloat16)}
+
+
+def test_the_source_is_left_alone():
+  source = model(side=4, seed=1)
+  before = jax.tree.map(np.copy, source)
+  transfer(model(side=6), source)
+  jax.tree.map(np.testing.assert_array_equal, source, before)
+
+
+@pytest.mark.parametrize("lead", [(), (1,)])
+@pytest.mark.parametrize("prefix", [0, 1, 2])
+def test_prefix_tokens_stay_and_a_smooth_grid_keeps_its_form(lead, prefix):
+  def table(side):
+    at = (np.arange(side) + 0.5) / side  # cell centres: a linear ramp resizes to itself inside
+    grid = np.stack(np.meshgrid(at, at, indexing="ij"), -1).reshape(-1, 2)
+    tokens = np.full((prefix, 2), 5.0 + np.arange(prefix)[:, None])
+    return np.concatenate([tokens, grid]).reshape(*lead, -1, 2).astype(np.float32)
+
+  resized = resize_positions(table(8), np.zeros_like(table(16)))
+  expected = table(16)
+  assert resized.shape == expected.shape
+  flat, wanted = resized.reshape(-1, 2), expected.reshape(-1, 2)
+  np.testing.assert_array_equal(flat[:prefix], wanted[:prefix])
+  inside = (slice(4, -4), slice(4, -4))
+  grids = [x[prefix:].reshape(16, 16, 2)[inside] for x in (flat, wanted)]
+  np.testing.assert_allclose(*grids, atol=1e-5)
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 0), (0, 1), (2, 1), (1, 2)])
+def test_another_number_of_prefix_tokens(before, after):
+  source = model(prefix=before, side=4, seed=1)["posemb"]["table"]
+  target = model(prefix=after, side=4, seed=2)["posemb"]["table"]
+  resized = resize_positions(source, target)
+  kept = min(before, after)
+  np.testing.assert_array_equal(resized[:, :kept], source[:, :kept])
+  np.testing.assert_array_equal(resized[:, kept:after], target[:, kept:after])
+  np.testing.assert_allclose(resized[:, after:], source[:, before:], atol=1e-6)
+
+
+def test_a_table_named_posemb_itself_is_resized():
+  source, target = model(side=4), model(side=3)
+  source["posemb"], target["posemb"] = source["posemb"]["table"], target["posemb"]["table"]
+  assert list(transfer(target, source)[1].resized) == ["posemb"]
+
+
+@pytest.mark.parametrize("change", [{"width": 6}, {"prefix": 3}])
+def test_a_table_that_cannot_be_resized_is_skipped_with_the_reason(change):
+  source, target = model(side=4), model(side=4)
+  target["posemb"] = model(**{"side": 5} | change)["posemb"]
+  params, report = transfer(target, source)
+  assert list(report.skipped) == ["posemb/table"]
+  np.testing.assert_array_equal(params["posemb"]["table"], target["posemb"]["table"])
+  assert ("no square grid" in str(report)) == ("prefix" in change)
+
+
+def test_lengths_split_without_ambiguity():
+  for side in range(2, 40):
+    for prefix in (0, 1, 2):
+      assert split_length(prefix + side**2) == (prefix, side)
+
+
+def test_nothing_in_common_is_an_error():
+  with pytest.raises(ConfigError, match="none of the 6 parameters fits"):
+    transfer(model(), {"encoder": {"kernel": np.ones(3)}})

@@ -1,0 +1,125 @@
+"""What cannot be saved or restored is refused with the reason, and costs no checkpoint."""
+
+import jax.numpy as jnp
+import numpy as np
+import orbax.checkpoint as ocp
+import pytest
+
+from tests.checkpoints.test_store import assert_same, failing, fill, run, small
+from vitx.checkpoints.errors import CheckpointError, ShapeMismatch
+from vitx.checkpoints.store import CheckpointStore
+from vitx.errors import ConfigError
+
+
+def test_fewer_than_two_kept_is_refused(tmp_path):
+  with pytest.raises(ConfigError, match=r"checkpoint.keep=1: at least 2"):
+    CheckpointStore(tmp_path, keep=1)
+
+
+def test_an_earlier_or_same_step_is_refused(tmp_path):
+  with CheckpointStore(tmp_path) as store:
+    fill(store, [5])
+    for step in (4, 5):
+      with pytest.raises(CheckpointError, match=f"cannot save step {step} .* step 5"):
+        store.save(step, small(step), {})
+    assert_same(store.restore(5).state, small(5))
+
+
+def test_a_step_that_is_not_there(tmp_path):
+  with CheckpointStore(tmp_path) as store:
+    fill(store, [1, 2])
+    with pytest.raises(ConfigError, match=r"no checkpoint 7 in .*; there are \[1, 2\]"):
+      store.restore(7)
+
+
+def test_another_shape_is_listed_and_nothing_is_set_aside(tmp_path):
+  state = {"params": {f"w{i:02}": np.zeros((2, 3), np.float32) for i in range(12)}}
+  target = {"params": {f"w{i:02}": np.zeros((2, 4), np.float32) for i in range(11)}}
+  target["params"]["other"] = np.zeros((), np.int32)
+  with CheckpointStore(tmp_path) as store:
+    store.save(1, state, {})
+    with pytest.raises(ShapeMismatch) as caught:
+      store.restore_latest(target)
+    assert store.steps() == [1]
+  message = str(caught.value)
+  assert "params/w00: checkpoint float32[2, 3], wanted float32[2, 4]" in message
+  assert "13 of 13 leaves differ" in message and "and 3 more" in message
+  assert isinstance(caught.value, ConfigError)
+
+
+def test_missing_and_extra_leaves_and_dtypes_are_listed(tmp_path):
+  with CheckpointStore(tmp_path) as store:
+    store.save(1, {"a": np.zeros(2, np.float32), "b": np.zeros(2, np.float32)}, {})
+    with pytest.raises(ShapeMismatch) as caught:
+      store.restore(1, {"a": np.zeros(2, jnp.bfloat16), "c": np.zeros(2, np.float32)})
+  message = str(caught.value)
+  assert "a: checkpoint float32[2], wanted bfloat16[2]" in message
+  assert "b: checkpoint float32[2], wanted has none" in message
+  assert "c: checkpoint has none, wanted float32[2]" in message
+
+
+@pytest.mark.parametrize(
+  "state, message",
+  [
+    ({"a/b": np.ones(2)}, "contains '/'"),
+    ({"a.b": np.ones(2), "a": {"b": np.ones(2)}}, "differ only in"),
+    ({"name": "vit"}, "'name' is no array of numbers"),
+    ({"a": None, "b": {}, "c": np.zeros((0, 2))}, "no numbers"),
+  ],
+)
+def test_a_state_that_cannot_be_saved(tmp_path, state, message):
+  with CheckpointStore(tmp_path) as store:
+    with pytest.raises(ConfigError, match=message):
+      store.save(1, state, {})
+    fill(store, [1])
+    assert store.steps() == [1]
+
+
+# A process that may write no file above 64 KiB: what a full disk does to a writer.
+FULL_DISK = """
+import resource, signal, sys
+import numpy as np
+from vitx.checkpoints.errors import CheckpointError
+from vitx.checkpoints.store import CheckpointStore
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+small = {"w": np.arange(100, dtype=np.float32)}
+large = {"w": np.random.default_rng(0).normal(size=100_000)}
+with CheckpointStore(sys.argv[1]) as store:
+  store.save(10, small, {"rows": 1})
+  store.wait()
+  resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, resource.RLIM_INFINITY))
+  store.save(20, large, {"rows": 2})
+  try:
+    store.wait()
+  except CheckpointError as error:
+    print(error)
+  assert store.steps() == [10]
+  resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+  store.save(20, large, {"rows": 2})  # there is space again
+"""
+
+
+def test_a_full_disk_is_named_and_the_last_checkpoint_stands(tmp_path):
+  result = run(FULL_DISK, tmp_path)
+  assert f"checkpoint 20 could not be written to {tmp_path}" in result.stdout
+  assert "MiB were free there. The last one, 10, is untouched." in result.stdout
+  assert "ERROR" not in result.stderr  # one error, not one per thread of Orbax
+  with CheckpointStore(tmp_path) as store:
+    assert store.steps() == [10, 20]
+    assert_same(store.restore(10).state, {"w": np.arange(100, dtype=np.float32)})
+    assert store.restore(20).record == {"rows": 2}
+
+
+def test_a_failure_while_another_error_ends_the_run_does_not_hide_it(tmp_path, monkeypatch):
+  monkeypatch.setattr(ocp.JsonCheckpointHandler, "finalize", failing(OSError("no space")))
+  with pytest.raises(KeyError, match="first"), CheckpointStore(tmp_path) as store:
+    store.save(1, small(1), {})
+    raise KeyError("first")
+  with pytest.raises(CheckpointError, match="no space"), CheckpointStore(tmp_path) as store:
+    store.save(1, small(1), {})
+
+
+def test_a_directory_that_cannot_be_made(tmp_path):
+  (tmp_path / "file").write_text("")
+  with pytest.raises(CheckpointError, match="cannot open"):
+    CheckpointStore(tmp_path / "file" / "checkpoints")

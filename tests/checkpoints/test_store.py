@@ -1,0 +1,253 @@
+"""The checkpoint store: what is saved comes back bit for bit, and the right checkpoints stay."""
+
+import json
+import subprocess
+import sys
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import orbax.checkpoint as ocp
+import pytest
+
+from vitx.checkpoints import tree
+from vitx.checkpoints.errors import CheckpointError
+from vitx.checkpoints.store import CheckpointStore
+from vitx.errors import ConfigError
+
+FLOATS = ("float16", "bfloat16", "float32", "float64", "complex64", "float8_e4m3fn")
+INTEGERS = ("int4", "int8", "int32", "int64", "uint8", "uint32", "bool")
+
+
+def small(seed: int) -> dict:
+  rng = np.random.default_rng(seed)
+  return {"params": {"w": rng.normal(size=(3, 4)).astype(np.float32)}, "step": np.int32(seed)}
+
+
+def fill(store: CheckpointStore, steps, best_step=None) -> None:
+  for step in steps:
+    store.save(step, small(step), {"rows": step}, best_step=best_step)
+  store.wait()
+
+
+def assert_same(found, expected) -> None:
+  """Same names, shapes, dtypes and bytes."""
+  found, expected = tree.arrays(found), tree.arrays(expected)
+  assert found.keys() == expected.keys()
+  for name, array in expected.items():
+    assert (found[name].dtype, found[name].shape) == (array.dtype, array.shape), name
+    assert found[name].tobytes() == array.tobytes(), name
+
+
+def failing(error: Exception):
+  """A function that raises the error."""
+
+  def fail(self, *args, **kwargs):
+    raise error
+
+  return fail
+
+
+def run(code: str, *arguments) -> subprocess.CompletedProcess:
+  """Runs Python code in a process of its own."""
+  command = [sys.executable, "-c", code, *map(str, arguments)]
+  result = subprocess.run(command, capture_output=True, text=True, timeout=120)
+  assert result.returncode == 0, result.stderr
+  return result
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (5, 3), (0, 3)])
+def test_every_dtype_comes_back_bit_for_bit(tmp_path, shape):
+  rng = np.random.default_rng(0)
+  state = {name: rng.integers(0, 7, shape).astype(jnp.dtype(name)) for name in FLOATS + INTEGERS}
+  state["other"] = np.ones(2)
+  with CheckpointStore(tmp_path) as store:
+    store.save(3, state, {})
+    assert_same(store.restore(3, state).state, state)
+    assert_same(store.restore(3).state, state)
+
+
+def test_unusual_values_come_back_bit_for_bit(tmp_path):
+  payload = np.array([0x7FC00001, 0xFF800001, 0x80000000, 0x00000001], np.uint32)
+  state = {
+    "float": payload.view(np.float32),
+    "fill": np.zeros((40, 40)),
+    "ones": np.ones((7,), bool),
+  }
+  with CheckpointStore(tmp_path) as store:
+    store.save(0, state, {})
+    assert_same(store.restore(0, state).state, state)
+
+
+def test_optimizer_state_comes_back_in_its_own_types(tmp_path):
+  params = {"blocks_0": {"kernel": jnp.ones((2, 3), jnp.bfloat16)}, "table": jnp.zeros((4,))}
+  labels = {"blocks_0": "a", "table": "b"}
+  optimizer = optax.multi_transform({"a": optax.adamw(1e-3), "b": optax.set_to_zero()}, labels)
+  state = {"params": params, "opt": (optimizer.init(params), [None, {}]), "ema": None}
+  with CheckpointStore(tmp_path) as store:
+    store.save(1, state, {})
+    restored = store.restore(1, state).state
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), state)
+    from_shapes = store.restore(1, shapes).state
+  assert jax.tree.structure(restored) == jax.tree.structure(state)
+  assert jax.tree.structure(from_shapes) == jax.tree.structure(state)
+  assert_same(restored, state)
+  assert all(type(leaf) is np.ndarray for leaf in jax.tree.leaves(from_shapes))
+
+
+def test_the_record_comes_back(tmp_path):
+  record = {
+    "best": 0.1 + 0.2,
+    "nan": float("inf"),
+    "none": None,
+    "window": [1.5, 2],
+    "é": {"a": "ü"},
+  }
+  with CheckpointStore(tmp_path) as store:
+    store.save(1, small(1), record)
+    assert store.restore(1).record == record
+
+
+def test_the_state_may_change_as_soon_as_save_returns(tmp_path):
+  state = {"w": np.arange(300_000, dtype=np.float32)}
+  expected = {"w": state["w"].copy()}
+  with CheckpointStore(tmp_path) as store:
+    store.save(1, state, {})
+    state["w"][:] = -1
+    assert_same(store.restore(1).state, expected)
+
+
+def test_saves_overlap_and_closing_at_once_loses_none(tmp_path):
+  with CheckpointStore(tmp_path, keep=4) as store:
+    for step in range(4):
+      store.save(step, small(step), {"rows": step})
+  with CheckpointStore(tmp_path, read_only=True) as store:
+    assert store.steps() == [0, 1, 2, 3]
+    for step in range(4):
+      assert_same(store.restore(step).state, small(step))
+
+
+def test_save_returns_before_the_write_is_done(tmp_path, monkeypatch):
+  may_write = threading.Event()
+  original = ocp.JsonCheckpointHandler.finalize
+
+  def held(self, directory):
+    assert may_write.wait(60)
+    return original(self, directory)
+
+  monkeypatch.setattr(ocp.JsonCheckpointHandler, "finalize", held)
+  with CheckpointStore(tmp_path) as store:
+    store.save(1, small(1), {})
+    assert store.steps() == []  # not complete, so it does not count
+    may_write.set()
+    store.wait()
+    assert store.steps() == [1]
+
+
+def test_the_newest_and_the_best_stay(tmp_path):
+  with CheckpointStore(tmp_path, keep=2) as store:
+    fill(store, [1, 2, 3, 4, 5], best_step=2)
+    assert store.steps() == [2, 4, 5]
+    fill(store, [6], best_step=6)
+    assert store.steps() == [5, 6]
+    store.save(7, small(7), {}, best_step=6)
+  assert store.steps() == [6, 7]
+  assert sorted(path.name for path in tmp_path.iterdir()) == ["6", "7"]
+
+
+def test_the_old_best_goes_only_when_the_new_one_is_complete(tmp_path, monkeypatch):
+  with CheckpointStore(tmp_path, keep=2) as store:
+    fill(store, [1, 2, 3, 4], best_step=1)
+    monkeypatch.setattr(ocp.JsonCheckpointHandler, "finalize", failing(OSError("no space")))
+    store.save(5, small(5), {}, best_step=5)
+    with pytest.raises(CheckpointError):
+      store.wait()
+    assert store.steps() == [1, 3, 4]
+
+
+def test_reopening_deletes_nothing(tmp_path):
+  with CheckpointStore(tmp_path, keep=3) as store:
+    fill(store, [1, 2, 3])
+  with CheckpointStore(tmp_path, keep=2) as store:
+    store.restore_latest()
+    assert store.steps() == [1, 2, 3]
+
+
+def test_what_killed_saves_and_deletions_left_is_ignored_and_removed(tmp_path):
+  with CheckpointStore(tmp_path) as store:
+    fill(store, [1, 2])
+  leftovers = ["3.orbax-checkpoint-tmp", "4.orbax-checkpoint-tmp-1234", "deleted-1"]
+  for name in leftovers:
+    (tmp_path / name / "state").mkdir(parents=True)
+    (tmp_path / name / "state" / "part").write_text("x")
+  (tmp_path / "corrupt-7").mkdir()
+  (tmp_path / "notes").mkdir()
+  with CheckpointStore(tmp_path, read_only=True) as store:
+    assert store.steps() == [1, 2]
+    assert store.restore_latest().step == 2
+    assert all((tmp_path / name).exists() for name in leftovers)
+  with CheckpointStore(tmp_path) as store:
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["1", "2", "corrupt-7", "notes"]
+    fill(store, [3])
+    assert store.steps() == [2, 3]
+
+
+def test_read_only_touches_nothing(tmp_path):
+  store = CheckpointStore(tmp_path / "none", read_only=True)
+  assert store.steps() == [] and store.latest() is None and store.restore_latest() is None
+  assert not (tmp_path / "none").exists()
+  with pytest.raises(CheckpointError, match="read-only"):
+    store.save(1, small(1), {})
+
+
+def test_part_of_the_state(tmp_path):
+  state = {**small(1), "opt": {"mu": np.ones(4)}}
+  with CheckpointStore(tmp_path) as store:
+    store.save(1, state, {"rows": 2})
+    part = store.restore(1, only=("params", "ema"))
+    assert_same(part.state, {"params": state["params"]})
+    assert part.record == {"rows": 2}
+    assert_same(
+      store.restore_latest({"opt": state["opt"]}, only=["opt"]).state["opt"], state["opt"]
+    )
+    with pytest.raises(ConfigError, match=r"no arrays under parms\. Did you mean 'params'\?"):
+      store.restore(1, only=["parms"])
+
+
+FOUR_DEVICES = """
+import sys
+import jax, jax.numpy as jnp
+jax.config.update("jax_num_cpu_devices", 4)
+from vitx.checkpoints.store import CheckpointStore
+assert jax.local_device_count() == 4
+state = jax.pmap(lambda x: {"w": x * jnp.ones((3, 4))})(jnp.arange(4.0))
+one = jax.tree.map(lambda x: x[1], state)  # lives on the second device
+with CheckpointStore(sys.argv[1]) as store:
+  store.save(1, one, {})
+"""
+
+
+def test_restores_on_another_number_of_devices(tmp_path):
+  run(FOUR_DEVICES, tmp_path)
+  assert jax.local_device_count() != 4
+  with CheckpointStore(tmp_path, read_only=True) as store:
+    assert_same(store.restore(1).state, {"w": np.ones((3, 4), np.float32)})
+
+
+def test_orbax_alone_reads_it(tmp_path):
+  with CheckpointStore(tmp_path) as store:
+    store.save(4, small(4), {"rows": 9})
+  items = ocp.args.Composite(state=ocp.args.StandardRestore(), record=ocp.args.JsonRestore())
+  with ocp.CheckpointManager(tmp_path) as manager:
+    assert list(manager.all_steps()) == [4]
+    restored = manager.restore(4, args=items)
+  assert_same(restored["state"], small(4))
+  assert restored["record"]["record"] == {"rows": 9}
+  assert json.loads((tmp_path / "4" / "record" / "metadata").read_text())["step"] == 4
+
+
+def test_importing_it_imports_no_tensorflow():
+  code = "import sys, vitx.checkpoints.store; assert 'tensorflow' not in sys.modules"
+  subprocess.run([sys.executable, "-c", code], check=True)

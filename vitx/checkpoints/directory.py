@@ -1,0 +1,76 @@
+"""The directory of checkpoints: which are complete, and how one goes away.
+
+`STEP/` is a complete checkpoint. On a local disk it appears and disappears by one rename, so a kill
+leaves nothing half done under that name; an object store has no such rename, there a marker file is
+written last and removed first.
+"""
+
+import re
+import shutil
+from pathlib import Path
+
+from etils import epath
+
+STEP = re.compile(r"0|[1-9]\d*")
+UNFINISHED = ".orbax-checkpoint-tmp"  # in the name of a save under way, or killed
+DELETED = "deleted-"  # before the name of a checkpoint whose deletion is under way, or was killed
+CORRUPT = "corrupt-"
+COMMITTED = "commit_success.txt"  # Orbax's marker
+
+
+class Directory:
+  """Checkpoints by step; `path` is where they lie."""
+
+  def __init__(self, path: str | Path | epath.Path):
+    self.remote = "://" in str(path)
+    self.path = epath.Path(path if self.remote else Path(path).absolute())
+
+  def __str__(self) -> str:
+    return str(self.path)
+
+  def __truediv__(self, step: int) -> epath.Path:
+    return self.path / str(step)
+
+  def steps(self) -> list[int]:
+    """Steps of the complete checkpoints, ascending."""
+    if not self.path.exists():
+      return []
+    return sorted(int(path.name) for path in self.path.iterdir() if self._complete(path))
+
+  def delete(self, step: int) -> None:
+    """Deletes a checkpoint; if killed on the way, what is left no longer counts."""
+    path = self / step
+    if self.remote:
+      (path / COMMITTED).unlink()
+    else:
+      path = path.rename(self._free_name(f"{DELETED}{step}"))
+    path.rmtree()
+
+  def set_aside(self, step: int) -> epath.Path:
+    """Renames a checkpoint to `corrupt-STEP`, or `corrupt-STEP-2` and so on; returns its path."""
+    return (self / step).rename(self._free_name(f"{CORRUPT}{step}"))
+
+  def remove_leftovers(self) -> None:
+    """Removes what killed saves and deletions left."""
+    for path in self.path.iterdir():
+      uncommitted = self.remote and STEP.fullmatch(path.name) and not self._complete(path)
+      if uncommitted or UNFINISHED in path.name or path.name.startswith(DELETED):
+        path.rmtree()
+
+  def space(self) -> str:
+    """How much is free, as a sentence; "" where that has no meaning."""
+    if self.remote:
+      return ""
+    return f"{shutil.disk_usage(self.path).free / 2**20:,.1f} MiB were free there."
+
+  def _complete(self, path: epath.Path) -> bool:
+    if not STEP.fullmatch(path.name):
+      return False
+    return (path / COMMITTED).exists() if self.remote else path.is_dir()
+
+  def _free_name(self, name: str) -> epath.Path:
+    candidate, number = self.path / name, 1
+    while candidate.exists():
+      number += 1
+      candidate = self.path / f"{name}-{number}"
+    return candidate

@@ -1,0 +1,43 @@
+"""What can go wrong with a checkpoint."""
+
+import re
+
+from vitx.errors import ConfigError
+
+# A read that fails with these says nothing about the content.
+TRANSIENT = (PermissionError, MemoryError, TimeoutError, ConnectionError)
+TRANSIENT_CODES = ("PERMISSION_DENIED", "UNAUTHENTICATED", "UNAVAILABLE", "RESOURCE_EXHAUSTED")
+HALF = 150  # characters kept of either end of a long reason
+
+
+class CheckpointError(RuntimeError):
+  """A checkpoint could not be written or read; those that were there are untouched."""
+
+
+class CorruptCheckpoint(CheckpointError):  # noqa: N818 (a state of the checkpoint)
+  """A checkpoint is not what was saved: truncated, incomplete or altered."""
+
+
+class ShapeMismatch(ConfigError):  # noqa: N818
+  """An intact checkpoint holds other arrays than the model that is to take them."""
+
+
+def corrupt(where: str, part: str, why: str) -> CorruptCheckpoint:
+  """The error for a checkpoint of which a part, such as a leaf, is not what was saved."""
+  return CorruptCheckpoint(f"{where} is corrupt: {part}: {why}.")
+
+
+def unreadable(where: str, part: str, error: Exception) -> CheckpointError:
+  """The error for a failed read: corrupt, unless memory, permission or connection is to blame."""
+  if isinstance(error, TRANSIENT) or any(code in str(error) for code in TRANSIENT_CODES):
+    return CheckpointError(f"cannot read the {part} of {where}: {reason(error)}")
+  return corrupt(where, part, reason(error))
+
+
+def reason(error: Exception) -> str:
+  """An error, with its notes, in one line; a long one without its middle."""
+  text = re.sub(r" \[tensorstore_spec=.*?\}'\]", "", " ".join(str(error).split())).rstrip(".")
+  if len(text) > 2 * HALF:
+    text = f"{text[:HALF]} ... {text[-HALF:]}"
+  notes = "".join(f"{note}: " for note in getattr(error, "__notes__", ()))
+  return f"{notes}{type(error).__name__}: {text}"

@@ -1,0 +1,35 @@
+"""Agreement between the processes of a run; with one process, nothing to agree on."""
+
+from collections.abc import Container, Iterable
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from vitx.checkpoints.errors import CheckpointError
+
+
+def newest(steps: Iterable[int], bad: Container[int]) -> int | None:
+  """The greatest of the steps that is not bad, as process 0 sees it."""
+  step = max((step for step in steps if step not in bad), default=-1)
+  if jax.process_count() > 1:
+    step = int(multihost_utils.broadcast_one_to_all(np.int32(step)))
+  return None if step < 0 else step
+
+
+def check_all_alike(good: bool, where: str) -> None:
+  """Raises CheckpointError if some processes can read the checkpoint and others cannot."""
+  if jax.process_count() == 1:
+    return
+  verdicts = np.asarray(multihost_utils.process_allgather(np.int32(good)))
+  if verdicts.min() != verdicts.max():
+    raise CheckpointError(
+      f"only processes {np.flatnonzero(verdicts).tolist()} of {verdicts.size} can read {where};"
+      " all hosts must see the same directory"
+    )
+
+
+def wait_for_all(what: str) -> None:
+  """Returns when every process has come here."""
+  if jax.process_count() > 1:
+    multihost_utils.sync_global_devices(f"vitx: {what}")

@@ -1,0 +1,345 @@
+"""Saving and restoring through Orbax; the only file that imports it.
+
+A checkpoint is a directory `STEP/` with two Orbax items: `state`, a nested dict of arrays, and
+`record`, JSON: the caller's record beside digest, shape and dtype of every leaf and a digest of the
+whole. Every read is verified against these. Orbax writes to a temporary directory that it renames
+when complete. Steps are listed, retained and set aside here, not by its `CheckpointManager`: the
+manager's `save` returns False, without a word, when there is a later step.
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+import logging as std_logging
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+from absl import logging
+from etils import epath
+
+from vitx.checkpoints import digest, processes, tree
+from vitx.checkpoints.directory import Directory
+from vitx.checkpoints.errors import CheckpointError, CorruptCheckpoint, corrupt, reason, unreadable
+from vitx.errors import ConfigError
+
+
+@dataclasses.dataclass(frozen=True)
+class Restored:
+  """A verified checkpoint.
+
+  Attributes:
+    step: it was saved at.
+    state: NumPy arrays, in the target's structure or in nested dicts.
+    record: the caller's.
+  """
+
+  step: int
+  state: Any
+  record: dict[str, Any]
+
+
+def check_keep(keep: int) -> None:
+  """Raises ConfigError if fewer than two checkpoints are to be kept."""
+  if keep < 2:
+    raise ConfigError(
+      f"checkpoint.keep={keep}: at least 2 are kept, so that a damaged one can be skipped"
+    )
+
+
+class CheckpointStore:
+  """The checkpoints of one run.
+
+  Every process of a run makes the same calls with the same values; process 0 writes and all read,
+  so all must see the directory. A context manager: leaving it waits for the save under way.
+  """
+
+  def __init__(self, directory: str | Path | epath.Path, *, keep: int = 2, read_only: bool = False):
+    """Opens the directory, created if absent, and removes what killed saves left.
+
+    Args:
+      directory: local, or a URL such as gs://bucket/path.
+      keep: the newest checkpoints that stay, at least 2; the best stays besides.
+      read_only: create, rename and delete nothing.
+
+    Raises:
+      ConfigError: keep < 2.
+      CheckpointError: the directory cannot be created or tidied.
+    """
+    check_keep(keep)
+    self._directory = Directory(directory)
+    self._keep, self._read_only = keep, read_only
+    self._tidies = not read_only and jax.process_index() == 0
+    self._pending: int | None = None  # the step of the save under way
+    self._best: int | None = None
+    self._checkpointer: ocp.AsyncCheckpointer | None = None
+    if self._tidies:
+      try:
+        self._directory.path.mkdir(parents=True, exist_ok=True)
+        self._directory.remove_leftovers()
+      except OSError as error:
+        raise CheckpointError(f"cannot open {directory} for checkpoints: {error}") from error
+
+  def __enter__(self) -> "CheckpointStore":
+    return self
+
+  def __exit__(self, kind, error, trace) -> None:
+    try:
+      self.close()
+    except CheckpointError as failure:
+      if error is None:
+        raise
+      logging.error("%s", failure)  # the error that ends the run goes first
+
+  def steps(self) -> list[int]:
+    """Steps of the complete checkpoints, ascending."""
+    return self._directory.steps()
+
+  def latest(self) -> int | None:
+    """The newest complete step."""
+    return max(self.steps(), default=None)
+
+  def save(
+    self, step: int, state: Any, record: Mapping[str, Any], *, best_step: int | None = None
+  ) -> None:
+    """Starts saving; returns once the arrays are copied. Waits for the save before, if any.
+
+    Args:
+      step: greater than every step there.
+      state: tree of arrays that this host holds whole.
+      record: JSON.
+      best_step: the checkpoint (this or an earlier one) that stays besides the newest `keep`.
+
+    Raises:
+      CheckpointError: this save, or the one before, cannot be written; the others are untouched.
+      ConfigError: the state holds what cannot be saved.
+    """
+    if self._read_only:
+      raise CheckpointError(f"{self._directory} was opened read-only")
+    self.wait()
+    newest = self.latest()
+    if newest is not None and step <= newest:
+      raise CheckpointError(
+        f"cannot save step {step} in {self._directory}: it holds the later or same step {newest}"
+      )
+    leaves = tree.arrays(state)
+    stored = {"step": step, "record": record, "leaves": digest.describe(leaves)}
+    stored = json.loads(json.dumps(stored))  # as it will be read
+    stored["digest"] = digest.of_json(stored)
+    # Orbax refuses arrays without elements; their shape in the record says all.
+    written = tree.nest({name: array for name, array in leaves.items() if array.size})
+    if not written:
+      raise ConfigError("the state holds no numbers: there is nothing to save")
+    arguments = ocp.args.Composite(
+      state=ocp.args.StandardSave(written), record=ocp.args.JsonSave(stored)
+    )
+    if self._checkpointer is None:
+      self._checkpointer = ocp.AsyncCheckpointer(ocp.CompositeCheckpointHandler())
+      _absl().addFilter(_without_tracebacks)
+    try:
+      self._checkpointer.save(self._directory / step, arguments)
+    except Exception as error:
+      raise self._not_saved(step, error) from error
+    self._pending, self._best = step, best_step
+
+  def wait(self) -> None:
+    """Waits for the save under way, then deletes what need not stay.
+
+    Raises:
+      CheckpointError: it could not be written; the checkpoints before it are untouched.
+    """
+    if self._pending is None or self._checkpointer is None:
+      return
+    step, self._pending = self._pending, None
+    try:
+      self._checkpointer.wait_until_finished()
+    except Exception as error:
+      raise self._not_saved(step, error) from error
+    steps = self.steps()
+    if step not in steps:
+      raise self._not_saved(step, FileNotFoundError("it is not there though Orbax wrote it"))
+    for old in steps[: -self._keep]:
+      if self._tidies and old != self._best:
+        self._directory.delete(old)
+
+  def close(self) -> None:
+    """Waits for the save under way and frees Orbax's threads. Raises like `wait`."""
+    try:
+      self.wait()
+    finally:
+      self._drop_checkpointer()
+
+  def restore(
+    self, step: int, target: Any = None, *, only: Iterable[str] | None = None
+  ) -> Restored:
+    """Reads one checkpoint and verifies it.
+
+    Args:
+      step: one of `steps()`.
+      target: tree of arrays or `jax.ShapeDtypeStruct` whose structure, names, shapes and dtypes the
+        state must have; none: nested dicts, without None and empty containers.
+      only: top-level keys of the state to read; none: all. The target then has only these.
+
+    Raises:
+      ConfigError: no such step, or nothing under these keys.
+      ShapeMismatch: the target wants other arrays.
+      CorruptCheckpoint: the content is not what was saved.
+      CheckpointError: it cannot be read now, for want of permission, memory or connection.
+    """
+    self.wait()
+    if step not in (steps := self.steps()):
+      raise ConfigError(f"no checkpoint {step} in {self._directory}; there are {steps}")
+    return self._restore(step, target, only)
+
+  def restore_latest(
+    self, target: Any = None, *, only: Iterable[str] | None = None
+  ) -> Restored | None:
+    """Restores the newest good checkpoint; the corrupt ones after it are reported and set aside.
+
+    Set aside means renamed to `corrupt-STEP`, unless the store is read-only.
+
+    Args:
+      target, only: as in `restore`.
+
+    Returns:
+      None if there is no checkpoint at all.
+
+    Raises:
+      CorruptCheckpoint: there are some, all corrupt; none is renamed.
+      ConfigError, ShapeMismatch, CheckpointError: as in `restore`.
+    """
+    self.wait()
+    bad: dict[int, CorruptCheckpoint] = {}
+    while (step := processes.newest(self.steps(), bad)) is not None:
+      restored = None
+      try:
+        restored = self._restore(step, target, only)
+      except CorruptCheckpoint as error:
+        logging.warning("skipping a checkpoint: %s", error)
+        bad[step] = error
+      processes.check_all_alike(restored is not None, f"checkpoint {step} in {self._directory}")
+      if restored is not None:
+        self._set_aside(bad)
+        return restored
+    if bad:
+      raise CorruptCheckpoint(
+        f"every checkpoint in {self._directory} is corrupt; put a good copy there, or move the"
+        " directory away to start again. " + " ".join(map(str, bad.values()))
+      )
+    return None
+
+  def _restore(self, step: int, target: Any, only: Iterable[str] | None) -> Restored:
+    where = f"checkpoint {step} in {self._directory}"
+    stored = _read_record(self._directory / step, where)
+    if stored["step"] != step:
+      raise corrupt(where, "record", f"it belongs to step {stored['step']}")
+    described = stored["leaves"] if only is None else tree.under(stored["leaves"], only)
+    if target is not None:
+      tree.check_match(described, target, where)
+    leaves = _read_leaves(self._directory / step, described, where)
+    if wrong := digest.altered(leaves, described):
+      more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
+      raise corrupt(where, f"state leaf {wrong[0]!r}{more}", "not what was saved")
+    state = tree.nest(leaves) if target is None else tree.fill(target, leaves)
+    return Restored(step, state, stored["record"])
+
+  def _set_aside(self, steps: Iterable[int]) -> None:
+    if self._tidies:
+      for step in steps:
+        path = self._directory.set_aside(step)
+        logging.warning("moved the corrupt checkpoint %d to %s", step, path)
+    if not self._read_only:
+      processes.wait_for_all("corrupt checkpoints set aside")
+
+  def _drop_checkpointer(self) -> None:
+    checkpointer, self._checkpointer = self._checkpointer, None
+    if checkpointer is not None:
+      # After a failed save this raises the same once more; that is why a new one is made then.
+      with contextlib.suppress(Exception):
+        checkpointer.close()
+      _absl().removeFilter(_without_tracebacks)
+
+  def _not_saved(self, step: int, error: Exception) -> CheckpointError:
+    space = self._directory.space()
+    self._drop_checkpointer()
+    if self._tidies:
+      self._directory.remove_leftovers()
+    last = self.latest()
+    kept = "There is none before it." if last is None else f"The last one, {last}, is untouched."
+    return CheckpointError(
+      f"checkpoint {step} could not be written to {self._directory}: {reason(error)}."
+      f" {space} {kept}"
+    )
+
+
+def _absl() -> std_logging.Logger:
+  return std_logging.getLogger("absl")
+
+
+def _without_tracebacks(entry: std_logging.LogRecord) -> bool:
+  """Keeps out what Orbax logs, thread by thread, of the failure that `wait` raises as one error."""
+  return not (entry.exc_info and "orbax" in entry.pathname)
+
+
+def _read_record(path: epath.Path, where: str) -> dict[str, Any]:
+  """The record as it lies there, verified."""
+  try:
+    stored = ocp.JsonCheckpointHandler().restore(path / "record")
+  except Exception as error:
+    raise unreadable(where, "record", error) from error
+  claimed = stored.pop("digest", None) if isinstance(stored, dict) else None
+  if claimed is None or claimed != digest.of_json(stored):
+    raise corrupt(where, "record", "not what was saved")
+  return stored
+
+
+def _read_leaves(
+  path: epath.Path, described: Mapping[str, Mapping], where: str
+) -> dict[str, np.ndarray]:
+  """The leaves of these names, on the host whatever devices they came from, not yet verified."""
+  leaves = {
+    name: np.zeros(leaf["shape"], jax.numpy.dtype(leaf["dtype"]))
+    for name, leaf in described.items()
+    if 0 in leaf["shape"]
+  }
+  wanted = tree.nest({name: 0 for name in described if name not in leaves})
+  if wanted:
+    on_host = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), wanted)
+    arguments = ocp.args.PyTreeRestore(wanted, restore_args=on_host, partial_restore=True)
+    handlers = ocp.type_handlers
+    registry = handlers.create_type_handler_registry(
+      (np.ndarray, _HostArrays()),
+      (jax.Array, handlers.ArrayHandler()),  # unused; Orbax warns without it
+    )
+    # The handler itself: a checkpointer would wait for the other processes, which may fail alone.
+    handler = ocp.PyTreeCheckpointHandler(type_handler_registry=registry)
+    try:
+      leaves |= tree.arrays(handler.restore(path / "state", args=arguments))
+    except Exception as error:
+      raise unreadable(where, "state", error) from error
+  return leaves
+
+
+class _HostArrays(ocp.type_handlers.NumpyHandler):
+  """Reads every leaf to its end, also when one fails, and then names that one.
+
+  Orbax closes its event loop at the first failure; the reads still under way would then each print
+  a traceback of their own.
+  """
+
+  async def deserialize(self, infos, args=None):
+    read = super().deserialize
+    args = args or [ocp.RestoreArgs()] * len(infos)
+    reads = [read([info], [argument]) for info, argument in zip(infos, args, strict=True)]
+    results = await asyncio.gather(*reads, return_exceptions=True)
+    arrays: list[np.ndarray] = []
+    for info, result in zip(infos, results, strict=True):
+      if isinstance(result, BaseException):
+        result.add_note(f"leaf {info.name}")
+        raise result
+      arrays += result
+    return arrays

@@ -1,0 +1,114 @@
+"""A workdir: `config.json`, `environment.json`, `metrics.jsonl` and `checkpoints/`.
+
+It is self-contained (evaluation needs nothing else) and holds no pickle and no Python.
+"""
+
+import json
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from etils import epath
+from ml_collections import ConfigDict
+
+from vitx.errors import ConfigError
+
+
+def checkpoints(workdir: str | Path) -> str:
+  """Where a run's checkpoints lie."""
+  return f"{str(workdir).rstrip('/')}/checkpoints"
+
+
+def plain(value: Any) -> Any:
+  """A config as JSON has it: dicts, lists, numbers, strings."""
+  if isinstance(value, ConfigDict | Mapping):
+    return {key: plain(item) for key, item in value.items()}
+  if isinstance(value, tuple | list):
+    return [plain(item) for item in value]
+  return value
+
+
+def from_plain(value: Any) -> Any:
+  """The inverse of `plain`: dicts become a ConfigDict, lists become tuples."""
+  if isinstance(value, dict):
+    return ConfigDict({key: from_plain(item) for key, item in value.items()})
+  if isinstance(value, list):
+    return tuple(from_plain(item) for item in value)
+  return value
+
+
+def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+  """`{"a": {"b": 1}}` -> `{"a.b": 1}`."""
+  flat: dict[str, Any] = {}
+  for key, value in config.items():
+    nested = isinstance(value, Mapping)
+    flat |= flatten(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value}
+  return flat
+
+
+def read_config(workdir: str | Path) -> ConfigDict:
+  """The resolved config of a run.
+
+  Raises:
+    ConfigError: the directory is no workdir.
+  """
+  path = epath.Path(workdir) / "config.json"
+  if not path.exists():
+    raise ConfigError(
+      f"workdir={str(workdir)!r} has no config.json: it is no workdir of vitx (give the directory"
+      " that --workdir named in training)"
+    )
+  return from_plain(json.loads(path.read_text()))
+
+
+def read_json(workdir: str | Path, name: str) -> dict[str, Any]:
+  """A JSON file of the workdir, {} if it is not there."""
+  path = epath.Path(workdir) / name
+  return json.loads(path.read_text()) if path.exists() else {}
+
+
+def write_json(workdir: str | Path, name: str, value: Any) -> None:
+  """Writes a JSON file so that a reader sees the old or the new one, never a part."""
+  path = epath.Path(workdir) / name
+  text = json.dumps(value, indent=2) + "\n"
+  if "://" in str(workdir):  # object stores replace a whole object at once
+    path.write_text(text)
+    return
+  partial = path.parent / f".{name}.partial"
+  partial.write_text(text)
+  partial.replace(path)
+
+
+def check_writable(workdir: str | Path) -> None:
+  """Creates the directory and tries to write there.
+
+  Raises:
+    ConfigError: it cannot be created or written.
+  """
+  path = epath.Path(workdir)
+  try:
+    path.mkdir(parents=True, exist_ok=True)
+    if "://" not in str(workdir):
+      with tempfile.NamedTemporaryFile(dir=path):
+        pass
+  except OSError as error:
+    raise ConfigError(
+      f"workdir={str(workdir)!r} cannot be written: {error}; name a directory that you may write"
+    ) from error
+
+
+def check_space(workdir: str | Path, state_bytes: int, keep: int) -> None:
+  """Raises ConfigError if the disk cannot hold the checkpoints that the run keeps."""
+  if "://" in str(workdir):
+    return
+  # The kept ones, the best and the one being written.
+  needed = state_bytes * (keep + 2)
+  free = shutil.disk_usage(workdir).free
+  if free < needed:
+    raise ConfigError(
+      f"workdir={str(workdir)!r} has {free / 2**20:,.0f} MiB free, but {keep + 2} checkpoints of"
+      f" {state_bytes / 2**20:,.1f} MiB need {needed / 2**20:,.0f} MiB; free space, choose another"
+      " directory or lower checkpoint.keep (at least 2)"
+    )
