@@ -1,0 +1,53 @@
+"""Whole runs on the digits, in this process or in others."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from configs.digits import get_config
+
+ROOT = Path(__file__).resolve().parents[1]
+# Small, and yet with every source of randomness: augmentation, mixing, dropout, stochastic depth.
+TINY = (
+  "stem=linear,stem.patch=4,model.width=16,model.depth=1,model.num_heads=2,model.mlp_dim=32,"
+  "model.dropout=0.1,model.stochastic_depth=0.1,augment.mixup=0.2,batch_size=32,"
+  "evaluation.every=10 steps,checkpoint.every=8 steps,log_every=5 steps,duration=40 steps,"
+  "schedule.warmup=5 steps,ema=0.9"
+)
+
+
+def tiny(*overrides: str):
+  """The config of a run of seconds."""
+  return get_config(",".join((TINY, *overrides)))
+
+
+def start(workdir, *overrides: str, devices: int = 1, flags=(), **popen) -> subprocess.Popen:
+  """Starts `train.py` on the tiny config as a user would."""
+  config = "configs/digits.py:" + ",".join((TINY, *overrides))
+  command = [sys.executable, "train.py", "--config", config, "--workdir", str(workdir), *flags]
+  environment = os.environ | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(devices)}
+  options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True} | popen
+  return subprocess.Popen(command, cwd=ROOT, env=environment, **options)
+
+
+def finish(process: subprocess.Popen, code: int = 0, timeout: float = 300) -> str:
+  """Waits, checks the exit status and returns what was printed."""
+  output, _ = process.communicate(timeout=timeout)
+  assert process.returncode == code, output[-4000:]
+  return output
+
+
+def rows(workdir) -> list[dict]:
+  """The metrics without their times."""
+  lines = (Path(workdir) / "metrics.jsonl").read_text().splitlines()
+  return [{k: v for k, v in json.loads(line).items() if k != "time"} for line in lines]
+
+
+def final_state(workdir) -> dict:
+  """The newest checkpoint as nested dicts."""
+  from vitx.checkpoints.store import CheckpointStore
+
+  with CheckpointStore(Path(workdir) / "checkpoints", read_only=True) as store:
+    return store.restore(store.latest()).state

@@ -1,0 +1,93 @@
+"""Every arrow between rooms points one way, and heavy libraries stay in their file."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+FREE = {"errors"}  # any room may import these
+MAY_IMPORT = {
+  "ops": set(),
+  "attention": {"ops"},
+  "layers": {"attention", "ops"},
+  "models": {"layers", "attention", "ops"},
+  "data": set(),
+  "analysis": {"models", "ops"},
+  "checkpoints": {"models"},
+  "training": {"models", "data", "checkpoints", "analysis", "ops"},
+}
+FILES = sorted((ROOT / "vitx").rglob("*.py"))
+
+
+def imports(path: Path) -> set[str]:
+  """Dotted names that a file imports, wherever in the file."""
+  names: set[str] = set()
+  for node in ast.walk(ast.parse(path.read_text())):
+    if isinstance(node, ast.Import):
+      names |= {alias.name for alias in node.names}
+    elif isinstance(node, ast.ImportFrom):
+      assert node.level == 0, f"{path} imports relatively"
+      names |= {f"{node.module}.{alias.name}" for alias in node.names} | {node.module}
+  return names
+
+
+def room_of(name: str) -> str | None:
+  parts = name.split(".")
+  return parts[1] if parts[0] == "vitx" and len(parts) > 1 else None
+
+
+def test_every_room_is_listed():
+  rooms = {path.parent.name for path in (ROOT / "vitx").glob("*/__init__.py")}
+  assert rooms == set(MAY_IMPORT)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_arrows_point_one_way(path):
+  room = path.relative_to(ROOT / "vitx").parts[0]
+  if room not in MAY_IMPORT:  # the commands may import everything
+    return
+  used = {room_of(name) for name in imports(path)} - {None, room} - FREE
+  assert used <= MAY_IMPORT[room], f"{path} imports {used - MAY_IMPORT[room]}"
+
+
+def test_ops_hold_no_flax():
+  for path in (ROOT / "vitx" / "ops").rglob("*.py"):
+    assert not any(name.split(".")[0] == "flax" for name in imports(path)), path
+
+
+@pytest.mark.parametrize(
+  ("word", "home"),
+  [("jax.pmap", "training/parallel.py"), ("orbax", "checkpoints/store.py")],
+)
+def test_one_home(word, home):
+  def mentions(path: Path) -> bool:
+    if word == "orbax":
+      return any(name.split(".")[0] == "orbax" for name in imports(path))
+    return word in path.read_text()
+
+  found = [str(path.relative_to(ROOT / "vitx")) for path in FILES if mentions(path)]
+  assert found == [home]
+
+
+def test_configs_import_no_vitx():
+  for path in (ROOT / "configs").glob("*.py"):
+    assert not any(name.split(".")[0] == "vitx" for name in imports(path)), path
+
+
+@pytest.mark.parametrize(
+  "module",
+  ["vitx", "vitx.models", "vitx.training.loop", "vitx.evaluate", "vitx.prepare", "vitx.prediction"],
+)
+def test_imports_no_tensorflow_and_touches_no_device(module):
+  code = (
+    f"import sys, {module}\n"
+    "assert 'tensorflow' not in sys.modules, 'tensorflow'\n"
+    "from jax._src import xla_bridge\n"
+    "assert not xla_bridge._backends, 'a device was touched'"
+  )
+  if module == "vitx":
+    code = "import sys, vitx\nassert not {'tensorflow', 'jax', 'flax'} & set(sys.modules)"
+  subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)

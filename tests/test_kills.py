@@ -1,0 +1,117 @@
+"""Runs that are killed, stopped and started again as a user's would be: through `train.py`."""
+
+import itertools
+import resource
+import signal
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from tests import runs
+
+pytestmark = pytest.mark.slow  # whole processes, each with an import and a compilation
+
+
+def saving(workdir: Path) -> bool:
+  """Whether a save is under way: Orbax renames its directory when it is complete."""
+  return any(workdir.glob("checkpoints/*.orbax-checkpoint-tmp*"))
+
+
+def saved(workdir: Path) -> int:
+  """The newest complete checkpoint's step, 0 if there is none."""
+  names = [path.name for path in workdir.glob("checkpoints/*")]
+  return max((int(name) for name in names if name.isdigit()), default=0)
+
+
+def wait_until(condition, process, seconds: float = 240.0) -> None:
+  """Polls often enough to catch a save; fails if the process ends first."""
+  deadline = time.monotonic() + seconds
+  while not condition():
+    assert process.poll() is None, process.communicate()[0][-4000:]
+    assert time.monotonic() < deadline, "no progress"
+    time.sleep(0.0005)
+
+
+def same_run(a: Path, b: Path) -> None:
+  assert runs.rows(a) == runs.rows(b)
+  x, y = (jax.tree_util.tree_leaves_with_path(runs.final_state(w)) for w in (a, b))
+  assert len(x) == len(y) > 20
+  for (path, left), (_, right) in zip(x, y, strict=True):
+    np.testing.assert_array_equal(left, right, err_msg=str(path))
+
+
+def test_kill_and_resume(tmp_path):
+  """Six SIGKILLs, three while a save is under way; the end is bit-identical."""
+  overrides = ("duration=200 steps", "checkpoint.every=16 steps", "evaluation.every=50 steps")
+  whole, killed = tmp_path / "whole", tmp_path / "killed"
+  runs.finish(runs.start(whole, *overrides))
+  resumed_at, during_save = [], 0
+  for kill in range(6):
+    before = saved(killed)
+    process = runs.start(killed, *overrides)
+    # Past at least one more checkpoint, then either within a save or between two of them.
+    wait_until(lambda: saved(killed) > before, process)  # noqa: B023
+    if kill % 2 == 0:
+      wait_until(lambda: saving(killed), process)
+    process.send_signal(signal.SIGKILL)
+    during_save += saving(killed)
+    output, _ = process.communicate()
+    if kill > 0:
+      resumed_at.append(int(output.split("resuming")[1].split("at step ")[1].split()[0]))
+  output = runs.finish(runs.start(killed, *overrides))
+  resumed_at.append(int(output.split("resuming")[1].split("at step ")[1].split()[0]))
+  assert during_save >= 2
+  assert len(resumed_at) == 6
+  assert resumed_at[0] > 0 and all(a < b for a, b in itertools.pairwise(resumed_at))
+  same_run(whole, killed)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_saves_and_the_same_command_goes_on(tmp_path, number):
+  overrides = ("duration=150 steps", "checkpoint.every=1000 steps", "evaluation.every=75 steps")
+  whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+  runs.finish(runs.start(whole, *overrides))
+  process = runs.start(stopped, *overrides)
+  metrics = stopped / "metrics.jsonl"
+  wait_until(lambda: metrics.exists() and len(metrics.read_text().splitlines()) >= 3, process)
+  process.send_signal(number)
+  output = runs.finish(process, code=75)
+  assert number.name in output and "the same command goes on" in output
+  assert 0 < saved(stopped) < 150
+  runs.finish(runs.start(stopped, *overrides))
+  same_run(whole, stopped)
+
+
+def test_many_steps_on_two_virtual_devices_without_evaluation_or_save(tmp_path):
+  """Unbounded dispatch deadlocks XLA's collectives between virtual CPU devices."""
+  never = ("evaluation.every=1000 steps", "checkpoint.every=1000 steps", "log_every=1000 steps")
+  process = runs.start(tmp_path, "duration=300 steps", *never, devices=2)
+  output = runs.finish(process, timeout=240)
+  assert "devices: 2 x cpu" in output
+  assert saved(tmp_path) == 300
+
+
+def test_a_full_disk_stops_the_run_and_keeps_the_last_checkpoint(tmp_path):
+  """A limit on file size stands for the full disk: writes fail with an error in the same place."""
+  runs.finish(runs.start(tmp_path, "duration=8 steps", "schedule=constant"))
+  assert saved(tmp_path) == 8
+  process = runs.start(tmp_path, "duration=24 steps", "schedule=constant")
+  resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (4000, 4000))
+  output = runs.finish(process, code=1)
+  assert "CheckpointError" in output and "The last one, 8, is untouched" in output
+  assert saved(tmp_path) == 8
+  runs.finish(runs.start(tmp_path, "duration=24 steps", "schedule=constant"))
+  assert saved(tmp_path) == 24
+
+
+def test_a_crash_in_a_config_loses_nothing(tmp_path):
+  runs.finish(runs.start(tmp_path, "duration=8 steps", "schedule=constant"))
+  files = sorted(path for path in tmp_path.rglob("*") if path.is_file())
+  content = [path.read_bytes() for path in files]
+  output = runs.finish(runs.start(tmp_path, "seed=5", "schedule=constant"), code=1)
+  assert "ConfigError" in output and "seed: 0 in the workdir, 5 now" in output
+  assert "Traceback" not in output
+  assert [path.read_bytes() for path in files] == content

@@ -1,0 +1,70 @@
+"""A small task and its batches, for tests of the step."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import optax
+
+from configs.common import default_config
+from vitx.data.augment import make_eval_preprocess, make_train_augment
+from vitx.models import create_model
+from vitx.training import parallel
+from vitx.training.steps import Step, TrainState
+from vitx.training.tasks import Classification
+
+CLASSES, SIZE = 5, 8
+STATISTICS = {"image_size": SIZE, "mean": (0.5,), "std": (0.25,)}
+
+
+def task(augment=None, **fields):
+  """Classification of 8 x 8 grey images; dropout, depth and mixing on unless said otherwise."""
+  settings = default_config().augment.to_dict()
+  settings |= {"hflip": 0.5, "mixup": 0.4, "pad_crop": 1} if augment is None else augment
+  fields = {"dropout": 0.2, "stochastic_depth": 0.2} | fields
+  model = create_model(
+    "vit", num_classes=CLASSES, width=16, depth=2, num_heads=2, mlp_dim=32, **fields
+  )
+  return Classification(
+    model=model,
+    augment=make_train_augment(settings, num_classes=CLASSES, label_smoothing=0.1, **STATISTICS),
+    preprocess=make_eval_preprocess(default_config().evaluation, **STATISTICS),
+    num_classes=CLASSES,
+  )
+
+
+def make_step(the_task=None, **fields) -> Step:
+  defaults = {
+    "task": the_task or task(),
+    "optimizer": optax.scale_by_adam(),
+    "schedule": lambda step: 1e-2,
+    "seed": 7,
+  }
+  return Step(**(defaults | fields))
+
+
+def batch(step: int, rows: int = 16) -> dict[str, np.ndarray]:
+  """A global batch whose images have a mean that tells the class."""
+  random = np.random.default_rng(step)
+  label = random.integers(0, CLASSES, rows).astype(np.int32)
+  image = random.integers(0, 100, (rows, SIZE, SIZE, 1)) + 30 * label[:, None, None, None]
+  index = np.arange(rows, dtype=np.int32)
+  return {"image": image.astype(np.uint8), "label": label, "index": index}
+
+
+def initial(step: Step) -> TrainState:
+  return jax.jit(step.init)(jax.random.key(0), batch(0, 1))
+
+
+def run(step: Step, steps: int, devices: int, rows: int = 16):
+  """Losses and the final state (unreplicated) of some steps on 1 or 2 devices."""
+  step = dataclasses.replace(step, axis=parallel.AXIS)
+  function = jax.pmap(step.train, axis_name=parallel.AXIS, devices=jax.devices()[:devices])
+  state = jax.tree.map(lambda x: np.stack([np.asarray(x)] * devices), initial(step))
+  losses = []
+  for number in range(steps):
+    fed = {k: v.reshape(devices, -1, *v.shape[1:]) for k, v in batch(number, rows).items()}
+    fed["stop"] = np.zeros((devices, 1), np.int32)
+    state, metrics = function(state, fed)
+    losses.append(float(np.asarray(metrics["loss"])[0]))
+  return np.array(losses), jax.tree.map(lambda x: np.asarray(x)[0], state)

@@ -1,0 +1,93 @@
+"""Durations in steps and epochs, and the events they space."""
+
+from decimal import Decimal
+from fractions import Fraction
+
+import pytest
+
+from vitx.errors import ConfigError
+from vitx.training.durations import due, steps
+
+
+@pytest.mark.parametrize(
+  "duration, steps_per_epoch, expected",
+  [
+    ("300 steps", 10, 300),
+    ("1 step", 10, 1),
+    ("300", 10, 300),
+    (300, 10, 300),
+    (0, 10, 0),
+    ("0 steps", 10, 0),
+    (" 7  steps ", 10, 7),
+    ("1 epoch", 10, 10),
+    ("1 epochs", 12.6328125, 13),
+    ("2.5 epochs", 12.6328125, 32),
+    ("2.5epochs", 10, 25),
+    (".5 epochs", 10, 5),
+    # 3 * (50 / 3) is 50 although 50 / 3 is no float.
+    ("3 epochs", 50 / 3, 50),
+    # 1.1 * 100 > 110 in floats.
+    ("1.1 epochs", Fraction(100), 110),
+  ],
+)
+def test_steps(duration, steps_per_epoch, expected):
+  result = steps(duration, steps_per_epoch, "duration")
+  assert result == expected and type(result) is int
+
+
+@pytest.mark.parametrize(
+  "duration",
+  [
+    "",
+    "steps",
+    "-3 steps",
+    -3,
+    "2.5 steps",
+    "2.5",
+    2.5,
+    "1e3 steps",
+    "3 hours",
+    "epochs 3",
+    "3 epoch s",
+    None,
+    True,
+  ],
+)
+def test_what_is_no_duration(duration):
+  with pytest.raises(ConfigError, match=r"^checkpoint\.every="):
+    steps(duration, 10, "checkpoint.every")
+
+
+@pytest.mark.parametrize(
+  "every", ["1 epochs", "0.1 epochs", "2.5 epochs", "0.01 epochs", "7 steps", "1 steps"]
+)
+@pytest.mark.parametrize("steps_per_epoch", [12.6328125, 12.5, 50000 / 96, 3, 1.0, 0.4])
+def test_due_falls_on_each_event_once(every, steps_per_epoch):
+  fired = [step for step in range(0, 700) if due(step, every, steps_per_epoch)]
+  amount, unit = every.split()
+  # The end of k times the duration, for every k that ends within the range.
+  ends = (steps(f"{Decimal(amount) * k} epochs", steps_per_epoch) for k in range(1, 200_000))
+  if unit == "steps":
+    ends = (int(amount) * k for k in range(1, 701))
+  expected = set()
+  for end in ends:
+    if end >= 700:
+      break
+    expected.add(end)
+  assert fired == sorted(expected - {0})
+
+
+def test_epochs_never_drift():
+  steps_per_epoch = 1617 / 128
+  fired = [step for step in range(13_000) if due(step, "1 epochs", steps_per_epoch)]
+  assert fired == [round(k * steps_per_epoch) for k in range(1, len(fired) + 1)]
+  assert len(fired) == 1029
+
+
+def test_nothing_is_due_at_the_start():
+  assert not due(0, "1 steps", 10)
+
+
+def test_every_nothing_is_refused():
+  with pytest.raises(ConfigError, match=r"^log_every='0 steps'"):
+    due(3, "0 steps", 10, "log_every")

@@ -1,0 +1,68 @@
+"""metrics.jsonl: rows survive, a cut forgets what came later, a torn line included."""
+
+import sys
+
+import pytest
+
+from vitx.errors import MissingExtraError
+from vitx.training import log
+
+
+def rows(n, start=0):
+  return [{"kind": "train", "step": i} for i in range(start, n)]
+
+
+def write(workdir, count, *, keep=0, **options):
+  metrics = log.MetricsLog(workdir, write=True, keep=keep, **options)
+  for row in rows(count, keep):
+    metrics.append(row)
+    metrics.flush()
+  return metrics
+
+
+@pytest.mark.parametrize("appendable", [True, False])
+def test_cut_and_go_on(tmp_path, appendable):
+  write(tmp_path, 5, appendable=appendable)
+  assert log.read_metrics(tmp_path) == rows(5)
+  again = write(tmp_path, 6, keep=3, appendable=appendable)
+  assert again.rows == 6
+  assert log.read_metrics(tmp_path) == rows(6)
+
+
+def test_a_part_that_holds_several_rows_is_cut_inside(tmp_path):
+  metrics = log.MetricsLog(tmp_path, write=True, keep=0, appendable=False)
+  for row in rows(4):
+    metrics.append(row)
+  metrics.flush()
+  assert [p.name for p in tmp_path.iterdir()] == ["metrics-00000000.jsonl"]
+  write(tmp_path, 3, keep=2, appendable=False)
+  assert log.read_metrics(tmp_path) == rows(3)
+
+
+def test_a_torn_last_line_is_dropped(tmp_path):
+  write(tmp_path, 3)
+  with open(tmp_path / "metrics.jsonl", "a") as file:
+    file.write('{"kind": "tra')
+  assert log.read_metrics(tmp_path) == rows(3)
+  write(tmp_path, 4, keep=3)
+  assert log.read_metrics(tmp_path) == rows(4)
+
+
+def test_missing_rows_are_reported(tmp_path):
+  write(tmp_path, 2)
+  with pytest.raises(ValueError, match=r"2 rows.*knew 5"):
+    log.MetricsLog(tmp_path, write=True, keep=5)
+
+
+def test_other_processes_count_and_do_not_write(tmp_path):
+  metrics = log.MetricsLog(tmp_path, write=False, keep=0)
+  metrics.append(rows(1)[0])
+  metrics.flush()
+  assert metrics.rows == 1 and not list(tmp_path.iterdir())
+
+
+def test_tensorboard_names_its_extra(tmp_path, monkeypatch):
+  monkeypatch.setattr(log.importlib.util, "find_spec", lambda name: None)
+  with pytest.raises(MissingExtraError, match=r"\.\[tensorboard\]"):
+    log.TensorBoard(tmp_path)
+  assert "tensorflow" not in sys.modules

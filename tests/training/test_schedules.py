@@ -1,0 +1,133 @@
+"""Learning rates at key steps, the warm-up, and what cannot work."""
+
+import inspect
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from ml_collections import ConfigDict
+
+from vitx.errors import ConfigError
+from vitx.training.plateau import Plateau
+from vitx.training.schedules import SCHEDULES, make_schedule
+
+PEAK, TOTAL, PER_EPOCH = 0.4, 100, 12.5
+FIELDS = {"step": {"boundaries": ("4 epochs", "75 steps")}}
+
+
+def rates(spec, total=TOTAL):
+  """The rate at each step and at the end, (total + 1,)."""
+  schedule = make_schedule(spec, PEAK, total, PER_EPOCH)
+  return np.asarray(jax.vmap(schedule)(jnp.arange(total + 1, dtype=jnp.int32)))
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_warmup_reaches_the_peak_at_its_last_step(name):
+  spec = {"name": name, "warmup": "10 steps", **FIELDS.get(name, {})}
+  values = rates(spec)
+  np.testing.assert_allclose(values[:10], PEAK * np.arange(1, 11) / 10, rtol=1e-6)
+  np.testing.assert_allclose(values[10], PEAK, rtol=1e-6)
+  assert np.all(values <= PEAK * (1 + 1e-6)) and np.all(values[:TOTAL] > 0)
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_without_warmup_it_starts_at_the_peak(name):
+  values = rates({"name": name, **FIELDS.get(name, {})})
+  assert values[0] == np.float32(PEAK)
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_is_a_float32_scalar_under_jit_and_as_a_python_number(name):
+  schedule = make_schedule(
+    {"name": name, "warmup": 3, **FIELDS.get(name, {})}, PEAK, TOTAL, PER_EPOCH
+  )
+  for step in (0, 1, 2, 3, 50, 99):
+    traced = jax.jit(schedule)(jnp.int32(step))
+    assert traced.dtype == jnp.float32 and traced.shape == ()
+    np.testing.assert_allclose(traced, schedule(step), rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("warmup", [0, 20])
+def test_cosine(warmup):
+  values = rates({"name": "cosine", "warmup": f"{warmup} steps", "final": 0.1})
+  share = (np.arange(warmup, TOTAL + 1) - warmup) / (TOTAL - warmup)
+  expected = PEAK * (0.1 + 0.9 * (1 + np.cos(math.pi * share)) / 2)
+  np.testing.assert_allclose(values[warmup:], expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("warmup", [0, 20])
+def test_linear(warmup):
+  values = rates({"name": "linear", "warmup": warmup, "final": 0.25})
+  share = (np.arange(warmup, TOTAL + 1) - warmup) / (TOTAL - warmup)
+  np.testing.assert_allclose(values[warmup:], PEAK * (1 - 0.75 * share), rtol=1e-5)
+
+
+def test_decays_end_at_zero_by_default():
+  for name in ("cosine", "linear"):
+    assert rates({"name": name, "warmup": "1 epochs"})[-1] == pytest.approx(0, abs=1e-7)
+
+
+def test_constant_stays():
+  assert np.all(rates({"name": "constant"}) == np.float32(PEAK))
+
+
+def test_step_falls_at_its_boundaries():
+  values = rates({"name": "step", "boundaries": ("4 epochs", "75 steps"), "factor": 0.5})
+  expected = PEAK * np.repeat([1, 0.5, 0.25], [50, 25, 26])
+  np.testing.assert_allclose(values, expected, rtol=1e-6)
+
+
+def test_step_counts_from_the_start_of_the_run_with_a_warmup_too():
+  values = rates({"name": "step", "warmup": 10, "boundaries": (50,)})
+  np.testing.assert_allclose(values[[49, 50]], [PEAK, PEAK / 10], rtol=1e-6)
+
+
+def test_plateau_takes_the_settings_of_the_plateau():
+  ours = inspect.signature(SCHEDULES["plateau"]).parameters
+  theirs = inspect.signature(Plateau).parameters
+  state = {"scale", "best", "bad", "cooling"}
+  assert set(ours) - {"run", "warmup"} == set(theirs) - state
+  assert all(ours[name].default == theirs[name].default for name in set(theirs) - state)
+
+
+def test_a_warmup_may_fill_the_run():
+  for name in ("cosine", "linear", "constant"):
+    values = rates({"name": name, "warmup": TOTAL})
+    np.testing.assert_allclose(values[:TOTAL], PEAK * np.arange(1, 101) / 100, rtol=1e-6)
+
+
+def test_takes_a_config_and_a_bare_name():
+  spec = ConfigDict({"name": "step", "boundaries": ("4 epochs",), "warmup": "1 epochs"})
+  assert rates(spec)[60] == pytest.approx(PEAK / 10)
+  assert rates("constant")[60] == pytest.approx(PEAK)
+
+
+@pytest.mark.parametrize(
+  "spec, message",
+  [
+    ("cosin", r"schedule\.name='cosin'.*Did you mean 'cosine'"),
+    ({"warmup": 3}, "schedule needs a name"),
+    ({"name": "cosine", "fina": 0.1}, r"schedule\.fina.*Did you mean 'final'"),
+    ({"name": "cosine", "run": 1}, r"schedule\.run"),
+    ({"name": "cosine", "final": 1.5}, r"schedule\.final=1\.5"),
+    ({"name": "cosine", "warmup": "101 steps"}, r"schedule\.warmup='101 steps'.*only 100"),
+    ({"name": "plateau", "warmup": "9 epochs"}, r"schedule\.warmup='9 epochs'"),
+    ({"name": "linear", "warmup": "a while"}, r"schedule\.warmup='a while'.*300 steps"),
+    ({"name": "step"}, r"schedule\.boundaries"),
+    ({"name": "step", "boundaries": "4 epochs"}, r"schedule\.boundaries='4 epochs'"),
+    ({"name": "step", "boundaries": (60, 50)}, r"schedule\.boundaries.*increase"),
+    ({"name": "step", "boundaries": (50,), "factor": -1.0}, r"schedule\.factor=-1\.0"),
+    ({"name": "plateau", "factor": 2.0}, r"schedule\.factor=2\.0"),
+  ],
+)
+def test_what_cannot_work(spec, message):
+  with pytest.raises(ConfigError, match=message):
+    make_schedule(spec, PEAK, TOTAL, PER_EPOCH)
+
+
+@pytest.mark.parametrize("learning_rate", [-0.1, float("nan"), float("inf"), "fast", None])
+def test_a_learning_rate_is_a_number(learning_rate):
+  with pytest.raises(ConfigError, match=r"^learning_rate="):
+    make_schedule("constant", learning_rate, TOTAL, PER_EPOCH)

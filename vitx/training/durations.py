@@ -1,0 +1,75 @@
+"""Durations in steps or epochs, and events that come every so often.
+
+"300 steps", "300" and 300 are steps; "2.5 epochs" depends on the steps per epoch, which need not be
+an integer: an epoch of 1,617 examples in batches of 128 has 12.6328125 steps. Amounts are kept as
+fractions, so that event 3 of "0.1 epochs" falls exactly where "0.3 epochs" ends.
+"""
+
+import re
+from fractions import Fraction
+
+from vitx.errors import ConfigError
+
+_DURATION = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(?:\s*(steps?|epochs?))?")
+
+
+def steps(
+  duration: str | int, steps_per_epoch: int | float | Fraction, field: str = "duration"
+) -> int:
+  """Returns a duration in whole steps; epochs are rounded to the nearest step, half to even.
+
+  Args:
+    duration: such as "300 steps", "2.5 epochs", "300" or 300.
+    steps_per_epoch: examples / batch size.
+    field: the config field, for the error.
+
+  Raises:
+    ConfigError: neither form, negative, or a broken number of steps.
+  """
+  return round(_period(duration, steps_per_epoch, field))
+
+
+def due(
+  step: int,
+  every: str | int,
+  steps_per_epoch: int | float | Fraction,
+  field: str = "every",
+) -> bool:
+  """Returns whether an event that comes `every` so often falls on `step`.
+
+  Event k = 1, 2, ... falls on `steps(k * every)`; none falls on step 0. Events closer than a step
+  share one.
+
+  Args:
+    step: the number of steps done.
+    every: a duration.
+    steps_per_epoch: examples / batch size.
+    field: the config field, for the error.
+
+  Raises:
+    ConfigError: `every` is no duration, or is zero.
+  """
+  period = _period(every, steps_per_epoch, field)
+  if period == 0:
+    raise ConfigError(f'{field}={every!r} must be longer than nothing, such as "1 epochs"')
+  # If any event rounds to this step, the one nearest to it does.
+  event = round(step / period)
+  return step > 0 and event > 0 and round(event * period) == step
+
+
+def _period(duration: str | int, steps_per_epoch: int | float | Fraction, field: str) -> Fraction:
+  """Returns a duration in steps, not rounded."""
+  is_number = isinstance(duration, int) and not isinstance(duration, bool)
+  match = (
+    _DURATION.fullmatch(str(duration).strip()) if is_number or isinstance(duration, str) else None
+  )
+  if match is None:
+    raise ConfigError(f'{field}={duration!r} is no duration; write "300 steps" or "2.5 epochs"')
+  amount, unit = Fraction(match[1]), match[2] or "steps"
+  if unit.startswith("epoch"):
+    return amount * Fraction(steps_per_epoch)
+  if amount.denominator != 1:
+    raise ConfigError(
+      f'{field}={duration!r}: steps are whole; or did you mean "{match[1]} epochs"?'
+    )
+  return amount

@@ -1,0 +1,213 @@
+"""From a config to the objects that train; all checks come before compiling."""
+
+import dataclasses
+from fractions import Fraction
+from typing import Any
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from vitx.checkpoints.store import check_keep
+from vitx.data.augment import make_eval_preprocess, make_train_augment
+from vitx.data.batches import TrainBatches, keep
+from vitx.data.decode import stored_size
+from vitx.data.sources import Examples, Source, open_source
+from vitx.data.statistics import statistics
+from vitx.errors import ConfigError, build
+from vitx.models import model_from_config
+from vitx.training import durations, parallel
+from vitx.training.optimizers import make_optimizer
+from vitx.training.schedules import make_schedule
+from vitx.training.steps import Step, TrainState
+from vitx.training.tasks import TASKS, Task
+
+SEEDS = ("init_seed", "data_seed", "graph_seed")
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment:
+  """A config made real.
+
+  Attributes:
+    config: resolved: every field that follows from the source is set.
+    source: the data.
+    task: model, augmentation and loss.
+    step: the training step, for the devices of this run.
+    shapes: the state's shapes and dtypes, before replication.
+    steps_per_epoch: batches per pass over *train*; not an integer in general.
+    total_steps: where the run ends.
+  """
+
+  config: ConfigDict
+  source: Source
+  task: Task
+  step: Step
+  shapes: TrainState
+  steps_per_epoch: Fraction
+  total_steps: int
+
+  def init_state(self) -> TrainState:
+    """The state before the first step, a function of `config.init_seed`."""
+    key = jax.random.key(self.config.init_seed)
+    return jax.jit(self.step.init)(key, _example_batch(self.config))
+
+  def batches(self) -> TrainBatches:
+    """This process's share of the training batches."""
+    config = self.config
+    return TrainBatches(
+      self.source.train,
+      batch_size=config.batch_size,
+      seed=config.data_seed,
+      stored_size=config.data.stored_size,
+      fit=config.data.fit,
+      memory=config.data.memory,
+      threads=config.data.threads,
+      process_index=jax.process_index(),
+      process_count=jax.process_count(),
+    )
+
+  def kept(self, role: str) -> Examples:
+    """The examples of a role that is read often: decoded once, if memory allows."""
+    data = self.config.data
+    fit = "center" if data.fit == "random" else data.fit
+    return keep(
+      self.source.role(role),
+      stored_size=data.stored_size,
+      fit=fit,
+      memory=data.memory,
+      threads=data.threads,
+    )
+
+
+def resolve(config: ConfigDict, source: Source) -> ConfigDict:
+  """Fills in what follows from other fields: seeds, classes, image size, statistics.
+
+  Raises:
+    ConfigError: a field contradicts the source.
+  """
+  config = config.copy_and_resolve_references()
+  with config.unlocked():
+    for seed in SEEDS:
+      if config[seed] is None:
+        config[seed] = config.seed
+    if config.data.image_size is None:
+      config.data.image_size = _own_size(source)
+    config.data.stored_size = stored_size(config.data, source, config.evaluation.crop_ratio)
+    config.data.channels = source.channels
+    config.data.mean, config.data.std = statistics(config.data, source)
+    given = config.model.get("num_classes")
+    if given not in (None, source.num_classes):
+      raise ConfigError(
+        f"model.num_classes={given}, but the source {source.name!r} has {source.num_classes}"
+        " classes; leave it out, it follows the source"
+      )
+    config.model.num_classes = source.num_classes
+  return config
+
+
+def make_task(config: ConfigDict) -> Task:
+  """The task of a resolved config; it needs no data."""
+  data = config.data
+  settings = dict(config.task)
+  smoothing = settings.pop("label_smoothing", 0.0)
+  task = build(
+    TASKS,
+    settings,
+    "task",
+    hidden=("model", "augment", "preprocess", "num_classes"),
+  )
+  return task(
+    model=model_from_config(config.model),
+    augment=make_train_augment(
+      config.augment,
+      image_size=data.image_size,
+      mean=data.mean,
+      std=data.std,
+      num_classes=config.model.num_classes,
+      label_smoothing=smoothing,
+    ),
+    preprocess=make_eval_preprocess(
+      config.evaluation, image_size=data.image_size, mean=data.mean, std=data.std
+    ),
+    num_classes=config.model.num_classes,
+  )
+
+
+def make_experiment(config: ConfigDict) -> Experiment:
+  """Opens the source, resolves the config and checks all that can be checked without compiling.
+
+  Raises:
+    ConfigError: naming the field, the value and the fix.
+  """
+  seed = config.seed if config.data_seed is None else config.data_seed
+  source = open_source(config.data, seed)
+  config = resolve(config, source)
+  _check(config, source)
+  steps_per_epoch = Fraction(len(source.train), config.batch_size)
+  total = durations.steps(config.duration, steps_per_epoch, "duration")
+  task = make_task(config)
+  batch = _example_batch(config)
+  variables = jax.eval_shape(task.init, jax.random.key(0), batch)
+  step = Step(
+    task=task,
+    optimizer=make_optimizer(config, variables["params"]),
+    schedule=make_schedule(config.schedule, config.learning_rate, total, steps_per_epoch),
+    seed=config.data_seed,
+    accumulate=config.accumulate,
+    ema=config.ema,
+    half=config.model.get("dtype", "float32") == "float16",
+    axis=parallel.AXIS,
+  )
+  shapes = jax.eval_shape(step.init, jax.random.key(0), batch)
+  # The training pass has parts of its own (dropout, mixing): trace it too, which compiles nothing.
+  one_device = dataclasses.replace(step, axis=None)
+  jax.eval_shape(one_device.train, shapes, {**_train_batch(config), "stop": np.zeros(1, np.int32)})
+  return Experiment(config, source, task, step, shapes, steps_per_epoch, total)
+
+
+def _check(config: ConfigDict, source: Source) -> None:
+  parallel.check_batch(config.batch_size, config.accumulate)
+  if config.batch_size > len(source.train):
+    raise ConfigError(
+      f"batch_size={config.batch_size} is larger than the {len(source.train)} training examples of"
+      f" {source.name!r}"
+    )
+  if (
+    durations.steps(config.duration, Fraction(len(source.train), config.batch_size), "duration") < 1
+  ):
+    raise ConfigError(f"duration={config.duration!r} has no step; lengthen it")
+  if not 0 <= config.ema < 1:
+    raise ConfigError(f"ema={config.ema} must lie in [0, 1); 0 turns it off")
+  check_keep(config.checkpoint.keep)
+  for field, value in (
+    ("log_every", config.log_every),
+    ("evaluation.every", config.evaluation.every),
+    ("checkpoint.every", config.checkpoint.every),
+  ):
+    durations.due(1, value, Fraction(len(source.train), config.batch_size), field)
+
+
+def _own_size(source: Source) -> int:
+  size = source.image_size
+  if size is None or size[0] != size[1]:
+    what = "images of varying size" if size is None else f"images of {size[0]} x {size[1]} pixels"
+    raise ConfigError(
+      f"data.image_size is not set and {source.name!r} has {what}; set it, e.g. 224"
+    )
+  return size[0]
+
+
+def _example_batch(config: ConfigDict, rows: int = 1) -> dict[str, Any]:
+  size, channels = config.data.stored_size, config.data.channels
+  return {
+    "image": np.zeros((rows, size, size, channels), np.uint8),
+    "label": np.zeros((rows,), np.int32),
+  }
+
+
+def _train_batch(config: ConfigDict) -> dict[str, Any]:
+  """One device's rows, as shapes."""
+  rows = config.batch_size // jax.device_count()
+  batch = _example_batch(config, rows) | {"index": np.zeros((rows,), np.int32)}
+  return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), batch)

@@ -1,0 +1,88 @@
+"""How a run ends before its time: signals, a loss that is not finite, too little memory."""
+
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import jax
+
+# EX_TEMPFAIL of sysexits.h: everything is saved, and the same command goes on.
+EXIT_INTERRUPTED = 75
+
+
+class NonFiniteError(ArithmeticError):
+  """The loss or a gradient is not a finite number."""
+
+
+class OutOfMemoryError(RuntimeError):
+  """The device has too little memory for the step."""
+
+
+class StopRequest:
+  """Turns the first SIGTERM or SIGINT into a flag; the second acts as usual."""
+
+  def __init__(self) -> None:
+    self.received: signal.Signals | None = None
+    self._before: dict[signal.Signals, Any] = {}
+
+  def __enter__(self) -> "StopRequest":
+    # Python takes handlers in the main thread alone.
+    if threading.current_thread() is threading.main_thread():
+      for number in (signal.SIGTERM, signal.SIGINT):
+        self._before[number] = signal.signal(number, self._handle)
+    return self
+
+  def __exit__(self, *exception: object) -> None:
+    self._restore()
+
+  def _handle(self, number: int, frame: object) -> None:
+    self.received = signal.Signals(number)
+    print(f"\n{self.received.name}: saving after the steps under way; once more ends at once")
+    self._restore()
+
+  def _restore(self) -> None:
+    for number, handler in self._before.items():
+      signal.signal(number, handler)
+    self._before = {}
+
+
+def check_finite(step: int, metrics: Mapping[str, float], *, half: bool, kept: Callable) -> None:
+  """Raises NonFiniteError if a step's loss or gradient is not finite.
+
+  Args:
+    step: the step whose metrics these are.
+    metrics: loss and gradient_norm.
+    half: under float16 a gradient may overflow: the step was skipped and the loss scale lowered.
+    kept: returns the step of the last checkpoint or None, for the message.
+  """
+  for name in ("loss",) if half else ("loss", "gradient_norm"):
+    value = metrics[name]
+    if not abs(value) < float("inf"):
+      good = kept()
+      last = "no checkpoint yet" if good is None else f"the checkpoint of step {good} is good"
+      raise NonFiniteError(
+        f"{name} is {value} at step {step}; {last}. Lower learning_rate, lengthen schedule.warmup"
+        " or set clip_norm"
+      )
+
+
+@contextlib.contextmanager
+def explain_out_of_memory(config: Any, tokens: int | None) -> Iterator[None]:
+  """Names batch, tokens, mixer and the switches that help if the device runs out of memory."""
+  try:
+    yield
+  except jax.errors.JaxRuntimeError as error:
+    if "RESOURCE_EXHAUSTED" not in str(error):
+      raise
+    mixer = config.model.get("token_mixer", {})
+    name = mixer if isinstance(mixer, str) else mixer.get("name", "default")
+    raise OutOfMemoryError(
+      f"out of memory: batch_size={config.batch_size} over {jax.device_count()} devices,"
+      f" accumulate={config.accumulate}, {tokens or '?'} tokens per image,"
+      f" token_mixer={name}. What helps: accumulate={config.accumulate * 2} (same result),"
+      " model.remat=True (same result, slower), model.dtype=bfloat16, a smaller batch_size, larger"
+      " patches, a smaller data.image_size or a mixer with linear memory.\n"
+      + str(error).splitlines()[0]
+    ) from error

@@ -1,0 +1,131 @@
+"""What makes a run the same run: its config and its data; and a record of what it ran on."""
+
+import platform
+import subprocess
+import sys
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import jax
+from ml_collections import ConfigDict
+
+from vitx.checkpoints.workdir import flatten, plain, read_json
+from vitx.data.sources import Source
+from vitx.errors import ConfigError
+
+PACKAGES = (
+  "jax",
+  "jaxlib",
+  "flax",
+  "optax",
+  "orbax-checkpoint",
+  "tensorflow-datasets",
+  "grain",
+  "clu",
+  "ml_collections",
+  "numpy",
+  "pillow",
+)
+# What may differ when a run goes on: it changes what is seen of the run, not the run.
+FREE = (
+  "log_every",
+  "tensorboard",
+  "checkpoint.every",
+  "checkpoint.keep",
+  "evaluation.batch_size",
+  "data.data_dir",
+  "data.memory",
+  "data.threads",
+)
+
+
+def check_same_run(workdir: str | Path, config: ConfigDict) -> None:
+  """Refuses to continue a run under another config.
+
+  Free to differ: `FREE`, the cadence of evaluations unless the plateau schedule listens to them,
+    and a longer duration where the schedule does not depend on it.
+
+  Raises:
+    ConfigError: with one line per differing field.
+  """
+  stored = read_json(workdir, "config.json")
+  if not stored:
+    return
+  old, new = flatten(stored), flatten(plain(config))
+  free = set(FREE)
+  schedule = config.schedule.name
+  if schedule != "plateau":
+    free.add("evaluation.every")
+  if schedule in ("constant", "step", "plateau"):
+    free.add("duration")
+  missing = "(absent)"
+  lines = [
+    f"  {field}: {old.get(field, missing)!r} in the workdir, {new.get(field, missing)!r} now"
+    for field in sorted(old.keys() | new.keys())
+    if field not in free and old.get(field, missing) != new.get(field, missing)
+  ]
+  if lines:
+    raise ConfigError(
+      f"workdir={str(workdir)!r} belongs to a run with another config:\n"
+      + "\n".join(lines)
+      + "\nGo on with the old config, or choose another --workdir (init_from=WORKDIR starts a new"
+      " run from this one's weights)."
+    )
+
+
+def describe_data(source: Source) -> dict[str, Any]:
+  """What identifies the data of a run, and what prediction needs of it."""
+  return {
+    "source": source.name,
+    "fingerprint": source.fingerprint,
+    "examples": {role: len(source.role(role)) for role in ("train", "select", "report")},
+    "class_names": list(source.class_names),
+  }
+
+
+def check_same_data(workdir: str | Path, data: Mapping[str, Any]) -> None:
+  """Refuses to continue a run on data that changed.
+
+  Raises:
+    ConfigError: with both fingerprints.
+  """
+  before = read_json(workdir, "environment.json").get("data")
+  if before is not None and before["fingerprint"] != data["fingerprint"]:
+    raise ConfigError(
+      f"data.source={data['source']!r} has changed since this run began: fingerprint"
+      f" {before['fingerprint']} then, {data['fingerprint']} now; restore the data or choose"
+      " another --workdir"
+    )
+
+
+def environment(data: Mapping[str, Any]) -> dict[str, Any]:
+  """What a run depends on besides its config: commit, versions, devices, command, data."""
+  return {
+    "data": dict(data),
+    "commit": _commit(),
+    "command": sys.argv,
+    "python": platform.python_version(),
+    "versions": {name: _version(name) for name in PACKAGES},
+    "devices": [device.device_kind for device in jax.devices()],
+    "processes": jax.process_count(),
+  }
+
+
+def _version(package: str) -> str | None:
+  try:
+    return metadata.version(package)
+  except metadata.PackageNotFoundError:
+    return None
+
+
+def _commit() -> str | None:
+  """The commit of the source tree, with "+" if it was changed; None outside a git checkout."""
+  root = Path(__file__).resolve().parents[2]
+  command = ["git", "-C", str(root), "describe", "--always", "--abbrev=40", "--dirty=+"]
+  try:
+    result = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)
+  except (OSError, subprocess.SubprocessError):
+    return None
+  return result.stdout.strip()

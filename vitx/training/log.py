@@ -1,0 +1,142 @@
+"""What a run writes down: `metrics.jsonl` always, TensorBoard if asked."""
+
+import importlib.util
+import json
+import os
+import queue
+import threading
+from pathlib import Path
+from typing import Any
+
+from etils import epath
+
+from vitx.errors import MissingExtraError
+
+
+class MetricsLog:
+  """Rows of JSON, one a line, that can be cut back to what a checkpoint knew.
+
+  In a local directory it is the file `metrics.jsonl`. An object store cannot append: there each
+  `flush` writes the rows since the last one to `metrics-NNNNNNNN.jsonl`, numbered by its first row.
+  Only the writing process (process 0) keeps rows; the others count them.
+  """
+
+  def __init__(
+    self, workdir: str | Path, *, write: bool, keep: int, appendable: bool | None = None
+  ):
+    """Opens the log and drops everything after the first `keep` rows, a torn last line included.
+
+    Args:
+      workdir: an existing directory.
+      write: whether this process writes.
+      keep: rows that stand.
+      appendable: whether files can grow; none: unless the workdir is a URL such as `gs://...`.
+
+    Raises:
+      ValueError: fewer than `keep` rows are there.
+    """
+    self.rows = keep
+    self._workdir = epath.Path(workdir)
+    self._write = write
+    self._pending: list[str] = []
+    self._appendable = "://" not in str(workdir) if appendable is None else appendable
+    if write:
+      self._cut(keep)
+
+  def append(self, row: dict[str, Any]) -> None:
+    """Adds a row; `flush` makes it durable."""
+    self.rows += 1
+    if self._write:
+      self._pending.append(json.dumps(row) + "\n")
+
+  def flush(self) -> None:
+    """Writes pending rows through to the disk."""
+    if not self._pending:
+      return
+    text = "".join(self._pending)
+    if self._appendable:
+      with open(self._workdir / "metrics.jsonl", "a") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    else:
+      first = self.rows - len(self._pending)
+      (self._workdir / f"metrics-{first:08d}.jsonl").write_text(text)
+    self._pending = []
+
+  def _cut(self, keep: int) -> None:
+    standing = 0
+    for path in _files(self._workdir):
+      # A line without its newline was torn by a kill.
+      lines = [line for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+      kept = lines[: keep - standing]
+      standing += len(kept)
+      if not kept and path.name != "metrics.jsonl":
+        path.unlink()
+      elif "".join(kept) != path.read_text():
+        _replace(path, "".join(kept))
+    if standing < keep:
+      raise ValueError(
+        f"{self._workdir} has {standing} rows of metrics, its checkpoint knew {keep}"
+      )
+
+
+def _replace(path: epath.Path, text: str) -> None:
+  partial = path.parent / f".{path.name}.partial"
+  partial.write_text(text)
+  partial.replace(path)
+
+
+def _files(workdir: epath.Path) -> list[epath.Path]:
+  whole = workdir / "metrics.jsonl"
+  return ([whole] if whole.exists() else []) + sorted(workdir.glob("metrics-*.jsonl"))
+
+
+def read_metrics(workdir: str | Path) -> list[dict[str, Any]]:
+  """All rows of a run, in order: dicts with `kind` (train, select, report), `step` and figures."""
+  text = "".join(path.read_text() for path in _files(epath.Path(workdir)))
+  return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+
+
+class TensorBoard:
+  """Writes scalars through clu's writer, whose import (TensorFlow) runs beside the training."""
+
+  def __init__(self, workdir: str | Path):
+    """Raises MissingExtraError if TensorFlow or TensorBoard is not installed."""
+    for package in ("tensorflow", "tensorboard"):
+      if importlib.util.find_spec(package) is None:
+        raise MissingExtraError("config.tensorboard=True", "tensorboard")
+    self._queue: queue.Queue = queue.Queue()
+    self._error: Exception | None = None
+    self._thread = threading.Thread(target=self._run, args=(str(workdir),), daemon=True)
+    self._thread.start()
+
+  def write(self, row: dict[str, Any]) -> None:
+    """Queues the numbers of a metrics row under `kind/name`."""
+    if self._error is not None:
+      raise RuntimeError("the TensorBoard writer failed") from self._error
+    scalars = {
+      f"{row['kind']}/{name}": value
+      for name, value in row.items()
+      if isinstance(value, int | float) and name != "step"
+    }
+    self._queue.put((row["step"], scalars))
+
+  def close(self) -> None:
+    """Waits until everything is written."""
+    self._queue.put(None)
+    self._thread.join()
+
+  def _run(self, workdir: str) -> None:
+    try:
+      import tensorflow as tf
+      from clu import metric_writers
+
+      # TensorFlow would otherwise claim the accelerator's memory.
+      tf.config.set_visible_devices([], "GPU")
+      writer = metric_writers.SummaryWriter(workdir)
+      while (item := self._queue.get()) is not None:
+        writer.write_scalars(*item)
+      writer.close()
+    except Exception as error:
+      self._error = error

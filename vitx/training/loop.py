@@ -1,0 +1,339 @@
+"""The training loop. Its order is fixed: evaluate, save, step.
+
+A checkpoint at step k holds the state after k's evaluation, so a run resumed at k neither evaluates
+nor saves k again. All randomness is a function of (seed, step), so nothing else needs restoring.
+"""
+
+import collections
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from clu import parameter_overview
+from ml_collections import ConfigDict
+
+from vitx.analysis import cost
+from vitx.checkpoints import workdir as wd
+from vitx.checkpoints.load import initial_params
+from vitx.checkpoints.store import CheckpointStore
+from vitx.data.sources import Examples
+from vitx.training import cache, evaluation, identity, parallel
+from vitx.training.distributed import is_writer
+from vitx.training.durations import due
+from vitx.training.experiment import Experiment, make_experiment
+from vitx.training.failures import StopRequest, check_finite, explain_out_of_memory
+from vitx.training.log import MetricsLog, TensorBoard
+from vitx.training.plateau import Plateau
+from vitx.training.progress import Progress, announced
+
+IN_FLIGHT = 2  # unbounded dispatch deadlocks XLA's collectives between virtual CPU devices
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+  """How a run ended.
+
+  Attributes:
+    workdir: where everything lies.
+    step: the last step done.
+    finished: False if a signal ended it before its time; the same command goes on.
+    report: figures on the report split of the best checkpoint, if finished.
+  """
+
+  workdir: str
+  step: int
+  finished: bool
+  report: dict[str, Any] | None = None
+
+
+@dataclasses.dataclass
+class Record:
+  """What a checkpoint knows besides the state; JSON.
+
+  Attributes:
+    rows: of `metrics.jsonl` that stand at this step.
+    seconds: trained so far, over all runs.
+    window: sum of the losses and their number since the last row of kind "train".
+    best_step, best_top1: the best evaluation on *select* so far; a tie goes to the later.
+    plateau: state of the plateau schedule, if that is the schedule.
+  """
+
+  rows: int = 0
+  seconds: float = 0.0
+  window: tuple[float, int] = (0.0, 0)
+  best_step: int | None = None
+  best_top1: float = -1.0
+  plateau: dict[str, Any] | None = None
+
+
+def train(config: ConfigDict, workdir: str | Path, *, dry_run: bool = False) -> Result:
+  """Trains as the config says, or goes on where the workdir stands.
+
+  Args:
+    config: of `get_config`.
+    workdir: a directory or a URL such as `gs://...`; created if absent.
+    dry_run: compile, print parameters, memory and seconds per step, and return; writes nothing.
+
+  Returns:
+    How the run ended.
+
+  Raises:
+    ConfigError: a setting cannot work; nothing was compiled or changed.
+    NonFiniteError: the loss is not finite; the last checkpoint stands.
+    OutOfMemoryError: names what needs the memory and what helps.
+    CheckpointError: a checkpoint could not be written; the last one stands.
+  """
+  cache.enable()
+  experiment = make_experiment(config)
+  config = experiment.config
+  tensorboard = None
+  if not dry_run:
+    identity.check_same_run(workdir, config)
+    wd.check_writable(workdir)
+    wd.check_space(workdir, cost.tree_bytes(experiment.shapes), config.checkpoint.keep)
+    tensorboard = TensorBoard(workdir) if config.tensorboard and is_writer() else None
+  with explain_out_of_memory(config, _tokens(experiment)):
+    state = experiment.init_state()
+    if dry_run:
+      state = parallel.replicate(state)
+      _dry_run(experiment, state, _compile(experiment, state))
+      return Result(str(workdir), 0, False)
+    with CheckpointStore(wd.checkpoints(workdir), keep=config.checkpoint.keep) as store:
+      run = _Run(experiment, workdir, store, tensorboard)
+      result = run.to_the_end(state)
+  if tensorboard is not None:
+    tensorboard.close()
+  return result
+
+
+class _Run:
+  """One process's part of a run: the pieces of the loop and what they share."""
+
+  def __init__(
+    self,
+    experiment: Experiment,
+    workdir: str | Path,
+    store: CheckpointStore,
+    tensorboard: TensorBoard | None,
+  ):
+    self.experiment, self.config = experiment, experiment.config
+    self.workdir, self.store, self.tensorboard = str(workdir), store, tensorboard
+    self.evaluate_step = evaluation.make_evaluate(experiment.task)
+    self.record = Record()
+    self.in_flight: collections.deque = collections.deque()
+    self.learning_rate = 0.0
+    self.stop = False
+    self.select: Examples
+    self.log: MetricsLog
+    self.progress: Progress
+
+  def to_the_end(self, state: Any) -> Result:
+    """The loop."""
+    experiment, config, total = self.experiment, self.config, self.experiment.total_steps
+    state, start = self.restore(state)
+    state = parallel.replicate(state)
+    if start >= total:
+      self.progress = Progress(step=start, total=total, batch_size=1, seconds=self.record.seconds)
+      return Result(self.workdir, start, True, self.report(state, start))
+    step_function = _compile(experiment, state)
+    batches = experiment.batches()
+    self.select = experiment.kept("select")
+    self.progress = Progress(
+      step=start, total=total, batch_size=config.batch_size, seconds=self.record.seconds
+    )
+    stream = self.progress.timed(batches.iterate(start, total))
+    with StopRequest() as request:
+      for step in range(start, total + 1):
+        if step != start:
+          if step == total or self.due(step, config.evaluation.every):
+            state = self.evaluate(state, step)
+          last_or_best = step == total or self.record.best_step == step
+          if last_or_best or self.stop or self.due(step, config.checkpoint.every):
+            self.save(state, step)
+        if step == total or self.stop:
+          break
+        batch = next(stream)
+        batch["stop"] = np.full(jax.local_device_count(), request.received is not None, np.int32)
+        with jax.profiler.StepTraceAnnotation("train", step_num=step):
+          state, metrics = step_function(state, parallel.split(batch))
+        self.in_flight.append((step, metrics))
+        if len(self.in_flight) > IN_FLIGHT:
+          self.settle()
+    if step < total:
+      return Result(self.workdir, step, False)
+    return Result(self.workdir, step, True, self.report(state, step))
+
+  def restore(self, state: Any) -> tuple[Any, int]:
+    """The newest good checkpoint, or a new run's beginning; cuts the workdir back to it."""
+    restored = self.store.restore_latest(jax.tree.map(np.asarray, state))
+    start = 0
+    if restored is not None:
+      state, start = restored.state, restored.step
+      known = {field.name for field in dataclasses.fields(Record)}
+      self.record = Record(**{key: restored.record[key] for key in known})
+      print(f"resuming {self.workdir} at step {start}", flush=True)
+    elif self.config.init_from:
+      state = state.replace(params=initial_params(self.config.init_from, state.params))
+    data = identity.describe_data(self.experiment.source)
+    identity.check_same_data(self.workdir, data)
+    if is_writer():
+      wd.write_json(self.workdir, "config.json", wd.plain(self.config))
+      wd.write_json(self.workdir, "environment.json", identity.environment(data))
+    self.log = MetricsLog(self.workdir, write=is_writer(), keep=self.record.rows)
+    return state, start
+
+  def due(self, step: int, every: str) -> bool:
+    return due(step, every, self.experiment.steps_per_epoch)
+
+  def settle(self, *, everything: bool = False) -> None:
+    """Waits for the oldest step under way (or all): checks its loss and counts it."""
+    while self.in_flight:
+      step, metrics = self.in_flight.popleft()
+      values = {name: float(np.asarray(x.addressable_data(0))[0]) for name, x in metrics.items()}
+      check_finite(step, values, half=self.experiment.step.half, kept=self.store.latest)
+      self.stop |= bool(values["stop"])
+      self.learning_rate = values["learning_rate"]
+      total, count = self.record.window
+      self.record.window = (total + values["loss"], count + 1)
+      if self.due(step + 1, self.config.log_every):
+        self.log_window(step + 1)
+      if not everything:
+        return
+
+  def log_window(self, step: int) -> None:
+    """Writes the mean loss since the last such row."""
+    total, count = self.record.window
+    self.record.window = (0.0, 0)
+    row = {
+      "kind": "train",
+      "step": step,
+      "loss": total / count,
+      "learning_rate": self.learning_rate,
+    }
+    times = self.progress.window(step)
+    self.progress.line(step, row, times, float(step / self.experiment.steps_per_epoch))
+    self.write(row | {"time": times})
+
+  def write(self, row: dict[str, Any]) -> None:
+    self.log.append(row)
+    self.log.flush()
+    if self.tensorboard is not None:
+      self.tensorboard.write({**row.get("time", {}), **row})
+
+  def evaluate(self, state: Any, step: int) -> Any:
+    """Evaluates on *select*; moves the best and the plateau schedule."""
+    self.settle(everything=True)
+    figures = self.figures(state, "select")
+    self.write({"kind": "select", "step": step, **figures})
+    if figures["top1"] >= self.record.best_top1:
+      self.record.best_step, self.record.best_top1 = step, figures["top1"]
+    self.progress.message(
+      f"step {step}  select: top-1 {figures['top1']:.2%}  top-5 {figures['top5']:.2%}"
+      f"  nll {figures['nll']:.4f}"
+    )
+    if self.config.schedule.name != "plateau":
+      return state
+    plateau = Plateau.from_config(self.config.schedule, self.record.plateau)
+    plateau = plateau.update(figures["nll" if plateau.mode == "min" else "top1"])
+    self.record.plateau = plateau.to_dict()
+    return state.replace(plateau=parallel.replicate(np.float32(plateau.scale)))
+
+  def save(self, state: Any, step: int) -> None:
+    """Saves if all steps so far were finite. The rows that the checkpoint counts are on disk."""
+    self.settle(everything=True)
+    self.record.rows, self.record.seconds = self.log.rows, self.progress.seconds
+    record = dataclasses.asdict(self.record)
+    self.store.save(step, parallel.unreplicate(state), record, best_step=self.record.best_step)
+
+  def report(self, state: Any, step: int) -> dict[str, Any]:
+    """Touches the *report* split once, with the best checkpoint by *select*."""
+    best = self.record.best_step
+    if best is not None and best != step and best in self.store.steps():
+      shapes = jax.tree.map(np.asarray, parallel.unreplicate(state))
+      state = parallel.replicate(self.store.restore(best, shapes).state)
+    else:
+      best = step
+    figures = self.figures(state, "report")
+    self.write({"kind": "report", "step": best, **figures})
+    self.progress.message(
+      f"report (checkpoint {best}, {figures['examples']:,} examples): top-1 {figures['top1']:.2%}"
+      f"  top-5 {figures['top5']:.2%}  nll {figures['nll']:.4f}"
+    )
+    return {"step": best, **figures}
+
+  def figures(self, state: Any, role: str) -> dict[str, Any]:
+    if role == "select":
+      examples = self.select
+    else:
+      examples = self.experiment.source.role(role)
+    batches = evaluation.split_batches(self.config, examples)
+    return evaluation.evaluate(self.evaluate_step, state.averaged, state.model_state, batches)
+
+
+def _compile(experiment: Experiment, state: Any) -> Any:
+  """Announces the run and compiles its step."""
+  config = experiment.config
+  kinds = collections.Counter(device.device_kind for device in jax.devices())
+  print("devices:", ", ".join(f"{n} x {kind}" for kind, n in kinds.items()), flush=True)
+  overview = parameter_overview.get_parameter_overview(
+    parallel.unreplicate(state.params), include_stats=False
+  )
+  print(overview, flush=True)
+  print(f"FLOPs per image, forward: {_forward_flops(experiment):,}", flush=True)
+  arguments = (state, parallel.split(_blank_batch(experiment)))
+  deterministic = config.deterministic and jax.default_backend() == "gpu"
+  options = {"xla_gpu_deterministic_ops": True} if deterministic else None
+  compiled = announced(
+    "compiling",
+    lambda: parallel.compile_for(arguments, experiment.step.train, donate=(0,), options=options),
+  )
+  needed = cost.compiled_bytes(compiled)
+  if needed is not None:
+    backend = jax.default_backend()
+    print(f"compiled memory per device ({backend}): {needed / 2**20:,.1f} MiB", flush=True)
+  return compiled
+
+
+def _dry_run(experiment: Experiment, state: Any, step_function: Any) -> None:
+  batch = parallel.split(_blank_batch(experiment))
+  state, _ = jax.block_until_ready(step_function(state, batch))
+  steps = 3
+  progress = Progress(step=0, total=steps, batch_size=experiment.config.batch_size, seconds=0.0)
+  for _ in range(steps):
+    state, _ = jax.block_until_ready(step_function(state, batch))
+  seconds = progress.seconds / steps
+  print(
+    f"dry run: {seconds:.4f} s per step,"
+    f" {experiment.total_steps:,} steps take {seconds * experiment.total_steps / 60:,.1f} min",
+    flush=True,
+  )
+
+
+def _blank_batch(experiment: Experiment) -> dict[str, np.ndarray]:
+  config = experiment.config
+  rows, size = config.batch_size // jax.process_count(), config.data.stored_size
+  return {
+    "image": np.zeros((rows, size, size, config.data.channels), np.uint8),
+    "label": np.zeros(rows, np.int32),
+    "index": np.arange(rows, dtype=np.int32),
+    "stop": np.zeros(jax.local_device_count(), np.int32),
+  }
+
+
+def _forward_flops(experiment: Experiment) -> int:
+  size, channels = experiment.config.data.stored_size, experiment.config.data.channels
+  batch = {
+    "image": jax.ShapeDtypeStruct((1, size, size, channels), np.uint8),
+    "label": jax.ShapeDtypeStruct((1,), np.int32),
+    "mask": jax.ShapeDtypeStruct((1,), np.bool_),
+  }
+  shapes = experiment.shapes
+  return cost.flops(experiment.task.evaluate, shapes.params, shapes.model_state, batch)
+
+
+def _tokens(experiment: Experiment) -> int | None:
+  """N, from the position table where the model has one."""
+  table = experiment.shapes.params.get("posemb", {}).get("table")
+  return None if table is None else table.shape[1]

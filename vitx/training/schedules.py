@@ -1,0 +1,155 @@
+"""Learning rates over a run: a table of schedules, each with a linear warm-up.
+
+The warm-up of W steps gives step s = 0, 1, ... the share (s + 1) / W of the peak, so that step 0
+moves already and step W - 1 has the peak; a decay begins at step W and reaches its end at step
+`total_steps`, one after the last step that is done. The boundaries of `step` count from step 0.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from vitx.errors import ConfigError, build
+from vitx.training import durations
+from vitx.training.checks import check_number
+from vitx.training.plateau import Plateau
+
+# step -> learning rate, or the share of the peak. The step is an integer scalar, traced or not.
+Schedule = Callable[[Any], jax.Array]
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+  """What a schedule knows of the run.
+
+  Attributes:
+    total_steps: where the run ends.
+    steps_per_epoch: not an integer in general.
+  """
+
+  total_steps: int
+  steps_per_epoch: float | Fraction
+
+  def steps(self, duration: str | int, field: str) -> int:
+    """Returns a duration of the schedule in steps; raises ConfigError if it is none."""
+    return durations.steps(duration, self.steps_per_epoch, f"schedule.{field}")
+
+  def warmup_steps(self, warmup: str | int) -> int:
+    """Returns the warm-up in steps; raises ConfigError if it is longer than the run."""
+    steps = self.steps(warmup, "warmup")
+    if steps > self.total_steps:
+      raise ConfigError(
+        f"schedule.warmup={warmup!r} takes {steps} steps, but the run has only {self.total_steps};"
+        " shorten the warm-up or raise duration"
+      )
+    return steps
+
+
+def constant(run: Run, *, warmup: str | int = "0 steps") -> Schedule:
+  """The peak throughout."""
+  return _warmed(run.warmup_steps(warmup), jnp.ones_like)
+
+
+def cosine(run: Run, *, warmup: str | int = "0 steps", final: float = 0.0) -> Schedule:
+  """From the peak to the share `final` of it along half a cosine (Loshchilov and Hutter, 2017)."""
+  check_number(final, "schedule.final", "[0, 1]")
+  start = run.warmup_steps(warmup)
+  decay = optax.cosine_decay_schedule(1.0, max(run.total_steps - start, 1), alpha=final)
+  return _warmed(start, lambda step: decay(jnp.maximum(step - start, 0)))
+
+
+def linear(run: Run, *, warmup: str | int = "0 steps", final: float = 0.0) -> Schedule:
+  """From the peak to the share `final` of it along a line."""
+  check_number(final, "schedule.final", "[0, 1]")
+  start = run.warmup_steps(warmup)
+  decay = optax.linear_schedule(1.0, final, max(run.total_steps - start, 1))
+  return _warmed(start, lambda step: decay(jnp.maximum(step - start, 0)))
+
+
+def step(
+  run: Run,
+  *,
+  warmup: str | int = "0 steps",
+  boundaries: Sequence[str | int] = (),
+  factor: float = 0.1,
+) -> Schedule:
+  """Multiplied by `factor` at each of the boundaries, durations from the start of the run."""
+  check_number(factor, "schedule.factor", "(0, 1]")
+  if isinstance(boundaries, str) or not boundaries:
+    raise ConfigError(
+      f"schedule.boundaries={boundaries!r} must be durations such as ('30 epochs', '60 epochs')"
+    )
+  at = [run.steps(boundary, "boundaries") for boundary in boundaries]
+  if at != sorted(set(at)):
+    raise ConfigError(f"schedule.boundaries={tuple(boundaries)!r} must increase; in steps: {at}")
+  return _warmed(
+    run.warmup_steps(warmup),
+    optax.piecewise_constant_schedule(1.0, dict.fromkeys(at, factor)),
+  )
+
+
+def plateau(
+  run: Run,
+  *,
+  warmup: str | int = "0 steps",
+  mode: str = Plateau.mode,
+  factor: float = Plateau.factor,
+  patience: int = Plateau.patience,
+  threshold: float = Plateau.threshold,
+  threshold_mode: str = Plateau.threshold_mode,
+  cooldown: int = Plateau.cooldown,
+  minimum: float = Plateau.minimum,
+  eps: float = Plateau.eps,
+) -> Schedule:
+  """The peak throughout; `Plateau`, driven by evaluations, gives what the loop multiplies it by."""
+  # Built here to check the settings; the loop keeps its own.
+  Plateau(mode, factor, patience, threshold, threshold_mode, cooldown, minimum, eps)
+  return constant(run, warmup=warmup)
+
+
+SCHEDULES = {
+  "constant": constant,
+  "cosine": cosine,
+  "linear": linear,
+  "step": step,
+  "plateau": plateau,
+}
+
+
+def make_schedule(
+  spec: str | Mapping[str, Any],
+  learning_rate: float,
+  total_steps: int,
+  steps_per_epoch: float | Fraction,
+) -> Schedule:
+  """Returns the learning rate as a function of the step, from 0 to `total_steps` - 1.
+
+  Args:
+    spec: `config.schedule`: a name of `SCHEDULES` and its fields. A schedule of the user's own is a
+      function `(run, **fields)` that returns the share of the peak as a function of the step.
+    learning_rate: the peak.
+    total_steps: where the run ends.
+    steps_per_epoch: examples / batch size.
+
+  Returns:
+    step (int32 scalar, may be traced) -> float32 scalar.
+
+  Raises:
+    ConfigError: unknown name or field, no duration, a warm-up longer than the run, or a number out
+      of range.
+  """
+  check_number(learning_rate, "learning_rate", "[0, inf)")
+  share = build(SCHEDULES, spec, "schedule", hidden=("run",))(Run(total_steps, steps_per_epoch))
+  return lambda step: jnp.asarray(learning_rate * share(jnp.asarray(step)), jnp.float32)
+
+
+def _warmed(warmup: int, share: Schedule) -> Schedule:
+  """Multiplies a schedule by the warm-up."""
+  if warmup == 0:
+    return share
+  return lambda step: share(step) * jnp.minimum((step + 1) / warmup, 1.0)
