@@ -83,7 +83,7 @@ def _read(workdir: str | Path, checkpoint: str | int) -> Restored:
     steps = store.steps()
     choice = str(checkpoint)
     if choice not in CHOICES:
-      if not choice.isdecimal() or int(choice) not in steps:
+      if choice not in map(str, steps):
         raise ConfigError(
           f"checkpoint={checkpoint!r} is not there; choose best, latest or one of the steps {steps}"
         )

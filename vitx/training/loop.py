@@ -125,7 +125,7 @@ class _Run:
     self.in_flight: collections.deque = collections.deque()
     self.learning_rate = 0.0
     self.stop = False
-    self.select: Examples
+    self.kept: dict[str, Examples] = {}
     self.log: MetricsLog
     self.progress: Progress
 
@@ -137,9 +137,10 @@ class _Run:
     if start >= total:
       self.progress = Progress(step=start, total=total, batch_size=1, seconds=self.record.seconds)
       return Result(self.workdir, start, True, self.report(state, start))
-    step_function = _compile(experiment, state)
+    # Decoded before compiling: an unreadable image is named at once.
     batches = experiment.batches()
-    self.select = experiment.kept("select")
+    self.kept = {role: experiment.kept(role) for role in ("select", "report")}
+    step_function = _compile(experiment, state)
     self.progress = Progress(
       step=start, total=total, batch_size=config.batch_size, seconds=self.record.seconds
     )
@@ -177,7 +178,8 @@ class _Run:
     elif self.config.init_from:
       state = state.replace(params=initial_params(self.config.init_from, state.params))
     data = identity.describe_data(self.experiment.source)
-    identity.check_same_data(self.workdir, data)
+    if restored is not None:
+      identity.check_same_data(self.workdir, data)
     if is_writer():
       wd.write_json(self.workdir, "config.json", wd.plain(self.config))
       wd.write_json(self.workdir, "environment.json", identity.environment(data))
@@ -264,10 +266,7 @@ class _Run:
     return {"step": best, **figures}
 
   def figures(self, state: Any, role: str) -> dict[str, Any]:
-    if role == "select":
-      examples = self.select
-    else:
-      examples = self.experiment.source.role(role)
+    examples = self.kept[role] if role in self.kept else self.experiment.source.role(role)
     batches = evaluation.split_batches(self.config, examples)
     return evaluation.evaluate(self.evaluate_step, state.averaged, state.model_state, batches)
 
