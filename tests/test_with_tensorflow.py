@@ -1,4 +1,4 @@
-"""What needs the extras `tensorboard` and `prepare`: CI runs this file in an environment of its own.
+"""What needs the extras `tensorboard` and `prepare`; CI runs it in an environment of its own.
 
 TensorFlow stays in subprocesses: other tests assert that nothing imports it.
 """

@@ -1,14 +1,19 @@
 """Several processes: one per host, found from flags or from the cluster's environment."""
 
+import contextlib
+import importlib.util
 import os
+from pathlib import Path
 
 import jax
 
 from vitx.errors import ConfigError
 
-# What JAX's own cluster detection reads: SLURM, Open MPI, GKE and TPU pods.
-CLUSTER_VARIABLES = ("SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
-TPU_VARIABLES = ("TPU_WORKER_HOSTNAMES", "MEGASCALE_COORDINATOR_ADDRESS")
+# The number of processes as the launcher of a job step gives it: SLURM's srun, Open MPI.
+COUNTS = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE")
+# Set in a pod of several hosts or slices on GKE, and in an indexed job of Kubernetes.
+HOSTS = ("TPU_PROCESS_ADDRESSES", "TPU_WORKER_HOSTNAMES")
+SEVERAL = ("MEGASCALE_COORDINATOR_ADDRESS", "JOB_COMPLETION_INDEX")
 
 
 def initialize(
@@ -39,14 +44,23 @@ def initialize(
     jax.distributed.initialize(coordinator, processes, process)
   elif _in_cluster():
     jax.distributed.initialize()
+  elif _on_tpu_vm():
+    # Only the cloud's metadata server tells whether this host is one of a pod; JAX asks it.
+    with contextlib.suppress(ValueError):  # raised where there is no such server: one host
+      jax.distributed.initialize()
 
 
 def _in_cluster() -> bool:
-  if any(int(os.environ.get(name, "1")) > 1 for name in CLUSTER_VARIABLES):
-    return True
-  return any("," in os.environ.get(name, "") for name in TPU_VARIABLES[:1]) or bool(
-    os.environ.get(TPU_VARIABLES[1])
+  return (
+    any(int(os.environ.get(name, "1")) > 1 for name in COUNTS)
+    or any("," in os.environ.get(name, "") for name in HOSTS)
+    or any(name in os.environ for name in SEVERAL)
   )
+
+
+def _on_tpu_vm() -> bool:
+  has_chip = any(Path("/dev").glob("accel[0-9]*")) or any(Path("/dev/vfio").glob("[0-9]*"))
+  return has_chip and importlib.util.find_spec("libtpu") is not None
 
 
 def is_writer() -> bool:

@@ -177,6 +177,8 @@ def _check(config: ConfigDict, source: Source) -> None:
     durations.steps(config.duration, Fraction(len(source.train), config.batch_size), "duration") < 1
   ):
     raise ConfigError(f"duration={config.duration!r} has no step; lengthen it")
+  if config.evaluation.batch_size is not None and config.evaluation.batch_size < 1:
+    raise ConfigError(f"evaluation.batch_size={config.evaluation.batch_size} must be at least 1")
   if not 0 <= config.ema < 1:
     raise ConfigError(f"ema={config.ema} must lie in [0, 1); 0 turns it off")
   check_keep(config.checkpoint.keep)

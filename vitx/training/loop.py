@@ -252,11 +252,12 @@ class _Run:
   def report(self, state: Any, step: int) -> dict[str, Any]:
     """Touches the *report* split once, with the best checkpoint by *select*."""
     best = self.record.best_step
-    if best is not None and best != step and best in self.store.steps():
-      shapes = jax.tree.map(np.asarray, parallel.unreplicate(state))
-      state = parallel.replicate(self.store.restore(best, shapes).state)
-    else:
+    if best not in (step, *self.store.steps()):  # it was damaged and set aside
+      self.progress.message(f"the best checkpoint, {best}, is gone; reporting the last, {step}")
       best = step
+    if best != step:
+      restored = self.store.restore(best, parallel.unreplicate(state))
+      state = parallel.replicate(restored.state)
     figures = self.figures(state, "report")
     self.write({"kind": "report", "step": best, **figures})
     self.progress.message(

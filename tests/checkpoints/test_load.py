@@ -1,0 +1,120 @@
+"""From a workdir to a model: which checkpoint, and what is said when there is none."""
+
+import json
+import shutil
+
+import jax
+import numpy as np
+import pytest
+
+import vitx
+from tests import runs
+from vitx.checkpoints import store as store_module
+from vitx.checkpoints.errors import CorruptCheckpoint
+from vitx.checkpoints.store import CheckpointStore
+from vitx.errors import ConfigError
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+  """Steps 32 and 40, the best, of a run; and 48, with other weights."""
+  workdir = tmp_path_factory.mktemp("run")
+  vitx.train(runs.tiny(), workdir)
+  with CheckpointStore(workdir / "checkpoints", keep=9) as store:
+    newest = store.restore(40)
+    state = jax.tree.map(lambda x: x + np.ones((), x.dtype), newest.state)
+    store.save(48, state, newest.record | {"best_step": 40})
+  return workdir
+
+
+@pytest.fixture
+def copy(run, tmp_path):
+  return shutil.copytree(run, tmp_path / "copy")
+
+
+def state_of(workdir, step):
+  with CheckpointStore(workdir / "checkpoints", read_only=True) as store:
+    return store.restore(step).state
+
+
+@pytest.mark.parametrize(
+  ("checkpoint", "step"), [("best", 40), ("latest", 48), (32, 32), ("32", 32), (48, 48)]
+)
+def test_which_checkpoint(run, checkpoint, step):
+  loaded = vitx.load(run, checkpoint)
+  assert loaded.step == step
+  assert set(loaded.variables) == {"params"}  # what the optimizer remembers is no variable
+  jax.tree.map(
+    np.testing.assert_array_equal, loaded.variables["params"], state_of(run, step)["ema"]
+  )
+
+
+def test_the_best_is_the_default_and_says_what_it_is(run):
+  loaded = vitx.load(str(run))
+  assert loaded.step == 40 and loaded.workdir == str(run)
+  assert loaded.class_names == tuple("0123456789")
+  assert loaded.config.model.num_classes == 10 and loaded.config.data.image_size == 8
+  assert isinstance(loaded.config.data.mean, tuple)
+  data = json.loads((run / "environment.json").read_text())["data"]
+  assert loaded.fingerprint == data["fingerprint"]
+  logits = loaded.model.apply(loaded.variables, np.zeros((3, 8, 8, 1), np.float32))
+  assert logits.shape == (3, 10)
+
+
+def test_without_a_moving_average_the_parameters_are_loaded(copy):
+  with CheckpointStore(copy / "checkpoints", keep=9) as store:
+    newest = store.restore(48)
+    del newest.state["ema"]
+    store.save(56, newest.state, newest.record)
+  found = vitx.load(copy, 56).variables["params"]
+  jax.tree.map(np.testing.assert_array_equal, found, newest.state["params"])
+
+
+def test_before_the_first_evaluation_the_best_is_the_latest(copy):
+  with CheckpointStore(copy / "checkpoints", keep=9) as store:
+    newest = store.restore(48)
+    store.save(56, newest.state, newest.record | {"best_step": None})
+  assert vitx.load(copy).step == 56
+
+
+def test_only_what_is_needed_is_read(run, monkeypatch):
+  read = []
+  original = store_module._read_leaves
+
+  def spy(path, described, where):
+    read.extend(name.split("/")[0] for name in described)
+    return original(path, described, where)
+
+  monkeypatch.setattr(store_module, "_read_leaves", spy)
+  vitx.load(run)
+  assert set(read) == {"params", "ema"}
+
+
+@pytest.mark.parametrize("unknown", ["lates", 33, "-40", "", "040"])
+def test_an_unknown_checkpoint(run, unknown):
+  with pytest.raises(
+    ConfigError, match=r"best, latest or one of the steps \[32, 40, 48\]"
+  ) as error:
+    vitx.load(run, unknown)
+  assert f"checkpoint={unknown!r}" in str(error.value)
+
+
+def test_no_workdir_and_no_checkpoint(copy, tmp_path):
+  for directory in (tmp_path / "absent", tmp_path):
+    with pytest.raises(ConfigError, match=r"has no config.json: it is no workdir"):
+      vitx.load(directory)
+  shutil.rmtree(copy / "checkpoints")
+  for checkpoint in ("best", "latest"):
+    with pytest.raises(ConfigError, match="copy' has no checkpoint yet"):
+      vitx.load(copy, checkpoint)
+  with pytest.raises(ConfigError, match=r"steps \[\]"):
+    vitx.load(copy, 40)
+  assert not (copy / "checkpoints").exists()
+
+
+def test_a_damaged_checkpoint_is_never_loaded(copy):
+  shutil.rmtree(copy / "checkpoints" / "40" / "state" / "d")
+  with pytest.raises(CorruptCheckpoint, match=r"checkpoint 40 .* is corrupt"):
+    vitx.load(copy)
+  assert vitx.load(copy, "latest").step == 48
+  assert (copy / "checkpoints" / "40").is_dir()

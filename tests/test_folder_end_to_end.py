@@ -1,0 +1,121 @@
+"""A user's own folder of images: training, evaluation and prediction."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import vitx
+from tests import runs
+from vitx.errors import ConfigError
+from vitx.evaluate import evaluate
+from vitx.training import loop
+
+CLASSES = ("bright", "dark", "striped")
+PER_CLASS = 24
+
+
+def pixels(class_name, rng):
+  """uint8 (height, width, 3) of any size from 9 to 40."""
+  height, width = rng.integers(9, 41, 2)
+  level = {"bright": 215, "dark": 40, "striped": 128}[class_name]
+  image = np.full((height, width, 3), level) + rng.integers(-25, 26, (height, width, 3))
+  if class_name == "striped":
+    image[: height // 2] += 90
+    image[height // 2 :] -= 90
+  return image.clip(0, 255).astype(np.uint8)
+
+
+def write(path, image, kind):
+  """Writes one of the kinds of files that users have."""
+  path.parent.mkdir(parents=True, exist_ok=True)
+  picture = Image.fromarray(image)
+  if kind == "rgba.png":
+    picture.putalpha(255)
+  elif kind != "rgb.jpg":
+    mode = {"cmyk.jpg": "CMYK", "grey.jpeg": "L", "palette.png": "P", "grey.PNG": "L"}[kind]
+    picture = picture.convert(mode)
+  picture.save(path.with_name(f"{path.name}-{kind}"))
+
+
+def draw(directory, per_class=PER_CLASS, seed=0):
+  rng = np.random.default_rng(seed)
+  kinds = ("rgb.jpg", "rgba.png", "cmyk.jpg", "grey.jpeg", "palette.png", "grey.PNG")
+  for class_name in CLASSES:
+    for i in range(per_class):
+      write(directory / class_name / str(i), pixels(class_name, rng), kinds[i % len(kinds)])
+  (directory / "bright" / "notes.txt").write_text("no image")
+  return directory
+
+
+# Constants that do not follow from the images, so that the runs below share a compiled program.
+STATISTICS = ("data.mean=(0.5,0.5,0.5)", "data.std=(0.3,0.3,0.3)")
+
+
+def config(folder, *overrides):
+  return runs.tiny(
+    f"dataset=folder:{folder}",
+    "data.image_size=16",
+    "batch_size=8",
+    "learning_rate=1e-2",
+    "augment.mixup=0.0",
+    "evaluation.every=20 steps",
+    "checkpoint.every=20 steps",
+    *overrides,
+  )
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+  """A folder of class directories only, and a run on it."""
+  directory = tmp_path_factory.mktemp("own")
+  folder = draw(directory / "images")
+  return folder, directory / "run", loop.train(config(folder), directory / "run")
+
+
+def test_a_folder_of_classes_is_learned_and_evaluated(trained):
+  _, workdir, result = trained
+  assert result.report["examples"] == 15 and result.report["top1"] >= 0.9
+  evaluated = evaluate(workdir)
+  assert evaluated["class_names"] == list(CLASSES)
+  assert evaluated["top1"] == result.report["top1"]
+
+
+def test_new_images_are_predicted_by_name(trained, tmp_path):
+  _, workdir, _ = trained
+  new = draw(tmp_path / "new", per_class=6, seed=1)
+  paths = sorted(path for path in new.glob("*/*") if path.suffix != ".txt")
+  predicted = vitx.predict(workdir, paths).classes
+  right = [path.parent.name == name for path, name in zip(paths, predicted, strict=True)]
+  assert len(right) == 18 and np.mean(right) >= 0.9
+  figures = evaluate(workdir, source=f"folder:{new}")
+  assert figures["examples"] == 18 and figures["top1"] == pytest.approx(np.mean(right))
+
+
+def test_a_directory_per_split(tmp_path):
+  for seed, (split, count) in enumerate((("train", 16), ("val", 4), ("test", 6))):
+    draw(tmp_path / "images" / split, count, seed)
+  result = loop.train(config(tmp_path / "images", *STATISTICS), tmp_path / "run")
+  assert result.report["examples"] == 18 and result.report["top1"] >= 0.9
+  assert evaluate(tmp_path / "run")["top1"] == result.report["top1"]
+  counts = {
+    split: evaluate(tmp_path / "run", split=split)["examples"] for split in ("train", "all")
+  }
+  assert counts == {"train": 48, "all": 78}
+  assert evaluate(tmp_path / "run", split="select")["examples"] == 12
+
+
+@pytest.mark.parametrize("split", ["train", "val", "test"])
+def test_a_broken_image_is_named_before_compiling(split, tmp_path, monkeypatch):
+  for seed, (name, count) in enumerate((("train", 6), ("val", 3), ("test", 3))):
+    draw(tmp_path / "images" / name, count, seed)
+  broken = tmp_path / "images" / split / "dark" / "1-rgba.png"
+  whole = broken.read_bytes()
+  broken.write_bytes(whole[: len(whole) // 2])
+  monkeypatch.setattr(loop, "_compile", lambda *a: pytest.fail("compiled"))
+  settings = config(tmp_path / "images", *STATISTICS)
+  with pytest.raises(ConfigError, match=f"{broken} cannot be read as an image"):
+    loop.train(settings, tmp_path / "run")
+  # Nothing began, so once it is gone the same command runs.
+  monkeypatch.undo()
+  broken.unlink()
+  assert loop.train(settings, tmp_path / "run").finished
