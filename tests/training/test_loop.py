@@ -193,7 +193,10 @@ def test_init_from_starts_a_new_run_from_weights(finished, tmp_path, capsys):
   # At learning rate 0 the weights are those of the other run's best checkpoint (its average).
   from vitx.checkpoints.load import load
 
-  same(runs.final_state(tmp_path)["params"], load(finished[0]).variables["params"])
+  begun = runs.final_state(tmp_path)
+  same(begun["params"], load(finished[0]).variables["params"])
+  for x, y in zip(*(jax.tree.leaves(begun[name]) for name in ("params", "ema")), strict=True):
+    np.testing.assert_allclose(x, y, rtol=1e-6, atol=1e-8)
   assert runs.final_state(tmp_path)["step"] == 6
 
 

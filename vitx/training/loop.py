@@ -130,41 +130,49 @@ class _Run:
     self.progress: Progress
 
   def to_the_end(self, state: Any) -> Result:
-    """The loop."""
-    experiment, config, total = self.experiment, self.config, self.experiment.total_steps
+    """The loop, stopped early by a signal to any of the processes."""
+    total = self.experiment.total_steps
     state, start = self.restore(state)
-    state = parallel.replicate(state)
-    if start >= total:
-      self.progress = Progress(step=start, total=total, batch_size=1, seconds=self.record.seconds)
-      return Result(self.workdir, start, True, self.report(state, start))
-    # Decoded before compiling: an unreadable image is named at once.
-    batches = experiment.batches()
-    self.kept = {role: experiment.kept(role) for role in ("select", "report")}
-    step_function = _compile(experiment, state)
     self.progress = Progress(
-      step=start, total=total, batch_size=config.batch_size, seconds=self.record.seconds
+      step=start,
+      total=total,
+      batch_size=self.config.batch_size,
+      seconds=self.record.seconds,
     )
-    stream = self.progress.timed(batches.iterate(start, total))
-    with StopRequest() as request:
-      for step in range(start, total + 1):
-        if step != start:
-          if step == total or self.due(step, config.evaluation.every):
-            state = self.evaluate(state, step)
-          last_or_best = step == total or self.record.best_step == step
-          if last_or_best or self.stop or self.due(step, config.checkpoint.every):
-            self.save(state, step)
-        if step == total or self.stop:
-          break
-        batch = next(stream)
-        batch["stop"] = np.full(jax.local_device_count(), request.received is not None, np.int32)
-        with jax.profiler.StepTraceAnnotation("train", step_num=step):
-          state, metrics = step_function(state, parallel.split(batch))
-        self.in_flight.append((step, metrics))
-        if len(self.in_flight) > IN_FLIGHT:
-          self.settle()
+    state, step = parallel.replicate(state), start
+    if start < total:
+      with StopRequest() as request:
+        state, step = self.steps(state, start, request)
     if step < total:
       return Result(self.workdir, step, False)
     return Result(self.workdir, step, True, self.report(state, step))
+
+  def steps(self, state: Any, start: int, request: StopRequest) -> tuple[Any, int]:
+    """Evaluates, saves and steps, in this order; returns the state and where it stands."""
+    config, total = self.config, self.experiment.total_steps
+    # Decoded before compiling: an unreadable image is named at once.
+    batches = self.experiment.batches()
+    self.kept = {role: self.experiment.kept(role) for role in ("select", "report")}
+    step_function = _compile(self.experiment, state)
+    self.progress.begin()
+    stream = self.progress.timed(batches.iterate(start, total))
+    for step in range(start, total + 1):
+      if step != start:
+        if step == total or self.due(step, config.evaluation.every):
+          state = self.evaluate(state, step)
+        last_or_best = step == total or self.record.best_step == step
+        if last_or_best or self.stop or self.due(step, config.checkpoint.every):
+          self.save(state, step)
+      if step == total or self.stop:
+        break
+      batch = next(stream)
+      batch["stop"] = np.full(jax.local_device_count(), request.received is not None, np.int32)
+      if len(self.in_flight) == IN_FLIGHT:
+        self.settle()
+      with jax.profiler.StepTraceAnnotation("train", step_num=step):
+        state, metrics = step_function(state, parallel.split(batch))
+      self.in_flight.append((step, metrics))
+    return state, step
 
   def restore(self, state: Any) -> tuple[Any, int]:
     """The newest good checkpoint, or a new run's beginning; cuts the workdir back to it."""
@@ -176,7 +184,9 @@ class _Run:
       self.record = Record(**{key: restored.record[key] for key in known})
       print(f"resuming {self.workdir} at step {start}", flush=True)
     elif self.config.init_from:
-      state = state.replace(params=initial_params(self.config.init_from, state.params))
+      params = initial_params(self.config.init_from, state.params)
+      ema = None if state.ema is None else jax.tree.map(np.copy, params)
+      state = state.replace(params=params, ema=ema)
     data = identity.describe_data(self.experiment.source)
     if restored is not None:
       identity.check_same_data(self.workdir, data)

@@ -50,8 +50,13 @@ class Progress:
       seconds: spent by earlier runs on the steps before `step`.
     """
     self._total, self._batch_size = total, batch_size
-    self._before, self._start = seconds, time.monotonic()
-    self._window_step, self._window_start, self._waited = step, self._start, 0.0
+    self._before, self._window_step = seconds, step
+    self.begin()
+
+  def begin(self) -> None:
+    """Starts the clock now, so that decoding and compiling do not count as training."""
+    self._start = self._window_start = time.monotonic()
+    self._waited = 0.0
 
   @property
   def seconds(self) -> float:
