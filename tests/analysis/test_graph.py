@@ -1,0 +1,183 @@
+"""Graph figures: the reference table for 530 tokens, closed forms, and sampling."""
+
+import math
+
+import numpy as np
+import pytest
+
+from vitx.analysis import graph
+from vitx.analysis.edges import distances, from_matrix, from_pattern
+from vitx.analysis.graph import graph_figures
+from vitx.errors import ConfigError
+from vitx.ops.layout import TokenLayout
+from vitx.ops.patterns import PATTERNS, ErdosRenyi, Full, Nothing, WattsStrogatz, Window, bigbird
+
+BBVIT = TokenLayout((23, 23), 1)  # 530 tokens: 53 blocks of 10
+
+# variant: density, path length, diameter, clustering, spectral gap, Laplacian; reach is 1
+EXACT = {
+  "W": (0.0559, 17.71, 52, 0.763, 0.0012, 0.0012),
+  "G": (0.0922, 1.910, 2, 0.966, 0.371, 0.690),
+  "W+G": (0.1278, 1.874, 2, 0.888, 0.403, 0.411),
+}
+# variant, plan: density, reach, path length, diameter, clustering, gap, Laplacian; one random draw
+DRAWN = {
+  ("R", "uniform"): (0.0755, 0.91, 3.28, 7, 0.46, 0.31, 0.26),
+  ("R", "bigbird"): (0.0755, 0.19, 1.76, 3, 0.72, 0.48, 0.37),
+  ("R+W", "uniform"): (0.1125, 1, 2.53, 5, 0.40, 0.40, 0.36),
+  ("R+W", "bigbird"): (0.1125, 1, 5.05, 14, 0.61, 0.47, 0.40),
+  ("R+W+G", "uniform"): (0.1823, 1, 1.819, 2, 0.59, 0.56, 0.50),
+  ("R+W+G", "bigbird"): (0.1823, 1, 1.819, 2, 0.74, 0.62, 0.55),
+}
+
+
+@pytest.mark.parametrize("variant", EXACT)
+def test_reference_table(variant):
+  found = graph_figures(bigbird(variant, block=10), BBVIT)
+  density, path, diameter, clustering, gap, laplacian = EXACT[variant]
+  assert found.density == pytest.approx(density, abs=5e-5)
+  assert found.path_length == pytest.approx(path, abs=5e-3 if path > 2 else 5e-4)
+  assert (found.reach, found.diameter, found.layers_to_mixing) == (1, diameter, diameter)
+  assert found.clustering == pytest.approx(clustering, abs=5e-4)
+  digits = 5e-5 if gap < 0.01 else 5e-4
+  assert found.spectral_gap == pytest.approx(gap, abs=digits)
+  assert found.laplacian == pytest.approx(laplacian, abs=digits)
+  assert not found.sampled
+
+
+def lengths(variant, plan, seed):
+  """Mean path length and diameter, which vary most between draws."""
+  pattern = bigbird(variant, block=10, plan=plan, seed=seed)
+  counts = distances(from_pattern(pattern, BBVIT), np.arange(530))
+  return np.average(np.arange(1, counts.size), weights=counts[1:]), counts.size - 1
+
+
+@pytest.mark.parametrize("variant, plan", DRAWN)
+def test_reference_table_of_random_graphs(variant, plan):
+  draws = [
+    graph_figures(bigbird(variant, block=10, plan=plan, seed=seed), BBVIT) for seed in range(3)
+  ]
+  density, reach, path, diameter, clustering, gap, laplacian = DRAWN[variant, plan]
+
+  def near(name, wanted, tolerance):
+    values = [getattr(found, name) for found in draws]
+    assert min(values) - tolerance <= wanted <= max(values) + tolerance, (name, values)
+
+  near("density", density, 5e-5)
+  near("reach", reach, 0.03)
+  near("clustering", clustering, 0.02)
+  near("spectral_gap", gap, 0.06)
+  near("laplacian", laplacian, 0.03)
+  assert all((found.layers_to_mixing == math.inf) == (found.reach < 1) for found in draws)
+  paths, longest = zip(*(lengths(variant, plan, seed) for seed in range(60)), strict=True)
+  assert min(paths) - 5e-4 <= path <= max(paths) + 5e-4
+  assert min(longest) <= diameter <= max(longest)
+
+
+def brute_force(A):
+  """Path lengths by powers of I + A, clustering by loops over triples."""
+  N = len(A)
+  reached, counts = np.eye(N, dtype=bool), [N]
+  while True:
+    further = reached | (reached.astype(int) @ A > 0)
+    if (further == reached).all():
+      break
+    counts.append(int(further.sum() - reached.sum()))
+    reached = further
+  a = A & ~np.eye(N, dtype=bool)
+  u = a | a.T
+  local, fagiolo = [], []
+  for i in range(N):
+    k = u[i].sum()
+    closed = sum(u[i, j] and u[j, m] and u[m, i] for j in range(N) for m in range(N))
+    local.append(closed / (k * (k - 1)) if k > 1 else 0)
+    s = a.astype(int) + a.T
+    total, mutual = s[i].sum(), (a[i] & a[:, i]).sum()
+    possible = 2 * (total * (total - 1) - 2 * mutual)
+    fagiolo.append((s @ s @ s)[i, i] / possible if possible else 0)
+  return counts, np.mean(local), np.mean(fagiolo)
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+def test_equals_brute_force(name):
+  layout = TokenLayout((7, 7), 1)
+  index = np.arange(layout.length)
+  A = np.broadcast_to(PATTERNS[name].allows(layout, index[:, None], index, 1), (50, 50))
+  counts, local, fagiolo = brute_force(A)
+  found = graph_figures(PATTERNS[name], layout, head=1)
+  np.testing.assert_array_equal(distances(from_matrix(A), index), counts)
+  assert found == graph_figures(A)
+  assert found.edges == A.sum()
+  assert found.out_degree == (A.sum(1).min(), pytest.approx(A.sum() / 50), A.sum(1).max())
+  assert found.in_degree == (A.sum(0).min(), pytest.approx(A.sum() / 50), A.sum(0).max())
+  assert found.clustering == pytest.approx(local)
+  assert found.clustering_directed == pytest.approx(fagiolo)
+
+
+def test_closed_forms():
+  full = graph_figures(Full(), TokenLayout((40,)))
+  assert (full.clustering, full.transitivity, full.clustering_directed) == (1, 1, 1)
+  assert (full.spectral_gap, full.layers_to_mixing) == (pytest.approx(1), 1)
+  assert full.laplacian == pytest.approx(40 / 39)
+  none = graph_figures(Nothing(), TokenLayout((40,)))
+  assert (none.reach, none.density, none.layers_to_mixing) == (0, 0, math.inf)
+  assert math.isnan(none.path_length)
+  # A ring of w neighbours: C = 3 (w - 2) / (4 (w - 1)) (Watts and Strogatz 1998).
+  ring = graph_figures(WattsStrogatz(10, 0.0), TokenLayout((200,)))
+  assert ring.clustering == pytest.approx(3 * 8 / (4 * 9))
+  assert ring.transitivity == pytest.approx(3 * 8 / (4 * 9))
+  # The walk on a ring: eigenvalues are means of cosines.
+  walk = (1 + 2 * np.cos(2 * np.pi * np.arange(1, 6) / 200).sum()) / 11
+  assert ring.spectral_gap == pytest.approx(1 - walk)
+  # Erdős–Rényi: C = p, and paths (ln n - 0.5772) / ln(n p) + 1/2 (Fronczak et al. 2004).
+  random = graph_figures(ErdosRenyi(0.03, symmetric=True, keep_self=False), TokenLayout((800,)))
+  assert random.clustering == pytest.approx(0.03, abs=0.004)
+  assert random.path_length == pytest.approx(
+    (math.log(800) - 0.5772) / math.log(24) + 0.5, rel=0.05
+  )
+
+
+def test_small_world():
+  layout = TokenLayout((400,))
+  order, middle, random = (
+    graph_figures(WattsStrogatz(10, beta), layout) for beta in (0.0, 0.1, 1.0)
+  )
+  assert middle.path_length < 0.3 * order.path_length
+  assert middle.clustering == pytest.approx(order.clustering * 0.9**3, rel=0.1)
+  assert random.clustering < 0.1 * order.clustering
+
+
+def test_weights_of_a_matrix_drive_the_walk():
+  lazy = np.array([[0.9, 0.1], [0.1, 0.9]])
+  assert graph_figures(lazy).spectral_gap == pytest.approx(0.2)
+  assert graph_figures(lazy > 0).spectral_gap == pytest.approx(1)
+  assert graph_figures(lazy, threshold=0.5).edges == 2
+  with pytest.raises(ConfigError, match="one head"):
+    graph_figures(np.ones((4, 10, 10)))
+  with pytest.raises(ConfigError, match="layout"):
+    graph_figures(Full())
+
+
+@pytest.mark.parametrize("variant", ["W", "W+G", "R+W+G"])
+def test_samples_estimate_the_exact_figures(variant, monkeypatch):
+  pattern = bigbird(variant, block=10)
+  exact = graph_figures(pattern, BBVIT)
+  monkeypatch.setattr(graph, "EXACT", 100)
+  monkeypatch.setattr(graph, "DENSE_SPECTRUM", 100)
+  sampled = graph_figures(pattern, BBVIT, seed=1)
+  assert sampled.sampled
+  for name in ("density", "edges", "out_degree", "in_degree", "reach"):
+    assert getattr(sampled, name) == getattr(exact, name)
+  for name in ("spectral_gap", "laplacian"):
+    assert getattr(sampled, name) == pytest.approx(getattr(exact, name), rel=1e-4)
+  for name in ("path_length", "clustering", "clustering_directed"):
+    assert getattr(sampled, name) == pytest.approx(getattr(exact, name), rel=0.05)
+  assert exact.diameter - 1 <= sampled.diameter <= exact.diameter
+
+
+def test_memory_follows_the_edges():
+  """20,000 tokens: a dense matrix of bits alone would have 50 MB."""
+  edges = from_pattern(Window(40), TokenLayout((20_000,)))
+  assert edges.keys.size == 20_000 * 81 - 40 * 41
+  counts = distances(edges, np.array([0]))
+  np.testing.assert_array_equal(counts[1:], [40] * 499 + [39])

@@ -1,0 +1,170 @@
+"""The block lists of a pattern hold exactly its edges, and are found without looking elsewhere."""
+
+import dataclasses
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from vitx.errors import ConfigError
+from vitx.ops.block_mask import BlockMask
+from vitx.ops.layout import TokenLayout
+from vitx.ops.patterns import (
+  PATTERNS,
+  Axial,
+  Causal,
+  DilatedWindow,
+  ErdosRenyi,
+  Full,
+  Global,
+  Neighborhood,
+  Nothing,
+  Pattern,
+  ShiftedWindow,
+  Strided,
+  WattsStrogatz,
+  Window,
+  bigbird,
+  per_head,
+)
+from vitx.ops.patterns.examples import HEADS
+
+LAYOUTS = [TokenLayout((8, 8)), TokenLayout((7, 9), 1), TokenLayout((9, 8), 2)]
+
+
+def edges(pattern, layout):
+  index = np.arange(layout.length)
+  allowed = pattern.allows(layout, index[:, None], index, np.arange(HEADS)[:, None, None])
+  return np.broadcast_to(allowed, (HEADS, layout.length, layout.length))
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+@pytest.mark.parametrize("block", [4, 5, 16])
+def test_holds_the_edges_of_the_pattern(name, block):
+  for layout in LAYOUTS:
+    pattern = PATTERNS[name]
+    mask = BlockMask.from_pattern(pattern, layout, block, HEADS)
+    wanted = edges(pattern, layout)
+    assert mask.heads == (1 if pattern.head_period == 1 else HEADS)
+    np.testing.assert_array_equal(np.broadcast_to(mask.dense(), wanted.shape), wanted)
+    assert mask.density == pytest.approx(wanted.mean(), abs=1e-12)
+    check_form(mask)
+
+
+def check_form(mask):
+  N, b, R = mask.length, mask.block, mask.rows
+  assert mask.offsets.shape == (mask.heads * R + 1,) and mask.offsets[-1] == mask.keys.size
+  assert mask.offsets.dtype == mask.keys.dtype == mask.table.dtype == np.int32
+  assert mask.block_density == mask.keys.size / (mask.heads * R * R)
+  for row in range(mask.heads * R):
+    keys = mask.keys[mask.offsets[row] : mask.offsets[row + 1]]
+    assert (np.diff(keys) > 0).all()
+  assert mask.tables[0].all()
+  assert len({table.tobytes() for table in mask.tables}) == len(mask.tables)
+  assert set(mask.table.tolist()) | {0} == set(range(len(mask.tables)))
+  last = N - (R - 1) * b
+  for query, key, table in zip(mask.queries % R, mask.keys, mask.table, strict=True):
+    inside = mask.tables[table][: last if query == R - 1 else b, : last if key == R - 1 else b]
+    assert inside.any() and inside.all() == (table == 0)
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+def test_transposed(name):
+  for layout in LAYOUTS[1:]:
+    mask = BlockMask.from_pattern(PATTERNS[name], layout, 8, HEADS)
+    other = mask.transposed()
+    np.testing.assert_array_equal(other.dense(), mask.dense().swapaxes(1, 2))
+    check_form(other)
+    assert other.transposed() == mask
+    assert other.density == mask.density
+
+
+def test_digest_is_of_the_content_and_the_same_elsewhere():
+  layout = TokenLayout((7, 9), 1)
+  mask = BlockMask.from_pattern(PATTERNS["bigbird_R+W+G"], layout, 8, HEADS)
+  again = BlockMask.from_pattern(PATTERNS["bigbird_R+W+G"], layout, 8, HEADS)
+  assert mask == again and hash(mask) == hash(again) and mask.digest() == again.digest()
+  others = [
+    BlockMask.from_pattern(PATTERNS["bigbird_R+W"], layout, 8, HEADS),
+    BlockMask.from_pattern(PATTERNS["bigbird_R+W+G"], layout, 4, HEADS),
+    BlockMask.from_pattern(PATTERNS["bigbird_R+W+G"].at(1), layout, 8, HEADS),
+    dataclasses.replace(mask, length=63),
+  ]
+  assert len({mask, *others}) == 5
+  code = (
+    "from vitx.ops.block_mask import BlockMask; from vitx.ops.layout import TokenLayout;"
+    "from vitx.ops.patterns import PATTERNS;"
+    f"print(BlockMask.from_pattern(PATTERNS['bigbird_R+W+G'], {layout!r}, 8, {HEADS}).digest())"
+  )
+  elsewhere = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+  assert elsewhere.stdout.strip() == mask.digest(), elsewhere.stderr
+
+
+def test_is_read_only():
+  mask = BlockMask.from_pattern(Causal(), TokenLayout((10,)), 4, 1)
+  with pytest.raises(ValueError, match="read-only"):
+    mask.keys[0] = 1
+  with pytest.raises(dataclasses.FrozenInstanceError):
+    mask.block = 2
+
+
+def test_no_edges_and_all_edges():
+  layout = TokenLayout((10,))
+  none = BlockMask.from_pattern(Nothing(), layout, 4, 2)
+  assert none.density == none.block_density == 0 and not none.dense().any()
+  assert none.transposed() == none
+  full = BlockMask.from_pattern(Full(), layout, 4, 2)
+  assert full.density == full.block_density == 1 and (full.table == 0).all()
+  with pytest.raises(ConfigError, match="block=0"):
+    BlockMask.from_pattern(Full(), layout, 0, 2)
+
+
+@dataclasses.dataclass(frozen=True)
+class Counting(Pattern):
+  """Counts the elements that are looked at."""
+
+  inner: Pattern
+  looked_at: list = dataclasses.field(default_factory=list, hash=False)
+
+  def allows(self, layout, q, k, head=0):
+    self.looked_at.append(np.broadcast(q, k).size)
+    return self.inner.allows(layout, q, k, head)
+
+  def candidates(self, layout, first, last, block, head):
+    return self.inner.candidates(layout, first, last, block, head)
+
+  @property
+  def head_period(self):
+    return self.inner.head_period
+
+
+LONG = TokenLayout((400, 500), 1)  # 200,001 tokens
+
+
+@pytest.mark.parametrize(
+  "pattern, tiles_per_row",
+  [
+    (Window(64), 3),
+    (Window(64, circular=True), 4),
+    (Window(10, block=8), 5),
+    (DilatedWindow(8, (1, 100)) | Global(prefix=True), 21),
+    (bigbird(block=64, heads=2), 3 + 3 + 2 + 2),
+    (bigbird(block=64, plan="bigbird"), 3 + 3 + 2 + 2),
+    (Axial(-1), 17),
+    (Neighborhood(7) | Global(prefix=True), 9 * 4 + 2),
+    (ShiftedWindow(7, 3), 8 * 3),
+    (Strided(64, "local") | Strided(500, "local"), 10),
+    (per_head(Window(3), ShiftedWindow(4)), 12),
+    (WattsStrogatz(4, 0.1), 40),
+    (Window(500) & ErdosRenyi(0.1) & Causal(), 9),
+  ],
+  ids=str,
+)
+def test_local_patterns_look_only_near_by(pattern, tiles_per_row):
+  """Time-free: at 3,126 blocks a row, work is a few tiles a row and not thousands."""
+  counting, b = Counting(pattern), 64
+  mask = BlockMask.from_pattern(counting, LONG, b, 2)
+  looked_at = sum(counting.looked_at) / b**2
+  assert mask.keys.size <= looked_at <= tiles_per_row * mask.heads * mask.rows
+  assert max(counting.looked_at) <= 2**20  # never an N x N array

@@ -1,0 +1,194 @@
+"""Every pattern equals the set written directly from its definition, in plain Python loops."""
+
+import itertools
+
+import jax
+import numpy as np
+import pytest
+
+from tests.ops.pattern_definitions import DEFINITIONS
+from vitx.errors import ConfigError
+from vitx.ops.layout import TokenLayout
+from vitx.ops.patterns import (
+  PATTERNS,
+  Axial,
+  Causal,
+  DilatedWindow,
+  ErdosRenyi,
+  Fixed,
+  Full,
+  Global,
+  Neighborhood,
+  RandomBlocks,
+  ShiftedWindow,
+  Strided,
+  WattsStrogatz,
+  Window,
+  cycle,
+  per_head,
+)
+from vitx.ops.patterns.examples import HEADS
+
+LAYOUTS = [TokenLayout((7, 9), 1), TokenLayout((8, 7)), TokenLayout((9, 8), 2)]
+
+
+def edges(pattern, layout, heads=HEADS):
+  """bool (H, N, N) by one call of the predicate."""
+  index = np.arange(layout.length)
+  allowed = pattern.allows(layout, index[:, None], index, np.arange(heads)[:, None, None])
+  return np.broadcast_to(allowed, (heads, layout.length, layout.length))
+
+
+def test_no_pattern_lacks_a_definition():
+  assert set(DEFINITIONS) == set(PATTERNS)
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_equals_its_definition(name, layout):
+  heads = PATTERNS[name].head_period
+  definition, N = DEFINITIONS[name], range(layout.length)
+  wanted = [[[definition(q, k, h, layout) for k in N] for q in N] for h in range(heads)]
+  np.testing.assert_array_equal(edges(PATTERNS[name], layout, heads), wanted)
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+def test_traced_indices_give_the_same(name):
+  layout, pattern = LAYOUTS[0], PATTERNS[name]
+  index = np.arange(layout.length)
+  traced = jax.jit(lambda q, k, head: pattern.allows(layout, q, k, head))
+  allowed = traced(index[:, None], index, np.arange(HEADS)[:, None, None])
+  np.testing.assert_array_equal(
+    np.broadcast_to(allowed, (HEADS, layout.length, layout.length)), edges(pattern, layout)
+  )
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+def test_heads_repeat_after_their_period_and_differ_within(name):
+  pattern = PATTERNS[name]
+  period = pattern.head_period
+  twice = edges(pattern, LAYOUTS[2], 2 * period)
+  np.testing.assert_array_equal(twice[:period], twice[period:])
+  # BBViT's first and last block attend everything, whatever was drawn.
+  alike = period == 1 or name in ("bbvit_random", "bbvit_global", "bbvit_random_global")
+  assert (len({head.tobytes() for head in twice}) == 1) == alike
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+def test_hashable_and_equal_by_value(name):
+  pattern = PATTERNS[name]
+  assert hash(pattern) == hash(pattern.at(pattern_layer(pattern)))
+  assert pattern == pattern.at(pattern_layer(pattern))
+
+
+def pattern_layer(pattern):
+  return getattr(pattern, "layer", 0)
+
+
+# The unit values of the Sparse Transformer at l = 4, i = 10.
+LINE = TokenLayout((16,))
+
+
+def row(pattern, query, head=0):
+  return set(np.flatnonzero(edges(pattern, LINE, head + 1)[head, query]).tolist())
+
+
+@pytest.mark.parametrize(
+  "pattern, keys",
+  [
+    (Strided(4, "local", "paper"), {6, 7, 8, 9, 10}),
+    (Strided(4, "local", "code"), {7, 8, 9, 10}),
+    (Strided(4, "column", "paper"), {2, 6, 10}),
+    (Fixed(4, 1, "local"), {8, 9, 10}),
+    (Fixed(4, 1, "summary"), {3, 7}),
+    (Fixed(4, 2, "summary"), {2, 3, 6, 7, 10}),
+    (Fixed(4, 2), {2, 3, 6, 7, 8, 9, 10}),
+  ],
+)
+def test_published_unit_values(pattern, keys):
+  assert row(pattern, 10) == keys
+
+
+def test_two_steps_join_everything_before():
+  for first, second in [
+    (Strided(4, "local"), Strided(4, "column")),
+    (Fixed(4, 1, "local"), Fixed(4, 1, "summary")),
+  ]:
+    a, b = edges(first, LINE, 1)[0], edges(second, LINE, 1)[0]
+    # A path of at most two steps: j in A1(a), a in A2(i), or either step alone.
+    joined = (b.astype(int) @ a) + a + b > 0
+    np.testing.assert_array_equal(joined, np.tril(np.ones((16, 16), bool)))
+
+
+def test_axial_equals_strided_over_the_grid():
+  layout = LAYOUTS[0]
+  for axis, part in ((-1, "local"), (0, "column")):
+    strided_2d = Strided(part=part, form="axial")
+    np.testing.assert_array_equal(edges(Axial(axis), layout), edges(strided_2d, layout))
+
+
+def test_distinct_summaries_cover_the_run():
+  """l = 128, c = 32: four sub-runs, one for each head, together the whole run."""
+  layout = TokenLayout((256,))
+  summaries = edges(Fixed(128, 32, "summary", causal=False, distinct=4), layout, 4)
+  assert (summaries.sum(axis=0) == 1).all()
+
+
+@pytest.mark.parametrize("size, dilation", [(3, 1), (4, 1), (3, 2), ((3, 4), (2, 1))])
+def test_neighbourhoods_never_shrink(size, dilation):
+  layout = TokenLayout((7, 9))
+  keys = np.prod(np.broadcast_to(size, 2))
+  assert (edges(Neighborhood(size, dilation), layout, 1).sum(axis=-1) == keys).all()
+
+
+def test_three_dimensional_grids():
+  layout = TokenLayout((3, 4, 5), 1)
+  points = list(itertools.product(range(3), range(4), range(5)))
+  found = edges(Axial(1), layout, 1)[0]
+  for (q, a), (k, b) in itertools.product(enumerate(points, 1), repeat=2):
+    assert found[q, k] == (a[0] == b[0] and a[2] == b[2])
+
+
+def test_cycles_pick_a_layer_and_draws_differ_between_layers():
+  layers = cycle(Strided(part="column"), Strided(part="local"), Strided(part="local"))
+  assert [layers.at(layer).part for layer in range(4)] == ["column", "local", "local", "column"]
+  with pytest.raises(ConfigError, match="at\\(layer\\)"):
+    layers.allows(LINE, 0, 0)
+  bigbird = PATTERNS["bigbird_R+W+G"]
+  assert not (edges(bigbird.at(0), LAYOUTS[0]) == edges(bigbird.at(1), LAYOUTS[0])).all()
+  mixed = per_head(cycle(Causal(), Full()), Window(1)).at(1)
+  assert edges(mixed, LINE, 2)[0].all()
+
+
+def test_class_tokens_can_be_global_in_any_pattern():
+  layout = TokenLayout((8, 7), 2)
+  for pattern in PATTERNS.values():
+    found = edges(pattern | Global(prefix=True), layout)
+    assert found[:, :2].all() and found[:, :, :2].all()
+    np.testing.assert_array_equal(found[:, 2:, 2:], edges(pattern, layout)[:, 2:, 2:])
+
+
+@pytest.mark.parametrize(
+  "wrong",
+  [
+    lambda: Window(-1),
+    lambda: DilatedWindow(2, ()),
+    lambda: Global(),
+    lambda: Strided(4, "columns"),
+    lambda: Strided(0),
+    lambda: Fixed(4, 3, distinct=2).allows(LINE, 0, 0),
+    lambda: Global(tokens=(16,)).allows(LINE, 0, 0),
+    lambda: Axial(2).allows(LINE, 0, 0),
+    lambda: Neighborhood(7, 3).allows(LINE, 0, 0),
+    lambda: Neighborhood((3, 3)).allows(LINE, 0, 0),
+    lambda: ShiftedWindow(4, 4).allows(LINE, 0, 0),
+    lambda: ErdosRenyi(1.5),
+    lambda: WattsStrogatz(3),
+    lambda: WattsStrogatz(8).allows(LINE, 0, 0),
+    lambda: RandomBlocks(plan="published"),
+    lambda: per_head(),
+  ],
+)
+def test_settings_that_cannot_work_raise(wrong):
+  with pytest.raises(ConfigError):
+    wrong()

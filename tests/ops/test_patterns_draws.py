@@ -1,0 +1,177 @@
+"""Random graphs: where draws may fall, how often, and that a step can draw its own."""
+
+import jax
+import numpy as np
+import pytest
+
+from vitx.errors import ConfigError
+from vitx.ops.layout import TokenLayout
+from vitx.ops.patterns import (
+  ErdosRenyi,
+  GivenBlocks,
+  QueryParts,
+  RandomBlocks,
+  WattsStrogatz,
+  bigbird,
+  draw,
+)
+from vitx.ops.patterns.draws import hashed, subsets
+
+
+def test_hash_agrees_between_numpy_and_jax_and_has_fair_bits():
+  words = (5, np.arange(-3, 500)[:, None], np.arange(200))
+  numbers = hashed(*words)
+  np.testing.assert_array_equal(jax.jit(lambda *w: hashed(*w))(*words), numbers)
+  ones = np.bitwise_count(numbers).mean()
+  assert abs(ones - 16) < 0.05  # standard error 0.009
+  assert np.unique(numbers).size > 0.9999 * numbers.size
+  assert abs(np.corrcoef(numbers[:-1].ravel(), numbers[1:].ravel())[0, 1]) < 0.02
+
+
+def test_subsets_are_equally_likely():
+  drawn = subsets(np.full(60_000, 5), 2, 3, np.arange(60_000))
+  pairs, counts = np.unique(np.sort(drawn, axis=-1), axis=0, return_counts=True)
+  assert len(pairs) == 10
+  # Chi-squared with 9 degrees of freedom: 99.9 % lie below 27.9.
+  assert ((counts - 6000) ** 2 / 6000).sum() < 27.9
+
+
+def test_small_pools_are_drawn_whole():
+  drawn = subsets(np.array([0, 1, 2, 3]), 3, 7)
+  assert [sorted(row[row >= 0].tolist()) for row in drawn] == [[], [0], [0, 1], [0, 1, 2]]
+
+
+@pytest.mark.parametrize(
+  "window, anchors", [(0, ()), (3, ()), (3, (0, -1)), (0, (0,)), (5, (1, 4))]
+)
+def test_uniform_draws_avoid_what_the_union_has(window, anchors):
+  m, heads = 20, 3
+  seen = np.zeros((m, m), bool)
+  for seed in range(40):
+    drawn = draw(m * 4 - 1, 4, 3, heads=heads, seed=seed, window=window, anchors=anchors)
+    assert drawn.shape == (heads, m, 3)
+    for row in range(m):
+      if row in [anchor % m for anchor in anchors]:
+        assert (drawn[:, row] == -1).all()
+        continue
+      for head in range(heads):
+        assert len(set(drawn[head, row].tolist()) - {-1}) == 3
+      seen[row, drawn[:, row].reshape(-1)] = True
+  legal = np.array([[abs(i - j) > window // 2 for j in range(m)] for i in range(m)])
+  for anchor in anchors:
+    legal[anchor % m] = legal[:, anchor % m] = False
+  np.testing.assert_array_equal(seen, legal)  # 120 draws of 3 of 20: all that may occur do
+
+
+def published_pool(i, m, r):
+  """Legal blocks of row i where m > 2r + 5, by the exclusions of the released code."""
+  last = 2 * r + 4
+  pool = set(range(2 * r + 5)) - {i - 1, i, i + 1, 0, last}
+  if i == 1:
+    pool -= {last - 1}
+  if i == last - 1:
+    pool -= {1}
+  return pool
+
+
+def test_published_plan_of_long_inputs():
+  m, r = 53, 3
+  seen = [set() for _ in range(m)]
+  for seed in range(150):
+    drawn = draw(530, 10, r, heads=2, plan="bigbird", seed=seed, anchors=(0, -1))
+    assert (drawn[:, [0, m - 1]] == -1).all()
+    for row in range(1, m - 1):
+      for head in range(2):
+        assert len(set(drawn[head, row].tolist())) == r
+      seen[row] |= set(drawn[:, row].reshape(-1).tolist())
+  for row in range(1, m - 1):
+    assert seen[row] == published_pool(row, m, r)
+  assert seen[11] == set(range(1, 10))  # rows beyond the plan's window: blocks 1 ... 9
+
+
+def test_published_plan_of_short_inputs_takes_two_ranges():
+  m, r = 10, 3  # r + 5 < m <= 2r + 5
+  for seed in range(50):
+    drawn = draw(m * 8, 8, r, plan="bigbird", seed=seed)[0]
+    near, far = drawn[1:-1, : r // 2], drawn[1:-1, r // 2 :]
+    assert ((near == -1) | ((near > 0) & (near < r + 4))).all()
+    assert ((far == -1) | ((far >= r + 5) & (far < m - 1))).all()
+
+
+def test_published_plan_of_the_papers_own_lengths():
+  for length in (1024, 3072, 4096):
+    seen = [set() for _ in range(length // 64)]
+    for seed in range(60):
+      drawn = draw(length, 64, 3, plan="bigbird", seed=seed)[0]
+      for row, keys in enumerate(drawn):
+        seen[row] |= set(keys.tolist())
+    assert seen[1] == set(range(3, 16)) and seen[2] == set(range(4, 16))
+    for row in range(3, length // 64 - 1):
+      assert seen[row] == set(range(1, 16)) - {row - 1, row, row + 1}
+
+
+def test_a_step_draws_its_own_graph_inside_jit():
+  layout = TokenLayout((64,))
+  pattern = RandomBlocks(2, 4, heads=2, window=3, layer=5)
+  redrawn = jax.jit(lambda step: pattern.redrawn(layout, 0, step))
+  first, second = np.asarray(redrawn(1)), np.asarray(redrawn(2))
+  assert (first != second).any()
+  np.testing.assert_array_equal(first, pattern.redrawn(layout, 0, 1))
+  np.testing.assert_array_equal(redrawn(0), pattern.indices(layout))  # drawn once is step 0
+  assert (pattern.at(6).indices(layout) != pattern.indices(layout)).any()
+
+  index = np.arange(64)
+
+  @jax.jit
+  def mask(step):
+    given = GivenBlocks(pattern.redrawn(layout, 0, step), 4)
+    return given.allows(layout, index[:, None], index, np.arange(2)[:, None, None])
+
+  kept = GivenBlocks(first, 4).allows(layout, index[:, None], index, np.arange(2)[:, None, None])
+  np.testing.assert_array_equal(mask(1), kept)
+
+
+def test_published_layout_of_bbvit_has_its_density():
+  """530 tokens in blocks of 10: 512 of 2,809 pairs of blocks."""
+  layout, index = TokenLayout((23, 23), 1), np.arange(530)
+  for plan in ("uniform", "bigbird"):
+    full = bigbird(block=10, plan=plan)
+    assert full.allows(layout, index[:, None], index).sum() == 512 * 100
+  only_last = full & QueryParts(("global",), 10)
+  found = only_last.allows(layout, index[:, None], index)
+  assert found[520:].all() and not found[:520].any()
+
+
+def test_erdos_renyi_frequencies():
+  layout, index = TokenLayout((600,)), np.arange(600)
+  for p in (0.0, 0.05, 0.5, 1.0):
+    found = ErdosRenyi(p, keep_self=False, heads=2).allows(
+      layout, index[:, None], index, np.arange(2)[:, None, None]
+    )
+    off_diagonal = found.sum() / (2 * 600 * 599)
+    assert abs(off_diagonal - p) <= 5 * (p * (1 - p) / 718_800) ** 0.5
+    assert not found[:, index, index].any()
+  symmetric = ErdosRenyi(0.2, symmetric=True).allows(layout, index[:, None], index)
+  assert (symmetric == symmetric.T).all() and symmetric[index, index].all()
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.3, 1.0])
+def test_watts_strogatz_links(beta):
+  N, w = 400, 6
+  layout, index = TokenLayout((N,)), np.arange(N)
+  pattern = WattsStrogatz(w, beta, keep_self=False)
+  found = pattern.allows(layout, index[:, None], index)
+  assert (found == found.T).all() and not found[index, index].any()
+  apart = np.minimum((index[:, None] - index) % N, (index - index[:, None]) % N)
+  near = found[(apart > 0) & (apart <= w // 2)].mean()
+  assert abs(near - (1 - beta)) < 0.1 and (beta > 0 or near == 1)
+  # N w / 2 links, less those that two tokens drew of each other.
+  assert N * w / 2 * 0.99 <= found.sum() / 2 <= N * w / 2
+  targets = pattern.targets(layout)[0]
+  assert all(len(set(links)) == w // 2 for links in targets.tolist())
+
+
+def test_bigbird_refuses_what_it_does_not_know():
+  for wrong in ({"variant": "R+X"}, {"variant": "W+W"}, {"window": 2}, {"plan": "old"}):
+    with pytest.raises(ConfigError):
+      bigbird(**wrong)

@@ -1,0 +1,151 @@
+"""The edges of a pattern or of an attention matrix as neighbour lists, and distances over them."""
+
+import dataclasses
+
+import numpy as np
+
+from vitx.errors import ConfigError
+from vitx.ops.block_mask import BlockMask
+from vitx.ops.layout import TokenLayout
+from vitx.ops.patterns import Pattern
+
+AT_ONCE = 2**22  # entries of a temporary
+
+
+@dataclasses.dataclass(frozen=True)
+class Edges:
+  """A directed graph: query q reads keys `keys[starts[q] : starts[q + 1]]`, ascending.
+
+  Attributes:
+    starts: int64 (N + 1,).
+    keys: int32 (edges,).
+    weights: float64 (edges,), or none where all edges weigh the same.
+  """
+
+  starts: np.ndarray
+  keys: np.ndarray
+  weights: np.ndarray | None = None
+
+  @property
+  def length(self) -> int:
+    """N."""
+    return self.starts.size - 1
+
+  @property
+  def queries(self) -> np.ndarray:
+    """int32 (edges,)."""
+    return np.repeat(np.arange(self.length, dtype=np.int32), np.diff(self.starts))
+
+  def reversed(self) -> "Edges":
+    """The same edges from key to query."""
+    return from_pairs(self.keys, self.queries, self.length)
+
+  def undirected(self) -> "Edges":
+    """Both directions of every edge, without repeats and self-loops."""
+    q, k = self.queries.astype(np.int64), self.keys.astype(np.int64)
+    apart = q != k
+    q, k = q[apart], k[apart]
+    pairs = np.unique(np.concatenate([q * self.length + k, k * self.length + q]))
+    return _from_codes(pairs, self.length)
+
+  def dense(self) -> np.ndarray:
+    """float32 (N, N), 1 where there is an edge."""
+    result = np.zeros((self.length, self.length), np.float32)
+    result[self.queries, self.keys] = 1
+    return result
+
+
+def from_pairs(queries: np.ndarray, keys: np.ndarray, length: int) -> Edges:
+  """Builds the lists from pairs in any order, without repeats."""
+  return _from_codes(np.sort(queries.astype(np.int64) * length + keys), length)
+
+
+def _from_codes(codes: np.ndarray, length: int) -> Edges:
+  """Builds the lists from q N + k of every edge, ascending."""
+  queries, keys = np.divmod(codes, max(length, 1))
+  starts = np.concatenate([[0], np.cumsum(np.bincount(queries, minlength=length))])
+  return Edges(starts.astype(np.int64), keys.astype(np.int32))
+
+
+def from_matrix(matrix: np.ndarray, threshold: float = 0.0) -> Edges:
+  """The entries of an attention matrix (N, N) above `threshold`, with their weights.
+
+  Raises:
+    ConfigError: the matrix is not square.
+  """
+  matrix = np.asarray(matrix)
+  if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
+    raise ConfigError(f"an attention matrix must be (N, N), not {matrix.shape}: pass one head")
+  queries, keys = np.nonzero(matrix > threshold)
+  weights = None if matrix.dtype == bool else matrix[queries, keys].astype(np.float64)
+  edges = from_pairs(queries, keys, matrix.shape[0])
+  return dataclasses.replace(edges, weights=weights)
+
+
+def from_pattern(pattern: Pattern, layout: TokenLayout, head: int = 0, block: int = 64) -> Edges:
+  """The edges of one head, found tile by tile: memory grows with the edges, not with N²."""
+  mask = BlockMask.from_pattern(pattern, layout, block, head + 1)
+  rows = slice(
+    *np.searchsorted(mask.queries, [(mask.heads - 1) * mask.rows, mask.heads * mask.rows])
+  )
+  query = mask.queries[rows] - (mask.heads - 1) * mask.rows
+  key, table, N = mask.keys[rows], mask.table[rows], layout.length
+  queries, keys = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+  step = max(1, AT_ONCE // block**2)
+  for start in range(0, key.size, step):
+    part = slice(start, start + step)
+    tile, i, j = np.nonzero(mask.tables[table[part]])
+    q, k = query[part][tile] * block + i, key[part][tile] * block + j
+    inside = (q < N) & (k < N)
+    queries.append(q[inside])
+    keys.append(k[inside])
+  return from_pairs(np.concatenate(queries), np.concatenate(keys), N)
+
+
+def distances(edges: Edges, sources: np.ndarray) -> np.ndarray:
+  """Counts the ordered pairs (source, token) by the length of the shortest path between them.
+
+  Breadth first from all sources at once, one bit for each source and token.
+
+  Args:
+    edges: information flows from key to query; a path follows the edges from the source's query.
+    sources: (S,) token indices, without repeats.
+
+  Returns:
+    int64 (longest + 1,): entry d is the number of pairs at distance d; entry 0 is S.
+  """
+  incoming = edges.reversed()
+  S, N = sources.size, edges.length
+  words = -(-S // 64)
+  reached = np.zeros((N, words), np.uint64)
+  slot = np.arange(S)
+  reached[sources, slot // 64] = np.uint64(1) << (slot % 64).astype(np.uint64)
+  counts, total = [S], S
+  while True:
+    reached = _spread(reached, incoming)
+    now = int(np.bitwise_count(reached).sum(dtype=np.int64))
+    if now == total:
+      return np.array(counts, np.int64)
+    counts.append(now - total)
+    total = now
+
+
+def _spread(reached: np.ndarray, incoming: Edges) -> np.ndarray:
+  """One step: a token is reached by whatever reached a query that reads it."""
+  result, words = reached.copy(), reached.shape[1]
+  degree = np.diff(incoming.starts)
+  fed = np.flatnonzero(degree)  # `reduceat` has no notion of an empty run
+  # A hub has up to N edges, so chunks end by edges and not by tokens.
+  ends = np.searchsorted(
+    np.cumsum(degree[fed]) * words, np.arange(AT_ONCE, degree.sum() * words + AT_ONCE, AT_ONCE)
+  )
+  begin = 0
+  for end in np.unique(np.append(ends + 1, fed.size)):
+    tokens = fed[begin : min(int(end), fed.size)]
+    if tokens.size == 0:
+      continue
+    first, last = incoming.starts[tokens[0]], incoming.starts[tokens[-1] + 1]
+    gathered = reached[incoming.keys[first:last]]
+    result[tokens] |= np.bitwise_or.reduceat(gathered, incoming.starts[tokens] - first, axis=0)
+    begin = int(end)
+  return result

@@ -1,0 +1,228 @@
+"""Which blocks of the attention matrix hold edges: the form that block-sparse kernels read."""
+
+import dataclasses
+import functools
+import hashlib
+from collections.abc import Iterator
+
+import numpy as np
+
+from vitx.errors import ConfigError
+from vitx.ops.layout import TokenLayout
+from vitx.ops.patterns.base import Pattern
+
+TILES_AT_ONCE = 2**20  # elements evaluated in one call of `allows`: they stay in the cache
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class BlockMask:
+  """The edges of a pattern by blocks of b x b; NumPy, read-only, hashable by content.
+
+  Attributes:
+    length: N, queries and keys.
+    block: b.
+    heads: G, 1 if all heads have the same edges.
+    offsets: int32 (G*R + 1,), R = ceil(N / b); the stored blocks of query block r of head g are
+      `offsets[g*R + r] ... offsets[g*R + r + 1] - 1`.
+    keys: int32 (E,), the key block of each stored block, ascending within a row.
+    table: int32 (E,), 0: every element inside N x N is allowed; else an index into `tables`.
+    tables: bool (T, b, b) by (query, key) inside the block, without repeats; `tables[0]` is all
+      True, the others are False outside N x N.
+  """
+
+  length: int
+  block: int
+  heads: int
+  offsets: np.ndarray
+  keys: np.ndarray
+  table: np.ndarray
+  tables: np.ndarray
+
+  def __post_init__(self):
+    for name in ("offsets", "keys", "table", "tables"):
+      getattr(self, name).flags.writeable = False
+
+  @property
+  def rows(self) -> int:
+    """R, the number of query blocks (and of key blocks)."""
+    return -(-self.length // self.block)
+
+  @functools.cached_property
+  def queries(self) -> np.ndarray:
+    """int32 (E,), the row g*R + r of each stored block: head g, query block r."""
+    counts = np.diff(self.offsets)
+    return np.repeat(np.arange(counts.size, dtype=np.int32), counts)
+
+  @staticmethod
+  def from_pattern(
+    pattern: Pattern, layout: TokenLayout, block: int, num_heads: int
+  ) -> "BlockMask":
+    """Evaluates a pattern tile by tile, and only the tiles that the pattern names as candidates.
+
+    Args:
+      pattern: of one layer.
+      layout: of the N tokens.
+      block: b.
+      num_heads: H; G is H, or 1 if the pattern's heads do not differ.
+
+    Raises:
+      ConfigError: `block` is not positive, or the pattern does not fit the layout.
+    """
+    if block < 1:
+      raise ConfigError(f"block={block} must be at least 1")
+    heads = 1 if pattern.head_period == 1 else num_heads
+    found = _Found(layout.length, block)
+    for rows, keys, head in _batches(pattern, layout, block, heads):
+      found.add(rows, keys, head, _evaluate(pattern, layout, block, rows, keys, head))
+    return found.block_mask(heads)
+
+  def transposed(self) -> "BlockMask":
+    """The same edges by key block: rows are key blocks, `keys` are query blocks."""
+    head, query = np.divmod(self.queries, self.rows)
+    row = head * self.rows + self.keys
+    order = np.argsort(row, kind="stable")  # within a row the queries stay ascending
+    return BlockMask(
+      self.length,
+      self.block,
+      self.heads,
+      _offsets(row, self.heads * self.rows),
+      query[order].astype(np.int32),
+      self.table[order],
+      np.ascontiguousarray(self.tables.swapaxes(1, 2)),
+    )
+
+  def dense(self) -> np.ndarray:
+    """bool (G, N, N). For tests and pictures: it is as large as it looks."""
+    R, b = self.rows, self.block
+    full = np.zeros((self.heads * R, R, b, b), bool)
+    full[self.queries, self.keys] = self.tables[self.table]
+    matrix = full.reshape(self.heads, R, R, b, b).swapaxes(2, 3)
+    return matrix.reshape(self.heads, R * b, R * b)[:, : self.length, : self.length]
+
+  @functools.cached_property
+  def edges(self) -> int:
+    """The number of allowed (head, query, key)."""
+    height = np.minimum(self.length - (self.queries % self.rows) * self.block, self.block)
+    width = np.minimum(self.length - self.keys * self.block, self.block)
+    inside = height.astype(np.int64) * width
+    counts = self.tables.sum(axis=(1, 2), dtype=np.int64)
+    return int(np.where(self.table == 0, inside, counts[self.table]).sum())
+
+  @property
+  def density(self) -> float:
+    """Edges over G N²."""
+    return self.edges / (self.heads * self.length**2)
+
+  @property
+  def block_density(self) -> float:
+    """Stored blocks over G R²."""
+    return self.keys.size / (self.heads * self.rows**2)
+
+  @functools.cached_property
+  def _digest(self) -> str:
+    digest = hashlib.sha256(f"{self.length} {self.block} {self.heads}".encode())
+    for array in (self.offsets, self.keys, self.table):
+      digest.update(array.astype("<i4").tobytes())
+    digest.update(np.packbits(self.tables).tobytes())
+    return digest.hexdigest()
+
+  def digest(self) -> str:
+    """Hexadecimal, the same on every machine for the same content."""
+    return self._digest
+
+  def __hash__(self) -> int:
+    return int(self._digest[:15], 16)
+
+  def __eq__(self, other: object) -> bool:
+    return isinstance(other, BlockMask) and self._digest == other._digest
+
+
+def _batches(
+  pattern: Pattern, layout: TokenLayout, block: int, heads: int
+) -> Iterator[tuple[np.ndarray, np.ndarray, int]]:
+  """Yields (query blocks, key blocks, head) of candidate tiles, a cache-sized number at a time."""
+  N, R = layout.length, -(-layout.length // block)
+  limit = max(1, TILES_AT_ONCE // block**2)
+  everything = np.arange(R)
+  for head in range(heads):
+    rows: list[np.ndarray] = []
+    keys: list[np.ndarray] = []
+    held = 0
+    for r in range(R):
+      last = min((r + 1) * block, N) - 1
+      found = pattern.candidates(layout, r * block, last, block, head)
+      found = everything if found is None else found
+      for start in range(0, found.size, limit):
+        part = found[start : start + limit]
+        if held and held + part.size > limit:
+          yield np.concatenate(rows), np.concatenate(keys), head
+          rows, keys, held = [], [], 0
+        rows.append(np.full(part.size, r))
+        keys.append(part)
+        held += part.size
+    if held:
+      yield np.concatenate(rows), np.concatenate(keys), head
+
+
+def _evaluate(
+  pattern: Pattern,
+  layout: TokenLayout,
+  block: int,
+  rows: np.ndarray,
+  keys: np.ndarray,
+  head: int,
+) -> np.ndarray:
+  """bool (tiles, b, b): the pattern, False outside N x N."""
+  N, inside = layout.length, np.arange(block, dtype=np.int32)
+  q = rows[:, None, None].astype(np.int32) * block + inside[:, None]
+  k = keys[:, None, None].astype(np.int32) * block + inside
+  ragged = N % block != 0 and bool(rows.max() == N // block or keys.max() == N // block)
+  inner_q, inner_k = (np.minimum(q, N - 1), np.minimum(k, N - 1)) if ragged else (q, k)
+  allowed = pattern.allows(layout, inner_q, inner_k, np.int32(head))
+  allowed = np.broadcast_to(allowed, (rows.size, block, block))
+  return allowed & (q < N) & (k < N) if ragged else allowed
+
+
+class _Found:
+  """Collects the tiles that hold edges; partial ones are numbered by their content."""
+
+  def __init__(self, length: int, block: int):
+    self.length, self.block = length, block
+    self.rows: list[np.ndarray] = []
+    self.keys: list[np.ndarray] = []
+    self.table: list[np.ndarray] = []
+    self.number: dict[bytes, int] = {}
+
+  def add(self, rows: np.ndarray, keys: np.ndarray, head: int, tiles: np.ndarray) -> None:
+    b, R = self.block, -(-self.length // self.block)
+    counts = np.count_nonzero(tiles, axis=(1, 2))
+    height = np.minimum(self.length - rows * b, b)
+    width = np.minimum(self.length - keys * b, b)
+    table = np.zeros(counts.size, np.int32)
+    packed = np.packbits(tiles.reshape(tiles.shape[0], b * b), axis=1)
+    for i in np.flatnonzero((counts > 0) & (counts < height * width)):
+      table[i] = self.number.setdefault(packed[i].tobytes(), len(self.number) + 1)
+    kept = counts > 0
+    self.rows.append((head * R + rows[kept]).astype(np.int32))
+    self.keys.append(keys[kept].astype(np.int32))
+    self.table.append(table[kept])
+
+  def block_mask(self, heads: int) -> BlockMask:
+    b, none = self.block, np.zeros(0, np.int32)
+    packed = np.frombuffer(b"".join(self.number), np.uint8).reshape(-1, -(-b * b // 8))
+    partial = np.unpackbits(packed, axis=1, count=b * b).astype(bool).reshape(-1, b, b)
+    return BlockMask(
+      self.length,
+      b,
+      heads,
+      _offsets(np.concatenate([*self.rows, none]), heads * -(-self.length // b)),
+      np.concatenate([*self.keys, none]),
+      np.concatenate([*self.table, none]),
+      np.concatenate([np.ones((1, b, b), bool), partial]),
+    )
+
+
+def _offsets(rows: np.ndarray, count: int) -> np.ndarray:
+  """int32 (count + 1,), where each row begins in the sorted `rows`."""
+  ends = np.cumsum(np.bincount(rows, minlength=count))
+  return np.concatenate([[0], ends]).astype(np.int32)

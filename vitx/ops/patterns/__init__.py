@@ -1,0 +1,52 @@
+"""Attention patterns: sets of edges (query, key) over tokens, and their algebra.
+
+`PATTERNS` names an example of every kind; tests iterate over it, so that none is left out.
+"""
+
+from vitx.ops.patterns.base import (
+  Combination,
+  Cycle,
+  Intersection,
+  Pattern,
+  PerHead,
+  Union,
+  cycle,
+  per_head,
+)
+from vitx.ops.patterns.bigbird import GivenBlocks, QueryParts, RandomBlocks, bigbird
+from vitx.ops.patterns.bigbird_draws import draw
+from vitx.ops.patterns.examples import PATTERNS
+from vitx.ops.patterns.factorized import Fixed, Strided
+from vitx.ops.patterns.grid import Axial, Neighborhood, ShiftedWindow
+from vitx.ops.patterns.local import Causal, DilatedWindow, Full, Global, Nothing, Window
+from vitx.ops.patterns.random_graphs import ErdosRenyi, WattsStrogatz
+
+__all__ = [
+  "PATTERNS",
+  "Axial",
+  "Causal",
+  "Combination",
+  "Cycle",
+  "DilatedWindow",
+  "ErdosRenyi",
+  "Fixed",
+  "Full",
+  "GivenBlocks",
+  "Global",
+  "Intersection",
+  "Neighborhood",
+  "Nothing",
+  "Pattern",
+  "PerHead",
+  "QueryParts",
+  "RandomBlocks",
+  "ShiftedWindow",
+  "Strided",
+  "Union",
+  "WattsStrogatz",
+  "Window",
+  "bigbird",
+  "cycle",
+  "draw",
+  "per_head",
+]

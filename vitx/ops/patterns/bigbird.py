@@ -1,0 +1,217 @@
+"""BigBird by blocks (Zaheer et al. 2020, section 2 and appendix D), and what BBViT's authors ran.
+
+Blocks are runs of b tokens counted from token 0, class token included, as published; the last is
+short where b does not divide N.
+"""
+
+import dataclasses
+import functools
+from typing import Any
+
+import numpy as np
+
+from vitx.errors import ConfigError, listing
+from vitx.ops.layout import TokenLayout
+from vitx.ops.patterns.base import Pattern, Union, blocks_between, namespace
+from vitx.ops.patterns.bigbird_draws import PLANS, draw
+from vitx.ops.patterns.local import Global, Window
+
+PARTS = ("random", "window", "global")
+VARIANTS = ("R", "W", "G", "R+W", "W+G", "R+G", "R+W+G")
+
+
+@dataclasses.dataclass(frozen=True)
+class RandomBlocks(Pattern):
+  """Every query block attends `count` random key blocks.
+
+  Attributes:
+    count: r.
+    block: b.
+    plan: "uniform" over all key blocks, or "bigbird": the released code's, see `draw`.
+    heads: draws; head h has draw h mod `heads`.
+    seed, layer: name the draw; `at(layer)` sets the layer.
+    window: width in blocks of a window that draws avoid; 0: none (but the own block).
+    anchors: global blocks that draws avoid, and whose own rows draw nothing.
+  """
+
+  count: int = 3
+  block: int = 64
+  plan: str = "uniform"
+  heads: int = 1
+  seed: int = 0
+  layer: int = 0
+  window: int = 0
+  anchors: tuple[int, ...] = ()
+
+  def __post_init__(self):
+    if self.plan not in PLANS:
+      raise ConfigError(f"RandomBlocks.plan={self.plan!r}; valid: {listing(PLANS)}")
+    if self.count < 1 or self.block < 1 or self.heads < 1:
+      raise ConfigError(f"{self}: count, block and heads must be at least 1")
+
+  @property
+  def head_period(self) -> int:
+    return self.heads
+
+  def at(self, layer: int) -> "RandomBlocks":
+    return dataclasses.replace(self, layer=layer)
+
+  def indices(self, layout: TokenLayout) -> np.ndarray:
+    """The drawn key blocks, int32 (heads, m, r), -1 where there is none."""
+    return _drawn(self, layout.length)
+
+  def redrawn(self, layout: TokenLayout, seed: Any, step: Any) -> Any:
+    """Another draw of the same kind, which may be traced: `indices` for one step of training."""
+    return draw(
+      layout.length,
+      self.block,
+      self.count,
+      heads=self.heads,
+      plan=self.plan,
+      seed=seed,
+      step=step,
+      layer=self.layer,
+      window=self.window,
+      anchors=self.anchors,
+    )
+
+  def allows(self, layout, q, k, head=0):
+    return GivenBlocks(self.indices(layout), self.block).allows(layout, q, k, head)
+
+  def candidates(self, layout, first, last, block, head):
+    return GivenBlocks(self.indices(layout), self.block).candidates(
+      layout, first, last, block, head
+    )
+
+
+@functools.lru_cache(maxsize=256)
+def _drawn(pattern: RandomBlocks, length: int) -> np.ndarray:
+  indices = draw(
+    length,
+    pattern.block,
+    pattern.count,
+    heads=pattern.heads,
+    plan=pattern.plan,
+    seed=pattern.seed,
+    layer=pattern.layer,
+    window=pattern.window,
+    anchors=pattern.anchors,
+  )
+  indices.flags.writeable = False
+  return indices
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class GivenBlocks(Pattern):
+  """Every query block attends the key blocks of an array, which may be traced.
+
+  Attributes:
+    indices: int (heads, m, r), -1 where there is none.
+    block: b.
+  """
+
+  indices: Any
+  block: int
+
+  @property
+  def head_period(self) -> int:
+    return self.indices.shape[0]
+
+  def allows(self, layout, q, k, head=0):
+    table = namespace(self.indices, q, k, head).asarray(self.indices)
+    head, row, key = head % table.shape[0], q // self.block, k // self.block
+    found = (q < 0) & (k < 0)
+    for column in range(table.shape[-1]):
+      found = found | (table[head, row, column] == key)
+    return found
+
+  def candidates(self, layout, first, last, block, head):
+    rows = self.indices[head % len(self.indices), first // self.block : last // self.block + 1]
+    parts = [
+      blocks_between(key * self.block, (key + 1) * self.block - 1, block, layout.length)
+      for key in np.unique(rows[rows >= 0])
+    ]
+    return np.unique(np.concatenate([*parts, np.arange(0)]))
+
+
+@dataclasses.dataclass(frozen=True)
+class QueryParts(Pattern):
+  """Only the queries of the enabled parts attend (the flags in the code of BBViT's authors).
+
+  Their "random" is query block 0, "window" blocks 1 ... m-2 and "global" block m-1. Intersect it
+  with full BigBird; a query block outside attends nothing, so that its output is zero.
+
+  Attributes:
+    parts: the enabled ones.
+    block: b.
+  """
+
+  parts: tuple[str, ...] = PARTS
+  block: int = 10
+
+  def __post_init__(self):
+    for part in self.parts:
+      if part not in PARTS:
+        raise ConfigError(f"QueryParts.parts holds {part!r}; valid: {listing(PARTS)}")
+
+  def allows(self, layout, q, k, head=0):
+    row, m = q // self.block, -(-layout.length // self.block)
+    found = (q < 0) & (k < 0)
+    if "random" in self.parts:
+      found = found | (row == 0)
+    if "window" in self.parts:
+      found = found | ((row > 0) & (row < m - 1))
+    if "global" in self.parts:
+      found = found | ((row == m - 1) & (m > 1))
+    return found & (k >= 0)
+
+  def candidates(self, layout, first, last, block, head):
+    tokens = np.arange(first, last + 1)
+    return None if self.allows(layout, tokens, tokens).any() else np.arange(0)
+
+
+def bigbird(
+  variant: str = "R+W+G",
+  *,
+  block: int = 64,
+  window: int = 3,
+  random: int = 3,
+  global_blocks: tuple[int, ...] = (0, -1),
+  keep_self: bool = True,
+  plan: str = "uniform",
+  heads: int = 1,
+  seed: int = 0,
+) -> Pattern:
+  """BigBird's building blocks and their unions.
+
+  Args:
+    variant: any of "R", "W", "G" joined by "+": random, window, global.
+    block: b.
+    window: blocks in the window, the own one included; odd.
+    random: r, random blocks of a row. They avoid what the union has anyway.
+    global_blocks: indices, negative ones from the end; the internal construction has both ends.
+    keep_self: whether the own block is attended where the variant itself does not say so.
+    plan: of the random draw, "uniform" or "bigbird".
+    heads: distinct random draws; give H.
+    seed: of the random draw, which also differs by layer.
+
+  Raises:
+    ConfigError: unknown variant, or an even window.
+  """
+  letters = variant.split("+")
+  if not set(letters) <= {"R", "W", "G"} or len(set(letters)) != len(letters):
+    raise ConfigError(f"bigbird variant={variant!r}; valid: {listing(VARIANTS)}")
+  if window < 1 or window % 2 == 0:
+    raise ConfigError(f"bigbird window={window} must be odd: the own block and as many each side")
+  parts: list[Pattern] = []
+  if "W" in letters:
+    parts.append(Window(window // 2, block=block, count_prefix=True))
+  elif keep_self:
+    parts.append(Window(0, block=block, count_prefix=True))
+  if "G" in letters:
+    parts.append(Global(blocks=global_blocks, block=block))
+  if "R" in letters:
+    avoid = window if "W" in letters else 0
+    anchors = global_blocks if "G" in letters else ()
+    parts.append(RandomBlocks(random, block, plan, heads, seed, 0, avoid, anchors))
+  return Union(tuple(parts))

@@ -1,0 +1,126 @@
+"""Which key blocks BigBird's query blocks draw: uniformly, or by the released code's plan."""
+
+from typing import Any
+
+import numpy as np
+
+from vitx.errors import ConfigError
+from vitx.ops.patterns.base import namespace
+from vitx.ops.patterns.draws import BLOCKS, skipping, subsets
+
+PLANS = ("uniform", "bigbird")
+OLD_LENGTHS = (1024, 3072, 4096)  # the lengths of the paper's own runs have a plan of their own
+
+
+def draw(
+  length: int,
+  block: int,
+  count: int,
+  *,
+  heads: int = 1,
+  plan: str = "uniform",
+  seed: Any = 0,
+  step: Any = 0,
+  layer: Any = 0,
+  window: int = 0,
+  anchors: tuple[int, ...] = (),
+) -> Any:
+  """Draws the random key blocks of every query block, without replacement.
+
+  The draw is a function of (seed, step, layer): NumPy for plain integers, and the same numbers in
+  JAX where one of them is traced.
+
+  Plan "uniform" draws from all blocks but the own one, those of the window and the anchors. Plan
+  "bigbird" restricts where blocks may fall as the released code does (google-research/bigbird,
+  `core/attention.py`): with m > 2r + 5 blocks only to the first 2r + 5, always apart from the three
+  blocks of the window and from the first and last of the range. It says nothing of the first and
+  the last row, which attend all there: where they are no anchors they draw uniformly.
+
+  Args:
+    length: N.
+    block: b.
+    count: r.
+    heads: distinct draws.
+    plan: "uniform" or "bigbird".
+    seed, step, layer: name the draw; step stays 0 for a graph that is drawn once.
+    window: width in blocks that "uniform" avoids; 0: the own block only.
+    anchors: global blocks that "uniform" avoids; in both plans their rows draw nothing.
+
+  Returns:
+    int32 (heads, m, r), m = ceil(N / b); -1 where fewer blocks are legal.
+
+  Raises:
+    ConfigError: unknown plan.
+  """
+  if plan not in PLANS:
+    raise ConfigError(f"plan={plan!r} of the random blocks; valid: {', '.join(PLANS)}")
+  m = -(-length // block)
+  rows = np.arange(m)
+  head = np.arange(heads)[:, None]
+  silent = np.isin(rows, [anchor % m for anchor in anchors])
+
+  def picked(number: int, low: int, high: int, take: int, illegal: list[np.ndarray]) -> Any:
+    excluded = _ascending(np.stack(illegal, axis=-1), low, high)  # (m, x), relative to `low`
+    sizes = high - low - (excluded < high - low).sum(axis=-1)
+    sizes = np.where(silent, 0, sizes)
+    ranks = subsets(sizes, take, BLOCKS, seed, step, layer, head, rows, number)
+    blocks = skipping(ranks, excluded)
+    return blocks + low * (blocks >= 0)  # (heads, m, take)
+
+  illegal = [rows + shift for shift in range(-(window // 2), window // 2 + 1)]
+  illegal += [np.full(m, anchor % m) for anchor in anchors]
+  uniform = picked(0, 0, m, count, illegal)
+  if plan == "uniform":
+    return uniform.astype(np.int32)
+  old = is_old(length, block)
+  parts = [
+    picked(number, low, high, take, published_exclusions(m, low, high, old))
+    for number, (low, high, take) in enumerate(published_ranges(length, block, count), start=1)
+  ]
+  xp = namespace(uniform)
+  ends = (rows == 0) | (rows == m - 1)
+  return xp.where(ends[:, None], uniform, xp.concatenate(parts, axis=-1)).astype(np.int32)
+
+
+def is_old(length: int, block: int) -> bool:
+  """Whether the released code uses the plan of the paper's own runs."""
+  return length in OLD_LENGTHS and 2 * block < 1024
+
+
+def published_ranges(length: int, block: int, count: int) -> list[tuple[int, int, int]]:
+  """Ranges (first, end, blocks drawn from it) of the released code's plan.
+
+  Lengths 1024, 3072 and 4096 draw from the first 1024 tokens, which its first author calls
+  intentional; other long inputs from the first 2r + 5 blocks; short ones from two ranges or one.
+  """
+  m, near = -(-length // block), count + 5
+  if is_old(length, block):
+    return [(1, 1024 // block, count)]
+  if m > 2 * count + 5:
+    return [(0, 2 * count + 5, count)]
+  if m > near and count > 1:
+    return [(0, near, count // 2), (near, m, count - count // 2)]
+  if m > near:
+    return [(near, m, count)]
+  return [(0, m, count)]
+
+
+def published_exclusions(m: int, low: int, high: int, old: bool) -> list[np.ndarray]:
+  """Blocks that the released code keeps out of a range, for each of the m rows."""
+  rows = np.arange(m)
+  illegal = [rows - 1, rows, rows + 1, np.zeros(m, int)]
+  if old:
+    return illegal
+  illegal.append(np.full(m, high - 1))
+  # The second row may not draw the second last block of the range, nor that row the second block.
+  illegal.append(np.where(rows == 1, high - 2, 0))
+  illegal.append(np.where(rows == high - 2, 1, 0))
+  return illegal
+
+
+def _ascending(blocks: np.ndarray, low: int, high: int) -> np.ndarray:
+  """Sorts each row relative to `low`; repeats and blocks outside the range move past its end."""
+  width = high - low
+  relative = np.sort(np.where((blocks < low) | (blocks >= high), width, blocks - low), axis=-1)
+  repeated = np.diff(relative, axis=-1, prepend=-1) == 0
+  return np.sort(np.where(repeated, width + blocks.shape[-1], relative), axis=-1)

@@ -1,0 +1,88 @@
+"""Random draws that are functions of integers: the same in NumPy and JAX, traced or not.
+
+A number is hashed from the words that name it (seed, step, layer, head, query, key, ...), so that
+a random graph needs no state and its predicate stays elementwise.
+"""
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from vitx.ops.patterns.base import Index, namespace
+
+# What a stream of numbers decides; the first word hashed.
+BLOCKS, EDGES, REWIRE, TARGETS = range(4)
+
+
+def hashed(*words: Index) -> Any:
+  """Returns uint32, uniform and independent for different words; shapes broadcast.
+
+  Each word, modulo 2^32, enters as in MurmurHash3 (Appleby 2011) and is followed by its finaliser.
+  """
+  xp = namespace(*words)
+  shape = np.broadcast_shapes(*(np.shape(word) for word in words))
+  state = np.zeros(1, np.uint32)
+  for word in words:
+    array = word if isinstance(word, jax.Array) else np.asarray(word)
+    # NumPy warns of scalars that wrap around, and not of arrays.
+    mixed = xp.atleast_1d(array.astype(np.uint32)) * np.uint32(0xCC9E2D51)
+    mixed = ((mixed << np.uint32(15)) | (mixed >> np.uint32(17))) * np.uint32(0x1B873593)
+    state = state ^ mixed
+    state = (state << np.uint32(13)) | (state >> np.uint32(19))
+    state = _finalised(state * np.uint32(5) + np.uint32(0xE6546B64))
+  return state.reshape(shape)
+
+
+def _finalised(x: Any) -> Any:
+  x = (x ^ (x >> np.uint32(16))) * np.uint32(0x85EBCA6B)
+  x = (x ^ (x >> np.uint32(13))) * np.uint32(0xC2B2AE35)
+  return x ^ (x >> np.uint32(16))
+
+
+def below(probability: float, *words: Index) -> Any:
+  """True with the given probability, for each combination of words."""
+  if probability >= 1:
+    return hashed(*words) >= np.uint32(0)
+  return hashed(*words) < np.uint32(probability * 2**32)
+
+
+def subsets(sizes: Index, count: int, *words: Index) -> Any:
+  """Draws `count` different numbers from 0 ... size-1, every subset equally likely.
+
+  By Floyd's algorithm (Bentley and Floyd 1987), which needs `count` draws whatever the size.
+
+  Args:
+    sizes: int, any shape.
+    count: r.
+    *words: name each draw; they broadcast with `sizes`.
+
+  Returns:
+    int32 (..., r); where a size is less than r, all of its numbers and -1 for the rest.
+  """
+  xp = namespace(sizes, *words)
+  drawn: list[Any] = []
+  for step in range(count):
+    top = xp.asarray(sizes) - count + step  # the largest number that may be drawn by now
+    bits = hashed(*words, step)
+    pick = (bits % xp.maximum(top + 1, 1).astype(np.uint32)).astype(np.int32)
+    taken = xp.zeros_like(pick, dtype=bool)
+    for earlier in drawn:
+      taken = taken | (earlier == pick)
+    pick = xp.where(taken, top, pick)
+    drawn.append(xp.where(top >= 0, pick, -1).astype(np.int32))
+  return xp.stack(drawn, axis=-1)
+
+
+def skipping(ranks: Index, excluded: Index) -> Any:
+  """The rank-th of 0, 1, 2, ... that is not excluded; -1 stays -1.
+
+  Args:
+    ranks: int (..., r).
+    excluded: int (..., x), ascending, without repeats; a number never reached is harmless.
+  """
+  xp = namespace(ranks, excluded)
+  value = ranks
+  for column in range(excluded.shape[-1]):
+    value = value + (value >= excluded[..., column, None])
+  return xp.where(ranks < 0, -1, value).astype(np.int32)

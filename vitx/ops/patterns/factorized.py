@@ -1,0 +1,143 @@
+"""The factorized patterns of the Sparse Transformer (Child et al. 2019, section 4.3).
+
+Positions are those of the grid in raster order; the class token has no place in them (make it
+global). Each pattern is two sets of keys, A1 and A2, joined by a path of two steps; take them
+merged in one head, in separate heads (`per_head`) or in separate layers (`cycle`).
+"""
+
+import dataclasses
+
+import numpy as np
+
+from vitx.errors import ConfigError, listing
+from vitx.ops.layout import TokenLayout
+from vitx.ops.patterns.base import Pattern, blocks_between, blocks_of, blocks_of_runs, in_grid
+
+FORMS = ("paper", "code", "bidirectional", "axial")
+
+
+def _stride(stride: int | None, layout: TokenLayout) -> int:
+  return layout.grid[-1] if stride is None else stride
+
+
+def _check(pattern: Pattern, field: str, value: str, valid: tuple[str, ...]) -> None:
+  if value not in valid:
+    raise ConfigError(f"{type(pattern).__name__}.{field}={value!r}; valid: {listing(valid)}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Strided(Pattern):
+  """A1: the last l positions; A2: every l-th position, which is the query's column.
+
+  Attributes:
+    stride: l; none: the width of the grid.
+    part: "merged", "local" (A1) or "column" (A2).
+    form: "paper" is causal with A1 = {i-l ... i}, l + 1 keys; "code" is causal with the l keys of
+      OpenAI's release, {i-l+1 ... i}; "bidirectional" takes |i-j| < l; "axial" takes the query's
+      own row of l positions, in both directions.
+  """
+
+  stride: int | None = None
+  part: str = "merged"
+  form: str = "paper"
+
+  def __post_init__(self):
+    _check(self, "part", self.part, ("merged", "local", "column"))
+    _check(self, "form", self.form, FORMS)
+    if self.stride is not None and self.stride < 1:
+      raise ConfigError(f"Strided.stride={self.stride} must be at least 1")
+
+  @property
+  def causal(self) -> bool:
+    """Whether only keys up to the query are read."""
+    return self.form in ("paper", "code")
+
+  def allows(self, layout, q, k, head=0):
+    l = _stride(self.stride, layout)  # noqa: E741, the paper's letter
+    i, j = q - layout.prefix, k - layout.prefix
+    column = (i - j) % l == 0
+    if self.form == "axial":
+      local = i // l == j // l
+    else:
+      reach = l if self.form == "paper" else l - 1
+      local = (i - j <= reach) & (j - i <= reach)
+    found = {"merged": local | column, "local": local, "column": column}[self.part]
+    found = found & in_grid(layout, q, k)
+    return found & (k <= q) if self.causal else found
+
+  def candidates(self, layout, first, last, block, head):
+    l, N = _stride(self.stride, layout), layout.length  # noqa: E741
+    first = max(first, layout.prefix)
+    end = last if self.causal else N - 1
+    parts = []
+    if self.part != "column":
+      # The reach is at most l; a row of the axial form may begin l - 1 before and end l - 1 after.
+      parts.append(blocks_between(max(first - l, layout.prefix), min(last + l, end), block, N))
+    if self.part != "local":
+      if l <= block:
+        parts.append(blocks_between(layout.prefix, end, block, N))
+      else:
+        shifts = np.arange(-(-(first - N) // l) - 1, last // l + 2) * l
+        parts.append(blocks_of_runs(first - shifts, last - shifts, block, N))
+    found = np.unique(np.concatenate(parts))
+    return found[found <= end // block]
+
+
+@dataclasses.dataclass(frozen=True)
+class Fixed(Pattern):
+  """A1: the query's own run of l positions; A2: c summary positions of every run.
+
+  Attributes:
+    stride: l; none: the width of the grid.
+    summary: c, positions of a run that carry its summary, the last ones for head 0.
+    part: "merged", "local" (A1) or "summary" (A2).
+    causal: as published; False reads summaries in both directions.
+    distinct: whether head h reads sub-run h mod (l / c), counted from the end of the run, as the
+      paper found best; else all heads read the last.
+  """
+
+  stride: int | None = None
+  summary: int = 1
+  part: str = "merged"
+  causal: bool = True
+  distinct: int = 1
+
+  def __post_init__(self):
+    _check(self, "part", self.part, ("merged", "local", "summary"))
+    if self.summary < 1 or self.distinct < 1 or (self.stride is not None and self.stride < 1):
+      raise ConfigError(f"{self}: stride, summary and distinct must be at least 1")
+
+  @property
+  def head_period(self) -> int:
+    return 1 if self.part == "local" else self.distinct
+
+  def _runs(self, layout: TokenLayout) -> int:
+    l = _stride(self.stride, layout)  # noqa: E741
+    if self.summary * self.distinct > l:
+      raise ConfigError(
+        f"Fixed: {self.distinct} sub-runs of summary={self.summary} do not fit a run of {l}"
+      )
+    return l
+
+  def allows(self, layout, q, k, head=0):
+    l, c = self._runs(layout), self.summary  # noqa: E741
+    i, j = q - layout.prefix, k - layout.prefix
+    local = i // l == j // l
+    end = l - (head % self.distinct) * c
+    summary = (j % l >= end - c) & (j % l < end)
+    found = {"merged": local | summary, "local": local, "summary": summary}[self.part]
+    found = found & in_grid(layout, q, k)
+    return found & (k <= q) if self.causal else found
+
+  def candidates(self, layout, first, last, block, head):
+    l, N, start = self._runs(layout), layout.length, layout.prefix  # noqa: E741
+    end = last if self.causal else N - 1
+    parts = []
+    if self.part != "summary":
+      low, high = (max(first, start) - start) // l * l, ((last - start) // l + 1) * l - 1
+      parts.append(blocks_between(start + low, min(start + high, end), block, N))
+    if self.part != "local":
+      run_ends = np.arange(0, N - start, l) + l - (head % self.distinct) * self.summary + start
+      columns = run_ends[:, None] - 1 - np.arange(self.summary)
+      parts.append(blocks_of(columns[columns <= end], block, N))
+    return np.unique(np.concatenate(parts))

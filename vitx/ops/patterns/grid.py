@@ -1,0 +1,193 @@
+"""Patterns over the coordinates of a grid; prefix tokens have no edges here."""
+
+import dataclasses
+import itertools
+
+import numpy as np
+
+from vitx.errors import ConfigError
+from vitx.ops.layout import TokenLayout
+from vitx.ops.patterns.base import (
+  Index,
+  Pattern,
+  blocks_between,
+  blocks_of_runs,
+  coordinates,
+  in_grid,
+  namespace,
+)
+
+Sizes = int | tuple[int, ...]
+
+
+def _per_axis(value: Sizes, layout: TokenLayout, field: str, least: int) -> tuple[int, ...]:
+  values = (value,) * len(layout.grid) if isinstance(value, int) else tuple(value)
+  if len(values) != len(layout.grid) or min(values) < least:
+    raise ConfigError(
+      f"{field}={value} on a grid of {layout.grid}: give one number, or one for each axis,"
+      f" at least {least}"
+    )
+  return values
+
+
+def _rows_of_box(layout: TokenLayout, low: list[int], high: list[int], block: int) -> np.ndarray:
+  """Key blocks of the grid points in the box `low ... high`, both inclusive and in the grid."""
+  outer = [range(a, b + 1) for a, b in zip(low[:-1], high[:-1], strict=True)]
+  found = []
+  for point in itertools.product(*outer):
+    row = 0
+    for extent, coordinate in zip(layout.grid, point, strict=False):
+      row = row * extent + coordinate
+    row = layout.prefix + row * layout.grid[-1]
+    found.append(blocks_between(row + low[-1], row + high[-1], block, layout.length))
+  return np.unique(np.concatenate(found)) if found else np.arange(0)
+
+
+def _box_of(layout: TokenLayout, first: int, last: int) -> tuple[list[int], list[int]]:
+  """The smallest box (some too large) that holds the grid points of tokens `first ... last`."""
+  low = [int(c) for c in coordinates(layout, first)]
+  high = [int(c) for c in coordinates(layout, last)]
+  split = next((axis for axis, (a, b) in enumerate(zip(low, high, strict=True)) if a != b), None)
+  if split is not None:  # beyond the first axis on which they differ, all coordinates occur
+    for axis in range(split + 1, len(low)):
+      low[axis], high[axis] = 0, layout.grid[axis] - 1
+  return low, high
+
+
+@dataclasses.dataclass(frozen=True)
+class Axial(Pattern):
+  """Attention along one axis: all other coordinates equal (Ho et al. 2019, section 3).
+
+  Attributes:
+    axis: of the grid; -1 is along the query's row, 0 along its column (of an image).
+  """
+
+  axis: int = -1
+
+  def allows(self, layout, q, k, head=0):
+    axes = len(layout.grid)
+    if not -axes <= self.axis < axes:
+      raise ConfigError(f"Axial.axis={self.axis} on a grid of {layout.grid}: use 0 ... {axes - 1}")
+    found = in_grid(layout, q, k)
+    pairs = zip(coordinates(layout, q), coordinates(layout, k), strict=True)
+    for axis, (i, j) in enumerate(pairs):
+      if axis != self.axis % axes:
+        found = found & (i == j)
+    return found
+
+  def candidates(self, layout, first, last, block, head):
+    first, axis = max(first, layout.prefix), self.axis % len(layout.grid)
+    if last < first:
+      return np.arange(0)
+    step = int(np.prod(layout.grid[axis + 1 :]))
+    length = step * layout.grid[axis]
+    # A line along the axis lies in one run of `length` tokens, `step` apart.
+    run = (first - layout.prefix) // length, (last - layout.prefix) // length
+    start, end = layout.prefix + run[0] * length, layout.prefix + (run[1] + 1) * length - 1
+    if step <= block or run[0] != run[1]:
+      return blocks_between(start, end, block, layout.length)
+    shifts = np.arange(-layout.grid[axis], layout.grid[axis] + 1) * step
+    return blocks_of_runs(first + shifts, last + shifts, block, layout.length)
+
+
+@dataclasses.dataclass(frozen=True)
+class Neighborhood(Pattern):
+  """The `size` nearest keys on every axis; at the border the window shifts and keeps its size.
+
+  Neighborhood attention (Hassani et al. 2023, section 3), dilated as in NATTEN: the same rule among
+  the coordinates that are equal modulo `dilation`. An even window has one more key on the left.
+
+  Attributes:
+    size: keys on an axis, one number or one for each axis.
+    dilation: likewise; `size * dilation` may not exceed the extent.
+  """
+
+  size: Sizes = 7
+  dilation: Sizes = 1
+
+  def _settings(self, layout: TokenLayout) -> list[tuple[int, int, int]]:
+    sizes = _per_axis(self.size, layout, "Neighborhood.size", 1)
+    dilations = _per_axis(self.dilation, layout, "Neighborhood.dilation", 1)
+    for size, dilation, extent in zip(sizes, dilations, layout.grid, strict=True):
+      if size * dilation > extent:
+        raise ConfigError(
+          f"Neighborhood(size={self.size}, dilation={self.dilation}) needs {size * dilation}"
+          f" positions on an axis of {extent}: use a smaller one or a larger grid"
+        )
+    return list(zip(sizes, dilations, layout.grid, strict=True))
+
+  def allows(self, layout, q, k, head=0):
+    found = in_grid(layout, q, k)
+    pairs = zip(coordinates(layout, q), coordinates(layout, k), strict=True)
+    for (i, j), (size, dilation, extent) in zip(pairs, self._settings(layout), strict=True):
+      start = _start(i, size, dilation, extent)
+      found = found & (i % dilation == j % dilation)
+      found = found & (j // dilation >= start) & (j // dilation < start + size)
+    return found
+
+  def candidates(self, layout, first, last, block, head):
+    first = max(first, layout.prefix)
+    if last < first:
+      return np.arange(0)
+    low, high = _box_of(layout, first, last)
+    for axis, (size, dilation, extent) in enumerate(self._settings(layout)):
+      span = size * dilation
+      # A window reaches half its span from its query, or all of it from the border at which it is.
+      half = size // 2 * dilation
+      low[axis] = max(0, min(low[axis] - half, extent - span - dilation))
+      high[axis] = min(extent - 1, max(high[axis] + half, span + dilation))
+    return _rows_of_box(layout, low, high, block)
+
+
+def _start(i: Index, size: int, dilation: int, extent: int) -> Index:
+  """Where the window of coordinate `i` begins, counted within its residue class."""
+  members = (extent - 1 - i % dilation) // dilation + 1
+  xp = namespace(i)
+  return xp.clip(i // dilation - size // 2, 0, members - size)
+
+
+@dataclasses.dataclass(frozen=True)
+class ShiftedWindow(Pattern):
+  """Swin's windows: the grid cut into boxes, every other layer by `shift` later.
+
+  Liu et al. 2021, section 3.2. The cut is made on the grid rolled back by `shift`; what was rolled
+  past the border may not attend the rest of its box (the published region mask). An extent that
+  `size` does not divide is padded at its end, as published; here padding is nobody's key.
+
+  Attributes:
+    size: of a box, one number or one for each axis.
+    shift: likewise, less than `size`; 0 is the plain cut.
+  """
+
+  size: Sizes = 7
+  shift: Sizes = 0
+
+  def _settings(self, layout: TokenLayout) -> list[tuple[int, int, int]]:
+    sizes = _per_axis(self.size, layout, "ShiftedWindow.size", 1)
+    shifts = _per_axis(self.shift, layout, "ShiftedWindow.shift", 0)
+    for size, shift in zip(sizes, shifts, strict=True):
+      if shift >= size:
+        raise ConfigError(f"ShiftedWindow.shift={self.shift} must be less than size={self.size}")
+    padded = [-(-extent // size) * size for extent, size in zip(layout.grid, sizes, strict=True)]
+    return list(zip(sizes, shifts, padded, strict=True))
+
+  def allows(self, layout, q, k, head=0):
+    found = in_grid(layout, q, k)
+    pairs = zip(coordinates(layout, q), coordinates(layout, k), strict=True)
+    for (i, j), (size, shift, extent) in zip(pairs, self._settings(layout), strict=True):
+      # Rolled back by `shift`, the first `shift` coordinates stand at the end of the last box.
+      box_i, box_j = (i - shift) % extent // size, (j - shift) % extent // size
+      found = found & (box_i == box_j) & ((i < shift) == (j < shift))
+    return found
+
+  def candidates(self, layout, first, last, block, head):
+    first = max(first, layout.prefix)
+    if last < first:
+      return np.arange(0)
+    low, high = _box_of(layout, first, last)
+    for axis, (size, shift, _) in enumerate(self._settings(layout)):
+      # Without wrapping, boxes begin at shift + n * size; the one before `shift` is cut short.
+      low[axis] = max(0, (low[axis] - shift) // size * size + shift)
+      end = (high[axis] - shift) // size * size + shift + size - 1
+      high[axis] = min(layout.grid[axis] - 1, end)
+    return _rows_of_box(layout, low, high, block)

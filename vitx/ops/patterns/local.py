@@ -1,0 +1,204 @@
+"""Patterns over a sequence: everything, nothing, the past, windows, and global tokens."""
+
+import dataclasses
+
+import numpy as np
+
+from vitx.errors import ConfigError
+from vitx.ops.patterns.base import (
+  Pattern,
+  blocks_between,
+  blocks_of_runs,
+  in_grid,
+  namespace,
+)
+
+NO_BLOCKS = np.arange(0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Full(Pattern):
+  """Every token attends every token (Vaswani et al. 2017)."""
+
+  def allows(self, layout, q, k, head=0):
+    return (q >= 0) & (k >= 0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Nothing(Pattern):
+  """No token attends any: the attention-free control, a network of MLPs only."""
+
+  def allows(self, layout, q, k, head=0):
+    return (q < 0) & (k < 0)
+
+  def candidates(self, layout, first, last, block, head):
+    return NO_BLOCKS
+
+
+@dataclasses.dataclass(frozen=True)
+class Causal(Pattern):
+  """A token attends itself and what comes before it, prefix tokens first."""
+
+  def allows(self, layout, q, k, head=0):
+    return k <= q
+
+  def candidates(self, layout, first, last, block, head):
+    return blocks_between(0, last, block, layout.length)
+
+
+@dataclasses.dataclass(frozen=True)
+class Window(Pattern):
+  """A sliding window over positions, or over blocks of them.
+
+  Longformer (Beltagy et al. 2020, section 3.1) for single tokens, BigBird's window (Zaheer et al.
+  2020, section 2) for blocks; `Window(left, 0)` is the causal, one-sided one.
+
+  Attributes:
+    left: units before the query's own that it may attend.
+    right: units after it; none: as many as `left`.
+    circular: whether the sequence closes to a ring.
+    block: positions in a unit.
+    count_prefix: whether prefix tokens count as the first positions; else they have no edges here.
+  """
+
+  left: int
+  right: int | None = None
+  circular: bool = False
+  block: int = 1
+  count_prefix: bool = False
+
+  def __post_init__(self):
+    if self.left < 0 or (self.right or 0) < 0 or self.block < 1:
+      raise ConfigError(f"{self}: left and right must be at least 0, block at least 1")
+
+  @property
+  def _right(self) -> int:
+    return self.left if self.right is None else self.right
+
+  def allows(self, layout, q, k, head=0):
+    start = 0 if self.count_prefix else layout.prefix
+    ahead = (k - start) // self.block - (q - start) // self.block
+    if self.circular:
+      units = -(-(layout.length - start) // self.block)
+      near = (ahead % units <= self._right) | (-ahead % units <= self.left)
+    else:
+      near = (ahead <= self._right) & (-ahead <= self.left)
+    return near if self.count_prefix else near & in_grid(layout, q, k)
+
+  def candidates(self, layout, first, last, block, head):
+    start, N = 0 if self.count_prefix else layout.prefix, layout.length
+    size, units = self.block, -(-(N - start) // self.block)
+    low = (max(first, start) - start) // size - self.left
+    high = (max(last, start) - start) // size + self._right
+    parts = [blocks_between(start + low * size, start + (high + 1) * size - 1, block, N)]
+    if self.circular:
+      if low < 0:
+        parts.append(blocks_between(start + (low + units) * size, N - 1, block, N))
+      if high >= units:
+        parts.append(blocks_between(start, start + (high - units + 1) * size - 1, block, N))
+    return np.unique(np.concatenate(parts))
+
+
+@dataclasses.dataclass(frozen=True)
+class DilatedWindow(Pattern):
+  """A window with gaps: the keys q + d·t, |t| <= radius (Longformer, section 3.1).
+
+  Attributes:
+    radius: keys on each side, the query's own apart.
+    dilation: d for each head; with fewer than heads they repeat.
+    causal: whether only the keys before the query and itself remain.
+  """
+
+  radius: int
+  dilation: tuple[int, ...] = (1,)
+  causal: bool = False
+
+  def __post_init__(self):
+    if self.radius < 0 or not self.dilation or min(self.dilation) < 1:
+      raise ConfigError(f"{self}: radius must be at least 0, every dilation at least 1")
+
+  @property
+  def head_period(self) -> int:
+    return 1 if len(set(self.dilation)) == 1 else len(self.dilation)
+
+  def allows(self, layout, q, k, head=0):
+    if self.head_period == 1:
+      step = self.dilation[0]
+    else:
+      table = namespace(q, k, head).asarray(self.dilation, dtype="int32")
+      step = table[head % len(self.dilation)]
+    ahead = k - q
+    near = (ahead % step == 0) & (ahead >= -self.radius * step)
+    near = near & (ahead <= (0 if self.causal else self.radius * step))
+    return near & in_grid(layout, q, k)
+
+  def candidates(self, layout, first, last, block, head):
+    first = max(first, layout.prefix)
+    step = self.dilation[head % len(self.dilation)]
+    if step <= block:
+      reach = self.radius * step
+      return blocks_between(first - reach, last + reach, block, layout.length)
+    shifts = np.arange(-self.radius, self.radius + 1) * step
+    return blocks_of_runs(first + shifts, last + shifts, block, layout.length)
+
+
+@dataclasses.dataclass(frozen=True)
+class Global(Pattern):
+  """Tokens that attend all and that all attend.
+
+  BigBird's internal construction when they are blocks, its extended one (ETC) when they are learned
+  tokens in front, Longformer's global attention (section 3.1) when they are picked by index.
+
+  Attributes:
+    tokens: indices in 0 ... N-1; negative ones count from the end.
+    blocks: indices of blocks, likewise.
+    block: tokens in a block, counted from token 0.
+    prefix: whether the prefix tokens are global.
+  """
+
+  tokens: tuple[int, ...] = ()
+  blocks: tuple[int, ...] = ()
+  block: int = 1
+  prefix: bool = False
+
+  def __post_init__(self):
+    if not (self.tokens or self.blocks or self.prefix):
+      raise ConfigError("Global() names no token: set tokens, blocks or prefix")
+    if self.block < 1:
+      raise ConfigError(f"Global.block={self.block} must be at least 1")
+
+  def spans(self, layout) -> list[tuple[int, int]]:
+    """First and last token of each run of global tokens.
+
+    Raises:
+      ConfigError: a token or block lies outside the layout.
+    """
+    N = layout.length
+    R = -(-N // self.block)
+    found = [(0, layout.prefix - 1)] if self.prefix and layout.prefix else []
+    for index in self.tokens:
+      token = _resolved(index, N, "tokens")
+      found.append((token, token))
+    for index in self.blocks:
+      first = _resolved(index, R, "blocks") * self.block
+      found.append((first, min(first + self.block, N) - 1))
+    return found
+
+  def allows(self, layout, q, k, head=0):
+    result = (q < 0) & (k < 0)
+    for first, last in self.spans(layout):
+      result = result | ((q >= first) & (q <= last)) | ((k >= first) & (k <= last))
+    return result
+
+  def candidates(self, layout, first, last, block, head):
+    spans = self.spans(layout)
+    if any(first <= high and low <= last for low, high in spans):
+      return None
+    parts = [blocks_between(low, high, block, layout.length) for low, high in spans]
+    return np.unique(np.concatenate([*parts, NO_BLOCKS]))
+
+
+def _resolved(index: int, count: int, field: str) -> int:
+  if not -count <= index < count:
+    raise ConfigError(f"Global.{field} holds {index}, but there are {count}; use 0 ... {count - 1}")
+  return index % count

@@ -1,0 +1,143 @@
+"""Random graphs over tokens, the models BigBird's argument rests on; seeded and stateless."""
+
+import dataclasses
+import functools
+
+import numpy as np
+
+from vitx.errors import ConfigError
+from vitx.ops.layout import TokenLayout
+from vitx.ops.patterns.base import Index, Pattern, blocks_between, blocks_of, namespace
+from vitx.ops.patterns.draws import EDGES, REWIRE, TARGETS, below, subsets
+
+
+@dataclasses.dataclass(frozen=True)
+class ErdosRenyi(Pattern):
+  """Every edge exists with probability p, independently (Erdős and Rényi 1959).
+
+  Its predicate is a hash of (seed, layer, head, query, key): no array of edges exists.
+
+  Attributes:
+    p: probability of an edge.
+    keep_self: whether every token attends itself besides.
+    symmetric: whether edge (q, k) implies (k, q), as in the undirected model.
+    heads: draws; head h has draw h mod `heads`.
+    seed, layer: name the draw; `at(layer)` sets the layer.
+  """
+
+  p: float
+  keep_self: bool = True
+  symmetric: bool = False
+  heads: int = 1
+  seed: int = 0
+  layer: int = 0
+
+  def __post_init__(self):
+    if not 0 <= self.p <= 1 or self.heads < 1:
+      raise ConfigError(f"{self}: p must lie in [0, 1], heads be at least 1")
+
+  @property
+  def head_period(self) -> int:
+    return self.heads
+
+  def at(self, layer: int) -> "ErdosRenyi":
+    return dataclasses.replace(self, layer=layer)
+
+  def allows(self, layout, q, k, head=0):
+    xp = namespace(q, k, head)
+    low, high = (xp.minimum(q, k), xp.maximum(q, k)) if self.symmetric else (q, k)
+    drawn = below(self.p, EDGES, self.seed, self.layer, head % self.heads, low, high)
+    return (drawn & (q != k)) | ((q == k) & self.keep_self)
+
+
+@dataclasses.dataclass(frozen=True)
+class WattsStrogatz(Pattern):
+  """A ring of near neighbours with some links moved to random tokens: clustered and small.
+
+  Watts and Strogatz 1998: token i is linked to the w/2 next on the ring; each link stays with
+  probability 1 - beta, else its far end moves to a token outside i's neighbourhood on the ring. The
+  ends drawn for one token are all different; two tokens that draw each other share a link.
+
+  Attributes:
+    neighbors: w, even: links of a token before any is moved, half of them on each side.
+    beta: probability that a link moves.
+    keep_moved: whether a moved link also stays, as BigBird's appendix has it.
+    keep_self: whether every token attends itself besides.
+    heads, seed, layer: as for `ErdosRenyi`.
+  """
+
+  neighbors: int = 8
+  beta: float = 0.1
+  keep_moved: bool = False
+  keep_self: bool = True
+  heads: int = 1
+  seed: int = 0
+  layer: int = 0
+
+  def __post_init__(self):
+    if self.neighbors < 2 or self.neighbors % 2 or not 0 <= self.beta <= 1 or self.heads < 1:
+      raise ConfigError(f"{self}: neighbors must be even, beta lie in [0, 1], heads be at least 1")
+
+  @property
+  def head_period(self) -> int:
+    return self.heads
+
+  def at(self, layer: int) -> "WattsStrogatz":
+    return dataclasses.replace(self, layer=layer)
+
+  def targets(self, layout: TokenLayout) -> np.ndarray:
+    """Where the links of each token lead, int32 (heads, N, w/2), and (.., w) with `keep_moved`."""
+    return _targets(self, layout.length)
+
+  def allows(self, layout, q, k, head=0):
+    table = namespace(q, k, head).asarray(self.targets(layout))
+    turn = head % self.heads
+    found = (q == k) & self.keep_self
+    for column in range(table.shape[-1]):
+      found = found | (table[turn, q, column] == k) | (table[turn, k, column] == q)
+    return found
+
+  def candidates(self, layout, first, last, block, head):
+    N, half = layout.length, self.neighbors // 2
+    outgoing = self.targets(layout)[head % self.heads, first : last + 1]
+    order, starts = _incoming(self, N, head % self.heads)
+    incoming = order[starts[first] : starts[last + 1]]
+    near = [blocks_between(first - half, last + half, block, N)]
+    return np.unique(
+      np.concatenate([*near, blocks_of(outgoing, block, N), blocks_of(incoming, block, N)])
+    )
+
+
+@functools.lru_cache(maxsize=64)
+def _targets(pattern: WattsStrogatz, length: int) -> np.ndarray:
+  w, half = pattern.neighbors, pattern.neighbors // 2
+  if length < 2 * w + 1:
+    raise ConfigError(f"WattsStrogatz.neighbors={w} needs at least {2 * w + 1} tokens: {length}")
+  token: Index = np.arange(length)
+  head = np.arange(pattern.heads)[:, None]
+  names = (pattern.seed, pattern.layer, head)
+  ring = (token[:, None] + np.arange(1, half + 1)) % length  # (N, w/2)
+  ring = np.broadcast_to(ring, (pattern.heads, length, half))
+  outside = subsets(np.full(length, length - w - 1), half, TARGETS, *names, token)
+  far = (token[:, None] + half + 1 + outside) % length  # (heads, N, w/2)
+  link = np.arange(half)
+  moved = below(
+    pattern.beta, REWIRE, *(np.asarray(n)[..., None] for n in names), token[:, None], link
+  )
+  if pattern.keep_moved:
+    result = np.concatenate([ring, np.where(moved, far, ring)], axis=-1)
+  else:
+    result = np.where(moved, far, ring)
+  result = result.astype(np.int32)
+  result.flags.writeable = False
+  return result
+
+
+@functools.lru_cache(maxsize=64)
+def _incoming(pattern: WattsStrogatz, length: int, head: int) -> tuple[np.ndarray, np.ndarray]:
+  """Tokens sorted by where their links lead, and where each target's run begins."""
+  table = _targets(pattern, length)[head]
+  flat = table.reshape(-1)
+  order = np.argsort(flat, kind="stable") // table.shape[-1]
+  starts = np.concatenate([[0], np.cumsum(np.bincount(flat, minlength=length))])
+  return order, starts
