@@ -1,0 +1,248 @@
+"""Block-sparse attention equals softmax under the same edges, and costs what its edges cost."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.ops import attention_cases as cases
+from vitx.analysis.cost import flops
+from vitx.ops import tiling
+from vitx.ops.block_mask import BlockMask
+from vitx.ops.block_rows import class_widths
+from vitx.ops.block_sparse import block_sparse_attention, block_sparse_attention_dynamic
+from vitx.ops.layout import TokenLayout
+from vitx.ops.patterns import Global, Nothing, Window
+from vitx.ops.patterns.base import Pattern
+
+
+class Listed(Pattern):
+  """The edges of a dense bool (G, N, N)."""
+
+  def __init__(self, edges):
+    object.__setattr__(self, "edges", edges)
+
+  @property
+  def head_period(self):
+    return self.edges.shape[0]
+
+  def allows(self, layout, q, k, head=0):
+    return self.edges[head, q, k]
+
+
+def ragged_edges(layouts, n, block, seed=0):
+  """Full, partial and missing blocks, a long row and column, and rows without any edge."""
+  rng = np.random.default_rng(seed)
+  blocks = -(-n // block)
+  kind = rng.choice(3, (layouts, blocks, blocks), p=[0.7, 0.15, 0.15])
+  kind[:, 0], kind[:, :, 1] = 1, 1
+  wide = np.kron(kind, np.ones((block, block), int))[:, :n, :n]
+  edges = (wide == 1) | ((wide == 2) & (rng.random((layouts, n, n)) < 0.5))
+  edges[:, n // 2 : n // 2 + 3] = False
+  return edges
+
+
+@functools.cache
+def block_mask(layouts, n, block):
+  edges = ragged_edges(layouts, n, block)
+  return BlockMask.from_pattern(Listed(edges), TokenLayout((n,)), block, layouts), edges
+
+
+@pytest.mark.parametrize(
+  ("n", "block", "dim", "layouts", "step"),
+  [
+    (65, 16, 32, 1, 1 << 14),  # less than an example a step
+    (65, 16, 32, 2, 1 << 14),
+    (65, 64, 64, 2, 1 << 20),
+    (197, 16, 64, 2, 1 << 20),
+    (197, 64, 32, 1, 1 << 18),
+    (530, 16, 32, 1, 1 << 20),
+    (530, 64, 64, 2, 1 << 20),
+  ],
+)
+def test_equals_the_reference(n, block, dim, layouts, step, monkeypatch):
+  monkeypatch.setattr(tiling, "CPU_STEP_BYTES", step)
+  mask, edges = block_mask(layouts, n, block)
+  q, k, v, d_out = cases.inputs(2, n, 2, dim)
+  d_lse = jax.random.normal(jax.random.key(8), (2, 2, n))
+
+  def kernel(q, k, v):
+    return block_sparse_attention(q, k, v, mask)
+
+  found = cases.everything(kernel, q, k, v, d_out, d_lse)
+  expected = cases.everything(lambda *x: cases.masked(*x, edges[None]), q, k, v, d_out, d_lse)
+  cases.assert_close(found, expected)
+  empty = slice(n // 2, n // 2 + 3)
+  np.testing.assert_array_equal(found[0][:, empty], 0)
+  np.testing.assert_array_equal(found[1][:, :, empty], -np.inf)
+  np.testing.assert_array_equal(found[2][:, empty], 0)
+
+
+@pytest.mark.parametrize(("n", "block", "layouts"), [(65, 16, 2), (128, 64, 1)])
+def test_hidden_keys_contribute_exactly_nothing(n, block, layouts):
+  mask, edges = block_mask(layouts, n, block)
+  q, k, v, d_out = cases.inputs(2, n, 2, 32)
+  key_mask = jax.random.bernoulli(jax.random.key(7), 0.6, (2, n))
+
+  def kernel(q, k, v):
+    return block_sparse_attention(q, k, v, mask, key_mask=key_mask)
+
+  found = cases.everything(kernel, q, k, v, d_out)
+  seen = edges[None] & np.asarray(key_mask)[:, None, None]
+  cases.assert_close(found, cases.everything(lambda *x: cases.masked(*x, seen), q, k, v, d_out))
+  hidden = ~np.asarray(key_mask)
+  for grad in found[3:]:
+    np.testing.assert_array_equal(grad[hidden], 0)
+  changed = cases.everything(kernel, q, k.at[hidden].mul(-3), v.at[hidden].add(5), d_out)
+  for a, b in zip(found, changed, strict=True):
+    np.testing.assert_array_equal(a, b)
+
+
+def test_gradient_reaches_exactly_the_edges():
+  n, query = 65, 20
+  mask, edges = block_mask(1, n, 16)
+  q, k, v, _ = cases.inputs(1, n, 1, 32)
+  for argument in (1, 2):
+
+    def one(*x):
+      return jnp.sum(block_sparse_attention(*x, mask)[0][0, query] ** 2)
+
+    grad = jax.grad(one, argnums=argument)(q, k, v)
+    np.testing.assert_array_equal(np.abs(grad[0]).sum((1, 2)) > 0, edges[0, query])
+
+
+@pytest.mark.parametrize("layouts", [1, 2])
+def test_bfloat16(layouts):
+  mask, edges = block_mask(layouts, 197, 16)
+  cases.assert_bfloat16_keeps_up(
+    lambda *x: block_sparse_attention(*x, mask),
+    lambda *x: cases.masked(*x, edges[None]),
+    cases.inputs(2, 197, 2, 32),
+  )
+
+
+def test_no_edges_at_all():
+  mask = BlockMask.from_pattern(Nothing(), TokenLayout((40,)), 16, 2)
+  found = cases.everything(lambda *x: block_sparse_attention(*x, mask), *cases.inputs(1, 40, 2, 8))
+  for array, value in zip(found, (0, -np.inf, 0, 0, 0), strict=True):
+    np.testing.assert_array_equal(array, value)
+
+
+def test_without_jit_under_vmap_on_two_devices_and_again():
+  mask, _ = block_mask(2, 65, 16)
+  arrays = cases.inputs(2, 65, 2, 32)
+
+  def grads(q, k, v, d_out):
+    (out, lse), vjp = jax.vjp(lambda *x: block_sparse_attention(*x, mask), q, k, v)
+    return out, lse, *vjp((d_out, jnp.zeros_like(lse)))
+
+  expected = jax.jit(grads)(*arrays)
+  for a, b in zip(jax.jit(grads)(*arrays), expected, strict=True):
+    np.testing.assert_array_equal(a, b)  # nothing is scattered: the same bits every time
+  single = [x[:, None] for x in arrays]
+  for mapped in (jax.vmap(grads)(*single), jax.pmap(grads)(*single)):
+    for a, b in zip(mapped, expected, strict=True):
+      np.testing.assert_allclose(a[:, 0], b, atol=2e-6)
+  for a, b in zip(grads(*arrays), expected, strict=True):
+    np.testing.assert_allclose(a, b, atol=2e-6)
+
+
+def test_a_mask_of_another_shape_is_refused():
+  mask, _ = block_mask(2, 65, 16)
+  with pytest.raises(ValueError, match="65 tokens and 2 layouts for 64 tokens"):
+    block_sparse_attention(*cases.inputs(1, 64, 2, 8)[:3], mask)
+  with pytest.raises(ValueError, match="4 heads"):
+    block_sparse_attention(*cases.inputs(1, 65, 4, 8)[:3], mask)
+
+
+def drawn(layouts, n, block, count):
+  """(indices, valid) and the dense edges; some blocks are read by many and some by none."""
+  rng = np.random.default_rng(3)
+  blocks = -(-n // block)
+  skewed = rng.random((layouts, blocks, blocks)) ** np.linspace(0.3, 3, blocks)
+  indices = np.argsort(skewed, axis=-1)[..., :count]
+  valid = rng.random(indices.shape) < 0.8
+  valid[:, 1] = False
+  edges = np.zeros((layouts, blocks, blocks), bool)
+  np.put_along_axis(edges, indices, valid, axis=-1)
+  return indices, valid, np.kron(edges, np.ones((block, block), bool))[:, :n, :n]
+
+
+@pytest.mark.parametrize(
+  ("n", "block", "layouts", "count", "step"),
+  [(96, 16, 1, 3, 1 << 13), (197, 16, 2, 4, 1 << 20), (65, 64, 1, 1, 1 << 20)],
+)
+def test_lists_known_only_at_run_time(n, block, layouts, count, step, monkeypatch):
+  monkeypatch.setattr(tiling, "CPU_STEP_BYTES", step)
+  indices, valid, edges = drawn(layouts, n, block, count)
+  q, k, v, d_out = cases.inputs(2, n, 2, 16)
+  d_lse = jax.random.normal(jax.random.key(8), (2, 2, n))
+  key_mask = jax.random.bernoulli(jax.random.key(7), 0.8, (2, n))
+
+  def function(indices, valid, q, k, v):
+    return block_sparse_attention_dynamic(q, k, v, indices, valid, block, key_mask=key_mask)
+
+  def run(indices, valid, q, k, v):
+    _, vjp = jax.vjp(functools.partial(function, indices, valid), q, k, v)
+    return *function(indices, valid, q, k, v), *vjp((d_out, d_lse))
+
+  found = [np.asarray(x) for x in jax.jit(run)(indices, valid, q, k, v)]
+  seen = edges[None] & np.asarray(key_mask)[:, None, None]
+  expected = cases.everything(lambda *x: cases.masked(*x, seen), q, k, v, d_out, d_lse)
+  cases.assert_close(found, expected)
+
+
+def test_widths_pad_least():
+  assert class_widths(np.array([0, 0])) == []
+  assert class_widths(np.array([4, 4, 0, 4])) == [4]
+  assert class_widths(np.array([3] * 60 + [4] * 2 + [64])) == [3, 4, 64]
+  assert class_widths(np.array([2, 3, 4, 64]), classes=2) == [4, 64]
+  # Brute force: no choice of widths pads less.
+  lengths = np.random.default_rng(0).integers(1, 12, 40)
+
+  def cost(widths):
+    return sum(min(w for w in widths if w >= n) for n in lengths)
+
+  top = int(lengths.max())
+  best = min(cost((a, b, top)) for a in range(1, top + 1) for b in range(a, top + 1))
+  assert cost(class_widths(lengths)) == best
+
+
+def growing(n):
+  layout = TokenLayout((n,))
+  pattern = Window(1, block=64) | Global(blocks=(0,), block=64)
+  return BlockMask.from_pattern(pattern, layout, 64, 1)
+
+
+def test_cost_grows_with_the_edges():
+  lengths = [1024, 2048, 4096, 8192]
+  masks = [growing(n) for n in lengths]
+  memory, work = [], []
+  for n, mask in zip(lengths, masks, strict=True):
+
+    def kernel(q, k, v, mask=mask):
+      return block_sparse_attention(q, k, v, mask)
+
+    shape = (1, n, 2, 32)
+    memory.append(cases.temporaries(kernel, *[shape] * 3))
+    array = jax.ShapeDtypeStruct(shape, jnp.float32)
+    loss = jax.grad(lambda *x, kernel=kernel: jnp.sum(kernel(*x)[0]), (0, 1, 2))
+    work.append(flops(loss, array, array, array))
+  cases.assert_linear(lengths, memory)
+  cases.assert_linear(lengths, work)
+  # Nine products over every edge: two forward, three for dq, four for dk and dv; padding is small.
+  edges = 2 * masks[-1].edges
+  assert work[-1] / (9 * 2 * edges * 32) < 1.2
+
+
+def test_lowers_for_accelerators():
+  mask = growing(256)
+  cases.check_lowers(lambda *x: block_sparse_attention(*x, mask), *[(1, 256, 2, 32)] * 3)
+  indices, valid, _ = drawn(1, 96, 16, 3)
+
+  def dynamic(q, k, v):
+    return block_sparse_attention_dynamic(q, k, v, jnp.asarray(indices), jnp.asarray(valid), 16)
+
+  cases.check_lowers(dynamic, *[(1, 96, 2, 32)] * 3)

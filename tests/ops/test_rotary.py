@@ -1,0 +1,55 @@
+"""Rotary embeddings: relative, prefix at rest, axes apart."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from vitx.ops.layout import TokenLayout
+from vitx.ops.rotary import rotary_angles, rotate
+
+
+def test_angles_and_pairs_by_hand():
+  angles = rotary_angles(TokenLayout((2, 2), prefix=1), 4)
+  np.testing.assert_allclose(angles, np.arange(5)[:, None] * [1, 0.01], rtol=1e-6)
+  x = jnp.array([1.0, 0, 0, 2]).reshape(1, 1, 1, 4)
+  turned = rotate(x, np.array([[np.pi / 2, np.pi]]))
+  np.testing.assert_allclose(turned.ravel(), [0, 1, 0, -2], atol=1e-6)
+
+
+def test_axial_angles_follow_their_axis():
+  angles = rotary_angles(TokenLayout((3, 4)), 8, kind="axial", base=16.0).reshape(3, 4, 2, 2)
+  rows, columns = np.indices((3, 4))
+  np.testing.assert_allclose(angles[:, :, 0], rows[..., None] * [1, 0.25])
+  np.testing.assert_allclose(angles[:, :, 1], columns[..., None] * [1, 0.25])
+
+
+@pytest.mark.parametrize("kind", ["sequence", "axial"])
+def test_products_depend_on_the_difference_of_positions_only(kind):
+  layout = TokenLayout((4, 5))
+  q, k = jax.random.normal(jax.random.key(0), (2, 8))
+  everywhere = lambda x: jnp.broadcast_to(x, (1, 20, 1, 8))  # noqa: E731
+  angles = rotary_angles(layout, 8, kind=kind)
+  q, k = rotate(everywhere(q), angles)[0, :, 0], rotate(everywhere(k), angles)[0, :, 0]
+  products = (q @ k.T).reshape(4, 5, 4, 5)
+  np.testing.assert_allclose(products[:3, :4, :3, :4], products[1:, 1:, 1:, 1:], atol=1e-5)
+  assert np.std(products) > 0.01
+
+
+def test_norms_dtype_and_prefix_stay():
+  layout = TokenLayout((3, 3), prefix=2)
+  x = jax.random.normal(jax.random.key(1), (2, 11, 3, 8))
+  for kind in ("sequence", "axial"):
+    turned = rotate(x, rotary_angles(layout, 8, kind=kind))
+    np.testing.assert_array_equal(turned[:, :2], x[:, :2])
+    assert not np.allclose(turned[:, 2], x[:, 2])
+    norms = [jnp.linalg.norm(y, axis=-1) for y in (turned, x)]
+    np.testing.assert_allclose(*norms, rtol=1e-5)
+  assert rotate(x.astype(jnp.bfloat16), rotary_angles(layout, 8)).dtype == jnp.bfloat16
+
+
+def test_head_dims_that_do_not_split_raise():
+  with pytest.raises(ValueError, match="head_dim=6 must be divisible by 4"):
+    rotary_angles(TokenLayout((2, 2)), 6, kind="axial")
+  with pytest.raises(ValueError, match="sequence, axial"):
+    rotary_angles(TokenLayout((2, 2)), 8, kind="spiral")

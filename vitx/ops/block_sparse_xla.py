@@ -1,0 +1,238 @@
+"""Block-sparse attention in plain XLA: gathers of blocks and dense products, some examples a step.
+
+Inside a step blocks stand as (z, G·R + 1, b, ...): with a layout per head (G = H) z counts
+examples, with one layout for all (G = 1) heads of examples. The last block is dead, keys with a
+bias of -inf and queries with lse = +inf, so whatever a list pads with it contributes exactly zero.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from vitx.ops import tiling
+from vitx.ops.block_rows import Rows, Side
+from vitx.ops.tiling import product, product_transposed
+
+
+class Layout(NamedTuple):
+  """Heads G with a layout of their own, query blocks R of each, block b, masks (T, b, b)."""
+
+  heads: int
+  rows: int
+  block: int
+  tables: jax.Array | None = None
+
+
+class _Blocks(NamedTuple):
+  """What one step works on, all (z, G·R + 1, b, ...)."""
+
+  q: jax.Array
+  k: jax.Array
+  v: jax.Array
+  bias: jax.Array
+  every_bias: bool  # whether keys are hidden in blocks that no list pads
+  d_out: Any = None  # these only backward
+  lse: Any = None
+  delta: Any = None
+
+
+def forward(q, k, v, key_mask, rows: Side, layout: Layout, scale: float):
+  """out (B, N, H, D) and lse (B, N, H); arguments as for `block_sparse_attention`."""
+
+  def part(arrays):
+    blocks = _blocks(layout, *arrays)
+
+    def step(rows: Rows):
+      out, lse = tiling.softmax_tile(_logits(blocks, rows, layout, scale), _wide(blocks.v, rows))
+      return out.astype(v.dtype), lse
+
+    found = _over_rows(step, rows, layout, blocks.q.shape[0], (0.0, -jnp.inf))
+    return tuple(_from_blocks(x, layout, arrays[0].shape) for x in found)
+
+  return _in_parts(part, (q, k, v, _per_head(key_mask, q)), rows, layout)
+
+
+def backward(arrays, rows: Side, columns: Side, layout: Layout, scale: float):
+  """The gradients of q, k and v, (B, N, H, D) each.
+
+  Args:
+    arrays: q, k, v, key_mask, the output's cotangent, lse and delta, (B, N, ...).
+    rows: of the query blocks, as in the forward pass; for the queries' gradient.
+    columns: of the key blocks; for the keys' and values'. So no result is ever scattered.
+  """
+  q, k, v, key_mask, *rest = arrays
+
+  def part(arrays):
+    *inputs, d_out, lse, delta = arrays
+    blocks = _blocks(layout, *inputs)._replace(
+      d_out=_to_blocks(d_out, layout),
+      lse=_to_blocks(lse, layout, jnp.inf),
+      delta=_to_blocks(delta, layout),
+    )
+    z = blocks.q.shape[0]
+    dq = _over_rows(lambda r: _query_step(blocks, r, layout, scale), rows, layout, z, (0.0,))
+    dkv = _over_rows(lambda r: _key_step(blocks, r, layout, scale), columns, layout, z, (0.0, 0.0))
+    return tuple(
+      _from_blocks(x, layout, like.shape).astype(like.dtype)
+      for x, like in zip((*dq, *dkv), inputs[:3], strict=True)
+    )
+
+  return _in_parts(part, (q, k, v, _per_head(key_mask, q), *rest), columns, layout)
+
+
+def _per_head(key_mask: jax.Array | None, q: jax.Array) -> jax.Array | None:
+  return None if key_mask is None else jnp.broadcast_to(key_mask[:, :, None], q.shape[:3])
+
+
+def _in_parts(part: Callable, arrays, side: Side, layout: Layout):
+  """`part` over as many examples as one step holds, or one head of one example at a time.
+
+  Args:
+    part: takes and returns trees of (g, N, h, ...).
+    arrays: trees of (B, N, H, ...).
+  """
+  batch, _, heads = arrays[0].shape[:3]
+  largest = max((rows.others.size for rows in side.classes), default=1)
+  per_example = largest * layout.block**2 * heads // layout.heads
+  fit = tiling.step_elements() / per_example
+  if fit >= 1 or layout.heads > 1:
+    return tiling.map_groups(part, arrays, tiling.largest_divisor(batch, fit))
+
+  def head_by_head(example):
+    apart = jax.tree.map(lambda x: jnp.moveaxis(x, 2, 0)[:, :, :, None], example)
+    return jax.tree.map(lambda x: jnp.moveaxis(x[:, :, :, 0], 0, 2), jax.lax.map(part, apart))
+
+  return tiling.map_groups(head_by_head, arrays, 1)
+
+
+def _query_step(blocks: _Blocks, rows: Rows, layout: Layout, scale: float):
+  """The gradient of some query blocks, (z, c, b, D)."""
+  logits = _logits(blocks, rows, layout, scale)
+  products = product_transposed(blocks.d_out[:, rows.own], _wide(blocks.v, rows))
+  lse, delta = (x[:, rows.own][..., None] for x in (blocks.lse, blocks.delta))
+  _, ds = tiling.logit_gradient(logits, products, lse, delta)
+  return (product(ds, _wide(blocks.k, rows)) * scale,)
+
+
+def _key_step(blocks: _Blocks, rows: Rows, layout: Layout, scale: float):
+  """The gradients of some key and value blocks; the logits stand by (key, query)."""
+  queries, d_outs = _wide(blocks.q, rows), _wide(blocks.d_out, rows)
+  logits = product_transposed(blocks.k[:, rows.own].astype(jnp.float32) * scale, queries)
+  if blocks.every_bias:  # padding needs none here: a dead query's probabilities are zero
+    logits = logits + blocks.bias[:, rows.own][..., None]
+  logits = _mask(logits, rows, None if layout.tables is None else layout.tables.swapaxes(1, 2))
+  products = product_transposed(blocks.v[:, rows.own], d_outs)
+  lse, delta = (_wide(x, rows)[:, :, None] for x in (blocks.lse, blocks.delta))
+  p, ds = tiling.logit_gradient(logits, products, lse, delta)
+  return product(ds, queries) * scale, product(p, d_outs)
+
+
+def _logits(blocks: _Blocks, rows: Rows, layout: Layout, scale: float) -> jax.Array:
+  """(z, c, b, W·b) of some query blocks, -inf where an element may not be seen."""
+  queries = blocks.q[:, rows.own].astype(jnp.float32) * scale
+  logits = product_transposed(queries, _wide(blocks.k, rows))
+  if blocks.every_bias or rows.padded:
+    logits = logits + _wide(blocks.bias, rows)[:, :, None]
+  return _mask(logits, rows, layout.tables)
+
+
+def _mask(logits: jax.Array, rows: Rows, tables) -> jax.Array:
+  if rows.table is None:
+    return logits
+  allowed = jnp.swapaxes(jnp.asarray(tables)[rows.table], 1, 2)  # (c, b, W, b)
+  return jnp.where(allowed.reshape(logits.shape[1:]), logits, -jnp.inf)
+
+
+def _wide(x: jax.Array, rows: Rows) -> jax.Array:
+  """The blocks that rows meet, side by side: (z, blocks, b, ...) -> (z, c, W·b, ...)."""
+  found = x.at[:, rows.others].get(mode="promise_in_bounds")
+  return found.reshape(*found.shape[:2], -1, *found.shape[4:])
+
+
+def _blocks(layout: Layout, q, k, v, seen: jax.Array | None) -> _Blocks:
+  every_bias = seen is not None or q.shape[1] % layout.block != 0
+  seen = jnp.ones(q.shape[:3], bool) if seen is None else seen
+  bias = _to_blocks(jnp.where(seen, 0.0, -jnp.inf).astype(jnp.float32), layout, -jnp.inf)
+  q, k, v = (_to_blocks(x, layout) for x in (q, k, v))
+  return _Blocks(q, k, v, bias, every_bias)
+
+
+def _to_blocks(x: jax.Array, layout: Layout, fill: float = 0) -> jax.Array:
+  """(g, N, H, ...) -> (z, G·R + 1, b, ...), `fill` behind the last token and in the dead block."""
+  G, R, b, _ = layout
+  g, n, heads, *rest = x.shape
+  free = [(0, 0)] * len(rest)
+  x = jnp.pad(jnp.swapaxes(x, 1, 2), [(0, 0), (0, 0), (0, R * b - n), *free], constant_values=fill)
+  x = x.reshape(g * heads // G, G * R, b, *rest)
+  return jnp.pad(x, [(0, 0), (0, 1), (0, 0), *free], constant_values=fill)
+
+
+def _from_blocks(x: jax.Array, layout: Layout, shape: tuple[int, ...]) -> jax.Array:
+  """(z, G·R, b, ...) -> (g, N, H, ...), where `shape` begins with g, N, H."""
+  g, n, heads = shape[:3]
+  x = x.reshape(g, heads, layout.rows * layout.block, *x.shape[3:])
+  return jnp.swapaxes(x[:, :, :n], 1, 2)
+
+
+def _over_rows(step: Callable, side: Side, layout: Layout, z: int, fills: tuple[float, ...]):
+  """Runs `step` over all rows of all classes, some at a time; the results in block order.
+
+  Args:
+    step: Rows with c rows -> a tuple of arrays (z, c, b, ...).
+    z: leading axis of those.
+    fills: what a block without rows gets, for each result.
+
+  Returns:
+    A tuple of arrays (z, G·R, b, ...).
+  """
+  blocks = layout.heads * layout.rows
+  classes = side.classes
+  if not classes:  # one dead row gives the shapes
+    dead = jnp.full((1, 1), blocks, jnp.int32)
+    classes = (Rows(dead[0], dead, None, True),)
+  parts = [_over_class(step, rows, layout, z) for rows in classes]
+  joined = [jnp.concatenate(x, axis=1) for x in zip(*parts, strict=True)]
+  if side.repeated:
+    return tuple(_add_rows(x, classes[0].own, blocks) for x in joined)
+  if side.position is None:
+    return tuple(joined)
+  found = []
+  for x, fill in zip(joined, fills, strict=True):
+    x = jnp.pad(x, [(0, 0), (0, 1)] + [(0, 0)] * (x.ndim - 2), constant_values=fill)
+    found.append(x.at[:, side.position].get(mode="promise_in_bounds"))
+  return tuple(found)
+
+
+def _add_rows(x: jax.Array, own, blocks: int) -> jax.Array:
+  """(z, rows, b, D) -> (z, G·R, b, D): a segment sum; the dead block's rows fall out."""
+  return jax.vmap(
+    lambda x: jax.ops.segment_sum(x, own, num_segments=blocks, indices_are_sorted=True)
+  )(x)
+
+
+def _over_class(step: Callable, rows: Rows, layout: Layout, z: int) -> tuple:
+  """One class in chunks of one step's working set: a tuple of arrays (z, n, b, ...)."""
+  n, width = rows.others.shape
+  dead = layout.heads * layout.rows
+  steps = math.ceil(z * n * width * layout.block**2 / tiling.step_elements())
+  if steps <= 1:
+    return step(rows)
+  size = math.ceil(n / min(n, steps))
+  steps = math.ceil(n / size)
+
+  def chunks(x, fill: int):
+    pad = [(0, steps * size - n)] + [(0, 0)] * (x.ndim - 1)
+    return jnp.pad(jnp.asarray(x), pad, constant_values=fill).reshape(steps, size, *x.shape[1:])
+
+  table = None if rows.table is None else chunks(rows.table, 0)
+  xs = (chunks(rows.own, dead), chunks(rows.others, dead), table)
+  found = jax.lax.map(lambda x: step(Rows(x[0], x[1], x[2], rows.padded)), xs)
+
+  def whole(x: jax.Array) -> jax.Array:  # (steps, z, size, b, ...) -> (z, n, b, ...)
+    x = jnp.moveaxis(x, 0, 1)
+    return x.reshape(z, steps * size, *x.shape[3:])[:, :n]
+
+  return tuple(whole(x) for x in found)

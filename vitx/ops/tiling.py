@@ -1,0 +1,104 @@
+"""How much of an attention matrix one step of a loop holds, and the softmax of one such tile.
+
+Tiles are float32 whatever the inputs: a half-precision product would round logits before the
+softmax, and the CPU's compiler has no float16 product that accumulates in float32.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+# Logits of one step: on a CPU what a few cores keep in their caches, elsewhere what fills a device.
+CPU_STEP_BYTES = 1 << 20
+ACCELERATOR_STEP_BYTES = 1 << 28
+
+
+def step_elements() -> int:
+  """Logits that one step of a loop may hold on the default backend."""
+  cpu = jax.default_backend() == "cpu"
+  return (CPU_STEP_BYTES if cpu else ACCELERATOR_STEP_BYTES) // 4
+
+
+def largest_divisor(n: int, at_most: float) -> int:
+  """The largest divisor of `n` that is no greater than `at_most`, at least 1."""
+  return next(d for d in range(max(1, min(n, int(at_most))), 0, -1) if n % d == 0)
+
+
+def map_groups(function: Callable, arrays: Any, group: int) -> Any:
+  """`function` over the leading axis, `group` entries at a time; `group` divides its length.
+
+  Args:
+    function: takes and returns trees of arrays with a leading axis of `group`.
+    arrays: a tree of arrays (Z, ...).
+
+  Returns:
+    The results with a leading axis of Z.
+  """
+  total = jax.tree.leaves(arrays)[0].shape[0]
+  if total == group:
+    return function(arrays)
+  grouped = jax.tree.map(lambda x: x.reshape(total // group, group, *x.shape[1:]), arrays)
+  out = jax.lax.map(function, grouped)
+  return jax.tree.map(lambda x: x.reshape(total, *x.shape[2:]), out)
+
+
+def product(x: jax.Array, y: jax.Array) -> jax.Array:
+  """x y over leading batch axes in float32: (..., n, d), (..., d, m) -> (..., n, m)."""
+  return jnp.matmul(x.astype(jnp.float32), y.astype(jnp.float32))
+
+
+def product_transposed(x: jax.Array, y: jax.Array) -> jax.Array:
+  """x yᵀ over leading batch axes in float32: (..., n, d), (..., m, d) -> (..., n, m)."""
+  return product(x, jnp.swapaxes(y, -1, -2))
+
+
+def softmax_tile(logits: jax.Array, v: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """Attention of some queries over all the keys they may see.
+
+  Args:
+    logits: (..., n, m) float32, -inf where a query may not look.
+    v: (..., m, D).
+
+  Returns:
+    out (..., n, D) float32 and lse (..., n); zero and -inf for a row of -inf.
+  """
+  top = jnp.max(logits, axis=-1, keepdims=True)
+  top = jnp.where(top == -jnp.inf, 0.0, top)
+  weights = jnp.exp(logits - top)
+  total = jnp.sum(weights, axis=-1, keepdims=True)
+  out = product(weights, v) / jnp.where(total == 0, 1.0, total)
+  return out, (top + jnp.log(total))[..., 0]
+
+
+def backward_statistics(
+  out: jax.Array, lse: jax.Array, d_out: jax.Array, d_lse: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+  """What a query must remember so that its logits' gradient is p · (dp − delta).
+
+  Args:
+    out: (..., n, D), with its cotangent.
+    lse: (..., n), with its cotangent.
+
+  Returns:
+    lse (..., n), +inf for a query that sees nothing, so that exp(logit − lse) is exactly zero; and
+    delta (..., n).
+  """
+  delta = jnp.sum(out.astype(jnp.float32) * d_out.astype(jnp.float32), axis=-1) - d_lse
+  empty = lse == -jnp.inf
+  return jnp.where(empty, jnp.inf, lse), jnp.where(empty, 0.0, delta)
+
+
+def logit_gradient(
+  logits: jax.Array, products: jax.Array, lse: jax.Array, delta: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+  """Probabilities and the gradient of the logits of one tile.
+
+  Args:
+    logits: (..., n, m), -inf where nothing is seen.
+    products: of the output's cotangent with the values, same shape.
+    lse, delta: from `backward_statistics`, broadcastable to it.
+  """
+  weights = jnp.exp(logits - lse)
+  return weights, weights * (products - delta)
