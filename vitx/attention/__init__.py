@@ -5,8 +5,8 @@ To begin a variant of your own, copy `softmax.py`; name it in a config as
 `num_heads`, `dtype`, `layer` and `depth`; every other field is yours.
 """
 
-from vitx.attention.softmax import SoftmaxAttention
+from vitx.attention.table import MIXERS
 
-MIXERS = {"softmax": SoftmaxAttention}
+__all__ = ["FROM_MODEL", "MIXERS"]
 # Set by the model, not by the config entry of a mixer.
 FROM_MODEL = ("num_heads", "dtype", "layer", "depth", "name")

@@ -10,26 +10,42 @@ import jax
 from vitx.errors import ConfigError
 
 Dtype = jax.typing.DTypeLike
+XAVIER = nn.initializers.xavier_uniform()
 
 
-def to_heads(num_heads: int, head_dim: int, name: str, *, dtype: Dtype, use_bias: bool = True):
+def to_heads(
+  num_heads: int,
+  head_dim: int,
+  name: str,
+  *,
+  dtype: Dtype,
+  use_bias: bool = True,
+  kernel_init: nn.initializers.Initializer = XAVIER,
+):
   """A projection (B, N, C) -> (B, N, H, D)."""
   return nn.DenseGeneral(
     (num_heads, head_dim),
     use_bias=use_bias,
-    kernel_init=nn.initializers.xavier_uniform(),
+    kernel_init=kernel_init,
     dtype=dtype,
     name=name,
   )
 
 
-def from_heads(width: int, name: str = "out", *, dtype: Dtype, use_bias: bool = True):
+def from_heads(
+  width: int,
+  name: str = "out",
+  *,
+  dtype: Dtype,
+  use_bias: bool = True,
+  kernel_init: nn.initializers.Initializer = XAVIER,
+):
   """A projection (B, N, H, D) -> (B, N, C)."""
   return nn.DenseGeneral(
     width,
     axis=(-2, -1),
     use_bias=use_bias,
-    kernel_init=nn.initializers.xavier_uniform(),
+    kernel_init=kernel_init,
     dtype=dtype,
     name=name,
   )

@@ -1,15 +1,17 @@
 """Softmax attention."""
 
+from typing import ClassVar
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from vitx.attention.choices import chosen
+from vitx.attention.positions import turned
 from vitx.attention.projections import Dtype, from_heads, head_dim_of, to_heads
-from vitx.errors import ConfigError, listing
+from vitx.attention.properties import Properties
 from vitx.ops import softmax
 from vitx.ops.layout import TokenLayout
-
-IMPLEMENTATIONS = ("auto", "masked", "kernelized")
 
 
 class SoftmaxAttention(nn.Module):
@@ -20,17 +22,24 @@ class SoftmaxAttention(nn.Module):
     head_dim: D; none: C / H.
     use_bias: of the query, key and value projections.
     dropout: of the attention probabilities.
+    rotary: "none", "sequence" or "axial" rotation of queries and keys by their position.
+    rotary_base: of the frequencies.
     implementation: "masked" holds the matrix and sows it as intermediate `attention` (B, H, N, N);
-      "kernelized" is the library's fused call; "auto" is "kernelized" but for dropout, which only
-      "masked" can draw, and float16, which the library's call does not know on every backend.
+      "kernelized" never does; "auto" is "kernelized" but for dropout, which only "masked" draws.
     dtype: of the computation; probabilities are float32.
     layer, depth: the position of the block that this mixer serves.
   """
+
+  properties: ClassVar = Properties(
+    permutation_equivariant=True, masking_is_deletion=True, flops_exponent=2.0
+  )
 
   num_heads: int
   head_dim: int | None = None
   use_bias: bool = True
   dropout: float = 0.0
+  rotary: str = "none"
+  rotary_base: float = 10000.0
   implementation: str = "auto"
   dtype: Dtype = jnp.float32
   layer: int = 0
@@ -44,7 +53,7 @@ class SoftmaxAttention(nn.Module):
 
     Args:
       x: (B, N, C).
-      layout: the tokens' arrangement; softmax attention does not look at it.
+      layout: the tokens' arrangement, for rotary positions.
       mask: boolean (B, N), True = may be attended. Masked tokens contribute exactly nothing.
       train: whether dropout is active; it draws from the stream "dropout".
 
@@ -60,26 +69,14 @@ class SoftmaxAttention(nn.Module):
       to_heads(self.num_heads, head_dim, name, dtype=self.dtype, use_bias=self.use_bias)(x)
       for name in ("query", "key", "value")
     )  # (B, N, H, D) each
-    attend = None if mask is None else mask[:, None, None, :]  # (B, 1, 1, N)
-    if self._chosen() == "masked":
+    q, k = turned(self.rotary, self.rotary_base, layout, q, k)
+    if chosen(self.implementation, self.dropout) == "masked":
       key = self.make_rng("dropout") if train and self.dropout else None
+      attend = None if mask is None else mask[:, None, None, :]  # (B, 1, 1, N)
       out, matrix = softmax.masked_attention(
         q, k, v, mask=attend, dropout_rate=self.dropout, key=key
       )
       self.sow("intermediates", "attention", matrix)
     else:
-      out = softmax.fused_attention(q, k, v, mask=attend)
+      out = softmax.kernelized_attention(q, k, v, key_mask=mask)
     return from_heads(width, dtype=self.dtype)(out)
-
-  def _chosen(self) -> str:
-    field = "token_mixer.implementation"
-    if self.implementation not in IMPLEMENTATIONS:
-      raise ConfigError(f"{field}={self.implementation!r}; valid: {listing(IMPLEMENTATIONS)}")
-    if self.implementation == "kernelized" and self.dropout:
-      raise ConfigError(
-        f"{field}='kernelized' cannot drop attention probabilities (token_mixer.dropout="
-        f"{self.dropout}); use 'masked' or 'auto', or set token_mixer.dropout=0"
-      )
-    if self.implementation == "auto":
-      return "masked" if self.dropout or self.dtype == jnp.float16 else "kernelized"
-    return self.implementation

@@ -1,0 +1,71 @@
+"""Every mixer of the table keeps the contract of a token mixer."""
+
+import dataclasses
+
+import pytest
+
+from vitx.attention.table import MIXERS
+from vitx.testing import check_token_mixer
+
+ORDERED = {"permutation_equivariant": False, "masking_is_deletion": False}
+# Fields that fit 16 and 17 tokens. Mixers that stand here only by the defaults have an empty entry.
+CASES = {
+  "softmax": [{}, {"rotary": "axial"}],
+  "performer": [
+    {},
+    {"kernel": "relu", "causal": True, "local_heads": 1, "local_window": 3, "rotary": "sequence"},
+    {"local_heads": 2, "local_window": 5},
+  ],
+  "linear_transformer": [{}, {"causal": True, "rotary": "axial"}],
+  "linformer": [{"slots": 4}, {"slots": 4, "share_kv": True, "one_kv_head": True}],
+  "nystromformer": [{"landmarks": 4}, {"landmarks": 4, "padding": "front", "kernel_size": 0}],
+  "shaped": [
+    {},
+    {"one_map": True, "values": "identity", "output": "identity"},
+    {"one_map": True, "per_head": False, "centre": False, "values": "kept", "start": "dynamic"},
+    {"output": "kept", "head_dim": 4, "rotary": "sequence", "large_logits": True},
+  ],
+  "bigbird": [{"block": 4, "random": 1, "tile": 8}, {"block": 5, "variant": "W+G", "tile": 4}],
+  "strided": [
+    {"tile": 8},
+    {"arrangement": "layers", "layer": 1, "tile": 8},
+    {"arrangement": "merged", "form": "paper", "tile": 8},
+  ],
+  "fixed": [{"tile": 8}, {"arrangement": "merged", "causal": True, "summary": 2, "tile": 8}],
+  "longformer": [{"window": 2, "dilation": (1, 2), "tile": 8}],
+  "axial": [{"tile": 8}, {"tile": 8, "rotary": "axial"}],
+  "neighborhood": [{"size": 3, "tile": 8}],
+  "shifted_window": [{"size": 2, "tile": 8}, {"size": 2, "layer": 1, "tile": 8}],
+  "erdos_renyi": [{"p": 0.3, "tile": 8}],
+  "watts_strogatz": [{"neighbors": 4, "tile": 8}],
+  "fnet": [{}],
+  "mlp_mixing": [{}, {"hidden": 7}],
+}
+ORDER_MATTERS = ("rotary", "causal", "local_heads")
+
+
+def check(name, fields, **options):
+  module = MIXERS[name]
+  properties = module.properties
+  if any(field in fields for field in ORDER_MATTERS):
+    properties = dataclasses.replace(properties, **ORDERED)
+  check_token_mixer(module, properties=properties, **options, **fields)
+
+
+def test_every_mixer_is_tested():
+  assert set(CASES) == set(MIXERS)
+
+
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_contract(name):
+  check(name, CASES[name][0], pairwise=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  ("name", "fields"),
+  [(name, fields) for name, cases in sorted(CASES.items()) for fields in cases],
+  ids=lambda value: value if isinstance(value, str) else "-".join(value) or "default",
+)
+def test_contract_in_full(name, fields):
+  check(name, fields)

@@ -1,0 +1,117 @@
+"""Modules with the weights of independent implementations give their outputs (tests/golden)."""
+
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from vitx.attention.linformer import Linformer
+from vitx.attention.nystromformer import Nystromformer
+from vitx.attention.performer import Performer
+from vitx.attention.softmax import SoftmaxAttention
+from vitx.ops import features, linear
+from vitx.ops.layout import TokenLayout
+
+GOLDEN = Path(__file__).resolve().parents[1] / "golden"
+HEADS = 4
+BOTH = pytest.mark.parametrize("implementation", ["masked", "kernelized"])
+
+
+def load(name):
+  with np.load(GOLDEN / f"{name}.npz") as file:
+    return dict(file)
+
+
+def inward(weight, bias=None, heads=HEADS):
+  """PyTorch's (H D, C) as the kernel (C, H, D)."""
+  params = {"kernel": weight.T.reshape(weight.shape[1], heads, -1)}
+  return params if bias is None else params | {"bias": bias.reshape(heads, -1)}
+
+
+def outward(weight, bias):
+  return {"kernel": weight.T.reshape(HEADS, -1, weight.shape[0]), "bias": bias}
+
+
+def run(module, variables, x, mask=None):
+  layout = TokenLayout((x.shape[1],))
+  return module.apply(variables, jnp.asarray(x), layout, mask=mask, train=False)
+
+
+def close(a, b):
+  np.testing.assert_allclose(a, b, atol=3e-6 * np.abs(b).max(), rtol=2e-5)
+
+
+@BOTH
+def test_softmax_against_pytorch(implementation):
+  g = load("softmax")
+  weights, biases = np.split(g["in_proj_weight"], 3), np.split(g["in_proj_bias"], 3)
+  params = {
+    name: inward(*pair)
+    for name, *pair in zip(("query", "key", "value"), weights, biases, strict=True)
+  }
+  params["out"] = outward(g["out_proj.weight"], g["out_proj.bias"])
+  module = SoftmaxAttention(HEADS, implementation=implementation)
+  close(run(module, {"params": params}, g["x"]), g["out"])
+  mask = jnp.asarray(g["mask"], bool)
+  close(run(module, {"params": params}, g["x"], mask), g["masked_out"])
+
+
+@BOTH
+@pytest.mark.parametrize("kernel", ["softmax", "relu"])
+def test_performer_against_performer_pytorch(kernel, implementation):
+  g = load(f"performer_{kernel}")
+  params = {
+    name: inward(g[f"to_{name[0]}.weight"], g[f"to_{name[0]}.bias"])
+    for name in ("query", "key", "value")
+  }
+  params["out"] = outward(g["to_out.weight"], g["to_out.bias"])
+  state = {"projection": g["fast_attention.projection_matrix"]}
+  state |= {"seed": np.zeros(2, np.uint32), "calls": np.int32(0)}
+  assert len(state["projection"]) == features.default_count(g["x"].shape[-1] // HEADS)
+  module = Performer(HEADS, kernel=kernel, implementation=implementation)
+  close(run(module, {"params": params, "features": state}, g["x"]), g["out"])
+
+
+def test_features_against_performer_pytorch():
+  g = {name: jnp.asarray(value) for name, value in load("features").items()}
+  first = lambda x: jnp.swapaxes(x, 1, 2)  # noqa: E731  heads first <-> tokens first
+  q, k, v, w = first(g["x"]), first(g["k"]), first(g["v"]), g["projection"]
+  phi_q = features.softmax_query_features(q, w)
+  phi_k = features.softmax_key_features(k, w)
+  close(first(phi_q), g["phi_q"])
+  close(first(phi_k), g["phi_k"])
+  close(first(features.generalized_features(q, w)), g["relu"])
+  close(first(linear.linear_attention(phi_q, phi_k, v)), g["out"])
+  close(first(linear.linear_attention(phi_q, phi_k, v, causal=True, chunk=4)), g["causal"])
+  close(first(linear.masked_linear_attention(phi_q, phi_k, v, causal=True)[0]), g["causal"])
+
+
+@BOTH
+@pytest.mark.parametrize("sharing", ["separate", "shared"])
+def test_linformer_against_linformer(sharing, implementation):
+  g = load(f"linformer_{sharing}")
+  shared = sharing == "shared"
+  params = {"query": inward(g["to_q.weight"]), "key_slots": g["proj_k"]}
+  params["key"] = inward(g["to_k.weight"], heads=1 if shared else HEADS)
+  if not shared:
+    params |= {"value": inward(g["to_v.weight"]), "value_slots": g["proj_v"]}
+  params["out"] = outward(g["to_out.weight"], g["to_out.bias"])
+  fields = {"share_kv": shared, "one_kv_head": shared, "use_bias": False, "slots": 5}
+  module = Linformer(HEADS, implementation=implementation, **fields)
+  close(run(module, {"params": params}, g["x"]), g["out"])
+
+
+@BOTH
+@pytest.mark.parametrize("length", ["aligned", "padded"])
+def test_nystromformer_as_published_against_nystrom_attention(length, implementation):
+  g = load(f"nystrom_{length}")
+  weights = np.split(g["to_qkv.weight"], 3)
+  params = {n: inward(w) for n, w in zip(("query", "key", "value"), weights, strict=True)}
+  params["out"] = outward(g["to_out.0.weight"], g["to_out.0.bias"])
+  params["convolution"] = g["res_conv.weight"][:, 0, :, 0].T
+  fields = {"landmarks": 4, "kernel_size": 5, "use_bias": False, "padding": "front"}
+  module = Nystromformer(HEADS, implementation=implementation, pinv_scale="batch", **fields)
+  close(run(module, {"params": params}, g["x"]), g["out"])
+  ours = module.clone(pinv_scale="example")
+  assert np.abs(run(ours, {"params": params}, g["x"]) - g["out"]).max() > 1e-4

@@ -1,0 +1,172 @@
+"""What single mixers promise beyond the contract: state, starts, errors, published counts."""
+
+import itertools
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from vitx.attention.fnet import FNet
+from vitx.attention.linformer import Linformer
+from vitx.attention.mlp_mixing import MLPMixing
+from vitx.attention.nystromformer import Nystromformer
+from vitx.attention.performer import Performer
+from vitx.attention.shaped import ShapedAttention
+from vitx.errors import ConfigError
+from vitx.ops.layout import TokenLayout
+
+X = jax.random.normal(jax.random.key(0), (2, 12, 8))
+LAYOUT = TokenLayout((3, 4))
+
+
+def init(module, x=X, layout=LAYOUT):
+  return dict(module.init(jax.random.key(1), x, layout, train=False))
+
+
+def shapes(module, length, width):
+  x = jax.ShapeDtypeStruct((1, length, width), jnp.float32)
+  layout = TokenLayout((length,))
+  return jax.eval_shape(lambda k, x: module.init(k, x, layout, train=False), jax.random.key(0), x)
+
+
+def size(tree):
+  return sum(leaf.size for leaf in jax.tree.leaves(tree))
+
+
+@pytest.mark.parametrize(
+  ("module", "count"),
+  [
+    (Performer(4), 66_048),
+    (Linformer(4, slots=64, share_kv=True, one_kv_head=True, use_bias=False), 36_992 + 65_600),
+    (Linformer(4, slots=64, share_kv=True, use_bias=False), 49_280 + 65_600),
+    (Nystromformer(4, use_bias=False), 65_796),
+    (FNet(4), 0),
+    (MLPMixing(4), 2 * (1025 * 1025 + 1025)),
+    (ShapedAttention(4, one_map=True, per_head=False, centre=False), 2 * (128 * 32 + 32) + 2),
+  ],
+)
+def test_parameters_at_published_sizes(module, count):
+  variables = shapes(module, 1025, 128)
+  assert size(variables.get("params", {})) == count
+
+
+def test_performer_features_are_state_that_training_redraws():
+  module = Performer(2, features=6, redraw=3)
+  variables = init(module)
+  assert variables["features"]["projection"].shape == (6, 4)
+  params, state = variables.pop("params"), variables
+  step = jax.jit(
+    lambda s: module.apply({"params": params, **s}, X, LAYOUT, train=True, mutable=list(s))[1]
+  )
+  seen = []
+  for _ in range(7):
+    state = step(state)
+    seen.append(np.asarray(state["features"]["projection"]))
+  np.testing.assert_array_equal(seen[0], variables["features"]["projection"])
+  same = [np.array_equal(a, b) for a, b in itertools.pairwise(seen)]
+  assert same == [True, True, False, True, True, False]
+  # A run resumed from the state goes on with the same draws.
+  resumed = variables["features"] | {"calls": jnp.int32(6)}
+  again = step({"features": resumed})["features"]["projection"]
+  np.testing.assert_array_equal(again, seen[6])
+  evaluated = module.apply(
+    {"params": params, **state}, X, LAYOUT, train=False, mutable=["features"]
+  )
+  np.testing.assert_array_equal(evaluated[1]["features"]["projection"], seen[6])
+  with pytest.raises(ConfigError, match="mutable"):
+    module.apply({"params": params, **state}, X, LAYOUT, train=True)
+
+
+def test_performer_layers_draw_their_own_features():
+  class Two(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+      for layer in range(2):
+        x = Performer(2, layer=layer, name=f"layer_{layer}")(x, LAYOUT, train=False)
+      return x
+
+  features = Two().init(jax.random.key(0), X)["features"]
+  a, b = (features[f"layer_{layer}"]["projection"] for layer in range(2))
+  assert not np.array_equal(a, b)
+
+
+def test_the_published_stabiliser_lets_examples_touch():
+  far = X.at[1].multiply(30)
+  for stabiliser, touched in (("example", False), ("batch", True)):
+    module = Performer(2, stabiliser=stabiliser)
+    variables = init(module)
+    a, b = (module.apply(variables, x, LAYOUT, train=False)[0] for x in (X, far))
+    assert np.array_equal(a, b) != touched
+
+
+@pytest.mark.parametrize(
+  ("start", "layer", "expected"),
+  [
+    ("ones", 0, (1, 1)),
+    ("equal", 3, (0.5, 0.5)),
+    ("identity", 1, (1, 0)),
+    ("inverse", 1, (0, 1)),
+    ("dynamic", 0, (1, 0)),
+    ("dynamic", 3, (0.25, 0.75)),
+    ("inverse_dynamic", 3, (0.75, 0.25)),
+  ],
+)
+def test_shaped_starts(start, layer, expected):
+  module = ShapedAttention(2, start=start, layer=layer, depth=4)
+  params = init(module)["params"]
+  for name, value in zip(("alpha", "beta", "gamma"), (*expected, expected[1]), strict=True):
+    np.testing.assert_allclose(params[name], np.full(2, value))
+  # Centred, A is C at the start, and all that is left is the identity.
+  out = module.apply({"params": params}, X, LAYOUT, train=False)
+  np.testing.assert_allclose(out, expected[0] * X, atol=1e-6)
+
+
+def test_shaped_identity_projections_start_as_identity():
+  module = ShapedAttention(2, values="identity", output="identity", centre=False)
+  bare = ShapedAttention(2, centre=False)
+  params = init(module)["params"]
+  out = module.apply({"params": params}, X, LAYOUT, train=False)
+  rest = {name: params[name] for name in ("query", "key", "alpha", "beta")}
+  np.testing.assert_allclose(out, bare.apply({"params": rest}, X, LAYOUT, train=False), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+  ("module", "parts"),
+  [
+    (Performer(2, kernel="relo"), ["kernel='relo'", "softmax", "relu"]),
+    (Performer(2, stabiliser="all"), ["stabiliser='all'", "batch, example"]),
+    (Performer(2, local_heads=3), ["local_heads=3", "num_heads=2"]),
+    (Performer(2, rotary="2d"), ["rotary='2d'", "axial"]),
+    (Performer(4, rotary="axial"), ["head_dim=2", "divisible by 4"]),
+    (Nystromformer(2, kernel_size=4), ["kernel_size=4", "odd"]),
+    (Nystromformer(2, padding="back"), ["padding='back'", "front, masked"]),
+    (MLPMixing(2, implementation="masked"), ["one path"]),
+    (ShapedAttention(2, values="keep"), ["values='keep'", "dropped, identity, kept"]),
+    (Linformer(2, implementation="kernelized", dropout=0.1), ["dropout=0.1", "masked"]),
+    (FNet(2, implementation="fast"), ["implementation='fast'", "kernelized"]),
+  ],
+)
+def test_errors_name_the_field_and_the_fix(module, parts):
+  with pytest.raises(ConfigError) as error:
+    jax.eval_shape(lambda: module.init(jax.random.key(0), X, LAYOUT, train=False))
+  for part in parts:
+    assert part in str(error.value)
+
+
+@pytest.mark.parametrize("module", [Linformer(2, slots=3), MLPMixing(2)])
+def test_a_fixed_length_says_so(module):
+  variables = init(module)
+  with pytest.raises(ConfigError, match="12 tokens and is called with 9"):
+    module.apply(variables, X[:, :9], TokenLayout((3, 3)), train=False)
+
+
+def test_linformer_dropout_belongs_to_the_example():
+  module = Linformer(2, slots=3, dropout=0.5)
+  variables = init(module)
+  run = lambda x: module.apply(  # noqa: E731
+    variables, x, LAYOUT, train=True, rngs={"dropout": jax.random.key(4)}
+  )
+  np.testing.assert_allclose(run(X)[:1], run(X[:1]), rtol=1e-5, atol=1e-6)
+  assert not np.allclose(run(X), module.apply(variables, X, LAYOUT, train=False))

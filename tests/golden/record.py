@@ -1,0 +1,110 @@
+"""Records the outputs of independent implementations of attention: inputs, weights, outputs.
+
+Run in an environment of its own (`requirements.txt` beside this file), with the packages installed
+by `pip install --no-deps`:
+
+    python tests/golden/record.py
+
+The tests read the files and need none of these packages.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from linformer.linformer import LinformerSelfAttention
+from nystrom_attention.nystrom_attention import NystromAttention
+from performer_pytorch.performer_pytorch import (
+  SelfAttention,
+  causal_linear_attention_noncuda,
+  generalized_kernel,
+  linear_attention,
+  softmax_kernel,
+)
+
+HERE = Path(__file__).parent
+WIDTH, HEADS = 16, 4
+DIM = WIDTH // HEADS
+
+
+def save(name, module, x, out, **more):
+  """Weights of linear maps as `<name>.weight`, as PyTorch has them: (out, in)."""
+  arrays = {"x": x, "out": out, **more}
+  if module is not None:
+    arrays |= dict(module.state_dict())
+  arrays = {key: np.asarray(value.detach(), np.float32) for key, value in arrays.items()}
+  np.savez_compressed(HERE / f"{name}.npz", **arrays)
+
+
+def tokens(n, seed=0):
+  return torch.randn(2, n, WIDTH, generator=torch.Generator().manual_seed(seed))
+
+
+def softmax():
+  module = torch.nn.MultiheadAttention(WIDTH, HEADS, batch_first=True).eval()
+  torch.nn.init.normal_(module.in_proj_bias)
+  x = tokens(9)
+  mask = torch.ones(2, 9, dtype=torch.bool)
+  mask[1, 5:] = False
+  out, weights = module(x, x, x, average_attn_weights=False)
+  hidden, _ = module(x, x, x, key_padding_mask=~mask)
+  save("softmax", module, x, out, attention=weights, mask=mask, masked_out=hidden)
+
+
+def performer():
+  for name, generalized in (("softmax", False), ("relu", True)):
+    module = SelfAttention(
+      WIDTH, heads=HEADS, dim_head=DIM, generalized_attention=generalized, qkv_bias=True
+    ).eval()
+    x = 2 * tokens(11, 1)
+    save(f"performer_{name}", module, x, module(x))
+
+
+def features():
+  """Feature maps and the bare linear attentions, heads first as the package has them."""
+  generator = torch.Generator().manual_seed(2)
+  q, k, v = (torch.randn(2, HEADS, 10, DIM, generator=generator) for _ in range(3))
+  w = torch.randn(7, DIM, generator=generator)
+  phi_q = softmax_kernel(q, projection_matrix=w, is_query=True)
+  phi_k = softmax_kernel(k, projection_matrix=w, is_query=False)
+  save(
+    "features",
+    None,
+    q,
+    linear_attention(phi_q, phi_k, v),
+    k=k,
+    v=v,
+    projection=w,
+    phi_q=phi_q,
+    phi_k=phi_k,
+    relu=generalized_kernel(q, projection_matrix=w),
+    causal=causal_linear_attention_noncuda(phi_q, phi_k, v, chunk_size=3, eps=0.0),
+  )
+
+
+def linformer():
+  for name, options in {
+    "separate": {},
+    "shared": {"share_kv": True, "one_kv_head": True},
+  }.items():
+    module = LinformerSelfAttention(WIDTH, 9, k=5, heads=HEADS, **options).eval()
+    x = tokens(9, 3)
+    save(f"linformer_{name}", module, x, module(x))
+
+
+def nystrom():
+  """13 tokens and 4 landmarks: padded in front, the scale of the inverse over the whole batch."""
+  for name, n in (("aligned", 12), ("padded", 13)):
+    module = NystromAttention(
+      WIDTH, dim_head=DIM, heads=HEADS, num_landmarks=4, residual_conv_kernel=5
+    ).eval()
+    x = 3 * tokens(n, 4)
+    x[1] *= 0.2
+    save(f"nystrom_{name}", module, x, module(x))
+
+
+if __name__ == "__main__":
+  torch.manual_seed(0)
+  with torch.no_grad():
+    for record in (softmax, performer, features, linformer, nystrom):
+      record()

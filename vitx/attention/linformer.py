@@ -1,0 +1,106 @@
+"""Linformer: softmax attention over slots that mix the tokens."""
+
+from typing import ClassVar
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from vitx.attention.choices import chosen
+from vitx.attention.positions import check_length, turned
+from vitx.attention.projections import Dtype, from_heads, head_dim_of, to_heads
+from vitx.attention.properties import Properties
+from vitx.ops import softmax
+from vitx.ops.layout import TokenLayout
+from vitx.ops.low_rank import to_slots
+
+
+def _uniform(key, shape, dtype=jnp.float32):
+  """Within 1/sqrt(M), as published."""
+  return jax.random.uniform(key, shape, dtype, -1, 1) / shape[1] ** 0.5
+
+
+class Linformer(nn.Module):
+  """Linformer attention (Wang et al. 2020). The number of tokens is fixed at `init`.
+
+  Attributes:
+    num_heads: H.
+    head_dim: D; none: C / H.
+    use_bias: of the query, key and value projections.
+    slots: M, to which N tokens are mixed.
+    share_projection: keys and values are mixed by the same matrix.
+    share_kv: the values are the keys themselves, which implies `share_projection`; without
+      rotation, where there is one.
+    one_kv_head: keys and values have one head, which all query heads read.
+    dropout: of the attention probabilities.
+    rotary: "none", "sequence" or "axial" rotation of queries, and of keys before they are mixed.
+    rotary_base: of the frequencies.
+    implementation: "masked" sows the matrix as intermediate `attention` (B, H, N, M); "auto" is
+      "kernelized" but for dropout.
+    dtype: of the computation; probabilities are float32.
+    layer, depth: the position of the block that this mixer serves.
+  """
+
+  properties: ClassVar = Properties(fixed_length=True)
+
+  num_heads: int
+  head_dim: int | None = None
+  use_bias: bool = True
+  slots: int = 64
+  share_projection: bool = False
+  share_kv: bool = False
+  one_kv_head: bool = False
+  dropout: float = 0.0
+  rotary: str = "none"
+  rotary_base: float = 10000.0
+  implementation: str = "auto"
+  dtype: Dtype = jnp.float32
+  layer: int = 0
+  depth: int = 1
+
+  @nn.compact
+  def __call__(
+    self, x: jax.Array, layout: TokenLayout, *, mask: jax.Array | None = None, train: bool
+  ) -> jax.Array:
+    """Mixes tokens.
+
+    Args:
+      x: (B, N, C), N as at `init`.
+      layout: the tokens' arrangement, for rotary positions.
+      mask: boolean (B, N), True = may be attended. Masked tokens are left out of every slot.
+      train: whether dropout is active; it draws from the stream "dropout".
+
+    Returns:
+      (B, N, C).
+
+    Raises:
+      ConfigError: another N than at `init`; "kernelized" with dropout.
+    """
+    implementation = chosen(self.implementation, self.dropout)
+    length, width = x.shape[1:]
+    head_dim = head_dim_of(width, self.num_heads, self.head_dim)
+    kv_heads = 1 if self.one_kv_head else self.num_heads
+
+    def project(heads: int, name: str) -> jax.Array:
+      return to_heads(heads, head_dim, name, dtype=self.dtype, use_bias=self.use_bias)(x)
+
+    q, k = project(self.num_heads, "query"), project(kv_heads, "key")
+    v = k if self.share_kv else project(kv_heads, "value")
+    q, k = turned(self.rotary, self.rotary_base, layout, q, k)
+    key_slots = self._slots("key_slots", length)
+    shared = self.share_projection or self.share_kv
+    value_slots = key_slots if shared else self._slots("value_slots", length)
+    k, v = to_slots(k, key_slots, mask=mask), to_slots(v, value_slots, mask=mask)
+    k, v = (jnp.broadcast_to(y, (*y.shape[:2], *q.shape[2:])) for y in (k, v))  # (B, M, H, D)
+    if implementation == "masked":
+      key = self.make_rng("dropout") if train and self.dropout else None
+      out, matrix = softmax.masked_attention(q, k, v, dropout_rate=self.dropout, key=key)
+      self.sow("intermediates", "attention", matrix)
+    else:
+      out = softmax.kernelized_attention(q, k, v)
+    return from_heads(width, dtype=self.dtype)(out)
+
+  def _slots(self, name: str, length: int) -> jax.Array:
+    if self.has_variable("params", name):
+      check_length(self.get_variable("params", name).shape, length, name)
+    return self.param(name, _uniform, (length, self.slots))

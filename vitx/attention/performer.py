@@ -1,0 +1,179 @@
+"""Performer: softmax attention by positive random features, or any kernel of random features."""
+
+from typing import ClassVar
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from vitx.attention.choices import chosen
+from vitx.attention.positions import turned
+from vitx.attention.projections import Dtype, from_heads, head_dim_of, to_heads
+from vitx.attention.properties import Properties
+from vitx.errors import ConfigError, listing
+from vitx.ops import features, linear, local
+from vitx.ops.layout import TokenLayout
+
+
+class Performer(nn.Module):
+  """FAVOR+ attention (Choromanski et al. 2021).
+
+  The random projection is no parameter: it lives in the collection "features", one per layer for
+  all heads. With `redraw` it is drawn anew in training: the features of training call t are a
+  function of (the seed drawn at `init`, t // redraw, layer), t counted in the same collection.
+
+  Attributes:
+    num_heads: H.
+    head_dim: D; none: C / H.
+    use_bias: of the query, key and value projections.
+    features: M; none: floor(D ln D).
+    kernel: "softmax", or a function of `vitx.ops.features.KERNELS` ("relu", ...) for generalized
+      attention.
+    eps: added to the features; none: 1e-4 for softmax, 1e-3 for the others, as published.
+    stabiliser: "example" or "batch", see `vitx.ops.features.softmax_key_features`.
+    redraw: training calls between two draws (micro-batches count each); 0: never.
+    local_heads: of the H heads, the last so many use plain softmax over `local_window` instead.
+    local_window: tokens per block; a token sees its own block and the ones beside it.
+    causal: a token attends the tokens up to its own position.
+    rotary: "none", "sequence" or "axial" rotation of queries and keys, before the features.
+    rotary_base: of the frequencies.
+    implementation: "masked" sows the matrix as intermediate `attention` (B, H, N, N).
+    dtype: of the projections; features and their products are float32.
+    layer, depth: the position of the block that this mixer serves.
+  """
+
+  properties: ClassVar = Properties(permutation_equivariant=True, masking_is_deletion=True)
+
+  num_heads: int
+  head_dim: int | None = None
+  use_bias: bool = True
+  features: int | None = None
+  kernel: str = "softmax"
+  eps: float | None = None
+  stabiliser: str = "example"
+  redraw: int = 0
+  local_heads: int = 0
+  local_window: int = 256
+  causal: bool = False
+  rotary: str = "none"
+  rotary_base: float = 10000.0
+  implementation: str = "auto"
+  dtype: Dtype = jnp.float32
+  layer: int = 0
+  depth: int = 1
+
+  @nn.compact
+  def __call__(
+    self, x: jax.Array, layout: TokenLayout, *, mask: jax.Array | None = None, train: bool
+  ) -> jax.Array:
+    """Mixes tokens.
+
+    Args:
+      x: (B, N, C).
+      layout: the tokens' arrangement, for rotary positions.
+      mask: boolean (B, N), True = may be attended. Masked tokens contribute exactly nothing.
+      train: whether features are redrawn; then the collection "features" must be mutable.
+
+    Returns:
+      (B, N, C).
+
+    Raises:
+      ConfigError: a field has no valid value; features to redraw are not mutable.
+    """
+    self._check()
+    masked = chosen(self.implementation) == "masked"
+    width = x.shape[-1]
+    head_dim = head_dim_of(width, self.num_heads, self.head_dim)
+    q, k, v = (
+      to_heads(self.num_heads, head_dim, name, dtype=self.dtype, use_bias=self.use_bias)(x)
+      for name in ("query", "key", "value")
+    )  # (B, N, H, D) each
+    q, k = turned(self.rotary, self.rotary_base, layout, q, k)
+    distant = self.num_heads - self.local_heads
+    outs, matrices = [], []
+    if distant:
+      projection = self._projection(head_dim, train)
+      phi_q, phi_k = self._features(q[:, :, :distant], k[:, :, :distant], projection, mask)
+      if masked:
+        out, matrix = linear.masked_linear_attention(
+          phi_q, phi_k, v[:, :, :distant], causal=self.causal
+        )
+        matrices.append(matrix)
+      else:
+        out = linear.linear_attention(phi_q, phi_k, v[:, :, :distant], causal=self.causal)
+      outs.append(out)
+    if self.local_heads:
+      near = (q[:, :, distant:], k[:, :, distant:], v[:, :, distant:], self.local_window)
+      if masked:
+        out, matrix = local.masked_local_attention(*near, mask=mask, causal=self.causal)
+        matrices.append(matrix)
+      else:
+        out = local.local_attention(*near, mask=mask, causal=self.causal)
+      outs.append(out)
+    if masked:
+      self.sow("intermediates", "attention", jnp.concatenate(matrices, axis=1))
+    return from_heads(width, dtype=self.dtype)(jnp.concatenate(outs, axis=2))
+
+  def _features(self, q, k, projection, mask) -> tuple[jax.Array, jax.Array]:
+    if self.kernel == "softmax":
+      eps = 1e-4 if self.eps is None else self.eps
+      return (
+        features.softmax_query_features(q, projection, eps=eps),
+        features.softmax_key_features(
+          k, projection, mask=mask, stabiliser=self.stabiliser, eps=eps
+        ),
+      )
+    eps = 1e-3 if self.eps is None else self.eps
+    kernel = features.KERNELS[self.kernel]
+    return (
+      features.generalized_features(q, projection, kernel, eps=eps),
+      features.generalized_features(k, projection, kernel, mask=mask, eps=eps),
+    )
+
+  def _projection(self, head_dim: int, train: bool) -> jax.Array:
+    """The projection (M, D) of this call; in training it counts the call and may draw anew."""
+    count = features.default_count(head_dim) if self.features is None else self.features
+
+    def draw(seed: jax.Array, epoch: jax.Array | int) -> jax.Array:
+      # One named generator, so that a checkpoint means the same whatever JAX's default is.
+      key = jax.random.wrap_key_data(seed, impl="threefry2x32")
+      return features.orthogonal_gaussian(jax.random.fold_in(key, epoch), count, head_dim)
+
+    fresh = not self.has_variable("features", "projection")
+    seed = self.variable(
+      "features", "seed", lambda: jax.random.bits(self.make_rng("params"), (2,), jnp.uint32)
+    )
+    calls = self.variable("features", "calls", lambda: jnp.int32(0))
+    projection = self.variable("features", "projection", lambda: draw(seed.value, 0))
+    if not (train and self.redraw) or fresh:
+      return projection.value
+    if not self.is_mutable_collection("features"):
+      raise ConfigError(
+        f"token_mixer.redraw={self.redraw} draws features in training: apply the model with"
+        ' mutable=["features"] and keep what it returns, or set token_mixer.redraw=0'
+      )
+    epoch, into = calls.value // self.redraw, calls.value % self.redraw
+    projection.value = jax.lax.cond(
+      (into == 0) & (epoch > 0),
+      lambda: draw(seed.value, epoch),
+      lambda: projection.value,
+    )
+    calls.value = calls.value + 1
+    return projection.value
+
+  def _check(self) -> None:
+    if self.kernel != "softmax" and self.kernel not in features.KERNELS:
+      raise ConfigError(
+        f"token_mixer.kernel={self.kernel!r}; valid: softmax, {listing(features.KERNELS)}"
+      )
+    if self.stabiliser not in features.STABILISERS:
+      raise ConfigError(
+        f"token_mixer.stabiliser={self.stabiliser!r}; valid: {listing(features.STABILISERS)}"
+      )
+    if not 0 <= self.local_heads <= self.num_heads:
+      raise ConfigError(
+        f"token_mixer.local_heads={self.local_heads} must lie between 0 and"
+        f" model.num_heads={self.num_heads}"
+      )
+    if self.local_window < 1:
+      raise ConfigError(f"token_mixer.local_window={self.local_window} must be at least 1")

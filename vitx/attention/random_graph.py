@@ -1,0 +1,42 @@
+"""Attention along the edges of a random graph over tokens."""
+
+from typing import ClassVar
+
+from vitx.attention.pattern import PatternAttention
+from vitx.attention.properties import Properties
+from vitx.ops.layout import TokenLayout
+from vitx.ops.patterns import ErdosRenyi, Pattern, WattsStrogatz
+
+
+class ErdosRenyiAttention(PatternAttention):
+  """Every edge is there with probability p, by head and layer (Zaheer et al. 2020, section 2).
+
+  Attributes:
+    p: probability of an edge.
+    seed: of the draw.
+  """
+
+  properties: ClassVar = Properties(memory_exponent=2.0, flops_exponent=2.0)
+
+  p: float = 0.1
+  seed: int = 0
+
+  def pattern(self, layout: TokenLayout) -> Pattern:
+    return ErdosRenyi(self.p, heads=self.num_heads, seed=self.seed)
+
+
+class WattsStrogatzAttention(PatternAttention):
+  """A ring of neighbours, a share of whose edges lead elsewhere (Zaheer et al. 2020, section 2).
+
+  Attributes:
+    neighbors: w, tokens that each token is linked to, half on each side.
+    beta: share of edges that are redirected at random.
+    seed: of the draw.
+  """
+
+  neighbors: int = 8
+  beta: float = 0.1
+  seed: int = 0
+
+  def pattern(self, layout: TokenLayout) -> Pattern:
+    return WattsStrogatz(self.neighbors, self.beta, heads=self.num_heads, seed=self.seed)

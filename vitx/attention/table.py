@@ -1,0 +1,39 @@
+"""The token mixers by name. What each promises stands in its class, as `properties`."""
+
+from vitx.attention.bigbird import BigBirdAttention
+from vitx.attention.fnet import FNet
+from vitx.attention.grid import (
+  AxialAttention,
+  NeighborhoodAttention,
+  ShiftedWindowAttention,
+)
+from vitx.attention.linear_transformer import LinearTransformer
+from vitx.attention.linformer import Linformer
+from vitx.attention.longformer import LongformerAttention
+from vitx.attention.mlp_mixing import MLPMixing
+from vitx.attention.nystromformer import Nystromformer
+from vitx.attention.performer import Performer
+from vitx.attention.random_graph import ErdosRenyiAttention, WattsStrogatzAttention
+from vitx.attention.shaped import ShapedAttention
+from vitx.attention.softmax import SoftmaxAttention
+from vitx.attention.sparse_transformer import FixedAttention, StridedAttention
+
+MIXERS = {
+  "axial": AxialAttention,
+  "bigbird": BigBirdAttention,
+  "erdos_renyi": ErdosRenyiAttention,
+  "fixed": FixedAttention,
+  "fnet": FNet,
+  "linear_transformer": LinearTransformer,
+  "linformer": Linformer,
+  "longformer": LongformerAttention,
+  "mlp_mixing": MLPMixing,
+  "neighborhood": NeighborhoodAttention,
+  "nystromformer": Nystromformer,
+  "performer": Performer,
+  "shaped": ShapedAttention,
+  "shifted_window": ShiftedWindowAttention,
+  "softmax": SoftmaxAttention,
+  "strided": StridedAttention,
+  "watts_strogatz": WattsStrogatzAttention,
+}
