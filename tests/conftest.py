@@ -1,5 +1,6 @@
 """Two virtual devices, a cache of compiled programs, and `--all` for the slow tests."""
 
+import gc
 import os
 import tempfile
 
@@ -35,3 +36,15 @@ def data_dir(tmp_path_factory):
   directory = tmp_path_factory.mktemp("tfds")
   os.environ["TFDS_DATA_DIR"] = str(directory)
   return directory
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forget_programs():
+  """Frees the programs that a file's tests compiled.
+
+  Each holds a few memory maps, of which Linux gives a process 65,530; one process that runs every
+  test would exceed them, and XLA aborts.
+  """
+  yield
+  jax.clear_caches()
+  gc.collect()
