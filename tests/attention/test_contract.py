@@ -7,6 +7,8 @@ import pytest
 from vitx.attention.table import MIXERS
 from vitx.testing import check_token_mixer
 
+pytestmark = pytest.mark.slow  # compiles dozens of programs: minutes in all
+
 ORDERED = {"permutation_equivariant": False, "masking_is_deletion": False}
 # Fields that fit 16 and 17 tokens. Mixers that stand here only by the defaults have an empty entry.
 CASES = {

@@ -17,6 +17,8 @@ from vitx.attention.shaped import ShapedAttention
 from vitx.errors import ConfigError
 from vitx.ops.layout import TokenLayout
 
+pytestmark = pytest.mark.slow  # compiles dozens of programs: minutes in all
+
 X = jax.random.normal(jax.random.key(0), (2, 12, 8))
 LAYOUT = TokenLayout((3, 4))
 

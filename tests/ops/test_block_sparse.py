@@ -17,6 +17,8 @@ from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns import Global, Nothing, Window
 from vitx.ops.patterns.base import Pattern
 
+pytestmark = pytest.mark.slow  # compiles dozens of programs: minutes in all
+
 
 class Listed(Pattern):
   """The edges of a dense bool (G, N, N)."""

@@ -10,6 +10,8 @@ from vitx.analysis.cost import flops
 from vitx.ops import tiling
 from vitx.ops.flash import flash_attention
 
+pytestmark = pytest.mark.slow  # compiles dozens of programs: minutes in all
+
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(("n", "heads", "dim"), [(65, 2, 32), (197, 3, 64), (530, 1, 32)])

@@ -10,6 +10,8 @@ from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns import Strided
 from vitx.ops.strided import strided_attention
 
+pytestmark = pytest.mark.slow  # compiles dozens of programs: minutes in all
+
 
 def dense(n, stride, form, part):
   i = np.arange(n)
