@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from vitx.attention.choices import chosen
 from vitx.attention.positions import turned
-from vitx.attention.projections import Dtype, from_heads, head_dim_of, to_heads
+from vitx.attention.projections import Dtype, from_heads, head_dim_of, query_key_value
 from vitx.attention.properties import Properties
 from vitx.ops import linear
 from vitx.ops.features import elu_features
@@ -50,10 +50,7 @@ class LinearTransformer(nn.Module):
     """Maps (B, N, C) to (B, N, C); tokens whose `mask` (B, N) is False contribute nothing."""
     width = x.shape[-1]
     head_dim = head_dim_of(width, self.num_heads, self.head_dim)
-    q, k, v = (
-      to_heads(self.num_heads, head_dim, name, dtype=self.dtype, use_bias=self.use_bias)(x)
-      for name in ("query", "key", "value")
-    )  # (B, N, H, D) each
+    q, k, v = query_key_value(x, self.num_heads, head_dim, dtype=self.dtype, use_bias=self.use_bias)
     q, k = turned(self.rotary, self.rotary_base, layout, q, k)
     q, k = elu_features(q), elu_features(k, mask=mask)
     if chosen(self.implementation) == "masked":

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from vitx.attention.choices import chosen
 from vitx.attention.positions import turned
-from vitx.attention.projections import Dtype, from_heads, head_dim_of, to_heads
+from vitx.attention.projections import Dtype, from_heads, head_dim_of, query_key_value
 from vitx.attention.properties import Properties
 from vitx.errors import ConfigError, listing
 from vitx.ops import nystrom
@@ -72,10 +72,7 @@ class Nystromformer(nn.Module):
     front = -length % self.landmarks if self.padding == "front" else 0
     x = jnp.pad(x, ((0, 0), (front, 0), (0, 0)))
     mask = None if mask is None else jnp.pad(mask, ((0, 0), (front, 0)))
-    q, k, v = (
-      to_heads(self.num_heads, head_dim, name, dtype=self.dtype, use_bias=self.use_bias)(x)
-      for name in ("query", "key", "value")
-    )  # (B, N, H, D) each
+    q, k, v = query_key_value(x, self.num_heads, head_dim, dtype=self.dtype, use_bias=self.use_bias)
     if self.rotary != "none":
       q, k = self._turned(layout, front, q, k)
     if mask is not None:

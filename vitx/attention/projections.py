@@ -32,6 +32,17 @@ def to_heads(
   )
 
 
+def query_key_value(
+  x: jax.Array, num_heads: int, head_dim: int, *, dtype: Dtype, use_bias: bool = True
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+  """Queries, keys and values (B, N, H, D) of tokens (B, N, C), for the calling module."""
+  q, k, v = (
+    to_heads(num_heads, head_dim, name, dtype=dtype, use_bias=use_bias)(x)
+    for name in ("query", "key", "value")
+  )
+  return q, k, v
+
+
 def from_heads(
   width: int,
   name: str = "out",

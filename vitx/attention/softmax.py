@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from vitx.attention.choices import chosen
 from vitx.attention.positions import turned
-from vitx.attention.projections import Dtype, from_heads, head_dim_of, to_heads
+from vitx.attention.projections import Dtype, from_heads, head_dim_of, query_key_value
 from vitx.attention.properties import Properties
 from vitx.ops import softmax
 from vitx.ops.layout import TokenLayout
@@ -65,10 +65,7 @@ class SoftmaxAttention(nn.Module):
     """
     width = x.shape[-1]
     head_dim = head_dim_of(width, self.num_heads, self.head_dim)
-    q, k, v = (
-      to_heads(self.num_heads, head_dim, name, dtype=self.dtype, use_bias=self.use_bias)(x)
-      for name in ("query", "key", "value")
-    )  # (B, N, H, D) each
+    q, k, v = query_key_value(x, self.num_heads, head_dim, dtype=self.dtype, use_bias=self.use_bias)
     q, k = turned(self.rotary, self.rotary_base, layout, q, k)
     if chosen(self.implementation, self.dropout) == "masked":
       key = self.make_rng("dropout") if train and self.dropout else None
