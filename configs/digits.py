@@ -2,7 +2,7 @@
 
 python train.py --config configs/digits.py --workdir runs/digits
 
-Row `vit`: 0.2 M parameters, 16 tokens. Ours, report top-1: 99.16 % with seed 0, 98.89 % with seed
+Row `vit`: 0.2 M parameters, 16 tokens. Ours, report top-1: 99.16 %, 98.61 %, 98.33 %, seeds 0, 1,
 2 (359 scans; 2 shared CPU cores, about 100 s, 2026-11-21). The split is our own: no published
 figure.
 """
