@@ -47,6 +47,7 @@ def default_config() -> ConfigDict:
       fraction=1.0,  # class-balanced part of train
       channels=3,  # of a folder; a TFDS set has its own
       image_size=placeholder(int),  # side of what the model sees; none: the source's own size
+      varied_size=placeholder(int),  # the same for a source whose images vary in size
       stored_size=placeholder(int),  # side of what the host keeps; none: enough for the above
       fit="center",  # how a non-square image becomes square: center | squash | random
       memory="auto",  # decode once and keep: auto | always | never
@@ -125,6 +126,47 @@ def parse_arg(arg: str | None, rows: Iterable[str], default: str) -> tuple[str, 
   if row not in rows:
     raise ValueError(f"unknown row {row!r}.{_nearest(row, rows)} Rows: {', '.join(rows)}.")
   return row, ",".join(items)
+
+
+def take_override(overrides: str, key: str, choices: Iterable[str]) -> tuple[str, str]:
+  """Takes `key=value` out of the overrides, for a file that gives it a meaning of its own.
+
+  Returns:
+    The value, the first of `choices` where it is left out, and the other overrides.
+
+  Raises:
+    ValueError: the value is none of the choices; lists them and the nearest.
+  """
+  items = _split(overrides)
+  own = [item for item in items if item.split("=", 1)[0] == key]
+  value = own[-1].partition("=")[2] if own else next(iter(choices))
+  if value not in choices:
+    raise ValueError(f"{key}={value!r} is unknown.{_nearest(value, choices)} Valid: {choices}.")
+  return value, ",".join(item for item in items if item not in own)
+
+
+def with_source_facts(
+  config: ConfigDict, source: str, *, num_classes: int, **data: Any
+) -> ConfigDict:
+  """Says what a data set is like, as far as the config still uses it and has not said otherwise.
+
+  Another data set has its own classes, image size and statistics, which are found when it is
+  opened. Call it after the overrides.
+
+  Args:
+    config: with its overrides.
+    source: the data set that the facts are about.
+    num_classes: of it.
+    **data: fields of `config.data`, such as `image_size`, `mean`, `std`.
+  """
+  if config.data.source != source:
+    return config
+  with config.unlocked():
+    config.model.num_classes = config.model.get("num_classes", num_classes)
+    for field, value in data.items():
+      if config.data[field] is None:
+        config.data[field] = value
+  return config
 
 
 def set_field(config: ConfigDict, path: str, value: Any) -> None:

@@ -6,6 +6,7 @@ check_token_mixer(MyAttention, window=3)
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import flax.linen as nn
@@ -19,6 +20,10 @@ from vitx.ops.dropout import examples_at
 from vitx.ops.layout import TokenLayout
 
 LAYOUTS = (TokenLayout((4, 4)), TokenLayout((4, 4), prefix=1))  # N aligned, and odd
+
+
+# For programs that run once on a few tokens: compiling them is all the time they take.
+UNOPTIMISED = {"xla_backend_optimization_level": 0}
 
 
 def check_token_mixer(
@@ -45,7 +50,8 @@ def check_token_mixer(
     layouts: of the tokens it is run on.
     width: C.
     num_heads: H.
-    pairwise: in a hurry, each check on one layout only, with or without a mask.
+    pairwise: in a hurry: the last layout only; gradients and bfloat16 with a mask or without, not
+      both; always jitted, on one device, and compiled without optimisation.
     tolerance: of float32 outputs and gradients, relative to their largest entry.
     half_tolerance: the same for bfloat16 outputs.
     **fields: of the module.
@@ -57,136 +63,161 @@ def check_token_mixer(
     bare = Properties(implementations=(), accepts_mask=False)
     properties = getattr(module, "properties", bare)
   fields = {"num_heads": num_heads, "layer": 1, "depth": 3, **fields}
-  cases = [_Case(module, fields, layout, width, tolerance) for layout in layouts]
-  for number, case in enumerate(cases):
-    last = number == len(cases) - 1
-    if not (pairwise and last and properties.accepts_mask):
-      case.check_implementations(properties, masked=False)
-    if properties.accepts_mask and (last or not pairwise):
-      case.check_implementations(properties, masked=True)
-      case.check_mask(properties)
-    if last or not pairwise:
-      case.check_half(properties, half_tolerance)
+  masked = (True,) if properties.accepts_mask else ()
+  for layout in layouts[-1:] if pairwise else layouts:
+    case = _Case(module, fields, layout, width, tolerance, properties, pairwise)
+    for seen in (False,) if pairwise else (False, *masked):
+      case.check_outputs(seen, half_tolerance)
+    for seen in masked or (False,) if pairwise else (False, *masked):
+      case.check_gradients(seen)
+    if properties.accepts_mask:
+      case.check_mask()
+  case.check_sown()
+  case.check_lowering()
   if not properties.accepts_mask:
-    _refused(lambda: case.forward(case.x, case.mask), "a mask must raise ConfigError")
+    _refused(lambda: case.apply(case.params, case.x, case.mask), "a mask must raise ConfigError")
   if properties.masking_is_deletion:
     case.check_deletion()
   if properties.permutation_equivariant:
     case.check_permutation()
   if properties.fixed_length:
     longer = dataclasses.replace(layouts[-1], grid=(*case.layout.grid[:-1], 99))
-    other = jnp.zeros((1, longer.length, width))
-    _refused(lambda: case.forward(other, layout=longer), "another length must raise ConfigError")
-  cases[0].check_execution()
+    other = np.zeros((1, longer.length, width), np.float32)
+    _refused(
+      lambda: case.apply(case.params, other, layout=longer), "another length must raise ConfigError"
+    )
+  if not pairwise:
+    case.check_execution()
 
 
 class _Case:
   """A mixer, its variables and its input on one layout."""
 
-  def __init__(self, module, fields, layout, width, tolerance):
-    self.build = lambda **more: module(**{**fields, **more})
+  def __init__(self, module, fields, layout, width, tolerance, properties, fast):
+    names = properties.implementations or ("auto",)
+    fields = {"implementation": names[-1], **fields}  # on so few tokens "auto" may be "masked"
+    # A module of one path need not have the field `implementation`.
+    known = lambda key: properties.implementations or key != "implementation"  # noqa: E731
+    self.build = lambda **more: module(
+      **{key: value for key, value in {**fields, **more}.items() if known(key)}
+    )
     self.layout, self.tolerance = layout, tolerance
-    keys = jax.random.split(jax.random.key(0), 4)
-    self.x = jax.random.normal(keys[0], (4, layout.length, width))
-    self.weight = jax.random.normal(keys[1], self.x.shape)
-    mask = jax.random.bernoulli(keys[2], 0.6, self.x.shape[:2])
-    self.mask = mask.at[0].set(True).at[1].set(False).at[:, -1].set(False)  # one example sees none
-    init = jax.jit(lambda key: self.build().init(key, self.x, layout, train=False))
-    variables = dict(init(keys[3]))
-    self.params = _moved(variables.pop("params", {}), keys[3])
-    self.state = variables
-    self.compiled: dict[tuple[str, bool], Callable] = {}
+    self.properties, self.names = properties, names
+    self.jit = partial(jax.jit, compiler_options=UNOPTIMISED if fast else None)
+    random = np.random.default_rng(0)
+    self.x, self.weight = random.normal(size=(2, 4, layout.length, width)).astype(np.float32)
+    self.mask = random.random(self.x.shape[:2]) < 0.6
+    self.mask[0], self.mask[1], self.mask[:, -1] = True, False, False  # one example sees none
+    init = self.jit(lambda key: self.build().init(key, self.x, layout, train=False))
+    self.state = dict(init(jax.random.key(0)))
+    # Parameters that start at zero must matter too.
+    self.params = jax.tree.map(
+      lambda x: x + (0.1 * random.normal(size=x.shape)).astype(x.dtype),
+      self.state.pop("params", {}),
+    )
+    self.compiled: dict[tuple[str, str, bool], Callable] = {}
 
   def apply(self, params, x, mask=None, layout=None, **more):
     variables = {"params": params, **self.state}
-    return self.build(**more).apply(variables, x, layout or self.layout, mask=mask, train=False)
+    mixer = self.build(**more)
+    out = mixer.apply(variables, x, layout or self.layout, mask=mask, train=False)
+    assert out.shape == x.shape, f"returns {out.shape} for tokens {x.shape}"
+    return out
 
-  def forward(self, x, mask=None, layout=None, **more):
-    run = jax.jit(lambda params, x, mask: self.apply(params, x, mask, layout, **more))
-    return run(self.params, x, mask)
+  def run(self, what: Callable, name: str, x, mask):
+    """`what(name, params, x, mask)`, compiled once for every implementation, masked or not."""
+    key = what.__name__, name, mask is None
+    if key not in self.compiled:
+      self.compiled[key] = self.jit(partial(what, name))
+    return self.compiled[key](self.params, x, mask)
 
-  def gradients(self, name, x, mask):
+  def outputs(self, name, params, x, mask):
+    """In float32 and in bfloat16."""
+    kinds = jnp.float32, jnp.bfloat16
+    return tuple(self.apply(params, x, mask, implementation=name, dtype=kind) for kind in kinds)
+
+  def gradients(self, name, params, x, mask):
     """Output, and gradients by parameters and input of a weighted sum over what is not masked."""
 
-    def loss(params, x, mask):
+    def loss(params, x):
       out = self.apply(params, x, mask, implementation=name)
       kept = self.weight if mask is None else jnp.where(mask[..., None], self.weight, 0)
       scale = jax.lax.stop_gradient(jnp.max(jnp.abs(out)))
       return jnp.sum(jnp.sin(out / scale) * kept), out
 
-    key = name, mask is None
-    if key not in self.compiled:
-      self.compiled[key] = jax.jit(jax.value_and_grad(loss, argnums=(0, 1), has_aux=True))
-    (_, out), grads = self.compiled[key](self.params, x, mask)
+    grads, out = jax.grad(loss, argnums=(0, 1), has_aux=True)(params, x)
     return out, grads
 
-  def check_implementations(self, properties, masked):
-    names = properties.implementations or ("auto",)
+  def check_outputs(self, masked, tolerance):
     mask = self.mask if masked else None
-    results = [self.gradients(name, self.x, mask) for name in names]
-    for name, result in zip(names, results, strict=True):
-      what = f"{names[0]} and {name} differ {'with' if masked else 'without'} a mask: "
+    results = [self.run(self.outputs, name, self.x, mask) for name in self.names]
+    for name, (full, half) in zip(self.names, results, strict=True):
+      self.close(full, results[0][0], f"{self.names[0]} and {name} differ: outputs")
+      assert half.dtype == jnp.bfloat16, f"dtype=bfloat16 returns {half.dtype} ({name})"
+      self.close(half, full, f"bfloat16 is far from float32 ({name})", tolerance)
+
+  def check_gradients(self, masked):
+    mask = self.mask if masked else None
+    results = [self.run(self.gradients, name, self.x, mask) for name in self.names]
+    for name, result in zip(self.names, results, strict=True):
+      what = f"{self.names[0]} and {name} differ {'with' if masked else 'without'} a mask: "
       self.close(result[0], results[0][0], what + "outputs")
       self.close(result[1], results[0][1], what + "gradients")
 
-  def check_half(self, properties, tolerance):
-    for name in properties.implementations or ("auto",):
-      seen = self.mask if properties.accepts_mask else None
-      full, _ = self.gradients(name, self.x, seen)
-      half = self.forward(self.x, seen, implementation=name, dtype=jnp.bfloat16)
-      assert half.dtype == jnp.bfloat16, f"dtype=bfloat16 returns {half.dtype} ({name})"
-      self.close(half, full, f"bfloat16 is far from float32 ({name})", tolerance)
-      if name == "masked":
-        mixer = self.build(implementation=name)
-        apply = lambda p, mixer=mixer: mixer.apply(  # noqa: E731
-          {"params": p, **self.state}, self.x, self.layout, train=False, mutable=["intermediates"]
-        )
-        sown = jax.eval_shape(apply, self.params)[1]
-        assert "attention" in sown.get("intermediates", {}), "masked sows no `attention`"
-
-  def check_mask(self, properties):
+  def check_mask(self):
     """Masked tokens change nothing, and nothing depends on them."""
     kept = self.mask[..., None]
-    other = self.x + jnp.where(kept, 0, 3 * self.weight)
-    for name in properties.implementations or ("auto",):
-      out, (_, grad) = self.gradients(name, self.x, self.mask)
-      moved, _ = self.gradients(name, other, self.mask)
-      same = jnp.where(kept, out, 0), jnp.where(kept, moved, 0)
+    other = self.x + np.where(kept, 0, 3 * self.weight)
+    for name in self.names:
+      out, (_, grad) = jax.device_get(self.run(self.gradients, name, self.x, self.mask))
+      moved, _ = jax.device_get(self.run(self.gradients, name, other, self.mask))
+      same = np.where(kept, out, 0), np.where(kept, moved, 0)
       np.testing.assert_array_equal(*same, f"masked tokens change outputs ({name})")
       assert np.all(np.isfinite(out)), f"an example without tokens is not finite ({name})"
-      hidden = jnp.where(kept, 0, grad)
+      hidden = np.where(kept, 0, grad)
       np.testing.assert_array_equal(hidden, 0, f"masked tokens have a gradient ({name})")
-      seen = np.any(np.asarray(grad) != 0, axis=2) | ~np.asarray(self.mask)
+      seen = np.any(grad != 0, axis=2) | ~self.mask
       assert np.all(seen), f"an unmasked token has no gradient ({name})"
 
+  def check_sown(self):
+    if "masked" in self.names:
+      mixer = self.build(implementation="masked")
+      apply = partial(mixer.apply, train=False, mutable=["intermediates"])
+      variables = {"params": self.params, **self.state}
+      sown = jax.eval_shape(lambda: apply(variables, self.x, self.layout))[1]
+      assert "attention" in sown.get("intermediates", {}), "masked sows no `attention`"
+
+  def check_lowering(self):
+    loss = jax.jit(jax.grad(lambda p, x: jnp.sum(self.apply(p, x)), argnums=(0, 1)))
+    loss.trace(self.params, self.x).lower(lowering_platforms=("cuda", "tpu"))
+
   def check_deletion(self):
-    mask = jnp.ones(self.mask.shape, bool).at[:, -5:].set(False)
-    whole = self.forward(self.x, mask)[:, :-5]
+    mask = np.ones(self.mask.shape, bool)
+    mask[:, -5:] = False
+    whole, _ = self.run(self.gradients, self.names[-1], self.x, mask)
     layout = TokenLayout((self.layout.length - 5,))
-    rest = self.forward(self.x[:, :-5], layout=layout)
-    self.close(whole, rest, "masking tokens is not deleting them")
+    rest = self.jit(partial(self.apply, layout=layout))(self.params, self.x[:, :-5])
+    self.close(whole[:, :-5], rest, "masking tokens is not deleting them")
 
   def check_permutation(self):
-    order = jax.random.permutation(jax.random.key(5), self.layout.length)
-    found, expected = self.forward(self.x[:, order]), self.forward(self.x)[:, order]
-    self.close(found, expected, "permuted tokens do not give permuted outputs")
+    order = np.random.default_rng(5).permutation(self.layout.length)
+    found, _ = self.run(self.outputs, self.names[-1], self.x[:, order], None)
+    plain, _ = self.run(self.outputs, self.names[-1], self.x, None)
+    self.close(found, plain[:, order], "permuted tokens do not give permuted outputs")
 
   def check_execution(self):
-    """jit equals no jit, two devices equal one, and the gradient lowers for other platforms."""
+    """jit equals no jit, and two devices equal one."""
     plain = self.apply(self.params, self.x)
-    self.close(self.forward(self.x), plain, "jit changes the result")
+    self.close(self.jit(self.apply)(self.params, self.x), plain, "jit changes the result")
     if jax.device_count() > 1:
       self.close(self._on_devices(), plain, "several devices differ from one")
-    loss = jax.jit(jax.grad(lambda p, x: jnp.sum(self.apply(p, x)), argnums=(0, 1)))
-    for platform in ("cuda", "tpu"):
-      loss.trace(self.params, self.x).lower(lowering_platforms=(platform,))
 
   def _on_devices(self) -> np.ndarray:
     # Here, because only a few of the users of this file want the training room.
     from vitx.training import parallel
 
     rows = jax.local_device_count() * -(-len(self.x) // jax.local_device_count())
-    x = np.resize(np.asarray(self.x), (rows, *self.x.shape[1:]))
+    x = np.resize(self.x, (rows, *self.x.shape[1:]))
 
     def share(params, x, index):
       with examples_at(index):
@@ -205,14 +236,6 @@ class _Case:
     for a, b in pairs:
       size = max(np.abs(b).max(), 0.05 * largest)
       np.testing.assert_allclose(a, b, rtol=0, atol=tolerance * size, err_msg=message)
-
-
-def _moved(params, key):
-  """Parameters that start at zero must matter too."""
-  leaves, tree = jax.tree.flatten(params)
-  keys = jax.random.split(key, max(len(leaves), 1))
-  moved = [x + 0.1 * jax.random.normal(k, x.shape) for x, k in zip(leaves, keys, strict=False)]
-  return jax.tree.unflatten(tree, moved)
 
 
 def _refused(call, message: str) -> None:

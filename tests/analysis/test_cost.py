@@ -47,6 +47,36 @@ def test_nested_functions_and_the_dearer_branch():
   assert cost.flops(jax.checkpoint(inner), shape(3, 4), shape(4, 4)) == 2 * 3 * 4 * 4
 
 
+def test_fourier_transforms():
+  complex_flops = 3 * 5 * (8 * 16) * 7  # three transforms of 128 = 2^7 points
+  assert cost.flops(lambda x: jnp.fft.fft2(x), shape(3, 8, 16)) == complex_flops
+  assert cost.flops(lambda x: jnp.fft.rfft2(x), shape(3, 8, 16)) == complex_flops // 2
+  back = lambda x: jnp.fft.irfft(x, 16)  # noqa: E731
+  spectrum = jax.ShapeDtypeStruct((3, 9), jnp.complex64)
+  assert cost.flops(back, spectrum) == 3 * 5 * 16 * 4 // 2
+  there_and_back = jax.grad(lambda x: jnp.fft.fft2(x).real.sum())
+  assert cost.flops(there_and_back, shape(3, 8, 16)) == 2 * complex_flops
+
+
+def test_custom_derivatives_count_as_what_runs():
+  @jax.custom_vjp
+  def product(a, b):
+    return a @ b
+
+  def forward(a, b):
+    return product(a, b), (a, b)
+
+  def backward(saved, g):  # recomputes the product, as memory-saving kernels do
+    a, b = saved
+    return (g + a @ b) @ b.T, a.T @ g
+
+  product.defvjp(forward, backward)
+  once = 2 * 3 * 4 * 5
+  assert cost.flops(product, shape(3, 4), shape(4, 5)) == once
+  grad = jax.grad(lambda a, b: product(a, b).sum(), argnums=(0, 1))
+  assert cost.flops(grad, shape(3, 4), shape(4, 5)) == 4 * once
+
+
 def test_bytes():
   tree = {"a": np.zeros((3, 4), np.float32), "b": (np.zeros(2, np.int8),)}
   assert cost.tree_bytes(tree) == 50

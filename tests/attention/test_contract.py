@@ -7,12 +7,10 @@ import pytest
 from vitx.attention.table import MIXERS
 from vitx.testing import check_token_mixer
 
-pytestmark = pytest.mark.slow  # compiles dozens of programs: minutes in all
-
 ORDERED = {"permutation_equivariant": False, "masking_is_deletion": False}
 # Fields that fit 16 and 17 tokens. Mixers that stand here only by the defaults have an empty entry.
 CASES = {
-  "softmax": [{}, {"rotary": "axial"}],
+  "softmax": [{}, {"rotary": "axial"}, {"relative_bias": "axial"}],
   "performer": [
     {},
     {"kernel": "relu", "causal": True, "local_heads": 1, "local_window": 3, "rotary": "sequence"},
@@ -26,24 +24,38 @@ CASES = {
     {"one_map": True, "values": "identity", "output": "identity"},
     {"one_map": True, "per_head": False, "centre": False, "values": "kept", "start": "dynamic"},
     {"output": "kept", "head_dim": 4, "rotary": "sequence", "large_logits": True},
+    {"one_map": True, "relative_bias": "axial"},
   ],
-  "bigbird": [{"block": 4, "random": 1, "tile": 8}, {"block": 5, "variant": "W+G", "tile": 4}],
+  "bigbird": [
+    {"block": 4, "random": 1, "tile": 8},
+    {"block": 5, "variant": "W+G", "tile": 4},
+    {"block": 4, "random": 1, "tile": 4, "prefix_global": True, "relative_bias": "axial"},
+  ],
   "strided": [
     {"tile": 8},
     {"arrangement": "layers", "layer": 1, "tile": 8},
     {"arrangement": "merged", "form": "paper", "tile": 8},
+    {"form": "bidirectional", "stride": 3, "relative_bias": "axial"},
   ],
   "fixed": [{"tile": 8}, {"arrangement": "merged", "causal": True, "summary": 2, "tile": 8}],
-  "longformer": [{"window": 2, "dilation": (1, 2), "tile": 8}],
+  "pattern": [{"edges": "window_and_class", "tile": 8}],
+  "longformer": [
+    {"window": 2, "dilation": (1, 2), "tile": 8},
+    {"window": 2, "tile": 8, "global_projections": "separate", "global_tokens": (-3,)},
+  ],
   "axial": [{"tile": 8}, {"tile": 8, "rotary": "axial"}],
   "neighborhood": [{"size": 3, "tile": 8}],
-  "shifted_window": [{"size": 2, "tile": 8}, {"size": 2, "layer": 1, "tile": 8}],
+  "shifted_window": [
+    {"size": 2, "tile": 8},
+    {"size": 2, "layer": 0, "tile": 8},
+    {"size": 3, "tile": 8, "relative_bias": "window"},
+  ],
   "erdos_renyi": [{"p": 0.3, "tile": 8}],
   "watts_strogatz": [{"neighbors": 4, "tile": 8}],
   "fnet": [{}],
   "mlp_mixing": [{}, {"hidden": 7}],
 }
-ORDER_MATTERS = ("rotary", "causal", "local_heads")
+ORDER_MATTERS = ("rotary", "relative_bias", "causal", "local_heads")
 
 
 def check(name, fields, **options):

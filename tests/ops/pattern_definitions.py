@@ -3,6 +3,7 @@
 A definition is a function (query, key, head, layout) -> bool in plain Python.
 """
 
+from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns import PATTERNS, RandomBlocks
 
 
@@ -37,6 +38,16 @@ def over_grid(rule):
 
 def classes(q, k, head, layout):
   return q < layout.prefix or k < layout.prefix
+
+
+def without_prefix(rule):
+  """A definition over the grid as if it stood alone."""
+
+  def definition(q, k, head, layout):
+    P = layout.prefix
+    return q >= P and k >= P and rule(q - P, k - P, head, TokenLayout(layout.grid))
+
+  return definition
 
 
 def either(*rules):
@@ -231,6 +242,7 @@ DEFINITIONS = {
     block_window(4), block_ends(4), random_blocks("bigbird_published_plan")
   ),
   "bigbird_one_draw": either(W, tokens(*range(8)), random_blocks("bigbird_one_draw")),
+  "bigbird_etc": either(without_prefix(BIGBIRD), classes),
   "bbvit_random": both(BIGBIRD, parts_of("first")),
   "bbvit_window": both(BIGBIRD, parts_of("middle")),
   "bbvit_global": both(BIGBIRD, parts_of("last")),

@@ -52,8 +52,19 @@ def test_what_a_run_leaves(finished):
   assert result.report["step"] == best["step"]
   environment = json.loads((workdir / "environment.json").read_text())
   assert environment["versions"]["jax"] == jax.__version__
+  assert environment["implementations"].keys() == {"block_0/token_mixer"}
+  assert set(environment["implementations"].values()) <= {"masked", "kernelized"}
   assert environment["data"]["examples"] == {"train": 1294, "select": 144, "report": 359}
   assert read_config(workdir).model.num_classes == 10
+
+
+def test_train_rows_have_the_mean_loss_and_accuracy_since_the_last(finished, tmp_path):
+  loop.train(runs.tiny("log_every=10 steps"), tmp_path)
+  each, pairs = ([r for r in runs.rows(d) if r["kind"] == "train"] for d in (finished[0], tmp_path))
+  for name in ("loss", "top1"):
+    values = np.array([row[name] for row in each]).reshape(-1, 2)
+    np.testing.assert_allclose([row[name] for row in pairs], values.mean(axis=1), rtol=1e-6)
+  assert all(0 <= row["top1"] <= 1 for row in each) and each[-1]["top1"] > 0.15
 
 
 def test_a_finished_run_reports_again_and_trains_no_more(finished):

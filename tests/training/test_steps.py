@@ -7,6 +7,7 @@ import optax
 import pytest
 from jax import export
 
+from configs.common import default_config
 from tests.training import small
 from vitx.training import parallel
 from vitx.training.steps import evaluation_step
@@ -50,6 +51,20 @@ def test_moving_average_by_hand():
     for x, y in zip(jax.tree.leaves(expected), jax.tree.leaves(state.ema), strict=True):
       np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-7)
   assert trail[-1].averaged is trail[-1].ema
+
+
+def test_training_accuracy_is_that_of_the_batch_whatever_the_devices_and_micro_batches():
+  """The head starts at zero: all classes tie and the first is the guess."""
+  expected = np.mean(small.batch(0)["label"] == 0)
+  assert 0 < expected < 1
+  for devices, accumulate in ((1, 1), (1, 4), (2, 2)):
+    the_task = small.task(augment=default_config().augment.to_dict())
+    step = small.make_step(the_task, accumulate=accumulate, axis=parallel.AXIS)
+    function = jax.pmap(step.train, axis_name=parallel.AXIS, devices=jax.devices()[:devices])
+    state = jax.tree.map(lambda x, n=devices: np.stack([np.asarray(x)] * n), small.initial(step))
+    fed = {k: v.reshape(devices, -1, *v.shape[1:]) for k, v in small.batch(0).items()}
+    _, metrics = function(state, fed | {"stop": np.zeros((devices, 1), np.int32)})
+    np.testing.assert_allclose(metrics["top1"], expected, rtol=1e-6)
 
 
 def test_plateau_scales_the_learning_rate():

@@ -10,11 +10,16 @@ import numpy as np
 
 
 def flops(function: Callable, *args: Any) -> int:
-  """Floating-point operations of matrix products and convolutions in `function(*args)`.
+  """Floating-point operations of matrix products, convolutions and Fourier transforms.
 
-  A multiply-add counts as two. Loops count as often as they run (the compiler's own estimate counts
-  a loop's body once); of the branches of a conditional the dearest counts. A `while` loop without a
-  known trip count counts once. Arguments may be `jax.ShapeDtypeStruct`.
+  Elementwise work is not counted. A multiply-add counts as two, the transform of n complex numbers
+  as 5 n log2 n, of n real ones as half of that. Loops count as often as they run (the compiler's
+  own estimate counts a loop's body once); of the branches of a conditional the dearest counts. A
+  `while` loop without a known trip count counts once.
+
+  Args:
+    function: whatever it calls is counted too.
+    *args: its arguments; `jax.ShapeDtypeStruct` will do.
   """
   return _count(jax.make_jaxpr(function)(*args).jaxpr)
 
@@ -33,10 +38,19 @@ def _equation(equation: Any) -> int:
     kernel = equation.invars[1].aval.shape
     features = kernel[params["dimension_numbers"].rhs_spec[0]]
     return 2 * _size(equation) * math.prod(kernel) // features
+  if name == "fft":
+    return _fourier(equation.invars[0].aval, equation.outvars[0].aval, params["fft_lengths"])
   if name == "cond":
     return max(_count(branch.jaxpr) for branch in params["branches"])
   times = params["length"] if name == "scan" else 1
   return times * sum(_count(inner) for inner in _inner(params))
+
+
+def _fourier(operand: Any, result: Any, lengths: tuple[int, ...]) -> int:
+  points = math.prod(lengths)
+  batch = math.prod(operand.shape[: len(operand.shape) - len(lengths)])
+  complex_to_complex = operand.dtype == result.dtype
+  return round(batch * (5 if complex_to_complex else 2.5) * points * math.log2(points))
 
 
 def _size(equation: Any) -> int:

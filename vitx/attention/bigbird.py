@@ -1,24 +1,38 @@
 """BigBird's attention."""
 
+import jax
+import jax.numpy as jnp
+
 from vitx.attention.pattern import PatternAttention
+from vitx.errors import ConfigError, listing
 from vitx.ops.layout import TokenLayout
-from vitx.ops.patterns import Pattern, QueryParts, bigbird
+from vitx.ops.patterns import OnGrid, Pattern, QueryParts, bigbird, redrawn
+
+REDRAWS = ("never", "step")
 
 
 class BigBirdAttention(PatternAttention):
   """Window, global and random blocks (Zaheer et al. 2020, section 2 and appendix D).
 
+  The extended construction (ETC: g learned tokens in front of all blocks, global and carried
+  through the network) is `prefix_global=True` with `model.extra_tokens=g`.
+
   Attributes:
     variant: the parts, joined by "+": "R+W+G", "W+G", "R", ...
-    block: tokens in a block, prefix tokens counted; no need to divide N.
+    block: tokens in a block; no need to divide N.
     window: blocks in the window, odd.
     random: random blocks of a query block.
     global_blocks: indices of blocks that attend all and are attended by all.
     keep_self: whether every block attends itself in the variants that do not say so.
     plan: of the random draw: "uniform", or "bigbird", which is that of the released code.
     seed: of the random draw, which differs by head and layer.
+    redraw: "never", or "step": in training the random blocks are drawn anew at every step, from the
+      stream "graph", the same for all examples and devices; evaluation keeps the fixed draw.
     query_parts: query blocks that attend at all, of "random", "window", "global", as the flags in
       the code of BBViT's authors have it; empty: all.
+    prefix_global: False: prefix tokens are the first tokens of block 0, as published; True: blocks
+      are counted on the grid, and prefix tokens attend all and are attended by all.
+    others: see `PatternAttention`.
   """
 
   variant: str = "R+W+G"
@@ -29,6 +43,7 @@ class BigBirdAttention(PatternAttention):
   keep_self: bool = True
   plan: str = "uniform"
   seed: int = 0
+  redraw: str = "never"
   query_parts: tuple[str, ...] = ()
   prefix_global: bool = False
 
@@ -45,4 +60,20 @@ class BigBirdAttention(PatternAttention):
       seed=self.seed,
     )
     parts = tuple(self.query_parts)
-    return pattern & QueryParts(parts, self.block) if parts else pattern
+    pattern = pattern & QueryParts(parts, self.block) if parts else pattern
+    return OnGrid(pattern) if self.prefix_global else pattern
+
+  def training_pattern(self, layout: TokenLayout) -> Pattern:
+    if self.redraw == "never":
+      return self.full_pattern(layout)
+    if self.redraw not in REDRAWS:
+      raise ConfigError(f"token_mixer.redraw={self.redraw!r}; valid: {listing(REDRAWS)}")
+    if not self.has_rng("graph"):
+      raise ConfigError(
+        "token_mixer.redraw='step' draws blocks in training: apply the model with a key of the"
+        " step, rngs={'graph': key}, or set token_mixer.redraw='never'"
+      )
+    # Flax folds the module's path into the stream's key, so that layers differ.
+    key = jax.random.fold_in(self.make_rng("graph"), self.seed)
+    seed = jax.random.bits(key, (), jnp.uint32)
+    return self.with_prefix(redrawn(self.pattern(layout).at(self.layer), layout, seed), layout)

@@ -6,9 +6,9 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from vitx.attention.choices import chosen
-from vitx.attention.positions import check_length, turned
-from vitx.attention.projections import Dtype, from_heads, head_dim_of, to_heads
+from vitx.attention.base import AttentionModule
+from vitx.attention.positions import check_length
+from vitx.attention.projections import from_heads, to_heads
 from vitx.attention.properties import Properties
 from vitx.ops import softmax
 from vitx.ops.layout import TokenLayout
@@ -20,43 +20,28 @@ def _uniform(key, shape, dtype=jnp.float32):
   return jax.random.uniform(key, shape, dtype, -1, 1) / shape[1] ** 0.5
 
 
-class Linformer(nn.Module):
+class Linformer(AttentionModule):
   """Linformer attention (Wang et al. 2020). The number of tokens is fixed at `init`.
 
   Attributes:
-    num_heads: H.
-    head_dim: D; none: C / H.
-    use_bias: of the query, key and value projections.
     slots: M, to which N tokens are mixed.
     share_projection: keys and values are mixed by the same matrix.
     share_kv: the values are the keys themselves, which implies `share_projection`; without
       rotation, where there is one.
     one_kv_head: keys and values have one head, which all query heads read.
-    dropout: of the attention probabilities.
-    rotary: "none", "sequence" or "axial" rotation of queries, and of keys before they are mixed.
-    rotary_base: of the frequencies.
-    implementation: "masked" sows the matrix as intermediate `attention` (B, H, N, M); "auto" is
-      "kernelized" but for dropout.
-    dtype: of the computation; probabilities are float32.
-    layer, depth: the position of the block that this mixer serves.
+    dropout: of the attention probabilities; only "masked" can draw it.
+    others: see `AttentionModule`; keys are rotated before they are mixed, and the matrix is
+      (B, H, N, M).
   """
 
   properties: ClassVar = Properties(fixed_length=True)
+  without_logits: ClassVar = "queries meet slots, each a mix of all keys"
 
-  num_heads: int
-  head_dim: int | None = None
-  use_bias: bool = True
   slots: int = 64
   share_projection: bool = False
   share_kv: bool = False
   one_kv_head: bool = False
   dropout: float = 0.0
-  rotary: str = "none"
-  rotary_base: float = 10000.0
-  implementation: str = "auto"
-  dtype: Dtype = jnp.float32
-  layer: int = 0
-  depth: int = 1
 
   @nn.compact
   def __call__(
@@ -76,9 +61,9 @@ class Linformer(nn.Module):
     Raises:
       ConfigError: another N than at `init`; "kernelized" with dropout.
     """
-    implementation = chosen(self.implementation, self.dropout)
+    implementation = self.picked(x)
     length, width = x.shape[1:]
-    head_dim = head_dim_of(width, self.num_heads, self.head_dim)
+    head_dim = self.width_of_heads(x)
     kv_heads = 1 if self.one_kv_head else self.num_heads
 
     def project(heads: int, name: str) -> jax.Array:
@@ -86,7 +71,7 @@ class Linformer(nn.Module):
 
     q, k = project(self.num_heads, "query"), project(kv_heads, "key")
     v = k if self.share_kv else project(kv_heads, "value")
-    q, k = turned(self.rotary, self.rotary_base, layout, q, k)
+    q, k = self.positioned(q, k, layout)
     key_slots = self._slots("key_slots", length)
     shared = self.share_projection or self.share_kv
     value_slots = key_slots if shared else self._slots("value_slots", length)

@@ -6,35 +6,30 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from vitx.attention.base import TokenMixer
 from vitx.attention.positions import check_length
-from vitx.attention.projections import Dtype
 from vitx.attention.properties import Properties
 from vitx.errors import ConfigError
 from vitx.ops.layout import TokenLayout
 
 
-class MLPMixing(nn.Module):
+class MLPMixing(TokenMixer):
   """Two linear maps over the tokens with a GELU between, shared by the channels.
 
   (Tolstikhin et al. 2021, equation 1.) The number of tokens is fixed at `init`. There is one path
   only: the maps are the matrix.
 
   Attributes:
-    num_heads: not used; the model sets it for every mixer.
     hidden: width between the two maps; none: N.
     implementation: "auto", the one path.
-    dtype: of the computation.
-    layer, depth: the position of the block that this mixer serves.
+    others: see `TokenMixer`.
   """
 
   properties: ClassVar = Properties(implementations=(), fixed_length=True, flops_exponent=2.0)
 
-  num_heads: int = 1
+  without_logits: ClassVar = "its matrix is a parameter"
+
   hidden: int | None = None
-  implementation: str = "auto"
-  dtype: Dtype = jnp.float32
-  layer: int = 0
-  depth: int = 1
 
   @nn.compact
   def __call__(
@@ -45,6 +40,7 @@ class MLPMixing(nn.Module):
     Raises:
       ConfigError: another N than at `init`, or an implementation but "auto".
     """
+    self.refuse_bias()
     if self.implementation != "auto":
       raise ConfigError(
         f"token_mixer.implementation={self.implementation!r}: MLP mixing has one path; use 'auto'"

@@ -6,9 +6,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from vitx.attention.choices import chosen
-from vitx.attention.positions import turned
-from vitx.attention.projections import Dtype, from_heads, head_dim_of, query_key_value
+from vitx.attention.base import AttentionModule
+from vitx.attention.projections import from_heads
 from vitx.attention.properties import Properties
 from vitx.errors import ConfigError, listing
 from vitx.ops import nystrom
@@ -17,13 +16,10 @@ from vitx.ops.layout import TokenLayout
 PADDINGS = ("masked", "front")
 
 
-class Nystromformer(nn.Module):
+class Nystromformer(AttentionModule):
   """Nyström attention with a depthwise convolution of the values beside it (Xiong et al. 2021).
 
   Attributes:
-    num_heads: H.
-    head_dim: D; none: C / H.
-    use_bias: of the query, key and value projections.
     landmarks: M, the most that are used.
     iterations: of the pseudo-inverse.
     kernel_size: taps of the convolution over the tokens, odd; 0: no convolution.
@@ -32,30 +28,18 @@ class Nystromformer(nn.Module):
       published code; a mask leaves them out. Rotations are the same for both: a shift of all
       positions changes no logit.
     pinv_scale: "example" or "batch" (published), see `vitx.ops.nystrom.pseudo_inverse`.
-    rotary: "none", "sequence" or "axial" rotation of queries and keys, before landmarks are made.
-    rotary_base: of the frequencies.
-    implementation: "masked" sows the matrix as intermediate `attention` (B, H, N, N), without the
-      convolution; with padding in front N counts it.
-    dtype: of the projections and the convolution; everything between is float32.
-    layer, depth: the position of the block that this mixer serves.
+    others: see `AttentionModule`; rotation comes before landmarks are made, and the matrix is
+      without the convolution and with the padding in front.
   """
 
   properties: ClassVar = Properties()
+  without_logits: ClassVar = "queries and keys meet landmarks, each a mean of many"
 
-  num_heads: int
-  head_dim: int | None = None
-  use_bias: bool = True
   landmarks: int = 64
   iterations: int = 6
   kernel_size: int = 33
   padding: str = "masked"
   pinv_scale: str = "example"
-  rotary: str = "none"
-  rotary_base: float = 10000.0
-  implementation: str = "auto"
-  dtype: Dtype = jnp.float32
-  layer: int = 0
-  depth: int = 1
 
   @nn.compact
   def __call__(
@@ -68,17 +52,16 @@ class Nystromformer(nn.Module):
     """
     self._check()
     length, width = x.shape[1:]
-    head_dim = head_dim_of(width, self.num_heads, self.head_dim)
+    masked = self.picked(x) == "masked"
     front = -length % self.landmarks if self.padding == "front" else 0
     x = jnp.pad(x, ((0, 0), (front, 0), (0, 0)))
     mask = None if mask is None else jnp.pad(mask, ((0, 0), (front, 0)))
-    q, k, v = query_key_value(x, self.num_heads, head_dim, dtype=self.dtype, use_bias=self.use_bias)
-    if self.rotary != "none":
-      q, k = self._turned(layout, front, q, k)
+    q, k, v = self.projected(x)  # (B, N, H, D)
+    q, k = self._positioned(q, k, layout, front)
     if mask is not None:
       v = jnp.where(mask[:, :, None, None], v, jnp.zeros_like(v))
     given = {"mask": mask, "iterations": self.iterations, "pinv_scale": self.pinv_scale}
-    if chosen(self.implementation) == "masked":
+    if masked:
       out, matrix = nystrom.masked_nystrom_attention(q, k, v, self.landmarks, **given)
       self.sow("intermediates", "attention", matrix)
     else:
@@ -89,10 +72,12 @@ class Nystromformer(nn.Module):
       out = out + nystrom.depthwise_convolution(v, taps)
     return from_heads(width, dtype=self.dtype)(out[:, front:])
 
-  def _turned(self, layout: TokenLayout, front: int, q: jax.Array, k: jax.Array):
+  def _positioned(self, q: jax.Array, k: jax.Array, layout: TokenLayout, front: int):
     """The tokens turned; padding in front stays, as zeros do and a bias there means nothing."""
-    turn = turned(self.rotary, self.rotary_base, layout, q[:, front:], k[:, front:])
-    return (jnp.concatenate([y[:, :front], z], axis=1) for y, z in zip((q, k), turn, strict=True))
+    turned = self.positioned(q[:, front:], k[:, front:], layout)
+    if not front:
+      return turned
+    return (jnp.concatenate([y[:, :front], z], axis=1) for y, z in zip((q, k), turned, strict=True))
 
   def _check(self) -> None:
     for field, valid in (("padding", PADDINGS), ("pinv_scale", nystrom.PINV_SCALES)):

@@ -1,54 +1,33 @@
 """What all sparse attention modules share: projections once, then attention along a pattern."""
 
-from typing import ClassVar
+import math
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 
-from vitx.attention.choices import chosen
-from vitx.attention.positions import turned
-from vitx.attention.projections import Dtype, from_heads, head_dim_of, query_key_value
-from vitx.attention.properties import Properties
+from vitx.attention.base import AttentionModule
+from vitx.attention.projections import from_heads
 from vitx.ops import pattern_attention as ops
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns import Global, Pattern
 
 
-class PatternAttention(nn.Module):
+class PatternAttention(AttentionModule):
   """Softmax attention along the edges of a pattern; a subclass says which in `pattern`.
 
   Attributes:
-    num_heads: H.
-    head_dim: D; none: C / H.
-    use_bias: of the query, key and value projections.
     out_projection: whether the heads are mixed by a learned projection at the end.
-    prefix_global: whether prefix tokens (the class token) attend all and are attended by all.
+    prefix_global: whether prefix tokens (the class token, a model's `extra_tokens`) attend all and
+      are attended by all.
     tile: tokens in a block of the kernelized path; no part of the result.
     dropout: of the attention probabilities; only "masked" can draw it.
-    rotary: "none", "sequence" or "axial" rotation of queries and keys by their position.
-    rotary_base: of the frequencies.
-    implementation: "masked" holds the matrix and sows it as intermediate `attention` (B, H, N, N);
-      "kernelized" works on the tiles that hold edges; "auto" is "kernelized" without dropout.
-    dtype: of the computation; probabilities are float32.
-    layer, depth: the position of the block that this mixer serves.
+    others: see `AttentionModule`; "kernelized" works on the tiles that hold edges.
   """
 
-  properties: ClassVar = Properties()
-
-  num_heads: int
-  head_dim: int | None = None
-  use_bias: bool = True
   out_projection: bool = True
   prefix_global: bool = True
   tile: int = 64
   dropout: float = 0.0
-  rotary: str = "none"
-  rotary_base: float = 10000.0
-  implementation: str = "auto"
-  dtype: Dtype = jnp.float32
-  layer: int = 0
-  depth: int = 1
 
   def pattern(self, layout: TokenLayout) -> Pattern:
     """The edges over the grid, for all layers."""
@@ -56,8 +35,36 @@ class PatternAttention(nn.Module):
 
   def full_pattern(self, layout: TokenLayout) -> Pattern:
     """The edges of this layer, prefix tokens included."""
-    pattern = self.pattern(layout).at(self.layer)
+    return self.with_prefix(self.pattern(layout).at(self.layer), layout)
+
+  def with_prefix(self, pattern: Pattern, layout: TokenLayout) -> Pattern:
+    """A pattern and what `prefix_global` adds to it."""
     return pattern | Global(prefix=True) if self.prefix_global and layout.prefix else pattern
+
+  def training_pattern(self, layout: TokenLayout) -> Pattern:
+    """The edges of this layer at a step of training; a subclass may draw them anew."""
+    return self.full_pattern(layout)
+
+  def with_own_rows(
+    self,
+    x: jax.Array,
+    layout: TokenLayout,
+    mask: jax.Array | None,
+    train: bool,
+    out: jax.Array,
+    matrix: jax.Array | None,
+  ) -> tuple[jax.Array, jax.Array | None]:
+    """Where a subclass has some queries attend in another way.
+
+    Args:
+      x, layout, mask, train: of the call.
+      out: (B, N, H, D), along the pattern.
+      matrix: (B, H, N, N) of the masked path, else none.
+
+    Returns:
+      `out` and `matrix`, with the rows of those queries replaced.
+    """
+    return out, matrix
 
   @nn.compact
   def __call__(
@@ -77,19 +84,23 @@ class PatternAttention(nn.Module):
     Raises:
       ConfigError: unknown implementation, "kernelized" with dropout, a pattern that does not fit.
     """
-    width = x.shape[-1]
-    head_dim = head_dim_of(width, self.num_heads, self.head_dim)
-    q, k, v = query_key_value(x, self.num_heads, head_dim, dtype=self.dtype, use_bias=self.use_bias)
-    q, k = turned(self.rotary, self.rotary_base, layout, q, k)
-    pattern = self.full_pattern(layout)
-    if chosen(self.implementation, self.dropout) == "masked":
+    q, k, v = self.projected(x)  # (B, N, H, D)
+    scale = 1 / math.sqrt(q.shape[-1])
+    q, k = self.positioned(q, k, layout, scale)
+    pattern = self.training_pattern(layout) if train else self.full_pattern(layout)
+    if self.picked(x) == "masked":
       key = self.make_rng("dropout") if train and self.dropout else None
       out, matrix = ops.masked_pattern_attention(
-        q, k, v, pattern, layout, key_mask=mask, dropout_rate=self.dropout, key=key
+        q, k, v, pattern, layout, key_mask=mask, scale=scale, dropout_rate=self.dropout, key=key
       )
-      self.sow("intermediates", "attention", matrix)
     else:
-      out = ops.sparse_pattern_attention(q, k, v, pattern, layout, tile=self.tile, key_mask=mask)
+      out, _ = ops.sparse_pattern_attention(
+        q, k, v, pattern, layout, tile=self.tile, key_mask=mask, scale=scale
+      )
+      matrix = None
+    out, matrix = self.with_own_rows(x, layout, mask, train, out, matrix)
+    if matrix is not None:
+      self.sow("intermediates", "attention", matrix)
     if self.out_projection:
-      return from_heads(width, dtype=self.dtype)(out)
+      return from_heads(x.shape[-1], dtype=self.dtype)(out)
     return out.reshape(*x.shape[:2], -1)

@@ -6,16 +6,15 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from vitx.attention.choices import chosen
-from vitx.attention.positions import turned
-from vitx.attention.projections import Dtype, from_heads, head_dim_of, query_key_value
+from vitx.attention.base import AttentionModule
+from vitx.attention.projections import from_heads
 from vitx.attention.properties import Properties
 from vitx.errors import ConfigError, listing
 from vitx.ops import features, linear, local
 from vitx.ops.layout import TokenLayout
 
 
-class Performer(nn.Module):
+class Performer(AttentionModule):
   """FAVOR+ attention (Choromanski et al. 2021).
 
   The random projection is no parameter: it lives in the collection "features", one per layer for
@@ -23,9 +22,6 @@ class Performer(nn.Module):
   function of (the seed drawn at `init`, t // redraw, layer), t counted in the same collection.
 
   Attributes:
-    num_heads: H.
-    head_dim: D; none: C / H.
-    use_bias: of the query, key and value projections.
     features: M; none: floor(D ln D).
     kernel: "softmax", or a function of `vitx.ops.features.KERNELS` ("relu", ...) for generalized
       attention.
@@ -35,18 +31,12 @@ class Performer(nn.Module):
     local_heads: of the H heads, the last so many use plain softmax over `local_window` instead.
     local_window: tokens per block; a token sees its own block and the ones beside it.
     causal: a token attends the tokens up to its own position.
-    rotary: "none", "sequence" or "axial" rotation of queries and keys, before the features.
-    rotary_base: of the frequencies.
-    implementation: "masked" sows the matrix as intermediate `attention` (B, H, N, N).
-    dtype: of the projections; features and their products are float32.
-    layer, depth: the position of the block that this mixer serves.
+    others: see `AttentionModule`; rotation comes before the features.
   """
 
   properties: ClassVar = Properties(permutation_equivariant=True, masking_is_deletion=True)
+  without_logits: ClassVar = "keys are summed, as random features, before any query meets them"
 
-  num_heads: int
-  head_dim: int | None = None
-  use_bias: bool = True
   features: int | None = None
   kernel: str = "softmax"
   eps: float | None = None
@@ -55,12 +45,6 @@ class Performer(nn.Module):
   local_heads: int = 0
   local_window: int = 256
   causal: bool = False
-  rotary: str = "none"
-  rotary_base: float = 10000.0
-  implementation: str = "auto"
-  dtype: Dtype = jnp.float32
-  layer: int = 0
-  depth: int = 1
 
   @nn.compact
   def __call__(
@@ -81,15 +65,13 @@ class Performer(nn.Module):
       ConfigError: a field has no valid value; features to redraw are not mutable.
     """
     self._check()
-    masked = chosen(self.implementation) == "masked"
-    width = x.shape[-1]
-    head_dim = head_dim_of(width, self.num_heads, self.head_dim)
-    q, k, v = query_key_value(x, self.num_heads, head_dim, dtype=self.dtype, use_bias=self.use_bias)
-    q, k = turned(self.rotary, self.rotary_base, layout, q, k)
+    masked = self.picked(x) == "masked"
+    q, k, v = self.projected(x)  # (B, N, H, D)
+    q, k = self.positioned(q, k, layout)
     distant = self.num_heads - self.local_heads
     outs, matrices = [], []
     if distant:
-      projection = self._projection(head_dim, train)
+      projection = self._projection(q.shape[-1], train)
       phi_q, phi_k = self._features(q[:, :, :distant], k[:, :, :distant], projection, mask)
       if masked:
         out, matrix = linear.masked_linear_attention(
@@ -109,7 +91,7 @@ class Performer(nn.Module):
       outs.append(out)
     if masked:
       self.sow("intermediates", "attention", jnp.concatenate(matrices, axis=1))
-    return from_heads(width, dtype=self.dtype)(jnp.concatenate(outs, axis=2))
+    return from_heads(x.shape[-1], dtype=self.dtype)(jnp.concatenate(outs, axis=2))
 
   def _features(self, q, k, projection, mask) -> tuple[jax.Array, jax.Array]:
     if self.kernel == "softmax":

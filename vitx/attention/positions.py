@@ -1,10 +1,14 @@
-"""Positions inside mixers: rotary embeddings, and parameters that belong to positions."""
+"""Positions inside mixers: rotary embeddings, tables of bias, parameters that fix N."""
 
+from collections.abc import Sequence
+
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from vitx.errors import ConfigError
 from vitx.ops.layout import TokenLayout
+from vitx.ops.relative_bias import Places, table_shape
 from vitx.ops.rotary import rotary_angles, rotate
 
 
@@ -23,6 +27,29 @@ def turned(
   except ValueError as error:
     raise ConfigError(f"token_mixer.{error}") from error
   return tuple(rotate(x, angles) for x in arrays)
+
+
+def bias_tables(module: nn.Module, places: Sequence[Places], heads: int) -> list[jax.Array]:
+  """The learned tables (H, 2 g - 1, ...) of a relative bias, `relative_bias_0`, ...; zero at first.
+
+  Published tables start at a normal of 0.02, which is nearly the same; from zero a mixer starts as
+  it would without.
+
+  Raises:
+    ConfigError: they were made for another grid.
+  """
+  tables = []
+  for number, (extents, _) in enumerate(places):
+    name, shape = f"relative_bias_{number}", (heads, *table_shape(extents))
+    if module.has_variable("params", name):
+      found: tuple[int, ...] = module.get_variable("params", name).shape
+      if found != shape:
+        raise ConfigError(
+          f"token_mixer parameter {name!r} of shape {found} was made for another grid, this one"
+          f" needs {shape}: keep data.image_size, or use token_mixer.relative_bias='none'"
+        )
+    tables.append(module.param(name, nn.initializers.zeros, shape, jnp.float32))
+  return tables
 
 
 def check_length(found: tuple[int, ...] | None, length: int, name: str) -> None:

@@ -33,12 +33,21 @@ def to_heads(
 
 
 def query_key_value(
-  x: jax.Array, num_heads: int, head_dim: int, *, dtype: Dtype, use_bias: bool = True
+  x: jax.Array,
+  num_heads: int,
+  head_dim: int,
+  value_dim: int | None = None,
+  *,
+  dtype: Dtype,
+  use_bias: bool = True,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-  """Queries, keys and values (B, N, H, D) of tokens (B, N, C), for the calling module."""
+  """Queries, keys and values (B, N, H, D) of tokens (B, N, C), for the calling module.
+
+  `value_dim` is the D of the values, if it is another.
+  """
+  dims = {"query": head_dim, "key": head_dim, "value": value_dim or head_dim}
   q, k, v = (
-    to_heads(num_heads, head_dim, name, dtype=dtype, use_bias=use_bias)(x)
-    for name in ("query", "key", "value")
+    to_heads(num_heads, dim, name, dtype=dtype, use_bias=use_bias)(x) for name, dim in dims.items()
   )
   return q, k, v
 

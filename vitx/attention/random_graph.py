@@ -16,7 +16,7 @@ class ErdosRenyiAttention(PatternAttention):
     seed: of the draw.
   """
 
-  properties: ClassVar = Properties(memory_exponent=2.0, flops_exponent=2.0)
+  properties: ClassVar = Properties(flops_exponent=2.0)
 
   p: float = 0.1
   seed: int = 0
@@ -34,6 +34,7 @@ class WattsStrogatzAttention(PatternAttention):
     seed: of the draw.
   """
 
+  tile: int = 16  # a random edge brings a whole tile
   neighbors: int = 8
   beta: float = 0.1
   seed: int = 0

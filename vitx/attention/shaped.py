@@ -6,9 +6,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from vitx.attention.choices import chosen
-from vitx.attention.positions import turned
-from vitx.attention.projections import Dtype, from_heads, head_dim_of, to_heads
+from vitx.attention.base import AttentionModule
+from vitx.attention.projections import from_heads, head_dim_of, to_heads
 from vitx.attention.properties import Properties
 from vitx.errors import ConfigError, listing
 from vitx.ops import shaped
@@ -24,45 +23,37 @@ STARTS = {
   "inverse_dynamic": lambda i: (1 - 1 / i, 1 / i),
 }
 PROJECTIONS = ("kept", "dropped", "identity")
+VALUES = (*PROJECTIONS, "first")
 
 
 def _zeros(wanted: bool) -> dict:
   return {"kernel_init": nn.initializers.zeros} if wanted else {}
 
 
-class ShapedAttention(nn.Module):
+class ShapedAttention(AttentionModule):
   """(α I + β A - γ C) v, A softmax attention, C uniform attention (He and Hofmann 2024, section 4).
 
   The model's heads share one map, or have one each; the scalars are learned.
 
   Attributes:
-    num_heads: H.
-    head_dim: D of queries and keys; none: C / H.
-    use_bias: of the query, key, value and output projections.
     one_map: one pair of query and key projections makes one matrix A for all channels.
     per_head: α, β, γ for each head instead of one for the layer.
     centre: whether there is γ C; then the query kernel starts at zero, so that A = C and the mixer
       starts as α I.
     start: of α and β, a name of `STARTS`; "dynamic" is 1/i and 1 - 1/i in layer i.
-    values: "kept", "dropped" (the heads are groups of channels), or "identity": s I + r ΔW with ΔW
-      starting at zero and learned gains s, r starting at one.
-    output: the same for the output projection.
+    values: "kept", "dropped" (the heads are groups of channels), "identity": s I + r ΔW with ΔW
+      starting at zero and learned gains s, r at one; or "first": "identity" without bias in layer
+      0, "dropped" in the others.
+    output: the same for the output projection, without "first".
     large_logits: logits times sqrt(D) instead of 1/sqrt(D), as in one published listing.
-    rotary: "none", "sequence" or "axial" rotation of queries and keys.
-    rotary_base: of the frequencies.
-    implementation: "masked" sows the matrix as intermediate `attention`, (B, H, N, N), or
-      (B, 1, N, N) where heads share map and scalars.
-    dtype: of the computation; the matrix and the scalars are float32.
-    layer, depth: the position of the block that this mixer serves, for `start`.
+    others: see `AttentionModule`; `head_dim` is that of queries and keys, `use_bias` also of the
+      output projection, and the matrix is (B, 1, N, N) where heads share map and scalars.
   """
 
   properties: ClassVar = Properties(
     permutation_equivariant=True, masking_is_deletion=True, flops_exponent=2.0
   )
 
-  num_heads: int
-  head_dim: int | None = None
-  use_bias: bool = True
   one_map: bool = False
   per_head: bool = True
   centre: bool = True
@@ -70,12 +61,6 @@ class ShapedAttention(nn.Module):
   values: str = "dropped"
   output: str = "dropped"
   large_logits: bool = False
-  rotary: str = "none"
-  rotary_base: float = 10000.0
-  implementation: str = "auto"
-  dtype: Dtype = jnp.float32
-  layer: int = 0
-  depth: int = 1
 
   @nn.compact
   def __call__(
@@ -89,18 +74,18 @@ class ShapedAttention(nn.Module):
     self._check()
     x = x.astype(self.dtype)
     width = x.shape[-1]
-    head_dim = head_dim_of(width, self.num_heads, self.head_dim)
+    head_dim = self.width_of_heads(x)
     maps = 1 if self.one_map else self.num_heads
     given: dict[str, Any] = {"dtype": self.dtype, "use_bias": self.use_bias}
     q = to_heads(maps, head_dim, "query", **given, **_zeros(self.centre))(x)
     k = to_heads(maps, head_dim, "key", **given)(x)
-    q, k = turned(self.rotary, self.rotary_base, layout, q, k)
+    scale = head_dim**0.5 if self.large_logits else head_dim**-0.5
+    q, k = self.positioned(q, k, layout, scale)
     v = self._to_values(x, head_dim_of(width, self.num_heads, None))  # (B, N, H, C / H)
     alpha, beta = STARTS[self.start](self.layer + 1)
     scalars = [self._scalar(*pair) for pair in (("alpha", alpha), ("beta", beta))]
     scalars.append(self._scalar("gamma", beta) if self.centre else jnp.zeros(1))
-    scale = head_dim**0.5 if self.large_logits else head_dim**-0.5
-    if chosen(self.implementation) == "masked":
+    if self.picked(x) == "masked":
       mixed, matrix = shaped.masked_shaped_attention(q, k, v, *scalars, mask=mask, scale=scale)
       self.sow("intermediates", "attention", matrix)
     else:
@@ -113,23 +98,22 @@ class ShapedAttention(nn.Module):
 
   def _to_values(self, x: jax.Array, value_dim: int) -> jax.Array:
     heads = x.reshape(*x.shape[:2], self.num_heads, value_dim)
-    if self.values == "dropped":
+    values = self.values
+    if values == "first":
+      values = "dropped" if self.layer else "identity"
+    if values == "dropped":
       return heads
-    init = _zeros(self.values == "identity")
-    project = to_heads(
-      self.num_heads, value_dim, "value", dtype=self.dtype, use_bias=self.use_bias, **init
-    )
-    return self._gained("value", heads, project(x)) if self.values == "identity" else project(x)
+    given = {"use_bias": self.use_bias and self.values != "first", **_zeros(values == "identity")}
+    project = to_heads(self.num_heads, value_dim, "value", dtype=self.dtype, **given)
+    return self._gained("value", heads, project(x)) if values == "identity" else project(x)
 
   def _from_values(self, mixed: jax.Array, width: int) -> jax.Array:
     flat = mixed.reshape(*mixed.shape[:2], width)
     if self.output == "dropped":
       return flat
-    init = _zeros(self.output == "identity")
-    project = from_heads(width, dtype=self.dtype, use_bias=self.use_bias, **init)
-    return (
-      self._gained("out", flat, project(mixed)) if self.output == "identity" else project(mixed)
-    )
+    given = {"use_bias": self.use_bias, **_zeros(self.output == "identity")}
+    out = from_heads(width, dtype=self.dtype, **given)(mixed)
+    return self._gained("out", flat, out) if self.output == "identity" else out
 
   def _gained(self, name: str, skip: jax.Array, residual: jax.Array) -> jax.Array:
     gains = (
@@ -139,6 +123,6 @@ class ShapedAttention(nn.Module):
     return next(gains) * skip + next(gains) * residual
 
   def _check(self) -> None:
-    for field, valid in (("start", STARTS), ("values", PROJECTIONS), ("output", PROJECTIONS)):
+    for field, valid in (("start", STARTS), ("values", VALUES), ("output", PROJECTIONS)):
       if getattr(self, field) not in valid:
         raise ConfigError(f"token_mixer.{field}={getattr(self, field)!r}; valid: {listing(valid)}")

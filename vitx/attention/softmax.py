@@ -1,49 +1,36 @@
 """Softmax attention."""
 
+import math
+from functools import partial
 from typing import ClassVar
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 
-from vitx.attention.choices import chosen
-from vitx.attention.positions import turned
-from vitx.attention.projections import Dtype, from_heads, head_dim_of, query_key_value
+from vitx.attention.base import AttentionModule
+from vitx.attention.projections import from_heads
 from vitx.attention.properties import Properties
 from vitx.ops import softmax
 from vitx.ops.layout import TokenLayout
 
 
-class SoftmaxAttention(nn.Module):
+class SoftmaxAttention(AttentionModule):
   """Multi-head softmax attention (Vaswani et al. 2017, section 3.2).
 
   Attributes:
-    num_heads: H.
-    head_dim: D; none: C / H.
-    use_bias: of the query, key and value projections.
-    dropout: of the attention probabilities.
-    rotary: "none", "sequence" or "axial" rotation of queries and keys by their position.
-    rotary_base: of the frequencies.
-    implementation: "masked" holds the matrix and sows it as intermediate `attention` (B, H, N, N);
-      "kernelized" never does; "auto" is "kernelized" but for dropout, which only "masked" draws.
-    dtype: of the computation; probabilities are float32.
-    layer, depth: the position of the block that this mixer serves.
+    value_dim: D of the values; none: that of queries and keys.
+    qk_norm: a layer normalisation, without bias, of queries and of keys (Dehghani et al. 2023).
+    dropout: of the attention probabilities; only "masked" can draw it.
+    others: see `AttentionModule`.
   """
 
   properties: ClassVar = Properties(
     permutation_equivariant=True, masking_is_deletion=True, flops_exponent=2.0
   )
 
-  num_heads: int
-  head_dim: int | None = None
-  use_bias: bool = True
+  value_dim: int | None = None
+  qk_norm: bool = False
   dropout: float = 0.0
-  rotary: str = "none"
-  rotary_base: float = 10000.0
-  implementation: str = "auto"
-  dtype: Dtype = jnp.float32
-  layer: int = 0
-  depth: int = 1
 
   @nn.compact
   def __call__(
@@ -53,7 +40,7 @@ class SoftmaxAttention(nn.Module):
 
     Args:
       x: (B, N, C).
-      layout: the tokens' arrangement, for rotary positions.
+      layout: the tokens' arrangement, for positions.
       mask: boolean (B, N), True = may be attended. Masked tokens contribute exactly nothing.
       train: whether dropout is active; it draws from the stream "dropout".
 
@@ -63,17 +50,19 @@ class SoftmaxAttention(nn.Module):
     Raises:
       ConfigError: unknown implementation, or "kernelized" with dropout.
     """
-    width = x.shape[-1]
-    head_dim = head_dim_of(width, self.num_heads, self.head_dim)
-    q, k, v = query_key_value(x, self.num_heads, head_dim, dtype=self.dtype, use_bias=self.use_bias)
-    q, k = turned(self.rotary, self.rotary_base, layout, q, k)
-    if chosen(self.implementation, self.dropout) == "masked":
+    q, k, v = self.projected(x, self.value_dim)  # (B, N, H, D)
+    if self.qk_norm:
+      norm = partial(nn.LayerNorm, use_bias=False, dtype=self.dtype)
+      q, k = norm(name="query_norm")(q), norm(name="key_norm")(k)
+    scale = 1 / math.sqrt(q.shape[-1])
+    q, k = self.positioned(q, k, layout, scale)
+    if self.picked(x) == "masked":
       key = self.make_rng("dropout") if train and self.dropout else None
       attend = None if mask is None else mask[:, None, None, :]  # (B, 1, 1, N)
       out, matrix = softmax.masked_attention(
-        q, k, v, mask=attend, dropout_rate=self.dropout, key=key
+        q, k, v, mask=attend, scale=scale, dropout_rate=self.dropout, key=key
       )
       self.sow("intermediates", "attention", matrix)
     else:
-      out = softmax.kernelized_attention(q, k, v, key_mask=mask)
-    return from_heads(width, dtype=self.dtype)(out)
+      out = softmax.kernelized_attention(q, k, v, key_mask=mask, scale=scale)
+    return from_heads(x.shape[-1], dtype=self.dtype)(out)

@@ -21,7 +21,7 @@ class _Factorized(PatternAttention):
     local_layers: with "layers", local layers after each one of the second part.
   """
 
-  properties: ClassVar = Properties(memory_exponent=1.5, flops_exponent=1.5)
+  properties: ClassVar = Properties(flops_exponent=1.5)
 
   stride: int | None = None
   arrangement: str = "heads"
@@ -72,6 +72,7 @@ class FixedAttention(_Factorized):
     distinct: heads that read summaries of their own before they repeat; 1: all read the same.
   """
 
+  tile: int = 16  # a summary brings a whole tile
   summary: int = 1
   causal: bool = False
   distinct: int = 1

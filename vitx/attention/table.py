@@ -2,6 +2,7 @@
 
 from vitx.attention.bigbird import BigBirdAttention
 from vitx.attention.fnet import FNet
+from vitx.attention.given_pattern import GivenPatternAttention
 from vitx.attention.grid import (
   AxialAttention,
   NeighborhoodAttention,
@@ -30,6 +31,7 @@ MIXERS = {
   "mlp_mixing": MLPMixing,
   "neighborhood": NeighborhoodAttention,
   "nystromformer": Nystromformer,
+  "pattern": GivenPatternAttention,
   "performer": Performer,
   "shaped": ShapedAttention,
   "shifted_window": ShiftedWindowAttention,

@@ -8,9 +8,15 @@ import jax.numpy as jnp
 
 from vitx.layers.dropout import Dropout
 from vitx.layers.mlp import MLP
+from vitx.layers.parallel_block import ParallelBlock
+from vitx.layers.simplified_block import SASBlock, SASParallelBlock, SimplifiedBlock
+from vitx.layers.vanilla_block import SkiplessBlock, VanillaBlock
 from vitx.ops.layout import TokenLayout
 
 Dtype = jax.typing.DTypeLike
+
+# Set by the model, not by the config entry of a block.
+FROM_MODEL = ("token_mixer", "norm", "mlp_dim", "dropout", "stochastic_depth", "dtype", "name")
 
 
 def drop_rate(last: float, layer: int, depth: int) -> float:
@@ -24,14 +30,18 @@ class PreNormBlock(nn.Module):
   Attributes:
     token_mixer: makes the mixer; called with `name`.
     mlp_dim: hidden width of the MLP.
+    norm: makes the normalisations; called with `dtype` and `name`.
     dropout: on both residual branches and inside the MLP.
+    mixer_dropout: on the mixer's branch, if another rate than `dropout`.
     stochastic_depth: probability that a branch is dropped for an example.
     dtype: of the computation; normalisation statistics are float32.
   """
 
   token_mixer: Callable[..., nn.Module]
   mlp_dim: int
+  norm: Callable[..., nn.Module] = nn.LayerNorm
   dropout: float = 0.0
+  mixer_dropout: float | None = None
   stochastic_depth: float = 0.0
   dtype: Dtype = jnp.float32
 
@@ -40,12 +50,41 @@ class PreNormBlock(nn.Module):
     self, x: jax.Array, layout: TokenLayout, mask: jax.Array | None, train: bool
   ) -> jax.Array:
     """Maps (B, N, C) to (B, N, C); `mask` is boolean (B, N), True = may be attended."""
-    y = nn.LayerNorm(dtype=self.dtype, name="mixer_norm")(x)
+    y = self.norm(dtype=self.dtype, name="mixer_norm")(x)
     y = self.token_mixer(name="token_mixer")(y, layout, mask=mask, train=train)
-    x = x + self._branch(Dropout(self.dropout)(y, train), train)
-    y = nn.LayerNorm(dtype=self.dtype, name="mlp_norm")(x)
-    y = MLP(self.mlp_dim, self.dropout, dtype=self.dtype, name="mlp")(y, train)
-    return x + self._branch(y, train)
+    rate = self.dropout if self.mixer_dropout is None else self.mixer_dropout
+    x = x + self.branch(Dropout(rate)(y, train), train)
+    y = self.norm(dtype=self.dtype, name="mlp_norm")(x)
+    return self.stream(x, y) + self.branch(
+      MLP(self.mlp_dim, self.dropout, dtype=self.dtype, name="mlp")(y, train), train
+    )
 
-  def _branch(self, y: jax.Array, train: bool) -> jax.Array:
+  def stream(self, x: jax.Array, normalised: jax.Array) -> jax.Array:
+    """What the MLP's branch is added to."""
+    return x
+
+  def branch(self, y: jax.Array, train: bool) -> jax.Array:
+    """A residual branch, dropped for some examples in training."""
     return Dropout(self.stochastic_depth, whole_example=True)(y, train)
+
+
+class NormalisedStreamBlock(PreNormBlock):
+  """x + mixer(norm(x)), then y = norm(x), y + MLP(y): CCT's (Hassani et al. 2021, their code).
+
+  The second normalisation sits on the residual stream itself.
+  """
+
+  def stream(self, x: jax.Array, normalised: jax.Array) -> jax.Array:
+    return normalised
+
+
+BLOCKS = {
+  "normalised_stream": NormalisedStreamBlock,
+  "parallel": ParallelBlock,
+  "pre_norm": PreNormBlock,
+  "sas": SASBlock,
+  "sas_p": SASParallelBlock,
+  "simplified": SimplifiedBlock,
+  "skipless": SkiplessBlock,
+  "vanilla": VanillaBlock,
+}

@@ -1,26 +1,99 @@
-"""Position embeddings that are added to the tokens."""
+"""Positions: embeddings that are added to the tokens, and rotation, which the mixers do."""
+
+from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from vitx.errors import ConfigError
 from vitx.ops.layout import TokenLayout
 
 
 class LearnedPosition(nn.Module):
-  """One learned vector per token, prefix tokens included (Dosovitskiy et al. 2021, equation 1).
+  """One learned vector per token (Dosovitskiy et al. 2021, equation 1).
 
   Attributes:
     stddev: of the normal initialisation.
+    prefix: whether prefix tokens (class token) have one too.
   """
 
+  stddev: float = 0.02
+  prefix: bool = True
+
+  @nn.compact
+  def __call__(self, x: jax.Array, layout: TokenLayout) -> jax.Array:
+    bare = 0 if self.prefix else layout.prefix
+    shape = (1, layout.length - bare, x.shape[-1])
+    table = self.param("table", nn.initializers.normal(self.stddev), shape, jnp.float32)
+    return x + jnp.pad(table.astype(x.dtype), ((0, 0), (bare, 0), (0, 0)))
+
+
+class SineCosinePosition(nn.Module):
+  """Fixed sines and cosines of a token's place in the grid (He et al. 2022, masked autoencoders).
+
+  Of C channels each of the A axes has C / A: first the sines of its coordinate times
+  base^(-2jA/C), then the cosines. Prefix tokens have zeros.
+
+  Attributes:
+    base: of the geometric series of frequencies.
+  """
+
+  base: float = 10000.0
+
+  def __call__(self, x: jax.Array, layout: TokenLayout) -> jax.Array:
+    """Adds positions to (B, N, C).
+
+    Raises:
+      ConfigError: the width does not split into pairs for every axis.
+    """
+    return x + jnp.asarray(sine_cosine_table(layout, x.shape[-1], self.base), x.dtype)
+
+
+def sine_cosine_table(layout: TokenLayout, width: int, base: float = 10000.0) -> np.ndarray:
+  """The table (N, C) of `SineCosinePosition`, float32."""
+  axes = len(layout.grid)
+  if width % (2 * axes):
+    raise ConfigError(
+      f"model.posemb='sincos' has pairs of channels for each of {axes} axes: model.width={width}"
+      f" must be divisible by {2 * axes}"
+    )
+  part = width // axes
+  coordinates = np.indices(layout.grid).reshape(axes, -1).T  # (N - prefix, A)
+  frequencies = base ** (-2.0 * np.arange(part // 2) / part)
+  angles = coordinates[:, :, None] * frequencies
+  grid = np.concatenate([np.sin(angles), np.cos(angles)], axis=2).reshape(-1, width)
+  return np.concatenate([np.zeros((layout.prefix, width)), grid]).astype(np.float32)
+
+
+class RotaryPosition(nn.Module):
+  """Adds nothing: every mixer turns its queries and keys instead (Su et al. 2021).
+
+  Attributes:
+    kind: "sequence": by the place in the unrolled grid; "axial": by row and by column.
+    base: of the geometric series of frequencies.
+    unused_table: keep a learned table that nothing reads, as some published code does; it counts as
+      parameters and weight decay shrinks it.
+    stddev: of that table.
+  """
+
+  kind: str = "sequence"
+  base: float = 10000.0
+  unused_table: bool = False
   stddev: float = 0.02
 
   @nn.compact
   def __call__(self, x: jax.Array, layout: TokenLayout) -> jax.Array:
-    shape = (1, layout.length, x.shape[-1])
-    table = self.param("table", nn.initializers.normal(self.stddev), shape, jnp.float32)
-    return x + table.astype(x.dtype)
+    if self.unused_table:
+      shape = (1, layout.length, x.shape[-1])
+      self.param("table", nn.initializers.normal(self.stddev), shape, jnp.float32)
+    return x
+
+  @property
+  def mixer_fields(self) -> dict[str, Any]:
+    """What every mixer of the model is told."""
+    return {"rotary": self.kind, "rotary_base": self.base}
 
 
 class NoPosition(nn.Module):
@@ -30,4 +103,9 @@ class NoPosition(nn.Module):
     return x
 
 
-POSITIONS = {"learned": LearnedPosition, "none": NoPosition}
+POSITIONS = {
+  "learned": LearnedPosition,
+  "none": NoPosition,
+  "rope": RotaryPosition,
+  "sincos": SineCosinePosition,
+}

@@ -6,10 +6,27 @@ from typing import Any
 import flax.linen as nn
 import jax.numpy as jnp
 
-from vitx.errors import ConfigError, build, check_options, listing, lookup
+from vitx.errors import ConfigError, build, check_options, listing, lookup, options
+from vitx.models.cct import CCT
+from vitx.models.convmixer import ConvMixer
+from vitx.models.counting import Count, count_parameters
+from vitx.models.cvt import CvT
+from vitx.models.levit import LeViT
+from vitx.models.pit import PiT
+from vitx.models.resnet import ResNet
+from vitx.models.swin import Swin
 from vitx.models.vit import ViT
 
-MODELS = {"vit": ViT}
+MODELS = {
+  "cct": CCT,
+  "convmixer": ConvMixer,
+  "cvt": CvT,
+  "levit": LeViT,
+  "pit": PiT,
+  "resnet": ResNet,
+  "swin": Swin,
+  "vit": ViT,
+}
 DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16, "float16": jnp.float16}
 
 
@@ -48,6 +65,39 @@ def model_from_config(model: Mapping[str, Any]) -> nn.Module:
   if model.get("num_classes") is None:
     raise ConfigError("model.num_classes is not set: resolve the config against a source first")
   return create_model(**model)
+
+
+def count(config: Mapping[str, Any]) -> Count:
+  """The parameters of a config's network, by two conventions; nothing is allocated.
+
+  Args:
+    config: as `get_config` returns it, or resolved.
+
+  Raises:
+    ConfigError: the config does not say how many classes, or how large an image.
+  """
+  size = config["data"]["image_size"]
+  if size is None:
+    raise ConfigError(
+      "data.image_size is not set: resolve the config against its source first, or set it"
+    )
+  model = model_from_config(config["model"])
+  return count_parameters(model, (1, size, size, config["data"]["channels"]))
+
+
+def draws_graph(model: Mapping[str, Any]) -> bool:
+  """Whether a config's `model` entry has a token mixer that draws a random graph from a `seed`.
+
+  Raises:
+    ConfigError: unknown model or mixer.
+  """
+  parts = getattr(lookup(MODELS, model["name"], "model.name"), "PARTS", {})
+  if "token_mixer" not in parts:
+    return False
+  table, default, _ = parts["token_mixer"]
+  mixer = model.get("token_mixer", default)
+  name = mixer if isinstance(mixer, str) else mixer["name"]
+  return "seed" in options(lookup(table, name, "model.token_mixer.name"))
 
 
 def _dtype(dtype: Any) -> Any:

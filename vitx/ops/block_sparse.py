@@ -23,13 +23,14 @@ def block_sparse_attention(
   """softmax(q kᵀ · scale) v over the edges of `mask`.
 
   Args:
-    q, k, v: (B, N, H, D).
+    q, k: (B, N, H, D).
+    v: (B, N, H, E).
     mask: static; its G is 1 or H.
     key_mask: (B, N) boolean, True = may be attended.
     scale: of the logits; none: 1 / sqrt(D).
 
   Returns:
-    out (B, N, H, D) in the dtype of `v`, and lse (B, H, N) float32. A query without edges has
+    out (B, N, H, E) in the dtype of `v`, and lse (B, H, N) float32. A query without edges has
     out 0, lse -inf and no gradient. Both may be differentiated.
 
   Raises:
@@ -54,7 +55,8 @@ def block_sparse_attention_dynamic(
   """The same over whole blocks that are known only when it runs, such as a re-drawn graph.
 
   Args:
-    q, k, v: (B, N, H, D).
+    q, k: (B, N, H, D).
+    v: (B, N, H, E).
     indices: int (G, R, K), R = ceil(N / block): the key blocks that each query block reads, none
       twice; G is 1 or H.
     valid: bool (G, R, K), False where an index only fills the array.
@@ -62,7 +64,7 @@ def block_sparse_attention_dynamic(
     key_mask, scale: as above.
 
   Returns:
-    out (B, N, H, D) and lse (B, H, N), as above.
+    out (B, N, H, E) and lse (B, H, N), as above.
 
   Raises:
     ValueError: the indices fit another length or number of heads.

@@ -99,11 +99,16 @@ def _in_parts(part: Callable, arrays, side: Side, layout: Layout):
   per_example = largest * layout.block**2 * heads // layout.heads
   fit = tiling.step_elements() / per_example
   if fit >= 1 or layout.heads > 1:
+    # The blocks that rows meet stand beside their logits, D numbers where those are b.
+    fit *= min(1.0, layout.block / arrays[0].shape[-1])
     return tiling.map_groups(part, arrays, tiling.largest_divisor(batch, fit))
 
   def head_by_head(example):
-    apart = jax.tree.map(lambda x: jnp.moveaxis(x, 2, 0)[:, :, :, None], example)
-    return jax.tree.map(lambda x: jnp.moveaxis(x[:, :, :, 0], 0, 2), jax.lax.map(part, apart))
+    def one(head):  # sliced, not moved in front: that would copy all heads
+      return part(jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, head, 1, 2), example))
+
+    found = jax.lax.map(one, jnp.arange(heads))
+    return jax.tree.map(lambda x: jnp.moveaxis(x[:, :, :, 0], 0, 2), found)
 
   return tiling.map_groups(head_by_head, arrays, 1)
 

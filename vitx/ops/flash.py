@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from vitx.ops import tiling
-from vitx.ops.tiling import map_groups, product, product_transposed
+from vitx.ops.tiling import heads_first, heads_last, map_groups, product, product_transposed
 
 _MIN_ROWS = 128  # below, the products of a tile no longer keep the matrix units busy
 _BANDS = 4  # of a causal matrix; each computes a rectangle around its part of the triangle
@@ -33,13 +33,13 @@ def flash_attention(
   Args:
     q: (B, N, H, D).
     k: (B, M, H, D).
-    v: (B, M, H, D).
+    v: (B, M, H, E).
     key_mask: (B, M) boolean, True = may be attended.
     scale: of the logits; none: 1 / sqrt(D).
     causal: query i sees keys 0 … i only.
 
   Returns:
-    out (B, N, H, D) in the dtype of `v`, and lse (B, H, N) float32, the logarithm of each query's
+    out (B, N, H, E) in the dtype of `v`, and lse (B, H, N) float32, the logarithm of each query's
     sum of exponentials. A query that sees nothing has out 0, lse -inf and no gradient. Both may be
     differentiated.
 
@@ -51,17 +51,6 @@ def flash_attention(
   scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
   bias = None if key_mask is None else jnp.where(key_mask, 0.0, -jnp.inf).astype(jnp.float32)
   return _flash(q, k, v, bias, scale, causal)
-
-
-def _heads_first(x: jax.Array) -> jax.Array:
-  """(B, N, H, D) -> (B·H, N, D)."""
-  batch, n, heads, dim = x.shape
-  return jnp.swapaxes(x, 1, 2).reshape(batch * heads, n, dim)
-
-
-def _heads_last(x: jax.Array, heads: int) -> jax.Array:
-  """(B·H, N, D) -> (B, N, H, D)."""
-  return jnp.swapaxes(x.reshape(-1, heads, *x.shape[1:]), 1, 2)
 
 
 def _bands(n: int, causal: bool) -> list[tuple[int, int]]:
@@ -125,7 +114,7 @@ def _forward_band(q, k, v, bias, scale, causal, first):
 
 def _forward(q, k, v, bias, scale, causal):
   heads = q.shape[2]
-  q, k, v = map(_heads_first, (q, k, v))
+  q, k, v = map(heads_first, (q, k, v))
   bias = None if bias is None else jnp.repeat(bias, heads, axis=0)
   parts = []
   for start, stop in _bands(q.shape[1], causal):
@@ -134,7 +123,7 @@ def _forward(q, k, v, bias, scale, causal):
     rows = q[:, start:stop]
     parts.append(_forward_band(rows, k[:, seen], v[:, seen], seen_bias, scale, causal, start))
   out, lse = (jnp.concatenate(x, axis=1) for x in zip(*parts, strict=True))
-  return _heads_last(out, heads), lse.reshape(-1, heads, lse.shape[-1])
+  return heads_last(out, heads), lse.reshape(-1, heads, lse.shape[-1])
 
 
 def _backward_band(arrays, scale, causal):
@@ -167,7 +156,7 @@ def _backward(scale, causal, saved, cotangents):
   q, k, v, bias, out, lse = saved
   d_out, d_lse = cotangents
   heads, dtype = q.shape[2], q.dtype
-  q, k, v, out, d_out = map(_heads_first, (q, k, v, out, d_out))
+  q, k, v, out, d_out = map(heads_first, (q, k, v, out, d_out))
   lse, d_lse = (x.reshape(-1, x.shape[-1]) for x in (lse, d_lse))
   lse, delta = tiling.backward_statistics(out, lse, d_out, d_lse)
   bias = None if bias is None else jnp.repeat(bias, heads, axis=0)
@@ -180,7 +169,7 @@ def _backward(scale, causal, saved, cotangents):
     dq = dq.at[:, see].add(added) if causal else added
     parts.append(grads)
   dk, dv = (jnp.concatenate(x, axis=1) for x in zip(*parts, strict=True))
-  return *(_heads_last(x, heads) for x in (dq.astype(dtype), dk, dv)), None
+  return *(heads_last(x, heads) for x in (dq.astype(dtype), dk, dv)), None
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(4, 5))

@@ -53,13 +53,14 @@ def with_prefix(
 
   Args:
     attend: (q, k, v, key_mask=..., scale=...) of the grid alone -> (out, lse).
-    q, k, v: (B, N, H, D), prefix tokens first.
+    q, k: (B, N, H, D), prefix tokens first.
+    v: (B, N, H, E).
     prefix: P, how many.
     key_mask: (B, N) boolean, True = may be attended.
     scale: of the logits; none: 1 / sqrt(D).
 
   Returns:
-    out (B, N, H, D) and lse (B, H, N).
+    out (B, N, H, E) and lse (B, H, N).
   """
   P = prefix
   masks = (None, None) if key_mask is None else (key_mask[:, :P], key_mask[:, P:])

@@ -69,7 +69,9 @@ def shaped_attention(
     The output (B, N, H, E) in the dtype of `v`.
   """
   scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
-  attention = _attention(q, k, v, mask, scale)
+  # The kernel wants as many heads in q and k as in v.
+  q, k = (jnp.broadcast_to(x, (*x.shape[:2], v.shape[2], x.shape[3])) for x in (q, k))
+  attention = kernelized_attention(q, k, v, key_mask=mask, scale=scale)
   full = v.astype(jnp.float32)
   if mask is not None:
     full = jnp.where(mask[:, :, None, None], full, 0.0)
@@ -79,15 +81,3 @@ def shaped_attention(
   mean = jnp.sum(full, axis=1, keepdims=True) / tokens
   alpha, beta, gamma = (x[:, None] for x in (alpha, beta, gamma))  # (H, 1)
   return (alpha * full + beta * attention - gamma * mean).astype(v.dtype)
-
-
-def _attention(q, k, v, key_mask: jax.Array | None, scale: float) -> jax.Array:
-  """Softmax attention with a kernel that wants as many heads, as wide, in q and k as in v."""
-  width = max(q.shape[-1], v.shape[-1])
-
-  def fit(x: jax.Array) -> jax.Array:  # zeros change no logit
-    x = jnp.broadcast_to(x, (*x.shape[:2], v.shape[2], x.shape[3]))
-    return jnp.pad(x, ((0, 0), (0, 0), (0, 0), (0, width - x.shape[3])))
-
-  out = kernelized_attention(fit(q), fit(k), fit(v), key_mask=key_mask, scale=scale)
-  return out[..., : v.shape[-1]]

@@ -8,6 +8,8 @@ import jax.numpy as jnp
 from vitx.ops.dropout import dropout
 from vitx.ops.flash import flash_attention
 
+FEW_KEYS = 128  # of up to so many, a tile costs less to keep than to compute again
+
 
 def masked_softmax(logits: jax.Array, mask: jax.Array | None = None) -> jax.Array:
   """Softmax over the last axis in float32; a row that may attend nothing is exactly zero.
@@ -46,14 +48,14 @@ def masked_attention(
   Args:
     q: (B, N, H, D).
     k: (B, M, H, D).
-    v: (B, M, H, D).
+    v: (B, M, H, E).
     mask: boolean, broadcastable to (B, H, N, M), True = may attend.
     scale: of the logits; none: 1 / sqrt(D).
     dropout_rate: of the probabilities, drawn per example.
     key: for the dropout.
 
   Returns:
-    The output (B, N, H, D) in the dtype of `v` and the probabilities (B, H, N, M) in float32, as
+    The output (B, N, H, E) in the dtype of `v` and the probabilities (B, H, N, M) in float32, as
     they were before dropout.
   """
   scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
@@ -77,14 +79,22 @@ def fused_attention(
   Args: as for `masked_attention`; the mask must have four axes.
 
   Returns:
-    The output (B, N, H, D).
+    The output (B, N, H, E).
   """
-  out = jax.nn.dot_product_attention(q, k, v, mask=mask, scale=scale)
+  scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+  width = v.shape[-1]
+  if q.shape[-1] != width:  # the library wants one width; zeros change no logit
+    q, k, v = (_wide(x, max(q.shape[-1], width)) for x in (q, k, v))
+  out = jax.nn.dot_product_attention(q, k, v, mask=mask, scale=scale)[..., :width]
   if mask is None:
     return out
   # The library returns the mean of all values for a row that may attend nothing.
   seen = jnp.any(mask, axis=-1)  # (B | 1, H | 1, N)
   return jnp.where(jnp.moveaxis(seen, 1, 2)[..., None], out, 0)
+
+
+def _wide(x: jax.Array, width: int) -> jax.Array:
+  return jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, width - x.shape[-1])])
 
 
 def kernelized_attention(
@@ -99,14 +109,17 @@ def kernelized_attention(
 
   Args:
     q: (B, N, H, D).
-    k, v: (B, M, H, D).
+    k: (B, M, H, D).
+    v: (B, M, H, E).
     key_mask: boolean (B, M), True = may be attended.
     scale: of the logits; none: 1 / sqrt(D).
 
   Returns:
-    The output (B, N, H, D).
+    The output (B, N, H, E).
   """
-  if jax.default_backend() == "cpu":
-    return flash_attention(q, k, v, key_mask=key_mask, scale=scale)[0]
   mask = None if key_mask is None else key_mask[:, None, None, :]
+  if jax.default_backend() == "cpu":
+    if k.shape[1] <= min(FEW_KEYS, q.shape[1] // 2):  # as of Linformer: linear in N as it is
+      return masked_attention(q, k, v, mask=mask, scale=scale)[0]
+    return flash_attention(q, k, v, key_mask=key_mask, scale=scale)[0]
   return fused_attention(q, k, v, mask=mask, scale=scale)

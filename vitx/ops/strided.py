@@ -47,8 +47,9 @@ def strided_attention(
   """softmax(q kᵀ · scale) v over the edges of `Strided(stride, part, form)` on N positions.
 
   Args:
-    q, k, v: (B, N, H, D); N need not be a multiple of the stride. No prefix tokens: see
+    q, k: (B, N, H, D); N need not be a multiple of the stride. No prefix tokens: see
       `merge.with_prefix`.
+    v: (B, N, H, E).
     stride: l.
     form: "paper", "code" (both causal), "bidirectional" or "axial", as in `Strided`.
     part: "merged", "local" or "column".
@@ -56,7 +57,7 @@ def strided_attention(
     scale: of the logits; none: 1 / sqrt(D).
 
   Returns:
-    out (B, N, H, D) in the dtype of `v`, and lse (B, H, N) float32.
+    out (B, N, H, E) in the dtype of `v`, and lse (B, H, N) float32.
 
   Raises:
     ConfigError: unknown form or part, or a stride below 1.

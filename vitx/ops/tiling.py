@@ -39,9 +39,30 @@ def map_groups(function: Callable, arrays: Any, group: int) -> Any:
   total = jax.tree.leaves(arrays)[0].shape[0]
   if total == group:
     return function(arrays)
+  if group == 1:  # without an axis of one, which would make the compiler copy what the loop reads
+    return jax.lax.map(lambda entry: _without_axis(function(_with_axis(entry))), arrays)
   grouped = jax.tree.map(lambda x: x.reshape(total // group, group, *x.shape[1:]), arrays)
   out = jax.lax.map(function, grouped)
   return jax.tree.map(lambda x: x.reshape(total, *x.shape[2:]), out)
+
+
+def heads_first(x: jax.Array) -> jax.Array:
+  """(B, N, H, D) -> (B·H, N, D)."""
+  batch, n, heads, dim = x.shape
+  return jnp.swapaxes(x, 1, 2).reshape(batch * heads, n, dim)
+
+
+def heads_last(x: jax.Array, heads: int) -> jax.Array:
+  """(B·H, N, D) -> (B, N, H, D)."""
+  return jnp.swapaxes(x.reshape(-1, heads, *x.shape[1:]), 1, 2)
+
+
+def _with_axis(tree: Any) -> Any:
+  return jax.tree.map(lambda x: x[None], tree)
+
+
+def _without_axis(tree: Any) -> Any:
+  return jax.tree.map(lambda x: x[0], tree)
 
 
 def product(x: jax.Array, y: jax.Array) -> jax.Array:
@@ -54,12 +75,15 @@ def product_transposed(x: jax.Array, y: jax.Array) -> jax.Array:
   return product(x, jnp.swapaxes(y, -1, -2))
 
 
-def softmax_tile(logits: jax.Array, v: jax.Array) -> tuple[jax.Array, jax.Array]:
+def softmax_tile(
+  logits: jax.Array, v: jax.Array, weigh: Callable = product
+) -> tuple[jax.Array, jax.Array]:
   """Attention of some queries over all the keys they may see.
 
   Args:
     logits: (..., n, m) float32, -inf where a query may not look.
-    v: (..., m, D).
+    v: (..., m, D), or what `weigh` takes.
+    weigh: (weights (..., n, m), v) -> their sums (..., n, D).
 
   Returns:
     out (..., n, D) float32 and lse (..., n); zero and -inf for a row of -inf.
@@ -68,18 +92,18 @@ def softmax_tile(logits: jax.Array, v: jax.Array) -> tuple[jax.Array, jax.Array]
   top = jnp.where(top == -jnp.inf, 0.0, top)
   weights = jnp.exp(logits - top)
   total = jnp.sum(weights, axis=-1, keepdims=True)
-  out = product(weights, v) / jnp.where(total == 0, 1.0, total)
+  out = weigh(weights, v) / jnp.where(total == 0, 1.0, total)
   return out, (top + jnp.log(total))[..., 0]
 
 
 def backward_statistics(
-  out: jax.Array, lse: jax.Array, d_out: jax.Array, d_lse: jax.Array
+  out: jax.Array, lse: jax.Array, d_out: jax.Array, d_lse: jax.Array | float
 ) -> tuple[jax.Array, jax.Array]:
   """What a query must remember so that its logits' gradient is p · (dp − delta).
 
   Args:
     out: (..., n, D), with its cotangent.
-    lse: (..., n), with its cotangent.
+    lse: (..., n), with its cotangent; 0.0 if nothing depends on it.
 
   Returns:
     lse (..., n), +inf for a query that sees nothing, so that exp(logit − lse) is exactly zero; and

@@ -15,7 +15,8 @@ from vitx.data.decode import stored_size
 from vitx.data.sources import Examples, Source, open_source
 from vitx.data.statistics import statistics
 from vitx.errors import ConfigError, build
-from vitx.models import model_from_config
+from vitx.models import draws_graph, model_from_config
+from vitx.models.implementations import implementations
 from vitx.training import durations, parallel
 from vitx.training.optimizers import make_optimizer
 from vitx.training.schedules import make_schedule
@@ -67,6 +68,11 @@ class Experiment:
       process_count=jax.process_count(),
     )
 
+  def implementations(self) -> dict[str, str]:
+    """Which implementation each token mixer runs, by its place in the network."""
+    size, channels = self.config.data.image_size, self.config.data.channels
+    return implementations(model_from_config(self.config.model), (1, size, size, channels))
+
   def kept(self, role: str) -> Examples:
     """The examples of a role that is read often: decoded once, if memory allows."""
     data = self.config.data
@@ -92,7 +98,7 @@ def resolve(config: ConfigDict, source: Source) -> ConfigDict:
       if config[seed] is None:
         config[seed] = config.seed
     if config.data.image_size is None:
-      config.data.image_size = _own_size(source)
+      config.data.image_size = _own_size(source, config.data.get("varied_size"))
     config.data.stored_size = stored_size(config.data, source, config.evaluation.crop_ratio)
     config.data.channels = source.channels
     config.data.mean, config.data.std = statistics(config.data, source)
@@ -103,6 +109,8 @@ def resolve(config: ConfigDict, source: Source) -> ConfigDict:
         " classes; leave it out, it follows the source"
       )
     config.model.num_classes = source.num_classes
+    if draws_graph(config.model) and "seed" not in config.model.token_mixer:
+      config.model.token_mixer.seed = config.graph_seed
   return config
 
 
@@ -190,8 +198,10 @@ def _check(config: ConfigDict, source: Source) -> None:
     durations.due(1, value, Fraction(len(source.train), config.batch_size), field)
 
 
-def _own_size(source: Source) -> int:
+def _own_size(source: Source, varied_size: int | None) -> int:
   size = source.image_size
+  if varied_size is not None and (size is None or size[0] != size[1]):
+    return varied_size
   if size is None or size[0] != size[1]:
     what = "images of varying size" if size is None else f"images of {size[0]} x {size[1]} pixels"
     raise ConfigError(

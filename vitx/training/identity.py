@@ -100,8 +100,11 @@ def check_same_data(workdir: str | Path, data: Mapping[str, Any]) -> None:
     )
 
 
-def environment(data: Mapping[str, Any]) -> dict[str, Any]:
-  """What a run depends on besides its config: commit, versions, devices, command, data."""
+def environment(data: Mapping[str, Any], implementations: Mapping[str, str]) -> dict[str, Any]:
+  """What a run depends on besides its config.
+
+  That is: data, commit, command, versions, devices, and what "auto" picked for each token mixer.
+  """
   return {
     "data": dict(data),
     "commit": _commit(),
@@ -110,6 +113,7 @@ def environment(data: Mapping[str, Any]) -> dict[str, Any]:
     "versions": {name: _version(name) for name in PACKAGES},
     "devices": [device.device_kind for device in jax.devices()],
     "processes": jax.process_count(),
+    "implementations": dict(implementations),
   }
 
 

@@ -29,6 +29,8 @@ from vitx.training.plateau import Plateau
 from vitx.training.progress import Progress, announced
 
 IN_FLIGHT = 2  # unbounded dispatch deadlocks XLA's collectives between virtual CPU devices
+# What a step returns that is not averaged over the steps between two rows of kind "train".
+NO_MEANS = ("gradient_norm", "learning_rate", "stop")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,14 +57,15 @@ class Record:
   Attributes:
     rows: of `metrics.jsonl` that stand at this step.
     seconds: trained so far, over all runs.
-    window: sum of the losses and their number since the last row of kind "train".
+    window: sums of the loss and the task's metrics since the last row of kind "train", and the
+      number of steps.
     best_step, best_top1: the best evaluation on *select* so far; a tie goes to the later.
     plateau: state of the plateau schedule, if that is the schedule.
   """
 
   rows: int = 0
   seconds: float = 0.0
-  window: tuple[float, int] = (0.0, 0)
+  window: tuple[dict[str, float], int] = dataclasses.field(default_factory=lambda: ({}, 0))
   best_step: int | None = None
   best_top1: float = -1.0
   plateau: dict[str, Any] | None = None
@@ -192,7 +195,8 @@ class _Run:
       identity.check_same_data(self.workdir, data)
     if is_writer():
       wd.write_json(self.workdir, "config.json", wd.plain(self.config))
-      wd.write_json(self.workdir, "environment.json", identity.environment(data))
+      environment = identity.environment(data, self.experiment.implementations())
+      wd.write_json(self.workdir, "environment.json", environment)
     self.log = MetricsLog(self.workdir, write=is_writer(), keep=self.record.rows)
     return state, start
 
@@ -207,21 +211,22 @@ class _Run:
       check_finite(step, values, half=self.experiment.step.half, kept=self.store.latest)
       self.stop |= bool(values["stop"])
       self.learning_rate = values["learning_rate"]
-      total, count = self.record.window
-      self.record.window = (total + values["loss"], count + 1)
+      sums, count = self.record.window
+      means = {name: value for name, value in values.items() if name not in NO_MEANS}
+      self.record.window = ({n: sums.get(n, 0.0) + value for n, value in means.items()}, count + 1)
       if self.due(step + 1, self.config.log_every):
         self.log_window(step + 1)
       if not everything:
         return
 
   def log_window(self, step: int) -> None:
-    """Writes the mean loss since the last such row."""
-    total, count = self.record.window
-    self.record.window = (0.0, 0)
+    """Writes the mean loss and metrics since the last such row."""
+    sums, count = self.record.window
+    self.record.window = ({}, 0)
     row = {
       "kind": "train",
       "step": step,
-      "loss": total / count,
+      **{name: total / count for name, total in sums.items()},
       "learning_rate": self.learning_rate,
     }
     times = self.progress.window(step)

@@ -89,8 +89,9 @@ class Progress:
 
   def line(self, step: int, row: dict[str, Any], times: dict[str, Any], epoch: float) -> None:
     """Prints a line of progress, over the previous one on a terminal."""
+    accuracy = f"  top-1 {row['top1']:.1%}" if "top1" in row else ""
     text = (
-      f"step {step}/{self._total} (epoch {epoch:.1f})  loss {row['loss']:.4f}"
+      f"step {step}/{self._total} (epoch {epoch:.1f})  loss {row['loss']:.4f}{accuracy}"
       f"  lr {row['learning_rate']:.2e}  {times['images_per_second']:,.0f} images/s"
       f"  waiting for data {times['waiting']:.0%}  ETA {duration(times['eta'])}"
     )

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
+from vitx.ops import replicas
 from vitx.training.precision import LossScale, all_finite
 from vitx.training.tasks import Batch, Task
 
@@ -98,7 +99,8 @@ class Step:
     # Threefry alone draws the same under `vmap` as one by one, which device counts rest on.
     key = jax.random.fold_in(jax.random.key(self.seed, impl="threefry2x32"), state.step)
     scale = state.loss_scale.value if state.loss_scale else jnp.float32(1)
-    loss, grads, model_state, metrics = self._gradient(state, batch, key, scale)
+    with replicas.over(self.axis):  # batch statistics are those of the whole batch
+      loss, grads, model_state, metrics = self._gradient(state, batch, key, scale)
     grads = jax.tree.map(lambda g: g.astype(jnp.float32) / scale, grads)
     loss, grads, model_state, metrics = self._mean((loss, grads, model_state, metrics))
 

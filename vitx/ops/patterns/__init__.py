@@ -7,10 +7,13 @@ from vitx.ops.patterns.base import (
   Combination,
   Cycle,
   Intersection,
+  OnGrid,
   Pattern,
   PerHead,
   Union,
+  coordinates,
   cycle,
+  in_grid,
   per_head,
 )
 from vitx.ops.patterns.bigbird import GivenBlocks, QueryParts, RandomBlocks, bigbird
@@ -20,6 +23,7 @@ from vitx.ops.patterns.factorized import Fixed, Strided
 from vitx.ops.patterns.grid import Axial, Neighborhood, ShiftedWindow
 from vitx.ops.patterns.local import Causal, DilatedWindow, Full, Global, Nothing, Window
 from vitx.ops.patterns.random_graphs import ErdosRenyi, WattsStrogatz
+from vitx.ops.patterns.redrawn import redrawn
 
 __all__ = [
   "PATTERNS",
@@ -36,6 +40,7 @@ __all__ = [
   "Intersection",
   "Neighborhood",
   "Nothing",
+  "OnGrid",
   "Pattern",
   "PerHead",
   "QueryParts",
@@ -46,7 +51,10 @@ __all__ = [
   "WattsStrogatz",
   "Window",
   "bigbird",
+  "coordinates",
   "cycle",
   "draw",
+  "in_grid",
   "per_head",
+  "redrawn",
 ]

@@ -66,6 +66,11 @@ class Pattern:
     """Heads after which the pattern repeats; 1: all heads have the same edges."""
     return 1
 
+  @property
+  def on_grid(self) -> bool:
+    """Whether prefix tokens have no edges and the others those of the grid without a prefix."""
+    return False
+
   def at(self, layer: int) -> "Pattern":
     """The pattern of one layer: picks from cycles, and the layer's own random draw."""
     return self
@@ -123,6 +128,10 @@ class Combination(Pattern):
   @property
   def head_period(self) -> int:
     return math.lcm(*(pattern.head_period for pattern in self.patterns))
+
+  @property
+  def on_grid(self) -> bool:
+    return all(pattern.on_grid for pattern in self.patterns)
 
   def at(self, layer: int) -> Pattern:
     return type(self)(tuple(pattern.at(layer) for pattern in self.patterns))
@@ -189,6 +198,44 @@ class Cycle(Combination):
 
   def allows(self, layout, q, k, head=0):
     raise ConfigError("a cycle of patterns has edges only in a layer: use pattern.at(layer)")
+
+
+@dataclasses.dataclass(frozen=True)
+class OnGrid(Pattern):
+  """A pattern over the grid alone, as if no prefix tokens stood in front; they have no edges here.
+
+  Attributes:
+    pattern: of the grid.
+  """
+
+  pattern: Pattern
+
+  @property
+  def head_period(self) -> int:
+    return self.pattern.head_period
+
+  @property
+  def on_grid(self) -> bool:
+    return True
+
+  def at(self, layer: int) -> Pattern:
+    return OnGrid(self.pattern.at(layer))
+
+  def allows(self, layout, q, k, head=0):
+    inside, P = in_grid(layout, q, k), layout.prefix
+    xp = namespace(q, k)
+    q, k = xp.maximum(q - P, 0), xp.maximum(k - P, 0)
+    return inside & self.pattern.allows(TokenLayout(layout.grid), q, k, head)
+
+  def candidates(self, layout, first, last, block, head):
+    P = layout.prefix
+    if last < P:
+      return np.arange(0)
+    grid = TokenLayout(layout.grid)
+    found = self.pattern.candidates(grid, max(first - P, 0), last - P, block, head)
+    if found is None or P == 0:
+      return found
+    return blocks_of_runs(found * block + P, (found + 1) * block - 1 + P, block, layout.length)
 
 
 def per_head(*patterns: Pattern) -> Pattern:

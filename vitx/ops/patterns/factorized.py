@@ -52,6 +52,10 @@ class Strided(Pattern):
     """Whether only keys up to the query are read."""
     return self.form in ("paper", "code")
 
+  @property
+  def on_grid(self) -> bool:
+    return True
+
   def allows(self, layout, q, k, head=0):
     l = _stride(self.stride, layout)  # noqa: E741, the paper's letter
     i, j = q - layout.prefix, k - layout.prefix
@@ -118,6 +122,10 @@ class Fixed(Pattern):
         f"Fixed: {self.distinct} sub-runs of summary={self.summary} do not fit a run of {l}"
       )
     return l
+
+  @property
+  def on_grid(self) -> bool:
+    return True
 
   def allows(self, layout, q, k, head=0):
     l, c = self._runs(layout), self.summary  # noqa: E741

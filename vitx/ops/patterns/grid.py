@@ -64,6 +64,10 @@ class Axial(Pattern):
 
   axis: int = -1
 
+  @property
+  def on_grid(self) -> bool:
+    return True
+
   def allows(self, layout, q, k, head=0):
     axes = len(layout.grid)
     if not -axes <= self.axis < axes:
@@ -115,6 +119,10 @@ class Neighborhood(Pattern):
           f" positions on an axis of {extent}: use a smaller one or a larger grid"
         )
     return list(zip(sizes, dilations, layout.grid, strict=True))
+
+  @property
+  def on_grid(self) -> bool:
+    return True
 
   def allows(self, layout, q, k, head=0):
     found = in_grid(layout, q, k)
@@ -170,6 +178,20 @@ class ShiftedWindow(Pattern):
         raise ConfigError(f"ShiftedWindow.shift={self.shift} must be less than size={self.size}")
     padded = [-(-extent // size) * size for extent, size in zip(layout.grid, sizes, strict=True)]
     return list(zip(sizes, shifts, padded, strict=True))
+
+  @property
+  def on_grid(self) -> bool:
+    return True
+
+  def place(self, layout: TokenLayout) -> tuple[tuple[int, ...], np.ndarray]:
+    """The extents of a box, and int (N,): each token's place in its own, -1 for prefix tokens."""
+    tokens, settings = np.arange(layout.length), self._settings(layout)
+    sizes = tuple(size for size, _, _ in settings)
+    inside = tuple(
+      (i - shift) % size
+      for i, (size, shift, _) in zip(coordinates(layout, tokens), settings, strict=True)
+    )
+    return sizes, np.where(tokens < layout.prefix, -1, np.ravel_multi_index(inside, sizes))
 
   def allows(self, layout, q, k, head=0):
     found = in_grid(layout, q, k)

@@ -28,6 +28,10 @@ class Full(Pattern):
 class Nothing(Pattern):
   """No token attends any: the attention-free control, a network of MLPs only."""
 
+  @property
+  def on_grid(self) -> bool:
+    return True
+
   def allows(self, layout, q, k, head=0):
     return (q < 0) & (k < 0)
 
@@ -70,6 +74,10 @@ class Window(Pattern):
   def __post_init__(self):
     if self.left < 0 or (self.right or 0) < 0 or self.block < 1:
       raise ConfigError(f"{self}: left and right must be at least 0, block at least 1")
+
+  @property
+  def on_grid(self) -> bool:
+    return not self.count_prefix
 
   @property
   def _right(self) -> int:
@@ -120,6 +128,10 @@ class DilatedWindow(Pattern):
   @property
   def head_period(self) -> int:
     return 1 if len(set(self.dilation)) == 1 else len(self.dilation)
+
+  @property
+  def on_grid(self) -> bool:
+    return True
 
   def allows(self, layout, q, k, head=0):
     if self.head_period == 1:

@@ -1,0 +1,46 @@
+"""Reads recorded values and lays other libraries' weights out as our modules have them."""
+
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from vitx.ops.layout import TokenLayout
+
+GOLDEN = Path(__file__).resolve().parents[1] / "golden"
+HEADS = 4
+BOTH = pytest.mark.parametrize("implementation", ["masked", "kernelized"])
+
+
+def load(name):
+  with np.load(GOLDEN / f"{name}.npz") as file:
+    return dict(file)
+
+
+def inward(weight, bias=None, heads=HEADS):
+  """PyTorch's (H D, C) as the kernel (C, H, D)."""
+  params = {"kernel": weight.T.reshape(weight.shape[1], heads, -1)}
+  return params if bias is None else params | {"bias": bias.reshape(heads, -1)}
+
+
+def outward(weight, bias):
+  return {"kernel": weight.T.reshape(HEADS, -1, weight.shape[0]), "bias": bias}
+
+
+def linear(g, name):
+  """The linear map that is recorded as `name.weight` and `name.bias`."""
+  return inward(g[f"{name}.weight"], g[f"{name}.bias"])
+
+
+def run(module, variables, x, mask=None, layout=None):
+  layout = TokenLayout((x.shape[1],)) if layout is None else layout
+  mask = None if mask is None else jnp.asarray(mask)
+  return module.apply(variables, jnp.asarray(x), layout, mask=mask, train=False)
+
+
+def close(a, b, where=None):
+  """Equal to float32's rounding, in the rows of (B, N, C) that `where` (B, N) names."""
+  if where is not None:
+    a, b = np.asarray(a)[where], b[where]
+  np.testing.assert_allclose(a, b, atol=3e-6 * np.abs(b).max(), rtol=2e-5)

@@ -1,0 +1,154 @@
+"""Sparse and mixing modules give what Hugging Face's modules give, with the same weights."""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.attention.golden import BOTH, HEADS, close, linear, load, outward, run
+from vitx.attention.fnet import FNet
+from vitx.attention.grid import ShiftedWindowAttention
+from vitx.attention.longformer import LongformerAttention
+from vitx.attention.nystromformer import Nystromformer
+from vitx.attention.pattern import PatternAttention
+from vitx.ops.block_mask import BlockMask
+from vitx.ops.layout import TokenLayout
+from vitx.ops.pattern_attention import dense_mask
+from vitx.ops.patterns import GivenBlocks, Global, RandomBlocks, Window, bigbird
+
+THREE = ("query", "key", "value")
+BLOCK = 4
+
+
+def drawn_pattern(drawn):
+  """BigBird's, with the recorded blocks (H, m - 2, r): first and last block draw none."""
+  none = np.pad(np.asarray(drawn), ((0, 0), (1, 1), (0, 0)), constant_values=-1)
+  window = Window(1, block=BLOCK, count_prefix=True)
+  return window | Global(blocks=(0, -1), block=BLOCK) | GivenBlocks(none, BLOCK)
+
+
+class DrawnBigBird(PatternAttention):
+  drawn: Sequence = ()
+
+  def pattern(self, layout):
+    return drawn_pattern(self.drawn)
+
+
+def big_bird(g, implementation):
+  params = {name: linear(g, name) for name in THREE}
+  fields = {"drawn": tuple(map(tuple, g["drawn"].tolist())), "tile": BLOCK}
+  return params, DrawnBigBird(HEADS, out_projection=False, implementation=implementation, **fields)
+
+
+def test_big_bird_has_the_published_edges():
+  g = load("big_bird")
+  n = g["x"].shape[1]
+  edges = np.unpackbits(g["edges"]).reshape(HEADS, n, n).astype(bool)
+  pattern, layout = drawn_pattern(g["drawn"]), TokenLayout((n,))
+  np.testing.assert_array_equal(dense_mask(pattern, layout, HEADS), edges)
+  np.testing.assert_array_equal(
+    BlockMask.from_pattern(pattern, layout, BLOCK, HEADS).dense(), edges
+  )
+  # Our own draw by the published plan differs in the random blocks alone, and in no count.
+  ours = dense_mask(bigbird(block=BLOCK, random=2, plan="bigbird", heads=HEADS), layout, HEADS)
+  np.testing.assert_array_equal(ours.sum(-1), edges.sum(-1))
+
+
+@BOTH
+def test_big_bird_outputs(implementation):
+  g = load("big_bird")
+  params, module = big_bird(g, implementation)
+  close(run(module, {"params": params}, g["x"]), g["out"])
+  masked = run(module, {"params": params}, g["x"], g["mask"])
+  close(masked, g["masked_out"], g["mask"])  # where the query is masked, theirs is zeroed
+
+
+@BOTH
+def test_big_bird_gradients(implementation):
+  g = load("big_bird")
+  params, module = big_bird(g, implementation)
+
+  def loss(params, x):
+    return jnp.sum(run(module, {"params": params}, x) * g["cotangent"])
+
+  grads, dx = jax.jit(jax.grad(loss, argnums=(0, 1)))(params, g["x"])
+  close(dx, g["grad.x"])
+  largest = max(np.abs(g[f"grad.{name}.weight"]).max() for name in THREE)
+  for name in THREE:
+    found, expected = grads[name], linear(g, f"grad.{name}")
+    close(found["kernel"], expected["kernel"])
+    # A key's bias moves no probability: its gradient is rounding.
+    np.testing.assert_allclose(found["bias"], expected["bias"], rtol=2e-5, atol=1e-5 * largest)
+
+
+@pytest.mark.parametrize(
+  ("n", "block", "r"), [(56, 4, 2), (530, 10, 3), (1024, 64, 3), (3072, 64, 3), (4096, 64, 3)]
+)
+def test_big_bird_plan_draws_where_the_published_one_does(n, block, r):
+  expected = load("big_bird_plans")[f"{n},{block},{r}"]
+  pattern = RandomBlocks(r, block, "bigbird", heads=400, window=3, anchors=(0, -1))
+  indices = pattern.indices(TokenLayout((n,)))
+  m = len(expected)
+  assert (indices[:, [0, -1]] == -1).all() and (indices[:, 1:-1] >= 0).all()
+  found = np.zeros((m, m + 1), bool)
+  found[np.arange(m)[:, None], indices] = True
+  np.testing.assert_array_equal(found[:, :m], expected)
+
+
+LONGFORMER = {"window": 2, "tile": 4}
+
+
+def longformer(g, implementation, **fields):
+  names = THREE if not fields else (*THREE, *(f"{name}_global" for name in THREE))
+  params = {name: linear(g, name) for name in names}
+  module = LongformerAttention(
+    HEADS, out_projection=False, implementation=implementation, **LONGFORMER, **fields
+  )
+  layout = TokenLayout((g["x"].shape[1] - 1,), prefix=1)
+  close(run(module, {"params": params}, g["x"], layout=layout), g["out"])
+  masked = run(module, {"params": params}, g["x"], g["mask"], layout)
+  close(masked, g["masked_out"], g["mask"])
+
+
+@BOTH
+def test_longformer_with_shared_projections(implementation):
+  longformer(load("longformer_shared"), implementation)
+
+
+@BOTH
+def test_longformer_with_separate_projections(implementation):
+  longformer(load("longformer"), implementation, global_projections="separate")
+
+
+@BOTH
+@pytest.mark.parametrize("layer", [0, 1])
+def test_swin(layer, implementation):
+  g = load("swin_shifted" if layer else "swin_plain")
+  params = {name: linear(g, f"self.{name}") for name in THREE}
+  params["out"] = outward(g["output.dense.weight"], g["output.dense.bias"])
+  params["relative_bias_0"] = g["self.relative_position_bias_table"].T.reshape(HEADS, 5, 5)
+  module = ShiftedWindowAttention(
+    HEADS, size=3, layer=layer, relative_bias="window", implementation=implementation, tile=9
+  )
+  close(run(module, {"params": params}, g["x"], layout=TokenLayout((6, 9))), g["out"])
+
+
+@BOTH
+def test_fnet(implementation):
+  g = load("fnet")
+  close(run(FNet(1, implementation=implementation), {}, g["x"]), g["out"])
+
+
+@BOTH
+def test_nystromformer(implementation):
+  g = load("nystromformer")
+  width = g["x"].shape[-1]
+  params = {name: linear(g, name) for name in THREE}
+  params["out"] = outward(np.eye(width, dtype=np.float32), np.zeros(width, np.float32))
+  params["convolution"] = g["conv.weight"][:, 0, :, 0].T
+  module = Nystromformer(
+    HEADS, landmarks=4, kernel_size=5, pinv_scale="batch", implementation=implementation
+  )
+  close(run(module, {"params": params}, g["x"]), g["out"])

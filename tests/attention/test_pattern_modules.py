@@ -1,0 +1,220 @@
+"""Graphs drawn at every step, global tokens with projections of their own, and ETC's tokens."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import vitx
+from vitx.attention.bigbird import BigBirdAttention
+from vitx.attention.longformer import LongformerAttention
+from vitx.errors import ConfigError
+from vitx.ops.layout import TokenLayout
+
+LAYOUT = TokenLayout((4, 8), prefix=1)
+X = np.random.default_rng(0).normal(size=(2, LAYOUT.length, 8)).astype(np.float32)
+QUICK = {"xla_backend_optimization_level": 0}
+
+
+def drawn(key, module):
+  """A step of training: output and gradient of both implementations, the matrix; evaluation."""
+  variables = module.init(jax.random.key(0), X, LAYOUT, train=False)
+
+  def loss(x, name):
+    out, sown = module.clone(implementation=name).apply(
+      variables, x, LAYOUT, train=True, rngs={"graph": key}, mutable=["intermediates"]
+    )
+    return jnp.sum(jnp.sin(out)), (out, sown)
+
+  (masked, (out, sown)), (kernelized, (same, _)) = (
+    jax.grad(loss, has_aux=True)(X, name) for name in ("masked", "kernelized")
+  )
+  fixed = module.apply(variables, X, LAYOUT, train=False)
+  return (out, masked), (same, kernelized), sown["intermediates"]["attention"][0], fixed
+
+
+@pytest.mark.parametrize(
+  "fields",
+  [
+    {"random": 2, "block": 5},
+    {"random": 1, "block": 4, "window": 5, "plan": "bigbird", "query_parts": ("window", "global")},
+    {"random": 2, "block": 4, "variant": "R+W", "prefix_global": True},
+    {"random": 2, "block": 4, "variant": "R", "keep_self": False},
+  ],
+)
+def test_a_redrawn_graph_is_the_same_in_both_implementations(fields):
+  module = BigBirdAttention(2, redraw="step", **fields)
+  run = jax.jit(lambda key: drawn(key, module), compiler_options=QUICK)
+  results = [run(jax.random.key(seed)) for seed in (0, 1, 0)]
+  for masked, kernelized, _, _ in results:
+    for a, b in zip(masked, kernelized, strict=True):
+      np.testing.assert_allclose(a, b, atol=2e-6)
+  first, second, again = (np.asarray(matrix) != 0 for _, _, matrix, _ in results)
+  np.testing.assert_array_equal(first, again)
+  assert (first != second).any(), "another key draws the same graph"
+  assert (first[:, 0] != first[:, 1]).any(), "heads draw the same graph"
+  np.testing.assert_array_equal(first[0], first[1])  # of all examples
+  np.testing.assert_array_equal(results[0][3], results[1][3])  # evaluation keeps the fixed graph
+  if module.plan == "bigbird":  # which may draw from the window
+    return
+  # As many keys as there; a drawn block may be the short last one.
+  fewer = np.abs(first[0].sum(axis=-1) - fixed_edges(module).sum(axis=-1)).max()
+  assert fewer <= (-LAYOUT.length % module.block) * module.random
+
+
+def fixed_edges(module):
+  index = np.arange(LAYOUT.length)
+  head = np.arange(module.num_heads)[:, None, None]
+  return module.full_pattern(LAYOUT).allows(LAYOUT, index[:, None], index, head)
+
+
+def test_redrawing_says_what_it_needs():
+  module = BigBirdAttention(2, redraw="step", block=4, random=1)
+
+  def train(module):
+    variables = module.init(jax.random.key(0), X, LAYOUT, train=False)
+    return module.apply(variables, X, LAYOUT, train=True)
+
+  with pytest.raises(ConfigError, match=r"rngs=\{'graph': key\}"):
+    jax.eval_shape(lambda: train(module))
+  with pytest.raises(ConfigError, match="redraw='epoch'; valid: never, step"):
+    jax.eval_shape(lambda: train(module.clone(redraw="epoch")))
+
+
+def test_every_layer_of_a_model_draws_its_own_and_every_step_another():
+  mixer = {"name": "bigbird", "block": 2, "random": 2, "variant": "R", "redraw": "step"}
+  model = vitx.create_model(
+    "vit",
+    num_classes=3,
+    width=8,
+    depth=2,
+    num_heads=1,
+    mlp_dim=8,
+    stem={"name": "linear", "patch": 1},
+    token_mixer={**mixer, "implementation": "masked"},
+  )
+  images = np.zeros((1, 4, 4, 3), np.float32)
+
+  def edges(key):
+    variables = model.init(jax.random.key(0), images)
+    _, sown = model.apply(
+      variables, images, train=True, rngs={"graph": key}, mutable=["intermediates"]
+    )
+    blocks = sown["intermediates"]
+    return [blocks[f"block_{i}"]["token_mixer"]["attention"][0] != 0 for i in range(2)]
+
+  run = jax.jit(edges, compiler_options=QUICK)
+  (a, b), (c, _) = run(jax.random.key(0)), run(jax.random.key(1))
+  assert (a != b).any() and (a != c).any()
+
+
+def separate(**fields):
+  return LongformerAttention(
+    2, window=2, global_tokens=(5, -2), global_projections="separate", **fields
+  )
+
+
+def test_global_tokens_attend_by_their_own_projections():
+  """Written out: the local softmax over window and global keys, the global rows over all keys."""
+  module = separate()
+
+  def run(key):
+    params = module.init(key, X, LAYOUT, train=False)["params"]
+    leaves, tree = jax.tree.flatten(params)
+    keys = jax.random.split(key, len(leaves))
+    moved = [x + 0.3 * jax.random.normal(k, x.shape) for x, k in zip(leaves, keys, strict=True)]
+    moved = jax.tree.unflatten(tree, moved)
+    outs = [
+      module.clone(implementation=name).apply({"params": moved}, X, LAYOUT, train=False)
+      for name in ("masked", "kernelized")
+    ]
+    return params, moved, outs
+
+  params, moved, outs = jax.device_get(jax.jit(run, compiler_options=QUICK)(jax.random.key(0)))
+  for name in ("query", "key", "value"):  # as published, the global ones start as the local ones
+    for part in ("kernel", "bias"):
+      np.testing.assert_array_equal(params[f"{name}_global"][part], params[name][part])
+
+  def projected(name):
+    return np.einsum("bnc,chd->bnhd", X, moved[name]["kernel"]) + moved[name]["bias"]
+
+  def softmax(q, k, v, allowed):
+    logits = np.einsum("bnhd,bmhd->bhnm", q, k) / 2
+    weights = np.where(allowed, np.exp(logits), 0)
+    return np.einsum("bhnm,bmhd->bnhd", weights / weights.sum(-1, keepdims=True), v)
+
+  index = np.arange(LAYOUT.length)
+  chosen = np.array([0, 5, LAYOUT.length - 2])
+  is_global = np.isin(index, chosen)
+  near = (np.abs(index[:, None] - index) <= 2) & (index[:, None] > 0) & (index > 0)
+  local = softmax(*map(projected, ("query", "key", "value")), near | is_global)
+  own = softmax(*map(projected, ("query_global", "key_global", "value_global")), True)
+  mixed = np.where(is_global[:, None, None], own, local)
+  expected = np.einsum("bnhd,hdc->bnc", mixed, moved["out"]["kernel"]) + moved["out"]["bias"]
+  for out in outs:
+    np.testing.assert_allclose(out, expected, atol=2e-5)
+
+
+def test_separate_projections_start_as_shared_ones():
+  def run(key):
+    variables = separate().init(key, X, LAYOUT, train=False)
+    shared = {name: p for name, p in variables["params"].items() if "global" not in name}
+    module = separate().clone(global_projections="shared")
+    return separate().apply(variables, X, LAYOUT, train=False), module.apply(
+      {"params": shared}, X, LAYOUT, train=False
+    )
+
+  a, b = jax.jit(run, compiler_options=QUICK)(jax.random.key(0))
+  np.testing.assert_allclose(a, b, atol=2e-6)
+
+
+@pytest.mark.parametrize(
+  ("fields", "layout", "message"),
+  [
+    ({"global_projections": "own"}, LAYOUT, "valid: separate, shared"),
+    ({"global_projections": "separate"}, TokenLayout((33,)), "model.extra_tokens"),
+    ({"global_tokens": (40,)}, LAYOUT, "holds 40, but there are 33"),
+  ],
+)
+def test_errors_of_global_tokens(fields, layout, message):
+  module = LongformerAttention(2, **fields)
+  with pytest.raises(ConfigError, match=message):
+    jax.eval_shape(lambda: module.init(jax.random.key(0), X, layout, train=False))
+
+
+def test_extra_tokens_of_the_model_are_the_global_ones_of_etc():
+  mixer = {"name": "bigbird", "block": 4, "random": 1, "variant": "R+W", "prefix_global": True}
+
+  def build(implementation):
+    return vitx.create_model(
+      "vit",
+      num_classes=3,
+      width=8,
+      depth=2,
+      num_heads=2,
+      mlp_dim=8,
+      extra_tokens=3,
+      pool="mean",
+      stem={"name": "linear", "patch": 1},
+      token_mixer={**mixer, "implementation": implementation},
+    )
+
+  images = np.random.default_rng(0).normal(size=(2, 4, 8, 3)).astype(np.float32)
+
+  def run(key):
+    variables = build("masked").init(key, images)
+    head = {"kernel": jax.random.normal(key, (8, 3)), "bias": jnp.zeros(3)}
+    variables = {"params": {**variables["params"], "head": head}}
+    logits, sown = build("masked").apply(variables, images, mutable=["intermediates"])
+    return variables, logits, build("kernelized").apply(variables, images), sown["intermediates"]
+
+  variables, masked, kernelized, sown = jax.jit(run, compiler_options=QUICK)(jax.random.key(0))
+  assert variables["params"]["extra"].shape == (1, 3, 8)
+  np.testing.assert_allclose(masked, kernelized, atol=1e-5)
+  edges = np.asarray(sown["block_0"]["token_mixer"]["attention"][0]) != 0
+  assert edges.shape == (2, 2, 35, 35)
+  assert edges[:, :, :3].all() and edges[..., :3].all()
+  # Blocks are counted from the first token of the grid.
+  grid = edges[:, :, 3:, 3:].reshape(2, 2, 8, 4, 8, 4)
+  np.testing.assert_array_equal(grid.any(axis=(3, 5)), grid.all(axis=(3, 5)))
+  assert not grid.all()

@@ -1,0 +1,53 @@
+"""A query's gradient reaches exactly the tokens that it may see, in both implementations."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.attention.test_contract import CASES
+from vitx.attention.pattern import PatternAttention
+from vitx.attention.table import MIXERS
+from vitx.ops.layout import TokenLayout
+
+LAYOUT = TokenLayout((4, 5), prefix=1)
+HEADS = 2
+SPARSE = [name for name, mixer in MIXERS.items() if issubclass(mixer, PatternAttention)]
+# Fields that leave gaps on 21 tokens, where the contract's would fill or do not fit the grid.
+FIELDS = {
+  "watts_strogatz": {"neighbors": 2},
+  "bigbird": {"block": 3, "random": 1, "variant": "R+W"},
+}
+
+
+@pytest.mark.parametrize("name", SPARSE)
+def test_gradient_reaches_exactly_the_edges(name):
+  fields = FIELDS.get(name, {field: v for field, v in CASES[name][0].items() if field != "tile"})
+  module = MIXERS[name](HEADS, layer=1, depth=2, tile=8, **fields)
+  index = np.arange(LAYOUT.length)
+  edges = module.full_pattern(LAYOUT).allows(
+    LAYOUT, index[:, None], index, np.arange(HEADS)[:, None, None]
+  )
+  edges = np.broadcast_to(edges, (HEADS, LAYOUT.length, LAYOUT.length)).any(axis=0)
+  assert not edges.all()
+  x = np.random.default_rng(0).normal(size=(1, LAYOUT.length, 8)).astype(np.float32)
+
+  def reach(query, x):
+    """Of one query, the gradient of each token, by both implementations."""
+    variables = module.init(jax.random.key(0), x, LAYOUT, train=False)
+
+    def out(x, implementation):
+      mixer = module.clone(implementation=implementation)
+      return jnp.sum(jnp.sin(mixer.apply(variables, x, LAYOUT, train=False)[0, query]))
+
+    grads = [jax.grad(out)(x, name) for name in ("masked", "kernelized")]
+    return jnp.stack(grads)[:, 0]  # (2, N, C)
+
+  run = jax.jit(reach, compiler_options={"xla_backend_optimization_level": 0})
+  for query in index:
+    seen = np.any(np.asarray(run(query, x)) != 0, axis=-1)
+    others = index != query  # the query itself moves its own logits
+    for implementation in seen:
+      np.testing.assert_array_equal(implementation[others], edges[query, others], str(query))
+      assert implementation[query] >= edges[query, query]
+      assert implementation[query] <= edges[query].any()

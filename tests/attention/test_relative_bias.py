@@ -1,0 +1,144 @@
+"""Relative bias equals a bias added to the logits, and mixers without logits say why not."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from vitx.attention.grid import ShiftedWindowAttention
+from vitx.attention.shaped import ShapedAttention
+from vitx.attention.softmax import SoftmaxAttention
+from vitx.attention.table import MIXERS
+from vitx.errors import ConfigError
+from vitx.ops import relative_bias
+from vitx.ops.layout import TokenLayout
+from vitx.ops.softmax import fused_attention, masked_attention
+
+LAYOUT = TokenLayout((3, 5), prefix=2)
+X = np.random.default_rng(0).normal(size=(2, LAYOUT.length, 8)).astype(np.float32)
+QUICK = {"xla_backend_optimization_level": 0}
+
+
+def logits_with(tables, places):
+  """What widening adds to q kᵀ · scale, and what went in."""
+  random = np.random.default_rng(1)
+  q, k = random.normal(size=(2, 1, LAYOUT.length, 2, 4)).astype(np.float32)
+  wide = relative_bias.widened(jnp.asarray(q), jnp.asarray(k), tables, places, 0.3)
+  found = np.einsum("bnhd,bmhd->bhnm", *wide) * 0.3
+  return found - np.einsum("bnhd,bmhd->bhnm", q, k) * 0.3
+
+
+def coordinates(token):
+  return None if token < LAYOUT.prefix else divmod(token - LAYOUT.prefix, LAYOUT.grid[1])
+
+
+def test_axial_bias_is_the_tables_entry_at_the_difference():
+  places = relative_bias.axial_places(LAYOUT)
+  shapes = [(2, *relative_bias.table_shape(extents)) for extents, _ in places]
+  assert shapes == [(2, 5), (2, 9)]
+  tables = [
+    np.random.default_rng(i).normal(size=s).astype(np.float32) for i, s in enumerate(shapes)
+  ]
+  found = logits_with(tables, places)
+  for head, i, j in itertools.product(range(2), *[range(LAYOUT.length)] * 2):
+    a, b = coordinates(i), coordinates(j)
+    wanted = 0.0
+    if a and b:
+      wanted = tables[0][head, a[0] - b[0] + 2] + tables[1][head, a[1] - b[1] + 4]
+    np.testing.assert_allclose(found[0, head, i, j], wanted, atol=2e-6)
+
+
+@pytest.mark.parametrize("layer", [0, 1])
+def test_window_bias_is_swins_table_inside_every_window(layer):
+  module = ShiftedWindowAttention(2, size=3, layer=layer, relative_bias="window")
+  places = module.places(LAYOUT)
+  table = np.random.default_rng(1).normal(size=(2, 5, 5)).astype(np.float32)
+  found = logits_with([table], places)
+  index = np.arange(LAYOUT.length)
+  allowed = module.full_pattern(LAYOUT).allows(LAYOUT, index[:, None], index)
+  seen = 0
+  for i, j in itertools.product(range(LAYOUT.length), repeat=2):
+    a, b = coordinates(i), coordinates(j)
+    if allowed[i, j]:
+      wanted = table[:, a[0] - b[0] + 2, a[1] - b[1] + 2] if a and b else np.zeros(2)
+      np.testing.assert_allclose(found[0, :, i, j], wanted, atol=2e-6)
+      seen += bool(a and b)
+  assert seen > LAYOUT.length
+
+
+@pytest.mark.parametrize(
+  "module",
+  [
+    SoftmaxAttention(2, relative_bias="axial"),
+    ShapedAttention(2, relative_bias="axial", one_map=True, centre=False),
+    ShiftedWindowAttention(2, size=3, relative_bias="window"),
+  ],
+)
+def test_the_bias_starts_at_zero_and_learns_alike_in_both_implementations(module):
+  bare = module.clone(relative_bias="none")
+
+  def run(key):
+    params = module.init(key, X, LAYOUT, train=False)["params"]
+    tables = {name: p for name, p in params.items() if name.startswith("relative_bias")}
+    rest = {name: p for name, p in params.items() if name not in tables}
+
+    def loss(tables, name):
+      out = module.clone(implementation=name).apply(
+        {"params": rest | tables}, X, LAYOUT, train=False
+      )
+      return jnp.sum(jnp.sin(3 * out)), out
+
+    names = ("masked", "kernelized")
+    grads = [jax.grad(loss, has_aux=True)(tables, name) for name in names]
+    return tables, grads, bare.apply({"params": rest}, X, LAYOUT, train=False)
+
+  tables, ((masked, out), (kernelized, _)), plain = jax.jit(run, compiler_options=QUICK)(
+    jax.random.key(0)
+  )
+  assert tables
+  for name, table in tables.items():
+    np.testing.assert_array_equal(table, 0)
+    assert np.abs(masked[name]).max() > 1e-3
+    np.testing.assert_allclose(kernelized[name], masked[name], atol=1e-5)
+  np.testing.assert_allclose(out, plain, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", [name for name, mixer in MIXERS.items() if mixer.without_logits])
+def test_mixers_without_logits_say_why(name):
+  module = MIXERS[name](num_heads=2, relative_bias="axial")
+  with pytest.raises(ConfigError, match=r"has no logit of a query and a key .*: .*use 'none'"):
+    jax.eval_shape(lambda: module.init(jax.random.key(0), X, LAYOUT, train=False))
+
+
+def test_all_but_these_have_logits():
+  without = {name for name, mixer in MIXERS.items() if mixer.without_logits}
+  assert without == {
+    "fnet", "linear_transformer", "linformer", "mlp_mixing", "nystromformer", "performer"
+  }  # fmt: skip
+
+
+def test_errors_name_the_field_and_the_fix():
+  for module, part in [
+    (SoftmaxAttention(2, relative_bias="window"), "valid: axial, none"),
+    (ShiftedWindowAttention(2, size=3, relative_bias="swin"), "valid: axial, none, window"),
+  ]:
+    with pytest.raises(ConfigError, match=part):
+      jax.eval_shape(lambda module=module: module.init(jax.random.key(0), X, LAYOUT, train=False))
+  module = SoftmaxAttention(2, relative_bias="axial")
+
+  def other_grid():
+    variables = module.init(jax.random.key(0), X, LAYOUT, train=False)
+    return module.apply(variables, X, TokenLayout((5, 3), prefix=2), train=False)
+
+  with pytest.raises(ConfigError, match=r"relative_bias_0.*\(2, 5\).*another grid"):
+    jax.eval_shape(other_grid)
+
+
+def test_the_librarys_kernel_takes_wider_queries_than_values():
+  random = np.random.default_rng(3)
+  q, k = random.normal(size=(2, 1, 9, 2, 12)).astype(np.float32)
+  v = random.normal(size=(1, 9, 2, 5)).astype(np.float32)
+  expected, _ = masked_attention(q, k, v)
+  np.testing.assert_allclose(fused_attention(q, k, v), expected, atol=1e-6)

@@ -1,0 +1,184 @@
+"""A user's own mixer works wherever a built-in one does, and a broken one is told what is wrong."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import vitx
+from tests import runs
+from tests.attention.third_party import CosineAttention
+from vitx.attention.properties import Properties
+from vitx.errors import ConfigError
+from vitx.ops.layout import TokenLayout
+from vitx.testing import check_token_mixer
+
+NAME = "tests.attention.third_party:CosineAttention"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fields", [{}, {"rotary": "axial", "relative_bias": "axial"}])
+def test_keeps_the_contract(fields):
+  properties = CosineAttention.properties if not fields else Properties(flops_exponent=2.0)
+  check_token_mixer(CosineAttention, properties=properties, **fields)
+
+
+def test_does_what_it_says():
+  """Written out once more, in NumPy."""
+  x = jax.random.normal(jax.random.key(0), (1, 6, 8))
+  module = CosineAttention(num_heads=2, temperature=3.0)
+  layout = TokenLayout((6,))
+  variables = module.init(jax.random.key(1), x, layout, train=False)
+  p = jax.tree.map(np.asarray, variables["params"])
+  q, k, v = (
+    np.einsum("nc,chd->hnd", x[0], p[name]["kernel"]) for name in ("query", "key", "value")
+  )
+  cosine = np.einsum("hnd,hmd->hnm", q, k)
+  cosine /= np.linalg.norm(q, axis=-1)[:, :, None] * np.linalg.norm(k, axis=-1)[:, None]
+  weights = np.exp(3 * cosine)
+  out = np.einsum(
+    "hnm,hmd,hdc->nc", weights / weights.sum(-1, keepdims=True), v, p["out"]["kernel"]
+  )
+  found = module.apply(variables, x, layout, train=False)[0]
+  np.testing.assert_allclose(found, out, atol=1e-5)
+
+
+def test_learns_in_a_model():
+  model = vitx.create_model(
+    "vit",
+    num_classes=3,
+    width=16,
+    depth=2,
+    num_heads=2,
+    mlp_dim=32,
+    stem={"name": "linear", "patch": 2},
+    token_mixer={"name": NAME, "temperature": 5.0},
+  )
+  labels = np.arange(12) % 3
+  images = jax.random.normal(jax.random.key(0), (12, 8, 8, 1))
+  params = model.init(jax.random.key(1), images)["params"]
+  temperatures = lambda params: np.ravel(  # noqa: E731
+    [x for path, x in jax.tree_util.tree_leaves_with_path(params) if "temperature" in str(path)]
+  )
+  np.testing.assert_array_equal(temperatures(params), 5)
+  optimizer = optax.adam(3e-3)
+
+  @jax.jit
+  def step(params, state):
+    def loss(params):
+      logits = model.apply({"params": params}, images)
+      return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
+
+    value, grads = jax.value_and_grad(loss)(params)
+    updates, state = optimizer.update(grads, state)
+    return optax.apply_updates(params, updates), state, value
+
+  state, losses = optimizer.init(params), []
+  for _ in range(20):
+    params, state, value = step(params, state)
+    losses.append(float(value))
+  assert losses[-1] < 0.7 * losses[0]
+  assert np.all(np.abs(temperatures(params) - 5) > 1e-4)
+
+
+def test_an_unknown_field_is_refused():
+  with pytest.raises(ConfigError, match="Did you mean 'temperature'"):
+    vitx.create_model("vit", num_classes=3, token_mixer={"name": NAME, "temprature": 5.0})
+
+
+@pytest.mark.slow
+def test_trains_from_a_config(tmp_path):
+  config = runs.tiny(f"token_mixer={NAME}", "token_mixer.temperature=8", "stem.patch=2")
+  result = vitx.train(config, tmp_path)
+  losses = [row["loss"] for row in vitx.read_metrics(tmp_path) if row["kind"] == "train"]
+  assert result.finished and losses[-1] < losses[0]
+  loaded = vitx.load(tmp_path)  # by the name that the workdir holds
+  mixer = loaded.variables["params"]["block_0"]["token_mixer"]
+  assert np.all(mixer["temperature"] != 8)
+
+
+class Mean(nn.Module):
+  """The least that is a mixer: Flax's own module with the fields that a model sets."""
+
+  num_heads: int
+  dtype: jnp.dtype = jnp.float32
+  layer: int = 0
+  depth: int = 1
+
+  @nn.compact
+  def __call__(self, x, layout, *, mask=None, train):
+    if mask is not None:
+      raise ConfigError("Mean takes no mask")
+    x = nn.Dense(x.shape[-1], dtype=self.dtype)(x)
+    return jnp.broadcast_to(x.mean(axis=1, keepdims=True), x.shape)
+
+
+class ForgetsItsMask(Mean):
+  @nn.compact
+  def __call__(self, x, layout, *, mask=None, train):
+    return super().__call__(x, layout, train=train)
+
+
+def test_a_module_of_flax_alone():
+  check_token_mixer(Mean, pairwise=True)
+  model = vitx.create_model("vit", num_classes=3, depth=1, token_mixer={"name": f"{__name__}:Mean"})
+  shapes = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 32, 32, 3)))
+  assert "Dense_0" in shapes["params"]["block_0"]["token_mixer"]
+
+
+class IgnoresTheMask(CosineAttention):
+  @nn.compact
+  def __call__(self, x, layout, *, mask=None, train):
+    return super().__call__(x, layout, train=train)
+
+
+class MasksInOnePath(CosineAttention):
+  @nn.compact
+  def __call__(self, x, layout, *, mask=None, train):
+    mask = mask if self.implementation == "masked" else None
+    return super().__call__(x, layout, mask=mask, train=train)
+
+
+class ReturnsFloat32(CosineAttention):
+  @nn.compact
+  def __call__(self, x, layout, *, mask=None, train):
+    return super().__call__(x, layout, mask=mask, train=train).astype(jnp.float32)
+
+
+class LeavesHeadsApart(CosineAttention):
+  @nn.compact
+  def __call__(self, x, layout, *, mask=None, train):
+    out = super().__call__(x, layout, mask=mask, train=train)
+    return out.reshape(*x.shape[:2], self.num_heads, -1)
+
+
+class DropsAToken(CosineAttention):
+  @nn.compact
+  def __call__(self, x, layout, *, mask=None, train):
+    return super().__call__(x, layout, mask=mask, train=train)[:, 1:]
+
+
+class KnowsPlaces(CosineAttention):
+  @nn.compact
+  def __call__(self, x, layout, *, mask=None, train):
+    places = jnp.arange(x.shape[1], dtype=x.dtype)[:, None]
+    return super().__call__(x + places, layout, mask=mask, train=train)
+
+
+@pytest.mark.parametrize(
+  ("broken", "message"),
+  [
+    (IgnoresTheMask, "masked tokens change outputs"),
+    (MasksInOnePath, "masked and kernelized differ with a mask"),
+    (ReturnsFloat32, "dtype=bfloat16 returns float32"),
+    (LeavesHeadsApart, r"returns \(4, 17, 2, 8\) for tokens \(4, 17, 16\)"),
+    (DropsAToken, r"returns \(4, 16, 16\) for tokens \(4, 17, 16\)"),
+    (ForgetsItsMask, "a mask must raise ConfigError"),
+    (KnowsPlaces, "permuted tokens do not give permuted outputs"),
+  ],
+)
+def test_a_broken_one_is_told_what_is_wrong(broken, message):
+  with pytest.raises(AssertionError, match=message):
+    check_token_mixer(broken, pairwise=True)

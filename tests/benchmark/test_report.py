@@ -1,0 +1,90 @@
+"""Ratios, crossovers and files from rows made by hand."""
+
+import csv
+
+import pytest
+
+from vitx.benchmark import plot, report
+from vitx.benchmark.mixers import Row, Setting
+from vitx.benchmark.named import Figure, Outcome
+from vitx.benchmark.timing import Times
+from vitx.errors import ConfigError
+
+
+def row(n, mixer, implementation, seconds, megabytes=1, **more):
+  picked = implementation == "kernelized"
+  times = Times(seconds, 3)
+  return Row(n, mixer, implementation, picked, times, megabytes * 10**6, 10**9, **more)
+
+
+ROWS = [
+  *(row(n, "softmax", "masked", 4 * s, 8) for n, s in ((64, 1), (256, 16))),
+  *(row(n, "softmax", "kernelized", 2 * s, 2) for n, s in ((64, 1), (256, 16))),
+  *(row(n, "sparse", "masked", 5 * s, 8) for n, s in ((64, 1), (256, 16))),
+  row(64, "sparse", "kernelized", 6),
+  row(256, "sparse", "kernelized", 8),
+  row(64, "mlp", "auto", 1),
+  Row(256, "mlp", "auto", False, note="skipped: needs 9 GB"),
+]
+
+
+def test_ratios_say_how_many_times_less():
+  sparse = ROWS[7]
+  assert report.ratio(ROWS, sparse, "time", "masked") == 8
+  assert report.ratio(ROWS, sparse, "time", "kernelized") == 4
+  assert report.ratio(ROWS, sparse, "memory", "masked") == 8
+  assert report.ratio(ROWS, sparse, "flops", "masked") == 1
+  assert report.ratio(ROWS, ROWS[-1], "time", "masked") is None
+
+
+def test_a_baseline_is_once_itself():
+  for own in (r for r in ROWS if r.mixer == "softmax"):
+    for quantity in report.QUANTITIES:
+      assert report.ratio(ROWS, own, quantity, own.implementation) == 1
+
+
+def test_crossovers():
+  assert report.crossover(ROWS, "sparse", "kernelized") == 256
+  assert report.crossover(ROWS, "sparse", "masked") == 256
+  assert report.crossover(ROWS, "softmax", "masked") == 64
+  assert report.crossover(ROWS, "mlp", "kernelized") == 64  # what was skipped says nothing
+  assert report.crossover(ROWS, "mlp", "masked") is None
+  beaten_again = [*ROWS[:7], row(256, "sparse", "kernelized", 100)]
+  assert report.crossover(beaten_again, "sparse", "kernelized") is None
+
+
+def test_the_table_has_every_row_and_no_absolute_time():
+  text = report.table(ROWS, Setting())
+  assert text.count("sparse ") == 5 and "skipped: needs 9 GB" in text
+  assert "N = 64" in text and "N = 256" in text
+  assert " ms" not in text
+
+
+def test_csv(tmp_path):
+  path = tmp_path / "rows.csv"
+  report.write_csv(path, ROWS)
+  with open(path, newline="", encoding="utf-8") as file:
+    read = list(csv.DictReader(file))
+  assert tuple(read[0]) == report.COLUMNS and len(read) == len(ROWS)
+  assert read[7]["mixer"] == "sparse" and float(read[7]["time_times_less_than_masked"]) == 8
+  assert read[7]["temporary_bytes"] == "1000000" and read[7]["milliseconds"] == ""
+  assert read[-1]["note"] and read[-1]["time_times_less_than_masked"] == ""
+  with pytest.raises(ConfigError, match="cannot be written"):
+    report.write_csv(tmp_path / "no" / "rows.csv", ROWS)
+
+
+def test_plot(tmp_path):
+  path = tmp_path / "rows.png"
+  plot.write_plot(path, ROWS)
+  assert path.read_bytes().startswith(b"\x89PNG")
+  with pytest.raises(ConfigError, match="cannot be written"):
+    plot.write_plot(tmp_path / "rows.nonsense", ROWS)
+
+
+def test_named_cases_say_what_was_met():
+  figure = Figure("sparse", "masked", "time", 12)
+  outcome = Outcome("a case", figure, (11.0, 12.0, 13.5))
+  assert outcome.met == 2
+  skipped = Outcome("another", figure, note="skipped: needs 9 GB")
+  text = report.named_table([outcome, skipped])
+  assert "met in 2 of 3" in text and "skipped: needs 9 GB" in text and "13.5" in text

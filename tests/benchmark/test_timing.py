@@ -1,0 +1,79 @@
+"""Sampling in turns, on a clock that only the programs move."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from vitx.benchmark import timing
+
+
+class Clock:
+  """Programs take the seconds they are told, and write down that they ran."""
+
+  def __init__(self):
+    self.now, self.ran = 0.0, []
+
+  def __call__(self):
+    return self.now
+
+  def program(self, name, *seconds):
+    left = list(seconds)
+
+    def run():
+      self.now += left.pop(0) if len(left) > 1 else left[0]
+      self.ran.append(name)
+
+    return run
+
+
+def timed(clock, repeats, seconds=100.0, **programs):
+  return timing.interleaved(programs, repeats=repeats, seconds=seconds, clock=clock)
+
+
+def test_programs_run_in_turns_after_a_run_that_does_not_count():
+  clock = Clock()
+  times = timed(clock, 3, a=clock.program("a", 9.0, 1.0), b=clock.program("b", 9.0, 2.0))
+  assert clock.ran == ["a", "b", *["a", "b"] * 3]
+  assert times == {"a": timing.Times(1.0, 3), "b": timing.Times(2.0, 3)}
+
+
+def test_the_median_counts():
+  clock = Clock()
+  assert timed(clock, 3, a=clock.program("a", 1.0, 50.0, 1.0, 2.0))["a"] == timing.Times(2.0, 3)
+
+
+def test_a_short_program_runs_often_enough_to_be_timed():
+  clock = Clock()
+  times = timed(clock, 2, a=clock.program("a", 0.001))
+  assert times["a"].seconds == pytest.approx(0.001)
+  assert len(clock.ran) >= 2 * timing.MIN_SAMPLE / 0.001
+
+
+def test_a_budget_cuts_rounds_but_never_the_first():
+  clock = Clock()
+  times = timed(clock, 5, 10.0, slow=clock.program("slow", 20.0), mid=clock.program("mid", 4.0))
+  assert times["slow"].samples == 1
+  assert times["mid"].samples == 2  # a third would end after 12 s
+
+
+def test_a_compiled_step_knows_its_cost():
+  program = timing.compile_step(lambda a, b: a @ b, jnp.ones((8, 16)), jnp.ones((16, 4)))
+  assert program.flops == 3 * 2 * 8 * 16 * 4  # forward, and a product for either gradient
+  assert program.temporary_bytes >= 0
+  assert program.run() is None
+
+
+def test_what_does_not_fit_is_refused_before_it_runs(monkeypatch):
+  monkeypatch.setattr(timing, "free_bytes", lambda: 10**6)
+  timing.check_memory(8 * 10**5)
+  with pytest.raises(timing.TooLargeError, match=r"needs 0\.0 GB"):
+    timing.check_memory(10**6)
+  big = jax.ShapeDtypeStruct((1000, 1000), jnp.float32)
+  with pytest.raises(timing.TooLargeError):
+    timing.compile_step(lambda x: jnp.sin(x) @ x, jnp.ones(big.shape))
+
+
+def test_neighbours_are_counted():
+  with timing.Neighbours() as neighbours:
+    sum(range(1000))
+  assert neighbours.cores >= 0

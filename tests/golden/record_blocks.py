@@ -1,0 +1,174 @@
+"""Records simplified blocks, and the networks made of them, restated from their formulas.
+
+NumPy in float64, token by token, nothing shared with vitx. python record_blocks.py
+"""
+
+from math import erf
+
+import numpy as np
+from record_formulas import draw, projected, shaped_head
+from saving import save
+
+WIDTH, HEADS, MLP, N = 8, 2, 12, 5
+PATCH, SIDE, CLASSES, DEPTH = 2, 4, 3, 2
+
+
+def normed(x, given, name):
+  """Layer normalisation of tokens (N, C), epsilon 1e-5."""
+  out = []
+  for token in x:
+    mean = sum(token) / len(token)
+    var = sum((token - mean) ** 2) / len(token)
+    out.append((token - mean) / np.sqrt(var + 1e-5))
+  return np.array(out) * given[f"{name}.scale"] + given[f"{name}.bias"]
+
+
+def linear(x, given, name):
+  return x @ given[f"{name}.kernel"] + given[f"{name}.bias"]
+
+
+def gelu(x):
+  return np.vectorize(lambda t: t * (1 + erf(t / np.sqrt(2))) / 2)(x)
+
+
+def mlp(x, given, name):
+  return linear(gelu(linear(x, given, f"{name}.up")), given, f"{name}.down")
+
+
+def attended(x, given, name, maps, alpha, beta, gamma, values):
+  """(α I + β A - γ C) on the columns of each head, with head dimension C / `HEADS`."""
+  dim = WIDTH // HEADS
+  q, k = (
+    projected(x, given[f"{name}.{n}.kernel"], given[f"{name}.{n}.bias"]) for n in ("query", "key")
+  )
+  seen = [True] * len(x)
+  heads = []
+  for h in range(HEADS):
+    one, columns = min(h, maps - 1), values[:, h * dim : (h + 1) * dim]
+    three = (alpha[h], beta[h], gamma[h])
+    heads.append(shaped_head(q[:, one], k[:, one], columns, *three, seen, dim**-0.5))
+  return np.concatenate(heads, axis=1)
+
+
+def one_map(x, given, name):
+  """The mixer of the blog's simplified block: one matrix, one α and one β."""
+  alpha, beta = (np.repeat(given[f"{name}.{n}"], HEADS) for n in ("alpha", "beta"))
+  return attended(x, given, name, 1, alpha, beta, np.zeros(HEADS), x)
+
+
+def simplified(x, given, name):
+  y = normed(x, given, f"{name}.norm")
+  return one_map(y, given, f"{name}.token_mixer") + mlp(y, given, f"{name}.mlp")
+
+
+def vanilla(x, given, name):
+  """One normalisation for both; softmax with one matrix for all channels."""
+  mixer = f"{name}.token_mixer"
+  y = normed(x, given, f"{name}.norm")
+  values = linear(y, given, f"{mixer}.value")
+  mixed = attended(y, given, mixer, 1, np.zeros(HEADS), np.ones(HEADS), np.zeros(HEADS), values)
+  x = x + linear(mixed, given, f"{mixer}.out")
+  return x + mlp(normed(x, given, f"{name}.norm"), given, f"{name}.mlp")
+
+
+def sas_mixer(y, given, name):
+  """One matrix, α, β and γ for each head; the first layer's values s y + r y ΔW."""
+  mixer = f"{name}.token_mixer"
+  values = given[f"{mixer}.value_skip_gain"] * y
+  values = values + given[f"{mixer}.value_residual_gain"] * (y @ given[f"{mixer}.value.kernel"])
+  three = (given[f"{mixer}.{n}"] for n in ("alpha", "beta", "gamma"))
+  return attended(y, given, mixer, HEADS, *three, values)
+
+
+def sas_p(x, given, name):
+  y = normed(x, given, f"{name}.norm")
+  mixed, hidden = sas_mixer(y, given, name), mlp(y, given, f"{name}.mlp")
+  return given[f"{name}.mixer_gain"] * mixed + given[f"{name}.mlp_gain"] * hidden
+
+
+def sas(x, given, name):
+  y = sas_mixer(normed(x, given, f"{name}.mixer_norm"), given, name)
+  y = given[f"{name}.mixer_gain"] * y
+  hidden = mlp(normed(y, given, f"{name}.mlp_norm"), given, f"{name}.mlp")
+  return given[f"{name}.skip_gain"] * y + given[f"{name}.mlp_gain"] * hidden
+
+
+def norm_shapes(name):
+  return {f"{name}.scale": (WIDTH,), f"{name}.bias": (WIDTH,)}
+
+
+def linear_shapes(name, inputs, outputs):
+  return {f"{name}.kernel": (inputs, outputs), f"{name}.bias": (outputs,)}
+
+
+def block_shapes(kind, name):
+  mixer = f"{name}.token_mixer"
+  shapes = linear_shapes(f"{name}.mlp.up", WIDTH, MLP) | linear_shapes(
+    f"{name}.mlp.down", MLP, WIDTH
+  )
+  maps, dim = (HEADS if kind.startswith("sas") else 1), WIDTH // HEADS
+  for n in ("query", "key"):
+    shapes |= {f"{mixer}.{n}.kernel": (WIDTH, maps, dim), f"{mixer}.{n}.bias": (maps, dim)}
+  for n in ("mixer_norm", "mlp_norm") if kind == "sas" else ("norm",):
+    shapes |= norm_shapes(f"{name}.{n}")
+  if kind == "vanilla":
+    shapes |= linear_shapes(f"{mixer}.value", WIDTH, WIDTH)
+    return shapes | linear_shapes(f"{mixer}.out", WIDTH, WIDTH)
+  if kind == "simplified":
+    return shapes | {f"{mixer}.alpha": (1,), f"{mixer}.beta": (1,)}
+  shapes |= {f"{mixer}.{n}": (HEADS,) for n in ("alpha", "beta", "gamma")}
+  shapes |= {f"{mixer}.value.kernel": (WIDTH, WIDTH)}
+  shapes |= {f"{mixer}.value_{n}_gain": () for n in ("skip", "residual")}
+  gains = ("mixer_gain", "mlp_gain", *["skip_gain"] * (kind == "sas"))
+  return shapes | {f"{name}.{n}": () for n in gains}
+
+
+def drawn(seed, shapes):
+  """Parameters of a size at which neither softmax nor GELU saturates."""
+  given = draw(seed, **shapes)
+  return {n: (v / 2).astype(np.float32).astype(float) for n, v in given.items()}
+
+
+def block(kind, run, seed):
+  given = drawn(seed, block_shapes(kind, "block"))
+  x = draw(seed + 1, x=(2, N, WIDTH))["x"]
+  save(f"block_{kind}", None, x, np.stack([run(tokens, given, "block") for tokens in x]), **given)
+
+
+def network(kind, run, seed):
+  """Patches, positions of patches only, a class token in front, blocks, a head of two layers."""
+  tokens = (SIDE // PATCH) ** 2
+  shapes = {
+    "stem.embed.kernel": (PATCH, PATCH, 3, WIDTH),
+    "stem.embed.bias": (WIDTH,),
+    "posemb.table": (1, tokens, WIDTH),
+    "cls": (1, 1, WIDTH),
+  }
+  for layer in range(DEPTH):
+    shapes |= block_shapes(kind, f"block_{layer}")
+  shapes |= norm_shapes("norm") | linear_shapes("head_hidden", WIDTH, WIDTH)
+  given = drawn(seed, shapes | linear_shapes("head", WIDTH, CLASSES))
+  images = draw(seed + 1, x=(2, SIDE, SIDE, 3))["x"]
+  logits = []
+  for image in images:
+    x = [given["cls"][0, 0]]
+    for place in range(tokens):
+      row, column = (PATCH * i for i in divmod(place, SIDE // PATCH))
+      patch = image[row : row + PATCH, column : column + PATCH]
+      embedded = np.tensordot(patch, given["stem.embed.kernel"], axes=3) + given["stem.embed.bias"]
+      x.append(embedded + given["posemb.table"][0, place])
+    x = np.stack(x)
+    for layer in range(DEPTH):
+      x = run(x, given, f"block_{layer}")
+    first = normed(x, given, "norm")[0]
+    logits.append(linear(gelu(linear(first, given, "head_hidden")), given, "head"))
+  save(f"network_{kind}", None, images, np.stack(logits), **given)
+
+
+if __name__ == "__main__":
+  block("simplified", simplified, 20)
+  block("vanilla", vanilla, 22)
+  block("sas_p", sas_p, 24)
+  block("sas", sas, 26)
+  network("simplified", simplified, 30)
+  network("vanilla", vanilla, 32)

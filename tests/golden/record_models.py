@@ -1,0 +1,147 @@
+"""Records the outputs of whole networks of vit-pytorch: inputs, weights, outputs.
+
+Run it twice in the environment of `requirements.txt`, once with each version, since the older has
+no CCT and the newer has other attention:
+
+    pip install --no-deps vit-pytorch==0.19.6 && python tests/golden/record_models.py
+    pip install --no-deps vit-pytorch==0.20.8 && python tests/golden/record_models.py
+
+Norms and running statistics are moved away from where they start, so that each of them matters.
+"""
+
+import importlib.metadata
+import sys
+import types
+from pathlib import Path
+
+import numpy as np
+import torch
+
+# The package imports torchvision for parts that are not used here.
+_vision = types.ModuleType("torchvision")
+_vision.transforms = types.ModuleType("torchvision.transforms")
+sys.modules |= {"torchvision": _vision, "torchvision.transforms": _vision.transforms}
+
+HERE = Path(__file__).parent
+CLASSES, SIZE = 5, 8
+SKIPPED = ("num_batches_tracked", "pos_indices")
+
+
+def vit():
+  from vit_pytorch import ViT
+
+  return ViT(
+    image_size=SIZE,
+    patch_size=2,
+    num_classes=CLASSES,
+    dim=12,
+    depth=2,
+    heads=2,
+    dim_head=4,
+    mlp_dim=20,
+  )
+
+
+def levit():
+  from vit_pytorch.levit import LeViT
+
+  module = LeViT(
+    image_size=16 * SIZE,
+    num_classes=CLASSES,
+    stages=1,
+    dim=12,
+    depth=2,
+    heads=2,
+    mlp_mult=2,
+    dim_key=6,
+    dim_value=6,
+  )
+  # Its own stem has up to 128 channels and leaves 1 token of 256: the same with less.
+  sizes = (3, 4, 6, 12)
+  convolutions = (
+    torch.nn.Conv2d(a, b, 3, stride=stride, padding=1)
+    for a, b, stride in zip(sizes, sizes[1:], (1, 1, 1), strict=False)
+  )
+  module.conv_embedding = torch.nn.Sequential(*convolutions)
+  for name, parameter in module.named_parameters():
+    if "pos_bias" in name:  # the source that used it had none
+      torch.nn.init.zeros_(parameter)
+  return module
+
+
+def cvt():
+  from vit_pytorch.cvt import CvT
+
+  fields = {}
+  for stage, (dim, heads, depth) in enumerate([(8, 1, 1), (8, 1, 1), (12, 2, 1)], start=1):
+    stride = 2 if stage == 2 else 1
+    own = dict(emb_dim=dim, emb_kernel=3, emb_stride=stride, heads=heads, depth=depth, mlp_mult=2)
+    own |= dict(proj_kernel=3, kv_proj_stride=2)
+    fields |= {f"s{stage}_{name}": value for name, value in own.items()}
+  return CvT(num_classes=CLASSES, **fields)
+
+
+def pit():
+  from vit_pytorch.pit import PiT
+
+  return PiT(
+    image_size=SIZE,
+    patch_size=2,
+    dim=8,
+    num_classes=CLASSES,
+    depth=(1, 1),
+    heads=2,
+    mlp_dim=16,
+    dim_head=4,
+  )
+
+
+def cct():
+  from vit_pytorch.cct import CCT
+
+  return CCT(
+    img_size=SIZE,
+    embedding_dim=12,
+    n_conv_layers=2,
+    kernel_size=3,
+    stride=1,
+    padding=1,
+    pooling_kernel_size=3,
+    pooling_stride=2,
+    pooling_padding=1,
+    num_layers=2,
+    num_heads=2,
+    mlp_ratio=2.0,
+    num_classes=CLASSES,
+    positional_embedding="learnable",
+  )
+
+
+def record(name, module):
+  """Outputs in evaluation and, with batch statistics, in training, and those after it."""
+  for key, value in module.state_dict().items():
+    if key.endswith("running_var"):
+      value.uniform_(0.5, 2.0)
+    elif not key.endswith(SKIPPED) and "pos_bias" not in key and value.ndim == 1:
+      value.add_(0.3 * torch.randn(value.shape))
+  x = torch.randn(4, 3, SIZE, SIZE)
+  arrays = {key: value.clone() for key, value in module.state_dict().items()}
+  arrays |= {"x": x, "out": module.eval()(x)}
+  if any(key.endswith("running_var") for key in arrays):
+    arrays["train_out"] = module.train()(x)
+    after = module.state_dict().items()
+    arrays |= {f"after.{key}": value for key, value in after if "running" in key}
+  arrays = {
+    key: np.asarray(value.detach(), np.float32)
+    for key, value in arrays.items()
+    if not key.endswith(SKIPPED)
+  }
+  np.savez_compressed(HERE / f"model_{name}.npz", **arrays)
+
+
+if __name__ == "__main__":
+  torch.manual_seed(0)
+  older = importlib.metadata.version("vit-pytorch") == "0.19.6"
+  with torch.no_grad():
+    for make in (vit, levit, cvt, pit) if older else (cct,):
+      record(make.__name__, make())

@@ -1,0 +1,162 @@
+"""Initialisations that draw the projections of attention together."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from vitx.errors import ConfigError
+from vitx.layers.attention_initialisers import INITIALISATIONS, mimetic, zero_query
+from vitx.models import create_model
+
+C, H, D = 96, 4, 24
+KEY = jax.random.key(0)
+
+
+def attention(heads=H, dim=D, values=True, bias=True):
+  """The parameters of a network of two blocks of attention, all ones."""
+  shapes = {"query": (C, heads, dim), "key": (C, heads, dim)}
+  if values:
+    shapes |= {"value": (C, heads, dim), "out": (heads, dim, C)}
+  mixer = {}
+  for name, shape in shapes.items():
+    biases = {"bias": jnp.ones((C,) if name == "out" else shape[1:])} if bias else {}
+    mixer[name] = {"kernel": jnp.ones(shape)} | biases
+  block = {"token_mixer": mixer, "mlp": {"up": {"kernel": jnp.ones((C, C)), "bias": jnp.ones(C)}}}
+  return {"block_0": block, "block_1": block, "cls": jnp.ones((1, 1, C))}
+
+
+def mixers(params):
+  return [params[f"block_{i}"]["token_mixer"] for i in (0, 1)]
+
+
+def query_key(mixer):
+  """W_Q W_Kᵀ of each head: (H, C, C)."""
+  return np.einsum("chd,ehd->hce", mixer["query"]["kernel"], mixer["key"]["kernel"])
+
+
+def value_out(mixer):
+  """W_V W_O of all heads together: (C, C)."""
+  return np.einsum("chd,hde->ce", mixer["value"]["kernel"], mixer["out"]["kernel"])
+
+
+def is_noise_and_diagonal(product, noise, diagonal):
+  """Whether a matrix is noise Z + diagonal I, entries of Z normal with variance 1 / C."""
+  rest = np.asarray(product) - diagonal * np.eye(C)
+  np.testing.assert_allclose(np.diag(product).mean(), diagonal, atol=3 * noise / C)
+  np.testing.assert_allclose(rest.std(), noise / np.sqrt(C), rtol=0.03)
+  np.testing.assert_allclose(rest.mean(), 0, atol=4 * noise / C**1.5)
+
+
+def test_queries_times_keys_are_the_identity_and_noise():
+  for mixer in mixers(mimetic(KEY, attention(heads=2, dim=C, values=False))):
+    for product in query_key(mixer):
+      is_noise_and_diagonal(product, 0.7, 0.7)
+
+
+def test_heads_keep_the_largest_singular_values():
+  products = query_key(mixers(mimetic(KEY, attention()))[0])
+  for product in products:
+    values = np.linalg.svd(product, compute_uv=False)
+    assert values[D - 1] > 0.5 and values[D] < 1e-5
+    # Of all directions the largest: more of the identity than a random quarter of them would keep.
+    assert np.trace(product) / C > 1.3 * 0.7 * D / C
+    off = product[~np.eye(C, dtype=bool)]
+    assert np.diag(product).mean() > 4 * np.abs(off).mean()
+
+
+def test_values_times_output_are_the_negative_identity_and_noise():
+  for mixer in mixers(mimetic(KEY, attention())):
+    is_noise_and_diagonal(value_out(mixer), 0.4, -0.4)
+
+
+def test_both_factors_of_a_product_are_of_a_size():
+  mixer = mixers(mimetic(KEY, attention()))[0]
+  value = mixer["value"]["kernel"].reshape(C, C)
+  out = mixer["out"]["kernel"].reshape(C, C)
+  np.testing.assert_allclose(value.T @ value, out @ out.T, atol=1e-5)
+  query, key = (mixer[name]["kernel"][:, 1] for name in ("query", "key"))
+  np.testing.assert_allclose(query.T @ query, key.T @ key, atol=1e-5)
+
+
+def test_every_head_and_layer_has_noise_of_its_own():
+  first, second = mixers(mimetic(KEY, attention()))
+  products = [*query_key(first), *query_key(second), value_out(first), value_out(second)]
+  products = [product - np.trace(product) / C * np.eye(C) for product in products]
+  for i, a in enumerate(products):
+    for b in products[:i]:
+      assert abs(np.sum(a * b)) < 0.2 * np.linalg.norm(a) * np.linalg.norm(b)
+  again = mixers(mimetic(KEY, attention()))[0]
+  np.testing.assert_array_equal(value_out(again), value_out(first))
+
+
+def test_constants_are_settings():
+  made = mimetic(KEY, attention(2, C, values=False), query_key=(0.1, 2.0))
+  is_noise_and_diagonal(query_key(mixers(made)[0])[0], 0.1, 2.0)
+  made = mimetic(KEY, attention(), value_out=(0.3, 0.0))
+  is_noise_and_diagonal(value_out(mixers(made)[0]), 0.3, 0.0)
+
+
+@pytest.mark.parametrize(
+  ("initialise", "drawn"),
+  [(mimetic, {"query", "key", "value", "out"}), (zero_query, {"query"})],
+)
+def test_what_is_not_attention_is_the_bases(initialise, drawn):
+  params = attention()
+  base = INITIALISATIONS["pytorch"](KEY, params)
+  made = initialise(KEY, params, base="pytorch")
+  for (path, value), other in zip(
+    jax.tree.flatten_with_path(made)[0], jax.tree.leaves(base), strict=True
+  ):
+    names = {entry.key for entry in path}
+    assert jnp.array_equal(value, other) != bool(names & drawn), path
+    if names >= {"bias"} and names & drawn:
+      np.testing.assert_array_equal(value, 0)
+
+
+def test_zero_queries_make_attention_uniform():
+  model = create_model(
+    "vit",
+    num_classes=3,
+    width=8,
+    depth=1,
+    num_heads=2,
+    mlp_dim=8,
+    token_mixer={"name": "softmax", "implementation": "masked"},
+    initialisation={"name": "zero_query", "base": "pytorch"},
+  )
+  images = jax.random.normal(KEY, (1, 16, 16, 3))
+  variables = model.init(KEY, images)
+  assert jnp.any(variables["params"]["block_0"]["token_mixer"]["key"]["kernel"])
+  _, kept = model.apply(variables, images, mutable="intermediates")
+  matrix = kept["intermediates"]["block_0"]["token_mixer"]["attention"][0]
+  np.testing.assert_allclose(matrix, 1 / 17, rtol=1e-5)
+
+
+def test_from_a_config_and_with_one_map_for_all_values():
+  model = create_model(
+    "vit",
+    num_classes=3,
+    width=16,
+    depth=1,
+    num_heads=1,
+    mlp_dim=8,
+    token_mixer={"name": "softmax", "head_dim": 4, "value_dim": 16},
+    initialisation="mimetic",
+  )
+  params = model.init(KEY, jnp.zeros((1, 8, 8, 3)))["params"]
+  product = value_out(params["block_0"]["token_mixer"])
+  np.testing.assert_allclose(np.diag(product).mean(), -0.4, atol=0.1)
+
+
+def test_errors():
+  fields = {"num_classes": 3, "width": 16, "depth": 1, "num_heads": 2, "initialisation": "mimetic"}
+  images = jnp.zeros((1, 8, 8, 3))
+  with pytest.raises(ConfigError, match=r"modules query and key.*this network has none"):
+    create_model("vit", token_mixer="fnet", **fields).init(KEY, images)
+  narrow = create_model("vit", token_mixer={"name": "softmax", "head_dim": 4}, **fields)
+  with pytest.raises(ConfigError, match="2 heads of 4 are not 16"):
+    narrow.init(KEY, images)
+  base = {"initialisation": {"name": "mimetic", "base": "pytorh"}}
+  with pytest.raises(ConfigError, match=r"base.*'pytorh'.*Did you mean 'pytorch'"):
+    create_model("vit", **(fields | base)).init(KEY, images)

@@ -1,0 +1,84 @@
+"""Positions and pooling, each by what defines it."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import vitx
+from vitx.errors import ConfigError
+from vitx.layers.pooling import POOLS
+from vitx.layers.posemb import POSITIONS, sine_cosine_table
+from vitx.ops.layout import TokenLayout
+
+LAYOUT = TokenLayout((3, 4), prefix=1)
+TOKENS = np.random.default_rng(0).normal(size=(2, 13, 8)).astype(np.float32)
+
+
+def test_sines_and_cosines_know_differences():
+  """The product of two rows depends on the difference of the two places alone."""
+  table = sine_cosine_table(LAYOUT, 8)
+  np.testing.assert_array_equal(table[0], 0)
+  grid = table[1:].reshape(3, 4, 8)
+  a = np.einsum("c,c", grid[0, 0], grid[1, 2])
+  np.testing.assert_allclose(a, np.einsum("c,c", grid[1, 1], grid[2, 3]), rtol=1e-5)
+  assert abs(a - np.einsum("c,c", grid[0, 0], grid[2, 2])) > 1e-2
+  np.testing.assert_allclose(np.linalg.norm(table[1:], axis=1), 2, rtol=1e-6)
+
+
+def test_sines_need_pairs():
+  with pytest.raises(ConfigError, match="width=6 must be divisible by 4"):
+    sine_cosine_table(LAYOUT, 6)
+
+
+@pytest.mark.parametrize("prefix", [True, False])
+def test_the_class_token_has_a_position_or_none(prefix):
+  module = POSITIONS["learned"](stddev=1.0, prefix=prefix)
+  out, variables = module.init_with_output(jax.random.key(0), TOKENS, LAYOUT)
+  assert variables["params"]["table"].shape == (1, 13 if prefix else 12, 8)
+  assert np.array_equal(out[:, 0], TOKENS[:, 0]) != prefix
+  assert np.all(np.any(np.asarray(out[:, 1:] != TOKENS[:, 1:]), axis=2))
+
+
+def model(**fields):
+  given = {"width": 16, "depth": 2, "num_heads": 2, "mlp_dim": 16, "stem": "hybrid"} | fields
+  return vitx.create_model("vit", num_classes=3, initialisation="pytorch", **given)
+
+
+def test_rope_tells_the_mixers():
+  images = np.random.default_rng(1).normal(size=(2, 4, 4, 3)).astype(np.float32)
+  turned = model(posemb={"name": "rope", "kind": "axial", "base": 100.0})
+  fields = {"name": "softmax", "rotary": "axial", "rotary_base": 100.0}
+  same = model(posemb="none", token_mixer=fields)
+  variables = jax.jit(turned.init)(jax.random.key(0), images)
+  out = turned.apply(variables, images)
+  np.testing.assert_array_equal(out, same.apply(variables, images))
+  assert np.abs(out - model(posemb="none").apply(variables, images)).max() > 1e-4
+
+
+@pytest.mark.parametrize(
+  ("mixer", "message"),
+  [
+    ("fnet", "FNet has none to turn"),
+    ("mlp_mixing", "use model.posemb='learned'"),
+    ({"name": "softmax", "rotary": "axial"}, "one of the two"),
+  ],
+)
+def test_rope_needs_something_to_turn(mixer, message):
+  with pytest.raises(ConfigError, match=message):
+    jax.eval_shape(
+      model(posemb="rope", token_mixer=mixer).init, jax.random.key(0), TOKENS[:1, None]
+    )
+
+
+def test_pools():
+  first, mean, sequence = (POOLS[name]() for name in ("cls", "mean", "sequence"))
+  np.testing.assert_array_equal(first.apply({}, TOKENS, LAYOUT), TOKENS[:, 0])
+  np.testing.assert_allclose(mean.apply({}, TOKENS, LAYOUT), TOKENS[:, 1:].mean(1), atol=1e-6)
+  score = {"kernel": jnp.zeros((8, 1)), "bias": jnp.ones(1)}
+  pool = lambda s: sequence.apply({"params": {"score": s}}, TOKENS, LAYOUT)  # noqa: E731
+  np.testing.assert_allclose(pool(score), TOKENS[:, 1:].mean(1), atol=1e-6)
+  # With steep scores the token of the largest first channel is the result.
+  steep = pool(score | {"kernel": jnp.zeros((8, 1)).at[0].set(1e4)})
+  winners = TOKENS[:, 1:][np.arange(2), TOKENS[:, 1:, 0].argmax(1)]
+  np.testing.assert_allclose(steep, winners, atol=1e-5)

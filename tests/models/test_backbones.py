@@ -1,0 +1,102 @@
+"""Backbones: what goes together, what cannot, and counts that others have published."""
+
+import jax
+import numpy as np
+import pytest
+
+import vitx
+from vitx.errors import ConfigError
+from vitx.models import count
+from vitx.models.counting import count_parameters
+
+SMALL = {"num_heads": 2, "mlp_dim": 16}
+WIDTHS = {"pit": {"width": (8, 16), "depth": (1, 1)}, "cvt": {"width": 8, "depth": (1, 1)}}
+
+
+def shapes(name, size=8, **fields):
+  given = {"num_classes": 3, **SMALL, **WIDTHS.get(name, {"width": 8, "depth": 1}), **fields}
+  model = vitx.create_model(name, **given)
+  images = np.zeros((2, size, size, 3), np.float32)
+  return jax.eval_shape(lambda x: model.init_with_output(jax.random.key(0), x), images)
+
+
+@pytest.mark.parametrize(
+  "mixer", ["softmax", "fnet", {"name": "neighborhood", "size": 2}, "mlp_mixing", "levit"], ids=str
+)
+@pytest.mark.parametrize("name", ["vit", "cct", "levit", "cvt", "pit"])
+def test_any_mixer_in_any_body(name, mixer):
+  logits, _ = shapes(name, size=16, token_mixer=mixer)
+  assert logits.shape == (2, 3)
+
+
+@pytest.mark.parametrize("posemb", ["learned", "sincos", "rope", "none"])
+@pytest.mark.parametrize("name", ["cct", "levit", "cvt", "pit"])
+def test_any_positions_in_any_body(name, posemb):
+  assert shapes(name, posemb=posemb)[0].shape == (2, 3)
+
+
+@pytest.mark.parametrize(
+  ("name", "fields", "parts"),
+  [
+    ("vit", {"token_mixer": "cvt"}, ["token_mixer='cvt'", "class token", "pool='mean'"]),
+    ("pit", {"token_mixer": "cvt"}, ["class token"]),
+    ("cvt", {"pool": "cls"}, ["model.pool='cls'", "between its stages"]),
+    ("cvt", {"strides": (2, 2, 2)}, ["model.strides=(2, 2, 2)", "1 stages"]),
+    ("pit", {"width": (8, 12)}, ["model.width=12", "multiple of the 8"]),
+    ("pit", {"mlp_dim": (8, 8, 8)}, ["model.mlp_dim=(8, 8, 8)", "2 stages"]),
+    ("cct", {"posemb": "rope", "token_mixer": "fnet"}, ["posemb='rope'", "FNet"]),
+  ],
+)
+def test_what_cannot_work_says_why(name, fields, parts):
+  with pytest.raises(ConfigError) as error:
+    shapes(name, **fields)
+  for part in parts:
+    assert part in str(error.value)
+
+
+def test_names_are_checked():
+  with pytest.raises(ConfigError, match=r"model.block.*Did you mean 'pre_norm'"):
+    vitx.create_model("vit", num_classes=3, block="prenorm")
+  with pytest.raises(ConfigError, match=r"model.initialisation.*pytorch"):
+    vitx.create_model("vit", num_classes=3, initialisation="torch")
+
+
+@pytest.mark.parametrize(
+  ("convolutions", "depth", "expected"), [(2, 2, 283_723), (2, 4, 482_123)], ids=["2/3x2", "4/3x2"]
+)
+def test_compact_transformers_as_published(convolutions, depth, expected):
+  """CCT-2/3x2 and CCT-4/3x2 for CIFAR-10 (Hassani et al. 2021), all parameters."""
+  model = vitx.create_model(
+    "cct",
+    num_classes=10,
+    width=128,
+    depth=depth,
+    num_heads=2,
+    mlp_dim=128,
+    stem={"name": "cct", "channels": (64,) * (convolutions - 1)},
+  )
+  assert count_parameters(model, (1, 32, 32, 3)).total == expected
+
+
+def test_counting_needs_a_size():
+  from configs.vix_cifar10 import get_config
+
+  with pytest.raises(ConfigError, match=r"(num_classes|image_size) is not set"):
+    count(get_config("vit,dataset=imagenette/320px-v2"))
+
+
+def test_stages_share_one_stochastic_depth():
+  """Linear over all blocks, whatever their stage."""
+  model = vitx.create_model("pit", num_classes=3, **SMALL, **WIDTHS["pit"], stochastic_depth=0.4)
+  images = np.random.default_rng(0).normal(size=(16, 4, 4, 3)).astype(np.float32)
+  variables = jax.jit(model.init)(jax.random.key(0), images)
+
+  def tokens(train):
+    given = {"train": train, "rngs": {"dropout": jax.random.key(1)}, "mutable": ["intermediates"]}
+    return jax.jit(lambda v: model.apply(v, images, **given))(variables)[1]["intermediates"][
+      "tokens"
+    ]
+
+  (first, second), (whole, last) = tokens(True), tokens(False)
+  np.testing.assert_array_equal(first, whole)
+  assert np.abs(second - last).max() > 1e-3

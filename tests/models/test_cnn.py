@@ -1,0 +1,104 @@
+"""ResNet and ConvMixer: as large as their papers' structure, and one function on any device."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import vitx
+from tests.training import small
+from vitx.errors import ConfigError
+from vitx.models.counting import count_parameters
+from vitx.models.resnet import ResidualBlock
+
+
+def convolution(side, inputs, outputs, bias=False):
+  return side * side * inputs * outputs + bias * outputs
+
+
+def resnet_count(depth):
+  """From the paper: 6 n + 2 layers of 16, 32, 64 channels, each with batch norm; a linear head."""
+  blocks = (depth - 2) // 6
+  total, inputs = convolution(3, 3, 16) + 2 * 16, 16
+  for width in (16, 32, 64):
+    for _ in range(blocks):
+      total += convolution(3, inputs, width) + convolution(3, width, width) + 4 * width
+      inputs = width
+  return total + 64 * 10 + 10
+
+
+@pytest.mark.parametrize(("depth", "wanted"), [(20, 269_722), (56, 853_018), (110, None)])
+def test_resnet_is_as_large_as_the_papers_structure(depth, wanted):
+  model = vitx.create_model("resnet", num_classes=10, depth=depth)
+  found = count_parameters(model, (1, 32, 32, 3)).total
+  assert found == resnet_count(depth) == (wanted or found)
+
+
+@pytest.mark.parametrize(("patch", "kernel", "wanted"), [(2, 5, 594_186), (1, 9, 706_570)])
+def test_convmixer_is_as_large_as_the_papers_structure(patch, kernel, wanted):
+  model = vitx.create_model("convmixer", num_classes=10, patch=patch, kernel=kernel)
+  layer = kernel * kernel * 256 + 256 + convolution(1, 256, 256, bias=True) + 4 * 256
+  outside = convolution(patch, 3, 256, bias=True) + 2 * 256 + 256 * 10 + 10
+  assert count_parameters(model, (1, 32, 32, 3)).total == 8 * layer + outside == wanted
+
+
+@pytest.mark.parametrize("depth", [2, 19, 21])
+def test_a_depth_that_is_none(depth):
+  with pytest.raises(ConfigError, match=rf"model.depth={depth} .* must be 6 n \+ 2"):
+    count_parameters(vitx.create_model("resnet", num_classes=10, depth=depth), (1, 8, 8, 3))
+
+
+def test_the_shortcut_is_every_other_pixel_and_zeros():
+  x = jnp.abs(jax.random.normal(jax.random.key(0), (2, 4, 6, 3)))
+  block = ResidualBlock(6, stride=2)
+  variables = block.init(jax.random.key(1), x, False)
+  params = jax.tree.map(jnp.zeros_like, variables["params"])  # the branch gives nothing
+  out = block.apply({**variables, "params": params}, x, False)
+  np.testing.assert_array_equal(out[..., :3], x[:, ::2, ::2])
+  assert not out[..., 3:].any()
+
+
+SMALL = {
+  "resnet": {"depth": 8, "width": 4},
+  "convmixer": {"width": 8, "depth": 2, "kernel": 3},
+}
+# The deeper takes longer to compile.
+NAMES = ["convmixer", pytest.param("resnet", marks=pytest.mark.slow)]
+
+
+def model_of(name):
+  return vitx.create_model(name, num_classes=small.CLASSES, **SMALL[name])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_image_is_evaluated_alone_and_trained_in_its_batch(name):
+  model = model_of(name)
+  images = jax.random.normal(jax.random.key(1), (6, 8, 8, 3))
+  variables = jax.jit(model.init)(jax.random.key(0), images)
+  random = np.random.default_rng(0)  # the head starts at zero
+  moved = lambda x: x + 0.1 * random.normal(size=x.shape).astype(np.float32)  # noqa: E731
+  variables = {**variables, "params": jax.tree.map(moved, variables["params"])}
+  apply = jax.jit(model.apply)
+  alone, together = apply(variables, images[:1]), apply(variables, images)
+  np.testing.assert_allclose(alone[0], together[0], rtol=1e-4, atol=1e-5)
+  train = jax.jit(lambda v, x: model.apply(v, x, train=True, mutable=["batch_stats"]))
+  (some, _), (everything, state) = train(variables, images[:3]), train(variables, images)
+  assert np.abs(some - everything[:3]).max() > 1e-3
+  before, after = (jax.tree.leaves(v["batch_stats"]) for v in (variables, state))
+  assert all(np.any(a != b) for a, b in zip(before, after, strict=True))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_training_is_the_same_on_two_devices(name):
+  step = small.make_step(dataclasses.replace(small.task(), model=model_of(name)))
+  (losses, one), (same, two) = (small.run(step, 4, devices) for devices in (1, 2))
+  np.testing.assert_allclose(losses, same, rtol=1e-5)
+  assert losses[-1] < losses[0]
+  for a, b in zip(
+    jax.tree.leaves((one.params, one.model_state)),
+    jax.tree.leaves((two.params, two.model_state)),
+    strict=True,
+  ):
+    np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4)

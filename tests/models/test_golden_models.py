@@ -1,0 +1,100 @@
+"""Whole networks with weights of vit-pytorch give its outputs (tests/golden/record_models.py)."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import vitx
+from tests.models.vit_pytorch_weights import CARRY, Weights
+
+EPSILON = {"name": "layer", "epsilon": 1e-5}
+SOFTMAX = {"name": "softmax", "use_bias": False}
+MODELS = {
+  "vit": {
+    "width": 12,
+    "depth": 2,
+    "num_heads": 2,
+    "mlp_dim": 20,
+    "stem": {"name": "linear", "patch": 2},
+    "norm": EPSILON,
+    "token_mixer": SOFTMAX | {"head_dim": 4},
+  },
+  "levit": {
+    "width": 12,
+    "depth": 2,
+    "num_heads": 2,
+    "mlp_dim": 24,
+    "stem": {"name": "hybrid", "channels": (4, 6)},
+  },
+  "cvt": {
+    "width": (8, 8, 12),
+    "depth": (1, 1, 1),
+    "num_heads": (1, 1, 2),
+    "mlp_dim": (16, 16, 24),
+    "strides": (2, 1),
+  },
+  "pit": {
+    "width": (8, 16),
+    "depth": (1, 1),
+    "num_heads": 2,
+    "mlp_dim": 16,
+    "stem": {"name": "linear", "patch": 2, "stride": 1},
+    "norm": EPSILON,
+    "token_mixer": SOFTMAX | {"head_dim": 4},
+  },
+  "cct": {
+    "width": 12,
+    "depth": 2,
+    "num_heads": 2,
+    "mlp_dim": 24,
+    "token_mixer": SOFTMAX,
+  },
+}
+
+
+def carried(name, w, prefix=""):
+  """Our variables; their structure and shapes must be those of the model."""
+  params, statistics = CARRY[name](w, prefix)
+  return {"params": params, **({"batch_stats": statistics} if statistics else {})}
+
+
+def build(name, implementation):
+  fields = dict(MODELS[name])
+  mixer = fields.get("token_mixer", {"name": name, "head_dim": {"levit": 6, "cvt": 64}.get(name)})
+  fields["token_mixer"] = mixer | {"implementation": implementation}
+  if name == "cvt":
+    fields["token_mixer"] |= {"kv_stride": 2}
+  return vitx.create_model(name, num_classes=5, **fields)
+
+
+def images(w):
+  return jnp.asarray(w.arrays["x"].transpose(0, 2, 3, 1))
+
+
+def close(found, expected, tolerance=1e-5):
+  np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("implementation", ["masked", "kernelized"])
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_forward_equality(name, implementation):
+  w = Weights(name)
+  model, variables = build(name, implementation), carried(name, w)
+  shapes = jax.eval_shape(model.init, jax.random.key(0), images(w))
+  assert jax.tree.map(jnp.shape, shapes) == jax.tree.map(jnp.shape, variables)
+  assert not w.unread, "weights that no parameter of ours took"
+  close(jax.jit(model.apply)(variables, images(w)), w.arrays["out"])
+
+
+@pytest.mark.parametrize("name", ["levit", "cvt"])
+def test_training_and_running_statistics(name):
+  w = Weights(name)
+  model, variables = build(name, "auto"), carried(name, w)
+  apply = jax.jit(lambda v, x: model.apply(v, x, train=True, mutable=["batch_stats"]))
+  out, state = apply(variables, images(w))
+  close(out, w.arrays["train_out"])
+  after = carried(name, w, "after.")["batch_stats"]
+  paired = jax.tree.map(lambda a, b: (a, b), state["batch_stats"], after)
+  for found, expected in jax.tree.leaves(paired, is_leaf=lambda x: isinstance(x, tuple)):
+    close(found, expected)

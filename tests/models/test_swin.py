@@ -1,0 +1,135 @@
+"""Swin: the published count, another implementation's outputs, and what merging tokens means."""
+
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import vitx
+from vitx.errors import ConfigError
+from vitx.layers.patch_merging import PatchMerging
+from vitx.models.counting import count_parameters
+from vitx.ops.layout import TokenLayout
+
+GOLDEN = Path(__file__).resolve().parents[1] / "golden"
+SMALL = {"width": 8, "depth": (2, 2), "num_heads": (2, 4), "mlp_ratio": 2}
+SMALL |= {"stem": {"name": "linear", "patch": 2}}
+WINDOWS = {"name": "shifted_window", "size": 3, "relative_bias": "window"}
+
+
+def test_swin_t_is_as_large_as_published():
+  model = vitx.create_model("swin", num_classes=1000)
+  assert count_parameters(model, (1, 224, 224, 3)).total == 28_288_354
+
+
+def carried(g):
+  """Weights of Hugging Face's network as ours."""
+
+  def linear(name, *shape):
+    kernel = g[f"{name}.weight"].T
+    bias = {"bias": g[f"{name}.bias"].reshape(shape[1:] or -1)} if f"{name}.bias" in g else {}
+    return {"kernel": kernel.reshape(shape) if shape else kernel, **bias}
+
+  def norm(name):
+    return {"scale": g[f"{name}.weight"], "bias": g[f"{name}.bias"]}
+
+  def block(name, width, heads):
+    own = f"{name}.attention.self"
+    mixer = {n: linear(f"{own}.{n}", width, heads, width // heads) for n in THREE}
+    out = linear(f"{name}.attention.output.dense")
+    mixer["out"] = out | {"kernel": out["kernel"].reshape(heads, -1, width)}
+    mixer["relative_bias_0"] = g[f"{own}.relative_position_bias_table"].T.reshape(heads, 5, 5)
+    mlp = {"up": linear(f"{name}.intermediate.dense"), "down": linear(f"{name}.output.dense")}
+    return {
+      "mixer_norm": norm(f"{name}.layernorm_before"),
+      "token_mixer": mixer,
+      "mlp_norm": norm(f"{name}.layernorm_after"),
+      "mlp": mlp,
+    }
+
+  patches = "swin.embeddings.patch_embeddings.projection"
+  params = {
+    "stem": {
+      "embed": {
+        "kernel": g[f"{patches}.weight"].transpose(2, 3, 1, 0),
+        "bias": g[f"{patches}.bias"],
+      }
+    },
+    "stem_norm": norm("swin.embeddings.norm"),
+    "norm": norm("swin.layernorm"),
+    "head": linear("classifier"),
+  }
+  for stage, (width, heads) in enumerate([(8, 2), (16, 4)]):
+    layer = f"swin.encoder.layers.{stage}"
+    for number in range(2):
+      params[f"stage_{stage}_block_{number}"] = block(f"{layer}.blocks.{number}", width, heads)
+  merge = "swin.encoder.layers.0.downsample"
+  params["stage_1_merge"] = {"norm": norm(f"{merge}.norm"), "reduce": linear(f"{merge}.reduction")}
+  return params
+
+
+THREE = ("query", "key", "value")
+
+
+@pytest.mark.parametrize("implementation", ["masked", "kernelized"])
+def test_outputs_of_another_implementation(implementation):
+  with np.load(GOLDEN / "model_swin.npz") as file:
+    g = dict(file)
+  mixer = WINDOWS | {"implementation": implementation}
+  model = vitx.create_model("swin", num_classes=5, **SMALL, token_mixer=mixer)
+  images = jnp.asarray(g["x"].transpose(0, 2, 3, 1))
+  params = carried(g)
+  wanted = jax.eval_shape(lambda: model.init(jax.random.key(0), images))["params"]
+  assert jax.tree.map(jnp.shape, params) == jax.tree.map(jnp.shape, wanted)
+  found = jax.jit(model.apply)({"params": params}, images)
+  np.testing.assert_allclose(found, g["out"], rtol=0, atol=1e-5 * np.abs(g["out"]).max())
+
+
+def test_merging_reads_exactly_the_four_neighbours():
+  x = jax.random.normal(jax.random.key(0), (1, 20, 3))
+  module = PatchMerging()
+  params = module.init(jax.random.key(1), x, TokenLayout((4, 5)))
+  merged, layout = module.apply(params, x, TokenLayout((4, 5)))
+  assert merged.shape == (1, 6, 6) and layout == TokenLayout((2, 3))
+  read = lambda x: module.apply(params, x, TokenLayout((4, 5)))[0]  # noqa: E731
+  felt = np.abs(jax.jacobian(read)(x)).sum((0, 2, 3, 5)) > 0  # (6, 20)
+  for to in range(6):
+    for token in range(20):
+      row, column = divmod(token, 5)
+      assert felt[to, token] == ((row // 2, column // 2) == divmod(to, 3))
+
+
+def test_an_odd_grid_is_as_if_it_had_zeros_at_its_end():
+  x = jax.random.normal(jax.random.key(0), (2, 3, 3, 4))
+  padded = jnp.pad(x, ((0, 0), (0, 1), (0, 1), (0, 0)))
+  module = PatchMerging()
+  params = module.init(jax.random.key(1), x.reshape(2, 9, 4), TokenLayout((3, 3)))
+  odd, _ = module.apply(params, x.reshape(2, 9, 4), TokenLayout((3, 3)))
+  even, _ = module.apply(params, padded.reshape(2, 16, 4), TokenLayout((4, 4)))
+  np.testing.assert_array_equal(odd, even)
+
+
+def logits(size=12, **fields):
+  model = vitx.create_model("swin", num_classes=5, **{**SMALL, "token_mixer": WINDOWS, **fields})
+  images = np.zeros((2, size, size, 3), np.float32)
+  return jax.eval_shape(lambda: model.init_with_output(jax.random.key(0), images)[0])
+
+
+@pytest.mark.parametrize("mixer", ["softmax", "performer", "fnet", "axial", "levit", "cvt"])
+def test_any_mixer(mixer):
+  assert logits(token_mixer=mixer).shape == (2, 5)
+
+
+@pytest.mark.parametrize("size", [2, 6, 10, 16])
+def test_grids_that_windows_or_cells_do_not_divide(size):
+  assert logits(size, depth=(2, 2, 2), num_heads=2).shape == (2, 5)
+
+
+def test_positions_and_what_cannot_work():
+  assert logits(posemb="learned").shape == logits(posemb="rope").shape == (2, 5)
+  with pytest.raises(ConfigError, match=r"model\.pool puts a token in front"):
+    logits(pool="cls")
+  with pytest.raises(ConfigError, match=r"model\.num_heads"):
+    logits(num_heads=(1, 2, 4))

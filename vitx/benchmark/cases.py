@@ -1,0 +1,151 @@
+"""The cases that have a figure to reach, on queries, keys and values alone."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from vitx.benchmark.named import Attention, Case, Figure, Kernel
+from vitx.ops.block_mask import BlockMask
+from vitx.ops.block_sparse import block_sparse_attention
+from vitx.ops.features import orthogonal_gaussian, softmax_key_features, softmax_query_features
+from vitx.ops.kept_keys import kept_keys_attention, kept_mask, masked_kept_keys_attention
+from vitx.ops.layout import TokenLayout
+from vitx.ops.linear import linear_attention
+from vitx.ops.low_rank import to_slots
+from vitx.ops.nystrom import depthwise_convolution, nystrom_attention
+from vitx.ops.pattern_attention import dense_mask
+from vitx.ops.patterns import Global, Pattern, Strided, Window
+from vitx.ops.softmax import kernelized_attention, masked_attention
+from vitx.ops.strided import strided_attention
+
+
+def _masked(pattern: Pattern | None = None) -> Attention:
+  def masked(q, k, v):
+    mask = None
+    if pattern is not None:
+      mask = jnp.asarray(dense_mask(pattern, TokenLayout((q.shape[1],)), q.shape[2]))
+    return masked_attention(q, k, v, mask=mask)[0]
+
+  return masked
+
+
+def _block_sparse(pattern: Pattern, block: int) -> Attention:
+  def block_sparse(q, k, v):
+    mask = BlockMask.from_pattern(pattern, TokenLayout((q.shape[1],)), block, q.shape[2])
+    return block_sparse_attention(q, k, v, mask)[0]
+
+  return block_sparse
+
+
+def _performer(q, k, v, projection):
+  phi = softmax_query_features(q, projection), softmax_key_features(k, projection)
+  return linear_attention(*phi, v)
+
+
+def _features(count: int = 256, head_dim: int = 64) -> tuple[jax.Array]:
+  return (orthogonal_gaussian(jax.random.key(0), count, head_dim),)
+
+
+def _linformer(q, k, v, key_slots, value_slots):
+  scale = key_slots.shape[1] ** -0.5
+  return kernelized_attention(q, to_slots(k, key_slots * scale), to_slots(v, value_slots * scale))
+
+
+def _nystromformer(q, k, v, taps):
+  return nystrom_attention(q, k, v, landmarks=64, iterations=6) + depthwise_convolution(v, taps)
+
+
+def _window_global(block: int) -> Pattern:
+  return Window(1, block=block) | Global(blocks=(0,), block=block)
+
+
+def _against_masked(kernel: str, time: float, memory: float) -> tuple[Figure, Figure]:
+  return Figure(kernel, "masked", "time", time), Figure(kernel, "masked", "memory", memory)
+
+
+def _kept_keys(method: str) -> Attention:
+  def kept_keys(q, k, v, indices):
+    if method == "masked":
+      return masked_kept_keys_attention(q, k, v, kept_mask(indices, None, k.shape[1]))[0]
+    return kept_keys_attention(q, k, v, indices, method=method)
+
+  return kept_keys
+
+
+def _kept(kept: int, n: int = 2048, heads: int = 4) -> Case:
+  """Sparsifiner's attention: every query keeps other keys, drawn at random."""
+
+  def indices() -> tuple[np.ndarray]:
+    drawn = np.random.default_rng(0).random((1, heads, n, n), np.float32)
+    return (np.argpartition(drawn, kept, axis=-1)[..., :kept].astype(np.int32),)
+
+  ways = ("masked", "gathered", "chunked", "auto")
+  return Case(
+    f"kept keys, {kept} of N={n} ({kept / n:.1%})",
+    (1, n, heads, 64),
+    {way: Kernel(_kept_keys(way), fixed=indices) for way in ways},
+    (
+      Figure("auto", "masked", "time", 1),
+      Figure("gathered", "masked", "time", None),
+      Figure("chunked", "masked", "time", None),
+    ),
+  )
+
+
+DENSE = Kernel(kernelized_attention)
+
+CASES = (
+  Case(
+    "dense, N=4096",
+    (1, 4096, 4, 64),
+    {"masked": Kernel(_masked()), "dense kernelized": DENSE},
+    _against_masked("dense kernelized", 1.6, 25),
+  ),
+  Case(
+    "BigBird W+G, blocks of 64, N=4096",
+    (1, 4096, 4, 64),
+    {
+      "masked": Kernel(_masked(_window_global(64))),
+      "dense kernelized": DENSE,
+      "block-sparse": Kernel(_block_sparse(_window_global(64), 64)),
+    },
+    (
+      *_against_masked("block-sparse", 12, 13),
+      Figure("block-sparse", "dense kernelized", "time", 6),
+    ),
+  ),
+  Case(
+    "BigBird W+G, blocks of 16, B=16, N=544",
+    (16, 544, 4, 64),
+    {
+      "masked": Kernel(_masked(_window_global(16))),
+      "block-sparse": Kernel(_block_sparse(_window_global(16), 16)),
+    },
+    _against_masked("block-sparse", 3.6, 9),
+  ),
+  Case(
+    "strided, causal, l=128, H=2, N=12288",
+    (1, 12288, 2, 64),
+    {
+      "masked": Kernel(_masked(Strided(128, "merged", "paper"))),
+      "strided": Kernel(lambda q, k, v: strided_attention(q, k, v, stride=128)[0]),
+    },
+    _against_masked("strided", 25, 12),
+  ),
+  Case(
+    "linear in N, N=4096",
+    (1, 4096, 4, 64),
+    {
+      "dense kernelized": DENSE,
+      "Performer, 256 features": Kernel(_performer, fixed=_features),
+      "Linformer, 256 slots": Kernel(_linformer, ((4096, 256), (4096, 256))),
+      "Nystromformer, 64 landmarks": Kernel(_nystromformer, ((33, 4),)),
+    },
+    (
+      Figure("Performer, 256 features", "dense kernelized", "time", 4.5),
+      Figure("Linformer, 256 slots", "dense kernelized", "time", 6),
+      Figure("Nystromformer, 64 landmarks", "dense kernelized", "time", 12),
+    ),
+  ),
+  *(_kept(kept) for kept in (16, 64, 246)),
+)

@@ -1,0 +1,165 @@
+"""Every token mixer as a module, both implementations, side by side with dense softmax."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import flax.linen as nn
+import jax
+
+from vitx.attention.choices import implementation_of
+from vitx.attention.properties import Properties
+from vitx.attention.table import MIXERS
+from vitx.benchmark.timing import (
+  Program,
+  Times,
+  TooLargeError,
+  check_memory,
+  compile_step,
+  interleaved,
+)
+from vitx.errors import ConfigError, build
+from vitx.ops.layout import TokenLayout
+
+BASELINE = "softmax"  # in its two implementations
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+  """What all mixers are given.
+
+  Attributes:
+    batch: B.
+    heads: H.
+    head_dim: D; the width of the tokens is H D.
+    dtype: of the computation; parameters are float32.
+  """
+
+  batch: int = 1
+  heads: int = 4
+  head_dim: int = 64
+  dtype: str = "float32"
+
+  @property
+  def width(self) -> int:
+    return self.heads * self.head_dim
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+  """One mixer in one implementation at one number of tokens.
+
+  Attributes:
+    tokens: N.
+    mixer: name.
+    implementation: "masked", "kernelized", or "auto" for a mixer with one path.
+    picked: whether "auto" picks it.
+    times: none if it was skipped.
+    temporary_bytes: of one step, as compiled.
+    flops: of one step.
+    note: why it was skipped.
+  """
+
+  tokens: int
+  mixer: str
+  implementation: str
+  picked: bool
+  times: Times | None = None
+  temporary_bytes: int | None = None
+  flops: int | None = None
+  note: str = ""
+
+
+def grid(tokens: int) -> TokenLayout:
+  """The most nearly square grid of so many tokens, no more rows than columns."""
+  rows = next(d for d in range(math.isqrt(tokens), 0, -1) if tokens % d == 0)
+  return TokenLayout((rows, tokens // rows))
+
+
+def measure(
+  mixers: Sequence[str | Mapping[str, Any]],
+  tokens: Sequence[int],
+  setting: Setting,
+  *,
+  repeats: int = 3,
+  seconds: float = 10.0,
+  say: Callable[[str], None] = lambda message: None,
+) -> list[Row]:
+  """Times forward and backward of each mixer, by input and parameters, projections included.
+
+  Args:
+    mixers: names of `MIXERS`, or of the user's own as "module:Name"; a mapping has fields too.
+    tokens: the N.
+    setting: sizes and dtype.
+    repeats: rounds over all programs of one N; the median counts.
+    seconds: that one program may take in these rounds; beyond, it gets fewer.
+    say: is told of progress.
+
+  Returns:
+    A row for every N, mixer and implementation, the two of dense softmax first for every N.
+
+  Raises:
+    ConfigError: unknown mixer or field.
+  """
+  specs = [{"name": spec} if isinstance(spec, str) else dict(spec) for spec in mixers]
+  specs = [{"name": BASELINE}] + [spec for spec in specs if spec != {"name": BASELINE}]
+  builders = {_label(spec): build(MIXERS, spec, "token_mixer") for spec in specs}
+  rows: list[Row] = []
+  for n in tokens:
+    rows += _at_length(builders, n, setting, repeats, seconds, say)
+  return rows
+
+
+def _at_length(builders, n, setting, repeats, seconds, say) -> list[Row]:
+  rows: list[Row] = []
+  programs: dict[str, Program] = {}
+  for name, builder in builders.items():
+    builder = partial(builder, num_heads=setting.heads, dtype=setting.dtype)
+    picked = implementation_of(builder(), n)
+    for implementation, module in _variants(builder):
+      say(f"N={n}: compiling {name} {implementation}")
+      row = Row(n, name, implementation, picked == implementation)
+      try:
+        program = _compile(module, implementation, n, setting)
+      except (TooLargeError, ConfigError) as error:
+        say(f"N={n}: {name} {implementation} skipped: {error}")
+        rows.append(dataclasses.replace(row, note=f"skipped: {error}"))
+        continue
+      programs[f"{name} {implementation}"] = program
+      rows.append(
+        dataclasses.replace(row, temporary_bytes=program.temporary_bytes, flops=program.flops)
+      )
+  say(f"N={n}: timing {len(programs)} programs")
+  runs = {name: program.run for name, program in programs.items()}
+  times = interleaved(runs, repeats=repeats, seconds=seconds)
+  named = [(row, times.get(f"{row.mixer} {row.implementation}")) for row in rows]
+  return [dataclasses.replace(row, times=found) for row, found in named]
+
+
+def _label(spec: Mapping[str, Any]) -> str:
+  fields = ", ".join(f"{name}={value!r}" for name, value in spec.items() if name != "name")
+  return f"{spec['name']}({fields})" if fields else spec["name"]
+
+
+def _variants(builder: partial) -> Iterator[tuple[str, nn.Module]]:
+  """The mixer in each of its implementations."""
+  properties = getattr(builder.func, "properties", Properties(implementations=()))
+  for implementation in properties.implementations:
+    yield implementation, builder(implementation=implementation)
+  if not properties.implementations:
+    yield "auto", builder()
+
+
+def _compile(module: nn.Module, implementation: str, n: int, setting: Setting) -> Program:
+  if implementation == "masked":  # before anything of that size is made
+    check_memory(3 * 4 * setting.batch * setting.heads * n * n)
+  layout = grid(n)
+  shape = (setting.batch, n, setting.width)
+  x = jax.random.normal(jax.random.key(2), shape, setting.dtype)
+  state = dict(jax.jit(lambda key: module.init(key, x, layout, train=False))(jax.random.key(0)))
+  params = state.pop("params", {})
+  return compile_step(
+    lambda params, x: module.apply({"params": params, **state}, x, layout, train=False), params, x
+  )

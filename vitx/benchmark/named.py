@@ -1,0 +1,149 @@
+"""Named cases, each with the figures that it is to reach.
+
+The figures hold for forward and backward in float32 on two quiet CPU cores.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+
+import jax
+
+from vitx.benchmark.timing import (
+  Program,
+  Times,
+  TooLargeError,
+  check_memory,
+  compile_step,
+  interleaved,
+)
+
+Attention = Callable[..., jax.Array]
+
+
+@dataclasses.dataclass(frozen=True)
+class Kernel:
+  """One way to attend.
+
+  Attributes:
+    attend: q, k, v, the weights and the fixed arrays -> (B, N, H, D).
+    weights: shapes of parameters, drawn from a standard normal; they have gradients.
+    fixed: makes arrays without gradients.
+  """
+
+  attend: Attention
+  weights: tuple[tuple[int, ...], ...] = ()
+  fixed: Callable[[], tuple] = tuple
+
+
+@dataclasses.dataclass(frozen=True)
+class Figure:
+  """A kernel is to be so many times faster, or smaller in temporaries, than another.
+
+  Attributes:
+    kernel, other: names within the case.
+    quantity: "time" or "memory".
+    at_least: the ratio to reach; none: it is only measured.
+  """
+
+  kernel: str
+  other: str
+  quantity: str
+  at_least: float | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+  """Kernels on the same queries, keys and values.
+
+  Attributes:
+    name: for the report.
+    shape: (B, N, H, D).
+    kernels: by name.
+    figures: to reach.
+  """
+
+  name: str
+  shape: tuple[int, int, int, int]
+  kernels: Mapping[str, Kernel]
+  figures: tuple[Figure, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+  """What was found of one figure.
+
+  Attributes:
+    case: its name.
+    figure: what was asked.
+    found: the ratio in each run; one for memory, which does not vary. Empty: not known.
+    note: why it was skipped.
+  """
+
+  case: str
+  figure: Figure
+  found: tuple[float, ...] = ()
+  note: str = ""
+
+  @property
+  def met(self) -> int:
+    """In how many runs the figure was reached."""
+    least = self.figure.at_least
+    return sum(least is not None and ratio >= least for ratio in self.found)
+
+
+def measure(
+  cases: Sequence[Case],
+  *,
+  runs: int = 3,
+  repeats: int = 3,
+  seconds: float = 20.0,
+  say: Callable[[str], None] = lambda message: None,
+) -> list[Outcome]:
+  """Measures every figure in several runs; a run times all kernels of a case in turns.
+
+  Args:
+    cases: to measure.
+    runs: of each case.
+    repeats: rounds in a run; the median counts.
+    seconds: that one kernel may take in a run; beyond, it gets fewer rounds.
+    say: is told of progress.
+  """
+  return [found for case in cases for found in _outcomes(case, runs, repeats, seconds, say)]
+
+
+def _outcomes(case: Case, runs: int, repeats: int, seconds: float, say) -> list[Outcome]:
+  say(f"{case.name}: compiling")
+  try:
+    programs = _compile(case)
+  except TooLargeError as error:
+    say(f"{case.name}: skipped: {error}")
+    return [Outcome(case.name, figure, note=f"skipped: {error}") for figure in case.figures]
+  steps = {name: program.run for name, program in programs.items()}
+  times = []
+  for run in range(runs):
+    say(f"{case.name}: run {run + 1} of {runs}")
+    times.append(interleaved(steps, repeats=repeats, seconds=seconds))
+  return [Outcome(case.name, f, _ratios(f, programs, times)) for f in case.figures]
+
+
+def _ratios(
+  figure: Figure, programs: Mapping[str, Program], times: list[dict[str, Times]]
+) -> tuple[float, ...]:
+  kernel, other = figure.kernel, figure.other
+  if figure.quantity == "memory":
+    mine, others = programs[kernel].temporary_bytes, programs[other].temporary_bytes
+    return (others / mine,) if mine and others else ()
+  return tuple(run[other].seconds / run[kernel].seconds for run in times)
+
+
+def _compile(case: Case) -> dict[str, Program]:
+  batch, n, heads, _ = case.shape
+  if "masked" in case.kernels:
+    check_memory(3 * 4 * batch * heads * n * n)
+  keys = iter(jax.random.split(jax.random.key(3), 16))
+  q, k, v = (jax.random.normal(next(keys), case.shape) for _ in range(3))
+  programs = {}
+  for name, kernel in case.kernels.items():
+    weights = (jax.random.normal(next(keys), shape) for shape in kernel.weights)
+    programs[name] = compile_step(kernel.attend, q, k, v, *weights, fixed=kernel.fixed())
+  return programs

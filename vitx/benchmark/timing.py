@@ -1,0 +1,150 @@
+"""Programs of one step each, forward and backward, timed in turns."""
+
+import dataclasses
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import psutil
+
+from vitx.analysis import cost
+
+MIN_SAMPLE = 0.02  # seconds; a shorter program runs several times in one sample
+
+
+class TooLargeError(Exception):
+  """A program that would not fit the device's free memory. The message says how much it needs."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+  """A compiled function with its arguments.
+
+  Attributes:
+    run: runs it to the end.
+    temporary_bytes: beyond arguments and results, as compiled for the default backend; none where
+      the compiler does not say.
+    flops: of matrix products, convolutions and Fourier transforms.
+  """
+
+  run: Callable[[], None]
+  temporary_bytes: int | None
+  flops: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Times:
+  """Seconds of one program: the median of its samples, and how many those are."""
+
+  seconds: float
+  samples: int
+
+
+def compile_step(function: Callable[..., Any], *args: Any, fixed: tuple[Any, ...] = ()) -> Program:
+  """The output and the gradients of a weighted sum of it, by all `args`, as one program.
+
+  Args:
+    function: of the arguments, then the fixed ones; returns one array.
+    *args: trees of floating-point arrays.
+    fixed: trees of arrays, by which there is no gradient.
+
+  Raises:
+    TooLargeError: compiled, it needs more memory than is free.
+  """
+  shape = jax.eval_shape(function, *args, *fixed)
+  weight = jax.random.normal(jax.random.key(1), shape.shape, shape.dtype)
+
+  def step(weight, args, fixed):
+    out, pull = jax.vjp(lambda *args: function(*args, *fixed), *args)
+    return out, pull(weight)
+
+  compiled = jax.jit(step).lower(weight, args, fixed).compile()
+  analysis = compiled.memory_analysis()
+  temporary = None if analysis is None else analysis.temp_size_in_bytes
+  if temporary is not None:
+    check_memory(temporary)
+
+  def run() -> None:
+    jax.block_until_ready(compiled(weight, args, fixed))
+
+  return Program(run, temporary, cost.flops(step, weight, args, fixed))
+
+
+def free_bytes() -> int:
+  """Memory that the default device has to spare."""
+  stats = jax.local_devices()[0].memory_stats()
+  if stats and "bytes_limit" in stats:
+    return stats["bytes_limit"] - stats["bytes_in_use"]
+  return psutil.virtual_memory().available
+
+
+def check_memory(needed: int) -> None:
+  """Raises TooLargeError if `needed` bytes leave less than a tenth of what is free."""
+  free = free_bytes()
+  if needed > 0.9 * free:
+    raise TooLargeError(f"needs {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB are free")
+
+
+def interleaved(
+  runs: Mapping[str, Callable[[], None]],
+  *,
+  repeats: int,
+  seconds: float,
+  clock: Callable[[], float] = time.perf_counter,
+) -> dict[str, Times]:
+  """Times programs in turns, so that a slow minute of the machine meets all alike.
+
+  Args:
+    runs: each runs one program to its end; untimed first, then timed at least once.
+    repeats: rounds.
+    seconds: of one program, after which it takes no part in further rounds.
+    clock: gives seconds.
+  """
+  counts, spent = {}, dict.fromkeys(runs, 0.0)
+  for name, run in runs.items():
+    took = _sample(run, 1, clock)  # the first run also loads the program: never a sample
+    if took < MIN_SAMPLE:
+      took = _sample(run, 1, clock)
+    counts[name] = max(1, round(MIN_SAMPLE / max(took, 1e-9)))
+  samples: dict[str, list[float]] = {name: [] for name in runs}
+  for _ in range(repeats):
+    for name, run in runs.items():
+      expected = counts[name] * statistics.median(samples[name]) if samples[name] else 0.0
+      if spent[name] + expected > seconds:
+        continue
+      took = _sample(run, counts[name], clock)
+      spent[name] += took
+      samples[name].append(took / counts[name])
+  return {name: Times(statistics.median(taken), len(taken)) for name, taken in samples.items()}
+
+
+def _sample(run: Callable[[], None], count: int, clock: Callable[[], float]) -> float:
+  start = clock()
+  for _ in range(count):
+    run()
+  return clock() - start
+
+
+class Neighbours:
+  """What other processes take of this machine's cores while a `with` block runs.
+
+  Attributes:
+    cores: on average, known at the end.
+  """
+
+  def __enter__(self) -> "Neighbours":
+    self.cores = 0.0
+    self._start, self._before = time.perf_counter(), self._others()
+    return self
+
+  def __exit__(self, *_) -> None:
+    wall = time.perf_counter() - self._start
+    self.cores = max(0.0, self._others() - self._before) / max(wall, 1e-9)
+
+  @staticmethod
+  def _others() -> float:
+    """CPU seconds of all processes but this one."""
+    machine, own = psutil.cpu_times(), psutil.Process().cpu_times()
+    return machine.user + machine.system - own.user - own.system

@@ -1,0 +1,93 @@
+"""Normalisation of tokens and feature maps (..., C)."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from vitx.ops import replicas
+
+Dtype = jax.typing.DTypeLike
+
+
+class BatchNorm(nn.Module):
+  """Batch normalisation (Ioffe and Szegedy 2015) over the whole batch, on however many devices.
+
+  The running statistics live in the collection "batch_stats": `mean` and the unbiased `var`, as
+  PyTorch keeps them. With micro-batches (`accumulate`) each normalises by itself.
+
+  Attributes:
+    momentum: share of the old running statistics that a step keeps.
+    epsilon: added to the variance.
+    scale_init: of the factor; zeros: a residual branch that starts as nothing.
+    dtype: of the result; statistics are float32.
+  """
+
+  momentum: float = 0.9
+  epsilon: float = 1e-5
+  scale_init: nn.initializers.Initializer = nn.initializers.ones
+  dtype: Dtype = jnp.float32
+
+  @nn.compact
+  def __call__(self, x: jax.Array, train: bool) -> jax.Array:
+    """Normalises (..., C) by the batch's statistics in training, else by the running ones."""
+    width = x.shape[-1:]
+    running_mean = self.variable("batch_stats", "mean", jnp.zeros, width, jnp.float32)
+    running_var = self.variable("batch_stats", "var", jnp.ones, width, jnp.float32)
+    scale = self.param("scale", self.scale_init, width, jnp.float32)
+    bias = self.param("bias", nn.initializers.zeros, width, jnp.float32)
+    full = x.astype(jnp.float32)
+    mean, var = running_mean.value, running_var.value
+    if train:
+      axes = tuple(range(x.ndim - 1))
+      mean = replicas.mean(jnp.mean(full, axes))
+      var = replicas.mean(jnp.mean(jnp.square(full - mean), axes))
+      number = replicas.count() * (x.size // x.shape[-1])
+      kept, added = self.momentum, 1 - self.momentum
+      running_mean.value = kept * running_mean.value + added * mean
+      unbiased = var * (number / max(number - 1, 1))
+      running_var.value = kept * running_var.value + added * unbiased
+    out = (full - mean) * (jax.lax.rsqrt(var + self.epsilon) * scale) + bias
+    return out.astype(self.dtype)
+
+
+class ChannelNorm(nn.Module):
+  """(x - mean) / (std + epsilon) * gain + shift over the channels: CvT's, as ViX ran it.
+
+  Not `LayerNorm`: epsilon is added to the deviation instead of the variance.
+
+  Attributes:
+    epsilon: added to the standard deviation.
+    dtype: of the result; statistics are float32.
+  """
+
+  epsilon: float = 1e-5
+  dtype: Dtype = jnp.float32
+
+  @nn.compact
+  def __call__(self, x: jax.Array) -> jax.Array:
+    width = x.shape[-1:]
+    gain = self.param("gain", nn.initializers.ones, width, jnp.float32)
+    shift = self.param("shift", nn.initializers.zeros, width, jnp.float32)
+    full = x.astype(jnp.float32)
+    centred = full - jnp.mean(full, axis=-1, keepdims=True)
+    var = jnp.mean(jnp.square(centred), axis=-1, keepdims=True)
+    # The root has no slope at zero: a constant token must have a gradient all the same.
+    std = jnp.where(var > 0, jnp.sqrt(jnp.where(var > 0, var, 1.0)), 0.0)
+    return (centred / (std + self.epsilon) * gain + shift).astype(self.dtype)
+
+
+class NoNorm(nn.Module):
+  """Leaves its input as it is.
+
+  Attributes:
+    dtype: not used; every normalisation has it.
+  """
+
+  dtype: Dtype = jnp.float32
+
+  def __call__(self, x: jax.Array) -> jax.Array:
+    return x
+
+
+# `BatchNorm` is none of these: it needs to know whether it trains.
+NORMS = {"layer": nn.LayerNorm, "channel": ChannelNorm, "none": NoNorm}

@@ -1,0 +1,25 @@
+"""The compact convolutional transformer, a sentence of its own defaults."""
+
+from typing import ClassVar
+
+from vitx.models.network import with_defaults
+from vitx.models.vit import ViT
+
+
+class CCT(ViT):
+  """CCT (Hassani et al. 2021): a convolutional tokenizer, sequence pooling, no class token.
+
+  Its block normalises the residual stream itself before the MLP, as its code has it; the paper's
+  text has the usual block (`block="pre_norm"`).
+  """
+
+  PARTS: ClassVar[dict[str, tuple]] = with_defaults(
+    ViT.PARTS,
+    stem="cct",
+    posemb={"name": "learned", "stddev": 0.2},
+    pool="sequence",
+    norm={"name": "layer", "epsilon": 1e-5},
+    block="normalised_stream",
+    token_mixer={"name": "softmax", "use_bias": False, "dropout": 0.1},
+    initialisation="truncated_normal",
+  )

@@ -1,0 +1,63 @@
+"""ConvMixer: patches, and convolutions in the place of token mixer and MLP."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from vitx.layers.norms import BatchNorm
+from vitx.layers.stems import LinearStem
+
+Dtype = jax.typing.DTypeLike
+
+
+class ConvMixer(nn.Module):
+  """ConvMixer (Trockman and Kolter 2022, section 2).
+
+  Batch statistics are those of the whole batch, on however many devices.
+
+  Attributes:
+    num_classes: outputs of the head.
+    width: C.
+    depth: L.
+    patch: side of a patch in pixels.
+    kernel: side of the depthwise convolutions, odd.
+    dtype: of the computation; parameters and statistics are float32.
+  """
+
+  num_classes: int
+  width: int = 256
+  depth: int = 8
+  patch: int = 2
+  kernel: int = 5
+  dtype: Dtype = jnp.float32
+
+  @nn.compact
+  def __call__(self, images: jax.Array, *, train: bool = False) -> jax.Array:
+    """Returns float32 logits (B, num_classes).
+
+    Args:
+      images: (B, height, width, channels), normalised floats.
+      train: whether batch statistics (collection "batch_stats", then mutable) are those of the
+        batch.
+    """
+
+    def activated(y: jax.Array, name: str) -> jax.Array:
+      y = nn.gelu(y, approximate=False)
+      return BatchNorm(dtype=self.dtype, name=f"{name}_norm")(y, train)
+
+    stem = LinearStem(self.width, self.patch, dtype=self.dtype, name="stem")
+    x = activated(stem(images), "stem")
+    for layer in range(self.depth):
+      depthwise = nn.Conv(
+        self.width,
+        (self.kernel, self.kernel),
+        padding=self.kernel // 2,
+        feature_group_count=self.width,
+        dtype=self.dtype,
+        name=f"depthwise_{layer}",
+      )
+      pointwise = nn.Conv(self.width, (1, 1), dtype=self.dtype, name=f"pointwise_{layer}")
+      x = x + activated(depthwise(x), f"depthwise_{layer}")
+      x = activated(pointwise(x), f"pointwise_{layer}")
+    vector = jnp.mean(x, axis=(1, 2), dtype=jnp.float32)
+    return nn.Dense(self.num_classes, kernel_init=nn.initializers.zeros, name="head")(vector)

@@ -1,0 +1,99 @@
+"""The residual network for small images: a convolutional network to compare with."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from vitx.errors import ConfigError
+from vitx.layers.norms import BatchNorm
+
+Dtype = jax.typing.DTypeLike
+HE = nn.initializers.variance_scaling(2.0, "fan_in", "normal")
+STAGES = 3
+
+
+class ResNet(nn.Module):
+  """ResNet for CIFAR (He et al. 2016, section 4.2): 6 n + 2 layers, no parameters in shortcuts.
+
+  Batch statistics are those of the whole batch, on however many devices.
+
+  Attributes:
+    num_classes: outputs of the head.
+    depth: 6 n + 2: 20, 32, 44, 56, 110.
+    width: channels of the first of the three stages; each has twice those of the one before.
+    dtype: of the computation; parameters and statistics are float32.
+  """
+
+  num_classes: int
+  depth: int = 20
+  width: int = 16
+  dtype: Dtype = jnp.float32
+
+  @nn.compact
+  def __call__(self, images: jax.Array, *, train: bool = False) -> jax.Array:
+    """Returns float32 logits (B, num_classes).
+
+    Args:
+      images: (B, height, width, channels), normalised floats.
+      train: whether batch statistics (collection "batch_stats", then mutable) are those of the
+        batch.
+
+    Raises:
+      ConfigError: a depth that is not 6 n + 2.
+    """
+    blocks, rest = divmod(self.depth - 2, 2 * STAGES)
+    if rest or blocks < 1:
+      below = max(self.depth - rest, 2 * STAGES + 2)
+      raise ConfigError(
+        f"model.depth={self.depth} of a ResNet must be 6 n + 2, such as {below} or"
+        f" {below + 2 * STAGES}"
+      )
+    x = nn.Conv(self.width, (3, 3), use_bias=False, kernel_init=HE, dtype=self.dtype, name="conv")(
+      images
+    )
+    x = nn.relu(BatchNorm(dtype=self.dtype, name="norm")(x, train))
+    for stage in range(STAGES):
+      for block in range(blocks):
+        stride = 2 if stage and not block else 1
+        name = f"stage_{stage}_block_{block}"
+        x = ResidualBlock(self.width << stage, stride, dtype=self.dtype, name=name)(x, train)
+    vector = jnp.mean(x, axis=(1, 2), dtype=jnp.float32)
+    return nn.Dense(self.num_classes, kernel_init=nn.initializers.zeros, name="head")(vector)
+
+
+class ResidualBlock(nn.Module):
+  """Two 3 x 3 convolutions beside a shortcut that has no parameters (option A).
+
+  Where channels grow the shortcut takes every other pixel and new channels are zero.
+
+  Attributes:
+    width: channels afterwards.
+    stride: of the first convolution.
+    dtype: of the computation.
+  """
+
+  width: int
+  stride: int = 1
+  dtype: Dtype = jnp.float32
+
+  @nn.compact
+  def __call__(self, x: jax.Array, train: bool) -> jax.Array:
+    """Maps (B, h, w, C) to (B, h / stride, w / stride, width)."""
+    y = nn.relu(self._convolved(x, self.stride, "0", train))
+    y = self._convolved(y, 1, "1", train)
+    shortcut = x[:, :: self.stride, :: self.stride]
+    new = self.width - x.shape[-1]
+    return nn.relu(y + jnp.pad(shortcut, ((0, 0), (0, 0), (0, 0), (0, new))))
+
+  def _convolved(self, x: jax.Array, stride: int, number: str, train: bool) -> jax.Array:
+    conv = nn.Conv(
+      self.width,
+      (3, 3),
+      (stride, stride),
+      padding=1,
+      use_bias=False,
+      kernel_init=HE,
+      dtype=self.dtype,
+      name=f"conv_{number}",
+    )
+    return BatchNorm(dtype=self.dtype, name=f"norm_{number}")(conv(x), train)

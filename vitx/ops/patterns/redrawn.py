@@ -1,0 +1,49 @@
+"""BigBird's pattern with random blocks that are drawn while tracing, such as anew at every step."""
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from vitx.ops.layout import TokenLayout
+from vitx.ops.patterns.base import Intersection, OnGrid, Pattern, Union
+from vitx.ops.patterns.bigbird import GivenBlocks, RandomBlocks
+
+
+def redrawn(pattern: Pattern, layout: TokenLayout, seed: Any) -> Pattern:
+  """`bigbird(...)`, also on the grid or for some query parts only, with other random blocks.
+
+  Args:
+    pattern: of one layer.
+    layout: of the N tokens.
+    seed: an integer, which may be traced; the draw is a function of (seed, layer, head).
+
+  Returns:
+    A union in which `GivenBlocks` stand for the drawn ones, none of which its other members hold.
+  """
+  if isinstance(pattern, OnGrid):
+    return OnGrid(redrawn(pattern.pattern, TokenLayout(layout.grid), seed))
+  if isinstance(pattern, Intersection):
+    whole, parts = pattern.patterns
+    return _redrawn(whole, layout, seed, parts)
+  return _redrawn(pattern, layout, seed, None)
+
+
+def _redrawn(whole: Any, layout: TokenLayout, seed: Any, parts: Pattern | None) -> Pattern:
+  random = [member for member in whole.patterns if isinstance(member, RandomBlocks)]
+  others = [member for member in whole.patterns if not isinstance(member, RandomBlocks)]
+  others = others if parts is None else [member & parts for member in others]
+  drawn = []
+  for member in random:
+    indices = jnp.asarray(member.redrawn(layout, seed, 0))
+    # All members are made of whole blocks: the first tokens of two blocks speak for them.
+    row = np.arange(indices.shape[1])[:, None] * member.block
+    head = np.arange(indices.shape[0])[:, None, None]
+    key = jnp.maximum(indices, 0) * member.block
+    legal = indices >= 0
+    if parts is not None:
+      legal &= parts.allows(layout, row, key, head)
+    for other in others:
+      legal &= ~other.allows(layout, row, key, head)
+    drawn.append(GivenBlocks(jnp.where(legal, indices, -1), member.block))
+  return Union((*others, *drawn))

@@ -1,0 +1,35 @@
+"""Means over the devices that share a batch, for layers that need the whole of it.
+
+Layers know no device axis. The training step says which one it runs over with `over`; without it a
+batch is whole on one device and the means are the identity.
+"""
+
+import contextlib
+import contextvars
+from collections.abc import Iterator
+
+import jax
+
+_axis: contextvars.ContextVar[str | None] = contextvars.ContextVar("replicas", default=None)
+
+
+@contextlib.contextmanager
+def over(axis: str | None) -> Iterator[None]:
+  """While tracing inside, a batch is spread over the devices of the mapped axis of that name."""
+  token = _axis.set(axis)
+  try:
+    yield
+  finally:
+    _axis.reset(token)
+
+
+def mean(x: jax.Array) -> jax.Array:
+  """The mean of `x` over the devices, the same on each."""
+  axis = _axis.get()
+  return x if axis is None else jax.lax.pmean(x, axis)
+
+
+def count() -> int:
+  """The number of devices that share a batch."""
+  axis = _axis.get()
+  return 1 if axis is None else jax.lax.axis_size(axis)
