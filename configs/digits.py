@@ -53,6 +53,7 @@ PATTERNS = (
   "bigbird_R_without_self",
   "bigbird_G_without_self",
   "bigbird_published_plan",
+  "bigbird_etc",
   "bigbird_one_draw",
   *(f"bbvit_{part}" for part in ("random", "window", "global", "random_global")),
   *(

@@ -3,9 +3,13 @@
 import importlib
 from pathlib import Path
 
+import jax
 import pytest
 
 from configs.common import default_config, parse_arg, with_overrides
+from vitx.attention import MIXERS
+from vitx.models import model_from_config
+from vitx.ops.patterns import PATTERNS
 
 ROOT = Path(__file__).resolve().parents[1]
 FILES = sorted(
@@ -29,7 +33,7 @@ def test_every_row_builds_and_its_docstring_has_the_command(name):
 
 def test_overrides_keep_types():
   config = module("digits").get_config(
-    "vit,seed=3,learning_rate=1,model.width=32,duration=20,augment.random_resized_crop=(0.5,1.0)"
+    "softmax,seed=3,learning_rate=1,model.width=32,duration=20,augment.random_resized_crop=(0.5,1.0)"
   )
   assert config.seed == 3
   assert config.learning_rate == 1.0 and isinstance(config.learning_rate, float)
@@ -59,8 +63,8 @@ def test_a_dict_replaces_and_deeper_fields_add():
     ("modle.width=3", ["modle", "Did you mean 'model'?"]),
     ("seed=three", ["seed='three'"]),
     ("seed", ["unknown row 'seed'"]),
-    ("vit,seed", ["'seed'", "field=value"]),
-    ("vjt", ["unknown row 'vjt'", "Did you mean 'vit'?", "Rows: vit"]),
+    ("softmax,seed", ["'seed'", "field=value"]),
+    ("sofmax", ["unknown row 'sofmax'", "Did you mean 'softmax'?", "Rows: axial, bigbird"]),
     ("learning_rate=fast", ["learning_rate='fast'"]),
   ],
 )
@@ -79,3 +83,16 @@ def test_parse_arg():
 
 def test_an_empty_override_changes_nothing():
   assert with_overrides(default_config(), "").to_dict() == default_config().to_dict()
+
+
+def test_digits_has_a_row_for_every_mixer_and_pattern():
+  assert set(module("digits").ROWS) == (set(MIXERS) | set(PATTERNS)) - {"pattern"}
+
+
+@pytest.mark.parametrize("row", module("digits").ROWS)
+def test_every_row_of_digits_makes_a_network(row):
+  config = module("digits").get_config(row)
+  model = model_from_config({**config.model, "num_classes": 10})
+  images = jax.ShapeDtypeStruct((2, 8, 8, 1), "float32")
+  logits, _ = jax.eval_shape(model.init_with_output, jax.random.key(0), images)
+  assert logits.shape == (2, 10)
