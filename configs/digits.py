@@ -82,8 +82,8 @@ ROWS = (*MIXERS, *PATTERNS)
 
 
 def get_config(arg: str | None = None) -> ConfigDict:
-  """Returns the config of `ROW,field=value,...`; the row defaults to "softmax"."""
-  row, overrides = parse_arg(arg, ROWS, default="softmax")
+  """Returns the config of `ROW,field=value,...`; the row defaults to "bigbird"."""
+  row, overrides = parse_arg(arg, ROWS, default="bigbird")
   config = default_config()
   config.model = ConfigDict(
     dict(

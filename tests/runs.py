@@ -11,7 +11,7 @@ from configs.digits import get_config
 ROOT = Path(__file__).resolve().parents[1]
 # Small, and yet with every source of randomness: augmentation, mixing, dropout, stochastic depth.
 TINY = (
-  "stem=linear,stem.patch=4,model.width=16,model.depth=1,model.num_heads=2,model.mlp_dim=32,"
+  "softmax,stem=linear,stem.patch=4,model.width=16,model.depth=1,model.num_heads=2,model.mlp_dim=32,"
   "model.dropout=0.1,model.stochastic_depth=0.1,augment.mixup=0.2,batch_size=32,"
   "evaluation.every=10 steps,checkpoint.every=8 steps,log_every=5 steps,duration=40 steps,"
   "schedule.warmup=5 steps,ema=0.9"

@@ -47,6 +47,9 @@ class BigBirdAttention(PatternAttention):
   query_parts: tuple[str, ...] = ()
   prefix_global: bool = False
 
+  def suitable_tile(self) -> int:
+    return self.block * -(-16 // self.block)  # whole blocks, but no crumbs
+
   def pattern(self, layout: TokenLayout) -> Pattern:
     pattern = bigbird(
       self.variant,

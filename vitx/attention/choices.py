@@ -1,4 +1,21 @@
-"""Which implementation of a mixer runs, by a rule that was measured."""
+"""Which implementation of a mixer runs, by a rule that was measured.
+
+"auto" is "masked" up to the N in a mixer's `properties.masked_up_to` and "kernelized" beyond. The
+numbers come from forward and backward of every module on two CPU cores (float32, H=4, D=64, 1024
+and 8192 tokens in a batch); other backends have not been measured and get the same. In time,
+masked over kernelized, was found, with few and with many tokens in a batch:
+
+                       N=64          128          256          512
+  attention patterns   0.80-0.98   0.72-0.95   0.69-1.14   0.58-2.1
+  axial, strided       1.20-1.56   1.37-1.55   1.70-2.07   2.3-2.5
+  softmax, shaped      0.96-1.11   0.93-1.05   1.02-1.58   1.0-1.8
+  linear, Performer    0.72-0.89   0.84-1.12   1.35-1.44   1.7-1.9
+  Nystromformer        1.01        1.33        1.72        1.24
+  FNet                 3.4         5.1         7.3         8.9
+
+At 256 and 512 tokens the patterns' winner depends on the batch: masked as long as all matrices
+of the batch fit the cache. `python -m vitx.benchmark mixers` measures it again.
+"""
 
 from typing import Any
 
@@ -29,9 +46,6 @@ def chosen(implementation: str, dropout: float = 0.0, *, masked_is_faster: bool 
 
 def implementation_of(module: Any, length: int) -> str:
   """The implementation that a token mixer runs on N tokens; "auto" if it has one path only.
-
-  "auto" is "masked" up to the N that the mixer's `properties` name, measured on a CPU and taken for
-  all backends. `python -m vitx.benchmark mixers` measures it again.
 
   Args:
     module: a token mixer.

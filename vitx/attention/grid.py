@@ -28,9 +28,11 @@ class NeighborhoodAttention(PatternAttention):
     dilation: step between neighbours.
   """
 
-  tile: int = 16  # rows of a neighbourhood are short: large tiles would mostly hold other tokens
   size: int = 7
   dilation: int = 1
+
+  def suitable_tile(self) -> int:
+    return 16  # a patch of 4 x 4 has little around it that is no neighbour
 
   def pattern(self, layout: TokenLayout) -> Pattern:
     return Neighborhood(self.size, self.dilation)
@@ -48,8 +50,10 @@ class ShiftedWindowAttention(PatternAttention):
     others: see `PatternAttention`.
   """
 
-  tile: int = 16  # as above
   size: int = 7
+
+  def suitable_tile(self) -> int:
+    return 32
 
   def pattern(self, layout: TokenLayout) -> Pattern:
     return cycle(ShiftedWindow(self.size), ShiftedWindow(self.size, self.shift(layout)))

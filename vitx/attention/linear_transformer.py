@@ -21,7 +21,9 @@ class LinearTransformer(AttentionModule):
     others: see `AttentionModule`; rotation comes before the feature map.
   """
 
-  properties: ClassVar = Properties(permutation_equivariant=True, masking_is_deletion=True)
+  properties: ClassVar = Properties(
+    permutation_equivariant=True, masking_is_deletion=True, masked_up_to=64
+  )
   without_logits: ClassVar = "keys are summed, as features, before any query meets them"
 
   causal: bool = False

@@ -1,12 +1,14 @@
 """What all sparse attention modules share: projections once, then attention along a pattern."""
 
 import math
+from typing import ClassVar
 
 import flax.linen as nn
 import jax
 
 from vitx.attention.base import AttentionModule
 from vitx.attention.projections import from_heads
+from vitx.attention.properties import Properties
 from vitx.ops import pattern_attention as ops
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns import Global, Pattern
@@ -19,19 +21,26 @@ class PatternAttention(AttentionModule):
     out_projection: whether the heads are mixed by a learned projection at the end.
     prefix_global: whether prefix tokens (the class token, a model's `extra_tokens`) attend all and
       are attended by all.
-    tile: tokens in a block of the kernelized path; no part of the result.
+    tile: tokens in a block of the kernelized path, no part of the result; none: what suits the
+      pattern.
     dropout: of the attention probabilities; only "masked" can draw it.
     others: see `AttentionModule`; "kernelized" works on the tiles that hold edges.
   """
 
+  properties: ClassVar = Properties(masked_up_to=128)
+
   out_projection: bool = True
   prefix_global: bool = True
-  tile: int = 64
+  tile: int | None = None
   dropout: float = 0.0
 
   def pattern(self, layout: TokenLayout) -> Pattern:
     """The edges over the grid, for all layers."""
     raise NotImplementedError
+
+  def suitable_tile(self) -> int:
+    """Tokens in a block of the kernelized path, where nobody says."""
+    return 64
 
   def full_pattern(self, layout: TokenLayout) -> Pattern:
     """The edges of this layer, prefix tokens included."""
@@ -94,8 +103,9 @@ class PatternAttention(AttentionModule):
         q, k, v, pattern, layout, key_mask=mask, scale=scale, dropout_rate=self.dropout, key=key
       )
     else:
+      tile = self.tile or self.suitable_tile()
       out, _ = ops.sparse_pattern_attention(
-        q, k, v, pattern, layout, tile=self.tile, key_mask=mask, scale=scale
+        q, k, v, pattern, layout, tile=tile, key_mask=mask, scale=scale
       )
       matrix = None
     out, matrix = self.with_own_rows(x, layout, mask, train, out, matrix)

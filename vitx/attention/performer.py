@@ -34,7 +34,9 @@ class Performer(AttentionModule):
     others: see `AttentionModule`; rotation comes before the features.
   """
 
-  properties: ClassVar = Properties(permutation_equivariant=True, masking_is_deletion=True)
+  properties: ClassVar = Properties(
+    permutation_equivariant=True, masking_is_deletion=True, masked_up_to=64
+  )
   without_logits: ClassVar = "keys are summed, as random features, before any query meets them"
 
   features: int | None = None

@@ -16,7 +16,7 @@ class ErdosRenyiAttention(PatternAttention):
     seed: of the draw.
   """
 
-  properties: ClassVar = Properties(flops_exponent=2.0)
+  properties: ClassVar = Properties(masked_up_to=128, flops_exponent=2.0)
 
   p: float = 0.1
   seed: int = 0
@@ -34,10 +34,12 @@ class WattsStrogatzAttention(PatternAttention):
     seed: of the draw.
   """
 
-  tile: int = 16  # a random edge brings a whole tile
   neighbors: int = 8
   beta: float = 0.1
   seed: int = 0
+
+  def suitable_tile(self) -> int:
+    return 16  # a random edge brings a whole tile
 
   def pattern(self, layout: TokenLayout) -> Pattern:
     return WattsStrogatz(self.neighbors, self.beta, heads=self.num_heads, seed=self.seed)

@@ -72,10 +72,14 @@ class FixedAttention(_Factorized):
     distinct: heads that read summaries of their own before they repeat; 1: all read the same.
   """
 
-  tile: int = 16  # a summary brings a whole tile
+  properties: ClassVar = Properties(masked_up_to=128, flops_exponent=1.5)
+
   summary: int = 1
   causal: bool = False
   distinct: int = 1
+
+  def suitable_tile(self) -> int:
+    return 16  # a summary brings a whole tile
 
   def part(self, name: str) -> Pattern:
     return Fixed(self.stride, self.summary, name, self.causal, self.distinct)

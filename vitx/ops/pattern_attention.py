@@ -11,6 +11,7 @@ from vitx.ops.block_mask import BlockMask
 from vitx.ops.block_sparse import block_sparse_attention, block_sparse_attention_dynamic
 from vitx.ops.layout import TokenLayout
 from vitx.ops.merge import Part, merge, with_prefix
+from vitx.ops.patches import ByPatches, from_patches, patch_sides, to_patches
 from vitx.ops.patterns import (
   Axial,
   GivenBlocks,
@@ -94,8 +95,9 @@ def sparse_pattern_attention(
   """The same with work and memory in proportion to the tiles that hold edges.
 
   Global prefix tokens are a dense row and column of their own, which leaves the grid to tiles that
-  divide it; columns of the grid are dense attention over the transposed grid; blocks that were
-  drawn while tracing are merged with the static rest; all else is block-sparse.
+  divide it; columns of the grid are dense attention over the transposed grid; what is near on the
+  grid is tiled by patches; blocks that were drawn while tracing are merged with the static rest;
+  all else is block-sparse.
 
   Args:
     tile: tokens in a block of the kernel; any number, the pattern's own block size is best.
@@ -134,6 +136,8 @@ def _attend(q, k, v, members: list[Pattern], layout: TokenLayout, tile: int, giv
     pattern = static[0] if len(static) == 1 else Union(tuple(static)) if static else Nothing()
     if (strided := _strided(pattern, layout)) is not None:
       parts.append(_strided_by_head(q, k, v, strided, given))
+    elif (sides := patch_sides(pattern, layout, tile)) is not None:
+      parts.append(_by_patches(q, k, v, pattern, layout, sides, given))
     else:
       mask = block_mask(pattern, layout, tile, q.shape[2])
       parts.append(block_sparse_attention(q, k, v, mask, **given))
@@ -144,6 +148,18 @@ def _drawn_attention(q, k, v, blocks: GivenBlocks, given: dict[str, Any]) -> Par
   drawn = blocks.indices >= 0
   indices = jnp.maximum(blocks.indices, 0)
   return block_sparse_attention_dynamic(q, k, v, indices, drawn, blocks.block, **given)
+
+
+def _by_patches(
+  q, k, v, pattern: Pattern, layout: TokenLayout, sides: tuple[int, int], given: dict[str, Any]
+) -> Part:
+  mask = block_mask(ByPatches(pattern, sides), layout, sides[0] * sides[1], q.shape[2])
+  q, k, v = (to_patches(x, layout, sides) for x in (q, k, v))
+  if (seen := given["key_mask"]) is not None:
+    given = {**given, "key_mask": to_patches(seen, layout, sides)}
+  out, lse = block_sparse_attention(q, k, v, mask, **given)
+  lse = from_patches(jnp.swapaxes(lse, 1, 2), layout, sides)
+  return from_patches(out, layout, sides), jnp.swapaxes(lse, 1, 2)
 
 
 def _strided(pattern: Pattern, layout: TokenLayout) -> list[dict[str, Any]] | None:
