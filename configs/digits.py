@@ -5,7 +5,14 @@ python train.py --config configs/digits.py:performer --workdir runs/performer
 
 A row is a token mixer, or a pattern of edges for attention, in one and the same network: three
 small convolutions, 64 tokens, 4 blocks of width 64, 0.2 M parameters. The split is our own: no
-published figure.
+published figure. Ours, report top-1 (359 scans, one of them is 0.28 %; seed 0, 2 shared CPU cores,
+2026-11-21), the other rows not yet run:
+
+  bigbird    99.16  linformer     99.16  axial           98.89  strided           98.89
+  softmax    98.61  neighborhood  98.61  longformer      98.61  shifted_window    98.61
+  performer  98.33  nystromformer 98.33  linear_transformer 98.33  shaped         97.77
+
+Rounding decides the last few: `bigbird` in its other implementation ends at 98.61.
 """
 
 from ml_collections import ConfigDict
