@@ -60,6 +60,12 @@ def test_the_table_has_every_row_and_no_absolute_time():
   assert " ms" not in text
 
 
+def test_the_table_says_what_was_cut_short():
+  short = Row(64, "slow", "masked", False, Times(9.0, 1), 1, 1)
+  assert "slow masked (1)" in report.table([*ROWS, short], Setting())
+  assert "--seconds" not in report.table(ROWS, Setting())
+
+
 def test_csv(tmp_path):
   path = tmp_path / "rows.csv"
   report.write_csv(path, ROWS)

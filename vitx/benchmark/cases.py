@@ -114,14 +114,17 @@ CASES = (
       Figure("block-sparse", "dense kernelized", "time", 6),
     ),
   ),
-  Case(
-    "BigBird W+G, blocks of 16, B=16, N=544",
-    (16, 544, 4, 64),
-    {
-      "masked": Kernel(_masked(_window_global(16))),
-      "block-sparse": Kernel(_block_sparse(_window_global(16), 16)),
-    },
-    _against_masked("block-sparse", 3.6, 9),
+  *(
+    Case(
+      f"BigBird W+G, blocks of 16, B=16, N=544, D={dim}",
+      (16, 544, 4, dim),
+      {
+        "masked": Kernel(_masked(_window_global(16))),
+        "block-sparse": Kernel(_block_sparse(_window_global(16), 16)),
+      },
+      _against_masked("block-sparse", 3.6, 9),
+    )
+    for dim in (32, 64)
   ),
   Case(
     "strided, causal, l=128, H=2, N=12288",

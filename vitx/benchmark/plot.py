@@ -26,7 +26,8 @@ def write_plot(path: str | Path, rows: Sequence[Row]) -> None:
   figure = figure_class()(figsize=(14, 7), layout="constrained")
   left, right = figure.subplots(1, 2)
   unit, unit_name = _time_unit(rows)
-  _panel(left, rows, lambda row: _scaled(quantity(row, "time"), unit), unit_name)
+  times = _panel(left, rows, lambda row: _scaled(quantity(row, "time"), unit), unit_name)
+  _mark_crossovers(left, rows, times)
   _panel(right, rows, lambda row: _scaled(row.temporary_bytes, 1e6), "temporary memory (MB)")
   left.scatter([], [], marker="o", c="k", label="faster than dense kernelized from here on")
   left.scatter([], [], marker="^", c="k", label="faster than its own masked path from here on")
@@ -60,7 +61,9 @@ def _scaled(value: float | None, unit: float) -> float | None:
   return None if value is None else value / unit
 
 
-def _panel(axes, rows: Sequence[Row], value: Callable[[Row], float | None], name: str) -> None:
+def _panel(axes, rows: Sequence[Row], value: Callable[[Row], float | None], name: str) -> dict:
+  """Draws the lines; returns each kernelized path's colour and its values by N."""
+  drawn = {}
   mixers = dict.fromkeys(row.mixer for row in rows)
   for number, mixer in enumerate(mixers):
     colour = "k" if mixer == BASELINE else f"C{number % 10}"
@@ -70,10 +73,7 @@ def _panel(axes, rows: Sequence[Row], value: Callable[[Row], float | None], name
     width = 3 if mixer == BASELINE else 1.2
     if kernelized:
       axes.plot(*_line(kernelized), style, marker=".", c=colour, lw=width, label=mixer)
-    for against, marker, size in (("kernelized", "o", 45), ("masked", "^", 18)):
-      n = crossover(rows, mixer, against)
-      if n in kernelized:
-        axes.scatter([n], [kernelized[n]], marker=marker, s=size, c=colour)
+    drawn[mixer] = colour, kernelized
     if mixer == BASELINE:
       masked = {row.tokens: value(row) for row in own if row.implementation == "masked"}
       axes.plot(*_line(masked), ":", c="k", lw=3, label=f"{mixer}, masked")
@@ -82,6 +82,15 @@ def _panel(axes, rows: Sequence[Row], value: Callable[[Row], float | None], name
   axes.get_xaxis().set_major_formatter("{x:.0f}")
   axes.minorticks_off()
   axes.grid(alpha=0.3)
+  return drawn
+
+
+def _mark_crossovers(axes, rows: Sequence[Row], drawn: dict) -> None:
+  for mixer, (colour, values) in drawn.items():
+    for against, marker, size in (("kernelized", "o", 45), ("masked", "^", 18)):
+      n = crossover(rows, mixer, against)
+      if n in values:
+        axes.scatter([n], [values[n]], marker=marker, s=size, c=colour)
 
 
 def _line(points: dict) -> tuple[list, list]:

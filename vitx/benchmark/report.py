@@ -74,7 +74,8 @@ def table(rows: Sequence[Row], setting: Setting) -> str:
   ]
   for n in dict.fromkeys(row.tokens for row in rows):
     lines += ["", _heading(n)]
-    lines += [_line(rows, row) for row in rows if row.tokens == n]
+    own = [row for row in rows if row.tokens == n]
+    lines += [_line(rows, row) for row in own] + _cut(own)
   lines += ["", *_crossovers(rows)]
   return "\n".join(lines)
 
@@ -97,6 +98,17 @@ def _line(rows: Sequence[Row], row: Row) -> str:
   if is_gpu() and row.times:
     text += f"{row.times.seconds * 1e3:>9.2f}"
   return text
+
+
+def _cut(rows: Sequence[Row]) -> list[str]:
+  """Says which programs were sampled less often than others, for want of time."""
+  most = max((row.times.samples for row in rows if row.times), default=0)
+  cut = [
+    f"{row.mixer} {row.implementation} ({row.times.samples})"
+    for row in rows
+    if row.times and row.times.samples < most
+  ]
+  return [f"timed fewer than {most} times, to keep to --seconds: {', '.join(cut)}"] if cut else []
 
 
 def _times(value: float | None) -> str:

@@ -97,10 +97,9 @@ def _in_parts(part: Callable, arrays, side: Side, layout: Layout):
   batch, _, heads = arrays[0].shape[:3]
   largest = max((rows.others.size for rows in side.classes), default=1)
   per_example = largest * layout.block**2 * heads // layout.heads
-  fit = tiling.step_elements() / per_example
+  # The blocks that rows meet stand beside their logits, D numbers where those are b.
+  fit = tiling.step_elements() / per_example * min(1.0, layout.block / arrays[0].shape[-1])
   if fit >= 1 or layout.heads > 1:
-    # The blocks that rows meet stand beside their logits, D numbers where those are b.
-    fit *= min(1.0, layout.block / arrays[0].shape[-1])
     return tiling.map_groups(part, arrays, tiling.largest_divisor(batch, fit))
 
   def head_by_head(example):

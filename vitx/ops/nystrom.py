@@ -110,8 +110,8 @@ def nystrom_attention(
     The output (B, N, H, D) in the dtype of `v`.
   """
   near, inverse, far = _factors(q, k, landmarks, **options)
-  seen = jnp.einsum("bhmn,bnhd->bhmd", far, v.astype(jnp.float32))
-  return jnp.einsum("bhnm,bhmd->bnhd", near, jnp.matmul(inverse, seen)).astype(v.dtype)
+  seen = jnp.matmul(far, jnp.swapaxes(v, 1, 2).astype(jnp.float32))
+  return jnp.swapaxes(jnp.matmul(near, jnp.matmul(inverse, seen)), 1, 2).astype(v.dtype)
 
 
 def _factors(
@@ -133,9 +133,11 @@ def _factors(
     columns = used[:, None, None, :]  # (B, 1, 1, M)
     pairs = columns & used[:, None, :, None]
     rows = used[:, None, :, None] & mask[:, None, None, :]  # (B, 1, M, N)
-  near = masked_softmax(jnp.einsum("bnhd,bmhd->bhnm", q, k_means), columns)
+  # Heads first, once: else every product moves them in memory for itself.
+  q, k = jnp.swapaxes(q, 1, 2), jnp.swapaxes(k, 1, 2)
+  near = masked_softmax(jnp.einsum("bhnd,bmhd->bhnm", q, k_means), columns)
   middle = masked_softmax(jnp.einsum("bnhd,bmhd->bhnm", q_means, k_means, precision=HIGHEST), pairs)
-  far = masked_softmax(jnp.einsum("bnhd,bmhd->bhnm", q_means, k), rows)
+  far = masked_softmax(jnp.einsum("bnhd,bhmd->bhnm", q_means, k), rows)
   return near, pseudo_inverse(middle, iterations, scale=pinv_scale), far
 
 
@@ -157,13 +159,12 @@ def depthwise_convolution(x: jax.Array, taps: jax.Array) -> jax.Array:
   count = -(-length // BLOCK)
   blocks = -(-2 * reach // BLOCK)  # of what lies beyond a block
   after = (count + blocks) * BLOCK - length - reach
-  # Tokens last: a product contracts the last axis of both operands.
-  padded = jnp.pad(x.transpose(2, 0, 3, 1), ((0, 0), (0, 0), (0, 0), (reach, after)))
-  padded = padded.reshape(heads, batch, dim, count + blocks, BLOCK)
-  windows = jnp.concatenate([padded[..., i : i + count, :] for i in range(1 + blocks)], axis=-1)
-  windows = windows[..., : BLOCK + size - 1]  # (H, B, D, G, b + K - 1)
+  padded = jnp.pad(jnp.swapaxes(x, 1, 2), ((0, 0), (0, 0), (reach, after), (0, 0)))
+  padded = padded.reshape(batch, heads, count + blocks, BLOCK, dim)
+  windows = jnp.concatenate([padded[:, :, i : i + count] for i in range(1 + blocks)], axis=3)
+  windows = windows[:, :, :, : BLOCK + size - 1]  # (B, H, G, b + K - 1, D)
   offset = jnp.arange(BLOCK + size - 1)[None, :] - jnp.arange(BLOCK)[:, None]
   inside = (offset >= 0) & (offset < size)
   band = jnp.where(inside, taps.T[:, jnp.clip(offset, 0, size - 1)], 0.0).astype(x.dtype)
-  out = jnp.einsum("hbdgj,hij->hbdgi", windows, band)
-  return out.reshape(heads, batch, dim, count * BLOCK)[..., :length].transpose(1, 3, 0, 2)
+  out = jnp.einsum("hij,bhgjd->bhgid", band, windows)
+  return jnp.swapaxes(out.reshape(batch, heads, count * BLOCK, dim)[:, :, :length], 1, 2)
