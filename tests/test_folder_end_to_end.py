@@ -8,7 +8,7 @@ import vitx
 from tests import runs
 from vitx.errors import ConfigError
 from vitx.evaluate import evaluate
-from vitx.training import loop
+from vitx.training import compilation, loop
 
 CLASSES = ("bright", "dark", "striped")
 PER_CLASS = 24
@@ -111,7 +111,7 @@ def test_a_broken_image_is_named_before_compiling(split, tmp_path, monkeypatch):
   broken = tmp_path / "images" / split / "dark" / "1-rgba.png"
   whole = broken.read_bytes()
   broken.write_bytes(whole[: len(whole) // 2])
-  monkeypatch.setattr(loop, "_compile", lambda *a: pytest.fail("compiled"))
+  monkeypatch.setattr(compilation, "compile_step", lambda *a: pytest.fail("compiled"))
   settings = config(tmp_path / "images", *STATISTICS)
   with pytest.raises(ConfigError, match=f"{broken} cannot be read as an image"):
     loop.train(settings, tmp_path / "run")

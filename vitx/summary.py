@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
@@ -28,9 +27,9 @@ from vitx.analysis.layers import by, layer_table, layers
 from vitx.data.sources import Source, open_dataset
 from vitx.errors import ConfigError
 from vitx.models import Count, count, model_from_config
-from vitx.training.experiment import make_task, resolve
-from vitx.training.optimizers import make_optimizer
-from vitx.training.steps import Step, TrainState
+from vitx.models.shapes import variable_shapes
+from vitx.training.experiment import batch_shapes, make_step, resolve
+from vitx.training.steps import TrainState
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,9 +115,9 @@ def summarize(
 def forward_flops(config: ConfigDict) -> int:
   """Of one image through a completed config's network."""
   model = model_from_config(config.model)
-  image = jax.ShapeDtypeStruct(_image_shape(config), np.float32)
-  variables = jax.eval_shape(model.init, jax.random.key(0), image)
-  return cost.flops(model.apply, variables, image)
+  shape = _image_shape(config)
+  image = jax.ShapeDtypeStruct(shape, jax.numpy.float32)
+  return cost.flops(model.apply, variable_shapes(model, shape), image)
 
 
 def training_bytes(config: ConfigDict) -> int | None:
@@ -129,25 +128,8 @@ def training_bytes(config: ConfigDict) -> int | None:
 
 def training_step(config: ConfigDict) -> tuple[Callable, TrainState, dict[str, Any]]:
   """The step of a completed config on one device, and the shapes of its two arguments."""
-  task, rows = make_task(config), config.batch_size
-  size, channels = config.data.stored_size, config.data.channels
-  batch = {
-    "image": jax.ShapeDtypeStruct((rows, size, size, channels), np.uint8),
-    "label": jax.ShapeDtypeStruct((rows,), np.int32),
-    "index": jax.ShapeDtypeStruct((rows,), np.int32),
-  }
-  variables = jax.eval_shape(task.init, jax.random.key(0), batch)
-  step = Step(
-    task=task,
-    optimizer=make_optimizer(config, variables["params"]),
-    schedule=jax.numpy.ones_like,  # costs as little as any other
-    seed=0,
-    accumulate=config.accumulate,
-    ema=config.ema,
-    half=config.model.get("dtype", "float32") == "float16",
-  )
-  state = jax.eval_shape(step.init, jax.random.key(0), batch)
-  return step.train, state, batch | {"stop": jax.ShapeDtypeStruct((1,), np.int32)}
+  step, state = make_step(config, schedule=jax.numpy.ones_like)  # costs as little as any other
+  return step.train, state, batch_shapes(config, config.batch_size)
 
 
 def table(rows: Sequence[Row]) -> str:

@@ -1,11 +1,14 @@
 """What cannot be saved or restored is refused with the reason, and costs no checkpoint."""
 
+import errno
+
 import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 
 from tests.checkpoints.test_store import assert_same, failing, fill, run, small
+from vitx.checkpoints.directory import Directory
 from vitx.checkpoints.errors import CheckpointError, ShapeMismatch
 from vitx.checkpoints.store import CheckpointStore
 from vitx.errors import ConfigError
@@ -108,6 +111,23 @@ def test_a_full_disk_is_named_and_the_last_checkpoint_stands(tmp_path):
     assert store.steps() == [10, 20]
     assert_same(store.restore(10).state, {"w": np.arange(100, dtype=np.float32)})
     assert store.restore(20).record == {"rows": 2}
+
+
+def test_what_a_failed_save_still_holds_on_to_hides_nothing(tmp_path, monkeypatch):
+  """Orbax's threads may go on writing for a moment, so that its directory cannot be removed."""
+  busy = failing(OSError(errno.ENOTEMPTY, "Directory not empty"))
+  with CheckpointStore(tmp_path) as store:
+    store.save(1, small(1), {})
+    store.wait()
+    with monkeypatch.context() as patch:
+      patch.setattr(ocp.JsonCheckpointHandler, "finalize", failing(OSError("no space")))
+      patch.setattr(Directory, "remove_leftovers", busy)
+      store.save(2, small(2), {})
+      with pytest.raises(CheckpointError, match=r"no space.*The last one, 1, is untouched"):
+        store.wait()
+    assert len(list(tmp_path.iterdir())) == 2
+    store.save(2, small(2), {})  # over what was left
+  assert [path.name for path in sorted(tmp_path.iterdir())] == ["1", "2"]
 
 
 def test_a_failure_while_another_error_ends_the_run_does_not_hide_it(tmp_path, monkeypatch):

@@ -13,7 +13,7 @@ from tests import runs
 from vitx.checkpoints.errors import ShapeMismatch
 from vitx.checkpoints.workdir import read_config
 from vitx.errors import ConfigError
-from vitx.training import failures, loop
+from vitx.training import compilation, failures, loop
 from vitx.training.failures import EXIT_INTERRUPTED, NonFiniteError, OutOfMemoryError
 
 
@@ -265,7 +265,7 @@ def test_exit_codes_are_as_documented():
 def test_bad_input_is_named_before_compilation_and_loses_nothing(
   overrides, parts, tmp_path, monkeypatch
 ):
-  monkeypatch.setattr(loop, "_compile", lambda *a: pytest.fail("compiled"))
+  monkeypatch.setattr(compilation, "compile_step", lambda *a: pytest.fail("compiled"))
   with pytest.raises(ConfigError) as error:
     loop.train(runs.tiny(*overrides), tmp_path / "run")
   for part in parts:
@@ -284,7 +284,7 @@ def test_a_full_disk_is_noticed_before_compiling(tmp_path, monkeypatch):
 
   usage = type("Usage", (), {"free": 10_000})
   monkeypatch.setattr(workdir.shutil, "disk_usage", lambda path: usage)
-  monkeypatch.setattr(loop, "_compile", lambda *a: pytest.fail("compiled"))
+  monkeypatch.setattr(compilation, "compile_step", lambda *a: pytest.fail("compiled"))
   with pytest.raises(ConfigError, match=r"0 MiB free.*checkpoint.keep"):
     loop.train(runs.tiny(), tmp_path)
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
+
+from vitx.models.shapes import variable_shapes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +47,7 @@ def layers(model: nn.Module, shape: tuple[int, ...]) -> list[Layer]:
     return out
 
   with nn.intercept_methods(record):
-    variables = jax.eval_shape(lambda: model.init(jax.random.key(0), jnp.zeros(shape)))
+    variables = variable_shapes(model, shape)
   paths, _ = jax.tree.flatten_with_path(variables["params"])
   leaves = {tuple(entry.key for entry in path): leaf.shape for path, leaf in paths}
   found = []

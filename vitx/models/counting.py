@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
+
+from vitx.models.shapes import variable_shapes
 
 # Parameters that PyTorch code holds as they are, outside a module called `weight` or `bias`, so
 # that torchsummary (and the papers that print its count) does not see them: position table, class
@@ -28,8 +29,7 @@ class Count(NamedTuple):
 
 def count_parameters(model: nn.Module, shape: tuple[int, ...]) -> Count:
   """Counts by tracing `init` on images of that shape (B, height, width, channels)."""
-  variables = jax.eval_shape(lambda: model.init(jax.random.key(0), jnp.zeros(shape)))
-  paths, _ = jax.tree.flatten_with_path(variables["params"])
+  paths, _ = jax.tree.flatten_with_path(variable_shapes(model, shape)["params"])
   sizes = [(path[-1].key, math.prod(leaf.shape)) for path, leaf in paths]
   bare = sum(size for name, size in sizes if name in BARE)
   total = sum(size for _, size in sizes)

@@ -1,10 +1,9 @@
 """Which implementation every token mixer of a network runs."""
 
 import flax.linen as nn
-import jax
-import jax.numpy as jnp
 
 from vitx.attention.choices import implementation_of
+from vitx.models.shapes import variable_shapes
 
 
 def implementations(model: nn.Module, shape: tuple[int, ...]) -> dict[str, str]:
@@ -23,5 +22,5 @@ def implementations(model: nn.Module, shape: tuple[int, ...]) -> dict[str, str]:
     return call(*arguments, **keywords)
 
   with nn.intercept_methods(look):
-    jax.eval_shape(lambda: model.init(jax.random.key(0), jnp.zeros(shape)))
+    variable_shapes(model, shape)
   return found

@@ -1,6 +1,7 @@
 """From a config to the objects that train; all checks come before compiling."""
 
 import dataclasses
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
@@ -33,7 +34,6 @@ class Experiment:
   Attributes:
     config: resolved: every field that follows from the source is set.
     source: the data.
-    task: model, augmentation and loss.
     step: the training step, for the devices of this run.
     shapes: the state's shapes and dtypes, before replication.
     steps_per_epoch: batches per pass over *train*; not an integer in general.
@@ -42,11 +42,21 @@ class Experiment:
 
   config: ConfigDict
   source: Source
-  task: Task
   step: Step
   shapes: TrainState
   steps_per_epoch: Fraction
   total_steps: int
+
+  @property
+  def task(self) -> Task:
+    """Model, augmentation and loss."""
+    return self.step.task
+
+  @property
+  def tokens(self) -> int | None:
+    """N, from the position table where the model has one."""
+    table = self.shapes.params.get("posemb", {}).get("table")
+    return None if table is None else table.shape[1]
 
   def init_state(self) -> TrainState:
     """The state before the first step, a function of `config.init_seed`."""
@@ -154,24 +164,38 @@ def make_experiment(config: ConfigDict) -> Experiment:
   _check(config, source)
   steps_per_epoch = Fraction(len(source.train), config.batch_size)
   total = durations.steps(config.duration, steps_per_epoch, "duration")
+  schedule = make_schedule(config.schedule, config.learning_rate, total, steps_per_epoch)
+  step, shapes = make_step(config, schedule)
+  # The training pass has parts of its own (dropout, mixing): trace it too, which compiles nothing.
+  jax.eval_shape(step.train, shapes, batch_shapes(config, config.batch_size // jax.device_count()))
+  step = dataclasses.replace(step, axis=parallel.AXIS)
+  return Experiment(config, source, step, shapes, steps_per_epoch, total)
+
+
+def make_step(
+  config: ConfigDict, schedule: Callable[[jax.Array], jax.Array]
+) -> tuple[Step, TrainState]:
+  """The training step of a resolved config on one device, and its state's shapes; needs no data."""
   task = make_task(config)
   batch = _example_batch(config)
   variables = jax.eval_shape(task.init, jax.random.key(0), batch)
   step = Step(
     task=task,
     optimizer=make_optimizer(config, variables["params"]),
-    schedule=make_schedule(config.schedule, config.learning_rate, total, steps_per_epoch),
+    schedule=schedule,
     seed=config.data_seed,
     accumulate=config.accumulate,
     ema=config.ema,
     half=config.model.get("dtype", "float32") == "float16",
-    axis=parallel.AXIS,
   )
-  shapes = jax.eval_shape(step.init, jax.random.key(0), batch)
-  # The training pass has parts of its own (dropout, mixing): trace it too, which compiles nothing.
-  one_device = dataclasses.replace(step, axis=None)
-  jax.eval_shape(one_device.train, shapes, {**_train_batch(config), "stop": np.zeros(1, np.int32)})
-  return Experiment(config, source, task, step, shapes, steps_per_epoch, total)
+  return step, jax.eval_shape(step.init, jax.random.key(0), batch)
+
+
+def batch_shapes(config: ConfigDict, rows: int, devices: int = 1) -> dict[str, Any]:
+  """The training batch of some devices as shapes: `rows` in all, and a flag to stop for each."""
+  index = {"index": np.zeros((rows,), np.int32), "stop": np.zeros((devices,), np.int32)}
+  batch = _example_batch(config, rows) | index
+  return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), batch)
 
 
 def _check(config: ConfigDict, source: Source) -> None:
@@ -216,10 +240,3 @@ def _example_batch(config: ConfigDict, rows: int = 1) -> dict[str, Any]:
     "image": np.zeros((rows, size, size, channels), np.uint8),
     "label": np.zeros((rows,), np.int32),
   }
-
-
-def _train_batch(config: ConfigDict) -> dict[str, Any]:
-  """One device's rows, as shapes."""
-  rows = config.batch_size // jax.device_count()
-  batch = _example_batch(config, rows) | {"index": np.zeros((rows,), np.int32)}
-  return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), batch)

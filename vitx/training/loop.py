@@ -11,7 +11,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from clu import parameter_overview
 from ml_collections import ConfigDict
 
 from vitx.analysis import cost
@@ -19,14 +18,14 @@ from vitx.checkpoints import workdir as wd
 from vitx.checkpoints.load import initial_params
 from vitx.checkpoints.store import CheckpointStore
 from vitx.data.sources import Examples
-from vitx.training import cache, evaluation, identity, parallel
+from vitx.training import cache, compilation, evaluation, identity, parallel
 from vitx.training.distributed import is_writer
 from vitx.training.durations import due
 from vitx.training.experiment import Experiment, make_experiment
 from vitx.training.failures import StopRequest, check_finite, explain_out_of_memory
 from vitx.training.log import MetricsLog, TensorBoard
 from vitx.training.plateau import Plateau
-from vitx.training.progress import Progress, announced
+from vitx.training.progress import Progress
 
 IN_FLIGHT = 2  # unbounded dispatch deadlocks XLA's collectives between virtual CPU devices
 # What a step returns that is not averaged over the steps between two rows of kind "train".
@@ -97,11 +96,11 @@ def train(config: ConfigDict, workdir: str | Path, *, dry_run: bool = False) -> 
     wd.check_writable(workdir)
     wd.check_space(workdir, cost.tree_bytes(experiment.shapes), config.checkpoint.keep)
     tensorboard = TensorBoard(workdir) if config.tensorboard and is_writer() else None
-  with explain_out_of_memory(config, _tokens(experiment)):
+  with explain_out_of_memory(config, experiment.tokens):
     state = experiment.init_state()
     if dry_run:
       state = parallel.replicate(state)
-      _dry_run(experiment, state, _compile(experiment, state))
+      compilation.dry_run(experiment, state)
       return Result(str(workdir), 0, False)
     with CheckpointStore(wd.checkpoints(workdir), keep=config.checkpoint.keep) as store:
       run = _Run(experiment, workdir, store, tensorboard)
@@ -156,7 +155,7 @@ class _Run:
     # Decoded before compiling: an unreadable image is named at once.
     batches = self.experiment.batches()
     self.kept = {role: self.experiment.kept(role) for role in ("select", "report")}
-    step_function = _compile(self.experiment, state)
+    step_function = compilation.compile_step(self.experiment, state)
     self.progress.begin()
     stream = self.progress.timed(batches.iterate(start, total))
     for step in range(start, total + 1):
@@ -285,70 +284,3 @@ class _Run:
     examples = self.kept[role] if role in self.kept else self.experiment.source.role(role)
     batches = evaluation.split_batches(self.config, examples)
     return evaluation.evaluate(self.evaluate_step, state.averaged, state.model_state, batches)
-
-
-def _compile(experiment: Experiment, state: Any) -> Any:
-  """Announces the run and compiles its step."""
-  config = experiment.config
-  kinds = collections.Counter(device.device_kind for device in jax.devices())
-  print("devices:", ", ".join(f"{n} x {kind}" for kind, n in kinds.items()), flush=True)
-  overview = parameter_overview.get_parameter_overview(
-    parallel.unreplicate(state.params), include_stats=False
-  )
-  print(overview, flush=True)
-  print(f"FLOPs per image, forward: {_forward_flops(experiment):,}", flush=True)
-  arguments = (state, parallel.split(_blank_batch(experiment)))
-  deterministic = config.deterministic and jax.default_backend() == "gpu"
-  options = {"xla_gpu_deterministic_ops": True} if deterministic else None
-  compiled = announced(
-    "compiling",
-    lambda: parallel.compile_for(arguments, experiment.step.train, donate=(0,), options=options),
-  )
-  needed = cost.compiled_bytes(compiled)
-  if needed is not None:
-    backend = jax.default_backend()
-    print(f"compiled memory per device ({backend}): {needed / 2**20:,.1f} MiB", flush=True)
-  return compiled
-
-
-def _dry_run(experiment: Experiment, state: Any, step_function: Any) -> None:
-  batch = parallel.split(_blank_batch(experiment))
-  state, _ = jax.block_until_ready(step_function(state, batch))
-  steps = 3
-  progress = Progress(step=0, total=steps, batch_size=experiment.config.batch_size, seconds=0.0)
-  for _ in range(steps):
-    state, _ = jax.block_until_ready(step_function(state, batch))
-  seconds = progress.seconds / steps
-  print(
-    f"dry run: {seconds:.4f} s per step,"
-    f" {experiment.total_steps:,} steps take {seconds * experiment.total_steps / 60:,.1f} min",
-    flush=True,
-  )
-
-
-def _blank_batch(experiment: Experiment) -> dict[str, np.ndarray]:
-  config = experiment.config
-  rows, size = config.batch_size // jax.process_count(), config.data.stored_size
-  return {
-    "image": np.zeros((rows, size, size, config.data.channels), np.uint8),
-    "label": np.zeros(rows, np.int32),
-    "index": np.arange(rows, dtype=np.int32),
-    "stop": np.zeros(jax.local_device_count(), np.int32),
-  }
-
-
-def _forward_flops(experiment: Experiment) -> int:
-  size, channels = experiment.config.data.stored_size, experiment.config.data.channels
-  batch = {
-    "image": jax.ShapeDtypeStruct((1, size, size, channels), np.uint8),
-    "label": jax.ShapeDtypeStruct((1,), np.int32),
-    "mask": jax.ShapeDtypeStruct((1,), np.bool_),
-  }
-  shapes = experiment.shapes
-  return cost.flops(experiment.task.evaluate, shapes.params, shapes.model_state, batch)
-
-
-def _tokens(experiment: Experiment) -> int | None:
-  """N, from the position table where the model has one."""
-  table = experiment.shapes.params.get("posemb", {}).get("table")
-  return None if table is None else table.shape[1]
