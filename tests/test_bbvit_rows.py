@@ -12,6 +12,7 @@ from tests.test_rows import (
   Trial,
   check_gradients,
   check_implementations,
+  check_restore,
   moved,
   source_of,
 )
@@ -225,10 +226,11 @@ QUICK = ("tiny_authors_rw", "tiny_attention_free")
 @pytest.mark.parametrize(
   "row", [pytest.param(r, marks=() if r in QUICK else pytest.mark.slow) for r in ROWS]
 )
-def test_one_step(row):
+def test_one_step(row, tmp_path):
   trial = Trial(small(row))
   check_gradients(trial, zeros_of(row))
   check_implementations(trial)
+  check_restore(trial, tmp_path)
 
 
 @pytest.mark.parametrize("row", ["tiny_vit", "tiny_authors_rg"])

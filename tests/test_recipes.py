@@ -4,7 +4,14 @@ import jax
 import pytest
 
 from configs import cifar10, imagenet
-from tests.test_rows import SOURCES, Trial, check_gradients, source_of
+from tests.test_rows import (
+  SOURCES,
+  Trial,
+  check_gradients,
+  check_implementations,
+  check_restore,
+  source_of,
+)
 from vitx.models import count
 from vitx.summary import completed, training_step
 from vitx.training.experiment import resolve
@@ -63,31 +70,48 @@ def test_eight_by_eight_pixels_will_do(row):
   assert count(config).total > 0
 
 
+CCT = "model.width=16,model.depth=2,model.num_heads=2,model.mlp_dim=8,token_mixer.dropout=0"
+DEIT = (
+  "model.width=16,model.depth=1,model.num_heads=2,model.mlp_dim=8,stem.patch=2,model.dtype=float32"
+)
 SMALL = {
   "vit": "model.width=16,model.depth=1,model.num_heads=2,model.mlp_dim=8,stem.channels=(4,4)",
-  "cct_4_3x2": "model.width=16,model.depth=2,model.mlp_dim=8,stem.channels=(4,),dropout=0",
-  "vit_lite_7_4": "model.width=16,model.depth=2,model.num_heads=2,model.mlp_dim=8,dropout=0",
+  "cct_2_3x2": f"{CCT},stem.channels=(4,)",
+  "cct_4_3x2": f"{CCT},stem.channels=(4,)",
+  "cct_7_3x1": CCT,
+  "vit_lite_7_4": CCT,
   "swin": "model.width=8,model.depth=(2,2),model.num_heads=2",
   "resnet20": "model.width=4,model.depth=8",
+  "resnet56": "model.width=4,model.depth=14",
   "convmixer": "model.width=8,model.depth=2",
+  "deit_ti": DEIT,
+  "deit_s": DEIT,
 }
-SHIFT = "softmax does not see a shift of a query's logits"
-STATISTICS = "batch norm, which follows, takes the mean away"
-ZEROS = {
-  "vit": {r".*token_mixer/key/bias": SHIFT},
-  "cct_4_3x2": {"pool/score/bias": "softmax over the tokens does not see a shift of their scores"},
-  "vit_lite_7_4": {},
-  "swin": {r".*token_mixer/key/bias": SHIFT},
-  "resnet20": {},
-  "convmixer": {},
-}
+SHIFT = {r".*token_mixer/key/bias": "softmax does not see a shift of a query's logits"}
+SCORE = {"pool/score/bias": "softmax over the tokens does not see a shift of their scores"}
+ZEROS = dict.fromkeys(("vit", "swin", "deit_ti", "deit_s"), SHIFT)
+ZEROS |= dict.fromkeys(("cct_2_3x2", "cct_4_3x2", "cct_7_3x1"), SCORE)
+QUICK = ("convmixer",)
+
+
+def check(config, row, directory):
+  trial = Trial(completed(config))
+  check_gradients(trial, ZEROS.get(row, {}))
+  check_implementations(trial)
+  check_restore(trial, directory)
 
 
 @pytest.mark.parametrize(
-  "row", [pytest.param(r, marks=() if r == "convmixer" else pytest.mark.slow) for r in SMALL]
+  ("file", "row"),
+  [pytest.param(f, r, marks=() if r in QUICK else pytest.mark.slow, id=r) for f, r in COUNTS],
 )
-def test_one_step(row):
-  overrides = SMALL[row].replace("dropout=0", "token_mixer.dropout=0")
+def test_one_step(file, row, tmp_path):
   size = 16 if row == "swin" else 8
-  trial = Trial(completed(cifar10.get_config(f"{row},{overrides},data.image_size={size}")))
-  check_gradients(trial, ZEROS[row])
+  check(file.get_config(f"{row},{SMALL[row]},data.image_size={size}"), row, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("row", ["swin", "resnet20", "convmixer"])
+def test_one_step_at_full_size(row, tmp_path):
+  """One row of each backbone that no other table has."""
+  check(cifar10.get_config(row), row, tmp_path)

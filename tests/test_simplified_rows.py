@@ -7,8 +7,7 @@ import pytest
 
 from configs import simplified_cifar10
 from configs.simplified_cifar10 import OWN, PUBLISHED, ROWS, SIZES, STARTS, get_config
-from tests.test_rows import Trial, check_gradients, check_implementations
-from vitx.checkpoints.store import CheckpointStore
+from tests.test_rows import Trial, check_gradients, check_implementations, check_restore
 from vitx.data.sources import Source
 from vitx.models import count, model_from_config
 from vitx.training.experiment import resolve
@@ -139,13 +138,7 @@ def test_one_step(row):
 @pytest.mark.slow
 @pytest.mark.parametrize("row", ROWS)
 def test_one_step_of_every_row(row, tmp_path):
-  attempt = one_step(row)
-  before = attempt.logits()
-  with CheckpointStore(tmp_path) as store:
-    store.save(1, {"params": attempt.params}, {})
-    store.wait()
-    attempt.params = store.restore(1).state["params"]
-  np.testing.assert_array_equal(attempt.logits(), before)
+  check_restore(one_step(row), tmp_path)
 
 
 def test_decay_touches_what_the_sources_let_it():

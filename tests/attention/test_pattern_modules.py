@@ -5,11 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import vitx
+from tests.attention import small
 from vitx.attention.bigbird import BigBirdAttention
 from vitx.attention.longformer import LongformerAttention
 from vitx.errors import ConfigError
 from vitx.ops.layout import TokenLayout
+from vitx.training.parallel import AXIS
+from vitx.training.tasks import Classification
 
 LAYOUT = TokenLayout((4, 8), prefix=1)
 X = np.random.default_rng(0).normal(size=(2, LAYOUT.length, 8)).astype(np.float32)
@@ -81,18 +83,12 @@ def test_redrawing_says_what_it_needs():
     jax.eval_shape(lambda: train(module.clone(redraw="epoch")))
 
 
+REDRAWN = {"name": "bigbird", "block": 2, "random": 2, "variant": "R", "redraw": "step"}
+REDRAWN["implementation"] = "masked"
+
+
 def test_every_layer_of_a_model_draws_its_own_and_every_step_another():
-  mixer = {"name": "bigbird", "block": 2, "random": 2, "variant": "R", "redraw": "step"}
-  model = vitx.create_model(
-    "vit",
-    num_classes=3,
-    width=8,
-    depth=2,
-    num_heads=1,
-    mlp_dim=8,
-    stem={"name": "linear", "patch": 1},
-    token_mixer={**mixer, "implementation": "masked"},
-  )
+  model = small.vit(REDRAWN, num_heads=1)
   images = np.zeros((1, 4, 4, 3), np.float32)
 
   def edges(key):
@@ -106,6 +102,34 @@ def test_every_layer_of_a_model_draws_its_own_and_every_step_another():
   run = jax.jit(edges, compiler_options=QUICK)
   (a, b), (c, _) = run(jax.random.key(0)), run(jax.random.key(1))
   assert (a != b).any() and (a != c).any()
+
+
+def test_all_devices_draw_the_same_graphs():
+  """The matrices of four examples, by the training loss, on one device and on two."""
+  model = small.vit(REDRAWN)
+  images = np.random.default_rng(0).normal(size=(4, 4, 4, 3)).astype(np.float32)
+  index = np.arange(4, dtype=np.int32)
+  batch = {"image": images, "label": index % 3, "index": index}
+  params = jax.jit(model.init, compiler_options=QUICK)(jax.random.key(0), images)["params"]
+  plain = lambda key, index, images, labels: (images, jax.nn.one_hot(labels, 3))  # noqa: E731
+  task = Classification(model, plain, lambda images: images, 3)
+
+  def matrices(step, batch):
+    key = jax.random.fold_in(jax.random.key(0), step)
+    _, (sown, _) = task.loss(params, {"intermediates": {}}, batch, key)
+    blocks = sown["intermediates"]
+    return [blocks[f"block_{i}"]["token_mixer"]["attention"][0] for i in range(2)]
+
+  def drawn(devices):
+    run = jax.pmap(matrices, AXIS, in_axes=(None, 0), devices=jax.devices()[:devices])
+    parts = jax.tree.map(lambda x: x.reshape(devices, -1, *x.shape[1:]), batch)
+    return [[np.concatenate(x) for x in run(step, parts)] for step in range(2)]
+
+  one, two = drawn(1), drawn(2)
+  for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True):
+    np.testing.assert_array_equal(a != 0, b != 0)
+    np.testing.assert_allclose(a, b, atol=1e-6)
+  assert ((one[0][0] != 0) != (one[1][0] != 0)).any(), "another step draws the same graph"
 
 
 def separate(**fields):
@@ -186,18 +210,7 @@ def test_extra_tokens_of_the_model_are_the_global_ones_of_etc():
   mixer = {"name": "bigbird", "block": 4, "random": 1, "variant": "R+W", "prefix_global": True}
 
   def build(implementation):
-    return vitx.create_model(
-      "vit",
-      num_classes=3,
-      width=8,
-      depth=2,
-      num_heads=2,
-      mlp_dim=8,
-      extra_tokens=3,
-      pool="mean",
-      stem={"name": "linear", "patch": 1},
-      token_mixer={**mixer, "implementation": implementation},
-    )
+    return small.vit({**mixer, "implementation": implementation}, extra_tokens=3, pool="mean")
 
   images = np.random.default_rng(0).normal(size=(2, 4, 8, 3)).astype(np.float32)
 

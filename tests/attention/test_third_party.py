@@ -9,6 +9,7 @@ import pytest
 
 import vitx
 from tests import runs
+from tests.attention import small
 from tests.attention.third_party import CosineAttention
 from vitx.attention.properties import Properties
 from vitx.errors import ConfigError
@@ -46,16 +47,8 @@ def test_does_what_it_says():
 
 
 def test_learns_in_a_model():
-  model = vitx.create_model(
-    "vit",
-    num_classes=3,
-    width=16,
-    depth=2,
-    num_heads=2,
-    mlp_dim=32,
-    stem={"name": "linear", "patch": 2},
-    token_mixer={"name": NAME, "temperature": 5.0},
-  )
+  wider = {"width": 16, "mlp_dim": 32, "stem": {"name": "linear", "patch": 2}}
+  model = small.vit({"name": NAME, "temperature": 5.0}, **wider)
   labels = np.arange(12) % 3
   images = jax.random.normal(jax.random.key(0), (12, 8, 8, 1))
   params = model.init(jax.random.key(1), images)["params"]

@@ -24,38 +24,20 @@ sys.modules |= {"torchvision": _vision, "torchvision.transforms": _vision.transf
 
 HERE = Path(__file__).parent
 CLASSES, SIZE = 5, 8
+FIELDS = {"num_classes": CLASSES, "dim": 12, "depth": 2, "heads": 2}  # of ViT and LeViT
 SKIPPED = ("num_batches_tracked", "pos_indices")
 
 
 def vit():
   from vit_pytorch import ViT
 
-  return ViT(
-    image_size=SIZE,
-    patch_size=2,
-    num_classes=CLASSES,
-    dim=12,
-    depth=2,
-    heads=2,
-    dim_head=4,
-    mlp_dim=20,
-  )
+  return ViT(image_size=SIZE, patch_size=2, dim_head=4, mlp_dim=20, **FIELDS)
 
 
 def levit():
   from vit_pytorch.levit import LeViT
 
-  module = LeViT(
-    image_size=16 * SIZE,
-    num_classes=CLASSES,
-    stages=1,
-    dim=12,
-    depth=2,
-    heads=2,
-    mlp_mult=2,
-    dim_key=6,
-    dim_value=6,
-  )
+  module = LeViT(image_size=16 * SIZE, stages=1, mlp_mult=2, dim_key=6, dim_value=6, **FIELDS)
   # Its own stem has up to 128 channels and leaves 1 token of 256: the same with less.
   sizes = (3, 4, 6, 12)
   convolutions = (

@@ -10,12 +10,8 @@ import pytest
 from tests.ops import attention_cases as cases
 from vitx.analysis.cost import flops
 from vitx.ops import tiling
-from vitx.ops.kept_keys import (
-  fastest,
-  kept_keys_attention,
-  kept_mask,
-  masked_kept_keys_attention,
-)
+from vitx.ops.kept_keys import fastest, kept_keys_attention, kept_mask
+from vitx.ops.softmax import masked_attention
 
 SLOW = pytest.mark.slow  # compiles a lot
 METHODS = ["gathered", "chunked"]
@@ -50,13 +46,13 @@ def everything(function, q, k, v, d_out):
   return [np.asarray(x, np.float32) for x in jax.jit(run)(q, k, v)]
 
 
-def kernel(indices, valid, method):
-  return lambda q, k, v: kept_keys_attention(q, k, v, indices, valid, method=method)
+def kernel(indices, valid, method, scale=None):
+  return lambda q, k, v: kept_keys_attention(q, k, v, indices, valid, scale=scale, method=method)
 
 
-def reference(indices, valid, keys=M):
-  mask = kept_mask(jnp.asarray(indices), valid, keys)
-  return lambda q, k, v: masked_kept_keys_attention(q, k, v, mask)[0]
+def reference(indices, valid, scale=None):
+  mask = kept_mask(jnp.asarray(indices), valid, M)
+  return lambda q, k, v: masked_attention(q, k, v, mask=mask, scale=scale)[0]
 
 
 def test_mask_holds_exactly_the_kept():
@@ -73,13 +69,16 @@ def test_mask_holds_exactly_the_kept():
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize(("heads", "count", "step"), [(2, 7, 1 << 13), (1, 1, 1 << 20)])
-def test_equals_the_reference(heads, count, step, method, monkeypatch):
+@pytest.mark.parametrize(
+  ("heads", "count", "step", "scale"),
+  [(2, 7, 1 << 13, None), (1, 1, 1 << 20, None), (1, 5, 1 << 20, 0.7)],
+)
+def test_equals_the_reference(heads, count, step, scale, method, monkeypatch):
   monkeypatch.setattr(tiling, "CPU_STEP_BYTES", step)  # several tiles, or all heads at once
   indices, valid = kept(heads, count)
   q, k, v, d_out = arrays()
-  found = everything(kernel(indices, valid, method), q, k, v, d_out)
-  expected = everything(reference(indices, valid), q, k, v, d_out)
+  found = everything(kernel(indices, valid, method, scale), q, k, v, d_out)
+  expected = everything(reference(indices, valid, scale), q, k, v, d_out)
   for name, a, b in zip(("out", "dq", "dk", "dv"), found, expected, strict=True):
     np.testing.assert_allclose(a, b, rtol=0, atol=1e-5 * max(1, np.abs(b).max()), err_msg=name)
   out, dq, dk, dv = found

@@ -15,9 +15,9 @@ from vitx.ops.layout import TokenLayout
 from vitx.ops.low_rank import to_slots
 
 
-def _uniform(key, shape, dtype=jnp.float32):
+def _uniform(key, shape):
   """Within 1/sqrt(M), as published."""
-  return jax.random.uniform(key, shape, dtype, -1, 1) / shape[1] ** 0.5
+  return jax.random.uniform(key, shape, jnp.float32, -1, 1) / shape[1] ** 0.5
 
 
 class Linformer(AttentionModule):

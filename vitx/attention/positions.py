@@ -52,15 +52,15 @@ def bias_tables(module: nn.Module, places: Sequence[Places], heads: int) -> list
   return tables
 
 
-def check_length(found: tuple[int, ...] | None, length: int, name: str) -> None:
+def check_length(found: tuple[int, ...], length: int, name: str) -> None:
   """Raises ConfigError if a parameter made for another number of tokens is called with `length`.
 
   Args:
-    found: shape of the parameter, tokens first; none: it does not exist yet.
+    found: shape of the parameter, tokens first.
     length: N of the call.
     name: of the parameter.
   """
-  if found is not None and found[0] != length:
+  if found[0] != length:
     raise ConfigError(
       f"token_mixer parameter {name!r} was made for {found[0]} tokens and is called with {length}:"
       " its weights belong to positions; keep data.image_size, or use another token_mixer"

@@ -1,19 +1,16 @@
 """The cases that have a figure to reach, on queries, keys and values alone."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from vitx.benchmark.named import Attention, Case, Figure, Kernel
-from vitx.ops.block_mask import BlockMask
-from vitx.ops.block_sparse import block_sparse_attention
 from vitx.ops.features import orthogonal_gaussian, softmax_key_features, softmax_query_features
-from vitx.ops.kept_keys import kept_keys_attention, kept_mask, masked_kept_keys_attention
+from vitx.ops.kept_keys import kept_keys_attention, kept_mask
 from vitx.ops.layout import TokenLayout
 from vitx.ops.linear import linear_attention
 from vitx.ops.low_rank import to_slots
 from vitx.ops.nystrom import depthwise_convolution, nystrom_attention
-from vitx.ops.pattern_attention import dense_mask
+from vitx.ops.pattern_attention import masked_pattern_attention, sparse_pattern_attention
 from vitx.ops.patterns import Global, Pattern, Strided, Window
 from vitx.ops.softmax import kernelized_attention, masked_attention
 from vitx.ops.strided import strided_attention
@@ -21,18 +18,16 @@ from vitx.ops.strided import strided_attention
 
 def _masked(pattern: Pattern | None = None) -> Attention:
   def masked(q, k, v):
-    mask = None
-    if pattern is not None:
-      mask = jnp.asarray(dense_mask(pattern, TokenLayout((q.shape[1],)), q.shape[2]))
-    return masked_attention(q, k, v, mask=mask)[0]
+    if pattern is None:
+      return masked_attention(q, k, v)[0]
+    return masked_pattern_attention(q, k, v, pattern, TokenLayout((q.shape[1],)))[0]
 
   return masked
 
 
 def _block_sparse(pattern: Pattern, block: int) -> Attention:
   def block_sparse(q, k, v):
-    mask = BlockMask.from_pattern(pattern, TokenLayout((q.shape[1],)), block, q.shape[2])
-    return block_sparse_attention(q, k, v, mask)[0]
+    return sparse_pattern_attention(q, k, v, pattern, TokenLayout((q.shape[1],)), tile=block)[0]
 
   return block_sparse
 
@@ -66,7 +61,7 @@ def _against_masked(kernel: str, time: float, memory: float) -> tuple[Figure, Fi
 def _kept_keys(method: str) -> Attention:
   def kept_keys(q, k, v, indices):
     if method == "masked":
-      return masked_kept_keys_attention(q, k, v, kept_mask(indices, None, k.shape[1]))[0]
+      return masked_attention(q, k, v, mask=kept_mask(indices, None, k.shape[1]))[0]
     return kept_keys_attention(q, k, v, indices, method=method)
 
   return kept_keys

@@ -16,7 +16,7 @@ from vitx.benchmark.timing import (
   Program,
   Times,
   TooLargeError,
-  check_memory,
+  check_masked,
   compile_step,
   interleaved,
 )
@@ -153,8 +153,8 @@ def _variants(builder: partial) -> Iterator[tuple[str, nn.Module]]:
 
 
 def _compile(module: nn.Module, implementation: str, n: int, setting: Setting) -> Program:
-  if implementation == "masked":  # before anything of that size is made
-    check_memory(3 * 4 * setting.batch * setting.heads * n * n)
+  if implementation == "masked":
+    check_masked(setting.batch, setting.heads, n)
   layout = grid(n)
   shape = (setting.batch, n, setting.width)
   x = jax.random.normal(jax.random.key(2), shape, setting.dtype)

@@ -12,7 +12,7 @@ from vitx.benchmark.timing import (
   Program,
   Times,
   TooLargeError,
-  check_memory,
+  check_masked,
   compile_step,
   interleaved,
 )
@@ -139,7 +139,7 @@ def _ratios(
 def _compile(case: Case) -> dict[str, Program]:
   batch, n, heads, _ = case.shape
   if "masked" in case.kernels:
-    check_memory(3 * 4 * batch * heads * n * n)
+    check_masked(batch, heads, n)
   keys = iter(jax.random.split(jax.random.key(3), 16))
   q, k, v = (jax.random.normal(next(keys), case.shape) for _ in range(3))
   programs = {}

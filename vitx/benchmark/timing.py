@@ -87,6 +87,14 @@ def check_memory(needed: int) -> None:
     raise TooLargeError(f"needs {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB are free")
 
 
+def check_masked(batch: int, heads: int, tokens: int) -> None:
+  """Raises TooLargeError if the matrices of a masked path do not fit, before any is made.
+
+  It holds three of (B, H, N, N) in float32, forward and backward.
+  """
+  check_memory(3 * 4 * batch * heads * tokens**2)
+
+
 def interleaved(
   runs: Mapping[str, Callable[[], None]],
   *,

@@ -4,53 +4,39 @@ They are made for the token mixer "shaped", whose matrix has the identity in it 
 neither value nor output projection. With another mixer they train as badly as skipless blocks.
 """
 
-from collections.abc import Callable
-
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from vitx.layers.dropout import Dropout
-from vitx.layers.mlp import MLP
-from vitx.layers.vanilla_block import refuse_stochastic_depth
+from vitx.layers.block import Block
 from vitx.ops.layout import TokenLayout
 
-Dtype = jax.typing.DTypeLike
 
-
-class SASParallelBlock(nn.Module):
+class SASParallelBlock(Block):
   """y = norm(x), then g mixer(y) + h MLP(y), no skip: SAS-P (He and Hofmann 2024, section 4.3).
 
   Attributes:
-    token_mixer, mlp_dim, norm, dropout, dtype: as in `PreNormBlock`.
     stochastic_depth: must be 0.
     mixer_gain: g at the start; learned.
     mlp_gain: h at the start; learned. Theirs is 0.1 at 18 layers, of order 1 / sqrt(depth).
+    others: see `Block`.
   """
 
-  token_mixer: Callable[..., nn.Module]
-  mlp_dim: int
-  norm: Callable[..., nn.Module] = nn.LayerNorm
-  dropout: float = 0.0
-  stochastic_depth: float = 0.0
   mixer_gain: float = 1.0
   mlp_gain: float = 0.1
-  dtype: Dtype = jnp.float32
 
   @nn.compact
   def __call__(
     self, x: jax.Array, layout: TokenLayout, mask: jax.Array | None, train: bool
   ) -> jax.Array:
-    """Maps (B, N, C) to (B, N, C); `mask` is boolean (B, N), True = may be attended.
+    """See `Block`.
 
     Raises:
       ConfigError: stochastic depth.
     """
-    refuse_stochastic_depth(self.stochastic_depth, "sas_p")
-    y = self.norm(dtype=self.dtype, name="norm")(x)
-    mixed = self.token_mixer(name="token_mixer")(y, layout, mask=mask, train=train)
-    mixed = Dropout(self.dropout)(mixed, train)
-    mlp = MLP(self.mlp_dim, self.dropout, dtype=self.dtype, name="mlp")(y, train)
+    self.refuse_stochastic_depth("sas_p")
+    y = self.normalised(x, "norm")
+    mixed, mlp = self.mixed(y, layout, mask, train), self.through_mlp(y, train)
     return self.gain("mixer_gain") * mixed + self.gain("mlp_gain") * mlp
 
   def gain(self, name: str) -> jax.Array:
@@ -76,46 +62,36 @@ class SASBlock(SASParallelBlock):
     self, x: jax.Array, layout: TokenLayout, mask: jax.Array | None, train: bool
   ) -> jax.Array:
     """See `SASParallelBlock`."""
-    refuse_stochastic_depth(self.stochastic_depth, "sas")
-    y = self.norm(dtype=self.dtype, name="mixer_norm")(x)
-    y = self.token_mixer(name="token_mixer")(y, layout, mask=mask, train=train)
-    y = self.gain("mixer_gain") * Dropout(self.dropout)(y, train)
-    mlp = MLP(self.mlp_dim, self.dropout, dtype=self.dtype, name="mlp")
-    branch = mlp(self.norm(dtype=self.dtype, name="mlp_norm")(y), train)
+    self.refuse_stochastic_depth("sas")
+    mixed = self.mixed(self.normalised(x, "mixer_norm"), layout, mask, train)
+    y = self.gain("mixer_gain") * mixed
+    branch = self.through_mlp(self.normalised(y, "mlp_norm"), train)
     return self.gain("skip_gain") * y + self.gain("mlp_gain") * branch
 
 
-class SimplifiedBlock(nn.Module):
+class SimplifiedBlock(Block):
   """y = norm(x), then mixer(y) + MLP(y), no skip and no gains (Diaz 2023).
 
   The block's figure, without the gains that it leaves out of SAS-P.
 
   Attributes:
-    token_mixer, mlp_dim, norm, dropout, dtype: as in `PreNormBlock`.
     stochastic_depth: must be 0.
     serial: MLP(mixer(y)) instead, as the source's formula of the vanilla block reads.
+    others: see `Block`.
   """
 
-  token_mixer: Callable[..., nn.Module]
-  mlp_dim: int
-  norm: Callable[..., nn.Module] = nn.LayerNorm
-  dropout: float = 0.0
-  stochastic_depth: float = 0.0
   serial: bool = False
-  dtype: Dtype = jnp.float32
 
   @nn.compact
   def __call__(
     self, x: jax.Array, layout: TokenLayout, mask: jax.Array | None, train: bool
   ) -> jax.Array:
-    """Maps (B, N, C) to (B, N, C); `mask` is boolean (B, N), True = may be attended.
+    """See `Block`.
 
     Raises:
       ConfigError: stochastic depth.
     """
-    refuse_stochastic_depth(self.stochastic_depth, "simplified")
-    y = self.norm(dtype=self.dtype, name="norm")(x)
-    mixed = self.token_mixer(name="token_mixer")(y, layout, mask=mask, train=train)
-    mixed = Dropout(self.dropout)(mixed, train)
-    mlp = MLP(self.mlp_dim, self.dropout, dtype=self.dtype, name="mlp")
-    return mlp(mixed, train) if self.serial else mixed + mlp(y, train)
+    self.refuse_stochastic_depth("simplified")
+    y = self.normalised(x, "norm")
+    mixed = self.mixed(y, layout, mask, train)
+    return self.through_mlp(mixed, train) if self.serial else mixed + self.through_mlp(y, train)

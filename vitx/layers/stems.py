@@ -1,6 +1,6 @@
 """Stems: from an image (B, height, width, channels) to a grid of tokens (B, rows, columns, C)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import flax.linen as nn
 import jax
@@ -21,20 +21,6 @@ def check_divisible(images: jax.Array, patch: int) -> None:
       f" reaches it; set data.image_size to a multiple such as {below} or {below + patch}, or"
       " another patch"
     )
-
-
-def one_each(strides: Sequence[int], channels: Sequence[int], more: str = "") -> tuple[int, ...]:
-  """The stride of each convolution; empty: all 1.
-
-  Raises:
-    ConfigError: there are not as many as convolutions.
-  """
-  if strides and len(strides) != len(channels):
-    raise ConfigError(
-      f"model.stem.strides={tuple(strides)} must have one entry for each of model.stem.channels"
-      f"={tuple(channels)}{more}"
-    )
-  return tuple(strides) or (1,) * len(channels)
 
 
 class LinearStem(nn.Module):
@@ -67,37 +53,74 @@ class LinearStem(nn.Module):
     )(images)
 
 
-class ConvStem(nn.Module):
-  """3 x 3 convolutions with GELU, then a linear projection of patches (cf. Xiao et al. 2021).
+class _Convolutions(nn.Module):
+  """Convolutions one after another, of which subclasses make a stem.
 
   Attributes:
     width: C.
     channels: output channels of each convolution.
     strides: of each convolution; empty: all 1.
-    patch: side of the patches of the last feature map.
     dtype: of the computation.
   """
 
   width: int
   channels: Sequence[int] = (32, 64)
   strides: Sequence[int] = ()
-  patch: int = 1
   dtype: Dtype = jnp.float32
+
+  def convolved(
+    self,
+    x: jax.Array,
+    kernel: int,
+    *,
+    to_width: bool = True,
+    use_bias: bool = True,
+    after: Callable[[jax.Array], jax.Array] = lambda y: y,
+  ) -> jax.Array:
+    """x through the convolutions `conv_0`, ..., perhaps one more to `width`, with `after` each.
+
+    Raises:
+      ConfigError: there are not as many strides as convolutions.
+    """
+    widths = (*self.channels, self.width) if to_width else tuple(self.channels)
+    strides = tuple(self.strides) or (1,) * len(widths)
+    if len(strides) != len(widths):
+      raise ConfigError(
+        f"model.stem.strides={strides} must have one entry for each of model.stem.channels"
+        f"={widths}{' (the last is model.width)' if to_width else ''}"
+      )
+    for i, (width, stride) in enumerate(zip(widths, strides, strict=True)):
+      # Padding by number, as PyTorch has it: "SAME" pads strided convolutions on one side only.
+      conv = nn.Conv(
+        width,
+        (kernel, kernel),
+        (stride, stride),
+        padding=kernel // 2,
+        use_bias=use_bias,
+        dtype=self.dtype,
+        name=f"conv_{i}",
+      )
+      x = after(conv(x))
+    return x
+
+
+class ConvStem(_Convolutions):
+  """3 x 3 convolutions with GELU, then a linear projection of patches (cf. Xiao et al. 2021).
+
+  Attributes:
+    patch: side of the patches of the last feature map.
+    width, channels, strides, dtype: see `_Convolutions`.
+  """
+
+  patch: int = 1
 
   @nn.compact
   def __call__(self, images: jax.Array) -> jax.Array:
-    strides = one_each(self.strides, self.channels)
-    x = images
-    for i, (channels, stride) in enumerate(zip(self.channels, strides, strict=True)):
-      # Padding by one pixel, as PyTorch has it: "SAME" pads strided convolutions on one side only.
-      conv = nn.Conv(
-        channels, (3, 3), (stride, stride), padding=1, dtype=self.dtype, name=f"conv_{i}"
-      )
-      x = nn.gelu(conv(x))
+    x = self.convolved(images, 3, to_width=False, after=nn.gelu)
     return LinearStem(self.width, self.patch, dtype=self.dtype, name="patches")(x)
 
 
-class HybridStem(nn.Module):
+class HybridStem(_Convolutions):
   """Bare convolutions, one after another: nothing between them and nothing after the last.
 
   The hybrid stem of ViX (Jeevan and Sethi 2022, section 3), LeViT's as vit-pytorch has it and, with
@@ -111,69 +134,35 @@ class HybridStem(nn.Module):
     dtype: of the computation.
   """
 
-  width: int
-  channels: Sequence[int] = (32, 64)
-  strides: Sequence[int] = ()
   kernel: int = 3
-  dtype: Dtype = jnp.float32
 
   @nn.compact
   def __call__(self, images: jax.Array) -> jax.Array:
-    widths = (*self.channels, self.width)
-    strides = one_each(self.strides, widths, " (the last is model.width)")
-    size, x = (self.kernel, self.kernel), images
-    for i, (channels, stride) in enumerate(zip(widths, strides, strict=True)):
-      x = nn.Conv(
-        channels,
-        size,
-        (stride, stride),
-        padding=self.kernel // 2,
-        dtype=self.dtype,
-        name=f"conv_{i}",
-      )(x)
-    return x
+    return self.convolved(images, self.kernel)
 
 
-class CCTTokenizer(nn.Module):
+class CCTTokenizer(HybridStem):
   """Convolutions without bias, each with ReLU and a maximum over windows (Hassani et al. 2021).
 
   Attributes:
-    width: C, the channels of the last convolution.
-    channels: of the convolutions before it.
-    strides: of each convolution, the last included; empty: all 1.
-    kernel: side of each.
     pool: side of the windows.
     pool_stride: from window to window.
-    dtype: of the computation.
+    others: see `HybridStem`.
   """
 
-  width: int
   channels: Sequence[int] = (64,)
-  strides: Sequence[int] = ()
-  kernel: int = 3
   pool: int = 3
   pool_stride: int = 2
-  dtype: Dtype = jnp.float32
 
   @nn.compact
   def __call__(self, images: jax.Array) -> jax.Array:
-    widths = (*self.channels, self.width)
-    strides = one_each(self.strides, widths, " (the last is model.width)")
-    size, x = (self.kernel, self.kernel), images
+    window, step = (self.pool, self.pool), (self.pool_stride, self.pool_stride)
     around = (self.pool // 2, self.pool // 2)
-    for i, (channels, stride) in enumerate(zip(widths, strides, strict=True)):
-      conv = nn.Conv(
-        channels,
-        size,
-        (stride, stride),
-        padding=self.kernel // 2,
-        use_bias=False,
-        dtype=self.dtype,
-        name=f"conv_{i}",
-      )
-      window, step = (self.pool, self.pool), (self.pool_stride, self.pool_stride)
-      x = nn.max_pool(nn.relu(conv(x)), window, step, padding=(around, around))
-    return x
+
+    def pooled(y: jax.Array) -> jax.Array:
+      return nn.max_pool(nn.relu(y), window, step, padding=(around, around))
+
+    return self.convolved(images, self.kernel, use_bias=False, after=pooled)
 
 
 STEMS = {"linear": LinearStem, "conv": ConvStem, "hybrid": HybridStem, "cct": CCTTokenizer}

@@ -4,60 +4,42 @@ from collections.abc import Callable
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 
 from vitx.errors import ConfigError, listing
-from vitx.layers.dropout import Dropout
-from vitx.layers.mlp import MLP
+from vitx.layers.block import Block
 from vitx.ops.layout import TokenLayout
 
-Dtype = jax.typing.DTypeLike
 NORMS = ("shared", "mlp", "two")
 
 
-def refuse_stochastic_depth(rate: float, block: str) -> None:
-  """Raises ConfigError if `rate` is not 0: a block without skips has no branch to leave out."""
-  if rate:
-    raise ConfigError(
-      f"model.stochastic_depth={rate:g}: model.block={block!r} has no skip past what would be"
-      " dropped; set it to 0"
-    )
-
-
-class VanillaBlock(nn.Module):
+class VanillaBlock(Block):
   """x + mixer(norm(x)), then x + MLP(norm(x)), with fewer normalisations than `PreNormBlock`.
 
   Attributes:
-    token_mixer, mlp_dim, norm, dropout, stochastic_depth, dtype: as in `PreNormBlock`.
     norms: "shared": one and the same normalisation in both places; "mlp": one, before the MLP only;
       "two": one each, which is `PreNormBlock`.
     skips: whether each branch is added to x, or takes its place (then there is no stochastic
       depth).
+    others: see `Block`.
   """
 
-  token_mixer: Callable[..., nn.Module]
-  mlp_dim: int
-  norm: Callable[..., nn.Module] = nn.LayerNorm
-  dropout: float = 0.0
-  stochastic_depth: float = 0.0
   norms: str = "shared"
   skips: bool = True
-  dtype: Dtype = jnp.float32
 
   @nn.compact
   def __call__(
     self, x: jax.Array, layout: TokenLayout, mask: jax.Array | None, train: bool
   ) -> jax.Array:
-    """Maps (B, N, C) to (B, N, C); `mask` is boolean (B, N), True = may be attended.
+    """See `Block`.
 
     Raises:
       ConfigError: `norms` has no valid value, or stochastic depth without skips.
     """
+    if not self.skips:
+      self.refuse_stochastic_depth("skipless")
     mixer_norm, mlp_norm = self._norms()
-    y = self.token_mixer(name="token_mixer")(mixer_norm(x), layout, mask=mask, train=train)
-    x = self._joined(x, Dropout(self.dropout)(y, train), train)
-    mlp = MLP(self.mlp_dim, self.dropout, dtype=self.dtype, name="mlp")
-    return self._joined(x, mlp(mlp_norm(x), train), train)
+    x = self._joined(x, self.mixed(mixer_norm(x), layout, mask, train), train)
+    return self._joined(x, self.through_mlp(mlp_norm(x), train), train)
 
   def _norms(self) -> tuple[Callable, Callable]:
     if self.norms not in NORMS:
@@ -70,10 +52,7 @@ class VanillaBlock(nn.Module):
     return (lambda x: x if self.norms == "mlp" else one(x)), one
 
   def _joined(self, x: jax.Array, branch: jax.Array, train: bool) -> jax.Array:
-    if not self.skips:
-      refuse_stochastic_depth(self.stochastic_depth, "skipless")
-      return branch
-    return x + Dropout(self.stochastic_depth, whole_example=True)(branch, train)
+    return x + self.branch(branch, train) if self.skips else branch
 
 
 class SkiplessBlock(VanillaBlock):

@@ -8,7 +8,7 @@ import jax
 
 from vitx.errors import ConfigError
 from vitx.layers.dropout import Dropout
-from vitx.models.network import Network, per_stage, with_defaults
+from vitx.models.network import Network, per_stage, stage_layers, with_defaults
 from vitx.ops.layout import TokenLayout
 
 
@@ -62,7 +62,7 @@ class CvT(Network):
         "model.pool='cls' puts a token in front of the grid, which CvT convolves between its"
         " stages; use model.pool='mean' or 'sequence'"
       )
-    grid, token_mixer, done = images, self.token_mixer, 0
+    grid, token_mixer, layers = images, self.token_mixer, stage_layers(self.depth)
     for stage, embed in enumerate(self._embeddings(stages)):
       grid = self.norm(dtype=self.dtype, name=f"stage_{stage}_norm")(embed(grid))
       layout = TokenLayout(grid.shape[1:3])
@@ -70,19 +70,18 @@ class CvT(Network):
       if stage == 0:
         x, token_mixer = self.positioned(x, layout)
         x = Dropout(self.dropout)(x, train)
-      layers = range(done, done + self.depth[stage])
       x = self.run_blocks(
         x,
         layout,
         token_mixer,
         train,
-        layers=layers,
+        layers=layers[stage],
         depth=sum(self.depth),
         num_heads=heads[stage],
         mlp_dim=mlp_dims[stage],
         name=f"stage_{stage}_block",
       )
-      done, grid = layers.stop, x.reshape(grid.shape)
+      grid = x.reshape(grid.shape)
     return self.logits(pool(x, layout))
 
   def _embeddings(self, stages: int) -> Iterator[nn.Module]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import accumulate
 from typing import Any, ClassVar
 
 import flax.linen as nn
@@ -43,6 +44,12 @@ def per_stage(value: int | Sequence[int], stages: int, field: str) -> tuple[int,
       f"model.{field}={value!r} must be one value or one for each of the {stages} stages"
     )
   return values
+
+
+def stage_layers(depths: Sequence[int]) -> list[range]:
+  """The layers of each stage, numbered over the whole network."""
+  ends = accumulate(depths)
+  return [range(end - depth, end) for depth, end in zip(depths, ends, strict=True)]
 
 
 class Network(nn.Module, kw_only=True):

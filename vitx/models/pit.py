@@ -7,7 +7,7 @@ import jax
 
 from vitx.layers.downsampling import DepthwisePool
 from vitx.layers.dropout import Dropout
-from vitx.models.network import Network, per_stage
+from vitx.models.network import Network, per_stage, stage_layers
 
 
 class PiT(Network):
@@ -44,8 +44,7 @@ class PiT(Network):
     x, layout, pool = self.with_class_token(grid)
     x, token_mixer = self.positioned(x, layout)
     x = Dropout(self.dropout)(x, train)
-    done = 0
-    for stage, blocks in enumerate(self.depth):
+    for stage, layers in enumerate(stage_layers(self.depth)):
       if stage:
         pooling = DepthwisePool(widths[stage], dtype=self.dtype, name=f"stage_{stage}_pool")
         x, layout = pooling(x, layout)
@@ -54,12 +53,11 @@ class PiT(Network):
         layout,
         token_mixer,
         train,
-        layers=range(done, done + blocks),
+        layers=layers,
         depth=sum(self.depth),
         num_heads=heads[stage],
         mlp_dim=mlp_dims[stage],
         name=f"stage_{stage}_block",
       )
-      done += blocks
     x = self.norm(dtype=self.dtype, name="norm")(x)
     return self.logits(pool(x, layout))

@@ -8,5 +8,5 @@ import jax.numpy as jnp
 
 
 def variable_shapes(model: nn.Module, shape: tuple[int, ...]) -> Any:
-  """Shapes and dtypes of all variables, by tracing `init` on images (B, height, width, channels)."""
+  """All variables as shapes; traces `init` on images of `shape` (B, height, width, channels)."""
   return jax.eval_shape(model.init, jax.random.key(0), jax.ShapeDtypeStruct(shape, jnp.float32))

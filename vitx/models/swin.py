@@ -9,7 +9,7 @@ import jax
 from vitx.errors import ConfigError
 from vitx.layers.dropout import Dropout
 from vitx.layers.patch_merging import PatchMerging
-from vitx.models.network import Network, per_stage, with_defaults
+from vitx.models.network import Network, per_stage, stage_layers, with_defaults
 
 
 class Swin(Network):
@@ -59,8 +59,7 @@ class Swin(Network):
       )
     x, token_mixer = self.positioned(x, layout)
     x = Dropout(self.dropout)(x, train)
-    done = 0
-    for stage, blocks in enumerate(self.depth):
+    for stage, layers in enumerate(stage_layers(self.depth)):
       if stage:
         merge = PatchMerging(self.norm, dtype=self.dtype, name=f"stage_{stage}_merge")
         x, layout = merge(x, layout)
@@ -69,12 +68,11 @@ class Swin(Network):
         layout,
         token_mixer,
         train,
-        layers=range(done, done + blocks),
+        layers=layers,
         depth=sum(self.depth),
         num_heads=heads[stage],
         mlp_dim=self.mlp_ratio * x.shape[-1],
         name=f"stage_{stage}_block",
       )
-      done += blocks
     x = self.norm(dtype=self.dtype, name="norm")(x)
     return self.logits(pool(x, layout))

@@ -70,14 +70,12 @@ def _tile_rows(batch: int, rows: int, columns: int) -> tuple[int, int, int]:
 
 def _tiles(x: jax.Array, size: int, tiles: int) -> jax.Array:
   """(g, rows, ...) -> (tiles, g, size, ...), zeros behind the last row."""
-  pad = [(0, 0), (0, size * tiles - x.shape[1])] + [(0, 0)] * (x.ndim - 2)
-  return jnp.moveaxis(jnp.pad(x, pad).reshape(x.shape[0], tiles, size, *x.shape[2:]), 1, 0)
+  return jnp.moveaxis(tiling.split_rows(x, tiles, size), 1, 0)
 
 
 def _untile(x: jax.Array, rows: int) -> jax.Array:
   """(tiles, g, size, ...) -> (g, rows, ...)."""
-  x = jnp.moveaxis(x, 0, 1)
-  return x.reshape(x.shape[0], -1, *x.shape[3:])[:, :rows]
+  return tiling.join_rows(jnp.moveaxis(x, 0, 1), rows)
 
 
 def _logits(rows, columns, bias, first_row, first_column, causal, transposed=False):

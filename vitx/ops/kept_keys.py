@@ -1,9 +1,10 @@
 """Softmax attention in which every query keeps keys of its own (Sparsifiner: Wei et al. 2023).
 
-The keys kept come as indices and are known only when it runs. Three paths give the same: the matrix
-under a mask; "gathered", which reads the kept keys one by one; and "chunked", which forms the
-logits of a few queries against all keys and hides what is not kept. The last two never hold an
-N x N array: they work on tiles of queries that fit the cache, and recompute them backward.
+The keys kept come as indices and are known only when it runs. Three paths give the same:
+`softmax.masked_attention` under `kept_mask`; "gathered", which reads the kept keys one by one; and
+"chunked", which forms the logits of a few queries against all keys and hides what is not kept. The
+last two never hold an N x N array: they work on tiles of queries that fit the cache, and recompute
+them backward.
 """
 
 import dataclasses
@@ -14,7 +15,6 @@ import jax
 import jax.numpy as jnp
 
 from vitx.ops import tiling
-from vitx.ops.softmax import masked_attention
 
 METHODS = ("auto", "gathered", "chunked")
 GATHER_SHARE = 10  # see `fastest`
@@ -36,24 +36,6 @@ def kept_mask(indices: jax.Array, valid: jax.Array | None, keys: int) -> jax.Arr
   mask = jnp.zeros((len(rows), keys), bool)
   mask = mask.at[jnp.arange(len(rows))[:, None], rows].set(True, mode="drop")
   return mask.reshape(*indices.shape[:-1], keys)
-
-
-def masked_kept_keys_attention(
-  q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array, *, scale: float | None = None
-) -> tuple[jax.Array, jax.Array]:
-  """The reference, given the mask.
-
-  Args:
-    q: (B, N, H, D).
-    k, v: (B, M, H, D).
-    mask: bool (B, H or 1, N, M), True = kept.
-    scale: of the logits; none: 1 / sqrt(D).
-
-  Returns:
-    out (B, N, H, D) and the probabilities (B, H, N, M) in float32. A query that keeps nothing has
-    out 0.
-  """
-  return masked_attention(q, k, v, mask=mask, scale=scale)
 
 
 def fastest(keys: int, kept: int) -> str:
@@ -169,15 +151,10 @@ def _over_heads(function, per_query, per_key, wide: int):
   total, n = jax.tree.leaves(per_query)[0].shape[:2]
   tiles = math.ceil(n / max(1, tiling.step_elements() // wide))
   size = math.ceil(n / tiles)
-
-  def cut(x):  # (Z, N, ...) -> (Z, tiles, c, ...)
-    x = jnp.pad(x, [(0, 0), (0, size * tiles - n)] + [(0, 0)] * (x.ndim - 2))
-    return x.reshape(total, tiles, size, *x.shape[2:])
-
   group = tiling.largest_divisor(total, tiling.step_elements() / (size * wide))
-  arrays = jax.tree.map(cut, per_query), per_key
+  arrays = jax.tree.map(lambda x: tiling.split_rows(x, tiles, size), per_query), per_key
   rows, keys = tiling.map_groups(lambda x: jax.vmap(function)(*x), arrays, group)
-  return jax.tree.map(lambda x: x.reshape(total, -1, *x.shape[3:])[:, :n], rows), keys
+  return jax.tree.map(lambda x: tiling.join_rows(x, n), rows), keys
 
 
 def _flat(x: jax.Array, heads: int) -> jax.Array:

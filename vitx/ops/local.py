@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from vitx.ops.softmax import masked_attention
+from vitx.ops.tiling import join_rows, split_rows
 
 
 def block_local_mask(length: int, window: int, *, causal: bool = False) -> jax.Array:
@@ -62,10 +63,9 @@ def local_attention(
   Returns:
     The output (B, N, H, D).
   """
-  batch, length, heads, _ = q.shape
+  batch, length = q.shape[:2]
   count = -(-length // window)
-  pad = ((0, 0), (0, count * window - length), (0, 0), (0, 0))
-  blocks = [jnp.pad(x, pad).reshape(batch, count, window, heads, -1) for x in (q, k, v)]
+  q, k, v = (split_rows(x, count, window) for x in (q, k, v))
   sides = 1 if causal else 2  # blocks beside the own one
 
   def around(x: jax.Array) -> jax.Array:  # (B, G, w, ...) -> (B G, (1 + sides) w, ...)
@@ -73,13 +73,10 @@ def local_attention(
     x = jnp.concatenate([x[:, i : i + count] for i in range(1 + sides)], axis=2)
     return x.reshape(batch * count, -1, *x.shape[3:])
 
-  inside = jnp.arange(count * window) < length
-  seen = jnp.broadcast_to(inside, (batch, count * window))
-  if mask is not None:
-    seen = seen & jnp.pad(mask, pad[:2])
-  allowed = around(seen.reshape(batch, count, window))[:, None, None, :]  # (B G, 1, 1, 3 w)
+  seen = jnp.ones((batch, length), bool) if mask is None else mask
+  allowed = around(split_rows(seen, count, window))[:, None, None, :]  # (B G, 1, 1, 3 w)
   if causal:
     allowed = allowed & jnp.tri(window, 2 * window, window, dtype=bool)
-  folded = blocks[0].reshape(batch * count, window, heads, -1)
-  out, _ = masked_attention(folded, around(blocks[1]), around(blocks[2]), mask=allowed)
-  return out.reshape(batch, count * window, heads, -1)[:, :length]
+  own = q.reshape(batch * count, *q.shape[2:])
+  out, _ = masked_attention(own, around(k), around(v), mask=allowed)
+  return join_rows(out.reshape(batch, count, *out.shape[1:]), length)

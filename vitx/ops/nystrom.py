@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from vitx.ops.softmax import masked_softmax
+from vitx.ops.tiling import split_rows
 
 PINV_SCALES = ("example", "batch")
 HIGHEST = jax.lax.Precision.HIGHEST
@@ -33,10 +34,7 @@ def segment_means(
   segment = math.ceil(length / landmarks)
   count = math.ceil(length / segment)
   weight = jnp.ones((batch, length), bool) if mask is None else mask
-  padding = count * segment - length
-  weight = jnp.pad(weight, ((0, 0), (0, padding))).reshape(batch, count, segment)
-  x = jnp.pad(x.astype(jnp.float32), ((0, 0), (0, padding), (0, 0), (0, 0)))
-  x = x.reshape(batch, count, segment, *x.shape[2:])
+  weight, x = (split_rows(y, count, segment) for y in (weight, x.astype(jnp.float32)))
   total = jnp.sum(jnp.where(weight[..., None, None], x, 0.0), axis=2)
   tokens = jnp.sum(weight, axis=2)  # (B, M)
   return total / jnp.maximum(tokens, 1)[..., None, None], tokens > 0

@@ -68,7 +68,6 @@ def shaped_attention(
   Returns:
     The output (B, N, H, E) in the dtype of `v`.
   """
-  scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
   # The kernel wants as many heads in q and k as in v.
   q, k = (jnp.broadcast_to(x, (*x.shape[:2], v.shape[2], x.shape[3])) for x in (q, k))
   attention = kernelized_attention(q, k, v, key_mask=mask, scale=scale)

@@ -11,6 +11,7 @@ import functools
 import jax
 import jax.numpy as jnp
 
+from vitx.ops import tiling
 from vitx.ops.block_mask import BlockMask
 from vitx.ops.block_sparse import block_sparse_attention
 from vitx.ops.flash import flash_attention
@@ -89,13 +90,12 @@ def _column(q, k, v, key_mask, scale, stride, causal):
   rows = -(-n // stride)
 
   def columns(x: jax.Array) -> jax.Array:  # (B, N, ...) -> (B·l, N/l, ...)
-    x = jnp.pad(x, [(0, 0), (0, rows * stride - n)] + [(0, 0)] * (x.ndim - 2))
-    x = jnp.swapaxes(x.reshape(batch, rows, stride, *x.shape[2:]), 1, 2)
+    x = jnp.swapaxes(tiling.split_rows(x, rows, stride), 1, 2)
     return x.reshape(batch * stride, rows, *x.shape[3:])
 
   def positions(x: jax.Array) -> jax.Array:  # (B·l, N/l, ...) -> (B, N, ...)
-    x = jnp.swapaxes(x.reshape(batch, stride, rows, *x.shape[2:]), 1, 2)
-    return x.reshape(batch, rows * stride, *x.shape[3:])[:, :n]
+    x = x.reshape(batch, stride, rows, *x.shape[2:])
+    return tiling.join_rows(jnp.swapaxes(x, 1, 2), n)
 
   if key_mask is None and n % stride and not causal:  # padding comes last: causality hides it
     key_mask = jnp.ones((batch, n), bool)

@@ -1,4 +1,4 @@
-"""How much of an attention matrix one step of a loop holds, and the softmax of one such tile.
+"""How rows are cut into tiles, how much one step of a loop holds, and the softmax of one tile.
 
 Tiles are float32 whatever the inputs: a half-precision product would round logits before the
 softmax, and the CPU's compiler has no float16 product that accumulates in float32.
@@ -44,6 +44,17 @@ def map_groups(function: Callable, arrays: Any, group: int) -> Any:
   grouped = jax.tree.map(lambda x: x.reshape(total // group, group, *x.shape[1:]), arrays)
   out = jax.lax.map(function, grouped)
   return jax.tree.map(lambda x: x.reshape(total, *x.shape[2:]), out)
+
+
+def split_rows(x: jax.Array, count: int, size: int) -> jax.Array:
+  """(Z, N, ...) -> (Z, count, size, ...), zeros behind the last row; `count * size` >= N."""
+  padding = [(0, 0), (0, count * size - x.shape[1])] + [(0, 0)] * (x.ndim - 2)
+  return jnp.pad(x, padding).reshape(x.shape[0], count, size, *x.shape[2:])
+
+
+def join_rows(x: jax.Array, n: int) -> jax.Array:
+  """The way back, (Z, count, size, ...) -> (Z, N, ...)."""
+  return x.reshape(x.shape[0], x.shape[1] * x.shape[2], *x.shape[3:])[:, :n]
 
 
 def heads_first(x: jax.Array) -> jax.Array:

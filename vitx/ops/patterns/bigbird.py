@@ -86,17 +86,7 @@ class RandomBlocks(Pattern):
 
 @functools.lru_cache(maxsize=256)
 def _drawn(pattern: RandomBlocks, length: int) -> np.ndarray:
-  indices = draw(
-    length,
-    pattern.block,
-    pattern.count,
-    heads=pattern.heads,
-    plan=pattern.plan,
-    seed=pattern.seed,
-    layer=pattern.layer,
-    window=pattern.window,
-    anchors=pattern.anchors,
-  )
+  indices = pattern.redrawn(TokenLayout((length,)), pattern.seed, 0)
   indices.flags.writeable = False
   return indices
 

@@ -74,7 +74,7 @@ def draw(
     return uniform.astype(np.int32)
   old = is_old(length, block)
   parts = [
-    picked(number, low, high, take, published_exclusions(m, low, high, old))
+    picked(number, low, high, take, published_exclusions(m, high, old))
     for number, (low, high, take) in enumerate(published_ranges(length, block, count), start=1)
   ]
   xp = namespace(uniform)
@@ -105,7 +105,7 @@ def published_ranges(length: int, block: int, count: int) -> list[tuple[int, int
   return [(0, m, count)]
 
 
-def published_exclusions(m: int, low: int, high: int, old: bool) -> list[np.ndarray]:
+def published_exclusions(m: int, high: int, old: bool) -> list[np.ndarray]:
   """Blocks that the released code keeps out of a range, for each of the m rows."""
   rows = np.arange(m)
   illegal = [rows - 1, rows, rows + 1, np.zeros(m, int)]

@@ -96,8 +96,8 @@ class Fixed(Pattern):
     summary: c, positions of a run that carry its summary, the last ones for head 0.
     part: "merged", "local" (A1) or "summary" (A2).
     causal: as published; False reads summaries in both directions.
-    distinct: whether head h reads sub-run h mod (l / c), counted from the end of the run, as the
-      paper found best; else all heads read the last.
+    distinct: sub-runs of c positions, counted from the end of the run: head h reads sub-run h mod
+      `distinct`, as the paper found best; 1: all heads read the last.
   """
 
   stride: int | None = None
