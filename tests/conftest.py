@@ -9,11 +9,13 @@ import pytest
 
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 2)
-# Tests compile the same small programs again and again, in subprocesses too, which inherit this.
-_CACHE = tempfile.TemporaryDirectory(prefix="vitx-jax-")
-os.environ["JAX_COMPILATION_CACHE_DIR"] = _CACHE.name
-os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
-jax.config.update("jax_compilation_cache_dir", _CACHE.name)
+# Tests compile the same small programs again and again, in pytest's other processes and in those
+# that tests start too: all of them inherit the first one's directory.
+if "PYTEST_XDIST_WORKER" not in os.environ:
+  _CACHE = tempfile.TemporaryDirectory(prefix="vitx-jax-")
+  os.environ["JAX_COMPILATION_CACHE_DIR"] = _CACHE.name
+  os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
+jax.config.update("jax_compilation_cache_dir", os.environ["JAX_COMPILATION_CACHE_DIR"])
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 
 

@@ -91,7 +91,6 @@ SHIFT = {r".*token_mixer/key/bias": "softmax does not see a shift of a query's l
 SCORE = {"pool/score/bias": "softmax over the tokens does not see a shift of their scores"}
 ZEROS = dict.fromkeys(("vit", "swin", "deit_ti", "deit_s"), SHIFT)
 ZEROS |= dict.fromkeys(("cct_2_3x2", "cct_4_3x2", "cct_7_3x1"), SCORE)
-QUICK = ("convmixer",)
 
 
 def check(config, row, directory):
@@ -101,10 +100,8 @@ def check(config, row, directory):
   check_restore(trial, directory)
 
 
-@pytest.mark.parametrize(
-  ("file", "row"),
-  [pytest.param(f, r, marks=() if r in QUICK else pytest.mark.slow, id=r) for f, r in COUNTS],
-)
+@pytest.mark.slow  # compiles eleven networks; plain pytest steps through smaller ones elsewhere
+@pytest.mark.parametrize(("file", "row"), COUNTS, ids=IDS)
 def test_one_step(file, row, tmp_path):
   size = 16 if row == "swin" else 8
   check(file.get_config(f"{row},{SMALL[row]},data.image_size={size}"), row, tmp_path)

@@ -1,10 +1,11 @@
 """Records the outputs of whole networks of vit-pytorch: inputs, weights, outputs.
 
-Run it twice in the environment of `requirements.txt`, once with each version, since the older has
-no CCT and the newer has other attention:
+Run it in the environment of `requirements.txt` once with each version: the oldest has no CCT, the
+second has other attention, and the third is the one that BBViT's authors used:
 
     pip install --no-deps vit-pytorch==0.19.6 && python tests/golden/record_models.py
     pip install --no-deps vit-pytorch==0.20.8 && python tests/golden/record_models.py
+    pip install --no-deps vit-pytorch==0.38.1 && python tests/golden/record_models.py
 
 Norms and running statistics are moved away from where they start, so that each of them matters.
 """
@@ -32,6 +33,13 @@ def vit():
   from vit_pytorch import ViT
 
   return ViT(image_size=SIZE, patch_size=2, dim_head=4, mlp_dim=20, **FIELDS)
+
+
+def bbvit_vit():
+  """The ViT that BBViT was compared with, and that it is but for its attention."""
+  from vit_pytorch import ViT
+
+  return ViT(image_size=SIZE, patch_size=2, dim_head=6, mlp_dim=24, pool="mean", **FIELDS)
 
 
 def levit():
@@ -121,9 +129,10 @@ def record(name, module):
   np.savez_compressed(HERE / f"model_{name}.npz", **arrays)
 
 
+OF_VERSION = {"0.19.6": (vit, levit, cvt, pit), "0.20.8": (cct,), "0.38.1": (bbvit_vit,)}
+
 if __name__ == "__main__":
   torch.manual_seed(0)
-  older = importlib.metadata.version("vit-pytorch") == "0.19.6"
   with torch.no_grad():
-    for make in (vit, levit, cvt, pit) if older else (cct,):
+    for make in OF_VERSION[importlib.metadata.version("vit-pytorch")]:
       record(make.__name__, make())

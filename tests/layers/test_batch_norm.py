@@ -33,7 +33,8 @@ def test_training_normalises_and_keeps():
   np.testing.assert_allclose(state["batch_stats"]["var"], 0.75 + 0.25 * var, rtol=1e-5)
 
 
-@pytest.mark.parametrize("mixer", [pytest.param("levit", marks=pytest.mark.slow), "cvt"])
+@pytest.mark.slow  # compiles four large steps; tests/models/test_cnn.py has a small one
+@pytest.mark.parametrize("mixer", ["levit", "cvt"])
 def test_one_and_two_devices_train_alike(mixer):
   """Losses, parameters and running statistics, with augmentation, mixing and stochastic depth."""
   task = small.task(token_mixer=mixer, pool="mean", dropout=0.0)

@@ -57,14 +57,19 @@ def initial(step: Step) -> TrainState:
 
 
 def run(step: Step, steps: int, devices: int, rows: int = 16):
-  """Losses and the final state (unreplicated) of some steps on 1 or 2 devices."""
+  """Losses and the final state of some steps on 1 or 2 devices, from the initial state."""
+  losses, states = zip(*trail(step, steps, devices, rows), strict=True)
+  return np.array(losses), states[-1]
+
+
+def trail(step: Step, steps: int, devices: int, rows: int = 16):
+  """Yields the loss of every step and the state (unreplicated) after it."""
   step = dataclasses.replace(step, axis=parallel.AXIS)
   function = jax.pmap(step.train, axis_name=parallel.AXIS, devices=jax.devices()[:devices])
   state = jax.tree.map(lambda x: np.stack([np.asarray(x)] * devices), initial(step))
-  losses = []
   for number in range(steps):
     fed = {k: v.reshape(devices, -1, *v.shape[1:]) for k, v in batch(number, rows).items()}
     fed["stop"] = np.zeros((devices, 1), np.int32)
     state, metrics = function(state, fed)
-    losses.append(float(np.asarray(metrics["loss"])[0]))
-  return np.array(losses), jax.tree.map(lambda x: np.asarray(x)[0], state)
+    loss = float(np.asarray(metrics["loss"])[0])
+    yield loss, jax.tree.map(lambda x: np.array(x[0]), state)

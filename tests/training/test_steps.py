@@ -42,7 +42,7 @@ def test_the_same_step_draws_the_same_and_another_does_not():
 
 def test_moving_average_by_hand():
   step = small.make_step(ema=0.9)
-  trail = [small.initial(step), *(small.run(step, n, devices=1)[1] for n in (1, 2, 3))]
+  trail = [small.initial(step), *(state for _, state in small.trail(step, 3, devices=1))]
   expected = trail[0].params
   for count, state in enumerate(trail[1:]):
     decay = min(0.9, (1 + count) / (10 + count))
@@ -80,6 +80,7 @@ def test_plateau_scales_the_learning_rate():
     np.testing.assert_allclose(a, 2 * b, rtol=1e-3, atol=1e-7)
 
 
+@pytest.mark.slow  # compiles two steps in float16; the next test does one of them
 def test_float16_scales_and_skips_overflow():
   step = small.make_step(small.task(dtype="float16"), half=True)
   _, state = small.run(step, 3, devices=2)
