@@ -23,6 +23,13 @@ def pytest_addoption(parser):
   parser.addoption("--all", action="store_true", help="run the tests marked slow as well")
 
 
+def pytest_configure(config):
+  """Most of the time goes into compiling: LLVM optimises under `--all` alone, which CI runs."""
+  if not config.getoption("--all"):
+    fast = "--xla_backend_optimization_level=0"
+    os.environ["XLA_FLAGS"] = f"{fast} {os.environ.get('XLA_FLAGS', '')}"
+
+
 def pytest_collection_modifyitems(config, items):
   if config.getoption("--all"):
     return
