@@ -89,7 +89,8 @@ def test_follows_torch(name):
     params = jax.tree.map(lambda p, u, rate=rate: p - rate * u, params, updates)
     for key, value in params.items():
       recorded = GOLDEN[f"params/{name}/{key}"][i]
-      np.testing.assert_allclose(value, recorded, rtol=1e-5, atol=1e-6)
+      # 1 - 0.999^t keeps four digits in float32 while t is small; a compiler may change the fifth.
+      np.testing.assert_allclose(value, recorded, rtol=1e-5, atol=3e-6)
 
 
 def test_lion_is_the_sign_of_an_interpolated_momentum():
