@@ -85,12 +85,13 @@ def test_follows_torch(name):
   state = optimizer.init(params)
   for i, rate in enumerate(GOLDEN["rates"]):
     grads = {key: jnp.asarray(GOLDEN[f"grads/{key}"][i]) for key in params}
-    updates, state = jax.jit(optimizer.update)(grads, state, params)
+    # As users compile: unoptimised, Adam's 1 - 0.999^t loses its fourth digit.
+    update = jax.jit(optimizer.update, compiler_options={"xla_backend_optimization_level": 3})
+    updates, state = update(grads, state, params)
     params = jax.tree.map(lambda p, u, rate=rate: p - rate * u, params, updates)
     for key, value in params.items():
       recorded = GOLDEN[f"params/{name}/{key}"][i]
-      # 1 - 0.999^t keeps four digits in float32 while t is small; a compiler may change the fifth.
-      np.testing.assert_allclose(value, recorded, rtol=1e-5, atol=3e-6)
+      np.testing.assert_allclose(value, recorded, rtol=1e-5, atol=1e-6)
 
 
 def test_lion_is_the_sign_of_an_interpolated_momentum():
