@@ -37,6 +37,14 @@ def test_programs_run_in_turns_after_a_run_that_does_not_count():
   assert times == {"a": timing.Times(1.0, 3), "b": timing.Times(2.0, 3)}
 
 
+def test_a_short_program_runs_untimed_after_another():
+  clock = Clock()
+  after_another = clock.program("a", 0.1, 0.3, 0.1, 0.3, 0.1)
+  times = timed(clock, 2, a=after_another, b=clock.program("b", 1.0))
+  assert clock.ran == ["a", "b", *["a", "a", "b"] * 2]
+  assert times["a"].seconds == pytest.approx(0.1)
+
+
 def test_the_median_counts():
   clock = Clock()
   assert timed(clock, 3, a=clock.program("a", 1.0, 50.0, 1.0, 2.0))["a"] == timing.Times(2.0, 3)

@@ -239,6 +239,23 @@ def test_cost_grows_with_the_edges():
   assert work[-1] / (9 * 2 * edges * 32) < 1.2
 
 
+def test_gradients_at_once_save_two_products_of_nine(monkeypatch):
+  mask, _ = block_mask(1, 197, 16)
+  *arrays, d_out = cases.inputs(1, 197, 2, 32)
+  work, found = [], []
+  for step in (1 << 12, 1 << 22):  # bytes: a part of the lists, or all of them
+    monkeypatch.setattr(tiling, "CPU_STEP_BYTES", step)
+
+    def kernel(*x):  # another function each time, else JAX would not trace it again
+      return block_sparse_attention(*x, mask)
+
+    loss = jax.grad(lambda *x, kernel=kernel: jnp.sum(kernel(*x)[0]), (0, 1, 2))
+    work.append(flops(loss, *arrays))
+    found.append(cases.everything(kernel, *arrays, d_out))
+  assert 1.1 < work[0] / work[1] < 1.5
+  cases.assert_close(*found)
+
+
 def test_lowers_for_accelerators():
   mask = growing(256)
   cases.check_lowers(lambda *x: block_sparse_attention(*x, mask), *[(1, 256, 2, 32)] * 3)

@@ -12,6 +12,9 @@ import psutil
 from vitx.analysis import cost
 
 MIN_SAMPLE = 0.02  # seconds; a shorter program runs several times in one sample
+# Seconds. The first run after another program pays for the caches and pages that this one took,
+# which in training nothing does; what takes longer hardly feels it.
+WARM_BELOW = 0.5
 
 
 class TooLargeError(Exception):
@@ -105,23 +108,27 @@ def interleaved(
   """Times programs in turns, so that a slow minute of the machine meets all alike.
 
   Args:
-    runs: each runs one program to its end; untimed first, then timed at least once.
+    runs: each runs one program to its end; untimed first, then timed at least once. A short one
+      runs untimed before each of its samples.
     repeats: rounds.
     seconds: of one program, after which it takes no part in further rounds.
     clock: gives seconds.
   """
-  counts, spent = {}, dict.fromkeys(runs, 0.0)
+  counts, short, spent = {}, {}, dict.fromkeys(runs, 0.0)
   for name, run in runs.items():
     took = _sample(run, 1, clock)  # the first run also loads the program: never a sample
     if took < MIN_SAMPLE:
       took = _sample(run, 1, clock)
     counts[name] = max(1, round(MIN_SAMPLE / max(took, 1e-9)))
+    short[name] = took < WARM_BELOW
   samples: dict[str, list[float]] = {name: [] for name in runs}
   for _ in range(repeats):
     for name, run in runs.items():
       expected = counts[name] * statistics.median(samples[name]) if samples[name] else 0.0
       if spent[name] + expected > seconds:
         continue
+      if short[name]:
+        run()
       took = _sample(run, counts[name], clock)
       spent[name] += took
       samples[name].append(took / counts[name])

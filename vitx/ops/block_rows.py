@@ -29,12 +29,15 @@ class Rows:
     others: int32 (n, W), the blocks it meets; the dead block pads.
     table: int32 (n, W), the element masks of those blocks; none if all blocks are full.
     padded: whether `others` holds the dead block.
+    pairs: int32 (n, W), places in the lists of the query blocks, class after class. A query block's
+      are consecutive, a key block's say where the same pairs stand; behind the last for padding.
   """
 
   own: Indices
   others: Indices
   table: Indices | None
   padded: bool
+  pairs: Indices
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +59,8 @@ class Side:
 @functools.lru_cache(maxsize=256)
 def sides(mask: BlockMask) -> tuple[Side, Side]:
   """The rows by query block and by key block."""
-  return _side(mask), _side(mask.transposed())
+  rows, columns = _side(mask), _side(mask.transposed())
+  return rows, _with_pairs(columns, rows, mask.heads * mask.rows)
 
 
 def class_widths(lengths: np.ndarray, classes: int = MAX_CLASSES) -> list[int]:
@@ -86,7 +90,7 @@ def _side(mask: BlockMask) -> Side:
   head = np.arange(count) // mask.rows
   position = np.full(count, int((lengths > 0).sum()), np.int32)
   classes: list[Rows] = []
-  placed, narrower = 0, 0
+  placed, narrower, listed = 0, 0, 0
   for width in class_widths(lengths):
     own = np.flatnonzero((lengths > narrower) & (lengths <= width)).astype(np.int32)
     slot = mask.offsets[own][:, None] + np.arange(width)
@@ -95,11 +99,33 @@ def _side(mask: BlockMask) -> Side:
     others = np.where(inside, mask.keys[slot] + (head[own] * mask.rows)[:, None], count)
     table = np.where(inside, mask.table[slot], 0).astype(np.int32)
     partial = table if table.any() else None
-    classes.append(Rows(own, others.astype(np.int32), partial, not bool(inside.all())))
+    pairs = np.arange(others.size, dtype=np.int32).reshape(others.shape) + listed
+    classes.append(Rows(own, others.astype(np.int32), partial, not bool(inside.all()), pairs))
+    listed += others.size
     position[own] = placed + np.arange(own.size)
     placed, narrower = placed + own.size, width
   in_order = np.array_equal(position, np.arange(count)) and placed == count
   return Side(tuple(classes), None if in_order else position)
+
+
+def _with_pairs(columns: Side, rows: Side, dead: int) -> Side:
+  """`columns` with the place of each of their pairs in the lists of `rows`."""
+
+  def numbers(queries: Indices, keys: Indices) -> np.ndarray:
+    return np.asarray(queries, np.int64) * (dead + 1) + np.asarray(keys)
+
+  if not rows.classes:
+    return columns
+  listed = np.concatenate([numbers(r.own[:, None], r.others).ravel() for r in rows.classes])
+  order = np.argsort(listed)
+
+  def pairs(column: Rows) -> np.ndarray:
+    found = np.searchsorted(listed, numbers(column.others, column.own[:, None]), sorter=order)
+    places = order[np.minimum(found, listed.size - 1)]
+    return np.where(np.asarray(column.others) == dead, listed.size, places).astype(np.int32)
+
+  classes = tuple(dataclasses.replace(column, pairs=pairs(column)) for column in columns.classes)
+  return dataclasses.replace(columns, classes=classes)
 
 
 def drawn_sides(indices: jax.Array, valid: jax.Array) -> tuple[Side, Side]:
@@ -112,7 +138,8 @@ def drawn_sides(indices: jax.Array, valid: jax.Array) -> tuple[Side, Side]:
   G, R, K = indices.shape
   others = indices + R * jnp.arange(G, dtype=indices.dtype)[:, None, None]
   others = jnp.where(valid, others, G * R).reshape(G * R, K).astype(jnp.int32)
-  rows = Rows(jnp.arange(G * R, dtype=jnp.int32), others, None, True)
+  pairs = jnp.arange(others.size, dtype=jnp.int32).reshape(others.shape)
+  rows = Rows(jnp.arange(G * R, dtype=jnp.int32), others, None, True, pairs)
   return Side((rows,)), Side((_drawn_transposed(others),), repeated=True)
 
 
@@ -136,6 +163,5 @@ def _drawn_transposed(others: jax.Array) -> Rows:
   first = jnp.concatenate([jnp.zeros(1, end.dtype), end])[own]
   pair = (start[own] + (row - first) * width)[:, None] + jnp.arange(width)
   inside = (own < count)[:, None] & (pair < start[jnp.minimum(own, count - 1) + 1][:, None])
-  queries = order[jnp.minimum(pair, count * K - 1)] // K
-  queries = jnp.where(inside, queries, count)
-  return Rows(own.astype(jnp.int32), queries.astype(jnp.int32), None, True)
+  pairs = jnp.where(inside, order[jnp.minimum(pair, count * K - 1)], count * K).astype(jnp.int32)
+  return Rows(own.astype(jnp.int32), pairs // K, None, True, pairs)

@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from vitx.ops import tiling
-from vitx.ops.block_rows import Rows, Side
+from vitx.ops.block_rows import Indices, Rows, Side
 from vitx.ops.tiling import product, product_transposed
 
 
@@ -46,7 +47,9 @@ def forward(q, k, v, key_mask, rows: Side, layout: Layout, scale: float):
     blocks = _blocks(layout, *arrays)
 
     def step(rows: Rows):
-      out, lse = tiling.softmax_tile(_logits(blocks, rows, layout, scale), _wide(blocks.v, rows))
+      out, lse = tiling.softmax_tile(
+        _logits(blocks, rows, layout, scale), _wide(blocks.v, rows.others)
+      )
       return out.astype(v.dtype), lse
 
     found = _over_rows(step, rows, layout, blocks.q.shape[0], (0.0, -jnp.inf))
@@ -72,12 +75,10 @@ def backward(arrays, rows: Side, columns: Side, layout: Layout, scale: float):
       lse=_to_blocks(lse, layout, jnp.inf),
       delta=_to_blocks(delta, layout),
     )
-    z = blocks.q.shape[0]
-    dq = _over_rows(lambda r: _query_step(blocks, r, layout, scale), rows, layout, z, (0.0,))
-    dkv = _over_rows(lambda r: _key_step(blocks, r, layout, scale), columns, layout, z, (0.0, 0.0))
+    gradients = _gradients_at_once if _fits(rows, blocks) else _gradients_in_turn
     return tuple(
       _from_blocks(x, layout, like.shape).astype(like.dtype)
-      for x, like in zip((*dq, *dkv), inputs[:3], strict=True)
+      for x, like in zip(gradients(blocks, rows, columns, layout, scale), inputs[:3], strict=True)
     )
 
   return _in_parts(part, (q, k, v, _per_head(key_mask, q), *rest), columns, layout)
@@ -99,7 +100,7 @@ def _in_parts(part: Callable, arrays, side: Side, layout: Layout):
   per_example = largest * layout.block**2 * heads // layout.heads
   # The blocks that rows meet stand beside their logits, D numbers where those are b.
   fit = tiling.step_elements() / per_example * min(1.0, layout.block / arrays[0].shape[-1])
-  if fit >= 1 or layout.heads > 1:
+  if fit >= 0.5 or layout.heads > 1:  # taking turns costs more than a step of twice the size
     return tiling.map_groups(part, arrays, tiling.largest_divisor(batch, fit))
 
   def head_by_head(example):
@@ -112,24 +113,65 @@ def _in_parts(part: Callable, arrays, side: Side, layout: Layout):
   return tiling.map_groups(head_by_head, arrays, 1)
 
 
+def _fits(side: Side, blocks: _Blocks) -> bool:
+  """Whether one step holds the logits of all lists, so that they need not be computed again."""
+  z, _, block, _ = blocks.q.shape
+  elements = z * block**2 * sum(rows.others.size for rows in side.classes)
+  return elements <= tiling.step_elements()
+
+
+def _gradients_in_turn(blocks: _Blocks, rows: Side, columns: Side, layout: Layout, scale: float):
+  """Those of q, then those of k and v, which compute logits and probabilities again.
+
+  Nine products over the edges with the forward pass's two, and no memory but a step's.
+  """
+  z = blocks.q.shape[0]
+  dq = _over_rows(lambda r: _query_step(blocks, r, layout, scale)[:1], rows, layout, z, (0.0,))
+  dkv = _over_rows(lambda r: _key_step(blocks, r, layout, scale), columns, layout, z, (0.0, 0.0))
+  return *dq, *dkv
+
+
+def _gradients_at_once(blocks: _Blocks, rows: Side, columns: Side, layout: Layout, scale: float):
+  """The same with seven products: the tiles of the queries' lists are kept for the keys'."""
+  found = [_query_step(blocks, r, layout, scale) for r in _classes(rows, layout)]
+  dq = _in_order([x[:1] for x in found], rows, layout, (0.0,))
+  p, ds = (_tiles([x[i] for x in found], layout.block) for i in (1, 2))
+
+  def step(column: Rows):
+    dk = product(_across(ds, column.pairs), _wide(blocks.q, column.others)) * scale
+    return dk, product(_across(p, column.pairs), _wide(blocks.d_out, column.others))
+
+  found = [step(column) for column in _classes(columns, layout)]
+  return *dq, *_in_order(found, columns, layout, (0.0, 0.0))
+
+
+def _tiles(rows: list[jax.Array], block: int) -> jax.Array:
+  """Classes of (z, c, b, W·b) -> (z, pairs + 1, b, b) by (key, query), the last of zeros."""
+  parts = [
+    jnp.moveaxis(x.reshape(*x.shape[:3], -1, block), 2, 4).reshape(x.shape[0], -1, block, block)
+    for x in rows
+  ]
+  return jnp.pad(jnp.concatenate(parts, axis=1), [(0, 0), (0, 1), (0, 0), (0, 0)])
+
+
 def _query_step(blocks: _Blocks, rows: Rows, layout: Layout, scale: float):
-  """The gradient of some query blocks, (z, c, b, D)."""
+  """The gradient of some query blocks, (z, c, b, D); probabilities and the logits' gradient."""
   logits = _logits(blocks, rows, layout, scale)
-  products = product_transposed(blocks.d_out[:, rows.own], _wide(blocks.v, rows))
+  products = product_transposed(blocks.d_out[:, rows.own], _wide(blocks.v, rows.others))
   lse, delta = (x[:, rows.own][..., None] for x in (blocks.lse, blocks.delta))
-  _, ds = tiling.logit_gradient(logits, products, lse, delta)
-  return (product(ds, _wide(blocks.k, rows)) * scale,)
+  p, ds = tiling.logit_gradient(logits, products, lse, delta)
+  return product(ds, _wide(blocks.k, rows.others)) * scale, p, ds
 
 
 def _key_step(blocks: _Blocks, rows: Rows, layout: Layout, scale: float):
   """The gradients of some key and value blocks; the logits stand by (key, query)."""
-  queries, d_outs = _wide(blocks.q, rows), _wide(blocks.d_out, rows)
+  queries, d_outs = _wide(blocks.q, rows.others), _wide(blocks.d_out, rows.others)
   logits = product_transposed(blocks.k[:, rows.own].astype(jnp.float32) * scale, queries)
   if blocks.every_bias:  # padding needs none here: a dead query's probabilities are zero
     logits = logits + blocks.bias[:, rows.own][..., None]
   logits = _mask(logits, rows, None if layout.tables is None else layout.tables.swapaxes(1, 2))
   products = product_transposed(blocks.v[:, rows.own], d_outs)
-  lse, delta = (_wide(x, rows)[:, :, None] for x in (blocks.lse, blocks.delta))
+  lse, delta = (_wide(x, rows.others)[:, :, None] for x in (blocks.lse, blocks.delta))
   p, ds = tiling.logit_gradient(logits, products, lse, delta)
   return product(ds, queries) * scale, product(p, d_outs)
 
@@ -137,9 +179,9 @@ def _key_step(blocks: _Blocks, rows: Rows, layout: Layout, scale: float):
 def _logits(blocks: _Blocks, rows: Rows, layout: Layout, scale: float) -> jax.Array:
   """(z, c, b, W·b) of some query blocks, -inf where an element may not be seen."""
   queries = blocks.q[:, rows.own].astype(jnp.float32) * scale
-  logits = product_transposed(queries, _wide(blocks.k, rows))
+  logits = product_transposed(queries, _wide(blocks.k, rows.others))
   if blocks.every_bias or rows.padded:
-    logits = logits + _wide(blocks.bias, rows)[:, :, None]
+    logits = logits + _wide(blocks.bias, rows.others)[:, :, None]
   return _mask(logits, rows, layout.tables)
 
 
@@ -150,10 +192,20 @@ def _mask(logits: jax.Array, rows: Rows, tables) -> jax.Array:
   return jnp.where(allowed.reshape(logits.shape[1:]), logits, -jnp.inf)
 
 
-def _wide(x: jax.Array, rows: Rows) -> jax.Array:
-  """The blocks that rows meet, side by side: (z, blocks, b, ...) -> (z, c, W·b, ...)."""
-  found = x.at[:, rows.others].get(mode="promise_in_bounds")
+def _wide(x: jax.Array, indices: Indices) -> jax.Array:
+  """Blocks side by side, by indices (c, W): (z, blocks, b, ...) -> (z, c, W·b, ...)."""
+  found = _at(x, indices)
   return found.reshape(*found.shape[:2], -1, *found.shape[4:])
+
+
+def _at(x: jax.Array, indices: Indices) -> jax.Array:
+  return x.at[:, indices].get(mode="promise_in_bounds")
+
+
+def _across(tiles: jax.Array, pairs: Indices) -> jax.Array:
+  """Tiles by (key, query), by indices (c, W): (z, pairs, b, b) -> (z, c, b, W·b)."""
+  found = jnp.swapaxes(_at(tiles, pairs), 2, 3)
+  return found.reshape(*found.shape[:3], -1)
 
 
 def _blocks(layout: Layout, q, k, v, seen: jax.Array | None) -> _Blocks:
@@ -192,15 +244,22 @@ def _over_rows(step: Callable, side: Side, layout: Layout, z: int, fills: tuple[
   Returns:
     A tuple of arrays (z, G·R, b, ...).
   """
+  parts = [_over_class(step, rows, layout, z) for rows in _classes(side, layout)]
+  return _in_order(parts, side, layout, fills)
+
+
+def _classes(side: Side, layout: Layout) -> tuple[Rows, ...]:
+  """At least one: without edges a dead row gives the shapes."""
+  dead = np.full((1, 1), layout.heads * layout.rows, np.int32)
+  return side.classes or (Rows(dead[0], dead, None, True, np.ones_like(dead)),)
+
+
+def _in_order(parts: list[tuple], side: Side, layout: Layout, fills: tuple[float, ...]) -> tuple:
+  """Results by class, each (z, c, b, ...) -> (z, G·R, b, ...)."""
   blocks = layout.heads * layout.rows
-  classes = side.classes
-  if not classes:  # one dead row gives the shapes
-    dead = jnp.full((1, 1), blocks, jnp.int32)
-    classes = (Rows(dead[0], dead, None, True),)
-  parts = [_over_class(step, rows, layout, z) for rows in classes]
   joined = [jnp.concatenate(x, axis=1) for x in zip(*parts, strict=True)]
   if side.repeated:
-    return tuple(_add_rows(x, classes[0].own, blocks) for x in joined)
+    return tuple(_add_rows(x, side.classes[0].own, blocks) for x in joined)
   if side.position is None:
     return tuple(joined)
   found = []
@@ -232,8 +291,8 @@ def _over_class(step: Callable, rows: Rows, layout: Layout, z: int) -> tuple:
     return jnp.pad(jnp.asarray(x), pad, constant_values=fill).reshape(steps, size, *x.shape[1:])
 
   table = None if rows.table is None else chunks(rows.table, 0)
-  xs = (chunks(rows.own, dead), chunks(rows.others, dead), table)
-  found = jax.lax.map(lambda x: step(Rows(x[0], x[1], x[2], rows.padded)), xs)
+  xs = (chunks(rows.own, dead), chunks(rows.others, dead), table, chunks(rows.pairs, 0))
+  found = jax.lax.map(lambda x: step(Rows(x[0], x[1], x[2], rows.padded, x[3])), xs)
 
   def whole(x: jax.Array) -> jax.Array:  # (steps, z, size, b, ...) -> (z, n, b, ...)
     x = jnp.moveaxis(x, 0, 1)
