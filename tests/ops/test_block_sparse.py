@@ -174,7 +174,12 @@ def drawn(layouts, n, block, count):
 
 @pytest.mark.parametrize(
   ("n", "block", "layouts", "count", "step"),
-  [(96, 16, 1, 3, 1 << 13), (197, 16, 2, 4, 1 << 20), (65, 64, 1, 1, 1 << 20)],
+  [
+    (96, 16, 1, 3, 1 << 13),
+    (197, 8, 2, 4, 1 << 20),
+    (96, 8, 1, 5, 1 << 12),
+    (65, 64, 1, 1, 1 << 20),
+  ],
 )
 def test_lists_known_only_at_run_time(n, block, layouts, count, step, monkeypatch):
   monkeypatch.setattr(tiling, "CPU_STEP_BYTES", step)
@@ -239,21 +244,14 @@ def test_cost_grows_with_the_edges():
   assert work[-1] / (9 * 2 * edges * 32) < 1.2
 
 
-def test_gradients_at_once_save_two_products_of_nine(monkeypatch):
+def test_small_blocks_save_two_products_of_nine():
   mask, _ = block_mask(1, 197, 16)
-  *arrays, d_out = cases.inputs(1, 197, 2, 32)
-  work, found = [], []
-  for step in (1 << 12, 1 << 22):  # bytes: a part of the lists, or all of them
-    monkeypatch.setattr(tiling, "CPU_STEP_BYTES", step)
-
-    def kernel(*x):  # another function each time, else JAX would not trace it again
-      return block_sparse_attention(*x, mask)
-
-    loss = jax.grad(lambda *x, kernel=kernel: jnp.sum(kernel(*x)[0]), (0, 1, 2))
-    work.append(flops(loss, *arrays))
-    found.append(cases.everything(kernel, *arrays, d_out))
-  assert 1.1 < work[0] / work[1] < 1.5
-  cases.assert_close(*found)
+  work = []
+  for dim in (16, 32):
+    array = jax.ShapeDtypeStruct((1, 197, 2, dim), jnp.float32)
+    loss = jax.grad(lambda *x: jnp.sum(block_sparse_attention(*x, mask)[0]), (0, 1, 2))
+    work.append(flops(loss, array, array, array) / dim)
+  np.testing.assert_allclose(work[1] / work[0], 7 / 9, atol=0.02)
 
 
 def test_lowers_for_accelerators():

@@ -7,6 +7,7 @@ bias of -inf and queries with lse = +inf, so whatever a list pads with it contri
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -75,7 +76,9 @@ def backward(arrays, rows: Side, columns: Side, layout: Layout, scale: float):
       lse=_to_blocks(lse, layout, jnp.inf),
       delta=_to_blocks(delta, layout),
     )
-    gradients = _gradients_at_once if _fits(rows, blocks) else _gradients_in_turn
+    # A pair's two tiles are worth keeping while they are no more than the block of keys it reads.
+    at_once = 2 * layout.block <= q.shape[-1]
+    gradients = _gradients_at_once if at_once else _gradients_in_turn
     return tuple(
       _from_blocks(x, layout, like.shape).astype(like.dtype)
       for x, like in zip(gradients(blocks, rows, columns, layout, scale), inputs[:3], strict=True)
@@ -89,7 +92,7 @@ def _per_head(key_mask: jax.Array | None, q: jax.Array) -> jax.Array | None:
 
 
 def _in_parts(part: Callable, arrays, side: Side, layout: Layout):
-  """`part` over as many examples as one step holds, or one head of one example at a time.
+  """`part` over as many examples as one step holds, or over some heads of one example.
 
   Args:
     part: takes and returns trees of (g, N, h, ...).
@@ -100,24 +103,20 @@ def _in_parts(part: Callable, arrays, side: Side, layout: Layout):
   per_example = largest * layout.block**2 * heads // layout.heads
   # The blocks that rows meet stand beside their logits, D numbers where those are b.
   fit = tiling.step_elements() / per_example * min(1.0, layout.block / arrays[0].shape[-1])
-  if fit >= 0.5 or layout.heads > 1:  # taking turns costs more than a step of twice the size
+  if fit >= 1 or layout.heads > 1:
     return tiling.map_groups(part, arrays, tiling.largest_divisor(batch, fit))
+  some = tiling.largest_divisor(heads, fit * heads)
 
-  def head_by_head(example):
-    def one(head):  # sliced, not moved in front: that would copy all heads
-      return part(jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, head, 1, 2), example))
+  def by_heads(example):
+    def step(first):  # sliced, not moved in front: that would copy all heads
+      return part(jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, first, some, 2), example))
 
-    found = jax.lax.map(one, jnp.arange(heads))
-    return jax.tree.map(lambda x: jnp.moveaxis(x[:, :, :, 0], 0, 2), found)
+    def joined(x: jax.Array) -> jax.Array:  # (steps, 1, N, some, ...) -> (1, N, H, ...)
+      return jnp.moveaxis(x, 0, 2).reshape(*x.shape[1:3], heads, *x.shape[4:])
 
-  return tiling.map_groups(head_by_head, arrays, 1)
+    return jax.tree.map(joined, jax.lax.map(step, jnp.arange(0, heads, some)))
 
-
-def _fits(side: Side, blocks: _Blocks) -> bool:
-  """Whether one step holds the logits of all lists, so that they need not be computed again."""
-  z, _, block, _ = blocks.q.shape
-  elements = z * block**2 * sum(rows.others.size for rows in side.classes)
-  return elements <= tiling.step_elements()
+  return tiling.map_groups(by_heads, arrays, 1)
 
 
 def _gradients_in_turn(blocks: _Blocks, rows: Side, columns: Side, layout: Layout, scale: float):
@@ -133,16 +132,17 @@ def _gradients_in_turn(blocks: _Blocks, rows: Side, columns: Side, layout: Layou
 
 def _gradients_at_once(blocks: _Blocks, rows: Side, columns: Side, layout: Layout, scale: float):
   """The same with seven products: the tiles of the queries' lists are kept for the keys'."""
-  found = [_query_step(blocks, r, layout, scale) for r in _classes(rows, layout)]
+  z = blocks.q.shape[0]
+  query_step = partial(_query_step, blocks, layout=layout, scale=scale)
+  found = [_over_class(query_step, r, layout, z) for r in _classes(rows, layout)]
   dq = _in_order([x[:1] for x in found], rows, layout, (0.0,))
   p, ds = (_tiles([x[i] for x in found], layout.block) for i in (1, 2))
 
-  def step(column: Rows):
+  def key_step(column: Rows):
     dk = product(_across(ds, column.pairs), _wide(blocks.q, column.others)) * scale
     return dk, product(_across(p, column.pairs), _wide(blocks.d_out, column.others))
 
-  found = [step(column) for column in _classes(columns, layout)]
-  return *dq, *_in_order(found, columns, layout, (0.0, 0.0))
+  return *dq, *_over_rows(key_step, columns, layout, z, (0.0, 0.0))
 
 
 def _tiles(rows: list[jax.Array], block: int) -> jax.Array:
