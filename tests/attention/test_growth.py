@@ -10,11 +10,18 @@ import pytest
 from vitx.analysis import cost
 from vitx.attention.table import MIXERS
 from vitx.benchmark.mixers import grid
+from vitx.ops import tiling
 
 SIZES = (1024, 2048, 4096, 8192)
 HEADS = 2
 WIDE, NARROW = 128, 16
 SLACK = 0.15
+
+
+@pytest.fixture(autouse=True)
+def small_steps(monkeypatch):
+  """What a step of a loop holds does not grow with N; the usual megabyte would hide what does."""
+  monkeypatch.setattr(tiling, "CPU_STEP_BYTES", 1 << 16)
 
 
 @functools.cache
@@ -66,10 +73,9 @@ def test_flops(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MIXERS)
 def test_memory(name):
-  # One-sided: loops hold about a megabyte at once whatever N is, which flattens small sizes.
   found = exponent(temporaries, name, SIZES, WIDE)
   stated = MIXERS[name].properties.memory_exponent
-  assert found <= stated + SLACK, f"temporaries of {name} grow with N^{found:.2f}"
+  assert stated - SLACK <= found <= stated + SLACK, f"temporaries of {name} grow with N^{found:.2f}"
 
 
 def test_every_mixer_states_its_exponents():

@@ -55,6 +55,11 @@ class Side:
   position: np.ndarray | None = None
   repeated: bool = False
 
+  @property
+  def padded(self) -> bool:
+    """Whether a list needs the dead block: one is padded, or there is none at all."""
+    return not self.classes or any(rows.padded for rows in self.classes)
+
 
 @functools.lru_cache(maxsize=256)
 def sides(mask: BlockMask) -> tuple[Side, Side]:

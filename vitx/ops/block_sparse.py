@@ -117,7 +117,8 @@ def _static_backward(mask, scale, saved, cotangents):
 
 
 def _layout(mask: BlockMask) -> xla.Layout:
-  return xla.Layout(mask.heads, mask.rows, mask.block, jnp.asarray(mask.tables))
+  dead = any(side.padded for side in block_rows.sides(mask))
+  return xla.Layout(mask.heads, mask.rows, mask.block, dead, jnp.asarray(mask.tables))
 
 
 _static.defvjp(_static_forward, _static_backward)
@@ -125,7 +126,7 @@ _static.defvjp(_static_forward, _static_backward)
 
 @partial(jax.custom_vjp, nondiff_argnums=(6, 7))
 def _dynamic(q, k, v, key_mask, indices, valid, block: int, scale: float):
-  layout = xla.Layout(indices.shape[0], indices.shape[1], block)
+  layout = xla.Layout(indices.shape[0], indices.shape[1], block, True)
   return _forward(q, k, v, key_mask, block_rows.drawn_sides(indices, valid), layout, scale)
 
 
@@ -136,7 +137,7 @@ def _dynamic_forward(q, k, v, key_mask, indices, valid, block, scale):
 
 def _dynamic_backward(block, scale, saved, cotangents):
   q, k, v, key_mask, indices, valid, out, lse = saved
-  layout = xla.Layout(indices.shape[0], indices.shape[1], block)
+  layout = xla.Layout(indices.shape[0], indices.shape[1], block, True)
   sides = block_rows.drawn_sides(indices, valid)
   grads = _backward((q, k, v, key_mask, out, lse), cotangents, sides, layout, scale)
   return *grads, None, None, None

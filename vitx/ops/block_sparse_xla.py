@@ -1,13 +1,12 @@
 """Block-sparse attention in plain XLA: gathers of blocks and dense products, some examples a step.
 
 Inside a step blocks stand as (z, G·R + 1, b, ...): with a layout per head (G = H) z counts
-examples, with one layout for all (G = 1) heads of examples. The last block is dead, keys with a
-bias of -inf and queries with lse = +inf, so whatever a list pads with it contributes exactly zero.
+examples, with one layout for all (G = 1) heads of examples. Where lists are padded the last block
+is dead, keys with a bias of -inf and queries with lse = +inf, so that it contributes exactly zero.
 """
 
 import math
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -25,6 +24,7 @@ class Layout(NamedTuple):
   heads: int
   rows: int
   block: int
+  dead: bool  # whether there is a dead block behind the G·R
   tables: jax.Array | None = None
 
 
@@ -76,9 +76,7 @@ def backward(arrays, rows: Side, columns: Side, layout: Layout, scale: float):
       lse=_to_blocks(lse, layout, jnp.inf),
       delta=_to_blocks(delta, layout),
     )
-    # A pair's two tiles are worth keeping while they are no more than the block of keys it reads.
-    at_once = 2 * layout.block <= q.shape[-1]
-    gradients = _gradients_at_once if at_once else _gradients_in_turn
+    gradients = _gradients_at_once if _keep_tiles(rows, blocks) else _gradients_in_turn
     return tuple(
       _from_blocks(x, layout, like.shape).astype(like.dtype)
       for x, like in zip(gradients(blocks, rows, columns, layout, scale), inputs[:3], strict=True)
@@ -108,21 +106,34 @@ def _in_parts(part: Callable, arrays, side: Side, layout: Layout):
   some = tiling.largest_divisor(heads, fit * heads)
 
   def by_heads(example):
-    def step(first):  # sliced, not moved in front: that would copy all heads
-      return part(jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, first, some, 2), example))
+    def sliced(first):  # not moved in front: that would copy all heads
+      return jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, first, some, 2), example)
 
-    def joined(x: jax.Array) -> jax.Array:  # (steps, 1, N, some, ...) -> (1, N, H, ...)
-      return jnp.moveaxis(x, 0, 2).reshape(*x.shape[1:3], heads, *x.shape[4:])
+    def step(i, found):
+      return jax.tree.map(
+        lambda whole, x: jax.lax.dynamic_update_slice_in_dim(whole, x, i * some, 2),
+        found,
+        part(sliced(i * some)),
+      )
 
-    return jax.tree.map(joined, jax.lax.map(step, jnp.arange(0, heads, some)))
+    like = jax.eval_shape(lambda: part(sliced(0)))
+    found = jax.tree.map(lambda x: jnp.zeros((*x.shape[:2], heads, *x.shape[3:]), x.dtype), like)
+    return jax.lax.fori_loop(0, heads // some, step, found)
 
   return tiling.map_groups(by_heads, arrays, 1)
+
+
+def _keep_tiles(rows: Side, blocks: _Blocks) -> bool:
+  """Whether a pair's two tiles are no more than its block of keys, and one step holds them all."""
+  z, _, block, dim = blocks.q.shape
+  elements = z * block**2 * sum(r.others.size for r in rows.classes)
+  return 2 * block <= dim and elements <= tiling.step_elements()
 
 
 def _gradients_in_turn(blocks: _Blocks, rows: Side, columns: Side, layout: Layout, scale: float):
   """Those of q, then those of k and v, which compute logits and probabilities again.
 
-  Nine products over the edges with the forward pass's two, and no memory but a step's.
+  With the forward pass's two it makes nine products over the edges.
   """
   z = blocks.q.shape[0]
   dq = _over_rows(lambda r: _query_step(blocks, r, layout, scale)[:1], rows, layout, z, (0.0,))
@@ -132,9 +143,7 @@ def _gradients_in_turn(blocks: _Blocks, rows: Side, columns: Side, layout: Layou
 
 def _gradients_at_once(blocks: _Blocks, rows: Side, columns: Side, layout: Layout, scale: float):
   """The same with seven products: the tiles of the queries' lists are kept for the keys'."""
-  z = blocks.q.shape[0]
-  query_step = partial(_query_step, blocks, layout=layout, scale=scale)
-  found = [_over_class(query_step, r, layout, z) for r in _classes(rows, layout)]
+  found = [_query_step(blocks, r, layout, scale) for r in _classes(rows, layout)]
   dq = _in_order([x[:1] for x in found], rows, layout, (0.0,))
   p, ds = (_tiles([x[i] for x in found], layout.block) for i in (1, 2))
 
@@ -142,7 +151,7 @@ def _gradients_at_once(blocks: _Blocks, rows: Side, columns: Side, layout: Layou
     dk = product(_across(ds, column.pairs), _wide(blocks.q, column.others)) * scale
     return dk, product(_across(p, column.pairs), _wide(blocks.d_out, column.others))
 
-  return *dq, *_over_rows(key_step, columns, layout, z, (0.0, 0.0))
+  return *dq, *_over_rows(key_step, columns, layout, blocks.q.shape[0], (0.0, 0.0))
 
 
 def _tiles(rows: list[jax.Array], block: int) -> jax.Array:
@@ -218,12 +227,12 @@ def _blocks(layout: Layout, q, k, v, seen: jax.Array | None) -> _Blocks:
 
 def _to_blocks(x: jax.Array, layout: Layout, fill: float = 0) -> jax.Array:
   """(g, N, H, ...) -> (z, G·R + 1, b, ...), `fill` behind the last token and in the dead block."""
-  G, R, b, _ = layout
+  G, R, b, dead, _ = layout
   g, n, heads, *rest = x.shape
   free = [(0, 0)] * len(rest)
   x = jnp.pad(jnp.swapaxes(x, 1, 2), [(0, 0), (0, 0), (0, R * b - n), *free], constant_values=fill)
   x = x.reshape(g * heads // G, G * R, b, *rest)
-  return jnp.pad(x, [(0, 0), (0, 1), (0, 0), *free], constant_values=fill)
+  return jnp.pad(x, [(0, 0), (0, int(dead)), (0, 0), *free], constant_values=fill)
 
 
 def _from_blocks(x: jax.Array, layout: Layout, shape: tuple[int, ...]) -> jax.Array:
@@ -279,19 +288,18 @@ def _add_rows(x: jax.Array, own, blocks: int) -> jax.Array:
 def _over_class(step: Callable, rows: Rows, layout: Layout, z: int) -> tuple:
   """One class in chunks of one step's working set: a tuple of arrays (z, n, b, ...)."""
   n, width = rows.others.shape
-  dead = layout.heads * layout.rows
   steps = math.ceil(z * n * width * layout.block**2 / tiling.step_elements())
   if steps <= 1:
     return step(rows)
   size = math.ceil(n / min(n, steps))
   steps = math.ceil(n / size)
 
-  def chunks(x, fill: int):
+  def chunks(x):  # the last row fills up; what comes of it is cut off again
     pad = [(0, steps * size - n)] + [(0, 0)] * (x.ndim - 1)
-    return jnp.pad(jnp.asarray(x), pad, constant_values=fill).reshape(steps, size, *x.shape[1:])
+    return jnp.pad(jnp.asarray(x), pad, mode="edge").reshape(steps, size, *x.shape[1:])
 
-  table = None if rows.table is None else chunks(rows.table, 0)
-  xs = (chunks(rows.own, dead), chunks(rows.others, dead), table, chunks(rows.pairs, 0))
+  table = None if rows.table is None else chunks(rows.table)
+  xs = (chunks(rows.own), chunks(rows.others), table, chunks(rows.pairs))
   found = jax.lax.map(lambda x: step(Rows(x[0], x[1], x[2], rows.padded, x[3])), xs)
 
   def whole(x: jax.Array) -> jax.Array:  # (steps, z, size, b, ...) -> (z, n, b, ...)
