@@ -45,8 +45,8 @@ def parameters(depth):
   return 48 * 8 + 8 + 5 * 8 + 8 + depth * layer + 16 + 3 * 8 + 3
 
 
-def run(capsys, *arguments):
-  code = summary.main(list(arguments))
+def run(capsys, *arguments, memory=False):
+  code = summary.main([*arguments, *["--no-memory"] * (not memory)])
   out, err = capsys.readouterr()
   return code, out, err
 
@@ -150,7 +150,7 @@ def test_memory_holds_the_state_and_grows_with_the_batch(file, capsys):
   )
   assert small > 3 * 4 * parameters(1)  # parameters and Adam's two moments
   assert large - small > 252 * 4 * 5 * 8  # at the least the tokens once
-  code, out, _ = run(capsys, "--config", f"{file}:batch_size=4", "--memory")
+  code, out, _ = run(capsys, "--config", f"{file}:batch_size=4", memory=True)
   assert code == 0 and "train GB" in out and "(cpu)" in out
 
 
