@@ -56,6 +56,18 @@ def test_a_layer_costs_what_the_blocks_formulas_say(size):
     assert outside == width**2 + 127 * width + 10
 
 
+@pytest.mark.parametrize(
+  "reading", ["model.block.norms=mlp", "model.block.norms=two,token_mixer.value_bias=False"]
+)
+def test_other_readings_of_vanilla_have_the_same_count(reading):
+  config = get_config(f"vanilla_w96_d8,{reading}")
+  assert count(config).total == COUNTS["vanilla_w96_d8"]
+  _, params = params_of(small("vanilla_w96_d8", reading))
+  mixer = params["block_0"]["token_mixer"]
+  biases = {name for name, module in mixer.items() if "bias" in module}
+  assert biases == ({"query", "key"} if "value_bias" in reading else set(mixer))
+
+
 def small(row, overrides=""):
   """A row at a size of seconds."""
   arg = f"{row},model.width=16,model.depth=3,model.mlp_dim=16,model.head_hidden=16,{overrides}"

@@ -82,17 +82,19 @@ class AttentionModule(TokenMixer):
     return head_dim_of(x.shape[-1], self.num_heads, self.head_dim)
 
   def projected(
-    self, x: jax.Array, value_dim: int | None = None
+    self, x: jax.Array, value_dim: int | None = None, value_bias: bool = True
   ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Queries, keys and values (B, N, H, D) of tokens (B, N, C), without positions.
 
     Args:
       x: (B, N, C).
       value_dim: D of the values, if it is another.
+      value_bias: whether values have a bias where queries and keys do.
     """
-    dim = self.width_of_heads(x)
-    heads, bias = self.num_heads, self.use_bias
-    return query_key_value(x, heads, dim, value_dim, dtype=self.dtype, use_bias=bias)
+    heads, dim, bias = self.num_heads, self.width_of_heads(x), self.use_bias
+    return query_key_value(
+      x, heads, dim, value_dim, dtype=self.dtype, use_bias=bias, value_bias=value_bias
+    )
 
   def positioned(
     self, q: jax.Array, k: jax.Array, layout: TokenLayout, scale: float = 1.0

@@ -40,16 +40,18 @@ def query_key_value(
   *,
   dtype: Dtype,
   use_bias: bool = True,
+  value_bias: bool = True,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
   """Queries, keys and values (B, N, H, D) of tokens (B, N, C), for the calling module.
 
-  `value_dim` is the D of the values, if it is another.
+  `value_dim` is the D of the values, if it is another; without `value_bias` they have no bias.
   """
-  dims = {"query": head_dim, "key": head_dim, "value": value_dim or head_dim}
-  q, k, v = (
-    to_heads(num_heads, dim, name, dtype=dtype, use_bias=use_bias)(x) for name, dim in dims.items()
-  )
-  return q, k, v
+
+  def projected(name: str, dim: int, bias: bool) -> jax.Array:
+    return to_heads(num_heads, dim, name, dtype=dtype, use_bias=bias)(x)
+
+  q, k = (projected(name, head_dim, use_bias) for name in ("query", "key"))
+  return q, k, projected("value", value_dim or head_dim, use_bias and value_bias)
 
 
 def from_heads(

@@ -19,6 +19,7 @@ class SoftmaxAttention(AttentionModule):
 
   Attributes:
     value_dim: D of the values; none: that of queries and keys.
+    value_bias: whether the projections of the values and of the output have biases.
     qk_norm: a layer normalisation, without bias, of queries and of keys (Dehghani et al. 2023).
     dropout: of the attention probabilities; only "masked" can draw it.
     others: see `AttentionModule`.
@@ -29,6 +30,7 @@ class SoftmaxAttention(AttentionModule):
   )
 
   value_dim: int | None = None
+  value_bias: bool = True
   qk_norm: bool = False
   dropout: float = 0.0
 
@@ -50,7 +52,7 @@ class SoftmaxAttention(AttentionModule):
     Raises:
       ConfigError: unknown implementation, or "kernelized" with dropout.
     """
-    q, k, v = self.projected(x, self.value_dim)  # (B, N, H, D)
+    q, k, v = self.projected(x, self.value_dim, self.value_bias)  # (B, N, H, D)
     if self.qk_norm:
       norm = partial(nn.LayerNorm, use_bias=False, dtype=self.dtype)
       q, k = norm(name="query_norm")(q), norm(name="key_norm")(k)
@@ -65,4 +67,4 @@ class SoftmaxAttention(AttentionModule):
       self.sow("intermediates", "attention", matrix)
     else:
       out = softmax.kernelized_attention(q, k, v, key_mask=mask, scale=scale)
-    return from_heads(x.shape[-1], dtype=self.dtype)(out)
+    return from_heads(x.shape[-1], dtype=self.dtype, use_bias=self.value_bias)(out)
