@@ -54,9 +54,9 @@ set as JPEG, quality 75, 2 CPU cores, 2026-11-21):
     ... and model.block.norms=two          27.6  36.4  42.2  45.5  47.9
     ... and model.block.norms=mlp          16.2
 
-The post trained on all images. With 2 % of them kept to select by, as we did at first, vanilla is 3.2
-points behind at epoch 5, wherever its normalisation stands (one run each); so these rows keep 0.2 %,
-100 images, which choose nothing finely. Later epochs and other rows: not yet run.
+The post trained on all images. With 2 % of them kept to select by, as we did at first, vanilla is
+3.2 points behind at epoch 5, wherever its normalisation stands (one run each); so these rows keep
+0.2 %, 100 images, which choose nothing finely. Later epochs and other rows: not yet run.
 
 What we offer: these models with a test at the end; the starts as rows or, in any row, as
 `token_mixer.start=dynamic`; `skipless`, vanilla without skips, which in the post learns nothing;
