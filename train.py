@@ -26,7 +26,7 @@ _PROCESS = flags.DEFINE_integer("process", None, "Which process this is, from 0.
 def main(argv: list[str]) -> int:
   if len(argv) > 1:
     raise app.UsageError(f"unexpected arguments: {argv[1:]}")
-  # Imported here, so that a misspelt flag is reported at once.
+  # Imported here, so that a misspelled flag is reported at once.
   from vitx.checkpoints.errors import CheckpointError
   from vitx.training import distributed, failures, loop
 

@@ -1,6 +1,6 @@
 """BBViT ("sufficient" attention) on Imagenette: every row of the paper, exact to the parameter.
 
-python -m vitx.prepare imagenette/320px-v2
+vitx prepare imagenette/320px-v2
 python train.py --config configs/bbvit_imagenette.py:tiny_bbvit --workdir runs/tiny_bbvit
 
   @unpublished{shivasankaran2022sufficient,
@@ -158,7 +158,7 @@ def model_of(row: str, patch: int, pool: str) -> dict:
     norm=dict(name="layer", epsilon=1e-5),
     block="pre_norm" if is_vit else dict(name="pre_norm", mixer_dropout=0.0),
     token_mixer=_mixer(kind),
-    initialisation="pytorch",
+    initialization="pytorch",
     dropout=0.1,
     stochastic_depth=0.0,
     remat=False,

@@ -1,6 +1,6 @@
 """BBViT on Tiny ImageNet: what the paper names as its future work.
 
-python -m vitx.prepare tiny_imagenet --from DIRECTORY
+vitx prepare tiny_imagenet --from DIRECTORY
 python train.py --config configs/bbvit_tiny_imagenet.py:tiny_bbvit --workdir runs/tiny_bbvit_200
 
   @unpublished{shivasankaran2022sufficient,

@@ -1,6 +1,6 @@
 """CIFAR-10 from scratch: a baseline, the strongest small recipes that we know, and two CNNs.
 
-python -m vitx.prepare cifar10
+vitx prepare cifar10
 python train.py --config configs/cifar10.py --workdir runs/cifar10
 python train.py --config configs/cifar10.py:cct_4_3x2 --workdir runs/cct_4
 
@@ -116,7 +116,7 @@ def model_of(row: str) -> dict:
       pool="mean",
       token_mixer=dict(name="softmax"),
     )
-  common |= dict(stochastic_depth=0.1, initialisation="truncated_normal")
+  common |= dict(stochastic_depth=0.1, initialization="truncated_normal")
   if row == "swin":
     return common | dict(
       name="swin",

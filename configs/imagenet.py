@@ -46,7 +46,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
       norm=dict(name="layer", epsilon=1e-6),
       block="pre_norm",
       token_mixer=dict(name="softmax"),
-      initialisation="truncated_normal",
+      initialization="truncated_normal",
       dropout=0.0,
       stochastic_depth=0.1,
       remat=False,
@@ -55,7 +55,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
   )
   config.data.source = "imagenet2012"
   config.data.image_size = 224
-  config.data.fit = "random"  # the crop is drawn from the whole image; evaluation takes the centre
+  config.data.fit = "random"  # the crop is drawn from the whole image; evaluation takes the center
   config.data.select = 0.01
   config.data.threads = 16
   config.augment.hflip = 0.5

@@ -1,6 +1,6 @@
 """Simplified transformer blocks on CIFAR-10: every model of a blog post, exact to the parameter.
 
-python -m vitx.prepare cifar10
+vitx prepare cifar10
 python train.py --config configs/simplified_cifar10.py:simplified_w96_d8 --workdir runs/simplified
 
   @misc{diaz2023optimizations,
@@ -22,7 +22,7 @@ python train.py --config configs/simplified_cifar10.py:simplified_w96_d8 --workd
     year      = {2023}
   }
 
-What was claimed: a block without skips, with one normalisation and without value and output
+What was claimed: a block without skips, with one normalization and without value and output
 projections learns as well as the pre-norm block with 42 % fewer parameters, and better in wider and
 deeper networks; of the ways to start α I + β A, layer i with α = 1/i and β = 1 - 1/i is the best.
 
@@ -36,8 +36,8 @@ training code is not public):
 - The listing multiplies logits by the root of the head's width instead of dividing.
 
 The printed counts fix the sizes of all maps, but not their order. Ours: positions for patches only;
-the class token is read through a normalisation and a hidden layer; the vanilla block has one
-normalisation, used twice; the simplified block's MLP is parallel to its attention; logits are
+the class token is read through a normalization and a hidden layer; the vanilla block has one
+normalization, used twice; the simplified block's MLP is parallel to its attention; logits are
 divided. Others that the counts allow: `model.block.norms=mlp`,
 `model.block.norms=two,token_mixer.value_bias=False`, `model.block.serial=True`,
 `token_mixer.large_logits=True`.
@@ -55,12 +55,12 @@ set as JPEG, quality 75, 2 CPU cores, 2026-11-21):
     ... and model.block.norms=mlp          16.2
 
 The post trained on all images. With 2 % of them kept to select by, as we did at first, vanilla is
-3.2 points behind at epoch 5, wherever its normalisation stands (one run each); so these rows keep
+3.2 points behind at epoch 5, wherever its normalization stands (one run each); so these rows keep
 0.2 %, 100 images, which choose nothing finely. Later epochs and other rows: not yet run.
 
 What we offer: these models with a test at the end; the starts as rows or, in any row, as
 `token_mixer.start=dynamic`; `skipless`, vanilla without skips, which in the post learns nothing;
-`multi_head`, the same block with 4 matrices; `sas_p`, He and Hofmann's own block with centred
+`multi_head`, the same block with 4 matrices; `sas_p`, He and Hofmann's own block with centered
 attention, a matrix and three scalars a head, learned gains and the first layer's values (their MLP
 has ReLU, no biases and four times the width, their norm no mean); `mimetic`, Trockman and Kolter's
 start for queries and keys and, in vanilla, for values and output.
@@ -162,7 +162,7 @@ def model_of(row: str) -> dict:
     block="simplified",
     token_mixer=_one_map(start.removeprefix("_") or "equal"),
     head_hidden=width,
-    initialisation="pytorch",
+    initialization="pytorch",
     dropout=0.0,
     stochastic_depth=0.0,
     remat=False,
@@ -173,18 +173,18 @@ def model_of(row: str) -> dict:
     model["token_mixer"] = dict(name="softmax", head_dim=width // 4, value_dim=width)
     model |= dict(num_heads=1, block=dict(name="vanilla", norms="shared", skips=kind != "skipless"))
   if kind == "multi_head":
-    model["token_mixer"] = dict(name="shaped", centre=False, start="equal")
+    model["token_mixer"] = dict(name="shaped", center=False, start="equal")
   if kind == "sas_p":
     # Their gain is 0.1 at 18 layers, and of order 1 / sqrt(depth).
     model["block"] = dict(name="sas_p", mlp_gain=0.15)
     model["token_mixer"] = dict(name="shaped", values="first")
-    model["initialisation"] = "as_made"  # queries, and what is added to the values, start at zero
+    model["initialization"] = "as_made"  # queries, and what is added to the values, start at zero
   if kind.startswith("mimetic"):
-    model["initialisation"] = dict(name="mimetic", base="pytorch")
+    model["initialization"] = dict(name="mimetic", base="pytorch")
   if kind == "mimetic_vanilla":
     model["posemb"] = "sincos"
   return model
 
 
 def _one_map(start: str) -> dict:
-  return dict(name="shaped", one_map=True, per_head=False, centre=False, start=start)
+  return dict(name="shaped", one_map=True, per_head=False, center=False, start=start)

@@ -1,6 +1,6 @@
 """Vision X-formers on CIFAR-10: Tables 1, 3, 5 and 6 of the paper, exact to the parameter.
 
-python -m vitx.prepare cifar10
+vitx prepare cifar10
 python train.py --config configs/vix_cifar10.py:hybrid_vin --workdir runs/hybrid_vin
 
   @inproceedings{jeevan2022resource,
@@ -23,7 +23,7 @@ What was really run, after the authors' scripts and logs, is the default:
 - Performer has the softmax kernel and no local window. Linformer has one head of keys, which are
   the values too; with rotation four. Nyströmformer pads in front with zeros that take part.
 - Positions and class token begin with standard deviation 1.
-- LeViP, LeViL and LeViN have no normalisation anywhere: against LeViT they lose batch norm and a
+- LeViP, LeViL and LeViN have no normalization anywhere: against LeViT they lose batch norm and a
   GELU besides the attention (fair: `levit,token_mixer=softmax`). CvP, CvL and CvN lose CvT's
   convolutions in the attention (fair: `cvt,token_mixer=softmax`).
 - CCT's and its kin's MLP is 512 wide; Mixer's 1,024 over tokens and 128 over channels.
@@ -51,7 +51,7 @@ from configs.common import (
 RECIPES = ("run", "text")
 
 SOFTMAX = dict(name="softmax", use_bias=False)
-PERFORMER = dict(name="performer", stabiliser="batch")
+PERFORMER = dict(name="performer", stabilizer="batch")
 LINFORMER = dict(name="linformer", slots=64, share_kv=True, one_kv_head=True, use_bias=False)
 NYSTROMFORMER = dict(
   name="nystromformer", landmarks=64, padding="front", pinv_scale="batch", use_bias=False
@@ -221,7 +221,7 @@ def model_of(row: str, recipe: str, stride: int) -> dict[str, Any]:
     norm=dict(name="layer", epsilon=1e-5),
     block="pre_norm",
     token_mixer=_mixer(family, x, recipe),
-    initialisation="pytorch",
+    initialization="pytorch",
     dropout=0.0,
     stochastic_depth=0.0,
     remat=False,
@@ -240,8 +240,8 @@ def model_of(row: str, recipe: str, stride: int) -> dict[str, Any]:
     model |= dict(
       posemb=dict(name="learned", stddev=0.2),
       pool="sequence",
-      block="normalised_stream",
-      initialisation="truncated_normal",
+      block="normalized_stream",
+      initialization="truncated_normal",
       mlp_dim=256 if text else 512,
       stochastic_depth=0.0 if text else 0.1,
     )

@@ -1,6 +1,6 @@
 """Vision X-formers on Tiny ImageNet: Tables 2 and 4 of the paper, exact to the parameter.
 
-python -m vitx.prepare tiny_imagenet --from DIRECTORY
+vitx prepare tiny_imagenet --from DIRECTORY
 python train.py --config configs/vix_tiny_imagenet.py:hybrid_vin --workdir runs/hybrid_vin_tiny
 
   @inproceedings{jeevan2022resource,

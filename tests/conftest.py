@@ -24,7 +24,7 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-  """Most of the time goes into compiling: LLVM optimises under `--all` alone, which CI runs."""
+  """Most of the time goes into compiling: LLVM optimizes under `--all` alone, which CI runs."""
   if not config.getoption("--all"):
     fast = "--xla_backend_optimization_level=0"
     os.environ["XLA_FLAGS"] = f"{fast} {os.environ.get('XLA_FLAGS', '')}"

@@ -6,8 +6,8 @@ from PIL import Image
 
 import vitx
 from tests import runs
+from vitx.cli.evaluate import evaluate
 from vitx.errors import ConfigError
-from vitx.evaluate import evaluate
 from vitx.training import compilation, loop
 
 CLASSES = ("bright", "dark", "striped")
@@ -32,14 +32,14 @@ def write(path, image, kind):
   if kind == "rgba.png":
     picture.putalpha(255)
   elif kind != "rgb.jpg":
-    mode = {"cmyk.jpg": "CMYK", "grey.jpeg": "L", "palette.png": "P", "grey.PNG": "L"}[kind]
+    mode = {"cmyk.jpg": "CMYK", "gray.jpeg": "L", "palette.png": "P", "gray.PNG": "L"}[kind]
     picture = picture.convert(mode)
   picture.save(path.with_name(f"{path.name}-{kind}"))
 
 
 def draw(directory, per_class=PER_CLASS, seed=0):
   rng = np.random.default_rng(seed)
-  kinds = ("rgb.jpg", "rgba.png", "cmyk.jpg", "grey.jpeg", "palette.png", "grey.PNG")
+  kinds = ("rgb.jpg", "rgba.png", "cmyk.jpg", "gray.jpeg", "palette.png", "gray.PNG")
   for class_name in CLASSES:
     for i in range(per_class):
       write(directory / class_name / str(i), pixels(class_name, rng), kinds[i % len(kinds)])

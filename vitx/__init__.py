@@ -17,7 +17,7 @@ _PUBLIC = {
   "create_model": "vitx.models",
   "list_models": "vitx.models",
   "load": "vitx.checkpoints.load",
-  "predict": "vitx.prediction",
+  "predict": "vitx.cli.predict",
   "read_metrics": "vitx.training.log",
   "train": "vitx.training.loop",
 }
@@ -25,8 +25,8 @@ __all__ = ["__version__", "create_model", "list_models", "load", "predict", "rea
 
 if TYPE_CHECKING:
   from vitx.checkpoints.load import load
+  from vitx.cli.predict import predict
   from vitx.models import create_model, list_models
-  from vitx.prediction import predict
   from vitx.training.log import read_metrics
   from vitx.training.loop import train
 

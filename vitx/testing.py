@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from vitx.attention.properties import Properties
+from vitx.attention.contract import Properties
 from vitx.errors import ConfigError
 from vitx.ops.dropout import examples_at
 from vitx.ops.layout import TokenLayout
@@ -23,7 +23,7 @@ LAYOUTS = (TokenLayout((4, 4)), TokenLayout((4, 4), prefix=1))  # N aligned, and
 
 
 # For programs that run once on a few tokens: compiling them is all the time they take.
-UNOPTIMISED = {"xla_backend_optimization_level": 0}
+UNOPTIMIZED = {"xla_backend_optimization_level": 0}
 
 
 def check_token_mixer(
@@ -51,7 +51,7 @@ def check_token_mixer(
     width: C.
     num_heads: H.
     pairwise: in a hurry: the last layout only; gradients and bfloat16 with a mask or without, not
-      both; always jitted, on one device, and compiled without optimisation.
+      both; always jitted, on one device, and compiled without optimization.
     tolerance: of float32 outputs and gradients, relative to their largest entry.
     half_tolerance: the same for bfloat16 outputs.
     **fields: of the module.
@@ -103,7 +103,7 @@ class _Case:
     )
     self.layout, self.tolerance = layout, tolerance
     self.properties, self.names = properties, names
-    self.jit = partial(jax.jit, compiler_options=UNOPTIMISED if fast else None)
+    self.jit = partial(jax.jit, compiler_options=UNOPTIMIZED if fast else None)
     random = np.random.default_rng(0)
     self.x, self.weight = random.normal(size=(2, 4, layout.length, width)).astype(np.float32)
     self.mask = random.random(self.x.shape[:2]) < 0.6

@@ -122,7 +122,7 @@ def test_closed_forms():
   none = graph_figures(Nothing(), TokenLayout((40,)))
   assert (none.reach, none.density, none.layers_to_mixing) == (0, 0, math.inf)
   assert math.isnan(none.path_length)
-  # A ring of w neighbours: C = 3 (w - 2) / (4 (w - 1)) (Watts and Strogatz 1998).
+  # A ring of w neighbors: C = 3 (w - 2) / (4 (w - 1)) (Watts and Strogatz 1998).
   ring = graph_figures(WattsStrogatz(10, 0.0), TokenLayout((200,)))
   assert ring.clustering == pytest.approx(3 * 8 / (4 * 9))
   assert ring.transitivity == pytest.approx(3 * 8 / (4 * 9))

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from vitx.attention.table import MIXERS
+from vitx.attention.registry import MIXERS
 from vitx.testing import check_token_mixer
 
 ORDERED = {"permutation_equivariant": False, "masking_is_deletion": False}
@@ -22,7 +22,7 @@ CASES = {
   "shaped": [
     {},
     {"one_map": True, "values": "identity", "output": "identity"},
-    {"one_map": True, "per_head": False, "centre": False, "values": "kept", "start": "dynamic"},
+    {"one_map": True, "per_head": False, "center": False, "values": "kept", "start": "dynamic"},
     {"output": "kept", "head_dim": 4, "rotary": "sequence", "large_logits": True},
     {"one_map": True, "relative_bias": "axial"},
   ],

@@ -9,7 +9,7 @@ from vitx.attention.linformer import Linformer
 from vitx.attention.nystromformer import Nystromformer
 from vitx.attention.performer import Performer
 from vitx.attention.softmax import SoftmaxAttention
-from vitx.ops import features, linear
+from vitx.ops.kernels import features, linear
 
 
 @BOTH

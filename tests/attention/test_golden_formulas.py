@@ -35,7 +35,7 @@ SHAPED = {
   "per_head": {},
   "one_map": {"one_map": True, "per_head": False, "large_logits": True},
   "identity": {"one_map": True, "values": "identity", "output": "identity"},
-  "kept": {"per_head": False, "centre": False, "values": "kept", "output": "kept"},
+  "kept": {"per_head": False, "center": False, "values": "kept", "output": "kept"},
 }
 
 

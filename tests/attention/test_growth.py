@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from vitx.analysis import cost
-from vitx.attention.table import MIXERS
+from vitx.attention.registry import MIXERS
 from vitx.benchmark.mixers import grid
-from vitx.ops import tiling
+from vitx.ops.kernels import tiling
 
 SIZES = (1024, 2048, 4096, 8192)
 HEADS = 2

@@ -47,7 +47,7 @@ def size(tree):
     (Nystromformer(4, use_bias=False), 65_796),
     (FNet(4), 0),
     (MLPMixing(4), 2 * (1025 * 1025 + 1025)),
-    (ShapedAttention(4, one_map=True, per_head=False, centre=False), 2 * (128 * 32 + 32) + 2),
+    (ShapedAttention(4, one_map=True, per_head=False, center=False), 2 * (128 * 32 + 32) + 2),
   ],
 )
 def test_parameters_at_published_sizes(module, count):
@@ -97,10 +97,10 @@ def test_performer_layers_draw_their_own_features():
   assert not np.array_equal(a, b)
 
 
-def test_the_published_stabiliser_lets_examples_touch():
+def test_the_published_stabilizer_lets_examples_touch():
   far = X.at[1].multiply(30)
-  for stabiliser, touched in (("example", False), ("batch", True)):
-    module = Performer(2, stabiliser=stabiliser)
+  for stabilizer, touched in (("example", False), ("batch", True)):
+    module = Performer(2, stabilizer=stabilizer)
     variables = init(module)
     a, b = (module.apply(variables, x, LAYOUT, train=False)[0] for x in (X, far))
     assert np.array_equal(a, b) != touched
@@ -123,14 +123,14 @@ def test_shaped_starts(start, layer, expected):
   params = init(module)["params"]
   for name, value in zip(("alpha", "beta", "gamma"), (*expected, expected[1]), strict=True):
     np.testing.assert_allclose(params[name], np.full(2, value))
-  # Centred, A is C at the start, and all that is left is the identity.
+  # Centered, A is C at the start, and all that is left is the identity.
   out = module.apply({"params": params}, X, LAYOUT, train=False)
   np.testing.assert_allclose(out, expected[0] * X, atol=1e-6)
 
 
 def test_shaped_identity_projections_start_as_identity():
-  module = ShapedAttention(2, values="identity", output="identity", centre=False)
-  bare = ShapedAttention(2, centre=False)
+  module = ShapedAttention(2, values="identity", output="identity", center=False)
+  bare = ShapedAttention(2, center=False)
   params = init(module)["params"]
   out = module.apply({"params": params}, X, LAYOUT, train=False)
   rest = {name: params[name] for name in ("query", "key", "alpha", "beta")}
@@ -141,7 +141,7 @@ def test_shaped_identity_projections_start_as_identity():
   ("module", "parts"),
   [
     (Performer(2, kernel="relo"), ["kernel='relo'", "softmax", "relu"]),
-    (Performer(2, stabiliser="all"), ["stabiliser='all'", "batch, example"]),
+    (Performer(2, stabilizer="all"), ["stabilizer='all'", "batch, example"]),
     (Performer(2, local_heads=3), ["local_heads=3", "num_heads=2"]),
     (Performer(2, rotary="2d"), ["rotary='2d'", "axial"]),
     (Performer(4, rotary="axial"), ["head_dim=2", "divisible by 4"]),

@@ -10,8 +10,8 @@ from vitx.attention.bigbird import BigBirdAttention
 from vitx.attention.longformer import LongformerAttention
 from vitx.errors import ConfigError
 from vitx.ops.layout import TokenLayout
+from vitx.tasks.classification import Classification
 from vitx.training.parallel import AXIS
-from vitx.training.tasks import Classification
 
 LAYOUT = TokenLayout((4, 8), prefix=1)
 X = np.random.default_rng(0).normal(size=(2, LAYOUT.length, 8)).astype(np.float32)

@@ -7,7 +7,7 @@ import pytest
 
 from tests.attention.test_contract import CASES
 from vitx.attention.pattern import PatternAttention
-from vitx.attention.table import MIXERS
+from vitx.attention.registry import MIXERS
 from vitx.ops.layout import TokenLayout
 
 LAYOUT = TokenLayout((4, 5), prefix=1)

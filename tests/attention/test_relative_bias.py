@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from vitx.attention.grid import ShiftedWindowAttention
+from vitx.attention.registry import MIXERS
 from vitx.attention.shaped import ShapedAttention
 from vitx.attention.softmax import SoftmaxAttention
-from vitx.attention.table import MIXERS
 from vitx.errors import ConfigError
 from vitx.ops import relative_bias
+from vitx.ops.kernels.softmax import fused_attention, masked_attention
 from vitx.ops.layout import TokenLayout
-from vitx.ops.softmax import fused_attention, masked_attention
 
 LAYOUT = TokenLayout((3, 5), prefix=2)
 X = np.random.default_rng(0).normal(size=(2, LAYOUT.length, 8)).astype(np.float32)
@@ -72,7 +72,7 @@ def test_window_bias_is_swins_table_inside_every_window(layer):
   "module",
   [
     SoftmaxAttention(2, relative_bias="axial"),
-    ShapedAttention(2, relative_bias="axial", one_map=True, centre=False),
+    ShapedAttention(2, relative_bias="axial", one_map=True, center=False),
     ShiftedWindowAttention(2, size=3, relative_bias="window"),
   ],
 )

@@ -11,7 +11,7 @@ import vitx
 from tests import runs
 from tests.attention import small
 from tests.attention.third_party import CosineAttention
-from vitx.attention.properties import Properties
+from vitx.attention.contract import Properties
 from vitx.errors import ConfigError
 from vitx.ops.layout import TokenLayout
 from vitx.testing import check_token_mixer

@@ -5,9 +5,9 @@ import jax
 import jax.numpy as jnp
 
 from vitx.attention.base import AttentionModule
-from vitx.attention.projections import from_heads
-from vitx.attention.properties import Properties
-from vitx.ops.softmax import kernelized_attention, masked_attention
+from vitx.attention.contract import Properties
+from vitx.layers.projections import from_heads
+from vitx.ops.kernels.softmax import kernelized_attention, masked_attention
 
 
 def unit(x):

@@ -6,9 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from vitx.attention.table import MIXERS
+from vitx.attention.registry import MIXERS
 from vitx.benchmark import cases, mixers, named, report, timing
-from vitx.benchmark.__main__ import main
+from vitx.cli.benchmark import main
 
 TINY = ["mixers", "--heads=2", "--head_dim=4", "--repeats=1", "--seconds=0.1", "--runs=0"]
 
@@ -24,7 +24,7 @@ def test_from_arguments_to_files(tmp_path, capsys):
   for row in rows:
     if row["mixer"] == "softmax":
       assert float(row[f"time_times_less_than_{row['implementation']}"]) == 1
-    # A neighbourhood of 7 x 7 does not fit a grid of 4 x 4.
+    # A neighborhood of 7 x 7 does not fit a grid of 4 x 4.
     assert bool(row["note"]) == (row["mixer"] == "neighborhood" and row["tokens"] == "16")
   assert files[1].read_bytes().startswith(b"\x89PNG")
   assert "N = 49" in capsys.readouterr().out
@@ -37,7 +37,7 @@ def test_an_unknown_mixer_says_which_is_nearest(capsys):
 
 
 def test_all_mixers_are_the_default():
-  from vitx.benchmark.__main__ import _parser
+  from vitx.cli.benchmark import _parser
 
   options = _parser().parse_args(["mixers"])
   assert options.mixers == list(MIXERS) and options.tokens == [256, 1024, 4096]

@@ -81,7 +81,7 @@ def test_what_does_not_fit_is_refused_before_it_runs(monkeypatch):
     timing.compile_step(lambda x: jnp.sin(x) @ x, jnp.ones(big.shape))
 
 
-def test_neighbours_are_counted():
-  with timing.Neighbours() as neighbours:
+def test_neighbors_are_counted():
+  with timing.Neighbors() as neighbors:
     sum(range(1000))
-  assert neighbours.cores >= 0
+  assert neighbors.cores >= 0

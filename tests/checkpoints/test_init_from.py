@@ -74,7 +74,7 @@ def test_the_source_is_left_alone():
 @pytest.mark.parametrize("prefix", [0, 1, 2])
 def test_prefix_tokens_stay_and_a_smooth_grid_keeps_its_form(lead, prefix):
   def table(side):
-    at = (np.arange(side) + 0.5) / side  # cell centres: a linear ramp resizes to itself inside
+    at = (np.arange(side) + 0.5) / side  # cell centers: a linear ramp resizes to itself inside
     grid = np.stack(np.meshgrid(at, at, indexing="ij"), -1).reshape(-1, 2)
     tokens = np.full((prefix, 2), 5.0 + np.arange(prefix)[:, None])
     return np.concatenate([tokens, grid]).reshape(*lead, -1, 2).astype(np.float32)

@@ -105,7 +105,7 @@ def test_suffixes_and_inner_directories(folder, make_data, draw):
 
 @pytest.mark.parametrize("channels", [1, 3])
 def test_channels_decide(folder, make_data, draw, channels):
-  draw(folder / "owl" / "grey.png", mode="L")
+  draw(folder / "owl" / "gray.png", mode="L")
   draw(folder / "owl" / "clear.png", mode="RGBA")
   source = open_source(make_data(source=f"folder:{folder}", channels=channels), seed=0)
   shapes = {source.train.image(i).shape[-1] for i in range(len(source.train))}
@@ -142,9 +142,9 @@ def test_fingerprint_follows_content_not_place(folder, make_data, draw, tmp_path
   copy = shutil.copytree(folder, tmp_path / "elsewhere")
   assert fingerprint(copy) == before
   (copy / "cat" / "0.png").rename(copy / "dog" / "x.png")  # another label
-  relabelled = fingerprint(copy)
+  relabeled = fingerprint(copy)
   image = folder / "cat" / "3.png"
   content = bytearray(image.read_bytes())
   content[-20] ^= 1  # same name, same size
   image.write_bytes(content)
-  assert len({before, relabelled, fingerprint(folder)}) == 3
+  assert len({before, relabeled, fingerprint(folder)}) == 3

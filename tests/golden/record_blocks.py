@@ -14,7 +14,7 @@ PATCH, SIDE, CLASSES, DEPTH = 2, 4, 3, 2
 
 
 def normed(x, given, name):
-  """Layer normalisation of tokens (N, C), epsilon 1e-5."""
+  """Layer normalization of tokens (N, C), epsilon 1e-5."""
   out = []
   for token in x:
     mean = sum(token) / len(token)
@@ -62,7 +62,7 @@ def simplified(x, given, name):
 
 
 def vanilla(x, given, name):
-  """One normalisation for both; softmax with one matrix for all channels."""
+  """One normalization for both; softmax with one matrix for all channels."""
   mixer = f"{name}.token_mixer"
   y = normed(x, given, f"{name}.norm")
   values = linear(y, given, f"{mixer}.value")

@@ -86,12 +86,12 @@ def shaped_head(q, k, v, alpha, beta, gamma, seen, scale):
   return out
 
 
-def shaped(name, *, one_map, per_head, centre, values, output, large_logits=False):
+def shaped(name, *, one_map, per_head, center, values, output, large_logits=False):
   """`values` and `output`: "dropped", "kept" (a plain map), "identity" (skip I + residual ΔW)."""
   maps, scalars = 1 if one_map else HEADS, HEADS if per_head else 1
   shapes = {"query.kernel": (WIDTH, maps, DIM), "key.kernel": (WIDTH, maps, DIM)}
   shapes |= {"query.bias": (maps, DIM), "key.bias": (maps, DIM)}
-  shapes |= {n: (scalars,) for n in ("alpha", "beta", *["gamma"] * centre)}
+  shapes |= {n: (scalars,) for n in ("alpha", "beta", *["gamma"] * center)}
   for part, kind in (("value", values), ("out", output)):
     if kind != "dropped":
       shapes |= {f"{part}.kernel": (WIDTH, WIDTH), f"{part}.bias": (WIDTH,)}
@@ -133,10 +133,10 @@ def shaped(name, *, one_map, per_head, centre, values, output, large_logits=Fals
 def record():
   linear_transformer()
   plain = {"values": "dropped", "output": "dropped"}
-  shaped("per_head", one_map=False, per_head=True, centre=True, **plain)
-  shaped("one_map", one_map=True, per_head=False, centre=True, large_logits=True, **plain)
-  shaped("identity", one_map=True, per_head=True, centre=True, values="identity", output="identity")
-  shaped("kept", one_map=False, per_head=False, centre=False, values="kept", output="kept")
+  shaped("per_head", one_map=False, per_head=True, center=True, **plain)
+  shaped("one_map", one_map=True, per_head=False, center=True, large_logits=True, **plain)
+  shaped("identity", one_map=True, per_head=True, center=True, values="identity", output="identity")
+  shaped("kept", one_map=False, per_head=False, center=False, values="kept", output="kept")
 
 
 if __name__ == "__main__":

@@ -10,9 +10,9 @@ import pytest
 
 from tests import runs
 from tests.training import small
+from vitx.attention.conv_attention import CvTAttention, LeViTAttention
 from vitx.checkpoints.load import load
 from vitx.errors import ConfigError
-from vitx.layers.conv_attention import CvTAttention, LeViTAttention
 from vitx.layers.norms import BatchNorm
 from vitx.ops.layout import TokenLayout
 from vitx.testing import check_token_mixer
@@ -21,7 +21,7 @@ from vitx.training import loop
 X = np.random.default_rng(0).normal(2.0, 3.0, size=(6, 5, 4)).astype(np.float32)
 
 
-def test_training_normalises_and_keeps():
+def test_training_normalizes_and_keeps():
   norm = BatchNorm(momentum=0.75)
   variables = norm.init(jax.random.key(0), X, False)
   np.testing.assert_allclose(norm.apply(variables, X, False), X, rtol=1e-4)  # statistics 0 and 1
@@ -52,7 +52,7 @@ def test_one_and_two_devices_train_alike(mixer):
 
 
 def test_evaluation_uses_the_running_statistics():
-  """An example's logits do not depend on its neighbours, though in training they do."""
+  """An example's logits do not depend on its neighbors, though in training they do."""
   model = small.task(token_mixer="levit", pool="mean", dropout=0.0, stochastic_depth=0.0).model
   images = np.random.default_rng(3).normal(size=(6, 8, 8, 1)).astype(np.float32)
   variables = jax.jit(model.init)(jax.random.key(0), images)

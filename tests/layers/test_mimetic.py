@@ -1,4 +1,4 @@
-"""Initialisations that draw the projections of attention together."""
+"""Initializations that draw the projections of attention together."""
 
 import jax
 import jax.numpy as jnp
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from vitx.errors import ConfigError
-from vitx.layers.attention_initialisers import INITIALISATIONS, mimetic, zero_query
+from vitx.layers.attention_initializers import INITIALISATIONS, mimetic, zero_query
 from vitx.models import create_model
 
 C, H, D = 96, 4, 24
@@ -98,13 +98,13 @@ def test_constants_are_settings():
 
 
 @pytest.mark.parametrize(
-  ("initialise", "drawn"),
+  ("initialize", "drawn"),
   [(mimetic, {"query", "key", "value", "out"}), (zero_query, {"query"})],
 )
-def test_what_is_not_attention_is_the_bases(initialise, drawn):
+def test_what_is_not_attention_is_the_bases(initialize, drawn):
   params = attention()
   base = INITIALISATIONS["pytorch"](KEY, params)
-  made = initialise(KEY, params, base="pytorch")
+  made = initialize(KEY, params, base="pytorch")
   for (path, value), other in zip(
     jax.tree.flatten_with_path(made)[0], jax.tree.leaves(base), strict=True
   ):
@@ -123,7 +123,7 @@ def test_zero_queries_make_attention_uniform():
     num_heads=2,
     mlp_dim=8,
     token_mixer={"name": "softmax", "implementation": "masked"},
-    initialisation={"name": "zero_query", "base": "pytorch"},
+    initialization={"name": "zero_query", "base": "pytorch"},
   )
   images = jax.random.normal(KEY, (1, 16, 16, 3))
   variables = model.init(KEY, images)
@@ -142,7 +142,7 @@ def test_from_a_config_and_with_one_map_for_all_values():
     num_heads=1,
     mlp_dim=8,
     token_mixer={"name": "softmax", "head_dim": 4, "value_dim": 16},
-    initialisation="mimetic",
+    initialization="mimetic",
   )
   params = model.init(KEY, jnp.zeros((1, 8, 8, 3)))["params"]
   product = value_out(params["block_0"]["token_mixer"])
@@ -150,13 +150,13 @@ def test_from_a_config_and_with_one_map_for_all_values():
 
 
 def test_errors():
-  fields = {"num_classes": 3, "width": 16, "depth": 1, "num_heads": 2, "initialisation": "mimetic"}
+  fields = {"num_classes": 3, "width": 16, "depth": 1, "num_heads": 2, "initialization": "mimetic"}
   images = jnp.zeros((1, 8, 8, 3))
   with pytest.raises(ConfigError, match=r"modules query and key.*this network has none"):
     create_model("vit", token_mixer="fnet", **fields).init(KEY, images)
   narrow = create_model("vit", token_mixer={"name": "softmax", "head_dim": 4}, **fields)
   with pytest.raises(ConfigError, match="2 heads of 4 are not 16"):
     narrow.init(KEY, images)
-  base = {"initialisation": {"name": "mimetic", "base": "pytorh"}}
+  base = {"initialization": {"name": "mimetic", "base": "pytorh"}}
   with pytest.raises(ConfigError, match=r"base.*'pytorh'.*Did you mean 'pytorch'"):
     create_model("vit", **(fields | base)).init(KEY, images)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import vitx
+from vitx.blocks.pooling import POOLS
 from vitx.errors import ConfigError
-from vitx.layers.pooling import POOLS
 from vitx.layers.posemb import POSITIONS, sine_cosine_table
 from vitx.ops.layout import TokenLayout
 
@@ -42,7 +42,7 @@ def test_the_class_token_has_a_position_or_none(prefix):
 
 def model(**fields):
   given = {"width": 16, "depth": 2, "num_heads": 2, "mlp_dim": 16, "stem": "hybrid"} | fields
-  return vitx.create_model("vit", num_classes=3, initialisation="pytorch", **given)
+  return vitx.create_model("vit", num_classes=3, initialization="pytorch", **given)
 
 
 def test_rope_tells_the_mixers():

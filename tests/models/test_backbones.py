@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 import vitx
+from vitx.analysis.counting import count_parameters
 from vitx.errors import ConfigError
 from vitx.models import count
-from vitx.models.counting import count_parameters
 
 SMALL = {"num_heads": 2, "mlp_dim": 16}
 WIDTHS = {"pit": {"width": (8, 16), "depth": (1, 1)}, "cvt": {"width": 8, "depth": (1, 1)}}
@@ -57,8 +57,8 @@ def test_what_cannot_work_says_why(name, fields, parts):
 def test_names_are_checked():
   with pytest.raises(ConfigError, match=r"model.block.*Did you mean 'pre_norm'"):
     vitx.create_model("vit", num_classes=3, block="prenorm")
-  with pytest.raises(ConfigError, match=r"model.initialisation.*pytorch"):
-    vitx.create_model("vit", num_classes=3, initialisation="torch")
+  with pytest.raises(ConfigError, match=r"model.initialization.*pytorch"):
+    vitx.create_model("vit", num_classes=3, initialization="torch")
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ import pytest
 
 import vitx
 from tests.training import small
+from vitx.analysis.counting import count_parameters
 from vitx.errors import ConfigError
-from vitx.models.counting import count_parameters
 from vitx.models.resnet import ResidualBlock
 
 

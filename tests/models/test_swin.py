@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import vitx
+from vitx.analysis.counting import count_parameters
+from vitx.blocks.patch_merging import PatchMerging
 from vitx.errors import ConfigError
-from vitx.layers.patch_merging import PatchMerging
-from vitx.models.counting import count_parameters
 from vitx.ops.layout import TokenLayout
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
@@ -87,7 +87,7 @@ def test_outputs_of_another_implementation(implementation):
   np.testing.assert_allclose(found, g["out"], rtol=0, atol=1e-5 * np.abs(g["out"]).max())
 
 
-def test_merging_reads_exactly_the_four_neighbours():
+def test_merging_reads_exactly_the_four_neighbors():
   x = jax.random.normal(jax.random.key(0), (1, 20, 3))
   module = PatchMerging()
   params = module.init(jax.random.key(1), x, TokenLayout((4, 5)))

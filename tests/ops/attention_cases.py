@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from vitx.ops.softmax import masked_attention
+from vitx.ops.kernels.softmax import masked_attention
 
 
 def inputs(batch, n, heads, dim, seed=0, dtype=jnp.float32):

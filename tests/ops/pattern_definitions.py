@@ -150,7 +150,7 @@ def fixed(l, c, part="merged", past=True, distinct=1):  # noqa: E741
   return over_positions(rule)
 
 
-def neighbours(size, dilation):
+def neighbors(size, dilation):
   """The keys of one axis, by sorting: `size` members of the residue class in a contiguous run."""
 
   def axis(i, extent):
@@ -267,9 +267,9 @@ DEFINITIONS = {
   "axial_per_head": either(
     lambda q, k, head, layout: along((-1, 0)[head % 2])(q, k, head, layout), classes
   ),
-  "neighborhood": neighbours(3, 1),
-  "neighborhood_even": neighbours(4, 1),
-  "neighborhood_dilated": either(neighbours(3, 2), classes),
+  "neighborhood": neighbors(3, 1),
+  "neighborhood_even": neighbors(4, 1),
+  "neighborhood_dilated": either(neighbors(3, 2), classes),
   "shifted_window": boxes(4, 2),
   "shifted_window_plain": either(boxes(4, 0), classes),
   "erdos_renyi": erdos_renyi("erdos_renyi"),

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from vitx.errors import ConfigError
-from vitx.ops.block_mask import BlockMask
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns import (
   PATTERNS,
@@ -29,6 +28,7 @@ from vitx.ops.patterns import (
   per_head,
 )
 from vitx.ops.patterns.examples import HEADS
+from vitx.ops.sparse.block_mask import BlockMask
 
 LAYOUTS = [TokenLayout((8, 8)), TokenLayout((7, 9), 1), TokenLayout((9, 8), 2)]
 
@@ -93,7 +93,7 @@ def test_digest_is_of_the_content_and_the_same_elsewhere():
   ]
   assert len({mask, *others}) == 5
   code = (
-    "from vitx.ops.block_mask import BlockMask; from vitx.ops.layout import TokenLayout;"
+    "from vitx.ops.sparse.block_mask import BlockMask; from vitx.ops.layout import TokenLayout;"
     "from vitx.ops.patterns import PATTERNS;"
     f"print(BlockMask.from_pattern(PATTERNS['bigbird_R+W+G'], {layout!r}, 8, {HEADS}).digest())"
   )

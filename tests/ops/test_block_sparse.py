@@ -9,13 +9,13 @@ import pytest
 
 from tests.ops import attention_cases as cases
 from vitx.analysis.cost import flops
-from vitx.ops import tiling
-from vitx.ops.block_mask import BlockMask
-from vitx.ops.block_rows import class_widths
-from vitx.ops.block_sparse import block_sparse_attention, block_sparse_attention_dynamic
+from vitx.ops.kernels import tiling
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns import Global, Nothing, Window
 from vitx.ops.patterns.base import Pattern
+from vitx.ops.sparse.block_mask import BlockMask
+from vitx.ops.sparse.block_sparse import block_sparse_attention, block_sparse_attention_dynamic
+from vitx.ops.sparse.rows import class_widths
 
 pytestmark = pytest.mark.slow  # compiles dozens of programs: minutes in all
 

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from vitx.ops import features, linear, local
-from vitx.ops.softmax import masked_attention
+from vitx.ops.kernels import features, linear, local_window
+from vitx.ops.kernels.softmax import masked_attention
 
 
 def random(*shape, seed=0):
@@ -52,18 +52,18 @@ def test_performer_approaches_softmax_for_small_logits():
   assert errors[2] < 0.02
 
 
-def test_masked_keys_have_no_feature_and_no_part_in_the_stabiliser():
+def test_masked_keys_have_no_feature_and_no_part_in_the_stabilizer():
   k, w = random(2, 6, 2, 4), random(9, 4, seed=1)
   mask = jnp.ones((2, 6), bool).at[:, 4:].set(False)
   huge = k.at[:, 4:].multiply(1e3)
-  for stabiliser in features.STABILISERS:
+  for stabilizer in features.STABILIZERS:
     a, b = (
-      features.softmax_key_features(x, w, mask=mask, stabiliser=stabiliser) for x in (k, huge)
+      features.softmax_key_features(x, w, mask=mask, stabilizer=stabilizer) for x in (k, huge)
     )
     np.testing.assert_array_equal(a, b)
     np.testing.assert_array_equal(a[:, 4:], 0)
     grad = jax.grad(
-      lambda x, s=stabiliser: features.softmax_key_features(x, w, mask=mask, stabiliser=s).sum()
+      lambda x, s=stabilizer: features.softmax_key_features(x, w, mask=mask, stabilizer=s).sum()
     )(huge)
     np.testing.assert_array_equal(grad[:, 4:], 0)
     assert np.all(np.isfinite(grad))
@@ -108,10 +108,10 @@ def test_causal_outputs_do_not_depend_on_the_future():
 def test_local_attention_is_softmax_under_its_mask(causal):
   q, k, v = (random(2, 11, 2, 4, seed=i) for i in range(3))
   mask = jax.random.bernoulli(jax.random.key(7), 0.6, (2, 11))
-  blocked = local.local_attention(q, k, v, 3, mask=mask, causal=causal)
-  dense, _ = local.masked_local_attention(q, k, v, 3, mask=mask, causal=causal)
+  blocked = local_window.local_attention(q, k, v, 3, mask=mask, causal=causal)
+  dense, _ = local_window.masked_local_attention(q, k, v, 3, mask=mask, causal=causal)
   np.testing.assert_allclose(blocked, dense, atol=2e-6)
-  near = np.asarray(local.block_local_mask(11, 3, causal=causal))
+  near = np.asarray(local_window.block_local_mask(11, 3, causal=causal))
   for i in range(11):
     for j in range(11):
       assert near[i, j] == (abs(i // 3 - j // 3) <= 1 and (not causal or j <= i))

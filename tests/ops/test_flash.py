@@ -7,8 +7,8 @@ import pytest
 
 from tests.ops import attention_cases as cases
 from vitx.analysis.cost import flops
-from vitx.ops import tiling
-from vitx.ops.flash import flash_attention
+from vitx.ops.kernels import tiling
+from vitx.ops.kernels.flash import flash_attention
 
 pytestmark = pytest.mark.slow  # compiles dozens of programs: minutes in all
 

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from tests.ops import attention_cases as cases
-from vitx.ops.flash import flash_attention
-from vitx.ops.merge import merge, with_prefix
+from vitx.ops.kernels.flash import flash_attention
+from vitx.ops.sparse.merge import merge, with_prefix
 
 N = 41
 

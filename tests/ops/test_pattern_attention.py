@@ -5,9 +5,7 @@ import numpy as np
 import pytest
 
 from tests.ops import attention_cases as cases
-from vitx.ops import pattern_attention
 from vitx.ops.layout import TokenLayout
-from vitx.ops.pattern_attention import dense_mask, sparse_pattern_attention
 from vitx.ops.patterns import (
   PATTERNS,
   Axial,
@@ -20,6 +18,8 @@ from vitx.ops.patterns import (
   per_head,
   redrawn,
 )
+from vitx.ops.sparse import pattern_attention
+from vitx.ops.sparse.pattern_attention import dense_mask, sparse_pattern_attention
 
 CLASS = Global(prefix=True)
 BIGBIRD = bigbird(block=8, random=2, heads=4)

@@ -135,7 +135,7 @@ def test_distinct_summaries_cover_the_run():
 
 
 @pytest.mark.parametrize("size, dilation", [(3, 1), (4, 1), (3, 2), ((3, 4), (2, 1))])
-def test_neighbourhoods_never_shrink(size, dilation):
+def test_neighborhoods_never_shrink(size, dilation):
   layout = TokenLayout((7, 9))
   keys = np.prod(np.broadcast_to(size, 2))
   assert (edges(Neighborhood(size, dilation), layout, 1).sum(axis=-1) == keys).all()

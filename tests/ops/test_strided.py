@@ -8,7 +8,7 @@ from tests.ops import attention_cases as cases
 from vitx.analysis.cost import flops
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns import Strided
-from vitx.ops.strided import strided_attention
+from vitx.ops.sparse.strided import strided_attention
 
 pytestmark = pytest.mark.slow  # compiles dozens of programs: minutes in all
 

@@ -7,18 +7,18 @@ import numpy as np
 import optax
 
 from configs.common import default_config
-from vitx.data.augment import make_eval_preprocess, make_train_augment
+from vitx.data.images.augment import make_eval_preprocess, make_train_augment
 from vitx.models import create_model
+from vitx.tasks.classification import Classification
 from vitx.training import parallel
-from vitx.training.steps import Step, TrainState
-from vitx.training.tasks import Classification
+from vitx.training.train_step import Step, TrainState
 
 CLASSES, SIZE = 5, 8
 STATISTICS = {"image_size": SIZE, "mean": (0.5,), "std": (0.25,)}
 
 
 def task(augment=None, **fields):
-  """Classification of 8 x 8 grey images; dropout, depth and mixing on unless said otherwise."""
+  """Classification of 8 x 8 gray images; dropout, depth and mixing on unless said otherwise."""
   settings = default_config().augment.to_dict()
   settings |= {"hflip": 0.5, "mixup": 0.4, "pad_crop": 1} if augment is None else augment
   fields = {"dropout": 0.2, "stochastic_depth": 0.2} | fields

@@ -244,7 +244,7 @@ def test_exit_codes_are_as_documented():
     (["accumulate=5"], ["accumulate=5", "30, 40"]),
     (["batch_size=5000"], ["batch_size=5000", "1294"]),
     (["data.source=digit"], ["digit", "Did you mean 'digits'"]),
-    (["data.source=cifar10"], ["python -m vitx.prepare cifar10"]),
+    (["data.source=cifar10"], ["vitx prepare cifar10"]),
     (["data.splits.select=validation"], ["validation", "train"]),
     (["stem.patch=3"], ["patch=3", "6 or 9"]),
     (["model.num_classes=11"], ["model.num_classes=11", "10"]),

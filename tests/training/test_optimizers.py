@@ -83,7 +83,7 @@ def test_follows_torch(name):
   params = {key: jnp.asarray(GOLDEN[f"start/{key}"]) for key in ("kernel", "bias")}
   optimizer = make_optimizer(settings(**CASES[name]), params)
   state = optimizer.init(params)
-  # As users compile: unoptimised, Adam's 1 - 0.999^t loses its fourth digit.
+  # As users compile: unoptimized, Adam's 1 - 0.999^t loses its fourth digit.
   update = jax.jit(optimizer.update, compiler_options={"xla_backend_optimization_level": 3})
   for i, rate in enumerate(GOLDEN["rates"]):
     grads = {key: jnp.asarray(GOLDEN[f"grads/{key}"][i]) for key in params}

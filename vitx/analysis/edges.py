@@ -1,13 +1,13 @@
-"""The edges of a pattern or of an attention matrix as neighbour lists, and distances over them."""
+"""The edges of a pattern or of an attention matrix as neighbor lists, and distances over them."""
 
 import dataclasses
 
 import numpy as np
 
 from vitx.errors import ConfigError
-from vitx.ops.block_mask import BlockMask
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns import Pattern
+from vitx.ops.sparse.block_mask import BlockMask
 
 AT_ONCE = 2**22  # entries of a temporary
 

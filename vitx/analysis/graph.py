@@ -2,7 +2,7 @@
 
 An edge (q, k) says that query q reads key k. Above `EXACT` tokens distances start from `SAMPLE`
 random tokens (each search is exact over the whole graph) and clustering averages over `SAMPLE`
-random tokens, the few hubs among them over `PAIRS` random pairs of their neighbours; degrees,
+random tokens, the few hubs among them over `PAIRS` random pairs of their neighbors; degrees,
 density and the spectrum stay exact, the latter by Lanczos iterations above `DENSE_SPECTRUM`.
 Memory grows with the number of edges.
 """
@@ -37,14 +37,14 @@ class GraphFigures:
     diameter: the longest shortest path over the joined pairs.
     layers_to_mixing: least L with (I + A)^L > 0 everywhere, layers until every token may have read
       every other: the diameter, or infinity where some pair is not joined.
-    clustering: mean over tokens of the closed fraction of pairs of neighbours, undirected, without
-      self-loops (Watts and Strogatz 1998); a token with fewer than two neighbours counts as 0.
+    clustering: mean over tokens of the closed fraction of pairs of neighbors, undirected, without
+      self-loops (Watts and Strogatz 1998); a token with fewer than two neighbors counts as 0.
     transitivity: three times the triangles over the connected triples, undirected.
     clustering_directed: mean of Fagiolo's coefficient (2007), which tells directions apart.
     spectral_gap: 1 - |λ₂| of the random walk that follows the attention, uniform over the edges of
       a pattern, by the weights of a matrix; a query that attends nothing ends the walk.
     laplacian: λ₂ of I - D^(-1/2) U D^(-1/2), U undirected without self-loops; a token without
-      neighbours counts as a component of its own.
+      neighbors counts as a component of its own.
     sampled: whether path and clustering figures are estimates from a sample.
   """
 
@@ -131,7 +131,7 @@ def clusterings(
     edges: directed.
     both: the same, undirected.
     tokens: the sample; none: all tokens.
-    rng: picks pairs of neighbours of hubs.
+    rng: picks pairs of neighbors of hubs.
   """
   degree = np.diff(both.starts).astype(np.float64)
   total, mutual = _directed_degrees(edges)
@@ -166,7 +166,7 @@ def _directed_degrees(edges: Edges) -> tuple[np.ndarray, np.ndarray]:
 def _sampled_triangles(
   edges: Edges, both: Edges, tokens: np.ndarray, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-  """(U³)_ii and ((A + Aᵀ)³)_ii of the given tokens, of hubs estimated from pairs of neighbours."""
+  """(U³)_ii and ((A + Aᵀ)³)_ii of the given tokens, of hubs estimated from pairs of neighbors."""
   N = edges.length
   codes = edges.queries.astype(np.int64) * N + edges.keys  # ascending
   closed, directed = np.zeros(tokens.size), np.zeros(tokens.size)
@@ -209,7 +209,7 @@ def spectral_gap(edges: Edges) -> float:
 
 
 def laplacian(both: Edges) -> float:
-  """The second least eigenvalue of the normalised Laplacian of an undirected graph."""
+  """The second least eigenvalue of the normalized Laplacian of an undirected graph."""
   degree = np.diff(both.starts).astype(np.float64)
   root = np.divide(1.0, np.sqrt(degree), out=np.zeros_like(degree), where=degree > 0)
   # A token alone is a component: its eigenvalue 0 of the Laplacian is a 1 here.

@@ -5,7 +5,7 @@ To begin a variant of your own, copy `softmax.py`; name it in a config as
 `num_heads`, `dtype`, `layer` and `depth`; every other field is yours.
 """
 
-from vitx.attention.table import MIXERS
+from vitx.attention.registry import MIXERS
 
 __all__ = ["FROM_MODEL", "MIXERS"]
 # Set by the model, not by the config entry of a mixer.

@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 
 from vitx.attention.choices import implementation_of
+from vitx.attention.contract import Properties
 from vitx.attention.positions import bias_tables, turned
-from vitx.attention.projections import Dtype, head_dim_of, query_key_value
-from vitx.attention.properties import Properties
 from vitx.errors import ConfigError
+from vitx.layers.projections import Dtype, head_dim_of, query_key_value
 from vitx.ops.layout import TokenLayout
 from vitx.ops.relative_bias import Places, axial_places, widened
 

@@ -19,7 +19,7 @@ of the batch fit the cache. `python -m vitx.benchmark mixers` measures it again.
 
 from typing import Any
 
-from vitx.attention.properties import Properties
+from vitx.attention.contract import Properties
 from vitx.errors import ConfigError, listing
 
 IMPLEMENTATIONS = ("auto", "masked", "kernelized")

@@ -7,15 +7,15 @@ import jax
 import jax.numpy as jnp
 
 from vitx.attention.base import TokenMixer
-from vitx.attention.properties import Properties
-from vitx.ops import mixing
+from vitx.attention.contract import Properties
+from vitx.ops.kernels import fourier
 from vitx.ops.layout import TokenLayout
 
 
 class FNet(TokenMixer):
   """The real part of the 2-D discrete Fourier transform over tokens and channels, no parameters.
 
-  (Lee-Thorp et al. 2022, equation 3.) Prefix tokens take part; the result is not normalised.
+  (Lee-Thorp et al. 2022, equation 3.) Prefix tokens take part; the result is not normalized.
 
   Attributes:
     implementation: "masked" multiplies with the transforms' matrices and sows those over the
@@ -37,8 +37,8 @@ class FNet(TokenMixer):
     if mask is not None:
       x = jnp.where(mask[:, :, None], x, jnp.zeros_like(x))
     if self.picked(x) == "masked":
-      out, matrices = mixing.masked_fourier_mixing(x)
+      out, matrices = fourier.masked_fourier_mixing(x)
       self.sow("intermediates", "attention", matrices[None])
     else:
-      out = mixing.fourier_mixing(x)
+      out = fourier.fourier_mixing(x)
     return out.astype(self.dtype)

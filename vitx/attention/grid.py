@@ -1,9 +1,9 @@
-"""Attention along rows and columns, in neighbourhoods, and in windows of a grid."""
+"""Attention along rows and columns, in neighborhoods, and in windows of a grid."""
 
 from typing import ClassVar
 
+from vitx.attention.contract import Properties
 from vitx.attention.pattern import PatternAttention
-from vitx.attention.properties import Properties
 from vitx.errors import ConfigError
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns import Axial, Neighborhood, Pattern, ShiftedWindow, cycle, per_head
@@ -21,18 +21,18 @@ class AxialAttention(PatternAttention):
 
 
 class NeighborhoodAttention(PatternAttention):
-  """The k x k neighbourhood, shifted inside at the border (Hassani et al. 2023, section 3.1).
+  """The k x k neighborhood, shifted inside at the border (Hassani et al. 2023, section 3.1).
 
   Attributes:
     size: k, along each axis; no larger than the grid.
-    dilation: step between neighbours.
+    dilation: step between neighbors.
   """
 
   size: int = 7
   dilation: int = 1
 
   def suitable_tile(self) -> int:
-    return 16  # a patch of 4 x 4 has little around it that is no neighbour
+    return 16  # a patch of 4 x 4 has little around it that is no neighbor
 
   def pattern(self, layout: TokenLayout) -> Pattern:
     return Neighborhood(self.size, self.dilation)

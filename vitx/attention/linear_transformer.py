@@ -6,10 +6,10 @@ import flax.linen as nn
 import jax
 
 from vitx.attention.base import AttentionModule
-from vitx.attention.projections import from_heads
-from vitx.attention.properties import Properties
-from vitx.ops import linear
-from vitx.ops.features import elu_features
+from vitx.attention.contract import Properties
+from vitx.layers.projections import from_heads
+from vitx.ops.kernels import linear
+from vitx.ops.kernels.features import elu_features
 from vitx.ops.layout import TokenLayout
 
 

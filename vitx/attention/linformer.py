@@ -7,12 +7,12 @@ import jax
 import jax.numpy as jnp
 
 from vitx.attention.base import AttentionModule
+from vitx.attention.contract import Properties
 from vitx.attention.positions import check_length
-from vitx.attention.projections import from_heads, to_heads
-from vitx.attention.properties import Properties
-from vitx.ops import softmax
+from vitx.layers.projections import from_heads, to_heads
+from vitx.ops.kernels import softmax
+from vitx.ops.kernels.linformer import to_slots
 from vitx.ops.layout import TokenLayout
-from vitx.ops.low_rank import to_slots
 
 
 def _uniform(key, shape):

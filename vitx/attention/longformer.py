@@ -6,9 +6,9 @@ import jax
 import numpy as np
 
 from vitx.attention.pattern import PatternAttention
-from vitx.attention.projections import to_heads
 from vitx.errors import ConfigError, listing
-from vitx.ops import softmax
+from vitx.layers.projections import to_heads
+from vitx.ops.kernels import softmax
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns import DilatedWindow, Global, Pattern
 

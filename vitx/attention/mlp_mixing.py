@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 
 from vitx.attention.base import TokenMixer
+from vitx.attention.contract import Properties
 from vitx.attention.positions import check_length
-from vitx.attention.properties import Properties
 from vitx.errors import ConfigError
 from vitx.ops.layout import TokenLayout
 

@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 
 from vitx.attention.base import AttentionModule
-from vitx.attention.projections import from_heads
-from vitx.attention.properties import Properties
+from vitx.attention.contract import Properties
 from vitx.errors import ConfigError, listing
-from vitx.ops import nystrom
+from vitx.layers.projections import from_heads
+from vitx.ops.kernels import nystrom
 from vitx.ops.layout import TokenLayout
 
 PADDINGS = ("masked", "front")
@@ -27,7 +27,7 @@ class Nystromformer(AttentionModule):
       tokens of zeros are put in front, take part in everything and are cut off again, as in the
       published code; a mask leaves them out. Rotations are the same for both: a shift of all
       positions changes no logit.
-    pinv_scale: "example" or "batch" (published), see `vitx.ops.nystrom.pseudo_inverse`.
+    pinv_scale: "example" or "batch" (published), see `vitx.ops.kernels.nystrom.pseudo_inverse`.
     others: see `AttentionModule`; rotation comes before landmarks are made, and the matrix is
       without the convolution and with the padding in front.
   """

@@ -7,11 +7,11 @@ import flax.linen as nn
 import jax
 
 from vitx.attention.base import AttentionModule
-from vitx.attention.projections import from_heads
-from vitx.attention.properties import Properties
-from vitx.ops import pattern_attention as ops
+from vitx.attention.contract import Properties
+from vitx.layers.projections import from_heads
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns import Global, Pattern
+from vitx.ops.sparse import pattern_attention as ops
 
 
 class PatternAttention(AttentionModule):

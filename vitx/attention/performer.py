@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 
 from vitx.attention.base import AttentionModule
-from vitx.attention.projections import from_heads
-from vitx.attention.properties import Properties
+from vitx.attention.contract import Properties
 from vitx.errors import ConfigError, listing
-from vitx.ops import features, linear, local
+from vitx.layers.projections import from_heads
+from vitx.ops.kernels import features, linear, local_window
 from vitx.ops.layout import TokenLayout
 
 
@@ -23,10 +23,10 @@ class Performer(AttentionModule):
 
   Attributes:
     features: M; none: floor(D ln D).
-    kernel: "softmax", or a function of `vitx.ops.features.KERNELS` ("relu", ...) for generalized
-      attention.
+    kernel: "softmax", or a function of `vitx.ops.kernels.features.KERNELS` ("relu", ...)
+      for generalized attention.
     eps: added to the features; none: 1e-4 for softmax, 1e-3 for the others, as published.
-    stabiliser: "example" or "batch", see `vitx.ops.features.softmax_key_features`.
+    stabilizer: "example" or "batch", see `vitx.ops.kernels.features.softmax_key_features`.
     redraw: training calls between two draws (micro-batches count each); 0: never.
     local_heads: of the H heads, the last so many use plain softmax over `local_window` instead.
     local_window: tokens per block; a token sees its own block and the ones beside it.
@@ -42,7 +42,7 @@ class Performer(AttentionModule):
   features: int | None = None
   kernel: str = "softmax"
   eps: float | None = None
-  stabiliser: str = "example"
+  stabilizer: str = "example"
   redraw: int = 0
   local_heads: int = 0
   local_window: int = 256
@@ -86,10 +86,10 @@ class Performer(AttentionModule):
     if self.local_heads:
       near = (q[:, :, distant:], k[:, :, distant:], v[:, :, distant:], self.local_window)
       if masked:
-        out, matrix = local.masked_local_attention(*near, mask=mask, causal=self.causal)
+        out, matrix = local_window.masked_local_attention(*near, mask=mask, causal=self.causal)
         matrices.append(matrix)
       else:
-        out = local.local_attention(*near, mask=mask, causal=self.causal)
+        out = local_window.local_attention(*near, mask=mask, causal=self.causal)
       outs.append(out)
     if masked:
       self.sow("intermediates", "attention", jnp.concatenate(matrices, axis=1))
@@ -101,7 +101,7 @@ class Performer(AttentionModule):
       return (
         features.softmax_query_features(q, projection, eps=eps),
         features.softmax_key_features(
-          k, projection, mask=mask, stabiliser=self.stabiliser, eps=eps
+          k, projection, mask=mask, stabilizer=self.stabilizer, eps=eps
         ),
       )
     eps = 1e-3 if self.eps is None else self.eps
@@ -147,9 +147,9 @@ class Performer(AttentionModule):
       raise ConfigError(
         f"token_mixer.kernel={self.kernel!r}; valid: softmax, {listing(features.KERNELS)}"
       )
-    if self.stabiliser not in features.STABILISERS:
+    if self.stabilizer not in features.STABILIZERS:
       raise ConfigError(
-        f"token_mixer.stabiliser={self.stabiliser!r}; valid: {listing(features.STABILISERS)}"
+        f"token_mixer.stabilizer={self.stabilizer!r}; valid: {listing(features.STABILIZERS)}"
       )
     if not 0 <= self.local_heads <= self.num_heads:
       raise ConfigError(

@@ -2,8 +2,8 @@
 
 from typing import ClassVar
 
+from vitx.attention.contract import Properties
 from vitx.attention.pattern import PatternAttention
-from vitx.attention.properties import Properties
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns import ErdosRenyi, Pattern, WattsStrogatz
 
@@ -26,7 +26,7 @@ class ErdosRenyiAttention(PatternAttention):
 
 
 class WattsStrogatzAttention(PatternAttention):
-  """A ring of neighbours, a share of whose edges lead elsewhere (Zaheer et al. 2020, section 2).
+  """A ring of neighbors, a share of whose edges lead elsewhere (Zaheer et al. 2020, section 2).
 
   Attributes:
     neighbors: w, tokens that each token is linked to, half on each side.

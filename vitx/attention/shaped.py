@@ -7,13 +7,13 @@ import jax
 import jax.numpy as jnp
 
 from vitx.attention.base import AttentionModule
-from vitx.attention.projections import from_heads, head_dim_of, to_heads
-from vitx.attention.properties import Properties
+from vitx.attention.contract import Properties
 from vitx.errors import ConfigError, listing
-from vitx.ops import shaped
+from vitx.layers.projections import from_heads, head_dim_of, to_heads
+from vitx.ops.kernels import shaped
 from vitx.ops.layout import TokenLayout
 
-# (α, β) of layer i = 1, ..., L; γ starts at β, so that β A - γ C starts centred.
+# (α, β) of layer i = 1, ..., L; γ starts at β, so that β A - γ C starts centered.
 STARTS = {
   "ones": lambda i: (1.0, 1.0),
   "equal": lambda i: (0.5, 0.5),
@@ -38,7 +38,7 @@ class ShapedAttention(AttentionModule):
   Attributes:
     one_map: one pair of query and key projections makes one matrix A for all channels.
     per_head: α, β, γ for each head instead of one for the layer.
-    centre: whether there is γ C; then the query kernel starts at zero, so that A = C and the mixer
+    center: whether there is γ C; then the query kernel starts at zero, so that A = C and the mixer
       starts as α I.
     start: of α and β, a name of `STARTS`; "dynamic" is 1/i and 1 - 1/i in layer i.
     values: "kept", "dropped" (the heads are groups of channels), "identity": s I + r ΔW with ΔW
@@ -56,7 +56,7 @@ class ShapedAttention(AttentionModule):
 
   one_map: bool = False
   per_head: bool = True
-  centre: bool = True
+  center: bool = True
   start: str = "ones"
   values: str = "dropped"
   output: str = "dropped"
@@ -77,14 +77,14 @@ class ShapedAttention(AttentionModule):
     head_dim = self.width_of_heads(x)
     maps = 1 if self.one_map else self.num_heads
     given: dict[str, Any] = {"dtype": self.dtype, "use_bias": self.use_bias}
-    q = to_heads(maps, head_dim, "query", **given, **_zeros(self.centre))(x)
+    q = to_heads(maps, head_dim, "query", **given, **_zeros(self.center))(x)
     k = to_heads(maps, head_dim, "key", **given)(x)
     scale = head_dim**0.5 if self.large_logits else head_dim**-0.5
     q, k = self.positioned(q, k, layout, scale)
     v = self._to_values(x, head_dim_of(width, self.num_heads, None))  # (B, N, H, C / H)
     alpha, beta = STARTS[self.start](self.layer + 1)
     scalars = [self._scalar(*pair) for pair in (("alpha", alpha), ("beta", beta))]
-    scalars.append(self._scalar("gamma", beta) if self.centre else jnp.zeros(1))
+    scalars.append(self._scalar("gamma", beta) if self.center else jnp.zeros(1))
     if self.picked(x) == "masked":
       mixed, matrix = shaped.masked_shaped_attention(q, k, v, *scalars, mask=mask, scale=scale)
       self.sow("intermediates", "attention", matrix)

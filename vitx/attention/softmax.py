@@ -8,9 +8,9 @@ import flax.linen as nn
 import jax
 
 from vitx.attention.base import AttentionModule
-from vitx.attention.projections import from_heads
-from vitx.attention.properties import Properties
-from vitx.ops import softmax
+from vitx.attention.contract import Properties
+from vitx.layers.projections import from_heads
+from vitx.ops.kernels import softmax
 from vitx.ops.layout import TokenLayout
 
 
@@ -20,7 +20,7 @@ class SoftmaxAttention(AttentionModule):
   Attributes:
     value_dim: D of the values; none: that of queries and keys.
     value_bias: whether the projections of the values and of the output have biases.
-    qk_norm: a layer normalisation, without bias, of queries and of keys (Dehghani et al. 2023).
+    qk_norm: a layer normalization, without bias, of queries and of keys (Dehghani et al. 2023).
     dropout: of the attention probabilities; only "masked" can draw it.
     others: see `AttentionModule`.
   """

@@ -2,8 +2,8 @@
 
 from typing import ClassVar
 
+from vitx.attention.contract import Properties
 from vitx.attention.pattern import PatternAttention
-from vitx.attention.properties import Properties
 from vitx.errors import ConfigError, listing
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns import Fixed, Pattern, Strided, cycle, per_head

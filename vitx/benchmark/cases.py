@@ -4,16 +4,20 @@ import jax
 import numpy as np
 
 from vitx.benchmark.named import Attention, Case, Figure, Kernel
-from vitx.ops.features import orthogonal_gaussian, softmax_key_features, softmax_query_features
-from vitx.ops.kept_keys import kept_keys_attention, kept_mask
+from vitx.ops.kernels.features import (
+  orthogonal_gaussian,
+  softmax_key_features,
+  softmax_query_features,
+)
+from vitx.ops.kernels.linear import linear_attention
+from vitx.ops.kernels.linformer import to_slots
+from vitx.ops.kernels.nystrom import depthwise_convolution, nystrom_attention
+from vitx.ops.kernels.softmax import kernelized_attention, masked_attention
+from vitx.ops.kernels.top_k import kept_keys_attention, kept_mask
 from vitx.ops.layout import TokenLayout
-from vitx.ops.linear import linear_attention
-from vitx.ops.low_rank import to_slots
-from vitx.ops.nystrom import depthwise_convolution, nystrom_attention
-from vitx.ops.pattern_attention import masked_pattern_attention, sparse_pattern_attention
 from vitx.ops.patterns import Global, Pattern, Strided, Window
-from vitx.ops.softmax import kernelized_attention, masked_attention
-from vitx.ops.strided import strided_attention
+from vitx.ops.sparse.pattern_attention import masked_pattern_attention, sparse_pattern_attention
+from vitx.ops.sparse.strided import strided_attention
 
 
 def _masked(pattern: Pattern | None = None) -> Attention:

@@ -10,8 +10,8 @@ import flax.linen as nn
 import jax
 
 from vitx.attention.choices import implementation_of
-from vitx.attention.properties import Properties
-from vitx.attention.table import MIXERS
+from vitx.attention.contract import Properties
+from vitx.attention.registry import MIXERS
 from vitx.benchmark.timing import (
   Program,
   Times,
@@ -20,8 +20,9 @@ from vitx.benchmark.timing import (
   compile_step,
   interleaved,
 )
-from vitx.errors import ConfigError, build
+from vitx.errors import ConfigError
 from vitx.ops.layout import TokenLayout
+from vitx.registry import build
 
 BASELINE = "softmax"  # in its two implementations
 

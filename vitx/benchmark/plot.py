@@ -62,18 +62,18 @@ def _scaled(value: float | None, unit: float) -> float | None:
 
 
 def _panel(axes, rows: Sequence[Row], value: Callable[[Row], float | None], name: str) -> dict:
-  """Draws the lines; returns each kernelized path's colour and its values by N."""
+  """Draws the lines; returns each kernelized path's color and its values by N."""
   drawn = {}
   mixers = dict.fromkeys(row.mixer for row in rows)
   for number, mixer in enumerate(mixers):
-    colour = "k" if mixer == BASELINE else f"C{number % 10}"
+    color = "k" if mixer == BASELINE else f"C{number % 10}"
     style = ("-", "--", ":")[number // 10 % 3]
     own = [row for row in rows if row.mixer == mixer and value(row) is not None]
     kernelized = {row.tokens: value(row) for row in own if row.implementation != "masked"}
     width = 3 if mixer == BASELINE else 1.2
     if kernelized:
-      axes.plot(*_line(kernelized), style, marker=".", c=colour, lw=width, label=mixer)
-    drawn[mixer] = colour, kernelized
+      axes.plot(*_line(kernelized), style, marker=".", c=color, lw=width, label=mixer)
+    drawn[mixer] = color, kernelized
     if mixer == BASELINE:
       masked = {row.tokens: value(row) for row in own if row.implementation == "masked"}
       axes.plot(*_line(masked), ":", c="k", lw=3, label=f"{mixer}, masked")
@@ -86,11 +86,11 @@ def _panel(axes, rows: Sequence[Row], value: Callable[[Row], float | None], name
 
 
 def _mark_crossovers(axes, rows: Sequence[Row], drawn: dict) -> None:
-  for mixer, (colour, values) in drawn.items():
+  for mixer, (color, values) in drawn.items():
     for against, marker, size in (("kernelized", "o", 45), ("masked", "^", 18)):
       n = crossover(rows, mixer, against)
       if n in values:
-        axes.scatter([n], [values[n]], marker=marker, s=size, c=colour)
+        axes.scatter([n], [values[n]], marker=marker, s=size, c=color)
 
 
 def _line(points: dict) -> tuple[list, list]:

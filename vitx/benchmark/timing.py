@@ -142,14 +142,14 @@ def _sample(run: Callable[[], None], count: int, clock: Callable[[], float]) -> 
   return clock() - start
 
 
-class Neighbours:
+class Neighbors:
   """What other processes take of this machine's cores while a `with` block runs.
 
   Attributes:
     cores: on average, known at the end.
   """
 
-  def __enter__(self) -> "Neighbours":
+  def __enter__(self) -> "Neighbors":
     self.cores = 0.0
     self._start, self._before = time.perf_counter(), self._others()
     return self

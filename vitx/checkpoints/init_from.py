@@ -24,9 +24,9 @@ class Report:
   Attributes:
     loaded: taken as they are.
     resized: position tables of another grid, and how.
-    head: of other classes, left as initialised.
-    skipped: of another shape, left as initialised, and why.
-    new: only in the new model, left as initialised.
+    head: of other classes, left as initialized.
+    skipped: of another shape, left as initialized, and why.
+    new: only in the new model, left as initialized.
     unused: only in the source.
   """
 
@@ -50,13 +50,13 @@ class Report:
 
 
 def transfer(target: Mapping[str, Any], source: Mapping[str, Any]) -> tuple[Any, Report]:
-  """Fills freshly initialised parameters with those of the same name and shape.
+  """Fills freshly initialized parameters with those of the same name and shape.
 
   A position table (1, N, C) or (N, C) of another N is resized: prefix tokens stay, the square grid
   is interpolated (cubic; Dosovitskiy et al. 2021, section 3.2). A head of other classes stays new.
 
   Args:
-    target: nested dict of arrays, freshly initialised.
+    target: nested dict of arrays, freshly initialized.
     source: nested dict of arrays, trained.
 
   Returns:

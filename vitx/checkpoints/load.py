@@ -22,7 +22,7 @@ class Loaded:
   """A trained model.
 
   Attributes:
-    model: `model.apply(variables, images)` gives logits for normalised images.
+    model: `model.apply(variables, images)` gives logits for normalized images.
     variables: the collections, "params" among them (the moving average where the run kept one).
     config: the run's, resolved.
     class_names: of the classes.

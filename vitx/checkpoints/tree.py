@@ -13,7 +13,7 @@ LISTED = 10  # differing leaves that an error names before it only counts
 
 
 def named(tree: Any) -> dict[str, Any]:
-  """The leaves of any Flax-serialisable tree by name; None and empty containers have none.
+  """The leaves of any Flax-serializable tree by name; None and empty containers have none.
 
   Raises:
     ConfigError: a key contains "/", or two names differ only in "/" and "." (one file to Orbax).

@@ -11,8 +11,8 @@ import numpy as np
 
 from vitx.data import order
 from vitx.data.dataset import Examples
-from vitx.data.decode import check_fit, stored
-from vitx.data.memory import Decoded, keep
+from vitx.data.images.decode import check_fit, stored
+from vitx.data.in_memory import Decoded, keep
 from vitx.errors import ConfigError
 
 Batch = dict[str, np.ndarray]

@@ -14,7 +14,7 @@ SAMPLE = 256
 
 
 class Examples(Protocol):
-  """Labelled images by index; every method may be called from several threads at once."""
+  """Labeled images by index; every method may be called from several threads at once."""
 
   @property
   def labels(self) -> np.ndarray:
@@ -41,8 +41,8 @@ class Dataset:
     class_names: by label.
     image_size: (height, width) if all images share one.
     channels: 1 or 3.
-    splits: names of the labelled splits.
-    unlabelled: names of the splits that cannot be used.
+    splits: names of the labeled splits.
+    unlabeled: names of the splits that cannot be used.
     open_split: from a split (or an expression over splits) to its examples.
     overlap: whether two splits share examples.
     fingerprint: hexadecimal digest of the content, wherever it lies.
@@ -53,7 +53,7 @@ class Dataset:
   image_size: tuple[int, int] | None
   channels: int
   splits: tuple[str, ...]
-  unlabelled: tuple[str, ...]
+  unlabeled: tuple[str, ...]
   open_split: Callable[[str], Examples]
   overlap: Callable[[str, str], bool]
   fingerprint: str

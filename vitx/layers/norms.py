@@ -1,4 +1,4 @@
-"""Normalisation of tokens and feature maps (..., C)."""
+"""Normalization of tokens and feature maps (..., C)."""
 
 import flax.linen as nn
 import jax
@@ -10,10 +10,10 @@ Dtype = jax.typing.DTypeLike
 
 
 class BatchNorm(nn.Module):
-  """Batch normalisation (Ioffe and Szegedy 2015) over the whole batch, on however many devices.
+  """Batch normalization (Ioffe and Szegedy 2015) over the whole batch, on however many devices.
 
   The running statistics live in the collection "batch_stats": `mean` and the unbiased `var`, as
-  PyTorch keeps them. With micro-batches (`accumulate`) each normalises by itself.
+  PyTorch keeps them. With micro-batches (`accumulate`) each normalizes by itself.
 
   Attributes:
     momentum: share of the old running statistics that a step keeps.
@@ -29,7 +29,7 @@ class BatchNorm(nn.Module):
 
   @nn.compact
   def __call__(self, x: jax.Array, train: bool) -> jax.Array:
-    """Normalises (..., C) by the batch's statistics in training, else by the running ones."""
+    """Normalizes (..., C) by the batch's statistics in training, else by the running ones."""
     width = x.shape[-1:]
     running_mean = self.variable("batch_stats", "mean", jnp.zeros, width, jnp.float32)
     running_var = self.variable("batch_stats", "var", jnp.ones, width, jnp.float32)
@@ -69,18 +69,18 @@ class ChannelNorm(nn.Module):
     gain = self.param("gain", nn.initializers.ones, width, jnp.float32)
     shift = self.param("shift", nn.initializers.zeros, width, jnp.float32)
     full = x.astype(jnp.float32)
-    centred = full - jnp.mean(full, axis=-1, keepdims=True)
-    var = jnp.mean(jnp.square(centred), axis=-1, keepdims=True)
+    centered = full - jnp.mean(full, axis=-1, keepdims=True)
+    var = jnp.mean(jnp.square(centered), axis=-1, keepdims=True)
     # The root has no slope at zero: a constant token must have a gradient all the same.
     std = jnp.where(var > 0, jnp.sqrt(jnp.where(var > 0, var, 1.0)), 0.0)
-    return (centred / (std + self.epsilon) * gain + shift).astype(self.dtype)
+    return (centered / (std + self.epsilon) * gain + shift).astype(self.dtype)
 
 
 class NoNorm(nn.Module):
   """Leaves its input as it is.
 
   Attributes:
-    dtype: not used; every normalisation has it.
+    dtype: not used; every normalization has it.
   """
 
   dtype: Dtype = jnp.float32

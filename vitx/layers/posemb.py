@@ -15,7 +15,7 @@ class LearnedPosition(nn.Module):
   """One learned vector per token (Dosovitskiy et al. 2021, equation 1).
 
   Attributes:
-    stddev: of the normal initialisation.
+    stddev: of the normal initialization.
     prefix: whether prefix tokens (class token) have one too.
   """
 

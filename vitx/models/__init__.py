@@ -1,21 +1,23 @@
 """Whole networks by name."""
 
+import importlib
 from collections.abc import Mapping
 from typing import Any
 
 import flax.linen as nn
 import jax.numpy as jnp
 
-from vitx.errors import ConfigError, build, check_options, listing, lookup, options
+from vitx.checks import check_fields
+from vitx.errors import ConfigError, listing
 from vitx.models.cct import CCT
 from vitx.models.convmixer import ConvMixer
-from vitx.models.counting import Count, count_parameters
 from vitx.models.cvt import CvT
 from vitx.models.levit import LeViT
 from vitx.models.pit import PiT
 from vitx.models.resnet import ResNet
 from vitx.models.swin import Swin
 from vitx.models.vit import ViT
+from vitx.registry import build, check_options, lookup, options
 
 MODELS = {
   "cct": CCT,
@@ -53,6 +55,7 @@ def create_model(name: str, *, num_classes: int, **fields: Any) -> nn.Module:
   """
   model = lookup(MODELS, name, "model.name")
   check_options(model, fields, "model", hidden=("num_classes", "name"))
+  check_fields(model, fields, "model")
   if "dtype" in fields:
     fields["dtype"] = _dtype(fields["dtype"])
   for field, (table, default, hidden) in getattr(model, "PARTS", {}).items():
@@ -65,24 +68,6 @@ def model_from_config(model: Mapping[str, Any]) -> nn.Module:
   if model.get("num_classes") is None:
     raise ConfigError("model.num_classes is not set: resolve the config against a source first")
   return create_model(**model)
-
-
-def count(config: Mapping[str, Any]) -> Count:
-  """The parameters of a config's network, by two conventions; nothing is allocated.
-
-  Args:
-    config: as `get_config` returns it, or resolved.
-
-  Raises:
-    ConfigError: the config does not say how many classes, or how large an image.
-  """
-  size = config["data"]["image_size"]
-  if size is None:
-    raise ConfigError(
-      "data.image_size is not set: resolve the config against its source first, or set it"
-    )
-  model = model_from_config(config["model"])
-  return count_parameters(model, (1, size, size, config["data"]["channels"]))
 
 
 def draws_graph(model: Mapping[str, Any]) -> bool:
@@ -106,3 +91,10 @@ def _dtype(dtype: Any) -> Any:
   if dtype not in DTYPES:
     raise ConfigError(f"model.dtype={dtype!r}; valid: {listing(DTYPES)}")
   return DTYPES[dtype]
+
+
+def __getattr__(name: str) -> Any:
+  # Imported at its first use: `analysis` stands above this room.
+  if name == "count":
+    return importlib.import_module("vitx.analysis.counting").count
+  raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -9,7 +9,7 @@ from vitx.models.vit import ViT
 class CCT(ViT):
   """CCT (Hassani et al. 2021): a convolutional tokenizer, sequence pooling, no class token.
 
-  Its block normalises the residual stream itself before the MLP, as its code has it; the paper's
+  Its block normalizes the residual stream itself before the MLP, as its code has it; the paper's
   text has the usual block (`block="pre_norm"`).
   """
 
@@ -19,7 +19,7 @@ class CCT(ViT):
     posemb={"name": "learned", "stddev": 0.2},
     pool="sequence",
     norm={"name": "layer", "epsilon": 1e-5},
-    block="normalised_stream",
+    block="normalized_stream",
     token_mixer={"name": "softmax", "use_bias": False, "dropout": 0.1},
-    initialisation="truncated_normal",
+    initialization="truncated_normal",
   )

@@ -4,8 +4,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from vitx.blocks.stems import LinearStem
 from vitx.layers.norms import BatchNorm
-from vitx.layers.stems import LinearStem
 
 Dtype = jax.typing.DTypeLike
 
@@ -36,7 +36,7 @@ class ConvMixer(nn.Module):
     """Returns float32 logits (B, num_classes).
 
     Args:
-      images: (B, height, width, channels), normalised floats.
+      images: (B, height, width, channels), normalized floats.
       train: whether batch statistics (collection "batch_stats", then mutable) are those of the
         batch.
     """

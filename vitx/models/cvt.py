@@ -17,7 +17,7 @@ class CvT(Network):
 
   What may differ by stage is one value for all or one for each. The stem is the first stage's
   embedding. With another `token_mixer` the convolutions in the attention and their batch statistics
-  are gone, as in ViX's CvP, CvL and CvN. No class token and no normalisation before the head, as in
+  are gone, as in ViX's CvP, CvL and CvN. No class token and no normalization before the head, as in
   vit-pytorch 0.19.6.
 
   Attributes:

@@ -9,8 +9,8 @@ from vitx.models.vit import ViT
 class LeViT(ViT):
   """LeViT of one stage (Graham et al. 2021), as ViX has it: no attention bias, no positions.
 
-  Bare convolutions, blocks without normalisation, the mean of the tokens. The only statistics are
-  in its own attention: any other `token_mixer` leaves a network without any normalisation, as
+  Bare convolutions, blocks without normalization, the mean of the tokens. The only statistics are
+  in its own attention: any other `token_mixer` leaves a network without any normalization, as
   ViX's LeViP, LeViL and LeViN are. `token_mixer="softmax"` is what those compare with fairly;
   `norm="layer"` gives all of them the usual blocks.
   """

@@ -9,16 +9,17 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from vitx.errors import ConfigError, options
-from vitx.layers import blocks, mixers
-from vitx.layers.attention_initialisers import INITIALISATIONS
-from vitx.layers.blocks import BLOCKS, drop_rate
-from vitx.layers.mixers import MIXERS
+from vitx.attention import FROM_MODEL, MIXERS
+from vitx.blocks import registry
+from vitx.blocks.pooling import POOLS
+from vitx.blocks.registry import BLOCKS, drop_rate
+from vitx.blocks.stems import STEMS
+from vitx.errors import ConfigError
+from vitx.layers.attention_initializers import INITIALISATIONS
 from vitx.layers.norms import NORMS
-from vitx.layers.pooling import POOLS
 from vitx.layers.posemb import POSITIONS
-from vitx.layers.stems import STEMS
 from vitx.ops.layout import TokenLayout
+from vitx.registry import options
 
 Dtype = jax.typing.DTypeLike
 
@@ -61,10 +62,10 @@ class Network(nn.Module, kw_only=True):
     posemb: makes the module that adds positions, or has the mixers turn by them.
     pool: makes the module that turns tokens into one vector; with `prefix` a learned token stands
       in front.
-    norm: makes the normalisations of blocks and before the head.
+    norm: makes the normalizations of blocks and before the head.
     block: makes a block.
     token_mixer: makes the mixer of a block.
-    initialisation: `(key, params) -> params`, on what the modules made.
+    initialization: `(key, params) -> params`, on what the modules made.
     head_hidden: width of a hidden layer of the head, with GELU; none: the head is linear.
     dropout: after the positions and in the blocks.
     stochastic_depth: drop probability of the last block's branches, growing linearly from zero.
@@ -79,9 +80,9 @@ class Network(nn.Module, kw_only=True):
     "posemb": (POSITIONS, "learned", ("name",)),
     "pool": (POOLS, "cls", ("name",)),
     "norm": (NORMS, "layer", ("dtype", "name")),
-    "block": (BLOCKS, "pre_norm", blocks.FROM_MODEL),
-    "token_mixer": (MIXERS, "softmax", mixers.FROM_MODEL),
-    "initialisation": (INITIALISATIONS, "as_made", ("key", "params")),
+    "block": (BLOCKS, "pre_norm", registry.FROM_MODEL),
+    "token_mixer": (MIXERS, "softmax", FROM_MODEL),
+    "initialization": (INITIALISATIONS, "as_made", ("key", "params")),
   }
 
   num_classes: int
@@ -91,7 +92,7 @@ class Network(nn.Module, kw_only=True):
   norm: Callable[..., Any]
   block: Callable[..., Any]
   token_mixer: Callable[..., nn.Module]
-  initialisation: Callable[[jax.Array, Any], Any]
+  initialization: Callable[[jax.Array, Any], Any]
   head_hidden: int | None = None
   dropout: float = 0.0
   stochastic_depth: float = 0.0
@@ -100,11 +101,11 @@ class Network(nn.Module, kw_only=True):
 
   @nn.nowrap
   def init(self, rngs: Any, *args: Any, **kwargs: Any) -> Any:
-    """Flax's `init`, then `initialisation` on the parameters."""
+    """Flax's `init`, then `initialization` on the parameters."""
     variables = super().init(rngs, *args, **kwargs)
     key = rngs["params"] if isinstance(rngs, Mapping) else rngs
     # Not the key that the modules drew from.
-    params = self.initialisation(jax.random.fold_in(key, 1), variables["params"])
+    params = self.initialization(jax.random.fold_in(key, 1), variables["params"])
     return {**variables, "params": params}
 
   def with_class_token(

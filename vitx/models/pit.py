@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import flax.linen as nn
 import jax
 
-from vitx.layers.downsampling import DepthwisePool
+from vitx.blocks.downsampling import DepthwisePool
 from vitx.layers.dropout import Dropout
 from vitx.models.network import Network, per_stage, stage_layers
 

@@ -34,7 +34,7 @@ class ResNet(nn.Module):
     """Returns float32 logits (B, num_classes).
 
     Args:
-      images: (B, height, width, channels), normalised floats.
+      images: (B, height, width, channels), normalized floats.
       train: whether batch statistics (collection "batch_stats", then mutable) are those of the
         batch.
 

@@ -6,9 +6,9 @@ from typing import ClassVar
 import flax.linen as nn
 import jax
 
+from vitx.blocks.patch_merging import PatchMerging
 from vitx.errors import ConfigError
 from vitx.layers.dropout import Dropout
-from vitx.layers.patch_merging import PatchMerging
 from vitx.models.network import Network, per_stage, stage_layers, with_defaults
 
 
@@ -33,7 +33,7 @@ class Swin(Network):
     pool="mean",
     norm={"name": "layer", "epsilon": 1e-5},
     token_mixer={"name": "shifted_window", "relative_bias": "window"},
-    initialisation="truncated_normal",
+    initialization="truncated_normal",
   )
 
   width: int = 96

@@ -21,7 +21,7 @@ class ViT(Network):
       registers). With a pattern mixer whose prefix is global they are the global tokens of
       BigBird's extended construction (Zaheer et al. 2020, section 2; ETC). Pooling by the mean
       leaves them out.
-    pool_first: pool before the last normalisation instead of after it, as vit-pytorch does; the
+    pool_first: pool before the last normalization instead of after it, as vit-pytorch does; the
       same for a class token.
     others: see `Network`.
   """
@@ -38,7 +38,7 @@ class ViT(Network):
     """Returns float32 logits (B, num_classes).
 
     Args:
-      images: (B, height, width, channels), normalised floats.
+      images: (B, height, width, channels), normalized floats.
       train: whether dropout, stochastic depth (stream "dropout") and batch statistics (collection
         "batch_stats", then mutable) are those of training.
     """

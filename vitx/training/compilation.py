@@ -9,8 +9,8 @@ from clu import parameter_overview
 
 from vitx.analysis import cost
 from vitx.training import parallel
-from vitx.training.experiment import Experiment, batch_shapes
 from vitx.training.progress import Progress, announced
+from vitx.training.setup import Experiment, batch_shapes
 
 
 def compile_step(experiment: Experiment, state: Any) -> jax.stages.Compiled:

@@ -8,9 +8,9 @@ import numpy as np
 
 from vitx.data.batches import evaluation_batches
 from vitx.data.sources import Examples
+from vitx.tasks.classification import Task
 from vitx.training import metrics, parallel
-from vitx.training.steps import evaluation_step
-from vitx.training.tasks import Task
+from vitx.training.train_step import evaluation_step
 
 
 def make_evaluate(task: Task) -> Callable:

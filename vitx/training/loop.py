@@ -18,14 +18,14 @@ from vitx.checkpoints import workdir as wd
 from vitx.checkpoints.load import initial_params
 from vitx.checkpoints.store import CheckpointStore
 from vitx.data.sources import Examples
-from vitx.training import cache, compilation, evaluation, identity, parallel
+from vitx.training import cache, compilation, evaluation, parallel, provenance
 from vitx.training.distributed import is_writer
 from vitx.training.durations import due
-from vitx.training.experiment import Experiment, make_experiment
 from vitx.training.failures import StopRequest, check_finite, explain_out_of_memory
 from vitx.training.log import MetricsLog, TensorBoard
 from vitx.training.plateau import Plateau
 from vitx.training.progress import Progress
+from vitx.training.setup import Experiment, make_experiment
 
 IN_FLIGHT = 2  # unbounded dispatch deadlocks XLA's collectives between virtual CPU devices
 # What a step returns that is not averaged over the steps between two rows of kind "train".
@@ -92,7 +92,7 @@ def train(config: ConfigDict, workdir: str | Path, *, dry_run: bool = False) -> 
   config = experiment.config
   tensorboard = None
   if not dry_run:
-    identity.check_same_run(workdir, config)
+    provenance.check_same_run(workdir, config)
     wd.check_writable(workdir)
     wd.check_space(workdir, cost.tree_bytes(experiment.shapes), config.checkpoint.keep)
     tensorboard = TensorBoard(workdir) if config.tensorboard and is_writer() else None
@@ -189,12 +189,12 @@ class _Run:
       params = initial_params(self.config.init_from, state.params)
       ema = None if state.ema is None else jax.tree.map(np.copy, params)
       state = state.replace(params=params, ema=ema)
-    data = identity.describe_data(self.experiment.source)
+    data = provenance.describe_data(self.experiment.source)
     if restored is not None:
-      identity.check_same_data(self.workdir, data)
+      provenance.check_same_data(self.workdir, data)
     if is_writer():
       wd.write_json(self.workdir, "config.json", wd.plain(self.config))
-      environment = identity.environment(data, self.experiment.implementations())
+      environment = provenance.environment(data, self.experiment.implementations())
       wd.write_json(self.workdir, "environment.json", environment)
     self.log = MetricsLog(self.workdir, write=is_writer(), keep=self.record.rows)
     return state, start

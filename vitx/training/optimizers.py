@@ -14,8 +14,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from vitx.errors import ConfigError, build, lookup
-from vitx.training.checks import check_number
+from vitx.checks import check_number
+from vitx.errors import ConfigError
+from vitx.registry import build, lookup
 from vitx.training.parameters import nearest_names, parameter_names, with_leaves
 
 # A tree of booleans like the parameters: which of them weight decay touches.

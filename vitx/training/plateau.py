@@ -5,8 +5,9 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from vitx.errors import ConfigError, check_options
-from vitx.training.checks import check_count, check_number
+from vitx.checks import check_integer, check_number
+from vitx.errors import ConfigError
+from vitx.registry import check_options
 
 _STATE = ("scale", "best", "bad", "cooling")
 # Worse than any metric, and yet a number that JSON knows.
@@ -60,8 +61,8 @@ class Plateau:
     check_number(self.threshold, "schedule.threshold", "[0, inf)")
     check_number(self.minimum, "schedule.minimum", "[0, 1]")
     check_number(self.eps, "schedule.eps", "[0, inf)")
-    check_count(self.patience, "schedule.patience")
-    check_count(self.cooldown, "schedule.cooldown")
+    check_integer(self.patience, "schedule.patience")
+    check_integer(self.cooldown, "schedule.cooldown")
     if self.best is None:
       object.__setattr__(self, "best", _WORST if self.mode == "min" else -_WORST)
 

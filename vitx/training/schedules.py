@@ -14,9 +14,10 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from vitx.errors import ConfigError, build
+from vitx.checks import check_number
+from vitx.errors import ConfigError
+from vitx.registry import build
 from vitx.training import durations
-from vitx.training.checks import check_number
 from vitx.training.plateau import Plateau
 
 # step -> learning rate, or the share of the peak. The step is an integer scalar, traced or not.

@@ -18,7 +18,7 @@ BLOCKS, EDGES, REWIRE, TARGETS = range(4)
 def hashed(*words: Index) -> Any:
   """Returns uint32, uniform and independent for different words; shapes broadcast.
 
-  Each word, modulo 2^32, enters as in MurmurHash3 (Appleby 2011) and is followed by its finaliser.
+  Each word, modulo 2^32, enters as in MurmurHash3 (Appleby 2011) and is followed by its finalizer.
   """
   xp = namespace(*words)
   shape = np.broadcast_shapes(*(np.shape(word) for word in words))
@@ -30,11 +30,11 @@ def hashed(*words: Index) -> Any:
     mixed = ((mixed << np.uint32(15)) | (mixed >> np.uint32(17))) * np.uint32(0x1B873593)
     state = state ^ mixed
     state = (state << np.uint32(13)) | (state >> np.uint32(19))
-    state = _finalised(state * np.uint32(5) + np.uint32(0xE6546B64))
+    state = _finalized(state * np.uint32(5) + np.uint32(0xE6546B64))
   return state.reshape(shape)
 
 
-def _finalised(x: Any) -> Any:
+def _finalized(x: Any) -> Any:
   x = (x ^ (x >> np.uint32(16))) * np.uint32(0x85EBCA6B)
   x = (x ^ (x >> np.uint32(13))) * np.uint32(0xC2B2AE35)
   return x ^ (x >> np.uint32(16))

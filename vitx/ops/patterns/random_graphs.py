@@ -52,10 +52,10 @@ class ErdosRenyi(Pattern):
 
 @dataclasses.dataclass(frozen=True)
 class WattsStrogatz(Pattern):
-  """A ring of near neighbours with some links moved to random tokens: clustered and small.
+  """A ring of near neighbors with some links moved to random tokens: clustered and small.
 
   Watts and Strogatz 1998: token i is linked to the w/2 next on the ring; each link stays with
-  probability 1 - beta, else its far end moves to a token outside i's neighbourhood on the ring. The
+  probability 1 - beta, else its far end moves to a token outside i's neighborhood on the ring. The
   ends drawn for one token are all different; two tokens that draw each other share a link.
 
   Attributes:

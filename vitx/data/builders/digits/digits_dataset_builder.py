@@ -19,7 +19,7 @@ _LARGEST = 16
 
 
 class Builder(tfds.core.GeneratorBasedBuilder):
-  """Scanned digits of 8x8 grey pixels; every fifth is test (359), the others train (1,438)."""
+  """Scanned digits of 8x8 gray pixels; every fifth is test (359), the others train (1,438)."""
 
   VERSION = tfds.core.Version("1.0.0")
   RELEASE_NOTES: ClassVar = {

@@ -56,7 +56,7 @@ class Archive:
         yield parts[3], self._read(self._root + name), parts[1]
 
   def validation(self) -> Iterator[tuple[str, bytes, str]]:
-    """Yields (file name, encoded image, class) of val/images, labelled by val_annotations.txt."""
+    """Yields (file name, encoded image, class) of val/images, labeled by val_annotations.txt."""
     for line in self._read(f"{self._root}val/val_annotations.txt").decode().splitlines():
       if line.strip():
         file_name, wnid = line.split("\t")[:2]

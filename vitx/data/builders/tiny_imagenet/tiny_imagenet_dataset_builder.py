@@ -18,7 +18,7 @@ class Builder(tfds.core.GeneratorBasedBuilder):
   """Tiny ImageNet-200: 64x64, 500 training and 50 validation images in each of 200 classes.
 
   The images keep the archive's encoding; the classes are its WordNet ids in sorted order; the
-  unlabelled test part is left out.
+  unlabeled test part is left out.
   """
 
   VERSION = tfds.core.Version("1.0.0")

@@ -1,0 +1,106 @@
+"""The parallel block."""
+
+from functools import partial
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from vitx.attention.softmax import SoftmaxAttention
+from vitx.blocks.parallel import ParallelBlock
+from vitx.layers.mlp import MLP
+from vitx.ops.layout import TokenLayout
+
+B, N, C, H, M = 2, 6, 16, 4, 24
+LAYOUT = TokenLayout((N,))
+TOKENS = jax.random.normal(jax.random.key(1), (B, N, C)) * 2 + 1
+VIT_22B = {"use_bias": False, "qk_norm": True}
+
+
+def made(mixer=None, **fields):
+  mixer = partial(SoftmaxAttention, H, **(mixer or {}))
+  block = ParallelBlock(token_mixer=mixer, mlp_dim=M, **fields)
+  params = block.init(jax.random.key(0), TOKENS, LAYOUT, None, False)["params"]
+  shift = lambda x: x + 0.1 * jax.random.normal(jax.random.key(x.size), x.shape)  # noqa: E731
+  return block, jax.tree.map(shift, params)
+
+
+def run(block, params, **options):
+  return block.apply({"params": params}, TOKENS, LAYOUT, None, bool(options), **options)
+
+
+def without(params, *modules):
+  """The parameters with the last linear map of some branches zero."""
+  last = {"token_mixer": "out", "mlp": "down"}
+  for module in modules:
+    zero = jax.tree.map(jnp.zeros_like, params[module][last[module]])
+    params = {**params, module: {**params[module], last[module]: zero}}
+  return params
+
+
+def branches(params):
+  """What the block adds, each branch by itself from the one normalization."""
+  y = nn.LayerNorm().apply({"params": params["norm"]}, TOKENS)
+  mixer = SoftmaxAttention(H).apply({"params": params["token_mixer"]}, y, LAYOUT, train=False)
+  return mixer, MLP(M).apply({"params": params["mlp"]}, y, False)
+
+
+def close(a, b):
+  np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+
+
+def test_a_zero_mlp_leaves_attention_and_zero_attention_the_mlp():
+  block, params = made()
+  mixer, mlp = branches(params)
+  close(run(block, without(params, "mlp")), TOKENS + mixer)
+  close(run(block, without(params, "token_mixer")), TOKENS + mlp)
+  close(run(block, params), TOKENS + mixer + mlp)
+  np.testing.assert_array_equal(run(block, without(params, "token_mixer", "mlp")), TOKENS)
+
+
+def test_one_normalization_or_one_for_each_branch():
+  (one, shared), (two, params) = made(), made(separate_norms=True)
+  assert {name for name in shared if "norm" in name} == {"norm"}
+  assert {name for name in params if "norm" in name} == {"norm", "mlp_norm"}
+  close(run(two, {**shared, "mlp_norm": shared["norm"]}), run(one, shared))
+  doubled = jax.tree.map(lambda x: 2 * x, shared["norm"])
+  no_mlp, no_mixer = (without(shared, module) for module in ("mlp", "token_mixer"))
+  close(run(two, {**no_mlp, "mlp_norm": doubled}), run(one, no_mlp))
+  assert not np.allclose(run(two, {**no_mixer, "mlp_norm": doubled}), run(one, no_mixer), atol=0.1)
+
+
+def test_vit_22b_attends_by_the_direction_of_queries_and_keys():
+  block, params = made(VIT_22B)
+  mixer = params["token_mixer"]
+  assert all(set(mixer[name]) == {"kernel"} for name in ("query", "key", "value"))
+  assert all(set(mixer[name]) == {"scale"} for name in ("query_norm", "key_norm"))
+  longer = {**mixer, "query": {"kernel": 100 * mixer["query"]["kernel"]}}
+  close(run(block, {**params, "token_mixer": longer}), run(block, params))
+  plain, params = made()
+  mixer = params["token_mixer"]
+  longer = {**mixer, "query": {**mixer["query"], "kernel": 100 * mixer["query"]["kernel"]}}
+  assert not np.allclose(run(plain, {**params, "token_mixer": longer}), run(plain, params))
+
+
+def test_stochastic_depth_drops_the_branches_independently():
+  block, params = made(stochastic_depth=0.5)
+  mixer, mlp = branches(params)
+  # Kept branches are doubled, so that the mean stays.
+  outcomes = {(a, b): TOKENS + 2 * a * mixer + 2 * b * mlp for a in (0, 1) for b in (0, 1)}
+  seen = set()
+  for seed in range(12):
+    out = run(block, params, rngs={"dropout": jax.random.key(seed)})
+    for example in range(B):
+      fits = [o for o, y in outcomes.items() if np.allclose(out[example], y[example], atol=1e-4)]
+      assert len(fits) == 1
+      seen.update(fits)
+  assert seen == set(outcomes)
+
+
+def test_parameters():
+  count = lambda params: sum(x.size for x in jax.tree.leaves(params))  # noqa: E731
+  attention, mlp = 4 * (C * C + C), 2 * C * M + M + C
+  assert count(made()[1]) == attention + mlp + 2 * C
+  assert count(made(separate_norms=True)[1]) == attention + mlp + 4 * C
+  assert count(made(VIT_22B)[1]) == attention - 3 * C + 2 * C // H + mlp + 2 * C

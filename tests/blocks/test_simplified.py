@@ -1,0 +1,131 @@
+"""Simplified blocks: SAS, SAS-P and the one without gains."""
+
+from functools import partial
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from vitx.attention.shaped import ShapedAttention
+from vitx.attention.softmax import SoftmaxAttention
+from vitx.blocks.registry import BLOCKS
+from vitx.errors import ConfigError
+from vitx.layers.mlp import MLP
+from vitx.ops.layout import TokenLayout
+from vitx.training.optimizers import DECAY_MASKS
+
+B, N, C, H, M = 2, 6, 16, 4, 24
+LAYOUT = TokenLayout((N,))
+TOKENS = jax.random.normal(jax.random.key(1), (B, N, C)) * 2 + 1
+# (α I + β A) x, one A for all channels.
+ONE_MAP = {"one_map": True, "per_head": False, "center": False, "start": "equal"}
+
+
+def made(kind, mixer=None, layer=0, **fields):
+  mixer = partial(ShapedAttention, H, layer=layer, **({"values": "first"} | (mixer or {})))
+  block = BLOCKS[kind](token_mixer=mixer, mlp_dim=M, **fields)
+  return block, block.init(jax.random.key(0), TOKENS, LAYOUT, None, False)["params"]
+
+
+def run(block, params, x=TOKENS, layout=LAYOUT):
+  return block.apply({"params": params}, x, layout, None, False)
+
+
+def normed(x):
+  return nn.LayerNorm().apply({"params": {"scale": jnp.ones(C), "bias": jnp.zeros(C)}}, x)
+
+
+def close(a, b):
+  np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("layer", [0, 3])
+def test_sas_p_starts_as_the_identity_beside_a_small_mlp(layer):
+  block, params = made("sas_p", layer=layer)
+  y = normed(TOKENS)
+  close(run(block, params), y + 0.1 * MLP(M).apply({"params": params["mlp"]}, y, False))
+
+
+@pytest.mark.parametrize("layer", [0, 3])
+def test_sas_starts_as_the_identity_and_has_the_skip_of_its_mlp(layer):
+  block, params = made("sas", layer=layer)
+  y = normed(TOKENS)
+  mlp = MLP(M).apply({"params": params["mlp"]}, normed(y), False)
+  close(run(block, params), y + 0.1 * mlp)
+  close(run(block, {**params, "mixer_gain": jnp.array(3.0)}), 3 * y + 0.1 * mlp)
+
+
+def test_gains_are_all_that_lets_a_signal_through():
+  for kind, names in (("sas_p", {"mixer_gain", "mlp_gain"}), ("sas", {"skip_gain", "mlp_gain"})):
+    block, params = made(kind)
+    assert {name for name in params if "gain" in name} == names | {"mixer_gain"}
+    np.testing.assert_array_equal(run(block, params | dict.fromkeys(names, jnp.array(0.0))), 0)
+
+
+def test_only_the_first_layer_has_values_and_none_an_output_projection():
+  first, later = (made("sas_p", layer=layer)[1]["token_mixer"] for layer in (0, 1))
+  assert set(first) - set(later) == {"value", "value_skip_gain", "value_residual_gain"}
+  assert set(later) == {"query", "key", "alpha", "beta", "gamma"}
+  assert set(first["value"]) == {"kernel"}
+
+
+def test_gains_and_scalars_have_no_weight_decay():
+  decays = DECAY_MASKS["matrices"](made("sas")[1])
+  free = {name: value for name, value in decays.items() if name.endswith("gain")}
+  free |= {n: x for n, x in decays["token_mixer"].items() if not isinstance(x, dict)}
+  assert len(free) == 3 + 3 + 2 and not any(free.values())
+  assert decays["mlp"]["up"]["kernel"]
+
+
+def likeness(kind, mixer, layers=12):
+  """The mean cosine between tokens less their mean over the batch, after some blocks."""
+  x, n = jax.random.normal(jax.random.key(2), (1, 16, C)), 16
+  for layer in range(layers):
+    block = BLOCKS[kind](token_mixer=partial(mixer, layer=layer), mlp_dim=M)
+    variables = block.init(jax.random.key(layer), x, TokenLayout((n,)), None, False)
+    x = block.apply(variables, x, TokenLayout((n,)), None, False)
+  unit = x[0] / jnp.linalg.norm(x[0], axis=1, keepdims=True)
+  return float((jnp.sum(unit @ unit.T) - n) / (n * (n - 1)))
+
+
+def test_tokens_stay_apart_in_depth_where_skipless_attention_makes_them_alike():
+  shaped = partial(ShapedAttention, H, values="first")
+  assert likeness("skipless", partial(SoftmaxAttention, H)) > 0.99
+  assert likeness("sas_p", shaped) < 0.3
+  assert likeness("sas", shaped) < 0.3
+
+
+def test_the_block_without_gains():
+  dropped = ONE_MAP | {"values": "dropped"}
+  block, params = made("simplified", dropped)
+  y = normed(TOKENS)
+  mixer = ShapedAttention(H, **ONE_MAP)
+  mixed = mixer.apply({"params": params["token_mixer"]}, y, LAYOUT, train=False)
+  mlp = partial(MLP(M).apply, {"params": params["mlp"]})
+  close(run(block, params), mixed + mlp(y, False))
+  close(run(made("simplified", dropped, serial=True)[0], params), mlp(mixed, False))
+
+
+@pytest.mark.parametrize(
+  ("kind", "mixer", "layer", "count"),
+  [
+    ("simplified", ONE_MAP | {"values": "dropped"}, 0, 2.5 * C**2 + 4.5 * C + 2),
+    ("simplified", {"center": False, "values": "dropped"}, 0, 4 * C**2 + 6 * C + 2 * H),
+    ("sas_p", {}, 1, 4 * C**2 + 6 * C + 3 * H + 2),
+    ("sas_p", {}, 0, 5 * C**2 + 6 * C + 3 * H + 4),
+    ("sas", {}, 1, 4 * C**2 + 8 * C + 3 * H + 3),
+  ],
+)
+def test_parameters_with_an_mlp_as_wide_as_the_tokens(kind, mixer, layer, count):
+  mixer = partial(ShapedAttention, H, layer=layer, **({"values": "first"} | mixer))
+  block = BLOCKS[kind](token_mixer=mixer, mlp_dim=C)
+  params = block.init(jax.random.key(0), TOKENS, LAYOUT, None, False)["params"]
+  assert sum(x.size for x in jax.tree.leaves(params)) == count
+
+
+@pytest.mark.parametrize("kind", ["sas", "sas_p", "simplified"])
+def test_stochastic_depth_is_refused(kind):
+  with pytest.raises(ConfigError, match=rf"stochastic_depth=0.1.*'{kind}'.*set it to 0"):
+    made(kind, stochastic_depth=0.1)

@@ -1,0 +1,62 @@
+"""Stems: token grids of the promised size, and what lies between the convolutions."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from vitx.blocks.stems import STEMS
+from vitx.errors import ConfigError
+
+IMAGES = np.random.default_rng(0).normal(size=(2, 8, 8, 3)).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+  ("fields", "grid"),
+  [
+    ({"name": "linear", "patch": 2}, (4, 4)),
+    ({"name": "linear", "patch": 2, "stride": 1}, (7, 7)),
+    ({"name": "hybrid"}, (8, 8)),
+    ({"name": "hybrid", "strides": (2, 1, 1)}, (4, 4)),
+    ({"name": "hybrid", "channels": (), "kernel": 7, "strides": (4,)}, (2, 2)),
+    ({"name": "cct"}, (2, 2)),
+    ({"name": "cct", "channels": (8, 8), "strides": (2, 1, 1), "pool_stride": 1}, (4, 4)),
+  ],
+)
+def test_grids(fields, grid):
+  stem = STEMS[fields["name"]](width=6, **{k: v for k, v in fields.items() if k != "name"})
+  tokens, _ = jax.eval_shape(lambda x: stem.init_with_output(jax.random.key(0), x), IMAGES)
+  assert tokens.shape == (2, *grid, 6)
+
+
+def test_the_hybrid_stem_is_bare():
+  """Nothing between its convolutions: it is an affine map."""
+  stem = STEMS["hybrid"](width=6)
+  variables = jax.jit(stem.init)(jax.random.key(0), IMAGES)
+  apply = lambda x: stem.apply(variables, x)  # noqa: E731
+  a, b = IMAGES[:1], IMAGES[1:]
+  np.testing.assert_allclose(apply(a + b) - apply(b), apply(a) - apply(0 * a), atol=1e-5)
+  assert set(variables["params"]["conv_2"]) == {"kernel", "bias"}
+
+
+def test_the_tokenizer_takes_maxima_of_what_is_not_negative():
+  stem = STEMS["cct"](width=6, channels=(), pool_stride=1)
+  tokens, variables = stem.init_with_output(jax.random.key(0), IMAGES)
+  assert set(variables["params"]["conv_0"]) == {"kernel"}
+  conv = jax.lax.conv_general_dilated(
+    IMAGES,
+    variables["params"]["conv_0"]["kernel"],
+    (1, 1),
+    "SAME",
+    dimension_numbers=("NHWC", "HWIO", "NHWC"),
+  )
+  padded = np.pad(np.maximum(conv, 0), ((0, 0), (1, 1), (1, 1), (0, 0)))
+  shifts = [padded[:, i : i + 8, j : j + 8] for i in range(3) for j in range(3)]
+  np.testing.assert_allclose(tokens, np.max(shifts, axis=0), atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["hybrid", "cct"])
+def test_strides_must_fit(name):
+  stem = STEMS[name](width=6, channels=(4,), strides=(2,))
+  with pytest.raises(ConfigError, match=r"strides=\(2,\).*one entry.*channels=\(4, 6\)"):
+    jax.eval_shape(stem.init, jax.random.key(0), jnp.asarray(IMAGES))

@@ -1,0 +1,84 @@
+"""Pre-norm blocks with fewer normalizations, and without skips."""
+
+from functools import partial
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from vitx.attention.softmax import SoftmaxAttention
+from vitx.blocks.registry import PreNormBlock
+from vitx.blocks.vanilla import SkiplessBlock, VanillaBlock
+from vitx.errors import ConfigError
+from vitx.layers.mlp import MLP
+from vitx.ops.layout import TokenLayout
+
+B, N, C, H, M = 2, 6, 16, 4, 24
+LAYOUT = TokenLayout((N,))
+TOKENS = jax.random.normal(jax.random.key(1), (B, N, C)) * 2 + 1
+
+
+def made(kind, **fields):
+  block = kind(token_mixer=partial(SoftmaxAttention, H), mlp_dim=M, **fields)
+  params = block.init(jax.random.key(0), TOKENS, LAYOUT, None, False)["params"]
+  shift = lambda x: x + 0.1 * jax.random.normal(jax.random.key(x.size), x.shape)  # noqa: E731
+  return block, jax.tree.map(shift, params)
+
+
+def run(block, params, x=TOKENS):
+  return block.apply({"params": params}, x, LAYOUT, None, False)
+
+
+def norms(params):
+  return {name for name in params if "norm" in name}
+
+
+def close(a, b):
+  np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+
+
+def test_with_two_norms_it_is_the_pre_norm_block():
+  block, params = made(VanillaBlock, norms="two")
+  assert norms(params) == {"mixer_norm", "mlp_norm"}
+  close(run(block, params), run(made(PreNormBlock)[0], params))
+
+
+def test_a_shared_norm_is_two_equal_ones():
+  block, params = made(VanillaBlock)
+  assert norms(params) == {"norm"}
+  two = {**params, "mixer_norm": params["norm"], "mlp_norm": params["norm"]}
+  close(run(block, params), run(made(PreNormBlock)[0], two))
+
+
+def test_a_norm_of_the_mlp_leaves_the_mixer_the_tokens_as_they_are():
+  block, params = made(VanillaBlock, norms="mlp")
+  assert norms(params) == {"norm"}
+  mixer = SoftmaxAttention(H).apply({"params": params["token_mixer"]}, TOKENS, LAYOUT, train=False)
+  x = TOKENS + mixer
+  y = nn.LayerNorm().apply({"params": params["norm"]}, x)
+  close(run(block, params), x + MLP(M).apply({"params": params["mlp"]}, y, False))
+
+
+@pytest.mark.parametrize("norms", ["shared", "two", "mlp"])
+def test_skipless_has_no_way_past_its_branches(norms):
+  block, params = made(SkiplessBlock, norms=norms)
+  for module, last in (("token_mixer", "out"), ("mlp", "down")):
+    zero = jax.tree.map(jnp.zeros_like, params[module][last])
+    cut = {**params, module: {**params[module], last: zero}}
+    slope = jax.grad(lambda x, cut=cut: jnp.sum(run(block, cut, x) ** 2 + run(block, cut, x)))
+    np.testing.assert_array_equal(slope(TOKENS), 0)
+  assert np.abs(jax.grad(lambda x: jnp.sum(run(block, params, x) ** 2))(TOKENS)).max() > 1e-3
+
+
+def test_skipless_keeps_the_parameters_of_pre_norm():
+  shapes = [jax.tree.map(jnp.shape, made(kind)[1]) for kind in (PreNormBlock, SkiplessBlock)]
+  assert shapes[0] == shapes[1]
+
+
+def test_errors():
+  with pytest.raises(ConfigError, match="norms='one'; valid: mlp, shared, two"):
+    made(VanillaBlock, norms="one")
+  with pytest.raises(ConfigError, match=r"stochastic_depth=0.1.*'skipless'.*set it to 0"):
+    made(SkiplessBlock, stochastic_depth=0.1)

@@ -1,0 +1,212 @@
+import importlib.util
+import itertools
+import json
+import shutil
+import struct
+import zipfile
+
+import pytest
+import tensorflow_datasets as tfds
+from etils import epath
+
+from vitx.cli import prepare
+from vitx.data.builders import tfrecord_to_array_record
+from vitx.data.sources import open_source, tfds_dir
+from vitx.errors import ConfigError, MissingExtraError
+
+
+def records(directory, split):
+  builder = tfds.builder_from_directory(str(directory))
+  raw = tfds.decode.DeserializeMethod.RAW_BYTES
+  return list(builder.as_data_source(split=split, deserialize_method=raw))
+
+
+def frame(record: bytes) -> bytes:
+  """One record of a TFRECORD file; the CRC of the data is left zero."""
+  length = struct.pack("<Q", len(record))
+  return (
+    length + struct.pack("<I", tfrecord_to_array_record.masked_crc32c(length)) + record + bytes(4)
+  )
+
+
+@pytest.fixture
+def tfrecord_dir(digits_dir, tmp_path):
+  """A TFRECORD copy of the digits, train in three shards."""
+  source, target = digits_dir / "digits" / "1.0.0", tmp_path / "old" / "digits" / "1.0.0"
+  target.mkdir(parents=True)
+  info = json.loads((source / "dataset_info.json").read_text())
+  info["fileFormat"] = "tfrecord"
+  for split, bounds in (("train", (0, 500, 1000, 1438)), ("test", (0, 359))):
+    content = records(source, split)
+    shards = list(itertools.pairwise(bounds))
+    for i, (a, b) in enumerate(shards):
+      name = f"digits-{split}.tfrecord-{i:05d}-of-{len(shards):05d}"
+      (target / name).write_bytes(b"".join(map(frame, content[a:b])))
+    entry = next(entry for entry in info["splits"] if entry["name"] == split)
+    entry["shardLengths"] = [str(b - a) for a, b in shards]
+  (target / "dataset_info.json").write_text(json.dumps(info))
+  for name in ("features.json", "label.labels.txt"):
+    shutil.copy(source / name, target / name)
+  return tmp_path / "old"
+
+
+def test_known_checksums():
+  # RFC 3720, B.4: CRC-32C of 32 zero bytes and of 0..31; here masked as TFRECORD does.
+  for data, crc in ((bytes(32), 0x8A9136AA), (bytes(range(32)), 0x46DD794E)):
+    rotated = (crc >> 15 | crc << 17) & 0xFFFFFFFF
+    assert tfrecord_to_array_record.masked_crc32c(data) == (rotated + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def test_tfrecord_copy_is_converted(tfrecord_dir, digits_dir, tmp_path, make_data, capsys):
+  data = make_data(data_dir=str(tfrecord_dir))
+  with pytest.raises(ConfigError, match=r"vitx prepare digits --from") as error:
+    open_source(data, seed=0)
+  # The command in the error, word for word.
+  command = str(error.value).split("vitx prepare ")[1].split("  ")[0].split()
+  assert command[:3] == ["digits", "--from", str(tfrecord_dir)]
+  assert prepare.main(command) == 0
+  target = epath.Path(command[-1])
+  assert f"ready in {target}" in capsys.readouterr().out
+  made = target / "digits" / "1.0.0"
+  assert sorted(path.name for path in made.iterdir()) == [
+    "dataset_info.json",
+    "digits-test.array_record-00000-of-00001",
+    *(f"digits-train.array_record-0000{i}-of-00003" for i in range(3)),
+    "features.json",
+    "label.labels.txt",
+  ]
+  for split in ("train", "test"):
+    assert records(made, split) == records(digits_dir / "digits" / "1.0.0", split)
+  data.data_dir = str(target)
+  assert len(open_source(data, seed=0).report) == 359
+  assert [path.name for path in (target / "digits").iterdir()] == ["1.0.0"]
+
+
+def test_conversion_takes_the_version_directory_too(tfrecord_dir, tmp_path):
+  made = prepare.prepare("digits", str(tmp_path / "new"), str(tfrecord_dir / "digits" / "1.0.0"))
+  assert len(records(made, "test")) == 359
+  with pytest.raises(ConfigError, match=r"holds digits/1.0.0, not 'cifar10'"):
+    prepare.prepare("cifar10", str(tmp_path / "new"), str(tfrecord_dir / "digits" / "1.0.0"))
+
+
+def test_old_copy_does_not_name_its_format(tfrecord_dir, tmp_path, make_data):
+  path = tfrecord_dir / "digits" / "1.0.0" / "dataset_info.json"
+  info = json.loads(path.read_text())
+  del info["fileFormat"]
+  path.write_text(json.dumps(info))
+  with pytest.raises(ConfigError, match=r"is a TFRECORD copy"):
+    open_source(make_data(data_dir=str(tfrecord_dir)), seed=0)
+  made = prepare.prepare("digits", str(tmp_path / "new"), str(tfrecord_dir))
+  assert len(records(made, "train")) == 1438
+
+
+@pytest.mark.parametrize("damage", ["truncated", "header", "missing", "short"])
+def test_damaged_copy_leaves_nothing_behind(tfrecord_dir, tmp_path, damage):
+  shard = tfrecord_dir / "digits" / "1.0.0" / "digits-train.tfrecord-00001-of-00003"
+  content = shard.read_bytes()
+  if damage == "missing":
+    shard.unlink()
+  elif damage == "truncated":
+    shard.write_bytes(content[:-7])
+  elif damage == "header":
+    shard.write_bytes(content[:3] + b"\1" + content[4:])
+  else:  # a whole record is gone
+    shard.write_bytes(content[12 + struct.unpack("<Q", content[:8])[0] + 4 :])
+  message = {
+    "truncated": "is truncated",
+    "header": "does not verify",
+    "missing": "does not exist",
+    "short": "holds 499 examples; dataset_info.json says 500",
+  }[damage]
+  with pytest.raises(ConfigError, match=f"{shard.name}.*{message}"):
+    prepare.prepare("digits", str(tmp_path / "new"), str(tfrecord_dir))
+  assert not list((tmp_path / "new" / "digits").iterdir())
+
+
+def test_nothing_to_convert(tfrecord_dir, digits_dir, tmp_path):
+  with pytest.raises(ConfigError, match=r"holds no copy of 'cifar10'"):
+    prepare.prepare("cifar10", str(tmp_path / "new"), str(tfrecord_dir))
+  with pytest.raises(ConfigError, match=r"no TFRECORD copy"):
+    prepare.prepare("digits", str(tmp_path / "new"), str(digits_dir))
+  with pytest.raises(ConfigError, match=r"Write to another directory"):
+    prepare.prepare("digits", str(tfrecord_dir), str(tfrecord_dir))
+
+
+def test_digits_command(tmp_path, capsys):
+  assert prepare.main(["digits", "--data_dir", str(tmp_path)]) == 0
+  assert "digits is ready in" in capsys.readouterr().out
+  assert tfds_dir.find("digits", epath.Path(tmp_path)).name == "1.0.0"
+
+
+def test_unknown_name_is_an_error(tmp_path, capsys):
+  assert prepare.main(["cifarr10", "--data_dir", str(tmp_path)]) == 1
+  assert "is unknown. Did you mean 'cifar10'" in capsys.readouterr().err
+
+
+def test_foreign_set_needs_the_extra(tmp_path, monkeypatch, capsys):
+  find = importlib.util.find_spec
+  monkeypatch.setattr(
+    importlib.util, "find_spec", lambda name: None if name == "tensorflow" else find(name)
+  )
+  with pytest.raises(MissingExtraError, match=r"'cifar10' needs the extra \"prepare\""):
+    prepare.prepare("cifar10", str(tmp_path))
+  assert prepare.main(["cifar10", "--data_dir", str(tmp_path)]) == 1
+  assert "pip install" in capsys.readouterr().err
+
+
+@pytest.fixture
+def archive(tmp_path, draw):
+  """A small Tiny ImageNet in the official layout: classes out of order, test unlabeled."""
+  root = tmp_path / "tiny-imagenet-200"
+  wnids = ["n03", "n01", "n02"]
+  for c, wnid in enumerate(wnids):
+    for i in range(4):
+      draw(root / "train" / wnid / "images" / f"{wnid}_{i}.JPEG", (64, 64), seed=10 * c + i)
+    (root / "train" / wnid / f"{wnid}_boxes.txt").write_text("")
+  lines = []
+  for i in range(6):
+    mode = "L" if i == 0 else "RGB"  # some official images are gray
+    draw(root / "val" / "images" / f"val_{i}.JPEG", (64, 64), mode, seed=100 + i)
+    lines.append(f"val_{i}.JPEG\t{wnids[i % 3]}\t0\t0\t1\t1")
+    draw(root / "test" / "images" / f"test_{i}.JPEG", (64, 64))
+  (root / "val" / "val_annotations.txt").write_text("\n".join(lines) + "\n")
+  (root / "wnids.txt").write_text("\n".join(wnids) + "\n")
+  (root / "words.txt").write_text("n01\tgoldfish\nn02\tfire salamander\nn03\tbullfrog\nn99\tx\n")
+  return root
+
+
+@pytest.mark.parametrize("kind", ["directory", "parent", "zip"])
+def test_tiny_imagenet(archive, tmp_path, make_data, kind):
+  path = {"directory": archive, "parent": archive.parent}.get(kind)
+  if kind == "zip":
+    path = tmp_path / "any name.zip"
+    with zipfile.ZipFile(path, "w") as zipped:
+      for file in archive.rglob("*.*"):
+        zipped.write(file, file.relative_to(archive.parent))
+  target = str(tmp_path / "tfds")
+  assert prepare.main(["tiny_imagenet", "--from", str(path), "--data_dir", target]) == 0
+  data = make_data(source="tiny_imagenet", data_dir=target, select=0.25)
+  source = open_source(data, seed=0)
+  assert source.class_names == ("n01", "n02", "n03")
+  assert source.image_size == (64, 64) and source.channels == 3
+  assert [len(source.role(role)) for role in ("train", "select", "report")] == [9, 3, 6]
+  wnids = ["n03", "n01", "n02"]
+  for i in range(6):
+    number = int(source.report.name(i).removeprefix("val_").removesuffix(".JPEG"))
+    assert source.class_names[source.report.label(i)] == wnids[number % 3]
+    assert source.report.image(i).shape == (64, 64, 3)
+  for i in range(9):
+    assert source.train.name(i).startswith(source.class_names[source.train.label(i)])
+  made = tmp_path / "tfds" / "tiny_imagenet" / "1.0.0"
+  encoded = (archive / "train" / "n02" / "images" / "n02_1.JPEG").read_bytes()
+  assert any(encoded in record for record in records(made, "train"))  # bytes untouched
+  assert json.loads((made / "metadata.json").read_text())["words"]["n01"] == "goldfish"
+
+
+def test_tiny_imagenet_needs_its_archive(tmp_path):
+  with pytest.raises(ConfigError, match=r"vitx prepare tiny_imagenet --from"):
+    prepare.prepare("tiny_imagenet", str(tmp_path))
+  with pytest.raises(ConfigError, match=r"neither a directory nor a zip"):
+    prepare.prepare("tiny_imagenet", str(tmp_path), str(tmp_path / "none.zip"))
+  with pytest.raises(ConfigError, match=r"no wnids.txt"):
+    prepare.prepare("tiny_imagenet", str(tmp_path / "out"), str(tmp_path))

@@ -1,0 +1,262 @@
+"""BBViT's rows: exact counts, the graphs that they name, and what differs between the two nets."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from configs import bbvit_imagenette, bbvit_tiny_imagenet
+from configs.bbvit_imagenette import PUBLISHED, ROWS, VARIANTS, get_config
+from tests.configs.test_vix_rows import (
+  SOURCES,
+  Trial,
+  check_gradients,
+  check_implementations,
+  check_restore,
+  moved,
+  source_of,
+)
+from tests.models.vit_pytorch_weights import CARRY, Weights
+from vitx.attention.registry import MIXERS
+from vitx.blocks.registry import PreNormBlock
+from vitx.cli.summary import completed
+from vitx.models import count, model_from_config
+from vitx.ops.layout import TokenLayout
+from vitx.training.optimizers import make_optimizer
+from vitx.training.schedules import make_schedule
+from vitx.training.setup import resolve
+
+LAYOUT = TokenLayout((23, 23), prefix=1)
+COUNTS = {
+  **{row: 5_897_226 for row in ROWS if row.startswith("tiny")},
+  "tiny_vit": 6_680_586,
+  "tiny_vit_without_out": 6_680_586 - 3 * 512 * 513,
+  "tiny_bbvit_with_out": 5_897_226 + 3 * 512 * 513,
+  "moderate_vit": 51_724_298,
+  "moderate_bbvit": 45_445_130,
+  "moderate_authors_bbvit": 45_445_130,
+}
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_parameters(row):
+  assert count(get_config(row)).total == COUNTS[row]
+  assert count(get_config(f"{row},recipe=text")).total == COUNTS[row]
+
+
+@pytest.mark.parametrize("row", ["tiny_vit", "tiny_rw", "moderate_bbvit"])
+def test_tiny_imagenet_has_the_same_network_but_for_patches_and_head(row):
+  width, patch = (512, 8) if row.startswith("tiny") else (1024, 16)
+  same = COUNTS[row] - 3 * (patch**2 - 3**2) * width + 190 * (width + 1)
+  assert count(bbvit_tiny_imagenet.get_config(row)).total == same
+  assert bbvit_tiny_imagenet.ROWS == ROWS
+
+
+PRINTED = {
+  "tiny_vit": (6_680_586, 512, 8, {368, 376}),
+  "tiny_bbvit": (5_897_226, 512, 8, {376, 384}),
+  "moderate_vit": (51_724_298, 1024, 16, {352, 368}),
+  "moderate_bbvit": (45_445_130, 1024, 16, {384, 400}),
+}
+
+
+@pytest.mark.parametrize("row", PRINTED)
+def test_image_sizes_at_which_the_printed_counts_arise(row):
+  total, width, patch, expected = PRINTED[row]
+
+  def at(size):  # only the position table grows
+    return total + width * ((size // patch) ** 2 + 1 - 530)
+
+  printed = PUBLISHED[row]["parameters_m"]
+  sizes = range(64, 785, patch)
+  assert {size for size in sizes if round(at(size) / 1e6, 1) == printed} == expected
+  # One size for ViT and another for BBViT explains all four.
+  size = 368 if row.endswith("_vit") else 384
+  assert size in expected
+  assert count(get_config(f"{row},data.image_size={size}")).total == at(size)
+  own = 184 if row.startswith("tiny") else 368
+  assert (own in expected) == (row == "moderate_vit"), "the text's sizes explain one of the four"
+
+
+def test_published_figures_belong_to_rows():
+  assert set(PUBLISHED) <= set(ROWS)
+  for variant in VARIANTS:
+    assert PUBLISHED[f"tiny_{variant}"] == PUBLISHED[f"tiny_authors_{variant}"]
+  # Accuracies are counts of right answers among 960 images, or misprinted, or of another set.
+  fits = [row for row, figures in PUBLISHED.items() if of_960(figures["top1"])]
+  assert {"tiny_vit", "tiny_bbvit", "tiny_r", "tiny_g", "tiny_rg", "moderate_bbvit"} <= set(fits)
+  assert "tiny_w" not in fits and of_960(PUBLISHED["tiny_w"]["readme_top1"])
+
+
+def of_960(percent):
+  return abs(round(percent * 9.6) / 9.6 - percent) < 0.01
+
+
+def edges(row, head=0, layer=0):
+  """Which of 530 tokens attend which, bool (530, 530), in evaluation."""
+  fields = get_config(row).model.token_mixer.to_dict()
+  mixer = MIXERS[fields.pop("name")](num_heads=8, layer=layer, **fields)
+  index = np.arange(LAYOUT.length)
+  return mixer.full_pattern(LAYOUT).allows(LAYOUT, index[:, None], index, head)
+
+
+@pytest.mark.parametrize(
+  ("row", "block_pairs"),
+  [
+    ("tiny_r", 53 * 4),
+    ("tiny_w", 51 * 3 + 2 * 2),
+    ("tiny_g", 2 * 53 + 51 * 3),
+    ("tiny_rw", 51 * 6 + 2 * 5),
+    ("tiny_wg", 2 * 53 + 49 * 5 + 2 * 4),
+    ("tiny_rg", 2 * 53 + 51 * 6),
+    ("tiny_bbvit", 2 * 53 + 49 * 8 + 2 * 7),
+    ("tiny_authors_bbvit", 2 * 53 + 49 * 8 + 2 * 7),
+    ("tiny_attention_free", 0),
+    ("tiny_vit_without_out", 53 * 53),
+  ],
+)
+def test_block_pairs(row, block_pairs):
+  found = edges(row)
+  assert found.sum() == 100 * block_pairs
+  if row.removeprefix("tiny_") in VARIANTS:
+    assert found.diagonal().all()
+
+
+def test_key_sets_add_up_to_the_whole():
+  assert (edges("tiny_w") | edges("tiny_g") == edges("tiny_wg")).all()
+  random = [edges("tiny_r", head, layer) for head, layer in ((0, 0), (1, 0), (0, 1))]
+  assert all((random[0] != other).any() for other in random[1:])
+
+
+def test_the_authors_parts_are_query_blocks():
+  whole = edges("tiny_authors_bbvit")
+  rows = {"r": slice(0, 10), "w": slice(10, 520), "g": slice(520, 530)}
+  for variant, letters in ((v, v) for v in VARIANTS):
+    expected = np.zeros_like(whole)
+    for letter in letters:
+      expected[rows[letter]] = whole[rows[letter]]
+    assert (edges(f"tiny_authors_{variant}") == expected).all()
+  # Random keys lie in the first blocks alone, unlike the uniform draw's.
+  outside_window_and_global = np.abs(np.subtract.outer(np.arange(53), np.arange(53))) > 1
+  outside_window_and_global[[0, -1]] = outside_window_and_global[:, [0, -1]] = False
+  drawn = outside_window_and_global & whole[::10, ::10]
+  uniform = outside_window_and_global & edges("tiny_bbvit")[::10, ::10]
+  assert drawn[:, 10:].sum() == 0 and drawn.sum() == uniform.sum() == 51 * 3
+  assert uniform[:, 10:].sum() > 51
+
+
+def test_what_differs_between_vit_and_bbvit_besides_attention():
+  vit, bbvit = (get_config(row).model for row in ("tiny_vit", "tiny_bbvit"))
+  differ = {key for key in vit if vit[key] != bbvit[key]}
+  assert differ == {"block", "token_mixer"}
+  assert vit.token_mixer.dropout == 0.1 and not vit.token_mixer.use_bias
+  assert not bbvit.token_mixer.out_projection and "use_bias" not in bbvit.token_mixer
+  authors = get_config("tiny_authors_rw").model.token_mixer
+  assert (authors.plan, authors.redraw) == ("bigbird", "step")
+
+
+@pytest.mark.parametrize(("rate", "same"), [(0.0, True), (None, False)])
+def test_dropout_after_attention(rate, same):
+  mixer = lambda name: MIXERS["softmax"](2, name=name)  # noqa: E731
+  block = PreNormBlock(mixer, 8, dropout=0.5, mixer_dropout=rate)
+  x, layout = jax.random.normal(jax.random.key(0), (2, 4, 8)), TokenLayout((2, 2))
+  params = block.init(jax.random.key(1), x, layout, None, False)["params"]
+  params["mlp"]["down"] = jax.tree.map(jnp.zeros_like, params["mlp"]["down"])
+  kept = block.apply({"params": params}, x, layout, None, False)
+  rngs = {"dropout": jax.random.key(2)}
+  trained = block.apply({"params": params}, x, layout, None, True, rngs=rngs)
+  assert bool(jnp.allclose(kept, trained)) == same
+
+
+@pytest.mark.parametrize("recipe", ["run", "text"])
+def test_the_recipes_differ_for_moderate_alone(recipe):
+  tiny, moderate = (get_config(f"{row}_vit,recipe={recipe}") for row in ("tiny", "moderate"))
+  assert tiny == get_config("tiny_vit")
+  assert (tiny.schedule.name, tiny.duration, tiny.learning_rate) == ("plateau", "200 epochs", 1e-3)
+  if recipe == "text":
+    assert moderate.schedule == tiny.schedule and moderate.model.pool == tiny.model.pool
+    return
+  assert moderate.model.pool.name == "cls" and moderate.learning_rate == 3e-5
+  rate = make_schedule(moderate.schedule, 1.0, 50 * 148, 148)
+  for epoch in (0, 1, 7, 49):
+    np.testing.assert_allclose(rate(148 * epoch + 3), 0.7**epoch, rtol=1e-4)
+  make_optimizer(moderate, {"kernel": jnp.zeros((2, 2))})
+
+
+def small(row, overrides=""):
+  """A row with 26 tokens of width 16, completed without its data."""
+  model = "model.width=16,model.depth=1,model.num_heads=2,model.mlp_dim=24,stem.patch=2"
+  config = get_config(f"{row},{model},data.image_size=10,{overrides}".rstrip(","))
+  with config.unlocked():
+    mixer = config.model.token_mixer
+    if mixer.name == "bigbird":
+      mixer.update(block=4, random=1, tile=4)
+    if "dropout" in mixer:
+      mixer.dropout = 0.0  # which only one implementation can draw
+  return completed(config)
+
+
+def test_the_head_norms_the_mean_of_all_tokens():
+  config = small("tiny_bbvit")
+  model = model_from_config(config.model)
+  images = jax.random.normal(jax.random.key(0), (2, 10, 10, 3))
+  params = moved(jax.jit(model.init)(jax.random.key(1), images)["params"])
+  apply = jax.jit(lambda p: model.apply({"params": p}, images, mutable="intermediates"))
+  logits, kept = apply(params)
+  mean = kept["intermediates"]["tokens"][-1].mean(1)  # (2, 16), class token included
+  scaled = (mean - mean.mean(-1, keepdims=True)) / np.sqrt(mean.var(-1, keepdims=True) + 1e-5)
+  vector = scaled * params["norm"]["scale"] + params["norm"]["bias"]
+  expected = vector @ params["head"]["kernel"] + params["head"]["bias"]
+  np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("implementation", ["masked", "kernelized"])
+def test_forward_equality_with_the_authors_network(implementation):
+  """The row itself, small, with weights of the package that they used (golden/record_models.py)."""
+  sizes = "model.width=12,model.depth=2,model.num_heads=2,model.mlp_dim=24,stem.patch=2"
+  config = get_config(f"tiny_vit,{sizes},data.image_size=8,model.num_classes=5")
+  with config.unlocked():
+    # Of probabilities, in training: the kernelized path refuses it.
+    config.model.token_mixer.update(implementation=implementation, dropout=0.0)
+  weights = Weights("bbvit_vit")
+  params, _ = CARRY["vit"](weights, "")
+  assert not weights.unread, "weights that no parameter of ours took"
+  images = jnp.asarray(weights.arrays["x"].transpose(0, 2, 3, 1))
+  model = model_from_config(config.model)
+  shapes = jax.eval_shape(model.init, jax.random.key(0), images)["params"]
+  assert jax.tree.map(jnp.shape, shapes) == jax.tree.map(jnp.shape, params)
+  found, expected = jax.jit(model.apply)({"params": params}, images), weights.arrays["out"]
+  np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+
+
+def zeros_of(row):
+  if row.endswith("attention_free"):
+    reason = "nothing is attended"
+    return {r".*token_mixer/.*": reason, r".*mixer_norm/.*": reason}
+  if row.endswith("_vit"):
+    return {}
+  if row == "tiny_vit_without_out":
+    return {}
+  return {r".*token_mixer/key/bias": "softmax does not see a shift of a query's logits"}
+
+
+QUICK = ("tiny_authors_rw",)  # `--all` checks every row
+
+
+@pytest.mark.parametrize(
+  "row", [pytest.param(r, marks=() if r in QUICK else pytest.mark.slow) for r in ROWS]
+)
+def test_one_step(row, tmp_path):
+  trial = Trial(small(row))
+  check_gradients(trial, zeros_of(row))
+  check_implementations(trial)
+  check_restore(trial, tmp_path)
+
+
+@pytest.mark.parametrize("row", ["tiny_vit", "tiny_authors_rg"])
+def test_other_data_sets(row):
+  for file in (bbvit_imagenette, bbvit_tiny_imagenet):
+    for name, (classes, _, _) in SOURCES.items():
+      config = resolve(file.get_config(f"{row},dataset={name}"), source_of(name))
+      assert config.model.num_classes == classes
+      assert count(config).total > 0

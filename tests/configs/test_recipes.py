@@ -1,0 +1,114 @@
+"""Our own recipes: as large as the networks that they are named after, on any data set."""
+
+import jax
+import pytest
+
+from configs import cifar10, imagenet
+from tests.configs.test_vix_rows import (
+  SOURCES,
+  Trial,
+  check_gradients,
+  check_implementations,
+  check_restore,
+  source_of,
+)
+from vitx.cli.summary import completed, training_step
+from vitx.models import count
+from vitx.training.schedules import make_schedule
+from vitx.training.setup import resolve
+
+COUNTS = {
+  (cifar10, "vit"): 591_946,
+  (cifar10, "cct_2_3x2"): 283_723,
+  (cifar10, "cct_4_3x2"): 482_123,
+  (cifar10, "cct_7_3x1"): 3_760_139,
+  (cifar10, "vit_lite_7_4"): 3_716_874,
+  (cifar10, "swin"): 2_643_758,
+  (cifar10, "resnet20"): 269_722,
+  (cifar10, "resnet56"): 853_018,
+  (cifar10, "convmixer"): 594_186,
+  (imagenet, "deit_ti"): 5_717_416,
+  (imagenet, "deit_s"): 22_050_664,
+}
+IDS = [row for _, row in COUNTS]
+
+
+def test_every_row_is_here():
+  assert list(COUNTS) == [(file, row) for file in (cifar10, imagenet) for row in file.ROWS]
+
+
+@pytest.mark.parametrize(("file", "row"), COUNTS, ids=IDS)
+def test_parameters(file, row):
+  found = count(file.get_config(row)).total
+  assert found == COUNTS[file, row]
+  published = file.PUBLISHED.get(row, {})
+  assert round(found / 1e6, 2) == published.get("parameters_m", round(found / 1e6, 2))
+  assert found == published.get("parameters", found)
+
+
+@pytest.mark.parametrize(("file", "row"), COUNTS, ids=IDS)
+def test_a_step_of_the_recipe_traces(file, row):
+  config = completed(file.get_config(row))
+  state, metrics = jax.eval_shape(*training_step(config))
+  assert metrics["loss"].shape == () and "kernel" in state.params["head"]
+  schedule = make_schedule(config.schedule, config.learning_rate, 64000, 391)
+  rates = [float(schedule(step)) for step in range(0, 64000, 391)]
+  assert max(rates) == pytest.approx(config.learning_rate, rel=2e-3)
+  assert rates[-1] < 0.05 * config.learning_rate
+
+
+@pytest.mark.parametrize(("file", "row"), COUNTS, ids=IDS)
+def test_other_data_sets(file, row):
+  for name in ("mnist", "imagenette/320px-v2"):
+    config = resolve(file.get_config(f"{row},dataset={name}"), source_of(name))
+    assert config.model.num_classes == SOURCES[name][0] and count(config).total > 0
+
+
+@pytest.mark.parametrize("row", [row for row in cifar10.ROWS if row != "vit"])
+def test_eight_by_eight_pixels_will_do(row):
+  config = completed(cifar10.get_config(f"{row},data.image_size=8"))
+  assert count(config).total > 0
+
+
+CCT = "model.width=16,model.depth=2,model.num_heads=2,model.mlp_dim=8,token_mixer.dropout=0"
+DEIT = (
+  "model.width=16,model.depth=1,model.num_heads=2,model.mlp_dim=8,stem.patch=2,model.dtype=float32"
+)
+SMALL = {
+  "vit": "model.width=16,model.depth=1,model.num_heads=2,model.mlp_dim=8,stem.channels=(4,4)",
+  "cct_2_3x2": f"{CCT},stem.channels=(4,)",
+  "cct_4_3x2": f"{CCT},stem.channels=(4,)",
+  "cct_7_3x1": CCT,
+  "vit_lite_7_4": CCT,
+  "swin": "model.width=8,model.depth=(2,2),model.num_heads=2",
+  "resnet20": "model.width=4,model.depth=8",
+  "resnet56": "model.width=4,model.depth=14",
+  "convmixer": "model.width=8,model.depth=2",
+  "deit_ti": DEIT,
+  "deit_s": DEIT,
+}
+SHIFT = {r".*token_mixer/key/bias": "softmax does not see a shift of a query's logits"}
+SCORE = {"pool/score/bias": "softmax over the tokens does not see a shift of their scores"}
+ZEROS = dict.fromkeys(("vit", "swin", "deit_ti", "deit_s"), SHIFT)
+ZEROS |= dict.fromkeys(("cct_2_3x2", "cct_4_3x2", "cct_7_3x1"), SCORE)
+
+
+def check(config, row, directory):
+  trial = Trial(completed(config))
+  check_gradients(trial, ZEROS.get(row, {}))
+  check_implementations(trial)
+  check_restore(trial, directory)
+
+
+@pytest.mark.slow  # compiles eleven networks; plain pytest steps through smaller ones elsewhere
+@pytest.mark.parametrize(("file", "row"), COUNTS, ids=IDS)
+def test_one_step(file, row, tmp_path):
+  size = 16 if row == "swin" else 8
+  check(file.get_config(f"{row},{SMALL[row]},data.image_size={size}"), row, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("row", ["swin", "resnet20", "convmixer"])
+def test_one_step_at_full_size(row, tmp_path):
+  """One row of each backbone that no other table has."""
+  check(cifar10.get_config(row), row, tmp_path)

@@ -1,0 +1,254 @@
+"""The two makers: order, keys, errors, and independence of the number of devices."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from ml_collections import ConfigDict
+from PIL import Image
+
+from configs.common import default_config
+from vitx.data.images.augment import make_eval_preprocess, make_train_augment
+from vitx.errors import ConfigError
+
+MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)
+EVERYTHING = dict(
+  pad_crop=4,
+  hflip=0.5,
+  vflip=0.5,
+  rotate=15.0,
+  color_jitter=(0.4, 0.4, 0.4, 0.1),
+  randaugment=(2, 9),
+  random_erasing=0.5,
+  mixup=0.8,
+  cutmix=1.0,
+)
+CROPPED = dict(
+  random_resized_crop=(0.2, 1.0),
+  autoaugment=True,
+  color_jitter=(0.1, 0.1, 0, 0),
+  interpolation="nearest",
+)
+
+
+def batch(count=8, size=16, channels=3, seed=0):
+  rng = np.random.default_rng(seed)
+  images = rng.integers(0, 256, (count, size, size, channels), dtype=np.uint8)
+  labels = jnp.asarray(rng.integers(0, 5, count), jnp.int32)
+  return jnp.arange(count), jnp.asarray(images), labels
+
+
+def train(augment, size=16, channels=3, smoothing=0.0):
+  return make_train_augment(
+    augment,
+    image_size=size,
+    mean=MEAN[:channels],
+    std=STD[:channels],
+    num_classes=5,
+    label_smoothing=smoothing,
+  )
+
+
+def normalized(images):
+  channels = images.shape[-1]
+  return (np.asarray(images) / 255 - MEAN[:channels]) / STD[:channels]
+
+
+def evaluate(images, size, **evaluation):
+  settings = {"crop_ratio": 1.0, "interpolation": "bilinear", **evaluation}
+  channels = images.shape[-1]
+  function = make_eval_preprocess(
+    settings, image_size=size, mean=MEAN[:channels], std=STD[:channels]
+  )
+  return np.asarray(jax.jit(function)(images))
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_with_everything_off_images_are_only_normalized_and_no_key_is_used(channels):
+  index, images, labels = batch(channels=channels)
+  out, targets = train(default_config().augment, channels=channels)(None, index, images, labels)
+  np.testing.assert_allclose(out, normalized(images), atol=1e-5)
+  np.testing.assert_array_equal(targets, np.eye(5)[np.asarray(labels)])
+  assert out.dtype == targets.dtype == jnp.float32
+  np.testing.assert_allclose(out, evaluate(images, 16), atol=1e-6)
+
+
+def test_a_stored_size_that_differs_is_resized_as_in_evaluation():
+  index, images, labels = batch(size=20)
+  out, _ = train({})(None, index, images, labels)
+  np.testing.assert_allclose(out, evaluate(images, 16), atol=1e-6)
+  padded, _ = jax.jit(train({"pad_crop": 2}))(jax.random.key(0), index, images, labels)
+  assert padded.shape == out.shape
+
+
+@pytest.mark.parametrize(("field", "axis"), [("hflip", 2), ("vflip", 1)])
+def test_flips(field, axis):
+  index, images, labels = batch(2000, size=4)
+  out, _ = jax.jit(train({field: 0.3}, size=4))(jax.random.key(0), index, images, labels)
+  expected = normalized(images)
+  flipped = np.isclose(out, np.flip(expected, axis), atol=1e-5).all((1, 2, 3))
+  assert (flipped | np.isclose(out, expected, atol=1e-5).all((1, 2, 3))).all()
+  assert abs(flipped.sum() - 600) < 4 * np.sqrt(2000 * 0.3 * 0.7)
+  always, _ = train({field: 1.0}, size=4)(jax.random.key(0), index, images, labels)
+  np.testing.assert_allclose(always, np.flip(expected, axis), atol=1e-5)
+
+
+def test_rotation_angles_are_within_the_limit_and_go_both_ways():
+  # One bright pixel on the middle line, seven pixels right of the center, shows the angle.
+  images = np.zeros((500, 17, 17, 1), np.uint8)
+  images[:, 8, 15] = 255
+  out, _ = train({"rotate": 30.0}, size=17, channels=1)(
+    jax.random.key(0), jnp.arange(500), jnp.asarray(images), jnp.zeros(500, jnp.int32)
+  )
+  weight = np.asarray(out[..., 0]) * STD[0] + MEAN[0]
+  rows, columns = np.mgrid[:17, :17] - 8
+  angle = np.rad2deg(np.arctan2((weight * -rows).sum((1, 2)), (weight * columns).sum((1, 2))))
+  assert np.abs(angle).max() < 31 and angle.max() > 27 and angle.min() < -27
+  assert abs(angle.mean()) < 4 * 60 / np.sqrt(12 * 500)
+
+
+def test_erasing_fills_with_the_mean_and_leaves_the_rest():
+  index, images, labels = batch(50)
+  out, _ = jax.jit(train({"random_erasing": 1.0}))(jax.random.key(0), index, images, labels)
+  erased = np.asarray(out == 0).all(-1)
+  assert erased.any((1, 2)).all()
+  np.testing.assert_allclose(np.asarray(out)[~erased], normalized(images)[~erased], atol=1e-5)
+
+
+@pytest.mark.parametrize(("augment", "channels"), [(EVERYTHING, 3), (CROPPED, 1)])
+def test_two_devices_equal_one_and_the_key_decides(augment, channels):
+  args = batch(8, size=20, channels=channels)
+  key = jax.random.key(7)
+  with jax.numpy_rank_promotion("raise"), jax.numpy_dtype_promotion("strict"):
+    function = train(augment, channels=channels, smoothing=0.1)
+    jitted = jax.jit(function)
+    images, targets = jitted(key, *args)
+    halves = [x.reshape(2, 4, *x.shape[1:]) for x in args]
+    parts = jax.pmap(function, in_axes=(None, 0, 0, 0))(key, *halves)
+  assert images.shape == (8, 16, 16, channels) and images.dtype == targets.dtype == jnp.float32
+  np.testing.assert_allclose(parts[0].reshape(images.shape), images, atol=1e-5)
+  np.testing.assert_allclose(parts[1].reshape(targets.shape), targets, atol=1e-6)
+  np.testing.assert_allclose(targets.sum(-1), 1, atol=1e-6)
+  np.testing.assert_array_equal(jitted(key, *args)[0], images)
+  other, _ = jitted(jax.random.fold_in(key, 1), *args)
+  assert (np.abs(images - other).max((1, 2, 3)) > 0.1).mean() > 0.7
+
+
+def test_operations_draw_independently():
+  index, images, labels = batch(1000, size=4)
+  function = jax.jit(train({"hflip": 0.5, "vflip": 0.5}, size=4))
+  out, _ = function(jax.random.key(0), index, images, labels)
+  for axes in [(), (1,), (2,), (1, 2)]:
+    same = np.isclose(out, np.flip(normalized(images), axes), atol=1e-5).all((1, 2, 3))
+    assert abs(same.sum() - 250) < 4 * np.sqrt(1000 * 3 / 16)
+
+
+@pytest.mark.parametrize("field", ["mixup", "cutmix"])
+def test_the_two_of_a_global_pair_share_what_they_draw(field):
+  index, images, labels = batch(8)
+  function = jax.jit(train({field: 1.0}))
+  out, targets = function(jax.random.key(0), index + 6, images, labels)
+  before = normalized(images)
+  np.testing.assert_allclose(out[::2] + out[1::2], before[::2] + before[1::2], atol=1e-5)
+  assert (np.abs(out - before).max((1, 2, 3)) > 0.01).all()
+  onehot = np.eye(5)[np.asarray(labels)]
+  np.testing.assert_allclose(targets[::2] + targets[1::2], onehot[::2] + onehot[1::2], atol=1e-6)
+  last, _ = function(jax.random.key(0), index[:2] + 12, images[6:], labels[6:])
+  np.testing.assert_allclose(last, out[6:], atol=1e-6)
+
+
+def test_equal_images_of_a_batch_are_augmented_differently():
+  index, images, labels = batch(8)
+  images = jnp.broadcast_to(images[:1], images.shape)
+  out, _ = jax.jit(train({"pad_crop": 4, "rotate": 20.0}))(jax.random.key(0), index, images, labels)
+  assert len(np.unique(np.asarray(out).reshape(8, -1), axis=0)) == 8
+
+
+def test_an_operation_draws_the_same_whatever_else_is_on():
+  key, args = jax.random.key(0), batch(64)
+  flipped, _ = jax.jit(train({"hflip": 0.5}))(key, *args)
+  both, _ = jax.jit(train({"hflip": 0.5, "color_jitter": (0.0, 0.2, 0.0, 0.0), "vflip": 1e-9}))(
+    key, *args
+  )
+  correlation = [
+    np.corrcoef(np.ravel(a), np.ravel(b))[0, 1] for a, b in zip(flipped, both, strict=True)
+  ]
+  assert min(correlation) > 0.9  # the same flip, but for the contrast
+
+
+@pytest.mark.parametrize(
+  ("augment", "message"),
+  [
+    (dict(hflip=1.5), r"augment\.hflip=1\.5 must lie in 0\.\.1"),
+    (dict(vflip=-0.1), r"augment\.vflip=-0\.1"),
+    (dict(random_erasing=float("nan")), r"augment\.random_erasing=nan"),
+    (dict(rotate=200.0), r"augment\.rotate=200\.0 must lie in 0\.\.180"),
+    (dict(rotate="15"), r"augment\.rotate='15' must be a number"),
+    (dict(mixup=-1.0), r"augment\.mixup=-1\.0"),
+    (dict(cutmix=float("inf")), r"augment\.cutmix=inf"),
+    (dict(pad_crop=2.5), r"augment\.pad_crop=2\.5 must be a whole number"),
+    (dict(pad_crop=16), r"augment\.pad_crop=16 must be smaller than the image size 16"),
+    (dict(random_resized_crop=(0.5,)), r"random_resized_crop=\(0\.5,\) must have 2 values"),
+    (dict(random_resized_crop=(0.9, 0.2)), r"random_resized_crop=\(0\.9, 0\.2\)"),
+    (dict(random_resized_crop=(0.0, 1.0)), r"random_resized_crop=\(0\.0, 1\.0\)"),
+    (dict(random_resized_crop=0.5), r"random_resized_crop=0\.5 must be a tuple"),
+    (dict(pad_crop=2, random_resized_crop=(0.5, 1)), r"pad_crop=2 and augment.* both on"),
+    (dict(color_jitter=(0.4, 0.4, 0.4)), r"color_jitter=\(0\.4, 0\.4, 0\.4\) must have 4 values"),
+    (dict(color_jitter=(0.4, 0.4, 0.4, 0.7)), r"color_jitter: hue=0\.7 must lie in 0\.\.0\.5"),
+    (dict(randaugment=(2, 11)), r"randaugment: magnitude=11 must lie in 0\.\.10"),
+    (dict(randaugment=(0, 5)), r"randaugment: number of operations=0"),
+    (dict(randaugment=(2, 5), autoaugment=True), r"autoaugment=True and augment.*choose one"),
+    (dict(autoaugment="cifar"), r"augment\.autoaugment='cifar' must be True or False"),
+    (dict(interpolation="bicubic"), r"augment\.interpolation='bicubic' is unknown"),
+    (dict(cutmiks=1.0), r"augment\.cutmiks=1\.0 is unknown\. Did you mean 'cutmix'"),
+  ],
+)
+def test_settings_that_cannot_work_are_named(augment, message):
+  with pytest.raises(ConfigError, match=message):
+    train(augment)
+  with pytest.raises(ConfigError, match=message):
+    train(ConfigDict(augment))
+
+
+@pytest.mark.parametrize("amounts", [(0, 0, 0.4, 0), (0, 0, 0, 0.1)])
+def test_one_channel_has_neither_saturation_nor_hue(amounts):
+  with pytest.raises(ConfigError, match="needs images of 3 channels, these have 1"):
+    train({"color_jitter": amounts}, channels=1)
+  train({"color_jitter": (0.4, 0.4, 0, 0)}, channels=1)
+
+
+def test_other_errors_name_their_field():
+  index, images, labels = batch(5)
+  with pytest.raises(ConfigError, match=r"augment\.mixup.*must be even, not 5"):
+    train({"mixup": 0.5})(jax.random.key(0), index, images, labels)
+  with pytest.raises(ConfigError, match=r"data\.mean and data\.std have 1 values.*3 channels"):
+    train({}, channels=1)(None, index, images, labels)
+  with pytest.raises(ConfigError, match=r"task\.label_smoothing=1\.1"):
+    train({}, smoothing=1.1)
+  with pytest.raises(ConfigError, match=r"data\.std=\(0\.2, 0\.0, 0\.1\) must be above 0"):
+    make_eval_preprocess(default_config().evaluation, image_size=8, mean=MEAN, std=(0.2, 0.0, 0.1))
+  with pytest.raises(ConfigError, match=r"evaluation\.crop_ratio=1\.2 must lie in 0\.\.1"):
+    evaluate(images, 16, crop_ratio=1.2)
+  with pytest.raises(ConfigError, match=r"evaluation\.interpolation='lanczos'"):
+    evaluate(images, 16, interpolation="lanczos")
+  with pytest.raises(ValueError, match=r"uint8 \(B, S, S, C\), not float32"):
+    evaluate(images.astype(jnp.float32), 16)
+
+
+@pytest.mark.parametrize("interpolation", ["nearest", "bilinear", "bicubic"])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_evaluation_agrees_with_pillow(interpolation, channels):
+  _, images, _ = batch(2, size=40, channels=channels)
+  out = evaluate(images, 28, crop_ratio=0.875, interpolation=interpolation)
+  method = getattr(Image.Resampling, interpolation.upper())
+  for c in range(channels):
+    for before, after in zip(np.asarray(images[..., c], np.float32), out[..., c], strict=True):
+      resized = Image.fromarray(before).resize((32, 32), method)
+      expected = np.clip(np.asarray(resized)[2:30, 2:30], 0, 255)
+      np.testing.assert_allclose(255 * (after * STD[c] + MEAN[c]), expected, atol=0.01)
+
+
+def test_evaluation_of_matching_sizes_is_a_plain_crop():
+  _, images, _ = batch(2, size=32)
+  out = evaluate(images, 28, crop_ratio=0.875)
+  np.testing.assert_allclose(out, normalized(images)[:, 2:30, 2:30], atol=1e-5)

@@ -1,0 +1,229 @@
+"""Each operation of the policies against Pillow; what RandAugment and AutoAugment draw."""
+
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from PIL import Image, ImageEnhance, ImageOps
+from scipy import stats
+
+from vitx.data.images import autoaugment
+
+
+def levels(size, channels=3, seed=0):
+  """A picture with structure and noise, of which no two operations make the same."""
+  rng = np.random.default_rng(seed)
+  ramp = np.linspace(20, 180, size)[:, None, None] * np.linspace(0.4, 1, channels)
+  picture = (
+    ramp + np.linspace(0, 50, size)[None, :, None] + rng.normal(0, 12, (size, size, channels))
+  )
+  return np.clip(picture, 3, 240).astype(np.uint8)
+
+
+PICTURE = levels(33)
+
+
+def moved(image, matrix):
+  return image.transform(image.size, Image.Transform.AFFINE, matrix, Image.Resampling.NEAREST)
+
+
+def enhanced(enhancer):
+  return lambda image, strength: enhancer(image).enhance(1 + 0.9 * strength)
+
+
+def pixels(image, strength):
+  return int(strength * 150 / 331 * image.width)
+
+
+PILLOW = {
+  "identity": lambda image, s: image,
+  "shear_x": lambda image, s: moved(image, (1, 0.3 * s, 0, 0, 1, 0)),
+  "shear_y": lambda image, s: moved(image, (1, 0, 0, 0.3 * s, 1, 0)),
+  "translate_x": lambda image, s: moved(image, (1, 0, pixels(image, s), 0, 1, 0)),
+  "translate_y": lambda image, s: moved(image, (1, 0, 0, 0, 1, pixels(image, s))),
+  "rotate": lambda image, s: image.rotate(30 * s),
+  "brightness": enhanced(ImageEnhance.Brightness),
+  "color": enhanced(ImageEnhance.Color),
+  "contrast": enhanced(ImageEnhance.Contrast),
+  "sharpness": enhanced(ImageEnhance.Sharpness),
+  "posterize": lambda image, s: ImageOps.posterize(image, 8 - round(4 * abs(s))),
+  "solarize": lambda image, s: ImageOps.solarize(image, 256 * (1 - abs(s))),
+  "autocontrast": lambda image, s: ImageOps.autocontrast(image),
+  "equalize": lambda image, s: ImageOps.equalize(image),
+  "invert": lambda image, s: ImageOps.invert(image),
+}
+EXACT = {"identity", "posterize", "solarize", "equalize", "invert"}
+
+
+def to_pillow(array):
+  return Image.fromarray(array[..., 0] if array.shape[-1] == 1 else array)
+
+
+def pillow(name, array, strength):
+  out = np.asarray(PILLOW[name](to_pillow(array), strength))
+  return out.reshape(array.shape)
+
+
+compiled = jax.jit(autoaugment.operate, static_argnums=3)
+
+
+def operate(name, array, strength, interpolation="nearest"):
+  image = jnp.asarray(array, jnp.float32)
+  which = jnp.int32(autoaugment.OPERATIONS.index(name))
+  return np.asarray(compiled(image, which, jnp.float32(strength), interpolation))
+
+
+def test_the_list_is_the_papers():
+  assert set(autoaugment.OPERATIONS) == set(PILLOW)
+  assert autoaugment.OPERATIONS[autoaugment.RANDAUGMENT :] == ("invert",)
+  assert autoaugment.RANDAUGMENT == 14
+
+
+@pytest.mark.parametrize("name", autoaugment.OPERATIONS)
+@pytest.mark.parametrize("strength", [-0.93, -0.31, 0.0, 0.53, 1.0])
+@pytest.mark.parametrize(("size", "channels"), [(33, 3), (24, 1)])
+def test_operations_agree_with_pillow(name, strength, size, channels):
+  array = levels(size, channels)
+  if name in ("equalize", "autocontrast"):
+    array = array // 2 + 20  # leaves something to stretch
+  out = operate(name, array, strength)
+  expected = pillow(name, array, strength)
+  geometric = name in autoaugment.GEOMETRIC
+  np.testing.assert_allclose(out, expected, atol=0 if geometric or name in EXACT else 1)
+  np.testing.assert_array_equal(out, np.round(out))
+
+
+@pytest.mark.parametrize("name", ["equalize", "autocontrast"])
+def test_awkward_histograms_agree_with_pillow(name):
+  rng = np.random.default_rng(1)
+  plain = np.full((20, 20, 3), (0, 77, 255), np.uint8)
+  small = rng.integers(0, 256, (8, 8, 3), dtype=np.uint8)  # fewer pixels than levels
+  two = rng.choice(np.array([9, 200], np.uint8), (40, 40, 3))
+  spike = np.where(rng.random((40, 40, 3)) < 0.8, 255, rng.integers(0, 256, (40, 40, 3)))
+  many = rng.integers(0, 256, (40, 40, 3))
+  for array in (plain, small, two, spike.astype(np.uint8), many.astype(np.uint8)):
+    tolerance = 0 if name == "equalize" else 1
+    np.testing.assert_allclose(operate(name, array, 0.0), pillow(name, array, 0), atol=tolerance)
+
+
+@pytest.mark.parametrize(
+  ("name", "strength"), [("rotate", 0.5), ("shear_x", -0.7), ("shear_y", 0.4)]
+)
+def test_bilinear_agrees_with_pillow_inside_the_image(name, strength):
+  # Pillow continues the edge by half a pixel, where this interpolates towards the black outside.
+  array = levels(32)
+  angle = np.deg2rad(-30 * strength)
+  matrix = {
+    "shear_x": (1, 0.3 * strength, 0, 0, 1, 0),
+    "shear_y": (1, 0, 0, 0.3 * strength, 1, 0),
+  }
+  if name == "rotate":
+    expected = to_pillow(array).rotate(30 * strength, Image.Resampling.BILINEAR)
+    grid = np.stack(np.meshgrid(np.arange(32) - 15.5, np.arange(32) - 15.5), -1)
+    turn = np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])
+    source = grid @ turn.T + 16
+  else:
+    affine = matrix[name]
+    how = Image.Resampling.BILINEAR
+    expected = to_pillow(array).transform((32, 32), Image.Transform.AFFINE, affine, how)
+    grid = np.stack(np.meshgrid(np.arange(32) + 0.5, np.arange(32) + 0.5), -1)
+    source = grid @ np.array([affine[:2], affine[3:5]]).T
+  inside = ((source > 0.51) & (source < 31.49)).all(-1)
+  assert inside.sum() > 500
+  out = operate(name, array, strength, "bilinear")
+  np.testing.assert_allclose(out[inside], np.asarray(expected)[inside], atol=1)
+
+
+def matches(out, expected):
+  return np.abs(out.astype(int) - expected.astype(int)).max() <= 1
+
+
+@functools.cache
+def mapped(function):
+  return jax.jit(jax.vmap(function, in_axes=(0, None, None)))
+
+
+def draws(function, count, magnitude=0.0):
+  keys = jax.random.split(jax.random.key(5), count)
+  image = jnp.asarray(PICTURE, jnp.float32) / 255
+  return np.asarray(jnp.round(255 * mapped(function)(keys, image, magnitude)))
+
+
+def randaugment(key, image, magnitude):
+  return autoaugment.randaugment(key, image, 1, magnitude, "nearest")
+
+
+def autoaugment(key, image, _):
+  return autoaugment.autoaugment(key, image, "nearest")
+
+
+def test_randaugment_draws_each_of_the_14_operations_equally_often_in_both_directions():
+  out = draws(randaugment, 560, magnitude=7.0)
+  counts = dict.fromkeys(autoaugment.OPERATIONS, 0)
+  directions = dict.fromkeys(autoaugment.OPERATIONS, 0)
+  results = {
+    (name, sign): pillow(name, PICTURE, sign * 0.7)
+    for name, sign in itertools.product(autoaugment.OPERATIONS[:14], (1, -1))
+  }
+  for image in out:
+    found = {key for key, expected in results.items() if matches(image, expected)}
+    names = {name for name, _ in found}
+    assert len(names) == 1, found
+    counts[names.pop()] += 1
+    if len(found) == 1:
+      directions[found.pop()[0]] += 1
+  sigma = np.sqrt(560 / 14 * 13 / 14)
+  assert all(abs(counts[name] - 40) < 4 * sigma for name in autoaugment.OPERATIONS[:14]), counts
+  signed = [name for name, count in directions.items() if count]
+  assert set(signed) == {
+    "shear_x", "shear_y", "translate_x", "translate_y", "rotate",
+    "brightness", "color", "contrast", "sharpness",
+  }  # fmt: skip
+
+
+def test_randaugment_of_magnitude_zero_only_knows_operations_without_magnitude():
+  out = draws(randaugment, 560)
+  choices = [pillow(name, PICTURE, 0) for name in ("identity", "autocontrast", "equalize")]
+  assert all(any(matches(image, choice) for choice in choices) for image in out)
+  # 12 of 14 operations leave the image as it is.
+  untouched = sum(matches(image, PICTURE) for image in out)
+  assert abs(untouched - 480) < 4 * np.sqrt(560 * 12 / 14 * 2 / 14)
+
+
+def test_the_cifar_policy_is_well_formed():
+  assert len(autoaugment.CIFAR_POLICY) == 25
+  names, probabilities, strengths = zip(*itertools.chain(*autoaugment.CIFAR_POLICY), strict=True)
+  assert set(names) <= set(autoaugment.OPERATIONS)
+  assert all(round(10 * p) == 10 * p and 0 <= p <= 0.9 for p in probabilities)
+  assert all(level in range(10) for level in strengths)
+  # Sums over the paper's table, as a check of the copy.
+  assert sum(name == "equalize" for name in names) == 9
+  assert round(10 * sum(probabilities)) == 265 and sum(strengths) == 187
+
+
+def test_autoaugment_draws_the_pairs_of_the_policy_with_their_probabilities():
+  chances = {}  # of each picture that Pillow makes of a pair; many pairs share the commoner ones
+  for pair in autoaugment.CIFAR_POLICY:
+    for signs in itertools.product((0, 1, -1), repeat=2):  # 0: not applied
+      image, chance = to_pillow(PICTURE), 1 / 25
+      for (name, probability, level), sign in zip(pair, signs, strict=True):
+        image = PILLOW[name](image, sign * level / 9) if sign else image
+        chance *= probability / 2 if sign else 1 - probability
+      chances[image.tobytes()] = chances.get(image.tobytes(), 0.0) + chance
+  pictures = np.stack([np.frombuffer(x, np.uint8).reshape(PICTURE.shape) for x in chances])
+  expected = 1500 * np.array(list(chances.values()))
+  counts = np.zeros(len(pictures))
+  for image in draws(autoaugment, 1500):
+    errors = np.abs(pictures - image).mean((1, 2, 3))
+    counts[errors.argmin()] += 1
+    # A first operation that rounds the other way by a level is amplified by the second.
+    assert errors.min() < 1.0
+  common = expected > 8
+  assert common.sum() > 30
+  observed = np.append(counts[common], counts[~common].sum())
+  assert (
+    stats.chisquare(observed, np.append(expected[common], expected[~common].sum())).pvalue > 1e-3
+  )

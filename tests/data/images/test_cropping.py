@@ -1,0 +1,75 @@
+"""Random crops and erasing: positions, areas and frequencies."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy import stats
+
+from vitx.data.images import cropping, image_ops
+
+
+def keys(count, seed=0):
+  return jax.random.split(jax.random.key(seed), count)
+
+
+def test_pad_crop_cuts_every_position_of_the_padded_image_equally_often():
+  image = np.random.default_rng(0).random((6, 6, 1), dtype=np.float32) + 0.1
+  crops = jax.jit(jax.vmap(lambda key: cropping.pad_crop(key, jnp.asarray(image), 2)))(keys(2000))
+  padded = np.pad(image, ((2, 2), (2, 2), (0, 0)))
+  windows = [padded[i : i + 6, j : j + 6] for i in range(5) for j in range(5)]
+  found = np.array([[np.array_equal(crop, window) for window in windows] for crop in crops])
+  np.testing.assert_array_equal(found.sum(1), 1)
+  assert stats.chisquare(found.sum(0)).pvalue > 1e-3
+
+
+def test_boxes_have_the_area_and_ratio_asked_for():
+  area, ratio = (0.08, 1.0), (3 / 4, 4 / 3)
+  boxes = jax.vmap(lambda key: jnp.stack(cropping.random_box(key, area, ratio)))(keys(3000))
+  top, left, height, width = np.asarray(boxes, np.float64).T
+  assert (top >= 0).all() and (left >= 0).all()
+  assert (top + height <= 1 + 1e-6).all() and (left + width <= 1 + 1e-6).all()
+  assert stats.kstest(height * width, stats.uniform(0.08, 0.92).cdf).pvalue > 1e-3
+  aspect = width / height
+  assert aspect.min() >= 0.7499 and aspect.max() <= 1.3334
+  # Where any ratio fits, its logarithm is uniform, and so is the position in what is left over.
+  free = height * width < 0.7
+  log_range = stats.uniform(np.log(3 / 4), np.log(16 / 9))
+  assert stats.kstest(np.log(aspect[free]), log_range.cdf).pvalue > 1e-3
+  assert stats.kstest((top / (1 - height))[free], stats.uniform.cdf).pvalue > 1e-3
+
+
+def test_a_random_resized_crop_of_the_whole_area_is_the_image():
+  image = jnp.asarray(np.random.default_rng(0).random((16, 16, 3), dtype=np.float32))
+  out = cropping.random_resized_crop(jax.random.key(1), image, (1.0, 1.0), 16, "bilinear")
+  np.testing.assert_allclose(out, image, atol=1e-5)
+
+
+def test_a_random_resized_crop_shows_the_box_it_drew():
+  # On a ramp of coordinates a crop shows where it was taken.
+  ramp = np.stack(np.meshgrid(np.arange(64) + 0.5, np.arange(64) + 0.5), axis=-1).astype(np.float32)
+  for key in keys(5):
+    out = cropping.random_resized_crop(key, jnp.asarray(ramp), (0.1, 0.5), 16, "nearest")
+    top, left, height, width = (
+      64 * side for side in cropping.random_box(key, (0.1, 0.5), cropping.CROP_RATIO)
+    )
+    inside = (np.arange(16) + 0.5) / 16
+    np.testing.assert_allclose(out[0, :, 0], left + inside * width, atol=0.51)
+    np.testing.assert_allclose(out[:, 0, 1], top + inside * height, atol=0.51)
+    same = image_ops.crop_resize(jnp.asarray(ramp), (top, left, height, width), 16, "nearest")
+    np.testing.assert_array_equal(out, same)
+
+
+def test_random_erasing_sets_one_box_to_zero_as_often_as_asked():
+  erase = jax.jit(jax.vmap(lambda key: cropping.random_erasing(key, jnp.ones((32, 32, 3)), 0.3)))
+  out = np.asarray(erase(keys(2000)))
+  np.testing.assert_array_equal(out.min(-1), out.max(-1))  # all channels alike
+  hole = out[..., 0] == 0
+  assert set(np.unique(out)) == {0.0, 1.0}
+  erased = hole.any((1, 2))
+  assert abs(erased.sum() - 600) < 4 * np.sqrt(2000 * 0.3 * 0.7)
+  rows, columns = hole.any(2), hole.any(1)
+  np.testing.assert_array_equal(hole, rows[:, :, None] & columns[:, None, :])
+  # The area is uniform in 0.02..0.33, but for the rounding of the sides to pixels.
+  share = hole[erased].mean((1, 2))
+  assert abs(share.mean() - 0.175) < 4 * 0.31 / np.sqrt(12 * erased.sum())
+  assert share.min() > 0.01 and share.max() < 0.37

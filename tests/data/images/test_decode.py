@@ -1,0 +1,193 @@
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from vitx.data import order
+from vitx.data.images import decode
+from vitx.errors import ConfigError
+
+
+def encode(image: Image.Image, kind: str = "PNG", **options) -> bytes:
+  buffer = io.BytesIO()
+  image.save(buffer, format=kind, **options)
+  return buffer.getvalue()
+
+
+def noise(height: int, width: int, channels: int, seed: int = 0) -> np.ndarray:
+  return np.random.default_rng(seed).integers(0, 256, (height, width, channels), np.uint8)
+
+
+def test_gray_and_color_keep_their_pixels():
+  pixels = noise(5, 7, 3)
+  encoded = encode(Image.fromarray(pixels))
+  np.testing.assert_array_equal(decode.decode_image(encoded, 3, "x"), pixels)
+  gray = encode(Image.fromarray(pixels[..., 0]))
+  np.testing.assert_array_equal(decode.decode_image(gray, 1, "x"), pixels[..., :1])
+  np.testing.assert_array_equal(decode.decode_image(gray, 3, "x"), pixels[..., [0, 0, 0]])
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "I;16"])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_every_mode_becomes_eight_bits(mode, channels):
+  image = Image.fromarray(noise(6, 4, 3))
+  image = Image.new(mode, (4, 6)) if mode == "I;16" else image.convert(mode)
+  encoded = encode(image, "TIFF" if mode == "CMYK" else "PNG")
+  result = decode.decode_image(encoded, channels, "x")
+  assert result.shape == (6, 4, channels) and result.dtype == np.uint8
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])
+def test_transparency_shows_white(mode):
+  image = Image.new("RGBA", (2, 1), (0, 0, 0, 255))
+  image.putpixel((0, 0), (0, 0, 0, 0))
+  options = {}
+  if mode == "P":
+    image, options = Image.new("P", (2, 1), 1), {"transparency": 0}
+    image.putpalette([9, 9, 9, 0, 0, 0])
+    image.putpixel((0, 0), 0)
+  else:
+    image = image.convert(mode)
+  result = decode.decode_image(encode(image, **options), 3, "x")
+  assert result.tolist() == [[[255, 255, 255], [0, 0, 0]]]
+
+
+def test_half_transparent_is_blended():
+  encoded = encode(Image.new("RGBA", (1, 1), (0, 100, 255, 128)))
+  expected = [round(c * 128 / 255 + 127) for c in (0, 100, 255)]
+  np.testing.assert_allclose(decode.decode_image(encoded, 3, "x")[0, 0], expected, atol=1)
+
+
+def test_sixteen_bit_gray_is_scaled():
+  values = np.array([[0, 257, 128 * 257, 65535, 300]], np.uint16)
+  result = decode.decode_image(encode(Image.fromarray(values)), 1, "x")
+  assert result[0, :, 0].tolist() == [0, 1, 128, 255, 1]
+
+
+def test_orientation_is_applied_to_the_users_own_images_only():
+  pixels = noise(4, 6, 3)
+  exif = Image.Exif()
+  exif[0x0112] = 6  # to be turned clockwise
+  encoded = encode(Image.fromarray(pixels), exif=exif)
+  np.testing.assert_array_equal(
+    decode.decode_image(encoded, 3, "x", upright=True), np.rot90(pixels, -1)
+  )
+  np.testing.assert_array_equal(decode.decode_image(encoded, 3, "x"), pixels)
+
+
+@pytest.mark.parametrize("damage", ["truncated", "text", "empty"])
+def test_unreadable_image_is_named(damage):
+  whole = encode(Image.fromarray(noise(64, 64, 3)), "JPEG")
+  encoded = {"truncated": whole[: len(whole) // 2], "text": b"no image", "empty": b""}[damage]
+  with pytest.raises(ConfigError, match=r"cat/7\.jpg cannot be read as an image"):
+    decode.decode_image(encoded, 3, "cat/7.jpg")
+
+
+@pytest.mark.parametrize("fit", ["center", "squash"])
+def test_image_of_the_size_passes_untouched(fit):
+  pixels = noise(9, 9, 3)
+  assert decode.stored(pixels, 9, fit) is pixels
+
+
+@pytest.mark.parametrize("shape", [(10, 16, 3), (16, 10, 1), (5, 4, 3), (1, 30, 3)])
+@pytest.mark.parametrize("fit", ["center", "squash", "random"])
+def test_stored_size(shape, fit):
+  bits = order.generator(0, order.CROP)
+  result = decode.stored(noise(*shape), 8, fit, bits)
+  assert result.shape == (8, 8, shape[-1]) and result.dtype == np.uint8
+
+
+def test_center_keeps_the_middle_of_the_long_side():
+  pixels = noise(6, 12, 3)
+  np.testing.assert_array_equal(decode.stored(pixels, 6, "center"), pixels[:, 3:9])
+  np.testing.assert_array_equal(
+    decode.stored(pixels.swapaxes(0, 1), 6, "center"), pixels[:, 3:9].swapaxes(0, 1)
+  )
+
+
+def test_squash_keeps_the_whole_image():
+  ramp = np.repeat(np.arange(0, 240, 2, dtype=np.uint8)[None, :, None], 30, axis=0)
+  result = decode.stored(ramp, 10, "squash")[5, :, 0].astype(int)
+  assert result[0] < 20 and result[-1] > 215 and (np.diff(result) > 15).all()
+
+
+def test_center_agrees_with_resizing_before_cropping():
+  # Smooth, so that only geometry matters and not the border of the resampling filter.
+  y, x = np.mgrid[:90, :120]
+  pixels = (127 + 60 * np.sin(y / 15) + 60 * np.cos(x / 20))[..., None].astype(np.uint8)
+  resized = Image.fromarray(pixels[..., 0]).resize((64, 48), Image.Resampling.BILINEAR)
+  expected = np.asarray(resized)[:, 8:56]
+  result = decode.stored(pixels, 48, "center")[..., 0]
+  assert np.abs(result.astype(int) - expected.astype(int)).max() <= 2
+
+
+def test_random_needs_bits_and_repeats_with_them():
+  pixels = noise(40, 60, 3)
+  with pytest.raises(ValueError, match=r"random bits"):
+    decode.stored(pixels, 8, "random")
+  crops = [
+    decode.stored(pixels, 8, "random", order.generator(1, order.CROP, index, step))
+    for index, step in ((0, 0), (0, 0), (1, 0), (0, 1))
+  ]
+  np.testing.assert_array_equal(crops[0], crops[1])
+  assert not (crops[0] == crops[2]).all() and not (crops[0] == crops[3]).all()
+
+
+def test_random_boxes_have_the_stated_distribution():
+  boxes = np.array(
+    [decode.random_box(300, 400, order.generator(0, order.CROP, i)) for i in range(4000)]
+  )
+  left, top, right, bottom = boxes.T
+  assert (left >= 0).all() and (top >= 0).all() and (right <= 400).all() and (bottom <= 300).all()
+  area = (right - left) * (bottom - top) / (300 * 400)
+  ratio = (right - left) / (bottom - top)
+  assert area.min() > 0.079 and ratio.min() > 0.74 and ratio.max() < 1.35
+  # Small boxes always fit at the first attempt, so there area and log ratio are uniform.
+  small = area < 0.5
+  assert abs(area[small].mean() - 0.29) < 0.01
+  assert abs(np.log(ratio[small]).mean()) < 0.02
+  # Position is uniform over where the box fits.
+  assert abs((left / (400 - (right - left) + 1e-9))[small].mean() - 0.5) < 0.02
+  assert abs((top / (300 - (bottom - top) + 1e-9))[small].mean() - 0.5) < 0.02
+
+
+@pytest.mark.parametrize("shape", [(10, 200), (200, 10), (1, 1)])
+def test_random_box_of_an_extreme_image_is_central(shape):
+  left, top, right, bottom = decode.random_box(*shape, order.generator(0, order.CROP))
+  assert right > left and bottom > top
+  if max(shape) > 1:
+    assert abs((left + right) / 2 - shape[1] / 2) <= 1
+    assert abs((top + bottom) / 2 - shape[0] / 2) <= 1
+
+
+class FakeSource:
+  name = "fake"
+
+  def __init__(self, image_size):
+    self.image_size = image_size
+
+
+@pytest.mark.parametrize(
+  ("stored", "own", "image_size", "crop_ratio", "expected"),
+  [
+    (40, (32, 32), 24, 1.0, 40),
+    (None, (32, 32), None, 1.0, 32),
+    (None, (30, 50), 24, 1.0, 30),
+    (None, None, 224, 0.875, 256),
+    (None, None, 224, 1.0, 224),
+  ],
+)
+def test_which_size_is_stored(make_data, stored, own, image_size, crop_ratio, expected):
+  data = make_data(stored_size=stored, image_size=image_size)
+  assert decode.stored_size(data, FakeSource(own), crop_ratio) == expected
+
+
+def test_varying_sizes_need_an_image_size(make_data):
+  with pytest.raises(ConfigError, match=r"data\.image_size"):
+    decode.stored_size(make_data(), FakeSource(None), 1.0)
+
+
+def test_unknown_fit():
+  with pytest.raises(ConfigError, match=r"data\.fit='center'.*'center'"):
+    decode.check_fit("center")

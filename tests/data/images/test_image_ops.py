@@ -1,0 +1,119 @@
+"""Rotation against SciPy and Pillow, resizing and cropping against Pillow."""
+
+import math
+from fractions import Fraction
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from PIL import Image
+from scipy import ndimage
+
+from vitx.data.images import image_ops
+
+RESAMPLING = {
+  "nearest": Image.Resampling.NEAREST,
+  "bilinear": Image.Resampling.BILINEAR,
+  "bicubic": Image.Resampling.BICUBIC,
+}
+
+
+def noise(size, channels=3, seed=0):
+  return np.random.default_rng(seed).random((size, size, channels), dtype=np.float32)
+
+
+def pillow(image, function):
+  """Applies a function of Pillow images to each channel in float."""
+  channels = [Image.fromarray(image[..., c]) for c in range(image.shape[-1])]
+  return np.stack([np.asarray(function(channel)) for channel in channels], axis=-1)
+
+
+@pytest.mark.parametrize("degrees", [0.0, 12.5, -30.0, 90.0, 133.0])
+@pytest.mark.parametrize(("size", "channels"), [(8, 1), (17, 3), (32, 3)])
+def test_rotation_agrees_with_scipy(degrees, size, channels):
+  image = noise(size, channels)
+  out = image_ops.rotate(jnp.asarray(image), jnp.float32(degrees), "bilinear")
+  expected = ndimage.rotate(
+    image.astype(np.float64), degrees, reshape=False, order=1, mode="grid-constant"
+  )
+  np.testing.assert_allclose(out, expected, atol=2e-5)
+
+
+@pytest.mark.parametrize("degrees", [8.0, -25.0, 101.0])
+def test_nearest_rotation_agrees_with_pillow(degrees):
+  image = noise(16)
+  out = image_ops.rotate(jnp.asarray(image), jnp.float32(degrees), "nearest")
+  np.testing.assert_array_equal(out, pillow(image, lambda x: x.rotate(degrees)))
+
+
+def test_rotation_by_quarter_turns_is_counter_clockwise():
+  image = noise(9)
+  out = image_ops.rotate(jnp.asarray(image), jnp.float32(90.0), "bilinear")
+  np.testing.assert_allclose(out, np.rot90(image), atol=1e-5)
+
+
+@pytest.mark.parametrize("interpolation", ["bilinear", "nearest"])
+def test_affine_agrees_with_scipy(interpolation):
+  image = noise(20, seed=1)
+  matrix = np.array([[0.917, 0.313, -1.311], [-0.237, 1.103, 2.429]])
+  out = image_ops.affine(jnp.asarray(image), jnp.asarray(matrix, jnp.float32), interpolation)
+  # SciPy counts rows first and puts pixel centers at whole numbers.
+  linear = matrix[::-1, 1::-1]
+  offset = matrix[::-1, 2] + linear @ [0.5, 0.5] - 0.5
+  order = {"bilinear": 1, "nearest": 0}[interpolation]
+  for c in range(3):
+    expected = ndimage.affine_transform(
+      image[..., c].astype(np.float64), linear, offset, order=order, mode="grid-constant"
+    )
+    np.testing.assert_allclose(out[..., c], expected, atol=2e-5)
+
+
+@pytest.mark.parametrize("interpolation", ["bilinear", "nearest"])
+def test_the_identity_is_exact(interpolation):
+  image = jnp.asarray(noise(32))
+  matrix = jnp.array([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
+  np.testing.assert_array_equal(image_ops.affine(image, matrix, interpolation), image)
+
+
+@pytest.mark.parametrize("interpolation", ["nearest", "bilinear", "bicubic"])
+@pytest.mark.parametrize(("before", "after"), [(32, 20), (32, 48), (8, 8), (50, 13)])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_resize_agrees_with_pillow(interpolation, before, after, channels):
+  image = noise(before, channels)
+  out = image_ops.resize(jnp.asarray(image), after, interpolation)
+  if interpolation == "nearest":
+    # Where a center falls on the edge of two pixels Pillow takes either, by its rounding.
+    source = [math.floor(Fraction(2 * i + 1, 2 * after) * before) for i in range(after)]
+    expected = image[source][:, source]
+  else:
+    expected = pillow(image, lambda x: x.resize((after, after), RESAMPLING[interpolation]))
+  np.testing.assert_allclose(out, np.clip(expected, 0, 1), atol=1e-5)
+
+
+@pytest.mark.parametrize("interpolation", ["nearest", "bilinear"])
+@pytest.mark.parametrize(
+  "box", [(0.0, 0.0, 32.0, 32.0), (3.3, 8.1, 20.6, 11.7), (10.0, 2.5, 5, 29)]
+)
+@pytest.mark.parametrize("size", [16, 32])
+def test_crop_resize_agrees_with_pillow(interpolation, box, size):
+  image = noise(32)
+  top, left, height, width = box
+  out = image_ops.crop_resize(
+    jnp.asarray(image), tuple(jnp.float32(x) for x in box), size, interpolation
+  )
+  corners = (left, top, left + width, top + height)
+  expected = pillow(image, lambda x: x.resize((size, size), RESAMPLING[interpolation], box=corners))
+  np.testing.assert_allclose(out, expected, atol=1e-4)
+
+
+def test_geometry_can_be_mapped_and_needs_no_implicit_broadcasting():
+  images = jnp.asarray(np.stack([noise(12, seed=i) for i in range(3)]))
+  degrees = jnp.array([-20.0, 0.0, 45.0])
+  with jax.numpy_rank_promotion("raise"), jax.numpy_dtype_promotion("strict"):
+    out = jax.jit(jax.vmap(lambda x, angle: image_ops.rotate(x, angle, "bilinear")))(
+      images, degrees
+    )
+  for i in range(3):
+    alone = image_ops.rotate(images[i], degrees[i], "bilinear")
+    np.testing.assert_allclose(out[i], alone, atol=1e-5)

@@ -1,0 +1,83 @@
+"""Mixup, CutMix and smoothed targets by their defining properties."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+from vitx.data.images import mixup
+
+
+def mixed_pairs(count, size, mixup, cutmix, seed=0):
+  """Mixes pairs (all ones, all zeros) of classes (0, 1): images (pairs, 2, S, S) and targets."""
+  keys = jnp.repeat(jax.random.split(jax.random.key(seed), count), 2)
+  images = jnp.tile(jnp.array([1.0, 0.0]), count).reshape(-1, 1, 1, 1)
+  images = jnp.broadcast_to(images, (2 * count, size, size, 1))
+  targets = jnp.tile(jnp.eye(2), (count, 1))
+  images, targets = jax.jit(lambda *args: mixup.mix(*args, mixup, cutmix))(keys, images, targets)
+  return np.asarray(images).reshape(count, 2, size, size), np.asarray(targets).reshape(count, 2, 2)
+
+
+def test_smoothed_targets():
+  targets = mixup.smooth_targets(jnp.array([0, 3]), 5, 0.1)
+  np.testing.assert_allclose(targets[0], [0.92, 0.02, 0.02, 0.02, 0.02], atol=1e-7)
+  np.testing.assert_allclose(targets.sum(1), 1, atol=1e-6)
+  plain = mixup.smooth_targets(jnp.array([1]), 3, 0.0)
+  np.testing.assert_array_equal(plain, [[0, 1, 0]])
+
+
+@pytest.mark.parametrize("alpha", [0.2, 1.0, 3.0])
+def test_mixup_draws_one_beta_share_per_pair(alpha):
+  images, targets = mixed_pairs(2000, 2, alpha, 0.0)
+  share = images[:, 0, 0, 0]
+  np.testing.assert_array_equal(images[:, 0], np.broadcast_to(share[:, None, None], (2000, 2, 2)))
+  np.testing.assert_allclose(images[:, 1], 1 - images[:, 0], atol=1e-6)
+  np.testing.assert_allclose(targets[:, 0, 0], share, atol=1e-6)
+  np.testing.assert_allclose(targets[:, 1, 1], share, atol=1e-6)
+  np.testing.assert_allclose(targets.sum(-1), 1, atol=1e-6)
+  if alpha >= 1:  # below, shares round to 0 and 1
+    assert stats.kstest(share.astype(np.float64), stats.beta(alpha, alpha).cdf).pvalue > 1e-3
+  variance = 1 / (4 * (2 * alpha + 1))
+  assert abs(share.mean() - 0.5) < 4 * np.sqrt(variance / 2000)
+  assert abs(share.var() - variance) < 0.1 * variance
+
+
+def test_cutmix_exchanges_one_box_and_counts_its_pixels():
+  images, targets = mixed_pairs(2000, 16, 0.0, 1.0)
+  assert set(np.unique(images)) == {0.0, 1.0}
+  np.testing.assert_array_equal(images[:, 1], 1 - images[:, 0])  # the same box for both
+  cut = images[:, 0] == 0
+  rows, columns = cut.any(2), cut.any(1)
+  np.testing.assert_array_equal(cut, rows[:, :, None] & columns[:, None, :])
+  for side in (rows, columns):  # without gaps
+    assert (np.abs(np.diff(np.pad(side, ((0, 0), (1, 1))).astype(int))).sum(1) <= 2).all()
+  kept = 1 - cut.mean((1, 2))
+  np.testing.assert_allclose(targets[:, 0, 0], kept, atol=1e-6)
+  np.testing.assert_allclose(targets[:, 1, 1], kept, atol=1e-6)
+  np.testing.assert_allclose(targets.sum(-1), 1, atol=1e-6)
+  # The paper's recipe in NumPy: a square of area 1 - Beta(1, 1), centered anywhere, cut at edges.
+  rng = np.random.default_rng(0)
+  side = (16 * np.sqrt(1 - rng.random(20000))).astype(int)
+  low = rng.integers(0, 16, (2, 20000)) - side // 2
+  length = np.minimum(low + side, 16) - np.maximum(low, 0)
+  expected = 1 - length[0] * length[1] / 256
+  assert abs(kept.mean() - expected.mean()) < 4 * expected.std() / np.sqrt(2000)
+  assert abs(kept.std() - expected.std()) < 0.02
+
+
+def test_with_both_each_pair_draws_one_of_the_two_equally_often():
+  images, targets = mixed_pairs(2000, 8, 1.0, 1.0)
+  blended = ((images[:, 0] > 0) & (images[:, 0] < 1)).any((1, 2))
+  assert abs(blended.sum() - 1000) < 4 * np.sqrt(500)
+  np.testing.assert_allclose(images[:, 0].mean((1, 2)), targets[:, 0, 0], atol=1e-6)
+
+
+def test_only_partners_are_mixed():
+  keys = jnp.repeat(jax.random.split(jax.random.key(1), 3), 2)
+  images = jnp.broadcast_to(jnp.arange(6.0).reshape(6, 1, 1, 1), (6, 4, 4, 1))
+  targets = jnp.eye(6)
+  images, targets = jax.jit(lambda *args: mixup.mix(*args, 1.0, 0.0))(keys, images, targets)
+  pairs = np.kron(np.eye(3), np.ones((2, 2)))
+  assert (np.asarray(targets)[pairs == 0] == 0).all()
+  np.testing.assert_allclose(images[:, 0, 0, 0], targets @ jnp.arange(6.0), atol=1e-5)

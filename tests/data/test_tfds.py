@@ -1,0 +1,228 @@
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow_datasets as tfds
+from sklearn.datasets import load_digits
+
+from vitx.data.builders import digits
+from vitx.data.builders.digits.digits_dataset_builder import Builder, _png
+from vitx.data.sources import open_source, tfds_dir
+from vitx.errors import ConfigError
+
+
+class TinyShapes(tfds.core.GeneratorBasedBuilder):
+  """Three splits like ImageNet's: the test labels are -1, sizes vary."""
+
+  VERSION = tfds.core.Version("2.0.0")
+
+  def _info(self):
+    features = {
+      "image": tfds.features.Image(shape=(None, None, 3), encoding_format="png"),
+      "label": tfds.features.ClassLabel(names=["square", "wide"]),
+      "file_name": tfds.features.Text(),
+    }
+    return tfds.core.DatasetInfo(builder=self, features=tfds.features.FeaturesDict(features))
+
+  def _split_generators(self, dl_manager):
+    return {
+      "train": self._generate_examples(40, True),
+      "validation": self._generate_examples(10, True),
+      "test": self._generate_examples(8, False),
+    }
+
+  def _generate_examples(self, count, labeled):
+    for i in range(count):
+      pixels = np.full((6, 6 + 3 * (i % 2)), i, np.uint8)
+      label = i % 2 if labeled else -1
+      yield i, {"image": _png(pixels), "label": label, "file_name": f"{i}.png"}
+
+
+@pytest.fixture(scope="module")
+def shapes_dir(tmp_path_factory):
+  directory = tmp_path_factory.mktemp("shapes")
+  TinyShapes(data_dir=str(directory), file_format="array_record").download_and_prepare()
+  return directory
+
+
+def test_digits_are_scikit_learns(digits_dir, make_data):
+  source = open_source(make_data(data_dir=str(digits_dir)), seed=0)
+  assert (source.num_classes, source.image_size, source.channels) == (10, (8, 8), 1)
+  assert (len(source.train) + len(source.select), len(source.report)) == (1438, 359)
+  scans, seen = load_digits(), []
+  for role in (source.train, source.select, source.report):
+    for i in range(len(role)):
+      index = int(role.name(i).removeprefix("digits_"))
+      seen.append(index)
+      assert role.label(i) == role.labels[i] == scans.target[index]
+      assert (index % 5 == 4) == (role is source.report)
+      np.testing.assert_array_equal(
+        role.image(i)[..., 0], (scans.images[index] * 255 / 16).round().astype(np.uint8)
+      )
+  assert sorted(seen) == list(range(1797))
+
+
+def test_digits_prepare_themselves_at_first_use(tmp_path, make_data, monkeypatch):
+  monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "new"))
+  source = open_source(make_data(), seed=0)
+  assert len(source.report) == 359 and (tmp_path / "new" / "digits").is_dir()
+
+
+def test_several_processes_prepare_the_digits_at_once(tmp_path, digits_dir):
+  program = (
+    "from vitx.data.sources import open_source; from configs.common import default_config;"
+    f"data = default_config().data; data.data_dir = {str(tmp_path)!r};"
+    "source = open_source(data, 0); print(source.fingerprint, len(source.report))"
+  )
+  running = [
+    subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    for _ in range(2)
+  ]
+  outputs = [process.communicate(timeout=120)[0].splitlines()[-1] for process in running]
+  assert [process.returncode for process in running] == [0, 0]
+  assert len(set(outputs)) == 1 and outputs[0].endswith(" 359")
+  assert os.listdir(tmp_path / "digits") == ["1.0.0"]  # nothing incomplete is left
+
+
+def test_the_process_that_comes_second_uses_the_first_ones_digits(tmp_path, monkeypatch):
+  generators, others = Builder._split_generators, []
+
+  def overtaken(self, dl_manager):
+    if not others:
+      others.append(None)
+      others.append(digits.prepare(tmp_path))  # ends before this one renames its directory
+    return generators(self, dl_manager)
+
+  monkeypatch.setattr(Builder, "_split_generators", overtaken)
+  assert digits.prepare(tmp_path) == others[1]
+  assert os.listdir(tmp_path / "digits") == ["1.0.0"]
+
+
+def test_digits_in_a_place_that_cannot_be_written(tmp_path, make_data):
+  (tmp_path / "file").write_text("")
+  with pytest.raises(ConfigError, match=r"data\.data_dir: cannot prepare 'digits'"):
+    open_source(make_data(data_dir=str(tmp_path / "file")), seed=0)
+
+
+def test_reading_imports_no_tensorflow(digits_dir):
+  program = (
+    "import sys; from vitx.data import batches, sources, statistics;"
+    "from configs.common import default_config;"
+    f"data = default_config().data; data.data_dir = {str(digits_dir)!r};"
+    "source = sources.open_source(data, 0); statistics.statistics(data, source);"
+    "made = batches.TrainBatches(source.train, batch_size=8, seed=0, stored_size=8, fit='center',"
+    " memory='never', threads=1); next(made.iterate(0, 1));"
+    "bad = {'tensorflow', 'cv2'} & set(sys.modules); assert not bad, bad"
+  )
+  # A stand-in that can be imported, so that the test means something where TensorFlow is absent.
+  stub = digits_dir.parent / "stub"
+  (stub / "tensorflow").mkdir(parents=True, exist_ok=True)
+  (stub / "tensorflow" / "__init__.py").write_text("raise SystemExit('TensorFlow was imported')")
+  path = os.pathsep.join([str(stub), os.getcwd()])
+  run = subprocess.run(
+    [sys.executable, "-c", program],
+    env={**os.environ, "PYTHONPATH": path},
+    capture_output=True,
+    text=True,
+  )
+  assert run.returncode == 0, run.stderr
+  assert "OpenCV" not in run.stderr
+
+
+def test_a_set_without_builder_code_opens_from_its_directory(shapes_dir, make_data):
+  source = open_source(make_data(source="tiny_shapes", data_dir=str(shapes_dir)), seed=0)
+  assert source.class_names == ("square", "wide") and source.image_size is None
+  assert source.report.name(0).endswith(".png")
+  for i in range(len(source.report)):
+    number = int(source.report.name(i).removesuffix(".png"))
+    assert source.report.image(i).shape == (6, 6 + 3 * (number % 2), 3)
+    assert (source.report.image(i) == number).all() and source.report.label(i) == number % 2
+
+
+def test_labels_of_minus_one_are_none(shapes_dir, make_data):
+  data = make_data(source="tiny_shapes", data_dir=str(shapes_dir))
+  source = open_source(data, seed=0)
+  assert [len(source.role(role)) for role in ("train", "select", "report")] == [36, 4, 10]
+  data.splits.report = "test"
+  with pytest.raises(ConfigError, match=r"'test'.*has no labels.*train, validation"):
+    open_source(data, seed=0)
+
+
+def test_split_expressions(shapes_dir, make_data):
+  splits = {"train": "train[:50%]", "select": "train[50%:75%]", "report": "train[75%:]+validation"}
+  data = make_data(source="tiny_shapes", data_dir=str(shapes_dir), splits=splits)
+  source = open_source(data, seed=0)
+  assert [len(source.role(role)) for role in ("train", "select", "report")] == [20, 10, 20]
+  data.splits.select = "train[40%:60%]"
+  with pytest.raises(ConfigError, match=r"data\.splits\.select='train\[40%:60%\]' shares examples"):
+    open_source(data, seed=0)
+  data.splits.select = "train[oops"
+  with pytest.raises(ConfigError, match=r"'train\[oops' is no split"):
+    open_source(data, seed=0)
+  data.splits.select = "tets"
+  with pytest.raises(ConfigError, match=r"'tets'.*does not exist.*Labeled splits"):
+    open_source(data, seed=0)
+
+
+def test_unknown_role(digits_dir, make_data):
+  source = open_source(make_data(data_dir=str(digits_dir)), seed=0)
+  with pytest.raises(ConfigError, match=r"'reprot'.*'report'"):
+    source.role("reprot")
+
+
+@pytest.mark.parametrize(
+  ("name", "message"),
+  [
+    ("digit", "data.source='digit' is unknown.*Did you mean 'digits'"),
+    ("imagenet_2012", "Did you mean 'imagenet2012"),
+    ("cifar10", "not prepared in .*Run: vitx prepare cifar10 --data_dir "),
+    ("imagenette/160px-v2", "vitx prepare imagenette/160px-v2 --data_dir "),
+    ("tiny_imagenet", "vitx prepare tiny_imagenet --from .*zip --data_dir "),
+    ("my photos", "not of the form"),
+  ],
+)
+def test_names_that_cannot_be_opened(tmp_path, make_data, name, message):
+  with pytest.raises(ConfigError, match=message):
+    open_source(make_data(source=name, data_dir=str(tmp_path)), seed=0)
+
+
+def test_default_data_dir_is_not_repeated_in_the_command(tmp_path, make_data, monkeypatch):
+  monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
+  with pytest.raises(ConfigError, match=r"Run: python -m vitx\.prepare cifar10$"):
+    open_source(make_data(source="cifar10"), seed=0)
+
+
+def test_configs_and_versions(tmp_path, digits_dir, make_data):
+  for version in ("1.0.0", "1.2.0", "1.10.0"):
+    place = tmp_path / "many" / "small" / version
+    place.mkdir(parents=True)
+    (place / "dataset_info.json").write_text("{}")
+  root = tfds_dir.default_data_dir(tmp_path)
+  assert tfds_dir.find("many/small", root).name == "1.10.0"
+  assert tfds_dir.find("many/small:1.2.0", root).name == "1.2.0"
+  assert tfds_dir.find("many/small:9.0.0", root) is None
+  with pytest.raises(ConfigError, match=r"several configs.*many/small"):
+    tfds_dir.find("many", root)
+
+
+def test_missing_file_is_named(tmp_path, shapes_dir, make_data):
+  copied = tmp_path / "tiny_shapes" / "2.0.0"
+  copied.mkdir(parents=True)
+  for path in (shapes_dir / "tiny_shapes" / "2.0.0").iterdir():
+    if "train" not in path.name:
+      (copied / path.name).write_bytes(path.read_bytes())
+  with pytest.raises(ConfigError, match=r"incomplete: .*train.array_record.* does not exist"):
+    open_source(make_data(source="tiny_shapes", data_dir=str(tmp_path)), seed=0)
+
+
+def test_fingerprint_is_the_contents(tmp_path, digits_dir, make_data):
+  def fingerprint(directory):
+    return open_source(make_data(data_dir=str(directory)), seed=0).fingerprint
+
+  before = fingerprint(digits_dir)
+  assert fingerprint(tmp_path) == before  # prepared anew in another place
+  names = tmp_path / "digits" / "1.0.0" / "label.labels.txt"
+  names.write_text(names.read_text().replace("9", "nine"))
+  assert fingerprint(tmp_path) != before

@@ -1,0 +1,73 @@
+"""Initializations by what defines them."""
+
+import jax
+import numpy as np
+import pytest
+
+import vitx
+from vitx.layers.initializers import fan_in
+
+IMAGES = np.zeros((1, 8, 8, 3), np.float32)
+
+
+def made(initialization, seed=0, **fields):
+  model = vitx.create_model(
+    "vit",
+    num_classes=50,
+    width=64,
+    depth=1,
+    num_heads=4,
+    mlp_dim=96,
+    stem="hybrid",
+    initialization=initialization,
+    **fields,
+  )
+  params = jax.jit(model.init)(jax.random.key(seed), IMAGES)["params"]
+  named, _ = jax.tree.flatten_with_path(params)
+  return {jax.tree_util.keystr(p, simple=True, separator="/"): np.asarray(x) for p, x in named}
+
+
+@pytest.mark.parametrize(
+  ("name", "inputs"),
+  [
+    ("stem/conv_1", 9 * 32),
+    ("block_0/token_mixer/query", 64),
+    ("block_0/token_mixer/out", 64),
+    ("block_0/mlp/down", 96),
+    ("head", 64),
+  ],
+)
+def test_pytorch_is_uniform_within_the_root_of_the_inputs(name, inputs):
+  params, bound = made("pytorch"), inputs**-0.5
+  kernel = params[f"{name}/kernel"]
+  assert fan_in(name.split("/")[-1], kernel.shape) == inputs
+  assert 0.97 * bound < np.abs(kernel).max() <= bound
+  np.testing.assert_allclose(kernel.std(), bound / 3**0.5, rtol=0.05)
+  assert 0.5 * bound < np.abs(params[f"{name}/bias"]).max() <= bound
+
+
+def test_pytorch_leaves_norms_and_tables():
+  params, plain = made("pytorch"), made("as_made")
+  np.testing.assert_array_equal(params["block_0/mlp_norm/scale"], 1)
+  np.testing.assert_array_equal(params["block_0/mlp_norm/bias"], 0)
+  np.testing.assert_array_equal(params["posemb/table"], plain["posemb/table"])
+  assert not np.array_equal(params["stem/conv_0/kernel"], plain["stem/conv_0/kernel"])
+
+
+def test_every_parameter_has_its_own_numbers_and_every_seed():
+  params, other = made("pytorch"), made("pytorch", seed=1)
+  query, key = (params[f"block_0/token_mixer/{name}/kernel"] for name in ("query", "key"))
+  assert np.abs(np.corrcoef(query.ravel(), key.ravel())[0, 1]) < 0.1
+  assert not np.array_equal(query, other["block_0/token_mixer/query/kernel"])
+  np.testing.assert_array_equal(query, made("pytorch")["block_0/token_mixer/query/kernel"])
+
+
+def test_truncated_normal():
+  params = made({"name": "truncated_normal", "stddev": 1.0})
+  kernel = params["block_0/mlp/up/kernel"]
+  assert 1.9 < np.abs(kernel).max() <= 2  # cut at an absolute 2, where PyTorch cuts
+  np.testing.assert_allclose(kernel.std(), 0.88, rtol=0.03)  # of a normal cut at two deviations
+  np.testing.assert_array_equal(params["head/bias"], 0)
+  narrow = made("truncated_normal")
+  np.testing.assert_allclose(narrow["block_0/mlp/up/kernel"].std(), 0.02, rtol=0.05)
+  np.testing.assert_allclose(narrow["stem/conv_2/kernel"].std(), (2 / (9 * 64)) ** 0.5, rtol=0.05)

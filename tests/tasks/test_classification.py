@@ -1,0 +1,70 @@
+"""Figures over a split, against their definitions in NumPy."""
+
+import numpy as np
+import pytest
+from sklearn import metrics as reference
+
+from vitx.tasks.classification import ECE_BINS, classification_sums
+from vitx.training import metrics
+
+
+def figures(logits, labels, mask=None, parts=1):
+  mask = np.ones(len(labels), bool) if mask is None else mask
+  total = {}
+  for part in np.array_split(np.arange(len(labels)), parts):
+    sums = classification_sums(logits[part], labels[part], mask[part], logits.shape[1])["sums"]
+    total = metrics.add(total, sums)
+  return metrics.summarize(total)
+
+
+def random(n=500, classes=10, seed=0):
+  generator = np.random.default_rng(seed)
+  labels = generator.integers(0, classes - 1, n)  # the last class has no example
+  logits = generator.normal(size=(n, classes)) + 1.5 * np.eye(classes)[labels]
+  return logits.astype(np.float32), labels.astype(np.int32)
+
+
+def test_against_scikit_learn():
+  logits, labels = random()
+  p = np.exp(logits.astype(np.float64))
+  p /= p.sum(1, keepdims=True)
+  result = figures(logits, labels, parts=3)
+  assert result["examples"] == 500
+  assert result["top1"] == pytest.approx((p.argmax(1) == labels).mean())
+  top5 = reference.top_k_accuracy_score(labels, p, k=5, labels=np.arange(10))
+  assert result["top5"] == pytest.approx(top5)
+  assert result["nll"] == pytest.approx(reference.log_loss(labels, p, labels=np.arange(10)))
+  recall = reference.recall_score(labels, p.argmax(1), average=None, labels=np.arange(9))
+  np.testing.assert_allclose(result["class_top1"][:9], recall, rtol=1e-6)
+  assert result["class_top1"][9] is None
+
+
+def test_calibration_error_by_its_definition():
+  logits, labels = random(seed=1)
+  p = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+  confidence, hit = p.max(1), p.argmax(1) == labels
+  error = 0.0
+  for low in np.arange(ECE_BINS) / ECE_BINS:
+    inside = (confidence > low) & (confidence <= low + 1 / ECE_BINS)
+    if inside.any():
+      error += inside.mean() * abs(hit[inside].mean() - confidence[inside].mean())
+  assert figures(logits, labels)["ece"] == pytest.approx(error, abs=1e-5)
+
+
+def test_masked_rows_do_not_count():
+  logits, labels = random(40)
+  mask = np.arange(40) < 25
+  masked, alone = figures(logits, labels, mask), figures(logits[:25], labels[:25])
+  assert masked.pop("class_top1") == alone.pop("class_top1")
+  assert masked == pytest.approx(alone)
+
+
+def test_ties_count_once_and_fewer_than_five_classes_are_all_in_the_top_five():
+  logits = np.zeros((3, 3), np.float32)
+  result = figures(logits, np.array([0, 1, 2], np.int32))
+  assert result["top1"] == pytest.approx(1 / 3) and result["top5"] == 1
+
+
+def test_no_examples():
+  with pytest.raises(ValueError, match="no examples"):
+    metrics.summarize({"count": 0.0})

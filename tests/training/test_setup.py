@@ -1,0 +1,36 @@
+"""What follows from a config and its source."""
+
+import pytest
+
+from tests import runs
+from vitx.analysis.implementations import implementations
+from vitx.models import model_from_config
+from vitx.training.setup import make_experiment
+
+
+@pytest.mark.parametrize(
+  ("overrides", "seed"),
+  [
+    ("token_mixer=erdos_renyi", 0),
+    ("token_mixer=erdos_renyi,seed=3", 3),
+    ("token_mixer=erdos_renyi,seed=3,graph_seed=5", 5),
+    ("token_mixer=bigbird,graph_seed=5,token_mixer.seed=7", 7),
+    ("token_mixer=softmax,graph_seed=5", None),
+  ],
+)
+def test_the_graph_seed_reaches_mixers_that_draw_a_graph(overrides, seed):
+  config = make_experiment(runs.tiny(overrides)).config
+  assert config.model.token_mixer.get("seed") == seed
+
+
+@pytest.mark.parametrize("implementation", ["masked", "kernelized"])
+def test_implementations_are_found_in_the_whole_network(implementation):
+  mixer = f"token_mixer=performer,token_mixer.implementation={implementation},model.depth=2"
+  found = make_experiment(runs.tiny(mixer)).implementations()
+  assert found == dict.fromkeys(("block_0/token_mixer", "block_1/token_mixer"), implementation)
+
+
+def test_auto_never_holds_the_matrix_of_many_tokens():
+  config = make_experiment(runs.tiny("token_mixer=softmax,posemb=none")).config.model
+  found = implementations(model_from_config(config), (1, 256, 256, 1))  # 4,096 tokens
+  assert set(found.values()) == {"kernelized"}

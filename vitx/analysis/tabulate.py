@@ -1,0 +1,85 @@
+"""A network module by module, found by tracing it: nothing is computed or allocated."""
+
+import dataclasses
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import flax.linen as nn
+import jax
+
+from vitx.analysis.shapes import variable_shapes
+
+
+@dataclasses.dataclass(frozen=True)
+class Layer:
+  """One module of a network.
+
+  Attributes:
+    path: names from the network down to the module; empty: the network.
+    kind: its class.
+    output: shape of (the first array of) what it returned.
+    own: shapes of the parameters that are its own, by name.
+    parameters: how many it has with all modules below.
+  """
+
+  path: tuple[str, ...]
+  kind: str
+  output: tuple[int, ...]
+  own: dict[str, tuple[int, ...]]
+  parameters: int
+
+
+def layers(model: nn.Module, shape: tuple[int, ...]) -> list[Layer]:
+  """The modules in the order of their first call on images (B, height, width, channels).
+
+  Those without parameters that keep the shape (dropout, ...) are left out.
+  """
+  calls: dict[tuple[str, ...], tuple] = {}
+
+  def record(call: Any, args: Any, kwargs: Any, context: nn.module.InterceptorContext) -> Any:
+    if context.method_name != "__call__":
+      return call(*args, **kwargs)
+    calls.setdefault(context.module.path, ())  # in order of entering
+    out = call(*args, **kwargs)
+    kind = type(context.module).__name__.removeprefix("Checkpoint")  # of `remat`
+    calls[context.module.path] = (kind, _shape(args), _shape(out))
+    return out
+
+  with nn.intercept_methods(record):
+    variables = variable_shapes(model, shape)
+  paths, _ = jax.tree.flatten_with_path(variables["params"])
+  leaves = {tuple(entry.key for entry in path): leaf.shape for path, leaf in paths}
+  found = []
+  for path, (kind, given, output) in calls.items():
+    below = {name: size for name, size in leaves.items() if name[: len(path)] == path}
+    if not below and given == output:
+      continue
+    own = {name[-1]: size for name, size in below.items() if len(name) == len(path) + 1}
+    found.append(Layer(path, kind, output, own, sum(map(math.prod, below.values()))))
+  return found
+
+
+def layer_table(found: Sequence[Layer]) -> str:
+  """The modules for reading, indented by depth."""
+  lines = [("module", "", "output", "parameters", "of its own")]
+  for layer in found:
+    name = "  " * len(layer.path) + (layer.path[-1] if layer.path else "network")
+    own = ", ".join(f"{key} {by(size)}" for key, size in layer.own.items())
+    lines.append((name, layer.kind, by(layer.output), f"{layer.parameters:,}", own))
+  widths = [max(len(line[i]) for line in lines) for i in range(4)]
+  return "\n".join(
+    f"{line[0]:<{widths[0]}}  {line[1]:<{widths[1]}}  {line[2]:<{widths[2]}}"
+    f"  {line[3]:>{widths[3]}}  {line[4]}".rstrip()
+    for line in lines
+  )
+
+
+def by(shape: Iterable[int]) -> str:
+  """A shape for reading: 32x32x3."""
+  return "x".join(map(str, shape)) or "scalar"
+
+
+def _shape(tree: Any) -> tuple[int, ...]:
+  arrays = [x for x in jax.tree.leaves(tree) if hasattr(x, "shape")]
+  return arrays[0].shape if arrays else ()

@@ -1,0 +1,161 @@
+"""Softmax attention with convolutions and batch statistics: LeViT's and CvT's token mixers.
+
+Both implementations share parameters.
+"""
+
+import dataclasses
+import math
+from typing import ClassVar
+
+import flax.linen as nn
+import jax
+
+from vitx.attention.base import AttentionModule
+from vitx.attention.softmax import SoftmaxAttention
+from vitx.errors import ConfigError
+from vitx.layers.norms import BatchNorm
+from vitx.layers.projections import from_heads, to_heads
+from vitx.ops.kernels import softmax
+from vitx.ops.layout import TokenLayout
+
+
+class _BatchStatisticsAttention(AttentionModule):
+  """Softmax attention whose projections a subclass makes."""
+
+  properties: ClassVar = dataclasses.replace(
+    SoftmaxAttention.properties,
+    accepts_mask=False,
+    permutation_equivariant=False,
+    masking_is_deletion=False,
+  )
+
+  use_bias: bool = False
+
+  def attend(
+    self, x: jax.Array, layout: TokenLayout, q: jax.Array, k: jax.Array, v: jax.Array
+  ) -> jax.Array:
+    """What the heads give, (B, N, H, D), of q (B, N, H, D) and k, v (B, M, H, D)."""
+    scale = 1 / math.sqrt(q.shape[-1])
+    if q.shape == k.shape:
+      q, k = self.positioned(q, k, layout, scale)
+    if self.picked(x) == "masked":
+      out, matrix = softmax.masked_attention(q, k, v, scale=scale)
+      self.sow("intermediates", "attention", matrix)
+      return out
+    return softmax.kernelized_attention(q, k, v, scale=scale)
+
+  def refuse_mask(self, mask: jax.Array | None) -> None:
+    """Raises ConfigError if there is a mask."""
+    if mask is not None:
+      raise ConfigError(
+        f"{type(self).__name__} normalizes by statistics of the whole batch, which a mask of tokens"
+        " would falsify; use another token_mixer"
+      )
+
+
+class LeViTAttention(_BatchStatisticsAttention):
+  """LeViT's attention (Graham et al. 2021, section 4.4), as vit-pytorch 0.19.6 has it.
+
+  Queries, keys and values are batch-normalized; what the heads give passes a GELU (Hardswish in
+  LeViT's own code), the projection and a batch normalization whose factor starts at zero. Without
+  the attention bias, as in ViX (section 3); `relative_bias="axial"` has one.
+
+  Attributes:
+    use_bias: of the query, key and value projections.
+    others: see `AttentionModule`.
+  """
+
+  @nn.compact
+  def __call__(
+    self, x: jax.Array, layout: TokenLayout, *, mask: jax.Array | None = None, train: bool
+  ) -> jax.Array:
+    """Maps (B, N, C) to (B, N, C); in training the collection "batch_stats" must be mutable.
+
+    Raises:
+      ConfigError: there is a mask, which batch statistics cannot honor.
+    """
+    self.refuse_mask(mask)
+    width = x.shape[-1]
+
+    def normalized(y: jax.Array, name: str) -> jax.Array:
+      flat = y.reshape(*y.shape[:2], -1)  # (B, N, H D)
+      return BatchNorm(dtype=self.dtype, name=f"{name}_norm")(flat, train).reshape(y.shape)
+
+    names = ("query", "key", "value")
+    q, k, v = (normalized(y, n) for y, n in zip(self.projected(x), names, strict=True))
+    out = nn.gelu(self.attend(x, layout, q, k, v), approximate=False)
+    out = from_heads(width, dtype=self.dtype)(out)
+    zeros = nn.initializers.zeros
+    return BatchNorm(dtype=self.dtype, scale_init=zeros, name="out_norm")(out, train)
+
+
+class CvTAttention(_BatchStatisticsAttention):
+  """CvT's attention (Wu et al. 2021, section 3.2): projections of depthwise convolutions.
+
+  A depthwise convolution, a batch normalization and a linear map make the queries; another such
+  pair, perhaps strided, makes keys and values, which share it, as in vit-pytorch 0.19.6.
+
+  Attributes:
+    use_bias: of the query, key and value projections.
+    kernel: side of the depthwise convolutions.
+    kv_stride: of the keys' and values' convolution.
+    others: see `AttentionModule`.
+  """
+
+  kernel: int = 3
+  kv_stride: int = 1
+
+  @nn.compact
+  def __call__(
+    self, x: jax.Array, layout: TokenLayout, *, mask: jax.Array | None = None, train: bool
+  ) -> jax.Array:
+    """Maps (B, N, C) to (B, N, C); in training the collection "batch_stats" must be mutable.
+
+    Raises:
+      ConfigError: there is a mask, a prefix token, no 2-D grid, or positions of strided keys.
+    """
+    self.refuse_mask(mask)
+    self._check(layout)
+    width = x.shape[-1]
+    image = x.reshape(x.shape[0], *layout.grid, width)
+    queries = self._convolved(image, "query", 1, train)
+    pairs = self._convolved(image, "key_value", self.kv_stride, train)
+    head_dim = self.width_of_heads(x)
+
+    def project(name: str, y: jax.Array) -> jax.Array:
+      heads = to_heads(self.num_heads, head_dim, name, dtype=self.dtype, use_bias=self.use_bias)
+      return heads(y)
+
+    q, k, v = project("query", queries), project("key", pairs), project("value", pairs)
+    return from_heads(width, dtype=self.dtype)(self.attend(x, layout, q, k, v))
+
+  def _convolved(self, image: jax.Array, name: str, stride: int, train: bool) -> jax.Array:
+    """(B, rows, columns, C) to tokens (B, M, C)."""
+    width = image.shape[-1]
+    y = nn.Conv(
+      width,
+      (self.kernel, self.kernel),
+      (stride, stride),
+      padding=self.kernel // 2,
+      feature_group_count=width,
+      use_bias=False,
+      dtype=self.dtype,
+      name=f"{name}_conv",
+    )(image)
+    y = BatchNorm(dtype=self.dtype, name=f"{name}_norm")(y, train)
+    return y.reshape(y.shape[0], -1, width)
+
+  def _check(self, layout: TokenLayout) -> None:
+    if layout.prefix:
+      raise ConfigError(
+        "model.token_mixer='cvt' convolves the token grid, in which a class token has no place;"
+        " use model.pool='mean' or another token_mixer"
+      )
+    if len(layout.grid) != 2:
+      raise ConfigError(f"model.token_mixer='cvt' needs a grid of two axes, not {layout.grid}")
+    if self.kv_stride != 1 and (self.rotary, self.relative_bias) != ("none", "none"):
+      raise ConfigError(
+        f"model.token_mixer.kv_stride={self.kv_stride} leaves keys on a coarser grid than queries,"
+        " so that rotary positions and a relative bias have no common places; use kv_stride=1, or"
+        " posemb='learned'"
+      )

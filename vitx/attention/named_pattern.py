@@ -1,0 +1,24 @@
+"""Attention along any of the named patterns."""
+
+from typing import ClassVar
+
+from vitx.attention.contract import Properties
+from vitx.attention.pattern import PatternAttention
+from vitx.ops.layout import TokenLayout
+from vitx.ops.patterns import PATTERNS, Pattern
+from vitx.registry import lookup
+
+
+class GivenPatternAttention(PatternAttention):
+  """Softmax attention along the edges of one of `vitx.ops.patterns.PATTERNS`.
+
+  Attributes:
+    edges: the pattern's name.
+  """
+
+  properties: ClassVar = Properties(masked_up_to=128, flops_exponent=2.0)  # as of "full"
+
+  edges: str = "full"
+
+  def pattern(self, layout: TokenLayout) -> Pattern:
+    return lookup(PATTERNS, self.edges, "token_mixer.edges")

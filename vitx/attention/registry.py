@@ -1,0 +1,44 @@
+"""The token mixers by name. What each promises stands in its class, as `properties`."""
+
+from vitx.attention.bigbird import BigBirdAttention
+from vitx.attention.conv_attention import CvTAttention, LeViTAttention
+from vitx.attention.fnet import FNet
+from vitx.attention.grid import (
+  AxialAttention,
+  NeighborhoodAttention,
+  ShiftedWindowAttention,
+)
+from vitx.attention.linear_transformer import LinearTransformer
+from vitx.attention.linformer import Linformer
+from vitx.attention.longformer import LongformerAttention
+from vitx.attention.mlp_mixing import MLPMixing
+from vitx.attention.named_pattern import GivenPatternAttention
+from vitx.attention.nystromformer import Nystromformer
+from vitx.attention.performer import Performer
+from vitx.attention.random_graph import ErdosRenyiAttention, WattsStrogatzAttention
+from vitx.attention.shaped import ShapedAttention
+from vitx.attention.softmax import SoftmaxAttention
+from vitx.attention.sparse_transformer import FixedAttention, StridedAttention
+
+MIXERS = {
+  "axial": AxialAttention,
+  "bigbird": BigBirdAttention,
+  "cvt": CvTAttention,
+  "erdos_renyi": ErdosRenyiAttention,
+  "fixed": FixedAttention,
+  "fnet": FNet,
+  "levit": LeViTAttention,
+  "linear_transformer": LinearTransformer,
+  "linformer": Linformer,
+  "longformer": LongformerAttention,
+  "mlp_mixing": MLPMixing,
+  "neighborhood": NeighborhoodAttention,
+  "nystromformer": Nystromformer,
+  "pattern": GivenPatternAttention,
+  "performer": Performer,
+  "shaped": ShapedAttention,
+  "shifted_window": ShiftedWindowAttention,
+  "softmax": SoftmaxAttention,
+  "strided": StridedAttention,
+  "watts_strogatz": WattsStrogatzAttention,
+}

@@ -1,0 +1,40 @@
+"""Swin's step between stages: four neighboring tokens become one."""
+
+from collections.abc import Callable
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from vitx.ops.layout import TokenLayout
+
+Dtype = jax.typing.DTypeLike
+
+
+class PatchMerging(nn.Module):
+  """The tokens of each 2 x 2 cell side by side, normalized, and mapped linearly to twice C.
+
+  Liu et al. 2021, section 3.1. The order in a cell is that of the released code, down the columns;
+  an odd grid has a row or column of zeros added at its end.
+
+  Attributes:
+    norm: makes the normalization; called with `dtype` and `name`.
+    dtype: of the computation.
+  """
+
+  norm: Callable[..., nn.Module] = nn.LayerNorm
+  dtype: Dtype = jnp.float32
+
+  @nn.compact
+  def __call__(self, x: jax.Array, layout: TokenLayout) -> tuple[jax.Array, TokenLayout]:
+    """Returns (B, N', 2 C) and the layout of the N' tokens; there is no prefix token."""
+    rows, columns = layout.grid
+    batch, _, width = x.shape
+    grid = x.reshape(batch, rows, columns, width)
+    grid = jnp.pad(grid, ((0, 0), (0, rows % 2), (0, columns % 2), (0, 0)))
+    after = TokenLayout((-(-rows // 2), -(-columns // 2)))
+    cells = grid.reshape(batch, after.grid[0], 2, after.grid[1], 2, width)
+    merged = cells.transpose(0, 1, 3, 4, 2, 5).reshape(batch, after.length, 4 * width)
+    merged = self.norm(dtype=self.dtype, name="norm")(merged)
+    reduce = nn.Dense(2 * width, use_bias=False, dtype=self.dtype, name="reduce")
+    return reduce(merged), after

@@ -1,0 +1,63 @@
+"""From tokens (B, N, C) to one vector (B, C) for the head."""
+
+from typing import ClassVar
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from vitx.ops.layout import TokenLayout
+
+
+class ClassToken(nn.Module):
+  """The first token, which the model puts in front of the grid (Dosovitskiy et al. 2021, eq. 1).
+
+  Attributes:
+    stddev: of its normal initialization.
+  """
+
+  prefix: ClassVar[int] = 1
+
+  stddev: float = 0.0
+
+  def __call__(self, x: jax.Array, layout: TokenLayout) -> jax.Array:
+    return x[:, 0]
+
+
+class Mean(nn.Module):
+  """The mean of the grid's tokens, in float32."""
+
+  prefix: ClassVar[int] = 0
+
+  def __call__(self, x: jax.Array, layout: TokenLayout) -> jax.Array:
+    return jnp.mean(x[:, layout.prefix :], axis=1, dtype=jnp.float32).astype(x.dtype)
+
+
+class MeanOfAll(nn.Module):
+  """The mean of all tokens, a class token in front of the grid included, in float32.
+
+  Attributes:
+    stddev: of the class token's normal initialization.
+  """
+
+  prefix: ClassVar[int] = 1
+
+  stddev: float = 0.0
+
+  def __call__(self, x: jax.Array, layout: TokenLayout) -> jax.Array:
+    return jnp.mean(x, axis=1, dtype=jnp.float32).astype(x.dtype)
+
+
+class SequencePooling(nn.Module):
+  """The grid's tokens weighted by a softmax of learned scores (Hassani et al. 2021, 3.2)."""
+
+  prefix: ClassVar[int] = 0
+
+  @nn.compact
+  def __call__(self, x: jax.Array, layout: TokenLayout) -> jax.Array:
+    full = x[:, layout.prefix :].astype(jnp.float32)
+    weights = jax.nn.softmax(nn.Dense(1, name="score")(full), axis=1)  # (B, N, 1)
+    return jnp.sum(weights * full, axis=1).astype(x.dtype)
+
+
+POOLS = {"cls": ClassToken, "mean": Mean, "mean_of_all": MeanOfAll, "sequence": SequencePooling}

@@ -1,0 +1,65 @@
+"""The pre-norm block as small codebases write it, and without its skips."""
+
+from collections.abc import Callable
+
+import flax.linen as nn
+import jax
+
+from vitx.blocks.base_block import Block
+from vitx.errors import ConfigError, listing
+from vitx.ops.layout import TokenLayout
+
+NORMS = ("shared", "mlp", "two")
+
+
+class VanillaBlock(Block):
+  """x + mixer(norm(x)), then x + MLP(norm(x)), with fewer normalizations than `PreNormBlock`.
+
+  Attributes:
+    norms: "shared": one and the same normalization in both places; "mlp": one, before the MLP only;
+      "two": one each, which is `PreNormBlock`.
+    skips: whether each branch is added to x, or takes its place (then there is no stochastic
+      depth).
+    others: see `Block`.
+  """
+
+  norms: str = "shared"
+  skips: bool = True
+
+  @nn.compact
+  def __call__(
+    self, x: jax.Array, layout: TokenLayout, mask: jax.Array | None, train: bool
+  ) -> jax.Array:
+    """See `Block`.
+
+    Raises:
+      ConfigError: `norms` has no valid value, or stochastic depth without skips.
+    """
+    if not self.skips:
+      self.refuse_stochastic_depth("skipless")
+    mixer_norm, mlp_norm = self._norms()
+    x = self._joined(x, self.mixed(mixer_norm(x), layout, mask, train), train)
+    return self._joined(x, self.through_mlp(mlp_norm(x), train), train)
+
+  def _norms(self) -> tuple[Callable, Callable]:
+    if self.norms not in NORMS:
+      raise ConfigError(f"block.norms={self.norms!r}; valid: {listing(NORMS)}")
+    if self.norms == "two":
+      names = ("mixer_norm", "mlp_norm")
+      first, second = (self.norm(dtype=self.dtype, name=name) for name in names)
+      return first, second
+    one = self.norm(dtype=self.dtype, name="norm")
+    return (lambda x: x if self.norms == "mlp" else one(x)), one
+
+  def _joined(self, x: jax.Array, branch: jax.Array, train: bool) -> jax.Array:
+    return x + self.branch(branch, train) if self.skips else branch
+
+
+class SkiplessBlock(VanillaBlock):
+  """MLP(norm(mixer(norm(x)))): the pre-norm block with both skips removed.
+
+  Each layer averages the tokens, until all are alike (Dong et al. 2021): deep stacks hardly train.
+  """
+
+  norms: str = "two"
+  skips: bool = False

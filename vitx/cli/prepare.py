@@ -1,0 +1,90 @@
+"""Prepares a data set for training: `vitx prepare NAME [--data_dir D] [--from PATH]`.
+
+NAME is `digits`, `tiny_imagenet` (with --from tiny-imagenet-200.zip or its directory) or a TFDS
+set such as `cifar10` or `imagenette/320px-v2`, which is downloaded and written as ArrayRecord. That
+needs TensorFlow (the extra `prepare`); reading the result does not. With --from DIR a TFDS set is
+converted from a TFRECORD copy in DIR instead, without a download and without TensorFlow.
+"""
+
+import argparse
+import importlib.util
+import os
+import sys
+from collections.abc import Sequence
+
+import tensorflow_datasets as tfds
+from etils import epath
+
+from vitx.data.builders import digits, tfrecord_to_array_record, tiny_imagenet
+from vitx.data.sources import tfds_dir
+from vitx.data.sources.tfds import image_and_label
+from vitx.errors import ConfigError, MissingExtraError
+
+
+def prepare(name: str, data_dir: str | None = None, source: str | None = None) -> epath.Path:
+  """Prepares a data set as ArrayRecord and returns the directory of its version.
+
+  Args:
+    name: `NAME[/CONFIG][:VERSION]`.
+    data_dir: where to write; else $TFDS_DATA_DIR, else ~/tensorflow_datasets.
+    source: what to prepare from: an archive (`tiny_imagenet`) or a TFRECORD copy (TFDS sets).
+
+  Raises:
+    ConfigError: unknown name, nothing to prepare from, a damaged copy.
+    MissingExtraError: TensorFlow is needed and not installed.
+  """
+  root = tfds_dir.default_data_dir(data_dir)
+  base = tfds_dir.parse_name(name)[0]
+  if base == "tiny_imagenet":
+    if not source:
+      raise ConfigError(
+        "tiny_imagenet is prepared from the official archive, which you download yourself:"
+        " http://cs231n.stanford.edu/tiny-imagenet-200.zip. Run:"
+        f" {tfds_dir.command(name, data_dir, 'PATH_OF_tiny-imagenet-200.zip')}"
+      )
+    return tiny_imagenet.prepare(root, source)
+  if source:
+    return tfrecord_to_array_record.convert(name, source, root)
+  if base == "digits":
+    return digits.prepare(root)
+  return _download(name, root)
+
+
+def _download(name: str, root: epath.Path) -> epath.Path:
+  tfds_dir.check_known(name)
+  found = tfds_dir.find(name, root)
+  if found is not None:
+    tfds_dir.check_readable(name, found, root)
+    return found
+  if importlib.util.find_spec("tensorflow") is None:
+    raise MissingExtraError(f"Preparing {name!r}", "prepare")
+  builder = tfds.builder(name, data_dir=os.fspath(root), file_format=tfds_dir.READABLE)
+  image_and_label(builder.info, name)  # before hours of downloading
+  builder.download_and_prepare()
+  return epath.Path(builder.data_dir)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+  """Runs the command; returns the exit status."""
+  parser = argparse.ArgumentParser(
+    prog="vitx prepare",
+    description=__doc__,
+    formatter_class=argparse.RawDescriptionHelpFormatter,
+  )
+  parser.add_argument("name", metavar="NAME", help="digits, tiny_imagenet or a TFDS name")
+  parser.add_argument("--data_dir", help="TFDS directory to write to")
+  parser.add_argument(
+    "--from", dest="source", metavar="PATH", help="a TFRECORD copy, or an archive (tiny_imagenet)"
+  )
+  flags = parser.parse_args(arguments)
+  try:
+    directory = prepare(flags.name, flags.data_dir, flags.source)
+  except (ConfigError, MissingExtraError) as error:
+    print(error, file=sys.stderr)
+    return 1
+  print(f"{flags.name} is ready in {directory}")
+  return 0
+
+
+if __name__ == "__main__":
+  sys.exit(main())

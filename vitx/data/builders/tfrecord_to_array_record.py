@@ -1,0 +1,146 @@
+"""Turns a TFRECORD copy of a TFDS set into ArrayRecord, record by record, without TensorFlow."""
+
+import json
+import os
+import shutil
+import struct
+import uuid
+from collections.abc import Iterator
+
+import tensorflow_datasets as tfds
+from array_record.python.array_record_module import ArrayRecordWriter
+from etils import epath
+from tqdm import tqdm
+
+from vitx.data.sources import tfds_dir
+from vitx.errors import ConfigError
+
+_CRC32C = 0x82F63B78  # Castagnoli's polynomial, reflected
+
+
+def convert(name: str, source: str, data_dir: epath.Path) -> epath.Path:
+  """Writes an ArrayRecord copy with the same examples, shards and metadata; returns its directory.
+
+  Args:
+    name: `NAME[/CONFIG][:VERSION]`.
+    source: the TFDS directory that holds the TFRECORD copy, or its version directory.
+    data_dir: the TFDS directory to write to; must be another one.
+
+  Raises:
+    ConfigError: no TFRECORD copy there, the target exists, a file that is missing or truncated.
+  """
+  base, config, _ = tfds_dir.parse_name(name)
+  directory = _source_directory(name, epath.Path(source).expanduser())
+  target = data_dir / base / (config or "") / directory.name
+  if (target / "dataset_info.json").exists():
+    if tfds_dir.READABLE in tfds_dir.file_formats(target):
+      return target
+    raise ConfigError(
+      f"--data_dir {data_dir}: {target} holds the TFRECORD copy. Write to another directory."
+    )
+  temporary = target.parent / f"incomplete.{uuid.uuid4().hex[:8]}_{target.name}"
+  temporary.mkdir(parents=True)
+  try:
+    _write(directory, temporary)
+    temporary.rename(target)
+  finally:
+    if temporary.exists():
+      temporary.rmtree()
+  return target
+
+
+def _source_directory(name: str, source: epath.Path) -> epath.Path:
+  if (source / "dataset_info.json").exists():
+    _check_same(name, source)
+    directory = source
+  else:
+    found = tfds_dir.find(name, source)
+    if found is None:
+      raise ConfigError(
+        f"--from {source}: holds no copy of {name!r}. Give the TFDS directory or the version's own."
+      )
+    directory = found
+  if "tfrecord" not in tfds_dir.file_formats(directory):
+    raise ConfigError(f"--from {source}: {directory} is no TFRECORD copy; only those convert.")
+  return directory
+
+
+def _check_same(name: str, directory: epath.Path) -> None:
+  info = json.loads((directory / "dataset_info.json").read_text())
+  base, config, version = tfds_dir.parse_name(name)
+  given = (base, config or "", version or info["version"])
+  held = (info["name"], info.get("configName", ""), info["version"])
+  if given != held:
+    raise ConfigError(f"--from {directory}: holds {'/'.join(filter(None, held))}, not {name!r}.")
+
+
+def _write(source: epath.Path, target: epath.Path) -> None:
+  info = tfds.builder_from_directory(os.fspath(source)).info
+  shards: set[str] = set()
+  size = sum(split.num_bytes for split in info.splits.values())
+  with tqdm(total=size, desc=info.full_name, unit="B", unit_scale=True, delay=1) as progress:
+    for split in info.splits.values():
+      count = len(split.shard_lengths)
+      # Said here, because old copies do not name their format.
+      template = split.filename_template.replace(filetype_suffix="tfrecord")
+      old = template.sharded_filepaths(count)
+      new = template.replace(data_dir=target, filetype_suffix=tfds_dir.READABLE)
+      shards |= {path.name for path in old}
+      for shard in zip(old, new.sharded_filepaths(count), split.shard_lengths, strict=True):
+        _convert_shard(*shard, progress)
+  for path in source.iterdir():
+    if path.is_file() and path.name not in shards and ".array_record-" not in path.name:
+      shutil.copyfile(os.fspath(path), os.fspath(target / path.name))
+  proto = json.loads((source / "dataset_info.json").read_text())
+  proto["fileFormat"] = tfds_dir.READABLE
+  proto.pop("alternativeFileFormats", None)
+  (target / "dataset_info.json").write_text(json.dumps(proto, indent=2))
+
+
+def _convert_shard(old: epath.Path, new: epath.Path, length: int, progress: tqdm) -> None:
+  # Grain and TFDS read one record at a time, so each record is its own group.
+  writer = ArrayRecordWriter(os.fspath(new), "group_size:1")
+  count = 0
+  try:
+    for record in read_tfrecord(old):
+      writer.write(record)
+      progress.update(len(record))
+      count += 1
+  finally:
+    writer.close()
+  if count != length:
+    raise ConfigError(f"{old} holds {count} examples; dataset_info.json says {length}.")
+
+
+def read_tfrecord(path: epath.Path) -> Iterator[bytes]:
+  """Yields the records of a TFRECORD file.
+
+  A record is its length (uint64), the masked CRC-32C of these 8 bytes, the data and the data's CRC,
+  all little-endian. The CRC of each length is verified, that of the data is not (slow in Python; a
+  damaged image shows when it is decoded).
+
+  Raises:
+    ConfigError: the file is missing, truncated or no TFRECORD file.
+  """
+  if not path.exists():
+    raise ConfigError(f"{path} does not exist: the TFRECORD copy is incomplete.")
+  with path.open("rb") as file:
+    while header := file.read(12):
+      if len(header) < 12 or struct.unpack("<I", header[8:])[0] != masked_crc32c(header[:8]):
+        raise ConfigError(f"{path} is truncated or damaged: a record's length does not verify.")
+      (length,) = struct.unpack("<Q", header[:8])
+      body = file.read(length + 4)
+      if len(body) < length + 4:
+        raise ConfigError(f"{path} is truncated: its last record is incomplete.")
+      yield body[:length]
+
+
+def masked_crc32c(data: bytes) -> int:
+  """Returns the CRC-32C of a few bytes, rotated and offset as TFRECORD stores it."""
+  crc = 0xFFFFFFFF
+  for byte in data:
+    crc ^= byte
+    for _ in range(8):
+      crc = crc >> 1 ^ (_CRC32C if crc & 1 else 0)
+  crc ^= 0xFFFFFFFF
+  return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF

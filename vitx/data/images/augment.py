@@ -1,0 +1,225 @@
+"""What happens to images on the device: augmentation in training, resize and crop in evaluation.
+
+Both makers check their settings and return a pure function that may be jitted, mapped and pmapped.
+The order in training: crop (or resize), flips, rotation, AutoAugment or RandAugment, color jitter,
+normalization, random erasing, mixing. Every draw is a function of (key, index in the global batch,
+operation): it depends neither on the devices nor on which other operations are on.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from vitx.data.images import autoaugment, color, cropping, image_ops, mixup
+from vitx.data.images.augment_settings import (
+  AugmentSettings,
+  check_interpolation,
+  check_range,
+  check_whole,
+  read_settings,
+)
+from vitx.errors import ConfigError
+
+TrainAugment = Callable[[jax.Array, jax.Array, jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
+EvalPreprocess = Callable[[jax.Array], jax.Array]
+ImageStage = Callable[[jax.Array, jax.Array], jax.Array]
+
+# The random stream of each operation. Only ever append: the position defines what a seed draws.
+STREAMS = ("crop", "hflip", "vflip", "rotate", "policy", "jitter", "erasing", "mixing")
+
+
+def make_train_augment(
+  augment: Mapping[str, Any],
+  *,
+  image_size: int,
+  mean: Sequence[float],
+  std: Sequence[float],
+  num_classes: int,
+  label_smoothing: float,
+) -> TrainAugment:
+  """Builds the augmentation of a training batch.
+
+  Args:
+    augment: `config.augment`; see `AugmentSettings`. With everything off, images are resized to
+      `image_size` if they have another size, and normalized; the key is not used.
+    image_size: side s of what the model sees.
+    mean: per channel, of pixels in 0..1.
+    std: likewise.
+    num_classes: K.
+    label_smoothing: e; targets are (1 - e) one-hot + e / K.
+
+  Returns:
+    A function (key, index, images, labels) -> (images, targets):
+      key: threefry key of this step (other generators do not draw the same under `jax.vmap`).
+      index: int32 (B,), position of each example in the global batch.
+      images: uint8 (B, S, S, C).
+      labels: int32 (B,).
+    It returns float32 (B, s, s, C), normalized, and float32 (B, K). With mixup or cutmix on, the
+    batch must consist of whole pairs (2p, 2p + 1) of the global batch side by side; an odd one
+    raises ConfigError while it is traced.
+
+  Raises:
+    ConfigError: a setting out of range, named with its field.
+  """
+  _check_statistics(mean, std)
+  check_whole("data.image_size", image_size, 1)
+  check_range("task.label_smoothing", label_smoothing, 0, 1)
+  settings = read_settings(augment, image_size, len(mean))
+  before, after = _stages(settings, image_size), _late_stages(settings)
+  mixes = bool(settings.mixup or settings.cutmix)
+
+  def example(key: Any, image: jax.Array) -> jax.Array:
+    image = image.astype(jnp.float32) / 255.0
+    if not settings.random_resized_crop:
+      image = image_ops.resize(image, image_size, settings.interpolation)
+    image = _run(before, key, image)
+    return _run(after, key, _normalize(image, mean, std))
+
+  def apply(
+    key: jax.Array, index: jax.Array, images: jax.Array, labels: jax.Array
+  ) -> tuple[jax.Array, jax.Array]:
+    _check_images(images, len(mean))
+    keys = _fold(key, index) if before or after else None  # None: nothing is drawn
+    out = jax.vmap(example)(keys, images)
+    targets = mixup.smooth_targets(labels, num_classes, label_smoothing)
+    if mixes:
+      _check_pairs(len(images))
+      streams = jax.vmap(lambda pair: _stream(pair, "mixing"))(_fold(key, index // 2))
+      out, targets = mixup.mix(streams, out, targets, settings.mixup, settings.cutmix)
+    return out, targets
+
+  return apply
+
+
+def make_eval_preprocess(
+  evaluation: Mapping[str, Any], *, image_size: int, mean: Sequence[float], std: Sequence[float]
+) -> EvalPreprocess:
+  """Builds the preprocessing of an evaluation batch.
+
+  Args:
+    evaluation: `config.evaluation`, of which `crop_ratio` and `interpolation` are read. The stored
+      image is resized to image_size / crop_ratio (rounded), of which the center is cut out.
+    image_size: side s of what the model sees.
+    mean: per channel, of pixels in 0..1.
+    std: likewise.
+
+  Returns:
+    A function from uint8 images (B, S, S, C) to float32 (B, s, s, C), normalized.
+
+  Raises:
+    ConfigError: a setting out of range, named with its field.
+  """
+  _check_statistics(mean, std)
+  check_whole("data.image_size", image_size, 1)
+  crop_ratio, interpolation = evaluation["crop_ratio"], evaluation["interpolation"]
+  check_range("evaluation.crop_ratio", crop_ratio, 0, 1)
+  if crop_ratio == 0:
+    raise ConfigError("evaluation.crop_ratio=0 must be above 0; 1 keeps the whole image.")
+  check_interpolation("evaluation.interpolation", interpolation, image_ops.INTERPOLATIONS)
+  resized = round(image_size / crop_ratio)
+  start = (resized - image_size) // 2
+
+  def example(image: jax.Array) -> jax.Array:
+    image = image_ops.resize(image.astype(jnp.float32) / 255.0, resized, interpolation)
+    image = image[start : start + image_size, start : start + image_size]
+    return _normalize(image, mean, std)
+
+  def apply(images: jax.Array) -> jax.Array:
+    _check_images(images, len(mean))
+    return jax.vmap(example)(images)
+
+  return apply
+
+
+def _stages(settings: AugmentSettings, size: int) -> dict[str, ImageStage]:
+  """The random operations on pixels 0..1, by stream, in order."""
+  stages: dict[str, ImageStage] = {}
+  how = settings.interpolation
+  if settings.pad_crop:
+    stages["crop"] = lambda key, x: cropping.pad_crop(key, x, settings.pad_crop)
+  if settings.random_resized_crop:
+    low, high = settings.random_resized_crop
+    stages["crop"] = lambda key, x: cropping.random_resized_crop(key, x, (low, high), size, how)
+  if settings.hflip:
+    stages["hflip"] = lambda key, x: _flip(key, x, settings.hflip, axis=1)
+  if settings.vflip:
+    stages["vflip"] = lambda key, x: _flip(key, x, settings.vflip, axis=0)
+  if settings.rotate:
+    stages["rotate"] = lambda key, x: _rotate(key, x, settings.rotate, how)
+  if settings.autoaugment:
+    stages["policy"] = lambda key, x: autoaugment.autoaugment(key, x, how)
+  if settings.randaugment:
+    count, magnitude = settings.randaugment
+    stages["policy"] = lambda key, x: autoaugment.randaugment(key, x, int(count), magnitude, how)
+  if any(settings.color_jitter):
+    stages["jitter"] = lambda key, x: color.jitter(key, x, settings.color_jitter)
+  return stages
+
+
+def _late_stages(settings: AugmentSettings) -> dict[str, ImageStage]:
+  """The random operations on normalized pixels."""
+  if not settings.random_erasing:
+    return {}
+  return {"erasing": lambda key, x: cropping.random_erasing(key, x, settings.random_erasing)}
+
+
+def _run(stages: dict[str, ImageStage], key: Any, image: jax.Array) -> jax.Array:
+  for name, stage in stages.items():
+    image = stage(_stream(key, name), image)
+  return image
+
+
+def _stream(key: jax.Array, name: str) -> jax.Array:
+  return jax.random.fold_in(key, STREAMS.index(name))
+
+
+def _fold(key: jax.Array, index: jax.Array) -> jax.Array:
+  return jax.vmap(lambda i: jax.random.fold_in(key, i))(index)
+
+
+def _flip(key: jax.Array, image: jax.Array, probability: float, axis: int) -> jax.Array:
+  return jnp.where(jax.random.bernoulli(key, probability), jnp.flip(image, axis), image)
+
+
+def _rotate(key: jax.Array, image: jax.Array, largest: float, interpolation: str) -> jax.Array:
+  degrees = jax.random.uniform(key, (), minval=-largest, maxval=largest)
+  return image_ops.rotate(image, degrees, interpolation)
+
+
+def _normalize(image: jax.Array, mean: Sequence[float], std: Sequence[float]) -> jax.Array:
+  center = np.asarray(mean, np.float32).reshape(1, 1, -1)
+  return (image - center) / np.asarray(std, np.float32).reshape(1, 1, -1)
+
+
+def _check_statistics(mean: Sequence[float], std: Sequence[float]) -> None:
+  if len(mean) != len(std):
+    raise ConfigError(
+      f"data.mean={tuple(mean)!r} and data.std={tuple(std)!r} must have one value per channel each."
+    )
+  for value in std:
+    check_range("data.std", value, 0, np.inf)
+    if value == 0:
+      raise ConfigError(f"data.std={tuple(std)!r} must be above 0 in every channel.")
+
+
+def _check_images(images: jax.Array, channels: int) -> None:
+  if images.ndim != 4 or images.shape[1] != images.shape[2] or images.dtype != jnp.uint8:
+    raise ValueError(
+      f"images must be uint8 (B, S, S, C), not {images.dtype} {tuple(images.shape)}."
+    )
+  if images.shape[3] != channels:
+    raise ConfigError(
+      f"data.mean and data.std have {channels} values, but the images have {images.shape[3]}"
+      " channels."
+    )
+
+
+def _check_pairs(batch: int) -> None:
+  if batch % 2:
+    raise ConfigError(
+      "augment.mixup and augment.cutmix pair neighbors, so the batch on each device must be even,"
+      f" not {batch}: change batch_size or set both to 0."
+    )

@@ -1,0 +1,154 @@
+"""RandAugment (Cubuk et al. 2019) and the CIFAR policy of AutoAugment (Cubuk et al. 2018).
+
+Both apply operations of one list to an 8-bit image. The strength of each is one signed number in
+-1..1, where 1 is the largest magnitude of the papers: shear 0.3, translation by 150/331 of the
+side, 30 degrees, factors 0.1 or 1.9, 4 bits, threshold 0. What comes in from outside is black.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from vitx.data.images import color_uint8, image_ops
+
+TRANSLATION = 150 / 331  # 150 pixels of the 331 of the papers' ImageNet images
+
+
+def _matrix(*rows: tuple) -> jax.Array:
+  return jnp.stack([jnp.stack([jnp.float32(value) for value in row]) for row in rows])
+
+
+def _pixels(strength: jax.Array, size: int) -> jax.Array:
+  return jnp.trunc(TRANSLATION * size * strength)
+
+
+# Matrices for image_ops.affine, from (strength, side of the image).
+GEOMETRIC: dict[str, Callable[[jax.Array, int], jax.Array]] = {
+  "shear_x": lambda strength, size: _matrix((1, 0.3 * strength, 0), (0, 1, 0)),
+  "shear_y": lambda strength, size: _matrix((1, 0, 0), (0.3 * strength, 1, 0)),
+  "translate_x": lambda strength, size: _matrix((1, 0, _pixels(strength, size)), (0, 1, 0)),
+  "translate_y": lambda strength, size: _matrix((1, 0, 0), (0, 1, _pixels(strength, size))),
+  "rotate": lambda strength, size: image_ops.rotation(30.0 * strength, size),
+  "identity": lambda strength, size: _matrix((1, 0, 0), (0, 1, 0)),
+}
+# Functions of (image of whole numbers 0..255, strength).
+COLOUR: dict[str, Callable[[jax.Array, jax.Array], jax.Array]] = {
+  "identity": lambda image, strength: image,
+  "brightness": lambda image, strength: color_uint8.brightness(image, 1.0 + 0.9 * strength),
+  "color": lambda image, strength: color_uint8.color(image, 1.0 + 0.9 * strength),
+  "contrast": lambda image, strength: color_uint8.contrast(image, 1.0 + 0.9 * strength),
+  "sharpness": lambda image, strength: color_uint8.sharpness(image, 1.0 + 0.9 * strength),
+  "posterize": lambda image, strength: color_uint8.posterize(
+    image, 8.0 - jnp.round(4.0 * jnp.abs(strength))
+  ),
+  "solarize": lambda image, strength: color_uint8.solarize(
+    image, 256.0 * (1.0 - jnp.abs(strength))
+  ),
+  "autocontrast": lambda image, strength: color_uint8.autocontrast(image),
+  "equalize": lambda image, strength: color_uint8.equalize(image),
+  "invert": lambda image, strength: color_uint8.invert(image),
+}
+OPERATIONS = (*GEOMETRIC, *(name for name in COLOUR if name != "identity"))
+RANDAUGMENT = len(OPERATIONS) - 1  # the first 14: all but invert
+
+# 25 pairs of (operation, probability, level 0..9), in the order of the paper's table.
+CIFAR_POLICY = (
+  (("invert", 0.1, 0), ("contrast", 0.2, 6)),
+  (("rotate", 0.7, 2), ("translate_x", 0.3, 9)),
+  (("sharpness", 0.8, 1), ("sharpness", 0.9, 3)),
+  (("shear_y", 0.5, 8), ("translate_y", 0.7, 9)),
+  (("autocontrast", 0.5, 0), ("equalize", 0.9, 0)),
+  (("shear_y", 0.2, 7), ("posterize", 0.3, 7)),
+  (("color", 0.4, 3), ("brightness", 0.6, 7)),
+  (("sharpness", 0.3, 9), ("brightness", 0.7, 9)),
+  (("equalize", 0.6, 0), ("equalize", 0.5, 0)),
+  (("contrast", 0.6, 7), ("sharpness", 0.6, 5)),
+  (("color", 0.7, 7), ("translate_x", 0.5, 8)),
+  (("equalize", 0.3, 0), ("autocontrast", 0.4, 0)),
+  (("translate_y", 0.4, 3), ("sharpness", 0.2, 6)),
+  (("brightness", 0.9, 6), ("color", 0.2, 8)),
+  (("solarize", 0.5, 2), ("invert", 0.0, 0)),
+  (("equalize", 0.2, 0), ("autocontrast", 0.6, 0)),
+  (("equalize", 0.2, 0), ("equalize", 0.6, 0)),
+  (("color", 0.9, 9), ("equalize", 0.6, 0)),
+  (("autocontrast", 0.8, 0), ("solarize", 0.2, 8)),
+  (("brightness", 0.1, 3), ("color", 0.7, 0)),
+  (("solarize", 0.4, 5), ("autocontrast", 0.9, 0)),
+  (("translate_y", 0.9, 9), ("translate_y", 0.7, 9)),
+  (("autocontrast", 0.9, 0), ("solarize", 0.8, 3)),
+  (("equalize", 0.8, 0), ("invert", 0.1, 0)),
+  (("translate_y", 0.7, 9), ("autocontrast", 0.9, 0)),
+)
+
+
+def operate(
+  image: jax.Array, operation: jax.Array, strength: jax.Array, interpolation: str
+) -> jax.Array:
+  """Applies one operation to an image (S, S, C) of whole numbers 0..255 in float32.
+
+  Under `jax.vmap` a switch computes all its branches. So the geometric operations only choose a
+  matrix and share one sampling; the color operations are all computed, on every image.
+
+  Args:
+    image: (S, S, C).
+    operation: index into `OPERATIONS`.
+    strength: in -1..1; operations without a direction take its absolute value.
+    interpolation: bilinear or nearest, of the geometric operations.
+  """
+  size = image.shape[0]
+  plain = len(GEOMETRIC) - 1  # the identity: the last geometric operation and the first of color
+  matrices = [lambda value, f=f: f(value, size) for f in GEOMETRIC.values()]
+  matrix = jax.lax.switch(jnp.minimum(operation, plain), matrices, strength)
+  image = jnp.round(image_ops.affine(image, matrix, interpolation))
+  colors = list(COLOUR.values())
+  return jax.lax.switch(jnp.maximum(operation - plain, 0), colors, image, strength)
+
+
+def randaugment(
+  key: jax.Array, image: jax.Array, count: int, magnitude: float, interpolation: str
+) -> jax.Array:
+  """Applies `count` operations drawn from the 14 of RandAugment with replacement.
+
+  Args:
+    key: of this example and operation.
+    image: (S, S, C) with values 0..1; it is rounded to 8 bits first.
+    count: N of the paper.
+    magnitude: M of the paper, 0..10, the same for each operation; directions are drawn.
+      (torchvision counts the same range 0..30.)
+    interpolation: bilinear or nearest.
+  """
+  which, direction = jax.random.split(key)
+  operations = jax.random.randint(which, (count,), 0, RANDAUGMENT)
+  strengths = magnitude / 10 * jax.random.rademacher(direction, (count,), jnp.float32)
+  return _sequence(image, operations, strengths, interpolation)
+
+
+def autoaugment(key: jax.Array, image: jax.Array, interpolation: str) -> jax.Array:
+  """Applies one of the 25 pairs of the CIFAR policy; each of the two with its own probability.
+
+  Args:
+    key: of this example and operation.
+    image: (S, S, C) with values 0..1; it is rounded to 8 bits first.
+    interpolation: bilinear or nearest.
+  """
+  names, probabilities, levels = np.moveaxis(np.asarray(CIFAR_POLICY, dtype=object), -1, 0)
+  table = np.vectorize(OPERATIONS.index, otypes=[np.int32])(names)
+  pair_key, chance, direction = jax.random.split(key, 3)
+  pair = jax.random.randint(pair_key, (), 0, len(CIFAR_POLICY))
+  applied = jax.random.uniform(chance, (2,)) < jnp.asarray(probabilities.astype(np.float32))[pair]
+  operations = jnp.where(applied, jnp.asarray(table)[pair], OPERATIONS.index("identity"))
+  strengths = jnp.asarray(levels.astype(np.float32) / 9)[pair]
+  strengths = strengths * jax.random.rademacher(direction, (2,), jnp.float32)
+  return _sequence(image, operations, strengths, interpolation)
+
+
+def _sequence(
+  image: jax.Array, operations: jax.Array, strengths: jax.Array, interpolation: str
+) -> jax.Array:
+  image = jnp.round(image * 255.0)
+  # A scan, so that the long list of operations is compiled once.
+  draws = (operations, strengths)
+  image, _ = jax.lax.scan(lambda x, draw: (operate(x, *draw, interpolation), None), image, draws)
+  return image / 255.0

@@ -1,0 +1,88 @@
+"""The color operations of RandAugment and AutoAugment, which Pillow defines on 8-bit images.
+
+Each takes and returns one image (H, W, C) of whole numbers 0..255 held in float32, and rounds where
+Pillow rounds (`ImageOps`, `ImageEnhance`), so that it can be compared with it level by level.
+"""
+
+import jax
+import jax.numpy as jnp
+
+
+def invert(image: jax.Array) -> jax.Array:
+  """Returns the negative."""
+  return 255.0 - image
+
+
+def solarize(image: jax.Array, threshold: jax.Array) -> jax.Array:
+  """Inverts the values at or above the threshold (256: none)."""
+  return jnp.where(image < threshold, image, 255.0 - image)
+
+
+def posterize(image: jax.Array, bits: jax.Array) -> jax.Array:
+  """Keeps the highest `bits` (a whole number) of the 8 bits of each value."""
+  step = jnp.exp2(8.0 - bits)
+  return jnp.floor(image / step) * step
+
+
+def autocontrast(image: jax.Array) -> jax.Array:
+  """Stretches each channel to 0..255; a channel of one value stays."""
+  values = image.astype(jnp.int32)
+  low = jnp.min(values, axis=(0, 1), keepdims=True)
+  span = jnp.max(values, axis=(0, 1), keepdims=True) - low
+  stretched = (values - low) * 255 // jnp.maximum(span, 1)
+  return jnp.where(span > 0, stretched, values).astype(jnp.float32)
+
+
+def equalize(image: jax.Array) -> jax.Array:
+  """Equalizes the histogram of each channel.
+
+  Pillow's rule: a step is a 255th of the pixels not counting those of the highest value; where that
+  is less than one pixel (always on images of fewer than 256 pixels) the channel stays.
+  """
+  H, W, C = image.shape
+  values = image.astype(jnp.int32).reshape(H * W, C)
+  channel = jnp.arange(C)[None, :]
+  counts = jnp.zeros((256, C), jnp.int32).at[values, channel].add(1, mode="promise_in_bounds")
+  below = jnp.cumsum(counts, axis=0) - counts
+  highest = jnp.max(values, axis=0)
+  step = below.at[highest, channel[0]].get(mode="promise_in_bounds")[None, :] // 255
+  table = jnp.minimum((step // 2 + below) // jnp.maximum(step, 1), 255)
+  equalized = table.at[values, channel].get(mode="promise_in_bounds")
+  return jnp.where(step > 0, equalized, values).astype(jnp.float32).reshape(H, W, C)
+
+
+def brightness(image: jax.Array, factor: jax.Array) -> jax.Array:
+  """0 is black, 1 the image."""
+  return _blend(jnp.zeros_like(image), image, factor)
+
+
+def color(image: jax.Array, factor: jax.Array) -> jax.Array:
+  """0 is gray, 1 the image. Does nothing to an image with one channel."""
+  return _blend(_luma(image), image, factor)
+
+
+def contrast(image: jax.Array, factor: jax.Array) -> jax.Array:
+  """0 is the mean luma everywhere, 1 the image."""
+  mean = jnp.floor(jnp.mean(_luma(image), keepdims=True) + 0.5)
+  return _blend(mean, image, factor)
+
+
+def sharpness(image: jax.Array, factor: jax.Array) -> jax.Array:
+  """0 is smoothed by the 3x3 kernel of ones with 5 in the middle, 1 the image; the edge stays."""
+  rows = image[:-2] + image[1:-1] + image[2:]
+  inner = rows[:, :-2] + rows[:, 1:-1] + rows[:, 2:] + 4.0 * image[1:-1, 1:-1]
+  smooth = image.at[1:-1, 1:-1].set(jnp.floor(inner / 13.0 + 0.5))
+  return _blend(smooth, image, factor)
+
+
+def _blend(start: jax.Array, image: jax.Array, factor: jax.Array) -> jax.Array:
+  return jnp.floor(jnp.clip(start + factor * (image - start), 0.0, 255.0))
+
+
+def _luma(image: jax.Array) -> jax.Array:
+  """Pillow's conversion to mode L, in its fixed-point arithmetic: (H, W, 1)."""
+  if image.shape[-1] == 1:
+    return image
+  red, green, blue = (image[..., i].astype(jnp.int32) for i in range(3))
+  luma = (19595 * red + 38470 * green + 7471 * blue + 32768) >> 16
+  return luma.astype(jnp.float32)[..., None]

@@ -1,0 +1,66 @@
+"""Random crops and random erasing of one float image (S, S, C), each from its own key."""
+
+import jax
+import jax.numpy as jnp
+
+from vitx.data.images import image_ops
+
+CROP_RATIO = (3 / 4, 4 / 3)  # width / height of a random resized crop (Szegedy et al. 2015)
+# Zhong et al. 2017, the settings of its image classification experiments.
+ERASED_AREA = (0.02, 0.33)
+ERASED_RATIO = (0.3, 3.3)
+
+
+def pad_crop(key: jax.Array, image: jax.Array, padding: int) -> jax.Array:
+  """Pads with zeros on all sides and cuts the old size out at a uniform whole-pixel position."""
+  padded = jnp.pad(image, ((padding, padding), (padding, padding), (0, 0)))
+  top, left = jax.random.randint(key, (2,), 0, 2 * padding + 1)
+  return jax.lax.dynamic_slice(padded, (top, left, jnp.zeros_like(top)), image.shape)
+
+
+def random_resized_crop(
+  key: jax.Array, image: jax.Array, area: tuple[float, float], size: int, interpolation: str
+) -> jax.Array:
+  """Cuts a random box of an `area` share and 3/4..4/3 ratio, resized to (size, size, C)."""
+  box = [side * image.shape[0] for side in random_box(key, area, CROP_RATIO)]
+  return image_ops.crop_resize(image, tuple(box), size, interpolation)
+
+
+def random_erasing(key: jax.Array, image: jax.Array, probability: float) -> jax.Array:
+  """Sets a random box to zero with the given probability (Zhong et al. 2017).
+
+  The image is normalized already, so zero is the mean of the data set. A pixel is erased if its
+  center lies in the box (which on images of a few pixels may hold none).
+  """
+  chosen, place = jax.random.split(key)
+  top, left, height, width = (
+    side * image.shape[0] for side in random_box(place, ERASED_AREA, ERASED_RATIO)
+  )
+  center = jnp.arange(image.shape[0], dtype=jnp.float32) + 0.5
+  rows = (center >= top) & (center < top + height)
+  columns = (center >= left) & (center < left + width)
+  erased = rows[:, None, None] & columns[None, :, None] & jax.random.bernoulli(chosen, probability)
+  return jnp.where(erased, 0.0, image)
+
+
+def random_box(
+  key: jax.Array, area: tuple[float, float], ratio: tuple[float, float]
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+  """Draws a box inside the unit square.
+
+  The area is uniform in its range; the logarithm of width / height is uniform in its range cut to
+  what fits a square. The usual rejection loop (draw until it fits) has the same support, favors
+  small boxes a little, and needs a fallback.
+
+  Returns:
+    top, left, height, width, as shares of the square's side.
+  """
+  area_draw, ratio_draw, row, column = jax.random.uniform(key, (4,))
+  area_share = area[0] + (area[1] - area[0]) * area_draw
+  # A box of area a and ratio r is sqrt(a / r) high and sqrt(a r) wide: it fits if a <= r <= 1 / a.
+  low = jnp.log(jnp.maximum(ratio[0], area_share))
+  high = jnp.log(jnp.minimum(ratio[1], 1.0 / area_share))
+  shape = jnp.exp(low + (high - low) * ratio_draw)
+  height = jnp.minimum(jnp.sqrt(area_share / shape), 1.0)
+  width = jnp.minimum(jnp.sqrt(area_share * shape), 1.0)
+  return row * (1.0 - height), column * (1.0 - width), height, width

@@ -1,0 +1,149 @@
+"""From encoded bytes to uint8 arrays with Pillow: the same pixels whatever else is installed."""
+
+import io
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from PIL import Image, ImageOps
+
+from vitx.data import order
+from vitx.errors import ConfigError, listing, nearest
+
+if TYPE_CHECKING:
+  from vitx.data.sources import Source
+
+FITS = ("center", "squash", "random")
+# torchvision's RandomResizedCrop, the field's usual defaults: share of the area, width / height.
+SCALE = (0.08, 1.0)
+RATIO = (3 / 4, 4 / 3)
+_MODES = {1: "L", 3: "RGB"}
+
+
+def decode_image(encoded: bytes, channels: int, where: str, *, upright: bool = False) -> np.ndarray:
+  """Decodes an image of any of Pillow's modes to 8 bits.
+
+  Transparency is composited on white, 16-bit gray scaled to 8 bits; the first frame counts.
+
+  Args:
+    encoded: the file's bytes.
+    channels: 1 (gray) or 3 (RGB) in the result.
+    where: the path or the example, for the error.
+    upright: turn the image as its EXIF orientation says (photographs of the user's own).
+
+  Returns:
+    uint8 (height, width, channels).
+
+  Raises:
+    ConfigError: the bytes are no readable image.
+  """
+  try:
+    with Image.open(io.BytesIO(encoded)) as file:
+      file.load()
+      image = ImageOps.exif_transpose(file) if upright else file
+      array = np.array(_flatten(image).convert(_MODES[channels]))
+  except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+    raise ConfigError(
+      f"{where} cannot be read as an image ({error}). Replace or remove it."
+    ) from error
+  return array if array.ndim == 3 else array[..., None]
+
+
+def _flatten(image: Image.Image) -> Image.Image:
+  """Returns the image without transparency and with 8 bits per channel."""
+  if image.mode.startswith("I"):  # 16-bit gray: I;16, I;16B, or I when Pillow widens it
+    array = np.asarray(image).astype(np.int64)
+    return Image.fromarray(((array.clip(0, 65535) + 128) // 257).astype(np.uint8))
+  if image.has_transparency_data:
+    image = image.convert("RGBA")
+    white = Image.new("RGBA", image.size, (255, 255, 255, 255))
+    return Image.alpha_composite(white, image).convert("RGB")
+  return image
+
+
+def check_fit(fit: str) -> None:
+  """Raises ConfigError unless `fit` is one of FITS."""
+  if fit not in FITS:
+    raise ConfigError(f"data.fit={fit!r} is unknown.{nearest(fit, FITS)} Valid: {listing(FITS)}.")
+
+
+def stored(
+  image: np.ndarray, size: int, fit: str, bits: np.random.Philox | None = None
+) -> np.ndarray:
+  """Makes an image the square that the host keeps.
+
+  Args:
+    image: uint8 (height, width, C), C = 1 or 3.
+    size: side of the result in pixels.
+    fit: `center` resizes the short side, then crops the middle; `squash` ignores the aspect ratio;
+      `random` cuts a box of random area and aspect ratio and resizes it.
+      An image that has the size already passes `center` and `squash` untouched.
+    bits: the random bits of this example, for `random`: its own `order.generator`.
+
+  Returns:
+    uint8 (size, size, C), resized bilinearly with antialiasing.
+  """
+  height, width = image.shape[:2]
+  if fit == "random":
+    if bits is None:
+      raise ValueError("fit='random' needs the random bits of the example")
+    box = random_box(height, width, bits)
+  elif (height, width) == (size, size):
+    return image
+  elif fit == "squash":
+    box = (0.0, 0.0, float(width), float(height))
+  elif fit == "center":
+    side = min(height, width)
+    left, top = (width - side) / 2, (height - side) / 2
+    box = (left, top, left + side, top + side)
+  else:
+    check_fit(fit)
+  gray = image.shape[-1] == 1
+  picture = Image.fromarray(image[..., 0] if gray else image)
+  array = np.array(picture.resize((size, size), Image.Resampling.BILINEAR, box=box))
+  return array[..., None] if gray else array
+
+
+def random_box(
+  height: int, width: int, bits: np.random.Philox
+) -> tuple[float, float, float, float]:
+  """Draws the (left, top, right, bottom) of a crop as torchvision's RandomResizedCrop does.
+
+  Area uniform in SCALE, aspect ratio log-uniform in RATIO, ten attempts to fit it into the image,
+  then the largest central box of an allowed ratio.
+  """
+  draws = order.uniform(bits, 40).reshape(10, 4)
+  low, high = math.log(RATIO[0]), math.log(RATIO[1])
+  for area_draw, ratio_draw, x, y in draws:
+    area = height * width * (SCALE[0] + (SCALE[1] - SCALE[0]) * area_draw)
+    ratio = math.exp(low + (high - low) * ratio_draw)
+    w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+    if 0 < w <= width and 0 < h <= height:
+      left, top = int(x * (width - w + 1)), int(y * (height - h + 1))
+      return (float(left), float(top), float(left + w), float(top + h))
+  w = min(width, max(1, round(height * RATIO[1])))
+  h = min(height, max(1, round(width / RATIO[0])))
+  left, top = (width - w) // 2, (height - h) // 2
+  return (float(left), float(top), float(left + w), float(top + h))
+
+
+def stored_size(data: Mapping[str, Any], source: "Source", crop_ratio: float) -> int:
+  """Returns the side of the images that the host keeps, in pixels.
+
+  `data.stored_size` if set; else the source's own size (its short side) if all images share one;
+  else what the evaluation needs, image_size / crop_ratio.
+
+  Raises:
+    ConfigError: the images vary in size and the config names no size.
+  """
+  if data["stored_size"]:
+    return int(data["stored_size"])
+  if source.image_size is not None:
+    return min(source.image_size)
+  if not data["image_size"]:
+    raise ConfigError(
+      f"data.image_size=None: the images of {source.name!r} vary in size."
+      " Set data.image_size to the side the model sees, for example data.image_size=224."
+    )
+  return round(data["image_size"] / crop_ratio)

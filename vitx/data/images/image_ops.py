@@ -1,0 +1,105 @@
+"""Geometry on one float image (H, W, C): affine sampling, resizing, and crops that are resized.
+
+Positions are measured as Pillow does: the pixel at row i, column j covers [j, j + 1) x [i, i + 1),
+so its center lies at (j + 0.5, i + 0.5). Everything outside the image is zero. All functions may be
+mapped over a batch with `jax.vmap`; what varies per example is an argument, the sizes are static.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+INTERPOLATIONS = ("nearest", "bilinear", "bicubic")
+
+
+def affine(image: jax.Array, matrix: jax.Array, interpolation: str) -> jax.Array:
+  """Samples the image on a transformed grid.
+
+  Args:
+    image: (H, W, C) float.
+    matrix: (2, 3); an output pixel at (x, y) shows the input at `matrix @ (x, y, 1)`.
+    interpolation: bilinear (between the image and the zeros around it) or nearest.
+
+  Returns:
+    (H, W, C). The identity matrix returns the image exactly.
+  """
+  H, W, C = image.shape
+  x = (jnp.arange(W, dtype=jnp.float32) + 0.5)[None, :]
+  y = (jnp.arange(H, dtype=jnp.float32) + 0.5)[:, None]
+  column = matrix[0, 0] * x + matrix[0, 1] * y + matrix[0, 2]
+  row = matrix[1, 0] * x + matrix[1, 1] * y + matrix[1, 2]
+  if interpolation == "bilinear":
+    column, row = column - 0.5, row - 0.5
+  # A border of zeros (one pixel before, two behind) stands for everything outside, so that neither
+  # the clipped position nor its right and lower neighbors need a test.
+  border = jnp.pad(image, ((1, 2), (1, 2), (0, 0))).reshape((H + 3) * (W + 3), C)
+  column, row = jnp.clip(column, -1.0, W) + 1.0, jnp.clip(row, -1.0, H) + 1.0
+  left, top = jnp.floor(column), jnp.floor(row)
+  first = top.astype(jnp.int32) * (W + 3) + left.astype(jnp.int32)
+
+  def pixel(offset: int) -> jax.Array:
+    return border.at[first + offset].get(mode="promise_in_bounds")
+
+  if interpolation == "nearest":
+    return pixel(0)
+  right, lower = (column - left)[..., None], (row - top)[..., None]
+  above = pixel(0) * (1.0 - right) + pixel(1) * right
+  below = pixel(W + 3) * (1.0 - right) + pixel(W + 4) * right
+  return above * (1.0 - lower) + below * lower
+
+
+def rotation(degrees: jax.Array, size: int) -> jax.Array:
+  """Returns the matrix (2, 3) for `affine` that turns a square image counter-clockwise."""
+  angle = jnp.deg2rad(degrees)
+  cos, sin = jnp.cos(angle), jnp.sin(angle)
+  center = 0.5 * size
+  return jnp.stack(
+    [
+      jnp.stack([cos, -sin, center * (1.0 - cos + sin)]),
+      jnp.stack([sin, cos, center * (1.0 - sin - cos)]),
+    ]
+  )
+
+
+def rotate(image: jax.Array, degrees: jax.Array, interpolation: str) -> jax.Array:
+  """Turns a square image (S, S, C) counter-clockwise about its center; the corners become zero."""
+  return affine(image, rotation(degrees, image.shape[0]), interpolation)
+
+
+def resize(image: jax.Array, size: int, interpolation: str) -> jax.Array:
+  """Resizes a square image of values 0..1 to (size, size, C), antialiased where it shrinks.
+
+  Bicubic overshoot is clipped to 0..1. An image that already has the size is returned as it is.
+  """
+  if image.shape[:2] == (size, size):
+    return image
+  if interpolation == "nearest":
+    # In whole numbers: jax.image.resize errs at some sizes where a center falls on a pixel's edge.
+    source = (2 * np.arange(size) + 1) * image.shape[0] // (2 * size)
+    return image[source][:, source]
+  out = jax.image.resize(image, (size, size, image.shape[2]), interpolation, antialias=True)
+  return jnp.clip(out, 0.0, 1.0)
+
+
+def crop_resize(
+  image: jax.Array, box: tuple[jax.Array, ...], size: int, interpolation: str
+) -> jax.Array:
+  """Cuts a box out of an image (H, W, C) and resizes it to (size, size, C).
+
+  Args:
+    image: (H, W, C) float.
+    box: top, left, height, width in pixels, fractions allowed, inside the image.
+    size: side of the result.
+    interpolation: bilinear (antialiased where it shrinks; pixels just outside the box take part, as
+      in Pillow's `resize(box=...)`) or nearest.
+  """
+  H, W, C = image.shape
+  top, left, height, width = box
+  if interpolation == "nearest":
+    steps = (jnp.arange(size, dtype=jnp.float32) + 0.5) / size
+    row = jnp.clip((top + steps * height).astype(jnp.int32), 0, H - 1)
+    column = jnp.clip((left + steps * width).astype(jnp.int32), 0, W - 1)
+    return image.at[row[:, None], column[None, :]].get(mode="promise_in_bounds")
+  scale = size / jnp.stack([height, width])
+  shift = -jnp.stack([top, left]) * scale
+  return jax.image.scale_and_translate(image, (size, size, C), (0, 1), scale, shift, "linear")

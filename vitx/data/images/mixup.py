@@ -1,0 +1,75 @@
+"""Targets, and mixing of neighbors: mixup (Zhang et al. 2017) and CutMix (Yun et al. 2019).
+
+Global examples 2p and 2p + 1 form pair p. They lie side by side on one device, so mixing needs no
+communication and does not depend on the number of devices.
+"""
+
+import jax
+import jax.numpy as jnp
+
+
+def smooth_targets(labels: jax.Array, num_classes: int, smoothing: float) -> jax.Array:
+  """Returns (1 - smoothing) * one-hot + smoothing / num_classes: float32 (B, num_classes)."""
+  return (1.0 - smoothing) * jax.nn.one_hot(labels, num_classes) + smoothing / num_classes
+
+
+def mix(
+  keys: jax.Array, images: jax.Array, targets: jax.Array, mixup: float, cutmix: float
+) -> tuple[jax.Array, jax.Array]:
+  """Mixes each image and its target with those of its partner.
+
+  Args:
+    keys: (B,), one per example, equal within a pair.
+    images: (B, S, S, C), normalized; B is even.
+    targets: (B, K).
+    mixup: alpha of Beta(alpha, alpha), from which the share of the own image is drawn; 0: off.
+    cutmix: alpha of the share of the area kept; 0: off. With both on, a pair draws one with
+      probability 1/2.
+
+  Returns:
+    Mixed images and targets. The target's share is the true share of pixels kept.
+  """
+  size = images.shape[1]
+  keep, share = jax.vmap(lambda key: _draw(key, size, mixup, cutmix))(keys)
+  images = keep * images + (1.0 - keep) * _swap(images)
+  share = share[:, None]
+  return images, share * targets + (1.0 - share) * _swap(targets)
+
+
+def _swap(values: jax.Array) -> jax.Array:
+  """Exchanges the two members of each pair along the first axis."""
+  pairs = values.reshape(values.shape[0] // 2, 2, *values.shape[1:])
+  return pairs[:, ::-1].reshape(values.shape)
+
+
+def _draw(key: jax.Array, size: int, mixup: float, cutmix: float) -> tuple[jax.Array, jax.Array]:
+  """Returns the weights (S, S, 1) of the own image, and their mean."""
+  mixup_key, cutmix_key, choice = jax.random.split(key, 3)
+  if not cutmix:
+    return _mixup(mixup_key, size, mixup)
+  if not mixup:
+    return _cutmix(cutmix_key, size, cutmix)
+  first = jax.random.bernoulli(choice)
+  (blend, blend_share), (cut, cut_share) = (
+    _mixup(mixup_key, size, mixup),
+    _cutmix(cutmix_key, size, cutmix),
+  )
+  return jnp.where(first, blend, cut), jnp.where(first, blend_share, cut_share)
+
+
+def _mixup(key: jax.Array, size: int, alpha: float) -> tuple[jax.Array, jax.Array]:
+  share = jax.random.beta(key, alpha, alpha, dtype=jnp.float32)
+  return jnp.broadcast_to(share, (size, size, 1)), share
+
+
+def _cutmix(key: jax.Array, size: int, alpha: float) -> tuple[jax.Array, jax.Array]:
+  share_key, place = jax.random.split(key)
+  side = size * jnp.sqrt(1.0 - jax.random.beta(share_key, alpha, alpha, dtype=jnp.float32))
+  side = side.astype(jnp.int32)
+  # The center is uniform over the image and the box is cut off at its edge, as in the paper.
+  start = jax.random.randint(place, (2,), 0, size) - side // 2
+  pixel = jnp.arange(size)
+  rows = (pixel >= start[0]) & (pixel < start[0] + side)
+  columns = (pixel >= start[1]) & (pixel < start[1] + side)
+  cut = rows[:, None, None] & columns[None, :, None]
+  return jnp.where(cut, 0.0, 1.0), 1.0 - jnp.sum(cut, dtype=jnp.float32) / (size * size)

@@ -1,0 +1,80 @@
+"""Mean and standard deviation per channel, of pixels in 0..1, by which images are normalized."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from vitx.data import order
+from vitx.data.dataset import Examples
+from vitx.data.sources import Source
+from vitx.errors import ConfigError
+
+Channels = tuple[float, ...]
+# As many training images as give the third decimal.
+LARGEST_SAMPLE = 5000
+
+# The values that published recipes use (torchvision's for ImageNet and its subsets; for the others
+# the training set's own, as in the recipes of pytorch-cifar and the PyTorch MNIST example).
+_IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+KNOWN: dict[str, tuple[Channels, Channels]] = {
+  "cifar10": ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
+  "cifar100": ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
+  "fashion_mnist": ((0.2860,), (0.3530,)),
+  "imagenet2012": _IMAGENET,
+  "imagenette": _IMAGENET,
+  "imagewoof": _IMAGENET,
+  "mnist": ((0.1307,), (0.3081,)),
+  "svhn_cropped": ((0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970)),
+  "tiny_imagenet": ((0.4802, 0.4481, 0.3975), (0.2770, 0.2691, 0.2821)),
+}
+
+
+def statistics(data: Mapping[str, Any], source: Source) -> tuple[Channels, Channels]:
+  """Returns (mean, std), one float per channel.
+
+  `data.mean` and `data.std` where set, else the published constants of a well-known set, else
+  those of up to 5,000 training images; the seed matters only for what was carved from train.
+
+  Raises:
+    ConfigError: a field of the wrong length, a std that is not positive.
+  """
+  mean, std = data["mean"], data["std"]
+  if mean is None or std is None:
+    own_mean, own_std = of_source(source)
+    mean = own_mean if mean is None else mean
+    std = own_std if std is None else std
+  return _checked("mean", mean, source.channels), _checked("std", std, source.channels)
+
+
+def of_source(source: Source) -> tuple[Channels, Channels]:
+  """Returns a source's published (mean, std), or computes them."""
+  base = source.name.split("/")[0].split(":")[0]
+  known = KNOWN.get(base)
+  if known is not None and len(known[0]) == source.channels:
+    return known
+  return compute(source.train)
+
+
+def compute(examples: Examples) -> tuple[Channels, Channels]:
+  """Returns (mean, std) of up to 5,000 examples; each image counts the same, whatever its size.
+
+  Rounded to four decimals, so that they do not depend on the version of the JPEG decoder.
+  """
+  chosen = order.shuffled(0, order.STATISTICS, 0, len(examples))[:LARGEST_SAMPLE]
+  moments = []
+  for i in chosen.tolist():
+    image = examples.image(i).astype(np.float64) / 255
+    moments.append((image.mean((0, 1)), np.square(image).mean((0, 1))))
+  mean, square = np.mean(moments, axis=0)
+  std = np.sqrt(np.maximum(square - mean**2, 0))
+  return tuple(mean.round(4).tolist()), tuple(std.round(4).tolist())
+
+
+def _checked(field: str, values: Any, channels: int) -> Channels:
+  result = tuple(float(value) for value in values)
+  if len(result) != channels:
+    raise ConfigError(f"data.{field}={result} has {len(result)} values for {channels} channels.")
+  if field == "std" and min(result) <= 0:
+    raise ConfigError(f"data.std={result} must be positive (is a channel constant?). Set data.std.")
+  return result

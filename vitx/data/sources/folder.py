@@ -1,0 +1,159 @@
+"""A folder of the user's own images: a directory per class, perhaps in a directory per split."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from vitx.data.dataset import Dataset, digest, sampled
+from vitx.data.images.decode import decode_image
+from vitx.data.splits import VALIDATION
+from vitx.errors import ConfigError, listing
+
+SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
+KNOWN_SPLITS = ("train", "test", *VALIDATION)
+
+
+@dataclass(frozen=True)
+class Files:
+  """The images of one split; labels follow from the directories.
+
+  Attributes:
+    root: the folder that the config names.
+    paths: (n,), relative to the root.
+    labels: int32 (n,).
+    channels: 1 or 3.
+  """
+
+  root: Path
+  paths: tuple[str, ...]
+  labels: np.ndarray
+  channels: int
+
+  def __len__(self) -> int:
+    return len(self.paths)
+
+  def image(self, i: int) -> np.ndarray:
+    path = self.root / self.paths[i]
+    try:
+      encoded = path.read_bytes()
+    except OSError as error:
+      raise ConfigError(f"{path} cannot be read ({error}). Replace or remove it.") from error
+    return decode_image(encoded, self.channels, str(path), upright=True)
+
+  def label(self, i: int) -> int:
+    return int(self.labels[i])
+
+  def name(self, i: int) -> str:
+    return self.paths[i]
+
+
+def open_folder(name: str, channels: int, *, split_layout: bool = False) -> Dataset:
+  """Opens `folder:PATH`.
+
+  The layout is PATH/SPLIT/CLASS/... if a directory with the name of a split (train, val, valid,
+  validation, dev, test) holds directories itself; else PATH/CLASS/..., which is one split, `train`.
+  A split without class directories has no labels and is not used. Hidden files and what is no image
+  (JPEG, PNG, WebP, BMP by suffix) are ignored.
+
+  Args:
+    name: `folder:PATH`.
+    channels: to which images are converted.
+    split_layout: the config names splits, so PATH holds a directory per split whatever their names.
+
+  Raises:
+    ConfigError: no such directory, fewer than two classes, a class without images in train, splits
+      whose classes differ.
+  """
+  root = Path(name.removeprefix("folder:")).expanduser()
+  if not root.is_dir():
+    raise ConfigError(f"data.source={name!r}: {root} is not a directory.")
+  inside = _directories(root)
+  if split_layout or any(path.name in KNOWN_SPLITS and _directories(path) for path in inside):
+    splits = {path.name: path for path in inside if _directories(path)}
+  else:
+    splits = {"train": root}
+  class_names = _classes(name, splits)
+  files = {split: _files(root, path, class_names, channels) for split, path in splits.items()}
+  for split, found in files.items():
+    _check_filled(name, split, found, class_names)
+  return Dataset(
+    name=name,
+    class_names=class_names,
+    image_size=None,
+    channels=channels,
+    splits=tuple(splits),
+    unlabeled=tuple(path.name for path in inside if len(splits) > 1 and path.name not in splits),
+    open_split=files.__getitem__,
+    overlap=lambda a, b: a == b,
+    fingerprint=_fingerprint(files, class_names),
+  )
+
+
+def _directories(path: Path) -> list[Path]:
+  return sorted(p for p in path.iterdir() if p.is_dir() and not p.name.startswith("."))
+
+
+def _classes(name: str, splits: dict[str, Path]) -> tuple[str, ...]:
+  """Returns the class names, sorted, which all splits must share."""
+  classes = {split: {path.name for path in _directories(root)} for split, root in splits.items()}
+  first = "train" if "train" in classes else next(iter(classes), "")
+  for split, found in classes.items():
+    if found != classes[first]:
+      missing, extra = listing(classes[first] - found), listing(found - classes[first])
+      raise ConfigError(
+        f"data.source={name!r}: the classes of {split!r} differ from those of {first!r}:"
+        f" missing {missing or 'none'}; not in {first!r}: {extra or 'none'}."
+      )
+  result = tuple(sorted(classes.get(first, ())))
+  if len(result) < 2:
+    raise ConfigError(
+      f"data.source={name!r}: found {len(result)} classes ({listing(result) or 'none'}). Put a"
+      " directory per class, with its images, in PATH or in PATH/train, PATH/val, PATH/test."
+    )
+  return result
+
+
+def _files(root: Path, split: Path, class_names: tuple[str, ...], channels: int) -> Files:
+  paths: list[str] = []
+  labels: list[int] = []
+  for label, class_name in enumerate(class_names):
+    found = sorted(_images(root, split / class_name))
+    paths += found
+    labels += [label] * len(found)
+  return Files(root, tuple(paths), np.array(labels, np.int32), channels)
+
+
+def _images(root: Path, directory: Path) -> list[str]:
+  """Returns the images in a directory and below it, as paths relative to the root."""
+  found = []
+  for folder, inner, names in os.walk(directory, followlinks=True):
+    inner[:] = [name for name in inner if not name.startswith(".")]
+    for name in names:
+      if not name.startswith(".") and name.lower().endswith(SUFFIXES):
+        found.append((Path(folder) / name).relative_to(root).as_posix())
+  return found
+
+
+def _check_filled(name: str, split: str, files: Files, class_names: tuple[str, ...]) -> None:
+  counts = np.bincount(files.labels, minlength=len(class_names))
+  empty = [class_name for class_name, count in zip(class_names, counts, strict=True) if not count]
+  if empty and (split == "train" or not len(files)):
+    raise ConfigError(
+      f"data.source={name!r}: {split!r} has no images of {listing(empty)}"
+      f" (looked for {listing(SUFFIXES)})."
+    )
+
+
+def _fingerprint(files: dict[str, Files], class_names: tuple[str, ...]) -> str:
+  """Hashes names, sizes and labels of all files, and their content (a sample if large)."""
+  parts: list[str | bytes] = [*class_names]
+  for split in sorted(files):
+    found = files[split]
+    sizes = [(found.root / path).stat().st_size for path in found.paths]
+    lines = zip(found.paths, sizes, found.labels.tolist(), strict=True)
+    parts += [split, "\n".join(f"{path}\t{size}\t{label}" for path, size, label in lines)]
+    chosen = sampled(len(found), sum(sizes))
+    parts.append(digest((found.root / found.paths[i]).read_bytes() for i in chosen))
+  return digest(parts)

@@ -1,0 +1,129 @@
+"""Where TFDS sets lie, whether they can be read, and which command prepares them."""
+
+import json
+import os
+import re
+
+import tensorflow_datasets as tfds
+from etils import epath
+
+from vitx.data.builders import digits
+from vitx.errors import ConfigError, listing, nearest
+
+OWN = ("digits", "tiny_imagenet")
+READABLE = "array_record"
+_NAME = re.compile(r"(?P<name>\w+)(?:/(?P<config>[^:/]+))?(?::(?P<version>\d+\.\d+\.\d+))?")
+_VERSION = re.compile(r"\d+\.\d+\.\d+")
+
+
+def default_data_dir(data_dir: str | os.PathLike | None) -> epath.Path:
+  """Returns `data_dir`, else $TFDS_DATA_DIR, else ~/tensorflow_datasets."""
+  chosen = data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
+  return epath.Path(chosen).expanduser()
+
+
+def known_names() -> list[str]:
+  """Returns the names that TFDS has a builder for, and ours; asks no network."""
+  return [*tfds.list_builders(with_community_datasets=False), *OWN]
+
+
+def parse_name(name: str) -> tuple[str, str | None, str | None]:
+  """Splits `NAME[/CONFIG][:VERSION]`. Raises ConfigError for any other form."""
+  match = _NAME.fullmatch(name)
+  if match is None:
+    raise ConfigError(
+      f"data.source={name!r} is not of the form NAME, NAME/CONFIG, NAME:VERSION or folder:PATH."
+    )
+  return match["name"], match["config"], match["version"]
+
+
+def check_known(name: str) -> None:
+  """Raises ConfigError, with the nearest match, for a name that neither TFDS nor vitx has."""
+  base = parse_name(name)[0]
+  names = known_names()
+  if base not in names:
+    raise ConfigError(
+      f"data.source={name!r} is unknown.{nearest(base, names)} Valid: digits, tiny_imagenet,"
+      " folder:PATH, or an image classification set of TFDS (tfds.list_builders()) or of your"
+      " TFDS directory."
+    )
+
+
+def command(name: str, data_dir: str | os.PathLike | None = None, source: str = "") -> str:
+  """Returns the command that prepares a set."""
+  parts = ["vitx prepare", name]
+  parts += ["--from", source] if source else []
+  parts += ["--data_dir", os.fspath(data_dir)] if data_dir else []
+  return " ".join(parts)
+
+
+def versions(directory: epath.Path) -> list[epath.Path]:
+  """Returns the prepared versions in a directory, the newest last."""
+  if not directory.is_dir():
+    return []
+  found = [
+    path
+    for path in directory.iterdir()
+    if _VERSION.fullmatch(path.name) and (path / "dataset_info.json").exists()
+  ]
+  return sorted(found, key=lambda path: tuple(map(int, path.name.split("."))))
+
+
+def find(name: str, data_dir: epath.Path) -> epath.Path | None:
+  """Returns the directory of the newest prepared version (or the one named), if there is one.
+
+  Raises:
+    ConfigError: the set has configs and the name chooses none.
+  """
+  base, config, version = parse_name(name)
+  directory = data_dir / base / config if config else data_dir / base
+  found = [path for path in versions(directory) if version in (None, path.name)]
+  if not found and not config and directory.is_dir():
+    configs = sorted(path.name for path in directory.iterdir() if versions(path))
+    if configs:
+      raise ConfigError(
+        f"data.source={name!r} has several configs. Write one of those prepared:"
+        f" {listing(f'{base}/{config}' for config in configs)}."
+      )
+  return found[-1] if found else None
+
+
+def prepared_directory(name: str, data_dir: str | None) -> epath.Path:
+  """Returns the version directory of a set that can be read; prepares `digits` if need be.
+
+  Raises:
+    ConfigError: unknown name; not prepared, or not as ArrayRecord: names the command to run.
+  """
+  root = default_data_dir(data_dir)
+  directory = find(name, root)
+  if directory is None and name == "digits":
+    directory = digits.prepare(root)
+  if directory is None:
+    check_known(name)
+    source = "PATH_OF_tiny-imagenet-200.zip" if name == "tiny_imagenet" else ""
+    raise ConfigError(
+      f"data.source={name!r} is not prepared in {root}. Run: {command(name, data_dir, source)}"
+    )
+  check_readable(name, directory, root)
+  return directory
+
+
+def file_formats(directory: epath.Path) -> list[str]:
+  """Returns the formats in which a version is there; TFDS before 4.4 wrote TFRECORD and no name."""
+  info = json.loads((directory / "dataset_info.json").read_text())
+  return [info.get("fileFormat") or "tfrecord", *info.get("alternativeFileFormats", [])]
+
+
+def check_readable(name: str, directory: epath.Path, root: epath.Path) -> None:
+  """Raises ConfigError, with the command that converts it, unless a copy is ArrayRecord."""
+  formats = file_formats(directory)
+  if READABLE in formats:
+    return
+  if "tfrecord" not in formats:
+    raise ConfigError(f"data.source={name!r} in {directory} is {listing(formats)}, not {READABLE}.")
+  target = f"{os.fspath(root).rstrip('/')}-array_record"
+  raise ConfigError(
+    f"data.source={name!r} in {directory} is a TFRECORD copy, which only TensorFlow reads."
+    f" Convert it: {command(name, target, os.fspath(root))}"
+    f"  and set data.data_dir={target!r} (or TFDS_DATA_DIR)."
+  )

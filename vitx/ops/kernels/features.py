@@ -1,0 +1,163 @@
+"""Feature maps φ with φ(q)·φ(k) in place of a kernel of q and k.
+
+All are computed and returned in float32: their exponentials overflow half precision, and the sums
+over N tokens that follow lose it.
+"""
+
+import math
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+STABILIZERS = ("example", "batch")
+KERNELS: dict[str, Callable[[jax.Array], jax.Array]] = {
+  "relu": jax.nn.relu,
+  "exp": jnp.exp,
+  "sigmoid": jax.nn.sigmoid,
+  "softplus": jax.nn.softplus,
+  "square": jnp.square,
+  "abs": jnp.abs,
+}
+
+
+def default_count(head_dim: int) -> int:
+  """floor(D ln D), at least one: the published number (Choromanski et al. 2021, section 4)."""
+  return max(1, math.floor(head_dim * math.log(head_dim)))
+
+
+def orthogonal_gaussian(key: jax.Array, count: int, head_dim: int) -> jax.Array:
+  """Gaussian rows that are orthogonal in blocks of D (Choromanski et al. 2021, section 2.4).
+
+  Directions are uniform (Haar) and independent between blocks; lengths are those of independent
+  D-dimensional Gaussian vectors.
+
+  Args:
+    key: the whole of the randomness.
+    count: M.
+    head_dim: D.
+
+  Returns:
+    float32 (M, D).
+  """
+  direction_key, length_key = jax.random.split(key)
+  blocks = -(-count // head_dim)
+  gaussian = jax.random.normal(direction_key, (blocks, head_dim, head_dim), jnp.float32)
+  q, r = jnp.linalg.qr(gaussian)
+  # QR fixes the sign of a column by convention; undone, the directions are uniform.
+  q = q * jnp.sign(jnp.diagonal(r, axis1=-2, axis2=-1))[:, None, :]
+  rows = jnp.swapaxes(q, -1, -2).reshape(blocks * head_dim, head_dim)[:count]
+  lengths = jnp.linalg.norm(jax.random.normal(length_key, (count, head_dim), jnp.float32), axis=1)
+  return rows * lengths[:, None]
+
+
+def softmax_query_features(q: jax.Array, projection: jax.Array, *, eps: float = 1e-4) -> jax.Array:
+  """Positive random features of the softmax kernel exp(q·k / sqrt(D)), for queries.
+
+  M^(-1/2) (exp(Wx - |x|²/2 - max(Wx)) + eps) with x = q / D^(1/4) and the maximum over a query's
+  features; a factor per query leaves normalized attention unchanged, but for eps.
+  (Choromanski et al. 2021, lemma 1 and equation 8.)
+
+  Args:
+    q: (B, N, H, D).
+    projection: W, (M, D), shared by the heads.
+    eps: keeps every feature positive.
+
+  Returns:
+    float32 (B, N, H, M).
+  """
+  logits, half_square = _exponent(q, projection)
+  top = jax.lax.stop_gradient(jnp.max(logits, axis=-1, keepdims=True))
+  phi = (jnp.exp(logits - half_square - top) + eps) * projection.shape[0] ** -0.5
+  return _tokens_first(phi)
+
+
+def softmax_key_features(
+  k: jax.Array,
+  projection: jax.Array,
+  *,
+  mask: jax.Array | None = None,
+  stabilizer: str = "example",
+  eps: float = 1e-4,
+) -> jax.Array:
+  """The same for keys, whose maximum must be shared by the keys that a query compares.
+
+  Args:
+    k: (B, N, H, D).
+    projection: W, (M, D).
+    mask: boolean (B, N), True = may be attended. Features of masked tokens are zero, and they have
+      no part in the maximum.
+    stabilizer: the maximum's extent. "example": each example and head its own; "batch": one over
+      examples and heads, as in the authors' first code, by which an example's output depends, by
+      way of eps, on its neighbors.
+    eps: keeps every feature positive.
+
+  Returns:
+    float32 (B, N, H, M).
+
+  Raises:
+    ValueError: unknown stabilizer.
+  """
+  if stabilizer not in STABILIZERS:
+    raise ValueError(f"stabilizer={stabilizer!r}; valid: {', '.join(STABILIZERS)}")
+  logits, half_square = _exponent(k, projection)
+  seen = jnp.bool_(True) if mask is None else mask[:, None, :, None]  # (B, 1, N, 1)
+  axes = (2, 3) if stabilizer == "example" else (0, 1, 2, 3)
+  top = jnp.max(jnp.where(seen, logits, -jnp.inf), axis=axes, keepdims=True)
+  top = jax.lax.stop_gradient(jnp.where(jnp.isfinite(top), top, 0.0))
+  # A masked token may exceed the maximum: its exponent is replaced before it can overflow.
+  exponent = jnp.where(seen, logits - half_square - top, 0.0)
+  phi = jnp.where(seen, jnp.exp(exponent) + eps, 0.0) * projection.shape[0] ** -0.5
+  return _tokens_first(phi)
+
+
+def generalized_features(
+  x: jax.Array,
+  projection: jax.Array,
+  kernel: Callable[[jax.Array], jax.Array] = jax.nn.relu,
+  *,
+  mask: jax.Array | None = None,
+  eps: float = 1e-3,
+) -> jax.Array:
+  """f(W x / D^(1/4)) + eps, for queries and keys alike (Choromanski et al. 2021, section 2.2).
+
+  Args:
+    x: (B, N, H, D).
+    projection: W, (M, D).
+    kernel: f, elementwise, nowhere negative.
+    mask: boolean (B, N); features of masked tokens are zero.
+    eps: keeps the normalizer positive.
+
+  Returns:
+    float32 (B, N, H, M).
+  """
+  features = _tokens_first(kernel(_exponent(x, projection)[0]) + eps)
+  return features if mask is None else jnp.where(mask[:, :, None, None], features, 0.0)
+
+
+def elu_features(x: jax.Array, *, mask: jax.Array | None = None) -> jax.Array:
+  """elu(x) + 1 (Katharopoulos et al. 2020, equation 7).
+
+  Args:
+    x: (B, N, H, D).
+    mask: boolean (B, N); features of masked tokens are zero.
+
+  Returns:
+    float32 (B, N, H, D).
+  """
+  features = jax.nn.elu(x.astype(jnp.float32)) + 1
+  return features if mask is None else jnp.where(mask[:, :, None, None], features, 0.0)
+
+
+def _exponent(x: jax.Array, projection: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """W x / D^(1/4), (B, H, N, M), and |x|² / (2 sqrt(D)), (B, H, N, 1), in float32.
+
+  Heads first, as the products that follow want them: only the small `x` is moved in memory.
+  """
+  x = jnp.swapaxes(x, 1, 2).astype(jnp.float32) * x.shape[-1] ** -0.25
+  projected = jnp.einsum("bhnd,md->bhnm", x, projection.astype(jnp.float32))
+  return projected, jnp.sum(x * x, axis=-1, keepdims=True) / 2
+
+
+def _tokens_first(features: jax.Array) -> jax.Array:
+  return jnp.swapaxes(features, 1, 2)

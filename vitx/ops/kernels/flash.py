@@ -1,0 +1,183 @@
+"""Dense softmax attention whose memory is linear in N: tiles of rows, recomputed backward.
+
+Forward, a tile is some queries against all keys (an exact softmax, nothing to rescale); backward,
+some keys against all queries, so that the keys' and values' gradients come out whole and only the
+queries' is accumulated. Recomputing tiles: Dao et al. 2022, https://arxiv.org/abs/2205.14135.
+"""
+
+import itertools
+import math
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+
+from vitx.ops.kernels import tiling
+from vitx.ops.kernels.tiling import heads_first, heads_last, map_groups, product, product_transposed
+
+_MIN_ROWS = 128  # below, the products of a tile no longer keep the matrix units busy
+_BANDS = 4  # of a causal matrix; each computes a rectangle around its part of the triangle
+
+
+def flash_attention(
+  q: jax.Array,
+  k: jax.Array,
+  v: jax.Array,
+  *,
+  key_mask: jax.Array | None = None,
+  scale: float | None = None,
+  causal: bool = False,
+) -> tuple[jax.Array, jax.Array]:
+  """softmax(q kᵀ · scale) v without the matrix in memory.
+
+  Args:
+    q: (B, N, H, D).
+    k: (B, M, H, D).
+    v: (B, M, H, E).
+    key_mask: (B, M) boolean, True = may be attended.
+    scale: of the logits; none: 1 / sqrt(D).
+    causal: query i sees keys 0 … i only.
+
+  Returns:
+    out (B, N, H, E) in the dtype of `v`, and lse (B, H, N) float32, the logarithm of each query's
+    sum of exponentials. A query that sees nothing has out 0, lse -inf and no gradient. Both may be
+    differentiated.
+
+  Raises:
+    ValueError: causal with M other than N.
+  """
+  if causal and q.shape[1] != k.shape[1]:
+    raise ValueError(f"causal attention of {q.shape[1]} queries over {k.shape[1]} keys: make equal")
+  scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+  bias = None if key_mask is None else jnp.where(key_mask, 0.0, -jnp.inf).astype(jnp.float32)
+  return _flash(q, k, v, bias, scale, causal)
+
+
+def _bands(n: int, causal: bool) -> list[tuple[int, int]]:
+  """Ranges of rows that are computed as one rectangle."""
+  count = min(_BANDS, max(1, n // 48)) if causal else 1
+  edges = [n * i // count for i in range(count + 1)]
+  return list(itertools.pairwise(edges))
+
+
+def _tile_rows(batch: int, rows: int, columns: int) -> tuple[int, int, int]:
+  """Chooses (entries of the batch, rows per tile, tiles) so that one step fits the cache."""
+  budget = tiling.step_elements()
+  tiles = math.ceil(rows / min(rows, max(_MIN_ROWS, budget // columns)))
+  size = math.ceil(rows / tiles)
+  return tiling.largest_divisor(batch, budget / (size * columns)), size, tiles
+
+
+def _tiles(x: jax.Array, size: int, tiles: int) -> jax.Array:
+  """(g, rows, ...) -> (tiles, g, size, ...), zeros behind the last row."""
+  return jnp.moveaxis(tiling.split_rows(x, tiles, size), 1, 0)
+
+
+def _untile(x: jax.Array, rows: int) -> jax.Array:
+  """(tiles, g, size, ...) -> (g, rows, ...)."""
+  return tiling.join_rows(jnp.moveaxis(x, 0, 1), rows)
+
+
+def _logits(rows, columns, bias, first_row, first_column, causal, transposed=False):
+  """Logits (g, n, m); rows are queries and columns keys, or the reverse if transposed."""
+  logits = product_transposed(rows, columns)
+  if bias is not None:
+    logits = logits + (bias[:, :, None] if transposed else bias[:, None, :])
+  if causal:
+    i = first_row + jnp.arange(rows.shape[1])[:, None]
+    j = first_column + jnp.arange(columns.shape[1])
+    logits = jnp.where((i <= j) if transposed else (i >= j), logits, -jnp.inf)
+  return logits
+
+
+def _forward_band(q, k, v, bias, scale, causal, first):
+  """Queries `first`, … against all of `k`; all (Z, ·, D), bias (Z, M) or none."""
+  group, size, tiles = _tile_rows(q.shape[0], q.shape[1], k.shape[1])
+
+  def instance(args):
+    q, k, v, bias = args
+
+    def tile(xs):
+      rows, at = xs
+      logits = _logits(rows.astype(jnp.float32) * scale, k, bias, at, 0, causal)
+      out, lse = tiling.softmax_tile(logits, v)
+      return out.astype(v.dtype), lse
+
+    starts = first + size * jnp.arange(tiles)
+    out = jax.lax.map(tile, (_tiles(q, size, tiles), starts))
+    return jax.tree.map(lambda x: _untile(x, q.shape[1]), out)
+
+  return map_groups(instance, (q, k, v, bias), group)
+
+
+def _forward(q, k, v, bias, scale, causal):
+  heads = q.shape[2]
+  q, k, v = map(heads_first, (q, k, v))
+  bias = None if bias is None else jnp.repeat(bias, heads, axis=0)
+  parts = []
+  for start, stop in _bands(q.shape[1], causal):
+    seen = slice(0, stop if causal else None)
+    seen_bias = None if bias is None else bias[:, seen]
+    rows = q[:, start:stop]
+    parts.append(_forward_band(rows, k[:, seen], v[:, seen], seen_bias, scale, causal, start))
+  out, lse = (jnp.concatenate(x, axis=1) for x in zip(*parts, strict=True))
+  return heads_last(out, heads), lse.reshape(-1, heads, lse.shape[-1])
+
+
+def _backward_band(arrays, scale, causal):
+  """Gradients of a band of keys, and what it adds to the queries from the band's first row on."""
+  k, q = arrays[0], arrays[3]  # (Z, ·, D)
+  group, size, tiles = _tile_rows(k.shape[0], k.shape[1], q.shape[1])
+
+  def instance(args):
+    k, v, bias, q, d_out, lse, delta = args
+    q = q.astype(jnp.float32) * scale
+
+    def tile(dq, xs):
+      rows, values, bias, at = xs
+      logits = _logits(rows, q, bias, at, 0, causal, transposed=True)
+      p, ds = tiling.logit_gradient(
+        logits, product_transposed(values, d_out), lse[:, None], delta[:, None]
+      )
+      dk, dv = product(ds, q), product(p, d_out)
+      dq = dq + product(jnp.swapaxes(ds, 1, 2), rows)
+      return dq, (dk.astype(k.dtype), dv.astype(v.dtype))
+
+    xs = jax.tree.map(lambda x: _tiles(x, size, tiles), (k, v, bias))
+    dq, grads = jax.lax.scan(tile, jnp.zeros_like(q), (*xs, size * jnp.arange(tiles)))
+    return dq * scale, *(_untile(x, k.shape[1]) for x in grads)
+
+  return map_groups(instance, arrays, group)
+
+
+def _backward(scale, causal, saved, cotangents):
+  q, k, v, bias, out, lse = saved
+  d_out, d_lse = cotangents
+  heads, dtype = q.shape[2], q.dtype
+  q, k, v, out, d_out = map(heads_first, (q, k, v, out, d_out))
+  lse, d_lse = (x.reshape(-1, x.shape[-1]) for x in (lse, d_lse))
+  lse, delta = tiling.backward_statistics(out, lse, d_out, d_lse)
+  bias = None if bias is None else jnp.repeat(bias, heads, axis=0)
+  dq, parts = jnp.zeros(q.shape, jnp.float32), []
+  for start, stop in _bands(k.shape[1], causal):
+    see = slice(start if causal else 0, None)
+    keys = jax.tree.map(lambda x, band=slice(start, stop): x[:, band], (k, v, bias))
+    queries = (x[:, see] for x in (q, d_out, lse, delta))
+    added, *grads = _backward_band((*keys, *queries), scale, causal)
+    dq = dq.at[:, see].add(added) if causal else added
+    parts.append(grads)
+  dk, dv = (jnp.concatenate(x, axis=1) for x in zip(*parts, strict=True))
+  return *(heads_last(x, heads) for x in (dq.astype(dtype), dk, dv)), None
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(4, 5))
+def _flash(q, k, v, bias, scale, causal):
+  return _forward(q, k, v, bias, scale, causal)
+
+
+def _flash_forward(q, k, v, bias, scale, causal):
+  out, lse = _forward(q, k, v, bias, scale, causal)
+  return (out, lse), (q, k, v, bias, out, lse)
+
+
+_flash.defvjp(_flash_forward, _backward)

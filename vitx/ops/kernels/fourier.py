@@ -1,0 +1,42 @@
+"""Token mixing without attention: the Fourier transform."""
+
+import jax
+import jax.numpy as jnp
+
+
+def _dft(size: int) -> tuple[jax.Array, jax.Array]:
+  """Cosine and sine of 2π ij / size, each (size, size); the product is reduced before it rounds."""
+  index = jnp.arange(size)
+  angle = (2 * jnp.pi / size) * ((index[:, None] * index[None, :]) % size)
+  return jnp.cos(angle), jnp.sin(angle)
+
+
+def masked_fourier_mixing(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """Re(F_N x F_C) with the matrices of both transforms in memory.
+
+  Args:
+    x: (B, N, C).
+
+  Returns:
+    The output (B, N, C) in the dtype of `x` and the token matrices, cosine and sine, (2, N, N):
+    the output is cos x cos_C - sin x sin_C.
+  """
+  cos, sin = _dft(x.shape[1])
+  cos_c, sin_c = _dft(x.shape[2])
+  full = x.astype(jnp.float32)
+  highest = jax.lax.Precision.HIGHEST
+  even = jnp.einsum("nm,bmc,cd->bnd", cos, full, cos_c, precision=highest)
+  odd = jnp.einsum("nm,bmc,cd->bnd", sin, full, sin_c, precision=highest)
+  return (even - odd).astype(x.dtype), jnp.stack([cos, sin])
+
+
+def fourier_mixing(x: jax.Array) -> jax.Array:
+  """The same by the fast Fourier transform, in float32 (Lee-Thorp et al. 2022, equation 3).
+
+  Args:
+    x: (B, N, C).
+
+  Returns:
+    (B, N, C) in the dtype of `x`, unnormalized: about sqrt(N C / 2) times as large as `x`.
+  """
+  return jnp.fft.fft2(x.astype(jnp.float32), axes=(1, 2)).real.astype(x.dtype)

@@ -1,0 +1,73 @@
+"""Attention by feature maps: φ(q) φ(k)ᵀ v, row-normalized, with the matrix or without it."""
+
+import jax
+import jax.numpy as jnp
+
+
+def masked_linear_attention(
+  q: jax.Array, k: jax.Array, v: jax.Array, *, causal: bool = False
+) -> tuple[jax.Array, jax.Array]:
+  """The N x M matrix φ(q) φ(k)ᵀ with rows that sum to one, times v.
+
+  Args:
+    q: φ(q), float32 (B, N, H, F), nowhere negative.
+    k: φ(k), float32 (B, M, H, F), zero for tokens that may not be attended.
+    v: (B, M, H, D).
+    causal: a query attends tokens up to its own position.
+
+  Returns:
+    The output (B, N, H, D) in the dtype of `v` and the matrix (B, H, N, M) in float32. A row
+    without weight is zero.
+  """
+  weights = jnp.einsum("bnhf,bmhf->bhnm", q, k)
+  if causal:
+    weights = jnp.where(jnp.tri(q.shape[1], k.shape[1], dtype=bool), weights, 0.0)
+  total = jnp.sum(weights, axis=-1, keepdims=True)
+  matrix = weights / _nonzero(total)
+  out = jnp.einsum("bhnm,bmhd->bnhd", matrix, v.astype(jnp.float32))
+  return out.astype(v.dtype), matrix
+
+
+def linear_attention(
+  q: jax.Array, k: jax.Array, v: jax.Array, *, causal: bool = False, chunk: int = 128
+) -> jax.Array:
+  """The same reassociated, φ(q) (φ(k)ᵀ v): time and memory linear in N.
+
+  Args: as for `masked_linear_attention`.
+    chunk: tokens whose causal matrix is formed at once; before them stand prefix sums of φ(k)ᵀ v.
+
+  Returns:
+    The output (B, N, H, D) in the dtype of `v`.
+  """
+  # Heads first: the compiler then moves neither features nor sums in memory.
+  q, k, v32 = (jnp.swapaxes(x, 1, 2) for x in (q, k, v.astype(jnp.float32)))
+  # A column of ones behind the values makes the normalizer by the same products.
+  extended = jnp.concatenate([v32, jnp.ones((*v32.shape[:-1], 1))], axis=-1)  # (B, H, M, D + 1)
+  if causal:
+    out = _causal(q, k, extended, min(chunk, q.shape[2]))
+  else:
+    out = jnp.einsum("bhnf,bhfd->bhnd", q, jnp.einsum("bhmf,bhmd->bhfd", k, extended))
+  return jnp.swapaxes(out[..., :-1] / _nonzero(out[..., -1:]), 1, 2).astype(v.dtype)
+
+
+def _causal(q: jax.Array, k: jax.Array, v: jax.Array, chunk: int) -> jax.Array:
+  length = q.shape[2]
+  padding = -length % chunk
+
+  def chunks(x: jax.Array) -> jax.Array:  # (B, H, N, F) -> (B, H, G, c, F)
+    x = jnp.pad(x, ((0, 0), (0, 0), (0, padding), (0, 0)))
+    return x.reshape(*x.shape[:2], -1, chunk, x.shape[-1])
+
+  q, k, v = chunks(q), chunks(k), chunks(v)
+  own = jnp.einsum("bhgmf,bhgmd->bhgfd", k, v)
+  # The sum over the chunks before, not less the chunk's own: a difference would cancel.
+  before = jnp.pad(own[:, :, :-1], ((0, 0), (0, 0), (1, 0), (0, 0), (0, 0)))
+  weights = jnp.einsum("bhgnf,bhgmf->bhgnm", q, k)
+  weights = jnp.where(jnp.tri(chunk, dtype=bool), weights, 0.0)
+  out = jnp.einsum("bhgnf,bhgfd->bhgnd", q, jnp.cumsum(before, axis=2))
+  out = out + jnp.einsum("bhgnm,bhgmd->bhgnd", weights, v)
+  return out.reshape(*out.shape[:2], -1, out.shape[-1])[:, :, :length]
+
+
+def _nonzero(total: jax.Array) -> jax.Array:
+  return jnp.where(total == 0, 1.0, total)

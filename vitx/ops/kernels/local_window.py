@@ -1,0 +1,82 @@
+"""Softmax attention inside and between neighboring blocks of a sequence."""
+
+import jax
+import jax.numpy as jnp
+
+from vitx.ops.kernels.softmax import masked_attention
+from vitx.ops.kernels.tiling import join_rows, split_rows
+
+
+def block_local_mask(length: int, window: int, *, causal: bool = False) -> jax.Array:
+  """Boolean (N, N): a token attends its own block of `window` tokens and the blocks beside it.
+
+  Args:
+    length: N.
+    window: tokens per block.
+    causal: the block after is left out, and within the own block the tokens after.
+  """
+  token = jnp.arange(length)
+  block = token // window
+  near = jnp.abs(block[:, None] - block[None, :]) <= 1
+  return near & (token[:, None] >= token[None, :]) if causal else near
+
+
+def masked_local_attention(
+  q: jax.Array,
+  k: jax.Array,
+  v: jax.Array,
+  window: int,
+  *,
+  mask: jax.Array | None = None,
+  causal: bool = False,
+) -> tuple[jax.Array, jax.Array]:
+  """Softmax under `block_local_mask`, the N x N matrix in memory.
+
+  Args:
+    q, k, v: (B, N, H, D).
+    window: tokens per block.
+    mask: boolean (B, N), True = may be attended.
+    causal: see `block_local_mask`.
+
+  Returns:
+    The output (B, N, H, D) and the matrix (B, H, N, N) in float32.
+  """
+  allowed = block_local_mask(q.shape[1], window, causal=causal)[None, None]
+  if mask is not None:
+    allowed = allowed & mask[:, None, None, :]
+  return masked_attention(q, k, v, mask=allowed)
+
+
+def local_attention(
+  q: jax.Array,
+  k: jax.Array,
+  v: jax.Array,
+  window: int,
+  *,
+  mask: jax.Array | None = None,
+  causal: bool = False,
+) -> jax.Array:
+  """The same block by block: each block of queries against three blocks of keys.
+
+  Args: as for `masked_local_attention`.
+
+  Returns:
+    The output (B, N, H, D).
+  """
+  batch, length = q.shape[:2]
+  count = -(-length // window)
+  q, k, v = (split_rows(x, count, window) for x in (q, k, v))
+  sides = 1 if causal else 2  # blocks beside the own one
+
+  def around(x: jax.Array) -> jax.Array:  # (B, G, w, ...) -> (B G, (1 + sides) w, ...)
+    x = jnp.pad(x, ((0, 0), (1, sides - 1), *((0, 0),) * (x.ndim - 2)))
+    x = jnp.concatenate([x[:, i : i + count] for i in range(1 + sides)], axis=2)
+    return x.reshape(batch * count, -1, *x.shape[3:])
+
+  seen = jnp.ones((batch, length), bool) if mask is None else mask
+  allowed = around(split_rows(seen, count, window))[:, None, None, :]  # (B G, 1, 1, 3 w)
+  if causal:
+    allowed = allowed & jnp.tri(window, 2 * window, window, dtype=bool)
+  own = q.reshape(batch * count, *q.shape[2:])
+  out, _ = masked_attention(own, around(k), around(v), mask=allowed)
+  return join_rows(out.reshape(batch, count, *out.shape[1:]), length)

@@ -1,0 +1,168 @@
+"""Nyström approximation of softmax attention (Xiong et al. 2021)."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+
+from vitx.ops.kernels.softmax import masked_softmax
+from vitx.ops.kernels.tiling import split_rows
+
+PINV_SCALES = ("example", "batch")
+HIGHEST = jax.lax.Precision.HIGHEST
+BLOCK = 64  # tokens per product of `depthwise_convolution`
+
+
+def segment_means(
+  x: jax.Array, landmarks: int, *, mask: jax.Array | None = None
+) -> tuple[jax.Array, jax.Array]:
+  """Means of ceil(N / landmarks) consecutive tokens each (Xiong et al. 2021, section 4.2).
+
+  The last segment may be short. Where N is no multiple, fewer than `landmarks` segments may cover
+  it; empty ones are left out.
+
+  Args:
+    x: (B, N, H, D).
+    landmarks: the most that are made.
+    mask: boolean (B, N); masked tokens are left out of the means.
+
+  Returns:
+    The means (B, M, H, D) in float32, zero for a segment without tokens, and boolean (B, M), True
+    where a segment has any.
+  """
+  batch, length = x.shape[:2]
+  segment = math.ceil(length / landmarks)
+  count = math.ceil(length / segment)
+  weight = jnp.ones((batch, length), bool) if mask is None else mask
+  weight, x = (split_rows(y, count, segment) for y in (weight, x.astype(jnp.float32)))
+  total = jnp.sum(jnp.where(weight[..., None, None], x, 0.0), axis=2)
+  tokens = jnp.sum(weight, axis=2)  # (B, M)
+  return total / jnp.maximum(tokens, 1)[..., None, None], tokens > 0
+
+
+def pseudo_inverse(a: jax.Array, iterations: int = 6, *, scale: str = "example") -> jax.Array:
+  """Moore-Penrose inverse by a third-order iteration (Xiong et al. 2021, equation 11).
+
+  In float32 at the highest precision: with half-precision products the iteration grows worse from
+  about the sixth step on.
+
+  Args:
+    a: (B, H, M, M), nowhere negative.
+    iterations: each triples the number of correct digits, once near.
+    scale: of the first guess aᵀ / (max row sum * max column sum). "example": of each matrix its
+      own; "batch": the maxima over all matrices, as in the authors' code, by which an example's
+      output depends on its neighbors.
+
+  Returns:
+    float32 (B, H, M, M).
+
+  Raises:
+    ValueError: unknown scale.
+  """
+  if scale not in PINV_SCALES:
+    raise ValueError(f"pinv_scale={scale!r}; valid: {', '.join(PINV_SCALES)}")
+  a = a.astype(jnp.float32)
+  axes: tuple[int, ...] | int = -1 if scale == "example" else tuple(range(a.ndim - 1))
+  rows = jnp.max(jnp.sum(jnp.abs(a), axis=-1), axis=axes, keepdims=True)[..., None]
+  columns = jnp.max(jnp.sum(jnp.abs(a), axis=-2), axis=axes, keepdims=True)[..., None]
+  size = rows * columns
+  z = jnp.swapaxes(a, -1, -2) / jnp.where(size == 0, 1.0, size)
+  eye = jnp.eye(a.shape[-1], dtype=jnp.float32)
+  for _ in range(iterations):
+    y = jnp.matmul(a, z, precision=HIGHEST)
+    inner = 15 * eye - jnp.matmul(y, 7 * eye - y, precision=HIGHEST)
+    inner = 13 * eye - jnp.matmul(y, inner, precision=HIGHEST)
+    z = jnp.matmul(z, inner, precision=HIGHEST) / 4
+  return z
+
+
+def masked_nystrom_attention(
+  q: jax.Array, k: jax.Array, v: jax.Array, landmarks: int, **options
+) -> tuple[jax.Array, jax.Array]:
+  """softmax(q k̃ᵀ) pinv(softmax(q̃ k̃ᵀ)) softmax(q̃ kᵀ) v with the N x N product in memory.
+
+  Args: as for `nystrom_attention`.
+
+  Returns:
+    The output (B, N, H, D) in the dtype of `v` and the matrix (B, H, N, N) in float32; its rows sum
+    to one but for the error of the inverse.
+  """
+  near, inverse, far = _factors(q, k, landmarks, **options)
+  matrix = jnp.matmul(jnp.matmul(near, inverse), far)
+  out = jnp.einsum("bhnm,bmhd->bnhd", matrix, v.astype(jnp.float32))
+  return out.astype(v.dtype), matrix
+
+
+def nystrom_attention(
+  q: jax.Array, k: jax.Array, v: jax.Array, landmarks: int, **options
+) -> jax.Array:
+  """The same from the right, so that nothing is larger than N x M.
+
+  Args:
+    q, k, v: (B, N, H, D).
+    landmarks: M.
+    **options: mask, boolean (B, N), True = may be attended; iterations and pinv_scale, see
+      `pseudo_inverse`.
+
+  Returns:
+    The output (B, N, H, D) in the dtype of `v`.
+  """
+  near, inverse, far = _factors(q, k, landmarks, **options)
+  seen = jnp.matmul(far, jnp.swapaxes(v, 1, 2).astype(jnp.float32))
+  return jnp.swapaxes(jnp.matmul(near, jnp.matmul(inverse, seen)), 1, 2).astype(v.dtype)
+
+
+def _factors(
+  q: jax.Array,
+  k: jax.Array,
+  landmarks: int,
+  *,
+  mask: jax.Array | None = None,
+  iterations: int = 6,
+  pinv_scale: str = "example",
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+  """Three float32 factors: (B, H, N, M), (B, H, M, M), (B, H, M, N)."""
+  scale = 1 / math.sqrt(q.shape[-1])
+  q, k = q.astype(jnp.float32) * scale, k.astype(jnp.float32)
+  q_means, used = segment_means(q, landmarks, mask=mask)
+  k_means, _ = segment_means(k, landmarks, mask=mask)
+  rows = columns = pairs = None
+  if mask is not None:
+    columns = used[:, None, None, :]  # (B, 1, 1, M)
+    pairs = columns & used[:, None, :, None]
+    rows = used[:, None, :, None] & mask[:, None, None, :]  # (B, 1, M, N)
+  # Heads first, once: else every product moves them in memory for itself.
+  q, k = jnp.swapaxes(q, 1, 2), jnp.swapaxes(k, 1, 2)
+  near = masked_softmax(jnp.einsum("bhnd,bmhd->bhnm", q, k_means), columns)
+  middle = masked_softmax(jnp.einsum("bnhd,bmhd->bhnm", q_means, k_means, precision=HIGHEST), pairs)
+  far = masked_softmax(jnp.einsum("bnhd,bhmd->bhnm", q_means, k), rows)
+  return near, pseudo_inverse(middle, iterations, scale=pinv_scale), far
+
+
+def depthwise_convolution(x: jax.Array, taps: jax.Array) -> jax.Array:
+  """Convolves along the tokens, with one filter per head, zeros beyond the ends.
+
+  As products with small banded matrices, which outrun a grouped convolution tenfold on CPUs.
+
+  Args:
+    x: (B, N, H, D).
+    taps: (K, H), K odd; output n is the sum over i of taps[i] * x[n + i - K // 2].
+
+  Returns:
+    (B, N, H, D) in the dtype of `x`.
+  """
+  batch, length, heads, dim = x.shape
+  size = taps.shape[0]
+  reach = size // 2
+  count = -(-length // BLOCK)
+  blocks = -(-2 * reach // BLOCK)  # of what lies beyond a block
+  after = (count + blocks) * BLOCK - length - reach
+  padded = jnp.pad(jnp.swapaxes(x, 1, 2), ((0, 0), (0, 0), (reach, after), (0, 0)))
+  padded = padded.reshape(batch, heads, count + blocks, BLOCK, dim)
+  windows = jnp.concatenate([padded[:, :, i : i + count] for i in range(1 + blocks)], axis=3)
+  windows = windows[:, :, :, : BLOCK + size - 1]  # (B, H, G, b + K - 1, D)
+  offset = jnp.arange(BLOCK + size - 1)[None, :] - jnp.arange(BLOCK)[:, None]
+  inside = (offset >= 0) & (offset < size)
+  band = jnp.where(inside, taps.T[:, jnp.clip(offset, 0, size - 1)], 0.0).astype(x.dtype)
+  out = jnp.einsum("hij,bhgjd->bhgid", band, windows)
+  return jnp.swapaxes(out.reshape(batch, heads, count * BLOCK, dim)[:, :, :length], 1, 2)

@@ -1,0 +1,82 @@
+"""Shaped attention (Noci et al. 2023; He and Hofmann 2024): α I + β A - γ C.
+
+A is softmax attention, I the identity and C what A is when all logits are equal: uniform.
+"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+
+from vitx.ops.kernels.softmax import kernelized_attention, masked_softmax
+
+
+def masked_shaped_attention(
+  q: jax.Array,
+  k: jax.Array,
+  v: jax.Array,
+  alpha: jax.Array,
+  beta: jax.Array,
+  gamma: jax.Array,
+  *,
+  mask: jax.Array | None = None,
+  scale: float | None = None,
+) -> tuple[jax.Array, jax.Array]:
+  """(α I + β A - γ C) v with the matrix in memory.
+
+  Args:
+    q, k: (B, N, G, D), G either H or 1: one map for all heads.
+    v: (B, N, H, E).
+    alpha, beta, gamma: float32, (H,) or (1,).
+    mask: boolean (B, N), True = may be attended. A masked token contributes nothing, not even to
+      its own output.
+    scale: of the logits; none: 1 / sqrt(D).
+
+  Returns:
+    The output (B, N, H, E) in the dtype of `v` and the matrix (B, H or G, N, N) in float32.
+  """
+  attend = None if mask is None else mask[:, None, None, :]
+  scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+  logits = jnp.einsum("bnhd,bmhd->bhnm", q, k, preferred_element_type=jnp.float32) * scale
+  probabilities = masked_softmax(logits, attend)  # (B, G, N, N)
+  seen = jnp.ones(q.shape[:2], bool) if mask is None else mask
+  columns = seen[:, None, None, :].astype(jnp.float32)
+  uniform = columns / jnp.maximum(jnp.sum(columns, axis=-1, keepdims=True), 1)
+  eye = jnp.eye(q.shape[1]) * columns
+  alpha, beta, gamma = (x[:, None, None] for x in (alpha, beta, gamma))
+  matrix = alpha * eye + beta * probabilities - gamma * uniform
+  heads = jnp.broadcast_to(matrix, (*matrix.shape[:1], v.shape[2], *matrix.shape[2:]))
+  out = jnp.einsum("bhnm,bmhe->bnhe", heads, v.astype(jnp.float32))
+  return out.astype(v.dtype), matrix
+
+
+def shaped_attention(
+  q: jax.Array,
+  k: jax.Array,
+  v: jax.Array,
+  alpha: jax.Array,
+  beta: jax.Array,
+  gamma: jax.Array,
+  *,
+  mask: jax.Array | None = None,
+  scale: float | None = None,
+) -> jax.Array:
+  """The same as α v + β attention(v) - γ mean(v): an epilogue on fused softmax attention.
+
+  Args: as for `masked_shaped_attention`.
+
+  Returns:
+    The output (B, N, H, E) in the dtype of `v`.
+  """
+  # The kernel wants as many heads in q and k as in v.
+  q, k = (jnp.broadcast_to(x, (*x.shape[:2], v.shape[2], x.shape[3])) for x in (q, k))
+  attention = kernelized_attention(q, k, v, key_mask=mask, scale=scale)
+  full = v.astype(jnp.float32)
+  if mask is not None:
+    full = jnp.where(mask[:, :, None, None], full, 0.0)
+  tokens = (
+    v.shape[1] if mask is None else jnp.maximum(jnp.sum(mask, axis=1), 1)[:, None, None, None]
+  )
+  mean = jnp.sum(full, axis=1, keepdims=True) / tokens
+  alpha, beta, gamma = (x[:, None] for x in (alpha, beta, gamma))  # (H, 1)
+  return (alpha * full + beta * attention - gamma * mean).astype(v.dtype)

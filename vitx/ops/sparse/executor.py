@@ -1,0 +1,309 @@
+"""Block-sparse attention in plain XLA: gathers of blocks and dense products, some examples a step.
+
+Inside a step blocks stand as (z, G·R + 1, b, ...): with a layout per head (G = H) z counts
+examples, with one layout for all (G = 1) heads of examples. Where lists are padded the last block
+is dead, keys with a bias of -inf and queries with lse = +inf, so that it contributes exactly zero.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from vitx.ops.kernels import tiling
+from vitx.ops.kernels.tiling import product, product_transposed
+from vitx.ops.sparse.rows import Indices, Rows, Side
+
+
+class Layout(NamedTuple):
+  """Heads G with a layout of their own, query blocks R of each, block b, masks (T, b, b)."""
+
+  heads: int
+  rows: int
+  block: int
+  dead: bool  # whether there is a dead block behind the G·R
+  tables: jax.Array | None = None
+
+
+class _Blocks(NamedTuple):
+  """What one step works on, all (z, G·R + 1, b, ...)."""
+
+  q: jax.Array
+  k: jax.Array
+  v: jax.Array
+  bias: jax.Array
+  every_bias: bool  # whether keys are hidden in blocks that no list pads
+  d_out: Any = None  # these only backward
+  lse: Any = None
+  delta: Any = None
+
+
+def forward(q, k, v, key_mask, rows: Side, layout: Layout, scale: float):
+  """out (B, N, H, D) and lse (B, N, H); arguments as for `block_sparse_attention`."""
+
+  def part(arrays):
+    blocks = _blocks(layout, *arrays)
+
+    def step(rows: Rows):
+      out, lse = tiling.softmax_tile(
+        _logits(blocks, rows, layout, scale), _wide(blocks.v, rows.others)
+      )
+      return out.astype(v.dtype), lse
+
+    found = _over_rows(step, rows, layout, blocks.q.shape[0], (0.0, -jnp.inf))
+    return tuple(_from_blocks(x, layout, arrays[0].shape) for x in found)
+
+  return _in_parts(part, (q, k, v, _per_head(key_mask, q)), rows, layout)
+
+
+def backward(arrays, rows: Side, columns: Side, layout: Layout, scale: float):
+  """The gradients of q, k and v, (B, N, H, D) each.
+
+  Args:
+    arrays: q, k, v, key_mask, the output's cotangent, lse and delta, (B, N, ...).
+    rows: of the query blocks, as in the forward pass; for the queries' gradient.
+    columns: of the key blocks; for the keys' and values'. So no result is ever scattered.
+  """
+  q, k, v, key_mask, *rest = arrays
+
+  def part(arrays):
+    *inputs, d_out, lse, delta = arrays
+    blocks = _blocks(layout, *inputs)._replace(
+      d_out=_to_blocks(d_out, layout),
+      lse=_to_blocks(lse, layout, jnp.inf),
+      delta=_to_blocks(delta, layout),
+    )
+    gradients = _gradients_at_once if _keep_tiles(rows, blocks) else _gradients_in_turn
+    return tuple(
+      _from_blocks(x, layout, like.shape).astype(like.dtype)
+      for x, like in zip(gradients(blocks, rows, columns, layout, scale), inputs[:3], strict=True)
+    )
+
+  return _in_parts(part, (q, k, v, _per_head(key_mask, q), *rest), columns, layout)
+
+
+def _per_head(key_mask: jax.Array | None, q: jax.Array) -> jax.Array | None:
+  return None if key_mask is None else jnp.broadcast_to(key_mask[:, :, None], q.shape[:3])
+
+
+def _in_parts(part: Callable, arrays, side: Side, layout: Layout):
+  """`part` over as many examples as one step holds, or over some heads of one example.
+
+  Args:
+    part: takes and returns trees of (g, N, h, ...).
+    arrays: trees of (B, N, H, ...).
+  """
+  batch, _, heads = arrays[0].shape[:3]
+  largest = max((rows.others.size for rows in side.classes), default=1)
+  per_example = largest * layout.block**2 * heads // layout.heads
+  # The blocks that rows meet stand beside their logits, D numbers where those are b.
+  fit = tiling.step_elements() / per_example * min(1.0, layout.block / arrays[0].shape[-1])
+  if fit >= 1 or layout.heads > 1:
+    return tiling.map_groups(part, arrays, tiling.largest_divisor(batch, fit))
+  some = tiling.largest_divisor(heads, fit * heads)
+
+  def by_heads(example):
+    def sliced(first):  # not moved in front: that would copy all heads
+      return jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, first, some, 2), example)
+
+    def step(i, found):
+      return jax.tree.map(
+        lambda whole, x: jax.lax.dynamic_update_slice_in_dim(whole, x, i * some, 2),
+        found,
+        part(sliced(i * some)),
+      )
+
+    like = jax.eval_shape(lambda: part(sliced(0)))
+    found = jax.tree.map(lambda x: jnp.zeros((*x.shape[:2], heads, *x.shape[3:]), x.dtype), like)
+    return jax.lax.fori_loop(0, heads // some, step, found)
+
+  return tiling.map_groups(by_heads, arrays, 1)
+
+
+def _keep_tiles(rows: Side, blocks: _Blocks) -> bool:
+  """Whether a pair's two tiles are no more than its block of keys, and one step holds them all."""
+  z, _, block, dim = blocks.q.shape
+  elements = z * block**2 * sum(r.others.size for r in rows.classes)
+  return 2 * block <= dim and elements <= tiling.step_elements()
+
+
+def _gradients_in_turn(blocks: _Blocks, rows: Side, columns: Side, layout: Layout, scale: float):
+  """Those of q, then those of k and v, which compute logits and probabilities again.
+
+  With the forward pass's two it makes nine products over the edges.
+  """
+  z = blocks.q.shape[0]
+  dq = _over_rows(lambda r: _query_step(blocks, r, layout, scale)[:1], rows, layout, z, (0.0,))
+  dkv = _over_rows(lambda r: _key_step(blocks, r, layout, scale), columns, layout, z, (0.0, 0.0))
+  return *dq, *dkv
+
+
+def _gradients_at_once(blocks: _Blocks, rows: Side, columns: Side, layout: Layout, scale: float):
+  """The same with seven products: the tiles of the queries' lists are kept for the keys'."""
+  found = [_query_step(blocks, r, layout, scale) for r in _classes(rows, layout)]
+  dq = _in_order([x[:1] for x in found], rows, layout, (0.0,))
+  p, ds = (_tiles([x[i] for x in found], layout.block) for i in (1, 2))
+
+  def key_step(column: Rows):
+    dk = product(_across(ds, column.pairs), _wide(blocks.q, column.others)) * scale
+    return dk, product(_across(p, column.pairs), _wide(blocks.d_out, column.others))
+
+  return *dq, *_over_rows(key_step, columns, layout, blocks.q.shape[0], (0.0, 0.0))
+
+
+def _tiles(rows: list[jax.Array], block: int) -> jax.Array:
+  """Classes of (z, c, b, W·b) -> (z, pairs + 1, b, b) by (key, query), the last of zeros."""
+  parts = [
+    jnp.moveaxis(x.reshape(*x.shape[:3], -1, block), 2, 4).reshape(x.shape[0], -1, block, block)
+    for x in rows
+  ]
+  return jnp.pad(jnp.concatenate(parts, axis=1), [(0, 0), (0, 1), (0, 0), (0, 0)])
+
+
+def _query_step(blocks: _Blocks, rows: Rows, layout: Layout, scale: float):
+  """The gradient of some query blocks, (z, c, b, D); probabilities and the logits' gradient."""
+  logits = _logits(blocks, rows, layout, scale)
+  products = product_transposed(blocks.d_out[:, rows.own], _wide(blocks.v, rows.others))
+  lse, delta = (x[:, rows.own][..., None] for x in (blocks.lse, blocks.delta))
+  p, ds = tiling.logit_gradient(logits, products, lse, delta)
+  return product(ds, _wide(blocks.k, rows.others)) * scale, p, ds
+
+
+def _key_step(blocks: _Blocks, rows: Rows, layout: Layout, scale: float):
+  """The gradients of some key and value blocks; the logits stand by (key, query)."""
+  queries, d_outs = _wide(blocks.q, rows.others), _wide(blocks.d_out, rows.others)
+  logits = product_transposed(blocks.k[:, rows.own].astype(jnp.float32) * scale, queries)
+  if blocks.every_bias:  # padding needs none here: a dead query's probabilities are zero
+    logits = logits + blocks.bias[:, rows.own][..., None]
+  logits = _mask(logits, rows, None if layout.tables is None else layout.tables.swapaxes(1, 2))
+  products = product_transposed(blocks.v[:, rows.own], d_outs)
+  lse, delta = (_wide(x, rows.others)[:, :, None] for x in (blocks.lse, blocks.delta))
+  p, ds = tiling.logit_gradient(logits, products, lse, delta)
+  return product(ds, queries) * scale, product(p, d_outs)
+
+
+def _logits(blocks: _Blocks, rows: Rows, layout: Layout, scale: float) -> jax.Array:
+  """(z, c, b, W·b) of some query blocks, -inf where an element may not be seen."""
+  queries = blocks.q[:, rows.own].astype(jnp.float32) * scale
+  logits = product_transposed(queries, _wide(blocks.k, rows.others))
+  if blocks.every_bias or rows.padded:
+    logits = logits + _wide(blocks.bias, rows.others)[:, :, None]
+  return _mask(logits, rows, layout.tables)
+
+
+def _mask(logits: jax.Array, rows: Rows, tables) -> jax.Array:
+  if rows.table is None:
+    return logits
+  allowed = jnp.swapaxes(jnp.asarray(tables)[rows.table], 1, 2)  # (c, b, W, b)
+  return jnp.where(allowed.reshape(logits.shape[1:]), logits, -jnp.inf)
+
+
+def _wide(x: jax.Array, indices: Indices) -> jax.Array:
+  """Blocks side by side, by indices (c, W): (z, blocks, b, ...) -> (z, c, W·b, ...)."""
+  found = _at(x, indices)
+  return found.reshape(*found.shape[:2], -1, *found.shape[4:])
+
+
+def _at(x: jax.Array, indices: Indices) -> jax.Array:
+  return x.at[:, indices].get(mode="promise_in_bounds")
+
+
+def _across(tiles: jax.Array, pairs: Indices) -> jax.Array:
+  """Tiles by (key, query), by indices (c, W): (z, pairs, b, b) -> (z, c, b, W·b)."""
+  found = jnp.swapaxes(_at(tiles, pairs), 2, 3)
+  return found.reshape(*found.shape[:3], -1)
+
+
+def _blocks(layout: Layout, q, k, v, seen: jax.Array | None) -> _Blocks:
+  every_bias = seen is not None or q.shape[1] % layout.block != 0
+  seen = jnp.ones(q.shape[:3], bool) if seen is None else seen
+  bias = _to_blocks(jnp.where(seen, 0.0, -jnp.inf).astype(jnp.float32), layout, -jnp.inf)
+  q, k, v = (_to_blocks(x, layout) for x in (q, k, v))
+  return _Blocks(q, k, v, bias, every_bias)
+
+
+def _to_blocks(x: jax.Array, layout: Layout, fill: float = 0) -> jax.Array:
+  """(g, N, H, ...) -> (z, G·R + 1, b, ...), `fill` behind the last token and in the dead block."""
+  G, R, b, dead, _ = layout
+  g, n, heads, *rest = x.shape
+  free = [(0, 0)] * len(rest)
+  x = jnp.pad(jnp.swapaxes(x, 1, 2), [(0, 0), (0, 0), (0, R * b - n), *free], constant_values=fill)
+  x = x.reshape(g * heads // G, G * R, b, *rest)
+  return jnp.pad(x, [(0, 0), (0, int(dead)), (0, 0), *free], constant_values=fill)
+
+
+def _from_blocks(x: jax.Array, layout: Layout, shape: tuple[int, ...]) -> jax.Array:
+  """(z, G·R, b, ...) -> (g, N, H, ...), where `shape` begins with g, N, H."""
+  g, n, heads = shape[:3]
+  x = x.reshape(g, heads, layout.rows * layout.block, *x.shape[3:])
+  return jnp.swapaxes(x[:, :, :n], 1, 2)
+
+
+def _over_rows(step: Callable, side: Side, layout: Layout, z: int, fills: tuple[float, ...]):
+  """Runs `step` over all rows of all classes, some at a time; the results in block order.
+
+  Args:
+    step: Rows with c rows -> a tuple of arrays (z, c, b, ...).
+    z: leading axis of those.
+    fills: what a block without rows gets, for each result.
+
+  Returns:
+    A tuple of arrays (z, G·R, b, ...).
+  """
+  parts = [_over_class(step, rows, layout, z) for rows in _classes(side, layout)]
+  return _in_order(parts, side, layout, fills)
+
+
+def _classes(side: Side, layout: Layout) -> tuple[Rows, ...]:
+  """At least one: without edges a dead row gives the shapes."""
+  dead = np.full((1, 1), layout.heads * layout.rows, np.int32)
+  return side.classes or (Rows(dead[0], dead, None, True, np.ones_like(dead)),)
+
+
+def _in_order(parts: list[tuple], side: Side, layout: Layout, fills: tuple[float, ...]) -> tuple:
+  """Results by class, each (z, c, b, ...) -> (z, G·R, b, ...)."""
+  blocks = layout.heads * layout.rows
+  joined = [jnp.concatenate(x, axis=1) for x in zip(*parts, strict=True)]
+  if side.repeated:
+    return tuple(_add_rows(x, side.classes[0].own, blocks) for x in joined)
+  if side.position is None:
+    return tuple(joined)
+  found = []
+  for x, fill in zip(joined, fills, strict=True):
+    x = jnp.pad(x, [(0, 0), (0, 1)] + [(0, 0)] * (x.ndim - 2), constant_values=fill)
+    found.append(x.at[:, side.position].get(mode="promise_in_bounds"))
+  return tuple(found)
+
+
+def _add_rows(x: jax.Array, own, blocks: int) -> jax.Array:
+  """(z, rows, b, D) -> (z, G·R, b, D): a segment sum; the dead block's rows fall out."""
+  return jax.vmap(
+    lambda x: jax.ops.segment_sum(x, own, num_segments=blocks, indices_are_sorted=True)
+  )(x)
+
+
+def _over_class(step: Callable, rows: Rows, layout: Layout, z: int) -> tuple:
+  """One class in chunks of one step's working set: a tuple of arrays (z, n, b, ...)."""
+  n, width = rows.others.shape
+  steps = math.ceil(z * n * width * layout.block**2 / tiling.step_elements())
+  if steps <= 1:
+    return step(rows)
+  size = math.ceil(n / min(n, steps))
+  steps = math.ceil(n / size)
+
+  def chunks(x):  # the last row fills up; what comes of it is cut off again
+    pad = [(0, steps * size - n)] + [(0, 0)] * (x.ndim - 1)
+    return jnp.pad(jnp.asarray(x), pad, mode="edge").reshape(steps, size, *x.shape[1:])
+
+  table = None if rows.table is None else chunks(rows.table)
+  xs = (chunks(rows.own), chunks(rows.others), table, chunks(rows.pairs))
+  found = jax.lax.map(lambda x: step(Rows(x[0], x[1], x[2], rows.padded, x[3])), xs)
+
+  def whole(x: jax.Array) -> jax.Array:  # (steps, z, size, b, ...) -> (z, n, b, ...)
+    x = jnp.moveaxis(x, 0, 1)
+    return x.reshape(z, steps * size, *x.shape[3:])[:, :n]
+
+  return tuple(whole(x) for x in found)

@@ -1,0 +1,73 @@
+"""Attention over a union of disjoint key sets, from the attention over each."""
+
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+
+from vitx.ops.kernels.flash import flash_attention
+
+Part = tuple[jax.Array, jax.Array]
+
+
+def merge(parts: Sequence[Part]) -> Part:
+  """Joins partial attentions as if one softmax had run over all their keys.
+
+  Args:
+    parts: (out, lse) of each, (B, N, H, D) and (B, H, N); the key sets of a query are disjoint. A
+      part in which a query sees nothing (lse -inf) adds nothing to it.
+
+  Returns:
+    out (B, N, H, D) in the dtype of the first part, and lse (B, H, N) float32.
+  """
+  top = jnp.max(jnp.stack([jax.lax.stop_gradient(lse) for _, lse in parts]), axis=0)
+  top = jnp.where(top == -jnp.inf, 0.0, top)
+  total = jnp.zeros_like(top)
+  joined = jnp.zeros(parts[0][0].shape, jnp.float32)
+  for out, lse in parts:
+    # The inner `where` keeps inf - inf out of the gradient.
+    empty = lse == -jnp.inf
+    weight = jnp.where(empty, 0.0, jnp.exp(jnp.where(empty, 0.0, lse - top)))
+    total = total + weight
+    joined = joined + jnp.swapaxes(weight, 1, 2)[..., None] * out
+  empty = total == 0
+  total = jnp.where(empty, 1.0, total)
+  joined = joined / jnp.swapaxes(total, 1, 2)[..., None]
+  return joined.astype(parts[0][0].dtype), jnp.where(empty, -jnp.inf, jnp.log(total) + top)
+
+
+def with_prefix(
+  attend: Callable[..., Part],
+  q: jax.Array,
+  k: jax.Array,
+  v: jax.Array,
+  *,
+  prefix: int,
+  key_mask: jax.Array | None = None,
+  scale: float | None = None,
+) -> Part:
+  """Attention over a grid behind prefix tokens that attend all and that all attend.
+
+  The prefix is a dense row and a dense column of the matrix; without it the grid divides into
+  blocks.
+
+  Args:
+    attend: (q, k, v, key_mask=..., scale=...) of the grid alone -> (out, lse).
+    q, k: (B, N, H, D), prefix tokens first.
+    v: (B, N, H, E).
+    prefix: P, how many.
+    key_mask: (B, N) boolean, True = may be attended.
+    scale: of the logits; none: 1 / sqrt(D).
+
+  Returns:
+    out (B, N, H, E) and lse (B, H, N).
+  """
+  P = prefix
+  masks = (None, None) if key_mask is None else (key_mask[:, :P], key_mask[:, P:])
+  grid = attend(q[:, P:], k[:, P:], v[:, P:], key_mask=masks[1], scale=scale)
+  if P == 0:
+    return grid
+  column = flash_attention(q[:, P:], k[:, :P], v[:, :P], key_mask=masks[0], scale=scale)
+  row = flash_attention(q[:, :P], k, v, key_mask=key_mask, scale=scale)
+  out, lse = merge([grid, column])
+  return jnp.concatenate([row[0], out], axis=1), jnp.concatenate([row[1], lse], axis=2)

@@ -1,0 +1,172 @@
+"""Lists of blocks in the shape that loops want: few classes of rows, each of one width.
+
+A row is a query block with the key blocks it reads or, transposed, a key block with the query
+blocks that read it. Blocks are numbered head-major, g·R + r; the number G·R is a dead block that
+pads lists and that the kernel makes invisible.
+"""
+
+import dataclasses
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from vitx.ops.sparse.block_mask import BlockMask
+
+MAX_CLASSES = 3
+
+Indices = np.ndarray | jax.Array
+
+
+@dataclasses.dataclass(frozen=True)
+class Rows:
+  """Rows of equal width.
+
+  Attributes:
+    own: int32 (n,), the block that each row belongs to.
+    others: int32 (n, W), the blocks it meets; the dead block pads.
+    table: int32 (n, W), the element masks of those blocks; none if all blocks are full.
+    padded: whether `others` holds the dead block.
+    pairs: int32 (n, W), places in the lists of the query blocks, class after class. A query block's
+      are consecutive, a key block's say where the same pairs stand; behind the last for padding.
+  """
+
+  own: Indices
+  others: Indices
+  table: Indices | None
+  padded: bool
+  pairs: Indices
+
+
+@dataclasses.dataclass(frozen=True)
+class Side:
+  """All rows that have blocks, and where each block's row stands once the classes are joined.
+
+  Attributes:
+    classes: of rows.
+    position: int32 (G·R,), into the classes' rows in order; behind the last for a block without
+      rows. None if the rows already stand in order.
+    repeated: a block may own several rows, in sequence, whose results are to be added.
+  """
+
+  classes: tuple[Rows, ...]
+  position: np.ndarray | None = None
+  repeated: bool = False
+
+  @property
+  def padded(self) -> bool:
+    """Whether a list needs the dead block: one is padded, or there is none at all."""
+    return not self.classes or any(rows.padded for rows in self.classes)
+
+
+@functools.lru_cache(maxsize=256)
+def sides(mask: BlockMask) -> tuple[Side, Side]:
+  """The rows by query block and by key block."""
+  rows, columns = _side(mask), _side(mask.transposed())
+  return rows, _with_pairs(columns, rows, mask.heads * mask.rows)
+
+
+def class_widths(lengths: np.ndarray, classes: int = MAX_CLASSES) -> list[int]:
+  """Widths, ascending, that pad rows of these lengths least: every row takes the next wider.
+
+  Dynamic programming over the distinct lengths; of equal costs the fewest classes.
+  """
+  distinct, counts = np.unique(lengths[lengths > 0], return_counts=True)
+  rows = np.concatenate([[0], np.cumsum(counts)])
+  # best[i]: (cost, classes used, widths) of the i shortest lengths.
+  best: list[tuple[int, int, list[int]] | None] = [(0, 0, [])] + [None] * distinct.size
+  for _ in range(classes):
+    for i in range(distinct.size, 0, -1):
+      for j in range(i):
+        if (left := best[j]) is not None:
+          cost = left[0] + int(rows[i] - rows[j]) * int(distinct[i - 1])
+          found = (cost, left[1] + 1, [*left[2], int(distinct[i - 1])])
+          if found[1] <= classes and (best[i] is None or found < best[i]):  # type: ignore[operator]
+            best[i] = found
+  last = best[-1]
+  return last[2] if last else []
+
+
+def _side(mask: BlockMask) -> Side:
+  lengths = np.diff(mask.offsets)
+  count = lengths.size
+  head = np.arange(count) // mask.rows
+  position = np.full(count, int((lengths > 0).sum()), np.int32)
+  classes: list[Rows] = []
+  placed, narrower, listed = 0, 0, 0
+  for width in class_widths(lengths):
+    own = np.flatnonzero((lengths > narrower) & (lengths <= width)).astype(np.int32)
+    slot = mask.offsets[own][:, None] + np.arange(width)
+    inside = np.arange(width) < lengths[own][:, None]
+    slot = np.where(inside, slot, 0)
+    others = np.where(inside, mask.keys[slot] + (head[own] * mask.rows)[:, None], count)
+    table = np.where(inside, mask.table[slot], 0).astype(np.int32)
+    partial = table if table.any() else None
+    pairs = np.arange(others.size, dtype=np.int32).reshape(others.shape) + listed
+    classes.append(Rows(own, others.astype(np.int32), partial, not bool(inside.all()), pairs))
+    listed += others.size
+    position[own] = placed + np.arange(own.size)
+    placed, narrower = placed + own.size, width
+  in_order = np.array_equal(position, np.arange(count)) and placed == count
+  return Side(tuple(classes), None if in_order else position)
+
+
+def _with_pairs(columns: Side, rows: Side, dead: int) -> Side:
+  """`columns` with the place of each of their pairs in the lists of `rows`."""
+
+  def numbers(queries: Indices, keys: Indices) -> np.ndarray:
+    return np.asarray(queries, np.int64) * (dead + 1) + np.asarray(keys)
+
+  if not rows.classes:
+    return columns
+  listed = np.concatenate([numbers(r.own[:, None], r.others).ravel() for r in rows.classes])
+  order = np.argsort(listed)
+
+  def pairs(column: Rows) -> np.ndarray:
+    found = np.searchsorted(listed, numbers(column.others, column.own[:, None]), sorter=order)
+    places = order[np.minimum(found, listed.size - 1)]
+    return np.where(np.asarray(column.others) == dead, listed.size, places).astype(np.int32)
+
+  classes = tuple(dataclasses.replace(column, pairs=pairs(column)) for column in columns.classes)
+  return dataclasses.replace(columns, classes=classes)
+
+
+def drawn_sides(indices: jax.Array, valid: jax.Array) -> tuple[Side, Side]:
+  """The same of lists that are known only at run time.
+
+  Args:
+    indices: int (G, R, K), key blocks.
+    valid: bool (G, R, K), False pads.
+  """
+  G, R, K = indices.shape
+  others = indices + R * jnp.arange(G, dtype=indices.dtype)[:, None, None]
+  others = jnp.where(valid, others, G * R).reshape(G * R, K).astype(jnp.int32)
+  pairs = jnp.arange(others.size, dtype=jnp.int32).reshape(others.shape)
+  rows = Rows(jnp.arange(G * R, dtype=jnp.int32), others, None, True, pairs)
+  return Side((rows,)), Side((_drawn_transposed(others),), repeated=True)
+
+
+def _drawn_transposed(others: jax.Array) -> Rows:
+  """Pairs (query block, key block) sorted by key block and cut into rows of half the width.
+
+  How many query blocks read a key block is not known, so a key block owns as many rows as it
+  needs; their total is bounded. What is left of the bound belongs to the dead block.
+
+  Args:
+    others: (G·R, K), the key blocks of each query block.
+  """
+  count, K = others.shape
+  width = math.ceil(K / 2)
+  keys = others.reshape(-1)
+  order = jnp.argsort(keys, stable=True)
+  start = jnp.searchsorted(keys[order], jnp.arange(count + 1))  # of each key block's pairs
+  end = jnp.cumsum(-(-jnp.diff(start) // width))  # of each key block's rows
+  row = jnp.arange(count + count * K // width)
+  own = jnp.searchsorted(end, row, side="right")
+  first = jnp.concatenate([jnp.zeros(1, end.dtype), end])[own]
+  pair = (start[own] + (row - first) * width)[:, None] + jnp.arange(width)
+  inside = (own < count)[:, None] & (pair < start[jnp.minimum(own, count - 1) + 1][:, None])
+  pairs = jnp.where(inside, order[jnp.minimum(pair, count * K - 1)], count * K).astype(jnp.int32)
+  return Rows(own.astype(jnp.int32), pairs // K, None, True, pairs)

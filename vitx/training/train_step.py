@@ -1,0 +1,179 @@
+"""The training and evaluation steps: pure functions of one device's share and an axis name.
+
+Written once against a task, without mention of how they are spread over devices.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import struct
+
+from vitx.ops import replicas
+from vitx.tasks.classification import Batch, Task
+from vitx.training.precision import LossScale, all_finite
+
+
+class TrainState(struct.PyTreeNode):
+  """Everything that a step changes.
+
+  Attributes:
+    step: int32 scalar, the number of updates done.
+    params: learned parameters, float32.
+    model_state: the model's other collections (batch statistics, fixed features).
+    opt_state: of the optimizer.
+    ema: moving average of `params`, or None.
+    loss_scale: for float16, else None.
+    plateau: float32 factor on the learning rate, set by the plateau schedule after an evaluation.
+  """
+
+  step: jax.Array
+  params: Any
+  model_state: Any
+  opt_state: Any
+  ema: Any
+  loss_scale: LossScale | None
+  plateau: jax.Array
+
+  @property
+  def averaged(self) -> Any:
+    """The parameters to evaluate: the moving average where there is one."""
+    return self.params if self.ema is None else self.ema
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+  """The settings of a training step.
+
+  Attributes:
+    task: gives the loss.
+    optimizer: gives the direction, not yet multiplied by the learning rate.
+    schedule: step -> learning rate.
+    seed: of augmentation and dropout; keys are folded from (seed, step, index in the global batch).
+    accumulate: micro-batches per step.
+    ema: decay of the moving average; 0: none.
+    half: whether the loss is scaled for float16.
+    axis: the name of the device axis; none: one device.
+  """
+
+  task: Task
+  optimizer: optax.GradientTransformation
+  schedule: Callable[[jax.Array], jax.Array]
+  seed: int
+  accumulate: int = 1
+  ema: float = 0.0
+  half: bool = False
+  axis: str | None = None
+
+  def init(self, key: jax.Array, batch: Batch) -> TrainState:
+    """The state before the first step; depends on `key` and shapes only."""
+    variables = self.task.init(key, batch)
+    params = variables.pop("params")
+    return TrainState(
+      step=jnp.int32(0),
+      params=params,
+      model_state=variables,
+      opt_state=self.optimizer.init(params),
+      # A copy: state is donated to the step, and a buffer may be donated only once.
+      ema=jax.tree.map(jnp.copy, params) if self.ema else None,
+      loss_scale=LossScale.create() if self.half else None,
+      plateau=jnp.float32(1),
+    )
+
+  def train(self, state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, jax.Array]]:
+    """One update.
+
+    Args:
+      state: replicated over the axis.
+      batch: this device's rows: image, label, index (B, ...), and stop (1,), this process's wish to
+        end.
+
+    Returns:
+      The new state and metrics, the same on every device: loss, gradient_norm, learning_rate, stop.
+    """
+    batch = dict(batch)
+    stop = jnp.max(batch.pop("stop"))
+    # Threefry alone draws the same under `vmap` as one by one, which device counts rest on.
+    key = jax.random.fold_in(jax.random.key(self.seed, impl="threefry2x32"), state.step)
+    scale = state.loss_scale.value if state.loss_scale else jnp.float32(1)
+    with replicas.over(self.axis):  # batch statistics are those of the whole batch
+      loss, grads, model_state, metrics = self._gradient(state, batch, key, scale)
+    grads = jax.tree.map(lambda g: g.astype(jnp.float32) / scale, grads)
+    loss, grads, model_state, metrics = self._mean((loss, grads, model_state, metrics))
+
+    rate = self.schedule(state.step) * state.plateau
+    direction, opt_state = self.optimizer.update(grads, state.opt_state, state.params)
+    params = jax.tree.map(lambda p, u: p - rate * u, state.params, direction)
+    new = state.replace(
+      params=params, model_state=model_state, opt_state=opt_state, ema=self._average(state, params)
+    )
+    if state.loss_scale:
+      finite = all_finite(grads)
+      # An overflow skips the update; only the scale learns from it.
+      new = jax.tree.map(lambda new, old: jnp.where(finite, new, old), new, state)
+      new = new.replace(loss_scale=state.loss_scale.adjust(finite))
+    metrics |= {
+      "loss": loss,
+      "gradient_norm": optax.tree.norm(grads),
+      "learning_rate": jnp.asarray(rate, jnp.float32),
+      "stop": jax.lax.pmax(stop, self.axis) if self.axis else stop,
+    }
+    return new.replace(step=state.step + 1), metrics
+
+  def _gradient(self, state: TrainState, batch: Batch, key: jax.Array, scale: jax.Array):
+    """Of this device's rows: mean loss, gradient of `scale` times it, model state, metrics."""
+
+    def scaled(params, model_state, micro):
+      loss, (new_state, metrics) = self.task.loss(params, model_state, micro, key)
+      return loss * scale, (loss, new_state, metrics)
+
+    differentiate = jax.grad(scaled, has_aux=True)
+    if self.accumulate == 1:
+      grads, (loss, model_state, metrics) = differentiate(state.params, state.model_state, batch)
+      return loss, grads, model_state, metrics
+
+    def body(carry, micro):
+      model_state, total = carry
+      grads, (loss, model_state, metrics) = differentiate(state.params, model_state, micro)
+      total = jax.tree.map(jnp.add, total, (loss, grads))
+      return (model_state, total), metrics
+
+    micros = jax.tree.map(lambda x: x.reshape(self.accumulate, -1, *x.shape[1:]), batch)
+    zero = (jnp.float32(0), jax.tree.map(jnp.zeros_like, state.params))
+    (model_state, total), metrics = jax.lax.scan(body, (state.model_state, zero), micros)
+    loss, grads = jax.tree.map(lambda x: x / self.accumulate, total)
+    return loss, grads, model_state, jax.tree.map(lambda m: m.mean(0), metrics)
+
+  def _mean(self, tree: Any) -> Any:
+    if not self.axis:
+      return tree
+    # Integers (counters, indices) are the same on every device and have no mean.
+    return jax.tree.map(
+      lambda x: jax.lax.pmean(x, self.axis) if jnp.issubdtype(x.dtype, jnp.inexact) else x, tree
+    )
+
+  def _average(self, state: TrainState, params: Any) -> Any:
+    if state.ema is None:
+      return None
+    # Short at first, so that the random initialization is soon forgotten.
+    count = state.step.astype(jnp.float32)
+    decay = jnp.minimum(self.ema, (1 + count) / (10 + count))
+    return jax.tree.map(lambda e, p: decay * e + (1 - decay) * p, state.ema, params)
+
+
+def evaluation_step(task: Task, axis: str | None = None) -> Callable:
+  """`task.evaluate` as a step, `(params, model_state, batch) -> {"sums", "rows"}`.
+
+  Args:
+    task: gives sums and rows of one device's share.
+    axis: the device axis over which sums are taken; none: one device.
+  """
+
+  def evaluate(params: Any, model_state: Any, batch: Batch) -> dict[str, dict[str, jax.Array]]:
+    result = task.evaluate(params, model_state, batch)
+    return result | {"sums": jax.lax.psum(result["sums"], axis)} if axis else result
+
+  return evaluate
