@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import tensorflow_datasets as tfds
 from etils import epath
 
-from vitx.data.builders import digits, tfrecord_to_array_record, tiny_imagenet
+from vitx.data.builders import BUILDERS, tfrecord_to_array_record
 from vitx.data.sources import tfds_dir
 from vitx.data.sources.tfds import image_and_label
 from vitx.errors import ConfigError, MissingExtraError
@@ -35,18 +35,18 @@ def prepare(name: str, data_dir: str | None = None, source: str | None = None) -
   """
   root = tfds_dir.default_data_dir(data_dir)
   base = tfds_dir.parse_name(name)[0]
-  if base == "tiny_imagenet":
+  own = BUILDERS.get(base)
+  if own is not None and own.archive:
     if not source:
       raise ConfigError(
-        "tiny_imagenet is prepared from the official archive, which you download yourself:"
-        " http://cs231n.stanford.edu/tiny-imagenet-200.zip. Run:"
-        f" {tfds_dir.command(name, data_dir, 'PATH_OF_tiny-imagenet-200.zip')}"
+        f"{base} is prepared from its official archive, which you download yourself: {own.url}."
+        f" Run: {tfds_dir.command(name, data_dir, f'PATH_OF_{own.archive}')}"
       )
-    return tiny_imagenet.prepare(root, source)
+    return own.prepare(root, source)
   if source:
     return tfrecord_to_array_record.convert(name, source, root)
-  if base == "digits":
-    return digits.prepare(root)
+  if own is not None:
+    return own.prepare(root)
   return _download(name, root)
 
 
