@@ -78,7 +78,7 @@ def test_tfrecord_copy_is_converted(tfrecord_dir, digits_dir, tmp_path, make_dat
   for split in ("train", "test"):
     assert records(made, split) == records(digits_dir / "digits" / "1.0.0", split)
   data.data_dir = str(target)
-  assert len(open_source(data, seed=0).report) == 359
+  assert len(open_source(data, seed=0).test) == 359
   assert [path.name for path in (target / "digits").iterdir()] == ["1.0.0"]
 
 
@@ -185,18 +185,18 @@ def test_tiny_imagenet(archive, tmp_path, make_data, kind):
         zipped.write(file, file.relative_to(archive.parent))
   target = str(tmp_path / "tfds")
   assert prepare.main(["tiny_imagenet", "--from", str(path), "--data_dir", target]) == 0
-  data = make_data(source="tiny_imagenet", data_dir=target, select=0.25)
+  data = make_data(source="tiny_imagenet", data_dir=target, validation=0.25)
   source = open_source(data, seed=0)
-  assert source.class_names == ("n01", "n02", "n03")
-  assert source.image_size == (64, 64) and source.channels == 3
-  assert [len(source.role(role)) for role in ("train", "select", "report")] == [9, 3, 6]
+  assert source.info.class_names == ("n01", "n02", "n03")
+  assert source.info.spec["image"].shape == (64, 64, 3)
+  assert [len(source.role(role)) for role in ("train", "validation", "test")] == [9, 3, 6]
   wnids = ["n03", "n01", "n02"]
   for i in range(6):
-    number = int(source.report.name(i).removeprefix("val_").removesuffix(".JPEG"))
-    assert source.class_names[source.report.label(i)] == wnids[number % 3]
-    assert source.report.image(i).shape == (64, 64, 3)
+    number = int(source.test.name(i).removeprefix("val_").removesuffix(".JPEG"))
+    assert source.info.class_names[source.test[i]["label"]] == wnids[number % 3]
+    assert source.test[i]["image"].shape == (64, 64, 3)
   for i in range(9):
-    assert source.train.name(i).startswith(source.class_names[source.train.label(i)])
+    assert source.train.name(i).startswith(source.info.class_names[source.train.labels[i]])
   made = tmp_path / "tfds" / "tiny_imagenet" / "1.0.0"
   encoded = (archive / "train" / "n02" / "images" / "n02_1.JPEG").read_bytes()
   assert any(encoded in record for record in records(made, "train"))  # bytes untouched

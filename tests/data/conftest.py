@@ -1,11 +1,15 @@
 """Small real sets: the digits, prepared once per run, and folders of drawn images."""
 
+import dataclasses
+
 import numpy as np
 import pytest
+from ml_collections import ConfigDict
 from PIL import Image
 
-from configs.common import default_config
 from vitx.data.builders import digits
+from vitx.data.images.settings import ImageSettings
+from vitx.data.settings import DataSettings
 
 
 @pytest.fixture(scope="session")
@@ -21,13 +25,9 @@ def make_data():
   """Returns a function from changed fields to a config's `data`."""
 
   def make(**changes):
-    data = default_config().data
-    for key, value in changes.items():
-      if isinstance(value, dict):
-        data[key].update(value)
-      else:
-        data[key] = value
-    return data
+    fields = dataclasses.asdict(DataSettings()) | dataclasses.asdict(ImageSettings())
+    splits = {"train": "", "validation": "", "test": ""} | changes.pop("splits", {})
+    return ConfigDict(fields | {"splits": splits} | changes)
 
   return make
 

@@ -6,6 +6,7 @@ import pytest
 from PIL import Image
 
 from vitx.data import batches, order
+from vitx.data.images import SquareImages
 from vitx.data.sources import open_source
 from vitx.errors import ConfigError
 
@@ -26,29 +27,24 @@ class Drawn:
     image[0, 0] = i
     return image
 
-  def label(self, i):
-    return int(self.labels[i])
+  def __getitem__(self, i):
+    return {"image": self.image(i), "label": int(self.labels[i])}
 
   def name(self, i):
     return f"drawn {i}"
 
 
 def make(examples=None, **changes):
-  settings = {
-    "batch_size": 8,
-    "seed": 3,
-    "stored_size": 8,
-    "fit": "center",
-    "memory": "always",
-    "threads": 2,
-  }
+  settings = {"batch_size": 8, "seed": 3, "memory": "always", "threads": 2} | changes
+  transform = SquareImages(settings.pop("decode_size", 8), settings.pop("resize_mode", "center"))
   examples = Drawn() if examples is None else examples
-  return batches.TrainBatches(examples, **(settings | changes))
+  return batches.TrainBatches(examples, transform=transform, **settings)
 
 
-def evaluate(examples, **changes):
-  settings = {"batch_size": 8, "stored_size": 8, "fit": "center", "threads": 2}
-  return list(batches.evaluation_batches(examples, **(settings | changes)))
+def evaluate(examples, resize_mode="center", **changes):
+  settings = {"batch_size": 8, "threads": 2} | changes
+  transform = SquareImages(8, resize_mode, train=False)
+  return list(batches.evaluation_batches(examples, transform=transform, **settings))
 
 
 def assert_same(a, b):
@@ -91,10 +87,10 @@ def test_a_batch_does_not_share_memory_with_the_next():
   assert source.batch(0)["image"].any()
 
 
-@pytest.mark.parametrize("fit", ["center", "random"])
+@pytest.mark.parametrize("resize_mode", ["center", "random"])
 @pytest.mark.parametrize("memory", ["auto", "never"])
-def test_processes_share_the_global_batch(fit, memory):
-  settings = {"examples": Drawn(varying=True), "fit": fit, "memory": memory}
+def test_processes_share_the_global_batch(resize_mode, memory):
+  settings = {"examples": Drawn(varying=True), "resize_mode": resize_mode, "memory": memory}
   whole = make(**settings)
   parts = [make(**settings, process_index=p, process_count=2) for p in range(2)]
   for step in range(6):
@@ -104,14 +100,14 @@ def test_processes_share_the_global_batch(fit, memory):
 
 
 def test_random_crops_depend_on_seed_step_and_index_only():
-  source = make(Drawn(varying=True), fit="random", memory="auto")
+  source = make(Drawn(varying=True), resize_mode="random", memory="auto")
   assert not source.in_memory
   longer = list(source.iterate(0, 12))
   for step, batch in zip(range(9, 12), source.iterate(9, 12), strict=True):
     assert_same(batch, longer[step])
-  again = make(Drawn(varying=True), fit="random", memory="never", threads=7).batch(11)
+  again = make(Drawn(varying=True), resize_mode="random", memory="never", threads=7).batch(11)
   assert_same(again, longer[11])
-  other = make(Drawn(varying=True), fit="random", memory="never", seed=4)
+  other = make(Drawn(varying=True), resize_mode="random", memory="never", seed=4)
   assert not np.array_equal(other.batch(0)["image"], longer[0]["image"])
 
 
@@ -120,13 +116,13 @@ def test_each_row_of_each_step_draws_its_own_crop():
     def image(self, i):
       return np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8)
 
-  source = make(One(count=1), fit="random", memory="never")
+  source = make(One(count=1), resize_mode="random", memory="never")
   crops = np.concatenate([source.batch(step)["image"] for step in range(3)])
   assert len({crop.tobytes() for crop in crops}) == 24
 
 
 def test_auto_keeps_what_fits_half_of_the_memory(monkeypatch):
-  needed = 37 * 8 * 8 * 3
+  needed = 37 * (8 * 8 * 3 + 4)
   memory = type("Memory", (), {"available": 2 * needed})
   monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
   assert make(memory="auto").in_memory
@@ -137,8 +133,8 @@ def test_auto_keeps_what_fits_half_of_the_memory(monkeypatch):
 @pytest.mark.parametrize(
   ("change", "message"),
   [
-    ({"fit": "random"}, r"data\.memory='always'.*random"),
-    ({"fit": "crop"}, r"data\.fit='crop'"),
+    ({"resize_mode": "random"}, r"data\.memory='always'.*random"),
+    ({"resize_mode": "crop"}, r"data\.resize_mode='crop'"),
     ({"memory": "yes"}, r"data\.memory='yes'.*always, auto, never"),
     ({"batch_size": 9, "process_count": 2}, "batch_size=9.*2 processes.*8, 10"),
     ({"batch_size": 1, "process_count": 2}, "batch_size=1.*nearest that do: 2"),
@@ -156,8 +152,8 @@ def test_bad_settings(change, message):
 def test_unreadable_image_stops_with_its_path(folder, make_data, memory):
   path = folder / "cat" / "5.png"
   path.write_bytes(path.read_bytes()[:60])
-  source = open_source(make_data(source=f"folder:{folder}", select=0.01), seed=0)
-  roles = {role.name(i): role for role in (source.train, source.report) for i in range(len(role))}
+  source = open_source(make_data(source=f"folder:{folder}", validation=0.01), seed=0)
+  roles = {role.name(i): role for role in (source.train, source.test) for i in range(len(role))}
   with pytest.raises(ConfigError, match=str(path)):
     list(make(roles["cat/5.png"], memory=memory).iterate(0, 8))
 
@@ -168,7 +164,7 @@ def test_unreadable_image_stops_with_its_path(folder, make_data, memory):
 def test_evaluation_counts_every_example_once(count, processes, kept):
   examples = Drawn(count)
   if kept:
-    examples = batches.keep(examples, stored_size=8, fit="center", memory="always", threads=2)
+    examples = batches.keep(examples, transform=SquareImages(8), memory="always", threads=2)
   shares = [
     evaluate(examples, batch_size=6, process_index=p, process_count=processes)
     for p in range(processes)
@@ -196,15 +192,15 @@ def test_evaluation_counts_every_example_once(count, processes, kept):
 
 def test_random_evaluates_as_center():
   examples = Drawn(varying=True)
-  for a, b in zip(evaluate(examples, fit="random"), evaluate(examples), strict=True):
+  for a, b in zip(evaluate(examples, resize_mode="random"), evaluate(examples), strict=True):
     assert_same(a, b)
 
 
 def test_pictures_of_a_folder_become_square(folder, make_data):
   source = open_source(make_data(source=f"folder:{folder}"), seed=0)
-  batch = make(source.train, stored_size=16).batch(0)
+  batch = make(source.train, decode_size=16).batch(0)
   which = int(order.example_at(3, 0, len(source.train)))
-  picture = Image.fromarray(source.train.image(which))
+  picture = Image.fromarray(source.train[which]["image"])
   side = min(picture.size)
   left, top = (picture.width - side) / 2, (picture.height - side) / 2
   expected = picture.resize(
@@ -218,7 +214,7 @@ def test_memory_outruns_a_hundred_thousand_small_images_per_second():
     def image(self, i):
       return np.full((32, 32, 3), i % 256, np.uint8)
 
-  source = make(Blank(2000), batch_size=128, stored_size=32)
+  source = make(Blank(2000), batch_size=128, decode_size=32)
   rates = []
   for _ in range(5):
     start = time.perf_counter()

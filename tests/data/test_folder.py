@@ -23,23 +23,23 @@ def names(examples):
 
 def test_directory_per_class_is_split(folder, make_data):
   source = open_source(make_data(source=f"folder:{folder}"), seed=0)
-  assert source.class_names == ("cat", "dog", "owl") and source.num_classes == 3
-  assert source.image_size is None and source.channels == 3
-  assert np.bincount(source.report.labels).tolist() == [4, 2, 1]
-  assert np.bincount(source.select.labels).tolist() == [2, 1, 1]
+  assert source.info.class_names == ("cat", "dog", "owl")
+  assert source.info.spec["image"].shape == (None, None, 3)
+  assert np.bincount(source.test.labels).tolist() == [4, 2, 1]
+  assert np.bincount(source.validation.labels).tolist() == [2, 1, 1]
   assert np.bincount(source.train.labels).tolist() == [14, 7, 3]
-  every = names(source.train) + names(source.select) + names(source.report)
+  every = names(source.train) + names(source.validation) + names(source.test)
   assert len(set(every)) == len(every) == 35
   for i in range(len(source.train)):
-    assert source.train.name(i).split("/")[0] == source.class_names[source.train.label(i)]
+    assert source.train.name(i).split("/")[0] == source.info.class_names[source.train.labels[i]]
 
 
 def test_images_are_those_of_the_files(folder, make_data, draw):
   pixels = draw(folder / "cat" / "20.png", size=(30, 21), seed=9)
   source = open_source(make_data(source=f"folder:{folder}"), seed=0)
   found = [
-    role.image(i)
-    for role in (source.train, source.select, source.report)
+    role[i]["image"]
+    for role in (source.train, source.validation, source.test)
     for i in range(len(role))
     if role.name(i) == "cat/20.png"
   ]
@@ -48,23 +48,23 @@ def test_images_are_those_of_the_files(folder, make_data, draw):
 
 def test_directory_per_split(splits, make_data):
   source = open_source(make_data(source=f"folder:{splits}"), seed=0)
-  assert [len(source.role(role)) for role in ("train", "select", "report")] == [12, 6, 8]
-  assert all(name.startswith("val/") for name in names(source.select))
-  assert all(name.startswith("test/") for name in names(source.report))
+  assert [len(source.role(role)) for role in ("train", "validation", "test")] == [12, 6, 8]
+  assert all(name.startswith("val/") for name in names(source.validation))
+  assert all(name.startswith("test/") for name in names(source.test))
 
 
-def test_without_test_the_validation_is_reported(splits, make_data):
+def test_without_a_test_split_the_validation_split_tests(splits, make_data):
   shutil.rmtree(splits / "test")
-  source = open_source(make_data(source=f"folder:{splits}", select=0.5), seed=0)
-  assert [len(source.role(role)) for role in ("train", "select", "report")] == [6, 6, 6]
+  source = open_source(make_data(source=f"folder:{splits}", validation=0.5), seed=0)
+  assert [len(source.role(role)) for role in ("train", "validation", "test")] == [6, 6, 6]
 
 
 def test_test_without_labels_is_not_used(splits, make_data, draw):
   shutil.rmtree(splits / "test")
   draw(splits / "test" / "0.png")
   data = make_data(source=f"folder:{splits}")
-  assert names(open_source(data, seed=0).report)[0].startswith("val/")
-  data.splits.report = "test"
+  assert names(open_source(data, seed=0).test)[0].startswith("val/")
+  data.splits.test = "test"
   with pytest.raises(ConfigError, match=r"'test'.*has no labels"):
     open_source(data, seed=0)
 
@@ -85,13 +85,13 @@ def test_classes_must_agree(splits, make_data):
 
 def test_hidden_and_other_files_are_ignored(folder, make_data, draw):
   data = make_data(source=f"folder:{folder}")
-  before = open_source(data, seed=0).fingerprint
+  before = open_source(data, seed=0).info.fingerprint
   (folder / "cat" / "notes.txt").write_text("soft")
   (folder / "README.md").write_text("pets")
   draw(folder / "cat" / ".hidden.png")
   draw(folder / ".cache" / "x.png")
   after = open_source(data, seed=0)
-  assert after.num_classes == 3 and after.fingerprint == before
+  assert len(after.info.class_names) == 3 and after.info.fingerprint == before
 
 
 def test_suffixes_and_inner_directories(folder, make_data, draw):
@@ -99,7 +99,7 @@ def test_suffixes_and_inner_directories(folder, make_data, draw):
   draw(folder / "owl" / "b.webp")
   draw(folder / "owl" / "c.bmp")
   source = open_source(make_data(source=f"folder:{folder}"), seed=0)
-  every = {*names(source.train), *names(source.select), *names(source.report)}
+  every = {*names(source.train), *names(source.validation), *names(source.test)}
   assert {"owl/images/A.JPEG", "owl/b.webp", "owl/c.bmp"} <= every
 
 
@@ -108,8 +108,8 @@ def test_channels_decide(folder, make_data, draw, channels):
   draw(folder / "owl" / "gray.png", mode="L")
   draw(folder / "owl" / "clear.png", mode="RGBA")
   source = open_source(make_data(source=f"folder:{folder}", channels=channels), seed=0)
-  shapes = {source.train.image(i).shape[-1] for i in range(len(source.train))}
-  assert shapes == {channels} and source.channels == channels
+  shapes = {source.train[i]["image"].shape[-1] for i in range(len(source.train))}
+  assert shapes == {channels} and source.info.spec["image"].shape[-1] == channels
 
 
 def test_unreadable_image_is_named(folder, make_data):
@@ -118,7 +118,7 @@ def test_unreadable_image_is_named(folder, make_data):
   source = open_source(make_data(source=f"folder:{folder}"), seed=0)
   owl = int(np.flatnonzero(source.train.labels == 2)[0])
   with pytest.raises(ConfigError, match=rf"{folder}/owl/\d\.png cannot be read"):
-    source.train.image(owl)
+    source.train[owl]["image"]
 
 
 def test_class_without_images(folder, make_data):
@@ -136,7 +136,7 @@ def test_no_classes(tmp_path, make_data):
 
 def test_fingerprint_follows_content_not_place(folder, make_data, draw, tmp_path):
   def fingerprint(path):
-    return open_source(make_data(source=f"folder:{path}"), seed=0).fingerprint
+    return open_source(make_data(source=f"folder:{path}"), seed=0).info.fingerprint
 
   before = fingerprint(folder)
   copy = shutil.copytree(folder, tmp_path / "elsewhere")

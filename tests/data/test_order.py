@@ -27,16 +27,16 @@ def test_seeds_and_streams_are_independent():
     order.generator(seed, stream, *counter).random_raw()
     for seed, stream, counter in (
       *((seed, order.ORDER, (0,)) for seed in (0, 1, -1, 2**40)),
-      (0, order.CROP, (0,)),
-      (0, order.CROP, (1, 0)),
-      (0, order.CROP, (0, 1)),
+      (0, order.TRANSFORM, (0,)),
+      (0, order.TRANSFORM, (1, 0)),
+      (0, order.TRANSFORM, (0, 1)),
     )
   ]
   assert len(set(draws)) == len(draws)
 
 
 def test_uniform_is_uniform():
-  draws = order.uniform(order.generator(0, order.CROP, 7), 20_000)
+  draws = order.uniform(order.generator(0, order.TRANSFORM, 7), 20_000)
   assert draws.min() >= 0 and draws.max() < 1
   counts = np.histogram(draws, bins=10, range=(0, 1))[0]
   assert ((counts - 2000) ** 2 / 2000).sum() < 27.9  # chi-squared, 9 degrees, p = 0.001

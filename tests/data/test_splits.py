@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from vitx.data import splits
-from vitx.data.dataset import Dataset
+from vitx.data.dataset import Dataset, DatasetInfo
 from vitx.errors import ConfigError
 
 
@@ -18,28 +18,20 @@ class Labeled:
   def __len__(self):
     return len(self.labels)
 
-  def image(self, i):
-    raise AssertionError("roles must not decode images")
-
-  def label(self, i):
-    return int(self.labels[i])
+  def __getitem__(self, i):
+    raise AssertionError("roles must not read examples")
 
   def name(self, i):
     return str(i)
 
 
-def fake(*splits, unlabeled=()):
-  opened = {split: Labeled() for split in splits}
+def fake(*names, unlabeled=()):
+  opened = {name: Labeled() for name in names}
   return Dataset(
-    name="fake",
-    class_names=("a", "b", "c", "d"),
-    image_size=None,
-    channels=3,
-    splits=splits,
+    info=DatasetInfo("fake", {}, class_names=("a", "b", "c", "d")),
+    splits=names,
     unlabeled=tuple(unlabeled),
-    open_split=lambda split: opened.setdefault(split, Labeled()),
-    overlap=lambda a, b: a == b,
-    fingerprint="",
+    open_split=lambda name: opened.setdefault(name, Labeled()),
   )
 
 
@@ -48,7 +40,7 @@ def counts(examples):
 
 
 @pytest.mark.parametrize(
-  ("splits", "unlabeled", "select", "report"),
+  ("names", "unlabeled", "validation", "test"),
   [
     (("train", "test"), (), "", "test"),
     (("train", "validation"), (), "", "validation"),
@@ -58,55 +50,62 @@ def counts(examples):
     (("train",), (), "", ""),
   ],
 )
-def test_which_split_plays_which_role(splits, unlabeled, select, report):
-  names = splits.split_names(
-    fake(*splits, unlabeled=unlabeled), {"train": "", "select": "", "report": ""}
-  )
-  assert names == {"train": "train", "select": select, "report": report}
+def test_which_split_plays_which_role(names, unlabeled, validation, test):
+  found = splits.find_splits(fake(*names, unlabeled=unlabeled), {})
+  assert found == {"train": "train", "validation": validation, "test": test}
 
 
-def test_test_split_never_selects():
-  given = {"train": "", "select": "", "report": "validation"}
-  assert splits.split_names(fake("train", "validation", "test"), given)["select"] == ""
+def test_test_split_never_validates():
+  given = {"train": "", "validation": "", "test": "validation"}
+  assert splits.find_splits(fake("train", "validation", "test"), given)["validation"] == ""
 
 
 @pytest.mark.parametrize(
   ("given", "message"),
   [
     ({"train": "trian"}, r"data\.splits\.train='trian'.*does not exist.*'train'.*test"),
-    ({"report": "blind"}, r"data\.splits\.report='blind'.*no labels"),
-    ({"select": "test"}, r"data\.splits\.report='test' shares examples with data\.splits\.select"),
-    ({"select": "nope[:10%]"}, "nope"),
+    ({"test": "blind"}, r"data\.splits\.test='blind'.*no labels"),
+    (
+      {"validation": "test"},
+      r"data\.splits\.test='test' shares examples with data\.splits\.validation",
+    ),
+    ({"validation": "nope[:10%]"}, "nope"),
+    ({"tset": "test"}, r"data\.splits\.tset is no role"),
+    ({"test": 3}, r"data\.splits\.test=3"),
   ],
 )
 def test_bad_splits(given, message):
-  splits = {"train": "", "select": "", "report": "", **given}
   with pytest.raises(ConfigError, match=message):
-    splits.split_names(fake("train", "test", unlabeled=("blind",)), splits)
+    splits.find_splits(fake("train", "test", unlabeled=("blind",)), given)
 
 
 def test_missing_train_lists_what_exists():
-  with pytest.raises(ConfigError, match=r"'train'.*does not exist.*Labeled splits: test"):
-    splits.split_names(fake("test"), {"train": "", "select": "", "report": ""})
+  with pytest.raises(ConfigError, match=r"'train'.*does not exist.*Splits: test"):
+    splits.find_splits(fake("test"), {})
 
 
-def test_select_is_carved_balanced_disjoint_and_fixed_by_the_seed(make_data):
+def test_validation_is_carved_balanced_disjoint_and_fixed_by_the_seed(make_data):
   dataset = fake("train", "test")
-  first = splits.assign(dataset, make_data(select=0.2), seed=1)
-  again = splits.assign(dataset, make_data(select=0.2), seed=1)
-  other = splits.assign(dataset, make_data(select=0.2), seed=2)
-  assert counts(first["select"]) == [4, 2, 1, 0]  # the only one of the last class stays in train
+  first = splits.assign(dataset, make_data(validation=0.2), seed=1)
+  again = splits.assign(dataset, make_data(validation=0.2), seed=1)
+  other = splits.assign(dataset, make_data(validation=0.2), seed=2)
+  assert counts(first["validation"]) == [
+    4,
+    2,
+    1,
+    0,
+  ]  # the only one of the last class stays in train
   assert counts(first["train"]) == [16, 8, 2, 1]
-  together = np.concatenate([first["train"].indices, first["select"].indices])
+  together = np.concatenate([first["train"].indices, first["validation"].indices])
   assert sorted(together.tolist()) == list(range(34))
-  np.testing.assert_array_equal(first["select"].indices, again["select"].indices)
-  assert first["select"].indices.tolist() != other["select"].indices.tolist()
+  np.testing.assert_array_equal(first["validation"].indices, again["validation"].indices)
+  assert first["validation"].indices.tolist() != other["validation"].indices.tolist()
 
 
-def test_report_carved_where_there_is_no_split_for_it_is_the_same_for_every_seed(make_data):
+def test_a_carved_test_set_does_not_depend_on_the_seed(make_data):
   a, b = (splits.assign(fake("train"), make_data(), seed=seed) for seed in (0, 1))
-  assert counts(a["report"]) == [4, 2, 1, 0]
-  np.testing.assert_array_equal(a["report"].indices, b["report"].indices)
+  assert counts(a["test"]) == [4, 2, 1, 0]
+  np.testing.assert_array_equal(a["test"].indices, b["test"].indices)
   names = [{role.name(i) for i in range(len(role))} for role in a.values()]
   assert len(set.union(*names)) == sum(map(len, names)) == 34
 
@@ -125,8 +124,8 @@ def test_fractions_are_balanced_and_nested(make_data):
 @pytest.mark.parametrize(
   ("change", "message"),
   [
-    ({"select": 0.0}, r"data\.select=0"),
-    ({"select": 1.0}, r"data\.select=1"),
+    ({"validation": 0.0}, r"data\.validation=0"),
+    ({"validation": 1.0}, r"data\.validation=1"),
     ({"fraction": 0.0}, r"data\.fraction=0"),
     ({"fraction": 1.5}, r"data\.fraction=1\.5"),
   ],
@@ -157,6 +156,6 @@ def test_labels_are_found_only_when_needed(make_data):
   # Carving a split needs the labels of train, but only once train is used.
   dataset = dataclasses.replace(dataset, splits=("train", "test"))
   assigned = splits.assign(dataset, make_data(), seed=0)
-  assert len(assigned["report"]) == 34
+  assert len(assigned["test"]) == 34
   with pytest.raises(AssertionError, match=r"scanned"):
     len(assigned["train"])

@@ -9,6 +9,7 @@ from sklearn.datasets import load_digits
 
 from vitx.data.builders import digits
 from vitx.data.builders.digits.digits_dataset_builder import Builder, _png
+from vitx.data.dataset import ArraySpec
 from vitx.data.sources import open_source, tfds_dir
 from vitx.errors import ConfigError
 
@@ -49,17 +50,18 @@ def shapes_dir(tmp_path_factory):
 
 def test_digits_are_scikit_learns(digits_dir, make_data):
   source = open_source(make_data(data_dir=str(digits_dir)), seed=0)
-  assert (source.num_classes, source.image_size, source.channels) == (10, (8, 8), 1)
-  assert (len(source.train) + len(source.select), len(source.report)) == (1438, 359)
+  assert len(source.info.class_names) == 10
+  assert source.info.spec["image"] == ArraySpec((8, 8, 1), "uint8")
+  assert (len(source.train) + len(source.validation), len(source.test)) == (1438, 359)
   scans, seen = load_digits(), []
-  for role in (source.train, source.select, source.report):
+  for role in (source.train, source.validation, source.test):
     for i in range(len(role)):
       index = int(role.name(i).removeprefix("digits_"))
       seen.append(index)
-      assert role.label(i) == role.labels[i] == scans.target[index]
-      assert (index % 5 == 4) == (role is source.report)
+      assert role[i]["label"] == role.labels[i] == scans.target[index]
+      assert (index % 5 == 4) == (role is source.test)
       np.testing.assert_array_equal(
-        role.image(i)[..., 0], (scans.images[index] * 255 / 16).round().astype(np.uint8)
+        role[i]["image"][..., 0], (scans.images[index] * 255 / 16).round().astype(np.uint8)
       )
   assert sorted(seen) == list(range(1797))
 
@@ -67,14 +69,14 @@ def test_digits_are_scikit_learns(digits_dir, make_data):
 def test_digits_prepare_themselves_at_first_use(tmp_path, make_data, monkeypatch):
   monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "new"))
   source = open_source(make_data(), seed=0)
-  assert len(source.report) == 359 and (tmp_path / "new" / "digits").is_dir()
+  assert len(source.test) == 359 and (tmp_path / "new" / "digits").is_dir()
 
 
 def test_several_processes_prepare_the_digits_at_once(tmp_path, digits_dir):
   program = (
-    "from vitx.data.sources import open_source; from configs.common import default_config;"
-    f"data = default_config().data; data.data_dir = {str(tmp_path)!r};"
-    "source = open_source(data, 0); print(source.fingerprint, len(source.report))"
+    "from vitx.data.sources import open_source;"
+    f"source = open_source({{'data_dir': {str(tmp_path)!r}}}, 0);"
+    "print(source.info.fingerprint, len(source.test))"
   )
   running = [
     subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
@@ -108,11 +110,12 @@ def test_digits_in_a_place_that_cannot_be_written(tmp_path, make_data):
 
 def test_reading_imports_no_tensorflow(digits_dir):
   program = (
-    "import sys; from vitx.data import batches, sources, statistics;"
-    "from configs.common import default_config;"
-    f"data = default_config().data; data.data_dir = {str(digits_dir)!r};"
-    "source = sources.open_source(data, 0); statistics.statistics(data, source);"
-    "made = batches.TrainBatches(source.train, batch_size=8, seed=0, stored_size=8, fit='center',"
+    "import sys; from vitx.data import batches, sources;"
+    "from vitx.data.images import SquareImages, statistics;"
+    f"data = {{'data_dir': {str(digits_dir)!r}}};"
+    "source = sources.open_source(data, 0);"
+    "statistics.statistics(data, source.info, source.train);"
+    "made = batches.TrainBatches(source.train, transform=SquareImages(8), batch_size=8, seed=0,"
     " memory='never', threads=1); next(made.iterate(0, 1));"
     "bad = {'tensorflow', 'cv2'} & set(sys.modules); assert not bad, bad"
   )
@@ -133,43 +136,50 @@ def test_reading_imports_no_tensorflow(digits_dir):
 
 def test_a_set_without_builder_code_opens_from_its_directory(shapes_dir, make_data):
   source = open_source(make_data(source="tiny_shapes", data_dir=str(shapes_dir)), seed=0)
-  assert source.class_names == ("square", "wide") and source.image_size is None
-  assert source.report.name(0).endswith(".png")
-  for i in range(len(source.report)):
-    number = int(source.report.name(i).removesuffix(".png"))
-    assert source.report.image(i).shape == (6, 6 + 3 * (number % 2), 3)
-    assert (source.report.image(i) == number).all() and source.report.label(i) == number % 2
+  assert source.info.class_names == ("square", "wide")
+  assert source.info.spec["image"].shape == (None, None, 3)
+  assert source.test.name(0).endswith(".png")
+  for i in range(len(source.test)):
+    number = int(source.test.name(i).removesuffix(".png"))
+    assert source.test[i]["image"].shape == (6, 6 + 3 * (number % 2), 3)
+    assert (source.test[i]["image"] == number).all() and source.test[i]["label"] == number % 2
 
 
 def test_labels_of_minus_one_are_none(shapes_dir, make_data):
   data = make_data(source="tiny_shapes", data_dir=str(shapes_dir))
   source = open_source(data, seed=0)
-  assert [len(source.role(role)) for role in ("train", "select", "report")] == [36, 4, 10]
-  data.splits.report = "test"
+  assert [len(source.role(role)) for role in ("train", "validation", "test")] == [36, 4, 10]
+  data.splits.test = "test"
   with pytest.raises(ConfigError, match=r"'test'.*has no labels.*train, validation"):
     open_source(data, seed=0)
 
 
 def test_split_expressions(shapes_dir, make_data):
-  splits = {"train": "train[:50%]", "select": "train[50%:75%]", "report": "train[75%:]+validation"}
+  splits = {
+    "train": "train[:50%]",
+    "validation": "train[50%:75%]",
+    "test": "train[75%:]+validation",
+  }
   data = make_data(source="tiny_shapes", data_dir=str(shapes_dir), splits=splits)
   source = open_source(data, seed=0)
-  assert [len(source.role(role)) for role in ("train", "select", "report")] == [20, 10, 20]
-  data.splits.select = "train[40%:60%]"
-  with pytest.raises(ConfigError, match=r"data\.splits\.select='train\[40%:60%\]' shares examples"):
+  assert [len(source.role(role)) for role in ("train", "validation", "test")] == [20, 10, 20]
+  data.splits.validation = "train[40%:60%]"
+  with pytest.raises(
+    ConfigError, match=r"data\.splits\.validation='train\[40%:60%\]' shares examples"
+  ):
     open_source(data, seed=0)
-  data.splits.select = "train[oops"
+  data.splits.validation = "train[oops"
   with pytest.raises(ConfigError, match=r"'train\[oops' is no split"):
     open_source(data, seed=0)
-  data.splits.select = "tets"
-  with pytest.raises(ConfigError, match=r"'tets'.*does not exist.*Labeled splits"):
+  data.splits.validation = "tets"
+  with pytest.raises(ConfigError, match=r"'tets'.*does not exist.*Splits"):
     open_source(data, seed=0)
 
 
 def test_unknown_role(digits_dir, make_data):
   source = open_source(make_data(data_dir=str(digits_dir)), seed=0)
-  with pytest.raises(ConfigError, match=r"'reprot'.*'report'"):
-    source.role("reprot")
+  with pytest.raises(ConfigError, match=r"'tset'.*'test'"):
+    source.role("tset")
 
 
 @pytest.mark.parametrize(
@@ -190,7 +200,7 @@ def test_names_that_cannot_be_opened(tmp_path, make_data, name, message):
 
 def test_default_data_dir_is_not_repeated_in_the_command(tmp_path, make_data, monkeypatch):
   monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
-  with pytest.raises(ConfigError, match=r"Run: python -m vitx\.prepare cifar10$"):
+  with pytest.raises(ConfigError, match=r"Run: vitx prepare cifar10$"):
     open_source(make_data(source="cifar10"), seed=0)
 
 
@@ -219,7 +229,7 @@ def test_missing_file_is_named(tmp_path, shapes_dir, make_data):
 
 def test_fingerprint_is_the_contents(tmp_path, digits_dir, make_data):
   def fingerprint(directory):
-    return open_source(make_data(data_dir=str(directory)), seed=0).fingerprint
+    return open_source(make_data(data_dir=str(directory)), seed=0).info.fingerprint
 
   before = fingerprint(digits_dir)
   assert fingerprint(tmp_path) == before  # prepared anew in another place

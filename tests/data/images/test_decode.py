@@ -1,3 +1,4 @@
+import dataclasses
 import io
 
 import numpy as np
@@ -5,7 +6,10 @@ import pytest
 from PIL import Image
 
 from vitx.data import order
-from vitx.data.images import decode
+from vitx.data.dataset import ArraySpec, DatasetInfo
+from vitx.data.images import SquareImages, decode
+from vitx.data.images.settings import ImageSettings, find_channels, find_size, image_spec
+from vitx.data.sources import open_source
 from vitx.errors import ConfigError
 
 
@@ -84,31 +88,31 @@ def test_unreadable_image_is_named(damage):
     decode.decode_image(encoded, 3, "cat/7.jpg")
 
 
-@pytest.mark.parametrize("fit", ["center", "squash"])
-def test_image_of_the_size_passes_untouched(fit):
+@pytest.mark.parametrize("mode", ["center", "squash"])
+def test_image_of_the_size_passes_untouched(mode):
   pixels = noise(9, 9, 3)
-  assert decode.stored(pixels, 9, fit) is pixels
+  assert decode.resize(pixels, 9, mode) is pixels
 
 
 @pytest.mark.parametrize("shape", [(10, 16, 3), (16, 10, 1), (5, 4, 3), (1, 30, 3)])
-@pytest.mark.parametrize("fit", ["center", "squash", "random"])
-def test_stored_size(shape, fit):
-  bits = order.generator(0, order.CROP)
-  result = decode.stored(noise(*shape), 8, fit, bits)
+@pytest.mark.parametrize("mode", ["center", "squash", "random"])
+def test_resized_shape(shape, mode):
+  bits = order.generator(0, order.TRANSFORM)
+  result = decode.resize(noise(*shape), 8, mode, bits)
   assert result.shape == (8, 8, shape[-1]) and result.dtype == np.uint8
 
 
 def test_center_keeps_the_middle_of_the_long_side():
   pixels = noise(6, 12, 3)
-  np.testing.assert_array_equal(decode.stored(pixels, 6, "center"), pixels[:, 3:9])
+  np.testing.assert_array_equal(decode.resize(pixels, 6, "center"), pixels[:, 3:9])
   np.testing.assert_array_equal(
-    decode.stored(pixels.swapaxes(0, 1), 6, "center"), pixels[:, 3:9].swapaxes(0, 1)
+    decode.resize(pixels.swapaxes(0, 1), 6, "center"), pixels[:, 3:9].swapaxes(0, 1)
   )
 
 
 def test_squash_keeps_the_whole_image():
   ramp = np.repeat(np.arange(0, 240, 2, dtype=np.uint8)[None, :, None], 30, axis=0)
-  result = decode.stored(ramp, 10, "squash")[5, :, 0].astype(int)
+  result = decode.resize(ramp, 10, "squash")[5, :, 0].astype(int)
   assert result[0] < 20 and result[-1] > 215 and (np.diff(result) > 15).all()
 
 
@@ -118,16 +122,16 @@ def test_center_agrees_with_resizing_before_cropping():
   pixels = (127 + 60 * np.sin(y / 15) + 60 * np.cos(x / 20))[..., None].astype(np.uint8)
   resized = Image.fromarray(pixels[..., 0]).resize((64, 48), Image.Resampling.BILINEAR)
   expected = np.asarray(resized)[:, 8:56]
-  result = decode.stored(pixels, 48, "center")[..., 0]
+  result = decode.resize(pixels, 48, "center")[..., 0]
   assert np.abs(result.astype(int) - expected.astype(int)).max() <= 2
 
 
 def test_random_needs_bits_and_repeats_with_them():
   pixels = noise(40, 60, 3)
   with pytest.raises(ValueError, match=r"random bits"):
-    decode.stored(pixels, 8, "random")
+    decode.resize(pixels, 8, "random")
   crops = [
-    decode.stored(pixels, 8, "random", order.generator(1, order.CROP, index, step))
+    decode.resize(pixels, 8, "random", order.generator(1, order.TRANSFORM, index, step))
     for index, step in ((0, 0), (0, 0), (1, 0), (0, 1))
   ]
   np.testing.assert_array_equal(crops[0], crops[1])
@@ -136,7 +140,7 @@ def test_random_needs_bits_and_repeats_with_them():
 
 def test_random_boxes_have_the_stated_distribution():
   boxes = np.array(
-    [decode.random_box(300, 400, order.generator(0, order.CROP, i)) for i in range(4000)]
+    [decode.draw_box(300, 400, order.generator(0, order.TRANSFORM, i)) for i in range(4000)]
   )
   left, top, right, bottom = boxes.T
   assert (left >= 0).all() and (top >= 0).all() and (right <= 400).all() and (bottom <= 300).all()
@@ -154,40 +158,67 @@ def test_random_boxes_have_the_stated_distribution():
 
 @pytest.mark.parametrize("shape", [(10, 200), (200, 10), (1, 1)])
 def test_random_box_of_an_extreme_image_is_central(shape):
-  left, top, right, bottom = decode.random_box(*shape, order.generator(0, order.CROP))
+  left, top, right, bottom = decode.draw_box(*shape, order.generator(0, order.TRANSFORM))
   assert right > left and bottom > top
   if max(shape) > 1:
     assert abs((left + right) / 2 - shape[1] / 2) <= 1
     assert abs((top + bottom) / 2 - shape[0] / 2) <= 1
 
 
-class FakeSource:
-  name = "fake"
-
-  def __init__(self, image_size):
-    self.image_size = image_size
-
-
 @pytest.mark.parametrize(
-  ("stored", "own", "image_size", "crop_ratio", "expected"),
+  ("given", "own", "image_size", "crop_ratio", "expected"),
   [
     (40, (32, 32), 24, 1.0, 40),
     (None, (32, 32), None, 1.0, 32),
     (None, (30, 50), 24, 1.0, 30),
-    (None, None, 224, 0.875, 256),
-    (None, None, 224, 1.0, 224),
+    (None, (None, None), 224, 0.875, 256),
+    (None, (None, None), 224, 1.0, 224),
   ],
 )
-def test_which_size_is_stored(make_data, stored, own, image_size, crop_ratio, expected):
-  data = make_data(stored_size=stored, image_size=image_size)
-  assert decode.stored_size(data, FakeSource(own), crop_ratio) == expected
+def test_which_size_is_decoded(make_data, given, own, image_size, crop_ratio, expected):
+  data = make_data(decode_size=given, image_size=image_size)
+  info = DatasetInfo("fake", image_spec(3, own))
+  assert decode.decode_size(data, info, crop_ratio) == expected
 
 
 def test_varying_sizes_need_an_image_size(make_data):
   with pytest.raises(ConfigError, match=r"data\.image_size"):
-    decode.stored_size(make_data(), FakeSource(None), 1.0)
+    decode.decode_size(make_data(), DatasetInfo("fake", image_spec(3)), 1.0)
 
 
-def test_unknown_fit():
-  with pytest.raises(ConfigError, match=r"data\.fit='center'.*'center'"):
-    decode.check_fit("center")
+def test_a_set_without_images_is_named(make_data):
+  info = DatasetInfo("mine", {"vector": ArraySpec((4,), "float32")})
+  for find in (find_size, find_channels):
+    with pytest.raises(ConfigError, match=r"'mine' holds no images.*vector float32 \(4,\)"):
+      find(info)
+
+
+def test_unknown_resize_mode():
+  with pytest.raises(ConfigError, match=r"data\.resize_mode='centre'.*'center'"):
+    decode.resize(noise(4, 5, 3), 3, "centre")
+  with pytest.raises(ConfigError, match=r"data\.resize_mode='centre'.*'center'"):
+    SquareImages(8, "centre")
+
+
+def test_square_images_draw_in_training_only():
+  example = {"image": noise(20, 30, 3), "label": 3}
+  bits = order.generator(0, order.TRANSFORM)
+  assert SquareImages(8, "random").draws and not SquareImages(8, "center").draws
+  row = SquareImages(8, "random")(example, bits)
+  assert row["image"].shape == (8, 8, 3) and row["label"].dtype == np.int32
+  evaluated = SquareImages(8, "random", train=False)
+  assert not evaluated.draws
+  center = decode.resize(example["image"], 8, "center")
+  np.testing.assert_array_equal(evaluated(example)["image"], center)
+  assert not (row["image"] == center).all()
+
+
+FIELDS = [field.name for field in dataclasses.fields(ImageSettings)]
+
+
+@pytest.mark.parametrize("field", FIELDS)
+@pytest.mark.parametrize("value", [-1, 0, 1e9, float("nan"), "text", True, (-1.0, float("nan"))])
+def test_any_value_of_any_field_runs_or_is_named(make_data, folder, field, value):
+  data = dict(make_data(source=f"folder:{folder}", image_size=8, mean=(0.5,) * 3, std=(0.5,) * 3))
+  with pytest.raises(ConfigError, match=rf"^data\.{field}[=\[][^\n]*$"):
+    open_source(data | {field: value}, 0)

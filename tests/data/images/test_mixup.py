@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from vitx.data.images import mixup
+from vitx.data.images.mixup import mix, smooth_targets
 
 
 def mixed_pairs(count, size, mixup, cutmix, seed=0):
@@ -15,15 +15,15 @@ def mixed_pairs(count, size, mixup, cutmix, seed=0):
   images = jnp.tile(jnp.array([1.0, 0.0]), count).reshape(-1, 1, 1, 1)
   images = jnp.broadcast_to(images, (2 * count, size, size, 1))
   targets = jnp.tile(jnp.eye(2), (count, 1))
-  images, targets = jax.jit(lambda *args: mixup.mix(*args, mixup, cutmix))(keys, images, targets)
+  images, targets = jax.jit(lambda *args: mix(*args, mixup, cutmix))(keys, images, targets)
   return np.asarray(images).reshape(count, 2, size, size), np.asarray(targets).reshape(count, 2, 2)
 
 
 def test_smoothed_targets():
-  targets = mixup.smooth_targets(jnp.array([0, 3]), 5, 0.1)
+  targets = smooth_targets(jnp.array([0, 3]), 5, 0.1)
   np.testing.assert_allclose(targets[0], [0.92, 0.02, 0.02, 0.02, 0.02], atol=1e-7)
   np.testing.assert_allclose(targets.sum(1), 1, atol=1e-6)
-  plain = mixup.smooth_targets(jnp.array([1]), 3, 0.0)
+  plain = smooth_targets(jnp.array([1]), 3, 0.0)
   np.testing.assert_array_equal(plain, [[0, 1, 0]])
 
 
@@ -77,7 +77,7 @@ def test_only_partners_are_mixed():
   keys = jnp.repeat(jax.random.split(jax.random.key(1), 3), 2)
   images = jnp.broadcast_to(jnp.arange(6.0).reshape(6, 1, 1, 1), (6, 4, 4, 1))
   targets = jnp.eye(6)
-  images, targets = jax.jit(lambda *args: mixup.mix(*args, 1.0, 0.0))(keys, images, targets)
+  images, targets = jax.jit(lambda *args: mix(*args, 1.0, 0.0))(keys, images, targets)
   pairs = np.kron(np.eye(3), np.ones((2, 2)))
   assert (np.asarray(targets)[pairs == 0] == 0).all()
   np.testing.assert_allclose(images[:, 0, 0, 0], targets @ jnp.arange(6.0), atol=1e-5)

@@ -1,8 +1,8 @@
-import dataclasses
-
 import numpy as np
 import pytest
 
+from vitx.data.dataset import DatasetInfo
+from vitx.data.images.settings import image_spec
 from vitx.data.images.statistics import LARGEST_SAMPLE, compute, statistics
 from vitx.data.sources import open_source
 from vitx.errors import ConfigError
@@ -11,23 +11,22 @@ from vitx.errors import ConfigError
 def test_digits_are_computed_from_train(digits_dir, make_data):
   data = make_data(data_dir=str(digits_dir))
   source = open_source(data, seed=0)
-  pixels = np.stack([source.train.image(i) for i in range(len(source.train))]) / 255
-  mean, std = statistics(data, source)
+  pixels = np.stack([source.train[i]["image"] for i in range(len(source.train))]) / 255
+  mean, std = statistics(data, source.info, source.train)
   np.testing.assert_allclose(mean, [pixels.mean()], atol=1e-4)
   np.testing.assert_allclose(std, [pixels.std()], atol=1e-4)
 
 
-def test_well_known_set_needs_no_images(digits_dir, make_data):
-  data = make_data(data_dir=str(digits_dir))
-  source = open_source(data, seed=0)
-  known = dataclasses.replace(source, name="imagenette/160px-v2", channels=3, train=None)
+def test_well_known_set_needs_no_images(make_data):
+  data = make_data()
+  known = DatasetInfo("imagenette/160px-v2", image_spec(3))
   assert statistics(data, known) == ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
 def test_given_values_win(digits_dir, make_data):
   data = make_data(data_dir=str(digits_dir), mean=(0.5,))
   source = open_source(data, seed=0)
-  mean, std = statistics(data, source)
+  mean, std = statistics(data, source.info, source.train)
   assert mean == (0.5,) and 0.3 < std[0] < 0.5
 
 
@@ -36,16 +35,17 @@ def test_given_values_win(digits_dir, make_data):
   [
     ({"mean": (0.5, 0.5, 0.5)}, r"data\.mean=.*3 values for 1 channels"),
     ({"std": ()}, r"data\.std=.*0 values"),
-    ({"std": (0.0,)}, r"data\.std=.*positive"),
+    ({"mean": None}, r"data\.mean=None: the statistics of 'digits' follow.*Set data\.mean"),
+    ({"std": (0.0,)}, r"data\.std\[0\]=0\.0 is out of range"),
   ],
 )
 def test_bad_values(digits_dir, make_data, change, message):
-  data = make_data(data_dir=str(digits_dir), **change)
+  data = make_data(data_dir=str(digits_dir), **({"mean": (0.5,), "std": (0.5,)} | change))
   with pytest.raises(ConfigError, match=message):
-    statistics(data, open_source(data, seed=0))
+    statistics(data, open_source(data, seed=0).info)
 
 
-def test_large_sets_are_sampled_and_images_count_the_same_whatever_their_size():
+def test_large_sets_are_sampled_and_every_image_has_equal_weight():
   class Flat:
     """Even examples are small and black, odd ones large and white."""
 
@@ -54,9 +54,9 @@ def test_large_sets_are_sampled_and_images_count_the_same_whatever_their_size():
     def __len__(self):
       return 3 * LARGEST_SAMPLE
 
-    def image(self, i):
+    def __getitem__(self, i):
       self.seen += 1
-      return np.full((2 + 6 * (i % 2),) * 2 + (1,), 255 * (i % 2), np.uint8)
+      return {"image": np.full((2 + 6 * (i % 2),) * 2 + (1,), 255 * (i % 2), np.uint8)}
 
   examples = Flat()
   (mean,), (std,) = compute(examples)

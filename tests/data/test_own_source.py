@@ -1,0 +1,196 @@
+"""A source of the user's own whose examples are no images and have no classes."""
+
+import numpy as np
+import pytest
+
+from vitx.data import batches, order
+from vitx.data.dataset import ArraySpec, Dataset, DatasetInfo, Joined
+from vitx.data.sources import open_dataset, open_source
+from vitx.data.transform import Identity
+from vitx.errors import ConfigError
+
+COUNT = 50
+SPEC = {"vector": ArraySpec((3,), "float32"), "target": ArraySpec((), "float64")}
+
+
+class Vectors:
+  """Vectors that count from a number, and half of it as target."""
+
+  labels = None
+
+  def __init__(self, count=COUNT, shift=0):
+    self._count, self._shift = count, shift
+
+  def __len__(self):
+    return self._count
+
+  def __getitem__(self, i):
+    vector = np.arange(i, i + 3, dtype=np.float32) + self._shift
+    return {"vector": vector, "target": np.float64(i / 2)}
+
+  def name(self, i):
+    return f"vector {i}"
+
+
+def open_vectors(data):
+  info = DatasetInfo(data["source"], SPEC)
+  return Dataset(info, ("train",), {"train": Vectors()}.__getitem__)
+
+
+def open_shifted(data):
+  return Dataset(DatasetInfo(data["source"], SPEC), ("train",), lambda split: Vectors(shift=1))
+
+
+def open_fixed(data):
+  info = DatasetInfo("fixed", SPEC, vocabulary=7, fingerprint="abc")
+  splits = {"train": Vectors(), "test": Vectors(9)}
+  return Dataset(info, tuple(splits), splits.__getitem__)
+
+
+def open_nothing(data):
+  return None
+
+
+def make(function="open_vectors", **changes):
+  return {"source": f"{__name__}:{function}", **changes}
+
+
+class Noisy:
+  """Adds to each vector a number of its own for each step."""
+
+  draws = True
+
+  def __call__(self, example, bits):
+    return {**example, "vector": example["vector"] + np.float32(order.uniform(bits, 1)[0])}
+
+
+def train(source, transform=None, **changes):
+  settings = {"batch_size": 8, "seed": 3, "memory": "never", "threads": 2} | changes
+  return batches.TrainBatches(source.train, transform=transform or Identity(), **settings)
+
+
+def assert_same(a, b):
+  assert a.keys() == b.keys()
+  for key in a:
+    assert a[key].dtype == b[key].dtype, key
+    np.testing.assert_array_equal(a[key], b[key])
+
+
+def test_splits_without_classes_are_disjoint_and_fixed_by_the_seed():
+  source, again, other = (open_source(make(), seed) for seed in (0, 0, 1))
+  roles = [source.role(role) for role in ("train", "validation", "test")]
+  assert [len(role) for role in roles] == [36, 4, 10]
+  assert all(role.labels is None for role in roles) and Joined(roles).labels is None
+  names = sorted(role.name(i) for role in roles for i in range(len(role)))
+  assert names == sorted(f"vector {i}" for i in range(COUNT))
+  np.testing.assert_array_equal(source.validation.indices, again.validation.indices)
+  assert source.validation.indices.tolist() != other.validation.indices.tolist()
+  np.testing.assert_array_equal(source.test.indices, other.test.indices)
+  part = open_source(make(fraction=0.5), 0).train
+  assert len(part) == 18
+  assert {part.name(i) for i in range(18)} < {source.train.name(i) for i in range(36)}
+
+
+def test_splits_that_the_source_has_are_used():
+  source = open_source(make("open_fixed", validation=0.2), 0)
+  assert [len(role) for role in (source.train, source.validation, source.test)] == [40, 10, 9]
+  assert (source.info.vocabulary, source.info.fingerprint) == (7, "abc")
+
+
+def test_batches_in_memory_and_streamed_are_identical():
+  source = open_source(make(), 0)
+  kept, streamed = (train(source, memory=memory) for memory in ("auto", "never"))
+  assert kept.in_memory and not streamed.in_memory
+  for step, (a, b) in enumerate(zip(kept.iterate(0, 9), streamed.iterate(0, 9), strict=True)):
+    assert_same(a, b)
+    assert_same(a, kept.batch(step))
+    which = order.example_at(3, np.arange(step * 8, step * 8 + 8), 36)
+    targets = [source.train[int(i)]["target"] for i in which]
+    np.testing.assert_array_equal(a["target"], targets)
+    assert a["vector"].dtype == np.float32 and a["target"].dtype == np.float64
+
+
+def test_what_a_transform_draws_follows_from_seed_step_and_index():
+  source = open_source(make(), 0)
+  noisy = train(source, Noisy(), memory="auto")
+  assert not noisy.in_memory
+  whole = list(noisy.iterate(0, 4))
+  assert_same(whole[3], noisy.batch(3))
+  halves = [
+    train(source, Noisy(), process_index=p, process_count=2, threads=5).batch(3) for p in (0, 1)
+  ]
+  assert_same(whole[3], {key: np.concatenate([half[key] for half in halves]) for key in halves[0]})
+  noise = np.concatenate([b["vector"][:, 0] - 2 * b["target"] for b in whole])
+  assert len(np.unique(noise.round(5))) > 25
+  with pytest.raises(ConfigError, match=r"data\.memory='always' cannot keep"):
+    train(source, Noisy(), memory="always")
+  with pytest.raises(ValueError, match="draws random bits"):
+    batches.evaluation_batches(source.test, transform=Noisy(), batch_size=8, threads=1)
+
+
+@pytest.mark.parametrize("memory", ["always", "never"])
+@pytest.mark.parametrize("processes", [1, 2])
+def test_evaluation_pads_with_zeros(memory, processes):
+  examples = open_source(make(), 0).test
+  kept = batches.keep(examples, transform=Identity(), memory=memory, threads=2)
+  found = [
+    batch
+    for p in range(processes)
+    for batch in batches.evaluation_batches(
+      kept,
+      transform=Identity(),
+      batch_size=6,
+      threads=2,
+      process_index=p,
+      process_count=processes,
+    )
+  ]
+  joined = {key: np.concatenate([batch[key] for batch in found]) for key in found[0]}
+  mask = joined["mask"]
+  assert mask.sum() == 10 and len(mask) == 12 and mask.dtype == bool
+  assert not joined["vector"][~mask].any() and (joined["example"][~mask] == -1).all()
+  assert sorted(joined["example"][mask].tolist()) == list(range(10))
+  for i, target in zip(joined["example"][mask], joined["target"][mask], strict=True):
+    assert target == examples[int(i)]["target"]
+
+
+def test_the_fingerprint_follows_the_arrays():
+  found = [open_dataset(make(name)).info.fingerprint for name in ("open_vectors",) * 2]
+  assert found[0] == found[1] and len(found[0]) == 32
+  assert open_dataset(make("open_shifted")).info.fingerprint != found[0]
+
+
+def test_arrays_of_another_shape_are_named():
+  class Uneven(Vectors):
+    def __getitem__(self, i):
+      return {"vector": np.zeros(3 + (i == 5))}
+
+  with pytest.raises(ConfigError, match=r"'vector' of 'vector 5' is float64 \(4,\)"):
+    batches.keep(Uneven(), transform=Identity(), memory="always", threads=1)
+
+
+@pytest.mark.parametrize(
+  ("source", "message"),
+  [
+    (f"{__name__}:open_vector", r"data\.source=.*cannot be imported.*open_vector"),
+    ("no_such_module:open_it", r"data\.source='no_such_module:open_it' cannot be imported"),
+    (f"{__name__}:open_nothing", r"data\.source=.* returns a NoneType, not a .*Dataset"),
+  ],
+)
+def test_sources_that_cannot_be_opened(source, message):
+  with pytest.raises(ConfigError, match=message):
+    open_source({"source": source}, 0)
+
+
+VALUES = (-1, 0, 1e9, float("nan"), "text", True)
+
+
+@pytest.mark.parametrize("field", ["validation", "fraction", "threads", "memory", "data_dir"])
+@pytest.mark.parametrize("value", VALUES)
+def test_every_field_is_checked(field, value):
+  try:
+    open_source(make(**{field: value}), 0)
+  except ConfigError as error:
+    assert f"data.{field}" in str(error) and "\n" not in str(error)
+  else:
+    assert (field, value) in {("data_dir", "text")}
