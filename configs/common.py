@@ -240,7 +240,7 @@ def set_field(config: ConfigDict, path: str, value: Any) -> None:
 
 
 def _check_kind(path: str, old: Any, value: Any) -> None:
-  """Raises ValueError for what ConfigDict lets pass: True as a number, None or a word as a group."""
+  """Raises ValueError for what ConfigDict lets pass, such as True as a number."""
   if isinstance(old, ConfigDict) and not isinstance(value, dict):
     if "name" not in old:
       raise ValueError(f"{path}={value!r}: it has fields of its own: {', '.join(sorted(old))}")

@@ -55,7 +55,9 @@ def get_config(arg: str | None = None) -> ConfigDict:
   )
   config.data.source = "imagenet2012"
   config.data.image_size = 224
-  config.data.resize_mode = "random"  # the crop is drawn from the whole image; evaluation takes the center
+  config.data.resize_mode = (
+    "random"  # the crop is drawn from the whole image; evaluation takes the center
+  )
   config.data.validation = 0.01
   config.data.threads = 16
   config.augment.hflip = 0.5

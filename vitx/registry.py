@@ -19,7 +19,6 @@ from typing import Any
 from vitx.checks import check_fields
 from vitx.errors import ConfigError, listing, nearest
 
-
 OWN = ("vitx", "optax")  # whose code is here anyway
 # The parts of a config that name code; `data.source` does too, among names that do not.
 CHOICES = ("model", "optimizer", "schedule", "task")
