@@ -126,7 +126,7 @@ def bbvit_config(row: str, recipe: str, image_size: int, patch: int) -> ConfigDi
   as_tiny = row.startswith("tiny_") or recipe == "text"
   config.model = ConfigDict(model_of(row, patch, pool="mean_of_all" if as_tiny else "cls"))
   config.data.image_size = image_size
-  config.data.fit = "squash"
+  config.data.resize_mode = "squash"
   config.augment.random_resized_crop = (0.08, 1.0)
   config.augment.hflip = 0.5
   config.task.label_smoothing = 0.0

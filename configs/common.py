@@ -42,14 +42,14 @@ def default_config() -> ConfigDict:
       source="digits",  # digits | tiny_imagenet | a TFDS name | folder:PATH
       data_dir=placeholder(str),  # TFDS directory; else $TFDS_DATA_DIR, else ~/tensorflow_datasets
       # Which splits play the three roles (TFDS split names); empty: found from the source.
-      splits=dict(train="", select="", report=""),
-      select=0.1,  # the share carved from train for model selection if no split is to spare
+      splits=dict(train="", validation="", test=""),
+      validation=0.1,  # the share carved from train for model selection if no split is to spare
       fraction=1.0,  # class-balanced part of train
       channels=3,  # of a folder; a TFDS set has its own
       image_size=placeholder(int),  # side of what the model sees; none: the source's own size
-      varied_size=placeholder(int),  # the same for a source whose images vary in size
-      stored_size=placeholder(int),  # side of what the host keeps; none: enough for the above
-      fit="center",  # how a non-square image becomes square: center | squash | random
+      default_image_size=placeholder(int),  # the same for a source whose images vary in size
+      decode_size=placeholder(int),  # side of what the host keeps; none: enough for the above
+      resize_mode="center",  # how a non-square image becomes square: center | squash | random
       memory="auto",  # decode once and keep: auto | always | never
       threads=4,  # decoding threads when streaming
       mean=placeholder(tuple),  # per channel, of pixels in 0..1; none: the source's
@@ -82,16 +82,16 @@ def default_config() -> ConfigDict:
   )
 
   config.batch_size = 128  # over all devices and processes
-  config.accumulate = 1  # micro-batches per step
+  config.grad_accum_steps = 1  # micro-batches per step
   config.duration = "10 epochs"
   config.learning_rate = 1e-3
   config.optimizer = ConfigDict({"name": "adamw", "weight_decay": 0.05})
   config.schedule = ConfigDict({"name": "cosine", "warmup": "0 steps"})
-  config.decay = "matrices"  # which parameters weight decay touches: matrices | all
-  config.clip_norm = placeholder(float)  # global norm of the gradient
+  config.weight_decay_mask = "matrices"  # which parameters weight decay touches: matrices | all
+  config.grad_clip_norm = placeholder(float)  # global norm of the gradient
   config.layer_decay = 1.0  # learning rate of a block relative to the next one
   config.freeze = ()  # regular expressions over parameter names such as "block_0/.*"
-  config.ema = 0.0  # decay of the moving average of parameters; 0: off
+  config.ema_decay = 0.0  # decay of the moving average of parameters; 0: off
 
   config.log_every = "50 steps"
   config.checkpoint = ConfigDict({"every": "1 epochs", "keep": 2})

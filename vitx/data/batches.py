@@ -11,7 +11,7 @@ import numpy as np
 
 from vitx.data import order
 from vitx.data.dataset import Examples
-from vitx.data.images.decode import check_fit, stored
+from vitx.data.images.decode import SquareImages, check_fit, stored
 from vitx.data.in_memory import Decoded, keep
 from vitx.errors import ConfigError
 
@@ -63,8 +63,7 @@ class TrainBatches:
     *,
     batch_size: int,
     seed: int,
-    stored_size: int,
-    fit: str,
+    transform: SquareImages,
     memory: str,
     threads: int,
     process_index: int = 0,
@@ -73,12 +72,10 @@ class TrainBatches:
     self._rows = share(batch_size, process_index, process_count)
     self._batch_size = batch_size
     self._seed = seed
-    self._stored_size = stored_size
-    self._fit = fit
+    self._stored_size = transform.decode_size
+    self._fit = transform.resize_mode
     self._threads = threads
-    self._examples = keep(
-      examples, stored_size=stored_size, fit=fit, memory=memory, threads=threads
-    )
+    self._examples = keep(examples, transform=transform, memory=memory, threads=threads)
     self._count = len(self._examples)
 
   @property
@@ -123,8 +120,7 @@ def evaluation_batches(
   examples: Examples,
   *,
   batch_size: int,
-  stored_size: int,
-  fit: str,
+  transform: SquareImages,
   threads: int,
   process_index: int = 0,
   process_count: int = 1,
@@ -138,6 +134,7 @@ def evaluation_batches(
   Raises:
     ConfigError: a batch that does not divide, an unreadable image.
   """
+  stored_size, fit = transform.decode_size, transform.resize_mode
   check_fit(fit)
   rows = share(batch_size, process_index, process_count)
   fit = "center" if fit == "random" else fit

@@ -2,7 +2,7 @@
 
 import functools
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -11,6 +11,25 @@ import numpy as np
 # Sets up to this size are fingerprinted by their whole content, larger ones by a sample of it.
 HASH_ALL = 256 * 2**20
 SAMPLE = 256
+
+
+@dataclass(frozen=True)
+class ArraySpec:
+  """Shape (None: varies) and dtype of an array of an example."""
+
+  shape: tuple[int | None, ...]
+  dtype: str
+
+
+@dataclass(frozen=True)
+class DatasetInfo:
+  """What a data set says of itself."""
+
+  name: str
+  spec: Mapping[str, ArraySpec]
+  class_names: tuple[str, ...] | None = None
+  vocabulary: int | None = None
+  fingerprint: str = ""
 
 
 class Examples(Protocol):
@@ -57,6 +76,12 @@ class Dataset:
   open_split: Callable[[str], Examples]
   overlap: Callable[[str, str], bool]
   fingerprint: str
+
+  @property
+  def info(self) -> DatasetInfo:
+    size = self.image_size or (None, None)
+    spec = {"image": ArraySpec((*size, self.channels), "uint8"), "label": ArraySpec((), "int32")}
+    return DatasetInfo(self.name, spec, self.class_names, None, self.fingerprint)
 
 
 class Subset:

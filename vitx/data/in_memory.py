@@ -7,7 +7,7 @@ import psutil
 from tqdm import tqdm
 
 from vitx.data.dataset import Examples
-from vitx.data.images.decode import check_fit, stored
+from vitx.data.images.decode import SquareImages, check_fit, stored
 from vitx.errors import ConfigError, listing, nearest
 
 MEMORY = ("auto", "always", "never")
@@ -62,7 +62,7 @@ class Decoded:
 
 
 def keep(
-  examples: Examples, *, stored_size: int, fit: str, memory: str, threads: int
+  examples: Examples, *, transform: SquareImages, memory: str, threads: int
 ) -> Examples | Decoded:
   """Decodes all examples once and keeps them, if `memory` says so; else returns them as they are.
 
@@ -76,6 +76,7 @@ def keep(
   Raises:
     ConfigError: unknown value, `always` with `random`, no examples, an unreadable image.
   """
+  stored_size, fit = transform.decode_size, transform.resize_mode
   check_fit(fit)
   if memory not in MEMORY:
     raise ConfigError(

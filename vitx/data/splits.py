@@ -9,7 +9,7 @@ from vitx.data import order
 from vitx.data.dataset import Dataset, Examples, Subset
 from vitx.errors import ConfigError, nearest
 
-ROLES = ("train", "select", "report")
+ROLES = ("train", "validation", "test")
 VALIDATION = ("validation", "val", "valid", "dev")
 # Set aside for the report where a set has no split for it: the same for every seed.
 REPORT_SHARE = 0.2
@@ -18,8 +18,8 @@ REPORT_SHARE = 0.2
 def assign(dataset: Dataset, data: Mapping[str, Any], seed: int) -> dict[str, Examples]:
   """Returns the examples of each role.
 
-  report: the labeled test split, else the validation split, else 20 % of train.
-  select: the validation split if it is not the report, else the share `data.select` of train.
+  test: the labeled test split, else the validation split, else 20 % of train.
+  validation: the validation split if it is not the report, else the share `data.validation` of train.
   train: the split `train` less what was carved from it, then the share `data.fraction` of that.
   `data.splits` overrides each. What is carved is class-balanced and disjoint from what remains.
 
@@ -34,15 +34,15 @@ def assign(dataset: Dataset, data: Mapping[str, Any], seed: int) -> dict[str, Ex
   names = split_names(dataset, {role: given.get(role) or "" for role in ROLES})
   train = dataset.open_split(names["train"])
   result: dict[str, Examples] = {}
-  if names["report"]:
-    result["report"] = dataset.open_split(names["report"])
+  if names["test"]:
+    result["test"] = dataset.open_split(names["test"])
   else:
-    train, result["report"] = carve(train, REPORT_SHARE, 0, order.REPORT)
-  if names["select"]:
-    result["select"] = dataset.open_split(names["select"])
+    train, result["test"] = carve(train, REPORT_SHARE, 0, order.REPORT)
+  if names["validation"]:
+    result["validation"] = dataset.open_split(names["validation"])
   else:
-    check_share("data.select", data["select"])
-    train, result["select"] = carve(train, data["select"], seed, order.SELECT)
+    check_share("data.validation", data["validation"])
+    train, result["validation"] = carve(train, data["validation"], seed, order.SELECT)
   if data["fraction"] < 1.0:
     train = fraction(train, data["fraction"], seed)
   return {**result, "train": train}
@@ -60,13 +60,13 @@ def split_names(dataset: Dataset, given: Mapping[str, str]) -> dict[str, str]:
   names = dict(given)
   validation = next((name for name in VALIDATION if name in dataset.splits), "")
   names["train"] = names["train"] or "train"
-  names["report"] = names["report"] or ("test" if "test" in dataset.splits else validation)
-  if not names["select"] and _base(names["report"]) != validation:
-    names["select"] = validation
+  names["test"] = names["test"] or ("test" if "test" in dataset.splits else validation)
+  if not names["validation"] and _base(names["test"]) != validation:
+    names["validation"] = validation
   for role in ROLES:
     if names[role]:
       _check_split(dataset, role, names[role])
-  for a, b in (("train", "select"), ("train", "report"), ("select", "report")):
+  for a, b in (("train", "validation"), ("train", "test"), ("validation", "test")):
     if names[a] and names[b] and dataset.overlap(names[a], names[b]):
       raise ConfigError(
         f"data.splits.{b}={names[b]!r} shares examples with data.splits.{a}={names[a]!r}."

@@ -1,5 +1,6 @@
 """From encoded bytes to uint8 arrays with Pillow: the same pixels whatever else is installed."""
 
+import dataclasses
 import io
 import math
 from collections.abc import Mapping
@@ -128,7 +129,7 @@ def random_box(
   return (float(left), float(top), float(left + w), float(top + h))
 
 
-def stored_size(data: Mapping[str, Any], source: "Source", crop_ratio: float) -> int:
+def decode_size(data: Mapping[str, Any], source: "Source", crop_ratio: float) -> int:
   """Returns the side of the images that the host keeps, in pixels.
 
   `data.stored_size` if set; else the source's own size (its short side) if all images share one;
@@ -137,8 +138,8 @@ def stored_size(data: Mapping[str, Any], source: "Source", crop_ratio: float) ->
   Raises:
     ConfigError: the images vary in size and the config names no size.
   """
-  if data["stored_size"]:
-    return int(data["stored_size"])
+  if data["decode_size"]:
+    return int(data["decode_size"])
   if source.image_size is not None:
     return min(source.image_size)
   if not data["image_size"]:
@@ -147,3 +148,15 @@ def stored_size(data: Mapping[str, Any], source: "Source", crop_ratio: float) ->
       " Set data.image_size to the side the model sees, for example data.image_size=224."
     )
   return round(data["image_size"] / crop_ratio)
+
+
+@dataclasses.dataclass(frozen=True)
+class SquareImages:
+  """Makes image uint8 (S, S, C) and label int32 of an example (shim)."""
+
+  decode_size: int
+  resize_mode: str
+
+  @property
+  def draws(self) -> bool:
+    return self.resize_mode == "random"

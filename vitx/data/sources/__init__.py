@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vitx.data import splits
-from vitx.data.dataset import Dataset, Examples
+from vitx.data.dataset import Dataset, DatasetInfo, Examples
 from vitx.data.sources import folder, tfds
 from vitx.errors import ConfigError, nearest
 
@@ -34,9 +34,13 @@ class Source:
   image_size: tuple[int, int] | None
   channels: int
   train: Examples
-  select: Examples
-  report: Examples
+  validation: Examples
+  test: Examples
   fingerprint: str
+
+  @property
+  def info(self) -> DatasetInfo:
+    return Dataset.info.fget(self)  # type: ignore[attr-defined]
 
   def role(self, name: str) -> Examples:
     """Returns the examples of a role. Raises ConfigError for any other word."""
