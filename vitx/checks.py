@@ -177,35 +177,3 @@ def _is_finite(value: float) -> bool:
     return math.isfinite(value)
   except OverflowError:  # an integer that no float can hold
     return False
-
-
-@dataclasses.dataclass(frozen=True)
-class Field:
-  """A field of a config that is no part of a named choice.
-
-  Attributes:
-    kind: its type and range, as a declaration would have them.
-    meaning: in a few words, for `vitx config`.
-  """
-
-  kind: Any
-  meaning: str
-
-
-def check_paths(config: Mapping[str, Any], fields: Mapping[str, Field]) -> None:
-  """Holds a config to a table of its fields.
-
-  Args:
-    config: nested mappings; a path that it does not have is not looked at.
-    fields: by path, such as "data.fraction".
-
-  Raises:
-    ConfigError: a value of another type or out of range, in one line.
-  """
-  for path, field in fields.items():
-    *parents, last = path.split(".")
-    node: Any = config
-    for parent in parents:
-      node = node.get(parent) if isinstance(node, Mapping) or hasattr(node, "get") else None
-    if node is not None and last in node:
-      check_value(node[last], path, field.kind)

@@ -6,14 +6,14 @@ fixed features) are state.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import flax.linen as nn
 import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from vitx.checks import Field
+from vitx.data.transform import Transform
 from vitx.ops.layout import TokenLayout
 
 Batch = Mapping[str, jax.Array]
@@ -30,13 +30,13 @@ class Task(Protocol):
     model: the network.
     primary: the figure that chooses the best checkpoint.
     mode: whether a good primary figure is high ("max") or low ("min").
-    fields: the fields of a config that the task gives a meaning to, by path.
+    sections: dataclasses that declare the fields which the task reads, by the config's section.
   """
 
   model: nn.Module
-  primary: str
-  mode: Literal["max", "min"]
-  fields: Mapping[str, Field] = {}
+  primary: ClassVar[str]
+  mode: ClassVar[Literal["max", "min"]]
+  sections: ClassVar[Mapping[str, type]] = {}
 
   @classmethod
   def resolve(cls, config: ConfigDict, source: Any) -> None:
@@ -66,7 +66,7 @@ class Task(Protocol):
     """Returns shape and dtype of what the model is called with, for a batch of one example."""
     ...
 
-  def transform(self, *, train: bool) -> Any:
+  def transform(self, *, train: bool) -> Transform:
     """Returns the `vitx.data` transform that makes an example's arrays on the host."""
     ...
 

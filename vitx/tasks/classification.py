@@ -1,8 +1,8 @@
 """Classification of images: cross-entropy against (mixed, smoothed) class targets."""
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ClassVar, Literal
 
 import flax.linen as nn
 import jax
@@ -10,9 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
-from vitx.checks import Field, NonNegative, NonNegativeInt, PositiveInt, Probability, Range, Share
+from vitx.checks import Probability
 from vitx.data.images.augment import make_eval_preprocess, make_train_augment
-from vitx.data.images.decode import SquareImages, decode_size
+from vitx.data.images.augment_settings import AugmentSettings, EvalSettings
+from vitx.data.images.decode import decode_size
+from vitx.data.images.settings import ImageSettings, ResizeMode, find_channels, find_size
+from vitx.data.images.square import SquareImages
 from vitx.data.images.statistics import statistics
 from vitx.errors import ConfigError
 from vitx.models import initialize, model_from_config, token_layout
@@ -21,31 +24,6 @@ from vitx.ops.layout import TokenLayout
 from vitx.tasks.base import Batch, Figures, Task
 
 ECE_BINS = 15
-Pixels = Annotated[int, Range("[1, 16384]")]
-FIELDS = {
-  "data.channels": Field(Literal[1, 3], "gray or RGB, of images in a folder"),
-  "data.image_size": Field(Pixels | None, "side of what the model sees, else the data set's"),
-  "data.default_image_size": Field(Pixels | None, "the side where the data set's images vary"),
-  "data.decode_size": Field(Pixels | None, "side of what the host keeps, else what is enough"),
-  "data.resize_mode": Field(Literal["center", "squash", "random"], "how an image becomes square"),
-  "data.mean": Field(tuple[float, ...] | None, "per channel, of pixels in 0..1, else the data's"),
-  "data.std": Field(tuple[float, ...] | None, "per channel, of pixels in 0..1, else the data's"),
-  "augment.pad_crop": Field(NonNegativeInt, "pixels of padding before a random crop"),
-  "augment.random_resized_crop": Field(tuple[Share, ...], "(smallest, largest) share of the area"),
-  "augment.hflip": Field(Probability, "probability of a horizontal flip"),
-  "augment.vflip": Field(Probability, "probability of a vertical flip"),
-  "augment.rotate": Field(Annotated[float, Range("[0, 180]")], "largest angle in degrees"),
-  "augment.color_jitter": Field(tuple[NonNegative, ...], "brightness, contrast, saturation, hue"),
-  "augment.randaugment": Field(tuple[NonNegative, ...], "(number of operations, magnitude 0..10)"),
-  "augment.autoaugment": Field(bool, "the policy of AutoAugment for CIFAR"),
-  "augment.random_erasing": Field(Probability, "probability"),
-  "augment.mixup": Field(NonNegative, "alpha, 0 is off"),
-  "augment.cutmix": Field(NonNegative, "alpha, 0 is off"),
-  "augment.interpolation": Field(Literal["bilinear", "nearest"], "of every resampling"),
-  "evaluation.crop_ratio": Field(Share, "share of the resized side that is cut out"),
-  "evaluation.interpolation": Field(Literal["nearest", "bilinear", "bicubic"], "of that resizing"),
-  "model.num_classes": Field(PositiveInt | None, "follows the data set if left out"),
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,24 +50,31 @@ class Classification(Task):
   decode_size: int
   image_size: int
   channels: int
-  resize_mode: str = "center"
+  resize_mode: ResizeMode = "center"
 
   primary: ClassVar[str] = "top1"
   mode: ClassVar[Literal["max", "min"]] = "max"
-  fields: ClassVar[Mapping[str, Field]] = FIELDS
+  sections: ClassVar[Mapping[str, type]] = {
+    "data": ImageSettings,
+    "augment": AugmentSettings,
+    "evaluation": EvalSettings,
+  }
 
   @classmethod
   def resolve(cls, config, source):
     """Sets classes, sizes, channels, mean and standard deviation; see `Task.resolve`."""
     info, data = getattr(source, "info", source), config.data
-    classes = _classes_of(info)
-    height, width, channels = info.spec["image"].shape
-    size = (height, width) if height and width else None
+    size, channels = find_size(info), find_channels(info)
+    if info.class_names is None:
+      raise ConfigError(
+        f"task.name={config.task.name!r} needs classes, which data.source={info.name!r} has not"
+      )
+    classes = info.class_names
     if data.image_size is None:
       data.image_size = _side(info.name, size, data.get("default_image_size"))
-    data.decode_size = decode_size(data, source, config.evaluation.crop_ratio)
+    data.decode_size = decode_size(data, info, config.evaluation.crop_ratio)
     data.channels = channels
-    data.mean, data.std = statistics(data, source)
+    data.mean, data.std = statistics(data, info, getattr(source, "train", None))
     given = config.model.get("num_classes")
     if given not in (None, len(classes)):
       raise ConfigError(
@@ -143,8 +128,7 @@ class Classification(Task):
 
   def transform(self, *, train):
     """Returns what makes images square; evaluation takes the center where training draws."""
-    mode = "center" if self.resize_mode == "random" and not train else self.resize_mode
-    return SquareImages(self.decode_size, mode)
+    return SquareImages(self.decode_size, self.resize_mode, train=train)
 
   def token_layout(self) -> TokenLayout | None:
     """Returns how the tokens lie that positions are added to, found by tracing the model."""
@@ -267,13 +251,13 @@ def classification_sums(
 
   sums = {
     "count": jnp.sum(weight),
-    "nll": -jnp.sum(weight * own),
+    "nll": -jnp.sum(jnp.where(mask, own, 0.0)),
     "top1": jnp.sum(top1),
     "top5": jnp.sum(weight * (finite & (rank < 5))),
     "class_count": per(labels, weight, num_classes),
     "class_top1": per(labels, top1, num_classes),
     "bin_count": per(bins, weight, ECE_BINS),
-    "bin_confidence": per(bins, weight * confidence, ECE_BINS),
+    "bin_confidence": per(bins, jnp.where(mask, confidence, 0.0), ECE_BINS),
     "bin_top1": per(bins, top1, ECE_BINS),
   }
   return {"sums": sums, "rows": {"probabilities": jnp.exp(log_probabilities)}}
@@ -304,16 +288,6 @@ def summarize_classification(sums: Mapping[str, Any]) -> Figures:
       for hits, n in zip(sums["class_top1"], sums["class_count"], strict=True)
     ],
   }
-
-
-def _classes_of(info: Any) -> Sequence[str]:
-  if "image" not in info.spec or info.class_names is None:
-    has = ", ".join(info.spec)
-    raise ConfigError(
-      f"task.name='classification' needs images with classes; data.source={info.name!r} has {has}"
-      f"{'' if info.class_names else ' and no classes'}"
-    )
-  return info.class_names
 
 
 def _side(name: str, size: tuple[int, int] | None, default: int | None) -> int:
