@@ -21,7 +21,7 @@ from vitx.errors import ConfigError
 from vitx.models import initialize, model_from_config, token_layout
 from vitx.ops.dropout import examples_at
 from vitx.ops.layout import TokenLayout
-from vitx.tasks.base import Batch, Figures, Task
+from vitx.tasks.base import Figures, Task
 
 ECE_BINS = 15
 
@@ -182,9 +182,7 @@ class Classification(Task):
 
   def describe(self, figures):
     """Returns the accuracies in percent and the negative log-likelihood in nats."""
-    return (
-      f"top-1 {figures['top1']:.2%}  top-5 {figures['top5']:.2%}  nll {figures['nll']:.4f}"
-    )
+    return f"top-1 {figures['top1']:.2%}  top-5 {figures['top5']:.2%}  nll {figures['nll']:.4f}"
 
   def describe_step(self, metrics):
     """Returns the accuracy on the augmented batches in percent."""

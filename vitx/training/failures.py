@@ -103,6 +103,5 @@ def explain_out_of_memory(config: Any, tokens: int | None) -> Iterator[None]:
       f" grad_accum_steps={accum}, {tokens or '?'} tokens per example,"
       f" token_mixer={name}. What helps: grad_accum_steps={accum * 2} (same result),"
       " model.remat=True (same result, slower), model.dtype=bfloat16, a smaller batch_size, larger"
-      " patches, fewer tokens or a mixer with linear memory.\n"
-      + str(error).splitlines()[0]
+      " patches, fewer tokens or a mixer with linear memory.\n" + str(error).splitlines()[0]
     ) from error

@@ -65,6 +65,6 @@ def check_config(config: Mapping[str, Any]) -> None:
     node = config[section] if section else config
     if field in node:
       check_value(node[field], path, kind)
-  sections = [("data", DataSettings), *task_class(config).sections.items()]
+  sections = [("data", DataSettings), *task_class(config["task"]).sections.items()]
   for section, declared in sections:
     check_fields(declared, config[section], section)

@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 def announce(what: str, work: Callable[[], T], *, every: float = 10.0) -> T:
-  """Runs `work` and returns its result, saying what runs and, each `every` seconds, for how long already."""
+  """Runs `work`, says so and, each `every` seconds, for how long already; returns its result."""
   start = time.monotonic()
   done = threading.Event()
 
@@ -75,7 +75,10 @@ class Progress:
       yield batch
 
   def window(self, step: int) -> dict[str, Any]:
-    """Returns figures since the last call: examples_per_second, waiting (share of time), eta (seconds)."""
+    """Returns figures since the last call.
+
+    They are examples_per_second, waiting (share of time), eta and seconds.
+    """
     now = time.monotonic()
     span = max(now - self._window_start, 1e-9)
     figures = {
@@ -99,8 +102,9 @@ class Progress:
       times: of `window`.
       epoch: the number of epochs done.
     """
+    words = words and f"  {words}"
     text = (
-      f"step {step}/{self._total} (epoch {epoch:.1f})  loss {row['loss']:.4f}{words and '  ' + words}"
+      f"step {step}/{self._total} (epoch {epoch:.1f})  loss {row['loss']:.4f}{words}"
       f"  lr {row['learning_rate']:.2e}  {times['examples_per_second']:,.0f} examples/s"
       f"  waiting for data {times['waiting']:.0%}  ETA {format_seconds(times['eta'])}"
     )

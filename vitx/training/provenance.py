@@ -127,7 +127,7 @@ def _version(package: str) -> str | None:
 
 
 def _commit() -> str | None:
-  """Returns the commit of the source tree, with "+" if it was changed; None outside a git checkout."""
+  """Returns the commit of the source tree, "+" if changed; None outside a git checkout."""
   root = Path(__file__).resolve().parents[2]
   command = ["git", "-C", str(root), "describe", "--always", "--abbrev=40", "--dirty=+"]
   try:
