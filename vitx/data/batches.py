@@ -1,4 +1,4 @@
-"""Batches as pure functions of (seed, step): from memory where the images fit, else streamed.
+"""Batches as pure functions of (seed, step): from memory where the examples fit, else streamed.
 
 Both ways give the same bytes. A batch is a dict of NumPy arrays; of a global batch of B process p
 holds the rows p*b ... (p+1)*b-1, b = B / process_count.
@@ -10,13 +10,12 @@ import grain
 import numpy as np
 
 from vitx.data import order
-from vitx.data.dataset import Examples
-from vitx.data.images.decode import check_fit, stored
-from vitx.data.in_memory import Decoded, keep
+from vitx.data.dataset import Example, Examples
+from vitx.data.in_memory import InMemory, keep, transform_one
+from vitx.data.transform import Transform
 from vitx.errors import ConfigError
 
 Batch = dict[str, np.ndarray]
-Element = dict[str, np.ndarray | np.generic]
 
 
 def share(batch_size: int, process_index: int, process_count: int) -> np.ndarray:
@@ -39,32 +38,30 @@ def share(batch_size: int, process_index: int, process_count: int) -> np.ndarray
 class TrainBatches:
   """The endless sequence of training batches, each reachable by its step.
 
-  A batch holds image uint8 (b, S, S, C), label int32 (b,) and index int32 (b,), the position in the
-  global batch, from which the device folds its random keys.
+  A batch holds the transform's arrays, stacked, and index int32 (b,): the position in the global
+  batch, from which the device folds its random keys.
 
   Args:
-    examples: the source's `train`; decoded here and now if they are to be kept in memory.
+    examples: the source's `train`; read here and now if they are to be kept in memory.
+    transform: applied to each example; its random bits follow from seed, step and index.
     batch_size: over all processes.
-    seed: the data seed: order of the examples and, for `random`, the crops.
-    stored_size: side S of the images (`decode.stored_size`).
-    fit: center | squash | random, see `decode.stored`.
+    seed: the data seed: order of the examples and bits of the transform.
     memory: auto | always | never, see `keep`.
-    threads: decoding threads.
+    threads: that read and transform.
     process_index: this process.
     process_count: number of processes that share each batch.
 
   Raises:
-    ConfigError: an unknown value, a batch that does not divide, an unreadable image.
+    ConfigError: an unknown value, a batch that does not divide, an example that cannot be read.
   """
 
   def __init__(
     self,
     examples: Examples,
     *,
+    transform: Transform,
     batch_size: int,
     seed: int,
-    stored_size: int,
-    fit: str,
     memory: str,
     threads: int,
     process_index: int = 0,
@@ -73,28 +70,23 @@ class TrainBatches:
     self._rows = share(batch_size, process_index, process_count)
     self._batch_size = batch_size
     self._seed = seed
-    self._stored_size = stored_size
-    self._fit = fit
+    self._transform = transform
     self._threads = threads
-    self._examples = keep(
-      examples, stored_size=stored_size, fit=fit, memory=memory, threads=threads
-    )
+    self._examples = keep(examples, transform=transform, memory=memory, threads=threads)
     self._count = len(self._examples)
 
   @property
   def in_memory(self) -> bool:
-    """Whether the decoded images are kept."""
-    return isinstance(self._examples, Decoded)
+    """Whether the transformed examples are kept."""
+    return isinstance(self._examples, InMemory)
 
   def batch(self, step: int) -> Batch:
     """Returns this process's share of the batch of one step."""
-    if isinstance(self._examples, Decoded):
+    if isinstance(self._examples, InMemory):
       which = order.example_at(self._seed, step * self._batch_size + self._rows, self._count)
-      return {
-        "image": np.take(self._examples.images, which, axis=0),
-        "label": self._examples.labels[which],
-        "index": self._rows.astype(np.int32),
-      }
+      kept = self._examples.arrays.items()
+      batch = {key: np.take(array, which, axis=0) for key, array in kept}
+      return {**batch, "index": self._rows.astype(np.int32)}
     return next(self.iterate(step, step + 1))
 
   def iterate(self, start: int, stop: int) -> Iterator[Batch]:
@@ -104,75 +96,65 @@ class TrainBatches:
         yield self.batch(step)
       return
     rows = len(self._rows)
-    yield from _stream(self._element, range(start * rows, stop * rows), rows, self._threads)
+    yield from _stream(self._row, range(start * rows, stop * rows), rows, self._threads)
 
-  def _element(self, position: int) -> Element:
+  def _row(self, position: int) -> Example:
     """Reads one example; positions count this process's rows through all steps."""
     step, row = divmod(position, len(self._rows))
     index = int(self._rows[row])
     which = int(order.example_at(self._seed, step * self._batch_size + index, self._count))
-    bits = order.generator(self._seed, order.CROP, index, step) if self._fit == "random" else None
-    return {
-      "image": stored(self._examples.image(which), self._stored_size, self._fit, bits),
-      "label": np.int32(self._examples.label(which)),
-      "index": np.int32(index),
-    }
+    bits = None
+    if self._transform.draws:
+      bits = order.generator(self._seed, order.TRANSFORM, index, step)
+    arrays = transform_one(self._examples, self._transform, which, bits)
+    return {**arrays, "index": np.asarray(index, np.int32)}
 
 
 def evaluation_batches(
   examples: Examples,
   *,
+  transform: Transform,
   batch_size: int,
-  stored_size: int,
-  fit: str,
   threads: int,
   process_index: int = 0,
   process_count: int = 1,
 ) -> Iterator[Batch]:
   """Yields every example exactly once over all processes, in as many batches in each of them.
 
-  A batch holds image uint8 (b, S, S, C), label int32 (b,), mask bool (b,) and example int32 (b,).
-  Where the mask is False the row is padding: a black image of label 0, example -1. `random`
-  evaluates as `center`. To evaluate often, pass what `keep` returns.
+  A batch holds the transform's arrays, stacked, mask bool (b,) and example int32 (b,). Where the
+  mask is False the row is padding: zeros, example -1. To evaluate often, pass what `keep` returns.
 
   Raises:
-    ConfigError: a batch that does not divide, an unreadable image.
+    ConfigError: a batch that does not divide, an example that cannot be read.
+    ValueError: the transform draws; evaluation has no random bits.
   """
-  check_fit(fit)
+  if transform.draws:
+    raise ValueError(f"{transform!r} draws random bits; an evaluation needs one that does not")
   rows = share(batch_size, process_index, process_count)
-  fit = "center" if fit == "random" else fit
   count = len(examples)
-  blank = np.zeros_like(stored(examples.image(0), stored_size, fit)) if count else None
+  first = transform_one(examples, transform, 0) if count else {}
+  blank = {key: np.zeros_like(array) for key, array in first.items()}
 
-  def element(position: int) -> Element:
-    step, row = divmod(position, len(rows))
-    which = step * batch_size + int(rows[row])
-    if which >= count:
-      return _evaluated(blank, 0, False, -1)
-    image = stored(examples.image(which), stored_size, fit)
-    return _evaluated(image, examples.label(which), True, which)
+  def row(position: int) -> Example:
+    step, place = divmod(position, len(rows))
+    which = step * batch_size + int(rows[place])
+    real = which < count
+    arrays = transform_one(examples, transform, which) if real else blank
+    number = np.asarray(which if real else -1, np.int32)
+    return {**arrays, "mask": np.asarray(real), "example": number}
 
   steps = -(-count // batch_size)
-  if isinstance(examples, Decoded):
-    threads = 0  # nothing to decode, so nothing to wait for
-  return _stream(element, range(steps * len(rows)), len(rows), threads)
-
-
-def _evaluated(image: np.ndarray | None, label: int, mask: bool, example: int) -> Element:
-  return {
-    "image": np.asarray(image),
-    "label": np.int32(label),
-    "mask": np.bool_(mask),
-    "example": np.int32(example),
-  }
+  if isinstance(examples, InMemory):
+    threads = 0  # nothing to read, so nothing to wait for
+  return _stream(row, range(steps * len(rows)), len(rows), threads)
 
 
 def _stream(
-  element: Callable[[int], Element], positions: range, batch_size: int, threads: int
+  row: Callable[[int], Example], positions: range, batch_size: int, threads: int
 ) -> Iterator[Batch]:
-  """Yields batches of the elements at `positions`, read ahead by `threads` through Grain."""
+  """Yields batches of the rows at `positions`, read ahead by `threads` through Grain."""
   ahead = grain.ReadOptions(
     num_threads=threads, prefetch_buffer_size=2 * batch_size if threads else 0
   )
-  elements = grain.MapDataset.range(positions.start, positions.stop).map(element)
-  yield from elements.to_iter_dataset(ahead).batch(batch_size, drop_remainder=True)
+  rows = grain.MapDataset.range(positions.start, positions.stop).map(row)
+  yield from rows.to_iter_dataset(ahead).batch(batch_size, drop_remainder=True)

@@ -1,35 +1,67 @@
-"""What every kind of data set offers before its splits get roles, and how it is fingerprinted."""
+"""What a data set is before and after its splits get roles, whatever arrays its examples hold."""
 
 import functools
-import hashlib
-from collections.abc import Callable, Iterable, Sequence
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
-# Sets up to this size are fingerprinted by their whole content, larger ones by a sample of it.
-HASH_ALL = 256 * 2**20
-SAMPLE = 256
+from vitx.errors import ConfigError, nearest
+
+ROLES = ("train", "validation", "test")
+Example = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class ArraySpec:
+  """One array of an example.
+
+  Attributes:
+    shape: without a batch axis; None where it varies from example to example.
+    dtype: NumPy's name of it, such as "uint8".
+  """
+
+  shape: tuple[int | None, ...]
+  dtype: str
+
+
+@dataclass(frozen=True)
+class DatasetInfo:
+  """Facts about a data set, known without reading an example.
+
+  Attributes:
+    name: as `data.source` writes it.
+    spec: the arrays of an example, by their key.
+    class_names: (K,), by class number; None if the examples have no classes.
+    vocabulary: number of token ids, for sequences of tokens; None for anything else.
+    fingerprint: hexadecimal digest of the content, wherever it lies.
+  """
+
+  name: str
+  spec: Mapping[str, ArraySpec]
+  class_names: tuple[str, ...] | None = None
+  vocabulary: int | None = None
+  fingerprint: str = ""
 
 
 class Examples(Protocol):
-  """Labeled images by index; every method may be called from several threads at once."""
+  """Examples by index; every method may be called from several threads at once."""
 
   @property
-  def labels(self) -> np.ndarray:
-    """int32 (n,). Found without decoding an image, at the first use."""
+  def labels(self) -> np.ndarray | None:
+    """int32 (n,), the class of each example, found without decoding any; None without classes."""
 
   def __len__(self) -> int: ...
 
-  def image(self, i: int) -> np.ndarray:
-    """uint8 (height, width, C), native size. Raises ConfigError naming an unreadable image."""
-
-  def label(self, i: int) -> int:
-    """The label of one example, without finding all the others."""
+  def __getitem__(self, i: int) -> Example:
+    """Returns the arrays of one example. Raises ConfigError naming one that cannot be read."""
+    ...
 
   def name(self, i: int) -> str:
-    """A path or an id, for errors and files of predictions."""
+    """Returns a path or an id, for errors and files of predictions."""
+    ...
 
 
 @dataclass(frozen=True)
@@ -37,26 +69,43 @@ class Dataset:
   """A data set as it lies on disk.
 
   Attributes:
-    name: as the config writes it.
-    class_names: by label.
-    image_size: (height, width) if all images share one.
-    channels: 1 or 3.
-    splits: names of the labeled splits.
-    unlabeled: names of the splits that cannot be used.
+    info: its facts.
+    splits: names of the splits that can be used.
     open_split: from a split (or an expression over splits) to its examples.
-    overlap: whether two splits share examples.
-    fingerprint: hexadecimal digest of the content, wherever it lies.
+    unlabeled: names of the splits that cannot be used, for want of labels.
+    overlap: whether two splits share examples; by default each shares them with itself only.
   """
 
-  name: str
-  class_names: tuple[str, ...]
-  image_size: tuple[int, int] | None
-  channels: int
+  info: DatasetInfo
   splits: tuple[str, ...]
-  unlabeled: tuple[str, ...]
   open_split: Callable[[str], Examples]
-  overlap: Callable[[str, str], bool]
-  fingerprint: str
+  unlabeled: tuple[str, ...] = ()
+  overlap: Callable[[str, str], bool] = operator.eq
+
+
+@dataclass(frozen=True)
+class Source:
+  """A data set whose examples have roles.
+
+  Attributes:
+    info: the facts of the data set.
+    train: what the model learns from.
+    validation: what chooses between models; disjoint from train.
+    test: what is reported, touched once at the end.
+  """
+
+  info: DatasetInfo
+  train: Examples
+  validation: Examples
+  test: Examples
+
+  def role(self, name: str) -> Examples:
+    """Returns the examples of a role. Raises ConfigError for any other word."""
+    if name not in ROLES:
+      raise ConfigError(
+        f"split={name!r} is no role.{nearest(name, ROLES)} Roles: {', '.join(ROLES)}."
+      )
+    return getattr(self, name)
 
 
 class Subset:
@@ -72,17 +121,15 @@ class Subset:
     return self._choose()
 
   @functools.cached_property
-  def labels(self) -> np.ndarray:
-    return self._parent.labels[self.indices]
+  def labels(self) -> np.ndarray | None:
+    labels = self._parent.labels
+    return None if labels is None else labels[self.indices]
 
   def __len__(self) -> int:
     return len(self.indices)
 
-  def image(self, i: int) -> np.ndarray:
-    return self._parent.image(int(self.indices[i]))
-
-  def label(self, i: int) -> int:
-    return self._parent.label(int(self.indices[i]))
+  def __getitem__(self, i: int) -> Example:
+    return self._parent[int(self.indices[i])]
 
   def name(self, i: int) -> str:
     return self._parent.name(int(self.indices[i]))
@@ -96,19 +143,17 @@ class Joined:
     self._ends = np.cumsum([len(part) for part in parts])
 
   @functools.cached_property
-  def labels(self) -> np.ndarray:
-    return np.concatenate([part.labels for part in self._parts])
+  def labels(self) -> np.ndarray | None:
+    labels = [part.labels for part in self._parts]
+    known = [some for some in labels if some is not None]
+    return np.concatenate(known) if len(known) == len(labels) else None
 
   def __len__(self) -> int:
     return int(self._ends[-1])
 
-  def image(self, i: int) -> np.ndarray:
+  def __getitem__(self, i: int) -> Example:
     part, i = self._find(i)
-    return part.image(i)
-
-  def label(self, i: int) -> int:
-    part, i = self._find(i)
-    return part.label(i)
+    return part[i]
 
   def name(self, i: int) -> str:
     part, i = self._find(i)
@@ -117,20 +162,3 @@ class Joined:
   def _find(self, i: int) -> tuple[Examples, int]:
     part = int(np.searchsorted(self._ends, i, side="right"))
     return self._parts[part], i - int(self._ends[part - 1]) if part else i
-
-
-def digest(parts: Iterable[str | bytes]) -> str:
-  """Returns 32 hexadecimal digits of SHA-256 over the parts, each preceded by its length."""
-  sha = hashlib.sha256()
-  for part in parts:
-    data = part.encode() if isinstance(part, str) else part
-    sha.update(len(data).to_bytes(8, "little"))
-    sha.update(data)
-  return sha.hexdigest()[:32]
-
-
-def sampled(count: int, size_in_bytes: int) -> np.ndarray:
-  """Returns which of `count` items enter a fingerprint: all if small, else evenly spaced ones."""
-  if size_in_bytes <= HASH_ALL or count <= SAMPLE:
-    return np.arange(count)
-  return np.linspace(0, count - 1, SAMPLE).astype(np.int64)

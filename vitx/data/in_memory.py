@@ -1,4 +1,4 @@
-"""Images that fit memory are decoded once: indexing an array outruns every loader."""
+"""Examples that fit memory are read once: indexing an array outruns every loader."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -6,95 +6,107 @@ import numpy as np
 import psutil
 from tqdm import tqdm
 
-from vitx.data.dataset import Examples
-from vitx.data.images.decode import check_fit, stored
-from vitx.errors import ConfigError, listing, nearest
+from vitx.checks import check_fields
+from vitx.data.dataset import Example, Examples
+from vitx.data.settings import DataSettings
+from vitx.data.transform import Transform
+from vitx.errors import ConfigError
 
-MEMORY = ("auto", "always", "never")
-# Images that a decoding thread takes at once.
+# Examples that a thread takes at once.
 _CHUNK = 64
 
 
-class Decoded:
-  """Examples whose stored images are in memory.
+class InMemory:
+  """Examples whose transformed arrays are in memory; they need no transform any more.
 
   Attributes:
-    images: uint8 (n, S, S, C).
-    labels: int32 (n,).
+    arrays: (n, ...) each, by key.
   """
 
-  def __init__(self, examples: Examples, stored_size: int, fit: str, threads: int):
+  def __init__(self, examples: Examples, transform: Transform, threads: int):
     self._examples = examples
     count = len(examples)
-    first = stored(examples.image(0), stored_size, fit)
-    self.images = np.empty((count, *first.shape), np.uint8)
-    self.labels = np.empty(count, np.int32)
+    self.arrays = {
+      key: np.empty((count, *array.shape), array.dtype)
+      for key, array in transform_one(examples, transform, 0).items()
+    }
 
-    def decode(start: int) -> int:
+    def read(start: int) -> int:
       stop = min(start + _CHUNK, count)
       for i in range(start, stop):
-        self.images[i] = stored(examples.image(i), stored_size, fit)
-        self.labels[i] = examples.label(i)
+        self._store(i, transform_one(examples, transform, i))
       return stop - start
 
     progress = tqdm(
-      total=count, desc="decoding", delay=3, mininterval=1, leave=False, unit="images"
+      total=count, desc="reading", delay=3, mininterval=1, leave=False, unit="examples"
     )
     with progress, ThreadPoolExecutor(threads) as pool:
       try:
-        for done in pool.map(decode, range(0, count, _CHUNK)):
+        for done in pool.map(read, range(0, count, _CHUNK)):
           progress.update(done)
       except BaseException:
         pool.shutdown(cancel_futures=True)
         raise
 
+  def _store(self, i: int, row: Example) -> None:
+    for key, kept in self.arrays.items():
+      array = row[key]
+      if array.shape != kept.shape[1:] or array.dtype != kept.dtype:
+        raise ConfigError(
+          f"data.source: {key!r} of {self.name(i)!r} is {array.dtype} {array.shape}, of the first"
+          f" example {kept.dtype} {kept.shape[1:]}. A batch needs one shape and dtype."
+        )
+      kept[i] = array
+
+  @property
+  def labels(self) -> np.ndarray | None:
+    return self._examples.labels
+
   def __len__(self) -> int:
-    return len(self.labels)
+    return len(self._examples)
 
-  def image(self, i: int) -> np.ndarray:
-    return self.images[i]
-
-  def label(self, i: int) -> int:
-    return int(self.labels[i])
+  def __getitem__(self, i: int) -> Example:
+    return {key: array[i] for key, array in self.arrays.items()}
 
   def name(self, i: int) -> str:
     return self._examples.name(i)
 
 
-def keep(
-  examples: Examples, *, stored_size: int, fit: str, memory: str, threads: int
-) -> Examples | Decoded:
-  """Decodes all examples once and keeps them, if `memory` says so; else returns them as they are.
+def transform_one(
+  examples: Examples, transform: Transform, i: int, bits: np.random.Philox | None = None
+) -> Example:
+  """Returns the transformed arrays of one example; those of `InMemory` are transformed already."""
+  if isinstance(examples, InMemory):
+    return examples[i]
+  return {key: np.asarray(value) for key, value in transform(examples[i], bits).items()}
+
+
+def keep(examples: Examples, *, transform: Transform, memory: str, threads: int) -> Examples:
+  """Reads all examples once and keeps them, if `memory` says so; else returns them as they are.
 
   Args:
     examples: one role of a source.
-    stored_size: side S of the images kept.
-    fit: center | squash; `random` draws another crop each time, so it cannot be kept.
-    memory: always | never | auto: if they take at most half of the memory that is available now.
-    threads: decoding threads.
+    transform: applied before they are kept. What draws anew for each step cannot be kept.
+    memory: always | never | auto, which keeps what takes at most half of the available memory.
+    threads: that read and transform.
 
   Raises:
-    ConfigError: unknown value, `always` with `random`, no examples, an unreadable image.
+    ConfigError: an unknown value, `always` with a transform that draws, no examples, an example
+      that cannot be read or whose arrays have another shape than the first's.
   """
-  check_fit(fit)
-  if memory not in MEMORY:
+  check_fields(DataSettings, {"memory": memory, "threads": threads}, "data")
+  if memory == "always" and transform.draws:
     raise ConfigError(
-      f"data.memory={memory!r} is unknown.{nearest(memory, MEMORY)} Valid: {listing(MEMORY)}."
-    )
-  if threads < 1:
-    raise ConfigError(f"data.threads={threads!r}: decoding needs at least one thread.")
-  if memory == "always" and fit == "random":
-    raise ConfigError(
-      "data.memory='always' cannot keep the crops of data.fit='random', which are drawn anew for"
-      " each step. Set data.memory='auto', or data.fit='center' and augment.random_resized_crop."
+      "data.memory='always' cannot keep what is drawn anew for each step, as"
+      " data.resize_mode='random' does. Set data.memory='auto', or data.resize_mode='center' and"
+      " augment.random_resized_crop."
     )
   if not len(examples):
-    raise ConfigError("data.source: a role has no examples. See data.splits and data.select.")
-  if memory == "never" or fit == "random" or isinstance(examples, Decoded):
+    raise ConfigError("data.source: a role has no examples. See data.splits and data.validation.")
+  if memory == "never" or transform.draws or isinstance(examples, InMemory):
     return examples
   if memory == "auto":
-    channels = examples.image(0).shape[-1]
-    needed = len(examples) * stored_size**2 * channels
-    if needed > psutil.virtual_memory().available / 2:
+    row = sum(array.nbytes for array in transform_one(examples, transform, 0).values())
+    if len(examples) * row > psutil.virtual_memory().available / 2:
       return examples
-  return Decoded(examples, stored_size, fit, threads)
+  return InMemory(examples, transform, threads)

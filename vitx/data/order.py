@@ -1,4 +1,4 @@
-"""The order of examples: a pure function of (seed, epoch), the same with every NumPy version.
+"""The order of examples: a pure function of (seed, epoch), whatever the version of NumPy.
 
 Training reads the endless concatenation of one permutation per epoch. Batch `step` of global size B
 is its positions step*B ... step*B + B-1, so no example is dropped and nothing has to be remembered.
@@ -10,7 +10,7 @@ import functools
 import numpy as np
 
 # Which decision a stream of random bits belongs to; part of the generator's key.
-ORDER, CROP, REPORT, SELECT, FRACTION, STATISTICS = range(6)
+ORDER, TRANSFORM, TEST, VALIDATION, FRACTION, STATISTICS = range(6)
 _WORD = 2**64 - 1
 
 

@@ -1,72 +1,74 @@
-"""Which examples train, which select the model, which are reported; and how a split is divided."""
+"""Which examples train, which validate, which test; and how a split is divided."""
 
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from vitx.checks import check_value
 from vitx.data import order
-from vitx.data.dataset import Dataset, Examples, Subset
+from vitx.data.dataset import ROLES, Dataset, Examples, Subset
+from vitx.data.settings import DataSettings, read_fields
 from vitx.errors import ConfigError, nearest
 
-ROLES = ("train", "select", "report")
-VALIDATION = ("validation", "val", "valid", "dev")
-# Set aside for the report where a set has no split for it: the same for every seed.
-REPORT_SHARE = 0.2
+VALIDATION_NAMES = ("validation", "val", "valid", "dev")
+# Set aside for testing where a set has no split for it, whatever the seed.
+TEST_SHARE = 0.2
 
 
 def assign(dataset: Dataset, data: Mapping[str, Any], seed: int) -> dict[str, Examples]:
   """Returns the examples of each role.
 
-  report: the labeled test split, else the validation split, else 20 % of train.
-  select: the validation split if it is not the report, else the share `data.select` of train.
+  test: the split `test`, else the validation split, else 20 % of train.
+  validation: the validation split if it is not the test, else the share `data.validation` of train.
   train: the split `train` less what was carved from it, then the share `data.fraction` of that.
-  `data.splits` overrides each. What is carved is class-balanced and disjoint from what remains.
+  `data.splits` overrides each. What is carved is disjoint from what remains, and class-balanced
+  where the examples have classes.
 
   Raises:
     ConfigError: a split is missing, unlabeled or used twice; a share lies out of range.
   """
-  given = data["splits"]
-  unknown = [role for role in given if role not in ROLES]
-  if unknown:
-    raise ConfigError(f"data.splits.{unknown[0]} is no role. Roles: {', '.join(ROLES)}.")
-  check_share("data.fraction", data["fraction"], largest=1.0)
-  names = split_names(dataset, {role: given.get(role) or "" for role in ROLES})
+  settings = read_fields(DataSettings, data)
+  names = find_splits(dataset, settings.splits)
   train = dataset.open_split(names["train"])
   result: dict[str, Examples] = {}
-  if names["report"]:
-    result["report"] = dataset.open_split(names["report"])
+  if names["test"]:
+    result["test"] = dataset.open_split(names["test"])
   else:
-    train, result["report"] = carve(train, REPORT_SHARE, 0, order.REPORT)
-  if names["select"]:
-    result["select"] = dataset.open_split(names["select"])
+    train, result["test"] = carve(train, TEST_SHARE, 0, order.TEST)
+  if names["validation"]:
+    result["validation"] = dataset.open_split(names["validation"])
   else:
-    check_share("data.select", data["select"])
-    train, result["select"] = carve(train, data["select"], seed, order.SELECT)
-  if data["fraction"] < 1.0:
-    train = fraction(train, data["fraction"], seed)
+    train, result["validation"] = carve(train, settings.validation, seed, order.VALIDATION)
+  if settings.fraction < 1.0:
+    train = take_fraction(train, settings.fraction, seed)
   return {**result, "train": train}
 
 
-def check_share(field: str, share: float, largest: float | None = None) -> None:
-  """Raises ConfigError unless 0 < share < 1, or share <= largest."""
-  if not (0 < share < 1 or share == largest):
-    bounds = "0 < share < 1" if largest is None else f"0 < share <= {largest:g}"
-    raise ConfigError(f"{field}={share!r} is no share of the training examples: {bounds}.")
+def find_splits(dataset: Dataset, given: Mapping[str, str]) -> dict[str, str]:
+  """Returns the split of each role; "" means that it is carved from train.
 
+  Args:
+    dataset: whose splits they are.
+    given: `data.splits`; a role that is left out or "" is found.
 
-def split_names(dataset: Dataset, given: Mapping[str, str]) -> dict[str, str]:
-  """Returns the split of each role; "" means that it is carved from train."""
-  names = dict(given)
-  validation = next((name for name in VALIDATION if name in dataset.splits), "")
+  Raises:
+    ConfigError: no role, or a split that is missing, unlabeled or used twice.
+  """
+  for role in given:
+    if role not in ROLES:
+      raise ConfigError(f"data.splits.{role} is no role. Roles: {', '.join(ROLES)}.")
+    check_value(given[role], f"data.splits.{role}", str | None)
+  names = {role: given.get(role) or "" for role in ROLES}
+  validation = next((name for name in VALIDATION_NAMES if name in dataset.splits), "")
   names["train"] = names["train"] or "train"
-  names["report"] = names["report"] or ("test" if "test" in dataset.splits else validation)
-  if not names["select"] and _base(names["report"]) != validation:
-    names["select"] = validation
+  names["test"] = names["test"] or ("test" if "test" in dataset.splits else validation)
+  if not names["validation"] and _base(names["test"]) != validation:
+    names["validation"] = validation
   for role in ROLES:
     if names[role]:
       _check_split(dataset, role, names[role])
-  for a, b in (("train", "select"), ("train", "report"), ("select", "report")):
+  for a, b in (("train", "validation"), ("train", "test"), ("validation", "test")):
     if names[a] and names[b] and dataset.overlap(names[a], names[b]):
       raise ConfigError(
         f"data.splits.{b}={names[b]!r} shares examples with data.splits.{a}={names[a]!r}."
@@ -89,47 +91,62 @@ def _check_split(dataset: Dataset, role: str, expression: str) -> None:
     else:
       continue
     raise ConfigError(
-      f"data.splits.{role}={expression!r}: the split {base!r} of {dataset.name!r} {problem}."
-      f"{nearest(base, dataset.splits)} Labeled splits: {', '.join(dataset.splits) or 'none'}."
+      f"data.splits.{role}={expression!r}: the split {base!r} of {dataset.info.name!r} {problem}."
+      f"{nearest(base, dataset.splits)} Splits: {', '.join(dataset.splits) or 'none'}."
     )
 
 
-def balanced(labels: np.ndarray, share: float, seed: int, stream: int, spare: int) -> np.ndarray:
+def choose_balanced(
+  classes: np.ndarray, share: float, seed: int, stream: int, spare: int
+) -> np.ndarray:
   """Chooses the share of each class, at least one example of each, and leaves `spare` of each.
 
   Each class has one fixed order from which the first are taken, so a smaller share is a subset of a
   larger one.
 
+  Args:
+    classes: (n,), the class of each example.
+    share: between 0 and 1.
+    seed: of the order.
+    stream: which decision this is, see `order`.
+    spare: examples of each class that are not chosen.
+
   Returns:
     bool (n,): the chosen examples.
   """
-  mixed = order.shuffled(seed, stream, 0, len(labels))
-  by_class = mixed[np.argsort(labels[mixed], kind="stable")]
-  counts = np.unique(labels, return_counts=True)[1]
+  shuffled = order.shuffled(seed, stream, 0, len(classes))
+  by_class = shuffled[np.argsort(classes[shuffled], kind="stable")]
+  counts = np.unique(classes, return_counts=True)[1]
   starts = np.concatenate([[0], np.cumsum(counts)[:-1]])
   most = counts - spare
   take = np.clip(np.floor(counts * share + 0.5).astype(np.int64), np.minimum(1, most), most)
-  rank = np.arange(len(labels)) - np.repeat(starts, counts)
-  chosen = np.zeros(len(labels), bool)
+  rank = np.arange(len(classes)) - np.repeat(starts, counts)
+  chosen = np.zeros(len(classes), bool)
   chosen[by_class[rank < np.repeat(take, counts)]] = True
   return chosen
 
 
 def carve(train: Examples, share: float, seed: int, stream: int) -> tuple[Subset, Subset]:
-  """Divides a split into (the rest, a class-balanced share); the rest keeps one of each class."""
+  """Divides a split into (the rest, a share), balanced; the rest keeps one of each class."""
   chosen: list[np.ndarray] = []
 
   def choose(carved: bool) -> np.ndarray:
     if not chosen:
-      chosen.append(balanced(train.labels, share, seed, stream, spare=1))
+      chosen.append(choose_balanced(_classes(train), share, seed, stream, spare=1))
     return np.flatnonzero(chosen[0] == carved)
 
   return Subset(train, lambda: choose(False)), Subset(train, lambda: choose(True))
 
 
-def fraction(train: Examples, share: float, seed: int) -> Subset:
-  """Returns a class-balanced part; a smaller one is a subset of a larger one of the same seed."""
-  return Subset(
-    train,
-    lambda: np.flatnonzero(balanced(train.labels, share, seed, order.FRACTION, spare=0)),
-  )
+def take_fraction(train: Examples, share: float, seed: int) -> Subset:
+  """Returns a balanced part; a smaller one is a subset of a larger one of the same seed."""
+
+  def choose() -> np.ndarray:
+    return np.flatnonzero(choose_balanced(_classes(train), share, seed, order.FRACTION, spare=0))
+
+  return Subset(train, choose)
+
+
+def _classes(examples: Examples) -> np.ndarray:
+  """The class of each example; without classes all are of one."""
+  return np.zeros(len(examples), np.int32) if examples.labels is None else examples.labels

@@ -19,7 +19,7 @@ _CRC32C = 0x82F63B78  # Castagnoli's polynomial, reflected
 
 
 def convert(name: str, source: str, data_dir: epath.Path) -> epath.Path:
-  """Writes an ArrayRecord copy with the same examples, shards and metadata; returns its directory.
+  """Writes an ArrayRecord copy, whose examples, shards and metadata stay, and returns its directory.
 
   Args:
     name: `NAME[/CONFIG][:VERSION]`.

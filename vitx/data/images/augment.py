@@ -13,14 +13,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from vitx.checks import Probability, check_number, check_value
 from vitx.data.images import autoaugment, color, cropping, image_ops, mixup
-from vitx.data.images.augment_settings import (
-  AugmentSettings,
-  check_interpolation,
-  check_range,
-  check_whole,
-  read_settings,
-)
+from vitx.data.images.augment_settings import AugmentSettings, EvalSettings, read_augment
+from vitx.data.images.settings import Side
+from vitx.data.settings import read_fields
 from vitx.errors import ConfigError
 
 TrainAugment = Callable[[jax.Array, jax.Array, jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
@@ -65,9 +62,9 @@ def make_train_augment(
     ConfigError: a setting out of range, named with its field.
   """
   _check_statistics(mean, std)
-  check_whole("data.image_size", image_size, 1)
-  check_range("task.label_smoothing", label_smoothing, 0, 1)
-  settings = read_settings(augment, image_size, len(mean))
+  check_value(image_size, "data.image_size", Side)
+  check_value(label_smoothing, "task.label_smoothing", Probability)
+  settings = read_augment(augment, image_size, len(mean))
   before, after = _stages(settings, image_size), _late_stages(settings)
   mixes = bool(settings.mixup or settings.cutmix)
 
@@ -100,7 +97,7 @@ def make_eval_preprocess(
   """Builds the preprocessing of an evaluation batch.
 
   Args:
-    evaluation: `config.evaluation`, of which `crop_ratio` and `interpolation` are read. The stored
+    evaluation: `config.evaluation`, of which `crop_ratio` and `interpolation` are read. The kept
       image is resized to image_size / crop_ratio (rounded), of which the center is cut out.
     image_size: side s of what the model sees.
     mean: per channel, of pixels in 0..1.
@@ -113,17 +110,13 @@ def make_eval_preprocess(
     ConfigError: a setting out of range, named with its field.
   """
   _check_statistics(mean, std)
-  check_whole("data.image_size", image_size, 1)
-  crop_ratio, interpolation = evaluation["crop_ratio"], evaluation["interpolation"]
-  check_range("evaluation.crop_ratio", crop_ratio, 0, 1)
-  if crop_ratio == 0:
-    raise ConfigError("evaluation.crop_ratio=0 must be above 0; 1 keeps the whole image.")
-  check_interpolation("evaluation.interpolation", interpolation, image_ops.INTERPOLATIONS)
-  resized = round(image_size / crop_ratio)
+  check_value(image_size, "data.image_size", Side)
+  settings = read_fields(EvalSettings, evaluation, "evaluation")
+  resized = round(image_size / settings.crop_ratio)
   start = (resized - image_size) // 2
 
   def example(image: jax.Array) -> jax.Array:
-    image = image_ops.resize(image.astype(jnp.float32) / 255.0, resized, interpolation)
+    image = image_ops.resize(image.astype(jnp.float32) / 255.0, resized, settings.interpolation)
     image = image[start : start + image_size, start : start + image_size]
     return _normalize(image, mean, std)
 
@@ -199,10 +192,8 @@ def _check_statistics(mean: Sequence[float], std: Sequence[float]) -> None:
     raise ConfigError(
       f"data.mean={tuple(mean)!r} and data.std={tuple(std)!r} must have one value per channel each."
     )
-  for value in std:
-    check_range("data.std", value, 0, np.inf)
-    if value == 0:
-      raise ConfigError(f"data.std={tuple(std)!r} must be above 0 in every channel.")
+  for i, value in enumerate(std):
+    check_number(value, f"data.std[{i}]", "(0, inf)")
 
 
 def _check_images(images: jax.Array, channels: int) -> None:

@@ -34,7 +34,7 @@ GEOMETRIC: dict[str, Callable[[jax.Array, int], jax.Array]] = {
   "identity": lambda strength, size: _matrix((1, 0, 0), (0, 1, 0)),
 }
 # Functions of (image of whole numbers 0..255, strength).
-COLOUR: dict[str, Callable[[jax.Array, jax.Array], jax.Array]] = {
+COLOR: dict[str, Callable[[jax.Array, jax.Array], jax.Array]] = {
   "identity": lambda image, strength: image,
   "brightness": lambda image, strength: color_uint8.brightness(image, 1.0 + 0.9 * strength),
   "color": lambda image, strength: color_uint8.color(image, 1.0 + 0.9 * strength),
@@ -50,7 +50,7 @@ COLOUR: dict[str, Callable[[jax.Array, jax.Array], jax.Array]] = {
   "equalize": lambda image, strength: color_uint8.equalize(image),
   "invert": lambda image, strength: color_uint8.invert(image),
 }
-OPERATIONS = (*GEOMETRIC, *(name for name in COLOUR if name != "identity"))
+OPERATIONS = (*GEOMETRIC, *(name for name in COLOR if name != "identity"))
 RANDAUGMENT = len(OPERATIONS) - 1  # the first 14: all but invert
 
 # 25 pairs of (operation, probability, level 0..9), in the order of the paper's table.
@@ -101,8 +101,9 @@ def operate(
   plain = len(GEOMETRIC) - 1  # the identity: the last geometric operation and the first of color
   matrices = [lambda value, f=f: f(value, size) for f in GEOMETRIC.values()]
   matrix = jax.lax.switch(jnp.minimum(operation, plain), matrices, strength)
-  image = jnp.round(image_ops.affine(image, matrix, interpolation))
-  colors = list(COLOUR.values())
+  # Pillow truncates what it interpolates; float32 may miss a whole number by less than 2^-10.
+  image = jnp.floor(image_ops.affine(image, matrix, interpolation) + 2.0**-10)
+  colors = list(COLOR.values())
   return jax.lax.switch(jnp.maximum(operation - plain, 0), colors, image, strength)
 
 

@@ -1,20 +1,20 @@
-"""From encoded bytes to uint8 arrays with Pillow: the same pixels whatever else is installed."""
+"""From encoded bytes to uint8 arrays with Pillow, whose pixels depend on nothing else installed."""
 
 import io
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from PIL import Image, ImageOps
 
+from vitx.checks import check_number, check_value
 from vitx.data import order
-from vitx.errors import ConfigError, listing, nearest
+from vitx.data.dataset import DatasetInfo
+from vitx.data.images.settings import ImageSettings, ResizeMode, find_size
+from vitx.data.settings import read_fields
+from vitx.errors import ConfigError
 
-if TYPE_CHECKING:
-  from vitx.data.sources import Source
-
-FITS = ("center", "squash", "random")
 # torchvision's RandomResizedCrop, the field's usual defaults: share of the area, width / height.
 SCALE = (0.08, 1.0)
 RATIO = (3 / 4, 4 / 3)
@@ -62,52 +62,47 @@ def _flatten(image: Image.Image) -> Image.Image:
   return image
 
 
-def check_fit(fit: str) -> None:
-  """Raises ConfigError unless `fit` is one of FITS."""
-  if fit not in FITS:
-    raise ConfigError(f"data.fit={fit!r} is unknown.{nearest(fit, FITS)} Valid: {listing(FITS)}.")
-
-
-def stored(
-  image: np.ndarray, size: int, fit: str, bits: np.random.Philox | None = None
+def resize(
+  image: np.ndarray, size: int, mode: str, bits: np.random.Philox | None = None
 ) -> np.ndarray:
   """Makes an image the square that the host keeps.
 
   Args:
     image: uint8 (height, width, C), C = 1 or 3.
     size: side of the result in pixels.
-    fit: `center` resizes the short side, then crops the middle; `squash` ignores the aspect ratio;
+    mode: `center` resizes the short side, then crops the middle; `squash` ignores the aspect ratio;
       `random` cuts a box of random area and aspect ratio and resizes it.
       An image that has the size already passes `center` and `squash` untouched.
     bits: the random bits of this example, for `random`: its own `order.generator`.
 
   Returns:
     uint8 (size, size, C), resized bilinearly with antialiasing.
+
+  Raises:
+    ConfigError: an unknown mode.
+    ValueError: `random` without bits.
   """
   height, width = image.shape[:2]
-  if fit == "random":
+  if mode == "random":
     if bits is None:
-      raise ValueError("fit='random' needs the random bits of the example")
-    box = random_box(height, width, bits)
-  elif (height, width) == (size, size):
-    return image
-  elif fit == "squash":
+      raise ValueError("resize_mode='random' needs the random bits of the example")
+    box = draw_box(height, width, bits)
+  elif mode == "squash":
     box = (0.0, 0.0, float(width), float(height))
-  elif fit == "center":
+  else:
+    check_value(mode, "data.resize_mode", ResizeMode)
     side = min(height, width)
     left, top = (width - side) / 2, (height - side) / 2
     box = (left, top, left + side, top + side)
-  else:
-    check_fit(fit)
+  if (height, width) == (size, size) and mode != "random":
+    return image
   gray = image.shape[-1] == 1
   picture = Image.fromarray(image[..., 0] if gray else image)
   array = np.array(picture.resize((size, size), Image.Resampling.BILINEAR, box=box))
   return array[..., None] if gray else array
 
 
-def random_box(
-  height: int, width: int, bits: np.random.Philox
-) -> tuple[float, float, float, float]:
+def draw_box(height: int, width: int, bits: np.random.Philox) -> tuple[float, float, float, float]:
   """Draws the (left, top, right, bottom) of a crop as torchvision's RandomResizedCrop does.
 
   Area uniform in SCALE, aspect ratio log-uniform in RATIO, ten attempts to fit it into the image,
@@ -128,22 +123,29 @@ def random_box(
   return (float(left), float(top), float(left + w), float(top + h))
 
 
-def stored_size(data: Mapping[str, Any], source: "Source", crop_ratio: float) -> int:
+def decode_size(data: Mapping[str, Any], info: DatasetInfo, crop_ratio: float) -> int:
   """Returns the side of the images that the host keeps, in pixels.
 
-  `data.stored_size` if set; else the source's own size (its short side) if all images share one;
-  else what the evaluation needs, image_size / crop_ratio.
+  `data.decode_size` if set; else the set's own size (its short side) if all images share one; else
+  what the evaluation needs, image_size / crop_ratio.
+
+  Args:
+    data: the config's `data`.
+    info: of the data set.
+    crop_ratio: `evaluation.crop_ratio`.
 
   Raises:
-    ConfigError: the images vary in size and the config names no size.
+    ConfigError: the images vary in size and the config names no size; a field out of its range.
   """
-  if data["stored_size"]:
-    return int(data["stored_size"])
-  if source.image_size is not None:
-    return min(source.image_size)
-  if not data["image_size"]:
+  settings = read_fields(ImageSettings, data)
+  if settings.decode_size is not None:
+    return settings.decode_size
+  own = find_size(info)
+  if own is not None:
+    return min(own)
+  if settings.image_size is None:
     raise ConfigError(
-      f"data.image_size=None: the images of {source.name!r} vary in size."
+      f"data.image_size=None: the images of {info.name!r} vary in size."
       " Set data.image_size to the side the model sees, for example data.image_size=224."
     )
-  return round(data["image_size"] / crop_ratio)
+  return round(settings.image_size / check_number(crop_ratio, "evaluation.crop_ratio", "(0, 1]"))

@@ -9,8 +9,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-INTERPOLATIONS = ("nearest", "bilinear", "bicubic")
-
 
 def affine(image: jax.Array, matrix: jax.Array, interpolation: str) -> jax.Array:
   """Samples the image on a transformed grid.

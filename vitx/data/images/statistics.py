@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 
 from vitx.data import order
-from vitx.data.dataset import Examples
-from vitx.data.sources import Source
+from vitx.data.dataset import DatasetInfo, Examples
+from vitx.data.images.settings import ImageSettings, find_channels
+from vitx.data.settings import read_fields
 from vitx.errors import ConfigError
 
 Channels = tuple[float, ...]
@@ -30,48 +31,62 @@ KNOWN: dict[str, tuple[Channels, Channels]] = {
 }
 
 
-def statistics(data: Mapping[str, Any], source: Source) -> tuple[Channels, Channels]:
+def statistics(
+  data: Mapping[str, Any], info: DatasetInfo, train: Examples | None = None
+) -> tuple[Channels, Channels]:
   """Returns (mean, std), one float per channel.
 
   `data.mean` and `data.std` where set, else the published constants of a well-known set, else
   those of up to 5,000 training images; the seed matters only for what was carved from train.
 
+  Args:
+    data: the config's `data`.
+    info: of the data set.
+    train: its training examples; None where they are not to be read.
+
   Raises:
-    ConfigError: a field of the wrong length, a std that is not positive.
+    ConfigError: a field of the wrong length, a std that is not positive; the training examples are
+      needed and are None.
   """
-  mean, std = data["mean"], data["std"]
+  settings = read_fields(ImageSettings, data)
+  mean, std = settings.mean, settings.std
   if mean is None or std is None:
-    own_mean, own_std = of_source(source)
+    own_mean, own_std = _own(info, train)
     mean = own_mean if mean is None else mean
     std = own_std if std is None else std
-  return _checked("mean", mean, source.channels), _checked("std", std, source.channels)
+  channels = find_channels(info)
+  return _check("mean", mean, channels), _check("std", std, channels)
 
 
-def of_source(source: Source) -> tuple[Channels, Channels]:
-  """Returns a source's published (mean, std), or computes them."""
-  base = source.name.split("/")[0].split(":")[0]
-  known = KNOWN.get(base)
-  if known is not None and len(known[0]) == source.channels:
+def _own(info: DatasetInfo, train: Examples | None) -> tuple[Channels, Channels]:
+  """Returns a set's published (mean, std), or computes them."""
+  known = KNOWN.get(info.name.split("/")[0].split(":")[0])
+  if known is not None and len(known[0]) == find_channels(info):
     return known
-  return compute(source.train)
+  if train is None:
+    raise ConfigError(
+      f"data.mean=None: the statistics of {info.name!r} follow from its training images, which are"
+      " not read here. Set data.mean and data.std."
+    )
+  return compute(train)
 
 
 def compute(examples: Examples) -> tuple[Channels, Channels]:
-  """Returns (mean, std) of up to 5,000 examples; each image counts the same, whatever its size.
+  """Returns (mean, std) of up to 5,000 examples; every image has equal weight, whatever its size.
 
   Rounded to four decimals, so that they do not depend on the version of the JPEG decoder.
   """
   chosen = order.shuffled(0, order.STATISTICS, 0, len(examples))[:LARGEST_SAMPLE]
   moments = []
   for i in chosen.tolist():
-    image = examples.image(i).astype(np.float64) / 255
+    image = examples[i]["image"].astype(np.float64) / 255
     moments.append((image.mean((0, 1)), np.square(image).mean((0, 1))))
   mean, square = np.mean(moments, axis=0)
   std = np.sqrt(np.maximum(square - mean**2, 0))
   return tuple(mean.round(4).tolist()), tuple(std.round(4).tolist())
 
 
-def _checked(field: str, values: Any, channels: int) -> Channels:
+def _check(field: str, values: Any, channels: int) -> Channels:
   result = tuple(float(value) for value in values)
   if len(result) != channels:
     raise ConfigError(f"data.{field}={result} has {len(result)} values for {channels} channels.")

@@ -1,81 +1,88 @@
-"""One way to name labeled images: `digits`, `tiny_imagenet`, a TFDS name, `folder:PATH`."""
+"""Data sets by name: `folder:PATH`, a TFDS name such as `digits`, or `module:function` of your own.
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+A source of your own is a function from the config's `data` (a mapping that has at least the fields
+of `DataSettings`) to a `Dataset`; `data.source=my_package.my_file:open_mine` names it. It reads
+what it needs of `data`, such as `data["data_dir"]`, and returns
+
+- `info`: the name, the `ArraySpec` of each array of an example, class names or a vocabulary where
+  there are any, and a fingerprint of the content; "" has one made of the examples' arrays;
+- `splits` and `open_split`, from a split's name to its examples: `len(examples)`, `examples[i]` (a
+  dict of arrays), `examples.name(i)` and `examples.labels` (the classes, int32 (n,), or None);
+  all may be called from several threads at once.
+
+It needs one split called `train` and no other: what is missing for validation and testing is carved
+from that. A kind of source that ships with vitx is a line of `SOURCES`.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from vitx.data import splits
-from vitx.data.dataset import Dataset, Examples
+from vitx.data.dataset import Dataset, Examples, Source
+from vitx.data.fingerprint import digest_arrays
+from vitx.data.settings import DataSettings, read_fields
 from vitx.data.sources import folder, tfds
-from vitx.errors import ConfigError, nearest
+from vitx.errors import ConfigError
+from vitx.registry import lookup
 
-__all__ = ["Dataset", "Examples", "Source", "open_dataset", "open_source"]
+__all__ = ["SOURCES", "Dataset", "Examples", "Opener", "Source", "open_dataset", "open_source"]
 
-
-@dataclass(frozen=True)
-class Source:
-  """A data set whose examples have roles.
-
-  Attributes:
-    name: as in `data.source`.
-    num_classes: number of classes K.
-    class_names: (K,), by label.
-    image_size: (height, width) of all images; None if they vary.
-    channels: 1 or 3.
-    train: what the model learns from.
-    select: what chooses between models; disjoint from train.
-    report: what is reported, touched once at the end.
-    fingerprint: digest of the data set's content, wherever it lies.
-  """
-
-  name: str
-  num_classes: int
-  class_names: tuple[str, ...]
-  image_size: tuple[int, int] | None
-  channels: int
-  train: Examples
-  select: Examples
-  report: Examples
-  fingerprint: str
-
-  def role(self, name: str) -> Examples:
-    """Returns the examples of a role. Raises ConfigError for any other word."""
-    if name not in splits.ROLES:
-      raise ConfigError(
-        f"split={name!r} is no role.{nearest(name, splits.ROLES)} Roles: {', '.join(splits.ROLES)}."
-      )
-    return getattr(self, name)
+Opener = Callable[[Mapping[str, Any]], Dataset]
+# By what stands before the colon of `KIND:REST`.
+SOURCES: dict[str, Opener] = {"folder": folder.open_folder}
 
 
 def open_source(data: Mapping[str, Any], seed: int) -> Source:
-  """Opens the data set that a config's `data` names, without decoding an image.
+  """Opens the data set that a config's `data` names, without decoding an example.
 
   Args:
-    data: the config's `data`: source, data_dir, splits, select, fraction, channels.
+    data: the config's `data`; `DataSettings` says which fields every source has.
     seed: the data seed, from which the carved splits follow.
 
   Raises:
     ConfigError: unknown, unprepared or unreadable set, missing split; names the field and the fix.
   """
   dataset = open_dataset(data)
-  examples = splits.assign(dataset, data, seed)
-  return Source(
-    name=dataset.name,
-    num_classes=len(dataset.class_names),
-    class_names=dataset.class_names,
-    image_size=dataset.image_size,
-    channels=dataset.channels,
-    fingerprint=dataset.fingerprint,
-    **examples,
-  )
+  return Source(dataset.info, **splits.assign(dataset, data, seed))
 
 
 def open_dataset(data: Mapping[str, Any]) -> Dataset:
-  """Opens the same data set before its splits get roles; arguments and errors as `open_source`."""
-  if data["channels"] not in (1, 3):
-    raise ConfigError(f"data.channels={data['channels']!r}: images have 1 (gray) or 3 (RGB).")
-  name = data["source"]
-  if name.startswith("folder:"):
-    given = [split for split in dict(data["splits"]).values() if split]
-    return folder.open_folder(name, data["channels"], split_layout=bool(given))
-  return tfds.open_tfds(name, data["data_dir"], data["channels"])
+  """Opens a data set before its splits get roles.
+
+  Args:
+    data: the config's `data`; `DataSettings` says which fields every source has.
+
+  Raises:
+    ConfigError: unknown, unprepared or unreadable set; names the field and the fix.
+  """
+  settings = read_fields(DataSettings, data)
+  defaults = {each.name: getattr(settings, each.name) for each in dataclasses.fields(settings)}
+  dataset = find_opener(settings.source)({**data, **defaults})
+  if not isinstance(dataset, Dataset):
+    raise ConfigError(
+      f"data.source={settings.source!r} returns a {type(dataset).__name__}, not a"
+      " vitx.data.dataset.Dataset."
+    )
+  if not dataset.info.fingerprint:
+    info = dataclasses.replace(dataset.info, fingerprint=digest_arrays(dataset))
+    dataset = dataclasses.replace(dataset, info=info)
+  return dataset
+
+
+def find_opener(name: str) -> Opener:
+  """Returns the function that opens a source.
+
+  Args:
+    name: `data.source`: `KIND:REST` of a kind in `SOURCES`, `module:function`, or a TFDS name,
+      which may end in `:VERSION`.
+
+  Raises:
+    ConfigError: `module:function` cannot be imported.
+  """
+  kind, colon, rest = name.partition(":")
+  if kind in SOURCES:
+    return SOURCES[kind]
+  if colon and rest.isidentifier():
+    return lookup(SOURCES, name, "data.source")
+  return tfds.open_tfds

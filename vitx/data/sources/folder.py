@@ -1,18 +1,23 @@
 """A folder of the user's own images: a directory per class, perhaps in a directory per split."""
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from vitx.data.dataset import Dataset, digest, sampled
+from vitx.data.dataset import Dataset, DatasetInfo, Example
+from vitx.data.fingerprint import choose_sample, digest
 from vitx.data.images.decode import decode_image
-from vitx.data.splits import VALIDATION
+from vitx.data.images.settings import ImageSettings, image_spec
+from vitx.data.settings import DataSettings, read_fields
+from vitx.data.splits import VALIDATION_NAMES
 from vitx.errors import ConfigError, listing
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
-KNOWN_SPLITS = ("train", "test", *VALIDATION)
+KNOWN_SPLITS = ("train", "test", *VALIDATION_NAMES)
 
 
 @dataclass(frozen=True)
@@ -34,22 +39,21 @@ class Files:
   def __len__(self) -> int:
     return len(self.paths)
 
-  def image(self, i: int) -> np.ndarray:
+  def __getitem__(self, i: int) -> Example:
+    """Returns image uint8 (height, width, C), native size, and label int32 ()."""
     path = self.root / self.paths[i]
     try:
       encoded = path.read_bytes()
     except OSError as error:
       raise ConfigError(f"{path} cannot be read ({error}). Replace or remove it.") from error
-    return decode_image(encoded, self.channels, str(path), upright=True)
-
-  def label(self, i: int) -> int:
-    return int(self.labels[i])
+    image = decode_image(encoded, self.channels, str(path), upright=True)
+    return {"image": image, "label": np.asarray(self.labels[i])}
 
   def name(self, i: int) -> str:
     return self.paths[i]
 
 
-def open_folder(name: str, channels: int, *, split_layout: bool = False) -> Dataset:
+def open_folder(data: Mapping[str, Any]) -> Dataset:
   """Opens `folder:PATH`.
 
   The layout is PATH/SPLIT/CLASS/... if a directory with the name of a split (train, val, valid,
@@ -58,14 +62,16 @@ def open_folder(name: str, channels: int, *, split_layout: bool = False) -> Data
   (JPEG, PNG, WebP, BMP by suffix) are ignored.
 
   Args:
-    name: `folder:PATH`.
-    channels: to which images are converted.
-    split_layout: the config names splits, so PATH holds a directory per split whatever their names.
+    data: the config's `data`: source; channels, to which images are converted; splits, which if any
+      is given says that PATH holds a directory per split, whatever their names.
 
   Raises:
     ConfigError: no such directory, fewer than two classes, a class without images in train, splits
       whose classes differ.
   """
+  settings = read_fields(DataSettings, data)
+  name, channels = settings.source, read_fields(ImageSettings, data).channels
+  split_layout = any(settings.splits.values())
   root = Path(name.removeprefix("folder:")).expanduser()
   if not root.is_dir():
     raise ConfigError(f"data.source={name!r}: {root} is not a directory.")
@@ -79,15 +85,15 @@ def open_folder(name: str, channels: int, *, split_layout: bool = False) -> Data
   for split, found in files.items():
     _check_filled(name, split, found, class_names)
   return Dataset(
-    name=name,
-    class_names=class_names,
-    image_size=None,
-    channels=channels,
+    info=DatasetInfo(
+      name=name,
+      spec=image_spec(channels),
+      class_names=class_names,
+      fingerprint=_fingerprint(files, class_names),
+    ),
     splits=tuple(splits),
     unlabeled=tuple(path.name for path in inside if len(splits) > 1 and path.name not in splits),
     open_split=files.__getitem__,
-    overlap=lambda a, b: a == b,
-    fingerprint=_fingerprint(files, class_names),
   )
 
 
@@ -154,6 +160,6 @@ def _fingerprint(files: dict[str, Files], class_names: tuple[str, ...]) -> str:
     sizes = [(found.root / path).stat().st_size for path in found.paths]
     lines = zip(found.paths, sizes, found.labels.tolist(), strict=True)
     parts += [split, "\n".join(f"{path}\t{size}\t{label}" for path, size, label in lines)]
-    chosen = sampled(len(found), sum(sizes))
+    chosen = choose_sample(len(found), sum(sizes))
     parts.append(digest((found.root / found.paths[i]).read_bytes() for i in chosen))
   return digest(parts)

@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,8 +11,11 @@ from etils import epath
 from tensorflow_datasets.proto import tf_example_pb2
 from tqdm import tqdm
 
-from vitx.data.dataset import Dataset, digest, sampled
+from vitx.data.dataset import Dataset, DatasetInfo, Example
+from vitx.data.fingerprint import choose_sample, digest
 from vitx.data.images.decode import decode_image
+from vitx.data.images.settings import ImageSettings, image_spec
+from vitx.data.settings import DataSettings, read_fields
 from vitx.data.sources import tfds_dir
 from vitx.errors import ConfigError, listing
 
@@ -55,14 +58,16 @@ class Records:
         self._labels = np.array([self._label(record) for record in scan], np.int32)
       return self._labels
 
-  def image(self, i: int) -> np.ndarray:
-    encoded = _features(self._records[i])[self._image_key].bytes_list.value[0]
-    return decode_image(encoded, self._channels, f"{self._where}{i}")
+  def __getitem__(self, i: int) -> Example:
+    """Returns image uint8 (height, width, C), native size, and label int32 ()."""
+    record = self._records[i]
+    encoded = _features(record)[self._image_key].bytes_list.value[0]
+    image = decode_image(encoded, self._channels, f"{self._where}{i}")
+    return {"image": image, "label": np.asarray(self._label(record), np.int32)}
 
-  def label(self, i: int) -> int:
-    if self._labels is not None:  # found already: saves reading the record
-      return int(self._labels[i])
-    return self._label(self._records[i])
+  def is_labeled(self) -> bool:
+    """Whether the examples have labels: where TFDS has none (ImageNet's test) it writes -1."""
+    return self._label(self._records[0]) >= 0
 
   def name(self, i: int) -> str:
     if self._name_key is None:
@@ -124,30 +129,30 @@ def image_and_label(info: tfds.core.DatasetInfo, name: str) -> tuple[str, str]:
   )
 
 
-def open_tfds(name: str, data_dir: str | None, channels: int) -> Dataset:
-  """Opens a prepared TFDS set; `digits` prepares itself.
+def open_tfds(data: Mapping[str, Any]) -> Dataset:
+  """Opens a prepared TFDS set of labeled images; `digits` prepares itself.
 
   Args:
-    name: `NAME[/CONFIG][:VERSION]`.
-    data_dir: else $TFDS_DATA_DIR, else ~/tensorflow_datasets.
-    channels: for sets whose images have no fixed number of channels.
+    data: the config's `data`: source, `NAME[/CONFIG][:VERSION]`; data_dir; channels, for sets whose
+      images have no fixed number.
 
   Raises:
     ConfigError: unknown name, not prepared (with the command), a copy of another format.
   """
-  directory = tfds_dir.prepared_directory(name, data_dir)
+  settings = read_fields(DataSettings, data)
+  name = settings.source
+  directory = tfds_dir.prepared_directory(name, settings.data_dir)
   builder = tfds.builder_from_directory(os.fspath(directory), file_format="array_record")
   image_key, label_key = image_and_label(builder.info, name)
   height, width, own_channels = builder.info.features[image_key].shape
-  channels = {1: 1, 3: 3, 4: 3}.get(own_channels, channels)
+  channels = {1: 1, 3: 3, 4: 3}.get(own_channels, read_fields(ImageSettings, data).channels)
   label = builder.info.features[label_key]
   splits = {
     split: Records(builder, name, split, channels)
     for split, details in builder.info.splits.items()
     if details.num_examples
   }
-  # Where TFDS has no labels (the test split of ImageNet) it writes -1.
-  labeled = tuple(split for split, records in splits.items() if records.label(0) >= 0)
+  labeled = tuple(split for split, records in splits.items() if records.is_labeled())
 
   def open_split(expression: str) -> Records:
     if expression in splits:
@@ -155,15 +160,16 @@ def open_tfds(name: str, data_dir: str | None, channels: int) -> Dataset:
     return Records(builder, name, expression, channels)
 
   return Dataset(
-    name=name,
-    class_names=tuple(label.names or (str(i) for i in range(label.num_classes))),
-    image_size=(height, width) if height and width else None,
-    channels=channels,
+    info=DatasetInfo(
+      name=name,
+      spec=image_spec(channels, (height, width)),
+      class_names=tuple(label.names or (str(i) for i in range(label.num_classes))),
+      fingerprint=_fingerprint(builder, splits, label.names or ()),
+    ),
     splits=labeled,
     unlabeled=tuple(split for split in splits if split not in labeled),
     open_split=open_split,
     overlap=lambda a, b: _overlap(open_split(a), open_split(b)),
-    fingerprint=_fingerprint(builder, splits, label.names or ()),
   )
 
 
@@ -185,6 +191,6 @@ def _fingerprint(builder: tfds.core.DatasetBuilder, splits: dict[str, Records], 
     details = info.splits[split]
     records = splits[split]
     parts += [split, str(len(records))]
-    chosen = sampled(len(records), details.num_bytes)
+    chosen = choose_sample(len(records), details.num_bytes)
     parts.append(digest(records.content(chosen, f"fingerprint of {split}")))
   return digest(parts)

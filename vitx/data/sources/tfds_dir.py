@@ -7,10 +7,9 @@ import re
 import tensorflow_datasets as tfds
 from etils import epath
 
-from vitx.data.builders import digits
+from vitx.data.builders import BUILDERS
 from vitx.errors import ConfigError, listing, nearest
 
-OWN = ("digits", "tiny_imagenet")
 READABLE = "array_record"
 _NAME = re.compile(r"(?P<name>\w+)(?:/(?P<config>[^:/]+))?(?::(?P<version>\d+\.\d+\.\d+))?")
 _VERSION = re.compile(r"\d+\.\d+\.\d+")
@@ -24,7 +23,7 @@ def default_data_dir(data_dir: str | os.PathLike | None) -> epath.Path:
 
 def known_names() -> list[str]:
   """Returns the names that TFDS has a builder for, and ours; asks no network."""
-  return [*tfds.list_builders(with_community_datasets=False), *OWN]
+  return [*tfds.list_builders(with_community_datasets=False), *BUILDERS]
 
 
 def parse_name(name: str) -> tuple[str, str | None, str | None]:
@@ -32,7 +31,8 @@ def parse_name(name: str) -> tuple[str, str | None, str | None]:
   match = _NAME.fullmatch(name)
   if match is None:
     raise ConfigError(
-      f"data.source={name!r} is not of the form NAME, NAME/CONFIG, NAME:VERSION or folder:PATH."
+      f"data.source={name!r} is not of the form NAME, NAME/CONFIG, NAME:VERSION, folder:PATH or"
+      " module:function."
     )
   return match["name"], match["config"], match["version"]
 
@@ -43,9 +43,9 @@ def check_known(name: str) -> None:
   names = known_names()
   if base not in names:
     raise ConfigError(
-      f"data.source={name!r} is unknown.{nearest(base, names)} Valid: digits, tiny_imagenet,"
-      " folder:PATH, or an image classification set of TFDS (tfds.list_builders()) or of your"
-      " TFDS directory."
+      f"data.source={name!r} is unknown.{nearest(base, names)} Valid: {listing(BUILDERS)},"
+      " folder:PATH, an image classification set of TFDS (tfds.list_builders()) or of your TFDS"
+      " directory, or your own source as module:function."
     )
 
 
@@ -89,18 +89,21 @@ def find(name: str, data_dir: epath.Path) -> epath.Path | None:
 
 
 def prepared_directory(name: str, data_dir: str | None) -> epath.Path:
-  """Returns the version directory of a set that can be read; prepares `digits` if need be.
+  """Returns the version directory of a set that can be read.
+
+  A set of our own that needs no archive is prepared if need be.
 
   Raises:
     ConfigError: unknown name; not prepared, or not as ArrayRecord: names the command to run.
   """
   root = default_data_dir(data_dir)
   directory = find(name, root)
-  if directory is None and name == "digits":
-    directory = digits.prepare(root)
+  own = BUILDERS.get(name)
+  if directory is None and own is not None and not own.archive:
+    directory = own.prepare(root)
   if directory is None:
     check_known(name)
-    source = "PATH_OF_tiny-imagenet-200.zip" if name == "tiny_imagenet" else ""
+    source = f"PATH_OF_{own.archive}" if own is not None else ""
     raise ConfigError(
       f"data.source={name!r} is not prepared in {root}. Run: {command(name, data_dir, source)}"
     )

@@ -1,0 +1,52 @@
+"""Digests of a data set's content, by which a run knows its data again."""
+
+import hashlib
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from vitx.data.dataset import Dataset, Examples
+
+# Sets up to this size are fingerprinted by their whole content, larger ones by a sample of it.
+HASH_ALL = 256 * 2**20
+SAMPLE = 256
+
+
+def digest(parts: Iterable[str | bytes]) -> str:
+  """Returns 32 hexadecimal digits of SHA-256 over the parts, each preceded by its length."""
+  sha = hashlib.sha256()
+  for part in parts:
+    data = part.encode() if isinstance(part, str) else part
+    sha.update(len(data).to_bytes(8, "little"))
+    sha.update(data)
+  return sha.hexdigest()[:32]
+
+
+def choose_sample(count: int, size_in_bytes: int) -> np.ndarray:
+  """Returns which of `count` items enter a fingerprint: all if small, else evenly spaced ones."""
+  if size_in_bytes <= HASH_ALL or count <= SAMPLE:
+    return np.arange(count)
+  return np.linspace(0, count - 1, SAMPLE).astype(np.int64)
+
+
+def digest_arrays(dataset: Dataset) -> str:
+  """Returns the fingerprint of a data set that brings none of its own, from its arrays.
+
+  Reads every example of all splits, or a sample of each split that is large.
+  """
+  parts: list[str | bytes] = [dataset.info.name, *(dataset.info.class_names or ())]
+  for split in sorted(dataset.splits):
+    examples = dataset.open_split(split)
+    parts += [split, str(len(examples)), digest(_content(examples))]
+  return digest(parts)
+
+
+def _content(examples: Examples) -> Iterator[str | bytes]:
+  if not len(examples):
+    return
+  size = sum(np.asarray(array).nbytes for array in examples[0].values())
+  for i in choose_sample(len(examples), len(examples) * size).tolist():
+    for key, value in sorted(examples[i].items()):
+      array = np.ascontiguousarray(value)
+      yield f"{key} {array.dtype} {array.shape}"
+      yield array.tobytes()

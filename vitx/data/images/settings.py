@@ -1,0 +1,74 @@
+"""The fields of `config.data` that concern images, and what a set of images says of itself."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from vitx.checks import Finite, Positive, Range
+from vitx.data.dataset import ArraySpec, DatasetInfo
+from vitx.errors import ConfigError, listing
+
+Side = Annotated[int, Range("[1, 65536]")]
+ResizeMode = Literal["center", "squash", "random"]
+Interpolation = Literal["nearest", "bilinear", "bicubic"]
+
+
+@dataclass(frozen=True)
+class ImageSettings:
+  """How images are read, and which size the host keeps.
+
+  Attributes:
+    channels: 1 (gray) or 3 (RGB), for sources whose images have no number of their own.
+    image_size: side of what the model sees, in pixels; None is the source's own.
+    default_image_size: side of what the model sees for sources whose images vary in size.
+    decode_size: side of the square that the host keeps; None is enough for the above.
+    resize_mode: how an image becomes that square, see `decode.resize`.
+    mean: per channel, of pixels in 0..1; None is the source's.
+    std: per channel, likewise.
+  """
+
+  channels: Literal[1, 3] = 3
+  image_size: Side | None = None
+  default_image_size: Side | None = None
+  decode_size: Side | None = None
+  resize_mode: ResizeMode = "center"
+  mean: tuple[Finite, ...] | None = None
+  std: tuple[Positive, ...] | None = None
+
+
+def image_spec(
+  channels: int, size: tuple[int | None, int | None] = (None, None)
+) -> dict[str, ArraySpec]:
+  """Returns the spec of labeled images of (height, width); None where it varies."""
+  return {"image": ArraySpec((*size, channels), "uint8"), "label": ArraySpec((), "int32")}
+
+
+def find_size(info: DatasetInfo) -> tuple[int, int] | None:
+  """Returns (height, width) of a set's images; None if they vary.
+
+  Raises:
+    ConfigError: the set holds no images.
+  """
+  height, width, _ = _find_shape(info)
+  return None if height is None or width is None else (height, width)
+
+
+def find_channels(info: DatasetInfo) -> int:
+  """Returns the number of channels of a set's images.
+
+  Raises:
+    ConfigError: the set holds no images, or their channels vary.
+  """
+  channels = _find_shape(info)[2]
+  if channels is None:
+    raise ConfigError(f"data.source={info.name!r}: all its images need one number of channels.")
+  return channels
+
+
+def _find_shape(info: DatasetInfo) -> tuple[int | None, ...]:
+  spec = info.spec.get("image")
+  if spec is None or len(spec.shape) != 3:
+    raise ConfigError(
+      f"data.source={info.name!r} holds no images (height, width, channels): its arrays are"
+      f" {listing(f'{key} {array.dtype} {array.shape}' for key, array in info.spec.items())}."
+    )
+  return spec.shape

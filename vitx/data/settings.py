@@ -1,0 +1,49 @@
+"""The fields of `config.data` that concern every data set: which examples, in which roles."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Annotated, Any, Literal, TypeVar
+
+from vitx.checks import Range, Share, check_fields
+
+Settings = TypeVar("Settings")
+
+
+@dataclass(frozen=True)
+class DataSettings:
+  """Which examples train, and how they are read.
+
+  Attributes:
+    source: `KIND:REST` of `vitx.data.sources.SOURCES`, `module:function` of your own, or a TFDS set.
+    data_dir: TFDS directory; None is $TFDS_DATA_DIR, else ~/tensorflow_datasets.
+    splits: the split of each role; "" is found from the source.
+    validation: the share carved from train for validation if no split is to spare.
+    fraction: the part of train that is used, class-balanced where there are classes.
+    memory: whether examples are read once and kept.
+    threads: that read and decode.
+  """
+
+  source: str = "digits"
+  data_dir: str | None = None
+  splits: Mapping[str, str] = field(default_factory=dict)
+  validation: Annotated[float, Range("(0, 1)")] = 0.1
+  fraction: Share = 1.0
+  memory: Literal["auto", "always", "never"] = "auto"
+  threads: Annotated[int, Range("[1, 1024]")] = 4
+
+
+def read_fields(cls: type[Settings], data: Mapping[str, Any], section: str = "data") -> Settings:
+  """Returns the fields that a dataclass declares from a section of a config.
+
+  Args:
+    cls: a dataclass whose annotations say what each field takes.
+    data: the section, with any other fields beside these; those left out have their defaults.
+    section: its name, for errors.
+
+  Raises:
+    ConfigError: a value of another type or out of range.
+  """
+  names = [each.name for each in fields(cls)]  # type: ignore[arg-type]
+  given = {name: data[name] for name in names if name in data}
+  check_fields(cls, given, section)
+  return cls(**given)
