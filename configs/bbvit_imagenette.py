@@ -54,7 +54,7 @@ does; a block of 10 is less than half a row of patches, so no window reaches the
 
 from ml_collections import ConfigDict
 
-from configs.common import (
+from vitx.configs.common import (
   default_config,
   parse_arg,
   take_override,
@@ -126,7 +126,7 @@ def bbvit_config(row: str, recipe: str, image_size: int, patch: int) -> ConfigDi
   as_tiny = row.startswith("tiny_") or recipe == "text"
   config.model = ConfigDict(model_of(row, patch, pool="mean_of_all" if as_tiny else "cls"))
   config.data.image_size = image_size
-  config.data.fit = "squash"
+  config.data.resize_mode = "squash"
   config.augment.random_resized_crop = (0.08, 1.0)
   config.augment.hflip = 0.5
   config.task.label_smoothing = 0.0

@@ -17,8 +17,8 @@ blocks of 10, so that every graph is the same as there. There are no published f
 
 from ml_collections import ConfigDict
 
-from configs.bbvit_imagenette import RECIPES, ROWS, bbvit_config
-from configs.common import parse_arg, take_override, with_overrides, with_source_facts
+from vitx.configs.bbvit_imagenette import RECIPES, ROWS, bbvit_config
+from vitx.configs.common import parse_arg, take_override, with_overrides, with_source_facts
 
 PUBLISHED: dict[str, dict] = {}
 

@@ -51,7 +51,7 @@ The other rows, with what their sources report in `PUBLISHED` (ours: not yet run
 
 from ml_collections import ConfigDict
 
-from configs.common import default_config, parse_arg, with_overrides, with_source_facts
+from vitx.configs.common import default_config, parse_arg, with_overrides, with_source_facts
 
 # Test accuracy in percent and parameters in millions, as the sources report them.
 PUBLISHED = {
@@ -77,7 +77,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
   row, overrides = parse_arg(arg, ROWS, default="vit")
   config = default_config()
   config.data.source = "cifar10"
-  config.data.varied_size = 32
+  config.data.default_image_size = 32
   config.model = ConfigDict(model_of(row))
   config.augment.hflip = 0.5
   config.batch_size = 128
@@ -191,7 +191,7 @@ def _residual(config: ConfigDict) -> None:
   config.duration = "64000 steps"
   config.learning_rate = 0.1
   config.optimizer = ConfigDict({"name": "sgd", "momentum": 0.9, "weight_decay": 1e-4})
-  config.decay = "all"
+  config.weight_decay_mask = "all"
   falls = ("32000 steps", "48000 steps")
   config.schedule = ConfigDict({"name": "step", "boundaries": falls, "factor": 0.1})
 
@@ -204,5 +204,5 @@ def _convmixer(config: ConfigDict) -> None:
   config.duration = "100 epochs"
   config.learning_rate = 0.05
   config.optimizer.weight_decay = 0.005
-  config.decay = "all"
+  config.weight_decay_mask = "all"
   config.schedule = ConfigDict({"name": "linear", "warmup": "40 epochs"})

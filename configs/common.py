@@ -1,7 +1,7 @@
 """What every config has in common: the default of every field, and overrides in one string.
 
 A config file offers `get_config(arg)`; `arg` is `ROW,field=value,...`, for example
-`--config configs/digits.py:conv_vit,seed=3,optimizer.weight_decay=0.1`. A field that holds a named
+`--config configs/digits.py:performer,seed=3,optimizer.weight_decay=0.1`. A field that holds a named
 choice (a dict with a `name`) is replaced whole by a bare name: `token_mixer=softmax` drops the
 fields of the mixer that stood there.
 """
@@ -23,16 +23,33 @@ SHORT = {
   "stem": "model.stem",
   "dtype": "model.dtype",
 }
+# The named choices of a model, which a config may leave to the model's own defaults.
+PARTS = ("stem", "posemb", "pool", "norm", "block", "token_mixer", "initialization")
+# Fields that had another name.
+RENAMED = {
+  "accumulate": "grad_accum_steps",
+  "clip_norm": "grad_clip_norm",
+  "data.fit": "data.resize_mode",
+  "data.select": "data.validation",
+  "data.splits.report": "data.splits.test",
+  "data.splits.select": "data.splits.validation",
+  "data.stored_size": "data.decode_size",
+  "data.varied_size": "data.default_image_size",
+  "decay": "weight_decay_mask",
+  "ema": "ema_decay",
+  "model.initialisation": "model.initialization",
+  "model.token_mixer.centre": "model.token_mixer.center",
+  "model.token_mixer.stabiliser": "model.token_mixer.stabilizer",
+}
 
 
 def default_config() -> ConfigDict:
   """Returns every field with its default. Durations are strings: "300 steps", "2.5 epochs"."""
   config = ConfigDict()
-  # One seed; the others follow from it unless set.
-  config.seed = 0
-  config.init_seed = placeholder(int)
-  config.data_seed = placeholder(int)
-  config.graph_seed = placeholder(int)
+  config.seed = 0  # the others follow from it unless they are set
+  config.init_seed = placeholder(int)  # of the parameters; None: seed
+  config.data_seed = placeholder(int)  # of order, splits, augmentation, dropout; None: seed
+  config.graph_seed = placeholder(int)  # of random attention graphs; None: seed
 
   config.model = ConfigDict({"name": "vit"})
   config.task = ConfigDict({"name": "classification", "label_smoothing": 0.0})
@@ -42,26 +59,30 @@ def default_config() -> ConfigDict:
       source="digits",  # digits | tiny_imagenet | a TFDS name | folder:PATH
       data_dir=placeholder(str),  # TFDS directory; else $TFDS_DATA_DIR, else ~/tensorflow_datasets
       # Which splits play the three roles (TFDS split names); empty: found from the source.
-      splits=dict(train="", select="", report=""),
-      select=0.1,  # the share carved from train for model selection if no split is to spare
+      splits=dict(
+        train="",  # what the model learns from
+        validation="",  # chooses the best checkpoint
+        test="",  # touched once, at the end
+      ),
+      validation=0.1,  # the share carved from train for validation if no split is to spare
       fraction=1.0,  # class-balanced part of train
       channels=3,  # of a folder; a TFDS set has its own
-      image_size=placeholder(int),  # side of what the model sees; none: the source's own size
-      varied_size=placeholder(int),  # the same for a source whose images vary in size
-      stored_size=placeholder(int),  # side of what the host keeps; none: enough for the above
-      fit="center",  # how a non-square image becomes square: center | squash | random
+      image_size=placeholder(int),  # side of what the model sees; None: the source's own size
+      default_image_size=placeholder(int),  # the side for a source whose images vary in size
+      decode_size=placeholder(int),  # side of what the host keeps; None: enough for the above
+      resize_mode="center",  # how a non-square image becomes square: center | squash | random
       memory="auto",  # decode once and keep: auto | always | never
       threads=4,  # decoding threads when streaming
-      mean=placeholder(tuple),  # per channel, of pixels in 0..1; none: the source's
-      std=placeholder(tuple),
+      mean=placeholder(tuple),  # per channel, of pixels in 0..1; None: the source's
+      std=placeholder(tuple),  # per channel, of pixels in 0..1; None: the source's
     )
   )
   config.augment = ConfigDict(
     dict(
       pad_crop=0,  # pixels of padding before a random crop
       random_resized_crop=(),  # (smallest, largest) share of the area; not with pad_crop
-      hflip=0.0,  # probability
-      vflip=0.0,
+      hflip=0.0,  # probability of a flip from left to right
+      vflip=0.0,  # probability of a flip upside down
       rotate=0.0,  # largest angle in degrees, either way
       color_jitter=(),  # (brightness, contrast, saturation, hue); empty: off
       randaugment=(),  # (number of operations, magnitude 0..10); not with autoaugment
@@ -74,29 +95,34 @@ def default_config() -> ConfigDict:
   )
   config.evaluation = ConfigDict(
     dict(
-      every="1 epochs",
-      batch_size=placeholder(int),  # none: the training batch
+      every="1 epochs",  # how often validation is evaluated
+      batch_size=placeholder(int),  # over all devices; None: the training batch
       crop_ratio=1.0,  # image_size / side to which the stored image is resized before the crop
       interpolation="bilinear",  # nearest | bilinear | bicubic
     )
   )
 
   config.batch_size = 128  # over all devices and processes
-  config.accumulate = 1  # micro-batches per step
-  config.duration = "10 epochs"
-  config.learning_rate = 1e-3
+  config.grad_accum_steps = 1  # micro-batches per step
+  config.duration = "10 epochs"  # of the run
+  config.learning_rate = 1e-3  # the schedule's peak
   config.optimizer = ConfigDict({"name": "adamw", "weight_decay": 0.05})
   config.schedule = ConfigDict({"name": "cosine", "warmup": "0 steps"})
-  config.decay = "matrices"  # which parameters weight decay touches: matrices | all
-  config.clip_norm = placeholder(float)  # global norm of the gradient
+  config.weight_decay_mask = "matrices"  # which parameters weight decay touches: matrices | all
+  config.grad_clip_norm = placeholder(float)  # global norm of the gradient; None: not clipped
   config.layer_decay = 1.0  # learning rate of a block relative to the next one
   config.freeze = ()  # regular expressions over parameter names such as "block_0/.*"
-  config.ema = 0.0  # decay of the moving average of parameters; 0: off
+  config.ema_decay = 0.0  # decay of the moving average of parameters; 0: off
 
-  config.log_every = "50 steps"
-  config.checkpoint = ConfigDict({"every": "1 epochs", "keep": 2})
+  config.log_every = "50 steps"  # how often a row of kind "train" is written
+  config.checkpoint = ConfigDict(
+    dict(
+      every="1 epochs",  # how often the state is saved
+      keep=2,  # checkpoints beside the best
+    )
+  )
   config.init_from = ""  # a workdir whose weights a new run starts from
-  config.tensorboard = False
+  config.tensorboard = False  # also write TensorBoard events
   config.deterministic = False  # on GPU: bitwise repeatable, slower
   return config.lock()
 
@@ -105,13 +131,22 @@ def with_overrides(config: ConfigDict, overrides: str) -> ConfigDict:
   """Applies `field=value,field=value`; values are Python literals or bare strings.
 
   Raises:
-    ValueError: an unknown field (with the nearest) or a value of the wrong type.
+    ValueError: an unknown field (with the nearest), a value of the wrong type, a field that is set
+      twice, or a choice that drops the fields set before it.
   """
+  seen: dict[str, str] = {}
   for item in _split(overrides):
     if "=" not in item:
       raise ValueError(f"config override {item!r} is not of the form field=value")
     field, text = item.split("=", 1)
-    set_field(config, SHORT.get(field, _expand(field)), _literal(text))
+    field = SHORT.get(field, _expand(field))
+    if field in seen:
+      raise ValueError(f"config override {item!r}: {field}={seen[field]} is set already; say once")
+    below = [other for other in seen if other.startswith(f"{field}.")]
+    if below:
+      raise ValueError(f"config override {item!r} drops {below[0]}={seen[below[0]]}; say it first")
+    seen[field] = text
+    set_field(config, field, _literal(text))
   return config
 
 
@@ -139,7 +174,9 @@ def take_override(overrides: str, key: str, choices: Iterable[str]) -> tuple[str
   """
   items = _split(overrides)
   own = [item for item in items if item.split("=", 1)[0] == key]
-  value = own[-1].partition("=")[2] if own else next(iter(choices))
+  if len(own) > 1:
+    raise ValueError(f"config override {own[1]!r}: {own[0]} is set already; say once")
+  value = own[0].partition("=")[2] if own else next(iter(choices))
   if value not in choices:
     raise ValueError(f"{key}={value!r} is unknown.{_nearest(value, choices)} Valid: {choices}.")
   return value, ",".join(item for item in items if item not in own)
@@ -170,32 +207,70 @@ def with_source_facts(
 
 
 def set_field(config: ConfigDict, path: str, value: Any) -> None:
-  """Sets a dotted field, keeping its type; a bare name for a named choice replaces it whole."""
+  """Sets a dotted field, keeping its type; a bare name for a named choice replaces it whole.
+
+  Raises:
+    ValueError: no such field (names the nearest, or what it is called now), or another type.
+  """
   *parents, last = path.split(".")
   node = config
   for depth, key in enumerate(parents):
-    if key not in node or not isinstance(node[key], ConfigDict):
-      raise ValueError(_unknown(".".join(parents[: depth + 1]), key, node))
+    if isinstance(node.get(key), str) and "name" in node and key != "name":
+      with node.unlocked():
+        node[key] = ConfigDict({"name": node[key]})  # a bare name, about to get a field
+    if not isinstance(node.get(key), ConfigDict):
+      raise ValueError(_unknown(path, ".".join(parents[: depth + 1]), key, node))
     node = node[key]
   # A named choice takes any field: whoever builds it knows its fields and checks them.
-  if last not in node and "name" not in node:
-    raise ValueError(_unknown(path, last, node))
+  if path in RENAMED or (last not in node and "name" not in node):
+    raise ValueError(_unknown(path, path, last, node))
   old = node.get(last)
-  if isinstance(old, ConfigDict) and "name" in old and isinstance(value, str):
-    value = {"name": value}
-  if isinstance(value, dict):
-    with node.unlocked():
-      node[last] = ConfigDict(value)
+  if isinstance(old, ConfigDict) and "name" not in old and isinstance(value, dict):
+    for key, entry in value.items():  # a group of fields keeps what is not mentioned
+      set_field(config, f"{path}.{key}", entry)
     return
-  if isinstance(old, str) and not isinstance(value, str):
-    value = str(value)  # a duration in steps may be written as a number
-  if isinstance(old, tuple) and not isinstance(value, tuple):
-    value = tuple(value) if isinstance(value, list) else (value,)
+  if "name" not in node:
+    _check_kind(path, old, value)
+  value = _fit(old, value, is_part=parents == ["model"] and last in PARTS)
   try:
     with node.unlocked():
       node[last] = value
   except TypeError as error:
     raise ValueError(f"{path}={value!r}: {error}") from error
+
+
+def _check_kind(path: str, old: Any, value: Any) -> None:
+  """Raises ValueError for what ConfigDict lets pass, such as True as a number."""
+  if isinstance(old, ConfigDict) and not isinstance(value, dict):
+    if "name" not in old:
+      raise ValueError(f"{path}={value!r}: it has fields of its own: {', '.join(sorted(old))}")
+    if not isinstance(value, str) or not value:
+      raise ValueError(f"{path}={value!r} must be a name, or a dict with a name and fields")
+  elif isinstance(value, bool) and isinstance(old, int | float) and not isinstance(old, bool):
+    raise ValueError(f"{path}={value!r} must be a number")
+  elif value is None and old is not None and _default(path) is not None:
+    raise ValueError(f"{path}=None is no value for it; such as {old!r}")
+
+
+def _default(path: str) -> Any:
+  node = default_config()
+  for key in path.split("."):
+    node = node.get(key)
+  return node
+
+
+def _fit(old: Any, value: Any, is_part: bool) -> Any:
+  """Returns a value as the field keeps it that holds `old`."""
+  is_choice = isinstance(old, ConfigDict) and "name" in old
+  if isinstance(value, str) and (is_choice or (is_part and old is None)):
+    value = {"name": value}
+  if isinstance(value, dict):
+    return ConfigDict(value)
+  if isinstance(old, str) and not isinstance(value, str | None):
+    return str(value)  # a duration in steps may be written as a number
+  if isinstance(old, tuple) and not isinstance(value, tuple | None):
+    return tuple(value) if isinstance(value, list) else (value,)
+  return value
 
 
 def _expand(field: str) -> str:
@@ -221,10 +296,12 @@ def _split(text: str) -> list[str]:
   return [item for item in [*items, text[start:].strip()] if item]
 
 
-def _unknown(path: str, key: str, node: ConfigDict) -> str:
-  return (
-    f"config has no field {path!r}.{_nearest(key, node)} Fields there: {', '.join(sorted(node))}."
-  )
+def _unknown(path: str, prefix: str, key: str, node: ConfigDict) -> str:
+  for name in (path, prefix):
+    if name in RENAMED:
+      return f"config has no field {name!r}: it is now {RENAMED[name]}"
+  fields = ", ".join(sorted(node))
+  return f"config has no field {prefix!r}.{_nearest(key, node)} Fields there: {fields}."
 
 
 def _nearest(name: str, choices) -> str:

@@ -21,7 +21,7 @@ softmax 98.61); its run takes two minutes.
 
 from ml_collections import ConfigDict
 
-from configs.common import default_config, parse_arg, with_overrides
+from vitx.configs.common import default_config, parse_arg, with_overrides
 
 # Each mixer's fields for a grid of 8 x 8 tokens.
 MIXERS: dict[str, dict] = {
@@ -117,7 +117,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
   config.augment.pad_crop = 1
   config.batch_size = 64
   config.duration = "40 epochs"
-  config.ema = 0.998
+  config.ema_decay = 0.998
   config.learning_rate = 2e-3
   config.schedule = ConfigDict({"name": "cosine", "warmup": "2 epochs"})
   config.task.label_smoothing = 0.1

@@ -18,7 +18,7 @@ pixels; for small ones say `dataset=cifar10,data.image_size=32,stem.patch=4`.
 
 from ml_collections import ConfigDict
 
-from configs.common import default_config, parse_arg, with_overrides, with_source_facts
+from vitx.configs.common import default_config, parse_arg, with_overrides, with_source_facts
 
 WIDTHS = {"deit_ti": 192, "deit_s": 384}
 ROWS = tuple(WIDTHS)
@@ -55,8 +55,10 @@ def get_config(arg: str | None = None) -> ConfigDict:
   )
   config.data.source = "imagenet2012"
   config.data.image_size = 224
-  config.data.fit = "random"  # the crop is drawn from the whole image; evaluation takes the center
-  config.data.select = 0.01
+  config.data.resize_mode = (
+    "random"  # the crop is drawn from the whole image; evaluation takes the center
+  )
+  config.data.validation = 0.01
   config.data.threads = 16
   config.augment.hflip = 0.5
   config.augment.randaugment = (2, 9)
@@ -70,6 +72,6 @@ def get_config(arg: str | None = None) -> ConfigDict:
   config.learning_rate = 1e-3
   config.optimizer = ConfigDict({"name": "adamw", "weight_decay": 0.05})
   config.schedule = ConfigDict({"name": "cosine", "warmup": "5 epochs", "final": 0.01})
-  config.ema = 0.99996
+  config.ema_decay = 0.99996
   config = with_overrides(config, overrides)
   return with_source_facts(config, "imagenet2012", num_classes=1000)

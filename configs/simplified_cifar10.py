@@ -47,10 +47,10 @@ set as JPEG, quality 75, 2 CPU cores, 2026-11-21):
 
                                               1     2     3     4     5
   simplified_w96_d8         published      30.4                    52.9
-    ... data.select=0.02                   28.8  41.2  46.1  49.8  52.3
+    ... data.validation=0.02                   28.8  41.2  46.1  49.8  52.3
   vanilla_w96_d8            published      26.8                    51.2
                                            27.5  36.5  42.7  46.4  49.0
-    ... data.select=0.02                   27.6  35.9  41.7  45.2  48.0
+    ... data.validation=0.02                   27.6  35.9  41.7  45.2  48.0
     ... and model.block.norms=two          27.6  36.4  42.2  45.5  47.9
     ... and model.block.norms=mlp          16.2
 
@@ -68,7 +68,7 @@ start for queries and keys and, in vanilla, for values and output.
 
 from ml_collections import ConfigDict
 
-from configs.common import default_config, parse_arg, with_overrides, with_source_facts
+from vitx.configs.common import default_config, parse_arg, with_overrides, with_source_facts
 
 # Width and depth of each size.
 SIZES = {"w96_d8": (96, 8), "w128_d8": (128, 8), "w128_d12": (128, 12)}
@@ -127,8 +127,8 @@ def get_config(arg: str | None = None) -> ConfigDict:
   config = default_config()
   config.model = ConfigDict(model_of(row))
   config.data.source = "cifar10"
-  config.data.varied_size = 32
-  config.data.select = 0.002  # the source trained on all images
+  config.data.default_image_size = 32
+  config.data.validation = 0.002  # the source trained on all images
   config.augment.hflip = 0.5
   config.augment.vflip = 0.5
   config.augment.rotate = 15.0
@@ -138,7 +138,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
   config.learning_rate = 3e-3
   config.optimizer = ConfigDict({"name": "adamw", "weight_decay": 0.01})
   # PyTorch's AdamW decays every parameter; He and Hofmann's gains and scalars have no decay.
-  config.decay = "matrices" if row == "sas_p_w128_d8" else "all"
+  config.weight_decay_mask = "matrices" if row == "sas_p_w128_d8" else "all"
   config.log_every = "1 epochs"  # so that a row of kind "train" is the published figure
   config = with_overrides(config, overrides)
   return with_source_facts(config, "cifar10", num_classes=10, image_size=32)

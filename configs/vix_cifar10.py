@@ -19,7 +19,7 @@ What was really run, after the authors' scripts and logs, is the default:
 - Adam with decoupled decay on all parameters, constant rate 1e-3, no augmentation, float32. Batch
   and epochs as the scripts say; every log ends before that, after 2 to 39 epochs, and the printed
   accuracy is the best epoch's on the test set, of one run. We choose by 10 % of the training set
-  that training does not see (`data.select`).
+  that training does not see (`data.validation`).
 - Performer has the softmax kernel and no local window. Linformer has one head of keys, which are
   the values too; with rotation four. Nyströmformer pads in front with zeros that take part.
 - Positions and class token begin with standard deviation 1.
@@ -40,7 +40,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from configs.common import (
+from vitx.configs.common import (
   default_config,
   parse_arg,
   take_override,
@@ -173,7 +173,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
   recipe, overrides = take_override(overrides, "recipe", RECIPES)
   config = vix_config(row, recipe, stride=1)
   config.data.source = "cifar10"
-  config.data.varied_size = 32
+  config.data.default_image_size = 32
   config = with_overrides(config, overrides)
   half = (0.5, 0.5, 0.5)
   return with_source_facts(config, "cifar10", num_classes=10, image_size=32, mean=half, std=half)
@@ -192,7 +192,7 @@ def vix_config(row: str, recipe: str, stride: int) -> ConfigDict:
   config.augment.hflip = 0.0
   config.task.label_smoothing = 0.0
   config.optimizer = ConfigDict({"name": "adamw", "weight_decay": 0.01})
-  config.decay = "all"
+  config.weight_decay_mask = "all"
   config.schedule = ConfigDict({"name": "constant"})
   config.learning_rate = 1e-3
   _, family, x = _parts(row)

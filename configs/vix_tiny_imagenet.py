@@ -19,8 +19,8 @@ has no PiT and no rotary row here; ours are for the asking:
 
 from ml_collections import ConfigDict
 
-from configs.common import parse_arg, take_override, with_overrides, with_source_facts
-from configs.vix_cifar10 import RECIPES, VIX_ROWS, published, vix_config
+from vitx.configs.common import parse_arg, take_override, with_overrides, with_source_facts
+from vitx.configs.vix_cifar10 import RECIPES, VIX_ROWS, published, vix_config
 
 ROWS = VIX_ROWS
 
@@ -64,7 +64,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
   recipe, overrides = take_override(overrides, "recipe", RECIPES)
   config = vix_config(row, recipe, stride=2)
   config.data.source = "tiny_imagenet"
-  config.data.varied_size = 64
+  config.data.default_image_size = 64
   config = with_overrides(config, overrides)
   # The authors', of pixels in 0..255.
   mean, std = (122.4786, 114.2755, 101.3963), (70.4924, 68.5679, 71.8127)

@@ -14,7 +14,7 @@ TINY = (
   "softmax,stem=linear,stem.patch=4,model.width=16,model.depth=1,model.num_heads=2,model.mlp_dim=32,"
   "model.dropout=0.1,model.stochastic_depth=0.1,augment.mixup=0.2,batch_size=32,"
   "evaluation.every=10 steps,checkpoint.every=8 steps,log_every=5 steps,duration=40 steps,"
-  "schedule.warmup=5 steps,ema=0.9"
+  "schedule.warmup=5 steps,ema_decay=0.9"
 )
 
 

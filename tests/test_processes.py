@@ -44,7 +44,7 @@ def test_two_processes_agree_with_two_devices(tmp_path):
   assert len(one) == len(two) == 40
   np.testing.assert_allclose(two[:20], one[:20], rtol=1e-5)
   figures = [
-    next(row for row in runs.rows(tmp_path / name) if row["kind"] == "select")
+    next(row for row in runs.rows(tmp_path / name) if row["kind"] == "validation")
     for name in ("devices", "processes")
   ]
   assert figures[0]["examples"] == figures[1]["examples"] == 144

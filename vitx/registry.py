@@ -2,49 +2,140 @@
 
 Every named choice of a config (`dict(name="softmax", ...)`) is resolved by `build`: an unknown name
 or option raises `ConfigError`, lists the valid ones and says which is nearest. Nothing is filtered.
+
+A name `module:Name` imports code, so a config that somebody else wrote is read under
+`trusting(False)`, where only the names of the tables and of `OWN` packages are taken.
 """
 
+import contextlib
+import contextvars
+import functools
 import importlib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
 from vitx.checks import check_fields
 from vitx.errors import ConfigError, listing, nearest
 
+OWN = ("vitx", "optax")  # whose code is here anyway
+# The parts of a config that name code; `data.source` does too, among names that do not.
+CHOICES = ("model", "optimizer", "schedule", "task")
+_trusted = contextvars.ContextVar("trusted", default=True)
 
-def lookup(table: Mapping[str, Any], name: str, field: str) -> Any:
+
+@contextlib.contextmanager
+def trusting(allowed: bool) -> Iterator[None]:
+  """Says whether `lookup` may import what a name `module:Name` names, while the context lasts."""
+  token = _trusted.set(allowed)
+  try:
+    yield
+  finally:
+    _trusted.reset(token)
+
+
+def check_trusted(config: Mapping[str, Any]) -> None:
+  """Refuses a config that names code outside our own packages; imports nothing.
+
+  Some names are looked up only while a model is traced, when no context says who wrote them: a
+  config is checked whole, before.
+
+  Raises:
+    ConfigError: names the field, and how to allow it.
+  """
+  for choice in CHOICES:
+    _check_names(config.get(choice), choice)
+
+
+def _check_names(value: Any, field: str) -> None:
+  if isinstance(value, Mapping) or hasattr(value, "items"):
+    for key in value:
+      _check_names(value[key], f"{field}.{key}")
+  elif isinstance(value, tuple | list):
+    for entry in value:
+      _check_names(entry, field)
+  elif isinstance(value, str) and ":" in value:
+    _check_own(value, field)
+
+
+def _check_own(name: str, field: str) -> None:
+  if name.split(":")[0].split(".")[0] not in OWN:
+    raise ConfigError(
+      f"{field}={name!r} names Python code that would be run; if you trust whoever made it, say"
+      " trust_code=True (--trust_code)"
+    )
+
+
+def lookup(table: Mapping[str, Any], name: str, field: str, kind: Any = None) -> Any:
   """Returns `table[name]`, or the object at a dotted name such as "my_package.my_file:MyMixer".
 
   Args:
     table: the built-in choices by name.
     name: a key of the table, or `module:attribute` of the user's own.
     field: the config field, for the error.
+    kind: a class of which the user's own must be a subclass or instance. None: of the kind of those
+      in the table, as `kind_of` has it.
 
   Raises:
-    ConfigError: the name is neither; lists the valid names and the nearest.
+    ConfigError: the name is neither (lists the valid names and the nearest), may not be imported
+      here, or is of another kind.
   """
-  if name in table:
+  if isinstance(name, str) and name in table:
     return table[name]
-  if isinstance(name, str) and ":" in name:
-    return _import(name, field)
-  raise ConfigError(
-    f"{field}={name!r} is unknown.{nearest(name, table)} Valid: {listing(table)};"
-    " or your own as 'module:Name'."
-  )
+  if not isinstance(name, str) or ":" not in name:
+    raise ConfigError(
+      f"{field}={name!r} is unknown.{nearest(name, table)} Valid: {listing(table)};"
+      " or your own as 'module:Name'."
+    )
+  if not _trusted.get():
+    _check_own(name, field)
+  found = _import(name, field)
+  _check_kind(found, kind_of(table) if kind is None else (kind,), f"{field}={name!r}")
+  return found
+
+
+def kind_of(table: Mapping[str, Any]) -> tuple[type, ...]:
+  """Returns the classes that all entries of a table are subclasses, or else instances, of.
+
+  What shares one of them may stand beside those entries. Empty: whatever can be called.
+  """
+  entries = list(table.values())
+  classes = all(isinstance(entry, type) for entry in entries)
+  if not classes and any(callable(entry) for entry in entries):
+    return ()
+  bases = [set((entry if classes else type(entry)).__mro__) - {object} for entry in entries]
+  # Of a single entry nobody can say which of its bases is meant.
+  common = set.intersection(*bases) if len(bases) > 1 else set()
+  return tuple(sorted(common, key=lambda base: base.__name__)) or ((type,) if classes else ())
+
+
+def _check_kind(found: Any, kinds: tuple[type, ...], what: str) -> None:
+  own = found.func if isinstance(found, partial) else found
+  if not kinds:
+    fits, wanted = callable(own), "a function or class"
+  elif isinstance(own, type):
+    fits, wanted = issubclass(own, kinds) or type in kinds, f"a subclass of {kinds[-1].__name__}"
+  else:
+    fits, wanted = isinstance(own, kinds), f"a {kinds[-1].__name__}"
+  if not fits:
+    raise ConfigError(f"{what} is {type(own).__name__} {own!r:.60}, not {wanted}")
 
 
 def _import(name: str, field: str) -> Any:
   module, attribute = name.split(":", 1)
   try:
-    return getattr(importlib.import_module(module), attribute)
-  except (ImportError, AttributeError) as error:
+    found = functools.reduce(getattr, attribute.split("."), importlib.import_module(module))
+  except (ImportError, AttributeError, ValueError) as error:
     raise ConfigError(f"{field}={name!r} cannot be imported: {error}") from error
+  home = str(getattr(found, "__module__", module)).split(".")[0]
+  if not _trusted.get() and home not in OWN:
+    raise ConfigError(f"{field}={name!r} is code of {home}; say trust_code=True (--trust_code)")
+  return found
 
 
 def options(function: Callable) -> dict[str, inspect.Parameter]:
-  """The settings that a class or function takes by keyword, Flax's own fields left out."""
+  """Returns what a class or function takes by keyword, Flax's own fields left out."""
   parameters = inspect.signature(function).parameters.values()
   kinds = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
   return {p.name: p for p in parameters if p.kind in kinds and p.name not in ("parent", "self")}
@@ -63,7 +154,11 @@ def check_options(function: Callable, given: Mapping[str, Any], field: str, hidd
 
 
 def build(
-  table: Mapping[str, Any], spec: str | Mapping[str, Any], field: str, hidden=()
+  table: Mapping[str, Any],
+  spec: str | Mapping[str, Any],
+  field: str,
+  hidden=(),
+  kind: Any = None,
 ) -> partial:
   """Turns `dict(name=..., **fields)`, or a bare name, into a callable with those fields bound.
 
@@ -72,6 +167,7 @@ def build(
     spec: the config's entry.
     field: where the entry stands in the config, for errors.
     hidden: arguments that the caller supplies itself, which a config may not set.
+    kind: of the user's own, see `lookup`.
 
   Raises:
     ConfigError: unknown name or field (lists the valid ones and the nearest), or a value that is
@@ -80,7 +176,7 @@ def build(
   fields = {"name": spec} if isinstance(spec, str) else dict(spec)
   if "name" not in fields:
     raise ConfigError(f"{field} needs a name. Valid: {listing(table)}.")
-  function = lookup(table, fields.pop("name"), f"{field}.name")
+  function = lookup(table, fields.pop("name"), f"{field}.name", kind)
   check_options(function, fields, field, hidden)
   check_fields(function, fields, field)
   return partial(function, **fields)

@@ -4,8 +4,12 @@ import numpy as np
 import pytest
 from sklearn import metrics as reference
 
-from vitx.tasks.classification import ECE_BINS, classification_sums
-from vitx.training import metrics
+from vitx.tasks.classification import (
+  ECE_BINS,
+  classification_sums,
+  summarize_classification,
+)
+from vitx.training.evaluation import add_sums
 
 
 def figures(logits, labels, mask=None, parts=1):
@@ -13,8 +17,8 @@ def figures(logits, labels, mask=None, parts=1):
   total = {}
   for part in np.array_split(np.arange(len(labels)), parts):
     sums = classification_sums(logits[part], labels[part], mask[part], logits.shape[1])["sums"]
-    total = metrics.add(total, sums)
-  return metrics.summarize(total)
+    total = add_sums(total, sums)
+  return summarize_classification(total)
 
 
 def random(n=500, classes=10, seed=0):
@@ -67,4 +71,4 @@ def test_ties_count_once_and_fewer_than_five_classes_are_all_in_the_top_five():
 
 def test_no_examples():
   with pytest.raises(ValueError, match="no examples"):
-    metrics.summarize({"count": 0.0})
+    summarize_classification({"count": 0.0})

@@ -30,6 +30,9 @@ def task(augment=None, **fields):
     augment=make_train_augment(settings, num_classes=CLASSES, label_smoothing=0.1, **STATISTICS),
     preprocess=make_eval_preprocess(default_config().evaluation, **STATISTICS),
     num_classes=CLASSES,
+    decode_size=SIZE,
+    image_size=SIZE,
+    channels=1,
   )
 
 
@@ -69,7 +72,6 @@ def trail(step: Step, steps: int, devices: int, rows: int = 16):
   state = jax.tree.map(lambda x: np.stack([np.asarray(x)] * devices), initial(step))
   for number in range(steps):
     fed = {k: v.reshape(devices, -1, *v.shape[1:]) for k, v in batch(number, rows).items()}
-    fed["stop"] = np.zeros((devices, 1), np.int32)
-    state, metrics = function(state, fed)
+    state, metrics, _ = function(state, {}, fed, np.zeros(devices, np.int32))
     loss = float(np.asarray(metrics["loss"])[0])
     yield loss, jax.tree.map(lambda x: np.array(x[0]), state)

@@ -43,18 +43,18 @@ def test_what_a_run_leaves(finished):
   kinds = [(row["kind"], row["step"]) for row in runs.rows(workdir)]
   train = [step for kind, step in kinds if kind == "train"]
   assert train == list(range(5, 41, 5))
-  assert [step for kind, step in kinds if kind == "select"] == [10, 20, 30, 40]
-  assert kinds[-1] == ("report", result.report["step"])
+  assert [step for kind, step in kinds if kind == "validation"] == [10, 20, 30, 40]
+  assert kinds[-1] == ("test", result.test["step"])
   best = max(
-    (row for row in runs.rows(workdir) if row["kind"] == "select"),
+    (row for row in runs.rows(workdir) if row["kind"] == "validation"),
     key=lambda row: (row["top1"], row["step"]),
   )
-  assert result.report["step"] == best["step"]
+  assert result.test["step"] == best["step"]
   environment = json.loads((workdir / "environment.json").read_text())
   assert environment["versions"]["jax"] == jax.__version__
   assert environment["implementations"].keys() == {"block_0/token_mixer"}
   assert set(environment["implementations"].values()) <= {"masked", "kernelized"}
-  assert environment["data"]["examples"] == {"train": 1294, "select": 144, "report": 359}
+  assert environment["data"]["examples"] == {"train": 1294, "validation": 144, "test": 359}
   assert read_config(workdir).model.num_classes == 10
 
 
@@ -67,13 +67,13 @@ def test_train_rows_have_the_mean_loss_and_accuracy_since_the_last(finished, tmp
   assert all(0 <= row["top1"] <= 1 for row in each) and each[-1]["top1"] > 0.15
 
 
-def test_a_finished_run_reports_again_and_trains_no_more(finished):
+def test_a_finished_run_is_tested_again_and_trains_no_more(finished):
   workdir, result = finished
   before = snapshot(workdir / "checkpoints")
   again = loop.train(runs.tiny(), workdir)
-  assert again.report == result.report
+  assert again.test == result.test
   assert snapshot(workdir / "checkpoints") == before
-  assert [row["kind"] for row in runs.rows(workdir)].count("report") == 1
+  assert [row["kind"] for row in runs.rows(workdir)].count("test") == 1
 
 
 @pytest.mark.parametrize("at", [8, 13])  # at a save; within a window of the log
@@ -97,7 +97,7 @@ def test_a_stopped_run_goes_on_bit_for_bit(finished, tmp_path, monkeypatch, at):
     stopped = loop.train(runs.tiny(), tmp_path)
   assert not stopped.finished and stopped.step == at
   resumed = loop.train(runs.tiny(), tmp_path)
-  assert resumed.report == finished[1].report
+  assert resumed.test == finished[1].test
   assert runs.rows(tmp_path) == runs.rows(finished[0])
   same(runs.final_state(tmp_path), runs.final_state(finished[0]))
 
@@ -111,7 +111,7 @@ def test_a_damaged_newest_checkpoint_is_set_aside_and_the_run_ends_the_same(fini
   data.write_bytes(content)
   again = loop.train(runs.tiny(), tmp_path)
   assert (tmp_path / "checkpoints" / "corrupt-40").is_dir()
-  assert again.report == finished[1].report
+  assert again.test == finished[1].test
   assert runs.rows(tmp_path) == runs.rows(finished[0])
   same(runs.final_state(tmp_path), runs.final_state(finished[0]))
 
@@ -151,21 +151,21 @@ def test_another_config_is_refused_with_a_diff(finished):
 
 def test_logging_and_cadence_may_change(finished, tmp_path):
   config = runs.tiny("log_every=4 steps", "checkpoint.keep=3", "evaluation.every=20 steps")
-  loop.identity.check_same_run(finished[0], loop.make_experiment(config).config)
+  loop.provenance.check_same_run(finished[0], loop.make_experiment(config).config)
   plateau = "schedule={'name':'plateau'}"
   loop.train(runs.tiny(plateau, "duration=5 steps"), tmp_path)
   longer = loop.make_experiment(runs.tiny(plateau, "duration=9 steps")).config
-  loop.identity.check_same_run(tmp_path, longer)
+  loop.provenance.check_same_run(tmp_path, longer)
   other = loop.make_experiment(runs.tiny(plateau, "evaluation.every=3 steps")).config
   with pytest.raises(ConfigError, match=r"evaluation\.every"):
-    loop.identity.check_same_run(tmp_path, other)
+    loop.provenance.check_same_run(tmp_path, other)
 
 
 def test_changed_data_is_refused(finished):
   workdir, _ = finished
   changed = {"source": "digits", "fingerprint": "other"}
   with pytest.raises(ConfigError, match=r"has changed since this run began"):
-    loop.identity.check_same_data(workdir, changed)
+    loop.provenance.check_same_data(workdir, changed)
 
 
 def test_a_checkpoint_of_another_shape_is_no_damage(finished):
@@ -191,7 +191,7 @@ def test_plateau_lowers_the_rate_and_survives_a_restart(tmp_path):
   assert rates[0] == pytest.approx(2e-3) and rates[-1] < rates[0] / 2
   loop.train(config("duration=8 steps"), tmp_path / "b")
   again = loop.train(config("duration=12 steps"), tmp_path / "b")
-  assert again.report["nll"] == whole.report["nll"]
+  assert again.test["nll"] == whole.test["nll"]
   tail = lambda name: [r for r in runs.rows(tmp_path / name) if r["kind"] == "train"]  # noqa: E731
   assert tail("b") == tail("a")
 
@@ -218,7 +218,13 @@ def test_out_of_memory_names_what_helps():
     failures.explain_out_of_memory(config, tokens=4),
   ):
     jnp.zeros((1 << 46,), jnp.uint8).block_until_ready()  # a real one: 64 TiB
-  for part in ("batch_size=32", "4 tokens", "token_mixer=softmax", "accumulate=2", "model.remat"):
+  for part in (
+    "batch_size=32",
+    "4 tokens",
+    "token_mixer=softmax",
+    "grad_accum_steps=2",
+    "model.remat",
+  ):
     assert part in str(error.value)
 
 
@@ -241,11 +247,11 @@ def test_exit_codes_are_as_documented():
   ("overrides", "parts"),
   [
     (["batch_size=33"], ["batch_size=33", "32, 34"]),
-    (["accumulate=5"], ["accumulate=5", "30, 40"]),
+    (["grad_accum_steps=5"], ["grad_accum_steps=5", "30, 40"]),
     (["batch_size=5000"], ["batch_size=5000", "1294"]),
     (["data.source=digit"], ["digit", "Did you mean 'digits'"]),
     (["data.source=cifar10"], ["vitx prepare cifar10"]),
-    (["data.splits.select=validation"], ["validation", "train"]),
+    (["data.splits.validation=validation"], ["validation", "train"]),
     (["stem.patch=3"], ["patch=3", "6 or 9"]),
     (["model.num_classes=11"], ["model.num_classes=11", "10"]),
     (["token_mixer=performr"], ["performr", "softmax"]),
@@ -257,7 +263,7 @@ def test_exit_codes_are_as_documented():
     (["duration=soon"], ["duration='soon'"]),
     (["log_every=0 steps"], ["log_every"]),
     (["augment.hflip=2.0"], ["augment.hflip=2.0"]),
-    (["ema=1.5"], ["ema=1.5"]),
+    (["ema_decay=1.5"], ["ema_decay=1.5"]),
     (["freeze=('nothing',)"], ["nothing"]),
     (["checkpoint.keep=1"], ["checkpoint.keep=1"]),
   ],

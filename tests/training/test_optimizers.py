@@ -23,7 +23,11 @@ CASES = json.loads(str(GOLDEN["cases"]))
 def settings(**fields):
   """A config with the fields that an optimizer reads."""
   defaults = dict(
-    optimizer={"name": "adamw"}, decay="matrices", clip_norm=None, layer_decay=1.0, freeze=()
+    optimizer={"name": "adamw"},
+    weight_decay_mask="matrices",
+    grad_clip_norm=None,
+    layer_decay=1.0,
+    freeze=(),
   )
   return ConfigDict(defaults | fields)
 
@@ -97,7 +101,9 @@ def test_follows_torch(name):
 def test_lion_is_the_sign_of_an_interpolated_momentum():
   b1, b2, decay = 0.8, 0.95, 0.1
   params = network()
-  config = settings(optimizer=dict(name="lion", b1=b1, b2=b2, weight_decay=decay), decay="all")
+  config = settings(
+    optimizer=dict(name="lion", b1=b1, b2=b2, weight_decay=decay), weight_decay_mask="all"
+  )
   optimizer = make_optimizer(config, params)
   state = optimizer.init(params)
   momentum = jax.tree.map(np.zeros_like, params)
@@ -147,12 +153,12 @@ def test_clipping_bounds_the_global_norm():
   params, grads = network(), network(1)
   sgd = {"name": "sgd", "momentum": 0.0}
   total = norm(jax.tree.leaves(grads))
-  clipped, _ = directions(settings(optimizer=sgd, clip_norm=0.5), params, grads)
+  clipped, _ = directions(settings(optimizer=sgd, grad_clip_norm=0.5), params, grads)
   assert norm(jax.tree.leaves(clipped)) == pytest.approx(0.5, rel=1e-5)
   jax.tree.map(
     lambda a, b: np.testing.assert_allclose(a, b * 0.5 / total, rtol=1e-5), clipped, grads
   )
-  loose, _ = directions(settings(optimizer=sgd, clip_norm=float(2 * total)), params, grads)
+  loose, _ = directions(settings(optimizer=sgd, grad_clip_norm=float(2 * total)), params, grads)
   jax.tree.map(np.testing.assert_array_equal, loose, grads)
 
 
@@ -160,7 +166,9 @@ def test_clipping_comes_before_the_decay_of_the_gradient():
   params = network()
   grads = jax.tree.map(lambda p: 1e6 * p, network(1))
   config = settings(
-    optimizer=dict(name="sgd", momentum=0.0, weight_decay=1.0), clip_norm=1e-6, decay="all"
+    optimizer=dict(name="sgd", momentum=0.0, weight_decay=1.0),
+    grad_clip_norm=1e-6,
+    weight_decay_mask="all",
   )
   updates, _ = directions(config, params, grads)
   jax.tree.map(lambda u, p: np.testing.assert_allclose(u, p, atol=2e-6), updates, params)
@@ -173,8 +181,8 @@ def test_frozen_parameters_do_not_move(name):
   grads = network(1) | {"stem": jax.tree.map(lambda p: p * jnp.nan, params["stem"])}
   config = settings(
     optimizer=dict(name=name, weight_decay=0.5),
-    decay="all",
-    clip_norm=0.5,
+    weight_decay_mask="all",
+    grad_clip_norm=0.5,
     layer_decay=0.9,
     freeze=("stem/.*", r"block_\d/.*bias"),
   )
@@ -189,7 +197,9 @@ def test_frozen_parameters_do_not_move(name):
 
 def test_frozen_parameters_do_not_count_in_the_norm():
   params, grads = network(), network(1)
-  config = settings(optimizer={"name": "sgd", "momentum": 0.0}, clip_norm=0.5, freeze=("block_.*",))
+  config = settings(
+    optimizer={"name": "sgd", "momentum": 0.0}, grad_clip_norm=0.5, freeze=("block_.*",)
+  )
   updates, _ = directions(config, params, grads)
   assert norm(jax.tree.leaves(updates)) == pytest.approx(0.5, rel=1e-5)
 
@@ -204,7 +214,7 @@ def test_frozen_parameters_have_no_moments():
 
 def test_freezing_leaves_the_others_as_they_would_be_alone():
   params, grads = network(), network(1)
-  config = settings(optimizer={"name": "adamw", "weight_decay": 0.3}, clip_norm=0.5)
+  config = settings(optimizer={"name": "adamw", "weight_decay": 0.3}, grad_clip_norm=0.5)
   head = {"head": params["head"]}
   alone, _ = directions(config, head, {"head": grads["head"]}, 3)
   config.freeze = ("(?!head/).*",)
@@ -240,7 +250,9 @@ def test_layer_decay_scales_the_whole_direction():
 def test_all_is_float32_for_gradients_and_parameters_in_bfloat16(name):
   halve = partial(jax.tree.map, lambda x: x.astype(jnp.bfloat16))
   params, grads = halve(network()), halve(network(1))
-  config = settings(optimizer={"name": name, "weight_decay": 0.1}, clip_norm=1.0, freeze=("cls",))
+  config = settings(
+    optimizer={"name": name, "weight_decay": 0.1}, grad_clip_norm=1.0, freeze=("cls",)
+  )
   updates, state = directions(config, params, grads, 2)
   floats = [x for x in jax.tree.leaves((updates, state)) if jnp.issubdtype(x.dtype, jnp.inexact)]
   assert floats and all(leaf.dtype == jnp.float32 for leaf in floats)
@@ -251,7 +263,7 @@ def test_all_is_float32_for_gradients_and_parameters_in_bfloat16(name):
 
 def test_needs_shapes_only():
   params = network()
-  config = settings(clip_norm=1.0, layer_decay=0.9, freeze=("stem/.*",))
+  config = settings(grad_clip_norm=1.0, layer_decay=0.9, freeze=("stem/.*",))
   from_shapes = make_optimizer(config, jax.eval_shape(lambda: params))
   updates, _ = jax.jit(from_shapes.update)(network(1), from_shapes.init(params), params)
   expected, _ = directions(config, params, network(1))
@@ -302,8 +314,8 @@ def test_parameter_names_are_in_the_order_of_leaves():
     (dict(optimizer={"name": "sgd", "nesterov": "yes"}), r"optimizer\.nesterov='yes'"),
     (dict(optimizer={"name": "adamw", "weight_decay": -1.0}), r"optimizer\.weight_decay=-1\.0"),
     (dict(optimizer={"name": "adamw", "weight_decay": "1"}), r"optimizer\.weight_decay='1'"),
-    (dict(decay="matrix"), r"decay='matrix'.*Did you mean 'matrices'"),
-    (dict(clip_norm=0.0), r"clip_norm=0\.0"),
+    (dict(weight_decay_mask="matrix"), r"weight_decay_mask='matrix'.*Did you mean 'matrices'"),
+    (dict(grad_clip_norm=0.0), r"grad_clip_norm=0\.0"),
     (dict(layer_decay=1.1), r"layer_decay=1\.1"),
     (dict(layer_decay=0.0), r"layer_decay=0\.0"),
     (dict(freeze=("stem",)), r"'stem' matches the whole name of no parameter.*stem/conv/bias"),

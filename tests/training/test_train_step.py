@@ -26,7 +26,7 @@ def test_micro_batches_change_nothing():
   # Plain descent: Adam would blow the rounding of vanishing gradients up to whole steps.
   plain = {"optimizer": optax.identity(), "schedule": lambda step: 0.1}
   whole, a = small.run(small.make_step(**plain), 4, devices=1)
-  parts, b = small.run(small.make_step(**plain, accumulate=4), 4, devices=1)
+  parts, b = small.run(small.make_step(**plain, grad_accum_steps=4), 4, devices=1)
   np.testing.assert_allclose(parts, whole, rtol=1e-5)
   for x, y in zip(jax.tree.leaves(a.params), jax.tree.leaves(b.params), strict=True):
     np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-6)
@@ -41,7 +41,7 @@ def test_the_same_step_draws_the_same_and_another_does_not():
 
 
 def test_moving_average_by_hand():
-  step = small.make_step(ema=0.9)
+  step = small.make_step(ema_decay=0.9)
   trail = [small.initial(step), *(state for _, state in small.trail(step, 3, devices=1))]
   expected = trail[0].params
   for count, state in enumerate(trail[1:]):
@@ -59,11 +59,11 @@ def test_training_accuracy_is_that_of_the_batch_whatever_the_devices_and_micro_b
   assert 0 < expected < 1
   for devices, accumulate in ((1, 1), (1, 4), (2, 2)):
     the_task = small.task(augment=default_config().augment.to_dict())
-    step = small.make_step(the_task, accumulate=accumulate, axis=parallel.AXIS)
+    step = small.make_step(the_task, grad_accum_steps=accumulate, axis=parallel.AXIS)
     function = jax.pmap(step.train, axis_name=parallel.AXIS, devices=jax.devices()[:devices])
     state = jax.tree.map(lambda x, n=devices: np.stack([np.asarray(x)] * n), small.initial(step))
     fed = {k: v.reshape(devices, -1, *v.shape[1:]) for k, v in small.batch(0).items()}
-    _, metrics = function(state, fed | {"stop": np.zeros((devices, 1), np.int32)})
+    _, metrics, _ = function(state, {}, fed, np.zeros(devices, np.int32))
     np.testing.assert_allclose(metrics["top1"], expected, rtol=1e-6)
 
 
@@ -71,9 +71,9 @@ def test_plateau_scales_the_learning_rate():
   step = small.make_step(optimizer=optax.identity())
   state = small.initial(step)
   train = jax.jit(step.train)
-  fed = small.batch(0) | {"stop": np.zeros(1, np.int32)}
-  full, _ = train(state, fed)
-  half, metrics = train(state.replace(plateau=jnp.float32(0.5)), fed)
+  fed = ({}, small.batch(0), np.int32(0))
+  full, *_ = train(state, *fed)
+  half, metrics, _ = train(state.replace(plateau=jnp.float32(0.5)), *fed)
   np.testing.assert_allclose(metrics["learning_rate"], 5e-3)
   moved = lambda new: jax.tree.map(lambda a, b: a - b, new.params, state.params)  # noqa: E731
   for a, b in zip(jax.tree.leaves(moved(full)), jax.tree.leaves(moved(half)), strict=True):
@@ -86,8 +86,7 @@ def test_float16_scales_and_skips_overflow():
   _, state = small.run(step, 3, devices=2)
   assert state.loss_scale.value == 2.0**15 and state.loss_scale.good_steps == 3
   huge = state.replace(loss_scale=state.loss_scale.replace(value=jnp.float32(3e38)))
-  fed = small.batch(0) | {"stop": np.zeros(1, np.int32)}
-  after, metrics = jax.jit(step.train)(huge, fed)
+  after, metrics, _ = jax.jit(step.train)(huge, {}, small.batch(0), np.int32(0))
   assert not np.isfinite(metrics["gradient_norm"]) and np.isfinite(metrics["loss"])
   for x, y in zip(jax.tree.leaves(huge.params), jax.tree.leaves(after.params), strict=True):
     np.testing.assert_array_equal(x, y)
@@ -108,19 +107,19 @@ def test_any_process_can_ask_to_stop():
   state = jax.tree.map(lambda x: np.stack([np.asarray(x)] * 2), small.initial(step))
   fed = {k: v.reshape(2, -1, *v.shape[1:]) for k, v in small.batch(0).items()}
   for wishes in ([0, 0], [0, 1], [1, 0]):
-    fed["stop"] = np.array(wishes, np.int32)[:, None]
-    _, metrics = function(state, fed)
-    np.testing.assert_array_equal(metrics["stop"], [max(wishes)] * 2)
+    _, metrics, stop = function(state, {}, fed, np.array(wishes, np.int32))
+    np.testing.assert_array_equal(stop, [max(wishes)] * 2)
+    assert "stop" not in metrics
 
 
 @pytest.mark.parametrize("platform", ["cuda", "tpu"])
 def test_the_whole_step_lowers_for_accelerators(platform):
-  step = small.make_step(axis=parallel.AXIS, accumulate=2, ema=0.9)
-  fed = small.batch(0) | {"stop": np.zeros(1, np.int32)}
-  state = jax.eval_shape(step.init, jax.random.key(0), fed)
+  step = small.make_step(axis=parallel.AXIS, grad_accum_steps=2, ema_decay=0.9)
+  state = jax.eval_shape(step.init, jax.random.key(0), small.batch(0))
   double = lambda x: jax.ShapeDtypeStruct((2, *x.shape), x.dtype)  # noqa: E731
+  arguments = (state, {}, small.batch(0), np.int32(0))
   over_devices = jax.jit(jax.vmap(step.train, axis_name=parallel.AXIS))
-  exported = export.export(over_devices, platforms=[platform])(*jax.tree.map(double, (state, fed)))
+  exported = export.export(over_devices, platforms=[platform])(*jax.tree.map(double, arguments))
   assert exported.platforms == (platform,) and "stablehlo" in exported.mlir_module()
 
 
@@ -130,9 +129,9 @@ def test_evaluation_sums_over_devices_and_masks():
   leaves = jax.tree.map(lambda x: x + 0.1 * jnp.sin(jnp.arange(x.size).reshape(x.shape)), variables)
   fed = small.batch(3) | {"mask": np.arange(16) < 13}
   del fed["index"]
-  alone = jax.jit(evaluation_step(task))(leaves["params"], {}, fed)
+  alone = jax.jit(evaluation_step(task))(leaves["params"], {}, {}, fed)
   spread = parallel.compiled_once(evaluation_step(task, parallel.AXIS))
-  two = spread(parallel.replicate(leaves["params"]), {}, parallel.split(fed))
+  two = spread(parallel.replicate(leaves["params"]), {}, {}, parallel.split(fed))
   for name, value in alone["sums"].items():
     np.testing.assert_allclose(two["sums"][name][0], value, rtol=1e-5, atol=1e-6)
   np.testing.assert_allclose(

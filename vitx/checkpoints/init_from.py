@@ -11,10 +11,8 @@ import numpy as np
 
 from vitx.checkpoints import tree
 from vitx.errors import ConfigError
-
-POSITIONS = "posemb"  # names the position table, or the module that holds it
-HEAD = "head"
-PREFIXES = (0, 1, 2)  # class and distillation tokens that may stand before the grid
+from vitx.models import names
+from vitx.ops.layout import TokenLayout
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,15 +47,23 @@ class Report:
     return "\n".join(rows)
 
 
-def transfer(target: Mapping[str, Any], source: Mapping[str, Any]) -> tuple[Any, Report]:
+def transfer(
+  target: Mapping[str, Any],
+  source: Mapping[str, Any],
+  layout: TokenLayout | None = None,
+  source_layout: TokenLayout | None = None,
+) -> tuple[Any, Report]:
   """Fills freshly initialized parameters with those of the same name and shape.
 
-  A position table (1, N, C) or (N, C) of another N is resized: prefix tokens stay, the square grid
-  is interpolated (cubic; Dosovitskiy et al. 2021, section 3.2). A head of other classes stays new.
+  A position table (1, N, C) or (N, C) of another layout is resized: prefix tokens stay, the grid is
+  interpolated (cubic; Dosovitskiy et al. 2021, section 3.2). A head of other classes stays new.
 
   Args:
     target: nested dict of arrays, freshly initialized.
     source: nested dict of arrays, trained.
+    layout: of the target's tokens that positions are added to; None where that is not known, and
+      tables of another length stay new.
+    source_layout: of the source's tokens, likewise.
 
   Returns:
     A tree of the target's structure and dtypes, and the report.
@@ -71,23 +77,26 @@ def transfer(target: Mapping[str, Any], source: Mapping[str, Any]) -> tuple[Any,
   resized: dict[str, str] = {}
   head: dict[str, str] = {}
   skipped: dict[str, str] = {}
+  known = layout is not None and source_layout is not None
   for name, old in fresh.items():
     if name not in trained:
       new.append(name)
       continue
     found, shapes = trained[name], f"{list(trained[name].shape)} -> {list(old.shape)}"
-    if found.shape == old.shape:
+    moved = known and layout != source_layout and names.is_position_table(name)
+    if found.shape == old.shape and not moved:
       result[name] = found.astype(old.dtype)
       loaded.append(name)
-    elif HEAD in name.split("/"):
+    elif names.is_head(name):
       head[name] = shapes
-    elif POSITIONS not in name.split("/")[-2:]:
+    elif not names.is_position_table(name):
       skipped[name] = f"{shapes}: shapes differ"
-    elif problem := _not_resizable(found.shape, old.shape):
+    elif problem := _not_resizable(found.shape, old.shape, source_layout, layout):
       skipped[name] = f"{shapes}: {problem}"
     else:
-      result[name] = resize_positions(found, np.asarray(old))
-      resized[name] = shapes
+      assert layout is not None and source_layout is not None
+      result[name] = resize_positions(found, np.asarray(old), source_layout, layout)
+      resized[name] = f"{shapes}: {_text(source_layout)} -> {_text(layout)}"
   if not loaded:
     raise ConfigError(
       f"init_from: none of the {len(fresh)} parameters fits the source, which has"
@@ -98,22 +107,26 @@ def transfer(target: Mapping[str, Any], source: Mapping[str, Any]) -> tuple[Any,
   return tree.fill(target, result), report
 
 
-def resize_positions(source: np.ndarray, target: np.ndarray) -> np.ndarray:
-  """The source's position table on the target's grid.
+def resize_positions(
+  source: np.ndarray, target: np.ndarray, source_layout: TokenLayout, layout: TokenLayout
+) -> np.ndarray:
+  """Returns the source's position table on the target's grid.
 
   Args:
-    source: (1, N, C) or (N, C), N = prefix + side**2.
-    target: the same with another N; where it has more prefix tokens, those stay its own.
+    source: (1, N, C) or (N, C), a row for each token, or for each token of the grid.
+    target: a table of that kind for another layout; where it has more prefix tokens than the
+      source, the further ones stay its own.
+    source_layout: of the source's tokens.
+    layout: of the target's tokens.
 
   Returns:
     Shape and dtype of the target.
   """
-  prefix, side = split_length(source.shape[-2])
-  new_prefix, new_side = split_length(target.shape[-2])
+  prefix, new_prefix = _prefix_rows(source, source_layout), _prefix_rows(target, layout)
   channels = source.shape[-1]
   table = source.reshape(-1, channels).astype(np.float32)
-  grid = table[prefix:].reshape(side, side, channels)
-  grid = jax.image.resize(jnp.asarray(grid), (new_side, new_side, channels), "cubic")
+  grid = table[prefix:].reshape(*source_layout.grid, channels)
+  grid = jax.image.resize(jnp.asarray(grid), (*layout.grid, channels), "cubic")
   result = target.reshape(-1, channels).astype(np.float32)
   kept = min(prefix, new_prefix)
   result[:kept] = table[:kept]
@@ -121,27 +134,33 @@ def resize_positions(source: np.ndarray, target: np.ndarray) -> np.ndarray:
   return result.reshape(target.shape).astype(target.dtype)
 
 
-def split_length(length: int) -> tuple[int, int]:
-  """(prefix, side) with length = prefix + side**2 and the fewest prefix tokens.
-
-  Raises:
-    ConfigError: the tokens after at most two prefix tokens form no square.
-  """
-  for prefix in PREFIXES:
-    side = math.isqrt(max(length - prefix, 0))
-    if side and side * side == length - prefix:
-      return prefix, side
-  raise ConfigError(f"{length} positions are no square grid after 0, 1 or 2 prefix tokens")
+def _prefix_rows(table: np.ndarray, layout: TokenLayout) -> int:
+  """Returns how many prefix tokens have a row of the table: all of them, or none."""
+  return table.shape[-2] - math.prod(layout.grid)
 
 
-def _not_resizable(source: tuple[int, ...], target: tuple[int, ...]) -> str:
-  """Why a position table cannot be resized; "" if it can."""
+def _not_resizable(
+  source: tuple[int, ...],
+  target: tuple[int, ...],
+  source_layout: TokenLayout | None,
+  layout: TokenLayout | None,
+) -> str:
+  """Returns why a position table cannot be resized; "" if it can."""
   same_kind = len(source) == len(target) and source[-1] == target[-1]
   tables = len(source) == 2 or (len(source) == 3 and source[0] == target[0] == 1)
   if not (same_kind and tables):
     return "only tables (1, N, C) or (N, C) of one width are resized"
-  try:
-    split_length(source[-2]), split_length(target[-2])
-  except ConfigError as error:
-    return str(error)
+  for shape, known in ((source, source_layout), (target, layout)):
+    if known is None:
+      return "how its tokens lie is not known"
+    if shape[-2] not in (known.length, math.prod(known.grid)):
+      return f"it has {shape[-2]} rows for {_text(known)}"
+  assert layout is not None and source_layout is not None
+  if len(layout.grid) != len(source_layout.grid):
+    return f"{_text(source_layout)} and {_text(layout)} have another number of axes"
   return ""
+
+
+def _text(layout: TokenLayout) -> str:
+  grid = " x ".join(map(str, layout.grid))
+  return f"{layout.prefix} + {grid} tokens" if layout.prefix else f"{grid} tokens"

@@ -1,17 +1,23 @@
 """From a workdir to a model with its weights."""
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import flax.linen as nn
+import jax
 from ml_collections import ConfigDict
 
+from vitx import registry
+from vitx.checkpoints import tree
 from vitx.checkpoints.init_from import transfer
 from vitx.checkpoints.store import CheckpointStore, Restored
 from vitx.checkpoints.workdir import checkpoints, read_config, read_json
 from vitx.errors import ConfigError
-from vitx.models import model_from_config
+from vitx.ops.layout import TokenLayout
+from vitx.tasks import build_task
+from vitx.tasks.base import Task
 
 CHOICES = ("best", "latest")
 WANTED = ("params", "ema", "model_state")  # of the training state; the optimizer's is not read
@@ -22,60 +28,103 @@ class Loaded:
   """A trained model.
 
   Attributes:
-    model: `model.apply(variables, images)` gives logits for normalized images.
+    task: what was learned; has the model, prepares its inputs and names its predictions.
     variables: the collections, "params" among them (the moving average where the run kept one).
     config: the run's, resolved.
-    class_names: of the classes.
-    fingerprint: of the data it was trained on.
+    data: what the run wrote of its data: source, fingerprint, class_names, vocabulary.
     step: of the checkpoint.
     workdir: where it came from.
   """
 
-  model: nn.Module
+  task: Task
   variables: dict[str, Any]
   config: ConfigDict
-  class_names: tuple[str, ...]
-  fingerprint: str
+  data: Mapping[str, Any]
   step: int
   workdir: str
 
+  @property
+  def model(self) -> nn.Module:
+    """Returns the network: `model.apply(variables, inputs)`, inputs as the task prepares them."""
+    return self.task.model
 
-def load(workdir: str | Path, checkpoint: str | int = "best") -> Loaded:
+  @property
+  def class_names(self) -> tuple[str, ...]:
+    """Returns the names of the classes; () where the data have none."""
+    return tuple(self.data.get("class_names") or ())
+
+  @property
+  def fingerprint(self) -> str:
+    """Returns the fingerprint of the data that the model was trained on."""
+    return self.data["fingerprint"]
+
+
+def load(
+  workdir: str | Path, checkpoint: str | int = "best", *, trust_code: bool = False
+) -> Loaded:
   """Restores a trained model; needs nothing but the directory.
 
   Args:
     workdir: of a training run.
-    checkpoint: "best" by top-1 on the *select* role (the latest before the first evaluation),
-      "latest", or a step. A damaged newest one is skipped with a warning.
+    checkpoint: "best" by the task's primary figure on *validation* (the latest before the first
+      evaluation), "latest", or a step. A damaged newest one is skipped with a warning.
+    trust_code: whether the config may name code outside vitx (`module:Name`), which is imported.
 
   Raises:
-    ConfigError: no workdir, no checkpoint yet, or no such step (lists those there are).
+    ConfigError: no workdir, no checkpoint yet, no such step (lists those there are), or a config
+      that no model can be built from.
+    ShapeMismatch: the checkpoint's arrays are not those of the config's model.
     CorruptCheckpoint: the checkpoint, or every one, is damaged.
   """
   config = read_config(workdir)
+  with registry.trusting(trust_code):
+    task = build_task(config)
+    wanted = _variable_shapes(task)
   restored = _read(workdir, checkpoint)
   state = restored.state
-  data = read_json(workdir, "environment.json")["data"]
+  variables = {"params": state.get("ema", state["params"]), **state.get("model_state", {})}
+  found = {
+    name: {"shape": x.shape, "dtype": x.dtype.name} for name, x in tree.arrays(variables).items()
+  }
+  tree.check_match(found, wanted, f"checkpoint {restored.step} of {workdir}")
   return Loaded(
-    model=model_from_config(config.model),
-    variables={"params": state.get("ema", state["params"]), **state.get("model_state", {})},
+    task=task,
+    variables=variables,
     config=config,
-    class_names=tuple(data["class_names"]),
-    fingerprint=data["fingerprint"],
+    data=read_json(workdir, "environment.json")["data"],
     step=restored.step,
     workdir=str(workdir),
   )
 
 
-def initial_params(workdir: str, params: Any) -> Any:
-  """Weights for a new run's `params` from another run's best checkpoint; prints what was done.
+def initial_params(
+  workdir: str, params: Any, layout: TokenLayout | None, *, trust_code: bool = False
+) -> Any:
+  """Returns weights for a new run's `params` from another run's best checkpoint.
 
-  A head for other classes starts anew, a position table for another grid is resized.
+  A head for other classes starts anew, a position table for another grid is resized. What became of
+  each parameter is printed.
+
+  Args:
+    workdir: of the other run.
+    params: freshly initialized.
+    layout: of the new run's tokens that positions are added to; None where there are none.
+    trust_code: as in `load`.
   """
-  loaded = load(workdir)
-  params, report = transfer(params, loaded.variables["params"])
+  loaded = load(workdir, trust_code=trust_code)
+  with registry.trusting(trust_code):
+    before = loaded.task.token_layout()
+  params, report = transfer(params, loaded.variables["params"], layout, before)
   print(f"init_from {workdir}, checkpoint {loaded.step}:\n{report}", flush=True)
   return params
+
+
+def _variable_shapes(task: Task) -> dict[str, Any]:
+  """Returns the shapes of the variables of the task's model; nothing is allocated."""
+  batch = {
+    name: jax.ShapeDtypeStruct((1, *x.shape), x.dtype) for name, x in task.element_spec.items()
+  }
+  return jax.eval_shape(task.init, jax.random.key(0), batch)
 
 
 def _read(workdir: str | Path, checkpoint: str | int) -> Restored:

@@ -1,4 +1,4 @@
-"""Benchmarks: `python -m vitx.benchmark mixers`.
+"""Measures token mixers: `vitx benchmark mixers`.
 
 Every token mixer as a module in both implementations, forward and backward, side by side with dense
 softmax in the same run: time, compiled temporary memory and FLOPs as ratios; then the named cases
@@ -7,7 +7,7 @@ with the figures they are to reach. On a CPU no absolute time is reported: its c
 
 import argparse
 import sys
-from collections.abc import Sequence
+from typing import Any
 
 import jax
 
@@ -15,21 +15,37 @@ from vitx.attention.registry import MIXERS
 from vitx.benchmark import mixers, named, plot, report
 from vitx.benchmark.cases import CASES
 from vitx.benchmark.timing import Neighbors
-from vitx.errors import ConfigError, MissingExtraError
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-  options = _parser().parse_args(argv)
-  try:
-    _mixers(options)
-  except (ConfigError, MissingExtraError) as error:
-    # The message says it all; a traceback would bury it.
-    print(f"{type(error).__name__}: {error}", file=sys.stderr)
-    return 1
-  return 0
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+  """Declares the arguments of `run`."""
+  what = parser.add_subparsers(dest="what", metavar="WHAT", required=True)
+  add = what.add_parser("mixers", help="token mixers side by side with dense softmax").add_argument
+  add("--tokens", type=_numbers, default="256,1024,4096", help="N, separated by commas")
+  add(
+    "--mixers",
+    type=lambda text: text.split(","),
+    default=list(MIXERS),
+    help="names separated by commas, or your own as module:Name; else all",
+  )
+  add("--batch", type=_positive, default=1, help="B")
+  add("--heads", type=_positive, default=4, help="H")
+  add("--head_dim", type=_positive, default=64, help="D; the width is H D")
+  add("--dtype", choices=("float32", "bfloat16"), default="float32")
+  add("--repeats", type=_positive, default=3, help="rounds; the median counts")
+  add("--seconds", type=float, default=10.0, help="one program may take per N; then fewer rounds")
+  add("--runs", type=int, default=3, help="of the named cases; 0: leave them out")
+  add("--csv", metavar="FILE", help="write a row per N, mixer and implementation")
+  add("--plot", metavar="FILE", help="write a picture of time and memory against N")
 
 
-def _mixers(options: argparse.Namespace) -> None:
+def run(what: str, **options: Any) -> None:
+  """Measures `what`, of which there is one kind today: "mixers"."""
+  run_mixers(argparse.Namespace(**options))
+
+
+def run_mixers(options: argparse.Namespace) -> None:
+  """Measures the mixers and then the named cases, prints tables and writes files."""
   setting = mixers.Setting(options.batch, options.heads, options.head_dim, options.dtype)
   effort = {"repeats": options.repeats, "seconds": options.seconds, "say": _say}
   if options.plot:
@@ -61,31 +77,3 @@ def _numbers(text: str) -> list[int]:
 
 def _positive(text: str) -> int:
   return _numbers(text)[0]
-
-
-def _parser() -> argparse.ArgumentParser:
-  parser = argparse.ArgumentParser(prog="python -m vitx.benchmark", description=__doc__)
-  what = parser.add_subparsers(required=True)
-  command = what.add_parser("mixers", help="token mixers side by side with dense softmax")
-  add = command.add_argument
-  add("--tokens", type=_numbers, default="256,1024,4096", help="N, separated by commas")
-  add(
-    "--mixers",
-    type=lambda text: text.split(","),
-    default=list(MIXERS),
-    help="names separated by commas, or your own as module:Name; else all",
-  )
-  add("--batch", type=_positive, default=1, help="B")
-  add("--heads", type=_positive, default=4, help="H")
-  add("--head_dim", type=_positive, default=64, help="D; the width is H D")
-  add("--dtype", choices=("float32", "bfloat16"), default="float32")
-  add("--repeats", type=_positive, default=3, help="rounds; the median counts")
-  add("--seconds", type=float, default=10.0, help="one program may take per N; then fewer rounds")
-  add("--runs", type=int, default=3, help="of the named cases; 0: leave them out")
-  add("--csv", metavar="FILE", help="write a row per N, mixer and implementation")
-  add("--plot", metavar="FILE", help="write a picture of time and memory against N")
-  return parser
-
-
-if __name__ == "__main__":
-  sys.exit(main())

@@ -9,8 +9,6 @@ converted from a TFRECORD copy in DIR instead, without a download and without Te
 import argparse
 import importlib.util
 import os
-import sys
-from collections.abc import Sequence
 
 import tensorflow_datasets as tfds
 from etils import epath
@@ -64,27 +62,15 @@ def _download(name: str, root: epath.Path) -> epath.Path:
   return epath.Path(builder.data_dir)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-  """Runs the command; returns the exit status."""
-  parser = argparse.ArgumentParser(
-    prog="vitx prepare",
-    description=__doc__,
-    formatter_class=argparse.RawDescriptionHelpFormatter,
-  )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+  """Declares the arguments of `run`."""
   parser.add_argument("name", metavar="NAME", help="digits, tiny_imagenet or a TFDS name")
   parser.add_argument("--data_dir", help="TFDS directory to write to")
   parser.add_argument(
     "--from", dest="source", metavar="PATH", help="a TFRECORD copy, or an archive (tiny_imagenet)"
   )
-  flags = parser.parse_args(arguments)
-  try:
-    directory = prepare(flags.name, flags.data_dir, flags.source)
-  except (ConfigError, MissingExtraError) as error:
-    print(error, file=sys.stderr)
-    return 1
-  print(f"{flags.name} is ready in {directory}")
-  return 0
 
 
-if __name__ == "__main__":
-  sys.exit(main())
+def run(name: str, data_dir: str | None, source: str | None) -> None:
+  """Prepares a data set and prints where it lies."""
+  print(f"{name} is ready in {prepare(name, data_dir, source)}")

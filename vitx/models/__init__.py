@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 
 from vitx.checks import check_fields
@@ -12,6 +13,7 @@ from vitx.errors import ConfigError, listing
 from vitx.models.cct import CCT
 from vitx.models.convmixer import ConvMixer
 from vitx.models.cvt import CvT
+from vitx.models.initialize import initialize as initialize
 from vitx.models.levit import LeViT
 from vitx.models.pit import PiT
 from vitx.models.resnet import ResNet
@@ -70,19 +72,32 @@ def model_from_config(model: Mapping[str, Any]) -> nn.Module:
   return create_model(**model)
 
 
-def draws_graph(model: Mapping[str, Any]) -> bool:
-  """Whether a config's `model` entry has a token mixer that draws a random graph from a `seed`.
-
-  Raises:
-    ConfigError: unknown model or mixer.
-  """
+def resolve_model(model: Mapping[str, Any], *, seed: int) -> dict[str, Any]:
+  """Sets `token_mixer.seed` where the mixer has that field and it is not set (shim)."""
+  model = dict(model)
   parts = getattr(lookup(MODELS, model["name"], "model.name"), "PARTS", {})
   if "token_mixer" not in parts:
-    return False
+    return model
   table, default, _ = parts["token_mixer"]
   mixer = model.get("token_mixer", default)
-  name = mixer if isinstance(mixer, str) else mixer["name"]
-  return "seed" in options(lookup(table, name, "model.token_mixer.name"))
+  mixer = {"name": mixer} if isinstance(mixer, str) else dict(mixer)
+  if "seed" in options(lookup(table, mixer["name"], "model.token_mixer.name")):
+    model["token_mixer"] = {"seed": seed, **mixer}
+  return model
+
+
+def token_layout(model: nn.Module, shape: tuple[int, ...]) -> Any:
+  """The layout of the tokens that positions are added to; None if there is none (shim)."""
+  found = []
+
+  def look(call, arguments, keywords, context):
+    if context.module.name == "posemb" and context.method_name == "__call__":
+      found.append(arguments[1])
+    return call(*arguments, **keywords)
+
+  with nn.intercept_methods(look):
+    jax.eval_shape(model.init, jax.random.key(0), jax.ShapeDtypeStruct(shape, jnp.float32))
+  return found[0] if found else None
 
 
 def _dtype(dtype: Any) -> Any:

@@ -99,15 +99,6 @@ class Network(nn.Module, kw_only=True):
   remat: bool = False
   dtype: Dtype = jnp.float32
 
-  @nn.nowrap
-  def init(self, rngs: Any, *args: Any, **kwargs: Any) -> Any:
-    """Flax's `init`, then `initialization` on the parameters."""
-    variables = super().init(rngs, *args, **kwargs)
-    key = rngs["params"] if isinstance(rngs, Mapping) else rngs
-    # Not the key that the modules drew from.
-    params = self.initialization(jax.random.fold_in(key, 1), variables["params"])
-    return {**variables, "params": params}
-
   def with_class_token(
     self, grid: jax.Array, extra_tokens: int = 0
   ) -> tuple[jax.Array, TokenLayout, Any]:

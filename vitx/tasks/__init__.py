@@ -1,0 +1,44 @@
+"""Tasks by name: what is learned, from which arrays, and by which figure it is judged."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from vitx.checks import check_fields
+from vitx.errors import ConfigError, listing
+from vitx.registry import check_options, lookup
+from vitx.tasks.base import Task as Task
+from vitx.tasks.classification import Classification
+
+TASKS: dict[str, type] = {"classification": Classification}
+
+
+def task_class(spec: str | Mapping[str, Any]) -> Any:
+  """Returns the class that `config.task` names, the values of its fields checked.
+
+  Raises:
+    ConfigError: an unknown name or field, or a value out of range.
+  """
+  name, fields = _split(spec)
+  task = lookup(TASKS, name, "task.name")
+  check_options(task.from_config, fields, "task", hidden=("config",))
+  check_fields(task.from_config, fields, "task")
+  return task
+
+
+def build_task(config: ConfigDict) -> Task:
+  """Returns the task of a resolved config; needs no data.
+
+  Raises:
+    ConfigError: a name or field of the task or of its model is unknown, or a value out of range.
+  """
+  return task_class(config.task).from_config(config, **_split(config.task)[1])
+
+
+def _split(spec: str | Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+  """Returns the name and the fields of a named choice."""
+  fields = {"name": spec} if isinstance(spec, str) else dict(spec)
+  if "name" not in fields:
+    raise ConfigError(f"task needs a name. Valid: {listing(TASKS)}.")
+  return fields.pop("name"), fields

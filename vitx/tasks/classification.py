@@ -1,64 +1,150 @@
-"""Tasks: what is learned, how a loss and its metrics are computed from a batch.
-
-A task is made of pure functions on one device's share of a batch. It knows neither devices nor the
-optimizer. Variables are a dict of collections; "params" is learned, the others (batch statistics,
-fixed features) are state.
-"""
+"""Classification of images: cross-entropy against (mixed, smoothed) class targets."""
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ClassVar, Literal
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
+from ml_collections import ConfigDict
 
+from vitx.checks import Probability
+from vitx.data.images.augment import make_eval_preprocess, make_train_augment
+from vitx.data.images.augment_settings import AugmentSettings, EvalSettings
+from vitx.data.images.decode import decode_size
+from vitx.data.images.settings import ImageSettings, ResizeMode, find_channels, find_size
+from vitx.data.images.square import SquareImages
+from vitx.data.images.statistics import statistics
+from vitx.errors import ConfigError
+from vitx.models import initialize, model_from_config, token_layout
 from vitx.ops.dropout import examples_at
+from vitx.ops.layout import TokenLayout
+from vitx.tasks.base import Figures, Task
 
-Batch = dict[str, jax.Array]
 ECE_BINS = 15
 
 
-class Task(Protocol):
-  """What the training step and the evaluation ask of a task."""
-
-  def init(self, key: jax.Array, batch: Batch) -> dict[str, Any]:
-    """Returns all variables."""
-    ...
-
-  def loss(
-    self, params: Any, state: Any, batch: Batch, key: jax.Array
-  ) -> tuple[jax.Array, tuple[Any, dict[str, jax.Array]]]:
-    """Returns the mean loss over the batch, the new state and scalar metrics, means likewise."""
-    ...
-
-  def evaluate(self, params: Any, state: Any, batch: Batch) -> dict[str, dict[str, jax.Array]]:
-    """Returns `sums` (over the unmasked examples) and `rows` (one entry per example)."""
-    ...
-
-
 @dataclasses.dataclass(frozen=True)
-class Classification:
-  """Cross-entropy against (mixed, smoothed) class targets.
+class Classification(Task):
+  """Assigns one of K classes to an image.
+
+  A collection "losses" that the model sows in training is summed and added to the loss.
 
   Attributes:
     model: called as `model.apply(variables, images, train=...)`, returns logits (B, K).
     augment: `(key, index, images, labels) -> (images, targets)`, for training.
     preprocess: `images -> images`, for evaluation.
     num_classes: K.
+    decode_size: side S of the images that the host keeps.
+    image_size: side of what the model sees.
+    channels: 1 or 3.
+    resize_mode: how the host makes an image square in training.
   """
 
   model: nn.Module
   augment: Callable
   preprocess: Callable
   num_classes: int
+  decode_size: int
+  image_size: int
+  channels: int
+  resize_mode: ResizeMode = "center"
 
-  def init(self, key: jax.Array, batch: Batch) -> dict[str, Any]:
+  primary: ClassVar[str] = "top1"
+  mode: ClassVar[Literal["max", "min"]] = "max"
+  sections: ClassVar[Mapping[str, type]] = {
+    "data": ImageSettings,
+    "augment": AugmentSettings,
+    "evaluation": EvalSettings,
+  }
+
+  @classmethod
+  def resolve(cls, config, source):
+    """Sets classes, sizes, channels, mean and standard deviation; see `Task.resolve`."""
+    info, data = getattr(source, "info", source), config.data
+    size, channels = find_size(info), find_channels(info)
+    if info.class_names is None:
+      raise ConfigError(
+        f"task.name={config.task.name!r} needs classes, which data.source={info.name!r} has not"
+      )
+    classes = info.class_names
+    if data.image_size is None:
+      data.image_size = _side(info.name, size, data.get("default_image_size"))
+    data.decode_size = decode_size(data, info, config.evaluation.crop_ratio)
+    data.channels = channels
+    data.mean, data.std = statistics(data, info, getattr(source, "train", None))
+    given = config.model.get("num_classes")
+    if given not in (None, len(classes)):
+      raise ConfigError(
+        f"model.num_classes={given}, but the source {info.name!r} has {len(classes)}"
+        " classes; leave it out, it follows the source"
+      )
+    config.model.num_classes = len(classes)
+
+  @classmethod
+  def from_config(
+    cls, config: ConfigDict, *, label_smoothing: Probability = 0.0
+  ) -> "Classification":
+    """Returns the task of a resolved config.
+
+    Args:
+      config: resolved.
+      label_smoothing: e; targets are (1 - e) one-hot + e / K.
+
+    Raises:
+      ConfigError: a field of the model or of the augmentation is unknown or out of range.
+    """
+    data, classes = config.data, config.model.num_classes
+    seen = dict(image_size=data.image_size, mean=data.mean, std=data.std)
+    return cls(
+      model=model_from_config(config.model),
+      augment=make_train_augment(
+        config.augment, num_classes=classes, label_smoothing=label_smoothing, **seen
+      ),
+      preprocess=make_eval_preprocess(config.evaluation, **seen),
+      num_classes=classes,
+      decode_size=data.decode_size,
+      image_size=data.image_size,
+      channels=data.channels,
+      resize_mode=data.resize_mode,
+    )
+
+  @property
+  def element_spec(self):
+    """Returns the spec of image uint8 (S, S, C) and label int32."""
+    shape = (self.decode_size, self.decode_size, self.channels)
+    return {
+      "image": jax.ShapeDtypeStruct(shape, np.uint8),
+      "label": jax.ShapeDtypeStruct((), np.int32),
+    }
+
+  @property
+  def input_spec(self):
+    """Returns the spec of one normalized image, float32 (1, s, s, C)."""
+    shape = (1, self.image_size, self.image_size, self.channels)
+    return jax.ShapeDtypeStruct(shape, jnp.float32)
+
+  def transform(self, *, train):
+    """Returns what makes images square; evaluation takes the center where training draws."""
+    return SquareImages(self.decode_size, self.resize_mode, train=train)
+
+  def token_layout(self) -> TokenLayout | None:
+    """Returns how the tokens lie that positions are added to, found by tracing the model."""
+    return token_layout(self.model, self.input_spec.shape)
+
+  def init(self, key, batch):
+    """Returns all variables; what the model sows for the loss is none of them."""
     images = self.preprocess(batch["image"][:1])
-    return dict(self.model.init({"params": key, "dropout": key}, images, train=False))
+    variables = initialize(self.model, {"params": key, "dropout": key}, images, train=False)
+    return {name: tree for name, tree in variables.items() if name != "losses"}
 
-  def loss(self, params, state, batch, key):
-    """See `Task.loss`; `batch`: image (B, S, S, C) uint8, label (B,), index (B,) (global)."""
+  def loss(self, params, state, constants, batch, key, step):
+    """Computes the cross-entropy of an augmented batch; see `Task.loss`.
+
+    `batch` holds image uint8 (B, S, S, C), label (B,) and index (B,).
+    """
     images, targets = self.augment(
       jax.random.fold_in(key, 0), batch["index"], batch["image"], batch["label"]
     )
@@ -69,25 +155,71 @@ class Classification:
         train=True,
         # One graph for all examples and devices: "graph" is folded with neither.
         rngs={"dropout": jax.random.fold_in(key, 1), "graph": jax.random.fold_in(key, 2)},
-        mutable=list(state),
+        mutable=[*state, "losses"],
       )
+    new_state = dict(new_state)
+    sown = jax.tree.leaves(new_state.pop("losses", {}))
     loss = -jnp.mean(jnp.sum(targets * jax.nn.log_softmax(logits), axis=-1))
+    loss = sum((jnp.sum(term) for term in sown), loss)
     # Of the augmented batch, as it is learned from; a mixed image counts as its larger part.
     right = jnp.argmax(logits, axis=-1) == jnp.argmax(targets, axis=-1)
     return loss, (new_state, {"top1": jnp.mean(right, dtype=jnp.float32)})
 
-  def evaluate(self, params, state, batch):
-    """See `Task.evaluate`. `batch` also has mask (B,), True for examples that count."""
+  def evaluate(self, params, state, constants, batch):
+    """Returns sums for `summarize` and rows of probabilities (B, K); see `Task.evaluate`."""
     logits: Any = self.model.apply(
       {"params": params, **state}, self.preprocess(batch["image"]), train=False
     )
     return classification_sums(logits, batch["label"], batch["mask"], self.num_classes)
 
+  def summarize(self, sums):
+    """Returns the figures of `summarize_classification`."""
+    return summarize_classification(sums)
+
+  def plateau_figure(self, mode):
+    """Returns "nll" where a low figure is good, else "top1"."""
+    return "nll" if mode == "min" else "top1"
+
+  def describe(self, figures):
+    """Returns the accuracies in percent and the negative log-likelihood in nats."""
+    return f"top-1 {figures['top1']:.2%}  top-5 {figures['top5']:.2%}  nll {figures['nll']:.4f}"
+
+  def describe_step(self, metrics):
+    """Returns the accuracy on the augmented batches in percent."""
+    return f"top-1 {metrics['top1']:.1%}"
+
+  def table(self, figures, data):
+    """Returns the figures in lines, accuracies in percent, in all and by class."""
+    lines = [
+      f"  top-1               {figures['top1']:>9.2%}",
+      f"  top-5               {figures['top5']:>9.2%}",
+      f"  NLL (nats)          {figures['nll']:>9.4f}",
+      f"  calibration error   {figures['ece']:>9.4f}",
+      "  top-1 by class",
+    ]
+    for name, value in zip(data["class_names"], figures["class_top1"], strict=True):
+      lines.append(f"    {name:<18}{'no examples' if value is None else f'{value:.2%}':>9}")
+    return "\n".join(lines)
+
+  def prediction_columns(self, data):
+    """Returns label, prediction and a column for the probability of each class."""
+    return ["label", "prediction", *(f"p({name})" for name in data["class_names"])]
+
+  def prediction_rows(self, data, batch, rows) -> Iterable[list[Any]]:
+    """Yields label, prediction and probabilities of each example."""
+    names = data["class_names"]
+    for label, p in zip(batch["label"].tolist(), rows["probabilities"], strict=True):
+      # str gives as many digits as tell every float32 from its neighbors.
+      yield [names[label], names[p.argmax()], *map(str, p)]
+
 
 def classification_sums(
   logits: jax.Array, labels: jax.Array, mask: jax.Array, num_classes: int
 ) -> dict[str, dict[str, jax.Array]]:
-  """What `metrics.summarize` needs, summed over the unmasked examples.
+  """Sums over the unmasked examples what `summarize_classification` needs.
+
+  An example with a logit that is not finite is wrong for every class, and its log-likelihood is
+  not finite.
 
   Args:
     logits: (B, K) float32.
@@ -105,8 +237,10 @@ def classification_sums(
   higher = log_probabilities > own
   tied_before = (log_probabilities == own) & (jnp.arange(num_classes)[None] < labels[:, None])
   rank = jnp.sum(higher | tied_before, axis=1)
+  finite = jnp.all(jnp.isfinite(logits), axis=1)  # NaN compares as neither higher nor tied
+  own = jnp.where(finite, own[:, 0], jnp.nan)
   weight = mask.astype(jnp.float32)
-  top1 = weight * (rank == 0)
+  top1 = weight * (finite & (rank == 0))
   confidence = jnp.exp(jnp.max(log_probabilities, axis=1))
   bins = jnp.clip(jnp.ceil(confidence * ECE_BINS).astype(jnp.int32) - 1, 0, ECE_BINS - 1)
 
@@ -115,16 +249,50 @@ def classification_sums(
 
   sums = {
     "count": jnp.sum(weight),
-    "nll": -jnp.sum(weight * own[:, 0]),
+    "nll": -jnp.sum(jnp.where(mask, own, 0.0)),
     "top1": jnp.sum(top1),
-    "top5": jnp.sum(weight * (rank < 5)),
+    "top5": jnp.sum(weight * (finite & (rank < 5))),
     "class_count": per(labels, weight, num_classes),
     "class_top1": per(labels, top1, num_classes),
     "bin_count": per(bins, weight, ECE_BINS),
-    "bin_confidence": per(bins, weight * confidence, ECE_BINS),
+    "bin_confidence": per(bins, jnp.where(mask, confidence, 0.0), ECE_BINS),
     "bin_top1": per(bins, top1, ECE_BINS),
   }
   return {"sums": sums, "rows": {"probabilities": jnp.exp(log_probabilities)}}
 
 
-TASKS = {"classification": Classification}
+def summarize_classification(sums: Mapping[str, Any]) -> Figures:
+  """Turns totals of `classification_sums` into figures.
+
+  Returns:
+    examples; top1, top5 in 0..1; nll in nats; ece, the expected calibration error over 15 equal
+    bins (Guo et al. 2017, equation 3); class_top1, per class, None for a class without examples.
+
+  Raises:
+    ValueError: there were no examples.
+  """
+  count = float(sums.get("count", 0.0))
+  if count == 0:
+    raise ValueError("the split has no examples to evaluate")
+  gap = np.abs(np.asarray(sums["bin_top1"]) - np.asarray(sums["bin_confidence"]))
+  return {
+    "examples": int(count),
+    "top1": float(sums["top1"]) / count,
+    "top5": float(sums["top5"]) / count,
+    "nll": float(sums["nll"]) / count,
+    "ece": float(gap.sum()) / count,
+    "class_top1": [
+      float(hits) / float(n) if n else None
+      for hits, n in zip(sums["class_top1"], sums["class_count"], strict=True)
+    ],
+  }
+
+
+def _side(name: str, size: tuple[int, int] | None, default: int | None) -> int:
+  """The side of a data set's images, or the default where they vary or are not square."""
+  if size is not None and size[0] == size[1]:
+    return size[0]
+  if default is not None:
+    return default
+  what = "images of varying size" if size is None else f"images of {size[0]} x {size[1]} pixels"
+  raise ConfigError(f"data.image_size is not set and {name!r} has {what}; set it, e.g. 224")

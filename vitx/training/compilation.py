@@ -9,16 +9,17 @@ from clu import parameter_overview
 
 from vitx.analysis import cost
 from vitx.training import parallel
-from vitx.training.progress import Progress, announced
-from vitx.training.setup import Experiment, batch_shapes
+from vitx.training.progress import Progress, announce
+from vitx.training.setup import Experiment, batch_shapes, evaluation_shapes
 
 
-def compile_step(experiment: Experiment, state: Any) -> jax.stages.Compiled:
+def compile_step(experiment: Experiment, state: Any, constants: Any) -> jax.stages.Compiled:
   """Prints devices, parameters and costs; returns the compiled training step.
 
   Args:
     experiment: of this run.
     state: replicated.
+    constants: of the task, replicated.
   """
   config = experiment.config
   kinds = collections.Counter(device.device_kind for device in jax.devices())
@@ -27,11 +28,11 @@ def compile_step(experiment: Experiment, state: Any) -> jax.stages.Compiled:
     parallel.unreplicate(state.params), include_stats=False
   )
   print(overview, flush=True)
-  print(f"FLOPs per image, forward: {_forward_flops(experiment):,}", flush=True)
-  arguments = (state, _blank_batch(experiment))
+  print(f"FLOPs per example, forward: {_forward_flops(experiment):,}", flush=True)
+  arguments = (state, constants, _blank_batch(experiment), parallel.flag(False))
   deterministic = config.deterministic and jax.default_backend() == "gpu"
   options = {"xla_gpu_deterministic_ops": True} if deterministic else None
-  compiled = announced(
+  compiled = announce(
     "compiling",
     lambda: parallel.compile_for(arguments, experiment.step.train, donate=(0,), options=options),
   )
@@ -49,13 +50,14 @@ def dry_run(experiment: Experiment, state: Any) -> None:
     experiment: of this run.
     state: replicated; used up.
   """
-  step = compile_step(experiment, state)
-  batch = _blank_batch(experiment)
-  state, _ = jax.block_until_ready(step(state, batch))
+  constants = parallel.replicate(experiment.constants)
+  step = compile_step(experiment, state, constants)
+  fed = (constants, _blank_batch(experiment), parallel.flag(False))
+  state, *_ = jax.block_until_ready(step(state, *fed))
   steps = 3
   progress = Progress(step=0, total=steps, batch_size=experiment.config.batch_size, seconds=0.0)
   for _ in range(steps):
-    state, _ = jax.block_until_ready(step(state, batch))
+    state, *_ = jax.block_until_ready(step(state, *fed))
   seconds = progress.seconds / steps
   print(
     f"dry run: {seconds:.4f} s per step,"
@@ -65,19 +67,13 @@ def dry_run(experiment: Experiment, state: Any) -> None:
 
 
 def _blank_batch(experiment: Experiment) -> Any:
-  """This process's share of a batch, on the devices."""
-  config = experiment.config
-  rows = config.batch_size // jax.process_count()
-  shapes = batch_shapes(config, rows, jax.local_device_count())
+  """Returns this process's share of a batch, zeros on the devices."""
+  rows = experiment.config.batch_size // jax.process_count()
+  shapes = batch_shapes(experiment.task, rows)
   return parallel.split(jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes))
 
 
 def _forward_flops(experiment: Experiment) -> int:
-  size, channels = experiment.config.data.stored_size, experiment.config.data.channels
-  batch = {
-    "image": jax.ShapeDtypeStruct((1, size, size, channels), np.uint8),
-    "label": jax.ShapeDtypeStruct((1,), np.int32),
-    "mask": jax.ShapeDtypeStruct((1,), np.bool_),
-  }
-  shapes = experiment.shapes
-  return cost.flops(experiment.task.evaluate, shapes.params, shapes.model_state, batch)
+  shapes, task = experiment.shapes, experiment.task
+  batch = evaluation_shapes(task, 1)
+  return cost.flops(task.evaluate, shapes.params, shapes.model_state, experiment.constants, batch)

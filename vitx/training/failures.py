@@ -1,6 +1,7 @@
 """How a run ends before its time: signals, a loss that is not finite, too little memory."""
 
 import contextlib
+import math
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -13,7 +14,7 @@ EXIT_INTERRUPTED = 75
 
 
 class NonFiniteError(ArithmeticError):
-  """The loss or a gradient is not a finite number."""
+  """The loss, a gradient or a figure of an evaluation is not a finite number."""
 
 
 class OutOfMemoryError(RuntimeError):
@@ -60,12 +61,30 @@ def check_finite(step: int, metrics: Mapping[str, float], *, half: bool, kept: C
   for name in ("loss",) if half else ("loss", "gradient_norm"):
     value = metrics[name]
     if not abs(value) < float("inf"):
-      good = kept()
-      last = "no checkpoint yet" if good is None else f"the checkpoint of step {good} is good"
-      raise NonFiniteError(
-        f"{name} is {value} at step {step}; {last}. Lower learning_rate, lengthen schedule.warmup"
-        " or set clip_norm"
-      )
+      raise _not_finite(name, value, step, kept)
+
+
+def check_figures(step: int, figures: Mapping[str, Any], *, kept: Callable) -> None:
+  """Raises NonFiniteError if a figure of an evaluation is not finite.
+
+  Args:
+    step: at which was evaluated.
+    figures: of the task; numbers and lists of them are looked at.
+    kept: returns the step of the last checkpoint or None, for the message.
+  """
+  for name, figure in figures.items():
+    for value in figure if isinstance(figure, list | tuple) else (figure,):
+      if isinstance(value, float) and not math.isfinite(value):
+        raise _not_finite(f"the evaluation's {name}", value, step, kept)
+
+
+def _not_finite(name: str, value: float, step: int, kept: Callable) -> NonFiniteError:
+  good = kept()
+  last = "no checkpoint yet" if good is None else f"the checkpoint of step {good} is good"
+  return NonFiniteError(
+    f"{name} is {value} at step {step}; {last}. Lower learning_rate, lengthen schedule.warmup"
+    " or set grad_clip_norm"
+  )
 
 
 @contextlib.contextmanager
@@ -78,11 +97,11 @@ def explain_out_of_memory(config: Any, tokens: int | None) -> Iterator[None]:
       raise
     mixer = config.model.get("token_mixer", {})
     name = mixer if isinstance(mixer, str) else mixer.get("name", "default")
+    accum = config.grad_accum_steps
     raise OutOfMemoryError(
       f"out of memory: batch_size={config.batch_size} over {jax.device_count()} devices,"
-      f" accumulate={config.accumulate}, {tokens or '?'} tokens per image,"
-      f" token_mixer={name}. What helps: accumulate={config.accumulate * 2} (same result),"
+      f" grad_accum_steps={accum}, {tokens or '?'} tokens per example,"
+      f" token_mixer={name}. What helps: grad_accum_steps={accum * 2} (same result),"
       " model.remat=True (same result, slower), model.dtype=bfloat16, a smaller batch_size, larger"
-      " patches, a smaller data.image_size or a mixer with linear memory.\n"
-      + str(error).splitlines()[0]
+      " patches, fewer tokens or a mixer with linear memory.\n" + str(error).splitlines()[0]
     ) from error

@@ -14,9 +14,11 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from vitx.checks import check_number
+from vitx.checks import NonNegative, Positive, Rate
 from vitx.errors import ConfigError
+from vitx.models import names
 from vitx.registry import build, lookup
+from vitx.training import optax_by_name
 from vitx.training.parameters import nearest_names, parameter_names, with_leaves
 
 # A tree of booleans like the parameters: which of them weight decay touches.
@@ -26,51 +28,53 @@ Mask = Any
 def adam(
   decay_mask: Mask,
   *,
-  b1: float = 0.9,
-  b2: float = 0.999,
-  eps: float = 1e-8,
-  weight_decay: float = 0.0,
+  b1: Rate = 0.9,
+  b2: Rate = 0.999,
+  eps: Positive = 1e-8,
+  weight_decay: NonNegative = 0.0,
 ) -> optax.GradientTransformation:
   """Adam (Kingma and Ba, 2015) with coupled weight decay: `torch.optim.Adam`."""
-  return optax.chain(_decay(weight_decay, decay_mask), _adam_direction(b1, b2, eps))
+  decay = optax.add_decayed_weights(weight_decay, decay_mask)
+  return optax.chain(decay, optax.scale_by_adam(b1, b2, eps))
 
 
 def adamw(
   decay_mask: Mask,
   *,
-  b1: float = 0.9,
-  b2: float = 0.999,
-  eps: float = 1e-8,
-  weight_decay: float = 0.01,
+  b1: Rate = 0.9,
+  b2: Rate = 0.999,
+  eps: Positive = 1e-8,
+  weight_decay: NonNegative = 0.01,
 ) -> optax.GradientTransformation:
   """Adam with decoupled weight decay (Loshchilov and Hutter, 2019): `torch.optim.AdamW`."""
-  return optax.chain(_adam_direction(b1, b2, eps), _decay(weight_decay, decay_mask))
+  decay = optax.add_decayed_weights(weight_decay, decay_mask)
+  return optax.chain(optax.scale_by_adam(b1, b2, eps), decay)
 
 
 def sgd(
-  decay_mask: Mask, *, momentum: float = 0.9, nesterov: bool = False, weight_decay: float = 0.0
+  decay_mask: Mask,
+  *,
+  momentum: Rate = 0.9,
+  nesterov: bool = False,
+  weight_decay: NonNegative = 0.0,
 ) -> optax.GradientTransformation:
   """Gradient descent with momentum m <- momentum * m + g: `torch.optim.SGD`."""
-  check_number(momentum, "optimizer.momentum", "[0, 1)")
-  if not isinstance(nesterov, bool):
-    raise ConfigError(f"optimizer.nesterov={nesterov!r} must be True or False")
-  decay = _decay(weight_decay, decay_mask)
+  decay = optax.add_decayed_weights(weight_decay, decay_mask)
   if momentum == 0 and nesterov:
     raise ConfigError("optimizer.nesterov=True needs an optimizer.momentum above 0")
   return optax.chain(decay, optax.trace(momentum, nesterov)) if momentum else decay
 
 
 def lion(
-  decay_mask: Mask, *, b1: float = 0.9, b2: float = 0.99, weight_decay: float = 0.0
+  decay_mask: Mask, *, b1: Rate = 0.9, b2: Rate = 0.99, weight_decay: NonNegative = 0.0
 ) -> optax.GradientTransformation:
   """Lion (Chen et al., 2023): the sign of an interpolated momentum, with decoupled weight decay."""
-  check_number(b1, "optimizer.b1", "[0, 1)")
-  check_number(b2, "optimizer.b2", "[0, 1)")
-  return optax.chain(optax.scale_by_lion(b1, b2), _decay(weight_decay, decay_mask))
+  decay = optax.add_decayed_weights(weight_decay, decay_mask)
+  return optax.chain(optax.scale_by_lion(b1, b2), decay)
 
 
 def matrices(params: Any) -> Mask:
-  """Parameters called "kernel" that have two or more axes.
+  """Returns the mask of parameters called "kernel" that have two or more axes.
 
   Those are the weights of projections and convolutions. Biases (also those of shape (H, D)),
   scales, embeddings, position tables and class tokens have other names.
@@ -81,7 +85,7 @@ def matrices(params: Any) -> Mask:
 
 
 def all_parameters(params: Any) -> Mask:
-  """Every parameter."""
+  """Returns the mask of every parameter."""
   return jax.tree.map(lambda _: True, params)
 
 
@@ -92,31 +96,34 @@ DECAY_MASKS: dict[str, Callable[[Any], Mask]] = {"matrices": matrices, "all": al
 def make_optimizer(config: Mapping[str, Any], params: Any) -> optax.GradientTransformation:
   """Returns the optimizer of a config; its updates are directions before the learning rate.
 
-  In order: the gradient of the trainable parameters is clipped to a global norm of `clip_norm`, the
-  optimizer gives a direction with weight decay, `layer_decay` scales it (and so the decay, as a
-  learning rate would). Frozen parameters get exactly zero, count in no norm and have no moments.
+  In order: the gradient of the trainable parameters is clipped to a global norm of
+  `grad_clip_norm`, the optimizer gives a direction with weight decay, `layer_decay` scales it (and
+  so the decay, as a learning rate would). Frozen parameters get exactly zero, count in no norm and
+  have no moments.
 
   Args:
-    config: has `optimizer`, `decay`, `clip_norm`, `layer_decay` and `freeze`. An optimizer of the
-      user's own is a function `(decay_mask, **fields)` that returns a gradient transformation.
+    config: has `optimizer`, `weight_decay_mask`, `grad_clip_norm`, `layer_decay` and `freeze`. The
+      optimizer is one of `OPTIMIZERS`, any transformation of optax (`optax:NAME`), or a function
+      of your own (`module:function`), `(decay_mask, **fields)`, that returns a transformation.
     params: the parameters, or their shapes.
 
   Raises:
     ConfigError: unknown name or field, a number out of range, a pattern of `freeze` that matches
       nothing, or nothing left to train.
   """
-  decay_mask = lookup(DECAY_MASKS, config["decay"], "decay")(params)
-  optimizer = build(OPTIMIZERS, config["optimizer"], "optimizer", hidden=("decay_mask",))(
-    decay_mask
-  )
-  if config["clip_norm"] is not None:
-    check_number(config["clip_norm"], "clip_norm", "(0, inf)")
-    optimizer = optax.chain(optax.clip_by_global_norm(config["clip_norm"]), optimizer)
+  decay_mask = lookup(DECAY_MASKS, config["weight_decay_mask"], "weight_decay_mask")(params)
+  spec = config["optimizer"]
+  if optax_by_name.is_of_optax(spec):
+    optimizer = optax_by_name.build(spec, decay_mask, params)
+  else:
+    optimizer = build(OPTIMIZERS, spec, "optimizer", hidden=("decay_mask",))(decay_mask)
+  if config["grad_clip_norm"] is not None:
+    optimizer = optax.chain(optax.clip_by_global_norm(config["grad_clip_norm"]), optimizer)
   frozen = _frozen(config["freeze"], params)
   if any(jax.tree.leaves(frozen)):
     labels = jax.tree.map(lambda is_frozen: "frozen" if is_frozen else "trained", frozen)
     optimizer = optax.partition({"trained": optimizer, "frozen": optax.set_to_zero()}, labels)
-  if check_number(config["layer_decay"], "layer_decay", "(0, 1]") != 1:
+  if config["layer_decay"] != 1:
     scales = layer_scales(params, config["layer_decay"])
     scale = optax.stateless(lambda updates, _: jax.tree.map(jnp.multiply, updates, scales))
     optimizer = optax.chain(optimizer, scale)
@@ -126,62 +133,46 @@ def make_optimizer(config: Mapping[str, Any], params: Any) -> optax.GradientTran
 def layer_scales(params: Any, layer_decay: float) -> Any:
   """Returns what the rate of each parameter is multiplied by, a tree of floats like `params`.
 
-  By the first component of their names: the stem, positions and class token are layer 0, the L
-  blocks are 1 to L, what follows (norm, head) is L + 1. Layer l has layer_decay ** (L + 1 - l), as
-  in BEiT (Bao et al., 2022) and MAE (He et al., 2022).
+  Of a model with L blocks, layer l (`vitx.models.names.layer_of`) has
+  layer_decay ** (L + 1 - l), as in BEiT (Bao et al., 2022) and MAE (He et al., 2022).
 
   Raises:
     ConfigError: the parameters have no `block_0`, ... at the top.
   """
-  parts = [name.split("/")[0] for name in parameter_names(params)]
-  layer_of = dict.fromkeys(("stem", "posemb", "cls"), 0)
-  for part in parts:
-    if match := re.fullmatch(r"block_(\d+)", part):
-      layer_of[part] = int(match[1]) + 1
-  blocks = max(layer_of.values())
-  if blocks == 0:
+  paths = parameter_names(params)
+  depth = names.count_blocks(paths)
+  if depth == 0:
+    tops = dict.fromkeys(path.split("/")[0] for path in paths)
     raise ConfigError(
       f"layer_decay={layer_decay} needs one sequence of blocks named block_0, block_1, ..., which"
-      f" this model has not (it has {', '.join(dict.fromkeys(parts))}); set it to 1"
+      f" this model has not (it has {', '.join(tops)}); set it to 1"
     )
-  layers = [layer_of.get(part, blocks + 1) for part in parts]
-  return with_leaves(params, [layer_decay ** (blocks + 1 - layer) for layer in layers])
+  scales = [layer_decay ** (depth + 1 - names.layer_of(path, depth)) for path in paths]
+  return with_leaves(params, scales)
 
 
 def _frozen(patterns: Iterable[str], params: Any) -> Any:
   """Returns which parameters have a name that one of the patterns matches, a tree of booleans."""
   if isinstance(patterns, str):
     raise ConfigError(f"freeze={patterns!r} must be a tuple of patterns, such as ({patterns!r},)")
-  names = parameter_names(params)
+  paths = parameter_names(params)
   frozen: set[str] = set()
   for pattern in patterns:
     try:
-      matched = [name for name in names if re.fullmatch(pattern, name)]
+      matched = [name for name in paths if re.fullmatch(pattern, name)]
     except re.error as error:
       raise ConfigError(f"freeze: {pattern!r} is no regular expression: {error}") from error
     if not matched:
       raise ConfigError(
         f"freeze: {pattern!r} matches the whole name of no parameter."
-        f" The nearest names: {', '.join(nearest_names(pattern, names))}."
+        f" The nearest names: {', '.join(nearest_names(pattern, paths))}."
       )
     frozen.update(matched)
-  if len(frozen) == len(names):
+  if len(frozen) == len(paths):
     raise ConfigError(
       f"freeze={tuple(patterns)!r} freezes every parameter; nothing is left to train"
     )
-  return with_leaves(params, [name in frozen for name in names])
-
-
-def _adam_direction(b1: float, b2: float, eps: float) -> optax.GradientTransformation:
-  check_number(b1, "optimizer.b1", "[0, 1)")
-  check_number(b2, "optimizer.b2", "[0, 1)")
-  check_number(eps, "optimizer.eps", "(0, inf)")
-  return optax.scale_by_adam(b1, b2, eps)
-
-
-def _decay(weight_decay: float, mask: Mask) -> optax.GradientTransformation:
-  check_number(weight_decay, "optimizer.weight_decay", "[0, inf)")
-  return optax.add_decayed_weights(weight_decay, mask)
+  return with_leaves(params, [name in frozen for name in paths])
 
 
 def _in_float32(inner: optax.GradientTransformation) -> optax.GradientTransformation:

@@ -16,13 +16,13 @@ from vitx.errors import ConfigError
 AXIS = "devices"
 
 
-def check_batch(batch_size: int, accumulate: int, field: str = "batch_size") -> None:
+def check_batch(batch_size: int, grad_accum_steps: int, field: str = "batch_size") -> None:
   """Raises ConfigError if a batch does not split evenly; names the nearest sizes that do."""
-  parts = jax.device_count() * accumulate
+  parts = jax.device_count() * grad_accum_steps
   if batch_size % parts or batch_size < parts:
     below = batch_size // parts * parts
     fits = ", ".join(str(size) for size in (below, below + parts) if size > 0)
-    micro = f" x accumulate={accumulate}" if accumulate > 1 else ""
+    micro = f" x grad_accum_steps={grad_accum_steps}" if grad_accum_steps > 1 else ""
     raise ConfigError(
       f"{field}={batch_size} does not split over {jax.device_count()} devices{micro};"
       f" nearest that fit: {fits}"
@@ -52,8 +52,13 @@ def replicate(tree: Any) -> Any:
   return place(jax.tree.map(copies, tree))
 
 
+def flag(value: bool) -> jax.Array:
+  """Returns this process's 0 or 1 on each of its devices, int32 (devices,)."""
+  return place(np.full(jax.local_device_count(), value, np.int32))
+
+
 def unreplicate(tree: Any) -> Any:
-  """The first local device's copy, as host arrays."""
+  """Returns the first local device's copy, as host arrays."""
   return jax.tree.map(lambda x: np.asarray(x.addressable_data(0)).reshape(x.shape[1:]), tree)
 
 
@@ -66,7 +71,7 @@ def split(batch: Any) -> Any:
 
 
 def join(tree: Any) -> Any:
-  """The inverse of `split`, of this process's rows, as host arrays."""
+  """Returns this process's rows as host arrays: the inverse of `split`."""
   return jax.tree.map(lambda x: np.asarray(_local(x)).reshape(-1, *x.shape[2:]), tree)
 
 
@@ -101,7 +106,7 @@ def compile_for(
 
 
 def compiled_once(function: Callable) -> Callable:
-  """`function` on every device, compiled for the shapes of its first call."""
+  """Returns `function` on every device, compiled for the shapes of its first call."""
   program: list[jax.stages.Compiled] = []
 
   def call(*arguments: Any) -> Any:

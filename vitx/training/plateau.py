@@ -3,12 +3,12 @@
 import dataclasses
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from vitx.checks import check_integer, check_number
-from vitx.errors import ConfigError
+from vitx.checks import NonNegative, NonNegativeInt, Probability, Range, check_fields
 from vitx.registry import check_options
 
+PlateauFactor = Annotated[float, Range("(0, 1)")]
 _STATE = ("scale", "best", "bad", "cooling")
 # Worse than any metric, and yet a number that JSON knows.
 _WORST = sys.float_info.max
@@ -34,35 +34,22 @@ class Plateau:
     best: state: the best metric so far.
     bad: state: bad evaluations in a row.
     cooling: state: evaluations of the cooldown that are left.
-
-  Raises:
-    ConfigError: a setting is out of range.
   """
 
-  mode: str = "min"
-  factor: float = 0.1
-  patience: int = 10
-  threshold: float = 1e-4
-  threshold_mode: str = "rel"
-  cooldown: int = 0
-  minimum: float = 0.0
-  eps: float = 1e-8
+  mode: Literal["min", "max"] = "min"
+  factor: PlateauFactor = 0.1
+  patience: NonNegativeInt = 10
+  threshold: NonNegative = 1e-4
+  threshold_mode: Literal["rel", "abs"] = "rel"
+  cooldown: NonNegativeInt = 0
+  minimum: Probability = 0.0
+  eps: NonNegative = 1e-8
   scale: float = 1.0
   best: float | None = None
   bad: int = 0
   cooling: int = 0
 
   def __post_init__(self):
-    for field, choices in (("mode", ("min", "max")), ("threshold_mode", ("rel", "abs"))):
-      value = getattr(self, field)
-      if value not in choices:
-        raise ConfigError(f"schedule.{field}={value!r} is unknown. Valid: {', '.join(choices)}.")
-    check_number(self.factor, "schedule.factor", "(0, 1)")
-    check_number(self.threshold, "schedule.threshold", "[0, inf)")
-    check_number(self.minimum, "schedule.minimum", "[0, 1]")
-    check_number(self.eps, "schedule.eps", "[0, inf)")
-    check_integer(self.patience, "schedule.patience")
-    check_integer(self.cooldown, "schedule.cooldown")
     if self.best is None:
       object.__setattr__(self, "best", _WORST if self.mode == "min" else -_WORST)
 
@@ -74,7 +61,7 @@ class Plateau:
 
     Args:
       spec: the schedule's entry; its name and warm-up are no business of the plateau.
-      state: of `to_dict`; none: the start.
+      state: of `to_dict`; None for the start.
 
     Raises:
       ConfigError: an unknown field (with the nearest) or a setting out of range.
@@ -82,6 +69,7 @@ class Plateau:
     """
     settings = {key: value for key, value in spec.items() if key not in ("name", "warmup")}
     check_options(cls, settings, "schedule", hidden=_STATE)
+    check_fields(cls, settings, "schedule")
     plateau = cls(**settings)
     if state is None:
       return plateau

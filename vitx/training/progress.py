@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-def announced(what: str, work: Callable[[], T], *, every: float = 10.0) -> T:
-  """Runs `work`, saying what runs and, each `every` seconds, for how long already."""
+def announce(what: str, work: Callable[[], T], *, every: float = 10.0) -> T:
+  """Runs `work`, says so and, each `every` seconds, for how long already; returns its result."""
   start = time.monotonic()
   done = threading.Event()
 
@@ -28,8 +28,8 @@ def announced(what: str, work: Callable[[], T], *, every: float = 10.0) -> T:
   return result
 
 
-def duration(seconds: float) -> str:
-  """`3725` -> `1h02m05s`."""
+def format_seconds(seconds: float) -> str:
+  """Returns 3725 as `1h02m05s`."""
   minutes, second = divmod(round(seconds), 60)
   hours, minute = divmod(minutes, 60)
   if hours:
@@ -46,7 +46,7 @@ class Progress:
     Args:
       step: the step to begin at.
       total: the last step.
-      batch_size: images per step.
+      batch_size: examples per step.
       seconds: spent by earlier runs on the steps before `step`.
     """
     self._total, self._batch_size = total, batch_size
@@ -60,7 +60,7 @@ class Progress:
 
   @property
   def seconds(self) -> float:
-    """Time spent on this training so far, over all its runs."""
+    """Returns the seconds spent on this training so far, over all its runs."""
     return self._before + time.monotonic() - self._start
 
   def timed(self, batches: Iterator[T]) -> Iterator[T]:
@@ -75,11 +75,14 @@ class Progress:
       yield batch
 
   def window(self, step: int) -> dict[str, Any]:
-    """Figures since the last call: images_per_second, waiting (share of time), eta (seconds)."""
+    """Returns figures since the last call.
+
+    They are examples_per_second, waiting (share of time), eta and seconds.
+    """
     now = time.monotonic()
     span = max(now - self._window_start, 1e-9)
     figures = {
-      "images_per_second": (step - self._window_step) * self._batch_size / span,
+      "examples_per_second": (step - self._window_step) * self._batch_size / span,
       "waiting": self._waited / span,
       "eta": self.seconds / step * (self._total - step),
       "seconds": self.seconds,
@@ -87,13 +90,23 @@ class Progress:
     self._window_step, self._window_start, self._waited = step, now, 0.0
     return figures
 
-  def line(self, step: int, row: dict[str, Any], times: dict[str, Any], epoch: float) -> None:
-    """Prints a line of progress, over the previous one on a terminal."""
-    accuracy = f"  top-1 {row['top1']:.1%}" if "top1" in row else ""
+  def line(
+    self, step: int, row: dict[str, Any], words: str, times: dict[str, Any], epoch: float
+  ) -> None:
+    """Prints a line of progress, over the previous one on a terminal.
+
+    Args:
+      step: the number of steps done.
+      row: of the metrics, with loss and learning_rate.
+      words: what the task says of the row; "" for nothing.
+      times: of `window`.
+      epoch: the number of epochs done.
+    """
+    words = words and f"  {words}"
     text = (
-      f"step {step}/{self._total} (epoch {epoch:.1f})  loss {row['loss']:.4f}{accuracy}"
-      f"  lr {row['learning_rate']:.2e}  {times['images_per_second']:,.0f} images/s"
-      f"  waiting for data {times['waiting']:.0%}  ETA {duration(times['eta'])}"
+      f"step {step}/{self._total} (epoch {epoch:.1f})  loss {row['loss']:.4f}{words}"
+      f"  lr {row['learning_rate']:.2e}  {times['examples_per_second']:,.0f} examples/s"
+      f"  waiting for data {times['waiting']:.0%}  ETA {format_seconds(times['eta'])}"
     )
     print(f"\r\033[K{text}" if sys.stdout.isatty() else text, flush=True, end=_end())
 

@@ -12,7 +12,7 @@ import jax
 from ml_collections import ConfigDict
 
 from vitx.checkpoints.workdir import flatten, plain, read_json
-from vitx.data.sources import Source
+from vitx.data.dataset import ROLES, Source
 from vitx.errors import ConfigError
 
 PACKAGES = (
@@ -44,8 +44,8 @@ FREE = (
 def check_same_run(workdir: str | Path, config: ConfigDict) -> None:
   """Refuses to continue a run under another config.
 
-  Free to differ: `FREE`, the cadence of evaluations unless the plateau schedule listens to them,
-    and a longer duration where the schedule does not depend on it.
+  Free to differ are `FREE`, the cadence of evaluations unless the plateau schedule listens to them,
+  and a longer duration where the schedule does not depend on it.
 
   Raises:
     ConfigError: with one line per differing field.
@@ -76,12 +76,14 @@ def check_same_run(workdir: str | Path, config: ConfigDict) -> None:
 
 
 def describe_data(source: Source) -> dict[str, Any]:
-  """What identifies the data of a run, and what prediction needs of it."""
+  """Returns what identifies the data of a run, and what prediction needs of it, as JSON."""
+  info = source.info
   return {
-    "source": source.name,
-    "fingerprint": source.fingerprint,
-    "examples": {role: len(source.role(role)) for role in ("train", "select", "report")},
-    "class_names": list(source.class_names),
+    "source": info.name,
+    "fingerprint": info.fingerprint,
+    "examples": {role: len(source.role(role)) for role in ROLES},
+    "class_names": None if info.class_names is None else list(info.class_names),
+    "vocabulary": info.vocabulary,
   }
 
 
@@ -101,7 +103,7 @@ def check_same_data(workdir: str | Path, data: Mapping[str, Any]) -> None:
 
 
 def environment(data: Mapping[str, Any], implementations: Mapping[str, str]) -> dict[str, Any]:
-  """What a run depends on besides its config.
+  """Returns what a run depends on besides its config, as JSON.
 
   That is: data, commit, command, versions, devices, and what "auto" picked for each token mixer.
   """
@@ -125,7 +127,7 @@ def _version(package: str) -> str | None:
 
 
 def _commit() -> str | None:
-  """The commit of the source tree, with "+" if it was changed; None outside a git checkout."""
+  """Returns the commit of the source tree, "+" if changed; None outside a git checkout."""
   root = Path(__file__).resolve().parents[2]
   command = ["git", "-C", str(root), "describe", "--always", "--abbrev=40", "--dirty=+"]
   try:

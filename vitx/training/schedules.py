@@ -8,17 +8,17 @@ moves already and step W - 1 has the peak; a decay begins at step W and reaches 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from vitx.checks import check_number
+from vitx.checks import NonNegative, NonNegativeInt, Probability, Share
 from vitx.errors import ConfigError
 from vitx.registry import build
 from vitx.training import durations
-from vitx.training.plateau import Plateau
+from vitx.training.plateau import Plateau, PlateauFactor
 
 # step -> learning rate, or the share of the peak. The step is an integer scalar, traced or not.
 Schedule = Callable[[Any], jax.Array]
@@ -52,24 +52,22 @@ class Run:
 
 
 def constant(run: Run, *, warmup: str | int = "0 steps") -> Schedule:
-  """The peak throughout."""
-  return _warmed(run.warmup_steps(warmup), jnp.ones_like)
+  """Returns the peak throughout."""
+  return _warm_up(run.warmup_steps(warmup), jnp.ones_like)
 
 
-def cosine(run: Run, *, warmup: str | int = "0 steps", final: float = 0.0) -> Schedule:
-  """From the peak to the share `final` of it along half a cosine (Loshchilov and Hutter, 2017)."""
-  check_number(final, "schedule.final", "[0, 1]")
+def cosine(run: Run, *, warmup: str | int = "0 steps", final: Probability = 0.0) -> Schedule:
+  """Falls from the peak to its share `final` along half a cosine (Loshchilov and Hutter, 2017)."""
   start = run.warmup_steps(warmup)
   decay = optax.cosine_decay_schedule(1.0, max(run.total_steps - start, 1), alpha=final)
-  return _warmed(start, lambda step: decay(jnp.maximum(step - start, 0)))
+  return _warm_up(start, lambda step: decay(jnp.maximum(step - start, 0)))
 
 
-def linear(run: Run, *, warmup: str | int = "0 steps", final: float = 0.0) -> Schedule:
-  """From the peak to the share `final` of it along a line."""
-  check_number(final, "schedule.final", "[0, 1]")
+def linear(run: Run, *, warmup: str | int = "0 steps", final: Probability = 0.0) -> Schedule:
+  """Falls from the peak to its share `final` along a line."""
   start = run.warmup_steps(warmup)
   decay = optax.linear_schedule(1.0, final, max(run.total_steps - start, 1))
-  return _warmed(start, lambda step: decay(jnp.maximum(step - start, 0)))
+  return _warm_up(start, lambda step: decay(jnp.maximum(step - start, 0)))
 
 
 def step(
@@ -77,18 +75,17 @@ def step(
   *,
   warmup: str | int = "0 steps",
   boundaries: Sequence[str | int] = (),
-  factor: float = 0.1,
+  factor: Share = 0.1,
 ) -> Schedule:
-  """Multiplied by `factor` at each of the boundaries, durations from the start of the run."""
-  check_number(factor, "schedule.factor", "(0, 1]")
-  if isinstance(boundaries, str) or not boundaries:
+  """Multiplies by `factor` at each of the boundaries, durations from the start of the run."""
+  if not boundaries:
     raise ConfigError(
       f"schedule.boundaries={boundaries!r} must be durations such as ('30 epochs', '60 epochs')"
     )
   at = [run.steps(boundary, "boundaries") for boundary in boundaries]
   if at != sorted(set(at)):
     raise ConfigError(f"schedule.boundaries={tuple(boundaries)!r} must increase; in steps: {at}")
-  return _warmed(
+  return _warm_up(
     run.warmup_steps(warmup),
     optax.piecewise_constant_schedule(1.0, dict.fromkeys(at, factor)),
   )
@@ -98,18 +95,16 @@ def plateau(
   run: Run,
   *,
   warmup: str | int = "0 steps",
-  mode: str = Plateau.mode,
-  factor: float = Plateau.factor,
-  patience: int = Plateau.patience,
-  threshold: float = Plateau.threshold,
-  threshold_mode: str = Plateau.threshold_mode,
-  cooldown: int = Plateau.cooldown,
-  minimum: float = Plateau.minimum,
-  eps: float = Plateau.eps,
+  mode: Literal["min", "max"] = "min",
+  factor: PlateauFactor = Plateau.factor,
+  patience: NonNegativeInt = Plateau.patience,
+  threshold: NonNegative = Plateau.threshold,
+  threshold_mode: Literal["rel", "abs"] = "rel",
+  cooldown: NonNegativeInt = Plateau.cooldown,
+  minimum: Probability = Plateau.minimum,
+  eps: NonNegative = Plateau.eps,
 ) -> Schedule:
-  """The peak throughout; `Plateau`, driven by evaluations, gives what the loop multiplies it by."""
-  # Built here to check the settings; the loop keeps its own.
-  Plateau(mode, factor, patience, threshold, threshold_mode, cooldown, minimum, eps)
+  """Stays at the peak; `Plateau`, driven by evaluations, gives what the loop multiplies it by."""
   return constant(run, warmup=warmup)
 
 
@@ -133,7 +128,7 @@ def make_schedule(
   Args:
     spec: `config.schedule`: a name of `SCHEDULES` and its fields. A schedule of the user's own is a
       function `(run, **fields)` that returns the share of the peak as a function of the step.
-    learning_rate: the peak.
+    learning_rate: the peak, at least 0.
     total_steps: where the run ends.
     steps_per_epoch: examples / batch size.
 
@@ -144,12 +139,11 @@ def make_schedule(
     ConfigError: unknown name or field, no duration, a warm-up longer than the run, or a number out
       of range.
   """
-  check_number(learning_rate, "learning_rate", "[0, inf)")
   share = build(SCHEDULES, spec, "schedule", hidden=("run",))(Run(total_steps, steps_per_epoch))
   return lambda step: jnp.asarray(learning_rate * share(jnp.asarray(step)), jnp.float32)
 
 
-def _warmed(warmup: int, share: Schedule) -> Schedule:
+def _warm_up(warmup: int, share: Schedule) -> Schedule:
   """Multiplies a schedule by the warm-up."""
   if warmup == 0:
     return share

@@ -13,7 +13,7 @@ import optax
 from flax import struct
 
 from vitx.ops import replicas
-from vitx.tasks.classification import Batch, Task
+from vitx.tasks.base import Batch, Task
 from vitx.training.precision import LossScale, all_finite
 
 
@@ -40,7 +40,7 @@ class TrainState(struct.PyTreeNode):
 
   @property
   def averaged(self) -> Any:
-    """The parameters to evaluate: the moving average where there is one."""
+    """Returns the parameters to evaluate: the moving average where there is one."""
     return self.params if self.ema is None else self.ema
 
 
@@ -52,24 +52,24 @@ class Step:
     task: gives the loss.
     optimizer: gives the direction, not yet multiplied by the learning rate.
     schedule: step -> learning rate.
-    seed: of augmentation and dropout; keys are folded from (seed, step, index in the global batch).
-    accumulate: micro-batches per step.
-    ema: decay of the moving average; 0: none.
+    seed: of all that training draws; keys are folded from (seed, step, index in the global batch).
+    grad_accum_steps: micro-batches per step.
+    ema_decay: of the moving average of parameters; 0 keeps no average.
     half: whether the loss is scaled for float16.
-    axis: the name of the device axis; none: one device.
+    axis: the name of the device axis; None on one device.
   """
 
   task: Task
   optimizer: optax.GradientTransformation
   schedule: Callable[[jax.Array], jax.Array]
   seed: int
-  accumulate: int = 1
-  ema: float = 0.0
+  grad_accum_steps: int = 1
+  ema_decay: float = 0.0
   half: bool = False
   axis: str | None = None
 
   def init(self, key: jax.Array, batch: Batch) -> TrainState:
-    """The state before the first step; depends on `key` and shapes only."""
+    """Returns the state before the first step; depends on `key` and shapes only."""
     variables = self.task.init(key, batch)
     params = variables.pop("params")
     return TrainState(
@@ -78,29 +78,31 @@ class Step:
       model_state=variables,
       opt_state=self.optimizer.init(params),
       # A copy: state is donated to the step, and a buffer may be donated only once.
-      ema=jax.tree.map(jnp.copy, params) if self.ema else None,
+      ema=jax.tree.map(jnp.copy, params) if self.ema_decay else None,
       loss_scale=LossScale.create() if self.half else None,
       plateau=jnp.float32(1),
     )
 
-  def train(self, state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, jax.Array]]:
-    """One update.
+  def train(
+    self, state: TrainState, constants: Any, batch: Batch, stop: jax.Array
+  ) -> tuple[TrainState, dict[str, jax.Array], jax.Array]:
+    """Makes one update.
 
     Args:
       state: replicated over the axis.
-      batch: this device's rows: image, label, index (B, ...), and stop (1,), this process's wish to
-        end.
+      constants: of the task, replicated over the axis; neither trained nor saved.
+      batch: this device's rows: the arrays of the task's element spec and index, (B, ...).
+      stop: int32 scalar, 1 if this process was asked to end.
 
     Returns:
-      The new state and metrics, the same on every device: loss, gradient_norm, learning_rate, stop.
+      The new state; metrics: those of the task, loss, gradient_norm and learning_rate; and whether
+      any process was asked to end. All are the same on every device.
     """
-    batch = dict(batch)
-    stop = jnp.max(batch.pop("stop"))
     # Threefry alone draws the same under `vmap` as one by one, which device counts rest on.
     key = jax.random.fold_in(jax.random.key(self.seed, impl="threefry2x32"), state.step)
     scale = state.loss_scale.value if state.loss_scale else jnp.float32(1)
     with replicas.over(self.axis):  # batch statistics are those of the whole batch
-      loss, grads, model_state, metrics = self._gradient(state, batch, key, scale)
+      loss, grads, model_state, metrics = self._gradient(state, constants, batch, key, scale)
     grads = jax.tree.map(lambda g: g.astype(jnp.float32) / scale, grads)
     loss, grads, model_state, metrics = self._mean((loss, grads, model_state, metrics))
 
@@ -119,19 +121,23 @@ class Step:
       "loss": loss,
       "gradient_norm": optax.tree.norm(grads),
       "learning_rate": jnp.asarray(rate, jnp.float32),
-      "stop": jax.lax.pmax(stop, self.axis) if self.axis else stop,
     }
-    return new.replace(step=state.step + 1), metrics
+    stop = jax.lax.pmax(stop, self.axis) if self.axis else stop
+    return new.replace(step=state.step + 1), metrics, stop
 
-  def _gradient(self, state: TrainState, batch: Batch, key: jax.Array, scale: jax.Array):
-    """Of this device's rows: mean loss, gradient of `scale` times it, model state, metrics."""
+  def _gradient(
+    self, state: TrainState, constants: Any, batch: Batch, key: jax.Array, scale: jax.Array
+  ):
+    """Returns mean loss, gradient of `scale` times it, model state and metrics of these rows."""
 
     def scaled(params, model_state, micro):
-      loss, (new_state, metrics) = self.task.loss(params, model_state, micro, key)
+      loss, (new_state, metrics) = self.task.loss(
+        params, model_state, constants, micro, key, state.step
+      )
       return loss * scale, (loss, new_state, metrics)
 
     differentiate = jax.grad(scaled, has_aux=True)
-    if self.accumulate == 1:
+    if self.grad_accum_steps == 1:
       grads, (loss, model_state, metrics) = differentiate(state.params, state.model_state, batch)
       return loss, grads, model_state, metrics
 
@@ -141,10 +147,10 @@ class Step:
       total = jax.tree.map(jnp.add, total, (loss, grads))
       return (model_state, total), metrics
 
-    micros = jax.tree.map(lambda x: x.reshape(self.accumulate, -1, *x.shape[1:]), batch)
+    micros = jax.tree.map(lambda x: x.reshape(self.grad_accum_steps, -1, *x.shape[1:]), batch)
     zero = (jnp.float32(0), jax.tree.map(jnp.zeros_like, state.params))
     (model_state, total), metrics = jax.lax.scan(body, (state.model_state, zero), micros)
-    loss, grads = jax.tree.map(lambda x: x / self.accumulate, total)
+    loss, grads = jax.tree.map(lambda x: x / self.grad_accum_steps, total)
     return loss, grads, model_state, jax.tree.map(lambda m: m.mean(0), metrics)
 
   def _mean(self, tree: Any) -> Any:
@@ -160,20 +166,22 @@ class Step:
       return None
     # Short at first, so that the random initialization is soon forgotten.
     count = state.step.astype(jnp.float32)
-    decay = jnp.minimum(self.ema, (1 + count) / (10 + count))
+    decay = jnp.minimum(self.ema_decay, (1 + count) / (10 + count))
     return jax.tree.map(lambda e, p: decay * e + (1 - decay) * p, state.ema, params)
 
 
 def evaluation_step(task: Task, axis: str | None = None) -> Callable:
-  """`task.evaluate` as a step, `(params, model_state, batch) -> {"sums", "rows"}`.
+  """Returns `task.evaluate` as a step: `(params, model_state, constants, batch) -> results`.
 
   Args:
     task: gives sums and rows of one device's share.
-    axis: the device axis over which sums are taken; none: one device.
+    axis: the device axis over which sums are taken; None on one device.
   """
 
-  def evaluate(params: Any, model_state: Any, batch: Batch) -> dict[str, dict[str, jax.Array]]:
-    result = task.evaluate(params, model_state, batch)
+  def evaluate(
+    params: Any, model_state: Any, constants: Any, batch: Batch
+  ) -> dict[str, dict[str, jax.Array]]:
+    result = task.evaluate(params, model_state, constants, batch)
     return result | {"sums": jax.lax.psum(result["sums"], axis)} if axis else result
 
   return evaluate

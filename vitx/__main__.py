@@ -1,0 +1,7 @@
+"""`python -m vitx`: the command `vitx`."""
+
+import sys
+
+from vitx.cli.main import main
+
+sys.exit(main())

@@ -1,0 +1,49 @@
+"""Prints a whole config as JSON, a recipe to copy: `vitx config FILE:ROW,field=value > mine.json`.
+
+It has every field, also those of the named choices that the row leaves at their defaults, and
+`vitx train --config mine.json` trains as the row does, to the bit. `--explain` prints a table of
+the fields instead: value, what the field takes, what it means.
+"""
+
+import argparse
+import json
+import shutil
+import textwrap
+from collections.abc import Mapping
+
+from vitx.cli.configs import load_config
+from vitx.cli.fields import Described, complete, describe
+from vitx.cli.tables import lay_out
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+  """Declares the arguments of `run`."""
+  parser.add_argument("config", metavar="CONFIG", help="FILE, FILE:ROW,field=value, a config.json")
+  parser.add_argument("--explain", action="store_true", help="a table of fields, for reading")
+
+
+def run(config: str, explain: bool) -> None:
+  """Prints the config."""
+  loaded = load_config(config)
+  if not explain:
+    print(json.dumps(complete(loaded), indent=2))
+    return
+  print(_table(describe(loaded)))
+
+
+def _table(fields: Mapping[str, Described]) -> str:
+  """Lays fields out, their meanings within the terminal's width."""
+  rows = [("field", "value", "takes", "meaning")]
+  rows += [(path, _short(field.value), field.kind, field.meaning) for path, field in fields.items()]
+  others = sum(max(len(row[i]) for row in rows) + 2 for i in range(3))
+  width = max(shutil.get_terminal_size((160, 24)).columns - others, 40)
+  lines = []
+  for *cells, meaning in rows:
+    first, *more = textwrap.wrap(meaning, width) or [""]
+    lines += [(*cells, first), *(("", "", "", line) for line in more)]
+  return lay_out(lines)
+
+
+def _short(value: object) -> str:
+  text = value if isinstance(value, str) else json.dumps(value)
+  return text if len(text) <= 32 else f"{text[:29]}..."

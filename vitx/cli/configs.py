@@ -1,0 +1,162 @@
+"""The one way to a config: from a file's row, from overrides, or from the JSON of a run.
+
+    configs/digits.py                         the file's default row
+    configs/digits.py:performer,seed=3        a row and overrides
+    runs/digits/config.json:duration=90       what a run wrote, or `vitx config` printed
+
+Shipped files are found from any folder: `configs/digits.py`, `digits.py` or `digits`.
+"""
+
+import importlib
+import json
+import re
+import runpy
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from vitx.configs import __path__ as shipped
+from vitx.errors import ConfigError, listing, nearest
+
+FLAG = "--config."
+
+
+def split_flags(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+  """Takes every `--config.field=value` out of a command's arguments.
+
+  Returns:
+    The other arguments, and the overrides `field=value` in their order.
+
+  Raises:
+    ConfigError: such a flag without a value.
+  """
+  rest, overrides, given = [], [], iter(arguments)
+  for argument in given:
+    if not argument.startswith(FLAG):
+      rest.append(argument)
+      continue
+    field, equals, value = argument.removeprefix(FLAG).partition("=")
+    if not equals:
+      value = next(given, "--")
+    if not field or value.startswith("--"):
+      raise ConfigError(f"{argument} needs a value: {FLAG}{field or 'FIELD'}=VALUE")
+    overrides.append(f"{field}={value}")
+  return rest, overrides
+
+
+def split_text(text: str) -> tuple[str, str]:
+  """Splits `FILE:ROW,field=value` into the file, which may be a URL, and the rest."""
+  match = re.fullmatch(r"((?:\w+://)?[^:]*):?(.*)", text, re.DOTALL)
+  assert match is not None
+  return match[1], match[2]
+
+
+def join_text(text: str, overrides: Iterable[str]) -> str:
+  """Returns `FILE:ROW,field=value` with further overrides behind it."""
+  path, arg = split_text(text)
+  return f"{path}:{','.join(filter(None, (arg, *overrides)))}"
+
+
+def load_config(text: str) -> ConfigDict:
+  """Returns the config that a text names.
+
+  Args:
+    text: `FILE`, `FILE:ROW,field=value,...`, or the path of a `config.json`, which has no rows.
+
+  Raises:
+    ConfigError: no such file, row or field (with the nearest), or a value that cannot be.
+  """
+  path, arg = split_text(text)
+  get_config = _read_json(path) if path.endswith(".json") else open_config(path)["get_config"]
+  return call(get_config, arg)
+
+
+def call(get_config: Callable[..., ConfigDict], arg: str) -> ConfigDict:
+  """Returns `get_config(arg)`; what that refuses is a ConfigError in one line."""
+  try:
+    return get_config(arg) if arg else get_config()
+  except ValueError as error:
+    raise ConfigError(" ".join(str(error).split())) from error
+
+
+def open_config(path: str) -> dict[str, Any]:
+  """Returns the names that a config file defines: `get_config`, and `ROWS` and `PUBLISHED` if any.
+
+  Raises:
+    ConfigError: there is no such file, or it has no `get_config`.
+  """
+  names = runpy.run_path(str(find(path)))
+  if "get_config" not in names:
+    raise ConfigError(f"config={path!r} has no function get_config(arg)")
+  return names
+
+
+def find(path: str) -> Path:
+  """Returns the file of that path, else the shipped one of that name.
+
+  Raises:
+    ConfigError: there is neither; lists those that are shipped, and the nearest.
+  """
+  if Path(path).is_file():
+    return Path(path)
+  folder, own = Path(path).parent, Path(shipped[0])
+  names = sorted(p.stem for p in own.glob("*.py") if p.stem not in ("__init__", "common"))
+  if str(folder) in (".", "configs") and Path(path).name.removesuffix(".py") in names:
+    return own / f"{Path(path).name.removesuffix('.py')}.py"
+  near = nearest(Path(path).name.removesuffix(".py"), names)
+  raise ConfigError(f"config={path!r} is no file.{near} Shipped: {listing(names)}.")
+
+
+def _read_json(path: str) -> Callable[..., ConfigDict]:
+  """Returns a `get_config` of one row, which a run or `vitx config` wrote.
+
+  Seeds that follow from `seed` are left to follow, so that an override of `seed` reaches them.
+  """
+  tree = _parse(path)
+  seed = tree.get("seed", 0)
+  graph_seed = seed if tree.get("graph_seed") is None else tree["graph_seed"]
+  for name in ("init_seed", "data_seed", "graph_seed"):
+    if tree.get(name) == seed:
+      tree[name] = None
+  mixer = tree.get("model", {}).get("token_mixer")
+  if isinstance(mixer, dict) and "seed" in mixer and mixer["seed"] == graph_seed:
+    del mixer["seed"]
+
+  def get_config(overrides: str = "") -> ConfigDict:
+    common = _common()
+    config = common.default_config()
+    for field, value in tree.items():
+      common.set_field(config, field, _with_tuples(value))
+    source = config.data.source
+    config = common.with_overrides(config, overrides)
+    if config.data.source != source:
+      raise ConfigError(
+        f"data.source={config.data.source!r}: {path} has classes, sizes and statistics of"
+        f" {source!r}; name a config file for another source"
+      )
+    return config
+
+  return get_config
+
+
+def _parse(path: str) -> dict[str, Any]:
+  try:
+    tree = json.loads(Path(path).read_text(encoding="utf-8"))
+  except (OSError, ValueError) as error:
+    raise ConfigError(f"config={path!r} cannot be read as JSON: {error}") from error
+  if not isinstance(tree, dict) or not isinstance(tree.get("model", {}), dict):
+    raise ConfigError(f"config={path!r} holds no config: it must be an object of fields")
+  return tree
+
+
+def _with_tuples(value: Any) -> Any:
+  """Returns JSON's value as a config has it: tuples instead of lists."""
+  if isinstance(value, dict):
+    return {key: _with_tuples(entry) for key, entry in value.items()}
+  return tuple(map(_with_tuples, value)) if isinstance(value, list) else value
+
+
+def _common() -> Any:
+  return importlib.import_module("vitx.configs.common")

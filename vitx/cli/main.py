@@ -1,0 +1,88 @@
+"""The command `vitx`: one table of commands, one place where an error becomes a line.
+
+A command is a file of this folder with `add_arguments(parser)` and `run(options)`; it is imported
+when it is called.
+"""
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from vitx.cli.configs import join_text, split_flags
+from vitx.errors import ConfigError, MissingExtraError
+
+COMMANDS = {
+  "train": "train a model, or go on where a run stopped",
+  "evaluate": "evaluate a trained model on every example of a split",
+  "predict": "predict the classes of images",
+  "summary": "parameters, operations and memory of a config's rows, or the layers of one",
+  "config": "print a whole config as JSON, or explain its fields",
+  "prepare": "download or convert a data set",
+  "benchmark": "measure token mixers side by side",
+}
+
+
+class Parser(argparse.ArgumentParser):
+  """Reads arguments as absl does: no abbreviations, and exit status 1 for what cannot be read."""
+
+  def __init__(self, **settings: Any):
+    super().__init__(
+      **settings, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+
+  def error(self, message: str) -> Any:
+    self.print_usage(sys.stderr)
+    self.exit(1, f"{self.prog}: {message}\n")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+  """Runs `vitx COMMAND ...` and returns the exit status."""
+  given = sys.argv[1:] if arguments is None else list(arguments)
+  if os.getcwd() not in sys.path:
+    sys.path.append(os.getcwd())  # code of the user's own, behind all that is installed
+  return run(lambda: _dispatch(given))
+
+
+def run(command: Callable[[], int | None]) -> int:
+  """Runs a command; what it cannot do is one line on stderr and the status 1.
+
+  The message of such an error says it all; a traceback would bury it.
+  """
+  try:
+    return command() or 0
+  except Exception as error:
+    if not isinstance(error, _expected()):
+      raise
+    print(f"{type(error).__name__}: {error}", file=sys.stderr)
+    return 1
+
+
+def _dispatch(arguments: list[str]) -> int | None:
+  parser = Parser(prog="vitx", description="Vision transformers whose attention is efficient.")
+  commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+  module: Any = None
+  for name, summary in COMMANDS.items():
+    own = commands.add_parser(name, help=summary, description=summary)
+    if arguments[:1] == [name]:
+      module = importlib.import_module(f"vitx.cli.{name}")
+      own.description = module.__doc__
+      module.add_arguments(own)
+  rest, overrides = split_flags(arguments)
+  options = parser.parse_args(rest)
+  del options.command
+  if overrides:
+    if not hasattr(options, "config"):
+      parser.error(f"unrecognized arguments: --config.{overrides[0]}")
+    options.config = join_text(options.config, overrides)
+  return module.run(**vars(options))
+
+
+def _expected() -> tuple[type[Exception], ...]:
+  """The errors that say all in their message; some are defined beside heavy imports."""
+  from vitx.checkpoints.errors import CheckpointError
+  from vitx.training.failures import NonFiniteError, OutOfMemoryError
+
+  return ConfigError, MissingExtraError, CheckpointError, NonFiniteError, OutOfMemoryError, OSError

@@ -1,0 +1,19 @@
+"""How commands print tables."""
+
+from collections.abc import Sequence
+
+
+def lay_out(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
+  """Returns rows of cells as lines with aligned columns.
+
+  Args:
+    rows: the first is the head; all have the same number of cells.
+    right: the columns, from 0, that are aligned at their right end.
+  """
+  widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+  pad = [str.rjust if number in right else str.ljust for number in range(len(widths))]
+  lines = (
+    "  ".join(fit(cell, width) for fit, cell, width in zip(pad, row, widths, strict=True))
+    for row in rows
+  )
+  return "\n".join(line.rstrip() for line in lines)

@@ -1,0 +1,159 @@
+"""What a task is: everything that training, evaluation and prediction ask about what is learned.
+
+A task is made of pure functions on one device's share of a batch. It knows neither devices nor the
+optimizer. Variables are a dict of collections; "params" is learned, the others (batch statistics,
+fixed features) are state.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar, Literal, Protocol
+
+import flax.linen as nn
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from vitx.data.transform import Transform
+from vitx.ops.layout import TokenLayout
+
+Batch = Mapping[str, jax.Array]
+Figures = dict[str, Any]
+
+
+class Task(Protocol):
+  """What is learned: data elements, model, loss, figures and predictions.
+
+  A task of your own subclasses this one, which has the defaults. The fields of `config.task` are
+  the keyword arguments of `from_config`, with their types and ranges.
+
+  Attributes:
+    model: the network.
+    primary: the figure that chooses the best checkpoint.
+    mode: whether a good primary figure is high ("max") or low ("min").
+    sections: dataclasses that declare the fields which the task reads, by the config's section.
+  """
+
+  model: nn.Module
+  primary: ClassVar[str]
+  mode: ClassVar[Literal["max", "min"]]
+  sections: ClassVar[Mapping[str, type]] = {}
+
+  @classmethod
+  def resolve(cls, config: ConfigDict, source: Any) -> None:
+    """Fills in, in place, what follows from the data.
+
+    Args:
+      config: unlocked; every field that the config sets stays.
+      source: a `vitx.data` source, or only its `DatasetInfo` where nothing must be computed from
+        examples.
+
+    Raises:
+      ConfigError: a field contradicts the data, or the data are of another kind.
+    """
+
+  @classmethod
+  def from_config(cls, config: ConfigDict) -> "Task":
+    """Returns the task of a resolved config; needs no data."""
+    ...
+
+  @property
+  def element_spec(self) -> dict[str, jax.ShapeDtypeStruct]:
+    """Returns shape and dtype of each array of one example, without the batch axis."""
+    ...
+
+  @property
+  def input_spec(self) -> jax.ShapeDtypeStruct:
+    """Returns shape and dtype of what the model is called with, for a batch of one example."""
+    ...
+
+  def transform(self, *, train: bool) -> Transform:
+    """Returns the `vitx.data` transform that makes an example's arrays on the host."""
+    ...
+
+  def init(self, key: jax.Array, batch: Batch) -> dict[str, Any]:
+    """Returns all variables; depends on `key` and the batch's shapes only."""
+    ...
+
+  def constants(self) -> Any:
+    """Returns arrays that are neither trained nor saved, such as a teacher's weights."""
+    return {}
+
+  def loss(
+    self, params: Any, state: Any, constants: Any, batch: Batch, key: jax.Array, step: jax.Array
+  ) -> tuple[jax.Array, tuple[Any, dict[str, jax.Array]]]:
+    """Computes the loss of a training batch.
+
+    Args:
+      params: learned parameters.
+      state: the model's other collections.
+      constants: of `constants`.
+      batch: the arrays of `element_spec` with a batch axis (B, ...), and index int32 (B,), the
+        position in the global batch, from which random keys are folded.
+      key: of this step, the same on all devices.
+      step: int32 scalar, the number of updates done.
+
+    Returns:
+      The mean loss over the batch, the new state and scalar metrics, means likewise.
+    """
+    ...
+
+  def evaluate(
+    self, params: Any, state: Any, constants: Any, batch: Batch
+  ) -> dict[str, dict[str, jax.Array]]:
+    """Evaluates a batch.
+
+    Args:
+      params: learned parameters.
+      state: the model's other collections.
+      constants: of `constants`.
+      batch: the arrays of `element_spec` with a batch axis, and mask bool (B,), False for padding.
+
+    Returns:
+      `sums` over the unmasked examples, with `count` among them, and `rows`, arrays with an entry
+      per example.
+    """
+    ...
+
+  def summarize(self, sums: Mapping[str, np.ndarray]) -> Figures:
+    """Turns sums over a split into figures: floats or lists of them, and the integer `examples`."""
+    ...
+
+  def plateau_figure(self, mode: str) -> str:
+    """Returns the figure that a plateau schedule of this mode ("min" or "max") listens to.
+
+    Raises:
+      ConfigError: no figure is good in that direction.
+    """
+    ...
+
+  def describe(self, figures: Figures) -> str:
+    """Returns the figures in a few words, for the console's line about an evaluation."""
+    ...
+
+  def describe_step(self, metrics: Mapping[str, float]) -> str:
+    """Returns the loss's metrics in a few words, for the console's line of progress."""
+    return ""
+
+  def table(self, figures: Figures, data: Mapping[str, Any]) -> str:
+    """Returns the figures in lines, for `vitx evaluate`; `data` is the run's, see `Loaded`."""
+    return f"  {self.describe(figures)}"
+
+  def prediction_columns(self, data: Mapping[str, Any]) -> list[str]:
+    """Returns the heads of a prediction's columns; `data` is the run's, see `Loaded`."""
+    ...
+
+  def prediction_rows(
+    self, data: Mapping[str, Any], batch: Mapping[str, np.ndarray], rows: Mapping[str, np.ndarray]
+  ) -> Iterable[list[Any]]:
+    """Returns the values of those columns.
+
+    Args:
+      data: the run's, see `Loaded`.
+      batch: arrays of the examples, host side, without padding.
+      rows: of `evaluate`, for the same examples.
+    """
+    ...
+
+  def token_layout(self) -> TokenLayout | None:
+    """Returns how the tokens lie that positions are added to; None where there is no such place."""
+    return None

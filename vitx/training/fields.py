@@ -1,0 +1,70 @@
+"""The fields of a config that are no part of a named choice: the type and range of each."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from vitx.checks import (
+  NonNegative,
+  Positive,
+  PositiveInt,
+  Rate,
+  Seed,
+  Share,
+  check_fields,
+  check_value,
+)
+from vitx.data.settings import DataSettings
+from vitx.errors import ConfigError
+from vitx.tasks import task_class
+
+NAMED = ("model", "task", "optimizer", "schedule")
+SEEDS = ("init_seed", "data_seed", "graph_seed")
+# By path. `DataSettings` has those of `data`; the task's `sections` have what it reads besides.
+FIELDS: dict[str, Any] = {
+  "seed": Seed,
+  "init_seed": Seed | None,
+  "data_seed": Seed | None,
+  "graph_seed": Seed | None,
+  "evaluation.every": str | int,
+  "evaluation.batch_size": PositiveInt | None,
+  "batch_size": PositiveInt,
+  "grad_accum_steps": PositiveInt,
+  "duration": str | int,
+  "learning_rate": NonNegative,
+  "weight_decay_mask": Literal["matrices", "all"],
+  "grad_clip_norm": Positive | None,
+  "layer_decay": Share,
+  "freeze": tuple[str, ...],
+  "ema_decay": Rate,
+  "log_every": str | int,
+  "checkpoint.every": str | int,
+  "checkpoint.keep": PositiveInt,
+  "init_from": str | None,
+  "tensorboard": bool,
+  "deterministic": bool,
+}
+
+
+def check_config(config: Mapping[str, Any]) -> None:
+  """Holds a config to the types and ranges of its fields, before anything is opened.
+
+  The fields of named choices are checked where those are built.
+
+  Raises:
+    ConfigError: naming the field, in one line.
+  """
+  for name in NAMED:
+    choice = config[name]
+    if not isinstance(choice, str) and (choice is None or "name" not in choice):
+      raise ConfigError(
+        f"{name}={choice!r} is no named choice; write {name}=NAME, and its fields as"
+        f" {name}.FIELD=VALUE"
+      )
+  for path, kind in FIELDS.items():
+    section, _, field = path.rpartition(".")
+    node = config[section] if section else config
+    if field in node:
+      check_value(node[field], path, kind)
+  sections = [("data", DataSettings), *task_class(config["task"]).sections.items()]
+  for section, declared in sections:
+    check_fields(declared, config[section], section)

@@ -1,0 +1,126 @@
+"""What a run says and writes while it trains: windows, rows of metrics, lines on the console."""
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from vitx.tasks.base import Figures
+from vitx.training.log import MetricsLog, TensorBoard
+from vitx.training.progress import Progress
+from vitx.training.setup import Experiment
+
+# What a step returns that is not averaged over the steps between two rows of kind "train".
+NO_MEANS = ("gradient_norm", "learning_rate")
+
+
+@dataclasses.dataclass
+class Record:
+  """What a checkpoint knows besides the state; JSON.
+
+  Attributes:
+    rows: of `metrics.jsonl` that stand at this step.
+    seconds: trained so far, over all runs.
+    window: sums of the loss and the task's metrics since the last row of kind "train", and the
+      number of steps.
+    best_step: of the best evaluation on *validation* so far; a tie goes to the later.
+    best_value: of the task's primary figure, there.
+    plateau: state of the plateau schedule, if that is the schedule.
+  """
+
+  rows: int = 0
+  seconds: float = 0.0
+  window: tuple[dict[str, float], int] = dataclasses.field(default_factory=lambda: ({}, 0))
+  best_step: int | None = None
+  best_value: float | None = None
+  plateau: dict[str, Any] | None = None
+
+  @classmethod
+  def from_json(cls, stored: Mapping[str, Any]) -> "Record":
+    """Returns the record that `Recorder.snapshot` gave."""
+    return cls(**{field.name: stored[field.name] for field in dataclasses.fields(cls)})
+
+  def improve(self, step: int, value: float, mode: str) -> None:
+    """Takes an evaluation's primary figure for the best if none was better."""
+    best = self.best_value
+    if best is None or (value >= best if mode == "max" else value <= best):
+      self.best_step, self.best_value = step, value
+
+
+class Recorder:
+  """Counts steps into windows and writes rows; knows what a checkpoint must know.
+
+  Attributes:
+    record: of the run so far.
+    progress: its clock.
+  """
+
+  def __init__(
+    self,
+    experiment: Experiment,
+    workdir: str,
+    record: Record,
+    *,
+    start: int,
+    write: bool,
+    tensorboard: TensorBoard | None = None,
+  ):
+    """Opens the log and cuts it back to what the record knew.
+
+    Args:
+      experiment: of this run.
+      workdir: where the log lies.
+      record: new, or of the checkpoint that the run goes on from.
+      start: the step to begin at.
+      write: whether this process writes.
+      tensorboard: also gets the rows; None for no such writer.
+    """
+    self.record = record
+    self.progress = Progress(
+      step=start,
+      total=experiment.total_steps,
+      batch_size=experiment.config.batch_size,
+      seconds=record.seconds,
+    )
+    self._experiment, self._tensorboard = experiment, tensorboard
+    self._log = MetricsLog(workdir, write=write, keep=record.rows)
+
+  def count_step(self, step: int, metrics: Mapping[str, float]) -> None:
+    """Adds the metrics of the step from `step` to the window; writes a row where one is due."""
+    sums, count = self.record.window
+    means = {name: value for name, value in metrics.items() if name not in NO_MEANS}
+    self.record.window = ({n: sums.get(n, 0.0) + value for n, value in means.items()}, count + 1)
+    if self._experiment.is_due(step + 1, self._experiment.config.log_every):
+      self._close_window(step + 1, metrics["learning_rate"])
+
+  def write_figures(self, role: str, step: int, figures: Figures) -> None:
+    """Writes the row of an evaluation of the checkpoint at `step`."""
+    self._write({"kind": role, "step": step, **figures})
+
+  def snapshot(self) -> dict[str, Any]:
+    """Returns the record as it is now; the rows that it counts are on disk."""
+    self.record.rows, self.record.seconds = self._log.rows, self.progress.seconds
+    return json.loads(json.dumps(dataclasses.asdict(self.record)))
+
+  def close(self) -> None:
+    """Waits until everything is written."""
+    if self._tensorboard is not None:
+      self._tensorboard.close()
+
+  def _close_window(self, step: int, learning_rate: float) -> None:
+    """Writes the mean loss and metrics since the last such row."""
+    sums, count = self.record.window
+    self.record.window = ({}, 0)
+    means = {name: total / count for name, total in sums.items()}
+    row = {"kind": "train", "step": step, **means, "learning_rate": learning_rate}
+    times = self.progress.window(step)
+    words = self._experiment.task.describe_step(means)
+    epoch = float(step / self._experiment.steps_per_epoch)
+    self.progress.line(step, row, words, times, epoch)
+    self._write(row | {"time": times})
+
+  def _write(self, row: dict[str, Any]) -> None:
+    self._log.append(row)
+    self._log.flush()
+    if self._tensorboard is not None:
+      self._tensorboard.write({**row.get("time", {}), **row})
