@@ -74,10 +74,10 @@ def trained(tmp_path_factory):
 
 def test_a_folder_of_classes_is_learned_and_evaluated(trained):
   _, workdir, result = trained
-  assert result.report["examples"] == 15 and result.report["top1"] >= 0.9
+  assert result.test["examples"] == 15 and result.test["top1"] >= 0.9
   evaluated = evaluate(workdir)
   assert evaluated["class_names"] == list(CLASSES)
-  assert evaluated["top1"] == result.report["top1"]
+  assert evaluated["top1"] == result.test["top1"]
 
 
 def test_new_images_are_predicted_by_name(trained, tmp_path):
@@ -95,13 +95,13 @@ def test_a_directory_per_split(tmp_path):
   for seed, (split, count) in enumerate((("train", 16), ("val", 4), ("test", 6))):
     draw(tmp_path / "images" / split, count, seed)
   result = loop.train(config(tmp_path / "images", *STATISTICS), tmp_path / "run")
-  assert result.report["examples"] == 18 and result.report["top1"] >= 0.9
-  assert evaluate(tmp_path / "run")["top1"] == result.report["top1"]
+  assert result.test["examples"] == 18 and result.test["top1"] >= 0.9
+  assert evaluate(tmp_path / "run")["top1"] == result.test["top1"]
   counts = {
     split: evaluate(tmp_path / "run", split=split)["examples"] for split in ("train", "all")
   }
   assert counts == {"train": 48, "all": 78}
-  assert evaluate(tmp_path / "run", split="select")["examples"] == 12
+  assert evaluate(tmp_path / "run", split="validation")["examples"] == 12
 
 
 @pytest.mark.parametrize("split", ["train", "val", "test"])

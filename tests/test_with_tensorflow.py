@@ -48,13 +48,13 @@ print(json.dumps({{t: [[e.step, float(tensor_util.make_ndarray(e.tensor_proto))]
                        for e in events.Tensors(t)] for t in tags}}))
 """
   found = json.loads(python(read))
-  for tag, name in (("train/loss", "loss"), ("select/top1", "top1")):
+  for tag, name in (("train/loss", "loss"), ("validation/top1", "top1")):
     kind = tag.split("/")[0]
     expected = [[row["step"], row[name]] for row in runs.rows(tmp_path) if row["kind"] == kind]
     assert [step for step, _ in found[tag]] == [step for step, _ in expected]
     for (_, value), (_, wanted) in zip(found[tag], expected, strict=True):
       assert value == pytest.approx(wanted, rel=1e-6)
-  assert "train/images_per_second" in found
+  assert "train/examples_per_second" in found
 
 
 def test_a_tfrecord_copy_that_tfds_wrote_is_converted(tmp_path, data_dir):
@@ -70,7 +70,7 @@ print(builder.info.file_format)
   config = f"data.data_dir='{tmp_path / 'old'}'"
   output = runs.finish(runs.start(tmp_path / "run", config, "duration=6 steps"), code=1)
   assert "vitx prepare digits --from" in output
-  command = [sys.executable, "-m", "vitx.cli.prepare", "digits", "--from", str(tmp_path / "old")]
+  command = [sys.executable, "-m", "vitx", "prepare", "digits", "--from", str(tmp_path / "old")]
   subprocess.run([*command, "--data_dir", str(tmp_path / "new")], check=True, cwd=runs.ROOT)
   config = f"data.data_dir='{tmp_path / 'new'}'"
   runs.finish(runs.start(tmp_path / "run", config, "duration=6 steps"))

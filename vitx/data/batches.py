@@ -77,7 +77,7 @@ class TrainBatches:
 
   @property
   def in_memory(self) -> bool:
-    """Whether the transformed examples are kept."""
+    """Returns whether the transformed examples are kept."""
     return isinstance(self._examples, InMemory)
 
   def batch(self, step: int) -> Batch:

@@ -51,7 +51,7 @@ class Examples(Protocol):
 
   @property
   def labels(self) -> np.ndarray | None:
-    """int32 (n,), the class of each example, found without decoding any; None without classes."""
+    """Returns the class of each example, int32 (n,), decoding none; None without classes."""
 
   def __len__(self) -> int: ...
 
@@ -117,7 +117,7 @@ class Subset:
 
   @functools.cached_property
   def indices(self) -> np.ndarray:
-    """int64 (n,): where in the parent each example stands."""
+    """Returns where in the parent each example stands, int64 (n,)."""
     return self._choose()
 
   @functools.cached_property

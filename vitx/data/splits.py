@@ -148,5 +148,5 @@ def take_fraction(train: Examples, share: float, seed: int) -> Subset:
 
 
 def _classes(examples: Examples) -> np.ndarray:
-  """The class of each example; without classes all are of one."""
+  """Returns the class of each example; without classes all are of one."""
   return np.zeros(len(examples), np.int32) if examples.labels is None else examples.labels

@@ -1,4 +1,4 @@
-"""What happens to images on the device: augmentation in training, resize and crop in evaluation.
+"""Images on the device: augmentation in training, resizing and cropping in evaluation.
 
 Both makers check their settings and return a pure function that may be jitted, mapped and pmapped.
 The order in training: crop (or resize), flips, rotation, AutoAugment or RandAugment, color jitter,
@@ -44,7 +44,7 @@ def make_train_augment(
       `image_size` if they have another size, and normalized; the key is not used.
     image_size: side s of what the model sees.
     mean: per channel, of pixels in 0..1.
-    std: likewise.
+    std: per channel, of pixels in 0..1; above 0.
     num_classes: K.
     label_smoothing: e; targets are (1 - e) one-hot + e / K.
 
@@ -101,7 +101,7 @@ def make_eval_preprocess(
       image is resized to image_size / crop_ratio (rounded), of which the center is cut out.
     image_size: side s of what the model sees.
     mean: per channel, of pixels in 0..1.
-    std: likewise.
+    std: per channel, of pixels in 0..1; above 0.
 
   Returns:
     A function from uint8 images (B, S, S, C) to float32 (B, s, s, C), normalized.
@@ -128,7 +128,7 @@ def make_eval_preprocess(
 
 
 def _stages(settings: AugmentSettings, size: int) -> dict[str, ImageStage]:
-  """The random operations on pixels 0..1, by stream, in order."""
+  """Returns the random operations on pixels 0..1, by stream, in order."""
   stages: dict[str, ImageStage] = {}
   how = settings.interpolation
   if settings.pad_crop:
@@ -153,7 +153,7 @@ def _stages(settings: AugmentSettings, size: int) -> dict[str, ImageStage]:
 
 
 def _late_stages(settings: AugmentSettings) -> dict[str, ImageStage]:
-  """The random operations on normalized pixels."""
+  """Returns the random operations on normalized pixels."""
   if not settings.random_erasing:
     return {}
   return {"erasing": lambda key, x: cropping.random_erasing(key, x, settings.random_erasing)}

@@ -116,8 +116,8 @@ def randaugment(
     key: of this example and operation.
     image: (S, S, C) with values 0..1; it is rounded to 8 bits first.
     count: N of the paper.
-    magnitude: M of the paper, 0..10, the same for each operation; directions are drawn.
-      (torchvision counts the same range 0..30.)
+    magnitude: M of the paper, 0..10, of each operation; directions are drawn. (torchvision counts
+      this range 0..30.)
     interpolation: bilinear or nearest.
   """
   which, direction = jax.random.split(key)

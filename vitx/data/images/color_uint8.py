@@ -14,7 +14,7 @@ def invert(image: jax.Array) -> jax.Array:
 
 
 def solarize(image: jax.Array, threshold: jax.Array) -> jax.Array:
-  """Inverts the values at or above the threshold (256: none)."""
+  """Inverts the values at or above the threshold (256 inverts nothing)."""
   return jnp.where(image < threshold, image, 255.0 - image)
 
 
@@ -52,23 +52,26 @@ def equalize(image: jax.Array) -> jax.Array:
 
 
 def brightness(image: jax.Array, factor: jax.Array) -> jax.Array:
-  """0 is black, 1 the image."""
+  """Blends with black: factor 0 is black, 1 the image."""
   return _blend(jnp.zeros_like(image), image, factor)
 
 
 def color(image: jax.Array, factor: jax.Array) -> jax.Array:
-  """0 is gray, 1 the image. Does nothing to an image with one channel."""
+  """Blends with gray: factor 0 is gray, 1 the image, as is any of an image with one channel."""
   return _blend(_luma(image), image, factor)
 
 
 def contrast(image: jax.Array, factor: jax.Array) -> jax.Array:
-  """0 is the mean luma everywhere, 1 the image."""
+  """Blends with the mean luma: factor 0 is that everywhere, 1 the image."""
   mean = jnp.floor(jnp.mean(_luma(image), keepdims=True) + 0.5)
   return _blend(mean, image, factor)
 
 
 def sharpness(image: jax.Array, factor: jax.Array) -> jax.Array:
-  """0 is smoothed by the 3x3 kernel of ones with 5 in the middle, 1 the image; the edge stays."""
+  """Blends with the smoothed image: factor 0 is smooth, 1 the image; the edge stays.
+
+  The kernel is 3x3: ones, and 5 in the middle.
+  """
   rows = image[:-2] + image[1:-1] + image[2:]
   inner = rows[:, :-2] + rows[:, 1:-1] + rows[:, 2:] + 4.0 * image[1:-1, 1:-1]
   smooth = image.at[1:-1, 1:-1].set(jnp.floor(inner / 13.0 + 0.5))
@@ -80,7 +83,7 @@ def _blend(start: jax.Array, image: jax.Array, factor: jax.Array) -> jax.Array:
 
 
 def _luma(image: jax.Array) -> jax.Array:
-  """Pillow's conversion to mode L, in its fixed-point arithmetic: (H, W, 1)."""
+  """Converts to Pillow's mode L, in its fixed-point arithmetic: (H, W, 1)."""
   if image.shape[-1] == 1:
     return image
   red, green, blue = (image[..., i].astype(jnp.int32) for i in range(3))

@@ -23,7 +23,7 @@ class ImageSettings:
     decode_size: side of the square that the host keeps; None is enough for the above.
     resize_mode: how an image becomes that square, see `decode.resize`.
     mean: per channel, of pixels in 0..1; None is the source's.
-    std: per channel, likewise.
+    std: per channel, of pixels in 0..1; None is the source's.
   """
 
   channels: Literal[1, 3] = 3

@@ -32,7 +32,7 @@ class SquareImages:
 
   @property
   def draws(self) -> bool:
-    """Whether each row of each step has a crop of its own."""
+    """Returns whether each row of each step has a crop of its own."""
     return self.train and self.resize_mode == "random"
 
   def __call__(self, example: Example, bits: np.random.Philox | None = None) -> Example:

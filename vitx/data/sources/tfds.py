@@ -66,7 +66,7 @@ class Records:
     return {"image": image, "label": np.asarray(self._label(record), np.int32)}
 
   def is_labeled(self) -> bool:
-    """Whether the examples have labels: where TFDS has none (ImageNet's test) it writes -1."""
+    """Returns whether there are labels: where TFDS has none (ImageNet's test) it writes -1."""
     return self._label(self._records[0]) >= 0
 
   def name(self, i: int) -> str:

@@ -60,7 +60,7 @@ class Builder(tfds.core.GeneratorBasedBuilder):
 
 
 def _png(pixels: np.ndarray) -> bytes:
-  """Encodes without compression: the same bytes, hence the same fingerprint, with any zlib."""
+  """Encodes without compression, so that bytes and fingerprint do not depend on the zlib."""
   buffer = io.BytesIO()
   Image.fromarray(pixels).save(buffer, format="PNG", compress_level=0)
   return buffer.getvalue()
