@@ -4,6 +4,7 @@
     model = vitx.create_model("vit", num_classes=10, depth=4)
     loaded = vitx.load("runs/digits")
     vitx.predict(loaded, ["digit.png"])
+    vitx.evaluate("runs/digits")
 
 Names are imported at their first use: `import vitx` touches no device.
 """
@@ -15,18 +16,34 @@ __version__ = "0.1.0"
 
 _PUBLIC = {
   "create_model": "vitx.models",
+  "evaluate": "vitx.cli.evaluate",
+  "initialize": "vitx.models",
   "list_models": "vitx.models",
   "load": "vitx.checkpoints.load",
+  "load_config": "vitx.cli.configs",
   "predict": "vitx.cli.predict",
   "read_metrics": "vitx.training.log",
   "train": "vitx.training.loop",
 }
-__all__ = ["__version__", "create_model", "list_models", "load", "predict", "read_metrics", "train"]
+__all__ = [
+  "__version__",
+  "create_model",
+  "evaluate",
+  "initialize",
+  "list_models",
+  "load",
+  "load_config",
+  "predict",
+  "read_metrics",
+  "train",
+]
 
 if TYPE_CHECKING:
   from vitx.checkpoints.load import load
+  from vitx.cli.configs import load_config
+  from vitx.cli.evaluate import evaluate
   from vitx.cli.predict import predict
-  from vitx.models import create_model, list_models
+  from vitx.models import create_model, initialize, list_models
   from vitx.training.log import read_metrics
   from vitx.training.loop import train
 

@@ -19,9 +19,11 @@ from ml_collections import ConfigDict
 
 from vitx.checks import Range
 from vitx.configs import __path__ as configs
+from vitx.data.settings import DataSettings
 from vitx.models import DTYPES, MODELS
 from vitx.registry import lookup, options
-from vitx.tasks.classification import TASKS
+from vitx.tasks import task_class
+from vitx.training.fields import FIELDS
 from vitx.training.optimizers import OPTIMIZERS
 from vitx.training.schedules import SCHEDULES
 
@@ -64,14 +66,32 @@ def describe(config: ConfigDict) -> dict[str, Described]:
   """
   found: dict[str, Described] = {}
   comments = _comments(Path(configs[0]) / "common.py")
+  kinds = FIELDS | _section_kinds(config)
   for section in _ordered(config, comments):
     if section == "model":
       found |= _model(config.model)
+    elif section == "task":
+      task = task_class(config.task)
+      found |= _choice(section, config.task, {config.task.name: task.from_config}, ("config",))
+      found["task.name"] = Described(config.task.name, "", first_line(task))
     elif section in CHOICES:
       found |= _choice(section, config[section], *CHOICES[section])
     else:
-      found |= dict(_plain_fields(section, config[section], comments))
+      found |= dict(_plain_fields(section, config[section], comments, kinds))
   return found
+
+
+def _section_kinds(config: ConfigDict) -> dict[str, Any]:
+  """The declared types of the sections that are no named choice, by path."""
+  sections = {"data": [DataSettings]}
+  for section, declared in task_class(config.task).sections.items():
+    sections.setdefault(section, []).append(declared)
+  return {
+    f"{section}.{name}": field.annotation
+    for section, classes in sections.items()
+    for declared in classes
+    for name, field in options(declared).items()
+  }
 
 
 def _ordered(config: ConfigDict, comments: Mapping[str, str]) -> list[str]:
@@ -80,15 +100,16 @@ def _ordered(config: ConfigDict, comments: Mapping[str, str]) -> list[str]:
 
 
 def _plain_fields(
-  path: str, value: Any, comments: Mapping[str, str]
+  path: str, value: Any, comments: Mapping[str, str], kinds: Mapping[str, Any]
 ) -> Iterator[tuple[str, Described]]:
   if isinstance(value, ConfigDict):
     names = [name for name in comments if name.startswith(f"{path}.")]
     own = [name.removeprefix(f"{path}.").split(".")[0] for name in names]
     for key in dict.fromkeys([*(key for key in own if key in value), *value]):
-      yield from _plain_fields(f"{path}.{key}", value[key], comments)
+      yield from _plain_fields(f"{path}.{key}", value[key], comments, kinds)
   else:
-    yield path, Described(_plain(value), _kind_of_value(value), comments.get(path, ""))
+    kind = show_kind(kinds.get(path, type(value)))
+    yield path, Described(_plain(value), kind, comments.get(path, ""))
 
 
 def _model(model: ConfigDict) -> dict[str, Described]:
@@ -179,10 +200,6 @@ def show_kind(annotation: Any) -> str:
   return getattr(annotation, "__name__", str(annotation))
 
 
-def _kind_of_value(value: Any) -> str:
-  return "" if value is None else type(value).__name__
-
-
 def first_line(function: Any) -> str:
   """Returns the first line of a docstring."""
   return (inspect.getdoc(function) or "").split("\n")[0]
@@ -226,7 +243,6 @@ def _comments(path: Path) -> dict[str, str]:
 
 # The named choices outside the model: their tables, and what is no field of a config.
 CHOICES: dict[str, tuple[Mapping[str, Any], tuple[str, ...]]] = {
-  "optimizer": (OPTIMIZERS, ("decay_mask",)),
+  "optimizer": (OPTIMIZERS, ("decay_mask", "learning_rate", "mask")),
   "schedule": (SCHEDULES, ("run",)),
-  "task": (TASKS, ("model", "augment", "preprocess", "num_classes")),
 }

@@ -1,18 +1,25 @@
-"""Predicts classes of images with a trained model."""
+"""Predicts with a trained model: `vitx predict --workdir runs/digits scan.png ...`.
 
+A line for each image says its name, the most probable class and its probability; of a model that
+tells no classes, the task's own columns.
+"""
+
+import argparse
 import dataclasses
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
+from vitx import registry
 from vitx.checkpoints.load import Loaded, load
-from vitx.data.images.augment import make_eval_preprocess
-from vitx.data.images.decode import decode_image, stored
+from vitx.cli.tables import lay_out, write_json
+from vitx.data.images.decode import decode_image
 from vitx.errors import ConfigError
+from vitx.training import cache
 
 BATCH = 64
 # Compiled once per model, not once per call.
@@ -21,81 +28,113 @@ _FUNCTIONS: weakref.WeakKeyDictionary[Loaded, Callable] = weakref.WeakKeyDiction
 
 @dataclasses.dataclass(frozen=True)
 class Prediction:
-  """Class probabilities of images.
+  """What a model says of examples.
 
   Attributes:
-    probabilities: float32 (B, K).
-    class_names: of the K classes.
+    rows: what the task's evaluation says of each, arrays (B, ...) by name.
+    class_names: of the K classes; () where there are none.
+    columns: names and values of what the task tells of each.
   """
 
-  probabilities: np.ndarray
+  rows: Mapping[str, np.ndarray]
   class_names: tuple[str, ...]
+  columns: Mapping[str, list[Any]]
+
+  @property
+  def probabilities(self) -> np.ndarray:
+    """Class probabilities, float32 (B, K)."""
+    return self.rows["probabilities"]
 
   @property
   def classes(self) -> list[str]:
-    """The name of the most probable class, per image."""
+    """The name of the most probable class, per example."""
     return [self.class_names[i] for i in self.probabilities.argmax(axis=1)]
 
 
-def predict(model: Loaded | str | Path, images: Sequence[Any] | np.ndarray) -> Prediction:
-  """Predicts the classes of images of any size, prepared as in the run's evaluation.
+def predict(
+  model: Loaded | str | Path, images: Sequence[Any] | np.ndarray, *, trust_code: bool = False
+) -> Prediction:
+  """Predicts images of any size, prepared as in the run's evaluation.
 
   Args:
     model: of `vitx.load`, or a workdir (its best checkpoint).
     images: a list of paths of image files (any mode) and of uint8 arrays (height, width, C), for
-      C = 1 also (height, width); or one array (B, height, width, C).
+      C = 1 also (height, width); or one array (B, height, width, C). A list may also hold examples
+      as the run's source has them, dicts of arrays.
+    trust_code: import what the run's config names as `module:Name`.
 
   Returns:
-    Probabilities (B, K) and class names.
+    Probabilities (B, K) and class names, or what else the task tells.
 
   Raises:
     ConfigError: no workdir, or an unreadable image (names its path).
     ValueError: no list of images, or an array that is no uint8 image of the model's C channels.
   """
-  loaded = model if isinstance(model, Loaded) else load(model)
-  data = loaded.config.data
-  images = _as_list(images, data.channels)
+  cache.enable()
+  with registry.trusting(trust_code):
+    loaded = model if isinstance(model, Loaded) else load(model, trust_code=trust_code)
+    return _predict(loaded, images)
+
+
+def _predict(loaded: Loaded, images: Sequence[Any] | np.ndarray) -> Prediction:
+  task, spec = loaded.task, loaded.task.element_spec
+  channels = spec["image"].shape[-1] if "image" in spec else None
+  examples = _as_list(images, channels)
   if loaded not in _FUNCTIONS:
-    _FUNCTIONS[loaded] = _make_function(loaded)
-  function = _FUNCTIONS[loaded]
-  variables = jax.device_put(loaded.variables)
-  fit = "center" if data.fit == "random" else data.fit
-  # A few sizes of batches, each compiled once, with blank images at the end.
-  rows = min(BATCH, 1 << max(len(images) - 1, 0).bit_length())
-  batch = np.zeros((rows, data.stored_size, data.stored_size, data.channels), np.uint8)
-  results = [np.zeros((0, loaded.config.model.num_classes), np.float32)]
-  for start in range(0, len(images), rows):
-    chunk = images[start : start + rows]
-    for i, image in enumerate(chunk):
-      batch[i] = stored(_as_array(image, data.channels, start + i), data.stored_size, fit)
-    results.append(np.asarray(function(variables, batch))[: len(chunk)])
-  return Prediction(np.concatenate(results), loaded.class_names)
+    _FUNCTIONS[loaded] = jax.jit(task.evaluate)
+  state = dict(jax.device_put(loaded.variables))
+  arguments = (state.pop("params"), state, task.constants())
+  prepare = task.transform(train=False)
+  # A few sizes of batches, each compiled once, with blank examples at the end.
+  size = min(BATCH, 1 << max(len(examples) - 1, 0).bit_length())
+  blank = {name: np.zeros(x.shape, x.dtype) for name, x in spec.items()}
+  results, told = [], []
+  for start in range(0, max(len(examples), 1), size):
+    chunk = examples[start : start + size]
+    filled = [
+      prepare(_as_example(x, blank, channels, start + i), None) for i, x in enumerate(chunk)
+    ]
+    filled += [blank] * (size - len(chunk))
+    batch = {name: np.stack([each[name] for each in filled]) for name in spec}
+    mask = np.arange(size) < len(chunk)
+    rows = _FUNCTIONS[loaded](*arguments, {**batch, "mask": mask})["rows"]
+    rows = {name: np.asarray(value)[mask] for name, value in rows.items()}
+    batch = {name: value[mask] for name, value in batch.items()}
+    told += list(task.prediction_rows(loaded.data, batch, rows))
+    results.append(rows)
+  rows = {name: np.concatenate([each[name] for each in results]) for name in results[0]}
+  return Prediction(rows, loaded.class_names, _columns(loaded, told))
 
 
-def _make_function(loaded: Loaded) -> Callable:
-  """`(variables, images uint8 (B, S, S, C)) -> probabilities (B, K)`."""
-  data, model = loaded.config.data, loaded.model
-  preprocess = make_eval_preprocess(
-    loaded.config.evaluation, image_size=data.image_size, mean=data.mean, std=data.std
-  )
-
-  @jax.jit
-  def probabilities(variables: Any, batch: jax.Array) -> jax.Array:
-    logits: Any = model.apply(variables, preprocess(batch), train=False)
-    return jax.nn.softmax(logits)
-
-  return probabilities
+def _columns(loaded: Loaded, told: Sequence[Sequence[Any]]) -> dict[str, list[Any]]:
+  """The task's columns but for those of arrays that an example has, which were made up here."""
+  heads = loaded.task.prediction_columns(loaded.data)
+  columns = {head: [row[i] for row in told] for i, head in enumerate(heads)}
+  return {head: column for head, column in columns.items() if head not in loaded.task.element_spec}
 
 
-def _as_list(images: Any, channels: int) -> Sequence[Any] | np.ndarray:
+def _as_list(images: Any, channels: int | None) -> Sequence[Any] | np.ndarray:
   array = isinstance(images, np.ndarray | jax.Array)
-  if isinstance(images, str | Path) or (array and images.ndim != 4):
-    what = f"an array of shape {images.shape}" if array else repr(str(images))
+  if isinstance(images, str | Path | Mapping) or (array and images.ndim != 4):
+    what = f"an array of shape {images.shape}" if array else f"{images!r:.80}"
     raise ValueError(
       f"images must be a list of images or an array (B, height, width, {channels}), not {what};"
       " one image is a list of one: [image]"
     )
   return np.asarray(images) if array else list(images)
+
+
+def _as_example(
+  image: Any, blank: Mapping[str, np.ndarray], channels: int | None, number: int
+) -> dict[str, np.ndarray]:
+  """An example as the source has it; what only its answer would say is zero."""
+  if isinstance(image, Mapping):
+    return {**blank, **image}
+  if channels is None:
+    raise ConfigError(
+      f"example {number}: this model takes no images; give dicts of {', '.join(blank)}"
+    )
+  return {**blank, "image": _as_array(image, channels, number)}
 
 
 def _as_array(image: Any, channels: int, number: int) -> np.ndarray:
@@ -121,3 +160,36 @@ def _read(path: str | Path) -> bytes:
     return Path(path).read_bytes()
   except OSError as error:
     raise ConfigError(f"image {str(path)!r} cannot be read: {error}") from error
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+  """Declares the arguments of `run`."""
+  add = parser.add_argument
+  add("files", metavar="FILE", nargs="+", help="an image: JPEG, PNG, WebP, ... of any size")
+  add("--workdir", required=True, help="of a training run")
+  add("--checkpoint", default="best", help="best, latest or a step")
+  add("--json", metavar="FILE", help="write all that the model tells as JSON")
+  add("--trust_code", action="store_true", help="let the run's config name Python of its own")
+
+
+def run(
+  files: Sequence[str], workdir: str, checkpoint: str, json: str | None, trust_code: bool
+) -> None:
+  """Predicts, prints a line for each file, and writes the JSON that is asked for."""
+  loaded = load(workdir, checkpoint, trust_code=trust_code)
+  prediction = predict(loaded, files, trust_code=trust_code)
+  told = {"name": list(files), **prediction.columns}
+  shown = told
+  if "probabilities" in prediction.rows:
+    best = prediction.probabilities.max(axis=1).tolist()
+    shown = {"name": list(files), "class": prediction.classes, "probability": best}
+  rows = zip(*shown.values(), strict=True)
+  print(lay_out([list(shown), *([_cell(value) for value in row] for row in rows)]))
+  if json:
+    write_json(
+      json, [dict(zip(told, row, strict=True)) for row in zip(*told.values(), strict=True)]
+    )
+
+
+def _cell(value: Any) -> str:
+  return f"{value:.4f}" if isinstance(value, float) else str(value)

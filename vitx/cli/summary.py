@@ -13,10 +13,7 @@ never run. Beside them stand the figures that the config quotes from its source.
 
 import argparse
 import dataclasses
-import runpy
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -24,11 +21,16 @@ from ml_collections import ConfigDict
 from tqdm import tqdm
 
 from vitx.analysis import cost
+from vitx.analysis.counting import Count, count_parameters
 from vitx.analysis.shapes import variable_shapes
 from vitx.analysis.tabulate import by, layer_table, layers
-from vitx.data.sources import Source, open_dataset
+from vitx.cli.configs import call, load_config, open_config, split_text
+from vitx.cli.tables import lay_out
+from vitx.data.dataset import DatasetInfo
+from vitx.data.images.settings import image_spec
+from vitx.data.sources import open_dataset
 from vitx.errors import ConfigError
-from vitx.models import Count, count, model_from_config
+from vitx.tasks import build_task
 from vitx.training.setup import batch_shapes, make_step, resolve
 from vitx.training.train_step import TrainState
 
@@ -39,9 +41,9 @@ class Row:
 
   Attributes:
     name: of the row.
-    count: its parameters; none: it does not build.
+    count: its parameters; None if it does not build.
     flops: of the forward pass of one image.
-    bytes: that a training step of the whole batch needs on one device; none: not asked or not said.
+    bytes: that a training step of the whole batch needs on one device; None if not asked or not said.
     published: figures that the file quotes from the source.
     problem: why it does not build.
   """
@@ -54,42 +56,29 @@ class Row:
   problem: str = ""
 
 
-def open_config(path: str) -> dict[str, Any]:
-  """The names that a config file defines: `get_config`, and `ROWS` and `PUBLISHED` if it has rows.
-
-  Raises:
-    ConfigError: there is no such file, or it has no `get_config`.
-  """
-  if not Path(path).is_file():
-    raise ConfigError(f"config={path!r} is no file; name one, such as configs/digits.py")
-  names = runpy.run_path(path)
-  if "get_config" not in names:
-    raise ConfigError(f"config={path!r} has no function get_config(arg)")
-  return names
-
-
 def completed(config: ConfigDict) -> ConfigDict:
-  """The config with what follows from its data set, which is opened only if it must be.
+  """Returns the config with what follows from its data set, which is opened only if it must be.
 
   Statistics of the pixels are made up: they change nothing of what is shown.
 
   Raises:
     ConfigError: the data set has to be asked for its classes or image size, and is not prepared.
   """
-  data, classes = config.data, config.model.get("num_classes")
-  name, size, channels = data.source, data.image_size, data.channels
-  if classes is None or size is None:
-    dataset = open_dataset(data)
-    classes, size, channels = len(dataset.class_names), dataset.image_size, dataset.channels
-  else:
-    size = (size, size)
+  info = _info(config)
   config = config.copy_and_resolve_references()
-  with config.unlocked():
-    config.data.mean = config.data.std = (0.5,) * channels
-  nothing: Any = ()
-  class_names = tuple(map(str, range(classes)))
-  source = Source(name, classes, class_names, size, channels, nothing, nothing, nothing, "")
-  return resolve(config, source)
+  if "image" in info.spec:
+    with config.unlocked():
+      config.data.mean = config.data.std = (0.5,) * (info.spec["image"].shape[-1] or 1)
+  return resolve(config, info)
+
+
+def _info(config: ConfigDict) -> DatasetInfo:
+  """What the config says of its data set, or else what the data set says of itself."""
+  data, classes = config.data, config.model.get("num_classes")
+  if classes is None or data.image_size is None:
+    return open_dataset(data).info
+  spec = image_spec(data.channels, (data.image_size, data.image_size))
+  return DatasetInfo(data.source, spec, class_names=tuple(map(str, range(classes))))
 
 
 def summarize(
@@ -105,7 +94,8 @@ def summarize(
   """
   try:
     config = completed(config)
-    found = count(config)
+    task = build_task(config)
+    found = count_parameters(task.model, task.input_spec.shape)
     return Row(
       name, found, forward_flops(config), training_bytes(config) if memory else None, published
     )
@@ -114,15 +104,14 @@ def summarize(
 
 
 def forward_flops(config: ConfigDict) -> int:
-  """Of one image through a completed config's network."""
-  model = model_from_config(config.model)
-  shape = _image_shape(config)
-  image = jax.ShapeDtypeStruct(shape, jax.numpy.float32)
-  return cost.flops(model.apply, variable_shapes(model, shape), image)
+  """Returns the FLOPs of one example through a completed config's network."""
+  task = build_task(config)
+  variables = variable_shapes(task.model, task.input_spec.shape)
+  return cost.flops(task.model.apply, variables, task.input_spec)
 
 
 def training_bytes(config: ConfigDict) -> int | None:
-  """That a compiled training step of a completed config's whole batch needs on one device."""
+  """Returns what a compiled step of a completed config's whole batch needs on one device."""
   train, state, batch = training_step(config)
   # LLVM's optimization changes nothing in the buffers; without it a CPU compiles twice as fast.
   options = {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else None
@@ -131,22 +120,30 @@ def training_bytes(config: ConfigDict) -> int | None:
 
 
 def training_step(config: ConfigDict) -> tuple[Callable, TrainState, dict[str, Any]]:
-  """The step of a completed config on one device, and the shapes of its two arguments."""
+  """Returns the step of a completed config on one device, and the shapes of its two arguments.
+
+  The step is `(state, batch) -> (state, metrics)`.
+  """
   step, state = make_step(config, schedule=jax.numpy.ones_like)  # costs as little as any other
-  return step.train, state, batch_shapes(config, config.batch_size)
+  constants = step.task.constants()
+
+  def train(state: TrainState, batch: Mapping[str, jax.Array]) -> tuple[TrainState, dict]:
+    return step.train(state, constants, batch, jax.numpy.int32(0))[:2]
+
+  return train, state, batch_shapes(step.task, config.batch_size)
 
 
 def table(rows: Sequence[Row]) -> str:
-  """The rows for reading."""
+  """Returns the rows for reading."""
   memory = any(row.bytes for row in rows)
   quoted = list(dict.fromkeys(key for row in rows for key in row.published))
-  heads = ["row", "parameters", "torchsummary", "GFLOPs", *["train GB"] * memory, *quoted]
-  lines = [heads, *([row.name, *_own(row, memory), *_quoted(row, quoted)] for row in rows)]
-  widths = [max(len(line[i]) for line in lines) for i in range(len(heads))]
-  own = sum(widths[: len(heads) - len(quoted)]) + 2 * (len(heads) - len(quoted))
-  text = [" " * own + "published"] if quoted else []
-  text += ["  ".join(map(_padded, line, widths, range(len(line)))).rstrip() for line in lines]
-  return "\n".join(text + [f"{row.name}: {row.problem}" for row in rows if row.problem])
+  heads = ["row", "parameters", "torchsummary", "GFLOPs", *["train GB"] * memory]
+  cells = [[row.name, *_own(row, memory), *_quoted(row, quoted)] for row in rows]
+  text = lay_out([[*heads, *quoted], *cells], right=range(1, len(heads) + len(quoted)))
+  widths = [max(len(line[i]) for line in (heads, *cells)) for i in range(len(heads))]
+  above = [" " * sum(width + 2 for width in widths) + "published"] if quoted else []
+  problems = [f"{row.name}: {row.problem}" for row in rows if row.problem]
+  return "\n".join([*above, text, *problems])
 
 
 def _own(row: Row, memory: bool) -> list[str]:
@@ -167,20 +164,11 @@ def _figure(value: Any) -> str:
   return "" if value is None else f"{value:,}"
 
 
-def _padded(text: str, width: int, column: int) -> str:
-  return text.ljust(width) if column == 0 else text.rjust(width)
-
-
-def _image_shape(config: ConfigDict) -> tuple[int, ...]:
-  size = config.data.image_size
-  return (1, size, size, config.data.channels)
-
-
 def _show_rows(names: Mapping[str, Any], overrides: str, memory: bool) -> None:
   get_config, published = names["get_config"], names.get("PUBLISHED", {})
   rows = []
   for name in tqdm(names.get("ROWS", ("",)), desc="rows", delay=3, leave=False):
-    config = get_config(",".join(filter(None, (name, overrides))))
+    config = call(get_config, ",".join(filter(None, (name, overrides))))
     rows.append(summarize(name, config, published.get(name, {}), memory=memory))
   print(table(rows))
   for name, figures in names.get("MISPRINTS", {}).items():
@@ -193,29 +181,29 @@ def _show_rows(names: Mapping[str, Any], overrides: str, memory: bool) -> None:
     )
 
 
-def _show_layers(names: Mapping[str, Any], arg: str, memory: bool) -> None:
-  config = completed(names["get_config"](arg))
-  shape, found = _image_shape(config), count(config)
-  print(layer_table(layers(model_from_config(config.model), shape)))
-  print(f"\nimage {by(shape[1:])}, {config.model.num_classes} classes ({config.data.source})")
+def _show_layers(config: ConfigDict, published: Mapping[str, Any], memory: bool) -> None:
+  config = completed(config)
+  task = build_task(config)
+  shape = task.input_spec.shape
+  found = count_parameters(task.model, shape)
+  print(layer_table(layers(task.model, shape)))
+  classes = config.model.get("num_classes")
+  told = f", {classes} classes" if classes else ""
+  print(f"\ninput {by(shape[1:])}{told} ({config.data.source})")
   print(f"parameters {found.total:,}, as torchsummary counts {found.summary:,}")
-  print(f"forward pass of one image {forward_flops(config) / 1e9:.3f} GFLOPs")
+  print(f"forward pass of one example {forward_flops(config) / 1e9:.3f} GFLOPs")
   if memory:
     used = training_bytes(config)
     known = "not said by the backend" if used is None else f"{used / 1e9:.2f} GB"
-    print(f"training step of {config.batch_size} images {known} ({jax.default_backend()})")
-  for key, value in names.get("PUBLISHED", {}).get(arg.split(",")[0], {}).items():
+    print(f"training step of {config.batch_size} examples {known} ({jax.default_backend()})")
+  for key, value in published.items():
     print(f"published {key}: {_figure(value)}")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-  parser = argparse.ArgumentParser(
-    prog="vitx summary",
-    description=__doc__,
-    formatter_class=argparse.RawDescriptionHelpFormatter,
-  )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+  """Declares the arguments of `run`."""
   parser.add_argument(
-    "--config", required=True, help="FILE, FILE:ROW,field=value or FILE:field=..."
+    "--config", required=True, help="FILE, FILE:ROW,field=value, FILE:field=... or a config.json"
   )
   parser.add_argument(
     "--memory",
@@ -223,20 +211,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     default=True,
     help="compile training steps: seconds a row",
   )
-  options = parser.parse_args(argv)
-  path, _, arg = options.config.partition(":")
-  try:
-    names = open_config(path)
-    if arg and "=" not in arg.split(",")[0]:
-      _show_layers(names, arg, options.memory)
-    else:
-      _show_rows(names, arg, options.memory)
-  except ValueError as error:
-    # The message says it all; a traceback would bury it.
-    print(f"{type(error).__name__}: {error}", file=sys.stderr)
-    return 1
-  return 0
 
 
-if __name__ == "__main__":
-  sys.exit(main())
+def run(config: str, memory: bool) -> None:
+  """Prints the rows of a file, or the layers of the one that is named."""
+  path, arg = split_text(config)
+  if path.endswith(".json"):
+    _show_layers(load_config(config), {}, memory)
+    return
+  names = open_config(path)
+  row = arg.split(",")[0]
+  if row and "=" not in row:
+    published = names.get("PUBLISHED", {}).get(row, {})
+    _show_layers(call(names["get_config"], arg), published, memory)
+  else:
+    _show_rows(names, arg, memory)

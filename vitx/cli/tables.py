@@ -1,6 +1,9 @@
-"""How commands print tables."""
+"""How commands print tables and write files."""
 
+import json
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 
 def lay_out(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
@@ -17,3 +20,8 @@ def lay_out(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
     for row in rows
   )
   return "\n".join(line.rstrip() for line in lines)
+
+
+def write_json(path: str | Path, value: Any) -> None:
+  """Writes a JSON file, for people and programs."""
+  Path(path).write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
