@@ -20,12 +20,18 @@ TINY = (
 
 def tiny(*overrides: str):
   """The config of a run of seconds."""
-  return get_config(",".join((TINY, *overrides)))
+  return get_config(tiny_text(*overrides))
+
+
+def tiny_text(*overrides: str) -> str:
+  """`TINY` with overrides, of which the last counts: a config refuses a field that is set twice."""
+  items = {item.split("=", 1)[0]: item for item in (*TINY.split(","), *overrides)}
+  return ",".join(items.values())
 
 
 def start(workdir, *overrides: str, devices: int = 1, flags=(), **popen) -> subprocess.Popen:
   """Starts `train.py` on the tiny config as a user would."""
-  config = "configs/digits.py:" + ",".join((TINY, *overrides))
+  config = f"configs/digits.py:{tiny_text(*overrides)}"
   command = [sys.executable, "train.py", "--config", config, "--workdir", str(workdir), *flags]
   environment = os.environ | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(devices)}
   options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True} | popen

@@ -8,6 +8,7 @@ from vitx.data.dataset import ArraySpec, Dataset, DatasetInfo, Joined
 from vitx.data.sources import open_dataset, open_source
 from vitx.data.transform import Identity
 from vitx.errors import ConfigError
+from vitx.registry import trusting
 
 COUNT = 50
 SPEC = {"vector": ArraySpec((3,), "float32"), "target": ArraySpec((), "float64")}
@@ -194,3 +195,8 @@ def test_every_field_is_checked(field, value):
     assert f"data.{field}" in str(error) and "\n" not in str(error)
   else:
     assert (field, value) in {("data_dir", "text")}
+
+
+def test_code_that_is_not_trusted_is_not_imported():
+  with trusting(False), pytest.raises(ConfigError, match=r"data\.source=.*trust_code"):
+    open_source(make(), 0)
