@@ -24,7 +24,7 @@ def state(step: int) -> dict:
 
 
 def record(step: int) -> dict:
-  return {"rows": step, "best_top1": 0.5}
+  return {"rows": step, "best_value": 0.5}
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 import vitx
 from tests import runs
 from vitx.checkpoints import store as store_module
-from vitx.checkpoints.errors import CorruptCheckpoint
+from vitx.checkpoints.errors import CorruptCheckpoint, ShapeMismatch
 from vitx.checkpoints.store import CheckpointStore
 from vitx.errors import ConfigError
 
@@ -118,3 +118,50 @@ def test_a_damaged_checkpoint_is_never_loaded(copy):
     vitx.load(copy)
   assert vitx.load(copy, "latest").step == 48
   assert (copy / "checkpoints" / "40").is_dir()
+
+
+def edit(workdir, change):
+  config = json.loads((workdir / "config.json").read_text())
+  change(config)
+  (workdir / "config.json").write_text(json.dumps(config))
+
+
+def test_an_edited_config_is_refused_at_load(copy):
+  edit(copy, lambda config: config["model"].update(width=32))
+  with pytest.raises(ShapeMismatch, match=r"checkpoint 40 .*") as error:
+    vitx.load(copy)
+  assert "block_0/token_mixer/key/kernel: checkpoint float32[16, 2, 8], wanted" in str(error.value)
+  edit(copy, lambda config: config["model"].update(width=16, depth=2))
+  with pytest.raises(ShapeMismatch, match=r"params/block_1/.*: checkpoint has none, wanted"):
+    vitx.load(copy)
+
+
+def test_the_code_of_others_is_imported_only_if_trusted(copy, monkeypatch, tmp_path):
+  (tmp_path / "foreign.py").write_text(
+    "from vitx.attention.softmax import SoftmaxAttention as Mixer\n"
+    f"open({str(tmp_path / 'ran')!r}, 'w').close()\n"
+  )
+  monkeypatch.syspath_prepend(tmp_path)
+  edit(copy, lambda config: config["model"].update(token_mixer={"name": "foreign:Mixer"}))
+  with pytest.raises(ConfigError, match=r"model\.token_mixer\.name='foreign:Mixer'.*trust_code"):
+    vitx.load(copy)
+  assert not (tmp_path / "ran").exists()
+  assert vitx.load(copy, trust_code=True).step == 40
+  assert (tmp_path / "ran").exists()
+
+
+def test_init_from_knows_both_grids(run, tmp_path, capsys):
+  """8 x 8 pixels in patches of 4 and of 2; 8 extra tokens beside the class token."""
+  tokens = ("model.extra_tokens=8", "pool=cls", "posemb=learned", "schedule=constant")
+  few = (*tokens, "duration=2 steps", "learning_rate=0.0")
+  vitx.train(runs.tiny(*few), tmp_path / "coarse")
+  capsys.readouterr()
+  vitx.train(runs.tiny(*few, "stem.patch=2", f"init_from={tmp_path / 'coarse'}"), tmp_path / "fine")
+  printed = capsys.readouterr().out
+  assert "[1, 13, 16] -> [1, 25, 16]: 9 + 2 x 2 tokens -> 9 + 4 x 4 tokens" in printed
+  before, after = (
+    vitx.load(tmp_path / name, "latest").variables["params"] for name in ("coarse", "fine")
+  )
+  np.testing.assert_allclose(
+    after["posemb"]["table"][0, :9], before["posemb"]["table"][0, :9], rtol=1e-6
+  )

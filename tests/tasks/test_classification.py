@@ -72,3 +72,21 @@ def test_ties_count_once_and_fewer_than_five_classes_are_all_in_the_top_five():
 def test_no_examples():
   with pytest.raises(ValueError, match="no examples"):
     summarize_classification({"count": 0.0})
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_logit_that_is_not_finite_is_wrong_for_every_class(bad):
+  logits = np.full((3, 3), bad, np.float32)
+  result = figures(logits, np.array([0, 1, 2], np.int32))
+  assert result["top1"] == 0 and result["top5"] == 0
+  assert result["class_top1"] == [0, 0, 0]
+  assert np.isnan(result["nll"])
+
+
+def test_padding_that_is_not_finite_does_not_count():
+  logits, labels = random(20)
+  padded = np.concatenate([logits, np.full_like(logits[:4], np.nan)])
+  mask = np.arange(24) < 20
+  result, alone = figures(padded, np.pad(labels, (0, 4)), mask), figures(logits, labels)
+  assert result.pop("class_top1") == alone.pop("class_top1")
+  assert result == pytest.approx(alone)

@@ -1,8 +1,11 @@
 """The loop in this process: exact resumption, honest failures, nothing lost."""
 
+import ast
 import json
+import re
 import signal
 import sys
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -13,8 +16,10 @@ from tests import runs
 from vitx.checkpoints.errors import ShapeMismatch
 from vitx.checkpoints.workdir import read_config
 from vitx.errors import ConfigError
+from vitx.tasks.classification import Classification, summarize_classification
 from vitx.training import compilation, failures, loop
 from vitx.training.failures import EXIT_INTERRUPTED, NonFiniteError, OutOfMemoryError
+from vitx.training.recorder import Record
 
 
 def same(a, b):
@@ -129,6 +134,52 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_checkpoint(t
   with pytest.raises(NonFiniteError, match=r"at step (9|1\d).*checkpoint of step 8 is good"):
     loop.train(config, tmp_path)
   assert snapshot(tmp_path / "checkpoints") == before
+
+
+@pytest.mark.parametrize("at", [10, 20])
+def test_an_evaluation_that_is_not_finite_stops_the_run_and_keeps_the_last_checkpoint(
+  tmp_path, monkeypatch, at
+):
+  """The state that gives no number is saved neither as the last nor as the best."""
+  calls = []
+
+  def summarize(self, sums):
+    calls.append(sums)
+    figures = summarize_classification(sums)
+    return figures | {"nll": float("nan")} if len(calls) == at // 10 else figures
+
+  monkeypatch.setattr(Classification, "summarize", summarize)
+  kept = 8 if at == 10 else 16
+  with pytest.raises(
+    NonFiniteError, match=rf"evaluation's nll is nan at step {at}; .*of step {kept} is good"
+  ):
+    loop.train(runs.tiny(), tmp_path)
+  steps = [int(path.name) for path in (tmp_path / "checkpoints").iterdir()]
+  assert max(steps) == kept and at not in steps
+  assert at not in [row["step"] for row in runs.rows(tmp_path) if row["kind"] == "validation"]
+
+
+def test_the_best_is_the_last_of_equals_in_the_direction_of_the_task():
+  record = Record()
+  for step, value in enumerate([0.5, 0.7, 0.7, 0.6]):
+    record.improve(step, value, "max")
+  assert (record.best_step, record.best_value) == (2, 0.7)
+  record = Record()
+  for step, value in enumerate([3.0, -1.0, -1.0, 2.0]):
+    record.improve(step, value, "min")
+  assert (record.best_step, record.best_value) == (2, -1.0)
+
+
+def test_no_word_of_one_task_in_training_and_checkpoints():
+  """Outside comments and docstrings."""
+  root = Path(loop.__file__).parents[1]
+  for path in [*(root / "training").glob("*.py"), *(root / "checkpoints").glob("*.py")]:
+    tree = ast.parse(path.read_text())
+    for node in ast.walk(tree):
+      if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node):
+        node.body = node.body[1:]
+    code = ast.unparse(tree)
+    assert not re.search("top1|label|image", code), path
 
 
 def test_dry_run_writes_nothing(tmp_path, capsys):
@@ -257,6 +308,12 @@ def test_exit_codes_are_as_documented():
     (["token_mixer=performr"], ["performr", "softmax"]),
     (["token_mixer.landmarks=3"], ["landmarks", "SoftmaxAttention"]),
     (["model.widht=3"], ["widht", "Did you mean 'width'"]),
+    (["seed=-1"], ["seed=-1"]),
+    (["seed=12345678901234567890"], ["seed=12345678901234567890"]),
+    (["learning_rate=True"], ["learning_rate=True"]),
+    (["optimizer=None"], ["optimizer=None"]),
+    (["optimizer=optax:lionn"], ["optax:lionn", "Did you mean 'lion'"]),
+    (["duration=99999999999 steps"], ["duration='99999999999 steps'"]),
     (["optimizer=adamv"], ["adamv", "Did you mean 'adam"]),
     (["optimizer.momentum=0.9"], ["momentum"]),
     (["schedule=cosin"], ["cosin", "Did you mean 'cosine'"]),

@@ -69,7 +69,7 @@ def test_a_metric_that_is_no_number_is_bad():
   [
     (dict(patiense=3), r"schedule\.patiense.*Did you mean 'patience'"),
     (dict(bad=3), r"schedule\.bad"),
-    (dict(mode="low"), r"schedule\.mode='low'.*min, max"),
+    (dict(mode="low"), r"schedule\.mode='low'.*max, min"),
     (dict(threshold_mode="share"), r"schedule\.threshold_mode='share'"),
     (dict(factor=1.0), r"schedule\.factor=1\.0.*\(0, 1\)"),
     (dict(factor="half"), r"schedule\.factor='half'"),

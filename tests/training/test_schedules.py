@@ -125,9 +125,3 @@ def test_takes_a_config_and_a_bare_name():
 def test_what_cannot_work(spec, message):
   with pytest.raises(ConfigError, match=message):
     make_schedule(spec, PEAK, TOTAL, PER_EPOCH)
-
-
-@pytest.mark.parametrize("learning_rate", [-0.1, float("nan"), float("inf"), "fast", None])
-def test_a_learning_rate_is_a_number(learning_rate):
-  with pytest.raises(ConfigError, match=r"^learning_rate="):
-    make_schedule("constant", learning_rate, TOTAL, PER_EPOCH)

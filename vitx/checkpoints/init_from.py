@@ -1,17 +1,14 @@
 """A new run's parameters from another run's: by name, with a report of what became of each."""
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from vitx.checkpoints import tree
 from vitx.errors import ConfigError
-from vitx.models import names
+from vitx.models import names, position_tables
 from vitx.ops.layout import TokenLayout
 
 
@@ -91,12 +88,14 @@ def transfer(
       head[name] = shapes
     elif not names.is_position_table(name):
       skipped[name] = f"{shapes}: shapes differ"
-    elif problem := _not_resizable(found.shape, old.shape, source_layout, layout):
+    elif problem := position_tables.explain_refusal(found.shape, old.shape, source_layout, layout):
       skipped[name] = f"{shapes}: {problem}"
     else:
       assert layout is not None and source_layout is not None
-      result[name] = resize_positions(found, np.asarray(old), source_layout, layout)
-      resized[name] = f"{shapes}: {_text(source_layout)} -> {_text(layout)}"
+      result[name] = position_tables.resize(found, np.asarray(old), source_layout, layout)
+      resized[name] = (
+        f"{shapes}: {position_tables.describe(source_layout)} -> {position_tables.describe(layout)}"
+      )
   if not loaded:
     raise ConfigError(
       f"init_from: none of the {len(fresh)} parameters fits the source, which has"
@@ -105,62 +104,3 @@ def transfer(
   unused = tuple(name for name in trained if name not in fresh)
   report = Report(tuple(loaded), resized, head, skipped, tuple(new), unused)
   return tree.fill(target, result), report
-
-
-def resize_positions(
-  source: np.ndarray, target: np.ndarray, source_layout: TokenLayout, layout: TokenLayout
-) -> np.ndarray:
-  """Returns the source's position table on the target's grid.
-
-  Args:
-    source: (1, N, C) or (N, C), a row for each token, or for each token of the grid.
-    target: a table of that kind for another layout; where it has more prefix tokens than the
-      source, the further ones stay its own.
-    source_layout: of the source's tokens.
-    layout: of the target's tokens.
-
-  Returns:
-    Shape and dtype of the target.
-  """
-  prefix, new_prefix = _prefix_rows(source, source_layout), _prefix_rows(target, layout)
-  channels = source.shape[-1]
-  table = source.reshape(-1, channels).astype(np.float32)
-  grid = table[prefix:].reshape(*source_layout.grid, channels)
-  grid = jax.image.resize(jnp.asarray(grid), (*layout.grid, channels), "cubic")
-  result = target.reshape(-1, channels).astype(np.float32)
-  kept = min(prefix, new_prefix)
-  result[:kept] = table[:kept]
-  result[new_prefix:] = np.asarray(grid).reshape(-1, channels)
-  return result.reshape(target.shape).astype(target.dtype)
-
-
-def _prefix_rows(table: np.ndarray, layout: TokenLayout) -> int:
-  """Returns how many prefix tokens have a row of the table: all of them, or none."""
-  return table.shape[-2] - math.prod(layout.grid)
-
-
-def _not_resizable(
-  source: tuple[int, ...],
-  target: tuple[int, ...],
-  source_layout: TokenLayout | None,
-  layout: TokenLayout | None,
-) -> str:
-  """Returns why a position table cannot be resized; "" if it can."""
-  same_kind = len(source) == len(target) and source[-1] == target[-1]
-  tables = len(source) == 2 or (len(source) == 3 and source[0] == target[0] == 1)
-  if not (same_kind and tables):
-    return "only tables (1, N, C) or (N, C) of one width are resized"
-  for shape, known in ((source, source_layout), (target, layout)):
-    if known is None:
-      return "how its tokens lie is not known"
-    if shape[-2] not in (known.length, math.prod(known.grid)):
-      return f"it has {shape[-2]} rows for {_text(known)}"
-  assert layout is not None and source_layout is not None
-  if len(layout.grid) != len(source_layout.grid):
-    return f"{_text(source_layout)} and {_text(layout)} have another number of axes"
-  return ""
-
-
-def _text(layout: TokenLayout) -> str:
-  grid = " x ".join(map(str, layout.grid))
-  return f"{layout.prefix} + {grid} tokens" if layout.prefix else f"{grid} tokens"

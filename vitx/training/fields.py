@@ -55,7 +55,7 @@ def check_config(config: Mapping[str, Any]) -> None:
   """
   for name in NAMED:
     choice = config[name]
-    if not isinstance(choice, str) and (choice is None or "name" not in choice):
+    if not isinstance(choice, str) and "name" not in getattr(choice, "keys", tuple)():
       raise ConfigError(
         f"{name}={choice!r} is no named choice; write {name}=NAME, and its fields as"
         f" {name}.FIELD=VALUE"

@@ -121,8 +121,8 @@ def make_optimizer(config: Mapping[str, Any], params: Any) -> optax.GradientTran
     optimizer = optax.chain(optax.clip_by_global_norm(config["grad_clip_norm"]), optimizer)
   frozen = _frozen(config["freeze"], params)
   if any(jax.tree.leaves(frozen)):
-    labels = jax.tree.map(lambda is_frozen: "frozen" if is_frozen else "trained", frozen)
-    optimizer = optax.partition({"trained": optimizer, "frozen": optax.set_to_zero()}, labels)
+    groups = jax.tree.map(lambda is_frozen: "frozen" if is_frozen else "trained", frozen)
+    optimizer = optax.partition({"trained": optimizer, "frozen": optax.set_to_zero()}, groups)
   if config["layer_decay"] != 1:
     scales = layer_scales(params, config["layer_decay"])
     scale = optax.stateless(lambda updates, _: jax.tree.map(jnp.multiply, updates, scales))

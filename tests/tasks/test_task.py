@@ -1,0 +1,106 @@
+"""What a task can have beside a loss of its own: constants, intermediates, losses that are sown."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+
+from tests import runs
+from tests.training import small
+from vitx.errors import ConfigError
+from vitx.tasks import TASKS, build_task, task_class
+from vitx.tasks.classification import Classification
+from vitx.training import loop
+
+
+class Sowing(nn.Module):
+  """A classifier of images with a loss and a state of its own."""
+
+  num_classes: int
+
+  @nn.compact
+  def __call__(self, x, *, train):
+    calls = self.variable("counters", "calls", lambda: jnp.int32(0))
+    if train:
+      calls.value = calls.value + 1
+    kernel = self.param("kernel", nn.initializers.ones, (self.num_classes,))
+    self.sow("losses", "first", 3.0 * jnp.sum(kernel))
+    self.sow("losses", "second", jnp.float32(1.0))
+    return jnp.mean(x, axis=(1, 2, 3))[:, None] * kernel
+
+
+class Anchored(Classification):
+  """Classification whose loss also reads a constant and the step."""
+
+  def constants(self):
+    return {"anchor": np.float32(0.25)}
+
+  def loss(self, params, state, constants, batch, key, step):
+    loss, (state, metrics) = super().loss(params, state, constants, batch, key, step)
+    metrics = {**metrics, "anchor": constants["anchor"], "at": jnp.float32(step)}
+    return loss + constants["anchor"], (state, metrics)
+
+
+def test_a_collection_of_losses_is_added_and_is_no_state():
+  task = small.task({})
+  quiet = small.task({})
+  object.__setattr__(task, "model", Sowing(small.CLASSES))
+  variables = task.init(jax.random.key(0), small.batch(0))
+  assert set(variables) == {"params", "counters"}
+  params, state = variables.pop("params"), variables
+  key = jax.random.key(1, impl="threefry2x32")
+
+  def loss(params):
+    return task.loss(params, state, {}, small.batch(0), key, jnp.int32(0))
+
+  (value, (new_state, _)), gradient = jax.value_and_grad(loss, has_aux=True)(params)
+  assert set(new_state) == {"counters"} and new_state["counters"]["calls"] == 1
+  images, targets = quiet.augment(
+    jax.random.fold_in(key, 0), *(small.batch(0)[name] for name in ("index", "image", "label"))
+  )
+  logits = jnp.mean(images, axis=(1, 2, 3))[:, None] * params["kernel"]
+  plain = -jnp.mean(jnp.sum(targets * jax.nn.log_softmax(logits), axis=-1))
+  np.testing.assert_allclose(value, plain + 3 * small.CLASSES + 1, rtol=1e-6)
+  np.testing.assert_allclose(jnp.mean(gradient["kernel"]), 3.0, rtol=1e-2)
+
+
+def test_constants_and_the_step_reach_the_loss_and_are_in_no_checkpoint(tmp_path):
+  name = f"task.name={__name__}:Anchored"
+  few = ("duration=4 steps", "log_every=1 steps", "schedule=constant", "augment.mixup=0.0")
+  loop.train(runs.tiny(*few, name), tmp_path)
+  rows = [row for row in runs.rows(tmp_path) if row["kind"] == "train"]
+  assert [row["anchor"] for row in rows] == [0.25] * 4
+  assert [row["at"] for row in rows] == [0, 1, 2, 3]
+  # The head starts at zero: the first loss is log(10), and the constant.
+  assert rows[0]["loss"] == pytest.approx(np.log(10) + 0.25, abs=1e-5)
+  state = runs.final_state(tmp_path)
+  assert "anchor" not in str(jax.tree.structure(state)) and "constants" not in state
+
+
+def test_a_task_is_found_by_name_and_its_fields_are_checked():
+  assert task_class("classification") is TASKS["classification"]
+  for spec, message in (
+    ({"name": "clasification"}, "Did you mean 'classification'"),
+    ({"name": "classification", "smoothing": 0.1}, r"task\.smoothing=0\.1.*label_smoothing"),
+    ({"name": "classification", "label_smoothing": 1.5}, r"task\.label_smoothing=1\.5.*\[0, 1\]"),
+    ({"name": "classification", "config": 1}, r"task\.config"),
+    ({"label_smoothing": 0.1}, "task needs a name"),
+  ):
+    with pytest.raises(ConfigError, match=message):
+      task_class(spec)
+
+
+def test_what_a_task_says_of_its_data():
+  from vitx.training.setup import make_experiment
+
+  task = build_task(make_experiment(runs.tiny()).config)
+  assert task.element_spec["image"].shape == (8, 8, 1) and task.input_spec.shape == (1, 8, 8, 1)
+  layout = task.token_layout()
+  assert (layout.grid, layout.prefix) == ((2, 2), 1) or layout.grid == (2, 2)
+  data = {"class_names": ["a", "b"]}
+  assert task.prediction_columns(data) == ["label", "prediction", "p(a)", "p(b)"]
+  rows = task.prediction_rows(
+    data, {"label": np.array([1])}, {"probabilities": np.array([[0.75, 0.25]], np.float32)}
+  )
+  assert list(rows) == [["b", "a", "0.75", "0.25"]]
