@@ -25,7 +25,7 @@ def lookup(table: Mapping[str, Any], name: str, field: str) -> Any:
   Raises:
     ConfigError: the name is neither; lists the valid names and the nearest.
   """
-  if name in table:
+  if isinstance(name, str) and name in table:
     return table[name]
   if isinstance(name, str) and ":" in name:
     return _import(name, field)
@@ -77,6 +77,8 @@ def build(
     ConfigError: unknown name or field (lists the valid ones and the nearest), or a value that is
       not of the type which the field declares.
   """
+  if not isinstance(spec, str) and not hasattr(spec, "keys"):
+    raise ConfigError(f"{field}={spec!r} must be a name. Valid: {listing(table)}.")
   fields = {"name": spec} if isinstance(spec, str) else dict(spec)
   if "name" not in fields:
     raise ConfigError(f"{field} needs a name. Valid: {listing(table)}.")

@@ -13,6 +13,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from vitx.models import initialize
 from vitx.ops.dropout import examples_at
 
 Batch = dict[str, jax.Array]
@@ -55,7 +56,7 @@ class Classification:
 
   def init(self, key: jax.Array, batch: Batch) -> dict[str, Any]:
     images = self.preprocess(batch["image"][:1])
-    return dict(self.model.init({"params": key, "dropout": key}, images, train=False))
+    return initialize(self.model, {"params": key, "dropout": key}, images, train=False)
 
   def loss(self, params, state, batch, key):
     """See `Task.loss`; `batch`: image (B, S, S, C) uint8, label (B,), index (B,) (global)."""

@@ -17,7 +17,7 @@ from vitx.data.images.decode import stored_size
 from vitx.data.images.statistics import statistics
 from vitx.data.sources import Examples, Source, open_source
 from vitx.errors import ConfigError
-from vitx.models import draws_graph, model_from_config
+from vitx.models import model_from_config, resolve_model
 from vitx.registry import build
 from vitx.tasks.classification import TASKS, Task
 from vitx.training import durations, parallel
@@ -120,8 +120,7 @@ def resolve(config: ConfigDict, source: Source) -> ConfigDict:
         " classes; leave it out, it follows the source"
       )
     config.model.num_classes = source.num_classes
-    if draws_graph(config.model) and "seed" not in config.model.token_mixer:
-      config.model.token_mixer.seed = config.graph_seed
+    config.model = ConfigDict(resolve_model(config.model.to_dict(), seed=config.graph_seed))
   return config
 
 

@@ -1,0 +1,85 @@
+"""Names of parameters: what stands where in the tree of a network, known here alone.
+
+A name is the path of a parameter, joined by "/", such as "block_0/token_mixer/query/kernel".
+Networks of one sequence of blocks have at the top `stem`, `posemb`, `cls`, `extra`, `block_0`, ...,
+`norm` and `head`; those of several stages have `stage_0_block_0`, ... in the place of the blocks.
+"""
+
+import re
+from collections.abc import Iterable
+
+STEM = "stem"
+POSITIONS = "posemb"
+CLASS_TOKEN = "cls"
+EXTRA_TOKENS = "extra"
+BLOCK = "block"
+NORM = "norm"
+POOL = "pool"
+HEAD = "head"
+HEAD_HIDDEN = "head_hidden"
+
+# Inside a block.
+TOKEN_MIXER = "token_mixer"
+MLP = "mlp"
+QUERY, KEY, VALUE, OUT = "query", "key", "value", "out"
+
+# The last component of a name.
+KERNEL = "kernel"
+BIAS = "bias"
+TABLE = "table"
+
+# Parameters that PyTorch code holds as they are, outside a module called `weight` or `bias`, so
+# that torchsummary (and the papers that print its count) does not see them: position table, class
+# token and others beside it, Linformer's projections over the tokens, factor and offset of CvT's
+# own normalization.
+BARE = frozenset({TABLE, CLASS_TOKEN, EXTRA_TOKENS, "key_slots", "value_slots", "gain", "shift"})
+
+# What stands before the blocks: layer 0 of layer-wise learning rates.
+_FIRST = frozenset({STEM, POSITIONS, CLASS_TOKEN, EXTRA_TOKENS})
+
+
+def is_bare(name: str) -> bool:
+  """Returns whether torchsummary's convention leaves the parameter out."""
+  return _last(name) in BARE
+
+
+def is_position_table(name: str) -> bool:
+  """Returns whether the parameter holds a vector for each position."""
+  return POSITIONS in name.split("/")[-2:]
+
+
+def is_head(name: str) -> bool:
+  """Returns whether the parameter belongs to the last linear map, which depends on the classes."""
+  return HEAD in name.split("/")
+
+
+def layer_of(name: str, depth: int) -> int:
+  """Returns the layer that a parameter belongs to, as layer-wise learning rates count.
+
+  As in BEiT (Bao et al. 2022) and MAE (He et al. 2022): stem, positions, class token and extra
+  tokens are layer 0, `block_i` is layer i + 1, and what follows the blocks is layer depth + 1.
+
+  Args:
+    name: of the parameter.
+    depth: L, the number of blocks.
+  """
+  first = name.split("/")[0]
+  if first in _FIRST:
+    return 0
+  number = _block_number(first)
+  return depth + 1 if number is None else number + 1
+
+
+def count_blocks(names: Iterable[str]) -> int:
+  """Returns L, the number of blocks in one sequence: the largest i of `block_i`, plus one, or 0."""
+  numbers = (_block_number(name.split("/")[0]) for name in names)
+  return max((number + 1 for number in numbers if number is not None), default=0)
+
+
+def _block_number(part: str) -> int | None:
+  match = re.fullmatch(rf"{BLOCK}_(\d+)", part)
+  return int(match[1]) if match else None
+
+
+def _last(name: str) -> str:
+  return name.split("/")[-1]
