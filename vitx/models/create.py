@@ -89,13 +89,13 @@ def resolve_model(model: Mapping[str, Any], *, seed: int) -> dict[str, Any]:
     ConfigError: unknown model or mixer.
   """
   resolved = dict(model)
-  parts = _parts(lookup(MODELS, model.get("name"), "model.name"))
+  parts = _parts(lookup(MODELS, model.get("name", ""), "model.name"))
   if "token_mixer" not in parts:
     return resolved
   table, default, _ = parts["token_mixer"]
   given = model.get("token_mixer", default)
   mixer = {"name": given} if isinstance(given, str) else dict(given)
-  kind = lookup(table, mixer.get("name"), "model.token_mixer.name")
+  kind = lookup(table, mixer.get("name", ""), "model.token_mixer.name")
   if "seed" in options(kind) and mixer.get("seed") is None:
     resolved["token_mixer"] = {**mixer, "seed": seed}
   return resolved
