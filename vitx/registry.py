@@ -25,7 +25,7 @@ def lookup(table: Mapping[str, Any], name: str, field: str) -> Any:
   Raises:
     ConfigError: the name is neither; lists the valid names and the nearest.
   """
-  if isinstance(name, str) and name in table:
+  if name in table:
     return table[name]
   if isinstance(name, str) and ":" in name:
     return _import(name, field)

@@ -23,10 +23,7 @@ SIZES = {
 PARTS = MODELS["vit"].PARTS
 # The fields of token mixers are walked in the tests of attention.
 CHOICES = [
-  (part, name)
-  for part, (table, _, _) in PARTS.items()
-  if part != "token_mixer"
-  for name in table
+  (part, name) for part, (table, _, _) in PARTS.items() if part != "token_mixer" for name in table
 ]
 
 

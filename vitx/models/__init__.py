@@ -4,6 +4,7 @@ import importlib
 from typing import Any
 
 from vitx.models.create import (
+  DTYPES,
   MODELS,
   create_model,
   list_models,
@@ -14,6 +15,7 @@ from vitx.models.initialize import initialize
 from vitx.models.tracing import token_layout
 
 __all__ = [
+  "DTYPES",
   "MODELS",
   "create_model",
   "initialize",

@@ -86,18 +86,18 @@ def resolve_model(model: Mapping[str, Any], *, seed: int) -> dict[str, Any]:
     seed: of the graphs.
 
   Raises:
-    ConfigError: unknown model or mixer.
+    ConfigError: unknown model, or a token mixer that cannot be built.
   """
   resolved = dict(model)
   parts = _parts(lookup(MODELS, model.get("name", ""), "model.name"))
   if "token_mixer" not in parts:
     return resolved
-  table, default, _ = parts["token_mixer"]
+  table, default, hidden = parts["token_mixer"]
   given = model.get("token_mixer", default)
-  mixer = {"name": given} if isinstance(given, str) else dict(given)
-  kind = lookup(table, mixer.get("name", ""), "model.token_mixer.name")
-  if "seed" in options(kind) and mixer.get("seed") is None:
-    resolved["token_mixer"] = {**mixer, "seed": seed}
+  mixer = build(table, given, "model.token_mixer", hidden)
+  if "seed" in options(mixer.func) and "seed" not in mixer.keywords:
+    fields = {"name": given} if isinstance(given, str) else dict(given)
+    resolved["token_mixer"] = {**fields, "seed": seed}
   return resolved
 
 
