@@ -41,6 +41,11 @@ class LinearStem(nn.Module):
 
   @nn.compact
   def __call__(self, images: jax.Array) -> jax.Array:
+    """Maps images (B, height, width, channels) to a grid of tokens (B, rows, columns, C).
+
+    Raises:
+      ConfigError: patches do not divide the image.
+    """
     check_divisible(images, self.patch)
     stride = self.patch if self.stride is None else self.stride
     return nn.Conv(
@@ -120,6 +125,11 @@ class ConvStem(_Convolutions):
 
   @nn.compact
   def __call__(self, images: jax.Array) -> jax.Array:
+    """Maps images (B, height, width, channels) to a grid of tokens (B, rows, columns, C).
+
+    Raises:
+      ConfigError: patches do not divide the image.
+    """
     x = self.convolve(images, 3, to_width=False, after=nn.gelu)
     return LinearStem(self.width, self.patch, dtype=self.dtype, name="patches")(x)
 
@@ -142,6 +152,11 @@ class HybridStem(_Convolutions):
 
   @nn.compact
   def __call__(self, images: jax.Array) -> jax.Array:
+    """Maps images (B, height, width, channels) to a grid of tokens (B, rows, columns, C).
+
+    Raises:
+      ConfigError: there are not as many strides as convolutions.
+    """
     return self.convolve(images, self.kernel)
 
 
@@ -162,6 +177,11 @@ class CCTTokenizer(HybridStem):
 
   @nn.compact
   def __call__(self, images: jax.Array) -> jax.Array:
+    """Maps images (B, height, width, channels) to a grid of tokens (B, rows, columns, C).
+
+    Raises:
+      ConfigError: there are not as many strides as convolutions.
+    """
     window, step = (self.pool, self.pool), (self.pool_stride, self.pool_stride)
     around = (self.pool // 2, self.pool // 2)
 
