@@ -7,9 +7,10 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from vitx.blocks.pooling import POOLS
+from vitx.blocks.pooling import POOLS, ClassToken
 from vitx.blocks.stems import STEMS
 from vitx.checks import PositiveInt
+from vitx.errors import ConfigError
 from vitx.layers.dropout import Dropout
 from vitx.models import names
 from vitx.models.trunk import Parts, Trunk
@@ -57,9 +58,17 @@ class Network(Trunk, kw_only=True):
 
     Returns:
       Tokens (B, N, C), their layout, and the pool that ends the network.
+
+    Raises:
+      ConfigError: a class token, which stands first, in a causal network.
     """
     batch, rows, columns, width = grid.shape
     pool = self.pool(name=names.POOL)
+    if self.causal and isinstance(pool, ClassToken):
+      raise ConfigError(
+        "model.causal=True: the class token stands first and would attend to itself alone; use"
+        " model.pool='mean' or 'sequence'"
+      )
     layout = TokenLayout((rows, columns), prefix=pool.prefix + extra_tokens)
     x = grid.reshape(batch, rows * columns, width)
     for name, count, stddev in (
