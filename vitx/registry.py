@@ -173,6 +173,8 @@ def build(
     ConfigError: unknown name or field (lists the valid ones and the nearest), or a value that is
       not of the type which the field declares.
   """
+  if not isinstance(spec, str) and not hasattr(spec, "keys"):
+    raise ConfigError(f"{field}={spec!r} must be a name. Valid: {listing(table)}.")
   fields = {"name": spec} if isinstance(spec, str) else dict(spec)
   if "name" not in fields:
     raise ConfigError(f"{field} needs a name. Valid: {listing(table)}.")

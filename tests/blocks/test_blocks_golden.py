@@ -68,7 +68,7 @@ def test_block(kind, implementation):
   fields = {**fields, "implementation": implementation}
   block = BLOCKS[kind](token_mixer=partial(mixer, **fields), mlp_dim=MLP, norm=NORM)
   variables = {"params": in_heads(params["block"], kind)}
-  close(block.apply(variables, x, TokenLayout((5,)), None, False), out)
+  close(block.apply(variables, x, TokenLayout((5,)), train=False), out)
 
 
 @BOTH

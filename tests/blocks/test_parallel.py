@@ -21,13 +21,13 @@ VIT_22B = {"use_bias": False, "qk_norm": True}
 def made(mixer=None, **fields):
   mixer = partial(SoftmaxAttention, H, **(mixer or {}))
   block = ParallelBlock(token_mixer=mixer, mlp_dim=M, **fields)
-  params = block.init(jax.random.key(0), TOKENS, LAYOUT, None, False)["params"]
+  params = block.init(jax.random.key(0), TOKENS, LAYOUT, train=False)["params"]
   shift = lambda x: x + 0.1 * jax.random.normal(jax.random.key(x.size), x.shape)  # noqa: E731
   return block, jax.tree.map(shift, params)
 
 
 def run(block, params, **options):
-  return block.apply({"params": params}, TOKENS, LAYOUT, None, bool(options), **options)
+  return block.apply({"params": params}, TOKENS, LAYOUT, train=bool(options), **options)
 
 
 def without(params, *modules):

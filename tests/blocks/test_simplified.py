@@ -26,11 +26,11 @@ ONE_MAP = {"one_map": True, "per_head": False, "center": False, "start": "equal"
 def made(kind, mixer=None, layer=0, **fields):
   mixer = partial(ShapedAttention, H, layer=layer, **({"values": "first"} | (mixer or {})))
   block = BLOCKS[kind](token_mixer=mixer, mlp_dim=M, **fields)
-  return block, block.init(jax.random.key(0), TOKENS, LAYOUT, None, False)["params"]
+  return block, block.init(jax.random.key(0), TOKENS, LAYOUT, train=False)["params"]
 
 
 def run(block, params, x=TOKENS, layout=LAYOUT):
-  return block.apply({"params": params}, x, layout, None, False)
+  return block.apply({"params": params}, x, layout, train=False)
 
 
 def normed(x):
@@ -84,8 +84,8 @@ def likeness(kind, mixer, layers=12):
   x, n = jax.random.normal(jax.random.key(2), (1, 16, C)), 16
   for layer in range(layers):
     block = BLOCKS[kind](token_mixer=partial(mixer, layer=layer), mlp_dim=M)
-    variables = block.init(jax.random.key(layer), x, TokenLayout((n,)), None, False)
-    x = block.apply(variables, x, TokenLayout((n,)), None, False)
+    variables = block.init(jax.random.key(layer), x, TokenLayout((n,)), train=False)
+    x = block.apply(variables, x, TokenLayout((n,)), train=False)
   unit = x[0] / jnp.linalg.norm(x[0], axis=1, keepdims=True)
   return float((jnp.sum(unit @ unit.T) - n) / (n * (n - 1)))
 
@@ -121,7 +121,7 @@ def test_the_block_without_gains():
 def test_parameters_with_an_mlp_as_wide_as_the_tokens(kind, mixer, layer, count):
   mixer = partial(ShapedAttention, H, layer=layer, **({"values": "first"} | mixer))
   block = BLOCKS[kind](token_mixer=mixer, mlp_dim=C)
-  params = block.init(jax.random.key(0), TOKENS, LAYOUT, None, False)["params"]
+  params = block.init(jax.random.key(0), TOKENS, LAYOUT, train=False)["params"]
   assert sum(x.size for x in jax.tree.leaves(params)) == count
 
 

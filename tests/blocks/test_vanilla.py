@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from vitx.attention.softmax import SoftmaxAttention
-from vitx.blocks.registry import PreNormBlock
+from vitx.blocks.pre_norm import PreNormBlock
 from vitx.blocks.vanilla import SkiplessBlock, VanillaBlock
 from vitx.errors import ConfigError
 from vitx.layers.mlp import MLP
@@ -22,13 +22,13 @@ TOKENS = jax.random.normal(jax.random.key(1), (B, N, C)) * 2 + 1
 
 def made(kind, **fields):
   block = kind(token_mixer=partial(SoftmaxAttention, H), mlp_dim=M, **fields)
-  params = block.init(jax.random.key(0), TOKENS, LAYOUT, None, False)["params"]
+  params = block.init(jax.random.key(0), TOKENS, LAYOUT, train=False)["params"]
   shift = lambda x: x + 0.1 * jax.random.normal(jax.random.key(x.size), x.shape)  # noqa: E731
   return block, jax.tree.map(shift, params)
 
 
 def run(block, params, x=TOKENS):
-  return block.apply({"params": params}, x, LAYOUT, None, False)
+  return block.apply({"params": params}, x, LAYOUT, train=False)
 
 
 def norms(params):
@@ -78,7 +78,7 @@ def test_skipless_keeps_the_parameters_of_pre_norm():
 
 
 def test_errors():
-  with pytest.raises(ConfigError, match="norms='one'; valid: mlp, shared, two"):
+  with pytest.raises(ConfigError, match=r"norms='one' is unknown.* Valid: mlp, shared, two"):
     made(VanillaBlock, norms="one")
   with pytest.raises(ConfigError, match=r"stochastic_depth=0.1.*'skipless'.*set it to 0"):
     made(SkiplessBlock, stochastic_depth=0.1)

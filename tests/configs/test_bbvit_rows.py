@@ -18,7 +18,7 @@ from tests.configs.test_vix_rows import (
 )
 from tests.models.vit_pytorch_weights import CARRY, Weights
 from vitx.attention.registry import MIXERS
-from vitx.blocks.registry import PreNormBlock
+from vitx.blocks.pre_norm import PreNormBlock
 from vitx.cli.summary import completed
 from vitx.models import count, model_from_config
 from vitx.ops.layout import TokenLayout
@@ -160,11 +160,11 @@ def test_dropout_after_attention(rate, same):
   mixer = lambda name: MIXERS["softmax"](2, name=name)  # noqa: E731
   block = PreNormBlock(mixer, 8, dropout=0.5, mixer_dropout=rate)
   x, layout = jax.random.normal(jax.random.key(0), (2, 4, 8)), TokenLayout((2, 2))
-  params = block.init(jax.random.key(1), x, layout, None, False)["params"]
+  params = block.init(jax.random.key(1), x, layout, train=False)["params"]
   params["mlp"]["down"] = jax.tree.map(jnp.zeros_like, params["mlp"]["down"])
-  kept = block.apply({"params": params}, x, layout, None, False)
+  kept = block.apply({"params": params}, x, layout, train=False)
   rngs = {"dropout": jax.random.key(2)}
-  trained = block.apply({"params": params}, x, layout, None, True, rngs=rngs)
+  trained = block.apply({"params": params}, x, layout, train=True, rngs=rngs)
   assert bool(jnp.allclose(kept, trained)) == same
 
 

@@ -9,7 +9,7 @@ from configs import simplified_cifar10
 from configs.simplified_cifar10 import OWN, PUBLISHED, ROWS, SIZES, STARTS, get_config
 from tests.configs.test_vix_rows import Trial, check_gradients, check_implementations, check_restore
 from vitx.data.sources import Source
-from vitx.models import count, model_from_config
+from vitx.models import count, initialize, model_from_config
 from vitx.training.setup import resolve
 
 # Every parameter included, as the blog prints them.
@@ -83,7 +83,7 @@ IMAGES = jax.random.normal(jax.random.key(1), (2, 16, 16, 3))
 
 def params_of(config):
   model = model_from_config(config.model)
-  return model, model.init(jax.random.key(0), IMAGES)["params"]
+  return model, initialize(model, jax.random.key(0), IMAGES)["params"]
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import vitx
-from vitx.blocks.registry import drop_rate
 from vitx.errors import ConfigError
+from vitx.models.trunk import drop_rate
 
 TINY = {"width": 16, "depth": 2, "num_heads": 2, "mlp_dim": 32}
 

@@ -9,13 +9,7 @@ import jax
 
 from vitx.analysis.shapes import variable_shapes
 from vitx.errors import ConfigError
-from vitx.models import model_from_config
-
-# Parameters that PyTorch code holds as they are, outside a module called `weight` or `bias`, so
-# that torchsummary (and the papers that print its count) does not see them: position table, class
-# token and others beside it, Linformer's projections over the tokens, factor and offset of CvT's
-# own normalization.
-BARE = frozenset({"table", "cls", "extra", "key_slots", "value_slots", "gain", "shift"})
+from vitx.models import model_from_config, names
 
 
 class Count(NamedTuple):
@@ -31,16 +25,24 @@ class Count(NamedTuple):
 
 
 def count_parameters(model: nn.Module, shape: tuple[int, ...]) -> Count:
-  """Counts by tracing `init` on images of that shape (B, height, width, channels)."""
+  """Returns how many parameters a network has; `init` is traced, nothing is allocated.
+
+  Args:
+    model: a network.
+    shape: of the images that it is called with, (B, height, width, channels).
+  """
   paths, _ = jax.tree.flatten_with_path(variable_shapes(model, shape)["params"])
-  sizes = [(path[-1].key, math.prod(leaf.shape)) for path, leaf in paths]
-  bare = sum(size for name, size in sizes if name in BARE)
+  sizes = [
+    (jax.tree_util.keystr(path, simple=True, separator="/"), math.prod(leaf.shape))
+    for path, leaf in paths
+  ]
+  bare = sum(size for name, size in sizes if names.is_bare(name))
   total = sum(size for _, size in sizes)
   return Count(total, total - bare)
 
 
 def count(config: Mapping[str, Any]) -> Count:
-  """The parameters of a config's network, by two conventions; nothing is allocated.
+  """Returns the parameters of a config's network, by two conventions; nothing is allocated.
 
   Args:
     config: as `get_config` returns it, or resolved.

@@ -6,7 +6,15 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from vitx.models import initialize
+
 
 def variable_shapes(model: nn.Module, shape: tuple[int, ...]) -> Any:
-  """All variables as shapes; traces `init` on images of `shape` (B, height, width, channels)."""
-  return jax.eval_shape(model.init, jax.random.key(0), jax.ShapeDtypeStruct(shape, jnp.float32))
+  """Returns all variables as shapes; traces `initialize`, so that its errors are raised too.
+
+  Args:
+    model: a network.
+    shape: of the images that it is called with, (B, height, width, channels).
+  """
+  images = jax.ShapeDtypeStruct(shape, jnp.float32)
+  return jax.eval_shape(lambda key, x: initialize(model, key, x), jax.random.key(0), images)

@@ -31,9 +31,13 @@ class Layer:
 
 
 def layers(model: nn.Module, shape: tuple[int, ...]) -> list[Layer]:
-  """The modules in the order of their first call on images (B, height, width, channels).
+  """Returns the modules of a network in the order of their first call.
 
-  Those without parameters that keep the shape (dropout, ...) are left out.
+  Modules without parameters that keep the shape (dropout, ...) are left out.
+
+  Args:
+    model: a network.
+    shape: of the images that it is called with, (B, height, width, channels).
   """
   calls: dict[tuple[str, ...], tuple] = {}
 
@@ -42,8 +46,7 @@ def layers(model: nn.Module, shape: tuple[int, ...]) -> list[Layer]:
       return call(*args, **kwargs)
     calls.setdefault(context.module.path, ())  # in order of entering
     out = call(*args, **kwargs)
-    kind = type(context.module).__name__.removeprefix("Checkpoint")  # of `remat`
-    calls[context.module.path] = (kind, _shape(args), _shape(out))
+    calls[context.module.path] = (type(context.module).__name__, _shape(args), _shape(out))
     return out
 
   with nn.intercept_methods(record):
@@ -61,7 +64,7 @@ def layers(model: nn.Module, shape: tuple[int, ...]) -> list[Layer]:
 
 
 def layer_table(found: Sequence[Layer]) -> str:
-  """The modules for reading, indented by depth."""
+  """Formats the modules as a table, indented by depth."""
   lines = [("module", "", "output", "parameters", "of its own")]
   for layer in found:
     name = "  " * len(layer.path) + (layer.path[-1] if layer.path else "network")
@@ -76,7 +79,7 @@ def layer_table(found: Sequence[Layer]) -> str:
 
 
 def by(shape: Iterable[int]) -> str:
-  """A shape for reading: 32x32x3."""
+  """Formats a shape as in 32x32x3."""
   return "x".join(map(str, shape)) or "scalar"
 
 

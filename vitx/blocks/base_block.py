@@ -1,5 +1,6 @@
 """What all blocks are made of."""
 
+import inspect
 from collections.abc import Callable
 
 import flax.linen as nn
@@ -17,7 +18,10 @@ Dtype = jax.typing.DTypeLike
 class Block(nn.Module):
   """One token mixer and one channel MLP; subclasses arrange them in `__call__`.
 
-  That maps x (B, N, C) to (B, N, C); its `mask` is boolean (B, N), True = may be attended.
+  A block is called as `block(x, layout, *, mask=None, at=None, train)` and maps tokens x (B, N, C)
+  to (B, N, C). `mask` is boolean (B, N), True = may be attended. `at`, integers (N,), says which
+  places of the layout the tokens have; None: they are all of them, in order. A subclass hands
+  layout, mask and places to `mix_tokens`, which hands them to the mixer.
 
   Attributes:
     token_mixer: makes the mixer; called with `name`.
@@ -35,28 +39,38 @@ class Block(nn.Module):
   stochastic_depth: float = 0.0
   dtype: Dtype = jnp.float32
 
-  def normalized(self, x: jax.Array, name: str) -> jax.Array:
-    """The normalization `name` of x."""
+  def normalize(self, x: jax.Array, name: str) -> jax.Array:
+    """Applies the normalization `name` to (B, N, C)."""
     return self.norm(dtype=self.dtype, name=name)(x)
 
-  def mixed(
+  def mix_tokens(
     self,
     x: jax.Array,
     layout: TokenLayout,
     mask: jax.Array | None,
+    at: jax.Array | None,
     train: bool,
     dropout: float | None = None,
   ) -> jax.Array:
-    """The token mixer of x, with dropout, perhaps of another rate."""
-    y = self.token_mixer(name="token_mixer")(x, layout, mask=mask, train=train)
+    """Applies the token mixer to (B, N, C), then dropout, perhaps of another rate.
+
+    Raises:
+      ConfigError: there are places `at`, and the mixer's call takes none.
+    """
+    mixer = self.token_mixer(name="token_mixer")
+    if at is None:
+      y = mixer(x, layout, mask=mask, train=train)
+    else:
+      _check_takes_places(mixer)
+      y = mixer(x, layout, mask=mask, at=at, train=train)
     return Dropout(self.dropout if dropout is None else dropout)(y, train)
 
-  def through_mlp(self, x: jax.Array, train: bool) -> jax.Array:
-    """The MLP of x, with dropout."""
+  def apply_mlp(self, x: jax.Array, train: bool) -> jax.Array:
+    """Applies the MLP to (B, N, C), then dropout."""
     return MLP(self.mlp_dim, self.dropout, dtype=self.dtype, name="mlp")(x, train)
 
-  def branch(self, y: jax.Array, train: bool) -> jax.Array:
-    """A residual branch, dropped for some examples in training."""
+  def drop_branch(self, y: jax.Array, train: bool) -> jax.Array:
+    """Drops a residual branch (B, N, C) for some examples in training."""
     return Dropout(self.stochastic_depth, whole_example=True)(y, train)
 
   def refuse_stochastic_depth(self, block: str) -> None:
@@ -66,3 +80,11 @@ class Block(nn.Module):
         f"model.stochastic_depth={self.stochastic_depth:g}: model.block={block!r} has no skip past"
         " what would be dropped; set it to 0"
       )
+
+
+def _check_takes_places(mixer: nn.Module) -> None:
+  if "at" not in inspect.signature(type(mixer).__call__).parameters:
+    raise ConfigError(
+      f"model.token_mixer: {type(mixer).__name__} cannot be called for tokens `at` some places of"
+      " the layout (its __call__ has no argument `at`); use another token_mixer"
+    )

@@ -16,18 +16,23 @@ class ParallelBlock(Block):
 
   Attributes:
     separate_norms: a normalization for each branch: GPT-NeoX's (Black et al. 2022, section 2.1).
-    others: see `Block`.
   """
 
   separate_norms: bool = False
 
   @nn.compact
   def __call__(
-    self, x: jax.Array, layout: TokenLayout, mask: jax.Array | None, train: bool
+    self,
+    x: jax.Array,
+    layout: TokenLayout,
+    *,
+    mask: jax.Array | None = None,
+    at: jax.Array | None = None,
+    train: bool,
   ) -> jax.Array:
-    """See `Block`."""
-    y = self.normalized(x, "norm")
-    mixed = self.mixed(y, layout, mask, train)
+    """Maps tokens (B, N, C) to (B, N, C); arguments as `Block` says."""
+    y = self.normalize(x, "norm")
+    mixed = self.mix_tokens(y, layout, mask, at, train)
     if self.separate_norms:
-      y = self.normalized(x, "mlp_norm")
-    return x + self.branch(mixed, train) + self.branch(self.through_mlp(y, train), train)
+      y = self.normalize(x, "mlp_norm")
+    return x + self.drop_branch(mixed, train) + self.drop_branch(self.apply_mlp(y, train), train)

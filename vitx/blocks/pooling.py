@@ -6,6 +6,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from vitx.checks import NonNegative
 from vitx.ops.layout import TokenLayout
 
 
@@ -18,9 +19,10 @@ class ClassToken(nn.Module):
 
   prefix: ClassVar[int] = 1
 
-  stddev: float = 0.0
+  stddev: NonNegative = 0.0
 
   def __call__(self, x: jax.Array, layout: TokenLayout) -> jax.Array:
+    """Returns the first token."""
     return x[:, 0]
 
 
@@ -30,6 +32,7 @@ class Mean(nn.Module):
   prefix: ClassVar[int] = 0
 
   def __call__(self, x: jax.Array, layout: TokenLayout) -> jax.Array:
+    """Returns the mean of the tokens of the grid."""
     return jnp.mean(x[:, layout.prefix :], axis=1, dtype=jnp.float32).astype(x.dtype)
 
 
@@ -42,9 +45,10 @@ class MeanOfAll(nn.Module):
 
   prefix: ClassVar[int] = 1
 
-  stddev: float = 0.0
+  stddev: NonNegative = 0.0
 
   def __call__(self, x: jax.Array, layout: TokenLayout) -> jax.Array:
+    """Returns the mean of all tokens."""
     return jnp.mean(x, axis=1, dtype=jnp.float32).astype(x.dtype)
 
 
@@ -55,6 +59,7 @@ class SequencePooling(nn.Module):
 
   @nn.compact
   def __call__(self, x: jax.Array, layout: TokenLayout) -> jax.Array:
+    """Returns the weighted mean of the tokens of the grid."""
     full = x[:, layout.prefix :].astype(jnp.float32)
     weights = jax.nn.softmax(nn.Dense(1, name="score")(full), axis=1)  # (B, N, 1)
     return jnp.sum(weights * full, axis=1).astype(x.dtype)

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from vitx.blocks.base_block import Block
+from vitx.checks import Finite
 from vitx.ops.layout import TokenLayout
 
 
@@ -19,28 +20,33 @@ class SASParallelBlock(Block):
     stochastic_depth: must be 0.
     mixer_gain: g at the start; learned.
     mlp_gain: h at the start; learned. Theirs is 0.1 at 18 layers, of order 1 / sqrt(depth).
-    others: see `Block`.
   """
 
-  mixer_gain: float = 1.0
-  mlp_gain: float = 0.1
+  mixer_gain: Finite = 1.0
+  mlp_gain: Finite = 0.1
 
   @nn.compact
   def __call__(
-    self, x: jax.Array, layout: TokenLayout, mask: jax.Array | None, train: bool
+    self,
+    x: jax.Array,
+    layout: TokenLayout,
+    *,
+    mask: jax.Array | None = None,
+    at: jax.Array | None = None,
+    train: bool,
   ) -> jax.Array:
-    """See `Block`.
+    """Maps tokens (B, N, C) to (B, N, C); arguments as `Block` says.
 
     Raises:
       ConfigError: stochastic depth.
     """
     self.refuse_stochastic_depth("sas_p")
-    y = self.normalized(x, "norm")
-    mixed, mlp = self.mixed(y, layout, mask, train), self.through_mlp(y, train)
+    y = self.normalize(x, "norm")
+    mixed, mlp = self.mix_tokens(y, layout, mask, at, train), self.apply_mlp(y, train)
     return self.gain("mixer_gain") * mixed + self.gain("mlp_gain") * mlp
 
   def gain(self, name: str) -> jax.Array:
-    """A learned scalar. It is no "kernel": weight decay of matrices leaves it alone."""
+    """Makes a learned scalar; being no "kernel" it is left alone by weight decay of matrices."""
     start = nn.initializers.constant(getattr(self, name))
     return self.param(name, start, (), jnp.float32).astype(self.dtype)
 
@@ -52,20 +58,29 @@ class SASBlock(SASParallelBlock):
 
   Attributes:
     skip_gain: s at the start; learned.
-    others: see `SASParallelBlock`.
   """
 
-  skip_gain: float = 1.0
+  skip_gain: Finite = 1.0
 
   @nn.compact
   def __call__(
-    self, x: jax.Array, layout: TokenLayout, mask: jax.Array | None, train: bool
+    self,
+    x: jax.Array,
+    layout: TokenLayout,
+    *,
+    mask: jax.Array | None = None,
+    at: jax.Array | None = None,
+    train: bool,
   ) -> jax.Array:
-    """See `SASParallelBlock`."""
+    """Maps tokens (B, N, C) to (B, N, C); arguments as `Block` says.
+
+    Raises:
+      ConfigError: stochastic depth.
+    """
     self.refuse_stochastic_depth("sas")
-    mixed = self.mixed(self.normalized(x, "mixer_norm"), layout, mask, train)
+    mixed = self.mix_tokens(self.normalize(x, "mixer_norm"), layout, mask, at, train)
     y = self.gain("mixer_gain") * mixed
-    branch = self.through_mlp(self.normalized(y, "mlp_norm"), train)
+    branch = self.apply_mlp(self.normalize(y, "mlp_norm"), train)
     return self.gain("skip_gain") * y + self.gain("mlp_gain") * branch
 
 
@@ -77,21 +92,26 @@ class SimplifiedBlock(Block):
   Attributes:
     stochastic_depth: must be 0.
     serial: MLP(mixer(y)) instead, as the source's formula of the vanilla block reads.
-    others: see `Block`.
   """
 
   serial: bool = False
 
   @nn.compact
   def __call__(
-    self, x: jax.Array, layout: TokenLayout, mask: jax.Array | None, train: bool
+    self,
+    x: jax.Array,
+    layout: TokenLayout,
+    *,
+    mask: jax.Array | None = None,
+    at: jax.Array | None = None,
+    train: bool,
   ) -> jax.Array:
-    """See `Block`.
+    """Maps tokens (B, N, C) to (B, N, C); arguments as `Block` says.
 
     Raises:
       ConfigError: stochastic depth.
     """
     self.refuse_stochastic_depth("simplified")
-    y = self.normalized(x, "norm")
-    mixed = self.mixed(y, layout, mask, train)
-    return self.through_mlp(mixed, train) if self.serial else mixed + self.through_mlp(y, train)
+    y = self.normalize(x, "norm")
+    mixed = self.mix_tokens(y, layout, mask, at, train)
+    return self.apply_mlp(mixed, train) if self.serial else mixed + self.apply_mlp(y, train)

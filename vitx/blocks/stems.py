@@ -1,11 +1,12 @@
 """Stems: from an image (B, height, width, channels) to a grid of tokens (B, rows, columns, C)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from vitx.checks import PositiveInt
 from vitx.errors import ConfigError
 
 Dtype = jax.typing.DTypeLike
@@ -29,17 +30,22 @@ class LinearStem(nn.Module):
   Attributes:
     width: C.
     patch: side of a patch in pixels.
-    stride: from patch to patch; none: `patch`, so that they do not overlap (PiT's do).
+    stride: from patch to patch; None: `patch`, so that they do not overlap (PiT's do).
     dtype: of the computation.
   """
 
   width: int
-  patch: int = 4
-  stride: int | None = None
+  patch: PositiveInt = 4
+  stride: PositiveInt | None = None
   dtype: Dtype = jnp.float32
 
   @nn.compact
   def __call__(self, images: jax.Array) -> jax.Array:
+    """Maps images (B, height, width, channels) to a grid of tokens (B, rows, columns, C).
+
+    Raises:
+      ConfigError: patches do not divide the image.
+    """
     check_divisible(images, self.patch)
     stride = self.patch if self.stride is None else self.stride
     return nn.Conv(
@@ -64,11 +70,11 @@ class _Convolutions(nn.Module):
   """
 
   width: int
-  channels: Sequence[int] = (32, 64)
-  strides: Sequence[int] = ()
+  channels: tuple[PositiveInt, ...] = (32, 64)
+  strides: tuple[PositiveInt, ...] = ()
   dtype: Dtype = jnp.float32
 
-  def convolved(
+  def convolve(
     self,
     x: jax.Array,
     kernel: int,
@@ -77,7 +83,7 @@ class _Convolutions(nn.Module):
     use_bias: bool = True,
     after: Callable[[jax.Array], jax.Array] = lambda y: y,
   ) -> jax.Array:
-    """x through the convolutions `conv_0`, ..., perhaps one more to `width`, with `after` each.
+    """Applies the convolutions `conv_0`, ..., perhaps one more to `width`, with `after` each.
 
     Raises:
       ConfigError: there are not as many strides as convolutions.
@@ -108,15 +114,23 @@ class ConvStem(_Convolutions):
   """3 x 3 convolutions with GELU, then a linear projection of patches (cf. Xiao et al. 2021).
 
   Attributes:
+    width: C.
+    channels: output channels of each convolution.
+    strides: of each convolution; empty: all 1.
     patch: side of the patches of the last feature map.
-    width, channels, strides, dtype: see `_Convolutions`.
+    dtype: of the computation.
   """
 
-  patch: int = 1
+  patch: PositiveInt = 1
 
   @nn.compact
   def __call__(self, images: jax.Array) -> jax.Array:
-    x = self.convolved(images, 3, to_width=False, after=nn.gelu)
+    """Maps images (B, height, width, channels) to a grid of tokens (B, rows, columns, C).
+
+    Raises:
+      ConfigError: patches do not divide the image.
+    """
+    x = self.convolve(images, 3, to_width=False, after=nn.gelu)
     return LinearStem(self.width, self.patch, dtype=self.dtype, name="patches")(x)
 
 
@@ -134,35 +148,47 @@ class HybridStem(_Convolutions):
     dtype: of the computation.
   """
 
-  kernel: int = 3
+  kernel: PositiveInt = 3
 
   @nn.compact
   def __call__(self, images: jax.Array) -> jax.Array:
-    return self.convolved(images, self.kernel)
+    """Maps images (B, height, width, channels) to a grid of tokens (B, rows, columns, C).
+
+    Raises:
+      ConfigError: there are not as many strides as convolutions.
+    """
+    return self.convolve(images, self.kernel)
 
 
 class CCTTokenizer(HybridStem):
   """Convolutions without bias, each with ReLU and a maximum over windows (Hassani et al. 2021).
 
   Attributes:
+    channels: of the convolutions before the last, whose channels are `width`.
+    strides: of each convolution, the last included; empty: all 1.
+    kernel: side of each; half of it is padded around the image.
     pool: side of the windows.
     pool_stride: from window to window.
-    others: see `HybridStem`.
   """
 
-  channels: Sequence[int] = (64,)
-  pool: int = 3
-  pool_stride: int = 2
+  channels: tuple[PositiveInt, ...] = (64,)
+  pool: PositiveInt = 3
+  pool_stride: PositiveInt = 2
 
   @nn.compact
   def __call__(self, images: jax.Array) -> jax.Array:
+    """Maps images (B, height, width, channels) to a grid of tokens (B, rows, columns, C).
+
+    Raises:
+      ConfigError: there are not as many strides as convolutions.
+    """
     window, step = (self.pool, self.pool), (self.pool_stride, self.pool_stride)
     around = (self.pool // 2, self.pool // 2)
 
-    def pooled(y: jax.Array) -> jax.Array:
+    def pool(y: jax.Array) -> jax.Array:
       return nn.max_pool(nn.relu(y), window, step, padding=(around, around))
 
-    return self.convolved(images, self.kernel, use_bias=False, after=pooled)
+    return self.convolve(images, self.kernel, use_bias=False, after=pool)
 
 
 STEMS = {"linear": LinearStem, "conv": ConvStem, "hybrid": HybridStem, "cct": CCTTokenizer}

@@ -1,15 +1,16 @@
 """The pre-norm block as small codebases write it, and without its skips."""
 
 from collections.abc import Callable
+from typing import Literal, get_args
 
 import flax.linen as nn
 import jax
 
 from vitx.blocks.base_block import Block
-from vitx.errors import ConfigError, listing
+from vitx.checks import check_choice
 from vitx.ops.layout import TokenLayout
 
-NORMS = ("shared", "mlp", "two")
+Norms = Literal["shared", "mlp", "two"]
 
 
 class VanillaBlock(Block):
@@ -20,17 +21,22 @@ class VanillaBlock(Block):
       "two": one each, which is `PreNormBlock`.
     skips: whether each branch is added to x, or takes its place (then there is no stochastic
       depth).
-    others: see `Block`.
   """
 
-  norms: str = "shared"
+  norms: Norms = "shared"
   skips: bool = True
 
   @nn.compact
   def __call__(
-    self, x: jax.Array, layout: TokenLayout, mask: jax.Array | None, train: bool
+    self,
+    x: jax.Array,
+    layout: TokenLayout,
+    *,
+    mask: jax.Array | None = None,
+    at: jax.Array | None = None,
+    train: bool,
   ) -> jax.Array:
-    """See `Block`.
+    """Maps tokens (B, N, C) to (B, N, C); arguments as `Block` says.
 
     Raises:
       ConfigError: `norms` has no valid value, or stochastic depth without skips.
@@ -38,12 +44,11 @@ class VanillaBlock(Block):
     if not self.skips:
       self.refuse_stochastic_depth("skipless")
     mixer_norm, mlp_norm = self._norms()
-    x = self._joined(x, self.mixed(mixer_norm(x), layout, mask, train), train)
-    return self._joined(x, self.through_mlp(mlp_norm(x), train), train)
+    x = self._join(x, self.mix_tokens(mixer_norm(x), layout, mask, at, train), train)
+    return self._join(x, self.apply_mlp(mlp_norm(x), train), train)
 
   def _norms(self) -> tuple[Callable, Callable]:
-    if self.norms not in NORMS:
-      raise ConfigError(f"block.norms={self.norms!r}; valid: {listing(NORMS)}")
+    check_choice(self.norms, "model.block.norms", get_args(Norms))
     if self.norms == "two":
       names = ("mixer_norm", "mlp_norm")
       first, second = (self.norm(dtype=self.dtype, name=name) for name in names)
@@ -51,8 +56,8 @@ class VanillaBlock(Block):
     one = self.norm(dtype=self.dtype, name="norm")
     return (lambda x: x if self.norms == "mlp" else one(x)), one
 
-  def _joined(self, x: jax.Array, branch: jax.Array, train: bool) -> jax.Array:
-    return x + self.branch(branch, train) if self.skips else branch
+  def _join(self, x: jax.Array, branch: jax.Array, train: bool) -> jax.Array:
+    return x + self.drop_branch(branch, train) if self.skips else branch
 
 
 class SkiplessBlock(VanillaBlock):
@@ -61,5 +66,5 @@ class SkiplessBlock(VanillaBlock):
   Each layer averages the tokens, until all are alike (Dong et al. 2021): deep stacks hardly train.
   """
 
-  norms: str = "two"
+  norms: Norms = "two"
   skips: bool = False

@@ -4,6 +4,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from vitx.checks import Positive, Probability
 from vitx.ops import replicas
 
 Dtype = jax.typing.DTypeLike
@@ -22,8 +23,8 @@ class BatchNorm(nn.Module):
     dtype: of the result; statistics are float32.
   """
 
-  momentum: float = 0.9
-  epsilon: float = 1e-5
+  momentum: Probability = 0.9
+  epsilon: Positive = 1e-5
   scale_init: nn.initializers.Initializer = nn.initializers.ones
   dtype: Dtype = jnp.float32
 
@@ -60,7 +61,7 @@ class ChannelNorm(nn.Module):
     dtype: of the result; statistics are float32.
   """
 
-  epsilon: float = 1e-5
+  epsilon: Positive = 1e-5
   dtype: Dtype = jnp.float32
 
   @nn.compact
@@ -89,5 +90,27 @@ class NoNorm(nn.Module):
     return x
 
 
+def layer_norm(
+  *,
+  epsilon: Positive = 1e-6,
+  use_bias: bool = True,
+  use_scale: bool = True,
+  dtype: Dtype = jnp.float32,
+  name: str | None = None,
+) -> nn.LayerNorm:
+  """Makes a layer normalization (Ba et al. 2016) over the channels.
+
+  Args:
+    epsilon: added to the variance.
+    use_bias: whether there is a learned offset.
+    use_scale: whether there is a learned factor.
+    dtype: of the result; statistics are float32.
+    name: of the module.
+  """
+  return nn.LayerNorm(
+    epsilon=epsilon, dtype=dtype, use_bias=use_bias, use_scale=use_scale, name=name
+  )
+
+
 # `BatchNorm` is none of these: it needs to know whether it trains.
-NORMS = {"layer": nn.LayerNorm, "channel": ChannelNorm, "none": NoNorm}
+NORMS = {"layer": layer_norm, "channel": ChannelNorm, "none": NoNorm}

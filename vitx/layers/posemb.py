@@ -1,12 +1,13 @@
 """Positions: embeddings that are added to the tokens, and rotation, which the mixers do."""
 
-from typing import Any
+from typing import Any, Literal
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from vitx.checks import NonNegative, Positive
 from vitx.errors import ConfigError
 from vitx.ops.layout import TokenLayout
 
@@ -19,15 +20,17 @@ class LearnedPosition(nn.Module):
     prefix: whether prefix tokens (class token) have one too.
   """
 
-  stddev: float = 0.02
+  stddev: NonNegative = 0.02
   prefix: bool = True
 
   @nn.compact
-  def __call__(self, x: jax.Array, layout: TokenLayout) -> jax.Array:
+  def __call__(self, x: jax.Array, layout: TokenLayout, at: jax.Array | None = None) -> jax.Array:
+    """Adds to tokens (B, N, C) the vectors of all places of the layout, or of those `at` (N,)."""
     bare = 0 if self.prefix else layout.prefix
     shape = (1, layout.length - bare, x.shape[-1])
     table = self.param("table", nn.initializers.normal(self.stddev), shape, jnp.float32)
-    return x + jnp.pad(table.astype(x.dtype), ((0, 0), (bare, 0), (0, 0)))
+    table = jnp.pad(table.astype(x.dtype), ((0, 0), (bare, 0), (0, 0)))
+    return x + (table if at is None else table[:, at])
 
 
 class SineCosinePosition(nn.Module):
@@ -40,19 +43,24 @@ class SineCosinePosition(nn.Module):
     base: of the geometric series of frequencies.
   """
 
-  base: float = 10000.0
+  base: Positive = 10000.0
 
-  def __call__(self, x: jax.Array, layout: TokenLayout) -> jax.Array:
-    """Adds positions to (B, N, C).
+  def __call__(self, x: jax.Array, layout: TokenLayout, at: jax.Array | None = None) -> jax.Array:
+    """Adds to tokens (B, N, C) the vectors of all places of the layout, or of those `at` (N,).
 
     Raises:
       ConfigError: the width does not split into pairs for every axis.
     """
-    return x + jnp.asarray(sine_cosine_table(layout, x.shape[-1], self.base), x.dtype)
+    table = jnp.asarray(sine_cosine_table(layout, x.shape[-1], self.base), x.dtype)
+    return x + (table if at is None else table[at])
 
 
 def sine_cosine_table(layout: TokenLayout, width: int, base: float = 10000.0) -> np.ndarray:
-  """The table (N, C) of `SineCosinePosition`, float32."""
+  """Returns the table (N, C) of `SineCosinePosition`, float32.
+
+  Raises:
+    ConfigError: the width does not split into pairs for every axis.
+  """
   axes = len(layout.grid)
   if width % (2 * axes):
     raise ConfigError(
@@ -78,13 +86,14 @@ class RotaryPosition(nn.Module):
     stddev: of that table.
   """
 
-  kind: str = "sequence"
-  base: float = 10000.0
+  kind: Literal["sequence", "axial"] = "sequence"
+  base: Positive = 10000.0
   unused_table: bool = False
-  stddev: float = 0.02
+  stddev: NonNegative = 0.02
 
   @nn.compact
-  def __call__(self, x: jax.Array, layout: TokenLayout) -> jax.Array:
+  def __call__(self, x: jax.Array, layout: TokenLayout, at: jax.Array | None = None) -> jax.Array:
+    """Returns the tokens (B, N, C) as they are."""
     if self.unused_table:
       shape = (1, layout.length, x.shape[-1])
       self.param("table", nn.initializers.normal(self.stddev), shape, jnp.float32)
@@ -92,14 +101,15 @@ class RotaryPosition(nn.Module):
 
   @property
   def mixer_fields(self) -> dict[str, Any]:
-    """What every mixer of the model is told."""
+    """The fields that every token mixer of the model gets."""
     return {"rotary": self.kind, "rotary_base": self.base}
 
 
 class NoPosition(nn.Module):
   """Leaves the tokens as they are."""
 
-  def __call__(self, x: jax.Array, layout: TokenLayout) -> jax.Array:
+  def __call__(self, x: jax.Array, layout: TokenLayout, at: jax.Array | None = None) -> jax.Array:
+    """Returns the tokens (B, N, C) as they are."""
     return x
 
 

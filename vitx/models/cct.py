@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from vitx.models.network import with_defaults
+from vitx.models.trunk import Parts, with_defaults
 from vitx.models.vit import ViT
 
 
@@ -13,7 +13,7 @@ class CCT(ViT):
   text has the usual block (`block="pre_norm"`).
   """
 
-  PARTS: ClassVar[dict[str, tuple]] = with_defaults(
+  PARTS: ClassVar[Parts] = with_defaults(
     ViT.PARTS,
     stem="cct",
     posemb={"name": "learned", "stddev": 0.2},

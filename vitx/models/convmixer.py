@@ -5,7 +5,10 @@ import jax
 import jax.numpy as jnp
 
 from vitx.blocks.stems import LinearStem
+from vitx.checks import Depth, PositiveInt
+from vitx.errors import ConfigError
 from vitx.layers.norms import BatchNorm
+from vitx.models import names
 
 Dtype = jax.typing.DTypeLike
 
@@ -25,10 +28,10 @@ class ConvMixer(nn.Module):
   """
 
   num_classes: int
-  width: int = 256
-  depth: int = 8
-  patch: int = 2
-  kernel: int = 5
+  width: PositiveInt = 256
+  depth: Depth = 8
+  patch: PositiveInt = 2
+  kernel: PositiveInt = 5
   dtype: Dtype = jnp.float32
 
   @nn.compact
@@ -39,14 +42,19 @@ class ConvMixer(nn.Module):
       images: (B, height, width, channels), normalized floats.
       train: whether batch statistics (collection "batch_stats", then mutable) are those of the
         batch.
-    """
 
-    def activated(y: jax.Array, name: str) -> jax.Array:
+    Raises:
+      ConfigError: an even kernel, around which no padding keeps the grid as large as it is.
+    """
+    if self.kernel % 2 == 0:
+      raise ConfigError(f"model.kernel={self.kernel} must be odd, such as {self.kernel + 1}")
+
+    def activate(y: jax.Array, name: str) -> jax.Array:
       y = nn.gelu(y, approximate=False)
       return BatchNorm(dtype=self.dtype, name=f"{name}_norm")(y, train)
 
-    stem = LinearStem(self.width, self.patch, dtype=self.dtype, name="stem")
-    x = activated(stem(images), "stem")
+    stem = LinearStem(self.width, self.patch, dtype=self.dtype, name=names.STEM)
+    x = activate(stem(images), names.STEM)
     for layer in range(self.depth):
       depthwise = nn.Conv(
         self.width,
@@ -57,7 +65,7 @@ class ConvMixer(nn.Module):
         name=f"depthwise_{layer}",
       )
       pointwise = nn.Conv(self.width, (1, 1), dtype=self.dtype, name=f"pointwise_{layer}")
-      x = x + activated(depthwise(x), f"depthwise_{layer}")
-      x = activated(pointwise(x), f"pointwise_{layer}")
+      x = x + activate(depthwise(x), f"depthwise_{layer}")
+      x = activate(pointwise(x), f"pointwise_{layer}")
     vector = jnp.mean(x, axis=(1, 2), dtype=jnp.float32)
-    return nn.Dense(self.num_classes, kernel_init=nn.initializers.zeros, name="head")(vector)
+    return nn.Dense(self.num_classes, kernel_init=nn.initializers.zeros, name=names.HEAD)(vector)

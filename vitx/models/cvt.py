@@ -1,14 +1,15 @@
 """The convolutional vision transformer: stages, each a convolutional embedding and blocks."""
 
-from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 import flax.linen as nn
 import jax
 
+from vitx.checks import PositiveInt
 from vitx.errors import ConfigError
-from vitx.layers.dropout import Dropout
-from vitx.models.network import Network, per_stage, stage_layers, with_defaults
+from vitx.models.network import Network
+from vitx.models.stages import Depths, PerStage, per_stage, stage_layers
+from vitx.models.trunk import Parts, with_defaults
 from vitx.ops.layout import TokenLayout
 
 
@@ -27,10 +28,9 @@ class CvT(Network):
     mlp_dim: hidden width of the MLPs, of the stages.
     kernel: side of the convolutions between stages.
     strides: of the convolutions between stages, one fewer than there are stages.
-    others: see `Network`.
   """
 
-  PARTS: ClassVar[dict[str, tuple]] = with_defaults(
+  PARTS: ClassVar[Parts] = with_defaults(
     Network.PARTS,
     stem={"name": "hybrid", "channels": ()},
     posemb="none",
@@ -39,62 +39,65 @@ class CvT(Network):
     token_mixer={"name": "cvt", "head_dim": 64},
   )
 
-  width: int | Sequence[int] = 128
-  depth: Sequence[int] = (1, 1, 2)
-  num_heads: int | Sequence[int] = 4
-  mlp_dim: int | Sequence[int] = 256
-  kernel: int = 3
-  strides: int | Sequence[int] = 1
+  width: PerStage = 128
+  depth: Depths = (1, 1, 2)
+  num_heads: PerStage = 4
+  mlp_dim: PerStage = 256
+  kernel: PositiveInt = 3
+  strides: PerStage = 1
 
   @nn.compact
   def __call__(self, images: jax.Array, *, train: bool = False) -> jax.Array:
-    """Returns float32 logits (B, num_classes); arguments as for `ViT`.
+    """Returns float32 logits (B, num_classes).
+
+    Args:
+      images: (B, height, width, channels), normalized floats.
+      train: whether dropout, stochastic depth (stream "dropout") and batch statistics (collection
+        "batch_stats", then mutable) are those of training.
 
     Raises:
       ConfigError: a class token, or a sequence of another length than there are stages.
     """
-    stages = len(self.depth)
-    heads = per_stage(self.num_heads, stages, "num_heads")
-    mlp_dims = per_stage(self.mlp_dim, stages, "mlp_dim")
+    stages = stage_layers(self.depth)
+    widths = per_stage(self.width, len(stages), "width")
+    heads = per_stage(self.num_heads, len(stages), "num_heads")
+    mlp_dims = per_stage(self.mlp_dim, len(stages), "mlp_dim")
+    strides = per_stage(self.strides, len(stages) - 1, "strides")
     pool = self.pool(name="pool")
     if pool.prefix:
       raise ConfigError(
         "model.pool='cls' puts a token in front of the grid, which CvT convolves between its"
         " stages; use model.pool='mean' or 'sequence'"
       )
-    grid, token_mixer, layers = images, self.token_mixer, stage_layers(self.depth)
-    for stage, embed in enumerate(self._embeddings(stages)):
-      grid = self.norm(dtype=self.dtype, name=f"stage_{stage}_norm")(embed(grid))
+    grid = self.apply_stem(images, widths[0])
+    for stage, layers in enumerate(stages):
+      if stage:
+        grid = self._embed(grid, stage, widths[stage], strides[stage - 1])
+      grid = self.apply_norm(grid, f"stage_{stage}_norm")
       layout = TokenLayout(grid.shape[1:3])
       x = grid.reshape(len(grid), layout.length, -1)  # (B, N, C)
       if stage == 0:
-        x, token_mixer = self.positioned(x, layout)
-        x = Dropout(self.dropout)(x, train)
+        x = self.enter_trunk(x, layout, train)
       x = self.run_blocks(
         x,
         layout,
-        token_mixer,
-        train,
-        layers=layers[stage],
+        layers=layers,
         depth=sum(self.depth),
         num_heads=heads[stage],
         mlp_dim=mlp_dims[stage],
+        train=train,
         name=f"stage_{stage}_block",
       )
       grid = x.reshape(grid.shape)
-    return self.logits(pool(x, layout))
+    return self.apply_head(pool(x, layout))
 
-  def _embeddings(self, stages: int) -> Iterator[nn.Module]:
-    """The stem, then the convolution in front of each later stage."""
-    widths = per_stage(self.width, stages, "width")
-    strides = per_stage(self.strides, stages - 1, "strides")
-    yield self.stem(width=widths[0], dtype=self.dtype, name="stem")
-    for stage, (width, stride) in enumerate(zip(widths[1:], strides, strict=True), start=1):
-      yield nn.Conv(
-        width,
-        (self.kernel, self.kernel),
-        (stride, stride),
-        padding=self.kernel // 2,
-        dtype=self.dtype,
-        name=f"stage_{stage}_embed",
-      )
+  def _embed(self, grid: jax.Array, stage: int, width: int, stride: int) -> jax.Array:
+    """Convolves the grid (B, rows, columns, C) in front of a later stage."""
+    return nn.Conv(
+      width,
+      (self.kernel, self.kernel),
+      (stride, stride),
+      padding=self.kernel // 2,
+      dtype=self.dtype,
+      name=f"stage_{stage}_embed",
+    )(grid)

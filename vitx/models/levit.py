@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from vitx.models.network import with_defaults
+from vitx.models.trunk import Parts, with_defaults
 from vitx.models.vit import ViT
 
 
@@ -15,6 +15,6 @@ class LeViT(ViT):
   `norm="layer"` gives all of them the usual blocks.
   """
 
-  PARTS: ClassVar[dict[str, tuple]] = with_defaults(
+  PARTS: ClassVar[Parts] = with_defaults(
     ViT.PARTS, stem="hybrid", posemb="none", pool="mean", norm="none", token_mixer="levit"
   )

@@ -2,7 +2,7 @@
 
 A name is the path of a parameter, joined by "/", such as "block_0/token_mixer/query/kernel".
 Networks of one sequence of blocks have at the top `stem`, `posemb`, `cls`, `extra`, `block_0`, ...,
-`norm` and `head`; networks of several stages have `stage_0_block_0`, ... in the place of the blocks.
+`norm` and `head`; those of several stages have `stage_0_block_0`, ... in the place of the blocks.
 """
 
 import re

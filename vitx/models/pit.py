@@ -1,13 +1,11 @@
 """The pooling-based vision transformer: stages with fewer and wider tokens."""
 
-from collections.abc import Sequence
-
 import flax.linen as nn
 import jax
 
 from vitx.blocks.downsampling import DepthwisePool
-from vitx.layers.dropout import Dropout
-from vitx.models.network import Network, per_stage, stage_layers
+from vitx.models.network import Network
+from vitx.models.stages import Depths, PerStage, per_stage, stage_layers
 
 
 class PiT(Network):
@@ -21,43 +19,43 @@ class PiT(Network):
     depth: L of each stage.
     num_heads: H of the stages.
     mlp_dim: hidden width of the MLPs, of the stages.
-    others: see `Network`.
   """
 
-  width: int | Sequence[int] = (128, 256)
-  depth: Sequence[int] = (2, 2)
-  num_heads: int | Sequence[int] = 4
-  mlp_dim: int | Sequence[int] = 256
+  width: PerStage = (128, 256)
+  depth: Depths = (2, 2)
+  num_heads: PerStage = 4
+  mlp_dim: PerStage = 256
 
   @nn.compact
   def __call__(self, images: jax.Array, *, train: bool = False) -> jax.Array:
-    """Returns float32 logits (B, num_classes); arguments as for `ViT`.
+    """Returns float32 logits (B, num_classes).
+
+    Args:
+      images: (B, height, width, channels), normalized floats.
+      train: whether dropout, stochastic depth (stream "dropout") and batch statistics (collection
+        "batch_stats", then mutable) are those of training.
 
     Raises:
       ConfigError: a sequence of another length than there are stages, or widths that do not divide.
     """
-    stages = len(self.depth)
-    widths = per_stage(self.width, stages, "width")
-    heads = per_stage(self.num_heads, stages, "num_heads")
-    mlp_dims = per_stage(self.mlp_dim, stages, "mlp_dim")
-    grid = self.stem(width=widths[0], dtype=self.dtype, name="stem")(images)
-    x, layout, pool = self.with_class_token(grid)
-    x, token_mixer = self.positioned(x, layout)
-    x = Dropout(self.dropout)(x, train)
-    for stage, layers in enumerate(stage_layers(self.depth)):
+    stages = stage_layers(self.depth)
+    widths = per_stage(self.width, len(stages), "width")
+    heads = per_stage(self.num_heads, len(stages), "num_heads")
+    mlp_dims = per_stage(self.mlp_dim, len(stages), "mlp_dim")
+    x, layout, pool = self.add_class_token(self.apply_stem(images, widths[0]))
+    x = self.enter_trunk(x, layout, train)
+    for stage, layers in enumerate(stages):
       if stage:
         pooling = DepthwisePool(widths[stage], dtype=self.dtype, name=f"stage_{stage}_pool")
         x, layout = pooling(x, layout)
       x = self.run_blocks(
         x,
         layout,
-        token_mixer,
-        train,
         layers=layers,
         depth=sum(self.depth),
         num_heads=heads[stage],
         mlp_dim=mlp_dims[stage],
+        train=train,
         name=f"stage_{stage}_block",
       )
-    x = self.norm(dtype=self.dtype, name="norm")(x)
-    return self.logits(pool(x, layout))
+    return self.apply_head(pool(self.apply_norm(x), layout))

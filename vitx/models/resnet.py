@@ -4,8 +4,10 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from vitx.checks import Depth, PositiveInt
 from vitx.errors import ConfigError
 from vitx.layers.norms import BatchNorm
+from vitx.models import names
 
 Dtype = jax.typing.DTypeLike
 HE = nn.initializers.variance_scaling(2.0, "fan_in", "normal")
@@ -25,8 +27,8 @@ class ResNet(nn.Module):
   """
 
   num_classes: int
-  depth: int = 20
-  width: int = 16
+  depth: Depth = 20
+  width: PositiveInt = 16
   dtype: Dtype = jnp.float32
 
   @nn.compact
@@ -58,7 +60,7 @@ class ResNet(nn.Module):
         name = f"stage_{stage}_block_{block}"
         x = ResidualBlock(self.width << stage, stride, dtype=self.dtype, name=name)(x, train)
     vector = jnp.mean(x, axis=(1, 2), dtype=jnp.float32)
-    return nn.Dense(self.num_classes, kernel_init=nn.initializers.zeros, name="head")(vector)
+    return nn.Dense(self.num_classes, kernel_init=nn.initializers.zeros, name=names.HEAD)(vector)
 
 
 class ResidualBlock(nn.Module):
@@ -79,13 +81,13 @@ class ResidualBlock(nn.Module):
   @nn.compact
   def __call__(self, x: jax.Array, train: bool) -> jax.Array:
     """Maps (B, h, w, C) to (B, h / stride, w / stride, width)."""
-    y = nn.relu(self._convolved(x, self.stride, "0", train))
-    y = self._convolved(y, 1, "1", train)
+    y = nn.relu(self._convolve(x, self.stride, "0", train))
+    y = self._convolve(y, 1, "1", train)
     shortcut = x[:, :: self.stride, :: self.stride]
     new = self.width - x.shape[-1]
     return nn.relu(y + jnp.pad(shortcut, ((0, 0), (0, 0), (0, 0), (0, new))))
 
-  def _convolved(self, x: jax.Array, stride: int, number: str, train: bool) -> jax.Array:
+  def _convolve(self, x: jax.Array, stride: int, number: str, train: bool) -> jax.Array:
     conv = nn.Conv(
       self.width,
       (3, 3),

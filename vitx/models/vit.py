@@ -3,7 +3,7 @@
 import flax.linen as nn
 import jax
 
-from vitx.layers.dropout import Dropout
+from vitx.checks import Depth, NonNegativeInt, PositiveInt
 from vitx.models.network import Network
 
 
@@ -21,40 +21,42 @@ class ViT(Network):
       registers). With a pattern mixer whose prefix is global they are the global tokens of
       BigBird's extended construction (Zaheer et al. 2020, section 2; ETC). Pooling by the mean
       leaves them out.
-    pool_first: pool before the last normalization instead of after it, as vit-pytorch does; the
-      same for a class token.
-    others: see `Network`.
+    pool_first: pool before the last normalization instead of after it, as vit-pytorch does; without
+      effect on a class token.
   """
 
-  width: int = 192
-  depth: int = 12
-  num_heads: int = 3
-  mlp_dim: int = 768
-  extra_tokens: int = 0
+  width: PositiveInt = 192
+  depth: Depth = 12
+  num_heads: PositiveInt = 3
+  mlp_dim: PositiveInt = 768
+  extra_tokens: NonNegativeInt = 0
   pool_first: bool = False
 
   @nn.compact
-  def __call__(self, images: jax.Array, *, train: bool = False) -> jax.Array:
+  def __call__(
+    self, images: jax.Array, *, mask: jax.Array | None = None, train: bool = False
+  ) -> jax.Array:
     """Returns float32 logits (B, num_classes).
 
     Args:
       images: (B, height, width, channels), normalized floats.
+      mask: boolean (B, N), True = may be attended, over all tokens, those in front of the grid
+        included; None: all may. Pooling by a mean counts masked tokens all the same.
       train: whether dropout, stochastic depth (stream "dropout") and batch statistics (collection
         "batch_stats", then mutable) are those of training.
     """
-    grid = self.stem(width=self.width, dtype=self.dtype, name="stem")(images)
-    x, layout, pool = self.with_class_token(grid, self.extra_tokens)  # (B, N, C)
-    x, token_mixer = self.positioned(x, layout)
-    x = Dropout(self.dropout)(x, train)
+    grid = self.apply_stem(images, self.width)
+    x, layout, pool = self.add_class_token(grid, self.extra_tokens)  # (B, N, C)
     x = self.run_blocks(
-      x,
+      self.enter_trunk(x, layout, train),
       layout,
-      token_mixer,
-      train,
       layers=range(self.depth),
       depth=self.depth,
       num_heads=self.num_heads,
       mlp_dim=self.mlp_dim,
+      mask=mask,
+      train=train,
     )
-    norm = self.norm(dtype=self.dtype, name="norm")
-    return self.logits(norm(pool(x, layout)) if self.pool_first else pool(norm(x), layout))
+    if self.pool_first:
+      return self.apply_head(self.apply_norm(pool(x, layout)))
+    return self.apply_head(pool(self.apply_norm(x), layout))

@@ -1,11 +1,14 @@
 """Initializations by what defines them."""
 
+from functools import partial
+
 import jax
 import numpy as np
 import pytest
 
 import vitx
-from vitx.layers.initializers import fan_in
+from vitx.models import initialize
+from vitx.models.initializers import fan_in
 
 IMAGES = np.zeros((1, 8, 8, 3), np.float32)
 
@@ -22,7 +25,7 @@ def made(initialization, seed=0, **fields):
     initialization=initialization,
     **fields,
   )
-  params = jax.jit(model.init)(jax.random.key(seed), IMAGES)["params"]
+  params = jax.jit(partial(initialize, model))(jax.random.key(seed), IMAGES)["params"]
   named, _ = jax.tree.flatten_with_path(params)
   return {jax.tree_util.keystr(p, simple=True, separator="/"): np.asarray(x) for p, x in named}
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from vitx.errors import ConfigError
-from vitx.layers.attention_initializers import INITIALISATIONS, mimetic, zero_query
-from vitx.models import create_model
+from vitx.models import create_model, initialize
+from vitx.models.initializers import INITIALIZATIONS, mimetic, zero_query
 
 C, H, D = 96, 4, 24
 KEY = jax.random.key(0)
@@ -98,13 +98,13 @@ def test_constants_are_settings():
 
 
 @pytest.mark.parametrize(
-  ("initialize", "drawn"),
+  ("initialization", "drawn"),
   [(mimetic, {"query", "key", "value", "out"}), (zero_query, {"query"})],
 )
-def test_what_is_not_attention_is_the_bases(initialize, drawn):
+def test_what_is_not_attention_is_the_bases(initialization, drawn):
   params = attention()
-  base = INITIALISATIONS["pytorch"](KEY, params)
-  made = initialize(KEY, params, base="pytorch")
+  base = INITIALIZATIONS["pytorch"](KEY, params)
+  made = initialization(KEY, params, base="pytorch")
   for (path, value), other in zip(
     jax.tree.flatten_with_path(made)[0], jax.tree.leaves(base), strict=True
   ):
@@ -126,7 +126,7 @@ def test_zero_queries_make_attention_uniform():
     initialization={"name": "zero_query", "base": "pytorch"},
   )
   images = jax.random.normal(KEY, (1, 16, 16, 3))
-  variables = model.init(KEY, images)
+  variables = initialize(model, KEY, images)
   assert jnp.any(variables["params"]["block_0"]["token_mixer"]["key"]["kernel"])
   _, kept = model.apply(variables, images, mutable="intermediates")
   matrix = kept["intermediates"]["block_0"]["token_mixer"]["attention"][0]
@@ -144,7 +144,7 @@ def test_from_a_config_and_with_one_map_for_all_values():
     token_mixer={"name": "softmax", "head_dim": 4, "value_dim": 16},
     initialization="mimetic",
   )
-  params = model.init(KEY, jnp.zeros((1, 8, 8, 3)))["params"]
+  params = initialize(model, KEY, jnp.zeros((1, 8, 8, 3)))["params"]
   product = value_out(params["block_0"]["token_mixer"])
   np.testing.assert_allclose(np.diag(product).mean(), -0.4, atol=0.1)
 
@@ -153,10 +153,10 @@ def test_errors():
   fields = {"num_classes": 3, "width": 16, "depth": 1, "num_heads": 2, "initialization": "mimetic"}
   images = jnp.zeros((1, 8, 8, 3))
   with pytest.raises(ConfigError, match=r"modules query and key.*this network has none"):
-    create_model("vit", token_mixer="fnet", **fields).init(KEY, images)
+    initialize(create_model("vit", token_mixer="fnet", **fields), KEY, images)
   narrow = create_model("vit", token_mixer={"name": "softmax", "head_dim": 4}, **fields)
   with pytest.raises(ConfigError, match="2 heads of 4 are not 16"):
-    narrow.init(KEY, images)
+    initialize(narrow, KEY, images)
   base = {"initialization": {"name": "mimetic", "base": "pytorh"}}
   with pytest.raises(ConfigError, match=r"base.*'pytorh'.*Did you mean 'pytorch'"):
-    create_model("vit", **(fields | base)).init(KEY, images)
+    initialize(create_model("vit", **(fields | base)), KEY, images)

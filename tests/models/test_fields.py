@@ -1,0 +1,104 @@
+"""Every field of models and their parts takes a value and works, or names itself in one line."""
+
+import jax
+import numpy as np
+import pytest
+
+import vitx
+from vitx.errors import ConfigError
+from vitx.models import MODELS, initialize
+from vitx.models.create import DTYPES
+from vitx.registry import options
+
+BAD = (-1, 0, 10**9, 1e9, float("nan"), "x", True, None, (0,), ())
+SMALL = {"width": 8, "depth": 1, "num_heads": 2, "mlp_dim": 8}
+SIZES = {
+  **dict.fromkeys(("vit", "cct", "levit"), SMALL),
+  "pit": {**SMALL, "width": (8, 16), "depth": (1, 1)},
+  "cvt": {**SMALL, "depth": (1, 1), "kernel": 1},
+  "swin": {"width": 8, "depth": (1, 1), "num_heads": 2},
+  "resnet": {"depth": 8, "width": 4},
+  "convmixer": {"width": 8, "depth": 1},
+}
+PARTS = MODELS["vit"].PARTS
+# The fields of token mixers are walked in the tests of attention.
+CHOICES = [
+  (part, name) for part, (table, _, _) in PARTS.items() if part != "token_mixer" for name in table
+]
+
+
+def run(name, **fields):
+  """Traces a network of a config, from making it to the logits."""
+  model = vitx.create_model(name, **{"num_classes": 3, **fields})
+
+  def forward(key, images):
+    variables = initialize(model, key, images)
+    streams = dict.fromkeys(("dropout", "graph"), key)
+    state = [name for name in variables if name != "params"]
+    return model.apply(variables, images, train=True, rngs=streams, mutable=state)[0]
+
+  images = jax.ShapeDtypeStruct((2, 8, 8, 3), np.float32)
+  assert jax.eval_shape(forward, jax.random.key(0), images).shape == (2, 3)
+
+
+def check(field, name, **fields):
+  """Runs a config that may be wrong in one field."""
+  try:
+    run(name, **fields)
+  except ConfigError as error:
+    assert field in str(error) and "\n" not in str(error), str(error)
+
+
+@pytest.mark.parametrize("value", BAD, ids=repr)
+@pytest.mark.parametrize("name", MODELS)
+def test_fields_of_models(name, value):
+  for field in options(MODELS[name]):
+    if field not in ("name", "token_mixer"):
+      check(field, name, **{**SIZES[name], field: value})
+
+
+@pytest.mark.parametrize(("part", "choice"), CHOICES, ids=lambda value: value)
+def test_fields_of_parts(part, choice):
+  table, _, hidden = PARTS[part]
+  for field in options(table[choice]):
+    if field in hidden:
+      continue
+    for value in BAD:
+      check(f"{part}.{field}", "vit", **SMALL, **{part: {"name": choice, field: value}})
+
+
+@pytest.mark.parametrize(
+  ("name", "fields", "field"),
+  [
+    ("vit", {"num_heads": 0}, "model.num_heads=0"),
+    ("vit", {"mlp_dim": -5}, "model.mlp_dim=-5"),
+    ("vit", {"dropout": 1.5}, "model.dropout=1.5"),
+    ("vit", {"depth": 0}, "model.depth=0"),
+    ("vit", {"depth": -1}, "model.depth=-1"),
+    ("vit", {"width": 10**9}, "model.width=1000000000"),
+    ("vit", {"remat": 1}, "model.remat=1"),
+    ("vit", {"stem": {"name": "linear", "patch": 0}}, "model.stem.patch=0"),
+    ("vit", {"stem": {"name": "conv", "channels": (8, 0)}}, "model.stem.channels[1]=0"),
+    ("vit", {"stem": None}, "model.stem=None"),
+    ("vit", {"posemb": {"name": "rope", "base": -5.0}}, "model.posemb.base=-5.0"),
+    ("vit", {"norm": {"name": "layer", "epsilon": -1.0}}, "model.norm.epsilon=-1.0"),
+    ("vit", {"block": {"name": "vanilla", "norms": "one"}}, "model.block.norms='one'"),
+    ("vit", {"dtype": 3}, "model.dtype=3"),
+    ("vit", {"num_classes": 0}, "model.num_classes=0"),
+    ("vit", {"num_classes": -1}, "model.num_classes=-1"),
+    ("pit", {"depth": 2}, "model.depth=2"),
+    ("pit", {"depth": ()}, "model.depth=()"),
+    ("cvt", {"num_heads": (0, 1, 1)}, "model.num_heads[0]=0"),
+    ("convmixer", {"kernel": 4}, "model.kernel=4"),
+  ],
+)
+def test_a_value_that_cannot_work_is_refused(name, fields, field):
+  with pytest.raises(ConfigError) as error:
+    run(name, **{**SIZES[name], **fields})
+  assert str(error.value).startswith(field)
+
+
+def test_dtypes_by_name_and_from_python():
+  for name, dtype in DTYPES.items():
+    model, other = (vitx.create_model("vit", num_classes=3, dtype=d) for d in (name, dtype))
+    assert model.dtype == other.dtype

@@ -1,0 +1,73 @@
+"""What follows from a config's `model` entry: the seed of its graphs, the layout of its tokens."""
+
+import flax.linen as nn
+import pytest
+
+from vitx.errors import ConfigError
+from vitx.models import create_model, resolve_model, token_layout
+from vitx.ops.layout import TokenLayout
+
+SMALL = {"width": 8, "depth": 1, "num_heads": 2, "mlp_dim": 8}
+
+
+@pytest.mark.parametrize(
+  ("given", "resolved"),
+  [
+    ("bigbird", {"name": "bigbird", "seed": 3}),
+    ({"name": "bigbird", "block": 2}, {"name": "bigbird", "block": 2, "seed": 3}),
+    ({"name": "bigbird", "seed": 7}, {"name": "bigbird", "seed": 7}),
+    ("softmax", "softmax"),
+  ],
+  ids=str,
+)
+def test_graphs_get_a_seed(given, resolved):
+  model = {"name": "vit", "token_mixer": given, "depth": 2}
+  found = resolve_model(model, seed=3)
+  assert found == {"name": "vit", "token_mixer": resolved, "depth": 2}
+  assert model["token_mixer"] == given
+
+
+def test_a_model_without_mixers_and_one_without_an_entry():
+  assert resolve_model({"name": "resnet"}, seed=3) == {"name": "resnet"}
+  assert resolve_model({"name": "vit"}, seed=3) == {"name": "vit"}
+
+
+@pytest.mark.parametrize(
+  ("model", "message"),
+  [
+    ({"name": "vits"}, "model.name='vits'.*Did you mean 'vit'"),
+    ({}, "model.name=''"),
+    ({"name": "vit", "token_mixer": "bigbrd"}, "token_mixer.name='bigbrd'.*'bigbird'"),
+    ({"name": "vit", "token_mixer": {"block": 2}}, "model.token_mixer needs a name"),
+    ({"name": "vit", "token_mixer": 3}, "model.token_mixer=3"),
+  ],
+)
+def test_what_is_unknown(model, message):
+  with pytest.raises(ConfigError, match=message):
+    resolve_model(model, seed=3)
+
+
+@pytest.mark.parametrize(
+  ("name", "fields", "layout"),
+  [
+    ("vit", {**SMALL, "extra_tokens": 8}, TokenLayout((4, 4), prefix=9)),
+    ("vit", {**SMALL, "pool": "mean", "posemb": "none"}, TokenLayout((4, 4))),
+    ("vit", {**SMALL, "posemb": "rope"}, TokenLayout((4, 4), prefix=1)),
+    ("pit", {**SMALL, "width": (8, 16), "depth": (1, 1)}, TokenLayout((4, 4), prefix=1)),
+    ("resnet", {"depth": 8}, None),
+  ],
+)
+def test_the_layout_that_positions_are_added_to(name, fields, layout):
+  assert token_layout(create_model(name, num_classes=3, **fields), (2, 16, 16, 3)) == layout
+
+
+class Wrapper(nn.Module):
+  network: nn.Module
+
+  def __call__(self, images):
+    return self.network(images)
+
+
+def test_the_layout_inside_another_module():
+  model = Wrapper(create_model("vit", num_classes=3, **SMALL))
+  assert token_layout(model, (2, 16, 24, 3)) == TokenLayout((4, 6), prefix=1)

@@ -1,0 +1,181 @@
+"""The trunk alone: what it hands to its blocks, and a decoder built on it."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from vitx.attention.base import TokenMixer
+from vitx.blocks.registry import BLOCKS
+from vitx.errors import ConfigError
+from vitx.models import create_model
+from vitx.models.trunk import Trunk
+from vitx.ops.layout import TokenLayout
+from vitx.registry import build
+
+LAYOUT = TokenLayout((6,))
+TOKENS = np.random.default_rng(0).normal(size=(2, 6, 8)).astype(np.float32)
+
+
+class Recorder(nn.Module):
+  """A mixer that writes down how it was made and called."""
+
+  num_heads: int
+  dtype: jnp.dtype = jnp.float32
+  layer: int = 0
+  depth: int = 1
+  causal: bool = False
+  rotary: str = "none"
+  rotary_base: float = 1.0
+
+  @nn.compact
+  def __call__(self, x, layout, *, mask=None, at=None, train):
+    fields = ("num_heads", "layer", "depth", "causal", "rotary", "rotary_base")
+    CALLS.append({name: getattr(self, name) for name in fields} | {"mask": mask, "at": at})
+    return x
+
+
+class Plain(nn.Module):
+  """A mixer without causal, rotary or places."""
+
+  num_heads: int
+  dtype: jnp.dtype = jnp.float32
+  layer: int = 0
+  depth: int = 1
+
+  @nn.compact
+  def __call__(self, x, layout, *, mask=None, train):
+    return x
+
+
+CALLS: list[dict] = []
+
+
+class Decoder(Trunk):
+  """Tokens in, tokens out."""
+
+  depth: int = 2
+
+  @nn.compact
+  def __call__(self, x, *, mask=None, at=None, train=False):
+    x = self.add_positions(x, LAYOUT, at)
+    sizes = {"layers": range(self.depth), "depth": self.depth, "num_heads": 2, "mlp_dim": 8}
+    return self.run_blocks(x, LAYOUT, mask=mask, at=at, train=train, **sizes)
+
+
+def decoder(mixer=Recorder, **fields):
+  parts = {}
+  for field, (table, default, hidden) in Trunk.PARTS.items():
+    spec = fields.pop(field, default)
+    parts[field] = build(table, spec, field, hidden)
+  return Decoder(**{**parts, "token_mixer": mixer, **fields})
+
+
+def run(model, **given):
+  CALLS.clear()
+  return model.init_with_output(jax.random.key(0), TOKENS, **given)
+
+
+def test_parameters_stand_in_the_scope_of_the_network():
+  _, variables = run(decoder())
+  assert sorted(variables["params"]) == ["block_0", "block_1", "posemb"]
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+@pytest.mark.parametrize("remat", [False, True])
+def test_mask_and_places_reach_every_mixer(block, remat):
+  mask, at = np.ones((2, 6), bool), np.arange(6)
+  run(decoder(block=block, remat=remat), mask=mask, at=at)
+  assert [call["layer"] for call in CALLS] == [0, 1]
+  for call in CALLS:
+    assert call["mask"] is mask and call["at"] is at and call["depth"] == 2
+
+
+def test_what_the_trunk_decides_for_the_mixer():
+  run(decoder(causal=True, posemb={"name": "rope", "kind": "axial", "base": 7.0}))
+  assert {(c["causal"], c["rotary"], c["rotary_base"], c["num_heads"]) for c in CALLS} == {
+    (True, "axial", 7.0, 2)
+  }
+  run(decoder())
+  assert {(c["causal"], c["rotary"]) for c in CALLS} == {(False, "none")}
+
+
+@pytest.mark.parametrize("posemb", ["learned", "sincos", "none"])
+def test_tokens_at_some_places_have_the_positions_of_these_places(posemb):
+  model = decoder(posemb=posemb)
+  whole, variables = run(model)
+  at = jnp.array([4, 1])
+  some = model.apply(variables, TOKENS[:, [4, 1]], at=at)
+  # The recorder mixes nothing, so that a token's result is its own.
+  np.testing.assert_allclose(some, whole[:, [4, 1]], rtol=1e-5, atol=1e-6)
+
+
+def test_one_place_compiles_once_for_all():
+  model = decoder()
+  whole, variables = run(model)
+  step = jax.jit(lambda x, at: model.apply(variables, x, at=at[None]))
+  for place in range(6):
+    one = step(TOKENS[:, place : place + 1], jnp.int32(place))
+    np.testing.assert_allclose(one[:, 0], whole[:, place], rtol=1e-5, atol=1e-6)
+  assert step._cache_size() == 1
+
+
+def test_a_mask_reaches_attention():
+  """What masked tokens hold changes nothing of the others."""
+  images = np.random.default_rng(1).normal(size=(2, 8, 8, 3)).astype(np.float32)
+  fields = {"width": 8, "depth": 2, "num_heads": 2, "mlp_dim": 8, "initialization": "pytorch"}
+  model = create_model("vit", num_classes=3, **fields)
+  mask = np.array([[1, 1, 1, 0, 1]] * 2, bool)  # the class token and 2 x 2 patches
+  variables = jax.jit(model.init)(jax.random.key(0), images)
+  other = images.copy()
+  other[:, 4:, :4] += 1  # the patch of the masked token
+
+  def last_tokens(x, mask):
+    _, kept = model.apply(variables, x, mask=mask, mutable="intermediates")
+    return kept["intermediates"]["tokens"][-1]
+
+  found, moved = (last_tokens(x, mask) for x in (images, other))
+  np.testing.assert_array_equal(found[:, mask[0]], moved[:, mask[0]])
+  assert np.abs(found - moved).max() > 1e-3
+  assert np.abs(found - last_tokens(images, None)).max() > 1e-4
+
+
+@pytest.mark.parametrize(
+  ("fields", "given", "message"),
+  [
+    ({"causal": True}, {}, "causal=True: Plain .*no field 'causal'"),
+    ({"posemb": "rope"}, {}, "posemb='rope' .* Plain has none to turn"),
+    ({}, {"at": np.arange(6)}, "token_mixer: Plain cannot be called .* no argument `at`"),
+  ],
+)
+def test_what_a_mixer_cannot_do_is_refused(fields, given, message):
+  with pytest.raises(ConfigError, match=message):
+    run(decoder(Plain, **fields), **given)
+
+
+def test_a_field_is_set_once():
+  fields = {"width": 8, "depth": 1, "num_heads": 2, "mlp_dim": 8, "posemb": "rope"}
+  model = create_model(
+    "vit", num_classes=3, token_mixer={"name": "softmax", "rotary": "axial"}, **fields
+  )
+  with pytest.raises(ConfigError, match="one of the two"):
+    jax.eval_shape(model.init, jax.random.key(0), np.zeros((1, 8, 8, 3)))
+
+
+@pytest.mark.skipif(
+  "causal" not in TokenMixer.__dataclass_fields__, reason="no token mixer is causal yet"
+)
+def test_a_causal_network_knows_nothing_of_later_tokens():
+  images = np.random.default_rng(1).normal(size=(2, 8, 8, 3)).astype(np.float32)
+  fields = {"width": 8, "depth": 2, "num_heads": 2, "mlp_dim": 8, "pool": "mean", "causal": True}
+  model = create_model("vit", num_classes=3, stem={"name": "linear", "patch": 2}, **fields)
+  variables = jax.jit(model.init)(jax.random.key(0), images)
+  other = images.copy()
+  other[:, 4:] += 1  # the lower half: tokens 8 and later
+  tokens = [
+    model.apply(variables, x, mutable="intermediates")[1]["intermediates"]["tokens"][-1]
+    for x in (images, other)
+  ]
+  np.testing.assert_allclose(tokens[0][:, :8], tokens[1][:, :8], atol=1e-6)
+  assert np.abs(tokens[0][:, 8:] - tokens[1][:, 8:]).max() > 1e-3

@@ -1,0 +1,50 @@
+"""The pre-norm block of the vision transformer, and CCT's."""
+
+import flax.linen as nn
+import jax
+
+from vitx.blocks.base_block import Block
+from vitx.checks import Rate
+from vitx.ops.layout import TokenLayout
+
+
+class PreNormBlock(Block):
+  """x + mixer(norm(x)), then x + MLP(norm(x)) (Dosovitskiy et al. 2021, equations 2 and 3).
+
+  Attributes:
+    mixer_dropout: on the mixer's branch; None: `dropout`.
+  """
+
+  mixer_dropout: Rate | None = None
+
+  @nn.compact
+  def __call__(
+    self,
+    x: jax.Array,
+    layout: TokenLayout,
+    *,
+    mask: jax.Array | None = None,
+    at: jax.Array | None = None,
+    train: bool,
+  ) -> jax.Array:
+    """Maps tokens (B, N, C) to (B, N, C); arguments as `Block` says."""
+    y = self.normalize(x, "mixer_norm")
+    y = self.mix_tokens(y, layout, mask, at, train, self.mixer_dropout)
+    x = x + self.drop_branch(y, train)
+    y = self.normalize(x, "mlp_norm")
+    return self.stream(x, y) + self.drop_branch(self.apply_mlp(y, train), train)
+
+  def stream(self, x: jax.Array, normalized: jax.Array) -> jax.Array:
+    """Returns what the MLP's branch is added to."""
+    return x
+
+
+class NormalizedStreamBlock(PreNormBlock):
+  """x + mixer(norm(x)), then y = norm(x), y + MLP(y): CCT's (Hassani et al. 2021, their code).
+
+  The second normalization sits on the residual stream itself.
+  """
+
+  def stream(self, x: jax.Array, normalized: jax.Array) -> jax.Array:
+    """Returns the normalized tokens."""
+    return normalized

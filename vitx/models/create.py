@@ -1,0 +1,111 @@
+"""From a config's `model` entry to a network."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import flax.linen as nn
+import jax.numpy as jnp
+
+from vitx.checks import PositiveInt, check_choice, check_fields, check_value
+from vitx.errors import ConfigError
+from vitx.models.cct import CCT
+from vitx.models.convmixer import ConvMixer
+from vitx.models.cvt import CvT
+from vitx.models.levit import LeViT
+from vitx.models.pit import PiT
+from vitx.models.resnet import ResNet
+from vitx.models.swin import Swin
+from vitx.models.vit import ViT
+from vitx.registry import build, check_options, lookup, options
+
+MODELS = {
+  "cct": CCT,
+  "convmixer": ConvMixer,
+  "cvt": CvT,
+  "levit": LeViT,
+  "pit": PiT,
+  "resnet": ResNet,
+  "swin": Swin,
+  "vit": ViT,
+}
+DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16, "float16": jnp.float16}
+
+
+def list_models() -> list[str]:
+  """Returns the names that `create_model` knows."""
+  return sorted(MODELS)
+
+
+def create_model(name: str, *, num_classes: int, **fields: Any) -> nn.Module:
+  """Makes a network.
+
+  Args:
+    name: one of `list_models()`, or `module:Class` of your own.
+    num_classes: outputs of the head.
+    **fields: the model's fields, named choices as a name or a dict with a `name`, for example
+      `create_model("vit", num_classes=10, depth=4, token_mixer=dict(name="softmax"))`.
+
+  Returns:
+    A Flax module: `variables = initialize(model, key, images)` gives its starting values,
+    `logits = model.apply(variables, images)` its outputs, images (B, height, width, channels).
+
+  Raises:
+    ConfigError: an unknown model, field, part or option (lists the valid ones), or a value that the
+      field does not take.
+  """
+  model = lookup(MODELS, name, "model.name")
+  check_value(num_classes, "model.num_classes", PositiveInt)
+  check_options(model, fields, "model", hidden=("num_classes", "name"))
+  check_fields(model, fields, "model")
+  if "dtype" in fields:
+    fields["dtype"] = _to_dtype(fields["dtype"])
+  for field, (table, default, hidden) in _parts(model).items():
+    fields[field] = build(table, fields.get(field, default), f"model.{field}", hidden)
+  return model(num_classes=num_classes, **fields)
+
+
+def model_from_config(model: Mapping[str, Any]) -> nn.Module:
+  """Makes the network of a config's `model` entry, which says how many classes there are.
+
+  Raises:
+    ConfigError: `num_classes` is not set, or as for `create_model`.
+  """
+  if model.get("num_classes") is None:
+    raise ConfigError("model.num_classes is not set: resolve the config against a source first")
+  return create_model(**model)
+
+
+def resolve_model(model: Mapping[str, Any], *, seed: int) -> dict[str, Any]:
+  """Returns a config's `model` entry with the seed of its random graphs filled in.
+
+  A token mixer that draws a graph has a field `seed`; where the entry sets none it becomes `seed`,
+  and the mixer a dict with a `name`. All else stays as it is.
+
+  Args:
+    model: the config's entry.
+    seed: of the graphs.
+
+  Raises:
+    ConfigError: unknown model, or a token mixer that cannot be built.
+  """
+  resolved = dict(model)
+  parts = _parts(lookup(MODELS, model.get("name", ""), "model.name"))
+  if "token_mixer" not in parts:
+    return resolved
+  table, default, hidden = parts["token_mixer"]
+  given = model.get("token_mixer", default)
+  mixer = build(table, given, "model.token_mixer", hidden)
+  if "seed" in options(mixer.func) and "seed" not in mixer.keywords:
+    fields = {"name": given} if isinstance(given, str) else dict(given)
+    resolved["token_mixer"] = {**fields, "seed": seed}
+  return resolved
+
+
+def _parts(model: Any) -> Mapping[str, tuple]:
+  return getattr(model, "PARTS", {})
+
+
+def _to_dtype(dtype: Any) -> Any:
+  if dtype in list(DTYPES.values()):  # from Python; a config has names
+    return dtype
+  return DTYPES[check_choice(dtype, "model.dtype", tuple(DTYPES))]

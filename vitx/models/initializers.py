@@ -1,0 +1,223 @@
+"""Initializations of a whole network: functions `(key, params) -> params`.
+
+A network is first made as its modules say; these then draw anew what a source drew otherwise. So
+one initialization serves every mixer and block, a user's own included, and one that couples several
+parameters is no harder than one that does not. Parameters are known by name: `kernel` with the
+`bias` beside it; what else a module owns (norms, tables, slots) stays as it was made. The
+projections of attention are the modules `query` and `key`, and `value` and `out`, with kernels
+(C, H, D) and (H, D, C).
+"""
+
+import math
+import zlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from vitx.checks import Finite, Positive
+from vitx.errors import ConfigError
+from vitx.models.names import BIAS, KERNEL, KEY, OUT, QUERY, VALUE
+from vitx.registry import build
+
+Params = dict[str, Any]
+Kernels = dict[str, jax.Array]
+Base = str | Mapping[str, Any]
+
+
+def as_made(key: jax.Array, params: Params) -> Params:
+  """Leaves the parameters as the modules made them."""
+  return params
+
+
+def pytorch(key: jax.Array, params: Params) -> Params:
+  """Draws linear maps and convolutions as PyTorch does: uniform within 1 / sqrt(fan in).
+
+  Kernels by `kaiming_uniform_(a=sqrt(5))`, which comes to that bound, and biases alike.
+  """
+
+  def bound(owner: str, kernel: jax.Array, leaf: jax.Array) -> float:
+    return fan_in(owner, kernel.shape) ** -0.5
+
+  def draw(size: tuple[int]) -> jax.Array:
+    return jax.random.uniform(key, size, minval=-1, maxval=1)
+
+  return _redraw_kernels(params, bound, draw)
+
+
+def truncated_normal(key: jax.Array, params: Params, *, stddev: Positive = 0.02) -> Params:
+  """Draws linear maps normal, cut at ±2 as PyTorch cuts, biases zero, and convolutions by He.
+
+  Kernels of convolutions are drawn by `kaiming_normal_`, with variance 2 / fan in; their biases are
+  zero too.
+
+  Args:
+    key: the whole of the randomness.
+    params: of the network.
+    stddev: of linear maps.
+  """
+  # Beyond five deviations the float32 uniform that is behind it has no numbers left.
+  cut = min(2 / stddev, 5.0)
+
+  def deviation(owner: str, kernel: jax.Array, leaf: jax.Array) -> float:
+    if leaf is not kernel:
+      return 0.0
+    return math.sqrt(2 / fan_in(owner, kernel.shape)) if kernel.ndim == 4 else stddev
+
+  def draw(size: tuple[int]) -> jax.Array:
+    return jax.random.truncated_normal(key, -cut, cut, size)
+
+  return _redraw_kernels(params, deviation, draw)
+
+
+def zero_query(key: jax.Array, params: Params, *, base: Base = "as_made") -> Params:
+  """Makes query projections zero: attention starts uniform (He and Hofmann 2024, section 4.1).
+
+  Args:
+    key: the whole of the randomness.
+    params: of the network.
+    base: the initialization of everything else.
+  """
+
+  def draw(key: jax.Array, kernels: Kernels) -> Kernels:
+    return {QUERY: jnp.zeros_like(kernels[QUERY])}
+
+  return _redraw_modules(key, _apply_base(key, params, base), (QUERY,), draw)
+
+
+def mimetic(
+  key: jax.Array,
+  params: Params,
+  *,
+  base: Base = "pytorch",
+  query_key: tuple[Finite, Finite] = (0.7, 0.7),
+  value_out: tuple[Finite, Finite] = (0.4, -0.4),
+) -> Params:
+  """Draws attention that looks like a trained one's (Trockman and Kolter 2023, section 4).
+
+  W_Q W_Kᵀ of each head is what rank D keeps of a Z + b I, and W_V W_O of all heads together is
+  a Z + b I, with Z normal of variance 1 / C, drawn anew each time, and factors by singular values:
+  U √Σ and √Σ Vᵀ. Biases of these projections are zero. A mixer without `value` and `out` has the
+  first part only.
+
+  Args:
+    key: the whole of the randomness.
+    params: of the network.
+    base: the initialization of everything else.
+    query_key: (a, b) of queries and keys.
+    value_out: (a, b) of values and output; b is negative in trained networks.
+  """
+
+  def pair(key: jax.Array, kernels: Kernels) -> Kernels:
+    width, heads, dim = kernels[QUERY].shape
+    keys = jax.random.split(key, heads)
+    left, right = jax.vmap(lambda k: _factors(k, width, *query_key))(keys)  # (H, C, C)
+    left, right = left[..., :dim], jnp.swapaxes(right, 1, 2)[..., :dim]
+    return {QUERY: jnp.swapaxes(left, 0, 1), KEY: jnp.swapaxes(right, 0, 1)}
+
+  def rest(key: jax.Array, kernels: Kernels) -> Kernels:
+    width, heads, dim = kernels[VALUE].shape
+    left, right = _factors(key, width, *value_out)
+    if heads * dim != width or kernels[OUT].shape != (heads, dim, width):
+      raise ConfigError(
+        "model.initialization='mimetic' needs values as wide as the tokens:"
+        f" {heads} heads of {dim} are not {width}; leave token_mixer.head_dim out"
+      )
+    return {VALUE: left.reshape(width, heads, dim), OUT: right.reshape(heads, dim, width)}
+
+  pair_key, rest_key = jax.random.split(jax.random.fold_in(key, 1))
+  params = _redraw_modules(pair_key, _apply_base(key, params, base), (QUERY, KEY), pair)
+  return _redraw_modules(rest_key, params, (VALUE, OUT), rest, needed=False)
+
+
+def fan_in(owner: str, shape: tuple[int, ...]) -> int:
+  """Returns the inputs of one output of a kernel.
+
+  Args:
+    owner: the name of the module: three axes are (H, D, C) in one called "out", else (C, H, D).
+    shape: (in, out), (C, H, D), (H, D, C), or (height, width, in / groups, out).
+  """
+  if len(shape) == 3 and owner != OUT:
+    return shape[0]
+  return math.prod(shape[:-1])
+
+
+def _redraw_kernels(params: Params, scale: Callable, draw: Callable) -> Params:
+  """Makes every `kernel`, and the `bias` beside it, `scale(owner, kernel, leaf)` times a draw.
+
+  One draw serves all, since each draw takes the compiler long.
+  """
+  paths, tree = jax.tree.flatten_with_path(params)
+  names = [tuple(entry.key for entry in path) for path, _ in paths]
+  leaves = dict(zip(names, (leaf for _, leaf in paths), strict=True))
+  drawn = [n for n in names if n[-1] in (KERNEL, BIAS) and (*n[:-1], KERNEL) in leaves]
+  noise = draw((sum(leaves[name].size for name in drawn),))
+  start = 0
+  for name in drawn:
+    kernel, leaf = leaves[*name[:-1], KERNEL], leaves[name]
+    factor = scale(name[-2] if len(name) > 1 else "", kernel, leaf)
+    leaves[name] = factor * noise[start : start + leaf.size].reshape(leaf.shape)
+    start += leaf.size
+  return jax.tree.unflatten(tree, [leaves[name] for name in names])
+
+
+def _redraw_modules(
+  key: jax.Array,
+  params: Params,
+  names: tuple[str, ...],
+  draw: Callable[[jax.Array, Kernels], Kernels],
+  *,
+  needed: bool = True,
+) -> Params:
+  """Draws the kernels of modules `names` anew, wherever they stand side by side; biases are zero.
+
+  Raises:
+    ConfigError: they stand nowhere, and `needed`.
+  """
+  found = False
+
+  def walk(tree: Params, path: str) -> Params:
+    nonlocal found
+    if all(isinstance(tree.get(name), dict) and KERNEL in tree[name] for name in names):
+      found = True
+      # By name, so that values do not depend on what else the network has.
+      own = jax.random.fold_in(key, zlib.crc32(path.encode()))
+      kernels = draw(own, {name: tree[name][KERNEL] for name in names})
+      tree = {**tree, **{name: _with_kernel(tree[name], kernels[name]) for name in names}}
+    return {
+      name: walk(value, f"{path}/{name}") if isinstance(value, dict) else value
+      for name, value in tree.items()
+    }
+
+  result = walk(params, "")
+  if needed and not found:
+    raise ConfigError(
+      "model.initialization draws the modules query and key of attention, of which this network"
+      " has none; use another initialization or token_mixer"
+    )
+  return result
+
+
+def _with_kernel(old: Params, kernel: jax.Array) -> Params:
+  bias = {BIAS: jnp.zeros_like(old[BIAS])} if BIAS in old else {}
+  return {**old, KERNEL: kernel.astype(old[KERNEL].dtype), **bias}
+
+
+def _factors(
+  key: jax.Array, width: int, noise: float, diagonal: float
+) -> tuple[jax.Array, jax.Array]:
+  """Returns U √Σ and √Σ Vᵀ, (C, C) each, of noise Z + diagonal I."""
+  z = jax.random.normal(key, (width, width)) / jnp.sqrt(width)
+  u, s, vt = jnp.linalg.svd(noise * z + diagonal * jnp.eye(width))
+  return u * jnp.sqrt(s), jnp.sqrt(s)[:, None] * vt
+
+
+def _apply_base(key: jax.Array, params: Params, base: Base) -> Params:
+  initialization = build(BASES, base, "model.initialization.base", hidden=("key", "params"))
+  return initialization(key, params)
+
+
+# Those that others may stand on.
+BASES = {"as_made": as_made, "pytorch": pytorch, "truncated_normal": truncated_normal}
+INITIALIZATIONS = {**BASES, "mimetic": mimetic, "zero_query": zero_query}

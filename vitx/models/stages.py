@@ -1,0 +1,38 @@
+"""What networks of several stages share: fields by stage, and layers numbered over all of them."""
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+from vitx.checks import Depth, PositiveInt
+from vitx.errors import ConfigError
+
+# A field that is one value for all stages or has one for each.
+PerStage = PositiveInt | tuple[PositiveInt, ...]
+Depths = tuple[Depth, ...]
+
+
+def per_stage(value: int | Sequence[int], stages: int, field: str) -> tuple[int, ...]:
+  """Returns a value for each stage, from one for all or one for each.
+
+  Raises:
+    ConfigError: another number of values.
+  """
+  values = tuple(value) if isinstance(value, Sequence) else (value,)
+  values = values * stages if len(values) == 1 else values
+  if len(values) != stages:
+    raise ConfigError(
+      f"model.{field}={value!r} must be one value or one for each of the {stages} stages"
+    )
+  return values
+
+
+def stage_layers(depth: Sequence[int]) -> list[range]:
+  """Returns the layers of each stage, numbered over the whole network.
+
+  Raises:
+    ConfigError: there is no stage.
+  """
+  if not depth:
+    raise ConfigError(f"model.depth={depth!r} must have one entry for each stage, such as (1, 2)")
+  ends = accumulate(depth)
+  return [range(end - blocks, end) for blocks, end in zip(depth, ends, strict=True)]

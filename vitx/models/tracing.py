@@ -1,0 +1,29 @@
+"""What tracing a network tells about it; nothing is computed or allocated."""
+
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from vitx.models.names import POSITIONS
+from vitx.ops.layout import TokenLayout
+
+
+def token_layout(model: nn.Module, shape: tuple[int, ...]) -> TokenLayout | None:
+  """Returns the layout of the tokens that positions are added to; None: the model adds none.
+
+  Args:
+    model: a network.
+    shape: of the images that it is called with, (B, height, width, channels).
+  """
+  found: list[TokenLayout] = []
+
+  def look(call: Any, args: Any, kwargs: Any, context: nn.module.InterceptorContext) -> Any:
+    if context.method_name == "__call__" and context.module.name == POSITIONS:
+      found.extend(x for x in (*args, *kwargs.values()) if isinstance(x, TokenLayout))
+    return call(*args, **kwargs)
+
+  with nn.intercept_methods(look):
+    jax.eval_shape(model.init, jax.random.key(0), jax.ShapeDtypeStruct(shape, jnp.float32))
+  return found[0] if found else None

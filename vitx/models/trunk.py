@@ -1,0 +1,181 @@
+"""The blocks of a network with their positions, apart from what stands before and after them."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, ClassVar
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from vitx.attention import FROM_MODEL as MIXER_FROM_MODEL
+from vitx.attention import MIXERS
+from vitx.blocks.registry import BLOCKS
+from vitx.blocks.registry import FROM_MODEL as BLOCK_FROM_MODEL
+from vitx.checks import Rate
+from vitx.errors import ConfigError
+from vitx.layers.norms import NORMS
+from vitx.layers.posemb import POSITIONS
+from vitx.models import names
+from vitx.models.initializers import INITIALIZATIONS
+from vitx.ops.layout import TokenLayout
+from vitx.registry import options
+
+Dtype = jax.typing.DTypeLike
+Parts = dict[str, tuple[Mapping[str, Any], Any, tuple[str, ...]]]
+
+
+def with_defaults(parts: Parts, **defaults: Any) -> Parts:
+  """Returns the `PARTS` of a network with other defaults."""
+  return {
+    field: (table, defaults.get(field, default), hidden)
+    for field, (table, default, hidden) in parts.items()
+  }
+
+
+def drop_rate(last: float, layer: int, depth: int) -> float:
+  """Returns a block's rate of stochastic depth, linear from 0 to `last` (Huang et al. 2016, 3)."""
+  return last * layer / max(depth - 1, 1)
+
+
+class Trunk(nn.Module, kw_only=True):
+  """Base of the networks of positions and blocks; a subclass calls its methods in `__call__`.
+
+  Modules and parameters stay in the subclass's own scope: `posemb`, `block_0`, ....
+
+  Attributes:
+    posemb: makes the module that adds positions, or says how the mixers turn by them.
+    norm: makes the normalizations of the blocks.
+    block: makes a block.
+    token_mixer: makes the mixer of a block.
+    initialization: `(key, params) -> params`, applied by `vitx.models.initialize`.
+    causal: whether a token attends only to itself and to those before it.
+    dropout: after the positions and in the blocks.
+    stochastic_depth: drop probability of the last block's branches, growing linearly from zero.
+    remat: recompute a block's activations in the backward pass: less memory, about a third more
+      time.
+    dtype: of the computation; parameters are float32.
+  """
+
+  # The named choices of a config: the field, its table, its default, what the model sets itself.
+  PARTS: ClassVar[Parts] = {
+    "posemb": (POSITIONS, "learned", ("name",)),
+    "norm": (NORMS, "layer", ("dtype", "name")),
+    "block": (BLOCKS, "pre_norm", BLOCK_FROM_MODEL),
+    "token_mixer": (MIXERS, "softmax", MIXER_FROM_MODEL),
+    "initialization": (INITIALIZATIONS, "as_made", ("key", "params")),
+  }
+
+  posemb: Callable[..., Any]
+  norm: Callable[..., Any]
+  block: Callable[..., Any]
+  token_mixer: Callable[..., nn.Module]
+  initialization: Callable[[jax.Array, Any], Any]
+  causal: bool = False
+  dropout: Rate = 0.0
+  stochastic_depth: Rate = 0.0
+  remat: bool = False
+  dtype: Dtype = jnp.float32
+
+  def add_positions(
+    self, x: jax.Array, layout: TokenLayout, at: jax.Array | None = None
+  ) -> jax.Array:
+    """Adds positions to tokens (B, N, C).
+
+    Args:
+      x: (B, N, C).
+      layout: the arrangement of all tokens.
+      at: integers (N,), the places in the layout that the tokens have; None: all, in order.
+    """
+    posemb = self.posemb(name=names.POSITIONS)
+    return posemb(x, layout) if at is None else posemb(x, layout, at)
+
+  def run_blocks(
+    self,
+    x: jax.Array,
+    layout: TokenLayout,
+    *,
+    layers: range,
+    depth: int,
+    num_heads: int,
+    mlp_dim: int,
+    train: bool,
+    mask: jax.Array | None = None,
+    at: jax.Array | None = None,
+    name: str = names.BLOCK,
+  ) -> jax.Array:
+    """Applies some blocks to tokens (B, N, C).
+
+    Args:
+      x: (B, N, C).
+      layout: the arrangement of all tokens.
+      layers: the numbers of these blocks in the network.
+      depth: L, the number of blocks of the network.
+      num_heads: H.
+      mlp_dim: hidden width of the MLPs.
+      train: whether dropout and stochastic depth (stream "dropout") are those of training.
+      mask: boolean (B, N), True = may be attended; None: all may.
+      at: integers (N,), the places in the layout that the tokens have; None: all, in order.
+      name: of the blocks, before their number.
+
+    Returns:
+      (B, N, C).
+
+    Raises:
+      ConfigError: a mixer that cannot do what is asked: positions by rotation, `causal`, `mask`,
+        `at`.
+    """
+
+    places = {} if at is None else {"at": at}
+
+    def run(block: nn.Module, x: jax.Array) -> jax.Array:
+      return block(x, layout, mask=mask, train=train, **places)
+
+    for number, layer in enumerate(layers):
+      block = self.block(
+        token_mixer=self._bind_mixer(num_heads=num_heads, layer=layer, depth=depth),
+        norm=self.norm,
+        mlp_dim=mlp_dim,
+        dropout=self.dropout,
+        stochastic_depth=drop_rate(self.stochastic_depth, layer, depth),
+        dtype=self.dtype,
+        name=f"{name}_{number}",
+      )
+      x = (nn.remat(run) if self.remat else run)(block, x)
+      self.sow("intermediates", "tokens", x)
+    return x
+
+  def _bind_mixer(self, *, num_heads: int, layer: int, depth: int) -> Callable[..., nn.Module]:
+    """Returns what makes a block's token mixer: called with `name`, everything else is set here."""
+    fields = {"num_heads": num_heads, "dtype": self.dtype, "layer": layer, "depth": depth}
+    extra = dict(getattr(self.posemb(parent=None), "mixer_fields", {}))
+    if self.causal:
+      extra["causal"] = True
+    for field in extra:
+      _check_free(self.token_mixer, field)
+    return partial(self.token_mixer, **fields, **extra)
+
+
+def _check_free(token_mixer: Callable[..., nn.Module], field: str) -> None:
+  """Raises ConfigError if a mixer has no field of that name, or the config set it already."""
+  reason = "model.causal=True" if field == "causal" else "model.posemb='rope'"
+  bound: Mapping[str, Any] = {}
+  kind: Any = token_mixer
+  if isinstance(token_mixer, partial):  # the fields that a config gave it
+    kind, bound = token_mixer.func, token_mixer.keywords
+  if field in bound:
+    raise ConfigError(
+      f"model.token_mixer.{field}={bound[field]!r} is set, and {reason} sets it too; use one of the"
+      " two"
+    )
+  if field in options(kind):
+    return
+  if field == "causal":
+    raise ConfigError(
+      f"{reason}: {kind.__name__} cannot keep tokens from those after them (no field 'causal'); set"
+      " it to False, or use another token_mixer"
+    )
+  raise ConfigError(
+    f"{reason} turns queries and keys, of which {kind.__name__} has none to turn (no field"
+    f" {field!r}); use model.posemb='learned', or another token_mixer"
+  )
