@@ -16,7 +16,7 @@ from vitx.attention.pattern import PatternAttention
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns import GivenBlocks, Global, RandomBlocks, Window, bigbird
 from vitx.ops.sparse.block_mask import BlockMask
-from vitx.ops.sparse.pattern_attention import dense_mask
+from vitx.ops import dense_mask
 
 THREE = ("query", "key", "value")
 BLOCK = 4

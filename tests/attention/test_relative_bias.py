@@ -25,7 +25,7 @@ def logits_with(tables, places):
   """What widening adds to q kᵀ · scale, and what went in."""
   random = np.random.default_rng(1)
   q, k = random.normal(size=(2, 1, LAYOUT.length, 2, 4)).astype(np.float32)
-  wide = relative_bias.widened(jnp.asarray(q), jnp.asarray(k), tables, places, 0.3)
+  wide = relative_bias.fold_bias_into_qk(jnp.asarray(q), jnp.asarray(k), tables, places, 0.3)
   found = np.einsum("bnhd,bmhd->bhnm", *wide) * 0.3
   return found - np.einsum("bnhd,bmhd->bhnm", q, k) * 0.3
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from vitx.ops.kernels.softmax import fused_attention, masked_attention, masked_softmax
+from vitx.ops.kernels.softmax import kernelized_attention, masked_attention, masked_softmax
 
 
 def qkv(n=7, m=5, seed=0, dtype=jnp.float32):
