@@ -210,8 +210,6 @@ class Intersection(Combination):
   def by_head(self):
     counts = [p.by_head() for p in self.patterns]
     heads = math.lcm(*(len(patterns) for patterns in counts))
-    if heads == 1:
-      return (self,)
     return tuple(Intersection(tuple(ps[h % len(ps)] for ps in counts)) for h in range(heads))
 
   def split(self, layout, tile):

@@ -78,7 +78,7 @@ def _by_head(
 ) -> tuple[tuple[Part, ...], ...]:
   tile = tile or pattern.tile or TILE
   heads = pattern.by_head()
-  if len(heads) > 1 and all(own.head_period == 1 for own in heads):
+  if heads != (pattern,) and all(own.head_period == 1 for own in heads):
     found = tuple(own.split(layout, tile) for own in heads)
     # Blocks of the usual order serve all heads at once, however they differ.
     if any(part.rearranged for parts in found for part in parts):
