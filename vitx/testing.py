@@ -42,7 +42,7 @@ def check_token_mixer(
 
   Implementations agree in outputs and gradients, with and without a mask; bfloat16 is float32 but
   for rounding; jit equals no jit; two devices equal one; a mask, permutations and another length do
-  what `properties` says; the gradient lowers for CUDA and TPU.
+  what `properties` says, and so does `causal`; the gradient lowers for CUDA and TPU.
 
   Args:
     module: a token mixer; built with num_heads, dtype, layer, depth and `fields`.
@@ -76,6 +76,10 @@ def check_token_mixer(
   case.check_lowering()
   if not properties.accepts_mask:
     _refused(lambda: case.apply(case.params, case.x, case.mask), "a mask must raise ConfigError")
+  if properties.accepts_causal:
+    case.check_causality()
+  elif hasattr(module, "causal"):
+    _refused(lambda: case.build(causal=True), "causal=True must raise ConfigError")
   if properties.masking_is_deletion:
     case.check_deletion()
   if properties.permutation_equivariant:
@@ -190,6 +194,19 @@ class _Case:
   def check_lowering(self):
     loss = jax.jit(jax.grad(lambda p, x: jnp.sum(self.apply(p, x)), argnums=(0, 1)))
     loss.trace(self.params, self.x).lower(lowering_platforms=("cuda", "tpu"))
+
+  def check_causality(self):
+    """With `causal` no output depends on a later token: before a change all stays as it is."""
+    here = self.layout.length // 2
+    changed = self.x.copy()
+    changed[:, here:] = 3 * self.weight[:, here:]
+    for name in self.names:
+      apply = self.jit(partial(self.apply, causal=True, implementation=name))
+      a, b = (np.asarray(apply(self.params, x)) for x in (self.x, changed))
+      message = f"later tokens change the outputs of earlier ones ({name})"
+      size = 1e-6 * max(1.0, float(np.abs(a[:, :here]).max()))
+      np.testing.assert_allclose(a[:, :here], b[:, :here], rtol=0, atol=size, err_msg=message)
+      assert not np.allclose(a[:, here:], b[:, here:]), f"causal attention attends nothing ({name})"
 
   def check_deletion(self):
     mask = np.ones(self.mask.shape, bool)

@@ -55,6 +55,7 @@ CASES = {
   "fnet": [{}],
   "mlp_mixing": [{}, {"hidden": 7}],
 }
+# Whatever takes `causal` is checked for it in its first case: `check_token_mixer` sets it itself.
 ORDER_MATTERS = ("rotary", "relative_bias", "causal", "local_heads")
 
 

@@ -51,8 +51,10 @@ def test_features_against_performer_pytorch():
   close(first(phi_q), g["phi_q"])
   close(first(phi_k), g["phi_k"])
   close(first(features.generalized_features(q, w)), g["relu"])
-  close(first(linear.linear_attention(phi_q, phi_k, v)), g["out"])
-  close(first(linear.linear_attention(phi_q, phi_k, v, causal=True, chunk=4)), g["causal"])
+  close(first(linear.kernelized_linear_attention(phi_q, phi_k, v)), g["out"])
+  close(
+    first(linear.kernelized_linear_attention(phi_q, phi_k, v, causal=True, chunk=4)), g["causal"]
+  )
   close(first(linear.masked_linear_attention(phi_q, phi_k, v, causal=True)[0]), g["causal"])
 
 

@@ -13,10 +13,10 @@ from vitx.attention.grid import ShiftedWindowAttention
 from vitx.attention.longformer import LongformerAttention
 from vitx.attention.nystromformer import Nystromformer
 from vitx.attention.pattern import PatternAttention
+from vitx.ops import dense_mask
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns import GivenBlocks, Global, RandomBlocks, Window, bigbird
 from vitx.ops.sparse.block_mask import BlockMask
-from vitx.ops.sparse.pattern_attention import dense_mask
 
 THREE = ("query", "key", "value")
 BLOCK = 4

@@ -79,8 +79,8 @@ def test_redrawing_says_what_it_needs():
 
   with pytest.raises(ConfigError, match=r"rngs=\{'graph': key\}"):
     jax.eval_shape(lambda: train(module))
-  with pytest.raises(ConfigError, match="redraw='epoch'; valid: never, step"):
-    jax.eval_shape(lambda: train(module.clone(redraw="epoch")))
+  with pytest.raises(ConfigError, match=r"redraw='epoch' is unknown.* never, step"):
+    module.clone(redraw="epoch")
 
 
 REDRAWN = {"name": "bigbird", "block": 2, "random": 2, "variant": "R", "redraw": "step"}
@@ -195,14 +195,14 @@ def test_separate_projections_start_as_shared_ones():
 @pytest.mark.parametrize(
   ("fields", "layout", "message"),
   [
-    ({"global_projections": "own"}, LAYOUT, "valid: separate, shared"),
+    ({"global_projections": "own"}, LAYOUT, "separate, shared"),
     ({"global_projections": "separate"}, TokenLayout((33,)), "model.extra_tokens"),
     ({"global_tokens": (40,)}, LAYOUT, "holds 40, but there are 33"),
   ],
 )
 def test_errors_of_global_tokens(fields, layout, message):
-  module = LongformerAttention(2, **fields)
   with pytest.raises(ConfigError, match=message):
+    module = LongformerAttention(2, **fields)
     jax.eval_shape(lambda: module.init(jax.random.key(0), X, layout, train=False))
 
 

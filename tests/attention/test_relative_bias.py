@@ -2,6 +2,7 @@
 
 import itertools
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,7 +14,6 @@ from vitx.attention.shaped import ShapedAttention
 from vitx.attention.softmax import SoftmaxAttention
 from vitx.errors import ConfigError
 from vitx.ops import relative_bias
-from vitx.ops.kernels.softmax import fused_attention, masked_attention
 from vitx.ops.layout import TokenLayout
 
 LAYOUT = TokenLayout((3, 5), prefix=2)
@@ -25,7 +25,7 @@ def logits_with(tables, places):
   """What widening adds to q kᵀ · scale, and what went in."""
   random = np.random.default_rng(1)
   q, k = random.normal(size=(2, 1, LAYOUT.length, 2, 4)).astype(np.float32)
-  wide = relative_bias.widened(jnp.asarray(q), jnp.asarray(k), tables, places, 0.3)
+  wide = relative_bias.fold_bias_into_qk(jnp.asarray(q), jnp.asarray(k), tables, places, 0.3)
   found = np.einsum("bnhd,bmhd->bhnm", *wide) * 0.3
   return found - np.einsum("bnhd,bmhd->bhnm", q, k) * 0.3
 
@@ -120,12 +120,10 @@ def test_all_but_these_have_logits():
 
 
 def test_errors_name_the_field_and_the_fix():
-  for module, part in [
-    (SoftmaxAttention(2, relative_bias="window"), "valid: axial, none"),
-    (ShiftedWindowAttention(2, size=3, relative_bias="swin"), "valid: axial, none, window"),
-  ]:
-    with pytest.raises(ConfigError, match=part):
-      jax.eval_shape(lambda module=module: module.init(jax.random.key(0), X, LAYOUT, train=False))
+  with pytest.raises(ConfigError, match=r"relative_bias='window' is unknown.* axial, none"):
+    SoftmaxAttention(2, relative_bias="window")
+  with pytest.raises(ConfigError, match=r"relative_bias='swin' is unknown.* axial, none, window"):
+    ShiftedWindowAttention(2, size=3, relative_bias="swin")
   module = SoftmaxAttention(2, relative_bias="axial")
 
   def other_grid():
@@ -136,9 +134,20 @@ def test_errors_name_the_field_and_the_fix():
     jax.eval_shape(other_grid)
 
 
-def test_the_librarys_kernel_takes_wider_queries_than_values():
-  random = np.random.default_rng(3)
-  q, k = random.normal(size=(2, 1, 9, 2, 12)).astype(np.float32)
-  v = random.normal(size=(1, 9, 2, 5)).astype(np.float32)
-  expected, _ = masked_attention(q, k, v)
-  np.testing.assert_allclose(fused_attention(q, k, v), expected, atol=1e-6)
+@pytest.mark.parametrize("fields", [{"rotary": "axial"}, {"relative_bias": "axial"}])
+def test_positions_at_some_tokens_are_those_of_all(fields):
+  """What a decoder needs: the queries and keys of a few tokens, known when it runs."""
+
+  class Parts(SoftmaxAttention):
+    @nn.compact
+    def __call__(self, x, layout, at=None):
+      q, k, _ = self.project(x)
+      return self.apply_positions(q, k, layout, 0.5, at=at)
+
+  module, at = Parts(2, **fields), np.array([5, 0, 7])
+  variables = module.init(jax.random.key(0), X, LAYOUT)
+  variables = jax.tree.map(lambda x: x + 0.1, variables)
+  whole = module.apply(variables, X, LAYOUT)
+  some = jax.jit(lambda at: module.apply(variables, X[:, at], LAYOUT, at))(at)
+  for a, b in zip(whole, some, strict=True):
+    np.testing.assert_allclose(a[:, at], b, atol=1e-6)

@@ -4,10 +4,10 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from vitx import ops
 from vitx.attention.base import AttentionModule
 from vitx.attention.contract import Properties
 from vitx.layers.projections import from_heads
-from vitx.ops.kernels.softmax import kernelized_attention, masked_attention
 
 
 def unit(x):
@@ -18,22 +18,19 @@ class CosineAttention(AttentionModule):
   """softmax(temperature * cosine(q, k)) v, a temperature for each head (Liu et al. 2022, eq. 2)."""
 
   properties = Properties(
-    permutation_equivariant=True, masking_is_deletion=True, flops_exponent=2.0
+    accepts_causal=True, permutation_equivariant=True, masking_is_deletion=True, flops_exponent=2.0
   )
 
   temperature: float = 10.0  # at the start
 
   @nn.compact
   def __call__(self, x, layout, *, mask=None, train):
-    q, k, v = self.projected(x)  # (B, N, H, D)
+    q, k, v = self.project(x)  # (B, N, H, D)
     start = nn.initializers.constant(self.temperature)
     temperature = self.param("temperature", start, (self.num_heads, 1))
     q, k = unit(q) * temperature.astype(q.dtype), unit(k)
-    q, k = self.positioned(q, k, layout)  # rotary and relative_bias, as a config sets them
-    if self.picked(x) == "masked":  # the reference, which holds the matrix
-      attend = None if mask is None else mask[:, None, None, :]
-      out, matrix = masked_attention(q, k, v, mask=attend, scale=1.0)
-      self.sow("intermediates", "attention", matrix)
-    else:
-      out = kernelized_attention(q, k, v, key_mask=mask, scale=1.0)
+    q, k = self.apply_positions(q, k, layout)  # rotary and relative_bias, as a config sets them
+    settings = {"causal": self.causal, "implementation": self.implementation}
+    out, matrix = ops.attention(q, k, v, key_mask=mask, scale=1.0, **settings)
+    self.sow_matrix(matrix)  # None where the implementation never holds it
     return from_heads(x.shape[-1], dtype=self.dtype)(out)  # (B, N, C)

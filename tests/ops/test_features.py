@@ -46,7 +46,7 @@ def test_performer_approaches_softmax_for_small_logits():
     w = features.orthogonal_gaussian(jax.random.key(3), count, 8)
     phi_q = features.softmax_query_features(q, w, eps=0.0)
     phi_k = features.softmax_key_features(k, w, eps=0.0)
-    out = linear.linear_attention(phi_q, phi_k, v)
+    out = linear.kernelized_linear_attention(phi_q, phi_k, v)
     errors.append(float(jnp.abs(out - expected).max()))
   assert errors[0] > 3 * errors[1] / 1.5 and errors[1] > 2 * errors[2]
   assert errors[2] < 0.02
@@ -81,7 +81,7 @@ def test_linear_attention_is_the_matrix_product(causal, chunk):
     return jnp.sum(jnp.sin(out[0] if isinstance(out, tuple) else out)), out
 
   a = lambda *x: linear.masked_linear_attention(*x, causal=causal)[0]  # noqa: E731
-  b = lambda *x: linear.linear_attention(*x, causal=causal, chunk=chunk)  # noqa: E731
+  b = lambda *x: linear.kernelized_linear_attention(*x, causal=causal, chunk=chunk)  # noqa: E731
   results = [
     jax.value_and_grad(lambda *x, f=f: run(f, *x), argnums=(0, 1, 2), has_aux=True)(q, k, v)
     for f in (a, b)
@@ -97,7 +97,7 @@ def test_causal_outputs_do_not_depend_on_the_future():
   v = random(1, 9, 1, 4, seed=2)
 
   def upto(k, v):
-    return linear.linear_attention(q, k, v, causal=True, chunk=4)[:, 5].sum()
+    return linear.kernelized_linear_attention(q, k, v, causal=True, chunk=4)[:, 5].sum()
 
   for grad in jax.grad(upto, argnums=(0, 1))(k, v):
     np.testing.assert_array_equal(grad[:, 6:], 0)
@@ -108,7 +108,7 @@ def test_causal_outputs_do_not_depend_on_the_future():
 def test_local_attention_is_softmax_under_its_mask(causal):
   q, k, v = (random(2, 11, 2, 4, seed=i) for i in range(3))
   mask = jax.random.bernoulli(jax.random.key(7), 0.6, (2, 11))
-  blocked = local_window.local_attention(q, k, v, 3, mask=mask, causal=causal)
+  blocked = local_window.kernelized_local_attention(q, k, v, 3, mask=mask, causal=causal)
   dense, _ = local_window.masked_local_attention(q, k, v, 3, mask=mask, causal=causal)
   np.testing.assert_allclose(blocked, dense, atol=2e-6)
   near = np.asarray(local_window.block_local_mask(11, 3, causal=causal))

@@ -1,66 +1,93 @@
-"""Which implementation runs, and that what a mixer says it runs is what it runs."""
-
-import dataclasses
+"""Which implementation runs, and that what is recorded is what runs."""
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import pytest
 
-from vitx.attention.choices import chosen, implementation_of
+from vitx import ops
+from vitx.analysis.implementations import describe_choices
 from vitx.attention.registry import MIXERS
-from vitx.attention.softmax import SoftmaxAttention
 from vitx.errors import ConfigError
-from vitx.ops.layout import TokenLayout
+from vitx.ops import TokenLayout, recording_implementations
+from vitx.ops.implementation import resolve_implementation
+from vitx.ops.patterns import Axial, Window
+
+
+def resolve(*args, **given):
+  return resolve_implementation("attention", *args, **given)
 
 
 def test_what_is_asked_for_runs():
-  assert chosen("masked") == "masked" and chosen("masked", 0.1) == "masked"
-  assert chosen("kernelized", masked_is_faster=True) == "kernelized"
+  assert resolve("masked", 9) == "masked" and resolve("masked", 9, dropout=0.1) == "masked"
+  assert resolve("kernelized", 9, masked_up_to=10) == "kernelized"
 
 
 def test_auto_is_the_faster_unless_dropout_must_be_drawn():
-  assert chosen("auto") == "kernelized"
-  assert chosen("auto", masked_is_faster=True) == "masked"
-  assert chosen("auto", 0.1) == "masked"
+  assert resolve("auto", 9) == "kernelized"
+  assert resolve("auto", 9, masked_up_to=9) == "masked"
+  assert resolve("auto", 10, masked_up_to=9) == "kernelized"
+  assert resolve("auto", 9, dropout=0.1) == "masked"
 
 
 def test_errors_name_the_field_and_the_way_out():
-  with pytest.raises(ConfigError, match=r"token_mixer\.dropout=0\.1.*'masked' or 'auto'"):
-    chosen("kernelized", 0.1)
+  with pytest.raises(ConfigError, match=r"dropout=0\.1.*'masked' or 'auto'"):
+    resolve("kernelized", 9, dropout=0.1)
   with pytest.raises(ConfigError, match="implementation='fast'"):
-    chosen("fast")
+    resolve("fast", 9)
+
+
+def choose(module, n):
+  """What a mixer's ops pick for N tokens, and whether it sows a matrix."""
+  x = jax.ShapeDtypeStruct((1, n, 8), jnp.float32)
+  rows = next(d for d in (32, 8, 1) if n % d == 0)
+  layout = TokenLayout((rows, n // rows))
+
+  def run(x):
+    variables = module.init(jax.random.key(0), x, layout, train=False)
+    with recording_implementations() as found:
+      _, sown = module.apply(variables, x, layout, train=False, mutable=["intermediates"])
+    return found, "attention" in sown.get("intermediates", {})
+
+  result = []
+  jax.eval_shape(lambda x: result.append(run(x)), x)
+  return describe_choices(result[0][0]), result[0][1]
 
 
 @pytest.mark.parametrize("name", MIXERS)
 def test_no_mixer_holds_the_matrix_of_many_tokens(name):
   """No kernelized path is slower than its masked path from 1024 tokens on."""
   mixer = MIXERS[name](num_heads=2)
-  assert mixer.properties.masked_up_to < 1024
   single = not mixer.properties.implementations
-  assert implementation_of(mixer, 1024) == ("auto" if single else "kernelized")
+  assert choose(mixer, 1024) == ("auto" if single else "kernelized", False)
   if not single:
-    assert implementation_of(mixer.clone(implementation="masked"), 1024) == "masked"
+    assert choose(mixer.clone(implementation="masked"), 64) == ("masked", True)
 
 
-class Counted(SoftmaxAttention):
-  properties = dataclasses.replace(SoftmaxAttention.properties, masked_up_to=9)
+@pytest.mark.parametrize(
+  ("name", "last_masked"), [("bigbird", 128), ("linear_transformer", 64), ("performer", 64)]
+)
+def test_the_measured_rule_is_what_runs(name, last_masked):
+  mixer = MIXERS[name](num_heads=2)
+  assert choose(mixer, last_masked) == ("masked", True)
+  assert choose(mixer, last_masked + 8) == ("kernelized", False)
 
 
-@pytest.mark.parametrize(("n", "expected"), [(9, "masked"), (10, "kernelized")])
-def test_the_rule_is_what_runs(n, expected):
-  mixer, x = Counted(num_heads=2), jnp.ones((1, n, 8))
-  assert implementation_of(mixer, n) == expected
-  variables = mixer.init(jax.random.key(0), x, TokenLayout((n,)), train=False)
-  apply = lambda: mixer.apply(  # noqa: E731
-    {"params": variables["params"]}, x, TokenLayout((n,)), train=False, mutable=["intermediates"]
-  )
-  sown = jax.eval_shape(apply)[1]
-  assert ("attention" in sown.get("intermediates", {})) == (expected == "masked")
+def test_runs_of_tokens_are_never_slower_than_the_matrix():
+  q = jax.ShapeDtypeStruct((1, 64, 2, 4), jnp.float32)
+  layout = TokenLayout((8, 8))
+  for pattern, expected in ((Window(2), "masked"), (Axial(0), "kernelized")):
+    with recording_implementations() as found:
+      jax.eval_shape(lambda q, p=pattern: ops.attention(q, q, q, p, layout), q)
+    assert found == [("attention", expected)]
 
 
-def test_a_module_that_promises_nothing_has_one_path():
+def test_a_module_without_an_op_has_one_path():
   class Plain(nn.Module):
     num_heads: int
 
-  assert implementation_of(Plain(2), 64) == "auto"
+    @nn.compact
+    def __call__(self, x, layout, *, mask=None, train):
+      return x
+
+  assert choose(Plain(2), 64) == ("auto", False)

@@ -43,7 +43,7 @@ def test_a_landmark_for_each_token_gives_softmax():
   out, found = nystrom.masked_nystrom_attention(q, k, v, 8, iterations=25)
   np.testing.assert_allclose(found, matrix, atol=3e-3)
   np.testing.assert_allclose(out, expected, atol=1e-2)
-  fast = nystrom.nystrom_attention(q, k, v, 8, iterations=25)
+  fast = nystrom.kernelized_nystrom_attention(q, k, v, 8, iterations=25)
   np.testing.assert_allclose(fast, out, atol=1e-4)
 
 
@@ -71,7 +71,7 @@ def test_slots_are_sums_without_masked_tokens():
 def test_fourier_mixing_against_numpy(shape):
   x = random(*shape)
   expected = np.fft.fft2(np.float64(x), axes=(1, 2)).real
-  np.testing.assert_allclose(fourier.fourier_mixing(x), expected, atol=1e-4)
+  np.testing.assert_allclose(fourier.fast_fourier_mixing(x), expected, atol=1e-4)
   out, (cos, sin) = fourier.masked_fourier_mixing(x)
   np.testing.assert_allclose(out, expected, atol=1e-4)
   np.testing.assert_allclose(cos @ cos + sin @ sin, shape[1] * np.eye(shape[1]), atol=1e-3)
@@ -91,4 +91,6 @@ def test_shaped_attention_is_its_formula(maps):
   expected = expand(a) * eye + expand(b) * probabilities - expand(c) * uniform
   np.testing.assert_allclose(matrix, expected, atol=1e-6)
   np.testing.assert_allclose(out, jnp.einsum("bhnm,bmhe->bnhe", expected, v), atol=1e-5)
-  np.testing.assert_allclose(shaped.shaped_attention(q, k, v, a, b, c, mask=mask), out, atol=1e-5)
+  np.testing.assert_allclose(
+    shaped.kernelized_shaped_attention(q, k, v, a, b, c, mask=mask), out, atol=1e-5
+  )

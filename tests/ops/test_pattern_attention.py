@@ -1,15 +1,20 @@
 """Whichever way a pattern is attended along, the result is that of its edges."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from tests.ops import attention_cases as cases
-from vitx.ops.layout import TokenLayout
+from vitx.ops import TokenLayout, attention, dense_mask, plan
 from vitx.ops.patterns import (
   PATTERNS,
   Axial,
+  Causal,
+  DilatedWindow,
   Global,
+  MaskFunction,
+  Neighborhood,
   Nothing,
   OnGrid,
   Strided,
@@ -18,8 +23,7 @@ from vitx.ops.patterns import (
   per_head,
   redrawn,
 )
-from vitx.ops.sparse import pattern_attention
-from vitx.ops.sparse.pattern_attention import dense_mask, sparse_pattern_attention
+from vitx.ops.sparse.attend import attend
 
 CLASS = Global(prefix=True)
 BIGBIRD = bigbird(block=8, random=2, heads=4)
@@ -39,6 +43,13 @@ QUICK = {"xla_backend_optimization_level": 0}
     CLASS | Nothing(),
     Window(1, block=4, count_prefix=True) | CLASS,
     CLASS | Window(2) | Global(tokens=(5,)),
+    DilatedWindow(2, (3,)),  # 42 tokens, not without a rest of 4
+    DilatedWindow(1, (4, 1, 4, 5)) | CLASS,
+    (Strided(form="axial") | CLASS) & Causal(),
+    per_head(Axial(0), Axial(-1)) & Causal(),
+    (OnGrid(BIGBIRD) | CLASS) & Causal(),
+    Neighborhood(3) & Causal(),
+    Causal() & Window(3),
     "redrawn",
     "redrawn on the grid",
   ],
@@ -56,9 +67,8 @@ def test_equals_its_edges(pattern, prefix):
       edges = redrawn(BIGBIRD, layout, seed)
     elif pattern == "redrawn on the grid":
       edges = redrawn(OnGrid(BIGBIRD), layout, seed) | CLASS
-    given = {"tile": 8, "key_mask": key_mask, "scale": 0.4}
     mask = dense_mask(edges, layout, 4)
-    return sparse_pattern_attention(q, k, v, edges, layout, **given), mask
+    return attend(plan(edges, layout, 8), q, k, v, key_mask=key_mask, scale=0.4), mask
 
   found, mask = jax.jit(run, compiler_options=QUICK)(np.uint32(3))
   expected = cases.masked(q, k, v, mask[None] & key_mask[:, None, None], 0.4)
@@ -79,23 +89,83 @@ def test_patterns_over_the_grid_say_so():
 
 
 @pytest.mark.parametrize(
-  ("pattern", "parts"),
+  ("pattern", "cores"),
   [
-    (per_head(Axial(-1), Axial(0)) | CLASS, {"local", "column"}),
-    (Strided(form="axial") | CLASS, {"merged"}),
-    (Window(3) | CLASS, set()),
+    (
+      per_head(Axial(-1), Axial(0)) | CLASS,
+      [["block_diagonal 7"], ["transposed block_diagonal 6"]],
+    ),
+    (
+      Strided(form="axial") | CLASS,
+      [["transposed block_diagonal 6", "block_sparse 16"]],
+    ),
+    (Window(3) | CLASS, [["block_sparse 64"]]),
+    (CLASS & Causal(), [["block_sparse 64"]]),
+    ((per_head(Axial(0)) | CLASS) & Causal(), [["transposed block_diagonal 6 causal"]]),
   ],
 )
-def test_columns_are_attended_by_reshaping(pattern, parts, monkeypatch):
-  used = set()
-  strided = pattern_attention.strided_attention
+def test_columns_are_attended_by_reshaping(pattern, cores):
+  steps = plan(pattern, TokenLayout((6, 7), 1))
+  assert (steps.prefix, steps.layout) == (1, TokenLayout((6, 7)))
 
-  def recorded(*args, **settings):
-    used.add(settings["part"])
-    return strided(*args, **settings)
+  def describe(part):
+    words = (["transposed"] if part.order else []) + [f"{part.core} {part.block}"]
+    assert part.order is None or part.order.axes
+    return " ".join(words + ["causal"] * part.causal)
 
-  monkeypatch.setattr(pattern_attention, "strided_attention", recorded)
-  layout = TokenLayout((6, 7), 1)
-  array = jax.ShapeDtypeStruct((1, layout.length, 2, 4), np.float32)
-  jax.eval_shape(lambda *x: sparse_pattern_attention(*x, pattern, layout), *[array] * 3)
-  assert used == parts
+  assert [[describe(part) for part in parts] for parts in steps.heads] == cores
+
+
+def test_a_plain_function_is_a_pattern():
+  """As FlexAttention takes it; heads are told apart where the function uses them."""
+  q, k, v, _ = cases.inputs(2, 50, 4, 8)
+
+  def same(b, h, q, k):
+    return abs(q - k) <= 3
+
+  def by_head(b, h, q, k):
+    return jnp.abs(q - k) <= 2 * h
+
+  @jax.jit
+  def run(q, k, v):
+    return [
+      attention(q, k, v, function, causal=True, implementation=name, tile=16)[0]
+      for function in (same, by_head)
+      for name in ("masked", "kernelized")
+    ]
+
+  found = run(q, k, v)
+  for a, b in (found[:2], found[2:]):
+    np.testing.assert_allclose(a, b, atol=2e-6)
+  i = np.arange(50)
+  mask = (np.abs(i[:, None] - i) <= 2 * np.arange(4)[:, None, None]) & np.tri(50, dtype=bool)
+  np.testing.assert_allclose(found[2], cases.masked(q, k, v, mask[None])[0], atol=2e-6)
+  assert MaskFunction(same, 4).head_period == 1 and MaskFunction(by_head, 4).head_period == 4
+
+
+@pytest.mark.parametrize("implementation", ["masked", "kernelized"])
+@pytest.mark.parametrize(
+  "pattern", [Nothing(), Strided(4, "column"), Neighborhood(3), Window(2, block=4)], ids=str
+)
+def test_a_query_without_edges_is_zero_with_zero_gradient(pattern, implementation):
+  """Prefix tokens have no edges in these patterns, nor has any token of an example all masked."""
+  layout = TokenLayout((4, 4), 2)
+  q, k, v, d_out = cases.inputs(2, 18, 2, 8)
+  key_mask = np.ones((2, 18), bool)
+  key_mask[1] = False
+
+  @jax.jit
+  def run(*x):
+    out, pull = jax.vjp(
+      lambda *x: attention(*x, pattern, layout, key_mask=key_mask, implementation=implementation)[
+        0
+      ],
+      *x,
+    )
+    return out, pull(d_out)
+
+  out, grads = run(q, k, v)
+  for x in (out, *grads):
+    np.testing.assert_array_equal(x[:, :2], 0)
+    np.testing.assert_array_equal(x[1], 0)
+    assert np.isfinite(x).all()

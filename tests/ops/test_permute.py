@@ -1,56 +1,95 @@
-"""Tiles by patches: another numbering of the same edges."""
+"""Another order of the tokens: the same edges, and no gather where a transposition makes it."""
+
+import dataclasses
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from vitx.ops.layout import TokenLayout
-from vitx.ops.patterns import Neighborhood, ShiftedWindow, Window
-from vitx.ops.sparse.block_mask import BlockMask
-from vitx.ops.sparse.pattern_attention import (
-  dense_mask,
-  masked_pattern_attention,
-  sparse_pattern_attention,
+from tests.ops import attention_cases as cases
+from vitx.ops import TokenLayout, attention, dense_mask, plan
+from vitx.ops.patterns import (
+  Causal,
+  DilatedWindow,
+  Neighborhood,
+  Order,
+  Pattern,
+  ShiftedWindow,
+  Window,
+  coordinates,
 )
-from vitx.ops.sparse.permute import ByPatches, from_patches, patch_sides, to_patches
+from vitx.ops.patterns.grid import patches
+from vitx.ops.sparse.attend import attend, block_mask
+from vitx.ops.sparse.permute import permute, restore
 
 PATTERNS = [Neighborhood(3), Neighborhood((5, 2)), ShiftedWindow(3, 1), ShiftedWindow(4)]
 
 
 @pytest.mark.parametrize(
-  ("grid", "tile", "sides"),
+  ("grid", "tile", "size"),
   [
-    ((8, 8), 16, (4, 4)),
-    ((14, 14), 64, (7, 7)),
-    ((8, 16), 32, (4, 8)),
+    ((8, 8), 16, 16),
+    ((14, 14), 64, 49),
+    ((8, 16), 32, 32),
     ((7, 7), 16, None),  # a row of 7 is less than half a tile
     ((64,), 16, None),
   ],
 )
-def test_patches_divide_the_grid(grid, tile, sides):
-  assert patch_sides(Neighborhood(3), TokenLayout(grid), tile) == sides
+def test_patches_divide_the_grid(grid, tile, size):
+  block, order = patches(grid, tile)
+  assert (block, order is None) == ((tile, True) if size is None else (size, False))
 
 
 def test_only_what_is_near_on_a_plane_is_renumbered():
-  assert patch_sides(Window(1, block=4), TokenLayout((8, 8)), 16) is None
-  assert patch_sides(Neighborhood(3), TokenLayout((8, 8), prefix=1), 16) is None
+  assert patches((8, 8), 16)[1] is not None
+  for pattern, layout in ((Window(1, block=4), TokenLayout((8, 8))), (Neighborhood(3), (64,))):
+    layout = layout if isinstance(layout, TokenLayout) else TokenLayout(layout)
+    (part,) = plan(pattern, layout, 16).heads[0]
+    assert part.order is None
 
 
-def test_there_and_back():
-  layout, x = TokenLayout((4, 6)), np.arange(2 * 24 * 3).reshape(2, 24, 3)
-  moved = to_patches(jax.numpy.asarray(x), layout, (2, 3))
-  np.testing.assert_array_equal(from_patches(moved, layout, (2, 3)), x)
-  first = [0, 1, 2, 6, 7, 8]  # the patch in the corner
-  np.testing.assert_array_equal(moved[:, :6], x[:, first])
+ORDERS = {
+  "patches": patches((4, 6), 6)[1],
+  "columns": Order(np.arange(24).reshape(4, 6).T.ravel(), 24),
+  "padded columns": Order(np.arange(24).reshape(4, 6).T.ravel(), 21),
+  "three axes": Order(np.arange(24).reshape(2, 3, 4).transpose(2, 0, 1).ravel(), 24),
+  "any": Order(np.random.default_rng(0).permutation(24), 24),
+  "padded, any": Order(np.random.default_rng(0).permutation(24), 22),
+}
+
+
+@pytest.mark.parametrize("name", ORDERS)
+def test_there_and_back(name):
+  order = ORDERS[name]
+  x = np.arange(1, 1 + 2 * order.length * 3).reshape(2, order.length, 3).astype(np.float32)
+  moved = permute(jnp.asarray(x), order)
+  inside = order.numbers < order.length
+  np.testing.assert_array_equal(moved[:, inside], x[:, order.numbers[inside]])
+  np.testing.assert_array_equal(moved[:, ~inside], 0)
+  np.testing.assert_array_equal(restore(moved, order), x)
+  weight = np.random.default_rng(1).normal(size=moved.shape).astype(np.float32)
+  grad = jax.grad(lambda x: jnp.sum(permute(x, order) * weight))(jnp.asarray(x))
+  np.testing.assert_array_equal(grad, restore(jnp.asarray(weight), order))
+  assert (order.axes is None) == ("any" in name)
+
+
+@pytest.mark.parametrize("name", ORDERS)
+def test_a_transposition_gathers_nothing_and_no_order_scatters(name):
+  order = ORDERS[name]
+  x = jax.ShapeDtypeStruct((2, order.length, 3), np.float32)
+  program = str(jax.make_jaxpr(jax.grad(lambda x: jnp.sum(jnp.sin(permute(x, order)))))(x))
+  assert "scatter" not in program
+  assert ("gather" in program) == (order.axes is None)
 
 
 @pytest.mark.parametrize("pattern", PATTERNS, ids=repr)
-@pytest.mark.parametrize(("grid", "sides"), [((8, 12), (4, 4)), ((6, 6), (2, 3)), ((5, 8), (5, 2))])
-def test_the_same_edges(pattern, grid, sides):
+@pytest.mark.parametrize(("grid", "tile"), [((8, 12), 16), ((6, 6), 6), ((5, 8), 10)])
+def test_the_same_edges(pattern, grid, tile):
   layout = TokenLayout(grid)
-  number = to_patches(np.arange(layout.length)[None], layout, sides)[0]
-  expected = dense_mask(pattern, layout, 1)[:, number][:, :, number]
-  found = BlockMask.from_pattern(ByPatches(pattern, sides), layout, sides[0] * sides[1], 1)
+  block, order = patches(grid, tile)
+  expected = dense_mask(pattern, layout, 1)[:, order.numbers][:, :, order.numbers]
+  found = block_mask(pattern, layout, block, 1, order)
   np.testing.assert_array_equal(found.dense(), expected)
 
 
@@ -59,9 +98,9 @@ def test_attention_and_lse(masked):
   layout, pattern = TokenLayout((8, 8)), Neighborhood(5)
   q, k, v = jax.random.normal(jax.random.key(0), (3, 2, 64, 2, 4))
   seen = jax.random.bernoulli(jax.random.key(1), 0.7, (2, 64)) if masked else None
-  out, lse = sparse_pattern_attention(q, k, v, pattern, layout, tile=16, key_mask=seen)
-  rows = sparse_pattern_attention(q, k, v, pattern, layout, tile=7, key_mask=seen)
-  expected, _ = masked_pattern_attention(q, k, v, pattern, layout, key_mask=seen)
+  out, lse = attend(plan(pattern, layout, 16), q, k, v, key_mask=seen)
+  rows = attend(plan(pattern, layout, 7), q, k, v, key_mask=seen)
+  expected, _ = attention(q, k, v, pattern, layout, key_mask=seen, implementation="masked")
   np.testing.assert_allclose(out, expected, atol=2e-6)
   np.testing.assert_allclose(out, rows[0], atol=2e-6)
   np.testing.assert_allclose(lse, rows[1], atol=2e-6)
@@ -69,6 +108,54 @@ def test_attention_and_lse(masked):
 
 def test_fewer_elements_than_tiles_of_rows():
   layout, pattern = TokenLayout((64, 64)), Neighborhood(7)
-  patches = BlockMask.from_pattern(ByPatches(pattern, (4, 4)), layout, 16, 1)
-  rows = BlockMask.from_pattern(pattern, layout, 16, 1)
-  assert 2 * patches.keys.size < rows.keys.size
+  by_patches = block_mask(pattern, layout, 16, 1, patches((64, 64), 16)[1])
+  rows = block_mask(pattern, layout, 16, 1)
+  assert 2 * by_patches.keys.size < rows.keys.size
+
+
+def test_a_dilated_window_is_a_window_among_every_dth_token():
+  layout = TokenLayout((1024,))
+  (part,) = plan(DilatedWindow(4, (16,)), layout, 16).heads[0]
+  assert part.order.axes == ((64, 16), (1, 0))
+  permuted = block_mask(part.pattern, layout, 16, 1, part.order)
+  assert 2 * permuted.keys.size < block_mask(part.pattern, layout, 16, 1).keys.size
+
+
+@dataclasses.dataclass(frozen=True)
+class Opposite(Pattern):
+  """A user's own: a token attends those of its row's parity; gathered by a permutation of its own.
+
+  Attributes:
+    gathered: whether the order is one that no transposition makes.
+  """
+
+  gathered: bool = False
+
+  def allows(self, layout, q, k, head=0):
+    (row, _), (other, _) = coordinates(layout, q), coordinates(layout, k)
+    return row % 2 == other % 2
+
+  def permutation(self, layout):
+    rows, columns = layout.grid
+    numbers = np.arange(layout.length).reshape(rows, columns)
+    if self.gathered:
+      return np.concatenate([numbers[1::2, ::-1].ravel(), numbers[::2].ravel()])
+    return np.concatenate([numbers[::2].ravel(), numbers[1::2].ravel()])
+
+
+@pytest.mark.parametrize("gathered", [False, True])
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_pattern_with_a_permutation_of_its_own(gathered, causal):
+  layout, pattern = TokenLayout((6, 8)), Opposite(gathered)
+  (part,) = plan(pattern & Causal() if causal else pattern, layout, 24).heads[0]
+  assert block_mask(part.pattern, layout, 24, 1, part.order).keys.size == 2  # else 4
+  q, k, v, d_out = cases.inputs(2, 48, 2, 8)
+  mask = dense_mask(pattern, layout, 2)[None]
+  mask = mask & np.tri(48, dtype=bool) if causal else mask
+
+  def kernel(q, k, v):
+    steps = plan(pattern & Causal() if causal else pattern, layout, 24)
+    return attend(steps, q, k, v)
+
+  found = cases.everything(kernel, q, k, v, d_out)
+  cases.assert_close(found, cases.everything(lambda *x: cases.masked(*x, mask), q, k, v, d_out))

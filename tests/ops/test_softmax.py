@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from vitx.ops.kernels.softmax import fused_attention, masked_attention, masked_softmax
+from vitx.ops import attention
+from vitx.ops.kernels.softmax import kernelized_attention, masked_attention, masked_softmax
 
 
 def qkv(n=7, m=5, seed=0, dtype=jnp.float32):
@@ -28,50 +29,52 @@ def test_against_numpy():
 @pytest.mark.parametrize("masked", [False, True])
 def test_implementations_agree(dtype, tolerance, masked):
   q, k, v = qkv(dtype=dtype)
-  mask = jax.random.bernoulli(jax.random.key(5), 0.5, (2, 1, 7, 5)) if masked else None
+  key_mask = jax.random.bernoulli(jax.random.key(5), 0.5, (2, 5)) if masked else None
   if masked:
-    mask = mask.at[0, 0, 2].set(False)  # a query that may attend nothing
+    key_mask = key_mask.at[1].set(False)  # queries that may attend nothing
 
-  def loss(function, *args):
-    out = function(*args, mask=mask)
-    out = out[0] if isinstance(out, tuple) else out
+  def loss(name, *args):
+    out, _ = attention(*args, key_mask=key_mask, implementation=name)
     return jnp.sum(jnp.sin(out.astype(jnp.float32))), out
 
   results = [
     jax.value_and_grad(lambda *a, f=f: loss(f, *a), argnums=(0, 1, 2), has_aux=True)(q, k, v)
-    for f in (masked_attention, fused_attention)
+    for f in ("masked", "kernelized")
   ]
   for a, b in zip(*(jax.tree.leaves(r) for r in results), strict=True):
     a, b = np.asarray(a, np.float32), np.asarray(b, np.float32)
     np.testing.assert_allclose(a, b, atol=tolerance * max(1, np.abs(a).max()))
 
 
-@pytest.mark.parametrize("function", [masked_attention, fused_attention])
-def test_an_empty_row_is_zero_with_zero_gradient(function):
+def test_an_empty_row_is_zero_with_zero_gradient():
   q, k, v = qkv()
   mask = jnp.ones((2, 1, 7, 5), bool).at[:, :, 3].set(False)
-
-  def row(q, k, v):
-    out = function(q, k, v, mask=mask)
-    return (out[0] if isinstance(out, tuple) else out)[:, 3]
-
+  row = lambda *x: masked_attention(*x, mask=mask)[0][:, 3]  # noqa: E731
   np.testing.assert_array_equal(row(q, k, v), 0)
   for grad in jax.grad(lambda *a: row(*a).sum(), argnums=(0, 1, 2))(q, k, v):
     np.testing.assert_array_equal(grad, 0)
 
 
-def test_unseen_keys_have_exactly_zero_gradient():
+@pytest.mark.parametrize("implementation", ["masked", "kernelized"])
+def test_unseen_keys_have_exactly_zero_gradient(implementation):
   q, k, v = qkv()
-  mask = jnp.ones((2, 1, 7, 5), bool).at[..., 4].set(False)
-  for function in (masked_attention, fused_attention):
+  seen = jnp.ones((2, 5), bool).at[..., 4].set(False)
 
-    def total(k, v, function=function):
-      out = function(q, k, v, mask=mask)
-      return jnp.sum(jnp.cos(out[0] if isinstance(out, tuple) else out))
+  def total(k, v):
+    return jnp.sum(jnp.cos(attention(q, k, v, key_mask=seen, implementation=implementation)[0]))
 
-    for grad in jax.grad(total, argnums=(0, 1))(k, v):
-      np.testing.assert_array_equal(grad[:, 4], 0)
-      assert np.all(np.abs(grad[:, :4]).sum((1, 2, 3)) > 0)
+  for grad in jax.grad(total, argnums=(0, 1))(k, v):
+    np.testing.assert_array_equal(grad[:, 4], 0)
+    assert np.all(np.abs(grad[:, :4]).sum((1, 2, 3)) > 0)
+
+
+def test_lengths_are_a_mask_of_the_first_keys():
+  q, k, v = qkv()
+  lengths = jnp.array([3, 0])
+  found = kernelized_attention(q, k, v, key_lengths=lengths)
+  expected = kernelized_attention(q, k, v, key_mask=jnp.arange(5) < lengths[:, None])
+  np.testing.assert_array_equal(found, expected)
+  np.testing.assert_array_equal(found[1], 0)
 
 
 def test_softmax_is_stable_and_float32():

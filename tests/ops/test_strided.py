@@ -8,9 +8,15 @@ from tests.ops import attention_cases as cases
 from vitx.analysis.cost import flops
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns import Strided
-from vitx.ops.sparse.strided import strided_attention
+from vitx.ops.sparse.attend import attend
+from vitx.ops.sparse.plan import plan
 
 pytestmark = pytest.mark.slow  # compiles dozens of programs: minutes in all
+
+
+def strided_attention(q, k, v, *, stride, form="paper", part="merged", key_mask=None):
+  steps = plan(Strided(stride, part, form), TokenLayout((q.shape[1],)))
+  return attend(steps, q, k, v, key_mask=key_mask)
 
 
 def dense(n, stride, form, part):

@@ -1,26 +1,36 @@
 """Which implementation every token mixer of a network runs."""
 
+from typing import Any
+
 import flax.linen as nn
 
 from vitx.analysis.shapes import variable_shapes
-from vitx.attention.choices import implementation_of
+from vitx.ops.implementation import recording_implementations
 
 
 def implementations(model: nn.Module, shape: tuple[int, ...]) -> dict[str, str]:
-  """What "auto" picks, found by tracing `init` on images of `shape` (B, height, width, channels).
+  """Returns what "auto" picks, found by tracing `init` on images of `shape` (B, rows, columns, C).
 
   Returns:
     "masked", "kernelized", or "auto" for a mixer with one path only, by the mixer's place in the
     network, such as "block_0/token_mixer".
   """
-  found = {}
+  found: dict[str, str] = {}
 
   def look(call, arguments, keywords, context):
-    module = context.module
-    if context.method_name == "__call__" and hasattr(module, "implementation"):
-      found["/".join(module.path)] = implementation_of(module, arguments[0].shape[1])
-    return call(*arguments, **keywords)
+    module: Any = context.module
+    if context.method_name != "__call__" or not hasattr(module, "implementation"):
+      return call(*arguments, **keywords)
+    with recording_implementations() as picked:
+      out = call(*arguments, **keywords)
+    found["/".join(module.path)] = describe_choices(picked)
+    return out
 
   with nn.intercept_methods(look):
     variable_shapes(model, shape)
   return found
+
+
+def describe_choices(choices: list) -> str:
+  """Returns what the ops of one mixer picked, of which all pick the same, or "auto" without ops."""
+  return "+".join(sorted({choice.implementation for choice in choices})) or "auto"

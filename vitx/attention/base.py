@@ -1,22 +1,24 @@
 """What token mixers share: the fields that a config sets, and how tokens become q, k and v."""
 
-from typing import ClassVar
+import dataclasses
+from typing import ClassVar, Literal
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from vitx.attention.choices import implementation_of
 from vitx.attention.contract import Properties
-from vitx.attention.positions import bias_tables, turned
+from vitx.attention.positions import apply_rope, bias_tables
+from vitx.checks import NonNegativeInt, Positive, PositiveInt, check_fields
 from vitx.errors import ConfigError
-from vitx.layers.projections import Dtype, head_dim_of, query_key_value
+from vitx.layers.projections import Dtype, project_qkv, resolve_head_dim
+from vitx.ops.implementation import Implementation
 from vitx.ops.layout import TokenLayout
-from vitx.ops.relative_bias import Places, axial_places, widened
+from vitx.ops.relative_bias import Places, axial_places, fold_bias_into_qk
 
 
 class TokenMixer(nn.Module):
-  """Base of the token mixers.
+  """Base of the token mixers: modules called as `module(x, layout, *, mask=None, train)`.
 
   Attributes:
     num_heads: H; the model sets it for every mixer, with heads or without.
@@ -24,7 +26,9 @@ class TokenMixer(nn.Module):
       the entry of a table (H, 2 g - 1) at the coordinates' difference; zero at the start, and for
       prefix tokens. An error where a mixer has no logits between tokens.
     implementation: "masked" holds the attention matrix and sows it as intermediate `attention`
-      (B, H, N, N); "kernelized" never holds it; "auto" is the faster, see `choices`.
+      (B, H, N, N); "kernelized" never holds it; "auto" is the faster, which the op knows.
+    causal: whether a token attends itself and what comes before it only, prefix tokens first; an
+      error for a mixer that cannot.
     dtype: of the computation; probabilities, features and their sums are float32.
     layer, depth: the position of the block that this mixer serves.
   """
@@ -32,23 +36,30 @@ class TokenMixer(nn.Module):
   properties: ClassVar = Properties()
   without_logits: ClassVar[str] = ""  # why there is none between two tokens to add a bias to
 
-  num_heads: int
-  relative_bias: str = "none"
-  implementation: str = "auto"
+  num_heads: PositiveInt
+  relative_bias: Literal["none", "axial"] = "none"
+  implementation: Implementation = "auto"
+  causal: bool = False
   dtype: Dtype = jnp.float32
-  layer: int = 0
-  depth: int = 1
+  layer: NonNegativeInt = 0
+  depth: PositiveInt = 1
 
-  def picked(self, x: jax.Array) -> str:
-    """The implementation that runs on tokens (B, N, C).
+  def __post_init__(self):
+    """Refuses what the mixer cannot do.
 
     Raises:
-      ConfigError: unknown, or "kernelized" with dropout.
+      ConfigError: a field of another type or out of range, `causal` of a mixer that cannot keep
+        tokens apart, or a relative bias of one without logits.
     """
-    return implementation_of(self, x.shape[1])
-
-  def refuse_bias(self) -> None:
-    """Raises ConfigError if a relative bias is asked of a mixer that cannot have one."""
+    super().__post_init__()
+    names = {field.name for field in dataclasses.fields(self)} - {"parent", "name"}
+    given = {name: getattr(self, name) for name in sorted(names)}
+    check_fields(type(self), given, "token_mixer")
+    if self.causal and not self.properties.accepts_causal:
+      raise ConfigError(
+        f"token_mixer.causal=True: {type(self).__name__} cannot keep a token from those after it;"
+        " use causal=False, or softmax, performer, linear_transformer or an attention pattern"
+      )
     if self.without_logits and self.relative_bias != "none":
       raise ConfigError(
         f"token_mixer.relative_bias={self.relative_bias!r}: {type(self).__name__} has no logit of a"
@@ -56,68 +67,83 @@ class TokenMixer(nn.Module):
         " attention pattern"
       )
 
+  def sow_matrix(self, matrix: jax.Array | None) -> None:
+    """Sows what an op returned beside its output as intermediate `attention`; None is nothing."""
+    if matrix is not None:
+      self.sow("intermediates", "attention", matrix)
+
 
 class AttentionModule(TokenMixer):
   """Base of the mixers with queries, keys and values; call its helpers inside `nn.compact`.
 
   Attributes:
-    head_dim: D; none: C / H.
+    head_dim: D; None for C / H.
     use_bias: of the query, key and value projections.
     rotary: "none", "sequence" or "axial" rotation of queries and keys by their position.
     rotary_base: of the frequencies.
-    others: see `TokenMixer`.
+
+  `TokenMixer` has the other attributes.
   """
 
-  head_dim: int | None = None
+  head_dim: PositiveInt | None = None
   use_bias: bool = True
-  rotary: str = "none"
-  rotary_base: float = 10000.0
+  rotary: Literal["none", "sequence", "axial"] = "none"
+  rotary_base: Positive = 10000.0
 
-  def width_of_heads(self, x: jax.Array) -> int:
-    """D for tokens (B, N, C).
+  def resolve_head_dim(self, x: jax.Array) -> int:
+    """Returns D for tokens (B, N, C).
 
     Raises:
       ConfigError: H does not divide C.
     """
-    return head_dim_of(x.shape[-1], self.num_heads, self.head_dim)
+    return resolve_head_dim(x.shape[-1], self.num_heads, self.head_dim)
 
-  def projected(
+  def project(
     self, x: jax.Array, value_dim: int | None = None, value_bias: bool = True
   ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Queries, keys and values (B, N, H, D) of tokens (B, N, C), without positions.
+    """Makes queries, keys and values (B, N, H, D) of tokens (B, N, C), without positions.
 
     Args:
       x: (B, N, C).
       value_dim: D of the values, if it is another.
       value_bias: whether values have a bias where queries and keys do.
     """
-    heads, dim, bias = self.num_heads, self.width_of_heads(x), self.use_bias
-    return query_key_value(
+    heads, dim, bias = self.num_heads, self.resolve_head_dim(x), self.use_bias
+    return project_qkv(
       x, heads, dim, value_dim, dtype=self.dtype, use_bias=bias, value_bias=value_bias
     )
 
-  def positioned(
-    self, q: jax.Array, k: jax.Array, layout: TokenLayout, scale: float = 1.0
+  def apply_positions(
+    self,
+    q: jax.Array,
+    k: jax.Array,
+    layout: TokenLayout,
+    scale: float = 1.0,
+    at: jax.Array | None = None,
   ) -> tuple[jax.Array, jax.Array]:
-    """Queries and keys with `rotary` and `relative_bias`; the latter makes them wider than D.
+    """Applies `rotary` and `relative_bias`; the latter makes queries and keys wider than D.
 
     Args:
       q, k: (B, N, H, D).
-      layout: of the N tokens.
+      layout: of all tokens.
       scale: that the logits will be multiplied by; the bias is not.
+      at: int (N,), which tokens of the layout these are, as when decoding; None for all.
 
     Raises:
-      ConfigError: a kind that is unknown or does not fit.
+      ConfigError: a kind that does not fit.
     """
-    self.refuse_bias()
-    q, k = turned(self.rotary, self.rotary_base, layout, q, k)
+    q, k = apply_rope(self.rotary, self.rotary_base, layout, q, k, at=at)
     if self.relative_bias == "none":
       return q, k
     places = self.places(layout)
-    return widened(q, k, bias_tables(self, places, q.shape[2]), places, scale)
+    return fold_bias_into_qk(q, k, bias_tables(self, places, q.shape[2]), places, scale, at=at)
 
   def places(self, layout: TokenLayout) -> list[Places]:
-    """Where the tokens stand, for each table of `relative_bias`."""
+    """Returns where the tokens stand, for each table of `relative_bias`."""
     if self.relative_bias != "axial":
       raise ConfigError(f"token_mixer.relative_bias={self.relative_bias!r}; valid: axial, none")
     return axial_places(layout)
+
+  def dropout_key(self, train: bool) -> jax.Array | None:
+    """Returns the key for dropping attention probabilities, or None where nothing is dropped."""
+    return self.make_rng("dropout") if train and getattr(self, "dropout", False) else None

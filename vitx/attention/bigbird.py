@@ -1,14 +1,15 @@
 """BigBird's attention."""
 
+from typing import Literal
+
 import jax
 import jax.numpy as jnp
 
 from vitx.attention.pattern import PatternAttention
-from vitx.errors import ConfigError, listing
+from vitx.checks import PositiveInt, Seed
+from vitx.errors import ConfigError
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns import OnGrid, Pattern, QueryParts, bigbird, redrawn
-
-REDRAWS = ("never", "step")
 
 
 class BigBirdAttention(PatternAttention):
@@ -32,23 +33,21 @@ class BigBirdAttention(PatternAttention):
       the code of BBViT's authors have it; empty: all.
     prefix_global: False: prefix tokens are the first tokens of block 0, as published; True: blocks
       are counted on the grid, and prefix tokens attend all and are attended by all.
-    others: see `PatternAttention`.
+
+  `PatternAttention` has the other attributes.
   """
 
   variant: str = "R+W+G"
-  block: int = 64
-  window: int = 3
-  random: int = 3
+  block: PositiveInt = 64
+  window: PositiveInt = 3
+  random: PositiveInt = 3
   global_blocks: tuple[int, ...] = (0, -1)
   keep_self: bool = True
-  plan: str = "uniform"
-  seed: int = 0
-  redraw: str = "never"
-  query_parts: tuple[str, ...] = ()
+  plan: Literal["uniform", "bigbird"] = "uniform"
+  seed: Seed = 0
+  redraw: Literal["never", "step"] = "never"
+  query_parts: tuple[Literal["random", "window", "global"], ...] = ()
   prefix_global: bool = False
-
-  def suitable_tile(self) -> int:
-    return self.block * -(-16 // self.block)  # whole blocks, but no crumbs
 
   def pattern(self, layout: TokenLayout) -> Pattern:
     pattern = bigbird(
@@ -69,8 +68,11 @@ class BigBirdAttention(PatternAttention):
   def training_pattern(self, layout: TokenLayout) -> Pattern:
     if self.redraw == "never":
       return self.full_pattern(layout)
-    if self.redraw not in REDRAWS:
-      raise ConfigError(f"token_mixer.redraw={self.redraw!r}; valid: {listing(REDRAWS)}")
+    if self.causal:
+      raise ConfigError(
+        "token_mixer.redraw='step' draws whole blocks, of which causal=True would hide some tokens;"
+        " use redraw='never' or causal=False"
+      )
     if not self.has_rng("graph"):
       raise ConfigError(
         "token_mixer.redraw='step' draws blocks in training: apply the model with a key of the"

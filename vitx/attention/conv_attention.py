@@ -10,12 +10,13 @@ from typing import ClassVar
 import flax.linen as nn
 import jax
 
+from vitx import ops
 from vitx.attention.base import AttentionModule
 from vitx.attention.softmax import SoftmaxAttention
+from vitx.checks import PositiveInt
 from vitx.errors import ConfigError
 from vitx.layers.norms import BatchNorm
 from vitx.layers.projections import from_heads, to_heads
-from vitx.ops.kernels import softmax
 from vitx.ops.layout import TokenLayout
 
 
@@ -25,24 +26,21 @@ class _BatchStatisticsAttention(AttentionModule):
   properties: ClassVar = dataclasses.replace(
     SoftmaxAttention.properties,
     accepts_mask=False,
+    accepts_causal=False,
     permutation_equivariant=False,
     masking_is_deletion=False,
   )
 
   use_bias: bool = False
 
-  def attend(
-    self, x: jax.Array, layout: TokenLayout, q: jax.Array, k: jax.Array, v: jax.Array
-  ) -> jax.Array:
-    """What the heads give, (B, N, H, D), of q (B, N, H, D) and k, v (B, M, H, D)."""
+  def attend(self, layout: TokenLayout, q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+    """Returns what the heads give, (B, N, H, D), of q (B, N, H, D) and k, v (B, M, H, D)."""
     scale = 1 / math.sqrt(q.shape[-1])
     if q.shape == k.shape:
-      q, k = self.positioned(q, k, layout, scale)
-    if self.picked(x) == "masked":
-      out, matrix = softmax.masked_attention(q, k, v, scale=scale)
-      self.sow("intermediates", "attention", matrix)
-      return out
-    return softmax.kernelized_attention(q, k, v, scale=scale)
+      q, k = self.apply_positions(q, k, layout, scale)
+    out, matrix = ops.attention(q, k, v, scale=scale, implementation=self.implementation)
+    self.sow_matrix(matrix)
+    return out
 
   def refuse_mask(self, mask: jax.Array | None) -> None:
     """Raises ConfigError if there is a mask."""
@@ -62,7 +60,8 @@ class LeViTAttention(_BatchStatisticsAttention):
 
   Attributes:
     use_bias: of the query, key and value projections.
-    others: see `AttentionModule`.
+
+  `AttentionModule` has the other attributes.
   """
 
   @nn.compact
@@ -77,13 +76,13 @@ class LeViTAttention(_BatchStatisticsAttention):
     self.refuse_mask(mask)
     width = x.shape[-1]
 
-    def normalized(y: jax.Array, name: str) -> jax.Array:
+    def normalize(y: jax.Array, name: str) -> jax.Array:
       flat = y.reshape(*y.shape[:2], -1)  # (B, N, H D)
       return BatchNorm(dtype=self.dtype, name=f"{name}_norm")(flat, train).reshape(y.shape)
 
     names = ("query", "key", "value")
-    q, k, v = (normalized(y, n) for y, n in zip(self.projected(x), names, strict=True))
-    out = nn.gelu(self.attend(x, layout, q, k, v), approximate=False)
+    q, k, v = (normalize(y, n) for y, n in zip(self.project(x), names, strict=True))
+    out = nn.gelu(self.attend(layout, q, k, v), approximate=False)
     out = from_heads(width, dtype=self.dtype)(out)
     zeros = nn.initializers.zeros
     return BatchNorm(dtype=self.dtype, scale_init=zeros, name="out_norm")(out, train)
@@ -99,11 +98,12 @@ class CvTAttention(_BatchStatisticsAttention):
     use_bias: of the query, key and value projections.
     kernel: side of the depthwise convolutions.
     kv_stride: of the keys' and values' convolution.
-    others: see `AttentionModule`.
+
+  `AttentionModule` has the other attributes.
   """
 
-  kernel: int = 3
-  kv_stride: int = 1
+  kernel: PositiveInt = 3
+  kv_stride: PositiveInt = 1
 
   @nn.compact
   def __call__(
@@ -118,19 +118,19 @@ class CvTAttention(_BatchStatisticsAttention):
     self._check(layout)
     width = x.shape[-1]
     image = x.reshape(x.shape[0], *layout.grid, width)
-    queries = self._convolved(image, "query", 1, train)
-    pairs = self._convolved(image, "key_value", self.kv_stride, train)
-    head_dim = self.width_of_heads(x)
+    queries = self._convolve(image, "query", 1, train)
+    pairs = self._convolve(image, "key_value", self.kv_stride, train)
+    head_dim = self.resolve_head_dim(x)
 
     def project(name: str, y: jax.Array) -> jax.Array:
       heads = to_heads(self.num_heads, head_dim, name, dtype=self.dtype, use_bias=self.use_bias)
       return heads(y)
 
     q, k, v = project("query", queries), project("key", pairs), project("value", pairs)
-    return from_heads(width, dtype=self.dtype)(self.attend(x, layout, q, k, v))
+    return from_heads(width, dtype=self.dtype)(self.attend(layout, q, k, v))
 
-  def _convolved(self, image: jax.Array, name: str, stride: int, train: bool) -> jax.Array:
-    """(B, rows, columns, C) to tokens (B, M, C)."""
+  def _convolve(self, image: jax.Array, name: str, stride: int, train: bool) -> jax.Array:
+    """Maps (B, rows, columns, C) to tokens (B, M, C)."""
     width = image.shape[-1]
     y = nn.Conv(
       width,

@@ -6,9 +6,9 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from vitx import ops
 from vitx.attention.base import TokenMixer
 from vitx.attention.contract import Properties
-from vitx.ops.kernels import fourier
 from vitx.ops.layout import TokenLayout
 
 
@@ -22,7 +22,8 @@ class FNet(TokenMixer):
       tokens, cosine and sine, as intermediate `attention` (1, 2, N, N); "kernelized" is the fast
       transform.
     dtype: of the result; the transform is float32.
-    others: see `TokenMixer`.
+
+  `TokenMixer` has the other attributes.
   """
 
   properties: ClassVar = Properties()
@@ -33,12 +34,8 @@ class FNet(TokenMixer):
     self, x: jax.Array, layout: TokenLayout, *, mask: jax.Array | None = None, train: bool
   ) -> jax.Array:
     """Maps (B, N, C) to (B, N, C); tokens whose `mask` (B, N) is False count as zeros."""
-    self.refuse_bias()
     if mask is not None:
       x = jnp.where(mask[:, :, None], x, jnp.zeros_like(x))
-    if self.picked(x) == "masked":
-      out, matrices = fourier.masked_fourier_mixing(x)
-      self.sow("intermediates", "attention", matrices[None])
-    else:
-      out = fourier.fourier_mixing(x)
+    out, matrix = ops.fourier_mixing(x, implementation=self.implementation)
+    self.sow_matrix(matrix)
     return out.astype(self.dtype)

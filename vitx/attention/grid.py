@@ -1,10 +1,10 @@
 """Attention along rows and columns, in neighborhoods, and in windows of a grid."""
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from vitx.attention.contract import Properties
 from vitx.attention.pattern import PatternAttention
-from vitx.errors import ConfigError
+from vitx.checks import PositiveInt
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns import Axial, Neighborhood, Pattern, ShiftedWindow, cycle, per_head
 from vitx.ops.relative_bias import Places
@@ -13,7 +13,7 @@ from vitx.ops.relative_bias import Places
 class AxialAttention(PatternAttention):
   """Half of the heads attend along rows, the others along columns (Ho et al. 2019)."""
 
-  properties: ClassVar = Properties(flops_exponent=1.5)
+  properties: ClassVar = Properties(accepts_causal=True, flops_exponent=1.5)
 
   def pattern(self, layout: TokenLayout) -> Pattern:
     rows = self.num_heads // 2
@@ -28,11 +28,8 @@ class NeighborhoodAttention(PatternAttention):
     dilation: step between neighbors.
   """
 
-  size: int = 7
-  dilation: int = 1
-
-  def suitable_tile(self) -> int:
-    return 16  # a patch of 4 x 4 has little around it that is no neighbor
+  size: PositiveInt = 7
+  dilation: PositiveInt = 1
 
   def pattern(self, layout: TokenLayout) -> Pattern:
     return Neighborhood(self.size, self.dilation)
@@ -41,33 +38,32 @@ class NeighborhoodAttention(PatternAttention):
 class ShiftedWindowAttention(PatternAttention):
   """Windows of the grid, shifted by half in every other layer (Liu et al. 2021, section 3.2).
 
-  Along an axis that one window holds nothing is shifted, as in the released code.
+  Along an axis that one window holds nothing is shifted, as in the released code. Where the window
+  does not divide the grid, padding is nobody's key, here and in no published code that we know: the
+  released code, Hugging Face's and timm's pad with zeros, whose keys (the projection's bias) take
+  their share of each softmax. The released code and Hugging Face's pad before they roll, as the
+  windows here are cut; timm pads after rolling. Where it divides, all are the same.
 
   Attributes:
     size: side of a window in tokens.
     relative_bias: also "window", as published (equation 4): one table (H, 2 M - 1, 2 M - 1) by the
       difference of both coordinates inside a window of M x M.
-    others: see `PatternAttention`.
+
+  `PatternAttention` has the other attributes.
   """
 
-  size: int = 7
-
-  def suitable_tile(self) -> int:
-    return 32
+  size: PositiveInt = 7
+  relative_bias: Literal["none", "axial", "window"] = "none"  # type: ignore[assignment]
 
   def pattern(self, layout: TokenLayout) -> Pattern:
     return cycle(ShiftedWindow(self.size), ShiftedWindow(self.size, self.shift(layout)))
 
   def shift(self, layout: TokenLayout) -> tuple[int, ...]:
-    """Of every other layer, along each axis."""
+    """Returns the window shift of the odd layers, along each axis."""
     return tuple(0 if extent <= self.size else self.size // 2 for extent in layout.grid)
 
   def places(self, layout: TokenLayout) -> list[Places]:
     if self.relative_bias == "axial":
       return super().places(layout)
-    if self.relative_bias != "window":
-      raise ConfigError(
-        f"token_mixer.relative_bias={self.relative_bias!r}; valid: axial, none, window"
-      )
     windows = ShiftedWindow(self.size, self.shift(layout) if self.layer % 2 else 0)
     return [Places(*windows.place(layout))]

@@ -6,17 +6,17 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from vitx import ops
 from vitx.attention.base import AttentionModule
 from vitx.attention.contract import Properties
 from vitx.attention.positions import check_length
+from vitx.checks import PositiveInt, Rate
 from vitx.layers.projections import from_heads, to_heads
-from vitx.ops.kernels import softmax
-from vitx.ops.kernels.linformer import to_slots
 from vitx.ops.layout import TokenLayout
 
 
 def _uniform(key, shape):
-  """Within 1/sqrt(M), as published."""
+  """Draws within 1/sqrt(M), as published."""
   return jax.random.uniform(key, shape, jnp.float32, -1, 1) / shape[1] ** 0.5
 
 
@@ -30,18 +30,19 @@ class Linformer(AttentionModule):
       rotation, where there is one.
     one_kv_head: keys and values have one head, which all query heads read.
     dropout: of the attention probabilities; only "masked" can draw it.
-    others: see `AttentionModule`; keys are rotated before they are mixed, and the matrix is
-      (B, H, N, M).
+
+  `AttentionModule` has the other attributes; keys are rotated before they are mixed, and the matrix
+  is (B, H, N, M).
   """
 
   properties: ClassVar = Properties(fixed_length=True)
   without_logits: ClassVar = "queries meet slots, each a mix of all keys"
 
-  slots: int = 64
+  slots: PositiveInt = 64
   share_projection: bool = False
   share_kv: bool = False
   one_kv_head: bool = False
-  dropout: float = 0.0
+  dropout: Rate = 0.0
 
   @nn.compact
   def __call__(
@@ -61,9 +62,8 @@ class Linformer(AttentionModule):
     Raises:
       ConfigError: another N than at `init`; "kernelized" with dropout.
     """
-    implementation = self.picked(x)
     length, width = x.shape[1:]
-    head_dim = self.width_of_heads(x)
+    head_dim = self.resolve_head_dim(x)
     kv_heads = 1 if self.one_kv_head else self.num_heads
 
     def project(heads: int, name: str) -> jax.Array:
@@ -71,18 +71,22 @@ class Linformer(AttentionModule):
 
     q, k = project(self.num_heads, "query"), project(kv_heads, "key")
     v = k if self.share_kv else project(kv_heads, "value")
-    q, k = self.positioned(q, k, layout)
+    q, k = self.apply_positions(q, k, layout)
     key_slots = self._slots("key_slots", length)
     shared = self.share_projection or self.share_kv
     value_slots = key_slots if shared else self._slots("value_slots", length)
-    k, v = to_slots(k, key_slots, mask=mask), to_slots(v, value_slots, mask=mask)
-    k, v = (jnp.broadcast_to(y, (*y.shape[:2], *q.shape[2:])) for y in (k, v))  # (B, M, H, D)
-    if implementation == "masked":
-      key = self.make_rng("dropout") if train and self.dropout else None
-      out, matrix = softmax.masked_attention(q, k, v, dropout_rate=self.dropout, key=key)
-      self.sow("intermediates", "attention", matrix)
-    else:
-      out = softmax.kernelized_attention(q, k, v)
+    out, matrix = ops.linformer_attention(
+      q,
+      k,
+      v,
+      key_slots,
+      value_slots,
+      key_mask=mask,
+      dropout=self.dropout,
+      key=self.dropout_key(train),
+      implementation=self.implementation,
+    )
+    self.sow_matrix(matrix)
     return from_heads(width, dtype=self.dtype)(out)
 
   def _slots(self, name: str, length: int) -> jax.Array:

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from vitx.attention.base import TokenMixer
 from vitx.attention.contract import Properties
 from vitx.attention.positions import check_length
+from vitx.checks import PositiveInt
 from vitx.errors import ConfigError
 from vitx.ops.layout import TokenLayout
 
@@ -20,16 +21,17 @@ class MLPMixing(TokenMixer):
   only: the maps are the matrix.
 
   Attributes:
-    hidden: width between the two maps; none: N.
+    hidden: width between the two maps; None for N.
     implementation: "auto", the one path.
-    others: see `TokenMixer`.
+
+  `TokenMixer` has the other attributes.
   """
 
   properties: ClassVar = Properties(implementations=(), fixed_length=True, flops_exponent=2.0)
 
   without_logits: ClassVar = "its matrix is a parameter"
 
-  hidden: int | None = None
+  hidden: PositiveInt | None = None
 
   @nn.compact
   def __call__(
@@ -40,7 +42,6 @@ class MLPMixing(TokenMixer):
     Raises:
       ConfigError: another N than at `init`, or an implementation but "auto".
     """
-    self.refuse_bias()
     if self.implementation != "auto":
       raise ConfigError(
         f"token_mixer.implementation={self.implementation!r}: MLP mixing has one path; use 'auto'"

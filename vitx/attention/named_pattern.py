@@ -16,7 +16,7 @@ class GivenPatternAttention(PatternAttention):
     edges: the pattern's name.
   """
 
-  properties: ClassVar = Properties(masked_up_to=128, flops_exponent=2.0)  # as of "full"
+  properties: ClassVar = Properties(accepts_causal=True, flops_exponent=2.0)  # as of "full"
 
   edges: str = "full"
 

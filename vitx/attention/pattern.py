@@ -6,12 +6,13 @@ from typing import ClassVar
 import flax.linen as nn
 import jax
 
+from vitx import ops
 from vitx.attention.base import AttentionModule
 from vitx.attention.contract import Properties
+from vitx.checks import PositiveInt, Rate
 from vitx.layers.projections import from_heads
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns import Global, Pattern
-from vitx.ops.sparse import pattern_attention as ops
 
 
 class PatternAttention(AttentionModule):
@@ -21,40 +22,37 @@ class PatternAttention(AttentionModule):
     out_projection: whether the heads are mixed by a learned projection at the end.
     prefix_global: whether prefix tokens (the class token, a model's `extra_tokens`) attend all and
       are attended by all.
-    tile: tokens in a block of the kernelized path, no part of the result; none: what suits the
+    tile: tokens in a block of the kernelized path, no part of the result; None for what suits the
       pattern.
     dropout: of the attention probabilities; only "masked" can draw it.
-    others: see `AttentionModule`; "kernelized" works on the tiles that hold edges.
+
+  `AttentionModule` has the other attributes; "kernelized" works on the tiles that hold edges.
   """
 
-  properties: ClassVar = Properties(masked_up_to=128)
+  properties: ClassVar = Properties(accepts_causal=True)
 
   out_projection: bool = True
   prefix_global: bool = True
-  tile: int | None = None
-  dropout: float = 0.0
+  tile: PositiveInt | None = None
+  dropout: Rate = 0.0
 
   def pattern(self, layout: TokenLayout) -> Pattern:
-    """The edges over the grid, for all layers."""
+    """Returns the edges over the grid, for all layers."""
     raise NotImplementedError
 
-  def suitable_tile(self) -> int:
-    """Tokens in a block of the kernelized path, where nobody says."""
-    return 64
-
   def full_pattern(self, layout: TokenLayout) -> Pattern:
-    """The edges of this layer, prefix tokens included."""
+    """Returns the edges of this layer, prefix tokens included; `causal` comes on top."""
     return self.with_prefix(self.pattern(layout).at(self.layer), layout)
 
   def with_prefix(self, pattern: Pattern, layout: TokenLayout) -> Pattern:
-    """A pattern and what `prefix_global` adds to it."""
+    """Returns a pattern and what `prefix_global` adds to it."""
     return pattern | Global(prefix=True) if self.prefix_global and layout.prefix else pattern
 
   def training_pattern(self, layout: TokenLayout) -> Pattern:
-    """The edges of this layer at a step of training; a subclass may draw them anew."""
+    """Returns the edges of this layer at a step of training; a subclass may draw them anew."""
     return self.full_pattern(layout)
 
-  def with_own_rows(
+  def replace_rows(
     self,
     x: jax.Array,
     layout: TokenLayout,
@@ -63,12 +61,12 @@ class PatternAttention(AttentionModule):
     out: jax.Array,
     matrix: jax.Array | None,
   ) -> tuple[jax.Array, jax.Array | None]:
-    """Where a subclass has some queries attend in another way.
+    """Replaces the rows of queries that attend in a way of their own; here there are none.
 
     Args:
       x, layout, mask, train: of the call.
       out: (B, N, H, D), along the pattern.
-      matrix: (B, H, N, N) of the masked path, else none.
+      matrix: (B, H, N, N) of the masked path, else None.
 
     Returns:
       `out` and `matrix`, with the rows of those queries replaced.
@@ -93,24 +91,25 @@ class PatternAttention(AttentionModule):
     Raises:
       ConfigError: unknown implementation, "kernelized" with dropout, a pattern that does not fit.
     """
-    q, k, v = self.projected(x)  # (B, N, H, D)
+    q, k, v = self.project(x)  # (B, N, H, D)
     scale = 1 / math.sqrt(q.shape[-1])
-    q, k = self.positioned(q, k, layout, scale)
-    pattern = self.training_pattern(layout) if train else self.full_pattern(layout)
-    if self.picked(x) == "masked":
-      key = self.make_rng("dropout") if train and self.dropout else None
-      out, matrix = ops.masked_pattern_attention(
-        q, k, v, pattern, layout, key_mask=mask, scale=scale, dropout_rate=self.dropout, key=key
-      )
-    else:
-      tile = self.tile or self.suitable_tile()
-      out, _ = ops.sparse_pattern_attention(
-        q, k, v, pattern, layout, tile=tile, key_mask=mask, scale=scale
-      )
-      matrix = None
-    out, matrix = self.with_own_rows(x, layout, mask, train, out, matrix)
-    if matrix is not None:
-      self.sow("intermediates", "attention", matrix)
+    q, k = self.apply_positions(q, k, layout, scale)
+    out, matrix = ops.attention(
+      q,
+      k,
+      v,
+      self.training_pattern(layout) if train else self.full_pattern(layout),
+      layout,
+      key_mask=mask,
+      scale=scale,
+      causal=self.causal,
+      dropout=self.dropout,
+      key=self.dropout_key(train),
+      implementation=self.implementation,
+      tile=self.tile,
+    )
+    out, matrix = self.replace_rows(x, layout, mask, train, out, matrix)
+    self.sow_matrix(matrix)
     if self.out_projection:
       return from_heads(x.shape[-1], dtype=self.dtype)(out)
     return out.reshape(*x.shape[:2], -1)

@@ -1,16 +1,18 @@
 """Performer: softmax attention by positive random features, or any kernel of random features."""
 
-from typing import ClassVar
+from typing import Any, ClassVar, Literal
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from vitx import ops
 from vitx.attention.base import AttentionModule
 from vitx.attention.contract import Properties
-from vitx.errors import ConfigError, listing
+from vitx.checks import NonNegative, NonNegativeInt, PositiveInt
+from vitx.errors import ConfigError
 from vitx.layers.projections import from_heads
-from vitx.ops.kernels import features, linear, local_window
+from vitx.ops.kernels import features
 from vitx.ops.layout import TokenLayout
 
 
@@ -22,31 +24,31 @@ class Performer(AttentionModule):
   function of (the seed drawn at `init`, t // redraw, layer), t counted in the same collection.
 
   Attributes:
-    features: M; none: floor(D ln D).
+    features: M; None for floor(D ln D).
     kernel: "softmax", or a function of `vitx.ops.kernels.features.KERNELS` ("relu", ...)
       for generalized attention.
-    eps: added to the features; none: 1e-4 for softmax, 1e-3 for the others, as published.
-    stabilizer: "example" or "batch", see `vitx.ops.kernels.features.softmax_key_features`.
+    eps: added to the features; None for 1e-4 with softmax, 1e-3 for the others, as published.
+    stabilizer: "example" or "batch", see `vitx.ops.kernels.features.softmax_key_features`; without
+      a part in a causal mixer, where a maximum over all keys would tell of later ones.
     redraw: training calls between two draws (micro-batches count each); 0: never.
     local_heads: of the H heads, the last so many use plain softmax over `local_window` instead.
     local_window: tokens per block; a token sees its own block and the ones beside it.
-    causal: a token attends the tokens up to its own position.
-    others: see `AttentionModule`; rotation comes before the features.
+
+  `AttentionModule` has the other attributes; rotation comes before the features.
   """
 
   properties: ClassVar = Properties(
-    permutation_equivariant=True, masking_is_deletion=True, masked_up_to=64
+    accepts_causal=True, permutation_equivariant=True, masking_is_deletion=True
   )
   without_logits: ClassVar = "keys are summed, as random features, before any query meets them"
 
-  features: int | None = None
-  kernel: str = "softmax"
-  eps: float | None = None
-  stabilizer: str = "example"
-  redraw: int = 0
-  local_heads: int = 0
-  local_window: int = 256
-  causal: bool = False
+  features: PositiveInt | None = None
+  kernel: Literal["softmax", "relu", "exp", "sigmoid", "softplus", "square", "abs"] = "softmax"
+  eps: NonNegative | None = None
+  stabilizer: Literal["example", "batch"] = "example"
+  redraw: NonNegativeInt = 0
+  local_heads: NonNegativeInt = 0
+  local_window: PositiveInt = 256
 
   @nn.compact
   def __call__(
@@ -67,42 +69,29 @@ class Performer(AttentionModule):
       ConfigError: a field has no valid value; features to redraw are not mutable.
     """
     self._check()
-    masked = self.picked(x) == "masked"
-    q, k, v = self.projected(x)  # (B, N, H, D)
-    q, k = self.positioned(q, k, layout)
+    q, k, v = self.project(x)  # (B, N, H, D)
+    q, k = self.apply_positions(q, k, layout)
     distant = self.num_heads - self.local_heads
-    outs, matrices = [], []
+    given: dict[str, Any] = {"causal": self.causal, "implementation": self.implementation}
+    found = []
     if distant:
       projection = self._projection(q.shape[-1], train)
       phi_q, phi_k = self._features(q[:, :, :distant], k[:, :, :distant], projection, mask)
-      if masked:
-        out, matrix = linear.masked_linear_attention(
-          phi_q, phi_k, v[:, :, :distant], causal=self.causal
-        )
-        matrices.append(matrix)
-      else:
-        out = linear.linear_attention(phi_q, phi_k, v[:, :, :distant], causal=self.causal)
-      outs.append(out)
+      found.append(ops.linear_attention(phi_q, phi_k, v[:, :, :distant], **given))
     if self.local_heads:
-      near = (q[:, :, distant:], k[:, :, distant:], v[:, :, distant:], self.local_window)
-      if masked:
-        out, matrix = local_window.masked_local_attention(*near, mask=mask, causal=self.causal)
-        matrices.append(matrix)
-      else:
-        out = local_window.local_attention(*near, mask=mask, causal=self.causal)
-      outs.append(out)
-    if masked:
-      self.sow("intermediates", "attention", jnp.concatenate(matrices, axis=1))
+      q, k, v = (y[:, :, distant:] for y in (q, k, v))
+      found.append(ops.local_attention(q, k, v, self.local_window, key_mask=mask, **given))
+    outs, matrices = zip(*found, strict=True)
+    self.sow_matrix(None if matrices[0] is None else jnp.concatenate(matrices, axis=1))
     return from_heads(x.shape[-1], dtype=self.dtype)(jnp.concatenate(outs, axis=2))
 
   def _features(self, q, k, projection, mask) -> tuple[jax.Array, jax.Array]:
     if self.kernel == "softmax":
       eps = 1e-4 if self.eps is None else self.eps
+      stabilizer = "none" if self.causal else self.stabilizer
       return (
         features.softmax_query_features(q, projection, eps=eps),
-        features.softmax_key_features(
-          k, projection, mask=mask, stabilizer=self.stabilizer, eps=eps
-        ),
+        features.softmax_key_features(k, projection, mask=mask, stabilizer=stabilizer, eps=eps),
       )
     eps = 1e-3 if self.eps is None else self.eps
     kernel = features.KERNELS[self.kernel]
@@ -112,7 +101,7 @@ class Performer(AttentionModule):
     )
 
   def _projection(self, head_dim: int, train: bool) -> jax.Array:
-    """The projection (M, D) of this call; in training it counts the call and may draw anew."""
+    """Returns this call's projection (M, D); training counts the call and may draw anew."""
     count = features.default_count(head_dim) if self.features is None else self.features
 
     def draw(seed: jax.Array, epoch: jax.Array | int) -> jax.Array:
@@ -143,18 +132,8 @@ class Performer(AttentionModule):
     return projection.value
 
   def _check(self) -> None:
-    if self.kernel != "softmax" and self.kernel not in features.KERNELS:
-      raise ConfigError(
-        f"token_mixer.kernel={self.kernel!r}; valid: softmax, {listing(features.KERNELS)}"
-      )
-    if self.stabilizer not in features.STABILIZERS:
-      raise ConfigError(
-        f"token_mixer.stabilizer={self.stabilizer!r}; valid: {listing(features.STABILIZERS)}"
-      )
     if not 0 <= self.local_heads <= self.num_heads:
       raise ConfigError(
         f"token_mixer.local_heads={self.local_heads} must lie between 0 and"
         f" model.num_heads={self.num_heads}"
       )
-    if self.local_window < 1:
-      raise ConfigError(f"token_mixer.local_window={self.local_window} must be at least 1")

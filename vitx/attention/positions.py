@@ -12,10 +12,21 @@ from vitx.ops.relative_bias import Places, table_shape
 from vitx.ops.rotary import rotary_angles, rotate
 
 
-def turned(
-  rotary: str, base: float, layout: TokenLayout, *arrays: jax.Array
+def apply_rope(
+  rotary: str,
+  base: float,
+  layout: TokenLayout,
+  *arrays: jax.Array,
+  at: jax.Array | None = None,
 ) -> tuple[jax.Array, ...]:
-  """Queries or keys (B, N, H, D) with rotary positions, or as they are for "none".
+  """Rotates queries or keys by their position.
+
+  Args:
+    rotary: "sequence" or "axial", see `vitx.ops.rotary.rotary_angles`; "none" changes nothing.
+    base: of the frequencies.
+    layout: of all tokens.
+    *arrays: (B, N, H, D) each.
+    at: int (N,), which tokens of the layout these are, as when decoding; None for all.
 
   Raises:
     ConfigError: unknown kind, a head dim that does not fit, or a layout of another length.
@@ -26,11 +37,12 @@ def turned(
     angles = jnp.asarray(rotary_angles(layout, arrays[0].shape[-1], kind=rotary, base=base))
   except ValueError as error:
     raise ConfigError(f"token_mixer.{error}") from error
+  angles = angles if at is None else angles[at]
   return tuple(rotate(x, angles) for x in arrays)
 
 
 def bias_tables(module: nn.Module, places: Sequence[Places], heads: int) -> list[jax.Array]:
-  """The learned tables (H, 2 g - 1, ...) of a relative bias, `relative_bias_0`, ...; zero at first.
+  """Makes the tables (H, 2 g - 1, ...) of a relative bias, `relative_bias_0`, ...; zero at first.
 
   Published tables start at a normal of 0.02, which is nearly the same; from zero a mixer starts as
   it would without.

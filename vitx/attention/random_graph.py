@@ -4,6 +4,7 @@ from typing import ClassVar
 
 from vitx.attention.contract import Properties
 from vitx.attention.pattern import PatternAttention
+from vitx.checks import PositiveInt, Probability, Seed
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns import ErdosRenyi, Pattern, WattsStrogatz
 
@@ -16,10 +17,10 @@ class ErdosRenyiAttention(PatternAttention):
     seed: of the draw.
   """
 
-  properties: ClassVar = Properties(masked_up_to=128, flops_exponent=2.0)
+  properties: ClassVar = Properties(accepts_causal=True, flops_exponent=2.0)
 
-  p: float = 0.1
-  seed: int = 0
+  p: Probability = 0.1
+  seed: Seed = 0
 
   def pattern(self, layout: TokenLayout) -> Pattern:
     return ErdosRenyi(self.p, heads=self.num_heads, seed=self.seed)
@@ -34,12 +35,9 @@ class WattsStrogatzAttention(PatternAttention):
     seed: of the draw.
   """
 
-  neighbors: int = 8
-  beta: float = 0.1
-  seed: int = 0
-
-  def suitable_tile(self) -> int:
-    return 16  # a random edge brings a whole tile
+  neighbors: PositiveInt = 8
+  beta: Probability = 0.1
+  seed: Seed = 0
 
   def pattern(self, layout: TokenLayout) -> Pattern:
     return WattsStrogatz(self.neighbors, self.beta, heads=self.num_heads, seed=self.seed)

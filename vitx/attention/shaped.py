@@ -1,16 +1,15 @@
 """Shaped attention of the simplified transformer block."""
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from vitx import ops
 from vitx.attention.base import AttentionModule
 from vitx.attention.contract import Properties
-from vitx.errors import ConfigError, listing
-from vitx.layers.projections import from_heads, head_dim_of, to_heads
-from vitx.ops.kernels import shaped
+from vitx.layers.projections import from_heads, resolve_head_dim, to_heads
 from vitx.ops.layout import TokenLayout
 
 # (α, β) of layer i = 1, ..., L; γ starts at β, so that β A - γ C starts centered.
@@ -22,8 +21,6 @@ STARTS = {
   "dynamic": lambda i: (1 / i, 1 - 1 / i),
   "inverse_dynamic": lambda i: (1 - 1 / i, 1 / i),
 }
-PROJECTIONS = ("kept", "dropped", "identity")
-VALUES = (*PROJECTIONS, "first")
 
 
 def _zeros(wanted: bool) -> dict:
@@ -44,10 +41,11 @@ class ShapedAttention(AttentionModule):
     values: "kept", "dropped" (the heads are groups of channels), "identity": s I + r ΔW with ΔW
       starting at zero and learned gains s, r at one; or "first": "identity" without bias in layer
       0, "dropped" in the others.
-    output: the same for the output projection, without "first".
+    output: "kept", "dropped" or "identity", likewise for the output projection.
     large_logits: logits times sqrt(D) instead of 1/sqrt(D), as in one published listing.
-    others: see `AttentionModule`; `head_dim` is that of queries and keys, `use_bias` also of the
-      output projection, and the matrix is (B, 1, N, N) where heads share map and scalars.
+
+  `AttentionModule` has the other attributes; `head_dim` is that of queries and keys, `use_bias` is
+  of the output projection too, and the matrix is (B, 1, N, N) where heads share map and scalars.
   """
 
   properties: ClassVar = Properties(
@@ -57,9 +55,9 @@ class ShapedAttention(AttentionModule):
   one_map: bool = False
   per_head: bool = True
   center: bool = True
-  start: str = "ones"
-  values: str = "dropped"
-  output: str = "dropped"
+  start: Literal["ones", "equal", "identity", "inverse", "dynamic", "inverse_dynamic"] = "ones"
+  values: Literal["kept", "dropped", "identity", "first"] = "dropped"
+  output: Literal["kept", "dropped", "identity"] = "dropped"
   large_logits: bool = False
 
   @nn.compact
@@ -69,28 +67,26 @@ class ShapedAttention(AttentionModule):
     """Maps (B, N, C) to (B, N, C); tokens whose `mask` (B, N) is False contribute nothing.
 
     Raises:
-      ConfigError: a field has no valid value, or H does not divide C.
+      ConfigError: H does not divide C.
     """
-    self._check()
     x = x.astype(self.dtype)
     width = x.shape[-1]
-    head_dim = self.width_of_heads(x)
+    head_dim = self.resolve_head_dim(x)
     maps = 1 if self.one_map else self.num_heads
     given: dict[str, Any] = {"dtype": self.dtype, "use_bias": self.use_bias}
     q = to_heads(maps, head_dim, "query", **given, **_zeros(self.center))(x)
     k = to_heads(maps, head_dim, "key", **given)(x)
     scale = head_dim**0.5 if self.large_logits else head_dim**-0.5
-    q, k = self.positioned(q, k, layout, scale)
-    v = self._to_values(x, head_dim_of(width, self.num_heads, None))  # (B, N, H, C / H)
+    q, k = self.apply_positions(q, k, layout, scale)
+    v = self._to_values(x, resolve_head_dim(width, self.num_heads, None))  # (B, N, H, C / H)
     alpha, beta = STARTS[self.start](self.layer + 1)
     scalars = [self._scalar(*pair) for pair in (("alpha", alpha), ("beta", beta))]
     scalars.append(self._scalar("gamma", beta) if self.center else jnp.zeros(1))
-    if self.picked(x) == "masked":
-      mixed, matrix = shaped.masked_shaped_attention(q, k, v, *scalars, mask=mask, scale=scale)
-      self.sow("intermediates", "attention", matrix)
-    else:
-      mixed = shaped.shaped_attention(q, k, v, *scalars, mask=mask, scale=scale)
-    return self._from_values(mixed, width)
+    out, matrix = ops.shaped_attention(
+      q, k, v, *scalars, key_mask=mask, scale=scale, implementation=self.implementation
+    )
+    self.sow_matrix(matrix)
+    return self._from_values(out, width)
 
   def _scalar(self, name: str, start: float) -> jax.Array:
     count = self.num_heads if self.per_head else 1
@@ -105,24 +101,19 @@ class ShapedAttention(AttentionModule):
       return heads
     given = {"use_bias": self.use_bias and self.values != "first", **_zeros(values == "identity")}
     project = to_heads(self.num_heads, value_dim, "value", dtype=self.dtype, **given)
-    return self._gained("value", heads, project(x)) if values == "identity" else project(x)
+    return self._add_gained("value", heads, project(x)) if values == "identity" else project(x)
 
-  def _from_values(self, mixed: jax.Array, width: int) -> jax.Array:
-    flat = mixed.reshape(*mixed.shape[:2], width)
+  def _from_values(self, heads: jax.Array, width: int) -> jax.Array:
+    flat = heads.reshape(*heads.shape[:2], width)
     if self.output == "dropped":
       return flat
     given = {"use_bias": self.use_bias, **_zeros(self.output == "identity")}
-    out = from_heads(width, dtype=self.dtype, **given)(mixed)
-    return self._gained("out", flat, out) if self.output == "identity" else out
+    out = from_heads(width, dtype=self.dtype, **given)(heads)
+    return self._add_gained("out", flat, out) if self.output == "identity" else out
 
-  def _gained(self, name: str, skip: jax.Array, residual: jax.Array) -> jax.Array:
+  def _add_gained(self, name: str, skip: jax.Array, residual: jax.Array) -> jax.Array:
     gains = (
       self.param(f"{name}_{part}_gain", nn.initializers.ones, (), jnp.float32).astype(skip.dtype)
       for part in ("skip", "residual")
     )
     return next(gains) * skip + next(gains) * residual
-
-  def _check(self) -> None:
-    for field, valid in (("start", STARTS), ("values", VALUES), ("output", PROJECTIONS)):
-      if getattr(self, field) not in valid:
-        raise ConfigError(f"token_mixer.{field}={getattr(self, field)!r}; valid: {listing(valid)}")

@@ -4,41 +4,35 @@ import jax
 import numpy as np
 
 from vitx.benchmark.named import Attention, Case, Figure, Kernel
+from vitx.ops import attention, linear_attention, linformer_attention, nystrom_attention
 from vitx.ops.kernels.features import (
   orthogonal_gaussian,
   softmax_key_features,
   softmax_query_features,
 )
-from vitx.ops.kernels.linear import linear_attention
-from vitx.ops.kernels.linformer import to_slots
-from vitx.ops.kernels.nystrom import depthwise_convolution, nystrom_attention
+from vitx.ops.kernels.nystrom import depthwise_convolution
 from vitx.ops.kernels.softmax import kernelized_attention, masked_attention
 from vitx.ops.kernels.top_k import kept_keys_attention, kept_mask
-from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns import Global, Pattern, Strided, Window
-from vitx.ops.sparse.pattern_attention import masked_pattern_attention, sparse_pattern_attention
-from vitx.ops.sparse.strided import strided_attention
 
 
 def _masked(pattern: Pattern | None = None) -> Attention:
   def masked(q, k, v):
-    if pattern is None:
-      return masked_attention(q, k, v)[0]
-    return masked_pattern_attention(q, k, v, pattern, TokenLayout((q.shape[1],)))[0]
+    return attention(q, k, v, pattern, implementation="masked")[0]
 
   return masked
 
 
-def _block_sparse(pattern: Pattern, block: int) -> Attention:
+def _block_sparse(pattern: Pattern, block: int | None = None) -> Attention:
   def block_sparse(q, k, v):
-    return sparse_pattern_attention(q, k, v, pattern, TokenLayout((q.shape[1],)), tile=block)[0]
+    return attention(q, k, v, pattern, implementation="kernelized", tile=block)[0]
 
   return block_sparse
 
 
 def _performer(q, k, v, projection):
   phi = softmax_query_features(q, projection), softmax_key_features(k, projection)
-  return linear_attention(*phi, v)
+  return linear_attention(*phi, v, implementation="kernelized")[0]
 
 
 def _features(count: int = 256, head_dim: int = 64) -> tuple[jax.Array]:
@@ -47,11 +41,13 @@ def _features(count: int = 256, head_dim: int = 64) -> tuple[jax.Array]:
 
 def _linformer(q, k, v, key_slots, value_slots):
   scale = key_slots.shape[1] ** -0.5
-  return kernelized_attention(q, to_slots(k, key_slots * scale), to_slots(v, value_slots * scale))
+  slots = key_slots * scale, value_slots * scale
+  return linformer_attention(q, k, v, *slots, implementation="kernelized")[0]
 
 
 def _nystromformer(q, k, v, taps):
-  return nystrom_attention(q, k, v, landmarks=64, iterations=6) + depthwise_convolution(v, taps)
+  out, _ = nystrom_attention(q, k, v, landmarks=64, iterations=6, implementation="kernelized")
+  return out + depthwise_convolution(v, taps)
 
 
 def _window_global(block: int) -> Pattern:
@@ -130,7 +126,7 @@ CASES = (
     (1, 12288, 2, 64),
     {
       "masked": Kernel(_masked(Strided(128, "merged", "paper"))),
-      "strided": Kernel(lambda q, k, v: strided_attention(q, k, v, stride=128)[0]),
+      "strided": Kernel(_block_sparse(Strided(128, "merged", "paper"))),
     },
     _against_masked("strided", 25, 12),
   ),

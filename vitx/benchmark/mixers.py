@@ -9,7 +9,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 
-from vitx.attention.choices import implementation_of
+from vitx.analysis.implementations import describe_choices
 from vitx.attention.contract import Properties
 from vitx.attention.registry import MIXERS
 from vitx.benchmark.timing import (
@@ -21,7 +21,7 @@ from vitx.benchmark.timing import (
   interleaved,
 )
 from vitx.errors import ConfigError
-from vitx.ops.layout import TokenLayout
+from vitx.ops import TokenLayout, recording_implementations
 from vitx.registry import build
 
 BASELINE = "softmax"  # in its two implementations
@@ -118,7 +118,7 @@ def _at_length(builders, n, setting, repeats, seconds, say) -> list[Row]:
   programs: dict[str, Program] = {}
   for name, builder in builders.items():
     builder = partial(builder, num_heads=setting.heads, dtype=setting.dtype)
-    picked = implementation_of(builder(), n)
+    picked = _pick(builder(), n, setting)
     for implementation, module in _variants(builder):
       say(f"N={n}: compiling {name} {implementation}")
       row = Row(n, name, implementation, picked == implementation)
@@ -137,6 +137,15 @@ def _at_length(builders, n, setting, repeats, seconds, say) -> list[Row]:
   times = interleaved(runs, repeats=repeats, seconds=seconds)
   named = [(row, times.get(f"{row.mixer} {row.implementation}")) for row in rows]
   return [dataclasses.replace(row, times=found) for row, found in named]
+
+
+def _pick(module: nn.Module, n: int, setting: Setting) -> str:
+  """What "auto" picks for N tokens, found by tracing."""
+  x = jax.ShapeDtypeStruct((setting.batch, n, setting.width), setting.dtype)
+  layout = grid(n)
+  with recording_implementations() as found:
+    jax.eval_shape(lambda x: module.init(jax.random.key(0), x, layout, train=False), x)
+  return describe_choices(found)
 
 
 def _label(spec: Mapping[str, Any]) -> str:

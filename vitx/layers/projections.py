@@ -22,7 +22,7 @@ def to_heads(
   use_bias: bool = True,
   kernel_init: nn.initializers.Initializer = XAVIER,
 ):
-  """A projection (B, N, C) -> (B, N, H, D)."""
+  """Makes a projection (B, N, C) -> (B, N, H, D)."""
   return nn.DenseGeneral(
     (num_heads, head_dim),
     use_bias=use_bias,
@@ -32,7 +32,7 @@ def to_heads(
   )
 
 
-def query_key_value(
+def project_qkv(
   x: jax.Array,
   num_heads: int,
   head_dim: int,
@@ -42,16 +42,16 @@ def query_key_value(
   use_bias: bool = True,
   value_bias: bool = True,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-  """Queries, keys and values (B, N, H, D) of tokens (B, N, C), for the calling module.
+  """Makes queries, keys and values (B, N, H, D) of tokens (B, N, C), in the calling module.
 
   `value_dim` is the D of the values, if it is another; without `value_bias` they have no bias.
   """
 
-  def projected(name: str, dim: int, bias: bool) -> jax.Array:
+  def project(name: str, dim: int, bias: bool) -> jax.Array:
     return to_heads(num_heads, dim, name, dtype=dtype, use_bias=bias)(x)
 
-  q, k = (projected(name, head_dim, use_bias) for name in ("query", "key"))
-  return q, k, projected("value", value_dim or head_dim, use_bias and value_bias)
+  q, k = (project(name, head_dim, use_bias) for name in ("query", "key"))
+  return q, k, project("value", value_dim or head_dim, use_bias and value_bias)
 
 
 def from_heads(
@@ -62,7 +62,7 @@ def from_heads(
   use_bias: bool = True,
   kernel_init: nn.initializers.Initializer = XAVIER,
 ):
-  """A projection (B, N, H, D) -> (B, N, C)."""
+  """Makes a projection (B, N, H, D) -> (B, N, C)."""
   return nn.DenseGeneral(
     width,
     axis=(-2, -1),
@@ -73,8 +73,8 @@ def from_heads(
   )
 
 
-def head_dim_of(width: int, num_heads: int, head_dim: int | None) -> int:
-  """D, given or C / H.
+def resolve_head_dim(width: int, num_heads: int, head_dim: int | None) -> int:
+  """Returns D, given or C / H.
 
   Raises:
     ConfigError: H does not divide C.

@@ -1,0 +1,38 @@
+"""Arithmetic of efficient attention on arrays: no Flax, no parameters, usable on its own.
+
+    from vitx import ops
+
+    out, _ = ops.attention(q, k, v)  # q, k, v: (B, N, H, D)
+    out, matrix = ops.attention(q, k, v, pattern, layout, implementation="masked")
+
+Every op takes `implementation`: "masked" holds the attention matrix and returns it beside the
+output, "kernelized" never holds it and returns None in its place, "auto" picks the faster.
+Patterns, and what combines them, stand in `ops.patterns`.
+"""
+
+from vitx.ops import patterns
+from vitx.ops.attention import attention, dense_mask
+from vitx.ops.implementation import recording_implementations
+from vitx.ops.kernels.fourier import fourier_mixing
+from vitx.ops.kernels.linear import linear_attention
+from vitx.ops.kernels.linformer import linformer_attention
+from vitx.ops.kernels.local_window import local_attention
+from vitx.ops.kernels.nystrom import nystrom_attention
+from vitx.ops.kernels.shaped import shaped_attention
+from vitx.ops.layout import TokenLayout
+from vitx.ops.sparse.plan import plan
+
+__all__ = [
+  "TokenLayout",
+  "attention",
+  "dense_mask",
+  "fourier_mixing",
+  "linear_attention",
+  "linformer_attention",
+  "local_attention",
+  "nystrom_attention",
+  "patterns",
+  "plan",
+  "recording_implementations",
+  "shaped_attention",
+]

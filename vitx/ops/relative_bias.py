@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from vitx.ops.layout import TokenLayout
-from vitx.ops.patterns.base import coordinates
+from vitx.ops.patterns.indices import coordinates
 
 
 class Places(NamedTuple):
@@ -29,7 +29,7 @@ class Places(NamedTuple):
 
 
 def axial_places(layout: TokenLayout) -> list[Places]:
-  """A box of one axis for every axis of the grid; prefix tokens have no place."""
+  """Returns a box of one axis for every axis of the grid; prefix tokens have no place."""
   tokens = np.arange(layout.length)
   return [
     Places((extent,), np.where(tokens < layout.prefix, -1, coordinate))
@@ -38,12 +38,12 @@ def axial_places(layout: TokenLayout) -> list[Places]:
 
 
 def table_shape(extents: Sequence[int]) -> tuple[int, ...]:
-  """(2 e - 1, ...): the differences of two places, for each axis."""
+  """Returns (2 e - 1, ...): the differences of two places, for each axis."""
   return tuple(2 * extent - 1 for extent in extents)
 
 
 def between_places(table: jax.Array, extents: tuple[int, ...]) -> jax.Array:
-  """The bias between any two places.
+  """Returns the bias between any two places.
 
   Args:
     table: (H, 2 e - 1, ...), by difference: entry e - 1 is that of no difference.
@@ -58,24 +58,33 @@ def between_places(table: jax.Array, extents: tuple[int, ...]) -> jax.Array:
   return table.reshape(table.shape[0], -1)[:, flat]
 
 
-def widened(
-  q: jax.Array, k: jax.Array, tables: Sequence[jax.Array], places: Sequence[Places], scale: float
+def fold_bias_into_qk(
+  q: jax.Array,
+  k: jax.Array,
+  tables: Sequence[jax.Array],
+  places: Sequence[Places],
+  scale: float,
+  at: jax.Array | None = None,
 ) -> tuple[jax.Array, jax.Array]:
-  """Queries and keys whose scaled products contain the bias (Liu et al. 2021, equation 4).
+  """Widens queries and keys so that their scaled products contain the bias.
+
+  (Liu et al. 2021, equation 4.)
 
   Args:
     q, k: (B, N, H, D).
     tables: (H, 2 e - 1, ...) each, as for `between_places`; their biases add up.
-    places: of the N tokens, one for each table.
+    places: of all tokens of a layout, one for each table.
     scale: that the logits will be multiplied by; the bias is not.
+    at: int (N,), which tokens of the layout these are; None for all.
 
   Returns:
     (B, N, H, D + E) each, E the number of places.
   """
   rows, ones = [], []
-  for table, (extents, place) in zip(tables, places, strict=True):
+  for table, (extents, found) in zip(tables, places, strict=True):
+    place = jnp.asarray(found) if at is None else jnp.asarray(found)[at]
     one_hot = place[:, None] == np.arange(np.prod(extents))  # (N, P)
-    row = jnp.moveaxis(between_places(table, extents)[:, np.maximum(place, 0)], 0, 1)  # (N, H, P)
+    row = jnp.moveaxis(between_places(table, extents)[:, jnp.maximum(place, 0)], 0, 1)  # (N, H, P)
     rows.append(jnp.where(place[:, None, None] < 0, 0, row / scale))
     ones.append(one_hot[:, None])
 

@@ -12,7 +12,7 @@ KINDS = ("sequence", "axial")
 def rotary_angles(
   layout: TokenLayout, head_dim: int, *, kind: str = "sequence", base: float = 10000.0
 ) -> np.ndarray:
-  """The angle by which each pair of channels of each token is turned.
+  """Returns the angle by which each pair of channels of each token is turned.
 
   A prefix token stands at position 0 and is not turned; behind a prefix, positions on the grid
   count from 1, without one from 0. So a class token takes position 0 and the grid 1, 2, ..., as in

@@ -10,7 +10,8 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-STABILIZERS = ("example", "batch")
+STABILIZERS = ("example", "batch", "none")
+LARGEST_EXPONENT = 25.0  # without a stabilizer: sums of a million squares of features stay finite
 KERNELS: dict[str, Callable[[jax.Array], jax.Array]] = {
   "relu": jax.nn.relu,
   "exp": jnp.exp,
@@ -80,7 +81,10 @@ def softmax_key_features(
   stabilizer: str = "example",
   eps: float = 1e-4,
 ) -> jax.Array:
-  """The same for keys, whose maximum must be shared by the keys that a query compares.
+  """Positive random features of the softmax kernel, for keys.
+
+  M^(-1/2) (exp(Wx - |x|²/2 - max(Wx)) + eps) with x = k / D^(1/4); the maximum must be shared by
+  all keys that a query compares. (Choromanski et al. 2021, lemma 1 and equation 8.)
 
   Args:
     k: (B, N, H, D).
@@ -89,7 +93,9 @@ def softmax_key_features(
       no part in the maximum.
     stabilizer: the maximum's extent. "example": each example and head its own; "batch": one over
       examples and heads, as in the authors' first code, by which an example's output depends, by
-      way of eps, on its neighbors.
+      way of eps, on its neighbors; "none": nothing is subtracted, for causal attention, where a
+      maximum would tell earlier tokens of later ones, by way of eps. Exponents end at
+      `LARGEST_EXPONENT` then, which Wx - |x|²/2 <= |W|²/2 hardly reaches.
     eps: keeps every feature positive.
 
   Returns:
@@ -102,11 +108,14 @@ def softmax_key_features(
     raise ValueError(f"stabilizer={stabilizer!r}; valid: {', '.join(STABILIZERS)}")
   logits, half_square = _exponent(k, projection)
   seen = jnp.bool_(True) if mask is None else mask[:, None, :, None]  # (B, 1, N, 1)
-  axes = (2, 3) if stabilizer == "example" else (0, 1, 2, 3)
-  top = jnp.max(jnp.where(seen, logits, -jnp.inf), axis=axes, keepdims=True)
-  top = jax.lax.stop_gradient(jnp.where(jnp.isfinite(top), top, 0.0))
+  if stabilizer == "none":
+    exponent = jnp.minimum(logits - half_square, LARGEST_EXPONENT)
+  else:
+    axes = (2, 3) if stabilizer == "example" else (0, 1, 2, 3)
+    top = jnp.max(jnp.where(seen, logits, -jnp.inf), axis=axes, keepdims=True)
+    exponent = logits - half_square - jax.lax.stop_gradient(jnp.where(jnp.isfinite(top), top, 0.0))
   # A masked token may exceed the maximum: its exponent is replaced before it can overflow.
-  exponent = jnp.where(seen, logits - half_square - top, 0.0)
+  exponent = jnp.where(seen, exponent, 0.0)
   phi = jnp.where(seen, jnp.exp(exponent) + eps, 0.0) * projection.shape[0] ** -0.5
   return _tokens_first(phi)
 

@@ -16,6 +16,7 @@ from vitx.ops.kernels import tiling
 from vitx.ops.kernels.tiling import heads_first, heads_last, map_groups, product, product_transposed
 
 _MIN_ROWS = 128  # below, the products of a tile no longer keep the matrix units busy
+_MAX_ROWS = 512  # of many columns: a tile is never all of a large matrix, whatever a step may hold
 _BANDS = 4  # of a causal matrix; each computes a rectangle around its part of the triangle
 
 
@@ -28,14 +29,14 @@ def flash_attention(
   scale: float | None = None,
   causal: bool = False,
 ) -> tuple[jax.Array, jax.Array]:
-  """softmax(q kᵀ · scale) v without the matrix in memory.
+  """Returns softmax(q kᵀ · scale) v without the matrix in memory.
 
   Args:
     q: (B, N, H, D).
     k: (B, M, H, D).
     v: (B, M, H, E).
     key_mask: (B, M) boolean, True = may be attended.
-    scale: of the logits; none: 1 / sqrt(D).
+    scale: of the logits; None for 1 / sqrt(D).
     causal: query i sees keys 0 … i only.
 
   Returns:
@@ -54,7 +55,7 @@ def flash_attention(
 
 
 def _bands(n: int, causal: bool) -> list[tuple[int, int]]:
-  """Ranges of rows that are computed as one rectangle."""
+  """Returns ranges of rows that are computed as one rectangle."""
   count = min(_BANDS, max(1, n // 48)) if causal else 1
   edges = [n * i // count for i in range(count + 1)]
   return list(itertools.pairwise(edges))
@@ -63,7 +64,9 @@ def _bands(n: int, causal: bool) -> list[tuple[int, int]]:
 def _tile_rows(batch: int, rows: int, columns: int) -> tuple[int, int, int]:
   """Chooses (entries of the batch, rows per tile, tiles) so that one step fits the cache."""
   budget = tiling.step_elements()
-  tiles = math.ceil(rows / min(rows, max(_MIN_ROWS, budget // columns)))
+  most = max(_MIN_ROWS, budget // columns)
+  most = min(most, _MAX_ROWS) if columns > _MAX_ROWS else most
+  tiles = math.ceil(rows / min(rows, most))
   size = math.ceil(rows / tiles)
   return tiling.largest_divisor(batch, budget / (size * columns)), size, tiles
 
@@ -79,7 +82,7 @@ def _untile(x: jax.Array, rows: int) -> jax.Array:
 
 
 def _logits(rows, columns, bias, first_row, first_column, causal, transposed=False):
-  """Logits (g, n, m); rows are queries and columns keys, or the reverse if transposed."""
+  """Returns logits (g, n, m); rows are queries and columns keys, or the reverse if transposed."""
   logits = product_transposed(rows, columns)
   if bias is not None:
     logits = logits + (bias[:, :, None] if transposed else bias[:, None, :])
@@ -91,7 +94,7 @@ def _logits(rows, columns, bias, first_row, first_column, causal, transposed=Fal
 
 
 def _forward_band(q, k, v, bias, scale, causal, first):
-  """Queries `first`, … against all of `k`; all (Z, ·, D), bias (Z, M) or none."""
+  """Attends with queries `first`, … to all of `k`; all (Z, ·, D), bias (Z, M) or None."""
   group, size, tiles = _tile_rows(q.shape[0], q.shape[1], k.shape[1])
 
   def instance(args):
@@ -125,7 +128,7 @@ def _forward(q, k, v, bias, scale, causal):
 
 
 def _backward_band(arrays, scale, causal):
-  """Gradients of a band of keys, and what it adds to the queries from the band's first row on."""
+  """Returns what a band of keys adds to the queries from its first row on, and its gradients."""
   k, q = arrays[0], arrays[3]  # (Z, ·, D)
   group, size, tiles = _tile_rows(k.shape[0], k.shape[1], q.shape[1])
 

@@ -3,16 +3,43 @@
 import jax
 import jax.numpy as jnp
 
+from vitx.ops.implementation import resolve_implementation
+
+
+def fourier_mixing(
+  x: jax.Array, *, implementation: str = "auto"
+) -> tuple[jax.Array, jax.Array | None]:
+  """Returns the real part of the 2-D discrete Fourier transform over tokens and channels.
+
+  (Lee-Thorp et al. 2022, equation 3.)
+
+  Args:
+    x: (B, N, C).
+    implementation: "masked" (the transforms' matrices), "kernelized" (the fast transform) or
+      "auto".
+
+  Returns:
+    (B, N, C) in the dtype of `x`, unnormalized: about sqrt(N C / 2) times as large as `x`; and on
+    the masked path the token matrices, cosine and sine, (1, 2, N, N), else None.
+
+  Raises:
+    ConfigError: unknown implementation.
+  """
+  if resolve_implementation("fourier_mixing", implementation, x.shape[1]) == "masked":
+    out, matrices = masked_fourier_mixing(x)
+    return out, matrices[None]
+  return fast_fourier_mixing(x), None
+
 
 def _dft(size: int) -> tuple[jax.Array, jax.Array]:
-  """Cosine and sine of 2π ij / size, each (size, size); the product is reduced before it rounds."""
+  """Returns cosine and sine of 2π ij / size, (size, size) each; i j is reduced before it rounds."""
   index = jnp.arange(size)
   angle = (2 * jnp.pi / size) * ((index[:, None] * index[None, :]) % size)
   return jnp.cos(angle), jnp.sin(angle)
 
 
 def masked_fourier_mixing(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """Re(F_N x F_C) with the matrices of both transforms in memory.
+  """Computes Re(F_N x F_C) with the matrices of both transforms in memory.
 
   Args:
     x: (B, N, C).
@@ -30,8 +57,8 @@ def masked_fourier_mixing(x: jax.Array) -> tuple[jax.Array, jax.Array]:
   return (even - odd).astype(x.dtype), jnp.stack([cos, sin])
 
 
-def fourier_mixing(x: jax.Array) -> jax.Array:
-  """The same by the fast Fourier transform, in float32 (Lee-Thorp et al. 2022, equation 3).
+def fast_fourier_mixing(x: jax.Array) -> jax.Array:
+  """Computes Re(F_N x F_C) by the fast Fourier transform, in float32.
 
   Args:
     x: (B, N, C).

@@ -3,11 +3,45 @@
 import jax
 import jax.numpy as jnp
 
+from vitx.ops.implementation import resolve_implementation
+
+MASKED_UP_TO = 64
+
+
+def linear_attention(
+  q: jax.Array,
+  k: jax.Array,
+  v: jax.Array,
+  *,
+  causal: bool = False,
+  implementation: str = "auto",
+) -> tuple[jax.Array, jax.Array | None]:
+  """Attends by features, φ(q) φ(k)ᵀ v with rows that sum to one (Katharopoulos et al. 2020, eq. 5).
+
+  Args:
+    q: φ(q), float32 (B, N, H, F), nowhere negative.
+    k: φ(k), float32 (B, M, H, F), zero for tokens that may not be attended.
+    v: (B, M, H, D).
+    causal: a query attends tokens up to its own position.
+    implementation: "masked", "kernelized" (linear in N) or "auto".
+
+  Returns:
+    The output (B, N, H, D) in the dtype of `v`, and on the masked path the matrix (B, H, N, M) in
+    float32, else None. A row without weight is zero.
+
+  Raises:
+    ConfigError: unknown implementation.
+  """
+  name, n = "linear_attention", q.shape[1]
+  if resolve_implementation(name, implementation, n, masked_up_to=MASKED_UP_TO) == "masked":
+    return masked_linear_attention(q, k, v, causal=causal)
+  return kernelized_linear_attention(q, k, v, causal=causal), None
+
 
 def masked_linear_attention(
   q: jax.Array, k: jax.Array, v: jax.Array, *, causal: bool = False
 ) -> tuple[jax.Array, jax.Array]:
-  """The N x M matrix φ(q) φ(k)ᵀ with rows that sum to one, times v.
+  """Computes the N x M matrix φ(q) φ(k)ᵀ with rows that sum to one, times v.
 
   Args:
     q: φ(q), float32 (B, N, H, F), nowhere negative.
@@ -28,12 +62,13 @@ def masked_linear_attention(
   return out.astype(v.dtype), matrix
 
 
-def linear_attention(
+def kernelized_linear_attention(
   q: jax.Array, k: jax.Array, v: jax.Array, *, causal: bool = False, chunk: int = 128
 ) -> jax.Array:
-  """The same reassociated, φ(q) (φ(k)ᵀ v): time and memory linear in N.
+  """Computes φ(q) (φ(k)ᵀ v), row-normalized, in time and memory linear in N.
 
-  Args: as for `masked_linear_attention`.
+  Args:
+    q, k, v, causal: as for `linear_attention`.
     chunk: tokens whose causal matrix is formed at once; before them stand prefix sums of φ(k)ᵀ v.
 
   Returns:

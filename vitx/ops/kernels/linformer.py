@@ -3,6 +3,51 @@
 import jax
 import jax.numpy as jnp
 
+from vitx.ops.implementation import resolve_implementation
+from vitx.ops.kernels.softmax import kernelized_attention, masked_attention
+
+
+def linformer_attention(
+  q: jax.Array,
+  k: jax.Array,
+  v: jax.Array,
+  key_slots: jax.Array,
+  value_slots: jax.Array,
+  *,
+  key_mask: jax.Array | None = None,
+  scale: float | None = None,
+  dropout: float = 0.0,
+  key: jax.Array | None = None,
+  implementation: str = "auto",
+) -> tuple[jax.Array, jax.Array | None]:
+  """Computes softmax(q (Eᵀ k)ᵀ · scale) Fᵀ v (Wang et al. 2020, equation 7).
+
+  Args:
+    q: (B, N, H, D).
+    k, v: (B, N, H, D), or with one head that all query heads read.
+    key_slots: E, (N, M).
+    value_slots: F, (N, M).
+    key_mask: boolean (B, N); masked tokens are left out of every slot.
+    scale: of the logits; None for 1 / sqrt(D).
+    dropout: rate at which probabilities are dropped, where there is a `key`.
+    key: for the dropout; None outside training.
+    implementation: "masked", "kernelized" (whose matrix need not be kept) or "auto".
+
+  Returns:
+    The output (B, N, H, D), and on the masked path the matrix (B, H, N, M) in float32, else None.
+
+  Raises:
+    ConfigError: unknown implementation, or "kernelized" with dropout.
+  """
+  picked = resolve_implementation(
+    "linformer_attention", implementation, q.shape[1], dropout=dropout
+  )
+  k, v = to_slots(k, key_slots, mask=key_mask), to_slots(v, value_slots, mask=key_mask)
+  k, v = (jnp.broadcast_to(y, (*y.shape[:2], *q.shape[2:])) for y in (k, v))  # (B, M, H, D)
+  if picked == "masked":
+    return masked_attention(q, k, v, scale=scale, dropout_rate=dropout, key=key)
+  return kernelized_attention(q, k, v, scale=scale), None
+
 
 def to_slots(x: jax.Array, projection: jax.Array, *, mask: jax.Array | None = None) -> jax.Array:
   """Mixes N tokens into M slots, Eᵀ x (Wang et al. 2020, equation 7).

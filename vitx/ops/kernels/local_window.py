@@ -1,14 +1,51 @@
 """Softmax attention inside and between neighboring blocks of a sequence."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
+from vitx.ops.implementation import resolve_implementation
+from vitx.ops.kernels.linear import MASKED_UP_TO
 from vitx.ops.kernels.softmax import masked_attention
 from vitx.ops.kernels.tiling import join_rows, split_rows
 
 
+def local_attention(
+  q: jax.Array,
+  k: jax.Array,
+  v: jax.Array,
+  window: int,
+  *,
+  key_mask: jax.Array | None = None,
+  causal: bool = False,
+  implementation: str = "auto",
+) -> tuple[jax.Array, jax.Array | None]:
+  """Attends inside and between neighboring blocks of a sequence, Performer's local heads.
+
+  Args:
+    q, k, v: (B, N, H, D).
+    window: tokens per block.
+    key_mask: boolean (B, N), True = may be attended.
+    causal: see `block_local_mask`.
+    implementation: "masked", "kernelized" (linear in N) or "auto", which picks as
+      `linear_attention` does, beside which these heads stand.
+
+  Returns:
+    The output (B, N, H, D), and on the masked path the matrix (B, H, N, N) in float32, else None.
+
+  Raises:
+    ConfigError: unknown implementation.
+  """
+  name, n = "local_attention", q.shape[1]
+  given: dict[str, Any] = {"mask": key_mask, "causal": causal}
+  if resolve_implementation(name, implementation, n, masked_up_to=MASKED_UP_TO) == "masked":
+    return masked_local_attention(q, k, v, window, **given)
+  return kernelized_local_attention(q, k, v, window, **given), None
+
+
 def block_local_mask(length: int, window: int, *, causal: bool = False) -> jax.Array:
-  """Boolean (N, N): a token attends its own block of `window` tokens and the blocks beside it.
+  """Returns boolean (N, N): a token attends its block of `window` tokens and the blocks beside it.
 
   Args:
     length: N.
@@ -30,7 +67,7 @@ def masked_local_attention(
   mask: jax.Array | None = None,
   causal: bool = False,
 ) -> tuple[jax.Array, jax.Array]:
-  """Softmax under `block_local_mask`, the N x N matrix in memory.
+  """Computes the softmax under `block_local_mask`, the N x N matrix in memory.
 
   Args:
     q, k, v: (B, N, H, D).
@@ -47,7 +84,7 @@ def masked_local_attention(
   return masked_attention(q, k, v, mask=allowed)
 
 
-def local_attention(
+def kernelized_local_attention(
   q: jax.Array,
   k: jax.Array,
   v: jax.Array,
@@ -56,7 +93,7 @@ def local_attention(
   mask: jax.Array | None = None,
   causal: bool = False,
 ) -> jax.Array:
-  """The same block by block: each block of queries against three blocks of keys.
+  """Computes local attention block by block: each block of queries against three blocks of keys.
 
   Args: as for `masked_local_attention`.
 

@@ -5,6 +5,7 @@ import math
 import jax
 import jax.numpy as jnp
 
+from vitx.ops.implementation import resolve_implementation
 from vitx.ops.kernels.softmax import masked_softmax
 from vitx.ops.kernels.tiling import split_rows
 
@@ -13,10 +14,43 @@ HIGHEST = jax.lax.Precision.HIGHEST
 BLOCK = 64  # tokens per product of `depthwise_convolution`
 
 
+def nystrom_attention(
+  q: jax.Array,
+  k: jax.Array,
+  v: jax.Array,
+  landmarks: int,
+  *,
+  key_mask: jax.Array | None = None,
+  iterations: int = 6,
+  pinv_scale: str = "example",
+  implementation: str = "auto",
+) -> tuple[jax.Array, jax.Array | None]:
+  """Computes softmax(q k̃ᵀ) pinv(softmax(q̃ k̃ᵀ)) softmax(q̃ kᵀ) v (Xiong et al. 2021, equation 13).
+
+  Args:
+    q, k, v: (B, N, H, D).
+    landmarks: M, the most that are made of the N tokens, see `segment_means`.
+    key_mask: boolean (B, N), True = may be attended.
+    iterations, pinv_scale: see `pseudo_inverse`.
+    implementation: "masked", "kernelized" (linear in N) or "auto".
+
+  Returns:
+    The output (B, N, H, D) in the dtype of `v`, and on the masked path the matrix (B, H, N, N) in
+    float32, whose rows sum to one but for the error of the inverse, else None.
+
+  Raises:
+    ConfigError: unknown implementation.
+  """
+  given = {"mask": key_mask, "iterations": iterations, "pinv_scale": pinv_scale}
+  if resolve_implementation("nystrom_attention", implementation, q.shape[1]) == "masked":
+    return masked_nystrom_attention(q, k, v, landmarks, **given)
+  return kernelized_nystrom_attention(q, k, v, landmarks, **given), None
+
+
 def segment_means(
   x: jax.Array, landmarks: int, *, mask: jax.Array | None = None
 ) -> tuple[jax.Array, jax.Array]:
-  """Means of ceil(N / landmarks) consecutive tokens each (Xiong et al. 2021, section 4.2).
+  """Returns means of ceil(N / landmarks) consecutive tokens each (Xiong et al. 2021, section 4.2).
 
   The last segment may be short. Where N is no multiple, fewer than `landmarks` segments may cover
   it; empty ones are left out.
@@ -41,7 +75,7 @@ def segment_means(
 
 
 def pseudo_inverse(a: jax.Array, iterations: int = 6, *, scale: str = "example") -> jax.Array:
-  """Moore-Penrose inverse by a third-order iteration (Xiong et al. 2021, equation 11).
+  """Returns the Moore-Penrose inverse by a third-order iteration (Xiong et al. 2021, equation 11).
 
   In float32 at the highest precision: with half-precision products the iteration grows worse from
   about the sixth step on.
@@ -79,9 +113,9 @@ def pseudo_inverse(a: jax.Array, iterations: int = 6, *, scale: str = "example")
 def masked_nystrom_attention(
   q: jax.Array, k: jax.Array, v: jax.Array, landmarks: int, **options
 ) -> tuple[jax.Array, jax.Array]:
-  """softmax(q k̃ᵀ) pinv(softmax(q̃ k̃ᵀ)) softmax(q̃ kᵀ) v with the N x N product in memory.
+  """Multiplies Nyström's factors from the left, with their N x N product in memory.
 
-  Args: as for `nystrom_attention`.
+  Args: as for `kernelized_nystrom_attention`.
 
   Returns:
     The output (B, N, H, D) in the dtype of `v` and the matrix (B, H, N, N) in float32; its rows sum
@@ -93,10 +127,10 @@ def masked_nystrom_attention(
   return out.astype(v.dtype), matrix
 
 
-def nystrom_attention(
+def kernelized_nystrom_attention(
   q: jax.Array, k: jax.Array, v: jax.Array, landmarks: int, **options
 ) -> jax.Array:
-  """The same from the right, so that nothing is larger than N x M.
+  """Multiplies Nyström's factors from the right, so that nothing is larger than N x M.
 
   Args:
     q, k, v: (B, N, H, D).
@@ -121,7 +155,7 @@ def _factors(
   iterations: int = 6,
   pinv_scale: str = "example",
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-  """Three float32 factors: (B, H, N, M), (B, H, M, M), (B, H, M, N)."""
+  """Returns three float32 factors: (B, H, N, M), (B, H, M, M), (B, H, M, N)."""
   scale = 1 / math.sqrt(q.shape[-1])
   q, k = q.astype(jnp.float32) * scale, k.astype(jnp.float32)
   q_means, used = segment_means(q, landmarks, mask=mask)

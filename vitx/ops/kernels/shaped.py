@@ -4,11 +4,49 @@ A is softmax attention, I the identity and C what A is when all logits are equal
 """
 
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from vitx.ops.implementation import resolve_implementation
 from vitx.ops.kernels.softmax import kernelized_attention, masked_softmax
+
+
+def shaped_attention(
+  q: jax.Array,
+  k: jax.Array,
+  v: jax.Array,
+  alpha: jax.Array,
+  beta: jax.Array,
+  gamma: jax.Array,
+  *,
+  key_mask: jax.Array | None = None,
+  scale: float | None = None,
+  implementation: str = "auto",
+) -> tuple[jax.Array, jax.Array | None]:
+  """Computes (α I + β A - γ C) v (He and Hofmann 2024, equation 8).
+
+  Args:
+    q, k: (B, N, G, D), G either H or 1: one map for all heads.
+    v: (B, N, H, E).
+    alpha, beta, gamma: float32, (H,) or (1,).
+    key_mask: boolean (B, N), True = may be attended. A masked token contributes nothing, not even
+      to its own output.
+    scale: of the logits; None for 1 / sqrt(D).
+    implementation: "masked", "kernelized" (memory linear in N) or "auto".
+
+  Returns:
+    The output (B, N, H, E) in the dtype of `v`, and on the masked path the matrix
+    (B, H or G, N, N) in float32, else None.
+
+  Raises:
+    ConfigError: unknown implementation.
+  """
+  given: dict[str, Any] = {"mask": key_mask, "scale": scale}
+  if resolve_implementation("shaped_attention", implementation, q.shape[1]) == "masked":
+    return masked_shaped_attention(q, k, v, alpha, beta, gamma, **given)
+  return kernelized_shaped_attention(q, k, v, alpha, beta, gamma, **given), None
 
 
 def masked_shaped_attention(
@@ -22,7 +60,7 @@ def masked_shaped_attention(
   mask: jax.Array | None = None,
   scale: float | None = None,
 ) -> tuple[jax.Array, jax.Array]:
-  """(α I + β A - γ C) v with the matrix in memory.
+  """Computes (α I + β A - γ C) v with the matrix in memory.
 
   Args:
     q, k: (B, N, G, D), G either H or 1: one map for all heads.
@@ -30,7 +68,7 @@ def masked_shaped_attention(
     alpha, beta, gamma: float32, (H,) or (1,).
     mask: boolean (B, N), True = may be attended. A masked token contributes nothing, not even to
       its own output.
-    scale: of the logits; none: 1 / sqrt(D).
+    scale: of the logits; None for 1 / sqrt(D).
 
   Returns:
     The output (B, N, H, E) in the dtype of `v` and the matrix (B, H or G, N, N) in float32.
@@ -50,7 +88,7 @@ def masked_shaped_attention(
   return out.astype(v.dtype), matrix
 
 
-def shaped_attention(
+def kernelized_shaped_attention(
   q: jax.Array,
   k: jax.Array,
   v: jax.Array,
@@ -61,7 +99,7 @@ def shaped_attention(
   mask: jax.Array | None = None,
   scale: float | None = None,
 ) -> jax.Array:
-  """The same as α v + β attention(v) - γ mean(v): an epilogue on fused softmax attention.
+  """Computes α v + β attention(v) - γ mean(v): an epilogue on fused softmax attention.
 
   Args: as for `masked_shaped_attention`.
 

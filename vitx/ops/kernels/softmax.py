@@ -1,18 +1,20 @@
 """Dense softmax attention: the reference that holds the matrix, and paths that never do."""
 
 import math
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 
 from vitx.ops.dropout import dropout
+from vitx.ops.kernels import cudnn
 from vitx.ops.kernels.flash import flash_attention
 
 FEW_KEYS = 128  # of up to so many, a tile costs less to keep than to compute again
 
 
 def masked_softmax(logits: jax.Array, mask: jax.Array | None = None) -> jax.Array:
-  """Softmax over the last axis in float32; a row that may attend nothing is exactly zero.
+  """Returns the softmax over the last axis in float32; an empty row is exactly zero.
 
   Args:
     logits: (..., N, M).
@@ -43,14 +45,14 @@ def masked_attention(
   dropout_rate: float = 0.0,
   key: jax.Array | None = None,
 ) -> tuple[jax.Array, jax.Array]:
-  """softmax(q kᵀ · scale) v with the matrix in memory (Vaswani et al. 2017, equation 1).
+  """Computes softmax(q kᵀ · scale) v with the matrix in memory (Vaswani et al. 2017, equation 1).
 
   Args:
     q: (B, N, H, D).
     k: (B, M, H, D).
     v: (B, M, H, E).
     mask: boolean, broadcastable to (B, H, N, M), True = may attend.
-    scale: of the logits; none: 1 / sqrt(D).
+    scale: of the logits; None for 1 / sqrt(D).
     dropout_rate: of the probabilities, drawn per example.
     key: for the dropout.
 
@@ -66,60 +68,60 @@ def masked_attention(
   return out, probabilities
 
 
-def fused_attention(
-  q: jax.Array,
-  k: jax.Array,
-  v: jax.Array,
-  *,
-  mask: jax.Array | None = None,
-  scale: float | None = None,
-) -> jax.Array:
-  """The same by `jax.nn.dot_product_attention`, with empty rows set to zero.
-
-  Args: as for `masked_attention`; the mask must have four axes.
-
-  Returns:
-    The output (B, N, H, E).
-  """
-  scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
-  width = v.shape[-1]
-  if q.shape[-1] != width:  # the library wants one width; zeros change no logit
-    q, k, v = (_wide(x, max(q.shape[-1], width)) for x in (q, k, v))
-  out = jax.nn.dot_product_attention(q, k, v, mask=mask, scale=scale)[..., :width]
-  if mask is None:
-    return out
-  # The library returns the mean of all values for a row that may attend nothing.
-  seen = jnp.any(mask, axis=-1)  # (B | 1, H | 1, N)
-  return jnp.where(jnp.moveaxis(seen, 1, 2)[..., None], out, 0)
-
-
-def _wide(x: jax.Array, width: int) -> jax.Array:
-  return jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, width - x.shape[-1])])
-
-
 def kernelized_attention(
   q: jax.Array,
   k: jax.Array,
   v: jax.Array,
   *,
   key_mask: jax.Array | None = None,
+  key_lengths: jax.Array | None = None,
   scale: float | None = None,
+  causal: bool = False,
 ) -> jax.Array:
-  """The same by what is fastest: tiles that stay in cache on a CPU, elsewhere the library's call.
+  """Computes softmax(q kᵀ · scale) v without an N x N matrix in memory, whatever the platform.
+
+  A program that is lowered for CUDA takes cuDNN's fused kernel where that applies: half precision,
+  no `key_mask`, heads of up to 128 channels, and cuDNN installed. All else takes our tiles:
+  `jax.nn.dot_product_attention` itself would hold the matrix, also as the bias to which it turns a
+  mask. The choice falls when the program is lowered, so one traced on a CPU is right as well.
 
   Args:
     q: (B, N, H, D).
     k: (B, M, H, D).
     v: (B, M, H, E).
     key_mask: boolean (B, M), True = may be attended.
-    scale: of the logits; none: 1 / sqrt(D).
+    key_lengths: int32 (B,): the first so many keys of each example may be attended; instead of
+      `key_mask`, which cuDNN does not take.
+    scale: of the logits; None for 1 / sqrt(D).
+    causal: query i sees keys 0 ... i only.
 
   Returns:
-    The output (B, N, H, E).
+    The output (B, N, H, E); zero for a query that sees nothing.
   """
-  mask = None if key_mask is None else key_mask[:, None, None, :]
-  if jax.default_backend() == "cpu":
-    if k.shape[1] <= min(FEW_KEYS, q.shape[1] // 2):  # as of Linformer: linear in N as it is
-      return masked_attention(q, k, v, mask=mask, scale=scale)[0]
-    return flash_attention(q, k, v, key_mask=key_mask, scale=scale)[0]
-  return fused_attention(q, k, v, mask=mask, scale=scale)
+  scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+  if key_mask is None and cudnn.applies(q, k, v):
+    return jax.lax.platform_dependent(
+      q,
+      k,
+      v,
+      key_lengths,
+      cuda=partial(cudnn.cudnn_attention, scale=scale, causal=causal),
+      default=partial(_tiles, scale=scale, causal=causal),
+    )
+  if key_mask is not None:
+    return _tiles(q, k, v, None, key_mask, scale=scale, causal=causal)
+  return _tiles(q, k, v, key_lengths, scale=scale, causal=causal)
+
+
+def _tiles(q, k, v, key_lengths, key_mask=None, *, scale, causal):
+  if key_lengths is not None:
+    key_mask = prefix_mask(key_lengths, k.shape[1])
+  if k.shape[1] <= min(FEW_KEYS, q.shape[1] // 2):  # as of Linformer: linear in N as it is
+    mask = None if key_mask is None else key_mask[:, None, None, :]
+    return masked_attention(q, k, v, mask=mask, scale=scale)[0]
+  return flash_attention(q, k, v, key_mask=key_mask, scale=scale, causal=causal)[0]
+
+
+def prefix_mask(lengths: jax.Array, count: int) -> jax.Array:
+  """Returns boolean (B, M), True for the first `lengths` (B,) of M keys."""
+  return jnp.arange(count) < lengths[:, None]

@@ -11,17 +11,18 @@ from vitx.ops.patterns.base import (
   Pattern,
   PerHead,
   Union,
-  coordinates,
   cycle,
-  in_grid,
   per_head,
 )
 from vitx.ops.patterns.bigbird import GivenBlocks, QueryParts, RandomBlocks, bigbird
 from vitx.ops.patterns.bigbird_draws import draw
 from vitx.ops.patterns.examples import PATTERNS
 from vitx.ops.patterns.factorized import Fixed, Strided
+from vitx.ops.patterns.function import MaskFunction
 from vitx.ops.patterns.grid import Axial, Neighborhood, ShiftedWindow
+from vitx.ops.patterns.indices import coordinates, in_grid
 from vitx.ops.patterns.local import Causal, DilatedWindow, Full, Global, Nothing, Window
+from vitx.ops.patterns.parts import Order, Part
 from vitx.ops.patterns.random_graphs import ErdosRenyi, WattsStrogatz
 from vitx.ops.patterns.redrawn import redrawn
 
@@ -38,9 +39,12 @@ __all__ = [
   "GivenBlocks",
   "Global",
   "Intersection",
+  "MaskFunction",
   "Neighborhood",
   "Nothing",
   "OnGrid",
+  "Order",
+  "Part",
   "Pattern",
   "PerHead",
   "QueryParts",

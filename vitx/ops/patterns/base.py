@@ -2,7 +2,8 @@
 
 A pattern is a set of edges (query, key), defined by an elementwise predicate on index arrays. All
 else (masks, block lists, figures, pictures) is derived from it. A pattern of your own is a frozen
-dataclass with `allows`; `candidates` makes it cheap at many tokens, and is optional.
+dataclass with `allows`. Two methods are optional: `candidates` makes it cheap to lay over many
+tokens, and `permutation` makes it fast where its edges are near each other in another order.
 """
 
 import dataclasses
@@ -10,19 +11,12 @@ import functools
 import math
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from vitx.errors import ConfigError
 from vitx.ops.layout import TokenLayout
-
-Index = Any  # an integer, or an integer array of NumPy or JAX, traced or not
-
-
-def namespace(*arrays: Index) -> Any:
-  """Returns `jax.numpy` if any of the arrays is JAX's, else `numpy`."""
-  return jnp if any(isinstance(array, jax.Array) for array in arrays) else np
+from vitx.ops.patterns.indices import Index, blocks_of_runs, in_grid, namespace
+from vitx.ops.patterns.parts import Part, as_order
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,6 +55,54 @@ class Pattern:
     """
     return None
 
+  def permutation(self, layout: TokenLayout) -> np.ndarray | None:
+    """Returns an order of the tokens in which those that attend each other stand close.
+
+    The kernelized path attends in that order, where fewer blocks hold edges. An order that is a
+    reshape and a transposition of the tokens costs no gather.
+
+    Args:
+      layout: as for `allows`.
+
+    Returns:
+      int (N,), the token at each place; may be longer, then numbers from N on are padding. None for
+      the usual order.
+    """
+    return None
+
+  def split(self, layout: TokenLayout, tile: int) -> tuple[Part, ...]:
+    """Returns disjoint parts whose union is this pattern: how the kernelized path attends along it.
+
+    Args:
+      layout: as for `allows`.
+      tile: tokens in a block, unless the pattern knows better.
+    """
+    order = as_order(self.permutation(layout), layout.length)
+    return (Part(self, "block_sparse", tile, order),)
+
+  def restrict(self, part: Part, layout: TokenLayout) -> Part | None:
+    """Returns a part of another pattern with only those edges that this one has too.
+
+    None if that is no part of its kind.
+    """
+    if part.core != "block_sparse":
+      return None
+    return dataclasses.replace(part, pattern=Intersection((part.pattern, self)))
+
+  def by_head(self) -> tuple["Pattern", ...]:
+    """Returns patterns without a difference of heads of which head h has number h mod P."""
+    return (self,)
+
+  @property
+  def tile(self) -> int | None:
+    """Tokens in a block that suit the kernelized path; None where it does not matter."""
+    return None
+
+  @property
+  def drawn(self) -> bool:
+    """Whether the edges are known only at run time."""
+    return False
+
   @property
   def head_period(self) -> int:
     """Heads after which the pattern repeats; 1: all heads have the same edges."""
@@ -82,38 +124,6 @@ class Pattern:
     return Intersection((self, other))
 
 
-def blocks_between(first: int, last: int, block: int, length: int) -> np.ndarray:
-  """Blocks of the tokens `first ... last`, clipped to 0 ... length-1."""
-  first, last = max(first, 0), min(last, length - 1)
-  return np.arange(first // block, last // block + 1) if first <= last else np.arange(0)
-
-
-def blocks_of(tokens: Any, block: int, length: int) -> np.ndarray:
-  """Blocks of the given tokens; tokens outside 0 ... length-1 are left out."""
-  tokens = np.asarray(tokens, np.int64).reshape(-1)
-  return np.unique(tokens[(tokens >= 0) & (tokens < length)] // block)
-
-
-def blocks_of_runs(first: np.ndarray, last: np.ndarray, block: int, length: int) -> np.ndarray:
-  """Blocks of the runs of tokens `first[i] ... last[i]`, clipped; none is longer than a block."""
-  inside = (last >= 0) & (first < length)
-  return blocks_of(np.clip([first[inside], last[inside]], 0, length - 1), block, length)
-
-
-def in_grid(layout: TokenLayout, q: Index, k: Index) -> Any:
-  """Whether both tokens lie in the grid."""
-  return (q >= layout.prefix) & (k >= layout.prefix)
-
-
-def coordinates(layout: TokenLayout, index: Index) -> list[Index]:
-  """The grid coordinates of tokens, one array for each axis; meaningless for prefix tokens."""
-  position, result = index - layout.prefix, []
-  for extent in reversed(layout.grid):
-    result.append(position % extent)
-    position = position // extent
-  return result[::-1]
-
-
 @dataclasses.dataclass(frozen=True)
 class Combination(Pattern):
   """Several patterns that act together."""
@@ -133,13 +143,21 @@ class Combination(Pattern):
   def on_grid(self) -> bool:
     return all(pattern.on_grid for pattern in self.patterns)
 
+  @property
+  def tile(self) -> int | None:
+    return min((p.tile for p in self.patterns if p.tile is not None), default=None)
+
+  @property
+  def drawn(self) -> bool:
+    return any(pattern.drawn for pattern in self.patterns)
+
   def at(self, layer: int) -> Pattern:
     return type(self)(tuple(pattern.at(layer) for pattern in self.patterns))
 
 
 @dataclasses.dataclass(frozen=True)
 class Union(Combination):
-  """The edges of any of the patterns."""
+  """The edges of any of the patterns; one that is drawn at run time shares none with the others."""
 
   def allows(self, layout, q, k, head=0):
     parts = [pattern.allows(layout, q, k, head) for pattern in self.patterns]
@@ -154,6 +172,27 @@ class Union(Combination):
       parts.append(part)
     return np.unique(np.concatenate(parts))
 
+  def members(self, layout: TokenLayout) -> list[Pattern]:
+    """Returns the patterns whose union it is, without unions among them."""
+    return [inner for pattern in self.patterns for inner in _members(pattern, layout)]
+
+  def split(self, layout, tile):
+    members = self.members(layout)
+    drawn = [member for member in members if member.drawn]
+    static = [member for member in members if not member.drawn]
+    found = [part for member in drawn for part in member.split(layout, tile)]
+    if len(static) == 1:
+      found.extend(static[0].split(layout, tile))
+    elif static:
+      found.append(Part(Union(tuple(static)), "block_sparse", tile))
+    return tuple(found)
+
+
+def _members(pattern: Pattern, layout: TokenLayout) -> list[Pattern]:
+  if isinstance(pattern, OnGrid) and not layout.prefix:
+    return _members(pattern.pattern, layout)
+  return pattern.members(layout) if isinstance(pattern, Union) else [pattern]
+
 
 @dataclasses.dataclass(frozen=True)
 class Intersection(Combination):
@@ -167,6 +206,23 @@ class Intersection(Combination):
     parts = [p.candidates(layout, first, last, block, head) for p in self.patterns]
     known = [part for part in parts if part is not None]
     return functools.reduce(np.intersect1d, known) if known else None
+
+  def by_head(self):
+    counts = [p.by_head() for p in self.patterns]
+    heads = math.lcm(*(len(patterns) for patterns in counts))
+    return tuple(Intersection(tuple(ps[h % len(ps)] for ps in counts)) for h in range(heads))
+
+  def split(self, layout, tile):
+    whole, *limits = self.patterns
+    if whole.drawn or self.head_period > 1:
+      return super().split(layout, tile)
+    found = whole.split(layout, tile)
+    for limit in limits:
+      limited = [limit.restrict(part, layout) for part in found]
+      if not all(limited):  # the blocks of the usual order serve any edges
+        return super().split(layout, tile)
+      found = tuple(part for part in limited if part is not None)
+    return found
 
 
 @dataclasses.dataclass(frozen=True)
@@ -187,6 +243,12 @@ class PerHead(Combination):
   def candidates(self, layout, first, last, block, head):
     pattern = self.patterns[head % len(self.patterns)]
     return pattern.candidates(layout, first, last, block, head)
+
+  def by_head(self):
+    members = [pattern.by_head() for pattern in self.patterns]
+    heads = math.lcm(len(members), *(len(patterns) for patterns in members))
+    own = (members[head % len(members)] for head in range(heads))
+    return tuple(patterns[head % len(patterns)] for head, patterns in enumerate(own))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -218,8 +280,22 @@ class OnGrid(Pattern):
   def on_grid(self) -> bool:
     return True
 
+  @property
+  def tile(self) -> int | None:
+    return self.pattern.tile
+
+  @property
+  def drawn(self) -> bool:
+    return self.pattern.drawn
+
   def at(self, layer: int) -> Pattern:
     return OnGrid(self.pattern.at(layer))
+
+  def by_head(self):
+    return tuple(OnGrid(pattern) for pattern in self.pattern.by_head())
+
+  def split(self, layout, tile):
+    return super().split(layout, tile) if layout.prefix else self.pattern.split(layout, tile)
 
   def allows(self, layout, q, k, head=0):
     inside, P = in_grid(layout, q, k), layout.prefix

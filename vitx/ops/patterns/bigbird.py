@@ -8,13 +8,16 @@ import dataclasses
 import functools
 from typing import Any
 
+import jax
 import numpy as np
 
 from vitx.errors import ConfigError, listing
 from vitx.ops.layout import TokenLayout
-from vitx.ops.patterns.base import Pattern, Union, blocks_between, namespace
+from vitx.ops.patterns.base import Pattern, Union
 from vitx.ops.patterns.bigbird_draws import PLANS, draw
-from vitx.ops.patterns.local import Global, Window
+from vitx.ops.patterns.indices import blocks_between, namespace
+from vitx.ops.patterns.local import Global, Window, tile_of_blocks
+from vitx.ops.patterns.parts import Part
 
 PARTS = ("random", "window", "global")
 VARIANTS = ("R", "W", "G", "R+W", "W+G", "R+G", "R+W+G")
@@ -52,6 +55,10 @@ class RandomBlocks(Pattern):
   @property
   def head_period(self) -> int:
     return self.heads
+
+  @property
+  def tile(self) -> int | None:
+    return tile_of_blocks(self.block)
 
   def at(self, layer: int) -> "RandomBlocks":
     return dataclasses.replace(self, layer=layer)
@@ -106,6 +113,19 @@ class GivenBlocks(Pattern):
   @property
   def head_period(self) -> int:
     return self.indices.shape[0]
+
+  @property
+  def tile(self) -> int | None:
+    return tile_of_blocks(self.block)
+
+  @property
+  def drawn(self) -> bool:
+    return isinstance(self.indices, jax.Array)
+
+  def split(self, layout, tile):
+    if not self.drawn:
+      return super().split(layout, tile)
+    return (Part(self, "drawn", self.block),)
 
   def allows(self, layout, q, k, head=0):
     table = namespace(self.indices, q, k, head).asarray(self.indices)

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 
 from vitx.errors import ConfigError
-from vitx.ops.patterns.base import namespace
 from vitx.ops.patterns.draws import BLOCKS, skipping, subsets
+from vitx.ops.patterns.indices import namespace
 
 PLANS = ("uniform", "bigbird")
 OLD_LENGTHS = (1024, 3072, 4096)  # the lengths of the paper's own runs have a plan of their own

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from vitx.ops.patterns.base import Index, namespace
+from vitx.ops.patterns.indices import Index, namespace
 
 # What a stream of numbers decides; the first word hashed.
 BLOCKS, EDGES, REWIRE, TARGETS = range(4)

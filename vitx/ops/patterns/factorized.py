@@ -11,7 +11,9 @@ import numpy as np
 
 from vitx.errors import ConfigError, listing
 from vitx.ops.layout import TokenLayout
-from vitx.ops.patterns.base import Pattern, blocks_between, blocks_of, blocks_of_runs, in_grid
+from vitx.ops.patterns.base import Pattern
+from vitx.ops.patterns.indices import blocks_between, blocks_of, blocks_of_runs, in_grid
+from vitx.ops.patterns.parts import Part, as_order
 
 FORMS = ("paper", "code", "bidirectional", "axial")
 
@@ -86,6 +88,44 @@ class Strided(Pattern):
     found = np.unique(np.concatenate(parts))
     return found[found <= end // block]
 
+  def split(self, layout, tile):
+    if layout.prefix:
+      return super().split(layout, tile)
+    l, found = _stride(self.stride, layout), []  # noqa: E741
+    if self.part != "local":
+      # With the N positions laid out as rows of l, "every l-th position" is a column.
+      rows = -(-layout.length // l)
+      order = as_order(np.arange(rows * l).reshape(rows, l).T.ravel(), layout.length)
+      column = dataclasses.replace(self, part="column")
+      found.append(Part(column, "block_diagonal", rows, order, self.causal))
+    if self.part != "column":
+      local = dataclasses.replace(self, stride=l, part="local")
+      if (self.part, self.form) == ("local", "axial"):
+        found.append(Part(local, "block_diagonal", l))
+      else:
+        edges = _OffColumn(local) if self.part == "merged" else local
+        found.append(Part(edges, "block_sparse", self._block(l)))
+    return tuple(found)
+
+  def _block(self, stride: int) -> int:
+    if self.form == "axial" and 16 <= stride <= 128:
+      return stride  # a row is then one block
+    # A window of l covers l/b + 1 blocks: small blocks waste less, large ones multiply faster.
+    return next((b for b in (64, 32) if 2 * b <= stride), 16)
+
+
+@dataclasses.dataclass(frozen=True)
+class _OffColumn(Pattern):
+  """The local part without its members of the column."""
+
+  local: Strided
+
+  def allows(self, layout, q, k, head=0):
+    return self.local.allows(layout, q, k, head) & ((q - k) % self.local.stride != 0)
+
+  def candidates(self, layout, first, last, block, head):
+    return self.local.candidates(layout, first, last, block, head)
+
 
 @dataclasses.dataclass(frozen=True)
 class Fixed(Pattern):
@@ -114,6 +154,10 @@ class Fixed(Pattern):
   @property
   def head_period(self) -> int:
     return 1 if self.part == "local" else self.distinct
+
+  @property
+  def tile(self) -> int:
+    return 16  # a summary brings a whole tile
 
   def _runs(self, layout: TokenLayout) -> int:
     l = _stride(self.stride, layout)  # noqa: E741

@@ -1,21 +1,23 @@
 """Patterns over the coordinates of a grid; prefix tokens have no edges here."""
 
 import dataclasses
+import functools
 import itertools
 
 import numpy as np
 
 from vitx.errors import ConfigError
 from vitx.ops.layout import TokenLayout
-from vitx.ops.patterns.base import (
+from vitx.ops.patterns.base import Pattern
+from vitx.ops.patterns.indices import (
   Index,
-  Pattern,
   blocks_between,
   blocks_of_runs,
   coordinates,
   in_grid,
   namespace,
 )
+from vitx.ops.patterns.parts import Order, Part, as_order
 
 Sizes = int | tuple[int, ...]
 
@@ -52,6 +54,51 @@ def _box_of(layout: TokenLayout, first: int, last: int) -> tuple[list[int], list
     for axis in range(split + 1, len(low)):
       low[axis], high[axis] = 0, layout.grid[axis] - 1
   return low, high
+
+
+@functools.lru_cache(maxsize=64)
+def patches(grid: tuple[int, ...], tile: int) -> tuple[int, Order | None]:
+  """Renumbers a plane patch by patch, so that a tile is short in both directions.
+
+  In row-major order a tile is a piece of a row, and what is near its tokens lies in pieces of many
+  rows; in patches, it lies in the patches around.
+
+  Args:
+    grid: its extents.
+    tile: the most tokens of a patch; patches are as square as they come.
+
+  Returns:
+    The tokens of a patch and the order; `tile` and None where that would not help: the grid is no
+    plane, or its sides have no divisors that make a patch of at least half of `tile`.
+  """
+  if len(grid) != 2:
+    return tile, None
+  sides = [
+    (a, b)
+    for a in range(1, tile + 1)
+    for b in range(1, tile // a + 1)
+    if grid[0] % a == 0 and grid[1] % b == 0
+  ]
+  a, b = max(sides, key=lambda sides: (sides[0] * sides[1], -abs(sides[0] - sides[1])))
+  if 2 * a * b < tile:
+    return tile, None
+  split = np.arange(grid[0] * grid[1]).reshape(grid[0] // a, a, grid[1] // b, b)
+  return a * b, as_order(split.swapaxes(1, 2).ravel(), split.size)
+
+
+@dataclasses.dataclass(frozen=True)
+class Near(Pattern):
+  """Base of the patterns whose edges are short on the grid, which patches suit."""
+
+  @property
+  def on_grid(self) -> bool:
+    return True
+
+  def split(self, layout, tile):
+    if layout.prefix:
+      return super().split(layout, tile)
+    block, order = patches(layout.grid, tile)
+    return (Part(self, "block_sparse", block, order),)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,9 +140,21 @@ class Axial(Pattern):
     shifts = np.arange(-layout.grid[axis], layout.grid[axis] + 1) * step
     return blocks_of_runs(first + shifts, last + shifts, block, layout.length)
 
+  def permutation(self, layout):
+    axis = self.axis % len(layout.grid)
+    if layout.prefix or axis == len(layout.grid) - 1:
+      return None
+    return np.moveaxis(np.arange(layout.length).reshape(layout.grid), axis, -1).ravel()
+
+  def split(self, layout, tile):
+    if layout.prefix:
+      return super().split(layout, tile)
+    order = as_order(self.permutation(layout), layout.length)
+    return (Part(self, "block_diagonal", layout.grid[self.axis], order),)
+
 
 @dataclasses.dataclass(frozen=True)
-class Neighborhood(Pattern):
+class Neighborhood(Near):
   """The `size` nearest keys on every axis; at the border the window shifts and keeps its size.
 
   Neighborhood attention (Hassani et al. 2023, section 3), dilated as in NATTEN: the same rule among
@@ -109,6 +168,10 @@ class Neighborhood(Pattern):
   size: Sizes = 7
   dilation: Sizes = 1
 
+  @property
+  def tile(self) -> int:
+    return 16  # a patch of 4 x 4 has little around it that is no neighbor
+
   def _settings(self, layout: TokenLayout) -> list[tuple[int, int, int]]:
     sizes = _per_axis(self.size, layout, "Neighborhood.size", 1)
     dilations = _per_axis(self.dilation, layout, "Neighborhood.dilation", 1)
@@ -119,10 +182,6 @@ class Neighborhood(Pattern):
           f" positions on an axis of {extent}: use a smaller one or a larger grid"
         )
     return list(zip(sizes, dilations, layout.grid, strict=True))
-
-  @property
-  def on_grid(self) -> bool:
-    return True
 
   def allows(self, layout, q, k, head=0):
     found = in_grid(layout, q, k)
@@ -155,7 +214,7 @@ def _start(i: Index, size: int, dilation: int, extent: int) -> Index:
 
 
 @dataclasses.dataclass(frozen=True)
-class ShiftedWindow(Pattern):
+class ShiftedWindow(Near):
   """Swin's windows: the grid cut into boxes, every other layer by `shift` later.
 
   Liu et al. 2021, section 3.2. The cut is made on the grid rolled back by `shift`; what was rolled
@@ -170,6 +229,10 @@ class ShiftedWindow(Pattern):
   size: Sizes = 7
   shift: Sizes = 0
 
+  @property
+  def tile(self) -> int:
+    return 32
+
   def _settings(self, layout: TokenLayout) -> list[tuple[int, int, int]]:
     sizes = _per_axis(self.size, layout, "ShiftedWindow.size", 1)
     shifts = _per_axis(self.shift, layout, "ShiftedWindow.shift", 0)
@@ -178,10 +241,6 @@ class ShiftedWindow(Pattern):
         raise ConfigError(f"ShiftedWindow.shift={self.shift} must be less than size={self.size}")
     padded = [-(-extent // size) * size for extent, size in zip(layout.grid, sizes, strict=True)]
     return list(zip(sizes, shifts, padded, strict=True))
-
-  @property
-  def on_grid(self) -> bool:
-    return True
 
   def place(self, layout: TokenLayout) -> tuple[tuple[int, ...], np.ndarray]:
     """The extents of a box, and int (N,): each token's place in its own, -1 for prefix tokens."""

@@ -5,15 +5,16 @@ import dataclasses
 import numpy as np
 
 from vitx.errors import ConfigError
-from vitx.ops.patterns.base import (
-  Pattern,
-  blocks_between,
-  blocks_of_runs,
-  in_grid,
-  namespace,
-)
+from vitx.ops.patterns.base import Pattern
+from vitx.ops.patterns.indices import blocks_between, blocks_of_runs, in_grid, namespace
+from vitx.ops.patterns.parts import Part
 
 NO_BLOCKS = np.arange(0)
+
+
+def tile_of_blocks(block: int) -> int | None:
+  """Returns the tokens of as many whole blocks of a pattern as make 16 or more."""
+  return None if block == 1 else block * -(-16 // block)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,6 +23,12 @@ class Full(Pattern):
 
   def allows(self, layout, q, k, head=0):
     return (q >= 0) & (k >= 0)
+
+  def split(self, layout, tile):
+    return (Part(self, "block_diagonal", layout.length),)
+
+  def restrict(self, part, layout):
+    return part
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,6 +55,20 @@ class Causal(Pattern):
 
   def candidates(self, layout, first, last, block, head):
     return blocks_between(0, last, block, layout.length)
+
+  def split(self, layout, tile):
+    return (Part(self, "block_diagonal", layout.length, causal=True),)
+
+  def restrict(self, part, layout):
+    if part.core != "block_diagonal":
+      return super().restrict(part, layout)
+    return dataclasses.replace(part, causal=True) if _ascends(part) else None
+
+
+def _ascends(part: Part) -> bool:
+  """Whether tokens stand in their usual order within each run of a block-diagonal part."""
+  numbers = None if part.order is None else part.order.numbers
+  return numbers is None or bool(np.all(np.diff(numbers.reshape(-1, part.block)) > 0))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,6 +99,10 @@ class Window(Pattern):
   @property
   def on_grid(self) -> bool:
     return not self.count_prefix
+
+  @property
+  def tile(self) -> int | None:
+    return tile_of_blocks(self.block)
 
   @property
   def _right(self) -> int:
@@ -133,6 +158,17 @@ class DilatedWindow(Pattern):
   def on_grid(self) -> bool:
     return True
 
+  def by_head(self):
+    return tuple(dataclasses.replace(self, dilation=(step,)) for step in self.dilation)
+
+  def permutation(self, layout):
+    step = self.dilation[0]
+    if layout.prefix or self.head_period > 1 or step == 1 or step >= layout.length:
+      return None
+    # Residue class after class: the window has no gaps there.
+    rows = -(-layout.length // step)
+    return np.arange(rows * step).reshape(rows, step).T.ravel()
+
   def allows(self, layout, q, k, head=0):
     if self.head_period == 1:
       step = self.dilation[0]
@@ -178,6 +214,10 @@ class Global(Pattern):
       raise ConfigError("Global() names no token: set tokens, blocks or prefix")
     if self.block < 1:
       raise ConfigError(f"Global.block={self.block} must be at least 1")
+
+  @property
+  def tile(self) -> int | None:
+    return tile_of_blocks(self.block)
 
   def spans(self, layout) -> list[tuple[int, int]]:
     """First and last token of each run of global tokens.

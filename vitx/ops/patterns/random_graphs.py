@@ -7,8 +7,9 @@ import numpy as np
 
 from vitx.errors import ConfigError
 from vitx.ops.layout import TokenLayout
-from vitx.ops.patterns.base import Index, Pattern, blocks_between, blocks_of, namespace
+from vitx.ops.patterns.base import Pattern
 from vitx.ops.patterns.draws import EDGES, REWIRE, TARGETS, below, subsets
+from vitx.ops.patterns.indices import Index, blocks_between, blocks_of, namespace
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,6 +82,10 @@ class WattsStrogatz(Pattern):
   @property
   def head_period(self) -> int:
     return self.heads
+
+  @property
+  def tile(self) -> int:
+    return 16  # a random edge brings a whole tile
 
   def at(self, layer: int) -> "WattsStrogatz":
     return dataclasses.replace(self, layer=layer)

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 
 from vitx.ops.kernels.flash import flash_attention
 
-Part = tuple[jax.Array, jax.Array]
+Partial = tuple[jax.Array, jax.Array]  # (out, lse)
 
 
-def merge(parts: Sequence[Part]) -> Part:
+def merge(parts: Sequence[Partial]) -> Partial:
   """Joins partial attentions as if one softmax had run over all their keys.
 
   Args:
@@ -37,16 +37,17 @@ def merge(parts: Sequence[Part]) -> Part:
 
 
 def with_prefix(
-  attend: Callable[..., Part],
+  attend: Callable[..., Partial],
   q: jax.Array,
   k: jax.Array,
   v: jax.Array,
   *,
   prefix: int,
+  kind: str = "global",
   key_mask: jax.Array | None = None,
   scale: float | None = None,
-) -> Part:
-  """Attention over a grid behind prefix tokens that attend all and that all attend.
+) -> Partial:
+  """Attends over a grid and over the prefix tokens in front of it.
 
   The prefix is a dense row and a dense column of the matrix; without it the grid divides into
   blocks.
@@ -56,18 +57,27 @@ def with_prefix(
     q, k: (B, N, H, D), prefix tokens first.
     v: (B, N, H, E).
     prefix: P, how many.
+    kind: "global": prefix tokens attend all, and all attend them; "causal": likewise, but no token
+      attends what comes after it; "apart": they attend nothing, and nothing attends them.
     key_mask: (B, N) boolean, True = may be attended.
-    scale: of the logits; none: 1 / sqrt(D).
+    scale: of the logits; None for 1 / sqrt(D).
 
   Returns:
     out (B, N, H, E) and lse (B, H, N).
   """
   P = prefix
   masks = (None, None) if key_mask is None else (key_mask[:, :P], key_mask[:, P:])
-  grid = attend(q[:, P:], k[:, P:], v[:, P:], key_mask=masks[1], scale=scale)
+  out, lse = attend(q[:, P:], k[:, P:], v[:, P:], key_mask=masks[1], scale=scale)
   if P == 0:
-    return grid
+    return out, lse
+  if kind == "apart":
+    nothing = [(0, 0), (P, 0), (0, 0), (0, 0)]
+    return jnp.pad(out, nothing), jnp.pad(lse, nothing[:1] * 2 + [(P, 0)], constant_values=-jnp.inf)
   column = flash_attention(q[:, P:], k[:, :P], v[:, :P], key_mask=masks[0], scale=scale)
-  row = flash_attention(q[:, :P], k, v, key_mask=key_mask, scale=scale)
-  out, lse = merge([grid, column])
+  out, lse = merge([(out, lse), column])
+  if kind == "causal":
+    own = (x[:, :P] for x in (q, k, v))
+    row = flash_attention(*own, key_mask=masks[0], scale=scale, causal=True)
+  else:
+    row = flash_attention(q[:, :P], k, v, key_mask=key_mask, scale=scale)
   return jnp.concatenate([row[0], out], axis=1), jnp.concatenate([row[1], lse], axis=2)

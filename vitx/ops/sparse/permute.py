@@ -1,86 +1,100 @@
-"""Attention to what is near on a grid, by tiles that are short in both directions.
-
-In row-major order a tile is a piece of a row, and what is near its tokens lies in pieces of many
-rows. Renumbered patch by patch, a tile is a patch, and what is near it lies in the patches around.
-"""
+"""Another order of the tokens, without a gather wherever a transposition makes it."""
 
 import dataclasses
+from functools import partial
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from vitx.ops.layout import TokenLayout
-from vitx.ops.patterns import Neighborhood, Pattern, ShiftedWindow
+from vitx.ops.patterns.base import Pattern
+from vitx.ops.patterns.parts import Order
 
-NEAR = (Neighborhood, ShiftedWindow)
 
+def permute(x: jax.Array, order: Order) -> jax.Array:
+  """Brings tokens into an order.
 
-def patch_sides(pattern: Pattern, layout: TokenLayout, tile: int) -> tuple[int, int] | None:
-  """The patch by which to renumber: at most `tile` tokens, as square as they come.
+  Args:
+    x: (B, N, ...).
+    order: of the N tokens.
 
   Returns:
-    None if that would not help: the pattern is none of `NEAR` on a plane without prefix, or the
-    grid's sides have no divisors that make a patch of at least half of `tile`.
+    (B, N', ...), zeros at the places of padding.
   """
-  if not isinstance(pattern, NEAR) or layout.prefix or len(layout.grid) != 2:
-    return None
-  sides = [
-    (a, b)
-    for a in range(1, tile + 1)
-    for b in range(1, tile // a + 1)
-    if layout.grid[0] % a == 0 and layout.grid[1] % b == 0
-  ]
-  a, b = max(sides, key=lambda sides: (sides[0] * sides[1], -abs(sides[0] - sides[1])))
-  return (a, b) if 2 * a * b >= tile else None
+  padding = order.numbers.size - order.length
+  if padding:
+    x = jnp.pad(x, [(0, 0), (0, padding)] + [(0, 0)] * (x.ndim - 2))
+  if order.axes is None:
+    return _take(x, order, False)
+  shape, axes = order.axes
+  return _transpose(x, shape, axes)
+
+
+def restore(x: jax.Array, order: Order) -> jax.Array:
+  """Undoes `permute`: (B, N', ...) -> (B, N, ...)."""
+  if order.axes is None:
+    return _take(x, order, True)[:, : order.length]
+  shape, axes = order.axes
+  back = tuple(int(axis) for axis in np.argsort(axes))
+  return _transpose(x, tuple(shape[axis] for axis in axes), back)[:, : order.length]
+
+
+def _transpose(x: jax.Array, shape: tuple[int, ...], axes: tuple[int, ...]) -> jax.Array:
+  split = x.reshape(x.shape[0], *shape, *x.shape[2:])
+  rest = range(1 + len(shape), split.ndim)
+  return split.transpose(0, *(1 + axis for axis in axes), *rest).reshape(x.shape)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(1, 2))
+def _take(x: jax.Array, order: Order, back: bool) -> jax.Array:
+  numbers = order.places if back else order.numbers
+  return x.at[:, numbers].get(mode="promise_in_bounds", unique_indices=True)
+
+
+# The gradient of a gather is a scatter, but of a permutation it is the other gather.
+_take.defvjp(
+  lambda x, order, back: (_take(x, order, back), None),
+  lambda order, back, _, cotangent: (_take(cotangent, order, not back),),
+)
 
 
 @dataclasses.dataclass(frozen=True)
-class ByPatches(Pattern):
-  """A pattern's edges between tokens that are numbered patch by patch.
+class Permuted(Pattern):
+  """A pattern's edges between tokens that stand in another order.
 
   Attributes:
-    pattern: over a grid that `sides` divide.
-    sides: of a patch; its tokens are a block.
+    pattern: of the tokens in their usual order.
+    layout: of the N tokens in their usual order.
+    order: in which they stand.
   """
 
   pattern: Pattern
-  sides: tuple[int, int]
+  layout: TokenLayout
+  order: Order
 
   @property
   def head_period(self) -> int:
     return self.pattern.head_period
 
   def allows(self, layout, q, k, head=0):
-    return self.pattern.allows(layout, self._token(layout, q), self._token(layout, k), head)
+    N, (q, k) = self.order.length, (self.order.numbers[index] for index in (q, k))
+    inside = (q < N) & (k < N)
+    q, k = np.minimum(q, N - 1), np.minimum(k, N - 1)
+    return inside & self.pattern.allows(self.layout, q, k, head)
 
   def candidates(self, layout, first, last, block, head):
-    height, width = self.sides
-    across = layout.grid[1] // width
+    tokens = self.order.numbers[first : last + 1]
+    tokens = np.sort(tokens[tokens < self.order.length])
+    if not tokens.size:
+      return np.arange(0)
+    breaks = np.flatnonzero(np.diff(tokens) != 1) + 1
     found = []
-    for row in range(height):  # a run of `width` tokens of the grid's row
-      start = int(self._token(layout, first + row * width))
-      runs = self.pattern.candidates(layout, start, start + width - 1, width, head)
-      found.append(runs // across // height * across + runs % across)
-    return np.unique(np.concatenate(found))
-
-  def _token(self, layout: TokenLayout, index):
-    """The row-major number of a token."""
-    height, width = self.sides
-    across = layout.grid[1] // width
-    patch, inside = index // (height * width), index % (height * width)
-    row = patch // across * height + inside // width
-    return row * layout.grid[1] + patch % across * width + inside % width
-
-
-def to_patches(x: jax.Array, layout: TokenLayout, sides: tuple[int, int]) -> jax.Array:
-  """(B, N, ...) renumbered patch by patch."""
-  (rows, columns), (a, b) = layout.grid, sides
-  split = x.reshape(x.shape[0], rows // a, a, columns // b, b, *x.shape[2:])
-  return split.swapaxes(2, 3).reshape(x.shape)
-
-
-def from_patches(x: jax.Array, layout: TokenLayout, sides: tuple[int, int]) -> jax.Array:
-  """The way back."""
-  (rows, columns), (a, b) = layout.grid, sides
-  split = x.reshape(x.shape[0], rows // a, columns // b, a, b, *x.shape[2:])
-  return split.swapaxes(2, 3).reshape(x.shape)
+    for run in np.split(tokens, breaks):  # what is near a run is asked in runs of its length
+      width = run.size
+      keys = self.pattern.candidates(self.layout, int(run[0]), int(run[-1]), width, head)
+      if keys is None:
+        return None
+      found.append((keys[:, None] * width + np.arange(width)).ravel())
+    keys = np.unique(np.concatenate(found))
+    return np.unique(self.order.places[keys[keys < self.order.length]] // block)

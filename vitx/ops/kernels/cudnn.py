@@ -1,0 +1,69 @@
+"""cuDNN's fused attention by the library's call, for what it takes, odd lengths included."""
+
+import jax
+import jax.numpy as jnp
+from jax._src.cudnn import fused_attention_stablehlo as library
+
+MAX_WIDTH = 128  # of a head; newer cards take more, but a program may be lowered without the card
+DTYPES = (jnp.float16, jnp.bfloat16)
+
+
+def applies(q: jax.Array, k: jax.Array, v: jax.Array) -> bool:
+  """Returns whether cuDNN is installed and takes q, k, v (B, N, H, D) of such dtypes and widths."""
+  widest = max(q.shape[-1], v.shape[-1])
+  if len({q.dtype, k.dtype, v.dtype}) > 1 or q.dtype not in DTYPES or widest > MAX_WIDTH:
+    return False
+  try:
+    library.check_cudnn_version()
+  except RuntimeError:  # it cannot even be traced
+    return False
+  return True
+
+
+def cudnn_attention(
+  q: jax.Array,
+  k: jax.Array,
+  v: jax.Array,
+  key_lengths: jax.Array | None = None,
+  *,
+  scale: float,
+  causal: bool = False,
+) -> jax.Array:
+  """Computes softmax(q kᵀ · scale) v on a CUDA device, forward and backward fused.
+
+  The kernel wants one width of queries, keys and values, a multiple of 8, and in training even
+  lengths: arrays are padded with zeros, and padded keys are hidden by causality or by lengths.
+
+  Args:
+    q: (B, N, H, D), float16 or bfloat16.
+    k: (B, M, H, D).
+    v: (B, M, H, E).
+    key_lengths: int32 (B,): the first so many keys of each example may be attended.
+    scale: of the logits.
+    causal: query i sees keys 0 ... i only.
+
+  Returns:
+    The output (B, N, H, E); zero for an example without keys.
+  """
+  (batch, n, _, _), m, width = q.shape, k.shape[1], v.shape[-1]
+  most = -(-max(q.shape[-1], width) // 8) * 8
+  lengths = key_lengths
+  if lengths is None and m % 2 and not (causal and n == m):
+    lengths = jnp.full((batch,), m, jnp.int32)
+  # The kernel has nothing to say of an example without keys: it sees one, and is zeroed.
+  some = None if lengths is None else jnp.maximum(lengths, 1).astype(jnp.int32)
+  out = jax.nn.dot_product_attention(
+    *(_pad(x, most) for x in (q, k, v)),
+    scale=scale,
+    is_causal=causal,
+    key_value_seq_lengths=some,
+    implementation="cudnn",
+  )[:, :n, :, :width]
+  if key_lengths is None:
+    return out
+  return jnp.where((key_lengths > 0)[:, None, None, None], out, jnp.zeros_like(out))
+
+
+def _pad(x: jax.Array, width: int) -> jax.Array:
+  """Pads (B, N, H, D) with zeros to an even N and to `width` channels."""
+  return jnp.pad(x, [(0, 0), (0, x.shape[1] % 2), (0, 0), (0, width - x.shape[-1])])

@@ -1,0 +1,43 @@
+"""A plain function as a pattern, as FlexAttention takes it."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from vitx.ops.patterns.base import Pattern
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskFunction(Pattern):
+  """The edges that a function allows.
+
+  Attributes:
+    mask_mod: elementwise `(b, h, q_idx, k_idx) -> bool` on integer arrays of NumPy or JAX; it is
+      called with b = 0, as all examples have the same edges.
+    heads: H, where it differs by head. Heads are told apart only where the function uses `h`.
+  """
+
+  mask_mod: Callable[[Any, Any, Any, Any], Any]
+  heads: int = 1
+
+  @property
+  def head_period(self) -> int:
+    if self.heads == 1:
+      return 1
+    head = np.zeros((2, 1, 1), np.int32)
+    query, key = np.zeros((1, 3, 1), np.int32), np.zeros((1, 1, 5), np.int32)
+    found = np.shape(self._call(head, query, key))
+    # What does not depend on the head does not have its axis.
+    return self.heads if len(found) == 3 and found[0] == 2 else 1
+
+  def allows(self, layout, q, k, head=0):
+    if any(isinstance(index, jax.core.Tracer) for index in (q, k, head)):
+      return self.mask_mod(0, head, q, k)
+    return self._call(head, q, k)
+
+  def _call(self, head: Any, q: Any, k: Any) -> np.ndarray:
+    with jax.ensure_compile_time_eval():  # the function may be written with jax.numpy
+      return np.asarray(self.mask_mod(0, head, q, k), bool)

@@ -1,0 +1,112 @@
+"""How a pattern may be attended along: in an order of its own, by blocks."""
+
+import dataclasses
+import functools
+import hashlib
+import math
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+if TYPE_CHECKING:
+  from vitx.ops.patterns.base import Pattern
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Order:
+  """An order of N tokens; hashable by content.
+
+  Attributes:
+    numbers: int (N',), N' >= N: the token at each place. Every token stands once; a number of N or
+      more is padding.
+    length: N.
+  """
+
+  numbers: np.ndarray
+  length: int
+
+  def __post_init__(self):
+    numbers = np.ascontiguousarray(self.numbers, np.int64)
+    if not np.array_equal(np.sort(numbers), np.arange(numbers.size)) or numbers.size < self.length:
+      raise ValueError(f"an order of {self.length} tokens must hold each of 0 ... N-1 once")
+    numbers.flags.writeable = False
+    object.__setattr__(self, "numbers", numbers)
+
+  @functools.cached_property
+  def places(self) -> np.ndarray:
+    """int (N',): the place of each token, the way back."""
+    return np.argsort(self.numbers)
+
+  @functools.cached_property
+  def axes(self) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """The shape and the axes of the transposition that this order is; None if it is none.
+
+    Reshaped to the shape and transposed by the axes, tokens stand in this order, so that nothing
+    need be gathered.
+    """
+    extents, strides, rest = [], [], self.numbers
+    while rest.size > 1:  # the fastest axis first: the longest run of equal steps
+      step = int(rest[1] - rest[0])
+      breaks = np.flatnonzero(np.diff(rest) != step)
+      extent = int(breaks[0]) + 1 if breaks.size else rest.size
+      if step < 1 or rest.size % extent:
+        return None
+      runs = rest.reshape(-1, extent)
+      if not np.array_equal(runs, runs[:, :1] + step * np.arange(extent)):
+        return None
+      extents.append(extent)
+      strides.append(step)
+      rest = runs[:, 0]
+    slowest_first = sorted(range(len(strides)), key=lambda axis: -strides[axis])
+    shape = tuple(extents[axis] for axis in slowest_first)
+    if any(
+      strides[axis] != math.prod(shape[place + 1 :]) for place, axis in enumerate(slowest_first)
+    ):
+      return None
+    axes = tuple(slowest_first.index(axis) for axis in reversed(range(len(strides))))
+    return shape, axes
+
+  @functools.cached_property
+  def _digest(self) -> bytes:
+    return hashlib.sha256(self.numbers.tobytes()).digest() + bytes(str(self.length), "ascii")
+
+  def __hash__(self) -> int:
+    return hash(self._digest)
+
+  def __eq__(self, other: object) -> bool:
+    return isinstance(other, Order) and self._digest == other._digest
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+  """One term of a plan: some edges, the order in which their tokens stand, and what attends them.
+
+  Attributes:
+    pattern: the edges, in the tokens' usual order.
+    core: "block_sparse": over the blocks that hold edges. "block_diagonal": the order is cut into
+      runs of `block` tokens, and each token attends its own run; with one run that is dense
+      attention. "drawn": over whole blocks whose indices, `GivenBlocks`, are known only at run
+      time.
+    block: tokens in a block.
+    order: of the tokens; None for the usual one.
+    causal: for "block_diagonal", whether a token attends only what stands before it in its run, and
+      itself; padding must then stand last in its run.
+  """
+
+  pattern: "Pattern"
+  core: Literal["block_sparse", "block_diagonal", "drawn"]
+  block: int
+  order: Order | None = None
+  causal: bool = False
+
+  @property
+  def rearranged(self) -> bool:
+    """Whether this is more than blocks of the usual order."""
+    return self.order is not None or self.core == "block_diagonal"
+
+
+def as_order(numbers: Any, length: int) -> Order | None:
+  """Returns an `Order` of what a pattern's `permutation` says; None for the usual order."""
+  if numbers is None or np.array_equal(numbers, np.arange(length)):
+    return None
+  return Order(np.asarray(numbers), length)

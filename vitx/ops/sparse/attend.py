@@ -1,0 +1,144 @@
+"""Softmax attention by a plan: work and memory in proportion to what its parts hold."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from vitx.ops.kernels import tiling
+from vitx.ops.kernels.flash import flash_attention
+from vitx.ops.layout import TokenLayout
+from vitx.ops.patterns.base import Pattern
+from vitx.ops.patterns.parts import Order, Part
+from vitx.ops.sparse.block_mask import BlockMask
+from vitx.ops.sparse.block_sparse import block_sparse_attention, block_sparse_attention_dynamic
+from vitx.ops.sparse.merge import Partial, merge, with_prefix
+from vitx.ops.sparse.permute import Permuted, permute, restore
+from vitx.ops.sparse.plan import Plan
+
+
+@functools.lru_cache(maxsize=64)
+def block_mask(
+  pattern: Pattern, layout: TokenLayout, tile: int, num_heads: int, order: Order | None = None
+) -> BlockMask:
+  """Remembers `BlockMask.from_pattern`: every layer of a model asks for the same few.
+
+  Args:
+    pattern, layout, tile, num_heads: as for `BlockMask.from_pattern`.
+    order: in which the tokens stand; None for the usual one.
+  """
+  if order is not None:
+    pattern = Permuted(pattern, layout, order)
+    layout = TokenLayout((order.numbers.size,))
+  return BlockMask.from_pattern(pattern, layout, tile, num_heads)
+
+
+def attend(
+  plan: Plan,
+  q: jax.Array,
+  k: jax.Array,
+  v: jax.Array,
+  *,
+  key_mask: jax.Array | None = None,
+  scale: float | None = None,
+) -> Partial:
+  """Returns softmax(q kᵀ · scale) v over the edges of a plan.
+
+  Args:
+    plan: of the N tokens.
+    q, k: (B, N, H, D).
+    v: (B, N, H, E).
+    key_mask: boolean (B, N), True = may be attended.
+    scale: of the logits; None for 1 / sqrt(D).
+
+  Returns:
+    The output (B, N, H, E) in the dtype of `v` and lse (B, H, N) in float32. A query without edges
+    has output 0, lse -inf and no gradient.
+  """
+
+  def grid(q, k, v, **given):
+    return _by_head(plan, q, k, v, given)
+
+  given: dict[str, Any] = {"key_mask": key_mask, "scale": scale}
+  return with_prefix(grid, q, k, v, prefix=plan.prefix, kind=plan.prefix_kind, **given)
+
+
+def _by_head(plan: Plan, q, k, v, given: dict[str, Any]) -> Partial:
+  """Attends with each group of heads that have the same parts."""
+  if all(parts == plan.heads[0] for parts in plan.heads):
+    return _merge_parts(plan.heads[0], plan.layout, q, k, v, given)
+  heads = np.arange(q.shape[2])
+  turn = np.array([plan.heads.index(plan.heads[h % len(plan.heads)]) for h in heads])
+  outs, lses, order = [], [], []
+  for number in np.unique(turn):
+    group = heads[turn == number]
+    own = group if np.any(np.diff(group) > 1) else slice(group[0], group[-1] + 1)  # a slice is free
+    some = [x[:, :, own] for x in (q, k, v)]
+    out, lse = _merge_parts(plan.heads[number], plan.layout, some[0], some[1], some[2], given)
+    outs.append(out)
+    lses.append(lse)
+    order.append(group)
+  back = np.argsort(np.concatenate(order))
+  out, lse = jnp.concatenate(outs, axis=2), jnp.concatenate(lses, axis=1)
+  return (out, lse) if np.array_equal(back, heads) else (out[:, :, back], lse[:, back])
+
+
+def _merge_parts(parts: tuple[Part, ...], layout: TokenLayout, q, k, v, given) -> Partial:
+  found = [_attend_part(part, layout, q, k, v, **given) for part in parts]
+  return found[0] if len(found) == 1 else merge(found)
+
+
+def _attend_part(part: Part, layout: TokenLayout, q, k, v, key_mask, scale) -> Partial:
+  core, order = CORES[part.core], part.order
+  if order is None:
+    return core(part, layout, q, k, v, key_mask, scale)
+  q, k, v = (permute(x, order) for x in (q, k, v))
+  key_mask = None if key_mask is None else permute(key_mask, order)
+  out, lse = core(part, layout, q, k, v, key_mask, scale)
+  return restore(out, order), jnp.swapaxes(restore(jnp.swapaxes(lse, 1, 2), order), 1, 2)
+
+
+def _attend_blocks(part: Part, layout: TokenLayout, q, k, v, key_mask, scale) -> Partial:
+  mask = block_mask(part.pattern, layout, part.block, q.shape[2], part.order)
+  return block_sparse_attention(q, k, v, mask, key_mask=key_mask, scale=scale)
+
+
+def _attend_drawn(part: Part, layout: TokenLayout, q, k, v, key_mask, scale) -> Partial:
+  given: Any = part.pattern
+  indices, drawn = jnp.maximum(given.indices, 0), given.indices >= 0
+  return block_sparse_attention_dynamic(
+    q, k, v, indices, drawn, part.block, key_mask=key_mask, scale=scale
+  )
+
+
+def _attend_runs(part: Part, layout: TokenLayout, q, k, v, key_mask, scale) -> Partial:
+  """Attends densely inside runs of `part.block` tokens, each of which is an example of its own."""
+  (batch, n), size = q.shape[:2], part.block
+  count = -(-n // size)
+  if count == 1:
+    return flash_attention(q, k, v, key_mask=key_mask, scale=scale, causal=part.causal)
+
+  def runs(x: jax.Array) -> jax.Array:  # (B, N, ...) -> (B·R, b, ...)
+    return tiling.split_rows(x, count, size).reshape(batch * count, size, *x.shape[2:])
+
+  def tokens(x: jax.Array) -> jax.Array:
+    return tiling.join_rows(x.reshape(batch, count, *x.shape[1:]), n)
+
+  real = layout.length
+  if key_mask is None and real < count * size and not part.causal:  # causality hides padding
+    places = np.arange(n) if part.order is None else part.order.numbers
+    key_mask = jnp.broadcast_to(places < real, (batch, n))
+  seen = None if key_mask is None else runs(key_mask)
+  q, k, v = map(runs, (q, k, v))
+  out, lse = flash_attention(q, k, v, key_mask=seen, scale=scale, causal=part.causal)
+  return tokens(out), jnp.swapaxes(tokens(jnp.swapaxes(lse, 1, 2)), 1, 2)
+
+
+CORES: dict[str, Callable[..., Partial]] = {
+  "block_sparse": _attend_blocks,
+  "block_diagonal": _attend_runs,
+  "drawn": _attend_drawn,
+}

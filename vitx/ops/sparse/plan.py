@@ -1,0 +1,86 @@
+"""How to attend along a pattern without the matrix: a merge of parts, each in its own order."""
+
+import dataclasses
+from typing import Literal
+
+from vitx.ops.layout import TokenLayout
+from vitx.ops.patterns.base import Intersection, OnGrid, Pattern, Union
+from vitx.ops.patterns.local import Causal, Global, Nothing
+from vitx.ops.patterns.parts import Part
+
+TILE = 64  # tokens in a block, where neither the caller nor the pattern prefers a number
+CLASS = Global(prefix=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+  """What the kernelized path does along a pattern.
+
+  Attributes:
+    layout: of the tokens that the parts attend.
+    heads: the parts of head h are `heads[h % P]`; they are disjoint and are merged.
+    prefix: P, tokens in front of those that are attended apart from the parts.
+    prefix_kind: "global": the prefix attends all and is attended by all, a dense row and a dense
+      column; "causal": likewise, but by what comes later only; "apart": it has no edges.
+  """
+
+  layout: TokenLayout
+  heads: tuple[tuple[Part, ...], ...]
+  prefix: int = 0
+  prefix_kind: Literal["global", "causal", "apart"] = "apart"
+
+  @property
+  def masked_up_to(self) -> int:
+    """The N up to which the masked path is faster; where runs of tokens are dense it never is."""
+    dense = any(part.core == "block_diagonal" for parts in self.heads for part in parts)
+    return 0 if dense else 128
+
+
+def plan(pattern: Pattern, layout: TokenLayout, tile: int | None = None) -> Plan:
+  """Returns how the kernelized path attends along a pattern.
+
+  Args:
+    pattern: of one layer.
+    layout: of the N tokens.
+    tile: tokens in a block, no part of the result; None for what suits the pattern.
+
+  Raises:
+    ConfigError: the pattern does not fit the layout.
+  """
+  split = _split_prefix(pattern, layout)
+  if split is None:
+    return Plan(layout, _by_head(pattern, layout, tile))
+  grid = TokenLayout(layout.grid)
+  return Plan(grid, _by_head(split[0], grid, tile), layout.prefix, split[1])
+
+
+def _split_prefix(
+  pattern: Pattern, layout: TokenLayout
+) -> tuple[Pattern, Literal["global", "causal", "apart"]] | None:
+  """The pattern of the grid alone, and the kind of the prefix; None if they cannot be parted."""
+  if isinstance(pattern, Intersection) and pattern.patterns[1:] == (Causal(),):
+    split = _split_prefix(pattern.patterns[0], layout)
+    if split is None:
+      return None
+    grid, limited = split
+    return grid & Causal(), "causal" if limited == "global" else limited
+  members = pattern.members(layout) if isinstance(pattern, Union) else [pattern]
+  rest = [member for member in members if member != CLASS]
+  if layout.prefix and not all(member.on_grid for member in rest):
+    return None
+  kind: Literal["global", "apart"] = "global" if len(rest) < len(members) else "apart"
+  rest = [member.pattern if isinstance(member, OnGrid) else member for member in rest]
+  return (rest[0] if len(rest) == 1 else Union((*rest,)) if rest else Nothing()), kind
+
+
+def _by_head(
+  pattern: Pattern, layout: TokenLayout, tile: int | None
+) -> tuple[tuple[Part, ...], ...]:
+  tile = tile or pattern.tile or TILE
+  heads = pattern.by_head()
+  if heads != (pattern,) and all(own.head_period == 1 for own in heads):
+    found = tuple(own.split(layout, tile) for own in heads)
+    # Blocks of the usual order serve all heads at once, however they differ.
+    if any(part.rearranged for parts in found for part in parts):
+      return found
+  return (pattern.split(layout, tile),)
