@@ -7,7 +7,8 @@ import jax.numpy as jnp
 def _dft(size: int) -> tuple[jax.Array, jax.Array]:
   """Cosine and sine of 2π ij / size, each (size, size); the product is reduced before it rounds."""
   index = jnp.arange(size)
-  angle = (2 * jnp.pi / size) * ((index[:, None] * index[None, :]) % size)
+  turns = (index[:, None] * index[None, :]) % size
+  angle = (2 * jnp.pi / size) * turns.astype(jnp.float32)
   return jnp.cos(angle), jnp.sin(angle)
 
 
