@@ -106,7 +106,7 @@ def classification_sums(
   tied_before = (log_probabilities == own) & (jnp.arange(num_classes)[None] < labels[:, None])
   rank = jnp.sum(higher | tied_before, axis=1)
   weight = mask.astype(jnp.float32)
-  top1 = weight * (rank == 0)
+  top1 = jnp.where(rank == 0, weight, 0.0)
   confidence = jnp.exp(jnp.max(log_probabilities, axis=1))
   bins = jnp.clip(jnp.ceil(confidence * ECE_BINS).astype(jnp.int32) - 1, 0, ECE_BINS - 1)
 
@@ -117,7 +117,7 @@ def classification_sums(
     "count": jnp.sum(weight),
     "nll": -jnp.sum(weight * own[:, 0]),
     "top1": jnp.sum(top1),
-    "top5": jnp.sum(weight * (rank < 5)),
+    "top5": jnp.sum(jnp.where(rank < 5, weight, 0.0)),
     "class_count": per(labels, weight, num_classes),
     "class_top1": per(labels, top1, num_classes),
     "bin_count": per(bins, weight, ECE_BINS),
