@@ -1,8 +1,9 @@
-"""Two virtual devices, a cache of compiled programs, and `--all` for the slow tests."""
+"""Two virtual devices, a cache of compiled programs, strict dtypes, and `--all` for slow tests."""
 
 import gc
 import os
 import tempfile
+from pathlib import Path
 
 import jax
 import pytest
@@ -37,6 +38,22 @@ def pytest_collection_modifyitems(config, items):
   for item in items:
     if "slow" in item.keywords:
       item.add_marker(skip)
+
+
+# Rooms of arithmetic, where no operation may choose its own dtype.
+STRICT = {
+  Path(__file__).parent / room for room in ("ops", "attention", "layers", "blocks", "tasks")
+}
+
+
+@pytest.fixture(autouse=True)
+def strict_dtypes(request):
+  """Makes every implicit promotion of dtypes an error, in the tests of the rooms of arithmetic."""
+  if STRICT.isdisjoint(request.path.parents):
+    yield
+    return
+  with jax.numpy_dtype_promotion("strict"):
+    yield
 
 
 @pytest.fixture(scope="session", autouse=True)

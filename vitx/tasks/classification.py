@@ -240,7 +240,7 @@ def classification_sums(
   finite = jnp.all(jnp.isfinite(logits), axis=1)  # NaN compares as neither higher nor tied
   own = jnp.where(finite, own[:, 0], jnp.nan)
   weight = mask.astype(jnp.float32)
-  top1 = weight * (finite & (rank == 0))
+  top1 = jnp.where(finite & (rank == 0), weight, 0.0)
   confidence = jnp.exp(jnp.max(log_probabilities, axis=1))
   bins = jnp.clip(jnp.ceil(confidence * ECE_BINS).astype(jnp.int32) - 1, 0, ECE_BINS - 1)
 
@@ -251,7 +251,7 @@ def classification_sums(
     "count": jnp.sum(weight),
     "nll": -jnp.sum(jnp.where(mask, own, 0.0)),
     "top1": jnp.sum(top1),
-    "top5": jnp.sum(weight * (finite & (rank < 5))),
+    "top5": jnp.sum(jnp.where(finite & (rank < 5), weight, 0.0)),
     "class_count": per(labels, weight, num_classes),
     "class_top1": per(labels, top1, num_classes),
     "bin_count": per(bins, weight, ECE_BINS),

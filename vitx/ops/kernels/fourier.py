@@ -34,7 +34,8 @@ def fourier_mixing(
 def _dft(size: int) -> tuple[jax.Array, jax.Array]:
   """Returns cosine and sine of 2π ij / size, (size, size) each; i j is reduced before it rounds."""
   index = jnp.arange(size)
-  angle = (2 * jnp.pi / size) * ((index[:, None] * index[None, :]) % size)
+  turns = (index[:, None] * index[None, :]) % size
+  angle = (2 * jnp.pi / size) * turns.astype(jnp.float32)
   return jnp.cos(angle), jnp.sin(angle)
 
 

@@ -70,7 +70,7 @@ def segment_means(
   weight = jnp.ones((batch, length), bool) if mask is None else mask
   weight, x = (split_rows(y, count, segment) for y in (weight, x.astype(jnp.float32)))
   total = jnp.sum(jnp.where(weight[..., None, None], x, 0.0), axis=2)
-  tokens = jnp.sum(weight, axis=2)  # (B, M)
+  tokens = jnp.sum(weight, axis=2, dtype=jnp.float32)  # (B, M)
   return total / jnp.maximum(tokens, 1)[..., None, None], tokens > 0
 
 

@@ -112,9 +112,9 @@ def kernelized_shaped_attention(
   full = v.astype(jnp.float32)
   if mask is not None:
     full = jnp.where(mask[:, :, None, None], full, 0.0)
-  tokens = (
-    v.shape[1] if mask is None else jnp.maximum(jnp.sum(mask, axis=1), 1)[:, None, None, None]
-  )
+  tokens: int | jax.Array = v.shape[1]
+  if mask is not None:
+    tokens = jnp.maximum(jnp.sum(mask, axis=1, dtype=jnp.float32), 1)[:, None, None, None]
   mean = jnp.sum(full, axis=1, keepdims=True) / tokens
   alpha, beta, gamma = (x[:, None] for x in (alpha, beta, gamma))  # (H, 1)
-  return (alpha * full + beta * attention - gamma * mean).astype(v.dtype)
+  return (alpha * full + beta * attention.astype(jnp.float32) - gamma * mean).astype(v.dtype)

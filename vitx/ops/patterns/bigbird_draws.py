@@ -65,7 +65,7 @@ def draw(
     sizes = np.where(silent, 0, sizes)
     ranks = subsets(sizes, take, BLOCKS, seed, step, layer, head, rows, number)
     blocks = skipping(ranks, excluded)
-    return blocks + low * (blocks >= 0)  # (heads, m, take)
+    return namespace(blocks).where(blocks >= 0, blocks + low, -1)  # (heads, m, take)
 
   illegal = [rows + shift for shift in range(-(window // 2), window // 2 + 1)]
   illegal += [np.full(m, anchor % m) for anchor in anchors]

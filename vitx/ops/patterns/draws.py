@@ -84,5 +84,5 @@ def skipping(ranks: Index, excluded: Index) -> Any:
   xp = namespace(ranks, excluded)
   value = ranks
   for column in range(excluded.shape[-1]):
-    value = value + (value >= excluded[..., column, None])
+    value = value + (value >= excluded[..., column, None]).astype(np.int32)
   return xp.where(ranks < 0, -1, value).astype(np.int32)

@@ -29,7 +29,7 @@ def merge(parts: Sequence[Partial]) -> Partial:
     empty = lse == -jnp.inf
     weight = jnp.where(empty, 0.0, jnp.exp(jnp.where(empty, 0.0, lse - top)))
     total = total + weight
-    joined = joined + jnp.swapaxes(weight, 1, 2)[..., None] * out
+    joined = joined + jnp.swapaxes(weight, 1, 2)[..., None] * out.astype(jnp.float32)
   empty = total == 0
   total = jnp.where(empty, 1.0, total)
   joined = joined / jnp.swapaxes(total, 1, 2)[..., None]
