@@ -1,0 +1,284 @@
+"""A task, a source, a mixer, a pattern and an optimizer that vitx knows nothing of, by the commands.
+
+What a user defines lies in this one file: digits turned by an angle, a regression of that angle
+whose primary figure is low when good, attention along a pattern that states its own permutation,
+and an optimizer that only optax knows. It trains, is killed, resumes, evaluates and predicts.
+"""
+
+import csv
+import dataclasses
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import ndimage
+from sklearn import datasets
+
+from vitx import ops
+from vitx.attention.base import AttentionModule
+from vitx.attention.contract import Properties
+from vitx.data.dataset import ArraySpec, Dataset, DatasetInfo
+from vitx.errors import ConfigError
+from vitx.layers.projections import from_heads
+from vitx.models import initialize, model_from_config
+from vitx.ops.dropout import examples_at
+from vitx.tasks.base import Task
+from vitx.testing import check_token_mixer
+
+ROOT = Path(__file__).resolve().parents[1]
+SIDE = 8
+
+
+class Turned:
+  """Digits turned by a known angle in radians, float32; they have no classes."""
+
+  labels = None
+
+  def __init__(self):
+    pictures = datasets.load_digits().images[:480].astype(np.float32) / 16
+    self.angles = np.random.default_rng(0).uniform(-1, 1, len(pictures)).astype(np.float32)
+    self.pictures = [
+      ndimage.rotate(picture, math.degrees(angle), reshape=False, order=1)
+      for picture, angle in zip(pictures, self.angles, strict=True)
+    ]
+
+  def __len__(self):
+    return len(self.pictures)
+
+  def __getitem__(self, i):
+    return {"picture": self.pictures[i], "angle": self.angles[i]}
+
+  def name(self, i):
+    return f"digit {i}"
+
+
+def turned_digits(data) -> Dataset:
+  """Opens the source `tests.test_extension:turned_digits`."""
+  spec = {"picture": ArraySpec((SIDE, SIDE), "float32"), "angle": ArraySpec((), "float32")}
+  info = DatasetInfo(name=data["source"], spec=spec)
+  return Dataset(info, splits=("train",), open_split=lambda split: Turned())
+
+
+@dataclasses.dataclass(frozen=True)
+class Pairs:
+  """Hands an example's arrays on as they are."""
+
+  draws: ClassVar[bool] = False
+
+  def __call__(self, example, bits=None):
+    return example
+
+
+@dataclasses.dataclass(frozen=True)
+class AngleRegression(Task):
+  """Regression of a picture's angle by the squared error of its cosine and sine."""
+
+  model: nn.Module
+  noise: float
+
+  primary: ClassVar[str] = "degrees"
+  mode: ClassVar[Literal["max", "min"]] = "min"
+
+  @classmethod
+  def resolve(cls, config, source):
+    info = getattr(source, "info", source)
+    if "angle" not in info.spec:
+      raise ConfigError(f"data.source={info.name!r} has no angles")
+    config.model.num_classes = 2
+
+  @classmethod
+  def from_config(cls, config, *, noise: float = 0.0):
+    return cls(model_from_config(config.model), noise)
+
+  @property
+  def element_spec(self):
+    return {
+      "picture": jax.ShapeDtypeStruct((SIDE, SIDE), np.float32),
+      "angle": jax.ShapeDtypeStruct((), np.float32),
+    }
+
+  @property
+  def input_spec(self):
+    return jax.ShapeDtypeStruct((1, SIDE, SIDE, 1), np.float32)
+
+  def transform(self, *, train):
+    return Pairs()
+
+  def init(self, key, batch):
+    return initialize(self.model, key, batch["picture"][:1, ..., None], train=False)
+
+  def loss(self, params, state, constants, batch, key, step):
+    with examples_at(batch["index"]):
+      x = batch["picture"] + self.noise * jax.random.normal(key, batch["picture"].shape[1:])
+      out, state = self.model.apply(
+        {"params": params, **state},
+        x[..., None],
+        train=True,
+        rngs={"dropout": key},
+        mutable=list(state),
+      )
+    wanted = jnp.stack([jnp.cos(batch["angle"]), jnp.sin(batch["angle"])], axis=-1)
+    loss = jnp.mean(jnp.sum(jnp.square(out - wanted), axis=-1))
+    return loss, (dict(state), {"squared": loss})
+
+  def evaluate(self, params, state, constants, batch):
+    out = self.model.apply({"params": params, **state}, batch["picture"][..., None], train=False)
+    angle = jnp.arctan2(out[:, 1], out[:, 0])
+    weight = batch["mask"].astype(jnp.float32)
+    off = jnp.abs(angle - batch["angle"]) * (180 / math.pi)
+    sums = {"count": jnp.sum(weight), "off": jnp.sum(weight * off)}
+    return {"sums": sums, "rows": {"angle": angle}}
+
+  def summarize(self, sums):
+    return {"examples": int(sums["count"]), "degrees": float(sums["off"] / sums["count"])}
+
+  def plateau_figure(self, mode):
+    return "degrees"
+
+  def describe(self, figures):
+    return f"off by {figures['degrees']:.1f} degrees"
+
+  def prediction_columns(self, data):
+    return ["angle", "predicted"]
+
+  def prediction_rows(self, data, batch, rows):
+    return zip(batch["angle"].tolist(), rows["angle"].tolist(), strict=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class Diagonals(ops.patterns.Pattern):
+  """Every token attends those on its own wrapped diagonal, which its permutation makes blocks."""
+
+  def allows(self, layout, q, k, head=0):
+    side = layout.grid[-1]
+    return (q // side + q % side) % side == (k // side + k % side) % side
+
+  def permutation(self, layout):
+    tokens = np.arange(layout.length)
+    side = layout.grid[-1]
+    return np.argsort((tokens // side + tokens % side) % side, kind="stable")
+
+
+class DiagonalAttention(AttentionModule):
+  """Softmax attention along the diagonals of a square grid, without a class token."""
+
+  properties: ClassVar = Properties(flops_exponent=1.5)
+
+  @nn.compact
+  def __call__(self, x, layout, *, mask=None, train):
+    q, k, v = self.project(x)
+    out, matrix = ops.attention(
+      q, k, v, Diagonals(), layout, key_mask=mask, implementation=self.implementation
+    )
+    self.sow_matrix(matrix)
+    return from_heads(x.shape[-1], dtype=self.dtype)(out)
+
+
+HERE = "tests.test_extension"
+CONFIG = ",".join(
+  (
+    "configs/digits.py:softmax",
+    f"dataset={HERE}:turned_digits",
+    f"task={HERE}:AngleRegression",
+    "task.noise=0.02",
+    f"token_mixer={HERE}:DiagonalAttention",
+    "optimizer=optax:adabelief",
+    "optimizer.b1=0.8",
+    "model.width=16,model.depth=1,model.num_heads=2,model.mlp_dim=32,model.dropout=0.1",
+    "stem=linear,stem.patch=1,batch_size=32,learning_rate=3e-3",
+    "duration=90 steps,evaluation.every=30 steps,checkpoint.every=15 steps,log_every=10 steps",
+  )
+)
+
+
+def start(*arguments) -> subprocess.Popen:
+  command = [sys.executable, "-m", "vitx", *map(str, arguments)]
+  environment = os.environ | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1"}
+  pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+  return subprocess.Popen(command, cwd=ROOT, env=environment, **pipes)
+
+
+def vitx(*arguments, code: int = 0) -> str:
+  process = start(*arguments)
+  output, _ = process.communicate(timeout=300)
+  assert process.returncode == code, output[-3000:]
+  return output
+
+
+def rows(workdir) -> list[dict]:
+  lines = (workdir / "metrics.jsonl").read_text().splitlines()
+  return [{k: v for k, v in json.loads(line).items() if k != "time"} for line in lines]
+
+
+@pytest.fixture(scope="module")
+def workdir(tmp_path_factory):
+  """An uninterrupted run."""
+  directory = tmp_path_factory.mktemp("toy") / "whole"
+  output = vitx("train", "--config", CONFIG, "--workdir", directory)
+  assert "test (checkpoint" in output and "off by" in output
+  return directory
+
+
+@pytest.mark.slow  # three runs in processes of their own
+def test_a_killed_run_resumes_to_the_same_bits(workdir, tmp_path):
+  process = start("train", "--config", CONFIG, "--workdir", tmp_path)
+  until = time.monotonic() + 240
+  while not (tmp_path / "checkpoints" / "30").exists():
+    assert process.poll() is None and time.monotonic() < until
+    time.sleep(0.02)
+  process.send_signal(signal.SIGKILL)
+  process.communicate()
+  assert "resuming" in vitx("train", "--config", CONFIG, "--workdir", tmp_path)
+  assert rows(tmp_path) == rows(workdir)
+
+
+@pytest.mark.slow
+def test_it_learns_and_the_lowest_error_is_the_best(workdir):
+  by_kind = {kind: [row for row in rows(workdir) if row["kind"] == kind] for kind in KINDS}
+  errors = {row["step"]: row["degrees"] for row in by_kind["validation"]}
+  (test,) = by_kind["test"]
+  assert test["step"] == min(errors, key=lambda step: (errors[step], -step))
+  assert errors[90] < 0.8 * errors[30]
+
+
+KINDS = ("train", "validation", "test")
+
+
+@pytest.mark.slow
+def test_it_evaluates_and_predicts_by_command(workdir, tmp_path):
+  # Code that a workdir names runs only for those who trust it.
+  refused = vitx("evaluate", "--workdir", workdir, code=1)
+  assert "trust_code" in refused and len(refused.strip().splitlines()) == 1
+  table, figures = tmp_path / "rows.csv", tmp_path / "figures.json"
+  arguments = ("--workdir", workdir, "--trust_code", "--predictions", table, "--json", figures)
+  assert "degrees" in vitx("evaluate", *arguments)
+  (test,) = (row for row in rows(workdir) if row["kind"] == "test")
+  found = json.loads(figures.read_text())
+  assert found["degrees"] == pytest.approx(test["degrees"], rel=1e-5)
+  with open(table, newline="") as file:
+    head, *lines = csv.reader(file)
+  assert head == ["name", "angle", "predicted"] and len(lines) == test["examples"]
+  off = [abs(float(angle) - float(predicted)) for _, angle, predicted in lines]
+  assert math.degrees(np.mean(off)) == pytest.approx(test["degrees"], rel=1e-4)
+  predicted = vitx("predict", "--workdir", workdir, "--trust_code", "--split", "validation")
+  assert "predicted" in predicted and "digit " in predicted
+
+
+def test_the_mixer_keeps_the_contract_and_its_permutation_makes_blocks():
+  layout = ops.TokenLayout((SIDE, SIDE))
+  check_token_mixer(DiagonalAttention, layouts=(ops.TokenLayout((4, 4)),), pairwise=True)
+  (part,) = ops.plan(Diagonals(), layout, tile=8).heads[0]
+  assert part.order is not None
+  mask = ops.dense_mask(Diagonals(), layout, num_heads=1)[0]
+  assert mask[part.order.numbers][:, part.order.numbers][:SIDE, :SIDE].all()
