@@ -70,7 +70,7 @@ print(builder.info.file_format)
   config = f"data.data_dir='{tmp_path / 'old'}'"
   output = runs.finish(runs.start(tmp_path / "run", config, "duration=6 steps"), code=1)
   assert "vitx prepare digits --from" in output
-  command = [sys.executable, "-m", "vitx.cli.prepare", "digits", "--from", str(tmp_path / "old")]
+  command = [sys.executable, "-m", "vitx", "prepare", "digits", "--from", str(tmp_path / "old")]
   subprocess.run([*command, "--data_dir", str(tmp_path / "new")], check=True, cwd=runs.ROOT)
   config = f"data.data_dir='{tmp_path / 'new'}'"
   runs.finish(runs.start(tmp_path / "run", config, "duration=6 steps"))

@@ -10,6 +10,7 @@ import tensorflow_datasets as tfds
 from etils import epath
 
 from vitx.cli import prepare
+from vitx.cli.main import main
 from vitx.data.builders import tfrecord_to_array_record
 from vitx.data.sources import open_source, tfds_dir
 from vitx.errors import ConfigError, MissingExtraError
@@ -64,7 +65,7 @@ def test_tfrecord_copy_is_converted(tfrecord_dir, digits_dir, tmp_path, make_dat
   # The command in the error, word for word.
   command = str(error.value).split("vitx prepare ")[1].split("  ")[0].split()
   assert command[:3] == ["digits", "--from", str(tfrecord_dir)]
-  assert prepare.main(command) == 0
+  assert main(["prepare", *command]) == 0
   target = epath.Path(command[-1])
   assert f"ready in {target}" in capsys.readouterr().out
   made = target / "digits" / "1.0.0"
@@ -133,13 +134,13 @@ def test_nothing_to_convert(tfrecord_dir, digits_dir, tmp_path):
 
 
 def test_digits_command(tmp_path, capsys):
-  assert prepare.main(["digits", "--data_dir", str(tmp_path)]) == 0
+  assert main(["prepare", "digits", "--data_dir", str(tmp_path)]) == 0
   assert "digits is ready in" in capsys.readouterr().out
   assert tfds_dir.find("digits", epath.Path(tmp_path)).name == "1.0.0"
 
 
 def test_unknown_name_is_an_error(tmp_path, capsys):
-  assert prepare.main(["cifarr10", "--data_dir", str(tmp_path)]) == 1
+  assert main(["prepare", "cifarr10", "--data_dir", str(tmp_path)]) == 1
   assert "is unknown. Did you mean 'cifar10'" in capsys.readouterr().err
 
 
@@ -150,7 +151,7 @@ def test_foreign_set_needs_the_extra(tmp_path, monkeypatch, capsys):
   )
   with pytest.raises(MissingExtraError, match=r"'cifar10' needs the extra \"prepare\""):
     prepare.prepare("cifar10", str(tmp_path))
-  assert prepare.main(["cifar10", "--data_dir", str(tmp_path)]) == 1
+  assert main(["prepare", "cifar10", "--data_dir", str(tmp_path)]) == 1
   assert "pip install" in capsys.readouterr().err
 
 
@@ -184,7 +185,7 @@ def test_tiny_imagenet(archive, tmp_path, make_data, kind):
       for file in archive.rglob("*.*"):
         zipped.write(file, file.relative_to(archive.parent))
   target = str(tmp_path / "tfds")
-  assert prepare.main(["tiny_imagenet", "--from", str(path), "--data_dir", target]) == 0
+  assert main(["prepare", "tiny_imagenet", "--from", str(path), "--data_dir", target]) == 0
   data = make_data(source="tiny_imagenet", data_dir=target, select=0.25)
   source = open_source(data, seed=0)
   assert source.class_names == ("n01", "n02", "n03")
