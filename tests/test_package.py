@@ -1,4 +1,4 @@
-"""What an installation holds: the package with its configs, and nothing called `configs` beside it."""
+"""What an installation holds: the package with its configs, nothing called `configs` beside it."""
 
 import os
 import subprocess
