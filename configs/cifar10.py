@@ -4,7 +4,7 @@ vitx prepare cifar10
 python train.py --config configs/cifar10.py --workdir runs/cifar10
 python train.py --config configs/cifar10.py:cct_4_3x2 --workdir runs/cct_4
 
-Row `vit`: 0.6 M parameters, 64 tokens. Ours, report top-1: 49.45 % after `duration=2 epochs`, on a
+Row `vit`: 0.6 M parameters, 64 tokens. Ours, test top-1: 49.45 % after `duration=2 epochs`, on a
 JPEG (quality 75) copy of the set (2 shared CPU cores, 13 min, 2026-11-21); the 100 epochs: not yet
 run.
 

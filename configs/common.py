@@ -135,7 +135,7 @@ def with_overrides(config: ConfigDict, overrides: str) -> ConfigDict:
       twice, or a choice that drops the fields set before it.
   """
   seen: dict[str, str] = {}
-  for item in _split(overrides):
+  for item in split(overrides):
     if "=" not in item:
       raise ValueError(f"config override {item!r} is not of the form field=value")
     field, text = item.split("=", 1)
@@ -156,7 +156,7 @@ def parse_arg(arg: str | None, rows: Iterable[str], default: str) -> tuple[str, 
   Raises:
     ValueError: the row is unknown; lists the rows and the nearest.
   """
-  items = _split(arg or "")
+  items = split(arg or "")
   row = items.pop(0) if items and "=" not in items[0] else default
   if row not in rows:
     raise ValueError(f"unknown row {row!r}.{_nearest(row, rows)} Rows: {', '.join(rows)}.")
@@ -172,7 +172,7 @@ def take_override(overrides: str, key: str, choices: Iterable[str]) -> tuple[str
   Raises:
     ValueError: the value is none of the choices; lists them and the nearest.
   """
-  items = _split(overrides)
+  items = split(overrides)
   own = [item for item in items if item.split("=", 1)[0] == key]
   if len(own) > 1:
     raise ValueError(f"config override {own[1]!r}: {own[0]} is set already; say once")
@@ -216,8 +216,7 @@ def set_field(config: ConfigDict, path: str, value: Any) -> None:
   node = config
   for depth, key in enumerate(parents):
     if isinstance(node.get(key), str) and "name" in node and key != "name":
-      with node.unlocked():
-        node[key] = ConfigDict({"name": node[key]})  # a bare name, about to get a field
+      _replace(node, key, ConfigDict({"name": node[key]}))  # a bare name, about to get a field
     if not isinstance(node.get(key), ConfigDict):
       raise ValueError(_unknown(path, ".".join(parents[: depth + 1]), key, node))
     node = node[key]
@@ -233,10 +232,17 @@ def set_field(config: ConfigDict, path: str, value: Any) -> None:
     _check_kind(path, old, value)
   value = _fit(old, value, is_part=parents == ["model"] and last in PARTS)
   try:
-    with node.unlocked():
-      node[last] = value
+    _replace(node, last, value)
   except TypeError as error:
     raise ValueError(f"{path}={value!r}: {error}") from error
+
+
+def _replace(node: ConfigDict, key: str, value: Any) -> None:
+  """Sets an entry, whose type stays but for a name that becomes a choice with fields."""
+  with node.unlocked():
+    if isinstance(node.get(key), str) and isinstance(value, ConfigDict):
+      del node[key]
+    node[key] = value
 
 
 def _check_kind(path: str, old: Any, value: Any) -> None:
@@ -285,7 +291,7 @@ def _literal(text: str) -> Any:
     return text
 
 
-def _split(text: str) -> list[str]:
+def split(text: str) -> list[str]:
   """Splits at commas that stand outside brackets."""
   items, depth, start = [], 0, 0
   for i, character in enumerate(text):

@@ -1,11 +1,11 @@
 """The default job: 1,797 scans of handwritten digits, 8 x 8 pixels, that scikit-learn ships.
 
 python train.py --config configs/digits.py --workdir runs/digits
-python train.py --config configs/digits.py:performer --workdir runs/performer
+vitx train --config configs/digits.py:performer --workdir runs/performer
 
 A row is a token mixer, or a pattern of edges for attention, in one and the same network: three
 small convolutions, 64 tokens, 4 blocks of width 64, 0.2 M parameters. The split is our own: no
-published figure. Ours, report top-1 (359 scans, one of them is 0.28 %; seed 0, 2 shared CPU cores,
+published figure. Ours, test top-1 (359 scans, one of them is 0.28 %; seed 0, 2 shared CPU cores,
 2026-11-21), the patterns without a mixer of their own not yet run:
 
   linformer   99.16  axial         98.89  strided        98.89  erdos_renyi        98.89
@@ -15,7 +15,7 @@ published figure. Ours, report top-1 (359 scans, one of them is 0.28 %; seed 0, 
   shaped      97.77
 
 One seed each says little: `bigbird` in its two implementations, which differ by rounding, ends at
-98.61 and 99.16. It is the default since no row was better on *select* (99.31 %, as `erdos_renyi`;
+98.61 and 99.16. It is the default since no row was better on *validation* (99.31 %, as `erdos_renyi`;
 softmax 98.61); its run takes two minutes.
 """
 

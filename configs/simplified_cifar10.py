@@ -54,7 +54,7 @@ set as JPEG, quality 75, 2 CPU cores, 2026-11-21):
     ... and model.block.norms=two          27.6  36.4  42.2  45.5  47.9
     ... and model.block.norms=mlp          16.2
 
-The post trained on all images. With 2 % of them kept to select by, as we did at first, vanilla is
+The post trained on all images. With 2 % of them kept to validate by, as we did at first, vanilla is
 3.2 points behind at epoch 5, wherever its normalization stands (one run each); so these rows keep
 0.2 %, 100 images, which choose nothing finely. Later epochs and other rows: not yet run.
 

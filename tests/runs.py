@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from configs.common import split
 from configs.digits import get_config
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -20,18 +21,22 @@ TINY = (
 
 def tiny(*overrides: str):
   """The config of a run of seconds."""
-  return get_config(tiny_text(*overrides))
+  return get_config(replace(TINY, *overrides))
 
 
-def tiny_text(*overrides: str) -> str:
-  """`TINY` with overrides, of which the last counts: a config refuses a field that is set twice."""
-  items = {item.split("=", 1)[0]: item for item in (*TINY.split(","), *overrides)}
+def replace(text: str, *overrides: str) -> str:
+  """Returns overrides in one string, of which a later one replaces an earlier one of its field."""
+  items: dict[str, str] = {}
+  for item in split(",".join((text, *overrides))):
+    field = item.partition("=")[0]
+    items = {k: v for k, v in items.items() if k != field and not k.startswith(f"{field}.")}
+    items[field] = item
   return ",".join(items.values())
 
 
 def start(workdir, *overrides: str, devices: int = 1, flags=(), **popen) -> subprocess.Popen:
   """Starts `train.py` on the tiny config as a user would."""
-  config = f"configs/digits.py:{tiny_text(*overrides)}"
+  config = "configs/digits.py:" + replace(TINY, *overrides)
   command = [sys.executable, "train.py", "--config", config, "--workdir", str(workdir), *flags]
   environment = os.environ | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(devices)}
   options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True} | popen

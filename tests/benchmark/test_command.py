@@ -1,5 +1,6 @@
 """The command, from its arguments to its files."""
 
+import argparse
 import csv
 
 import jax.numpy as jnp
@@ -8,9 +9,18 @@ import pytest
 
 from vitx.attention.registry import MIXERS
 from vitx.benchmark import cases, mixers, named, report, timing
-from vitx.cli.benchmark import main
+from vitx.cli import benchmark
+from vitx.cli.main import main
 
-TINY = ["mixers", "--heads=2", "--head_dim=4", "--repeats=1", "--seconds=0.1", "--runs=0"]
+TINY = [
+  "benchmark",
+  "mixers",
+  "--heads=2",
+  "--head_dim=4",
+  "--repeats=1",
+  "--seconds=0.1",
+  "--runs=0",
+]
 
 
 def test_from_arguments_to_files(tmp_path, capsys):
@@ -37,9 +47,9 @@ def test_an_unknown_mixer_says_which_is_nearest(capsys):
 
 
 def test_all_mixers_are_the_default():
-  from vitx.cli.benchmark import _parser
-
-  options = _parser().parse_args(["mixers"])
+  parser = argparse.ArgumentParser()
+  benchmark.add_arguments(parser)
+  options = parser.parse_args(["mixers"])
   assert options.mixers == list(MIXERS) and options.tokens == [256, 1024, 4096]
 
 

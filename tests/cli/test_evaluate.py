@@ -18,12 +18,13 @@ import vitx
 from tests import runs
 from vitx.checkpoints.errors import CorruptCheckpoint
 from vitx.checkpoints.store import CheckpointStore
-from vitx.cli.evaluate import evaluate, main
+from vitx.cli.evaluate import evaluate
+from vitx.cli.main import main
 from vitx.data.sources import open_source
 from vitx.errors import ConfigError
 from vitx.training import loop
 
-COUNTS = {"train": 1294, "select": 144, "report": 359, "all": 1797}
+COUNTS = {"train": 1294, "validation": 144, "test": 359, "all": 1797}
 
 
 @pytest.fixture(scope="module")
@@ -45,11 +46,11 @@ def warnings(monkeypatch):
   return messages
 
 
-def examples_of(role="report"):
+def examples_of(role="test"):
   """Images, labels and names, opened as the training opened them."""
   source = open_source(runs.tiny().data, seed=0)
   role = source.role(role)
-  images = np.stack([role.image(i) for i in range(len(role))])
+  images = np.stack([role[i]["image"] for i in range(len(role))])
   return images, np.asarray(role.labels), [role.name(i) for i in range(len(role))]
 
 
@@ -118,7 +119,7 @@ def test_every_example_counts_once(run, batch_size):
 def test_the_figures_are_those_that_training_reported(run):
   workdir, trained = run
   result = evaluate(workdir)
-  assert {name: result[name] for name in trained.report} == trained.report
+  assert {name: result[name] for name in trained.test} == trained.test
   assert result["class_names"] == [str(i) for i in range(10)]
 
 
@@ -133,9 +134,9 @@ def test_splits_are_those_of_training(run, tmp_path):
     if split != "all":
       assert names[split] == examples_of(split)[2]
   assert len(set(names["all"])) == COUNTS["all"]
-  assert sorted(names["train"] + names["select"] + names["report"]) == sorted(names["all"])
-  with pytest.raises(ConfigError, match=r"'reports' is no role. Did you mean 'report'\?.*all"):
-    evaluate(workdir, split="reports")
+  assert sorted(names["train"] + names["validation"] + names["test"]) == sorted(names["all"])
+  with pytest.raises(ConfigError, match=r"'tests' is no role. Did you mean 'test'\?.*all"):
+    evaluate(workdir, split="tests")
 
 
 def test_predictions(run, tmp_path):
@@ -182,7 +183,7 @@ def test_a_corrupt_best_checkpoint(copy, capsys):
     store.save(48, newest.state, newest.record | {"best_step": 40})
   damage(copy / "checkpoints" / "40")
   before = snapshot(copy)
-  assert main(["--workdir", str(copy)]) == 1
+  assert main(["evaluate", "--workdir", str(copy)]) == 1
   error = capsys.readouterr().err
   assert "CorruptCheckpoint: checkpoint 40" in error and "Traceback" not in error
   assert evaluate(copy, checkpoint="latest")["step"] == 48
@@ -226,7 +227,7 @@ def test_the_directory_is_all_it_needs(run, copy, tmp_path):
   }
   files = ["--json", "figures.json", "--predictions", "p.csv"]
   process = subprocess.run(
-    [sys.executable, "-m", "vitx.cli.evaluate", "--workdir", "elsewhere/run", *files],
+    [sys.executable, "-m", "vitx", "evaluate", "--workdir", "elsewhere/run", *files],
     cwd=tmp_path,
     env=environment,
     capture_output=True,
@@ -242,14 +243,14 @@ def test_the_directory_is_all_it_needs(run, copy, tmp_path):
   assert_figures(figures, here)
   for a, b in zip(read_csv(tmp_path / "p.csv"), read_csv(tmp_path / "here.csv"), strict=True):
     assert (a["name"], a["label"], a["prediction"]) == (b["name"], b["label"], b["prediction"])
-  for shown in (f"{here['top1']:.2%}", "359", "checkpoint 40", "digits (report)"):
+  for shown in (f"{here['top1']:.2%}", "359", "checkpoint 40", "digits (test)"):
     assert shown in process.stdout
   assert snapshot(workdir) == before
 
 
 @pytest.fixture
 def exported(run, tmp_path):
-  """60 digits of the report as a folder with the same class names, 4 or more of each."""
+  """60 digits of the test split as a folder with the same class names, 4 or more of each."""
   images, labels, _ = examples_of()
   chosen = [i for k in range(10) for i in np.flatnonzero(labels == k)[:6]]
   for i in chosen:
@@ -266,9 +267,9 @@ def test_another_source_is_evaluated_whole(run, exported):
   assert_figures(result, figures_of(probabilities_of(run[0], images), labels))
   counts = {
     split: evaluate(run[0], source=f"folder:{folder}", split=split)["examples"]
-    for split in ("train", "select", "report", "all")
+    for split in ("train", "validation", "test", "all")
   }
-  assert counts == {"train": 40, "select": 10, "report": 10, "all": 60}
+  assert counts == {"train": 40, "validation": 10, "test": 10, "all": 60}
 
 
 def test_a_source_with_any_splits_is_evaluated_whole(run, exported, tmp_path):
@@ -280,7 +281,7 @@ def test_a_source_with_any_splits_is_evaluated_whole(run, exported, tmp_path):
   assert evaluate(run[0], source=f"folder:{tmp_path / 'splits'}")["examples"] == 120
 
 
-def test_the_own_source_by_name_keeps_its_report(run, warnings):
+def test_the_own_source_by_name_keeps_its_test(run, warnings):
   assert evaluate(run[0], source="digits") == evaluate(run[0])
   assert not warnings
   assert evaluate(run[0], source="digits:1.0.0")["examples"] == 1797
@@ -298,18 +299,17 @@ def test_changed_data_is_noticed(copy, warnings):
 def test_other_classes_or_channels(run, exported, copy, capsys):
   folder, _, _ = exported
   shutil.move(folder / "9", folder / "ten")
-  command = ["--workdir", str(run[0]), "--source", f"folder:{folder}"]
+  command = ["evaluate", "--workdir", str(run[0]), "--source", f"folder:{folder}"]
   assert main(command) == 1
   error = capsys.readouterr().err
   assert "not in the source: ['9']; not in the model: ['ten']" in error
   shutil.rmtree(folder / "ten")
   assert main(command) == 1
   assert "has 9 classes, the model was trained on 10" in capsys.readouterr().err
-  config = json.loads((copy / "config.json").read_text())
-  config["data"] |= {"channels": 3, "source": "folder:of_color"}
-  (copy / "config.json").write_text(json.dumps(config))
+  loaded = vitx.load(copy)
+  loaded.config.data.update(channels=3, source="folder:of_color")
   with pytest.raises(ConfigError, match="images of 1 channels, the model takes 3"):
-    evaluate(copy, source="digits")
+    evaluate(loaded, source="digits")
 
 
 @pytest.mark.parametrize(
@@ -322,6 +322,6 @@ def test_other_classes_or_channels(run, exported, copy, capsys):
   ],
 )
 def test_bad_options_are_named_without_a_traceback(run, options, message, capsys):
-  assert main(["--workdir", str(run[0]), *options]) == 1
+  assert main(["evaluate", "--workdir", str(run[0]), *options]) == 1
   error = capsys.readouterr().err
   assert error.startswith("ConfigError: ") and message in error

@@ -14,9 +14,10 @@ import vitx
 from tests import runs
 from vitx.cli import predict
 from vitx.cli.evaluate import evaluate
-from vitx.data.images.decode import stored
+from vitx.data.images.decode import resize
 from vitx.data.sources import open_source
 from vitx.errors import ConfigError
+from vitx.tasks import build_task
 
 
 @pytest.fixture(scope="module")
@@ -36,15 +37,16 @@ def color(loaded):
   """An untrained model of RGB images."""
   config = loaded.config.copy_and_resolve_references()
   config.data.update(channels=3, mean=(0.5, 0.4, 0.3), std=(0.2, 0.3, 0.2))
-  variables = loaded.model.init(jax.random.key(0), np.zeros((1, 8, 8, 3), np.float32))
-  return dataclasses.replace(loaded, config=config, variables=variables)
+  task = build_task(config)
+  variables = task.init(jax.random.key(0), {"image": np.zeros((1, 8, 8, 3), np.uint8)})
+  return dataclasses.replace(loaded, task=task, config=config, variables=variables)
 
 
 @pytest.fixture(scope="module")
 def digits(run):
   """uint8 (359, 8, 8, 1)."""
-  report = open_source(runs.tiny().data, seed=0).report
-  return np.stack([report.image(i) for i in range(len(report))])
+  test = open_source(runs.tiny().data, seed=0).test
+  return np.stack([test[i]["image"] for i in range(len(test))])
 
 
 def test_agrees_with_the_evaluation(run, loaded, digits, tmp_path):
@@ -83,10 +85,10 @@ def test_each_image_is_predicted_alone(loaded, digits):
     np.testing.assert_allclose(alone[0], together[i], rtol=1e-5, atol=1e-7)
 
 
-def test_images_of_various_sizes_are_stored_as_in_training(loaded):
+def test_images_of_various_sizes_are_resized_as_in_training(loaded):
   rng = np.random.default_rng(0)
   images = [rng.integers(0, 256, (h, w, 1), np.uint8) for h, w in ((8, 8), (31, 12), (5, 40))]
-  square = np.stack([stored(image, 8, "center") for image in images])
+  square = np.stack([resize(image, 8, "center") for image in images])
   np.testing.assert_array_equal(
     vitx.predict(loaded, images).probabilities, vitx.predict(loaded, square).probabilities
   )

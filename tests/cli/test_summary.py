@@ -1,9 +1,9 @@
 """The summary of configs: rows as they are, layers that add up, nothing allocated."""
 
-import dataclasses
 import math
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import jax
@@ -11,13 +11,16 @@ import pytest
 
 from configs import cifar10, vix_cifar10
 from vitx.analysis.tabulate import layers
-from vitx.cli import summary
+from vitx.cli import configs, summary
+from vitx.cli.main import main
+from vitx.data.dataset import DatasetInfo
+from vitx.data.images.settings import image_spec
 from vitx.models import count, model_from_config
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = """
 from ml_collections import ConfigDict
-from configs.common import default_config, parse_arg, with_overrides
+from vitx.configs.common import default_config, parse_arg, with_overrides
 ROWS = ("one", "two")
 PUBLISHED = {"two": {"parameters": 4242, "top1": 51.5, "by_epoch": {1: 10.0, 7: 20.5}}}
 MISPRINTS = {"two": {"top1": 15.5}}
@@ -46,7 +49,7 @@ def parameters(depth):
 
 
 def run(capsys, *arguments, memory=False):
-  code = summary.main([*arguments, *["--no-memory"] * (not memory)])
+  code = main(["summary", *arguments, *["--no-memory"] * (not memory)])
   out, err = capsys.readouterr()
   return code, out, err
 
@@ -76,7 +79,7 @@ def flops_of(depth):
 
 @pytest.mark.parametrize("depth", [1, 2])
 def test_flops_are_those_of_the_formula(file, depth):
-  config = summary.open_config(file)["get_config"](f"one,model.depth={depth}")
+  config = configs.load_config(f"{file}:one,model.depth={depth}")
   assert summary.forward_flops(summary.completed(config)) == flops_of(depth)
 
 
@@ -99,7 +102,7 @@ def test_a_row_that_does_not_build_says_why_and_the_others_stand(file, capsys):
     ("{file}:one,model.dept=3", ["depth"]),
     ("nowhere.py", ["'nowhere.py' is no file"]),
     ("{root}/configs/common.py", ["no function get_config"]),
-    ("{root}/configs/vix_cifar10.py:vip,dataset=food101", ["vitx.cli.prepare food101"]),
+    ("{root}/configs/vix_cifar10.py:vip,dataset=food101", ["vitx prepare food101"]),
   ],
 )
 def test_errors_are_one_line(file, config, parts, capsys):
@@ -144,9 +147,9 @@ def test_layers_of_a_recomputed_network_are_the_same():
 
 
 def test_memory_holds_the_state_and_grows_with_the_batch(file, capsys):
-  config = summary.open_config(file)["get_config"]
   small, large = (
-    summary.training_bytes(summary.completed(config(f"one,batch_size={b}"))) for b in (4, 256)
+    summary.training_bytes(summary.completed(configs.load_config(f"{file}:one,batch_size={b}")))
+    for b in (4, 256)
   )
   assert small > 3 * 4 * parameters(1)  # parameters and Adam's two moments
   assert large - small > 252 * 4 * 5 * 8  # at the least the tokens once
@@ -164,13 +167,9 @@ def test_nothing_is_opened_or_allocated_where_the_config_says_all(monkeypatch):
 
 
 def test_what_the_data_set_says_is_asked_where_it_is_needed(monkeypatch):
-  @dataclasses.dataclass
-  class Facts:
-    class_names: tuple = ("a", "b", "c")
-    image_size: tuple = (28, 28)
-    channels: int = 1
-
-  monkeypatch.setattr(summary, "open_dataset", lambda data: Facts())
+  info = DatasetInfo("mnist", image_spec(1, (28, 28)), class_names=("a", "b", "c"))
+  dataset = types.SimpleNamespace(info=info)
+  monkeypatch.setattr(summary, "open_dataset", lambda data: dataset)
   config = summary.completed(cifar10.get_config("vit,dataset=mnist"))
   assert (config.model.num_classes, config.data.image_size, config.data.channels) == (3, 28, 1)
 

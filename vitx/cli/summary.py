@@ -42,8 +42,8 @@ class Row:
   Attributes:
     name: of the row.
     count: its parameters; None if it does not build.
-    flops: of the forward pass of one image.
-    bytes: that a training step of the whole batch needs on one device; None if not asked or not said.
+    flops: of the forward pass of one example.
+    bytes: that a training step of the whole batch needs on one device; None if not known.
     published: figures that the file quotes from the source.
     problem: why it does not build.
   """

@@ -1,8 +1,10 @@
 """The shipped config files: in a checkout they lie in the top-level `configs/`.
 
-An installation has those files here, and not this one (`package-dir` in pyproject.toml).
+An installation has them here (`package-dir` in pyproject.toml).
 """
 
 from pathlib import Path
 
-__path__ = [str(Path(__file__).resolve().parents[2] / "configs")]
+_HERE = Path(__file__).resolve().parent
+if not (_HERE / "common.py").exists():
+  __path__ = [str(_HERE.parents[1] / "configs")]

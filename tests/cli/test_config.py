@@ -1,0 +1,138 @@
+"""`vitx config`: every field with its default, a recipe that trains the same bits."""
+
+import json
+
+import jax
+import pytest
+
+from tests import runs
+from vitx.analysis.implementations import implementations
+from vitx.cli.configs import load_config
+from vitx.cli.fields import complete, describe, meanings_of, show_kind
+from vitx.cli.main import main
+from vitx.cli.summary import completed, training_step
+from vitx.models import MODELS
+from vitx.tasks import build_task
+
+
+def printed(capsys, *arguments):
+  assert main(["config", *arguments]) == 0
+  return capsys.readouterr().out
+
+
+@pytest.fixture
+def written(capsys, tmp_path):
+  """A function that prints a config to a file, and returns its name."""
+
+  def write(*arguments):
+    path = tmp_path / "x.json"
+    path.write_text(printed(capsys, *arguments))
+    return str(path)
+
+  return write
+
+
+def test_every_field_stands_there(capsys):
+  tree = json.loads(printed(capsys, "configs/vix_cifar10.py:vip"))
+  assert set(load_config("vix_cifar10:vip")) == set(tree)
+  assert tree["model"]["token_mixer"]["stabilizer"] == "batch"  # of the row
+  assert tree["model"]["token_mixer"]["head_dim"] is None  # a default
+  assert tree["optimizer"]["b2"] == 0.999 and tree["schedule"]["warmup"] == "0 steps"
+  assert tree["model"]["dtype"] == "float32" and tree["data"]["mean"] == [0.5] * 3
+  # What the model sets itself is no field of a config.
+  assert not {"num_heads", "layer", "depth", "dtype", "seed"} & set(tree["model"]["token_mixer"])
+  assert {"name", *MODELS["vit"].PARTS} <= set(tree["model"])
+
+
+def test_flags_and_overrides(capsys):
+  tree = json.loads(printed(capsys, "digits:performer,seed=3", "--config.optimizer=optax:lion"))
+  assert tree["seed"] == 3 and tree["optimizer"]["name"] == "optax:lion"
+  assert tree["optimizer"]["b1"] == 0.9 and "learning_rate" not in tree["optimizer"]
+
+
+ROWS = [
+  "vix_cifar10:vip",
+  "vix_cifar10:rope_vil",  # the positions set fields of the mixer
+  "vix_cifar10:cvt",
+  "vix_cifar10:levin",
+  "simplified_cifar10:mimetic_vanilla_w128_d8",
+  "bbvit_tiny_imagenet:tiny_authors_bbvit",
+  "cifar10:swin",
+  "cifar10:resnet20",
+  "cifar10:convmixer",
+  "imagenet:deit_ti",
+]
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_fed_back_it_is_the_same_run_but_for_explicit_defaults(row, written):
+  plain = load_config(row)
+  whole = load_config(written(row))
+  assert complete(whole) == complete(plain)
+  plain, whole = completed(plain), completed(whole)
+  for key, value in plain.items():
+    if key not in ("model", "optimizer", "schedule", "task"):
+      assert whole[key] == value, key
+  tasks = [build_task(config) for config in (plain, whole)]
+  chosen = [implementations(task.model, task.input_spec.shape) for task in tasks]
+  assert chosen[0] == chosen[1]
+  shapes = [jax.tree.map(lambda x: (x.shape, x.dtype), training_step(c)[1]) for c in (plain, whole)]
+  assert str(shapes[0]) == str(shapes[1])
+
+
+def test_fed_back_it_trains_the_same_bits(written, tmp_path):
+  mixer = ("token_mixer=bigbird", "token_mixer.block=4")
+  text = f"configs/digits.py:{runs.replace(runs.TINY, *mixer, 'duration=12 steps')}"
+  for name, config in (("row", text), ("json", written(text)), ("run", None)):
+    config = config or str(tmp_path / "json" / "config.json")
+    assert main(["train", "--config", config, "--workdir", str(tmp_path / name)]) == 0
+  rows, states = (
+    [read(tmp_path / name) for name in ("row", "json", "run")]
+    for read in (runs.rows, runs.final_state)
+  )
+  assert rows[0] == rows[1] == rows[2] and rows[0]
+  for other in states[1:]:
+    same = jax.tree.map(lambda a, b: (a == b).all(), states[0], other)
+    assert all(jax.tree.leaves(same))
+
+
+def test_explained(capsys):
+  lines = printed(capsys, "digits", "--explain").splitlines()
+  assert lines[0].split() == ["field", "value", "takes", "meaning"]
+  found = {line.split()[0]: line for line in lines[1:] if not line.startswith(" ")}
+  assert set(found) == set(describe(load_config("digits")))
+  assert "int in [0, 4294967295]" in found["seed"]
+  assert "center | squash | random" in found["data.resize_mode"]
+  assert "probability of a flip" in found["augment.hflip"]
+  assert "tokens in a block" in found["model.token_mixer.block"]
+
+
+def test_every_field_has_a_meaning():
+  for row in ("digits", "vix_cifar10:vip"):
+    described = describe(load_config(row))
+    common = ("optimizer.", "schedule.", "model.norm.")
+    without = [path for path, field in described.items() if not field.meaning]
+    assert [path for path in without if not path.startswith(common)] == []
+
+
+def test_kinds_and_meanings():
+  assert show_kind(tuple[int, ...] | None) == "tuple[int, ...] or None"
+
+  class Base:
+    """Something.
+
+    Attributes:
+      a, b: of both
+        lines.
+      c: of the base.
+    """
+
+  class Derived(Base):
+    """More.
+
+    Attributes:
+      c: of the derived.
+    """
+
+  both = dict.fromkeys(("a", "b"), "of both lines.")
+  assert meanings_of(Derived) == both | {"c": "of the derived."}

@@ -1,0 +1,41 @@
+"""What an installation holds: the package with its configs, nothing called `configs` beside it."""
+
+import os
+import subprocess
+import sys
+import zipfile
+
+import pytest
+
+from tests import runs
+
+setuptools = pytest.importorskip("setuptools", minversion="77")
+
+
+@pytest.mark.slow  # builds a wheel
+def test_the_wheel_has_the_configs_inside_the_package(tmp_path):
+  build = f"import setuptools.build_meta as b; b.build_wheel({str(tmp_path)!r})"
+  source = tmp_path / "source"
+  clone = ["git", "clone", "-q", "--depth=1", f"file://{runs.ROOT}", str(source)]
+  subprocess.run(clone, check=True)
+  subprocess.run([sys.executable, "-c", build], check=True, cwd=source, capture_output=True)
+  (wheel,) = tmp_path.glob("*.whl")
+  with zipfile.ZipFile(wheel) as file:
+    names = file.namelist()
+    file.extractall(tmp_path / "site")
+  assert {name.split("/")[0].split("-")[0] for name in names} == {"vitx"}
+  shipped = {path.name for path in (runs.ROOT / "configs").glob("*.py")}
+  assert {f"vitx/configs/{name}" for name in shipped} <= set(names)
+  code = "import vitx.configs.digits as d; print(d.get_config('performer,seed=3').seed, d.__file__)"
+  environment = os.environ | {"PYTHONPATH": str(tmp_path / "site")}
+  command = [sys.executable, "-P", "-c", code]
+  done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+  assert done.stdout.split() == ["3", str(tmp_path / "site" / "vitx" / "configs" / "digits.py")]
+
+
+def test_a_checkout_on_the_path_finds_its_configs(tmp_path):
+  code = "import vitx.configs.digits as d; print(d.__file__)"
+  environment = os.environ | {"PYTHONPATH": str(runs.ROOT)}
+  command = [sys.executable, "-P", "-c", code]
+  done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+  assert done.stdout.strip() == str(runs.ROOT / "configs" / "digits.py"), done.stderr
