@@ -1,7 +1,5 @@
 """Softmax attention: both implementations agree, and a query that sees nothing gets nothing."""
 
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 import numpy as np

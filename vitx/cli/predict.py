@@ -1,6 +1,6 @@
 """Predicts with a trained model: `vitx predict --workdir runs/digits scan.png ...`.
 
-A line for each image says its name, the most probable class and its probability; of a model that
+A line for each input says its name, the most probable class and its probability; of a model that
 tells no classes, the task's own columns.
 """
 
@@ -17,8 +17,6 @@ import numpy as np
 from vitx import registry
 from vitx.checkpoints.load import Loaded, load
 from vitx.cli.tables import lay_out, write_json
-from vitx.data.images.decode import decode_image
-from vitx.errors import ConfigError
 from vitx.training import cache
 
 BATCH = 64
@@ -52,34 +50,33 @@ class Prediction:
 
 
 def predict(
-  model: Loaded | str | Path, images: Sequence[Any] | np.ndarray, *, trust_code: bool = False
+  model: Loaded | str | Path, inputs: Sequence[Any] | np.ndarray, *, trust_code: bool = False
 ) -> Prediction:
-  """Predicts images of any size, prepared as in the run's evaluation.
+  """Predicts inputs, such as images of any size, prepared as in the run's evaluation.
 
   Args:
     model: of `vitx.load`, or a workdir (its best checkpoint).
-    images: a list of paths of image files (any mode) and of uint8 arrays (height, width, C), for
-      C = 1 also (height, width); or one array (B, height, width, C). A list may also hold examples
-      as the run's source has them, dicts of arrays.
+    inputs: what the task reads, see `Task.read_input`. A classifier of images takes paths of image
+      files and uint8 arrays (height, width, C), or one array (B, height, width, C); any task takes
+      paths of `.npz` files and dicts of arrays, examples as the run's source has them.
     trust_code: import what the run's config names as `module:Name`.
 
   Returns:
     Probabilities (B, K) and class names, or what else the task tells.
 
   Raises:
-    ConfigError: no workdir, or an unreadable image (names its path).
-    ValueError: no list of images, or an array that is no uint8 image of the model's C channels.
+    ConfigError: no workdir, or an input that cannot be read (names its path).
+    ValueError: no list, or an array that is no input of the task.
   """
   cache.enable()
   with registry.trusting(trust_code):
     loaded = model if isinstance(model, Loaded) else load(model, trust_code=trust_code)
-    return _predict(loaded, images)
+    return _predict(loaded, inputs)
 
 
-def _predict(loaded: Loaded, images: Sequence[Any] | np.ndarray) -> Prediction:
+def _predict(loaded: Loaded, inputs: Sequence[Any] | np.ndarray) -> Prediction:
   task, spec = loaded.task, loaded.task.element_spec
-  channels = spec["image"].shape[-1] if "image" in spec else None
-  examples = _as_list(images, channels)
+  examples = _as_list(inputs)
   if loaded not in _FUNCTIONS:
     _FUNCTIONS[loaded] = jax.jit(task.evaluate)
   state = dict(jax.device_put(loaded.variables))
@@ -91,9 +88,8 @@ def _predict(loaded: Loaded, images: Sequence[Any] | np.ndarray) -> Prediction:
   results, told = [], []
   for start in range(0, max(len(examples), 1), size):
     chunk = examples[start : start + size]
-    filled = [
-      prepare(_as_example(x, blank, channels, start + i), None) for i, x in enumerate(chunk)
-    ]
+    read = [{**blank, **task.read_input(x, start + i)} for i, x in enumerate(chunk)]
+    filled = [prepare(example, None) for example in read]
     filled += [blank] * (size - len(chunk))
     batch = {name: np.stack([each[name] for each in filled]) for name in spec}
     mask = np.arange(size) < len(chunk)
@@ -113,59 +109,16 @@ def _columns(loaded: Loaded, told: Sequence[Sequence[Any]]) -> dict[str, list[An
   return {head: column for head, column in columns.items() if head not in loaded.task.element_spec}
 
 
-def _as_list(images: Any, channels: int | None) -> Sequence[Any] | np.ndarray:
-  array = isinstance(images, np.ndarray | jax.Array)
-  if isinstance(images, str | Path | Mapping) or (array and images.ndim != 4):
-    what = f"an array of shape {images.shape}" if array else f"{images!r:.80}"
-    raise ValueError(
-      f"images must be a list of images or an array (B, height, width, {channels}), not {what};"
-      " one image is a list of one: [image]"
-    )
-  return np.asarray(images) if array else list(images)
-
-
-def _as_example(
-  image: Any, blank: Mapping[str, np.ndarray], channels: int | None, number: int
-) -> dict[str, np.ndarray]:
-  """An example as the source has it; what only its answer would say is zero."""
-  if isinstance(image, Mapping):
-    return {**blank, **image}
-  if channels is None:
-    raise ConfigError(
-      f"example {number}: this model takes no images; give dicts of {', '.join(blank)}"
-    )
-  return {**blank, "image": _as_array(image, channels, number)}
-
-
-def _as_array(image: Any, channels: int, number: int) -> np.ndarray:
-  """uint8 (height, width, C)."""
-  if isinstance(image, str | Path):
-    return decode_image(_read(image), channels, str(image), upright=True)
-  if not isinstance(image, np.ndarray | jax.Array):
-    raise ValueError(
-      f"image {number} must be a path or a uint8 array (height, width, {channels}), not"
-      f" {type(image).__name__}"
-    )
-  array = np.asarray(image)
-  array = array[..., None] if array.ndim == 2 else array
-  if array.dtype != np.uint8 or array.ndim != 3 or array.shape[-1] != channels:
-    raise ValueError(
-      f"image {number} must be uint8 (height, width, {channels}), not {array.dtype} {image.shape}"
-    )
-  return array
-
-
-def _read(path: str | Path) -> bytes:
-  try:
-    return Path(path).read_bytes()
-  except OSError as error:
-    raise ConfigError(f"image {str(path)!r} cannot be read: {error}") from error
+def _as_list(inputs: Any) -> Sequence[Any]:
+  if isinstance(inputs, str | Path | Mapping):
+    raise ValueError(f"inputs must be a list, not {inputs!r:.80}; one is a list of one: [input]")
+  return list(inputs)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Declares the arguments of `run`."""
   add = parser.add_argument
-  add("files", metavar="FILE", nargs="+", help="an image: JPEG, PNG, WebP, ... of any size")
+  add("files", metavar="FILE", nargs="+", help="an image, or what else the task reads")
   add("--workdir", required=True, help="of a training run")
   add("--checkpoint", default="best", help="best, latest or a step")
   add("--json", metavar="FILE", help="write all that the model tells as JSON")

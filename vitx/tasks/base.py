@@ -6,6 +6,7 @@ fixed features) are state.
 """
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
 
 import flax.linen as nn
@@ -13,7 +14,9 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
+from vitx.data.dataset import Example
 from vitx.data.transform import Transform
+from vitx.errors import ConfigError
 from vitx.ops.layout import TokenLayout
 
 Batch = Mapping[str, jax.Array]
@@ -153,6 +156,30 @@ class Task(Protocol):
       rows: of `evaluate`, for the same examples.
     """
     ...
+
+  def read_input(self, given: Any, number: int) -> Example:
+    """Returns the example that `vitx predict` is given: a dict of arrays, or an `.npz` file of one.
+
+    What only an answer would say may be left out of it.
+
+    Args:
+      given: a mapping of arrays, or the path of a file.
+      number: its place among the inputs, for errors.
+
+    Raises:
+      ConfigError: a file that cannot be read as such.
+      ValueError: an input of another kind.
+    """
+    if isinstance(given, Mapping):
+      return dict(given)
+    if not isinstance(given, str | Path):
+      kind = type(given).__name__
+      raise ValueError(f"input {number} must be a dict of arrays or the path of a file, not {kind}")
+    try:
+      with np.load(given, allow_pickle=False) as file:
+        return dict(file)
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+      raise ConfigError(f"input {str(given)!r} cannot be read as .npz: {error}") from error
 
   def token_layout(self) -> TokenLayout | None:
     """Returns how the tokens lie that positions are added to; None where there is no such place."""

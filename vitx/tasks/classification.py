@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import flax.linen as nn
@@ -13,7 +14,7 @@ from ml_collections import ConfigDict
 from vitx.checks import Probability
 from vitx.data.images.augment import make_eval_preprocess, make_train_augment
 from vitx.data.images.augment_settings import AugmentSettings, EvalSettings
-from vitx.data.images.decode import decode_size
+from vitx.data.images.decode import decode_image, decode_size
 from vitx.data.images.settings import ImageSettings, ResizeMode, find_channels, find_size
 from vitx.data.images.square import SquareImages
 from vitx.data.images.statistics import statistics
@@ -201,6 +202,17 @@ class Classification(Task):
       lines.append(f"    {name:<18}{'no examples' if value is None else f'{value:.2%}':>9}")
     return "\n".join(lines)
 
+  def read_input(self, given, number):
+    """Returns the example of an image file of any mode, or of a uint8 array (height, width, C).
+
+    For C = 1 an array may also be (height, width). See `Task.read_input` for what else it takes.
+    """
+    if isinstance(given, np.ndarray | jax.Array):
+      return {"image": check_image(np.asarray(given), self.channels, number)}
+    if isinstance(given, str | Path) and Path(given).suffix != ".npz":
+      return {"image": decode_image(_read(given), self.channels, str(given), upright=True)}
+    return super().read_input(given, number)
+
   def prediction_columns(self, data):
     """Returns label, prediction and a column for the probability of each class."""
     return ["label", "prediction", *(f"p({name})" for name in data["class_names"])]
@@ -211,6 +223,23 @@ class Classification(Task):
     for label, p in zip(batch["label"].tolist(), rows["probabilities"], strict=True):
       # str gives as many digits as tell every float32 from its neighbors.
       yield [names[label], names[p.argmax()], *map(str, p)]
+
+
+def check_image(image: np.ndarray, channels: int, number: int) -> np.ndarray:
+  """Returns a uint8 image with its axis of channels; raises ValueError for any other array."""
+  array = image[..., None] if image.ndim == 2 else image
+  if array.dtype != np.uint8 or array.ndim != 3 or array.shape[-1] != channels:
+    raise ValueError(
+      f"image {number} must be uint8 (height, width, {channels}), not {array.dtype} {image.shape}"
+    )
+  return array
+
+
+def _read(path: str | Path) -> bytes:
+  try:
+    return Path(path).read_bytes()
+  except OSError as error:
+    raise ConfigError(f"image {str(path)!r} cannot be read: {error}") from error
 
 
 def classification_sums(
