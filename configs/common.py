@@ -255,7 +255,7 @@ def _check_kind(path: str, old: Any, value: Any) -> None:
   elif isinstance(value, bool) and isinstance(old, int | float) and not isinstance(old, bool):
     raise ValueError(f"{path}={value!r} must be a number")
   elif value is None and old is not None and _default(path) is not None:
-    raise ValueError(f"{path}=None is no value for it; such as {old!r}")
+    raise ValueError(f"{path}=None cannot be; say a value such as {old!r}")
 
 
 def _default(path: str) -> Any:

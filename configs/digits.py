@@ -15,8 +15,8 @@ published figure. Ours, test top-1 (359 scans, one of them is 0.28 %; seed 0, 2 
   shaped      97.77
 
 One seed each says little: `bigbird` in its two implementations, which differ by rounding, ends at
-98.61 and 99.16. It is the default since no row was better on *validation* (99.31 %, as is `erdos_renyi`;
-softmax 98.61); its run takes two minutes.
+98.61 and 99.16. It is the default since no row was better on *validation* (99.31 %, as
+`erdos_renyi`; softmax 98.61); its run takes two minutes.
 """
 
 from ml_collections import ConfigDict
