@@ -151,9 +151,12 @@ def test_a_model_is_compiled_once(loaded, digits, monkeypatch):
       r"image 1 .* not uint8 \(8, 8, 3\)",
     ),
     (np.zeros((2, 8, 8, 3), np.uint8), r"image 0 must be uint8 \(height, width, 1\)"),
-    (np.zeros((8, 8, 1), np.uint8), r"array of shape \(8, 8, 1\); one image is a list of one"),
-    ("digit.png", r"must be a list .* not 'digit.png'; one image is a list of one"),
-    ([Image.new("L", (8, 8))], r"image 0 must be a path or a uint8 array .* not Image"),
+    (np.zeros((8, 8, 1), np.uint8), r"array of shape \(8, 8, 1\); one input is a list of one"),
+    ("digit.png", r"must be a list .* not 'digit.png'; one input is a list of one"),
+    (
+      [Image.new("L", (8, 8))],
+      r"input 0 must be a dict of arrays or the path of a file, not Image",
+    ),
     ([3], r"not int"),
   ],
 )

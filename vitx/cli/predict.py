@@ -76,7 +76,7 @@ def predict(
 
 def _predict(loaded: Loaded, inputs: Sequence[Any] | np.ndarray) -> Prediction:
   task, spec = loaded.task, loaded.task.element_spec
-  examples = _as_list(inputs)
+  examples = _as_list(inputs, spec)
   if loaded not in _FUNCTIONS:
     _FUNCTIONS[loaded] = jax.jit(task.evaluate)
   state = dict(jax.device_put(loaded.variables))
@@ -109,10 +109,16 @@ def _columns(loaded: Loaded, told: Sequence[Sequence[Any]]) -> dict[str, list[An
   return {head: column for head, column in columns.items() if head not in loaded.task.element_spec}
 
 
-def _as_list(inputs: Any) -> Sequence[Any]:
-  if isinstance(inputs, str | Path | Mapping):
-    raise ValueError(f"inputs must be a list, not {inputs!r:.80}; one is a list of one: [input]")
-  return list(inputs)
+def _as_list(inputs: Any, spec: Mapping[str, jax.ShapeDtypeStruct]) -> list[Any]:
+  array = isinstance(inputs, np.ndarray | jax.Array)
+  rank = 1 + max(len(x.shape) for x in spec.values())
+  if isinstance(inputs, str | Path | Mapping) or (array and inputs.ndim != rank):
+    what = f"an array of shape {inputs.shape}" if array else f"{inputs!r:.80}"
+    raise ValueError(
+      f"inputs must be a list or an array of {rank} axes, not {what}; one input is a list of one:"
+      " [input]"
+    )
+  return list(np.asarray(inputs) if array else inputs)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
