@@ -7,11 +7,11 @@ from vitx.models.create import (
   DTYPES,
   MODELS,
   create_model,
+  initialize,
   list_models,
   model_from_config,
   resolve_model,
 )
-from vitx.models.initialize import initialize
 from vitx.models.tracing import token_layout
 
 __all__ = [

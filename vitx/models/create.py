@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 
 from vitx.checks import PositiveInt, check_choice, check_fields, check_value
@@ -73,6 +74,27 @@ def model_from_config(model: Mapping[str, Any]) -> nn.Module:
   if model.get("num_classes") is None:
     raise ConfigError("model.num_classes is not set: resolve the config against a source first")
   return create_model(**model)
+
+
+def initialize(model: nn.Module, rngs: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
+  """Returns the variables that training starts from.
+
+  They are those of `model.init`, with the model's `initialization` applied to the parameters where
+  it has that field. `model.init` itself is Flax's own and knows nothing of `initialization`.
+
+  Args:
+    model: a network, with a field `initialization`, `(key, params) -> params`, or without.
+    rngs: a key, or a dict of keys by stream with "params" among them.
+    *args: what the model is called with, images (B, height, width, channels) for a classifier.
+    **kwargs: further arguments of that call, such as `train`.
+  """
+  variables = dict(model.init(rngs, *args, **kwargs))
+  initialization = getattr(model, "initialization", None)
+  if initialization is not None:
+    key = rngs["params"] if isinstance(rngs, Mapping) else rngs
+    # Not the key that the modules drew from.
+    variables["params"] = initialization(jax.random.fold_in(key, 1), variables["params"])
+  return variables
 
 
 def resolve_model(model: Mapping[str, Any], *, seed: int) -> dict[str, Any]:
