@@ -111,7 +111,7 @@ def _run(
   config, total, step = experiment.config, experiment.total_steps, start
   constants = parallel.replicate(experiment.constants)
   evaluate = _make_evaluate(experiment, store, constants)
-  examples = functools.cache(experiment.kept)
+  examples = functools.cache(experiment.keep)
 
   def finish(step: int, metrics: dict[str, float]) -> None:
     check_finite(step, metrics, half=experiment.step.half, kept=store.latest)
