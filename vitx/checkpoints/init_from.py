@@ -9,7 +9,7 @@ import numpy as np
 from vitx.checkpoints import tree
 from vitx.errors import ConfigError
 from vitx.models import names, position_tables
-from vitx.ops.layout import TokenLayout
+from vitx.models.position_tables import TokenLayout
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +68,7 @@ def transfer(
   Raises:
     ConfigError: not one parameter could be loaded.
   """
-  fresh, trained = tree.named(target), tree.arrays(source)
+  fresh, trained = tree.name_leaves(target), tree.arrays(source)
   result: dict[str, Any] = dict(fresh)
   loaded, new = [], []
   resized: dict[str, str] = {}

@@ -96,11 +96,11 @@ class CheckpointStore:
       logging.error("%s", failure)  # the error that ends the run goes first
 
   def steps(self) -> list[int]:
-    """Steps of the complete checkpoints, ascending."""
+    """Returns the steps of the complete checkpoints, ascending."""
     return self._directory.steps()
 
   def latest(self) -> int | None:
-    """The newest complete step."""
+    """Returns the newest complete step; None if there is none."""
     return max(self.steps(), default=None)
 
   def save(
@@ -181,8 +181,8 @@ class CheckpointStore:
     Args:
       step: one of `steps()`.
       target: tree of arrays or `jax.ShapeDtypeStruct` whose structure, names, shapes and dtypes the
-        state must have; none: nested dicts, without None and empty containers.
-      only: top-level keys of the state to read; none: all. The target then has only these.
+        state must have; None for nested dicts, without None and empty containers.
+      only: top-level keys of the state to read; None for all. The target then has only these.
 
     Raises:
       ConfigError: no such step, or nothing under these keys.
@@ -203,7 +203,8 @@ class CheckpointStore:
     Set aside means renamed to `corrupt-STEP`, unless the store is read-only.
 
     Args:
-      target, only: as in `restore`.
+      target: tree that the state must be like; see `restore`.
+      only: top-level keys of the state to read; see `restore`.
 
     Returns:
       None if there is no checkpoint at all.
@@ -241,7 +242,7 @@ class CheckpointStore:
     if target is not None:
       tree.check_match(described, target, where)
     leaves = _read_leaves(self._directory / step, described, where)
-    if wrong := digest.altered(leaves, described):
+    if wrong := digest.find_altered(leaves, described):
       more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
       raise corrupt(where, f"state leaf {wrong[0]!r}{more}", "not what was saved")
     state = tree.nest(leaves) if target is None else tree.fill(target, leaves)

@@ -12,8 +12,8 @@ from vitx.errors import ConfigError, listing, nearest
 LISTED = 10  # differing leaves that an error names before it only counts
 
 
-def named(tree: Any) -> dict[str, Any]:
-  """The leaves of any Flax-serializable tree by name; None and empty containers have none.
+def name_leaves(tree: Any) -> dict[str, Any]:
+  """Returns the leaves of any Flax-serializable tree by name; None and empty containers have none.
 
   Raises:
     ConfigError: a key contains "/", or two names differ only in "/" and "." (one file to Orbax).
@@ -25,13 +25,13 @@ def named(tree: Any) -> dict[str, Any]:
 
 
 def arrays(tree: Any) -> dict[str, np.ndarray]:
-  """The leaves as NumPy arrays by name.
+  """Returns the leaves as NumPy arrays by name.
 
   Raises:
     ConfigError: a leaf is no array of numbers, or lies on other hosts.
   """
   found = {}
-  for name, leaf in named(tree).items():
+  for name, leaf in name_leaves(tree).items():
     try:
       found[name] = np.asarray(leaf)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -42,7 +42,7 @@ def arrays(tree: Any) -> dict[str, np.ndarray]:
 
 
 def nest(leaves: Mapping[str, Any]) -> dict[str, Any]:
-  """The inverse of `named`, as nested dicts."""
+  """Returns nested dicts of named leaves: the inverse of `name_leaves`."""
   tree: dict[str, Any] = {}
   for name, leaf in leaves.items():
     *parents, last = name.split("/")
@@ -54,12 +54,12 @@ def nest(leaves: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def fill(target: Any, leaves: Mapping[str, Any]) -> Any:
-  """A tree of the target's structure with the leaves of these names."""
+  """Returns a tree of the target's structure with the leaves of these names."""
   return from_state_dict(target, _replaced(to_state_dict(target), leaves, ""))
 
 
 def under(leaves: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
-  """The leaves below these top-level keys.
+  """Returns the leaves below these top-level keys.
 
   Raises:
     ConfigError: there are none.
@@ -86,7 +86,7 @@ def check_match(stored: Mapping[str, Mapping], target: Any, where: str) -> None:
   Raises:
     ShapeMismatch: they differ; lists the leaves.
   """
-  wanted = {name: _kind(leaf) for name, leaf in named(target).items()}
+  wanted = {name: _kind(leaf) for name, leaf in name_leaves(target).items()}
   found = {name: (tuple(s["shape"]), s["dtype"]) for name, s in stored.items()}
   names = [*wanted, *(name for name in found if name not in wanted)]
   differing = [name for name in names if found.get(name) != wanted.get(name)]

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from vitx.ops.layout import TokenLayout
+from vitx.ops.layout import TokenLayout as TokenLayout
 
 
 def resize(

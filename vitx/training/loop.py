@@ -111,10 +111,10 @@ def _run(
   config, total, step = experiment.config, experiment.total_steps, start
   constants = parallel.replicate(experiment.constants)
   evaluate = _make_evaluate(experiment, store, constants)
-  examples = functools.cache(experiment.kept)
+  examples = functools.cache(experiment.keep)
 
   def finish(step: int, metrics: dict[str, float]) -> None:
-    check_finite(step, metrics, half=experiment.step.half, kept=store.latest)
+    check_finite(step, metrics, half=experiment.step.half, kept=lambda: _last_good(store))
     recorder.count_step(step, metrics)
 
   in_flight = InFlight(finish)
@@ -195,10 +195,16 @@ def _make_evaluate(experiment: Experiment, store: CheckpointStore, constants: An
     batches = evaluation.split_batches(config, task, examples)
     arguments = (state.averaged, state.model_state, constants)
     figures = evaluation.evaluate(task, evaluate_step, *arguments, batches)
-    check_figures(step, figures, kept=store.latest)
+    check_figures(step, figures, kept=lambda: _last_good(store))
     return figures
 
   return evaluate
+
+
+def _last_good(store: CheckpointStore) -> int | None:
+  """Returns the step of the newest checkpoint, the one being written included."""
+  store.wait()
+  return store.latest()
 
 
 def _validate(

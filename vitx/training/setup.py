@@ -12,9 +12,9 @@ from ml_collections import ConfigDict
 
 from vitx.analysis.implementations import implementations
 from vitx.checkpoints.store import check_keep
+from vitx.data import in_memory
 from vitx.data.batches import TrainBatches
 from vitx.data.dataset import DatasetInfo, Examples, Source
-from vitx.data.in_memory import keep
 from vitx.data.sources import open_source
 from vitx.errors import ConfigError
 from vitx.models import resolve_model
@@ -84,10 +84,10 @@ class Experiment:
     """Returns which implementation each token mixer runs, by its place in the network."""
     return implementations(self.task.model, self.task.input_spec.shape)
 
-  def kept(self, role: str) -> Examples:
+  def keep(self, role: str) -> Examples:
     """Returns the examples of a role that is read often: read once, if memory allows."""
     data = self.config.data
-    return keep(
+    return in_memory.keep(
       self.source.role(role),
       transform=self.task.transform(train=False),
       memory=data.memory,
