@@ -68,7 +68,8 @@ def check(name, fields, **options):
 
 
 def test_every_mixer_is_tested():
-  assert set(CASES) == set(MIXERS)
+  by_batch_statistics = {"cvt", "levit"}  # tests/layers/test_batch_norm.py
+  assert set(CASES) | by_batch_statistics == set(MIXERS)
 
 
 @pytest.mark.parametrize("name", sorted(CASES))

@@ -14,7 +14,7 @@ from vitx.ops.kernels import tiling
 
 SIZES = (1024, 2048, 4096, 8192)
 HEADS = 2
-WIDE, NARROW = 128, 16
+WIDE, NARROW = 128, 8
 SLACK = 0.15
 
 

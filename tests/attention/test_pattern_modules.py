@@ -7,9 +7,10 @@ import pytest
 
 from tests.attention import small
 from vitx.attention.bigbird import BigBirdAttention
+from vitx.attention.grid import ShiftedWindowAttention
 from vitx.attention.longformer import LongformerAttention
 from vitx.errors import ConfigError
-from vitx.ops.layout import TokenLayout
+from vitx.ops import TokenLayout, dense_mask
 from vitx.tasks.classification import Classification
 from vitx.training.parallel import AXIS
 
@@ -231,3 +232,18 @@ def test_extra_tokens_of_the_model_are_the_global_ones_of_etc():
   grid = edges[:, :, 3:, 3:].reshape(2, 2, 8, 4, 8, 4)
   np.testing.assert_array_equal(grid.any(axis=(3, 5)), grid.all(axis=(3, 5)))
   assert not grid.all()
+
+
+@pytest.mark.parametrize("layer", [0, 1])
+def test_windows_that_do_not_divide_the_grid_have_no_padding_among_their_keys(layer):
+  """Padded at its end to 6 x 6, then rolled by the shift; a window has fewer keys at the border."""
+  module = ShiftedWindowAttention(1, size=3, layer=layer)
+  layout = TokenLayout((5, 5))
+  shift, rows = layer, np.arange(5)
+  window = (rows - shift) % 6 // 3  # the first row of a shifted grid stands in the last window
+  region = np.where(rows < shift, -1, window)  # with those that it may not attend
+  index = np.arange(25)
+  row, column = region[index // 5], region[index % 5]
+  expected = (row[:, None] == row) & (column[:, None] == column)
+  np.testing.assert_array_equal(dense_mask(module.full_pattern(layout), layout, 1)[0], expected)
+  assert expected.sum(1).min() == (4 if layer == 0 else 1)

@@ -115,3 +115,15 @@ def test_local_attention_is_softmax_under_its_mask(causal):
   for i in range(11):
     for j in range(11):
       assert near[i, j] == (abs(i // 3 - j // 3) <= 1 and (not causal or j <= i))
+
+
+def test_causal_features_of_the_softmax_kernel_are_finite_and_know_no_later_token():
+  """The stabilizer's maximum over all keys did not cancel: later tokens moved earlier outputs."""
+  w = random(40, 64, seed=1) * 2
+  for size in (1, 1e3):
+    k = size * random(2, 6, 2, 64)
+    phi = features.softmax_key_features(k, w, stabilizer="none")
+    other = features.softmax_key_features(k.at[:, 4:].multiply(9), w, stabilizer="none")
+    np.testing.assert_array_equal(phi[:, :4], other[:, :4])
+    loss = lambda k: features.softmax_key_features(k, w, stabilizer="none").sum()  # noqa: E731
+    assert np.isfinite(phi).all() and np.isfinite(jax.grad(loss)(k)).all()

@@ -39,10 +39,9 @@ class ShiftedWindowAttention(PatternAttention):
   """Windows of the grid, shifted by half in every other layer (Liu et al. 2021, section 3.2).
 
   Along an axis that one window holds nothing is shifted, as in the released code. Where the window
-  does not divide the grid, padding is nobody's key, here and in no published code that we know: the
-  released code, Hugging Face's and timm's pad with zeros, whose keys (the projection's bias) take
-  their share of each softmax. The released code and Hugging Face's pad before they roll, as the
-  windows here are cut; timm pads after rolling. Where it divides, all are the same.
+  does not divide the grid, the grid is padded at its end before it is rolled, as Hugging Face's
+  `SwinLayer` does it, but padding is nobody's key; there, and in timm, which pads after rolling,
+  its zeros take their share of each softmax. Where the window divides, all are the same.
 
   Attributes:
     size: side of a window in tokens.

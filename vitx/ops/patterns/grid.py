@@ -219,7 +219,7 @@ class ShiftedWindow(Near):
 
   Liu et al. 2021, section 3.2. The cut is made on the grid rolled back by `shift`; what was rolled
   past the border may not attend the rest of its box (the published region mask). An extent that
-  `size` does not divide is padded at its end, as published; here padding is nobody's key.
+  `size` does not divide is padded at its end before rolling; padding is nobody's key.
 
   Attributes:
     size: of a box, one number or one for each axis.
