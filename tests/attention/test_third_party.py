@@ -65,7 +65,8 @@ def test_learns_in_a_model():
       return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
 
     value, grads = jax.value_and_grad(loss)(params)
-    updates, state = optimizer.update(grads, state)
+    with jax.numpy_dtype_promotion("standard"):  # optax promotes implicitly
+      updates, state = optimizer.update(grads, state)
     return optax.apply_updates(params, updates), state, value
 
   state, losses = optimizer.init(params), []
