@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from vitx.attention import MIXERS
 from vitx.attention.base import TokenMixer
 from vitx.blocks.registry import BLOCKS
 from vitx.errors import ConfigError
@@ -119,6 +120,16 @@ def test_one_place_compiles_once_for_all():
     one = step(TOKENS[:, place : place + 1], jnp.int32(place))
     np.testing.assert_allclose(one[:, 0], whole[:, place], rtol=1e-5, atol=1e-6)
   assert step._cache_size() == 1
+
+
+@pytest.mark.parametrize("mixer", ["softmax", "linear_transformer", "performer"])
+@pytest.mark.parametrize("posemb", ["learned", "rope"])
+def test_a_prefix_at_its_places_is_a_prefix_of_the_whole(mixer, posemb):
+  """What a causal trunk gives the first tokens, alone at their places, is what all of them give."""
+  model = decoder(MIXERS[mixer], posemb=posemb, causal=True)
+  variables = model.init(jax.random.key(0), TOKENS)
+  some = model.apply(variables, TOKENS[:, :4], at=jnp.arange(4))
+  np.testing.assert_allclose(some, model.apply(variables, TOKENS)[:, :4], rtol=1e-5, atol=1e-6)
 
 
 def test_a_mask_reaches_attention():

@@ -26,11 +26,21 @@ class LinearTransformer(AttentionModule):
 
   @nn.compact
   def __call__(
-    self, x: jax.Array, layout: TokenLayout, *, mask: jax.Array | None = None, train: bool
+    self,
+    x: jax.Array,
+    layout: TokenLayout,
+    *,
+    mask: jax.Array | None = None,
+    at: jax.Array | None = None,
+    train: bool,
   ) -> jax.Array:
-    """Maps (B, N, C) to (B, N, C); tokens whose `mask` (B, N) is False contribute nothing."""
+    """Maps (B, N, C) to (B, N, C); tokens whose `mask` (B, N) is False contribute nothing.
+
+    `at`, integers (N,), ascending, gives the places in the layout that these tokens have; None for
+    all.
+    """
     q, k, v = self.project(x)  # (B, N, H, D)
-    q, k = self.apply_positions(q, k, layout)
+    q, k = self.apply_positions(q, k, layout, at=at)
     q, k = elu_features(q), elu_features(k, mask=mask)
     out, matrix = ops.linear_attention(
       q, k, v, causal=self.causal, implementation=self.implementation

@@ -52,7 +52,13 @@ class Performer(AttentionModule):
 
   @nn.compact
   def __call__(
-    self, x: jax.Array, layout: TokenLayout, *, mask: jax.Array | None = None, train: bool
+    self,
+    x: jax.Array,
+    layout: TokenLayout,
+    *,
+    mask: jax.Array | None = None,
+    at: jax.Array | None = None,
+    train: bool,
   ) -> jax.Array:
     """Mixes tokens.
 
@@ -60,6 +66,7 @@ class Performer(AttentionModule):
       x: (B, N, C).
       layout: the tokens' arrangement, for rotary positions.
       mask: boolean (B, N), True = may be attended. Masked tokens contribute exactly nothing.
+      at: integers (N,), ascending, the places in the layout that these tokens have; None for all.
       train: whether features are redrawn; then the collection "features" must be mutable.
 
     Returns:
@@ -70,7 +77,7 @@ class Performer(AttentionModule):
     """
     self._check()
     q, k, v = self.project(x)  # (B, N, H, D)
-    q, k = self.apply_positions(q, k, layout)
+    q, k = self.apply_positions(q, k, layout, at=at)
     distant = self.num_heads - self.local_heads
     given: dict[str, Any] = {"causal": self.causal, "implementation": self.implementation}
     found = []

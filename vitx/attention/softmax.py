@@ -41,7 +41,13 @@ class SoftmaxAttention(AttentionModule):
 
   @nn.compact
   def __call__(
-    self, x: jax.Array, layout: TokenLayout, *, mask: jax.Array | None = None, train: bool
+    self,
+    x: jax.Array,
+    layout: TokenLayout,
+    *,
+    mask: jax.Array | None = None,
+    at: jax.Array | None = None,
+    train: bool,
   ) -> jax.Array:
     """Mixes tokens.
 
@@ -49,6 +55,7 @@ class SoftmaxAttention(AttentionModule):
       x: (B, N, C).
       layout: the tokens' arrangement, for positions.
       mask: boolean (B, N), True = may be attended. Masked tokens contribute exactly nothing.
+      at: integers (N,), ascending, the places in the layout that these tokens have; None for all.
       train: whether dropout is active; it draws from the stream "dropout".
 
     Returns:
@@ -62,7 +69,7 @@ class SoftmaxAttention(AttentionModule):
       norm = partial(nn.LayerNorm, use_bias=False, dtype=self.dtype)
       q, k = norm(name="query_norm")(q), norm(name="key_norm")(k)
     scale = 1 / math.sqrt(q.shape[-1])
-    q, k = self.apply_positions(q, k, layout, scale)
+    q, k = self.apply_positions(q, k, layout, scale, at)
     out, matrix = ops.attention(
       q,
       k,
