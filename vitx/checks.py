@@ -118,7 +118,7 @@ def check_value(value: Any, field: str, kind: Any) -> None:
 
 
 def _options(kind: Any) -> list[Any] | None:
-  """The kinds of which a value may be any; None: this annotation is not checked."""
+  """Returns the kinds of which a value may be any, `None` for an annotation not checked."""
   options = list(get_args(kind)) if get_origin(kind) in (Union, types.UnionType) else [kind]
   return options if all(_is_known(option) for option in options) else None
 

@@ -10,7 +10,7 @@ import numpy as np
 
 
 def flops(function: Callable, *args: Any) -> int:
-  """Floating-point operations of matrix products, convolutions and Fourier transforms.
+  """Returns the floating-point operations of matrix products, convolutions and Fourier transforms.
 
   Elementwise work is not counted. A multiply-add counts as two, the transform of n complex numbers
   as 5 n log2 n, of n real ones as half of that. Loops count as often as they run (the compiler's

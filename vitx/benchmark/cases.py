@@ -68,7 +68,7 @@ def _kept_keys(method: str) -> Attention:
 
 
 def _kept(kept: int, n: int = 2048, heads: int = 4) -> Case:
-  """Sparsifiner's attention: every query keeps other keys, drawn at random."""
+  """Makes the case of Sparsifiner: every query keeps other keys, drawn at random."""
 
   def indices() -> tuple[np.ndarray]:
     drawn = np.random.default_rng(0).random((1, heads, n, n), np.float32)

@@ -74,7 +74,7 @@ class Row:
 
 
 def grid(tokens: int) -> TokenLayout:
-  """The most nearly square grid of so many tokens, no more rows than columns."""
+  """Returns the most nearly square grid of so many tokens, no more rows than columns."""
   rows = next(d for d in range(math.isqrt(tokens), 0, -1) if tokens % d == 0)
   return TokenLayout((rows, tokens // rows))
 
@@ -88,7 +88,7 @@ def measure(
   seconds: float = 10.0,
   say: Callable[[str], None] = lambda message: None,
 ) -> list[Row]:
-  """Times forward and backward of each mixer, by input and parameters, projections included.
+  """Measures forward and backward of each mixer, by input and parameters, projections included.
 
   Args:
     mixers: names of `MIXERS`, or of the user's own as "module:Name"; a mapping has fields too.
@@ -140,7 +140,7 @@ def _at_length(builders, n, setting, repeats, seconds, say) -> list[Row]:
 
 
 def _pick(module: nn.Module, n: int, setting: Setting) -> str:
-  """What "auto" picks for N tokens, found by tracing."""
+  """Returns what "auto" picks for N tokens, found by tracing."""
   x = jax.ShapeDtypeStruct((setting.batch, n, setting.width), setting.dtype)
   layout = grid(n)
   with recording_implementations() as found:
@@ -154,7 +154,7 @@ def _label(spec: Mapping[str, Any]) -> str:
 
 
 def _variants(builder: partial) -> Iterator[tuple[str, nn.Module]]:
-  """The mixer in each of its implementations."""
+  """Yields the mixer in each of its implementations."""
   properties = getattr(builder.func, "properties", Properties(implementations=()))
   for implementation in properties.implementations:
     yield implementation, builder(implementation=implementation)

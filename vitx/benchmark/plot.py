@@ -40,7 +40,7 @@ def write_plot(path: str | Path, rows: Sequence[Row]) -> None:
 
 
 def figure_class() -> Callable:
-  """matplotlib's figure; raises MissingExtraError without it."""
+  """Returns matplotlib's class of figures. Raises MissingExtraError without matplotlib."""
   try:
     from matplotlib.figure import Figure  # no pyplot: no window, no global state
   except ImportError as error:

@@ -16,32 +16,32 @@ BASELINES = ("masked", "kernelized")
 
 
 def is_gpu() -> bool:
-  """Whether absolute times mean something: a CPU's cores are shared and noisy."""
+  """Returns whether absolute times mean something: a CPU's cores are shared and noisy."""
   return jax.default_backend() == "gpu"
 
 
 def quantity(row: Row, name: str) -> float | None:
-  """Seconds, temporary bytes or FLOPs of a row; none if it was skipped."""
+  """Returns seconds, temporary bytes or FLOPs of a row; `None` if it was skipped."""
   if name == "time":
     return row.times.seconds if row.times else None
   return row.temporary_bytes if name == "memory" else row.flops
 
 
 def baseline(rows: Iterable[Row], tokens: int, implementation: str) -> Row | None:
-  """Dense softmax at N tokens in one implementation."""
+  """Returns the row of dense softmax at N tokens in one implementation, `None` without one."""
   wanted = (tokens, BASELINE, implementation)
   return next((r for r in rows if (r.tokens, r.mixer, r.implementation) == wanted), None)
 
 
 def ratio(rows: Iterable[Row], row: Row, name: str, implementation: str) -> float | None:
-  """How many times less than dense softmax a row takes of something; none if either was skipped."""
+  """Returns how many times less than dense softmax a row takes; `None` if either was skipped."""
   base = baseline(rows, row.tokens, implementation)
   mine, other = quantity(row, name), None if base is None else quantity(base, name)
   return None if mine is None or other is None else other / max(mine, 1e-12)
 
 
 def crossover(rows: Sequence[Row], mixer: str, against: str) -> int | None:
-  """The smallest measured N from which on a mixer's kernelized path beats another path.
+  """Returns the smallest measured N from which on a mixer's kernelized path beats another path.
 
   Args:
     rows: of one run.
@@ -65,7 +65,7 @@ def crossover(rows: Sequence[Row], mixer: str, against: str) -> int | None:
 
 
 def table(rows: Sequence[Row], setting: Setting) -> str:
-  """The rows for reading, a block for each N."""
+  """Formats the rows for reading, a block for each N."""
   lines = [
     "Forward + backward of the whole module by input and parameters, projections included.",
     f"B={setting.batch} H={setting.heads} D={setting.head_dim} {setting.dtype},"
@@ -128,7 +128,7 @@ def _crossovers(rows: Sequence[Row]) -> list[str]:
 
 
 def named_table(outcomes: Sequence[Outcome]) -> str:
-  """The named cases with what was asked and what was found."""
+  """Formats the named cases with what was asked and what was found."""
   lines = ["Named cases, on queries, keys and values alone; forward + backward, float32."]
   for case in dict.fromkeys(outcome.case for outcome in outcomes):
     lines.append(case)

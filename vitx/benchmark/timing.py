@@ -46,7 +46,7 @@ class Times:
 
 
 def compile_step(function: Callable[..., Any], *args: Any, fixed: tuple[Any, ...] = ()) -> Program:
-  """The output and the gradients of a weighted sum of it, by all `args`, as one program.
+  """Compiles a function and the gradients of a weighted sum of its output, by all `args`.
 
   Args:
     function: of the arguments, then the fixed ones; returns one array.
@@ -76,7 +76,7 @@ def compile_step(function: Callable[..., Any], *args: Any, fixed: tuple[Any, ...
 
 
 def free_bytes() -> int:
-  """Memory that the default device has to spare."""
+  """Returns the bytes of memory that the default device has to spare."""
   stats = jax.local_devices()[0].memory_stats()
   if stats and "bytes_limit" in stats:
     return stats["bytes_limit"] - stats["bytes_in_use"]
@@ -160,6 +160,6 @@ class Neighbors:
 
   @staticmethod
   def _others() -> float:
-    """CPU seconds of all processes but this one."""
+    """Returns the CPU seconds of all processes but this one."""
     machine, own = psutil.cpu_times(), psutil.Process().cpu_times()
     return machine.user + machine.system - own.user - own.system

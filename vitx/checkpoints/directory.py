@@ -32,7 +32,7 @@ class Directory:
     return self.path / str(step)
 
   def steps(self) -> list[int]:
-    """Steps of the complete checkpoints, ascending."""
+    """Returns the steps of the complete checkpoints, ascending."""
     if not self.path.exists():
       return []
     return sorted(int(path.name) for path in self.path.iterdir() if self._complete(path))
@@ -58,7 +58,7 @@ class Directory:
         path.rmtree()
 
   def space(self) -> str:
-    """How much is free, as a sentence; "" where that has no meaning."""
+    """Returns how much is free, as a sentence; "" where that has no meaning."""
     if self.remote:
       return ""
     return f"{shutil.disk_usage(self.path).free / 2**20:,.1f} MiB were free there."

@@ -23,19 +23,19 @@ class ShapeMismatch(ConfigError):  # noqa: N818
 
 
 def corrupt(where: str, part: str, why: str) -> CorruptCheckpoint:
-  """The error for a checkpoint of which a part, such as a leaf, is not what was saved."""
+  """Returns the error for a checkpoint of which a part, such as a leaf, is not what was saved."""
   return CorruptCheckpoint(f"{where} is corrupt: {part}: {why}.")
 
 
 def unreadable(where: str, part: str, error: Exception) -> CheckpointError:
-  """The error for a failed read: corrupt, unless memory, permission or connection is to blame."""
+  """Returns the error for a failed read: corrupt, unless memory, rights or connection failed."""
   if isinstance(error, TRANSIENT) or any(code in str(error) for code in TRANSIENT_CODES):
     return CheckpointError(f"cannot read the {part} of {where}: {reason(error)}")
   return corrupt(where, part, reason(error))
 
 
 def reason(error: Exception) -> str:
-  """An error, with its notes, in one line; a long one without its middle."""
+  """Returns an error, with its notes, in one line; a long one without its middle."""
   text = re.sub(r" \[tensorstore_spec=.*?\}'\]", "", " ".join(str(error).split())).rstrip(".")
   if len(text) > 2 * HALF:
     text = f"{text[:HALF]} ... {text[-HALF:]}"

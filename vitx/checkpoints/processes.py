@@ -10,7 +10,7 @@ from vitx.checkpoints.errors import CheckpointError
 
 
 def newest(steps: Iterable[int], bad: Container[int]) -> int | None:
-  """The greatest of the steps that is not bad, as process 0 sees it."""
+  """Returns the greatest step that is not bad, as process 0 sees it; `None` without one."""
   step = max((step for step in steps if step not in bad), default=-1)
   if jax.process_count() > 1:
     step = int(multihost_utils.broadcast_one_to_all(np.int32(step)))

@@ -96,11 +96,11 @@ class CheckpointStore:
       logging.error("%s", failure)  # the error that ends the run goes first
 
   def steps(self) -> list[int]:
-    """Steps of the complete checkpoints, ascending."""
+    """Returns the steps of the complete checkpoints, ascending."""
     return self._directory.steps()
 
   def latest(self) -> int | None:
-    """The newest complete step."""
+    """Returns the newest complete step, `None` without one."""
     return max(self.steps(), default=None)
 
   def save(
@@ -181,8 +181,8 @@ class CheckpointStore:
     Args:
       step: one of `steps()`.
       target: tree of arrays or `jax.ShapeDtypeStruct` whose structure, names, shapes and dtypes the
-        state must have; none: nested dicts, without None and empty containers.
-      only: top-level keys of the state to read; none: all. The target then has only these.
+        state must have; `None` gives nested dicts, without None and empty containers.
+      only: top-level keys of the state to read, which alone the target then has; `None` means all.
 
     Raises:
       ConfigError: no such step, or nothing under these keys.
@@ -198,7 +198,7 @@ class CheckpointStore:
   def restore_latest(
     self, target: Any = None, *, only: Iterable[str] | None = None
   ) -> Restored | None:
-    """Restores the newest good checkpoint; the corrupt ones after it are reported and set aside.
+    """Restores the newest good checkpoint; names the corrupt ones after it and sets them aside.
 
     Set aside means renamed to `corrupt-STEP`, unless the store is read-only.
 
@@ -288,7 +288,7 @@ def _without_tracebacks(entry: std_logging.LogRecord) -> bool:
 
 
 def _read_record(path: epath.Path, where: str) -> dict[str, Any]:
-  """The record as it lies there, verified."""
+  """Reads and verifies the record that lies there."""
   try:
     stored = ocp.JsonCheckpointHandler().restore(path / "record")
   except Exception as error:
@@ -302,7 +302,7 @@ def _read_record(path: epath.Path, where: str) -> dict[str, Any]:
 def _read_leaves(
   path: epath.Path, described: Mapping[str, Mapping], where: str
 ) -> dict[str, np.ndarray]:
-  """The leaves of these names, on the host whatever devices they came from, not yet verified."""
+  """Reads the leaves of these names to the host, whatever devices they came from, unverified."""
   leaves = {
     name: np.zeros(leaf["shape"], jax.numpy.dtype(leaf["dtype"]))
     for name, leaf in described.items()

@@ -13,7 +13,7 @@ LISTED = 10  # differing leaves that an error names before it only counts
 
 
 def named(tree: Any) -> dict[str, Any]:
-  """The leaves of any Flax-serializable tree by name; None and empty containers have none.
+  """Returns the leaves of any Flax-serializable tree by name; `None` and {} have no leaves.
 
   Raises:
     ConfigError: a key contains "/", or two names differ only in "/" and "." (one file to Orbax).
@@ -25,7 +25,7 @@ def named(tree: Any) -> dict[str, Any]:
 
 
 def arrays(tree: Any) -> dict[str, np.ndarray]:
-  """The leaves as NumPy arrays by name.
+  """Returns the leaves as NumPy arrays by name.
 
   Raises:
     ConfigError: a leaf is no array of numbers, or lies on other hosts.
@@ -42,7 +42,7 @@ def arrays(tree: Any) -> dict[str, np.ndarray]:
 
 
 def nest(leaves: Mapping[str, Any]) -> dict[str, Any]:
-  """The inverse of `named`, as nested dicts."""
+  """Returns nested dicts of leaves by name, the inverse of `leaves_by_name`."""
   tree: dict[str, Any] = {}
   for name, leaf in leaves.items():
     *parents, last = name.split("/")
@@ -54,12 +54,12 @@ def nest(leaves: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def fill(target: Any, leaves: Mapping[str, Any]) -> Any:
-  """A tree of the target's structure with the leaves of these names."""
+  """Returns a tree of the target's structure with the leaves of these names."""
   return from_state_dict(target, _replaced(to_state_dict(target), leaves, ""))
 
 
 def under(leaves: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
-  """The leaves below these top-level keys.
+  """Returns the leaves below these top-level keys.
 
   Raises:
     ConfigError: there are none.

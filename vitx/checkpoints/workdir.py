@@ -17,12 +17,12 @@ from vitx.errors import ConfigError
 
 
 def checkpoints(workdir: str | Path) -> str:
-  """Where a run's checkpoints lie."""
+  """Returns the directory of a run's checkpoints."""
   return f"{str(workdir).rstrip('/')}/checkpoints"
 
 
 def plain(value: Any) -> Any:
-  """A config as JSON has it: dicts, lists, numbers, strings."""
+  """Returns a config as JSON has it: dicts, lists, numbers, strings."""
   if isinstance(value, ConfigDict | Mapping):
     return {key: plain(item) for key, item in value.items()}
   if isinstance(value, tuple | list):
@@ -31,7 +31,7 @@ def plain(value: Any) -> Any:
 
 
 def from_plain(value: Any) -> Any:
-  """The inverse of `plain`: dicts become a ConfigDict, lists become tuples."""
+  """Returns the inverse of `to_plain`: dicts become a ConfigDict, lists become tuples."""
   if isinstance(value, dict):
     return ConfigDict({key: from_plain(item) for key, item in value.items()})
   if isinstance(value, list):
@@ -40,7 +40,7 @@ def from_plain(value: Any) -> Any:
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-  """`{"a": {"b": 1}}` -> `{"a.b": 1}`."""
+  """Returns a nested config by dotted names: `{"a": {"b": 1}}` gives `{"a.b": 1}`."""
   flat: dict[str, Any] = {}
   for key, value in config.items():
     nested = isinstance(value, Mapping)
@@ -49,7 +49,7 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def read_config(workdir: str | Path) -> ConfigDict:
-  """The resolved config of a run.
+  """Reads the resolved config of a run.
 
   Raises:
     ConfigError: the directory is no workdir.
@@ -64,7 +64,7 @@ def read_config(workdir: str | Path) -> ConfigDict:
 
 
 def read_json(workdir: str | Path, name: str) -> dict[str, Any]:
-  """A JSON file of the workdir, {} if it is not there."""
+  """Reads a JSON file of the workdir, {} if it is not there."""
   path = epath.Path(workdir) / name
   return json.loads(path.read_text()) if path.exists() else {}
 

@@ -82,7 +82,7 @@ def describe(config: ConfigDict) -> dict[str, Described]:
 
 
 def _section_kinds(config: ConfigDict) -> dict[str, Any]:
-  """The declared types of the sections that are no named choice, by path."""
+  """Returns the declared types of the sections that are no named choice, by path."""
   sections = {"data": [DataSettings]}
   for section, declared in task_class(config.task).sections.items():
     sections.setdefault(section, []).append(declared)
@@ -113,7 +113,7 @@ def _plain_fields(
 
 
 def _model(model: ConfigDict) -> dict[str, Described]:
-  """The fields of a model and of its parts."""
+  """Describes the fields of a model and of its parts."""
   made = lookup(MODELS, model.name, "model.name")
   parts = getattr(made, "PARTS", {})
   own = {key: value for key, value in model.items() if key not in parts}
@@ -127,7 +127,7 @@ def _model(model: ConfigDict) -> dict[str, Described]:
 
 
 def _set_by_positions(model: ConfigDict, parts: Mapping[str, tuple]) -> tuple[str, ...]:
-  """The fields of the token mixer that the positions set, which a config may not set again."""
+  """Returns the mixer's fields that the positions set, which a config may not set again."""
   table, default, _ = parts["posemb"]
   name, fields = _name_and_fields(model.get("posemb", default))
   posemb = lookup(table, name, "model.posemb.name")
@@ -137,7 +137,7 @@ def _set_by_positions(model: ConfigDict, parts: Mapping[str, tuple]) -> tuple[st
 def _choice(
   path: str, spec: Any, table: Mapping[str, Any], hidden: tuple[str, ...]
 ) -> dict[str, Described]:
-  """A named choice: its name, what the config says of it, and the defaults of the rest."""
+  """Describes a named choice: name, what the config says of it, and the other defaults."""
   name, given = _name_and_fields(spec)
   function = lookup(table, name, f"{path}.name")
   own = {key: field for key, field in options(function).items() if key != "name"}
@@ -215,7 +215,7 @@ def meanings_of(function: Callable) -> dict[str, str]:
 
 
 def _entries(text: str) -> dict[str, str]:
-  """The entries under "Attributes:" and "Args:" of a docstring, each in one line."""
+  """Returns the entries under "Attributes:" and "Args:" of a docstring, each in one line."""
   found: dict[str, str] = {}
   for block in re.findall(r"^(?:Attributes|Args):\n((?:[ \t]+.*\n?|\n)*)", text, re.MULTILINE):
     for names, meaning in re.findall(r"^  (\w[\w, ]*): (.*(?:\n {4,}.*)*)", block, re.MULTILINE):
@@ -224,7 +224,7 @@ def _entries(text: str) -> dict[str, str]:
 
 
 def _comments(path: Path) -> dict[str, str]:
-  """The comment beside each field of `default_config`, by the field's path."""
+  """Returns the comment beside each field of `default_config`, by the field's path."""
   body = path.read_text(encoding="utf-8").partition("def default_config")[2].partition("\ndef ")[0]
   found: dict[str, str] = {}
   groups: list[str] = []

@@ -73,7 +73,7 @@ def completed(config: ConfigDict) -> ConfigDict:
 
 
 def _info(config: ConfigDict) -> DatasetInfo:
-  """What the config says of its data set, or else what the data set says of itself."""
+  """Returns what the config says of its data set, or else what the data set says of itself."""
   data, classes = config.data, config.model.get("num_classes")
   if classes is None or data.image_size is None:
     return open_dataset(data).info

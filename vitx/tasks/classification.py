@@ -318,7 +318,7 @@ def summarize_classification(sums: Mapping[str, Any]) -> Figures:
 
 
 def _side(name: str, size: tuple[int, int] | None, default: int | None) -> int:
-  """The side of a data set's images, or the default where they vary or are not square."""
+  """Returns the side of a data set's images, the default where they vary or are not square."""
   if size is not None and size[0] == size[1]:
     return size[0]
   if default is not None:

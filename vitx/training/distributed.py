@@ -64,5 +64,5 @@ def _on_tpu_vm() -> bool:
 
 
 def is_writer() -> bool:
-  """Whether this process writes files: process 0 does."""
+  """Returns whether this process writes files: process 0 does."""
   return jax.process_index() == 0

@@ -107,7 +107,7 @@ def _run(
   state: Any,
   start: int,
 ) -> Result:
-  """Evaluates, saves and steps, in this order, to the end or to a signal to any process."""
+  """Runs evaluation, saving and step, in this order, to the end or a signal to any process."""
   config, total, step = experiment.config, experiment.total_steps, start
   constants = parallel.replicate(experiment.constants)
   evaluate = _make_evaluate(experiment, store, constants)

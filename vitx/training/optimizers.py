@@ -33,7 +33,7 @@ def adam(
   eps: Positive = 1e-8,
   weight_decay: NonNegative = 0.0,
 ) -> optax.GradientTransformation:
-  """Adam (Kingma and Ba, 2015) with coupled weight decay: `torch.optim.Adam`."""
+  """Makes Adam (Kingma and Ba, 2015) with coupled weight decay: `torch.optim.Adam`."""
   decay = optax.add_decayed_weights(weight_decay, decay_mask)
   return optax.chain(decay, optax.scale_by_adam(b1, b2, eps))
 
@@ -46,7 +46,7 @@ def adamw(
   eps: Positive = 1e-8,
   weight_decay: NonNegative = 0.01,
 ) -> optax.GradientTransformation:
-  """Adam with decoupled weight decay (Loshchilov and Hutter, 2019): `torch.optim.AdamW`."""
+  """Makes Adam with decoupled decay (Loshchilov and Hutter, 2019): `torch.optim.AdamW`."""
   decay = optax.add_decayed_weights(weight_decay, decay_mask)
   return optax.chain(optax.scale_by_adam(b1, b2, eps), decay)
 
@@ -58,7 +58,7 @@ def sgd(
   nesterov: bool = False,
   weight_decay: NonNegative = 0.0,
 ) -> optax.GradientTransformation:
-  """Gradient descent with momentum m <- momentum * m + g: `torch.optim.SGD`."""
+  """Makes gradient descent with momentum m <- momentum * m + g: `torch.optim.SGD`."""
   decay = optax.add_decayed_weights(weight_decay, decay_mask)
   if momentum == 0 and nesterov:
     raise ConfigError("optimizer.nesterov=True needs an optimizer.momentum above 0")
@@ -68,7 +68,7 @@ def sgd(
 def lion(
   decay_mask: Mask, *, b1: Rate = 0.9, b2: Rate = 0.99, weight_decay: NonNegative = 0.0
 ) -> optax.GradientTransformation:
-  """Lion (Chen et al., 2023): the sign of an interpolated momentum, with decoupled weight decay."""
+  """Makes Lion (Chen et al., 2023): the sign of an interpolated momentum, with decoupled decay."""
   decay = optax.add_decayed_weights(weight_decay, decay_mask)
   return optax.chain(optax.scale_by_lion(b1, b2), decay)
 

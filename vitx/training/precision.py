@@ -27,7 +27,7 @@ class LossScale(struct.PyTreeNode):
     return cls(value=jnp.float32(2.0**15), good_steps=jnp.int32(0))
 
   def adjust(self, finite: jax.Array) -> "LossScale":
-    """The scale after a step whose gradients were (or were not) all finite."""
+    """Returns the scale after a step whose gradients were (or were not) all finite."""
     grow = finite & (self.good_steps + 1 >= GROWTH_INTERVAL)
     value = jnp.where(grow, jnp.minimum(self.value * 2, LARGEST), self.value)
     value = jnp.where(finite, value, jnp.maximum(self.value / 2, 1.0))
@@ -35,5 +35,5 @@ class LossScale(struct.PyTreeNode):
 
 
 def all_finite(tree: Any) -> jax.Array:
-  """Whether every entry of every leaf is finite, a boolean scalar."""
+  """Returns whether every entry of every leaf is finite, a boolean scalar."""
   return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]))
