@@ -12,7 +12,7 @@ python train.py --config configs/bbvit_tiny_imagenet.py:tiny_bbvit --workdir run
 
 The rows of `bbvit_imagenette.py` (see there for what was claimed and what was run) with 200
 classes. Images of 64 pixels are resized to 69, in patches of 3: again 23 x 23 + 1 tokens in 53
-blocks of 10, so that every graph is the same as there. There are no published figures.
+blocks of 10, so that every graph equals the one there. There are no published figures.
 """
 
 from ml_collections import ConfigDict

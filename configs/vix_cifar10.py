@@ -77,7 +77,7 @@ ROWS = (*VIX_ROWS, *_PIX, *(f"rope_{row}" for row in _TURNED))
 FIGURES = ("parameters", "size_mb", "top1", "top5", "gpu_gb")
 
 
-def published(table: dict[str, tuple], figures: tuple[str, ...] = FIGURES) -> dict[str, dict]:
+def list_published(table: dict[str, tuple], figures: tuple[str, ...] = FIGURES) -> dict[str, dict]:
   """Names the columns of a table."""
   return {row: dict(zip(figures, values, strict=True)) for row, values in table.items()}
 
@@ -85,7 +85,7 @@ def published(table: dict[str, tuple], figures: tuple[str, ...] = FIGURES) -> di
 # As printed. `size_mb` is torchsummary's "estimated total size" for one image, activations
 # included, no size of the weights; `gpu_gb` is at batch 64, by a method that is not in the code.
 PUBLISHED = {
-  **published(  # Table 1
+  **list_published(  # Table 1
     {
       "vit": (530_442, 209.39, 56.81, 94.82, 14.1),
       "vip": (531_978, 85.15, 58.23, 94.89, 5.0),
@@ -101,7 +101,7 @@ PUBLISHED = {
       "hybrid_mlp_mixer": (8_625_738, 92.67, 61.58, 96.26, 1.4),
     }
   ),
-  **published(  # Table 3
+  **list_published(  # Table 3
     {
       "levit": (624_970, 213.15, 77.06, 98.46, 13.9),
       "levip": (662_410, 77.14, 79.50, 98.91, 4.9),  # a misprint, see MISPRINTS
@@ -117,7 +117,7 @@ PUBLISHED = {
       "cvn": (826_906, 100.17, 83.26, 99.14, 4.3),
     }
   ),
-  **published(  # Table 5
+  **list_published(  # Table 5
     {
       "pit": (897_034, 129.74, 63.49, 96.95, 14.7),
       "pin": (897_562, 65.81, 69.41, 97.68, 5.7),
@@ -127,7 +127,7 @@ PUBLISHED = {
       "hybrid_pip": (991_306, 66.15, 71.37, 97.88, 5.2),
     }
   ),
-  **published(  # Table 6, which prints no parameters
+  **list_published(  # Table 6, which prints no parameters
     {
       "rope_vit": (69.32, 97.68, 14.4),
       "rope_vip": (60.74, 95.62, 5.2),

@@ -20,12 +20,12 @@ has no PiT and no rotary row here; ours are for the asking:
 from ml_collections import ConfigDict
 
 from vitx.configs.common import parse_arg, take_override, with_overrides, with_source_facts
-from vitx.configs.vix_cifar10 import RECIPES, VIX_ROWS, published, vix_config
+from vitx.configs.vix_cifar10 import RECIPES, VIX_ROWS, list_published, vix_config
 
 ROWS = VIX_ROWS
 
 # As printed; see `vix_cifar10.py` for what the columns mean.
-PUBLISHED = published(
+PUBLISHED = list_published(
   {
     # Table 2
     "vit": (556_104, 209.59, 26.43, 51.82, 14.1),

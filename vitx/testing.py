@@ -75,11 +75,13 @@ def check_token_mixer(
   case.check_sown()
   case.check_lowering()
   if not properties.accepts_mask:
-    _refused(lambda: case.apply(case.params, case.x, case.mask), "a mask must raise ConfigError")
+    _check_refusal(
+      lambda: case.apply(case.params, case.x, case.mask), "a mask must raise ConfigError"
+    )
   if properties.accepts_causal:
     case.check_causality()
   elif hasattr(module, "causal"):
-    _refused(lambda: case.build(causal=True), "causal=True must raise ConfigError")
+    _check_refusal(lambda: case.build(causal=True), "causal=True must raise ConfigError")
   if properties.masking_is_deletion:
     case.check_deletion()
   if properties.permutation_equivariant:
@@ -87,7 +89,7 @@ def check_token_mixer(
   if properties.fixed_length:
     longer = dataclasses.replace(layouts[-1], grid=(*case.layout.grid[:-1], 99))
     other = np.zeros((1, longer.length, width), np.float32)
-    _refused(
+    _check_refusal(
       lambda: case.apply(case.params, other, layout=longer), "another length must raise ConfigError"
     )
   if not pairwise:
@@ -255,7 +257,7 @@ class _Case:
       np.testing.assert_allclose(a, b, rtol=0, atol=tolerance * size, err_msg=message)
 
 
-def _refused(call, message: str) -> None:
+def _check_refusal(call, message: str) -> None:
   try:
     call()
   except ConfigError:

@@ -130,7 +130,7 @@ def test_evaluation_sums_over_devices_and_masks():
   fed = small.batch(3) | {"mask": np.arange(16) < 13}
   del fed["index"]
   alone = jax.jit(evaluation_step(task))(leaves["params"], {}, {}, fed)
-  spread = parallel.compiled_once(evaluation_step(task, parallel.AXIS))
+  spread = parallel.compile_once(evaluation_step(task, parallel.AXIS))
   two = spread(parallel.replicate(leaves["params"]), {}, {}, parallel.split(fed))
   for name, value in alone["sums"].items():
     np.testing.assert_allclose(two["sums"][name][0], value, rtol=1e-5, atol=1e-6)

@@ -19,7 +19,7 @@ class Edges:
   Attributes:
     starts: int64 (N + 1,).
     keys: int32 (edges,).
-    weights: float64 (edges,), or none where all edges weigh the same.
+    weights: float64 (edges,), `None` where all edges weigh the same.
   """
 
   starts: np.ndarray

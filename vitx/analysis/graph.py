@@ -98,7 +98,9 @@ def graph_figures(
   counts = distances(edges, tokens)
   joined, steps = counts[1:].sum(), np.arange(counts.size)
   both = edges.undirected()
-  clustering, transitivity, directed = clusterings(edges, both, tokens if sampled else None, rng)
+  clustering, transitivity, directed = compute_clusterings(
+    edges, both, tokens if sampled else None, rng
+  )
   return GraphFigures(
     tokens=N,
     edges=edges.keys.size,
@@ -112,8 +114,8 @@ def graph_figures(
     clustering=clustering,
     transitivity=transitivity,
     clustering_directed=directed,
-    spectral_gap=spectral_gap(edges),
-    laplacian=laplacian(both),
+    spectral_gap=compute_spectral_gap(edges),
+    laplacian=compute_laplacian(both),
     sampled=sampled,
   )
 
@@ -122,14 +124,14 @@ def _degrees(degrees: np.ndarray) -> tuple[int, float, int]:
   return int(degrees.min()), float(degrees.mean()), int(degrees.max())
 
 
-def clusterings(
+def compute_clusterings(
   edges: Edges, both: Edges, tokens: np.ndarray | None, rng: np.random.Generator
 ) -> tuple[float, float, float]:
   """Returns mean C_i, transitivity and mean directed C_i, over all tokens or the given ones.
 
   Args:
     edges: directed.
-    both: the same, undirected.
+    both: these edges, undirected.
     tokens: the sample; `None` means all tokens.
     rng: picks pairs of neighbors of hubs.
   """
@@ -194,7 +196,7 @@ def _multiplicity(codes: np.ndarray, wanted: np.ndarray) -> np.ndarray:
   return (codes[place] == wanted).astype(np.int64)
 
 
-def spectral_gap(edges: Edges) -> float:
+def compute_spectral_gap(edges: Edges) -> float:
   """Returns 1 - |λ₂| of D_out⁻¹ A, the walk that follows the attention (`GraphFigures`)."""
   weights = np.ones(edges.keys.size) if edges.weights is None else edges.weights
   A = scipy.sparse.csr_array((weights, edges.keys, edges.starts), shape=(edges.length,) * 2)
@@ -208,7 +210,7 @@ def spectral_gap(edges: Edges) -> float:
   return float(1 - sizes[-2]) if sizes.size > 1 else 1.0
 
 
-def laplacian(both: Edges) -> float:
+def compute_laplacian(both: Edges) -> float:
   """Returns the second least eigenvalue of the normalized Laplacian of an undirected graph."""
   degree = np.diff(both.starts).astype(np.float64)
   root = np.divide(1.0, np.sqrt(degree), out=np.zeros_like(degree), where=degree > 0)

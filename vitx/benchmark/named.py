@@ -14,7 +14,7 @@ from vitx.benchmark.timing import (
   TooLargeError,
   check_masked,
   compile_step,
-  interleaved,
+  interleave,
 )
 
 Attention = Callable[..., jax.Array]
@@ -122,7 +122,7 @@ def _outcomes(case: Case, runs: int, repeats: int, seconds: float, say) -> list[
   times = []
   for run in range(runs):
     say(f"{case.name}: run {run + 1} of {runs}")
-    times.append(interleaved(steps, repeats=repeats, seconds=seconds))
+    times.append(interleave(steps, repeats=repeats, seconds=seconds))
   return [Outcome(case.name, f, _ratios(f, programs, times)) for f in case.figures]
 
 

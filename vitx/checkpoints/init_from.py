@@ -68,7 +68,7 @@ def transfer(
   Raises:
     ConfigError: not one parameter could be loaded.
   """
-  fresh, trained = tree.named(target), tree.arrays(source)
+  fresh, trained = tree.name_leaves(target), tree.name_arrays(source)
   result: dict[str, Any] = dict(fresh)
   loaded, new = [], []
   resized: dict[str, str] = {}

@@ -12,7 +12,7 @@ from vitx.errors import ConfigError, listing, nearest
 LISTED = 10  # differing leaves that an error names before it only counts
 
 
-def named(tree: Any) -> dict[str, Any]:
+def name_leaves(tree: Any) -> dict[str, Any]:
   """Returns the leaves of any Flax-serializable tree by name; `None` and {} have no leaves.
 
   Raises:
@@ -24,14 +24,14 @@ def named(tree: Any) -> dict[str, Any]:
   return leaves
 
 
-def arrays(tree: Any) -> dict[str, np.ndarray]:
+def name_arrays(tree: Any) -> dict[str, np.ndarray]:
   """Returns the leaves as NumPy arrays by name.
 
   Raises:
     ConfigError: a leaf is no array of numbers, or lies on other hosts.
   """
   found = {}
-  for name, leaf in named(tree).items():
+  for name, leaf in name_leaves(tree).items():
     try:
       found[name] = np.asarray(leaf)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -42,7 +42,7 @@ def arrays(tree: Any) -> dict[str, np.ndarray]:
 
 
 def nest(leaves: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns nested dicts of leaves by name, the inverse of `leaves_by_name`."""
+  """Returns nested dicts of leaves by name, the inverse of `name_leaves`."""
   tree: dict[str, Any] = {}
   for name, leaf in leaves.items():
     *parents, last = name.split("/")
@@ -55,10 +55,10 @@ def nest(leaves: Mapping[str, Any]) -> dict[str, Any]:
 
 def fill(target: Any, leaves: Mapping[str, Any]) -> Any:
   """Returns a tree of the target's structure with the leaves of these names."""
-  return from_state_dict(target, _replaced(to_state_dict(target), leaves, ""))
+  return from_state_dict(target, _replace(to_state_dict(target), leaves, ""))
 
 
-def under(leaves: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
+def take_under(leaves: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
   """Returns the leaves below these top-level keys.
 
   Raises:
@@ -86,7 +86,7 @@ def check_match(stored: Mapping[str, Mapping], target: Any, where: str) -> None:
   Raises:
     ShapeMismatch: they differ; lists the leaves.
   """
-  wanted = {name: _kind(leaf) for name, leaf in named(target).items()}
+  wanted = {name: _kind(leaf) for name, leaf in name_leaves(target).items()}
   found = {name: (tuple(s["shape"]), s["dtype"]) for name, s in stored.items()}
   names = [*wanted, *(name for name in found if name not in wanted)]
   differing = [name for name in names if found.get(name) != wanted.get(name)]
@@ -116,9 +116,9 @@ def _walk(node: Any, prefix: str) -> Iterator[tuple[str, Any]]:
     yield from _walk(child, f"{prefix}{key}/")
 
 
-def _replaced(node: Any, leaves: Mapping[str, Any], prefix: str) -> Any:
+def _replace(node: Any, leaves: Mapping[str, Any], prefix: str) -> Any:
   if isinstance(node, Mapping):
-    return {key: _replaced(child, leaves, f"{prefix}{key}/") for key, child in node.items()}
+    return {key: _replace(child, leaves, f"{prefix}{key}/") for key, child in node.items()}
   return None if node is None else leaves[prefix[:-1]]
 
 

@@ -16,17 +16,17 @@ from ml_collections import ConfigDict
 from vitx.errors import ConfigError
 
 
-def checkpoints(workdir: str | Path) -> str:
+def locate_checkpoints(workdir: str | Path) -> str:
   """Returns the directory of a run's checkpoints."""
   return f"{str(workdir).rstrip('/')}/checkpoints"
 
 
-def plain(value: Any) -> Any:
+def to_plain(value: Any) -> Any:
   """Returns a config as JSON has it: dicts, lists, numbers, strings."""
   if isinstance(value, ConfigDict | Mapping):
-    return {key: plain(item) for key, item in value.items()}
+    return {key: to_plain(item) for key, item in value.items()}
   if isinstance(value, tuple | list):
-    return [plain(item) for item in value]
+    return [to_plain(item) for item in value]
   return value
 
 

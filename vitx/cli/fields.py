@@ -67,7 +67,7 @@ def describe(config: ConfigDict) -> dict[str, Described]:
   found: dict[str, Described] = {}
   comments = _comments(Path(configs[0]) / "common.py")
   kinds = FIELDS | _section_kinds(config)
-  for section in _ordered(config, comments):
+  for section in _order_sections(config, comments):
     if section == "model":
       found |= _model(config.model)
     elif section == "task":
@@ -94,7 +94,7 @@ def _section_kinds(config: ConfigDict) -> dict[str, Any]:
   }
 
 
-def _ordered(config: ConfigDict, comments: Mapping[str, str]) -> list[str]:
+def _order_sections(config: ConfigDict, comments: Mapping[str, str]) -> list[str]:
   order = list(dict.fromkeys(path.split(".")[0] for path in comments))
   return sorted(config, key=lambda name: order.index(name) if name in order else len(order))
 
@@ -141,14 +141,14 @@ def _choice(
   name, given = _name_and_fields(spec)
   function = lookup(table, name, f"{path}.name")
   own = {key: field for key, field in options(function).items() if key != "name"}
-  meanings = meanings_of(function)
+  meanings = read_meanings(function)
   found = {f"{path}.name": Described(name, "", first_line(function))}
   for key in dict.fromkeys([*own, *given]):
     field = own.get(key)
     default = inspect.Parameter.empty if field is None else field.default
-    if key not in given and (key in hidden or not _is_plain(_named(default))):
+    if key not in given and (key in hidden or not _is_plain(_to_name(default))):
       continue
-    value = _plain(given.get(key, _named(default)))
+    value = _plain(given.get(key, _to_name(default)))
     kind = "" if field is None else show_kind(field.annotation)
     found[f"{path}.{key}"] = Described(value, kind, meanings.get(key, ""))
   return found
@@ -159,7 +159,7 @@ def _name_and_fields(spec: Any) -> tuple[str, dict[str, Any]]:
   return fields.pop("name"), fields
 
 
-def _named(value: Any) -> Any:
+def _to_name(value: Any) -> Any:
   """Returns the name of a dtype, and anything else as it is."""
   return next((name for name, dtype in DTYPES.items() if value is dtype), value)
 
@@ -205,7 +205,7 @@ def first_line(function: Any) -> str:
   return (inspect.getdoc(function) or "").split("\n")[0]
 
 
-def meanings_of(function: Callable) -> dict[str, str]:
+def read_meanings(function: Callable) -> dict[str, str]:
   """Returns what the docstring of a class (and of its bases) or a function says of each field."""
   owners = reversed(function.__mro__) if isinstance(function, type) else [function]
   found: dict[str, str] = {}

@@ -18,7 +18,7 @@ TakeRows = Callable[[dict[str, np.ndarray], dict[str, np.ndarray]], None]
 
 def make_evaluate(task: Task) -> Callable:
   """Returns the evaluation step on every device: `(params, model_state, constants, batch)`."""
-  return parallel.compiled_once(evaluation_step(task, parallel.AXIS))
+  return parallel.compile_once(evaluation_step(task, parallel.AXIS))
 
 
 def batch_size_for(config: Any) -> int:

@@ -105,7 +105,7 @@ def compile_for(
   return lowered.compile(compiler_options=options)
 
 
-def compiled_once(function: Callable) -> Callable:
+def compile_once(function: Callable) -> Callable:
   """Returns `function` on every device, compiled for the shapes of its first call."""
   program: list[jax.stages.Compiled] = []
 
