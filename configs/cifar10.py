@@ -78,7 +78,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
   config = default_config()
   config.data.source = "cifar10"
   config.data.default_image_size = 32
-  config.model = ConfigDict(model_of(row))
+  config.model = ConfigDict(make_model(row))
   config.augment.hflip = 0.5
   config.batch_size = 128
   if row == "vit":
@@ -97,8 +97,8 @@ def get_config(arg: str | None = None) -> ConfigDict:
   return with_source_facts(config, "cifar10", num_classes=10, image_size=32)
 
 
-def model_of(row: str) -> dict:
-  """The model of a row."""
+def make_model(row: str) -> dict:
+  """Makes the `model` entry of a row."""
   if row.startswith("resnet"):
     return dict(name="resnet", depth=int(row.removeprefix("resnet")), width=16, dtype="float32")
   if row == "convmixer":

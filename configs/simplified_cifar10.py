@@ -125,7 +125,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
   """Returns the config of `ROW,field=value,...`; the row defaults to "simplified_w96_d8"."""
   row, overrides = parse_arg(arg, ROWS, default="simplified_w96_d8")
   config = default_config()
-  config.model = ConfigDict(model_of(row))
+  config.model = ConfigDict(make_model(row))
   config.data.source = "cifar10"
   config.data.default_image_size = 32
   config.data.validation = 0.002  # the source trained on all images
@@ -144,8 +144,8 @@ def get_config(arg: str | None = None) -> ConfigDict:
   return with_source_facts(config, "cifar10", num_classes=10, image_size=32)
 
 
-def model_of(row: str) -> dict:
-  """The model of a row."""
+def make_model(row: str) -> dict:
+  """Makes the `model` entry of a row."""
   size = next(size for size in SIZES if f"_{size}" in row)
   kind, _, start = row.partition(f"_{size}")
   width, depth = SIZES[size]

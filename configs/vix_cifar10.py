@@ -171,7 +171,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
   """Returns the config of `ROW,recipe=run|text,field=value,...`; the row defaults to "vit"."""
   row, overrides = parse_arg(arg, ROWS, default="vit")
   recipe, overrides = take_override(overrides, "recipe", RECIPES)
-  config = vix_config(row, recipe, stride=1)
+  config = make_config(row, recipe, stride=1)
   config.data.source = "cifar10"
   config.data.default_image_size = 32
   config = with_overrides(config, overrides)
@@ -179,8 +179,8 @@ def get_config(arg: str | None = None) -> ConfigDict:
   return with_source_facts(config, "cifar10", num_classes=10, image_size=32, mean=half, std=half)
 
 
-def vix_config(row: str, recipe: str, stride: int) -> ConfigDict:
-  """A row without its data.
+def make_config(row: str, recipe: str, stride: int) -> ConfigDict:
+  """Makes the config of a row, all but its data set.
 
   Args:
     row: of `ROWS`.
@@ -188,7 +188,7 @@ def vix_config(row: str, recipe: str, stride: int) -> ConfigDict:
     stride: side of a patch, or stride of the first convolution: 1,024 tokens of 32 x 32 or 64 x 64.
   """
   config = default_config()
-  config.model = ConfigDict(model_of(row, recipe, stride))
+  config.model = ConfigDict(make_model(row, recipe, stride))
   config.augment.hflip = 0.0
   config.task.label_smoothing = 0.0
   config.optimizer = ConfigDict({"name": "adamw", "weight_decay": 0.01})
@@ -205,8 +205,8 @@ def vix_config(row: str, recipe: str, stride: int) -> ConfigDict:
   return config
 
 
-def model_of(row: str, recipe: str, stride: int) -> dict[str, Any]:
-  """The model of a row."""
+def make_model(row: str, recipe: str, stride: int) -> dict[str, Any]:
+  """Makes the `model` entry of a row."""
   prefix, family, x = _parts(row)
   body = BODIES.get(family, "vit")
   model: dict[str, Any] = dict(
@@ -255,7 +255,7 @@ def model_of(row: str, recipe: str, stride: int) -> dict[str, Any]:
 
 
 def _parts(row: str) -> tuple[str, str, str]:
-  """A row's prefixes, family and mixer letter: "rope_hybrid_vin" has "rope_hybrid_", "vi", "n"."""
+  """Splits a row's name: "rope_hybrid_vin" into prefixes "rope_hybrid_", "vi" and mixer "n"."""
   name = row.removeprefix("rope_").removeprefix("hybrid_")
   prefix = row.removesuffix(name)
   return (prefix, name, "") if name in ("fnet", "mlp_mixer") else (prefix, name[:-1], name[-1])

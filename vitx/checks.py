@@ -100,7 +100,7 @@ def check_fields(function: Callable, given: Mapping[str, Any], field: str) -> No
 
 
 def check_value(value: Any, field: str, kind: Any) -> None:
-  """Raises ConfigError unless `value` is of the declared `kind`; see `check_fields`."""
+  """Raises ConfigError unless `value` is of the declared `kind`."""
   options = _options(kind)
   if options is None:
     return

@@ -153,8 +153,8 @@ def test_one_step_of_every_row(row, tmp_path):
 
 
 def test_decay_touches_what_the_sources_let_it():
-  assert get_config("simplified_w96_d8").decay == "all"
-  assert get_config("sas_p_w128_d8").decay == "matrices"
+  assert get_config("simplified_w96_d8").weight_decay_mask == "all"
+  assert get_config("sas_p_w128_d8").weight_decay_mask == "matrices"
 
 
 def test_another_data_set_and_overrides():

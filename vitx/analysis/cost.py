@@ -67,12 +67,12 @@ def _inner(params: dict[str, Any]):
 
 
 def tree_bytes(tree: Any) -> int:
-  """Bytes of all leaves."""
+  """Returns the bytes of all leaves."""
   return sum(math.prod(x.shape) * np.dtype(x.dtype).itemsize for x in jax.tree.leaves(tree))
 
 
 def compiled_bytes(compiled: Any) -> int | None:
-  """Bytes a compiled function needs at once on one device, or None where the backend does not say.
+  """Returns the bytes that a compiled function needs at once on one device, `None` if unknown.
 
   Arguments, results and temporaries, less what they share. What the CPU's compiler says is no
   statement about a GPU.

@@ -49,7 +49,7 @@ def import_figure() -> Callable:
 
 
 def _time_unit(rows: Sequence[Row]) -> tuple[float, str]:
-  """Seconds of one unit, and its name."""
+  """Returns the seconds of one unit, and its name."""
   smallest = min(row.tokens for row in rows)
   first = find_baseline(rows, smallest, "kernelized")
   if is_gpu() or first is None or first.times is None:

@@ -53,7 +53,7 @@ class Experiment:
 
   @property
   def task(self) -> Task:
-    """Returns what is learned."""
+    """The task that is learned."""
     return self.step.task
 
   def tokens(self) -> int | None:
