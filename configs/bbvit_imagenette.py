@@ -113,18 +113,18 @@ def get_config(arg: str | None = None) -> ConfigDict:
   recipe, overrides = take_override(overrides, "recipe", RECIPES)
   size, _, _ = row.partition("_")
   image_size, patch = IMAGES[size]
-  config = bbvit_config(row, recipe, image_size, patch)
+  config = make_config(row, recipe, image_size, patch)
   source = "imagenette/320px-v2" if size == "tiny" else "imagenette/full-size-v2"
   config.data.source = source
   config = with_overrides(config, overrides)
   return with_source_facts(config, source, num_classes=10)
 
 
-def bbvit_config(row: str, recipe: str, image_size: int, patch: int) -> ConfigDict:
-  """Everything of a row but its data set."""
+def make_config(row: str, recipe: str, image_size: int, patch: int) -> ConfigDict:
+  """Makes the config of a row, all but its data set."""
   config = default_config()
   as_tiny = row.startswith("tiny_") or recipe == "text"
-  config.model = ConfigDict(model_of(row, patch, pool="mean_of_all" if as_tiny else "cls"))
+  config.model = ConfigDict(make_model(row, patch, pool="mean_of_all" if as_tiny else "cls"))
   config.data.image_size = image_size
   config.data.resize_mode = "squash"
   config.augment.random_resized_crop = (0.08, 1.0)
@@ -144,8 +144,8 @@ def bbvit_config(row: str, recipe: str, image_size: int, patch: int) -> ConfigDi
   return config
 
 
-def model_of(row: str, patch: int, pool: str) -> dict:
-  """The model of a row."""
+def make_model(row: str, patch: int, pool: str) -> dict:
+  """Makes the `model` entry of a row."""
   size, _, kind = row.partition("_")
   is_vit = kind.startswith("vit")
   return dict(

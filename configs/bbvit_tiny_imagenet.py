@@ -12,12 +12,12 @@ python train.py --config configs/bbvit_tiny_imagenet.py:tiny_bbvit --workdir run
 
 The rows of `bbvit_imagenette.py` (see there for what was claimed and what was run) with 200
 classes. Images of 64 pixels are resized to 69, in patches of 3: again 23 x 23 + 1 tokens in 53
-blocks of 10, so that every graph is the same as there. There are no published figures.
+blocks of 10, so that every graph equals the one there. There are no published figures.
 """
 
 from ml_collections import ConfigDict
 
-from vitx.configs.bbvit_imagenette import RECIPES, ROWS, bbvit_config
+from vitx.configs.bbvit_imagenette import RECIPES, ROWS, make_config
 from vitx.configs.common import parse_arg, take_override, with_overrides, with_source_facts
 
 PUBLISHED: dict[str, dict] = {}
@@ -27,7 +27,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
   """Returns the config of `ROW,recipe=run|text,field=value,...`; the row defaults to tiny_vit."""
   row, overrides = parse_arg(arg, ROWS, default="tiny_vit")
   recipe, overrides = take_override(overrides, "recipe", RECIPES)
-  config = bbvit_config(row, recipe, image_size=69, patch=3)
+  config = make_config(row, recipe, image_size=69, patch=3)
   config.data.source = "tiny_imagenet"
   config = with_overrides(config, overrides)
   return with_source_facts(config, "tiny_imagenet", num_classes=200)

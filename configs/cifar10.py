@@ -8,7 +8,7 @@ Row `vit`: 0.6 M parameters, 64 tokens. Ours, test top-1: 49.45 % after `duratio
 JPEG (quality 75) copy of the set (2 shared CPU cores, 13 min, 2026-11-21); the 100 epochs: not yet
 run.
 
-The other rows, with what their sources report in `PUBLISHED` (ours: not yet run):
+The other rows, with what their sources publish in `PUBLISHED` (ours: not yet run):
 - `cct_2_3x2 cct_4_3x2 vit_lite_7_4`: compact transformers (Hassani et al. 2021), 200 epochs.
 - `cct_7_3x1`: their recipe of 300 epochs, but for mixing, which they turn off after epoch 175.
 - `swin`: windows of 4 x 4 tokens in three stages (Liu et al. 2021), 2.6 M parameters, with the
@@ -53,7 +53,7 @@ from ml_collections import ConfigDict
 
 from vitx.configs.common import default_config, parse_arg, with_overrides, with_source_facts
 
-# Test accuracy in percent and parameters in millions, as the sources report them.
+# Test accuracy in percent and parameters in millions, as the sources print them.
 PUBLISHED = {
   "cct_2_3x2": dict(parameters_m=0.28, top1=89.17),
   "cct_4_3x2": dict(parameters_m=0.48, top1=91.45),
@@ -78,7 +78,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
   config = default_config()
   config.data.source = "cifar10"
   config.data.default_image_size = 32
-  config.model = ConfigDict(model_of(row))
+  config.model = ConfigDict(make_model(row))
   config.augment.hflip = 0.5
   config.batch_size = 128
   if row == "vit":
@@ -97,8 +97,8 @@ def get_config(arg: str | None = None) -> ConfigDict:
   return with_source_facts(config, "cifar10", num_classes=10, image_size=32)
 
 
-def model_of(row: str) -> dict:
-  """The model of a row."""
+def make_model(row: str) -> dict:
+  """Makes the `model` entry of a row."""
   if row.startswith("resnet"):
     return dict(name="resnet", depth=int(row.removeprefix("resnet")), width=16, dtype="float32")
   if row == "convmixer":

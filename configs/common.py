@@ -47,9 +47,9 @@ def default_config() -> ConfigDict:
   """Returns every field with its default. Durations are strings: "300 steps", "2.5 epochs"."""
   config = ConfigDict()
   config.seed = 0  # the others follow from it unless they are set
-  config.init_seed = placeholder(int)  # of the parameters; None: seed
-  config.data_seed = placeholder(int)  # of order, splits, augmentation, dropout; None: seed
-  config.graph_seed = placeholder(int)  # of random attention graphs; None: seed
+  config.init_seed = placeholder(int)  # of the parameters; None means seed
+  config.data_seed = placeholder(int)  # of order, splits, augmentation, dropout; None means seed
+  config.graph_seed = placeholder(int)  # of random attention graphs; None means seed
 
   config.model = ConfigDict({"name": "vit"})
   config.task = ConfigDict({"name": "classification", "label_smoothing": 0.0})
@@ -67,14 +67,14 @@ def default_config() -> ConfigDict:
       validation=0.1,  # the share carved from train for validation if no split is to spare
       fraction=1.0,  # class-balanced part of train
       channels=3,  # of a folder; a TFDS set has its own
-      image_size=placeholder(int),  # side of what the model sees; None: the source's own size
+      image_size=placeholder(int),  # side of what the model sees; None means the source's own size
       default_image_size=placeholder(int),  # the side for a source whose images vary in size
-      decode_size=placeholder(int),  # side of what the host keeps; None: enough for the above
+      decode_size=placeholder(int),  # side of what the host keeps; None means enough for the above
       resize_mode="center",  # how a non-square image becomes square: center | squash | random
       memory="auto",  # decode once and keep: auto | always | never
       threads=4,  # decoding threads when streaming
-      mean=placeholder(tuple),  # per channel, of pixels in 0..1; None: the source's
-      std=placeholder(tuple),  # per channel, of pixels in 0..1; None: the source's
+      mean=placeholder(tuple),  # per channel, of pixels in 0..1; None means the source's
+      std=placeholder(tuple),  # per channel, of pixels in 0..1; None means the source's
     )
   )
   config.augment = ConfigDict(
@@ -96,7 +96,7 @@ def default_config() -> ConfigDict:
   config.evaluation = ConfigDict(
     dict(
       every="1 epochs",  # how often validation is evaluated
-      batch_size=placeholder(int),  # over all devices; None: the training batch
+      batch_size=placeholder(int),  # over all devices; None means the training batch
       crop_ratio=1.0,  # image_size / side to which the stored image is resized before the crop
       interpolation="bilinear",  # nearest | bilinear | bicubic
     )
@@ -109,7 +109,7 @@ def default_config() -> ConfigDict:
   config.optimizer = ConfigDict({"name": "adamw", "weight_decay": 0.05})
   config.schedule = ConfigDict({"name": "cosine", "warmup": "0 steps"})
   config.weight_decay_mask = "matrices"  # which parameters weight decay touches: matrices | all
-  config.grad_clip_norm = placeholder(float)  # global norm of the gradient; None: not clipped
+  config.grad_clip_norm = placeholder(float)  # global norm of the gradient; None means not clipped
   config.layer_decay = 1.0  # learning rate of a block relative to the next one
   config.freeze = ()  # regular expressions over parameter names such as "block_0/.*"
   config.ema_decay = 0.0  # decay of the moving average of parameters; 0: off

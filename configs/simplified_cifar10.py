@@ -84,7 +84,7 @@ ROWS = (
 EPOCHS = (1, 5, 10, 20, 30, 40, 50)
 
 
-def published(*top1: float, spread: float | None = None, **figures: float) -> dict:
+def list_published(*top1: float, spread: float | None = None, **figures: float) -> dict:
   """Names the figures of a row: training accuracy in percent after `EPOCHS`."""
   accuracy = dict(zip(EPOCHS, top1, strict=False))
   return figures | {"train_top1": accuracy} | ({"spread": spread} if spread else {})
@@ -94,30 +94,30 @@ def published(*top1: float, spread: float | None = None, **figures: float) -> di
 # (what the plot has as ± at the last epoch), else one run. `epoch_seconds`: on hardware that is not
 # named. There are no test figures.
 PUBLISHED = {
-  "vanilla_w96_d8": published(
+  "vanilla_w96_d8": list_published(
     26.8, 51.2, 60.2, 67.7, 74.2, 80.7, 83.75, spread=0.33, parameters=358_186, epoch_seconds=12.954
   ),
-  "simplified_w96_d8": published(
+  "simplified_w96_d8": list_published(
     30.4, 52.9, 59.9, 67.9, 75.0, 81.7, 84.56, spread=0.75, parameters=209_210, epoch_seconds=11.305
   ),
-  "vanilla_w128_d8": published(
+  "vanilla_w128_d8": list_published(
     25.2, 47.9, 57.3, 65.4, 71.4, 77.3, 80.14, spread=0.66, parameters=629_130, epoch_seconds=13.093
   ),
-  "simplified_w128_d8": published(
+  "simplified_w128_d8": list_published(
     30.3, 53.8, 60.5, 69.5, 77.3, 84.8, 87.88, spread=0.79, parameters=364_954, epoch_seconds=11.735
   ),
-  "vanilla_w128_d12": published(
+  "vanilla_w128_d12": list_published(
     21.3, 44.0, 53.7, 64.5, 71.2, 77.1, 80.16, spread=0.92, parameters=927_370, epoch_seconds=17.527
   ),
-  "simplified_w128_d12": published(
+  "simplified_w128_d12": list_published(
     29.1, 53.9, 60.9, 70.9, 80.8, 90.2, 93.54, spread=0.40, parameters=531_106, epoch_seconds=15.723
   ),
-  "simplified_w128_d8_equal": published(30.7, 53.8, 60.2, 69.1, 76.6, 83.9, 86.80),
-  "simplified_w128_d8_identity": published(24.6, 52.3, 60.0, 68.5, 75.9, 83.0, 85.79),
-  "simplified_w128_d8_inverse": published(30.6, 53.0, 60.4, 68.1, 76.6, 85.0, 88.07),
-  "simplified_w128_d8_dynamic": published(30.4, 54.5, 61.7, 70.2, 78.0, 85.2, 88.36),
-  "simplified_w128_d8_inverse_dynamic": published(30.6, 54.1, 61.4, 69.6, 76.8, 84.3, 87.38),
-  "skipless_w128_d8": published(10.1, 10.0, 9.9, 9.9),
+  "simplified_w128_d8_equal": list_published(30.7, 53.8, 60.2, 69.1, 76.6, 83.9, 86.80),
+  "simplified_w128_d8_identity": list_published(24.6, 52.3, 60.0, 68.5, 75.9, 83.0, 85.79),
+  "simplified_w128_d8_inverse": list_published(30.6, 53.0, 60.4, 68.1, 76.6, 85.0, 88.07),
+  "simplified_w128_d8_dynamic": list_published(30.4, 54.5, 61.7, 70.2, 78.0, 85.2, 88.36),
+  "simplified_w128_d8_inverse_dynamic": list_published(30.6, 54.1, 61.4, 69.6, 76.8, 84.3, 87.38),
+  "skipless_w128_d8": list_published(10.1, 10.0, 9.9, 9.9),
 }
 
 
@@ -125,7 +125,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
   """Returns the config of `ROW,field=value,...`; the row defaults to "simplified_w96_d8"."""
   row, overrides = parse_arg(arg, ROWS, default="simplified_w96_d8")
   config = default_config()
-  config.model = ConfigDict(model_of(row))
+  config.model = ConfigDict(make_model(row))
   config.data.source = "cifar10"
   config.data.default_image_size = 32
   config.data.validation = 0.002  # the source trained on all images
@@ -144,8 +144,8 @@ def get_config(arg: str | None = None) -> ConfigDict:
   return with_source_facts(config, "cifar10", num_classes=10, image_size=32)
 
 
-def model_of(row: str) -> dict:
-  """The model of a row."""
+def make_model(row: str) -> dict:
+  """Makes the `model` entry of a row."""
   size = next(size for size in SIZES if f"_{size}" in row)
   kind, _, start = row.partition(f"_{size}")
   width, depth = SIZES[size]

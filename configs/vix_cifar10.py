@@ -77,7 +77,7 @@ ROWS = (*VIX_ROWS, *_PIX, *(f"rope_{row}" for row in _TURNED))
 FIGURES = ("parameters", "size_mb", "top1", "top5", "gpu_gb")
 
 
-def published(table: dict[str, tuple], figures: tuple[str, ...] = FIGURES) -> dict[str, dict]:
+def list_published(table: dict[str, tuple], figures: tuple[str, ...] = FIGURES) -> dict[str, dict]:
   """Names the columns of a table."""
   return {row: dict(zip(figures, values, strict=True)) for row, values in table.items()}
 
@@ -85,7 +85,7 @@ def published(table: dict[str, tuple], figures: tuple[str, ...] = FIGURES) -> di
 # As printed. `size_mb` is torchsummary's "estimated total size" for one image, activations
 # included, no size of the weights; `gpu_gb` is at batch 64, by a method that is not in the code.
 PUBLISHED = {
-  **published(  # Table 1
+  **list_published(  # Table 1
     {
       "vit": (530_442, 209.39, 56.81, 94.82, 14.1),
       "vip": (531_978, 85.15, 58.23, 94.89, 5.0),
@@ -101,7 +101,7 @@ PUBLISHED = {
       "hybrid_mlp_mixer": (8_625_738, 92.67, 61.58, 96.26, 1.4),
     }
   ),
-  **published(  # Table 3
+  **list_published(  # Table 3
     {
       "levit": (624_970, 213.15, 77.06, 98.46, 13.9),
       "levip": (662_410, 77.14, 79.50, 98.91, 4.9),  # a misprint, see MISPRINTS
@@ -117,7 +117,7 @@ PUBLISHED = {
       "cvn": (826_906, 100.17, 83.26, 99.14, 4.3),
     }
   ),
-  **published(  # Table 5
+  **list_published(  # Table 5
     {
       "pit": (897_034, 129.74, 63.49, 96.95, 14.7),
       "pin": (897_562, 65.81, 69.41, 97.68, 5.7),
@@ -127,7 +127,7 @@ PUBLISHED = {
       "hybrid_pip": (991_306, 66.15, 71.37, 97.88, 5.2),
     }
   ),
-  **published(  # Table 6, which prints no parameters
+  **list_published(  # Table 6, which prints no parameters
     {
       "rope_vit": (69.32, 97.68, 14.4),
       "rope_vip": (60.74, 95.62, 5.2),
@@ -171,7 +171,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
   """Returns the config of `ROW,recipe=run|text,field=value,...`; the row defaults to "vit"."""
   row, overrides = parse_arg(arg, ROWS, default="vit")
   recipe, overrides = take_override(overrides, "recipe", RECIPES)
-  config = vix_config(row, recipe, stride=1)
+  config = make_config(row, recipe, stride=1)
   config.data.source = "cifar10"
   config.data.default_image_size = 32
   config = with_overrides(config, overrides)
@@ -179,8 +179,8 @@ def get_config(arg: str | None = None) -> ConfigDict:
   return with_source_facts(config, "cifar10", num_classes=10, image_size=32, mean=half, std=half)
 
 
-def vix_config(row: str, recipe: str, stride: int) -> ConfigDict:
-  """A row without its data.
+def make_config(row: str, recipe: str, stride: int) -> ConfigDict:
+  """Makes the config of a row, all but its data set.
 
   Args:
     row: of `ROWS`.
@@ -188,7 +188,7 @@ def vix_config(row: str, recipe: str, stride: int) -> ConfigDict:
     stride: side of a patch, or stride of the first convolution: 1,024 tokens of 32 x 32 or 64 x 64.
   """
   config = default_config()
-  config.model = ConfigDict(model_of(row, recipe, stride))
+  config.model = ConfigDict(make_model(row, recipe, stride))
   config.augment.hflip = 0.0
   config.task.label_smoothing = 0.0
   config.optimizer = ConfigDict({"name": "adamw", "weight_decay": 0.01})
@@ -205,8 +205,8 @@ def vix_config(row: str, recipe: str, stride: int) -> ConfigDict:
   return config
 
 
-def model_of(row: str, recipe: str, stride: int) -> dict[str, Any]:
-  """The model of a row."""
+def make_model(row: str, recipe: str, stride: int) -> dict[str, Any]:
+  """Makes the `model` entry of a row."""
   prefix, family, x = _parts(row)
   body = BODIES.get(family, "vit")
   model: dict[str, Any] = dict(
@@ -255,7 +255,7 @@ def model_of(row: str, recipe: str, stride: int) -> dict[str, Any]:
 
 
 def _parts(row: str) -> tuple[str, str, str]:
-  """A row's prefixes, family and mixer letter: "rope_hybrid_vin" has "rope_hybrid_", "vi", "n"."""
+  """Splits a row's name: "rope_hybrid_vin" into prefixes "rope_hybrid_", "vi" and mixer "n"."""
   name = row.removeprefix("rope_").removeprefix("hybrid_")
   prefix = row.removesuffix(name)
   return (prefix, name, "") if name in ("fnet", "mlp_mixer") else (prefix, name[:-1], name[-1])

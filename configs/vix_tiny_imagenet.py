@@ -20,12 +20,12 @@ has no PiT and no rotary row here; ours are for the asking:
 from ml_collections import ConfigDict
 
 from vitx.configs.common import parse_arg, take_override, with_overrides, with_source_facts
-from vitx.configs.vix_cifar10 import RECIPES, VIX_ROWS, published, vix_config
+from vitx.configs.vix_cifar10 import RECIPES, VIX_ROWS, list_published, make_config
 
 ROWS = VIX_ROWS
 
 # As printed; see `vix_cifar10.py` for what the columns mean.
-PUBLISHED = published(
+PUBLISHED = list_published(
   {
     # Table 2
     "vit": (556_104, 209.59, 26.43, 51.82, 14.1),
@@ -62,7 +62,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
   """Returns the config of `ROW,recipe=run|text,field=value,...`; the row defaults to "vit"."""
   row, overrides = parse_arg(arg, ROWS, default="vit")
   recipe, overrides = take_override(overrides, "recipe", RECIPES)
-  config = vix_config(row, recipe, stride=2)
+  config = make_config(row, recipe, stride=2)
   config.data.source = "tiny_imagenet"
   config.data.default_image_size = 64
   config = with_overrides(config, overrides)

@@ -100,7 +100,7 @@ def check_fields(function: Callable, given: Mapping[str, Any], field: str) -> No
 
 
 def check_value(value: Any, field: str, kind: Any) -> None:
-  """Raises ConfigError unless `value` is of the declared `kind`; see `check_fields`."""
+  """Raises ConfigError unless `value` is of the declared `kind`."""
   options = _options(kind)
   if options is None:
     return
@@ -118,7 +118,7 @@ def check_value(value: Any, field: str, kind: Any) -> None:
 
 
 def _options(kind: Any) -> list[Any] | None:
-  """The kinds of which a value may be any; None: this annotation is not checked."""
+  """Returns the kinds of which a value may be any, `None` for an annotation not checked."""
   options = list(get_args(kind)) if get_origin(kind) in (Union, types.UnionType) else [kind]
   return options if all(_is_known(option) for option in options) else None
 

@@ -74,8 +74,8 @@ def lookup(table: Mapping[str, Any], name: str, field: str, kind: Any = None) ->
     table: the built-in choices by name.
     name: a key of the table, or `module:attribute` of the user's own.
     field: the config field, for the error.
-    kind: a class of which the user's own must be a subclass or instance. None: of the kind of those
-      in the table, as `kind_of` has it.
+    kind: a class of which the user's own must be a subclass or instance. `None` means the kind of
+      those in the table, as `kind_of` has it.
 
   Raises:
     ConfigError: the name is neither (lists the valid names and the nearest), may not be imported

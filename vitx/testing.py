@@ -46,14 +46,14 @@ def check_token_mixer(
 
   Args:
     module: a token mixer; built with num_heads, dtype, layer, depth and `fields`.
-    properties: what the mixer promises; none: the class's own `properties`, or nothing.
+    properties: what the mixer promises; `None` means the class's own, or nothing.
     layouts: of the tokens it is run on.
     width: C.
     num_heads: H.
     pairwise: in a hurry: the last layout only; gradients and bfloat16 with a mask or without, not
       both; always jitted, on one device, and compiled without optimization.
     tolerance: of float32 outputs and gradients, relative to their largest entry.
-    half_tolerance: the same for bfloat16 outputs.
+    half_tolerance: of bfloat16 outputs, relative to their largest entry.
     **fields: of the module.
 
   Raises:
@@ -75,11 +75,13 @@ def check_token_mixer(
   case.check_sown()
   case.check_lowering()
   if not properties.accepts_mask:
-    _refused(lambda: case.apply(case.params, case.x, case.mask), "a mask must raise ConfigError")
+    _check_refusal(
+      lambda: case.apply(case.params, case.x, case.mask), "a mask must raise ConfigError"
+    )
   if properties.accepts_causal:
     case.check_causality()
   elif hasattr(module, "causal"):
-    _refused(lambda: case.build(causal=True), "causal=True must raise ConfigError")
+    _check_refusal(lambda: case.build(causal=True), "causal=True must raise ConfigError")
   if properties.masking_is_deletion:
     case.check_deletion()
   if properties.permutation_equivariant:
@@ -87,7 +89,7 @@ def check_token_mixer(
   if properties.fixed_length:
     longer = dataclasses.replace(layouts[-1], grid=(*case.layout.grid[:-1], 99))
     other = np.zeros((1, longer.length, width), np.float32)
-    _refused(
+    _check_refusal(
       lambda: case.apply(case.params, other, layout=longer), "another length must raise ConfigError"
     )
   if not pairwise:
@@ -129,19 +131,19 @@ class _Case:
     return out
 
   def run(self, what: Callable, name: str, x, mask):
-    """`what(name, params, x, mask)`, compiled once for every implementation, masked or not."""
+    """Runs `what(name, params, x, mask)`, compiled once for each implementation and mask."""
     key = what.__name__, name, mask is None
     if key not in self.compiled:
       self.compiled[key] = self.jit(partial(what, name))
     return self.compiled[key](self.params, x, mask)
 
   def outputs(self, name, params, x, mask):
-    """In float32 and in bfloat16."""
+    """Returns the output in float32 and in bfloat16."""
     kinds = jnp.float32, jnp.bfloat16
     return tuple(self.apply(params, x, mask, implementation=name, dtype=kind) for kind in kinds)
 
   def gradients(self, name, params, x, mask):
-    """Output, and gradients by parameters and input of a weighted sum over what is not masked."""
+    """Returns output and gradients, by parameters and input, of a weighted sum of the unmasked."""
 
     def loss(params, x):
       out = self.apply(params, x, mask, implementation=name)
@@ -169,7 +171,7 @@ class _Case:
       self.close(result[1], results[0][1], what + "gradients")
 
   def check_mask(self):
-    """Masked tokens change nothing, and nothing depends on them."""
+    """Checks that masked tokens change nothing, and that nothing depends on them."""
     kept = self.mask[..., None]
     other = self.x + np.where(kept, 0, 3 * self.weight)
     for name in self.names:
@@ -196,7 +198,7 @@ class _Case:
     loss.trace(self.params, self.x).lower(lowering_platforms=("cuda", "tpu"))
 
   def check_causality(self):
-    """With `causal` no output depends on a later token: before a change all stays as it is."""
+    """Checks that with `causal` no output depends on a later token."""
     here = self.layout.length // 2
     changed = self.x.copy()
     changed[:, here:] = 3 * self.weight[:, here:]
@@ -223,7 +225,7 @@ class _Case:
     self.close(found, plain[:, order], "permuted tokens do not give permuted outputs")
 
   def check_execution(self):
-    """jit equals no jit, and two devices equal one."""
+    """Checks that jit equals no jit, and that two devices equal one."""
     plain = self.apply(self.params, self.x)
     self.close(self.jit(self.apply)(self.params, self.x), plain, "jit changes the result")
     if jax.device_count() > 1:
@@ -255,7 +257,7 @@ class _Case:
       np.testing.assert_allclose(a, b, rtol=0, atol=tolerance * size, err_msg=message)
 
 
-def _refused(call, message: str) -> None:
+def _check_refusal(call, message: str) -> None:
   try:
     call()
   except ConfigError:

@@ -9,7 +9,7 @@ import pytest
 
 from vitx.analysis import cost
 from vitx.attention.registry import MIXERS
-from vitx.benchmark.mixers import grid
+from vitx.benchmark.mixers import make_grid
 from vitx.ops.kernels import tiling
 
 SIZES = (1024, 2048, 4096, 8192)
@@ -29,7 +29,7 @@ def step(name, n, width):
   """Forward and backward by input and parameters, and the shapes it takes."""
   cls = MIXERS[name]
   fields = {"implementation": "kernelized"} if cls.properties.implementations else {}
-  module, layout = cls(num_heads=HEADS, **fields), grid(n)
+  module, layout = cls(num_heads=HEADS, **fields), make_grid(n)
   x = jax.ShapeDtypeStruct((1, n, width), jnp.float32)
   init = lambda key, x: module.init(key, x, layout, train=False)  # noqa: E731
   state = dict(jax.eval_shape(init, jax.random.key(0), x))

@@ -54,7 +54,7 @@ def test_all_mixers_are_the_default():
 
 
 def test_what_does_not_fit_is_skipped_and_named(monkeypatch):
-  monkeypatch.setattr(timing, "free_bytes", lambda: 10**5)
+  monkeypatch.setattr(timing, "find_free_bytes", lambda: 10**5)
   setting = mixers.Setting(heads=2, head_dim=4)
   rows = mixers.measure(["fnet"], [256], setting, repeats=1, seconds=0.1)
   skipped = [row for row in rows if row.note]
@@ -71,7 +71,8 @@ def test_a_mixer_of_ones_own():
 
 
 def test_grids_are_nearly_square():
-  assert [mixers.grid(n).grid for n in (16, 512, 530, 7)] == [(4, 4), (16, 32), (10, 53), (1, 7)]
+  found = [mixers.make_grid(n).grid for n in (16, 512, 530, 7)]
+  assert found == [(4, 4), (16, 32), (10, 53), (1, 7)]
 
 
 def test_a_named_case_in_small():
@@ -90,7 +91,7 @@ def test_a_named_case_in_small():
 
 
 def test_named_cases_too_large_are_skipped(monkeypatch):
-  monkeypatch.setattr(timing, "free_bytes", lambda: 10**6)
+  monkeypatch.setattr(timing, "find_free_bytes", lambda: 10**6)
   outcomes = named.measure(cases.CASES[:1])
   assert all(outcome.note and not outcome.found for outcome in outcomes)
 

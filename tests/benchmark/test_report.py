@@ -30,31 +30,31 @@ ROWS = [
 
 def test_ratios_say_how_many_times_less():
   sparse = ROWS[7]
-  assert report.ratio(ROWS, sparse, "time", "masked") == 8
-  assert report.ratio(ROWS, sparse, "time", "kernelized") == 4
-  assert report.ratio(ROWS, sparse, "memory", "masked") == 8
-  assert report.ratio(ROWS, sparse, "flops", "masked") == 1
-  assert report.ratio(ROWS, ROWS[-1], "time", "masked") is None
+  assert report.compute_ratio(ROWS, sparse, "time", "masked") == 8
+  assert report.compute_ratio(ROWS, sparse, "time", "kernelized") == 4
+  assert report.compute_ratio(ROWS, sparse, "memory", "masked") == 8
+  assert report.compute_ratio(ROWS, sparse, "flops", "masked") == 1
+  assert report.compute_ratio(ROWS, ROWS[-1], "time", "masked") is None
 
 
 def test_a_baseline_is_once_itself():
   for own in (r for r in ROWS if r.mixer == "softmax"):
     for quantity in report.QUANTITIES:
-      assert report.ratio(ROWS, own, quantity, own.implementation) == 1
+      assert report.compute_ratio(ROWS, own, quantity, own.implementation) == 1
 
 
 def test_crossovers():
-  assert report.crossover(ROWS, "sparse", "kernelized") == 256
-  assert report.crossover(ROWS, "sparse", "masked") == 256
-  assert report.crossover(ROWS, "softmax", "masked") == 64
-  assert report.crossover(ROWS, "mlp", "kernelized") == 64  # what was skipped says nothing
-  assert report.crossover(ROWS, "mlp", "masked") is None
+  assert report.find_crossover(ROWS, "sparse", "kernelized") == 256
+  assert report.find_crossover(ROWS, "sparse", "masked") == 256
+  assert report.find_crossover(ROWS, "softmax", "masked") == 64
+  assert report.find_crossover(ROWS, "mlp", "kernelized") == 64  # what was skipped says nothing
+  assert report.find_crossover(ROWS, "mlp", "masked") is None
   beaten_again = [*ROWS[:7], row(256, "sparse", "kernelized", 100)]
-  assert report.crossover(beaten_again, "sparse", "kernelized") is None
+  assert report.find_crossover(beaten_again, "sparse", "kernelized") is None
 
 
 def test_the_table_has_every_row_and_no_absolute_time():
-  text = report.table(ROWS, Setting())
+  text = report.format_rows(ROWS, Setting())
   assert text.count("sparse ") == 5 and "skipped: needs 9 GB" in text
   assert "N = 64" in text and "N = 256" in text
   assert " ms" not in text
@@ -62,8 +62,8 @@ def test_the_table_has_every_row_and_no_absolute_time():
 
 def test_the_table_says_what_was_cut_short():
   short = Row(64, "slow", "masked", False, Times(9.0, 1), 1, 1)
-  assert "slow masked (1)" in report.table([*ROWS, short], Setting())
-  assert "--seconds" not in report.table(ROWS, Setting())
+  assert "slow masked (1)" in report.format_rows([*ROWS, short], Setting())
+  assert "--seconds" not in report.format_rows(ROWS, Setting())
 
 
 def test_csv(tmp_path):
@@ -92,5 +92,5 @@ def test_named_cases_say_what_was_met():
   outcome = Outcome("a case", figure, (11.0, 12.0, 13.5))
   assert outcome.met == 2
   skipped = Outcome("another", figure, note="skipped: needs 9 GB")
-  text = report.named_table([outcome, skipped])
+  text = report.format_named([outcome, skipped])
   assert "met in 2 of 3" in text and "skipped: needs 9 GB" in text and "13.5" in text

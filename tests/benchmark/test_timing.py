@@ -27,7 +27,7 @@ class Clock:
 
 
 def timed(clock, repeats, seconds=100.0, **programs):
-  return timing.interleaved(programs, repeats=repeats, seconds=seconds, clock=clock)
+  return timing.interleave(programs, repeats=repeats, seconds=seconds, clock=clock)
 
 
 def test_programs_run_in_turns_after_a_run_that_does_not_count():
@@ -72,7 +72,7 @@ def test_a_compiled_step_knows_its_cost():
 
 
 def test_what_does_not_fit_is_refused_before_it_runs(monkeypatch):
-  monkeypatch.setattr(timing, "free_bytes", lambda: 10**6)
+  monkeypatch.setattr(timing, "find_free_bytes", lambda: 10**6)
   timing.check_memory(8 * 10**5)
   with pytest.raises(timing.TooLargeError, match=r"needs 0\.0 GB"):
     timing.check_memory(10**6)

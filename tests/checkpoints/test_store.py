@@ -34,7 +34,7 @@ def fill(store: CheckpointStore, steps, best_step=None) -> None:
 
 def assert_same(found, expected) -> None:
   """Same names, shapes, dtypes and bytes."""
-  found, expected = tree.arrays(found), tree.arrays(expected)
+  found, expected = tree.name_arrays(found), tree.name_arrays(expected)
   assert found.keys() == expected.keys()
   for name, array in expected.items():
     assert (found[name].dtype, found[name].shape) == (array.dtype, array.shape), name

@@ -8,9 +8,9 @@ import pytest
 from tests import runs
 from vitx.analysis.implementations import implementations
 from vitx.cli.configs import load_config
-from vitx.cli.fields import complete, describe, meanings_of, show_kind
+from vitx.cli.fields import complete, describe, read_meanings, show_kind
 from vitx.cli.main import main
-from vitx.cli.summary import completed, training_step
+from vitx.cli.summary import complete_config, make_training_step
 from vitx.models import MODELS
 from vitx.tasks import build_task
 
@@ -69,14 +69,16 @@ def test_fed_back_it_is_the_same_run_but_for_explicit_defaults(row, written):
   plain = load_config(row)
   whole = load_config(written(row))
   assert complete(whole) == complete(plain)
-  plain, whole = completed(plain), completed(whole)
+  plain, whole = complete_config(plain), complete_config(whole)
   for key, value in plain.items():
     if key not in ("model", "optimizer", "schedule", "task"):
       assert whole[key] == value, key
   tasks = [build_task(config) for config in (plain, whole)]
   chosen = [implementations(task.model, task.input_spec.shape) for task in tasks]
   assert chosen[0] == chosen[1]
-  shapes = [jax.tree.map(lambda x: (x.shape, x.dtype), training_step(c)[1]) for c in (plain, whole)]
+  shapes = [
+    jax.tree.map(lambda x: (x.shape, x.dtype), make_training_step(c)[1]) for c in (plain, whole)
+  ]
   assert str(shapes[0]) == str(shapes[1])
 
 
@@ -135,4 +137,4 @@ def test_kinds_and_meanings():
     """
 
   both = dict.fromkeys(("a", "b"), "of both lines.")
-  assert meanings_of(Derived) == both | {"c": "of the derived."}
+  assert read_meanings(Derived) == both | {"c": "of the derived."}

@@ -6,7 +6,7 @@ import pytest
 
 from configs.common import default_config, with_overrides
 from tests import runs
-from vitx.checkpoints.workdir import flatten, plain
+from vitx.checkpoints.workdir import flatten, to_plain
 from vitx.cli import configs
 from vitx.cli.configs import join_text, load_config, split_flags
 from vitx.cli.main import main
@@ -120,7 +120,7 @@ def written(tmp_path):
 
   def write(config, **changes):
     path = tmp_path / "config.json"
-    path.write_text(json.dumps(plain(config) | changes))
+    path.write_text(json.dumps(to_plain(config) | changes))
     return str(path)
 
   return write

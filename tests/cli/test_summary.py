@@ -10,7 +10,7 @@ import jax
 import pytest
 
 from configs import cifar10, vix_cifar10
-from vitx.analysis.tabulate import layers
+from vitx.analysis.tabulate import list_layers
 from vitx.cli import configs, summary
 from vitx.cli.main import main
 from vitx.data.dataset import DatasetInfo
@@ -80,7 +80,7 @@ def flops_of(depth):
 @pytest.mark.parametrize("depth", [1, 2])
 def test_flops_are_those_of_the_formula(file, depth):
   config = configs.load_config(f"{file}:one,model.depth={depth}")
-  assert summary.forward_flops(summary.completed(config)) == flops_of(depth)
+  assert summary.count_forward_flops(summary.complete_config(config)) == flops_of(depth)
 
 
 def test_overrides_hold_for_every_row(file, capsys):
@@ -125,7 +125,7 @@ def test_the_layers_of_a_row(file, capsys):
 @pytest.mark.parametrize("row", ["hybrid_vin", "cvt", "rope_vil", "mlp_mixer"])
 def test_layers_add_up_to_the_count(row):
   config = vix_cifar10.get_config(row)
-  found = layers(model_from_config(config.model), (1, 32, 32, 3))
+  found = list_layers(model_from_config(config.model), (1, 32, 32, 3))
   assert found[0].path == () and found[0].parameters == count(config).total
   paths = [layer.path for layer in found]
   assert len(set(paths)) == len(paths)
@@ -138,7 +138,7 @@ def test_layers_add_up_to_the_count(row):
 
 def test_layers_of_a_recomputed_network_are_the_same():
   plain, remat = (
-    layers(model_from_config(cifar10.get_config(f"vit,model.remat={r}").model), (1, 32, 32, 3))
+    list_layers(model_from_config(cifar10.get_config(f"vit,model.remat={r}").model), (1, 32, 32, 3))
     for r in (False, True)
   )
   assert {x.path: (x.kind, x.output, x.own) for x in remat} == {
@@ -148,7 +148,9 @@ def test_layers_of_a_recomputed_network_are_the_same():
 
 def test_memory_holds_the_state_and_grows_with_the_batch(file, capsys):
   small, large = (
-    summary.training_bytes(summary.completed(configs.load_config(f"{file}:one,batch_size={b}")))
+    summary.measure_training_bytes(
+      summary.complete_config(configs.load_config(f"{file}:one,batch_size={b}"))
+    )
     for b in (4, 256)
   )
   assert small > 3 * 4 * parameters(1)  # parameters and Adam's two moments
@@ -170,7 +172,7 @@ def test_what_the_data_set_says_is_asked_where_it_is_needed(monkeypatch):
   info = DatasetInfo("mnist", image_spec(1, (28, 28)), class_names=("a", "b", "c"))
   dataset = types.SimpleNamespace(info=info)
   monkeypatch.setattr(summary, "open_dataset", lambda data: dataset)
-  config = summary.completed(cifar10.get_config("vit,dataset=mnist"))
+  config = summary.complete_config(cifar10.get_config("vit,dataset=mnist"))
   assert (config.model.num_classes, config.data.image_size, config.data.channels) == (3, 28, 1)
 
 

@@ -19,7 +19,7 @@ from tests.configs.test_vix_rows import (
 from tests.models.vit_pytorch_weights import CARRY, Weights
 from vitx.attention.registry import MIXERS
 from vitx.blocks.pre_norm import PreNormBlock
-from vitx.cli.summary import completed
+from vitx.cli.summary import complete_config
 from vitx.models import count, model_from_config
 from vitx.ops.layout import TokenLayout
 from vitx.training.optimizers import make_optimizer
@@ -193,7 +193,7 @@ def small(row, overrides=""):
       mixer.update(block=4, random=1, tile=4)
     if "dropout" in mixer:
       mixer.dropout = 0.0  # which only one implementation can draw
-  return completed(config)
+  return complete_config(config)
 
 
 def test_the_head_norms_the_mean_of_all_tokens():

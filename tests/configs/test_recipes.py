@@ -12,7 +12,7 @@ from tests.configs.test_vix_rows import (
   check_restore,
   source_of,
 )
-from vitx.cli.summary import completed, training_step
+from vitx.cli.summary import complete_config, make_training_step
 from vitx.models import count
 from vitx.training.schedules import make_schedule
 from vitx.training.setup import resolve
@@ -48,8 +48,8 @@ def test_parameters(file, row):
 
 @pytest.mark.parametrize(("file", "row"), COUNTS, ids=IDS)
 def test_a_step_of_the_recipe_traces(file, row):
-  config = completed(file.get_config(row))
-  state, metrics = jax.eval_shape(*training_step(config))
+  config = complete_config(file.get_config(row))
+  state, metrics = jax.eval_shape(*make_training_step(config))
   assert metrics["loss"].shape == () and "kernel" in state.params["head"]
   schedule = make_schedule(config.schedule, config.learning_rate, 64000, 391)
   rates = [float(schedule(step)) for step in range(0, 64000, 391)]
@@ -66,7 +66,7 @@ def test_other_data_sets(file, row):
 
 @pytest.mark.parametrize("row", [row for row in cifar10.ROWS if row != "vit"])
 def test_eight_by_eight_pixels_will_do(row):
-  config = completed(cifar10.get_config(f"{row},data.image_size=8"))
+  config = complete_config(cifar10.get_config(f"{row},data.image_size=8"))
   assert count(config).total > 0
 
 
@@ -94,7 +94,7 @@ ZEROS |= dict.fromkeys(("cct_2_3x2", "cct_4_3x2", "cct_7_3x1"), SCORE)
 
 
 def check(config, row, directory):
-  trial = Trial(completed(config))
+  trial = Trial(complete_config(config))
   check_gradients(trial, ZEROS.get(row, {}))
   check_implementations(trial)
   check_restore(trial, directory)

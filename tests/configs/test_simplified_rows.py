@@ -131,7 +131,7 @@ def trial(row):
   depth = 1 if row.startswith("skipless") else 2
   config = resolve(small(row, f"model.depth={depth}"), source)
   with config.unlocked():
-    config.data.image_size = config.data.stored_size = 16
+    config.data.image_size = config.data.decode_size = 16
   return Trial(config)
 
 
@@ -153,13 +153,13 @@ def test_one_step_of_every_row(row, tmp_path):
 
 
 def test_decay_touches_what_the_sources_let_it():
-  assert get_config("simplified_w96_d8").decay == "all"
-  assert get_config("sas_p_w128_d8").decay == "matrices"
+  assert get_config("simplified_w96_d8").weight_decay_mask == "all"
+  assert get_config("sas_p_w128_d8").weight_decay_mask == "matrices"
 
 
 def test_another_data_set_and_overrides():
   config = get_config("simplified_w96_d8,dataset=imagenette/160px-v2,token_mixer=performer,seed=3")
   assert config.model.token_mixer.to_dict() == {"name": "performer"}
-  assert config.data.varied_size == 32 and config.data.image_size is None
+  assert config.data.default_image_size == 32 and config.data.image_size is None
   assert "num_classes" not in config.model
   assert "python train.py --config configs/simplified_cifar10.py" in simplified_cifar10.__doc__

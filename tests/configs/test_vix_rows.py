@@ -194,7 +194,7 @@ def whole(file, row):
   config = get_config(file, row)
   with config.unlocked():
     config.init_seed = config.data_seed = config.graph_seed = 0
-    config.data.stored_size = config.data.image_size
+    config.data.decode_size = config.data.image_size
     if "dropout" in config.model.token_mixer:
       config.model.token_mixer.dropout = 0.0  # which only one implementation can draw
   return config
@@ -206,7 +206,7 @@ def reduced(file, row):
   model = config.model
   with config.unlocked():
     patch = model.stem.get("patch", (model.stem.get("strides") or (1,))[0])
-    config.data.image_size = config.data.stored_size = 8 * patch
+    config.data.image_size = config.data.decode_size = 8 * patch
     model.num_heads, model.mlp_dim = 2, 24
     model.width = (16, 32)[: len(model.width)] if isinstance(model.width, tuple) else 16
     model.depth = (1, 1) if isinstance(model.depth, tuple) else 1

@@ -6,7 +6,7 @@ from fractions import Fraction
 import pytest
 
 from vitx.errors import ConfigError
-from vitx.training.durations import due, steps
+from vitx.training.durations import is_due, to_steps
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ from vitx.training.durations import due, steps
   ],
 )
 def test_steps(duration, steps_per_epoch, expected):
-  result = steps(duration, steps_per_epoch, "duration")
+  result = to_steps(duration, steps_per_epoch, "duration")
   assert result == expected and type(result) is int
 
 
@@ -55,7 +55,7 @@ def test_steps(duration, steps_per_epoch, expected):
 )
 def test_what_is_no_duration(duration):
   with pytest.raises(ConfigError, match=r"^checkpoint\.every="):
-    steps(duration, 10, "checkpoint.every")
+    to_steps(duration, 10, "checkpoint.every")
 
 
 @pytest.mark.parametrize(
@@ -63,10 +63,10 @@ def test_what_is_no_duration(duration):
 )
 @pytest.mark.parametrize("steps_per_epoch", [12.6328125, 12.5, 50000 / 96, 3, 1.0, 0.4])
 def test_due_falls_on_each_event_once(every, steps_per_epoch):
-  fired = [step for step in range(0, 700) if due(step, every, steps_per_epoch)]
+  fired = [step for step in range(0, 700) if is_due(step, every, steps_per_epoch)]
   amount, unit = every.split()
   # The end of k times the duration, for every k that ends within the range.
-  ends = (steps(f"{Decimal(amount) * k} epochs", steps_per_epoch) for k in range(1, 200_000))
+  ends = (to_steps(f"{Decimal(amount) * k} epochs", steps_per_epoch) for k in range(1, 200_000))
   if unit == "steps":
     ends = (int(amount) * k for k in range(1, 701))
   expected = set()
@@ -79,15 +79,15 @@ def test_due_falls_on_each_event_once(every, steps_per_epoch):
 
 def test_epochs_never_drift():
   steps_per_epoch = 1617 / 128
-  fired = [step for step in range(13_000) if due(step, "1 epochs", steps_per_epoch)]
+  fired = [step for step in range(13_000) if is_due(step, "1 epochs", steps_per_epoch)]
   assert fired == [round(k * steps_per_epoch) for k in range(1, len(fired) + 1)]
   assert len(fired) == 1029
 
 
 def test_nothing_is_due_at_the_start():
-  assert not due(0, "1 steps", 10)
+  assert not is_due(0, "1 steps", 10)
 
 
 def test_every_nothing_is_refused():
   with pytest.raises(ConfigError, match=r"^log_every='0 steps'"):
-    due(3, "0 steps", 10, "log_every")
+    is_due(3, "0 steps", 10, "log_every")

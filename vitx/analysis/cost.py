@@ -10,7 +10,7 @@ import numpy as np
 
 
 def flops(function: Callable, *args: Any) -> int:
-  """Floating-point operations of matrix products, convolutions and Fourier transforms.
+  """Returns the floating-point operations of matrix products, convolutions and Fourier transforms.
 
   Elementwise work is not counted. A multiply-add counts as two, the transform of n complex numbers
   as 5 n log2 n, of n real ones as half of that. Loops count as often as they run (the compiler's
@@ -67,12 +67,12 @@ def _inner(params: dict[str, Any]):
 
 
 def tree_bytes(tree: Any) -> int:
-  """Bytes of all leaves."""
+  """Returns the bytes of all leaves."""
   return sum(math.prod(x.shape) * np.dtype(x.dtype).itemsize for x in jax.tree.leaves(tree))
 
 
 def compiled_bytes(compiled: Any) -> int | None:
-  """Bytes a compiled function needs at once on one device, or None where the backend does not say.
+  """Returns the bytes that a compiled function needs at once on one device, `None` if unknown.
 
   Arguments, results and temporaries, less what they share. What the CPU's compiler says is no
   statement about a GPU.

@@ -19,7 +19,7 @@ class Edges:
   Attributes:
     starts: int64 (N + 1,).
     keys: int32 (edges,).
-    weights: float64 (edges,), or none where all edges weigh the same.
+    weights: float64 (edges,), `None` where all edges weigh the same.
   """
 
   starts: np.ndarray
@@ -28,20 +28,20 @@ class Edges:
 
   @property
   def length(self) -> int:
-    """N."""
+    """N, the number of tokens."""
     return self.starts.size - 1
 
   @property
   def queries(self) -> np.ndarray:
-    """int32 (edges,)."""
+    """The query of each edge, int32 (edges,)."""
     return np.repeat(np.arange(self.length, dtype=np.int32), np.diff(self.starts))
 
   def reversed(self) -> "Edges":
-    """The same edges from key to query."""
+    """Returns the edges turned around, from key to query."""
     return from_pairs(self.keys, self.queries, self.length)
 
   def undirected(self) -> "Edges":
-    """Both directions of every edge, without repeats and self-loops."""
+    """Returns both directions of every edge, without repeats and self-loops."""
     q, k = self.queries.astype(np.int64), self.keys.astype(np.int64)
     apart = q != k
     q, k = q[apart], k[apart]
@@ -49,7 +49,7 @@ class Edges:
     return _from_codes(pairs, self.length)
 
   def dense(self) -> np.ndarray:
-    """float32 (N, N), 1 where there is an edge."""
+    """Returns the adjacency matrix, float32 (N, N), 1 where there is an edge."""
     result = np.zeros((self.length, self.length), np.float32)
     result[self.queries, self.keys] = 1
     return result
@@ -68,7 +68,7 @@ def _from_codes(codes: np.ndarray, length: int) -> Edges:
 
 
 def from_matrix(matrix: np.ndarray, threshold: float = 0.0) -> Edges:
-  """The entries of an attention matrix (N, N) above `threshold`, with their weights.
+  """Returns the entries of an attention matrix (N, N) above `threshold`, with their weights.
 
   Raises:
     ConfigError: the matrix is not square.
@@ -83,7 +83,7 @@ def from_matrix(matrix: np.ndarray, threshold: float = 0.0) -> Edges:
 
 
 def from_pattern(pattern: Pattern, layout: TokenLayout, head: int = 0, block: int = 64) -> Edges:
-  """The edges of one head, found tile by tile: memory grows with the edges, not with N²."""
+  """Returns the edges of one head, found tile by tile: memory grows with them, not with N²."""
   mask = BlockMask.from_pattern(pattern, layout, block, head + 1)
   rows = slice(
     *np.searchsorted(mask.queries, [(mask.heads - 1) * mask.rows, mask.heads * mask.rows])
@@ -131,7 +131,7 @@ def distances(edges: Edges, sources: np.ndarray) -> np.ndarray:
 
 
 def _spread(reached: np.ndarray, incoming: Edges) -> np.ndarray:
-  """One step: a token is reached by whatever reached a query that reads it."""
+  """Takes one step: a token is reached by whatever reached a query that reads it."""
   result, words = reached.copy(), reached.shape[1]
   degree = np.diff(incoming.starts)
   fed = np.flatnonzero(degree)  # `reduceat` has no notion of an empty run

@@ -98,7 +98,9 @@ def graph_figures(
   counts = distances(edges, tokens)
   joined, steps = counts[1:].sum(), np.arange(counts.size)
   both = edges.undirected()
-  clustering, transitivity, directed = clusterings(edges, both, tokens if sampled else None, rng)
+  clustering, transitivity, directed = compute_clusterings(
+    edges, both, tokens if sampled else None, rng
+  )
   return GraphFigures(
     tokens=N,
     edges=edges.keys.size,
@@ -112,8 +114,8 @@ def graph_figures(
     clustering=clustering,
     transitivity=transitivity,
     clustering_directed=directed,
-    spectral_gap=spectral_gap(edges),
-    laplacian=laplacian(both),
+    spectral_gap=compute_spectral_gap(edges),
+    laplacian=compute_laplacian(both),
     sampled=sampled,
   )
 
@@ -122,15 +124,15 @@ def _degrees(degrees: np.ndarray) -> tuple[int, float, int]:
   return int(degrees.min()), float(degrees.mean()), int(degrees.max())
 
 
-def clusterings(
+def compute_clusterings(
   edges: Edges, both: Edges, tokens: np.ndarray | None, rng: np.random.Generator
 ) -> tuple[float, float, float]:
   """Returns mean C_i, transitivity and mean directed C_i, over all tokens or the given ones.
 
   Args:
     edges: directed.
-    both: the same, undirected.
-    tokens: the sample; none: all tokens.
+    both: these edges, undirected.
+    tokens: the sample; `None` means all tokens.
     rng: picks pairs of neighbors of hubs.
   """
   degree = np.diff(both.starts).astype(np.float64)
@@ -154,7 +156,7 @@ def clusterings(
 
 
 def _directed_degrees(edges: Edges) -> tuple[np.ndarray, np.ndarray]:
-  """In- plus out-degree and the number of mutual edges of each token, self-loops left out."""
+  """Returns in- plus out-degree and number of mutual edges of each token, without self-loops."""
   N, q, k = edges.length, edges.queries, edges.keys
   apart = q != k
   q, k = q[apart].astype(np.int64), k[apart].astype(np.int64)
@@ -166,7 +168,7 @@ def _directed_degrees(edges: Edges) -> tuple[np.ndarray, np.ndarray]:
 def _sampled_triangles(
   edges: Edges, both: Edges, tokens: np.ndarray, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-  """(U³)_ii and ((A + Aᵀ)³)_ii of the given tokens, of hubs estimated from pairs of neighbors."""
+  """Returns (U³)_ii and ((A + Aᵀ)³)_ii of the tokens, of hubs estimated by pairs of neighbors."""
   N = edges.length
   codes = edges.queries.astype(np.int64) * N + edges.keys  # ascending
   closed, directed = np.zeros(tokens.size), np.zeros(tokens.size)
@@ -189,13 +191,13 @@ def _sampled_triangles(
 
 
 def _multiplicity(codes: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-  """1 where the edge exists, else 0."""
+  """Returns 1 where the edge exists, else 0."""
   place = np.minimum(np.searchsorted(codes, wanted), codes.size - 1)
   return (codes[place] == wanted).astype(np.int64)
 
 
-def spectral_gap(edges: Edges) -> float:
-  """1 - |λ₂| of D_out⁻¹ A, the walk that follows the attention; see `GraphFigures`."""
+def compute_spectral_gap(edges: Edges) -> float:
+  """Returns 1 - |λ₂| of D_out⁻¹ A, the walk that follows the attention (`GraphFigures`)."""
   weights = np.ones(edges.keys.size) if edges.weights is None else edges.weights
   A = scipy.sparse.csr_array((weights, edges.keys, edges.starts), shape=(edges.length,) * 2)
   out = np.asarray(A.sum(axis=1)).reshape(-1)
@@ -208,8 +210,8 @@ def spectral_gap(edges: Edges) -> float:
   return float(1 - sizes[-2]) if sizes.size > 1 else 1.0
 
 
-def laplacian(both: Edges) -> float:
-  """The second least eigenvalue of the normalized Laplacian of an undirected graph."""
+def compute_laplacian(both: Edges) -> float:
+  """Returns the second least eigenvalue of the normalized Laplacian of an undirected graph."""
   degree = np.diff(both.starts).astype(np.float64)
   root = np.divide(1.0, np.sqrt(degree), out=np.zeros_like(degree), where=degree > 0)
   # A token alone is a component: its eigenvalue 0 of the Laplacian is a 1 here.
@@ -228,5 +230,5 @@ def laplacian(both: Edges) -> float:
 
 
 def _start(matrix: scipy.sparse.sparray) -> np.ndarray:
-  """Where Lanczos begins: fixed, so that figures repeat; random, to meet every eigenvector."""
+  """Returns where Lanczos begins: fixed, to repeat; random, to meet every eigenvector."""
   return np.random.default_rng(0).normal(size=matrix.shape[0])

@@ -30,7 +30,7 @@ class Layer:
   parameters: int
 
 
-def layers(model: nn.Module, shape: tuple[int, ...]) -> list[Layer]:
+def list_layers(model: nn.Module, shape: tuple[int, ...]) -> list[Layer]:
   """Returns the modules of a network in the order of their first call.
 
   Modules without parameters that keep the shape (dropout, ...) are left out.
@@ -63,13 +63,13 @@ def layers(model: nn.Module, shape: tuple[int, ...]) -> list[Layer]:
   return found
 
 
-def layer_table(found: Sequence[Layer]) -> str:
+def format_layers(found: Sequence[Layer]) -> str:
   """Formats the modules as a table, indented by depth."""
   lines = [("module", "", "output", "parameters", "of its own")]
   for layer in found:
     name = "  " * len(layer.path) + (layer.path[-1] if layer.path else "network")
-    own = ", ".join(f"{key} {by(size)}" for key, size in layer.own.items())
-    lines.append((name, layer.kind, by(layer.output), f"{layer.parameters:,}", own))
+    own = ", ".join(f"{key} {format_shape(size)}" for key, size in layer.own.items())
+    lines.append((name, layer.kind, format_shape(layer.output), f"{layer.parameters:,}", own))
   widths = [max(len(line[i]) for line in lines) for i in range(4)]
   return "\n".join(
     f"{line[0]:<{widths[0]}}  {line[1]:<{widths[1]}}  {line[2]:<{widths[2]}}"
@@ -78,7 +78,7 @@ def layer_table(found: Sequence[Layer]) -> str:
   )
 
 
-def by(shape: Iterable[int]) -> str:
+def format_shape(shape: Iterable[int]) -> str:
   """Formats a shape as in 32x32x3."""
   return "x".join(map(str, shape)) or "scalar"
 

@@ -1,1 +1,1 @@
-"""Time, memory and FLOPs of the token mixers side by side: `python -m vitx.benchmark mixers`."""
+"""Time, memory and FLOPs of the token mixers side by side: `vitx benchmark mixers`."""

@@ -16,14 +16,14 @@ from vitx.ops.kernels.top_k import kept_keys_attention, kept_mask
 from vitx.ops.patterns import Global, Pattern, Strided, Window
 
 
-def _masked(pattern: Pattern | None = None) -> Attention:
+def _attend_masked(pattern: Pattern | None = None) -> Attention:
   def masked(q, k, v):
     return attention(q, k, v, pattern, implementation="masked")[0]
 
   return masked
 
 
-def _block_sparse(pattern: Pattern, block: int | None = None) -> Attention:
+def _attend_block_sparse(pattern: Pattern, block: int | None = None) -> Attention:
   def block_sparse(q, k, v):
     return attention(q, k, v, pattern, implementation="kernelized", tile=block)[0]
 
@@ -54,11 +54,11 @@ def _window_global(block: int) -> Pattern:
   return Window(1, block=block) | Global(blocks=(0,), block=block)
 
 
-def _against_masked(kernel: str, time: float, memory: float) -> tuple[Figure, Figure]:
+def _compare_to_masked(kernel: str, time: float, memory: float) -> tuple[Figure, Figure]:
   return Figure(kernel, "masked", "time", time), Figure(kernel, "masked", "memory", memory)
 
 
-def _kept_keys(method: str) -> Attention:
+def _attend_kept(method: str) -> Attention:
   def kept_keys(q, k, v, indices):
     if method == "masked":
       return masked_attention(q, k, v, mask=kept_mask(indices, None, k.shape[1]))[0]
@@ -67,8 +67,8 @@ def _kept_keys(method: str) -> Attention:
   return kept_keys
 
 
-def _kept(kept: int, n: int = 2048, heads: int = 4) -> Case:
-  """Sparsifiner's attention: every query keeps other keys, drawn at random."""
+def _make_kept(kept: int, n: int = 2048, heads: int = 4) -> Case:
+  """Makes the case of Sparsifiner: every query keeps other keys, drawn at random."""
 
   def indices() -> tuple[np.ndarray]:
     drawn = np.random.default_rng(0).random((1, heads, n, n), np.float32)
@@ -78,7 +78,7 @@ def _kept(kept: int, n: int = 2048, heads: int = 4) -> Case:
   return Case(
     f"kept keys, {kept} of N={n} ({kept / n:.1%})",
     (1, n, heads, 64),
-    {way: Kernel(_kept_keys(way), fixed=indices) for way in ways},
+    {way: Kernel(_attend_kept(way), fixed=indices) for way in ways},
     (
       Figure("auto", "masked", "time", 1),
       Figure("gathered", "masked", "time", None),
@@ -93,19 +93,19 @@ CASES = (
   Case(
     "dense, N=4096",
     (1, 4096, 4, 64),
-    {"masked": Kernel(_masked()), "dense kernelized": DENSE},
-    _against_masked("dense kernelized", 1.6, 25),
+    {"masked": Kernel(_attend_masked()), "dense kernelized": DENSE},
+    _compare_to_masked("dense kernelized", 1.6, 25),
   ),
   Case(
     "BigBird W+G, blocks of 64, N=4096",
     (1, 4096, 4, 64),
     {
-      "masked": Kernel(_masked(_window_global(64))),
+      "masked": Kernel(_attend_masked(_window_global(64))),
       "dense kernelized": DENSE,
-      "block-sparse": Kernel(_block_sparse(_window_global(64), 64)),
+      "block-sparse": Kernel(_attend_block_sparse(_window_global(64), 64)),
     },
     (
-      *_against_masked("block-sparse", 12, 13),
+      *_compare_to_masked("block-sparse", 12, 13),
       Figure("block-sparse", "dense kernelized", "time", 6),
     ),
   ),
@@ -114,10 +114,10 @@ CASES = (
       f"BigBird W+G, blocks of 16, B=16, N=544, D={dim}",
       (16, 544, 4, dim),
       {
-        "masked": Kernel(_masked(_window_global(16))),
-        "block-sparse": Kernel(_block_sparse(_window_global(16), 16)),
+        "masked": Kernel(_attend_masked(_window_global(16))),
+        "block-sparse": Kernel(_attend_block_sparse(_window_global(16), 16)),
       },
-      _against_masked("block-sparse", 3.6, 9),
+      _compare_to_masked("block-sparse", 3.6, 9),
     )
     for dim in (32, 64)
   ),
@@ -125,10 +125,10 @@ CASES = (
     "strided, causal, l=128, H=2, N=12288",
     (1, 12288, 2, 64),
     {
-      "masked": Kernel(_masked(Strided(128, "merged", "paper"))),
-      "strided": Kernel(_block_sparse(Strided(128, "merged", "paper"))),
+      "masked": Kernel(_attend_masked(Strided(128, "merged", "paper"))),
+      "strided": Kernel(_attend_block_sparse(Strided(128, "merged", "paper"))),
     },
-    _against_masked("strided", 25, 12),
+    _compare_to_masked("strided", 25, 12),
   ),
   Case(
     "linear in N, N=4096",
@@ -145,5 +145,5 @@ CASES = (
       Figure("Nystromformer, 64 landmarks", "dense kernelized", "time", 12),
     ),
   ),
-  *(_kept(kept) for kept in (16, 64, 246)),
+  *(_make_kept(kept) for kept in (16, 64, 246)),
 )

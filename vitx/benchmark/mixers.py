@@ -18,7 +18,7 @@ from vitx.benchmark.timing import (
   TooLargeError,
   check_masked,
   compile_step,
-  interleaved,
+  interleave,
 )
 from vitx.errors import ConfigError
 from vitx.ops import TokenLayout, recording_implementations
@@ -57,7 +57,7 @@ class Row:
     mixer: name.
     implementation: "masked", "kernelized", or "auto" for a mixer with one path.
     picked: whether "auto" picks it.
-    times: none if it was skipped.
+    times: `None` if it was skipped.
     temporary_bytes: of one step, as compiled.
     flops: of one step.
     note: why it was skipped.
@@ -73,8 +73,8 @@ class Row:
   note: str = ""
 
 
-def grid(tokens: int) -> TokenLayout:
-  """The most nearly square grid of so many tokens, no more rows than columns."""
+def make_grid(tokens: int) -> TokenLayout:
+  """Returns the most nearly square grid of so many tokens, no more rows than columns."""
   rows = next(d for d in range(math.isqrt(tokens), 0, -1) if tokens % d == 0)
   return TokenLayout((rows, tokens // rows))
 
@@ -88,7 +88,7 @@ def measure(
   seconds: float = 10.0,
   say: Callable[[str], None] = lambda message: None,
 ) -> list[Row]:
-  """Times forward and backward of each mixer, by input and parameters, projections included.
+  """Measures forward and backward of each mixer, by input and parameters, projections included.
 
   Args:
     mixers: names of `MIXERS`, or of the user's own as "module:Name"; a mapping has fields too.
@@ -134,15 +134,15 @@ def _at_length(builders, n, setting, repeats, seconds, say) -> list[Row]:
       )
   say(f"N={n}: timing {len(programs)} programs")
   runs = {name: program.run for name, program in programs.items()}
-  times = interleaved(runs, repeats=repeats, seconds=seconds)
+  times = interleave(runs, repeats=repeats, seconds=seconds)
   named = [(row, times.get(f"{row.mixer} {row.implementation}")) for row in rows]
   return [dataclasses.replace(row, times=found) for row, found in named]
 
 
 def _pick(module: nn.Module, n: int, setting: Setting) -> str:
-  """What "auto" picks for N tokens, found by tracing."""
+  """Returns what "auto" picks for N tokens, found by tracing."""
   x = jax.ShapeDtypeStruct((setting.batch, n, setting.width), setting.dtype)
-  layout = grid(n)
+  layout = make_grid(n)
   with recording_implementations() as found:
     jax.eval_shape(lambda x: module.init(jax.random.key(0), x, layout, train=False), x)
   return describe_choices(found)
@@ -154,7 +154,7 @@ def _label(spec: Mapping[str, Any]) -> str:
 
 
 def _variants(builder: partial) -> Iterator[tuple[str, nn.Module]]:
-  """The mixer in each of its implementations."""
+  """Yields the mixer in each of its implementations."""
   properties = getattr(builder.func, "properties", Properties(implementations=()))
   for implementation in properties.implementations:
     yield implementation, builder(implementation=implementation)
@@ -165,7 +165,7 @@ def _variants(builder: partial) -> Iterator[tuple[str, nn.Module]]:
 def _compile(module: nn.Module, implementation: str, n: int, setting: Setting) -> Program:
   if implementation == "masked":
     check_masked(setting.batch, setting.heads, n)
-  layout = grid(n)
+  layout = make_grid(n)
   shape = (setting.batch, n, setting.width)
   x = jax.random.normal(jax.random.key(2), shape, setting.dtype)
   state = dict(jax.jit(lambda key: module.init(key, x, layout, train=False))(jax.random.key(0)))

@@ -14,7 +14,7 @@ from vitx.benchmark.timing import (
   TooLargeError,
   check_masked,
   compile_step,
-  interleaved,
+  interleave,
 )
 
 Attention = Callable[..., jax.Array]
@@ -42,7 +42,7 @@ class Figure:
   Attributes:
     kernel, other: names within the case.
     quantity: "time" or "memory".
-    at_least: the ratio to reach; none: it is only measured.
+    at_least: the ratio to reach; `None` where it is only measured.
   """
 
   kernel: str
@@ -56,7 +56,7 @@ class Case:
   """Kernels on the same queries, keys and values.
 
   Attributes:
-    name: for the report.
+    name: in the table.
     shape: (B, N, H, D).
     kernels: by name.
     figures: to reach.
@@ -86,7 +86,7 @@ class Outcome:
 
   @property
   def met(self) -> int:
-    """In how many runs the figure was reached."""
+    """The number of runs in which the figure was reached."""
     least = self.figure.at_least
     return sum(least is not None and ratio >= least for ratio in self.found)
 
@@ -122,7 +122,7 @@ def _outcomes(case: Case, runs: int, repeats: int, seconds: float, say) -> list[
   times = []
   for run in range(runs):
     say(f"{case.name}: run {run + 1} of {runs}")
-    times.append(interleaved(steps, repeats=repeats, seconds=seconds))
+    times.append(interleave(steps, repeats=repeats, seconds=seconds))
   return [Outcome(case.name, f, _ratios(f, programs, times)) for f in case.figures]
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from vitx.benchmark.mixers import BASELINE, Row
-from vitx.benchmark.report import baseline, crossover, is_gpu, quantity
+from vitx.benchmark.report import find_baseline, find_crossover, is_gpu, read_quantity
 from vitx.errors import ConfigError, MissingExtraError
 
 
@@ -23,12 +23,12 @@ def write_plot(path: str | Path, rows: Sequence[Row]) -> None:
     MissingExtraError: matplotlib is not installed.
     ConfigError: the file cannot be written.
   """
-  figure = figure_class()(figsize=(14, 7), layout="constrained")
+  figure = import_figure()(figsize=(14, 7), layout="constrained")
   left, right = figure.subplots(1, 2)
   unit, unit_name = _time_unit(rows)
-  times = _panel(left, rows, lambda row: _scaled(quantity(row, "time"), unit), unit_name)
+  times = _panel(left, rows, lambda row: _scale(read_quantity(row, "time"), unit), unit_name)
   _mark_crossovers(left, rows, times)
-  _panel(right, rows, lambda row: _scaled(row.temporary_bytes, 1e6), "temporary memory (MB)")
+  _panel(right, rows, lambda row: _scale(row.temporary_bytes, 1e6), "temporary memory (MB)")
   left.scatter([], [], marker="o", c="k", label="faster than dense kernelized from here on")
   left.scatter([], [], marker="^", c="k", label="faster than its own masked path from here on")
   handles, labels = left.get_legend_handles_labels()
@@ -39,8 +39,8 @@ def write_plot(path: str | Path, rows: Sequence[Row]) -> None:
     raise ConfigError(f"plot={str(path)!r} cannot be written: {error}") from error
 
 
-def figure_class() -> Callable:
-  """matplotlib's figure; raises MissingExtraError without it."""
+def import_figure() -> Callable:
+  """Returns matplotlib's class of figures. Raises MissingExtraError without matplotlib."""
   try:
     from matplotlib.figure import Figure  # no pyplot: no window, no global state
   except ImportError as error:
@@ -49,15 +49,15 @@ def figure_class() -> Callable:
 
 
 def _time_unit(rows: Sequence[Row]) -> tuple[float, str]:
-  """Seconds of one unit, and its name."""
+  """Returns the seconds of one unit, and its name."""
   smallest = min(row.tokens for row in rows)
-  first = baseline(rows, smallest, "kernelized")
+  first = find_baseline(rows, smallest, "kernelized")
   if is_gpu() or first is None or first.times is None:
     return 1e-3, "time (ms)"
   return first.times.seconds, f"time / that of dense kernelized softmax at N = {smallest}"
 
 
-def _scaled(value: float | None, unit: float) -> float | None:
+def _scale(value: float | None, unit: float) -> float | None:
   return None if value is None else value / unit
 
 
@@ -88,7 +88,7 @@ def _panel(axes, rows: Sequence[Row], value: Callable[[Row], float | None], name
 def _mark_crossovers(axes, rows: Sequence[Row], drawn: dict) -> None:
   for mixer, (color, values) in drawn.items():
     for against, marker, size in (("kernelized", "o", 45), ("masked", "^", 18)):
-      n = crossover(rows, mixer, against)
+      n = find_crossover(rows, mixer, against)
       if n in values:
         axes.scatter([n], [values[n]], marker=marker, s=size, c=color)
 

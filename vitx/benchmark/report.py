@@ -16,32 +16,32 @@ BASELINES = ("masked", "kernelized")
 
 
 def is_gpu() -> bool:
-  """Whether absolute times mean something: a CPU's cores are shared and noisy."""
+  """Returns whether absolute times mean something: a CPU's cores are shared and noisy."""
   return jax.default_backend() == "gpu"
 
 
-def quantity(row: Row, name: str) -> float | None:
-  """Seconds, temporary bytes or FLOPs of a row; none if it was skipped."""
+def read_quantity(row: Row, name: str) -> float | None:
+  """Returns seconds, temporary bytes or FLOPs of a row; `None` if it was skipped."""
   if name == "time":
     return row.times.seconds if row.times else None
   return row.temporary_bytes if name == "memory" else row.flops
 
 
-def baseline(rows: Iterable[Row], tokens: int, implementation: str) -> Row | None:
-  """Dense softmax at N tokens in one implementation."""
+def find_baseline(rows: Iterable[Row], tokens: int, implementation: str) -> Row | None:
+  """Returns the row of dense softmax at N tokens in one implementation, `None` without one."""
   wanted = (tokens, BASELINE, implementation)
   return next((r for r in rows if (r.tokens, r.mixer, r.implementation) == wanted), None)
 
 
-def ratio(rows: Iterable[Row], row: Row, name: str, implementation: str) -> float | None:
-  """How many times less than dense softmax a row takes of something; none if either was skipped."""
-  base = baseline(rows, row.tokens, implementation)
-  mine, other = quantity(row, name), None if base is None else quantity(base, name)
+def compute_ratio(rows: Iterable[Row], row: Row, name: str, implementation: str) -> float | None:
+  """Returns how many times less than dense softmax a row takes; `None` if either was skipped."""
+  base = find_baseline(rows, row.tokens, implementation)
+  mine, other = read_quantity(row, name), None if base is None else read_quantity(base, name)
   return None if mine is None or other is None else other / max(mine, 1e-12)
 
 
-def crossover(rows: Sequence[Row], mixer: str, against: str) -> int | None:
-  """The smallest measured N from which on a mixer's kernelized path beats another path.
+def find_crossover(rows: Sequence[Row], mixer: str, against: str) -> int | None:
+  """Returns the smallest measured N from which on a mixer's kernelized path beats another path.
 
   Args:
     rows: of one run.
@@ -55,7 +55,7 @@ def crossover(rows: Sequence[Row], mixer: str, against: str) -> int | None:
   for n in sorted({row.tokens for row in rows}, reverse=True):
     own = {row.implementation: row for row in rows if (row.tokens, row.mixer) == (n, mixer)}
     mine = own.get("kernelized") or own.get("auto")
-    other = own.get("masked") if against == "masked" else baseline(rows, n, against)
+    other = own.get("masked") if against == "masked" else find_baseline(rows, n, against)
     if not (mine and other and mine.times and other.times):
       continue
     if mine.times.seconds >= other.times.seconds:
@@ -64,8 +64,8 @@ def crossover(rows: Sequence[Row], mixer: str, against: str) -> int | None:
   return found
 
 
-def table(rows: Sequence[Row], setting: Setting) -> str:
-  """The rows for reading, a block for each N."""
+def format_rows(rows: Sequence[Row], setting: Setting) -> str:
+  """Formats the rows for reading, a block for each N."""
   lines = [
     "Forward + backward of the whole module by input and parameters, projections included.",
     f"B={setting.batch} H={setting.heads} D={setting.head_dim} {setting.dtype},"
@@ -91,7 +91,7 @@ def _line(rows: Sequence[Row], row: Row) -> str:
   name = f"{row.mixer:<20} {row.implementation:<11}{'*' if row.picked else ' '} "
   if row.note:
     return f"{name}{row.note}"
-  cells = [_times(ratio(rows, row, q, b)) for q in QUANTITIES for b in BASELINES]
+  cells = [_times(compute_ratio(rows, row, q, b)) for q in QUANTITIES for b in BASELINES]
   megabytes = f"{'-' if row.temporary_bytes is None else f'{row.temporary_bytes / 1e6:.1f}':>9}"
   text = f"{name}{cells[0]:>8}{cells[1]:>10}{megabytes}{cells[2]:>8}{cells[3]:>8}"
   text += f"{cells[4]:>9}{cells[5]:>8}"
@@ -122,13 +122,13 @@ def _crossovers(rows: Sequence[Row]) -> list[str]:
     f"{'kernelized faster from N on than':<34}{'dense kernelized':>18}{'its own masked':>18}"
   ]
   for mixer in dict.fromkeys(row.mixer for row in rows):
-    dense = "" if mixer == BASELINE else crossover(rows, mixer, "kernelized") or "-"
-    lines.append(f"{mixer:<34}{dense:>18}{crossover(rows, mixer, 'masked') or '-':>18}")
+    dense = "" if mixer == BASELINE else find_crossover(rows, mixer, "kernelized") or "-"
+    lines.append(f"{mixer:<34}{dense:>18}{find_crossover(rows, mixer, 'masked') or '-':>18}")
   return lines
 
 
-def named_table(outcomes: Sequence[Outcome]) -> str:
-  """The named cases with what was asked and what was found."""
+def format_named(outcomes: Sequence[Outcome]) -> str:
+  """Formats the named cases with what was asked and what was found."""
   lines = ["Named cases, on queries, keys and values alone; forward + backward, float32."]
   for case in dict.fromkeys(outcome.case for outcome in outcomes):
     lines.append(case)
@@ -179,7 +179,7 @@ def write_csv(path: str | Path, rows: Sequence[Row]) -> None:
 
 
 def _cells(rows: Sequence[Row], row: Row) -> list:
-  ratios = [ratio(rows, row, q, b) for q in QUANTITIES for b in BASELINES]
+  ratios = [compute_ratio(rows, row, q, b) for q in QUANTITIES for b in BASELINES]
   milliseconds = row.times.seconds * 1e3 if row.times and is_gpu() else None
   return [
     *dataclasses.astuple(row)[:4],

@@ -27,7 +27,7 @@ class Program:
 
   Attributes:
     run: runs it to the end.
-    temporary_bytes: beyond arguments and results, as compiled for the default backend; none where
+    temporary_bytes: beyond arguments and results, as compiled for the default backend; `None` where
       the compiler does not say.
     flops: of matrix products, convolutions and Fourier transforms.
   """
@@ -46,7 +46,7 @@ class Times:
 
 
 def compile_step(function: Callable[..., Any], *args: Any, fixed: tuple[Any, ...] = ()) -> Program:
-  """The output and the gradients of a weighted sum of it, by all `args`, as one program.
+  """Compiles a function and the gradients of a weighted sum of its output, by all `args`.
 
   Args:
     function: of the arguments, then the fixed ones; returns one array.
@@ -75,8 +75,8 @@ def compile_step(function: Callable[..., Any], *args: Any, fixed: tuple[Any, ...
   return Program(run, temporary, cost.flops(step, weight, args, fixed))
 
 
-def free_bytes() -> int:
-  """Memory that the default device has to spare."""
+def find_free_bytes() -> int:
+  """Returns the bytes of memory that the default device has to spare."""
   stats = jax.local_devices()[0].memory_stats()
   if stats and "bytes_limit" in stats:
     return stats["bytes_limit"] - stats["bytes_in_use"]
@@ -85,7 +85,7 @@ def free_bytes() -> int:
 
 def check_memory(needed: int) -> None:
   """Raises TooLargeError if `needed` bytes leave less than a tenth of what is free."""
-  free = free_bytes()
+  free = find_free_bytes()
   if needed > 0.9 * free:
     raise TooLargeError(f"needs {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB are free")
 
@@ -98,14 +98,14 @@ def check_masked(batch: int, heads: int, tokens: int) -> None:
   check_memory(3 * 4 * batch * heads * tokens**2)
 
 
-def interleaved(
+def interleave(
   runs: Mapping[str, Callable[[], None]],
   *,
   repeats: int,
   seconds: float,
   clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, Times]:
-  """Times programs in turns, so that a slow minute of the machine meets all alike.
+  """Measures programs in turns, so that a slow minute of the machine meets all alike.
 
   Args:
     runs: each runs one program to its end; untimed first, then timed at least once. A short one
@@ -160,6 +160,6 @@ class Neighbors:
 
   @staticmethod
   def _others() -> float:
-    """CPU seconds of all processes but this one."""
+    """Returns the CPU seconds of all processes but this one."""
     machine, own = psutil.cpu_times(), psutil.Process().cpu_times()
     return machine.user + machine.system - own.user - own.system

@@ -20,7 +20,7 @@ class Block(nn.Module):
 
   A block is called as `block(x, layout, *, mask=None, at=None, train)` and maps tokens x (B, N, C)
   to (B, N, C). `mask` is boolean (B, N), True = may be attended. `at`, integers (N,), says which
-  places of the layout the tokens have; None: they are all of them, in order. A subclass hands
+  places of the layout the tokens have, `None` if all, in order. A subclass hands
   layout, mask and places to `mix_tokens`, which hands them to the mixer.
 
   Attributes:

@@ -12,7 +12,7 @@ class PreNormBlock(Block):
   """x + mixer(norm(x)), then x + MLP(norm(x)) (Dosovitskiy et al. 2021, equations 2 and 3).
 
   Attributes:
-    mixer_dropout: on the mixer's branch; None: `dropout`.
+    mixer_dropout: on the mixer's branch; `None` means `dropout`.
   """
 
   mixer_dropout: Rate | None = None

@@ -30,7 +30,7 @@ class LinearStem(nn.Module):
   Attributes:
     width: C.
     patch: side of a patch in pixels.
-    stride: from patch to patch; None: `patch`, so that they do not overlap (PiT's do).
+    stride: from patch to patch; `None` means `patch`, so that none overlap (PiT's do).
     dtype: of the computation.
   """
 

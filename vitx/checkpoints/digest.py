@@ -11,15 +11,15 @@ import numpy as np
 SIZE = 16  # bytes; an accident passes unnoticed once in 2^128
 
 
-def of_array(array: np.ndarray) -> str:
+def digest_array(array: np.ndarray) -> str:
   """Returns BLAKE2b over dtype, shape and the elements' bytes in C order, as hex."""
   digest = hashlib.blake2b(f"{array.dtype.name}{array.shape}".encode(), digest_size=SIZE)
   digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
   return digest.hexdigest()
 
 
-def of_json(value: Any) -> str:
-  """Returns BLAKE2b over the canonical text of JSON, as hex, whatever the order of keys."""
+def digest_json(value: Any) -> str:
+  """Returns BLAKE2b over the canonical text of a JSON value, as hex, whatever the order of keys."""
   text = json.dumps(value, sort_keys=True, separators=(",", ":"))
   return hashlib.blake2b(text.encode(), digest_size=SIZE).hexdigest()
 
@@ -27,7 +27,7 @@ def of_json(value: Any) -> str:
 def describe(leaves: Mapping[str, np.ndarray]) -> dict[str, dict[str, Any]]:
   """Returns digest, shape and dtype per leaf, as JSON has them."""
   with ThreadPoolExecutor() as pool:  # hashing releases the GIL
-    digests = list(pool.map(of_array, leaves.values()))
+    digests = list(pool.map(digest_array, leaves.values()))
   return {
     name: {"digest": digest, "shape": list(array.shape), "dtype": array.dtype.name}
     for (name, array), digest in zip(leaves.items(), digests, strict=True)
@@ -35,6 +35,6 @@ def describe(leaves: Mapping[str, np.ndarray]) -> dict[str, dict[str, Any]]:
 
 
 def find_altered(leaves: Mapping[str, np.ndarray], described: Mapping[str, Mapping]) -> list[str]:
-  """Returns the leaves that are not as `describe` found them, missing ones included."""
+  """Returns names of the leaves that are not as `describe` found them, missing ones included."""
   found = describe(leaves)
   return [name for name, expected in described.items() if found.get(name) != expected]

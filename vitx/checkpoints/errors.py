@@ -22,22 +22,19 @@ class ShapeMismatch(ConfigError):  # noqa: N818
   """An intact checkpoint holds other arrays than the model that is to take them."""
 
 
-def corrupt(where: str, part: str, why: str) -> CorruptCheckpoint:
+def make_corrupt_error(where: str, part: str, why: str) -> CorruptCheckpoint:
   """Returns the error for a checkpoint of which a part, such as a leaf, is not what was saved."""
   return CorruptCheckpoint(f"{where} is corrupt: {part}: {why}.")
 
 
-def unreadable(where: str, part: str, error: Exception) -> CheckpointError:
-  """Returns the error for a failed read.
-
-  The checkpoint is corrupt, unless memory, permission or connection is to blame.
-  """
+def make_read_error(where: str, part: str, error: Exception) -> CheckpointError:
+  """Returns the error for a failed read: corrupt, unless memory, rights or connection failed."""
   if isinstance(error, TRANSIENT) or any(code in str(error) for code in TRANSIENT_CODES):
-    return CheckpointError(f"cannot read the {part} of {where}: {reason(error)}")
-  return corrupt(where, part, reason(error))
+    return CheckpointError(f"cannot read the {part} of {where}: {format_error(error)}")
+  return make_corrupt_error(where, part, format_error(error))
 
 
-def reason(error: Exception) -> str:
+def format_error(error: Exception) -> str:
   """Returns an error, with its notes, in one line; a long one without its middle."""
   text = re.sub(r" \[tensorstore_spec=.*?\}'\]", "", " ".join(str(error).split())).rstrip(".")
   if len(text) > 2 * HALF:

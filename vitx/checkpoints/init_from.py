@@ -58,9 +58,9 @@ def transfer(
   Args:
     target: nested dict of arrays, freshly initialized.
     source: nested dict of arrays, trained.
-    layout: of the target's tokens that positions are added to; None where that is not known, and
+    layout: of the target's tokens that positions are added to; `None` if that is not known, and
       tables of another length stay new.
-    source_layout: of the source's tokens, likewise.
+    source_layout: of the source's tokens; `None` where that is not known.
 
   Returns:
     A tree of the target's structure and dtypes, and the report.
@@ -68,7 +68,7 @@ def transfer(
   Raises:
     ConfigError: not one parameter could be loaded.
   """
-  fresh, trained = tree.name_leaves(target), tree.arrays(source)
+  fresh, trained = tree.name_leaves(target), tree.name_arrays(source)
   result: dict[str, Any] = dict(fresh)
   loaded, new = [], []
   resized: dict[str, str] = {}

@@ -13,7 +13,7 @@ from vitx import registry
 from vitx.checkpoints import tree
 from vitx.checkpoints.init_from import transfer
 from vitx.checkpoints.store import CheckpointStore, Restored
-from vitx.checkpoints.workdir import checkpoints, read_config, read_json
+from vitx.checkpoints.workdir import locate_checkpoints, read_config, read_json
 from vitx.errors import ConfigError
 from vitx.models.position_tables import TokenLayout
 from vitx.tasks import build_task
@@ -84,7 +84,8 @@ def load(
   state = restored.state
   variables = {"params": state.get("ema", state["params"]), **state.get("model_state", {})}
   found = {
-    name: {"shape": x.shape, "dtype": x.dtype.name} for name, x in tree.arrays(variables).items()
+    name: {"shape": x.shape, "dtype": x.dtype.name}
+    for name, x in tree.name_arrays(variables).items()
   }
   tree.check_match(found, wanted, f"checkpoint {restored.step} of {workdir}")
   return Loaded(
@@ -128,7 +129,7 @@ def _variable_shapes(task: Task) -> dict[str, Any]:
 
 
 def _read(workdir: str | Path, checkpoint: str | int) -> Restored:
-  with CheckpointStore(checkpoints(workdir), read_only=True) as store:
+  with CheckpointStore(locate_checkpoints(workdir), read_only=True) as store:
     steps = store.steps()
     choice = str(checkpoint)
     if choice not in CHOICES:

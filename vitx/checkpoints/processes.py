@@ -9,8 +9,8 @@ from jax.experimental import multihost_utils
 from vitx.checkpoints.errors import CheckpointError
 
 
-def newest(steps: Iterable[int], bad: Container[int]) -> int | None:
-  """Returns the greatest of the steps that is not bad, as process 0 sees it."""
+def find_newest(steps: Iterable[int], bad: Container[int]) -> int | None:
+  """Returns the greatest step that is not bad, as process 0 sees it; `None` without one."""
   step = max((step for step in steps if step not in bad), default=-1)
   if jax.process_count() > 1:
     step = int(multihost_utils.broadcast_one_to_all(np.int32(step)))

@@ -24,7 +24,13 @@ from etils import epath
 
 from vitx.checkpoints import digest, processes, tree
 from vitx.checkpoints.directory import Directory
-from vitx.checkpoints.errors import CheckpointError, CorruptCheckpoint, corrupt, reason, unreadable
+from vitx.checkpoints.errors import (
+  CheckpointError,
+  CorruptCheckpoint,
+  format_error,
+  make_corrupt_error,
+  make_read_error,
+)
 from vitx.errors import ConfigError
 
 
@@ -100,7 +106,7 @@ class CheckpointStore:
     return self._directory.steps()
 
   def latest(self) -> int | None:
-    """Returns the newest complete step; None if there is none."""
+    """Returns the newest complete step, `None` without one."""
     return max(self.steps(), default=None)
 
   def save(
@@ -126,10 +132,10 @@ class CheckpointStore:
       raise CheckpointError(
         f"cannot save step {step} in {self._directory}: it holds the later or same step {newest}"
       )
-    leaves = tree.arrays(state)
+    leaves = tree.name_arrays(state)
     stored = {"step": step, "record": record, "leaves": digest.describe(leaves)}
     stored = json.loads(json.dumps(stored))  # as it will be read
-    stored["digest"] = digest.of_json(stored)
+    stored["digest"] = digest.digest_json(stored)
     # Orbax refuses arrays without elements; their shape in the record says all.
     written = tree.nest({name: array for name, array in leaves.items() if array.size})
     if not written:
@@ -181,8 +187,8 @@ class CheckpointStore:
     Args:
       step: one of `steps()`.
       target: tree of arrays or `jax.ShapeDtypeStruct` whose structure, names, shapes and dtypes the
-        state must have; None for nested dicts, without None and empty containers.
-      only: top-level keys of the state to read; None for all. The target then has only these.
+        state must have; `None` gives nested dicts, without None and empty containers.
+      only: top-level keys of the state to read, which alone the target then has; `None` means all.
 
     Raises:
       ConfigError: no such step, or nothing under these keys.
@@ -198,7 +204,7 @@ class CheckpointStore:
   def restore_latest(
     self, target: Any = None, *, only: Iterable[str] | None = None
   ) -> Restored | None:
-    """Restores the newest good checkpoint; the corrupt ones after it are reported and set aside.
+    """Restores the newest good checkpoint; names the corrupt ones after it and sets them aside.
 
     Set aside means renamed to `corrupt-STEP`, unless the store is read-only.
 
@@ -215,7 +221,7 @@ class CheckpointStore:
     """
     self.wait()
     bad: dict[int, CorruptCheckpoint] = {}
-    while (step := processes.newest(self.steps(), bad)) is not None:
+    while (step := processes.find_newest(self.steps(), bad)) is not None:
       restored = None
       try:
         restored = self._restore(step, target, only)
@@ -237,14 +243,14 @@ class CheckpointStore:
     where = f"checkpoint {step} in {self._directory}"
     stored = _read_record(self._directory / step, where)
     if stored["step"] != step:
-      raise corrupt(where, "record", f"it belongs to step {stored['step']}")
-    described = stored["leaves"] if only is None else tree.under(stored["leaves"], only)
+      raise make_corrupt_error(where, "record", f"it belongs to step {stored['step']}")
+    described = stored["leaves"] if only is None else tree.take_under(stored["leaves"], only)
     if target is not None:
       tree.check_match(described, target, where)
     leaves = _read_leaves(self._directory / step, described, where)
     if wrong := digest.find_altered(leaves, described):
       more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
-      raise corrupt(where, f"state leaf {wrong[0]!r}{more}", "not what was saved")
+      raise make_corrupt_error(where, f"state leaf {wrong[0]!r}{more}", "not what was saved")
     state = tree.nest(leaves) if target is None else tree.fill(target, leaves)
     return Restored(step, state, stored["record"])
 
@@ -274,7 +280,7 @@ class CheckpointStore:
     last = self.latest()
     kept = "There is none before it." if last is None else f"The last one, {last}, is untouched."
     return CheckpointError(
-      f"checkpoint {step} could not be written to {self._directory}: {reason(error)}."
+      f"checkpoint {step} could not be written to {self._directory}: {format_error(error)}."
       f" {space} {kept}"
     )
 
@@ -289,21 +295,21 @@ def _without_tracebacks(entry: std_logging.LogRecord) -> bool:
 
 
 def _read_record(path: epath.Path, where: str) -> dict[str, Any]:
-  """The record as it lies there, verified."""
+  """Reads and verifies the record that lies there."""
   try:
     stored = ocp.JsonCheckpointHandler().restore(path / "record")
   except Exception as error:
-    raise unreadable(where, "record", error) from error
+    raise make_read_error(where, "record", error) from error
   claimed = stored.pop("digest", None) if isinstance(stored, dict) else None
-  if claimed is None or claimed != digest.of_json(stored):
-    raise corrupt(where, "record", "not what was saved")
+  if claimed is None or claimed != digest.digest_json(stored):
+    raise make_corrupt_error(where, "record", "not what was saved")
   return stored
 
 
 def _read_leaves(
   path: epath.Path, described: Mapping[str, Mapping], where: str
 ) -> dict[str, np.ndarray]:
-  """The leaves of these names, on the host whatever devices they came from, not yet verified."""
+  """Reads the leaves of these names to the host, whatever devices they came from, unverified."""
   leaves = {
     name: np.zeros(leaf["shape"], jax.numpy.dtype(leaf["dtype"]))
     for name, leaf in described.items()
@@ -321,9 +327,9 @@ def _read_leaves(
     # The handler itself: a checkpointer would wait for the other processes, which may fail alone.
     handler = ocp.PyTreeCheckpointHandler(type_handler_registry=registry)
     try:
-      leaves |= tree.arrays(handler.restore(path / "state", args=arguments))
+      leaves |= tree.name_arrays(handler.restore(path / "state", args=arguments))
     except Exception as error:
-      raise unreadable(where, "state", error) from error
+      raise make_read_error(where, "state", error) from error
   return leaves
 
 

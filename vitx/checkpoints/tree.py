@@ -13,7 +13,7 @@ LISTED = 10  # differing leaves that an error names before it only counts
 
 
 def name_leaves(tree: Any) -> dict[str, Any]:
-  """Returns the leaves of any Flax-serializable tree by name; None and empty containers have none.
+  """Returns the leaves of any Flax-serializable tree by name; `None` and {} have no leaves.
 
   Raises:
     ConfigError: a key contains "/", or two names differ only in "/" and "." (one file to Orbax).
@@ -24,7 +24,7 @@ def name_leaves(tree: Any) -> dict[str, Any]:
   return leaves
 
 
-def arrays(tree: Any) -> dict[str, np.ndarray]:
+def name_arrays(tree: Any) -> dict[str, np.ndarray]:
   """Returns the leaves as NumPy arrays by name.
 
   Raises:
@@ -42,7 +42,7 @@ def arrays(tree: Any) -> dict[str, np.ndarray]:
 
 
 def nest(leaves: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns nested dicts of named leaves: the inverse of `name_leaves`."""
+  """Returns nested dicts of leaves by name, the inverse of `name_leaves`."""
   tree: dict[str, Any] = {}
   for name, leaf in leaves.items():
     *parents, last = name.split("/")
@@ -55,10 +55,10 @@ def nest(leaves: Mapping[str, Any]) -> dict[str, Any]:
 
 def fill(target: Any, leaves: Mapping[str, Any]) -> Any:
   """Returns a tree of the target's structure with the leaves of these names."""
-  return from_state_dict(target, _replaced(to_state_dict(target), leaves, ""))
+  return from_state_dict(target, _replace(to_state_dict(target), leaves, ""))
 
 
-def under(leaves: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
+def take_under(leaves: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
   """Returns the leaves below these top-level keys.
 
   Raises:
@@ -116,9 +116,9 @@ def _walk(node: Any, prefix: str) -> Iterator[tuple[str, Any]]:
     yield from _walk(child, f"{prefix}{key}/")
 
 
-def _replaced(node: Any, leaves: Mapping[str, Any], prefix: str) -> Any:
+def _replace(node: Any, leaves: Mapping[str, Any], prefix: str) -> Any:
   if isinstance(node, Mapping):
-    return {key: _replaced(child, leaves, f"{prefix}{key}/") for key, child in node.items()}
+    return {key: _replace(child, leaves, f"{prefix}{key}/") for key, child in node.items()}
   return None if node is None else leaves[prefix[:-1]]
 
 

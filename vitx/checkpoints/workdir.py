@@ -16,22 +16,22 @@ from ml_collections import ConfigDict
 from vitx.errors import ConfigError
 
 
-def checkpoints(workdir: str | Path) -> str:
-  """Returns where a run's checkpoints lie."""
+def locate_checkpoints(workdir: str | Path) -> str:
+  """Returns the directory of a run's checkpoints."""
   return f"{str(workdir).rstrip('/')}/checkpoints"
 
 
-def plain(value: Any) -> Any:
+def to_plain(value: Any) -> Any:
   """Returns a config as JSON has it: dicts, lists, numbers, strings."""
   if isinstance(value, ConfigDict | Mapping):
-    return {key: plain(item) for key, item in value.items()}
+    return {key: to_plain(item) for key, item in value.items()}
   if isinstance(value, tuple | list):
-    return [plain(item) for item in value]
+    return [to_plain(item) for item in value]
   return value
 
 
 def from_plain(value: Any) -> Any:
-  """Returns JSON as a config: the inverse of `plain`, dicts as ConfigDict, lists as tuples."""
+  """Returns the inverse of `to_plain`: dicts become a ConfigDict, lists become tuples."""
   if isinstance(value, dict):
     return ConfigDict({key: from_plain(item) for key, item in value.items()})
   if isinstance(value, list):
@@ -40,7 +40,7 @@ def from_plain(value: Any) -> Any:
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-  """Returns `{"a": {"b": 1}}` as `{"a.b": 1}`."""
+  """Returns a nested config by dotted names: `{"a": {"b": 1}}` gives `{"a.b": 1}`."""
   flat: dict[str, Any] = {}
   for key, value in config.items():
     nested = isinstance(value, Mapping)
@@ -49,7 +49,7 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def read_config(workdir: str | Path) -> ConfigDict:
-  """Returns the resolved config of a run.
+  """Reads the resolved config of a run.
 
   Raises:
     ConfigError: the directory is no workdir.
@@ -64,7 +64,7 @@ def read_config(workdir: str | Path) -> ConfigDict:
 
 
 def read_json(workdir: str | Path, name: str) -> dict[str, Any]:
-  """Returns a JSON file of the workdir, {} if it is not there."""
+  """Reads a JSON file of the workdir, {} if it is not there."""
   path = epath.Path(workdir) / name
   return json.loads(path.read_text()) if path.exists() else {}
 

@@ -2,7 +2,7 @@
 
 Every token mixer as a module in both implementations, forward and backward, side by side with dense
 softmax in the same run: time, compiled temporary memory and FLOPs as ratios; then the named cases
-with the figures they are to reach. On a CPU no absolute time is reported: its cores are shared.
+with the figures they are to reach. On a CPU no absolute time is shown: its cores are shared.
 """
 
 import argparse
@@ -49,17 +49,17 @@ def run_mixers(options: argparse.Namespace) -> None:
   setting = mixers.Setting(options.batch, options.heads, options.head_dim, options.dtype)
   effort = {"repeats": options.repeats, "seconds": options.seconds, "say": _say}
   if options.plot:
-    plot.figure_class()  # what is missing is said before the long part
+    plot.import_figure()  # what is missing is said before the long part
   with Neighbors() as neighbors:
     rows = mixers.measure(options.mixers, options.tokens, setting, **effort)
-    print(report.table(rows, setting), flush=True)
+    print(report.format_rows(rows, setting), flush=True)
     if options.csv:
       report.write_csv(options.csv, rows)
     if options.plot:
       plot.write_plot(options.plot, rows)
     if options.runs:
       outcomes = named.measure(CASES, runs=options.runs, **effort)
-      print(f"\n{report.named_table(outcomes)}")
+      print(f"\n{report.format_named(outcomes)}")
   if jax.default_backend() == "cpu":
     print(f"\nMeanwhile other processes used {neighbors.cores:.1f} cores of this machine.")
 

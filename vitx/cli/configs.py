@@ -128,7 +128,7 @@ def _read_json(path: str) -> Callable[..., ConfigDict]:
     common = _common()
     config = common.default_config()
     for field, value in tree.items():
-      common.set_field(config, field, _with_tuples(value))
+      common.set_field(config, field, _make_tuples(value))
     source = config.data.source
     config = common.with_overrides(config, overrides)
     if config.data.source != source:
@@ -151,11 +151,11 @@ def _parse(path: str) -> dict[str, Any]:
   return tree
 
 
-def _with_tuples(value: Any) -> Any:
+def _make_tuples(value: Any) -> Any:
   """Returns JSON's value as a config has it: tuples instead of lists."""
   if isinstance(value, dict):
-    return {key: _with_tuples(entry) for key, entry in value.items()}
-  return tuple(map(_with_tuples, value)) if isinstance(value, list) else value
+    return {key: _make_tuples(entry) for key, entry in value.items()}
+  return tuple(map(_make_tuples, value)) if isinstance(value, list) else value
 
 
 def _common() -> Any:

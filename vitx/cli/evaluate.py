@@ -40,10 +40,10 @@ def evaluate(
     workdir: of a training run, or what `vitx.load` made of one.
     checkpoint: "best" by the task's primary figure on *validation*, "latest" or a step.
     split: train, validation or test (the roles as in training), or all: every example of the
-      source, whatever its splits. None: test of the run's source, all of another.
-    source: another source with the same classes, such as folder:PATH; None: the run's.
+      source, whatever its splits. `None` means test of the run's source, all of another.
+    source: another source with the same classes, such as folder:PATH; `None` means the run's.
     data_dir: where TFDS sets lie, if not where the run found them.
-    batch_size: over all devices; None: the run's evaluation batch.
+    batch_size: over all devices; `None` means the run's evaluation batch.
     predictions: a CSV file to write, a row per example: its name and the task's columns.
     trust_code: import what the run's config names as `module:Name`.
 
@@ -98,7 +98,7 @@ def _figures(
 def _open(
   loaded: Loaded, split: str | None, source: str | None, data_dir: str | None
 ) -> tuple[Dataset, Examples, str]:
-  """The data set, the examples to evaluate and which split they are."""
+  """Returns the data set, the examples to evaluate and which split they are."""
   data = loaded.config.data.copy_and_resolve_references()
   own = source in (None, data.source)
   split = split or ("test" if own else "all")
@@ -194,7 +194,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(
   *, workdir: str, checkpoint: str, json: str | None, trust_code: bool, **options: Any
 ) -> None:
-  """Evaluates, prints the task's table and writes the files that are asked for."""
+  """Evaluates a run, prints the task's table and writes the files that are asked for."""
   loaded = load(workdir, checkpoint, trust_code=trust_code)
   result = evaluate(loaded, trust_code=trust_code, **options)
   print(

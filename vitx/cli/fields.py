@@ -67,7 +67,7 @@ def describe(config: ConfigDict) -> dict[str, Described]:
   found: dict[str, Described] = {}
   comments = _comments(Path(configs[0]) / "common.py")
   kinds = FIELDS | _section_kinds(config)
-  for section in _ordered(config, comments):
+  for section in _order_sections(config, comments):
     if section == "model":
       found |= _model(config.model)
     elif section == "task":
@@ -82,7 +82,7 @@ def describe(config: ConfigDict) -> dict[str, Described]:
 
 
 def _section_kinds(config: ConfigDict) -> dict[str, Any]:
-  """The declared types of the sections that are no named choice, by path."""
+  """Returns the declared types of the sections that are no named choice, by path."""
   sections = {"data": [DataSettings]}
   for section, declared in task_class(config.task).sections.items():
     sections.setdefault(section, []).append(declared)
@@ -94,7 +94,7 @@ def _section_kinds(config: ConfigDict) -> dict[str, Any]:
   }
 
 
-def _ordered(config: ConfigDict, comments: Mapping[str, str]) -> list[str]:
+def _order_sections(config: ConfigDict, comments: Mapping[str, str]) -> list[str]:
   order = list(dict.fromkeys(path.split(".")[0] for path in comments))
   return sorted(config, key=lambda name: order.index(name) if name in order else len(order))
 
@@ -113,7 +113,7 @@ def _plain_fields(
 
 
 def _model(model: ConfigDict) -> dict[str, Described]:
-  """The fields of a model and of its parts."""
+  """Describes the fields of a model and of its parts."""
   made = lookup(MODELS, model.name, "model.name")
   parts = getattr(made, "PARTS", {})
   own = {key: value for key, value in model.items() if key not in parts}
@@ -127,7 +127,7 @@ def _model(model: ConfigDict) -> dict[str, Described]:
 
 
 def _set_by_positions(model: ConfigDict, parts: Mapping[str, tuple]) -> tuple[str, ...]:
-  """The fields of the token mixer that the positions set, which a config may not set again."""
+  """Returns the mixer's fields that the positions set, which a config may not set again."""
   table, default, _ = parts["posemb"]
   name, fields = _name_and_fields(model.get("posemb", default))
   posemb = lookup(table, name, "model.posemb.name")
@@ -137,18 +137,18 @@ def _set_by_positions(model: ConfigDict, parts: Mapping[str, tuple]) -> tuple[st
 def _choice(
   path: str, spec: Any, table: Mapping[str, Any], hidden: tuple[str, ...]
 ) -> dict[str, Described]:
-  """A named choice: its name, what the config says of it, and the defaults of the rest."""
+  """Describes a named choice: name, what the config says of it, and the other defaults."""
   name, given = _name_and_fields(spec)
   function = lookup(table, name, f"{path}.name")
   own = {key: field for key, field in options(function).items() if key != "name"}
-  meanings = meanings_of(function)
+  meanings = read_meanings(function)
   found = {f"{path}.name": Described(name, "", first_line(function))}
   for key in dict.fromkeys([*own, *given]):
     field = own.get(key)
     default = inspect.Parameter.empty if field is None else field.default
-    if key not in given and (key in hidden or not _is_plain(_named(default))):
+    if key not in given and (key in hidden or not _is_plain(_to_name(default))):
       continue
-    value = _plain(given.get(key, _named(default)))
+    value = _plain(given.get(key, _to_name(default)))
     kind = "" if field is None else show_kind(field.annotation)
     found[f"{path}.{key}"] = Described(value, kind, meanings.get(key, ""))
   return found
@@ -159,7 +159,7 @@ def _name_and_fields(spec: Any) -> tuple[str, dict[str, Any]]:
   return fields.pop("name"), fields
 
 
-def _named(value: Any) -> Any:
+def _to_name(value: Any) -> Any:
   """Returns the name of a dtype, and anything else as it is."""
   return next((name for name, dtype in DTYPES.items() if value is dtype), value)
 
@@ -205,7 +205,7 @@ def first_line(function: Any) -> str:
   return (inspect.getdoc(function) or "").split("\n")[0]
 
 
-def meanings_of(function: Callable) -> dict[str, str]:
+def read_meanings(function: Callable) -> dict[str, str]:
   """Returns what the docstring of a class (and of its bases) or a function says of each field."""
   owners = reversed(function.__mro__) if isinstance(function, type) else [function]
   found: dict[str, str] = {}
@@ -215,7 +215,7 @@ def meanings_of(function: Callable) -> dict[str, str]:
 
 
 def _entries(text: str) -> dict[str, str]:
-  """The entries under "Attributes:" and "Args:" of a docstring, each in one line."""
+  """Returns the entries under "Attributes:" and "Args:" of a docstring, each in one line."""
   found: dict[str, str] = {}
   for block in re.findall(r"^(?:Attributes|Args):\n((?:[ \t]+.*\n?|\n)*)", text, re.MULTILINE):
     for names, meaning in re.findall(r"^  (\w[\w, ]*): (.*(?:\n {4,}.*)*)", block, re.MULTILINE):
@@ -224,7 +224,7 @@ def _entries(text: str) -> dict[str, str]:
 
 
 def _comments(path: Path) -> dict[str, str]:
-  """The comment beside each field of `default_config`, by the field's path."""
+  """Returns the comment beside each field of `default_config`, by the field's path."""
   body = path.read_text(encoding="utf-8").partition("def default_config")[2].partition("\ndef ")[0]
   found: dict[str, str] = {}
   groups: list[str] = []

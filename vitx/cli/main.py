@@ -81,7 +81,7 @@ def _dispatch(arguments: list[str]) -> int | None:
 
 
 def _expected() -> tuple[type[Exception], ...]:
-  """The errors that say all in their message; some are defined beside heavy imports."""
+  """Returns the errors whose message says all; some are defined beside heavy imports."""
   from vitx.checkpoints.errors import CheckpointError
   from vitx.training.failures import NonFiniteError, OutOfMemoryError
 

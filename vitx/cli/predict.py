@@ -103,7 +103,7 @@ def _predict(loaded: Loaded, inputs: Sequence[Any] | np.ndarray) -> Prediction:
 
 
 def _columns(loaded: Loaded, told: Sequence[Sequence[Any]]) -> dict[str, list[Any]]:
-  """The task's columns but for those of arrays that an example has, which were made up here."""
+  """Returns the task's columns but for those of an example's own arrays, made up here."""
   heads = loaded.task.prediction_columns(loaded.data)
   columns = {head: [row[i] for row in told] for i, head in enumerate(heads)}
   return {head: column for head, column in columns.items() if head not in loaded.task.element_spec}
@@ -134,7 +134,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(
   files: Sequence[str], workdir: str, checkpoint: str, json: str | None, trust_code: bool
 ) -> None:
-  """Predicts, prints a line for each file, and writes the JSON that is asked for."""
+  """Prints a prediction for each file, and writes the JSON that is asked for."""
   loaded = load(workdir, checkpoint, trust_code=trust_code)
   prediction = predict(loaded, files, trust_code=trust_code)
   told = {"name": list(files), **prediction.columns}

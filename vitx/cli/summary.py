@@ -23,7 +23,7 @@ from tqdm import tqdm
 from vitx.analysis import cost
 from vitx.analysis.counting import Count, count_parameters
 from vitx.analysis.shapes import variable_shapes
-from vitx.analysis.tabulate import by, layer_table, layers
+from vitx.analysis.tabulate import format_layers, format_shape, list_layers
 from vitx.cli.configs import call, load_config, open_config, split_text
 from vitx.cli.tables import lay_out
 from vitx.data.dataset import DatasetInfo
@@ -56,7 +56,7 @@ class Row:
   problem: str = ""
 
 
-def completed(config: ConfigDict) -> ConfigDict:
+def complete_config(config: ConfigDict) -> ConfigDict:
   """Returns the config with what follows from its data set, which is opened only if it must be.
 
   Statistics of the pixels are made up: they change nothing of what is shown.
@@ -73,7 +73,7 @@ def completed(config: ConfigDict) -> ConfigDict:
 
 
 def _info(config: ConfigDict) -> DatasetInfo:
-  """What the config says of its data set, or else what the data set says of itself."""
+  """Returns what the config says of its data set, or else what the data set says of itself."""
   data, classes = config.data, config.model.get("num_classes")
   if classes is None or data.image_size is None:
     return open_dataset(data).info
@@ -93,33 +93,37 @@ def summarize(
     memory: whether to compile.
   """
   try:
-    config = completed(config)
+    config = complete_config(config)
     task = build_task(config)
     found = count_parameters(task.model, task.input_spec.shape)
     return Row(
-      name, found, forward_flops(config), training_bytes(config) if memory else None, published
+      name,
+      found,
+      count_forward_flops(config),
+      measure_training_bytes(config) if memory else None,
+      published,
     )
   except ConfigError as error:
     return Row(name, published=published, problem=str(error))
 
 
-def forward_flops(config: ConfigDict) -> int:
+def count_forward_flops(config: ConfigDict) -> int:
   """Returns the FLOPs of one example through a completed config's network."""
   task = build_task(config)
   variables = variable_shapes(task.model, task.input_spec.shape)
   return cost.flops(task.model.apply, variables, task.input_spec)
 
 
-def training_bytes(config: ConfigDict) -> int | None:
+def measure_training_bytes(config: ConfigDict) -> int | None:
   """Returns what a compiled step of a completed config's whole batch needs on one device."""
-  train, state, batch = training_step(config)
+  train, state, batch = make_training_step(config)
   # LLVM's optimization changes nothing in the buffers; without it a CPU compiles twice as fast.
   options = {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else None
   step = jax.jit(train, donate_argnums=0, compiler_options=options)
   return cost.compiled_bytes(step.lower(state, batch).compile())
 
 
-def training_step(config: ConfigDict) -> tuple[Callable, TrainState, dict[str, Any]]:
+def make_training_step(config: ConfigDict) -> tuple[Callable, TrainState, dict[str, Any]]:
   """Returns the step of a completed config on one device, and the shapes of its two arguments.
 
   The step is `(state, batch) -> (state, metrics)`.
@@ -133,12 +137,12 @@ def training_step(config: ConfigDict) -> tuple[Callable, TrainState, dict[str, A
   return train, state, batch_shapes(step.task, config.batch_size)
 
 
-def table(rows: Sequence[Row]) -> str:
+def format_rows(rows: Sequence[Row]) -> str:
   """Returns the rows for reading."""
   memory = any(row.bytes for row in rows)
   quoted = list(dict.fromkeys(key for row in rows for key in row.published))
   heads = ["row", "parameters", "torchsummary", "GFLOPs", *["train GB"] * memory]
-  cells = [[row.name, *_own(row, memory), *_quoted(row, quoted)] for row in rows]
+  cells = [[row.name, *_own(row, memory), *_quote(row, quoted)] for row in rows]
   text = lay_out([[*heads, *quoted], *cells], right=range(1, len(heads) + len(quoted)))
   widths = [max(len(line[i]) for line in (heads, *cells)) for i in range(len(heads))]
   above = [" " * sum(width + 2 for width in widths) + "published"] if quoted else []
@@ -153,7 +157,7 @@ def _own(row: Row, memory: bool) -> list[str]:
   return [f"{row.count.total:,}", f"{row.count.summary:,}", f"{row.flops / 1e9:.3f}", *used]
 
 
-def _quoted(row: Row, keys: Sequence[str]) -> list[str]:
+def _quote(row: Row, keys: Sequence[str]) -> list[str]:
   return [_figure(row.published.get(key)) for key in keys]
 
 
@@ -170,7 +174,7 @@ def _show_rows(names: Mapping[str, Any], overrides: str, memory: bool) -> None:
   for name in tqdm(names.get("ROWS", ("",)), desc="rows", delay=3, leave=False):
     config = call(get_config, ",".join(filter(None, (name, overrides))))
     rows.append(summarize(name, config, published.get(name, {}), memory=memory))
-  print(table(rows))
+  print(format_rows(rows))
   for name, figures in names.get("MISPRINTS", {}).items():
     for key, value in figures.items():
       print(f"misprint: {name}'s {key} should be {_figure(value)}")
@@ -182,18 +186,18 @@ def _show_rows(names: Mapping[str, Any], overrides: str, memory: bool) -> None:
 
 
 def _show_layers(config: ConfigDict, published: Mapping[str, Any], memory: bool) -> None:
-  config = completed(config)
+  config = complete_config(config)
   task = build_task(config)
   shape = task.input_spec.shape
   found = count_parameters(task.model, shape)
-  print(layer_table(layers(task.model, shape)))
+  print(format_layers(list_layers(task.model, shape)))
   classes = config.model.get("num_classes")
   told = f", {classes} classes" if classes else ""
-  print(f"\ninput {by(shape[1:])}{told} ({config.data.source})")
+  print(f"\ninput {format_shape(shape[1:])}{told} ({config.data.source})")
   print(f"parameters {found.total:,}, as torchsummary counts {found.summary:,}")
-  print(f"forward pass of one example {forward_flops(config) / 1e9:.3f} GFLOPs")
+  print(f"forward pass of one example {count_forward_flops(config) / 1e9:.3f} GFLOPs")
   if memory:
-    used = training_bytes(config)
+    used = measure_training_bytes(config)
     known = "not said by the backend" if used is None else f"{used / 1e9:.2f} GB"
     print(f"training step of {config.batch_size} examples {known} ({jax.default_backend()})")
   for key, value in published.items():

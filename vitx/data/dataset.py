@@ -91,7 +91,7 @@ class Source:
     info: the facts of the data set.
     train: what the model learns from.
     validation: what chooses between models; disjoint from train.
-    test: what is reported, touched once at the end.
+    test: what the final figures are of, touched once at the end.
   """
 
   info: DatasetInfo

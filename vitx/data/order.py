@@ -30,7 +30,7 @@ def uniform(bits: np.random.Philox, count: int) -> np.ndarray:
   return (bits.random_raw(count) >> np.uint64(11)) * 2.0**-53
 
 
-def shuffled(seed: int, stream: int, epoch: int, count: int) -> np.ndarray:
+def shuffle(seed: int, stream: int, epoch: int, count: int) -> np.ndarray:
   """Returns a permutation of 0 ... count-1, int64."""
   return np.argsort(generator(seed, stream, epoch).random_raw(count), kind="stable")
 
@@ -38,7 +38,7 @@ def shuffled(seed: int, stream: int, epoch: int, count: int) -> np.ndarray:
 @functools.lru_cache(maxsize=4)
 def permutation(seed: int, epoch: int, count: int) -> np.ndarray:
   """Returns the order of one epoch; the last few are kept (a batch may span two epochs)."""
-  result = shuffled(seed, ORDER, epoch, count)
+  result = shuffle(seed, ORDER, epoch, count)
   result.flags.writeable = False
   return result
 

@@ -114,7 +114,7 @@ def choose_balanced(
   Returns:
     bool (n,): the chosen examples.
   """
-  shuffled = order.shuffled(seed, stream, 0, len(classes))
+  shuffled = order.shuffle(seed, stream, 0, len(classes))
   by_class = shuffled[np.argsort(classes[shuffled], kind="stable")]
   counts = np.unique(classes, return_counts=True)[1]
   starts = np.concatenate([[0], np.cumsum(counts)[:-1]])

@@ -14,7 +14,7 @@ class BatchNorm(nn.Module):
   """Batch normalization (Ioffe and Szegedy 2015) over the whole batch, on however many devices.
 
   The running statistics live in the collection "batch_stats": `mean` and the unbiased `var`, as
-  PyTorch keeps them. With micro-batches (`accumulate`) each normalizes by itself.
+  PyTorch keeps them. With micro-batches (`grad_accum_steps`) each normalizes by itself.
 
   Attributes:
     momentum: share of the old running statistics that a step keeps.

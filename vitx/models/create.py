@@ -69,7 +69,7 @@ def model_from_config(model: Mapping[str, Any]) -> nn.Module:
   """Makes the network of a config's `model` entry, which says how many classes there are.
 
   Raises:
-    ConfigError: `num_classes` is not set, or as for `create_model`.
+    ConfigError: `num_classes` is not set; a name or field is unknown, or a value cannot be.
   """
   if model.get("num_classes") is None:
     raise ConfigError("model.num_classes is not set: resolve the config against a source first")

@@ -25,7 +25,7 @@ class Network(Trunk, kw_only=True):
     stem: makes the module that turns images into a token grid.
     pool: makes the module that turns tokens into one vector; with `prefix` a learned token stands
       in front.
-    head_hidden: width of a hidden layer of the head, with GELU; None: the head is linear.
+    head_hidden: width of a hidden layer of the head, with GELU; `None` means a linear head.
   """
 
   PARTS: ClassVar[Parts] = {

@@ -11,7 +11,7 @@ from vitx.ops.layout import TokenLayout
 
 
 def token_layout(model: nn.Module, shape: tuple[int, ...]) -> TokenLayout | None:
-  """Returns the layout of the tokens that positions are added to; None: the model adds none.
+  """Returns the layout of the tokens that positions are added to, `None` if there are none.
 
   Args:
     model: a network.

@@ -85,7 +85,7 @@ class Trunk(nn.Module, kw_only=True):
     Args:
       x: (B, N, C).
       layout: the arrangement of all tokens.
-      at: integers (N,), the places in the layout that the tokens have; None: all, in order.
+      at: integers (N,), the places in the layout that the tokens have; `None` means all, in order.
     """
     posemb = self.posemb(name=names.POSITIONS)
     return posemb(x, layout) if at is None else posemb(x, layout, at)
@@ -114,8 +114,8 @@ class Trunk(nn.Module, kw_only=True):
       num_heads: H.
       mlp_dim: hidden width of the MLPs.
       train: whether dropout and stochastic depth (stream "dropout") are those of training.
-      mask: boolean (B, N), True = may be attended; None: all may.
-      at: integers (N,), the places in the layout that the tokens have; None: all, in order.
+      mask: boolean (B, N), True = may be attended; `None` means that all may.
+      at: integers (N,), the places in the layout that the tokens have; `None` means all, in order.
       name: of the blocks, before their number.
 
     Returns:

@@ -41,7 +41,7 @@ class ViT(Network):
     Args:
       images: (B, height, width, channels), normalized floats.
       mask: boolean (B, N), True = may be attended, over all tokens, those in front of the grid
-        included; None: all may. Pooling by a mean counts masked tokens all the same.
+        included; `None` means that all may. Pooling by a mean counts masked tokens all the same.
       train: whether dropout, stochastic depth (stream "dropout") and batch statistics (collection
         "batch_stats", then mutable) are those of training.
     """

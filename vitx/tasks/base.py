@@ -96,7 +96,7 @@ class Task(Protocol):
       step: int32 scalar, the number of updates done.
 
     Returns:
-      The mean loss over the batch, the new state and scalar metrics, means likewise.
+      The mean loss over the batch, the new state and scalar metrics, also means over the batch.
     """
     ...
 

@@ -63,7 +63,7 @@ class Classification(Task):
 
   @classmethod
   def resolve(cls, config, source):
-    """Sets classes, sizes, channels, mean and standard deviation; see `Task.resolve`."""
+    """Sets classes, sizes, channels, mean and standard deviation from the data."""
     info, data = getattr(source, "info", source), config.data
     size, channels = find_size(info), find_channels(info)
     if info.class_names is None:
@@ -142,7 +142,7 @@ class Classification(Task):
     return {name: tree for name, tree in variables.items() if name != "losses"}
 
   def loss(self, params, state, constants, batch, key, step):
-    """Computes the cross-entropy of an augmented batch; see `Task.loss`.
+    """Computes the cross-entropy of an augmented batch, the new state and top-1.
 
     `batch` holds image uint8 (B, S, S, C), label (B,) and index (B,).
     """
@@ -167,7 +167,7 @@ class Classification(Task):
     return loss, (new_state, {"top1": jnp.mean(right, dtype=jnp.float32)})
 
   def evaluate(self, params, state, constants, batch):
-    """Returns sums for `summarize` and rows of probabilities (B, K); see `Task.evaluate`."""
+    """Returns sums for `summarize` and rows of probabilities (B, K) of a batch."""
     logits: Any = self.model.apply(
       {"params": params, **state}, self.preprocess(batch["image"]), train=False
     )
@@ -318,7 +318,7 @@ def summarize_classification(sums: Mapping[str, Any]) -> Figures:
 
 
 def _side(name: str, size: tuple[int, int] | None, default: int | None) -> int:
-  """The side of a data set's images, or the default where they vary or are not square."""
+  """Returns the side of a data set's images, the default where they vary or are not square."""
   if size is not None and size[0] == size[1]:
     return size[0]
   if default is not None:

@@ -13,7 +13,7 @@ from vitx.errors import ConfigError
 _DURATION = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(?:\s*(steps?|epochs?))?")
 
 
-def steps(
+def to_steps(
   duration: str | int, steps_per_epoch: int | float | Fraction, field: str = "duration"
 ) -> int:
   """Returns a duration in whole steps; epochs are rounded to the nearest step, half to even.
@@ -29,7 +29,7 @@ def steps(
   return round(_period(duration, steps_per_epoch, field))
 
 
-def due(
+def is_due(
   step: int,
   every: str | int,
   steps_per_epoch: int | float | Fraction,
@@ -37,8 +37,8 @@ def due(
 ) -> bool:
   """Returns whether an event that comes `every` so often falls on `step`.
 
-  Event k = 1, 2, ... falls on `steps(k * every)`; none falls on step 0. Events closer than a step
-  share one.
+  Event k = 1, 2, ... falls on `to_steps(k * every)`; none falls on step 0. Events closer than a
+  step share one.
 
   Args:
     step: the number of steps done.

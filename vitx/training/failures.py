@@ -89,7 +89,7 @@ def _not_finite(name: str, value: float, step: int, kept: Callable) -> NonFinite
 
 @contextlib.contextmanager
 def explain_out_of_memory(config: Any, tokens: int | None) -> Iterator[None]:
-  """Names batch, tokens, mixer and the switches that help if the device runs out of memory."""
+  """Explains running out of memory: names batch, tokens, mixer and the switches that help."""
   try:
     yield
   except jax.errors.JaxRuntimeError as error:

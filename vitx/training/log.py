@@ -30,7 +30,7 @@ class MetricsLog:
       workdir: an existing directory.
       write: whether this process writes.
       keep: rows that stand.
-      appendable: whether files can grow; None: unless the workdir is a URL such as `gs://...`.
+      appendable: whether files can grow; `None` means unless the workdir is a URL (`gs://...`).
 
     Raises:
       ValueError: fewer than `keep` rows are there.
@@ -93,10 +93,7 @@ def _files(workdir: epath.Path) -> list[epath.Path]:
 
 
 def read_metrics(workdir: str | Path) -> list[dict[str, Any]]:
-  """Returns all rows of a run, in order.
-
-  They are dicts with `kind` (train, validation, test), `step` and figures.
-  """
+  """Reads the rows of a run: dicts with `kind` (train, validation, test), `step` and figures."""
   text = "".join(path.read_text() for path in _files(epath.Path(workdir)))
   return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 

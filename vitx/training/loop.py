@@ -89,7 +89,7 @@ def train(
     if dry_run:
       compilation.dry_run(experiment, parallel.replicate(state))
       return Result(workdir, 0, False)
-    with CheckpointStore(wd.checkpoints(workdir), keep=config.checkpoint.keep) as store:
+    with CheckpointStore(wd.locate_checkpoints(workdir), keep=config.checkpoint.keep) as store:
       state, start, record = _begin(experiment, workdir, store, state, trust_code)
       recorder = Recorder(
         experiment, workdir, record, start=start, write=is_writer(), tensorboard=tensorboard
@@ -107,7 +107,7 @@ def _run(
   state: Any,
   start: int,
 ) -> Result:
-  """Evaluates, saves and steps, in this order, to the end or to a signal to any process."""
+  """Runs evaluation, saving and step, in this order, to the end or a signal to any process."""
   config, total, step = experiment.config, experiment.total_steps, start
   constants = parallel.replicate(experiment.constants)
   evaluate = _make_evaluate(experiment, store, constants)
@@ -181,7 +181,7 @@ def _begin(
     ema = None if state.ema is None else jax.tree.map(np.copy, params)
     state = state.replace(params=params, ema=ema)
   if is_writer():
-    wd.write_json(workdir, "config.json", wd.plain(config))
+    wd.write_json(workdir, "config.json", wd.to_plain(config))
     environment = provenance.environment(data, experiment.implementations())
     wd.write_json(workdir, "environment.json", environment)
   return state, start, record

@@ -19,7 +19,7 @@ from vitx.errors import ConfigError
 from vitx.models import names
 from vitx.registry import build, lookup
 from vitx.training import optax_by_name
-from vitx.training.parameters import nearest_names, parameter_names, with_leaves
+from vitx.training.parameters import nearest_names, parameter_names, replace_leaves
 
 # A tree of booleans like the parameters: which of them weight decay touches.
 Mask = Any
@@ -33,7 +33,7 @@ def adam(
   eps: Positive = 1e-8,
   weight_decay: NonNegative = 0.0,
 ) -> optax.GradientTransformation:
-  """Returns Adam (Kingma and Ba, 2015) with coupled weight decay: `torch.optim.Adam`."""
+  """Makes Adam (Kingma and Ba, 2015) with coupled weight decay: `torch.optim.Adam`."""
   decay = optax.add_decayed_weights(weight_decay, decay_mask)
   return optax.chain(decay, optax.scale_by_adam(b1, b2, eps))
 
@@ -46,7 +46,7 @@ def adamw(
   eps: Positive = 1e-8,
   weight_decay: NonNegative = 0.01,
 ) -> optax.GradientTransformation:
-  """Returns Adam with decoupled decay (Loshchilov and Hutter, 2019): `torch.optim.AdamW`."""
+  """Makes Adam with decoupled decay (Loshchilov and Hutter, 2019): `torch.optim.AdamW`."""
   decay = optax.add_decayed_weights(weight_decay, decay_mask)
   return optax.chain(optax.scale_by_adam(b1, b2, eps), decay)
 
@@ -58,7 +58,7 @@ def sgd(
   nesterov: bool = False,
   weight_decay: NonNegative = 0.0,
 ) -> optax.GradientTransformation:
-  """Returns gradient descent with momentum m <- momentum * m + g: `torch.optim.SGD`."""
+  """Makes gradient descent with momentum m <- momentum * m + g: `torch.optim.SGD`."""
   decay = optax.add_decayed_weights(weight_decay, decay_mask)
   if momentum == 0 and nesterov:
     raise ConfigError("optimizer.nesterov=True needs an optimizer.momentum above 0")
@@ -68,7 +68,7 @@ def sgd(
 def lion(
   decay_mask: Mask, *, b1: Rate = 0.9, b2: Rate = 0.99, weight_decay: NonNegative = 0.0
 ) -> optax.GradientTransformation:
-  """Returns Lion (Chen et al., 2023): the sign of a momentum, with decoupled weight decay."""
+  """Makes Lion (Chen et al., 2023): the sign of an interpolated momentum, with decoupled decay."""
   decay = optax.add_decayed_weights(weight_decay, decay_mask)
   return optax.chain(optax.scale_by_lion(b1, b2), decay)
 
@@ -81,7 +81,9 @@ def matrices(params: Any) -> Mask:
   """
   kernel = (name.split("/")[-1] == "kernel" for name in parameter_names(params))
   leaves = jax.tree.leaves(params)
-  return with_leaves(params, [k and leaf.ndim >= 2 for k, leaf in zip(kernel, leaves, strict=True)])
+  return replace_leaves(
+    params, [k and leaf.ndim >= 2 for k, leaf in zip(kernel, leaves, strict=True)]
+  )
 
 
 def all_parameters(params: Any) -> Mask:
@@ -119,7 +121,7 @@ def make_optimizer(config: Mapping[str, Any], params: Any) -> optax.GradientTran
     optimizer = build(OPTIMIZERS, spec, "optimizer", hidden=("decay_mask",))(decay_mask)
   if config["grad_clip_norm"] is not None:
     optimizer = optax.chain(optax.clip_by_global_norm(config["grad_clip_norm"]), optimizer)
-  frozen = _frozen(config["freeze"], params)
+  frozen = _mask_frozen(config["freeze"], params)
   if any(jax.tree.leaves(frozen)):
     groups = jax.tree.map(lambda is_frozen: "frozen" if is_frozen else "trained", frozen)
     optimizer = optax.partition({"trained": optimizer, "frozen": optax.set_to_zero()}, groups)
@@ -148,10 +150,10 @@ def layer_scales(params: Any, layer_decay: float) -> Any:
       f" this model has not (it has {', '.join(tops)}); set it to 1"
     )
   scales = [layer_decay ** (depth + 1 - names.layer_of(path, depth)) for path in paths]
-  return with_leaves(params, scales)
+  return replace_leaves(params, scales)
 
 
-def _frozen(patterns: Iterable[str], params: Any) -> Any:
+def _mask_frozen(patterns: Iterable[str], params: Any) -> Any:
   """Returns which parameters have a name that one of the patterns matches, a tree of booleans."""
   if isinstance(patterns, str):
     raise ConfigError(f"freeze={patterns!r} must be a tuple of patterns, such as ({patterns!r},)")
@@ -172,7 +174,7 @@ def _frozen(patterns: Iterable[str], params: Any) -> Any:
     raise ConfigError(
       f"freeze={tuple(patterns)!r} freezes every parameter; nothing is left to train"
     )
-  return with_leaves(params, [name in frozen for name in paths])
+  return replace_leaves(params, [name in frozen for name in paths])
 
 
 def _in_float32(inner: optax.GradientTransformation) -> optax.GradientTransformation:

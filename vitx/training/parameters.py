@@ -13,7 +13,7 @@ def parameter_names(params: Any) -> list[str]:
   return [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in paths]
 
 
-def with_leaves(params: Any, leaves: Sequence[Any]) -> Any:
+def replace_leaves(params: Any, leaves: Sequence[Any]) -> Any:
   """Returns a tree like `params` with other leaves, in the order of `parameter_names`."""
   return jax.tree.unflatten(jax.tree.structure(params), leaves)
 

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
-from vitx.checkpoints.workdir import flatten, plain, read_json
+from vitx.checkpoints.workdir import flatten, read_json, to_plain
 from vitx.data.dataset import ROLES, Source
 from vitx.errors import ConfigError
 
@@ -53,7 +53,7 @@ def check_same_run(workdir: str | Path, config: ConfigDict) -> None:
   stored = read_json(workdir, "config.json")
   if not stored:
     return
-  old, new = flatten(stored), flatten(plain(config))
+  old, new = flatten(stored), flatten(to_plain(config))
   free = set(FREE)
   schedule = config.schedule.name
   if schedule != "plateau":

@@ -38,7 +38,7 @@ class Run:
 
   def steps(self, duration: str | int, field: str) -> int:
     """Returns a duration of the schedule in steps; raises ConfigError if it is none."""
-    return durations.steps(duration, self.steps_per_epoch, f"schedule.{field}")
+    return durations.to_steps(duration, self.steps_per_epoch, f"schedule.{field}")
 
   def warmup_steps(self, warmup: str | int) -> int:
     """Returns the warm-up in steps; raises ConfigError if it is longer than the run."""

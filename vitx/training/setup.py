@@ -53,7 +53,7 @@ class Experiment:
 
   @property
   def task(self) -> Task:
-    """Returns what is learned."""
+    """The task that is learned."""
     return self.step.task
 
   def tokens(self) -> int | None:
@@ -96,7 +96,7 @@ class Experiment:
 
   def is_due(self, step: int, every: str) -> bool:
     """Returns whether an event that comes `every` so often falls on `step`."""
-    return durations.due(step, every, self.steps_per_epoch)
+    return durations.is_due(step, every, self.steps_per_epoch)
 
 
 def resolve(config: ConfigDict, source: Source | DatasetInfo) -> ConfigDict:
@@ -134,7 +134,7 @@ def make_experiment(config: ConfigDict) -> Experiment:
   config = resolve(config, source)
   _check(config, source)
   steps_per_epoch = Fraction(len(source.train), config.batch_size)
-  total = durations.steps(config.duration, steps_per_epoch, "duration")
+  total = durations.to_steps(config.duration, steps_per_epoch, "duration")
   schedule = make_schedule(config.schedule, config.learning_rate, total, steps_per_epoch)
   step, shapes = make_step(config, schedule)
   if config.schedule.name == "plateau":
@@ -194,7 +194,7 @@ def _check(config: ConfigDict, source: Source) -> None:
       f" {source.info.name!r}"
     )
   per_epoch = Fraction(len(source.train), config.batch_size)
-  total = durations.steps(config.duration, per_epoch, "duration")
+  total = durations.to_steps(config.duration, per_epoch, "duration")
   if total < 1:
     raise ConfigError(f"duration={config.duration!r} has no step; lengthen it")
   if total > LONGEST:
@@ -205,4 +205,4 @@ def _check(config: ConfigDict, source: Source) -> None:
     ("evaluation.every", config.evaluation.every),
     ("checkpoint.every", config.checkpoint.every),
   ):
-    durations.due(1, value, per_epoch, field)
+    durations.is_due(1, value, per_epoch, field)

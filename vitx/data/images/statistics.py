@@ -76,7 +76,7 @@ def compute(examples: Examples) -> tuple[Channels, Channels]:
 
   Rounded to four decimals, so that they do not depend on the version of the JPEG decoder.
   """
-  chosen = order.shuffled(0, order.STATISTICS, 0, len(examples))[:LARGEST_SAMPLE]
+  chosen = order.shuffle(0, order.STATISTICS, 0, len(examples))[:LARGEST_SAMPLE]
   moments = []
   for i in chosen.tolist():
     image = examples[i]["image"].astype(np.float64) / 255
