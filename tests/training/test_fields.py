@@ -1,11 +1,18 @@
 """Every field at the top of a config is held to its type and range before anything is opened."""
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from configs.common import default_config
 from vitx.checks import check_value
 from vitx.errors import ConfigError
+from vitx.registry import options
 from vitx.training.fields import FIELDS, check_config
+from vitx.training.optimizers import OPTIMIZERS, make_optimizer
+from vitx.training.plateau import Plateau
+from vitx.training.schedules import SCHEDULES, make_schedule
 
 NAN = float("nan")
 
@@ -79,3 +86,44 @@ def test_a_check_says_yes_or_names_the_field(path, value):
     check_value(value, path, FIELDS[path])
   except ConfigError as error:
     assert str(error).startswith(path) and "\n" not in str(error)
+
+
+BAD = (-1, 0, 10**9, 1e9, NAN, "x", True, None, (0,), ())
+PARAMS = {"kernel": jnp.ones((2, 2)), "bias": jnp.ones(2)}
+
+
+def fields_of(table, hidden):
+  return [(name, f) for name, made in table.items() for f in options(made) if f not in hidden]
+
+
+def check(field, run):
+  """Runs what may be wrong in one field."""
+  try:
+    run()
+  except ConfigError as error:
+    assert field in str(error) and "\n" not in str(error), str(error)
+
+
+@pytest.mark.parametrize("value", BAD, ids=repr)
+@pytest.mark.parametrize(("name", "field"), fields_of(OPTIMIZERS, ("decay_mask",)))
+def test_fields_of_optimizers(name, field, value):
+  def run():
+    config = {**default_config().to_dict(), "optimizer": {"name": name, field: value}}
+    optimizer = make_optimizer(config, PARAMS)
+    updates, _ = optimizer.update(PARAMS, optimizer.init(PARAMS), PARAMS)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(updates))
+
+  check(f"optimizer.{field}", run)
+
+
+@pytest.mark.parametrize("value", BAD, ids=repr)
+@pytest.mark.parametrize(("name", "field"), fields_of(SCHEDULES, ("run",)))
+def test_fields_of_schedules(name, field, value):
+  def run():
+    spec = {"name": name, **({"boundaries": (4, 8)} if name == "step" else {}), field: value}
+    rates = jax.vmap(make_schedule(spec, 0.1, 12, 2.5))(jnp.arange(12))
+    assert np.isfinite(rates).all() and (rates >= 0).all()
+    if name == "plateau":
+      Plateau.from_config(spec).update(1.0)
+
+  check(f"schedule.{field}", run)

@@ -50,17 +50,20 @@ class BigBirdAttention(PatternAttention):
   prefix_global: bool = False
 
   def pattern(self, layout: TokenLayout) -> Pattern:
-    pattern = bigbird(
-      self.variant,
-      block=self.block,
-      window=self.window,
-      random=self.random,
-      global_blocks=tuple(self.global_blocks),
-      keep_self=self.keep_self,
-      plan=self.plan,
-      heads=self.num_heads,
-      seed=self.seed,
-    )
+    try:
+      pattern = bigbird(
+        self.variant,
+        block=self.block,
+        window=self.window,
+        random=self.random,
+        global_blocks=tuple(self.global_blocks),
+        keep_self=self.keep_self,
+        plan=self.plan,
+        heads=self.num_heads,
+        seed=self.seed,
+      )
+    except ConfigError as error:  # the fields bear the names of the arguments
+      raise ConfigError(f"token_mixer.{error}") from error
     parts = tuple(self.query_parts)
     pattern = pattern & QueryParts(parts, self.block) if parts else pattern
     return OnGrid(pattern) if self.prefix_global else pattern

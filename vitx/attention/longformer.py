@@ -37,6 +37,8 @@ class LongformerAttention(PatternAttention):
   global_projections: Literal["shared", "separate"] = "shared"
 
   def pattern(self, layout: TokenLayout) -> Pattern:
+    if not self.dilation:
+      raise ConfigError("token_mixer.dilation=() has a step for no head; use (1,)")
     window = DilatedWindow(self.window, tuple(self.dilation))
     return window | Global(tokens=tuple(self.global_tokens)) if self.global_tokens else window
 

@@ -206,13 +206,15 @@ def bigbird(
     seed: of the random draw, which also differs by layer.
 
   Raises:
-    ConfigError: unknown variant, or an even window.
+    ConfigError: unknown variant, an even window, or no global block where the variant has some.
   """
   letters = variant.split("+")
   if not set(letters) <= {"R", "W", "G"} or len(set(letters)) != len(letters):
-    raise ConfigError(f"bigbird variant={variant!r}; valid: {listing(VARIANTS)}")
+    raise ConfigError(f"variant={variant!r} is unknown; valid: {listing(VARIANTS)}")
   if window < 1 or window % 2 == 0:
-    raise ConfigError(f"bigbird window={window} must be odd: the own block and as many each side")
+    raise ConfigError(f"window={window} must be odd: the own block and as many each side")
+  if "G" in letters and not global_blocks:
+    raise ConfigError(f"global_blocks=() names no block, but variant={variant!r} has global ones")
   parts: list[Pattern] = []
   if "W" in letters:
     parts.append(Window(window // 2, block=block, count_prefix=True))

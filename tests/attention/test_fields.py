@@ -1,0 +1,74 @@
+"""Every field of token mixers takes a value and works, or names itself in one line."""
+
+import jax
+import numpy as np
+import pytest
+
+import vitx
+from vitx.attention import FROM_MODEL, MIXERS
+from vitx.errors import ConfigError
+from vitx.models import initialize
+from vitx.registry import options
+
+BAD = (-1, 0, 10**9, 1e9, float("nan"), "x", True, None, (0,), ())
+# What mixers need in order to run over a grid of 4 x 4.
+NEEDED = {
+  "bigbird": {"block": 4},
+  "neighborhood": {"size": 3},
+  "watts_strogatz": {"neighbors": 4},
+}
+FIELDS = [
+  (name, field)
+  for name, mixer in MIXERS.items()
+  for field in options(mixer)
+  if field not in FROM_MODEL
+]
+
+
+def run(name, **fields):
+  """Traces a network of one block, from making it to the logits."""
+  model = vitx.create_model(
+    "vit",
+    num_classes=3,
+    width=8,
+    depth=1,
+    num_heads=2,
+    mlp_dim=8,
+    pool="mean",
+    stem={"name": "linear", "patch": 2},
+    token_mixer={"name": name, **NEEDED.get(name, {}), **fields},
+  )
+
+  def forward(key, images):
+    variables = initialize(model, key, images)
+    streams = dict.fromkeys(("dropout", "graph"), key)
+    state = [name for name in variables if name != "params"]
+    return model.apply(variables, images, train=True, rngs=streams, mutable=state)[0]
+
+  images = jax.ShapeDtypeStruct((2, 8, 8, 3), np.float32)
+  assert jax.eval_shape(forward, jax.random.key(0), images).shape == (2, 3)
+
+
+@pytest.mark.parametrize(("name", "field"), FIELDS)
+def test_fields_of_mixers(name, field):
+  for value in BAD:
+    try:
+      run(name, **{field: value})
+    except ConfigError as error:
+      message = str(error)
+      assert f"token_mixer.{field}" in message and "\n" not in message, (value, message)
+
+
+@pytest.mark.parametrize(
+  ("name", "field", "value"),
+  [
+    ("bigbird", "variant", "x"),
+    ("bigbird", "window", 2),
+    ("bigbird", "global_blocks", ()),
+    ("longformer", "dilation", ()),
+  ],
+)
+def test_a_pattern_that_cannot_be_made_names_the_field(name, field, value):
+  with pytest.raises(ConfigError) as error:
+    run(name, **{field: value})
+  assert str(error.value).startswith(f"token_mixer.{field}={value!r}")
