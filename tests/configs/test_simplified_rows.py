@@ -7,8 +7,13 @@ import pytest
 
 from configs import simplified_cifar10
 from configs.simplified_cifar10 import OWN, PUBLISHED, ROWS, SIZES, STARTS, get_config
-from tests.configs.test_vix_rows import Trial, check_gradients, check_implementations, check_restore
-from vitx.data.sources import Source
+from tests.configs.test_vix_rows import (
+  Trial,
+  check_gradients,
+  check_implementations,
+  check_restore,
+  info_of,
+)
 from vitx.models import count, initialize, model_from_config
 from vitx.training.setup import resolve
 
@@ -126,10 +131,9 @@ def test_what_differs_between_vanilla_and_skipless():
 
 
 def trial(row):
-  source = Source("cifar10", 10, tuple(map(str, range(10))), (32, 32), 3, None, None, None, "")
   # Without skips the tokens of a second layer are alike, and its queries hardly matter.
   depth = 1 if row.startswith("skipless") else 2
-  config = resolve(small(row, f"model.depth={depth}"), source)
+  config = resolve(small(row, f"model.depth={depth}"), info_of("cifar10", 10, (32, 32), 3))
   with config.unlocked():
     config.data.image_size = config.data.decode_size = 16
   return Trial(config)

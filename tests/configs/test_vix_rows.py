@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 from vitx.checkpoints.store import CheckpointStore
-from vitx.data.sources import Source
+from vitx.data.dataset import ArraySpec, DatasetInfo
 from vitx.models import count, model_from_config
+from vitx.tasks import build_task
 from vitx.training.optimizers import make_optimizer
-from vitx.training.setup import make_task, resolve
+from vitx.training.setup import resolve
 
 FILES = ("vix_cifar10", "vix_tiny_imagenet")
 MODULES = {name: importlib.import_module(f"configs.{name}") for name in FILES}
@@ -125,10 +126,15 @@ SOURCES = {
 }
 
 
+def info_of(name, classes, size, channels):
+  """What a config asks of a set of images."""
+  image = ArraySpec((*(size or (None, None)), channels), "uint8")
+  spec = {"image": image, "label": ArraySpec((), "int32")}
+  return DatasetInfo(name, spec, class_names=tuple(map(str, range(classes))))
+
+
 def source_of(name):
-  classes, size, channels = SOURCES[name]
-  names = tuple(map(str, range(classes)))
-  return Source(name, classes, names, size, channels, None, None, None, "")
+  return info_of(name, *SOURCES[name])
 
 
 def builds_everywhere(file, row):
@@ -226,7 +232,7 @@ class Trial:
   config: object
 
   def __post_init__(self):
-    self.task = make_task(self.config)
+    self.task = build_task(self.config)
     size, classes = self.config.data.image_size, self.config.model.num_classes
     random = np.random.default_rng(0)
     image = random.integers(0, 256, (2, size, size, 3)).astype(np.uint8)
@@ -236,7 +242,10 @@ class Trial:
     self.params, self.state = moved(variables.pop("params")), variables
 
   def gradients(self):
-    loss = lambda p: self.task.loss(p, self.state, self.batch, jax.random.key(1))  # noqa: E731
+    def loss(params):
+      key, step = jax.random.key(1), jnp.int32(0)
+      return self.task.loss(params, self.state, self.task.constants(), self.batch, key, step)
+
     return jax.jit(jax.value_and_grad(loss, has_aux=True))(self.params)
 
   def logits(self, implementation=None):

@@ -8,7 +8,7 @@ import pytest
 from vitx import ops
 from vitx.analysis.implementations import describe_choices
 from vitx.attention.registry import MIXERS
-from vitx.benchmark.mixers import grid
+from vitx.benchmark.mixers import make_grid
 from vitx.errors import ConfigError
 from vitx.ops import TokenLayout, recording_implementations
 from vitx.ops.implementation import resolve_implementation
@@ -41,7 +41,7 @@ def test_errors_name_the_field_and_the_way_out():
 def choose(module, n):
   """What a mixer's ops pick for N tokens, and whether it sows a matrix."""
   x = jax.ShapeDtypeStruct((1, n, 8), jnp.float32)
-  layout = grid(n)
+  layout = make_grid(n)
 
   def run(x):
     variables = module.init(jax.random.key(0), x, layout, train=False)
