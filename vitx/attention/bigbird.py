@@ -9,7 +9,7 @@ from vitx.attention.pattern import PatternAttention
 from vitx.checks import PositiveInt, Seed
 from vitx.errors import ConfigError
 from vitx.ops.layout import TokenLayout
-from vitx.ops.patterns import OnGrid, Pattern, QueryParts, bigbird, redrawn
+from vitx.ops.patterns import OnGrid, Pattern, QueryParts, bigbird, redraw_blocks
 
 
 class BigBirdAttention(PatternAttention):
@@ -84,4 +84,6 @@ class BigBirdAttention(PatternAttention):
     # Flax folds the module's path into the stream's key, so that layers differ.
     key = jax.random.fold_in(self.make_rng("graph"), self.seed)
     seed = jax.random.bits(key, (), jnp.uint32)
-    return self.with_prefix(redrawn(self.pattern(layout).at(self.layer), layout, seed), layout)
+    return self.with_prefix(
+      redraw_blocks(self.pattern(layout).at(self.layer), layout, seed), layout
+    )
