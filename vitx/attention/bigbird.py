@@ -30,9 +30,9 @@ class BigBirdAttention(PatternAttention):
     redraw: "never", or "step": in training the random blocks are drawn anew at every step, from the
       stream "graph", the same for all examples and devices; evaluation keeps the fixed draw.
     query_parts: query blocks that attend at all, of "random", "window", "global", as the flags in
-      the code of BBViT's authors have it; empty: all.
-    prefix_global: False: prefix tokens are the first tokens of block 0, as published; True: blocks
-      are counted on the grid, and prefix tokens attend all and are attended by all.
+      the code of BBViT's authors have it; () for all.
+    prefix_global: whether blocks are counted on the grid, and prefix tokens attend all and are
+      attended by all; else prefix tokens are the first tokens of block 0, as published.
 
   `PatternAttention` has the other attributes.
   """

@@ -114,8 +114,8 @@ def backward_statistics(
   """Returns what a query must remember so that its logits' gradient is p · (dp − delta).
 
   Args:
-    out: (..., n, D), with its cotangent.
-    lse: (..., n), with its cotangent; 0.0 if nothing depends on it.
+    out, d_out: (..., n, D), the output and its cotangent.
+    lse, d_lse: (..., n), and its cotangent; `d_lse` is 0.0 if nothing depends on it.
 
   Returns:
     lse (..., n), +inf for a query that sees nothing, so that exp(logit − lse) is exactly zero; and

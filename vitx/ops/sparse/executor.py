@@ -78,6 +78,8 @@ def backward(arrays, rows: Side, columns: Side, layout: Layout, scale: float):
     arrays: q, k, v, key_mask, the output's cotangent, lse and delta, (B, N, ...).
     rows: of the query blocks, as in the forward pass; for the queries' gradient.
     columns: of the key blocks; for the keys' and values'. So no result is ever scattered.
+    layout: of heads and blocks.
+    scale: of the logits.
   """
   q, k, v, key_mask, *rest = arrays
 
