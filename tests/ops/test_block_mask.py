@@ -73,10 +73,10 @@ def check_form(mask):
 def test_transposed(name):
   for layout in LAYOUTS[1:]:
     mask = BlockMask.from_pattern(PATTERNS[name], layout, 8, HEADS)
-    other = mask.transposed()
+    other = mask.transpose()
     np.testing.assert_array_equal(other.dense(), mask.dense().swapaxes(1, 2))
     check_form(other)
-    assert other.transposed() == mask
+    assert other.transpose() == mask
     assert other.density == mask.density
 
 
@@ -113,7 +113,7 @@ def test_no_edges_and_all_edges():
   layout = TokenLayout((10,))
   none = BlockMask.from_pattern(Nothing(), layout, 4, 2)
   assert none.density == none.block_density == 0 and not none.dense().any()
-  assert none.transposed() == none
+  assert none.transpose() == none
   full = BlockMask.from_pattern(Full(), layout, 4, 2)
   assert full.density == full.block_density == 1 and (full.table == 0).all()
   with pytest.raises(ConfigError, match="block=0"):

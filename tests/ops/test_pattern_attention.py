@@ -21,7 +21,7 @@ from vitx.ops.patterns import (
   Window,
   bigbird,
   per_head,
-  redrawn,
+  redraw_blocks,
 )
 from vitx.ops.sparse.attend import attend
 
@@ -64,9 +64,9 @@ def test_equals_its_edges(pattern, prefix):
   def run(seed):
     edges = pattern
     if pattern == "redrawn":
-      edges = redrawn(BIGBIRD, layout, seed)
+      edges = redraw_blocks(BIGBIRD, layout, seed)
     elif pattern == "redrawn on the grid":
-      edges = redrawn(OnGrid(BIGBIRD), layout, seed) | CLASS
+      edges = redraw_blocks(OnGrid(BIGBIRD), layout, seed) | CLASS
     mask = dense_mask(edges, layout, 4)
     return attend(plan(edges, layout, 8), q, k, v, key_mask=key_mask, scale=0.4), mask
 

@@ -15,13 +15,13 @@ from vitx.ops.patterns import (
   bigbird,
   draw,
 )
-from vitx.ops.patterns.draws import hashed, subsets
+from vitx.ops.patterns.draws import hash_words, subsets
 
 
 def test_hash_agrees_between_numpy_and_jax_and_has_fair_bits():
   words = (5, np.arange(-3, 500)[:, None], np.arange(200))
-  numbers = hashed(*words)
-  np.testing.assert_array_equal(jax.jit(lambda *w: hashed(*w))(*words), numbers)
+  numbers = hash_words(*words)
+  np.testing.assert_array_equal(jax.jit(lambda *w: hash_words(*w))(*words), numbers)
   ones = np.bitwise_count(numbers).mean()
   assert abs(ones - 16) < 0.05  # standard error 0.009
   assert np.unique(numbers).size > 0.9999 * numbers.size
@@ -113,10 +113,10 @@ def test_published_plan_of_the_papers_own_lengths():
 def test_a_step_draws_its_own_graph_inside_jit():
   layout = TokenLayout((64,))
   pattern = RandomBlocks(2, 4, heads=2, window=3, layer=5)
-  redrawn = jax.jit(lambda step: pattern.redrawn(layout, 0, step))
+  redrawn = jax.jit(lambda step: pattern.redraw(layout, 0, step))
   first, second = np.asarray(redrawn(1)), np.asarray(redrawn(2))
   assert (first != second).any()
-  np.testing.assert_array_equal(first, pattern.redrawn(layout, 0, 1))
+  np.testing.assert_array_equal(first, pattern.redraw(layout, 0, 1))
   np.testing.assert_array_equal(redrawn(0), pattern.indices(layout))  # drawn once is step 0
   assert (pattern.at(6).indices(layout) != pattern.indices(layout)).any()
 
@@ -124,7 +124,7 @@ def test_a_step_draws_its_own_graph_inside_jit():
 
   @jax.jit
   def mask(step):
-    given = GivenBlocks(pattern.redrawn(layout, 0, step), 4)
+    given = GivenBlocks(pattern.redraw(layout, 0, step), 4)
     return given.allows(layout, index[:, None], index, np.arange(2)[:, None, None])
 
   kept = GivenBlocks(first, 4).allows(layout, index[:, None], index, np.arange(2)[:, None, None])

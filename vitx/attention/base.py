@@ -139,7 +139,11 @@ class AttentionModule(TokenMixer):
     return fold_bias_into_qk(q, k, bias_tables(self, places, q.shape[2]), places, scale, at=at)
 
   def places(self, layout: TokenLayout) -> list[Places]:
-    """Returns where the tokens stand, for each table of `relative_bias`."""
+    """Returns where the tokens stand, for each table of `relative_bias`.
+
+    Raises:
+      ConfigError: a kind of bias that the mixer does not have.
+    """
     if self.relative_bias != "axial":
       raise ConfigError(f"token_mixer.relative_bias={self.relative_bias!r}; valid: axial, none")
     return axial_places(layout)

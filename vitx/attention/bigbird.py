@@ -9,7 +9,7 @@ from vitx.attention.pattern import PatternAttention
 from vitx.checks import PositiveInt, Seed
 from vitx.errors import ConfigError
 from vitx.ops.layout import TokenLayout
-from vitx.ops.patterns import OnGrid, Pattern, QueryParts, bigbird, redrawn
+from vitx.ops.patterns import OnGrid, Pattern, QueryParts, bigbird, redraw_blocks
 
 
 class BigBirdAttention(PatternAttention):
@@ -30,9 +30,9 @@ class BigBirdAttention(PatternAttention):
     redraw: "never", or "step": in training the random blocks are drawn anew at every step, from the
       stream "graph", the same for all examples and devices; evaluation keeps the fixed draw.
     query_parts: query blocks that attend at all, of "random", "window", "global", as the flags in
-      the code of BBViT's authors have it; empty: all.
-    prefix_global: False: prefix tokens are the first tokens of block 0, as published; True: blocks
-      are counted on the grid, and prefix tokens attend all and are attended by all.
+      the code of BBViT's authors have it; () for all.
+    prefix_global: whether blocks are counted on the grid, and prefix tokens attend all and are
+      attended by all; else prefix tokens are the first tokens of block 0, as published.
 
   `PatternAttention` has the other attributes.
   """
@@ -84,4 +84,6 @@ class BigBirdAttention(PatternAttention):
     # Flax folds the module's path into the stream's key, so that layers differ.
     key = jax.random.fold_in(self.make_rng("graph"), self.seed)
     seed = jax.random.bits(key, (), jnp.uint32)
-    return self.with_prefix(redrawn(self.pattern(layout).at(self.layer), layout, seed), layout)
+    return self.with_prefix(
+      redraw_blocks(self.pattern(layout).at(self.layer), layout, seed), layout
+    )

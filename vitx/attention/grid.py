@@ -26,6 +26,8 @@ class NeighborhoodAttention(PatternAttention):
   Attributes:
     size: k, along each axis; no larger than the grid.
     dilation: step between neighbors.
+
+  `PatternAttention` has the other attributes.
   """
 
   size: PositiveInt = 7

@@ -14,6 +14,8 @@ class GivenPatternAttention(PatternAttention):
 
   Attributes:
     edges: the pattern's name.
+
+  `PatternAttention` has the other attributes.
   """
 
   properties: ClassVar = Properties(accepts_causal=True, flops_exponent=2.0)  # as of "full"

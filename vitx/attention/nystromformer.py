@@ -24,12 +24,13 @@ class Nystromformer(AttentionModule):
   Attributes:
     landmarks: M, the most that are used.
     iterations: of the pseudo-inverse.
-    kernel_size: taps of the convolution over the tokens, odd; 0: no convolution.
+    kernel_size: taps of the convolution over the tokens, odd; 0 for no convolution.
     padding: where N is no multiple of `landmarks`. "masked": the last segment is shorter. "front":
       tokens of zeros are put in front, take part in everything and are cut off again, as in the
       published code; a mask leaves them out. Rotations are the same for both: a shift of all
       positions changes no logit.
-    pinv_scale: "example" or "batch" (published), see `vitx.ops.kernels.nystrom.pseudo_inverse`.
+    pinv_scale: extent of the maxima in the inverse's first guess: "example", each matrix its own,
+      or "batch", as published, over all examples.
 
   `AttentionModule` has the other attributes; rotation comes before landmarks are made, and the
   matrix is without the convolution and with the padding in front.

@@ -28,9 +28,10 @@ class Performer(AttentionModule):
     kernel: "softmax", or a function of `vitx.ops.kernels.features.KERNELS` ("relu", ...)
       for generalized attention.
     eps: added to the features; None for 1e-4 with softmax, 1e-3 for the others, as published.
-    stabilizer: "example" or "batch", see `vitx.ops.kernels.features.softmax_key_features`; without
-      a part in a causal mixer, where a maximum over all keys would tell of later ones.
-    redraw: training calls between two draws (micro-batches count each); 0: never.
+    stabilizer: extent of the maximum that is subtracted in the softmax features of keys: "example",
+      each example and head its own, or "batch", as in the authors' first code; without a part in a
+      causal mixer, where a maximum over all keys would tell of later ones.
+    redraw: training calls between two draws (micro-batches count each); 0 for no second draw.
     local_heads: of the H heads, the last so many use plain softmax over `local_window` instead.
     local_window: tokens per block; a token sees its own block and the ones beside it.
 

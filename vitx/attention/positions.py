@@ -22,7 +22,8 @@ def apply_rope(
   """Rotates queries or keys by their position.
 
   Args:
-    rotary: "sequence" or "axial", see `vitx.ops.rotary.rotary_angles`; "none" changes nothing.
+    rotary: by the place in the unrolled grid, "sequence", or by each coordinate, "axial"; "none"
+      changes nothing.
     base: of the frequencies.
     layout: of all tokens.
     *arrays: (B, N, H, D) each.

@@ -15,6 +15,8 @@ class ErdosRenyiAttention(PatternAttention):
   Attributes:
     p: probability of an edge.
     seed: of the draw.
+
+  `PatternAttention` has the other attributes.
   """
 
   properties: ClassVar = Properties(accepts_causal=True, flops_exponent=2.0)
@@ -33,6 +35,8 @@ class WattsStrogatzAttention(PatternAttention):
     neighbors: w, tokens that each token is linked to, half on each side.
     beta: share of edges that are redirected at random.
     seed: of the draw.
+
+  `PatternAttention` has the other attributes.
   """
 
   neighbors: PositiveInt = 8

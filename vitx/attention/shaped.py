@@ -41,7 +41,7 @@ class ShapedAttention(AttentionModule):
     values: "kept", "dropped" (the heads are groups of channels), "identity": s I + r ΔW with ΔW
       starting at zero and learned gains s, r at one; or "first": "identity" without bias in layer
       0, "dropped" in the others.
-    output: "kept", "dropped" or "identity", likewise for the output projection.
+    output: of the output projection: "kept", "dropped" or "identity" as for the values.
     large_logits: logits times sqrt(D) instead of 1/sqrt(D), as in one published listing.
 
   `AttentionModule` has the other attributes; `head_dim` is that of queries and keys, `use_bias` is

@@ -17,6 +17,8 @@ class _Factorized(PatternAttention):
     arrangement: "merged" unites the parts; "heads" gives the first half of the heads the local
       part and the others the second; "layers" cycles through layers.
     local_layers: with "layers", local layers after each one of the second part.
+
+  `PatternAttention` has the other attributes.
   """
 
   properties: ClassVar = Properties(accepts_causal=True, flops_exponent=1.5)
@@ -46,6 +48,8 @@ class StridedAttention(_Factorized):
   Attributes:
     form: "paper" and "code" are causal, with l + 1 and l local keys; "bidirectional" has
       |i - j| < l; "axial" the query's own row, in both directions.
+
+  `_Factorized` has `stride`, `arrangement` and `local_layers`, `PatternAttention` the others.
   """
 
   form: Literal["paper", "code", "bidirectional", "axial"] = "axial"
@@ -58,12 +62,16 @@ class StridedAttention(_Factorized):
 
 
 class FixedAttention(_Factorized):
-  """The query's own run of l tokens, and c summary tokens of every run (section 4.3, "fixed").
+  """The query's own run of l tokens, and c summary tokens of every run.
+
+  (Child et al. 2019, section 4.3, "fixed".)
 
   Attributes:
     summary: c.
     distinct: heads that read summaries of their own before they repeat; with 1 all read the same.
     causal: as published; False reads summaries in both directions.
+
+  `_Factorized` has `stride`, `arrangement` and `local_layers`, `PatternAttention` the others.
   """
 
   summary: PositiveInt = 1

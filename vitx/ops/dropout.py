@@ -17,7 +17,7 @@ _index: contextvars.ContextVar[jax.Array | None] = contextvars.ContextVar("examp
 
 @contextlib.contextmanager
 def examples_at(index: jax.Array) -> Iterator[None]:
-  """While tracing inside, row b of a batch is example `index[b]` of the global batch.
+  """Declares that row b is example `index[b]` of the global batch, while tracing inside.
 
   Args:
     index: (B,) integers.

@@ -19,5 +19,5 @@ class TokenLayout:
 
   @property
   def length(self) -> int:
-    """N, the number of tokens."""
+    """Returns N, the number of tokens."""
     return self.prefix + math.prod(self.grid)

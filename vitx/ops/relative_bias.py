@@ -21,7 +21,7 @@ class Places(NamedTuple):
 
   Attributes:
     extents: of the box.
-    place: int (N,), the place in the unrolled box; -1: none, and the bias is zero.
+    place: int (N,), the place in the unrolled box; -1 for no place, where the bias is zero.
   """
 
   extents: tuple[int, ...]
@@ -72,7 +72,7 @@ def fold_bias_into_qk(
 
   Args:
     q, k: (B, N, H, D).
-    tables: (H, 2 e - 1, ...) each, as for `between_places`; their biases add up.
+    tables: (H, 2 e - 1, ...) each, by the difference of places; their biases add up.
     places: of all tokens of a layout, one for each table.
     scale: that the logits will be multiplied by; the bias is not.
     at: int (N,), which tokens of the layout these are; None for all.

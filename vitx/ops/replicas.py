@@ -15,7 +15,11 @@ _axis: contextvars.ContextVar[str | None] = contextvars.ContextVar("replicas", d
 
 @contextlib.contextmanager
 def over(axis: str | None) -> Iterator[None]:
-  """While tracing inside, a batch is spread over the devices of the mapped axis of that name."""
+  """Declares that a batch is spread over the devices of a mapped axis, while tracing inside.
+
+  Args:
+    axis: its name; None for a batch that is whole on one device.
+  """
   token = _axis.set(axis)
   try:
     yield
@@ -24,12 +28,12 @@ def over(axis: str | None) -> Iterator[None]:
 
 
 def mean(x: jax.Array) -> jax.Array:
-  """The mean of `x` over the devices, the same on each."""
+  """Returns the mean of `x` over the devices, the same on each."""
   axis = _axis.get()
   return x if axis is None else jax.lax.pmean(x, axis)
 
 
 def count() -> int:
-  """The number of devices that share a batch."""
+  """Returns the number of devices that share a batch."""
   axis = _axis.get()
   return 1 if axis is None else jax.lax.axis_size(axis)

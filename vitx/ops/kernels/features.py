@@ -23,12 +23,12 @@ KERNELS: dict[str, Callable[[jax.Array], jax.Array]] = {
 
 
 def default_count(head_dim: int) -> int:
-  """floor(D ln D), at least one: the published number (Choromanski et al. 2021, section 4)."""
+  """Returns floor(D ln D), at least one, as published (Choromanski et al. 2021, section 4)."""
   return max(1, math.floor(head_dim * math.log(head_dim)))
 
 
 def orthogonal_gaussian(key: jax.Array, count: int, head_dim: int) -> jax.Array:
-  """Gaussian rows that are orthogonal in blocks of D (Choromanski et al. 2021, section 2.4).
+  """Draws Gaussian rows, orthogonal in blocks of D (Choromanski et al. 2021, section 2.4).
 
   Directions are uniform (Haar) and independent between blocks; lengths are those of independent
   D-dimensional Gaussian vectors.
@@ -53,7 +53,7 @@ def orthogonal_gaussian(key: jax.Array, count: int, head_dim: int) -> jax.Array:
 
 
 def softmax_query_features(q: jax.Array, projection: jax.Array, *, eps: float = 1e-4) -> jax.Array:
-  """Positive random features of the softmax kernel exp(q·k / sqrt(D)), for queries.
+  """Returns positive random features of the softmax kernel exp(q·k / sqrt(D)), for queries.
 
   M^(-1/2) (exp(Wx - |x|²/2 - max(Wx)) + eps) with x = q / D^(1/4) and the maximum over a query's
   features; a factor per query leaves normalized attention unchanged, but for eps.
@@ -81,7 +81,7 @@ def softmax_key_features(
   stabilizer: str = "example",
   eps: float = 1e-4,
 ) -> jax.Array:
-  """Positive random features of the softmax kernel, for keys.
+  """Returns positive random features of the softmax kernel exp(q·k / sqrt(D)), for keys.
 
   M^(-1/2) (exp(Wx - |x|²/2 - max(Wx)) + eps) with x = k / D^(1/4); the maximum must be shared by
   all keys that a query compares. (Choromanski et al. 2021, lemma 1 and equation 8.)
@@ -128,7 +128,9 @@ def generalized_features(
   mask: jax.Array | None = None,
   eps: float = 1e-3,
 ) -> jax.Array:
-  """f(W x / D^(1/4)) + eps, for queries and keys alike (Choromanski et al. 2021, section 2.2).
+  """Returns f(W x / D^(1/4)) + eps, for queries and keys alike.
+
+  (Choromanski et al. 2021, section 2.2.)
 
   Args:
     x: (B, N, H, D).
@@ -145,7 +147,7 @@ def generalized_features(
 
 
 def elu_features(x: jax.Array, *, mask: jax.Array | None = None) -> jax.Array:
-  """elu(x) + 1 (Katharopoulos et al. 2020, equation 7).
+  """Returns elu(x) + 1 (Katharopoulos et al. 2020, equation 7).
 
   Args:
     x: (B, N, H, D).
@@ -159,7 +161,7 @@ def elu_features(x: jax.Array, *, mask: jax.Array | None = None) -> jax.Array:
 
 
 def _exponent(x: jax.Array, projection: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """W x / D^(1/4), (B, H, N, M), and |x|² / (2 sqrt(D)), (B, H, N, 1), in float32.
+  """Returns W x / D^(1/4), (B, H, N, M), and |x|² / (2 sqrt(D)), (B, H, N, 1), in float32.
 
   Heads first, as the products that follow want them: only the small `x` is moved in memory.
   """

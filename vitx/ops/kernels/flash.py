@@ -72,12 +72,12 @@ def _tile_rows(batch: int, rows: int, columns: int) -> tuple[int, int, int]:
 
 
 def _tiles(x: jax.Array, size: int, tiles: int) -> jax.Array:
-  """(g, rows, ...) -> (tiles, g, size, ...), zeros behind the last row."""
+  """Cuts (g, rows, ...) into (tiles, g, size, ...), zeros behind the last row."""
   return jnp.moveaxis(tiling.split_rows(x, tiles, size), 1, 0)
 
 
 def _untile(x: jax.Array, rows: int) -> jax.Array:
-  """(tiles, g, size, ...) -> (g, rows, ...)."""
+  """Joins tiles (tiles, g, size, ...) to (g, rows, ...)."""
   return tiling.join_rows(jnp.moveaxis(x, 0, 1), rows)
 
 

@@ -68,11 +68,14 @@ def kernelized_linear_attention(
   """Computes φ(q) (φ(k)ᵀ v), row-normalized, in time and memory linear in N.
 
   Args:
-    q, k, v, causal: as for `linear_attention`.
+    q: φ(q), float32 (B, N, H, F), nowhere negative.
+    k: φ(k), float32 (B, M, H, F), zero for tokens that may not be attended.
+    v: (B, M, H, D).
+    causal: a query attends tokens up to its own position.
     chunk: tokens whose causal matrix is formed at once; before them stand prefix sums of φ(k)ᵀ v.
 
   Returns:
-    The output (B, N, H, D) in the dtype of `v`.
+    The output (B, N, H, D) in the dtype of `v`. A row without weight is zero.
   """
   # Heads first: the compiler then moves neither features nor sums in memory.
   q, k, v32 = (jnp.swapaxes(x, 1, 2) for x in (q, k, v.astype(jnp.float32)))

@@ -27,7 +27,7 @@ def local_attention(
     q, k, v: (B, N, H, D).
     window: tokens per block.
     key_mask: boolean (B, N), True = may be attended.
-    causal: see `block_local_mask`.
+    causal: whether a token sees neither the block after its own nor later tokens in its own.
     implementation: "masked", "kernelized" (linear in N) or "auto", which picks as
       `linear_attention` does, beside which these heads stand.
 
@@ -73,7 +73,7 @@ def masked_local_attention(
     q, k, v: (B, N, H, D).
     window: tokens per block.
     mask: boolean (B, N), True = may be attended.
-    causal: see `block_local_mask`.
+    causal: whether a token sees neither the block after its own nor later tokens in its own.
 
   Returns:
     The output (B, N, H, D) and the matrix (B, H, N, N) in float32.
@@ -95,7 +95,11 @@ def kernelized_local_attention(
 ) -> jax.Array:
   """Computes local attention block by block: each block of queries against three blocks of keys.
 
-  Args: as for `masked_local_attention`.
+  Args:
+    q, k, v: (B, N, H, D).
+    window: tokens per block.
+    mask: boolean (B, N), True = may be attended.
+    causal: whether a token sees neither the block after its own nor later tokens in its own.
 
   Returns:
     The output (B, N, H, D).

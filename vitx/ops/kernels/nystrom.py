@@ -29,9 +29,10 @@ def nystrom_attention(
 
   Args:
     q, k, v: (B, N, H, D).
-    landmarks: M, the most that are made of the N tokens, see `segment_means`.
+    landmarks: M, the most that are made of the N tokens, each the mean of consecutive ones.
     key_mask: boolean (B, N), True = may be attended.
-    iterations, pinv_scale: see `pseudo_inverse`.
+    iterations: of the pseudo-inverse; each triples the number of correct digits, once near.
+    pinv_scale: extent of the maxima in the inverse's first guess, "example" or "batch".
     implementation: "masked", "kernelized" (linear in N) or "auto".
 
   Returns:
@@ -115,7 +116,11 @@ def masked_nystrom_attention(
 ) -> tuple[jax.Array, jax.Array]:
   """Multiplies Nyström's factors from the left, with their N x N product in memory.
 
-  Args: as for `kernelized_nystrom_attention`.
+  Args:
+    q, k, v: (B, N, H, D).
+    landmarks: M, the most that are made of the N tokens.
+    **options: `mask`, boolean (B, N), True = may be attended; `iterations` and `pinv_scale`
+      ("example" or "batch") of the pseudo-inverse.
 
   Returns:
     The output (B, N, H, D) in the dtype of `v` and the matrix (B, H, N, N) in float32; its rows sum
@@ -134,9 +139,9 @@ def kernelized_nystrom_attention(
 
   Args:
     q, k, v: (B, N, H, D).
-    landmarks: M.
-    **options: mask, boolean (B, N), True = may be attended; iterations and pinv_scale, see
-      `pseudo_inverse`.
+    landmarks: M, the most that are made of the N tokens.
+    **options: `mask`, boolean (B, N), True = may be attended; `iterations` and `pinv_scale`
+      ("example" or "batch") of the pseudo-inverse.
 
   Returns:
     The output (B, N, H, D) in the dtype of `v`.

@@ -101,7 +101,13 @@ def kernelized_shaped_attention(
 ) -> jax.Array:
   """Computes α v + β attention(v) - γ mean(v): an epilogue on fused softmax attention.
 
-  Args: as for `masked_shaped_attention`.
+  Args:
+    q, k: (B, N, G, D), G either H or 1: one map for all heads.
+    v: (B, N, H, E).
+    alpha, beta, gamma: float32, (H,) or (1,).
+    mask: boolean (B, N), True = may be attended. A masked token contributes nothing, not even to
+      its own output.
+    scale: of the logits; None for 1 / sqrt(D).
 
   Returns:
     The output (B, N, H, E) in the dtype of `v`.

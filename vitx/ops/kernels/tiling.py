@@ -16,22 +16,23 @@ ACCELERATOR_STEP_BYTES = 1 << 28
 
 
 def step_elements() -> int:
-  """Logits that one step of a loop may hold on the default backend."""
+  """Returns how many logits one step of a loop may hold on the default backend."""
   cpu = jax.default_backend() == "cpu"
   return (CPU_STEP_BYTES if cpu else ACCELERATOR_STEP_BYTES) // 4
 
 
 def largest_divisor(n: int, at_most: float) -> int:
-  """The largest divisor of `n` that is no greater than `at_most`, at least 1."""
+  """Returns the largest divisor of `n` that is no greater than `at_most`, at least 1."""
   return next(d for d in range(max(1, min(n, int(at_most))), 0, -1) if n % d == 0)
 
 
 def map_groups(function: Callable, arrays: Any, group: int) -> Any:
-  """`function` over the leading axis, `group` entries at a time; `group` divides its length.
+  """Applies `function` over the leading axis, `group` entries at a time.
 
   Args:
     function: takes and returns trees of arrays with a leading axis of `group`.
     arrays: a tree of arrays (Z, ...).
+    group: entries at a time, a divisor of Z.
 
   Returns:
     The results with a leading axis of Z.
@@ -47,24 +48,24 @@ def map_groups(function: Callable, arrays: Any, group: int) -> Any:
 
 
 def split_rows(x: jax.Array, count: int, size: int) -> jax.Array:
-  """(Z, N, ...) -> (Z, count, size, ...), zeros behind the last row; `count * size` >= N."""
+  """Cuts (Z, N, ...) into (Z, count, size, ...), zeros behind row N; `count * size` >= N."""
   padding = [(0, 0), (0, count * size - x.shape[1])] + [(0, 0)] * (x.ndim - 2)
   return jnp.pad(x, padding).reshape(x.shape[0], count, size, *x.shape[2:])
 
 
 def join_rows(x: jax.Array, n: int) -> jax.Array:
-  """The way back, (Z, count, size, ...) -> (Z, N, ...)."""
+  """Undoes `split_rows`: (Z, count, size, ...) -> (Z, N, ...)."""
   return x.reshape(x.shape[0], x.shape[1] * x.shape[2], *x.shape[3:])[:, :n]
 
 
 def heads_first(x: jax.Array) -> jax.Array:
-  """(B, N, H, D) -> (B·H, N, D)."""
+  """Moves heads into the batch: (B, N, H, D) -> (B·H, N, D)."""
   batch, n, heads, dim = x.shape
   return jnp.swapaxes(x, 1, 2).reshape(batch * heads, n, dim)
 
 
 def heads_last(x: jax.Array, heads: int) -> jax.Array:
-  """(B·H, N, D) -> (B, N, H, D)."""
+  """Moves heads out of the batch: (B·H, N, D) -> (B, N, H, D)."""
   return jnp.swapaxes(x.reshape(-1, heads, *x.shape[1:]), 1, 2)
 
 
@@ -77,19 +78,19 @@ def _without_axis(tree: Any) -> Any:
 
 
 def product(x: jax.Array, y: jax.Array) -> jax.Array:
-  """x y over leading batch axes in float32: (..., n, d), (..., d, m) -> (..., n, m)."""
+  """Returns x y over leading batch axes in float32: (..., n, d), (..., d, m) -> (..., n, m)."""
   return jnp.matmul(x.astype(jnp.float32), y.astype(jnp.float32))
 
 
 def product_transposed(x: jax.Array, y: jax.Array) -> jax.Array:
-  """x yᵀ over leading batch axes in float32: (..., n, d), (..., m, d) -> (..., n, m)."""
+  """Returns x yᵀ over leading batch axes in float32: (..., n, d), (..., m, d) -> (..., n, m)."""
   return product(x, jnp.swapaxes(y, -1, -2))
 
 
 def softmax_tile(
   logits: jax.Array, v: jax.Array, weigh: Callable = product
 ) -> tuple[jax.Array, jax.Array]:
-  """Attention of some queries over all the keys they may see.
+  """Computes attention of some queries over all the keys they may see.
 
   Args:
     logits: (..., n, m) float32, -inf where a query may not look.
@@ -110,11 +111,11 @@ def softmax_tile(
 def backward_statistics(
   out: jax.Array, lse: jax.Array, d_out: jax.Array, d_lse: jax.Array | float
 ) -> tuple[jax.Array, jax.Array]:
-  """What a query must remember so that its logits' gradient is p · (dp − delta).
+  """Returns what a query must remember so that its logits' gradient is p · (dp − delta).
 
   Args:
-    out: (..., n, D), with its cotangent.
-    lse: (..., n), with its cotangent; 0.0 if nothing depends on it.
+    out, d_out: (..., n, D), the output and its cotangent.
+    lse, d_lse: (..., n), and its cotangent; `d_lse` is 0.0 if nothing depends on it.
 
   Returns:
     lse (..., n), +inf for a query that sees nothing, so that exp(logit − lse) is exactly zero; and
@@ -128,7 +129,7 @@ def backward_statistics(
 def logit_gradient(
   logits: jax.Array, products: jax.Array, lse: jax.Array, delta: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-  """Probabilities and the gradient of the logits of one tile.
+  """Returns probabilities and the gradient of the logits of one tile, (..., n, m) each.
 
   Args:
     logits: (..., n, m), -inf where nothing is seen.

@@ -21,11 +21,11 @@ GATHER_SHARE = 10  # see `fastest`
 
 
 def kept_mask(indices: jax.Array, valid: jax.Array | None, keys: int) -> jax.Array:
-  """The kept keys as a mask; made from indices, so that ties of scores admit no further key.
+  """Returns the kept keys as a mask; made from indices, so ties of scores admit no further key.
 
   Args:
     indices: int (..., K), in 0 ... M-1 where valid.
-    valid: bool (..., K); none: all are.
+    valid: bool (..., K), False where an index only fills the array; None if all are valid.
     keys: M.
 
   Returns:
@@ -39,7 +39,7 @@ def kept_mask(indices: jax.Array, valid: jax.Array | None, keys: int) -> jax.Arr
 
 
 def fastest(keys: int, kept: int) -> str:
-  """The method that "auto" means: to gather pays while a query keeps at most a tenth of the keys.
+  """Returns the method that "auto" means: "gathered" up to a tenth of the keys, else "chunked".
 
   Gathering moves K·D numbers for a query where "chunked" multiplies with M·D; a product does about
   ten in the time of one. Measured forward and backward on two CPU cores in float32, the time of
@@ -59,15 +59,16 @@ def kept_keys_attention(
   scale: float | None = None,
   method: str = "auto",
 ) -> jax.Array:
-  """softmax(q kᵀ · scale) v over the keys that each query keeps.
+  """Computes softmax(q kᵀ · scale) v over the keys that each query keeps.
 
   Args:
     q: (B, N, H, D).
     k, v: (B, M, H, D).
     indices: int (B, H or 1, N, K), the kept keys of each query, none twice.
-    valid: bool (B, H or 1, N, K), False where an index only fills the array; none: all are.
-    scale: of the logits; none: 1 / sqrt(D).
-    method: "gathered", "chunked", or "auto", see `fastest`; no part of the result.
+    valid: bool (B, H or 1, N, K), False where an index only fills the array; None if all are
+      valid.
+    scale: of the logits; None for 1 / sqrt(D).
+    method: "gathered", "chunked", or "auto", the faster; no part of the result.
 
   Returns:
     out (B, N, H, D) in the dtype of `v`. A query that keeps nothing has out 0 and no gradient, as
@@ -113,7 +114,7 @@ class _Gathered:
 
 @dataclasses.dataclass(frozen=True)
 class _Chunked:
-  """The same against all keys: logits are (c, M)."""
+  """Some queries of one head against all keys, most of them hidden: logits are (c, M)."""
 
   seen: jax.Array  # (c, M)
 
@@ -158,7 +159,7 @@ def _over_heads(function, per_query, per_key, wide: int):
 
 
 def _flat(x: jax.Array, heads: int) -> jax.Array:
-  """(B, H or 1, N, K) -> (B·H, N, K)."""
+  """Repeats for every head and flattens: (B, H or 1, N, K) -> (B·H, N, K)."""
   return jnp.broadcast_to(x, (x.shape[0], heads, *x.shape[2:])).reshape(-1, *x.shape[2:])
 
 

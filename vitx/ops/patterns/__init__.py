@@ -24,7 +24,7 @@ from vitx.ops.patterns.indices import coordinates, in_grid
 from vitx.ops.patterns.local import Causal, DilatedWindow, Full, Global, Nothing, Window
 from vitx.ops.patterns.parts import Order, Part
 from vitx.ops.patterns.random_graphs import ErdosRenyi, WattsStrogatz
-from vitx.ops.patterns.redrawn import redrawn
+from vitx.ops.patterns.redraw import redraw_blocks
 
 __all__ = [
   "PATTERNS",
@@ -60,5 +60,5 @@ __all__ = [
   "draw",
   "in_grid",
   "per_head",
-  "redrawn",
+  "redraw_blocks",
 ]

@@ -24,7 +24,7 @@ class Pattern:
   """A static sparse attention. Combine with `|` and `&`; see also `per_head` and `cycle`."""
 
   def allows(self, layout: TokenLayout, q: Index, k: Index, head: Index = 0) -> Any:
-    """Whether query token `q` may attend key token `k`.
+    """Returns whether query token `q` may attend key token `k`.
 
     Args:
       layout: how the N tokens lie.
@@ -42,16 +42,17 @@ class Pattern:
   def candidates(
     self, layout: TokenLayout, first: int, last: int, block: int, head: int
   ) -> np.ndarray | None:
-    """Key blocks that hold every key of the queries `first ... last`; None: any may.
+    """Returns key blocks that hold every key of the queries `first ... last`.
 
     Args:
-      layout: as for `allows`.
+      layout: how the N tokens lie.
       first, last: token indices, both inclusive.
       block: b, tokens in a block.
       head: one head.
 
     Returns:
-      Indices of key blocks, sorted, without repeats; may hold some too many.
+      Indices of key blocks, sorted, without repeats; may hold some too many. None where any block
+      may hold keys.
     """
     return None
 
@@ -62,7 +63,7 @@ class Pattern:
     reshape and a transposition of the tokens costs no gather.
 
     Args:
-      layout: as for `allows`.
+      layout: how the N tokens lie.
 
     Returns:
       int (N,), the token at each place; may be longer, then numbers from N on are padding. None for
@@ -74,7 +75,7 @@ class Pattern:
     """Returns disjoint parts whose union is this pattern: how the kernelized path attends along it.
 
     Args:
-      layout: as for `allows`.
+      layout: how the N tokens lie.
       tile: tokens in a block, unless the pattern knows better.
     """
     order = as_order(self.permutation(layout), layout.length)
@@ -95,26 +96,26 @@ class Pattern:
 
   @property
   def tile(self) -> int | None:
-    """Tokens in a block that suit the kernelized path; None where it does not matter."""
+    """Returns the tokens in a block that suit the kernelized path; None if it does not matter."""
     return None
 
   @property
   def drawn(self) -> bool:
-    """Whether the edges are known only at run time."""
+    """Returns whether the edges are known only at run time."""
     return False
 
   @property
   def head_period(self) -> int:
-    """Heads after which the pattern repeats; 1: all heads have the same edges."""
+    """Returns the heads after which the pattern repeats; 1 where all have the same edges."""
     return 1
 
   @property
   def on_grid(self) -> bool:
-    """Whether prefix tokens have no edges and the others those of the grid without a prefix."""
+    """Returns whether prefix tokens have no edges and the others those of the grid alone."""
     return False
 
   def at(self, layer: int) -> "Pattern":
-    """The pattern of one layer: picks from cycles, and the layer's own random draw."""
+    """Returns the pattern of one layer: picks from cycles, and the layer's own random draw."""
     return self
 
   def __or__(self, other: "Pattern") -> "Union":
@@ -315,12 +316,12 @@ class OnGrid(Pattern):
 
 
 def per_head(*patterns: Pattern) -> Pattern:
-  """One pattern for each head; with fewer patterns than heads they repeat."""
+  """Gives each head a pattern of its own; with fewer patterns than heads they repeat."""
   return PerHead(patterns)
 
 
 def cycle(*patterns: Pattern) -> Pattern:
-  """One pattern for each layer; with fewer patterns than layers they repeat.
+  """Gives each layer a pattern of its own; with fewer patterns than layers they repeat.
 
   Repeat an argument for a ratio: `cycle(strided, local, local, local)` is OpenAI's 1:3.
   """

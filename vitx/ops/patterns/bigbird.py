@@ -30,10 +30,10 @@ class RandomBlocks(Pattern):
   Attributes:
     count: r.
     block: b.
-    plan: "uniform" over all key blocks, or "bigbird": the released code's, see `draw`.
+    plan: "uniform" over all key blocks, or "bigbird", that of the released code.
     heads: draws; head h has draw h mod `heads`.
     seed, layer: name the draw; `at(layer)` sets the layer.
-    window: width in blocks of a window that draws avoid; 0: none (but the own block).
+    window: width in blocks of a window that draws avoid; 0 for the own block only.
     anchors: global blocks that draws avoid, and whose own rows draw nothing.
   """
 
@@ -64,11 +64,11 @@ class RandomBlocks(Pattern):
     return dataclasses.replace(self, layer=layer)
 
   def indices(self, layout: TokenLayout) -> np.ndarray:
-    """The drawn key blocks, int32 (heads, m, r), -1 where there is none."""
-    return _drawn(self, layout.length)
+    """Returns the drawn key blocks, int32 (heads, m, r), -1 where there is none."""
+    return _draw_static(self, layout.length)
 
-  def redrawn(self, layout: TokenLayout, seed: Any, step: Any) -> Any:
-    """Another draw of the same kind, which may be traced: `indices` for one step of training."""
+  def redraw(self, layout: TokenLayout, seed: Any, step: Any) -> Any:
+    """Draws `indices` anew for one step of training; seed and step may be traced."""
     return draw(
       layout.length,
       self.block,
@@ -92,8 +92,8 @@ class RandomBlocks(Pattern):
 
 
 @functools.lru_cache(maxsize=256)
-def _drawn(pattern: RandomBlocks, length: int) -> np.ndarray:
-  indices = pattern.redrawn(TokenLayout((length,)), pattern.seed, 0)
+def _draw_static(pattern: RandomBlocks, length: int) -> np.ndarray:
+  indices = pattern.redraw(TokenLayout((length,)), pattern.seed, 0)
   indices.flags.writeable = False
   return indices
 
@@ -192,7 +192,7 @@ def bigbird(
   heads: int = 1,
   seed: int = 0,
 ) -> Pattern:
-  """BigBird's building blocks and their unions.
+  """Returns a union of BigBird's building blocks.
 
   Args:
     variant: any of "R", "W", "G" joined by "+": random, window, global.

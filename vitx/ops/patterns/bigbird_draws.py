@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from vitx.errors import ConfigError
-from vitx.ops.patterns.draws import BLOCKS, skipping, subsets
+from vitx.ops.patterns.draws import BLOCKS, skip_excluded, subsets
 from vitx.ops.patterns.indices import namespace
 
 PLANS = ("uniform", "bigbird")
@@ -43,7 +43,7 @@ def draw(
     heads: distinct draws.
     plan: "uniform" or "bigbird".
     seed, step, layer: name the draw; step stays 0 for a graph that is drawn once.
-    window: width in blocks that "uniform" avoids; 0: the own block only.
+    window: width in blocks that "uniform" avoids; 0 for the own block only.
     anchors: global blocks that "uniform" avoids; in both plans their rows draw nothing.
 
   Returns:
@@ -59,22 +59,22 @@ def draw(
   head = np.arange(heads)[:, None]
   silent = np.isin(rows, [anchor % m for anchor in anchors])
 
-  def picked(number: int, low: int, high: int, take: int, illegal: list[np.ndarray]) -> Any:
-    excluded = _ascending(np.stack(illegal, axis=-1), low, high)  # (m, x), relative to `low`
+  def pick(number: int, low: int, high: int, take: int, illegal: list[np.ndarray]) -> Any:
+    excluded = _sort_excluded(np.stack(illegal, axis=-1), low, high)  # (m, x), relative to `low`
     sizes = high - low - (excluded < high - low).sum(axis=-1)
     sizes = np.where(silent, 0, sizes)
     ranks = subsets(sizes, take, BLOCKS, seed, step, layer, head, rows, number)
-    blocks = skipping(ranks, excluded)
+    blocks = skip_excluded(ranks, excluded)
     return namespace(blocks).where(blocks >= 0, blocks + low, -1)  # (heads, m, take)
 
   illegal = [rows + shift for shift in range(-(window // 2), window // 2 + 1)]
   illegal += [np.full(m, anchor % m) for anchor in anchors]
-  uniform = picked(0, 0, m, count, illegal)
+  uniform = pick(0, 0, m, count, illegal)
   if plan == "uniform":
     return uniform.astype(np.int32)
   old = is_old(length, block)
   parts = [
-    picked(number, low, high, take, published_exclusions(m, high, old))
+    pick(number, low, high, take, published_exclusions(m, high, old))
     for number, (low, high, take) in enumerate(published_ranges(length, block, count), start=1)
   ]
   xp = namespace(uniform)
@@ -83,12 +83,12 @@ def draw(
 
 
 def is_old(length: int, block: int) -> bool:
-  """Whether the released code uses the plan of the paper's own runs."""
+  """Returns whether the released code uses the plan of the paper's own runs."""
   return length in OLD_LENGTHS and 2 * block < 1024
 
 
 def published_ranges(length: int, block: int, count: int) -> list[tuple[int, int, int]]:
-  """Ranges (first, end, blocks drawn from it) of the released code's plan.
+  """Returns the ranges (first, end, blocks drawn from it) of the released code's plan.
 
   Lengths 1024, 3072 and 4096 draw from the first 1024 tokens, which its first author calls
   intentional; other long inputs from the first 2r + 5 blocks; short ones from two ranges or one.
@@ -106,7 +106,7 @@ def published_ranges(length: int, block: int, count: int) -> list[tuple[int, int
 
 
 def published_exclusions(m: int, high: int, old: bool) -> list[np.ndarray]:
-  """Blocks that the released code keeps out of a range, for each of the m rows."""
+  """Returns blocks that the released code keeps out of a range, each (m,), for the m rows."""
   rows = np.arange(m)
   illegal = [rows - 1, rows, rows + 1, np.zeros(m, int)]
   if old:
@@ -118,7 +118,7 @@ def published_exclusions(m: int, high: int, old: bool) -> list[np.ndarray]:
   return illegal
 
 
-def _ascending(blocks: np.ndarray, low: int, high: int) -> np.ndarray:
+def _sort_excluded(blocks: np.ndarray, low: int, high: int) -> np.ndarray:
   """Sorts each row relative to `low`; repeats and blocks outside the range move past its end."""
   width = high - low
   relative = np.sort(np.where((blocks < low) | (blocks >= high), width, blocks - low), axis=-1)

@@ -15,7 +15,7 @@ from vitx.ops.patterns.indices import Index, namespace
 BLOCKS, EDGES, REWIRE, TARGETS = range(4)
 
 
-def hashed(*words: Index) -> Any:
+def hash_words(*words: Index) -> Any:
   """Returns uint32, uniform and independent for different words; shapes broadcast.
 
   Each word, modulo 2^32, enters as in MurmurHash3 (Appleby 2011) and is followed by its finalizer.
@@ -30,21 +30,21 @@ def hashed(*words: Index) -> Any:
     mixed = ((mixed << np.uint32(15)) | (mixed >> np.uint32(17))) * np.uint32(0x1B873593)
     state = state ^ mixed
     state = (state << np.uint32(13)) | (state >> np.uint32(19))
-    state = _finalized(state * np.uint32(5) + np.uint32(0xE6546B64))
+    state = _finalize(state * np.uint32(5) + np.uint32(0xE6546B64))
   return state.reshape(shape)
 
 
-def _finalized(x: Any) -> Any:
+def _finalize(x: Any) -> Any:
   x = (x ^ (x >> np.uint32(16))) * np.uint32(0x85EBCA6B)
   x = (x ^ (x >> np.uint32(13))) * np.uint32(0xC2B2AE35)
   return x ^ (x >> np.uint32(16))
 
 
 def below(probability: float, *words: Index) -> Any:
-  """True with the given probability, for each combination of words."""
+  """Returns True with the given probability, for each combination of words."""
   if probability >= 1:
-    return hashed(*words) >= np.uint32(0)
-  return hashed(*words) < np.uint32(probability * 2**32)
+    return hash_words(*words) >= np.uint32(0)
+  return hash_words(*words) < np.uint32(probability * 2**32)
 
 
 def subsets(sizes: Index, count: int, *words: Index) -> Any:
@@ -64,7 +64,7 @@ def subsets(sizes: Index, count: int, *words: Index) -> Any:
   drawn: list[Any] = []
   for step in range(count):
     top = xp.asarray(sizes) - count + step  # the largest number that may be drawn by now
-    bits = hashed(*words, step)
+    bits = hash_words(*words, step)
     pick = (bits % xp.maximum(top + 1, 1).astype(np.uint32)).astype(np.int32)
     taken = xp.zeros_like(pick, dtype=bool)
     for earlier in drawn:
@@ -74,8 +74,8 @@ def subsets(sizes: Index, count: int, *words: Index) -> Any:
   return xp.stack(drawn, axis=-1)
 
 
-def skipping(ranks: Index, excluded: Index) -> Any:
-  """The rank-th of 0, 1, 2, ... that is not excluded; -1 stays -1.
+def skip_excluded(ranks: Index, excluded: Index) -> Any:
+  """Returns the rank-th of 0, 1, 2, ... that is not excluded; -1 stays -1.
 
   Args:
     ranks: int (..., r).

@@ -32,7 +32,7 @@ class Strided(Pattern):
   """A1: the last l positions; A2: every l-th position, which is the query's column.
 
   Attributes:
-    stride: l; none: the width of the grid.
+    stride: l; None for the width of the grid.
     part: "merged", "local" (A1) or "column" (A2).
     form: "paper" is causal with A1 = {i-l ... i}, l + 1 keys; "code" is causal with the l keys of
       OpenAI's release, {i-l+1 ... i}; "bidirectional" takes |i-j| < l; "axial" takes the query's
@@ -51,7 +51,7 @@ class Strided(Pattern):
 
   @property
   def causal(self) -> bool:
-    """Whether only keys up to the query are read."""
+    """Returns whether only keys up to the query are read."""
     return self.form in ("paper", "code")
 
   @property
@@ -132,12 +132,12 @@ class Fixed(Pattern):
   """A1: the query's own run of l positions; A2: c summary positions of every run.
 
   Attributes:
-    stride: l; none: the width of the grid.
+    stride: l; None for the width of the grid.
     summary: c, positions of a run that carry its summary, the last ones for head 0.
     part: "merged", "local" (A1) or "summary" (A2).
     causal: as published; False reads summaries in both directions.
     distinct: sub-runs of c positions, counted from the end of the run: head h reads sub-run h mod
-      `distinct`, as the paper found best; 1: all heads read the last.
+      `distinct`, as the paper found best; with 1 all heads read the last.
   """
 
   stride: int | None = None

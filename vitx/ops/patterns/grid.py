@@ -33,7 +33,7 @@ def _per_axis(value: Sizes, layout: TokenLayout, field: str, least: int) -> tupl
 
 
 def _rows_of_box(layout: TokenLayout, low: list[int], high: list[int], block: int) -> np.ndarray:
-  """Key blocks of the grid points in the box `low ... high`, both inclusive and in the grid."""
+  """Returns the key blocks of the points in the box `low ... high`, inclusive, in the grid."""
   outer = [range(a, b + 1) for a, b in zip(low[:-1], high[:-1], strict=True)]
   found = []
   for point in itertools.product(*outer):
@@ -46,7 +46,7 @@ def _rows_of_box(layout: TokenLayout, low: list[int], high: list[int], block: in
 
 
 def _box_of(layout: TokenLayout, first: int, last: int) -> tuple[list[int], list[int]]:
-  """The smallest box (some too large) that holds the grid points of tokens `first ... last`."""
+  """Returns the smallest box, or one too large, around the grid points of `first ... last`."""
   low = [int(c) for c in coordinates(layout, first)]
   high = [int(c) for c in coordinates(layout, last)]
   split = next((axis for axis, (a, b) in enumerate(zip(low, high, strict=True)) if a != b), None)
@@ -162,7 +162,8 @@ class Neighborhood(Near):
 
   Attributes:
     size: keys on an axis, one number or one for each axis.
-    dilation: likewise; `size * dilation` may not exceed the extent.
+    dilation: step between keys, one number or one for each axis; `size * dilation` may not exceed
+      the extent.
   """
 
   size: Sizes = 7
@@ -207,7 +208,7 @@ class Neighborhood(Near):
 
 
 def _start(i: Index, size: int, dilation: int, extent: int) -> Index:
-  """Where the window of coordinate `i` begins, counted within its residue class."""
+  """Returns where the window of coordinate `i` begins, counted within its residue class."""
   members = (extent - 1 - i % dilation) // dilation + 1
   xp = namespace(i)
   return xp.clip(i // dilation - size // 2, 0, members - size)
@@ -223,7 +224,7 @@ class ShiftedWindow(Near):
 
   Attributes:
     size: of a box, one number or one for each axis.
-    shift: likewise, less than `size`; 0 is the plain cut.
+    shift: one number or one for each axis, less than `size`; 0 is the plain cut.
   """
 
   size: Sizes = 7
@@ -243,7 +244,7 @@ class ShiftedWindow(Near):
     return list(zip(sizes, shifts, padded, strict=True))
 
   def place(self, layout: TokenLayout) -> tuple[tuple[int, ...], np.ndarray]:
-    """The extents of a box, and int (N,): each token's place in its own, -1 for prefix tokens."""
+    """Returns the extents of a box, and int (N,), places in it; -1 for prefix tokens."""
     tokens, settings = np.arange(layout.length), self._settings(layout)
     sizes = tuple(size for size, _, _ in settings)
     inside = tuple(

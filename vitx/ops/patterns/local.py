@@ -66,7 +66,7 @@ class Causal(Pattern):
 
 
 def _ascends(part: Part) -> bool:
-  """Whether tokens stand in their usual order within each run of a block-diagonal part."""
+  """Returns whether tokens stand in their usual order within each run of a block-diagonal part."""
   numbers = None if part.order is None else part.order.numbers
   return numbers is None or bool(np.all(np.diff(numbers.reshape(-1, part.block)) > 0))
 
@@ -80,7 +80,7 @@ class Window(Pattern):
 
   Attributes:
     left: units before the query's own that it may attend.
-    right: units after it; none: as many as `left`.
+    right: units after it; None for as many as `left`.
     circular: whether the sequence closes to a ring.
     block: positions in a unit.
     count_prefix: whether prefix tokens count as the first positions; else they have no edges here.
@@ -199,7 +199,7 @@ class Global(Pattern):
 
   Attributes:
     tokens: indices in 0 ... N-1; negative ones count from the end.
-    blocks: indices of blocks, likewise.
+    blocks: indices of blocks; negative ones count from the end.
     block: tokens in a block, counted from token 0.
     prefix: whether the prefix tokens are global.
   """
@@ -220,7 +220,7 @@ class Global(Pattern):
     return tile_of_blocks(self.block)
 
   def spans(self, layout) -> list[tuple[int, int]]:
-    """First and last token of each run of global tokens.
+    """Returns the first and last token of each run of global tokens.
 
     Raises:
       ConfigError: a token or block lies outside the layout.
@@ -229,10 +229,10 @@ class Global(Pattern):
     R = -(-N // self.block)
     found = [(0, layout.prefix - 1)] if self.prefix and layout.prefix else []
     for index in self.tokens:
-      token = _resolved(index, N, "tokens")
+      token = _resolve(index, N, "tokens")
       found.append((token, token))
     for index in self.blocks:
-      first = _resolved(index, R, "blocks") * self.block
+      first = _resolve(index, R, "blocks") * self.block
       found.append((first, min(first + self.block, N) - 1))
     return found
 
@@ -250,7 +250,7 @@ class Global(Pattern):
     return np.unique(np.concatenate([*parts, NO_BLOCKS]))
 
 
-def _resolved(index: int, count: int, field: str) -> int:
+def _resolve(index: int, count: int, field: str) -> int:
   if not -count <= index < count:
     raise ConfigError(f"Global.{field} holds {index}, but there are {count}; use 0 ... {count - 1}")
   return index % count

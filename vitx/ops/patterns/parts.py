@@ -34,12 +34,12 @@ class Order:
 
   @functools.cached_property
   def places(self) -> np.ndarray:
-    """int (N',): the place of each token, the way back."""
+    """Returns int (N',), the place of each token: the inverse of `numbers`."""
     return np.argsort(self.numbers)
 
   @functools.cached_property
   def axes(self) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """The shape and the axes of the transposition that this order is; None if it is none.
+    """Returns shape and axes of the transposition that this order is; None if it is none.
 
     Reshaped to the shape and transposed by the axes, tokens stand in this order, so that nothing
     need be gathered.
@@ -101,7 +101,7 @@ class Part:
 
   @property
   def rearranged(self) -> bool:
-    """Whether this is more than blocks of the usual order."""
+    """Returns whether this is more than blocks of the usual order."""
     return self.order is not None or self.core == "block_diagonal"
 
 

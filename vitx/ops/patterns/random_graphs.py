@@ -64,7 +64,8 @@ class WattsStrogatz(Pattern):
     beta: probability that a link moves.
     keep_moved: whether a moved link also stays, as BigBird's appendix has it.
     keep_self: whether every token attends itself besides.
-    heads, seed, layer: as for `ErdosRenyi`.
+    heads: draws; head h has draw h mod `heads`.
+    seed, layer: name the draw; `at(layer)` sets the layer.
   """
 
   neighbors: int = 8
@@ -91,7 +92,10 @@ class WattsStrogatz(Pattern):
     return dataclasses.replace(self, layer=layer)
 
   def targets(self, layout: TokenLayout) -> np.ndarray:
-    """Where the links of each token lead, int32 (heads, N, w/2), and (.., w) with `keep_moved`."""
+    """Returns where the links of each token lead.
+
+    int32 (heads, N, w/2), or (heads, N, w) with `keep_moved`.
+    """
     return _targets(self, layout.length)
 
   def allows(self, layout, q, k, head=0):
@@ -140,7 +144,7 @@ def _targets(pattern: WattsStrogatz, length: int) -> np.ndarray:
 
 @functools.lru_cache(maxsize=64)
 def _incoming(pattern: WattsStrogatz, length: int, head: int) -> tuple[np.ndarray, np.ndarray]:
-  """Tokens sorted by where their links lead, and where each target's run begins."""
+  """Returns tokens sorted by where their links lead, and where each target's run begins."""
   table = _targets(pattern, length)[head]
   flat = table.reshape(-1)
   order = np.argsort(flat, kind="stable") // table.shape[-1]

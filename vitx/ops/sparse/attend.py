@@ -27,7 +27,10 @@ def block_mask(
   """Remembers `BlockMask.from_pattern`: every layer of a model asks for the same few.
 
   Args:
-    pattern, layout, tile, num_heads: as for `BlockMask.from_pattern`.
+    pattern: of one layer.
+    layout: of the N tokens.
+    tile: tokens in a block.
+    num_heads: H.
     order: in which the tokens stand; None for the usual one.
   """
   if order is not None:

@@ -25,7 +25,7 @@ class BlockMask:
     offsets: int32 (G*R + 1,), R = ceil(N / b); the stored blocks of query block r of head g are
       `offsets[g*R + r] ... offsets[g*R + r + 1] - 1`.
     keys: int32 (E,), the key block of each stored block, ascending within a row.
-    table: int32 (E,), 0: every element inside N x N is allowed; else an index into `tables`.
+    table: int32 (E,), an index into `tables`; 0 where every element inside N x N is allowed.
     tables: bool (T, b, b) by (query, key) inside the block, without repeats; `tables[0]` is all
       True, the others are False outside N x N.
   """
@@ -44,12 +44,12 @@ class BlockMask:
 
   @property
   def rows(self) -> int:
-    """R, the number of query blocks (and of key blocks)."""
+    """Returns R, the number of query blocks (and of key blocks)."""
     return -(-self.length // self.block)
 
   @functools.cached_property
   def queries(self) -> np.ndarray:
-    """int32 (E,), the row g*R + r of each stored block: head g, query block r."""
+    """Returns int32 (E,), the row g*R + r of each stored block: head g, query block r."""
     counts = np.diff(self.offsets)
     return np.repeat(np.arange(counts.size, dtype=np.int32), counts)
 
@@ -76,8 +76,8 @@ class BlockMask:
       found.add(rows, keys, head, _evaluate(pattern, layout, block, rows, keys, head))
     return found.block_mask(heads)
 
-  def transposed(self) -> "BlockMask":
-    """The same edges by key block: rows are key blocks, `keys` are query blocks."""
+  def transpose(self) -> "BlockMask":
+    """Returns these edges by key block: rows are key blocks, `keys` are query blocks."""
     head, query = np.divmod(self.queries, self.rows)
     row = head * self.rows + self.keys
     order = np.argsort(row, kind="stable")  # within a row the queries stay ascending
@@ -92,7 +92,7 @@ class BlockMask:
     )
 
   def dense(self) -> np.ndarray:
-    """bool (G, N, N). For tests and pictures: it is as large as it looks."""
+    """Returns the edges as bool (G, N, N), for tests and pictures: it is as large as it looks."""
     R, b = self.rows, self.block
     full = np.zeros((self.heads * R, R, b, b), bool)
     full[self.queries, self.keys] = self.tables[self.table]
@@ -101,7 +101,7 @@ class BlockMask:
 
   @functools.cached_property
   def edges(self) -> int:
-    """The number of allowed (head, query, key)."""
+    """Returns the number of allowed (head, query, key)."""
     height = np.minimum(self.length - (self.queries % self.rows) * self.block, self.block)
     width = np.minimum(self.length - self.keys * self.block, self.block)
     inside = height.astype(np.int64) * width
@@ -110,12 +110,12 @@ class BlockMask:
 
   @property
   def density(self) -> float:
-    """Edges over G N²."""
+    """Returns edges over G N²."""
     return self.edges / (self.heads * self.length**2)
 
   @property
   def block_density(self) -> float:
-    """Stored blocks over G R²."""
+    """Returns stored blocks over G R²."""
     return self.keys.size / (self.heads * self.rows**2)
 
   @functools.cached_property
@@ -127,7 +127,7 @@ class BlockMask:
     return digest.hexdigest()
 
   def digest(self) -> str:
-    """Hexadecimal, the same on every machine for the same content."""
+    """Returns a hexadecimal hash, the same on every machine for the same content."""
     return self._digest
 
   def __hash__(self) -> int:
@@ -172,7 +172,7 @@ def _evaluate(
   keys: np.ndarray,
   head: int,
 ) -> np.ndarray:
-  """bool (tiles, b, b): the pattern, False outside N x N."""
+  """Returns the pattern on some tiles, bool (tiles, b, b), False outside N x N."""
   N, inside = layout.length, np.arange(block, dtype=np.int32)
   q = rows[:, None, None].astype(np.int32) * block + inside[:, None]
   k = keys[:, None, None].astype(np.int32) * block + inside
@@ -223,6 +223,6 @@ class _Found:
 
 
 def _offsets(rows: np.ndarray, count: int) -> np.ndarray:
-  """int32 (count + 1,), where each row begins in the sorted `rows`."""
+  """Returns where each row begins in the sorted `rows`, int32 (count + 1,)."""
   ends = np.cumsum(np.bincount(rows, minlength=count))
   return np.concatenate([[0], ends]).astype(np.int32)

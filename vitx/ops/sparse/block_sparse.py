@@ -21,14 +21,14 @@ def block_sparse_attention(
   key_mask: jax.Array | None = None,
   scale: float | None = None,
 ) -> tuple[jax.Array, jax.Array]:
-  """softmax(q kᵀ · scale) v over the edges of `mask`.
+  """Computes softmax(q kᵀ · scale) v over the edges of `mask`.
 
   Args:
     q, k: (B, N, H, D).
     v: (B, N, H, E).
     mask: static; its G is 1 or H.
     key_mask: (B, N) boolean, True = may be attended.
-    scale: of the logits; none: 1 / sqrt(D).
+    scale: of the logits; None for 1 / sqrt(D).
 
   Returns:
     out (B, N, H, E) in the dtype of `v`, and lse (B, H, N) float32. A query without edges has
@@ -53,7 +53,7 @@ def block_sparse_attention_dynamic(
   key_mask: jax.Array | None = None,
   scale: float | None = None,
 ) -> tuple[jax.Array, jax.Array]:
-  """The same over whole blocks that are known only when it runs, such as a re-drawn graph.
+  """Computes softmax(q kᵀ · scale) v over whole blocks that are known only when it runs.
 
   Args:
     q, k: (B, N, H, D).
@@ -62,10 +62,12 @@ def block_sparse_attention_dynamic(
       twice; G is 1 or H.
     valid: bool (G, R, K), False where an index only fills the array.
     block: b.
-    key_mask, scale: as above.
+    key_mask: (B, N) boolean, True = may be attended.
+    scale: of the logits; None for 1 / sqrt(D).
 
   Returns:
-    out (B, N, H, E) and lse (B, H, N), as above.
+    out (B, N, H, E) in the dtype of `v`, and lse (B, H, N) float32. A query without edges has
+    out 0, lse -inf and no gradient. Both may be differentiated.
 
   Raises:
     ValueError: the indices fit another length or number of heads.
@@ -87,7 +89,7 @@ def _check(q: jax.Array, length: int, layouts: int, what: str) -> None:
     )
 
 
-# Where a lowering is chosen. There is one, for all platforms: `block_sparse_xla`. A Pallas kernel
+# Where a lowering is chosen. There is one, for all platforms: `executor`. A Pallas kernel
 # (GPU) or splash attention (TPU) takes the same arrays and static mask in these two functions.
 def _forward(q, k, v, key_mask, sides, layout: xla.Layout, scale: float):
   out, lse = xla.forward(q, k, v, key_mask, sides[0], layout, scale)

@@ -42,7 +42,19 @@ class _Blocks(NamedTuple):
 
 
 def forward(q, k, v, key_mask, rows: Side, layout: Layout, scale: float):
-  """out (B, N, H, D) and lse (B, N, H); arguments as for `block_sparse_attention`."""
+  """Attends along lists of blocks.
+
+  Args:
+    q, k: (B, N, H, D).
+    v: (B, N, H, E).
+    key_mask: (B, N) boolean, True = may be attended; None for all.
+    rows: the key blocks of the query blocks.
+    layout: of heads and blocks.
+    scale: of the logits.
+
+  Returns:
+    out (B, N, H, E) in the dtype of `v` and lse (B, N, H) float32.
+  """
 
   def part(arrays):
     blocks = _blocks(layout, *arrays)
@@ -60,12 +72,14 @@ def forward(q, k, v, key_mask, rows: Side, layout: Layout, scale: float):
 
 
 def backward(arrays, rows: Side, columns: Side, layout: Layout, scale: float):
-  """The gradients of q, k and v, (B, N, H, D) each.
+  """Returns the gradients of q, k and v, (B, N, H, D) each.
 
   Args:
     arrays: q, k, v, key_mask, the output's cotangent, lse and delta, (B, N, ...).
     rows: of the query blocks, as in the forward pass; for the queries' gradient.
     columns: of the key blocks; for the keys' and values'. So no result is ever scattered.
+    layout: of heads and blocks.
+    scale: of the logits.
   """
   q, k, v, key_mask, *rest = arrays
 
@@ -90,7 +104,7 @@ def _per_head(key_mask: jax.Array | None, q: jax.Array) -> jax.Array | None:
 
 
 def _in_parts(part: Callable, arrays, side: Side, layout: Layout):
-  """`part` over as many examples as one step holds, or over some heads of one example.
+  """Applies `part` to as many examples as one step holds, or to some heads of one example.
 
   Args:
     part: takes and returns trees of (g, N, h, ...).
@@ -106,17 +120,17 @@ def _in_parts(part: Callable, arrays, side: Side, layout: Layout):
   some = tiling.largest_divisor(heads, fit * heads)
 
   def by_heads(example):
-    def sliced(first):  # not moved in front: that would copy all heads
+    def cut(first):  # not moved in front: that would copy all heads
       return jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, first, some, 2), example)
 
     def step(i, found):
       return jax.tree.map(
         lambda whole, x: jax.lax.dynamic_update_slice_in_dim(whole, x, i * some, 2),
         found,
-        part(sliced(i * some)),
+        part(cut(i * some)),
       )
 
-    like = jax.eval_shape(lambda: part(sliced(0)))
+    like = jax.eval_shape(lambda: part(cut(0)))
     found = jax.tree.map(lambda x: jnp.zeros((*x.shape[:2], heads, *x.shape[3:]), x.dtype), like)
     return jax.lax.fori_loop(0, heads // some, step, found)
 
@@ -124,14 +138,14 @@ def _in_parts(part: Callable, arrays, side: Side, layout: Layout):
 
 
 def _keep_tiles(rows: Side, blocks: _Blocks) -> bool:
-  """Whether a pair's two tiles are no more than its block of keys, and one step holds them all."""
+  """Returns whether a pair's two tiles are no larger than its keys, and one step holds all."""
   z, _, block, dim = blocks.q.shape
   elements = z * block**2 * sum(r.others.size for r in rows.classes)
   return 2 * block <= dim and elements <= tiling.step_elements()
 
 
 def _gradients_in_turn(blocks: _Blocks, rows: Side, columns: Side, layout: Layout, scale: float):
-  """Those of q, then those of k and v, which compute logits and probabilities again.
+  """Computes the gradient of q, then those of k and v, with logits and probabilities anew.
 
   With the forward pass's two it makes nine products over the edges.
   """
@@ -142,7 +156,10 @@ def _gradients_in_turn(blocks: _Blocks, rows: Side, columns: Side, layout: Layou
 
 
 def _gradients_at_once(blocks: _Blocks, rows: Side, columns: Side, layout: Layout, scale: float):
-  """The same with seven products: the tiles of the queries' lists are kept for the keys'."""
+  """Computes all gradients with the tiles of the queries' lists kept for the keys'.
+
+  With the forward pass's two it makes seven products over the edges.
+  """
   found = [_query_step(blocks, r, layout, scale) for r in _classes(rows, layout)]
   dq = _in_order([x[:1] for x in found], rows, layout, (0.0,))
   p, ds = (_tiles([x[i] for x in found], layout.block) for i in (1, 2))
@@ -155,7 +172,7 @@ def _gradients_at_once(blocks: _Blocks, rows: Side, columns: Side, layout: Layou
 
 
 def _tiles(rows: list[jax.Array], block: int) -> jax.Array:
-  """Classes of (z, c, b, W·b) -> (z, pairs + 1, b, b) by (key, query), the last of zeros."""
+  """Joins classes (z, c, b, W·b) to (z, pairs + 1, b, b) by (key, query), the last zeros."""
   parts = [
     jnp.moveaxis(x.reshape(*x.shape[:3], -1, block), 2, 4).reshape(x.shape[0], -1, block, block)
     for x in rows
@@ -164,7 +181,7 @@ def _tiles(rows: list[jax.Array], block: int) -> jax.Array:
 
 
 def _query_step(blocks: _Blocks, rows: Rows, layout: Layout, scale: float):
-  """The gradient of some query blocks, (z, c, b, D); probabilities and the logits' gradient."""
+  """Returns the gradient of query blocks, (z, c, b, D), probabilities and logits' gradient."""
   logits = _logits(blocks, rows, layout, scale)
   products = product_transposed(blocks.d_out[:, rows.own], _wide(blocks.v, rows.others))
   lse, delta = (x[:, rows.own][..., None] for x in (blocks.lse, blocks.delta))
@@ -173,7 +190,7 @@ def _query_step(blocks: _Blocks, rows: Rows, layout: Layout, scale: float):
 
 
 def _key_step(blocks: _Blocks, rows: Rows, layout: Layout, scale: float):
-  """The gradients of some key and value blocks; the logits stand by (key, query)."""
+  """Returns the gradients of key and value blocks, (z, c, b, D); logits are by (key, query)."""
   queries, d_outs = _wide(blocks.q, rows.others), _wide(blocks.d_out, rows.others)
   logits = product_transposed(blocks.k[:, rows.own].astype(jnp.float32) * scale, queries)
   if blocks.every_bias:  # padding needs none here: a dead query's probabilities are zero
@@ -186,7 +203,7 @@ def _key_step(blocks: _Blocks, rows: Rows, layout: Layout, scale: float):
 
 
 def _logits(blocks: _Blocks, rows: Rows, layout: Layout, scale: float) -> jax.Array:
-  """(z, c, b, W·b) of some query blocks, -inf where an element may not be seen."""
+  """Returns logits (z, c, b, W·b) of query blocks, -inf where an element may not be seen."""
   queries = blocks.q[:, rows.own].astype(jnp.float32) * scale
   logits = product_transposed(queries, _wide(blocks.k, rows.others))
   if blocks.every_bias or rows.padded:
@@ -202,7 +219,7 @@ def _mask(logits: jax.Array, rows: Rows, tables) -> jax.Array:
 
 
 def _wide(x: jax.Array, indices: Indices) -> jax.Array:
-  """Blocks side by side, by indices (c, W): (z, blocks, b, ...) -> (z, c, W·b, ...)."""
+  """Lays blocks side by side, by indices (c, W): (z, blocks, b, ...) -> (z, c, W·b, ...)."""
   found = _at(x, indices)
   return found.reshape(*found.shape[:2], -1, *found.shape[4:])
 
@@ -212,7 +229,7 @@ def _at(x: jax.Array, indices: Indices) -> jax.Array:
 
 
 def _across(tiles: jax.Array, pairs: Indices) -> jax.Array:
-  """Tiles by (key, query), by indices (c, W): (z, pairs, b, b) -> (z, c, b, W·b)."""
+  """Lays tiles by (key, query) side by side: (z, pairs, b, b), (c, W) -> (z, c, b, W·b)."""
   found = jnp.swapaxes(_at(tiles, pairs), 2, 3)
   return found.reshape(*found.shape[:3], -1)
 
@@ -226,7 +243,7 @@ def _blocks(layout: Layout, q, k, v, seen: jax.Array | None) -> _Blocks:
 
 
 def _to_blocks(x: jax.Array, layout: Layout, fill: float = 0) -> jax.Array:
-  """(g, N, H, ...) -> (z, G·R + 1, b, ...), `fill` behind the last token and in the dead block."""
+  """Cuts (g, N, H, ...) into (z, G·R + 1, b, ...), `fill` behind token N and in the dead block."""
   G, R, b, dead, _ = layout
   g, n, heads, *rest = x.shape
   free = [(0, 0)] * len(rest)
@@ -236,7 +253,7 @@ def _to_blocks(x: jax.Array, layout: Layout, fill: float = 0) -> jax.Array:
 
 
 def _from_blocks(x: jax.Array, layout: Layout, shape: tuple[int, ...]) -> jax.Array:
-  """(z, G·R, b, ...) -> (g, N, H, ...), where `shape` begins with g, N, H."""
+  """Joins (z, G·R, b, ...) to (g, N, H, ...), where `shape` begins with g, N, H."""
   g, n, heads = shape[:3]
   x = x.reshape(g, heads, layout.rows * layout.block, *x.shape[3:])
   return jnp.swapaxes(x[:, :, :n], 1, 2)
@@ -258,13 +275,13 @@ def _over_rows(step: Callable, side: Side, layout: Layout, z: int, fills: tuple[
 
 
 def _classes(side: Side, layout: Layout) -> tuple[Rows, ...]:
-  """At least one: without edges a dead row gives the shapes."""
+  """Returns at least one class: without edges a dead row gives the shapes."""
   dead = np.full((1, 1), layout.heads * layout.rows, np.int32)
   return side.classes or (Rows(dead[0], dead, None, True, np.ones_like(dead)),)
 
 
 def _in_order(parts: list[tuple], side: Side, layout: Layout, fills: tuple[float, ...]) -> tuple:
-  """Results by class, each (z, c, b, ...) -> (z, G·R, b, ...)."""
+  """Joins the results of classes, each (z, c, b, ...), in block order: (z, G·R, b, ...)."""
   blocks = layout.heads * layout.rows
   joined = [jnp.concatenate(x, axis=1) for x in zip(*parts, strict=True)]
   if side.repeated:
@@ -279,14 +296,14 @@ def _in_order(parts: list[tuple], side: Side, layout: Layout, fills: tuple[float
 
 
 def _add_rows(x: jax.Array, own, blocks: int) -> jax.Array:
-  """(z, rows, b, D) -> (z, G·R, b, D): a segment sum; the dead block's rows fall out."""
+  """Sums the rows of each block, (z, rows, b, D) -> (z, G·R, b, D); dead rows fall out."""
   return jax.vmap(
     lambda x: jax.ops.segment_sum(x, own, num_segments=blocks, indices_are_sorted=True)
   )(x)
 
 
 def _over_class(step: Callable, rows: Rows, layout: Layout, z: int) -> tuple:
-  """One class in chunks of one step's working set: a tuple of arrays (z, n, b, ...)."""
+  """Runs one class in chunks that one step holds: a tuple of arrays (z, n, b, ...)."""
   n, width = rows.others.shape
   steps = math.ceil(z * n * width * layout.block**2 / tiling.step_elements())
   if steps <= 1:

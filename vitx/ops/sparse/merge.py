@@ -57,7 +57,7 @@ def with_prefix(
     q, k: (B, N, H, D), prefix tokens first.
     v: (B, N, H, E).
     prefix: P, how many.
-    kind: "global": prefix tokens attend all, and all attend them; "causal": likewise, but no token
+    kind: "global": prefix tokens attend all, and all attend them; "causal": so too, but no token
       attends what comes after it; "apart": they attend nothing, and nothing attends them.
     key_mask: (B, N) boolean, True = may be attended.
     scale: of the logits; None for 1 / sqrt(D).

@@ -21,7 +21,7 @@ class Plan:
     heads: the parts of head h are `heads[h % P]`; they are disjoint and are merged.
     prefix: P, tokens in front of those that are attended apart from the parts.
     prefix_kind: "global": the prefix attends all and is attended by all, a dense row and a dense
-      column; "causal": likewise, but by what comes later only; "apart": it has no edges.
+      column; "causal": so too, but no token attends what comes after it; "apart": it has no edges.
   """
 
   layout: TokenLayout
@@ -31,7 +31,7 @@ class Plan:
 
   @property
   def masked_up_to(self) -> int:
-    """The N up to which the masked path is faster; where runs of tokens are dense it never is."""
+    """Returns the N up to which the masked path is faster; 0 where runs of tokens are dense."""
     dense = any(part.core == "block_diagonal" for parts in self.heads for part in parts)
     return 0 if dense else 128
 
@@ -57,7 +57,7 @@ def plan(pattern: Pattern, layout: TokenLayout, tile: int | None = None) -> Plan
 def _split_prefix(
   pattern: Pattern, layout: TokenLayout
 ) -> tuple[Pattern, Literal["global", "causal", "apart"]] | None:
-  """The pattern of the grid alone, and the kind of the prefix; None if they cannot be parted."""
+  """Returns the pattern of the grid alone and the kind of the prefix; None if inseparable."""
   if isinstance(pattern, Intersection) and pattern.patterns[1:] == (Causal(),):
     split = _split_prefix(pattern.patterns[0], layout)
     if split is None:

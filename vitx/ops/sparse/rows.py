@@ -27,7 +27,7 @@ class Rows:
   Attributes:
     own: int32 (n,), the block that each row belongs to.
     others: int32 (n, W), the blocks it meets; the dead block pads.
-    table: int32 (n, W), the element masks of those blocks; none if all blocks are full.
+    table: int32 (n, W), the element masks of those blocks; None if all blocks are full.
     padded: whether `others` holds the dead block.
     pairs: int32 (n, W), places in the lists of the query blocks, class after class. A query block's
       are consecutive, a key block's say where the same pairs stand; behind the last for padding.
@@ -57,21 +57,22 @@ class Side:
 
   @property
   def padded(self) -> bool:
-    """Whether a list needs the dead block: one is padded, or there is none at all."""
+    """Returns whether the dead block is needed: a list is padded, or there is no list at all."""
     return not self.classes or any(rows.padded for rows in self.classes)
 
 
 @functools.lru_cache(maxsize=256)
 def sides(mask: BlockMask) -> tuple[Side, Side]:
-  """The rows by query block and by key block."""
-  rows, columns = _side(mask), _side(mask.transposed())
+  """Returns the rows by query block and by key block."""
+  rows, columns = _side(mask), _side(mask.transpose())
   return rows, _with_pairs(columns, rows, mask.heads * mask.rows)
 
 
 def class_widths(lengths: np.ndarray, classes: int = MAX_CLASSES) -> list[int]:
-  """Widths, ascending, that pad rows of these lengths least: every row takes the next wider.
+  """Returns the widths, ascending, that pad rows of these lengths least.
 
-  Dynamic programming over the distinct lengths; of equal costs the fewest classes.
+  Every row takes the next wider. Dynamic programming over the distinct lengths; of equal costs the
+  fewest classes.
   """
   distinct, counts = np.unique(lengths[lengths > 0], return_counts=True)
   rows = np.concatenate([[0], np.cumsum(counts)])
@@ -114,7 +115,7 @@ def _side(mask: BlockMask) -> Side:
 
 
 def _with_pairs(columns: Side, rows: Side, dead: int) -> Side:
-  """`columns` with the place of each of their pairs in the lists of `rows`."""
+  """Returns `columns` with the place of each of their pairs in the lists of `rows`."""
 
   def numbers(queries: Indices, keys: Indices) -> np.ndarray:
     return np.asarray(queries, np.int64) * (dead + 1) + np.asarray(keys)
@@ -134,7 +135,7 @@ def _with_pairs(columns: Side, rows: Side, dead: int) -> Side:
 
 
 def drawn_sides(indices: jax.Array, valid: jax.Array) -> tuple[Side, Side]:
-  """The same of lists that are known only at run time.
+  """Returns the rows by query block and by key block of lists known only at run time.
 
   Args:
     indices: int (G, R, K), key blocks.
@@ -145,11 +146,11 @@ def drawn_sides(indices: jax.Array, valid: jax.Array) -> tuple[Side, Side]:
   others = jnp.where(valid, others, G * R).reshape(G * R, K).astype(jnp.int32)
   pairs = jnp.arange(others.size, dtype=jnp.int32).reshape(others.shape)
   rows = Rows(jnp.arange(G * R, dtype=jnp.int32), others, None, True, pairs)
-  return Side((rows,)), Side((_drawn_transposed(others),), repeated=True)
+  return Side((rows,)), Side((_transpose_drawn(others),), repeated=True)
 
 
-def _drawn_transposed(others: jax.Array) -> Rows:
-  """Pairs (query block, key block) sorted by key block and cut into rows of half the width.
+def _transpose_drawn(others: jax.Array) -> Rows:
+  """Sorts pairs (query block, key block) by key block, cut into rows of half the width.
 
   How many query blocks read a key block is not known, so a key block owns as many rows as it
   needs; their total is bounded. What is left of the bound belongs to the dead block.

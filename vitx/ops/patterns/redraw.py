@@ -10,8 +10,8 @@ from vitx.ops.patterns.base import Intersection, OnGrid, Pattern, Union
 from vitx.ops.patterns.bigbird import GivenBlocks, RandomBlocks
 
 
-def redrawn(pattern: Pattern, layout: TokenLayout, seed: Any) -> Pattern:
-  """`bigbird(...)`, also on the grid or for some query parts only, with other random blocks.
+def redraw_blocks(pattern: Pattern, layout: TokenLayout, seed: Any) -> Pattern:
+  """Draws the random blocks of `bigbird(...)` anew, also on the grid or for some query parts.
 
   Args:
     pattern: of one layer.
@@ -22,20 +22,20 @@ def redrawn(pattern: Pattern, layout: TokenLayout, seed: Any) -> Pattern:
     A union in which `GivenBlocks` stand for the drawn ones, none of which its other members hold.
   """
   if isinstance(pattern, OnGrid):
-    return OnGrid(redrawn(pattern.pattern, TokenLayout(layout.grid), seed))
+    return OnGrid(redraw_blocks(pattern.pattern, TokenLayout(layout.grid), seed))
   if isinstance(pattern, Intersection):
     whole, parts = pattern.patterns
-    return _redrawn(whole, layout, seed, parts)
-  return _redrawn(pattern, layout, seed, None)
+    return _redraw(whole, layout, seed, parts)
+  return _redraw(pattern, layout, seed, None)
 
 
-def _redrawn(whole: Any, layout: TokenLayout, seed: Any, parts: Pattern | None) -> Pattern:
+def _redraw(whole: Any, layout: TokenLayout, seed: Any, parts: Pattern | None) -> Pattern:
   random = [member for member in whole.patterns if isinstance(member, RandomBlocks)]
   others = [member for member in whole.patterns if not isinstance(member, RandomBlocks)]
   others = others if parts is None else [member & parts for member in others]
   drawn = []
   for member in random:
-    indices = jnp.asarray(member.redrawn(layout, seed, 0))
+    indices = jnp.asarray(member.redraw(layout, seed, 0))
     # All members are made of whole blocks: the first tokens of two blocks speak for them.
     row = np.arange(indices.shape[1])[:, None] * member.block
     head = np.arange(indices.shape[0])[:, None, None]
