@@ -14,6 +14,7 @@ from tests.configs.test_vix_rows import (
   check_restore,
   info_of,
 )
+from tests.runs import replace
 from vitx.models import count, initialize, model_from_config
 from vitx.training.setup import resolve
 
@@ -75,7 +76,8 @@ def test_other_readings_of_vanilla_have_the_same_count(reading):
 
 def small(row, overrides=""):
   """A row at a size of seconds."""
-  arg = f"{row},model.width=16,model.depth=3,model.mlp_dim=16,model.head_hidden=16,{overrides}"
+  sizes = "model.width=16,model.depth=3,model.mlp_dim=16,model.head_hidden=16"
+  arg = f"{row},{replace(sizes, *filter(None, (overrides,)))}"
   config = get_config(arg)
   with config.unlocked():
     if "value_dim" in config.model.token_mixer:

@@ -1,5 +1,6 @@
 """BigBird's attention."""
 
+import math
 from typing import Literal
 
 import jax
@@ -22,7 +23,8 @@ class BigBirdAttention(PatternAttention):
     variant: the parts, joined by "+": "R+W+G", "W+G", "R", ...
     block: tokens in a block; no need to divide N.
     window: blocks in the window, odd.
-    random: random blocks of a query block.
+    random: random blocks of a query block; no more than there are blocks, but for the default,
+      which few blocks cut short.
     global_blocks: indices of blocks that attend all and are attended by all.
     keep_self: whether every block attends itself in the variants that do not say so.
     plan: of the random draw: "uniform", or "bigbird", which is that of the released code.
@@ -50,6 +52,12 @@ class BigBirdAttention(PatternAttention):
   prefix_global: bool = False
 
   def pattern(self, layout: TokenLayout) -> Pattern:
+    blocks = -(-(math.prod(layout.grid) if self.prefix_global else layout.length) // self.block)
+    if self.random > max(blocks, type(self).random):
+      raise ConfigError(
+        f"token_mixer.random={self.random}: {layout.length} tokens have {blocks} blocks of"
+        f" token_mixer.block={self.block} to draw from; lower one of the two"
+      )
     try:
       pattern = bigbird(
         self.variant,
