@@ -9,7 +9,7 @@ import numpy as np
 from vitx.checkpoints import tree
 from vitx.errors import ConfigError
 from vitx.models import names, position_tables
-from vitx.models.position_tables import TokenLayout
+from vitx.ops.layout import TokenLayout
 
 
 @dataclasses.dataclass(frozen=True)

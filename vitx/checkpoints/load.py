@@ -15,7 +15,7 @@ from vitx.checkpoints.init_from import transfer
 from vitx.checkpoints.store import CheckpointStore, Restored
 from vitx.checkpoints.workdir import locate_checkpoints, read_config, read_json
 from vitx.errors import ConfigError
-from vitx.models.position_tables import TokenLayout
+from vitx.ops.layout import TokenLayout
 from vitx.tasks import build_task
 from vitx.tasks.base import Task
 

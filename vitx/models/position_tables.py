@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from vitx.ops.layout import TokenLayout as TokenLayout
+from vitx.ops.layout import TokenLayout
 
 
 def resize(
