@@ -136,6 +136,12 @@ def test_an_edited_config_is_refused_at_load(copy):
     vitx.load(copy)
 
 
+def test_a_config_of_other_fields_is_refused_at_load(copy):
+  edit(copy, lambda config: config["data"].pop("decode_size"))
+  with pytest.raises(ConfigError, match="lacks the field 'decode_size'"):
+    vitx.load(copy)
+
+
 def test_the_code_of_others_is_imported_only_if_trusted(copy, monkeypatch, tmp_path):
   (tmp_path / "foreign.py").write_text(
     "from vitx.attention.softmax import SoftmaxAttention as Mixer\n"

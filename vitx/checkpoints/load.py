@@ -78,7 +78,14 @@ def load(
   """
   config = read_config(workdir)
   with registry.trusting(trust_code):
-    task = build_task(config)
+    try:
+      task = build_task(config)
+    except (AttributeError, KeyError) as error:
+      field = str(error.args[0]).strip("'\"")
+      raise ConfigError(
+        f"config.json of workdir={str(workdir)!r} lacks the field {field!r}: it was edited, or written"
+        " by a version of vitx whose fields had other names"
+      ) from error
     wanted = _variable_shapes(task)
   restored = _read(workdir, checkpoint)
   state = restored.state
