@@ -83,7 +83,7 @@ def load(
     except (AttributeError, KeyError) as error:
       field = str(error.args[0]).strip("'\"")
       raise ConfigError(
-        f"config.json of workdir={str(workdir)!r} lacks the field {field!r}: it was edited, or written"
+        f"config.json of workdir={str(workdir)!r} lacks the field {field!r}: edited, or written"
         " by a version of vitx whose fields had other names"
       ) from error
     wanted = _variable_shapes(task)
