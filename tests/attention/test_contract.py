@@ -64,6 +64,8 @@ def check(name, fields, **options):
   properties = module.properties
   if any(field in fields for field in ORDER_MATTERS):
     properties = dataclasses.replace(properties, **ORDERED)
+  if fields.get("global_projections") == "separate":  # global tokens attend all
+    properties = dataclasses.replace(properties, accepts_causal=False)
   check_token_mixer(module, properties=properties, **options, **fields)
 
 

@@ -36,6 +36,15 @@ class LongformerAttention(PatternAttention):
   global_tokens: tuple[int, ...] = ()
   global_projections: Literal["shared", "separate"] = "shared"
 
+  def __post_init__(self):
+    """Refuses separate projections of a causal mixer; see `TokenMixer`."""
+    super().__post_init__()
+    if self.causal and self.global_projections == "separate":
+      raise ConfigError(
+        "token_mixer.causal=True: global_projections='separate' lets global tokens attend"
+        " all; use 'shared', or causal=False"
+      )
+
   def pattern(self, layout: TokenLayout) -> Pattern:
     if not self.dilation:
       raise ConfigError("token_mixer.dilation=() has a step for no head; use (1,)")
@@ -83,11 +92,9 @@ class LongformerAttention(PatternAttention):
     """Returns the global tokens.
 
     Raises:
-      ConfigError: there is none, or `causal`.
+      ConfigError: there is none.
     """
     field = f"token_mixer.global_projections={self.global_projections!r}"
-    if self.causal:
-      raise ConfigError(f"{field} lets global tokens attend all; use 'shared', or causal=False")
     prefix = range(layout.prefix) if self.prefix_global else ()
     rows = np.unique([*prefix, *(token % layout.length for token in self.global_tokens)])
     if not rows.size:
