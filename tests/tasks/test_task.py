@@ -14,6 +14,13 @@ from vitx.tasks.classification import Classification
 from vitx.training import loop
 
 
+@pytest.fixture
+def whole_runs():
+  """Lets optax's schedules, which promote implicitly, take part."""
+  with jax.numpy_dtype_promotion("standard"):
+    yield
+
+
 class Sowing(nn.Module):
   """A classifier of images with a loss and a state of its own."""
 
@@ -65,6 +72,7 @@ def test_a_collection_of_losses_is_added_and_is_no_state():
   np.testing.assert_allclose(jnp.mean(gradient["kernel"]), 3.0, rtol=1e-2)
 
 
+@pytest.mark.usefixtures("whole_runs")
 def test_constants_and_the_step_reach_the_loss_and_are_in_no_checkpoint(tmp_path):
   name = f"task.name={__name__}:Anchored"
   few = ("duration=4 steps", "log_every=1 steps", "schedule=constant", "augment.mixup=0.0")
@@ -91,6 +99,7 @@ def test_a_task_is_found_by_name_and_its_fields_are_checked():
       task_class(spec)
 
 
+@pytest.mark.usefixtures("whole_runs")
 def test_what_a_task_says_of_its_data():
   from vitx.training.setup import make_experiment
 

@@ -109,7 +109,7 @@ class _Gathered:
     return total.at[self.indices].add(added, mode="promise_in_bounds")
 
   def _read(self, table: jax.Array) -> jax.Array:
-    return table.at[self.indices].get(mode="promise_in_bounds")
+    return table.at[self.indices].get(mode="promise_in_bounds").astype(jnp.float32)
 
 
 @dataclasses.dataclass(frozen=True)
