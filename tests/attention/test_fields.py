@@ -49,7 +49,13 @@ def run(name, **fields):
   assert jax.eval_shape(forward, jax.random.key(0), images).shape == (2, 3)
 
 
-@pytest.mark.parametrize(("name", "field"), FIELDS)
+QUICK = ("softmax", "bigbird")  # the others trace for a minute: with --all
+
+
+@pytest.mark.parametrize(
+  ("name", "field"),
+  [pytest.param(n, f, marks=() if n in QUICK else pytest.mark.slow) for n, f in FIELDS],
+)
 def test_fields_of_mixers(name, field):
   for value in BAD:
     try:

@@ -49,15 +49,27 @@ def check(field, name, **fields):
     assert field in str(error) and "\n" not in str(error), str(error)
 
 
+# The others trace for minutes: with --all.
+QUICK_MODELS, QUICK_PARTS = ("vit",), ("stem", "pool")
+
+
+def cases(values, quick):
+  """Marks as slow all but some."""
+  return [pytest.param(x, marks=() if x in quick else pytest.mark.slow) for x in values]
+
+
 @pytest.mark.parametrize("value", BAD, ids=repr)
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", cases(MODELS, QUICK_MODELS))
 def test_fields_of_models(name, value):
   for field in options(MODELS[name]):
     if field not in ("name", "token_mixer"):
       check(field, name, **{**SIZES[name], field: value})
 
 
-@pytest.mark.parametrize(("part", "choice"), CHOICES, ids=lambda value: value)
+@pytest.mark.parametrize(
+  ("part", "choice"),
+  [pytest.param(*c, marks=() if c[0] in QUICK_PARTS else pytest.mark.slow) for c in CHOICES],
+)
 def test_fields_of_parts(part, choice):
   table, _, hidden = PARTS[part]
   for field in options(table[choice]):
