@@ -113,11 +113,12 @@ def test_all_devices_draw_the_same_graphs():
   batch = {"image": images, "label": index % 3, "index": index}
   params = jax.jit(model.init, compiler_options=QUICK)(jax.random.key(0), images)["params"]
   plain = lambda key, index, images, labels: (images, jax.nn.one_hot(labels, 3))  # noqa: E731
-  task = Classification(model, plain, lambda images: images, 3)
+  sizes = {"num_classes": 3, "decode_size": 4, "image_size": 4, "channels": 3}
+  task = Classification(model, plain, lambda images: images, **sizes)
 
   def matrices(step, batch):
     key = jax.random.fold_in(jax.random.key(0), step)
-    _, (sown, _) = task.loss(params, {"intermediates": {}}, batch, key)
+    _, (sown, _) = task.loss(params, {"intermediates": {}}, {}, batch, key, step)
     blocks = sown["intermediates"]
     return [blocks[f"block_{i}"]["token_mixer"]["attention"][0] for i in range(2)]
 

@@ -77,7 +77,7 @@ def test_grids_are_nearly_square():
 
 def test_a_named_case_in_small():
   kernels = {
-    "masked": named.Kernel(cases._masked()),
+    "masked": named.Kernel(cases._attend_masked()),
     "weighted": named.Kernel(lambda q, k, v, w, i: v[:, i] * w, ((4,),), lambda: (np.arange(64),)),
   }
   figures = (
