@@ -15,6 +15,7 @@ import pytest
 from tests import runs
 from vitx.checkpoints.errors import ShapeMismatch
 from vitx.checkpoints.workdir import read_config
+from vitx.cli.configs import load_config
 from vitx.errors import ConfigError
 from vitx.tasks.classification import Classification, summarize_classification
 from vitx.training import compilation, failures, loop
@@ -329,8 +330,9 @@ def test_bad_input_is_named_before_compilation_and_loses_nothing(
   overrides, parts, tmp_path, monkeypatch
 ):
   monkeypatch.setattr(compilation, "compile_step", lambda *a: pytest.fail("compiled"))
+  text = f"configs/digits.py:{runs.replace(runs.TINY, *overrides)}"
   with pytest.raises(ConfigError) as error:
-    loop.train(runs.tiny(*overrides), tmp_path / "run")
+    loop.train(load_config(text), tmp_path / "run")
   for part in parts:
     assert part in str(error.value)
   assert not (tmp_path / "run").exists()
