@@ -156,6 +156,7 @@ def test_the_code_of_others_is_imported_only_if_trusted(copy, monkeypatch, tmp_p
   assert (tmp_path / "ran").exists()
 
 
+@pytest.mark.slow  # trains more than once
 def test_init_from_knows_both_grids(run, tmp_path, capsys):
   """8 x 8 pixels in patches of 4 and of 2; 8 extra tokens beside the class token."""
   tokens = ("model.extra_tokens=8", "pool=cls", "posemb=learned", "schedule=constant")

@@ -82,6 +82,7 @@ def test_fed_back_it_is_the_same_run_but_for_explicit_defaults(row, written):
   assert str(shapes[0]) == str(shapes[1])
 
 
+@pytest.mark.slow  # trains more than once
 def test_fed_back_it_trains_the_same_bits(written, tmp_path):
   mixer = ("token_mixer=bigbird", "token_mixer.block=4")
   text = f"configs/digits.py:{runs.replace(runs.TINY, *mixer, 'duration=12 steps')}"

@@ -55,6 +55,12 @@ class TokenMixer(nn.Module):
     names = {field.name for field in dataclasses.fields(self)} - {"parent", "name"}
     given = {name: getattr(self, name) for name in sorted(names)}
     check_fields(type(self), given, "token_mixer")
+    rate = getattr(self, "dropout", 0.0)
+    if self.implementation == "kernelized" and rate:
+      raise ConfigError(
+        "token_mixer.implementation='kernelized' cannot drop attention probabilities"
+        f" (token_mixer.dropout={rate}); use 'masked' or 'auto', or set token_mixer.dropout=0"
+      )
     if self.causal and not self.properties.accepts_causal:
       raise ConfigError(
         f"token_mixer.causal=True: {type(self).__name__} cannot keep a token from those after it;"
