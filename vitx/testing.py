@@ -203,8 +203,8 @@ class _Case:
     changed = self.x.copy()
     changed[:, here:] = 3 * self.weight[:, here:]
     for name in self.names:
-      apply = partial(self.apply, causal=True, implementation=name)
-      apply = jax.jit(apply, compiler_options=UNOPTIMIZED)
+      causal = partial(self.apply, causal=True, implementation=name)
+      apply = jax.jit(causal, compiler_options=UNOPTIMIZED)
       a, b = (np.asarray(apply(self.params, x)) for x in (self.x, changed))
       message = f"later tokens change the outputs of earlier ones ({name})"
       size = 1e-6 * max(1.0, float(np.abs(a[:, :here]).max()))
