@@ -56,6 +56,13 @@ def strict_dtypes(request):
     yield
 
 
+@pytest.fixture
+def whole_runs():
+  """Lets optax's schedules, which promote implicitly, take part."""
+  with jax.numpy_dtype_promotion("standard"):
+    yield
+
+
 @pytest.fixture(scope="session", autouse=True)
 def data_dir(tmp_path_factory):
   """A TFDS directory of the tests' own, whatever the user's holds."""

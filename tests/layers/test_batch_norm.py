@@ -70,6 +70,7 @@ def test_evaluation_uses_the_running_statistics():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("whole_runs")
 def test_a_run_carries_them(tmp_path):
   """Trained, saved, interrupted and resumed: they end where those of an uninterrupted run do."""
   longer, shorter = (("token_mixer=levit", f"duration={n} steps") for n in (16, 8))

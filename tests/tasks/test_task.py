@@ -14,13 +14,6 @@ from vitx.tasks.classification import Classification
 from vitx.training import loop
 
 
-@pytest.fixture
-def whole_runs():
-  """Lets optax's schedules, which promote implicitly, take part."""
-  with jax.numpy_dtype_promotion("standard"):
-    yield
-
-
 class Sowing(nn.Module):
   """A classifier of images with a loss and a state of its own."""
 
