@@ -1,4 +1,4 @@
-"""Two virtual devices, a cache of compiled programs, strict dtypes, and `--all` for slow tests."""
+"""Two virtual devices, a cache of programs, strict dtypes; `--all` and `--optimize`."""
 
 import gc
 import os
@@ -22,11 +22,15 @@ jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 
 def pytest_addoption(parser):
   parser.addoption("--all", action="store_true", help="run the tests marked slow as well")
+  parser.addoption("--optimize", action="store_true", help="compile as users do: takes longer")
 
 
 def pytest_configure(config):
-  """Most of the time goes into compiling: LLVM optimizes under `--all` alone, which CI runs."""
-  if not config.getoption("--all"):
+  """Most of the time goes into compiling: LLVM optimizes under `--optimize` alone.
+
+  CI runs one generation with it and the other without.
+  """
+  if not config.getoption("--optimize"):
     fast = "--xla_backend_optimization_level=0"
     os.environ["XLA_FLAGS"] = f"{fast} {os.environ.get('XLA_FLAGS', '')}"
 

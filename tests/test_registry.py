@@ -8,7 +8,7 @@ import pytest
 from vitx.attention import MIXERS
 from vitx.errors import ConfigError
 from vitx.ops.patterns import PATTERNS
-from vitx.registry import build, check_trusted, kind_of, lookup, trusting
+from vitx.registry import build, kind_of, lookup, trusting
 from vitx.training.schedules import SCHEDULES
 
 EVIL = "raise SystemExit('evil was imported')\n"
@@ -86,30 +86,3 @@ def test_untrusted_names_are_not_imported():
       assert lookup(MIXERS, "own_code:Mixer", "token_mixer")
   with pytest.raises(SystemExit, match="evil was imported"):
     lookup(MIXERS, "evil_code:Mixer", "token_mixer")
-
-
-@pytest.mark.parametrize(
-  ("config", "field"),
-  [
-    ({"model": {"name": "evil_code:Model"}}, "model.name"),
-    ({"model": {"token_mixer": {"name": "pattern", "edges": "evil_code:p"}}}, "token_mixer.edges"),
-    ({"model": {"initialization": {"base": {"name": "evil_code:f"}}}}, "initialization.base"),
-    ({"model": {"parts": ("a", "evil_code:f")}}, "model.parts"),
-    ({"optimizer": "evil_code:f"}, "optimizer"),
-    ({"task": {"name": "evil_code:Task"}}, "task.name"),
-  ],
-)
-def test_a_config_is_checked_whole(config, field):
-  with pytest.raises(ConfigError, match=field):
-    check_trusted(config)
-
-
-def test_names_that_are_no_code():
-  check_trusted(
-    {
-      "model": {"name": "vit", "stem": {"patch": 4}},
-      "optimizer": {"name": "optax:lion"},
-      "data": {"source": "folder:images"},
-      "freeze": ("a(?:b)",),
-    }
-  )

@@ -20,8 +20,6 @@ from vitx.checks import check_fields
 from vitx.errors import ConfigError, listing, nearest
 
 OWN = ("vitx", "optax")  # whose code is here anyway
-# The parts of a config that name code; `data.source` does too, among names that do not.
-CHOICES = ("model", "optimizer", "schedule", "task")
 _trusted = contextvars.ContextVar("trusted", default=True)
 
 
@@ -33,30 +31,6 @@ def trusting(allowed: bool) -> Iterator[None]:
     yield
   finally:
     _trusted.reset(token)
-
-
-def check_trusted(config: Mapping[str, Any]) -> None:
-  """Refuses a config that names code outside our own packages; imports nothing.
-
-  Some names are looked up only while a model is traced, when no context says who wrote them: a
-  config is checked whole, before.
-
-  Raises:
-    ConfigError: names the field, and how to allow it.
-  """
-  for choice in CHOICES:
-    _check_names(config.get(choice), choice)
-
-
-def _check_names(value: Any, field: str) -> None:
-  if isinstance(value, Mapping) or hasattr(value, "items"):
-    for key in value:
-      _check_names(value[key], f"{field}.{key}")
-  elif isinstance(value, tuple | list):
-    for entry in value:
-      _check_names(entry, field)
-  elif isinstance(value, str) and ":" in value:
-    _check_own(value, field)
 
 
 def _check_own(name: str, field: str) -> None:

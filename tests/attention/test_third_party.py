@@ -22,7 +22,8 @@ NAME = "tests.attention.third_party:CosineAttention"
 @pytest.mark.slow
 @pytest.mark.parametrize("fields", [{}, {"rotary": "axial", "relative_bias": "axial"}])
 def test_keeps_the_contract(fields):
-  properties = CosineAttention.properties if not fields else Properties(flops_exponent=2.0)
+  placed = Properties(accepts_causal=True, flops_exponent=2.0)
+  properties = placed if fields else CosineAttention.properties
   check_token_mixer(CosineAttention, properties=properties, **fields)
 
 
@@ -83,12 +84,12 @@ def test_an_unknown_field_is_refused():
 
 
 @pytest.mark.slow
-def test_trains_from_a_config(tmp_path):
+def test_trains_from_a_config(tmp_path, whole_runs):
   config = runs.tiny(f"token_mixer={NAME}", "token_mixer.temperature=8", "stem.patch=2")
   result = vitx.train(config, tmp_path)
   losses = [row["loss"] for row in vitx.read_metrics(tmp_path) if row["kind"] == "train"]
   assert result.finished and losses[-1] < losses[0]
-  loaded = vitx.load(tmp_path)  # by the name that the workdir holds
+  loaded = vitx.load(tmp_path, trust_code=True)  # by the name that the workdir holds
   mixer = loaded.variables["params"]["block_0"]["token_mixer"]
   assert np.all(mixer["temperature"] != 8)
 

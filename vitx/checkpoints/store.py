@@ -1,4 +1,4 @@
-"""Saving and restoring through Orbax; the only file that imports it.
+"""Saving and restoring through Orbax, which `reading` and this file alone import.
 
 A checkpoint is a directory `STEP/` with two Orbax items: `state`, a nested dict of arrays, and
 `record`, JSON: the caller's record beside digest, shape and dtype of every leaf and a digest of the
@@ -7,7 +7,6 @@ when complete. Steps are listed, retained and set aside here, not by its `Checkp
 manager's `save` returns False, without a word, when there is a later step.
 """
 
-import asyncio
 import contextlib
 import dataclasses
 import json
@@ -17,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 import orbax.checkpoint as ocp
 from absl import logging
 from etils import epath
@@ -29,8 +27,8 @@ from vitx.checkpoints.errors import (
   CorruptCheckpoint,
   format_error,
   make_corrupt_error,
-  make_read_error,
 )
+from vitx.checkpoints.reading import read_leaves, read_record
 from vitx.errors import ConfigError
 
 
@@ -241,13 +239,13 @@ class CheckpointStore:
 
   def _restore(self, step: int, target: Any, only: Iterable[str] | None) -> Restored:
     where = f"checkpoint {step} in {self._directory}"
-    stored = _read_record(self._directory / step, where)
+    stored = read_record(self._directory / step, where)
     if stored["step"] != step:
       raise make_corrupt_error(where, "record", f"it belongs to step {stored['step']}")
     described = stored["leaves"] if only is None else tree.take_under(stored["leaves"], only)
     if target is not None:
       tree.check_match(described, target, where)
-    leaves = _read_leaves(self._directory / step, described, where)
+    leaves = read_leaves(self._directory / step, described, where)
     if wrong := digest.find_altered(leaves, described):
       more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
       raise make_corrupt_error(where, f"state leaf {wrong[0]!r}{more}", "not what was saved")
@@ -292,63 +290,3 @@ def _absl() -> std_logging.Logger:
 def _without_tracebacks(entry: std_logging.LogRecord) -> bool:
   """Keeps out what Orbax logs, thread by thread, of the failure that `wait` raises as one error."""
   return not (entry.exc_info and "orbax" in entry.pathname)
-
-
-def _read_record(path: epath.Path, where: str) -> dict[str, Any]:
-  """Reads and verifies the record that lies there."""
-  try:
-    stored = ocp.JsonCheckpointHandler().restore(path / "record")
-  except Exception as error:
-    raise make_read_error(where, "record", error) from error
-  claimed = stored.pop("digest", None) if isinstance(stored, dict) else None
-  if claimed is None or claimed != digest.digest_json(stored):
-    raise make_corrupt_error(where, "record", "not what was saved")
-  return stored
-
-
-def _read_leaves(
-  path: epath.Path, described: Mapping[str, Mapping], where: str
-) -> dict[str, np.ndarray]:
-  """Reads the leaves of these names to the host, whatever devices they came from, unverified."""
-  leaves = {
-    name: np.zeros(leaf["shape"], jax.numpy.dtype(leaf["dtype"]))
-    for name, leaf in described.items()
-    if 0 in leaf["shape"]
-  }
-  wanted = tree.nest({name: 0 for name in described if name not in leaves})
-  if wanted:
-    on_host = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), wanted)
-    arguments = ocp.args.PyTreeRestore(wanted, restore_args=on_host, partial_restore=True)
-    handlers = ocp.type_handlers
-    registry = handlers.create_type_handler_registry(
-      (np.ndarray, _HostArrays()),
-      (jax.Array, handlers.ArrayHandler()),  # unused; Orbax warns without it
-    )
-    # The handler itself: a checkpointer would wait for the other processes, which may fail alone.
-    handler = ocp.PyTreeCheckpointHandler(type_handler_registry=registry)
-    try:
-      leaves |= tree.name_arrays(handler.restore(path / "state", args=arguments))
-    except Exception as error:
-      raise make_read_error(where, "state", error) from error
-  return leaves
-
-
-class _HostArrays(ocp.type_handlers.NumpyHandler):
-  """Reads every leaf to its end, also when one fails, and then names that one.
-
-  Orbax closes its event loop at the first failure; the reads still under way would then each print
-  a traceback of their own.
-  """
-
-  async def deserialize(self, infos, args=None):
-    read = super().deserialize
-    args = args or [ocp.RestoreArgs()] * len(infos)
-    reads = [read([info], [argument]) for info, argument in zip(infos, args, strict=True)]
-    results = await asyncio.gather(*reads, return_exceptions=True)
-    arrays: list[np.ndarray] = []
-    for info, result in zip(infos, results, strict=True):
-      if isinstance(result, BaseException):
-        result.add_note(f"leaf {info.name}")
-        raise result
-      arrays += result
-    return arrays

@@ -3,6 +3,7 @@
 import flax.linen as nn
 import jax
 
+from vitx.checks import Rate
 from vitx.ops.dropout import dropout
 
 
@@ -14,7 +15,7 @@ class Dropout(nn.Module):
     whole_example: one draw for the whole of an example: stochastic depth (Huang et al. 2016).
   """
 
-  rate: float
+  rate: Rate
   whole_example: bool = False
 
   def __call__(self, x: jax.Array, train: bool) -> jax.Array:

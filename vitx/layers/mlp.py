@@ -4,6 +4,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from vitx.checks import PositiveInt, Rate
 from vitx.layers.dropout import Dropout
 
 Dtype = jax.typing.DTypeLike
@@ -18,8 +19,8 @@ class MLP(nn.Module):
     dtype: of the computation.
   """
 
-  hidden: int
-  dropout: float = 0.0
+  hidden: PositiveInt
+  dropout: Rate = 0.0
   dtype: Dtype = jnp.float32
 
   @nn.compact
