@@ -5,7 +5,8 @@ python train.py --config configs/density_text.py:dense --workdir runs/density_te
 
 The test is the last 10 % of the text, TFDS's validation and test together, as in nanoGPT, whose
 model of 10.6 M parameters reaches 2.12 bits per byte (1.4697 nats); counts of order 4 have 2.44.
-The checkpoint is chosen on the last 5 % of the training text. Ours: not yet run.
+The checkpoint is chosen on the last 1 % of the training text: what follows it in the same play is
+the test, and without the last 5 % the counts need 2.91. Ours: not yet run.
 """
 
 from ml_collections import ConfigDict
@@ -28,7 +29,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
   config.task = ConfigDict(dict(name="density", window=256))
   config.data.source = "tiny_shakespeare"
   config.data.splits.test = "validation+test"
-  config.data.validation = 0.05
+  config.data.validation = 0.01
   config.model = ConfigDict(
     dict(
       name="sparse_transformer",

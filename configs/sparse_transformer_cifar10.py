@@ -6,9 +6,9 @@ python train.py --config configs/sparse_transformer_cifar10.py:strided --workdir
 Rows of the paper (Tables 1 and 2, bits per dim): `strided` 2.80, `fixed` 2.85, `dense` 2.82; 128
 layers of width 256, 59.2 M parameters. Rows of the released code: `c10_58m` (warm-up of 15,000
 steps, 140 epochs), `c10_15m` (32 layers) and `c10_150m` (48 layers of width 512). Ours: not yet
-run. The stride of 96 bytes (a row of the image), the cycle of one strided layer and three local
-ones and the standard deviations of the initial values are the released code's; that `fixed` has four
-summaries of 24 bytes is our guess.
+run. From the released code come the stride of 96 bytes (a row of the image), the cycle of one
+strided layer and three local ones, and the standard deviations of the initial values; that `fixed`
+has four summaries of 24 bytes is our guess.
 
 Labels are not looked at. Of the training images 2,000 choose the checkpoint, drawn as the released
 code draws them (`data.validation_choice`).

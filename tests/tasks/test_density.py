@@ -1,0 +1,219 @@
+"""Density: bits written out, windows scored once, gray levels, what is refused."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests import runs
+from vitx.configs.density_digits import get_config as digits
+from vitx.configs.density_text import get_config as text
+from vitx.data.dataset import ArraySpec, DatasetInfo
+from vitx.errors import ConfigError
+from vitx.tasks import build_task
+from vitx.tasks.density_images import Pixels, to_tokens, to_values
+from vitx.training.setup import resolve
+
+TINY = "model.width=8,model.depth=1,model.num_heads=2,model.mlp_dim=16"
+SEQUENCES = DatasetInfo("text", {"tokens": ArraySpec((None,), "uint8")}, vocabulary=256)
+IMAGES = DatasetInfo(
+  "digits",
+  {"image": ArraySpec((8, 8, 1), "uint8"), "label": ArraySpec((), "int32")},
+  class_names=tuple("0123456789"),
+)
+
+
+def make(config, info):
+  return build_task(resolve(config, info))
+
+
+def text_task(**fields):
+  fields = {"window": 12, **fields}
+  overrides = ",".join(f"task.{name}={value}" for name, value in fields.items())
+  return make(text(f"dense,{TINY},{overrides}"), SEQUENCES)
+
+
+def batch(task, rows=3, key=0):
+  tokens = jax.random.randint(jax.random.key(key), (rows, task.length), 0, task.model.vocabulary)
+  first = jnp.arange(rows, dtype=jnp.int32) * 2
+  return {"tokens": tokens.astype(jnp.uint8), "first": first}
+
+
+def variables(task, key=0):
+  found = task.init(jax.random.key(key), batch(task))
+  kernel = found["params"]["head"]["kernel"]
+  found["params"]["head"]["kernel"] = jax.random.normal(jax.random.key(7), kernel.shape)
+  return found
+
+
+def test_bits_of_the_scored_tokens():
+  task = text_task()
+  params, rows = variables(task)["params"], batch(task)
+  mask = jnp.array([True, True, False])
+  found = task.evaluate(params, {}, {}, {**rows, "mask": mask})
+  logits = np.asarray(task.model.apply({"params": params}, rows["tokens"].astype(jnp.int32)))
+  p = np.exp(logits - logits.max(-1, keepdims=True))
+  p /= p.sum(-1, keepdims=True)
+  bits = -np.log2(np.take_along_axis(p, np.asarray(rows["tokens"], int)[..., None], -1)[..., 0])
+  figures = task.summarize({k: np.asarray(v) for k, v in found["sums"].items()})
+  assert figures["examples"] == 2 and figures["tokens"] == 12 + 10
+  wanted = (bits[0].sum() + bits[1, 2:].sum()) / 22
+  assert figures["bits"] == pytest.approx(wanted, rel=1e-5)
+  np.testing.assert_allclose(found["rows"]["bits"][1], bits[1, 2:].mean(), rtol=1e-5)
+
+
+def test_the_loss_is_the_same_in_nats_over_all_tokens():
+  task = text_task()
+  params, rows = variables(task)["params"], batch(task)
+  whole = {**rows, "first": jnp.zeros(3, jnp.int32), "mask": jnp.ones(3, bool)}
+  figures = task.summarize(
+    {k: np.asarray(v) for k, v in task.evaluate(params, {}, {}, whole)["sums"].items()}
+  )
+  index = jnp.arange(3, dtype=jnp.int32)
+  quiet = dict(key=jax.random.key(0), step=jnp.int32(0))
+  task = make(text(f"dense,{TINY},task.window=12,model.dropout=0.0"), SEQUENCES)
+  loss, (_, metrics) = task.loss(params, {}, {}, {**rows, "index": index}, **quiet)
+  assert float(loss) == pytest.approx(figures["bits"] * math.log(2), rel=1e-5)
+  assert float(metrics["bits"]) == pytest.approx(figures["bits"], rel=1e-5)
+
+
+def test_an_untrained_model_knows_nothing():
+  task = text_task()
+  params = task.init(jax.random.key(0), batch(task))["params"]
+  whole = {**batch(task), "mask": jnp.ones(3, bool)}
+  sums = task.evaluate(params, {}, {}, whole)["sums"]
+  assert task.summarize({k: np.asarray(v) for k, v in sums.items()})["bits"] == pytest.approx(8.0)
+
+
+class Documents:
+  labels = None
+
+  def __init__(self, *lengths):
+    generator = np.random.default_rng(0)
+    self.texts = [generator.integers(0, 256, n).astype(np.uint8) for n in lengths]
+
+  def __len__(self):
+    return len(self.texts)
+
+  def __getitem__(self, i):
+    return {"tokens": self.texts[i]}
+
+  def name(self, i):
+    return f"text {i}"
+
+
+@pytest.mark.parametrize("min_context", [0, 5, 11])
+def test_every_token_is_scored_once_with_its_context(min_context):
+  documents = Documents(50, 12, 31)
+  task = text_task(min_context=min_context)
+  windows = task.examples(documents, train=False)
+  scored = []
+  for i in range(len(windows)):
+    example = task.transform(train=False)(windows[i], None)
+    assert example["tokens"].shape == (12,)
+    scored.append(example["tokens"][int(example["first"]) :])
+    assert example["first"] in (0, min_context) or int(example["first"]) > min_context
+  np.testing.assert_array_equal(np.concatenate(scored), np.concatenate(documents.texts))
+
+
+def test_training_windows_lie_anywhere_and_follow_from_the_bits():
+  task = text_task()
+  windows, transform = task.examples(Documents(50), train=True), task.transform(train=True)
+  assert transform.draws and len(windows) == 4
+  draw = lambda seed: transform(windows[1], np.random.Philox(seed))["tokens"]  # noqa: E731
+  np.testing.assert_array_equal(draw(1), draw(1))
+  text = Documents(50).texts[0]
+  places = {
+    next(s for s in range(39) if np.array_equal(text[s : s + 12], draw(n))) for n in range(99)
+  }
+  assert places == set(range(12, 24))
+
+
+def test_levels_are_exact():
+  tokens = np.arange(17, dtype=np.uint8).reshape(1, 17, 1)
+  values = to_values(tokens, 17)
+  assert values.min() == 0 and values.max() == 255
+  np.testing.assert_array_equal(to_tokens(values, 17), tokens)
+  every = np.arange(256, dtype=np.uint8)
+  np.testing.assert_array_equal(to_tokens(every, 256), every)
+  with pytest.raises(ConfigError, match=r"task.levels=17.*between the levels, such as \[1\]"):
+    to_tokens(np.array([0, 1, 255], np.uint8), 17)
+  example = Pixels(17, (1, 17, 1))({"image": values, "label": 3})
+  assert example["tokens"].shape == (17,) and set(example) == {"tokens", "first"}
+
+
+def test_what_follows_from_images():
+  config = resolve(digits(f"dense,{TINY}"), IMAGES)
+  assert config.model.vocabulary == 17 and config.model.grid == (8, 8, 1)
+  task = build_task(config)
+  assert task.unit == "dim" and task.length == 64 and task.token_layout().grid == (8, 8, 1)
+
+
+@pytest.mark.parametrize(
+  ("config", "info", "message"),
+  [
+    (text, IMAGES, "task.window=256: the images .* are read whole"),
+    (digits, SEQUENCES, "task.window is not set"),
+    (lambda arg: text(f"{arg},task.window=0"), SEQUENCES, "task.window=0"),
+    (lambda arg: text(f"{arg},task.min_context=256"), SEQUENCES, "task.min_context=256 leaves"),
+    (lambda arg: text(f"{arg},model.grid=(3,5)"), SEQUENCES, r"model.grid=\(3, 5\) has 15 places"),
+    (lambda arg: text(f"{arg},model.vocabulary=7"), SEQUENCES, "model.vocabulary=7"),
+    (lambda arg: digits(f"{arg},task.levels=300"), IMAGES, r"task.levels=300 .*\[2, 256\]"),
+    (
+      lambda arg: text(f"{arg.replace('dense', 'strided')},token_mixer.stride=7"),
+      SEQUENCES,
+      "stride=7 does not divide the 256 tokens",
+    ),
+    (lambda arg: digits(f"{arg},token_mixer=fnet"), IMAGES, "causal"),
+    (
+      digits,
+      DatasetInfo("toy", {"vector": ArraySpec((3,), "float32")}),
+      "data.source='toy' has vector",
+    ),
+    (
+      digits,
+      DatasetInfo("folder:x", {"image": ArraySpec((None, None, 3), "uint8")}),
+      "images of one size",
+    ),
+  ],
+)
+def test_refusals(config, info, message):
+  with pytest.raises(ConfigError, match=message):
+    task = make(config(f"dense,{TINY}"), info)
+    jax.eval_shape(task.init, jax.random.key(0), batch(task))
+
+
+def test_a_classifier_is_no_density_model():
+  config = digits(f"dense,{TINY}")
+  with config.unlocked():
+    config.model = {"name": "vit", "num_classes": 10}
+  with pytest.raises(ConfigError, match="model.name='vit' does not"):
+    make(config, IMAGES)
+
+
+def test_a_document_shorter_than_a_window():
+  with pytest.raises(ConfigError, match="task.window=12 is longer than 'text 1', which has 5"):
+    len(text_task().examples(Documents(20, 5), train=True))
+
+
+def test_it_predicts_nothing_and_says_what_it_can():
+  with pytest.raises(ConfigError, match="vitx sample"):
+    text_task().read_input("image.png", 0)
+
+
+@pytest.mark.slow  # trains
+def test_a_run_learns_resumes_and_evaluates(tmp_path, whole_runs):
+  import vitx
+
+  overrides = "schedule.warmup=5 steps,evaluation.every=30 steps,checkpoint.every=30 steps"
+  config = digits(f"strided,{TINY},{overrides},duration=120 steps,batch_size=64,ema_decay=0.9")
+  result = vitx.train(config, tmp_path / "whole")
+  assert result.test["bits"] < 2.8 < math.log2(17)
+  assert {"count_0", "count_5", "gzip", "xz", "bz2", "per_position"} <= set(result.test)
+  assert result.test["tokens"] == 359 * 64
+  again = vitx.evaluate(tmp_path / "whole")
+  assert again["bits"] == pytest.approx(result.test["bits"], rel=1e-6)
+  rows = [row for row in runs.rows(tmp_path / "whole") if row["kind"] == "validation"]
+  assert min(rows, key=lambda row: row["bits"])["step"] == result.test["step"]
