@@ -79,33 +79,33 @@ def decode_plan(pattern: Pattern | None, layout: TokenLayout, num_heads: int) ->
       " fixed one (token_mixer.redraw='never')"
     )
   pattern = pattern & Causal()
-  groups, heads = _group_heads(pattern, num_heads)
-  lives = [_last_queries(pattern, layout, int(head)) for head in heads]
+  groups, kinds = _group_heads(pattern, num_heads)
+  lives = [_last_queries(own, layout, head) for own, head in kinds]
   found = [_assign_slots(last) for last, _ in lives]
   slots, count = np.stack([slots for slots, _ in found]), max(count for _, count in found)
   widest = max(1, max(int(counts.max()) for _, counts in lives))
   table = None
-  if 2 * widest <= count and N * heads.size * widest <= TABLE_ENTRIES:
-    tables = [
-      _reads(pattern, layout, int(h), own, widest) for h, own in zip(heads, slots, strict=True)
-    ]
-    table = np.stack(tables, axis=1)
+  if 2 * widest <= count and N * len(kinds) * widest <= TABLE_ENTRIES:
+    reads = [_reads(*kind, layout, kept, widest) for kind, kept in zip(kinds, slots, strict=True)]
+    table = np.stack(reads, axis=1)
+  heads = np.array([head for _, head in kinds], np.int32)
   return DecodePlan(layout, groups, heads, slots, count, table, pattern)
 
 
-def _group_heads(pattern: Pattern, num_heads: int) -> tuple[np.ndarray, np.ndarray]:
-  """Returns the group of each head, and one head of each group."""
+def _group_heads(pattern: Pattern, num_heads: int) -> tuple[np.ndarray, list[tuple[Pattern, int]]]:
+  """Returns the group of each head, int32 (H,), and each group's edges: a pattern's of a head."""
   members = pattern.by_head()
-  kinds: dict[tuple[Pattern, int], int] = {}
-  groups, heads = [], []
+  groups: list[int] = []
+  numbers: dict[tuple[Pattern, int], int] = {}
+  kinds: list[tuple[Pattern, int]] = []
   for head in range(num_heads):
     own = members[head % len(members)]
     kind = (own, head % own.head_period)
-    if kind not in kinds:
-      kinds[kind] = len(kinds)
-      heads.append(head)
-    groups.append(kinds[kind])
-  return np.array(groups, np.int32), np.array(heads, np.int32)
+    if kind not in numbers:
+      numbers[kind] = len(kinds)
+      kinds.append((own, head))
+    groups.append(numbers[kind])
+  return np.array(groups, np.int32), kinds
 
 
 def _edges(
@@ -155,7 +155,7 @@ def _assign_slots(last: np.ndarray) -> tuple[np.ndarray, int]:
 
 
 def _reads(
-  pattern: Pattern, layout: TokenLayout, head: int, slots: np.ndarray, width: int
+  pattern: Pattern, head: int, layout: TokenLayout, slots: np.ndarray, width: int
 ) -> np.ndarray:
   """Returns the slots of the keys of each query, int32 (N, K), by key; -1 pads."""
   table = np.full((layout.length, width), -1, np.int32)
