@@ -38,19 +38,22 @@ def count_model_bits(
   test: Sequence[np.ndarray],
   vocabulary: int,
   orders: Sequence[int] = range(6),
+  *,
+  discount: float | None = None,
 ) -> list[float]:
   """Returns the bits per token of n-gram models, by interpolated absolute discounting.
 
   The model of order k predicts a token from the k before it in its sequence: each count is lowered
   by a discount d, and what that frees is given to the model of order k-1; below order 0 all tokens
-  are equally likely. d is n1 / (n1 + 2 n2), from the numbers of n-grams seen once and twice (Ney,
-  Essen and Kneser 1994). Before its first token a sequence has starts, which are no token.
+  are equally likely. Before its first token a sequence has starts, which are no token.
 
   Args:
     train: sequences that are counted, (n,) integers each, or an array (count, n).
     test: sequences that are predicted, with nothing learned from them.
     vocabulary: V; tokens are 0 ... V-1.
     orders: of the models, ascending from 0 without a gap.
+    discount: d, in (0, 1]; None is n1 / (n1 + 2 n2) of each order, from how many n-grams
+      train holds once and twice (Ney, Essen and Kneser 1994).
 
   Returns:
     One figure per order.
@@ -68,7 +71,7 @@ def count_model_bits(
   bits = []
   probability = np.array(1 / vocabulary)
   for grams, wanted in zip(seen, asked, strict=True):
-    probability = _interpolate(_count(grams, base), wanted, base, probability)
+    probability = _interpolate(_count(grams, base, discount), wanted, base, probability)
     bits.append(float(-np.log2(probability).mean()))
   return bits
 
@@ -99,11 +102,12 @@ def _keys(sequences: list[np.ndarray], base: int, orders: int) -> Iterator[np.nd
     yield context * base + tokens
 
 
-def _count(grams: np.ndarray, base: int) -> _Counts:
+def _count(grams: np.ndarray, base: int, discount: float | None) -> _Counts:
   unique, counts = np.unique(grams, return_counts=True)
   contexts, starts, kinds = np.unique(unique // base, return_index=True, return_counts=True)
-  once, twice = np.count_nonzero(counts == 1), np.count_nonzero(counts == 2)
-  discount = once / (once + 2 * twice) if once else DISCOUNT
+  if discount is None:
+    once, twice = np.count_nonzero(counts == 1), np.count_nonzero(counts == 2)
+    discount = once / (once + 2 * twice) if once else DISCOUNT
   return _Counts(unique, counts, contexts, np.add.reduceat(counts, starts), kinds, discount)
 
 

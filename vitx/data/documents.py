@@ -39,7 +39,8 @@ class Documents:
     self._read = read
     self._find_lengths = lengths
     self.name = name
-    self._room = kept
+    self._capacity = kept
+    self._held = 0  # bytes
     self._kept: collections.OrderedDict[int, np.ndarray] = collections.OrderedDict()
     self._lock = threading.Lock()
     self._lengths: np.ndarray | None = None
@@ -67,15 +68,15 @@ class Documents:
     return {"tokens": tokens}
 
   def _keep(self, i: int, tokens: np.ndarray) -> None:
-    if tokens.nbytes > self._room:
+    if tokens.nbytes > self._capacity:
       return
     with self._lock:
       if i in self._kept:  # another thread read it, too
         return
       self._kept[i] = tokens
-      self._room -= tokens.nbytes
-      while self._room < 0:
-        self._room += self._kept.popitem(last=False)[1].nbytes
+      self._held += tokens.nbytes
+      while self._held > self._capacity:
+        self._held -= self._kept.popitem(last=False)[1].nbytes
 
 
 class Span:
@@ -91,13 +92,24 @@ class Span:
   labels = None
 
   def __init__(self, parent: Examples, choose: Callable[[], tuple[int, int]]):
-    self._parent = parent
+    # A stretch of a stretch is one of the whole, so that names say where in a document it is.
+    self._outer = parent if isinstance(parent, Span) else None
+    self._parent: Examples = parent if self._outer is None else self._outer._parent
     self._choose = choose
+
+  @functools.cached_property
+  def _bounds(self) -> tuple[int, int]:
+    """Returns start and stop in the concatenation of the parent's documents."""
+    start, stop = self._choose()
+    low, high = (0, int(find_lengths(self._parent).sum()))
+    if self._outer is not None:
+      low, high = self._outer._bounds
+    return max(low, low + start), min(high, low + stop)
 
   @functools.cached_property
   def _pieces(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Returns which documents are left, where each starts and stops in itself, and its length."""
-    start, stop = self._choose()
+    start, stop = self._bounds
     whole = find_lengths(self._parent)
     ends = np.cumsum(whole)
     low = np.clip(start - (ends - whole), 0, whole)

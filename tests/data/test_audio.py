@@ -1,0 +1,227 @@
+"""`audio:FOLDER` on synthesized sound: kinds of WAV, rates, channels, mu-law."""
+
+import struct
+
+import numpy as np
+import pytest
+from absl import logging
+from scipy.io import wavfile
+
+from vitx.data.mu_law import mu_law_decode, mu_law_encode
+from vitx.data.sources import open_dataset, open_source
+from vitx.data.wav import read_head
+from vitx.data.windows import Windows
+from vitx.errors import ConfigError
+
+
+def tone(rate=12_000, seconds=0.1, pitch=440.0, loud=0.5):
+  return loud * np.sin(2 * np.pi * pitch * np.arange(round(rate * seconds)) / rate)
+
+
+def write(path, samples, rate=12_000, bits=16, form=1, extra=b""):
+  """Writes a WAV by the format's definition, with any width, and chunks before the sound."""
+  path.parent.mkdir(parents=True, exist_ok=True)
+  samples = np.atleast_2d(np.asarray(samples, np.float64).T).T
+  channels = samples.shape[1]
+  if form == 3:
+    data = samples.astype(f"<f{bits // 8}").tobytes()
+  elif bits == 8:
+    data = np.round(samples * 127 + 128).astype(np.uint8).tobytes()
+  else:
+    whole = np.round(samples * (2 ** (bits - 1) - 1)).astype("<i8")
+    data = whole[..., None].view(np.uint8)[..., : bits // 8].tobytes()
+  frame = channels * bits // 8
+  head = struct.pack("<HHIIHH", form, channels, rate, rate * frame, frame, bits)
+  chunks = b"fmt " + struct.pack("<I", len(head)) + head + extra
+  chunks += b"data" + struct.pack("<I", len(data)) + data
+  path.write_bytes(b"RIFF" + struct.pack("<I", 4 + len(chunks)) + b"WAVE" + chunks)
+  return path
+
+
+def only(examples):
+  assert len(examples) == 1
+  return examples[0]["tokens"]
+
+
+def opened(folder, **changes):
+  return open_dataset({"source": f"audio:{folder}", **changes})
+
+
+def test_mu_law_codes_come_back():
+  codes = np.arange(256, dtype=np.uint8)
+  samples = mu_law_decode(codes)
+  assert samples.dtype == np.float32 and (np.diff(samples) > 0).all()
+  assert (samples[0], samples[-1]) == (-1, 1)
+  np.testing.assert_array_equal(mu_law_encode(samples), codes)
+  np.testing.assert_allclose(samples, -samples[::-1], atol=1e-7)
+
+
+def test_mu_law_is_fine_where_sound_is_quiet():
+  assert mu_law_encode(np.zeros(2)).tolist() == [128, 128]
+  assert mu_law_encode(np.array([-7.0, 7.0])).tolist() == [0, 255]  # clipped
+  x = np.linspace(-1, 1, 10_001)
+  error = np.abs(mu_law_decode(mu_law_encode(x)) - x)
+  # Half a step of the curve, whose slope there is ln(256) (1/255 + |x|) times the step 2/255.
+  assert (error <= np.log(256) * (1 / 255 + np.abs(x)) / 255 * 1.05).all()
+
+
+@pytest.mark.parametrize(
+  ("bits", "form", "step"),
+  [(8, 1, 2**-6), (16, 1, 2**-14), (24, 1, 2**-22), (32, 1, 2**-22), (32, 3, 0), (64, 3, 2**-22)],
+)
+def test_kinds_of_wav(tmp_path, bits, form, step):
+  samples = np.stack([tone(), -0.25 * tone()], axis=1).astype(np.float32)
+  wav = read_head(write(tmp_path / "a.wav", samples, bits=bits, form=form))
+  assert (wav.rate, wav.channels, wav.samples) == (12_000, 2, 1200)
+  read = wav.read()
+  assert read.dtype == np.float32 and read.shape == (1200, 2)
+  np.testing.assert_allclose(read, samples, rtol=0, atol=step)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "int32", "float32", "float64"])
+def test_scipy_writes_what_is_read(tmp_path, dtype):
+  scale = {"uint8": 127, "int16": 2**15 - 1, "int32": 2**31 - 1}.get(dtype, 1)
+  samples = tone() * scale + (128 if dtype == "uint8" else 0)
+  wavfile.write(tmp_path / "a.wav", 8000, samples.round(9).astype(dtype))
+  wav = read_head(tmp_path / "a.wav")
+  assert wav.rate == 8000
+  np.testing.assert_allclose(wav.read()[:, 0], tone(), atol=2 / min(scale, 2**20) + 1e-6)
+
+
+def test_other_chunks_and_extensible_heads(tmp_path):
+  title = b"LIST" + struct.pack("<I", 5) + b"title\0"  # an odd chunk is padded
+  path = write(tmp_path / "a.wav", tone(), extra=title)
+  np.testing.assert_allclose(read_head(path).read()[:, 0], tone(), atol=2**-14)
+  guid = struct.pack("<H", 1) + bytes.fromhex("000000001000800000aa00389b71")
+  head = struct.pack("<HHIIHHHHI", 0xFFFE, 1, 12_000, 24_000, 2, 16, 22, 16, 4) + guid
+  data = np.arange(5, dtype="<i2").tobytes()
+  chunks = b"fmt " + struct.pack("<I", len(head)) + head + b"data" + struct.pack("<I", 10) + data
+  path.write_bytes(b"RIFF" + struct.pack("<I", 4 + len(chunks)) + b"WAVE" + chunks)
+  np.testing.assert_array_equal(read_head(path).read()[:, 0] * 2**15, np.arange(5))
+
+
+def test_a_file_that_was_cut_short_has_what_is_left(tmp_path):
+  path = write(tmp_path / "a.wav", tone())
+  whole = read_head(path).read()
+  path.write_bytes(path.read_bytes()[:-101])  # in the midst of a sample
+  left = read_head(path)
+  assert left.samples == 1149
+  np.testing.assert_array_equal(left.read(), whole[:1149])
+
+
+def test_sound_at_12_khz_is_coded_as_it_is(tmp_path):
+  write(tmp_path / "a.wav", tone(), bits=32, form=3)
+  dataset = opened(tmp_path)
+  assert (dataset.info.vocabulary, dataset.splits) == (256, ("train",))
+  codes = only(dataset.open_split("train"))
+  assert codes.dtype == np.uint8
+  np.testing.assert_array_equal(codes, mu_law_encode(tone().astype(np.float32)))
+
+
+def test_channels_are_averaged(tmp_path):
+  write(tmp_path / "a.wav", np.stack([tone(), 0 * tone(), -0.5 * tone()], axis=1), bits=32, form=3)
+  sound = mu_law_decode(only(opened(tmp_path).open_split("train")))
+  np.testing.assert_allclose(sound, tone() / 6, atol=0.01)
+
+
+@pytest.mark.parametrize("rate", [8000, 11_025, 16_000, 44_100, 48_000])
+def test_other_rates_are_resampled_and_said(tmp_path, rate, monkeypatch):
+  lines = []
+  monkeypatch.setattr(logging, "info", lambda message, *args: lines.append(message % args))
+  write(tmp_path / "a.wav", tone(rate), rate=rate)
+  examples = opened(tmp_path).open_split("train")
+  sound = mu_law_decode(only(examples))
+  assert len(sound) == examples.lengths[0] == 1200
+  inner = slice(100, -100)  # the filter sees silence beyond the ends
+  np.testing.assert_allclose(sound[inner], tone()[inner], atol=0.02)
+  assert len(lines) == 1 and f"resampled to 12000 Hz: 1 of {rate} Hz" in lines[0]
+
+
+@pytest.mark.parametrize("rate", [7999, 11_025, 44_100, 12_000])
+@pytest.mark.parametrize("count", [1, 2, 147, 1000])
+def test_lengths_are_known_without_reading(tmp_path, rate, count):
+  write(tmp_path / "a.wav", np.linspace(-0.5, 0.5, count), rate=rate)
+  examples = opened(tmp_path).open_split("train")
+  assert examples.lengths[0] == len(only(examples))
+
+
+def test_each_file_is_a_document(tmp_path, make_data):
+  for i, name in enumerate(("b/late.WAV", "a.wav", "b/c.wave", ".hidden.wav", "notes.txt")):
+    write(tmp_path / name, tone(seconds=0.1 * (i + 1)))
+  source = open_source(make_data(source=f"audio:{tmp_path}"), seed=0)
+  roles = [source.role(role) for role in ("train", "validation", "test")]
+  assert [[role.name(i) for i in range(len(role))] for role in roles] == [
+    ["a.wav", "b/c.wave[0:2784]"],
+    ["b/c.wave[2784:3360]"],
+    ["b/c.wave[3360:3600]", "b/late.WAV"],
+  ]
+  codes = np.concatenate([role[i]["tokens"] for role in roles for i in range(len(role))])
+  sound = np.concatenate([tone(seconds=seconds) for seconds in (0.2, 0.3, 0.1)])
+  np.testing.assert_allclose(mu_law_decode(codes), sound, atol=0.02)
+
+
+def test_folders_may_be_splits(tmp_path, make_data):
+  for split, pitch in (("train", 300), ("val", 400), ("test", 500)):
+    write(tmp_path / split / "deep" / "a.wav", tone(pitch=pitch))
+  (tmp_path / "notes").mkdir()
+  data = make_data(source=f"audio:{tmp_path}")
+  source = open_source(data, seed=0)
+  assert [source.role(role).name(0) for role in ("train", "validation", "test")] == [
+    "train/deep/a.wav",
+    "val/deep/a.wav",
+    "test/deep/a.wav",
+  ]
+  sound = mu_law_decode(only(source.test))
+  np.testing.assert_allclose(sound, tone(pitch=500), atol=0.02)
+  (tmp_path / "train").rename(tmp_path / "piano")
+  data.splits.train = "piano"
+  assert open_source(data, seed=0).train.name(0) == "piano/deep/a.wav"
+
+
+def test_windows_of_sound(tmp_path):
+  write(tmp_path / "a.wav", tone())
+  windows = Windows(opened(tmp_path).open_split("train"), 500)
+  assert len(windows) == 3 and windows[2]["first"] == 300
+  with pytest.raises(ConfigError, match=r"task\.window=1201 .*'a\.wav', which has 1200 tokens"):
+    len(Windows(opened(tmp_path).open_split("train"), 1201))
+
+
+def test_fingerprint_is_of_names_and_content(tmp_path):
+  before = opened(write(tmp_path / "one" / "a.wav", tone()).parent).info.fingerprint
+  assert opened(write(tmp_path / "two" / "a.wav", tone()).parent).info.fingerprint == before
+  assert opened(write(tmp_path / "two" / "a.wav", -tone()).parent).info.fingerprint != before
+
+
+@pytest.mark.parametrize(
+  ("content", "message"),
+  [
+    (b"", r"a\.wav is empty or cut short"),
+    (b"RIFF\0\0\0\0WAVE", r"a\.wav is empty or cut short"),
+    (b"ID3 this is an MP3", r"a\.wav is no WAV file"),
+  ],
+)
+def test_files_that_are_no_wav(tmp_path, content, message):
+  (tmp_path / "a.wav").write_bytes(content)
+  with pytest.raises(ConfigError, match=message):
+    opened(tmp_path)
+
+
+def test_wav_that_cannot_be_modeled(tmp_path):
+  with pytest.raises(ConfigError, match=r"a\.wav has no samples"):
+    read_head(write(tmp_path / "a.wav", np.zeros((0, 1))))
+  with pytest.raises(ConfigError, match=r"format 7, 8 bits.*Convert it to one of: .*PCM of 16"):
+    read_head(write(tmp_path / "a.wav", tone(), bits=8, form=7))
+  write(tmp_path / "a.wav", np.array([0, np.nan]), bits=32, form=3)
+  with pytest.raises(ConfigError, match=r"a\.wav holds a sample that is not finite"):
+    only(opened(tmp_path).open_split("train"))
+
+
+def test_folders_without_sound(tmp_path):
+  (tmp_path / "train").mkdir()
+  with pytest.raises(ConfigError, match=r"data\.source='audio:.*no WAV files.*FOLDER/train"):
+    opened(tmp_path)
+  with pytest.raises(ConfigError, match=r"data\.source='audio:.*is not a directory"):
+    opened(tmp_path / "gone")
+  write(tmp_path / "test" / "a.wav", tone())
+  with pytest.raises(ConfigError, match=r"data\.splits\.train='train'.*does not exist"):
+    open_source({"source": f"audio:{tmp_path}"}, 0)

@@ -1,0 +1,132 @@
+"""`bytes:FILE`: a file's bytes, sliced by bytes and percent."""
+
+import numpy as np
+import pytest
+
+from vitx.data.sources import byte_file, open_dataset, open_source
+from vitx.errors import ConfigError
+
+CONTENT = np.random.default_rng(0).integers(0, 256, 1000, np.uint8)
+
+
+@pytest.fixture
+def path(tmp_path):
+  (tmp_path / "text8").write_bytes(CONTENT.tobytes())
+  return tmp_path / "text8"
+
+
+def tokens(examples):
+  return np.concatenate([examples[i]["tokens"] for i in range(len(examples))])
+
+
+def test_the_file_is_one_document_whose_end_is_carved(path, make_data):
+  source = open_source(make_data(source=f"bytes:{path}"), seed=0)
+  assert (source.info.vocabulary, source.info.class_names) == (256, None)
+  assert source.info.spec["tokens"].shape == (None,)
+  np.testing.assert_array_equal(tokens(source.train), CONTENT[:720])
+  np.testing.assert_array_equal(tokens(source.validation), CONTENT[720:800])
+  np.testing.assert_array_equal(tokens(source.test), CONTENT[800:])
+  assert source.test.name(0) == "text8[800:1000]" and source.train.labels is None
+
+
+def test_slices_by_bytes_as_enwik8_is_divided(path, make_data):
+  splits = {"train": "train[:900]", "validation": "train[900:950]", "test": "train[9_50:]"}
+  source = open_source(make_data(source=f"bytes:{path}", splits=splits), seed=0)
+  np.testing.assert_array_equal(tokens(source.train), CONTENT[:900])
+  np.testing.assert_array_equal(tokens(source.validation), CONTENT[900:950])
+  np.testing.assert_array_equal(tokens(source.test), CONTENT[950:])
+  assert source.validation.name(0) == "text8[900:950]"
+
+
+@pytest.mark.parametrize(
+  ("expression", "start", "stop"),
+  [
+    ("train", 0, 1000),
+    ("train[:]", 0, 1000),
+    ("train[:90%]", 0, 900),
+    ("train[ 90% : 95.5% ]", 900, 955),
+    ("train[-5%:]", 950, 1000),
+    ("train[-20:-10]", 980, 990),
+    ("train[10%:500]", 100, 500),
+  ],
+)
+def test_slices(path, make_data, expression, start, stop):
+  examples = open_dataset(make_data(source=f"bytes:{path}")).open_split(expression)
+  np.testing.assert_array_equal(tokens(examples), CONTENT[start:stop])
+
+
+def test_several_slices_are_several_documents(path, make_data):
+  examples = open_dataset(make_data(source=f"bytes:{path}")).open_split("train[:10%]+train[90%:]")
+  assert examples.lengths.tolist() == [100, 100] and examples.name(1) == "text8[900:1000]"
+  np.testing.assert_array_equal(tokens(examples), np.r_[CONTENT[:100], CONTENT[900:]])
+
+
+@pytest.mark.parametrize(
+  ("splits", "message"),
+  [
+    ({"train": "train[:90%]", "test": "train[899:]"}, r"data\.splits\.test.*shares examples"),
+    ({"test": "train[:5%]"}, r"data\.splits\.test.*shares examples"),
+    (
+      {"train": "train[:10]+train[50:]", "validation": "train[10:51]"},
+      r"data\.splits\.validation.*shares",
+    ),
+    ({"test": "test"}, r"'test'.*does not exist"),
+    ({"train": "train[:2000]"}, r"'train\[:2000\]' is the bytes 0 to 2000 .* has 1000"),
+    ({"train": "train[500:500]"}, r"the bytes 500 to 500"),
+    ({"train": "train[-2000:]"}, r"the bytes -1000 to 1000"),
+    ({"train": "train[:half]"}, r"data\.splits: 'train\[:half\]' is no split"),
+    ({"train": "train[1:2:3]"}, r"is no split"),
+    ({"train": "train[5]"}, r"is no split"),
+  ],
+)
+def test_bad_slices(path, make_data, splits, message):
+  with pytest.raises(ConfigError, match=message):
+    open_source(make_data(source=f"bytes:{path}", splits=splits), seed=0)
+
+
+def test_slices_that_meet_do_not_overlap(path, make_data):
+  dataset = open_dataset(make_data(source=f"bytes:{path}"))
+  assert not dataset.overlap("train[:33%]", "train[33%:]")
+  assert dataset.overlap("train[:331]", "train[33%:]")
+
+
+def test_files_that_cannot_be_used(tmp_path, make_data):
+  (tmp_path / "empty").write_bytes(b"")
+  for name, message in (("gone", "does not exist"), ("empty", "is empty"), ("", "is a directory")):
+    with pytest.raises(ConfigError, match=rf"data\.source='bytes:.*{message}"):
+      open_dataset(make_data(source=f"bytes:{tmp_path / name}"))
+
+
+def test_a_file_that_may_not_be_read(path, make_data, monkeypatch):
+  def refuse(*args, **kwargs):
+    raise PermissionError(13, "Permission denied")
+
+  monkeypatch.setattr(np, "memmap", refuse)
+  with pytest.raises(ConfigError, match=r"data\.source='bytes:.*cannot be read.*Permission denied"):
+    open_dataset(make_data(source=f"bytes:{path}"))
+
+
+def test_fingerprint_is_of_the_content_alone(path, tmp_path, make_data, monkeypatch):
+  def fingerprint(content, name="other"):
+    (tmp_path / name).write_bytes(content)
+    return open_dataset(make_data(source=f"bytes:{tmp_path / name}")).info.fingerprint
+
+  before = fingerprint(CONTENT.tobytes())
+  assert fingerprint(CONTENT.tobytes(), "renamed") == before
+  changed = CONTENT.copy()
+  changed[999] ^= 1
+  assert fingerprint(changed.tobytes()) != before
+  # Of a large file every so many blocks are read, the last among them.
+  monkeypatch.setattr(byte_file, "BLOCK", 1)
+  monkeypatch.setattr("vitx.data.fingerprint.HASH_ALL", 10)
+  sampled = fingerprint(CONTENT.tobytes())
+  assert fingerprint(changed.tobytes()) != sampled
+  changed[999] ^= 1
+  changed[1] ^= 1  # lies in no block that is read
+  assert fingerprint(changed.tobytes()) == sampled != before
+
+
+def test_the_file_is_not_copied(path, make_data):
+  dataset = open_dataset(make_data(source=f"bytes:{path}"))
+  whole, end = (dataset.open_split(split)[0]["tokens"] for split in ("train", "train[90%:]"))
+  assert np.shares_memory(whole, end) and not whole.flags.writeable

@@ -1,0 +1,113 @@
+"""Count models against their definition, written with dictionaries."""
+
+import collections
+import math
+
+import numpy as np
+import pytest
+
+from vitx.data.count_models import count_model_bits, per_position_bits
+
+WORDS = b"the cat sat on the mat and the dog sat on the cat that sat "
+
+
+def define(train, test, vocabulary, orders, discount):
+  """Bits per token of each order, token by token."""
+  counts = [collections.defaultdict(collections.Counter) for _ in range(orders)]
+
+  def grams(sequence, order):
+    padded = [None] * order + list(sequence)
+    return [(tuple(padded[i : i + order]), padded[i + order]) for i in range(len(sequence))]
+
+  for order in range(orders):
+    for sequence in train:
+      for context, token in grams(sequence, order):
+        counts[order][context][token] += 1
+  probabilities = [1 / vocabulary] * sum(map(len, test))
+  bits = []
+  for order in range(orders):
+    every = [n for found in counts[order].values() for n in found.values()]
+    once, twice = every.count(1), every.count(2)
+    d = discount or (once / (once + 2 * twice) if once else 0.5)
+    asked = [gram for sequence in test for gram in grams(sequence, order)]
+    for i, (context, token) in enumerate(asked):
+      found = counts[order].get(context)
+      if found:
+        total = sum(found.values())
+        free = d * len(found) / total
+        probabilities[i] = max(found[token] - d, 0) / total + free * probabilities[i]
+    bits.append(-sum(map(math.log2, probabilities)) / len(probabilities))
+  return bits
+
+
+def random_sequences(seed, lengths, vocabulary):
+  """Tokens of which some follow others more often."""
+  draw = np.random.default_rng(seed)
+  return [
+    (draw.integers(0, vocabulary, n) * draw.integers(0, 2, n)).astype(np.uint8) for n in lengths
+  ]
+
+
+@pytest.mark.parametrize("vocabulary", [3, 17, 256])
+@pytest.mark.parametrize("discount", [None, 0.75])
+def test_bits_are_those_of_the_definition(vocabulary, discount):
+  train = random_sequences(0, (150, 1, 40), vocabulary)
+  test = random_sequences(1, (70, 3, 1), vocabulary)
+  found = count_model_bits(train, test, vocabulary, discount=discount)
+  np.testing.assert_allclose(found, define(train, test, vocabulary, 6, discount), rtol=1e-12)
+
+
+def test_text():
+  train, test = ([np.frombuffer(text, np.uint8)] for text in (WORDS, b"the dog sat on the mat"))
+  found = count_model_bits(train, test, 256)
+  np.testing.assert_allclose(found, define(train, test, 256, 6, None), rtol=1e-12)
+  assert found[0] > found[1] > found[2] and found[2] < 2
+
+
+def test_images_do_not_continue_each_other():
+  images = np.array([[0, 1], [2, 3]] * 50, np.uint8)
+  bits = count_model_bits(images, images, 4)
+  # The first is a coin; given it the second is certain; between images nothing is learned.
+  assert bits[0] == pytest.approx(2, abs=1e-3)
+  assert bits[1:] == pytest.approx([0.5] * 5, abs=0.02)
+  rows = count_model_bits([images.ravel()], [images.ravel()], 4)
+  assert rows[5] == pytest.approx(0, abs=0.1)
+
+
+def test_probabilities_sum_to_one():
+  train = random_sequences(3, (60, 5), 4)
+  for context in ([], [0], [3, 1], [1, 2, 3, 0, 2, 2]):
+    bits = np.array([count_model_bits(train, [np.array([*context, last])], 4) for last in range(4)])
+    before = np.array(count_model_bits(train, [np.array(context)], 4)) if context else np.zeros(6)
+    last = bits * (len(context) + 1) - before * len(context)
+    np.testing.assert_allclose((2.0**-last).sum(axis=0), 1, rtol=1e-9)
+
+
+def test_what_train_never_held_is_finite():
+  bits = count_model_bits([np.zeros(50, np.uint8)], [np.full(4, 255, np.uint8)], 256)
+  assert np.isfinite(bits).all() and min(bits) > 8
+
+
+@pytest.mark.parametrize(
+  ("train", "changes", "message"),
+  [
+    ([], {}, "no tokens"),
+    ([[]], {}, "no tokens"),
+    ([[0, 4]], {}, r"tokens 0 \.\.\. 4 are not all in 0 \.\.\. 3"),
+    ([[0]], {"orders": range(1, 3)}, "orders must be"),
+    ([[0]], {"orders": range(30)}, "64 bits"),
+  ],
+)
+def test_what_cannot_be_counted(train, changes, message):
+  with pytest.raises(ValueError, match=message):
+    count_model_bits(train, [[0]], 4, **changes)
+
+
+def test_positions_are_independent():
+  train = np.array([[0, 1, 2], [0, 2, 2], [0, 1, 0]])
+  test = np.array([[0, 1, 1], [1, 0, 2]])
+  counts = np.array([[3, 0, 0], [0, 2, 1], [1, 0, 2]]) + 0.5
+  bits = [-math.log2(counts[i, token] / 4.5) for image in test for i, token in enumerate(image)]
+  assert per_position_bits(train, test, 3) == pytest.approx(np.mean(bits), rel=1e-12)
+  coin = np.array([[0], [1]] * 500)
+  assert per_position_bits(coin, coin, 2) == pytest.approx(1)

@@ -1,0 +1,118 @@
+"""Reference figures: what is used of the data, and how the figures are kept."""
+
+import bz2
+import gzip
+import json
+import lzma
+
+import numpy as np
+import pytest
+
+from vitx.data import reference_codes
+from vitx.data.count_models import count_model_bits, per_position_bits
+from vitx.data.reference_codes import compressor_bits, reference_figures
+
+COUNTS = [f"count_{order}" for order in range(6)]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+  monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+  return tmp_path / "vitx" / "references"
+
+
+def draw(seed, *lengths, high=4):
+  generator = np.random.default_rng(seed)
+  return [generator.integers(0, high, n).astype(np.uint8) for n in lengths]
+
+
+def test_figures_of_documents():
+  train, test = draw(0, 500, 40), draw(1, 300, 7)
+  figures = reference_figures(train, test, vocabulary=256, kind="documents")
+  assert list(figures) == [*COUNTS, "gzip", "xz", "bz2", "reference_bytes", "reference_train_bytes"]
+  assert [figures[name] for name in COUNTS] == count_model_bits(train, test, 256)
+  assert compressor_bits(np.concatenate(test).tobytes()).items() <= figures.items()
+  assert (figures["reference_bytes"], figures["reference_train_bytes"]) == (307, 540)
+
+
+def test_figures_of_images():
+  train, test = (np.stack(draw(seed, *[12] * 20)) for seed in (0, 1))
+  shape = (20, 2, 2, 3)
+  figures = reference_figures(
+    train.reshape(shape), test.reshape(shape), vocabulary=4, kind="images"
+  )
+  assert figures["per_position"] == per_position_bits(train, test, 4)
+  assert [figures[name] for name in COUNTS] == count_model_bits(train, test, 4)
+  assert figures["reference_bytes"] == 240
+
+
+def test_compressors_can_be_opened_again():
+  data = b"a rose is a rose is a rose. " * 40
+  bits = compressor_bits(data)
+  for name, module in (("gzip", gzip), ("xz", lzma), ("bz2", bz2)):
+    packed = module.compress(data)
+    assert module.decompress(packed) == data and 0 < bits[name] <= 8 * len(packed) / len(data)
+  noise = np.random.default_rng(0).bytes(4096)
+  assert all(8 < value < 9 for value in compressor_bits(noise).values())
+
+
+def test_only_the_first_bytes_are_used(monkeypatch):
+  monkeypatch.setattr(reference_codes, "LIMIT", 100)
+  train, test = draw(0, 70, 70, 70), draw(1, 300)
+  asked = []
+
+  def lazily():
+    for each in train:
+      asked.append(len(each))
+      yield each
+
+  figures = reference_figures(lazily(), test, vocabulary=4, kind="documents")
+  used = [train[0], train[1][:30]], [test[0][:100]]
+  assert [figures[name] for name in COUNTS] == count_model_bits(*used, 4)
+  assert (figures["reference_bytes"], figures["reference_train_bytes"]) == (100, 100)
+  assert len(asked) == 2
+  # Of images only whole ones.
+  images = np.stack(draw(2, *[30] * 9))
+  assert reference_figures(images, images, vocabulary=4, kind="images")["reference_bytes"] == 90
+
+
+def test_figures_are_computed_once(cache, monkeypatch):
+  train, test = draw(0, 200), draw(1, 200)
+  first = reference_figures(train, test, vocabulary=4, kind="documents")
+  (path,) = cache.iterdir()
+  assert json.loads(path.read_text()) == first
+
+  def fail(*_):
+    raise AssertionError("computed again")
+
+  with monkeypatch.context() as patch:
+    patch.setattr(reference_codes, "count_model_bits", fail)
+    assert reference_figures(train, test, vocabulary=4, kind="documents") == first
+    for train_, test_, vocabulary in ((test, test, 4), (train, train, 4), (train, test, 5)):
+      with pytest.raises(AssertionError, match="again"):
+        reference_figures(train_, test_, vocabulary=vocabulary, kind="documents")
+
+
+def test_where_documents_end_matters(cache):
+  whole = draw(0, 200)
+  halves = [whole[0][:100], whole[0][100:]]
+  for sequences in (whole, halves):
+    reference_figures(sequences, sequences, vocabulary=4, kind="documents")
+  assert len(list(cache.iterdir())) == 2
+
+
+@pytest.mark.parametrize("broken", [b"", b'{"gzip": 1', b"[]", b"\xff\xfe", b'{"gzip": 1.0}'])
+def test_a_broken_file_is_computed_again(cache, broken):
+  train, test = draw(0, 200), draw(1, 200)
+  first = reference_figures(train, test, vocabulary=4, kind="documents")
+  (path,) = cache.iterdir()
+  path.write_bytes(broken)
+  assert reference_figures(train, test, vocabulary=4, kind="documents") == first
+  assert json.loads(path.read_text()) == first and list(cache.iterdir()) == [path]
+
+
+def test_a_cache_that_cannot_be_written(tmp_path, monkeypatch):
+  (tmp_path / "file").write_text("")
+  monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+  figures = reference_figures(draw(0, 50), draw(1, 50), vocabulary=4, kind="documents")
+  assert figures["reference_bytes"] == 50

@@ -1,0 +1,230 @@
+"""TFDS sets that are no labeled images: images without labels, texts, and what cannot be read."""
+
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import tensorflow_datasets as tfds
+from ml_collections import ConfigDict
+
+from vitx.data.builders.digits.digits_dataset_builder import _png
+from vitx.data.dataset import ArraySpec
+from vitx.data.documents import Documents
+from vitx.data.sources import open_dataset, open_source
+from vitx.data.sources.tfds_records import Content, find_content
+from vitx.data.windows import Windows
+from vitx.errors import ConfigError
+from vitx.tasks.classification import Classification
+
+features = tfds.features
+IMAGE = features.Image(shape=(4, 4, 3), encoding_format="png")
+LABEL = features.ClassLabel(num_classes=2)
+
+
+class Small(tfds.core.GeneratorBasedBuilder):
+  """A set whose examples a class says."""
+
+  VERSION = tfds.core.Version("1.0.0")
+  KINDS: ClassVar[dict] = {}
+  SPLITS: ClassVar[dict] = {}
+  SUPERVISED: ClassVar[tuple | None] = None
+
+  def _info(self):
+    return tfds.core.DatasetInfo(
+      builder=self,
+      features=features.FeaturesDict(self.KINDS),
+      supervised_keys=self.SUPERVISED,
+    )
+
+  def _split_generators(self, dl_manager):
+    return {split: self._generate_examples(found) for split, found in self.SPLITS.items()}
+
+  def _generate_examples(self, found):
+    yield from enumerate(found)
+
+
+def pictures(count, shift):
+  return [{"image": _png(np.full((4, 4), shift + i, np.uint8))} for i in range(count)]
+
+
+class SmallImages(Small):
+  """Like downsampled_imagenet: a train and a validation split of nothing but images."""
+
+  KINDS: ClassVar[dict] = {"image": IMAGE}
+  SPLITS: ClassVar[dict] = {"train": pictures(20, 0), "validation": pictures(6, 100)}
+
+
+class SmallText(Small):
+  """Like tiny_shakespeare: each split is one text."""
+
+  KINDS: ClassVar[dict] = {"text": features.Text()}
+  SPLITS: ClassVar[dict] = {
+    "train": [{"text": "All the world's a stage, and all the men and women merely players."}],
+    "validation": [{"text": "They have their exits é"}],
+    "test": [{"text": "and their entrances"}],
+  }
+
+
+class SmallReviews(Small):
+  """Like imdb_reviews: many texts with a label."""
+
+  KINDS: ClassVar[dict] = {"text": features.Text(), "label": LABEL}
+  SPLITS: ClassVar[dict] = {
+    "train": [{"text": "good " * (i + 1), "label": i % 2} for i in range(9)]
+  }
+  SUPERVISED = ("text", "label")
+
+
+BUILDERS = (SmallImages, SmallText, SmallReviews)
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+  directory = tmp_path_factory.mktemp("kinds")
+  for builder in BUILDERS:
+    builder(data_dir=str(directory), file_format="array_record").download_and_prepare()
+  return str(directory)
+
+
+def join(examples):
+  return b"".join(examples[i]["tokens"].tobytes() for i in range(len(examples))).decode()
+
+
+def test_images_without_labels(directory, make_data):
+  source = open_source(make_data(source="small_images", data_dir=directory), seed=0)
+  assert source.info.class_names is None and source.info.vocabulary is None
+  assert source.info.spec == {"image": ArraySpec((4, 4, 3), "uint8")}
+  assert [len(source.role(role)) for role in ("train", "validation", "test")] == [18, 2, 6]
+  seen = []
+  for role in (source.train, source.validation, source.test):
+    assert role.labels is None
+    for i in range(len(role)):
+      assert set(role[i]) == {"image"} and role[i]["image"].shape == (4, 4, 3)
+      seen.append(int(role[i]["image"][0, 0, 0]))
+  assert sorted(seen) == [*range(20), *range(100, 106)] and min(seen[20:]) >= 100
+
+
+def test_all_splits_of_unlabeled_images_are_usable(directory, make_data):
+  data = make_data(source="small_images", data_dir=directory)
+  dataset = open_dataset(data)
+  assert (sorted(dataset.splits), dataset.unlabeled) == (["train", "validation"], ())
+  data.splits = {"train": "train[:50%]", "validation": "train[50%:]", "test": "validation"}
+  assert len(open_source(data, seed=0).validation) == 10
+  data.splits.validation = "train[40%:]"
+  with pytest.raises(ConfigError, match="shares examples"):
+    open_source(data, seed=0)
+
+
+@pytest.mark.parametrize("name", ["small_images", "small_text"])
+def test_classification_refuses_what_has_no_classes(directory, make_data, name):
+  data = make_data(source=name, data_dir=directory)
+  config = ConfigDict({"data": data, "task": {"name": "classification"}, "model": {}})
+  with pytest.raises(ConfigError, match=rf"data\.source='{name}' (is not|holds no) .*image"):
+    Classification.resolve(config, open_source(data, seed=0))
+
+
+def test_each_split_of_a_text_is_a_document(directory, make_data):
+  source = open_source(make_data(source="small_text", data_dir=directory), seed=0)
+  assert source.info.spec["tokens"] == ArraySpec((None,), "uint8")
+  assert (source.info.vocabulary, source.info.class_names) == (256, None)
+  assert join(source.train).startswith("All the world") and source.train.labels is None
+  assert join(source.validation) == "They have their exits é"
+  assert source.validation.lengths.tolist() == [24]  # bytes, of which é has two
+  assert join(source.test) == "and their entrances" and source.test.name(0) == "test#0"
+
+
+def test_a_test_set_of_two_splits_has_validation_carved_from_train(directory, make_data):
+  data = make_data(
+    source="small_text", data_dir=directory, splits={"test": "validation+test"}, validation=0.2
+  )
+  source = open_source(data, seed=0)
+  assert [source.test[i]["tokens"].tobytes().decode() for i in range(2)] == [
+    "They have their exits é",
+    "and their entrances",
+  ]
+  text = SmallText.SPLITS["train"][0]["text"]
+  assert join(source.train) + join(source.validation) == text
+  assert join(source.validation) == text[-13:]
+  assert len(Windows(source.test, 10)) == 5
+  data.splits.validation = "validation"
+  with pytest.raises(ConfigError, match=r"data\.splits\.test='validation\+test' shares examples"):
+    open_source(data, seed=0)
+
+
+def test_many_texts_are_many_documents(directory, make_data):
+  source = open_source(make_data(source="small_reviews", data_dir=directory), seed=0)
+  whole = open_dataset(make_data(source="small_reviews", data_dir=directory)).open_split("train")
+  assert isinstance(whole, Documents) and sorted(whole.lengths) == [5 * i for i in range(1, 10)]
+  assert [len(whole[i]["tokens"]) for i in range(9)] == whole.lengths.tolist()
+  assert join(source.train) + join(source.validation) + join(source.test) == join(whole)
+  assert source.test.lengths.sum() == 45 and source.test[0]["tokens"].dtype == np.uint8
+
+
+def test_unknown_splits_of_texts(directory, make_data):
+  data = make_data(source="small_text", data_dir=directory, splits={"test": "tets"})
+  with pytest.raises(ConfigError, match=r"'tets'.*does not exist"):
+    open_source(data, seed=0)
+  data.splits.test = "test[oops"
+  with pytest.raises(ConfigError, match=r"'test\[oops' is no split"):
+    open_source(data, seed=0)
+
+
+def test_fingerprints_are_of_the_content(directory, tmp_path, make_data, monkeypatch):
+  before = {
+    name: open_dataset(make_data(source=name, data_dir=directory)).info.fingerprint
+    for name in ("small_images", "small_text")
+  }
+  changed = {"train": pictures(20, 1), "validation": pictures(6, 100)}
+  monkeypatch.setattr(SmallImages, "SPLITS", changed)
+  for builder in (SmallImages, SmallText):
+    builder(data_dir=str(tmp_path), file_format="array_record").download_and_prepare()
+  after = {
+    name: open_dataset(make_data(source=name, data_dir=str(tmp_path))).info.fingerprint
+    for name in before
+  }
+  assert after["small_text"] == before["small_text"]
+  assert after["small_images"] != before["small_images"]
+
+
+def info(kinds, supervised=None):
+  class Info:
+    features = tfds.features.FeaturesDict(kinds)
+    supervised_keys = supervised
+
+  return Info()
+
+
+TEXT = features.Text()
+
+
+@pytest.mark.parametrize(
+  ("kinds", "supervised", "content"),
+  [
+    ({"image": IMAGE, "label": LABEL, "file_name": TEXT}, None, Content("image", "label")),
+    ({"a": IMAGE, "b": IMAGE, "x": LABEL, "y": LABEL}, ("b", "y"), Content("b", "y")),
+    ({"image": IMAGE, "id": TEXT}, None, Content("image")),
+    ({"image": IMAGE, "x": LABEL, "y": LABEL}, None, Content("image")),
+    ({"text": TEXT}, ("text", "text"), Content(text="text")),
+    ({"title": TEXT}, None, Content(text="title")),
+    ({"title": TEXT, "text": TEXT}, None, Content(text="text")),
+    ({"title": TEXT, "text": TEXT}, ("title", "text"), Content(text="title")),
+    ({"line": TEXT, "label": LABEL}, None, Content(text="line")),
+  ],
+)
+def test_what_is_read_of_a_set(kinds, supervised, content):
+  assert find_content(info(kinds, supervised), "name") == content
+
+
+@pytest.mark.parametrize(
+  "kinds",
+  [
+    {"image": IMAGE, "mask": IMAGE},
+    {"image": IMAGE, "mask": IMAGE, "text": TEXT},
+    {"question": TEXT, "answer": TEXT},
+    {"audio": features.Tensor(shape=(None,), dtype=np.float32), "text": TEXT},
+    {"label": LABEL},
+  ],
+)
+def test_sets_of_another_kind(kinds):
+  with pytest.raises(ConfigError, match=r"data\.source='name' is no set of .*: its features are"):
+    find_content(info(kinds), "name")
