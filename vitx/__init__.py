@@ -23,6 +23,7 @@ _PUBLIC = {
   "load_config": "vitx.cli.configs",
   "predict": "vitx.cli.predict",
   "read_metrics": "vitx.training.log",
+  "sample": "vitx.cli.sample",
   "train": "vitx.training.loop",
 }
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
   "load_config",
   "predict",
   "read_metrics",
+  "sample",
   "train",
 ]
 
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
   from vitx.cli.configs import load_config
   from vitx.cli.evaluate import evaluate
   from vitx.cli.predict import predict
+  from vitx.cli.sample import sample
   from vitx.models import create_model, initialize, list_models
   from vitx.training.log import read_metrics
   from vitx.training.loop import train

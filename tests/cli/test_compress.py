@@ -1,0 +1,196 @@
+"""Compression: what comes out is what went in, in as many bits as the model says."""
+
+import math
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.cli import density_models
+from vitx.cli import code_file, compress, decompress
+from vitx.cli.main import main
+from vitx.data.sources import open_source
+from vitx.errors import ConfigError, MissingExtraError
+from vitx.models.coding import group_windows
+from vitx.tasks.density_images import to_values
+
+
+@pytest.fixture(scope="module")
+def digits():
+  return density_models.make()
+
+
+@pytest.fixture(scope="module")
+def text():
+  return density_models.text()
+
+
+@pytest.fixture
+def command(monkeypatch, capsys):
+  """Runs a command on a model that is in no workdir; returns status, output and errors."""
+
+  def run(loaded, name, *arguments):
+    for module in (compress, decompress):
+      monkeypatch.setattr(module, "load", lambda *_, **__: loaded)
+    status = main([name, "--workdir", "runs/density", *map(str, arguments)])
+    return status, *capsys.readouterr()
+
+  return run
+
+
+def evaluated_bits(loaded, examples):
+  """The bits of all tokens as the task's evaluation has them."""
+  examples = loaded.task.examples(examples, train=False)
+  prepare = loaded.task.transform(train=False)
+  found = [prepare(examples[i], None) for i in range(len(examples))]
+  batch = {name: np.stack([each[name] for each in found]) for name in found[0]}
+  batch["mask"] = np.ones(len(found), bool)
+  evaluate = jax.jit(lambda params, batch: loaded.task.evaluate(params, {}, {}, batch))
+  return float(evaluate(loaded.variables["params"], batch)["sums"]["nats"]) / math.log(2)
+
+
+class Document:
+  labels = None
+
+  def __init__(self, data):
+    self.data = data
+
+  def __len__(self):
+    return 1
+
+  def __getitem__(self, i):
+    return {"tokens": np.frombuffer(self.data, np.uint8)}
+
+  def name(self, i):
+    return "document"
+
+
+def draw_bytes(count):
+  return np.random.default_rng(count).integers(0, 256, count, np.uint8).tobytes()
+
+
+@pytest.mark.parametrize("count", [24 * 40 + 7, 24 * 3])  # two groups of lanes and a rest, and one
+def test_bytes_come_back_in_the_evaluations_bits(text, command, tmp_path, count):
+  path, data = tmp_path / "data.bin", draw_bytes(count)
+  path.write_bytes(data)
+  found = compress.compress(text, path)
+  wanted = evaluated_bits(text, Document(data))
+  assert abs(found.bits - wanted) < 1e-4 * wanted
+  assert abs(8 * found.code_bytes - wanted) < 0.01 * wanted + 32
+  assert len(found.data) - found.code_bytes < 300
+  assert command(text, "compress", path)[0] == 0
+  assert (tmp_path / "data.bin.vitx").read_bytes() == found.data
+  path.unlink()
+  assert command(text, "decompress", tmp_path / "data.bin.vitx")[0] == 0
+  assert path.read_bytes() == data
+
+
+@pytest.mark.parametrize(("count", "lanes"), [(1, 32), (23, 4), (25, 4), (100, 3)])
+def test_files_of_every_length(text, tmp_path, count, lanes):
+  (tmp_path / "data").write_bytes(draw_bytes(count))
+  found = compress.compress(text, tmp_path / "data", lanes=lanes)
+  assert found.header.lanes == min(lanes, max(count // 24, 1))
+  (tmp_path / "code").write_bytes(found.data)
+  assert decompress.decompress(text, tmp_path / "code").tobytes() == draw_bytes(count)
+
+
+def test_a_test_split_of_images(digits, command, tmp_path):
+  test = open_source(digits.config.data, seed=0).test
+  images = np.stack([test[i]["image"] for i in range(40)])
+  np.save(tmp_path / "test.npy", images)
+  status, out, _ = command(digits, "compress", tmp_path / "test.npy")
+  assert status == 0 and "(2,560 tokens)" in out
+  header, code = code_file.read(tmp_path / "test.npy.vitx")
+  wanted = evaluated_bits(digits, [test[i] for i in range(40)])
+  assert header.shape == (40, 8, 8, 1) and header.lanes == 32
+  assert abs(8 * len(code) - wanted) < 0.01 * wanted + 32
+  back = ("--out", tmp_path / "back.npy")
+  assert command(digits, "decompress", tmp_path / "test.npy.vitx", *back)[0] == 0
+  assert (tmp_path / "back.npy").read_bytes() == (tmp_path / "test.npy").read_bytes()
+
+
+def test_an_image_file(digits, command, tmp_path):
+  image = to_values(np.random.default_rng(0).integers(0, 17, (8, 8)), 17)
+  Image.fromarray(image).save(tmp_path / "own.png")
+  assert command(digits, "compress", tmp_path / "own.png", "--out", tmp_path / "code")[0] == 0
+  back = ("--out", tmp_path / "back.png")
+  assert command(digits, "decompress", tmp_path / "code", *back)[0] == 0
+  with Image.open(tmp_path / "back.png") as file:
+    np.testing.assert_array_equal(np.asarray(file), image)
+
+
+def test_improbable_tokens_can_be_coded(digits, tmp_path):
+  """Logits as far apart as a trained model's: a probability of 0 in float32."""
+  params = dict(digits.variables["params"])
+  params["head"] = {"kernel": params["head"]["kernel"] * 100}
+  loaded = density_models.make()
+  loaded.variables["params"] = params
+  images = to_values(np.random.default_rng(0).integers(0, 17, (2, 8, 8, 1)), 17)
+  np.savez(tmp_path / "images.npz", images)
+  found = compress.compress(loaded, tmp_path / "images.npz")
+  (tmp_path / "code").write_bytes(found.data)
+  np.testing.assert_array_equal(decompress.decompress(loaded, tmp_path / "code"), images)
+
+
+def test_windows_are_those_of_the_evaluation():
+  groups = group_windows(24 * 5 + 7, 24, lanes=2)
+  assert [group.starts.tolist() for group in groups] == [[0, 24], [48, 72], [96], [103]]
+  assert [(group.first, group.stop) for group in groups] == [(0, 24)] * 3 + [(17, 24)]
+  (short,) = group_windows(7, 24, lanes=2)
+  assert (short.starts.tolist(), short.first, short.stop) == ([0], 0, 7)
+
+
+def test_another_models_file_and_damage_are_told(text, tmp_path):
+  (tmp_path / "data").write_bytes(draw_bytes(100))
+  data = compress.compress(text, tmp_path / "data").data
+  path = tmp_path / "code"
+  path.write_bytes(data)
+  other = density_models.text()
+  other.variables["params"]["head"]["kernel"] += jnp.float32(1)
+  with pytest.raises(ConfigError, match=r"compressed with other weights \(step 7, digest \w{16}\)"):
+    decompress.decompress(other, path)
+  for damaged in (data[:-8], data[:-20] + bytes(20)):
+    path.write_bytes(damaged)
+    with pytest.raises(ConfigError, match=r"does not decode .*made on .*jax"):
+      decompress.decompress(text, path)
+  path.write_bytes(data[:40])
+  with pytest.raises(ConfigError, match="is damaged: its header cannot be read"):
+    decompress.decompress(text, path)
+  path.write_bytes(data[:4] + b"\x09" + data[5:])
+  with pytest.raises(ConfigError, match="version 9 of the format; this vitx reads version 1"):
+    decompress.decompress(text, path)
+  path.write_bytes(b"something else")
+  with pytest.raises(ConfigError, match="was not written by vitx compress"):
+    decompress.decompress(text, path)
+
+
+def test_what_it_refuses(text, digits, command, tmp_path):
+  def errors(loaded, name, *arguments):
+    status, _, errors = command(loaded, name, *arguments)
+    assert status == 1
+    return errors
+
+  (tmp_path / "empty").write_bytes(b"")
+  assert "is empty" in errors(text, "compress", tmp_path / "empty")
+  assert "No such file" in errors(text, "compress", tmp_path / "absent")
+  (tmp_path / "word").write_bytes(b"word")
+  assert "lanes=0 is out of range" in errors(text, "compress", tmp_path / "word", "--lanes", "0")
+  assert "cannot be read as an image" in errors(digits, "compress", tmp_path / "word")
+  np.save(tmp_path / "wrong.npy", np.zeros((2, 9, 8, 1), np.uint8))
+  message = errors(digits, "compress", tmp_path / "wrong.npy")
+  assert "uint8 (n, 8, 8, 1), not uint8 (2, 9, 8, 1)" in message
+  np.save(tmp_path / "between.npy", np.full((1, 8, 8, 1), 7, np.uint8))
+  assert "values between the levels" in errors(digits, "compress", tmp_path / "between.npy")
+  assert "does not end in .vitx" in errors(text, "decompress", tmp_path / "word")
+  (tmp_path / "word.vitx").write_bytes(b"here")
+  assert "is there already" in errors(text, "compress", tmp_path / "word")
+
+
+def test_says_what_to_install(text, tmp_path, monkeypatch):
+  monkeypatch.setitem(sys.modules, "constriction", None)
+  (tmp_path / "word").write_bytes(b"word")
+  with pytest.raises(MissingExtraError, match=r'the extra "compress": pip install'):
+    compress.compress(text, tmp_path / "word")

@@ -1,0 +1,149 @@
+"""Sampling from an autoregressive model, token by token with cached keys and values."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from vitx.checks import Positive, PositiveInt, Share, check_fields
+from vitx.errors import ConfigError
+
+CHUNKS = 50  # calls in which a sequence is sampled, between which progress is told
+
+
+@dataclasses.dataclass(frozen=True)
+class Sampling:
+  """How a token is drawn from the model's probabilities.
+
+  Attributes:
+    temperature: divides the logits; 1 draws from the model itself.
+    top_k: only the k most probable tokens are drawn, and those as probable as the last of them;
+      None for all.
+    top_p: only the most probable tokens that together reach this probability; None for all.
+  """
+
+  temperature: Positive = 1.0
+  top_k: PositiveInt | None = None
+  top_p: Share | None = None
+
+  def __post_init__(self):
+    """Refuses what is no way of drawing.
+
+    Raises:
+      ConfigError: a value out of range, or both `top_k` and `top_p`.
+    """
+    check_fields(type(self), dataclasses.asdict(self), "")
+    if self.top_k is not None and self.top_p is not None:
+      raise ConfigError(f"top_k={self.top_k} and top_p={self.top_p}: give one of the two")
+
+  def scale(self, logits: jax.Array) -> jax.Array:
+    """Returns the logits (..., V) to draw from, -inf for tokens that are not drawn."""
+    logits = logits / self.temperature
+    if self.top_k is not None:
+      lowest = jax.lax.top_k(logits, min(self.top_k, logits.shape[-1]))[0][..., -1:]
+      return jnp.where(logits < lowest, -jnp.inf, logits)
+    if self.top_p is not None:
+      ordered = jnp.flip(jnp.sort(logits, axis=-1), axis=-1)
+      share = jax.nn.softmax(ordered, axis=-1)
+      before = jnp.cumsum(share, axis=-1) - share  # of the first it is 0, so that one stays
+      lowest = jnp.min(jnp.where(before < self.top_p, ordered, jnp.inf), axis=-1, keepdims=True)
+      return jnp.where(logits < lowest, -jnp.inf, logits)
+    return logits
+
+
+def next_logits(
+  model: nn.Module, variables: Mapping[str, Any], cache: Any, previous: jax.Array, at: jax.Array
+) -> tuple[jax.Array, Any]:
+  """Computes the logits of one place from the token before it and the cache.
+
+  Args:
+    model: called as `model.apply(variables, previous, at=at, mutable=["cache"])`.
+    variables: its collections but for the cache.
+    cache: of the places before; `model.init_cache(B)` for none.
+    previous: integers (B, 1), the token before the place; not looked at for place 0.
+    at: int32 (1,), the place.
+
+  Returns:
+    float32 (B, V), and the new cache.
+  """
+  given = {**variables, "cache": cache}
+  logits, changed = model.apply(given, previous, at=at, mutable=["cache"])
+  return logits[:, 0].astype(jnp.float32), changed["cache"]
+
+
+def sample_tokens(
+  model: nn.Module,
+  variables: Mapping[str, Any],
+  prompts: np.ndarray,
+  length: int,
+  sampling: Sampling,
+  *,
+  seed: int = 0,
+  first: int = 0,
+  progress: Callable[[int], Any] = lambda places: None,
+) -> np.ndarray:
+  """Draws the tokens that follow prompts.
+
+  A token depends on the seed, its place and its example's number, not on how many are drawn beside
+  it (but for the rounding of the logits).
+
+  Args:
+    model: with `init_cache`, see `next_logits`.
+    variables: its collections.
+    prompts: integers (B, P), given tokens, P < N.
+    length: N.
+    sampling: how tokens are drawn.
+    seed: of the draws.
+    first: number of the first example.
+    progress: called with a number of places that are done.
+
+  Returns:
+    int32 (B, N), prompts included.
+  """
+  batch, given = prompts.shape
+  tokens = np.zeros((batch, length), np.int32)
+  tokens[:, :given] = prompts
+  state = (model.init_cache(batch), jnp.asarray(tokens))  # type: ignore[attr-defined]
+  numbers = jnp.arange(first, first + batch, dtype=jnp.int32)
+  size = math.ceil(length / CHUNKS)
+  for start in range(0, length, size):
+    stop = min(start + size, length)
+    bounds = np.array([start, stop, given], np.int32)
+    state = _advance(model, sampling, variables, state, bounds, numbers, np.uint32(seed))
+    jax.block_until_ready(state[1])
+    progress(stop - start)
+  return np.asarray(state[1])
+
+
+@partial(jax.jit, static_argnums=(0, 1), donate_argnums=3)
+def _advance(
+  model: nn.Module,
+  sampling: Sampling,
+  variables: Mapping[str, Any],
+  state: tuple[Any, jax.Array],
+  bounds: jax.Array,
+  numbers: jax.Array,
+  seed: jax.Array,
+) -> tuple[Any, jax.Array]:
+  """Goes on from place bounds[0] to bounds[1]; the places before bounds[2] have their tokens."""
+  start, stop, given = bounds
+  key = jax.random.key(seed)
+
+  def step(at: jax.Array, state: tuple[Any, jax.Array]) -> tuple[Any, jax.Array]:
+    cache, tokens = state
+    previous = jax.lax.dynamic_slice_in_dim(tokens, jnp.maximum(at - 1, 0), 1, axis=1)
+    logits, cache = next_logits(model, variables, cache, previous, at[None])
+    here = jax.random.fold_in(key, at)
+    keys = jax.vmap(lambda number: jax.random.fold_in(here, number))(numbers)
+    drawn = jax.vmap(jax.random.categorical)(keys, sampling.scale(logits)).astype(jnp.int32)
+    own = jax.lax.dynamic_slice_in_dim(tokens, at, 1, axis=1)
+    new = jnp.where(at < given, own, drawn[:, None])
+    return cache, jax.lax.dynamic_update_slice_in_dim(tokens, new, at, axis=1)
+
+  return jax.lax.fori_loop(start, stop, step, state)
