@@ -3,6 +3,7 @@
 from vitx.blocks.parallel import ParallelBlock
 from vitx.blocks.pre_norm import NormalizedStreamBlock, PreNormBlock
 from vitx.blocks.simplified import SASBlock, SASParallelBlock, SimplifiedBlock
+from vitx.blocks.sparse_transformer import SparseTransformerBlock
 from vitx.blocks.vanilla import SkiplessBlock, VanillaBlock
 
 # Set by the model, not by the config entry of a block.
@@ -16,5 +17,6 @@ BLOCKS = {
   "sas_p": SASParallelBlock,
   "simplified": SimplifiedBlock,
   "skipless": SkiplessBlock,
+  "sparse_transformer": SparseTransformerBlock,
   "vanilla": VanillaBlock,
 }

@@ -15,7 +15,7 @@ from etils import epath
 
 from vitx.data.builders import BUILDERS, tfrecord_to_array_record
 from vitx.data.sources import tfds_dir
-from vitx.data.sources.tfds import image_and_label
+from vitx.data.sources.tfds_records import find_content
 from vitx.errors import ConfigError, MissingExtraError
 
 
@@ -57,7 +57,7 @@ def _download(name: str, root: epath.Path) -> epath.Path:
   if importlib.util.find_spec("tensorflow") is None:
     raise MissingExtraError(f"Preparing {name!r}", "prepare")
   builder = tfds.builder(name, data_dir=os.fspath(root), file_format=tfds_dir.READABLE)
-  image_and_label(builder.info, name)  # before hours of downloading
+  find_content(builder.info, name)  # before hours of downloading
   builder.download_and_prepare()
   return epath.Path(builder.data_dir)
 

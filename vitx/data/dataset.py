@@ -74,6 +74,8 @@ class Dataset:
     open_split: from a split (or an expression over splits) to its examples.
     unlabeled: names of the splits that cannot be used, for want of labels.
     overlap: whether two splits share examples; by default each shares them with itself only.
+    carve: from examples and a share to (the rest, the share), for sets whose examples must not be
+      drawn one by one, such as texts; None draws them, balanced where they have classes.
   """
 
   info: DatasetInfo
@@ -81,6 +83,7 @@ class Dataset:
   open_split: Callable[[str], Examples]
   unlabeled: tuple[str, ...] = ()
   overlap: Callable[[str, str], bool] = operator.eq
+  carve: Callable[[Examples, float], tuple[Examples, Examples]] | None = None
 
 
 @dataclass(frozen=True)

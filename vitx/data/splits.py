@@ -23,7 +23,7 @@ def assign(dataset: Dataset, data: Mapping[str, Any], seed: int) -> dict[str, Ex
   validation: the validation split if it is not the test, else the share `data.validation` of train.
   train: the split `train` less what was carved from it, then the share `data.fraction` of that.
   `data.splits` overrides each. What is carved is disjoint from what remains, and class-balanced
-  where the examples have classes.
+  where the examples have classes; a set with `carve` (sequences) has its own way.
 
   Raises:
     ConfigError: a split is missing, unlabeled or used twice; a share lies out of range.
@@ -35,13 +35,18 @@ def assign(dataset: Dataset, data: Mapping[str, Any], seed: int) -> dict[str, Ex
   if names["test"]:
     result["test"] = dataset.open_split(names["test"])
   else:
-    train, result["test"] = carve(train, TEST_SHARE, 0, order.TEST)
+    train, result["test"] = _set_apart(dataset, train, TEST_SHARE, 0, order.TEST)
   if names["validation"]:
     result["validation"] = dataset.open_split(names["validation"])
   else:
-    train, result["validation"] = carve(train, settings.validation, seed, order.VALIDATION)
+    train, result["validation"] = _set_apart(
+      dataset, train, settings.validation, seed, order.VALIDATION
+    )
   if settings.fraction < 1.0:
-    train = take_fraction(train, settings.fraction, seed)
+    if dataset.carve is None:
+      train = take_fraction(train, settings.fraction, seed)
+    else:  # the first part, so a smaller one is a part of a larger one
+      train, _ = dataset.carve(train, 1.0 - settings.fraction)
   return {**result, "train": train}
 
 
@@ -63,7 +68,7 @@ def find_splits(dataset: Dataset, given: Mapping[str, str]) -> dict[str, str]:
   validation = next((name for name in VALIDATION_NAMES if name in dataset.splits), "")
   names["train"] = names["train"] or "train"
   names["test"] = names["test"] or ("test" if "test" in dataset.splits else validation)
-  if not names["validation"] and _base(names["test"]) != validation:
+  if not names["validation"] and validation not in _bases(names["test"]):
     names["validation"] = validation
   for role in ROLES:
     if names[role]:
@@ -77,13 +82,21 @@ def find_splits(dataset: Dataset, given: Mapping[str, str]) -> dict[str, str]:
   return names
 
 
-def _base(expression: str) -> str:
-  return expression.split("[")[0]
+def _bases(expression: str) -> list[str]:
+  """Returns the splits that an expression such as "validation+test[:50%]" takes from."""
+  return [term.split("[")[0].strip() for term in expression.split("+")]
+
+
+def _set_apart(
+  dataset: Dataset, train: Examples, share: float, seed: int, stream: int
+) -> tuple[Examples, Examples]:
+  if dataset.carve is not None:
+    return dataset.carve(train, share)
+  return carve(train, share, seed, stream)
 
 
 def _check_split(dataset: Dataset, role: str, expression: str) -> None:
-  for term in expression.split("+"):
-    base = _base(term).strip()
+  for base in _bases(expression):
     if base in dataset.unlabeled:
       problem = "has no labels"
     elif base not in dataset.splits:

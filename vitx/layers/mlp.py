@@ -1,5 +1,7 @@
 """The channel MLP of a block."""
 
+from collections.abc import Callable
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -10,17 +12,29 @@ from vitx.layers.dropout import Dropout
 Dtype = jax.typing.DTypeLike
 
 
+def gelu(x: jax.Array) -> jax.Array:
+  """Applies the exact GELU, x · Φ(x) (Hendrycks and Gimpel 2016)."""
+  return nn.gelu(x, approximate=False)
+
+
+def quick_gelu(x: jax.Array) -> jax.Array:
+  """Applies x · sigmoid(1.702 x), the sigmoid's approximation of GELU (the same, section 2)."""
+  return x * nn.sigmoid(1.702 * x)
+
+
 class MLP(nn.Module):
-  """Two linear maps with an exact GELU between them, applied to each token.
+  """Two linear maps with an activation between them, applied to each token.
 
   Attributes:
     hidden: width between the two maps.
     dropout: after the activation and after the second map.
+    activation: between the two maps, elementwise.
     dtype: of the computation.
   """
 
   hidden: PositiveInt
   dropout: Rate = 0.0
+  activation: Callable[[jax.Array], jax.Array] = gelu
   dtype: Dtype = jnp.float32
 
   @nn.compact
@@ -28,6 +42,6 @@ class MLP(nn.Module):
     kernel_init = nn.initializers.xavier_uniform()
     width = x.shape[-1]
     x = nn.Dense(self.hidden, kernel_init=kernel_init, dtype=self.dtype, name="up")(x)
-    x = Dropout(self.dropout)(nn.gelu(x, approximate=False), train)
+    x = Dropout(self.dropout)(self.activation(x), train)
     x = nn.Dense(width, kernel_init=kernel_init, dtype=self.dtype, name="down")(x)
     return Dropout(self.dropout)(x, train)

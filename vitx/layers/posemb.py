@@ -33,6 +33,39 @@ class LearnedPosition(nn.Module):
     return x + (table if at is None else table[:, at])
 
 
+class AxesPosition(nn.Module):
+  """One learned table for each axis of the grid; a token has the sum of its entries.
+
+  (Child et al. 2019, section 5.3: row, column and channel of images, row and column of text.)
+
+  Attributes:
+    stddev: of the sum of a token's entries at the start.
+  """
+
+  stddev: NonNegative = 0.01
+
+  @nn.compact
+  def __call__(self, x: jax.Array, layout: TokenLayout, at: jax.Array | None = None) -> jax.Array:
+    """Adds to tokens (B, N, C) the vectors of all places of the layout, or of those `at` (N,).
+
+    Raises:
+      ConfigError: prefix tokens, which have no coordinates.
+    """
+    if layout.prefix:
+      raise ConfigError(
+        f"model.posemb='axes' has no vector for the {layout.prefix} tokens in front of the grid;"
+        " use 'learned'"
+      )
+    axes = len(layout.grid)
+    init = nn.initializers.normal(self.stddev / axes**0.5)
+    places = jnp.asarray(np.indices(layout.grid).reshape(axes, -1).astype(np.int32))  # (A, N)
+    for axis, extent in enumerate(layout.grid):
+      table = self.param(f"axis_{axis}", init, (extent, x.shape[-1]), jnp.float32)
+      place = places[axis] if at is None else places[axis, at]
+      x = x + table[place].astype(x.dtype)
+    return x
+
+
 class SineCosinePosition(nn.Module):
   """Fixed sines and cosines of a token's place in the grid (He et al. 2022, masked autoencoders).
 
@@ -114,6 +147,7 @@ class NoPosition(nn.Module):
 
 
 POSITIONS = {
+  "axes": AxesPosition,
   "learned": LearnedPosition,
   "none": NoPosition,
   "rope": RotaryPosition,

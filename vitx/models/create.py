@@ -15,6 +15,7 @@ from vitx.models.cvt import CvT
 from vitx.models.levit import LeViT
 from vitx.models.pit import PiT
 from vitx.models.resnet import ResNet
+from vitx.models.sparse_transformer import SparseTransformer
 from vitx.models.swin import Swin
 from vitx.models.vit import ViT
 from vitx.registry import build, check_options, lookup, options
@@ -26,6 +27,7 @@ MODELS = {
   "levit": LeViT,
   "pit": PiT,
   "resnet": ResNet,
+  "sparse_transformer": SparseTransformer,
   "swin": Swin,
   "vit": ViT,
 }
@@ -37,12 +39,12 @@ def list_models() -> list[str]:
   return sorted(MODELS)
 
 
-def create_model(name: str, *, num_classes: int, **fields: Any) -> nn.Module:
+def create_model(name: str, *, num_classes: int | None = None, **fields: Any) -> nn.Module:
   """Makes a network.
 
   Args:
     name: one of `list_models()`, or `module:Class` of your own.
-    num_classes: outputs of the head.
+    num_classes: outputs of the head of a classifier; None for a model of another kind.
     **fields: the model's fields, named choices as a name or a dict with a `name`, for example
       `create_model("vit", num_classes=10, depth=4, token_mixer=dict(name="softmax"))`.
 
@@ -55,14 +57,16 @@ def create_model(name: str, *, num_classes: int, **fields: Any) -> nn.Module:
       field does not take.
   """
   model = lookup(MODELS, name, "model.name")
-  check_value(num_classes, "model.num_classes", PositiveInt)
   check_options(model, fields, "model", hidden=("num_classes", "name"))
+  if num_classes is not None or "num_classes" in options(model):
+    check_value(num_classes, "model.num_classes", PositiveInt)
+    fields["num_classes"] = num_classes
   check_fields(model, fields, "model")
   if "dtype" in fields:
     fields["dtype"] = _to_dtype(fields["dtype"])
   for field, (table, default, hidden) in _parts(model).items():
     fields[field] = build(table, fields.get(field, default), f"model.{field}", hidden)
-  return model(num_classes=num_classes, **fields)
+  return model(**fields)
 
 
 def model_from_config(model: Mapping[str, Any]) -> nn.Module:
@@ -71,7 +75,8 @@ def model_from_config(model: Mapping[str, Any]) -> nn.Module:
   Raises:
     ConfigError: `num_classes` is not set; a name or field is unknown, or a value cannot be.
   """
-  if model.get("num_classes") is None:
+  made = lookup(MODELS, model.get("name", ""), "model.name")
+  if model.get("num_classes") is None and "num_classes" in options(made):
     raise ConfigError("model.num_classes is not set: resolve the config against a source first")
   return create_model(**model)
 

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 
 from vitx.checks import Finite, Positive
 from vitx.errors import ConfigError
-from vitx.models.names import BIAS, KERNEL, KEY, OUT, QUERY, VALUE
+from vitx.models.names import BIAS, HEAD, KERNEL, KEY, OUT, QUERY, VALUE, count_blocks
 from vitx.registry import build
 
 Params = dict[str, Any]
@@ -69,6 +69,32 @@ def truncated_normal(key: jax.Array, params: Params, *, stddev: Positive = 0.02)
     return jax.random.truncated_normal(key, -cut, cut, size)
 
   return _redraw_kernels(params, deviation, draw)
+
+
+def sparse_transformer(key: jax.Array, params: Params) -> Params:
+  """Draws linear maps normal, variance 0.125 / fan in, biases zero (Child et al. 2019, 5.3).
+
+  The last map of each residual branch (attention's `out`, the MLP's `down`) is smaller by
+  1 / sqrt(2 L). A head that was made zero stays zero. The paper writes 0.125 / sqrt(fan in); its
+  released code has the square root of the whole, as here.
+
+  Raises:
+    ConfigError: the network has no sequence of blocks.
+  """
+  depth = count_blocks(params)
+  if not depth:
+    raise ConfigError(
+      "model.initialization='sparse_transformer' needs blocks in one sequence, which scale its"
+      " branches; use another initialization"
+    )
+
+  def deviation(owner: str, kernel: jax.Array, leaf: jax.Array) -> float:
+    if leaf is not kernel or owner == HEAD:
+      return 0.0
+    last = (2 * depth) ** -0.5 if owner in (OUT, "down") else 1.0
+    return last * math.sqrt(0.125 / fan_in(owner, kernel.shape))
+
+  return _redraw_kernels(params, deviation, lambda size: jax.random.normal(key, size))
 
 
 def zero_query(key: jax.Array, params: Params, *, base: Base = "as_made") -> Params:
@@ -220,4 +246,9 @@ def _apply_base(key: jax.Array, params: Params, base: Base) -> Params:
 
 # Those that others may stand on.
 BASES = {"as_made": as_made, "pytorch": pytorch, "truncated_normal": truncated_normal}
-INITIALIZATIONS = {**BASES, "mimetic": mimetic, "zero_query": zero_query}
+INITIALIZATIONS = {
+  **BASES,
+  "mimetic": mimetic,
+  "sparse_transformer": sparse_transformer,
+  "zero_query": zero_query,
+}

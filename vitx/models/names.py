@@ -1,8 +1,9 @@
 """Names of parameters: what stands where in the tree of a network, known here alone.
 
 A name is the path of a parameter, joined by "/", such as "block_0/token_mixer/query/kernel".
-Networks of one sequence of blocks have at the top `stem`, `posemb`, `cls`, `extra`, `block_0`, ...,
-`norm` and `head`; those of several stages have `stage_0_block_0`, ... in the place of the blocks.
+Networks of one sequence of blocks have at the top `stem`, `posemb`, `cls`, `extra`, `start`,
+`block_0`, ..., `norm` and `head`; those of several stages have `stage_0_block_0`, ... in the place
+of the blocks.
 """
 
 import re
@@ -12,6 +13,7 @@ STEM = "stem"
 POSITIONS = "posemb"
 CLASS_TOKEN = "cls"
 EXTRA_TOKENS = "extra"
+START = "start"
 BLOCK = "block"
 NORM = "norm"
 POOL = "pool"
@@ -35,7 +37,7 @@ TABLE = "table"
 BARE = frozenset({TABLE, CLASS_TOKEN, EXTRA_TOKENS, "key_slots", "value_slots", "gain", "shift"})
 
 # What stands before the blocks: layer 0 of layer-wise learning rates.
-_FIRST = frozenset({STEM, POSITIONS, CLASS_TOKEN, EXTRA_TOKENS})
+_FIRST = frozenset({STEM, POSITIONS, CLASS_TOKEN, EXTRA_TOKENS, START})
 
 
 def is_bare(name: str) -> bool:
@@ -56,8 +58,8 @@ def is_head(name: str) -> bool:
 def layer_of(name: str, depth: int) -> int:
   """Returns the layer that a parameter belongs to, as layer-wise learning rates count.
 
-  As in BEiT (Bao et al. 2022) and MAE (He et al. 2022): stem, positions, class token and extra
-  tokens are layer 0, `block_i` is layer i + 1, and what follows the blocks is layer depth + 1.
+  As in BEiT (Bao et al. 2022) and MAE (He et al. 2022): stem, positions, class token, extra tokens
+  and start are layer 0, `block_i` is layer i + 1, and what follows the blocks is layer depth + 1.
 
   Args:
     name: of the parameter.

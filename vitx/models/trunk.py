@@ -132,18 +132,30 @@ class Trunk(nn.Module, kw_only=True):
       return block(x, layout, mask=mask, train=train, **places)
 
     for number, layer in enumerate(layers):
-      block = self.block(
-        token_mixer=self._bind_mixer(num_heads=num_heads, layer=layer, depth=depth),
-        norm=self.norm,
-        mlp_dim=mlp_dim,
-        dropout=self.dropout,
-        stochastic_depth=drop_rate(self.stochastic_depth, layer, depth),
-        dtype=self.dtype,
-        name=f"{name}_{number}",
+      block = self.make_block(
+        layer, depth=depth, num_heads=num_heads, mlp_dim=mlp_dim, name=f"{name}_{number}"
       )
       x = (nn.remat(run) if self.remat else run)(block, x)
       self.sow("intermediates", "tokens", x)
     return x
+
+  def make_block(
+    self, layer: int, *, depth: int, num_heads: int, mlp_dim: int, **module: Any
+  ) -> nn.Module:
+    """Returns one block; `module` has the `name` and `parent` of a Flax module.
+
+    Raises:
+      ConfigError: a mixer that cannot do what the trunk asks of it.
+    """
+    return self.block(
+      token_mixer=self._bind_mixer(num_heads=num_heads, layer=layer, depth=depth),
+      norm=self.norm,
+      mlp_dim=mlp_dim,
+      dropout=self.dropout,
+      stochastic_depth=drop_rate(self.stochastic_depth, layer, depth),
+      dtype=self.dtype,
+      **module,
+    )
 
   def _bind_mixer(self, *, num_heads: int, layer: int, depth: int) -> Callable[..., nn.Module]:
     """Returns what makes a block's token mixer: called with `name`, everything else is set here."""

@@ -10,8 +10,9 @@ from vitx.errors import ConfigError, listing
 from vitx.registry import check_options, lookup
 from vitx.tasks.base import Task as Task
 from vitx.tasks.classification import Classification
+from vitx.tasks.density import Density
 
-TASKS: dict[str, type] = {"classification": Classification}
+TASKS: dict[str, type] = {"classification": Classification, "density": Density}
 
 
 def task_class(spec: str | Mapping[str, Any]) -> Any:

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from vitx.data.dataset import Example
+from vitx.data.dataset import Example, Examples
 from vitx.data.transform import Transform
 from vitx.errors import ConfigError
 from vitx.ops.layout import TokenLayout
@@ -68,6 +68,30 @@ class Task(Protocol):
   def input_spec(self) -> jax.ShapeDtypeStruct:
     """Returns shape and dtype of what the model is called with, for a batch of one example."""
     ...
+
+  def examples(self, examples: Examples, *, train: bool) -> Examples:
+    """Returns a role's examples as the task reads them, such as windows of long sequences.
+
+    Args:
+      examples: of a source.
+      train: whether they are learned from.
+
+    Raises:
+      ConfigError: none can be read so.
+    """
+    return examples
+
+  def references(
+    self, train: Examples, examples: Examples, fingerprint: str
+  ) -> Mapping[str, float]:
+    """Returns figures of examples that nothing had to be learned for, to stand beside the model's.
+
+    Args:
+      train: what may be counted; the source's, before `Task.examples`.
+      examples: what is evaluated; the source's too.
+      fingerprint: of the data.
+    """
+    return {}
 
   def transform(self, *, train: bool) -> Transform:
     """Returns the `vitx.data` transform that makes an example's arrays on the host."""

@@ -68,7 +68,8 @@ class Classification(Task):
     size, channels = find_size(info), find_channels(info)
     if info.class_names is None:
       raise ConfigError(
-        f"task.name={config.task.name!r} needs classes, which data.source={info.name!r} has not"
+        f"data.source={info.name!r} is not an image classification set: it has no classes, which"
+        f" task.name={config.task.name!r} needs. Choose a source whose images have labels."
       )
     classes = info.class_names
     if data.image_size is None:

@@ -36,10 +36,11 @@ class ImageSettings:
 
 
 def image_spec(
-  channels: int, size: tuple[int | None, int | None] = (None, None)
+  channels: int, size: tuple[int | None, int | None] = (None, None), *, labeled: bool = True
 ) -> dict[str, ArraySpec]:
-  """Returns the spec of labeled images of (height, width); None where it varies."""
-  return {"image": ArraySpec((*size, channels), "uint8"), "label": ArraySpec((), "int32")}
+  """Returns the spec of images of (height, width), None where it varies; with labels or without."""
+  image = {"image": ArraySpec((*size, channels), "uint8")}
+  return {**image, "label": ArraySpec((), "int32")} if labeled else image
 
 
 def find_size(info: DatasetInfo) -> tuple[int, int] | None:

@@ -1,4 +1,7 @@
-"""Data sets by name: `folder:PATH`, a TFDS name such as `digits`, or `module:function` of your own.
+"""Data sets by name: a TFDS name, `KIND:PATH`, or `module:function` of your own.
+
+`digits`, `cifar10` or `tiny_shakespeare` are sets of TFDS: images or texts. `folder:PATH` is a
+folder of images, `bytes:FILE` any file as a sequence of bytes, `audio:FOLDER` a folder of WAV.
 
 A source of your own is a function from the config's `data` (a mapping that has at least the fields
 of `DataSettings`) to a `Dataset`; `data.source=my_package.my_file:open_mine` names it. It reads
@@ -8,7 +11,8 @@ what it needs of `data`, such as `data["data_dir"]`, and returns
   there are any, and a fingerprint of the content; "" has one made of the examples' arrays;
 - `splits` and `open_split`, from a split's name to its examples: `len(examples)`, `examples[i]` (a
   dict of arrays), `examples.name(i)` and `examples.labels` (the classes, int32 (n,), or None);
-  all may be called from several threads at once.
+  all may be called from several threads at once;
+- for sequences that must not be drawn one by one, `carve`, such as `documents.carve_end`.
 
 It needs one split called `train` and no other: what is missing for validation and testing is carved
 from that. A kind of source that ships with vitx is a line of `SOURCES`.
@@ -22,7 +26,7 @@ from vitx.data import splits
 from vitx.data.dataset import Dataset, Examples, Source
 from vitx.data.fingerprint import digest_arrays
 from vitx.data.settings import DataSettings, read_fields
-from vitx.data.sources import folder, tfds
+from vitx.data.sources import audio, byte_file, folder, tfds
 from vitx.errors import ConfigError
 from vitx.registry import lookup
 
@@ -30,7 +34,11 @@ __all__ = ["SOURCES", "Dataset", "Examples", "Opener", "Source", "open_dataset",
 
 Opener = Callable[[Mapping[str, Any]], Dataset]
 # By what stands before the colon of `KIND:REST`.
-SOURCES: dict[str, Opener] = {"folder": folder.open_folder}
+SOURCES: dict[str, Opener] = {
+  "audio": audio.open_audio,
+  "bytes": byte_file.open_bytes,
+  "folder": folder.open_folder,
+}
 
 
 def open_source(data: Mapping[str, Any], seed: int) -> Source:

@@ -1,4 +1,4 @@
-"""TFDS data sets, read by random access from ArrayRecord files; nothing here imports TensorFlow."""
+"""TFDS sets of images or texts, read from ArrayRecord files; nothing here imports TensorFlow."""
 
 import os
 import threading
@@ -7,190 +7,180 @@ from typing import Any
 
 import numpy as np
 import tensorflow_datasets as tfds
-from etils import epath
-from tensorflow_datasets.proto import tf_example_pb2
-from tqdm import tqdm
 
-from vitx.data.dataset import Dataset, DatasetInfo, Example
+from vitx.data.dataset import Dataset, DatasetInfo, Example, Examples
+from vitx.data.documents import SPEC, VOCABULARY, Documents, carve_end
 from vitx.data.fingerprint import choose_sample, digest
 from vitx.data.images.decode import decode_image
 from vitx.data.images.settings import ImageSettings, image_spec
 from vitx.data.settings import DataSettings, read_fields
 from vitx.data.sources import tfds_dir
-from vitx.errors import ConfigError, listing
-
-# Records read at once while scanning labels or hashing.
-CHUNK = 1024
-# Features that name an example, in TFDS sets.
-_NAMES = ("id", "file_name", "filename", "image/filename")
-
-
-class Records:
-  """The examples of one split expression, such as "train[:80%]"."""
-
-  def __init__(self, builder: tfds.core.DatasetBuilder, name: str, split: str, channels: int):
-    self._where = f"{name}: example {split}#"
-    self._split = split
-    self._channels = channels
-    self._image_key, self._label_key = image_and_label(builder.info, name)
-    self._name_key = next((key for key in _NAMES if key in builder.info.features), None)
-    raw = tfds.decode.DeserializeMethod.RAW_BYTES
-    try:
-      self._records = builder.as_data_source(split=split, deserialize_method=raw)
-      self.files = builder.info.splits[split].file_instructions
-    except (ValueError, AssertionError) as error:
-      raise ConfigError(
-        f"data.splits: {split!r} is no split of {name!r}: {error}"
-        f" Splits: {listing(builder.info.splits)}."
-      ) from error
-    _check_files(name, self.files)
-    self._labels: np.ndarray | None = None
-    self._lock = threading.Lock()  # one scan for the labels, however many threads ask
-
-  def __len__(self) -> int:
-    return len(self._records)
-
-  @property
-  def labels(self) -> np.ndarray:
-    with self._lock:
-      if self._labels is None:
-        scan = self.scan(np.arange(len(self)), "labels")
-        self._labels = np.array([self._label(record) for record in scan], np.int32)
-      return self._labels
-
-  def __getitem__(self, i: int) -> Example:
-    """Returns image uint8 (height, width, C), native size, and label int32 ()."""
-    record = self._records[i]
-    encoded = _features(record)[self._image_key].bytes_list.value[0]
-    image = decode_image(encoded, self._channels, f"{self._where}{i}")
-    return {"image": image, "label": np.asarray(self._label(record), np.int32)}
-
-  def is_labeled(self) -> bool:
-    """Returns whether there are labels: where TFDS has none (ImageNet's test) it writes -1."""
-    return self._label(self._records[0]) >= 0
-
-  def name(self, i: int) -> str:
-    if self._name_key is None:
-      return f"{self._split}#{i}"
-    return _features(self._records[i])[self._name_key].bytes_list.value[0].decode()
-
-  def scan(self, indices: np.ndarray, what: str) -> Iterator[bytes]:
-    """Yields the undecoded records at `indices`; shows a progress bar if it takes a while."""
-    progress = tqdm(total=len(indices), desc=what, delay=3, mininterval=1, leave=False)
-    with progress:
-      for start in range(0, len(indices), CHUNK):
-        keys = indices[start : start + CHUNK].tolist()
-        yield from self._records.__getitems__(keys)
-        progress.update(len(keys))
-
-  def content(self, indices: np.ndarray, what: str) -> Iterator[bytes]:
-    """Yields label and encoded image at `indices`, in one string each."""
-    for record in self.scan(indices, what):
-      features = _features(record)
-      label = features[self._label_key].int64_list.value[0]
-      yield b"%d:" % label + features[self._image_key].bytes_list.value[0]
-
-  def _label(self, record: bytes) -> int:
-    return _features(record)[self._label_key].int64_list.value[0]
-
-
-def _features(record: bytes) -> Any:
-  return tf_example_pb2.Example.FromString(record).features.feature
-
-
-def _check_files(name: str, files: Any) -> None:
-  for file in files:
-    if not epath.Path(file.filename).exists():
-      raise ConfigError(f"data.source={name!r} is incomplete: {file.filename} does not exist.")
-
-
-def image_and_label(info: tfds.core.DatasetInfo, name: str) -> tuple[str, str]:
-  """Returns the keys of a set's image and class label.
-
-  Raises:
-    ConfigError: the set is not one of single images with one class label.
-  """
-  features = info.features
-  keys = info.supervised_keys or ("", "")
-  if len(keys) != 2 or not all(isinstance(key, str) and key in features for key in keys):
-    images = [key for key in features if isinstance(features[key], tfds.features.Image)]
-    labels = [key for key in features if isinstance(features[key], tfds.features.ClassLabel)]
-    keys = (images[0], labels[0]) if len(images) == len(labels) == 1 else ("", "")
-  image, label = keys
-  if (
-    image
-    and isinstance(features[image], tfds.features.Image)
-    and isinstance(features[label], tfds.features.ClassLabel)
-  ):
-    return image, label
-  raise ConfigError(
-    f"data.source={name!r} is not an image classification set: its features are"
-    f" {listing(f'{key} ({type(features[key]).__name__})' for key in features)}."
-  )
+from vitx.data.sources.tfds_records import Content, Records, find_content
 
 
 def open_tfds(data: Mapping[str, Any]) -> Dataset:
-  """Opens a prepared TFDS set of labeled images; `digits` prepares itself.
+  """Opens a prepared TFDS set of images or of texts; `digits` prepares itself.
 
   Args:
     data: the config's `data`: source, `NAME[/CONFIG][:VERSION]`; data_dir; channels, for sets whose
       images have no fixed number.
 
   Raises:
-    ConfigError: unknown name, not prepared (with the command), a copy of another format.
+    ConfigError: unknown name, not prepared (with the command), a copy of another format, a set of
+      another kind.
   """
   settings = read_fields(DataSettings, data)
-  name = settings.source
-  directory = tfds_dir.prepared_directory(name, settings.data_dir)
+  directory = tfds_dir.prepared_directory(settings.source, settings.data_dir)
   builder = tfds.builder_from_directory(os.fspath(directory), file_format="array_record")
-  image_key, label_key = image_and_label(builder.info, name)
-  height, width, own_channels = builder.info.features[image_key].shape
-  channels = {1: 1, 3: 3, 4: 3}.get(own_channels, read_fields(ImageSettings, data).channels)
-  label = builder.info.features[label_key]
-  splits = {
-    split: Records(builder, name, split, channels)
-    for split, details in builder.info.splits.items()
-    if details.num_examples
-  }
-  labeled = tuple(split for split, records in splits.items() if records.is_labeled())
+  content = find_content(builder.info, settings.source)
+  if content.text:
+    return _open_texts(builder, settings.source, content)
+  return _open_images(builder, settings.source, content, read_fields(ImageSettings, data).channels)
 
-  def open_split(expression: str) -> Records:
-    if expression in splits:
-      return splits[expression]
-    return Records(builder, name, expression, channels)
+
+class Images(Records):
+  """The images of one split expression, with their labels where the set has them."""
+
+  def __init__(
+    self,
+    builder: tfds.core.DatasetBuilder,
+    name: str,
+    split: str,
+    content: Content,
+    channels: int,
+  ):
+    super().__init__(builder, name, split)
+    self._content = content
+    self._channels = channels
+    self._labels: np.ndarray | None = None
+    self._lock = threading.Lock()  # one scan for the labels, however many threads ask
+
+  @property
+  def labels(self) -> np.ndarray | None:
+    if not self._content.label:
+      return None
+    with self._lock:
+      if self._labels is None:
+        scan = self.scan(np.arange(len(self)), "labels")
+        self._labels = np.array([self._label(features) for features in scan], np.int32)
+      return self._labels
+
+  def __getitem__(self, i: int) -> Example:
+    """Returns image uint8 (height, width, C), native size, and label int32 () if there are any."""
+    features = self.read(i)
+    encoded = features[self._content.image].bytes_list.value[0]
+    image = {"image": decode_image(encoded, self._channels, f"{self.where}{i}")}
+    if not self._content.label:
+      return image
+    return {**image, "label": np.asarray(self._label(features), np.int32)}
+
+  def is_usable(self) -> bool:
+    """Returns whether no label is missing: where TFDS has none (ImageNet's test) it writes -1."""
+    return not self._content.label or self._label(self.read(0)) >= 0
+
+  def digest(self, indices: np.ndarray, what: str) -> str:
+    """Hashes label and encoded image at `indices`, in one string each."""
+    return digest(self._strings(indices, what))
+
+  def _strings(self, indices: np.ndarray, what: str) -> Iterator[bytes]:
+    for features in self.scan(indices, what):
+      label = b"%d:" % self._label(features) if self._content.label else b""
+      yield label + features[self._content.image].bytes_list.value[0]
+
+  def _label(self, features: Any) -> int:
+    return features[self._content.label].int64_list.value[0]
+
+
+def _open_images(
+  builder: tfds.core.DatasetBuilder, name: str, content: Content, default_channels: int
+) -> Dataset:
+  features = builder.info.features
+  height, width, own_channels = features[content.image].shape
+  channels = {1: 1, 3: 3, 4: 3}.get(own_channels, default_channels)
+  splits = {
+    split: Images(builder, name, split, content, channels) for split in _filled(builder.info)
+  }
+  usable = tuple(split for split, images in splits.items() if images.is_usable())
+  class_names, fingerprinted = None, ()
+  if content.label:
+    label = features[content.label]
+    class_names = tuple(label.names or (str(i) for i in range(label.num_classes)))
+    fingerprinted = tuple(label.names or ())
+
+  def open_split(expression: str) -> Images:
+    known = splits.get(expression)
+    return Images(builder, name, expression, content, channels) if known is None else known
 
   return Dataset(
     info=DatasetInfo(
       name=name,
-      spec=image_spec(channels, (height, width)),
-      class_names=tuple(label.names or (str(i) for i in range(label.num_classes))),
-      fingerprint=_fingerprint(builder, splits, label.names or ()),
+      spec=image_spec(channels, (height, width), labeled=bool(content.label)),
+      class_names=class_names,
+      fingerprint=_fingerprint(builder, splits, fingerprinted),
     ),
-    splits=labeled,
-    unlabeled=tuple(split for split in splits if split not in labeled),
+    splits=usable,
+    unlabeled=tuple(split for split in splits if split not in usable),
     open_split=open_split,
-    overlap=lambda a, b: _overlap(open_split(a), open_split(b)),
+    overlap=lambda a, b: open_split(a).overlap(open_split(b)),
   )
 
 
-def _overlap(a: Records, b: Records) -> bool:
-  return any(
-    one.filename == other.filename
-    and one.skip < other.skip + other.take
-    and other.skip < one.skip + one.take
-    for one in a.files
-    for other in b.files
+class Texts(Records):
+  """The texts of one split expression."""
+
+  def __init__(self, builder: tfds.core.DatasetBuilder, name: str, split: str, key: str):
+    super().__init__(builder, name, split)
+    self._key = key
+
+  def text(self, i: int) -> np.ndarray:
+    """Returns the bytes of one text, uint8 (n,)."""
+    return np.frombuffer(self.read(i)[self._key].bytes_list.value[0], np.uint8)
+
+  def find_lengths(self) -> np.ndarray:
+    """Returns the bytes that each text has, int64 (count,); reads them all."""
+    scan = self.scan(np.arange(len(self)), "lengths of texts")
+    return np.array([len(each[self._key].bytes_list.value[0]) for each in scan], np.int64)
+
+  def digest(self, indices: np.ndarray, what: str) -> str:
+    """Hashes the texts at `indices`."""
+    scan = self.scan(indices, what)
+    return digest(features[self._key].bytes_list.value[0] for features in scan)
+
+
+def _open_texts(builder: tfds.core.DatasetBuilder, name: str, content: Content) -> Dataset:
+  def texts(expression: str) -> Texts:
+    return Texts(builder, name, expression, content.text)
+
+  def open_split(expression: str) -> Examples:
+    found = texts(expression)
+    return Documents(found.text, found.find_lengths, found.name)
+
+  splits = {split: texts(split) for split in _filled(builder.info)}
+  return Dataset(
+    info=DatasetInfo(
+      name, SPEC, vocabulary=VOCABULARY, fingerprint=_fingerprint(builder, splits, ())
+    ),
+    splits=tuple(splits),
+    open_split=open_split,
+    overlap=lambda a, b: texts(a).overlap(texts(b)),
+    carve=carve_end,
   )
 
 
-def _fingerprint(builder: tfds.core.DatasetBuilder, splits: dict[str, Records], names: Any) -> str:
-  """Hashes encoded images and labels: files and records depend on who wrote them, and with what."""
+def _filled(info: tfds.core.DatasetInfo) -> list[str]:
+  """Returns the splits that have examples."""
+  return [split for split, details in info.splits.items() if details.num_examples]
+
+
+def _fingerprint(
+  builder: tfds.core.DatasetBuilder, splits: Mapping[str, Images | Texts], names: tuple[str, ...]
+) -> str:
+  """Hashes the content: files and records depend on who wrote them, and with what."""
   info = builder.info
   parts: list[str | bytes] = [info.full_name, *names]
   for split in sorted(splits):
-    details = info.splits[split]
     records = splits[split]
     parts += [split, str(len(records))]
-    chosen = choose_sample(len(records), details.num_bytes)
-    parts.append(digest(records.content(chosen, f"fingerprint of {split}")))
+    chosen = choose_sample(len(records), info.splits[split].num_bytes)
+    parts.append(records.digest(chosen, f"fingerprint of {split}"))
   return digest(parts)

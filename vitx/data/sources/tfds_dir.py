@@ -31,8 +31,8 @@ def parse_name(name: str) -> tuple[str, str | None, str | None]:
   match = _NAME.fullmatch(name)
   if match is None:
     raise ConfigError(
-      f"data.source={name!r} is not of the form NAME, NAME/CONFIG, NAME:VERSION, folder:PATH or"
-      " module:function."
+      f"data.source={name!r} is not of the form NAME, NAME/CONFIG, NAME:VERSION, folder:PATH,"
+      " bytes:FILE, audio:FOLDER or module:function."
     )
   return match["name"], match["config"], match["version"]
 
@@ -44,8 +44,8 @@ def check_known(name: str) -> None:
   if base not in names:
     raise ConfigError(
       f"data.source={name!r} is unknown.{nearest(base, names)} Valid: {listing(BUILDERS)},"
-      " folder:PATH, an image classification set of TFDS (tfds.list_builders()) or of your TFDS"
-      " directory, or your own source as module:function."
+      " folder:PATH, bytes:FILE, audio:FOLDER, a set of images or texts of TFDS"
+      " (tfds.list_builders()) or of your TFDS directory, or your own source as module:function."
     )
 
 

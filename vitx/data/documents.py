@@ -1,0 +1,167 @@
+"""Sequences of bytes as examples: documents, how they are kept, and how their end is carved."""
+
+import collections
+import functools
+import threading
+from collections.abc import Callable
+
+import numpy as np
+
+from vitx.data.dataset import ArraySpec, Example, Examples
+from vitx.errors import ConfigError
+
+VOCABULARY = 256
+SPEC = {"tokens": ArraySpec((None,), "uint8")}
+# Bytes of documents that each split keeps, so that the windows of one do not read it anew each.
+KEPT = 2**30
+
+
+class Documents:
+  """Documents that are read when they are asked for; those read last are kept.
+
+  Args:
+    read: from a document's number to its tokens, uint8 (n,); called from several threads.
+    lengths: gives the number of tokens of each, int64 (count,); called at the first need.
+    name: from a document's number to its name.
+    kept: bytes of tokens that are kept; 0 for documents that cost nothing to read.
+  """
+
+  labels = None
+
+  def __init__(
+    self,
+    read: Callable[[int], np.ndarray],
+    lengths: Callable[[], np.ndarray],
+    name: Callable[[int], str],
+    *,
+    kept: int = KEPT,
+  ):
+    self._read = read
+    self._find_lengths = lengths
+    self.name = name
+    self._room = kept
+    self._kept: collections.OrderedDict[int, np.ndarray] = collections.OrderedDict()
+    self._lock = threading.Lock()
+    self._lengths: np.ndarray | None = None
+
+  @property
+  def lengths(self) -> np.ndarray:
+    """Returns the number of tokens of each document, int64 (count,)."""
+    with self._lock:  # found once, however many threads ask
+      if self._lengths is None:
+        self._lengths = np.asarray(self._find_lengths(), np.int64)
+      return self._lengths
+
+  def __len__(self) -> int:
+    return len(self.lengths)
+
+  def __getitem__(self, i: int) -> Example:
+    """Returns tokens uint8 (n,)."""
+    with self._lock:
+      tokens = self._kept.get(i)
+      if tokens is not None:
+        self._kept.move_to_end(i)
+    if tokens is None:
+      tokens = self._read(i)
+      self._keep(i, tokens)
+    return {"tokens": tokens}
+
+  def _keep(self, i: int, tokens: np.ndarray) -> None:
+    if tokens.nbytes > self._room:
+      return
+    with self._lock:
+      if i in self._kept:  # another thread read it, too
+        return
+      self._kept[i] = tokens
+      self._room -= tokens.nbytes
+      while self._room < 0:
+        self._room += self._kept.popitem(last=False)[1].nbytes
+
+
+class Span:
+  """A stretch of the concatenation of documents; those at its ends may be cut.
+
+  Documents that have no token in it are left out.
+
+  Args:
+    parent: the documents.
+    choose: gives (start, stop), places in the concatenation; called at the first use.
+  """
+
+  labels = None
+
+  def __init__(self, parent: Examples, choose: Callable[[], tuple[int, int]]):
+    self._parent = parent
+    self._choose = choose
+
+  @functools.cached_property
+  def _pieces(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Returns which documents are left, where each starts and stops in itself, and its length."""
+    start, stop = self._choose()
+    whole = find_lengths(self._parent)
+    ends = np.cumsum(whole)
+    low = np.clip(start - (ends - whole), 0, whole)
+    high = np.clip(stop - (ends - whole), 0, whole)
+    left = np.flatnonzero(low < high)
+    return left, low[left], high[left], whole[left]
+
+  @functools.cached_property
+  def lengths(self) -> np.ndarray:
+    """Returns the number of tokens of each document, int64 (count,)."""
+    _, low, high, _ = self._pieces
+    return high - low
+
+  def __len__(self) -> int:
+    return len(self._pieces[0])
+
+  def __getitem__(self, i: int) -> Example:
+    """Returns tokens uint8 (n,)."""
+    which, low, high, _ = (int(values[i]) for values in self._pieces)
+    return {"tokens": self._parent[which]["tokens"][low:high]}
+
+  def name(self, i: int) -> str:
+    """Returns the document's name, with the place of the piece if it was cut."""
+    which, low, high, whole = (int(values[i]) for values in self._pieces)
+    name = self._parent.name(which)
+    return name if high - low == whole else f"{name}[{low}:{high}]"
+
+
+def find_lengths(documents: Examples) -> np.ndarray:
+  """Returns the number of tokens of each document, int64 (count,).
+
+  Documents that have no `lengths` are read for it.
+  """
+  known = getattr(documents, "lengths", None)
+  if known is not None:
+    return np.asarray(known, np.int64)
+  return np.array([len(documents[i]["tokens"]) for i in range(len(documents))], np.int64)
+
+
+def carve_end(documents: Examples, share: float) -> tuple[Span, Span]:
+  """Divides documents into (the rest, a share): the share is the end of their concatenation.
+
+  What stands next to each other in a text is alike, so a share drawn here and there would be known
+  from its neighbors. Both parts hold a token at least.
+
+  Args:
+    documents: examples with tokens (n,).
+    share: of the tokens, between 0 and 1.
+
+  Raises:
+    ConfigError: at the first use, if there are not two tokens to divide.
+  """
+
+  @functools.cache
+  def total() -> int:
+    found = int(find_lengths(documents).sum())
+    if found < 2:
+      raise ConfigError(f"data.source: a split of {found} tokens cannot be divided into two roles.")
+    return found
+
+  def boundary() -> int:
+    return total() - min(max(round(total() * share), 1), total() - 1)
+
+  return (
+    Span(documents, lambda: (0, boundary())),
+    Span(documents, lambda: (boundary(), total())),
+  )

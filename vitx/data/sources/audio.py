@@ -1,0 +1,137 @@
+"""`audio:FOLDER`: WAV files at 12 kHz as 8-bit mu-law, a document each.
+
+The Sparse Transformer article models classical piano music in this form (section 7.4).
+"""
+
+import collections
+import functools
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.signal
+from absl import logging
+
+from vitx.data.dataset import Dataset, DatasetInfo
+from vitx.data.documents import SPEC, VOCABULARY, Documents, carve_end
+from vitx.data.fingerprint import choose_sample, digest
+from vitx.data.mu_law import mu_law_encode
+from vitx.data.settings import DataSettings, read_fields
+from vitx.data.splits import VALIDATION_NAMES
+from vitx.data.wav import Wav, read_head
+from vitx.errors import ConfigError, listing
+
+RATE = 12_000  # samples per second
+SUFFIXES = (".wav", ".wave")
+KNOWN_SPLITS = ("train", "test", *VALIDATION_NAMES)
+
+
+def open_audio(data: Mapping[str, Any]) -> Dataset:
+  """Opens `audio:FOLDER`: WAV files of 8, 16, 24 or 32-bit PCM or float, of any rate.
+
+  Channels are averaged, other rates resampled to 12 kHz. The layout is FOLDER/SPLIT/... if a
+  directory with the name of a split (train, val, valid, validation, dev, test) holds WAV files;
+  else all in FOLDER and below it is one split, `train`. Hidden files and other suffixes are
+  ignored.
+
+  Args:
+    data: the config's `data`: source; splits, which if any is given says that FOLDER holds a
+      directory per split, whatever their names.
+
+  Raises:
+    ConfigError: no such directory, no WAV file in it, one that is none, is empty or damaged.
+  """
+  settings = read_fields(DataSettings, data)
+  name = settings.source
+  root = Path(name.removeprefix("audio:")).expanduser()
+  if not root.is_dir():
+    raise ConfigError(f"data.source={name!r}: {root} is not a directory.")
+  inside = sorted(p for p in root.iterdir() if p.is_dir() and not p.name.startswith("."))
+  found = {path.name: files for path in inside if (files := _find(path))}
+  if not any(split in KNOWN_SPLITS for split in found) and not any(settings.splits.values()):
+    found = {"train": _find(root)}
+  splits = {split: tuple(map(read_head, paths)) for split, paths in found.items()}
+  if not any(splits.values()):
+    raise ConfigError(
+      f"data.source={name!r} has no WAV files. Put {listing(SUFFIXES)} in FOLDER, or in"
+      " FOLDER/train, FOLDER/val, FOLDER/test."
+    )
+  _log_rates(name, splits)
+  documents = {split: _documents(root, wavs) for split, wavs in splits.items()}
+  return Dataset(
+    info=DatasetInfo(name, SPEC, vocabulary=VOCABULARY, fingerprint=_fingerprint(root, splits)),
+    splits=tuple(documents),
+    open_split=documents.__getitem__,
+    carve=carve_end,
+  )
+
+
+def read_sound(wav: Wav) -> np.ndarray:
+  """Returns a WAV file as it is modeled: 12 kHz, one channel, mu-law codes uint8 (n,).
+
+  Raises:
+    ConfigError: it cannot be read, or holds a sample that is not finite.
+  """
+  sound = wav.read().mean(axis=1)
+  if not np.isfinite(sound).all():
+    raise ConfigError(f"{wav.path} holds a sample that is not finite. Replace or remove it.")
+  up, down = _ratio(wav.rate)
+  if up != down:
+    sound = scipy.signal.resample_poly(sound, up, down)
+  return mu_law_encode(sound)
+
+
+def _length(wav: Wav) -> int:
+  """Returns the number of samples at 12 kHz."""
+  up, down = _ratio(wav.rate)
+  return -(-wav.samples * up // down)
+
+
+def _ratio(rate: int) -> tuple[int, int]:
+  """Returns the smallest (up, down) with rate * up / down = 12 kHz."""
+  common = math.gcd(rate, RATE)
+  return RATE // common, rate // common
+
+
+def _find(directory: Path) -> list[Path]:
+  """Returns the WAV files in a directory and below it, sorted."""
+  found = []
+  for folder, inner, names in os.walk(directory, followlinks=True):
+    inner[:] = [name for name in inner if not name.startswith(".")]
+    found += [
+      Path(folder) / name
+      for name in names
+      if not name.startswith(".") and name.lower().endswith(SUFFIXES)
+    ]
+  return sorted(found)
+
+
+def _documents(root: Path, wavs: tuple[Wav, ...]) -> Documents:
+  return Documents(
+    read=lambda i: read_sound(wavs[i]),
+    lengths=functools.partial(np.array, [_length(wav) for wav in wavs]),
+    name=lambda i: wavs[i].path.relative_to(root).as_posix(),
+  )
+
+
+def _log_rates(name: str, splits: Mapping[str, tuple[Wav, ...]]) -> None:
+  rates = collections.Counter(wav.rate for wavs in splits.values() for wav in wavs)
+  others = [f"{count} of {rate} Hz" for rate, count in sorted(rates.items()) if rate != RATE]
+  if others:
+    logging.info("%s: files resampled to %d Hz: %s", name, RATE, ", ".join(others))
+
+
+def _fingerprint(root: Path, splits: Mapping[str, tuple[Wav, ...]]) -> str:
+  """Hashes names and sizes of all files, and their content (a sample if large)."""
+  parts: list[str | bytes] = ["audio", str(RATE)]
+  for split in sorted(splits):
+    paths = [wav.path for wav in splits[split]]
+    sizes = [path.stat().st_size for path in paths]
+    named = zip(paths, sizes, strict=True)
+    parts += [split, "\n".join(f"{p.relative_to(root).as_posix()}\t{size}" for p, size in named)]
+    chosen = choose_sample(len(paths), sum(sizes)).tolist()
+    parts.append(digest(paths[i].read_bytes() for i in chosen))
+  return digest(parts)

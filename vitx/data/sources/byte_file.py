@@ -1,0 +1,125 @@
+"""`bytes:FILE`: any file as one document of bytes, whose splits are slices in bytes or percent."""
+
+import functools
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vitx.data.dataset import Dataset, DatasetInfo
+from vitx.data.documents import SPEC, VOCABULARY, Documents, carve_end
+from vitx.data.fingerprint import choose_sample, digest
+from vitx.data.settings import DataSettings, read_fields
+from vitx.errors import ConfigError
+
+# Of a large file some blocks of this many bytes are fingerprinted.
+BLOCK = 2**20
+_SLICE = re.compile(r"\s*train\s*(?:\[\s*(?P<low>[^:\]]*?)\s*:\s*(?P<high>[^:\]]*?)\s*\])?\s*")
+_BYTES = re.compile(r"-?\d[\d_]*")
+_PERCENT = re.compile(r"-?\d+(\.\d+)?%")
+
+
+def open_bytes(data: Mapping[str, Any]) -> Dataset:
+  """Opens `bytes:FILE`: the whole file is the split `train`, mapped into memory, not read.
+
+  `data.splits` may slice it as TFDS does, in bytes or percent: `train[:90000000]`,
+  `train[90_000_000:95_000_000]`, `train[-5%:]`, `train[:10%]+train[90%:]` (two documents).
+
+  Args:
+    data: the config's `data`: source.
+
+  Raises:
+    ConfigError: a file that is missing, empty or unreadable; and, when a split is opened, a slice
+      that is malformed, empty or beyond the file.
+  """
+  name = read_fields(DataSettings, data).source
+  path = Path(name.removeprefix("bytes:")).expanduser()
+  content = _map(name, path)
+  slices = functools.partial(_slices, name, len(content))
+
+  def open_split(expression: str) -> Documents:
+    ranges = slices(expression)
+    return Documents(
+      read=lambda i: content[slice(*ranges[i])],
+      lengths=lambda: np.array([stop - start for start, stop in ranges]),
+      name=lambda i: _name(path, ranges[i], len(content)),
+      kept=0,
+    )
+
+  return Dataset(
+    info=DatasetInfo(name, SPEC, vocabulary=VOCABULARY, fingerprint=_fingerprint(content)),
+    splits=("train",),
+    open_split=open_split,
+    overlap=lambda a, b: _overlap(slices(a), slices(b)),
+    carve=carve_end,
+  )
+
+
+def _map(name: str, path: Path) -> np.ndarray:
+  """Returns the bytes of a file, uint8 (n,), read where they are looked at."""
+  try:
+    if path.is_dir():
+      raise ConfigError(f"data.source={name!r}: {path} is a directory. Name one file.")
+    if not path.exists():
+      raise ConfigError(f"data.source={name!r}: {path} does not exist.")
+    if not path.stat().st_size:
+      raise ConfigError(f"data.source={name!r}: {path} is empty.")
+    return np.memmap(path, np.uint8, mode="r")
+  except OSError as error:
+    raise ConfigError(f"data.source={name!r}: {path} cannot be read ({error}).") from error
+
+
+def _slices(name: str, size: int, expression: str) -> list[tuple[int, int]]:
+  """Returns the (start, stop) of each term of a split expression, in bytes."""
+  result = []
+  for term in expression.split("+"):
+    match = _SLICE.fullmatch(term)
+    start = match and _place(match["low"] or "0", size)
+    stop = match and _place(match["high"] or str(size), size)
+    if start is None or stop is None:
+      raise ConfigError(
+        f"data.splits: {expression!r} is no split of {name!r}. Write train, or a slice in bytes or"
+        " percent, such as train[:90000000] or train[90%:]."
+      )
+    if not 0 <= start < stop <= size:
+      raise ConfigError(
+        f"data.splits: {term.strip()!r} is the bytes {start} to {stop} of {name!r}, which has"
+        f" {size}. A slice lies within the file and holds a byte at least."
+      )
+    result.append((start, stop))
+  return result
+
+
+def _place(text: str, size: int) -> int | None:
+  """Returns where in the file a bound is, from the end if negative; None if it is no bound."""
+  if _BYTES.fullmatch(text):
+    place = int(text)
+  elif _PERCENT.fullmatch(text):
+    place = round(float(text[:-1]) * size / 100)
+  else:
+    return None
+  return place + size if text.startswith("-") else place
+
+
+def _name(path: Path, bounds: tuple[int, int], size: int) -> str:
+  return path.name if bounds == (0, size) else f"{path.name}[{bounds[0]}:{bounds[1]}]"
+
+
+def _overlap(a: list[tuple[int, int]], b: list[tuple[int, int]]) -> bool:
+  return any(
+    low < other_high and other_low < high for low, high in a for other_low, other_high in b
+  )
+
+
+def _fingerprint(content: np.ndarray) -> str:
+  """Hashes the size and the content, or blocks of it if it is large; not the name."""
+  size = len(content)
+  chosen = choose_sample(-(-size // BLOCK), size)
+
+  def blocks() -> Iterator[bytes]:
+    for i in chosen.tolist():
+      yield content[i * BLOCK : (i + 1) * BLOCK].tobytes()
+
+  return digest(["bytes", str(size), digest(blocks())])

@@ -1,0 +1,131 @@
+"""The records of a TFDS split, read by random access, and which features of theirs can be used."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow_datasets as tfds
+from etils import epath
+from tensorflow_datasets.proto import tf_example_pb2
+from tqdm import tqdm
+
+from vitx.errors import ConfigError, listing
+
+# Records read at once while scanning labels or hashing.
+CHUNK = 1024
+# Features that name an example, in TFDS sets.
+_NAMES = ("id", "file_name", "filename", "image/filename")
+
+
+@dataclass(frozen=True)
+class Content:
+  """Which features of a TFDS set are read: an image, perhaps with its class, or a text.
+
+  Attributes:
+    image: key of the image; "" for texts.
+    label: key of its class label; "" where there is none.
+    text: key of the text; "" for images.
+  """
+
+  image: str = ""
+  label: str = ""
+  text: str = ""
+
+
+def find_content(info: tfds.core.DatasetInfo, name: str) -> Content:
+  """Returns the features of a set of single images, with one class label or none, or of texts.
+
+  Where several could be meant, those that TFDS calls supervised are, or the one called "text".
+
+  Raises:
+    ConfigError: the set is of another kind.
+  """
+  features = info.features
+
+  def of(kind: type) -> list[str]:
+    return [key for key in features if isinstance(features[key], kind)]
+
+  images, labels = of(tfds.features.Image), of(tfds.features.ClassLabel)
+  texts = of(tfds.features.Text)
+  keys = info.supervised_keys or ("", "")
+  first, second = keys if len(keys) == 2 and all(isinstance(key, str) for key in keys) else ("", "")
+  if first in images and second in labels:
+    return Content(image=first, label=second)
+  if len(images) == 1:
+    return Content(image=images[0], label=labels[0] if len(labels) == 1 else "")
+  if first in texts:
+    return Content(text=first)
+  if texts and len(texts) + len(labels) == len(features) and (len(texts) == 1 or "text" in texts):
+    return Content(text="text" if "text" in texts else texts[0])
+  raise ConfigError(
+    f"data.source={name!r} is no set of single images, nor of texts: its features are"
+    f" {listing(f'{key} ({type(features[key]).__name__})' for key in features)}."
+  )
+
+
+class Records:
+  """The records of one split expression, such as "train[:80%]".
+
+  Attributes:
+    files: which records of which files they are.
+    where: how an error names an example, up to its number.
+  """
+
+  def __init__(self, builder: tfds.core.DatasetBuilder, name: str, split: str):
+    self.where = f"{name}: example {split}#"
+    self._split = split
+    self._name_key = next((key for key in _NAMES if key in builder.info.features), None)
+    raw = tfds.decode.DeserializeMethod.RAW_BYTES
+    try:
+      self._records = builder.as_data_source(split=split, deserialize_method=raw)
+      self.files = builder.info.splits[split].file_instructions
+    except (ValueError, AssertionError) as error:
+      raise ConfigError(
+        f"data.splits: {split!r} is no split of {name!r}: {error}"
+        f" Splits: {listing(builder.info.splits)}."
+      ) from error
+    _check_files(name, self.files)
+
+  def __len__(self) -> int:
+    return len(self._records)
+
+  def read(self, i: int) -> Any:
+    """Returns the features of one record, by key."""
+    return parse(self._records[i])
+
+  def name(self, i: int) -> str:
+    """Returns what the set calls an example, else its split and number."""
+    if self._name_key is None:
+      return f"{self._split}#{i}"
+    return self.read(i)[self._name_key].bytes_list.value[0].decode()
+
+  def scan(self, indices: np.ndarray, what: str) -> Iterator[Any]:
+    """Yields the features of the records at `indices`; shows progress if it takes a while."""
+    progress = tqdm(total=len(indices), desc=what, delay=3, mininterval=1, leave=False)
+    with progress:
+      for start in range(0, len(indices), CHUNK):
+        keys = indices[start : start + CHUNK].tolist()
+        yield from map(parse, self._records.__getitems__(keys))
+        progress.update(len(keys))
+
+  def overlap(self, other: "Records") -> bool:
+    """Returns whether a record belongs to both."""
+    return any(
+      one.filename == two.filename
+      and one.skip < two.skip + two.take
+      and two.skip < one.skip + one.take
+      for one in self.files
+      for two in other.files
+    )
+
+
+def parse(record: bytes) -> Any:
+  """Returns the features of a record, by key."""
+  return tf_example_pb2.Example.FromString(record).features.feature
+
+
+def _check_files(name: str, files: Any) -> None:
+  for file in files:
+    if not epath.Path(file.filename).exists():
+      raise ConfigError(f"data.source={name!r} is incomplete: {file.filename} does not exist.")

@@ -1,0 +1,134 @@
+"""Windows of one size over documents: each token scored once, or crops drawn for training."""
+
+import functools
+from dataclasses import dataclass
+
+import numpy as np
+
+from vitx.checks import PositiveInt, check_fields
+from vitx.data import order
+from vitx.data.dataset import Example, Examples
+from vitx.data.documents import find_lengths
+from vitx.errors import ConfigError
+
+
+class Windows:
+  """Windows over documents, themselves examples; none crosses from one document to the next.
+
+  An example is tokens uint8 (size,) and first int32 (), the place of its first token that is
+  scored. The windows of a document start `hop` tokens apart; each after the first scores its last
+  `hop` tokens, so that each of those is predicted from `size - hop` tokens or more. What remains is
+  a last window at the document's end that scores only what no window before it scored. So every
+  token of every document is scored exactly once.
+
+  Args:
+    documents: examples with tokens (n,), n >= size.
+    size: tokens of a window.
+    hop: tokens between the starts of two windows; None is `size`, windows that do not overlap.
+    stretch: for training: example i of a document is its tokens i*size up to 2*size-1 of them, from
+      which `CropWindow` takes `size`, so that every window of the document can be drawn.
+
+  Raises:
+    ConfigError: a size or a hop out of range; and, at the first use, a document that is shorter
+      than a window, or no document.
+  """
+
+  labels = None
+
+  def __init__(
+    self, documents: Examples, size: int, *, hop: int | None = None, stretch: bool = False
+  ):
+    if size < 1:
+      raise ConfigError(f"task.window={size} must be at least 1 token.")
+    hop = size if hop is None else hop
+    if not 1 <= hop <= size:
+      raise ConfigError(
+        f"task.min_context={size - hop} must lie in [0, {size - 1}]: a window of task.window={size}"
+        " tokens scores at least one."
+      )
+    self._documents = documents
+    self._size = size
+    self._hop = size if stretch else hop
+    self._stretch = stretch
+
+  @functools.cached_property
+  def _lengths(self) -> np.ndarray:
+    """Returns the number of tokens of each document, int64 (count,)."""
+    lengths = find_lengths(self._documents)
+    _check_lengths(self._documents, lengths, self._size)
+    return lengths
+
+  @functools.cached_property
+  def _ends(self) -> np.ndarray:
+    """Returns how many windows the documents up to each have together, int64 (count,)."""
+    if self._stretch:
+      return np.cumsum(self._lengths // self._size)
+    return np.cumsum(1 - (self._size - self._lengths) // self._hop)
+
+  def __len__(self) -> int:
+    return int(self._ends[-1])
+
+  def __getitem__(self, i: int) -> Example:
+    """Returns tokens uint8 (size,), or up to 2*size-1 where they stretch, and first int32 ()."""
+    document, start, stop, first = self._place(i)
+    tokens = np.array(self._documents[document]["tokens"][start:stop])
+    return {"tokens": tokens, "first": np.asarray(first, np.int32)}
+
+  def name(self, i: int) -> str:
+    """Returns the document's name and which of its tokens these are."""
+    document, start, stop, _ = self._place(i)
+    return f"{self._documents.name(document)}[{start}:{stop}]"
+
+  def _place(self, i: int) -> tuple[int, int, int, int]:
+    """Returns the document of a window, its start and stop there, and its first scored place."""
+    document = int(np.searchsorted(self._ends, i, side="right"))
+    number = i - (int(self._ends[document - 1]) if document else 0)
+    length, size = int(self._lengths[document]), self._size
+    start = number * self._hop
+    if self._stretch:
+      return document, start, min(start + 2 * size - 1, length), 0
+    scored = start + size - self._hop if number else 0  # what the windows before this one scored
+    start = min(start, length - size)
+    return document, start, start + size, scored - start
+
+
+def _check_lengths(documents: Examples, lengths: np.ndarray, size: int) -> None:
+  if not len(lengths):
+    raise ConfigError("data.source: a role has no documents. See data.splits and data.validation.")
+  short = np.flatnonzero(lengths < size)
+  if len(short):
+    which = int(short[0])
+    more = f" (and {len(short) - 1} more are as short)" if len(short) > 1 else ""
+    raise ConfigError(
+      f"task.window={size} is longer than {documents.name(which)!r}, which has"
+      f" {lengths[which]} tokens{more}. Set task.window to at most {lengths.min()}, leave such"
+      " documents out, or change what cut them (data.splits, data.validation, data.fraction)."
+    )
+
+
+@dataclass(frozen=True)
+class CropWindow:
+  """Takes a window of `size` tokens at a drawn place, for training.
+
+  Attributes:
+    size: tokens of a window.
+  """
+
+  size: PositiveInt
+
+  draws = True
+
+  def __post_init__(self):
+    check_fields(type(self), vars(self), "task")
+
+  def __call__(self, example: Example, bits: np.random.Philox | None = None) -> Example:
+    """Returns tokens uint8 (size,) and what else the example holds.
+
+    Raises:
+      ValueError: no random bits.
+    """
+    if bits is None:
+      raise ValueError("CropWindow needs the random bits of the example")
+    tokens = example["tokens"]
+    start = int(order.uniform(bits, 1)[0] * (len(tokens) - self.size + 1))
+    return {**example, "tokens": tokens[start : start + self.size]}

@@ -1,0 +1,88 @@
+"""Blocks that repeat after a few layers, compiled once and run in a loop."""
+
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from vitx.models import names
+from vitx.ops.layout import TokenLayout
+
+
+def run_cycle(
+  trunk: Any,
+  x: jax.Array,
+  layout: TokenLayout,
+  *,
+  cycle: int,
+  depth: int,
+  num_heads: int,
+  mlp_dim: int,
+  train: bool,
+) -> jax.Array:
+  """Applies all blocks of a trunk to tokens (B, N, C) as a loop over cycles of layers.
+
+  Parameters stand where `Trunk.run_blocks` would have them, `block_0`, ...; those of the same layer
+  of each cycle are stacked here. Nothing is sown, and dropout draws otherwise than without the
+  loop.
+
+  Args:
+    trunk: a bound `Trunk`.
+    x: (B, N, C).
+    layout: the arrangement of all tokens.
+    cycle: layers after which the mixers repeat; divides `depth`.
+    depth: L.
+    num_heads: H.
+    mlp_dim: hidden width of the MLPs.
+    train: whether dropout is that of training.
+
+  Returns:
+    (B, N, C).
+  """
+  blocks = [
+    trunk.make_block(
+      layer, depth=depth, num_heads=num_heads, mlp_dim=mlp_dim, name=None, parent=None
+    )
+    for layer in range(cycle)
+  ]
+  if trunk.is_initializing():
+    _make_parameters(trunk, blocks, x, layout, depth)
+  params = trunk.variables["params"]
+  stacked = [
+    jax.tree.map(
+      lambda *leaves: jnp.stack(leaves),
+      *(params[f"{names.BLOCK}_{layer}"] for layer in range(first, depth, cycle)),
+    )
+    for first in range(cycle)
+  ]
+  key = trunk.make_rng("dropout") if train and trunk.has_rng("dropout") else None
+
+  def apply(block: nn.Module, params: Any, x: jax.Array, layer: jax.Array) -> jax.Array:
+    rngs = None if key is None else {"dropout": jax.random.fold_in(key, layer)}
+    return block.apply({"params": params}, x, layout, train=train, rngs=rngs)
+
+  def body(x: jax.Array, entry: Any) -> tuple[jax.Array, None]:
+    number, params = entry
+    for i, block in enumerate(blocks):
+      # A closure over the block, so that its recomputation holds no more than its input.
+      run = lambda p, x, layer, block=block: apply(block, p, x, layer)  # noqa: E731
+      x = (jax.checkpoint(run) if trunk.remat else run)(params[i], x, number * cycle + i)
+    return x, None
+
+  return jax.lax.scan(body, x, (jnp.arange(depth // cycle), stacked))[0]
+
+
+def _make_parameters(
+  trunk: Any, blocks: list[nn.Module], x: jax.Array, layout: TokenLayout, depth: int
+) -> None:
+  """Makes the parameters of all layers, those of one layer of the cycles in one go."""
+  base = trunk.make_rng("params")
+  for first, block in enumerate(blocks):
+    layers = range(first, depth, len(blocks))
+    keys = jax.vmap(lambda layer: jax.random.fold_in(base, layer))(jnp.asarray(layers))
+    init = lambda key, block=block: block.init(key, x, layout, train=False)["params"]  # noqa: E731
+    made = jax.vmap(init)(keys)
+    for number, layer in enumerate(layers):
+      own = jax.tree.map(lambda leaf, number=number: leaf[number], made)
+      trunk.put_variable("params", f"{names.BLOCK}_{layer}", own)

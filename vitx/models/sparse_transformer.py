@@ -1,0 +1,150 @@
+"""The Sparse Transformer: an autoregressive model of bytes (Child et al. 2019, section 5)."""
+
+import math
+from typing import Any, ClassVar
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from vitx.checks import Depth, NonNegative, NonNegativeInt, PositiveInt
+from vitx.errors import ConfigError
+from vitx.models import names
+from vitx.models.layer_cycle import run_cycle
+from vitx.models.trunk import Parts, Trunk, with_defaults
+from vitx.ops.layout import TokenLayout
+
+
+class SparseTransformer(Trunk, kw_only=True):
+  """Predicts each token of a sequence from those before it.
+
+  The embeddings of tokens and of their places are added and shifted by one behind a learned start
+  vector, so that place t carries token t - 1. Blocks are recomputed in the backward pass where
+  `remat` says so; their dropout stands at the end of each branch.
+
+  Attributes:
+    vocabulary: V, the number of token ids.
+    grid: how the N tokens lie, the last axis fastest: (height, width, channels) of images, rows and
+      columns of text or sound.
+    width: C.
+    depth: L.
+    num_heads: H.
+    mlp_dim: hidden width of the MLPs.
+    embedding_stddev: of the initial embeddings of tokens and of the start.
+    layer_cycle: layers after which the token mixers repeat, such as 4 for one strided and three
+      local ones: one cycle is compiled and run in a loop. 0 compiles every layer by itself.
+  """
+
+  PARTS: ClassVar[Parts] = with_defaults(
+    Trunk.PARTS,
+    posemb="axes",
+    norm={"name": "layer", "epsilon": 1e-5},
+    block="sparse_transformer",
+    initialization="sparse_transformer",
+  )
+
+  vocabulary: PositiveInt
+  grid: tuple[PositiveInt, ...]
+  width: PositiveInt = 256
+  depth: Depth = 4
+  num_heads: PositiveInt = 2
+  mlp_dim: PositiveInt = 512
+  embedding_stddev: NonNegative = 0.01
+  layer_cycle: NonNegativeInt = 0
+  causal: bool = True
+
+  def __post_init__(self):
+    """Refuses what would not be a density model.
+
+    Raises:
+      ConfigError: `causal=False`, or a depth that is no multiple of `layer_cycle`.
+    """
+    super().__post_init__()
+    if not self.causal:
+      raise ConfigError(
+        "model.causal=False: a token of model.name='sparse_transformer' would see itself; leave it"
+        " out"
+      )
+    if self.layer_cycle and self.depth % self.layer_cycle:
+      raise ConfigError(
+        f"model.layer_cycle={self.layer_cycle} does not divide model.depth={self.depth}; choose a"
+        " divisor, or 0"
+      )
+    if self.layer_cycle and self.stochastic_depth:
+      raise ConfigError(
+        f"model.layer_cycle={self.layer_cycle}: its layers are alike, but"
+        f" model.stochastic_depth={self.stochastic_depth} makes them differ; set one of them to 0"
+      )
+
+  @property
+  def layout(self) -> TokenLayout:
+    """Returns how the tokens lie."""
+    return TokenLayout(tuple(self.grid))
+
+  @property
+  def input_spec(self) -> jax.ShapeDtypeStruct:
+    """Returns shape and dtype of a batch of one sequence."""
+    return jax.ShapeDtypeStruct((1, math.prod(self.grid)), jnp.int32)
+
+  @nn.compact
+  def __call__(
+    self, tokens: jax.Array, *, at: jax.Array | None = None, train: bool = False
+  ) -> jax.Array:
+    """Returns float32 logits (B, N, V); those of place t depend on the tokens before t alone.
+
+    Args:
+      tokens: integers (B, N) in 0 ... V - 1. With `at` (B, 1), the token before that place, which
+        is not looked at for place 0.
+      at: int32 (1,), the place whose logits (B, 1, V) are wanted. The collection "cache" holds what
+        the places before it left; it must be mutable. None for all places.
+      train: whether dropout (stream "dropout") is that of training.
+
+    Raises:
+      ConfigError: the tokens do not fill the grid, or a mixer cannot do what is asked.
+    """
+    layout = self.layout
+    if at is None and tokens.shape[1] != layout.length:
+      raise ConfigError(
+        f"model.grid={self.grid} has {layout.length} places, but there are {tokens.shape[1]} tokens"
+      )
+    x = self._enter(tokens, layout, at)  # (B, N, C)
+    settings: dict[str, Any] = dict(
+      depth=self.depth, num_heads=self.num_heads, mlp_dim=self.mlp_dim, train=train
+    )
+    if self.layer_cycle and at is None:
+      x = run_cycle(self, x, layout, cycle=self.layer_cycle, **settings)
+    else:
+      x = self.run_blocks(x, layout, layers=range(self.depth), at=at, **settings)
+    # The released code adds another epsilon here than in the blocks.
+    x = nn.LayerNorm(epsilon=1e-6, dtype=self.dtype, name=names.NORM)(x)
+    head = nn.Dense(
+      self.vocabulary, use_bias=False, kernel_init=nn.initializers.zeros, name=names.HEAD
+    )
+    return head(x.astype(jnp.float32))
+
+  def _enter(self, tokens: jax.Array, layout: TokenLayout, at: jax.Array | None) -> jax.Array:
+    """Returns what the blocks are given, (B, N, C): embeddings moved on by one place."""
+    normal = nn.initializers.normal(self.embedding_stddev)
+    embed = nn.Embed(
+      self.vocabulary, self.width, embedding_init=normal, dtype=self.dtype, name=names.STEM
+    )
+    start = self.param(names.START, normal, (self.width,), jnp.float32).astype(self.dtype)
+    x = embed(tokens.astype(jnp.int32))
+    if at is not None:
+      x = self.add_positions(x, layout, jnp.maximum(at - 1, 0))
+      return jnp.where(at[:, None] == 0, start, x)
+    x = self.add_positions(x, layout)
+    first = jnp.broadcast_to(start, (x.shape[0], 1, self.width))
+    return jnp.concatenate([first, x[:, :-1]], axis=1)
+
+  def init_cache(self, batch: int) -> dict[str, Any]:
+    """Returns an empty cache for decoding `batch` sequences: arrays of zeros.
+
+    Raises:
+      ConfigError: a mixer cannot be decoded token by token.
+    """
+    previous = jax.ShapeDtypeStruct((batch, 1), jnp.int32)
+    at = jax.ShapeDtypeStruct((1,), jnp.int32)
+    init = lambda key, previous, at: self.init(key, previous, at=at)  # noqa: E731
+    shapes = jax.eval_shape(init, jax.random.key(0), previous, at)
+    return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes["cache"])

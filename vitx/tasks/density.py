@@ -1,0 +1,327 @@
+"""Density modeling of bytes: each token is predicted from those before it, in bits."""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from ml_collections import ConfigDict
+
+from vitx.checks import NonNegativeInt, PositiveInt, Range
+from vitx.data.dataset import DatasetInfo
+from vitx.data.images.settings import find_channels, find_size
+from vitx.data.transform import Identity
+from vitx.data.windows import CropWindow, Windows
+from vitx.errors import ConfigError
+from vitx.models import initialize, model_from_config
+from vitx.ops.dropout import examples_at
+from vitx.tasks.base import Figures, Task
+from vitx.tasks.density_images import Pixels
+
+Levels = Annotated[int, Range("[2, 256]")]
+BYTES = 256
+
+
+@dataclasses.dataclass(frozen=True)
+class Density(Task):
+  """Predicts the next token of images, text or sound, all of them sequences of bytes.
+
+  Attributes:
+    model: called as `model.apply(variables, tokens, train=...)`, returns logits (B, N, V), those of
+      place t from the tokens before t.
+    window: N; None for whole images.
+    levels: V of images: their gray levels.
+    min_context: tokens of a window that are read but not scored in evaluation, after the first.
+    unit: of the figure: "dim" for the values of images, else "byte".
+  """
+
+  model: nn.Module
+  window: int | None
+  levels: int
+  min_context: int
+
+  primary: ClassVar[str] = "bits"
+  mode: ClassVar[Literal["max", "min"]] = "min"
+
+  @property
+  def unit(self) -> str:
+    """Returns what a token is: a "dim" of an image, or a "byte"."""
+    return "dim" if self.window is None else "byte"
+
+  @property
+  def length(self) -> int:
+    """Returns N, the tokens of a sequence."""
+    return math.prod(self.model.grid)  # type: ignore[attr-defined]
+
+  @classmethod
+  def resolve(cls, config, source):
+    """Sets the model's vocabulary and grid from the data.
+
+    Raises:
+      ConfigError: data that are neither images of one size nor sequences of tokens, a window for
+        images or none for sequences, or a grid or stride that does not fit it.
+    """
+    info = getattr(source, "info", source)
+    model, task = config.model, config.task
+    if "image" in info.spec:
+      vocabulary, grid = _resolve_images(config, info)
+    elif "tokens" in info.spec and info.vocabulary:
+      vocabulary, grid = _resolve_sequences(config, info)
+    else:
+      raise ConfigError(
+        f"task.name='density' needs images or sequences of tokens; data.source={info.name!r} has"
+        f" {', '.join(info.spec)}"
+      )
+    _agree(model, "vocabulary", vocabulary, info.name)
+    length = math.prod(grid)
+    given = model.get("grid")
+    if given is not None and math.prod(given) != length:
+      raise ConfigError(
+        f"model.grid={tuple(given)} has {math.prod(given)} places, but the sequences of"
+        f" {info.name!r} have {length} tokens (task.window={task.get('window')}); make them agree"
+      )
+    model.grid = grid if given is None else tuple(given)
+    mixer = model.get("token_mixer")
+    stride = mixer.get("stride") if hasattr(mixer, "get") else None
+    if isinstance(stride, int) and stride > 0 and length % stride:
+      raise ConfigError(
+        f"model.token_mixer.stride={stride} does not divide the {length} tokens of a sequence;"
+        " choose a divisor"
+      )
+
+  @classmethod
+  def from_config(
+    cls,
+    config: ConfigDict,
+    *,
+    window: PositiveInt | None = None,
+    levels: Levels = BYTES,
+    min_context: NonNegativeInt = 0,
+  ) -> "Density":
+    """Returns the task of a resolved config.
+
+    Args:
+      config: resolved.
+      window: N, the tokens that the model sees of a text or sound; None for images.
+      levels: V of images, whose values 0 ... 255 are V gray levels at equal distances.
+      min_context: tokens of a window that are read but not scored in evaluation (Child et al. 2019,
+        Table 3); windows then overlap by so many, and those of the first count all the same.
+
+    Raises:
+      ConfigError: a field of the model is unknown or out of range, or the context fills the window.
+    """
+    if min_context and (window is None or min_context >= window):
+      raise ConfigError(
+        f"task.min_context={min_context} leaves no token of task.window={window} to score; choose a"
+        " smaller one"
+      )
+    model = model_from_config(config.model)
+    for field in ("vocabulary", "grid"):
+      if not hasattr(model, field):
+        raise ConfigError(
+          f"task.name='density' needs a model that predicts tokens, which model.name="
+          f"{config.model.name!r} does not (no field {field!r}); use 'sparse_transformer'"
+        )
+    return cls(model, window, levels, min_context)
+
+  @property
+  def element_spec(self):
+    """Returns tokens uint8 (N,) and `first`, int32 (): the first one that is scored."""
+    return {
+      "tokens": jax.ShapeDtypeStruct((self.length,), np.uint8),
+      "first": jax.ShapeDtypeStruct((), np.int32),
+    }
+
+  @property
+  def input_spec(self):
+    """Returns int32 (1, N)."""
+    return jax.ShapeDtypeStruct((1, self.length), np.int32)
+
+  def token_layout(self):
+    """Returns the grid of the tokens."""
+    return self.model.layout  # type: ignore[attr-defined]
+
+  def examples(self, examples, *, train):
+    """Returns images as they are, and sequences cut into windows.
+
+    Raises:
+      ConfigError: a sequence shorter than a window.
+    """
+    if self.window is None:
+      return examples
+    hop = None if train else self.window - self.min_context
+    return Windows(examples, self.window, hop=hop, stretch=train)
+
+  def transform(self, *, train):
+    """Returns what makes tokens of an image, or picks a window's place in training."""
+    if self.window is None:
+      return Pixels(self.levels, tuple(self.model.grid))  # type: ignore[attr-defined]
+    return CropWindow(self.window) if train else Identity()
+
+  def init(self, key, batch):
+    """Returns the model's variables, its `initialization` applied."""
+    tokens = batch["tokens"][:1].astype(jnp.int32)
+    return initialize(self.model, {"params": key, "dropout": key}, tokens, train=False)
+
+  def loss(self, params, state, constants, batch, key, step):
+    """Computes the mean cross-entropy of all tokens in nats, and the same in bits."""
+    tokens = batch["tokens"].astype(jnp.int32)
+    with examples_at(batch["index"]):
+      logits, new_state = self.model.apply(
+        {"params": params, **state},
+        tokens,
+        train=True,
+        rngs={"dropout": jax.random.fold_in(key, 1), "graph": jax.random.fold_in(key, 2)},
+        mutable=list(state),
+      )
+    loss = jnp.mean(cross_entropy(logits, tokens))
+    return loss, (dict(new_state), {"bits": loss / math.log(2)})
+
+  def evaluate(self, params, state, constants, batch):
+    """Returns sums for `summarize` and the bits of each example's scored tokens (B,)."""
+    tokens = batch["tokens"].astype(jnp.int32)
+    logits = self.model.apply({"params": params, **state}, tokens, train=False)
+    scored = jnp.arange(self.length)[None] >= batch["first"][:, None]
+    scored = scored & batch["mask"][:, None]
+    nats = jnp.sum(jnp.where(scored, cross_entropy(logits, tokens), 0.0), axis=1)
+    number = jnp.sum(scored, axis=1, dtype=jnp.float32)
+    sums = {
+      "count": jnp.sum(batch["mask"], dtype=jnp.float32),
+      "tokens": jnp.sum(number),
+      "nats": jnp.sum(nats),
+    }
+    bits = nats / (jnp.maximum(number, 1.0) * math.log(2))
+    return {"sums": sums, "rows": {"bits": bits}}
+
+  def summarize(self, sums):
+    """Returns examples, tokens, and bits: the mean code length of a token.
+
+    Raises:
+      ValueError: there were no tokens.
+    """
+    if not float(sums.get("tokens", 0.0)):
+      raise ValueError("the split has no tokens to evaluate")
+    return {
+      "examples": int(sums["count"]),
+      "tokens": int(sums["tokens"]),
+      "bits": float(sums["nats"]) / float(sums["tokens"]) / math.log(2),
+    }
+
+  def plateau_figure(self, mode):
+    """Returns "bits".
+
+    Raises:
+      ConfigError: the mode is "max"; few bits are good.
+    """
+    if mode != "min":
+      raise ConfigError("schedule.mode='max': few bits are good; use schedule.mode='min'")
+    return "bits"
+
+  def describe(self, figures):
+    """Returns the bits of a token, and the best of the codes that learn nothing."""
+    known = {name: figures[name] for name in REFERENCES if name in figures}
+    text = f"{figures['bits']:.4f} bits/{self.unit}"
+    if known:
+      best = min(known, key=known.__getitem__)
+      text += f"  ({REFERENCES[best]}: {known[best]:.4f})"
+    return text
+
+  def describe_step(self, metrics):
+    """Returns the bits of a token in training."""
+    return f"{metrics['bits']:.4f} bits/{self.unit}"
+
+  def table(self, figures: Figures, data: Mapping[str, Any]) -> str:
+    """Returns bits of a token in lines: the model's, and those of codes that learn nothing."""
+    lines = [
+      f"  tokens scored       {figures['tokens']:>13,}",
+      f"  bits/{self.unit:<15}{figures['bits']:>12.4f}",
+    ]
+    size = figures.get("reference_bytes")
+    if size:
+      lines.append(f"  without learning, of at most {size:,.0f} bytes:")
+    for name, words in REFERENCES.items():
+      if name in figures:
+        lines.append(f"    {words:<18}{figures[name]:>11.4f}")
+    return "\n".join(lines)
+
+  def references(self, train, examples, fingerprint):
+    """Returns the bits of count models, compressors and, for images, of places by themselves."""
+    from vitx.tasks.density_references import reference_figures
+
+    return reference_figures(self, train, examples, fingerprint)
+
+  def prediction_columns(self, data):
+    """Returns "bits"."""
+    return ["bits"]
+
+  def prediction_rows(self, data, batch, rows):
+    """Yields the bits of a token of each example, on average."""
+    return ([bits] for bits in rows["bits"].tolist())
+
+  def read_input(self, given, number):
+    """Refuses: there is no answer to predict.
+
+    Raises:
+      ConfigError: always; names the commands that a density model has.
+    """
+    raise ConfigError(
+      "a density model (task.name='density') predicts no answer for an input; use vitx sample, vitx"
+      " compress, or vitx evaluate --predictions FILE for the bits of each example"
+    )
+
+
+# What needs no learning, in the words of a table.
+REFERENCES = {
+  "per_position": "each place alone",
+  **{f"count_{order}": f"order-{order} counts" for order in range(6)},
+  "gzip": "gzip",
+  "bz2": "bz2",
+  "xz": "xz",
+}
+
+
+def cross_entropy(logits: jax.Array, tokens: jax.Array) -> jax.Array:
+  """Returns -log p of tokens (B, N) in nats, for logits (B, N, V)."""
+  own = jnp.take_along_axis(logits, tokens[..., None], axis=-1)[..., 0]
+  return jax.nn.logsumexp(logits, axis=-1) - own
+
+
+def _resolve_images(config: ConfigDict, info: DatasetInfo) -> tuple[int, tuple[int, ...]]:
+  size, channels = find_size(info), find_channels(info)
+  if size is None:
+    raise ConfigError(
+      f"task.name='density' needs images of one size; those of data.source={info.name!r} vary"
+    )
+  if config.task.get("window") is not None:
+    raise ConfigError(
+      f"task.window={config.task.window}: the images of data.source={info.name!r} are read whole;"
+      " leave it out"
+    )
+  return config.task.get("levels", BYTES), (*size, channels)
+
+
+def _resolve_sequences(config: ConfigDict, info: DatasetInfo) -> tuple[int, tuple[int, ...]]:
+  window = config.task.get("window")
+  if window is None:
+    raise ConfigError(
+      f"task.window is not set, and data.source={info.name!r} holds long sequences; set it, e.g. 256"
+    )
+  if not isinstance(window, int) or isinstance(window, bool) or window < 1:
+    raise ConfigError(f"task.window={window!r} must be a positive integer")
+  assert info.vocabulary is not None
+  return info.vocabulary, (window,)
+
+
+def _agree(model: ConfigDict, field: str, value: Any, name: str) -> None:
+  given = model.get(field)
+  if given not in (None, value):
+    raise ConfigError(
+      f"model.{field}={given}, but the source {name!r} has {value}; leave it out, it follows the"
+      " source"
+    )
+  model[field] = value

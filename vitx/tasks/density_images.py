@@ -1,0 +1,55 @@
+"""Images as sequences of gray levels."""
+
+import dataclasses
+from typing import ClassVar
+
+import numpy as np
+
+from vitx.data.dataset import Example
+from vitx.errors import ConfigError
+
+
+@dataclasses.dataclass(frozen=True)
+class Pixels:
+  """Turns an image into its tokens in raster order: row, column, channel.
+
+  Attributes:
+    levels: V; value p of 0 ... 255 is token p (V - 1) / 255, which must be an integer but for the
+      rounding of values to integers.
+    grid: (height, width, channels) of the images.
+  """
+
+  levels: int
+  grid: tuple[int, ...]
+
+  draws: ClassVar[bool] = False
+
+  def __call__(self, example: Example, bits: np.random.Philox | None = None) -> Example:
+    """Returns tokens uint8 (N,) and first int32 ().
+
+    Raises:
+      ConfigError: a value between two levels.
+    """
+    tokens = to_tokens(example["image"], self.levels).reshape(-1)
+    return {"tokens": tokens, "first": np.asarray(0, np.int32)}
+
+
+def to_tokens(image: np.ndarray, levels: int) -> np.ndarray:
+  """Returns the levels of the values 0 ... 255 of an image, uint8, of its shape.
+
+  Raises:
+    ConfigError: a value between two levels.
+  """
+  tokens = np.rint(image * ((levels - 1) / 255)).astype(np.uint8)
+  if not np.array_equal(to_values(tokens, levels), image):
+    wrong = np.unique(image[to_values(tokens, levels) != image])
+    raise ConfigError(
+      f"task.levels={levels}: an image has values between the levels, such as {wrong[:5].tolist()};"
+      " use 256"
+    )
+  return tokens
+
+
+def to_values(tokens: np.ndarray, levels: int) -> np.ndarray:
+  """Returns the values 0 ... 255 of levels, uint8, of their shape."""
+  return np.rint(tokens * (255 / (levels - 1))).astype(np.uint8)
