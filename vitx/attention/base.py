@@ -13,8 +13,11 @@ from vitx.checks import NonNegativeInt, Positive, PositiveInt, check_fields
 from vitx.errors import ConfigError
 from vitx.layers.projections import Dtype, project_qkv, resolve_head_dim
 from vitx.ops.implementation import Implementation
+from vitx.ops.kernels.decode import Cache, decode_step, empty_cache
 from vitx.ops.layout import TokenLayout
+from vitx.ops.patterns import Pattern
 from vitx.ops.relative_bias import Places, axial_places, fold_bias_into_qk
+from vitx.ops.sparse.slots import decode_plan
 
 
 class TokenMixer(nn.Module):
@@ -35,6 +38,7 @@ class TokenMixer(nn.Module):
 
   properties: ClassVar = Properties()
   without_logits: ClassVar[str] = ""  # why there is none between two tokens to add a bias to
+  decodes: ClassVar[bool] = False  # whether it can be called token by token, with a cache
 
   num_heads: PositiveInt
   relative_bias: Literal["none", "axial"] = "none"
@@ -73,10 +77,44 @@ class TokenMixer(nn.Module):
         " attention pattern"
       )
 
+  def is_decoding(self, x: jax.Array, at: jax.Array | None) -> bool:
+    """Returns whether this call is a step of decoding: places `at`, and a mutable "cache".
+
+    Args:
+      x: (B, N, C); N is 1 then.
+      at: int (N,), the places of the tokens; None for all.
+
+    Raises:
+      ConfigError: it is, and the mixer cannot be decoded token by token.
+      ValueError: several tokens at once.
+    """
+    if at is None or not self.is_mutable_collection("cache"):
+      return False
+    if self.is_initializing() and not (self.causal and x.shape[1] == 1):
+      return False  # parameters are made; a cache is, where a token stands alone
+    if not self.decodes:
+      raise ConfigError(cannot_decode(self))
+    if not self.causal:
+      raise ConfigError(
+        "token_mixer.causal=False: a token that attends later ones cannot be decoded token by"
+        " token; set model.causal=True"
+      )
+    if x.shape[1] != 1:
+      raise ValueError(f"decoding takes one token at a time, not {x.shape[1]}")
+    return True
+
   def sow_matrix(self, matrix: jax.Array | None) -> None:
     """Sows what an op returned beside its output as intermediate `attention`; None is nothing."""
     if matrix is not None:
       self.sow("intermediates", "attention", matrix)
+
+
+def cannot_decode(mixer: nn.Module) -> str:
+  """Returns the message about a mixer that has no cache."""
+  return (
+    f"model.token_mixer: {type(mixer).__name__} cannot be decoded token by token (it has no cache"
+    " of keys and values); use softmax, or an attention pattern such as strided or fixed"
+  )
 
 
 class AttentionModule(TokenMixer):
@@ -143,6 +181,47 @@ class AttentionModule(TokenMixer):
       return q, k
     places = self.places(layout)
     return fold_bias_into_qk(q, k, bias_tables(self, places, q.shape[2]), places, scale, at=at)
+
+  def decode(
+    self,
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    pattern: Pattern | None,
+    layout: TokenLayout,
+    scale: float,
+    at: jax.Array,
+  ) -> jax.Array:
+    """Attends from one token to itself and those before it, which the collection "cache" holds.
+
+    Its variables `cached_key` (B, M, H, D) and `cached_value` (B, M, H, E) have the M slots that
+    the pattern needs, `cached_place` (G, M), where there is one, says which tokens they hold. All
+    are zeros before the first token; tokens must come in order.
+
+    Args:
+      q, k: (B, 1, H, D), with positions.
+      v: (B, 1, H, E).
+      pattern: of this layer; None for all tokens up to this one.
+      layout: of all tokens.
+      scale: of the logits.
+      at: int32 (1,), the token's place.
+
+    Returns:
+      (B, 1, H, E).
+    """
+    plan = decode_plan(pattern, layout, self.num_heads)
+    start = empty_cache(plan, q.shape[0], k.shape[-1], v.shape[-1], v.dtype)
+    held = {
+      name: self.variable("cache", f"cached_{name}", lambda x: x, x)
+      for name, x in start._asdict().items()
+      if x is not None
+    }
+    cache = Cache(**{name: each.value for name, each in held.items()})
+    out, cache = decode_step(q, k, v, cache, plan, at, scale=scale)
+    if not self.is_initializing():
+      for name, each in held.items():
+        each.value = getattr(cache, name)
+    return out
 
   def places(self, layout: TokenLayout) -> list[Places]:
     """Returns where the tokens stand, for each table of `relative_bias`.

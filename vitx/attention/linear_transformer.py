@@ -39,6 +39,7 @@ class LinearTransformer(AttentionModule):
     `at`, integers (N,), ascending, gives the places in the layout that these tokens have; None for
     all.
     """
+    self.is_decoding(x, at)  # refused: sums over keys are not kept
     q, k, v = self.project(x)  # (B, N, H, D)
     q, k = self.apply_positions(q, k, layout, at=at)
     q, k = elu_features(q), elu_features(k, mask=mask)

@@ -79,9 +79,10 @@ class LongformerAttention(PatternAttention):
     def copy(key, shape, dtype):
       return local.reshape(shape).astype(dtype)
 
+    dim = self.resolve_head_dim(x)
     return to_heads(
       self.num_heads,
-      self.resolve_head_dim(x),
+      self.value_dim or dim if name == "value" else dim,
       f"{name}_global",
       dtype=self.dtype,
       use_bias=self.use_bias,

@@ -10,6 +10,7 @@ from vitx import ops
 from vitx.attention.base import AttentionModule
 from vitx.attention.contract import Properties
 from vitx.checks import PositiveInt, Rate
+from vitx.errors import ConfigError
 from vitx.layers.projections import from_heads
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns import Global, Pattern
@@ -19,6 +20,7 @@ class PatternAttention(AttentionModule):
   """Softmax attention along the edges of a pattern; a subclass says which in `pattern`.
 
   Attributes:
+    value_dim: D of the values; None for that of queries and keys.
     out_projection: whether the heads are mixed by a learned projection at the end.
     prefix_global: whether prefix tokens (the class token, a model's `extra_tokens`) attend all and
       are attended by all.
@@ -30,7 +32,9 @@ class PatternAttention(AttentionModule):
   """
 
   properties: ClassVar = Properties(accepts_causal=True)
+  decodes: ClassVar = True
 
+  value_dim: PositiveInt | None = None
   out_projection: bool = True
   prefix_global: bool = True
   tile: PositiveInt | None = None
@@ -75,7 +79,13 @@ class PatternAttention(AttentionModule):
 
   @nn.compact
   def __call__(
-    self, x: jax.Array, layout: TokenLayout, *, mask: jax.Array | None = None, train: bool
+    self,
+    x: jax.Array,
+    layout: TokenLayout,
+    *,
+    mask: jax.Array | None = None,
+    at: jax.Array | None = None,
+    train: bool,
   ) -> jax.Array:
     """Mixes tokens.
 
@@ -83,17 +93,35 @@ class PatternAttention(AttentionModule):
       x: (B, N, C).
       layout: the tokens' arrangement.
       mask: boolean (B, N), True = may be attended. Masked tokens contribute exactly nothing.
+      at: int32 (1,), the place of the one token that is decoded with a mutable collection "cache";
+        None for all.
       train: whether dropout is active; it draws from the stream "dropout".
 
     Returns:
       (B, N, C).
 
     Raises:
-      ConfigError: unknown implementation, "kernelized" with dropout, a pattern that does not fit.
+      ConfigError: unknown implementation, "kernelized" with dropout, a pattern that does not fit,
+        places `at` without a cache, or a cache without `causal`.
     """
-    q, k, v = self.project(x)  # (B, N, H, D)
+    q, k, v = self.project(x, self.value_dim)  # (B, N, H, D)
     scale = 1 / math.sqrt(q.shape[-1])
-    q, k = self.apply_positions(q, k, layout, scale)
+    q, k = self.apply_positions(q, k, layout, scale, at)
+    if at is not None and self.is_decoding(x, at):
+      out = self.decode(q, k, v, self.full_pattern(layout), layout, scale, at)
+    else:
+      out = self._attend(x, q, k, v, layout, scale, mask, at, train)
+    if self.out_projection:
+      return from_heads(x.shape[-1], dtype=self.dtype)(out)
+    return out.reshape(*x.shape[:2], -1)
+
+  def _attend(self, x, q, k, v, layout, scale, mask, at, train) -> jax.Array:
+    """Attends from all tokens; returns (B, N, H, D) and sows the matrix, if there is one."""
+    if at is not None:
+      raise ConfigError(
+        f"model.token_mixer: {type(self).__name__} cannot be called for tokens `at` some places of"
+        " the layout, but for one at a time with a cache; use another token_mixer"
+      )
     out, matrix = ops.attention(
       q,
       k,
@@ -110,6 +138,4 @@ class PatternAttention(AttentionModule):
     )
     out, matrix = self.replace_rows(x, layout, mask, train, out, matrix)
     self.sow_matrix(matrix)
-    if self.out_projection:
-      return from_heads(x.shape[-1], dtype=self.dtype)(out)
-    return out.reshape(*x.shape[:2], -1)
+    return out

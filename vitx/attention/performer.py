@@ -77,6 +77,7 @@ class Performer(AttentionModule):
       ConfigError: a field has no valid value; features to redraw are not mutable.
     """
     self._check()
+    self.is_decoding(x, at)  # refused: sums over keys are not kept
     q, k, v = self.project(x)  # (B, N, H, D)
     q, k = self.apply_positions(q, k, layout, at=at)
     distant = self.num_heads - self.local_heads

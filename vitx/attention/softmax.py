@@ -34,6 +34,8 @@ class SoftmaxAttention(AttentionModule):
     flops_exponent=2.0,
   )
 
+  decodes: ClassVar = True
+
   value_dim: PositiveInt | None = None
   value_bias: bool = True
   qk_norm: bool = False
@@ -56,13 +58,14 @@ class SoftmaxAttention(AttentionModule):
       layout: the tokens' arrangement, for positions.
       mask: boolean (B, N), True = may be attended. Masked tokens contribute exactly nothing.
       at: integers (N,), ascending, the places in the layout that these tokens have; None for all.
+        With a mutable collection "cache" N is 1, and the tokens before it are attended too.
       train: whether dropout is active; it draws from the stream "dropout".
 
     Returns:
       (B, N, C).
 
     Raises:
-      ConfigError: unknown implementation, or "kernelized" with dropout.
+      ConfigError: unknown implementation, "kernelized" with dropout, or a cache without `causal`.
     """
     q, k, v = self.project(x, self.value_dim, self.value_bias)  # (B, N, H, D)
     if self.qk_norm:
@@ -70,16 +73,19 @@ class SoftmaxAttention(AttentionModule):
       q, k = norm(name="query_norm")(q), norm(name="key_norm")(k)
     scale = 1 / math.sqrt(q.shape[-1])
     q, k = self.apply_positions(q, k, layout, scale, at)
-    out, matrix = ops.attention(
-      q,
-      k,
-      v,
-      key_mask=mask,
-      scale=scale,
-      causal=self.causal,
-      dropout=self.dropout,
-      key=self.dropout_key(train),
-      implementation=self.implementation,
-    )
-    self.sow_matrix(matrix)
+    if at is not None and self.is_decoding(x, at):
+      out = self.decode(q, k, v, None, layout, scale, at)
+    else:
+      out, matrix = ops.attention(
+        q,
+        k,
+        v,
+        key_mask=mask,
+        scale=scale,
+        causal=self.causal,
+        dropout=self.dropout,
+        key=self.dropout_key(train),
+        implementation=self.implementation,
+      )
+      self.sow_matrix(matrix)
     return from_heads(x.shape[-1], dtype=self.dtype, use_bias=self.value_bias)(out)

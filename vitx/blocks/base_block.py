@@ -7,6 +7,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from vitx.attention.base import cannot_decode
 from vitx.errors import ConfigError
 from vitx.layers.dropout import Dropout
 from vitx.layers.mlp import MLP
@@ -55,13 +56,16 @@ class Block(nn.Module):
     """Applies the token mixer to (B, N, C), then dropout, perhaps of another rate.
 
     Raises:
-      ConfigError: there are places `at`, and the mixer's call takes none.
+      ConfigError: there are places `at`, and the mixer's call takes none, or a mutable collection
+        "cache" besides, and the mixer cannot be decoded token by token.
     """
     mixer = self.token_mixer(name="token_mixer")
     if at is None:
       y = mixer(x, layout, mask=mask, train=train)
     else:
-      _check_takes_places(mixer)
+      alone = x.shape[1] == 1 and getattr(mixer, "causal", False)
+      cached = self.is_mutable_collection("cache")
+      _check_takes_places(mixer, cached and (alone or not self.is_initializing()))
       y = mixer(x, layout, mask=mask, at=at, train=train)
     return Dropout(self.dropout if dropout is None else dropout)(y, train)
 
@@ -82,7 +86,9 @@ class Block(nn.Module):
       )
 
 
-def _check_takes_places(mixer: nn.Module) -> None:
+def _check_takes_places(mixer: nn.Module, decoding: bool) -> None:
+  if decoding and not getattr(mixer, "decodes", False):
+    raise ConfigError(cannot_decode(mixer))
   if "at" not in inspect.signature(type(mixer).__call__).parameters:
     raise ConfigError(
       f"model.token_mixer: {type(mixer).__name__} cannot be called for tokens `at` some places of"

@@ -1,0 +1,186 @@
+"""Mixers decoded token by token with a cache equal their causal call; those that cannot, say so."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from vitx.attention.registry import MIXERS
+from vitx.blocks.pre_norm import PreNormBlock
+from vitx.errors import ConfigError
+from vitx.ops.layout import TokenLayout
+
+WIDTH, HEADS = 16, 4
+LAYOUT = TokenLayout((27,))  # three strides of 8 and a part, three windows
+
+
+def make(name, **fields):
+  return MIXERS[name](num_heads=HEADS, causal=True, **fields)
+
+
+def tokens(layout, dtype=jnp.float32):
+  x = np.random.default_rng(0).normal(size=(2, layout.length, WIDTH))
+  return jnp.asarray(x, dtype)
+
+
+def variables(mixer, layout, x, **given):
+  """Random parameters, and what else `init` makes, as shapes."""
+  init = lambda x: mixer.init(jax.random.key(0), x, layout, train=False, **given)  # noqa: E731
+  shapes = dict(jax.eval_shape(init, x))
+  random = np.random.default_rng(1)
+  draw = lambda p: jnp.asarray(0.4 * random.normal(size=p.shape), p.dtype)  # noqa: E731
+  return jax.tree.map(draw, shapes.pop("params")), shapes
+
+
+def check(mixer, layout=LAYOUT, tolerance=1e-5):
+  """Compares all places; returns the cache after the last."""
+  x = tokens(layout, mixer.dtype)
+  params, made = variables(mixer, layout, x[:, :1], at=jnp.zeros(1, jnp.int32))
+  cache = jax.tree.map(lambda c: jnp.zeros(c.shape, c.dtype), made["cache"])
+
+  def step(cache, at):
+    now = jax.lax.dynamic_slice_in_dim(x, at, 1, axis=1)
+    given = {"at": at[None], "train": False, "mutable": ["cache"]}
+    out, changed = mixer.apply({"params": params, "cache": cache}, now, layout, **given)
+    return changed["cache"], out[:, 0]
+
+  @jax.jit
+  def run(cache):
+    whole = mixer.clone(implementation="masked").apply({"params": params}, x, layout, train=False)
+    places = jnp.arange(layout.length, dtype=jnp.int32)
+    return whole, *jax.lax.scan(step, cache, places)
+
+  whole, cache, out = run(cache)
+  found, wanted = (np.asarray(y, np.float32) for y in (jnp.moveaxis(out, 0, 1), whole))
+  np.testing.assert_allclose(found, wanted, rtol=tolerance, atol=tolerance)
+  return cache
+
+
+def slots(cache):
+  return cache["cached_key"].shape[1]
+
+
+@pytest.mark.parametrize(
+  "fields",
+  [
+    {},
+    {"rotary": "sequence", "qk_norm": True, "value_dim": 3, "value_bias": False},
+    {"relative_bias": "axial", "head_dim": 6},
+  ],
+)
+def test_softmax(fields):
+  cache = check(make("softmax", **fields))
+  assert cache["cached_key"].shape[:3] == (2, 27, HEADS)
+  assert cache["cached_value"].shape == (
+    2,
+    27,
+    HEADS,
+    fields.get("value_dim", fields.get("head_dim", 4)),
+  )
+
+
+@pytest.mark.parametrize("form", ["paper", "code"])
+def test_strided(form):
+  given = {"stride": 8, "form": form}
+  layers = [make("strided", **given, arrangement="layers", layer=layer) for layer in (0, 1)]
+  assert slots(check(layers[0])) <= 27
+  assert slots(check(layers[1])) == (9 if form == "paper" else 8)
+  check(make("strided", **given, arrangement="merged", rotary="sequence"))
+  check(make("strided", **given, arrangement="heads", value_dim=2))
+
+
+def test_fixed():
+  given = {"stride": 8, "summary": 2}
+  assert slots(check(make("fixed", **given, arrangement="merged"))) == 2 * 2 + 8
+  assert slots(check(make("fixed", **given, arrangement="merged", distinct=4))) == 2 * 2 + 8
+  check(make("fixed", **given, arrangement="heads", relative_bias="axial"))
+  assert slots(check(make("fixed", **given, arrangement="layers", layer=1))) == 8
+  check(make("fixed", **given, arrangement="layers", layer=0))
+
+
+@pytest.mark.parametrize(
+  ("name", "fields", "count"),
+  [
+    ("longformer", {"window": 5}, 6),
+    ("longformer", {"window": 3, "dilation": (1, 3)}, 10),
+    ("longformer", {"window": 3, "global_tokens": (0,)}, 5),
+    ("bigbird", {"block": 4, "random": 1}, 27),
+    ("watts_strogatz", {"neighbors": 4}, 27),
+    ("pattern", {"edges": "window_causal"}, 5),
+  ],
+)
+def test_other_patterns(name, fields, count):
+  assert slots(check(make(name, **fields))) <= count
+
+
+def test_grids_and_tokens_before_them():
+  check(make("neighborhood", size=3), TokenLayout((4, 5), prefix=1))
+  check(make("axial", rotary="axial"), TokenLayout((4, 5)))
+  mixer = make("shifted_window", size=2, layer=1, relative_bias="window", out_projection=False)
+  check(mixer, TokenLayout((4, 5)))
+
+
+def test_the_cache_has_the_mixers_dtype():
+  cache = check(make("strided", stride=8, form="code", dtype=jnp.bfloat16), tolerance=0.05)
+  assert cache["cached_key"].dtype == cache["cached_value"].dtype == jnp.bfloat16
+
+
+def call(mixer, at, n=1, **given):
+  x, at = tokens(TokenLayout((n,))), jnp.asarray(at, jnp.int32)
+  params, state = variables(mixer, LAYOUT, tokens(LAYOUT))
+  state = jax.tree.map(lambda c: jnp.ones(c.shape, c.dtype), state)
+  return mixer.apply({"params": params, **state}, x, LAYOUT, at=at, train=False, **given)
+
+
+@pytest.mark.parametrize("name", sorted(MIXERS))
+def test_every_mixer_decodes_or_says_that_it_cannot(name):
+  kind = MIXERS[name]
+  if kind.decodes:
+    assert kind.properties.accepts_causal
+    return
+  mixer = lambda name: kind(num_heads=HEADS, name=name)  # noqa: E731
+  block = PreNormBlock(token_mixer=mixer, mlp_dim=4, norm=lambda **_: lambda x: x)
+  x = tokens(TokenLayout((1,)))
+  with pytest.raises(ConfigError, match=f"{kind.__name__} cannot be decoded token by token"):
+    block.apply({}, x, LAYOUT, at=jnp.zeros(1, jnp.int32), train=False, mutable=["cache"])
+
+
+@pytest.mark.parametrize("name", ["performer", "linear_transformer"])
+def test_sums_of_features_are_not_kept(name):
+  call(make(name), [3])  # one token among others, without a cache, is as before
+  with pytest.raises(ConfigError, match="cannot be decoded token by token"):
+    call(make(name), [3], mutable=["cache"])
+
+
+def test_a_cache_is_made_empty():
+  mixer, at = make("fixed", stride=8), jnp.zeros(1, jnp.int32)
+  made = mixer.init(jax.random.key(0), tokens(LAYOUT)[:, :1], LAYOUT, at=at, train=False)
+  assert not any(jnp.any(c) for c in jax.tree.leaves(made["cache"]))
+
+
+def test_no_cache_is_made_of_a_mixer_that_has_none():
+  with pytest.raises(ConfigError, match="Performer cannot be decoded token by token"):
+    variables(make("performer"), LAYOUT, tokens(LAYOUT)[:, :1], at=jnp.zeros(1, jnp.int32))
+
+
+def test_what_a_call_with_places_must_be():
+  with pytest.raises(ConfigError, match=r"causal=False: .* set model.causal=True"):
+    call(MIXERS["softmax"](num_heads=HEADS), [0], mutable=["cache"])
+  with pytest.raises(ConfigError, match="StridedAttention cannot be called for tokens `at`"):
+    call(make("strided", stride=8), [0])
+  with pytest.raises(ValueError, match="one token at a time, not 2"):
+    call(make("softmax"), [0, 1], n=2, mutable=["cache"])
+
+
+@pytest.mark.parametrize("implementation", ["masked", "kernelized"])
+def test_values_of_another_width(implementation):
+  given = {"stride": 8, "form": "code", "implementation": implementation}
+  mixer = make("strided", **given, value_dim=7)
+  params, _ = variables(mixer, LAYOUT, tokens(LAYOUT))
+  assert params["value"]["kernel"].shape == (WIDTH, HEADS, 7)
+  assert params["out"]["kernel"].shape == (HEADS, 7, WIDTH)
+  assert mixer.apply({"params": params}, tokens(LAYOUT), LAYOUT, train=False).shape == (
+    2,
+    27,
+    WIDTH,
+  )

@@ -1,0 +1,149 @@
+"""Decoding token by token is causal attention, in no more memory than the pattern needs."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from vitx import ops
+from vitx.errors import ConfigError
+from vitx.ops.kernels.decode import decode_step, empty_cache
+from vitx.ops.layout import TokenLayout
+from vitx.ops.patterns import (
+  PATTERNS,
+  Causal,
+  DilatedWindow,
+  Fixed,
+  Strided,
+  Window,
+  per_head,
+)
+from vitx.ops.sparse.slots import decode_plan
+
+HEADS = 4
+
+
+def inputs(n, heads=HEADS, dim=6, value_dim=5):
+  random = np.random.default_rng(n)
+  sizes = (dim, dim, value_dim)
+  return [jnp.asarray(random.normal(size=(2, n, heads, size)), jnp.float32) for size in sizes]
+
+
+def decode(pattern, layout, q, k, v):
+  """All outputs (B, N, H, E), by one compiled step."""
+  plan = decode_plan(pattern, layout, q.shape[2])
+  cache = empty_cache(plan, q.shape[0], q.shape[-1], v.shape[-1], v.dtype)
+
+  @jax.jit
+  def run(q, k, v, cache):
+    def step(cache, at):
+      now = (jax.lax.dynamic_slice_in_dim(x, at, 1, axis=1) for x in (q, k, v))
+      out, cache = decode_step(*now, cache, plan, at[None])
+      return cache, out[:, 0]
+
+    _, out = jax.lax.scan(step, cache, jnp.arange(layout.length, dtype=jnp.int32))
+    return jnp.moveaxis(out, 0, 1)
+
+  return plan, run(q, k, v, cache)
+
+
+def check(pattern, layout):
+  q, k, v = inputs(layout.length)
+  plan, found = decode(pattern, layout, q, k, v)
+  wanted, _ = ops.attention(q, k, v, pattern, layout, causal=True, implementation="masked")
+  np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=2e-6)
+  return plan
+
+
+# The densest and the sparsest run in every test session; the others take a compilation each.
+QUICK = {"causal", "fixed_distinct_summaries", "longformer", "bigbird_R+W+G", "erdos_renyi"}
+
+
+@pytest.mark.parametrize(
+  "name",
+  [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in PATTERNS],  # 60 programs
+)
+@pytest.mark.parametrize("prefix", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_equals_causal_attention(name, prefix):
+  check(PATTERNS[name], TokenLayout((7, 8), prefix))
+
+
+def test_dense():
+  layout = TokenLayout((23,))
+  plan = check(None, layout)
+  assert plan.count == 23 and plan.table is None and not plan.keeps_places
+
+
+@pytest.mark.parametrize("n", [24, 29])  # three strides, and a part of a fourth
+@pytest.mark.parametrize("form", ["paper", "code"])
+def test_strided(n, form):
+  l, layout = 8, TokenLayout((n,))  # noqa: E741
+  local = check(Strided(l, "local", form), layout)
+  assert local.count == (l + 1 if form == "paper" else l)
+  column = check(Strided(l, "column", form), layout)
+  assert column.table is not None and column.table.shape == (n, 1, -(-n // l))
+  assert column.count <= n
+  merged = check(Strided(l, "merged", form), layout)
+  assert merged.count <= n
+  check(per_head(Strided(l, "local", form), Strided(l, "column", form)), layout)
+
+
+@pytest.mark.parametrize("n", [24, 29])
+def test_fixed(n):
+  l, c, layout = 8, 2, TokenLayout((n,))  # noqa: E741
+  runs = -(-n // l)
+  wanted = max((runs - 2) * c + l, (runs - 1) * c + n - (runs - 1) * l)
+  for distinct in (1, 4):
+    plan = check(Fixed(l, c, distinct=distinct), layout)
+    assert plan.count == wanted and plan.heads.size == distinct
+  assert check(Fixed(l, c, "local"), layout).count == l
+  check(Fixed(l, c, "summary", distinct=2), layout)
+
+
+def test_windows():
+  layout = TokenLayout((30,))
+  assert check(Window(6, 0), layout).count == 7
+  assert check(Window(6), layout).count == 7  # what lies ahead is never kept
+  plan = check(DilatedWindow(3, (4,)), layout)
+  assert plan.count == 13 and plan.table is not None and plan.table.shape == (30, 1, 4)
+  plan = check(DilatedWindow(2, (1, 5)), layout)
+  assert plan.heads.tolist() == [0, 1] and plan.count == 11
+
+
+def test_a_slot_is_given_on_only_when_no_later_query_reads_it():
+  pattern, layout = Fixed(6, 1, distinct=3) | Window(2, 0), TokenLayout((20,))
+  plan = decode_plan(pattern, layout, 3)
+  q, k = np.arange(20)[:, None], np.arange(20)
+  for group, head in enumerate(plan.heads):
+    allowed = (pattern & Causal()).allows(layout, q, k, head)
+    for query, key in np.argwhere(allowed):
+      since = plan.slots[group, key + 1 : query + 1]
+      assert plan.slots[group, key] not in since
+
+
+def test_planned_without_a_square_array_at_twelve_thousand_tokens():
+  layout = TokenLayout((12288,))
+  plan = decode_plan(Strided(128, "local", "code"), layout, 2)
+  assert plan.count == 128
+  fixed = functools.partial(Fixed, 128, 32, distinct=4)
+  assert decode_plan(fixed(part="local"), layout, 8).count == 128
+
+
+def test_keys_are_kept_in_their_dtype_and_weighed_in_float32():
+  layout = TokenLayout((12,))
+  q, k, v = (x.astype(jnp.bfloat16) for x in inputs(12))
+  _, found = decode(Window(4, 0), layout, q, k, v)
+  exact = (x.astype(jnp.float32) for x in (q, k, v))
+  wanted, _ = ops.attention(*exact, Window(4, 0), layout, causal=True, implementation="masked")
+  assert found.dtype == jnp.bfloat16
+  np.testing.assert_array_equal(found, wanted.astype(jnp.bfloat16))
+
+
+def test_refuses_a_drawn_graph():
+  from vitx.ops.patterns import GivenBlocks
+
+  pattern = GivenBlocks(jnp.zeros((1, 2, 1), jnp.int32), 8)
+  with pytest.raises(ConfigError, match="cannot be decoded token by token"):
+    decode_plan(pattern, TokenLayout((16,)), 2)

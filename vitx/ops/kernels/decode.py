@@ -1,0 +1,118 @@
+"""Causal attention of one token at a time, over the keys and values that a cache holds."""
+
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from vitx.ops.kernels.softmax import masked_softmax
+from vitx.ops.sparse.slots import DecodePlan
+
+
+class Cache(NamedTuple):
+  """What a step leaves to the next; all zeros before the first.
+
+  Attributes:
+    key: (B, M, H, D).
+    value: (B, M, H, E).
+    place: int32 (G, M), one more than the token in each slot, 0 for none; None where the plan does
+      not keep it.
+  """
+
+  key: jax.Array
+  value: jax.Array
+  place: jax.Array | None = None
+
+
+def decode_step(
+  q: jax.Array,
+  k: jax.Array,
+  v: jax.Array,
+  cache: Cache,
+  plan: DecodePlan,
+  at: jax.Array,
+  *,
+  scale: float | None = None,
+) -> tuple[jax.Array, Cache]:
+  """Attends from one token to itself and to what the cache holds of those before it.
+
+  The tokens must come in order, from 0: a slot holds what the last token wrote that has it.
+
+  Args:
+    q, k: (B, 1, H, D), of the token.
+    v: (B, 1, H, E).
+    cache: of the steps before.
+    plan: of the cache; its pattern tells which keys are attended.
+    at: int32 (1,), the token's number in the layout; may be traced.
+    scale: of the logits; None for 1 / sqrt(D).
+
+  Returns:
+    The output (B, 1, H, E) in the dtype of `v`, zero for a query without edges, and the new cache.
+    Logits and probabilities are float32.
+  """
+  scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+  at = at.reshape(()).astype(jnp.int32)
+  slot = jnp.asarray(plan.slots)[:, at]  # (G,)
+  place = cache.place
+  if place is not None:
+    place = place.at[np.arange(slot.size), slot].set(at + 1)
+  cache = Cache(_write(cache.key, k, slot, plan), _write(cache.value, v, slot, plan), place)
+  keys, values, mask = _read(cache, plan, at)
+  logits = jnp.einsum("bhd,bmhd->bhm", _float32(q)[:, 0], _float32(keys)) * scale
+  weights = masked_softmax(logits, mask)
+  out = jnp.einsum("bhm,bmhe->bhe", weights, _float32(values))
+  return out.astype(v.dtype)[:, None], cache
+
+
+def _float32(x: jax.Array) -> jax.Array:
+  return x.astype(jnp.float32)
+
+
+def _write(held: jax.Array, new: jax.Array, slot: jax.Array, plan: DecodePlan) -> jax.Array:
+  """Writes (B, 1, H, D) into the slot of each group."""
+  new = new.astype(held.dtype)
+  if slot.size == 1:
+    return jax.lax.dynamic_update_slice_in_dim(held, new, slot[0], axis=1)
+  return held.at[:, slot[plan.groups], np.arange(plan.groups.size)].set(new[:, 0])
+
+
+def _read(cache: Cache, plan: DecodePlan, at: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+  """Returns keys (B, K, H, D), values (B, K, H, E) and which count, (H, K) or (1, K)."""
+  if plan.table is None:
+    mask = _allowed(cache, plan, at)
+    return cache.key, cache.value, mask if len(mask) == 1 else mask[plan.groups]
+  read = jnp.asarray(plan.table)[at]  # (G, K)
+  mask, read = read >= 0, jnp.maximum(read, 0)
+  if len(read) == 1:
+    keys, values = (x.at[:, read[0]].get(mode="promise_in_bounds") for x in cache[:2])
+    return keys, values, mask
+  rows, heads = read[plan.groups].T, np.arange(plan.groups.size)  # (K, H), (H,)
+  keys, values = (x.at[:, rows, heads].get(mode="promise_in_bounds") for x in cache[:2])
+  return keys, values, mask[plan.groups]
+
+
+def _allowed(cache: Cache, plan: DecodePlan, at: jax.Array) -> jax.Array:
+  """Returns which slots hold a key of this query, bool (G, M)."""
+  if cache.place is None:
+    held = jnp.arange(plan.count, dtype=jnp.int32)[None]
+  else:
+    held = cache.place - 1
+  seen = (held >= 0) & (held <= at)
+  if plan.pattern is None:
+    return seen
+  head = jnp.asarray(plan.heads)[:, None]
+  allowed = plan.pattern.allows(plan.layout, at, jnp.maximum(held, 0), head)
+  return seen & jnp.broadcast_to(allowed, (plan.heads.size, plan.count))
+
+
+def empty_cache(
+  plan: DecodePlan, batch: int, key_dim: int, value_dim: int, dtype: jax.typing.DTypeLike
+) -> Cache:
+  """Returns the cache before the first token: zeros of (B, M, H, D) and (B, M, H, E)."""
+  heads = plan.groups.size
+  key = jnp.zeros((batch, plan.count, heads, key_dim), dtype)
+  value = jnp.zeros((batch, plan.count, heads, value_dim), dtype)
+  place = jnp.zeros((plan.heads.size, plan.count), jnp.int32) if plan.keeps_places else None
+  return Cache(key, value, place)

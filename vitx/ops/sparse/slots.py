@@ -1,0 +1,166 @@
+"""Where a decoder keeps the keys that its pattern still needs, and which of them a step reads.
+
+A key is needed from its own step to the last query that attends it. Intervals that share no step
+share a slot, so memory follows the pattern: a window of l keeps l slots, the "fixed" pattern its
+current run and the summaries of earlier runs.
+"""
+
+import dataclasses
+import functools
+import heapq
+from collections.abc import Iterator
+
+import numpy as np
+
+from vitx.errors import ConfigError
+from vitx.ops.layout import TokenLayout
+from vitx.ops.patterns import Causal, Pattern
+
+BLOCK = 64  # queries of which the pattern is evaluated at once
+TABLE_ENTRIES = 1 << 25  # a table of reads is part of the program: 128 MiB at most
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class DecodePlan:
+  """Slots of a cache, and what each step reads of them.
+
+  Heads of equal edges form a group; each group has slots of its own, of the same number.
+
+  Attributes:
+    layout: of the N tokens.
+    groups: int32 (H,), the group of each head.
+    heads: int32 (G,), one head of each group.
+    slots: int32 (G, N), where the key of each token is kept.
+    count: M, slots of a head.
+    table: int32 (N, G, K), the slots that each query reads, -1 pads; None where all slots are read
+      and the pattern tells at run time which of them count.
+    pattern: the edges; None for every key up to the query.
+  """
+
+  layout: TokenLayout
+  groups: np.ndarray
+  heads: np.ndarray
+  slots: np.ndarray
+  count: int
+  table: np.ndarray | None
+  pattern: Pattern | None
+
+  @property
+  def in_order(self) -> bool:
+    """Returns whether every token has the slot of its own number."""
+    return self.count == self.layout.length and bool(np.all(self.slots == np.arange(self.count)))
+
+  @property
+  def keeps_places(self) -> bool:
+    """Returns whether a cache must say which token each slot holds."""
+    return self.table is None and not self.in_order
+
+
+@functools.lru_cache(maxsize=256)
+def decode_plan(pattern: Pattern | None, layout: TokenLayout, num_heads: int) -> DecodePlan:
+  """Plans the cache of a causal attention that is computed token by token.
+
+  Args:
+    pattern: of one layer; edges to later tokens are left out. None attends all earlier tokens.
+    layout: of the N tokens.
+    num_heads: H.
+
+  Raises:
+    ConfigError: the pattern is drawn at run time, or does not fit the layout.
+  """
+  N = layout.length
+  if pattern is None:
+    numbers = np.arange(N, dtype=np.int32)[None]
+    none = np.zeros(num_heads, np.int32)
+    return DecodePlan(layout, none, none[:1], numbers, N, None, None)
+  if pattern.drawn:
+    raise ConfigError(
+      "token_mixer: a graph that is drawn at run time cannot be decoded token by token; use a"
+      " fixed one (token_mixer.redraw='never')"
+    )
+  pattern = pattern & Causal()
+  groups, kinds = _group_heads(pattern, num_heads)
+  lives = [_last_queries(own, layout, head) for own, head in kinds]
+  found = [_assign_slots(last) for last, _ in lives]
+  slots, count = np.stack([slots for slots, _ in found]), max(count for _, count in found)
+  widest = max(1, max(int(counts.max()) for _, counts in lives))
+  table = None
+  if 2 * widest <= count and N * len(kinds) * widest <= TABLE_ENTRIES:
+    reads = [_reads(*kind, layout, kept, widest) for kind, kept in zip(kinds, slots, strict=True)]
+    table = np.stack(reads, axis=1)
+  heads = np.array([head for _, head in kinds], np.int32)
+  return DecodePlan(layout, groups, heads, slots, count, table, pattern)
+
+
+def _group_heads(pattern: Pattern, num_heads: int) -> tuple[np.ndarray, list[tuple[Pattern, int]]]:
+  """Returns the group of each head, int32 (H,), and each group's edges: a pattern's of a head."""
+  members = pattern.by_head()
+  groups: list[int] = []
+  numbers: dict[tuple[Pattern, int], int] = {}
+  kinds: list[tuple[Pattern, int]] = []
+  for head in range(num_heads):
+    own = members[head % len(members)]
+    kind = (own, head % own.head_period)
+    if kind not in numbers:
+      numbers[kind] = len(kinds)
+      kinds.append((own, head))
+    groups.append(numbers[kind])
+  return np.array(groups, np.int32), kinds
+
+
+def _edges(
+  pattern: Pattern, layout: TokenLayout, head: int
+) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+  """Yields (first query, keys (n,), allowed (b, n)), some queries after the other."""
+  N = layout.length
+  for first in range(0, N, BLOCK):
+    q = np.arange(first, min(first + BLOCK, N), dtype=np.int32)
+    blocks = pattern.candidates(layout, first, int(q[-1]), BLOCK, head)
+    if blocks is None:
+      k = np.arange(q[-1] + 1, dtype=np.int32)
+    else:
+      k = (blocks.astype(np.int32)[:, None] * BLOCK + np.arange(BLOCK, dtype=np.int32)).reshape(-1)
+      k = k[k <= q[-1]]
+    allowed = pattern.allows(layout, q[:, None], k, np.int32(head))
+    yield first, k, np.broadcast_to(allowed, (q.size, k.size))
+
+
+def _last_queries(
+  pattern: Pattern, layout: TokenLayout, head: int
+) -> tuple[np.ndarray, np.ndarray]:
+  """Returns the last query that attends each key, itself if none, and the keys of each query."""
+  last, counts = np.arange(layout.length), np.zeros(layout.length, np.int64)
+  for first, k, allowed in _edges(pattern, layout, head):
+    row = first + allowed.shape[0] - 1 - allowed[::-1].argmax(axis=0)
+    seen = allowed.any(axis=0)
+    last[k[seen]] = np.maximum(last[k[seen]], row[seen])
+    counts[first : first + allowed.shape[0]] = allowed.sum(axis=1)
+  return last, counts
+
+
+def _assign_slots(last: np.ndarray) -> tuple[np.ndarray, int]:
+  """Gives every key the lowest slot that is free when it comes; returns slots and their number."""
+  slots, count = np.zeros(last.size, np.int32), 0
+  free: list[int] = []
+  taken: list[tuple[int, int]] = []  # (last query, slot)
+  for key, end in enumerate(last.tolist()):
+    while taken and taken[0][0] < key:
+      heapq.heappush(free, heapq.heappop(taken)[1])
+    if not free:
+      free.append(count)
+      count += 1
+    slots[key] = heapq.heappop(free)
+    heapq.heappush(taken, (end, int(slots[key])))
+  return slots, count
+
+
+def _reads(
+  pattern: Pattern, head: int, layout: TokenLayout, slots: np.ndarray, width: int
+) -> np.ndarray:
+  """Returns the slots of the keys of each query, int32 (N, K), by key; -1 pads."""
+  table = np.full((layout.length, width), -1, np.int32)
+  for first, k, allowed in _edges(pattern, layout, head):
+    row, column = np.nonzero(allowed)
+    starts = np.concatenate([[0], np.cumsum(allowed.sum(axis=1))])[:-1]
+    table[first + row, np.arange(row.size) - starts[row]] = slots[k[column]]
+  return table
