@@ -170,11 +170,12 @@ def judge(rows: Sequence[Measured], case: str) -> list[Outcome]:
   """
   by_name = {row.name: row for row in rows}
   found = []
+  ratios: tuple[float, ...]
   for figure in FIGURES:
     mine, other = by_name[figure.kernel], by_name[figure.other]
     if figure.quantity == "memory":
-      known = mine.temporary_bytes and other.temporary_bytes
-      ratios = (other.temporary_bytes / mine.temporary_bytes,) if known else ()  # type: ignore[operator]
+      sizes = mine.temporary_bytes, other.temporary_bytes
+      ratios = (sizes[1] / sizes[0],) if sizes[0] and sizes[1] else ()
     else:
       ratios = find_ratios(mine, other)
     found.append(Outcome(case, figure, ratios, "" if ratios else mine.note or other.note))
