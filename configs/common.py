@@ -65,6 +65,7 @@ def default_config() -> ConfigDict:
         test="",  # touched once, at the end
       ),
       validation=0.1,  # the share carved from train for validation if no split is to spare
+      validation_choice=placeholder(str),  # module:function that chooses them; None draws the share
       fraction=1.0,  # class-balanced part of train
       channels=3,  # of a folder; a TFDS set has its own
       image_size=placeholder(int),  # side of what the model sees; None means the source's own size
@@ -108,7 +109,7 @@ def default_config() -> ConfigDict:
   config.learning_rate = 1e-3  # the schedule's peak
   config.optimizer = ConfigDict({"name": "adamw", "weight_decay": 0.05})
   config.schedule = ConfigDict({"name": "cosine", "warmup": "0 steps"})
-  config.weight_decay_mask = "matrices"  # which parameters weight decay touches: matrices | all
+  config.weight_decay_mask = "matrices"  # which parameters it touches: matrices | tensors | all
   config.grad_clip_norm = placeholder(float)  # global norm of the gradient; None means not clipped
   config.layer_decay = 1.0  # learning rate of a block relative to the next one
   config.freeze = ()  # regular expressions over parameter names such as "block_0/.*"

@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import jax
 
-from vitx.analysis.shapes import variable_shapes
+from vitx.analysis.shapes import Input, variable_shapes
 from vitx.errors import ConfigError
-from vitx.models import model_from_config, names
+from vitx.models import MODELS, model_from_config, names
+from vitx.registry import lookup
 
 
 class Count(NamedTuple):
@@ -24,14 +25,14 @@ class Count(NamedTuple):
   summary: int
 
 
-def count_parameters(model: nn.Module, shape: tuple[int, ...]) -> Count:
+def count_parameters(model: nn.Module, given: Input) -> Count:
   """Returns how many parameters a network has; `init` is traced, nothing is allocated.
 
   Args:
     model: a network.
-    shape: of the images that it is called with, (B, height, width, channels).
+    given: what it is called with; a shape is that of images, (B, height, width, channels).
   """
-  paths, _ = jax.tree.flatten_with_path(variable_shapes(model, shape)["params"])
+  paths, _ = jax.tree.flatten_with_path(variable_shapes(model, given)["params"])
   sizes = [
     (jax.tree_util.keystr(path, simple=True, separator="/"), math.prod(leaf.shape))
     for path, leaf in paths
@@ -50,6 +51,9 @@ def count(config: Mapping[str, Any]) -> Count:
   Raises:
     ConfigError: the config does not say how many classes, or how large an image.
   """
+  if hasattr(lookup(MODELS, config["model"]["name"], "model.name"), "input_spec"):
+    model: Any = model_from_config(config["model"])
+    return count_parameters(model, model.input_spec)
   size = config["data"]["image_size"]
   if size is None:
     raise ConfigError(

@@ -4,12 +4,12 @@ from typing import Any
 
 import flax.linen as nn
 
-from vitx.analysis.shapes import variable_shapes
+from vitx.analysis.shapes import Input, variable_shapes
 from vitx.ops.implementation import recording_implementations
 
 
-def implementations(model: nn.Module, shape: tuple[int, ...]) -> dict[str, str]:
-  """Returns what "auto" picks, found by tracing `init` on images of `shape` (B, rows, columns, C).
+def implementations(model: nn.Module, given: Input) -> dict[str, str]:
+  """Returns what "auto" picks, found by tracing `init`, for images (B, rows, columns, C).
 
   Returns:
     "masked", "kernelized", or "auto" for a mixer with one path only, by the mixer's place in the
@@ -27,7 +27,7 @@ def implementations(model: nn.Module, shape: tuple[int, ...]) -> dict[str, str]:
     return out
 
   with nn.intercept_methods(look):
-    variable_shapes(model, shape)
+    variable_shapes(model, given)
   return found
 
 

@@ -8,13 +8,16 @@ import jax.numpy as jnp
 
 from vitx.models import initialize
 
+Input = tuple[int, ...] | jax.ShapeDtypeStruct
 
-def variable_shapes(model: nn.Module, shape: tuple[int, ...]) -> Any:
+
+def variable_shapes(model: nn.Module, given: Input) -> Any:
   """Returns all variables as shapes; traces `initialize`, so that its errors are raised too.
 
   Args:
     model: a network.
-    shape: of the images that it is called with, (B, height, width, channels).
+    given: what it is called with; a shape is that of images, (B, height, width, channels).
   """
-  images = jax.ShapeDtypeStruct(shape, jnp.float32)
-  return jax.eval_shape(lambda key, x: initialize(model, key, x), jax.random.key(0), images)
+  if isinstance(given, tuple):
+    given = jax.ShapeDtypeStruct(given, jnp.float32)
+  return jax.eval_shape(lambda key, x: initialize(model, key, x), jax.random.key(0), given)

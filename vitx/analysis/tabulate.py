@@ -8,7 +8,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 
-from vitx.analysis.shapes import variable_shapes
+from vitx.analysis.shapes import Input, variable_shapes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,14 +30,14 @@ class Layer:
   parameters: int
 
 
-def list_layers(model: nn.Module, shape: tuple[int, ...]) -> list[Layer]:
+def list_layers(model: nn.Module, given: Input) -> list[Layer]:
   """Returns the modules of a network in the order of their first call.
 
   Modules without parameters that keep the shape (dropout, ...) are left out.
 
   Args:
     model: a network.
-    shape: of the images that it is called with, (B, height, width, channels).
+    given: what it is called with; a shape is that of images, (B, height, width, channels).
   """
   calls: dict[tuple[str, ...], tuple] = {}
 
@@ -50,13 +50,13 @@ def list_layers(model: nn.Module, shape: tuple[int, ...]) -> list[Layer]:
     return out
 
   with nn.intercept_methods(record):
-    variables = variable_shapes(model, shape)
+    variables = variable_shapes(model, given)
   paths, _ = jax.tree.flatten_with_path(variables["params"])
   leaves = {tuple(entry.key for entry in path): leaf.shape for path, leaf in paths}
   found = []
-  for path, (kind, given, output) in calls.items():
+  for path, (kind, taken, output) in calls.items():
     below = {name: size for name, size in leaves.items() if name[: len(path)] == path}
-    if not below and given == output:
+    if not below and taken == output:
       continue
     own = {name[-1]: size for name, size in below.items() if len(name) == len(path) + 1}
     found.append(Layer(path, kind, output, own, sum(map(math.prod, below.values()))))

@@ -4,7 +4,7 @@ from typing import ClassVar, Literal
 
 from vitx.attention.contract import Properties
 from vitx.attention.pattern import PatternAttention
-from vitx.checks import PositiveInt
+from vitx.checks import NonNegativeInt, PositiveInt
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns import Fixed, Pattern, Strided, cycle, per_head
 
@@ -16,7 +16,8 @@ class _Factorized(PatternAttention):
     stride: l; None for the width of the grid.
     arrangement: "merged" unites the parts; "heads" gives the first half of the heads the local
       part and the others the second; "layers" cycles through layers.
-    local_layers: with "layers", local layers after each one of the second part.
+    local_layers: with "layers", local layers for each one of the second part.
+    first: with "layers", the first layer that has the second part.
 
   `PatternAttention` has the other attributes.
   """
@@ -26,6 +27,7 @@ class _Factorized(PatternAttention):
   stride: PositiveInt | None = None
   arrangement: Literal["merged", "heads", "layers"] = "heads"
   local_layers: PositiveInt = 1
+  first: NonNegativeInt = 0
 
   def part(self, name: str) -> Pattern:
     """Returns the pattern of one part: "merged", "local" or the second part's own name."""
@@ -39,7 +41,9 @@ class _Factorized(PatternAttention):
       local = self.num_heads // 2
       parts = [self.part("local")] * local + [self.part(second)] * (self.num_heads - local)
       return per_head(*parts)
-    return cycle(self.part(second), *[self.part("local")] * self.local_layers)
+    parts = [self.part(second), *[self.part("local")] * self.local_layers]
+    start = -self.first % len(parts)
+    return cycle(*parts[start:], *parts[:start])
 
 
 class StridedAttention(_Factorized):

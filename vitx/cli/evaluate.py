@@ -3,21 +3,27 @@
 import argparse
 import contextlib
 import csv
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from absl import logging
+from ml_collections import ConfigDict
 from tqdm import tqdm
 
 from vitx import registry
 from vitx.checkpoints.load import Loaded, load
 from vitx.cli.tables import write_json
+from vitx.configs.common import split as split_overrides
+from vitx.configs.common import with_overrides
 from vitx.data.dataset import ROLES, Dataset, Examples, Joined
 from vitx.data.sources import open_dataset
 from vitx.data.splits import assign
 from vitx.errors import ConfigError, nearest
+from vitx.tasks import build_task
+from vitx.tasks.base import Task
 from vitx.training import cache, evaluation, parallel
 
 SPLITS = (*ROLES, "all")
@@ -31,6 +37,7 @@ def evaluate(
   source: str | None = None,
   data_dir: str | None = None,
   batch_size: int | None = None,
+  task: str = "",
   predictions: str | Path | None = None,
   trust_code: bool = False,
 ) -> dict[str, Any]:
@@ -44,6 +51,7 @@ def evaluate(
     source: another source with the same classes, such as folder:PATH; `None` means the run's.
     data_dir: where TFDS sets lie, if not where the run found them.
     batch_size: over all devices; `None` means the run's evaluation batch.
+    task: `field=value,...` for fields of the task that evaluation reads, such as `min_context=64`.
     predictions: a CSV file to write, a row per example: its name and the task's columns.
     trust_code: import what the run's config names as `module:Name`.
 
@@ -64,8 +72,12 @@ def evaluate(
       if batch_size < 1:
         raise ConfigError(f"batch_size={batch_size} must be at least 1")
       config.evaluation.batch_size = batch_size
-    dataset, examples, split = _open(loaded, split, source, data_dir)
-    figures = _figures(loaded, config, examples, predictions)
+    loaded = dataclasses.replace(loaded, task=_change_task(loaded, config, task))
+    dataset, train, examples, split = _open(loaded, split, source, data_dir)
+    read = loaded.task.examples(examples, train=False)
+    figures = _figures(loaded, config, read, predictions)
+    if train is not None:
+      figures |= loaded.task.references(train, examples)
   return {
     "workdir": loaded.workdir,
     "step": loaded.step,
@@ -74,6 +86,17 @@ def evaluate(
     "class_names": list(loaded.class_names),
     **figures,
   }
+
+
+def _change_task(loaded: Loaded, config: ConfigDict, fields: str) -> Task:
+  """Returns the run's task with other fields, `field=value,...`."""
+  if not fields:
+    return loaded.task
+  try:
+    with_overrides(config, ",".join(f"task.{item}" for item in split_overrides(fields)))
+  except ValueError as error:
+    raise ConfigError(f"task={fields!r}: {error}") from error
+  return build_task(config)
 
 
 def _figures(
@@ -97,8 +120,11 @@ def _figures(
 
 def _open(
   loaded: Loaded, split: str | None, source: str | None, data_dir: str | None
-) -> tuple[Dataset, Examples, str]:
-  """Returns the data set, the examples to evaluate and which split they are."""
+) -> tuple[Dataset, Examples | None, Examples, str]:
+  """Returns the data set, its train, the examples to evaluate and which split they are.
+
+  Of all splits together none is the one to learn from.
+  """
   data = loaded.config.data.copy_and_resolve_references()
   own = source in (None, data.source)
   split = split or ("test" if own else "all")
@@ -125,8 +151,9 @@ def _open(
       "%s holds the very data of the run, also what it was trained on", dataset.info.name
     )
   if split == "all":
-    return dataset, Joined([dataset.open_split(name) for name in dataset.splits]), split
-  return dataset, assign(dataset, data, loaded.config.data_seed)[split], split
+    return dataset, None, Joined([dataset.open_split(name) for name in dataset.splits]), split
+  roles = assign(dataset, data, loaded.config.data_seed)
+  return dataset, roles["train"], roles[split], split
 
 
 def _check_classes(loaded: Loaded, dataset: Dataset) -> None:
@@ -186,6 +213,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add("--source", help="another source with the same classes, e.g. folder:PATH")
   add("--data_dir", help="where TFDS sets lie, if not where the run found them")
   add("--batch_size", type=int, help="over all devices; else the run's")
+  add("--task", default="", metavar="FIELD=VALUE,...", help="other fields of the task")
   add("--predictions", metavar="FILE", help="write a CSV row per example")
   add("--json", metavar="FILE", help="write the figures as JSON")
   add("--trust_code", action="store_true", help="let the run's config name Python of its own")

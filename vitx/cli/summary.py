@@ -26,11 +26,9 @@ from vitx.analysis.shapes import variable_shapes
 from vitx.analysis.tabulate import format_layers, format_shape, list_layers
 from vitx.cli.configs import call, load_config, open_config, split_text
 from vitx.cli.tables import lay_out
-from vitx.data.dataset import DatasetInfo
-from vitx.data.images.settings import image_spec
 from vitx.data.sources import open_dataset
 from vitx.errors import ConfigError
-from vitx.tasks import build_task
+from vitx.tasks import build_task, task_class
 from vitx.training.setup import batch_shapes, make_step, resolve
 from vitx.training.train_step import TrainState
 
@@ -64,21 +62,12 @@ def complete_config(config: ConfigDict) -> ConfigDict:
   Raises:
     ConfigError: the data set has to be asked for its classes or image size, and is not prepared.
   """
-  info = _info(config)
+  info = task_class(config.task).state_info(config) or open_dataset(config.data).info
   config = config.copy_and_resolve_references()
   if "image" in info.spec:
     with config.unlocked():
       config.data.mean = config.data.std = (0.5,) * (info.spec["image"].shape[-1] or 1)
   return resolve(config, info)
-
-
-def _info(config: ConfigDict) -> DatasetInfo:
-  """Returns what the config says of its data set, or else what the data set says of itself."""
-  data, classes = config.data, config.model.get("num_classes")
-  if classes is None or data.image_size is None:
-    return open_dataset(data).info
-  spec = image_spec(data.channels, (data.image_size, data.image_size))
-  return DatasetInfo(data.source, spec, class_names=tuple(map(str, range(classes))))
 
 
 def summarize(
@@ -95,7 +84,7 @@ def summarize(
   try:
     config = complete_config(config)
     task = build_task(config)
-    found = count_parameters(task.model, task.input_spec.shape)
+    found = count_parameters(task.model, task.input_spec)
     return Row(
       name,
       found,
@@ -110,7 +99,7 @@ def summarize(
 def count_forward_flops(config: ConfigDict) -> int:
   """Returns the FLOPs of one example through a completed config's network."""
   task = build_task(config)
-  variables = variable_shapes(task.model, task.input_spec.shape)
+  variables = variable_shapes(task.model, task.input_spec)
   return cost.flops(task.model.apply, variables, task.input_spec)
 
 
@@ -188,12 +177,11 @@ def _show_rows(names: Mapping[str, Any], overrides: str, memory: bool) -> None:
 def _show_layers(config: ConfigDict, published: Mapping[str, Any], memory: bool) -> None:
   config = complete_config(config)
   task = build_task(config)
-  shape = task.input_spec.shape
-  found = count_parameters(task.model, shape)
-  print(format_layers(list_layers(task.model, shape)))
+  found = count_parameters(task.model, task.input_spec)
+  print(format_layers(list_layers(task.model, task.input_spec)))
   classes = config.model.get("num_classes")
   told = f", {classes} classes" if classes else ""
-  print(f"\ninput {format_shape(shape[1:])}{told} ({config.data.source})")
+  print(f"\ninput {format_shape(task.input_spec.shape[1:])}{told} ({config.data.source})")
   print(f"parameters {found.total:,}, as torchsummary counts {found.summary:,}")
   print(f"forward pass of one example {count_forward_flops(config) / 1e9:.3f} GFLOPs")
   if memory:

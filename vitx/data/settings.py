@@ -18,6 +18,8 @@ class DataSettings:
     data_dir: TFDS directory; None is $TFDS_DATA_DIR, else ~/tensorflow_datasets.
     splits: the split of each role; "" is found from the source.
     validation: the share carved from train for validation if no split is to spare.
+    validation_choice: your own choice of them, `module:function` from the examples of train to
+      booleans (n,); None draws the share.
     fraction: the part of train that is used, class-balanced where there are classes.
     memory: whether examples are read once and kept.
     threads: that read and decode.
@@ -27,6 +29,7 @@ class DataSettings:
   data_dir: str | None = None
   splits: Mapping[str, str] = field(default_factory=dict)
   validation: Annotated[float, Range("(0, 1)")] = 0.1
+  validation_choice: str | None = None
   fraction: Share = 1.0
   memory: Literal["auto", "always", "never"] = "auto"
   threads: Annotated[int, Range("[1, 1024]")] = 4

@@ -1,6 +1,7 @@
 """Which examples train, which validate, which test; and how a split is divided."""
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from vitx.data import order
 from vitx.data.dataset import ROLES, Dataset, Examples, Subset
 from vitx.data.settings import DataSettings, read_fields
 from vitx.errors import ConfigError, nearest
+from vitx.registry import lookup
 
 VALIDATION_NAMES = ("validation", "val", "valid", "dev")
 # Set aside for testing where a set has no split for it, whatever the seed.
@@ -38,6 +40,9 @@ def assign(dataset: Dataset, data: Mapping[str, Any], seed: int) -> dict[str, Ex
     train, result["test"] = _set_apart(dataset, train, TEST_SHARE, 0, order.TEST)
   if names["validation"]:
     result["validation"] = dataset.open_split(names["validation"])
+  elif settings.validation_choice is not None:
+    choose = lookup({}, settings.validation_choice, "data.validation_choice")
+    train, result["validation"] = _divide(train, functools.partial(choose, train))
   else:
     train, result["validation"] = _set_apart(
       dataset, train, settings.validation, seed, order.VALIDATION
@@ -141,14 +146,16 @@ def choose_balanced(
 
 def carve(train: Examples, share: float, seed: int, stream: int) -> tuple[Subset, Subset]:
   """Divides a split into (the rest, a share), balanced; the rest keeps one of each class."""
-  chosen: list[np.ndarray] = []
+  return _divide(train, lambda: choose_balanced(_classes(train), share, seed, stream, spare=1))
 
-  def choose(carved: bool) -> np.ndarray:
-    if not chosen:
-      chosen.append(choose_balanced(_classes(train), share, seed, stream, spare=1))
-    return np.flatnonzero(chosen[0] == carved)
 
-  return Subset(train, lambda: choose(False)), Subset(train, lambda: choose(True))
+def _divide(train: Examples, choose: Callable[[], np.ndarray]) -> tuple[Subset, Subset]:
+  """Divides a split into (the rest, what is chosen), by booleans (n,) found at the first use."""
+  chosen = functools.cache(choose)
+  return (
+    Subset(train, lambda: np.flatnonzero(~chosen())),
+    Subset(train, lambda: np.flatnonzero(chosen())),
+  )
 
 
 def take_fraction(train: Examples, share: float, seed: int) -> Subset:

@@ -60,7 +60,8 @@ def run_cycle(
 
   def apply(block: nn.Module, params: Any, x: jax.Array, layer: jax.Array) -> jax.Array:
     rngs = None if key is None else {"dropout": jax.random.fold_in(key, layer)}
-    return block.apply({"params": params}, x, layout, train=train, rngs=rngs)
+    out: Any = block.apply({"params": params}, x, layout, train=train, rngs=rngs)
+    return out
 
   def body(x: jax.Array, entry: Any) -> tuple[jax.Array, None]:
     number, params = entry

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from vitx.data.dataset import Example, Examples
+from vitx.data.dataset import DatasetInfo, Example, Examples
 from vitx.data.transform import Transform
 from vitx.errors import ConfigError
 from vitx.ops.layout import TokenLayout
@@ -55,6 +55,11 @@ class Task(Protocol):
     """
 
   @classmethod
+  def state_info(cls, config: ConfigDict) -> DatasetInfo | None:
+    """Returns what a config says by itself of its data; None if they must be asked."""
+    return None
+
+  @classmethod
   def from_config(cls, config: ConfigDict) -> "Task":
     """Returns the task of a resolved config; needs no data."""
     ...
@@ -81,15 +86,12 @@ class Task(Protocol):
     """
     return examples
 
-  def references(
-    self, train: Examples, examples: Examples, fingerprint: str
-  ) -> Mapping[str, float]:
+  def references(self, train: Examples, examples: Examples) -> dict[str, float]:
     """Returns figures of examples that nothing had to be learned for, to stand beside the model's.
 
     Args:
       train: what may be counted; the source's, before `Task.examples`.
       examples: what is evaluated; the source's too.
-      fingerprint: of the data.
     """
     return {}
 

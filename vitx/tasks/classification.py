@@ -12,10 +12,17 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from vitx.checks import Probability
+from vitx.data.dataset import DatasetInfo
 from vitx.data.images.augment import make_eval_preprocess, make_train_augment
 from vitx.data.images.augment_settings import AugmentSettings, EvalSettings
 from vitx.data.images.decode import decode_image, decode_size
-from vitx.data.images.settings import ImageSettings, ResizeMode, find_channels, find_size
+from vitx.data.images.settings import (
+  ImageSettings,
+  ResizeMode,
+  find_channels,
+  find_size,
+  image_spec,
+)
 from vitx.data.images.square import SquareImages
 from vitx.data.images.statistics import statistics
 from vitx.errors import ConfigError
@@ -84,6 +91,15 @@ class Classification(Task):
         " classes; leave it out, it follows the source"
       )
     config.model.num_classes = len(classes)
+
+  @classmethod
+  def state_info(cls, config):
+    """Returns the images of a config that says how large they are and how many classes."""
+    data, classes = config.data, config.model.get("num_classes")
+    if classes is None or data.image_size is None:
+      return None
+    spec = image_spec(data.channels, (data.image_size, data.image_size))
+    return DatasetInfo(data.source, spec, class_names=tuple(map(str, range(classes))))
 
   @classmethod
   def from_config(

@@ -1,9 +1,8 @@
 """Density modeling of bytes: each token is predicted from those before it, in bits."""
 
 import dataclasses
-import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 import flax.linen as nn
@@ -13,8 +12,9 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from vitx.checks import NonNegativeInt, PositiveInt, Range
-from vitx.data.dataset import DatasetInfo
-from vitx.data.images.settings import find_channels, find_size
+from vitx.data.dataset import ArraySpec, DatasetInfo, Examples
+from vitx.data.images.settings import find_channels, find_size, image_spec
+from vitx.data.reference_codes import reference_figures
 from vitx.data.transform import Identity
 from vitx.data.windows import CropWindow, Windows
 from vitx.errors import ConfigError
@@ -93,6 +93,17 @@ class Density(Task):
         f"model.token_mixer.stride={stride} does not divide the {length} tokens of a sequence;"
         " choose a divisor"
       )
+
+  @classmethod
+  def state_info(cls, config):
+    """Returns the sequences or images of a config whose model says how many and how large."""
+    grid, vocabulary = config.model.get("grid"), config.model.get("vocabulary")
+    if grid is None or vocabulary is None:
+      return None
+    if config.task.get("window") is None:
+      return DatasetInfo(config.data.source, image_spec(grid[-1], tuple(grid[:2])))
+    spec = {"tokens": ArraySpec((None,), "uint8")}
+    return DatasetInfo(config.data.source, spec, vocabulary=vocabulary)
 
   @classmethod
   def from_config(
@@ -185,7 +196,7 @@ class Density(Task):
   def evaluate(self, params, state, constants, batch):
     """Returns sums for `summarize` and the bits of each example's scored tokens (B,)."""
     tokens = batch["tokens"].astype(jnp.int32)
-    logits = self.model.apply({"params": params, **state}, tokens, train=False)
+    logits: Any = self.model.apply({"params": params, **state}, tokens, train=False)
     scored = jnp.arange(self.length)[None] >= batch["first"][:, None]
     scored = scored & batch["mask"][:, None]
     nats = jnp.sum(jnp.where(scored, cross_entropy(logits, tokens), 0.0), axis=1)
@@ -249,11 +260,20 @@ class Density(Task):
         lines.append(f"    {words:<18}{figures[name]:>11.4f}")
     return "\n".join(lines)
 
-  def references(self, train, examples, fingerprint):
+  def references(self, train, examples):
     """Returns the bits of count models, compressors and, for images, of places by themselves."""
-    from vitx.tasks.density_references import reference_figures
+    images = self.window is None
+    read = self.transform(train=False) if images else Identity()
 
-    return reference_figures(self, train, examples, fingerprint)
+    def sequences(role: Examples) -> Iterator[np.ndarray]:
+      return (read(role[i])["tokens"] for i in range(len(role)))
+
+    return reference_figures(
+      sequences(train),
+      sequences(examples),
+      vocabulary=self.model.vocabulary,  # type: ignore[attr-defined]
+      kind="images" if images else "documents",
+    )
 
   def prediction_columns(self, data):
     """Returns "bits"."""
@@ -302,6 +322,7 @@ def _resolve_images(config: ConfigDict, info: DatasetInfo) -> tuple[int, tuple[i
       f"task.window={config.task.window}: the images of data.source={info.name!r} are read whole;"
       " leave it out"
     )
+  config.data.channels = channels
   return config.task.get("levels", BYTES), (*size, channels)
 
 
@@ -309,7 +330,8 @@ def _resolve_sequences(config: ConfigDict, info: DatasetInfo) -> tuple[int, tupl
   window = config.task.get("window")
   if window is None:
     raise ConfigError(
-      f"task.window is not set, and data.source={info.name!r} holds long sequences; set it, e.g. 256"
+      f"task.window is not set, and data.source={info.name!r} holds long sequences; set it, such as"
+      " task.window=256"
     )
   if not isinstance(window, int) or isinstance(window, bool) or window < 1:
     raise ConfigError(f"task.window={window!r} must be a positive integer")

@@ -31,7 +31,7 @@ FIELDS: dict[str, Any] = {
   "grad_accum_steps": PositiveInt,
   "duration": str | int,
   "learning_rate": NonNegative,
-  "weight_decay_mask": Literal["matrices", "all"],
+  "weight_decay_mask": Literal["matrices", "tensors", "all"],
   "grad_clip_norm": Positive | None,
   "layer_decay": Share,
   "freeze": tuple[str, ...],

@@ -153,7 +153,7 @@ def _run(
   if step < total:
     return Result(workdir, step, False)
   state, best = _restore_best(store, recorder, state, step)
-  figures = evaluate(state, best, examples("test"))
+  figures = evaluate(state, best, examples("test")) | experiment.references("test")
   recorder.write_figures("test", best, figures)
   recorder.progress.message(
     f"test (checkpoint {best}, {figures['examples']:,} examples):"
@@ -217,7 +217,7 @@ def _validate(
 ) -> Any:
   """Evaluates on *validation*, moves the best, and returns the state with the plateau's rate."""
   task, schedule, record = experiment.task, experiment.config.schedule, recorder.record
-  figures = evaluate(state, step, examples)
+  figures = evaluate(state, step, examples) | experiment.references("validation")
   recorder.write_figures("validation", step, figures)
   recorder.progress.message(f"step {step}  validation: {task.describe(figures)}")
   record.improve(step, figures[task.primary], task.mode)

@@ -86,13 +86,30 @@ def matrices(params: Any) -> Mask:
   )
 
 
+def tensors(params: Any) -> Mask:
+  """Returns the mask of all parameters of two or more axes but biases.
+
+  Weights, embeddings and position tables (Child et al. 2019, released code, whose biases have one
+  axis).
+  """
+  wanted = [
+    name.split("/")[-1] != names.BIAS and leaf.ndim >= 2
+    for name, leaf in zip(parameter_names(params), jax.tree.leaves(params), strict=True)
+  ]
+  return replace_leaves(params, wanted)
+
+
 def all_parameters(params: Any) -> Mask:
   """Returns the mask of every parameter."""
   return jax.tree.map(lambda _: True, params)
 
 
 OPTIMIZERS = {"adam": adam, "adamw": adamw, "sgd": sgd, "lion": lion}
-DECAY_MASKS: dict[str, Callable[[Any], Mask]] = {"matrices": matrices, "all": all_parameters}
+DECAY_MASKS: dict[str, Callable[[Any], Mask]] = {
+  "matrices": matrices,
+  "tensors": tensors,
+  "all": all_parameters,
+}
 
 
 def make_optimizer(config: Mapping[str, Any], params: Any) -> optax.GradientTransformation:

@@ -23,8 +23,8 @@ class LossScale(struct.PyTreeNode):
 
   @classmethod
   def create(cls) -> "LossScale":
-    """Starts at 2^15."""
-    return cls(value=jnp.float32(2.0**15), good_steps=jnp.int32(0))
+    """Starts at 2^16 (Child et al. 2019, section 6)."""
+    return cls(value=jnp.float32(2.0**16), good_steps=jnp.int32(0))
 
   def adjust(self, finite: jax.Array) -> "LossScale":
     """Returns the scale after a step whose gradients were (or were not) all finite."""

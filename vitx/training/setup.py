@@ -14,7 +14,7 @@ from vitx.analysis.implementations import implementations
 from vitx.checkpoints.store import check_keep
 from vitx.data import in_memory
 from vitx.data.batches import TrainBatches
-from vitx.data.dataset import DatasetInfo, Examples, Source
+from vitx.data.dataset import ROLES, DatasetInfo, Examples, Source
 from vitx.data.sources import open_source
 from vitx.errors import ConfigError
 from vitx.models import resolve_model
@@ -36,6 +36,7 @@ class Experiment:
   Attributes:
     config: resolved: every field that follows from the source is set.
     source: the data.
+    examples: the same, as the task reads them.
     step: the training step, for the devices of this run.
     shapes: the state's shapes and dtypes, before replication.
     constants: of the task, on the host.
@@ -45,6 +46,7 @@ class Experiment:
 
   config: ConfigDict
   source: Source
+  examples: Source
   step: Step
   shapes: TrainState
   constants: Any
@@ -70,7 +72,7 @@ class Experiment:
     """Returns this process's share of the training batches."""
     config = self.config
     return TrainBatches(
-      self.source.train,
+      self.examples.train,
       transform=self.task.transform(train=True),
       batch_size=config.batch_size,
       seed=config.data_seed,
@@ -82,17 +84,21 @@ class Experiment:
 
   def implementations(self) -> dict[str, str]:
     """Returns which implementation each token mixer runs, by its place in the network."""
-    return implementations(self.task.model, self.task.input_spec.shape)
+    return implementations(self.task.model, self.task.input_spec)
 
   def keep(self, role: str) -> Examples:
     """Returns the examples of a role that is read often: read once, if memory allows."""
     data = self.config.data
     return in_memory.keep(
-      self.source.role(role),
+      self.examples.role(role),
       transform=self.task.transform(train=False),
       memory=data.memory,
       threads=data.threads,
     )
+
+  def references(self, role: str) -> dict[str, float]:
+    """Returns the figures of a role that need no learning, see `Task.references`."""
+    return self.task.references(self.source.train, self.source.role(role))
 
   def is_due(self, step: int, every: str) -> bool:
     """Returns whether an event that comes `every` so often falls on `step`."""
@@ -132,8 +138,9 @@ def make_experiment(config: ConfigDict) -> Experiment:
   seed = config.seed if config.data_seed is None else config.data_seed
   source = open_source(config.data, seed)
   config = resolve(config, source)
-  _check(config, source)
-  steps_per_epoch = Fraction(len(source.train), config.batch_size)
+  examples = read_examples(build_task(config), source)
+  _check(config, examples)
+  steps_per_epoch = Fraction(len(examples.train), config.batch_size)
   total = durations.to_steps(config.duration, steps_per_epoch, "duration")
   schedule = make_schedule(config.schedule, config.learning_rate, total, steps_per_epoch)
   step, shapes = make_step(config, schedule)
@@ -144,7 +151,13 @@ def make_experiment(config: ConfigDict) -> Experiment:
   batch = batch_shapes(step.task, config.batch_size // jax.device_count())
   jax.eval_shape(step.train, shapes, constants, batch, jnp.int32(0))
   step = dataclasses.replace(step, axis=parallel.AXIS)
-  return Experiment(config, source, step, shapes, constants, steps_per_epoch, total)
+  return Experiment(config, source, examples, step, shapes, constants, steps_per_epoch, total)
+
+
+def read_examples(task: Task, source: Source) -> Source:
+  """Returns a source whose roles hold what the task reads, see `Task.examples`."""
+  roles = {name: task.examples(source.role(name), train=name == "train") for name in ROLES}
+  return Source(source.info, **roles)
 
 
 def make_step(
