@@ -22,10 +22,10 @@ from vitx.models import model_from_config
 VOCABULARY = 256
 PATTERNS: dict[str, dict[str, Any]] = {
   "dense": {"name": "softmax"},
-  "fixed": {"name": "fixed", "arrangement": "merged", "stride": 128, "summary": 32, "distinct": 4},
+  "fixed": {"name": "fixed", "arrangement": "merged", "distinct": 4},
   "strided": {
     **{"name": "strided", "arrangement": "layers", "form": "code"},
-    **{"local_layers": 3, "stride": 128},
+    **{"local_layers": 3},
   },
 }
 
@@ -38,12 +38,15 @@ class Setup:
     grid: of its places.
     fields: of the model.
     mixer: fields of every token mixer.
+    stride, summary: l and c of the patterns.
     published: by pattern, as printed; the article names no unit.
   """
 
   grid: tuple[int, ...]
   fields: Mapping[str, Any]
   mixer: Mapping[str, Any]
+  stride: int
+  summary: int
   published: Mapping[str, float]
 
   @property
@@ -56,12 +59,16 @@ SETUPS = {
     (32, 32, 3),
     {"width": 256, "num_heads": 2, "mlp_dim": 512},
     {"head_dim": 64, "value_dim": 128},
+    96,
+    24,
     {"dense": 0.54, "fixed": 0.47, "strided": 0.38},
   ),
   "Enwik8": Setup(
     (96, 128),
     {"width": 512, "num_heads": 8, "mlp_dim": 2048},
     {},
+    128,
+    32,
     {"dense": 1.31, "fixed": 0.55, "strided": 0.35},
   ),
 }
@@ -91,6 +98,11 @@ class Measured:
 
 def make_model(setup: Setup, pattern: str, depth: int) -> nn.Module:
   """Returns the model of one pattern with `depth` layers."""
+  mixer = {**PATTERNS[pattern], **setup.mixer}
+  if pattern != "dense":
+    mixer["stride"] = setup.stride
+  if pattern == "fixed":
+    mixer["summary"] = setup.summary
   return model_from_config(
     {
       "name": "sparse_transformer",
@@ -98,7 +110,7 @@ def make_model(setup: Setup, pattern: str, depth: int) -> nn.Module:
       "grid": setup.grid,
       "depth": depth,
       "remat": True,
-      "token_mixer": {**PATTERNS[pattern], **setup.mixer},
+      "token_mixer": mixer,
       **setup.fields,
     }
   )

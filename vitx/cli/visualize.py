@@ -41,12 +41,12 @@ class Options:
   """What may be said of a figure; a figure takes what it knows.
 
   Attributes:
-    local: l, the last tokens that count as near.
+    local: l, the last tokens that count as near; None for a row of the grid.
     examples: how many are looked at.
     queries: positions that are drawn; () for some.
   """
 
-  local: int = 32
+  local: int | None = None
   examples: int = 4
   queries: tuple[int, ...] = ()
 
@@ -158,7 +158,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add("--config", help="FILE:ROW,field=value or a config.json, with starting weights")
   add("--checkpoint", default="best", help="of the workdir: best, latest or a step")
   add("--out", required=True, metavar="DIR", help="where the files are written")
-  add("--local", type=int, default=32, help="the last so many tokens count as near")
+  add("--local", type=int, help="the last so many tokens count as near; else a row")
   add("--examples", type=int, default=4, help="that are looked at, the first of validation")
   add(
     "--queries",
@@ -170,11 +170,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(
-  figure: str, out: str, *, local: int, examples: int, queries: tuple[int, ...], **given: Any
+  figure: str, out: str, *, local: int | None, examples: int, queries: tuple[int, ...], **given: Any
 ) -> None:
   """Draws the figure and prints the names of its files, and its table if it has one."""
   for name, value in (("local", local), ("examples", examples)):
-    if value < 1:
+    if value is not None and value < 1:
       raise ConfigError(f"{name}={value} must be at least 1")
   for path in visualize(figure, out, options=Options(local, examples, queries), **given):
     print(path)

@@ -34,15 +34,16 @@ def draw_attention_past(subject: Subject, out: Path) -> list[Path]:
       "attention_past shows what a density model reads of the past; this model is of another kind:"
       " use a config with task.name='density'"
     )
+  queries = _choose_queries(subject.queries, grid)
+  local = subject.local or int(np.prod(grid[1:] or grid))
   inputs = subject.inputs(subject.examples)
-  queries = _choose_queries(subject.queries, int(np.prod(grid)))
   maps, masses = capture(
-    subject.model, subject.variables(), inputs, grid=grid, local=subject.local, queries=queries
+    subject.model, subject.variables(), inputs, grid=grid, local=local, queries=queries
   )
   name = f"attention_past_{subject.label}"
   picture = save(_draw(maps, np.asarray(inputs[0]), queries, grid, masses), out, name)
   table = out / f"{name}.csv"
-  uniform = {m: float(x) for m, x in uniform_mass(grid, subject.local).items()}
+  uniform = {m: float(x) for m, x in uniform_mass(grid, local).items()}
   _write_table(table, masses, uniform)
   return [picture, table]
 
@@ -154,11 +155,15 @@ def _matrices(tree: Mapping[str, Any]) -> list[jax.Array]:
   return [leaf for _, leaf in sorted(named, key=order)]
 
 
-def _choose_queries(given: Sequence[int], n: int) -> list[int]:
+def _choose_queries(given: Sequence[int], grid: Sequence[int]) -> list[int]:
+  """Returns those that are given, or a few, spread evenly, in the middle of their rows."""
+  n, shift = int(np.prod(grid)), int(np.prod(grid[1:])) // 2 if len(grid) > 1 else 0
   for query in given:
     if not 0 <= query < n:
       raise ConfigError(f"queries={query} is no position; choose from 0 to {n - 1}")
-  return list(given) or [int(n * (i + 0.5) / DRAWN_QUERIES) for i in range(DRAWN_QUERIES)]
+  return list(given) or [
+    min(n - 1, n * (2 * i + 1) // (2 * DRAWN_QUERIES) + shift) for i in range(DRAWN_QUERIES)
+  ]
 
 
 def to_plane(values: np.ndarray, grid: Sequence[int]) -> np.ndarray:
@@ -174,13 +179,17 @@ def _draw(maps: np.ndarray, example, queries, grid, masses: list[dict[str, float
   panels = canvas.subplots(len(layers), len(queries) + 1, squeeze=False)
   for row, layer in zip(panels, layers.astype(int), strict=True):
     _show_example(row[0], example, grid)
-    said = "  ".join(f"{name} {mass:.2f}" for name, mass in masses[layer].items())
+    said = "  ".join(f"{name} {mass:.2f}" for name, mass in _ordered(masses[layer]))
     row[0].set_title(f"layer {layer}\n{said}", fontsize="small", loc="left")
     for axes, query, weights in zip(row[1:], queries, maps[layer], strict=True):
       axes.imshow(to_plane(weights, grid), cmap="magma", vmin=0, aspect="auto")
       mark(axes, query, grid)
       axes.set_title(f"query {query}", fontsize="small")
   return canvas
+
+
+def _ordered(masses: Mapping[str, float]) -> list[tuple[str, float]]:
+  return [(name, masses[name]) for name in MASSES if name in masses]
 
 
 def mark(axes: Any, query: int, grid: Sequence[int]) -> None:

@@ -45,7 +45,7 @@ def draw_patterns(subject: Subject, out: Path) -> list[Path]:
   used = find_patterns(subject.model, subject.input_spec)
   name = f"patterns_{subject.label}"
   if used:
-    return [save(_draw(used), out, name)]
+    return [save(_draw(used), out, name, 200)]  # every token of the matrix is a dot at least
   layout = TokenLayout(EXAMPLE_GRID)
   examples = [Used(pattern.at(0), layout, 1, key) for key, pattern in PATTERNS.items()]
   return [save(_draw(examples, columns=4), out, f"{name}_examples")]

@@ -22,7 +22,7 @@ class Subject:
     grid: how the tokens of a density model lie; None for a model of another kind.
     variables: returns the collections, "params" among them.
     inputs: returns the inputs of so many examples (B, ...).
-    local: l, the last tokens that count as near.
+    local: l, the last tokens that count as near; None for a row of the grid.
     examples: how many are looked at.
     queries: positions that are drawn; () for a few that are spread evenly.
   """
@@ -33,7 +33,7 @@ class Subject:
   grid: tuple[int, ...] | None
   variables: Callable[[], dict[str, Any]]
   inputs: Callable[[int], Any]
-  local: int = 32
+  local: int | None = None
   examples: int = 4
   queries: tuple[int, ...] = ()
 
@@ -51,8 +51,8 @@ def make_canvas(width: float, height: float) -> Any:
   return Figure(figsize=(width, height), layout="constrained")
 
 
-def save(canvas: Any, out: Path, name: str) -> Path:
-  """Writes a picture as `name`.png into the folder, which is made if need be.
+def save(canvas: Any, out: Path, name: str, dots: int = 120) -> Path:
+  """Writes a picture as `name`.png, so many dots an inch; the folder is made if need be.
 
   Raises:
     ConfigError: it cannot be written.
@@ -61,7 +61,7 @@ def save(canvas: Any, out: Path, name: str) -> Path:
   try:
     out.mkdir(parents=True, exist_ok=True)
     # Nothing but the pixels, so that the same figure is the same file.
-    canvas.savefig(path, dpi=120, metadata={"Software": None})
+    canvas.savefig(path, dpi=dots, metadata={"Software": None})
   except OSError as error:
     raise ConfigError(f"out={str(out)!r} cannot be written: {error}") from error
   return path
