@@ -21,7 +21,7 @@ MAY_IMPORT = {
   "tasks": {"models", "data", "ops"},
   "analysis": {"models", "attention", "ops"},
   "checkpoints": {"tasks", "models", "ops"},
-  "benchmark": {"attention", "ops", "analysis"},
+  "benchmark": {"models", "attention", "ops", "analysis"},
   "training": {"tasks", "models", "data", "checkpoints", "analysis", "ops"},
   "cli": {"analysis", "attention", "benchmark", "checkpoints", "data", "models", "ops", "tasks"}
   | {"training", "configs"},

@@ -28,6 +28,7 @@ def flash_attention(
   key_mask: jax.Array | None = None,
   scale: float | None = None,
   causal: bool = False,
+  steps: tuple[int, int] = (1, 1),
 ) -> tuple[jax.Array, jax.Array]:
   """Returns softmax(q kᵀ · scale) v without the matrix in memory.
 
@@ -35,9 +36,10 @@ def flash_attention(
     q: (B, N, H, D).
     k: (B, M, H, D).
     v: (B, M, H, E).
-    key_mask: (B, M) boolean, True = may be attended.
+    key_mask: (B, M), or (B, M, H), boolean, True = may be attended.
     scale: of the logits; None for 1 / sqrt(D).
     causal: query i sees keys 0 … i only.
+    steps: (a, b), of the stairs that causality makes: query i sees key j where j // b <= i // a.
 
   Returns:
     out (B, N, H, E) in the dtype of `v`, and lse (B, H, N) float32, the logarithm of each query's
@@ -45,20 +47,32 @@ def flash_attention(
     differentiated.
 
   Raises:
-    ValueError: causal with M other than N.
+    ValueError: causal with fewer or more keys than the stairs have room for.
   """
-  if causal and q.shape[1] != k.shape[1]:
-    raise ValueError(f"causal attention of {q.shape[1]} queries over {k.shape[1]} keys: make equal")
+  stairs = steps if causal else None
+  if causal and -(-q.shape[1] // steps[0]) != -(-k.shape[1] // steps[1]):
+    raise ValueError(
+      f"causal attention of {q.shape[1]} queries over {k.shape[1]} keys in steps of {steps}: make"
+      " the steps equally many"
+    )
   scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
-  bias = None if key_mask is None else jnp.where(key_mask, 0.0, -jnp.inf).astype(jnp.float32)
-  return _flash(q, k, v, bias, scale, causal)
+  bias = None
+  if key_mask is not None:
+    key_mask = key_mask[:, :, None] if key_mask.ndim == 2 else key_mask
+    bias = jnp.where(jnp.swapaxes(key_mask, 1, 2), 0.0, -jnp.inf).astype(jnp.float32)
+  return _flash(q, k, v, bias, scale, stairs)
 
 
-def _bands(n: int, causal: bool) -> list[tuple[int, int]]:
-  """Returns ranges of rows that are computed as one rectangle."""
-  count = min(_BANDS, max(1, n // 48)) if causal else 1
-  edges = [n * i // count for i in range(count + 1)]
-  return list(itertools.pairwise(edges))
+def _bands(n: int, step: int | None) -> list[tuple[int, int]]:
+  """Returns ranges of rows that are computed as one rectangle; they begin with a step of causality.
+
+  Args:
+    n: rows.
+    step: rows that see the same; None where all do.
+  """
+  count = min(_BANDS, max(1, n // max(48, step))) if step else 1
+  edges = [n * i // count // (step or 1) * (step or 1) for i in range(count)]
+  return list(itertools.pairwise([*edges, n]))
 
 
 def _tile_rows(batch: int, rows: int, columns: int) -> tuple[int, int, int]:
@@ -81,19 +95,21 @@ def _untile(x: jax.Array, rows: int) -> jax.Array:
   return tiling.join_rows(jnp.moveaxis(x, 0, 1), rows)
 
 
-def _logits(rows, columns, bias, first_row, first_column, causal, transposed=False):
+def _logits(rows, columns, bias, first_row, stairs, transposed=False):
   """Returns logits (g, n, m); rows are queries and columns keys, or the reverse if transposed."""
   logits = product_transposed(rows, columns)
   if bias is not None:
     logits = logits + (bias[:, :, None] if transposed else bias[:, None, :])
-  if causal:
-    i = first_row + jnp.arange(rows.shape[1])[:, None]
-    j = first_column + jnp.arange(columns.shape[1])
-    logits = jnp.where((i <= j) if transposed else (i >= j), logits, -jnp.inf)
+  if stairs:
+    own, other = reversed(stairs) if transposed else stairs
+    step = ((first_row + jnp.arange(rows.shape[1])) // own)[:, None]
+    j = jnp.arange(columns.shape[1])  # not divided: that would be done anew for every logit
+    seen = j >= step * other if transposed else j < (step + 1) * other
+    logits = jnp.where(seen, logits, -jnp.inf)
   return logits
 
 
-def _forward_band(q, k, v, bias, scale, causal, first):
+def _forward_band(q, k, v, bias, scale, stairs, first):
   """Attends with queries `first`, … to all of `k`; all (Z, ·, D), bias (Z, M) or None."""
   group, size, tiles = _tile_rows(q.shape[0], q.shape[1], k.shape[1])
 
@@ -102,7 +118,7 @@ def _forward_band(q, k, v, bias, scale, causal, first):
 
     def tile(xs):
       rows, at = xs
-      logits = _logits(rows.astype(jnp.float32) * scale, k, bias, at, 0, causal)
+      logits = _logits(rows.astype(jnp.float32) * scale, k, bias, at, stairs)
       out, lse = tiling.softmax_tile(logits, v)
       return out.astype(v.dtype), lse
 
@@ -113,21 +129,29 @@ def _forward_band(q, k, v, bias, scale, causal, first):
   return map_groups(instance, (q, k, v, bias), group)
 
 
-def _forward(q, k, v, bias, scale, causal):
+def _fold_heads(bias, heads):
+  """Returns a bias (B, 1, M) or (B, H, M) as (B·H, M); None stays."""
+  if bias is None:
+    return None
+  return jnp.broadcast_to(bias, (bias.shape[0], heads, bias.shape[2])).reshape(-1, bias.shape[2])
+
+
+def _forward(q, k, v, bias, scale, stairs):
   heads = q.shape[2]
   q, k, v = map(heads_first, (q, k, v))
-  bias = None if bias is None else jnp.repeat(bias, heads, axis=0)
+  bias = _fold_heads(bias, heads)
+  own, other = stairs or (None, 1)
   parts = []
-  for start, stop in _bands(q.shape[1], causal):
-    seen = slice(0, stop if causal else None)
+  for start, stop in _bands(q.shape[1], own):
+    seen = slice(0, -(-stop // own) * other if own else None)
     seen_bias = None if bias is None else bias[:, seen]
     rows = q[:, start:stop]
-    parts.append(_forward_band(rows, k[:, seen], v[:, seen], seen_bias, scale, causal, start))
+    parts.append(_forward_band(rows, k[:, seen], v[:, seen], seen_bias, scale, stairs, start))
   out, lse = (jnp.concatenate(x, axis=1) for x in zip(*parts, strict=True))
   return heads_last(out, heads), lse.reshape(-1, heads, lse.shape[-1])
 
 
-def _backward_band(arrays, scale, causal):
+def _backward_band(arrays, scale, stairs):
   """Returns what a band of keys adds to the queries from its first row on, and its gradients."""
   k, q = arrays[0], arrays[3]  # (Z, ·, D)
   group, size, tiles = _tile_rows(k.shape[0], k.shape[1], q.shape[1])
@@ -138,7 +162,7 @@ def _backward_band(arrays, scale, causal):
 
     def tile(dq, xs):
       rows, values, bias, at = xs
-      logits = _logits(rows, q, bias, at, 0, causal, transposed=True)
+      logits = _logits(rows, q, bias, at, stairs, transposed=True)
       p, ds = tiling.logit_gradient(
         logits, product_transposed(values, d_out), lse[:, None], delta[:, None]
       )
@@ -153,33 +177,34 @@ def _backward_band(arrays, scale, causal):
   return map_groups(instance, arrays, group)
 
 
-def _backward(scale, causal, saved, cotangents):
+def _backward(scale, stairs, saved, cotangents):
   q, k, v, bias, out, lse = saved
   d_out, d_lse = cotangents
   heads, dtype = q.shape[2], q.dtype
   q, k, v, out, d_out = map(heads_first, (q, k, v, out, d_out))
   lse, d_lse = (x.reshape(-1, x.shape[-1]) for x in (lse, d_lse))
   lse, delta = tiling.backward_statistics(out, lse, d_out, d_lse)
-  bias = None if bias is None else jnp.repeat(bias, heads, axis=0)
+  bias = _fold_heads(bias, heads)
+  other, own = stairs or (1, None)
   dq, parts = jnp.zeros(q.shape, jnp.float32), []
-  for start, stop in _bands(k.shape[1], causal):
-    see = slice(start if causal else 0, None)
+  for start, stop in _bands(k.shape[1], own):
+    see = slice(start // own * other if own else 0, None)
     keys = jax.tree.map(lambda x, band=slice(start, stop): x[:, band], (k, v, bias))
     queries = (x[:, see] for x in (q, d_out, lse, delta))
-    added, *grads = _backward_band((*keys, *queries), scale, causal)
-    dq = dq.at[:, see].add(added) if causal else added
+    added, *grads = _backward_band((*keys, *queries), scale, stairs)
+    dq = dq.at[:, see].add(added) if stairs else added
     parts.append(grads)
   dk, dv = (jnp.concatenate(x, axis=1) for x in zip(*parts, strict=True))
   return *(heads_last(x, heads) for x in (dq.astype(dtype), dk, dv)), None
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(4, 5))
-def _flash(q, k, v, bias, scale, causal):
-  return _forward(q, k, v, bias, scale, causal)
+def _flash(q, k, v, bias, scale, stairs):
+  return _forward(q, k, v, bias, scale, stairs)
 
 
-def _flash_forward(q, k, v, bias, scale, causal):
-  out, lse = _forward(q, k, v, bias, scale, causal)
+def _flash_forward(q, k, v, bias, scale, stairs):
+  out, lse = _forward(q, k, v, bias, scale, stairs)
   return (out, lse), (q, k, v, bias, out, lse)
 
 

@@ -215,7 +215,7 @@ class Intersection(Combination):
 
   def split(self, layout, tile):
     whole, *limits = self.patterns
-    if whole.drawn or self.head_period > 1:
+    if whole.drawn or any(limit.head_period > 1 for limit in limits):
       return super().split(layout, tile)
     found = whole.split(layout, tile)
     for limit in limits:

@@ -193,3 +193,36 @@ class Fixed(Pattern):
       columns = run_ends[:, None] - 1 - np.arange(self.summary)
       parts.append(blocks_of(columns[columns <= end], block, N))
     return np.unique(np.concatenate(parts))
+
+  def split(self, layout, tile):
+    if layout.prefix or not (self.causal or self.part == "local"):
+      return super().split(layout, tile)
+    l = self._runs(layout)  # noqa: E741
+    local = dataclasses.replace(self, part="local")
+    if self.part == "summary":  # of its own run a query sees what comes before it
+      found = Part(self & local, "block_sparse", tile)
+    else:
+      found = Part(local, "block_diagonal", l, causal=self.causal)
+    if self.part == "local" or layout.length <= l:
+      return (found,)
+    return found, Part(EarlierSummaries(self), "summaries", l, causal=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class EarlierSummaries(Pattern):
+  """The summaries of the runs before a query's own, the same for all queries of a run.
+
+  Attributes:
+    fixed: the pattern that they belong to.
+  """
+
+  fixed: Fixed
+
+  @property
+  def head_period(self) -> int:
+    return self.fixed.distinct
+
+  def allows(self, layout, q, k, head=0):
+    l = _stride(self.fixed.stride, layout)  # noqa: E741, the paper's letter
+    summary = dataclasses.replace(self.fixed, part="summary")
+    return summary.allows(layout, q, k, head) & (k // l < q // l)

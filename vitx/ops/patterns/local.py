@@ -60,6 +60,8 @@ class Causal(Pattern):
     return (Part(self, "block_diagonal", layout.length, causal=True),)
 
   def restrict(self, part, layout):
+    if part.core == "summaries":
+      return part  # of runs that came before
     if part.core != "block_diagonal":
       return super().restrict(part, layout)
     return dataclasses.replace(part, causal=True) if _ascends(part) else None

@@ -86,15 +86,15 @@ class Part:
     core: "block_sparse": over the blocks that hold edges. "block_diagonal": the order is cut into
       runs of `block` tokens, and each token attends its own run; with one run that is dense
       attention. "drawn": over whole blocks whose indices, `GivenBlocks`, are known only at run
-      time.
-    block: tokens in a block.
+      time. "summaries": of `EarlierSummaries`, whose keys are gathered once for all queries.
+    block: tokens in a block, or in a run.
     order: of the tokens; None for the usual one.
     causal: for "block_diagonal", whether a token attends only what stands before it in its run, and
       itself; padding must then stand last in its run.
   """
 
   pattern: "Pattern"
-  core: Literal["block_sparse", "block_diagonal", "drawn"]
+  core: Literal["block_sparse", "block_diagonal", "drawn", "summaries"]
   block: int
   order: Order | None = None
   causal: bool = False

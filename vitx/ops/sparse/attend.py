@@ -140,8 +140,38 @@ def _attend_runs(part: Part, layout: TokenLayout, q, k, v, key_mask, scale) -> P
   return tokens(out), jnp.swapaxes(tokens(jnp.swapaxes(lse, 1, 2)), 1, 2)
 
 
+def _attend_summaries(part: Part, layout: TokenLayout, q, k, v, key_mask, scale) -> Partial:
+  """Attends few keys, the summaries of all runs but the last, which a run sees from its end on."""
+  given: Any = part.pattern
+  fixed, n, size = given.fixed, q.shape[1], part.block
+  runs, heads = (n - 1) // size, q.shape[2]
+
+  def summaries(x: jax.Array) -> jax.Array:  # (B, N, H, ...) -> (B, runs · c, H, ...)
+    x = x[:, : runs * size].reshape(x.shape[0], runs, size, *x.shape[2:])
+    turns = range(min(fixed.distinct, heads))
+    ends = [size - turn * fixed.summary for turn in turns]
+    found = [x[:, :, end - fixed.summary : end, t :: fixed.distinct] for t, end in enumerate(ends)]
+    order = np.concatenate([np.arange(heads)[turn :: fixed.distinct] for turn in turns])
+    joined = jnp.concatenate(found, axis=3)
+    if not np.array_equal(order, np.arange(heads)):
+      joined = joined[:, :, :, np.argsort(order)]
+    return joined.reshape(x.shape[0], runs * fixed.summary, heads, *x.shape[4:])
+
+  seen = None
+  if key_mask is not None:
+    seen = summaries(jnp.broadcast_to(key_mask[:, :, None], (*key_mask.shape, heads)))
+  steps = (size, fixed.summary)  # the second run sees the first summary, the third two
+  out, lse = flash_attention(
+    q[:, size:], summaries(k), summaries(v), key_mask=seen, scale=scale, causal=True, steps=steps
+  )
+  first = [(0, 0), (size, 0)]
+  out = jnp.pad(out, [*first, (0, 0), (0, 0)])
+  return out, jnp.pad(lse, [(0, 0), *first], constant_values=-jnp.inf)
+
+
 CORES: dict[str, Callable[..., Partial]] = {
   "block_sparse": _attend_blocks,
   "block_diagonal": _attend_runs,
   "drawn": _attend_drawn,
+  "summaries": _attend_summaries,
 }

@@ -1,0 +1,115 @@
+"""What the figures compute: masses of attention, maps of queries, patterns of layers."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from vitx.analysis.figures import attention_past, patterns
+from vitx.analysis.figures.attention_past import attention_mass, capture, uniform_mass
+from vitx.errors import ConfigError
+from vitx.models import model_from_config
+from vitx.ops.layout import TokenLayout
+
+GRID = (2, 3, 2)  # rows, columns, channels: twelve tokens
+
+
+def make_model(grid=GRID, depth=2, **mixer):
+  return model_from_config(
+    {
+      **{"name": "sparse_transformer", "vocabulary": 17, "grid": grid, "depth": depth},
+      **{"width": 8, "num_heads": 2, "mlp_dim": 8, "token_mixer": mixer},
+    }
+  )
+
+
+def first_only(n):
+  """Attention (1, N, N) that all falls on token 0."""
+  return np.eye(n)[[0] * n][None]
+
+
+def test_attention_to_oneself_is_in_every_set():
+  assert attention_mass(np.eye(12)[None], GRID, 1) == {"local": 1, "row": 1, "column": 1}
+
+
+def test_attention_to_the_first_token_is_where_that_token_is():
+  found = attention_mass(first_only(12), GRID, 2)
+  # Two queries have it among their last two, six in their row, two of each row in their column.
+  expected = {"local": 2 / 12, "row": 6 / 12, "column": 4 / 12}
+  assert {name: float(x) for name, x in found.items()} == pytest.approx(expected)
+
+
+def test_heads_are_averaged_and_a_sequence_has_no_rows():
+  both = np.concatenate([first_only(6), np.eye(6)[None]])
+  found = attention_mass(both, (6,), 2)
+  assert set(found) == {"local"} and float(found["local"]) == pytest.approx((2 / 6 + 1) / 2)
+
+
+def test_uniform_attention_by_counting():
+  found = uniform_mass((3, 4), 3)
+  near = np.mean([min(i + 1, 3) / (i + 1) for i in range(12)])
+  row = np.mean([(i % 4 + 1) / (i + 1) for i in range(12)])
+  column = np.mean([(i // 4 + 1) / (i + 1) for i in range(12)])
+  expected = {"local": near, "row": row, "column": column}
+  assert {name: float(x) for name, x in found.items()} == pytest.approx(expected)
+
+
+def test_queries_of_zero_attend_uniformly():
+  model = make_model(name="softmax", implementation="masked")
+  tokens = jnp.arange(24).reshape(2, 12) % 17
+  params = jax.jit(model.init)(jax.random.key(0), tokens)["params"]
+  blind = jax.tree_util.tree_map_with_path(
+    lambda path, x: jnp.zeros_like(x) if "query" in jax.tree_util.keystr(path) else x, params
+  )
+  maps, masses = capture(model, {"params": blind}, tokens, grid=GRID, local=2, queries=(0, 5))
+  assert maps.shape == (2, 2, 12)
+  np.testing.assert_allclose(maps[:, 1, :6], 1 / 6, rtol=1e-5)
+  np.testing.assert_array_equal(maps[:, 1, 6:], 0)
+  expected = {name: float(x) for name, x in uniform_mass(GRID, 2).items()}
+  assert masses == [pytest.approx(expected)] * 2
+
+
+def test_a_mixer_that_holds_no_matrix_is_refused():
+  model = make_model(name="softmax", implementation="kernelized")
+  tokens = jnp.zeros((1, 12), jnp.int32)
+  params = jax.jit(model.init)(jax.random.key(0), tokens)["params"]
+  with pytest.raises(ConfigError, match="mixers that hold the matrix"):
+    capture(model, {"params": params}, tokens, grid=GRID, local=2, queries=(0,))
+
+
+def test_layers_stand_in_the_order_of_their_numbers():
+  sown = {f"block_{i}": {"token_mixer": {"attention": (np.full(1, i),)}} for i in (0, 10, 2, 1)}
+  sown["tokens"] = (np.full(1, 99),)
+  assert [int(x[0]) for x in attention_past._matrices(sown)] == [0, 1, 2, 10]
+
+
+def test_the_patterns_of_layers():
+  fields = {"name": "strided", "form": "code", "stride": 4, "arrangement": "layers"}
+  model = make_model((4, 4, 3), 8, local_layers=3, **fields)
+  column, local = patterns.find_patterns(model, model.input_spec)
+  assert column.name == "layers 0, 4" and local.name == "layers 1, 2, 3, 5, 6, 7"
+  assert column.layout == TokenLayout((4, 4, 3)) and column.heads == 2
+  seen = [
+    np.flatnonzero(patterns.edges_between(used, 0, np.array([21]), np.arange(48))[0]).tolist()
+    for used in (column, local)
+  ]
+  assert seen == [[1, 5, 9, 13, 17, 21], [18, 19, 20, 21]]
+
+
+def test_causality_of_the_mixer_is_part_of_its_pattern():
+  model = make_model((4, 4), name="axial")
+  for used in patterns.find_patterns(model, model.input_spec):
+    edges = patterns.edges_between(used, 1, np.arange(16), np.arange(16))
+    assert edges.any() and not np.triu(edges, 1).any()
+
+
+def test_dense_models_have_no_pattern():
+  model = make_model(name="softmax")
+  assert patterns.find_patterns(model, model.input_spec) == []
+
+
+@pytest.mark.parametrize(
+  "layout", [TokenLayout((8, 8), 1), TokenLayout((96, 128)), TokenLayout((5,))]
+)
+def test_the_query_is_on_the_grid(layout):
+  assert 0 <= patterns.choose_query(layout) < layout.length - layout.prefix

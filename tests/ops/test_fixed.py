@@ -1,0 +1,101 @@
+"""The fixed pattern by runs and gathered summaries equals its own definition."""
+
+import jax
+import numpy as np
+import pytest
+
+from tests.ops import attention_cases as cases
+from vitx.analysis.cost import flops
+from vitx.ops import attention, dense_mask
+from vitx.ops.layout import TokenLayout
+from vitx.ops.patterns import Causal, Fixed, per_head
+from vitx.ops.sparse.attend import attend
+from vitx.ops.sparse.plan import plan
+
+
+def run(pattern, key_mask=None):
+  def kernel(q, k, v):
+    steps = plan(pattern, TokenLayout((q.shape[1],)))
+    return attend(steps, q, k, v, key_mask=key_mask)
+
+  return kernel
+
+
+def cores(pattern, n):
+  return [[part.core for part in parts] for parts in plan(pattern, TokenLayout((n,))).heads]
+
+
+@pytest.mark.parametrize(
+  ("pattern", "n"),
+  [
+    (Fixed(8, 2, distinct=4), 61),  # the last run is cut short
+    (Fixed(8, 2, distinct=2) & Causal(), 64),
+    (Fixed(8, 1, "summary", distinct=3), 61),
+    (Fixed(8, 2, "local"), 30),
+    (Fixed(8, 2), 8),  # one run: no summaries before it
+    (Fixed(8, 2), 9),
+  ],
+  ids=str,
+)
+def test_equals_the_definition(pattern, n):
+  q, k, v, d_out = cases.inputs(2, n, 6, 8)  # six heads: sub-runs are shared unevenly
+  d_lse = jax.random.normal(jax.random.key(3), (2, 6, n))
+  key_mask = jax.random.bernoulli(jax.random.key(7), 0.7, (2, n)).at[1].set(False)
+  mask = dense_mask(pattern, TokenLayout((n,)), 6)[None] & np.asarray(key_mask)[:, None, None]
+  found = cases.everything(run(pattern, key_mask), q, k, v, d_out, d_lse)
+  cases.assert_close(
+    found, cases.everything(lambda *x: cases.masked(*x, mask), q, k, v, d_out, d_lse)
+  )
+
+
+@pytest.mark.slow  # large enough for several rectangles of the staircase, both ways
+def test_a_staircase_of_several_bands():
+  pattern = Fixed(8, 2, distinct=2)
+  q, k, v, d_out = cases.inputs(1, 804, 2, 8)
+  mask = dense_mask(pattern, TokenLayout((804,)), 2)[None]
+  found = cases.everything(run(pattern), q, k, v, d_out)
+  cases.assert_close(found, cases.everything(lambda *x: cases.masked(*x, mask), q, k, v, d_out))
+
+
+@pytest.mark.parametrize(
+  ("pattern", "expected"),
+  [
+    (Fixed(8, 2, distinct=4), [["block_diagonal", "summaries"]]),
+    (Fixed(8, 2, distinct=4) & Causal(), [["block_diagonal", "summaries"]]),
+    (Fixed(8, 2, "local", causal=False) & Causal(), [["block_diagonal"]]),
+    (Fixed(8, 2, causal=False), [["block_sparse"]]),
+    (Fixed(64, 2), [["block_diagonal"]]),
+    (
+      per_head(Fixed(8, 2, "local"), Fixed(8, 2, "summary")) & Causal(),
+      [["block_diagonal"], ["block_sparse", "summaries"]],
+    ),
+  ],
+  ids=str,
+)
+def test_how_it_is_attended(pattern, expected):
+  assert cores(pattern, 64) == expected
+
+
+def test_no_gradient_to_the_future():
+  q, k, v, _ = cases.inputs(1, 61, 4, 8)
+
+  def early(k, v):
+    pattern = Fixed(8, 2, distinct=4)
+    return attention(q, k, v, pattern, implementation="kernelized")[0][:, :20].sum()
+
+  for grad in jax.jit(jax.grad(early, (0, 1)))(k, v):
+    np.testing.assert_array_equal(grad[:, 20:], 0)
+    assert np.abs(grad[:, :20]).sum() > 0
+
+
+def test_work_follows_the_edges():
+  """Of runs of 128 with 32 summaries a quarter of the causal triangle is left."""
+  shapes = [jax.ShapeDtypeStruct((1, 12_288, 2, 64), np.float32)] * 3
+
+  def work(pattern):
+    return flops(jax.grad(lambda *x: run(pattern)(*x)[0].sum(), (0, 1, 2)), *shapes)
+
+  edges = sum((i // 128) * 32 + i % 128 + 1 for i in range(12_288))
+  assert abs(edges / (12_288 * 12_289 / 2) - 0.258) < 0.001
+  found = work(Fixed(128, 32, distinct=4)) / work(Causal())
+  assert found < 0.27

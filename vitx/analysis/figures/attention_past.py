@@ -1,0 +1,220 @@
+"""Where the layers of a dense density model look (Child et al. 2019, Figure 2)."""
+
+import csv
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from vitx.analysis.figures.subject import Subject, make_canvas, save
+from vitx.errors import ConfigError
+
+MASSES = ("local", "row", "column")
+DRAWN_LAYERS, DRAWN_QUERIES = 8, 4
+
+
+def draw_attention_past(subject: Subject, out: Path) -> list[Path]:
+  """Attention over the past by layer: maps of a few queries, and the mass near, in row and column.
+
+  The maps are of one example, the mean of the heads; beside them stands the example. The table is
+  the mean over heads, queries and examples, with what attention that is uniform over the past would
+  give. It needs a model whose mixers hold the matrix (implementation="masked"), such as "softmax".
+
+  Raises:
+    ConfigError: a classifier, a mixer that holds no matrix, or a query that there is not.
+  """
+  grid = subject.grid
+  if grid is None or not getattr(subject.model, "causal", False):
+    raise ConfigError(
+      "attention_past shows what a density model reads of the past; this model is of another kind:"
+      " use a config with task.name='density'"
+    )
+  queries = _choose_queries(subject.queries, grid)
+  local = subject.local or int(np.prod(grid[1:] or grid))
+  inputs = subject.inputs(subject.examples)
+  maps, masses = capture(
+    subject.model, subject.variables(), inputs, grid=grid, local=local, queries=queries
+  )
+  name = f"attention_past_{subject.label}"
+  picture = save(_draw(maps, np.asarray(inputs[0]), queries, grid, masses), out, name)
+  table = out / f"{name}.csv"
+  uniform = {m: float(x) for m, x in uniform_mass(grid, local).items()}
+  _write_table(table, masses, uniform)
+  return [picture, table]
+
+
+def attention_mass(
+  matrix: jax.Array | np.ndarray, grid: Sequence[int], local: int
+) -> dict[str, jax.Array]:
+  """Returns how much of the attention falls on near keys, on the query's row and on its column.
+
+  The sets overlap: the query itself is in all three. Positions are those of the tokens: at the
+  input of the blocks token i stands for value i - 1, by which all shift alike.
+
+  Args:
+    matrix: probabilities (H, N, N) by (query, key); also (..., H, N, N).
+    grid: how the N tokens lie: (rows, columns), (rows, columns, channels), whose channels are one
+      place, or (N,), which has neither rows nor columns.
+    local: l; the last l tokens up to the query count as near.
+
+  Returns:
+    Scalars: the mean over heads and queries (and what stands before) of "local", and of "row" and
+    "column" where there are such.
+  """
+  matrix = jnp.asarray(matrix)
+  # One set at a time, and as a sum over keys: the boolean (N, N) is all that is held beside it.
+  return {
+    name: jnp.mean(jnp.sum(jnp.where(allowed, matrix, jnp.zeros((), matrix.dtype)), axis=-1))
+    for name, allowed in _sets(grid, local).items()
+  }
+
+
+def uniform_mass(grid: Sequence[int], local: int) -> dict[str, jax.Array]:
+  """Returns `attention_mass` of attention that is uniform over the query and its past."""
+  n = int(np.prod(grid))
+  return attention_mass(jnp.tril(1 / jnp.arange(1.0, n + 1)[:, None] * jnp.ones(n)), grid, local)
+
+
+def _sets(grid: Sequence[int], local: int) -> dict[str, jax.Array]:
+  """Returns the keys of each set, bool (N, N)."""
+  n = int(np.prod(grid))
+  q, k = jnp.arange(n)[:, None], jnp.arange(n)
+  sets = {"local": (q - k < local) & (k <= q)}
+  if len(grid) > 1:
+    place = int(np.prod(grid[2:]))  # tokens of one pixel
+    row = int(grid[1]) * place
+    sets["row"] = q // row == k // row
+    sets["column"] = (q % row) // place == (k % row) // place
+  return sets
+
+
+def capture(
+  model: nn.Module,
+  variables: Mapping[str, Any],
+  inputs: Any,
+  *,
+  grid: Sequence[int],
+  local: int,
+  queries: Sequence[int],
+) -> tuple[np.ndarray, list[dict[str, float]]]:
+  """Runs a causal model on examples, one at a time, and reduces each layer's matrix at once.
+
+  Args:
+    model: whose mixers sow intermediate `attention` (B, H, N, N).
+    variables: its collections.
+    inputs: (B, ...).
+    grid: how the N tokens lie.
+    local: l of `attention_mass`.
+    queries: (Q,) positions.
+
+  Returns:
+    The rows of the queries in the first example, the mean of the heads, (L, Q, N); and the masses
+    of each layer, the mean over examples.
+
+  Raises:
+    ConfigError: the mixers of the model hold no matrix.
+  """
+  n, at = int(np.prod(grid)), np.asarray(queries)
+
+  @jax.jit
+  def look(variables, example):
+    sown = model.apply(variables, example, train=False, mutable=["intermediates"])[1]
+    matrices = _matrices(sown.get("intermediates", {}))
+    wrong = [x.shape for x in matrices if x.shape[-2:] != (n, n)]
+    if not matrices or wrong:
+      raise ConfigError(
+        "attention_past needs mixers that hold the matrix of all tokens, and none was sown; use"
+        " model.token_mixer='softmax' or an attention pattern"
+      )
+    rows = [jnp.mean(x[0][:, at], axis=0) for x in matrices]
+    return rows, [attention_mass(x, grid, local) for x in matrices]
+
+  found = [jax.device_get(look(variables, inputs[i : i + 1])) for i in range(len(inputs))]
+  layers = range(len(found[0][1]))
+  masses = [
+    {name: float(np.mean([each[1][i][name] for each in found])) for name in found[0][1][i]}
+    for i in layers
+  ]
+  return np.stack(found[0][0]), masses
+
+
+def _matrices(tree: Mapping[str, Any]) -> list[jax.Array]:
+  """Returns what was sown as `attention`, in the order of the blocks' numbers."""
+  leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
+  named = [("/".join(str(getattr(key, "key", "")) for key in path), leaf) for path, leaf in leaves]
+  named = [(name, leaf) for name, leaf in named if "attention" in name.split("/")]
+
+  def order(item: tuple[str, Any]) -> list:
+    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", item[0])]
+
+  return [leaf for _, leaf in sorted(named, key=order)]
+
+
+def _choose_queries(given: Sequence[int], grid: Sequence[int]) -> list[int]:
+  """Returns those that are given, or a few, spread evenly, in the middle of their rows."""
+  n, shift = int(np.prod(grid)), int(np.prod(grid[1:])) // 2 if len(grid) > 1 else 0
+  for query in given:
+    if not 0 <= query < n:
+      raise ConfigError(f"queries={query} is no position; choose from 0 to {n - 1}")
+  return list(given) or [
+    min(n - 1, n * (2 * i + 1) // (2 * DRAWN_QUERIES) + shift) for i in range(DRAWN_QUERIES)
+  ]
+
+
+def to_plane(values: np.ndarray, grid: Sequence[int]) -> np.ndarray:
+  """Returns values of tokens (N,) over the grid's rows and columns; channels are summed."""
+  shape = (1, *grid) if len(grid) == 1 else tuple(grid)
+  return values.reshape(*shape[:2], -1).sum(axis=-1)
+
+
+def _draw(maps: np.ndarray, example, queries, grid, masses: list[dict[str, float]]) -> Any:
+  """Draws a row for each of a few layers, and a column for each query."""
+  layers = np.unique(np.linspace(0, len(maps) - 1, min(DRAWN_LAYERS, len(maps))).round())
+  canvas = make_canvas(2.4 * (len(queries) + 1), 2.6 * len(layers))
+  panels = canvas.subplots(len(layers), len(queries) + 1, squeeze=False)
+  for row, layer in zip(panels, layers.astype(int), strict=True):
+    _show_example(row[0], example, grid)
+    said = "  ".join(f"{name} {mass:.2f}" for name, mass in _ordered(masses[layer]))
+    row[0].set_title(f"layer {layer}\n{said}", fontsize="small", loc="left")
+    for axes, query, weights in zip(row[1:], queries, maps[layer], strict=True):
+      axes.imshow(to_plane(weights, grid), cmap="magma", vmin=0, aspect="auto")
+      mark(axes, query, grid)
+      axes.set_title(f"query {query}", fontsize="small")
+  return canvas
+
+
+def _ordered(masses: Mapping[str, float]) -> list[tuple[str, float]]:
+  return [(name, masses[name]) for name in MASSES if name in masses]
+
+
+def mark(axes: Any, query: int, grid: Sequence[int]) -> None:
+  """Marks a token's place in a picture of the grid, and leaves out the axes' numbers."""
+  shape = (1, *grid) if len(grid) == 1 else tuple(grid)
+  place = np.unravel_index(query, shape)
+  axes.plot(place[1], place[0], "s", mec="tab:green", mfc="none", ms=5)
+  axes.set(xticks=[], yticks=[])
+
+
+def _show_example(axes: Any, example: np.ndarray, grid: Sequence[int]) -> None:
+  shape = (1, *grid) if len(grid) == 1 else tuple(grid)
+  picture = example.reshape(*shape[:2], -1)
+  top = max(int(picture.max()), 1)
+  color = picture.shape[-1] == 3
+  axes.imshow(picture / top if color else picture[..., 0], cmap="gray", vmin=0, aspect="auto")
+  axes.set(xticks=[], yticks=[])
+
+
+def _write_table(path: Path, masses: list[dict[str, float]], uniform: dict[str, float]) -> None:
+  """Writes the masses of the layers, and of uniform attention at the end."""
+  names = [name for name in MASSES if name in uniform]
+  rows = [[str(i), *(masses[i][name] for name in names)] for i in range(len(masses))]
+  rows.append(["uniform", *(uniform[name] for name in names)])
+  with open(path, "w", newline="", encoding="utf-8") as file:
+    writer = csv.writer(file)
+    writer.writerow(["layer", *names])
+    writer.writerows([[row[0], *(f"{value:.6f}" for value in row[1:])] for row in rows])

@@ -1,0 +1,130 @@
+"""Which tokens the layers of a model connect (Child et al. 2019, Figure 3)."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import flax.linen as nn
+import jax
+import numpy as np
+
+from vitx.analysis.figures.attention_past import mark, to_plane
+from vitx.analysis.figures.subject import Subject, make_canvas, save
+from vitx.attention.pattern import PatternAttention
+from vitx.ops.layout import TokenLayout
+from vitx.ops.patterns import PATTERNS, Causal, Pattern
+
+MATRIX = 512  # tokens of the matrix that are drawn; of more no dot could be told from another
+HEADS = 4  # that are drawn where they differ
+EXAMPLE_GRID = (8, 8)
+
+
+@dataclasses.dataclass(frozen=True)
+class Used:
+  """A pattern and the layers that have it.
+
+  Attributes:
+    pattern: the edges.
+    layout: of the tokens.
+    heads: H.
+    name: what is written above it.
+  """
+
+  pattern: Pattern
+  layout: TokenLayout
+  heads: int
+  name: str
+
+
+def draw_patterns(subject: Subject, out: Path) -> list[Path]:
+  """The layers' distinct patterns: the matrix, and on the grid what one query sees.
+
+  Of heads that differ each has its own matrix. A model whose mixers have no pattern gets a picture
+  of every kind of pattern instead, on a grid of 8 x 8.
+  """
+  used = find_patterns(subject.model, subject.input_spec)
+  name = f"patterns_{subject.label}"
+  if used:
+    return [save(_draw(used), out, name, 200)]  # every token of the matrix is a dot at least
+  layout = TokenLayout(EXAMPLE_GRID)
+  examples = [Used(pattern.at(0), layout, 1, key) for key, pattern in PATTERNS.items()]
+  return [save(_draw(examples, columns=4), out, f"{name}_examples")]
+
+
+def find_patterns(model: nn.Module, spec: jax.ShapeDtypeStruct) -> list[Used]:
+  """Returns the distinct patterns of a model's layers in order; nothing is computed.
+
+  Args:
+    model: of any kind; mixers other than `PatternAttention` are left out.
+    spec: of a batch of one example.
+  """
+  layers: dict[tuple[Pattern, TokenLayout, int], list[int]] = {}
+
+  def note(call: Any, args: Any, kwargs: Any, context: Any) -> Any:
+    module = context.module
+    if isinstance(module, PatternAttention) and context.method_name == "__call__":
+      layout = args[1] if len(args) > 1 else kwargs["layout"]
+      pattern = module.full_pattern(layout)
+      pattern = pattern & Causal() if module.causal else pattern
+      layers.setdefault((pattern, layout, module.num_heads), []).append(module.layer)
+    return call(*args, **kwargs)
+
+  with nn.intercept_methods(note):
+    jax.eval_shape(lambda x: model.init(jax.random.key(0), x, train=False), spec)
+  return [Used(*key, name=_name_layers(sorted(set(own)))) for key, own in layers.items()]
+
+
+def _name_layers(layers: list[int]) -> str:
+  text = ", ".join(map(str, layers[:6])) + (", ..." if len(layers) > 6 else "")
+  return f"layer{'s' if len(layers) > 1 else ''} {text}"
+
+
+def _draw(used: list[Used], columns: int = 1) -> Any:
+  """Draws a matrix and a grid for each pattern and head, `columns` of such pairs in a row."""
+  shown = [(each, head) for each in used for head in range(_distinct_heads(each))]
+  rows = -(-len(shown) // columns)
+  canvas = make_canvas(5.2 * columns, 2.9 * rows)
+  panels = canvas.subplots(rows, 2 * columns, squeeze=False).reshape(-1, 2)
+  for axes in panels[len(shown) :].ravel():
+    axes.axis("off")
+  for (left, right), (each, head) in zip(panels, shown, strict=False):
+    _draw_matrix(left, each, head)
+    _draw_grid(right, each, head)
+  return canvas
+
+
+def _distinct_heads(used: Used) -> int:
+  return min(used.pattern.head_period, used.heads, HEADS)
+
+
+def _draw_matrix(axes: Any, used: Used, head: int) -> None:
+  n = used.layout.length
+  edges = edges_between(used, head, np.arange(min(n, MATRIX)), np.arange(min(n, MATRIX)))
+  axes.imshow(edges, cmap="Blues", vmin=0, vmax=1, interpolation="nearest")
+  which = f", head {head}" if _distinct_heads(used) > 1 else ""
+  part = f"first {MATRIX:,} of {n:,} tokens" if n > MATRIX else f"{n:,} tokens"
+  axes.set_title(f"{used.name}{which}\n{part}", fontsize="small", loc="left")
+  axes.set(xticks=[], yticks=[], xlabel="key", ylabel="query")
+
+
+def _draw_grid(axes: Any, used: Used, head: int) -> None:
+  layout = used.layout
+  query = choose_query(layout)
+  seen = edges_between(used, head, np.array([query + layout.prefix]), np.arange(layout.length))[0]
+  grid = layout.grid
+  axes.imshow(to_plane(seen[layout.prefix :].astype(float), grid), cmap="Blues", vmin=0)
+  mark(axes, query, grid)
+  axes.set_title(f"seen by query {query}:\n{int(seen.sum()):,} keys", fontsize="small", loc="left")
+
+
+def choose_query(layout: TokenLayout) -> int:
+  """Returns a position of the grid past its middle, in no special place of its row."""
+  n = layout.length - layout.prefix
+  row = n // layout.grid[0] if len(layout.grid) > 1 else 0
+  return min(n - 1, (layout.grid[0] * 2 // 3) * row + row // 2 if row else n * 2 // 3)
+
+
+def edges_between(used: Used, head: int, q: np.ndarray, k: np.ndarray) -> np.ndarray:
+  """Returns which of the queries (Q,) see which of the keys (K,), bool (Q, K)."""
+  allowed = used.pattern.allows(used.layout, q[:, None], k[None], np.int64(head))
+  return np.broadcast_to(np.asarray(allowed), (q.size, k.size))

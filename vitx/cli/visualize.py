@@ -1,0 +1,182 @@
+"""Draws a figure of a trained model or of a config: `vitx visualize FIGURE --out DIR`.
+
+    vitx visualize attention_past --workdir runs/text --out pictures
+    vitx visualize patterns --config sparse_transformer_cifar10:strided --out pictures
+
+Files are named after the figure and the row, or the name of the workdir. A model of a config has
+its starting weights. Figures:
+"""
+
+import argparse
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from vitx import registry
+from vitx.analysis.figures import FIGURES, Subject
+from vitx.analysis.figures.subject import make_canvas
+from vitx.attention import MIXERS
+from vitx.checkpoints.load import Loaded, load
+from vitx.cli.configs import load_config, split_text
+from vitx.cli.summary import complete_config
+from vitx.data.sources import open_source
+from vitx.errors import ConfigError, listing, nearest
+from vitx.models import model_from_config
+from vitx.tasks import build_task
+from vitx.tasks.base import Task
+from vitx.tasks.density import Density
+from vitx.training.setup import resolve
+
+__doc__ = f"{__doc__}\n" + "\n".join(
+  f"    {name:<16}{(draw.__doc__ or '').splitlines()[0]}" for name, draw in FIGURES.items()
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+  """What may be said of a figure; a figure takes what it knows.
+
+  Attributes:
+    local: l, the last tokens that count as near; None for a row of the grid.
+    examples: how many are looked at.
+    queries: positions that are drawn; () for some.
+  """
+
+  local: int | None = None
+  examples: int = 4
+  queries: tuple[int, ...] = ()
+
+
+def visualize(
+  figure: str,
+  out: str | Path,
+  *,
+  workdir: str | None = None,
+  config: str | None = None,
+  checkpoint: str = "best",
+  options: Options | None = None,
+  trust_code: bool = False,
+) -> list[Path]:
+  """Draws a figure and returns the files that were written.
+
+  Args:
+    figure: a name of `FIGURES`.
+    out: folder of the files.
+    workdir: of a training run; or
+    config: `FILE:ROW,field=value` or a config.json.
+    checkpoint: of the workdir: best, latest or a step.
+    options: of the figure.
+    trust_code: import what the config names as `module:Name`.
+
+  Raises:
+    ConfigError: an unknown figure (with the nearest), both or neither of workdir and config, or a
+      model that the figure cannot show.
+    MissingExtraError: matplotlib is not installed.
+  """
+  if figure not in FIGURES:
+    raise ConfigError(
+      f"figure={figure!r} is unknown.{nearest(figure, FIGURES)} Valid: {listing(FIGURES)}"
+    )
+  if (workdir is None) == (config is None):
+    given = "both" if workdir else "neither"
+    raise ConfigError(f"--workdir and --config: {given} given; a figure is of one of them")
+  make_canvas(1, 1)  # what is missing is said before the long part
+  chosen = options or Options()
+  with registry.trusting(trust_code):
+    if workdir is not None:
+      subject = _of_run(load(workdir, checkpoint, trust_code=trust_code), chosen)
+    else:
+      subject = _of_config(str(config), chosen)
+    return FIGURES[figure](subject, Path(out))
+
+
+def _of_run(loaded: Loaded, options: Options) -> Subject:
+  label = Path(loaded.workdir).resolve().name
+  return _subject(label, loaded.config, loaded.task, options, lambda: loaded.variables)
+
+
+def _of_config(text: str, options: Options) -> Subject:
+  config = complete_config(load_config(text))
+  path, arg = split_text(text)
+  row = arg.split(",")[0]
+  label = row if row and "=" not in row else Path(path).stem
+  task = build_task(config)
+
+  def variables() -> dict[str, Any]:
+    spec = task.element_spec
+    blank = {name: np.zeros((1, *x.shape), x.dtype) for name, x in spec.items()}
+    return jax.jit(task.init)(jax.random.key(config.init_seed), blank)
+
+  return _subject(label, config, task, options, variables)
+
+
+def _subject(label: str, config: ConfigDict, task: Task, options: Options, variables) -> Subject:
+  held = config.copy_and_resolve_references()
+  with held.unlocked():
+    _hold_matrices(held.model)
+
+  def inputs(count: int) -> np.ndarray:
+    source = open_source(config.data, config.data_seed)
+    # Statistics of a config's pixels were made up, and what follows from the data is known by now.
+    own = build_task(resolve(config, source))
+    examples = own.examples(source.role("validation"), train=False)
+    prepare = own.transform(train=False)
+    some = [prepare(examples[i], None) for i in range(min(count, len(examples)))]
+    return np.stack([example["tokens"] for example in some]).astype(np.int32)
+
+  return Subject(
+    label=label,
+    model=model_from_config(held.model),
+    input_spec=task.input_spec,
+    grid=tuple(task.model.grid) if isinstance(task, Density) else None,  # type: ignore[attr-defined]
+    variables=variables,
+    inputs=inputs,
+    **dataclasses.asdict(options),
+  )
+
+
+def _hold_matrices(model: ConfigDict) -> None:
+  """Sets what makes the mixers of a config's model keep their matrices; parameters stay."""
+  if model.get("layer_cycle"):
+    model.layer_cycle = 0  # nothing is sown inside its loop
+  mixer = model.get("token_mixer", "softmax")
+  mixer = {"name": mixer} if isinstance(mixer, str) else dict(mixer)
+  found = registry.lookup(MIXERS, mixer["name"], "model.token_mixer")
+  if "implementation" in registry.options(found):
+    model.token_mixer = ConfigDict({**mixer, "implementation": "masked"})
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+  """Declares the arguments of `run`."""
+  add = parser.add_argument
+  add("figure", metavar="FIGURE", help=f"one of {', '.join(FIGURES)}")
+  add("--workdir", help="of a training run")
+  add("--config", help="FILE:ROW,field=value or a config.json, with starting weights")
+  add("--checkpoint", default="best", help="of the workdir: best, latest or a step")
+  add("--out", required=True, metavar="DIR", help="where the files are written")
+  add("--local", type=int, help="the last so many tokens count as near; else a row")
+  add("--examples", type=int, default=4, help="that are looked at, the first of validation")
+  add(
+    "--queries",
+    type=lambda text: tuple(map(int, text.split(","))),
+    default=(),
+    help="positions that are drawn, separated by commas; else a few, spread evenly",
+  )
+  add("--trust_code", action="store_true", help="let the config name Python of its own")
+
+
+def run(
+  figure: str, out: str, *, local: int | None, examples: int, queries: tuple[int, ...], **given: Any
+) -> None:
+  """Draws the figure and prints the names of its files, and its table if it has one."""
+  for name, value in (("local", local), ("examples", examples)):
+    if value is not None and value < 1:
+      raise ConfigError(f"{name}={value} must be at least 1")
+  for path in visualize(figure, out, options=Options(local, examples, queries), **given):
+    print(path)
+    if path.suffix == ".csv":
+      print(path.read_text(encoding="utf-8"), end="")
