@@ -189,12 +189,12 @@ def test_a_classifier_is_no_density_model():
   config = digits(f"dense,{TINY}")
   with config.unlocked():
     config.model = {"name": "vit", "num_classes": 10}
-  with pytest.raises(ConfigError, match="model.name='vit' does not"):
+  with pytest.raises(ConfigError, match=r"model\.name='vit' does not"):
     make(config, IMAGES)
 
 
 def test_a_document_shorter_than_a_window():
-  with pytest.raises(ConfigError, match="task.window=12 is longer than 'text 1', which has 5"):
+  with pytest.raises(ConfigError, match=r"task\.window=12 is longer than 'text 1', which has 5"):
     len(text_task().examples(Documents(20, 5), train=True))
 
 
