@@ -127,6 +127,7 @@ def is_for_types(node: ast.stmt) -> bool:
     "vitx.cli.prepare",
     "vitx.cli.predict",
     "vitx.cli.main",
+    "vitx.cli.visualize",
     "vitx.cli.config",
   ],
 )

@@ -55,6 +55,7 @@ def test_without_a_pattern_every_kind_is_shown(tmp_path, monkeypatch):
   assert path.name == "patterns_dense_examples.png" and path.exists()
 
 
+@pytest.mark.slow  # trains, and compiles a model twice more
 @pytest.mark.usefixtures("whole_runs")
 def test_attention_past_of_a_run_and_of_its_config(tmp_path, capsys):
   workdir = tmp_path / "trained"
