@@ -82,7 +82,7 @@ def test_figures_are_computed_once(cache, monkeypatch):
   (path,) = cache.iterdir()
   assert json.loads(path.read_text()) == first
 
-  def fail(*_):
+  def fail(*_, **__):
     raise AssertionError("computed again")
 
   with monkeypatch.context() as patch:

@@ -13,7 +13,7 @@ from vitx.models import initialize, names
 from vitx.training.optimizers import tensors
 
 SMALL = dict(vocabulary=11, grid=(5, 4), width=16, depth=2, num_heads=2, mlp_dim=24)
-CYCLE = dict(name="strided", form="code", stride=4, arrangement="layers", local_layers=3)
+CYCLE = dict(name="strided", form="code", stride=4, arrangement="layers")
 MIXERS = {
   "dense": dict(name="softmax"),
   "narrow": dict(name="softmax", head_dim=4, value_dim=8),
@@ -30,11 +30,15 @@ MIXERS = {
 }
 
 
+def start(model, key=0):
+  tokens = jnp.zeros((1, model.layout.length), jnp.int32)
+  return jax.jit(lambda key, x: initialize(model, key, x))(jax.random.key(key), tokens)
+
+
 def make(mixer, key=0, **fields):
   """Returns a model and parameters whose head is not zero."""
   model = vitx.create_model("sparse_transformer", token_mixer=mixer, **{**SMALL, **fields})
-  start = jax.jit(lambda key, x: initialize(model, key, x))
-  params = start(jax.random.key(key), jnp.zeros((1, model.layout.length), jnp.int32))
+  params = start(model, key)
   shape = params["params"]["head"]["kernel"].shape
   params["params"]["head"]["kernel"] = jax.random.normal(jax.random.key(key + 1), shape)
   return model, params
@@ -130,10 +134,8 @@ def test_a_block_written_out():
 
 
 def test_initial_scales():
-  model = vitx.create_model(
-    "sparse_transformer", **{**SMALL, "width": 256, "mlp_dim": 512}, token_mixer="softmax"
-  )
-  params = initialize(model, jax.random.key(0), jnp.zeros((1, 20), jnp.int32))["params"]
+  model, params = make("softmax", width=256, mlp_dim=512)
+  params = {**params["params"], "head": start(model)["params"]["head"]}
   block = params["block_1"]
   first, last = math.sqrt(0.125 / 256), math.sqrt(0.125 / 256) / math.sqrt(2 * 2)
   for kernel, stddev in (
@@ -152,9 +154,9 @@ def test_initial_scales():
 
 @pytest.mark.parametrize("remat", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_loop_over_cycles_is_the_layers_one_by_one(remat):
-  fields = dict(depth=8, token_mixer=CYCLE, remat=remat)
+  fields = dict(depth=4, token_mixer=CYCLE, remat=remat)
   one, params = make(**_split(fields))
-  loop, same = make(**_split(fields | {"layer_cycle": 4}))
+  loop, same = make(**_split(fields | {"layer_cycle": 2}))
   assert jax.tree.structure(params) == jax.tree.structure(same)
   jax.tree.map(np.testing.assert_array_equal, params, same)
   tokens = draw()
@@ -167,8 +169,9 @@ def test_a_loop_over_cycles_is_the_layers_one_by_one(remat):
     np.testing.assert_allclose(a, b, atol=1e-5 * largest)
 
 
+@pytest.mark.slow  # compiles twice
 def test_dropout_in_the_loop_differs_by_layer_and_repeats():
-  model, params = make(CYCLE, depth=8, layer_cycle=4, dropout=0.5)
+  model, params = make(CYCLE, depth=4, layer_cycle=2, dropout=0.5)
   tokens = draw()
   run = jax.jit(
     lambda key: model.apply(params, tokens, train=True, rngs={"dropout": jax.random.key(key)})

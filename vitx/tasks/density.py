@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 
 from vitx.checks import NonNegativeInt, PositiveInt, Range
 from vitx.data.dataset import ArraySpec, DatasetInfo, Examples
-from vitx.data.images.settings import find_channels, find_size, image_spec
+from vitx.data.images.settings import image_spec
 from vitx.data.reference_codes import reference_figures
 from vitx.data.transform import Identity
 from vitx.data.windows import CropWindow, Windows
@@ -22,9 +22,9 @@ from vitx.models import initialize, model_from_config
 from vitx.ops.dropout import examples_at
 from vitx.tasks.base import Figures, Task
 from vitx.tasks.density_images import Pixels
+from vitx.tasks.density_resolve import BYTES, resolve
 
 Levels = Annotated[int, Range("[2, 256]")]
-BYTES = 256
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,33 +66,7 @@ class Density(Task):
       ConfigError: data that are neither images of one size nor sequences of tokens, a window for
         images or none for sequences, or a grid or stride that does not fit it.
     """
-    info = getattr(source, "info", source)
-    model, task = config.model, config.task
-    if "image" in info.spec:
-      vocabulary, grid = _resolve_images(config, info)
-    elif "tokens" in info.spec and info.vocabulary:
-      vocabulary, grid = _resolve_sequences(config, info)
-    else:
-      raise ConfigError(
-        f"task.name='density' needs images or sequences of tokens; data.source={info.name!r} has"
-        f" {', '.join(info.spec)}"
-      )
-    _agree(model, "vocabulary", vocabulary, info.name)
-    length = math.prod(grid)
-    given = model.get("grid")
-    if given is not None and math.prod(given) != length:
-      raise ConfigError(
-        f"model.grid={tuple(given)} has {math.prod(given)} places, but the sequences of"
-        f" {info.name!r} have {length} tokens (task.window={task.get('window')}); make them agree"
-      )
-    model.grid = grid if given is None else tuple(given)
-    mixer = model.get("token_mixer")
-    stride = mixer.get("stride") if hasattr(mixer, "get") else None
-    if isinstance(stride, int) and stride > 0 and length % stride:
-      raise ConfigError(
-        f"model.token_mixer.stride={stride} does not divide the {length} tokens of a sequence;"
-        " choose a divisor"
-      )
+    resolve(config, getattr(source, "info", source))
 
   @classmethod
   def state_info(cls, config):
@@ -131,14 +105,7 @@ class Density(Task):
         f"task.min_context={min_context} leaves no token of task.window={window} to score; choose a"
         " smaller one"
       )
-    model = model_from_config(config.model)
-    for field in ("vocabulary", "grid"):
-      if not hasattr(model, field):
-        raise ConfigError(
-          f"task.name='density' needs a model that predicts tokens, which model.name="
-          f"{config.model.name!r} does not (no field {field!r}); use 'sparse_transformer'"
-        )
-    return cls(model, window, levels, min_context)
+    return cls(model_from_config(config.model), window, levels, min_context)
 
   @property
   def element_spec(self):
@@ -309,41 +276,3 @@ def cross_entropy(logits: jax.Array, tokens: jax.Array) -> jax.Array:
   """Returns -log p of tokens (B, N) in nats, for logits (B, N, V)."""
   own = jnp.take_along_axis(logits, tokens[..., None], axis=-1)[..., 0]
   return jax.nn.logsumexp(logits, axis=-1) - own
-
-
-def _resolve_images(config: ConfigDict, info: DatasetInfo) -> tuple[int, tuple[int, ...]]:
-  size, channels = find_size(info), find_channels(info)
-  if size is None:
-    raise ConfigError(
-      f"task.name='density' needs images of one size; those of data.source={info.name!r} vary"
-    )
-  if config.task.get("window") is not None:
-    raise ConfigError(
-      f"task.window={config.task.window}: the images of data.source={info.name!r} are read whole;"
-      " leave it out"
-    )
-  config.data.channels = channels
-  return config.task.get("levels", BYTES), (*size, channels)
-
-
-def _resolve_sequences(config: ConfigDict, info: DatasetInfo) -> tuple[int, tuple[int, ...]]:
-  window = config.task.get("window")
-  if window is None:
-    raise ConfigError(
-      f"task.window is not set, and data.source={info.name!r} holds long sequences; set it, such as"
-      " task.window=256"
-    )
-  if not isinstance(window, int) or isinstance(window, bool) or window < 1:
-    raise ConfigError(f"task.window={window!r} must be a positive integer")
-  assert info.vocabulary is not None
-  return info.vocabulary, (window,)
-
-
-def _agree(model: ConfigDict, field: str, value: Any, name: str) -> None:
-  given = model.get(field)
-  if given not in (None, value):
-    raise ConfigError(
-      f"model.{field}={given}, but the source {name!r} has {value}; leave it out, it follows the"
-      " source"
-    )
-  model[field] = value
