@@ -75,10 +75,10 @@ def _float32(x: jax.Array) -> jax.Array:
 
 def _write(held: jax.Array, new: jax.Array, slot: jax.Array, plan: DecodePlan) -> jax.Array:
   """Writes (B, 1, H, D) into the slot of each group."""
-  new = new.astype(held.dtype)
-  if slot.size == 1:
-    return jax.lax.dynamic_update_slice_in_dim(held, jnp.swapaxes(new, 1, 2), slot[0], axis=2)
-  return held.at[:, np.arange(plan.groups.size), slot[plan.groups]].set(new[:, 0])
+  # A scatter also where all heads have one slot: around a dynamic_update_slice XLA copies the cache
+  # on the CPU, at every step.
+  new = new[:, 0].astype(held.dtype)
+  return held.at[:, np.arange(plan.groups.size), slot[plan.groups]].set(new)
 
 
 def _read(cache: Cache, plan: DecodePlan, at: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
