@@ -57,7 +57,7 @@ def check(mixer, layout=LAYOUT, tolerance=1e-5):
 
 
 def slots(cache):
-  return cache["cached_key"].shape[1]
+  return cache["cached_key"].shape[2]
 
 
 @pytest.mark.parametrize(
@@ -70,13 +70,9 @@ def slots(cache):
 )
 def test_softmax(fields):
   cache = check(make("softmax", **fields))
-  assert cache["cached_key"].shape[:3] == (2, 27, HEADS)
-  assert cache["cached_value"].shape == (
-    2,
-    27,
-    HEADS,
-    fields.get("value_dim", fields.get("head_dim", 4)),
-  )
+  assert cache["cached_key"].shape[:3] == (2, HEADS, 27)
+  width = fields.get("value_dim", fields.get("head_dim", 4))
+  assert cache["cached_value"].shape == (2, HEADS, 27, width)
 
 
 @pytest.mark.parametrize("form", ["paper", "code"])

@@ -194,7 +194,7 @@ class AttentionModule(TokenMixer):
   ) -> jax.Array:
     """Attends from one token to itself and those before it, which the collection "cache" holds.
 
-    Its variables `cached_key` (B, M, H, D) and `cached_value` (B, M, H, E) have the M slots that
+    Its variables `cached_key` (B, H, M, D) and `cached_value` (B, H, M, E) have the M slots that
     the pattern needs, `cached_place` (G, M), where there is one, says which tokens they hold. All
     are zeros before the first token; tokens must come in order.
 
