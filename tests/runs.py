@@ -18,6 +18,13 @@ TINY = (
   "schedule.warmup=5 steps,ema_decay=0.9"
 )
 
+# The same run of a density model.
+DENSITY = (
+  "strided,model.width=16,model.depth=2,model.num_heads=2,model.mlp_dim=32,model.dropout=0.1,"
+  "batch_size=32,evaluation.every=10 steps,checkpoint.every=8 steps,log_every=5 steps,"
+  "duration=40 steps,schedule.warmup=5 steps,ema_decay=0.9"
+)
+
 
 def tiny(*overrides: str):
   """The config of a run of seconds."""
@@ -34,9 +41,12 @@ def replace(text: str, *overrides: str) -> str:
   return ",".join(items.values())
 
 
-def start(workdir, *overrides: str, devices: int = 1, flags=(), **popen) -> subprocess.Popen:
+def start(
+  workdir, *overrides: str, devices: int = 1, flags=(), density: bool = False, **popen
+) -> subprocess.Popen:
   """Starts `train.py` on the tiny config as a user would."""
-  config = "configs/digits.py:" + replace(TINY, *overrides)
+  file, text = ("density_digits", DENSITY) if density else ("digits", TINY)
+  config = f"configs/{file}.py:{replace(text, *overrides)}"
   command = [sys.executable, "train.py", "--config", config, "--workdir", str(workdir), *flags]
   environment = os.environ | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(devices)}
   options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True} | popen

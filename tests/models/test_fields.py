@@ -19,6 +19,7 @@ SIZES = {
   "swin": {"width": 8, "depth": (1, 1), "num_heads": 2},
   "resnet": {"depth": 8, "width": 4},
   "convmixer": {"width": 8, "depth": 1},
+  "sparse_transformer": {**SMALL, "vocabulary": 3, "grid": (4, 2)},
 }
 PARTS = MODELS["vit"].PARTS
 # The fields of token mixers are walked in the tests of attention.
@@ -29,16 +30,20 @@ CHOICES = [
 
 def run(name, **fields):
   """Traces a network of a config, from making it to the logits."""
-  model = vitx.create_model(name, **{"num_classes": 3, **fields})
+  of_tokens = name == "sparse_transformer"
+  classes = {} if of_tokens else {"num_classes": 3}
+  model = vitx.create_model(name, **{**classes, **fields})
 
-  def forward(key, images):
-    variables = initialize(model, key, images)
+  def forward(key, given):
+    variables = initialize(model, key, given)
     streams = dict.fromkeys(("dropout", "graph"), key)
     state = [name for name in variables if name != "params"]
-    return model.apply(variables, images, train=True, rngs=streams, mutable=state)[0]
+    return model.apply(variables, given, train=True, rngs=streams, mutable=state)[0]
 
   images = jax.ShapeDtypeStruct((2, 8, 8, 3), np.float32)
-  assert jax.eval_shape(forward, jax.random.key(0), images).shape == (2, 3)
+  tokens = jax.ShapeDtypeStruct((2, 8), np.int32)
+  found = jax.eval_shape(forward, jax.random.key(0), tokens if of_tokens else images)
+  assert found.shape == ((2, 8, 3) if of_tokens else (2, 3))
 
 
 def check(field, name, **fields):
@@ -72,11 +77,12 @@ def test_fields_of_models(name, value):
 )
 def test_fields_of_parts(part, choice):
   table, _, hidden = PARTS[part]
+  around = {"pool": "mean"} if choice == "axes" else {}  # a class token has no coordinates
   for field in options(table[choice]):
     if field in hidden:
       continue
     for value in BAD:
-      check(f"{part}.{field}", "vit", **SMALL, **{part: {"name": choice, field: value}})
+      check(f"{part}.{field}", "vit", **SMALL, **around, **{part: {"name": choice, field: value}})
 
 
 @pytest.mark.parametrize(
