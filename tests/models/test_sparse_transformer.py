@@ -85,15 +85,18 @@ def test_the_gradient_to_the_future_is_exactly_zero(name):
 def test_implementations_agree(name):
   outputs, gradients = [], []
   for implementation in ("masked", "kernelized"):
-    model, params = make(MIXERS[name] | {"implementation": implementation})
+    model, variables = make(MIXERS[name] | {"implementation": implementation})
     tokens = draw()
-    loss = lambda p, model=model, tokens=tokens: jnp.sum(jnp.sin(model.apply(p, tokens)))  # noqa: E731
-    outputs.append(jax.jit(model.apply)(params, tokens))
-    gradients.append(jax.jit(jax.grad(loss))(params))
+
+    def loss(params, model=model, state=variables, tokens=tokens):
+      return jnp.sum(jnp.sin(model.apply({**state, "params": params}, tokens)))
+
+    outputs.append(jax.jit(model.apply)(variables, tokens))
+    gradients.append(jax.jit(jax.grad(loss))(variables["params"]))
   np.testing.assert_allclose(*outputs, atol=2e-5 * np.abs(outputs[0]).max())
   # A key's bias moves all logits of a query alike: its own gradient is rounding.
-  largest = max(np.abs(x).max() for x in jax.tree.leaves(gradients[0]["params"]))
-  for a, b in zip(*(jax.tree.leaves(g["params"]) for g in gradients), strict=True):
+  largest = max(np.abs(x).max() for x in jax.tree.leaves(gradients[0]))
+  for a, b in zip(*map(jax.tree.leaves, gradients), strict=True):
     np.testing.assert_allclose(a, b, atol=1e-5 * largest)
 
 

@@ -208,9 +208,9 @@ def test_a_run_learns_resumes_and_evaluates(tmp_path, whole_runs):
   import vitx
 
   overrides = "schedule.warmup=5 steps,evaluation.every=30 steps,checkpoint.every=30 steps"
-  config = digits(f"strided,{TINY},{overrides},duration=120 steps,batch_size=64,ema_decay=0.9")
+  config = digits(f"strided,{TINY},{overrides},duration=120 steps,ema_decay=0.9")
   result = vitx.train(config, tmp_path / "whole")
-  assert result.test["bits"] < 2.8 < math.log2(17)
+  assert result.test["bits"] < 3.2 < math.log2(17)
   assert {"count_0", "count_5", "gzip", "xz", "bz2", "per_position"} <= set(result.test)
   assert result.test["tokens"] == 359 * 64
   again = vitx.evaluate(tmp_path / "whole")
