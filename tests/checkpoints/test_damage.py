@@ -8,7 +8,7 @@ import pytest
 from absl import logging
 
 from tests.checkpoints.test_store import assert_same, fill, small
-from vitx.checkpoints import store as store_module
+from vitx.checkpoints import reading
 from vitx.checkpoints.errors import CheckpointError, CorruptCheckpoint
 from vitx.checkpoints.store import CheckpointStore
 
@@ -210,7 +210,7 @@ def test_what_cannot_be_read_now_is_not_taken_for_corrupt(saved, monkeypatch, er
     raise error
 
   with monkeypatch.context() as patch:
-    patch.setattr(store_module._HostArrays, "deserialize", fail)
+    patch.setattr(reading._HostArrays, "deserialize", fail)
     with pytest.raises(CheckpointError, match="cannot read the state of checkpoint 2") as caught:
       CheckpointStore(saved).restore_latest()
   assert not isinstance(caught.value, CorruptCheckpoint)

@@ -79,13 +79,13 @@ def test_before_the_first_evaluation_the_best_is_the_latest(copy):
 
 def test_only_what_is_needed_is_read(run, monkeypatch):
   read = []
-  original = store_module._read_leaves
+  original = store_module.read_leaves
 
   def spy(path, described, where):
     read.extend(name.split("/")[0] for name in described)
     return original(path, described, where)
 
-  monkeypatch.setattr(store_module, "_read_leaves", spy)
+  monkeypatch.setattr(store_module, "read_leaves", spy)
   vitx.load(run)
   assert set(read) == {"params", "ema"}
 

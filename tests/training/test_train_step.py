@@ -84,7 +84,7 @@ def test_plateau_scales_the_learning_rate():
 def test_float16_scales_and_skips_overflow():
   step = small.make_step(small.task(dtype="float16"), half=True)
   _, state = small.run(step, 3, devices=2)
-  assert state.loss_scale.value == 2.0**15 and state.loss_scale.good_steps == 3
+  assert state.loss_scale.value == 2.0**16 and state.loss_scale.good_steps == 3
   huge = state.replace(loss_scale=state.loss_scale.replace(value=jnp.float32(3e38)))
   after, metrics, _ = jax.jit(step.train)(huge, {}, small.batch(0), np.int32(0))
   assert not np.isfinite(metrics["gradient_norm"]) and np.isfinite(metrics["loss"])
