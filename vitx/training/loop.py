@@ -34,8 +34,8 @@ from vitx.training.plateau import Plateau
 from vitx.training.recorder import Record, Recorder
 from vitx.training.setup import Experiment, make_experiment
 
-# Evaluates the state at a step on some examples; a figure that is not finite is an error.
-Evaluate = Callable[[Any, int, Examples], Figures]
+# Evaluates the state at a step on a role's examples; a figure that is not finite is an error.
+Evaluate = Callable[[Any, int, str], Figures]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,8 +110,8 @@ def _run(
   """Runs evaluation, saving and step, in this order, to the end or a signal to any process."""
   config, total, step = experiment.config, experiment.total_steps, start
   constants = parallel.replicate(experiment.constants)
-  evaluate = _make_evaluate(experiment, store, constants)
   examples = functools.cache(experiment.keep)
+  evaluate = _make_evaluate(experiment, store, constants, examples)
 
   def finish(step: int, metrics: dict[str, float]) -> None:
     check_finite(step, metrics, half=experiment.step.half, kept=lambda: _last_good(store))
@@ -131,7 +131,7 @@ def _run(
         is_new, is_last = step > start, step == total
         if is_new and (is_last or experiment.is_due(step, config.evaluation.every)):
           in_flight.wait()
-          state = _validate(experiment, recorder, evaluate, examples("validation"), state, step)
+          state = _validate(experiment, recorder, evaluate, state, step)
         is_best = recorder.record.best_step == step
         is_due = experiment.is_due(step, config.checkpoint.every)
         if is_new and (is_last or is_best or is_due or in_flight.stop):
@@ -153,7 +153,7 @@ def _run(
   if step < total:
     return Result(workdir, step, False)
   state, best = _restore_best(store, recorder, state, step)
-  figures = evaluate(state, best, examples("test")) | experiment.references("test")
+  figures = evaluate(state, best, "test")
   recorder.write_figures("test", best, figures)
   recorder.progress.message(
     f"test (checkpoint {best}, {figures['examples']:,} examples):"
@@ -187,16 +187,22 @@ def _begin(
   return state, start, record
 
 
-def _make_evaluate(experiment: Experiment, store: CheckpointStore, constants: Any) -> Evaluate:
+def _make_evaluate(
+  experiment: Experiment,
+  store: CheckpointStore,
+  constants: Any,
+  examples: Callable[[str], Examples],
+) -> Evaluate:
   task, config = experiment.task, experiment.config
+  references = functools.cache(experiment.references)  # they read the data
   evaluate_step = evaluation.make_evaluate(task)
 
-  def evaluate(state: Any, step: int, examples: Examples) -> Figures:
-    batches = evaluation.split_batches(config, task, examples)
+  def evaluate(state: Any, step: int, role: str) -> Figures:
+    batches = evaluation.split_batches(config, task, examples(role))
     arguments = (state.averaged, state.model_state, constants)
     figures = evaluation.evaluate(task, evaluate_step, *arguments, batches)
     check_figures(step, figures, kept=lambda: _last_good(store))
-    return figures
+    return figures | references(role)
 
   return evaluate
 
@@ -211,13 +217,12 @@ def _validate(
   experiment: Experiment,
   recorder: Recorder,
   evaluate: Evaluate,
-  examples: Examples,
   state: Any,
   step: int,
 ) -> Any:
   """Evaluates on *validation*, moves the best, and returns the state with the plateau's rate."""
   task, schedule, record = experiment.task, experiment.config.schedule, recorder.record
-  figures = evaluate(state, step, examples) | experiment.references("validation")
+  figures = evaluate(state, step, "validation")
   recorder.write_figures("validation", step, figures)
   recorder.progress.message(f"step {step}  validation: {task.describe(figures)}")
   record.improve(step, figures[task.primary], task.mode)
