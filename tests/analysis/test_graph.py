@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from tests.slow import all_but
 from vitx.analysis import graph
 from vitx.analysis.edges import distances, from_matrix, from_pattern
 from vitx.analysis.graph import graph_figures
@@ -52,7 +53,7 @@ def lengths(variant, plan, seed):
   return np.average(np.arange(1, counts.size), weights=counts[1:]), counts.size - 1
 
 
-@pytest.mark.parametrize("variant, plan", DRAWN)
+@pytest.mark.parametrize(("variant", "plan"), all_but("R+W+G", of=DRAWN))
 def test_reference_table_of_random_graphs(variant, plan):
   draws = [
     graph_figures(bigbird(variant, block=10, plan=plan, seed=seed), BBVIT) for seed in range(3)
@@ -175,6 +176,7 @@ def test_samples_estimate_the_exact_figures(variant, monkeypatch):
   assert exact.diameter - 1 <= sampled.diameter <= exact.diameter
 
 
+@pytest.mark.slow
 def test_memory_follows_the_edges():
   """20,000 tokens: a dense matrix of bits alone would have 50 MB."""
   edges = from_pattern(Window(40), TokenLayout((20_000,)))

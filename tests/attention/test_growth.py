@@ -12,7 +12,7 @@ from vitx.attention.registry import MIXERS
 from vitx.benchmark.mixers import make_grid
 from vitx.ops.kernels import tiling
 
-SIZES = (1024, 2048, 4096, 8192)
+SIZES = (2048, 8192)
 HEADS = 2
 WIDE, NARROW = 128, 8
 SLACK = 0.15

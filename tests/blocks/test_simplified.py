@@ -90,6 +90,7 @@ def likeness(kind, mixer, layers=12):
   return float((jnp.sum(unit @ unit.T) - n) / (n * (n - 1)))
 
 
+@pytest.mark.slow
 def test_tokens_stay_apart_in_depth_where_skipless_attention_makes_them_alike():
   shaped = partial(ShapedAttention, H, values="first")
   assert likeness("skipless", partial(SoftmaxAttention, H)) > 0.99

@@ -16,6 +16,7 @@ from PIL import Image
 
 import vitx
 from tests import runs
+from tests.slow import all_but
 from vitx.checkpoints.errors import CorruptCheckpoint
 from vitx.checkpoints.store import CheckpointStore
 from vitx.cli.evaluate import evaluate
@@ -105,7 +106,7 @@ def damage(checkpoint):
   path.write_bytes(content)
 
 
-@pytest.mark.parametrize("batch_size", [7, 64, 359, 1000])
+@pytest.mark.parametrize("batch_size", all_but(64, of=(7, 64, 359, 1000)))
 def test_every_example_counts_once(run, batch_size):
   assert jax.device_count() == 2
   workdir, _ = run
@@ -123,6 +124,7 @@ def test_the_figures_are_those_that_training_reported(run):
   assert result["class_names"] == [str(i) for i in range(10)]
 
 
+@pytest.mark.slow
 def test_splits_are_those_of_training(run, tmp_path):
   workdir, _ = run
   names = {}
@@ -260,6 +262,7 @@ def exported(run, tmp_path):
   return tmp_path / "digits", images[chosen], labels[chosen]
 
 
+@pytest.mark.slow
 def test_another_source_is_evaluated_whole(run, exported):
   folder, images, labels = exported
   result = evaluate(run[0], source=f"folder:{folder}", checkpoint="latest")

@@ -240,12 +240,8 @@ def zeros_of(row):
   return {r".*token_mixer/key/bias": "softmax does not see a shift of a query's logits"}
 
 
-QUICK = ("tiny_authors_rw",)  # `--all` checks every row
-
-
-@pytest.mark.parametrize(
-  "row", [pytest.param(r, marks=() if r in QUICK else pytest.mark.slow) for r in ROWS]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("row", ROWS)
 def test_one_step(row, tmp_path):
   trial = Trial(small(row))
   check_gradients(trial, zeros_of(row))

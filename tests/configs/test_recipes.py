@@ -12,6 +12,7 @@ from tests.configs.test_vix_rows import (
   check_restore,
   source_of,
 )
+from tests.slow import all_but
 from vitx.cli.summary import complete_config, make_training_step
 from vitx.models import count
 from vitx.training.schedules import make_schedule
@@ -46,7 +47,7 @@ def test_parameters(file, row):
   assert found == published.get("parameters", found)
 
 
-@pytest.mark.parametrize(("file", "row"), COUNTS, ids=IDS)
+@pytest.mark.parametrize(("file", "row"), all_but("vit", "resnet20", of=COUNTS), ids=IDS)
 def test_a_step_of_the_recipe_traces(file, row):
   config = complete_config(file.get_config(row))
   state, metrics = jax.eval_shape(*make_training_step(config))
@@ -57,7 +58,7 @@ def test_a_step_of_the_recipe_traces(file, row):
   assert rates[-1] < 0.05 * config.learning_rate
 
 
-@pytest.mark.parametrize(("file", "row"), COUNTS, ids=IDS)
+@pytest.mark.parametrize(("file", "row"), all_but("swin", "deit_ti", of=COUNTS), ids=IDS)
 def test_other_data_sets(file, row):
   for name in ("mnist", "imagenette/320px-v2"):
     config = resolve(file.get_config(f"{row},dataset={name}"), source_of(name))

@@ -90,7 +90,8 @@ def test_an_image_is_evaluated_alone_and_trained_in_its_batch(name):
   assert all(np.any(a != b) for a, b in zip(before, after, strict=True))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SMALL)
 def test_training_is_the_same_on_two_devices(name):
   step = small.make_step(dataclasses.replace(small.task(), model=model_of(name)))
   (losses, one), (same, two) = (small.run(step, 4, devices) for devices in (1, 2))

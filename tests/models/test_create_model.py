@@ -81,6 +81,7 @@ def test_every_parameter_matters():
     assert jnp.max(jnp.abs(grad)) > 1e-6 * largest, path
 
 
+@pytest.mark.slow
 def test_remat_changes_nothing_but_memory():
   plain, variables = build()
   remat, _ = build(remat=True)

@@ -155,7 +155,8 @@ def test_initial_scales():
   assert not np.any(block["mlp"]["up"]["bias"])
 
 
-@pytest.mark.parametrize("remat", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("remat", [False, True])
 def test_a_loop_over_cycles_is_the_layers_one_by_one(remat):
   fields = dict(depth=4, token_mixer=CYCLE, remat=remat)
   one, params = make(**_split(fields))

@@ -82,7 +82,8 @@ def test_a_finished_run_is_tested_again_and_trains_no_more(finished):
   assert [row["kind"] for row in runs.rows(workdir)].count("test") == 1
 
 
-@pytest.mark.parametrize("at", [8, 13])  # at a save; within a window of the log
+# At a save; within a window of the log.
+@pytest.mark.parametrize("at", [pytest.param(8, marks=pytest.mark.slow), 13])
 def test_a_stopped_run_goes_on_bit_for_bit(finished, tmp_path, monkeypatch, at):
   class StopAt(failures.StopRequest):
     """Receives SIGTERM when the step `at` is dispatched."""
@@ -108,6 +109,7 @@ def test_a_stopped_run_goes_on_bit_for_bit(finished, tmp_path, monkeypatch, at):
   same(runs.final_state(tmp_path), runs.final_state(finished[0]))
 
 
+@pytest.mark.slow
 def test_a_damaged_newest_checkpoint_is_set_aside_and_the_run_ends_the_same(finished, tmp_path):
   loop.train(runs.tiny(), tmp_path)
   newest = tmp_path / "checkpoints" / "40"
@@ -122,6 +124,7 @@ def test_a_damaged_newest_checkpoint_is_set_aside_and_the_run_ends_the_same(fini
   same(runs.final_state(tmp_path), runs.final_state(finished[0]))
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_checkpoint(tmp_path):
   config = runs.tiny("duration=8 steps", "schedule=constant")
   loop.train(config, tmp_path)
@@ -137,7 +140,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_checkpoint(t
   assert snapshot(tmp_path / "checkpoints") == before
 
 
-@pytest.mark.parametrize("at", [10, 20])
+@pytest.mark.parametrize("at", [pytest.param(10, marks=pytest.mark.slow), 20])
 def test_an_evaluation_that_is_not_finite_stops_the_run_and_keeps_the_last_checkpoint(
   tmp_path, monkeypatch, at
 ):
@@ -201,6 +204,7 @@ def test_another_config_is_refused_with_a_diff(finished):
   assert snapshot(workdir) == before
 
 
+@pytest.mark.slow
 def test_logging_and_cadence_may_change(finished, tmp_path):
   config = runs.tiny("log_every=4 steps", "checkpoint.keep=3", "evaluation.every=20 steps")
   loop.provenance.check_same_run(finished[0], loop.make_experiment(config).config)
@@ -234,6 +238,7 @@ def test_a_checkpoint_of_another_shape_is_no_damage(finished):
   assert snapshot(workdir) == before
 
 
+@pytest.mark.slow
 def test_plateau_lowers_the_rate_and_survives_a_restart(tmp_path):
   # No evaluation is better by 1000 %, so each second one lowers the rate.
   spec = "schedule={'name':'plateau','patience':1,'factor':0.5,'threshold':10.0}"
@@ -248,6 +253,7 @@ def test_plateau_lowers_the_rate_and_survives_a_restart(tmp_path):
   assert tail("b") == tail("a")
 
 
+@pytest.mark.slow
 def test_init_from_starts_a_new_run_from_weights(finished, tmp_path, capsys):
   config = runs.tiny(f"init_from='{finished[0]}'", "duration=6 steps", "learning_rate=0.0")
   loop.train(config, tmp_path)

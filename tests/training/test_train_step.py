@@ -32,6 +32,7 @@ def test_micro_batches_change_nothing():
     np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_same_step_draws_the_same_and_another_does_not():
   first, _ = small.run(small.make_step(), 3, devices=1)
   again, _ = small.run(small.make_step(), 3, devices=1)
@@ -53,6 +54,7 @@ def test_moving_average_by_hand():
   assert trail[-1].averaged is trail[-1].ema
 
 
+@pytest.mark.slow
 def test_training_accuracy_is_that_of_the_batch_whatever_the_devices_and_micro_batches():
   """The head starts at zero: all classes tie and the first is the guess."""
   expected = np.mean(small.batch(0)["label"] == 0)
@@ -93,6 +95,7 @@ def test_float16_scales_and_skips_overflow():
   assert after.loss_scale.value == np.float32(3e38) / 2 and after.step == 4
 
 
+@pytest.mark.slow
 def test_float16_follows_float32():
   plain = small.task({}, dropout=0.0, stochastic_depth=0.0)
   half = small.task({}, dropout=0.0, stochastic_depth=0.0, dtype="float16")

@@ -206,7 +206,8 @@ class Intersection(Combination):
   def candidates(self, layout, first, last, block, head):
     parts = [p.candidates(layout, first, last, block, head) for p in self.patterns]
     known = [part for part in parts if part is not None]
-    return functools.reduce(np.intersect1d, known) if known else None
+    common = functools.partial(np.intersect1d, assume_unique=True)
+    return functools.reduce(common, known) if known else None
 
   def by_head(self):
     counts = [p.by_head() for p in self.patterns]
