@@ -4,12 +4,9 @@ import pytest
 
 
 def all_but(*quick, of) -> list:
-  """Marks the values, or tuples of values, as slow that do not have one of `quick` in them."""
-  marked = []
-  for value in of:
-    values = value if isinstance(value, tuple) else (value,)
-    marks = () if set(quick) & set(values) else pytest.mark.slow
-    marked.append(pytest.param(*values, marks=marks))
-  unknown = set(quick) - {part for value in marked for part in value.values}
-  assert not unknown, f"no parameter is called {sorted(unknown)}"
-  return marked
+  """Marks the values, or tuples of values, as slow that neither are in `quick` nor hold any."""
+  tuples = [value if isinstance(value, tuple) else (value,) for value in of]
+  held = [any(one in values for one in quick) for values in tuples]
+  assert all(any(one in values for values in tuples) for one in quick), f"not all there: {quick}"
+  marks = [() if here else pytest.mark.slow for here in held]
+  return [pytest.param(*values, marks=mark) for values, mark in zip(tuples, marks, strict=True)]

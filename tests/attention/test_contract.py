@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 
+from tests.slow import all_but
 from vitx.attention.registry import MIXERS
 from vitx.testing import check_token_mixer
 
@@ -74,7 +75,10 @@ def test_every_mixer_is_tested():
   assert set(CASES) | by_batch_statistics == set(MIXERS)
 
 
-@pytest.mark.parametrize("name", sorted(CASES))
+QUICK = ("softmax", "performer", "bigbird", "strided", "shaped", "mlp_mixing")
+
+
+@pytest.mark.parametrize("name", all_but(*QUICK, of=sorted(CASES)))
 def test_contract(name):
   check(name, CASES[name][0], pairwise=True)
 

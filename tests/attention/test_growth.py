@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.slow import all_but
 from vitx.analysis import cost
 from vitx.attention.registry import MIXERS
 from vitx.benchmark.mixers import make_grid
@@ -61,7 +62,10 @@ def exponent(count, name, sizes, width):
   return float(np.polyfit(np.log(sizes), np.log(costs), 1)[0])
 
 
-@pytest.mark.parametrize("name", MIXERS)
+QUICK = ("softmax", "performer", "bigbird", "strided", "fnet", "mlp_mixing")
+
+
+@pytest.mark.parametrize("name", all_but(*QUICK, of=MIXERS))
 def test_flops(name):
   # What does not grow like the attention hides it: in wide tokens the projections, which are
   # linear, in narrow ones what is constant. So both stay below the statement, and one reaches it.

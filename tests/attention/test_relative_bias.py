@@ -68,6 +68,7 @@ def test_window_bias_is_swins_table_inside_every_window(layer):
   assert seen > LAYOUT.length
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   "module",
   [

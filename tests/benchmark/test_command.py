@@ -23,6 +23,7 @@ TINY = [
 ]
 
 
+@pytest.mark.slow
 def test_from_arguments_to_files(tmp_path, capsys):
   files = [tmp_path / "rows.csv", tmp_path / "rows.png"]
   chosen = "--mixers=mlp_mixing,neighborhood"

@@ -89,6 +89,7 @@ def test_an_unknown_part_says_which_is_nearest(capsys):
   assert "Did you mean 'sampling'" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_from_arguments_to_tables(capsys):
   sizes = ["--tokens=64", "--stride=8", "--summary=2"]
   effort = ["--runs=1", "--repeats=1", "--seconds=0.1"]

@@ -6,6 +6,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from vitx.attention.softmax import SoftmaxAttention
 from vitx.blocks.parallel import ParallelBlock
@@ -50,6 +51,7 @@ def close(a, b):
   np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_zero_mlp_leaves_attention_and_zero_attention_the_mlp():
   block, params = made()
   mixer, mlp = branches(params)

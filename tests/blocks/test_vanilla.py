@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.slow import all_but
 from vitx.attention.softmax import SoftmaxAttention
 from vitx.blocks.pre_norm import PreNormBlock
 from vitx.blocks.vanilla import SkiplessBlock, VanillaBlock
@@ -61,7 +62,7 @@ def test_a_norm_of_the_mlp_leaves_the_mixer_the_tokens_as_they_are():
   close(run(block, params), x + MLP(M).apply({"params": params["mlp"]}, y, False))
 
 
-@pytest.mark.parametrize("norms", ["shared", "two", "mlp"])
+@pytest.mark.parametrize("norms", all_but("two", of=("shared", "two", "mlp")))
 def test_skipless_has_no_way_past_its_branches(norms):
   block, params = made(SkiplessBlock, norms=norms)
   for module, last in (("token_mixer", "out"), ("mlp", "down")):

@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 from tests.cli import density_models
+from tests.slow import all_but
 from vitx.cli import code_file, compress, decompress
 from vitx.cli.main import main
 from vitx.data.sources import open_source
@@ -72,7 +73,8 @@ def draw_bytes(count):
   return np.random.default_rng(count).integers(0, 256, count, np.uint8).tobytes()
 
 
-@pytest.mark.parametrize("count", [24 * 40 + 7, 24 * 3])  # two groups of lanes and a rest, and one
+# Two groups of lanes and a rest, and one.
+@pytest.mark.parametrize("count", all_but(24 * 3, of=(24 * 40 + 7, 24 * 3)))
 def test_bytes_come_back_in_the_evaluations_bits(text, command, tmp_path, count):
   path, data = tmp_path / "data.bin", draw_bytes(count)
   path.write_bytes(data)
@@ -97,6 +99,7 @@ def test_files_of_every_length(text, tmp_path, count, lanes):
   assert decompress.decompress(text, tmp_path / "code").tobytes() == draw_bytes(count)
 
 
+@pytest.mark.slow
 def test_a_test_split_of_images(digits, command, tmp_path):
   test = open_source(digits.config.data, seed=0).test
   images = np.stack([test[i]["image"] for i in range(40)])

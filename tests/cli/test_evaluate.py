@@ -160,6 +160,7 @@ def test_a_file_that_cannot_be_written_is_named_before_evaluating(run, tmp_path,
     evaluate(run[0], predictions=tmp_path / "absent" / "p.csv")
 
 
+@pytest.mark.slow
 def test_checkpoints(run, copy):
   workdir, _ = run
   # One more, worse, by a run that says that the best was step 40.
@@ -212,6 +213,7 @@ def test_a_corrupt_newest_checkpoint_that_was_the_best(copy, warnings):
     evaluate(copy)
 
 
+@pytest.mark.slow
 def test_the_directory_is_all_it_needs(run, copy, tmp_path):
   """As a command elsewhere, on one device, where TensorFlow would be found but is not imported."""
   workdir = shutil.copytree(copy, tmp_path / "elsewhere" / "run")
@@ -275,6 +277,7 @@ def test_another_source_is_evaluated_whole(run, exported):
   assert counts == {"train": 40, "validation": 10, "test": 10, "all": 60}
 
 
+@pytest.mark.slow
 def test_a_source_with_any_splits_is_evaluated_whole(run, exported, tmp_path):
   folder, images, labels = exported
   shutil.copytree(folder, tmp_path / "splits" / "test")

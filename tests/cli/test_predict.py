@@ -94,6 +94,7 @@ def test_images_of_various_sizes_are_resized_as_in_training(loaded):
   )
 
 
+@pytest.mark.slow
 def test_files_of_every_mode(loaded, color, tmp_path):
   gray = np.random.default_rng(1).integers(0, 256, (10, 12), np.uint8)
   rgb = np.random.default_rng(2).integers(0, 256, (10, 12, 3), np.uint8)

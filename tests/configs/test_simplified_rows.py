@@ -15,6 +15,7 @@ from tests.configs.test_vix_rows import (
   info_of,
 )
 from tests.runs import replace
+from tests.slow import all_but
 from vitx.models import count, initialize, model_from_config
 from vitx.training.setup import resolve
 
@@ -29,7 +30,7 @@ COUNTS = {
 }
 
 
-@pytest.mark.parametrize("row", ROWS)
+@pytest.mark.parametrize("row", all_but(*list(ROWS)[::3], of=ROWS))
 def test_parameters(row):
   expected = COUNTS | {f"simplified_w128_d8_{start}": 364_954 for start in STARTS}
   expected |= {
@@ -148,6 +149,7 @@ def one_step(row):
   return attempt
 
 
+@pytest.mark.slow
 def test_one_step():
   one_step("simplified_w96_d8")
 

@@ -72,6 +72,7 @@ def test_digits_prepare_themselves_at_first_use(tmp_path, make_data, monkeypatch
   assert len(source.test) == 359 and (tmp_path / "new" / "digits").is_dir()
 
 
+@pytest.mark.slow
 def test_several_processes_prepare_the_digits_at_once(tmp_path, digits_dir):
   program = (
     "from vitx.data.sources import open_source;"
@@ -108,6 +109,7 @@ def test_digits_in_a_place_that_cannot_be_written(tmp_path, make_data):
     open_source(make_data(data_dir=str(tmp_path / "file")), seed=0)
 
 
+@pytest.mark.slow
 def test_reading_imports_no_tensorflow(digits_dir):
   program = (
     "import sys; from vitx.data import batches, sources;"

@@ -51,6 +51,7 @@ def test_one_and_two_devices_train_alike(mixer):
     np.testing.assert_allclose(y, x, rtol=1e-3, atol=2e-5)
 
 
+@pytest.mark.slow
 def test_evaluation_uses_the_running_statistics():
   """An example's logits do not depend on its neighbors, though in training they do."""
   model = small.task(token_mixer="levit", pool="mean", dropout=0.0, stochastic_depth=0.0).model

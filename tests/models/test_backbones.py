@@ -86,6 +86,7 @@ def test_counting_needs_a_size():
     count(get_config("vit,dataset=imagenette/320px-v2"))
 
 
+@pytest.mark.slow
 def test_stages_share_one_stochastic_depth():
   """Linear over all blocks, whatever their stage."""
   model = vitx.create_model("pit", num_classes=3, **SMALL, **WIDTHS["pit"], stochastic_depth=0.4)

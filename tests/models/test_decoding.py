@@ -13,10 +13,10 @@ from vitx.models.decoding import Sampling, next_logits, sample_tokens
 @pytest.mark.parametrize(
   "mixer",
   [
-    {"name": "softmax"},
+    pytest.param({"name": "softmax"}, marks=pytest.mark.slow),
     {"name": "strided", "form": "code", "stride": 8, "arrangement": "layers"},
     {"name": "fixed", "stride": 8, "summary": 2, "distinct": 2, "arrangement": "merged"},
-    {"name": "longformer", "window": 7},
+    pytest.param({"name": "longformer", "window": 7}, marks=pytest.mark.slow),
   ],
   ids=lambda mixer: mixer["name"],
 )

@@ -133,6 +133,7 @@ def test_zero_queries_make_attention_uniform():
   np.testing.assert_allclose(matrix, 1 / 17, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_from_a_config_and_with_one_map_for_all_values():
   model = create_model(
     "vit",

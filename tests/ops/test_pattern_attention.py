@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.ops import attention_cases as cases
+from tests.slow import all_but
 from vitx.ops import TokenLayout, attention, dense_mask, plan
 from vitx.ops.patterns import (
   PATTERNS,
@@ -30,7 +31,7 @@ BIGBIRD = bigbird(block=8, random=2, heads=4)
 QUICK = {"xla_backend_optimization_level": 0}
 
 
-@pytest.mark.parametrize("prefix", [0, 2])
+@pytest.mark.parametrize("prefix", all_but(2, of=(0, 2)))
 @pytest.mark.parametrize(
   "pattern",
   [

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.ops import attention_cases as cases
+from tests.slow import all_but
 from vitx.analysis.cost import flops
 from vitx.ops.kernels import tiling
 from vitx.ops.kernels.softmax import masked_attention
@@ -68,7 +69,7 @@ def test_mask_holds_exactly_the_kept():
   np.testing.assert_array_equal(kept_mask(ties, None, 9).sum(-1), 4)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", all_but("chunked", of=METHODS))
 @pytest.mark.parametrize(
   ("heads", "count", "step", "scale"),
   [(2, 7, 1 << 13, None), (1, 1, 1 << 20, None), (1, 5, 1 << 20, 0.7)],

@@ -64,6 +64,7 @@ def test_what_a_run_leaves(finished):
   assert read_config(workdir).model.num_classes == 10
 
 
+@pytest.mark.slow
 def test_train_rows_have_the_mean_loss_and_accuracy_since_the_last(finished, tmp_path):
   loop.train(runs.tiny("log_every=10 steps"), tmp_path)
   each, pairs = ([r for r in runs.rows(d) if r["kind"] == "train"] for d in (finished[0], tmp_path))

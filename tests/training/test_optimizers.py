@@ -12,6 +12,7 @@ import pytest
 from flax.core import freeze
 from ml_collections import ConfigDict
 
+from tests.slow import all_but
 from vitx.errors import ConfigError
 from vitx.training.optimizers import DECAY_MASKS, OPTIMIZERS, layer_scales, make_optimizer
 from vitx.training.parameters import parameter_names
@@ -360,7 +361,7 @@ def test_layer_decay_needs_one_sequence_of_blocks(stage):
     (dict(name="optax:sgd", momentum=0.5), dict(name="sgd", momentum=0.5)),
   ],
 )
-@pytest.mark.parametrize("mask", ["matrices", "all"])
+@pytest.mark.parametrize("mask", all_but("all", of=("matrices", "all")))
 def test_an_optimizer_of_optax_gives_the_directions_of_ours(spec, ours, mask):
   """The sign is turned where optax descends, and its weight decay has our mask."""
   params, grads = network(), network(1)

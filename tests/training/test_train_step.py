@@ -22,6 +22,7 @@ def test_losses_agree_on_one_and_two_devices():
   assert one[-1] < one[0]
 
 
+@pytest.mark.slow
 def test_micro_batches_change_nothing():
   # Plain descent: Adam would blow the rounding of vanishing gradients up to whole steps.
   plain = {"optimizer": optax.identity(), "schedule": lambda step: 0.1}
@@ -41,6 +42,7 @@ def test_the_same_step_draws_the_same_and_another_does_not():
   assert not np.array_equal(first[1:], other[1:])
 
 
+@pytest.mark.slow
 def test_moving_average_by_hand():
   step = small.make_step(ema_decay=0.9)
   trail = [small.initial(step), *(state for _, state in small.trail(step, 3, devices=1))]
@@ -69,6 +71,7 @@ def test_training_accuracy_is_that_of_the_batch_whatever_the_devices_and_micro_b
     np.testing.assert_allclose(metrics["top1"], expected, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_plateau_scales_the_learning_rate():
   step = small.make_step(optimizer=optax.identity())
   state = small.initial(step)

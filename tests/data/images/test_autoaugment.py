@@ -215,6 +215,7 @@ def test_the_cifar_policy_is_well_formed():
   assert round(10 * sum(probabilities)) == 265 and sum(strengths) == 187
 
 
+@pytest.mark.slow
 def test_autoaugment_draws_the_pairs_of_the_policy_with_their_probabilities():
   chances = {}  # of each picture that Pillow makes of a pair; many pairs share the commoner ones
   for pair in autoaugment.CIFAR_POLICY:

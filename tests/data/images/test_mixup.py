@@ -66,6 +66,7 @@ def test_cutmix_exchanges_one_box_and_counts_its_pixels():
   assert abs(kept.std() - expected.std()) < 0.02
 
 
+@pytest.mark.slow
 def test_with_both_each_pair_draws_one_of_the_two_equally_often():
   images, targets = mixed_pairs(2000, 8, 1.0, 1.0)
   blended = ((images[:, 0] > 0) & (images[:, 0] < 1)).any((1, 2))
@@ -73,6 +74,7 @@ def test_with_both_each_pair_draws_one_of_the_two_equally_often():
   np.testing.assert_allclose(images[:, 0].mean((1, 2)), targets[:, 0, 0], atol=1e-6)
 
 
+@pytest.mark.slow
 def test_only_partners_are_mixed():
   keys = jnp.repeat(jax.random.split(jax.random.key(1), 3), 2)
   images = jnp.broadcast_to(jnp.arange(6.0).reshape(6, 1, 1, 1), (6, 4, 4, 1))
