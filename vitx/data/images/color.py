@@ -35,10 +35,12 @@ def hue(image: jax.Array, shift: jax.Array) -> jax.Array:
   chroma = value - jnp.min(image, axis=-1)
   red, green, blue = image[..., 0], image[..., 1], image[..., 2]
   safe = jnp.where(chroma > 0, chroma, 1.0)
+  # Not `value == red`: a compiler may compute the two sides apart, with other roundings. Where two
+  # channels are nearly equal, either of their formulas gives the same hue.
   sixth = jnp.where(
-    value == red,
+    (red >= green) & (red >= blue),
     (green - blue) / safe,
-    jnp.where(value == green, 2.0 + (blue - red) / safe, 4.0 + (red - green) / safe),
+    jnp.where(green >= blue, 2.0 + (blue - red) / safe, 4.0 + (red - green) / safe),
   )
   # Back from HSV in one formula: a channel is the value less the chroma times a trapezium of hue.
   phase = sixth[..., None] + 6.0 * shift + np.asarray((5.0, 3.0, 1.0), np.float32).reshape(1, 1, 3)
