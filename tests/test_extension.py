@@ -280,6 +280,7 @@ def test_it_evaluates_and_predicts_by_command(workdir, tmp_path):
   assert abs(prediction["predicted"] - float(digit["angle"])) < 0.8
 
 
+@pytest.mark.slow
 def test_the_mixer_keeps_the_contract_and_its_permutation_makes_blocks():
   layout = ops.TokenLayout((SIDE, SIDE))
   check_token_mixer(DiagonalAttention, layouts=(ops.TokenLayout((4, 4)),), pairwise=True)

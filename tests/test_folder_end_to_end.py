@@ -72,6 +72,7 @@ def trained(tmp_path_factory):
   return folder, directory / "run", loop.train(config(folder), directory / "run")
 
 
+@pytest.mark.slow
 def test_a_folder_of_classes_is_learned_and_evaluated(trained):
   _, workdir, result = trained
   assert result.test["examples"] == 15 and result.test["top1"] >= 0.9

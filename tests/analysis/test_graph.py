@@ -5,7 +5,6 @@ import math
 import numpy as np
 import pytest
 
-from tests.slow import all_but
 from vitx.analysis import graph
 from vitx.analysis.edges import distances, from_matrix, from_pattern
 from vitx.analysis.graph import graph_figures
@@ -53,7 +52,8 @@ def lengths(variant, plan, seed):
   return np.average(np.arange(1, counts.size), weights=counts[1:]), counts.size - 1
 
 
-@pytest.mark.parametrize(("variant", "plan"), all_but("R+W+G", of=DRAWN))
+@pytest.mark.slow
+@pytest.mark.parametrize(("variant", "plan"), DRAWN)
 def test_reference_table_of_random_graphs(variant, plan):
   draws = [
     graph_figures(bigbird(variant, block=10, plan=plan, seed=seed), BBVIT) for seed in range(3)

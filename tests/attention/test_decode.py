@@ -86,6 +86,7 @@ def test_strided(form):
   check(make("strided", **given, arrangement="heads", value_dim=2))
 
 
+@pytest.mark.slow
 def test_fixed():
   given = {"stride": 8, "summary": 2}
   assert slots(check(make("fixed", **given, arrangement="merged"))) == 2 * 2 + 8

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from tests.attention import small
-from tests.slow import all_but
 from vitx.attention.bigbird import BigBirdAttention
 from vitx.attention.grid import ShiftedWindowAttention
 from vitx.attention.longformer import LongformerAttention
@@ -45,7 +44,8 @@ REDRAWN = [
 ]
 
 
-@pytest.mark.parametrize("fields", all_but(REDRAWN[1], of=REDRAWN))
+@pytest.mark.slow
+@pytest.mark.parametrize("fields", REDRAWN)
 def test_a_redrawn_graph_is_the_same_in_both_implementations(fields):
   module = BigBirdAttention(2, redraw="step", **fields)
   run = jax.jit(lambda key: drawn(key, module), compiler_options=QUICK)
@@ -142,6 +142,7 @@ def separate(**fields):
   )
 
 
+@pytest.mark.slow
 def test_global_tokens_attend_by_their_own_projections():
   """Written out: the local softmax over window and global keys, the global rows over all keys."""
   module = separate()
@@ -210,6 +211,7 @@ def test_errors_of_global_tokens(fields, layout, message):
     jax.eval_shape(lambda: module.init(jax.random.key(0), X, layout, train=False))
 
 
+@pytest.mark.slow
 def test_extra_tokens_of_the_model_are_the_global_ones_of_etc():
   mixer = {"name": "bigbird", "block": 4, "random": 1, "variant": "R+W", "prefix_global": True}
 

@@ -22,6 +22,7 @@ SETUP = density_steps.Setup(
 )
 
 
+@pytest.mark.slow
 def test_the_kernels_compute_their_patterns():
   q, k, v, _ = cases.inputs(1, 64, 4, 8)
   edges = {
@@ -37,6 +38,7 @@ def test_the_kernels_compute_their_patterns():
     np.testing.assert_allclose(jax.jit(attend)(q, k, v), cases.masked(q, k, v, mask)[0], atol=2e-6)
 
 
+@pytest.mark.slow
 def test_attention_in_small(monkeypatch):
   monkeypatch.setattr(density, "MASKED_UP_TO", 32)
   rows = {r.name: r for r in density.measure(64, stride=8, summary=2, head_dim=8, **QUICK)}

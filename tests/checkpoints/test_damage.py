@@ -71,6 +71,7 @@ def assert_intact(restored) -> None:
   assert restored.record == record(restored.step)
 
 
+@pytest.mark.slow
 def test_one_flipped_bit_anywhere_never_gives_other_data(saved, warnings):
   rng = np.random.default_rng(0)
   store = CheckpointStore(saved, read_only=True)

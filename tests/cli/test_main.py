@@ -76,6 +76,7 @@ def test_an_old_form_names_the_new_one(name):
   assert result.returncode == 1 and result.stderr.endswith(f"vitx.{name} is now: vitx {name}\n")
 
 
+@pytest.mark.slow
 def test_an_old_import_fails_and_leaves_the_function():
   code = (
     "import vitx\n"

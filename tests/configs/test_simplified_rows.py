@@ -63,6 +63,7 @@ def test_a_layer_costs_what_the_blocks_formulas_say(size):
     assert outside == width**2 + 127 * width + 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   "reading", ["model.block.norms=mlp", "model.block.norms=two,token_mixer.value_bias=False"]
 )

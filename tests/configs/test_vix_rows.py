@@ -59,7 +59,7 @@ LOGGED = {
 }
 # Rows that stand for the others where compiling every one takes minutes: with batch statistics,
 # without attention, rotated and with slots, in stages. `--all` checks every row.
-QUICK = ("mlp_mixer", "cvt")
+QUICK = ("mlp_mixer",)
 
 
 def zeros_of(row):

@@ -48,6 +48,7 @@ def model(**fields):
   return vitx.create_model("vit", num_classes=3, initialization="pytorch", **given)
 
 
+@pytest.mark.slow
 def test_rope_tells_the_mixers():
   images = np.random.default_rng(1).normal(size=(2, 4, 4, 3)).astype(np.float32)
   turned = model(posemb={"name": "rope", "kind": "axial", "base": 100.0})

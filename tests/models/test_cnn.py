@@ -64,15 +64,14 @@ SMALL = {
   "resnet": {"depth": 8, "width": 4},
   "convmixer": {"width": 8, "depth": 2, "kernel": 3},
 }
-# The deeper takes longer to compile.
-NAMES = ["convmixer", pytest.param("resnet", marks=pytest.mark.slow)]
 
 
 def model_of(name):
   return vitx.create_model(name, num_classes=small.CLASSES, **SMALL[name])
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SMALL)
 def test_an_image_is_evaluated_alone_and_trained_in_its_batch(name):
   model = model_of(name)
   images = jax.random.normal(jax.random.key(1), (6, 8, 8, 3))

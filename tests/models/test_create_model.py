@@ -71,6 +71,7 @@ def test_first_loss_is_log_of_classes():
   np.testing.assert_array_equal(model.apply(variables, images()), np.zeros((2, 5)))
 
 
+@pytest.mark.slow
 def test_every_parameter_matters():
   model, variables = build(stem={"name": "linear", "patch": 4})
   loss = lambda v: jnp.sum(jnp.sin(model.apply(v, images())) ** 2)  # noqa: E731

@@ -43,6 +43,7 @@ def draw(loaded, prompts, sampling=Sampling(), **given):  # noqa: B008, a frozen
   return sample_tokens(loaded.model, loaded.variables, prompts, length, sampling, **given)
 
 
+@pytest.mark.slow
 def test_nearly_no_temperature_takes_the_most_probable_token():
   loaded = text()
   prompt = np.array([[104, 105, 0]], np.int32)
@@ -52,6 +53,7 @@ def test_nearly_no_temperature_takes_the_most_probable_token():
   np.testing.assert_array_equal(found[:, 3:], jnp.argmax(logits, axis=-1)[:, 3:])
 
 
+@pytest.mark.slow
 def test_a_sample_depends_on_its_number_and_the_seed_alone():
   loaded = make()
   none = np.zeros((6, 0), np.int32)

@@ -33,6 +33,7 @@ class Wrapper(nn.Module):
     return 2 * self.network(images)
 
 
+@pytest.mark.slow
 def test_every_way_to_init_gives_the_same_parameters():
   model = vit()
   params = model.init(KEY, IMAGES)["params"]

@@ -150,6 +150,7 @@ def test_from_a_config_and_with_one_map_for_all_values():
   np.testing.assert_allclose(np.diag(product).mean(), -0.4, atol=0.1)
 
 
+@pytest.mark.slow
 def test_errors():
   fields = {"num_classes": 3, "width": 16, "depth": 1, "num_heads": 2, "initialization": "mimetic"}
   images = jnp.zeros((1, 8, 8, 3))

@@ -88,6 +88,7 @@ def test_outputs_of_another_implementation(implementation):
   np.testing.assert_allclose(found, g["out"], rtol=0, atol=1e-5 * np.abs(g["out"]).max())
 
 
+@pytest.mark.slow
 def test_merging_reads_exactly_the_four_neighbors():
   x = jax.random.normal(jax.random.key(0), (1, 20, 3))
   module = PatchMerging()

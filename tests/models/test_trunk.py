@@ -133,6 +133,7 @@ def test_a_prefix_at_its_places_is_a_prefix_of_the_whole(mixer, posemb):
   np.testing.assert_allclose(some, model.apply(variables, TOKENS)[:, :4], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_mask_reaches_attention():
   """What masked tokens hold changes nothing of the others."""
   images = np.random.default_rng(1).normal(size=(2, 8, 8, 3)).astype(np.float32)

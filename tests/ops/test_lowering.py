@@ -107,6 +107,7 @@ def test_what_cudnn_does_not_take_or_is_not_there_for_goes_by_tiles(installed, m
   assert not fused(text) and not squares(text, 1025)
 
 
+@pytest.mark.slow
 def test_the_padding_around_cudnn_changes_nothing(monkeypatch):
   """The kernel itself is replaced by the library's plain path, which takes the same arguments."""
   plain = jax.nn.dot_product_attention

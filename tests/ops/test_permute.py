@@ -93,6 +93,7 @@ def test_the_same_edges(pattern, grid, tile):
   np.testing.assert_array_equal(found.dense(), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("masked", [False, True])
 def test_attention_and_lse(masked):
   layout, pattern = TokenLayout((8, 8)), Neighborhood(5)

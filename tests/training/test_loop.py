@@ -141,7 +141,8 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_checkpoint(t
   assert snapshot(tmp_path / "checkpoints") == before
 
 
-@pytest.mark.parametrize("at", [pytest.param(10, marks=pytest.mark.slow), 20])
+@pytest.mark.slow
+@pytest.mark.parametrize("at", [10, 20])
 def test_an_evaluation_that_is_not_finite_stops_the_run_and_keeps_the_last_checkpoint(
   tmp_path, monkeypatch, at
 ):

@@ -118,6 +118,7 @@ def test_any_process_can_ask_to_stop():
     assert "stop" not in metrics
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("platform", ["cuda", "tpu"])
 def test_the_whole_step_lowers_for_accelerators(platform):
   step = small.make_step(axis=parallel.AXIS, grad_accum_steps=2, ema_decay=0.9)
@@ -129,6 +130,7 @@ def test_the_whole_step_lowers_for_accelerators(platform):
   assert exported.platforms == (platform,) and "stablehlo" in exported.mlir_module()
 
 
+@pytest.mark.slow
 def test_evaluation_sums_over_devices_and_masks():
   task = small.task()
   variables = jax.jit(task.init)(jax.random.key(0), small.batch(0))

@@ -10,7 +10,6 @@ from ml_collections import ConfigDict
 from PIL import Image
 
 from configs.common import default_config
-from tests.slow import all_but
 from vitx.data.images.augment import make_eval_preprocess, make_train_augment
 from vitx.data.images.augment_settings import AugmentSettings
 from vitx.errors import ConfigError
@@ -97,6 +96,7 @@ def test_flips(field, axis):
   np.testing.assert_allclose(always, np.flip(expected, axis), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_rotation_angles_are_within_the_limit_and_go_both_ways():
   # One bright pixel on the middle line, seven pixels right of the center, shows the angle.
   images = np.zeros((500, 17, 17, 1), np.uint8)
@@ -119,9 +119,8 @@ def test_erasing_fills_with_the_mean_and_leaves_the_rest():
   np.testing.assert_allclose(np.asarray(out)[~erased], normalized(images)[~erased], atol=1e-5)
 
 
-@pytest.mark.parametrize(
-  ("augment", "channels"), [pytest.param(EVERYTHING, 3, marks=pytest.mark.slow), (CROPPED, 1)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("augment", "channels"), [(EVERYTHING, 3), (CROPPED, 1)])
 def test_two_devices_equal_one_and_the_key_decides(augment, channels):
   args = batch(8, size=20, channels=channels)
   key = jax.random.key(7)
@@ -149,7 +148,8 @@ def test_operations_draw_independently():
     assert abs(same.sum() - 250) < 4 * np.sqrt(1000 * 3 / 16)
 
 
-@pytest.mark.parametrize("field", all_but("cutmix", of=("mixup", "cutmix")))
+@pytest.mark.slow
+@pytest.mark.parametrize("field", ["mixup", "cutmix"])
 def test_the_two_of_a_global_pair_share_what_they_draw(field):
   index, images, labels = batch(8)
   function = jax.jit(train({field: 1.0}))

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import scipy.signal
 from absl import logging
 
 from vitx.data.dataset import Dataset, DatasetInfo
@@ -80,6 +79,8 @@ def read_sound(wav: Wav) -> np.ndarray:
     raise ConfigError(f"{wav.path} holds a sample that is not finite. Replace or remove it.")
   up, down = _ratio(wav.rate)
   if up != down:
+    import scipy.signal  # takes a second, and most runs are not of sound at another rate
+
     sound = scipy.signal.resample_poly(sound, up, down)
   return mu_law_encode(sound)
 
