@@ -111,6 +111,7 @@ def test_other_patterns(name, fields, count):
   assert slots(check(make(name, **fields))) <= count
 
 
+@pytest.mark.slow
 def test_grids_and_tokens_before_them():
   check(make("neighborhood", size=3), TokenLayout((4, 5), prefix=1))
   check(make("axial", rotary="axial"), TokenLayout((4, 5)))

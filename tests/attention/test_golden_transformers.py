@@ -112,6 +112,7 @@ def longformer(g, implementation, **fields):
   close(masked, g["masked_out"], g["mask"])
 
 
+@pytest.mark.slow
 @BOTH
 def test_longformer_with_shared_projections(implementation):
   longformer(load("longformer_shared"), implementation)

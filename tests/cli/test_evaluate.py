@@ -180,6 +180,7 @@ def test_checkpoints(run, copy):
     assert f"checkpoint={unknown!r}" in str(error.value) and "[32, 40, 48]" in str(error.value)
 
 
+@pytest.mark.slow
 def test_a_corrupt_best_checkpoint(copy, capsys):
   with CheckpointStore(copy / "checkpoints", keep=9) as store:
     newest = store.restore(40)

@@ -108,6 +108,7 @@ def test_texts_are_completed(command, tmp_path):
   assert f"--- given 1\n{to_text(found.originals[1, :12])}\n--- original\n" in out
 
 
+@pytest.mark.slow
 def test_sound_is_written_as_it_is_modeled(command, tmp_path):
   loaded = density_models.text("audio:recordings")
   assert command(loaded, "--count", "2")[0] == 0

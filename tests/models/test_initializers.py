@@ -65,6 +65,7 @@ def test_every_parameter_has_its_own_numbers_and_every_seed():
   np.testing.assert_array_equal(query, made("pytorch")["block_0/token_mixer/query/kernel"])
 
 
+@pytest.mark.slow
 def test_truncated_normal():
   params = made({"name": "truncated_normal", "stddev": 1.0})
   kernel = params["block_0/mlp/up/kernel"]

@@ -54,6 +54,7 @@ def test_queries_times_keys_are_the_identity_and_noise():
       is_noise_and_diagonal(product, 0.7, 0.7)
 
 
+@pytest.mark.slow
 def test_heads_keep_the_largest_singular_values():
   products = query_key(mixers(mimetic(KEY, attention()))[0])
   for product in products:
@@ -114,6 +115,7 @@ def test_what_is_not_attention_is_the_bases(initialization, drawn):
       np.testing.assert_array_equal(value, 0)
 
 
+@pytest.mark.slow
 def test_zero_queries_make_attention_uniform():
   model = create_model(
     "vit",

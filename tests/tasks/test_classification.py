@@ -83,6 +83,7 @@ def test_a_logit_that_is_not_finite_is_wrong_for_every_class(bad):
   assert np.isnan(result["nll"])
 
 
+@pytest.mark.slow
 def test_padding_that_is_not_finite_does_not_count():
   logits, labels = random(20)
   padded = np.concatenate([logits, np.full_like(logits[:4], np.nan)])

@@ -74,4 +74,4 @@ def trail(step: Step, steps: int, devices: int, rows: int = 16):
     fed = {k: v.reshape(devices, -1, *v.shape[1:]) for k, v in batch(number, rows).items()}
     state, metrics, _ = function(state, {}, fed, np.zeros(devices, np.int32))
     loss = float(np.asarray(metrics["loss"])[0])
-    yield loss, jax.tree.map(lambda x: np.array(x[0]), state)
+    yield loss, jax.tree.map(lambda x: x[0], jax.device_get(state))

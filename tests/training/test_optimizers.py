@@ -260,6 +260,7 @@ def test_layer_decay_scales_the_whole_direction():
   )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_all_is_float32_for_gradients_and_parameters_in_bfloat16(name):
   halve = partial(jax.tree.map, lambda x: x.astype(jnp.bfloat16))

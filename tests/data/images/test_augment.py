@@ -283,6 +283,7 @@ def test_any_value_of_any_field_traces_or_is_named(field, value):
     assert out.shape == (2, 16, 16, 3)
 
 
+@pytest.mark.slow
 def test_mixing_shares_of_a_huge_alpha_are_halves():
   index, images, labels = batch(2)
   out, targets = train({"mixup": 1e9})(jax.random.key(0), index, images, labels)

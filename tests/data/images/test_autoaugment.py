@@ -96,6 +96,7 @@ def test_operations_agree_with_pillow(name, strength, size, channels):
   np.testing.assert_array_equal(out, np.round(out))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["equalize", "autocontrast"])
 def test_awkward_histograms_agree_with_pillow(name):
   rng = np.random.default_rng(1)
@@ -171,6 +172,7 @@ def cifar_policy(key, image, _):
   return autoaugment.autoaugment(key, image, "nearest")
 
 
+@pytest.mark.slow
 def test_randaugment_draws_each_of_the_14_operations_equally_often_in_both_directions():
   out = draws(randaugment, 560, magnitude=7.0)
   counts = dict.fromkeys(autoaugment.OPERATIONS, 0)

@@ -64,6 +64,7 @@ def test_factors_are_uniform_in_their_range(amount):
   assert stats.kstest(factors, stats.uniform(low, 1 + amount - low).cdf).pvalue > 1e-3
 
 
+@pytest.mark.slow
 def test_hue_turns_are_uniform_in_their_range():
   keys = jax.random.split(jax.random.key(0), 1500)
   cyan = jnp.array([0.0, 1.0, 1.0]).reshape(1, 1, 3)

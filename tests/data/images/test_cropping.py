@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from scipy import stats
 
 from vitx.data.images import cropping, image_ops
@@ -12,6 +13,7 @@ def keys(count, seed=0):
   return jax.random.split(jax.random.key(seed), count)
 
 
+@pytest.mark.slow
 def test_pad_crop_cuts_every_position_of_the_padded_image_equally_often():
   image = np.random.default_rng(0).random((6, 6, 1), dtype=np.float32) + 0.1
   crops = jax.jit(jax.vmap(lambda key: cropping.pad_crop(key, jnp.asarray(image), 2)))(keys(2000))

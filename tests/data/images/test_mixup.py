@@ -27,6 +27,7 @@ def test_smoothed_targets():
   np.testing.assert_array_equal(plain, [[0, 1, 0]])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alpha", [0.2, 1.0, 3.0])
 def test_mixup_draws_one_beta_share_per_pair(alpha):
   images, targets = mixed_pairs(2000, 2, alpha, 0.0)
@@ -43,6 +44,7 @@ def test_mixup_draws_one_beta_share_per_pair(alpha):
   assert abs(share.var() - variance) < 0.1 * variance
 
 
+@pytest.mark.slow
 def test_cutmix_exchanges_one_box_and_counts_its_pixels():
   images, targets = mixed_pairs(2000, 16, 0.0, 1.0)
   assert set(np.unique(images)) == {0.0, 1.0}
