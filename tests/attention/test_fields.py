@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import vitx
+from tests.slow import all_but
 from vitx.attention import FROM_MODEL, MIXERS
 from vitx.errors import ConfigError
 from vitx.models import initialize
@@ -52,10 +53,7 @@ def run(name, **fields):
 QUICK = ("softmax", "bigbird")  # the others trace for a minute: with --all
 
 
-@pytest.mark.parametrize(
-  ("name", "field"),
-  [pytest.param(n, f, marks=() if n in QUICK else pytest.mark.slow) for n, f in FIELDS],
-)
+@pytest.mark.parametrize(("name", "field"), all_but(*QUICK, of=FIELDS))
 def test_fields_of_mixers(name, field):
   for value in BAD:
     try:

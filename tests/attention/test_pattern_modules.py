@@ -36,16 +36,16 @@ def drawn(key, module):
   return (out, masked), (same, kernelized), sown["intermediates"]["attention"][0], fixed
 
 
-REDRAWN = [
-  {"random": 2, "block": 5},
-  {"random": 1, "block": 4, "window": 5, "plan": "bigbird", "query_parts": ("window", "global")},
-  {"random": 2, "block": 4, "variant": "R+W", "prefix_global": True},
-  {"random": 2, "block": 4, "variant": "R", "keep_self": False},
-]
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("fields", REDRAWN)
+@pytest.mark.parametrize(
+  "fields",
+  [
+    {"random": 2, "block": 5},
+    {"random": 1, "block": 4, "window": 5, "plan": "bigbird", "query_parts": ("window", "global")},
+    {"random": 2, "block": 4, "variant": "R+W", "prefix_global": True},
+    {"random": 2, "block": 4, "variant": "R", "keep_self": False},
+  ],
+)
 def test_a_redrawn_graph_is_the_same_in_both_implementations(fields):
   module = BigBirdAttention(2, redraw="step", **fields)
   run = jax.jit(lambda key: drawn(key, module), compiler_options=QUICK)

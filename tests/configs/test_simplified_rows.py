@@ -143,22 +143,13 @@ def trial(row):
   return Trial(config)
 
 
-def one_step(row):
-  attempt = trial(row)
-  check_gradients(attempt, {".*token_mixer/key/bias": "softmax sees no shift of a query's logits"})
-  check_implementations(attempt)
-  return attempt
-
-
-@pytest.mark.slow
-def test_one_step():
-  one_step("simplified_w96_d8")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("row", ROWS)
 def test_one_step_of_every_row(row, tmp_path):
-  check_restore(one_step(row), tmp_path)
+  attempt = trial(row)
+  check_gradients(attempt, {".*token_mixer/key/bias": "softmax sees no shift of a query's logits"})
+  check_implementations(attempt)
+  check_restore(attempt, tmp_path)
 
 
 def test_decay_touches_what_the_sources_let_it():

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import vitx
+from tests.slow import all_but
 from vitx.errors import ConfigError
 from vitx.models import MODELS, initialize
 from vitx.models.create import DTYPES
@@ -58,23 +59,15 @@ def check(field, name, **fields):
 QUICK_MODELS, QUICK_PARTS = ("vit",), ("stem", "pool")
 
 
-def cases(values, quick):
-  """Marks as slow all but some."""
-  return [pytest.param(x, marks=() if x in quick else pytest.mark.slow) for x in values]
-
-
 @pytest.mark.parametrize("value", BAD, ids=repr)
-@pytest.mark.parametrize("name", cases(MODELS, QUICK_MODELS))
+@pytest.mark.parametrize("name", all_but(*QUICK_MODELS, of=MODELS))
 def test_fields_of_models(name, value):
   for field in options(MODELS[name]):
     if field not in ("name", "token_mixer"):
       check(field, name, **{**SIZES[name], field: value})
 
 
-@pytest.mark.parametrize(
-  ("part", "choice"),
-  [pytest.param(*c, marks=() if c[0] in QUICK_PARTS else pytest.mark.slow) for c in CHOICES],
-)
+@pytest.mark.parametrize(("part", "choice"), all_but(*QUICK_PARTS, of=CHOICES))
 def test_fields_of_parts(part, choice):
   table, _, hidden = PARTS[part]
   around = {"pool": "mean"} if choice == "axes" else {}  # a class token has no coordinates

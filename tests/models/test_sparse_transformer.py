@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import vitx
+from tests.slow import all_but
 from vitx.errors import ConfigError
 from vitx.models import initialize, names
 from vitx.training.optimizers import tensors
@@ -48,8 +49,7 @@ def draw(number=3, length=20, key=5):
   return jax.random.randint(jax.random.key(key), (number, length), 0, SMALL["vocabulary"])
 
 
-QUICK = ("strided",)
-SOME = [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in MIXERS]  # compiles
+SOME = all_but("strided", of=MIXERS)
 
 
 @pytest.mark.parametrize("name", SOME)

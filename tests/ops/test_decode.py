@@ -62,11 +62,8 @@ def check(pattern, layout):
 QUICK = {"causal", "fixed_distinct_summaries", "longformer", "bigbird_R+W+G", "erdos_renyi"}
 
 
-@pytest.mark.parametrize(
-  "name",
-  [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in PATTERNS],  # 60 programs
-)
-@pytest.mark.parametrize("prefix", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", all_but(*QUICK, of=PATTERNS))  # 60 programs
+@pytest.mark.parametrize("prefix", all_but(0, of=(0, 1)))
 def test_equals_causal_attention(name, prefix):
   check(PATTERNS[name], TokenLayout((7, 8), prefix))
 
