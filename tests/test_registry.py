@@ -70,6 +70,7 @@ def test_a_kind_that_the_caller_names():
   with pytest.raises(ConfigError, match="not a subclass of dict"):
     lookup({"one": object}, "own_code:NoModule", "task", kind=dict)
   assert kind_of({"one": object}) == (type,) and kind_of(SCHEDULES) == ()
+  assert kind_of({}) == ()  # what is always the user's own, such as `data.validation_choice`
 
 
 def test_untrusted_names_are_not_imported():

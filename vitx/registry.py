@@ -72,11 +72,12 @@ def lookup(table: Mapping[str, Any], name: str, field: str, kind: Any = None) ->
 def kind_of(table: Mapping[str, Any]) -> tuple[type, ...]:
   """Returns the classes that all entries of a table are subclasses, or else instances, of.
 
-  What shares one of them may stand beside those entries. Empty: whatever can be called.
+  What shares one of them may stand beside those entries. Empty: whatever can be called, as where a
+  table has no entries.
   """
   entries = list(table.values())
   classes = all(isinstance(entry, type) for entry in entries)
-  if not classes and any(callable(entry) for entry in entries):
+  if not entries or (not classes and any(callable(entry) for entry in entries)):
     return ()
   bases = [set((entry if classes else type(entry)).__mro__) - {object} for entry in entries]
   # Of a single entry nobody can say which of its bases is meant.

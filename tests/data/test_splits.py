@@ -2,9 +2,11 @@ import dataclasses
 
 import numpy as np
 import pytest
+from sklearn.model_selection import train_test_split
 
 from vitx.data import splits
 from vitx.data.dataset import Dataset, DatasetInfo
+from vitx.data.released_splits import sparse_transformer_cifar10
 from vitx.errors import ConfigError
 
 
@@ -147,6 +149,46 @@ class Unscanned(Labeled):
 
   def __len__(self):
     return 34
+
+
+def every_third(examples):
+  return np.arange(len(examples)) % 3 == 0
+
+
+def test_examples_that_a_function_of_ones_own_chooses_validate(make_data):
+  roles = splits.assign(
+    fake("train", "test"), make_data(validation_choice=f"{__name__}:every_third"), seed=0
+  )
+  assert roles["validation"].indices.tolist() == list(range(0, 34, 3))
+  assert roles["train"].indices.tolist() == [i for i in range(34) if i % 3]
+
+
+class Named:
+  """Examples that are nothing but names, in an order of their own."""
+
+  labels = None
+
+  def __init__(self, names):
+    self.names = names
+
+  def __len__(self):
+    return len(self.names)
+
+  def name(self, i):
+    return self.names[i]
+
+
+def test_what_the_sparse_transformer_holds_out_is_what_scikit_learn_would():
+  order = np.random.default_rng(0).permutation(50_000)
+  chosen = sparse_transformer_cifar10(Named([f"train_{number:05d}" for number in order]))
+  _, expected = train_test_split(np.arange(50_000), test_size=2000, random_state=11172018)
+  assert set(order[chosen]) == set(expected)
+
+
+@pytest.mark.parametrize("names", [["train_00000"], ["train_0"] * 50_000, ["a"] * 50_000])
+def test_what_the_sparse_transformer_holds_out_is_of_cifar10_alone(names):
+  with pytest.raises(ConfigError, match=r"data\.validation_choice=.*50,000"):
+    sparse_transformer_cifar10(Named(names))
 
 
 def test_labels_are_found_only_when_needed(make_data):
