@@ -18,7 +18,17 @@ import jax.numpy as jnp
 
 from vitx.checks import Finite, Positive
 from vitx.errors import ConfigError
-from vitx.models.names import BIAS, HEAD, KERNEL, KEY, OUT, QUERY, VALUE, count_blocks
+from vitx.models.names import (
+  BIAS,
+  HEAD,
+  KERNEL,
+  KEY,
+  OUT,
+  QUERY,
+  VALUE,
+  count_blocks,
+  input_axes,
+)
 from vitx.registry import build
 
 Params = dict[str, Any]
@@ -158,15 +168,8 @@ def mimetic(
 
 
 def fan_in(owner: str, shape: tuple[int, ...]) -> int:
-  """Returns the inputs of one output of a kernel.
-
-  Args:
-    owner: the name of the module: three axes are (H, D, C) in one called "out", else (C, H, D).
-    shape: (in, out), (C, H, D), (H, D, C), or (height, width, in / groups, out).
-  """
-  if len(shape) == 3 and owner != OUT:
-    return shape[0]
-  return math.prod(shape[:-1])
+  """Returns the inputs of one output of a kernel of that shape in a module of that name."""
+  return math.prod(shape[axis] for axis in input_axes(owner, len(shape)))
 
 
 def _redraw_kernels(params: Params, scale: Callable, draw: Callable) -> Params:

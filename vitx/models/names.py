@@ -55,6 +55,16 @@ def is_head(name: str) -> bool:
   return HEAD in name.split("/")
 
 
+def input_axes(owner: str, ndim: int) -> tuple[int, ...]:
+  """Returns the axes of a kernel that a product with it sums over.
+
+  Args:
+    owner: the name of the module: three axes are (H, D, C) in one called "out", else (C, H, D).
+    ndim: of the kernel: (in, out), (C, H, D), (H, D, C), or (height, width, in / groups, out).
+  """
+  return (0,) if ndim == 3 and owner != OUT else tuple(range(ndim - 1))
+
+
 def layer_of(name: str, depth: int) -> int:
   """Returns the layer that a parameter belongs to, as layer-wise learning rates count.
 

@@ -19,6 +19,7 @@ from vitx.errors import ConfigError
 from vitx.models import names
 from vitx.registry import build, lookup
 from vitx.training import optax_by_name
+from vitx.training.muon import muon
 from vitx.training.parameters import nearest_names, parameter_names, replace_leaves
 
 # A tree of booleans like the parameters: which of them weight decay touches.
@@ -104,7 +105,7 @@ def all_parameters(params: Any) -> Mask:
   return jax.tree.map(lambda _: True, params)
 
 
-OPTIMIZERS = {"adam": adam, "adamw": adamw, "sgd": sgd, "lion": lion}
+OPTIMIZERS = {"adam": adam, "adamw": adamw, "sgd": sgd, "lion": lion, "muon": muon}
 DECAY_MASKS: dict[str, Callable[[Any], Mask]] = {
   "matrices": matrices,
   "tensors": tensors,
