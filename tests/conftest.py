@@ -1,4 +1,4 @@
-"""Two virtual devices, a cache of programs, strict dtypes; `--all` and `--optimize`."""
+"""Devices, a cache of programs, strict dtypes; `--all`, `--optimize` and `--platform`."""
 
 import gc
 import os
@@ -8,8 +8,6 @@ from pathlib import Path
 import jax
 import pytest
 
-jax.config.update("jax_platforms", "cpu")
-jax.config.update("jax_num_cpu_devices", 2)
 # Tests compile the same small programs again and again, in pytest's other processes and in those
 # that tests start too: all of them inherit the first one's directory.
 if "PYTEST_XDIST_WORKER" not in os.environ:
@@ -23,9 +21,25 @@ jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 def pytest_addoption(parser):
   parser.addoption("--all", action="store_true", help="run the tests marked slow as well")
   parser.addoption("--optimize", action="store_true", help="compile as users do: takes longer")
+  parser.addoption("--platform", default="cpu", help="cuda or tpu, for tests/ops, tests/attention")
 
 
 def pytest_configure(config):
+  platform = config.getoption("--platform")
+  if platform == "cpu":
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_num_cpu_devices", 2)
+    _compile_quickly(config)
+  else:
+    jax.config.update("jax_platforms", f"{platform},cpu")
+    # Accelerators multiply float32 in fewer bits, unless told; the tests' tolerances are float32's.
+    jax.config.update("jax_default_matmul_precision", "highest")
+    # Tests that ask for equal bits need sums that are added in one order.
+    flags = "--xla_gpu_deterministic_ops=true" if platform == "cuda" else ""
+    os.environ["XLA_FLAGS"] = f"{flags} {os.environ.get('XLA_FLAGS', '')}"
+
+
+def _compile_quickly(config):
   """Most of the time goes into compiling, so LLVM optimizes under `--optimize` alone.
 
   XLA makes a module of LLVM's of each program, not several; and before jax 0.11, whose XLA has no
