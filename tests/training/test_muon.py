@@ -18,6 +18,7 @@ SHAPES = {
   "block_0/conv/kernel": (3, 3, 24, 24),
   "block_0/norm/scale": (24,),
   "posemb/table": (16, 24),
+  "start": (24,),
   "head/kernel": (24, 10),
 }
 MATRICES = {  # with the inputs of one output

@@ -59,9 +59,9 @@ def _hidden_matrices(params: Any) -> Any:
 
 
 def _find_axes(name: str, ndim: int) -> optax.contrib.MuonDimensionNumbers | None:
-  first, *_, last = path = name.split("/")
-  if last != names.KERNEL or ndim < 2 or first == names.STEM or names.is_head(name):
+  *modules, last = name.split("/")
+  if last != names.KERNEL or ndim < 2 or names.STEM in modules[:1] or names.is_head(name):
     return None
-  inputs = names.input_axes(path[-2] if len(path) > 1 else "", ndim)
+  inputs = names.input_axes("".join(modules[-1:]), ndim)
   outputs = tuple(axis for axis in range(ndim) if axis not in inputs)
   return optax.contrib.MuonDimensionNumbers(inputs, outputs)
