@@ -28,7 +28,8 @@ def cores(pattern, n):
 @pytest.mark.parametrize(
   ("pattern", "n"),
   [
-    (Fixed(8, 2, distinct=4), 61),  # the last run is cut short
+    # The last run is cut short; slow, since one with a part of this pattern runs always.
+    pytest.param(Fixed(8, 2, distinct=4), 61, marks=pytest.mark.slow),
     (Fixed(8, 2, distinct=2) & Causal(), 64),
     (Fixed(8, 1, "summary", distinct=3), 61),
     (Fixed(8, 2, "local"), 30),

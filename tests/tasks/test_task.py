@@ -65,6 +65,7 @@ def test_a_collection_of_losses_is_added_and_is_no_state():
   np.testing.assert_allclose(jnp.mean(gradient["kernel"]), 3.0, rtol=1e-2)
 
 
+@pytest.mark.slow  # a whole run
 @pytest.mark.usefixtures("whole_runs")
 def test_constants_and_the_step_reach_the_loss_and_are_in_no_checkpoint(tmp_path):
   name = f"task.name={__name__}:Anchored"

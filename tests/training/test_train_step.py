@@ -13,6 +13,7 @@ from vitx.training import parallel
 from vitx.training.train_step import evaluation_step
 
 
+@pytest.mark.slow
 def test_losses_agree_on_one_and_two_devices():
   """Augmentation, mixing, dropout and stochastic depth on; DESIGN asks for 1e-5 over 20 losses."""
   step = small.make_step()
