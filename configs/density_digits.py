@@ -4,7 +4,16 @@ python train.py --config configs/density_digits.py:strided --workdir runs/densit
 
 1,797 scans of 8 x 8 pixels that scikit-learn ships, 359 of them the test. A row is a causal token
 mixer in one and the same Sparse Transformer: 6 blocks of width 96, 0.7 M parameters. The split is
-our own: no published figure. Ours: not yet run.
+our own: no published figure.
+
+Bits per dimension of the test, mean ± standard deviation of seeds 0 to 2, one H100 shared by eight
+runs at a time, 1 to 3 minutes each; and of seed 0 on one CPU core, 19 minutes (2026-11-22):
+
+  strided  1.781 ± 0.001    1.781
+  dense    1.872 ± 0.024    1.869
+
+What needs no learning, on the same pixels: each place alone 2.406; counts of order 0 to 5: 2.971,
+2.688, 2.521, 2.567, 2.650, 2.783; gzip 3.177, bz2 2.817, xz 2.869.
 """
 
 from ml_collections import ConfigDict

@@ -4,9 +4,18 @@ vitx prepare tiny_shakespeare
 python train.py --config configs/density_text.py:dense --workdir runs/density_text
 
 The test is the last 10 % of the text, TFDS's validation and test together, as in nanoGPT, whose
-model of 10.6 M parameters reaches 2.12 bits per byte (1.4697 nats); counts of order 4 have 2.44.
-The checkpoint is chosen on the last 1 % of the training text: what follows it in the same play is
-the test, and without the last 5 % the counts need 2.91. Ours: not yet run.
+model of 10.6 M parameters reaches 2.12 bits per byte (1.4697 nats); counts of order 4 have 2.46,
+learned from what we train on. The checkpoint is chosen on the last 1 % of the training text: what
+follows it in the same play is the test, and without the last 5 % the counts need 2.91. A row is a
+causal token mixer in one and the same model of 1.8 M parameters; hidden matrices are moved by Muon,
+since AdamW (2e-3, the same steps) ends at 2.21 for `dense` and 2.23 for `strided`.
+
+Bits per byte of the test, mean ± standard deviation of seeds 0 to 2, one H100 shared by eight runs
+at a time, 2 to 3 minutes each (2026-11-22):
+
+  dense    2.126 ± 0.001
+  strided  2.130 ± 0.009
+  fixed    2.110 ± 0.011
 """
 
 from ml_collections import ConfigDict
@@ -44,10 +53,10 @@ def get_config(arg: str | None = None) -> ConfigDict:
       dtype="float32",
     )
   )
-  config.batch_size = 32
-  config.duration = "5000 steps"
-  config.learning_rate = 2e-3
-  config.optimizer = ConfigDict(dict(name="adamw", b2=0.98, weight_decay=0.1))
+  config.batch_size = 16
+  config.duration = "3000 steps"
+  config.learning_rate = 3e-3
+  config.optimizer = ConfigDict(dict(name="muon", b2=0.98, weight_decay=0.1))
   config.grad_clip_norm = 1.0
   config.ema_decay = 0.998
   config.schedule = ConfigDict(dict(name="cosine", warmup="100 steps"))
