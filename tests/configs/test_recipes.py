@@ -30,6 +30,13 @@ COUNTS = {
   (cifar10, "convmixer"): 594_186,
   (imagenet, "deit_ti"): 5_717_416,
   (imagenet, "deit_s"): 22_050_664,
+  (imagenet, "deit_b"): 86_567_656,
+  (imagenet, "deit_ti_distilled"): 5_910_800,
+  (imagenet, "deit_s_distilled"): 22_436_432,
+  (imagenet, "deit_b_distilled"): 87_338_192,
+  (imagenet, "lv_vit_t"): 8_534_720,
+  (imagenet, "lv_vit_s"): 26_151_824,
+  (imagenet, "lv_vit_m"): 55_830_544,
 }
 IDS = [row for _, row in COUNTS]
 
@@ -75,6 +82,15 @@ CCT = "model.width=16,model.depth=2,model.num_heads=2,model.mlp_dim=8,token_mixe
 DEIT = (
   "model.width=16,model.depth=1,model.num_heads=2,model.mlp_dim=8,stem.patch=2,model.dtype=float32"
 )
+LV = f"{DEIT},stem.channels=(4,4,4),stem.strides=(1,1,1)"
+# Rows that are alike but for their size; one of each kind is stepped through.
+LIKE = {
+  "deit_s": "deit_ti",
+  "deit_b": "deit_ti",
+  "deit_s_distilled": "deit_ti_distilled",
+  "deit_b_distilled": "deit_ti_distilled",
+  "lv_vit_m": "lv_vit_s",
+}
 SMALL = {
   "vit": "model.width=16,model.depth=1,model.num_heads=2,model.mlp_dim=8,stem.channels=(4,4)",
   "cct_2_3x2": f"{CCT},stem.channels=(4,)",
@@ -86,11 +102,13 @@ SMALL = {
   "resnet56": "model.width=4,model.depth=14",
   "convmixer": "model.width=8,model.depth=2",
   "deit_ti": DEIT,
-  "deit_s": DEIT,
+  "deit_ti_distilled": DEIT,
+  "lv_vit_t": LV,
+  "lv_vit_s": LV,
 }
 SHIFT = {r".*token_mixer/key/bias": "softmax does not see a shift of a query's logits"}
 SCORE = {"pool/score/bias": "softmax over the tokens does not see a shift of their scores"}
-ZEROS = dict.fromkeys(("vit", "swin", "deit_ti", "deit_s"), SHIFT)
+ZEROS = dict.fromkeys(("vit", "swin", "deit_ti", "deit_ti_distilled"), SHIFT)
 ZEROS |= dict.fromkeys(("cct_2_3x2", "cct_4_3x2", "cct_7_3x1"), SCORE)
 
 
@@ -101,8 +119,17 @@ def check(config, row, directory):
   check_restore(trial, directory)
 
 
-@pytest.mark.slow  # compiles eleven networks; plain pytest steps through smaller ones elsewhere
-@pytest.mark.parametrize(("file", "row"), COUNTS, ids=IDS)
+def test_rows_are_alike_but_for_their_size():
+  sizes = {"width", "depth", "num_heads", "mlp_dim"}
+  for row, other in LIKE.items():
+    a, b = (imagenet.get_config(name).model.to_dict() for name in (row, other))
+    assert {field for field in a if a[field] != b[field]} <= sizes, row
+
+
+@pytest.mark.slow  # compiles a dozen networks; plain pytest steps through smaller ones elsewhere
+@pytest.mark.parametrize(
+  ("file", "row"), [(file, row) for file, row in COUNTS if row in SMALL], ids=list(SMALL)
+)
 def test_one_step(file, row, tmp_path):
   size = 16 if row == "swin" else 8
   check(file.get_config(f"{row},{SMALL[row]},data.image_size={size}"), row, tmp_path)

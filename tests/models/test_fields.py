@@ -14,7 +14,8 @@ from vitx.registry import options
 BAD = (-1, 0, 10**9, 1e9, float("nan"), "x", True, None, (0,), ())
 SMALL = {"width": 8, "depth": 1, "num_heads": 2, "mlp_dim": 8}
 SIZES = {
-  **dict.fromkeys(("vit", "cct", "levit"), SMALL),
+  **dict.fromkeys(("vit", "cct", "distilled_vit", "levit"), SMALL),
+  "lv_vit": {**SMALL, "stem": {"name": "normalized", "patch": 2}},
   "pit": {**SMALL, "width": (8, 16), "depth": (1, 1)},
   "cvt": {**SMALL, "depth": (1, 1), "kernel": 1},
   "swin": {"width": 8, "depth": (1, 1), "num_heads": 2},
@@ -70,12 +71,13 @@ def test_fields_of_models(name, value):
 @pytest.mark.parametrize(("part", "choice"), all_but(*QUICK_PARTS, of=CHOICES))
 def test_fields_of_parts(part, choice):
   table, _, hidden = PARTS[part]
+  model = "distilled_vit" if choice == "class_and_distillation" else "vit"
   around = {"pool": "mean"} if choice == "axes" else {}  # a class token has no coordinates
   for field in options(table[choice]):
     if field in hidden:
       continue
     for value in BAD:
-      check(f"{part}.{field}", "vit", **SMALL, **around, **{part: {"name": choice, field: value}})
+      check(f"{part}.{field}", model, **SMALL, **around, **{part: {"name": choice, field: value}})
 
 
 @pytest.mark.parametrize(

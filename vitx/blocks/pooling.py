@@ -26,6 +26,16 @@ class ClassToken(nn.Module):
     return x[:, 0]
 
 
+class ClassAndDistillation(ClassToken):
+  """The first two tokens: of the class, and of a teacher's (Touvron et al. 2021, section 4)."""
+
+  prefix: ClassVar[int] = 2
+
+  def __call__(self, x: jax.Array, layout: TokenLayout) -> jax.Array:
+    """Returns the first two tokens, (B, 2, C)."""
+    return x[:, :2]
+
+
 class Mean(nn.Module):
   """The mean of the grid's tokens, in float32."""
 
@@ -65,4 +75,10 @@ class SequencePooling(nn.Module):
     return jnp.sum(weights * full, axis=1).astype(x.dtype)
 
 
-POOLS = {"cls": ClassToken, "mean": Mean, "mean_of_all": MeanOfAll, "sequence": SequencePooling}
+POOLS = {
+  "class_and_distillation": ClassAndDistillation,
+  "cls": ClassToken,
+  "mean": Mean,
+  "mean_of_all": MeanOfAll,
+  "sequence": SequencePooling,
+}

@@ -4,7 +4,7 @@ import flax.linen as nn
 import jax
 
 from vitx.blocks.base_block import Block
-from vitx.checks import Rate
+from vitx.checks import Positive, Rate
 from vitx.ops.layout import TokenLayout
 
 
@@ -13,9 +13,12 @@ class PreNormBlock(Block):
 
   Attributes:
     mixer_dropout: on the mixer's branch; `None` means `dropout`.
+    branch_divisor: what both branches are divided by before they are added (Jiang et al. 2021,
+      released code: `skip_lam`, 2 in LV-ViT-S).
   """
 
   mixer_dropout: Rate | None = None
+  branch_divisor: Positive = 1.0
 
   @nn.compact
   def __call__(
@@ -30,9 +33,13 @@ class PreNormBlock(Block):
     """Maps tokens (B, N, C) to (B, N, C); arguments as `Block` says."""
     y = self.normalize(x, "mixer_norm")
     y = self.mix_tokens(y, layout, mask, at, train, self.mixer_dropout)
-    x = x + self.drop_branch(y, train)
+    x = x + self.divide(self.drop_branch(y, train))
     y = self.normalize(x, "mlp_norm")
-    return self.stream(x, y) + self.drop_branch(self.apply_mlp(y, train), train)
+    return self.stream(x, y) + self.divide(self.drop_branch(self.apply_mlp(y, train), train))
+
+  def divide(self, branch: jax.Array) -> jax.Array:
+    """Returns a branch (B, N, C) as it is added to the stream."""
+    return branch if self.branch_divisor == 1 else branch / self.branch_divisor
 
   def stream(self, x: jax.Array, normalized: jax.Array) -> jax.Array:
     """Returns what the MLP's branch is added to."""

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from vitx.checks import PositiveInt
 from vitx.errors import ConfigError
+from vitx.layers.norms import BatchNorm
 
 Dtype = jax.typing.DTypeLike
 
@@ -191,4 +192,59 @@ class CCTTokenizer(HybridStem):
     return self.convolve(images, self.kernel, use_bias=False, after=pool)
 
 
-STEMS = {"linear": LinearStem, "conv": ConvStem, "hybrid": HybridStem, "cct": CCTTokenizer}
+class NormalizedStem(nn.Module):
+  """Convolutions, each with batch normalization and ReLU, then patches (Jiang et al. 2021).
+
+  LV-ViT's "4_2", which divides the sides of the image by 2 and then by 8.
+
+  Attributes:
+    width: C.
+    channels: output channels of each convolution.
+    kernels: side of each; half of it is padded around its input.
+    strides: of each.
+    patch: side of the patches of the last feature map.
+    dtype: of the computation; batch statistics are float32.
+  """
+
+  width: int
+  channels: tuple[PositiveInt, ...] = (64, 64, 64)
+  kernels: tuple[PositiveInt, ...] = (7, 3, 3)
+  strides: tuple[PositiveInt, ...] = (2, 1, 1)
+  patch: PositiveInt = 8
+  dtype: Dtype = jnp.float32
+
+  @nn.compact
+  def __call__(self, images: jax.Array, train: bool = False) -> jax.Array:
+    """Maps images (B, height, width, channels) to a grid of tokens (B, rows, columns, C).
+
+    Raises:
+      ConfigError: channels, kernels and strides differ in number, or patches do not divide the
+        image.
+    """
+    settings = {"channels": self.channels, "kernels": self.kernels, "strides": self.strides}
+    if len({len(numbers) for numbers in settings.values()}) > 1:
+      said = ", ".join(f"model.stem.{name}={numbers}" for name, numbers in settings.items())
+      raise ConfigError(f"{said} must have one entry for each convolution")
+    x = images
+    for i, (channels, kernel, stride) in enumerate(zip(*settings.values(), strict=True)):
+      # Padding by number, as PyTorch has it: "SAME" pads strided convolutions on one side only.
+      conv = nn.Conv(
+        channels,
+        (kernel, kernel),
+        (stride, stride),
+        padding=kernel // 2,
+        use_bias=False,
+        dtype=self.dtype,
+        name=f"conv_{i}",
+      )
+      x = nn.relu(BatchNorm(dtype=self.dtype, name=f"norm_{i}")(conv(x), train))
+    return LinearStem(self.width, self.patch, dtype=self.dtype, name="patches")(x)
+
+
+STEMS = {
+  "cct": CCTTokenizer,
+  "conv": ConvStem,
+  "hybrid": HybridStem,
+  "linear": LinearStem,
+  "normalized": NormalizedStem,
+}

@@ -12,7 +12,9 @@ from vitx.errors import ConfigError
 from vitx.models.cct import CCT
 from vitx.models.convmixer import ConvMixer
 from vitx.models.cvt import CvT
+from vitx.models.deit import DistilledViT
 from vitx.models.levit import LeViT
+from vitx.models.lv_vit import LVViT
 from vitx.models.pit import PiT
 from vitx.models.resnet import ResNet
 from vitx.models.sparse_transformer import SparseTransformer
@@ -24,7 +26,9 @@ MODELS = {
   "cct": CCT,
   "convmixer": ConvMixer,
   "cvt": CvT,
+  "distilled_vit": DistilledViT,
   "levit": LeViT,
+  "lv_vit": LVViT,
   "pit": PiT,
   "resnet": ResNet,
   "sparse_transformer": SparseTransformer,

@@ -69,7 +69,7 @@ class CvT(Network):
         "model.pool='cls' puts a token in front of the grid, which CvT convolves between its"
         " stages; use model.pool='mean' or 'sequence'"
       )
-    grid = self.apply_stem(images, widths[0])
+    grid = self.apply_stem(images, widths[0], train)
     for stage, layers in enumerate(stages):
       if stage:
         grid = self._embed(grid, stage, widths[stage], strides[stage - 1])

@@ -2,7 +2,8 @@
 
 A name is the path of a parameter, joined by "/", such as "block_0/token_mixer/query/kernel".
 Networks of one sequence of blocks have at the top `stem`, `posemb`, `cls`, `extra`, `start`,
-`block_0`, ..., `norm` and `head`; those of several stages have `stage_0_block_0`, ... in the place
+`block_0`, ..., `norm` and `head` (a second one is `head_distillation` or `head_patches`); those of
+several stages have `stage_0_block_0`, ... in the place
 of the blocks.
 """
 
@@ -19,6 +20,8 @@ NORM = "norm"
 POOL = "pool"
 HEAD = "head"
 HEAD_HIDDEN = "head_hidden"
+HEAD_DISTILLATION = "head_distillation"  # of a token of its own, which learns from a teacher
+HEAD_PATCHES = "head_patches"  # of every patch
 
 # Inside a block.
 TOKEN_MIXER = "token_mixer"
@@ -51,8 +54,8 @@ def is_position_table(name: str) -> bool:
 
 
 def is_head(name: str) -> bool:
-  """Returns whether the parameter belongs to the last linear map, which depends on the classes."""
-  return HEAD in name.split("/")
+  """Returns whether the parameter belongs to a last linear map, which depends on the classes."""
+  return not {HEAD, HEAD_DISTILLATION, HEAD_PATCHES}.isdisjoint(name.split("/"))
 
 
 def input_axes(owner: str, ndim: int) -> tuple[int, ...]:

@@ -1,5 +1,6 @@
 """What classifiers of images share: a stem before the trunk, a head after it."""
 
+import inspect
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -39,9 +40,17 @@ class Network(Trunk, kw_only=True):
   pool: Callable[..., Any]
   head_hidden: PositiveInt | None = None
 
-  def apply_stem(self, images: jax.Array, width: int) -> jax.Array:
-    """Turns images (B, height, width, channels) into a grid of tokens (B, rows, columns, C)."""
-    return self.stem(width=width, dtype=self.dtype, name=names.STEM)(images)
+  def apply_stem(self, images: jax.Array, width: int, train: bool) -> jax.Array:
+    """Turns images (B, height, width, channels) into a grid of tokens (B, rows, columns, C).
+
+    Args:
+      images: (B, height, width, channels).
+      width: C.
+      train: told to a stem that asks for it, since it has batch statistics.
+    """
+    stem = self.stem(width=width, dtype=self.dtype, name=names.STEM)
+    asked = "train" in inspect.signature(type(stem).__call__).parameters
+    return stem(images, train=train) if asked else stem(images)
 
   def apply_norm(self, x: jax.Array, name: str = names.NORM) -> jax.Array:
     """Normalizes (..., C)."""
@@ -86,11 +95,26 @@ class Network(Trunk, kw_only=True):
     return Dropout(self.dropout)(self.add_positions(x, layout), train)
 
   def apply_head(self, vector: jax.Array) -> jax.Array:
-    """Maps (B, C) to float32 logits (B, num_classes)."""
+    """Maps (B, C) to float32 logits (B, num_classes).
+
+    Raises:
+      ConfigError: a pool that gives several vectors.
+    """
+    if vector.ndim != 2:
+      raise ConfigError(
+        "model.pool='class_and_distillation' gives two vectors, but this network has one head; use"
+        " another pool, or model.name='distilled_vit'"
+      )
     vector = vector.astype(jnp.float32)
     if self.head_hidden is not None:
       hidden = nn.Dense(self.head_hidden, name=names.HEAD_HIDDEN)
       vector = nn.gelu(hidden(vector), approximate=False)
-    # The head starts at zero, so that the first loss is log(num_classes) and no class is preferred.
-    head = nn.Dense(self.num_classes, kernel_init=nn.initializers.zeros, name=names.HEAD)
-    return head(vector)
+    return self.classify(vector, names.HEAD)
+
+  def classify(self, vectors: jax.Array, name: str) -> jax.Array:
+    """Maps (..., C) to float32 logits (..., num_classes) by the linear map of that name.
+
+    It starts at zero, so that the first loss is log(num_classes) and no class is preferred.
+    """
+    head = nn.Dense(self.num_classes, kernel_init=nn.initializers.zeros, name=name)
+    return head(vectors.astype(jnp.float32))

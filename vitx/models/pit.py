@@ -42,7 +42,7 @@ class PiT(Network):
     widths = per_stage(self.width, len(stages), "width")
     heads = per_stage(self.num_heads, len(stages), "num_heads")
     mlp_dims = per_stage(self.mlp_dim, len(stages), "mlp_dim")
-    x, layout, pool = self.add_class_token(self.apply_stem(images, widths[0]))
+    x, layout, pool = self.add_class_token(self.apply_stem(images, widths[0], train))
     x = self.enter_trunk(x, layout, train)
     for stage, layers in enumerate(stages):
       if stage:

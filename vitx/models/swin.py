@@ -55,7 +55,7 @@ class Swin(Network):
     """
     stages = stage_layers(self.depth)
     heads = per_stage(self.num_heads, len(stages), "num_heads")
-    grid = self.apply_norm(self.apply_stem(images, self.width), "stem_norm")
+    grid = self.apply_norm(self.apply_stem(images, self.width, train), "stem_norm")
     x, layout, pool = self.add_class_token(grid)
     if layout.prefix:
       raise ConfigError(

@@ -1,10 +1,13 @@
 """The vision transformer: stem, positions, L blocks, head."""
 
+from typing import Any
+
 import flax.linen as nn
 import jax
 
 from vitx.checks import Depth, NonNegativeInt, PositiveInt
 from vitx.models.network import Network
+from vitx.ops.layout import TokenLayout
 
 
 class ViT(Network):
@@ -45,8 +48,17 @@ class ViT(Network):
       train: whether dropout, stochastic depth (stream "dropout") and batch statistics (collection
         "batch_stats", then mutable) are those of training.
     """
-    grid = self.apply_stem(images, self.width)
-    x, layout, pool = self.add_class_token(grid, self.extra_tokens)  # (B, N, C)
+    x, layout, pool = self.encode(images, mask=mask, train=train)
+    if self.pool_first:
+      return self.apply_head(self.apply_norm(pool(x, layout)))
+    return self.apply_head(pool(self.apply_norm(x), layout))
+
+  def encode(
+    self, images: jax.Array, *, mask: jax.Array | None, train: bool
+  ) -> tuple[jax.Array, TokenLayout, Any]:
+    """Returns the tokens (B, N, C) after the last block, their layout and the pool of the head."""
+    grid = self.apply_stem(images, self.width, train)
+    x, layout, pool = self.add_class_token(grid, self.extra_tokens)
     x = self.run_blocks(
       self.enter_trunk(x, layout, train),
       layout,
@@ -57,6 +69,4 @@ class ViT(Network):
       mask=mask,
       train=train,
     )
-    if self.pool_first:
-      return self.apply_head(self.apply_norm(pool(x, layout)))
-    return self.apply_head(pool(self.apply_norm(x), layout))
+    return x, layout, pool

@@ -1,0 +1,38 @@
+"""DeiT's distilled vision transformer: a second token, with a head of its own, has a teacher."""
+
+from typing import ClassVar
+
+import jax
+
+from vitx.errors import ConfigError
+from vitx.models import names
+from vitx.models.trunk import Parts, with_defaults
+from vitx.models.vit import ViT
+
+
+class DistilledViT(ViT, kw_only=True):
+  """Vision transformer with a distillation token beside the class token (Touvron et al. 2021).
+
+  Its logits are the mean of both heads', as DeiT evaluates. What each says is sown in
+  "intermediates", as `class_logits` and `distillation_logits`, for a task that has a teacher.
+  `pool` can be nothing but "class_and_distillation".
+  """
+
+  PARTS: ClassVar[Parts] = with_defaults(ViT.PARTS, pool="class_and_distillation")
+
+  def apply_head(self, vector: jax.Array) -> jax.Array:
+    """Maps both tokens (B, 2, C) to float32 logits (B, num_classes).
+
+    Raises:
+      ConfigError: a pool that gives one vector.
+    """
+    if vector.ndim != 3:
+      raise ConfigError(
+        "model.pool gives one vector, but the heads of a distilled network are two; leave it out,"
+        " or say model.pool='class_and_distillation'"
+      )
+    logits = super().apply_head(vector[:, 0])
+    taught = self.classify(vector[:, 1], names.HEAD_DISTILLATION)
+    self.sow("intermediates", "class_logits", logits)
+    self.sow("intermediates", "distillation_logits", taught)
+    return (logits + taught) / 2

@@ -1,0 +1,37 @@
+"""LV-ViT: a vision transformer that classifies every patch beside the class token."""
+
+from typing import ClassVar
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from vitx.models import names
+from vitx.models.trunk import Parts, with_defaults
+from vitx.models.vit import ViT
+
+
+class LVViT(ViT, kw_only=True):
+  """LV-ViT (Jiang et al. 2021), with its convolutional stem and divided branches.
+
+  The logits are those of the class token and half the largest of the patches' for each class, as
+  the released code evaluates. What each says is sown in "intermediates", as `class_logits` (B, K)
+  and `patch_logits` (B, N, K), for a task that looks at them alone.
+  """
+
+  PARTS: ClassVar[Parts] = with_defaults(
+    ViT.PARTS, stem="normalized", block={"name": "pre_norm", "branch_divisor": 2.0}
+  )
+
+  @nn.compact
+  def __call__(
+    self, images: jax.Array, *, mask: jax.Array | None = None, train: bool = False
+  ) -> jax.Array:
+    """Returns float32 logits (B, num_classes); arguments as `ViT` says."""
+    x, layout, pool = self.encode(images, mask=mask, train=train)
+    x = self.apply_norm(x)
+    logits = self.apply_head(pool(x, layout))
+    patches = self.classify(x[:, layout.prefix :], names.HEAD_PATCHES)
+    self.sow("intermediates", "class_logits", logits)
+    self.sow("intermediates", "patch_logits", patches)
+    return logits + 0.5 * jnp.max(patches, axis=1)
