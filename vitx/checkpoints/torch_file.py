@@ -1,0 +1,202 @@
+"""Files that `torch.save` wrote, read without PyTorch and without executing what is pickled.
+
+A pickle is a program that may call anything it names. Here it can name a fixed few things, each of
+which is an inert stand-in of ours; whatever else it names is refused before it is looked up.
+"""
+
+import io
+import math
+import pickle
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import ml_dtypes
+import numpy as np
+
+from vitx.errors import ConfigError
+
+_DTYPES = {
+  "DoubleStorage": np.float64,
+  "FloatStorage": np.float32,
+  "HalfStorage": np.float16,
+  "BFloat16Storage": ml_dtypes.bfloat16,
+  "LongStorage": np.int64,
+  "IntStorage": np.int32,
+  "ShortStorage": np.int16,
+  "CharStorage": np.int8,
+  "ByteStorage": np.uint8,
+  "BoolStorage": np.bool_,
+}
+# What a file of before PyTorch 1.6 begins with, each pickled by itself.
+_MAGIC, _PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
+
+
+def read_torch(path: str | Path) -> Any:
+  """Returns what a file of `torch.save` holds: containers, numbers and text, tensors as arrays.
+
+  Both forms are read, the archive and that of PyTorch before 1.6.
+
+  Raises:
+    ConfigError: the file is damaged, or names anything but tensors and plain containers.
+  """
+  try:
+    if zipfile.is_zipfile(path):
+      return _read_archive(path)
+    return _read_stream(path)
+  except (
+    pickle.UnpicklingError,
+    zipfile.BadZipFile,
+    # What the virtual machine of pickles raises on bytes that are none.
+    *(ArithmeticError, AttributeError, EOFError, KeyError, LookupError, MemoryError),
+    *(OSError, RuntimeError, TypeError, ValueError),
+  ) as error:
+    if isinstance(error, ConfigError | FileNotFoundError):
+      raise
+    said = (str(error).splitlines() or [type(error).__name__])[0]
+    raise ConfigError(f"{str(path)!r} is no readable file of torch.save: {said}") from error
+
+
+def _read_archive(path: str | Path) -> Any:
+  with zipfile.ZipFile(path) as archive:
+    names = [name for name in archive.namelist() if name.split("/", 1)[-1] == "data.pkl"]
+    if len(names) != 1:
+      raise ValueError("the archive has no data.pkl")
+    folder = names[0].removesuffix("data.pkl")
+    order = f"{folder}byteorder"
+    if order in archive.namelist() and archive.read(order) != b"little":
+      raise ValueError("its numbers are not little-endian")
+
+    def load(key: str, dtype: np.dtype, count: int) -> np.ndarray:
+      return np.frombuffer(archive.read(f"{folder}data/{key}"), dtype)
+
+    return _Reader(io.BytesIO(archive.read(names[0])), path, load).load()
+
+
+def _read_stream(path: str | Path) -> Any:
+  """Reads the older form: the storages follow what refers to them, so it is read twice."""
+  storages: dict[str, np.ndarray] = {}
+  wanted: dict[str, tuple[np.dtype, int]] = {}
+
+  def note(key: str, dtype: np.dtype, count: int) -> np.ndarray:
+    wanted[key] = dtype, count
+    return storages.get(key, np.empty(0, dtype))
+
+  with open(path, "rb") as file:
+    if _Reader(file, path).load() != _MAGIC or _Reader(file, path).load() != _PROTOCOL:
+      raise ValueError("it does not begin as one")
+    _Reader(file, path).load()  # of the machine that wrote it
+    start = file.tell()
+    _Reader(file, path, note, look=False).load()
+    for key in _Reader(file, path).load():
+      dtype, count = wanted[key]
+      stored = int.from_bytes(file.read(8), "little")
+      content = file.read(stored * dtype.itemsize)
+      if stored != count or len(content) != stored * dtype.itemsize:
+        raise ValueError(f"storage {key} is cut short")
+      storages[key] = np.frombuffer(content, dtype)
+    file.seek(start)
+    return _Reader(file, path, note).load()
+
+
+class _Reader(pickle.Unpickler):
+  """The virtual machine of pickles, which finds stand-ins alone."""
+
+  def __init__(
+    self, file: Any, path: str | Path, load: Callable | None = None, look: bool = True
+  ) -> None:
+    super().__init__(file)
+    self._path, self._load, self._look = path, load, look
+
+  def find_class(self, module: str, name: str) -> Any:
+    if (module, name) == ("collections", "OrderedDict"):
+      return _Mapping
+    if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):
+      return _StandIn(_view if self._look else _nothing)
+    if (module, name) == ("torch._utils", "_rebuild_parameter"):
+      return _StandIn(_parameter)
+    if (module, name) == ("argparse", "Namespace"):  # beside the weights in training checkpoints
+      return _Settings
+    if module == "torch" and name in _DTYPES:
+      return _Kind(np.dtype(_DTYPES[name]))
+    raise ConfigError(
+      f"{str(self._path)!r} names {module}.{name}, which is neither a tensor nor a plain container;"
+      " nothing of it was executed. If you trust the file, load it with PyTorch and save its"
+      " state_dict as .safetensors"
+    )
+
+  def persistent_load(self, pid: Any) -> np.ndarray:
+    if self._load is None:
+      raise ValueError("a tensor where none belongs")
+    tag, kind, key, _, count, *view = pid
+    if tag != "storage" or not isinstance(kind, _Kind) or not isinstance(key, str):
+      raise ValueError("a reference that is no storage")
+    if any(part is not None for part in view):
+      raise ValueError("a storage that is a view of another")
+    return self._load(key, kind.dtype, count)
+
+
+class _StandIn:
+  """A function in the place of one that a pickle names; it cannot be changed by the pickle."""
+
+  __slots__ = ("_function",)
+
+  def __init__(self, function: Callable) -> None:
+    self._function = function
+
+  def __call__(self, *args: Any) -> Any:
+    return self._function(*args)
+
+  def __setstate__(self, state: Any) -> NoReturn:
+    raise ValueError("a state for what has none")
+
+
+class _Kind:
+  """The type of a storage."""
+
+  __slots__ = ("dtype",)
+
+  def __init__(self, dtype: np.dtype) -> None:
+    self.dtype = dtype
+
+  def __setstate__(self, state: Any) -> NoReturn:
+    raise ValueError("a state for what has none")
+
+
+class _Mapping(dict):
+  """An ordered dict; what was set on it as an attribute is dropped."""
+
+  def __setstate__(self, state: Any) -> None:
+    pass
+
+
+class _Settings(dict):
+  """The arguments of a command."""
+
+  def __setstate__(self, state: Any) -> None:
+    if isinstance(state, dict):
+      self.update(state)
+
+
+def _view(
+  storage: np.ndarray, offset: int, size: tuple[int, ...], stride: tuple[int, ...], *_: Any
+) -> np.ndarray:
+  """Returns the part of a storage that a tensor is, a copy."""
+  if not all(isinstance(n, int) and n >= 0 for n in (offset, *size, *stride)):
+    raise ValueError("a tensor with a negative extent")
+  last = offset + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
+  if 0 in size:
+    return np.empty(size, storage.dtype)
+  if last >= storage.size or math.prod(size) > storage.size:
+    raise ValueError(f"a tensor {tuple(size)} reaches beyond its storage of {storage.size}")
+  steps = tuple(step * storage.itemsize for step in stride)
+  return np.lib.stride_tricks.as_strided(storage[offset:], size, steps).copy()
+
+
+def _nothing(*_: Any) -> np.ndarray:
+  return np.empty(0)
+
+
+def _parameter(data: np.ndarray, *_: Any) -> np.ndarray:
+  return data
