@@ -1,7 +1,8 @@
 """A new run's parameters from another run's: by name, with a report of what became of each."""
 
 import dataclasses
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,8 @@ from vitx.checkpoints import tree
 from vitx.errors import ConfigError
 from vitx.models import names, position_tables
 from vitx.ops.layout import TokenLayout
+
+LISTED = 5  # names that an error shows before it only counts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +45,36 @@ class Report:
       reasons = names if isinstance(names, dict) else dict.fromkeys(names, "")
       rows += [f"  {name}  {reason}".rstrip() for name, reason in reasons.items()]
     return "\n".join(rows)
+
+
+def check_fit(report: Report, source: str, allowed: Iterable[str]) -> None:
+  """Raises ConfigError for parameters that a file does not fit, unless their names are allowed.
+
+  A head of other classes always is.
+
+  Args:
+    report: of `transfer`.
+    source: the file.
+    allowed: regular expressions, of which one must match the whole name.
+  """
+  try:
+    patterns = [re.compile(pattern) for pattern in allowed]
+  except re.error as error:
+    raise ConfigError(f"init_from_except: {error} in a regular expression") from error
+  wrong = {name: "has no place in this network" for name in report.unused}
+  wrong |= dict.fromkeys(report.new, "is not in the file") | report.skipped
+  wrong = {
+    name: reason
+    for name, reason in wrong.items()
+    if not any(pattern.fullmatch(name) for pattern in patterns)
+  }
+  if wrong:
+    some = ", ".join(f"{name} ({reason})" for name, reason in list(wrong.items())[:LISTED])
+    more = f", and {len(wrong) - LISTED} more" if len(wrong) > LISTED else ""
+    raise ConfigError(
+      f"init_from={source!r} does not fit this network: {some}{more}. Is it another size? What need"
+      " not fit is allowed by name, such as init_from_except=('.*/token_mixer/.*',)"
+    )
 
 
 def transfer(

@@ -1,7 +1,7 @@
 """From a workdir to a model with its weights."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +10,8 @@ import jax
 from ml_collections import ConfigDict
 
 from vitx import registry
-from vitx.checkpoints import tree
-from vitx.checkpoints.init_from import transfer
+from vitx.checkpoints import foreign, tree
+from vitx.checkpoints.init_from import check_fit, transfer
 from vitx.checkpoints.store import CheckpointStore, Restored
 from vitx.checkpoints.workdir import locate_checkpoints, read_config, read_json
 from vitx.errors import ConfigError
@@ -20,6 +20,7 @@ from vitx.tasks import build_task
 from vitx.tasks.base import Task
 
 CHOICES = ("best", "latest")
+STATISTICS = ("batch_stats",)  # state that belongs to the weights
 WANTED = ("params", "ema", "model_state")  # of the training state; the optimizer's is not read
 
 
@@ -105,26 +106,50 @@ def load(
   )
 
 
-def initial_params(
-  workdir: str, params: Any, layout: TokenLayout | None, *, trust_code: bool = False
-) -> Any:
-  """Returns weights for a new run's `params` from another run's best checkpoint.
+def initial_variables(
+  source: str,
+  params: Any,
+  model_state: Mapping[str, Any],
+  layout: TokenLayout | None,
+  *,
+  allowed: Iterable[str] = (),
+  trust_code: bool = False,
+) -> tuple[Any, dict[str, Any]]:
+  """Returns a new run's parameters and state with weights of another run, or of a published file.
 
   A head for other classes starts anew, a position table for another grid is resized. What became of
   each parameter is printed.
 
   Args:
-    workdir: of the other run.
+    source: the workdir of the other run, whose best checkpoint is taken, or a file of weights.
     params: freshly initialized.
+    model_state: the other collections, of which batch statistics are taken over.
     layout: of the new run's tokens that positions are added to; None where there are none.
+    allowed: regular expressions of names, ours or a file's own, that need not fit the file.
     trust_code: as in `load`.
+
+  Raises:
+    ConfigError: the source cannot be read, or names of a file do not fit and are not allowed to.
   """
-  loaded = load(workdir, trust_code=trust_code)
-  with registry.trusting(trust_code):
-    before = loaded.task.token_layout()
-  params, report = transfer(params, loaded.variables["params"], layout, before)
-  print(f"init_from {workdir}, checkpoint {loaded.step}:\n{report}", flush=True)
-  return params
+  target = {"params": params}
+  target |= {name: model_state[name] for name in STATISTICS if name in model_state}
+  if foreign.is_file(source):
+    found, left = foreign.read_variables(source, foreign.count_heads(params))
+    filled, report = transfer(target, found, layout, foreign.guess_layout(found))
+    report = dataclasses.replace(report, unused=(*report.unused, *left))
+    print(f"init_from {source}:\n{report}", flush=True)
+    check_fit(report, source, allowed)
+  else:
+    loaded = load(source, trust_code=trust_code)
+    with registry.trusting(trust_code):
+      before = loaded.task.token_layout()
+    found = {name: loaded.variables[name] for name in target if name in loaded.variables}
+    filled, report = transfer(target, found, layout, before)
+    print(f"init_from {source}, checkpoint {loaded.step}:\n{report}", flush=True)
+  return filled["params"], {
+    **model_state,
+    **{name: filled[name] for name in target if name != "params"},
+  }
 
 
 def _variable_shapes(task: Task) -> dict[str, Any]:

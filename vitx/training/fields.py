@@ -40,6 +40,7 @@ FIELDS: dict[str, Any] = {
   "checkpoint.every": str | int,
   "checkpoint.keep": PositiveInt,
   "init_from": str | None,
+  "init_from_except": tuple[str, ...],
   "tensorboard": bool,
   "deterministic": bool,
 }

@@ -16,7 +16,7 @@ from ml_collections import ConfigDict
 
 from vitx.analysis import cost
 from vitx.checkpoints import workdir as wd
-from vitx.checkpoints.load import initial_params
+from vitx.checkpoints.load import initial_variables
 from vitx.checkpoints.store import CheckpointStore
 from vitx.data.dataset import Examples
 from vitx.tasks.base import Figures
@@ -175,11 +175,16 @@ def _begin(
     record = Record.from_json(restored.record)
     print(f"resuming {workdir} at step {start}", flush=True)
   elif config.init_from:
-    params = initial_params(
-      config.init_from, state.params, experiment.task.token_layout(), trust_code=trust_code
+    params, model_state = initial_variables(
+      config.init_from,
+      state.params,
+      state.model_state,
+      experiment.task.token_layout(),
+      allowed=config.init_from_except,
+      trust_code=trust_code,
     )
     ema = None if state.ema is None else jax.tree.map(np.copy, params)
-    state = state.replace(params=params, ema=ema)
+    state = state.replace(params=params, model_state=model_state, ema=ema)
   if is_writer():
     wd.write_json(workdir, "config.json", wd.to_plain(config))
     environment = provenance.environment(data, experiment.implementations())

@@ -1,0 +1,167 @@
+"""Published weights: outputs as their own code has them, names there and back, what is refused."""
+
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from tests import runs
+from vitx.checkpoints import foreign, foreign_names
+from vitx.checkpoints.load import initial_variables
+from vitx.checkpoints.tree import name_leaves
+from vitx.errors import ConfigError
+from vitx.models import create_model, initialize
+from vitx.ops.layout import TokenLayout
+from vitx.training import loop
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+SIZE = dict(num_classes=5, width=12, depth=2, num_heads=3, mlp_dim=48)
+LINEAR = dict(name="linear", patch=8)
+NETWORKS = {
+  "timm_vit": ("vit", dict(stem=LINEAR)),
+  "timm_distilled": ("distilled_vit", dict(stem=LINEAR)),
+  "lv_vit": (
+    "lv_vit",
+    dict(
+      mlp_dim=36,
+      stem=dict(name="normalized", channels=(4, 4, 4), patch=4),
+      norm=dict(name="layer", epsilon=1e-5),
+      token_mixer=dict(name="softmax", use_bias=False),
+    ),
+  ),
+}
+LAYOUTS = {name: TokenLayout((3, 3), 2 if "distilled" in name else 1) for name in NETWORKS}
+
+
+def make(name, side=24, **fields):
+  """A network and its fresh variables."""
+  kind, own = NETWORKS[name]
+  model = create_model(kind, **{**SIZE, **own, **fields})
+  images = np.zeros((1, side, side, 3), np.float32)
+  return model, dict(jax.jit(lambda key: initialize(model, key, images))(jax.random.key(0)))
+
+
+def fill(name, side=24, layout=None, allowed=(), **fields):
+  model, variables = make(name, side, **fields)
+  params, state = variables.pop("params"), variables
+  path, layout = str(GOLDEN / f"{name}.safetensors"), layout or LAYOUTS[name]
+  params, state = initial_variables(path, params, state, layout, allowed=allowed)
+  return model, {"params": params, **state}
+
+
+@pytest.mark.parametrize("implementation", ["masked", "kernelized"])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_outputs_are_those_of_their_own_code(name, implementation):
+  mixer = {"name": "softmax", **NETWORKS[name][1].get("token_mixer", {})}
+  model, variables = fill(name, token_mixer=mixer | {"implementation": implementation})
+  golden = np.load(GOLDEN / f"{name}.npz")
+  found = jax.jit(model.apply)(variables, golden["images"])
+  np.testing.assert_allclose(found, golden["logits"], atol=2e-5 * np.abs(golden["logits"]).max())
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_there_and_back_is_the_identity(name):
+  theirs = foreign.read_arrays(str(GOLDEN / f"{name}.safetensors"))
+  ours, left = foreign_names.to_ours(theirs, 3)
+  assert left == [] and set(ours) == set(name_leaves(make(name)[1]))
+  back = foreign_names.to_theirs(ours, foreign_names.find_family(theirs))
+  counters = {key for key in theirs if key.endswith("num_batches_tracked")}
+  assert set(back) == set(theirs) - counters
+  for key, value in back.items():
+    np.testing.assert_array_equal(value, theirs[key], err_msg=key)
+
+
+def test_heads_are_blocks_of_rows():
+  """Of the stacked projections the queries come first, and each head's rows are together."""
+  theirs = foreign.read_arrays(str(GOLDEN / "timm_vit.safetensors"))
+  ours, _ = foreign_names.to_ours(theirs, 3)
+  stacked = theirs["blocks.1.attn.qkv.weight"]  # (36, 12)
+  key = ours["params/block_1/token_mixer/key/kernel"]  # (12, 3, 4)
+  np.testing.assert_array_equal(key[:, 2, 1], stacked[12 + 2 * 4 + 1])
+  out = ours["params/block_1/token_mixer/out/kernel"]  # (3, 4, 12)
+  np.testing.assert_array_equal(out[2, 1], theirs["blocks.1.attn.proj.weight"][:, 2 * 4 + 1])
+
+
+def test_another_grid_and_other_classes(capsys):
+  _, variables = fill("timm_vit", side=40, layout=TokenLayout((5, 5), 1), num_classes=7)
+  assert variables["params"]["posemb"]["table"].shape == (1, 26, 12)
+  assert not np.any(variables["params"]["head"]["kernel"])
+  printed = capsys.readouterr().out
+  assert "1 + 3 x 3 tokens -> 1 + 5 x 5 tokens" in printed and "head/kernel" in printed
+
+
+def test_another_mixer_keeps_the_projections_that_it_shares():
+  mixer = dict(name="linformer", slots=4)
+  with pytest.raises(ConfigError, match=r"key_slots.*not in the file.*init_from_except"):
+    fill("timm_vit", token_mixer=mixer)
+  _, variables = fill("timm_vit", token_mixer=mixer, allowed=(".*_slots",))
+  _, plain = fill("timm_vit")
+  for part in ("query", "key", "value", "out"):
+    jax.tree.map(
+      np.testing.assert_array_equal,
+      variables["params"]["block_0"]["token_mixer"][part],
+      plain["params"]["block_0"]["token_mixer"][part],
+    )
+
+
+@pytest.mark.parametrize(
+  ("name", "fields", "message"),
+  [
+    ("timm_vit", dict(width=24), r"does not fit this network.*shapes differ"),
+    ("timm_vit", dict(depth=3), r"params/block_2/.*is not in the file"),
+    ("timm_vit", dict(depth=1), r"params/block_1/.*has no place in this network"),
+    ("timm_vit", dict(mlp_dim=20), r"mlp/up/kernel.*shapes differ"),
+    ("timm_vit", dict(width=10, num_heads=5), r"num_heads=5"),
+    ("lv_vit", dict(token_mixer="softmax"), r"query/bias \(is not in the file\)"),
+  ],
+)
+def test_another_network_is_refused(name, fields, message):
+  with pytest.raises(ConfigError, match=f"init_from=.*{name}.*{message}"):
+    fill(name, **fields)
+
+
+def test_names_may_be_allowed_but_not_by_a_broken_expression():
+  fill("timm_vit", depth=1, allowed=("params/block_1/.*",))
+  with pytest.raises(ConfigError, match="init_from_except"):
+    fill("timm_vit", depth=1, allowed=("(",))
+
+
+@pytest.mark.parametrize(
+  ("content", "message"),
+  [
+    (b"", "no readable safetensors"),
+    (b"\xff" * 64, "no readable safetensors"),
+    ((GOLDEN / "timm_vit.safetensors").read_bytes()[:-100], "no readable safetensors"),
+  ],
+)
+def test_files_that_are_none(tmp_path, content, message):
+  path = tmp_path / "a.safetensors"
+  path.write_bytes(content)
+  with pytest.raises(ConfigError, match=f"init_from=.*a.safetensors.*{message}"):
+    foreign.read_arrays(str(path))
+
+
+def test_weights_of_unknown_names():
+  with pytest.raises(ConfigError, match=r"torch_archive\.pth.*named by none of the sources"):
+    foreign.read_variables(str(GOLDEN / "torch_archive.pth"), 3)
+  with pytest.raises(ConfigError, match=r"nowhere\.pth.*no such file"):
+    foreign.read_arrays("nowhere.pth")
+
+
+@pytest.mark.slow  # a whole run
+def test_a_run_begins_with_them(tmp_path):
+  """On gray images, for which the first convolution starts anew."""
+  config = runs.tiny(
+    *("duration=6 steps", "learning_rate=0.0", "data.image_size=24", "stem.patch=8", "pool=cls"),
+    *("model.width=12", "model.depth=2", "model.num_heads=3", "model.mlp_dim=48"),
+    f"init_from={GOLDEN / 'timm_vit.safetensors'}",
+    "init_from_except=('params/stem/embed/kernel',)",
+  )
+  loop.train(config, tmp_path)
+  found, wanted = (
+    runs.final_state(tmp_path)["params"],
+    fill("timm_vit", num_classes=10)[1]["params"],
+  )
+  del found["stem"]["embed"]["kernel"], wanted["stem"]["embed"]["kernel"]
+  jax.tree.map(np.testing.assert_array_equal, found, wanted)

@@ -1,0 +1,101 @@
+"""Weights that others published, from their files: `init_from=deit_small.pth`."""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vitx.checkpoints.foreign_names import to_ours
+from vitx.checkpoints.torch_file import read_torch
+from vitx.checkpoints.tree import name_leaves, nest
+from vitx.errors import ConfigError, MissingExtraError
+from vitx.ops.layout import TokenLayout
+
+TORCH = (".pth", ".pt", ".bin", ".tar")
+SUFFIXES = (*TORCH, ".safetensors")
+# Where training code puts the weights beside other things.
+STATE_DICTS = ("model", "state_dict")
+
+
+def is_file(source: str) -> bool:
+  """Returns whether `init_from` names a file of weights, and not a run's directory."""
+  return source.endswith(SUFFIXES)
+
+
+def read_arrays(path: str) -> dict[str, np.ndarray]:
+  """Returns the arrays of a `.safetensors` file, or of one that `torch.save` wrote, by name.
+
+  Nothing that a file pickles is executed.
+
+  Raises:
+    ConfigError: there is no such file, it cannot be read, or it holds no dict of arrays.
+    MissingExtraError: `.safetensors` without that package.
+  """
+  if not Path(path).is_file():
+    raise ConfigError(f"init_from={path!r}: there is no such file")
+  if path.endswith(".safetensors"):
+    return _read_safetensors(path)
+  content = read_torch(path)
+  for key in STATE_DICTS:
+    if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
+      content = content[key]
+  if not isinstance(content, Mapping) or not content:
+    raise ConfigError(f"init_from={path!r} holds no arrays by name")
+  other = [key for key, value in content.items() if not isinstance(value, np.ndarray)]
+  if other:
+    raise ConfigError(
+      f"init_from={path!r}: {other[0]!r} is no array; the weights should be the whole of the file,"
+      f" or under {' or '.join(map(repr, STATE_DICTS))}"
+    )
+  return {str(key): value for key, value in content.items()}
+
+
+def read_variables(path: str, num_heads: int) -> tuple[dict[str, Any], list[str]]:
+  """Returns a file's weights as collections of ours, nested, and the names that have no place.
+
+  Args:
+    path: of the file.
+    num_heads: H of the network.
+
+  Raises:
+    ConfigError: the file cannot be read, or its source is not known.
+  """
+  arrays = read_arrays(path)
+  try:
+    ours, left = to_ours(arrays, num_heads)
+  except ConfigError as error:
+    raise ConfigError(f"init_from={path!r}: {error}") from error
+  return nest(ours), left
+
+
+def count_heads(params: Mapping[str, Any]) -> int:
+  """Returns H of a network by its first query projection (C, H, D); 1 where it has none."""
+  for name, leaf in name_leaves(params).items():
+    if name.endswith("query/kernel") and leaf.ndim == 3:
+      return leaf.shape[1]
+  return 1
+
+
+def guess_layout(variables: Mapping[str, Any]) -> TokenLayout | None:
+  """Returns how the tokens of a position table lie, taking their grid for a square; None if not."""
+  params = variables["params"]
+  table, tokens = params.get("posemb", {}).get("table"), params.get("cls")
+  if table is None:
+    return None
+  prefix = 0 if tokens is None else tokens.shape[-2]
+  side = math.isqrt(table.shape[-2] - prefix)
+  return TokenLayout((side, side), prefix) if side**2 + prefix == table.shape[-2] else None
+
+
+def _read_safetensors(path: str) -> dict[str, np.ndarray]:
+  try:
+    from safetensors import SafetensorError
+    from safetensors.flax import load_file
+  except ImportError as error:
+    raise MissingExtraError(f"init_from={path!r}", "foreign") from error
+  try:
+    return {name: np.asarray(x) for name, x in load_file(path).items()}
+  except (SafetensorError, OSError, ValueError) as error:
+    raise ConfigError(f"init_from={path!r} is no readable safetensors file: {error}") from error

@@ -1,0 +1,203 @@
+"""Where published weights stand in our trees, and back: a table of rules for each source.
+
+A rule names an array of theirs, the arrays of ours that it becomes (several, where theirs holds
+query, key and value), and the map between them in both directions. `{}` is the number of a block.
+"""
+
+import dataclasses
+import re
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from vitx.errors import ConfigError
+
+Arrays = Mapping[str, np.ndarray]
+Into = Callable[[np.ndarray, int], tuple[np.ndarray, ...]]
+Back = Callable[[Sequence[np.ndarray]], np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+  """One array of theirs.
+
+  Attributes:
+    theirs: its name, `{}` for the number of a block.
+    ours: names of the arrays that it becomes.
+    into: `(array, H) -> ours`.
+    back: `ours -> array`.
+  """
+
+  theirs: str
+  ours: tuple[str, ...]
+  into: Into
+  back: Back
+
+
+def _same(theirs: str, ours: str) -> Rule:
+  return Rule(theirs, (ours,), lambda x, heads: (x,), lambda xs: xs[0])
+
+
+def _turned(theirs: str, ours: str) -> Rule:
+  """A linear map (out, in)."""
+  return Rule(theirs, (ours,), lambda x, heads: (x.T,), lambda xs: xs[0].T)
+
+
+def _convolution(theirs: str, ours: str) -> Rule:
+  """A convolution (out, in, height, width)."""
+  into: Into = lambda x, heads: (x.transpose(2, 3, 1, 0),)  # noqa: E731
+  return Rule(theirs, (ours,), into, lambda xs: xs[0].transpose(3, 2, 0, 1))
+
+
+def _from_heads(theirs: str, ours: str) -> Rule:
+  """A linear map (C, H D) that reads the heads one after another."""
+  into: Into = lambda x, heads: (x.T.reshape(heads, -1, len(x)),)  # noqa: E731
+  return Rule(theirs, (ours,), into, lambda xs: xs[0].reshape(-1, xs[0].shape[-1]).T)
+
+
+def _stacked_weight(theirs: str, ours: tuple[str, ...]) -> Rule:
+  """Linear maps (H D, C), one above the other; each head's rows are together."""
+
+  def into(x: np.ndarray, heads: int) -> tuple[np.ndarray, ...]:
+    return tuple(w.T.reshape(x.shape[1], heads, -1) for w in np.split(x, len(ours)))
+
+  return Rule(theirs, ours, into, lambda xs: np.concatenate([w.reshape(len(w), -1).T for w in xs]))
+
+
+def _stacked_bias(theirs: str, ours: tuple[str, ...]) -> Rule:
+  def into(x: np.ndarray, heads: int) -> tuple[np.ndarray, ...]:
+    return tuple(b.reshape(heads, -1) for b in np.split(x, len(ours)))
+
+  return Rule(theirs, ours, into, lambda xs: np.concatenate([b.reshape(-1) for b in xs]))
+
+
+def _linear(theirs: str, ours: str) -> list[Rule]:
+  return [_turned(f"{theirs}.weight", f"{ours}/kernel"), _same(f"{theirs}.bias", f"{ours}/bias")]
+
+
+def _norm(theirs: str, ours: str) -> list[Rule]:
+  return [_same(f"{theirs}.weight", f"{ours}/scale"), _same(f"{theirs}.bias", f"{ours}/bias")]
+
+
+_QKV = ("query", "key", "value")
+_MIXER = "params/block_{}/token_mixer"
+
+_TRUNK = [
+  _same("pos_embed", "params/posemb/table"),
+  *_norm("blocks.{}.norm1", "params/block_{}/mixer_norm"),
+  _stacked_weight("blocks.{}.attn.qkv.weight", tuple(f"{_MIXER}/{x}/kernel" for x in _QKV)),
+  _stacked_bias("blocks.{}.attn.qkv.bias", tuple(f"{_MIXER}/{x}/bias" for x in _QKV)),
+  _from_heads("blocks.{}.attn.proj.weight", f"{_MIXER}/out/kernel"),
+  _same("blocks.{}.attn.proj.bias", f"{_MIXER}/out/bias"),
+  *_norm("blocks.{}.norm2", "params/block_{}/mlp_norm"),
+  *_linear("blocks.{}.mlp.fc1", "params/block_{}/mlp/up"),
+  *_linear("blocks.{}.mlp.fc2", "params/block_{}/mlp/down"),
+  *_norm("norm", "params/norm"),
+  *_linear("head", "params/head"),
+]
+_CLASS = _same("cls_token", "params/cls")
+_PATCHES = [
+  _convolution("patch_embed.proj.weight", "params/stem/embed/kernel"),
+  _same("patch_embed.proj.bias", "params/stem/embed/bias"),
+]
+
+
+def _both_tokens() -> Rule:
+  """The class token and the distillation token, which ours keeps in one array."""
+  into: Into = lambda x, heads: (x,)  # noqa: E731
+  return Rule("cls_token+dist_token", ("params/cls",), into, lambda xs: xs[0])
+
+
+def _lv_stem(number: int) -> list[Rule]:
+  theirs, ours = f"patch_embed.bn{number + 1}", f"stem/norm_{number}"
+  return [
+    _convolution(f"patch_embed.conv{number + 1}.weight", f"params/stem/conv_{number}/kernel"),
+    *_norm(theirs, f"params/{ours}"),
+    _same(f"{theirs}.running_mean", f"batch_stats/{ours}/mean"),
+    _same(f"{theirs}.running_var", f"batch_stats/{ours}/var"),
+  ]
+
+
+TIMM = [_CLASS, *_PATCHES, *_TRUNK]
+DISTILLED = [_both_tokens(), *_PATCHES, *_TRUNK, *_linear("head_dist", "params/head_distillation")]
+LV_VIT = [
+  _CLASS,
+  *(rule for number in range(3) for rule in _lv_stem(number)),
+  _convolution("patch_embed.proj.weight", "params/stem/patches/embed/kernel"),
+  _same("patch_embed.proj.bias", "params/stem/patches/embed/bias"),
+  *_TRUNK,
+  *_linear("aux_head", "params/head_patches"),
+]
+FAMILIES = {"timm": TIMM, "distilled": DISTILLED, "lv_vit": LV_VIT}
+_COUNTERS = re.compile(r".*\.num_batches_tracked")  # of PyTorch's batch norm; nothing reads them
+
+
+def find_family(theirs: Arrays) -> str:
+  """Returns which of `FAMILIES` named these arrays.
+
+  Raises:
+    ConfigError: none of them did.
+  """
+  if "patch_embed.conv1.weight" in theirs:
+    return "lv_vit"
+  if "patch_embed.proj.weight" in theirs and "cls_token" in theirs:
+    return "distilled" if "dist_token" in theirs else "timm"
+  some = ", ".join(sorted(theirs)[:3])
+  raise ConfigError(
+    f"its arrays ({some}, ...) are named by none of the sources whose names are known:"
+    " vision transformers of timm and DeiT, plain or distilled, and LV-ViT"
+  )
+
+
+def to_ours(theirs: Arrays, num_heads: int) -> tuple[dict[str, np.ndarray], list[str]]:
+  """Returns the arrays under our names, such as "params/block_0/mlp/up/kernel", and what is left.
+
+  Args:
+    theirs: arrays by the name that their source gave them.
+    num_heads: H, which their shapes do not tell.
+
+  Raises:
+    ConfigError: names of no known source, or a shape that does not split into H heads.
+  """
+  rules, left = FAMILIES[find_family(theirs)], dict(theirs)
+  if "dist_token" in left:
+    tokens = [left.pop("cls_token"), left.pop("dist_token")]
+    left["cls_token+dist_token"] = np.concatenate(tokens, axis=1)
+  ours: dict[str, np.ndarray] = {}
+  for rule in rules:
+    for name, number in _matching(rule.theirs, left):
+      try:
+        parts = rule.into(left.pop(name), num_heads)
+      except ValueError as error:
+        raise ConfigError(f"{name} does not split into num_heads={num_heads}: {error}") from error
+      ours |= {own.format(number): part for own, part in zip(rule.ours, parts, strict=True)}
+  return ours, [name for name in left if not _COUNTERS.fullmatch(name)]
+
+
+def to_theirs(ours: Arrays, family: str) -> dict[str, np.ndarray]:
+  """Returns arrays of ours under the names of a family, the inverse of `to_ours`.
+
+  Raises:
+    ConfigError: an array of ours has no place there.
+  """
+  left, theirs = dict(ours), {}
+  for rule in FAMILIES[family]:
+    for first, number in _matching(rule.ours[0], left):
+      names = [own.format(number) for own in rule.ours]
+      missing = [name for name in names if name not in left]
+      if missing:
+        raise ConfigError(f"{first} has no {missing[0]} beside it, which {rule.theirs} holds too")
+      theirs[rule.theirs.format(number)] = rule.back([left.pop(name) for name in names])
+  if left:
+    raise ConfigError(f"{sorted(left)[0]} has no place in a state dict of {family!r}")
+  if "cls_token+dist_token" in theirs:
+    both = theirs.pop("cls_token+dist_token")
+    theirs |= {"cls_token": both[:, :1], "dist_token": both[:, 1:]}
+  return {name: np.ascontiguousarray(x) for name, x in theirs.items()}
+
+
+def _matching(template: str, names: Arrays) -> list[tuple[str, str]]:
+  """Returns the names that a template stands for, each with its number."""
+  pattern = re.compile(re.escape(template).replace(r"\{\}", r"(\d+)"))
+  found = [(name, pattern.fullmatch(name)) for name in names]
+  return [(name, match[1] if match.groups() else "") for name, match in found if match]
