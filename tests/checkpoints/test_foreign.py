@@ -31,6 +31,10 @@ NETWORKS = {
     ),
   ),
 }
+FILES = {name: str(GOLDEN / f"{name}.safetensors") for name in NETWORKS}
+TANH = dict(name="pre_norm", activation="gelu_tanh")
+NETWORKS["augreg"] = ("vit", dict(stem=LINEAR, block=TANH))
+FILES["augreg"] = str(GOLDEN / "augreg_weights.npz")
 LAYOUTS = {name: TokenLayout((3, 3), 2 if "distilled" in name else 1) for name in NETWORKS}
 
 
@@ -45,8 +49,8 @@ def make(name, side=24, **fields):
 def fill(name, side=24, layout=None, allowed=(), **fields):
   model, variables = make(name, side, **fields)
   params, state = variables.pop("params"), variables
-  path, layout = str(GOLDEN / f"{name}.safetensors"), layout or LAYOUTS[name]
-  params, state = initial_variables(path, params, state, layout, allowed=allowed)
+  layout = layout or LAYOUTS[name]
+  params, state = initial_variables(FILES[name], params, state, layout, allowed=allowed)
   return model, {"params": params, **state}
 
 
@@ -60,9 +64,34 @@ def test_outputs_are_those_of_their_own_code(name, implementation):
   np.testing.assert_allclose(found, golden["logits"], atol=2e-5 * np.abs(golden["logits"]).max())
 
 
+def test_the_activation_matters():
+  """Exact GELU gives other logits than Google's weights were trained with."""
+  model, variables = fill("augreg", block="pre_norm")
+  golden = np.load(GOLDEN / "augreg.npz")
+  found = jax.jit(model.apply)(variables, golden["images"])
+  assert np.abs(found - golden["logits"]).max() > 5e-5 * np.abs(golden["logits"]).max()
+
+
+def test_big_visions_names():
+  """They are AugReg's, counted anew, under `params/`."""
+  theirs = foreign.read_arrays(FILES["augreg"])
+  wanted, _ = foreign_names.to_ours(theirs, 3)
+  for old, new in (
+    ("Transformer/posembed_input/pos_embedding", "pos_embedding"),
+    ("LayerNorm_2", "LayerNorm_1"),
+    ("DotProductAttention_1", "DotProductAttention_0"),
+    ("MlpBlock_3", "MlpBlock_0"),
+  ):
+    theirs = {name.replace(old, new): x for name, x in theirs.items()}
+  found, left = foreign_names.to_ours({f"params/{name}": x for name, x in theirs.items()}, 3)
+  assert left == [] and found.keys() == wanted.keys()
+  for name, value in wanted.items():
+    np.testing.assert_array_equal(found[name], value)
+
+
 @pytest.mark.parametrize("name", NETWORKS)
 def test_there_and_back_is_the_identity(name):
-  theirs = foreign.read_arrays(str(GOLDEN / f"{name}.safetensors"))
+  theirs = foreign.read_arrays(FILES[name])
   ours, left = foreign_names.to_ours(theirs, 3)
   assert left == [] and set(ours) == set(name_leaves(make(name)[1]))
   back = foreign_names.to_theirs(ours, foreign_names.find_family(theirs))

@@ -5,6 +5,7 @@ timm imports torchvision, which these models do not use: empty modules stand in 
 
 import sys
 import types
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -138,7 +139,51 @@ def record(name, model):
   )
 
 
+def record_augreg():
+  """Draws arrays under Google's names, which timm's own loader puts into its model."""
+  random = np.random.default_rng(2)
+  width, heads, dim = 12, 3, 4
+  shapes = {
+    "cls": (1, 1, width),
+    "embedding/kernel": (8, 8, 3, width),
+    "embedding/bias": (width,),
+    "Transformer/posembed_input/pos_embedding": (1, 10, width),
+    "Transformer/encoder_norm/scale": (width,),
+    "Transformer/encoder_norm/bias": (width,),
+    "head/kernel": (width, 5),
+    "head/bias": (5,),
+  }
+  for i in range(2):
+    block = f"Transformer/encoderblock_{i}"
+    for norm in ("LayerNorm_0", "LayerNorm_2"):
+      shapes |= {f"{block}/{norm}/scale": (width,), f"{block}/{norm}/bias": (width,)}
+    attention = f"{block}/MultiHeadDotProductAttention_1"
+    for part in ("query", "key", "value"):
+      shapes |= {f"{attention}/{part}/kernel": (width, heads, dim)}
+      shapes |= {f"{attention}/{part}/bias": (heads, dim)}
+    shapes |= {f"{attention}/out/kernel": (heads, dim, width), f"{attention}/out/bias": (width,)}
+    for name, pair in (("Dense_0", (width, 48)), ("Dense_1", (48, width))):
+      shapes |= {f"{block}/MlpBlock_3/{name}/kernel": pair}
+      shapes |= {f"{block}/MlpBlock_3/{name}/bias": pair[1:]}
+  arrays = {
+    name: (0.3 * random.normal(size=shape) + name.endswith("scale")).astype(np.float32)
+    for name, shape in shapes.items()
+  }
+  np.savez(HERE / "augreg_weights.npz", **arrays)
+  model = VisionTransformer(
+    **SIZE, act_layer="gelu_tanh", norm_layer=partial(nn.LayerNorm, eps=1e-6)
+  )
+  model.load_pretrained(str(HERE / "augreg_weights.npz"))
+  images = torch.randn(2, 3, 24, 24, generator=torch.Generator().manual_seed(3))
+  with torch.no_grad():
+    logits = model.eval()(images)
+  np.savez_compressed(
+    HERE / "augreg.npz", images=images.permute(0, 2, 3, 1).numpy(), logits=logits.numpy()
+  )
+
+
 def main():
+  record_augreg()
   record("timm_vit", VisionTransformer(**SIZE))
   record("timm_distilled", VisionTransformerDistilled(**SIZE))
   record("lv_vit", LVViT())

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from vitx.attention.base import cannot_decode
 from vitx.errors import ConfigError
 from vitx.layers.dropout import Dropout
-from vitx.layers.mlp import MLP
+from vitx.layers.mlp import MLP, gelu
 from vitx.ops.layout import TokenLayout
 
 Dtype = jax.typing.DTypeLike
@@ -69,9 +69,11 @@ class Block(nn.Module):
       y = mixer(x, layout, mask=mask, at=at, train=train)
     return Dropout(self.dropout if dropout is None else dropout)(y, train)
 
-  def apply_mlp(self, x: jax.Array, train: bool) -> jax.Array:
-    """Applies the MLP to (B, N, C), then dropout."""
-    return MLP(self.mlp_dim, self.dropout, dtype=self.dtype, name="mlp")(x, train)
+  def apply_mlp(
+    self, x: jax.Array, train: bool, activation: Callable[[jax.Array], jax.Array] = gelu
+  ) -> jax.Array:
+    """Applies the MLP with that activation to (B, N, C), then dropout."""
+    return MLP(self.mlp_dim, self.dropout, activation, dtype=self.dtype, name="mlp")(x, train)
 
   def drop_branch(self, y: jax.Array, train: bool) -> jax.Array:
     """Drops a residual branch (B, N, C) for some examples in training."""

@@ -1,10 +1,13 @@
 """The pre-norm block of the vision transformer, and CCT's."""
 
+from typing import Literal
+
 import flax.linen as nn
 import jax
 
 from vitx.blocks.base_block import Block
 from vitx.checks import Positive, Rate
+from vitx.layers.mlp import ACTIVATIONS
 from vitx.ops.layout import TokenLayout
 
 
@@ -13,11 +16,13 @@ class PreNormBlock(Block):
 
   Attributes:
     mixer_dropout: on the mixer's branch; `None` means `dropout`.
+    activation: of the MLP; "gelu" is exact, "gelu_tanh" what Google's code computes.
     branch_divisor: what both branches are divided by before they are added (Jiang et al. 2021,
       released code: `skip_lam`, 2 in LV-ViT-S).
   """
 
   mixer_dropout: Rate | None = None
+  activation: Literal["gelu", "gelu_tanh", "quick_gelu", "relu"] = "gelu"
   branch_divisor: Positive = 1.0
 
   @nn.compact
@@ -35,7 +40,11 @@ class PreNormBlock(Block):
     y = self.mix_tokens(y, layout, mask, at, train, self.mixer_dropout)
     x = x + self.divide(self.drop_branch(y, train))
     y = self.normalize(x, "mlp_norm")
-    return self.stream(x, y) + self.divide(self.drop_branch(self.apply_mlp(y, train), train))
+    return self.stream(x, y) + self.divide(self.drop_branch(self.run_mlp(y, train), train))
+
+  def run_mlp(self, x: jax.Array, train: bool) -> jax.Array:
+    """Applies the MLP to (B, N, C), then dropout."""
+    return self.apply_mlp(x, train, ACTIVATIONS[self.activation])
 
   def divide(self, branch: jax.Array) -> jax.Array:
     """Returns a branch (B, N, C) as it is added to the stream."""

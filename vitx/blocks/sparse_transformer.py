@@ -1,10 +1,12 @@
 """The residual block of the Sparse Transformer."""
 
+from typing import Literal
+
 import jax
 
 from vitx.blocks.pre_norm import PreNormBlock
 from vitx.layers.dropout import Dropout
-from vitx.layers.mlp import MLP, quick_gelu
+from vitx.layers.mlp import ACTIVATIONS, MLP
 
 
 class SparseTransformerBlock(PreNormBlock):
@@ -13,7 +15,9 @@ class SparseTransformerBlock(PreNormBlock):
   The MLP's activation is x · sigmoid(1.702 x), and dropout stands at the end of each branch only.
   """
 
-  def apply_mlp(self, x: jax.Array, train: bool) -> jax.Array:
+  activation: Literal["gelu", "gelu_tanh", "quick_gelu", "relu"] = "quick_gelu"
+
+  def run_mlp(self, x: jax.Array, train: bool) -> jax.Array:
     """Applies the MLP to (B, N, C), then dropout."""
-    mlp = MLP(self.mlp_dim, activation=quick_gelu, dtype=self.dtype, name="mlp")
+    mlp = MLP(self.mlp_dim, activation=ACTIVATIONS[self.activation], dtype=self.dtype, name="mlp")
     return Dropout(self.dropout)(mlp(x, train), train)

@@ -1,6 +1,7 @@
 """Weights that others published, from their files: `init_from=deit_small.pth`."""
 
 import math
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from vitx.errors import ConfigError, MissingExtraError
 from vitx.ops.layout import TokenLayout
 
 TORCH = (".pth", ".pt", ".bin", ".tar")
-SUFFIXES = (*TORCH, ".safetensors")
+SUFFIXES = (*TORCH, ".npz", ".safetensors")
 # Where training code puts the weights beside other things.
 STATE_DICTS = ("model", "state_dict")
 
@@ -25,7 +26,7 @@ def is_file(source: str) -> bool:
 
 
 def read_arrays(path: str) -> dict[str, np.ndarray]:
-  """Returns the arrays of a `.safetensors` file, or of one that `torch.save` wrote, by name.
+  """Returns the arrays of a `.safetensors` or `.npz` file, or of one of `torch.save`, by name.
 
   Nothing that a file pickles is executed.
 
@@ -37,6 +38,8 @@ def read_arrays(path: str) -> dict[str, np.ndarray]:
     raise ConfigError(f"init_from={path!r}: there is no such file")
   if path.endswith(".safetensors"):
     return _read_safetensors(path)
+  if path.endswith(".npz"):
+    return _read_npz(path)
   content = read_torch(path)
   for key in STATE_DICTS:
     if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
@@ -99,3 +102,11 @@ def _read_safetensors(path: str) -> dict[str, np.ndarray]:
     return {name: np.asarray(x) for name, x in load_file(path).items()}
   except (SafetensorError, OSError, ValueError) as error:
     raise ConfigError(f"init_from={path!r} is no readable safetensors file: {error}") from error
+
+
+def _read_npz(path: str) -> dict[str, np.ndarray]:
+  try:
+    with np.load(path, allow_pickle=False) as file:
+      return dict(file)
+  except (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile) as error:
+    raise ConfigError(f"init_from={path!r} is no readable .npz file: {error}") from error

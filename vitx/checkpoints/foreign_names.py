@@ -128,7 +128,62 @@ LV_VIT = [
   *_TRUNK,
   *_linear("aux_head", "params/head_patches"),
 ]
-FAMILIES = {"timm": TIMM, "distilled": DISTILLED, "lv_vit": LV_VIT}
+
+
+def _flax(block: str, norms: tuple[str, str], attention: str, mlp: str) -> list[Rule]:
+  """A block of Google's code, whose arrays are laid out as ours."""
+  parts = {
+    **dict(zip(norms, ("mixer_norm", "mlp_norm"), strict=True)),
+    **{f"{attention}/{part}": f"token_mixer/{part}" for part in (*_QKV, "out")},
+    **{f"{mlp}/Dense_{i}": f"mlp/{part}" for i, part in enumerate(("up", "down"))},
+  }
+  return [
+    _same(f"{block}/{theirs}/{leaf}", f"params/block_{{}}/{ours}/{leaf}")
+    for theirs, ours in parts.items()
+    for leaf in (("scale", "bias") if theirs in norms else ("kernel", "bias"))
+  ]
+
+
+def _google(prefix: str, positions: str, block: list[Rule]) -> list[Rule]:
+  return [
+    _same(f"{prefix}cls", "params/cls"),
+    _same(f"{prefix}{positions}", "params/posemb/table"),
+    *(_same(f"{prefix}embedding/{x}", f"params/stem/embed/{x}") for x in ("kernel", "bias")),
+    *block,
+    *(
+      _same(f"{prefix}Transformer/encoder_norm/{x}", f"params/norm/{x}") for x in ("scale", "bias")
+    ),
+    *(_same(f"{prefix}head/{x}", f"params/head/{x}") for x in ("kernel", "bias")),
+  ]
+
+
+AUGREG = _google(
+  "",
+  "Transformer/posembed_input/pos_embedding",
+  _flax(
+    "Transformer/encoderblock_{}",
+    ("LayerNorm_0", "LayerNorm_2"),
+    "MultiHeadDotProductAttention_1",
+    "MlpBlock_3",
+  ),
+)
+BIG_VISION = _google(
+  "params/",
+  "pos_embedding",
+  _flax(
+    "params/Transformer/encoderblock_{}",
+    ("LayerNorm_0", "LayerNorm_1"),
+    "MultiHeadDotProductAttention_0",
+    "MlpBlock_0",
+  ),
+)
+FAMILIES = {
+  "timm": TIMM,
+  "distilled": DISTILLED,
+  "lv_vit": LV_VIT,
+  "augreg": AUGREG,
+  "big_vision": BIG_VISION,
+}
 _COUNTERS = re.compile(r".*\.num_batches_tracked")  # of PyTorch's batch norm; nothing reads them
 
 
@@ -142,10 +197,14 @@ def find_family(theirs: Arrays) -> str:
     return "lv_vit"
   if "patch_embed.proj.weight" in theirs and "cls_token" in theirs:
     return "distilled" if "dist_token" in theirs else "timm"
+  for prefix, family in (("", "augreg"), ("params/", "big_vision")):
+    if f"{prefix}embedding/kernel" in theirs:
+      return family
   some = ", ".join(sorted(theirs)[:3])
   raise ConfigError(
     f"its arrays ({some}, ...) are named by none of the sources whose names are known:"
-    " vision transformers of timm and DeiT, plain or distilled, and LV-ViT"
+    " vision transformers of timm and DeiT, plain or distilled, LV-ViT, and Google's AugReg and"
+    " big_vision"
   )
 
 

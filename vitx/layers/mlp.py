@@ -22,6 +22,14 @@ def quick_gelu(x: jax.Array) -> jax.Array:
   return x * nn.sigmoid(1.702 * x)
 
 
+def gelu_tanh(x: jax.Array) -> jax.Array:
+  """Applies GELU by its approximation with tanh (Hendrycks and Gimpel 2016, section 2)."""
+  return nn.gelu(x, approximate=True)
+
+
+ACTIVATIONS = {"gelu": gelu, "gelu_tanh": gelu_tanh, "quick_gelu": quick_gelu, "relu": nn.relu}
+
+
 class MLP(nn.Module):
   """Two linear maps with an activation between them, applied to each token.
 
