@@ -75,9 +75,7 @@ def test_every_mixer_is_tested():
 
 
 # `test_contract_in_full` checks more of every mixer.
-@pytest.mark.parametrize(
-  "name", ["softmax", "performer", "bigbird", "strided", "shaped", "mlp_mixing"]
-)
+@pytest.mark.parametrize("name", ["softmax", "bigbird", "mlp_mixing"])
 def test_contract(name):
   check(name, CASES[name][0], pairwise=True)
 
