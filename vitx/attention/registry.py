@@ -19,6 +19,7 @@ from vitx.attention.random_graph import ErdosRenyiAttention, WattsStrogatzAttent
 from vitx.attention.shaped import ShapedAttention
 from vitx.attention.softmax import SoftmaxAttention
 from vitx.attention.sparse_transformer import FixedAttention, StridedAttention
+from vitx.attention.sparsifiner import Sparsifiner
 
 MIXERS = {
   "axial": AxialAttention,
@@ -39,6 +40,7 @@ MIXERS = {
   "shaped": ShapedAttention,
   "shifted_window": ShiftedWindowAttention,
   "softmax": SoftmaxAttention,
+  "sparsifiner": Sparsifiner,
   "strided": StridedAttention,
   "watts_strogatz": WattsStrogatzAttention,
 }

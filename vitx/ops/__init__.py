@@ -18,6 +18,7 @@ from vitx.ops.kernels.linear import linear_attention
 from vitx.ops.kernels.linformer import linformer_attention
 from vitx.ops.kernels.local_window import local_attention
 from vitx.ops.kernels.nystrom import nystrom_attention
+from vitx.ops.kernels.predicted import predicted_attention
 from vitx.ops.kernels.shaped import shaped_attention
 from vitx.ops.layout import TokenLayout
 from vitx.ops.sparse.plan import plan
@@ -33,6 +34,7 @@ __all__ = [
   "nystrom_attention",
   "patterns",
   "plan",
+  "predicted_attention",
   "recording_implementations",
   "shaped_attention",
 ]

@@ -1,0 +1,204 @@
+"""Sparsifiner's predictor against its definition, written out; what it keeps, and what learns."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from configs import imagenet
+from vitx.attention.sparsifiner import Sparsifiner, count_kept
+from vitx.errors import ConfigError
+from vitx.models import count
+from vitx.ops.layout import TokenLayout
+
+LAYOUT = TokenLayout((3, 4), prefix=1)
+N, C, H = LAYOUT.length, 16, 2
+
+
+def make(seed=0, **fields):
+  """A mixer, parameters of which none is small, and tokens."""
+  module = Sparsifiner(H, **{"slots": 5, "implementation": "masked", **fields})
+  x = jax.random.normal(jax.random.key(seed), (2, N, C))
+  params = module.init(jax.random.key(1), x, LAYOUT, train=False)["params"]
+  keys = iter(jax.random.split(jax.random.key(2), 100))
+  move = lambda p: 0.5 * jax.random.normal(next(keys), p.shape)  # noqa: E731
+  return module, jax.tree.map(move, params), x
+
+
+def run(module, params, x, mask=None):
+  out, found = module.apply(
+    {"params": params}, x, LAYOUT, mask=mask, train=False, mutable=["intermediates"]
+  )
+  return out, {name: np.asarray(value[0]) for name, value in found["intermediates"].items()}
+
+
+def linear(x, module):
+  kernel = np.asarray(module["kernel"], float)
+  return np.tensordot(np.asarray(x, float), kernel, (-1, 0)) + np.asarray(module["bias"], float)
+
+
+def definition(params, x, *, keep, threshold=None, top=None, basis_threshold=None):
+  """The keys that every query attends, as sets, one pair of query and head after another."""
+  q, k = linear(x, params["query"]), linear(x, params["key"])  # (B, N, H, D)
+  q, k = linear(q, params["reduce_query"]), linear(k, params["reduce_key"])
+  down, basis = (np.asarray(params[name], float) for name in ("down", "basis"))
+  if basis_threshold is not None:
+    basis = np.where(np.abs(basis) > basis_threshold, np.abs(basis), 0)
+  sets = {}
+  for b, n, h in np.ndindex(q.shape[:3]):
+    if n < LAYOUT.prefix:
+      sets[b, h, n] = set(range(N))
+      continue
+    logits = (q[b, n, h] @ (k[b, :, h].T @ down)) / math.sqrt(H)
+    weights = np.exp(logits - logits.max())
+    weights /= weights.sum()
+    if threshold is not None:
+      weights = np.where(weights > threshold, weights, 0)
+    if top is not None:
+      weights[np.argsort(-weights, kind="stable")[top:]] = 0
+    scores = basis @ weights
+    order = sorted(range(N), key=lambda m: (-scores[m], m))
+    sets[b, h, n] = set(order[: math.ceil(keep * N)])
+  return sets
+
+
+@pytest.mark.parametrize(
+  "rules",
+  [
+    {"keep": 0.25, "threshold": 0.05, "basis_threshold": 0.01},
+    {"keep": 0.5, "threshold": 0.2, "basis_threshold": 0.3},
+    {"keep": 0.4, "top": 2, "basis_threshold": 0.02},
+    {"keep": 0.3},
+  ],
+)
+def test_the_keys_kept_are_those_of_the_definition(rules):
+  fields = {
+    "keep": rules["keep"],
+    "coefficient_threshold": rules.get("threshold"),
+    "coefficient_top": rules.get("top"),
+    "basis_threshold": rules.get("basis_threshold"),
+  }
+  module, params, x = make(**fields)
+  _, found = run(module, params, x)
+  wanted = definition(params, x, **rules)
+  for place, keys in wanted.items():
+    assert set(np.flatnonzero(found["attention"][place])) == keys, place
+
+
+def test_ties_go_to_the_first_keys():
+  """Nothing of the basis is left: every score is zero."""
+  module, params, x = make(keep=0.3, basis_threshold=100.0)
+  _, found = run(module, params, x)
+  assert np.all(found["attention"][:, :, 1:, :4] > 0) and np.all(
+    found["attention"][:, :, 1:, 4:] == 0
+  )
+
+
+def test_what_is_sown():
+  module, params, x = make(coefficient_threshold=0.3)
+  _, found = run(module, params, x)
+  raw = run(make(coefficient_threshold=None)[0], params, x)[1]["coefficients"]
+  np.testing.assert_allclose(raw.sum(-1), 1, rtol=1e-5)
+  np.testing.assert_array_equal(found["coefficients"], np.where(raw > 0.3, raw, 0))
+  np.testing.assert_allclose(found["approximation"], raw @ params["basis"].T, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("implementation", ["masked", "kernelized"])
+def test_the_mask_has_no_gradient(implementation):
+  """While keys are dropped, the predictor learns nothing; its approximation teaches it."""
+  module, params, x = make(implementation=implementation)
+  predictor = {"reduce_query", "reduce_key", "down", "basis"}
+
+  def output(params):
+    return jnp.sum(jnp.sin(module.apply({"params": params}, x, LAYOUT, train=False)))
+
+  def approximation(params):
+    _, found = module.apply({"params": params}, x, LAYOUT, train=False, mutable=["intermediates"])
+    return jnp.sum(jnp.square(found["intermediates"]["approximation"][0]))
+
+  moved = {
+    name: any(np.any(leaf != 0) for leaf in jax.tree.leaves(part))
+    for name, part in jax.jit(jax.grad(output))(params).items()
+  }
+  assert {name for name, moves in moved.items() if not moves} == predictor
+  taught = jax.jit(jax.grad(approximation))(params)
+  assert all(np.any(leaf != 0) for name in predictor for leaf in jax.tree.leaves(taught[name]))
+  assert not np.any(taught["value"]["kernel"]) and np.any(taught["query"]["kernel"])
+
+
+def test_without_sparsity_it_is_softmax_attention():
+  from vitx.attention.softmax import SoftmaxAttention
+
+  module, params, x = make(sparse=False)
+  shared = {name: params[name] for name in ("query", "key", "value", "out")}
+  plain = SoftmaxAttention(H, implementation="masked")
+  expected = plain.apply({"params": shared}, x, LAYOUT, train=False)
+  np.testing.assert_array_equal(run(module, params, x)[0], expected)
+  everything, _ = run(make(keep=1.0)[0], params, x)
+  np.testing.assert_allclose(everything, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_masked_tokens_are_neither_kept_nor_mixed():
+  module, params, x = make(keep=0.5)
+  mask = jnp.ones((2, N), bool).at[:, 7:].set(False)
+  out, found = run(module, params, x, mask)
+  assert not np.any(found["attention"][..., 7:])
+  changed, _ = run(module, params, x.at[:, 7:].add(3.0), mask)
+  np.testing.assert_array_equal(changed[:, :7], out[:, :7])
+
+
+def test_implementations_agree_where_queries_come_in_many_parts(monkeypatch):
+  from vitx.ops.kernels import predicted, tiling
+
+  monkeypatch.setattr(tiling, "CPU_STEP_BYTES", 64)
+  monkeypatch.setattr(predicted, "FEWEST_ROWS", 5)  # of 12
+  module, params, x = make(keep=0.3)
+  other = make(keep=0.3, implementation="kernelized")[0]
+  loss = lambda module, x: jnp.sum(  # noqa: E731
+    jnp.sin(module.apply({"params": params}, x, LAYOUT, train=False))
+  )
+  found = [jax.jit(jax.value_and_grad(lambda x, m=m: loss(m, x)))(x) for m in (module, other)]
+  for a, b in zip(*map(jax.tree.leaves, found), strict=True):
+    np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+  ("keep", "kept"),
+  [
+    *((0.9, 178), (0.8, 158), (0.7, 138), (0.6, 119), (0.5, 99), (0.4, 79)),
+    *((0.3, 60), (0.25, 50), (0.2, 40), (0.1, 20), (0.05, 10), (0.01, 2), (1.0, 197)),
+  ],
+)
+def test_the_published_budgets(keep, kept):
+  """Of 197 tokens (the "Att. num." of the paper's table; 50 is the released code's)."""
+  assert count_kept(keep, 197) == kept
+  assert count_kept(0.7, 10) == 7  # 0.7 * 10 is a little more
+
+
+@pytest.mark.parametrize(("row", "parameters"), [("deit_s", 22_251_880), ("lv_vit_s", 26_420_112)])
+def test_parameters_as_published(row, parameters):
+  mixer = "model.dtype=float32,token_mixer.name=sparsifiner"
+  assert count(imagenet.get_config(f"{row},{mixer}")).total == parameters
+
+
+@pytest.mark.parametrize(
+  ("fields", "message"),
+  [
+    ({"keep": 0.0}, r"token_mixer\.keep=0\.0"),
+    ({"keep": 1.5}, r"token_mixer\.keep=1\.5"),
+    ({"coefficient_top": 6}, r"coefficient_top=6: there are 5 slots"),
+    ({"channel_divisor": 9}, r"channel_divisor=9 leaves none of a head's 8"),
+    ({"causal": True}, r"causal=True"),
+  ],
+)
+def test_errors(fields, message):
+  with pytest.raises(ConfigError, match=message):
+    make(**fields)
+
+
+def test_another_number_of_tokens():
+  module, params, _ = make()
+  with pytest.raises(ConfigError, match="13"):
+    module.apply({"params": params}, jnp.zeros((1, 10, C)), TokenLayout((9,), 1), train=False)

@@ -1,0 +1,161 @@
+"""Sparsifiner: every query attends the keys that a small predictor ranks first."""
+
+import math
+from typing import ClassVar
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from vitx import ops
+from vitx.attention.base import AttentionModule
+from vitx.attention.contract import Properties
+from vitx.attention.positions import check_length
+from vitx.checks import NonNegative, PositiveInt, Share
+from vitx.errors import ConfigError
+from vitx.layers.projections import from_heads
+from vitx.ops.kernels.top_k import kept_mask
+from vitx.ops.layout import TokenLayout
+
+DRAW = nn.initializers.truncated_normal(0.02)
+
+
+class Sparsifiner(AttentionModule):
+  """Softmax attention under a mask of each image, head and query (Wei et al. 2023, section 3).
+
+  As released: queries and keys of fewer channels meet `slots` mixtures of the keys, whose softmax
+  gives each query coefficients of a learned basis over the tokens; of the N keys the ceil(keep N)
+  with the largest sum are attended. Queries in front of the grid (the class token) attend all keys.
+  The number of tokens is fixed at `init`.
+
+  Attributes:
+    keep: share of the keys that a query attends.
+    sparse: whether it does; False: it attends all, and the predictor is only computed, for its loss
+      (phase 1).
+    slots: S; the released code has N // 6, which is 32 of 197 tokens.
+    channel_divisor: by which the head's channels are reduced.
+    coefficient_threshold: coefficients not above it are zero; None: all stay.
+    coefficient_top: so many of a query's coefficients stay; None: all do.
+    basis_threshold: entries of the basis whose absolute value is not above it are zero, and the
+      others are taken absolute; None: as they are, with their sign.
+
+  `AttentionModule` has the other attributes; the predictor sees queries and keys without positions.
+  Sown in "intermediates" are `approximation` (B, H, N - prefix, N), what the predictor says without
+  any threshold, and `coefficients` (B, H, N - prefix, S) behind their thresholds.
+  """
+
+  properties: ClassVar = Properties(fixed_length=True, flops_exponent=2.0)
+
+  keep: Share = 0.25
+  sparse: bool = True
+  slots: PositiveInt = 32
+  channel_divisor: PositiveInt = 2
+  coefficient_threshold: NonNegative | None = 0.05
+  coefficient_top: PositiveInt | None = None
+  basis_threshold: NonNegative | None = 0.01
+
+  @nn.compact
+  def __call__(
+    self, x: jax.Array, layout: TokenLayout, *, mask: jax.Array | None = None, train: bool
+  ) -> jax.Array:
+    """Mixes tokens.
+
+    Args:
+      x: (B, N, C), N as at `init`.
+      layout: the tokens' arrangement, for its prefix and for rotary positions.
+      mask: boolean (B, N), True = may be attended. Masked tokens are left out of every mixture, and
+        no query keeps them.
+      train: not used: nothing is random.
+
+    Returns:
+      (B, N, C).
+
+    Raises:
+      ConfigError: another N than at `init`, more coefficients than slots, or a divisor that leaves
+        no channels.
+    """
+    q, k, v = self.project(x)  # (B, N, H, D)
+    coefficients, basis = self._predict(q, k, layout.prefix, mask)
+    scale = 1 / math.sqrt(q.shape[-1])
+    q, k = self.apply_positions(q, k, layout, scale)
+    if self.sparse:
+      out, matrix = ops.predicted_attention(
+        q,
+        k,
+        v,
+        self._prune(coefficients),
+        self._prune_basis(basis),
+        count_kept(self.keep, x.shape[1]),
+        prefix=layout.prefix,
+        key_mask=mask,
+        scale=scale,
+        implementation=self.implementation,
+      )
+    else:
+      out, matrix = ops.attention(
+        q, k, v, key_mask=mask, scale=scale, implementation=self.implementation
+      )
+    self.sow_matrix(matrix)
+    return from_heads(x.shape[-1], dtype=self.dtype)(out)
+
+  def _predict(
+    self, q: jax.Array, k: jax.Array, prefix: int, mask: jax.Array | None
+  ) -> tuple[jax.Array, jax.Array]:
+    """Returns coefficients (B, H, N - prefix, S) and basis (N, S), both float32, as learned."""
+    length, heads, dim = q.shape[1:]
+    slots, channels = self.slots, dim // self.channel_divisor
+    _check(self.coefficient_top, slots, self.channel_divisor, dim)
+
+    def reduce(x: jax.Array, name: str) -> jax.Array:
+      return nn.Dense(channels, kernel_init=DRAW, dtype=self.dtype, name=name)(x)
+
+    def table(name: str) -> jax.Array:
+      if self.has_variable("params", name):
+        check_length(self.get_variable("params", name).shape, length, name)
+      return self.param(name, DRAW, (length, slots), jnp.float32)
+
+    q, k = reduce(q[:, prefix:], "reduce_query"), reduce(k, "reduce_key")
+    down, basis = table("down"), table("basis")
+    if mask is not None:
+      k = jnp.where(mask[:, :, None, None], k, 0)
+    mixed = jnp.einsum("bmhc,ms->bhsc", k.astype(jnp.float32), down)
+    # The released code divides by the root of the heads, not of their channels.
+    logits = jnp.einsum("bnhc,bhsc->bhns", q.astype(jnp.float32), mixed) * heads**-0.5
+    coefficients = jax.nn.softmax(logits, axis=-1)
+    if self.is_mutable_collection("intermediates"):
+      approximation = jnp.einsum("bhns,ms->bhnm", coefficients, basis)
+      self.sow("intermediates", "approximation", approximation)
+      self.sow("intermediates", "coefficients", self._prune(coefficients))
+    return coefficients, basis
+
+  def _prune(self, coefficients: jax.Array) -> jax.Array:
+    """Returns the coefficients that count, zeros in the place of the others."""
+    if self.coefficient_threshold is not None:
+      coefficients = jnp.where(coefficients > self.coefficient_threshold, coefficients, 0)
+    if self.coefficient_top is not None:
+      largest = jax.lax.top_k(coefficients, self.coefficient_top)[1]
+      kept = kept_mask(largest, None, coefficients.shape[-1])
+      coefficients = jnp.where(kept, coefficients, 0)
+    return coefficients
+
+  def _prune_basis(self, basis: jax.Array) -> jax.Array:
+    if self.basis_threshold is None:
+      return basis
+    return jnp.where(jnp.abs(basis) > self.basis_threshold, jnp.abs(basis), 0)
+
+
+def count_kept(keep: float, length: int) -> int:
+  """Returns ceil(keep N), of the number that `keep` was meant to be: 0.7 of 10 keys are 7."""
+  return min(length, math.ceil(keep * length - 1e-9))
+
+
+def _check(top: int | None, slots: int, divisor: int, dim: int) -> None:
+  if top is not None and top > slots:
+    raise ConfigError(
+      f"token_mixer.coefficient_top={top}: there are {slots} slots; keep at most so many"
+    )
+  if divisor > dim:
+    raise ConfigError(
+      f"token_mixer.channel_divisor={divisor} leaves none of a head's {dim} channels; choose a"
+      " smaller one"
+    )
