@@ -12,6 +12,7 @@ runs at a time, 1 to 3 minutes each; and of seed 0 on one CPU core, 19 minutes (
   strided  1.781 ± 0.001    1.781
   dense    1.872 ± 0.024    1.869
 
+The first CPU run of `strided` codes the test in 5,268 bytes with `vitx compress`: 1.7813 bits.
 What needs no learning, on the same pixels: each place alone 2.406; counts of order 0 to 5: 2.971,
 2.688, 2.521, 2.567, 2.650, 2.783; gzip 3.177, bz2 2.817, xz 2.869.
 """
