@@ -17,8 +17,8 @@ at a time, 2 to 3 minutes each (2026-11-22):
   strided  2.130 ± 0.009
   fixed    2.110 ± 0.011
 
-`dense,duration=2000 steps`, seed 0, on two CPU cores that other work shared at times: 2.138 after 61
-minutes.
+`dense,duration=2000 steps`, seed 0, on two CPU cores that other work shared at times: 2.138 after
+61 minutes.
 """
 
 from ml_collections import ConfigDict

@@ -6,9 +6,11 @@ python train.py --config configs/sparse_transformer_cifar10.py:strided --workdir
 Rows of the paper (Tables 1 and 2, bits per dim): `strided` 2.80, `fixed` 2.85, `dense` 2.82; 128
 layers of width 256, 59.2 M parameters. Rows of the released code: `c10_58m` (warm-up of 15,000
 steps, 140 epochs), `c10_15m` (32 layers) and `c10_150m` (48 layers of width 512). Ours: not yet
-run. From the released code come the stride of 96 bytes (a row of the image), the cycle of one
-strided layer and three local ones, and the standard deviations of the initial values; that `fixed`
-has four summaries of 24 bytes is our guess.
+run; `strided,model.depth=4,model.dtype=float32,batch_size=2,learning_rate=1e-3` with 50 steps of
+warm-up went from 7.97 to 7.15 bits in 220 steps, 9 minutes on two CPU cores (2026-11-22). From the
+released code come the stride of 96 bytes (a row of the image), the cycle of one strided layer and
+three local ones, and the standard deviations of the initial values; that `fixed` has four summaries
+of 24 bytes is our guess.
 
 Labels are not looked at. Of the training images 2,000 choose the checkpoint, drawn as the released
 code draws them (`data.validation_choice`).
@@ -16,6 +18,8 @@ code draws them (`data.validation_choice`).
 Memory and devices: `remat` keeps one activation (N, C) a block, `layer_cycle` compiles four layers
 and runs them 32 times. The paper's batch of 16 was two images on each of 8 GPUs; here the same
 config runs on 1, 8 or 16 devices with equal losses, and `grad_accum_steps=16` on one small device.
+Two CPU cores compile the step of 128 layers in 168 s; for one image in float32 it needs 1.16 GB
+beside the state, as they compile it.
 
   @article{child2019generating,
     title   = {Generating Long Sequences with Sparse Transformers},
