@@ -1,12 +1,12 @@
 """Where published weights stand in our trees, and back: a table of rules for each source.
 
-A rule names an array of theirs, the arrays of ours that it becomes (several, where theirs holds
+A rule names arrays of theirs, those of ours that they become (several, where one of theirs holds
 query, key and value), and the map between them in both directions. `{}` is the number of a block.
 """
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -15,44 +15,50 @@ from vitx.errors import ConfigError
 Arrays = Mapping[str, np.ndarray]
 Into = Callable[[np.ndarray, int], tuple[np.ndarray, ...]]
 Back = Callable[[Sequence[np.ndarray]], np.ndarray]
+Several = Sequence[np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-  """One array of theirs.
+  """Arrays of theirs and those of ours that hold the same.
 
   Attributes:
-    theirs: its name, `{}` for the number of a block.
-    ours: names of the arrays that it becomes.
-    into: `(array, H) -> ours`.
-    back: `ours -> array`.
+    theirs: their names, `{}` for the number of a block.
+    ours: names of ours.
+    into: `(theirs, H) -> ours`.
+    back: `ours -> theirs`.
   """
 
-  theirs: str
+  theirs: tuple[str, ...]
   ours: tuple[str, ...]
-  into: Into
-  back: Back
+  into: Callable[[Several, int], Several]
+  back: Callable[[Several], Several]
+
+
+def _rule(theirs: str, ours: tuple[str, ...], into: Into, back: Back) -> Rule:
+  """One array of theirs."""
+  return Rule((theirs,), ours, lambda xs, heads: into(xs[0], heads), lambda xs: (back(xs),))
 
 
 def _same(theirs: str, ours: str) -> Rule:
-  return Rule(theirs, (ours,), lambda x, heads: (x,), lambda xs: xs[0])
+  return _rule(theirs, (ours,), lambda x, heads: (x,), lambda xs: xs[0])
 
 
 def _turned(theirs: str, ours: str) -> Rule:
   """A linear map (out, in)."""
-  return Rule(theirs, (ours,), lambda x, heads: (x.T,), lambda xs: xs[0].T)
+  return _rule(theirs, (ours,), lambda x, heads: (x.T,), lambda xs: xs[0].T)
 
 
 def _convolution(theirs: str, ours: str) -> Rule:
   """A convolution (out, in, height, width)."""
   into: Into = lambda x, heads: (x.transpose(2, 3, 1, 0),)  # noqa: E731
-  return Rule(theirs, (ours,), into, lambda xs: xs[0].transpose(3, 2, 0, 1))
+  return _rule(theirs, (ours,), into, lambda xs: xs[0].transpose(3, 2, 0, 1))
 
 
 def _from_heads(theirs: str, ours: str) -> Rule:
   """A linear map (C, H D) that reads the heads one after another."""
   into: Into = lambda x, heads: (x.T.reshape(heads, -1, len(x)),)  # noqa: E731
-  return Rule(theirs, (ours,), into, lambda xs: xs[0].reshape(-1, xs[0].shape[-1]).T)
+  return _rule(theirs, (ours,), into, lambda xs: xs[0].reshape(-1, xs[0].shape[-1]).T)
 
 
 def _stacked_weight(theirs: str, ours: tuple[str, ...]) -> Rule:
@@ -61,14 +67,14 @@ def _stacked_weight(theirs: str, ours: tuple[str, ...]) -> Rule:
   def into(x: np.ndarray, heads: int) -> tuple[np.ndarray, ...]:
     return tuple(w.T.reshape(x.shape[1], heads, -1) for w in np.split(x, len(ours)))
 
-  return Rule(theirs, ours, into, lambda xs: np.concatenate([w.reshape(len(w), -1).T for w in xs]))
+  return _rule(theirs, ours, into, lambda xs: np.concatenate([w.reshape(len(w), -1).T for w in xs]))
 
 
 def _stacked_bias(theirs: str, ours: tuple[str, ...]) -> Rule:
   def into(x: np.ndarray, heads: int) -> tuple[np.ndarray, ...]:
     return tuple(b.reshape(heads, -1) for b in np.split(x, len(ours)))
 
-  return Rule(theirs, ours, into, lambda xs: np.concatenate([b.reshape(-1) for b in xs]))
+  return _rule(theirs, ours, into, lambda xs: np.concatenate([b.reshape(-1) for b in xs]))
 
 
 def _linear(theirs: str, ours: str) -> list[Rule]:
@@ -104,8 +110,12 @@ _PATCHES = [
 
 def _both_tokens() -> Rule:
   """The class token and the distillation token, which ours keeps in one array."""
-  into: Into = lambda x, heads: (x,)  # noqa: E731
-  return Rule("cls_token+dist_token", ("params/cls",), into, lambda xs: xs[0])
+  return Rule(
+    ("cls_token", "dist_token"),
+    ("params/cls",),
+    lambda xs, heads: (np.concatenate(xs, axis=1),),
+    lambda xs: (xs[0][:, :1], xs[0][:, 1:]),
+  )
 
 
 def _lv_stem(number: int) -> list[Rule]:
@@ -219,17 +229,14 @@ def to_ours(theirs: Arrays, num_heads: int) -> tuple[dict[str, np.ndarray], list
     ConfigError: names of no known source, or a shape that does not split into H heads.
   """
   rules, left = FAMILIES[find_family(theirs)], dict(theirs)
-  if "dist_token" in left:
-    tokens = [left.pop("cls_token"), left.pop("dist_token")]
-    left["cls_token+dist_token"] = np.concatenate(tokens, axis=1)
   ours: dict[str, np.ndarray] = {}
   for rule in rules:
-    for name, number in _matching(rule.theirs, left):
+    for first, number, arrays in _take(rule.theirs, left):
       try:
-        parts = rule.into(left.pop(name), num_heads)
+        parts = rule.into(arrays, num_heads)
       except ValueError as error:
-        raise ConfigError(f"{name} does not split into num_heads={num_heads}: {error}") from error
-      ours |= {own.format(number): part for own, part in zip(rule.ours, parts, strict=True)}
+        raise ConfigError(f"{first} does not split into num_heads={num_heads}: {error}") from error
+      ours |= _name(rule.ours, number, parts)
   return ours, [name for name in left if not _COUNTERS.fullmatch(name)]
 
 
@@ -239,20 +246,30 @@ def to_theirs(ours: Arrays, family: str) -> dict[str, np.ndarray]:
   Raises:
     ConfigError: an array of ours has no place there.
   """
-  left, theirs = dict(ours), {}
+  left = dict(ours)
+  theirs: dict[str, np.ndarray] = {}
   for rule in FAMILIES[family]:
-    for first, number in _matching(rule.ours[0], left):
-      names = [own.format(number) for own in rule.ours]
-      missing = [name for name in names if name not in left]
-      if missing:
-        raise ConfigError(f"{first} has no {missing[0]} beside it, which {rule.theirs} holds too")
-      theirs[rule.theirs.format(number)] = rule.back([left.pop(name) for name in names])
+    for _, number, arrays in _take(rule.ours, left):
+      theirs |= _name(rule.theirs, number, rule.back(arrays))
   if left:
     raise ConfigError(f"{sorted(left)[0]} has no place in a state dict of {family!r}")
-  if "cls_token+dist_token" in theirs:
-    both = theirs.pop("cls_token+dist_token")
-    theirs |= {"cls_token": both[:, :1], "dist_token": both[:, 1:]}
   return {name: np.ascontiguousarray(x) for name, x in theirs.items()}
+
+
+def _take(
+  templates: tuple[str, ...], left: dict[str, np.ndarray]
+) -> Iterator[tuple[str, str, Several]]:
+  """Takes arrays that belong together out of `left`: the first's name, the number, the arrays."""
+  for first, number in _matching(templates[0], left):
+    names = [template.format(number) for template in templates]
+    missing = [name for name in names if name not in left]
+    if missing:
+      raise ConfigError(f"{first} has no {missing[0]} beside it, and one goes with the other")
+    yield first, number, [left.pop(name) for name in names]
+
+
+def _name(templates: tuple[str, ...], number: str, arrays: Several) -> dict[str, np.ndarray]:
+  return {template.format(number): x for template, x in zip(templates, arrays, strict=True)}
 
 
 def _matching(template: str, names: Arrays) -> list[tuple[str, str]]:
