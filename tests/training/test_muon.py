@@ -6,6 +6,7 @@ import numpy as np
 import optax
 import pytest
 
+from vitx.checkpoints.tree import name_arrays, nest
 from vitx.training.optimizers import make_optimizer
 
 SHAPES = {
@@ -35,21 +36,7 @@ def draw(seed):
     name: jax.random.normal(key, shape)
     for key, (name, shape) in zip(keys, SHAPES.items(), strict=True)
   }
-  tree = {}
-  for name, leaf in flat.items():
-    *path, last = name.split("/")
-    branch = tree
-    for part in path:
-      branch = branch.setdefault(part, {})
-    branch[last] = leaf
-  return tree
-
-
-def flatten(tree):
-  paths, _ = jax.tree.flatten_with_path(tree)
-  return {
-    jax.tree_util.keystr(path, simple=True, separator="/"): np.asarray(x) for path, x in paths
-  }
+  return nest(flat)
 
 
 def direct(params, gradients, steps=1, **fields):
@@ -65,7 +52,7 @@ def direct(params, gradients, steps=1, **fields):
   state = optimizer.init(params)
   for _ in range(steps):
     directions, state = jax.jit(optimizer.update)(gradients, state, params)
-  return flatten(directions)
+  return name_arrays(directions)
 
 
 def test_hidden_matrices_get_orthogonal_directions_and_nothing_else_does():
@@ -76,7 +63,7 @@ def test_hidden_matrices_get_orthogonal_directions_and_nothing_else_does():
     assert singular.min() > 0.6 and singular.max() < 1.3, name  # five steps come that near to 1
   adam = optax.scale_by_adam(0.9, 0.98, nesterov=True)
   expected, _ = adam.update(draw(1), adam.init(draw(0)))
-  for name, leaf in flatten(expected).items():
+  for name, leaf in name_arrays(expected).items():
     if name not in MATRICES:
       np.testing.assert_allclose(directions[name], leaf, rtol=1e-5, atol=1e-6)
 
@@ -97,7 +84,7 @@ def test_axes_of_heads_are_those_of_one_matrix():
 def test_the_sign_and_the_size_are_those_of_descent():
   params = draw(0)
   directions = direct(params, params, weight_decay=0.0)
-  for name, leaf in flatten(params).items():
+  for name, leaf in name_arrays(params).items():
     assert (directions[name] * leaf).sum() > 0, name
     if name in MATRICES:
       assert 0.15 < np.sqrt(np.mean(directions[name] ** 2)) < 0.25, name
@@ -108,6 +95,6 @@ def test_decay_is_decoupled_and_has_the_mask(decay):
   params, gradients = draw(0), draw(1)
   plain = direct(params, gradients, weight_decay=0.0)
   decayed = direct(params, gradients, weight_decay=decay)
-  for name, leaf in flatten(params).items():
+  for name, leaf in name_arrays(params).items():
     wanted = decay * leaf if name.endswith("/kernel") else 0.0
     np.testing.assert_allclose(decayed[name] - plain[name], wanted, rtol=1e-4, atol=1e-5)

@@ -76,6 +76,11 @@ class Sparsifiner(AttentionModule):
     """
     q, k, v = self.project(x)  # (B, N, H, D)
     coefficients, basis = self._predict(q, k, layout.prefix, mask)
+    pruned = self._prune(coefficients)
+    if self.is_mutable_collection("intermediates"):
+      approximation = jnp.einsum("bhns,ms->bhnm", coefficients, basis)
+      self.sow("intermediates", "approximation", approximation)
+      self.sow("intermediates", "coefficients", pruned)
     scale = 1 / math.sqrt(q.shape[-1])
     q, k = self.apply_positions(q, k, layout, scale)
     if self.sparse:
@@ -83,7 +88,7 @@ class Sparsifiner(AttentionModule):
         q,
         k,
         v,
-        self._prune(coefficients),
+        pruned,
         self._prune_basis(basis),
         count_kept(self.keep, x.shape[1]),
         prefix=layout.prefix,
@@ -121,12 +126,7 @@ class Sparsifiner(AttentionModule):
     mixed = jnp.einsum("bmhc,ms->bhsc", k.astype(jnp.float32), down)
     # The released code divides by the root of the heads, not of their channels.
     logits = jnp.einsum("bnhc,bhsc->bhns", q.astype(jnp.float32), mixed) * heads**-0.5
-    coefficients = jax.nn.softmax(logits, axis=-1)
-    if self.is_mutable_collection("intermediates"):
-      approximation = jnp.einsum("bhns,ms->bhnm", coefficients, basis)
-      self.sow("intermediates", "approximation", approximation)
-      self.sow("intermediates", "coefficients", self._prune(coefficients))
-    return coefficients, basis
+    return jax.nn.softmax(logits, axis=-1), basis
 
   def _prune(self, coefficients: jax.Array) -> jax.Array:
     """Returns the coefficients that count, zeros in the place of the others."""

@@ -60,6 +60,22 @@ class LinearStem(nn.Module):
     )(images)
 
 
+def _conv(
+  number: int, width: int, kernel: int, stride: int, *, use_bias: bool, dtype: Dtype
+) -> nn.Conv:
+  """Makes the convolution `conv_NUMBER` of a stem, padded by half its kernel."""
+  # Padding by number, as PyTorch has it: "SAME" pads strided convolutions on one side only.
+  return nn.Conv(
+    width,
+    (kernel, kernel),
+    (stride, stride),
+    padding=kernel // 2,
+    use_bias=use_bias,
+    dtype=dtype,
+    name=f"conv_{number}",
+  )
+
+
 class _Convolutions(nn.Module):
   """Convolutions one after another, of which subclasses make a stem.
 
@@ -97,17 +113,7 @@ class _Convolutions(nn.Module):
         f"={widths}{' (the last is model.width)' if to_width else ''}"
       )
     for i, (width, stride) in enumerate(zip(widths, strides, strict=True)):
-      # Padding by number, as PyTorch has it: "SAME" pads strided convolutions on one side only.
-      conv = nn.Conv(
-        width,
-        (kernel, kernel),
-        (stride, stride),
-        padding=kernel // 2,
-        use_bias=use_bias,
-        dtype=self.dtype,
-        name=f"conv_{i}",
-      )
-      x = after(conv(x))
+      x = after(_conv(i, width, kernel, stride, use_bias=use_bias, dtype=self.dtype)(x))
     return x
 
 
@@ -227,16 +233,7 @@ class NormalizedStem(nn.Module):
       raise ConfigError(f"{said} must have one entry for each convolution")
     x = images
     for i, (channels, kernel, stride) in enumerate(zip(*settings.values(), strict=True)):
-      # Padding by number, as PyTorch has it: "SAME" pads strided convolutions on one side only.
-      conv = nn.Conv(
-        channels,
-        (kernel, kernel),
-        (stride, stride),
-        padding=kernel // 2,
-        use_bias=False,
-        dtype=self.dtype,
-        name=f"conv_{i}",
-      )
+      conv = _conv(i, channels, kernel, stride, use_bias=False, dtype=self.dtype)
       x = nn.relu(BatchNorm(dtype=self.dtype, name=f"norm_{i}")(conv(x), train))
     return LinearStem(self.width, self.patch, dtype=self.dtype, name="patches")(x)
 

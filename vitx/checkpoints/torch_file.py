@@ -137,8 +137,17 @@ class _Reader(pickle.Unpickler):
     return self._load(key, kind.dtype, count)
 
 
-class _StandIn:
-  """A function in the place of one that a pickle names; it cannot be changed by the pickle."""
+class _Inert:
+  """What a pickle may name and not change."""
+
+  __slots__ = ()
+
+  def __setstate__(self, state: Any) -> NoReturn:
+    raise ValueError("a state for what has none")
+
+
+class _StandIn(_Inert):
+  """A function in the place of one that a pickle names."""
 
   __slots__ = ("_function",)
 
@@ -148,20 +157,14 @@ class _StandIn:
   def __call__(self, *args: Any) -> Any:
     return self._function(*args)
 
-  def __setstate__(self, state: Any) -> NoReturn:
-    raise ValueError("a state for what has none")
 
-
-class _Kind:
+class _Kind(_Inert):
   """The type of a storage."""
 
   __slots__ = ("dtype",)
 
   def __init__(self, dtype: np.dtype) -> None:
     self.dtype = dtype
-
-  def __setstate__(self, state: Any) -> NoReturn:
-    raise ValueError("a state for what has none")
 
 
 class _Mapping(dict):

@@ -62,6 +62,6 @@ def _find_axes(name: str, ndim: int) -> optax.contrib.MuonDimensionNumbers | Non
   *modules, last = name.split("/")
   if last != names.KERNEL or ndim < 2 or names.STEM in modules[:1] or names.is_head(name):
     return None
-  inputs = names.input_axes("".join(modules[-1:]), ndim)
+  inputs = names.input_axes(modules[-1] if modules else "", ndim)
   outputs = tuple(axis for axis in range(ndim) if axis not in inputs)
   return optax.contrib.MuonDimensionNumbers(inputs, outputs)

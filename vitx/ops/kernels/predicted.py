@@ -28,9 +28,7 @@ def score_keys(
     basis: (M, S).
     key_mask: boolean (B, M), True = may be attended.
   """
-  scores = jnp.einsum(
-    "bhns,ms->bhnm", coefficients, basis, preferred_element_type=jnp.float32
-  ).astype(jnp.float32)
+  scores = jnp.einsum("bhns,ms->bhnm", coefficients, basis, preferred_element_type=jnp.float32)
   return scores if key_mask is None else jnp.where(key_mask[:, None, None], scores, -jnp.inf)
 
 
@@ -83,7 +81,6 @@ def predicted_attention(
     ConfigError: unknown implementation.
   """
   coefficients, basis = jax.lax.stop_gradient((coefficients, basis))
-  scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
   if resolve_implementation("predicted_attention", implementation, q.shape[1]) == "masked":
     indices, valid = keep_first(score_keys(coefficients, basis, key_mask), kept)
     mask = kept_mask(indices, valid, k.shape[1])
@@ -99,7 +96,7 @@ def predicted_attention(
   return out, None
 
 
-def _in_parts(q, k, v, coefficients, basis, kept: int, key_mask, scale: float) -> jax.Array:
+def _in_parts(q, k, v, coefficients, basis, kept: int, key_mask, scale: float | None) -> jax.Array:
   """Attends from some queries (B, c, H, D) at a time, recomputed backward."""
   batch, n, heads, _ = q.shape
   size = min(n, max(FEWEST_ROWS, tiling.step_elements() // (batch * heads * k.shape[1])))
