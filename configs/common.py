@@ -124,6 +124,9 @@ def default_config() -> ConfigDict:
   )
   config.init_from = ""  # a workdir, or a file of published weights, that a new run starts from
   config.init_from_except = ()  # regular expressions of names that need not fit such a file
+  config.phases = (
+    ConfigDict()
+  )  # what each run of several changes, by its name; see docs/training.md
   config.tensorboard = False  # also write TensorBoard events
   config.deterministic = False  # on GPU: bitwise repeatable, slower
   return config.lock()

@@ -24,7 +24,7 @@ _PUBLIC = {
   "predict": "vitx.cli.predict",
   "read_metrics": "vitx.training.log",
   "sample": "vitx.cli.sample",
-  "train": "vitx.training.loop",
+  "train": "vitx.training.phases",
 }
 __all__ = [
   "__version__",
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
   from vitx.cli.sample import sample
   from vitx.models import create_model, initialize, list_models
   from vitx.training.log import read_metrics
-  from vitx.training.loop import train
+  from vitx.training.phases import train
 
 
 def __getattr__(name: str) -> Any:

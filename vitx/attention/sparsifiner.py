@@ -41,7 +41,8 @@ class Sparsifiner(AttentionModule):
 
   `AttentionModule` has the other attributes; the predictor sees queries and keys without positions.
   Sown in "intermediates" are `approximation` (B, H, N - prefix, N), what the predictor says without
-  any threshold, and `coefficients` (B, H, N - prefix, S) behind their thresholds.
+  any threshold, and, behind their thresholds, `coefficients` (B, H, N - prefix, S) and
+  `pruned_basis` (N, S).
   """
 
   properties: ClassVar = Properties(fixed_length=True, flops_exponent=2.0)
@@ -81,6 +82,7 @@ class Sparsifiner(AttentionModule):
       approximation = jnp.einsum("bhns,ms->bhnm", coefficients, basis)
       self.sow("intermediates", "approximation", approximation)
       self.sow("intermediates", "coefficients", pruned)
+      self.sow("intermediates", "pruned_basis", self._prune_basis(basis))
     scale = 1 / math.sqrt(q.shape[-1])
     q, k = self.apply_positions(q, k, layout, scale)
     if self.sparse:

@@ -13,7 +13,7 @@ from vitx import registry
 from vitx.checkpoints import foreign, tree
 from vitx.checkpoints.init_from import check_fit, transfer
 from vitx.checkpoints.store import CheckpointStore, Restored
-from vitx.checkpoints.workdir import locate_checkpoints, read_config, read_json
+from vitx.checkpoints.workdir import find_run, locate_checkpoints, read_config, read_json
 from vitx.errors import ConfigError
 from vitx.ops.layout import TokenLayout
 from vitx.tasks import build_task
@@ -66,7 +66,7 @@ def load(
   """Restores a trained model; needs nothing but the directory.
 
   Args:
-    workdir: of a training run.
+    workdir: of a training run; of a run of several phases it is the last that has a checkpoint.
     checkpoint: "best" by the task's primary figure on *validation* (the latest before the first
       evaluation), "latest", or a step. A damaged newest one is skipped with a warning.
     trust_code: whether the config may name code outside vitx (`module:Name`), which is imported.
@@ -77,6 +77,7 @@ def load(
     ShapeMismatch: the checkpoint's arrays are not those of the config's model.
     CorruptCheckpoint: the checkpoint, or every one, is damaged.
   """
+  workdir = find_run(workdir)
   config = read_config(workdir)
   with registry.trusting(trust_code):
     try:

@@ -15,10 +15,24 @@ from ml_collections import ConfigDict
 
 from vitx.errors import ConfigError
 
+PHASES = "phases.json"  # in a workdir of several runs: their names, in order
+
+
+def join(workdir: str | Path, name: str) -> str:
+  """Returns the path of something in a workdir, which may be a URL."""
+  return f"{str(workdir).rstrip('/')}/{name}"
+
+
+def find_run(workdir: str | Path) -> str:
+  """Returns the workdir of one run: of several phases the last that has a checkpoint."""
+  runs = [join(workdir, name) for name in read_json(workdir, PHASES).get("phases", ())]
+  begun = [run for run in runs if epath.Path(locate_checkpoints(run)).exists()]
+  return (begun or runs or [str(workdir)])[-1 if begun else 0]
+
 
 def locate_checkpoints(workdir: str | Path) -> str:
   """Returns the directory of a run's checkpoints."""
-  return f"{str(workdir).rstrip('/')}/checkpoints"
+  return join(workdir, "checkpoints")
 
 
 def to_plain(value: Any) -> Any:

@@ -30,6 +30,7 @@ from vitx.data.sources import open_dataset
 from vitx.errors import ConfigError
 from vitx.tasks import build_task, task_class
 from vitx.training.setup import batch_shapes, make_step, resolve
+from vitx.training.teacher import blank_constants
 from vitx.training.train_step import TrainState
 
 
@@ -118,7 +119,7 @@ def make_training_step(config: ConfigDict) -> tuple[Callable, TrainState, dict[s
   The step is `(state, batch) -> (state, metrics)`.
   """
   step, state = make_step(config, schedule=jax.numpy.ones_like)  # costs as little as any other
-  constants = step.task.constants()
+  constants = step.task.constants() | blank_constants(step.task)
 
   def train(state: TrainState, batch: Mapping[str, jax.Array]) -> tuple[TrainState, dict]:
     return step.train(state, constants, batch, jax.numpy.int32(0))[:2]

@@ -40,13 +40,13 @@ def run(
   loaded = load_config(config)  # what is misspelled is said before the heavy imports
   from absl import logging
 
-  from vitx.training import distributed, failures, loop
+  from vitx.training import distributed, failures, phases
 
   logging.use_absl_handler()
   logging.set_verbosity(logging.WARNING)
   distributed.initialize(coordinator, processes, process)
   more: Any = {"trust_code": True} if trust_code else {}
-  result = loop.train(loaded, workdir, dry_run=dry_run, **more)
+  result = phases.train(loaded, workdir, dry_run=dry_run, **more)
   if not result.finished and not dry_run:
     print(f"stopped at step {result.step}; the same command goes on", flush=True)
     return failures.EXIT_INTERRUPTED

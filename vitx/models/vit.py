@@ -13,7 +13,9 @@ from vitx.ops.layout import TokenLayout
 class ViT(Network):
   """Vision transformer (Dosovitskiy et al. 2021) with any stem, positions, pooling and token mixer.
 
-  Also MLP-Mixer (token mixer "mlp_mixing", no positions, pool "mean") and FNet ("fnet").
+  Also MLP-Mixer (token mixer "mlp_mixing", no positions, pool "mean") and FNet ("fnet"). Sown in
+  "intermediates" are `patch_tokens` (B, N - prefix, C), what the last normalization makes of the
+  grid, unless `pool_first`.
 
   Attributes:
     width: C.
@@ -51,7 +53,9 @@ class ViT(Network):
     x, layout, pool = self.encode(images, mask=mask, train=train)
     if self.pool_first:
       return self.apply_head(self.apply_norm(pool(x, layout)))
-    return self.apply_head(pool(self.apply_norm(x), layout))
+    x = self.apply_norm(x)
+    self.sow("intermediates", "patch_tokens", x[:, layout.prefix :])
+    return self.apply_head(pool(x, layout))
 
   def encode(
     self, images: jax.Array, *, mask: jax.Array | None, train: bool

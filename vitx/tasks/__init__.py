@@ -11,8 +11,13 @@ from vitx.registry import check_options, lookup
 from vitx.tasks.base import Task as Task
 from vitx.tasks.classification import Classification
 from vitx.tasks.density import Density
+from vitx.tasks.distillation import Distillation
 
-TASKS: dict[str, type] = {"classification": Classification, "density": Density}
+TASKS: dict[str, type] = {
+  "classification": Classification,
+  "density": Density,
+  "distillation": Distillation,
+}
 
 
 def task_class(spec: str | Mapping[str, Any]) -> Any:

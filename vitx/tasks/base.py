@@ -5,6 +5,7 @@ optimizer. Variables are a dict of collections; "params" is learned, the others 
 fixed features) are state.
 """
 
+import dataclasses
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
@@ -23,6 +24,24 @@ Batch = Mapping[str, jax.Array]
 Figures = dict[str, Any]
 
 
+@dataclasses.dataclass(frozen=True)
+class Teacher:
+  """A network whose weights a task's loss reads and never changes.
+
+  Training loads them as the constant "teacher", a dict of collections. They are in no checkpoint,
+  and evaluation from a workdir does without them.
+
+  Attributes:
+    source: a workdir, whose best checkpoint it is, or a file of published weights.
+    model: the network.
+    input_spec: what it is called with, for a batch of one example.
+  """
+
+  source: str
+  model: nn.Module
+  input_spec: jax.ShapeDtypeStruct
+
+
 class Task(Protocol):
   """What is learned: data elements, model, loss, figures and predictions.
 
@@ -31,15 +50,23 @@ class Task(Protocol):
 
   Attributes:
     model: the network.
-    primary: the figure that chooses the best checkpoint.
-    mode: whether a good primary figure is high ("max") or low ("min").
+    teacher: whose weights the loss needs; None for none.
     sections: dataclasses that declare the fields which the task reads, by the config's section.
   """
 
   model: nn.Module
-  primary: ClassVar[str]
-  mode: ClassVar[Literal["max", "min"]]
+  teacher: Teacher | None = None
   sections: ClassVar[Mapping[str, type]] = {}
+
+  @property
+  def primary(self) -> str:
+    """Returns the name of the figure that chooses the best checkpoint."""
+    ...
+
+  @property
+  def mode(self) -> Literal["max", "min"]:
+    """Returns whether a good primary figure is high ("max") or low ("min")."""
+    ...
 
   @classmethod
   def resolve(cls, config: ConfigDict, source: Any) -> None:
@@ -104,7 +131,7 @@ class Task(Protocol):
     ...
 
   def constants(self) -> Any:
-    """Returns arrays that are neither trained nor saved, such as a teacher's weights."""
+    """Returns arrays that are neither trained nor saved; training adds "teacher" to them."""
     return {}
 
   def loss(

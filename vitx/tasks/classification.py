@@ -29,7 +29,7 @@ from vitx.errors import ConfigError
 from vitx.models import initialize, model_from_config, token_layout
 from vitx.ops.dropout import examples_at
 from vitx.ops.layout import TokenLayout
-from vitx.tasks.base import Figures, Task
+from vitx.tasks.base import Batch, Figures, Task
 
 ECE_BINS = 15
 
@@ -60,8 +60,6 @@ class Classification(Task):
   channels: int
   resize_mode: ResizeMode = "center"
 
-  primary: ClassVar[str] = "top1"
-  mode: ClassVar[Literal["max", "min"]] = "max"
   sections: ClassVar[Mapping[str, type]] = {
     "data": ImageSettings,
     "augment": AugmentSettings,
@@ -130,6 +128,16 @@ class Classification(Task):
     )
 
   @property
+  def primary(self) -> str:
+    """Returns "top1"."""
+    return "top1"
+
+  @property
+  def mode(self) -> Literal["max", "min"]:
+    """Returns "max"."""
+    return "max"
+
+  @property
   def element_spec(self):
     """Returns the spec of image uint8 (S, S, C) and label int32."""
     shape = (self.decode_size, self.decode_size, self.channels)
@@ -163,25 +171,52 @@ class Classification(Task):
 
     `batch` holds image uint8 (B, S, S, C), label (B,) and index (B,).
     """
-    images, targets = self.augment(
-      jax.random.fold_in(key, 0), batch["index"], batch["image"], batch["label"]
-    )
+    images, targets = self.draw(batch, key)
+    logits, new_state, sown = self.run_model(params, state, images, batch, key)
+    loss = cross_entropy(logits, targets) + sown
+    return loss, (new_state, {"top1": agreement(logits, targets)})
+
+  def draw(self, batch: Batch, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Returns the augmented images (B, s, s, C) and targets (B, K) of a batch at a step."""
+    key = jax.random.fold_in(key, 0)
+    return self.augment(key, batch["index"], batch["image"], batch["label"])
+
+  def run_model(
+    self,
+    params: Any,
+    state: Any,
+    images: jax.Array,
+    batch: Batch,
+    key: jax.Array,
+    *,
+    train: bool = True,
+    also: tuple[str, ...] = (),
+  ) -> tuple[jax.Array, dict[str, Any], jax.Array]:
+    """Runs the model as in training.
+
+    Args:
+      params, state: of the model.
+      images: (B, s, s, C), augmented.
+      batch: for the examples' places in the global batch, by which dropout is drawn.
+      key: of this step.
+      train: False runs it as in evaluation, and leaves its state as it is.
+      also: collections that are wanted beside the state.
+
+    Returns:
+      Logits (B, K), the new state with those collections, and the sum of what was sown as "losses".
+    """
     with examples_at(batch["index"]):
-      logits, new_state = self.model.apply(
+      logits, new = self.model.apply(
         {"params": params, **state},
         images,
-        train=True,
+        train=train,
         # One graph for all examples and devices: "graph" is folded with neither.
         rngs={"dropout": jax.random.fold_in(key, 1), "graph": jax.random.fold_in(key, 2)},
-        mutable=[*state, "losses"],
+        mutable=[*state, "losses", *also],
       )
-    new_state = dict(new_state)
-    sown = jax.tree.leaves(new_state.pop("losses", {}))
-    loss = -jnp.mean(jnp.sum(targets * jax.nn.log_softmax(logits), axis=-1))
-    loss = sum((jnp.sum(term) for term in sown), loss)
-    # Of the augmented batch, as it is learned from; a mixed image counts as its larger part.
-    right = jnp.argmax(logits, axis=-1) == jnp.argmax(targets, axis=-1)
-    return loss, (new_state, {"top1": jnp.mean(right, dtype=jnp.float32)})
+    new = dict(new)
+    terms = jax.tree.leaves(new.pop("losses", {}))
+    return logits, new, sum((jnp.sum(term) for term in terms), jnp.float32(0))
 
   def evaluate(self, params, state, constants, batch):
     """Returns sums for `summarize` and rows of probabilities (B, K) of a batch."""
@@ -240,6 +275,17 @@ class Classification(Task):
     for label, p in zip(batch["label"].tolist(), rows["probabilities"], strict=True):
       # str gives as many digits as tell every float32 from its neighbors.
       yield [names[label], names[p.argmax()], *map(str, p)]
+
+
+def cross_entropy(logits: jax.Array, targets: jax.Array) -> jax.Array:
+  """Returns the mean over the batch of -targets · log softmax(logits), both (B, K)."""
+  return -jnp.mean(jnp.sum(targets * jax.nn.log_softmax(logits), axis=-1))
+
+
+def agreement(logits: jax.Array, targets: jax.Array) -> jax.Array:
+  """Returns the share of an augmented batch that is right; a mixed image is its larger part."""
+  right = jnp.argmax(logits, axis=-1) == jnp.argmax(targets, axis=-1)
+  return jnp.mean(right, dtype=jnp.float32)
 
 
 def check_image(image: np.ndarray, channels: int, number: int) -> np.ndarray:

@@ -10,6 +10,7 @@ from typing import Any
 
 from etils import epath
 
+from vitx.checkpoints.workdir import find_run
 from vitx.errors import MissingExtraError
 
 
@@ -93,8 +94,8 @@ def _files(workdir: epath.Path) -> list[epath.Path]:
 
 
 def read_metrics(workdir: str | Path) -> list[dict[str, Any]]:
-  """Reads the rows of a run: dicts with `kind` (train, validation, test), `step` and figures."""
-  text = "".join(path.read_text() for path in _files(epath.Path(workdir)))
+  """Reads the rows of a run (of several phases: the last that has begun): dicts with `kind` (train, validation, test), `step` and figures."""
+  text = "".join(path.read_text() for path in _files(epath.Path(find_run(workdir))))
   return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
 

@@ -64,7 +64,7 @@ def train(
     config: of `get_config`.
     workdir: a directory or a URL such as `gs://...`; created if absent.
     dry_run: compile, print parameters, memory and seconds per step, and return; writes nothing.
-    trust_code: whether code that the config of `init_from` names may be imported.
+    trust_code: whether code that the config of `init_from`, or of a teacher, names may be imported.
 
   Returns:
     How the run ended.
@@ -76,7 +76,7 @@ def train(
     CheckpointError: a checkpoint could not be written; the last one stands.
   """
   cache.enable()
-  experiment = make_experiment(config)
+  experiment = make_experiment(config, trust_code=trust_code)
   config, workdir = experiment.config, str(workdir)
   tensorboard = None
   if not dry_run:

@@ -20,7 +20,7 @@ from vitx.errors import ConfigError
 from vitx.models import resolve_model
 from vitx.tasks import build_task, task_class
 from vitx.tasks.base import Task
-from vitx.training import durations, parallel
+from vitx.training import durations, parallel, teacher
 from vitx.training.fields import NAMED, SEEDS, check_config
 from vitx.training.optimizers import make_optimizer
 from vitx.training.schedules import make_schedule
@@ -39,7 +39,7 @@ class Experiment:
     examples: the same, as the task reads them.
     step: the training step, for the devices of this run.
     shapes: the state's shapes and dtypes, before replication.
-    constants: of the task, on the host.
+    constants: of the task, on the host, with a teacher's unless it is a trial.
     steps_per_epoch: batches per pass over *train*; not an integer in general.
     total_steps: where the run ends.
   """
@@ -128,13 +128,22 @@ def resolve(config: ConfigDict, source: Source | DatasetInfo) -> ConfigDict:
   return config
 
 
-def make_experiment(config: ConfigDict) -> Experiment:
+def make_experiment(
+  config: ConfigDict, *, trust_code: bool = False, is_trial: bool = False
+) -> Experiment:
   """Opens the source, resolves the config and checks all that can be checked without compiling.
+
+  Args:
+    config: of `get_config`.
+    trust_code: whether code that a teacher's config names may be imported.
+    is_trial: whether it is not about to train: a teacher's weights, which may not be there yet, are
+      not read.
 
   Raises:
     ConfigError: naming the field, the value and the fix.
   """
   check_config(config)
+  config = teacher.with_model(config)
   seed = config.seed if config.data_seed is None else config.data_seed
   source = open_source(config.data, seed)
   config = resolve(config, source)
@@ -147,9 +156,12 @@ def make_experiment(config: ConfigDict) -> Experiment:
   if config.schedule.name == "plateau":
     step.task.plateau_figure(config.schedule.get("mode", "min"))
   constants = step.task.constants()
+  blank = constants | teacher.blank_constants(step.task)
   # The training pass has parts of its own (dropout, mixing): trace it too, which compiles nothing.
   batch = batch_shapes(step.task, config.batch_size // jax.device_count())
-  jax.eval_shape(step.train, shapes, constants, batch, jnp.int32(0))
+  jax.eval_shape(step.train, shapes, blank, batch, jnp.int32(0))
+  if not is_trial:
+    constants |= teacher.load_constants(step.task, config, trust_code)
   step = dataclasses.replace(step, axis=parallel.AXIS)
   return Experiment(config, source, examples, step, shapes, constants, steps_per_epoch, total)
 

@@ -1,0 +1,284 @@
+"""What a teacher adds to the loss, against definitions in NumPy; what is frozen stays."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from configs.sparsifiner_imagenet import BACKBONE, PREDICTOR
+from tests import runs
+from tests.training import small
+from vitx.checkpoints.tree import name_arrays
+from vitx.errors import ConfigError
+from vitx.models import create_model
+from vitx.tasks import build_task
+from vitx.tasks.base import Teacher
+from vitx.tasks.classification import Classification
+from vitx.tasks.distillation import Distillation, Weights
+from vitx.training.optimizers import make_optimizer
+from vitx.training.setup import make_experiment
+
+KEY = jax.random.key(3, impl="threefry2x32")
+SPARSE = dict(name="sparsifiner", slots=3, keep=0.4, coefficient_threshold=0.3)
+WIDE = dict(width=16, depth=2, num_heads=2, mlp_dim=32)
+
+
+def network(name="vit", **fields):
+  return create_model(name, num_classes=small.CLASSES, **(WIDE | fields))
+
+
+def moved(variables):
+  keys = iter(jax.random.split(jax.random.key(5), 1000))
+  return jax.tree.map(
+    lambda x: x + 0.2 * jnp.abs(jax.random.normal(next(keys), x.shape)).astype(x.dtype), variables
+  )
+
+
+def make(student, teacher, **fields):
+  """A task, the student's parameters and state, and the constants; nothing is zero or one."""
+  base = small.task({})
+  spec = base.input_spec
+  plain = {f.name: getattr(base, f.name) for f in dataclasses.fields(Classification)}
+  weights = Weights(**{"classes": 0.0} | fields.pop("weights", {}))
+  task = Distillation(
+    **plain | {"model": student}, teacher=Teacher("there", teacher, spec), weights=weights, **fields
+  )
+  variables = moved(jax.jit(task.init)(jax.random.key(0), small.batch(0)))
+  taught = moved(jax.jit(dataclasses.replace(base, model=teacher).init)(KEY, small.batch(0)))
+  return task, variables.pop("params"), variables, {"teacher": taught}
+
+
+def run(task, params, state, constants, step=0):
+  """The loss, the new state, the metrics and the gradients by parameters and by constants."""
+
+  def loss(params, constants):
+    return task.loss(params, state, constants, small.batch(0), KEY, jnp.int32(step))
+
+  differentiate = jax.value_and_grad(loss, argnums=(0, 1), has_aux=True)
+  (value, (new, metrics)), grads = jax.jit(differentiate)(params, constants)
+  return value, new, metrics, grads
+
+
+def said(task, network, variables):
+  """A network's logits and intermediates, run as in evaluation on the augmented images."""
+  images, targets = task.draw(small.batch(0), KEY)
+  logits, found = network.apply(variables, images, train=False, mutable=["intermediates"])
+  return np.asarray(logits, float), found["intermediates"], np.asarray(targets, float)
+
+
+def log_softmax(x):
+  x = x - x.max(-1, keepdims=True)
+  return x - np.log(np.exp(x).sum(-1, keepdims=True))
+
+
+def test_every_term_is_its_definition():
+  weights = dict(classes=0.3, hard=0.7, logits=0.5, tokens=2.0)
+  task, params, state, constants = make(
+    network(), network(mlp_dim=48), weights=weights, temperature=2.0
+  )
+  value, _, metrics, _ = run(task, params, state, constants)
+  ours, sown, targets = said(task, task.model, {"params": params, **state})
+  theirs, taught, _ = said(task, task.teacher.model, constants["teacher"])
+  log_ours, hot, log_hot = log_softmax(ours), log_softmax(theirs / 2), log_softmax(ours / 2)
+  decided = np.eye(small.CLASSES)[theirs.argmax(-1)]
+  tokens = [np.asarray(x["patch_tokens"][0], float) for x in (sown, taught)]
+  wanted = {
+    "classes": -(targets * log_ours).sum(-1).mean(),
+    "hard": -(decided * log_ours).sum(-1).mean(),
+    "logits": 4 * (np.exp(hot) * (hot - log_hot)).sum(-1).mean(),
+    "tokens": np.square(tokens[0] - tokens[1]).mean(),
+  }
+  for name, each in wanted.items():
+    np.testing.assert_allclose(metrics[name], each, rtol=1e-5, err_msg=name)
+  total = sum(weights[name] * each for name, each in wanted.items())
+  np.testing.assert_allclose(value, total, rtol=1e-5)
+
+
+def test_predicted_attention_is_compared_by_layer_head_query_and_key():
+  fields = dict(token_mixer=SPARSE | {"sparse": False})
+  teacher = network(token_mixer=dict(name="softmax", implementation="masked"))
+  task, params, state, constants = make(network(**fields), teacher, weights={"attention": 3.0})
+  assert (task.primary, task.mode) == ("attention_error", "min")
+  value, _, metrics, _ = run(task, params, state, constants)
+  _, sown, _ = said(task, task.model, {"params": params, **state})
+  _, taught, _ = said(task, teacher, constants["teacher"])
+  errors = []
+  for block in ("block_0", "block_1"):
+    predicted = np.asarray(sown[block]["token_mixer"]["approximation"][0], float)
+    real = np.asarray(taught[block]["token_mixer"]["attention"][0], float)[:, :, 1:]
+    errors.append(np.square(predicted - real).sum((1, 2, 3)))
+  np.testing.assert_allclose(metrics["attention"], np.mean(errors), rtol=1e-4)
+  np.testing.assert_allclose(value, 3 * np.mean(errors), rtol=1e-4)
+  batch = small.batch(0) | {"mask": np.arange(16) < 10}
+  sums = task.evaluate(params, state, constants, batch)["sums"]
+  assert sums["attention_error"] > 0
+  assert "attention_error" not in task.evaluate(params, state, {}, batch)["sums"]
+
+
+def test_a_teacher_has_no_gradient_and_sees_no_dropout():
+  student = network(dropout=0.3)
+  task, params, state, constants = make(student, network(dropout=0.3), weights={"logits": 1.0})
+  *_, (own, theirs) = run(task, params, state, constants)
+  assert all(np.any(np.asarray(x)) for x in jax.tree.leaves(own["block_1"]))
+  assert not any(np.any(np.asarray(x)) for x in jax.tree.leaves(theirs))
+  quiet = dataclasses.replace(
+    task, teacher=dataclasses.replace(task.teacher, model=network(dropout=0.0))
+  )
+  np.testing.assert_array_equal(
+    run(quiet, params, state, constants)[0], run(task, params, state, constants)[0]
+  )
+
+
+def test_who_teaches_and_who_learns_in_networks_with_two_heads():
+  distilled, lv = network("distilled_vit"), network("lv_vit", stem="linear")
+  weights = {"classes": 1.0, "logits": 1.0}
+  task, params, state, constants = make(distilled, lv, weights=weights)
+  metrics = run(task, params, state, constants)[2]
+  _, sown, targets = said(task, distilled, {"params": params, **state})
+  _, taught, _ = said(task, lv, constants["teacher"])
+  class_head, taught_head = (
+    log_softmax(np.asarray(sown[name][0], float))
+    for name in ("class_logits", "distillation_logits")
+  )
+  theirs = log_softmax(np.asarray(taught["class_logits"][0], float))
+  np.testing.assert_allclose(metrics["classes"], -(targets * class_head).sum(-1).mean(), rtol=1e-5)
+  divergence = (np.exp(theirs) * (theirs - taught_head)).sum(-1).mean()
+  np.testing.assert_allclose(metrics["logits"], divergence, rtol=1e-5)
+  # A distilled network teaches by both heads, and LV-ViT's tokens are what it says of patches.
+  task, params, state, constants = make(lv, distilled, weights={"logits": 1.0})
+  metrics = run(task, params, state, constants)[2]
+  theirs = log_softmax(said(task, distilled, constants["teacher"])[0])
+  sown = said(task, lv, {"params": params, **state})[1]
+  ours = log_softmax(np.asarray(sown["class_logits"][0], float))
+  divergence = (np.exp(theirs) * (theirs - ours)).sum(-1).mean()
+  np.testing.assert_allclose(metrics["logits"], divergence, rtol=1e-5)
+  task, params, state, constants = make(lv, lv, weights={"tokens": 1.0})
+  ours, theirs = (
+    np.asarray(said(task, lv, variables)[1]["patch_logits"][0], float)
+    for variables in ({"params": params, **state}, constants["teacher"])
+  )
+  error = np.square(ours - theirs).mean()
+  np.testing.assert_allclose(run(task, params, state, constants)[2]["tokens"], error, rtol=1e-5)
+
+
+def test_the_norm_of_the_bases_falls_by_a_cosine():
+  student = network(token_mixer=SPARSE)
+  task, params, state, constants = make(
+    student, network(), weights={"basis_l1": 0.1}, basis_l1_decay_steps=8
+  )
+  bases = [params[f"block_{layer}"]["token_mixer"]["basis"] for layer in (0, 1)]
+  norm = sum(np.abs(np.asarray(x, float)).sum() for x in bases)
+  for step, share in ((0, 1.0), (4, 0.5), (8, 0.0), (20, 0.0)):
+    value, _, metrics, _ = run(task, params, state, constants, step)
+    np.testing.assert_allclose(metrics["basis_l1"], norm, rtol=1e-5)
+    np.testing.assert_allclose(value, 0.1 * share * norm, rtol=1e-5, atol=1e-6)
+
+
+def test_sparsity_is_the_share_of_zeros_of_unmasked_examples():
+  task, params, state, constants = make(network(token_mixer=SPARSE), network(), weights={})
+  batch = small.batch(0) | {"mask": np.arange(16) % 3 > 0}
+  images = task.preprocess(batch["image"])
+  variables = {"params": params, **state}
+  _, found = task.model.apply(variables, images, train=False, mutable=["intermediates"])
+  layers = [found["intermediates"][f"block_{n}"]["token_mixer"] for n in (0, 1)]
+  shares = [np.mean(np.asarray(x["coefficients"][0])[batch["mask"]] == 0) for x in layers]
+  bases = [np.mean(np.asarray(x["pruned_basis"][0]) == 0) for x in layers]
+  figures = task.summarize(task.evaluate(params, state, constants, batch)["sums"])
+  assert 0 < figures["coefficient_sparsity"] < 1
+  assert figures["coefficient_sparsity"] == pytest.approx(np.mean(shares), rel=1e-5)
+  assert figures["basis_sparsity"] == pytest.approx(np.mean(bases), abs=1e-6)
+  assert "coefficient sparsity" in task.table(figures, {"class_names": list("abcde")})
+
+
+@pytest.mark.usefixtures("whole_runs")  # whose dtypes are promoted as usual
+@pytest.mark.parametrize("phase", [1, 2])
+def test_a_phase_leaves_what_it_does_not_train_bit_for_bit(phase):
+  fields = dict(stem=dict(name="normalized", patch=4, strides=(1, 1, 1)))
+  mixer = SPARSE | {"use_bias": False, "sparse": phase == 2}
+  dense = dict(name="softmax", use_bias=False, implementation="masked")
+  terms = {"attention": 1.0} if phase == 1 else {"classes": 1.0, "logits": 0.5, "tokens": 0.5}
+  task, params, state, constants = make(
+    network("lv_vit", token_mixer=mixer, **fields),
+    network("lv_vit", token_mixer=dense, **fields),
+    weights=terms,
+    train_mode=phase == 2,
+  )
+  config = runs.tiny().to_dict() | {"freeze": (BACKBONE if phase == 1 else PREDICTOR,)}
+  config["weight_decay_mask"] = "all"
+  optimizer = make_optimizer(config, params)
+  step = small.make_step(task, optimizer=optimizer, ema_decay=0.9)
+  before = dataclasses.replace(small.initial(step), params=params, ema=params, model_state=state)
+  after = before
+  update = jax.jit(step.train)
+  for number in range(3):
+    after, _, _ = update(after, constants, small.batch(number), jnp.int32(0))
+  old, new = (name_arrays(x.params) for x in (before, after))
+  predictor = {name for name in old if "token_mixer/" in name and is_of_predictor(name)}
+  assert len(predictor) == 2 * 6
+  for name in old:
+    changed = np.any(np.asarray(old[name]) != np.asarray(new[name]))
+    assert changed == ((name in predictor) == (phase == 1)), name
+  moves = name_arrays(after.model_state), name_arrays(before.model_state)
+  assert len(moves[0]) == 6
+  for name, x in moves[0].items():
+    assert np.array_equal(x, moves[1][name]) == (phase == 1), name
+  np.testing.assert_array_equal(
+    *(np.concatenate([np.ravel(x) for x in jax.tree.leaves(c)]) for c in (constants, constants))
+  )
+
+
+def is_of_predictor(name):
+  return any(f"/{part}" in name for part in ("reduce_query", "reduce_key", "down", "basis"))
+
+
+@pytest.mark.usefixtures("whole_runs")
+@pytest.mark.parametrize(
+  ("overrides", "message"),
+  [
+    ("task=distillation", r"task\.teacher is not set.*name a workdir"),
+    ("task=distillation,task.teacher=nowhere", r"task\.teacher='nowhere'.*config\.json"),
+    ("task=distillation,task.teacher=a.pth", r"task\.teacher='a\.pth' does not say its network"),
+    ("CLASSES", r"task\.teacher='there' knows 7 classes.*10"),
+    ("task.class_weight=0.0", "every weight of task.name='distillation' is zero"),
+    ("task.token_weight=1.0,model.width=8", r"patch tokens are \[4, 16\].*\[4, 8\]"),
+    ("task.attention_weight=1.0", "no token mixer of the model predicts attention"),
+    ("ATTENTION", r"task\.attention_weight: block_1/token_mixer predicts.*the teacher has none"),
+    ("task.basis_l1=1.0", "no token mixer of the model has a basis"),
+    ("task.basis_l1_decay_steps=-1", "basis_l1_decay_steps=-1"),
+    ("task.temperature=0.0", r"task\.temperature=0\.0.*\(0, inf\)"),
+    ("task.tokens=1.0", r"task\.tokens"),
+    ("", "task.teacher='there'.*config.json"),
+  ],
+)
+def test_what_cannot_be_is_named_before_compiling(overrides, message):
+  dense = dict(runs.tiny().model.to_dict(), token_mixer="softmax", num_classes=10)
+  extra = ()
+  if overrides == "CLASSES":
+    dense["num_classes"], overrides = 7, ""
+  if overrides == "ATTENTION":
+    overrides = "task.attention_weight=1.0"
+    extra = "token_mixer=sparsifiner", "token_mixer.slots=2", "model.depth=2"
+  if not overrides.startswith("task=distillation"):
+    teaches = "task=distillation", "task.teacher=there", f"task.teacher_model={dense!r}"
+    extra = (*extra, *teaches, *(overrides.split(",") if overrides else ()))
+  else:
+    extra = tuple(overrides.split(","))
+  with pytest.raises((ConfigError, ValueError), match=message):
+    make_experiment(runs.tiny(*extra))
+
+
+@pytest.mark.usefixtures("whole_runs")
+def test_the_config_says_the_teachers_network_and_that_its_attention_is_read():
+  config = runs.tiny("task=distillation", "task.teacher=there", "token_mixer=sparsifiner")
+  dense = dict(runs.tiny().model.to_dict(), token_mixer="softmax")
+  with config.unlocked():
+    config.task.update(teacher_model=dense, attention_weight=1.0, class_weight=0.0)
+    config.model.token_mixer.update(slots=3, sparse=False)
+  experiment = make_experiment(config, is_trial=True)
+  model = experiment.config.task.teacher_model
+  assert model.token_mixer.implementation == "masked" and model.num_classes == 10
+  assert experiment.constants == {}
+  assert "teacher" not in str(jax.tree.structure(experiment.shapes))
+  assert build_task(experiment.config).teacher.source == "there"

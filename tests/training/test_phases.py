@@ -1,0 +1,155 @@
+"""A run of several phases: what each changes, where each starts, and that each goes on."""
+
+import json
+
+import numpy as np
+import pytest
+
+import vitx
+from configs import sparsifiner_small
+from configs.common import with_overrides
+from tests import runs
+from vitx.checkpoints.load import load
+from vitx.checkpoints.tree import name_arrays
+from vitx.errors import ConfigError
+from vitx.training import loop, phases
+
+STEPS = ("evaluation.every=4 steps", "checkpoint.every=4 steps", "log_every=1 steps")
+SMALL = "model.width=16,model.depth=1,model.num_heads=2,model.mlp_dim=32,stem=linear,stem.patch=2"
+
+
+def journey(*overrides: str):
+  """Eight steps of each of the three phases of the small journey."""
+  config = sparsifiner_small.get_config("digits_keep_0.5")
+  each = [
+    f"{phase}{field}"
+    for phase in ("phases.phase0.", "phases.phase1.", "")
+    for field in ("duration=8 steps", "schedule.warmup=2 steps")
+  ]
+  small = SMALL.split(",")
+  teacher = [f"task.teacher_{item}" for item in small if item.startswith("model")]
+  teacher += ["task.teacher_model.stem=dict(name='linear', patch=2)"]
+  first = [f"phases.phase0.{item}" for item in small if item.startswith("model")]
+  first += ["phases.phase0.model.stem={'name': 'linear', 'patch': 2}"]
+  teacher[-1] = "task.teacher_model.stem={'name': 'linear', 'patch': 2}"
+  return with_overrides(config, ",".join([*small, *teacher, *first, *each, *STEPS, *overrides]))
+
+
+def test_phases_run_in_order_each_from_the_one_before():
+  found = phases.split_phases(journey(), "w")
+  assert list(found) == ["phase0", "phase1", "phase2"]
+  assert [phase.init_from for phase in found.values()] == ["", "w/phase0", "w/phase1"]
+  assert found["phase0"].task.name == "classification"
+  assert [found[name].task.teacher for name in ("phase1", "phase2")] == ["w/phase0"] * 2
+  assert [phase.model.token_mixer.get("sparse") for phase in found.values()] == [None, False, None]
+  # A choice of another name replaces the one that stood there, and one of its name is changed.
+  assert found["phase0"].model.token_mixer.to_dict() == {"name": "softmax"}
+  assert found["phase1"].model.token_mixer.keep == 0.5
+  assert not any(phase.phases for phase in found.values())
+  assert found["phase2"].freeze and found["phase1"].freeze != found["phase2"].freeze
+
+
+def test_the_first_phases_network_teaches_where_none_is_said():
+  config = journey()
+  with config.unlocked():
+    config.task.teacher_model = None
+  found = phases.split_phases(config, "w")
+  assert found["phase2"].task.teacher_model.to_dict() == found["phase0"].model.to_dict()
+
+
+@pytest.mark.parametrize(
+  ("changes", "message"),
+  [
+    ({"a": 3}, r"phases\.a=3 must be a group of fields"),
+    ({"a b": {"seed": 1}}, r"phases\.a b"),
+    ({"a": {"sed": 1}}, r"phases\.a\.sed: config has no field 'sed'.*Did you mean 'seed'"),
+    ({"a": {"augment": {"flip": 1}}}, r"phases\.a\.augment\.flip.*hflip"),
+    ({"a": {"init_from": "phase:b"}}, r"phases\.a\.init_from='phase:b' is no phase before 'a'"),
+    (
+      {"a": {}, "b": {"task": {"name": "distillation", "teacher": "phase:c"}}},
+      r"phases\.b\.task\.teacher='phase:c'.*those are: a",
+    ),
+    ({"a": {}, "b": {"model": {"width": -1}}}, r"phases\.b: model\.width=-1"),
+    ({"a": {}, "b": {"freeze": ("none",)}}, r"phases\.b: freeze: 'none' matches"),
+  ],
+)
+def test_what_cannot_be_is_named_before_the_first_phase_begins(tmp_path, changes, message):
+  config = runs.tiny()
+  with config.unlocked():
+    config.phases = changes
+  with pytest.raises(ConfigError, match=message):
+    phases.train(config, tmp_path / "run")
+  assert not (tmp_path / "run").exists()
+
+
+def test_a_workdir_of_phases_is_that_of_the_last_that_has_a_checkpoint(tmp_path):
+  from vitx.checkpoints.workdir import find_run
+
+  assert find_run(tmp_path) == str(tmp_path)
+  (tmp_path / "phases.json").write_text(json.dumps({"phases": ["one", "two", "three"]}))
+  assert find_run(tmp_path) == f"{tmp_path}/one"
+  for name in ("one", "two"):
+    (tmp_path / name / "checkpoints").mkdir(parents=True)
+  assert find_run(tmp_path) == f"{tmp_path}/two"
+
+
+@pytest.mark.slow  # two whole runs of three phases
+def test_the_journey_stops_goes_on_and_ends_as_if_it_had_not_stopped(tmp_path, monkeypatch):
+  whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+  result = vitx.train(journey(), whole)
+  assert result.finished and result.workdir.endswith("phase2")
+  _stop_in_phase1_then_go_on(stopped, monkeypatch)
+  for name in ("phase0", "phase1", "phase2"):
+    assert runs.rows(whole / name) == runs.rows(stopped / name)
+    a, b = (name_arrays(runs.final_state(w / name)) for w in (whole, stopped))
+    for path, x in a.items():
+      np.testing.assert_array_equal(x, b[path], err_msg=path)
+      assert "teacher" not in path
+  _check_what_was_frozen(whole)
+  loaded = load(whole)
+  assert loaded.workdir.endswith("phase2") and loaded.model.token_mixer.keywords["keep"] == 0.5
+  figures = vitx.evaluate(whole)
+  assert figures["top1"] == result.test["top1"] and 0 <= figures["coefficient_sparsity"] <= 1
+  assert vitx.read_metrics(whole)[-1]["kind"] == "test"
+
+
+def _stop_in_phase1_then_go_on(workdir, monkeypatch):
+  """Ends the run as a signal would, at the fourth step of its second phase."""
+  run = loop._run
+
+  def interrupted(experiment, place, store, recorder, state, start):
+    if not place.endswith("phase1"):
+      return run(experiment, place, store, recorder, state, start)
+    flag = loop.parallel.flag
+
+    def asked(_):
+      return flag(recorder.record is not None and len(recorder_steps) >= 3)
+
+    recorder_steps = []
+    count = recorder.count_step
+    recorder.count_step = lambda *a: (recorder_steps.append(a[0]), count(*a))[1]
+    with monkeypatch.context() as patch:
+      patch.setattr(loop.parallel, "flag", asked)
+      return run(experiment, place, store, recorder, state, start)
+
+  with monkeypatch.context() as patch:
+    patch.setattr(loop, "_run", interrupted)
+    result = vitx.train(journey(), workdir)
+  assert not result.finished and result.workdir.endswith("phase1") and 0 < result.step < 8
+  assert not (workdir / "phase2").exists()
+  assert vitx.train(journey(), workdir).finished
+
+
+def _check_what_was_frozen(workdir):
+  """Of the second phase's start, the backbone; of the third's, the predictor."""
+  best = [name_arrays(load(workdir / f"phase{n}").variables["params"]) for n in range(3)]
+  last = [runs.final_state(workdir / f"phase{n}")["params"] for n in range(3)]
+  names = [name_arrays(x) for x in last]
+  predictor = {name for name in names[2] if name not in names[0]}
+  assert len(predictor) == 6
+  for name, x in names[2].items():
+    if name in predictor:
+      np.testing.assert_array_equal(x, best[1][name], err_msg=name)
+    else:
+      np.testing.assert_array_equal(names[1][name], best[0][name], err_msg=name)
+  assert all(np.any(names[2][name] != best[0][name]) for name in names[0])

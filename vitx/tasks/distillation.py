@@ -1,0 +1,312 @@
+"""Distillation: classification that a teacher's logits, tokens or attention guide."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import flax
+import jax
+import jax.numpy as jnp
+from ml_collections import ConfigDict
+
+from vitx.checks import NonNegative, Positive, Probability
+from vitx.errors import ConfigError
+from vitx.models import model_from_config
+from vitx.tasks.base import Teacher
+from vitx.tasks.classification import (
+  Classification,
+  agreement,
+  classification_sums,
+  cross_entropy,
+  summarize_classification,
+)
+from vitx.tasks.distillation_terms import (
+  attention_errors,
+  basis_norm,
+  collect,
+  divergence,
+  token_error,
+  zero_share,
+)
+
+SPARSITIES = {"coefficient_sparsity": "coefficients", "basis_sparsity": "pruned_basis"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Weights:
+  """What each term of the loss is multiplied by; a term of weight 0 is not computed.
+
+  Attributes:
+    classes: of the cross-entropy against the (mixed, smoothed) labels.
+    hard: of that against the class which the teacher finds (Touvron et al. 2021, equation 3).
+    logits: of the KL divergence from the teacher's classes, times temperature squared (equation 2;
+      DeiT's code divides it by K besides).
+    tokens: of the mean squared error of the last patch tokens.
+    attention: of the squared error of the predicted attention.
+    basis_l1: of the sum of the absolute values of all bases.
+  """
+
+  classes: float = 1.0
+  hard: float = 0.0
+  logits: float = 0.0
+  tokens: float = 0.0
+  attention: float = 0.0
+  basis_l1: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Distillation(Classification):
+  """Classification with a teacher (DeiT: Touvron et al. 2021; Sparsifiner: Wei et al. 2023).
+
+  The teacher sees the same augmented images as in evaluation and has no gradient. A network with
+  a distillation token learns from it there; any other with its class logits. LV-ViT is taught and
+  teaches by its class token, and its tokens are what it says of the patches' classes, as in
+  Sparsifiner's released code.
+
+  The predicted attention of Sparsifiner's mixers, without thresholds, is compared with the
+  teacher's matrices: squared differences, summed over heads, queries of the grid and keys, then the
+  mean over layers and examples. Where that is learned, its error chooses the best checkpoint.
+
+  Attributes:
+    weights: of the terms.
+    temperature: T, that logits are divided by in the KL divergence.
+    basis_l1_decay_steps: steps in which the weight of `basis_l1` falls to zero by a cosine; 0: it
+      stays.
+    train_mode: whether the network runs as in training; if not, batch statistics stay and nothing
+      is dropped, for a backbone that is frozen.
+  """
+
+  teacher: Teacher | None = None
+  weights: Weights = Weights()
+  temperature: float = 1.0
+  basis_l1_decay_steps: int = 0
+  train_mode: bool = True
+
+  @classmethod
+  def resolve(cls, config, source):
+    """Resolves what images decide, and the teacher's classes and implementation."""
+    super().resolve(config, source)
+    task, classes = config.task, config.model.num_classes
+    model = task.get("teacher_model")
+    if model is None:
+      return
+    if model.get("num_classes", classes) != classes:
+      raise ConfigError(
+        f"task.teacher={task.teacher!r} knows {model.num_classes} classes, but the source"
+        f" {config.data.source!r} has {classes}; choose a teacher of these classes"
+      )
+    model.num_classes = classes
+    if task.get("attention_weight", 0.0):
+      mixer = model.get("token_mixer", "softmax")
+      fields = {"name": mixer} if isinstance(mixer, str) else dict(mixer)
+      fields["implementation"] = "masked"  # its matrices are read
+      task.teacher_model = ConfigDict({**model.to_dict(), "token_mixer": fields})
+
+  @classmethod
+  def from_config(
+    cls,
+    config: ConfigDict,
+    *,
+    teacher: str = "",
+    teacher_model: Mapping[str, Any] | None = None,
+    label_smoothing: Probability = 0.0,
+    class_weight: NonNegative = 1.0,
+    hard_weight: NonNegative = 0.0,
+    logits_weight: NonNegative = 0.0,
+    token_weight: NonNegative = 0.0,
+    attention_weight: NonNegative = 0.0,
+    basis_l1: NonNegative = 0.0,
+    basis_l1_decay_steps: int = 0,
+    temperature: Positive = 1.0,
+    train_mode: bool = True,
+  ) -> "Distillation":
+    """Returns the task of a resolved config.
+
+    Args:
+      config: resolved.
+      teacher: a workdir, "phase:NAME" for another phase of the run, or a file of weights.
+      teacher_model: its network, as `config.model` says it; None takes that of its workdir.
+      label_smoothing: e; targets are (1 - e) one-hot + e / K.
+      class_weight: of the cross-entropy against the labels.
+      hard_weight: of the cross-entropy against the teacher's decision.
+      logits_weight: of the KL divergence from the teacher's classes.
+      token_weight: of the mean squared error of the last patch tokens.
+      attention_weight: of the squared error of Sparsifiner's predicted attention.
+      basis_l1: of the sum of the absolute values of Sparsifiner's bases.
+      basis_l1_decay_steps: in which that weight falls to zero by a cosine; 0: it stays.
+      temperature: of the KL divergence.
+      train_mode: False runs the network as in evaluation, for a backbone that is frozen.
+
+    Raises:
+      ConfigError: as of `Classification`; no teacher; or every weight is zero.
+    """
+    weights = Weights(
+      class_weight, hard_weight, logits_weight, token_weight, attention_weight, basis_l1
+    )
+    _check(teacher, teacher_model, weights, basis_l1_decay_steps)
+    task = super().from_config(config, label_smoothing=label_smoothing)
+    assert isinstance(task, Distillation) and teacher_model is not None
+    network = model_from_config(teacher_model)
+    return dataclasses.replace(
+      task,
+      teacher=Teacher(teacher, network, task.input_spec),
+      weights=weights,
+      temperature=temperature,
+      basis_l1_decay_steps=basis_l1_decay_steps,
+      train_mode=train_mode,
+    )
+
+  @property
+  def primary(self) -> str:
+    """Returns "attention_error" where attention is learned, else "top1"."""
+    return "attention_error" if self.weights.attention else "top1"
+
+  @property
+  def mode(self) -> Literal["max", "min"]:
+    """Returns whether a good primary figure is high or low."""
+    return "min" if self.weights.attention else "max"
+
+  def loss(self, params, state, constants, batch, key, step):
+    """Computes the weighted sum of the terms, the new state, top-1 and each term."""
+    images, targets = self.draw(batch, key)
+    logits, new_state, sown = self.run_model(
+      params, state, images, batch, key, train=self.train_mode, also=("intermediates",)
+    )
+    student = _Said.of(logits, new_state.pop("intermediates", {}), is_teacher=False)
+    terms = self._compare(student, self._teach(constants, images), targets)
+    if self.weights.basis_l1:
+      terms["basis_l1"] = basis_norm(params)
+    loss = sown + sum(self._weight(name, step) * term for name, term in terms.items())
+    return loss, (new_state, {"top1": agreement(logits, targets), **terms})
+
+  def evaluate(self, params, state, constants, batch):
+    """Returns sums and rows as `Classification`, and what Sparsifiner's predictors are like."""
+    images = self.preprocess(batch["image"])
+    logits, found = self.model.apply(
+      {"params": params, **state}, images, train=False, mutable=["intermediates"]
+    )
+    result = classification_sums(logits, batch["label"], batch["mask"], self.num_classes)
+    count, sown = result["sums"]["count"], found.get("intermediates", {})
+    for figure, name in SPARSITIES.items():
+      layers = collect(sown, name).values()
+      if layers:
+        shares = [zero_share(x, batch["mask"]) for x in layers]
+        result["sums"][figure] = jnp.mean(jnp.stack(shares)) * count
+    if self.weights.attention and "teacher" in constants:
+      errors = attention_errors(sown, self._teach(constants, images).sown)
+      result["sums"]["attention_error"] = jnp.sum(jnp.where(batch["mask"], errors, 0.0))
+    return result
+
+  def summarize(self, sums):
+    """Returns the figures of `summarize_classification`, and means of the others."""
+    figures, count = summarize_classification(sums), float(sums["count"])
+    for name in (*SPARSITIES, "attention_error"):
+      if name in sums:
+        figures[name] = float(sums[name]) / count
+    return figures
+
+  def describe(self, figures):
+    """Returns the accuracies, and the error of the predicted attention where it is known."""
+    text = super().describe(figures)
+    if "attention_error" in figures:
+      text += f"  attention error {figures['attention_error']:.4f}"
+    return text
+
+  def table(self, figures, data):
+    """Returns the figures in lines, with the share of zeros in what Sparsifiner predicts."""
+    lines = [
+      f"  {name.replace('_', ' '):<20}{figures[name]:>9.2%}"
+      for name in SPARSITIES
+      if name in figures
+    ]
+    return "\n".join([super().table(figures, data), *lines])
+
+  def _teach(self, constants: Any, images: jax.Array) -> "_Said":
+    """Runs the teacher as in evaluation."""
+    assert self.teacher is not None
+    variables = jax.lax.stop_gradient(constants["teacher"])
+    logits, found = self.teacher.model.apply(
+      variables, images, train=False, mutable=["intermediates"]
+    )
+    said = _Said.of(logits, found.get("intermediates", {}), is_teacher=True)
+    return jax.lax.stop_gradient(said)
+
+  def _compare(
+    self, student: "_Said", teacher: "_Said", targets: jax.Array
+  ) -> dict[str, jax.Array]:
+    """Returns the terms that have a weight, each a mean over the batch."""
+    weights, terms = self.weights, {}
+    if weights.classes:
+      terms["classes"] = cross_entropy(student.classes, targets)
+    if weights.hard:
+      decided = jax.nn.one_hot(jnp.argmax(teacher.classes, axis=-1), self.num_classes)
+      terms["hard"] = cross_entropy(student.taught, decided)
+    if weights.logits:
+      terms["logits"] = divergence(teacher.classes, student.taught, self.temperature)
+    if weights.tokens:
+      terms["tokens"] = token_error(student.tokens, teacher.tokens)
+    if weights.attention:
+      terms["attention"] = jnp.mean(attention_errors(student.sown, teacher.sown))
+    return terms
+
+  def _weight(self, name: str, step: jax.Array) -> jax.Array | float:
+    weight, steps = getattr(self.weights, name), self.basis_l1_decay_steps
+    if name != "basis_l1" or not steps:
+      return weight
+    done = jnp.minimum(step.astype(jnp.float32) / steps, 1.0)
+    return weight * 0.5 * (1 + jnp.cos(math.pi * done))
+
+
+@flax.struct.dataclass
+class _Said:
+  """What a network said of a batch.
+
+  Attributes:
+    classes: logits (B, K) that learn from the labels, and that teach.
+    taught: logits (B, K) that learn from a teacher.
+    tokens: (B, N - prefix, C), or what LV-ViT says of the patches (B, N - prefix, K); None of a
+      network without such tokens.
+    sown: its intermediates.
+  """
+
+  classes: jax.Array
+  taught: jax.Array
+  tokens: jax.Array | None
+  sown: Any
+
+  @classmethod
+  def of(cls, logits: jax.Array, sown: Mapping[str, Any], *, is_teacher: bool) -> "_Said":
+    def first(name: str) -> jax.Array | None:
+      return sown[name][0] if name in sown else None
+
+    classes, patches = first("class_logits"), first("patch_logits")
+    if classes is None or (is_teacher and patches is None):
+      classes = logits  # of a distilled teacher the mean of both heads, as it is evaluated
+    taught = first("distillation_logits")
+    return cls(
+      classes=classes,
+      taught=classes if taught is None else taught,
+      tokens=first("patch_tokens") if patches is None else patches,
+      sown=sown,
+    )
+
+
+def _check(teacher: str, model: Any, weights: Weights, decay_steps: int) -> None:
+  if not teacher:
+    raise ConfigError(
+      "task.teacher is not set: task.name='distillation' needs one; name a workdir or a file of"
+      " weights, or use task.name='classification'"
+    )
+  if model is None:
+    raise ConfigError(
+      f"task.teacher={teacher!r} does not say its network; say it in task.teacher_model, as the"
+      " teacher's config.model"
+    )
+  if not any(dataclasses.astuple(weights)):
+    raise ConfigError(
+      "task: every weight of task.name='distillation' is zero, so nothing is learned; set"
+      " task.class_weight or another"
+    )
+  if decay_steps < 0:
+    raise ConfigError(f"task.basis_l1_decay_steps={decay_steps} must be at least 0")

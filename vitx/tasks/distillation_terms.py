@@ -1,0 +1,89 @@
+"""Terms of a distillation's loss, functions of what two networks said."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax.traverse_util import flatten_dict
+
+from vitx.errors import ConfigError
+
+BASIS = "basis"  # what Sparsifiner's mixer calls its basis over the tokens
+
+
+def divergence(teacher: jax.Array, student: jax.Array, temperature: float) -> jax.Array:
+  """Returns the mean over the batch of T² KL(teacher / T, student / T), of logits (B, K)."""
+  ours = jax.nn.log_softmax(student / temperature)
+  theirs = jax.nn.log_softmax(teacher / temperature)
+  divergence = jnp.sum(jnp.exp(theirs) * (theirs - ours), axis=-1)
+  return temperature**2 * jnp.mean(divergence)
+
+
+def token_error(student: jax.Array | None, teacher: jax.Array | None) -> jax.Array:
+  """Returns the mean of the squared differences of all elements."""
+  for tokens, whose in ((student, "model"), (teacher, "task.teacher_model")):
+    if tokens is None:
+      raise ConfigError(
+        f"task.token_weight: {whose} has no patch tokens to compare (they are those of vit,"
+        " distilled_vit and lv_vit, not with pool_first); set task.token_weight=0"
+      )
+  assert student is not None and teacher is not None
+  if student.shape != teacher.shape:
+    raise ConfigError(
+      f"task.token_weight: the teacher's patch tokens are {list(teacher.shape[1:])}, the network's"
+      f" {list(student.shape[1:])}; choose a teacher of the same size, or task.token_weight=0"
+    )
+  return jnp.mean(jnp.square(student.astype(jnp.float32) - teacher.astype(jnp.float32)))
+
+
+def attention_errors(student: Any, teacher: Any) -> jax.Array:
+  """Returns the squared error of the predicted attention per example (B,): a mean over layers."""
+  predicted, real = collect(student, "approximation"), collect(teacher, "attention")
+  if not predicted:
+    raise ConfigError(
+      "task.attention_weight: no token mixer of the model predicts attention; use"
+      " model.token_mixer='sparsifiner', or task.attention_weight=0"
+    )
+  errors = []
+  for module, approximation in predicted.items():
+    matrix = real.get(module)
+    rows = approximation.shape[2]
+    if matrix is None or matrix[:, :, -rows:].shape != approximation.shape:
+      found = "none" if matrix is None else list(matrix.shape[1:])
+      raise ConfigError(
+        f"task.attention_weight: {module} predicts attention of {list(approximation.shape[1:])},"
+        f" the teacher has {found} there; choose the dense network of the same size as teacher"
+      )
+    error = approximation - matrix[:, :, -rows:].astype(jnp.float32)
+    errors.append(jnp.sum(jnp.square(error), axis=(1, 2, 3)))
+  return jnp.mean(jnp.stack(errors), axis=0)
+
+
+def collect(sown: Mapping[str, Any], name: str) -> dict[str, jax.Array]:
+  """Returns what each module sowed under a name, by the module's path."""
+  flat = flatten_dict(dict(sown), sep="/")
+  end = f"/{name}"
+  return {path.removesuffix(end): value[0] for path, value in flat.items() if path.endswith(end)}
+
+
+def zero_share(x: jax.Array, mask: jax.Array) -> jax.Array:
+  """Returns the share of zeros, of unmasked examples where `x` is (B, ...) of them."""
+  zero = (x == 0).astype(jnp.float32)
+  if x.ndim == 2:  # a basis has no examples
+    return jnp.mean(zero)
+  share = jnp.mean(zero.reshape(x.shape[0], -1), axis=1)
+  count = jnp.sum(mask, dtype=jnp.float32)
+  return jnp.sum(jnp.where(mask, share, 0.0)) / jnp.maximum(count, 1.0)
+
+
+def basis_norm(params: Any) -> jax.Array:
+  """Returns the sum of the absolute values of every basis over the tokens."""
+  flat = flatten_dict(params, sep="/")
+  bases = [leaf for path, leaf in flat.items() if path.endswith(f"/{BASIS}")]
+  if not bases:
+    raise ConfigError(
+      "task.basis_l1: no token mixer of the model has a basis; use"
+      " model.token_mixer='sparsifiner', or task.basis_l1=0"
+    )
+  return sum((jnp.sum(jnp.abs(basis)) for basis in bases), jnp.float32(0))

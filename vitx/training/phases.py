@@ -1,0 +1,139 @@
+"""Runs of several phases, each from the best of the one before, in one workdir.
+
+`config.phases` says what each phase changes, by its name; they run in alphabetical order of their
+names, each as a run of its own in a directory of its name, `WORKDIR/phase1`, `WORKDIR/phase2`, ....
+What loads the workdir finds the last of them that has a checkpoint.
+"""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from vitx.checkpoints import workdir as wd
+from vitx.errors import ConfigError, listing, nearest
+from vitx.training import loop
+from vitx.training.distributed import is_writer
+from vitx.training.loop import Result
+from vitx.training.setup import make_experiment
+
+PREFIX = "phase:"  # before the name of a phase, where a workdir or file could stand
+NAME = r"\w[\w.-]*"
+
+
+def train(
+  config: ConfigDict, workdir: str | Path, *, dry_run: bool = False, trust_code: bool = False
+) -> Result:
+  """Trains as the config says, in one run or in its phases; goes on where the workdir stands.
+
+  A phase starts from the best checkpoint of the one before, unless its `init_from` says otherwise;
+  `init_from` and `task.teacher` may be "phase:NAME". All phases are checked before the first
+  begins.
+
+  Args:
+    config: of `get_config`.
+    workdir: a directory or a URL such as `gs://...`; created if absent.
+    dry_run: compile, print parameters, memory and seconds per step, and return; writes nothing.
+    trust_code: whether code that the config of `init_from`, or of a teacher, names may be imported.
+
+  Returns:
+    How the last run that began has ended.
+
+  Raises:
+    ConfigError: a setting cannot work; nothing was compiled or changed.
+    NonFiniteError, OutOfMemoryError, CheckpointError: as of one run.
+  """
+  more: dict[str, Any] = {"dry_run": dry_run, "trust_code": trust_code}
+  if not config.get("phases"):
+    return loop.train(config, workdir, **more)
+  phases = split_phases(config, str(workdir))
+  for name, phase in phases.items():
+    try:
+      make_experiment(phase, trust_code=trust_code, is_trial=True)
+    except ConfigError as error:
+      raise ConfigError(f"phases.{name}: {error}") from error
+  if not dry_run:
+    wd.check_writable(workdir)
+    if is_writer():
+      wd.write_json(workdir, wd.PHASES, {"phases": list(phases)})
+  for name, phase in phases.items():
+    print(f"{name}:", flush=True)
+    result = loop.train(phase, wd.join(workdir, name), **more)
+    if not result.finished and not dry_run:
+      break
+  return result
+
+
+def split_phases(config: ConfigDict, workdir: str) -> dict[str, ConfigDict]:
+  """Returns the config of each phase, by its name, in the order in which they run.
+
+  Args:
+    config: with `phases`.
+    workdir: of all of them.
+
+  Raises:
+    ConfigError: a phase that is no group of fields, a field that does not exist, or a reference to
+      a phase that does not come before.
+  """
+  phases: dict[str, ConfigDict] = {}
+  for name in sorted(config.phases):
+    changes = config.phases[name]
+    if not isinstance(changes, Mapping | ConfigDict) or not re.fullmatch(NAME, name):
+      raise ConfigError(
+        f"phases.{name}={changes!r} must be a group of fields, such as"
+        " phases.phase1=dict(duration='5 epochs')"
+      )
+    phase = config.copy_and_resolve_references()
+    with phase.unlocked():
+      phase.phases = ConfigDict()
+      _change(phase, changes, f"phases.{name}")
+      if phases and "init_from" not in changes:
+        phase.init_from = PREFIX + next(reversed(phases))
+      phase.init_from = _locate(phase.init_from, "init_from", name, phases, workdir)
+      if phase.task.get("teacher"):
+        _share_teacher(phase.task, name, phases, workdir)
+    phases[name] = phase
+  return phases
+
+
+def _change(config: ConfigDict, changes: Mapping[str, Any], where: str) -> None:
+  """Sets fields in place; a named choice of another name replaces the one that stood there."""
+  for key, value in changes.items():
+    old = config.get(key)
+    if key not in config and "name" not in config:
+      raise ConfigError(
+        f"{where}.{key}: config has no field {key!r}.{nearest(key, config)} Fields there:"
+        f" {listing(config)}."
+      )
+    is_group = isinstance(value, ConfigDict) and isinstance(old, ConfigDict)
+    if is_group and value.get("name", old.get("name")) == old.get("name"):
+      _change(old, value, f"{where}.{key}")
+    else:
+      config[key] = value
+
+
+def _share_teacher(
+  task: ConfigDict, name: str, phases: Mapping[str, ConfigDict], workdir: str
+) -> None:
+  """Turns a teacher that is another phase into its workdir and its network."""
+  if task.teacher.startswith(PREFIX) and task.get("teacher_model") is None:
+    other = task.teacher.removeprefix(PREFIX)
+    if other in phases:
+      task.teacher_model = ConfigDict(phases[other].model)
+  task.teacher = _locate(task.teacher, "task.teacher", name, phases, workdir)
+
+
+def _locate(
+  source: str, field: str, name: str, phases: Mapping[str, ConfigDict], workdir: str
+) -> str:
+  """Returns the workdir that "phase:NAME" stands for, and anything else as it is."""
+  if not source.startswith(PREFIX):
+    return source
+  other = source.removeprefix(PREFIX)
+  if other not in phases:
+    raise ConfigError(
+      f"phases.{name}.{field}={source!r} is no phase before {name!r}; those are: {listing(phases)}."
+    )
+  return wd.join(workdir, other)

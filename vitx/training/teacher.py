@@ -1,0 +1,102 @@
+"""The network that a run learns from: its architecture in the config, its weights as constants."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from ml_collections import ConfigDict
+
+from vitx.checkpoints import foreign, tree
+from vitx.checkpoints.load import initial_variables, load
+from vitx.checkpoints.workdir import find_run, read_config
+from vitx.errors import ConfigError
+from vitx.models import initialize, token_layout
+from vitx.tasks.base import Task, Teacher
+
+CONSTANT = "teacher"  # what the task's constants call it
+# What must be the same for both to see the same images.
+SEEN = ("image_size", "channels", "mean", "std")
+
+
+def with_model(config: ConfigDict) -> ConfigDict:
+  """Returns a config that says its teacher's network, read from the teacher's workdir.
+
+  Raises:
+    ConfigError: that is no workdir.
+  """
+  source = config.task.get("teacher") if isinstance(config.task, ConfigDict) else None
+  if not source or config.task.get("teacher_model") is not None or foreign.is_file(source):
+    return config
+  config = config.copy_and_resolve_references()
+  with config.unlocked():
+    config.task.teacher_model = ConfigDict(_read(source).model)
+  return config
+
+
+def blank_constants(task: Task) -> dict[str, Any]:
+  """Returns zeros in the place of `load_constants`, which need no file."""
+  if task.teacher is None:
+    return {}
+  shapes = _shapes(task.teacher)
+  return {CONSTANT: jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)}
+
+
+def load_constants(task: Task, config: ConfigDict, trust_code: bool = False) -> dict[str, Any]:
+  """Returns the teacher's weights, under their name among the constants; {} of a task without.
+
+  Args:
+    task: that learns.
+    config: resolved, of the run.
+    trust_code: whether code that the teacher's config names may be imported.
+
+  Raises:
+    ConfigError: they cannot be read, are of another network, or were trained on other images.
+  """
+  teacher = task.teacher
+  if teacher is None:
+    return {}
+  if foreign.is_file(teacher.source):
+    return {CONSTANT: _from_file(teacher)}
+  _read(teacher.source)
+  loaded = load(teacher.source, trust_code=trust_code)
+  for field in SEEN:
+    theirs, ours = loaded.config.data.get(field), config.data.get(field)
+    if theirs != ours:
+      raise ConfigError(
+        f"task.teacher={teacher.source!r} was trained with data.{field}={theirs!r}, this run has"
+        f" {ours!r}; set data.{field}={theirs!r}"
+      )
+  found = {
+    name: {"shape": x.shape, "dtype": x.dtype.name}
+    for name, x in tree.name_arrays(loaded.variables).items()
+  }
+  tree.check_match(found, _shapes(teacher), f"task.teacher={teacher.source!r}")
+  return {CONSTANT: loaded.variables}
+
+
+def _read(source: str) -> ConfigDict:
+  try:
+    return read_config(find_run(source))
+  except ConfigError as error:
+    raise ConfigError(f"task.teacher={source!r}: {error}") from error
+
+
+def _from_file(teacher: Teacher) -> dict[str, Any]:
+  """Returns the variables of a teacher that a file of published weights holds."""
+  make = jax.jit(lambda key: _initialize(teacher, key))
+  variables = jax.tree.map(jnp.asarray, make(jax.random.key(0)))
+  params = variables.pop("params")
+  layout = token_layout(teacher.model, teacher.input_spec.shape)
+  params, state = initial_variables(teacher.source, params, variables, layout)
+  return {"params": params, **state}
+
+
+def _initialize(teacher: Teacher, key: jax.Array) -> dict[str, Any]:
+  x = jnp.zeros(teacher.input_spec.shape, teacher.input_spec.dtype)
+  variables = initialize(teacher.model, {"params": key, "dropout": key}, x, train=False)
+  return {name: tree for name, tree in variables.items() if name != "losses"}
+
+
+def _shapes(teacher: Teacher) -> dict[str, Any]:
+  return jax.eval_shape(lambda key: _initialize(teacher, key), jax.random.key(0))
