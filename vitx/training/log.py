@@ -94,7 +94,10 @@ def _files(workdir: epath.Path) -> list[epath.Path]:
 
 
 def read_metrics(workdir: str | Path) -> list[dict[str, Any]]:
-  """Reads the rows of a run (of several phases: the last that has begun): dicts with `kind` (train, validation, test), `step` and figures."""
+  """Reads the rows of a run: dicts with `kind` (train, validation, test), `step` and figures.
+
+  Of a run of several phases they are those of the last that has a checkpoint.
+  """
   text = "".join(path.read_text() for path in _files(epath.Path(find_run(workdir))))
   return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
