@@ -10,6 +10,7 @@ from ml_collections import ConfigDict
 from PIL import Image
 
 from configs.common import default_config
+from tests.slow import all_but
 from vitx.data.images.augment import make_eval_preprocess, make_train_augment
 from vitx.data.images.augment_settings import AugmentSettings
 from vitx.errors import ConfigError
@@ -161,22 +162,33 @@ def test_two_devices_equal_one_and_the_key_decides(augment, channels):
   assert (np.abs(images - other).max((1, 2, 3)) > 0.1).mean() > 0.7
 
 
-def test_a_batch_draws_one_share_where_pairs_draw_their_own():
+@pytest.mark.parametrize("augment", all_but("cutmix", of=("mixup", "cutmix")))
+def test_a_batch_draws_one_share_where_pairs_draw_their_own(augment):
   index, _, labels = batch(64, size=8)
   images = jnp.asarray(np.arange(64) * 4, jnp.uint8)[:, None, None, None]
   images = jnp.broadcast_to(images, (64, 8, 8, 3))
-  for augment, kind in (({"mixup": 0.8}, "mixup"), ({"cutmix": 1.0}, "cutmix")):
-    shares = {}
-    for mixing in ("pair", "batch"):
-      function = jax.jit(train(augment | {"mixing": mixing}, size=8))
-      out, targets = function(jax.random.key(4), index, images, labels)
-      # How much of a pair's first image is the first: found from the mean of the pixels.
-      value = (np.asarray(out) * STD + MEAN).mean((1, 2, 3)) * 255
-      shares[mixing] = 1 - (value[::2] - 8 * np.arange(32)) / 4
-      other = np.asarray(labels)[::2] != np.asarray(labels)[1::2]
-      own = np.asarray(targets)[::2][np.arange(32), np.asarray(labels)[::2]]
-      np.testing.assert_allclose(own[other], shares[mixing][other], atol=1e-3)
-    assert np.ptp(shares["batch"]) < 1e-3 and np.ptp(shares["pair"]) > 0.2, kind
+  shares = {}
+  for mixing in ("pair", "batch"):
+    function = jax.jit(train({augment: 1.0, "mixing": mixing}, size=8))
+    out, targets = function(jax.random.key(4), index, images, labels)
+    # How much of a pair's first image is the first: found from the mean of the pixels.
+    value = (np.asarray(out) * STD + MEAN).mean((1, 2, 3)) * 255
+    shares[mixing] = 1 - (value[::2] - 8 * np.arange(32)) / 4
+    other = np.asarray(labels)[::2] != np.asarray(labels)[1::2]
+    own = np.asarray(targets)[::2][np.arange(32), np.asarray(labels)[::2]]
+    np.testing.assert_allclose(own[other], shares[mixing][other], atol=1e-3)
+  assert np.ptp(shares["batch"]) < 1e-3 and np.ptp(shares["pair"]) > 0.2
+
+
+def test_what_a_batch_draws_is_the_same_on_two_devices():
+  augment = dict(mixup=0.8, cutmix=1.0, mixing="batch", random_erasing=0.5)
+  function, args = train(augment | {"random_erasing_fill": "noise"}, size=8), batch(8, size=8)
+  halves = [x.reshape(2, 4, *x.shape[1:]) for x in args]
+  for key in map(jax.random.key, (1, 2)):
+    alone = jax.jit(function)(key, *args)
+    parts = jax.pmap(function, in_axes=(None, 0, 0, 0))(key, *halves)
+    for a, b in zip(alone, parts, strict=True):
+      np.testing.assert_allclose(b.reshape(a.shape), a, atol=1e-5)
 
 
 def test_a_batch_draws_either_mixing_by_its_key():
