@@ -67,11 +67,13 @@ def default_config() -> ConfigDict:
       validation=0.1,  # the share carved from train for validation if no split is to spare
       validation_choice=placeholder(str),  # module:function that chooses them; None draws the share
       fraction=1.0,  # class-balanced part of train
+      repeats=1,  # how often each example comes in a row, differently augmented
       channels=3,  # of a folder; a TFDS set has its own
       image_size=placeholder(int),  # side of what the model sees; None means the source's own size
       default_image_size=placeholder(int),  # the side for a source whose images vary in size
       decode_size=placeholder(int),  # side of what the host keeps; None means enough for the above
       resize_mode="center",  # how a non-square image becomes square: center | squash | random
+      interpolation="bilinear",  # of the host's resizing: bilinear | bicubic | random
       memory="auto",  # decode once and keep: auto | always | never
       threads=4,  # decoding threads when streaming
       mean=placeholder(tuple),  # per channel, of pixels in 0..1; None means the source's
@@ -87,11 +89,16 @@ def default_config() -> ConfigDict:
       rotate=0.0,  # largest angle in degrees, either way
       color_jitter=(),  # (brightness, contrast, saturation, hue); empty: off
       randaugment=(),  # (number of operations, magnitude 0..10); not with autoaugment
+      randaugment_probability=1.0,  # with which each operation is applied
+      randaugment_std=0.0,  # standard deviation of the magnitude
+      randaugment_operations="paper",  # paper | increasing (timm's)
       autoaugment=False,  # the CIFAR policy
       random_erasing=0.0,  # probability
+      random_erasing_fill="zero",  # zero | noise, of each pixel
       mixup=0.0,  # alpha; 0: off
       cutmix=0.0,  # alpha; 0: off. With both, each pair draws one of the two.
-      interpolation="bilinear",  # bilinear | nearest
+      mixing="pair",  # who draws: each pair of images, or the batch for all of them
+      interpolation="bilinear",  # bilinear | nearest | bicubic | random (of bilinear and bicubic)
     )
   )
   config.evaluation = ConfigDict(
@@ -100,6 +107,7 @@ def default_config() -> ConfigDict:
       batch_size=placeholder(int),  # over all devices; None means the training batch
       crop_ratio=1.0,  # image_size / side to which the stored image is resized before the crop
       interpolation="bilinear",  # nearest | bilinear | bicubic
+      weights=("ema",),  # ema, raw or both are evaluated; the first chooses the best
     )
   )
 
@@ -109,11 +117,12 @@ def default_config() -> ConfigDict:
   config.learning_rate = 1e-3  # the schedule's peak
   config.optimizer = ConfigDict({"name": "adamw", "weight_decay": 0.05})
   config.schedule = ConfigDict({"name": "cosine", "warmup": "0 steps"})
-  config.weight_decay_mask = "matrices"  # which parameters it touches: matrices | tensors | all
+  config.weight_decay_mask = "matrices"  # what it touches: matrices | rank | tensors | all
   config.grad_clip_norm = placeholder(float)  # global norm of the gradient; None means not clipped
   config.layer_decay = 1.0  # learning rate of a block relative to the next one
   config.freeze = ()  # regular expressions over parameter names such as "block_0/.*"
   config.ema_decay = 0.0  # decay of the moving average of parameters; 0: off
+  config.ema_warmup = True  # whether the average is short at first
 
   config.log_every = "50 steps"  # how often a row of kind "train" is written
   config.checkpoint = ConfigDict(
@@ -124,9 +133,7 @@ def default_config() -> ConfigDict:
   )
   config.init_from = ""  # a workdir, or a file of published weights, that a new run starts from
   config.init_from_except = ()  # regular expressions of names that need not fit such a file
-  config.phases = (
-    ConfigDict()
-  )  # what each run of several changes, by its name; see docs/training.md
+  config.phases = ConfigDict()  # what each of several runs changes, by its name; empty: one run
   config.tensorboard = False  # also write TensorBoard events
   config.deterministic = False  # on GPU: bitwise repeatable, slower
   return config.lock()

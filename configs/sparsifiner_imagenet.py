@@ -121,12 +121,13 @@ def get_config(arg: str | None = None) -> ConfigDict:
   config.init_from = file
   config.init_from_except = (PREDICTOR,)
   config.freeze = (PREDICTOR,)
-  config.augment.mixup, config.augment.cutmix = 0.8, 1.0
-  config.evaluation.crop_ratio = 0.875
+  config.augment.mixup, config.augment.cutmix, config.augment.mixing = 0.8, 1.0, "batch"
+  config.data.repeats = 1
+  config.data.interpolation = config.augment.interpolation = "bicubic"
+  config.evaluation.crop_ratio = 224 / 256
   config.batch_size = 8 * GPU_BATCH
   config.duration = duration
   config.learning_rate = 8e-5
-  config.weight_decay_mask = "tensors"
   config.schedule = ConfigDict({"name": "cosine", "warmup": "3 epochs", "final": 0.025})
   config.ema_decay = 0.9999
   config.phases = ConfigDict(
@@ -154,6 +155,6 @@ def _phase1(attention_weight: float, is_l1: bool) -> dict[str, Any]:
     freeze=(BACKBONE,),
     duration="5 epochs",
     learning_rate=3e-4,
-    weight_decay_mask="matrices" if is_l1 else "tensors",
+    weight_decay_mask="matrices" if is_l1 else "rank",
     schedule=dict(name="cosine", warmup="3 epochs", final=2 / 3),
   )

@@ -146,7 +146,7 @@ def _phase1(duration: str) -> dict[str, Any]:
     freeze=(BACKBONE,),
     duration=duration,
     learning_rate=2e-3,
-    weight_decay_mask="tensors",
+    weight_decay_mask="rank",
     schedule=dict(name="cosine", warmup="1 epochs", final=0.1),
   )
 

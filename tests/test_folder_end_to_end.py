@@ -122,3 +122,45 @@ def test_a_broken_image_is_named_before_compiling(split, tmp_path, monkeypatch):
   monkeypatch.undo()
   broken.unlink()
   assert loop.train(settings, tmp_path / "run").finished
+
+
+# DeiT's, as `configs/imagenet.py` has it, for images of 16 pixels.
+RECIPE = (
+  "data.resize_mode=random",
+  "data.interpolation=bicubic",
+  "data.repeats=3",
+  "augment.randaugment=(2,9)",
+  "augment.randaugment_operations=increasing",
+  "augment.randaugment_std=0.5",
+  "augment.randaugment_probability=0.5",
+  "augment.random_erasing=0.25",
+  "augment.random_erasing_fill=noise",
+  "augment.mixup=0.8",
+  "augment.cutmix=1.0",
+  "augment.mixing=batch",
+  "augment.interpolation=bicubic",
+  "task.label_smoothing=0.1",
+  "evaluation.crop_ratio=0.8",
+  "evaluation.interpolation=bicubic",
+  "evaluation.weights=('raw','ema')",
+  "weight_decay_mask=rank",
+  "ema_warmup=False",
+  "model.initialization={'name':'truncated_normal','convolutions':'pytorch'}",
+  "schedule={'name':'epoch_cosine','warmup':'1 epochs','start':1e-3,'final':0.01,'delay':1}",
+)
+
+
+@pytest.mark.slow
+def test_deits_whole_recipe_is_a_function_of_the_seed(tmp_path):
+  """Crops of 16 pixels train, of 20 those in the middle are evaluated; threads change nothing."""
+  folder = draw(tmp_path / "images")
+  rows = []
+  for threads in (1, 4):
+    workdir = tmp_path / f"run_{threads}"
+    settings = config(folder, *STATISTICS, *RECIPE, f"data.threads={threads}")
+    result = loop.train(settings, workdir)
+    assert result.finished and {"top1", "ema_top1"} <= result.test.keys()
+    rows.append(runs.rows(workdir))
+  assert rows[0] == rows[1]
+  assert rows[0][0]["loss"] > rows[0][-3]["loss"]
+  assert evaluate(tmp_path / "run_1", weights="ema")["nll"] == result.test["ema_nll"]

@@ -1,6 +1,7 @@
 """Our own recipes: as large as the networks that they are named after, on any data set."""
 
 import jax
+import numpy as np
 import pytest
 
 from configs import cifar10, imagenet
@@ -14,7 +15,11 @@ from tests.configs.test_vix_rows import (
 )
 from tests.slow import all_but
 from vitx.cli.summary import complete_config, make_training_step
+from vitx.data import order
+from vitx.data.dataset import DatasetInfo
+from vitx.data.images.settings import image_spec
 from vitx.models import count
+from vitx.tasks import build_task
 from vitx.training.schedules import make_schedule
 from vitx.training.setup import resolve
 
@@ -63,6 +68,22 @@ def test_a_step_of_the_recipe_traces(file, row):
   rates = [float(schedule(step)) for step in range(0, 64000, 391)]
   assert max(rates) == pytest.approx(config.learning_rate, rel=2e-3)
   assert rates[-1] < 0.05 * config.learning_rate
+
+
+@pytest.mark.parametrize(("row", "decoded"), [("deit_ti", 256), ("lv_vit_t", 248)])
+def test_images_of_imagenet_are_cropped_once_on_the_host(row, decoded):
+  """A training crop has the size that the model sees; evaluation keeps what timm resizes to."""
+  names = tuple(map(str, range(1000)))
+  info = DatasetInfo("imagenet2012", image_spec(3), class_names=names)
+  task = build_task(resolve(imagenet.get_config(row), info))
+  assert task.train_spec["image"].shape == (224, 224, 3)
+  assert task.element_spec["image"].shape == (decoded, decoded, 3)
+  example = {"image": np.zeros((300, 400, 3), np.uint8), "label": 0}
+  for train, spec in ((True, task.train_spec), (False, task.element_spec)):
+    bits = order.generator(0, order.TRANSFORM) if train else None
+    assert task.transform(train=train)(example, bits)["image"].shape == spec["image"].shape
+  images = jax.ShapeDtypeStruct((2, *task.element_spec["image"].shape), np.uint8)
+  assert jax.eval_shape(task.preprocess, images).shape == (2, 224, 224, 3)
 
 
 @pytest.mark.parametrize(("file", "row"), all_but("swin", "deit_ti", of=COUNTS), ids=IDS)

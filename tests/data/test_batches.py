@@ -7,6 +7,7 @@ from PIL import Image
 
 from vitx.data import batches, order
 from vitx.data.images import SquareImages
+from vitx.data.images.decode import resize_short_side
 from vitx.data.sources import open_source
 from vitx.errors import ConfigError
 
@@ -79,6 +80,30 @@ def test_batches_follow_the_order():
     np.testing.assert_array_equal(batch["label"], which % 5)
     np.testing.assert_array_equal(batch["index"], np.arange(8))
   assert (batch["image"].dtype, batch["label"].dtype) == (np.uint8, np.int32)
+
+
+@pytest.mark.parametrize("memory", ["always", "never"])
+def test_repeated_examples_are_spread_over_a_batch(memory):
+  source = make(batch_size=12, repeats=3, memory=memory)
+  for step, batch in zip(range(2, 9), source.iterate(2, 9), strict=True):
+    places = order.places(np.arange(12), 12, 3)
+    which = order.example_at(3, step * 12 + places, 37, 3)
+    np.testing.assert_array_equal(batch["image"][:, 0, 0, 0], which)
+    np.testing.assert_array_equal(batch["index"], np.arange(12))
+    partners = which.reshape(-1, 2)
+    assert (partners[:, 0] == partners[:, 1]).sum() <= 1
+  parts = [
+    make(batch_size=12, repeats=3, memory=memory, process_index=p, process_count=2)
+    for p in range(2)
+  ]
+  halves = [part.batch(4) for part in parts]
+  assert_same(source.batch(4), {k: np.concatenate([h[k] for h in halves]) for k in halves[0]})
+
+
+def test_repeated_examples_have_crops_of_their_own():
+  source = make(Drawn(varying=True), batch_size=6, repeats=3, resize_mode="random", memory="never")
+  crops = source.batch(0)["image"]
+  assert len({crop.tobytes() for crop in crops}) == 6 and len(set(source.batch(0)["label"])) <= 2
 
 
 def test_a_batch_does_not_share_memory_with_the_next():
@@ -190,10 +215,12 @@ def test_evaluation_counts_every_example_once(count, processes, kept):
   assert sorted(seen) == list(range(count))
 
 
-def test_random_evaluates_as_center():
+def test_random_evaluates_as_the_middle_of_the_resized():
   examples = Drawn(varying=True)
-  for a, b in zip(evaluate(examples, resize_mode="random"), evaluate(examples), strict=True):
-    assert_same(a, b)
+  for batch in evaluate(examples, resize_mode="random"):
+    real = batch["mask"]
+    for image, i in zip(batch["image"][real], batch["example"][real], strict=True):
+      np.testing.assert_array_equal(image, resize_short_side(examples.image(i), 8, "bilinear"))
 
 
 def test_pictures_of_a_folder_become_square(folder, make_data):

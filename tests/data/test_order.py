@@ -1,7 +1,11 @@
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from vitx.data import order
+
+GOLDEN = np.load(Path(__file__).parents[1] / "golden" / "timm_images.npz")
 
 
 def test_permutation_is_pinned_across_versions():
@@ -40,3 +44,31 @@ def test_uniform_is_uniform():
   assert draws.min() >= 0 and draws.max() < 1
   counts = np.histogram(draws, bins=10, range=(0, 1))[0]
   assert ((counts - 2000) ** 2 / 2000).sum() < 27.9  # chi-squared, 9 degrees, p = 0.001
+
+
+def test_repeats_follow_deits_sampler(monkeypatch):
+  """Of 768 examples four replicas read 192 each in an epoch; a batch has 64 of each."""
+  monkeypatch.setattr(order, "permutation", lambda seed, epoch, count: GOLDEN["order"][epoch])
+  read = GOLDEN["order_read"].reshape(2, 4, 3, 64)  # epoch, replica, batch, example
+  for step in range(6):
+    found = order.example_at(0, np.arange(step * 256, (step + 1) * 256), 768, repeats=3)
+    expected = read[step // 3, :, step % 3]
+    assert sorted(found) == sorted(expected.ravel())
+
+
+@pytest.mark.parametrize("repeats", [2, 3])
+def test_an_epoch_with_repeats_holds_the_first_examples_of_its_order(repeats):
+  sequence = order.example_at(1, np.arange(2 * 17), 17, repeats).reshape(2, 17)
+  for epoch, read in enumerate(sequence):
+    first = order.permutation(1, epoch, 17)[: -(-17 // repeats)]
+    np.testing.assert_array_equal(read, np.repeat(first, repeats)[:17])
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 7, 12])
+def test_places_are_all_there_and_neighbors_mirror_each_other(batch_size):
+  rows = np.arange(batch_size)
+  np.testing.assert_array_equal(order.places(rows, batch_size, 1), rows)
+  places = order.places(rows, batch_size, 3)
+  assert sorted(places) == rows.tolist()
+  pairs = places[: batch_size // 2 * 2].reshape(-1, 2)
+  assert (pairs.sum(1) == batch_size - 1).all()

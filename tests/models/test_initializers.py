@@ -75,3 +75,24 @@ def test_truncated_normal():
   narrow = made("truncated_normal")
   np.testing.assert_allclose(narrow["block_0/mlp/up/kernel"].std(), 0.02, rtol=0.05)
   np.testing.assert_allclose(narrow["stem/conv_2/kernel"].std(), (2 / (9 * 64)) ** 0.5, rtol=0.05)
+
+
+def test_truncated_normal_may_leave_convolutions_to_pytorch():
+  params, torch, he = (
+    made(name)
+    for name in (
+      {"name": "truncated_normal", "convolutions": "pytorch"},
+      "pytorch",
+      "truncated_normal",
+    )
+  )
+  assert params.keys() == he.keys()
+  for name, value in params.items():
+    if name.startswith("stem/conv"):
+      assert not np.array_equal(value, he[name])
+      bound = np.prod(torch[name.replace("bias", "kernel")].shape[:3]) ** -0.5
+      assert 0.5 * bound < np.abs(value).max() <= bound
+      if value.size > 500:
+        np.testing.assert_allclose(value.std(), bound / 3**0.5, rtol=0.1)
+    else:
+      np.testing.assert_array_equal(value, he[name])

@@ -156,6 +156,24 @@ def test_decay_masks():
   assert all(leaves(DECAY_MASKS["all"](network())).values())
 
 
+def test_decay_by_rank_is_that_of_timm():
+  """All but what has one axis in PyTorch, `pos_embed` and `cls_token`; of DeiT, `dist_token`."""
+  params = network()
+  slots = {"key_slots": jnp.ones((9, 3)), "value_slots": jnp.ones((9, 3))}
+  params["block_1"]["attention"] = slots
+  rank, tensors = (leaves(DECAY_MASKS[name](params)) for name in ("rank", "tensors"))
+  assert {name for name, decays in rank.items() if decays} == {
+    "extra",
+    "stem/conv/kernel",
+    "block_0/attention/query/kernel",
+    "block_1/attention/key_slots",
+    "block_1/attention/value_slots",
+    "block_1/mlp/kernel",
+    "head/kernel",
+  }
+  assert {name for name in rank if rank[name] != tensors[name]} == {"cls", "posemb/table"}
+
+
 def test_clipping_bounds_the_global_norm():
   params, grads = network(), network(1)
   sgd = {"name": "sgd", "momentum": 0.0}

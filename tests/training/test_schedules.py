@@ -2,6 +2,7 @@
 
 import inspect
 import math
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +14,7 @@ from vitx.errors import ConfigError
 from vitx.training.plateau import Plateau
 from vitx.training.schedules import SCHEDULES, make_schedule
 
+GOLDEN = np.load(Path(__file__).parents[1] / "golden" / "timm_images.npz")
 PEAK, TOTAL, PER_EPOCH = 0.4, 100, 12.5
 FIELDS = {"step": {"boundaries": ("4 epochs", "75 steps")}}
 
@@ -23,7 +25,7 @@ def rates(spec, total=TOTAL):
   return np.asarray(jax.vmap(schedule)(jnp.arange(total + 1, dtype=jnp.int32)))
 
 
-@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("name", sorted(set(SCHEDULES) - {"epoch_cosine"}))
 def test_warmup_reaches_the_peak_at_its_last_step(name):
   spec = {"name": name, "warmup": "10 steps", **FIELDS.get(name, {})}
   values = rates(spec)
@@ -62,6 +64,40 @@ def test_linear(warmup):
   values = rates({"name": "linear", "warmup": warmup, "final": 0.25})
   share = (np.arange(warmup, TOTAL + 1) - warmup) / (TOTAL - warmup)
   np.testing.assert_allclose(values[warmup:], PEAK * (1 - 0.75 * share), rtol=1e-5)
+
+
+@pytest.mark.parametrize("per_epoch", [40, 1251.1, 2.5])
+def test_epoch_cosine_is_timms(per_epoch):
+  fields = dict(name="epoch_cosine", warmup="5 epochs")
+  # DeiT: its loop steps the schedule one epoch late and ends with the cosine.
+  deit = make_schedule(
+    {**fields, "start": 1e-3, "final": 0.01, "delay": 1}, 1e-3, round(300 * per_epoch), per_epoch
+  )
+  # LV-ViT: ten epochs more.
+  lv_vit = make_schedule(
+    {**fields, "start": 1e-6 / 1.6e-3, "final": 1e-5 / 1.6e-3, "cooldown": "10 epochs"},
+    1.6e-3, round(310 * per_epoch), per_epoch,
+  )  # fmt: skip
+  for schedule, expected in (
+    (deit, GOLDEN["rates_deit"][:300]),
+    (lv_vit, GOLDEN["rates_lv_vit"][1:]),
+  ):
+    epochs = np.arange(len(expected))
+    first = np.ceil(epochs * per_epoch).astype(np.int32)  # steps; and the last of each
+    last = np.ceil((epochs + 1) * per_epoch).astype(np.int32) - 1
+    for steps in (first, last):
+      np.testing.assert_allclose(jax.vmap(schedule)(steps), expected, rtol=1e-5)
+
+
+def test_epoch_cosine_needs_room_for_its_end():
+  for spec, message in (
+    ({"cooldown": "8 epochs"}, r"schedule\.cooldown='8 epochs' takes 100 steps.*only 100"),
+    ({"warmup": "9 epochs"}, r"schedule\.warmup='9 epochs'"),
+    ({"delay": -1}, r"schedule\.delay=-1"),
+    ({"start": 2.0}, r"schedule\.start=2\.0"),
+  ):
+    with pytest.raises(ConfigError, match=message):
+      rates({"name": "epoch_cosine", **spec})
 
 
 def test_decays_end_at_zero_by_default():

@@ -10,7 +10,7 @@ from jax import export
 from configs.common import default_config
 from tests.training import small
 from vitx.training import parallel
-from vitx.training.train_step import evaluation_step
+from vitx.training.train_step import TrainState, evaluation_step
 
 
 @pytest.mark.slow
@@ -55,6 +55,17 @@ def test_moving_average_by_hand():
     for x, y in zip(jax.tree.leaves(expected), jax.tree.leaves(state.ema), strict=True):
       np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-7)
   assert trail[-1].averaged is trail[-1].ema
+
+
+@pytest.mark.parametrize("warmup", [True, False])
+def test_an_average_may_be_short_at_first(warmup):
+  step = small.make_step(ema_decay=0.99, ema_warmup=warmup)
+  ema, params = {"kernel": jnp.array([4.0])}, {"kernel": jnp.array([2.0])}
+  for count in (0, 3, 10_000):
+    state = TrainState(jnp.int32(count), params, {}, None, ema, None, jnp.float32(1))
+    decay = min(0.99, (1 + count) / (10 + count)) if warmup else 0.99
+    found = step._average(state, params)["kernel"]
+    np.testing.assert_allclose(found, 4 * decay + 2 * (1 - decay), rtol=1e-6)
 
 
 @pytest.mark.slow

@@ -14,12 +14,14 @@ from vitx.checkpoints import foreign, tree
 from vitx.checkpoints.init_from import check_fit, transfer
 from vitx.checkpoints.store import CheckpointStore, Restored
 from vitx.checkpoints.workdir import find_run, locate_checkpoints, read_config, read_json
+from vitx.checks import check_choice
 from vitx.errors import ConfigError
 from vitx.ops.layout import TokenLayout
 from vitx.tasks import build_task
 from vitx.tasks.base import Task
 
 CHOICES = ("best", "latest")
+WEIGHTS = ("ema", "raw")
 STATISTICS = ("batch_stats",)  # state that belongs to the weights
 WANTED = ("params", "ema", "model_state")  # of the training state; the optimizer's is not read
 
@@ -30,7 +32,7 @@ class Loaded:
 
   Attributes:
     task: what was learned; has the model, prepares its inputs and names its predictions.
-    variables: the collections, "params" among them (the moving average where the run kept one).
+    variables: the collections, "params" among them (those that were asked for, see `load`).
     config: the run's, resolved.
     data: what the run wrote of its data: source, fingerprint, class_names, vocabulary.
     step: of the checkpoint.
@@ -61,7 +63,11 @@ class Loaded:
 
 
 def load(
-  workdir: str | Path, checkpoint: str | int = "best", *, trust_code: bool = False
+  workdir: str | Path,
+  checkpoint: str | int = "best",
+  *,
+  weights: str | None = None,
+  trust_code: bool = False,
 ) -> Loaded:
   """Restores a trained model; needs nothing but the directory.
 
@@ -69,11 +75,13 @@ def load(
     workdir: of a training run; of a run of several phases it is the last that has a checkpoint.
     checkpoint: "best" by the task's primary figure on *validation* (the latest before the first
       evaluation), "latest", or a step. A damaged newest one is skipped with a warning.
+    weights: "ema", the moving average, or "raw"; None is those that chose the best, the first of
+      `evaluation.weights`. A run without an average has but one kind, which None takes.
     trust_code: whether the config may name code outside vitx (`module:Name`), which is imported.
 
   Raises:
-    ConfigError: no workdir, no checkpoint yet, no such step (lists those there are), or a config
-      that no model can be built from.
+    ConfigError: no workdir, no checkpoint yet, no such step (lists those there are), no such
+      weights, or a config that no model can be built from.
     ShapeMismatch: the checkpoint's arrays are not those of the config's model.
     CorruptCheckpoint: the checkpoint, or every one, is damaged.
   """
@@ -91,7 +99,8 @@ def load(
     wanted = _variable_shapes(task)
   restored = _read(workdir, checkpoint)
   state = restored.state
-  variables = {"params": state.get("ema", state["params"]), **state.get("model_state", {})}
+  params = _choose_params(state, weights, config.evaluation.get("weights", WEIGHTS[:1])[0])
+  variables = {"params": params, **state.get("model_state", {})}
   found = {
     name: {"shape": x.shape, "dtype": x.dtype.name}
     for name, x in tree.name_arrays(variables).items()
@@ -151,6 +160,16 @@ def initial_variables(
     **model_state,
     **{name: filled[name] for name in target if name != "params"},
   }
+
+
+def _choose_params(state: Mapping[str, Any], weights: str | None, chose_best: str) -> Any:
+  """Returns the parameters that are asked for, or those that chose the best."""
+  if weights is not None:
+    check_choice(weights, "weights", WEIGHTS)
+    if weights == "ema" and "ema" not in state:
+      raise ConfigError("weights='ema': the run kept no moving average; leave weights out")
+  raw = (weights or chose_best) == "raw"
+  return state["params"] if raw else state.get("ema", state["params"])
 
 
 def _variable_shapes(task: Task) -> dict[str, Any]:

@@ -33,6 +33,7 @@ def evaluate(
   workdir: str | Path | Loaded,
   *,
   checkpoint: str | int = "best",
+  weights: str | None = None,
   split: str | None = None,
   source: str | None = None,
   data_dir: str | None = None,
@@ -46,6 +47,7 @@ def evaluate(
   Args:
     workdir: of a training run, or what `vitx.load` made of one.
     checkpoint: "best" by the task's primary figure on *validation*, "latest" or a step.
+    weights: "ema" or "raw", see `vitx.load`; `None` means those that chose the best.
     split: train, validation or test (the roles as in training), or all: every example of the
       source, whatever its splits. `None` means test of the run's source, all of another.
     source: another source with the same classes, such as folder:PATH; `None` means the run's.
@@ -65,7 +67,9 @@ def evaluate(
   cache.enable()
   with registry.trusting(trust_code):
     loaded = (
-      workdir if isinstance(workdir, Loaded) else load(workdir, checkpoint, trust_code=trust_code)
+      workdir
+      if isinstance(workdir, Loaded)
+      else load(workdir, checkpoint, weights=weights, trust_code=trust_code)
     )
     config = loaded.config.copy_and_resolve_references()
     if batch_size is not None:
@@ -205,6 +209,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add = parser.add_argument
   add("--workdir", required=True, help="of a training run")
   add("--checkpoint", default="best", help="best, latest or a step")
+  add("--weights", help="ema or raw; without it those that chose the best")
   add(
     "--split",
     help="train, validation or test, as in training, or all of the source;"
@@ -220,10 +225,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(
-  *, workdir: str, checkpoint: str, json: str | None, trust_code: bool, **options: Any
+  *,
+  workdir: str,
+  checkpoint: str,
+  weights: str | None,
+  json: str | None,
+  trust_code: bool,
+  **options: Any,
 ) -> None:
   """Evaluates a run, prints the task's table and writes the files that are asked for."""
-  loaded = load(workdir, checkpoint, trust_code=trust_code)
+  loaded = load(workdir, checkpoint, weights=weights, trust_code=trust_code)
   result = evaluate(loaded, trust_code=trust_code, **options)
   print(
     f"{workdir}, checkpoint {result['step']}, on {result['source']} ({result['split']})\n"

@@ -46,6 +46,7 @@ class TrainBatches:
     transform: applied to each example; its random bits follow from seed, step and index.
     batch_size: over all processes.
     seed: the data seed: order of the examples and bits of the transform.
+    repeats: how often each example comes in a row, see `order.example_at` and `order.places`.
     memory: auto | always | never, see `keep`.
     threads: that read and transform.
     process_index: this process.
@@ -64,12 +65,15 @@ class TrainBatches:
     seed: int,
     memory: str,
     threads: int,
+    repeats: int = 1,
     process_index: int = 0,
     process_count: int = 1,
   ):
     self._rows = share(batch_size, process_index, process_count)
     self._batch_size = batch_size
     self._seed = seed
+    self._repeats = repeats
+    self._places = order.places(self._rows, batch_size, repeats)
     self._transform = transform
     self._threads = threads
     self._examples = keep(examples, transform=transform, memory=memory, threads=threads)
@@ -83,7 +87,7 @@ class TrainBatches:
   def batch(self, step: int) -> Batch:
     """Returns this process's share of the batch of one step."""
     if isinstance(self._examples, InMemory):
-      which = order.example_at(self._seed, step * self._batch_size + self._rows, self._count)
+      which = self._examples_at(step, self._places)
       kept = self._examples.arrays.items()
       batch = {key: np.take(array, which, axis=0) for key, array in kept}
       return {**batch, "index": self._rows.astype(np.int32)}
@@ -102,12 +106,17 @@ class TrainBatches:
     """Reads one example; positions count this process's rows through all steps."""
     step, row = divmod(position, len(self._rows))
     index = int(self._rows[row])
-    which = int(order.example_at(self._seed, step * self._batch_size + index, self._count))
+    which = int(self._examples_at(step, self._places[row]))
     bits = None
     if self._transform.draws:
       bits = order.generator(self._seed, order.TRANSFORM, index, step)
     arrays = transform_one(self._examples, self._transform, which, bits)
     return {**arrays, "index": np.asarray(index, np.int32)}
+
+  def _examples_at(self, step: int, places: np.ndarray) -> np.ndarray:
+    """Returns which examples stand at some places of the batch of a step."""
+    positions = step * self._batch_size + places
+    return order.example_at(self._seed, positions, self._count, self._repeats)
 
 
 def evaluation_batches(

@@ -43,21 +43,41 @@ def permutation(seed: int, epoch: int, count: int) -> np.ndarray:
   return result
 
 
-def example_at(seed: int, positions: np.ndarray | int, count: int) -> np.ndarray:
+def example_at(seed: int, positions: np.ndarray | int, count: int, repeats: int = 1) -> np.ndarray:
   """Returns which of `count` examples stand at `positions` of the endless training order.
 
   Args:
     seed: the data seed.
     positions: integers >= 0, any shape.
     count: number of examples in an epoch.
+    repeats: how often each comes in a row. An epoch is as long as ever, so that only its first
+      `count / repeats` examples come (as DeiT's sampler has it).
   """
   positions = np.asarray(positions, np.int64)
   epochs, offsets = np.divmod(positions, count)
   first, last = int(epochs.min()), int(epochs.max())
   if first == last:
-    return permutation(seed, first, count)[offsets]
+    return permutation(seed, first, count)[offsets // repeats]
   result = np.empty_like(positions)
   for epoch in range(first, last + 1):
     here = epochs == epoch
-    result[here] = permutation(seed, epoch, count)[offsets[here]]
+    result[here] = permutation(seed, epoch, count)[offsets[here] // repeats]
   return result
+
+
+def places(rows: np.ndarray, batch_size: int, repeats: int) -> np.ndarray:
+  """Returns which place of a batch's part of the order each of its rows has.
+
+  Rows have the places 0, 1, 2, ... in turn; with repeats 0, B - 1, 1, B - 2, ... Neighbors, which
+  mixing takes for partners, are then the places p and B - 1 - p, as where a batch is mixed with
+  itself turned around, and hardly ever two copies of one example.
+
+  Args:
+    rows: of the global batch.
+    batch_size: B, of the global batch.
+    repeats: how often an example comes in a row.
+  """
+  if repeats == 1:
+    return rows
+  half = rows // 2
+  return np.where(rows % 2, batch_size - 1 - half, half)

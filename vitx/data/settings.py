@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, Literal, TypeVar
 
-from vitx.checks import Range, Share, check_fields
+from vitx.checks import PositiveInt, Range, Share, check_fields
 
 Settings = TypeVar("Settings")
 
@@ -21,6 +21,8 @@ class DataSettings:
     validation_choice: your own choice of them, `module:function` from the examples of train to
       booleans (n,); None draws the share.
     fraction: the part of train that is used, class-balanced where there are classes.
+    repeats: how often an example comes in a row, differently augmented (Hoffer et al. 2020); an
+      epoch of as many examples has as much fewer different ones.
     memory: whether examples are read once and kept.
     threads: that read and decode.
   """
@@ -31,6 +33,7 @@ class DataSettings:
   validation: Annotated[float, Range("(0, 1)")] = 0.1
   validation_choice: str | None = None
   fraction: Share = 1.0
+  repeats: PositiveInt = 1
   memory: Literal["auto", "always", "never"] = "auto"
   threads: Annotated[int, Range("[1, 1024]")] = 4
 

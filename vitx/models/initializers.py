@@ -11,7 +11,7 @@ projections of attention are the modules `query` and `key`, and `value` and `out
 import math
 import zlib
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -56,16 +56,21 @@ def pytorch(key: jax.Array, params: Params) -> Params:
   return _redraw_kernels(params, bound, draw)
 
 
-def truncated_normal(key: jax.Array, params: Params, *, stddev: Positive = 0.02) -> Params:
+def truncated_normal(
+  key: jax.Array,
+  params: Params,
+  *,
+  stddev: Positive = 0.02,
+  convolutions: Literal["he", "pytorch"] = "he",
+) -> Params:
   """Draws linear maps normal, cut at ±2 as PyTorch cuts, biases zero, and convolutions by He.
-
-  Kernels of convolutions are drawn by `kaiming_normal_`, with variance 2 / fan in; their biases are
-  zero too.
 
   Args:
     key: the whole of the randomness.
     params: of the network.
     stddev: of linear maps.
+    convolutions: he draws their kernels by `kaiming_normal_`, with variance 2 / fan in, and makes
+      biases zero; pytorch leaves both as PyTorch makes them, see `pytorch` (DeiT and timm do).
   """
   # Beyond five deviations the float32 uniform that is behind it has no numbers left.
   cut = min(2 / stddev, 5.0)
@@ -78,7 +83,10 @@ def truncated_normal(key: jax.Array, params: Params, *, stddev: Positive = 0.02)
   def draw(size: tuple[int]) -> jax.Array:
     return jax.random.truncated_normal(key, -cut, cut, size)
 
-  return _redraw_kernels(params, deviation, draw)
+  drawn = _redraw_kernels(params, deviation, draw)
+  if convolutions == "he":
+    return drawn
+  return _take_convolutions(pytorch(jax.random.fold_in(key, 1), params), drawn)
 
 
 def sparse_transformer(key: jax.Array, params: Params) -> Params:
@@ -189,6 +197,16 @@ def _redraw_kernels(params: Params, scale: Callable, draw: Callable) -> Params:
     leaves[name] = factor * noise[start : start + leaf.size].reshape(leaf.shape)
     start += leaf.size
   return jax.tree.unflatten(tree, [leaves[name] for name in names])
+
+
+def _take_convolutions(source: Params, params: Params) -> Params:
+  """Returns the parameters with those of convolutions, which have four axes, from another tree."""
+  if KERNEL in params and not isinstance(params[KERNEL], dict):
+    return source if params[KERNEL].ndim == 4 else params
+  return {
+    name: _take_convolutions(source[name], value) if isinstance(value, dict) else value
+    for name, value in params.items()
+  }
 
 
 def _redraw_modules(

@@ -97,6 +97,11 @@ class Task(Protocol):
     ...
 
   @property
+  def train_spec(self) -> dict[str, jax.ShapeDtypeStruct]:
+    """Returns the same of an example in training, where `transform` makes another of it there."""
+    return self.element_spec
+
+  @property
   def input_spec(self) -> jax.ShapeDtypeStruct:
     """Returns shape and dtype of what the model is called with, for a batch of one example."""
     ...
@@ -143,7 +148,7 @@ class Task(Protocol):
       params: learned parameters.
       state: the model's other collections.
       constants: of `constants`.
-      batch: the arrays of `element_spec` with a batch axis (B, ...), and index int32 (B,), the
+      batch: the arrays of `train_spec` with a batch axis (B, ...), and index int32 (B,), the
         position in the global batch, from which random keys are folded.
       key: of this step, the same on all devices.
       step: int32 scalar, the number of updates done.

@@ -17,6 +17,7 @@ from vitx.data.images.augment import make_eval_preprocess, make_train_augment
 from vitx.data.images.augment_settings import AugmentSettings, EvalSettings
 from vitx.data.images.decode import decode_image, decode_size
 from vitx.data.images.settings import (
+  HostInterpolation,
   ImageSettings,
   ResizeMode,
   find_channels,
@@ -45,10 +46,12 @@ class Classification(Task):
     augment: `(key, index, images, labels) -> (images, targets)`, for training.
     preprocess: `images -> images`, for evaluation.
     num_classes: K.
-    decode_size: side S of the images that the host keeps.
+    decode_size: side S of the images that the host keeps; but for `resize_mode` "random", whose
+      crops of training images have the side that the model sees.
     image_size: side of what the model sees.
     channels: 1 or 3.
     resize_mode: how the host makes an image square in training.
+    interpolation: of the host's resizing.
   """
 
   model: nn.Module
@@ -59,6 +62,7 @@ class Classification(Task):
   image_size: int
   channels: int
   resize_mode: ResizeMode = "center"
+  interpolation: HostInterpolation = "bilinear"
 
   sections: ClassVar[Mapping[str, type]] = {
     "data": ImageSettings,
@@ -125,6 +129,7 @@ class Classification(Task):
       image_size=data.image_size,
       channels=data.channels,
       resize_mode=data.resize_mode,
+      interpolation=data.get("interpolation", ImageSettings.interpolation),
     )
 
   @property
@@ -140,9 +145,20 @@ class Classification(Task):
   @property
   def element_spec(self):
     """Returns the spec of image uint8 (S, S, C) and label int32."""
-    shape = (self.decode_size, self.decode_size, self.channels)
+    return self._spec(self.decode_size)
+
+  @property
+  def train_spec(self):
+    """Returns the same, of the side that the host gives an image in training."""
+    return self._spec(self._train_size)
+
+  @property
+  def _train_size(self) -> int:
+    return self.image_size if self.resize_mode == "random" else self.decode_size
+
+  def _spec(self, size: int) -> dict[str, jax.ShapeDtypeStruct]:
     return {
-      "image": jax.ShapeDtypeStruct(shape, np.uint8),
+      "image": jax.ShapeDtypeStruct((size, size, self.channels), np.uint8),
       "label": jax.ShapeDtypeStruct((), np.int32),
     }
 
@@ -154,7 +170,8 @@ class Classification(Task):
 
   def transform(self, *, train):
     """Returns what makes images square; evaluation takes the center where training draws."""
-    return SquareImages(self.decode_size, self.resize_mode, train=train)
+    size = self._train_size if train else self.decode_size
+    return SquareImages(size, self.resize_mode, self.interpolation, train=train)
 
   def token_layout(self) -> TokenLayout | None:
     """Returns how the tokens lie that positions are added to, found by tracing the model."""

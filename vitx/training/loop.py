@@ -34,7 +34,8 @@ from vitx.training.plateau import Plateau
 from vitx.training.recorder import Record, Recorder
 from vitx.training.setup import Experiment, make_experiment
 
-# Evaluates the state at a step on a role's examples; a figure that is not finite is an error.
+# Evaluates the state at a step on a role's examples, under each of `config.evaluation.weights`; a
+# figure that is not finite is an error.
 Evaluate = Callable[[Any, int, str], Figures]
 
 
@@ -156,8 +157,7 @@ def _run(
   figures = evaluate(state, best, "test")
   recorder.write_figures("test", best, figures)
   recorder.progress.message(
-    f"test (checkpoint {best}, {figures['examples']:,} examples):"
-    f" {experiment.task.describe(figures)}"
+    f"test (checkpoint {best}, {figures['examples']:,} examples): {experiment.describe(figures)}"
   )
   return Result(workdir, step, True, {"step": best, **figures})
 
@@ -204,8 +204,10 @@ def _make_evaluate(
 
   def evaluate(state: Any, step: int, role: str) -> Figures:
     batches = evaluation.split_batches(config, task, examples(role))
-    arguments = (state.averaged, state.model_state, constants)
-    figures = evaluation.evaluate(task, evaluate_step, *arguments, batches)
+    params = evaluation.choose_params(state, config.evaluation.weights)
+    arguments = (params, state.model_state, constants)
+    each = evaluation.evaluate_each(task, evaluate_step, *arguments, batches)
+    figures = evaluation.join_figures(each)
     check_figures(step, figures, kept=lambda: _last_good(store))
     return figures | references(role)
 
@@ -229,7 +231,7 @@ def _validate(
   task, schedule, record = experiment.task, experiment.config.schedule, recorder.record
   figures = evaluate(state, step, "validation")
   recorder.write_figures("validation", step, figures)
-  recorder.progress.message(f"step {step}  validation: {task.describe(figures)}")
+  recorder.progress.message(f"step {step}  validation: {experiment.describe(figures)}")
   record.improve(step, figures[task.primary], task.mode)
   if schedule.name != "plateau":
     return state

@@ -100,6 +100,19 @@ def tensors(params: Any) -> Mask:
   return replace_leaves(params, wanted)
 
 
+def rank(params: Any) -> Mask:
+  """Returns the mask of `tensors` without position tables and class tokens.
+
+  That is what timm's optimizers decay of DeiT (Touvron et al. 2021, released code): all but what
+  has one axis in PyTorch, `pos_embed` and `cls_token`. The token of the distilled form is decayed.
+  """
+  wanted = [
+    wanted and not names.is_position_table(name) and name.split("/")[-1] != names.CLASS_TOKEN
+    for name, wanted in zip(parameter_names(params), jax.tree.leaves(tensors(params)), strict=True)
+  ]
+  return replace_leaves(params, wanted)
+
+
 def all_parameters(params: Any) -> Mask:
   """Returns the mask of every parameter."""
   return jax.tree.map(lambda _: True, params)
@@ -108,6 +121,7 @@ def all_parameters(params: Any) -> Mask:
 OPTIMIZERS = {"adam": adam, "adamw": adamw, "sgd": sgd, "lion": lion, "muon": muon}
 DECAY_MASKS: dict[str, Callable[[Any], Mask]] = {
   "matrices": matrices,
+  "rank": rank,
   "tensors": tensors,
   "all": all_parameters,
 }

@@ -3,15 +3,18 @@
 The warm-up of W steps gives step s = 0, 1, ... the share (s + 1) / W of the peak, so that step 0
 moves already and step W - 1 has the peak; a decay begins at step W and reaches its end at step
 `total_steps`, one after the last step that is done. The boundaries of `step` count from step 0.
+`epoch_cosine` has rules of its own.
 """
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from vitx.checks import NonNegative, NonNegativeInt, Probability, Share
@@ -39,6 +42,12 @@ class Run:
   def steps(self, duration: str | int, field: str) -> int:
     """Returns a duration of the schedule in steps; raises ConfigError if it is none."""
     return durations.to_steps(duration, self.steps_per_epoch, f"schedule.{field}")
+
+  def epochs(self, steps: int) -> int | Fraction:
+    """Returns steps in epochs: the whole number that comes to so many, if one does."""
+    exact = Fraction(steps) / Fraction(self.steps_per_epoch)
+    whole = round(exact)
+    return whole if round(whole * Fraction(self.steps_per_epoch)) == steps else exact
 
   def warmup_steps(self, warmup: str | int) -> int:
     """Returns the warm-up in steps; raises ConfigError if it is longer than the run."""
@@ -68,6 +77,54 @@ def linear(run: Run, *, warmup: str | int = "0 steps", final: Probability = 0.0)
   start = run.warmup_steps(warmup)
   decay = optax.linear_schedule(1.0, final, max(run.total_steps - start, 1))
   return _warm_up(start, lambda step: decay(jnp.maximum(step - start, 0)))
+
+
+def epoch_cosine(
+  run: Run,
+  *,
+  warmup: str | int = "0 epochs",
+  start: Probability = 0.0,
+  final: Probability = 0.0,
+  cooldown: str | int = "0 epochs",
+  delay: NonNegativeInt = 0,
+) -> Schedule:
+  """Gives each epoch one rate: timm's cosine, by which DeiT and LV-ViT were trained.
+
+  The rate of epoch e rises along a line for `warmup` epochs; then it follows half a cosine that
+  began at epoch 0, warm-up or not, and ends where `cooldown` begins.
+
+  Args:
+    run: how long it is.
+    warmup: of the run's first epochs.
+    start: share of the peak in epoch 0 of a warm-up.
+    final: share of the peak at the end of the cosine and from then on.
+    cooldown: of the run's last epochs.
+    delay: in epochs, by which the rate comes late (DeiT's loop steps its schedule one late).
+  """
+  rise, rest = run.epochs(run.warmup_steps(warmup)), run.steps(cooldown, "cooldown")
+  if rest >= run.total_steps:
+    raise ConfigError(
+      f"schedule.cooldown={cooldown!r} takes {rest} steps, but the run has only"
+      f" {run.total_steps}; shorten it or raise duration"
+    )
+  fall = run.epochs(run.total_steps - rest)
+  first = [
+    math.ceil(e * run.steps_per_epoch) for e in range(math.ceil(run.epochs(run.total_steps)))
+  ]
+
+  def share(epoch: int) -> float:
+    if epoch < rise:
+      return start + (1 - start) * float(epoch / rise)
+    turn = math.cos(math.pi * float(min(epoch / fall, 1)))
+    return final + (1 - final) * (1 + turn) / 2
+
+  shares = np.array([share(max(epoch - delay, 0)) for epoch in range(len(first))], np.float32)
+  begins = np.array(first)
+
+  def schedule(step: jax.Array) -> jax.Array:
+    return jnp.asarray(shares)[jnp.searchsorted(begins, step, side="right") - 1]
+
+  return schedule
 
 
 def step(
@@ -111,6 +168,7 @@ def plateau(
 SCHEDULES = {
   "constant": constant,
   "cosine": cosine,
+  "epoch_cosine": epoch_cosine,
   "linear": linear,
   "step": step,
   "plateau": plateau,

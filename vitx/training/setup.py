@@ -1,7 +1,7 @@
 """From a config to the objects that train; all checks come before compiling."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any
 
@@ -19,8 +19,9 @@ from vitx.data.sources import open_source
 from vitx.errors import ConfigError
 from vitx.models import resolve_model
 from vitx.tasks import build_task, task_class
-from vitx.tasks.base import Task
+from vitx.tasks.base import Figures, Task
 from vitx.training import durations, parallel, teacher
+from vitx.training.evaluation import check_weights, describe_figures
 from vitx.training.fields import NAMED, SEEDS, check_config
 from vitx.training.optimizers import make_optimizer
 from vitx.training.schedules import make_schedule
@@ -66,7 +67,7 @@ class Experiment:
   def init_state(self) -> TrainState:
     """Returns the state before the first step, a function of `config.init_seed`."""
     key = jax.random.key(self.config.init_seed)
-    return jax.jit(self.step.init)(key, _blank(self.task, 1))
+    return jax.jit(self.step.init)(key, _blank(self.task.element_spec, 1))
 
   def batches(self) -> TrainBatches:
     """Returns this process's share of the training batches."""
@@ -76,6 +77,7 @@ class Experiment:
       transform=self.task.transform(train=True),
       batch_size=config.batch_size,
       seed=config.data_seed,
+      repeats=config.data.repeats,
       memory=config.data.memory,
       threads=config.data.threads,
       process_index=jax.process_index(),
@@ -99,6 +101,10 @@ class Experiment:
   def references(self, role: str) -> dict[str, float]:
     """Returns the figures of a role that need no learning, see `Task.references`."""
     return self.task.references(self.source.train, self.source.role(role))
+
+  def describe(self, figures: Figures) -> str:
+    """Returns the task's words for the figures of all the weights that are evaluated."""
+    return describe_figures(self.task, figures, self.config.evaluation.weights)
 
   def is_due(self, step: int, every: str) -> bool:
     """Returns whether an event that comes `every` so often falls on `step`."""
@@ -180,7 +186,7 @@ def make_step(
   It needs no data.
   """
   task = build_task(config)
-  batch = _blank(task, 1)
+  batch = _blank(task.element_spec, 1)
   variables = jax.eval_shape(task.init, jax.random.key(0), batch)
   step = Step(
     task=task,
@@ -189,6 +195,7 @@ def make_step(
     seed=config.data_seed,
     grad_accum_steps=config.grad_accum_steps,
     ema_decay=config.ema_decay,
+    ema_warmup=config.ema_warmup,
     half=config.model.get("dtype", "float32") == "float16",
   )
   return step, jax.eval_shape(step.init, jax.random.key(0), batch)
@@ -196,19 +203,19 @@ def make_step(
 
 def batch_shapes(task: Task, rows: int) -> dict[str, jax.ShapeDtypeStruct]:
   """Returns the shapes of a training batch of `rows` examples."""
-  arrays = _blank(task, rows) | {"index": np.zeros((rows,), np.int32)}
+  arrays = _blank(task.train_spec, rows) | {"index": np.zeros((rows,), np.int32)}
   return {name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in arrays.items()}
 
 
 def evaluation_shapes(task: Task, rows: int) -> dict[str, jax.ShapeDtypeStruct]:
   """Returns the shapes of an evaluation batch of `rows` examples."""
-  arrays = _blank(task, rows) | {"mask": np.zeros((rows,), np.bool_)}
+  arrays = _blank(task.element_spec, rows) | {"mask": np.zeros((rows,), np.bool_)}
   return {name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in arrays.items()}
 
 
-def _blank(task: Task, rows: int) -> dict[str, np.ndarray]:
+def _blank(spec: Mapping[str, jax.ShapeDtypeStruct], rows: int) -> dict[str, np.ndarray]:
   """Returns zeros shaped like `rows` examples."""
-  return {name: np.zeros((rows, *x.shape), x.dtype) for name, x in task.element_spec.items()}
+  return {name: np.zeros((rows, *x.shape), x.dtype) for name, x in spec.items()}
 
 
 def _check(config: ConfigDict, source: Source) -> None:
@@ -225,6 +232,7 @@ def _check(config: ConfigDict, source: Source) -> None:
   if total > LONGEST:
     raise ConfigError(f"duration={config.duration!r} is longer than {LONGEST:,} steps; shorten it")
   check_keep(config.checkpoint.keep)
+  check_weights(config.evaluation.weights, config.ema_decay)
   for field, value in (
     ("log_every", config.log_every),
     ("evaluation.every", config.evaluation.every),

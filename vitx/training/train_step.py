@@ -40,7 +40,7 @@ class TrainState(struct.PyTreeNode):
 
   @property
   def averaged(self) -> Any:
-    """Returns the parameters to evaluate: the moving average where there is one."""
+    """Returns the moving average of the parameters where there is one, else the parameters."""
     return self.params if self.ema is None else self.ema
 
 
@@ -55,6 +55,7 @@ class Step:
     seed: of all that training draws; keys are folded from (seed, step, index in the global batch).
     grad_accum_steps: micro-batches per step.
     ema_decay: of the moving average of parameters; 0 keeps no average.
+    ema_warmup: whether the average is short at first, (1 + n) / (10 + n) after n updates.
     half: whether the loss is scaled for float16.
     axis: the name of the device axis; None on one device.
   """
@@ -65,6 +66,7 @@ class Step:
   seed: int
   grad_accum_steps: int = 1
   ema_decay: float = 0.0
+  ema_warmup: bool = True
   half: bool = False
   axis: str | None = None
 
@@ -164,9 +166,10 @@ class Step:
   def _average(self, state: TrainState, params: Any) -> Any:
     if state.ema is None:
       return None
-    # Short at first, so that the random initialization is soon forgotten.
-    count = state.step.astype(jnp.float32)
-    decay = jnp.minimum(self.ema_decay, (1 + count) / (10 + count))
+    decay = jnp.float32(self.ema_decay)
+    if self.ema_warmup:  # so that the random initialization is soon forgotten
+      count = state.step.astype(jnp.float32)
+      decay = jnp.minimum(decay, (1 + count) / (10 + count))
     return jax.tree.map(lambda e, p: decay * e + (1 - decay) * p, state.ema, params)
 
 

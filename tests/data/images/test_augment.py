@@ -10,6 +10,7 @@ from ml_collections import ConfigDict
 from PIL import Image
 
 from configs.common import default_config
+from tests.slow import all_but
 from vitx.data.images.augment import make_eval_preprocess, make_train_augment
 from vitx.data.images.augment_settings import AugmentSettings
 from vitx.errors import ConfigError
@@ -25,6 +26,25 @@ EVERYTHING = dict(
   random_erasing=0.5,
   mixup=0.8,
   cutmix=1.0,
+)
+RECIPE = dict(  # DeiT's
+  hflip=0.5,
+  randaugment=(2, 9),
+  randaugment_probability=0.5,
+  randaugment_std=0.5,
+  randaugment_operations="increasing",
+  random_erasing=0.25,
+  random_erasing_fill="noise",
+  mixup=0.8,
+  cutmix=1.0,
+  mixing="batch",
+  interpolation="bicubic",
+)
+DRAWN = dict(  # each stage its own interpolation
+  random_resized_crop=(0.2, 1.0),
+  rotate=20.0,
+  randaugment=(1, 7),
+  interpolation="random",
 )
 CROPPED = dict(
   random_resized_crop=(0.2, 1.0),
@@ -120,7 +140,10 @@ def test_erasing_fills_with_the_mean_and_leaves_the_rest():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("augment", "channels"), [(EVERYTHING, 3), (CROPPED, 1)])
+@pytest.mark.parametrize(
+  ("augment", "channels"),
+  [(EVERYTHING, 3), (CROPPED, 1), (RECIPE, 3), (RECIPE, 1), (DRAWN, 3)],
+)
 def test_two_devices_equal_one_and_the_key_decides(augment, channels):
   args = batch(8, size=20, channels=channels)
   key = jax.random.key(7)
@@ -137,6 +160,48 @@ def test_two_devices_equal_one_and_the_key_decides(augment, channels):
   np.testing.assert_array_equal(jitted(key, *args)[0], images)
   other, _ = jitted(jax.random.fold_in(key, 1), *args)
   assert (np.abs(images - other).max((1, 2, 3)) > 0.1).mean() > 0.7
+
+
+@pytest.mark.parametrize("augment", all_but("cutmix", of=("mixup", "cutmix")))
+def test_a_batch_draws_one_share_where_pairs_draw_their_own(augment):
+  index, _, labels = batch(64, size=8)
+  images = jnp.asarray(np.arange(64) * 4, jnp.uint8)[:, None, None, None]
+  images = jnp.broadcast_to(images, (64, 8, 8, 3))
+  shares = {}
+  for mixing in ("pair", "batch"):
+    function = jax.jit(train({augment: 1.0, "mixing": mixing}, size=8))
+    out, targets = function(jax.random.key(4), index, images, labels)
+    # How much of a pair's first image is the first: found from the mean of the pixels.
+    value = (np.asarray(out) * STD + MEAN).mean((1, 2, 3)) * 255
+    shares[mixing] = 1 - (value[::2] - 8 * np.arange(32)) / 4
+    other = np.asarray(labels)[::2] != np.asarray(labels)[1::2]
+    own = np.asarray(targets)[::2][np.arange(32), np.asarray(labels)[::2]]
+    np.testing.assert_allclose(own[other], shares[mixing][other], atol=1e-3)
+  assert np.ptp(shares["batch"]) < 1e-3 and np.ptp(shares["pair"]) > 0.2
+
+
+def test_what_a_batch_draws_is_the_same_on_two_devices():
+  augment = dict(mixup=0.8, cutmix=1.0, mixing="batch", random_erasing=0.5)
+  function, args = train(augment | {"random_erasing_fill": "noise"}, size=8), batch(8, size=8)
+  halves = [x.reshape(2, 4, *x.shape[1:]) for x in args]
+  for key in map(jax.random.key, (1, 2)):
+    alone = jax.jit(function)(key, *args)
+    parts = jax.pmap(function, in_axes=(None, 0, 0, 0))(key, *halves)
+    for a, b in zip(alone, parts, strict=True):
+      np.testing.assert_allclose(b.reshape(a.shape), a, atol=1e-5)
+
+
+def test_a_batch_draws_either_mixing_by_its_key():
+  """One of the two for all its images, each as often, whatever else is drawn."""
+  args = batch(4, size=8)
+  function = jax.jit(train({"mixup": 1.0, "cutmix": 1.0, "mixing": "batch"}, size=8))
+  values = normalized(args[1])
+  blended = []
+  for seed in range(60):
+    out = np.asarray(function(jax.random.key(seed), *args)[0])
+    pairs = np.isclose(out, values, atol=1e-5) | np.isclose(out, values[[1, 0, 3, 2]], atol=1e-5)
+    blended.append(not pairs.all())
+  assert abs(sum(blended) - 30) < 4 * np.sqrt(15)
 
 
 def test_operations_draw_independently():
@@ -211,7 +276,16 @@ def test_an_operation_draws_the_same_whatever_else_is_on():
     (dict(randaugment=(0, 5)), r"randaugment: number of operations=0"),
     (dict(randaugment=(2, 5), autoaugment=True), r"autoaugment=True and augment.*choose one"),
     (dict(autoaugment="cifar"), r"augment\.autoaugment='cifar' must be True or False"),
-    (dict(interpolation="bicubic"), r"augment\.interpolation='bicubic' is unknown"),
+    (dict(interpolation="lanczos"), r"augment\.interpolation='lanczos' is unknown"),
+    (dict(randaugment_std=-0.5), r"augment\.randaugment_std=-0\.5"),
+    (dict(randaugment_probability=1.5), r"augment\.randaugment_probability=1\.5"),
+    (dict(randaugment_operations="increase"), r"randaugment_operations='increase'.*'increasing'"),
+    (
+      dict(randaugment=(2, 9), randaugment_operations="increasing", interpolation="nearest"),
+      r"randaugment_operations='increasing'.*augment\.interpolation='nearest'.*bilinear",
+    ),
+    (dict(random_erasing_fill="pixel"), r"augment\.random_erasing_fill='pixel'"),
+    (dict(mixing="batches"), r"augment\.mixing='batches'.*'batch'"),
     (dict(cutmiks=1.0), r"augment\.cutmiks=1\.0.*Did you mean 'cutmix'"),
   ],
 )

@@ -11,6 +11,7 @@ from PIL import Image, ImageEnhance, ImageOps
 from scipy import stats
 
 from vitx.data.images import autoaugment
+from vitx.data.images.randaugment import Draws
 
 
 def levels(size, channels=3, seed=0):
@@ -165,7 +166,7 @@ def draws(function, count, magnitude=0.0):
 
 
 def randaugment(key, image, magnitude):
-  return autoaugment.randaugment(key, image, 1, magnitude, "nearest")
+  return autoaugment.randaugment(key, image, Draws(1, magnitude), "nearest")
 
 
 def cifar_policy(key, image, _):

@@ -1,5 +1,7 @@
 """Random crops and erasing: positions, areas and frequencies."""
 
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,6 +9,8 @@ import pytest
 from scipy import stats
 
 from vitx.data.images import cropping, image_ops
+
+GOLDEN = np.load(Path(__file__).parents[2] / "golden" / "timm_images.npz")
 
 
 def keys(count, seed=0):
@@ -75,3 +79,26 @@ def test_random_erasing_sets_one_box_to_zero_as_often_as_asked():
   share = hole[erased].mean((1, 2))
   assert abs(share.mean() - 0.175) < 4 * 0.31 / np.sqrt(12 * erased.sum())
   assert share.min() > 0.01 and share.max() < 0.37
+
+
+def test_a_box_is_the_one_that_timm_takes_of_the_same_numbers():
+  fit = jax.jit(cropping.fit_box, static_argnums=1)
+  for shares, (size, *box) in zip(GOLDEN["erasing_shares"], GOLDEN["erasing_boxes"], strict=True):
+    found = fit(jnp.asarray(shares, jnp.float32), int(size))
+    assert [int(x) for x in found[2:]] == box[2:]
+    assert box[2] == 0 or [int(x) for x in found[:2]] == box[:2]
+
+
+def test_noise_erasing_draws_each_pixel_of_one_box_as_often_as_asked():
+  image = jnp.full((32, 32, 3), 7.0)
+  erase = jax.jit(jax.vmap(lambda key: cropping.noise_erasing(key, image, 0.25)))
+  out = np.asarray(erase(keys(1000)))
+  hole = (out != 7).any(-1)
+  assert (out[hole] != 7).all()  # every channel
+  erased = hole.any((1, 2))
+  assert abs(erased.sum() - 250) < 4 * np.sqrt(1000 * 0.25 * 0.75)
+  rows, columns = hole.any(2), hole.any(1)
+  np.testing.assert_array_equal(hole, rows[:, :, None] & columns[:, None, :])
+  assert stats.kstest(out[hole][:5000].ravel(), stats.norm.cdf).pvalue > 1e-3
+  noise = out[erased][:, :, :, 0][hole[erased]], out[erased][:, :, :, 1][hole[erased]]
+  assert abs(np.corrcoef(*noise)[0, 1]) < 4 / np.sqrt(len(noise[0]))

@@ -1,5 +1,6 @@
 import dataclasses
 import io
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +12,8 @@ from vitx.data.images import SquareImages, decode
 from vitx.data.images.settings import ImageSettings, find_channels, find_size, image_spec
 from vitx.data.sources import open_source
 from vitx.errors import ConfigError
+
+GOLDEN = np.load(Path(__file__).parents[2] / "golden" / "timm_images.npz")
 
 
 def encode(image: Image.Image, kind: str = "PNG", **options) -> bytes:
@@ -156,6 +159,60 @@ def test_random_boxes_have_the_stated_distribution():
   assert abs((top / (300 - (bottom - top) + 1e-9))[small].mean() - 0.5) < 0.02
 
 
+def test_boxes_are_those_that_timm_takes_of_the_same_numbers(monkeypatch):
+  for shares, (height, width, *box) in zip(
+    GOLDEN["crop_shares"], GOLDEN["crop_boxes"], strict=True
+  ):
+    # timm asks for the place from above first, this for the one from the left.
+    ours = shares[:, [0, 1, 3, 2]]
+    monkeypatch.setattr(order, "uniform", lambda bits, count, ours=ours: ours.reshape(count))
+    left, top, right, bottom = decode.draw_box(int(height), int(width), None)
+    assert [top, left, bottom - top, right - left] == box
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+def test_a_random_crop_is_cut_out_and_then_resized(interpolation, channels):
+  pixels = noise(60, 50, channels)
+  bits = [order.generator(3, order.TRANSFORM, 5, 1) for _ in range(2)]
+  left, top, right, bottom = map(int, decode.draw_box(60, 50, bits[0]))
+  assert (bottom - top, right - left) != (60, 50)
+  result = decode.resize(pixels, 16, "random", bits[1], interpolation)
+  picture = Image.fromarray(pixels[..., 0] if channels == 1 else pixels)
+  filters = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
+  expected = picture.crop((left, top, right, bottom)).resize((16, 16), filters[interpolation])
+  np.testing.assert_array_equal(result, np.asarray(expected).reshape(16, 16, channels))
+
+
+def test_a_random_interpolation_is_drawn_from_the_bits_of_the_example():
+  pixels, crops = noise(40, 60, 3), {}
+  for how in ("bilinear", "bicubic", "random"):
+    crops[how] = [
+      decode.resize(pixels, 8, "random", order.generator(1, order.TRANSFORM, i), how)
+      for i in range(200)
+    ]
+  linear, cubic = (
+    np.array([np.array_equal(a, b) for a, b in zip(crops["random"], crops[how], strict=True)])
+    for how in ("bilinear", "bicubic")
+  )
+  assert (linear ^ cubic).all() and abs(linear.sum() - 100) < 4 * np.sqrt(50)
+
+
+@pytest.mark.parametrize("shape", [(50, 73, 3), (91, 40, 1), (32, 32, 3), (32, 41, 3)])
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic", "random"])
+def test_the_middle_of_a_resized_image(shape, interpolation):
+  """By torchvision's arithmetic of Resize(32) and CenterCrop(28), through a crop of 32."""
+  pixels, short = noise(*shape), min(shape[:2])
+  size = tuple(32 * side // short for side in shape[:2])
+  how = Image.Resampling.BILINEAR if interpolation == "bilinear" else Image.Resampling.BICUBIC
+  picture = Image.fromarray(pixels[..., 0] if shape[2] == 1 else pixels)
+  resized = np.asarray(picture.resize(size[::-1], how)).reshape(*size, -1)
+  top, left = (round((side - 28) / 2) for side in size)
+  result = decode.resize_short_side(pixels, 32, interpolation)
+  assert result.shape == (32, 32, shape[2])
+  np.testing.assert_array_equal(result[2:30, 2:30], resized[top : top + 28, left : left + 28])
+
+
 @pytest.mark.parametrize("shape", [(10, 200), (200, 10), (1, 1)])
 def test_random_box_of_an_extreme_image_is_central(shape):
   left, top, right, bottom = decode.draw_box(*shape, order.generator(0, order.TRANSFORM))
@@ -198,6 +255,10 @@ def test_unknown_resize_mode():
     decode.resize(noise(4, 5, 3), 3, "centre")
   with pytest.raises(ConfigError, match=r"data\.resize_mode='centre'.*'center'"):
     SquareImages(8, "centre")
+  with pytest.raises(
+    ConfigError, match=r"data\.interpolation='nearest'.*bicubic, bilinear, random"
+  ):
+    SquareImages(8, interpolation="nearest")
 
 
 def test_square_images_draw_in_training_only():
@@ -208,7 +269,7 @@ def test_square_images_draw_in_training_only():
   assert row["image"].shape == (8, 8, 3) and row["label"].dtype == np.int32
   evaluated = SquareImages(8, "random", train=False)
   assert not evaluated.draws
-  center = decode.resize(example["image"], 8, "center")
+  center = decode.resize_short_side(example["image"], 8, "bilinear")
   np.testing.assert_array_equal(evaluated(example)["image"], center)
   assert not (row["image"] == center).all()
 

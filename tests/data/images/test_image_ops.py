@@ -69,7 +69,7 @@ def test_affine_agrees_with_scipy(interpolation):
     np.testing.assert_allclose(out[..., c], expected, atol=2e-5)
 
 
-@pytest.mark.parametrize("interpolation", ["bilinear", "nearest"])
+@pytest.mark.parametrize("interpolation", ["bilinear", "nearest", "bicubic"])
 def test_the_identity_is_exact(interpolation):
   image = jnp.asarray(noise(32))
   matrix = jnp.array([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
@@ -91,7 +91,7 @@ def test_resize_agrees_with_pillow(interpolation, before, after, channels):
   np.testing.assert_allclose(out, np.clip(expected, 0, 1), atol=1e-5)
 
 
-@pytest.mark.parametrize("interpolation", ["nearest", "bilinear"])
+@pytest.mark.parametrize("interpolation", ["nearest", "bilinear", "bicubic"])
 @pytest.mark.parametrize(
   "box", [(0.0, 0.0, 32.0, 32.0), (3.3, 8.1, 20.6, 11.7), (10.0, 2.5, 5, 29)]
 )
@@ -104,7 +104,14 @@ def test_crop_resize_agrees_with_pillow(interpolation, box, size):
   )
   corners = (left, top, left + width, top + height)
   expected = pillow(image, lambda x: x.resize((size, size), RESAMPLING[interpolation], box=corners))
-  np.testing.assert_allclose(out, expected, atol=1e-4)
+  np.testing.assert_allclose(out, np.clip(expected, 0, 1), atol=1e-4)
+
+
+def test_bicubic_rotation_agrees_with_pillow():
+  image = noise(17)
+  out = image_ops.rotate(jnp.asarray(image), jnp.float32(-25.0), "bicubic")
+  expected = pillow(image, lambda x: x.rotate(-25.0, Image.Resampling.BICUBIC))
+  np.testing.assert_allclose(out, np.clip(expected, 0, 1), atol=2e-5)
 
 
 def test_geometry_can_be_mapped_and_needs_no_implicit_broadcasting():

@@ -1,4 +1,7 @@
-"""Mixup, CutMix and smoothed targets by their defining properties."""
+"""Mixup, CutMix and smoothed targets by their defining properties, and against timm."""
+
+from functools import partial
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -6,7 +9,16 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from vitx.data.images.mixup import mix, smooth_targets
+from vitx.data import order
+from vitx.data.images.mixup import draw, keep_around, mix, smooth_targets
+
+GOLDEN = np.load(Path(__file__).parents[2] / "golden" / "timm_images.npz")
+
+
+def mix_drawn(keys, images, targets, mixup, cutmix):
+  size = images.shape[1]
+  weights = jax.vmap(partial(draw, size=size, mixup=mixup, cutmix=cutmix))(keys)
+  return mix(images, targets, *weights)
 
 
 def mixed_pairs(count, size, mixup, cutmix, seed=0):
@@ -15,7 +27,7 @@ def mixed_pairs(count, size, mixup, cutmix, seed=0):
   images = jnp.tile(jnp.array([1.0, 0.0]), count).reshape(-1, 1, 1, 1)
   images = jnp.broadcast_to(images, (2 * count, size, size, 1))
   targets = jnp.tile(jnp.eye(2), (count, 1))
-  images, targets = jax.jit(lambda *args: mix(*args, mixup, cutmix))(keys, images, targets)
+  images, targets = jax.jit(lambda *args: mix_drawn(*args, mixup, cutmix))(keys, images, targets)
   return np.asarray(images).reshape(count, 2, size, size), np.asarray(targets).reshape(count, 2, 2)
 
 
@@ -81,7 +93,22 @@ def test_only_partners_are_mixed():
   keys = jnp.repeat(jax.random.split(jax.random.key(1), 3), 2)
   images = jnp.broadcast_to(jnp.arange(6.0).reshape(6, 1, 1, 1), (6, 4, 4, 1))
   targets = jnp.eye(6)
-  images, targets = jax.jit(lambda *args: mix(*args, 1.0, 0.0))(keys, images, targets)
+  images, targets = jax.jit(lambda *args: mix_drawn(*args, 1.0, 0.0))(keys, images, targets)
   pairs = np.kron(np.eye(3), np.ones((2, 2)))
   assert (np.asarray(targets)[pairs == 0] == 0).all()
   np.testing.assert_allclose(images[:, 0, 0, 0], targets @ jnp.arange(6.0), atol=1e-5)
+
+
+def test_a_share_for_the_whole_batch_mixes_as_timm_does():
+  """Neighbors here are those that timm's batch and the same one turned around have in common."""
+  rows = order.places(np.arange(6), 6, repeats=3)
+  assert rows.tolist() == [0, 5, 1, 4, 2, 3]
+  images, labels = GOLDEN["mix_images"][rows], jnp.asarray(GOLDEN["mix_labels"][rows])
+  targets = smooth_targets(labels, 5, 0.1)
+  for i, (share, cut, *center) in enumerate(GOLDEN["mix_cases"]):
+    keep, own = jnp.full((9, 9, 1), share, jnp.float32), jnp.float32(share)
+    if cut:
+      keep, own = keep_around(jnp.array(center, jnp.int32), own, 9)
+    mixed = mix(jnp.asarray(images), targets, keep[None], own[None])
+    np.testing.assert_allclose(mixed[0], GOLDEN[f"mix_{i}"][rows], atol=1e-6)
+    np.testing.assert_allclose(mixed[1], GOLDEN[f"mix_targets_{i}"][rows], atol=1e-6)

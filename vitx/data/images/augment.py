@@ -7,6 +7,7 @@ operation): it depends neither on the devices nor on which other operations are 
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -14,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from vitx.checks import Probability, check_number, check_value
-from vitx.data.images import autoaugment, color, cropping, image_ops, mixup
+from vitx.data.images import autoaugment, color, cropping, image_ops, mixup, randaugment
 from vitx.data.images.augment_settings import AugmentSettings, EvalSettings, read_augment
 from vitx.data.images.settings import Side
 from vitx.data.settings import read_fields
@@ -26,6 +27,9 @@ ImageStage = Callable[[jax.Array, jax.Array], jax.Array]
 
 # The random stream of each operation. Only ever append: the position defines what a seed draws.
 STREAMS = ("crop", "hflip", "vflip", "rotate", "policy", "jitter", "erasing", "mixing")
+# Folded in where no index of an example can be, and no number of a stream or of a split key.
+WHOLE_BATCH = 2**31 - 1
+WHICH_OF_TWO = 2**31 - 2
 
 
 def make_train_augment(
@@ -55,8 +59,8 @@ def make_train_augment(
       images: uint8 (B, S, S, C).
       labels: int32 (B,).
     It returns float32 (B, s, s, C), normalized, and float32 (B, K). With mixup or cutmix on, the
-    batch must consist of whole pairs (2p, 2p + 1) of the global batch side by side; an odd one
-    raises ConfigError while it is traced.
+    batch must consist of whole pairs (2p, 2p + 1) of the global batch side by side, which are mixed
+    with each other; an odd one raises ConfigError while it is traced.
 
   Raises:
     ConfigError: a setting out of range, named with its field.
@@ -65,13 +69,13 @@ def make_train_augment(
   check_value(image_size, "data.image_size", Side)
   check_value(label_smoothing, "task.label_smoothing", Probability)
   settings = read_augment(augment, image_size, len(mean))
-  before, after = _stages(settings, image_size), _late_stages(settings)
+  before, after = _stages(settings, image_size, mean), _late_stages(settings)
   mixes = bool(settings.mixup or settings.cutmix)
 
   def example(key: Any, image: jax.Array) -> jax.Array:
     image = image.astype(jnp.float32) / 255.0
     if not settings.random_resized_crop:
-      image = image_ops.resize(image, image_size, settings.interpolation)
+      image = image_ops.resize(image, image_size, _fixed(settings.interpolation))
     image = _run(before, key, image)
     return _run(after, key, _normalize(image, mean, std))
 
@@ -84,8 +88,13 @@ def make_train_augment(
     targets = mixup.smooth_targets(labels, num_classes, label_smoothing)
     if mixes:
       _check_pairs(len(images))
-      streams = jax.vmap(lambda pair: _stream(pair, "mixing"))(_fold(key, index // 2))
-      out, targets = mixup.mix(streams, out, targets, settings.mixup, settings.cutmix)
+      draw = partial(mixup.draw, size=image_size, mixup=settings.mixup, cutmix=settings.cutmix)
+      if settings.mixing == "batch":
+        weights = draw(_stream(jax.random.fold_in(key, WHOLE_BATCH), "mixing"))
+        weights = jax.tree.map(lambda x: x[None], weights)
+      else:
+        weights = jax.vmap(lambda pair: draw(_stream(pair, "mixing")))(_fold(key, index // 2))
+      out, targets = mixup.mix(out, targets, *weights)
     return out, targets
 
   return apply
@@ -127,7 +136,7 @@ def make_eval_preprocess(
   return apply
 
 
-def _stages(settings: AugmentSettings, size: int) -> dict[str, ImageStage]:
+def _stages(settings: AugmentSettings, size: int, mean: Sequence[float]) -> dict[str, ImageStage]:
   """Returns the random operations on pixels 0..1, by stream, in order."""
   stages: dict[str, ImageStage] = {}
   how = settings.interpolation
@@ -135,18 +144,19 @@ def _stages(settings: AugmentSettings, size: int) -> dict[str, ImageStage]:
     stages["crop"] = lambda key, x: cropping.pad_crop(key, x, settings.pad_crop)
   if settings.random_resized_crop:
     low, high = settings.random_resized_crop
-    stages["crop"] = lambda key, x: cropping.random_resized_crop(key, x, (low, high), size, how)
+    stages["crop"] = _resampling(
+      lambda key, x, how: cropping.random_resized_crop(key, x, (low, high), size, how), how
+    )
   if settings.hflip:
     stages["hflip"] = lambda key, x: _flip(key, x, settings.hflip, axis=1)
   if settings.vflip:
     stages["vflip"] = lambda key, x: _flip(key, x, settings.vflip, axis=0)
   if settings.rotate:
-    stages["rotate"] = lambda key, x: _rotate(key, x, settings.rotate, how)
+    stages["rotate"] = _resampling(lambda key, x, how: _rotate(key, x, settings.rotate, how), how)
   if settings.autoaugment:
-    stages["policy"] = lambda key, x: autoaugment.autoaugment(key, x, how)
+    stages["policy"] = _resampling(autoaugment.autoaugment, how)
   if settings.randaugment:
-    count, magnitude = settings.randaugment
-    stages["policy"] = lambda key, x: autoaugment.randaugment(key, x, int(count), magnitude, how)
+    stages["policy"] = _randaugment(settings, mean)
   if any(settings.color_jitter):
     stages["jitter"] = lambda key, x: color.jitter(key, x, settings.color_jitter)
   return stages
@@ -156,7 +166,39 @@ def _late_stages(settings: AugmentSettings) -> dict[str, ImageStage]:
   """Returns the random operations on normalized pixels."""
   if not settings.random_erasing:
     return {}
-  return {"erasing": lambda key, x: cropping.random_erasing(key, x, settings.random_erasing)}
+  zero = settings.random_erasing_fill == "zero"
+  erase = cropping.random_erasing if zero else cropping.noise_erasing
+  return {"erasing": lambda key, x: erase(key, x, settings.random_erasing)}
+
+
+def _randaugment(settings: AugmentSettings, mean: Sequence[float]) -> ImageStage:
+  count, magnitude = settings.randaugment
+  draws = randaugment.Draws(
+    int(count), magnitude, settings.randaugment_std, settings.randaugment_probability
+  )
+  how = settings.interpolation
+  if settings.randaugment_operations == "increasing":
+    return lambda key, x: randaugment.increasing(key, x, draws, how, mean)
+  return _resampling(lambda key, x, how: autoaugment.randaugment(key, x, draws, how), how)
+
+
+def _resampling(
+  stage: Callable[[jax.Array, jax.Array, str], jax.Array], interpolation: str
+) -> ImageStage:
+  """Returns an operation under one interpolation, which it draws itself where that is random."""
+  if interpolation != "random":
+    return lambda key, x: stage(key, x, interpolation)
+
+  def either(key: jax.Array, x: jax.Array) -> jax.Array:
+    cubic = jax.random.bernoulli(jax.random.fold_in(key, WHICH_OF_TWO))
+    return jnp.where(cubic, stage(key, x, "bicubic"), stage(key, x, "bilinear"))
+
+  return either
+
+
+def _fixed(interpolation: str) -> str:
+  """Returns the interpolation of what is not random: the better of the two where it is drawn."""
+  return "bicubic" if interpolation == "random" else interpolation
 
 
 def _run(stages: dict[str, ImageStage], key: Any, image: jax.Array) -> jax.Array:

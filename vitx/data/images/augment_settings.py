@@ -31,11 +31,16 @@ class AugmentSettings:
     rotate: largest angle in degrees, either way.
     color_jitter: (brightness, contrast, saturation, hue); () is off.
     randaugment: (number of operations, magnitude 0..10); () is off.
+    randaugment_probability: with which each of its operations is applied.
+    randaugment_std: standard deviation of the magnitude, drawn for each operation.
+    randaugment_operations: the paper's 14, or timm's 15 whose effect increases with the magnitude.
     autoaugment: whether the CIFAR policy is applied.
     random_erasing: probability of erasing a box.
+    random_erasing_fill: zero (the mean), or noise, normal for each pixel, in a box of timm's.
     mixup: alpha; 0 is off.
     cutmix: alpha; 0 is off.
-    interpolation: of every resampling.
+    mixing: whether each pair draws its share (and which of the two), or the batch one for all.
+    interpolation: of every resampling; random draws bilinear or bicubic each time.
   """
 
   pad_crop: NonNegativeInt = 0
@@ -45,11 +50,16 @@ class AugmentSettings:
   rotate: Annotated[float, Range("[0, 180]")] = 0.0
   color_jitter: tuple[NonNegative, ...] = ()
   randaugment: tuple[NonNegative, ...] = ()
+  randaugment_probability: Probability = 1.0
+  randaugment_std: NonNegative = 0.0
+  randaugment_operations: Literal["paper", "increasing"] = "paper"
   autoaugment: bool = False
   random_erasing: Probability = 0.0
+  random_erasing_fill: Literal["zero", "noise"] = "zero"
   mixup: NonNegative = 0.0
   cutmix: NonNegative = 0.0
-  interpolation: Literal["bilinear", "nearest"] = "bilinear"
+  mixing: Literal["pair", "batch"] = "pair"
+  interpolation: Literal["bilinear", "nearest", "bicubic", "random"] = "bilinear"
 
 
 @dataclass(frozen=True)
@@ -126,6 +136,11 @@ def _check_policies(settings: AugmentSettings, channels: int) -> None:
   if policy:
     check_integer(policy[0], "augment.randaugment: number of operations", "[1, 100]")
     check_number(policy[1], "augment.randaugment: magnitude", "[0, 10]")
+  if policy and settings.randaugment_operations != "paper" and settings.interpolation == "nearest":
+    raise ConfigError(
+      f"augment.randaugment_operations={settings.randaugment_operations!r} looks between"
+      " pixels, but augment.interpolation='nearest': set it to bilinear, bicubic or random."
+    )
   if policy and settings.autoaugment:
     raise ConfigError(
       f"augment.autoaugment=True and augment.randaugment={policy!r} are both on: choose one."

@@ -12,12 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from vitx.data.images import color_uint8, image_ops
+from vitx.data.images.randaugment import LARGEST, Draws
 
 TRANSLATION = 150 / 331  # 150 pixels of the 331 of the papers' ImageNet images
-
-
-def _matrix(*rows: tuple) -> jax.Array:
-  return jnp.stack([jnp.stack([jnp.float32(value) for value in row]) for row in rows])
 
 
 def _pixels(strength: jax.Array, size: int) -> jax.Array:
@@ -26,12 +23,16 @@ def _pixels(strength: jax.Array, size: int) -> jax.Array:
 
 # Matrices for image_ops.affine, from (strength, side of the image).
 GEOMETRIC: dict[str, Callable[[jax.Array, int], jax.Array]] = {
-  "shear_x": lambda strength, size: _matrix((1, 0.3 * strength, 0), (0, 1, 0)),
-  "shear_y": lambda strength, size: _matrix((1, 0, 0), (0.3 * strength, 1, 0)),
-  "translate_x": lambda strength, size: _matrix((1, 0, _pixels(strength, size)), (0, 1, 0)),
-  "translate_y": lambda strength, size: _matrix((1, 0, 0), (0, 1, _pixels(strength, size))),
+  "shear_x": lambda strength, size: image_ops.matrix((1, 0.3 * strength, 0), (0, 1, 0)),
+  "shear_y": lambda strength, size: image_ops.matrix((1, 0, 0), (0.3 * strength, 1, 0)),
+  "translate_x": lambda strength, size: image_ops.matrix(
+    (1, 0, _pixels(strength, size)), (0, 1, 0)
+  ),
+  "translate_y": lambda strength, size: image_ops.matrix(
+    (1, 0, 0), (0, 1, _pixels(strength, size))
+  ),
   "rotate": lambda strength, size: image_ops.rotation(30.0 * strength, size),
-  "identity": lambda strength, size: _matrix((1, 0, 0), (0, 1, 0)),
+  "identity": lambda strength, size: image_ops.matrix((1, 0, 0), (0, 1, 0)),
 }
 # Functions of (image of whole numbers 0..255, strength).
 COLOR: dict[str, Callable[[jax.Array, jax.Array], jax.Array]] = {
@@ -95,35 +96,31 @@ def operate(
     image: (S, S, C).
     operation: index into `OPERATIONS`.
     strength: in -1..1; operations without a direction take its absolute value.
-    interpolation: bilinear or nearest, of the geometric operations.
+    interpolation: bilinear, bicubic or nearest, of the geometric operations.
   """
   size = image.shape[0]
   plain = len(GEOMETRIC) - 1  # the identity: the last geometric operation and the first of color
   matrices = [lambda value, f=f: f(value, size) for f in GEOMETRIC.values()]
   matrix = jax.lax.switch(jnp.minimum(operation, plain), matrices, strength)
+  moved = jnp.clip(image_ops.affine(image, matrix, interpolation), 0.0, 255.0)
   # Pillow truncates what it interpolates; float32 may miss a whole number by less than 2^-10.
-  image = jnp.floor(image_ops.affine(image, matrix, interpolation) + 2.0**-10)
+  image = jnp.floor(moved + 2.0**-10)
   colors = list(COLOR.values())
   return jax.lax.switch(jnp.maximum(operation - plain, 0), colors, image, strength)
 
 
-def randaugment(
-  key: jax.Array, image: jax.Array, count: int, magnitude: float, interpolation: str
-) -> jax.Array:
-  """Applies `count` operations drawn from the 14 of RandAugment with replacement.
+def randaugment(key: jax.Array, image: jax.Array, draws: Draws, interpolation: str) -> jax.Array:
+  """Applies operations drawn from the 14 of RandAugment with replacement.
 
   Args:
     key: of this example and operation.
     image: (S, S, C) with values 0..1; it is rounded to 8 bits first.
-    count: N of the paper.
-    magnitude: M of the paper, 0..10, of each operation; directions are drawn. (torchvision counts
-      this range 0..30.)
-    interpolation: bilinear or nearest.
+    draws: which of them, how strong. (torchvision counts the magnitude 0..30.)
+    interpolation: bilinear, bicubic or nearest.
   """
-  which, direction = jax.random.split(key)
-  operations = jax.random.randint(which, (count,), 0, RANDAUGMENT)
-  strengths = magnitude / 10 * jax.random.rademacher(direction, (count,), jnp.float32)
-  return _sequence(image, operations, strengths, interpolation)
+  operations, levels, applied = draws(key, RANDAUGMENT)
+  operations = jnp.where(applied, operations, OPERATIONS.index("identity"))
+  return _sequence(image, operations, levels / LARGEST, interpolation)
 
 
 def autoaugment(key: jax.Array, image: jax.Array, interpolation: str) -> jax.Array:
@@ -132,7 +129,7 @@ def autoaugment(key: jax.Array, image: jax.Array, interpolation: str) -> jax.Arr
   Args:
     key: of this example and operation.
     image: (S, S, C) with values 0..1; it is rounded to 8 bits first.
-    interpolation: bilinear or nearest.
+    interpolation: bilinear, bicubic or nearest.
   """
   names, probabilities, levels = np.moveaxis(np.asarray(CIFAR_POLICY, dtype=object), -1, 0)
   table = np.vectorize(OPERATIONS.index, otypes=[np.int32])(names)

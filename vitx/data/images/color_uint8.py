@@ -18,6 +18,11 @@ def solarize(image: jax.Array, threshold: jax.Array) -> jax.Array:
   return jnp.where(image < threshold, image, 255.0 - image)
 
 
+def solarize_add(image: jax.Array, amount: jax.Array) -> jax.Array:
+  """Adds to the values below 128, up to 255."""
+  return jnp.where(image < 128, jnp.minimum(image + amount, 255.0), image)
+
+
 def posterize(image: jax.Array, bits: jax.Array) -> jax.Array:
   """Keeps the highest `bits` (a whole number) of the 8 bits of each value."""
   step = jnp.exp2(8.0 - bits)

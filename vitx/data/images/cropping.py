@@ -1,5 +1,7 @@
 """Random crops and random erasing of one float image (S, S, C), each from its own key."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 
@@ -9,6 +11,10 @@ CROP_RATIO = (3 / 4, 4 / 3)  # width / height of a random resized crop (Szegedy 
 # Zhong et al. 2017, the settings of its image classification experiments.
 ERASED_AREA = (0.02, 0.33)
 ERASED_RATIO = (0.3, 3.3)
+# What timm makes of them, and so DeiT: share of the area, height / width, attempts at a box.
+NOISE_AREA = (0.02, 1 / 3)
+NOISE_RATIO = (0.3, 1 / 0.3)
+NOISE_ATTEMPTS = 10
 
 
 def pad_crop(key: jax.Array, image: jax.Array, padding: int) -> jax.Array:
@@ -41,6 +47,46 @@ def random_erasing(key: jax.Array, image: jax.Array, probability: float) -> jax.
   columns = (center >= left) & (center < left + width)
   erased = rows[:, None, None] & columns[None, :, None] & jax.random.bernoulli(chosen, probability)
   return jnp.where(erased, 0.0, image)
+
+
+def noise_erasing(key: jax.Array, image: jax.Array, probability: float) -> jax.Array:
+  """Fills a random box with normal noise, with the given probability: timm's mode "pixel".
+
+  The image is normalized already; each pixel and channel is drawn anew (Touvron et al. 2021, A).
+  """
+  chosen, place, noise = jax.random.split(key, 3)
+  draws = jax.random.uniform(place, (NOISE_ATTEMPTS, 4))
+  top, left, height, width = fit_box(draws, image.shape[0])
+  pixel = jnp.arange(image.shape[0])
+  rows = (pixel >= top) & (pixel < top + height)
+  columns = (pixel >= left) & (pixel < left + width)
+  erased = rows[:, None, None] & columns[None, :, None] & jax.random.bernoulli(chosen, probability)
+  return jnp.where(erased, jax.random.normal(noise, image.shape), image)
+
+
+def fit_box(draws: jax.Array, size: int) -> tuple[jax.Array, ...]:
+  """Returns timm's box of whole pixels: the first attempt whose sides are less than the image's.
+
+  Args:
+    draws: (attempts, 4) in [0, 1): area, ratio, place from above and from the left.
+    size: side of the image.
+
+  Returns:
+    int32 top, left, height, width; no attempt that fits has height and width 0.
+  """
+  share = NOISE_AREA[0] + (NOISE_AREA[1] - NOISE_AREA[0]) * draws[:, 0]
+  low, high = (math.log(ratio) for ratio in NOISE_RATIO)
+  ratio = jnp.exp(low + (high - low) * draws[:, 1])
+  heights = jnp.round(size * jnp.sqrt(share * ratio)).astype(jnp.int32)
+  widths = jnp.round(size * jnp.sqrt(share / ratio)).astype(jnp.int32)
+  fits = (heights < size) & (widths < size)
+  first = jnp.argmax(fits)
+  height, width = (jnp.where(fits[first], sides[first], 0) for sides in (heights, widths))
+  top, left = (
+    (draws[first, which] * (size - side + 1).astype(jnp.float32)).astype(jnp.int32)
+    for which, side in ((2, height), (3, width))
+  )
+  return top, left, height, width
 
 
 def random_box(

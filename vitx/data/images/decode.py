@@ -11,7 +11,7 @@ from PIL import Image, ImageOps
 from vitx.checks import check_number, check_value
 from vitx.data import order
 from vitx.data.dataset import DatasetInfo
-from vitx.data.images.settings import ImageSettings, ResizeMode, find_size
+from vitx.data.images.settings import HostInterpolation, ImageSettings, ResizeMode, find_size
 from vitx.data.settings import read_fields
 from vitx.errors import ConfigError
 
@@ -63,42 +63,92 @@ def _flatten(image: Image.Image) -> Image.Image:
 
 
 def resize(
-  image: np.ndarray, size: int, mode: str, bits: np.random.Philox | None = None
+  image: np.ndarray,
+  size: int,
+  mode: str,
+  bits: np.random.Philox | None = None,
+  interpolation: str = "bilinear",
 ) -> np.ndarray:
   """Makes an image the square that the host keeps.
 
   Args:
     image: uint8 (height, width, C), C = 1 or 3.
     size: side of the result in pixels.
-    mode: `center` resizes the short side, then crops the middle; `squash` ignores the aspect ratio;
+    mode: `center` cuts out the middle square and resizes it; `squash` ignores the aspect ratio;
       `random` cuts a box of random area and aspect ratio and resizes it.
       An image that has the size already passes `center` and `squash` untouched.
     bits: the random bits of this example, for `random`: its own `order.generator`.
+    interpolation: bilinear or bicubic, with antialiasing; or random, which draws one of the two for
+      a random crop and is bicubic otherwise.
 
   Returns:
-    uint8 (size, size, C), resized bilinearly with antialiasing.
+    uint8 (size, size, C).
 
   Raises:
-    ConfigError: an unknown mode.
+    ConfigError: an unknown mode or interpolation.
     ValueError: `random` without bits.
   """
   height, width = image.shape[:2]
   if mode == "random":
     if bits is None:
       raise ValueError("resize_mode='random' needs the random bits of the example")
-    box = draw_box(height, width, bits)
-  elif mode == "squash":
+    left, top, right, bottom = map(int, draw_box(height, width, bits))
+    # Cut first: what lies beside the box must not show at its edge, as it does with `box=`.
+    return _pillow(image[top:bottom, left:right], (size, size), _filter(interpolation, bits))
+  if mode == "squash":
     box = (0.0, 0.0, float(width), float(height))
   else:
     check_value(mode, "data.resize_mode", ResizeMode)
     side = min(height, width)
     left, top = (width - side) / 2, (height - side) / 2
     box = (left, top, left + side, top + side)
-  if (height, width) == (size, size) and mode != "random":
+  if (height, width) == (size, size):
     return image
+  return _pillow(image, (size, size), _filter(interpolation), box)
+
+
+def resize_short_side(image: np.ndarray, size: int, interpolation: str) -> np.ndarray:
+  """Resizes a whole image to a short side of `size` and cuts out its middle square.
+
+  As torchvision's Resize and CenterCrop do it: the long side is a whole number of pixels too, and
+  so is the place of the square.
+
+  Args:
+    image: uint8 (height, width, C), C = 1 or 3.
+    size: side of the result in pixels.
+    interpolation: as `resize` has it.
+
+  Returns:
+    uint8 (size, size, C).
+  """
+  height, width = image.shape[:2]
+  short = min(height, width)
+  height, width = size * height // short, size * width // short
+  if (height, width) != image.shape[:2]:
+    image = _pillow(image, (width, height), _filter(interpolation))
+  top, left = round((height - size) / 2), round((width - size) / 2)
+  return image[top : top + size, left : left + size]
+
+
+def _filter(interpolation: str, bits: np.random.Philox | None = None) -> Image.Resampling:
+  """Returns Pillow's filter; a random one is drawn, and bicubic where there are no bits."""
+  check_value(interpolation, "data.interpolation", HostInterpolation)
+  linear = interpolation == "bilinear"
+  if interpolation == "random" and bits is not None:
+    linear = bool(order.uniform(bits, 1)[0] < 0.5)
+  return Image.Resampling.BILINEAR if linear else Image.Resampling.BICUBIC
+
+
+def _pillow(
+  image: np.ndarray,
+  size: tuple[int, int],
+  how: Image.Resampling,
+  box: tuple[float, float, float, float] | None = None,
+) -> np.ndarray:
+  """Resizes an image, or a box of it, to (width, height) pixels."""
   gray = image.shape[-1] == 1
   picture = Image.fromarray(image[..., 0] if gray else image)
-  array = np.array(picture.resize((size, size), Image.Resampling.BILINEAR, box=box))
+  array = np.array(picture.resize(size, how, box=box))
   return array[..., None] if gray else array
 
 

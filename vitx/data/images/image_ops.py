@@ -9,6 +9,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from vitx.data.images import sampling
+
+
+def matrix(*rows: tuple) -> jax.Array:
+  """Returns a float32 matrix of numbers, traced ones among them."""
+  return jnp.stack([jnp.stack([jnp.float32(value) for value in row]) for row in rows])
+
 
 def affine(image: jax.Array, matrix: jax.Array, interpolation: str) -> jax.Array:
   """Samples the image on a transformed grid.
@@ -16,12 +23,15 @@ def affine(image: jax.Array, matrix: jax.Array, interpolation: str) -> jax.Array
   Args:
     image: (H, W, C) float.
     matrix: (2, 3); an output pixel at (x, y) shows the input at `matrix @ (x, y, 1)`.
-    interpolation: bilinear (between the image and the zeros around it) or nearest.
+    interpolation: bilinear (between the image and the zeros around it), nearest, or bicubic (with
+      Pillow's rules at the edges, see `sampling`, and not clipped).
 
   Returns:
     (H, W, C). The identity matrix returns the image exactly.
   """
   H, W, C = image.shape
+  if interpolation == "bicubic":
+    return sampling.sample(image, matrix, True, jnp.zeros(C, image.dtype))
   x = (jnp.arange(W, dtype=jnp.float32) + 0.5)[None, :]
   y = (jnp.arange(H, dtype=jnp.float32) + 0.5)[:, None]
   column = matrix[0, 0] * x + matrix[0, 1] * y + matrix[0, 2]
@@ -60,8 +70,12 @@ def rotation(degrees: jax.Array, size: int) -> jax.Array:
 
 
 def rotate(image: jax.Array, degrees: jax.Array, interpolation: str) -> jax.Array:
-  """Turns a square image (S, S, C) counter-clockwise about its center; the corners become zero."""
-  return affine(image, rotation(degrees, image.shape[0]), interpolation)
+  """Turns a square image (S, S, C) counter-clockwise about its center; the corners become zero.
+
+  Values lie in 0..1, to which bicubic overshoot is clipped.
+  """
+  turned = affine(image, rotation(degrees, image.shape[0]), interpolation)
+  return jnp.clip(turned, 0.0, 1.0) if interpolation == "bicubic" else turned
 
 
 def resize(image: jax.Array, size: int, interpolation: str) -> jax.Array:
@@ -88,8 +102,9 @@ def crop_resize(
     image: (H, W, C) float.
     box: top, left, height, width in pixels, fractions allowed, inside the image.
     size: side of the result.
-    interpolation: bilinear (antialiased where it shrinks; pixels just outside the box take part, as
-      in Pillow's `resize(box=...)`) or nearest.
+    interpolation: nearest, bilinear or bicubic, of which the latter two are antialiased where they
+      shrink; pixels just outside the box take part, as in Pillow's `resize(box=...)`, and bicubic
+      overshoot is clipped to 0..1.
   """
   H, W, C = image.shape
   top, left, height, width = box
@@ -100,4 +115,6 @@ def crop_resize(
     return image.at[row[:, None], column[None, :]].get(mode="promise_in_bounds")
   scale = size / jnp.stack([height, width])
   shift = -jnp.stack([top, left]) * scale
-  return jax.image.scale_and_translate(image, (size, size, C), (0, 1), scale, shift, "linear")
+  method = {"bilinear": "linear", "bicubic": "cubic"}[interpolation]
+  out = jax.image.scale_and_translate(image, (size, size, C), (0, 1), scale, shift, method)
+  return jnp.clip(out, 0.0, 1.0) if interpolation == "bicubic" else out

@@ -1,7 +1,9 @@
 """Targets, and mixing of neighbors: mixup (Zhang et al. 2017) and CutMix (Yun et al. 2019).
 
 Global examples 2p and 2p + 1 form pair p. They lie side by side on one device, so mixing needs no
-communication and does not depend on the number of devices.
+communication and does not depend on the number of devices. (timm mixes a batch with the same one
+turned around. In a shuffled batch any other example will do, and where `data.repeats` puts the same
+one into a batch several times, its rows lie so that neighbors are the partners that timm makes.)
 """
 
 import jax
@@ -14,23 +16,19 @@ def smooth_targets(labels: jax.Array, num_classes: int, smoothing: float) -> jax
 
 
 def mix(
-  keys: jax.Array, images: jax.Array, targets: jax.Array, mixup: float, cutmix: float
+  images: jax.Array, targets: jax.Array, keep: jax.Array, share: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
   """Mixes each image and its target with those of its partner.
 
   Args:
-    keys: (B,), one per example, equal within a pair.
     images: (B, S, S, C), normalized; B is even.
     targets: (B, K).
-    mixup: alpha of Beta(alpha, alpha), from which the share of the own image is drawn; 0: off.
-    cutmix: alpha of the share of the area kept; 0: off. With both on, a pair draws one with
-      probability 1/2.
+    keep: (B, S, S, 1), the weights of the own image, equal within a pair; or (1, S, S, 1) for all.
+    share: (B,) or (1,), of the own target.
 
   Returns:
-    Mixed images and targets. The target's share is the true share of pixels kept.
+    Mixed images and targets.
   """
-  size = images.shape[1]
-  keep, share = jax.vmap(lambda key: _draw(key, size, mixup, cutmix))(keys)
   images = keep * images + (1.0 - keep) * _swap(images)
   share = share[:, None]
   return images, share * targets + (1.0 - share) * _swap(targets)
@@ -42,8 +40,20 @@ def _swap(values: jax.Array) -> jax.Array:
   return pairs[:, ::-1].reshape(values.shape)
 
 
-def _draw(key: jax.Array, size: int, mixup: float, cutmix: float) -> tuple[jax.Array, jax.Array]:
-  """Returns the weights (S, S, 1) of the own image, and their mean."""
+def draw(key: jax.Array, *, size: int, mixup: float, cutmix: float) -> tuple[jax.Array, jax.Array]:
+  """Draws how a pair, or a batch, is mixed.
+
+  Args:
+    key: of the pair or the batch.
+    size: S.
+    mixup: alpha of Beta(alpha, alpha), from which the share of the own image is drawn; 0: off.
+    cutmix: alpha of the share of the area kept; 0: off. With both on, one of them is drawn with
+      probability 1/2.
+
+  Returns:
+    The weights (S, S, 1) of the own image, and the share of the own target, which is their mean:
+    the true share of pixels kept.
+  """
   mixup_key, cutmix_key, choice = jax.random.split(key, 3)
   if not cutmix:
     return _mixup(mixup_key, size, mixup)
@@ -64,10 +74,21 @@ def _mixup(key: jax.Array, size: int, alpha: float) -> tuple[jax.Array, jax.Arra
 
 def _cutmix(key: jax.Array, size: int, alpha: float) -> tuple[jax.Array, jax.Array]:
   share_key, place = jax.random.split(key)
-  side = size * jnp.sqrt(1.0 - jax.random.beta(share_key, alpha, alpha, dtype=jnp.float32))
-  side = side.astype(jnp.int32)
+  share = jax.random.beta(share_key, alpha, alpha, dtype=jnp.float32)
   # The center is uniform over the image and the box is cut off at its edge, as in the paper.
-  start = jax.random.randint(place, (2,), 0, size) - side // 2
+  return keep_around(jax.random.randint(place, (2,), 0, size), share, size)
+
+
+def keep_around(center: jax.Array, share: jax.Array, size: int) -> tuple[jax.Array, jax.Array]:
+  """Returns the weights (S, S, 1) of the own image around a square of CutMix, and their mean.
+
+  Args:
+    center: int32 (2,), the row and column of the square's middle.
+    share: of the area that would be kept if the square lay inside the image.
+    size: S.
+  """
+  side = (size * jnp.sqrt(1.0 - share)).astype(jnp.int32)
+  start = center - side // 2
   pixel = jnp.arange(size)
   rows = (pixel >= start[0]) & (pixel < start[0] + side)
   columns = (pixel >= start[1]) & (pixel < start[1] + side)

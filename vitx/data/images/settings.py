@@ -10,6 +10,8 @@ from vitx.errors import ConfigError, listing
 Side = Annotated[int, Range("[1, 65536]")]
 ResizeMode = Literal["center", "squash", "random"]
 Interpolation = Literal["nearest", "bilinear", "bicubic"]
+# Of the host, with Pillow; "random" draws one of the two for each crop.
+HostInterpolation = Literal["bilinear", "bicubic", "random"]
 
 
 @dataclass(frozen=True)
@@ -21,7 +23,8 @@ class ImageSettings:
     image_size: side of what the model sees, in pixels; None is the source's own.
     default_image_size: side of what the model sees for sources whose images vary in size.
     decode_size: side of the square that the host keeps; None is enough for the above.
-    resize_mode: how an image becomes that square, see `decode.resize`.
+    resize_mode: how an image becomes that square, see `square.SquareImages`.
+    interpolation: of the host's resizing; random draws bilinear or bicubic for each random crop.
     mean: per channel, of pixels in 0..1; None is the source's.
     std: per channel, of pixels in 0..1; None is the source's.
   """
@@ -31,6 +34,7 @@ class ImageSettings:
   default_image_size: Side | None = None
   decode_size: Side | None = None
   resize_mode: ResizeMode = "center"
+  interpolation: HostInterpolation = "bilinear"
   mean: tuple[Finite, ...] | None = None
   std: tuple[Positive, ...] | None = None
 

@@ -6,8 +6,8 @@ import numpy as np
 
 from vitx.checks import check_fields
 from vitx.data.dataset import Example
-from vitx.data.images.decode import resize
-from vitx.data.images.settings import ResizeMode, Side
+from vitx.data.images.decode import resize, resize_short_side
+from vitx.data.images.settings import HostInterpolation, ResizeMode, Side
 
 
 @dataclass(frozen=True)
@@ -16,8 +16,10 @@ class SquareImages:
 
   Attributes:
     decode_size: side S.
-    resize_mode: center | squash | random, see `decode.resize`.
-    train: whether `random` draws a crop; else it takes the center.
+    resize_mode: center | squash | random, see `decode.resize`. In evaluation `random` takes the
+      middle, as `decode.resize_short_side` has it.
+    interpolation: bilinear | bicubic | random, of the resizing.
+    train: whether `random` draws a crop.
 
   Raises:
     ConfigError: an unknown mode or a size out of range.
@@ -25,6 +27,7 @@ class SquareImages:
 
   decode_size: Side
   resize_mode: ResizeMode = "center"
+  interpolation: HostInterpolation = "bilinear"
   train: bool = True
 
   def __post_init__(self):
@@ -36,6 +39,8 @@ class SquareImages:
     return self.train and self.resize_mode == "random"
 
   def __call__(self, example: Example, bits: np.random.Philox | None = None) -> Example:
-    mode = self.resize_mode if self.train or self.resize_mode != "random" else "center"
-    image = resize(example["image"], self.decode_size, mode, bits)
+    if self.resize_mode == "random" and not self.train:
+      image = resize_short_side(example["image"], self.decode_size, self.interpolation)
+    else:
+      image = resize(example["image"], self.decode_size, self.resize_mode, bits, self.interpolation)
     return {"image": image, "label": np.asarray(example["label"], np.int32)}

@@ -1,0 +1,122 @@
+"""timm's increasing operations against timm, and what RandAugment draws."""
+
+import json
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+from tests.slow import all_but
+from vitx.data.images import randaugment
+from vitx.data.images.randaugment import OPERATIONS, Draws
+
+GOLDEN = np.load(Path(__file__).parents[2] / "golden" / "timm_images.npz")
+POLICY = json.loads(str(GOLDEN["policy"]))
+PICTURE = GOLDEN["picture"]
+TIMM = {
+  "autocontrast": "AutoContrast",
+  "equalize": "Equalize",
+  "invert": "Invert",
+  "rotate": "Rotate",
+  "posterize": "PosterizeIncreasing",
+  "solarize": "SolarizeIncreasing",
+  "solarize_add": "SolarizeAdd",
+  "color": "ColorIncreasing",
+  "contrast": "ContrastIncreasing",
+  "brightness": "BrightnessIncreasing",
+  "sharpness": "SharpnessIncreasing",
+  "shear_x": "ShearX",
+  "shear_y": "ShearY",
+  "translate_x": "TranslateXRel",
+  "translate_y": "TranslateYRel",
+}
+EXACT = {"posterize", "solarize", "solarize_add", "equalize", "invert"}
+SHARES = np.array([0.485, 0.456, 0.406])  # that come to POLICY["mean"]
+
+
+@jax.jit
+def operate(name, level, cubic):
+  fill = jnp.array(POLICY["mean"], jnp.float32)
+  return randaugment.operate(jnp.asarray(PICTURE, jnp.float32), name, level, cubic, fill)
+
+
+def result(name, level, cubic=False):
+  return np.asarray(operate(jnp.int32(OPERATIONS.index(name)), jnp.float32(level), cubic))
+
+
+def test_the_policy_is_timms():
+  assert set(OPERATIONS) == {*TIMM, "identity"} and OPERATIONS[-1] == "identity"
+  assert set(POLICY["names"]) == set(TIMM.values()) and len(POLICY["names"]) == 15
+  kept = {name: POLICY[name] for name in ("count", "magnitude", "magnitude_std", "probability")}
+  assert Draws(**kept) == Draws(2, 9, 0.5, 0.5)
+
+
+@pytest.mark.parametrize("how", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("name", TIMM)
+def test_operations_agree_with_timm(name, how):
+  for sign in (1, -1):
+    recorded = GOLDEN[f"{TIMM[name]}/{how}/{sign}"].astype(int)
+    for level, expected in zip(POLICY["levels"], recorded, strict=True):
+      out = result(name, sign * level, how == "bicubic")
+      error = np.abs(out - expected)
+      assert error.max() <= (0 if name in EXACT else 1), level
+      # Positions and products in float32 fall on the other side of a whole number now and then.
+      assert (error > 0).mean() < 0.03, level
+  if name in EXACT | {"autocontrast"}:
+    np.testing.assert_array_equal(recorded, GOLDEN[f"{TIMM[name]}/{how}/1"])  # no direction
+
+
+def test_without_an_operation_the_image_stays():
+  for cubic in (False, True):
+    np.testing.assert_array_equal(result("identity", 9.0, cubic), PICTURE)
+
+
+@pytest.mark.parametrize("interpolation", all_but("random", of=("bilinear", "bicubic", "random")))
+def test_an_interpolation_is_fixed_or_drawn_for_each_operation(interpolation):
+  """Of one operation each; rotations by the same angle show how they were sampled."""
+  image = jnp.asarray(PICTURE, jnp.float32) / 255
+
+  def one(key):
+    return randaugment.increasing(key, image, Draws(1, 10.0), interpolation, tuple(SHARES))
+
+  out = 255 * jax.jit(jax.vmap(one))(jax.random.split(jax.random.key(3), 200))
+  counts = {
+    how: sum(
+      int((np.abs(out - result("rotate", level, how == "bicubic")).mean((1, 2, 3)) < 0.01).sum())
+      for level in (10.0, -10.0)
+    )
+    for how in ("bilinear", "bicubic")
+  }
+  assert 4 < sum(counts.values()) < 30
+  for how, count in counts.items():
+    assert (count > 0) == (interpolation in (how, "random"))
+
+
+def drawn(draws, count=4000):
+  keys = jax.random.split(jax.random.key(0), count)
+  return [np.asarray(x).ravel() for x in jax.vmap(lambda key: draws(key, 15))(keys)]
+
+
+def test_operations_levels_signs_and_chances_are_drawn_independently():
+  operations, levels, applied = drawn(Draws(2, 9, 0.5, 0.5))
+  assert stats.chisquare(np.bincount(operations, minlength=15)).pvalue > 1e-3
+  assert abs(applied.mean() - 0.5) < 4 * 0.5 / np.sqrt(8000)
+  assert abs((levels > 0).mean() - 0.5) < 4 * 0.5 / np.sqrt(8000)
+  size = np.abs(levels)
+  assert (size[size < 10] >= 0).all() and size.max() == 10
+  # Clipped at 10, two deviations above: what lies below is the normal distribution.
+  assert abs((size == 10).mean() - stats.norm.sf(2)) < 4 * np.sqrt(0.0228 / 8000)
+  below = stats.truncnorm(-18, 2, loc=9, scale=0.5)
+  assert stats.kstest(size[size < 10].astype(np.float64), below.cdf).pvalue > 1e-3
+  for a, b in ((operations, size), (operations, applied), (size, applied), (levels > 0, applied)):
+    assert abs(np.corrcoef(a, b)[0, 1]) < 4 / np.sqrt(8000)
+
+
+def test_without_noise_all_are_applied_at_one_level():
+  operations, levels, applied = drawn(Draws(2, 7.0), 50)
+  assert applied.all() and set(np.abs(levels).tolist()) == {7.0}
+  more, _, _ = drawn(Draws(2, 7.0, 0.5, 0.3), 50)
+  np.testing.assert_array_equal(operations, more)  # other draws do not change which operations

@@ -1,0 +1,91 @@
+"""Raw weights and their moving average, evaluated beside each other; which chooses the best."""
+
+import jax
+import numpy as np
+import pytest
+
+import vitx
+from tests import runs
+from vitx.cli.evaluate import evaluate
+from vitx.errors import ConfigError
+from vitx.tasks.base import Task
+from vitx.training import loop
+from vitx.training.evaluation import check_weights, describe_figures, join_figures
+
+FIGURES = ("top1", "top5", "nll", "ece")
+# The average is so long that it is far from the weights.
+SLOW = ("ema_decay=0.98", "ema_warmup=False", "learning_rate=0.01")
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory):
+  """A run that evaluates both, of which raw weights choose the best."""
+  workdir = tmp_path_factory.mktemp("both")
+  return workdir, loop.train(runs.tiny("evaluation.weights=('raw','ema')", *SLOW), workdir)
+
+
+def of(workdir, kind):
+  return [row for row in runs.rows(workdir) if row["kind"] == kind]
+
+
+def test_the_first_weights_have_the_figures_and_choose_the_best(both):
+  workdir, result = both
+  rows = of(workdir, "validation")
+  for row in (*rows, *of(workdir, "test")):
+    assert {*FIGURES, *(f"ema_{name}" for name in FIGURES)} <= row.keys()
+    assert not any(name.startswith("raw_") for name in row)
+    assert row["nll"] < row["ema_nll"]  # the average stays behind
+  best = max(rows, key=lambda row: (row["top1"], row["step"]))
+  assert result.test["step"] == best["step"]
+
+
+def test_both_are_those_of_the_checkpoint(both):
+  """`load` gives those that chose, unless told; `evaluate` finds what training reported."""
+  workdir, result = both
+  state = runs.final_state(workdir)
+  for weights, tree in ((None, "params"), ("raw", "params"), ("ema", "ema")):
+    loaded = vitx.load(workdir, "latest", weights=weights)
+    jax.tree.map(np.testing.assert_array_equal, loaded.variables["params"], state[tree])
+  for weights, prefix in ((None, ""), ("raw", ""), ("ema", "ema_")):
+    found = evaluate(workdir, weights=weights)
+    for name in FIGURES:
+      assert found[name] == pytest.approx(result.test[f"{prefix}{name}"], rel=1e-6)
+
+
+def test_evaluating_both_changes_nothing_of_the_run(both, tmp_path):
+  loop.train(runs.tiny(*SLOW), tmp_path)
+  for plain, row in zip(of(tmp_path, "validation"), of(both[0], "validation"), strict=True):
+    for name in FIGURES:
+      assert plain[name] == row[f"ema_{name}"]
+  loaded = vitx.load(tmp_path, "latest")
+  jax.tree.map(
+    np.testing.assert_array_equal, loaded.variables["params"], runs.final_state(both[0])["ema"]
+  )
+
+
+def test_words_name_the_others():
+
+  class Words(Task):
+    def describe(self, figures):
+      return f"top-1 {figures['top1']}"
+
+  figures = join_figures({"raw": {"top1": 1, "nll": 3.0}, "ema": {"top1": 2, "nll": 4.0}})
+  assert figures == {"top1": 1, "nll": 3.0, "ema_top1": 2, "ema_nll": 4.0}
+  assert describe_figures(Words(), figures, ("raw", "ema")) == "top-1 1; ema: top-1 2"
+
+
+def test_weights_that_are_not_there_are_named(tmp_path, both):
+  check_weights(("ema",), 0.0)  # the default, whether there is an average or not
+  with pytest.raises(ConfigError, match=r"evaluation\.weights=\('raw', 'ema'\).*set ema_decay"):
+    check_weights(("raw", "ema"), 0.0)
+  for weights in ((), ("ema", "ema")):
+    with pytest.raises(ConfigError, match=r"evaluation\.weights=\(.*each once"):
+      check_weights(weights, 0.9)
+  for override, message in (
+    ("evaluation.weights=('row',)", r"evaluation\.weights\[0\]='row'.*'raw'"),
+    ("evaluation.weights=('ema','raw')", r"ema_decay=0"),
+  ):
+    with pytest.raises(ConfigError, match=message):
+      loop.train(runs.tiny(override, "ema_decay=0.0"), tmp_path)
+  with pytest.raises(ConfigError, match=r"weights='averaged'.*ema, raw"):
+    vitx.load(both[0], weights="averaged")
