@@ -1,6 +1,6 @@
 """Sparsifiner on ImageNet-1k: a published backbone learns what to attend (Wei et al. 2023).
 
-vitx train --config configs/sparsifiner_imagenet.py:deit_s_keep_0.25 --workdir runs/sparsifiner
+python train.py --config configs/sparsifiner_imagenet.py:deit_s_keep_0.25 --workdir runs/sparsifiner
 
   @inproceedings{wei2023sparsifiner,
     title     = {Sparsifiner: Learning Sparse Instance-Dependent Attention for Efficient Vision

@@ -1,6 +1,6 @@
 """Sparsifiner's whole journey on small images: a dense network, its predictors, the sparse network.
 
-vitx train --config configs/sparsifiner_small.py:digits_keep_0.25 --workdir runs/keep_0.25
+python train.py --config configs/sparsifiner_small.py:digits_keep_0.25 --workdir runs/keep_0.25
 
 Three phases in one workdir: `phase0` trains a dense vision transformer, `phase1` the predictors on
 what it attends, `phase2`, which is the config itself, the sparse network with the dense one as
@@ -29,7 +29,7 @@ DATA = ("digits", "cifar10", "imagenette")
 ROWS = tuple(f"{data}_{method}" for data in DATA for method in METHODS)
 # The durations of the phases.
 EPOCHS = {
-  "digits": ("40 epochs", "10 epochs", "20 epochs"),
+  "digits": ("40 epochs", "10 epochs", "15 epochs"),
   "cifar10": ("30 epochs", "3 epochs", "10 epochs"),
   "imagenette": ("40 epochs", "5 epochs", "15 epochs"),
 }

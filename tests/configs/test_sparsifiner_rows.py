@@ -1,0 +1,106 @@
+"""Sparsifiner's rows: as large as published, phases that build, and one recipe for all of them."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from configs import sparsifiner_imagenet, sparsifiner_small
+from configs.common import split, with_overrides
+from vitx.attention.sparsifiner import count_kept
+from vitx.checkpoints.init_from import transfer
+from vitx.models import count, initialize, model_from_config
+from vitx.training.phases import split_phases
+
+PARAMETERS = {
+  "deit_s_keep_0.25": 22_251_880,
+  "deit_s_l1": 22_251_880,
+  "lvvit_s_keep_0.25": 26_420_112,
+}
+# Attended keys of 197, Wei et al. 2023, table of keep rates.
+KEPT = dict(
+  zip(
+    (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.05, 0.01),
+    (178, 158, 138, 119, 99, 79, 60, 40, 20, 10, 2),
+    strict=True,
+  )
+)
+
+
+@pytest.mark.parametrize("row", PARAMETERS)
+def test_parameters(row):
+  found = count(sparsifiner_imagenet.get_config(row)).total
+  assert found == PARAMETERS[row] == sparsifiner_imagenet.PUBLISHED[row]["parameters"]
+
+
+@pytest.mark.parametrize("row", sparsifiner_imagenet.ROWS)
+def test_the_share_of_the_row_is_the_mixers(row):
+  keep = sparsifiner_imagenet.get_config(row).model.token_mixer.keep
+  assert row.endswith(f"keep_{keep}") or (row, keep) == ("deit_s_l1", 0.25)
+  assert count_kept(keep, 197) == KEPT.get(keep, 50)
+
+
+@pytest.mark.parametrize(("recipe", "weight"), [("supplement", 168.0), ("yaml", 1.68)])
+def test_the_two_phases_of_a_recipe(recipe, weight):
+  config = sparsifiner_imagenet.get_config(f"deit_s_keep_0.25,recipe={recipe}")
+  one, two = split_phases(config, "w").values()
+  assert one.init_from == one.task.teacher == two.task.teacher == config.init_from
+  assert two.init_from == "w/phase1"
+  assert (one.task.attention_weight, two.task.get("attention_weight", 0)) == (weight, 0)
+  assert one.task.class_weight == one.task.logits_weight == one.task.token_weight == 0
+  weights = two.task.class_weight, two.task.logits_weight, two.task.token_weight
+  assert weights == (1.0, 0.5, 0.5)
+  assert not one.model.token_mixer.sparse and two.model.token_mixer.get("sparse", True)
+  mixer = two.model.token_mixer
+  thresholds = mixer.coefficient_threshold, mixer.get("coefficient_top"), mixer.basis_threshold
+  assert thresholds == {"supplement": (0.05, None, 0.01), "yaml": (None, 8, 0.02)}[recipe]
+  assert (one.duration, two.duration) == ("5 epochs", f"{40 + 5 * (recipe == 'yaml')} epochs")
+  assert one.batch_size == two.batch_size == 1344
+
+
+def test_another_backbone_is_also_the_teacher():
+  config = sparsifiner_imagenet.get_config("lvvit_s_keep_0.5,init_from=mine.pth")
+  assert config.task.teacher == "mine.pth" and config.task.teacher_model.name == "lv_vit"
+
+
+@pytest.mark.parametrize("row", ["digits_keep_0.25", "digits_random_0.25", "cifar10_keep_0.1"])
+def test_a_small_row_has_its_dense_networks_weights(row):
+  config = sparsifiner_small.get_config(row)
+  found = split_phases(config, "w")
+  assert list(found) == ["phase0", *(["phase1"] if "keep" in row else []), "phase2"]
+  params = []
+  for phase in (found["phase0"], found["phase2"]):
+    model = model_from_config({**phase.model.to_dict(), "num_classes": 10})
+    images = jnp.zeros((1, 8 if "digits" in row else 32, 8 if "digits" in row else 32, 3))
+    init = lambda key, model=model, x=images: initialize(model, key, x, train=False)  # noqa: E731
+    params.append(jax.jit(init)(jax.random.key(0))["params"])
+  _, report = transfer(params[1], params[0])
+  assert not report.unused and not report.skipped
+  assert len(report.new) == (0 if "random" in row else 6 * config.model.depth)
+
+
+def test_a_backbone_that_is_there_takes_the_place_of_the_first_phase():
+  config = sparsifiner_small.get_config("digits_keep_0.25,backbone=runs/dense")
+  found = split_phases(config, "w")
+  assert list(found) == ["phase1", "phase2"]
+  assert [x.init_from for x in found.values()] == ["runs/dense", "w/phase1"]
+  assert {x.task.teacher for x in found.values()} == {"runs/dense"}
+  config = sparsifiner_small.get_config("digits_random_0.25,backbone=runs/dense")
+  assert [x.init_from for x in split_phases(config, "w").values()] == ["runs/dense"]
+  with pytest.raises(ValueError, match="backbone=a is set already"):
+    sparsifiner_small.get_config("digits_keep_0.25,backbone=a,backbone=b")
+
+
+@pytest.mark.parametrize("keep", [0.0, 1.5, -0.1])
+def test_shares_outside_0_to_1_are_refused(keep):
+  from vitx.errors import ConfigError
+
+  config = with_overrides(
+    sparsifiner_small.get_config("digits_keep_0.25"), f"token_mixer.keep={keep}"
+  )
+  with pytest.raises(ConfigError, match=r"token_mixer\.keep=.*\(0, 1\]"):
+    model_from_config({**config.model.to_dict(), "num_classes": 10})
+
+
+def test_rows_are_named_after_data_and_method():
+  assert split(",".join(sparsifiner_small.ROWS)) == list(sparsifiner_small.ROWS)
+  assert len(set(sparsifiner_small.ROWS)) == 27
