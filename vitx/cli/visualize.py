@@ -28,6 +28,7 @@ from vitx.errors import ConfigError, listing, nearest
 from vitx.models import model_from_config
 from vitx.tasks import build_task
 from vitx.tasks.base import Task
+from vitx.tasks.classification import Classification
 from vitx.tasks.density import Density
 from vitx.training.setup import resolve
 
@@ -119,13 +120,15 @@ def _subject(label: str, config: ConfigDict, task: Task, options: Options, varia
   with held.unlocked():
     _hold_matrices(held.model)
 
-  def inputs(count: int) -> np.ndarray:
+  def inputs(count: int) -> Any:
     source = open_source(config.data, config.data_seed)
     # Statistics of a config's pixels were made up, and what follows from the data is known by now.
     own = build_task(resolve(config, source))
     examples = own.examples(source.role("validation"), train=False)
     prepare = own.transform(train=False)
     some = [prepare(examples[i], None) for i in range(min(count, len(examples)))]
+    if isinstance(own, Classification):
+      return own.preprocess(np.stack([example["image"] for example in some]))
     return np.stack([example["tokens"] for example in some]).astype(np.int32)
 
   return Subject(
@@ -133,6 +136,7 @@ def _subject(label: str, config: ConfigDict, task: Task, options: Options, varia
     model=model_from_config(held.model),
     input_spec=task.input_spec,
     grid=tuple(task.model.grid) if isinstance(task, Density) else None,  # type: ignore[attr-defined]
+    layout=task.token_layout() if isinstance(task, Classification) else None,
     variables=variables,
     inputs=inputs,
     **dataclasses.asdict(options),

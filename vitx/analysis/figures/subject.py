@@ -9,6 +9,7 @@ import flax.linen as nn
 import jax
 
 from vitx.errors import ConfigError, MissingExtraError
+from vitx.ops.layout import TokenLayout
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,8 +21,9 @@ class Subject:
     model: the network; its mixers hold their matrices if they can.
     input_spec: shape and dtype of a batch of one example.
     grid: how the tokens of a density model lie; None for a model of another kind.
+    layout: how the tokens of an image lie; None for a model of another kind.
     variables: returns the collections, "params" among them.
-    inputs: returns the inputs of so many examples (B, ...).
+    inputs: returns what the model is called with for so many examples (B, ...).
     local: l, the last tokens that count as near; None for a row of the grid.
     examples: how many are looked at.
     queries: positions that are drawn; () for a few that are spread evenly.
@@ -31,6 +33,7 @@ class Subject:
   model: nn.Module
   input_spec: jax.ShapeDtypeStruct
   grid: tuple[int, ...] | None
+  layout: TokenLayout | None
   variables: Callable[[], dict[str, Any]]
   inputs: Callable[[int], Any]
   local: int | None = None

@@ -1,0 +1,86 @@
+"""The figure of Sparsifiner: what it captures and counts, and the files it writes."""
+
+import csv
+
+import jax
+import numpy as np
+import pytest
+
+from vitx.analysis.figures.sparsifiner import capture, describe_layer
+from vitx.cli.visualize import Options, visualize
+from vitx.errors import ConfigError
+from vitx.models import model_from_config
+from vitx.ops.layout import TokenLayout
+
+LAYOUT = TokenLayout((2, 3), prefix=1)
+
+
+def test_a_layer_is_described_by_counting():
+  random = np.random.default_rng(0)
+  kept = random.random((2, 3, 7, 7)) < 0.5
+  sparse = kept * random.random(kept.shape)
+  full = random.dirichlet(np.ones(7), kept.shape[:3])
+  coefficients = (random.random((2, 3, 6, 4)) < 0.3).astype(float)
+  layer = dict(sparse=sparse, full=full, coefficients=coefficients, pruned_basis=np.eye(7)[:, :4])
+  inside, overlap, sizes = [], [], []
+  for b, h in np.ndindex(2, 3):
+    sets = [set(np.flatnonzero(kept[b, h, q])) for q in range(1, 7)]
+    sizes += map(len, sets)
+    inside += [full[b, h, q + 1, sorted(keys)].sum() for q, keys in enumerate(sets)]
+    pairs = [(a, c) for i, a in enumerate(sets) for j, c in enumerate(sets) if i != j]
+    overlap += [len(a & c) / max(len(a | c), 1) for a, c in pairs]
+  assert describe_layer(layer, LAYOUT) == pytest.approx(
+    {
+      "basis_zeros": 1 - 4 / 28,
+      "coefficient_zeros": np.mean(coefficients == 0),
+      "kept_keys": np.mean(sizes),
+      "attention_kept": np.mean(inside),
+      "overlap": np.mean(overlap),
+    }
+  )
+
+
+def test_what_is_captured_is_attention_with_masks_and_without():
+  mixer = dict(name="sparsifiner", slots=3, keep=0.4, implementation="masked")
+  fields = dict(width=16, depth=2, num_heads=2, mlp_dim=16, stem=dict(name="linear", patch=2))
+  model = model_from_config(dict(name="vit", num_classes=3, token_mixer=mixer, **fields))
+  images = jax.random.normal(jax.random.key(0), (2, 6, 6, 1))
+  variables = jax.jit(model.init)(jax.random.key(1), images)
+  layers = capture(model, variables, images)
+  assert len(layers) == 2
+  for layer in layers:
+    for name in ("sparse", "full"):
+      assert layer[name].shape == (2, 2, 10, 10)
+      np.testing.assert_allclose(layer[name].sum(-1), 1, rtol=1e-5)
+    assert np.all((layer["sparse"] > 0)[:, :, 1:].sum(-1) == 4) and np.all(layer["full"] > 0)
+    assert np.all(layer["sparse"][:, :, 0] > 0)  # the class token attends all
+  np.testing.assert_allclose(layers[0]["full"][:, :, 0], layers[0]["sparse"][:, :, 0], rtol=1e-5)
+
+
+SMALL = (
+  "sparsifiner,model.width=16,model.depth=2,model.num_heads=2,token_mixer.slots=3,pool=cls,"
+  "stem=linear,stem.patch=2"
+)
+
+
+def test_the_files(tmp_path):
+  pytest.importorskip("matplotlib")
+  config = f"configs/digits.py:{SMALL}"
+  options = Options(examples=2, queries=(0, 5))
+  files = visualize("sparsifiner", tmp_path, config=config, options=options)
+  assert [path.name for path in files] == [
+    *(f"sparsifiner_sparsifiner_{end}.png" for end in ("0", "1", "basis")),
+    "sparsifiner_sparsifiner.csv",
+  ]
+  rows = list(csv.DictReader(files[-1].read_text().splitlines()))
+  assert [row["layer"] for row in rows] == ["0", "1"]
+  assert all(0 < float(row["overlap"]) <= 1 for row in rows)
+  with pytest.raises(ConfigError, match="queries=16 is no place of the grid; choose from 0 to 15"):
+    visualize("sparsifiner", tmp_path, config=config, options=Options(queries=(16,)))
+
+
+@pytest.mark.parametrize("row", ["softmax", f"{SMALL},token_mixer.sparse=False"])
+def test_a_model_without_masks_is_refused(tmp_path, row):
+  pytest.importorskip("matplotlib")
+  with pytest.raises(ConfigError, match=r"token_mixer\.sparse=True"):
+    visualize("sparsifiner", tmp_path, config=f"configs/digits.py:{row}")

@@ -1,0 +1,197 @@
+"""What Sparsifiner's queries attend, and the bases they choose from (Wei et al. 2023)."""
+
+import csv
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import flax.linen as nn
+import jax
+import numpy as np
+from flax.traverse_util import flatten_dict
+
+from vitx.analysis.figures.subject import Subject, make_canvas, save
+from vitx.errors import ConfigError
+from vitx.ops.layout import TokenLayout
+
+DRAWN_LAYERS, DRAWN_HEADS, DRAWN_QUERIES = 3, 4, 4
+BASIS_LAYERS = 6
+
+
+def draw_sparsifiner(subject: Subject, out: Path) -> list[Path]:
+  """Sparsifiner's masks, sparse and full attention of a few queries, and its bases.
+
+  One picture for each example (supplement, Figures 1 and 2): for a few layers and heads, which keys
+  a query of the grid keeps, what it attends of them, and what it attends with the same weights
+  where no mask is in force. One picture of the absolute values of the bases over the grid (Figure
+  3). The table has by layer the share of zeros of basis and coefficients, the share of full
+  attention that falls on kept keys, and how much the kept keys of two queries of a head overlap
+  (intersection over union, the mean over pairs).
+
+  Raises:
+    ConfigError: a model without Sparsifiner's mixers or with all attended, or a query that there is
+      not.
+  """
+  layout = subject.layout
+  if layout is None or len(layout.grid) != 2:
+    raise ConfigError(
+      "sparsifiner shows the queries of images; this model has none: use a classifier with"
+      " model.token_mixer='sparsifiner'"
+    )
+  queries = _choose_queries(subject.queries, layout)
+  images = subject.inputs(subject.examples)
+  layers = capture(subject.model, subject.variables(), images)
+  name = f"sparsifiner_{subject.label}"
+  files = [
+    save(_draw_example(np.asarray(image), i, layers, queries, layout), out, f"{name}_{i}")
+    for i, image in enumerate(images)
+  ]
+  files.append(save(_draw_bases(layers, layout), out, f"{name}_basis"))
+  table = out / f"{name}.csv"
+  _write_table(table, [describe_layer(layer, layout) for layer in layers])
+  return [*files, table]
+
+
+def capture(
+  model: nn.Module, variables: Mapping[str, Any], images: jax.Array
+) -> list[dict[str, np.ndarray]]:
+  """Runs a model with Sparsifiner's mixers, with its masks and without.
+
+  Args:
+    model: whose mixers hold their matrices.
+    variables: its collections.
+    images: (B, height, width, channels), normalized.
+
+  Returns:
+    By layer: `sparse` and `full` attention (B, H, N, N), `coefficients` (B, H, N - prefix, S) and
+    `pruned_basis` (N, S), and `basis` (N, S) as learned.
+
+  Raises:
+    ConfigError: the model has no such mixers, or they attend all.
+  """
+  mixer: Any = getattr(model, "token_mixer", None)
+  fields = getattr(mixer, "keywords", {})
+  sparse = _sown(model, variables, images)
+  found = [name.removesuffix("/coefficients") for name in sparse if name.endswith("/coefficients")]
+  if not found or not fields.get("sparse", True):
+    raise ConfigError(
+      "sparsifiner shows the masks of a network whose model.token_mixer is 'sparsifiner', with"
+      " token_mixer.sparse=True; use --workdir of such a run"
+    )
+  dense = model.clone(token_mixer=partial(mixer.func, **{**fields, "sparse": False}))
+  full = _sown(dense, variables, images)
+  params = flatten_dict(dict(variables["params"]), sep="/")
+  return [
+    {
+      "sparse": sparse[f"{path}/attention"],
+      "full": full[f"{path}/attention"],
+      "coefficients": sparse[f"{path}/coefficients"],
+      "pruned_basis": sparse[f"{path}/pruned_basis"],
+      "basis": np.asarray(params[f"{path}/basis"]),
+    }
+    for path in sorted(found, key=lambda path: (len(path), path))
+  ]
+
+
+def describe_layer(layer: Mapping[str, np.ndarray], layout: TokenLayout) -> dict[str, float]:
+  """Returns the figures of a layer's row of the table, of the queries of the grid."""
+  rows = layer["sparse"].shape[-1] - layout.prefix
+  kept = (layer["sparse"] > 0)[:, :, -rows:].astype(np.float64)  # (B, H, n, N)
+  full = layer["full"][:, :, -rows:]
+  both = kept @ np.swapaxes(kept, -1, -2)
+  sizes = kept.sum(-1)
+  either = sizes[..., :, None] + sizes[..., None, :] - both
+  apart = ~np.eye(rows, dtype=bool)
+  return {
+    "basis_zeros": float(np.mean(layer["pruned_basis"] == 0)),
+    "coefficient_zeros": float(np.mean(layer["coefficients"] == 0)),
+    "kept_keys": float(sizes.mean()),
+    "attention_kept": float((full * kept).sum(-1).mean()),
+    "overlap": float((both / np.maximum(either, 1))[..., apart].mean()),
+  }
+
+
+def _sown(model: nn.Module, variables: Mapping[str, Any], images: Any) -> dict[str, np.ndarray]:
+  def look(variables, images):
+    return model.apply(variables, images, train=False, mutable=["intermediates"])[1]
+
+  found = jax.device_get(jax.jit(look)(variables, images))
+  return {
+    name: value[0] for name, value in flatten_dict(found.get("intermediates", {}), sep="/").items()
+  }
+
+
+def _choose_queries(given: Sequence[int], layout: TokenLayout) -> list[int]:
+  """Returns places on the grid: those given, or a few, spread evenly."""
+  n = layout.length - layout.prefix
+  for query in given:
+    if not 0 <= query < n:
+      raise ConfigError(f"queries={query} is no place of the grid; choose from 0 to {n - 1}")
+  rows, columns = layout.grid
+  some = [(rows * (1 + 2 * (i // 2)) // 4, columns * (1 + 2 * (i % 2)) // 4) for i in range(4)]
+  return list(given) or [row * columns + column for row, column in some][:DRAWN_QUERIES]
+
+
+def _draw_example(
+  image: np.ndarray,
+  example: int,
+  layers: Sequence[Mapping],
+  queries: list[int],
+  layout: TokenLayout,
+) -> Any:
+  """Draws three rows for each query, and a column for each head of each layer."""
+  chosen = np.unique(np.linspace(0, len(layers) - 1, min(DRAWN_LAYERS, len(layers))).round())
+  heads = min(DRAWN_HEADS, layers[0]["sparse"].shape[1])
+  columns = [(int(layer), head) for layer in chosen for head in range(heads)]
+  canvas = make_canvas(1.1 * (len(columns) + 1), 3.6 * len(queries))
+  panels = canvas.subplots(3 * len(queries), len(columns) + 1, squeeze=False)
+  for axes in panels.flat:
+    axes.set(xticks=[], yticks=[])
+  for number, query in enumerate(queries):
+    place, at = divmod(query, layout.grid[1]), layout.prefix + query
+    for kind, row in zip(("mask", "sparse", "full"), panels[3 * number :], strict=False):
+      row[0].set_ylabel(kind, fontsize="small")
+      _show_image(row[0], image, place, layout)
+      for axes, (layer, head) in zip(row[1:], columns, strict=True):
+        weights = layers[layer]["full" if kind == "full" else "sparse"][example, head, at]
+        plane = (weights > 0) if kind == "mask" else weights
+        axes.imshow(
+          plane[layout.prefix :].reshape(layout.grid), cmap="gray" if kind == "mask" else "magma"
+        )
+        axes.plot(place[1], place[0], "s", mec="tab:green", mfc="none", ms=5)
+        if number == 0 and kind == "mask":
+          axes.set_title(f"layer {layer}\nhead {head}", fontsize="x-small")
+  return canvas
+
+
+def _show_image(axes: Any, image: np.ndarray, place: tuple[int, int], layout: TokenLayout) -> None:
+  low, high = image.min(), image.max()
+  picture = (image - low) / max(high - low, 1e-6)
+  size = picture.shape[0] / layout.grid[0], picture.shape[1] / layout.grid[1]
+  axes.imshow(picture if picture.shape[-1] == 3 else picture[..., 0], cmap="gray")
+  middle = [(p + 0.5) * s - 0.5 for p, s in zip(place, size, strict=True)]
+  axes.plot(middle[1], middle[0], "s", mec="tab:green", mfc="none", ms=6)
+
+
+def _draw_bases(layers: Sequence[Mapping], layout: TokenLayout) -> Any:
+  """Draws a row for each of the first layers, and a column for each slot."""
+  some = layers[:BASIS_LAYERS]
+  slots = some[0]["basis"].shape[1]
+  canvas = make_canvas(0.55 * slots + 0.5, 0.75 * len(some) + 0.3)
+  panels = canvas.subplots(len(some), slots, squeeze=False)
+  for number, (row, layer) in enumerate(zip(panels, some, strict=True)):
+    for axes, slot in zip(row, np.abs(layer["basis"])[layout.prefix :].T, strict=True):
+      axes.imshow(slot.reshape(layout.grid), cmap="magma", vmin=0)
+      axes.set(xticks=[], yticks=[])
+    row[0].set_ylabel(f"layer {number}", fontsize="x-small")
+  return canvas
+
+
+def _write_table(path: Path, rows: Sequence[Mapping[str, float]]) -> None:
+  with open(path, "w", newline="", encoding="utf-8") as file:
+    writer = csv.writer(file)
+    writer.writerow(["layer", *rows[0]])
+    writer.writerows(
+      [[i, *(f"{value:.4f}" for value in row.values())] for i, row in enumerate(rows)]
+    )
