@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
+from vitx.models.stacked import stack
 from vitx.ops import replicas
 from vitx.tasks.base import Batch, Task
 from vitx.training.precision import LossScale, all_finite
@@ -56,6 +57,8 @@ class Step:
     grad_accum_steps: micro-batches per step.
     ema_decay: of the moving average of parameters; 0 keeps no average.
     half: whether the loss is scaled for float16.
+    cycle: the layers that repeat and whose parameters the state holds stacked
+      (`vitx.models.stacked`); 0 if it holds every parameter by its name.
     axis: the name of the device axis; None on one device.
   """
 
@@ -66,12 +69,13 @@ class Step:
   grad_accum_steps: int = 1
   ema_decay: float = 0.0
   half: bool = False
+  cycle: int = 0
   axis: str | None = None
 
   def init(self, key: jax.Array, batch: Batch) -> TrainState:
     """Returns the state before the first step; depends on `key` and shapes only."""
     variables = self.task.init(key, batch)
-    params = variables.pop("params")
+    params = stack(variables.pop("params"), self.cycle)
     return TrainState(
       step=jnp.int32(0),
       params=params,
