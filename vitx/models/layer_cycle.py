@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from vitx.models import names
+from vitx.models.stacked import stack
 from vitx.ops.layout import TokenLayout
 
 
@@ -23,9 +24,9 @@ def run_cycle(
 ) -> jax.Array:
   """Applies all blocks of a trunk to tokens (B, N, C) as a loop over cycles of layers.
 
-  Parameters stand where `Trunk.run_blocks` would have them, `block_0`, ...; those of the same layer
-  of each cycle are stacked here. Nothing is sown, and dropout draws otherwise than without the
-  loop.
+  Parameters stand where `Trunk.run_blocks` would have them, `block_0`, ..., and are stacked here,
+  or they were stacked before (`vitx.models.stacked`). Nothing is sown, and dropout draws otherwise
+  than without the loop.
 
   Args:
     trunk: a bound `Trunk`.
@@ -49,13 +50,9 @@ def run_cycle(
   if trunk.is_initializing():
     _make_parameters(trunk, blocks, x, layout, depth)
   params = trunk.variables["params"]
-  stacked = [
-    jax.tree.map(
-      lambda *leaves: jnp.stack(leaves),
-      *(params[f"{names.BLOCK}_{layer}"] for layer in range(first, depth, cycle)),
-    )
-    for first in range(cycle)
-  ]
+  if names.CYCLES not in params:
+    params = stack(params, cycle)
+  stacked = [params[names.CYCLES][f"{names.BLOCK}_{i}"] for i in range(cycle)]
   key = trunk.make_rng("dropout") if train and trunk.has_rng("dropout") else None
 
   def apply(block: nn.Module, params: Any, x: jax.Array, layer: jax.Array) -> jax.Array:

@@ -4,7 +4,8 @@ A name is the path of a parameter, joined by "/", such as "block_0/token_mixer/q
 Networks of one sequence of blocks have at the top `stem`, `posemb`, `cls`, `extra`, `start`,
 `block_0`, ..., `norm` and `head` (a second one is `head_distillation` or `head_patches`); those of
 several stages have `stage_0_block_0`, ... in the place
-of the blocks.
+of the blocks. While a network of repeating layers is trained, `cycles` stands for its blocks, see
+`vitx.models.stacked`.
 """
 
 import re
@@ -16,6 +17,7 @@ CLASS_TOKEN = "cls"
 EXTRA_TOKENS = "extra"
 START = "start"
 BLOCK = "block"
+CYCLES = "cycles"
 NORM = "norm"
 POOL = "pool"
 HEAD = "head"

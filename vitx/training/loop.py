@@ -88,14 +88,14 @@ def train(
   with explain_out_of_memory(config, experiment.tokens()):
     state = experiment.init_state()
     if dry_run:
-      compilation.dry_run(experiment, parallel.replicate(state))
+      compilation.dry_run(experiment, experiment.replicate(state))
       return Result(workdir, 0, False)
     with CheckpointStore(wd.locate_checkpoints(workdir), keep=config.checkpoint.keep) as store:
       state, start, record = _begin(experiment, workdir, store, state, trust_code)
       recorder = Recorder(
         experiment, workdir, record, start=start, write=is_writer(), tensorboard=tensorboard
       )
-      result = _run(experiment, workdir, store, recorder, parallel.replicate(state), start)
+      result = _run(experiment, workdir, store, recorder, experiment.replicate(state), start)
   recorder.close()
   return result
 
@@ -139,7 +139,7 @@ def _run(
           in_flight.wait()
           store.save(
             step,
-            parallel.unreplicate(state),
+            experiment.unreplicate(state),
             recorder.snapshot(),
             best_step=recorder.record.best_step,
           )
@@ -153,7 +153,7 @@ def _run(
         in_flight.add(step, *returned)
   if step < total:
     return Result(workdir, step, False)
-  state, best = _restore_best(store, recorder, state, step)
+  state, best = _restore_best(experiment, store, recorder, state, step)
   figures = evaluate(state, best, "test")
   recorder.write_figures("test", best, figures)
   recorder.progress.message(
@@ -242,7 +242,7 @@ def _validate(
 
 
 def _restore_best(
-  store: CheckpointStore, recorder: Recorder, state: Any, step: int
+  experiment: Experiment, store: CheckpointStore, recorder: Recorder, state: Any, step: int
 ) -> tuple[Any, int]:
   """Returns the state that validated best, and its step; the last where that one is damaged."""
   best = recorder.record.best_step
@@ -251,6 +251,6 @@ def _restore_best(
     best = step
   assert best is not None
   if best != step:
-    restored = store.restore(best, parallel.unreplicate(state))
-    state = parallel.replicate(restored.state)
+    restored = store.restore(best, experiment.unreplicate(state))
+    state = experiment.replicate(restored.state)
   return state, best

@@ -119,6 +119,9 @@ def all_parameters(params: Any) -> Mask:
 
 
 OPTIMIZERS = {"adam": adam, "adamw": adamw, "sgd": sgd, "lion": lion, "muon": muon}
+# Those whose direction of a number depends on its own past alone (and, by clipping, on a norm), so
+# that it is the same however numbers are gathered into arrays.
+ELEMENTWISE = frozenset({"adam", "adamw", "sgd", "lion"})
 DECAY_MASKS: dict[str, Callable[[Any], Mask]] = {
   "matrices": matrices,
   "rank": rank,
@@ -162,6 +165,16 @@ def make_optimizer(config: Mapping[str, Any], params: Any) -> optax.GradientTran
     scale = optax.stateless(lambda updates, _: jax.tree.map(jnp.multiply, updates, scales))
     optimizer = optax.chain(optimizer, scale)
   return _in_float32(optimizer)
+
+
+def is_elementwise(config: Mapping[str, Any]) -> bool:
+  """Returns whether a config's optimizer does the same with parameters that are stacked.
+
+  It must treat numbers one by one, and all layers alike: none frozen, none slower.
+  """
+  spec = config["optimizer"]
+  name = spec if isinstance(spec, str) else spec["name"]
+  return name in ELEMENTWISE and not config["freeze"] and config["layer_decay"] == 1
 
 
 def layer_scales(params: Any, layer_decay: float) -> Any:

@@ -17,13 +17,13 @@ from vitx.data.batches import TrainBatches
 from vitx.data.dataset import ROLES, DatasetInfo, Examples, Source
 from vitx.data.sources import open_source
 from vitx.errors import ConfigError
-from vitx.models import resolve_model
+from vitx.models import resolve_model, stacked
 from vitx.tasks import build_task, task_class
 from vitx.tasks.base import Figures, Task
 from vitx.training import durations, parallel, teacher
 from vitx.training.evaluation import check_weights, describe_figures
 from vitx.training.fields import NAMED, SEEDS, check_config
-from vitx.training.optimizers import make_optimizer
+from vitx.training.optimizers import is_elementwise, make_optimizer
 from vitx.training.schedules import make_schedule
 from vitx.training.train_step import Step, TrainState
 
@@ -39,7 +39,7 @@ class Experiment:
     source: the data.
     examples: the same, as the task reads them.
     step: the training step, for the devices of this run.
-    shapes: the state's shapes and dtypes, before replication.
+    shapes: of the state that the step takes, and dtypes, before replication.
     constants: of the task, on the host, with a teacher's unless it is a trial.
     steps_per_epoch: batches per pass over *train*; not an integer in general.
     total_steps: where the run ends.
@@ -65,9 +65,18 @@ class Experiment:
     return None if layout is None else layout.length
 
   def init_state(self) -> TrainState:
-    """Returns the state before the first step, a function of `config.init_seed`."""
+    """Returns the state before the first step on the host, a function of `config.init_seed`."""
     key = jax.random.key(self.config.init_seed)
-    return jax.jit(self.step.init)(key, _blank(self.task.element_spec, 1))
+    blank = _blank(self.task.element_spec, 1)
+    return stacked.unstack(jax.device_get(jax.jit(self.step.init)(key, blank)))
+
+  def replicate(self, state: TrainState) -> TrainState:
+    """Returns a state of the host on every device, as the step takes it."""
+    return parallel.replicate(stacked.stack(state, self.step.cycle))
+
+  def unreplicate(self, state: TrainState) -> TrainState:
+    """Returns a state of the devices on the host, with every parameter by its name."""
+    return stacked.unstack(parallel.unreplicate(state))
 
   def batches(self) -> TrainBatches:
     """Returns this process's share of the training batches."""
@@ -188,15 +197,18 @@ def make_step(
   task = build_task(config)
   batch = _blank(task.element_spec, 1)
   variables = jax.eval_shape(task.init, jax.random.key(0), batch)
+  # Deep networks compile in a tenth of the time where the optimizer lets their layers be stacked.
+  cycle = stacked.cycle_of(task.model) if is_elementwise(config) else 0
   step = Step(
     task=task,
-    optimizer=make_optimizer(config, variables["params"]),
+    optimizer=make_optimizer(config, stacked.first_cycle(variables["params"], cycle)),
     schedule=schedule,
     seed=config.data_seed,
     grad_accum_steps=config.grad_accum_steps,
     ema_decay=config.ema_decay,
     ema_warmup=config.ema_warmup,
     half=config.model.get("dtype", "float32") == "float16",
+    cycle=cycle,
   )
   return step, jax.eval_shape(step.init, jax.random.key(0), batch)
 

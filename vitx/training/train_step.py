@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
+from vitx.models.stacked import stack
 from vitx.ops import replicas
 from vitx.tasks.base import Batch, Task
 from vitx.training.precision import LossScale, all_finite
@@ -57,6 +58,8 @@ class Step:
     ema_decay: of the moving average of parameters; 0 keeps no average.
     ema_warmup: whether the average is short at first, (1 + n) / (10 + n) after n updates.
     half: whether the loss is scaled for float16.
+    cycle: the layers that repeat and whose parameters the state holds stacked
+      (`vitx.models.stacked`); 0 if it holds every parameter by its name.
     axis: the name of the device axis; None on one device.
   """
 
@@ -68,12 +71,13 @@ class Step:
   ema_decay: float = 0.0
   ema_warmup: bool = True
   half: bool = False
+  cycle: int = 0
   axis: str | None = None
 
   def init(self, key: jax.Array, batch: Batch) -> TrainState:
     """Returns the state before the first step; depends on `key` and shapes only."""
     variables = self.task.init(key, batch)
-    params = variables.pop("params")
+    params = stack(variables.pop("params"), self.cycle)
     return TrainState(
       step=jnp.int32(0),
       params=params,

@@ -1,0 +1,90 @@
+"""Parameters of repeating layers in their two forms: by name, and stacked."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.models.test_sparse_transformer import CYCLE, draw, make
+from vitx.models import create_model, stacked
+
+
+class Moments(NamedTuple):
+  count: np.ndarray
+  mu: dict
+
+
+def network(depth):
+  """Parameters of which every number is the layer's, or negative outside the blocks."""
+  blocks = {
+    f"block_{layer}": {"mlp": {"kernel": np.full((2, 3), layer), "bias": np.full(3, layer)}}
+    for layer in range(depth)
+  }
+  return {"stem": {"kernel": np.full((4,), -1)}, "norm": {"scale": np.full((2,), -2)}, **blocks}
+
+
+@pytest.mark.parametrize(("depth", "cycle"), [(12, 4), (12, 1), (3, 3)])
+def test_an_entry_is_a_layer(depth, cycle):
+  found = stacked.stack(network(depth), cycle)
+  assert found.keys() == {"stem", "norm", "cycles"}
+  assert found["cycles"].keys() == {f"block_{i}" for i in range(cycle)}
+  for i in range(cycle):
+    kernel = found["cycles"][f"block_{i}"]["mlp"]["kernel"]
+    assert kernel.shape == (depth // cycle, 2, 3)
+    for c, entry in enumerate(kernel):
+      np.testing.assert_array_equal(entry, c * cycle + i)
+
+
+@pytest.mark.parametrize("library", [np, jnp])
+def test_back_and_forth_inside_any_tree(library):
+  own = jax.tree.map(library.asarray, network(12))
+  tree = (Moments(np.int32(3), own), {"params": own, "ema": None}, [np.ones(2)])
+  changed = stacked.stack(tree, 4)
+  assert len(jax.tree.leaves(changed)) < len(jax.tree.leaves(tree)) / 2
+  again = stacked.unstack(changed)
+  assert jax.tree.structure(again) == jax.tree.structure(tree)
+  jax.tree.map(np.testing.assert_array_equal, again, tree)
+  assert all(isinstance(x, np.ndarray | np.generic) == (library is np) for x in leaves(changed))
+
+
+def leaves(tree):
+  return jax.tree.leaves(tree[0].mu)
+
+
+def test_without_a_cycle_or_blocks_nothing_changes():
+  tree = network(4)
+  assert stacked.stack(tree, 0) is tree and stacked.first_cycle(tree, 0) is tree
+  head = {"head": np.ones(3)}
+  assert stacked.stack(head, 2) == head == stacked.unstack(head)
+  assert stacked.unstack(tree).keys() == tree.keys()
+
+
+def test_the_first_cycle_has_the_structure_of_all_and_the_shapes_of_one_layer():
+  tree = network(12)
+  first = stacked.first_cycle(tree, 4)
+  assert jax.tree.structure(first) == jax.tree.structure(stacked.stack(tree, 4))
+  assert first["cycles"]["block_3"] is tree["block_3"]
+
+
+def test_models_that_loop_say_so():
+  fields = dict(vocabulary=5, grid=(4,), depth=4)
+  assert stacked.cycle_of(create_model("sparse_transformer", layer_cycle=2, **fields)) == 2
+  assert stacked.cycle_of(create_model("sparse_transformer", **fields)) == 0
+  assert stacked.cycle_of(create_model("vit", num_classes=3)) == 0
+
+
+@pytest.mark.parametrize("remat", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_a_model_takes_either_form(remat):
+  model, variables = make(CYCLE, depth=4, layer_cycle=2, remat=remat)
+  tokens, params = draw(), variables["params"]
+  loss = jax.jit(
+    jax.value_and_grad(lambda p: jnp.mean(jnp.tanh(model.apply({"params": p}, tokens))))
+  )
+  one, by_name = loss(params)
+  same, gathered = loss(stacked.stack(params, 2))
+  assert one == same and "cycles" in gathered
+  found = stacked.unstack(gathered)
+  assert jax.tree.structure(found) == jax.tree.structure(by_name)
+  jax.tree.map(np.testing.assert_array_equal, found, by_name)

@@ -1,0 +1,154 @@
+"""Steps with stacked parameters: the same bits, whatever the depth the same program."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests import runs
+from tests.tasks.test_density import IMAGES
+from vitx.configs.density_digits import get_config
+from vitx.models import stacked
+from vitx.training import parallel
+from vitx.training.optimizers import ELEMENTWISE, OPTIMIZERS, make_optimizer
+from vitx.training.setup import batch_shapes, make_step, resolve
+
+SMALL = (
+  "dense,model.width=8,model.depth=4,model.num_heads=2,model.mlp_dim=16,model.dropout=0.1,"
+  "model.layer_cycle=2,ema_decay=0.9,grad_clip_norm=None"
+)
+RATE = 1e-2
+
+
+def make(*overrides):
+  """The step of a small density model of gray digits, and its resolved config."""
+  config = resolve(get_config(runs.replace(SMALL, *overrides)), IMAGES)
+  return make_step(config, lambda step: RATE)[0], config
+
+
+def by_name(step, config):
+  """The same step with every parameter by its name."""
+  init = lambda: step.task.init(jax.random.key(0), batch(step, 0))  # noqa: E731
+  params = jax.eval_shape(init)["params"]
+  return dataclasses.replace(step, cycle=0, optimizer=make_optimizer(config, params))
+
+
+def batch(step, number, rows=4):
+  generator = np.random.default_rng(number)
+  shapes = batch_shapes(step.task, rows)
+  fed = {k: generator.integers(0, 17, x.shape).astype(x.dtype) for k, x in shapes.items()}
+  return fed | {"index": np.arange(rows, dtype=np.int32)}
+
+
+def run(step, steps=3):
+  """The state after some steps, by name, and the last metrics."""
+  state = jax.jit(step.init)(jax.random.key(0), batch(step, 0))
+  train = jax.jit(step.train)
+  for number in range(steps):
+    state, metrics, _ = train(state, {}, batch(step, number), np.int32(0))
+  return stacked.unstack(jax.device_get(state)), metrics
+
+
+def same(a, b):
+  assert jax.tree.structure(a) == jax.tree.structure(b)
+  jax.tree.map(np.testing.assert_array_equal, a, b)
+
+
+@pytest.mark.parametrize(
+  "overrides",
+  [
+    ("optimizer=adamw", "optimizer.weight_decay=0.1"),
+    *(
+      pytest.param(overrides, marks=pytest.mark.slow)
+      for overrides in (
+        ("optimizer=adam", "optimizer.weight_decay=0.1", "weight_decay_mask=matrices"),
+        ("optimizer=sgd", "grad_accum_steps=2"),
+        ("optimizer=lion", "optimizer.weight_decay=0.1", "weight_decay_mask=all"),
+        ("optimizer=adamw", "model.dtype=float16", "model.remat=True"),
+      )
+    ),
+  ],
+)
+def test_the_bits_of_parameters_moments_and_averages_stay(overrides):
+  step, config = make(*overrides)
+  assert step.cycle == 2
+  (state, metrics), (expected, wanted) = run(step), run(by_name(step, config))
+  same(state, expected)
+  assert metrics["loss"] == wanted["loss"]
+  np.testing.assert_allclose(metrics["gradient_norm"], wanted["gradient_norm"], rtol=1e-6)
+  start = stacked.unstack(jax.jit(step.init)(jax.random.key(0), batch(step, 0)))
+  for layer in range(4):
+    moved = jax.tree.map(
+      lambda a, b: np.any(a != b), state.params[f"block_{layer}"], start.params[f"block_{layer}"]
+    )
+    assert all(jax.tree.leaves(moved)), layer
+
+
+def test_clipping_agrees_but_for_the_order_of_its_sum():
+  step, config = make("optimizer=sgd", "optimizer.momentum=0.0", "grad_clip_norm=1e-3")
+  (state, _), (expected, _) = run(step, 2), run(by_name(step, config), 2)
+  start = stacked.unstack(jax.device_get(jax.jit(step.init)(jax.random.key(0), batch(step, 0))))
+  jax.tree.map(
+    lambda a, b, c: np.testing.assert_allclose(a - c, b - c, rtol=1e-4, atol=1e-9),
+    state.params,
+    expected.params,
+    start.params,
+  )
+
+
+@pytest.mark.slow  # compiles for two devices
+def test_on_two_devices_and_under_vmap():
+  step, _ = make("model.dropout=0.0")
+  state = jax.jit(step.init)(jax.random.key(0), batch(step, 0))
+  fed = batch(step, 0)
+  one, metrics, _ = jax.jit(step.train)(state, {}, fed, np.int32(0))
+  spread = dataclasses.replace(step, axis=parallel.AXIS)
+  program = parallel.compile_once(spread.train)
+  two, _, _ = program(parallel.replicate(state), {}, parallel.split(fed), parallel.flag(False))
+  twice = jax.tree.map(lambda x: jnp.stack([x, x]), state)
+  both, _, _ = jax.jit(jax.vmap(step.train, in_axes=(0, None, None, None)))(
+    twice, {}, fed, np.int32(0)
+  )
+  scale = float(metrics["learning_rate"])
+  for other in (parallel.unreplicate(two), jax.tree.map(lambda x: x[1], both)):
+    jax.tree.map(
+      # Adam's first step is as large for a vanishing gradient, whose sign is rounding.
+      lambda a, b: np.testing.assert_allclose(np.mean(np.abs(a - b)), 0, atol=0.02 * scale),
+      one.params,
+      other.params,
+    )
+
+
+def test_a_deeper_model_has_the_same_program():
+  """What the compiler is given does not grow with L; with every parameter by its name it does."""
+
+  def lines(step):
+    shapes = jax.eval_shape(step.init, jax.random.key(0), batch(step, 0))
+    arguments = (shapes, {}, batch_shapes(step.task, 1), jax.ShapeDtypeStruct((), jnp.int32))
+    return len(jax.jit(step.train).lower(*arguments).as_text().splitlines())
+
+  assert lines(make("model.depth=4")[0]) == lines(make("model.depth=12")[0])
+  step, config = make("model.depth=4")
+  deep, deep_config = make("model.depth=12")
+  assert lines(by_name(deep, deep_config)) > 2 * lines(by_name(step, config))
+
+
+@pytest.mark.parametrize(
+  ("overrides", "cycle"),
+  [
+    ((), 2),
+    (("model.layer_cycle=0",), 0),
+    (("optimizer=muon",), 0),
+    (("optimizer=optax:lamb",), 0),
+    (("layer_decay=0.9",), 0),
+    (("freeze=('block_0/.*',)",), 0),
+  ],
+)
+def test_layers_are_stacked_where_the_optimizer_treats_numbers_alike(overrides, cycle):
+  assert make(*overrides)[0].cycle == cycle
+
+
+def test_elementwise_optimizers_are_ours():
+  assert OPTIMIZERS.keys() > ELEMENTWISE

@@ -1,0 +1,101 @@
+"""Parameters of layers that repeat, held as one array for all cycles.
+
+A deep network has thousands of parameters, and a training step that handles each by itself takes a
+compiler minutes. Where layers repeat after a cycle, a tree has two forms. By name: `block_0`, ...,
+`block_{L-1}`, in checkpoints and wherever a person meets it. Stacked: `cycles`, which holds
+`block_0`, ..., `block_{cycle-1}` with a leading axis of L / cycle on every array; entry c of
+`block_i` is layer c * cycle + i. A model that runs its blocks by `vitx.models.layer_cycle` takes
+either form.
+"""
+
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from vitx.models import names
+
+
+def cycle_of(model: nn.Module) -> int:
+  """Returns after how many layers a model's blocks repeat in a loop; 0 for one without a loop."""
+  return getattr(model, "layer_cycle", 0)
+
+
+def stack(tree: Any, cycle: int) -> Any:
+  """Returns the stacked form of a tree, such as a training state.
+
+  Args:
+    tree: by name; every dict in it that has blocks is stacked, moments of an optimizer included.
+      NumPy arrays stay such.
+    cycle: layers after which they repeat; 0 leaves the tree as it is.
+  """
+  if not cycle:
+    return tree
+
+  def convert(part: Any) -> Any:
+    if not _has_blocks(part):
+      return part
+    depth = names.count_blocks(part)
+    blocks = {
+      _block(i): jax.tree.map(_stack_arrays, *(part[_block(n)] for n in range(i, depth, cycle)))
+      for i in range(cycle)
+    }
+    return _without_blocks(part) | {names.CYCLES: blocks}
+
+  return jax.tree.map(convert, tree, is_leaf=_has_blocks)
+
+
+def unstack(tree: Any) -> Any:
+  """Returns a tree by name: the inverse of `stack`; one without stacked parts stays as it is."""
+
+  def convert(part: Any) -> Any:
+    if not _is_stacked(part):
+      return part
+    cycles = part[names.CYCLES]
+    named = {
+      _block(c * len(cycles) + i): jax.tree.map(lambda x, c=c: x[c], cycles[_block(i)])
+      for i in range(len(cycles))
+      for c in range(len(jax.tree.leaves(cycles[_block(i)])[0]))
+    }
+    return {name: value for name, value in part.items() if name != names.CYCLES} | named
+
+  return jax.tree.map(convert, tree, is_leaf=_is_stacked)
+
+
+def first_cycle(params: Any, cycle: int) -> Any:
+  """Returns parameters, or their shapes, in the structure of `stack` but those of one cycle alone.
+
+  What asks for the names and axes of single parameters, as an optimizer's masks do, is shown these.
+
+  Args:
+    params: by name.
+    cycle: layers after which they repeat; 0 leaves the tree as it is.
+  """
+  if not cycle:
+    return params
+  return _without_blocks(params) | {
+    names.CYCLES: {_block(i): params[_block(i)] for i in range(cycle)}
+  }
+
+
+def _block(number: int) -> str:
+  return f"{names.BLOCK}_{number}"
+
+
+def _has_blocks(part: Any) -> bool:
+  return isinstance(part, dict) and _block(0) in part
+
+
+def _is_stacked(part: Any) -> bool:
+  return isinstance(part, dict) and names.CYCLES in part
+
+
+def _without_blocks(part: dict[str, Any]) -> dict[str, Any]:
+  return {name: value for name, value in part.items() if not names.count_blocks([name])}
+
+
+def _stack_arrays(*arrays: Any) -> Any:
+  on_host = all(isinstance(x, np.ndarray | np.generic) for x in arrays)
+  return np.stack(arrays) if on_host else jnp.stack(arrays)
