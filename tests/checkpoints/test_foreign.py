@@ -1,75 +1,54 @@
 """Published weights: outputs as their own code has them, names there and back, what is refused."""
 
-from pathlib import Path
-
 import jax
 import numpy as np
 import pytest
 
 from tests import runs
+from tests.checkpoints.published import (
+  DINOV2,
+  FILES,
+  FRESH,
+  GOLDEN,
+  HEADLESS,
+  NETWORKS,
+  fill,
+  golden,
+  make,
+)
 from vitx.checkpoints import foreign, foreign_names
-from vitx.checkpoints.load import initial_variables
 from vitx.checkpoints.tree import name_leaves
 from vitx.errors import ConfigError
-from vitx.models import create_model, initialize
 from vitx.ops.layout import TokenLayout
 from vitx.training import loop
 
-GOLDEN = Path(__file__).parents[1] / "golden"
-SIZE = dict(num_classes=5, width=12, depth=2, num_heads=3, mlp_dim=48)
-LINEAR = dict(name="linear", patch=8)
-NETWORKS = {
-  "timm_vit": ("vit", dict(stem=LINEAR)),
-  "timm_distilled": ("distilled_vit", dict(stem=LINEAR)),
-  "lv_vit": (
-    "lv_vit",
-    dict(
-      mlp_dim=36,
-      stem=dict(name="normalized", channels=(4, 4, 4), patch=4),
-      norm=dict(name="layer", epsilon=1e-5),
-      token_mixer=dict(name="softmax", use_bias=False),
-    ),
-  ),
-}
-FILES = {name: str(GOLDEN / f"{name}.safetensors") for name in NETWORKS}
-TANH = dict(name="pre_norm", activation="gelu_tanh")
-NETWORKS["augreg"] = ("vit", dict(stem=LINEAR, block=TANH))
-FILES["augreg"] = str(GOLDEN / "augreg_weights.npz")
-LAYOUTS = {name: TokenLayout((3, 3), 2 if "distilled" in name else 1) for name in NETWORKS}
+WITH_ATTENTION = [name for name in NETWORKS if "mixer" not in name]
 
 
-def make(name, side=24, **fields):
-  """A network and its fresh variables."""
-  kind, own = NETWORKS[name]
-  model = create_model(kind, **{**SIZE, **own, **fields})
-  images = np.zeros((1, side, side, 3), np.float32)
-  return model, dict(jax.jit(lambda key: initialize(model, key, images))(jax.random.key(0)))
-
-
-def fill(name, side=24, layout=None, allowed=(), **fields):
-  model, variables = make(name, side, **fields)
-  params, state = variables.pop("params"), variables
-  layout = layout or LAYOUTS[name]
-  params, state = initial_variables(FILES[name], params, state, layout, allowed=allowed)
-  return model, {"params": params, **state}
+def assert_outputs(name, model, variables):
+  images, expected = golden(name)
+  found = jax.jit(model.apply)(variables, images)
+  np.testing.assert_allclose(found, expected, atol=2e-5 * np.abs(expected).max())
 
 
 @pytest.mark.parametrize("implementation", ["masked", "kernelized"])
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", WITH_ATTENTION)
 def test_outputs_are_those_of_their_own_code(name, implementation):
   mixer = {"name": "softmax", **NETWORKS[name][1].get("token_mixer", {})}
-  model, variables = fill(name, token_mixer=mixer | {"implementation": implementation})
-  golden = np.load(GOLDEN / f"{name}.npz")
-  found = jax.jit(model.apply)(variables, golden["images"])
-  np.testing.assert_allclose(found, golden["logits"], atol=2e-5 * np.abs(golden["logits"]).max())
+  assert_outputs(name, *fill(name, token_mixer=mixer | {"implementation": implementation}))
+
+
+@pytest.mark.parametrize("name", ["timm_mixer", "timm_convmixer"])
+def test_outputs_without_attention(name):
+  assert_outputs(name, *fill(name))
 
 
 def test_the_activation_matters():
   """Exact GELU gives other logits than Google's weights were trained with."""
   model, variables = fill("augreg", block="pre_norm")
-  golden = np.load(GOLDEN / "augreg.npz")
-  found = jax.jit(model.apply)(variables, golden["images"])
-  assert np.abs(found - golden["logits"]).max() > 5e-5 * np.abs(golden["logits"]).max()
+  images, expected = golden("augreg")
+  found = jax.jit(model.apply)(variables, images)
+  assert np.abs(found - expected).max() > 5e-5 * np.abs(expected).max()
 
 
 def test_big_visions_names():
@@ -89,16 +68,30 @@ def test_big_visions_names():
     np.testing.assert_array_equal(found[name], value)
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", [name for name in NETWORKS if name != "dinov2_registers"])
 def test_there_and_back_is_the_identity(name):
   theirs = foreign.read_arrays(FILES[name])
   ours, left = foreign_names.to_ours(theirs, 3)
-  assert left == [] and set(ours) == set(name_leaves(make(name)[1]))
+  head = {"params/head/kernel", "params/head/bias"} if name in HEADLESS else set()
+  assert left == [] and set(ours) | head == set(name_leaves(make(name)[1]))
   back = foreign_names.to_theirs(ours, foreign_names.find_family(theirs))
   counters = {key for key in theirs if key.endswith("num_batches_tracked")}
   assert set(back) == set(theirs) - counters
   for key, value in back.items():
     np.testing.assert_array_equal(value, theirs[key], err_msg=key)
+
+
+@pytest.mark.parametrize("family", ["dinov2_registers", "registers"])
+def test_registers_there_and_back(family):
+  """DINOv2 keeps a position of the class token, timm and we its sum with the token."""
+  theirs = foreign.read_arrays(FILES["dinov2_registers"])
+  ours, left = foreign_names.to_ours(theirs, 3)
+  assert left == [] and theirs["pos_embed"].shape == (1, 10, 12)
+  back = foreign_names.to_theirs(ours, family)
+  again, _ = foreign_names.to_ours(back, 3)
+  assert again.keys() == ours.keys()
+  for key, value in ours.items():
+    np.testing.assert_array_equal(again[key], value, err_msg=key)
 
 
 def test_heads_are_blocks_of_rows():
@@ -115,7 +108,7 @@ def test_heads_are_blocks_of_rows():
 def test_another_grid_and_other_classes(capsys):
   _, variables = fill("timm_vit", side=40, layout=TokenLayout((5, 5), 1), num_classes=7)
   assert variables["params"]["posemb"]["table"].shape == (1, 26, 12)
-  assert not np.any(variables["params"]["head"]["kernel"])
+  assert np.all(variables["params"]["head"]["kernel"] == FRESH)
   printed = capsys.readouterr().out
   assert "1 + 3 x 3 tokens -> 1 + 5 x 5 tokens" in printed and "head/kernel" in printed
 
@@ -143,6 +136,14 @@ def test_another_mixer_keeps_the_projections_that_it_shares():
     ("timm_vit", dict(mlp_dim=20), r"mlp/up/kernel.*shapes differ"),
     ("timm_vit", dict(width=10, num_heads=5), r"num_heads=5"),
     ("lv_vit", dict(token_mixer="softmax"), r"query/bias \(is not in the file\)"),
+    ("timm_dinov2", dict(block="pre_norm"), r"block_0/mixer_scale \(has no place"),
+    ("timm_vit", dict(block=DINOV2["block"]), r"block_0/mixer_scale \(is not in the file\)"),
+    ("dinov2_registers", dict(extra_tokens=0), r"params/extra \(has no place"),
+    (
+      "timm_mixer",
+      dict(token_mixer="mlp_mixing"),
+      r"up/kernel \(\[9, 6\] -> \[9, 9\]: shapes differ, and not",
+    ),
   ],
 )
 def test_another_network_is_refused(name, fields, message):
