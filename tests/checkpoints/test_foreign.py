@@ -21,6 +21,7 @@ from vitx.checkpoints.tree import name_leaves
 from vitx.errors import ConfigError
 from vitx.ops.layout import TokenLayout
 from vitx.training import loop
+from vitx.training.setup import Experiment
 
 WITH_ATTENTION = [name for name in NETWORKS if "mixer" not in name]
 
@@ -179,19 +180,41 @@ def test_weights_of_unknown_names():
     foreign.read_arrays("nowhere.pth")
 
 
+ON_DIGITS = (
+  *("duration=6 steps", "learning_rate=0.0", "data.image_size=24", "stem.patch=8", "pool=cls"),
+  *("model.width=12", "model.depth=2", "model.num_heads=3", "model.mlp_dim=48"),
+  f"init_from={GOLDEN / 'timm_vit.safetensors'}",
+)
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_a_run_names_what_does_not_fit_before_anything_is_compiled(tmp_path, monkeypatch, dry_run):
+  """The images are gray, and the mixer's slots are its own."""
+
+  def compiled(experiment):
+    raise AssertionError("it was compiled")
+
+  monkeypatch.setattr(Experiment, "init_state", compiled)
+  config = runs.tiny(
+    *ON_DIGITS, "token_mixer=linformer", "init_from_except=('params/stem/embed/kernel',)"
+  )
+  with pytest.raises(ConfigError, match=r"key_slots.*model\.token_mixer='linformer'"):
+    loop.train(config, tmp_path, dry_run=dry_run)
+  assert not (tmp_path / "config.json").exists()
+  fitting = runs.tiny(*ON_DIGITS, "init_from_except=('params/stem/embed/kernel',)")
+  with pytest.raises(AssertionError, match="it was compiled"):
+    loop.train(fitting, tmp_path, dry_run=dry_run)
+
+
 @pytest.mark.slow  # a whole run
 def test_a_run_begins_with_them(tmp_path):
   """On gray images, for which the first convolution starts anew."""
-  config = runs.tiny(
-    *("duration=6 steps", "learning_rate=0.0", "data.image_size=24", "stem.patch=8", "pool=cls"),
-    *("model.width=12", "model.depth=2", "model.num_heads=3", "model.mlp_dim=48"),
-    f"init_from={GOLDEN / 'timm_vit.safetensors'}",
-    "init_from_except=('params/stem/embed/kernel',)",
-  )
+  config = runs.tiny(*ON_DIGITS, "init_from_except=('params/stem/embed/kernel',)")
   loop.train(config, tmp_path)
   found, wanted = (
     runs.final_state(tmp_path)["params"],
     fill("timm_vit", num_classes=10)[1]["params"],
   )
-  del found["stem"]["embed"]["kernel"], wanted["stem"]["embed"]["kernel"]
+  del found["stem"]["embed"]["kernel"], wanted["stem"]["embed"]["kernel"], wanted["head"]
+  assert not np.any(found.pop("head")["kernel"])
   jax.tree.map(np.testing.assert_array_equal, found, wanted)
