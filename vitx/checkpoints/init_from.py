@@ -47,24 +47,27 @@ class Report:
     return "\n".join(rows)
 
 
-def check_fit(report: Report, source: str, allowed: Iterable[str], mixer: str = "") -> None:
+def check_fit(
+  report: Report, source: str, allowed: Iterable[str], mixer: str = "", *, new_head: bool = True
+) -> None:
   """Raises ConfigError for parameters that a file does not fit, unless their names are allowed.
-
-  A head that the file has of other classes, or has not, always is.
 
   Args:
     report: of `transfer`.
     source: the file.
     allowed: regular expressions, of which one must match the whole name.
     mixer: name of the network's token mixer, for the error; "" if it has none.
+    new_head: whether a head may start anew that the file has of other classes, or has not.
   """
   try:
     patterns = [re.compile(pattern) for pattern in allowed]
   except re.error as error:
     raise ConfigError(f"init_from_except: {error} in a regular expression") from error
   wrong = {name: "has no place in this network" for name in report.unused}
-  wrong |= {name: "is not in the file" for name in report.new if not names.is_head(name)}
-  wrong |= report.skipped
+  new = [name for name in report.new if not (new_head and names.is_head(name))]
+  wrong |= dict.fromkeys(new, "is not in the file") | report.skipped
+  if not new_head:
+    wrong |= {name: f"{shapes}: of other classes" for name, shapes in report.head.items()}
   wrong = {
     name: reason
     for name, reason in wrong.items()

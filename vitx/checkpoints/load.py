@@ -165,6 +165,7 @@ def check_file(
   *,
   allowed: Iterable[str] = (),
   mixer: str = "",
+  new_head: bool = True,
 ) -> None:
   """Raises what `initial_variables` would raise for a file; for a workdir it does nothing.
 
@@ -175,11 +176,12 @@ def check_file(
     layout: as there.
     allowed: as there.
     mixer: as there.
+    new_head: whether a head may start anew, as there.
   """
   if foreign.is_file(source):
     blank = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), (params, model_state))
     _, report = _transfer_file(source, blank[0], blank[1], layout)
-    check_fit(report, source, allowed, mixer)
+    check_fit(report, source, allowed, mixer, new_head=new_head)
 
 
 def _transfer_file(
