@@ -132,7 +132,8 @@ def _read_safetensors(path: str) -> dict[str, np.ndarray]:
 
 def _read_npz(path: str) -> dict[str, np.ndarray]:
   try:
-    with np.load(path, allow_pickle=False) as file:
+    # NumPy leaves a file open that it cannot read, if it opened it itself.
+    with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
       return dict(file)
   except (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile) as error:
     raise ConfigError(f"init_from={path!r} is no readable .npz file: {error}") from error
