@@ -1,5 +1,6 @@
 """Published weights: outputs as their own code has them, names there and back, what is refused."""
 
+import pickle
 from pathlib import Path
 
 import jax
@@ -7,69 +8,43 @@ import numpy as np
 import pytest
 
 from tests import runs
+from tests.checkpoints.published import (
+  DINOV2,
+  FILES,
+  FRESH,
+  GOLDEN,
+  HEADLESS,
+  NETWORKS,
+  fill,
+  golden,
+  make,
+)
 from vitx.checkpoints import foreign, foreign_names
-from vitx.checkpoints.load import initial_variables
 from vitx.checkpoints.tree import name_leaves
 from vitx.errors import ConfigError
-from vitx.models import create_model, initialize
 from vitx.ops.layout import TokenLayout
 from vitx.training import loop
+from vitx.training.setup import Experiment
 
-GOLDEN = Path(__file__).parents[1] / "golden"
-SIZE = dict(num_classes=5, width=12, depth=2, num_heads=3, mlp_dim=48)
-LINEAR = dict(name="linear", patch=8)
-NETWORKS = {
-  "timm_vit": ("vit", dict(stem=LINEAR)),
-  "timm_distilled": ("distilled_vit", dict(stem=LINEAR)),
-  "lv_vit": (
-    "lv_vit",
-    dict(
-      mlp_dim=36,
-      stem=dict(name="normalized", channels=(4, 4, 4), patch=4),
-      norm=dict(name="layer", epsilon=1e-5),
-      token_mixer=dict(name="softmax", use_bias=False),
-    ),
-  ),
-}
-FILES = {name: str(GOLDEN / f"{name}.safetensors") for name in NETWORKS}
-TANH = dict(name="pre_norm", activation="gelu_tanh")
-NETWORKS["augreg"] = ("vit", dict(stem=LINEAR, block=TANH))
-FILES["augreg"] = str(GOLDEN / "augreg_weights.npz")
-LAYOUTS = {name: TokenLayout((3, 3), 2 if "distilled" in name else 1) for name in NETWORKS}
+WITH_ATTENTION = [name for name in NETWORKS if "mixer" not in name]
 
 
-def make(name, side=24, **fields):
-  """A network and its fresh variables."""
-  kind, own = NETWORKS[name]
-  model = create_model(kind, **{**SIZE, **own, **fields})
-  images = np.zeros((1, side, side, 3), np.float32)
-  return model, dict(jax.jit(lambda key: initialize(model, key, images))(jax.random.key(0)))
-
-
-def fill(name, side=24, layout=None, allowed=(), **fields):
-  model, variables = make(name, side, **fields)
-  params, state = variables.pop("params"), variables
-  layout = layout or LAYOUTS[name]
-  params, state = initial_variables(FILES[name], params, state, layout, allowed=allowed)
-  return model, {"params": params, **state}
+def assert_outputs(name, model, variables):
+  images, expected = golden(name)
+  found = jax.jit(model.apply)(variables, images)
+  np.testing.assert_allclose(found, expected, atol=2e-5 * np.abs(expected).max())
 
 
 @pytest.mark.parametrize("implementation", ["masked", "kernelized"])
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", WITH_ATTENTION)
 def test_outputs_are_those_of_their_own_code(name, implementation):
   mixer = {"name": "softmax", **NETWORKS[name][1].get("token_mixer", {})}
-  model, variables = fill(name, token_mixer=mixer | {"implementation": implementation})
-  golden = np.load(GOLDEN / f"{name}.npz")
-  found = jax.jit(model.apply)(variables, golden["images"])
-  np.testing.assert_allclose(found, golden["logits"], atol=2e-5 * np.abs(golden["logits"]).max())
+  assert_outputs(name, *fill(name, token_mixer=mixer | {"implementation": implementation}))
 
 
-def test_the_activation_matters():
-  """Exact GELU gives other logits than Google's weights were trained with."""
-  model, variables = fill("augreg", block="pre_norm")
-  golden = np.load(GOLDEN / "augreg.npz")
-  found = jax.jit(model.apply)(variables, golden["images"])
-  assert np.abs(found - golden["logits"]).max() > 5e-5 * np.abs(golden["logits"]).max()
+@pytest.mark.parametrize("name", ["timm_mixer", "timm_convmixer"])
+def test_outputs_without_attention(name):
+  assert_outputs(name, *fill(name))
 
 
 def test_big_visions_names():
@@ -89,16 +64,30 @@ def test_big_visions_names():
     np.testing.assert_array_equal(found[name], value)
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", [name for name in NETWORKS if name != "dinov2_registers"])
 def test_there_and_back_is_the_identity(name):
   theirs = foreign.read_arrays(FILES[name])
   ours, left = foreign_names.to_ours(theirs, 3)
-  assert left == [] and set(ours) == set(name_leaves(make(name)[1]))
+  head = {"params/head/kernel", "params/head/bias"} if name in HEADLESS else set()
+  assert left == [] and set(ours) | head == set(name_leaves(make(name)[1]))
   back = foreign_names.to_theirs(ours, foreign_names.find_family(theirs))
   counters = {key for key in theirs if key.endswith("num_batches_tracked")}
   assert set(back) == set(theirs) - counters
   for key, value in back.items():
     np.testing.assert_array_equal(value, theirs[key], err_msg=key)
+
+
+@pytest.mark.parametrize("family", ["dinov2_registers", "registers"])
+def test_registers_there_and_back(family):
+  """DINOv2 keeps a position of the class token, timm and we its sum with the token."""
+  theirs = foreign.read_arrays(FILES["dinov2_registers"])
+  ours, left = foreign_names.to_ours(theirs, 3)
+  assert left == [] and theirs["pos_embed"].shape == (1, 10, 12)
+  back = foreign_names.to_theirs(ours, family)
+  again, _ = foreign_names.to_ours(back, 3)
+  assert again.keys() == ours.keys()
+  for key, value in ours.items():
+    np.testing.assert_array_equal(again[key], value, err_msg=key)
 
 
 def test_heads_are_blocks_of_rows():
@@ -115,7 +104,7 @@ def test_heads_are_blocks_of_rows():
 def test_another_grid_and_other_classes(capsys):
   _, variables = fill("timm_vit", side=40, layout=TokenLayout((5, 5), 1), num_classes=7)
   assert variables["params"]["posemb"]["table"].shape == (1, 26, 12)
-  assert not np.any(variables["params"]["head"]["kernel"])
+  assert np.all(variables["params"]["head"]["kernel"] == FRESH)
   printed = capsys.readouterr().out
   assert "1 + 3 x 3 tokens -> 1 + 5 x 5 tokens" in printed and "head/kernel" in printed
 
@@ -143,6 +132,14 @@ def test_another_mixer_keeps_the_projections_that_it_shares():
     ("timm_vit", dict(mlp_dim=20), r"mlp/up/kernel.*shapes differ"),
     ("timm_vit", dict(width=10, num_heads=5), r"num_heads=5"),
     ("lv_vit", dict(token_mixer="softmax"), r"query/bias \(is not in the file\)"),
+    ("timm_dinov2", dict(block="pre_norm"), r"block_0/mixer_scale \(has no place"),
+    ("timm_vit", dict(block=DINOV2["block"]), r"block_0/mixer_scale \(is not in the file\)"),
+    ("dinov2_registers", dict(extra_tokens=0), r"params/extra \(has no place"),
+    (
+      "timm_mixer",
+      dict(token_mixer="mlp_mixing"),
+      r"up/kernel \(\[9, 6\] -> \[9, 9\]: shapes differ, and not",
+    ),
   ],
 )
 def test_another_network_is_refused(name, fields, message):
@@ -156,19 +153,36 @@ def test_names_may_be_allowed_but_not_by_a_broken_expression():
     fill("timm_vit", depth=1, allowed=("(",))
 
 
-@pytest.mark.parametrize(
-  ("content", "message"),
-  [
-    (b"", "no readable safetensors"),
-    (b"\xff" * 64, "no readable safetensors"),
-    ((GOLDEN / "timm_vit.safetensors").read_bytes()[:-100], "no readable safetensors"),
-  ],
-)
-def test_files_that_are_none(tmp_path, content, message):
-  path = tmp_path / "a.safetensors"
-  path.write_bytes(content)
-  with pytest.raises(ConfigError, match=f"init_from=.*a.safetensors.*{message}"):
-    foreign.read_arrays(str(path))
+@pytest.mark.parametrize("suffix", [".safetensors", ".npz", ".pth", ".bin"])
+@pytest.mark.parametrize("content", ["empty", "noise", "truncated"])
+def test_files_that_are_none(tmp_path, suffix, content):
+  whole = {".safetensors": FILES["timm_vit"], ".npz": FILES["augreg"]}
+  whole = Path(whole.get(suffix, GOLDEN / "torch_archive.pth")).read_bytes()
+  path = tmp_path / f"a{suffix}"
+  written = {"empty": b"", "noise": b"\xff" * 64, "truncated": whole[: len(whole) // 2]}[content]
+  path.write_bytes(written)
+  with pytest.raises(ConfigError, match=rf"a\{suffix}' is no readable"):
+    foreign.read_variables(str(path), 3)
+  assert path.read_bytes() == written
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".pth", ".bin"])
+def test_a_pickle_that_wants_to_execute(tmp_path, suffix):
+  """It is refused without having run, and stays as it is."""
+
+  class Payload:
+    def __reduce__(self):
+      return open, (str(tmp_path / "executed"), "w")
+
+  path = tmp_path / f"a{suffix}"
+  if suffix == ".npz":
+    np.savez(path, weights=np.array([Payload()], dtype=object), allow_pickle=True)
+  else:
+    path.write_bytes(pickle.dumps({"model": Payload()}))
+  before = path.read_bytes()
+  with pytest.raises(ConfigError, match=rf"a\{suffix}"):
+    foreign.read_variables(str(path), 3)
+  assert path.read_bytes() == before and not (tmp_path / "executed").exists()
 
 
 def test_weights_of_unknown_names():
@@ -178,19 +192,41 @@ def test_weights_of_unknown_names():
     foreign.read_arrays("nowhere.pth")
 
 
+ON_DIGITS = (
+  *("duration=6 steps", "learning_rate=0.0", "data.image_size=24", "stem.patch=8", "pool=cls"),
+  *("model.width=12", "model.depth=2", "model.num_heads=3", "model.mlp_dim=48"),
+  f"init_from={GOLDEN / 'timm_vit.safetensors'}",
+)
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_a_run_names_what_does_not_fit_before_anything_is_compiled(tmp_path, monkeypatch, dry_run):
+  """The images are gray, and the mixer's slots are its own."""
+
+  def compiled(experiment):
+    raise AssertionError("it was compiled")
+
+  monkeypatch.setattr(Experiment, "init_state", compiled)
+  config = runs.tiny(
+    *ON_DIGITS, "token_mixer=linformer", "init_from_except=('params/stem/embed/kernel',)"
+  )
+  with pytest.raises(ConfigError, match=r"key_slots.*model\.token_mixer='linformer'"):
+    loop.train(config, tmp_path, dry_run=dry_run)
+  assert not (tmp_path / "config.json").exists()
+  fitting = runs.tiny(*ON_DIGITS, "init_from_except=('params/stem/embed/kernel',)")
+  with pytest.raises(AssertionError, match="it was compiled"):
+    loop.train(fitting, tmp_path, dry_run=dry_run)
+
+
 @pytest.mark.slow  # a whole run
 def test_a_run_begins_with_them(tmp_path):
   """On gray images, for which the first convolution starts anew."""
-  config = runs.tiny(
-    *("duration=6 steps", "learning_rate=0.0", "data.image_size=24", "stem.patch=8", "pool=cls"),
-    *("model.width=12", "model.depth=2", "model.num_heads=3", "model.mlp_dim=48"),
-    f"init_from={GOLDEN / 'timm_vit.safetensors'}",
-    "init_from_except=('params/stem/embed/kernel',)",
-  )
+  config = runs.tiny(*ON_DIGITS, "init_from_except=('params/stem/embed/kernel',)")
   loop.train(config, tmp_path)
   found, wanted = (
     runs.final_state(tmp_path)["params"],
     fill("timm_vit", num_classes=10)[1]["params"],
   )
-  del found["stem"]["embed"]["kernel"], wanted["stem"]["embed"]["kernel"]
+  del found["stem"]["embed"]["kernel"], wanted["stem"]["embed"]["kernel"], wanted["head"]
+  assert not np.any(found.pop("head")["kernel"])
   jax.tree.map(np.testing.assert_array_equal, found, wanted)

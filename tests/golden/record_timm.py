@@ -119,7 +119,7 @@ class LVViT(nn.Module):
     return self.head(x[:, 0]) + 0.5 * self.aux_head(x[:, 1:]).max(1)[0]
 
 
-def record(name, model):
+def record(name, model, side=24):
   """Draws all weights and statistics anew, and records them, images and logits."""
   generator = torch.Generator().manual_seed(1)
   with torch.no_grad():
@@ -131,7 +131,7 @@ def record(name, model):
         tensor.copy_(tensor.abs() + 0.5)
       if ("norm" in key and key.endswith("weight")) or (".bn" in key and key.endswith("weight")):
         tensor.add_(1.0)
-    images = torch.randn(2, 3, 24, 24, generator=generator)
+    images = torch.randn(2, 3, side, side, generator=generator)
     logits = model.eval()(images)
   save_file(model.state_dict(), HERE / f"{name}.safetensors")
   np.savez_compressed(

@@ -4,9 +4,10 @@ from typing import Literal
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 
 from vitx.blocks.base_block import Block
-from vitx.checks import Positive, Rate
+from vitx.checks import NonNegative, Positive, Rate
 from vitx.layers.mlp import ACTIVATIONS
 from vitx.ops.layout import TokenLayout
 
@@ -19,11 +20,15 @@ class PreNormBlock(Block):
     activation: of the MLP; "gelu" is exact, "gelu_tanh" what Google's code computes.
     branch_divisor: what both branches are divided by before they are added (Jiang et al. 2021,
       released code: `skip_lam`, 2 in LV-ViT-S).
+    layer_scale: what both branches are multiplied by at the start, each channel by a factor of its
+      own that is learned (LayerScale; Touvron et al. 2021b, equation 4); `None` for no factors.
+      DINOv2 has 1e-5.
   """
 
   mixer_dropout: Rate | None = None
   activation: Literal["gelu", "gelu_tanh", "quick_gelu", "relu"] = "gelu"
   branch_divisor: Positive = 1.0
+  layer_scale: NonNegative | None = None
 
   @nn.compact
   def __call__(
@@ -38,13 +43,22 @@ class PreNormBlock(Block):
     """Maps tokens (B, N, C) to (B, N, C); arguments as `Block` says."""
     y = self.normalize(x, "mixer_norm")
     y = self.mix_tokens(y, layout, mask, at, train, self.mixer_dropout)
-    x = x + self.divide(self.drop_branch(y, train))
+    x = x + self.divide(self.drop_branch(self.scale(y, "mixer_scale"), train))
     y = self.normalize(x, "mlp_norm")
-    return self.stream(x, y) + self.divide(self.drop_branch(self.run_mlp(y, train), train))
+    branch = self.scale(self.run_mlp(y, train), "mlp_scale")
+    return self.stream(x, y) + self.divide(self.drop_branch(branch, train))
 
   def run_mlp(self, x: jax.Array, train: bool) -> jax.Array:
     """Applies the MLP to (B, N, C), then dropout."""
     return self.apply_mlp(x, train, ACTIVATIONS[self.activation])
+
+  def scale(self, branch: jax.Array, name: str) -> jax.Array:
+    """Multiplies the channels of a branch (B, N, C) by their factors, the parameter `name`."""
+    if self.layer_scale is None:
+      return branch
+    start = nn.initializers.constant(self.layer_scale)
+    factors = self.param(name, start, branch.shape[-1:], jnp.float32)
+    return branch * factors.astype(branch.dtype)
 
   def divide(self, branch: jax.Array) -> jax.Array:
     """Returns a branch (B, N, C) as it is added to the stream."""

@@ -1,4 +1,7 @@
-"""Weights that others published, from their files: `init_from=deit_small.pth`."""
+"""Weights that others published, from their files: `init_from=deit_small.pth`.
+
+They may also be named `hf:NAME`, and are then downloaded.
+"""
 
 import math
 import zipfile
@@ -8,10 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from vitx.checkpoints import hub
 from vitx.checkpoints.foreign_names import to_ours
 from vitx.checkpoints.torch_file import read_torch
 from vitx.checkpoints.tree import name_leaves, nest
 from vitx.errors import ConfigError, MissingExtraError
+from vitx.models import names
 from vitx.ops.layout import TokenLayout
 
 TORCH = (".pth", ".pt", ".bin", ".tar")
@@ -21,8 +26,8 @@ STATE_DICTS = ("model", "state_dict")
 
 
 def is_file(source: str) -> bool:
-  """Returns whether `init_from` names a file of weights, and not a run's directory."""
-  return source.endswith(SUFFIXES)
+  """Returns whether `init_from` names a file of weights, here or on the Hub, and not a workdir."""
+  return hub.is_name(source) or source.endswith(SUFFIXES)
 
 
 def read_arrays(path: str) -> dict[str, np.ndarray]:
@@ -55,21 +60,22 @@ def read_arrays(path: str) -> dict[str, np.ndarray]:
   return {str(key): value for key, value in content.items()}
 
 
-def read_variables(path: str, num_heads: int) -> tuple[dict[str, Any], list[str]]:
+def read_variables(source: str, num_heads: int) -> tuple[dict[str, Any], list[str]]:
   """Returns a file's weights as collections of ours, nested, and the names that have no place.
 
   Args:
-    path: of the file.
+    source: path of the file, or `hf:NAME`.
     num_heads: H of the network.
 
   Raises:
     ConfigError: the file cannot be read, or its source is not known.
+    MissingExtraError: a package is missing that reads it.
   """
-  arrays = read_arrays(path)
+  arrays = read_arrays(hub.download(source) if hub.is_name(source) else source)
   try:
     ours, left = to_ours(arrays, num_heads)
   except ConfigError as error:
-    raise ConfigError(f"init_from={path!r}: {error}") from error
+    raise ConfigError(f"init_from={source!r}: {error}") from error
   return nest(ours), left
 
 
@@ -82,14 +88,34 @@ def count_heads(params: Mapping[str, Any]) -> int:
 
 
 def guess_layout(variables: Mapping[str, Any]) -> TokenLayout | None:
-  """Returns how the tokens of a position table lie, taking their grid for a square; None if not."""
+  """Returns how the tokens lie that some weights belong to, taking their grid for a square.
+
+  `None` if no weights tell: there is neither a position table nor a mixer bound to the tokens, or
+  their number is no square's.
+  """
   params = variables["params"]
-  table, tokens = params.get("posemb", {}).get("table"), params.get("cls")
-  if table is None:
-    return None
-  prefix = 0 if tokens is None else tokens.shape[-2]
-  side = math.isqrt(table.shape[-2] - prefix)
-  return TokenLayout((side, side), prefix) if side**2 + prefix == table.shape[-2] else None
+  prefix = sum(
+    params[name].shape[-2] for name in (names.CLASS_TOKEN, names.EXTRA_TOKENS) if name in params
+  )
+  rows = _count_rows(name_leaves(params))
+  # A table has a row for all tokens in front of the grid or, as with registers, for none of them.
+  for known in (0, prefix) if names.EXTRA_TOKENS in params else (prefix, 0):
+    side = math.isqrt(max(rows - known, 0))
+    if side and side**2 + known == rows:
+      return TokenLayout((side, side), prefix)
+  return None
+
+
+def _count_rows(leaves: Mapping[str, Any]) -> int:
+  """Returns the entries of the first position table, else of weights that have one per token."""
+  for name, leaf in leaves.items():
+    if names.is_position_table(name):
+      return leaf.shape[-2]
+  for name, leaf in leaves.items():
+    bound = names.token_axis(name)
+    if bound is not None:
+      return leaf.shape[bound[0]]
+  return 0
 
 
 def _read_safetensors(path: str) -> dict[str, np.ndarray]:
@@ -106,7 +132,8 @@ def _read_safetensors(path: str) -> dict[str, np.ndarray]:
 
 def _read_npz(path: str) -> dict[str, np.ndarray]:
   try:
-    with np.load(path, allow_pickle=False) as file:
+    # NumPy leaves a file open that it cannot read, if it opened it itself.
+    with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
       return dict(file)
   except (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile) as error:
     raise ConfigError(f"init_from={path!r} is no readable .npz file: {error}") from error

@@ -9,7 +9,7 @@ import numpy as np
 
 from vitx.checkpoints import tree
 from vitx.errors import ConfigError
-from vitx.models import names, position_tables
+from vitx.models import names, position_tables, token_tables
 from vitx.ops.layout import TokenLayout
 
 LISTED = 5  # names that an error shows before it only counts
@@ -21,7 +21,7 @@ class Report:
 
   Attributes:
     loaded: taken as they are.
-    resized: position tables of another grid, and how.
+    resized: position tables and weights of token mixers for another grid, and how.
     head: of other classes, left as initialized.
     skipped: of another shape, left as initialized, and why.
     new: only in the new model, left as initialized.
@@ -47,34 +47,43 @@ class Report:
     return "\n".join(rows)
 
 
-def check_fit(report: Report, source: str, allowed: Iterable[str]) -> None:
+def check_fit(
+  report: Report, source: str, allowed: Iterable[str], mixer: str = "", *, new_head: bool = True
+) -> None:
   """Raises ConfigError for parameters that a file does not fit, unless their names are allowed.
-
-  A head of other classes always is.
 
   Args:
     report: of `transfer`.
     source: the file.
     allowed: regular expressions, of which one must match the whole name.
+    mixer: name of the network's token mixer, for the error; "" if it has none.
+    new_head: whether a head may start anew that the file has of other classes, or has not.
   """
   try:
     patterns = [re.compile(pattern) for pattern in allowed]
   except re.error as error:
     raise ConfigError(f"init_from_except: {error} in a regular expression") from error
   wrong = {name: "has no place in this network" for name in report.unused}
-  wrong |= dict.fromkeys(report.new, "is not in the file") | report.skipped
+  new = [name for name in report.new if not (new_head and names.is_head(name))]
+  wrong |= dict.fromkeys(new, "is not in the file") | report.skipped
+  if not new_head:
+    wrong |= {name: f"{shapes}: of other classes" for name, shapes in report.head.items()}
   wrong = {
     name: reason
     for name, reason in wrong.items()
     if not any(pattern.fullmatch(name) for pattern in patterns)
   }
-  if wrong:
-    some = ", ".join(f"{name} ({reason})" for name, reason in list(wrong.items())[:LISTED])
-    more = f", and {len(wrong) - LISTED} more" if len(wrong) > LISTED else ""
-    raise ConfigError(
-      f"init_from={source!r} does not fit this network: {some}{more}. Is it another size? What need"
-      " not fit is allowed by name, such as init_from_except=('.*/token_mixer/.*',)"
-    )
+  if not wrong:
+    return
+  some = ", ".join(f"{name} ({reason})" for name, reason in list(wrong.items())[:LISTED])
+  more = f", and {len(wrong) - LISTED} more" if len(wrong) > LISTED else ""
+  cause = "Is it another size?"
+  if all(names.TOKEN_MIXER in name.split("/") for name in wrong):
+    cause = f"All of it concerns model.token_mixer={mixer!r}."
+  raise ConfigError(
+    f"init_from={source!r} does not fit this network: {some}{more}. {cause} What need not fit is"
+    " allowed by name, such as init_from_except=('.*/token_mixer/.*',)"
+  )
 
 
 def transfer(
@@ -86,13 +95,15 @@ def transfer(
   """Fills freshly initialized parameters with those of the same name and shape.
 
   A position table (1, N, C) or (N, C) of another layout is resized: prefix tokens stay, the grid is
-  interpolated (cubic; Dosovitskiy et al. 2021, section 3.2). A head of other classes stays new.
+  interpolated (cubic; Dosovitskiy et al. 2021, section 3.2). So are weights of token mixers that
+  are bound to the number of tokens, see `vitx.models.token_tables`. A head of other classes stays
+  new.
 
   Args:
     target: nested dict of arrays, freshly initialized.
     source: nested dict of arrays, trained.
     layout: of the target's tokens that positions are added to; `None` if that is not known, and
-      tables of another length stay new.
+      what is of another length stays new.
     source_layout: of the source's tokens; `None` where that is not known.
 
   Returns:
@@ -113,19 +124,19 @@ def transfer(
       new.append(name)
       continue
     found, shapes = trained[name], f"{list(trained[name].shape)} -> {list(old.shape)}"
-    moved = known and layout != source_layout and names.is_position_table(name)
-    if found.shape == old.shape and not moved:
+    of_tokens = names.is_position_table(name) or names.token_axis(name) is not None
+    if found.shape == old.shape and not (known and layout != source_layout and of_tokens):
       result[name] = found.astype(old.dtype)
       loaded.append(name)
     elif names.is_head(name):
       head[name] = shapes
-    elif not names.is_position_table(name):
+    elif not of_tokens:
       skipped[name] = f"{shapes}: shapes differ"
-    elif problem := position_tables.explain_refusal(found.shape, old.shape, source_layout, layout):
+    elif problem := _explain_refusal(name, found.shape, old.shape, source_layout, layout):
       skipped[name] = f"{shapes}: {problem}"
     else:
       assert layout is not None and source_layout is not None
-      result[name] = position_tables.resize(found, np.asarray(old), source_layout, layout)
+      result[name] = _resize(name, found, np.asarray(old), source_layout, layout)
       resized[name] = (
         f"{shapes}: {position_tables.describe(source_layout)} -> {position_tables.describe(layout)}"
       )
@@ -137,3 +148,24 @@ def transfer(
   unused = tuple(name for name in trained if name not in fresh)
   report = Report(tuple(loaded), resized, head, skipped, tuple(new), unused)
   return tree.fill(target, result), report
+
+
+def _explain_refusal(name: str, *shapes_and_layouts: Any) -> str:
+  bound = names.token_axis(name)
+  if bound is None:
+    return position_tables.explain_refusal(*shapes_and_layouts)
+  source, target, *layouts = shapes_and_layouts
+  return token_tables.explain_refusal(source, target, bound[0], *layouts)
+
+
+def _resize(
+  name: str,
+  source: np.ndarray,
+  target: np.ndarray,
+  source_layout: TokenLayout,
+  layout: TokenLayout,
+) -> np.ndarray:
+  bound = names.token_axis(name)
+  if bound is None:
+    return position_tables.resize(source, target, source_layout, layout)
+  return token_tables.resize(source, target, *bound, source_layout, layout)

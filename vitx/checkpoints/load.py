@@ -7,11 +7,12 @@ from typing import Any
 
 import flax.linen as nn
 import jax
+import numpy as np
 from ml_collections import ConfigDict
 
 from vitx import registry
 from vitx.checkpoints import foreign, tree
-from vitx.checkpoints.init_from import check_fit, transfer
+from vitx.checkpoints.init_from import Report, check_fit, transfer
 from vitx.checkpoints.store import CheckpointStore, Restored
 from vitx.checkpoints.workdir import find_run, locate_checkpoints, read_config, read_json
 from vitx.checks import check_choice
@@ -123,6 +124,7 @@ def initial_variables(
   layout: TokenLayout | None,
   *,
   allowed: Iterable[str] = (),
+  mixer: str = "",
   trust_code: bool = False,
 ) -> tuple[Any, dict[str, Any]]:
   """Returns a new run's parameters and state with weights of another run, or of a published file.
@@ -131,35 +133,81 @@ def initial_variables(
   each parameter is printed.
 
   Args:
-    source: the workdir of the other run, whose best checkpoint is taken, or a file of weights.
+    source: the workdir of the other run, whose best checkpoint is taken, a file of weights, or
+      `hf:NAME` for one on the Hugging Face Hub.
     params: freshly initialized.
-    model_state: the other collections, of which batch statistics are taken over.
+    model_state: the other collections, of which batch statistics are taken over, and what else a
+      file has of them.
     layout: of the new run's tokens that positions are added to; None where there are none.
     allowed: regular expressions of names, ours or a file's own, that need not fit the file.
+    mixer: name of the network's token mixer, for errors.
     trust_code: as in `load`.
 
   Raises:
     ConfigError: the source cannot be read, or names of a file do not fit and are not allowed to.
+    MissingExtraError: a package is missing that reads the file.
   """
-  target = {"params": params}
-  target |= {name: model_state[name] for name in STATISTICS if name in model_state}
   if foreign.is_file(source):
-    found, left = foreign.read_variables(source, foreign.count_heads(params))
-    filled, report = transfer(target, found, layout, foreign.guess_layout(found))
-    report = dataclasses.replace(report, unused=(*report.unused, *left))
+    filled, report = _transfer_file(source, params, model_state, layout)
     print(f"init_from {source}:\n{report}", flush=True)
-    check_fit(report, source, allowed)
+    check_fit(report, source, allowed, mixer)
   else:
+    target = {"params": params}
+    target |= {name: model_state[name] for name in STATISTICS if name in model_state}
     loaded = load(source, trust_code=trust_code)
     with registry.trusting(trust_code):
       before = loaded.task.token_layout()
     found = {name: loaded.variables[name] for name in target if name in loaded.variables}
     filled, report = transfer(target, found, layout, before)
     print(f"init_from {source}, checkpoint {loaded.step}:\n{report}", flush=True)
-  return filled["params"], {
-    **model_state,
-    **{name: filled[name] for name in target if name != "params"},
+  state = dict(model_state)
+  for name in state.keys() & filled.keys():
+    old = tree.name_leaves(state[name])
+    state[name] = tree.fill(state[name], old | tree.name_leaves(filled[name]))
+  return filled["params"], state
+
+
+def check_file(
+  source: str,
+  params: Any,
+  model_state: Mapping[str, Any],
+  layout: TokenLayout | None,
+  *,
+  allowed: Iterable[str] = (),
+  mixer: str = "",
+  new_head: bool = True,
+) -> None:
+  """Raises what `initial_variables` would raise for a file; for a workdir it does nothing.
+
+  Args:
+    source: as there.
+    params: shapes and dtypes; nothing is compiled.
+    model_state: the same of the other collections.
+    layout: as there.
+    allowed: as there.
+    mixer: as there.
+    new_head: whether a head may start anew, as there.
+  """
+  if foreign.is_file(source):
+    blank = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), (params, model_state))
+    _, report = _transfer_file(source, blank[0], blank[1], layout)
+    check_fit(report, source, allowed, mixer, new_head=new_head)
+
+
+def _transfer_file(
+  source: str, params: Any, model_state: Mapping[str, Any], layout: TokenLayout | None
+) -> tuple[Any, Report]:
+  """Fills parameters, batch statistics and what else of the state a published file has."""
+  found, left = foreign.read_variables(source, foreign.count_heads(params))
+  told = tree.name_leaves({name: x for name, x in found.items() if name != "params"})
+  state = {
+    name: x
+    for name, x in tree.name_leaves(dict(model_state)).items()
+    if name in told or name.split("/")[0] in STATISTICS
   }
+  target = {"params": params, **tree.nest(state)}
+  filled, report = transfer(target, found, layout, foreign.guess_layout(found))
+  return filled, dataclasses.replace(report, unused=(*report.unused, *left))
 
 
 def _choose_params(state: Mapping[str, Any], weights: str | None, chose_best: str) -> Any:

@@ -24,6 +24,7 @@ COMMANDS = {
   "summary": "parameters, operations and memory of a config's rows, or the layers of one",
   "config": "print a whole config as JSON, or explain its fields",
   "prepare": "download or convert a data set",
+  "convert": "published weights into a workdir, or a workdir's weights out to timm's names",
   "benchmark": "measure token mixers and density models side by side",
   "visualize": "draw a figure of a trained model or of a config",
 }

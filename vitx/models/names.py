@@ -41,6 +41,18 @@ TABLE = "table"
 # own normalization.
 BARE = frozenset({TABLE, CLASS_TOKEN, EXTRA_TOKENS, "key_slots", "value_slots", "gain", "shift"})
 
+# Parameters of token mixers that have an entry for each token: the axis of the tokens, and whether
+# the tokens are summed over it (a map from the tokens) or written along it (a map to them).
+_OF_TOKENS = {
+  (TOKEN_MIXER, "key_slots"): (0, True),
+  (TOKEN_MIXER, "value_slots"): (0, True),
+  (TOKEN_MIXER, "down"): (0, True),  # Sparsifiner's
+  (TOKEN_MIXER, "basis"): (0, False),
+  (TOKEN_MIXER, "up", KERNEL): (0, True),  # MLP mixing's
+  (TOKEN_MIXER, "down", KERNEL): (1, False),
+  (TOKEN_MIXER, "down", BIAS): (0, False),
+}
+
 # What stands before the blocks: layer 0 of layer-wise learning rates.
 _FIRST = frozenset({STEM, POSITIONS, CLASS_TOKEN, EXTRA_TOKENS, START})
 
@@ -53,6 +65,19 @@ def is_bare(name: str) -> bool:
 def is_position_table(name: str) -> bool:
   """Returns whether the parameter holds a vector for each position."""
   return POSITIONS in name.split("/")[-2:]
+
+
+def token_axis(name: str) -> tuple[int, bool] | None:
+  """Returns the axis of a parameter that runs over the tokens, and whether they are summed over it.
+
+  `None` for a parameter that no number of tokens is part of. A position table's is the last but
+  one, of which `is_position_table` tells.
+  """
+  parts = tuple(name.split("/"))
+  for end, found in _OF_TOKENS.items():
+    if parts[-len(end) :] == end:
+      return found
+  return None
 
 
 def is_head(name: str) -> bool:

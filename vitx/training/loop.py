@@ -16,7 +16,8 @@ from ml_collections import ConfigDict
 
 from vitx.analysis import cost
 from vitx.checkpoints import workdir as wd
-from vitx.checkpoints.load import initial_variables
+from vitx.checkpoints.directory import Directory
+from vitx.checkpoints.load import check_file, initial_variables
 from vitx.checkpoints.store import CheckpointStore
 from vitx.data.dataset import Examples
 from vitx.tasks.base import Figures
@@ -85,6 +86,10 @@ def train(
     wd.check_writable(workdir)
     wd.check_space(workdir, cost.tree_bytes(experiment.shapes), config.checkpoint.keep)
     tensorboard = TensorBoard(workdir) if config.tensorboard and is_writer() else None
+  if config.init_from and (dry_run or not Directory(wd.locate_checkpoints(workdir)).steps()):
+    # Before anything is compiled; the weights themselves are read when there is a state to fill.
+    shapes, layout = experiment.shapes, experiment.task.token_layout()
+    check_file(config.init_from, shapes.params, shapes.model_state, layout, **_fitting(config))
   with explain_out_of_memory(config, experiment.tokens()):
     state = experiment.init_state()
     if dry_run:
@@ -180,7 +185,7 @@ def _begin(
       state.params,
       state.model_state,
       experiment.task.token_layout(),
-      allowed=config.init_from_except,
+      **_fitting(config),
       trust_code=trust_code,
     )
     ema = None if state.ema is None else jax.tree.map(np.copy, params)
@@ -190,6 +195,15 @@ def _begin(
     environment = provenance.environment(data, experiment.implementations())
     wd.write_json(workdir, "environment.json", environment)
   return state, start, record
+
+
+def _fitting(config: ConfigDict) -> dict[str, Any]:
+  """Returns what a config says of how far published weights must fit."""
+  mixer = config.model.get("token_mixer", "")
+  return {
+    "allowed": config.init_from_except,
+    "mixer": mixer if isinstance(mixer, str) else mixer.name,
+  }
 
 
 def _make_evaluate(

@@ -1,0 +1,66 @@
+"""LayerScale: a learned factor for each channel of each branch."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from vitx.attention.softmax import SoftmaxAttention
+from vitx.blocks.pre_norm import NormalizedStreamBlock, PreNormBlock
+from vitx.ops.layout import TokenLayout
+
+B, N, C, H, M = 2, 6, 8, 2, 12
+LAYOUT = TokenLayout((N,))
+TOKENS = jax.random.normal(jax.random.key(1), (B, N, C))
+
+
+def make_block(kind=PreNormBlock, dtype=jnp.float32, **fields):
+  mixer = partial(SoftmaxAttention, H, dtype=dtype)
+  return kind(token_mixer=mixer, mlp_dim=M, dtype=dtype, **fields)
+
+
+def make(kind=PreNormBlock, **fields):
+  block = make_block(kind, **fields)
+  return block, block.init(jax.random.key(0), TOKENS, LAYOUT, train=False)["params"]
+
+
+def run(block, params, x=TOKENS):
+  return block.apply({"params": params}, x, LAYOUT, train=False)
+
+
+def test_without_it_there_are_no_factors():
+  params = make()[1]
+  assert not {"mixer_scale", "mlp_scale"} & set(params)
+
+
+def test_factors_begin_alike_and_zeros_leave_the_stream():
+  _, params = make(layer_scale=1e-5)
+  for name in ("mixer_scale", "mlp_scale"):
+    np.testing.assert_array_equal(params[name], np.full(C, 1e-5, np.float32))
+  np.testing.assert_array_equal(run(*make(layer_scale=0.0)), TOKENS)
+
+
+@pytest.mark.parametrize("kind", [PreNormBlock, NormalizedStreamBlock])
+def test_factors_multiply_the_channels_that_a_branch_adds(kind):
+  """As if the last maps were multiplied."""
+  factors = {name: jax.random.normal(jax.random.key(i), (C,)) for i, name in enumerate("ab")}
+  block, params = make(kind, layer_scale=1.0)
+  found = run(block, params | {"mixer_scale": factors["a"], "mlp_scale": factors["b"]})
+  plain, other = make(kind)
+  for part, last, name in (("token_mixer", "out", "a"), ("mlp", "down", "b")):
+    linear = {key: x * factors[name] for key, x in params[part][last].items()}
+    other[part] = params[part] | {last: linear}
+  np.testing.assert_allclose(found, run(plain, other), rtol=1e-5, atol=1e-6)
+
+
+def test_it_computes_in_the_compute_type():
+  _, params = make(layer_scale=0.1)
+  block = make_block(layer_scale=0.1, dtype=jnp.bfloat16)
+  assert params["mixer_scale"].dtype == jnp.float32
+  with jax.numpy_dtype_promotion("standard"):  # flax's normalization promotes implicitly
+    found = run(block, params, TOKENS.astype(jnp.bfloat16))
+  assert found.dtype == jnp.bfloat16
+  wanted = run(make_block(layer_scale=0.1), params)
+  np.testing.assert_allclose(found.astype(jnp.float32), wanted, atol=0.05)

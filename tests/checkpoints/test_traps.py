@@ -1,0 +1,129 @@
+"""Where published weights are read wrongly though all shapes fit: each way gives other outputs."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from configs import imagenet
+from tests.checkpoints.exported import GOLDEN, images, make
+from tests.checkpoints.published import DINOV2, fill, golden
+from vitx.blocks.stems import NormalizedStem
+from vitx.models import create_model
+
+TOLERANCE = 2e-5  # of the largest logit; what is right comes closer
+
+
+def error(model, variables, name):
+  """How far the logits are from the recorded ones, as a share of the largest."""
+  pixels, expected = golden(name)
+  found = jax.jit(model.apply)(variables, pixels)
+  return np.abs(found - expected).max() / np.abs(expected).max()
+
+
+@pytest.mark.parametrize(
+  ("name", "block"),
+  [
+    ("timm_vit", dict(name="pre_norm", activation="gelu_tanh")),
+    ("timm_dinov2", DINOV2["block"] | dict(activation="gelu_tanh")),
+    ("augreg", dict(name="pre_norm", activation="gelu")),
+  ],
+)
+def test_exact_gelu_or_the_one_with_tanh(name, block):
+  assert error(*fill(name, block=block), name) > 2 * TOLERANCE
+
+
+def test_epsilon_of_the_normalization():
+  """timm made a network with 1e-3, which is not that with its default."""
+  model, variables, _ = make("vit")
+  with np.load(GOLDEN / "exported.npz") as file:
+    expected = file["vit"]
+  right, wrong = (
+    np.abs(jax.jit(other.apply)(variables, images()) - expected).max() / np.abs(expected).max()
+    for other in (model, model.clone(norm=create_model("vit", num_classes=5).norm))
+  )
+  assert right < TOLERANCE and wrong > 10 * TOLERANCE
+
+
+@pytest.mark.parametrize("row", imagenet.ROWS)
+def test_rows_have_the_epsilon_of_their_code(row):
+  config = imagenet.get_config(row)
+  assert config.model.norm.epsilon == (1e-5 if row.startswith("lv") else 1e-6)
+
+
+def swapped(variables, first, second):
+  """The variables with two projections of every block in each other's place."""
+  params = dict(variables["params"])
+  for name in ("block_0", "block_1"):
+    mixer = params[name]["token_mixer"]
+    exchanged = {first: mixer[second], second: mixer[first]}
+    params[name] = params[name] | {"token_mixer": mixer | exchanged}
+  return variables | {"params": params}
+
+
+def interleaved(variables):
+  """The variables with each head's channels taken from all heads in turn."""
+  params = dict(variables["params"])
+  for name in ("block_0", "block_1"):
+    mixer = dict(params[name]["token_mixer"])
+    for part in ("query", "key", "value"):
+      mixer[part] = jax.tree.map(
+        lambda x: jnp.swapaxes(x.reshape(*x.shape[:-2], x.shape[-1], x.shape[-2]), -1, -2),
+        mixer[part],
+      )
+    params[name] = params[name] | {"token_mixer": mixer}
+  return variables | {"params": params}
+
+
+def test_layout_of_queries_keys_and_values():
+  model, variables = fill("timm_vit")
+  assert error(model, variables, "timm_vit") < TOLERANCE
+  assert error(model, swapped(variables, "key", "value"), "timm_vit") > 100 * TOLERANCE
+  # Queries and keys exchanged transpose the logits.
+  assert error(model, swapped(variables, "query", "key"), "timm_vit") > 100 * TOLERANCE
+  assert error(model, interleaved(variables), "timm_vit") > 100 * TOLERANCE
+
+
+def test_the_stem_is_padded_on_both_sides():
+  """PyTorch pads 3 and 3; "SAME" at stride 2 pads 2 and 3."""
+  stem = NormalizedStem(8, channels=(4, 4, 4), patch=4)
+  x = jax.random.normal(jax.random.key(0), (1, 24, 24, 3))
+  variables = stem.init(jax.random.key(1), x)
+  _, seen = stem.apply(variables, x, capture_intermediates=True, mutable=["intermediates"])
+  found = seen["intermediates"]["conv_0"]["__call__"][0]
+  kernel = variables["params"]["conv_0"]["kernel"]
+
+  def convolve(padding):
+    dimensions = ("NHWC", "HWIO", "NHWC")
+    return jax.lax.conv_general_dilated(x, kernel, (2, 2), padding, dimension_numbers=dimensions)
+
+  np.testing.assert_allclose(found, convolve(((3, 3), (3, 3))), atol=1e-5)
+  assert np.abs(found - convolve("SAME")).max() > 0.1
+
+
+@pytest.mark.parametrize(
+  "order",
+  [
+    [0, *(1 + np.arange(9).reshape(3, 3).T.reshape(-1))],  # column by column
+    [*range(1, 10), 0],  # the class token last
+  ],
+)
+def test_order_of_the_tokens(order):
+  model, variables = fill("timm_vit")
+  params = variables["params"]
+  table = {"table": params["posemb"]["table"][:, np.asarray(order)]}
+  moved = variables | {"params": params | {"posemb": table}}
+  assert error(model, moved, "timm_vit") > 100 * TOLERANCE
+
+
+def test_registers_stand_behind_the_class_token():
+  """And have no place: they may be exchanged among themselves, not with it."""
+  model, variables = fill("timm_registers")
+  params = variables["params"]
+  turned = params | {"extra": params["extra"][:, ::-1]}
+  assert error(model, variables | {"params": turned}, "timm_registers") < TOLERANCE
+  exchanged = params | {
+    "cls": params["extra"][:, :1],
+    "extra": jnp.concatenate([params["cls"], params["extra"][:, 1:]], axis=1),
+  }
+  assert error(model, variables | {"params": exchanged}, "timm_registers") > 100 * TOLERANCE

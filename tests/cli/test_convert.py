@@ -1,0 +1,145 @@
+"""`vitx convert`: published weights into a workdir, and a workdir's weights out with a card."""
+
+import json
+import re
+import shutil
+
+import numpy as np
+import pytest
+
+import vitx
+from tests import runs
+from tests.checkpoints.published import FILES
+from vitx.checkpoints.tree import name_leaves
+from vitx.cli import main as front
+
+ROW = runs.replace(runs.TINY, "duration=6 steps", "pool=cls", "evaluation.every=6 steps")
+CONFIG = f"configs/digits.py:{ROW}"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+  """A short run, and the folder of its weights."""
+  folder = tmp_path_factory.mktemp("convert")
+  vitx.train(runs.tiny("duration=6 steps", "pool=cls", "evaluation.every=6 steps"), folder / "run")
+  assert convert(folder / "run", out=folder / "out" / "tiny.safetensors") == 0
+  return folder
+
+
+def convert(source, *more, out):
+  return front.main(["convert", str(source), "--out", str(out), *more])
+
+
+def test_a_run_there_and_back(run, tmp_path, capsys):
+  file = run / "out" / "tiny.safetensors"
+  assert convert(file, f"--config={CONFIG}", out=tmp_path / "again") == 0
+  printed = capsys.readouterr().out
+  assert printed.count("loaded") == 1 and "vitx evaluate --workdir" in printed
+  before, after = vitx.load(run / "run"), vitx.load(tmp_path / "again")
+  wanted = name_leaves(before.variables)
+  for name, value in name_leaves(after.variables).items():
+    assert value.tobytes() == np.asarray(wanted.pop(name)).tobytes(), name
+  assert not wanted
+  assert after.fingerprint == before.fingerprint and after.class_names == before.class_names
+  assert after.config.init_from == str(file)
+  figures = [vitx.evaluate(loaded) for loaded in (before, after)]
+  assert figures[0]["nll"] == figures[1]["nll"] and figures[0]["examples"] == 359
+
+
+def test_the_card_says_how_they_came_to_be(run):
+  card = (run / "out" / "README.md").read_text()
+  environment = json.loads((run / "run" / "environment.json").read_text())
+  config = json.loads((run / "run" / "config.json").read_text())
+  rows = [row for row in runs.rows(run / "run") if row["kind"] == "test"]
+  assert card.startswith("---\nlibrary_name: timm\n")
+  for said in (
+    "VisionTransformer(\n  img_size=8,\n  patch_size=4,\n  in_chans=1,\n  num_classes=10,",
+    'load_file("tiny.safetensors")',
+    environment["data"]["fingerprint"],
+    f"{environment['data']['examples']['train']:,} train",
+    " ".join(environment["command"]),
+    f"jax {environment['versions']['jax']}",
+    f"| test | {rows[-1]['examples']} | {rows[-1]['top1']:.4f} |",
+    "0, 1, 2, 3, 4, 5, 6, 7, 8, 9",
+  ):
+    assert said in card, said
+  assert json.loads(card.split("```json\n")[1].split("```")[0]) == config
+
+
+def test_nothing_is_overwritten(run, tmp_path, capsys):
+  out = tmp_path / "out"
+  out.mkdir()
+  (out / "README.md").write_text("mine")
+  assert convert(run / "run", out=out / "tiny.safetensors") == 1
+  assert "README.md is there already" in capsys.readouterr().err
+  assert [path.name for path in out.iterdir()] == ["README.md"]
+  file = run / "out" / "tiny.safetensors"
+  assert convert(file, f"--config={CONFIG}", out=run / "run") == 1
+  assert "holds a run already" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+  ("override", "message"),
+  [
+    ("model.mlp_dim=16", "does not fit this network.*mlp/up/kernel"),
+    ("model.depth=2", r"params/block_1/.* \(is not in the file"),
+    ("token_mixer=linformer", "key_slots.*model.token_mixer='linformer'"),
+    ("stem.patch=2", "stem/embed/kernel.*shapes differ"),
+  ],
+)
+def test_another_network(run, tmp_path, capsys, override, message):
+  config = f"configs/digits.py:{runs.replace(ROW, override)}"
+  assert convert(run / "out" / "tiny.safetensors", f"--config={config}", out=tmp_path / "a") == 1
+  found = capsys.readouterr()
+  assert "ConfigError: init_from=" in found.err
+  assert re.search(message, found.err) and not (tmp_path / "a").exists()
+
+
+def test_other_classes(tmp_path, capsys):
+  """A run would begin with a new head; a conversion has nobody to teach it."""
+  small = ("model.width=12", "model.depth=2", "model.num_heads=3", "model.mlp_dim=48")
+  config = runs.replace(ROW, *small, "data.image_size=24", "stem.patch=8")
+  allowed = "init_from_except=('params/stem/embed/kernel',)"
+  text = f"--config=configs/digits.py:{config},{allowed}"
+  assert convert(FILES["timm_vit"], text, out=tmp_path / "a") == 1
+  assert "params/head/kernel ([12, 5] -> [12, 10]: of other classes)" in capsys.readouterr().err
+
+
+def test_without_the_data(tmp_path, capsys):
+  """Five classes of 24 x 24, of a data set that is not here."""
+  row = "deit_ti,model.width=12,model.depth=2,model.num_heads=3,model.mlp_dim=48,stem.patch=8"
+  config = f"--config=imagenet:{row},data.image_size=24,model.num_classes=5,model.dtype=float32"
+  assert convert(FILES["timm_vit"], config, out=tmp_path / "a") == 1
+  assert "imagenet2012" in capsys.readouterr().err and not (tmp_path / "a").exists()
+  assert convert(FILES["timm_vit"], config, "--without_data", out=tmp_path / "a") == 0
+  loaded = vitx.load(tmp_path / "a")
+  assert loaded.class_names == ("0", "1", "2", "3", "4") and loaded.fingerprint == ""
+  assert loaded.config.data.mean == (0.485, 0.456, 0.406)
+  image = np.full((24, 24, 3), 128, np.uint8)
+  assert vitx.predict(loaded, [image]).classes[0] in loaded.class_names
+  assert convert(tmp_path / "a", out=tmp_path / "b" / "c.safetensors") == 0
+  card = (tmp_path / "b" / "README.md").read_text()
+  assert "the data were not at hand" in card and "this run evaluated nothing" in card
+  unsaid = "--config=digits:softmax"
+  assert convert(FILES["timm_vit"], unsaid, "--without_data", out=tmp_path / "d") == 1
+  assert "set model.num_classes and data.image_size" in capsys.readouterr().err
+
+
+def test_which_way(run, tmp_path, capsys):
+  assert convert(FILES["timm_vit"], out=tmp_path / "a") == 1
+  assert "needs --config FILE:ROW" in capsys.readouterr().err
+  assert convert(run / "run", f"--config={CONFIG}", out=tmp_path / "a.safetensors") == 1
+  assert "leave --config out" in capsys.readouterr().err
+  assert convert(run / "run", out=tmp_path / "b" / "a.npz") == 1
+  assert "must end in .safetensors" in capsys.readouterr().err
+  assert convert(tmp_path / "nowhere", out=tmp_path / "a.safetensors") == 1
+  assert "has no config.json" in capsys.readouterr().err
+
+
+def test_a_network_of_our_own_stays(run, tmp_path, capsys):
+  copy = shutil.copytree(run / "run", tmp_path / "copy")
+  config = json.loads((copy / "config.json").read_text())
+  config["model"]["token_mixer"] = {"name": "axial"}
+  (copy / "config.json").write_text(json.dumps(config))
+  assert convert(copy, out=tmp_path / "a.safetensors") == 1
+  assert "model.token_mixer='axial'" in capsys.readouterr().err

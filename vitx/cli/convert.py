@@ -1,0 +1,198 @@
+"""Converts published weights into a workdir, and a workdir's weights to names that others know.
+
+    vitx convert deit_small.pth --config configs/imagenet.py:deit_s --out runs/deit_s
+    vitx convert hf:timm/deit_small_patch16_224.fb_in1k --config imagenet:deit_s --out runs/deit_s
+    vitx convert runs/deit_s --out exported/deit_s.safetensors
+
+In: a file, or `hf:NAME`, becomes a workdir that `vitx evaluate`, `predict`, `visualize` and
+`init_from` read. Its config is the row that names the network; every weight must fit, positions
+alone are resized. The data set of the config is opened for its classes, unless `--without_data`:
+then the config must say classes and image size, and classes are called by their numbers.
+
+Out: `.safetensors` under timm's names (for LV-ViT under its own code's), and beside it `README.md`,
+a model card with the call that makes the network in timm. A network that timm would compute
+otherwise is refused.
+"""
+
+import argparse
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from vitx import registry
+from vitx.analysis.implementations import implementations
+from vitx.checkpoints import foreign
+from vitx.checkpoints import workdir as wd
+from vitx.checkpoints.export import SUFFIX, export_arrays, write_safetensors
+from vitx.checkpoints.load import Loaded, check_file, initial_variables, load
+from vitx.checkpoints.store import CheckpointStore
+from vitx.checkpoints.timm_networks import Network, find_network
+from vitx.cli.configs import load_config
+from vitx.cli.fields import complete
+from vitx.cli.model_card import write_card
+from vitx.data.dataset import DatasetInfo, Source
+from vitx.data.sources import open_source
+from vitx.errors import ConfigError
+from vitx.tasks import build_task, task_class
+from vitx.tasks.base import Task
+from vitx.training import provenance
+from vitx.training.fields import check_config
+from vitx.training.recorder import Record
+from vitx.training.setup import resolve
+
+CARD = "README.md"
+
+
+def import_weights(
+  source: str, config: ConfigDict, workdir: str | Path, *, without_data: bool = False
+) -> None:
+  """Makes a workdir of published weights; what became of each of them is printed.
+
+  Args:
+    source: a file, or `hf:NAME`.
+    config: of the network; `init_from_except` may allow names that need not fit.
+    workdir: a directory without checkpoints.
+    without_data: whether the data set stays closed.
+
+  Raises:
+    ConfigError: the file cannot be read or does not fit the network (a head for other classes
+      included), the data set is not there, or the workdir holds a run.
+    MissingExtraError: a package is missing that reads the file.
+  """
+  check_config(config)
+  if CheckpointStore(wd.locate_checkpoints(workdir), read_only=True).steps():
+    raise ConfigError(f"out={str(workdir)!r} holds a run already; name another directory")
+  config, data = _resolve(config, source, without_data)
+  task = build_task(config)
+  params, state = _read(source, config, task)
+  wd.check_writable(workdir)
+  with CheckpointStore(wd.locate_checkpoints(workdir)) as store:
+    store.save(0, {"params": params, "model_state": state}, dataclasses.asdict(Record()))
+  wd.write_json(workdir, "config.json", wd.to_plain(config))
+  picked = implementations(task.model, task.input_spec)
+  wd.write_json(workdir, "environment.json", provenance.environment(data, picked))
+
+
+def _resolve(
+  config: ConfigDict, source: str, without_data: bool
+) -> tuple[ConfigDict, dict[str, Any]]:
+  """Returns the resolved config and what identifies its data, as JSON."""
+  opened: Source | DatasetInfo
+  if without_data:
+    info = task_class(config.task).state_info(config)
+    if info is None:
+      raise ConfigError(
+        "without_data: the config does not say by itself how many classes and how large an image;"
+        " set model.num_classes and data.image_size"
+      )
+    opened, names = info, list(info.class_names or ())
+    data = {"source": info.name, "fingerprint": "", "class_names": names, "vocabulary": None}
+  else:
+    opened = open_source(config.data, config.seed if config.data_seed is None else config.data_seed)
+    data = provenance.describe_data(opened)
+  config = resolve(config, opened)
+  with config.unlocked():
+    config.init_from = source
+  return config, data
+
+
+def _read(source: str, config: ConfigDict, task: Task) -> tuple[Any, dict[str, Any]]:
+  """Returns parameters and state of the network with the weights of a file."""
+  mixer = config.model.get("token_mixer", "")
+  fitting: dict[str, Any] = {
+    "allowed": config.init_from_except,
+    "mixer": mixer if isinstance(mixer, str) else mixer.name,
+  }
+  blank = {name: np.zeros((1, *x.shape), x.dtype) for name, x in task.element_spec.items()}
+  key = jax.random.key(config.init_seed)
+  layout = task.token_layout()
+
+  def split(variables: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    return variables["params"], {name: x for name, x in variables.items() if name != "params"}
+
+  shapes = split(dict(jax.eval_shape(task.init, key, blank)))
+  check_file(source, *shapes, layout, **fitting, new_head=False)
+  fresh = split(dict(jax.jit(task.init)(key, blank)))
+  return initial_variables(source, *fresh, layout, **fitting)
+
+
+def export_weights(
+  workdir: str | Path, out: str | Path, *, checkpoint: str | int = "best", trust_code: bool = False
+) -> Network:
+  """Writes a run's weights as `.safetensors` and a model card beside them.
+
+  Args:
+    workdir: of a run.
+    out: the file; its directory is created.
+    checkpoint: "best", "latest" or a step.
+    trust_code: import what the run's config names as `module:Name`.
+
+  Returns:
+    The network that the weights are of in the other project.
+
+  Raises:
+    ConfigError: no such run, or a network that timm would compute otherwise; names the field.
+    OSError: the file or the card cannot be written, or is there already.
+  """
+  path = Path(out)
+  for each in (path, path.parent / CARD):
+    if each.exists():
+      raise ConfigError(f"out={str(out)!r}: {each} is there already; name another directory")
+  loaded = load(workdir, checkpoint, trust_code=trust_code)
+  with registry.trusting(trust_code):
+    network = describe(loaded)
+  arrays = export_arrays(loaded.variables, network.family)
+  path.parent.mkdir(parents=True, exist_ok=True)
+  write_safetensors(path, arrays)
+  (path.parent / CARD).write_text(write_card(loaded, network, path.name), encoding="utf-8")
+  return network
+
+
+def describe(loaded: Loaded) -> Network:
+  """Returns the network that a model is under other names.
+
+  Raises:
+    ConfigError: there is none; names the field.
+  """
+  config = loaded.config.copy_and_resolve_references()
+  fields = wd.flatten(complete(config)["model"])
+  with config.unlocked():
+    named = {
+      key: {"name": value["name"] if hasattr(value, "keys") else value}
+      for key, value in config.model.items()
+      if f"{key}.name" in fields
+    }
+    config.model = ConfigDict({"name": config.model.name, **named})
+  defaults = wd.flatten(complete(config)["model"])
+  return find_network(fields, defaults, config.data.image_size, config.data.channels)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+  """Declares the arguments of `run`."""
+  add = parser.add_argument
+  add("source", metavar="SOURCE", help="a file of weights, hf:NAME, or the workdir of a run")
+  add("--out", required=True, help=f"the workdir to make, or the {SUFFIX} file to write")
+  add("--config", default="", help="of a file's network: FILE:ROW,field=value or a config.json")
+  add("--without_data", action="store_true", help="do not open the data set of the config")
+  add("--checkpoint", default="best", help="of a workdir: best, latest or a step")
+  add("--trust_code", action="store_true", help="let the run's config name Python of its own")
+
+
+def run(
+  source: str, out: str, config: str, without_data: bool, checkpoint: str, trust_code: bool
+) -> None:
+  """Converts in the direction that the source asks for, and says what was written."""
+  if foreign.is_file(source):
+    if not config:
+      raise ConfigError(f"{source!r} needs --config FILE:ROW, which says what network it is of")
+    import_weights(source, load_config(config), out, without_data=without_data)
+    print(f"{out}: a workdir; try vitx evaluate --workdir {out}")
+    return
+  if config or without_data:
+    raise ConfigError(f"{source!r} is a workdir, which has its config; leave --config out")
+  network = export_weights(source, out, checkpoint=checkpoint, trust_code=trust_code)
+  print(f"{out}: {network.family} names, with {CARD} beside it")

@@ -1,0 +1,64 @@
+"""Weights of token mixers that are bound to the number of tokens, on another grid of tokens.
+
+Such a weight has an entry for each token: a row of Linformer's projection, of the token MLP of
+MLP-Mixer, of Sparsifiner's basis. Over the grid the entries are interpolated as a position table's
+rows are; those of tokens in front of the grid stay. Where tokens are summed with these weights, the
+grid's are multiplied by (old number of patches) / (new number), so that the sum keeps its size.
+"""
+
+import math
+
+import numpy as np
+
+from vitx.models import position_tables
+from vitx.ops.layout import TokenLayout
+
+
+def resize(
+  source: np.ndarray,
+  target: np.ndarray,
+  axis: int,
+  summed: bool,
+  source_layout: TokenLayout,
+  layout: TokenLayout,
+) -> np.ndarray:
+  """Returns the source's weights on the target's grid.
+
+  Args:
+    source: an entry along `axis` for each token, or for each token of the grid.
+    target: such weights for another layout; where it has more prefix tokens than the source, the
+      further ones stay its own.
+    axis: of the tokens.
+    summed: whether tokens are summed over that axis.
+    source_layout: of the source's tokens.
+    layout: of the target's tokens.
+
+  Returns:
+    Shape and dtype of the target.
+  """
+  rows, shape = np.moveaxis(target, axis, 0), np.moveaxis(target, axis, 0).shape
+  old = np.moveaxis(source, axis, 0).reshape(source.shape[axis], -1).astype(np.float32)
+  new = rows.reshape(len(rows), -1).astype(np.float32)
+  table = position_tables.resize(old, new, source_layout, layout)
+  if summed:
+    patches = math.prod(layout.grid)
+    table[len(table) - patches :] *= math.prod(source_layout.grid) / patches
+  return np.moveaxis(table.reshape(shape), 0, axis).astype(target.dtype)
+
+
+def explain_refusal(
+  source: tuple[int, ...],
+  target: tuple[int, ...],
+  axis: int,
+  source_layout: TokenLayout | None,
+  layout: TokenLayout | None,
+) -> str:
+  """Returns why such weights cannot be resized; "" if they can."""
+  without = [[n for i, n in enumerate(shape) if i != axis] for shape in (source, target)]
+  if without[0] != without[1]:
+    return "shapes differ, and not in the number of tokens alone"
+  lengths = f"it is of {source[axis]} tokens, and {target[axis]} are wanted"
+  reason = position_tables.explain_refusal(
+    (source[axis], 1), (target[axis], 1), source_layout, layout
+  )
+  return f"{lengths}: {reason}" if reason else ""
