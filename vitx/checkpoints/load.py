@@ -125,6 +125,7 @@ def initial_variables(
   *,
   allowed: Iterable[str] = (),
   mixer: str = "",
+  new_head: bool = True,
   trust_code: bool = False,
 ) -> tuple[Any, dict[str, Any]]:
   """Returns a new run's parameters and state with weights of another run, or of a published file.
@@ -141,6 +142,7 @@ def initial_variables(
     layout: of the new run's tokens that positions are added to; None where there are none.
     allowed: regular expressions of names, ours or a file's own, that need not fit the file.
     mixer: name of the network's token mixer, for errors.
+    new_head: whether a head of other classes than a file's may start anew.
     trust_code: as in `load`.
 
   Raises:
@@ -150,7 +152,7 @@ def initial_variables(
   if foreign.is_file(source):
     filled, report = _transfer_file(source, params, model_state, layout)
     print(f"init_from {source}:\n{report}", flush=True)
-    check_fit(report, source, allowed, mixer)
+    check_fit(report, source, allowed, mixer, new_head=new_head)
   else:
     target = {"params": params}
     target |= {name: model_state[name] for name in STATISTICS if name in model_state}

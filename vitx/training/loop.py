@@ -88,7 +88,7 @@ def train(
     tensorboard = TensorBoard(workdir) if config.tensorboard and is_writer() else None
   if config.init_from and (dry_run or not Directory(wd.locate_checkpoints(workdir)).steps()):
     # Before anything is compiled; the weights themselves are read when there is a state to fill.
-    shapes, layout = experiment.shapes, experiment.task.token_layout()
+    shapes, layout = experiment.named_shapes(), experiment.task.token_layout()
     check_file(config.init_from, shapes.params, shapes.model_state, layout, **_fitting(config))
   with explain_out_of_memory(config, experiment.tokens()):
     state = experiment.init_state()

@@ -70,6 +70,10 @@ class Experiment:
     blank = _blank(self.task.element_spec, 1)
     return stacked.unstack(jax.device_get(jax.jit(self.step.init)(key, blank)))
 
+  def named_shapes(self) -> TrainState:
+    """Returns the shapes and dtypes of a state with every parameter by its name."""
+    return jax.eval_shape(stacked.unstack, self.shapes)
+
   def replicate(self, state: TrainState) -> TrainState:
     """Returns a state of the host on every device, as the step takes it."""
     return parallel.replicate(stacked.stack(state, self.step.cycle))

@@ -88,7 +88,7 @@ def _from_file(teacher: Teacher) -> dict[str, Any]:
   variables = jax.tree.map(jnp.asarray, make(jax.random.key(0)))
   params = variables.pop("params")
   layout = token_layout(teacher.model, teacher.input_spec.shape)
-  params, state = initial_variables(teacher.source, params, variables, layout)
+  params, state = initial_variables(teacher.source, params, variables, layout, new_head=False)
   return {"params": params, **state}
 
 
