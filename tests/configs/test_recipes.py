@@ -66,7 +66,9 @@ def test_a_step_of_the_recipe_traces(file, row):
   assert metrics["loss"].shape == () and "kernel" in state.params["head"]
   schedule = make_schedule(config.schedule, config.learning_rate, 64000, 391)
   rates = [float(schedule(step)) for step in range(0, 64000, 391)]
-  assert max(rates) == pytest.approx(config.learning_rate, rel=2e-3)
+  # timm's cosine begins at epoch 0, so that after the warm-up it has fallen a little.
+  tolerance = 4e-3 if config.schedule.name == "epoch_cosine" else 2e-3
+  assert max(rates) == pytest.approx(config.learning_rate, rel=tolerance)
   assert rates[-1] < 0.05 * config.learning_rate
 
 

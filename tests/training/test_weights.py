@@ -52,6 +52,7 @@ def test_both_are_those_of_the_checkpoint(both):
       assert found[name] == pytest.approx(result.test[f"{prefix}{name}"], rel=1e-6)
 
 
+@pytest.mark.slow  # trains once more
 def test_evaluating_both_changes_nothing_of_the_run(both, tmp_path):
   loop.train(runs.tiny(*SLOW), tmp_path)
   for plain, row in zip(of(tmp_path, "validation"), of(both[0], "validation"), strict=True):

@@ -44,7 +44,7 @@ def operate(name, level, cubic):
 
 
 def result(name, level, cubic=False):
-  return np.asarray(operate(jnp.int32(OPERATIONS.index(name)), jnp.float32(level), cubic))
+  return np.asarray(operate(jnp.int32(OPERATIONS.index(name)), jnp.float32(level / 10), cubic))
 
 
 def test_the_policy_is_timms():
@@ -100,23 +100,28 @@ def drawn(draws, count=4000):
   return [np.asarray(x).ravel() for x in jax.vmap(lambda key: draws(key, 15))(keys)]
 
 
-def test_operations_levels_signs_and_chances_are_drawn_independently():
-  operations, levels, applied = drawn(Draws(2, 9, 0.5, 0.5))
+def test_operations_strengths_signs_and_chances_are_drawn_independently():
+  operations, strengths, applied = drawn(Draws(2, 9, 0.5, 0.5))
   assert stats.chisquare(np.bincount(operations, minlength=15)).pvalue > 1e-3
   assert abs(applied.mean() - 0.5) < 4 * 0.5 / np.sqrt(8000)
-  assert abs((levels > 0).mean() - 0.5) < 4 * 0.5 / np.sqrt(8000)
-  size = np.abs(levels)
-  assert (size[size < 10] >= 0).all() and size.max() == 10
-  # Clipped at 10, two deviations above: what lies below is the normal distribution.
-  assert abs((size == 10).mean() - stats.norm.sf(2)) < 4 * np.sqrt(0.0228 / 8000)
-  below = stats.truncnorm(-18, 2, loc=9, scale=0.5)
-  assert stats.kstest(size[size < 10].astype(np.float64), below.cdf).pvalue > 1e-3
-  for a, b in ((operations, size), (operations, applied), (size, applied), (levels > 0, applied)):
+  assert abs((strengths > 0).mean() - 0.5) < 4 * 0.5 / np.sqrt(8000)
+  size = np.abs(strengths)
+  assert (size[size < 1] >= 0).all() and size.max() == 1
+  # Clipped at 1, two deviations above: what lies below is the normal distribution.
+  assert abs((size == 1).mean() - stats.norm.sf(2)) < 4 * np.sqrt(0.0228 / 8000)
+  below = stats.truncnorm(-18, 2, loc=0.9, scale=0.05)
+  assert stats.kstest(size[size < 1].astype(np.float64), below.cdf).pvalue > 1e-3
+  for a, b in (
+    (operations, size),
+    (operations, applied),
+    (size, applied),
+    (strengths > 0, applied),
+  ):
     assert abs(np.corrcoef(a, b)[0, 1]) < 4 / np.sqrt(8000)
 
 
 def test_without_noise_all_are_applied_at_one_level():
-  operations, levels, applied = drawn(Draws(2, 7.0), 50)
-  assert applied.all() and set(np.abs(levels).tolist()) == {7.0}
+  operations, strengths, applied = drawn(Draws(2, 7.0), 50)
+  assert applied.all() and set(np.abs(strengths)) == {np.float32(0.7)}
   more, _, _ = drawn(Draws(2, 7.0, 0.5, 0.3), 50)
   np.testing.assert_array_equal(operations, more)  # other draws do not change which operations

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from vitx.data.images import color_uint8, image_ops
-from vitx.data.images.randaugment import LARGEST, Draws
+from vitx.data.images.randaugment import Draws
 
 TRANSLATION = 150 / 331  # 150 pixels of the 331 of the papers' ImageNet images
 
@@ -118,9 +118,9 @@ def randaugment(key: jax.Array, image: jax.Array, draws: Draws, interpolation: s
     draws: which of them, how strong. (torchvision counts the magnitude 0..30.)
     interpolation: bilinear, bicubic or nearest.
   """
-  operations, levels, applied = draws(key, RANDAUGMENT)
+  operations, strengths, applied = draws(key, RANDAUGMENT)
   operations = jnp.where(applied, operations, OPERATIONS.index("identity"))
-  return _sequence(image, operations, levels / LARGEST, interpolation)
+  return _sequence(image, operations, strengths, interpolation)
 
 
 def autoaugment(key: jax.Array, image: jax.Array, interpolation: str) -> jax.Array:

@@ -15,7 +15,6 @@ import numpy as np
 
 from vitx.data.images import color_uint8, image_ops, sampling
 
-LARGEST = 10.0  # the level that every operation's range is said for
 TRANSLATION = 0.45  # of the side
 
 
@@ -36,21 +35,22 @@ class Draws:
   probability: float = 1.0
 
   def __call__(self, key: jax.Array, choices: int) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Returns which of `choices` operations, levels -10..10, and which are applied, (count,) each.
+    """Returns which of `choices` operations, strengths, and which are applied, (count,) each.
 
-    The sign of a level is the direction, for the operations that have one.
+    A strength in -1..1 is a tenth of the level; its sign is the direction, for the operations that
+    have one.
     """
     which, direction = jax.random.split(key)  # the same as folding in 0 and 1
     operations = jax.random.randint(which, (self.count,), 0, choices)
     sign = jax.random.rademacher(direction, (self.count,), jnp.float32)
-    levels = jnp.full(self.count, self.magnitude, jnp.float32)
+    strengths = jnp.full(self.count, self.magnitude / 10, jnp.float32)
     if self.magnitude_std:
       noise = jax.random.normal(jax.random.fold_in(key, 2), (self.count,))
-      levels = jnp.clip(levels + self.magnitude_std * noise, 0.0, LARGEST)
+      strengths = jnp.clip(strengths + self.magnitude_std / 10 * noise, 0.0, 1.0)
     applied = jnp.ones(self.count, bool)
     if self.probability < 1:
       applied = jax.random.bernoulli(jax.random.fold_in(key, 3), self.probability, (self.count,))
-    return operations, sign * levels, applied
+    return operations, sign * strengths, applied
 
 
 def _whole(value: jax.Array) -> jax.Array:
@@ -58,49 +58,53 @@ def _whole(value: jax.Array) -> jax.Array:
   return jnp.floor(value + 2.0**-12)
 
 
-def _factor(level: jax.Array) -> jax.Array:
-  return jnp.maximum(1.0 + 0.09 * level, 0.1)
+def _factor(strength: jax.Array) -> jax.Array:
+  return jnp.maximum(1.0 + 0.9 * strength, 0.1)
 
 
-# Matrices for `sampling.sample`, from (level in -10..10, side of the image).
+# Matrices for `sampling.sample`, from (strength in -1..1, side of the image).
 GEOMETRIC: dict[str, Callable[[jax.Array, int], jax.Array]] = {
-  "shear_x": lambda level, size: image_ops.matrix((1, 0.03 * level, 0), (0, 1, 0)),
-  "shear_y": lambda level, size: image_ops.matrix((1, 0, 0), (0.03 * level, 1, 0)),
-  "translate_x": lambda level, size: image_ops.matrix(
-    (1, 0, TRANSLATION * size * level / LARGEST), (0, 1, 0)
+  "shear_x": lambda strength, size: image_ops.matrix((1, 0.3 * strength, 0), (0, 1, 0)),
+  "shear_y": lambda strength, size: image_ops.matrix((1, 0, 0), (0.3 * strength, 1, 0)),
+  "translate_x": lambda strength, size: image_ops.matrix(
+    (1, 0, TRANSLATION * size * strength), (0, 1, 0)
   ),
-  "translate_y": lambda level, size: image_ops.matrix(
-    (1, 0, 0), (0, 1, TRANSLATION * size * level / LARGEST)
+  "translate_y": lambda strength, size: image_ops.matrix(
+    (1, 0, 0), (0, 1, TRANSLATION * size * strength)
   ),
-  "rotate": lambda level, size: image_ops.rotation(3.0 * level, size),
-  "identity": lambda level, size: image_ops.matrix((1, 0, 0), (0, 1, 0)),
+  "rotate": lambda strength, size: image_ops.rotation(30.0 * strength, size),
+  "identity": lambda strength, size: image_ops.matrix((1, 0, 0), (0, 1, 0)),
 }
-# Functions of (image of whole numbers 0..255, level in -10..10).
+# Functions of (image of whole numbers 0..255, strength in -1..1).
 COLOR: dict[str, Callable[[jax.Array, jax.Array], jax.Array]] = {
-  "brightness": lambda image, level: color_uint8.brightness(image, _factor(level)),
-  "color": lambda image, level: color_uint8.color(image, _factor(level)),
-  "contrast": lambda image, level: color_uint8.contrast(image, _factor(level)),
-  "sharpness": lambda image, level: color_uint8.sharpness(image, _factor(level)),
-  "posterize": lambda image, level: color_uint8.posterize(
-    image, 4.0 - _whole(0.4 * jnp.abs(level))
+  "brightness": lambda image, strength: color_uint8.brightness(image, _factor(strength)),
+  "color": lambda image, strength: color_uint8.color(image, _factor(strength)),
+  "contrast": lambda image, strength: color_uint8.contrast(image, _factor(strength)),
+  "sharpness": lambda image, strength: color_uint8.sharpness(image, _factor(strength)),
+  "posterize": lambda image, strength: color_uint8.posterize(
+    image, 4.0 - _whole(4.0 * jnp.abs(strength))
   ),
-  "solarize": lambda image, level: color_uint8.solarize(
-    image, 256.0 - _whole(25.6 * jnp.abs(level))
+  "solarize": lambda image, strength: color_uint8.solarize(
+    image, 256.0 - _whole(256.0 * jnp.abs(strength))
   ),
-  "solarize_add": lambda image, level: color_uint8.solarize_add(
-    image, _whole(11.0 * jnp.abs(level))
+  "solarize_add": lambda image, strength: color_uint8.solarize_add(
+    image, _whole(110.0 * jnp.abs(strength))
   ),
-  "autocontrast": lambda image, level: color_uint8.autocontrast(image),
-  "equalize": lambda image, level: color_uint8.equalize(image),
-  "invert": lambda image, level: color_uint8.invert(image),
-  "identity": lambda image, level: image,
+  "autocontrast": lambda image, strength: color_uint8.autocontrast(image),
+  "equalize": lambda image, strength: color_uint8.equalize(image),
+  "invert": lambda image, strength: color_uint8.invert(image),
+  "identity": lambda image, strength: image,
 }
 # The identity, last in both, is no choice of timm's: it stands for what is not applied.
 OPERATIONS = (*list(GEOMETRIC)[:-1], *COLOR)
 
 
 def operate(
-  image: jax.Array, operation: jax.Array, level: jax.Array, cubic: jax.Array | bool, fill: jax.Array
+  image: jax.Array,
+  operation: jax.Array,
+  strength: jax.Array,
+  cubic: jax.Array | bool,
+  fill: jax.Array,
 ) -> jax.Array:
   """Applies one operation to an image (S, S, C) of whole numbers 0..255 in float32.
 
@@ -109,18 +113,18 @@ def operate(
   Args:
     image: (S, S, C).
     operation: index into `OPERATIONS`.
-    level: in -10..10; operations without a direction take its absolute value.
+    strength: in -1..1; operations without a direction take its absolute value.
     cubic: whether the geometric operations sample bicubically, else bilinearly.
     fill: (C,), whole numbers, what they show from outside.
   """
   plain = len(GEOMETRIC) - 1
   matrices = [lambda value, f=f: f(value, image.shape[0]) for f in GEOMETRIC.values()]
-  matrix = jax.lax.switch(jnp.minimum(operation, plain), matrices, level)
+  matrix = jax.lax.switch(jnp.minimum(operation, plain), matrices, strength)
   moved = jnp.clip(sampling.sample(image, matrix, cubic, fill), 0.0, 255.0)
   # Pillow truncates what it interpolates; float32 may miss a whole number by less than 2^-10.
   image = jnp.floor(moved + 2.0**-10)
   color = jnp.where(operation < plain, len(COLOR) - 1, operation - plain)
-  return jax.lax.switch(color, list(COLOR.values()), image, level)
+  return jax.lax.switch(color, list(COLOR.values()), image, strength)
 
 
 def increasing(
@@ -135,7 +139,7 @@ def increasing(
     interpolation: bilinear, bicubic, or random: each operation draws one of the two.
     mean: per channel, of pixels in 0..1: what comes in from outside, rounded to 8 bits.
   """
-  operations, levels, applied = draws(key, len(OPERATIONS) - 1)
+  operations, strengths, applied = draws(key, len(OPERATIONS) - 1)
   operations = jnp.where(applied, operations, OPERATIONS.index("identity"))
   cubic = jnp.full(draws.count, interpolation == "bicubic")
   if interpolation == "random":
@@ -143,10 +147,10 @@ def increasing(
   fill = jnp.asarray(np.minimum(np.round(255 * np.asarray(mean, np.float64)), 255), jnp.float32)
 
   def apply(x: jax.Array, draw: tuple[jax.Array, ...]) -> tuple[jax.Array, None]:
-    operation, level, one_cubic = draw
+    operation, strength, one_cubic = draw
     how = False if interpolation == "bilinear" else one_cubic
-    return operate(x, operation, level, how, fill), None
+    return operate(x, operation, strength, how, fill), None
 
   # A scan, so that the long list of operations is compiled once.
-  image, _ = jax.lax.scan(apply, jnp.round(image * 255.0), (operations, levels, cubic))
+  image, _ = jax.lax.scan(apply, jnp.round(image * 255.0), (operations, strengths, cubic))
   return image / 255.0
