@@ -8,7 +8,8 @@ from tests.slow import all_but
 from vitx.cli.summary import complete_config
 from vitx.data.dataset import ArraySpec, DatasetInfo
 from vitx.models import count
-from vitx.tasks import build_task
+from vitx.tasks import build_task, task_class
+from vitx.tasks.density import Density
 from vitx.training.setup import resolve
 
 COUNTS = {
@@ -34,6 +35,12 @@ def test_counts(name, row):
   assert found == COUNTS[name, row]
   published = importlib.import_module(f"configs.sparse_transformer_{name}").PUBLISHED[row]
   assert found / 1e6 == pytest.approx(published["parameters_m"], abs=1.7)
+
+
+@pytest.mark.parametrize("row", ["n65536", "n262144", "n1048576"])
+def test_the_windows_of_music_are_within_the_tasks_range(row):
+  task = get_config("music", row).task
+  assert task_class(task) is Density and task.window == int(row[1:])
 
 
 MUSIC = [("n65536", 0.01), ("n262144", 0.06), ("n1048576", 0.25)]

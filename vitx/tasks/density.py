@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
-from vitx.checks import NonNegativeInt, PositiveInt, Range
+from vitx.checks import Range
 from vitx.data.dataset import ArraySpec, DatasetInfo, Examples
 from vitx.data.images.settings import image_spec
 from vitx.data.reference_codes import reference_figures
@@ -25,6 +25,7 @@ from vitx.tasks.density_images import Pixels
 from vitx.tasks.density_resolve import BYTES, resolve
 
 Levels = Annotated[int, Range("[2, 256]")]
+Window = Annotated[int, Range("[1, 16777216]")]  # the paper's longest has 1,048,576 tokens
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,9 +85,9 @@ class Density(Task):
     cls,
     config: ConfigDict,
     *,
-    window: PositiveInt | None = None,
+    window: Window | None = None,
     levels: Levels = BYTES,
-    min_context: NonNegativeInt = 0,
+    min_context: Annotated[int, Range("[0, 16777216]")] = 0,
   ) -> "Density":
     """Returns the task of a resolved config.
 
