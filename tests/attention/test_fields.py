@@ -15,6 +15,7 @@ BAD = (-1, 0, 10**9, 1e9, float("nan"), "x", True, None, (0,), ())
 # What mixers need in order to run over a grid of 4 x 4.
 NEEDED = {
   "bigbird": {"block": 4},
+  "bilevel": {"regions": 2},
   "neighborhood": {"size": 3},
   "watts_strogatz": {"neighbors": 4},
 }

@@ -1,6 +1,7 @@
 """The token mixers by name. What each promises stands in its class, as `properties`."""
 
 from vitx.attention.bigbird import BigBirdAttention
+from vitx.attention.bilevel import BilevelAttention
 from vitx.attention.conv_attention import CvTAttention, LeViTAttention
 from vitx.attention.fnet import FNet
 from vitx.attention.grid import (
@@ -24,6 +25,7 @@ from vitx.attention.sparsifiner import Sparsifiner
 MIXERS = {
   "axial": AxialAttention,
   "bigbird": BigBirdAttention,
+  "bilevel": BilevelAttention,
   "cvt": CvTAttention,
   "erdos_renyi": ErdosRenyiAttention,
   "fixed": FixedAttention,

@@ -1,7 +1,7 @@
 """Sparsifiner: every query attends the keys that a small predictor ranks first."""
 
 import math
-from typing import ClassVar
+from typing import Any, ClassVar, Literal
 
 import flax.linen as nn
 import jax
@@ -14,6 +14,7 @@ from vitx.attention.positions import check_length
 from vitx.checks import NonNegative, PositiveInt, Share
 from vitx.errors import ConfigError
 from vitx.layers.projections import from_heads
+from vitx.ops.kernels.key_scores import Predictor, predict_coefficients
 from vitx.ops.kernels.top_k import kept_mask
 from vitx.ops.layout import TokenLayout
 
@@ -38,6 +39,13 @@ class Sparsifiner(AttentionModule):
     coefficient_top: so many of a query's coefficients stay; None: all do.
     basis_threshold: entries of the basis whose absolute value is not above it are zero, and the
       others are taken absolute; None: as they are, with their sign.
+    predictor_implementation: "dense" multiplies with all coefficients, "sparse" adds the basis of
+      those that are left; "auto" is the faster.
+    granularity: "token", as published; or "block" (ours), with the same parameters: the tokens
+      behind the prefix stand in blocks, the score of two blocks is the sum of their tokens' scores,
+      of R key blocks each query block attends the ceil(keep R) best with all their tokens, and the
+      prefix is attended by all.
+    block: tokens in a block.
 
   `AttentionModule` has the other attributes; the predictor sees queries and keys without positions.
   Sown in "intermediates" are `approximation` (B, H, N - prefix, N), what the predictor says without
@@ -54,6 +62,18 @@ class Sparsifiner(AttentionModule):
   coefficient_threshold: NonNegative | None = 0.05
   coefficient_top: PositiveInt | None = None
   basis_threshold: NonNegative | None = 0.01
+  predictor_implementation: Predictor = "auto"
+  granularity: Literal["token", "block"] = "token"
+  block: PositiveInt = 16
+
+  def __post_init__(self):
+    """Refuses sums of coefficients, which are not sparse, as sparse; see `TokenMixer`."""
+    super().__post_init__()
+    if self.granularity == "block" and self.predictor_implementation == "sparse":
+      raise ConfigError(
+        "token_mixer.predictor_implementation='sparse': the coefficients of a block are sums of its"
+        " tokens', few of which are zero; use 'dense' or 'auto', or granularity='token'"
+      )
 
   @nn.compact
   def __call__(
@@ -86,24 +106,25 @@ class Sparsifiner(AttentionModule):
     scale = 1 / math.sqrt(q.shape[-1])
     q, k = self.apply_positions(q, k, layout, scale)
     if self.sparse:
-      out, matrix = ops.predicted_attention(
-        q,
-        k,
-        v,
-        pruned,
-        self._prune_basis(basis),
-        count_kept(self.keep, x.shape[1]),
-        prefix=layout.prefix,
-        key_mask=mask,
-        scale=scale,
-        implementation=self.implementation,
-      )
+      out, matrix = self._attend(q, k, v, pruned, self._prune_basis(basis), layout, mask, scale)
     else:
       out, matrix = ops.attention(
         q, k, v, key_mask=mask, scale=scale, implementation=self.implementation
       )
     self.sow_matrix(matrix)
     return from_heads(x.shape[-1], dtype=self.dtype)(out)
+
+  def _attend(self, q, k, v, coefficients, basis, layout: TokenLayout, mask, scale: float):
+    """Attends the keys, or the blocks of keys, that score highest."""
+    given: dict[str, Any] = {"prefix": layout.prefix, "key_mask": mask, "scale": scale}
+    given["implementation"] = self.implementation
+    if self.granularity == "block":
+      kept = count_kept(self.keep, -(-(layout.length - layout.prefix) // self.block))
+      return ops.predicted_block_attention(q, k, v, coefficients, basis, kept, self.block, **given)
+    kept = count_kept(self.keep, layout.length)
+    return ops.predicted_attention(
+      q, k, v, coefficients, basis, kept, predictor=self.predictor_implementation, **given
+    )
 
   def _predict(
     self, q: jax.Array, k: jax.Array, prefix: int, mask: jax.Array | None
@@ -123,12 +144,8 @@ class Sparsifiner(AttentionModule):
 
     q, k = reduce(q[:, prefix:], "reduce_query"), reduce(k, "reduce_key")
     down, basis = table("down"), table("basis")
-    if mask is not None:
-      k = jnp.where(mask[:, :, None, None], k, 0)
-    mixed = jnp.einsum("bmhc,ms->bhsc", k.astype(jnp.float32), down)
     # The released code divides by the root of the heads, not of their channels.
-    logits = jnp.einsum("bnhc,bhsc->bhns", q.astype(jnp.float32), mixed) * heads**-0.5
-    return jax.nn.softmax(logits, axis=-1), basis
+    return predict_coefficients(q, k, down, key_mask=mask, scale=heads**-0.5), basis
 
   def _prune(self, coefficients: jax.Array) -> jax.Array:
     """Returns the coefficients that count, zeros in the place of the others."""

@@ -21,11 +21,14 @@ from vitx.ops.kernels.nystrom import nystrom_attention
 from vitx.ops.kernels.predicted import predicted_attention
 from vitx.ops.kernels.shaped import shaped_attention
 from vitx.ops.layout import TokenLayout
+from vitx.ops.sparse.bilevel import bilevel_attention
 from vitx.ops.sparse.plan import plan
+from vitx.ops.sparse.predicted_blocks import predicted_block_attention
 
 __all__ = [
   "TokenLayout",
   "attention",
+  "bilevel_attention",
   "dense_mask",
   "fourier_mixing",
   "linear_attention",
@@ -35,6 +38,7 @@ __all__ = [
   "patterns",
   "plan",
   "predicted_attention",
+  "predicted_block_attention",
   "recording_implementations",
   "shaped_attention",
 ]

@@ -2,48 +2,26 @@
 
 The score of a query and a key is a product of coefficients of the query and a basis over the keys,
 both known beforehand. "masked" scores all pairs at once and attends under a mask; "kernelized" does
-so for some queries at a time, and neither scores nor mask nor logits are ever (N, N).
+so for some queries at a time, and neither scores nor mask nor logits are ever (N, N). Where few
+keys are kept it reads those one by one; else it hides the others of all, and remembers of every
+query where its scores were cut: two numbers, from which the backward pass makes the mask again.
 """
 
 import math
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 
 from vitx.ops.implementation import resolve_implementation
-from vitx.ops.kernels import tiling
+from vitx.ops.kernels import chosen_keys, tiling
+from vitx.ops.kernels.key_scores import score_keys
+from vitx.ops.kernels.selection import find_cut, is_kept, keep_first
 from vitx.ops.kernels.softmax import kernelized_attention, masked_attention
-from vitx.ops.kernels.top_k import kept_keys_attention, kept_mask
+from vitx.ops.kernels.top_k import fastest, kept_keys_attention, kept_mask
 
 FEWEST_ROWS = 16  # queries of every example and head in a step: fewer are slow, not smaller
-
-
-def score_keys(
-  coefficients: jax.Array, basis: jax.Array, key_mask: jax.Array | None = None
-) -> jax.Array:
-  """Returns the scores of all keys, float32 (B, H, N, M); -inf where a key may not be attended.
-
-  Args:
-    coefficients: (B, H, N, S).
-    basis: (M, S).
-    key_mask: boolean (B, M), True = may be attended.
-  """
-  scores = jnp.einsum("bhns,ms->bhnm", coefficients, basis, preferred_element_type=jnp.float32)
-  return scores if key_mask is None else jnp.where(key_mask[:, None, None], scores, -jnp.inf)
-
-
-def keep_first(scores: jax.Array, kept: int) -> tuple[jax.Array, jax.Array]:
-  """Returns the keys of the largest scores, the lower number first where they are equal.
-
-  Args:
-    scores: (..., M).
-    kept: K, at most M.
-
-  Returns:
-    int32 indices (..., K), and bool (..., K), False for a score of -inf.
-  """
-  values, indices = jax.lax.top_k(scores, kept)
-  return indices, values > -jnp.inf
+SCORES_BESIDE = 2  # a tile of logits stands beside one of scores
 
 
 def predicted_attention(
@@ -58,6 +36,7 @@ def predicted_attention(
   key_mask: jax.Array | None = None,
   scale: float | None = None,
   implementation: str = "auto",
+  predictor: str = "auto",
 ) -> tuple[jax.Array, jax.Array | None]:
   """Computes softmax(q kᵀ · scale) v over the `kept` keys of each query that are scored highest.
 
@@ -72,45 +51,91 @@ def predicted_attention(
     key_mask: boolean (B, N), True = may be attended; of fewer keys than K all are kept.
     scale: of the logits; None for 1 / sqrt(D).
     implementation: "masked", "kernelized" or "auto".
+    predictor: how scores are computed, see `score_keys`.
 
   Returns:
     The output (B, N, H, D) in the dtype of `v`, and on the masked path the probabilities
     (B, H, N, N), else None.
 
   Raises:
-    ConfigError: unknown implementation.
+    ConfigError: unknown implementation or predictor.
   """
   coefficients, basis = jax.lax.stop_gradient((coefficients, basis))
-  if resolve_implementation("predicted_attention", implementation, q.shape[1]) == "masked":
-    indices, valid = keep_first(score_keys(coefficients, basis, key_mask), kept)
-    mask = kept_mask(indices, valid, k.shape[1])
-    every = jnp.ones((*mask.shape[:2], prefix, k.shape[1]), bool)
-    if key_mask is not None:
-      every &= key_mask[:, None, None]
+  scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+  length = k.shape[1]
+  if resolve_implementation("predicted_attention", implementation, length) == "masked":
+    shown = None if key_mask is None else key_mask[:, None, None]
+    scores = score_keys(coefficients, basis, shown, predictor)
+    mask = kept_mask(*keep_first(scores, kept), length)
+    every = jnp.ones((*mask.shape[:2], prefix, length), bool)
+    every = every if shown is None else every & shown
     mask = jnp.concatenate([every, mask], axis=2)
     return masked_attention(q, k, v, mask=mask, scale=scale)
-  out = _in_parts(q[:, prefix:], k, v, coefficients, basis, kept, key_mask, scale)
+  if kept >= length:
+    return kernelized_attention(q, k, v, key_mask=key_mask, scale=scale), None
+  behind = q[:, prefix:]
+  if fastest(length, kept) == "gathered":
+    chosen = _choose(coefficients, basis, kept, key_mask, predictor)
+    out = kept_keys_attention(behind, k, v, *chosen, scale=scale, method="gathered")
+  else:
+    out = _hidden(behind, k, v, coefficients, basis, key_mask, kept, scale, predictor)
   if prefix:
     front = kernelized_attention(q[:, :prefix], k, v, key_mask=key_mask, scale=scale)
     out = jnp.concatenate([front, out], axis=1)
   return out, None
 
 
-def _in_parts(q, k, v, coefficients, basis, kept: int, key_mask, scale: float | None) -> jax.Array:
-  """Attends from some queries (B, c, H, D) at a time, recomputed backward."""
-  batch, n, heads, _ = q.shape
-  size = min(n, max(FEWEST_ROWS, tiling.step_elements() // (batch * heads * k.shape[1])))
-  count = math.ceil(n / size)
+def _choose(coefficients, basis, kept: int, key_mask, predictor: str):
+  """Returns the kept keys, int32 (B, H, N, K), and which of them count, None if all do."""
+  batch, heads, n, _ = coefficients.shape
+  size = max(FEWEST_ROWS, tiling.step_elements() // (batch * heads * len(basis)))
+  count = math.ceil(n / min(n, size))
+  size = math.ceil(n / count)
+  shown = None if key_mask is None else key_mask[:, None, None]
 
-  def attend(part: tuple[jax.Array, jax.Array]) -> jax.Array:
-    q, coefficients = part
-    indices, valid = keep_first(score_keys(coefficients, basis, key_mask), kept)
-    return kept_keys_attention(q, k, v, indices, valid, scale=scale)
+  def choose(part: jax.Array):
+    indices, valid = keep_first(score_keys(part, basis, shown, predictor), kept)
+    return indices, None if shown is None else valid
 
-  def split(x: jax.Array) -> jax.Array:
-    """Cuts (B, N, ...) into (parts, B, c, ...)."""
-    return jnp.moveaxis(tiling.split_rows(x, count, size), 1, 0)
+  parts = tiling.split_rows(coefficients.reshape(batch * heads, n, -1), count, size)
+  parts = jnp.moveaxis(parts, 1, 0).reshape(count, batch, heads, size, -1)
+  found = jax.lax.map(choose, parts)
 
-  parts = split(q), jnp.moveaxis(split(jnp.moveaxis(coefficients, 1, 2)), 3, 2)
-  out = jax.lax.map(jax.checkpoint(attend), parts)
-  return tiling.join_rows(jnp.moveaxis(out, 0, 1), n)
+  def join(x: jax.Array) -> jax.Array:  # (parts, B, H, c, K) -> (B, H, N, K)
+    return jnp.moveaxis(x, 0, 2).reshape(batch, heads, count * size, -1)[:, :, :n]
+
+  return jax.tree.map(join, found)
+
+
+def _score(told, basis, shown, predictor: str) -> jax.Array:
+  return score_keys(told, basis, None if shown is None else shown[None], predictor)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(6, 7, 8))
+def _hidden(q, k, v, coefficients, basis, key_mask, kept: int, scale: float, predictor: str):
+  return _hidden_forward(q, k, v, coefficients, basis, key_mask, kept, scale, predictor)[0]
+
+
+def _hidden_forward(q, k, v, coefficients, basis, key_mask, kept, scale, predictor):
+  def see(told, shown):
+    scores = _score(told, basis, shown, predictor)
+    cut = find_cut(scores, kept)
+    return chosen_keys.Hidden(is_kept(scores, cut)), cut
+
+  wide = SCORES_BESIDE * k.shape[1]
+  out, lse, cut = chosen_keys.forward(q, k, v, coefficients, key_mask, see, scale, wide)
+  return out, (q, k, v, coefficients, basis, key_mask, out, lse, cut)
+
+
+def _hidden_backward(kept, scale, predictor, saved, d_out):
+  q, k, v, coefficients, basis, key_mask, out, lse, cut = saved
+
+  def see(told, cut, shown):
+    return chosen_keys.Hidden(is_kept(_score(told, basis, shown, predictor), cut))
+
+  arrays, wide = (q, k, v, out, lse, d_out), SCORES_BESIDE * k.shape[1]
+  grads = chosen_keys.backward(arrays, coefficients, cut, key_mask, see, scale, wide)
+  return *grads, None, None, None
+
+
+_hidden.defvjp(_hidden_forward, _hidden_backward)

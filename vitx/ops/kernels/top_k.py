@@ -7,14 +7,13 @@ last two never hold an N x N array: they work on tiles of queries that fit the c
 them backward.
 """
 
-import dataclasses
 import math
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 
-from vitx.ops.kernels import tiling
+from vitx.ops.kernels import chosen_keys
 
 METHODS = ("auto", "gathered", "chunked")
 GATHER_SHARE = 10  # see `fastest`
@@ -91,142 +90,40 @@ def kept_keys_attention(
   return _attend(q, k, v, indices, valid, scale, method == "gathered")
 
 
-@dataclasses.dataclass(frozen=True)
-class _Gathered:
-  """Some queries of one head and the keys they keep, read one by one: logits are (c, K)."""
-
-  indices: jax.Array  # (c, K)
-  seen: jax.Array | None  # (c, K)
-
-  def products(self, rows: jax.Array, table: jax.Array) -> jax.Array:
-    return jnp.einsum("cd,ckd->ck", rows, self._read(table))
-
-  def weigh(self, weights: jax.Array, table: jax.Array) -> jax.Array:
-    return jnp.einsum("ck,ckd->cd", weights, self._read(table))
-
-  def spread(self, total: jax.Array, weights: jax.Array, rows: jax.Array) -> jax.Array:
-    added = weights[:, :, None] * rows[:, None]
-    return total.at[self.indices].add(added, mode="promise_in_bounds")
-
-  def _read(self, table: jax.Array) -> jax.Array:
-    return table.at[self.indices].get(mode="promise_in_bounds").astype(jnp.float32)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Chunked:
-  """Some queries of one head against all keys, most of them hidden: logits are (c, M)."""
-
-  seen: jax.Array  # (c, M)
-
-  def products(self, rows: jax.Array, table: jax.Array) -> jax.Array:
-    return tiling.product_transposed(rows, table)
-
-  def weigh(self, weights: jax.Array, table: jax.Array) -> jax.Array:
-    return tiling.product(weights, table)
-
-  def spread(self, total: jax.Array, weights: jax.Array, rows: jax.Array) -> jax.Array:
-    return total + tiling.product(weights.T, rows)
-
-
-def _kept(indices, valid, keys: int, gathered: bool) -> _Gathered | _Chunked:
-  if not gathered:
-    return _Chunked(kept_mask(indices, valid, keys))
-  return _Gathered(indices if valid is None else jnp.where(valid, indices, 0), valid)
-
-
-def _logits(kept: _Gathered | _Chunked, rows: jax.Array, table: jax.Array) -> jax.Array:
-  logits = kept.products(rows, table)
-  return logits if kept.seen is None else jnp.where(kept.seen, logits, -jnp.inf)
-
-
-def _over_heads(function, per_query, per_key, wide: int):
-  """Calls `function` for every example and head, whose queries come in tiles that fit the cache.
-
-  Args:
-    function: (queries' arrays (tiles, c, ...), keys' arrays (M, D)) -> (arrays like the first,
-      arrays like the second).
-    per_query: tree of (Z, N, ...).
-    per_key: tree of (Z, M, D).
-    wide: numbers that a step holds for a query.
-  """
-  total, n = jax.tree.leaves(per_query)[0].shape[:2]
-  tiles = math.ceil(n / max(1, tiling.step_elements() // wide))
-  size = math.ceil(n / tiles)
-  group = tiling.largest_divisor(total, tiling.step_elements() / (size * wide))
-  arrays = jax.tree.map(lambda x: tiling.split_rows(x, tiles, size), per_query), per_key
-  rows, keys = tiling.map_groups(lambda x: jax.vmap(function)(*x), arrays, group)
-  return jax.tree.map(lambda x: tiling.join_rows(x, n), rows), keys
-
-
-def _flat(x: jax.Array, heads: int) -> jax.Array:
-  """Repeats for every head and flattens: (B, H or 1, N, K) -> (B·H, N, K)."""
-  return jnp.broadcast_to(x, (x.shape[0], heads, *x.shape[2:])).reshape(-1, *x.shape[2:])
-
-
 def _wide(k: jax.Array, indices: jax.Array, gathered: bool) -> int:
   return indices.shape[-1] * k.shape[-1] if gathered else k.shape[1]
 
 
-def _forward(q, k, v, indices, valid, scale: float, gathered: bool):
-  heads, keys = q.shape[2], k.shape[1]
-
-  def head(rows, tables):
-    k, v = tables
-
-    def tile(xs):
-      q, indices, valid = xs
-      kept = _kept(indices, valid, keys, gathered)
-      logits = _logits(kept, q.astype(jnp.float32) * scale, k)
-      out, lse = tiling.softmax_tile(logits, v, kept.weigh)
-      return out.astype(v.dtype), lse
-
-    return jax.lax.map(tile, rows), None
-
-  q, k, v = map(tiling.heads_first, (q, k, v))
-  kept = jax.tree.map(lambda x: _flat(x, heads), (indices, valid))
-  (out, lse), _ = _over_heads(head, (q, *kept), (k, v), _wide(k, indices, gathered))
-  return tiling.heads_last(out, heads), lse
-
-
-def _backward(scale: float, gathered: bool, saved, d_out):
-  q, k, v, indices, valid, out, lse = saved
-  heads, keys = q.shape[2], k.shape[1]
-
-  def head(rows, tables):
-    k, v = tables
-
-    def tile(totals, xs):
-      q, d_out, lse, delta, indices, valid = xs
-      kept = _kept(indices, valid, keys, gathered)
-      q, d_out = q.astype(jnp.float32) * scale, d_out.astype(jnp.float32)
-      logits, products = _logits(kept, q, k), kept.products(d_out, v)
-      p, ds = tiling.logit_gradient(logits, products, lse[:, None], delta[:, None])
-      totals = kept.spread(totals[0], ds, q), kept.spread(totals[1], p, d_out)
-      return totals, kept.weigh(ds, k) * scale
-
-    start = jnp.zeros(k.shape, jnp.float32), jnp.zeros(v.shape, jnp.float32)
-    totals, dq = jax.lax.scan(tile, start, rows)
-    return dq, totals
-
-  dtypes = q.dtype, k.dtype, v.dtype
-  q, k, v, out, d_out = map(tiling.heads_first, (q, k, v, out, d_out))
-  lse, delta = tiling.backward_statistics(out, lse, d_out, 0.0)
-  kept = jax.tree.map(lambda x: _flat(x, heads), (indices, valid))
-  dq, (dk, dv) = _over_heads(
-    head, (q, d_out, lse, delta, *kept), (k, v), _wide(k, indices, gathered)
-  )
-  grads = (tiling.heads_last(x, heads).astype(t) for x, t in zip((dq, dk, dv), dtypes, strict=True))
-  return *grads, None, None
+def _view(told, keys: int, gathered: bool) -> chosen_keys.View:
+  indices, valid = told
+  if not gathered:
+    return chosen_keys.Hidden(kept_mask(indices, valid, keys))
+  return chosen_keys.Gathered(indices if valid is None else jnp.where(valid, indices, 0), valid)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(5, 6))
 def _attend(q, k, v, indices, valid, scale: float, gathered: bool):
-  return _forward(q, k, v, indices, valid, scale, gathered)[0]
+  return _attend_forward(q, k, v, indices, valid, scale, gathered)[0]
 
 
 def _attend_forward(q, k, v, indices, valid, scale, gathered):
-  out, lse = _forward(q, k, v, indices, valid, scale, gathered)
+  def see(told, shown):
+    return _view(told, k.shape[1], gathered), None
+
+  told, wide = (indices, valid), _wide(k, indices, gathered)
+  out, lse, _ = chosen_keys.forward(q, k, v, told, None, see, scale, wide)
   return out, (q, k, v, indices, valid, out, lse)
 
 
-_attend.defvjp(_attend_forward, _backward)
+def _attend_backward(scale, gathered, saved, d_out):
+  q, k, v, indices, valid, out, lse = saved
+
+  def see(told, kept, shown):
+    return _view(told, k.shape[1], gathered)
+
+  arrays, wide = (q, k, v, out, lse, d_out), _wide(k, indices, gathered)
+  grads = chosen_keys.backward(arrays, (indices, valid), None, None, see, scale, wide)
+  return *grads, None, None
+
+
+_attend.defvjp(_attend_forward, _attend_backward)

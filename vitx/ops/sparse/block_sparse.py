@@ -62,7 +62,7 @@ def block_sparse_attention_dynamic(
       twice; G is 1 or H.
     valid: bool (G, R, K), False where an index only fills the array.
     block: b.
-    key_mask: (B, N) boolean, True = may be attended.
+    key_mask: (B, N), or (B, N, H), boolean, True = may be attended.
     scale: of the logits; None for 1 / sqrt(D).
 
   Returns:

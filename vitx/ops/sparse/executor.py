@@ -47,7 +47,7 @@ def forward(q, k, v, key_mask, rows: Side, layout: Layout, scale: float):
   Args:
     q, k: (B, N, H, D).
     v: (B, N, H, E).
-    key_mask: (B, N) boolean, True = may be attended; None for all.
+    key_mask: (B, N), or (B, N, H), boolean, True = may be attended; None for all.
     rows: the key blocks of the query blocks.
     layout: of heads and blocks.
     scale: of the logits.
@@ -100,7 +100,9 @@ def backward(arrays, rows: Side, columns: Side, layout: Layout, scale: float):
 
 
 def _per_head(key_mask: jax.Array | None, q: jax.Array) -> jax.Array | None:
-  return None if key_mask is None else jnp.broadcast_to(key_mask[:, :, None], q.shape[:3])
+  if key_mask is None:
+    return None
+  return jnp.broadcast_to(key_mask if key_mask.ndim == 3 else key_mask[:, :, None], q.shape[:3])
 
 
 def _in_parts(part: Callable, arrays, side: Side, layout: Layout):

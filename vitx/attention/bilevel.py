@@ -1,0 +1,107 @@
+"""BiFormer's attention: regions choose regions, tokens attend tokens."""
+
+import math
+from typing import ClassVar, Literal
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from vitx import ops
+from vitx.attention.base import AttentionModule
+from vitx.attention.contract import Properties
+from vitx.checks import NonNegativeInt, PositiveInt
+from vitx.errors import ConfigError
+from vitx.layers.projections import from_heads
+from vitx.ops.layout import TokenLayout
+from vitx.ops.sparse.bilevel import region_numbers, route
+
+
+class BilevelAttention(AttentionModule):
+  """Bi-level routing attention (Zhu et al. 2023, section 3.2 and equation 6).
+
+  The grid is cut into `regions` along each axis; each region attends the `top` regions whose mean
+  key has the largest product with its mean query, all heads alike, and inside those every token
+  attends every token. To that comes the local context enhancement (LCE), a depthwise convolution of
+  the values over the grid. Which regions are chosen has no gradient.
+
+  Where `regions` does not divide the grid, the grid is padded at its end; padding is nobody's key
+  and takes no part in means (in the released code, which pads only on demand, it is and does).
+  Prefix tokens, which BiFormer has none of, attend all and are attended by all.
+
+  Attributes:
+    regions: S, along each axis of the grid.
+    top: k, regions that a region attends; where there are fewer, all.
+    local_kernel: side of the LCE's kernel, odd; 0 for none.
+    scale_by: logits are divided by the root of the "head_dim", or of the "width" of all heads
+      together, as in the released code.
+
+  `AttentionModule` has the other attributes; regions are chosen by queries and keys without
+  positions. The matrix is without the LCE.
+  """
+
+  properties: ClassVar = Properties(flops_exponent=2.0)
+
+  regions: PositiveInt = 7
+  top: PositiveInt = 4
+  local_kernel: NonNegativeInt = 5
+  scale_by: Literal["head_dim", "width"] = "head_dim"
+
+  @nn.compact
+  def __call__(
+    self, x: jax.Array, layout: TokenLayout, *, mask: jax.Array | None = None, train: bool
+  ) -> jax.Array:
+    """Mixes tokens.
+
+    Args:
+      x: (B, N, C).
+      layout: the tokens' arrangement.
+      mask: boolean (B, N), True = may be attended. Masked tokens contribute exactly nothing.
+      train: not used: nothing is random.
+
+    Returns:
+      (B, N, C).
+
+    Raises:
+      ConfigError: more regions than tokens along an axis, or an even kernel.
+    """
+    if self.local_kernel and self.local_kernel % 2 == 0:
+      raise ConfigError(
+        f"token_mixer.local_kernel={self.local_kernel} must be odd, or 0 for no convolution"
+      )
+    numbers, count = region_numbers(layout.grid, self.regions)
+    q, k, v = self.project(x)  # (B, N, H, D)
+    P = layout.prefix
+    grid = None if mask is None else mask[:, P:]
+    chosen = route(q[:, P:], k[:, P:], numbers, min(self.top, count), grid)
+    heads, dim = q.shape[2:]
+    scale = 1 / math.sqrt(dim if self.scale_by == "head_dim" else heads * dim)
+    q, k = self.apply_positions(q, k, layout, scale)
+    out, matrix = ops.bilevel_attention(
+      q,
+      k,
+      v,
+      *chosen,
+      layout,
+      self.regions,
+      key_mask=mask,
+      scale=scale,
+      implementation=self.implementation,
+    )
+    self.sow_matrix(matrix)
+    if self.local_kernel:
+      values = v if mask is None else jnp.where(mask[:, :, None, None], v, jnp.zeros_like(v))
+      out = out + jnp.pad(self._enhance(values[:, P:], layout), [(0, 0), (P, 0), (0, 0), (0, 0)])
+    return from_heads(x.shape[-1], dtype=self.dtype)(out)
+
+  def _enhance(self, v: jax.Array, layout: TokenLayout) -> jax.Array:
+    """Convolves each channel of the grid's values (B, N, H, D) by itself."""
+    channels, axes = v.shape[2] * v.shape[3], len(layout.grid)
+    convolution = nn.Conv(
+      channels,
+      (self.local_kernel,) * axes,
+      feature_group_count=channels,
+      dtype=self.dtype,
+      name="local",
+    )
+    return convolution(v.reshape(v.shape[0], *layout.grid, channels)).reshape(v.shape)

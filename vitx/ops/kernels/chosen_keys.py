@@ -1,0 +1,165 @@
+"""Attention of queries that each see keys of their own: tiles of queries, recomputed backward.
+
+How the keys of a query are told is another's part: it gives a view of a tile, `Gathered` or
+`Hidden`, and may keep a few numbers of every query for the backward pass. No N x M array is held.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from vitx.ops.kernels import tiling
+
+
+@dataclasses.dataclass(frozen=True)
+class Gathered:
+  """Some queries of one head and the keys they see, read one by one: logits are (c, K)."""
+
+  indices: jax.Array  # (c, K)
+  seen: jax.Array | None  # (c, K)
+
+  def products(self, rows: jax.Array, table: jax.Array) -> jax.Array:
+    return jnp.einsum("cd,ckd->ck", rows, self._read(table))
+
+  def weigh(self, weights: jax.Array, table: jax.Array) -> jax.Array:
+    return jnp.einsum("ck,ckd->cd", weights, self._read(table))
+
+  def spread(self, total: jax.Array, weights: jax.Array, rows: jax.Array) -> jax.Array:
+    added = weights[:, :, None] * rows[:, None]
+    return total.at[self.indices].add(added, mode="promise_in_bounds")
+
+  def _read(self, table: jax.Array) -> jax.Array:
+    return table.at[self.indices].get(mode="promise_in_bounds").astype(jnp.float32)
+
+
+@dataclasses.dataclass(frozen=True)
+class Hidden:
+  """Some queries of one head against all keys, most of them hidden: logits are (c, M)."""
+
+  seen: jax.Array  # (c, M)
+
+  def products(self, rows: jax.Array, table: jax.Array) -> jax.Array:
+    return tiling.product_transposed(rows, table)
+
+  def weigh(self, weights: jax.Array, table: jax.Array) -> jax.Array:
+    return tiling.product(weights, table)
+
+  def spread(self, total: jax.Array, weights: jax.Array, rows: jax.Array) -> jax.Array:
+    return total + tiling.product(weights.T, rows)
+
+
+View = Gathered | Hidden
+
+
+def forward(q, k, v, told: Any, shown: Any, see: Callable, scale: float, wide: int):
+  """Attends from tiles of queries.
+
+  Args:
+    q: (B, N, H, D).
+    k, v: (B, M, H, D).
+    told: tree of (B, H or 1, N, ...), what tells a query's keys.
+    shown: tree of (B, M), what is known of the keys.
+    see: (`told` of a tile, (c, ...), `shown` of its example, (M,)) -> (view, tree of (c, ...), what
+      the backward pass will need).
+    scale: of the logits.
+    wide: numbers that a step holds for a query.
+
+  Returns:
+    out (B, N, H, D) in the dtype of `v`, lse (B·H, N) float32, and what `see` keeps, (B·H, N, ...).
+  """
+  heads = q.shape[2]
+
+  def head(rows, tables):
+    k, v, shown = tables
+
+    def tile(xs):
+      q, told = xs
+      view, kept = see(told, shown)
+      logits = _logits(view, q.astype(jnp.float32) * scale, k)
+      out, lse = tiling.softmax_tile(logits, v, view.weigh)
+      return out.astype(v.dtype), lse, kept
+
+    return jax.lax.map(tile, rows), None
+
+  q, k, v = map(tiling.heads_first, (q, k, v))
+  told, shown = _flat(told, heads), _over_examples(shown, heads)
+  (out, lse, kept), _ = _over_heads(head, (q, told), (k, v, shown), wide)
+  return tiling.heads_last(out, heads), lse, kept
+
+
+def backward(arrays, told: Any, kept: Any, shown: Any, see: Callable, scale: float, wide: int):
+  """Returns the gradients of q, k and v, (B, N, H, D) each.
+
+  Args:
+    arrays: q, k, v, the output, its lse (B·H, N) and its cotangent.
+    told, shown: as in the forward pass.
+    kept: tree of (B·H, N, ...), what the forward pass returned.
+    see: (`told` of a tile, `kept` of it, `shown` of its example) -> view.
+    scale, wide: as in the forward pass.
+  """
+  q, k, v, out, lse, d_out = arrays
+  heads, dtypes = q.shape[2], (q.dtype, k.dtype, v.dtype)
+
+  def head(rows, tables):
+    k, v, shown = tables
+
+    def tile(totals, xs):
+      q, d_out, lse, delta, told, kept = xs
+      view = see(told, kept, shown)
+      q, d_out = q.astype(jnp.float32) * scale, d_out.astype(jnp.float32)
+      logits, products = _logits(view, q, k), view.products(d_out, v)
+      p, ds = tiling.logit_gradient(logits, products, lse[:, None], delta[:, None])
+      totals = view.spread(totals[0], ds, q), view.spread(totals[1], p, d_out)
+      return totals, view.weigh(ds, k) * scale
+
+    start = jnp.zeros(k.shape, jnp.float32), jnp.zeros(v.shape, jnp.float32)
+    totals, dq = jax.lax.scan(tile, start, rows)
+    return dq, totals
+
+  q, k, v, out, d_out = map(tiling.heads_first, (q, k, v, out, d_out))
+  lse, delta = tiling.backward_statistics(out, lse, d_out, 0.0)
+  told, shown = _flat(told, heads), _over_examples(shown, heads)
+  dq, (dk, dv) = _over_heads(head, (q, d_out, lse, delta, told, kept), (k, v, shown), wide)
+  return tuple(
+    tiling.heads_last(x, heads).astype(t) for x, t in zip((dq, dk, dv), dtypes, strict=True)
+  )
+
+
+def _logits(view: View, rows: jax.Array, table: jax.Array) -> jax.Array:
+  logits = view.products(rows, table)
+  return logits if view.seen is None else jnp.where(view.seen, logits, -jnp.inf)
+
+
+def _over_heads(function, per_query, per_key, wide: int):
+  """Calls `function` for every example and head, whose queries come in tiles that fit the cache.
+
+  Args:
+    function: (queries' arrays (tiles, c, ...), keys' arrays (M, ...)) -> (arrays like the first,
+      arrays like the second).
+    per_query: tree of (Z, N, ...).
+    per_key: tree of (Z, M, ...).
+    wide: numbers that a step holds for a query.
+  """
+  total, n = jax.tree.leaves(per_query)[0].shape[:2]
+  tiles = math.ceil(n / max(1, tiling.step_elements() // wide))
+  size = math.ceil(n / tiles)
+  group = tiling.largest_divisor(total, tiling.step_elements() / (size * wide))
+  arrays = jax.tree.map(lambda x: tiling.split_rows(x, tiles, size), per_query), per_key
+  rows, keys = tiling.map_groups(lambda x: jax.vmap(function)(*x), arrays, group)
+  return jax.tree.map(lambda x: tiling.join_rows(x, n), rows), keys
+
+
+def _flat(tree: Any, heads: int) -> Any:
+  """Repeats for every head and flattens: (B, H or 1, N, ...) -> (B·H, N, ...)."""
+  return jax.tree.map(
+    lambda x: jnp.broadcast_to(x, (x.shape[0], heads, *x.shape[2:])).reshape(-1, *x.shape[2:]), tree
+  )
+
+
+def _over_examples(tree: Any, heads: int) -> Any:
+  """Repeats for every head: (B, M) -> (B·H, M)."""
+  return jax.tree.map(lambda x: jnp.repeat(x, heads, axis=0), tree)

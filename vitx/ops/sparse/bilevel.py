@@ -1,0 +1,162 @@
+"""Bi-level routing attention: a region of the grid attends the few regions most like it.
+
+(Zhu et al. 2023, section 3.2: region-to-region routing, then token-to-token attention.)
+"""
+
+import functools
+import math
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from vitx.errors import ConfigError
+from vitx.ops.implementation import resolve_implementation
+from vitx.ops.kernels.selection import keep_first
+from vitx.ops.kernels.softmax import masked_attention
+from vitx.ops.kernels.top_k import kept_mask
+from vitx.ops.layout import TokenLayout
+from vitx.ops.patterns.parts import Order, as_order
+from vitx.ops.sparse.chosen_blocks import attend_chosen
+from vitx.ops.sparse.merge import Partial, with_prefix
+from vitx.ops.sparse.permute import permute, restore
+
+
+@functools.lru_cache(maxsize=64)
+def region_numbers(grid: tuple[int, ...], regions: int) -> tuple[np.ndarray, int]:
+  """Cuts a grid into boxes, row by row.
+
+  Along an axis of g tokens a box has ceil(g / S); what lies beyond the grid is padding. Boxes that
+  would hold nothing else are left out, so there may be fewer than S along an axis.
+
+  Args:
+    grid: its extents.
+    regions: S, boxes along every axis.
+
+  Returns:
+    int (R, b), the tokens of each region, -1 for padding; and R.
+
+  Raises:
+    ConfigError: more regions than tokens along an axis.
+  """
+  if regions > min(grid):
+    raise ConfigError(
+      f"token_mixer.regions={regions} along each axis of a grid of {grid}: choose at most"
+      f" {min(grid)}"
+    )
+  extents = [math.ceil(g / regions) for g in grid]
+  counts = [math.ceil(g / e) for g, e in zip(grid, extents, strict=True)]
+  padded = [(0, n * e - g) for g, n, e in zip(grid, counts, extents, strict=True)]
+  tokens = np.pad(np.arange(math.prod(grid)).reshape(grid), padded, constant_values=-1)
+  split = tokens.reshape([x for pair in zip(counts, extents, strict=True) for x in pair])
+  axes = len(grid)
+  order = [*range(0, 2 * axes, 2), *range(1, 2 * axes, 2)]
+  found = split.transpose(order).reshape(math.prod(counts), math.prod(extents))
+  found.flags.writeable = False
+  return found, len(found)
+
+
+@functools.lru_cache(maxsize=64)
+def _order(grid: tuple[int, ...], regions: int) -> Order | None:
+  """Returns the order in which regions stand one after another, padding included."""
+  numbers, length = region_numbers(grid, regions)[0].ravel().copy(), math.prod(grid)
+  numbers[numbers < 0] = np.arange(length, numbers.size)
+  return as_order(numbers, length)
+
+
+def route(
+  q: jax.Array, k: jax.Array, numbers: np.ndarray, kept: int, key_mask: jax.Array | None = None
+) -> tuple[jax.Array, jax.Array]:
+  """Returns the regions that each region attends: whose mean key meets its mean query best.
+
+  All heads together decide, so the products run over all channels; they have no gradient.
+
+  Args:
+    q, k: (B, N, H, D), of the grid.
+    numbers: int (R, b), of `region_numbers`.
+    kept: regions that a region attends, at most R.
+    key_mask: boolean (B, N), True = counts; a region without such tokens is not attended.
+
+  Returns:
+    int32 indices (B, 1, R, K), and bool (B, 1, R, K), False where an index only fills the array.
+  """
+  q, k = jax.lax.stop_gradient((q, k))
+  counts = jnp.asarray(numbers >= 0)[None]
+  if key_mask is not None:
+    counts = counts & key_mask[:, np.maximum(numbers, 0)]  # (B, R, b)
+  total = jnp.maximum(jnp.sum(counts, axis=2, dtype=jnp.float32), 1)[..., None]
+
+  def mean(x: jax.Array) -> jax.Array:  # (B, N, H, D) -> (B, R, H D)
+    tokens = x.reshape(*x.shape[:2], -1)[:, np.maximum(numbers, 0)].astype(jnp.float32)
+    return jnp.sum(jnp.where(counts[..., None], tokens, 0), axis=2) / total
+
+  scores = jnp.einsum("brc,bsc->brs", mean(q), mean(k))
+  scores = jnp.where(jnp.any(counts, axis=2)[:, None], scores, -jnp.inf)
+  indices, valid = keep_first(scores, kept)
+  return indices[:, None], valid[:, None]
+
+
+def bilevel_attention(
+  q: jax.Array,
+  k: jax.Array,
+  v: jax.Array,
+  indices: jax.Array,
+  valid: jax.Array,
+  layout: TokenLayout,
+  regions: int,
+  *,
+  key_mask: jax.Array | None = None,
+  scale: float | None = None,
+  implementation: str = "auto",
+) -> tuple[jax.Array, jax.Array | None]:
+  """Computes softmax(q kᵀ · scale) v over the tokens of the regions that a query's region chose.
+
+  Args:
+    q, k, v: (B, N, H, D).
+    indices, valid: (B, 1, R, K), of `route`.
+    layout: of the N tokens; a prefix attends all and is attended by all.
+    regions: S, along every axis of the grid.
+    key_mask: boolean (B, N), True = may be attended.
+    scale: of the logits; None for 1 / sqrt(D).
+    implementation: "masked", "kernelized" or "auto".
+
+  Returns:
+    The output (B, N, H, D) in the dtype of `v`, and on the masked path the probabilities
+    (B, H, N, N), else None.
+
+  Raises:
+    ConfigError: unknown implementation, or more regions than tokens along an axis.
+  """
+  numbers, count = region_numbers(layout.grid, regions)
+  if resolve_implementation("bilevel_attention", implementation, q.shape[1]) == "masked":
+    chosen = kept_mask(indices, valid, count)
+    own = np.zeros(math.prod(layout.grid), int)  # each token's region
+    own[numbers[numbers >= 0]] = np.nonzero(numbers >= 0)[0]
+    ahead = [(0, 0), (0, 0), (layout.prefix, 0), (layout.prefix, 0)]
+    mask = jnp.pad(chosen[:, :, own][..., own], ahead, constant_values=True)
+    if key_mask is not None:
+      mask &= key_mask[:, None, None]
+    return masked_attention(q, k, v, mask=mask, scale=scale)
+  attend = partial(
+    _attend_regions,
+    indices=indices,
+    valid=valid,
+    size=numbers.shape[1],
+    order=_order(layout.grid, regions),
+  )
+  return with_prefix(attend, q, k, v, prefix=layout.prefix, key_mask=key_mask, scale=scale)[0], None
+
+
+def _attend_regions(
+  q, k, v, *, indices, valid, size: int, order: Order | None, key_mask=None, scale=None
+) -> Partial:
+  """Brings the grid's tokens region by region, in which a region is a block."""
+  attend = partial(attend_chosen, indices=indices, valid=valid, block=size, scale=scale)
+  if order is None:
+    return attend(q, k, v, key_mask=key_mask)
+  if key_mask is None and order.numbers.size > order.length:
+    key_mask = jnp.ones(q.shape[:2], bool)  # padding gets False beside it
+  seen = None if key_mask is None else permute(key_mask, order)
+  out, lse = attend(*(permute(x, order) for x in (q, k, v)), key_mask=seen)
+  return restore(out, order), jnp.swapaxes(restore(jnp.swapaxes(lse, 1, 2), order), 1, 2)
