@@ -131,9 +131,7 @@ def default_config() -> ConfigDict:
       keep=2,  # checkpoints beside the best
     )
   )
-  config.init_from = (
-    ""  # a workdir, a file of published weights or hf:NAME that a new run starts from
-  )
+  config.init_from = ""  # a workdir, file of weights or hf:NAME that a new run starts from
   config.init_from_except = ()  # regular expressions of names that need not fit such a file
   config.phases = ConfigDict()  # what each of several runs changes, by its name; empty: one run
   config.tensorboard = False  # also write TensorBoard events

@@ -3,11 +3,14 @@
 import numpy as np
 import pytest
 
-from tests.checkpoints.published import fill, make
+from tests.checkpoints.published import FILES, fill, make
 from tests.slow import all_but
 from vitx.attention import MIXERS
+from vitx.checkpoints import foreign
+from vitx.checkpoints.export import write_safetensors
 from vitx.checkpoints.tree import name_leaves
 from vitx.errors import ConfigError
+from vitx.ops.layout import TokenLayout
 
 # What a mixer cannot do without at 1 + 3 x 3 tokens.
 FIELDS = {
@@ -95,3 +98,35 @@ def test_a_fresh_network_stays_what_it_was():
   for key, value in projections(variables).items():
     if key.endswith("_slots"):
       np.testing.assert_array_equal(value, projections(fresh)[key])
+
+
+def test_predictors_of_sparsifiner(tmp_path, monkeypatch):
+  """A backbone's file with predictors, as the released code names them; also on another grid."""
+  random = np.random.default_rng(0)
+  theirs = foreign.read_arrays(FILES["timm_vit"])
+  for block in range(2):
+    name = f"blocks.{block}.attn.mask_predictor"
+    for part, shape in (
+      *((f"{x}.weight", (2, 4)) for x in ("proj_c_q", "proj_c_k")),
+      *((f"{x}.bias", (2,)) for x in ("proj_c_q", "proj_c_k")),
+      *((x, (10, 3)) for x in ("proj_n", "proj_back_n")),
+    ):
+      theirs[f"{name}.{part}"] = random.normal(size=shape).astype(np.float32)
+  write_safetensors(tmp_path / "sparse.safetensors", theirs)
+  monkeypatch.setitem(FILES, "timm_vit", str(tmp_path / "sparse.safetensors"))
+  mixer = dict(name="sparsifiner", slots=3)
+  found = projections(fill("timm_vit", token_mixer=mixer)[1])
+  for ours, own in (
+    ("reduce_query/kernel", theirs["blocks.1.attn.mask_predictor.proj_c_q.weight"].T),
+    ("reduce_key/bias", theirs["blocks.1.attn.mask_predictor.proj_c_k.bias"]),
+    ("down", theirs["blocks.1.attn.mask_predictor.proj_n"]),
+    ("basis", theirs["blocks.1.attn.mask_predictor.proj_back_n"]),
+  ):
+    np.testing.assert_array_equal(found[f"block_1/token_mixer/{ours}"], own, err_msg=ours)
+  larger = projections(
+    fill("timm_vit", side=40, layout=TokenLayout((5, 5), 1), token_mixer=mixer)[1]
+  )
+  for name in ("down", "basis"):
+    key = f"block_0/token_mixer/{name}"
+    assert larger[key].shape == (26, 3)
+    np.testing.assert_array_equal(larger[key][0], found[key][0])

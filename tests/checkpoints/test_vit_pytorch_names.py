@@ -4,14 +4,16 @@ import jax
 import numpy as np
 import pytest
 
+from tests.attention.golden import close, load
 from vitx.checkpoints import foreign_names
+from vitx.checkpoints.export import write_safetensors
 from vitx.checkpoints.foreign import guess_layout
 from vitx.checkpoints.init_from import transfer
+from vitx.checkpoints.load import initial_variables
 from vitx.checkpoints.tree import name_leaves, nest
 from vitx.errors import ConfigError
 from vitx.models import create_model, initialize
-
-from tests.attention.golden import close, load  # isort: skip
+from vitx.ops.layout import TokenLayout
 
 EPSILON = dict(name="layer", epsilon=1e-5)
 SOFTMAX = dict(name="softmax", use_bias=False)
@@ -128,6 +130,25 @@ def shell(tokens, pool, width=16, hidden=8):
     shapes |= {f"{layer}.1.fn.net.0.weight": (hidden, width), f"{layer}.1.fn.net.0.bias": (hidden,)}
     shapes |= {f"{layer}.1.fn.net.3.weight": (width, hidden), f"{layer}.1.fn.net.3.bias": (width,)}
   return {name: np.ones(shape, np.float32) for name, shape in shapes.items()}
+
+
+def test_fixed_features_of_performer_are_taken_over(tmp_path):
+  """VisionXformer saves them as a buffer; what ours keeps besides stays new."""
+  arrays = {key: x for key, x in load("performer_softmax").items() if key not in INPUTS}
+  theirs = shell(17, "cls")
+  for block in range(2):
+    theirs |= {f"transformer.layers.{block}.0.fn.{key}": x for key, x in arrays.items()}
+  write_safetensors(tmp_path / "vip.safetensors", theirs)
+  model = network(width=16, num_heads=4, mlp_dim=8, token_mixer=MIXERS["performer_softmax"])
+  images = np.zeros((1, 8, 8, 3), np.float32)
+  shapes = jax.eval_shape(lambda key: initialize(model, key, images), jax.random.key(0))
+  blank = jax.tree.map(lambda x: np.full(x.shape, 7, x.dtype), dict(shapes))
+  source = str(tmp_path / "vip.safetensors")
+  params, state = blank.pop("params"), blank
+  _, state = initial_variables(source, params, state, TokenLayout((4, 4), 1))
+  found = state["features"]["block_1"]["token_mixer"]
+  np.testing.assert_array_equal(found["projection"], arrays["fast_attention.projection_matrix"])
+  np.testing.assert_array_equal(found["seed"], [7, 7])
 
 
 @pytest.mark.parametrize(("columns", "channels", "side"), [(3, 3, 1), (12, 3, 2), (16, 1, 4)])

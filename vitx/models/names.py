@@ -38,8 +38,13 @@ TABLE = "table"
 # Parameters that PyTorch code holds as they are, outside a module called `weight` or `bias`, so
 # that torchsummary (and the papers that print its count) does not see them: position table, class
 # token and others beside it, Linformer's projections over the tokens, factor and offset of CvT's
-# own normalization.
-BARE = frozenset({TABLE, CLASS_TOKEN, EXTRA_TOKENS, "key_slots", "value_slots", "gain", "shift"})
+# own normalization, LayerScale's factors.
+BARE = frozenset(
+  {TABLE, CLASS_TOKEN, EXTRA_TOKENS, "key_slots", "value_slots", "gain", "shift"}
+) | {
+  "mixer_scale",
+  "mlp_scale",
+}
 
 # Parameters of token mixers that have an entry for each token: the axis of the tokens, and whether
 # the tokens are summed over it (a map from the tokens) or written along it (a map to them).
