@@ -5,12 +5,14 @@ python train.py --config configs/sparsifiner_small.py:digits_keep_0.25 --workdir
 Three phases in one workdir: `phase0` trains a dense vision transformer, `phase1` the predictors on
 what it attends, `phase2`, which is the config itself, the sparse network with the dense one as
 teacher. `backbone=WORKDIR` takes a dense network that is there, of the row `DATA_dense`, and leaves
-`phase0` out, so that several rows share one.
+`phase0` out; `predictors=WORKDIR` takes predictors, of the row `DATA_predictors`, and leaves
+`phase1` out: they do not depend on the share, so several rows may share them.
 
 Rows are DATA_METHOD, data `digits` (1,797 scans, which are shipped), `cifar10` and `imagenette`
-(TFDS; 64 pixels): `dense`; `keep_R`, a share R of the keys by Sparsifiner; `random_R`, a random
-graph of as many edges, drawn for every layer and head, fine-tuned alike (every token attends itself
-and the class token besides, which Sparsifiner does not give away).
+(TFDS; 64 pixels). Methods: `dense`; `predictors`, the first phases alone; `keep_R`, a share R of
+the keys by Sparsifiner; `random_R`, a random graph of as many edges, drawn for every layer and
+head, fine-tuned alike (every token attends itself and the class token besides, which Sparsifiner
+does not give away); `bilevel`, BiFormer's routing to a quarter of the regions.
 
 The recipe is that of configs/sparsifiner_imagenet.py at a smaller scale. No published figure: ours
 are in docs/sparsifiner.md.
@@ -24,7 +26,12 @@ from vitx.configs.common import default_config, parse_arg, split, with_overrides
 from vitx.configs.sparsifiner_imagenet import BACKBONE, PREDICTOR
 
 SHARES = (0.5, 0.25, 0.1, 0.05)
-METHODS = ("dense", *(f"{kind}_{share}" for kind in ("keep", "random") for share in SHARES))
+METHODS = (
+  "dense",
+  "predictors",
+  *(f"{kind}_{share}" for kind in ("keep", "random") for share in SHARES),
+  "bilevel",
+)
 DATA = ("digits", "cifar10", "imagenette")
 ROWS = tuple(f"{data}_{method}" for data in DATA for method in METHODS)
 # The durations of the phases.
@@ -39,7 +46,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
   """Returns the config of `ROW,field=value,...`; the row defaults to "digits_keep_0.25"."""
   row, overrides = parse_arg(arg, ROWS, default="digits_keep_0.25")
   data, kind = row.split("_")[:2]
-  backbone, overrides = _take_backbone(overrides)
+  (backbone, predictors), overrides = _take(overrides, ("backbone", "predictors"))
   dense, predict, refine = EPOCHS[data]
   config = default_config()
   config.model = ConfigDict(_small(data))
@@ -58,22 +65,16 @@ def get_config(arg: str | None = None) -> ConfigDict:
   if kind == "dense":
     return with_overrides(config, overrides)
   teacher_model = config.model.copy_and_resolve_references()
-  share = float(row.split("_")[-1])
-  config.model.token_mixer = ConfigDict(MIXERS[kind] | {SHARE_FIELDS[kind]: share})
+  learns = kind in ("keep", "predictors")
+  config.model.token_mixer = ConfigDict(_mixer(row))
   phases: dict[str, Any] = {}
   if not backbone:
-    phases["phase0"] = dict(
-      model=teacher_model,
-      task=dict(name="classification", label_smoothing=0.1),
-      duration=dense,
-      freeze=(),
-      learning_rate=2e-3,
-      schedule=dict(name="cosine", warmup="2 epochs", final=0.0),
-    )
-  if kind == "keep":
+    phases["phase0"] = _phase0(dense, teacher_model)
+  if learns and not predictors:
     phases["phase1"] = _phase1(predict)
-  phases["phase2"] = {} if backbone == "" or kind == "keep" else dict(init_from=backbone)
-  config.init_from = backbone
+  if kind != "predictors":
+    phases["phase2"] = {}
+  config.init_from = predictors or backbone
   config.task = ConfigDict(
     dict(
       name="distillation",
@@ -85,7 +86,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
       token_weight=0.5,
     )
   )
-  config.freeze = (PREDICTOR,) if kind == "keep" else ()
+  config.freeze = (PREDICTOR,) if learns else ()
   config.duration = refine
   config.learning_rate = 5e-4
   config.schedule = ConfigDict({"name": "cosine", "warmup": "1 epochs", "final": 0.025})
@@ -93,12 +94,20 @@ def get_config(arg: str | None = None) -> ConfigDict:
   return with_overrides(config, overrides)
 
 
-# Of 65 tokens a sixth, as of 197; thresholds as published.
-MIXERS: dict[str, dict[str, Any]] = {
-  "keep": dict(name="sparsifiner", slots=10, coefficient_threshold=0.05, basis_threshold=0.01),
-  "random": dict(name="erdos_renyi"),
-}
-SHARE_FIELDS = {"keep": "keep", "random": "p"}
+def _mixer(row: str) -> dict[str, Any]:
+  """Returns the token mixer of a row; slots are a sixth of 65 tokens, thresholds as published."""
+  kind, _, share = row.partition("_")[2].partition("_")
+  if kind == "random":
+    return dict(name="erdos_renyi", p=float(share))
+  if kind == "bilevel":
+    return dict(name="bilevel", regions=4, top=4, local_kernel=0)
+  return dict(
+    name="sparsifiner",
+    keep=float(share or 0.25),
+    slots=10,
+    coefficient_threshold=0.05,
+    basis_threshold=0.01,
+  )
 
 
 def _small(data: str) -> dict[str, Any]:
@@ -137,6 +146,18 @@ def _augment(data: str) -> dict[str, Any]:
   return dict(hflip=0.5, random_resized_crop=(0.35, 1.0))
 
 
+def _phase0(duration: str, dense: ConfigDict) -> dict[str, Any]:
+  return dict(
+    model=dense,
+    task=dict(name="classification", label_smoothing=0.1),
+    duration=duration,
+    freeze=(),
+    init_from="",
+    learning_rate=2e-3,
+    schedule=dict(name="cosine", warmup="2 epochs", final=0.0),
+  )
+
+
 def _phase1(duration: str) -> dict[str, Any]:
   return dict(
     model=dict(token_mixer=dict(sparse=False)),
@@ -151,11 +172,13 @@ def _phase1(duration: str) -> dict[str, Any]:
   )
 
 
-def _take_backbone(overrides: str) -> tuple[str, str]:
-  """Takes `backbone=WORKDIR` out of the overrides; "" where it is left out."""
-  items = split(overrides)
-  own = [item for item in items if item.startswith("backbone=")]
-  if len(own) > 1:
-    raise ValueError(f"config override {own[1]!r}: {own[0]} is set already; say once")
-  value = own[0].partition("=")[2] if own else ""
-  return value, ",".join(item for item in items if item not in own)
+def _take(overrides: str, keys: tuple[str, ...]) -> tuple[list[str], str]:
+  """Takes `key=WORKDIR` out of the overrides, for each key; "" where it is left out."""
+  items, values = split(overrides), []
+  for key in keys:
+    own = [item for item in items if item.split("=", 1)[0] == key]
+    if len(own) > 1:
+      raise ValueError(f"config override {own[1]!r}: {own[0]} is set already; say once")
+    values.append(own[0].partition("=")[2] if own else "")
+  left = [item for item in items if item.split("=", 1)[0] not in keys]
+  return values, ",".join(left)

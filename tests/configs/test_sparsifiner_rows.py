@@ -86,6 +86,11 @@ def test_a_backbone_that_is_there_takes_the_place_of_the_first_phase():
   assert {x.task.teacher for x in found.values()} == {"runs/dense"}
   config = sparsifiner_small.get_config("digits_random_0.25,backbone=runs/dense")
   assert [x.init_from for x in split_phases(config, "w").values()] == ["runs/dense"]
+  config = sparsifiner_small.get_config("digits_keep_0.1,backbone=runs/dense,predictors=runs/p")
+  assert [x.init_from for x in split_phases(config, "w").values()] == ["runs/p"]
+  assert config.task.teacher == "runs/dense"
+  config = sparsifiner_small.get_config("digits_predictors,backbone=runs/dense")
+  assert list(split_phases(config, "w")) == ["phase1"]
   with pytest.raises(ValueError, match="backbone=a is set already"):
     sparsifiner_small.get_config("digits_keep_0.25,backbone=a,backbone=b")
 
@@ -103,4 +108,4 @@ def test_shares_outside_0_to_1_are_refused(keep):
 
 def test_rows_are_named_after_data_and_method():
   assert split(",".join(sparsifiner_small.ROWS)) == list(sparsifiner_small.ROWS)
-  assert len(set(sparsifiner_small.ROWS)) == 27
+  assert len(set(sparsifiner_small.ROWS)) == 3 * 11
