@@ -17,8 +17,10 @@ python train.py --config configs/imagenet.py:deit_s --workdir runs/deit_s
   }
 
 Rows: DeiT's three sizes, plain and `_distilled` (a second token and head; a teacher for it is not
-part of these recipes), and LV-ViT's `lv_vit_t`, `_s` and `_m`. Not yet run. Different from the
-authors' code: no repeated augmentation, the rate does not go on at its end for another 10 epochs,
+part of these recipes), `deit_s_linformer` (the baseline in Sparsifiner's released code: tokens are
+mixed to a quarter as many, keys and values by matrices of their own, shared by the heads, on a
+trained DeiT-S: `init_from=FILE,init_from_except=('.*_slots',)`), and LV-ViT's `lv_vit_t`, `_s` and
+`_m`. Not yet run. Different from the authors' code: no repeated augmentation, the rate does not go on at its end for another 10 epochs,
 and the crop is resized bilinearly; LV-ViT learns without token labels and MixToken, so that its
 printed accuracies are those of another recipe. The data set is TFDS's `imagenet2012`, which needs
 the archives of image-net.org: see its page in the TFDS catalogue. Images of any data set are
@@ -33,6 +35,7 @@ from ml_collections import ConfigDict
 from vitx.configs.common import default_config, parse_arg, with_overrides, with_source_facts
 
 DEIT = {"deit_ti": 192, "deit_s": 384, "deit_b": 768}  # width
+LINFORMER = dict(name="linformer", slots=197 // 4)
 LV_VIT = {  # width, depth, heads, what branches are divided by
   "lv_vit_t": (240, 12, 4, 1.0),
   "lv_vit_s": (384, 16, 6, 2.0),
@@ -45,6 +48,7 @@ PUBLISHED = {
   "deit_ti_distilled": dict(parameters=5_910_800, top1=74.5),
   "deit_s_distilled": dict(parameters=22_436_432, top1=81.2),
   "deit_b_distilled": dict(parameters=87_338_192),
+  "deit_s_linformer": dict(),
   "lv_vit_t": dict(parameters=8_534_720, top1=79.1),
   "lv_vit_s": dict(parameters=26_151_824, top1=83.3),
   "lv_vit_m": dict(parameters=55_830_544),
@@ -92,7 +96,8 @@ def get_config(arg: str | None = None) -> ConfigDict:
 
 def deit(row: str) -> dict[str, Any]:
   """Returns what DeiT's networks differ in (Touvron et al. 2021, Table 1)."""
-  distilled, width = row.endswith("_distilled"), DEIT[row.removesuffix("_distilled")]
+  size, _, kind = row.removeprefix("deit_").partition("_")
+  distilled, width = kind == "distilled", DEIT[f"deit_{size}"]
   return dict(
     name="distilled_vit" if distilled else "vit",
     width=width,
@@ -103,7 +108,7 @@ def deit(row: str) -> dict[str, Any]:
     pool=dict(name="class_and_distillation" if distilled else "cls", stddev=0.02),
     norm=dict(name="layer", epsilon=1e-6),
     block="pre_norm",
-    token_mixer=dict(name="softmax"),
+    token_mixer=LINFORMER if kind == "linformer" else dict(name="softmax"),
   )
 
 

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from tests.slow import all_but
-from vitx.attention.sparsifiner import Sparsifiner, count_kept
+from vitx.attention.sparsifiner import Sparsifiner
 from vitx.errors import ConfigError
+from vitx.ops.kernels.selection import count_kept
 from vitx.ops.layout import TokenLayout
 
 C, H = 16, 2
