@@ -24,7 +24,10 @@ SHORT = {
   "dtype": "model.dtype",
 }
 # The named choices of a model, which a config may leave to the model's own defaults.
-PARTS = ("stem", "posemb", "pool", "norm", "block", "token_mixer", "initialization")
+PARTS = (
+  *("stem", "posemb", "pool", "norm", "block", "token_mixer", "token_reduction"),
+  "initialization",
+)
 # Fields that had another name.
 RENAMED = {
   "accumulate": "grad_accum_steps",

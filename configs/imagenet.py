@@ -17,7 +17,10 @@ python train.py --config configs/imagenet.py:deit_s --workdir runs/deit_s
   }
 
 Rows: DeiT's three sizes, plain and `_distilled` (a second token and head; a teacher for it is not
-part of these recipes), and LV-ViT's `lv_vit_t`, `_s` and `_m`. Not yet run.
+part of these recipes), `deit_s_linformer` (the baseline in Sparsifiner's released code: tokens are
+mixed to a quarter as many, keys and values by matrices of their own, shared by the heads, on a
+trained DeiT-S: `init_from=FILE,init_from_except=('.*_slots',)`), and LV-ViT's `lv_vit_t`, `_s` and
+`_m`. Not yet run.
 
 The recipes are those of the released code, also where it is not obvious: DeiT's rate comes an epoch
 late, its raw weights are those that are evaluated, and color jitter is off beside RandAugment.
@@ -38,6 +41,7 @@ from ml_collections import ConfigDict
 from vitx.configs.common import default_config, parse_arg, with_overrides, with_source_facts
 
 DEIT = {"deit_ti": 192, "deit_s": 384, "deit_b": 768}  # width
+LINFORMER = dict(name="linformer", slots=197 // 4)
 LV_VIT = {  # width, depth, heads, what branches are divided by
   "lv_vit_t": (240, 12, 4, 1.0),
   "lv_vit_s": (384, 16, 6, 2.0),
@@ -50,6 +54,7 @@ PUBLISHED = {
   "deit_ti_distilled": dict(parameters=5_910_800, top1=74.5),
   "deit_s_distilled": dict(parameters=22_436_432, top1=81.2),
   "deit_b_distilled": dict(parameters=87_338_192),
+  "deit_s_linformer": dict(),
   "lv_vit_t": dict(parameters=8_534_720, top1=79.1),
   "lv_vit_s": dict(parameters=26_151_824, top1=83.3),
   "lv_vit_m": dict(parameters=55_830_544),
@@ -116,7 +121,8 @@ def augment(config: ConfigDict, is_deit: bool) -> None:
 
 def deit(row: str) -> dict[str, Any]:
   """Returns what DeiT's networks differ in (Touvron et al. 2021, Table 1)."""
-  distilled, width = row.endswith("_distilled"), DEIT[row.removesuffix("_distilled")]
+  size, _, kind = row.removeprefix("deit_").partition("_")
+  distilled, width = kind == "distilled", DEIT[f"deit_{size}"]
   return dict(
     name="distilled_vit" if distilled else "vit",
     width=width,
@@ -127,7 +133,7 @@ def deit(row: str) -> dict[str, Any]:
     pool=dict(name="class_and_distillation" if distilled else "cls", stddev=0.02),
     norm=dict(name="layer", epsilon=1e-6),
     block="pre_norm",
-    token_mixer=dict(name="softmax"),
+    token_mixer=LINFORMER if kind == "linformer" else dict(name="softmax"),
   )
 
 

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from configs import imagenet
-from vitx.attention.sparsifiner import Sparsifiner, count_kept
+from vitx.attention.sparsifiner import Sparsifiner
 from vitx.errors import ConfigError
 from vitx.models import count
+from vitx.ops.kernels.selection import count_kept
 from vitx.ops.layout import TokenLayout
 
 LAYOUT = TokenLayout((3, 4), prefix=1)

@@ -39,6 +39,8 @@ COUNTS = {
   (imagenet, "deit_ti_distilled"): 5_910_800,
   (imagenet, "deit_s_distilled"): 22_436_432,
   (imagenet, "deit_b_distilled"): 87_338_192,
+  # Two matrices (197, 49) in each layer.
+  (imagenet, "deit_s_linformer"): 22_050_664 + 12 * 2 * 197 * 49,
   (imagenet, "lv_vit_t"): 8_534_720,
   (imagenet, "lv_vit_s"): 26_151_824,
   (imagenet, "lv_vit_m"): 55_830_544,

@@ -24,6 +24,8 @@ SIZES = {
   "sparse_transformer": {**SMALL, "vocabulary": 3, "grid": (4, 2)},
 }
 PARTS = MODELS["vit"].PARTS
+# What parts need in a network of one block.
+NEEDED = {name: {"layers": (0,)} for name in ("evit", "zeroed")}
 # The fields of token mixers are walked in the tests of attention.
 CHOICES = [
   (part, name) for part, (table, _, _) in PARTS.items() if part != "token_mixer" for name in table
@@ -77,7 +79,8 @@ def test_fields_of_parts(part, choice):
     if field in hidden:
       continue
     for value in BAD:
-      check(f"{part}.{field}", model, **SMALL, **around, **{part: {"name": choice, field: value}})
+      fields = {"name": choice, **NEEDED.get(choice, {}), field: value}
+      check(f"{part}.{field}", model, **SMALL, **around, **{part: fields})
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from vitx.errors import ConfigError
 from vitx.layers.projections import Dtype, project_qkv, resolve_head_dim
 from vitx.ops.implementation import Implementation
 from vitx.ops.kernels.decode import Cache, decode_step, empty_cache
+from vitx.ops.kernels.softmax import masked_softmax
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns import Pattern
 from vitx.ops.relative_bias import Places, axial_places, fold_bias_into_qk
@@ -39,6 +40,9 @@ class TokenMixer(nn.Module):
   properties: ClassVar = Properties()
   without_logits: ClassVar[str] = ""  # why there is none between two tokens to add a bias to
   decodes: ClassVar[bool] = False  # whether it can be called token by token, with a cache
+  # Whether `__call__` takes `class_attention=True`, and then also returns what the first token
+  # attends: (B, N) float32, the mean over the heads.
+  tells_class_attention: ClassVar[bool] = False
 
   num_heads: PositiveInt
   relative_bias: Literal["none", "axial"] = "none"
@@ -174,13 +178,36 @@ class AttentionModule(TokenMixer):
       at: int (N,), which tokens of the layout these are, as when decoding; None for all.
 
     Raises:
-      ConfigError: a kind that does not fit.
+      ConfigError: a kind that does not fit, or tokens without places.
     """
+    self._check_placed(layout)
     q, k = apply_rope(self.rotary, self.rotary_base, layout, q, k, at=at)
     if self.relative_bias == "none":
       return q, k
     places = self.places(layout)
     return fold_bias_into_qk(q, k, bias_tables(self, places, q.shape[2]), places, scale, at=at)
+
+  def _check_placed(self, layout: TokenLayout) -> None:
+    for field in ("rotary", "relative_bias"):
+      if not layout.placed and getattr(self, field) != "none":
+        raise ConfigError(
+          f"token_mixer.{field}={getattr(self, field)!r} needs the places of tokens, which"
+          " model.token_reduction gave up; use 'none' (model.posemb='learned'), or"
+          " model.token_reduction='zeroed'"
+        )
+
+  def class_attention(
+    self, q: jax.Array, k: jax.Array, scale: float, mask: jax.Array | None
+  ) -> jax.Array:
+    """Returns what the first token attends, the mean over the heads, float32 (B, N).
+
+    Args:
+      q, k: (B, N, H, D), with positions.
+      scale: of the logits.
+      mask: boolean (B, N), True = may be attended.
+    """
+    logits = jnp.einsum("bhd,bnhd->bhn", q[:, 0], k, preferred_element_type=jnp.float32) * scale
+    return jnp.mean(masked_softmax(logits, None if mask is None else mask[:, None]), axis=1)
 
   def decode(
     self,

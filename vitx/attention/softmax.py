@@ -2,7 +2,7 @@
 
 import math
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import flax.linen as nn
 import jax
@@ -35,6 +35,7 @@ class SoftmaxAttention(AttentionModule):
   )
 
   decodes: ClassVar = True
+  tells_class_attention: ClassVar = True
 
   value_dim: PositiveInt | None = None
   value_bias: bool = True
@@ -49,8 +50,9 @@ class SoftmaxAttention(AttentionModule):
     *,
     mask: jax.Array | None = None,
     at: jax.Array | None = None,
+    class_attention: bool = False,
     train: bool,
-  ) -> jax.Array:
+  ) -> Any:
     """Mixes tokens.
 
     Args:
@@ -59,10 +61,11 @@ class SoftmaxAttention(AttentionModule):
       mask: boolean (B, N), True = may be attended. Masked tokens contribute exactly nothing.
       at: integers (N,), ascending, the places in the layout that these tokens have; None for all.
         With a mutable collection "cache" N is 1, and the tokens before it are attended too.
+      class_attention: also return what the first token attends.
       train: whether dropout is active; it draws from the stream "dropout".
 
     Returns:
-      (B, N, C).
+      (B, N, C); with `class_attention` also float32 (B, N), the mean over the heads.
 
     Raises:
       ConfigError: unknown implementation, "kernelized" with dropout, or a cache without `causal`.
@@ -88,4 +91,5 @@ class SoftmaxAttention(AttentionModule):
         implementation=self.implementation,
       )
       self.sow_matrix(matrix)
-    return from_heads(x.shape[-1], dtype=self.dtype, use_bias=self.value_bias)(out)
+    out = from_heads(x.shape[-1], dtype=self.dtype, use_bias=self.value_bias)(out)
+    return (out, self.class_attention(q, k, scale, mask)) if class_attention else out

@@ -15,6 +15,7 @@ from vitx.checks import NonNegative, PositiveInt, Share
 from vitx.errors import ConfigError
 from vitx.layers.projections import from_heads
 from vitx.ops.kernels.key_scores import Predictor, predict_coefficients
+from vitx.ops.kernels.selection import count_kept
 from vitx.ops.kernels.top_k import kept_mask
 from vitx.ops.layout import TokenLayout
 
@@ -54,6 +55,7 @@ class Sparsifiner(AttentionModule):
   """
 
   properties: ClassVar = Properties(fixed_length=True, flops_exponent=2.0)
+  tells_class_attention: ClassVar = True
 
   keep: Share = 0.25
   sparse: bool = True
@@ -77,8 +79,14 @@ class Sparsifiner(AttentionModule):
 
   @nn.compact
   def __call__(
-    self, x: jax.Array, layout: TokenLayout, *, mask: jax.Array | None = None, train: bool
-  ) -> jax.Array:
+    self,
+    x: jax.Array,
+    layout: TokenLayout,
+    *,
+    mask: jax.Array | None = None,
+    class_attention: bool = False,
+    train: bool,
+  ) -> Any:
     """Mixes tokens.
 
     Args:
@@ -86,10 +94,11 @@ class Sparsifiner(AttentionModule):
       layout: the tokens' arrangement, for its prefix and for rotary positions.
       mask: boolean (B, N), True = may be attended. Masked tokens are left out of every mixture, and
         no query keeps them.
+      class_attention: also return what the first token attends.
       train: not used: nothing is random.
 
     Returns:
-      (B, N, C).
+      (B, N, C); with `class_attention` also float32 (B, N), the mean over the heads.
 
     Raises:
       ConfigError: another N than at `init`, more coefficients than slots, or a divisor that leaves
@@ -112,7 +121,8 @@ class Sparsifiner(AttentionModule):
         q, k, v, key_mask=mask, scale=scale, implementation=self.implementation
       )
     self.sow_matrix(matrix)
-    return from_heads(x.shape[-1], dtype=self.dtype)(out)
+    out = from_heads(x.shape[-1], dtype=self.dtype)(out)
+    return (out, self.class_attention(q, k, scale, mask)) if class_attention else out
 
   def _attend(self, q, k, v, coefficients, basis, layout: TokenLayout, mask, scale: float):
     """Attends the keys, or the blocks of keys, that score highest."""
@@ -161,11 +171,6 @@ class Sparsifiner(AttentionModule):
     if self.basis_threshold is None:
       return basis
     return jnp.where(jnp.abs(basis) > self.basis_threshold, jnp.abs(basis), 0)
-
-
-def count_kept(keep: float, length: int) -> int:
-  """Returns ceil(keep N), of the number that `keep` was meant to be: 0.7 of 10 keys are 7."""
-  return min(length, math.ceil(keep * length - 1e-9))
 
 
 def _check(top: int | None, slots: int, divisor: int, dim: int) -> None:

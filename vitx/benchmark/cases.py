@@ -1,5 +1,7 @@
 """The cases that have a figure to reach, on queries, keys and values alone."""
 
+from functools import partial
+
 import jax
 import numpy as np
 
@@ -58,7 +60,9 @@ def _compare_to_masked(kernel: str, time: float, memory: float) -> tuple[Figure,
   return Figure(kernel, "masked", "time", time), Figure(kernel, "masked", "memory", memory)
 
 
-def _attend_kept(method: str) -> Attention:
+def attend_kept(method: str) -> Attention:
+  """Returns attention to kept keys, by a method of `kept_keys_attention` or "masked"."""
+
   def kept_keys(q, k, v, indices):
     if method == "masked":
       return masked_attention(q, k, v, mask=kept_mask(indices, None, k.shape[1]))[0]
@@ -67,18 +71,20 @@ def _attend_kept(method: str) -> Attention:
   return kept_keys
 
 
+def draw_kept(kept: int, n: int, heads: int) -> tuple[np.ndarray]:
+  """Returns the keys that each query keeps, drawn at random, int32 (1, H, N, K)."""
+  drawn = np.random.default_rng(0).random((1, heads, n, n), np.float32)
+  return (np.argpartition(drawn, kept, axis=-1)[..., :kept].astype(np.int32),)
+
+
 def _make_kept(kept: int, n: int = 2048, heads: int = 4) -> Case:
   """Makes the case of Sparsifiner: every query keeps other keys, drawn at random."""
-
-  def indices() -> tuple[np.ndarray]:
-    drawn = np.random.default_rng(0).random((1, heads, n, n), np.float32)
-    return (np.argpartition(drawn, kept, axis=-1)[..., :kept].astype(np.int32),)
 
   ways = ("masked", "gathered", "chunked", "auto")
   return Case(
     f"kept keys, {kept} of N={n} ({kept / n:.1%})",
     (1, n, heads, 64),
-    {way: Kernel(_attend_kept(way), fixed=indices) for way in ways},
+    {way: Kernel(attend_kept(way), fixed=partial(draw_kept, kept, n, heads)) for way in ways},
     (
       Figure("auto", "masked", "time", 1),
       Figure("gathered", "masked", "time", None),

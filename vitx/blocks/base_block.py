@@ -69,6 +69,32 @@ class Block(nn.Module):
       y = mixer(x, layout, mask=mask, at=at, train=train)
     return Dropout(self.dropout if dropout is None else dropout)(y, train)
 
+  def rank_tokens(
+    self,
+    x: jax.Array,
+    layout: TokenLayout,
+    mask: jax.Array | None,
+    train: bool,
+    dropout: float | None = None,
+  ) -> tuple[jax.Array, jax.Array]:
+    """Mixes tokens (B, N, C) as `mix_tokens` does, and asks what the first of them attends.
+
+    Returns:
+      (B, N, C), and float32 (B, N), the mean over the heads.
+
+    Raises:
+      ConfigError: a mixer that cannot tell.
+    """
+    mixer = self.token_mixer(name="token_mixer")
+    if not getattr(mixer, "tells_class_attention", False):
+      raise ConfigError(
+        "model.token_reduction ranks tokens by the class token's attention, which"
+        f" {type(mixer).__name__} does not tell; use token_mixer 'softmax' or 'sparsifiner', or"
+        " model.token_reduction='none'"
+      )
+    y, attention = mixer(x, layout, mask=mask, class_attention=True, train=train)
+    return Dropout(self.dropout if dropout is None else dropout)(y, train), attention
+
   def apply_mlp(
     self, x: jax.Array, train: bool, activation: Callable[[jax.Array], jax.Array] = gelu
   ) -> jax.Array:

@@ -1,12 +1,13 @@
 """The pre-norm block of the vision transformer, and CCT's."""
 
-from typing import Literal
+from typing import Any, Literal
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from vitx.blocks.base_block import Block
+from vitx.blocks.token_reduction import Reduce
 from vitx.checks import NonNegative, Positive, Rate
 from vitx.layers.mlp import ACTIVATIONS
 from vitx.ops.layout import TokenLayout
@@ -38,15 +39,26 @@ class PreNormBlock(Block):
     *,
     mask: jax.Array | None = None,
     at: jax.Array | None = None,
+    reduce: Reduce | None = None,
     train: bool,
-  ) -> jax.Array:
-    """Maps tokens (B, N, C) to (B, N, C); arguments as `Block` says."""
-    y = self.normalize(x, "mixer_norm")
-    y = self.mix_tokens(y, layout, mask, at, train, self.mixer_dropout)
+  ) -> Any:
+    """Maps tokens (B, N, C) to (B, N, C); arguments as `Block` says.
+
+    With `reduce`, of a `TokenReduction`, some tokens are given up before the MLP: then it returns
+    (B, N', C) and their mask (B, N'), or None.
+    """
+    y, attention = self.normalize(x, "mixer_norm"), None
+    if reduce is None:
+      y = self.mix_tokens(y, layout, mask, at, train, self.mixer_dropout)
+    else:
+      y, attention = self.rank_tokens(y, layout, mask, train, self.mixer_dropout)
     x = x + self.divide(self.drop_branch(self.scale(y, "mixer_scale"), train))
+    if reduce is not None:
+      x, mask = reduce(x, layout, mask, attention)
     y = self.normalize(x, "mlp_norm")
     branch = self.scale(self.run_mlp(y, train), "mlp_scale")
-    return self.stream(x, y) + self.divide(self.drop_branch(branch, train))
+    x = self.stream(x, y) + self.divide(self.drop_branch(branch, train))
+    return x if reduce is None else (x, mask)
 
   def run_mlp(self, x: jax.Array, train: bool) -> jax.Array:
     """Applies the MLP to (B, N, C), then dropout."""

@@ -1,10 +1,12 @@
-"""Measures token mixers, `vitx benchmark mixers`, and density models, `vitx benchmark density`.
+"""Measures token mixers, density models and Sparsifiner: `vitx benchmark mixers | density | ...`.
 
 Mixers: every token mixer as a module in both implementations, forward and backward, side by side
 with dense softmax in the same run: time, compiled temporary memory and FLOPs as ratios; then the
 named cases with the figures they are to reach. Density: the Sparse Transformer's patterns beside
 causal flash, whole training steps beside the article's Table 2, and a sampled token from the cache
-beside computing all anew. On a CPU no absolute time is shown: its cores are shared.
+beside computing all anew. Sparsifiner: its attention by keys and by blocks with the figures to
+reach, and its multiply-adds as published and as made. On a CPU no absolute time is shown: its cores
+are shared.
 """
 
 import argparse
@@ -14,13 +16,16 @@ from typing import Any
 
 import jax
 
+from vitx.analysis import mhsa_flops
 from vitx.attention.registry import MIXERS
-from vitx.benchmark import density, density_steps, mixers, named, plot, report
+from vitx.benchmark import density, density_steps, mixers, named, plot, report, sparsifiner
 from vitx.benchmark.cases import CASES
 from vitx.benchmark.timing import Neighbors
 from vitx.errors import ConfigError, listing, nearest
 
 DENSITY_PARTS = ("attention", "steps", "sampling")
+SPARSIFINER_PARTS = ("attention", "flops")
+SHARES = (0.9, 0.7, 0.5, 0.25, 0.1, 0.05)  # of keys, in the table of multiply-adds
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,11 +65,41 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add("--runs", type=_positive, default=3, help="each gives a ratio; their median is shown")
   add("--repeats", type=_positive, default=3, help="rounds in a run; the median counts")
   add("--seconds", type=float, default=60.0, help="one program may take per run; then fewer rounds")
+  add = what.add_parser("sparsifiner", help="attention to predicted keys and blocks").add_argument
+  add(
+    "--parts",
+    type=lambda text: text.split(","),
+    default=list(SPARSIFINER_PARTS),
+    help=f"of {', '.join(SPARSIFINER_PARTS)}, separated by commas; else all",
+  )
+  add("--block", type=_positive, default=sparsifiner.BLOCK, help="tokens in a block")
+  add("--runs", type=_positive, default=3, help="each gives a ratio")
+  add("--repeats", type=_positive, default=3, help="rounds in a run; the median counts")
+  add("--seconds", type=float, default=60.0, help="one program may take per run; then fewer rounds")
 
 
 def run(what: str, **options: Any) -> None:
-  """Measures "mixers" or "density"."""
-  {"mixers": run_mixers, "density": run_density}[what](argparse.Namespace(**options))
+  """Measures "mixers", "density" or "sparsifiner"."""
+  runs = {"mixers": run_mixers, "density": run_density, "sparsifiner": run_sparsifiner}
+  runs[what](argparse.Namespace(**options))
+
+
+def run_sparsifiner(options: argparse.Namespace) -> None:
+  """Measures Sparsifiner's attention and counts its operations, and prints a table of each.
+
+  Raises:
+    ConfigError: an unknown part.
+  """
+  _check_names("parts", options.parts, SPARSIFINER_PARTS)
+  if "attention" in options.parts:
+    effort = {"repeats": options.repeats, "seconds": options.seconds, "runs": options.runs}
+    with Neighbors() as neighbors:
+      cases = sparsifiner.make_cases(block=options.block)
+      print(report.format_named(named.measure(cases, say=_say, **effort)), flush=True)
+    _print_neighbors(neighbors)
+  if "flops" in options.parts:
+    for name in mhsa_flops.BACKBONES:
+      print(f"\n{mhsa_flops.format_macs(name, SHARES)}")
 
 
 def run_density(options: argparse.Namespace) -> None:

@@ -12,6 +12,7 @@ from vitx.attention import FROM_MODEL as MIXER_FROM_MODEL
 from vitx.attention import MIXERS
 from vitx.blocks.registry import BLOCKS
 from vitx.blocks.registry import FROM_MODEL as BLOCK_FROM_MODEL
+from vitx.blocks.token_reduction import NO_REDUCTION, TokenReduction, check_reduces
 from vitx.checks import Rate
 from vitx.errors import ConfigError
 from vitx.layers.norms import NORMS
@@ -102,6 +103,7 @@ class Trunk(nn.Module, kw_only=True):
     train: bool,
     mask: jax.Array | None = None,
     at: jax.Array | None = None,
+    reduction: TokenReduction = NO_REDUCTION,
     name: str = names.BLOCK,
   ) -> jax.Array:
     """Applies some blocks to tokens (B, N, C).
@@ -116,26 +118,31 @@ class Trunk(nn.Module, kw_only=True):
       train: whether dropout and stochastic depth (stream "dropout") are those of training.
       mask: boolean (B, N), True = may be attended; `None` means that all may.
       at: integers (N,), the places in the layout that the tokens have; `None` means all, in order.
+      reduction: gives tokens up on the way.
       name: of the blocks, before their number.
 
     Returns:
-      (B, N, C).
+      (B, N, C), or fewer tokens than N.
 
     Raises:
-      ConfigError: a mixer that cannot do what is asked: positions by rotation, `causal`, `mask`,
-        `at`.
+      ConfigError: a mixer or block that cannot do what is asked: positions by rotation, `causal`,
+        `mask`, `at`, `reduction`.
     """
-
     places = {} if at is None else {"at": at}
 
-    def run(block: nn.Module, x: jax.Array) -> jax.Array:
-      return block(x, layout, mask=mask, train=train, **places)
+    def run(block: Any, x: jax.Array, *, layout, mask, reduce) -> Any:
+      if reduce is None:
+        return block(x, layout, mask=mask, train=train, **places), mask
+      check_reduces(block)
+      return block(x, layout, mask=mask, train=train, reduce=reduce, **places)
 
     for number, layer in enumerate(layers):
       block = self.make_block(
         layer, depth=depth, num_heads=num_heads, mlp_dim=mlp_dim, name=f"{name}_{number}"
       )
-      x = (nn.remat(run) if self.remat else run)(block, x)
+      run_one = partial(run, layout=layout, mask=mask, reduce=reduction.at(layer))
+      x, mask = (nn.remat(run_one) if self.remat else run_one)(block, x)
+      x, layout = reduction.settle(x, mask), reduction.layout_after(layout, layer)
       self.sow("intermediates", "tokens", x)
     return x
 

@@ -6,6 +6,7 @@ found by bisection, on the integers that order floats as their bits do, so that 
 """
 
 import functools
+import math
 from typing import NamedTuple
 
 import jax
@@ -27,6 +28,11 @@ class Cut(NamedTuple):
 
   value: jax.Array
   place: jax.Array
+
+
+def count_kept(share: float, total: int) -> int:
+  """Returns ceil(share total), of the number that `share` was meant to be: 0.7 of 10 are 7."""
+  return min(total, math.ceil(share * total - 1e-9))
 
 
 def keep_first(scores: jax.Array, kept: int) -> tuple[jax.Array, jax.Array]:

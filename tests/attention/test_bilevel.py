@@ -1,0 +1,175 @@
+"""Bi-level routing against its definition, written out one query after another."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.slow import all_but
+from vitx.attention.bilevel import BilevelAttention
+from vitx.errors import ConfigError
+from vitx.ops.layout import TokenLayout
+from vitx.ops.sparse.bilevel import region_numbers
+
+C, H = 8, 2
+DIVIDED, RAGGED = TokenLayout((4, 6)), TokenLayout((5, 4), prefix=1)
+
+
+def make(layout, **fields):
+  """A mixer, parameters of which none is small, and tokens."""
+  module = BilevelAttention(H, **{"regions": 2, "top": 2, "implementation": "masked", **fields})
+  x = jax.random.normal(jax.random.key(0), (2, layout.length, C))
+  init = jax.jit(lambda key: module.init(key, x, layout, train=False))
+  keys = iter(jax.random.split(jax.random.key(2), 100))
+  move = lambda p: 0.5 * jax.random.normal(next(keys), p.shape)  # noqa: E731
+  return module, jax.tree.map(move, init(jax.random.key(1))["params"]), x
+
+
+def linear(x, module):
+  kernel = np.asarray(module["kernel"], float)
+  return np.tensordot(np.asarray(x, float), kernel, (-1, 0)) + np.asarray(module["bias"], float)
+
+
+def region(token, layout, regions):
+  """The region of a token of the grid, as row and column."""
+  spot = np.unravel_index(token - layout.prefix, layout.grid)
+  return tuple(int(c // math.ceil(g / regions)) for c, g in zip(spot, layout.grid, strict=True))
+
+
+def definition(params, x, layout, *, regions, top, scale, mask=None):
+  """Outputs and what every query sees, by loops over regions, queries, heads and the kernel."""
+  q, k, v = (linear(x, params[name]) for name in ("query", "key", "value"))  # (B, N, H, D)
+  batch, n, heads, dim = q.shape
+  seen = np.ones((batch, n), bool) if mask is None else np.asarray(mask)
+  out, sees = np.zeros((batch, n, heads, dim)), np.zeros((batch, n, n), bool)
+  grid = range(layout.prefix, n)
+  for b in range(batch):
+    members = {}
+    for token in grid:
+      members.setdefault(region(token, layout, regions), []).append(token)
+    mean = lambda x, tokens, b=b: np.mean(x[b, tokens].reshape(len(tokens), -1), axis=0)  # noqa: E731
+    there = {r: [t for t in tokens if seen[b, t]] for r, tokens in members.items()}
+    for mine, tokens in members.items():
+      ranked = [r for r in sorted(members) if there[r]]
+      if there[mine]:
+        query = mean(q, there[mine])
+        ranked.sort(key=lambda r: -query @ mean(k, there[r]))
+      for token in tokens:
+        for other in ranked[:top]:
+          sees[b, token, members[other]] = True
+    sees[b, : layout.prefix] = sees[b, :, : layout.prefix] = True
+    sees[b] &= seen[b]
+    for token, head in np.ndindex(n, heads):
+      keys = np.flatnonzero(sees[b, token])
+      if keys.size:
+        logits = scale * k[b, keys, head] @ q[b, token, head]
+        weights = np.exp(logits - logits.max())
+        out[b, token, head] = weights @ v[b, keys, head] / weights.sum()
+  if "local" in params:
+    out += enhancement(params["local"], np.where(seen[..., None, None], v, 0), layout)
+  return linear(out.reshape(batch, n, -1), flat_out(params["out"])), sees
+
+
+def flat_out(module):
+  return {"kernel": module["kernel"].reshape(-1, C), "bias": module["bias"]}
+
+
+def enhancement(module, v, layout):
+  """The depthwise convolution, tap by tap."""
+  kernel, bias = np.asarray(module["kernel"], float), np.asarray(module["bias"], float)
+  batch, _, heads, dim = v.shape
+  rows, columns = layout.grid
+  reach = kernel.shape[0] // 2
+  image = v[:, layout.prefix :].reshape(batch, rows, columns, heads * dim)
+  found = np.tile(bias, (batch, rows, columns, 1))
+  for r, c, i, j in np.ndindex(rows, columns, *kernel.shape[:2]):
+    row, column = r + i - reach, c + j - reach
+    if 0 <= row < rows and 0 <= column < columns:
+      found[:, r, c] += kernel[i, j, 0] * image[:, row, column]
+  ahead = np.zeros((batch, layout.prefix, heads, dim))
+  return np.concatenate([ahead, found.reshape(batch, -1, heads, dim)], axis=1)
+
+
+CASES = [
+  (DIVIDED, {}),
+  (RAGGED, {"regions": 3, "top": 2, "local_kernel": 3}),
+  (RAGGED, {"top": 1, "local_kernel": 0, "scale_by": "width"}),
+]
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("number", all_but(1, of=range(len(CASES))))
+@pytest.mark.parametrize("implementation", ["masked", "kernelized"])
+def test_the_definition(number, masked, implementation):
+  layout, fields = CASES[number]
+  module, params, x = make(layout, implementation=implementation, **fields)
+  mask = None
+  if masked:
+    mask = np.random.default_rng(3).random(x.shape[:2]) < 0.6
+    for token in range(layout.prefix, layout.length):  # of one example a region sees nothing
+      mask[0, token] = region(token, layout, module.regions) != (0, 0)
+  run = jax.jit(
+    lambda params, x: module.apply(
+      {"params": params}, x, layout, mask=mask, train=False, mutable=["intermediates"]
+    )
+  )
+  out, found = run(params, x)
+  width = C if fields.get("scale_by") == "width" else C // H
+  wanted, sees = definition(
+    params,
+    x,
+    layout,
+    regions=module.regions,
+    top=module.top,
+    scale=width**-0.5,
+    mask=mask,
+  )
+  np.testing.assert_allclose(out, wanted, rtol=1e-4, atol=1e-5)
+  if implementation == "masked":
+    matrix = found["intermediates"]["attention"][0]
+    np.testing.assert_array_equal(np.asarray(matrix[:, 0]) > 0, sees)
+
+
+def test_what_is_chosen_has_no_gradient_and_the_rest_has():
+  """Moving queries and keys all alike moves no logit's softmax, but would move the routing."""
+  module, params, x = make(DIVIDED)
+  grads = jax.jit(
+    jax.grad(lambda p: jnp.sum(jnp.sin(module.apply({"params": p}, x, DIVIDED, train=False))))
+  )(params)
+  np.testing.assert_allclose(grads["key"]["bias"], 0, atol=1e-5)
+  for name in ("query", "key", "value", "out", "local"):
+    assert np.any(np.abs(grads[name]["kernel"]) > 1e-4), name
+
+
+def test_regions_of_a_grid_that_they_do_not_divide():
+  numbers, count = region_numbers((5, 4), 3)  # two rows and two columns each
+  assert count == 6 and numbers.shape == (6, 4)
+  np.testing.assert_array_equal(numbers[0], [0, 1, 4, 5])
+  np.testing.assert_array_equal(numbers[5], [18, 19, -1, -1])
+  assert sorted(numbers[numbers >= 0]) == list(range(20))
+
+
+def test_all_regions_are_all_tokens():
+  from vitx.attention.softmax import SoftmaxAttention
+
+  module, params, x = make(RAGGED, top=9, local_kernel=0)
+  plain = SoftmaxAttention(H).apply({"params": params}, x, RAGGED, train=False)
+  found = module.apply({"params": params}, x, RAGGED, train=False)
+  np.testing.assert_allclose(found, plain, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+  ("fields", "message"),
+  [
+    ({"regions": 5}, r"token_mixer\.regions=5 along each axis of a grid of \(4, 6\).*at most 4"),
+    ({"local_kernel": 4}, r"token_mixer\.local_kernel=4 must be odd"),
+    ({"top": 0}, r"token_mixer\.top=0"),
+    ({"scale_by": "depth"}, r"scale_by='depth'"),
+    ({"causal": True}, r"causal=True"),
+  ],
+)
+def test_errors(fields, message):
+  with pytest.raises(ConfigError, match=message):
+    make(DIVIDED, **fields)

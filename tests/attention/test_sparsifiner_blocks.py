@@ -1,0 +1,124 @@
+"""Sparsifiner by blocks of keys: the definition in loops, both implementations, what is shared."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.slow import all_but
+from vitx.attention.sparsifiner import Sparsifiner
+from vitx.errors import ConfigError
+from vitx.ops.kernels.selection import count_kept
+from vitx.ops.layout import TokenLayout
+
+C, H = 16, 2
+LAYOUTS = {"class token": TokenLayout((3, 6), prefix=1), "ragged": TokenLayout((17,))}
+FIELDS = {"granularity": "block", "block": 4, "keep": 0.4, "slots": 5}
+
+
+def make(layout, **fields):
+  """A mixer, parameters of which none is small, and tokens."""
+  module = Sparsifiner(H, **{"implementation": "masked", **FIELDS, **fields})
+  x = jax.random.normal(jax.random.key(0), (2, layout.length, C))
+  init = jax.jit(lambda key: module.init(key, x, layout, train=False))
+  keys = iter(jax.random.split(jax.random.key(2), 100))
+  move = lambda p: 0.5 * jax.random.normal(next(keys), p.shape)  # noqa: E731
+  return module, jax.tree.map(move, init(jax.random.key(1))["params"]), x
+
+
+def run(module, params, x, layout, mask=None):
+  def apply(params, x):
+    return module.apply(
+      {"params": params}, x, layout, mask=mask, train=False, mutable=["intermediates"]
+    )
+
+  out, found = jax.jit(apply)(params, x)
+  return out, {name: np.asarray(value[0]) for name, value in found["intermediates"].items()}
+
+
+def definition(coefficients, basis, layout, keep, block, mask):
+  """Who sees whom, bool (B, H, N, N), by the sum of the scores of all pairs of two blocks."""
+  batch, heads, n, _ = coefficients.shape
+  prefix, length = layout.prefix, layout.length
+  blocks = [range(a, min(a + block, n)) for a in range(0, n, block)]
+  sees = np.zeros((batch, heads, length, length), bool)
+  sees[:, :, :prefix] = sees[..., :prefix] = True
+  for b, h in np.ndindex(batch, heads):
+    counts = [[t for t in own if mask[b, prefix + t]] for own in blocks]
+    for number, own in enumerate(blocks):
+      score = {
+        other: sum(
+          coefficients[b, h, i] @ basis[prefix + j] for i in counts[number] for j in counts[other]
+        )
+        for other in range(len(blocks))
+        if counts[other]
+      }
+      best = sorted(score, key=lambda other: (-score[other], other))
+      for other in best[: math.ceil(keep * len(blocks))]:
+        for i in own:
+          sees[b, h, prefix + i, [prefix + j for j in blocks[other]]] = True
+  return sees & mask[:, None, None]
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_the_blocks_kept_are_those_of_the_definition(name, masked):
+  layout = LAYOUTS[name]
+  module, params, x = make(layout)
+  mask = np.ones(x.shape[:2], bool)
+  if masked:
+    mask = np.random.default_rng(0).random(mask.shape) < 0.6
+    mask[0, layout.prefix : layout.prefix + 4] = False
+  _, found = run(module, params, x, layout, jnp.asarray(mask) if masked else None)
+  basis = np.abs(np.asarray(params["basis"], float))
+  basis = np.where(basis > module.basis_threshold, basis, 0)
+  wanted = definition(found["coefficients"].astype(float), basis, layout, 0.4, 4, mask)
+  np.testing.assert_array_equal(found["attention"] > 0, wanted)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("name", all_but("class token", of=LAYOUTS))
+def test_implementations_agree(name, masked):
+  layout = LAYOUTS[name]
+  mask = None
+  if masked:
+    mask = jax.random.bernoulli(jax.random.key(5), 0.6, (2, layout.length))
+
+  def everything(implementation):
+    module, params, x = make(layout, implementation=implementation)
+
+    def loss(params, x):
+      out = module.apply({"params": params}, x, layout, mask=mask, train=False)
+      out = out if mask is None else jnp.where(mask[..., None], out, 0)
+      return jnp.sum(jnp.sin(out)), out
+
+    return jax.jit(jax.grad(loss, argnums=(0, 1), has_aux=True))(params, x)
+
+  for a, b in zip(*map(jax.tree.leaves, map(everything, ("masked", "kernelized"))), strict=True):
+    np.testing.assert_allclose(a, b, rtol=0, atol=1e-5 * max(1, np.abs(b).max()))
+
+
+def test_blocks_of_one_token_are_tokens():
+  """But for the class token, which as a key is always seen here, and is a candidate there."""
+  layout = LAYOUTS["ragged"]
+  fields = {"keep": 0.3, "implementation": "masked"}
+  module, params, x = make(layout, block=1, **fields)
+  by_token, _, _ = make(layout, granularity="token", **fields)
+  a, b = (run(m, params, x, layout)[0] for m in (module, by_token))
+  np.testing.assert_array_equal(a, b)
+
+
+def test_ties_go_to_the_first_blocks():
+  """Nothing of the basis is left: every score is zero."""
+  layout = LAYOUTS["class token"]
+  module, params, x = make(layout, basis_threshold=100.0)
+  found = run(module, params, x, layout)[1]["attention"][:, :, 1:]
+  assert count_kept(0.4, 5) == 2
+  assert np.all(found[..., :9] > 0) and np.all(found[..., 9:] == 0)
+
+
+def test_sums_of_coefficients_are_not_sparse():
+  with pytest.raises(ConfigError, match=r"predictor_implementation='sparse'.*granularity='token'"):
+    make(LAYOUTS["ragged"], predictor_implementation="sparse")

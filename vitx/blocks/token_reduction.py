@@ -1,0 +1,165 @@
+"""Fewer tokens from some layers on: those that the class token attends least are given up.
+
+A reduction works inside a block, between the token mixer and the MLP, and keeps shapes static. It
+is handed the class token's attention, which not every mixer can tell.
+"""
+
+import dataclasses
+import inspect
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from vitx.checks import NonNegativeInt, Share
+from vitx.errors import ConfigError
+from vitx.ops.kernels.selection import count_kept, keep_first
+from vitx.ops.kernels.top_k import kept_mask
+from vitx.ops.layout import TokenLayout
+
+Reduce = Callable[..., tuple[jax.Array, jax.Array | None]]
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenReduction:
+  """Base: nothing is given up.
+
+  Attributes:
+    layers: from 0, in which tokens are given up.
+    keeps_places: whether all tokens stay where they are, so that every mixer with a mask goes on.
+  """
+
+  layers: tuple[NonNegativeInt, ...] = ()
+  keeps_places = True
+
+  def check(self, depth: int) -> None:
+    """Raises ConfigError for layers that are not there, or not in order."""
+    layers = list(self.layers)
+    if layers != sorted(set(layers)) or (layers and layers[-1] >= depth):
+      raise ConfigError(
+        f"model.token_reduction.layers={tuple(layers)} of a network of model.depth={depth}: name"
+        f" layers of 0 ... {depth - 1}, ascending"
+      )
+
+  def at(self, layer: int) -> Reduce | None:
+    """Returns what a block calls in that layer, None where nothing is given up.
+
+    It maps x (B, N, C), the layout, a mask (B, N) or None, and the class token's attention (B, N),
+    float32, to x (B, N', C) and the mask (B, N') or None.
+    """
+    return partial(self.reduce, number=self.layers.index(layer)) if layer in self.layers else None
+
+  def reduce(self, x, layout: TokenLayout, mask, attention, *, number: int):
+    """Gives tokens up for the `number`-th time, from 0; see `at`."""
+    raise NotImplementedError
+
+  def layout_after(self, layout: TokenLayout, layer: int) -> TokenLayout:
+    """Returns the arrangement of the tokens that leave a layer."""
+    return layout
+
+  def settle(self, x: jax.Array, mask: jax.Array | None) -> jax.Array:
+    """Returns the tokens (B, N, C) as they leave any block, given the mask (B, N)."""
+    return x
+
+
+@dataclasses.dataclass(frozen=True)
+class NoReduction(TokenReduction):
+  """All tokens stay to the end."""
+
+  layers: tuple[NonNegativeInt, ...] = dataclasses.field(default=(), init=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class FuseInattentive(TokenReduction):
+  """EViT: inattentive tokens become one (Liang et al. 2022, section 3.2).
+
+  Of n tokens behind the prefix the ceil(keep n) that the class token attends most, in the mean of
+  the heads, stay; the others are added up, each times that attention. The sum is one more token,
+  which in later layers may be given up like any other. Where ceil(keep n) is n nothing is given up.
+  Tokens then stand in no order, so a mixer must not ask for one.
+
+  Attributes:
+    layers: from 0, in which tokens are given up.
+    keep: share that stays each time.
+    fuse: whether the others become a token; False: they are dropped.
+  """
+
+  layers: tuple[NonNegativeInt, ...] = (3, 6, 9)
+  keep: Share = 0.7
+  fuse: bool = True
+  keeps_places = False
+
+  def reduce(self, x, layout, mask, attention, *, number):
+    P, n = layout.prefix, layout.length - layout.prefix
+    count = count_kept(self.keep, n)
+    if count == n:
+      return x, mask
+    front, tokens, weights = x[:, :P], x[:, P:], attention[:, P:]
+    chosen, _ = keep_first(jax.lax.stop_gradient(weights), count)
+    parts = [front, jnp.take_along_axis(tokens, chosen[..., None], axis=1)]
+    stay = kept_mask(chosen, None, n)
+    if self.fuse:
+      rest = jnp.where(stay, 0, weights)
+      fused = jnp.einsum("bn,bnc->bc", rest, tokens.astype(jnp.float32))
+      parts.append(fused[:, None].astype(x.dtype))
+    if mask is not None:
+      shown = mask[:, P:]
+      seen = [mask[:, :P], jnp.take_along_axis(shown, chosen, axis=1)]
+      seen += [jnp.any(shown & ~stay, axis=1, keepdims=True)] if self.fuse else []
+      mask = jnp.concatenate(seen, axis=1)
+    return jnp.concatenate(parts, axis=1), mask
+
+  def layout_after(self, layout, layer):
+    n = layout.length - layout.prefix
+    count = count_kept(self.keep, n)
+    if layer not in self.layers or count == n:
+      return layout
+    return TokenLayout((count + self.fuse,), layout.prefix, placed=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class ZeroInattentive(TokenReduction):
+  """Inattentive tokens become zeros that nobody attends, as in Sparsifiner's released code.
+
+  The i-th time the ceil(keep^i n) tokens of the grid that the class token attends most, in the mean
+  of the heads, stay, of those that stayed before. N and all places remain, so that parameters
+  bound to N go on: nothing is saved but what a mixer saves on masked tokens. A pool that looks at
+  other tokens than the class token sees the zeros. (The class token of the released code still
+  counts them in its softmax's denominator.)
+
+  Attributes:
+    layers: from 0, in which tokens are given up.
+    keep: share that stays each time.
+  """
+
+  layers: tuple[NonNegativeInt, ...] = (3, 6, 9)
+  keep: Share = 0.7
+
+  def reduce(self, x, layout, mask, attention, *, number):
+    P, n = layout.prefix, layout.length - layout.prefix
+    shown = jnp.ones(x.shape[:2], bool) if mask is None else mask
+    weights = jnp.where(shown[:, P:], jax.lax.stop_gradient(attention[:, P:]), -jnp.inf)
+    stay = kept_mask(*keep_first(weights, count_kept(self.keep ** (number + 1), n)), n)
+    return x, jnp.concatenate([shown[:, :P], stay], axis=1)
+
+  def settle(self, x, mask):
+    return x if mask is None else jnp.where(mask[..., None], x, jnp.zeros_like(x))
+
+
+def check_reduces(block: Any) -> None:
+  """Raises ConfigError if a block's call takes no `reduce`."""
+  if "reduce" not in inspect.signature(type(block).__call__).parameters:
+    raise ConfigError(
+      f"model.token_reduction gives up tokens between a block's token mixer and its MLP, and"
+      f" {type(block).__name__} has no such place; use model.block='pre_norm'"
+    )
+
+
+NO_REDUCTION = NoReduction()
+TOKEN_REDUCTIONS = {
+  "evit": FuseInattentive,
+  "none": NoReduction,
+  "zeroed": ZeroInattentive,
+}
