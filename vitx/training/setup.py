@@ -65,8 +65,13 @@ class Experiment:
 
   def init_state(self) -> TrainState:
     """Returns the state before the first step on the host, a function of `config.init_seed`."""
-    key = jax.random.key(self.config.init_seed)
-    return stacked.unstack(jax.device_get(jax.jit(self.step.init)(key, _blank(self.task, 1))))
+    key, batch, cycle = jax.random.key(self.config.init_seed), _blank(self.task, 1), self.step.cycle
+    if not cycle:
+      return jax.device_get(jax.jit(self.step.init)(key, batch))
+    # Layers are stacked on the host: the compiler takes a minute over hundreds of concatenations.
+    variables = jax.device_get(jax.jit(self.task.init)(key, batch))
+    state = jax.jit(self.step.begin)(stacked.stack(variables, cycle))
+    return stacked.unstack(jax.device_get(state))
 
   def replicate(self, state: TrainState) -> TrainState:
     """Returns a state of the host on every device, as the step takes it."""
