@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.models.test_sparse_transformer import CYCLE, draw, make
+from tests.models.test_sparse_transformer import draw, make
 from vitx.models import create_model, stacked
 
 
@@ -43,6 +43,7 @@ def test_back_and_forth_inside_any_tree(library):
   tree = (Moments(np.int32(3), own), {"params": own, "ema": None}, [np.ones(2)])
   changed = stacked.stack(tree, 4)
   assert len(jax.tree.leaves(changed)) < len(jax.tree.leaves(tree)) / 2
+  assert jax.tree.structure(stacked.stack(changed, 4)) == jax.tree.structure(changed)
   again = stacked.unstack(changed)
   assert jax.tree.structure(again) == jax.tree.structure(tree)
   jax.tree.map(np.testing.assert_array_equal, again, tree)
@@ -77,7 +78,7 @@ def test_models_that_loop_say_so():
 
 @pytest.mark.parametrize("remat", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_model_takes_either_form(remat):
-  model, variables = make(CYCLE, depth=4, layer_cycle=2, remat=remat)
+  model, variables = make(dict(name="softmax"), depth=4, layer_cycle=2, remat=remat)
   tokens, params = draw(), variables["params"]
   loss = jax.jit(
     jax.value_and_grad(lambda p: jnp.mean(jnp.tanh(model.apply({"params": p}, tokens))))

@@ -11,6 +11,7 @@ projections of attention are the modules `query` and `key`, and `value` and `out
 import math
 import zlib
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Literal
 
 import jax
@@ -183,19 +184,26 @@ def fan_in(owner: str, shape: tuple[int, ...]) -> int:
 def _redraw_kernels(params: Params, scale: Callable, draw: Callable) -> Params:
   """Makes every `kernel`, and the `bias` beside it, `scale(owner, kernel, leaf)` times a draw.
 
-  One draw serves all, since each draw takes the compiler long.
+  One draw serves all, since each draw takes the compiler long. Parameters of one shape are cut out
+  of it in a loop: the compiler would put the whole computation of the draw into each cut.
   """
   paths, tree = jax.tree.flatten_with_path(params)
   names = [tuple(entry.key for entry in path) for path, _ in paths]
   leaves = dict(zip(names, (leaf for _, leaf in paths), strict=True))
   drawn = [n for n in names if n[-1] in (KERNEL, BIAS) and (*n[:-1], KERNEL) in leaves]
   noise = draw((sum(leaves[name].size for name in drawn),))
+  groups: dict[tuple[int, ...], list[tuple[tuple[str, ...], int, float]]] = {}
   start = 0
   for name in drawn:
     kernel, leaf = leaves[*name[:-1], KERNEL], leaves[name]
     factor = scale(name[-2] if len(name) > 1 else "", kernel, leaf)
-    leaves[name] = factor * noise[start : start + leaf.size].reshape(leaf.shape)
+    groups.setdefault(leaf.shape, []).append((name, start, factor))
     start += leaf.size
+  for shape, group in groups.items():
+    alike, starts, factors = zip(*group, strict=True)
+    cut = partial(_cut, noise, shape)
+    found = jax.lax.map(cut, (jnp.asarray(starts), jnp.asarray(factors, jnp.float32)))
+    leaves.update(zip(alike, found, strict=True))
   return jax.tree.unflatten(tree, [leaves[name] for name in names])
 
 
@@ -207,6 +215,11 @@ def _take_convolutions(source: Params, params: Params) -> Params:
     name: _take_convolutions(source[name], value) if isinstance(value, dict) else value
     for name, value in params.items()
   }
+
+
+def _cut(noise: jax.Array, shape: tuple[int, ...], place: tuple[jax.Array, jax.Array]) -> jax.Array:
+  start, factor = place
+  return factor * jax.lax.dynamic_slice(noise, (start,), (math.prod(shape),)).reshape(shape)
 
 
 def _redraw_modules(

@@ -28,14 +28,14 @@ def stack(tree: Any, cycle: int) -> Any:
 
   Args:
     tree: by name; every dict in it that has blocks is stacked, moments of an optimizer included.
-      NumPy arrays stay such.
+      What is stacked stays so; NumPy arrays stay such.
     cycle: layers after which they repeat; 0 leaves the tree as it is.
   """
   if not cycle:
     return tree
 
   def convert(part: Any) -> Any:
-    if not _has_blocks(part):
+    if _is_stacked(part) or not _has_blocks(part):
       return part
     depth = names.count_blocks(part)
     blocks = {
@@ -44,7 +44,7 @@ def stack(tree: Any, cycle: int) -> Any:
     }
     return _without_blocks(part) | {names.CYCLES: blocks}
 
-  return jax.tree.map(convert, tree, is_leaf=_has_blocks)
+  return jax.tree.map(convert, tree, is_leaf=lambda x: _has_blocks(x) or _is_stacked(x))
 
 
 def unstack(tree: Any) -> Any:

@@ -4,7 +4,7 @@ Written once against a task, without mention of how they are spread over devices
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -76,12 +76,15 @@ class Step:
 
   def init(self, key: jax.Array, batch: Batch) -> TrainState:
     """Returns the state before the first step; depends on `key` and shapes only."""
-    variables = self.task.init(key, batch)
-    params = stack(variables.pop("params"), self.cycle)
+    return self.begin(self.task.init(key, batch))
+
+  def begin(self, variables: Mapping[str, Any]) -> TrainState:
+    """Returns the state before the first step with the variables of a task, by name."""
+    params = stack(variables["params"], self.cycle)
     return TrainState(
       step=jnp.int32(0),
       params=params,
-      model_state=variables,
+      model_state={name: tree for name, tree in variables.items() if name != "params"},
       opt_state=self.optimizer.init(params),
       # A copy: state is donated to the step, and a buffer may be donated only once.
       ema=jax.tree.map(jnp.copy, params) if self.ema_decay else None,
