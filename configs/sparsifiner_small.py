@@ -12,7 +12,9 @@ Rows are DATA_METHOD, data `digits` (1,797 scans, which are shipped), `cifar10` 
 (TFDS; 64 pixels). Methods: `dense`; `predictors`, the first phases alone; `keep_R`, a share R of
 the keys by Sparsifiner; `random_R`, a random graph of as many edges, drawn for every layer and
 head, fine-tuned alike (every token attends itself and the class token besides, which Sparsifiner
-does not give away); `bilevel`, BiFormer's routing to a quarter of the regions.
+does not give away); `bilevel`, BiFormer's routing to a quarter of the regions; `evit_R`, EViT, two
+times keeping a share R of the tokens, after a quarter and a half of the layers (they are other ones
+than the teacher's and are not compared).
 
 The recipe is that of configs/sparsifiner_imagenet.py at a smaller scale. No published figure: ours
 are in docs/sparsifiner.md.
@@ -31,6 +33,8 @@ METHODS = (
   "predictors",
   *(f"{kind}_{share}" for kind in ("keep", "random") for share in SHARES),
   "bilevel",
+  "evit_0.7",
+  "evit_0.5",
 )
 DATA = ("digits", "cifar10", "imagenette")
 ROWS = tuple(f"{data}_{method}" for data in DATA for method in METHODS)
@@ -67,6 +71,10 @@ def get_config(arg: str | None = None) -> ConfigDict:
   teacher_model = config.model.copy_and_resolve_references()
   learns = kind in ("keep", "predictors")
   config.model.token_mixer = ConfigDict(_mixer(row))
+  if kind == "evit":
+    depth, share = config.model.depth, float(row.split("_")[-1])
+    with config.unlocked():
+      config.model.token_reduction = dict(name="evit", layers=(depth // 4, depth // 2), keep=share)
   phases: dict[str, Any] = {}
   if not backbone:
     phases["phase0"] = _phase0(dense, teacher_model)
@@ -83,7 +91,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
       label_smoothing=0.1,
       class_weight=1.0,
       logits_weight=0.5,
-      token_weight=0.5,
+      token_weight=0.0 if kind == "evit" else 0.5,
     )
   )
   config.freeze = (PREDICTOR,) if learns else ()
@@ -100,6 +108,8 @@ def _mixer(row: str) -> dict[str, Any]:
   implementation = "masked" if data == "digits" else "auto"  # the faster of 65 tokens
   if kind == "random":
     return dict(name="erdos_renyi", p=float(share), implementation=implementation)
+  if kind == "evit":
+    return dict(name="softmax", implementation="masked")  # its matrix ranks the tokens
   if kind == "bilevel":
     return dict(name="bilevel", regions=4, top=4, local_kernel=0)
   return dict(
