@@ -228,6 +228,9 @@ def set_field(config: ConfigDict, path: str, value: Any) -> None:
     ValueError: no such field (names the nearest, or what it is called now), or another type.
   """
   *parents, last = path.split(".")
+  if parents[:1] == ["phases"]:
+    _set_in_phase(config, path, value)
+    return
   node = config
   for depth, key in enumerate(parents):
     if isinstance(node.get(key), str) and "name" in node and key != "name":
@@ -250,6 +253,21 @@ def set_field(config: ConfigDict, path: str, value: Any) -> None:
     _replace(node, last, value)
   except TypeError as error:
     raise ValueError(f"{path}={value!r}: {error}") from error
+
+
+def _set_in_phase(config: ConfigDict, path: str, value: Any) -> None:
+  """Sets what a phase changes; its fields are held to the config's where phases are split."""
+  *parents, last = path.split(".")[1:]  # the phase's name, then a path of a config
+  if not parents and not isinstance(value, dict):
+    raise ValueError(f"{path}={value!r}: it has fields of its own, those of a config")
+  like: Any = config
+  for key in (*parents[1:], last) if parents else ():
+    like = like.get(key) if isinstance(like, ConfigDict) else None
+  node = config.phases
+  for key in parents:
+    _replace(node, key, node.get(key) or ConfigDict())
+    node = node[key]
+  _replace(node, last, _fit(node.get(last, like) if parents else None, value, is_part=False))
 
 
 def _replace(node: ConfigDict, key: str, value: Any) -> None:

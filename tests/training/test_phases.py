@@ -11,6 +11,8 @@ from configs.common import with_overrides
 from tests import runs
 from vitx.checkpoints.load import load
 from vitx.checkpoints.tree import name_arrays
+from vitx.cli.configs import load_config
+from vitx.cli.fields import complete
 from vitx.errors import ConfigError
 from vitx.training import loop, phases
 
@@ -153,3 +155,22 @@ def _check_what_was_frozen(workdir):
     else:
       np.testing.assert_array_equal(names[1][name], best[0][name], err_msg=name)
   assert all(np.any(names[2][name] != best[0][name]) for name in names[0])
+
+
+def test_phases_are_set_by_overrides_and_survive_json(tmp_path):
+  row = "configs/sparsifiner_small.py:digits_keep_0.25"
+  config = load_config(f"{row},phases.phase1.seed=3,phases.phase1.duration=7,phases.phase3.seed=5")
+  assert (config.phases.phase1.seed, config.phases.phase1.duration) == (3, "7")
+  assert list(phases.split_phases(config, "w")) == [f"phase{n}" for n in range(4)]
+  config = load_config(f"{row},phases.phase2.augment.hflip=0.5,phases.phase2.optimizer=sgd")
+  last = phases.split_phases(config, "w")["phase2"]
+  assert last.augment.hflip == 0.5 and last.optimizer.to_dict() == {"name": "sgd"}
+  path = tmp_path / "config.json"
+  path.write_text(json.dumps(complete(load_config(row))))
+  once, again = (phases.split_phases(load_config(c), "w") for c in (row, str(path)))
+  assert list(once) == list(again)
+  for name in once:
+    assert complete(once[name])["task"] == complete(again[name])["task"]
+    assert once[name].duration == again[name].duration and once[name].freeze == again[name].freeze
+  with pytest.raises(ConfigError, match=r"phases\.one=3: it has fields of its own"):
+    load_config(f"{row},phases.one=3")
