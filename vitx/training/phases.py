@@ -111,6 +111,8 @@ def _change(config: ConfigDict, changes: Mapping[str, Any], where: str) -> None:
     if is_group and value.get("name", old.get("name")) == old.get("name"):
       _change(old, value, f"{where}.{key}")
     else:
+      if isinstance(old, ConfigDict | str) and type(old) is not type(value):
+        del config[key]  # a choice may be a name, or a name with fields
       config[key] = value
 
 
