@@ -55,6 +55,7 @@ def complete(config: ConfigDict) -> dict[str, Any]:
     for parent in parents:
       node = node.setdefault(parent, {})
     node[last] = described.value
+  tree["phases"] = _plain(config.phases)  # one that changes nothing has no field
   return tree
 
 
