@@ -15,6 +15,7 @@ from vitx.ops.layout import TokenLayout
 # What a mixer cannot do without at 1 + 3 x 3 tokens.
 FIELDS = {
   "bigbird": dict(block=2),
+  "bilevel": dict(regions=2, top=1),
   "linformer": dict(slots=4),
   "neighborhood": dict(size=3),
   "pattern": dict(edges="window"),
@@ -28,6 +29,7 @@ SAME = (
 )
 # The first parameter of the file that it has not, or that of its own which the file has not.
 OTHER = {
+  "bilevel": "local",
   "fnet": "query/kernel",
   "levit": "query/bias",
   "linformer": "key_slots",

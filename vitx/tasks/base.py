@@ -35,11 +35,13 @@ class Teacher:
     source: a workdir, whose best checkpoint it is, or a file of published weights.
     model: the network.
     input_spec: what it is called with, for a batch of one example.
+    agree: fields of `config.data` that must be its own run's, so that it sees what it knows.
   """
 
   source: str
   model: nn.Module
   input_spec: jax.ShapeDtypeStruct
+  agree: tuple[str, ...] = ()
 
 
 class Task(Protocol):

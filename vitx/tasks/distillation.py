@@ -30,6 +30,7 @@ from vitx.tasks.distillation_terms import (
   zero_share,
 )
 
+SEEN = ("image_size", "channels", "mean", "std")  # what makes both networks see the same images
 SPARSITIES = {"coefficient_sparsity": "coefficients", "basis_sparsity": "pruned_basis"}
 
 
@@ -150,7 +151,7 @@ class Distillation(Classification):
     network = model_from_config(teacher_model)
     return dataclasses.replace(
       task,
-      teacher=Teacher(teacher, network, task.input_spec),
+      teacher=Teacher(teacher, network, task.input_spec, SEEN),
       weights=weights,
       temperature=temperature,
       basis_l1_decay_steps=basis_l1_decay_steps,

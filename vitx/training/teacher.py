@@ -15,8 +15,6 @@ from vitx.models import initialize, token_layout
 from vitx.tasks.base import Task, Teacher
 
 CONSTANT = "teacher"  # what the task's constants call it
-# What must be the same for both to see the same images.
-SEEN = ("image_size", "channels", "mean", "std")
 
 
 def with_model(config: ConfigDict) -> ConfigDict:
@@ -60,7 +58,7 @@ def load_constants(task: Task, config: ConfigDict, trust_code: bool = False) -> 
     return {CONSTANT: _from_file(teacher)}
   _read(teacher.source)
   loaded = load(teacher.source, trust_code=trust_code)
-  for field in SEEN:
+  for field in teacher.agree:
     theirs, ours = loaded.config.data.get(field), config.data.get(field)
     if theirs != ours:
       raise ConfigError(
