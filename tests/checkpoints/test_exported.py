@@ -73,7 +73,7 @@ def network(module, text):
   return describe(SimpleNamespace(config=config))
 
 
-@pytest.mark.parametrize("row", imagenet.ROWS)
+@pytest.mark.parametrize("row", [row for row in imagenet.ROWS if "linformer" not in row])
 def test_rows_of_imagenet_have_names(row):
   found = network(imagenet, row)
   family = "lv_vit" if "lv" in row else "distilled" if "distilled" in row else "timm"
@@ -83,6 +83,7 @@ def test_rows_of_imagenet_have_names(row):
 @pytest.mark.parametrize(
   ("module", "text", "message"),
   [
+    (imagenet, "deit_s_linformer", "token_mixer='linformer'.*'softmax'"),
     (imagenet, "deit_ti,token_mixer=performer", "token_mixer='performer'.*'softmax'"),
     (imagenet, "deit_ti,token_mixer.rotary=axial", "token_mixer.rotary='axial'.*'none'"),
     (imagenet, "deit_ti,token_mixer.head_dim=32", "token_mixer.head_dim=32"),

@@ -43,7 +43,7 @@ class _Kind:
   Attributes:
     names: the named choices, by field.
     told: the fields that its constructor is told.
-    write: `(fields, image_size, channels) -> Network`.
+    write: `(fields, side, channels) -> Network`.
   """
 
   names: Mapping[str, str]
@@ -51,13 +51,13 @@ class _Kind:
   write: Callable[[Fields, int, int], Network]
 
 
-def find_network(fields: Fields, defaults: Fields, image_size: int, channels: int) -> Network:
+def find_network(fields: Fields, defaults: Fields, side: int, channels: int) -> Network:
   """Returns which network another project makes of a config's model.
 
   Args:
     fields: every field of `config.model` by its dotted path, such as "block.activation".
     defaults: the same fields where a config names the choices alone.
-    image_size: side of the images.
+    side: side of the images.
     channels: of the images.
 
   Raises:
@@ -73,7 +73,7 @@ def find_network(fields: Fields, defaults: Fields, image_size: int, channels: in
   problem = _explain(kind, fields, defaults)
   if problem:
     raise ConfigError(problem)
-  return kind.write(fields, image_size, channels)
+  return kind.write(fields, side, channels)
 
 
 def _differing(kind: _Kind, fields: Fields) -> list[str]:
@@ -120,9 +120,9 @@ def _activation(fields: Fields) -> str | None:
   return None if name is None else repr(name)
 
 
-def _vit_arguments(fields: Fields, image_size: int, channels: int) -> dict[str, Any]:
+def _vit_arguments(fields: Fields, side: int, channels: int) -> dict[str, Any]:
   return {
-    "img_size": image_size,
+    "img_size": side,
     "patch_size": fields["stem.patch"],
     "in_chans": channels,
     "num_classes": fields["num_classes"],
@@ -143,8 +143,8 @@ def _ratio(hidden: int, width: int) -> str:
   return repr(exact) if int(width * exact) == hidden else f"{hidden} / {width} + 1e-9"
 
 
-def _write_vit(fields: Fields, image_size: int, channels: int) -> Network:
-  arguments = _vit_arguments(fields, image_size, channels)
+def _write_vit(fields: Fields, side: int, channels: int) -> Network:
+  arguments = _vit_arguments(fields, side, channels)
   if fields["extra_tokens"]:
     arguments["reg_tokens"] = fields["extra_tokens"]
   if not fields["posemb.prefix"]:
@@ -153,16 +153,16 @@ def _write_vit(fields: Fields, image_size: int, channels: int) -> Network:
   return Network(family, _call("vision_transformer", "VisionTransformer", arguments))
 
 
-def _write_distilled(fields: Fields, image_size: int, channels: int) -> Network:
-  arguments = _vit_arguments(fields, image_size, channels)
+def _write_distilled(fields: Fields, side: int, channels: int) -> Network:
+  arguments = _vit_arguments(fields, side, channels)
   return Network("distilled", _call("deit", "VisionTransformerDistilled", arguments))
 
 
-def _write_mixer(fields: Fields, image_size: int, channels: int) -> Network:
+def _write_mixer(fields: Fields, side: int, channels: int) -> Network:
   width, patch = fields["width"], fields["stem.patch"]
-  tokens = fields["token_mixer.hidden"] or (image_size // patch) ** 2
+  tokens = fields["token_mixer.hidden"] or (side // patch) ** 2
   arguments = {
-    "img_size": image_size,
+    "img_size": side,
     "patch_size": patch,
     "in_chans": channels,
     "num_classes": fields["num_classes"],
@@ -174,7 +174,7 @@ def _write_mixer(fields: Fields, image_size: int, channels: int) -> Network:
   return Network("mlp_mixer", _call("mlp_mixer", "MlpMixer", arguments))
 
 
-def _write_convmixer(fields: Fields, image_size: int, channels: int) -> Network:
+def _write_convmixer(fields: Fields, side: int, channels: int) -> Network:
   arguments = {
     "dim": fields["width"],
     "depth": fields["depth"],
@@ -219,7 +219,7 @@ KINDS = (
   _Kind(
     {"name": "lv_vit", **_PLAIN, "stem.name": "normalized", "pool.name": "cls"},
     (*_SIZES, "stem.channels", "norm.epsilon", "token_mixer.use_bias", "block.branch_divisor"),
-    lambda fields, image_size, channels: Network("lv_vit", ""),
+    lambda fields, side, channels: Network("lv_vit", ""),
   ),
   _Kind(
     {"name": "convmixer"},
