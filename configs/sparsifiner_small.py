@@ -17,7 +17,7 @@ times keeping a share R of the tokens, after a quarter and a half of the layers 
 than the teacher's and are not compared).
 
 The recipe is that of configs/sparsifiner_imagenet.py at a smaller scale. No published figure: ours
-are in docs/sparsifiner.md.
+are in docs/sparsifiner.md, as far as they have been run.
 """
 
 from typing import Any
