@@ -20,12 +20,12 @@ Rows: DeiT's three sizes, plain and `_distilled` (a second token and head; a tea
 part of these recipes), `deit_s_linformer` (the baseline in Sparsifiner's released code: tokens are
 mixed to a quarter as many, keys and values by matrices of their own, shared by the heads, on a
 trained DeiT-S: `init_from=FILE,init_from_except=('.*_slots',)`), and LV-ViT's `lv_vit_t`, `_s` and
-`_m`. Not yet run. Different from the authors' code: no repeated augmentation, the rate does not go on at its end for another 10 epochs,
-and the crop is resized bilinearly; LV-ViT learns without token labels and MixToken, so that its
-printed accuracies are those of another recipe. The data set is TFDS's `imagenet2012`, which needs
-the archives of image-net.org: see its page in the TFDS catalogue. Images of any data set are
-brought to 224 pixels; for small ones say `dataset=cifar10,data.image_size=32,stem.patch=4`, and
-`stem.strides=(1,1,1)` besides for LV-ViT.
+`_m`. Not yet run. Different from the authors' code: no repeated augmentation, the rate does not go
+on at its end for another 10 epochs, and the crop is resized bilinearly; LV-ViT learns without token
+labels and MixToken, so that its printed accuracies are those of another recipe. The data set is
+TFDS's `imagenet2012`, which needs the archives of image-net.org: see its page in the TFDS
+catalogue. Images of any data set are brought to 224 pixels; for small ones say
+`dataset=cifar10,data.image_size=32,stem.patch=4`, and `stem.strides=(1,1,1)` besides for LV-ViT.
 """
 
 from typing import Any
