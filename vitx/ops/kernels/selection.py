@@ -45,10 +45,8 @@ def keep_first(scores: jax.Array, kept: int) -> tuple[jax.Array, jax.Array]:
   Returns:
     int32 indices (..., K), and bool (..., K), False for a score of -inf.
   """
-  # XLA sorts an array of more axes whole; of two it looks for no more than is asked.
-  values, indices = jax.lax.top_k(scores.reshape(-1, scores.shape[-1]), kept)
-  shape = (*scores.shape[:-1], kept)
-  return indices.reshape(shape), (values > -jnp.inf).reshape(shape)
+  values, indices = jax.lax.top_k(scores, kept)
+  return indices, values > -jnp.inf
 
 
 def find_cut(scores: jax.Array, kept: int) -> Cut:
