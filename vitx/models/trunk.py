@@ -132,7 +132,7 @@ class Trunk(nn.Module, kw_only=True):
 
     def run(block: Any, x: jax.Array, *, layout, mask, reduce) -> Any:
       if reduce is None:
-        return block(x, layout, mask=mask, train=train, **places), mask
+        return block(x, layout, mask=mask, train=train, **places)
       check_reduces(block)
       return block(x, layout, mask=mask, train=train, reduce=reduce, **places)
 
@@ -140,8 +140,10 @@ class Trunk(nn.Module, kw_only=True):
       block = self.make_block(
         layer, depth=depth, num_heads=num_heads, mlp_dim=mlp_dim, name=f"{name}_{number}"
       )
-      run_one = partial(run, layout=layout, mask=mask, reduce=reduction.at(layer))
-      x, mask = (nn.remat(run_one) if self.remat else run_one)(block, x)
+      reduce = reduction.at(layer)
+      run_one = partial(run, layout=layout, mask=mask, reduce=reduce)
+      out = (nn.remat(run_one) if self.remat else run_one)(block, x)
+      x, mask = (out, mask) if reduce is None else out
       x, layout = reduction.settle(x, mask), reduction.layout_after(layout, layer)
       self.sow("intermediates", "tokens", x)
     return x
