@@ -57,6 +57,7 @@ CASES = {
     # Of few coefficients many scores are nearly equal, which half precision ranks otherwise.
     {"keep": 0.3, "coefficient_top": 1, "half_tolerance": 1.0},
     {"sparse": False},
+    {"keep": 0.05, "half_tolerance": 1.0},  # a single key, which is read by its index
     {"keep": 0.3, "granularity": "block", "block": 3, "half_tolerance": 1.0},
     {"keep": 0.5, "coefficient_top": 3, "predictor_implementation": "sparse"},
   ],
