@@ -12,6 +12,7 @@ from vitx.attention.base import AttentionModule
 from vitx.attention.contract import Properties
 from vitx.checks import NonNegativeInt, PositiveInt
 from vitx.errors import ConfigError
+from vitx.layers.depthwise import DepthwiseConvolution
 from vitx.layers.projections import from_heads
 from vitx.ops.layout import TokenLayout
 from vitx.ops.sparse.bilevel import region_numbers, route
@@ -96,12 +97,5 @@ class BilevelAttention(AttentionModule):
 
   def _enhance(self, v: jax.Array, layout: TokenLayout) -> jax.Array:
     """Convolves each channel of the grid's values (B, N, H, D) by itself."""
-    channels, axes = v.shape[2] * v.shape[3], len(layout.grid)
-    convolution = nn.Conv(
-      channels,
-      (self.local_kernel,) * axes,
-      feature_group_count=channels,
-      dtype=self.dtype,
-      name="local",
-    )
-    return convolution(v.reshape(v.shape[0], *layout.grid, channels)).reshape(v.shape)
+    convolution = DepthwiseConvolution(self.local_kernel, dtype=self.dtype, name="local")
+    return convolution(v.reshape(v.shape[0], *layout.grid, -1)).reshape(v.shape)
