@@ -2,6 +2,7 @@
 
 import gc
 import os
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -91,6 +92,25 @@ def data_dir(tmp_path_factory):
   directory = tmp_path_factory.mktemp("tfds")
   os.environ["TFDS_DATA_DIR"] = str(directory)
   return directory
+
+
+@pytest.fixture(scope="session")
+def finished_run(data_dir, tmp_path_factory):
+  """An uninterrupted tiny run and its result, for every test that reads one; writers copy it."""
+  from tests import runs
+  from vitx.training import loop
+
+  workdir = tmp_path_factory.mktemp("finished")
+  result = loop.train(runs.tiny(), workdir)
+  before = runs.snapshot(workdir)
+  yield workdir, result
+  assert runs.snapshot(workdir) == before, "a test has written into the run that all share"
+
+
+@pytest.fixture
+def run_copy(finished_run, tmp_path):
+  """The finished run in another place, to be changed."""
+  return shutil.copytree(finished_run[0], tmp_path / "copy")
 
 
 MAPS = Path("/proc/self/maps")

@@ -2,6 +2,7 @@
 
 import itertools
 import resource
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -70,19 +71,28 @@ def test_kill_and_resume(tmp_path, density, kills):
   same_run(whole, killed)
 
 
+SPARSE = ("duration=150 steps", "checkpoint.every=1000 steps", "evaluation.every=75 steps")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+  """An uninterrupted run that saves seldom."""
+  workdir = tmp_path_factory.mktemp("whole")
+  runs.finish(runs.start(workdir, *SPARSE))
+  return workdir
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_saves_and_the_same_command_goes_on(tmp_path, number):
-  overrides = ("duration=150 steps", "checkpoint.every=1000 steps", "evaluation.every=75 steps")
-  whole, stopped = tmp_path / "whole", tmp_path / "stopped"
-  runs.finish(runs.start(whole, *overrides))
-  process = runs.start(stopped, *overrides)
+def test_a_signal_saves_and_the_same_command_goes_on(whole, tmp_path, number):
+  stopped = tmp_path / "stopped"
+  process = runs.start(stopped, *SPARSE)
   metrics = stopped / "metrics.jsonl"
   wait_until(lambda: metrics.exists() and len(metrics.read_text().splitlines()) >= 3, process)
   process.send_signal(number)
   output = runs.finish(process, code=75)
   assert number.name in output and "the same command goes on" in output
   assert 0 < saved(stopped) < 150
-  runs.finish(runs.start(stopped, *overrides))
+  runs.finish(runs.start(stopped, *SPARSE))
   same_run(whole, stopped)
 
 
@@ -108,11 +118,10 @@ def test_a_full_disk_stops_the_run_and_keeps_the_last_checkpoint(tmp_path):
   assert saved(tmp_path) == 24
 
 
-def test_a_crash_in_a_config_loses_nothing(tmp_path):
-  runs.finish(runs.start(tmp_path, "duration=8 steps", "schedule=constant"))
-  files = sorted(path for path in tmp_path.rglob("*") if path.is_file())
-  content = [path.read_bytes() for path in files]
-  output = runs.finish(runs.start(tmp_path, "seed=5", "schedule=constant"), code=1)
+def test_a_crash_in_a_config_loses_nothing(finished_run, tmp_path):
+  workdir = shutil.copytree(finished_run[0], tmp_path / "run")
+  before = runs.contents(workdir)
+  output = runs.finish(runs.start(workdir, "seed=5"), code=1)
   assert "ConfigError" in output and "seed: 0 in the workdir, 5 now" in output
   assert "Traceback" not in output
-  assert [path.read_bytes() for path in files] == content
+  assert runs.contents(workdir) == before

@@ -32,28 +32,33 @@ def start_two(workdir, *overrides: str):
   ]
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+  """An uninterrupted run of two processes."""
+  workdir = tmp_path_factory.mktemp("processes")
+  for process in start_two(workdir, *LONG):
+    runs.finish(process)
+  return workdir
+
+
 def losses(workdir) -> np.ndarray:
   return np.array([row["loss"] for row in runs.rows(workdir) if row["kind"] == "train"])
 
 
-def test_two_processes_agree_with_two_devices(tmp_path):
-  runs.finish(runs.start(tmp_path / "devices", *LONG, devices=2))
-  for process in start_two(tmp_path / "processes", *LONG):
-    runs.finish(process)
-  one, two = losses(tmp_path / "devices"), losses(tmp_path / "processes")
+def test_two_processes_agree_with_two_devices(whole, tmp_path):
+  runs.finish(runs.start(tmp_path, *LONG, devices=2))
+  one, two = losses(tmp_path), losses(whole)
   assert len(one) == len(two) == 40
   np.testing.assert_allclose(two[:20], one[:20], rtol=1e-5)
   figures = [
-    next(row for row in runs.rows(tmp_path / name) if row["kind"] == "validation")
-    for name in ("devices", "processes")
+    next(row for row in runs.rows(workdir) if row["kind"] == "validation")
+    for workdir in (tmp_path, whole)
   ]
   assert figures[0]["examples"] == figures[1]["examples"] == 144
   assert figures[1]["nll"] == pytest.approx(figures[0]["nll"], rel=1e-4)
 
 
-def test_one_signal_stops_both_and_both_go_on(tmp_path):
-  for process in start_two(tmp_path / "whole", *LONG):
-    runs.finish(process)
+def test_one_signal_stops_both_and_both_go_on(whole, tmp_path):
   stopped = tmp_path / "stopped"
   processes = start_two(stopped, *LONG)
   metrics, deadline = stopped / "metrics.jsonl", time.monotonic() + 240
@@ -65,4 +70,4 @@ def test_one_signal_stops_both_and_both_go_on(tmp_path):
     runs.finish(process, code=75)
   for process in start_two(stopped, *LONG):
     assert "resuming" in runs.finish(process)
-  assert runs.rows(stopped) == runs.rows(tmp_path / "whole")
+  assert runs.rows(stopped) == runs.rows(whole)

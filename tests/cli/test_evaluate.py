@@ -23,15 +23,13 @@ from vitx.cli.evaluate import evaluate
 from vitx.cli.main import main
 from vitx.data.sources import open_source
 from vitx.errors import ConfigError
-from vitx.training import loop
 
 COUNTS = {"train": 1294, "validation": 144, "test": 359, "all": 1797}
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
-  workdir = tmp_path_factory.mktemp("run")
-  return workdir, loop.train(runs.tiny(), workdir)
+def run(finished_run):
+  return finished_run
 
 
 @pytest.fixture
@@ -90,12 +88,6 @@ def assert_figures(result, expected):
 def read_csv(path):
   with open(path, newline="", encoding="utf-8") as file:
     return list(csv.DictReader(file))
-
-
-def snapshot(directory):
-  """Everything that a write would change."""
-  paths = [directory, *sorted(directory.rglob("*"))]
-  return {p: (p.stat().st_mtime_ns, p.read_bytes() if p.is_file() else b"") for p in paths}
 
 
 def damage(checkpoint):
@@ -186,7 +178,7 @@ def test_a_corrupt_best_checkpoint(copy, capsys):
     newest = store.restore(40)
     store.save(48, newest.state, newest.record | {"best_step": 40})
   damage(copy / "checkpoints" / "40")
-  before = snapshot(copy)
+  before = runs.snapshot(copy)
   assert main(["evaluate", "--workdir", str(copy)]) == 1
   error = capsys.readouterr().err
   assert "CorruptCheckpoint: checkpoint 40" in error and "Traceback" not in error
@@ -196,7 +188,7 @@ def test_a_corrupt_best_checkpoint(copy, capsys):
   damage(copy / "checkpoints" / "32")
   with pytest.raises(CorruptCheckpoint, match="every checkpoint"):
     evaluate(copy, checkpoint="latest")
-  assert {path.name for path in before} == {path.name for path in snapshot(copy)}
+  assert {path.name for path in before} == {path.name for path in runs.snapshot(copy)}
 
 
 def test_a_corrupt_newest_checkpoint_that_was_the_best(copy, warnings):
@@ -224,7 +216,7 @@ def test_the_directory_is_all_it_needs(run, copy, tmp_path):
   (tmp_path / "traps" / "tensorflow" / "__init__.py").write_text(trap)
   for path in (workdir, *workdir.rglob("*")):
     path.chmod(0o555 if path.is_dir() else 0o444)
-  before = snapshot(workdir)
+  before = runs.snapshot(workdir)
   environment = os.environ | {
     "JAX_PLATFORMS": "cpu",
     "JAX_NUM_CPU_DEVICES": "1",
@@ -250,7 +242,7 @@ def test_the_directory_is_all_it_needs(run, copy, tmp_path):
     assert (a["name"], a["label"], a["prediction"]) == (b["name"], b["label"], b["prediction"])
   for shown in (f"{here['top1']:.2%}", "359", "checkpoint 40", "digits (test)"):
     assert shown in process.stdout
-  assert snapshot(workdir) == before
+  assert runs.snapshot(workdir) == before
 
 
 @pytest.fixture

@@ -21,10 +21,8 @@ from vitx.tasks import build_task
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
-  workdir = tmp_path_factory.mktemp("run")
-  vitx.train(runs.tiny(), workdir)
-  return workdir
+def run(finished_run):
+  return finished_run[0]
 
 
 @pytest.fixture(scope="module")

@@ -22,17 +22,10 @@ class Mixer(SoftmaxAttention):
 """
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-  workdir = tmp_path_factory.mktemp("run")
-  vitx.train(runs.tiny("duration=8 steps"), workdir)
-  return workdir
-
-
 @pytest.fixture
-def workdir(run, tmp_path, monkeypatch):
+def workdir(finished_run, tmp_path, monkeypatch):
   """A workdir whose config names code that lies in the current folder."""
-  shutil.copytree(run, tmp_path / "run")
+  shutil.copytree(finished_run[0], tmp_path / "run")
   config = json.loads((tmp_path / "run" / "config.json").read_text())
   config["model"]["token_mixer"] = {"name": "own_mixer:Mixer"}
   (tmp_path / "run" / "config.json").write_text(json.dumps(config))

@@ -10,9 +10,8 @@ import numpy as np
 import optax
 import pytest
 from flax.core import freeze
-from ml_collections import ConfigDict
 
-from tests.slow import all_but
+from tests.training.directions import close, directions, leaves, network, norm, settings
 from vitx.errors import ConfigError
 from vitx.training.optimizers import DECAY_MASKS, OPTIMIZERS, layer_scales, make_optimizer
 from vitx.training.parameters import parameter_names
@@ -24,69 +23,6 @@ CASES = {
   name: {RENAMED.get(field, field): value for field, value in case.items()}
   for name, case in json.loads(str(GOLDEN["cases"])).items()
 }
-
-
-def settings(**fields):
-  """A config with the fields that an optimizer reads."""
-  defaults = dict(
-    optimizer={"name": "adamw"},
-    weight_decay_mask="matrices",
-    grad_clip_norm=None,
-    layer_decay=1.0,
-    freeze=(),
-  )
-  return ConfigDict(defaults | fields)
-
-
-def network(seed=0):
-  """Parameters named and shaped like a small vision transformer's."""
-  shapes = {
-    "cls": (1, 1, 4),
-    "extra": (1, 2, 4),
-    "stem": {"conv": {"kernel": (3, 3, 1, 4), "bias": (4,)}},
-    "posemb": {"table": (1, 9, 4)},
-    "block_0": {
-      "attention": {"query": {"kernel": (4, 2, 2), "bias": (2, 2)}},
-      "norm": {"scale": (4,), "bias": (4,)},
-    },
-    "block_1": {"mlp": {"kernel": (4, 8), "bias": (8,)}},
-    "norm": {"scale": (4,), "bias": (4,)},
-    "head": {"kernel": (4, 5), "bias": (5,)},
-  }
-  rng = np.random.default_rng(seed)
-  return jax.tree.map(
-    lambda shape: jnp.asarray(rng.normal(size=shape), jnp.float32),
-    shapes,
-    is_leaf=lambda x: isinstance(x, tuple),
-  )
-
-
-def leaves(tree):
-  """Values by name."""
-  return dict(zip(parameter_names(tree), jax.tree.leaves(tree), strict=True))
-
-
-def directions(config, params, grads, count=1):
-  """The direction after `count` updates with the same gradient, and the state."""
-  optimizer = make_optimizer(config, params)
-
-  @jax.jit
-  def run(params, grads):
-    state = optimizer.init(params)
-    for _ in range(count):
-      updates, state = optimizer.update(grads, state, params)
-    return updates, state
-
-  return run(params, grads)
-
-
-def close(tree, expected):
-  """Asserts that trees agree but for the rounding of differently compiled programs."""
-  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7), tree, expected)
-
-
-def norm(values):
-  return np.sqrt(sum(np.sum(np.square(value)) for value in values))
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -365,67 +301,3 @@ def test_layer_decay_needs_one_sequence_of_blocks(stage):
   params = {stage: {"block_0": {"kernel": jnp.ones((2, 2))}}}
   with pytest.raises(ConfigError, match=rf"layer_decay=0\.9 needs .*{stage}"):
     make_optimizer(settings(layer_decay=0.9), params)
-
-
-@pytest.mark.parametrize(
-  ("spec", "ours"),
-  [
-    (
-      dict(name="optax:lion", b1=0.8, weight_decay=0.1),
-      dict(name="lion", b1=0.8, weight_decay=0.1),
-    ),
-    (dict(name="optax:adamw", weight_decay=0.3), dict(name="adamw", weight_decay=0.3)),
-    (dict(name="optax:adam", b2=0.99), dict(name="adam", b2=0.99)),
-    ("optax:scale_by_adam", dict(name="adam")),
-    (dict(name="optax:sgd", momentum=0.5), dict(name="sgd", momentum=0.5)),
-  ],
-)
-@pytest.mark.parametrize("mask", all_but("all", of=("matrices", "all")))
-def test_an_optimizer_of_optax_gives_the_directions_of_ours(spec, ours, mask):
-  """The sign is turned where optax descends, and its weight decay has our mask."""
-  params, grads = network(), network(1)
-  theirs, _ = directions(settings(optimizer=spec, weight_decay_mask=mask), params, grads, 3)
-  expected, _ = directions(settings(optimizer=ours, weight_decay_mask=mask), params, grads, 3)
-  close(theirs, expected)
-
-
-@pytest.mark.parametrize(
-  "name", ["optax:adabelief", "optax:lamb", "optax:contrib.muon", "optax:adan"]
-)
-def test_what_else_optax_has_descends(name):
-  params = {"a": {"kernel": jnp.full((4, 4), 2.0)}, "b": {"bias": jnp.full((4,), -3.0)}}
-  optimizer = make_optimizer(settings(optimizer=dict(name=name)), params)
-
-  @jax.jit
-  def descend(params):
-    state = optimizer.init(params)
-    for _ in range(10):
-      updates, state = optimizer.update(params, state, params)  # the gradient of half the square
-      params = jax.tree.map(lambda p, u: p - 0.05 * u, params, updates)
-    return params
-
-  assert norm(jax.tree.leaves(descend(params))) < norm(jax.tree.leaves(params))
-
-
-@pytest.mark.parametrize(
-  ("spec", "message"),
-  [
-    (dict(name="optax:lionn"), r"optimizer\.name='optax:lionn'.*Did you mean 'lion'"),
-    (dict(name="optax:contrib.muan"), r"contrib\.muan"),
-    (dict(name="optax:nowhere.lion"), r"nowhere\.lion"),
-    (dict(name="optax:lion", b3=0.5), r"optimizer\.b3=0\.5"),
-    (dict(name="optax:lion", learning_rate=0.5), r"optimizer\.learning_rate=0\.5"),
-    (dict(name="optax:lion", mask=None), r"optimizer\.mask"),
-    (dict(name="optax:lion", b1=-1), r"optimizer\.b1=-1.*\[0, 1\)"),
-    (dict(name="optax:lion", b1="much"), r"optimizer\.b1='much'"),
-    (dict(name="optax:lion", b2=True), r"optimizer\.b2=True"),
-    (dict(name="optax:adabelief", eps_root=float("nan")), r"optimizer\.eps_root=nan"),
-    (dict(name="optax:sgd", nesterov=3), r"optimizer\.nesterov=3"),
-    (dict(name="optax:polyak_sgd"), "optax:polyak_sgd.*cannot train this model"),
-    (dict(name="optax:softmax_cross_entropy"), "optax:softmax_cross_entropy.*cannot train"),
-  ],
-)
-def test_what_optax_cannot_do(spec, message):
-  with pytest.raises(ConfigError, match=message) as error:
-    make_optimizer(settings(optimizer=spec), network())
-  assert "\n" not in str(error.value)

@@ -8,13 +8,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import vitx
 from tests import runs
 from tests.tasks.test_density import IMAGES
-from tests.training.test_optimizers import settings
+from tests.training.directions import settings
+from tests.training.interruption import train_until
 from vitx.configs.density_digits import get_config
 from vitx.models import stacked
-from vitx.training import parallel
+from vitx.training import loop, parallel
 from vitx.training.optimizers import DECAY_MASKS, ELEMENTWISE, OPTIMIZERS, make_optimizer
+from vitx.training.parameters import parameter_names
 from vitx.training.setup import batch_shapes, make_step, resolve
 
 SMALL = (
@@ -178,3 +181,28 @@ def test_layers_are_stacked_where_the_optimizer_treats_numbers_alike(overrides, 
 
 def test_elementwise_optimizers_are_ours():
   assert OPTIMIZERS.keys() > ELEMENTWISE
+
+
+@pytest.mark.slow  # runs, and runs again in two parts
+def test_a_run_keeps_every_parameter_by_its_name_and_resumes_to_the_same_bits(
+  tmp_path, monkeypatch
+):
+  run = (
+    "duration=16 steps",
+    "schedule.warmup=2 steps",
+    "checkpoint.every=6 steps",
+    "evaluation.every=8 steps",
+  )
+  config = get_config(runs.replace(SMALL, "model.dropout=0.1", "log_every=2 steps", *run))
+  whole, parts = tmp_path / "whole", tmp_path / "parts"
+  result = loop.train(config, whole)
+  assert not train_until(13, config, parts, monkeypatch).finished
+  assert loop.train(config, parts).test == result.test
+  assert runs.rows(parts) == runs.rows(whole)
+  state = runs.final_state(whole)
+  same(runs.final_state(parts), state)
+  blocks = {f"block_{layer}" for layer in range(4)}
+  for tree in (state["params"], state["ema"]):
+    assert blocks < tree.keys()
+  assert not any("cycles" in name for name in parameter_names(state))
+  assert vitx.evaluate(whole)["bits"] == pytest.approx(result.test["bits"], rel=1e-6)

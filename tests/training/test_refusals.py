@@ -1,0 +1,125 @@
+"""What the loop refuses, and how it is said: nothing is compiled, changed or lost."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from tests import runs
+from vitx.checkpoints.errors import ShapeMismatch
+from vitx.cli.configs import load_config
+from vitx.errors import ConfigError
+from vitx.training import compilation, failures, loop
+from vitx.training.failures import OutOfMemoryError
+
+
+def test_another_config_is_refused_with_a_diff(finished_run):
+  workdir, _ = finished_run
+  before = runs.contents(workdir)
+  with pytest.raises(ConfigError) as error:
+    loop.train(runs.tiny("seed=1", "model.width=32"), workdir)
+  for line in ("  seed: 0 in the workdir, 1 now", "  model.width: 16 in the workdir, 32 now"):
+    assert line in str(error.value)
+  assert runs.contents(workdir) == before
+
+
+def test_changed_data_is_refused(finished_run):
+  workdir, _ = finished_run
+  changed = {"source": "digits", "fingerprint": "other"}
+  with pytest.raises(ConfigError, match=r"has changed since this run began"):
+    loop.provenance.check_same_data(workdir, changed)
+
+
+def test_a_checkpoint_of_another_shape_is_no_damage(run_copy):
+  config = json.loads((run_copy / "config.json").read_text())
+  config["model"]["width"] = 32
+  (run_copy / "config.json").write_text(json.dumps(config))
+  before = runs.contents(run_copy)
+  with pytest.raises(ShapeMismatch, match="token_mixer/key/kernel"):
+    loop.train(runs.tiny("model.width=32"), run_copy)
+  assert runs.contents(run_copy) == before
+
+
+def test_out_of_memory_names_what_helps():
+  config = runs.tiny()
+  with (
+    pytest.raises(OutOfMemoryError) as error,
+    failures.explain_out_of_memory(config, tokens=4),
+  ):
+    jnp.zeros((1 << 46,), jnp.uint8).block_until_ready()  # a real one: 64 TiB
+  for part in (
+    "batch_size=32",
+    "4 tokens",
+    "token_mixer=softmax",
+    "grad_accum_steps=2",
+    "model.remat",
+  ):
+    assert part in str(error.value)
+
+
+def test_other_runtime_errors_pass_through():
+  with (
+    pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"),
+    failures.explain_out_of_memory(runs.tiny(), tokens=None),
+  ):
+    raise jax.errors.JaxRuntimeError("INTERNAL: something else")
+
+
+@pytest.mark.parametrize(
+  ("overrides", "parts"),
+  [
+    (["batch_size=33"], ["batch_size=33", "32, 34"]),
+    (["grad_accum_steps=5"], ["grad_accum_steps=5", "30, 40"]),
+    (["batch_size=5000"], ["batch_size=5000", "1294"]),
+    (["data.source=digit"], ["digit", "Did you mean 'digits'"]),
+    (["data.source=cifar10"], ["vitx prepare cifar10"]),
+    (["data.splits.validation=validation"], ["validation", "train"]),
+    (["stem.patch=3"], ["patch=3", "6 or 9"]),
+    (["model.num_classes=11"], ["model.num_classes=11", "10"]),
+    (["token_mixer=performr"], ["performr", "softmax"]),
+    (["token_mixer.landmarks=3"], ["landmarks", "SoftmaxAttention"]),
+    (["model.widht=3"], ["widht", "Did you mean 'width'"]),
+    (["seed=-1"], ["seed=-1"]),
+    (["seed=12345678901234567890"], ["seed=12345678901234567890"]),
+    (["learning_rate=True"], ["learning_rate=True"]),
+    (["optimizer=None"], ["optimizer=None"]),
+    (["optimizer=optax:lionn"], ["optax:lionn", "Did you mean 'lion'"]),
+    (["duration=99999999999 steps"], ["duration='99999999999 steps'"]),
+    (["optimizer=adamv"], ["adamv", "Did you mean 'adam"]),
+    (["optimizer.momentum=0.9"], ["momentum"]),
+    (["schedule=cosin"], ["cosin", "Did you mean 'cosine'"]),
+    (["duration=soon"], ["duration='soon'"]),
+    (["log_every=0 steps"], ["log_every"]),
+    (["augment.hflip=2.0"], ["augment.hflip=2.0"]),
+    (["ema_decay=1.5"], ["ema_decay=1.5"]),
+    (["freeze=('nothing',)"], ["nothing"]),
+    (["checkpoint.keep=1"], ["checkpoint.keep=1"]),
+  ],
+)
+def test_bad_input_is_named_before_compilation_and_loses_nothing(
+  overrides, parts, tmp_path, monkeypatch
+):
+  monkeypatch.setattr(compilation, "compile_step", lambda *a: pytest.fail("compiled"))
+  text = f"configs/digits.py:{runs.replace(runs.TINY, *overrides)}"
+  with pytest.raises(ConfigError) as error:
+    loop.train(load_config(text), tmp_path / "run")
+  for part in parts:
+    assert part in str(error.value)
+  assert not (tmp_path / "run").exists()
+
+
+def test_an_unwritable_workdir(tmp_path):
+  (tmp_path / "file").write_text("in the way")
+  with pytest.raises(ConfigError, match=r"file/run.*cannot be written"):
+    loop.train(runs.tiny(), tmp_path / "file" / "run")
+
+
+def test_a_full_disk_is_noticed_before_compiling(tmp_path, monkeypatch):
+  from vitx.checkpoints import workdir
+
+  usage = type("Usage", (), {"free": 10_000})
+  monkeypatch.setattr(workdir.shutil, "disk_usage", lambda path: usage)
+  monkeypatch.setattr(compilation, "compile_step", lambda *a: pytest.fail("compiled"))
+  with pytest.raises(ConfigError, match=r"0 MiB free.*checkpoint.keep"):
+    loop.train(runs.tiny(), tmp_path)
