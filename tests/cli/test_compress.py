@@ -185,6 +185,8 @@ def test_what_it_refuses(text, digits, command, tmp_path):
   np.save(tmp_path / "wrong.npy", np.zeros((2, 9, 8, 1), np.uint8))
   message = errors(digits, "compress", tmp_path / "wrong.npy")
   assert "uint8 (n, 8, 8, 1), not uint8 (2, 9, 8, 1)" in message
+  (tmp_path / "torn.npz").write_bytes(b"PK\x03\x04 and no more")
+  assert "torn.npz' cannot be read as arrays" in errors(digits, "compress", tmp_path / "torn.npz")
   np.save(tmp_path / "between.npy", np.full((1, 8, 8, 1), 7, np.uint8))
   assert "values between the levels" in errors(digits, "compress", tmp_path / "between.npy")
   assert "does not end in .vitx" in errors(text, "decompress", tmp_path / "word")

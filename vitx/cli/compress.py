@@ -17,6 +17,7 @@ from vitx import registry
 from vitx.checkpoints.load import Loaded, load
 from vitx.checks import PositiveInt, check_value
 from vitx.cli import code_file, density_model
+from vitx.data.array_files import read_arrays
 from vitx.errors import ConfigError
 from vitx.models import coding
 from vitx.training import cache
@@ -113,11 +114,7 @@ def read_tokens(path: Path, loaded: Loaded) -> tuple[str, tuple[int, ...], np.nd
 
 def _read_array(path: Path, grid: tuple[int, ...]) -> np.ndarray:
   """Returns the images of an array file, or of the one array in an `.npz`."""
-  try:
-    found = np.load(path, allow_pickle=False)
-    arrays = [found] if isinstance(found, np.ndarray) else list(found.values())
-  except (ValueError, EOFError, AttributeError) as error:
-    raise ConfigError(f"{path} cannot be read as an array: {error}") from error
+  arrays = list(read_arrays(path).values())
   if len(arrays) != 1 or arrays[0].dtype != np.uint8 or arrays[0].shape[1:] != grid:
     held = ", ".join(f"{array.dtype} {array.shape}" for array in arrays)
     raise ConfigError(

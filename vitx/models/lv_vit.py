@@ -6,6 +6,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from vitx.errors import ConfigError
 from vitx.models import names
 from vitx.models.trunk import Parts, with_defaults
 from vitx.models.vit import ViT
@@ -22,6 +23,19 @@ class LVViT(ViT, kw_only=True):
   PARTS: ClassVar[Parts] = with_defaults(
     ViT.PARTS, stem="normalized", block={"name": "pre_norm", "branch_divisor": 2.0}
   )
+
+  def __post_init__(self):
+    """Refuses what the patches' head has no place for.
+
+    Raises:
+      ConfigError: `pool_first`.
+    """
+    super().__post_init__()
+    if self.pool_first:
+      raise ConfigError(
+        "model.pool_first=True: model.name='lv_vit' classifies its patches too, which are"
+        " normalized before they are pooled; leave it out"
+      )
 
   @nn.compact
   def __call__(

@@ -15,6 +15,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
+from vitx.data.array_files import read_arrays
 from vitx.data.dataset import DatasetInfo, Example, Examples
 from vitx.data.transform import Transform
 from vitx.errors import ConfigError
@@ -235,11 +236,12 @@ class Task(Protocol):
     if not isinstance(given, str | Path):
       kind = type(given).__name__
       raise ValueError(f"input {number} must be a dict of arrays or the path of a file, not {kind}")
-    try:
-      with np.load(given, allow_pickle=False) as file:
-        return dict(file)
-    except (OSError, ValueError, TypeError, AttributeError) as error:
-      raise ConfigError(f"input {str(given)!r} cannot be read as .npz: {error}") from error
+    arrays = read_arrays(given)
+    if "" in arrays:
+      raise ConfigError(
+        f"input {str(given)!r} holds one array without a name; make it an .npz file"
+      )
+    return arrays
 
   def token_layout(self) -> TokenLayout | None:
     """Returns how the tokens lie that positions are added to; None where there is no such place."""
