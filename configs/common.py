@@ -25,7 +25,13 @@ SHORT = {
 }
 # The named choices of a model, which a config may leave to the model's own defaults.
 PARTS = (
-  *("stem", "posemb", "pool", "norm", "block", "token_mixer", "token_reduction"),
+  "stem",
+  "posemb",
+  "pool",
+  "norm",
+  "block",
+  "token_mixer",
+  "token_reduction",
   "initialization",
 )
 # Fields that had another name.

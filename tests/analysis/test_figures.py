@@ -5,10 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from vitx.analysis.figures import attention_past, patterns
+from vitx.analysis.figures import patterns
 from vitx.analysis.figures.attention_past import attention_mass, capture, uniform_mass
 from vitx.errors import ConfigError
 from vitx.models import model_from_config
+from vitx.models.sown import collect
 from vitx.ops.layout import TokenLayout
 
 GRID = (2, 3, 2)  # rows, columns, channels: twelve tokens
@@ -80,7 +81,7 @@ def test_a_mixer_that_holds_no_matrix_is_refused():
 def test_layers_stand_in_the_order_of_their_numbers():
   sown = {f"block_{i}": {"token_mixer": {"attention": (np.full(1, i),)}} for i in (0, 10, 2, 1)}
   sown["tokens"] = (np.full(1, 99),)
-  assert [int(x[0]) for x in attention_past._matrices(sown)] == [0, 1, 2, 10]
+  assert [int(x[0]) for x in collect(sown, "attention").values()] == [0, 1, 2, 10]
 
 
 def test_the_patterns_of_layers():

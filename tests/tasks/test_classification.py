@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn import metrics as reference
 
-from vitx.tasks.classification import (
+from vitx.tasks.classification_figures import (
   ECE_BINS,
   classification_sums,
   summarize_classification,

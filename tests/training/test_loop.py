@@ -14,7 +14,8 @@ from tests import runs
 from tests.training.interruption import train_until
 from vitx.checkpoints.workdir import read_config
 from vitx.errors import ConfigError
-from vitx.tasks.classification import Classification, summarize_classification
+from vitx.tasks.classification import Classification
+from vitx.tasks.classification_figures import summarize_classification
 from vitx.training import loop
 from vitx.training.failures import EXIT_INTERRUPTED, NonFiniteError
 from vitx.training.recorder import Record

@@ -102,11 +102,7 @@ def load(
   state = restored.state
   params = _choose_params(state, weights, config.evaluation.get("weights", WEIGHTS[:1])[0])
   variables = {"params": params, **state.get("model_state", {})}
-  found = {
-    name: {"shape": x.shape, "dtype": x.dtype.name}
-    for name, x in tree.name_arrays(variables).items()
-  }
-  tree.check_match(found, wanted, f"checkpoint {restored.step} of {workdir}")
+  tree.check_arrays(variables, wanted, f"checkpoint {restored.step} of {workdir}")
   return Loaded(
     task=task,
     variables=variables,

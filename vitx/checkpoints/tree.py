@@ -105,6 +105,14 @@ def check_match(stored: Mapping[str, Mapping], target: Any, where: str) -> None:
   )
 
 
+def check_arrays(arrays: Any, target: Any, where: str) -> None:
+  """Compares a tree of arrays with those wanted, as `check_match` does."""
+  found = {
+    name: {"shape": x.shape, "dtype": x.dtype.name} for name, x in name_arrays(arrays).items()
+  }
+  check_match(found, target, where)
+
+
 def _walk(node: Any, prefix: str) -> Iterator[tuple[str, Any]]:
   if not isinstance(node, Mapping):
     if node is not None:

@@ -30,9 +30,13 @@ from vitx.errors import ConfigError
 from vitx.models import initialize, model_from_config, token_layout
 from vitx.ops.dropout import examples_at
 from vitx.ops.layout import TokenLayout
-from vitx.tasks.base import Batch, Figures, Task
-
-ECE_BINS = 15
+from vitx.tasks.base import Batch, Task
+from vitx.tasks.classification_figures import (
+  agreement,
+  classification_sums,
+  cross_entropy,
+  summarize_classification,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -294,17 +298,6 @@ class Classification(Task):
       yield [names[label], names[p.argmax()], *map(str, p)]
 
 
-def cross_entropy(logits: jax.Array, targets: jax.Array) -> jax.Array:
-  """Returns the mean over the batch of -targets · log softmax(logits), both (B, K)."""
-  return -jnp.mean(jnp.sum(targets * jax.nn.log_softmax(logits), axis=-1))
-
-
-def agreement(logits: jax.Array, targets: jax.Array) -> jax.Array:
-  """Returns the share of an augmented batch that is right; a mixed image is its larger part."""
-  right = jnp.argmax(logits, axis=-1) == jnp.argmax(targets, axis=-1)
-  return jnp.mean(right, dtype=jnp.float32)
-
-
 def check_image(image: np.ndarray, channels: int, number: int) -> np.ndarray:
   """Returns a uint8 image with its axis of channels; raises ValueError for any other array."""
   array = image[..., None] if image.ndim == 2 else image
@@ -320,81 +313,6 @@ def _read(path: str | Path) -> bytes:
     return Path(path).read_bytes()
   except OSError as error:
     raise ConfigError(f"image {str(path)!r} cannot be read: {error}") from error
-
-
-def classification_sums(
-  logits: jax.Array, labels: jax.Array, mask: jax.Array, num_classes: int
-) -> dict[str, dict[str, jax.Array]]:
-  """Sums over the unmasked examples what `summarize_classification` needs.
-
-  An example with a logit that is not finite is wrong for every class, and its log-likelihood is
-  not finite.
-
-  Args:
-    logits: (B, K) float32.
-    labels: (B,) integers.
-    mask: (B,) boolean.
-    num_classes: K.
-
-  Returns:
-    sums: count, nll, top1, top5 (scalars); class_count, class_top1 (K,); bin_count, bin_confidence,
-    bin_top1 (15 equal bins of the top probability). rows: probabilities (B, K).
-  """
-  log_probabilities = jax.nn.log_softmax(logits)
-  own = jnp.take_along_axis(log_probabilities, labels[:, None], axis=1)
-  # The rank counts classes that score higher; a tie goes to the lower class number, as in argmax.
-  higher = log_probabilities > own
-  tied_before = (log_probabilities == own) & (jnp.arange(num_classes)[None] < labels[:, None])
-  rank = jnp.sum(higher | tied_before, axis=1)
-  finite = jnp.all(jnp.isfinite(logits), axis=1)  # NaN compares as neither higher nor tied
-  own = jnp.where(finite, own[:, 0], jnp.nan)
-  weight = mask.astype(jnp.float32)
-  top1 = jnp.where(finite & (rank == 0), weight, 0.0)
-  confidence = jnp.exp(jnp.max(log_probabilities, axis=1))
-  bins = jnp.clip(jnp.ceil(confidence * ECE_BINS).astype(jnp.int32) - 1, 0, ECE_BINS - 1)
-
-  def per(index: jax.Array, value: jax.Array, length: int) -> jax.Array:
-    return jnp.zeros(length, jnp.float32).at[index].add(value)
-
-  sums = {
-    "count": jnp.sum(weight),
-    "nll": -jnp.sum(jnp.where(mask, own, 0.0)),
-    "top1": jnp.sum(top1),
-    "top5": jnp.sum(jnp.where(finite & (rank < 5), weight, 0.0)),
-    "class_count": per(labels, weight, num_classes),
-    "class_top1": per(labels, top1, num_classes),
-    "bin_count": per(bins, weight, ECE_BINS),
-    "bin_confidence": per(bins, jnp.where(mask, confidence, 0.0), ECE_BINS),
-    "bin_top1": per(bins, top1, ECE_BINS),
-  }
-  return {"sums": sums, "rows": {"probabilities": jnp.exp(log_probabilities)}}
-
-
-def summarize_classification(sums: Mapping[str, Any]) -> Figures:
-  """Turns totals of `classification_sums` into figures.
-
-  Returns:
-    examples; top1, top5 in 0..1; nll in nats; ece, the expected calibration error over 15 equal
-    bins (Guo et al. 2017, equation 3); class_top1, per class, None for a class without examples.
-
-  Raises:
-    ValueError: there were no examples.
-  """
-  count = float(sums.get("count", 0.0))
-  if count == 0:
-    raise ValueError("the split has no examples to evaluate")
-  gap = np.abs(np.asarray(sums["bin_top1"]) - np.asarray(sums["bin_confidence"]))
-  return {
-    "examples": int(count),
-    "top1": float(sums["top1"]) / count,
-    "top5": float(sums["top5"]) / count,
-    "nll": float(sums["nll"]) / count,
-    "ece": float(gap.sum()) / count,
-    "class_top1": [
-      float(hits) / float(n) if n else None
-      for hits, n in zip(sums["class_top1"], sums["class_count"], strict=True)
-    ],
-  }
 
 
 def _side(name: str, size: tuple[int, int] | None, default: int | None) -> int:

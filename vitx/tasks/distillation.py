@@ -13,9 +13,10 @@ from ml_collections import ConfigDict
 from vitx.checks import NonNegative, Positive, Probability
 from vitx.errors import ConfigError
 from vitx.models import model_from_config
+from vitx.models.sown import collect
 from vitx.tasks.base import Teacher
-from vitx.tasks.classification import (
-  Classification,
+from vitx.tasks.classification import Classification
+from vitx.tasks.classification_figures import (
   agreement,
   classification_sums,
   cross_entropy,
@@ -24,7 +25,6 @@ from vitx.tasks.classification import (
 from vitx.tasks.distillation_terms import (
   attention_errors,
   basis_norm,
-  collect,
   divergence,
   token_error,
   zero_share,

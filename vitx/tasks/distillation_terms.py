@@ -1,6 +1,5 @@
 """Terms of a distillation's loss, functions of what two networks said."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -8,6 +7,7 @@ import jax.numpy as jnp
 from flax.traverse_util import flatten_dict
 
 from vitx.errors import ConfigError
+from vitx.models.sown import collect
 
 BASIS = "basis"  # what Sparsifiner's mixer calls its basis over the tokens
 
@@ -58,13 +58,6 @@ def attention_errors(student: Any, teacher: Any) -> jax.Array:
     error = approximation - matrix[:, :, -rows:].astype(jnp.float32)
     errors.append(jnp.sum(jnp.square(error), axis=(1, 2, 3)))
   return jnp.mean(jnp.stack(errors), axis=0)
-
-
-def collect(sown: Mapping[str, Any], name: str) -> dict[str, jax.Array]:
-  """Returns what each module sowed under a name, by the module's path."""
-  flat = flatten_dict(dict(sown), sep="/")
-  end = f"/{name}"
-  return {path.removesuffix(end): value[0] for path, value in flat.items() if path.endswith(end)}
 
 
 def zero_share(x: jax.Array, mask: jax.Array) -> jax.Array:

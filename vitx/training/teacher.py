@@ -65,11 +65,7 @@ def load_constants(task: Task, config: ConfigDict, trust_code: bool = False) -> 
         f"task.teacher={teacher.source!r} was trained with data.{field}={theirs!r}, this run has"
         f" {ours!r}; set data.{field}={theirs!r}"
       )
-  found = {
-    name: {"shape": x.shape, "dtype": x.dtype.name}
-    for name, x in tree.name_arrays(loaded.variables).items()
-  }
-  tree.check_match(found, _shapes(teacher), f"task.teacher={teacher.source!r}")
+  tree.check_arrays(loaded.variables, _shapes(teacher), f"task.teacher={teacher.source!r}")
   return {CONSTANT: loaded.variables}
 
 

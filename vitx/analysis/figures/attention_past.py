@@ -1,7 +1,6 @@
 """Where the layers of a dense density model look (Child et al. 2019, Figure 2)."""
 
 import csv
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import numpy as np
 
 from vitx.analysis.figures.subject import Subject, make_canvas, save
 from vitx.errors import ConfigError
+from vitx.models.sown import collect
 
 MASSES = ("local", "row", "column")
 DRAWN_LAYERS, DRAWN_QUERIES = 8, 4
@@ -124,7 +124,7 @@ def capture(
   @jax.jit
   def look(variables, example):
     sown = model.apply(variables, example, train=False, mutable=["intermediates"])[1]
-    matrices = _matrices(sown.get("intermediates", {}))
+    matrices = list(collect(sown.get("intermediates", {}), "attention").values())
     wrong = [x.shape for x in matrices if x.shape[-2:] != (n, n)]
     if not matrices or wrong:
       raise ConfigError(
@@ -141,18 +141,6 @@ def capture(
     for i in layers
   ]
   return np.stack(found[0][0]), masses
-
-
-def _matrices(tree: Mapping[str, Any]) -> list[jax.Array]:
-  """Returns what was sown as `attention`, in the order of the blocks' numbers."""
-  leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
-  named = [("/".join(str(getattr(key, "key", "")) for key in path), leaf) for path, leaf in leaves]
-  named = [(name, leaf) for name, leaf in named if "attention" in name.split("/")]
-
-  def order(item: tuple[str, Any]) -> list:
-    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", item[0])]
-
-  return [leaf for _, leaf in sorted(named, key=order)]
 
 
 def _choose_queries(given: Sequence[int], grid: Sequence[int]) -> list[int]:

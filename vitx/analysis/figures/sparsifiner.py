@@ -13,6 +13,7 @@ from flax.traverse_util import flatten_dict
 
 from vitx.analysis.figures.subject import Subject, make_canvas, save
 from vitx.errors import ConfigError
+from vitx.models.sown import collect
 from vitx.ops.layout import TokenLayout
 
 DRAWN_LAYERS, DRAWN_HEADS, DRAWN_QUERIES = 3, 4, 4
@@ -73,8 +74,7 @@ def capture(
   mixer: Any = getattr(model, "token_mixer", None)
   fields = getattr(mixer, "keywords", {})
   sparse = _sown(model, variables, images)
-  found = [name.removesuffix("/coefficients") for name in sparse if name.endswith("/coefficients")]
-  if not found or not fields.get("sparse", True):
+  if not sparse["coefficients"] or not fields.get("sparse", True):
     raise ConfigError(
       "sparsifiner shows the masks of a network whose model.token_mixer is 'sparsifiner', with"
       " token_mixer.sparse=True; use --workdir of such a run"
@@ -84,13 +84,13 @@ def capture(
   params = flatten_dict(dict(variables["params"]), sep="/")
   return [
     {
-      "sparse": sparse[f"{path}/attention"],
-      "full": full[f"{path}/attention"],
-      "coefficients": sparse[f"{path}/coefficients"],
-      "pruned_basis": sparse[f"{path}/pruned_basis"],
+      "sparse": sparse["attention"][path],
+      "full": full["attention"][path],
+      "coefficients": sparse["coefficients"][path],
+      "pruned_basis": sparse["pruned_basis"][path],
       "basis": np.asarray(params[f"{path}/basis"]),
     }
-    for path in sorted(found, key=lambda path: (len(path), path))
+    for path in sparse["coefficients"]
   ]
 
 
@@ -112,14 +112,16 @@ def describe_layer(layer: Mapping[str, np.ndarray], layout: TokenLayout) -> dict
   }
 
 
-def _sown(model: nn.Module, variables: Mapping[str, Any], images: Any) -> dict[str, np.ndarray]:
+def _sown(
+  model: nn.Module, variables: Mapping[str, Any], images: Any
+) -> dict[str, dict[str, np.ndarray]]:
+  """Returns what the mixers sowed, by its name and theirs."""
+
   def look(variables, images):
     return model.apply(variables, images, train=False, mutable=["intermediates"])[1]
 
-  found = jax.device_get(jax.jit(look)(variables, images))
-  return {
-    name: value[0] for name, value in flatten_dict(found.get("intermediates", {}), sep="/").items()
-  }
+  found = jax.device_get(jax.jit(look)(variables, images)).get("intermediates", {})
+  return {name: collect(found, name) for name in ("attention", "coefficients", "pruned_basis")}
 
 
 def _choose_queries(given: Sequence[int], layout: TokenLayout) -> list[int]:

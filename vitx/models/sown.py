@@ -1,0 +1,24 @@
+"""What the modules of a network sowed."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from flax.traverse_util import flatten_dict
+
+
+def collect(sown: Mapping[str, Any], name: str) -> dict[str, Any]:
+  """Returns what each module sowed under a name, by the module's path, in the order of the blocks.
+
+  Args:
+    sown: the collection "intermediates".
+    name: such as "attention"; of a module that sowed several times it is the first.
+  """
+  flat, end = flatten_dict(dict(sown), sep="/"), f"/{name}"
+  found = {path.removesuffix(end): x[0] for path, x in flat.items() if path.endswith(end)}
+  return {path: found[path] for path in sorted(found, key=_natural)}
+
+
+def _natural(path: str) -> list[int | str]:
+  """Returns a key that sorts block_2 before block_10."""
+  return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", path)]
