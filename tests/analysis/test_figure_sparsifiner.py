@@ -63,6 +63,7 @@ SMALL = (
 )
 
 
+@pytest.mark.slow  # draws three pictures
 def test_the_files(tmp_path):
   pytest.importorskip("matplotlib")
   config = f"configs/digits.py:{SMALL}"

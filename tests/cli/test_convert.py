@@ -30,6 +30,7 @@ def convert(source, *more, out):
   return front.main(["convert", str(source), "--out", str(out), *more])
 
 
+@pytest.mark.slow  # reads a whole run
 def test_a_run_there_and_back(run, tmp_path, capsys):
   file = run / "out" / "tiny.safetensors"
   assert convert(file, f"--config={CONFIG}", out=tmp_path / "again") == 0
@@ -46,6 +47,7 @@ def test_a_run_there_and_back(run, tmp_path, capsys):
   assert figures[0]["nll"] == figures[1]["nll"] and figures[0]["examples"] == 359
 
 
+@pytest.mark.slow  # reads a whole run
 def test_the_card_says_how_they_came_to_be(run):
   card = (run / "out" / "README.md").read_text()
   environment = json.loads((run / "run" / "environment.json").read_text())
@@ -66,6 +68,7 @@ def test_the_card_says_how_they_came_to_be(run):
   assert json.loads(card.split("```json\n")[1].split("```")[0]) == config
 
 
+@pytest.mark.slow  # reads a whole run
 def test_nothing_is_overwritten(run, tmp_path, capsys):
   out = tmp_path / "out"
   out.mkdir()
@@ -78,6 +81,7 @@ def test_nothing_is_overwritten(run, tmp_path, capsys):
   assert "holds a run already" in capsys.readouterr().err
 
 
+@pytest.mark.slow  # reads a whole run
 @pytest.mark.parametrize(
   ("override", "message"),
   [
@@ -125,6 +129,7 @@ def test_without_the_data(tmp_path, capsys):
   assert "set model.num_classes and data.image_size" in capsys.readouterr().err
 
 
+@pytest.mark.slow  # reads a whole run
 def test_which_way(run, tmp_path, capsys):
   assert convert(FILES["timm_vit"], out=tmp_path / "a") == 1
   assert "needs --config FILE:ROW" in capsys.readouterr().err
@@ -136,6 +141,7 @@ def test_which_way(run, tmp_path, capsys):
   assert "has no config.json" in capsys.readouterr().err
 
 
+@pytest.mark.slow  # reads a whole run
 def test_a_network_of_our_own_stays(run, tmp_path, capsys):
   copy = shutil.copytree(run / "run", tmp_path / "copy")
   config = json.loads((copy / "config.json").read_text())

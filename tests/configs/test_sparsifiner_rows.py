@@ -2,10 +2,12 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from configs import sparsifiner_imagenet, sparsifiner_small
 from configs.common import split, with_overrides
+from tests.slow import all_but
 from vitx.attention.sparsifiner import count_kept
 from vitx.checkpoints.init_from import transfer
 from vitx.models import count, initialize, model_from_config
@@ -26,7 +28,7 @@ KEPT = dict(
 )
 
 
-@pytest.mark.parametrize("row", PARAMETERS)
+@pytest.mark.parametrize("row", all_but("deit_s_keep_0.25", of=PARAMETERS))
 def test_parameters(row):
   found = count(sparsifiner_imagenet.get_config(row)).total
   assert found == PARAMETERS[row] == sparsifiner_imagenet.PUBLISHED[row]["parameters"]
@@ -74,7 +76,8 @@ def test_a_small_row_has_its_dense_networks_weights(row):
     model = model_from_config({**phase.model.to_dict(), "num_classes": 10})
     images = jnp.zeros((1, 8 if "digits" in row else 32, 8 if "digits" in row else 32, 3))
     init = lambda key, model=model, x=images: initialize(model, key, x, train=False)  # noqa: E731
-    params.append(jax.jit(init)(jax.random.key(0))["params"])
+    shapes = jax.eval_shape(init, jax.random.key(0))["params"]
+    params.append(jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes))
   _, report = transfer(params[1], params[0])
   assert not report.unused and not report.skipped
   assert len(report.new) == (0 if "keep" not in row else 6 * config.model.depth)

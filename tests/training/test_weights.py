@@ -28,6 +28,7 @@ def of(workdir, kind):
   return [row for row in runs.rows(workdir) if row["kind"] == kind]
 
 
+@pytest.mark.slow  # reads a whole run
 def test_the_first_weights_have_the_figures_and_choose_the_best(both):
   workdir, result = both
   rows = of(workdir, "validation")
@@ -39,6 +40,7 @@ def test_the_first_weights_have_the_figures_and_choose_the_best(both):
   assert result.test["step"] == best["step"]
 
 
+@pytest.mark.slow  # reads a whole run
 def test_both_are_those_of_the_checkpoint(both):
   """`load` gives those that chose, unless told; `evaluate` finds what training reported."""
   workdir, result = both
@@ -75,6 +77,7 @@ def test_words_name_the_others():
   assert describe_figures(Words(), figures, ("raw", "ema")) == "top-1 1; ema: top-1 2"
 
 
+@pytest.mark.slow  # reads a whole run
 def test_weights_that_are_not_there_are_named(tmp_path, both):
   check_weights(("ema",), 0.0)  # the default, whether there is an average or not
   with pytest.raises(ConfigError, match=r"evaluation\.weights=\('raw', 'ema'\).*set ema_decay"):
