@@ -38,11 +38,12 @@ METHODS = (
 )
 DATA = ("digits", "cifar10", "imagenette")
 ROWS = tuple(f"{data}_{method}" for data in DATA for method in METHODS)
-# Durations of the phases; those of CIFAR-10 let two CPU cores train three seeds in two hours.
+# Durations of the phases and of their warm-ups; two CPU cores train three seeds of CIFAR-10 at one
+# share, and of a random graph, in an hour.
 EPOCHS = {
-  "digits": ("40 epochs", "10 epochs", "15 epochs"),
-  "cifar10": ("8 epochs", "2 epochs", "3 epochs"),
-  "imagenette": ("40 epochs", "5 epochs", "15 epochs"),
+  "digits": (("40 epochs", "2 epochs"), ("10 epochs", "1 epochs"), ("15 epochs", "1 epochs")),
+  "cifar10": (("5 epochs", "0.5 epochs"), ("1 epochs", "0.2 epochs"), ("2 epochs", "0.2 epochs")),
+  "imagenette": (("40 epochs", "2 epochs"), ("5 epochs", "1 epochs"), ("15 epochs", "1 epochs")),
 }
 
 
@@ -62,9 +63,9 @@ def get_config(arg: str | None = None) -> ConfigDict:
   config.batch_size = 64 if data == "digits" else 128
   config.ema_decay = 0.998
   config.learning_rate = 2e-3
-  config.schedule = ConfigDict({"name": "cosine", "warmup": "2 epochs"})
+  config.schedule = ConfigDict({"name": "cosine", "warmup": dense[1]})
   config.task.label_smoothing = 0.1
-  config.duration = dense
+  config.duration = dense[0]
   config.evaluation.every = config.checkpoint.every = "5 epochs"
   if kind == "dense":
     return with_overrides(config, overrides)
@@ -77,9 +78,9 @@ def get_config(arg: str | None = None) -> ConfigDict:
       config.model.token_reduction = dict(name="evit", layers=(depth // 4, depth // 2), keep=share)
   phases: dict[str, Any] = {}
   if not backbone:
-    phases["phase0"] = _phase0(dense, teacher_model)
+    phases["phase0"] = _phase0(*dense, teacher_model)
   if learns and not predictors:
-    phases["phase1"] = _phase1(predict)
+    phases["phase1"] = _phase1(*predict)
   if kind != "predictors":
     phases["phase2"] = {}
   config.init_from = predictors or backbone
@@ -95,9 +96,9 @@ def get_config(arg: str | None = None) -> ConfigDict:
     )
   )
   config.freeze = (PREDICTOR,) if learns else ()
-  config.duration = refine
+  config.duration = refine[0]
   config.learning_rate = 5e-4
-  config.schedule = ConfigDict({"name": "cosine", "warmup": "1 epochs", "final": 0.025})
+  config.schedule = ConfigDict({"name": "cosine", "warmup": refine[1], "final": 0.025})
   config.phases = ConfigDict(phases)
   return with_overrides(config, overrides)
 
@@ -159,7 +160,7 @@ def _augment(data: str) -> dict[str, Any]:
   return dict(hflip=0.5, random_resized_crop=(0.35, 1.0))
 
 
-def _phase0(duration: str, dense: ConfigDict) -> dict[str, Any]:
+def _phase0(duration: str, warmup: str, dense: ConfigDict) -> dict[str, Any]:
   return dict(
     model=dense,
     task=dict(name="classification", label_smoothing=0.1),
@@ -167,11 +168,11 @@ def _phase0(duration: str, dense: ConfigDict) -> dict[str, Any]:
     freeze=(),
     init_from="",
     learning_rate=2e-3,
-    schedule=dict(name="cosine", warmup="2 epochs", final=0.0),
+    schedule=dict(name="cosine", warmup=warmup, final=0.0),
   )
 
 
-def _phase1(duration: str) -> dict[str, Any]:
+def _phase1(duration: str, warmup: str) -> dict[str, Any]:
   return dict(
     model=dict(token_mixer=dict(sparse=False)),
     task=dict(
@@ -181,7 +182,7 @@ def _phase1(duration: str) -> dict[str, Any]:
     duration=duration,
     learning_rate=2e-3,
     weight_decay_mask="rank",
-    schedule=dict(name="cosine", warmup="1 epochs", final=0.1),
+    schedule=dict(name="cosine", warmup=warmup, final=0.1),
   )
 
 
