@@ -81,6 +81,7 @@ def test_a_folder_of_classes_is_learned_and_evaluated(trained):
   assert evaluated["top1"] == result.test["top1"]
 
 
+@pytest.mark.slow  # a whole run
 def test_new_images_are_predicted_by_name(trained, tmp_path):
   _, workdir, _ = trained
   new = draw(tmp_path / "new", per_class=6, seed=1)

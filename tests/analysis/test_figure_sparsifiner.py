@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 
+from tests.slow import all_but
 from vitx.analysis.figures.sparsifiner import capture, describe_layer
 from vitx.cli.visualize import Options, visualize
 from vitx.errors import ConfigError
@@ -80,7 +81,9 @@ def test_the_files(tmp_path):
     visualize("sparsifiner", tmp_path, config=config, options=Options(queries=(16,)))
 
 
-@pytest.mark.parametrize("row", ["softmax", f"{SMALL},token_mixer.sparse=False"])
+@pytest.mark.parametrize(
+  "row", all_but("softmax", of=("softmax", f"{SMALL},token_mixer.sparse=False"))
+)
 def test_a_model_without_masks_is_refused(tmp_path, row):
   pytest.importorskip("matplotlib")
   with pytest.raises(ConfigError, match=r"token_mixer\.sparse=True"):

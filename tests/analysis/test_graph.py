@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from tests.slow import all_but
 from vitx.analysis import graph
 from vitx.analysis.edges import distances, from_matrix, from_pattern
 from vitx.analysis.graph import graph_figures
@@ -115,6 +116,7 @@ def test_equals_brute_force(name):
   assert found.clustering_directed == pytest.approx(fagiolo)
 
 
+@pytest.mark.slow  # paths and eigenvalues of 800 tokens
 def test_closed_forms():
   full = graph_figures(Full(), TokenLayout((40,)))
   assert (full.clustering, full.transitivity, full.clustering_directed) == (1, 1, 1)
@@ -159,7 +161,7 @@ def test_weights_of_a_matrix_drive_the_walk():
     graph_figures(Full())
 
 
-@pytest.mark.parametrize("variant", ["W", "W+G", "R+W+G"])
+@pytest.mark.parametrize("variant", all_but("W+G", of=("W", "W+G", "R+W+G")))
 def test_samples_estimate_the_exact_figures(variant, monkeypatch):
   pattern = bigbird(variant, block=10)
   exact = graph_figures(pattern, BBVIT)

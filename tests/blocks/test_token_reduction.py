@@ -129,6 +129,7 @@ def test_tokens_of_deit_s(keep):
   assert found == [197] * 3 + [n for n in steps for _ in range(3)]
 
 
+@pytest.mark.slow  # compiles two networks
 def test_zeroed_tokens_are_as_if_dropped():
   """Where the budgets are the same, which for later layers they need not be."""
   fields = {"layers": (1,), "keep": 0.6}
@@ -148,6 +149,7 @@ def test_zeroed_budgets_are_powers_of_the_share_and_what_went_stays_away():
   assert np.all(shown[0][:, 0]) and np.all(shown[1] | ~shown[2])
 
 
+@pytest.mark.slow  # compiles two networks
 def test_a_mask_of_tokens_is_reduced_with_them():
   """What nobody may attend changes nothing; some of it is given up first, for it has no weight."""
   model, params = make(token_reduction=EVIT)

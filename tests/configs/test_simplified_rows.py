@@ -97,13 +97,17 @@ def params_of(config):
 
 @pytest.mark.parametrize(
   ("start", "alpha", "beta"),
-  [
-    ("equal", (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
-    ("identity", (1, 1, 1), (0, 0, 0)),
-    ("inverse", (0, 0, 0), (1, 1, 1)),
-    ("dynamic", (1, 1 / 2, 1 / 3), (0, 1 / 2, 2 / 3)),
-    ("inverse_dynamic", (0, 1 / 2, 2 / 3), (1, 1 / 2, 1 / 3)),
-  ],
+  all_but(
+    "equal",
+    "inverse_dynamic",
+    of=[
+      ("equal", (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
+      ("identity", (1, 1, 1), (0, 0, 0)),
+      ("inverse", (0, 0, 0), (1, 1, 1)),
+      ("dynamic", (1, 1 / 2, 1 / 3), (0, 1 / 2, 2 / 3)),
+      ("inverse_dynamic", (0, 1 / 2, 2 / 3), (1, 1 / 2, 1 / 3)),
+    ],
+  ),
 )
 def test_starts(start, alpha, beta):
   _, params = params_of(small(f"simplified_w128_d8_{start}"))

@@ -29,6 +29,7 @@ def run(model, variables, **kwargs):
   return logits, {name: value[0] for name, value in found["intermediates"].items() if "log" in name}
 
 
+@pytest.mark.slow  # compiles a whole network
 def test_a_distilled_network_says_the_mean_of_two_heads():
   model, variables = make("distilled_vit", stem=dict(name="linear", patch=4))
   assert variables["params"]["cls"].shape == (1, 2, 8)
@@ -44,6 +45,7 @@ def test_a_distilled_network_says_the_mean_of_two_heads():
   np.testing.assert_array_equal(then["class_logits"], said["class_logits"])
 
 
+@pytest.mark.slow  # compiles a whole network
 def test_lv_vit_adds_half_the_largest_of_the_patches():
   model, variables = make("lv_vit", stem=STEM)
   logits, said = run(model, variables)

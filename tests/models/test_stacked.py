@@ -76,6 +76,7 @@ def test_models_that_loop_say_so():
   assert stacked.cycle_of(create_model("vit", num_classes=3)) == 0
 
 
+@pytest.mark.slow  # compiles two gradients
 @pytest.mark.parametrize("remat", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_model_takes_either_form(remat):
   model, variables = make(dict(name="softmax"), depth=4, layer_cycle=2, remat=remat)

@@ -30,7 +30,7 @@ def cores(pattern, n):
   [
     # The last run is cut short; slow, since one with a part of this pattern runs always.
     pytest.param(Fixed(8, 2, distinct=4), 61, marks=pytest.mark.slow),
-    (Fixed(8, 2, distinct=2) & Causal(), 64),
+    pytest.param(Fixed(8, 2, distinct=2) & Causal(), 64, marks=pytest.mark.slow),
     (Fixed(8, 1, "summary", distinct=3), 61),
     (Fixed(8, 2, "local"), 30),
     (Fixed(8, 2), 8),  # one run: no summaries before it

@@ -10,6 +10,7 @@ import pytest
 
 from configs.sparsifiner_imagenet import BACKBONE, PREDICTOR
 from tests import runs
+from tests.slow import all_but
 from tests.training import small
 from vitx.checkpoints.tree import name_arrays
 from vitx.errors import ConfigError
@@ -136,6 +137,7 @@ def test_a_teacher_has_no_gradient_and_sees_no_dropout():
   )
 
 
+@pytest.mark.slow  # compiles two networks of two heads
 def test_who_teaches_and_who_learns_in_networks_with_two_heads():
   distilled, lv = network("distilled_vit"), network("lv_vit", stem="linear")
   weights = {"classes": 1.0, "logits": 1.0}
@@ -182,6 +184,7 @@ def test_the_norm_of_the_bases_falls_by_a_cosine():
     np.testing.assert_allclose(value, 0.1 * share * norm, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow  # compiles an evaluation
 def test_sparsity_is_the_share_of_zeros_of_unmasked_examples():
   task, params, state, constants = make(network(depth=2, token_mixer=SPARSE), network(), weights={})
   batch = small.batch(0) | {"mask": np.arange(16) % 3 > 0}
@@ -200,7 +203,7 @@ def test_sparsity_is_the_share_of_zeros_of_unmasked_examples():
 
 
 @pytest.mark.usefixtures("whole_runs")  # whose dtypes are promoted as usual
-@pytest.mark.parametrize("phase", [1, 2])
+@pytest.mark.parametrize("phase", all_but(2, of=(1, 2)))
 def test_a_phase_leaves_what_it_does_not_train_bit_for_bit(phase):
   fields = dict(stem=dict(name="normalized", patch=4, strides=(1, 1, 1)))
   mixer = SPARSE | {"use_bias": False, "sparse": phase == 2}

@@ -68,6 +68,7 @@ def test_hidden_matrices_get_orthogonal_directions_and_nothing_else_does():
       np.testing.assert_allclose(directions[name], leaf, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow  # compiles six iterations for each kernel
 def test_axes_of_heads_are_those_of_one_matrix():
   """A projection to (H, D) and from (H, D) moves as its flattened kernel does."""
   gradients = draw(1)

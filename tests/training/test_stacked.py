@@ -150,6 +150,7 @@ def test_on_two_devices_and_under_vmap():
     )
 
 
+@pytest.mark.slow  # lowers two steps
 def test_a_deeper_model_has_the_same_program():
   """What the compiler is given does not grow with L; with every parameter by its name it does."""
 

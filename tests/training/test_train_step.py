@@ -119,6 +119,7 @@ def test_float16_follows_float32():
   np.testing.assert_allclose(losses, expected, rtol=2e-2)
 
 
+@pytest.mark.slow  # compiles for two devices
 def test_any_process_can_ask_to_stop():
   step = small.make_step(axis=parallel.AXIS)
   function = jax.pmap(step.train, axis_name=parallel.AXIS)

@@ -162,6 +162,7 @@ def test_two_devices_equal_one_and_the_key_decides(augment, channels):
   assert (np.abs(images - other).max((1, 2, 3)) > 0.1).mean() > 0.7
 
 
+@pytest.mark.slow  # compiles two augmentations
 @pytest.mark.parametrize("augment", all_but("cutmix", of=("mixup", "cutmix")))
 def test_a_batch_draws_one_share_where_pairs_draw_their_own(augment):
   index, _, labels = batch(64, size=8)
@@ -180,6 +181,7 @@ def test_a_batch_draws_one_share_where_pairs_draw_their_own(augment):
   assert np.ptp(shares["batch"]) < 1e-3 and np.ptp(shares["pair"]) > 0.2
 
 
+@pytest.mark.slow  # compiles for two devices
 def test_what_a_batch_draws_is_the_same_on_two_devices():
   augment = dict(mixup=0.8, cutmix=1.0, mixing="batch", random_erasing=0.5)
   function, args = train(augment | {"random_erasing_fill": "noise"}, size=8), batch(8, size=8)
