@@ -127,19 +127,14 @@ def _small(data: str) -> dict[str, Any]:
   """Returns the dense network of a data set: 65 tokens of width 64, or 257 of 128."""
   is_tiny = data != "imagenette"
   width = 64 if is_tiny else 128
-  strides = (1, 1, 1) if data == "digits" else (2, 2, 1)
-  stem = (
-    dict(name="conv", channels=(32, 64, 64), strides=strides)
-    if is_tiny
-    else dict(name="linear", patch=4)
-  )
+  convolutions = dict(name="conv", channels=(32, 64, 64), strides=(1, 1, 1))
   return dict(
     name="vit",
     width=width,
     depth=4 if is_tiny else 6,
     num_heads=4,
     mlp_dim=2 * width,
-    stem=stem,
+    stem=convolutions if data == "digits" else dict(name="linear", patch=4),
     posemb="learned",
     pool=dict(name="cls", stddev=0.02),
     norm="layer",

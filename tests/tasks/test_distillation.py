@@ -170,6 +170,7 @@ def test_who_teaches_and_who_learns_in_networks_with_two_heads():
   np.testing.assert_allclose(run(task, params, state, constants)[2]["tokens"], error, rtol=1e-5)
 
 
+@pytest.mark.slow  # compiles a network
 def test_the_norm_of_the_bases_falls_by_a_cosine():
   student = network(depth=2, token_mixer=SPARSE)
   task, params, state, constants = make(

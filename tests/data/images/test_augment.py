@@ -193,6 +193,7 @@ def test_what_a_batch_draws_is_the_same_on_two_devices():
       np.testing.assert_allclose(b.reshape(a.shape), a, atol=1e-5)
 
 
+@pytest.mark.slow  # compiles an augmentation of 64 images
 def test_a_batch_draws_either_mixing_by_its_key():
   """One of the two for all its images, each as often, whatever else is drawn."""
   args = batch(4, size=8)

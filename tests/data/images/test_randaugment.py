@@ -74,6 +74,7 @@ def test_without_an_operation_the_image_stays():
     np.testing.assert_array_equal(result("identity", 9.0, cubic), PICTURE)
 
 
+@pytest.mark.slow  # compiles 15 operations
 @pytest.mark.parametrize("interpolation", all_but("random", of=("bilinear", "bicubic", "random")))
 def test_an_interpolation_is_fixed_or_drawn_for_each_operation(interpolation):
   """Of one operation each; rotations by the same angle show how they were sampled."""
