@@ -16,8 +16,10 @@ does not give away); `bilevel`, BiFormer's routing to a quarter of the regions; 
 times keeping a share R of the tokens, after a quarter and a half of the layers (they are other ones
 than the teacher's and are not compared).
 
-The recipe is that of configs/sparsifiner_imagenet.py at a smaller scale. No published figure: ours
-are in docs/sparsifiner.md, as far as they have been run.
+The recipe is that of configs/sparsifiner_imagenet.py at a smaller scale. No published figure. Ours,
+top-1 of digits, three seeds, two CPU cores, 2026-11-22: dense 98.70 ± 0.70, `keep_0.25`
+98.79 ± 0.58, `random_0.25` 98.89 ± 0.74; all rows are in docs/sparsifiner.md. CIFAR-10 and
+Imagenette: not yet run.
 """
 
 from typing import Any
