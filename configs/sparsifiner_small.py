@@ -40,8 +40,7 @@ METHODS = (
 )
 DATA = ("digits", "cifar10", "imagenette")
 ROWS = tuple(f"{data}_{method}" for data in DATA for method in METHODS)
-# Durations of the phases and of their warm-ups; two CPU cores train three seeds of CIFAR-10 at one
-# share, and of a random graph, in an hour.
+# Durations of the phases and of their warm-ups; CIFAR-10's are short for the sake of two CPU cores.
 EPOCHS = {
   "digits": (("40 epochs", "2 epochs"), ("10 epochs", "1 epochs"), ("15 epochs", "1 epochs")),
   "cifar10": (("5 epochs", "0.5 epochs"), ("1 epochs", "0.2 epochs"), ("2 epochs", "0.2 epochs")),
