@@ -106,10 +106,9 @@ def get_config(arg: str | None = None) -> ConfigDict:
 
 def _mixer(row: str) -> dict[str, Any]:
   """Returns the token mixer of a row; slots are a sixth of 65 tokens, thresholds as published."""
-  data, kind, share = (*row.split("_"), "")[:3]
-  implementation = "auto" if data == "imagenette" else "masked"  # the faster of 65 tokens
+  _, kind, share = (*row.split("_"), "")[:3]
   if kind == "random":
-    return dict(name="erdos_renyi", p=float(share), implementation=implementation)
+    return dict(name="erdos_renyi", p=float(share))
   if kind == "evit":
     return dict(name="softmax", implementation="masked")  # its matrix ranks the tokens
   if kind == "bilevel":
@@ -117,7 +116,6 @@ def _mixer(row: str) -> dict[str, Any]:
   return dict(
     name="sparsifiner",
     keep=float(share or 0.25),
-    implementation=implementation,
     slots=10,
     coefficient_threshold=0.05,
     basis_threshold=0.01,
