@@ -22,6 +22,7 @@ COMMANDS = {
   "compress": "code a file with a density model's probabilities",
   "decompress": "undo vitx compress",
   "summary": "parameters, operations and memory of a config's rows, or the layers of one",
+  "plan": "the largest batch that fits a device, and what helps where a batch does not",
   "config": "print a whole config as JSON, or explain its fields",
   "prepare": "download or convert a data set",
   "convert": "published weights into a workdir, or a workdir's weights out to timm's names",

@@ -13,7 +13,7 @@ never run. Beside them stand the figures that the config quotes from its source.
 
 import argparse
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -26,12 +26,9 @@ from vitx.analysis.shapes import variable_shapes
 from vitx.analysis.tabulate import format_layers, format_shape, list_layers
 from vitx.cli.configs import call, load_config, open_config, split_text
 from vitx.cli.tables import lay_out
-from vitx.data.sources import open_dataset
 from vitx.errors import ConfigError
-from vitx.tasks import build_task, task_class
-from vitx.training.setup import batch_shapes, make_step, resolve
-from vitx.training.teacher import blank_constants
-from vitx.training.train_step import TrainState
+from vitx.tasks import build_task
+from vitx.training.trial import complete_config, measure_training_bytes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,22 +50,6 @@ class Row:
   bytes: int | None = None
   published: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   problem: str = ""
-
-
-def complete_config(config: ConfigDict) -> ConfigDict:
-  """Returns the config with what follows from its data set, which is opened only if it must be.
-
-  Statistics of the pixels are made up: they change nothing of what is shown.
-
-  Raises:
-    ConfigError: the data set has to be asked for its classes or image size, and is not prepared.
-  """
-  info = task_class(config.task).state_info(config) or open_dataset(config.data).info
-  config = config.copy_and_resolve_references()
-  if "image" in info.spec:
-    with config.unlocked():
-      config.data.mean = config.data.std = (0.5,) * (info.spec["image"].shape[-1] or 1)
-  return resolve(config, info)
 
 
 def summarize(
@@ -102,29 +83,6 @@ def count_forward_flops(config: ConfigDict) -> int:
   task = build_task(config)
   variables = variable_shapes(task.model, task.input_spec)
   return cost.flops(task.model.apply, variables, task.input_spec)
-
-
-def measure_training_bytes(config: ConfigDict) -> int | None:
-  """Returns what a compiled step of a completed config's whole batch needs on one device."""
-  train, state, batch = make_training_step(config)
-  # LLVM's optimization changes nothing in the buffers; without it a CPU compiles twice as fast.
-  options = {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else None
-  step = jax.jit(train, donate_argnums=0, compiler_options=options)
-  return cost.compiled_bytes(step.lower(state, batch).compile())
-
-
-def make_training_step(config: ConfigDict) -> tuple[Callable, TrainState, dict[str, Any]]:
-  """Returns the step of a completed config on one device, and the shapes of its two arguments.
-
-  The step is `(state, batch) -> (state, metrics)`.
-  """
-  step, state = make_step(config, schedule=jax.numpy.ones_like)  # costs as little as any other
-  constants = step.task.constants() | blank_constants(step.task)
-
-  def train(state: TrainState, batch: Mapping[str, jax.Array]) -> tuple[TrainState, dict]:
-    return step.train(state, constants, batch, jax.numpy.int32(0))[:2]
-
-  return train, state, batch_shapes(step.task, config.batch_size)
 
 
 def format_rows(rows: Sequence[Row]) -> str:

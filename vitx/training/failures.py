@@ -88,8 +88,14 @@ def _not_finite(name: str, value: float, step: int, kept: Callable) -> NonFinite
 
 
 @contextlib.contextmanager
-def explain_out_of_memory(config: Any, tokens: int | None) -> Iterator[None]:
-  """Explains running out of memory: names batch, tokens, mixer and the switches that help."""
+def explain_out_of_memory(config: Any, tokens: int | None, workdir: str = "") -> Iterator[None]:
+  """Explains running out of memory: names batch, tokens, mixer and the command that helps.
+
+  Args:
+    config: of the run.
+    tokens: of an example, if it has any.
+    workdir: where the config is written; "" where it is not.
+  """
   try:
     yield
   except jax.errors.JaxRuntimeError as error:
@@ -97,11 +103,11 @@ def explain_out_of_memory(config: Any, tokens: int | None) -> Iterator[None]:
       raise
     mixer = config.model.get("token_mixer", {})
     name = mixer if isinstance(mixer, str) else mixer.get("name", "default")
-    accum = config.grad_accum_steps
+    written = f"{workdir.rstrip('/')}/config.json" if workdir else "CONFIG"
     raise OutOfMemoryError(
       f"out of memory: batch_size={config.batch_size} over {jax.device_count()} devices,"
-      f" grad_accum_steps={accum}, {tokens or '?'} tokens per example,"
-      f" token_mixer={name}. What helps: grad_accum_steps={accum * 2} (same result),"
-      " model.remat=True (same result, slower), model.dtype=bfloat16, a smaller batch_size, larger"
-      " patches, fewer tokens or a mixer with linear memory.\n" + str(error).splitlines()[0]
+      f" grad_accum_steps={config.grad_accum_steps}, {tokens or '?'} tokens per example,"
+      f" token_mixer={name}. `vitx plan --config {written}` names the largest batch that fits and"
+      " what grad_accum_steps, model.remat and model.dtype=bfloat16 would need.\n"
+      + str(error).splitlines()[0]
     ) from error

@@ -90,7 +90,7 @@ def train(
     # Before anything is compiled; the weights themselves are read when there is a state to fill.
     shapes, layout = experiment.named_shapes(), experiment.task.token_layout()
     check_file(config.init_from, shapes.params, shapes.model_state, layout, **_fitting(config))
-  with explain_out_of_memory(config, experiment.tokens()):
+  with explain_out_of_memory(config, experiment.tokens(), "" if dry_run else workdir):
     state = experiment.init_state()
     if dry_run:
       compilation.dry_run(experiment, experiment.replicate(state))

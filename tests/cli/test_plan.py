@@ -1,0 +1,95 @@
+"""The planner: what it says of a third size is what the compiler says of it."""
+
+import argparse
+
+import jax
+import pytest
+
+from configs import digits
+from vitx.analysis import cost
+from vitx.cli import plan
+from vitx.cli.main import main
+from vitx.errors import ConfigError
+from vitx.training.trial import complete_config, measure_training_bytes
+
+SMALL = "model.depth=1,model.width=16,model.num_heads=2,model.mlp_dim=32"
+
+
+def complete(*overrides):
+  return complete_config(digits.get_config(",".join([SMALL, *overrides])))
+
+
+def test_memory_of_a_third_size(data_dir):
+  config = complete("batch_size=64")
+  planned = plan.make_plan(config, timed=False)
+  assert planned.sizes == (8, 16) and planned.seconds is None
+  assert planned.bytes.at(64) == pytest.approx(measure_training_bytes(config), rel=0.1)
+
+
+def test_the_largest_batch_is_a_multiple_that_fits():
+  planned = plan.Plan((1, 2), plan.Line(fixed=100, each=10), None)
+  assert planned.largest(145, 1) == 4
+  assert planned.largest(145, 2) == 4
+  assert planned.largest(139, 2) == 2
+  assert planned.largest(119, 2) == 0
+  with pytest.raises(ConfigError, match="does not grow"):
+    plan.Plan((1, 2), plan.Line(fixed=100, each=0), None).largest(200, 1)
+
+
+@pytest.mark.parametrize(
+  ("batch", "unit", "sizes"),
+  [(1, 1, (4, 8)), (64, 1, (8, 16)), (12, 1, (6, 12)), (64, 4, (8, 16)), (64, 32, (32, 64))],
+)
+def test_sizes_are_multiples_of_the_micro_batches(batch, unit, sizes):
+  assert plan.probe_sizes(batch, unit) == sizes
+
+
+def test_a_batch_that_fits(data_dir, capsys):
+  assert main(["plan", "--config", f"configs/digits.py:{SMALL}", "--memory", "4GB"]) == 0
+  out = capsys.readouterr().out
+  assert "memory 4.00 GB; steps of 8 and 16 examples" in out
+  assert "s an example" in out and out.endswith("s a step: it fits\n")
+
+
+def test_what_helps_where_it_does_not_fit(data_dir, capsys):
+  config = complete()
+  planned = plan.make_plan(config, timed=False)
+  memory = planned.bytes.at(17) + 10  # of a device's 32: micro-batches of 16
+  arguments = ["--memory", f"{memory / 1e6:.6f}MB", "--no-time"]
+  assert main(["plan", "--config", f"configs/digits.py:{SMALL}", *arguments]) == 0
+  out = capsys.readouterr().out.splitlines()
+  devices = jax.device_count()
+  accum = f"grad_accum_steps={64 // devices // 16}"
+  assert f"largest batch_size that fits: {17 * devices}" in out
+  head = next(i for i, line in enumerate(out) if line.startswith("setting"))
+  rows = {line.split()[0]: line for line in out[head + 1 :]}
+  assert list(rows) == [
+    accum,
+    "model.dtype=bfloat16",
+    "model.remat=True",
+    "model.dtype=bfloat16,model.remat=True",
+    *list(rows)[4:],
+  ]
+  used = measure_training_bytes(complete(f"batch_size={64 // devices}", accum))
+  assert f"{used / 1e6:.2f} MB" in rows[accum]
+  assert ("fits" in rows[accum]) == (used <= memory)
+
+
+def test_nothing_fits(data_dir, capsys):
+  main(["plan", "--config", f"configs/digits.py:{SMALL}", "--memory", "0.01MB", "--no-time"])
+  out = capsys.readouterr().out
+  assert "largest batch_size that fits: none" in out
+  assert out.splitlines()[-1].startswith("None fits")
+
+
+@pytest.mark.parametrize("text", ["16", "16gb", "0GB", "-1GB", "nanGB", "1.2.3GB"])
+def test_memory_that_cannot_be_read(text):
+  with pytest.raises(argparse.ArgumentTypeError, match="16GB"):
+    plan.parse_memory(text)
+  assert plan.parse_memory("1.5 GiB") == 1.5 * 2**30
+
+
+def test_a_backend_that_tells_nothing(monkeypatch, data_dir):
+  monkeypatch.setattr(cost, "compiled_bytes", lambda compiled: None)
+  with pytest.raises(ConfigError, match="does not say"):
+    plan.make_plan(complete(), timed=False)

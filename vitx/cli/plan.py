@@ -1,0 +1,239 @@
+"""What batch fits: compiles and times a training step at two batch sizes, without data.
+
+    vitx plan --config configs/cifar10.py:vit
+    vitx plan --config configs/vix_cifar10.py:vit --memory 2GB
+    vitx plan --config runs/digits/config.json --no-time
+
+Memory and seconds of a step grow linearly with its examples: two sizes tell both lines, and so the
+largest batch that fits. Where the config's own batch does not, the step is compiled, not run, with
+gradient accumulation, recomputation and bfloat16, and what each of them needs is printed. All of
+it is one device's: its share of the batch, compiled for the backend at hand.
+"""
+
+import argparse
+import dataclasses
+import re
+import statistics
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from ml_collections import ConfigDict
+
+from vitx.analysis import cost
+from vitx.benchmark.timing import find_free_bytes
+from vitx.cli.configs import load_config
+from vitx.cli.tables import lay_out
+from vitx.errors import ConfigError
+from vitx.training.train_step import TrainState
+from vitx.training.trial import (
+  Shapes,
+  begin,
+  complete_config,
+  draw_batch,
+  make_training_step,
+  measure_training_bytes,
+)
+
+UNITS = {"MB": 10**6, "GB": 10**9, "MiB": 2**20, "GiB": 2**30}
+USABLE = 0.9  # of the memory that is free, where none is given
+LARGEST_PROBE = 16  # examples of the larger size, where the batch has as many
+RUNS, SECONDS = 5, 2.0  # of timing a size: so many steps, but no further one after so long
+
+
+@dataclasses.dataclass(frozen=True)
+class Line:
+  """A quantity that grows linearly with the examples of a step.
+
+  Attributes:
+    fixed: of a step without examples.
+    each: that an example adds.
+  """
+
+  fixed: float
+  each: float
+
+  @classmethod
+  def through(cls, sizes: Sequence[int], values: Sequence[float]) -> "Line":
+    """Makes the line through two points; neither part is negative."""
+    (small, large), (low, high) = sizes, values
+    each = max(0.0, (high - low) / (large - small))
+    return cls(max(0.0, low - each * small), each)
+
+  def at(self, size: int) -> float:
+    """Returns the value at so many examples."""
+    return self.fixed + self.each * size
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+  """What a step needs, by the examples of one device.
+
+  Attributes:
+    sizes: the two that were compiled.
+    bytes: of memory.
+    seconds: of a step; None if it was not run.
+  """
+
+  sizes: tuple[int, int]
+  bytes: Line
+  seconds: Line | None
+
+  def largest(self, memory: float, unit: int) -> int:
+    """Returns the most examples that fit, a multiple of `unit`; 0 if none do."""
+    if self.bytes.at(unit) > memory:
+      return 0
+    if not self.bytes.each:
+      raise ConfigError("a step's memory does not grow with its batch: any batch_size fits")
+    return int((memory - self.bytes.fixed) / self.bytes.each) // unit * unit
+
+
+def make_plan(config: ConfigDict, *, timed: bool = True) -> Plan:
+  """Measures a completed config's training step at two sizes.
+
+  Args:
+    config: with what follows from its data; its `batch_size` bounds the sizes.
+    timed: whether the steps are run too.
+
+  Raises:
+    ConfigError: the backend does not say what a program needs.
+  """
+  sizes = probe_sizes(share(config), config.grad_accum_steps)
+  compiled = [_compile(config, size) for size in sizes]
+  used = [_known(cost.compiled_bytes(program)) for program, _ in compiled]
+  seconds = None
+  if timed:
+    state = begin(config)
+    seconds = Line.through(sizes, [_time(program, state, batch) for program, batch in compiled])
+  return Plan(sizes, Line.through(sizes, used), seconds)
+
+
+def probe_sizes(batch: int, unit: int) -> tuple[int, int]:
+  """Returns the two sizes: multiples of `unit`, the larger twice the smaller if it can be."""
+  large = max(2, min(batch, LARGEST_PROBE) // unit, 8 // unit)
+  return max(1, large // 2) * unit, large * unit
+
+
+def share(config: ConfigDict) -> int:
+  """Returns the examples of a batch that one device has."""
+  return max(1, config.batch_size // jax.device_count())
+
+
+def _compile(config: ConfigDict, size: int) -> tuple[jax.stages.Compiled, Shapes]:
+  """Returns the compiled step of `size` examples, and the shapes of its batch."""
+  train, state, batch = make_training_step(_with(config, {"batch_size": size}))
+  return jax.jit(train, donate_argnums=0).lower(state, batch).compile(), batch
+
+
+def _time(compiled: jax.stages.Compiled, state: TrainState, batch: Shapes) -> float:
+  """Returns the median seconds of a step on noise."""
+  state, drawn = jax.tree.map(jnp.copy, state), draw_batch(batch)
+  taken: list[float] = []
+  begun = time.perf_counter()
+  while len(taken) < RUNS + 1 and (len(taken) < 2 or time.perf_counter() - begun < SECONDS):
+    start = time.perf_counter()
+    state, _ = jax.block_until_ready(compiled(state, drawn))
+    taken.append(time.perf_counter() - start)
+  return statistics.median(taken[1:])  # the first run also loads the program
+
+
+def _known(value: int | None) -> int:
+  if value is None:
+    raise ConfigError(f"{jax.default_backend()} does not say what memory a program needs")
+  return value
+
+
+def remedies(config: ConfigDict, plan: Plan, memory: float) -> Iterator[dict[str, Any]]:
+  """Yields the settings to try where the batch does not fit, the cheapest in time first.
+
+  Accumulation comes with the fewest micro-batches of which one fits.
+  """
+  accum, batch = config.grad_accum_steps, share(config)
+  counts = [k for k in range(accum + 1, batch + 1) if batch % k == 0]
+  fits = next((k for k in counts if plan.bytes.at(batch // k) <= memory), None)
+  if fits is not None:
+    yield {"grad_accum_steps": fits}
+  half: dict[str, Any] = (
+    {"model.dtype": "bfloat16"} if config.model.get("dtype") == "float32" else {}
+  )
+  again: dict[str, Any] = {"model.remat": True} if config.model.get("remat") is False else {}
+  for settings in (half, again, half | again if half and again else {}):
+    if settings:
+      yield settings
+  if counts and (half or again):
+    yield {"grad_accum_steps": counts[-1]} | half | again
+
+
+def _with(config: ConfigDict, settings: Mapping[str, Any]) -> ConfigDict:
+  config = config.copy_and_resolve_references()
+  with config.unlocked():
+    for field, value in settings.items():
+      *path, name = field.split(".")
+      place = config
+      for part in path:
+        place = place[part]
+      place[name] = value
+  return config
+
+
+def parse_memory(text: str) -> float:
+  """Returns the bytes of a text such as "16GB" or "1.5 GiB".
+
+  Raises:
+    argparse.ArgumentTypeError: not such a text.
+  """
+  found = re.fullmatch(r"([0-9.]+) ?(MB|GB|MiB|GiB)", text)
+  if not found or not re.fullmatch(r"\d+(\.\d+)?", found[1]) or not float(found[1]):
+    raise argparse.ArgumentTypeError(f"{text!r}: write a number and MB, GB, MiB or GiB, as 16GB")
+  return float(found[1]) * UNITS[found[2]]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+  """Declares the arguments of `run`."""
+  add = parser.add_argument
+  add("--config", required=True, help="FILE, FILE:ROW,field=value or the config.json of a run")
+  add("--memory", type=parse_memory, help="of a device, as 16GB; else nine tenths of what is free")
+  add("--time", action=argparse.BooleanOptionalAction, default=True, help="run the steps too")
+
+
+def run(config: str, memory: float | None, time: bool) -> None:
+  """Prints what fits, and what helps where the config's batch does not."""
+  complete = complete_config(load_config(config))
+  memory = memory or USABLE * find_free_bytes()
+  plan, batch = make_plan(complete, timed=time), share(complete)
+  devices = jax.device_count()
+  print(f"{devices} x {jax.devices()[0].device_kind} ({jax.default_backend()}), of each:")
+  small, large = plan.sizes
+  print(f"  memory {_gb(memory)}; steps of {small} and {large} examples were compiled")
+  print(f"  needs {_gb(plan.bytes.fixed)} and {_gb(plan.bytes.each)} an example")
+  if plan.seconds:
+    each, fixed = plan.seconds.each, plan.seconds.fixed
+    print(f"  takes {fixed:.4f} s a step and {each:.4f} s an example")
+  most = plan.largest(memory, complete.grad_accum_steps) * devices
+  needed = plan.bytes.at(batch)
+  print(f"largest batch_size that fits: {most or 'none'}")
+  print(f"batch_size={complete.batch_size} needs {_gb(needed)}{_step_time(plan, batch)}", end="")
+  if needed <= memory:
+    print(": it fits")
+    return
+  print(": it does not fit; with these settings it was compiled to")
+  rows = [("setting", "needs", "")]
+  for settings in remedies(complete, plan, memory):
+    used = _known(measure_training_bytes(_with(complete, {"batch_size": batch} | settings)))
+    name = ",".join(f"{field}={value}" for field, value in settings.items())
+    rows.append((name, _gb(used), "fits" if used <= memory else ""))
+    if used <= memory and len(settings) > 1:
+      break
+  print(lay_out(rows, right=(1,)))
+  if not any(row[2] == "fits" for row in rows):
+    print("None fits: take larger patches, fewer tokens or a mixer with linear memory")
+
+
+def _step_time(plan: Plan, batch: int) -> str:
+  return f", {plan.seconds.at(batch):.3f} s a step" if plan.seconds else ""
+
+
+def _gb(value: float) -> str:
+  return f"{value / 1e9:.2f} GB" if value >= 1e8 else f"{value / 1e6:.2f} MB"
