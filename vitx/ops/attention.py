@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from vitx.ops.implementation import resolve_implementation
+from vitx.ops.implementation import resolve_implementation, target
 from vitx.ops.kernels.softmax import kernelized_attention, masked_attention
 from vitx.ops.layout import TokenLayout
-from vitx.ops.patterns import Causal, MaskFunction, Pattern
+from vitx.ops.patterns import Causal, Full, MaskFunction, Pattern
 from vitx.ops.patterns.indices import namespace
 from vitx.ops.sparse.attend import attend
 from vitx.ops.sparse.plan import plan
@@ -64,7 +64,10 @@ def attention(
   if pattern is None:
     picked = resolve_implementation("attention", implementation, q.shape[1], dropout=dropout)
     if picked == "kernelized":
-      out = kernelized_attention(q, k, v, key_mask=key_mask, scale=scale, causal=causal)
+      every, line = Causal() if causal else Full(), TokenLayout((q.shape[1],))
+      out = _splash(q, k, v, every, line, key_mask, scale)
+      if out is None:
+        out = kernelized_attention(q, k, v, key_mask=key_mask, scale=scale, causal=causal)
       return out, None
     mask = jnp.tri(q.shape[1], dtype=bool) if causal else None
     return _masked(q, k, v, mask, key_mask, scale, dropout, key)
@@ -77,9 +80,23 @@ def attention(
     "attention", implementation, q.shape[1], masked_up_to=steps.masked_up_to, dropout=dropout
   )
   if picked == "kernelized":
-    return attend(steps, q, k, v, key_mask=key_mask, scale=scale)[0], None
+    out = _splash(q, k, v, pattern, layout, key_mask, scale)
+    if out is None:
+      out, _ = attend(steps, q, k, v, key_mask=key_mask, scale=scale)
+    return out, None
   mask = jnp.asarray(dense_mask(pattern, layout, q.shape[2]))[None]
   return _masked(q, k, v, mask, key_mask, scale, dropout, key)
+
+
+def _splash(q, k, v, pattern: Pattern, layout: TokenLayout, key_mask, scale) -> jax.Array | None:
+  """Returns the output of a TPU's own kernel, None where it is not for this call."""
+  if target() != "tpu" or key_mask is not None:
+    return None
+  from vitx.ops.sparse import splash  # a quarter of a second that others need not wait
+
+  if not splash.applies(q, k, v, pattern):
+    return None
+  return splash.splash_attention(q, k, v, pattern, layout, scale=scale)
 
 
 def dense_mask(pattern: Pattern, layout: TokenLayout, num_heads: int):

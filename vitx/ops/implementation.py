@@ -23,6 +23,8 @@ import contextvars
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
+import jax
+
 from vitx.errors import ConfigError, listing
 
 Implementation = Literal["auto", "masked", "kernelized"]
@@ -39,6 +41,30 @@ class Choice(NamedTuple):
 _records: contextvars.ContextVar[list[Choice] | None] = contextvars.ContextVar(
   "implementations", default=None
 )
+
+
+_target: contextvars.ContextVar[str | None] = contextvars.ContextVar("target", default=None)
+
+
+def target() -> str:
+  """Returns the platform that is traced for: "cpu", "gpu" or "tpu"; that of the default device."""
+  return _target.get() or jax.default_backend()
+
+
+@contextlib.contextmanager
+def lowering_for(platform: str) -> Iterator[None]:
+  """Traces inside for another platform than the default device's.
+
+  Kernels that only one platform has, and that cost others time to trace, are taken by it.
+
+  Args:
+    platform: "cpu", "gpu" or "tpu".
+  """
+  token = _target.set(platform)
+  try:
+    yield
+  finally:
+    _target.reset(token)
 
 
 @contextlib.contextmanager

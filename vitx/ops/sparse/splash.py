@@ -1,0 +1,136 @@
+"""Attention on a TPU by the splash kernel that ships with jax, which skips blocks without edges.
+
+It takes any static pattern, dense and causal included, in float32 and bfloat16. Masks of keys that
+are known only when it runs, and patterns drawn then, are not its: they take our own blocks.
+"""
+
+import functools
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental.pallas.ops.tpu.splash_attention import (
+  splash_attention_kernel as kernels,
+)
+from jax.experimental.pallas.ops.tpu.splash_attention import (
+  splash_attention_mask as masks,
+)
+
+from vitx.ops.layout import TokenLayout
+from vitx.ops.patterns.base import Pattern
+from vitx.ops.sparse.block_mask import BlockMask
+
+BLOCK = 128  # tokens: the lanes of a TPU
+LONGEST = 2**16  # N; the kernel's table of all pairs of blocks stays below 2 MB a head
+DTYPES = (jnp.float32, jnp.bfloat16)
+
+
+def applies(q: jax.Array, k: jax.Array, v: jax.Array, pattern: Pattern) -> bool:
+  """Returns whether the kernel takes q, k, v (B, N, H, D) along a pattern."""
+  same = q.dtype == k.dtype == v.dtype and q.dtype in DTYPES
+  return same and q.shape[1] == k.shape[1] <= LONGEST and not pattern.drawn
+
+
+def splash_attention(
+  q: jax.Array,
+  k: jax.Array,
+  v: jax.Array,
+  pattern: Pattern,
+  layout: TokenLayout,
+  *,
+  scale: float | None = None,
+  interpret: bool = False,
+) -> jax.Array:
+  """Computes softmax(q kᵀ · scale) v over the edges of a static pattern.
+
+  Args:
+    q, k: (B, N, H, D), float32 or bfloat16.
+    v: (B, N, H, E).
+    pattern: of one layer.
+    layout: of the N tokens.
+    scale: of the logits; None for 1 / sqrt(D).
+    interpret: run it step by step on any device, for tests.
+
+  Returns:
+    (B, N, H, E) in the dtype of `v`. A query without edges has output 0 and no gradient.
+  """
+  n, heads = q.shape[1:3]
+  scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+  kernel, seeing = _make(pattern, layout, heads, interpret)
+  if kernel is None:
+    return jnp.zeros(v.shape, v.dtype)
+  padding = [(0, 0), (0, 0), (0, -n % BLOCK), (0, 0)]
+  q = (q.astype(jnp.float32) * scale).astype(q.dtype)
+  q, k, v = (jnp.pad(jnp.swapaxes(x, 1, 2), padding) for x in (q, k, v))
+  found: Any = jax.vmap(kernel)(q, k, v)
+  out = jnp.swapaxes(found[:, :, :n], 1, 2)
+  # The kernel gives a query without edges the mean of all values.
+  return out if seeing is None else jnp.where(seeing, out, jnp.zeros_like(out))
+
+
+@functools.lru_cache(maxsize=64)
+def _make(
+  pattern: Pattern, layout: TokenLayout, heads: int, interpret: bool
+) -> tuple[kernels.SplashAttentionKernel | None, np.ndarray | None]:
+  """Returns the kernel, and which queries have edges, (N, H or 1, 1), None if all have.
+
+  There is no kernel where there are no edges: it would never run and leave its results unwritten.
+  """
+  blocks = BlockMask.from_pattern(pattern, layout, BLOCK, heads)
+  if not blocks.keys.size:
+    return None, None
+  tiles = [Tiles(blocks, head) for head in range(blocks.heads)]
+  mask = masks.MultiHeadMask([tiles[head % blocks.heads] for head in range(heads)])
+  with jax.ensure_compile_time_eval():  # it is remembered, so it must hold no tracer
+    kernel = kernels.make_splash_mha_single_device(mask=mask, interpret=interpret)
+  seeing = np.stack([each.rows_with_edges() for each in tiles], axis=1)[:, :, None]
+  return kernel, None if seeing.all() else seeing
+
+
+class Tiles(masks.Mask):
+  """The edges of one head, N rounded up to whole blocks, made block by block when they are read."""
+
+  def __init__(self, blocks: BlockMask, head: int):
+    self._blocks, self._head = blocks, head
+    start, stop = blocks.offsets[[head * blocks.rows, (head + 1) * blocks.rows]]
+    own = slice(start, stop)
+    pairs = zip(blocks.queries[own] % blocks.rows, blocks.keys[own], strict=True)
+    self._table = dict(zip(((int(q), int(k)) for q, k in pairs), blocks.table[own], strict=True))
+
+  @property
+  def shape(self) -> tuple[int, ...]:
+    """Returns the extent that the kernel works on."""
+    return (self._blocks.rows * self._blocks.block,) * 2
+
+  def __getitem__(self, index: tuple[slice, slice]) -> np.ndarray:
+    """Returns bool (q, k) for slices that begin and end with a block."""
+    (first, last), (left, right) = (
+      (part.start // self._blocks.block, part.stop // self._blocks.block) for part in index
+    )
+    return np.block([[self._tile(q, k) for k in range(left, right)] for q in range(first, last)])
+
+  def _tile(self, q: int, k: int) -> np.ndarray:
+    size, number = self._blocks.block, self._table.get((q, k))
+    if number is None:
+      return np.zeros((size, size), bool)
+    found = self._blocks.tables[number]
+    if number:
+      return found
+    inside = np.arange(size)  # a full one may reach over the end
+    n = self._blocks.length
+    return found & (q * size + inside < n)[:, None] & (k * size + inside < n)
+
+  def rows_with_edges(self) -> np.ndarray:
+    """Returns bool (N,), whether a query has any."""
+    found = np.zeros((self._blocks.rows, self._blocks.block), bool)
+    for (q, k), _ in self._table.items():
+      found[q] |= self._tile(q, k).any(axis=1)
+    return found.reshape(-1)[: self._blocks.length]
+
+  def __eq__(self, other: object) -> bool:
+    return isinstance(other, Tiles) and (self._blocks, self._head) == (other._blocks, other._head)
+
+  def __hash__(self) -> int:
+    return hash((self._blocks, self._head))
