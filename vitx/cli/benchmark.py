@@ -1,27 +1,41 @@
-"""Measures token mixers, density models and Sparsifiner: `vitx benchmark mixers | density | ...`.
+"""Measures mixers, density models, Sparsifiner, training steps: `vitx benchmark mixers | ...`.
 
 Mixers: every token mixer as a module in both implementations, forward and backward, side by side
 with dense softmax in the same run: time, compiled temporary memory and FLOPs as ratios; then the
 named cases with the figures they are to reach. Density: the Sparse Transformer's patterns beside
 causal flash, whole training steps beside the article's Table 2, and a sampled token from the cache
 beside computing all anew. Sparsifiner: its attention by keys and by blocks with the figures to
-reach, and its multiply-adds as published and as made. On a CPU no absolute time is shown: its cores
-are shared.
+reach, and its multiply-adds as published and as made. Models: whole training steps beside
+PyTorch's of the same sizes, or beside what a product of matrices reaches. On a CPU no absolute time
+is shown: its cores are shared.
 """
 
 import argparse
+import functools
 import sys
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 import jax
 
-from vitx.analysis import mhsa_flops
+from vitx.analysis import cost, mhsa_flops
 from vitx.attention.registry import MIXERS
-from vitx.benchmark import density, density_steps, mixers, named, plot, report, sparsifiner
+from vitx.benchmark import (
+  density,
+  density_steps,
+  mixers,
+  models,
+  named,
+  peers,
+  plot,
+  report,
+  sparsifiner,
+)
 from vitx.benchmark.cases import CASES
 from vitx.benchmark.timing import Neighbors
+from vitx.cli.configs import load_config
 from vitx.errors import ConfigError, listing, nearest
+from vitx.training import trial
 
 DENSITY_PARTS = ("attention", "steps", "sampling")
 SPARSIFINER_PARTS = ("attention", "flops")
@@ -76,11 +90,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add("--runs", type=_positive, default=3, help="each gives a ratio")
   add("--repeats", type=_positive, default=3, help="rounds in a run; the median counts")
   add("--seconds", type=float, default=60.0, help="one program may take per run; then fewer rounds")
+  add = what.add_parser("models", help="whole training steps, also beside PyTorch's").add_argument
+  add("--peers", action="store_true", help="beside PyTorch's networks; needs the extra peers")
+  add("--memory", action="store_true", help="of the peers: also the peak of a process of its own")
+  add("--rows", type=lambda text: text.split(","), help="of the peers or shares; else all")
+  add("--batch", type=_positive, default=8, help="B, beside the peers")
+  add("--side", type=_positive, default=32, help="of the images beside the peers: its square is N")
+  add("--runs", type=_positive, default=3, help="each gives a ratio")
+  add("--repeats", type=_positive, default=5, help="rounds in a run; the median counts")
+  add("--seconds", type=float, default=60.0, help="one step may take per run; then fewer rounds")
 
 
 def run(what: str, **options: Any) -> None:
-  """Measures "mixers", "density" or "sparsifiner"."""
-  runs = {"mixers": run_mixers, "density": run_density, "sparsifiner": run_sparsifiner}
+  """Measures "mixers", "density", "sparsifiner" or "models"."""
+  runs = {
+    "mixers": run_mixers,
+    "density": run_density,
+    "sparsifiner": run_sparsifiner,
+    "models": run_models,
+  }
   runs[what](argparse.Namespace(**options))
 
 
@@ -100,6 +128,67 @@ def run_sparsifiner(options: argparse.Namespace) -> None:
   if "flops" in options.parts:
     for name in mhsa_flops.BACKBONES:
       print(f"\n{mhsa_flops.format_macs(name, SHARES)}")
+
+
+def run_models(options: argparse.Namespace) -> None:
+  """Measures training steps, beside PyTorch's or a product of matrices, and prints a table.
+
+  Raises:
+    ConfigError: an unknown row.
+    MissingExtraError: the peers are not installed.
+  """
+  known = peers.PEERS if options.peers else models.SHARES
+  names = options.rows or list(known)
+  _check_names("rows", names, known)
+  effort: dict[str, Any] = {"repeats": options.repeats, "seconds": options.seconds}
+  effort |= {"runs": options.runs, "say": _say}
+  with Neighbors() as neighbors:
+    if options.peers:
+      make_peer = functools.partial(_make_peer, options.batch, options.side)
+      make_ours = functools.partial(_make_ours, options.batch, options.side)
+      heading = f"of our step over PyTorch's, B={options.batch}, N={options.side**2 + 1}, float32"
+      if options.memory:
+        peaks = {}
+        for name in names:
+          _say(f"{name}: memory")
+          mine = models.peak_bytes(jax.devices, make_ours, models.row_of(name))
+          peaks[name] = [mine / models.peak_bytes(peers.import_torch, make_peer, name)]
+        print(f"Peak memory {heading}")
+        print(models.format_ratios(peaks, dict.fromkeys(names, 1.0), most=True), flush=True)
+      theirs = {name: make_peer(name) for name in names}
+      ours = {row: make_ours(row) for row in dict.fromkeys(map(models.row_of, names))}
+      found = models.compare(ours, theirs, **effort)
+      print(f"Time {heading}")
+      print(models.format_ratios(found, models.GOALS, most=True), flush=True)
+    else:
+      made = {name: make_step(name) for name in names}
+      steps = {name: step for name, (step, _) in made.items()}
+      flops = {name: count for name, (_, count) in made.items()}
+      found = models.share_of_product(steps, flops, **effort)
+      print(f"FLOP/s of a step over those of a product of {models.PRODUCT} x {models.PRODUCT}")
+      print(models.format_ratios(found, models.SHARES, most=False), flush=True)
+  _print_neighbors(neighbors)
+
+
+def _make_peer(batch: int, side: int, name: str) -> Callable[[], None]:
+  return peers.make_steps(batch, side, (name,))[name]
+
+
+def _make_ours(batch: int, side: int, row: str) -> Callable[[], None]:
+  return make_step(f"vix_cifar10:{row},batch_size={batch},data.image_size={side}")[0]
+
+
+def make_step(text: str) -> tuple[Callable[[], None], int]:
+  """Returns a training step of a config on a batch of noise, and its FLOPs."""
+  config = trial.complete_config(load_config(text))
+  train, state, shapes = trial.make_training_step(config)
+  compiled = jax.jit(train, donate_argnums=0).lower(state, shapes).compile()
+  held, batch = [trial.begin(config)], jax.device_put(trial.draw_batch(shapes))
+
+  def step() -> None:
+    held[0], _ = jax.block_until_ready(compiled(held[0], batch))
+
+  return step, cost.flops(train, state, shapes)
 
 
 def run_density(options: argparse.Namespace) -> None:
