@@ -13,10 +13,11 @@ import jax
 import jax.numpy as jnp
 
 from vitx.ops.kernels import tiling
-from vitx.ops.kernels.tiling import heads_first, heads_last, map_groups, product, product_transposed
+from vitx.ops.kernels.tiling import heads_first, heads_last, map_groups, product
 
 _MIN_ROWS = 128  # below, the products of a tile no longer keep the matrix units busy
 _MAX_ROWS = 512  # of many columns: a tile is never all of a large matrix, whatever a step may hold
+_STEPS = 2  # a tile may hold so many times what other kernels' may: fewer, larger products
 _BANDS = 4  # of a causal matrix; each computes a rectangle around its part of the triangle
 
 
@@ -77,7 +78,7 @@ def _bands(n: int, step: int | None) -> list[tuple[int, int]]:
 
 def _tile_rows(batch: int, rows: int, columns: int) -> tuple[int, int, int]:
   """Chooses (entries of the batch, rows per tile, tiles) so that one step fits the cache."""
-  budget = tiling.step_elements()
+  budget = _STEPS * tiling.step_elements()
   most = max(_MIN_ROWS, budget // columns)
   most = min(most, _MAX_ROWS) if columns > _MAX_ROWS else most
   tiles = math.ceil(rows / min(rows, most))
@@ -96,14 +97,23 @@ def _untile(x: jax.Array, rows: int) -> jax.Array:
 
 
 def _logits(rows, columns, bias, first_row, stairs, transposed=False):
-  """Returns logits (g, n, m); rows are queries and columns keys, or the reverse if transposed."""
-  logits = product_transposed(rows, columns)
+  """Returns logits (g, n, m); rows are queries and columns keys, or the reverse if transposed.
+
+  Args:
+    rows: (g, n, D).
+    columns: (g, D, m), so that a product need not turn them for every tile.
+    bias: (g, m) or, transposed, (g, n); None for none.
+    first_row: number of the first row.
+    stairs: of causality, None where all are seen.
+    transposed: whether rows are keys.
+  """
+  logits = product(rows, columns)
   if bias is not None:
     logits = logits + (bias[:, :, None] if transposed else bias[:, None, :])
   if stairs:
     own, other = reversed(stairs) if transposed else stairs
     step = ((first_row + jnp.arange(rows.shape[1])) // own)[:, None]
-    j = jnp.arange(columns.shape[1])  # not divided: that would be done anew for every logit
+    j = jnp.arange(columns.shape[2])  # not divided: that would be done anew for every logit
     seen = j >= step * other if transposed else j < (step + 1) * other
     logits = jnp.where(seen, logits, -jnp.inf)
   return logits
@@ -115,10 +125,11 @@ def _forward_band(q, k, v, bias, scale, stairs, first):
 
   def instance(args):
     q, k, v, bias = args
+    columns = jnp.swapaxes(k, 1, 2).astype(jnp.float32)
 
     def tile(xs):
       rows, at = xs
-      logits = _logits(rows.astype(jnp.float32) * scale, k, bias, at, stairs)
+      logits = _logits(rows.astype(jnp.float32) * scale, columns, bias, at, stairs)
       out, lse = tiling.softmax_tile(logits, v)
       return out.astype(v.dtype), lse
 
@@ -159,20 +170,23 @@ def _backward_band(arrays, scale, stairs):
   def instance(args):
     k, v, bias, q, d_out, lse, delta = args
     q = q.astype(jnp.float32) * scale
+    columns, d_columns = (jnp.swapaxes(x, 1, 2).astype(jnp.float32) for x in (q, d_out))
 
     def tile(dq, xs):
       rows, values, bias, at = xs
-      logits = _logits(rows, q, bias, at, stairs, transposed=True)
+      logits = _logits(rows, columns, bias, at, stairs, transposed=True)
       p, ds = tiling.logit_gradient(
-        logits, product_transposed(values, d_out), lse[:, None], delta[:, None]
+        logits, product(values, d_columns), lse[:, None], delta[:, None]
       )
       dk, dv = product(ds, q), product(p, d_out)
-      dq = dq + product(jnp.swapaxes(ds, 1, 2), rows)
+      # Transposed, so that not the tile is turned but the few columns of its keys.
+      dq = dq + product(jnp.swapaxes(rows, 1, 2), ds)
       return dq, (dk.astype(k.dtype), dv.astype(v.dtype))
 
     xs = jax.tree.map(lambda x: _tiles(x, size, tiles), (k, v, bias))
-    dq, grads = jax.lax.scan(tile, jnp.zeros_like(q), (*xs, size * jnp.arange(tiles)))
-    return dq * scale, *(_untile(x, k.shape[1]) for x in grads)
+    start = jnp.zeros_like(jnp.swapaxes(q, 1, 2))
+    dq, grads = jax.lax.scan(tile, start, (*xs, size * jnp.arange(tiles)))
+    return jnp.swapaxes(dq, 1, 2) * scale, *(_untile(x, k.shape[1]) for x in grads)
 
   return map_groups(instance, arrays, group)
 
