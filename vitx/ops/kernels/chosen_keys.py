@@ -22,6 +22,11 @@ class Gathered:
   indices: jax.Array  # (c, K)
   seen: jax.Array | None  # (c, K)
 
+  @staticmethod
+  def turn(table: jax.Array) -> jax.Array:
+    """Returns (M, D) as `products` and `spread` have it."""
+    return table
+
   def products(self, rows: jax.Array, table: jax.Array) -> jax.Array:
     return jnp.einsum("cd,ckd->ck", rows, self._read(table))
 
@@ -42,23 +47,31 @@ class Hidden:
 
   seen: jax.Array  # (c, M)
 
+  @staticmethod
+  def turn(table: jax.Array) -> jax.Array:
+    """Returns (M, D) as `products` and `spread` have it: (D, M), so that no tile is turned."""
+    return table.T
+
   def products(self, rows: jax.Array, table: jax.Array) -> jax.Array:
-    return tiling.product_transposed(rows, table)
+    return tiling.product(rows, table)
 
   def weigh(self, weights: jax.Array, table: jax.Array) -> jax.Array:
     return tiling.product(weights, table)
 
   def spread(self, total: jax.Array, weights: jax.Array, rows: jax.Array) -> jax.Array:
-    return total + tiling.product(weights.T, rows)
+    return total + tiling.product(rows.T, weights)
 
 
 View = Gathered | Hidden
 
 
-def forward(q, k, v, told: Any, shown: Any, see: Callable, scale: float, wide: int):
+def forward(
+  kind: type[View], q, k, v, told: Any, shown: Any, see: Callable, scale: float, wide: int
+):
   """Attends from tiles of queries.
 
   Args:
+    kind: of the views.
     q: (B, N, H, D).
     k, v: (B, M, H, D).
     told: tree of (B, H or 1, N, ...), what tells a query's keys.
@@ -75,11 +88,12 @@ def forward(q, k, v, told: Any, shown: Any, see: Callable, scale: float, wide: i
 
   def head(rows, tables):
     k, v, shown = tables
+    keys = kind.turn(k)
 
     def tile(xs):
       q, told = xs
       view, kept = see(told, shown)
-      logits = _logits(view, q.astype(jnp.float32) * scale, k)
+      logits = _logits(view, q.astype(jnp.float32) * scale, keys)
       out, lse = tiling.softmax_tile(logits, v, view.weigh)
       return out.astype(v.dtype), lse, kept
 
@@ -91,10 +105,20 @@ def forward(q, k, v, told: Any, shown: Any, see: Callable, scale: float, wide: i
   return tiling.heads_last(out, heads), lse, kept
 
 
-def backward(arrays, told: Any, kept: Any, shown: Any, see: Callable, scale: float, wide: int):
+def backward(
+  kind: type[View],
+  arrays,
+  told: Any,
+  kept: Any,
+  shown: Any,
+  see: Callable,
+  scale: float,
+  wide: int,
+):
   """Returns the gradients of q, k and v, (B, N, H, D) each.
 
   Args:
+    kind: of the views.
     arrays: q, k, v, the output, its lse (B·H, N) and its cotangent.
     told, shown: as in the forward pass.
     kept: tree of (B·H, N, ...), what the forward pass returned.
@@ -106,19 +130,20 @@ def backward(arrays, told: Any, kept: Any, shown: Any, see: Callable, scale: flo
 
   def head(rows, tables):
     k, v, shown = tables
+    keys, values = kind.turn(k), kind.turn(v)
 
     def tile(totals, xs):
       q, d_out, lse, delta, told, kept = xs
       view = see(told, kept, shown)
       q, d_out = q.astype(jnp.float32) * scale, d_out.astype(jnp.float32)
-      logits, products = _logits(view, q, k), view.products(d_out, v)
+      logits, products = _logits(view, q, keys), view.products(d_out, values)
       p, ds = tiling.logit_gradient(logits, products, lse[:, None], delta[:, None])
       totals = view.spread(totals[0], ds, q), view.spread(totals[1], p, d_out)
       return totals, view.weigh(ds, k) * scale
 
-    start = jnp.zeros(k.shape, jnp.float32), jnp.zeros(v.shape, jnp.float32)
-    totals, dq = jax.lax.scan(tile, start, rows)
-    return dq, totals
+    start = jnp.zeros(keys.shape, jnp.float32), jnp.zeros(values.shape, jnp.float32)
+    (dk, dv), dq = jax.lax.scan(tile, start, rows)
+    return dq, (kind.turn(dk), kind.turn(dv))
 
   q, k, v, out, d_out = map(tiling.heads_first, (q, k, v, out, d_out))
   lse, delta = tiling.backward_statistics(out, lse, d_out, 0.0)

@@ -58,8 +58,12 @@ def masked_fourier_mixing(x: jax.Array) -> tuple[jax.Array, jax.Array]:
   return (even - odd).astype(x.dtype), jnp.stack([cos, sin])
 
 
+@jax.custom_vjp
 def fast_fourier_mixing(x: jax.Array) -> jax.Array:
   """Computes Re(F_N x F_C) by the fast Fourier transform, in float32.
+
+  Real tokens need half of a transform: channel C - c is channel c with its tokens turned about. The
+  map is its own transpose, so its gradient is the same transform again.
 
   Args:
     x: (B, N, C).
@@ -67,4 +71,12 @@ def fast_fourier_mixing(x: jax.Array) -> jax.Array:
   Returns:
     (B, N, C) in the dtype of `x`, unnormalized: about sqrt(N C / 2) times as large as `x`.
   """
-  return jnp.fft.fft2(x.astype(jnp.float32), axes=(1, 2)).real.astype(x.dtype)
+  half = jnp.fft.rfft2(x.astype(jnp.float32), axes=(1, 2)).real  # channels 0 ... C // 2
+  rest = jnp.flip(half[:, :, 1 : (x.shape[2] + 1) // 2], axis=2)
+  rest = jnp.concatenate([rest[:, :1], jnp.flip(rest[:, 1:], axis=1)], axis=1)
+  return jnp.concatenate([half, rest], axis=2).astype(x.dtype)
+
+
+fast_fourier_mixing.defvjp(
+  lambda x: (fast_fourier_mixing(x), None), lambda _, out: (fast_fourier_mixing(out),)
+)

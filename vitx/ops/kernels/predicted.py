@@ -139,7 +139,8 @@ def _hidden_forward(q, k, v, coefficients, basis, key_mask, kept, scale, predict
     return chosen_keys.Hidden(is_kept(scores, cut)), cut
 
   wide = SCORES_BESIDE * k.shape[1]
-  out, lse, cut = chosen_keys.forward(q, k, v, coefficients, key_mask, see, scale, wide)
+  kind = chosen_keys.Hidden
+  out, lse, cut = chosen_keys.forward(kind, q, k, v, coefficients, key_mask, see, scale, wide)
   return out, (q, k, v, coefficients, basis, key_mask, out, lse, cut)
 
 
@@ -150,7 +151,8 @@ def _hidden_backward(kept, scale, predictor, saved, d_out):
     return chosen_keys.Hidden(is_kept(_score(told, basis, shown, predictor), cut))
 
   arrays, wide = (q, k, v, out, lse, d_out), SCORES_BESIDE * k.shape[1]
-  grads = chosen_keys.backward(arrays, coefficients, cut, key_mask, see, scale, wide)
+  kind = chosen_keys.Hidden
+  grads = chosen_keys.backward(kind, arrays, coefficients, cut, key_mask, see, scale, wide)
   return *grads, None, None, None
 
 

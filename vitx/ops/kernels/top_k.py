@@ -94,6 +94,10 @@ def _wide(k: jax.Array, indices: jax.Array, gathered: bool) -> int:
   return indices.shape[-1] * k.shape[-1] if gathered else k.shape[1]
 
 
+def _kind(gathered: bool) -> type[chosen_keys.View]:
+  return chosen_keys.Gathered if gathered else chosen_keys.Hidden
+
+
 def _view(told, keys: int, gathered: bool) -> chosen_keys.View:
   indices, valid = told
   if not gathered:
@@ -111,7 +115,8 @@ def _attend_forward(q, k, v, indices, valid, scale, gathered):
     return _view(told, k.shape[1], gathered), None
 
   told, wide = (indices, valid), _wide(k, indices, gathered)
-  out, lse, _ = chosen_keys.forward(q, k, v, told, None, see, scale, wide)
+  kind = _kind(gathered)
+  out, lse, _ = chosen_keys.forward(kind, q, k, v, told, None, see, scale, wide)
   return out, (q, k, v, indices, valid, out, lse)
 
 
@@ -122,7 +127,8 @@ def _attend_backward(scale, gathered, saved, d_out):
     return _view(told, k.shape[1], gathered)
 
   arrays, wide = (q, k, v, out, lse, d_out), _wide(k, indices, gathered)
-  grads = chosen_keys.backward(arrays, (indices, valid), None, None, see, scale, wide)
+  kind = _kind(gathered)
+  grads = chosen_keys.backward(kind, arrays, (indices, valid), None, None, see, scale, wide)
   return *grads, None, None
 
 
