@@ -9,8 +9,9 @@ from configs import digits
 from vitx.analysis import cost
 from vitx.cli import plan
 from vitx.cli.main import main
+from vitx.cli.summary import complete_config
 from vitx.errors import ConfigError
-from vitx.training.trial import complete_config, measure_training_bytes
+from vitx.training.trial import measure_training_bytes
 
 SMALL = "model.depth=1,model.width=16,model.num_heads=2,model.mlp_dim=32"
 

@@ -79,7 +79,7 @@ def flops_of(depth):
 @pytest.mark.parametrize("depth", [1, 2])
 def test_flops_are_those_of_the_formula(file, depth):
   config = configs.load_config(f"{file}:one,model.depth={depth}")
-  assert summary.count_forward_flops(trial.complete_config(config)) == flops_of(depth)
+  assert summary.count_forward_flops(summary.complete_config(config)) == flops_of(depth)
 
 
 def test_overrides_hold_for_every_row(file, capsys):
@@ -149,7 +149,7 @@ def test_layers_of_a_recomputed_network_are_the_same():
 def test_memory_holds_the_state_and_grows_with_the_batch(file, capsys):
   small, large = (
     trial.measure_training_bytes(
-      trial.complete_config(configs.load_config(f"{file}:one,batch_size={b}"))
+      summary.complete_config(configs.load_config(f"{file}:one,batch_size={b}"))
     )
     for b in (4, 256)
   )
@@ -160,7 +160,7 @@ def test_memory_holds_the_state_and_grows_with_the_batch(file, capsys):
 
 
 def test_nothing_is_opened_or_allocated_where_the_config_says_all(monkeypatch):
-  monkeypatch.setattr(trial, "open_dataset", None)
+  monkeypatch.setattr(summary, "open_dataset", None)
   config = vix_cifar10.get_config("vip,data.image_size=1024,data.data_dir=/nowhere")
   before = len(jax.live_arrays())
   row = summary.summarize("vip", config, {})
@@ -171,6 +171,6 @@ def test_nothing_is_opened_or_allocated_where_the_config_says_all(monkeypatch):
 def test_what_the_data_set_says_is_asked_where_it_is_needed(monkeypatch):
   info = DatasetInfo("mnist", image_spec(1, (28, 28)), class_names=("a", "b", "c"))
   dataset = types.SimpleNamespace(info=info)
-  monkeypatch.setattr(trial, "open_dataset", lambda data: dataset)
-  config = trial.complete_config(cifar10.get_config("vit,dataset=mnist"))
+  monkeypatch.setattr(summary, "open_dataset", lambda data: dataset)
+  config = summary.complete_config(cifar10.get_config("vit,dataset=mnist"))
   assert (config.model.num_classes, config.data.image_size, config.data.channels) == (3, 28, 1)

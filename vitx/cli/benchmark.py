@@ -34,6 +34,7 @@ from vitx.benchmark import (
 from vitx.benchmark.cases import CASES
 from vitx.benchmark.timing import Neighbors
 from vitx.cli.configs import load_config
+from vitx.cli.summary import complete_config
 from vitx.errors import ConfigError, listing, nearest
 from vitx.training import trial
 
@@ -180,7 +181,7 @@ def _make_ours(batch: int, side: int, row: str) -> Callable[[], None]:
 
 def make_step(text: str) -> tuple[Callable[[], None], int]:
   """Returns a training step of a config on a batch of noise, and its FLOPs."""
-  config = trial.complete_config(load_config(text))
+  config = complete_config(load_config(text))
   train, state, shapes = trial.make_training_step(config)
   compiled = jax.jit(train, donate_argnums=0).lower(state, shapes).compile()
   held, batch = [trial.begin(config)], jax.device_put(trial.draw_batch(shapes))

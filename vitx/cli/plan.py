@@ -25,13 +25,13 @@ from ml_collections import ConfigDict
 from vitx.analysis import cost
 from vitx.benchmark.timing import find_free_bytes
 from vitx.cli.configs import load_config
+from vitx.cli.summary import complete_config
 from vitx.cli.tables import lay_out
 from vitx.errors import ConfigError
 from vitx.training.train_step import TrainState
 from vitx.training.trial import (
   Shapes,
   begin,
-  complete_config,
   draw_batch,
   make_training_step,
   measure_training_bytes,

@@ -26,9 +26,11 @@ from vitx.analysis.shapes import variable_shapes
 from vitx.analysis.tabulate import format_layers, format_shape, list_layers
 from vitx.cli.configs import call, load_config, open_config, split_text
 from vitx.cli.tables import lay_out
+from vitx.data.sources import open_dataset
 from vitx.errors import ConfigError
-from vitx.tasks import build_task
-from vitx.training.trial import complete_config, measure_training_bytes
+from vitx.tasks import build_task, task_class
+from vitx.training.setup import resolve
+from vitx.training.trial import measure_training_bytes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,6 +52,22 @@ class Row:
   bytes: int | None = None
   published: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   problem: str = ""
+
+
+def complete_config(config: ConfigDict) -> ConfigDict:
+  """Returns the config with what follows from its data set, which is opened only if it must be.
+
+  Statistics of the pixels are made up: they change nothing of what is shown.
+
+  Raises:
+    ConfigError: the data set has to be asked for its classes or image size, and is not prepared.
+  """
+  info = task_class(config.task).state_info(config) or open_dataset(config.data).info
+  config = config.copy_and_resolve_references()
+  if "image" in info.spec:
+    with config.unlocked():
+      config.data.mean = config.data.std = (0.5,) * (info.spec["image"].shape[-1] or 1)
+  return resolve(config, info)
 
 
 def summarize(

@@ -22,6 +22,7 @@ from vitx.analysis.figures.subject import make_canvas
 from vitx.attention import MIXERS
 from vitx.checkpoints.load import Loaded, load
 from vitx.cli.configs import load_config, split_text
+from vitx.cli.summary import complete_config
 from vitx.data.sources import open_source
 from vitx.errors import ConfigError, listing, nearest
 from vitx.models import model_from_config
@@ -30,7 +31,6 @@ from vitx.tasks.base import Task
 from vitx.tasks.classification import Classification
 from vitx.tasks.density import Density
 from vitx.training.setup import resolve
-from vitx.training.trial import complete_config
 
 __doc__ = f"{__doc__}\n" + "\n".join(
   f"    {name:<16}{(draw.__doc__ or '').splitlines()[0]}" for name, draw in FIGURES.items()

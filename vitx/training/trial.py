@@ -9,29 +9,11 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from vitx.analysis import cost
-from vitx.data.sources import open_dataset
-from vitx.tasks import task_class
-from vitx.training.setup import batch_shapes, make_step, resolve
+from vitx.training.setup import batch_shapes, make_step
 from vitx.training.teacher import blank_constants
 from vitx.training.train_step import TrainState
 
 Shapes = Mapping[str, jax.ShapeDtypeStruct]
-
-
-def complete_config(config: ConfigDict) -> ConfigDict:
-  """Returns the config with what follows from its data set, which is opened only if it must be.
-
-  Statistics of the pixels are made up: they change nothing of what is shown.
-
-  Raises:
-    ConfigError: the data set has to be asked for its classes or image size, and is not prepared.
-  """
-  info = task_class(config.task).state_info(config) or open_dataset(config.data).info
-  config = config.copy_and_resolve_references()
-  if "image" in info.spec:
-    with config.unlocked():
-      config.data.mean = config.data.std = (0.5,) * (info.spec["image"].shape[-1] or 1)
-  return resolve(config, info)
 
 
 def make_training_step(config: ConfigDict) -> tuple[Callable, TrainState, dict[str, Any]]:
