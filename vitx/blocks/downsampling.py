@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 
 from vitx.errors import ConfigError
+from vitx.layers.convolution import Conv
 from vitx.ops.layout import TokenLayout
 
 Dtype = jax.typing.DTypeLike
@@ -47,7 +48,7 @@ class DepthwisePool(nn.Module):
       dtype=self.dtype,
       name="depthwise",
     )(grid.reshape(batch, *layout.grid, channels))
-    y = nn.Conv(self.width, (1, 1), dtype=self.dtype, name="pointwise")(y)
+    y = Conv(self.width, (1, 1), dtype=self.dtype, name="pointwise")(y)
     after = TokenLayout(y.shape[1:3], layout.prefix)
     tokens = y.reshape(batch, -1, self.width)
     if layout.prefix:

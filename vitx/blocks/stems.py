@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from vitx.checks import PositiveInt
 from vitx.errors import ConfigError
+from vitx.layers.convolution import Conv
 from vitx.layers.norms import BatchNorm
 
 Dtype = jax.typing.DTypeLike
@@ -49,7 +50,7 @@ class LinearStem(nn.Module):
     """
     check_divisible(images, self.patch)
     stride = self.patch if self.stride is None else self.stride
-    return nn.Conv(
+    return Conv(
       self.width,
       (self.patch, self.patch),
       strides=(stride, stride),
@@ -65,7 +66,7 @@ def _conv(
 ) -> nn.Conv:
   """Makes the convolution `conv_NUMBER` of a stem, padded by half its kernel."""
   # Padding by number, as PyTorch has it: "SAME" pads strided convolutions on one side only.
-  return nn.Conv(
+  return Conv(
     width,
     (kernel, kernel),
     (stride, stride),

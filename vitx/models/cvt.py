@@ -7,6 +7,7 @@ import jax
 
 from vitx.checks import PositiveInt
 from vitx.errors import ConfigError
+from vitx.layers.convolution import Conv
 from vitx.models.network import Network
 from vitx.models.stages import Depths, PerStage, per_stage, stage_layers
 from vitx.models.trunk import Parts, with_defaults
@@ -93,7 +94,7 @@ class CvT(Network):
 
   def _embed(self, grid: jax.Array, stage: int, width: int, stride: int) -> jax.Array:
     """Convolves the grid (B, rows, columns, C) in front of a later stage."""
-    return nn.Conv(
+    return Conv(
       width,
       (self.kernel, self.kernel),
       (stride, stride),

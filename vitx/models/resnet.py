@@ -6,6 +6,7 @@ import jax.numpy as jnp
 
 from vitx.checks import Depth, PositiveInt
 from vitx.errors import ConfigError
+from vitx.layers.convolution import Conv
 from vitx.layers.norms import BatchNorm
 from vitx.models import names
 
@@ -50,7 +51,7 @@ class ResNet(nn.Module):
         f"model.depth={self.depth} of a ResNet must be 6 n + 2, such as {below} or"
         f" {below + 2 * STAGES}"
       )
-    x = nn.Conv(self.width, (3, 3), use_bias=False, kernel_init=HE, dtype=self.dtype, name="conv")(
+    x = Conv(self.width, (3, 3), use_bias=False, kernel_init=HE, dtype=self.dtype, name="conv")(
       images
     )
     x = nn.relu(BatchNorm(dtype=self.dtype, name="norm")(x, train))
@@ -88,7 +89,7 @@ class ResidualBlock(nn.Module):
     return nn.relu(y + jnp.pad(shortcut, ((0, 0), (0, 0), (0, 0), (0, new))))
 
   def _convolve(self, x: jax.Array, stride: int, number: str, train: bool) -> jax.Array:
-    conv = nn.Conv(
+    conv = Conv(
       self.width,
       (3, 3),
       (stride, stride),

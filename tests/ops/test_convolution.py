@@ -1,0 +1,91 @@
+"""Convolutions: JAX's values and gradients, every one of them in the layout of images."""
+
+import itertools
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from vitx.layers.convolution import Conv
+from vitx.ops.kernels.convolution import LAYOUT, convolve
+
+PADDINGS = ("SAME", "VALID", ((1, 1), (1, 1)), ((0, 2), (2, 1)))
+
+
+def draw(size: int, kernel: int, dtype=jnp.float32):
+  random = np.random.default_rng(size * 10 + kernel)
+  x, w = random.normal(size=(2, size, size + 1, 3)), random.normal(size=(kernel, kernel, 3, 5))
+  return jnp.asarray(x, dtype), jnp.asarray(w, dtype)
+
+
+def gradients(function, x, w):
+  out, pull = jax.vjp(function, x, w)
+  return out, *pull(jnp.cos(jnp.arange(out.size, dtype=out.dtype)).reshape(out.shape))
+
+
+@pytest.mark.parametrize("padding", PADDINGS)
+def test_values_and_gradients_are_those_of_jax(padding):
+  for size, kernel, stride in itertools.product((7, 8), (1, 3, 4), (1, 2, 3)):
+    x, w = draw(size, kernel)
+    found = gradients(lambda x, w, s=stride: convolve(x, w, (s, s), padding), x, w)
+    expected = gradients(
+      lambda x, w, s=stride: lax.conv_general_dilated(
+        x, w, (s, s), padding, dimension_numbers=LAYOUT
+      ),
+      x,
+      w,
+    )
+    for a, b in zip(found, expected, strict=True):
+      np.testing.assert_allclose(a, b, rtol=1e-5, atol=2e-5)
+
+
+def test_half_precision_keeps_its_type():
+  x, w = draw(8, 3, jnp.bfloat16)
+  found = gradients(lambda x, w: convolve(x, w, (2, 2), "SAME"), x, w)
+  wide = gradients(lambda x, w: convolve(x, w, (2, 2), "SAME"), *draw(8, 3))
+  for a, b in zip(found, wide, strict=True):
+    assert a.dtype == jnp.bfloat16
+    np.testing.assert_allclose(a.astype(jnp.float32), b, rtol=0.05, atol=0.3)
+
+
+def test_every_convolution_of_a_gradient_lies_like_an_image():
+  """Else the CPU multiplies one by one inside a loop."""
+  x, w = draw(8, 3)
+  jaxpr = jax.make_jaxpr(lambda x, w: gradients(lambda *a: convolve(*a, (2, 2), "SAME"), x, w))(
+    x, w
+  )
+  layouts = [
+    equation.params["dimension_numbers"]
+    for equation in jax.tree.leaves(_equations(jaxpr.jaxpr), is_leaf=lambda e: hasattr(e, "params"))
+    if equation.primitive.name == "conv_general_dilated"
+  ]
+  usual = lax.conv_dimension_numbers((1,) * 4, (1,) * 4, LAYOUT)
+  assert len(layouts) == 3 and set(layouts) == {usual}
+
+
+def _equations(jaxpr) -> list:
+  found = []
+  for equation in jaxpr.eqns:
+    found.append(equation)
+    for value in equation.params.values():
+      inner = getattr(value, "jaxpr", None)
+      if inner is not None:
+        found += _equations(getattr(inner, "jaxpr", inner))
+  return found
+
+
+@pytest.mark.parametrize(
+  "settings",
+  [{}, {"strides": 2, "padding": 1}, {"feature_group_count": 2}, {"kernel_dilation": 2}],
+)
+def test_the_layer_is_flax_own(settings):
+  x = jnp.asarray(np.random.default_rng(0).normal(size=(2, 8, 8, 4)), jnp.float32)
+  theirs, ours = (make(6, (3, 3), **settings) for make in (nn.Conv, Conv))
+  params = theirs.init(jax.random.key(0), x)
+  expected = jax.value_and_grad(lambda p: jnp.sum(jnp.sin(theirs.apply(p, x))))(params)
+  found = jax.value_and_grad(lambda p: jnp.sum(jnp.sin(ours.apply(p, x))))(params)
+  for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+    np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
