@@ -15,6 +15,7 @@ from vitx.attention.base import AttentionModule
 from vitx.attention.softmax import SoftmaxAttention
 from vitx.checks import PositiveInt
 from vitx.errors import ConfigError
+from vitx.layers.mlp import gelu
 from vitx.layers.norms import BatchNorm
 from vitx.layers.projections import from_heads, to_heads
 from vitx.ops.layout import TokenLayout
@@ -82,7 +83,7 @@ class LeViTAttention(_BatchStatisticsAttention):
 
     names = ("query", "key", "value")
     q, k, v = (normalize(y, n) for y, n in zip(self.project(x), names, strict=True))
-    out = nn.gelu(self.attend(layout, q, k, v), approximate=False)
+    out = gelu(self.attend(layout, q, k, v))
     out = from_heads(width, dtype=self.dtype)(out)
     zeros = nn.initializers.zeros
     return BatchNorm(dtype=self.dtype, scale_init=zeros, name="out_norm")(out, train)

@@ -11,6 +11,7 @@ from vitx.attention.contract import Properties
 from vitx.attention.positions import check_length
 from vitx.checks import PositiveInt
 from vitx.errors import ConfigError
+from vitx.layers.mlp import gelu
 from vitx.ops.layout import TokenLayout
 
 
@@ -54,6 +55,6 @@ class MLPMixing(TokenMixer):
     init = nn.initializers.xavier_uniform()
     hidden = length if self.hidden is None else self.hidden
     y = nn.Dense(hidden, kernel_init=init, dtype=self.dtype, name="up")(jnp.swapaxes(x, 1, 2))
-    y = nn.gelu(y, approximate=False)
+    y = gelu(y)
     y = nn.Dense(length, kernel_init=init, dtype=self.dtype, name="down")(y)
     return jnp.swapaxes(y, 1, 2)

@@ -7,6 +7,8 @@ import jax.numpy as jnp
 from vitx.blocks.stems import LinearStem
 from vitx.checks import Depth, PositiveInt
 from vitx.errors import ConfigError
+from vitx.layers.convolution import Conv
+from vitx.layers.mlp import gelu
 from vitx.layers.norms import BatchNorm
 from vitx.models import names
 
@@ -50,7 +52,7 @@ class ConvMixer(nn.Module):
       raise ConfigError(f"model.kernel={self.kernel} must be odd, such as {self.kernel + 1}")
 
     def activate(y: jax.Array, name: str) -> jax.Array:
-      y = nn.gelu(y, approximate=False)
+      y = gelu(y)
       return BatchNorm(dtype=self.dtype, name=f"{name}_norm")(y, train)
 
     stem = LinearStem(self.width, self.patch, dtype=self.dtype, name=names.STEM)
@@ -64,7 +66,7 @@ class ConvMixer(nn.Module):
         dtype=self.dtype,
         name=f"depthwise_{layer}",
       )
-      pointwise = nn.Conv(self.width, (1, 1), dtype=self.dtype, name=f"pointwise_{layer}")
+      pointwise = Conv(self.width, (1, 1), dtype=self.dtype, name=f"pointwise_{layer}")
       x = x + activate(depthwise(x), f"depthwise_{layer}")
       x = activate(pointwise(x), f"pointwise_{layer}")
     vector = jnp.mean(x, axis=(1, 2), dtype=jnp.float32)

@@ -13,6 +13,7 @@ from vitx.blocks.stems import STEMS
 from vitx.checks import PositiveInt
 from vitx.errors import ConfigError
 from vitx.layers.dropout import Dropout
+from vitx.layers.mlp import gelu
 from vitx.models import names
 from vitx.models.trunk import Parts, Trunk
 from vitx.ops.layout import TokenLayout
@@ -108,7 +109,7 @@ class Network(Trunk, kw_only=True):
     vector = vector.astype(jnp.float32)
     if self.head_hidden is not None:
       hidden = nn.Dense(self.head_hidden, name=names.HEAD_HIDDEN)
-      vector = nn.gelu(hidden(vector), approximate=False)
+      vector = gelu(hidden(vector))
     return self.classify(vector, names.HEAD)
 
   def classify(self, vectors: jax.Array, name: str) -> jax.Array:
