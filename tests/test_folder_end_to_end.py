@@ -115,7 +115,7 @@ def test_a_broken_image_is_named_before_compiling(split, tmp_path, monkeypatch):
   broken = tmp_path / "images" / split / "dark" / "1-rgba.png"
   whole = broken.read_bytes()
   broken.write_bytes(whole[: len(whole) // 2])
-  monkeypatch.setattr(compilation, "compile_step", lambda *a: pytest.fail("compiled"))
+  monkeypatch.setattr(compilation, "compile_steps", lambda *a: pytest.fail("compiled"))
   settings = config(tmp_path / "images", *STATISTICS)
   with pytest.raises(ConfigError, match=f"{broken} cannot be read as an image"):
     loop.train(settings, tmp_path / "run")

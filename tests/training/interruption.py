@@ -1,12 +1,15 @@
 """A run in this process that a signal ends."""
 
+import copy
 import signal
 
 from vitx.training import failures, loop
 
 
 def train_until(at: int, config, workdir, monkeypatch) -> loop.Result:
-  """Trains until SIGTERM arrives when the step `at` is dispatched."""
+  """Trains step by step until SIGTERM arrives when the step `at` is dispatched."""
+  config = copy.deepcopy(config)
+  config.steps_per_dispatch = 1
 
   class StopAt(failures.StopRequest):
     asked = 0

@@ -14,7 +14,7 @@ from vitx.checkpoints.tree import name_arrays
 from vitx.cli.configs import load_config
 from vitx.cli.fields import complete
 from vitx.errors import ConfigError
-from vitx.training import loop, phases
+from vitx.training import failures, loop, phases
 
 STEPS = ("evaluation.every=4 steps", "checkpoint.every=4 steps", "log_every=1 steps")
 SMALL = "model.width=16,model.depth=1,model.num_heads=2,model.mlp_dim=32,stem=linear,stem.patch=2"
@@ -122,16 +122,15 @@ def _stop_in_phase1_then_go_on(workdir, monkeypatch):
   def interrupted(experiment, place, store, recorder, state, start):
     if not place.endswith("phase1"):
       return run(experiment, place, store, recorder, state, start)
-    flag = loop.parallel.flag
 
-    def asked(_):
-      return flag(recorder.record is not None and len(recorder_steps) >= 3)
+    class StopAfterThree(failures.StopRequest):
+      received = property(lambda _: len(recorder_steps) >= 3 or None, lambda *_: None)
 
     recorder_steps = []
     count = recorder.count_step
     recorder.count_step = lambda *a: (recorder_steps.append(a[0]), count(*a))[1]
     with monkeypatch.context() as patch:
-      patch.setattr(loop.parallel, "flag", asked)
+      patch.setattr(loop, "StopRequest", StopAfterThree)
       return run(experiment, place, store, recorder, state, start)
 
   with monkeypatch.context() as patch:

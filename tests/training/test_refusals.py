@@ -99,7 +99,7 @@ def test_other_runtime_errors_pass_through():
 def test_bad_input_is_named_before_compilation_and_loses_nothing(
   overrides, parts, tmp_path, monkeypatch
 ):
-  monkeypatch.setattr(compilation, "compile_step", lambda *a: pytest.fail("compiled"))
+  monkeypatch.setattr(compilation, "compile_steps", lambda *a: pytest.fail("compiled"))
   text = f"configs/digits.py:{runs.replace(runs.TINY, *overrides)}"
   with pytest.raises(ConfigError) as error:
     loop.train(load_config(text), tmp_path / "run")
@@ -119,6 +119,6 @@ def test_a_full_disk_is_noticed_before_compiling(tmp_path, monkeypatch):
 
   usage = type("Usage", (), {"free": 10_000})
   monkeypatch.setattr(workdir.shutil, "disk_usage", lambda path: usage)
-  monkeypatch.setattr(compilation, "compile_step", lambda *a: pytest.fail("compiled"))
+  monkeypatch.setattr(compilation, "compile_steps", lambda *a: pytest.fail("compiled"))
   with pytest.raises(ConfigError, match=r"0 MiB free.*checkpoint.keep"):
     loop.train(runs.tiny(), tmp_path)

@@ -135,7 +135,7 @@ def test_on_two_devices_and_under_vmap():
   one, metrics, _ = jax.jit(step.train)(state, {}, fed, np.int32(0))
   spread = dataclasses.replace(step, axis=parallel.AXIS)
   program = parallel.compile_once(spread.train)
-  two, _, _ = program(parallel.replicate(state), {}, parallel.split(fed), parallel.flag(False))
+  two, _, _ = program(parallel.replicate(state), {}, parallel.split(fed), parallel.number(0))
   twice = jax.tree.map(lambda x: jnp.stack([x, x]), state)
   both, _, _ = jax.jit(jax.vmap(step.train, in_axes=(0, None, None, None)))(
     twice, {}, fed, np.int32(0)

@@ -18,7 +18,7 @@ from typing import Any
 
 import jax
 
-from vitx.analysis import cost, mhsa_flops
+from vitx.analysis import mhsa_flops
 from vitx.attention.registry import MIXERS
 from vitx.benchmark import (
   density,
@@ -36,7 +36,7 @@ from vitx.benchmark.timing import Neighbors
 from vitx.cli.configs import load_config
 from vitx.cli.summary import complete_config
 from vitx.errors import ConfigError, listing, nearest
-from vitx.training import trial
+from vitx.training import parallel, trial
 
 DENSITY_PARTS = ("attention", "steps", "sampling")
 SPARSIFINER_PARTS = ("attention", "flops")
@@ -147,24 +147,30 @@ def run_models(options: argparse.Namespace) -> None:
     if options.peers:
       make_peer = functools.partial(_make_peer, options.batch, options.side)
       make_ours = functools.partial(_make_ours, options.batch, options.side)
+      begin = functools.partial(_begin, options.batch)
+      begin()
       heading = f"of our step over PyTorch's, B={options.batch}, N={options.side**2 + 1}, float32"
       if options.memory:
         peaks = {}
         for name in names:
           _say(f"{name}: memory")
-          mine = models.peak_bytes(jax.devices, make_ours, models.row_of(name))
+          mine = models.peak_bytes(begin, make_ours, models.row_of(name))
           peaks[name] = [mine / models.peak_bytes(peers.import_torch, make_peer, name)]
         print(f"Peak memory {heading}")
         print(models.format_ratios(peaks, dict.fromkeys(names, 1.0), most=True), flush=True)
-      theirs = {name: make_peer(name) for name in names}
-      ours = {row: make_ours(row) for row in dict.fromkeys(map(models.row_of, names))}
+      rows = dict.fromkeys(map(models.row_of, names))
+      made = {row: _make_dispatch(_our_config(options.batch, options.side, row)) for row in rows}
+      ours = {row: dispatch for row, (dispatch, _, _) in made.items()}
+      # Both sides make as many steps in a sample.
+      theirs = {name: _repeat(make_peer(name), made[models.row_of(name)][1]) for name in names}
       found = models.compare(ours, theirs, **effort)
       print(f"Time {heading}")
       print(models.format_ratios(found, models.GOALS, most=True), flush=True)
     else:
-      made = {name: make_step(name) for name in names}
-      steps = {name: step for name, (step, _) in made.items()}
-      flops = {name: count for name, (_, count) in made.items()}
+      parallel.use_cores(load_config(name).batch_size for name in names)
+      made = {name: _make_dispatch(name) for name in names}
+      steps = {name: dispatch for name, (dispatch, _, _) in made.items()}
+      flops = {name: count for name, (_, _, count) in made.items()}
       found = models.share_of_product(steps, flops, **effort)
       print(f"FLOP/s of a step over those of a product of {models.PRODUCT} x {models.PRODUCT}")
       print(models.format_ratios(found, models.SHARES, most=False), flush=True)
@@ -175,21 +181,31 @@ def _make_peer(batch: int, side: int, name: str) -> Callable[[], None]:
   return peers.make_steps(batch, side, (name,))[name]
 
 
+def _our_config(batch: int, side: int, row: str) -> str:
+  return f"vix_cifar10:{row},batch_size={batch},data.image_size={side}"
+
+
 def _make_ours(batch: int, side: int, row: str) -> Callable[[], None]:
-  return make_step(f"vix_cifar10:{row},batch_size={batch},data.image_size={side}")[0]
+  """Returns a dispatch of ours, for its memory."""
+  return _make_dispatch(_our_config(batch, side, row))[0]
 
 
-def make_step(text: str) -> tuple[Callable[[], None], int]:
-  """Returns a training step of a config on a batch of noise, and its FLOPs."""
-  config = complete_config(load_config(text))
-  train, state, shapes = trial.make_training_step(config)
-  compiled = jax.jit(train, donate_argnums=0).lower(state, shapes).compile()
-  held, batch = [trial.begin(config)], jax.device_put(trial.draw_batch(shapes))
+def _begin(batch: int) -> None:
+  """Begins JAX as a training with this batch does."""
+  parallel.use_cores([batch])
+  jax.devices()
 
-  def step() -> None:
-    held[0], _ = jax.block_until_ready(compiled(held[0], batch))
 
-  return step, cost.flops(train, state, shapes)
+def _repeat(step: Callable[[], None], times: int) -> Callable[[], None]:
+  def steps() -> None:
+    for _ in range(times):
+      step()
+
+  return steps
+
+
+def _make_dispatch(text: str) -> tuple[Callable[[], None], int, int]:
+  return trial.make_dispatch(complete_config(load_config(text)))
 
 
 def run_density(options: argparse.Namespace) -> None:

@@ -1,6 +1,8 @@
-"""What happens before the first step: the run is announced and its step compiled."""
+"""What happens before the first step: the run is announced and its steps compiled."""
 
 import collections
+import dataclasses
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -11,10 +13,37 @@ from vitx.analysis import cost
 from vitx.training import parallel
 from vitx.training.progress import Progress, announce
 from vitx.training.setup import Experiment, batch_shapes, evaluation_shapes
+from vitx.training.train_step import Step
+
+# What a dispatch may have where the config leaves it open: a second or two of a CPU's time, so that
+# a signal is soon heeded. Longer steps gain nothing by it.
+FLOPS_PER_DISPATCH = 2**37
+MOST_STEPS = 16
 
 
-def compile_step(experiment: Experiment, state: Any, constants: Any) -> jax.stages.Compiled:
-  """Prints devices, parameters and costs; returns the compiled training step.
+@dataclasses.dataclass(frozen=True)
+class Program:
+  """Training steps as compiled for every device.
+
+  Attributes:
+    compiled: of `Step.train_several`.
+    steps: the most that one dispatch makes.
+  """
+
+  compiled: jax.stages.Compiled
+  steps: int
+
+  def __call__(
+    self, state: Any, constants: Any, batches: Sequence[Mapping[str, np.ndarray]], stop: bool
+  ) -> tuple[Any, dict[str, jax.Array], jax.Array]:
+    """Makes a step for each of this process's batches, in order; see `Step.train_several`."""
+    fed = parallel.split_steps(batches, self.steps)
+    count = parallel.number(len(batches))
+    return self.compiled(state, constants, fed, count, parallel.number(stop))
+
+
+def compile_steps(experiment: Experiment, state: Any, constants: Any) -> Program:
+  """Prints devices, parameters and costs; returns the compiled training steps.
 
   Args:
     experiment: of this run.
@@ -28,36 +57,70 @@ def compile_step(experiment: Experiment, state: Any, constants: Any) -> jax.stag
     parallel.unreplicate(state.params), include_stats=False
   )
   print(overview, flush=True)
-  print(f"FLOPs per example, forward: {_forward_flops(experiment):,}", flush=True)
-  arguments = (state, constants, _blank_batch(experiment), parallel.flag(False))
+  flops = _forward_flops(experiment)
+  print(f"FLOPs per example, forward: {flops:,}", flush=True)
+  steps = config.steps_per_dispatch or count_steps(3 * flops * config.batch_size)
+  print(f"steps per dispatch: {steps}", flush=True)
   deterministic = config.deterministic and jax.default_backend() == "gpu"
   options = {"xla_gpu_deterministic_ops": True} if deterministic else None
-  compiled = announce(
+  blank = _blank_batch(experiment)
+  program = announce(
     "compiling",
-    lambda: parallel.compile_for(arguments, experiment.step.train, donate=(0,), options=options),
+    lambda: compile_program(experiment.step, state, constants, blank, steps, options=options),
   )
-  needed = cost.compiled_bytes(compiled)
+  needed = cost.compiled_bytes(program.compiled)
   if needed is not None:
     backend = jax.default_backend()
     print(f"compiled memory per device ({backend}): {needed / 2**20:,.1f} MiB", flush=True)
-  return compiled
+  return program
+
+
+def compile_program(
+  step: Step,
+  state: Any,
+  constants: Any,
+  batch: Mapping[str, np.ndarray],
+  steps: int,
+  *,
+  options: Any = None,
+) -> Program:
+  """Compiles training steps for every device.
+
+  Args:
+    step: over the axis of the devices.
+    state: replicated.
+    constants: of the task, replicated.
+    batch: this process's share of one, of which shapes and dtypes count.
+    steps: the most that one dispatch makes.
+    options: for the compiler.
+  """
+  fed = parallel.split_steps([batch], steps)
+  arguments = (state, constants, fed, parallel.number(1), parallel.number(0))
+  compiled = parallel.compile_for(arguments, step.train_several, donate=(0,), options=options)
+  return Program(compiled, steps)
+
+
+def count_steps(flops: int) -> int:
+  """Returns how many steps of so many FLOPs one dispatch makes, where nothing else says it."""
+  return max(1, min(MOST_STEPS, FLOPS_PER_DISPATCH // max(1, flops)))
 
 
 def dry_run(experiment: Experiment, state: Any) -> None:
-  """Compiles and times three steps on a blank batch after a first one; prints how long a run takes.
+  """Compiles and times three dispatches of blank batches after a first one; prints a run's time.
 
   Args:
     experiment: of this run.
     state: replicated; used up.
   """
   constants = parallel.replicate(experiment.constants)
-  step = compile_step(experiment, state, constants)
-  fed = (constants, _blank_batch(experiment), parallel.flag(False))
-  state, *_ = jax.block_until_ready(step(state, *fed))
-  steps = 3
+  program = compile_steps(experiment, state, constants)
+  batches = [_blank_batch(experiment)] * program.steps
+  state, *_ = jax.block_until_ready(program(state, constants, batches, False))
+  dispatches = 3
+  steps = dispatches * program.steps
   progress = Progress(step=0, total=steps, batch_size=experiment.config.batch_size, seconds=0.0)
-  for _ in range(steps):
-    state, *_ = jax.block_until_ready(step(state, *fed))
+  for _ in range(dispatches):
+    state, *_ = jax.block_until_ready(program(state, constants, batches, False))
   seconds = progress.seconds / steps
   print(
     f"dry run: {seconds:.4f} s per step,"
@@ -66,11 +129,11 @@ def dry_run(experiment: Experiment, state: Any) -> None:
   )
 
 
-def _blank_batch(experiment: Experiment) -> Any:
-  """Returns this process's share of a batch, zeros on the devices."""
+def _blank_batch(experiment: Experiment) -> dict[str, np.ndarray]:
+  """Returns this process's share of a batch, zeros on the host."""
   rows = experiment.config.batch_size // jax.process_count()
   shapes = batch_shapes(experiment.task, rows)
-  return parallel.split(jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes))
+  return {name: np.zeros(x.shape, x.dtype) for name, x in shapes.items()}
 
 
 def _forward_flops(experiment: Experiment) -> int:

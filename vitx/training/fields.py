@@ -30,6 +30,7 @@ FIELDS: dict[str, Any] = {
   "evaluation.weights": tuple[Literal["ema", "raw"], ...],
   "batch_size": PositiveInt,
   "grad_accum_steps": PositiveInt,
+  "steps_per_dispatch": PositiveInt | None,
   "duration": str | int,
   "learning_rate": NonNegative,
   "weight_decay_mask": Literal["matrices", "rank", "tensors", "all"],

@@ -1,4 +1,4 @@
-"""Steps that were dispatched and not yet awaited: at most two."""
+"""Steps that were dispatched and not yet awaited: those of at most two dispatches."""
 
 import collections
 from collections.abc import Callable
@@ -21,14 +21,14 @@ class InFlight:
     """Calls `finish` with the number and the metrics of every step, in order, once it is done."""
     self.stop = False
     self._finish = finish
-    self._steps: collections.deque[tuple[int, Any, jax.Array]] = collections.deque()
+    self._steps: collections.deque[tuple[range, Any, jax.Array]] = collections.deque()
 
-  def add(self, step: int, metrics: Any, stop: jax.Array) -> None:
-    """Takes in what a step returned, on its devices."""
-    self._steps.append((step, metrics, stop))
+  def add(self, steps: range, metrics: Any, stop: jax.Array) -> None:
+    """Takes in what a dispatch returned, on its devices: metrics of each of its steps."""
+    self._steps.append((steps, metrics, stop))
 
   def make_room(self) -> None:
-    """Waits for the oldest step if the limit is reached."""
+    """Waits for the oldest dispatch if the limit is reached."""
     if len(self._steps) == LIMIT:
       self._wait_for_oldest()
 
@@ -38,12 +38,13 @@ class InFlight:
       self._wait_for_oldest()
 
   def _wait_for_oldest(self) -> None:
-    step, metrics, stop = self._steps.popleft()
-    values = {name: float(_first(x)) for name, x in metrics.items()}
-    self._finish(step, values)
+    steps, metrics, stop = self._steps.popleft()
+    values = {name: _first(x) for name, x in metrics.items()}
+    for i, step in enumerate(steps):
+      self._finish(step, {name: float(value[i]) for name, value in values.items()})
     self.stop |= bool(_first(stop))
 
 
-def _first(x: jax.Array) -> Any:
-  """Returns the scalar of the first local device; it is the same on all."""
-  return np.asarray(x.addressable_data(0)).reshape(-1)[0]
+def _first(x: jax.Array) -> np.ndarray:
+  """Returns what the first local device has; it is the same on all."""
+  return np.asarray(x.addressable_data(0))[0]

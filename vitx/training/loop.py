@@ -129,11 +129,11 @@ def _run(
     batches = experiment.batches()
     for role in ("validation", "test"):
       examples(role)
-    train_step = compilation.compile_step(experiment, state, constants)
+    program = compilation.compile_steps(experiment, state, constants)
     recorder.progress.begin()
     stream = recorder.progress.timed(batches.iterate(start, total))
     with StopRequest() as request:
-      for step in range(start, total + 1):
+      while True:
         is_new, is_last = step > start, step == total
         if is_new and (is_last or experiment.is_due(step, config.evaluation.every)):
           in_flight.wait()
@@ -150,12 +150,13 @@ def _run(
           )
         if is_last or in_flight.stop:
           break
-        batch = next(stream)
-        asked = parallel.flag(request.received is not None)
+        steps = range(step, experiment.next_event(step, program.steps))
+        fed = [next(stream) for _ in steps]
         in_flight.make_room()
         with jax.profiler.StepTraceAnnotation("train", step_num=step):
-          state, *returned = train_step(state, constants, parallel.split(batch), asked)
-        in_flight.add(step, *returned)
+          state, metrics, stop = program(state, constants, fed, request.received is not None)
+        in_flight.add(steps, metrics, stop)
+        step = steps.stop
   if step < total:
     return Result(workdir, step, False)
   state, best = _restore_best(experiment, store, recorder, state, step)

@@ -5,7 +5,10 @@ replicated, a batch is split along its leading axis. `jax.pmap` compiles ahead o
 memory is known and errors surface before the first step.
 """
 
-from collections.abc import Callable
+import contextlib
+import math
+import os
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -14,6 +17,8 @@ import numpy as np
 from vitx.errors import ConfigError
 
 AXIS = "devices"
+LEAST = 4  # examples on a device that is one core: fewer were not measured
+HOST_DEVICES = "xla_force_host_platform_device_count"
 
 
 def check_batch(batch_size: int, grad_accum_steps: int, field: str = "batch_size") -> None:
@@ -27,6 +32,28 @@ def check_batch(batch_size: int, grad_accum_steps: int, field: str = "batch_size
       f"{field}={batch_size} does not split over {jax.device_count()} devices{micro};"
       f" nearest that fit: {fits}"
     )
+
+
+def use_cores(batches: Iterable[int]) -> None:
+  """Makes as many devices of a CPU as it has cores, where batches divide among them.
+
+  XLA runs many of a step's operations on one core; devices run theirs side by side. It does nothing
+  where JAX was told a number (`JAX_NUM_CPU_DEVICES`, `XLA_FLAGS`) or has already begun, with
+  several processes, and to other accelerators.
+
+  Args:
+    batches: the examples of every micro-batch of the run; each device keeps `LEAST` at least.
+  """
+  is_told = jax.config.values["jax_num_cpu_devices"] >= 0 or HOST_DEVICES in os.environ.get(
+    "XLA_FLAGS", ""
+  )
+  if is_told or jax.distributed.is_initialized():
+    return
+  common = math.gcd(*batches)
+  cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+  most = max(1, min(cores, common // LEAST))
+  with contextlib.suppress(RuntimeError):  # JAX has begun: its devices are what they are
+    jax.config.update("jax_num_cpu_devices", max(n for n in range(1, most + 1) if common % n == 0))
 
 
 def place(tree: Any) -> Any:
@@ -52,8 +79,8 @@ def replicate(tree: Any) -> Any:
   return place(jax.tree.map(copies, tree))
 
 
-def flag(value: bool) -> jax.Array:
-  """Returns this process's 0 or 1 on each of its devices, int32 (devices,)."""
+def number(value: int) -> jax.Array:
+  """Returns this process's number on each of its devices, int32 (devices,)."""
   return place(np.full(jax.local_device_count(), value, np.int32))
 
 
@@ -68,6 +95,28 @@ def split(batch: Any) -> Any:
   return place(
     jax.tree.map(lambda x: x.reshape(devices, x.shape[0] // devices, *x.shape[1:]), batch)
   )
+
+
+def split_steps(batches: Sequence[Any], steps: int) -> Any:
+  """Splits this process's rows of some batches over its devices, with room for `steps` of them.
+
+  Args:
+    batches: of consecutive steps, each (b, ...); at least one.
+    steps: K, at least as many.
+
+  Returns:
+    (devices, K, b / devices, ...); zeros beyond the given batches.
+  """
+  devices = jax.local_device_count()
+
+  def stack(*rows: np.ndarray) -> np.ndarray:
+    shape = (devices, rows[0].shape[0] // devices, *rows[0].shape[1:])
+    out = np.zeros((devices, steps, *shape[1:]), rows[0].dtype)
+    for step, x in enumerate(rows):
+      out[:, step] = x.reshape(shape)
+    return out
+
+  return place(jax.tree.map(stack, *batches))
 
 
 def join(tree: Any) -> Any:

@@ -14,8 +14,9 @@ from ml_collections import ConfigDict
 
 from vitx.checkpoints import workdir as wd
 from vitx.errors import ConfigError, listing, nearest
-from vitx.training import loop
+from vitx.training import loop, parallel
 from vitx.training.distributed import is_writer
+from vitx.training.fields import check_config
 from vitx.training.loop import Result
 from vitx.training.setup import make_experiment
 
@@ -64,6 +65,18 @@ def train(
     if not result.finished and not dry_run:
       break
   return result
+
+
+def use_cores(config: ConfigDict) -> None:
+  """Makes a CPU's cores devices that every phase's batches divide among; see `parallel`.
+
+  Raises:
+    ConfigError: a field of another type or range.
+  """
+  each = list(split_phases(config, "").values()) if config.get("phases") else [config]
+  for phase in each:
+    check_config(phase)
+  parallel.use_cores(phase.batch_size // phase.grad_accum_steps for phase in each)
 
 
 def split_phases(config: ConfigDict, workdir: str) -> dict[str, ConfigDict]:

@@ -31,6 +31,7 @@ PACKAGES = (
 # What may differ when a run goes on: it changes what is seen of the run, not the run.
 FREE = (
   "log_every",
+  "steps_per_dispatch",
   "tensorboard",
   "checkpoint.every",
   "checkpoint.keep",

@@ -128,6 +128,17 @@ class Experiment:
     """Returns whether an event that comes `every` so often falls on `step`."""
     return durations.is_due(step, every, self.steps_per_epoch)
 
+  def next_event(self, step: int, most: int) -> int:
+    """Returns the next step, at most `most` on, at which something is logged, evaluated or saved.
+
+    Where there is none, that is `step + most`; the end of the run is one.
+    """
+    config = self.config
+    cadences = (config.log_every, config.evaluation.every, config.checkpoint.every)
+    last = min(step + most, self.total_steps)
+    later = range(step + 1, last)
+    return next((s for s in later if any(self.is_due(s, every) for every in cadences)), last)
+
 
 def resolve(config: ConfigDict, source: Source | DatasetInfo) -> ConfigDict:
   """Returns the config with what follows from other fields and from the data filled in.

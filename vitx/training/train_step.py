@@ -134,6 +134,37 @@ class Step:
     stop = jax.lax.pmax(stop, self.axis) if self.axis else stop
     return new.replace(step=state.step + 1), metrics, stop
 
+  def train_several(
+    self, state: TrainState, constants: Any, batches: Batch, count: jax.Array, stop: jax.Array
+  ) -> tuple[TrainState, dict[str, jax.Array], jax.Array]:
+    """Makes several updates, one after another, in one program: a host need not come between.
+
+    The number is no part of the program, so that any way of parting a run gives the same bits.
+
+    Args:
+      state: replicated over the axis.
+      constants: of the task, replicated over the axis.
+      batches: as of `train`, of K steps: (K, B, ...).
+      count: int32 scalar, how many of the K are made, from the first.
+      stop: int32 scalar, 1 if this process was asked to end.
+
+    Returns:
+      The new state; metrics of each step, (K,), of which the first `count` count; and whether any
+      process was asked to end.
+    """
+    first = jax.tree.map(lambda x: x[0], batches)
+    _, shapes, _ = jax.eval_shape(self.train, state, constants, first, stop)
+    (steps,) = {x.shape[0] for x in jax.tree.leaves(batches)}
+    blank = jax.tree.map(lambda x: jnp.zeros((steps, *x.shape), x.dtype), shapes)
+
+    def body(i, carry):
+      state, kept, _ = carry
+      batch = jax.tree.map(lambda x: jax.lax.dynamic_index_in_dim(x, i, keepdims=False), batches)
+      state, metrics, asked = self.train(state, constants, batch, stop)
+      return state, jax.tree.map(lambda all, one: all.at[i].set(one), kept, metrics), asked
+
+    return jax.lax.fori_loop(0, count, body, (state, blank, stop))
+
   def _gradient(
     self, state: TrainState, constants: Any, batch: Batch, key: jax.Array, scale: jax.Array
   ):

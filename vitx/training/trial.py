@@ -1,5 +1,6 @@
 """A training step without data: what tables, plans and benchmarks compile, and some of them run."""
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from vitx.analysis import cost
+from vitx.training import compilation, parallel
 from vitx.training.setup import batch_shapes, make_step
 from vitx.training.teacher import blank_constants
 from vitx.training.train_step import TrainState
@@ -34,6 +36,30 @@ def begin(config: ConfigDict) -> TrainState:
   """Returns the state before the first step of a completed config."""
   step, _ = make_step(config, schedule=jnp.ones_like)
   return jax.jit(step.init)(jax.random.key(0), draw_batch(batch_shapes(step.task, 1)))
+
+
+def make_dispatch(config: ConfigDict) -> tuple[Callable[[], None], int, int]:
+  """Returns what a dispatch of training on noise does, on all devices, as `vitx train` makes it.
+
+  Args:
+    config: completed.
+
+  Returns:
+    The dispatch, which runs to its end; the steps that it makes; and the FLOPs of all of them.
+  """
+  train, shapes, batch = make_training_step(config)
+  flops = cost.flops(train, shapes, batch)
+  step, _ = make_step(config, schedule=jnp.ones_like)
+  step = dataclasses.replace(step, axis=parallel.AXIS)
+  constants = parallel.replicate(step.task.constants() | blank_constants(step.task))
+  held, drawn = [parallel.replicate(jax.device_get(begin(config)))], draw_batch(batch)
+  steps = config.steps_per_dispatch or compilation.count_steps(flops)
+  program = compilation.compile_program(step, held[0], constants, drawn, steps)
+
+  def dispatch() -> None:
+    held[0], *_ = jax.block_until_ready(program(held[0], constants, [drawn] * steps, False))
+
+  return dispatch, steps, steps * flops
 
 
 def draw_batch(shapes: Shapes) -> dict[str, np.ndarray]:

@@ -1,0 +1,135 @@
+"""Several steps in one dispatch: the same bits as one by one, and a stop at every event."""
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests import runs
+from tests.slow import all_but
+from tests.training import small
+from vitx.training import compilation, loop, parallel
+from vitx.training.setup import make_experiment
+
+
+def dispatch(step, devices: int, counts: tuple[int, ...], room: int = 5):
+  """The metrics of every step and the last state, of as many steps in each dispatch as `counts`."""
+  step = dataclasses.replace(step, axis=parallel.AXIS)
+  function = jax.pmap(step.train_several, axis_name=parallel.AXIS, devices=jax.devices()[:devices])
+  state = jax.tree.map(lambda x: np.stack([np.asarray(x)] * devices), small.initial(step))
+  done, losses, stops = 0, [], []
+  for count in counts:
+    parts = [small.batch(number) for number in range(done, done + room)]
+    shape = lambda x: x.reshape(devices, -1, *x.shape[1:])  # noqa: E731
+    fed = {k: np.stack([shape(part[k]) for part in parts], axis=1) for k in parts[0]}
+    wishes = np.arange(devices, dtype=np.int32) * (count == counts[-1])
+    state, metrics, stop = function(state, {}, fed, np.full(devices, count, np.int32), wishes)
+    losses += np.asarray(metrics["loss"])[0, :count].tolist()
+    np.testing.assert_array_equal(np.asarray(metrics["loss"])[0, count:], 0)
+    stops.append(np.asarray(stop).tolist())
+    done += count
+  return losses, jax.tree.map(lambda x: x[0], jax.device_get(state)), stops
+
+
+@pytest.mark.parametrize("devices", all_but(2, of=[1, 2]))
+def test_any_parting_of_a_run_gives_the_same_bits(devices):
+  step = small.make_step(ema_decay=0.9)
+  one, state, _ = dispatch(step, devices, (1, 1, 1, 1, 1))
+  assert state.step == 5 and len(set(one)) == 5
+  for counts in ((5,), (2, 3), (4, 1)):
+    losses, other, stops = dispatch(step, devices, counts)
+    assert losses == one
+    for x, y in zip(jax.tree.leaves(state), jax.tree.leaves(other), strict=True):
+      np.testing.assert_array_equal(x, y)
+    assert stops[-1] == [devices - 1] * devices  # the last device alone asks; all are told
+
+
+def test_steps_in_a_dispatch_are_the_steps_one_by_one():
+  """Not the same program, so not the same bits; sums of float32 in another order at most."""
+  losses, _, _ = dispatch(small.make_step(), 1, (5,))
+  expected, _ = small.run(small.make_step(), 5, devices=1)
+  np.testing.assert_allclose(losses, expected, rtol=1e-5)
+
+
+def test_a_dispatch_ends_where_something_is_logged_evaluated_or_saved():
+  config = runs.tiny("log_every=7", "evaluation.every=0.37 epochs", "checkpoint.every=10")
+  experiment = make_experiment(config)
+  step, reached, most = 0, set(), 4
+  while step < experiment.total_steps:
+    after = experiment.next_event(step, most)
+    assert step < after <= min(step + most, experiment.total_steps)
+    reached.add(after)
+    step = after
+  cadences = (config.log_every, config.evaluation.every, config.checkpoint.every)
+  for step in range(1, experiment.total_steps + 1):
+    if any(experiment.is_due(step, every) for every in cadences):
+      assert step in reached
+  assert experiment.total_steps in reached
+
+
+def test_short_steps_are_dispatched_together():
+  assert compilation.count_steps(1) == compilation.count_steps(0) == compilation.MOST_STEPS
+  assert compilation.count_steps(compilation.FLOPS_PER_DISPATCH // 3) == 3
+  assert compilation.count_steps(10 * compilation.FLOPS_PER_DISPATCH) == 1
+
+
+@pytest.mark.slow  # two whole runs; `test_loop` resumes step by step what ran in dispatches
+def test_a_run_is_the_same_whatever_its_dispatches(tmp_path):
+  for most in (1, 3, None):
+    place = tmp_path / str(most)
+    assert loop.train(runs.tiny(f"steps_per_dispatch={most}"), place).finished
+  assert runs.rows(tmp_path / "1") == runs.rows(tmp_path / "3") == runs.rows(tmp_path / "None")
+  states = [runs.final_state(tmp_path / name) for name in ("1", "3", "None")]
+  for other in states[1:]:
+    for x, y in zip(jax.tree.leaves(states[0]), jax.tree.leaves(other), strict=True):
+      np.testing.assert_array_equal(x, y)
+
+
+def test_batches_are_split_with_room_for_more():
+  rows = [{"x": jnp.arange(8.0).reshape(4, 2) + 10 * i} for i in range(2)]
+  split = parallel.split_steps([{"x": np.asarray(row["x"])} for row in rows], 3)["x"]
+  assert split.shape == (2, 3, 2, 2)
+  np.testing.assert_array_equal(split[0, 1], rows[1]["x"][:2])
+  np.testing.assert_array_equal(split[1, 0], rows[0]["x"][2:])
+  np.testing.assert_array_equal(split[:, 2], 0)
+
+
+CORES = """
+import json, os, sys
+os.sched_getaffinity = lambda _: range(6)
+from vitx.training import parallel
+parallel.use_cores(json.loads(sys.argv[1]))
+import jax
+print(jax.device_count())
+"""
+
+
+@pytest.mark.parametrize(
+  ("batches", "told", "devices"),
+  [
+    ([64], {}, 4),  # 6 cores, but 64 parts into 4
+    ([24], {}, 6),
+    ([12, 8], {}, 1),  # of 4 examples in common, all on one
+    ([7], {}, 1),
+    ([64], {"JAX_NUM_CPU_DEVICES": "3"}, 3),
+    ([64], {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}, 2),
+  ],
+)
+def test_a_cpu_has_a_device_for_each_core_that_shares_the_batch(batches, told, devices):
+  known = ("JAX_NUM_CPU_DEVICES", "XLA_FLAGS")
+  environment = {k: v for k, v in os.environ.items() if k not in known} | told
+  command = [sys.executable, "-c", CORES, json.dumps(batches)]
+  done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+  assert int(done.stdout) == devices
+
+
+def test_devices_stay_as_they_are_once_jax_has_begun():
+  before = jax.device_count()
+  parallel.use_cores([64])
+  assert jax.device_count() == before
