@@ -122,9 +122,7 @@ def default_config() -> ConfigDict:
 
   config.batch_size = 128  # over all devices and processes
   config.grad_accum_steps = 1  # micro-batches per step
-  # Steps that one call of the program makes where nothing is logged, evaluated or saved between
-  # them: the bits stay. None: as their FLOPs suggest, 1 ... 16.
-  config.steps_per_dispatch = placeholder(int)
+  config.steps_per_dispatch = placeholder(int)  # at most, same bits; None: as FLOPs suggest, 1...16
   config.duration = "10 epochs"  # of the run
   config.learning_rate = 1e-3  # the schedule's peak
   config.optimizer = ConfigDict({"name": "adamw", "weight_decay": 0.05})

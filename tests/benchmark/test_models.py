@@ -4,10 +4,13 @@ import sys
 
 import pytest
 
+from vitx.analysis import cost
 from vitx.benchmark import models, peers
-from vitx.cli import benchmark
+from vitx.cli.configs import load_config
 from vitx.cli.main import main
+from vitx.cli.summary import complete_config
 from vitx.errors import MissingExtraError
+from vitx.training import trial
 
 
 def test_every_peer_has_a_row_of_ours_and_every_goal_a_peer():
@@ -53,13 +56,15 @@ def test_share_of_a_product(capsys):
   assert line[0] == "digits:bigbird" and 0 < float(line[1]) < 1.5
 
 
-def test_a_step_goes_on_from_its_own_state():
-  step, flops = benchmark.make_step(
-    "digits:softmax,batch_size=4,model.depth=1,model.width=8,model.num_heads=1,model.mlp_dim=8"
-  )
-  step()
-  step()
-  assert flops > 0
+def test_a_dispatch_goes_on_from_its_own_state():
+  sizes = "batch_size=4,model.depth=1,model.width=8,model.num_heads=1,model.mlp_dim=8"
+  config = complete_config(load_config(f"digits:softmax,steps_per_dispatch=3,{sizes}"))
+  dispatch, steps, flops = trial.make_dispatch(config)
+  assert steps == 3
+  dispatch()
+  dispatch()
+  train, state, batch = trial.make_training_step(config)
+  assert flops == 3 * cost.flops(train, state, batch) > 0
 
 
 def test_what_is_missing_or_unknown_is_one_line(monkeypatch, capsys):
