@@ -162,4 +162,5 @@ class Neighbors:
   def _others() -> float:
     """Returns the CPU seconds of all processes but this one."""
     machine, own = psutil.cpu_times(), psutil.Process().cpu_times()
-    return machine.user + machine.system - own.user - own.system
+    nice = getattr(machine, "nice", 0.0)  # where there is such a thing, it is not in `user`
+    return machine.user + nice + machine.system - own.user - own.system
