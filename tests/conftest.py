@@ -15,6 +15,8 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
   _CACHE = tempfile.TemporaryDirectory(prefix="vitx-jax-")
   os.environ["JAX_COMPILATION_CACHE_DIR"] = _CACHE.name
   os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.0"
+# Whatever rule of "auto" the user keeps, tests go by the shipped one.
+os.environ["VITX_CHOICES"] = str(Path(os.environ["JAX_COMPILATION_CACHE_DIR"]) / "no_choices")
 jax.config.update("jax_compilation_cache_dir", os.environ["JAX_COMPILATION_CACHE_DIR"])
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 

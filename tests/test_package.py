@@ -26,6 +26,8 @@ def test_the_wheel_has_the_configs_inside_the_package(tmp_path):
   assert {name.split("/")[0].split("-")[0] for name in names} == {"vitx"}
   shipped = {path.name for path in (runs.ROOT / "configs").glob("*.py")}
   assert {f"vitx/configs/{name}" for name in shipped} <= set(names)
+  rules = {path.name for path in (runs.ROOT / "vitx" / "ops" / "choices").glob("*.json")}
+  assert rules and {f"vitx/ops/choices/{name}" for name in rules} <= set(names)
   code = "import vitx.configs.digits as d; print(d.get_config('performer,seed=3').seed, d.__file__)"
   environment = os.environ | {"PYTHONPATH": str(tmp_path / "site")}
   command = [sys.executable, "-P", "-c", code]

@@ -11,6 +11,8 @@ from vitx.cli import plan
 from vitx.cli.main import main
 from vitx.cli.summary import complete_config
 from vitx.errors import ConfigError
+from vitx.ops.implementation import choosing_by
+from vitx.ops.rule import FAMILIES, Rule
 from vitx.training.trial import measure_training_bytes
 
 SMALL = "model.depth=1,model.width=16,model.num_heads=2,model.mlp_dim=32"
@@ -25,6 +27,18 @@ def test_memory_of_a_third_size(data_dir):
   planned = plan.make_plan(config, timed=False)
   assert planned.sizes == (8, 16) and planned.seconds is None
   assert planned.bytes.at(64) == pytest.approx(measure_training_bytes(config), rel=0.1)
+
+
+def test_small_sizes_pick_what_the_batch_picks(data_dir):
+  """At 32 examples a device 64 matrices; the sizes compiled have 16 and 32."""
+  config = complete("batch_size=64")
+  nothing = dict.fromkeys(FAMILIES, ())
+  needed = {}
+  for limit in (0, 32, 64):
+    bounds = {"pattern_blocks": ((1000, limit),)} if limit else {}
+    with choosing_by(Rule("any", "a test", nothing | bounds)):
+      needed[limit] = plan.make_plan(config, timed=False).bytes
+  assert needed[0] == needed[32] != needed[64]
 
 
 def test_the_largest_batch_is_a_multiple_that_fits():

@@ -11,24 +11,44 @@ from vitx.attention.registry import MIXERS
 from vitx.benchmark.mixers import make_grid
 from vitx.errors import ConfigError
 from vitx.ops import TokenLayout, recording_implementations
-from vitx.ops.implementation import resolve_implementation
+from vitx.ops.implementation import choosing_by, resolve_implementation
 from vitx.ops.patterns import Axial, Window
+from vitx.ops.rule import FAMILIES, Rule
 
 
-def resolve(*args, **given):
-  return resolve_implementation("attention", *args, **given)
+def rule(**masked):
+  """A rule that masks nothing but what is given."""
+  return Rule("any", "a test", dict.fromkeys(FAMILIES, ()) | masked)
+
+
+GIVEN = rule(pattern_blocks=((128, None), (256, 16)), linear=((64, 8),))
+
+
+def resolve(implementation, n, batch=1, family="pattern_blocks", **given):
+  with choosing_by(GIVEN):
+    return resolve_implementation("attention", implementation, family, (batch, n, 4, 8), **given)
 
 
 def test_what_is_asked_for_runs():
-  assert resolve("masked", 9) == "masked" and resolve("masked", 9, dropout=0.1) == "masked"
-  assert resolve("kernelized", 9, masked_up_to=10) == "kernelized"
+  assert resolve("masked", 900) == "masked" and resolve("masked", 900, dropout=0.1) == "masked"
+  assert resolve("kernelized", 9) == "kernelized"
 
 
 def test_auto_is_the_faster_unless_dropout_must_be_drawn():
-  assert resolve("auto", 9) == "kernelized"
-  assert resolve("auto", 9, masked_up_to=9) == "masked"
-  assert resolve("auto", 10, masked_up_to=9) == "kernelized"
-  assert resolve("auto", 9, dropout=0.1) == "masked"
+  assert resolve("auto", 9, family="dense") == "kernelized"
+  assert resolve("auto", 9) == resolve("auto", 128, batch=10**6) == "masked"
+  assert resolve("auto", 257) == "kernelized"
+  assert resolve("auto", 257, dropout=0.1) == "masked"
+
+
+def test_auto_looks_at_the_batch():
+  assert resolve("auto", 256, batch=4) == "masked"
+  assert resolve("auto", 256, batch=5) == "kernelized"
+  for batch, expected in ((4, "masked"), (5, "kernelized")):
+    q = jax.ShapeDtypeStruct((batch, 256, 4, 8), jnp.float32)
+    with choosing_by(GIVEN), recording_implementations() as found:
+      jax.eval_shape(lambda q: ops.attention(q, q, q, Window(2)), q)
+    assert found == [("attention", "pattern_blocks", expected)]
 
 
 def test_errors_name_the_field_and_the_way_out():
@@ -65,21 +85,25 @@ def test_no_mixer_holds_the_matrix_of_many_tokens(name):
 
 
 @pytest.mark.parametrize(
-  ("name", "last_masked"), [("bigbird", 128), ("linear_transformer", 64), ("performer", 64)]
+  ("name", "last_masked"), [("bigbird", 256), ("linear_transformer", 64), ("performer", 64)]
 )
-def test_the_measured_rule_is_what_runs(name, last_masked):
+def test_the_rule_is_what_runs(name, last_masked):
   mixer = MIXERS[name](num_heads=2)
-  assert choose(mixer, last_masked) == ("masked", True)
-  assert choose(mixer, last_masked + 8) == ("kernelized", False)
+  with choosing_by(GIVEN):
+    assert choose(mixer, last_masked) == ("masked", True)
+    assert choose(mixer, last_masked + 8) == ("kernelized", False)
 
 
-def test_runs_of_tokens_are_never_slower_than_the_matrix():
+def test_patterns_that_are_dense_runs_have_a_rule_of_their_own():
   q = jax.ShapeDtypeStruct((1, 64, 2, 4), jnp.float32)
   layout = TokenLayout((8, 8))
-  for pattern, expected in ((Window(2), "masked"), (Axial(0), "kernelized")):
-    with recording_implementations() as found:
+  for pattern, *expected in (
+    (Window(2), "pattern_blocks", "masked"),
+    (Axial(0), "pattern_runs", "kernelized"),
+  ):
+    with choosing_by(GIVEN), recording_implementations() as found:
       jax.eval_shape(lambda q, p=pattern: ops.attention(q, q, q, p, layout), q)
-    assert found == [("attention", expected)]
+    assert found == [("attention", *expected)]
 
 
 def test_a_module_without_an_op_has_one_path():

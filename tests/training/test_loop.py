@@ -14,6 +14,8 @@ from tests import runs
 from tests.training.interruption import train_until
 from vitx.checkpoints.workdir import read_config
 from vitx.errors import ConfigError
+from vitx.ops.implementation import current_rule
+from vitx.ops.rule import FAMILIES, write_families
 from vitx.tasks.classification import Classification
 from vitx.tasks.classification_figures import summarize_classification
 from vitx.training import loop
@@ -69,6 +71,38 @@ def test_a_finished_run_is_tested_again_and_trains_no_more(finished_run, run_cop
   assert again.test == finished_run[1].test
   assert runs.contents(run_copy / "checkpoints") == before
   assert [row["kind"] for row in runs.rows(run_copy)].count("test") == 1
+
+
+def test_a_run_keeps_the_rule_of_auto_that_it_began_with(run_copy, tmp_path, monkeypatch, capsys):
+  before = json.loads((run_copy / "environment.json").read_text())
+  assert before["rule"]["source"] == "cpu.json of the package"
+  monkeypatch.setenv("VITX_CHOICES", str(tmp_path))
+  families = {name: {"masked": [[7, 7]]} for name in FAMILIES}
+  write_families(tmp_path / "cpu.json", "cpu", families)
+  loop.train(runs.tiny(), run_copy)
+  after = json.loads((run_copy / "environment.json").read_text())
+  assert {name: after[name] for name in ("rule", "implementations")} == {
+    name: before[name] for name in ("rule", "implementations")
+  }
+  out = capsys.readouterr().out
+  assert "goes on by the rule that this run began with (cpu.json of the package); that of" in out
+  assert f"{tmp_path / 'cpu.json'} differs" in out
+
+
+def test_the_rule_of_another_device_or_of_no_record_is_todays(tmp_path, capsys):
+  today = current_rule()
+  assert loop.provenance.keep_rule(tmp_path) == today
+  stored = today.to_json() | {"masked": {"linear": [[8, 8]]}}
+  path = tmp_path / "environment.json"
+  path.write_text(json.dumps({"rule": stored | {"device_kind": "another"}}))
+  assert loop.provenance.keep_rule(tmp_path) == today and not capsys.readouterr().out
+  path.write_text(json.dumps({"rule": stored}))
+  kept = loop.provenance.keep_rule(tmp_path)
+  assert kept.masked == dict(today.masked) | {"linear": ((8, 8),)}
+  assert "differs" in capsys.readouterr().out
+  path.write_text(json.dumps({"rule": {"masked": 3}}))
+  with pytest.raises(ConfigError, match=r"environment\.json holds no rule.*another --workdir"):
+    loop.provenance.keep_rule(tmp_path)
 
 
 # At a save; within a window of the log.

@@ -8,6 +8,7 @@ from typing import Any
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 
 from vitx.analysis.implementations import describe_choices
 from vitx.attention.contract import Properties
@@ -22,6 +23,7 @@ from vitx.benchmark.timing import (
 )
 from vitx.errors import ConfigError
 from vitx.ops import TokenLayout, recording_implementations
+from vitx.ops.implementation import Choice
 from vitx.registry import build
 
 BASELINE = "softmax"  # in its two implementations
@@ -106,7 +108,7 @@ def measure(
   """
   specs = [{"name": spec} if isinstance(spec, str) else dict(spec) for spec in mixers]
   specs = [{"name": BASELINE}] + [spec for spec in specs if spec != {"name": BASELINE}]
-  builders = {_label(spec): build(MIXERS, spec, "token_mixer") for spec in specs}
+  builders = {label(spec): build(MIXERS, spec, "token_mixer") for spec in specs}
   rows: list[Row] = []
   for n in tokens:
     rows += _at_length(builders, n, setting, repeats, seconds, say)
@@ -118,12 +120,14 @@ def _at_length(builders, n, setting, repeats, seconds, say) -> list[Row]:
   programs: dict[str, Program] = {}
   for name, builder in builders.items():
     builder = partial(builder, num_heads=setting.heads, dtype=setting.dtype)
-    picked = _pick(builder(), n, setting)
+    choices = find_choices(builder(), n, setting)
+    picked = "" if choices is None else describe_choices(choices)
     for implementation, module in _variants(builder):
       say(f"N={n}: compiling {name} {implementation}")
       row = Row(n, name, implementation, picked == implementation)
       try:
-        program = _compile(module, implementation, n, setting)
+        variables = draw_variables(module, n, setting)
+        program = compile_mixer(module, variables, implementation, n, setting)
       except (TooLargeError, ConfigError) as error:
         say(f"N={n}: {name} {implementation} skipped: {error}")
         rows.append(dataclasses.replace(row, note=f"skipped: {error}"))
@@ -139,19 +143,20 @@ def _at_length(builders, n, setting, repeats, seconds, say) -> list[Row]:
   return [dataclasses.replace(row, times=found) for row, found in named]
 
 
-def _pick(module: nn.Module, n: int, setting: Setting) -> str:
-  """Returns what "auto" picks for N tokens, found by tracing; "" where the mixer does not fit."""
+def find_choices(module: nn.Module, n: int, setting: Setting) -> list[Choice] | None:
+  """Returns what a mixer's ops pick for N tokens, found by tracing; None where it does not fit."""
   x = jax.ShapeDtypeStruct((setting.batch, n, setting.width), setting.dtype)
   layout = make_grid(n)
   with recording_implementations() as found:
     try:
       jax.eval_shape(lambda x: module.init(jax.random.key(0), x, layout, train=False), x)
     except ConfigError:  # said when it is compiled
-      return ""
-  return describe_choices(found)
+      return None
+  return found
 
 
-def _label(spec: Mapping[str, Any]) -> str:
+def label(spec: Mapping[str, Any]) -> str:
+  """Returns a mixer's name in tables: with its fields, where it has any."""
   fields = ", ".join(f"{name}={value!r}" for name, value in spec.items() if name != "name")
   return f"{spec['name']}({fields})" if fields else spec["name"]
 
@@ -165,14 +170,39 @@ def _variants(builder: partial) -> Iterator[tuple[str, nn.Module]]:
     yield "auto", builder()
 
 
-def _compile(module: nn.Module, implementation: str, n: int, setting: Setting) -> Program:
+def draw_variables(module: nn.Module, n: int, setting: Setting) -> dict[str, Any]:
+  """Returns a mixer's variables for N tokens, the same for its implementations and for all B.
+
+  Raises:
+    ConfigError: the mixer does not fit so many tokens.
+  """
+  x, layout = jnp.zeros((1, n, setting.width), setting.dtype), make_grid(n)
+  return dict(jax.jit(lambda key: module.init(key, x, layout, train=False))(jax.random.key(0)))
+
+
+def compile_mixer(
+  module: nn.Module, variables: Mapping[str, Any], implementation: str, n: int, setting: Setting
+) -> Program:
+  """Compiles forward and backward of a mixer, by input and parameters, for N tokens.
+
+  Args:
+    module: with its implementation.
+    variables: of `draw_variables`.
+    implementation: "masked" is not even tried where its matrices would not fit.
+    n: N, laid out by `make_grid`.
+    setting: sizes and dtype.
+
+  Raises:
+    TooLargeError: it needs more memory than is free.
+    ConfigError: the mixer does not fit so many tokens.
+  """
   if implementation == "masked":
     check_masked(setting.batch, setting.heads, n)
   layout = make_grid(n)
   shape = (setting.batch, n, setting.width)
   x = jax.random.normal(jax.random.key(2), shape, setting.dtype)
-  state = dict(jax.jit(lambda key: module.init(key, x, layout, train=False))(jax.random.key(0)))
-  params = state.pop("params", {})
+  state = {name: value for name, value in variables.items() if name != "params"}
+  params = variables.get("params", {})
   return compile_step(
     lambda params, x: module.apply({"params": params, **state}, x, layout, train=False), params, x
   )

@@ -33,6 +33,7 @@ from vitx.benchmark import (
 )
 from vitx.benchmark.cases import CASES
 from vitx.benchmark.timing import Neighbors
+from vitx.cli import choose
 from vitx.cli.configs import load_config
 from vitx.cli.summary import complete_config
 from vitx.errors import ConfigError, listing, nearest
@@ -91,6 +92,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add("--runs", type=_positive, default=3, help="each gives a ratio")
   add("--repeats", type=_positive, default=3, help="rounds in a run; the median counts")
   add("--seconds", type=float, default=60.0, help="one program may take per run; then fewer rounds")
+  help_text = "measure what auto should pick on this kind of device, and store it"
+  add = what.add_parser("choose", help=help_text).add_argument
+  choose.add_arguments(add, _numbers, _positive)
   add = what.add_parser("models", help="whole training steps, also beside PyTorch's").add_argument
   add("--peers", action="store_true", help="beside PyTorch's networks; needs the extra peers")
   add("--memory", action="store_true", help="of the peers: also the peak of a process of its own")
@@ -103,9 +107,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(what: str, **options: Any) -> None:
-  """Measures "mixers", "density", "sparsifiner" or "models"."""
+  """Measures "mixers", "choose", "density", "sparsifiner" or "models"."""
   runs = {
     "mixers": run_mixers,
+    "choose": choose.run,
     "density": run_density,
     "sparsifiner": run_sparsifiner,
     "models": run_models,

@@ -16,6 +16,7 @@ import re
 import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from fractions import Fraction
 from typing import Any
 
 import jax
@@ -28,6 +29,7 @@ from vitx.cli.configs import load_config
 from vitx.cli.summary import complete_config
 from vitx.cli.tables import lay_out
 from vitx.errors import ConfigError
+from vitx.ops.implementation import choosing_by, current_rule
 from vitx.training.train_step import TrainState
 from vitx.training.trial import (
   Shapes,
@@ -122,9 +124,14 @@ def share(config: ConfigDict) -> int:
 
 
 def _compile(config: ConfigDict, size: int) -> tuple[jax.stages.Compiled, Shapes]:
-  """Returns the compiled step of `size` examples, and the shapes of its batch."""
-  train, state, batch = make_training_step(_with(config, {"batch_size": size}))
-  return jax.jit(train, donate_argnums=0).lower(state, batch).compile(), batch
+  """Returns the compiled step of `size` examples, and the shapes of its batch.
+
+  Its ops pick the implementations that they pick in a step of the config's own batch: only what is
+  one program grows linearly.
+  """
+  with choosing_by(current_rule().scaled(Fraction(size, share(config)))):
+    train, state, batch = make_training_step(_with(config, {"batch_size": size}))
+    return jax.jit(train, donate_argnums=0).lower(state, batch).compile(), batch
 
 
 def _time(compiled: jax.stages.Compiled, state: TrainState, batch: Shapes) -> float:

@@ -62,7 +62,7 @@ def attention(
   if causal and q.shape[1] != k.shape[1]:
     raise ValueError(f"causal attention of {q.shape[1]} queries over {k.shape[1]} keys: make equal")
   if pattern is None:
-    picked = resolve_implementation("attention", implementation, q.shape[1], dropout=dropout)
+    picked = resolve_implementation("attention", implementation, "dense", q.shape, dropout=dropout)
     if picked == "kernelized":
       every, line = Causal() if causal else Full(), TokenLayout((q.shape[1],))
       out = _splash(q, k, v, every, line, key_mask, scale)
@@ -77,7 +77,7 @@ def attention(
   layout = TokenLayout((q.shape[1],)) if layout is None else layout
   steps = plan(pattern, layout, tile)
   picked = resolve_implementation(
-    "attention", implementation, q.shape[1], masked_up_to=steps.masked_up_to, dropout=dropout
+    "attention", implementation, steps.family, q.shape, dropout=dropout
   )
   if picked == "kernelized":
     out = _splash(q, k, v, pattern, layout, key_mask, scale)

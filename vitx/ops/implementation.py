@@ -1,40 +1,34 @@
 """Which implementation of an op runs, by a rule that was measured.
 
-"masked" holds the attention matrix, "kernelized" never does, and "auto" is "masked" up to the N
-that an op gives for itself and "kernelized" beyond. The numbers come from forward and backward of
-every module on two CPU cores (float32, H=4, D=64, 1024 and 8192 tokens in a batch); other backends
-have not been measured and get the same. In time, masked over kernelized, was found, with few and
-with many tokens in a batch:
-
-                       N=64          128          256          512
-  attention patterns   0.80-0.98   0.72-0.95   0.69-1.14   0.58-2.1
-  axial, strided       1.20-1.56   1.37-1.55   1.70-2.07   2.3-2.5
-  softmax, shaped      0.96-1.11   0.93-1.05   1.02-1.58   1.0-1.8
-  linear, Performer    0.72-0.89   0.84-1.12   1.35-1.44   1.7-1.9
-  Nystromformer        1.01        1.33        1.72        1.24
-  FNet                 3.4         5.1         7.3         8.9
-
-At 256 and 512 tokens the patterns' winner depends on the batch: masked as long as all matrices
-of the batch fit the cache. `vitx benchmark mixers` measures it again.
+"masked" holds the attention matrix, "kernelized" never does, and "auto" is the faster on this kind
+of device, for so many tokens and so many matrices at once: see `vitx.ops.rule`.
 """
 
 import contextlib
 import contextvars
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 
 import jax
 
 from vitx.errors import ConfigError, listing
+from vitx.ops.rule import Rule, load_rule
 
 Implementation = Literal["auto", "masked", "kernelized"]
 IMPLEMENTATIONS = ("auto", "masked", "kernelized")
 
 
 class Choice(NamedTuple):
-  """What one call of an op runs: the op's name, and "masked" or "kernelized"."""
+  """What one call of an op runs.
+
+  Attributes:
+    op: its name.
+    family: whose rule "auto" goes by, of `vitx.ops.rule.FAMILIES`.
+    implementation: "masked" or "kernelized".
+  """
 
   op: str
+  family: str
   implementation: str
 
 
@@ -44,6 +38,7 @@ _records: contextvars.ContextVar[list[Choice] | None] = contextvars.ContextVar(
 
 
 _target: contextvars.ContextVar[str | None] = contextvars.ContextVar("target", default=None)
+_rule: contextvars.ContextVar[Rule | None] = contextvars.ContextVar("rule", default=None)
 
 
 def target() -> str:
@@ -67,6 +62,25 @@ def lowering_for(platform: str) -> Iterator[None]:
     _target.reset(token)
 
 
+def current_rule() -> Rule:
+  """Returns the rule of "auto": that of `choosing_by`, else that of the kind of device traced for.
+
+  Raises:
+    ConfigError: its file is damaged.
+  """
+  return _rule.get() or load_rule(_target.get() or jax.devices()[0].device_kind)
+
+
+@contextlib.contextmanager
+def choosing_by(rule: Rule | None) -> Iterator[None]:
+  """Lets "auto" pick inside by a given rule; None for the rule of the device."""
+  token = _rule.set(rule)
+  try:
+    yield
+  finally:
+    _rule.reset(token)
+
+
 @contextlib.contextmanager
 def recording_implementations() -> Iterator[list[Choice]]:
   """Collects what every op picks while it is traced inside, in the order of the calls.
@@ -84,9 +98,9 @@ def recording_implementations() -> Iterator[list[Choice]]:
 def resolve_implementation(
   op: str,
   implementation: str,
-  length: int,
+  family: str,
+  shape: Sequence[int],
   *,
-  masked_up_to: int = 0,
   dropout: float = 0.0,
 ) -> str:
   """Returns "masked" or "kernelized": of "auto" the faster, but only "masked" can draw dropout.
@@ -94,9 +108,8 @@ def resolve_implementation(
   Args:
     op: the name under which the choice is recorded.
     implementation: "auto", "masked" or "kernelized".
-    length: N, the number of queries.
-    masked_up_to: the largest N for which "masked" was measured to be the faster; 0 where it never
-      is.
+    family: whose rule "auto" goes by, of `vitx.ops.rule.FAMILIES`.
+    shape: of the queries, (B, N, H, ...): the masked path would hold B H matrices of N rows.
     dropout: rate at which attention probabilities are dropped in training.
 
   Raises:
@@ -110,8 +123,9 @@ def resolve_implementation(
       " implementation='masked' or 'auto', or dropout=0"
     )
   if implementation == "auto":
-    implementation = "masked" if dropout or length <= masked_up_to else "kernelized"
+    masked = dropout or current_rule().is_masked(family, shape[1], shape[0] * shape[2])
+    implementation = "masked" if masked else "kernelized"
   records = _records.get()
   if records is not None:
-    records.append(Choice(op, implementation))
+    records.append(Choice(op, family, implementation))
   return implementation

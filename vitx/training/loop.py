@@ -20,6 +20,7 @@ from vitx.checkpoints.directory import Directory
 from vitx.checkpoints.load import check_file, initial_variables
 from vitx.checkpoints.store import CheckpointStore
 from vitx.data.dataset import Examples
+from vitx.ops.implementation import choosing_by
 from vitx.tasks.base import Figures
 from vitx.training import cache, compilation, evaluation, parallel, provenance
 from vitx.training.distributed import is_writer
@@ -78,8 +79,14 @@ def train(
     CheckpointError: a checkpoint could not be written; the last one stands.
   """
   cache.enable()
+  with choosing_by(provenance.keep_rule(workdir)):
+    return _train(config, str(workdir), dry_run, trust_code)
+
+
+def _train(config: ConfigDict, workdir: str, dry_run: bool, trust_code: bool) -> Result:
+  """Trains by the rule of "auto" that is in force, see `train`."""
   experiment = make_experiment(config, trust_code=trust_code)
-  config, workdir = experiment.config, str(workdir)
+  config = experiment.config
   tensorboard = None
   if not dry_run:
     provenance.check_same_run(workdir, config)

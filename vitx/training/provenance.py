@@ -1,5 +1,6 @@
 """What makes a run the same run: its config and its data; and a record of what it ran on."""
 
+import dataclasses
 import platform
 import subprocess
 import sys
@@ -14,6 +15,8 @@ from ml_collections import ConfigDict
 from vitx.checkpoints.workdir import flatten, read_json, to_plain
 from vitx.data.dataset import ROLES, Source
 from vitx.errors import ConfigError
+from vitx.ops.implementation import current_rule
+from vitx.ops.rule import Rule
 
 PACKAGES = (
   "jax",
@@ -103,10 +106,40 @@ def check_same_data(workdir: str | Path, data: Mapping[str, Any]) -> None:
     )
 
 
+def keep_rule(workdir: str | Path) -> Rule:
+  """Returns the rule of "auto" for a run: the one it began with on such a device, else today's.
+
+  So no file that a user adds or that ships with a later version changes what a run computes. Where
+  today's differs, a line says so.
+
+  Raises:
+    ConfigError: today's file or the run's record is damaged.
+  """
+  today = current_rule()
+  stored = read_json(workdir, "environment.json").get("rule")
+  if stored is None:
+    return today
+  began = Rule.from_json(
+    stored, f"{workdir}/environment.json", "restore it, or choose another --workdir"
+  )
+  if began.device_kind != today.device_kind:
+    return today
+  # A family that is younger than the run has today's bounds.
+  began = dataclasses.replace(began, masked={**today.masked, **began.masked})
+  if began.masked != today.masked:
+    print(
+      f"implementation='auto' goes on by the rule that this run began with ({began.source});"
+      f" that of {today.source} differs",
+      flush=True,
+    )
+  return began
+
+
 def environment(data: Mapping[str, Any], implementations: Mapping[str, str]) -> dict[str, Any]:
   """Returns what a run depends on besides its config, as JSON.
 
-  That is: data, commit, command, versions, devices, and what "auto" picked for each token mixer.
+  That is: data, commit, command, versions, devices, what "auto" picked for each token mixer, and
+  by which rule.
   """
   return {
     "data": dict(data),
@@ -117,6 +150,7 @@ def environment(data: Mapping[str, Any], implementations: Mapping[str, str]) -> 
     "devices": [device.device_kind for device in jax.devices()],
     "processes": jax.process_count(),
     "implementations": dict(implementations),
+    "rule": current_rule().to_json(),
   }
 
 

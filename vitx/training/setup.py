@@ -103,8 +103,12 @@ class Experiment:
     )
 
   def implementations(self) -> dict[str, str]:
-    """Returns which implementation each token mixer runs, by its place in the network."""
-    return implementations(self.task.model, self.task.input_spec)
+    """Returns which implementation each token mixer runs in training, by its place in the network.
+
+    Which is the faster depends on how many examples a device has at once.
+    """
+    examples = self.config.batch_size // jax.device_count() // self.config.grad_accum_steps
+    return implementations(self.task.model, self.task.input_spec, examples)
 
   def keep(self, role: str) -> Examples:
     """Returns the examples of a role that is read often: read once, if memory allows."""

@@ -25,7 +25,8 @@ def fourier_mixing(
   Raises:
     ConfigError: unknown implementation.
   """
-  if resolve_implementation("fourier_mixing", implementation, x.shape[1]) == "masked":
+  picked = resolve_implementation("fourier_mixing", implementation, "fourier", (*x.shape[:2], 1))
+  if picked == "masked":
     out, matrices = masked_fourier_mixing(x)
     return out, matrices[None]
   return fast_fourier_mixing(x), None

@@ -5,8 +5,6 @@ import jax.numpy as jnp
 
 from vitx.ops.implementation import resolve_implementation
 
-MASKED_UP_TO = 64
-
 
 def linear_attention(
   q: jax.Array,
@@ -32,8 +30,8 @@ def linear_attention(
   Raises:
     ConfigError: unknown implementation.
   """
-  name, n = "linear_attention", q.shape[1]
-  if resolve_implementation(name, implementation, n, masked_up_to=MASKED_UP_TO) == "masked":
+  picked = resolve_implementation("linear_attention", implementation, "linear", q.shape)
+  if picked == "masked":
     return masked_linear_attention(q, k, v, causal=causal)
   return kernelized_linear_attention(q, k, v, causal=causal), None
 

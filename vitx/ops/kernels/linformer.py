@@ -40,7 +40,7 @@ def linformer_attention(
     ConfigError: unknown implementation, or "kernelized" with dropout.
   """
   picked = resolve_implementation(
-    "linformer_attention", implementation, q.shape[1], dropout=dropout
+    "linformer_attention", implementation, "linformer", q.shape, dropout=dropout
   )
   k, v = to_slots(k, key_slots, mask=key_mask), to_slots(v, value_slots, mask=key_mask)
   k, v = (jnp.broadcast_to(y, (*y.shape[:2], *q.shape[2:])) for y in (k, v))  # (B, M, H, D)

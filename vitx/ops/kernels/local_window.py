@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 
 from vitx.ops.implementation import resolve_implementation
-from vitx.ops.kernels.linear import MASKED_UP_TO
 from vitx.ops.kernels.softmax import masked_attention
 from vitx.ops.kernels.tiling import join_rows, split_rows
 
@@ -37,9 +36,9 @@ def local_attention(
   Raises:
     ConfigError: unknown implementation.
   """
-  name, n = "local_attention", q.shape[1]
   given: dict[str, Any] = {"mask": key_mask, "causal": causal}
-  if resolve_implementation(name, implementation, n, masked_up_to=MASKED_UP_TO) == "masked":
+  picked = resolve_implementation("local_attention", implementation, "linear", q.shape)
+  if picked == "masked":
     return masked_local_attention(q, k, v, window, **given)
   return kernelized_local_attention(q, k, v, window, **given), None
 

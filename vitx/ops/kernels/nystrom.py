@@ -43,7 +43,8 @@ def nystrom_attention(
     ConfigError: unknown implementation.
   """
   given = {"mask": key_mask, "iterations": iterations, "pinv_scale": pinv_scale}
-  if resolve_implementation("nystrom_attention", implementation, q.shape[1]) == "masked":
+  picked = resolve_implementation("nystrom_attention", implementation, "nystrom", q.shape)
+  if picked == "masked":
     return masked_nystrom_attention(q, k, v, landmarks, **given)
   return kernelized_nystrom_attention(q, k, v, landmarks, **given), None
 

@@ -64,7 +64,8 @@ def predicted_attention(
   coefficients, basis = jax.lax.stop_gradient((coefficients, basis))
   scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
   length = k.shape[1]
-  if resolve_implementation("predicted_attention", implementation, length) == "masked":
+  picked = resolve_implementation("predicted_attention", implementation, "predicted_keys", q.shape)
+  if picked == "masked":
     shown = None if key_mask is None else key_mask[:, None, None]
     scores = score_keys(coefficients, basis, shown, predictor)
     mask = kept_mask(*keep_first(scores, kept), length)

@@ -44,7 +44,9 @@ def shaped_attention(
     ConfigError: unknown implementation.
   """
   given: dict[str, Any] = {"mask": key_mask, "scale": scale}
-  if resolve_implementation("shaped_attention", implementation, q.shape[1]) == "masked":
+  # Maps shared by all heads are held once for each of them.
+  picked = resolve_implementation("shaped_attention", implementation, "shaped", v.shape)
+  if picked == "masked":
     return masked_shaped_attention(q, k, v, alpha, beta, gamma, **given)
   return kernelized_shaped_attention(q, k, v, alpha, beta, gamma, **given), None
 

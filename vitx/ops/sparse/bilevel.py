@@ -129,7 +129,8 @@ def bilevel_attention(
     ConfigError: unknown implementation, or more regions than tokens along an axis.
   """
   numbers, count = region_numbers(layout.grid, regions)
-  if resolve_implementation("bilevel_attention", implementation, q.shape[1]) == "masked":
+  picked = resolve_implementation("bilevel_attention", implementation, "bilevel", q.shape)
+  if picked == "masked":
     chosen = kept_mask(indices, valid, count)
     own = np.zeros(math.prod(layout.grid), int)  # each token's region
     own[numbers[numbers >= 0]] = np.nonzero(numbers >= 0)[0]

@@ -50,7 +50,7 @@ def chosen_block_attention(
   Raises:
     ConfigError: unknown implementation.
   """
-  if resolve_implementation(op, implementation, q.shape[1]) == "masked":
+  if resolve_implementation(op, implementation, "chosen_blocks", q.shape) == "masked":
     mask = chosen_mask(indices, valid, block, q.shape[1], prefix)
     if key_mask is not None:
       mask &= key_mask[:, None, None]

@@ -30,10 +30,10 @@ class Plan:
   prefix_kind: Literal["global", "causal", "apart"] = "apart"
 
   @property
-  def masked_up_to(self) -> int:
-    """Returns the N up to which the masked path is faster; 0 where runs of tokens are dense."""
+  def family(self) -> str:
+    """Returns the family of `vitx.ops.rule` that this is of: are some runs of tokens dense?"""
     dense = any(part.core == "block_diagonal" for parts in self.heads for part in parts)
-    return 0 if dense else 128
+    return "pattern_runs" if dense else "pattern_blocks"
 
 
 def plan(pattern: Pattern, layout: TokenLayout, tile: int | None = None) -> Plan:

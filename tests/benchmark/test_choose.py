@@ -1,0 +1,101 @@
+"""The rule that follows from ratios, and the command from its arguments to the file."""
+
+import json
+import math
+
+import pytest
+
+from vitx.benchmark import choose
+from vitx.benchmark.choose import Ratio
+from vitx.benchmark.mixers import Setting
+from vitx.cli.main import main
+from vitx.ops import rule
+
+TINY = ["benchmark", "choose", "--tokens=8,16", "--batches=1,2", "--heads=2", "--head_dim=4"]
+TINY += ["--repeats=1", "--minutes=0.001"]
+
+
+def ratios(table):
+  """Of N = 64, 128, ... a row each, of 4, 16, ... matrices a column."""
+  return [
+    Ratio("linear", "performer", 64 * 2**i, 4 * 4**j, value)
+    for i, row in enumerate(table)
+    for j, value in enumerate(row)
+  ]
+
+
+@pytest.mark.parametrize(
+  ("table", "bounds"),
+  [
+    ([[2, 2], [3, 3]], ()),
+    ([[0.5, 0.5], [0.5, 0.5]], ((128, None),)),
+    ([[0.5, 0.7], [0.7, 1.4]], ((64, None), (128, 4))),
+    ([[0.5, 1.7], [0.7, 1.4]], ((128, 4),)),
+    ([[0.5, 0.7], [1.2, 1.4]], ((64, None),)),
+    # Within five percent the matrix is not worth it.
+    ([[0.96, 0.99], [1.0, 1.0]], ()),
+    # One cell out of line gives way to what stands around it.
+    ([[0.5, 0.6], [1.1, 0.6]], ((128, None),)),
+    ([[1.1, 1.2], [0.9, 1.2]], ()),
+    # What does not fit the memory is never picked, whatever the others say.
+    ([[0.1, 0.1], [0.1, math.inf]], ((64, None), (128, 4))),
+  ],
+)
+def test_the_rule_loses_least_and_falls(table, bounds):
+  assert choose.fit(ratios(table)) == bounds
+
+
+def test_several_mixers_share_a_rule():
+  other = [Ratio("linear", "other", r.tokens, r.matrices, 1.9) for r in ratios([[1, 1], [1, 1]])]
+  assert choose.fit([*ratios([[0.3, 0.4], [0.6, 0.6]]), *other]) == ((64, None),)
+
+
+def test_every_family_has_a_mixer_that_calls_it():
+  found = {
+    choose.Subject(spec, Setting(heads=2, head_dim=4)).find_family((64,))
+    for spec in choose.SUBJECTS
+  }
+  assert found == {*rule.FAMILIES, None}  # MLP mixing has one path
+
+
+def test_the_command_measures_what_is_asked_for_and_writes_where_auto_looks(
+  tmp_path, monkeypatch, capsys
+):
+  monkeypatch.setenv(rule.VARIABLE, str(tmp_path / "mine"))
+  before = rule.load_rule("cpu")
+  assert not main([*TINY, "--ops=fourier,linformer"])
+  out = capsys.readouterr().out
+  path = tmp_path / "mine" / "cpu.json"
+  assert f"wrote {path}" in out and "fnet" in out and "other processes" in out
+  families = json.loads(path.read_text())["families"]
+  measured = families["fourier"]["measured"]
+  assert measured["masked_over_kernelized"]["fnet"].keys() == {"N=8", "N=16"}
+  assert all(
+    row.keys() == {"M=2", "M=4"} and min(row.values()) > 0
+    for row in measured["masked_over_kernelized"]["fnet"].values()
+  )
+  assert (measured["heads"], measured["head_dim"], measured["rounds"]) == (2, 4, 1)
+  shipped = rule.read_families(rule.SHIPPED / "cpu.json")
+  others = rule.FAMILIES.keys() - {"fourier", "linformer"}
+  assert all(families[family] == shipped[family] for family in others)
+  after = rule.load_rule("cpu")
+  assert after.source == str(path) and before.source != after.source
+  assert {family: after.masked[family] for family in others} == {
+    family: before.masked[family] for family in others
+  }
+
+
+def test_another_place_and_unknown_ops(tmp_path, capsys):
+  path = tmp_path / "there" / "rule.json"
+  assert not main([*TINY, "--ops=fourier", f"--out={path}"])
+  assert rule.read_families(path)["fourier"]["measured"]["cores"] >= 1
+  assert main([*TINY, "--ops=forier"]) == 1
+  assert "Did you mean 'fourier'" in capsys.readouterr().err
+  assert main([*TINY, "--ops=fourier", f"--out={path}/rule.json"]) == 1
+  assert "cannot be written" in capsys.readouterr().err
+
+
+def test_what_does_not_fit_is_no_gain(monkeypatch):
+  subject = choose.Subject({"name": "softmax"}, Setting(heads=2, head_dim=4))
+  monkeypatch.setattr("vitx.benchmark.timing.find_free_bytes", lambda: 10**5)
+  assert subject.compare(256, 4, 1, 0.1) == (math.inf, 0.0)

@@ -1,0 +1,155 @@
+"""The files by which "auto" picks: where they are found, what they hold, what is wrong."""
+
+import itertools
+import json
+from fractions import Fraction
+
+import jax
+import pytest
+
+from vitx.errors import ConfigError
+from vitx.ops import rule
+from vitx.ops.implementation import current_rule, lowering_for
+
+SHIPPED = sorted(rule.SHIPPED.glob("*.json"))
+
+
+@pytest.fixture
+def directory(tmp_path, monkeypatch):
+  """Where a user keeps files."""
+  monkeypatch.setenv(rule.VARIABLE, str(tmp_path))
+  return tmp_path
+
+
+def write(directory, kind, **masked):
+  """Writes a user's file that masks nothing but what is given."""
+  families = {name: {"masked": list(masked.get(name, ()))} for name in rule.FAMILIES}
+  path = directory / rule.file_name(kind)
+  rule.write_families(path, kind, families)
+  return path
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_what_ships_falls_with_tokens_and_matrices_and_never_masks_many_tokens(path):
+  found = rule.load_rule(json.loads(path.read_text())["device_kind"])
+  assert found.source == f"{path.name} of the package"
+  lengths, counts = (1, 16, 64, 65, 128, 196, 256, 512, 577, 1023), (1, 4, 16, 64, 256, 10**6)
+  for family in rule.FAMILIES:
+    assert not found.is_masked(family, 1024, 1)
+    for (n, m), (more, larger) in itertools.product(itertools.product(lengths, counts), repeat=2):
+      if n <= more and m <= larger and found.is_masked(family, more, larger):
+        assert found.is_masked(family, n, m)
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_what_ships_says_how_it_was_measured(path):
+  for family, entry in rule.read_families(path).items():
+    measured = entry["measured"]
+    assert measured["masked_over_kernelized"], family
+    assert {"date", "cores", "versions", "dtype", "heads", "head_dim"} <= measured.keys()
+
+
+def test_bounds_are_looked_up():
+  bounds = ((64, None), (128, 32), (256, 8))
+  given = rule.Rule("any", "a test", {"dense": bounds})
+  cases = [(1, 10**9, True), (64, 33, True), (65, 32, True), (65, 33, False), (256, 8, True)]
+  for length, matrices, expected in [*cases, (256, 9, False), (257, 1, False)]:
+    assert given.is_masked("dense", length, matrices) == expected
+
+
+def test_a_scaled_rule_picks_for_more_matrices_what_it_picks_for_fewer():
+  given = rule.Rule("any", "a test", {"dense": ((64, None), (128, 32))})
+  for factor in (Fraction(1, 4), Fraction(1, 3), Fraction(1), Fraction(8)):
+    scaled = given.scaled(factor)
+    for matrices in (12, 24, 30, 33, 36, 96):
+      for length in (64, 128, 129):
+        picked = scaled.is_masked("dense", length, matrices * factor)
+        assert picked == given.is_masked("dense", length, matrices)
+
+
+def test_a_users_file_wins_and_is_named(directory):
+  path = write(directory, "cpu", dense=[[64, None], [512, 4]])
+  found = rule.load_rule("cpu")
+  assert found.source == str(path) and found.masked["dense"] == ((64, None), (512, 4))
+  assert found.masked["linear"] == ()
+  write(directory, "cpu", linear=[[8, 1]])  # what is written in a process is read by it
+  assert rule.load_rule("cpu").masked["linear"] == ((8, 1),)
+
+
+def test_where_users_keep_files(monkeypatch, tmp_path):
+  monkeypatch.delenv(rule.VARIABLE)
+  monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+  assert rule.user_directory() == tmp_path / "vitx" / "choices"
+  monkeypatch.setenv("XDG_CONFIG_HOME", "")
+  monkeypatch.setenv("HOME", str(tmp_path))
+  assert rule.user_directory() == tmp_path / ".config" / "vitx" / "choices"
+  (tmp_path / "file.json").touch()
+  monkeypatch.setenv(rule.VARIABLE, str(tmp_path / "file.json"))
+  with pytest.raises(ConfigError, match=r"VITX_CHOICES='.*file\.json' is a file"):
+    rule.user_directory()
+
+
+def test_a_device_that_nobody_measured_goes_by_the_shipped_cpu_and_says_so(directory):
+  write(directory, "cpu", dense=[[512, None]])  # the user's own says nothing of other devices
+  found = rule.load_rule("NVIDIA H100 80GB HBM3")
+  assert "'NVIDIA H100 80GB HBM3' has not been measured" in found.source
+  assert "cpu.json of the package" in found.source
+  assert found.masked != rule.load_rule("cpu").masked
+  path = write(directory, "NVIDIA H100 80GB HBM3", shaped=[[16, 2]])
+  assert path.name == "nvidia_h100_80gb_hbm3.json"
+  assert rule.load_rule("NVIDIA H100 80GB HBM3").masked["shaped"] == ((16, 2),)
+
+
+def test_what_is_traced_for_another_platform_goes_by_its_file(directory):
+  path = write(directory, "tpu", shaped=[[16, 2]])
+  assert current_rule().device_kind == jax.devices()[0].device_kind
+  with lowering_for("tpu"):
+    assert current_rule().source == str(path)
+
+
+def test_a_rule_is_recorded_and_read_again(directory):
+  write(directory, "cpu", dense=[[64, None], [512, 4]])
+  found = rule.load_rule("cpu")
+  stored = json.loads(json.dumps(found.to_json()))
+  assert rule.Rule.from_json(stored, "environment.json", "restore it") == found
+  with pytest.raises(ConfigError, match=r"environment\.json holds no rule.*restore it"):
+    rule.Rule.from_json({"device_kind": "cpu"}, "environment.json", "restore it")
+
+
+@pytest.mark.parametrize(
+  "text",
+  ["", "{", "[]", '{"families": []}', '{"families": {"dense": {"masked": []}}}', '{"families": 3}'],
+)
+def test_a_damaged_file_is_named_with_the_fix(directory, text):
+  path = directory / "cpu.json"
+  path.write_text(text)
+  with pytest.raises(ConfigError, match=r"cpu\.json.*vitx benchmark choose") as caught:
+    rule.load_rule("cpu")
+  assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+  "bounds",
+  [
+    [[128, None], [64, 3]],
+    [[64, 3], [128, None]],
+    [[64, 3], [128, 3]],
+    [[64, 0]],
+    [[0, 5]],
+    [[64]],
+    [64, 128],
+    [["64", 3]],
+    [[None, 3]],
+    [[64.5, 3]],
+    None,
+    5,
+  ],
+)
+def test_bounds_that_make_no_staircase_are_refused(directory, bounds):
+  path = write(directory, "cpu")
+  stored = json.loads(path.read_text())
+  stored["families"]["linear"]["masked"] = bounds
+  path.write_text(json.dumps(stored))
+  rule._load.cache_clear()
+  with pytest.raises(ConfigError, match=r"cpu\.json: linear: masked=.*N rising.*delete it"):
+    rule.load_rule("cpu")

@@ -1,0 +1,216 @@
+"""Which implementation "auto" should pick: every mixer in both, at many sizes, and the rule."""
+
+import dataclasses
+import datetime
+import functools
+import itertools
+import math
+import os
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
+from importlib import metadata
+from typing import Any
+
+import jax
+
+from vitx.attention.registry import MIXERS
+from vitx.benchmark.mixers import Setting, compile_mixer, draw_variables, find_choices, label
+from vitx.benchmark.timing import Neighbors, TooLargeError, interleave
+from vitx.errors import ConfigError
+from vitx.ops.implementation import choosing_by
+from vitx.ops.rule import FAMILIES, Bound, Rule
+from vitx.registry import build
+
+TOKENS = (64, 128, 256, 512)
+BATCHES = (1, 4, 16, 64)
+# A masked path that is not at least so much faster is not worth its matrix.
+WORTH = 0.95
+
+# What stands for every family: all mixers as they are, and the one form that has an op of its own.
+SUBJECTS: tuple[dict[str, Any], ...] = (
+  *({"name": name} for name in MIXERS),
+  {"name": "sparsifiner", "granularity": "block"},
+)
+WAYS = ("masked", "kernelized")
+KERNELIZED = Rule("any", "kernelized throughout", dict.fromkeys(FAMILIES, ()))
+
+
+@dataclasses.dataclass(frozen=True)
+class Ratio:
+  """Time of a mixer's masked over that of its kernelized path, forward and backward.
+
+  Attributes:
+    family: of `FAMILIES`, whose op the mixer calls.
+    mixer: its name.
+    tokens: N.
+    matrices: B H.
+    value: infinite where the masked path does not fit the memory.
+  """
+
+  family: str
+  mixer: str
+  tokens: int
+  matrices: int
+  value: float
+
+
+def measure(
+  families: Collection[str],
+  tokens: Sequence[int],
+  batches: Sequence[int],
+  setting: Setting,
+  *,
+  repeats: int,
+  minutes: float,
+  say: Callable[[str], None] = lambda message: None,
+) -> list[Ratio]:
+  """Measures every mixer of some families in both implementations, in turns.
+
+  Args:
+    families: of `FAMILIES`.
+    tokens: the N.
+    batches: the B.
+    setting: of the mixers, but for B.
+    repeats: rounds of the two; the median counts.
+    minutes: of all timing; what remains is shared by what remains. Compiling comes on top.
+    say: is told of progress.
+  """
+  subjects = [Subject(spec, setting) for spec in SUBJECTS]
+  found = [(subject, subject.find_family(tokens) or "") for subject in subjects]
+  sizes = list(itertools.product(tokens, batches))
+  cells = [(mixer, of, *size) for mixer, of in found if of in families for size in sizes]
+  ratios, left = [], 60 * minutes
+  for number, (subject, family, n, batch) in enumerate(cells):
+    seconds = max(left, 0.0) / (len(cells) - number) / len(WAYS)
+    try:
+      value, spent = subject.compare(n, batch, repeats, seconds)
+    except ConfigError as error:
+      say(f"{subject.name} N={n} B={batch} skipped: {error}")
+      continue
+    left -= spent
+    say(f"{subject.name} N={n} B={batch}: masked over kernelized {value:.2f}")
+    ratios.append(Ratio(family, subject.name, n, batch * setting.heads, value))
+  return ratios
+
+
+class Subject:
+  """A mixer that is measured in both implementations."""
+
+  def __init__(self, spec: Mapping[str, Any], setting: Setting):
+    self.name, self._setting = label(spec), setting
+    builder = build(MIXERS, spec, "token_mixer")
+    self._make = partial(builder, num_heads=setting.heads, dtype=setting.dtype)
+    # Of one N all batches follow each other.
+    self._draw = functools.lru_cache(maxsize=1)(
+      lambda n: draw_variables(self._make(implementation="kernelized"), n, setting)
+    )
+
+  def find_family(self, tokens: Sequence[int]) -> str | None:
+    """Returns the family of the ops that it calls, found by tracing.
+
+    Returns:
+      None for a mixer with one path, of several families, or that fits none of the numbers of
+      tokens.
+    """
+    module = self._make()
+    if not module.properties.implementations:
+      return None
+    with choosing_by(KERNELIZED):  # whatever the rule in force says, be it damaged
+      picked = [find_choices(module, n, self._setting) or [] for n in tokens]
+    found = {choice.family for choices in picked for choice in choices}
+    return found.pop() if len(found) == 1 else None
+
+  def compare(self, n: int, batch: int, repeats: int, seconds: float) -> tuple[float, float]:
+    """Returns time of masked over kernelized, and the seconds that timing took.
+
+    Raises:
+      ConfigError: it does not fit N tokens, or the kernelized path the memory.
+    """
+    setting = dataclasses.replace(self._setting, batch=batch)
+    variables, runs = self._draw(n), {}
+    for way in WAYS:
+      try:
+        module = self._make(implementation=way)
+        runs[way] = compile_mixer(module, variables, way, n, setting).run
+      except TooLargeError as error:
+        if way == "masked":
+          return math.inf, 0.0
+        raise ConfigError(str(error)) from error
+    times = interleave(runs, repeats=repeats, seconds=seconds)
+    spent = sum(found.seconds * found.samples for found in times.values())
+    return times["masked"].seconds / times["kernelized"].seconds, spent
+
+
+def fit(ratios: Iterable[Ratio]) -> tuple[Bound, ...]:
+  """Returns the bounds of one family that lose the least time, as logarithms of ratios.
+
+  Of more tokens never more matrices are masked than of fewer, so noise cannot make islands. Where
+  "masked" is the faster for the most matrices that were measured, it is picked for any number.
+  """
+  ratios = list(ratios)
+  tokens = sorted({ratio.tokens for ratio in ratios})
+  matrices = sorted({ratio.matrices for ratio in ratios})
+
+  def lost(counts: tuple[int, ...]) -> float:
+    """Sums what is lost where the `counts[i]` smallest batches of `tokens[i]` are masked."""
+    total = 0.0
+    for ratio in ratios:
+      gain = -math.log(ratio.value / WORTH)  # of "masked"
+      is_masked = matrices.index(ratio.matrices) < counts[tokens.index(ratio.tokens)]
+      total += max(0.0, -gain) if is_masked else max(0.0, gain)
+    return total
+
+  falling = itertools.combinations_with_replacement(range(len(matrices), -1, -1), len(tokens))
+  best = min(falling, key=lambda counts: (lost(counts), sum(counts)))
+  limits: list[int | None] = [*matrices[:-1], None]
+  bounds = {
+    limits[count - 1]: n for n, count in zip(tokens, best, strict=True) if count
+  }  # of equal limits the most tokens stand
+  return tuple((n, limit) for limit, n in bounds.items())
+
+
+def describe(
+  ratios: Sequence[Ratio], setting: Setting, repeats: int, neighbors: Neighbors
+) -> dict[str, Any]:
+  """Returns how one family was measured, as JSON: when, where, with what, and the ratios."""
+  found: dict[str, dict[str, dict[str, float | None]]] = {}
+  for ratio in ratios:
+    value = round(ratio.value, 3) if math.isfinite(ratio.value) else None
+    row = found.setdefault(ratio.mixer, {}).setdefault(f"N={ratio.tokens}", {})
+    row[f"M={ratio.matrices}"] = value
+  return {
+    "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+    "device_kind": jax.devices()[0].device_kind,
+    "cores": os.cpu_count(),
+    "cores_used_by_others": round(neighbors.cores, 2),
+    "versions": {name: metadata.version(name) for name in ("jax", "jaxlib", "numpy")},
+    "dtype": setting.dtype,
+    "heads": setting.heads,
+    "head_dim": setting.head_dim,
+    "rounds": repeats,
+    "masked_over_kernelized": found,
+  }
+
+
+def format_ratios(ratios: Sequence[Ratio], bounds: Mapping[str, Sequence[Bound]]) -> str:
+  """Formats the ratios by family, mixer and N for reading, with the bounds that follow."""
+  matrices = sorted({ratio.matrices for ratio in ratios})
+  lines = [
+    "Time of masked over kernelized, forward + backward of the module, by M = B H matrices.",
+    f"{'':<32}{''.join(f'{count:>8}' for count in matrices)}",
+  ]
+  for family, own in bounds.items():
+    lines.append(f"{family}: {_describe_bounds(own)}")
+    members = [ratio for ratio in ratios if ratio.family == family]
+    for mixer, n in dict.fromkeys((ratio.mixer, ratio.tokens) for ratio in members):
+      row = {r.matrices: r.value for r in members if (r.mixer, r.tokens) == (mixer, n)}
+      cells = "".join(f"{row[m]:>8.2f}" if m in row else f"{'-':>8}" for m in matrices)
+      lines.append(f"  {mixer:<22}N={n:<6}{cells}")
+  return "\n".join(lines)
+
+
+def _describe_bounds(bounds: Sequence[Bound]) -> str:
+  if not bounds:
+    return "always kernelized"
+  parts = [f"N <= {n} and {'any' if limit is None else f'<= {limit}'} M" for n, limit in bounds]
+  return f"masked where {', or '.join(parts)}"

@@ -1,0 +1,226 @@
+"""The rule by which "auto" picks: a JSON file for each kind of device, measured and not guessed.
+
+`vitx benchmark choose` writes one; that of the CPU ships with the package. It says of every family
+of ops up to how many tokens, and for how many matrices (B H) at once, the masked path was the
+faster. Nothing here touches a device.
+"""
+
+import dataclasses
+import functools
+import itertools
+import json
+import math
+import os
+import re
+from collections.abc import Mapping
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from vitx.errors import ConfigError, listing
+
+# What shares a rule, and what it is.
+FAMILIES = {
+  "dense": "softmax over all pairs of tokens",
+  "pattern_blocks": "softmax along a pattern, by blocks that hold edges",
+  "pattern_runs": "softmax along a pattern that an order of the tokens turns into dense runs",
+  "shaped": "shaped attention",
+  "linear": "linear attention, and local attention beside it",
+  "linformer": "softmax over slots",
+  "nystrom": "Nystromformer's attention",
+  "fourier": "the Fourier transform",
+  "predicted_keys": "softmax over keys that a predictor keeps",
+  "chosen_blocks": "softmax over blocks of keys that each example chooses",
+  "bilevel": "softmax over regions that each region chooses",
+}
+SHIPPED = Path(__file__).parent / "choices"
+UNMEASURED = "cpu"  # whose shipped file serves devices that have none
+VARIABLE = "VITX_CHOICES"
+FIX = "write it anew by `vitx benchmark choose`, or delete it"
+
+Bound = tuple[int, int | Fraction | None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+  """What "auto" picks on a kind of device.
+
+  Attributes:
+    device_kind: for which it is.
+    source: where it comes from, in words.
+    masked: by family the bounds (N, M), N rising and M falling: of at most N tokens up to M
+      matrices are masked, `None` for any number. Beyond all bounds "kernelized" is picked.
+  """
+
+  device_kind: str
+  source: str
+  masked: Mapping[str, tuple[Bound, ...]]
+
+  def is_masked(self, family: str, length: int, matrices: int) -> bool:
+    """Returns whether "masked" is picked.
+
+    Args:
+      family: of `FAMILIES`.
+      length: N.
+      matrices: of N queries that one call would hold, B H.
+    """
+    for most_tokens, most_matrices in self.masked[family]:
+      if length <= most_tokens:
+        return most_matrices is None or matrices <= most_matrices
+    return False
+
+  def scaled(self, factor: Fraction) -> "Rule":
+    """Returns the rule that picks for `factor` M matrices what this one picks for M."""
+    masked = {
+      family: tuple((n, None if limit is None else limit * factor) for n, limit in bounds)
+      for family, bounds in self.masked.items()
+    }
+    return dataclasses.replace(self, masked=masked)
+
+  def to_json(self) -> dict[str, Any]:
+    """Returns the rule as a run records it; `from_json` reads it."""
+    masked = {family: [list(bound) for bound in found] for family, found in self.masked.items()}
+    return {"device_kind": self.device_kind, "source": self.source, "masked": masked}
+
+  @classmethod
+  def from_json(cls, stored: Mapping[str, Any], where: str, fix: str) -> "Rule":
+    """Returns the rule that `to_json` gave; families that are not there are not in it.
+
+    Args:
+      stored: the JSON.
+      where: it stands, for errors.
+      fix: that errors name.
+
+    Raises:
+      ConfigError: damaged.
+    """
+    try:
+      kind, source, masked = stored["device_kind"], stored["source"], dict(stored["masked"])
+    except (KeyError, TypeError, ValueError) as error:
+      raise ConfigError(f"{where} holds no rule for implementation='auto': {fix}") from error
+    bounds = {
+      family: _parse_bounds(masked[family], f"{where}: {family}", fix)
+      for family in FAMILIES
+      if family in masked
+    }
+    return cls(kind, source, bounds)
+
+
+def user_directory() -> Path:
+  """Returns where users keep rules of their own: `VITX_CHOICES`, or the configuration directory.
+
+  Raises:
+    ConfigError: `VITX_CHOICES` is a file.
+  """
+  given = os.environ.get(VARIABLE)
+  if given:
+    if Path(given).is_file():
+      raise ConfigError(f"{VARIABLE}={given!r} is a file; name the directory in which it lies")
+    return Path(given)
+  base = os.environ.get("XDG_CONFIG_HOME")
+  return (Path(base) if base else Path.home() / ".config") / "vitx" / "choices"
+
+
+def file_name(device_kind: str) -> str:
+  """Returns the name of a device kind's file: "NVIDIA H100 PCIe" has `nvidia_h100_pcie.json`."""
+  return re.sub(r"[^a-z0-9]+", "_", device_kind.lower()).strip("_") + ".json"
+
+
+def load_rule(device_kind: str) -> Rule:
+  """Returns the rule for a kind of device: the user's, else the shipped one, else the CPU's.
+
+  `source` says which.
+
+  Raises:
+    ConfigError: the file is damaged.
+  """
+  return _load(device_kind, user_directory())
+
+
+@functools.lru_cache(maxsize=64)
+def _load(device_kind: str, directory: Path) -> Rule:
+  path, source = _find(device_kind, directory)
+  families = read_families(path)
+  masked = {
+    family: _parse_bounds(families[family]["masked"], f"{path}: {family}", FIX)
+    for family in FAMILIES
+  }
+  return Rule(device_kind, source, masked)
+
+
+def _find(device_kind: str, directory: Path) -> tuple[Path, str]:
+  own, shipped = directory / file_name(device_kind), SHIPPED / file_name(device_kind)
+  if own.exists():
+    return own, str(own)
+  if shipped.exists():
+    return shipped, f"{shipped.name} of the package"
+  path = SHIPPED / file_name(UNMEASURED)
+  return path, (
+    f"{path.name} of the package, since {device_kind!r} has not been measured"
+    " (vitx benchmark choose does)"
+  )
+
+
+def find_families(device_kind: str) -> dict[str, Any]:
+  """Returns all families of the file that is in force for a kind of device, see `read_families`."""
+  return read_families(_find(device_kind, user_directory())[0])
+
+
+def read_families(path: Path) -> dict[str, Any]:
+  """Returns a file's families: of each its bounds, "masked", and how they were "measured".
+
+  Raises:
+    ConfigError: it cannot be read, is no JSON or has other families; names file and fix.
+  """
+  try:
+    families = json.loads(path.read_text(encoding="utf-8"))["families"]
+    found = {family: dict(entry) for family, entry in families.items()}
+  except OSError as error:
+    raise ConfigError(f"{path} cannot be read: {error}") from error
+  except (ValueError, KeyError, TypeError, AttributeError) as error:
+    raise ConfigError(f"{path} is no file of `vitx benchmark choose`: {FIX}") from error
+  if found.keys() != FAMILIES.keys() or not all("masked" in entry for entry in found.values()):
+    differing = listing(found.keys() ^ FAMILIES.keys()) or "an entry without 'masked'"
+    raise ConfigError(f"{path} has not the families of this version ({differing}): {FIX}")
+  return found
+
+
+def write_families(path: Path, device_kind: str, families: Mapping[str, Any]) -> None:
+  """Writes a file that `load_rule` finds, and that the next `load_rule` of this process reads.
+
+  Args:
+    path: `user_directory() / file_name(device_kind)`, or elsewhere.
+    device_kind: that was measured.
+    families: as of `read_families`, all of them.
+
+  Raises:
+    ConfigError: the file cannot be written.
+  """
+  text = json.dumps({"device_kind": device_kind, "families": families}, indent=1)
+  text = re.sub(r"\[[^\[\]{}]*\]", lambda found: " ".join(found.group().split()), text)
+  try:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial")
+    partial.write_text(text + "\n", encoding="utf-8")
+    partial.replace(path)
+  except OSError as error:
+    raise ConfigError(f"out={str(path)!r} cannot be written: {error}") from error
+  _load.cache_clear()
+
+
+def _parse_bounds(stored: Any, where: str, fix: str) -> tuple[Bound, ...]:
+  """Returns the bounds that a JSON list of pairs holds; ConfigError unless N rises and M falls."""
+  try:
+    bounds = tuple((length, matrices) for length, matrices in stored)
+  except (TypeError, ValueError):
+    bounds = ((0, 0),)  # no pairs
+  numbers = [x for bound in bounds for x in bound if x is not None]
+  if all(type(x) is int for x in numbers):
+    lengths = [0, *(length or 0 for length, _ in bounds)]
+    limits = [*(math.inf if limit is None else limit for _, limit in bounds), 0]
+    rising = all(a < b for a, b in itertools.pairwise(lengths))
+    if rising and all(a > b for a, b in itertools.pairwise(limits)):
+      return bounds
+  raise ConfigError(
+    f"{where}: masked={stored!r} must be pairs [N, matrices], N rising, matrices falling: {fix}"
+  )
