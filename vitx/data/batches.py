@@ -4,18 +4,17 @@ Both ways give the same bytes. A batch is a dict of NumPy arrays; of a global ba
 holds the rows p*b ... (p+1)*b-1, b = B / process_count.
 """
 
-from collections.abc import Callable, Iterator
+import functools
+from collections.abc import Iterator
 
-import grain
 import numpy as np
 
 from vitx.data import order
 from vitx.data.dataset import Example, Examples
-from vitx.data.in_memory import InMemory, keep, transform_one
+from vitx.data.in_memory import InMemory, blank_rows, keep, store_row, transform_one
+from vitx.data.stream import Batch, stream
 from vitx.data.transform import Transform
 from vitx.errors import ConfigError
-
-Batch = dict[str, np.ndarray]
 
 
 def share(batch_size: int, process_index: int, process_count: int) -> np.ndarray:
@@ -99,19 +98,29 @@ class TrainBatches:
       for step in range(start, stop):
         yield self.batch(step)
       return
-    rows = len(self._rows)
-    yield from _stream(self._row, range(start * rows, stop * rows), rows, self._threads)
+    yield from stream(self._read, range(start, stop), len(self._rows), self._threads)
 
-  def _row(self, position: int) -> Example:
-    """Reads one example; positions count this process's rows through all steps."""
-    step, row = divmod(position, len(self._rows))
-    index = int(self._rows[row])
-    which = int(self._examples_at(step, self._places[row]))
+  @functools.cached_property
+  def _first(self) -> Example:
+    """Returns the arrays of the first example, whose shapes and dtypes all have."""
+    return self._transformed(0, 0, 0)
+
+  def _read(self, step: int, rows: slice) -> Batch:
+    """Reads some rows of this process's share of the batch of a step."""
+    index = self._rows[rows]
+    which = self._examples_at(step, self._places[rows])
+    batch = blank_rows(self._first, len(index))
+    for place, (i, row) in enumerate(zip(which.tolist(), index.tolist(), strict=True)):
+      arrays = self._transformed(i, row, step)
+      store_row(batch, place, arrays, functools.partial(self._examples.name, i))
+    return {**batch, "index": index.astype(np.int32)}
+
+  def _transformed(self, i: int, row: int, step: int) -> Example:
+    """Returns the arrays of an example in a row of the global batch of a step."""
     bits = None
     if self._transform.draws:
-      bits = order.generator(self._seed, order.TRANSFORM, index, step)
-    arrays = transform_one(self._examples, self._transform, which, bits)
-    return {**arrays, "index": np.asarray(index, np.int32)}
+      bits = order.generator(self._seed, order.TRANSFORM, row, step)
+    return transform_one(self._examples, self._transform, i, bits)
 
   def _examples_at(self, step: int, places: np.ndarray) -> np.ndarray:
     """Returns which examples stand at some places of the batch of a step."""
@@ -142,28 +151,21 @@ def evaluation_batches(
   rows = share(batch_size, process_index, process_count)
   count = len(examples)
   first = transform_one(examples, transform, 0) if count else {}
-  blank = {key: np.zeros_like(array) for key, array in first.items()}
+  steps = range(-(-count // batch_size))
 
-  def row(position: int) -> Example:
-    step, place = divmod(position, len(rows))
-    which = step * batch_size + int(rows[place])
-    real = which < count
-    arrays = transform_one(examples, transform, which) if real else blank
-    number = np.asarray(which if real else -1, np.int32)
-    return {**arrays, "mask": np.asarray(real), "example": number}
+  def read(step: int, some: slice) -> Batch:
+    which = step * batch_size + rows[some]
+    mask = which < count
+    batch = blank_rows(first, len(which))
+    if isinstance(examples, InMemory):
+      for key, kept in examples.arrays.items():
+        batch[key][mask] = kept[which[mask]]
+    else:
+      for place, i in enumerate(which[mask].tolist()):  # what is no padding comes first
+        arrays = transform_one(examples, transform, i)
+        store_row(batch, place, arrays, functools.partial(examples.name, i))
+    return {**batch, "mask": mask, "example": np.where(mask, which, -1).astype(np.int32)}
 
-  steps = -(-count // batch_size)
-  if isinstance(examples, InMemory):
-    threads = 0  # nothing to read, so nothing to wait for
-  return _stream(row, range(steps * len(rows)), len(rows), threads)
-
-
-def _stream(
-  row: Callable[[int], Example], positions: range, batch_size: int, threads: int
-) -> Iterator[Batch]:
-  """Yields batches of the rows at `positions`, read ahead by `threads` through Grain."""
-  ahead = grain.ReadOptions(
-    num_threads=threads, prefetch_buffer_size=2 * batch_size if threads else 0
-  )
-  rows = grain.MapDataset.range(positions.start, positions.stop).map(row)
-  yield from rows.to_iter_dataset(ahead).batch(batch_size, drop_remainder=True)
+  if isinstance(examples, InMemory):  # nothing to read, so nothing to wait for
+    return (read(step, slice(None)) for step in steps)
+  return stream(read, steps, len(rows), threads)

@@ -4,7 +4,7 @@ import functools
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -47,7 +47,10 @@ class DatasetInfo:
 
 
 class Examples(Protocol):
-  """Examples by index; every method may be called from several threads at once."""
+  """Examples by index; every method may be called from several threads at once.
+
+  They may also have `encoded(i)`, see `read_encoded`.
+  """
 
   @property
   def labels(self) -> np.ndarray | None:
@@ -62,6 +65,18 @@ class Examples(Protocol):
   def name(self, i: int) -> str:
     """Returns a path or an id, for errors and files of predictions."""
     ...
+
+
+def read_encoded(examples: Examples, i: int) -> dict[str, Any]:
+  """Returns an example as it is stored, such as with a `decode.Encoded` in the place of an image.
+
+  It is for transforms whose `takes_encoded` is True. Examples without `encoded` give their arrays.
+
+  Raises:
+    ConfigError: naming an example that cannot be read.
+  """
+  read = getattr(examples, "encoded", None)
+  return examples[i] if read is None else read(i)
 
 
 @dataclass(frozen=True)
@@ -134,6 +149,9 @@ class Subset:
   def __getitem__(self, i: int) -> Example:
     return self._parent[int(self.indices[i])]
 
+  def encoded(self, i: int) -> dict[str, Any]:
+    return read_encoded(self._parent, int(self.indices[i]))
+
   def name(self, i: int) -> str:
     return self._parent.name(int(self.indices[i]))
 
@@ -157,6 +175,10 @@ class Joined:
   def __getitem__(self, i: int) -> Example:
     part, i = self._find(i)
     return part[i]
+
+  def encoded(self, i: int) -> dict[str, Any]:
+    part, i = self._find(i)
+    return read_encoded(part, i)
 
   def name(self, i: int) -> str:
     part, i = self._find(i)

@@ -1,13 +1,15 @@
 """Examples that fit memory are read once: indexing an array outruns every loader."""
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 import psutil
 from tqdm import tqdm
 
 from vitx.checks import check_fields
-from vitx.data.dataset import Example, Examples
+from vitx.data.dataset import Example, Examples, read_encoded
 from vitx.data.settings import DataSettings
 from vitx.data.transform import Transform
 from vitx.errors import ConfigError
@@ -26,15 +28,12 @@ class InMemory:
   def __init__(self, examples: Examples, transform: Transform, threads: int):
     self._examples = examples
     count = len(examples)
-    self.arrays = {
-      key: np.empty((count, *array.shape), array.dtype)
-      for key, array in transform_one(examples, transform, 0).items()
-    }
+    self.arrays = blank_rows(transform_one(examples, transform, 0), count)
 
     def read(start: int) -> int:
       stop = min(start + _CHUNK, count)
       for i in range(start, stop):
-        self._store(i, transform_one(examples, transform, i))
+        store_row(self.arrays, i, transform_one(examples, transform, i), partial(self.name, i))
       return stop - start
 
     progress = tqdm(
@@ -47,16 +46,6 @@ class InMemory:
       except BaseException:
         pool.shutdown(cancel_futures=True)
         raise
-
-  def _store(self, i: int, row: Example) -> None:
-    for key, kept in self.arrays.items():
-      array = row[key]
-      if array.shape != kept.shape[1:] or array.dtype != kept.dtype:
-        raise ConfigError(
-          f"data.source: {key!r} of {self.name(i)!r} is {array.dtype} {array.shape}, of the first"
-          f" example {kept.dtype} {kept.shape[1:]}. A batch needs one shape and dtype."
-        )
-      kept[i] = array
 
   @property
   def labels(self) -> np.ndarray | None:
@@ -72,13 +61,42 @@ class InMemory:
     return self._examples.name(i)
 
 
+def blank_rows(first: Example, count: int) -> Example:
+  """Returns arrays (count, ...) of zeros for rows like the first example's arrays."""
+  return {key: np.zeros((count, *array.shape), array.dtype) for key, array in first.items()}
+
+
+def store_row(rows: Example, i: int, row: Example, name: Callable[[], str]) -> None:
+  """Puts the arrays of an example in their place of `blank_rows`.
+
+  Args:
+    rows: (n, ...) each, by key.
+    i: place among them.
+    row: the transformed arrays of the example.
+    name: gives its name, for the error.
+
+  Raises:
+    ConfigError: its arrays have another shape or dtype than the first example's.
+  """
+  for key, kept in rows.items():
+    array = row[key]
+    if array.shape != kept.shape[1:] or array.dtype != kept.dtype:
+      raise ConfigError(
+        f"data.source: {key!r} of {name()!r} is {array.dtype} {array.shape}, of the first"
+        f" example {kept.dtype} {kept.shape[1:]}. A batch needs one shape and dtype."
+      )
+    kept[i] = array
+
+
 def transform_one(
   examples: Examples, transform: Transform, i: int, bits: np.random.Philox | None = None
 ) -> Example:
   """Returns the transformed arrays of one example; those of `InMemory` are transformed already."""
   if isinstance(examples, InMemory):
     return examples[i]
-  return {key: np.asarray(value) for key, value in transform(examples[i], bits).items()}
+  decodes = getattr(transform, "takes_encoded", False)
+  example = read_encoded(examples, i) if decodes else examples[i]
+  return {key: np.asarray(value) for key, value in transform(example, bits).items()}
 
 
 def keep(examples: Examples, *, transform: Transform, memory: str, threads: int) -> Examples:

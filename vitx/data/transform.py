@@ -12,6 +12,8 @@ class Transform(Protocol):
 
   Attributes:
     draws: whether the result depends on random bits, so that it cannot be kept in memory.
+
+  One that has `takes_encoded = True` is given examples as `dataset.read_encoded` has them.
   """
 
   @property

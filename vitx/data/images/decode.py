@@ -3,6 +3,7 @@
 import io
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,35 +20,62 @@ from vitx.errors import ConfigError
 SCALE = (0.08, 1.0)
 RATIO = (3 / 4, 4 / 3)
 _MODES = {1: "L", 3: "RGB"}
+Pixels = np.ndarray | Image.Image
+
+
+@dataclass(frozen=True)
+class Encoded:
+  """An image as a source stores it.
+
+  Attributes:
+    content: the file's bytes.
+    channels: 1 (gray) or 3 (RGB) once decoded.
+    where: the path or the example, for the error.
+    upright: whether it is turned as its EXIF orientation says (photographs of the user's own).
+  """
+
+  content: bytes
+  channels: int
+  where: str
+  upright: bool = False
+
+  def open(self) -> Image.Image:
+    """Decodes an image of any of Pillow's modes to 8 bits: the mode L or RGB.
+
+    Transparency is composited on white, 16-bit gray scaled to 8 bits; the first frame counts.
+
+    Raises:
+      ConfigError: the bytes are no readable image.
+    """
+    mode = _MODES[self.channels]
+    try:
+      with Image.open(io.BytesIO(self.content)) as file:
+        file.load()
+        image = _flatten(ImageOps.exif_transpose(file) if self.upright else file)
+        return image if image.mode == mode else image.convert(mode)
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+      raise ConfigError(
+        f"{self.where} cannot be read as an image ({error}). Replace or remove it."
+      ) from error
+
+  def decode(self) -> np.ndarray:
+    """Returns the pixels of `open`, uint8 (height, width, channels)."""
+    return to_array(self.open())
 
 
 def decode_image(encoded: bytes, channels: int, where: str, *, upright: bool = False) -> np.ndarray:
-  """Decodes an image of any of Pillow's modes to 8 bits.
-
-  Transparency is composited on white, 16-bit gray scaled to 8 bits; the first frame counts.
-
-  Args:
-    encoded: the file's bytes.
-    channels: 1 (gray) or 3 (RGB) in the result.
-    where: the path or the example, for the error.
-    upright: turn the image as its EXIF orientation says (photographs of the user's own).
-
-  Returns:
-    uint8 (height, width, channels).
+  """Returns the pixels of an image file, uint8 (height, width, channels); see `Encoded`.
 
   Raises:
     ConfigError: the bytes are no readable image.
   """
-  try:
-    with Image.open(io.BytesIO(encoded)) as file:
-      file.load()
-      image = ImageOps.exif_transpose(file) if upright else file
-      array = np.array(_flatten(image).convert(_MODES[channels]))
-  except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-    raise ConfigError(
-      f"{where} cannot be read as an image ({error}). Replace or remove it."
-    ) from error
-  return array if array.ndim == 3 else array[..., None]
+  return Encoded(encoded, channels, where, upright).decode()
+
+
+def to_array(picture: Image.Image) -> np.ndarray:
+  """Returns the pixels of a picture of the mode L or RGB, uint8 (height, width, C)."""
+  pixels = bytearray(picture.tobytes())  # of bytes, an array could not be written to
+  return np.frombuffer(pixels, np.uint8).reshape(picture.height, picture.width, -1)
 
 
 def _flatten(image: Image.Image) -> Image.Image:
@@ -63,7 +91,7 @@ def _flatten(image: Image.Image) -> Image.Image:
 
 
 def resize(
-  image: np.ndarray,
+  image: Pixels,
   size: int,
   mode: str,
   bits: np.random.Philox | None = None,
@@ -72,7 +100,7 @@ def resize(
   """Makes an image the square that the host keeps.
 
   Args:
-    image: uint8 (height, width, C), C = 1 or 3.
+    image: uint8 (height, width, C), C = 1 or 3, or Pillow's of the mode L or RGB.
     size: side of the result in pixels.
     mode: `center` cuts out the middle square and resizes it; `squash` ignores the aspect ratio;
       `random` cuts a box of random area and aspect ratio and resizes it.
@@ -88,68 +116,69 @@ def resize(
     ConfigError: an unknown mode or interpolation.
     ValueError: `random` without bits.
   """
-  height, width = image.shape[:2]
+  height, width = _shape(image)
   if mode == "random":
     if bits is None:
       raise ValueError("resize_mode='random' needs the random bits of the example")
     left, top, right, bottom = map(int, draw_box(height, width, bits))
     # Cut first: what lies beside the box must not show at its edge, as it does with `box=`.
-    return _pillow(image[top:bottom, left:right], (size, size), _filter(interpolation, bits))
+    cut = to_picture(image).crop((left, top, right, bottom))
+    return to_array(cut.resize((size, size), _filter(interpolation, bits)))
   if mode == "squash":
     box = (0.0, 0.0, float(width), float(height))
   else:
     check_value(mode, "data.resize_mode", ResizeMode)
     side = min(height, width)
-    left, top = (width - side) / 2, (height - side) / 2
-    box = (left, top, left + side, top + side)
+    x, y = (width - side) / 2, (height - side) / 2
+    box = (x, y, x + side, y + side)
   if (height, width) == (size, size):
-    return image
-  return _pillow(image, (size, size), _filter(interpolation), box)
+    return image if isinstance(image, np.ndarray) else to_array(image)
+  return to_array(to_picture(image).resize((size, size), _filter(interpolation), box))
 
 
-def resize_short_side(image: np.ndarray, size: int, interpolation: str) -> np.ndarray:
+def resize_short_side(image: Pixels, size: int, interpolation: str) -> np.ndarray:
   """Resizes a whole image to a short side of `size` and cuts out its middle square.
 
   As torchvision's Resize and CenterCrop do it: the long side is a whole number of pixels too, and
   so is the place of the square.
 
   Args:
-    image: uint8 (height, width, C), C = 1 or 3.
+    image: as `resize` has it.
     size: side of the result in pixels.
     interpolation: as `resize` has it.
 
   Returns:
     uint8 (size, size, C).
   """
-  height, width = image.shape[:2]
-  short = min(height, width)
+  height, width = own = _shape(image)
+  short = min(own)
   height, width = size * height // short, size * width // short
-  if (height, width) != image.shape[:2]:
-    image = _pillow(image, (width, height), _filter(interpolation))
+  if (height, width) != own:
+    image = to_picture(image).resize((width, height), _filter(interpolation))
   top, left = round((height - size) / 2), round((width - size) / 2)
-  return image[top : top + size, left : left + size]
+  array = image if isinstance(image, np.ndarray) else to_array(image)
+  return array[top : top + size, left : left + size]
 
 
 def _filter(interpolation: str, bits: np.random.Philox | None = None) -> Image.Resampling:
   """Returns Pillow's filter; a random one is drawn, and bicubic where there are no bits."""
+  if interpolation == "bilinear":
+    return Image.Resampling.BILINEAR
   check_value(interpolation, "data.interpolation", HostInterpolation)
-  linear = interpolation == "bilinear"
-  if interpolation == "random" and bits is not None:
-    linear = bool(order.uniform(bits, 1)[0] < 0.5)
-  return Image.Resampling.BILINEAR if linear else Image.Resampling.BICUBIC
+  drawn = interpolation == "random" and bits is not None and order.uniform(bits, 1)[0] < 0.5
+  return Image.Resampling.BILINEAR if drawn else Image.Resampling.BICUBIC
 
 
-def _pillow(
-  image: np.ndarray,
-  size: tuple[int, int],
-  how: Image.Resampling,
-  box: tuple[float, float, float, float] | None = None,
-) -> np.ndarray:
-  """Resizes an image, or a box of it, to (width, height) pixels."""
-  gray = image.shape[-1] == 1
-  picture = Image.fromarray(image[..., 0] if gray else image)
-  array = np.array(picture.resize(size, how, box=box))
-  return array[..., None] if gray else array
+def to_picture(image: Pixels) -> Image.Image:
+  """Returns Pillow's picture of an image."""
+  if isinstance(image, Image.Image):
+    return image
+  return Image.fromarray(image[..., 0] if image.shape[-1] == 1 else image)
+
+
+def _shape(image: Pixels) -> tuple[int, int]:
+  """Returns (height, width)."""
+  return image.shape[:2] if isinstance(image, np.ndarray) else (image.height, image.width)
 
 
 def draw_box(height: int, width: int, bits: np.random.Philox) -> tuple[float, float, float, float]:

@@ -1,12 +1,14 @@
 """The transform of labeled images on the host: squares of one size."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 
 from vitx.checks import check_fields
 from vitx.data.dataset import Example
-from vitx.data.images.decode import resize, resize_short_side
+from vitx.data.images.decode import Encoded, resize, resize_short_side
 from vitx.data.images.settings import HostInterpolation, ResizeMode, Side
 
 
@@ -30,6 +32,8 @@ class SquareImages:
   interpolation: HostInterpolation = "bilinear"
   train: bool = True
 
+  takes_encoded: ClassVar[bool] = True
+
   def __post_init__(self):
     check_fields(type(self), vars(self), "data")
 
@@ -38,9 +42,11 @@ class SquareImages:
     """Returns whether each row of each step has a crop of its own."""
     return self.train and self.resize_mode == "random"
 
-  def __call__(self, example: Example, bits: np.random.Philox | None = None) -> Example:
+  def __call__(self, example: Mapping[str, Any], bits: np.random.Philox | None = None) -> Example:
+    image = example["image"]
+    pixels = image.open() if isinstance(image, Encoded) else image
     if self.resize_mode == "random" and not self.train:
-      image = resize_short_side(example["image"], self.decode_size, self.interpolation)
+      square = resize_short_side(pixels, self.decode_size, self.interpolation)
     else:
-      image = resize(example["image"], self.decode_size, self.resize_mode, bits, self.interpolation)
-    return {"image": image, "label": np.asarray(example["label"], np.int32)}
+      square = resize(pixels, self.decode_size, self.resize_mode, bits, self.interpolation)
+    return {"image": square, "label": np.asarray(example["label"], np.int32)}

@@ -10,7 +10,7 @@ import numpy as np
 
 from vitx.data.dataset import Dataset, DatasetInfo, Example
 from vitx.data.fingerprint import choose_sample, digest
-from vitx.data.images.decode import decode_image
+from vitx.data.images.decode import Encoded
 from vitx.data.images.settings import ImageSettings, image_spec
 from vitx.data.settings import DataSettings, read_fields
 from vitx.data.splits import VALIDATION_NAMES
@@ -41,12 +41,17 @@ class Files:
 
   def __getitem__(self, i: int) -> Example:
     """Returns image uint8 (height, width, C), native size, and label int32 ()."""
+    stored = self.encoded(i)
+    return {**stored, "image": stored["image"].decode()}
+
+  def encoded(self, i: int) -> dict[str, Any]:
+    """Returns the same with the image as it is stored."""
     path = self.root / self.paths[i]
     try:
-      encoded = path.read_bytes()
+      content = path.read_bytes()
     except OSError as error:
       raise ConfigError(f"{path} cannot be read ({error}). Replace or remove it.") from error
-    image = decode_image(encoded, self.channels, str(path), upright=True)
+    image = Encoded(content, self.channels, str(path), upright=True)
     return {"image": image, "label": np.asarray(self.labels[i])}
 
   def name(self, i: int) -> str:

@@ -11,7 +11,7 @@ import tensorflow_datasets as tfds
 from vitx.data.dataset import Dataset, DatasetInfo, Example, Examples
 from vitx.data.documents import SPEC, VOCABULARY, Documents, carve_end
 from vitx.data.fingerprint import choose_sample, digest
-from vitx.data.images.decode import decode_image
+from vitx.data.images.decode import Encoded
 from vitx.data.images.settings import ImageSettings, image_spec
 from vitx.data.settings import DataSettings, read_fields
 from vitx.data.sources import tfds_dir
@@ -67,9 +67,14 @@ class Images(Records):
 
   def __getitem__(self, i: int) -> Example:
     """Returns image uint8 (height, width, C), native size, and label int32 () if there are any."""
+    stored = self.encoded(i)
+    return {**stored, "image": stored["image"].decode()}
+
+  def encoded(self, i: int) -> dict[str, Any]:
+    """Returns the same with the image as it is stored."""
     features = self.read(i)
-    encoded = features[self._content.image].bytes_list.value[0]
-    image = {"image": decode_image(encoded, self._channels, f"{self.where}{i}")}
+    content = features[self._content.image].bytes_list.value[0]
+    image = {"image": Encoded(content, self._channels, f"{self.where}{i}")}
     if not self._content.label:
       return image
     return {**image, "label": np.asarray(self._label(features), np.int32)}

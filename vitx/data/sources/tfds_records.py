@@ -10,10 +10,9 @@ from etils import epath
 from tensorflow_datasets.proto import tf_example_pb2
 from tqdm import tqdm
 
+from vitx.data.sources.record_files import RecordFiles
 from vitx.errors import ConfigError, listing
 
-# Records read at once while scanning labels or hashing.
-CHUNK = 1024
 # Features that name an example, in TFDS sets.
 _NAMES = ("id", "file_name", "filename", "image/filename")
 
@@ -76,16 +75,15 @@ class Records:
     self.where = f"{name}: example {split}#"
     self._split = split
     self._name_key = next((key for key in _NAMES if key in builder.info.features), None)
-    raw = tfds.decode.DeserializeMethod.RAW_BYTES
     try:
-      self._records = builder.as_data_source(split=split, deserialize_method=raw)
       self.files = builder.info.splits[split].file_instructions
-    except (ValueError, AssertionError) as error:
+    except (KeyError, ValueError, AssertionError) as error:
       raise ConfigError(
         f"data.splits: {split!r} is no split of {name!r}: {error}"
         f" Splits: {listing(builder.info.splits)}."
       ) from error
     _check_files(name, self.files)
+    self._records = RecordFiles(self.files)
 
   def __len__(self) -> int:
     return len(self._records)
@@ -104,10 +102,9 @@ class Records:
     """Yields the features of the records at `indices`; shows progress if it takes a while."""
     progress = tqdm(total=len(indices), desc=what, delay=3, mininterval=1, leave=False)
     with progress:
-      for start in range(0, len(indices), CHUNK):
-        keys = indices[start : start + CHUNK].tolist()
-        yield from map(parse, self._records.__getitems__(keys))
-        progress.update(len(keys))
+      for i in indices.tolist():
+        yield self.read(i)
+        progress.update()
 
   def overlap(self, other: "Records") -> bool:
     """Returns whether a record belongs to both."""
