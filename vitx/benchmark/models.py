@@ -3,6 +3,7 @@
 import multiprocessing
 import statistics
 from collections.abc import Callable, Mapping
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -92,8 +93,9 @@ def peak_bytes(
     name: of the step.
     steps: to run.
   """
-  with multiprocessing.get_context("spawn").Pool(1) as pool:
-    return pool.apply(_measure_peak, (prepare, make, name, steps))
+  spawn = multiprocessing.get_context("spawn")
+  with ProcessPoolExecutor(1, mp_context=spawn) as pool:
+    return pool.submit(_measure_peak, prepare, make, name, steps).result()
 
 
 def _measure_peak(

@@ -1,4 +1,4 @@
-"""Measures mixers, density models, Sparsifiner, training steps: `vitx benchmark mixers | ...`.
+"""Measures mixers, models, training steps, data: `vitx benchmark mixers | density | ...`.
 
 Mixers: every token mixer as a module in both implementations, forward and backward, side by side
 with dense softmax in the same run: time, compiled temporary memory and FLOPs as ratios; then the
@@ -7,7 +7,8 @@ causal flash, whole training steps beside the article's Table 2, and a sampled t
 beside computing all anew. Sparsifiner: its attention by keys and by blocks with the figures to
 reach, and its multiply-adds as published and as made. Models: whole training steps beside
 PyTorch's of the same sizes, or beside what a product of matrices reaches. On a CPU no absolute time
-is shown: its cores are shared.
+is shown: its cores are shared. Data: the batches of a config's training, streamed, beside one
+thread of Pillow that decodes and resizes the same images, in examples a second, and their memory.
 """
 
 import argparse
@@ -28,12 +29,14 @@ from vitx.benchmark import (
   named,
   peers,
   plot,
+  reading,
   report,
   sparsifiner,
 )
 from vitx.benchmark.cases import CASES
 from vitx.benchmark.timing import Neighbors
 from vitx.cli import choose
+from vitx.cli import reading as streamed
 from vitx.cli.configs import load_config
 from vitx.cli.summary import complete_config
 from vitx.errors import ConfigError, listing, nearest
@@ -104,16 +107,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add("--runs", type=_positive, default=3, help="each gives a ratio")
   add("--repeats", type=_positive, default=5, help="rounds in a run; the median counts")
   add("--seconds", type=float, default=60.0, help="one step may take per run; then fewer rounds")
+  add = what.add_parser("data", help="batches that are read as they are needed").add_argument
+  add("--config", metavar="FILE:ROW,...", required=True, help="whose data; takes overrides")
+  add("--examples", type=_positive, default=4096, help="read in a run")
+  add("--runs", type=_positive, default=5, help="each reads the same examples")
 
 
 def run(what: str, **options: Any) -> None:
-  """Measures "mixers", "choose", "density", "sparsifiner" or "models"."""
+  """Measures "mixers", "choose", "density", "sparsifiner", "models" or "data"."""
   runs = {
     "mixers": run_mixers,
     "choose": choose.run,
     "density": run_density,
     "sparsifiner": run_sparsifiner,
     "models": run_models,
+    "data": run_data,
   }
   runs[what](argparse.Namespace(**options))
 
@@ -211,6 +219,22 @@ def _repeat(step: Callable[[], None], times: int) -> Callable[[], None]:
 
 def _make_dispatch(text: str) -> tuple[Callable[[], None], int, int]:
   return trial.make_dispatch(complete_config(load_config(text)))
+
+
+def run_data(options: argparse.Namespace) -> None:
+  """Measures how fast the batches of a config arrive, and prints rates and memory."""
+  experiment = streamed.open_streamed(options.config)
+  make = functools.partial(streamed.make_stream, options.examples)
+  peak = models.peak_bytes(functools.partial(make, options.config), make, options.config, 1)
+  count = streamed.count_steps(experiment, options.examples) * experiment.config.batch_size
+  with Neighbors() as neighbors:
+    readers = streamed.make_readers(experiment, options.examples)
+    rates = reading.measure_rates(readers, count, runs=options.runs, say=_say)
+  threads, size = experiment.config.data.threads, experiment.config.batch_size
+  print(f"Examples a second, {count:,} a run, {threads} threads, batch_size={size}")
+  print(reading.format_rates(rates))
+  print(f"Peak memory of the streamed batches beside the opened data: {peak / 1e6:,.0f} MB")
+  _print_neighbors(neighbors)
 
 
 def run_density(options: argparse.Namespace) -> None:

@@ -1,0 +1,50 @@
+"""Records by number, over parts of several files."""
+
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from array_record.python import array_record_data_source, array_record_module
+
+from vitx.data.sources.record_files import RecordFiles
+
+
+@pytest.fixture
+def files(tmp_path):
+  """Parts of three files, one of them without a record."""
+  parts = []
+  for number, (count, skip, take) in enumerate([(50, 3, 20), (10, 5, 0), (30, 0, 30)]):
+    path = str(tmp_path / f"{number}.array_record")
+    writer = array_record_module.ArrayRecordWriter(path, "group_size:1")
+    for i in range(count):
+      writer.write(b"%d/%d " % (number, i) * (i + 1))
+    writer.close()
+    parts.append(SimpleNamespace(filename=path, skip=skip, take=take, examples_in_shard=count))
+  return parts
+
+
+def test_records_are_those_of_the_librarys_source(files):
+  ours = RecordFiles(files)
+  theirs = array_record_data_source.ArrayRecordDataSource([files[0], files[2]])
+  assert len(ours) == len(theirs) == 50
+  assert [ours[i] for i in range(50)] == [theirs[i] for i in range(50)]
+  assert ours[0].startswith(b"0/3 ") and ours[20].startswith(b"2/0 ")
+
+
+def test_threads_share_a_reader(files):
+  records = RecordFiles(files)
+  which = np.random.default_rng(0).integers(0, 50, 2000).tolist()
+  with ThreadPoolExecutor(8) as pool:
+    found = list(pool.map(records.__getitem__, which))
+  assert found == [records[i] for i in which]
+
+
+@pytest.mark.parametrize("i", [-1, 50])
+def test_there_is_no_record_beyond_the_parts(files, i):
+  with pytest.raises(IndexError, match=f"record {i} of 50"):
+    RecordFiles(files)[i]
+
+
+def test_no_files_have_no_records():
+  assert len(RecordFiles([])) == 0

@@ -1,0 +1,180 @@
+"""Batches read ahead: in order, a bounded number of them, and nothing left behind."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from vitx.data import batches, stream
+from vitx.data.dataset import read_encoded
+from vitx.data.images import SquareImages
+from vitx.data.images.decode import Encoded
+from vitx.data.sources import open_source
+from vitx.data.transform import Identity
+from vitx.errors import ConfigError
+
+ROWS = 3 * stream.CHUNK - 5  # the last chunk of a batch is shorter
+
+
+class Counted:
+  """Numbers that say when they are read; a bad one cannot be."""
+
+  labels = None
+
+  def __init__(self, count=500, bad=()):
+    self.read, self._count, self._bad = [], count, bad
+
+  def __len__(self):
+    return self._count
+
+  def __getitem__(self, i):
+    self.read.append(i)
+    time.sleep(0.001 * (i % 3))  # so that chunks do not end in their order
+    if i in self._bad:
+      raise ConfigError(f"{self.name(i)} cannot be read")
+    return {"number": np.array([i, -i])}
+
+  def name(self, i):
+    return f"number {i}"
+
+
+def make(examples, memory="never", transform=None, **changes):
+  settings = {"batch_size": ROWS, "seed": 1, "threads": 4} | changes
+  transform = transform or Identity()
+  return batches.TrainBatches(examples, transform=transform, memory=memory, **settings)
+
+
+def assert_same(a, b):
+  assert a.keys() == b.keys()
+  for key in a:
+    assert a[key].dtype == b[key].dtype, key
+    np.testing.assert_array_equal(a[key], b[key])
+
+
+def await_threads(before):
+  """Waits until no thread is left but those that were there before."""
+  until = time.monotonic() + 10
+  while set(threading.enumerate()) - before:
+    assert time.monotonic() < until, set(threading.enumerate()) - before
+    time.sleep(0.01)
+
+
+@pytest.mark.parametrize("threads", [1, 3, 16])
+@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("repeats", [1, 3])
+def test_batches_of_several_chunks_are_those_in_memory(threads, processes, repeats):
+  settings = {"batch_size": 2 * ROWS, "threads": threads, "repeats": repeats}
+  for p in range(processes):
+    mine = settings | {"process_index": p, "process_count": processes}
+    kept, streamed = make(Counted(), "always", **mine), make(Counted(), **mine)
+    found = list(streamed.iterate(7, 11))
+    assert len(found) == 4
+    for step, batch in enumerate(found, 7):
+      assert_same(batch, kept.batch(step))
+
+
+def test_evaluation_in_chunks_is_that_in_memory():
+  kept = batches.keep(Counted(100), transform=Identity(), memory="always", threads=2)
+  ways = [
+    list(batches.evaluation_batches(some, transform=Identity(), batch_size=ROWS, threads=3))
+    for some in (kept, Counted(100))
+  ]
+  assert len(ways[0]) == 3 and not ways[0][-1]["mask"].all()
+  for a, b in zip(*ways, strict=True):
+    assert_same(a, b)
+
+
+def test_no_more_is_read_ahead_than_said():
+  examples = Counted()
+  found = make(examples).iterate(0, 1000)
+  for taken in range(1, 4):
+    next(found)
+    until = time.monotonic() + 1
+    while time.monotonic() < until and len(examples.read) < (taken + stream.AHEAD) * ROWS:
+      time.sleep(0.01)
+    time.sleep(0.1)
+    # The first example is read once more, by each thread perhaps, for its shapes.
+    assert 0 <= len(examples.read) - (taken + stream.AHEAD) * ROWS <= 4
+  found.close()
+
+
+@pytest.mark.parametrize("taken", [0, 1, 3])
+def test_no_thread_is_left_of_an_iterator_closed_early(taken):
+  before = set(threading.enumerate())
+  examples = Counted()
+  found = make(examples).iterate(0, 3 if taken == 3 else 1000)
+  for _ in range(taken):
+    next(found)
+  found.close()
+  await_threads(before)
+  read = len(examples.read)
+  time.sleep(0.05)
+  assert len(examples.read) == read <= (taken + stream.AHEAD) * ROWS + 4
+
+
+def test_the_first_bad_example_in_the_order_is_named_and_no_thread_left():
+  before = set(threading.enumerate())
+  order = np.concatenate([batch["number"][:, 0] for batch in make(Counted()).iterate(0, 4)])
+  first, later = int(order[2 * ROWS + 1]), int(order[2 * ROWS + 30])
+  found = make(Counted(bad={first, later})).iterate(0, 4)
+  assert len([next(found), next(found)]) == 2
+  with pytest.raises(ConfigError, match=f"number {first} cannot"):
+    next(found)
+  await_threads(before)
+
+
+def test_arrays_of_another_shape_are_named():
+  class Uneven(Counted):
+    def __getitem__(self, i):
+      return {"number": np.zeros(2 + (i == 5))}
+
+  with pytest.raises(ConfigError, match=r"'number' of 'number 5' is float64 \(3,\), of the first"):
+    list(make(Uneven(40)).iterate(0, 1))
+
+
+class Arrays:
+  """The examples of another, never encoded."""
+
+  def __init__(self, parent):
+    self._parent, self.labels, self.name = parent, parent.labels, parent.name
+
+  def __len__(self):
+    return len(self._parent)
+
+  def __getitem__(self, i):
+    return self._parent[i]
+
+
+def draw_pictures(folder):
+  """Writes pictures of all kinds: sizes, modes, formats, one to be turned, one of the size."""
+  modes, sizes = ("RGB", "L", "RGBA", "P", "CMYK"), ((20, 14), (13, 25), (12, 12), (40, 40))
+  for i in range(40):
+    mode, size = modes[i % 5], sizes[i % 4]
+    pixels = np.random.default_rng(i).integers(0, 256, (*size, 3), np.uint8)
+    exif = Image.Exif()
+    exif[0x0112] = 6 if i % 3 else 1
+    path = folder / "ab"[i % 2] / f"{i}.{'jpg' if mode in ('RGB', 'L', 'CMYK') else 'png'}"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(pixels).convert(mode).save(path, exif=exif)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("mode", ["center", "squash", "random"])
+@pytest.mark.parametrize("train", [True, False])
+def test_squares_of_encoded_images_are_those_of_their_arrays(
+  tmp_path, make_data, channels, mode, train
+):
+  draw_pictures(tmp_path)
+  source = open_source(make_data(source=f"folder:{tmp_path}", channels=channels), seed=0)
+  transform = SquareImages(12, mode, train=train)
+  assert isinstance(read_encoded(source.train, 0)["image"], Encoded)
+
+  arrays = Arrays(source.train)
+  assert arrays[0]["image"].flags.writeable
+  ways = [
+    make(some, transform=transform, batch_size=30).batch(2) for some in (source.train, arrays)
+  ]
+  assert_same(*ways)
+  assert ways[0]["image"].shape == (30, 12, 12, channels)
