@@ -26,7 +26,7 @@ COMMANDS = {
   "config": "print a whole config as JSON, or explain its fields",
   "prepare": "download or convert a data set",
   "convert": "published weights into a workdir, or a workdir's weights out to timm's names",
-  "benchmark": "measure token mixers and density models side by side",
+  "benchmark": "measure mixers, models, training steps and data side by side",
   "visualize": "draw a figure of a trained model or of a config",
 }
 
