@@ -1,4 +1,7 @@
-"""Dense kernelized softmax holds no N x N array on any platform, found in the lowered programs."""
+"""Kernelized softmax holds no N x N array on any platform, found in the lowered programs.
+
+Programs are those of one example and two heads, with tiles as large as the platform has them.
+"""
 
 import re
 
@@ -8,10 +11,13 @@ import numpy as np
 import pytest
 from jax._src.cudnn import fused_attention_stablehlo as cudnn_library
 
+from tests.ops.lowered import lower, matrices
 from tests.slow import all_but
-from vitx.ops import attention
+from vitx.ops import TokenLayout, attention, plan
 from vitx.ops.kernels import cudnn, tiling
 from vitx.ops.kernels.softmax import kernelized_attention
+from vitx.ops.patterns import PATTERNS, Full, Global
+from vitx.ops.sparse.attend import block_mask
 
 
 @pytest.fixture(autouse=True)
@@ -26,13 +32,13 @@ def installed(monkeypatch):
   monkeypatch.setattr(cudnn_library, "check_cudnn_version", lambda: 91100)
 
 
-def lower(platform, dtype, n, *, m=None, masked=False, width=64, lengths=False, **given):
-  """The gradient program as text."""
+def program(platform, dtype, n, *, m=None, masked=False, width=64, lengths=False, **given):
+  """Returns the gradient program as text."""
   m = n if m is None else m
-  q = jax.ShapeDtypeStruct((2, n, 2, width), dtype)
-  k = jax.ShapeDtypeStruct((2, m, 2, width), dtype)
-  mask = jax.ShapeDtypeStruct((2, m), bool) if masked else None
-  held = jax.ShapeDtypeStruct((2,), jnp.int32) if lengths else None
+  q = jax.ShapeDtypeStruct((1, n, 2, width), dtype)
+  k = jax.ShapeDtypeStruct((1, m, 2, width), dtype)
+  mask = jax.ShapeDtypeStruct((1, m), bool) if masked else None
+  held = jax.ShapeDtypeStruct((1,), jnp.int32) if lengths else None
 
   def loss(q, k, v, mask, held):
     if lengths:
@@ -41,14 +47,7 @@ def lower(platform, dtype, n, *, m=None, masked=False, width=64, lengths=False, 
       out, _ = attention(q, k, v, key_mask=mask, implementation="kernelized", **given)
     return jnp.sum(out.astype(jnp.float32) ** 2)
 
-  step = jax.jit(jax.grad(loss, argnums=(0, 1, 2)))
-  return step.trace(q, k, k, mask, held).lower(lowering_platforms=(platform,)).as_text()
-
-
-def squares(text, n):
-  """Types of arrays with two axes of about N, padding and all."""
-  sizes = "|".join(str(n + i) for i in range(2))
-  return set(re.findall(rf"tensor<(?:\d+x)*(?:{sizes})x(?:\d+x)*(?:{sizes})x[^>]*>", text))
+  return lower(jax.grad(loss, argnums=(0, 1, 2)), q, k, k, mask, held, platform=platform)
 
 
 def fused(text):
@@ -56,11 +55,23 @@ def fused(text):
 
 
 def test_the_search_finds_what_the_library_does_by_default():
-  q = jax.ShapeDtypeStruct((2, 1025, 2, 64), jnp.bfloat16)
-  step = jax.jit(jax.nn.dot_product_attention)
+  q = jax.ShapeDtypeStruct((1, 1025, 2, 64), jnp.bfloat16)
   with jax.numpy_dtype_promotion("standard"):  # the library promotes implicitly
-    text = step.trace(q, q, q).lower(lowering_platforms=("cuda",)).as_text()
-  assert squares(text, 1025)
+    assert matrices(lower(jax.nn.dot_product_attention, q, q, q, platform="cuda"), 1025)
+
+
+@pytest.mark.parametrize(
+  "hold",
+  [
+    lambda x: jnp.asarray(np.tri(64, dtype=np.float32)) @ x,  # a constant
+    lambda x: x[:, None] * x,
+    lambda x: jnp.outer(x, x).reshape(-1)[::2],
+    lambda x: jnp.pad(x, (0, 1))[:, None] * jnp.pad(x, (1, 0)),
+    lambda x: (x.reshape(8, 1, 8, 1) * x.reshape(1, 8, 1, 8)).astype(jnp.bfloat16),
+  ],
+)
+def test_the_search_finds_a_matrix_in_any_shape(hold):
+  assert matrices(lower(hold, jax.ShapeDtypeStruct((64,), jnp.float32), platform="cpu"), 64)
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -68,8 +79,8 @@ def test_the_search_finds_what_the_library_does_by_default():
 @pytest.mark.parametrize("n", all_but(1025, of=[2048, 1025]))
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32])
 def test_no_square_for_cuda(dtype, n, masked, causal, installed):
-  text = lower("cuda", dtype, n, masked=masked, causal=causal)
-  assert not squares(text, n)
+  text = program("cuda", dtype, n, masked=masked, causal=causal)
+  assert not matrices(text, n)
   assert len(fused(text)) == (2 if dtype == jnp.bfloat16 and not masked else 0)
 
 
@@ -80,32 +91,32 @@ def test_no_square_for_tpu(dtype, n, there, request):
   if there:
     request.getfixturevalue("installed")
   for masked in (False, True):
-    text = lower("tpu", dtype, n, masked=masked)
-    assert not squares(text, n) and not fused(text)
+    text = program("tpu", dtype, n, masked=masked)
+    assert not matrices(text, n) and not fused(text)
 
 
 @pytest.mark.parametrize("platform", ["cuda", "tpu"])
-def test_no_square_in_the_steps_of_an_accelerator(platform, monkeypatch):
-  """What is traced on an accelerator's machine has larger tiles."""
-  monkeypatch.setattr(tiling, "CPU_STEP_BYTES", tiling.ACCELERATOR_STEP_BYTES)
-  assert not squares(lower(platform, jnp.float32, 2048), 2048)
-  assert not squares(lower(platform, jnp.float32, 1025, masked=True, causal=True), 1025)
+def test_no_square_in_the_steps_of_a_cpu(platform, monkeypatch):
+  """What is traced on a CPU's machine has smaller tiles."""
+  monkeypatch.setattr(tiling, "ACCELERATOR_STEP_BYTES", tiling.CPU_STEP_BYTES)
+  assert not matrices(program(platform, jnp.float32, 2048), 2048)
+  assert not matrices(program(platform, jnp.float32, 1025, masked=True, causal=True), 1025)
 
 
 def test_what_cudnn_does_not_take_or_is_not_there_for_goes_by_tiles(installed, monkeypatch):
-  assert fused(lower("cuda", jnp.float16, 129, width=20))  # padded to 24
-  assert fused(lower("cuda", jnp.bfloat16, 128, m=77))
-  assert fused(lower("cuda", jnp.bfloat16, 129, lengths=True))
-  assert not fused(lower("cuda", jnp.bfloat16, 129, width=136))
-  assert not fused(lower("cpu", jnp.bfloat16, 129))
+  assert fused(program("cuda", jnp.float16, 129, width=20))  # padded to 24
+  assert fused(program("cuda", jnp.bfloat16, 128, m=77))
+  assert fused(program("cuda", jnp.bfloat16, 129, lengths=True))
+  assert not fused(program("cuda", jnp.bfloat16, 129, width=136))
+  assert not fused(program("cpu", jnp.bfloat16, 129))
 
   def missing():
     raise RuntimeError("cuDNN is not detected.")
 
   jax.clear_caches()
   monkeypatch.setattr(cudnn_library, "check_cudnn_version", missing)
-  text = lower("cuda", jnp.bfloat16, 1025)
-  assert not fused(text) and not squares(text, 1025)
+  text = program("cuda", jnp.bfloat16, 1025)
+  assert not fused(text) and not matrices(text, 1025)
 
 
 @pytest.mark.slow
@@ -126,3 +137,48 @@ def test_the_padding_around_cudnn_changes_nothing(monkeypatch):
     found = cudnn.cudnn_attention(q, k, v, scale=0.3, **given)
     expected = kernelized_attention(q, k, v, scale=0.3, **given)
     np.testing.assert_allclose(found, expected, atol=2e-6)
+
+
+GRIDS = {2048: TokenLayout((32, 64)), 2049: TokenLayout((32, 64), prefix=1)}
+QUICK = ("bigbird_published_plan", "fixed_causal", "neighborhood", "strided_merged_code")
+
+
+def sparse(platform, pattern, layout, dtype):
+  """Returns the program of attention along a pattern, forward and backward."""
+  q = jax.ShapeDtypeStruct((1, layout.length, 2, 8), dtype)
+
+  def loss(q, k, v):
+    out, _ = attention(q, k, v, pattern, layout, implementation="kernelized")
+    return jnp.sum(out.astype(jnp.float32) ** 2), out
+
+  step = jax.value_and_grad(loss, argnums=(0, 1, 2), has_aux=True)
+  return lower(step, q, q, q, platform=platform)
+
+
+def fills_its_tiles(pattern, layout):
+  steps = plan(pattern, layout)
+  parts = [part for parts in steps.heads for part in parts if part.core == "block_sparse"]
+  masks = [block_mask(part.pattern, steps.layout, part.block, 2, part.order) for part in parts]
+  return any(mask.block_density == 1 for mask in masks)
+
+
+@pytest.mark.parametrize("n", all_but(2049, of=GRIDS))
+@pytest.mark.parametrize("name", all_but(*QUICK, of=PATTERNS))
+@pytest.mark.parametrize("platform", ["cuda", "tpu"])
+def test_no_square_of_any_pattern(platform, name, n, installed):
+  pattern, layout = PATTERNS[name], GRIDS[n]
+  dtype = jnp.bfloat16 if (platform == "tpu") == (n == 2048) else jnp.float32
+  found = matrices(sparse(platform, pattern, layout, dtype), n)
+  assert not found or fills_its_tiles(pattern, layout), found
+
+
+def test_most_patterns_leave_tiles_empty():
+  """So the exception for those that fill all is one."""
+  filled = {name for name, each in PATTERNS.items() if fills_its_tiles(each, GRIDS[2048])}
+  assert filled == {"erdos_renyi", "erdos_renyi_symmetric", "fixed_bidirectional", "fixed_summary"}
+
+
+def test_all_edges_and_more_are_dense(installed):
+  layout = GRIDS[2049]
+  text = sparse("cuda", Full() | Global(prefix=True), layout, jnp.float32)
+  assert not matrices(text, layout.length)

@@ -7,20 +7,33 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.ops.lowered import lower, matrices
 from tests.slow import all_but
 from vitx import ops
-from vitx.ops.implementation import lowering_for
 from vitx.ops.layout import TokenLayout
-from vitx.ops.patterns import PATTERNS, MaskFunction
+from vitx.ops.patterns import (
+  PATTERNS,
+  Fixed,
+  Global,
+  MaskFunction,
+  Neighborhood,
+  Strided,
+  bigbird,
+)
 from vitx.ops.sparse import splash
 
-GRID = TokenLayout((15, 20), prefix=1)
-NAMES = (
-  *("full", "causal", "bigbird_R+W+G", "strided_merged_paper", "fixed_causal"),
-  *("neighborhood_dilated", "axial_per_head", "attention_free", "erdos_renyi_symmetric"),
-  "some see nothing",
-)
-SOME = MaskFunction(lambda b, h, q, k: (q < 100) & (k < 90 + h), 4)
+GRID = TokenLayout((15, 20), prefix=1)  # 301 tokens: no whole blocks
+CLASS = Global(prefix=True)
+CASES = {
+  **{name: PATTERNS[name] for name in ("full", "causal", "bigbird_R+W+G", "bigbird_etc")},
+  **{name: PATTERNS[name] for name in ("strided_merged_paper", "fixed_causal")},
+  "strided_bidirectional_and_class": Strided(form="bidirectional") | CLASS,
+  "fixed_bidirectional_and_class": Fixed(summary=2, causal=False) | CLASS,
+  "neighborhood_and_class": Neighborhood(7) | CLASS,
+  **{name: PATTERNS[name] for name in ("neighborhood_dilated", "axial_per_head")},
+  **{name: PATTERNS[name] for name in ("attention_free", "erdos_renyi_symmetric")},
+  "some see nothing": MaskFunction(lambda b, h, q, k: (q < 100) & (k < 90 + h), 4),
+}
 
 
 def draw(n, width=16, heads=4, dtype=jnp.float32):
@@ -38,9 +51,9 @@ def gradients(function, *arrays):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("name", all_but("bigbird_R+W+G", "axial_per_head", of=NAMES))
+@pytest.mark.parametrize("name", all_but("bigbird_R+W+G", "axial_per_head", of=CASES))
 def test_as_masked(name, dtype):
-  pattern = PATTERNS.get(name, SOME)
+  pattern = CASES[name]
   arrays = draw(GRID.length, dtype=jnp.dtype(dtype))
 
   def interpreted(*arrays):
@@ -56,8 +69,8 @@ def test_as_masked(name, dtype):
     np.testing.assert_allclose(each.astype(jnp.float32), wanted, rtol=tolerance, atol=tolerance)
 
 
-def lower(pattern, n=2048, **given):
-  """Returns the program of an op and its gradients for a TPU, as text."""
+def program(pattern, n=2048, platform="tpu", **given):
+  """Returns the program of an op and its gradients as text."""
   q = jax.ShapeDtypeStruct((1, n, 4, 64), jnp.bfloat16)
   layout = TokenLayout((n,))
 
@@ -65,25 +78,27 @@ def lower(pattern, n=2048, **given):
     out, _ = ops.attention(q, k, v, pattern, layout, implementation="kernelized", **given)
     return jnp.sum(out.astype(jnp.float32) ** 2)
 
-  with lowering_for("tpu"):
-    traced = jax.jit(jax.grad(loss, argnums=(0, 1, 2))).trace(q, q, q)
-    return traced.lower(lowering_platforms=("tpu",)).as_text()
+  return lower(jax.grad(loss, argnums=(0, 1, 2)), q, q, q, platform=platform)
 
 
-@pytest.mark.parametrize("pattern", [None, PATTERNS["bigbird_etc"]], ids=["dense", "bigbird"])
+BIGBIRD = bigbird(block=64, random=3, heads=4)
+
+
+@pytest.mark.parametrize("pattern", [None, BIGBIRD], ids=["dense", "bigbird"])
 def test_an_op_for_tpu_calls_it(pattern):
-  text = lower(pattern)
+  text = program(pattern)
   assert len(re.findall(r"tpu_custom_call", text)) == 3  # forward, dq, dk and dv
-  assert not re.findall(r"tensor<(?:\d+x)*2048x(?:\d+x)*2048x", text)
+  assert not matrices(text, 2048)
 
 
 def test_what_is_not_its_takes_our_tiles():
   seen = jnp.ones((1, 2048), bool)
-  assert "tpu_custom_call" not in lower(None, key_mask=seen)
-  with lowering_for("cpu"):
-    assert "tpu_custom_call" not in lower_here(PATTERNS["bigbird_etc"])
+  assert "tpu_custom_call" not in program(None, key_mask=seen)
+  assert "tpu_custom_call" not in program(BIGBIRD, platform="cpu")
 
 
-def lower_here(pattern):
-  q = jax.ShapeDtypeStruct((1, 256, 4, 16), jnp.float32)
-  return jax.jit(lambda *x: ops.attention(*x, pattern)[0]).trace(q, q, q).lower().as_text()
+def test_edges_of_random_tokens_take_our_tiles():
+  """Nearly every block of 128 tokens would be partly filled in a way of its own."""
+  small = bigbird(block=8, random=2, heads=4)
+  assert "tpu_custom_call" not in program(small)
+  assert "tpu_custom_call" in program(small, 512)  # of so few blocks all may be held

@@ -94,7 +94,7 @@ def _splash(q, k, v, pattern: Pattern, layout: TokenLayout, key_mask, scale) -> 
     return None
   from vitx.ops.sparse import splash  # a quarter of a second that others need not wait
 
-  if not splash.applies(q, k, v, pattern):
+  if not splash.applies(q, k, v, pattern, layout):
     return None
   return splash.splash_attention(q, k, v, pattern, layout, scale=scale)
 

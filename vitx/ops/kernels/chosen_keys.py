@@ -170,7 +170,7 @@ def _over_heads(function, per_query, per_key, wide: int):
     wide: numbers that a step holds for a query.
   """
   total, n = jax.tree.leaves(per_query)[0].shape[:2]
-  tiles = math.ceil(n / max(1, tiling.step_elements() // wide))
+  tiles = math.ceil(n / tiling.tile_rows(tiling.step_elements(), wide))
   size = math.ceil(n / tiles)
   group = tiling.largest_divisor(total, tiling.step_elements() / (size * wide))
   arrays = jax.tree.map(lambda x: tiling.split_rows(x, tiles, size), per_query), per_key

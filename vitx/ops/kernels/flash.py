@@ -16,7 +16,6 @@ from vitx.ops.kernels import tiling
 from vitx.ops.kernels.tiling import heads_first, heads_last, map_groups, product
 
 _MIN_ROWS = 128  # below, the products of a tile no longer keep the matrix units busy
-_MAX_ROWS = 512  # of many columns: a tile is never all of a large matrix, whatever a step may hold
 _STEPS = 2  # a tile may hold so many times what other kernels' may: fewer, larger products
 _BANDS = 4  # of a causal matrix; each computes a rectangle around its part of the triangle
 
@@ -79,9 +78,7 @@ def _bands(n: int, step: int | None) -> list[tuple[int, int]]:
 def _tile_rows(batch: int, rows: int, columns: int) -> tuple[int, int, int]:
   """Chooses (entries of the batch, rows per tile, tiles) so that one step fits the cache."""
   budget = _STEPS * tiling.step_elements()
-  most = max(_MIN_ROWS, budget // columns)
-  most = min(most, _MAX_ROWS) if columns > _MAX_ROWS else most
-  tiles = math.ceil(rows / min(rows, most))
+  tiles = math.ceil(rows / min(rows, tiling.tile_rows(budget, columns, _MIN_ROWS)))
   size = math.ceil(rows / tiles)
   return tiling.largest_divisor(batch, budget / (size * columns)), size, tiles
 

@@ -105,7 +105,7 @@ def gathers(keys: int, kept: int) -> bool:
 def _choose(coefficients, basis, kept: int, key_mask, predictor: str):
   """Returns the kept keys, int32 (B, H, N, K), and which of them count, None if all do."""
   batch, heads, n, _ = coefficients.shape
-  size = max(FEWEST_ROWS, tiling.step_elements() // (batch * heads * len(basis)))
+  size = tiling.tile_rows(tiling.step_elements() / (batch * heads), len(basis), FEWEST_ROWS)
   count = math.ceil(n / min(n, size))
   size = math.ceil(n / count)
   shown = None if key_mask is None else key_mask[:, None, None]

@@ -10,15 +10,30 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from vitx.ops.implementation import target
+
 # Logits of one step: on a CPU what a few cores keep in their caches, elsewhere what fills a device.
 CPU_STEP_BYTES = 1 << 20
 ACCELERATOR_STEP_BYTES = 1 << 28
+MOST_ROWS = 512  # of many columns: a tile is never all of a large matrix, whatever a step may hold
 
 
 def step_elements() -> int:
-  """Returns how many logits one step of a loop may hold on the default backend."""
-  cpu = jax.default_backend() == "cpu"
+  """Returns how many logits one step of a loop may hold on the platform that is traced for."""
+  cpu = target() == "cpu"
   return (CPU_STEP_BYTES if cpu else ACCELERATOR_STEP_BYTES) // 4
+
+
+def tile_rows(elements: float, columns: int, least: int = 1) -> int:
+  """Returns how many rows of a matrix a tile may have.
+
+  Args:
+    elements: of the matrix, what a step may hold.
+    columns: of the matrix.
+    least: rows that a tile has even where a step should hold fewer.
+  """
+  most = max(least, int(elements // columns))
+  return min(most, MOST_ROWS) if columns > MOST_ROWS else most
 
 
 def largest_divisor(n: int, at_most: float) -> int:

@@ -5,7 +5,7 @@ from typing import Literal
 
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns.base import Intersection, OnGrid, Pattern, Union
-from vitx.ops.patterns.local import Causal, Global, Nothing
+from vitx.ops.patterns.local import Causal, Full, Global, Nothing
 from vitx.ops.patterns.parts import Part
 
 TILE = 64  # tokens in a block, where neither the caller nor the pattern prefers a number
@@ -47,11 +47,20 @@ def plan(pattern: Pattern, layout: TokenLayout, tile: int | None = None) -> Plan
   Raises:
     ConfigError: the pattern does not fit the layout.
   """
+  pattern = _without_repeats(pattern, layout)
   split = _split_prefix(pattern, layout)
   if split is None:
     return Plan(layout, _by_head(pattern, layout, tile))
   grid = TokenLayout(layout.grid)
   return Plan(grid, _by_head(split[0], grid, tile), layout.prefix, split[1])
+
+
+def _without_repeats(pattern: Pattern, layout: TokenLayout) -> Pattern:
+  """Returns the same edges; what is joined to all edges adds none and would hide that they are."""
+  if isinstance(pattern, Intersection):
+    return Intersection(tuple(_without_repeats(each, layout) for each in pattern.patterns))
+  joined = isinstance(pattern, Union) and Full() in pattern.members(layout)
+  return Full() if joined else pattern
 
 
 def _split_prefix(

@@ -1,7 +1,9 @@
 """Attention on a TPU by the splash kernel that ships with jax, which skips blocks without edges.
 
-It takes any static pattern, dense and causal included, in float32 and bfloat16. Masks of keys that
-are known only when it runs, and patterns drawn then, are not its: they take our own blocks.
+It takes static patterns, dense and causal included, in float32 and bfloat16. Masks of keys that are
+known only when it runs, and patterns drawn then, are not its: they take our own blocks. So do edges
+that lie in most of its blocks and in each another way, as of graphs of random tokens: it holds the
+elements of every partly filled block that it has not met, 128 x 128 of them, 32 bits each.
 """
 
 import functools
@@ -20,17 +22,34 @@ from jax.experimental.pallas.ops.tpu.splash_attention import (
 
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns.base import Pattern
+from vitx.ops.sparse.attend import block_mask
 from vitx.ops.sparse.block_mask import BlockMask
 
 BLOCK = 128  # tokens: the lanes of a TPU
+# Partly filled blocks of different content, in a row of blocks of a head, that are held at most;
+# and those that are held at any length. Regular patterns have up to 3, random tokens fill the row.
+DIFFERENT_BLOCKS = 4
+FEW_BLOCKS = 64
 LONGEST = 2**16  # N; the kernel's table of all pairs of blocks stays below 2 MB a head
 DTYPES = (jnp.float32, jnp.bfloat16)
 
 
-def applies(q: jax.Array, k: jax.Array, v: jax.Array, pattern: Pattern) -> bool:
-  """Returns whether the kernel takes q, k, v (B, N, H, D) along a pattern."""
+def applies(
+  q: jax.Array, k: jax.Array, v: jax.Array, pattern: Pattern, layout: TokenLayout
+) -> bool:
+  """Returns whether the kernel takes q, k, v (B, N, H, D) along a pattern.
+
+  Args:
+    q, k, v: of attention.
+    pattern: of one layer.
+    layout: of the N tokens.
+  """
   same = q.dtype == k.dtype == v.dtype and q.dtype in DTYPES
-  return same and q.shape[1] == k.shape[1] <= LONGEST and not pattern.drawn
+  if not same or not q.shape[1] == k.shape[1] <= LONGEST or pattern.drawn:
+    return False
+  blocks = block_mask(pattern, layout, BLOCK, q.shape[2])
+  held = max(FEW_BLOCKS, DIFFERENT_BLOCKS * blocks.rows)
+  return blocks.tables.shape[0] <= blocks.heads * held
 
 
 def splash_attention(
@@ -78,7 +97,7 @@ def _make(
 
   There is no kernel where there are no edges: it would never run and leave its results unwritten.
   """
-  blocks = BlockMask.from_pattern(pattern, layout, BLOCK, heads)
+  blocks = block_mask(pattern, layout, BLOCK, heads)
   if not blocks.keys.size:
     return None, None
   tiles = [Tiles(blocks, head) for head in range(blocks.heads)]

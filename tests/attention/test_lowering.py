@@ -1,0 +1,126 @@
+"""No kernelized mixer holds an N x N array on CUDA or TPU, found in the programs lowered for them.
+
+Programs are those of one example and two narrow heads, forward and backward, with tiles as large as
+an accelerator has them.
+"""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax._src.cudnn import fused_attention_stablehlo as cudnn_library
+
+from tests.ops.lowered import lower, matrices
+from tests.slow import all_but
+from vitx.attention.registry import MIXERS
+from vitx.ops.layout import TokenLayout
+
+GRID, PREFIXED = TokenLayout((32, 64)), TokenLayout((32, 64), prefix=1)
+HEADS, WIDTH = 2, 16
+NO_IMPLEMENTATIONS = {"mlp_mixing"}  # its parameters are matrices over the tokens, if not N x N
+NO_PREFIX = {"cvt"}
+NO_MASK = {"cvt", "levit"}
+RANDOM = {"erdos_renyi"}  # edges in every tile: tests/ops/test_lowering.py
+QUICK = (
+  "softmax",
+  "sparsifiner",
+  "bigbird",
+  "axial",
+  "performer",
+  "nystromformer",
+  "fnet",
+  "shaped",
+)
+# What goes another way than the default fields.
+VARIANTS = [
+  ("softmax", {"causal": True}),
+  ("softmax", {"relative_bias": "axial", "rotary": "axial"}),
+  ("performer", {"causal": True, "local_heads": 1, "local_window": 64}),
+  ("linear_transformer", {"causal": True}),
+  ("nystromformer", {"landmarks": 32, "kernel_size": 0}),
+  ("shaped", {"one_map": True, "relative_bias": "axial"}),
+  ("bigbird", {"redraw": "step"}),
+  ("bigbird", {"relative_bias": "axial", "prefix_global": True}),
+  ("bigbird", {"causal": True}),
+  ("strided", {"arrangement": "merged", "form": "paper"}),
+  ("strided", {"arrangement": "layers", "layer": 1}),
+  ("strided", {"form": "bidirectional"}),
+  ("fixed", {"arrangement": "merged", "causal": True, "summary": 2}),
+  ("longformer", {"global_projections": "separate", "global_tokens": (0, -3)}),
+  ("shifted_window", {"layer": 1, "relative_bias": "window"}),
+  ("sparsifiner", {"keep": 0.05}),
+  ("sparsifiner", {"granularity": "block"}),
+  ("sparsifiner", {"predictor_implementation": "sparse"}),
+  ("sparsifiner", {"sparse": False}),
+  ("bilevel", {"relative_bias": "axial"}),
+]
+QUICK_VARIANTS = ({"keep": 0.05}, {"causal": True})
+
+
+@pytest.fixture(autouse=True)
+def installed(monkeypatch):
+  """cuDNN's kernel can be lowered for CUDA without the card, if its version check is content."""
+  monkeypatch.setattr(cudnn_library, "check_cudnn_version", lambda: 91100)
+  yield
+  jax.clear_caches()
+
+
+def program(platform, name, dtype="float32", layout=GRID, masked=False, **fields):
+  """Returns a step of training as text: outputs, and gradients by parameters and inputs."""
+  module = MIXERS[name](HEADS, implementation="kernelized", dtype=jnp.dtype(dtype), **fields)
+  x = jax.ShapeDtypeStruct((1, layout.length, WIDTH), jnp.dtype(dtype))
+  mask = jax.ShapeDtypeStruct((1, layout.length), bool) if masked else None
+  draw = jax.random.key(0)
+  init = lambda x: module.init(draw, x, layout, train=False)  # noqa: E731
+  state = dict(jax.eval_shape(init, x))
+  params = state.pop("params", {})
+
+  def step(params, x, state, mask):
+    def loss(params, x):
+      out, new = module.apply(
+        *({"params": params, **state}, x, layout),
+        **{"mask": mask, "train": True, "mutable": list(state), "rngs": {"graph": draw}},
+      )
+      return jnp.sum(out.astype(jnp.float32) ** 2), (out, new)
+
+    return jax.grad(loss, argnums=(0, 1), has_aux=True)(params, x)
+
+  return lower(step, params, x, state, mask, platform=platform)
+
+
+def names(*without):
+  return [name for name in MIXERS if name not in {*NO_IMPLEMENTATIONS, *RANDOM, *without}]
+
+
+def test_every_mixer_with_implementations_is_tested():
+  single = {name for name, mixer in MIXERS.items() if not mixer.properties.implementations}
+  assert single == NO_IMPLEMENTATIONS
+
+
+@pytest.mark.parametrize("platform", ["cuda", "tpu"])
+@pytest.mark.parametrize("name", all_but(*QUICK, of=names()))
+def test_no_square(name, platform):
+  dtype = "float32" if platform == "cuda" else "bfloat16"
+  assert not matrices(program(platform, name, dtype), GRID.length)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("platform", ["cuda", "tpu"])
+@pytest.mark.parametrize("name", names(*NO_PREFIX))
+def test_no_square_with_a_class_token(name, platform):
+  dtype = "bfloat16" if platform == "cuda" else "float32"
+  fields = {"edges": "window"} if name == "pattern" else {}
+  text = program(platform, name, dtype, PREFIXED, **fields)
+  assert not matrices(text, PREFIXED.length)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("platform", ["cuda", "tpu"])
+@pytest.mark.parametrize("name", names(*NO_MASK))
+def test_no_square_with_hidden_keys(name, platform):
+  assert not matrices(program(platform, name, "bfloat16", masked=True), GRID.length)
+
+
+@pytest.mark.parametrize("platform", ["cuda", "tpu"])
+@pytest.mark.parametrize(("name", "fields"), all_but(*QUICK_VARIANTS, of=VARIANTS))
+def test_no_square_of_a_variant(name, fields, platform):
+  assert not matrices(program(platform, name, **fields), GRID.length)
