@@ -265,3 +265,17 @@ def test_lowers_for_accelerators():
     return block_sparse_attention_dynamic(q, k, v, jnp.asarray(indices), jnp.asarray(valid), 16)
 
   cases.check_lowers(dynamic, *[(1, 96, 2, 32)] * 3)
+
+
+def test_rematerialization_costs_one_more_forward_pass():
+  mask = BlockMask.from_pattern(Window(40), TokenLayout((512,)), 32, 1)
+  arrays = [jax.ShapeDtypeStruct((1, 512, 2, 16), jnp.float32)] * 3
+
+  def loss(q, k, v):
+    return jnp.sum(block_sparse_attention(q, k, v, mask)[0])
+
+  every = (0, 1, 2)
+  forward = flops(loss, *arrays)
+  step = flops(jax.grad(loss, argnums=every), *arrays)
+  again = flops(jax.grad(jax.checkpoint(loss), argnums=every), *arrays)
+  assert step < again <= step + 1.01 * forward

@@ -99,7 +99,7 @@ def test_patterns_over_the_grid_say_so():
       Strided(form="axial") | CLASS,
       [["transposed block_diagonal 6", "block_sparse 16"]],
     ),
-    (Window(3) | CLASS, [["block_sparse 64"]]),
+    (Window(3) | CLASS, [["block_sparse 16"]]),
     (CLASS & Causal(), [["block_sparse 64"]]),
     ((per_head(Axial(0)) | CLASS) & Causal(), [["transposed block_diagonal 6 causal"]]),
   ],

@@ -15,7 +15,7 @@ import numpy as np
 
 from vitx.errors import ConfigError
 from vitx.ops.layout import TokenLayout
-from vitx.ops.patterns.indices import Index, blocks_of_runs, in_grid, namespace
+from vitx.ops.patterns.indices import Index, blocks_of_runs, distinct, in_grid, namespace
 from vitx.ops.patterns.parts import Part, as_order
 
 
@@ -96,8 +96,19 @@ class Pattern:
 
   @property
   def tile(self) -> int | None:
-    """Returns the tokens in a block that suit the kernelized path; None if it does not matter."""
+    """Returns tokens in a block of which edges are made, one more tile to try; None for none."""
     return None
+
+  def grain(self, layout: TokenLayout) -> int:
+    """Returns b where edges are those of whole blocks of b tokens; 1 where that is not known.
+
+    Blocks are counted from token 0; the last may be short. What speaks for a block is then
+    evaluated once, not for each of its b² pairs.
+
+    Args:
+      layout: how the N tokens lie.
+    """
+    return 1
 
   @property
   def drawn(self) -> bool:
@@ -148,6 +159,9 @@ class Combination(Pattern):
   def tile(self) -> int | None:
     return min((p.tile for p in self.patterns if p.tile is not None), default=None)
 
+  def grain(self, layout):
+    return math.gcd(*(pattern.grain(layout) for pattern in self.patterns))
+
   @property
   def drawn(self) -> bool:
     return any(pattern.drawn for pattern in self.patterns)
@@ -171,7 +185,7 @@ class Union(Combination):
       if part is None:
         return None
       parts.append(part)
-    return np.unique(np.concatenate(parts))
+    return distinct(parts)
 
   def members(self, layout: TokenLayout) -> list[Pattern]:
     """Returns the patterns whose union it is, without unions among them."""
@@ -285,6 +299,9 @@ class OnGrid(Pattern):
   @property
   def tile(self) -> int | None:
     return self.pattern.tile
+
+  def grain(self, layout):
+    return 1 if layout.prefix else self.pattern.grain(layout)
 
   @property
   def drawn(self) -> bool:

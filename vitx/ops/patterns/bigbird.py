@@ -15,7 +15,7 @@ from vitx.errors import ConfigError, listing
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns.base import Pattern, Union
 from vitx.ops.patterns.bigbird_draws import PLANS, draw
-from vitx.ops.patterns.indices import blocks_between, namespace
+from vitx.ops.patterns.indices import blocks_between, distinct, namespace
 from vitx.ops.patterns.local import Global, Window, tile_of_blocks
 from vitx.ops.patterns.parts import Part
 
@@ -59,6 +59,9 @@ class RandomBlocks(Pattern):
   @property
   def tile(self) -> int | None:
     return tile_of_blocks(self.block)
+
+  def grain(self, layout):
+    return self.block
 
   def at(self, layer: int) -> "RandomBlocks":
     return dataclasses.replace(self, layer=layer)
@@ -118,6 +121,9 @@ class GivenBlocks(Pattern):
   def tile(self) -> int | None:
     return tile_of_blocks(self.block)
 
+  def grain(self, layout):
+    return self.block
+
   @property
   def drawn(self) -> bool:
     return isinstance(self.indices, jax.Array)
@@ -139,9 +145,9 @@ class GivenBlocks(Pattern):
     rows = self.indices[head % len(self.indices), first // self.block : last // self.block + 1]
     parts = [
       blocks_between(key * self.block, (key + 1) * self.block - 1, block, layout.length)
-      for key in np.unique(rows[rows >= 0])
+      for key in set(rows[rows >= 0].tolist())
     ]
-    return np.unique(np.concatenate([*parts, np.arange(0)]))
+    return distinct(parts)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -174,6 +180,9 @@ class QueryParts(Pattern):
     if "global" in self.parts:
       found = found | ((row == m - 1) & (m > 1))
     return found & (k >= 0)
+
+  def grain(self, layout):
+    return self.block
 
   def candidates(self, layout, first, last, block, head):
     tokens = np.arange(first, last + 1)

@@ -12,7 +12,7 @@ import numpy as np
 from vitx.errors import ConfigError, listing
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns.base import Pattern
-from vitx.ops.patterns.indices import blocks_between, blocks_of, blocks_of_runs, in_grid
+from vitx.ops.patterns.indices import blocks_between, blocks_of, blocks_of_runs, distinct, in_grid
 from vitx.ops.patterns.parts import Part, as_order
 
 FORMS = ("paper", "code", "bidirectional", "axial")
@@ -85,7 +85,7 @@ class Strided(Pattern):
       else:
         shifts = np.arange(-(-(first - N) // l) - 1, last // l + 2) * l
         parts.append(blocks_of_runs(first - shifts, last - shifts, block, N))
-    found = np.unique(np.concatenate(parts))
+    found = distinct(parts)
     return found[found <= end // block]
 
   def split(self, layout, tile):
@@ -155,10 +155,6 @@ class Fixed(Pattern):
   def head_period(self) -> int:
     return 1 if self.part == "local" else self.distinct
 
-  @property
-  def tile(self) -> int:
-    return 16  # a summary brings a whole tile
-
   def _runs(self, layout: TokenLayout) -> int:
     l = _stride(self.stride, layout)  # noqa: E741
     if self.summary * self.distinct > l:
@@ -192,7 +188,7 @@ class Fixed(Pattern):
       run_ends = np.arange(0, N - start, l) + l - (head % self.distinct) * self.summary + start
       columns = run_ends[:, None] - 1 - np.arange(self.summary)
       parts.append(blocks_of(columns[columns <= end], block, N))
-    return np.unique(np.concatenate(parts))
+    return distinct(parts)
 
   def split(self, layout, tile):
     if layout.prefix or not (self.causal or self.part == "local"):

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import itertools
 
 import numpy as np
 
@@ -14,6 +13,7 @@ from vitx.ops.patterns.indices import (
   blocks_between,
   blocks_of_runs,
   coordinates,
+  distinct,
   in_grid,
   namespace,
 )
@@ -34,15 +34,16 @@ def _per_axis(value: Sizes, layout: TokenLayout, field: str, least: int) -> tupl
 
 def _rows_of_box(layout: TokenLayout, low: list[int], high: list[int], block: int) -> np.ndarray:
   """Returns the key blocks of the points in the box `low ... high`, inclusive, in the grid."""
-  outer = [range(a, b + 1) for a, b in zip(low[:-1], high[:-1], strict=True)]
-  found = []
-  for point in itertools.product(*outer):
-    row = 0
-    for extent, coordinate in zip(layout.grid, point, strict=False):
-      row = row * extent + coordinate
-    row = layout.prefix + row * layout.grid[-1]
-    found.append(blocks_between(row + low[-1], row + high[-1], block, layout.length))
-  return np.unique(np.concatenate(found)) if found else np.arange(0)
+  if any(a > b for a, b in zip(low, high, strict=True)):
+    return np.arange(0)
+  rows = np.zeros(1, np.int64)
+  for extent, a, b in zip(layout.grid, low[:-1], high[:-1], strict=False):
+    rows = (rows[:, None] * extent + np.arange(a, b + 1)).ravel()
+  first = layout.prefix + rows * layout.grid[-1] + low[-1]
+  last = (first + high[-1] - low[-1]) // block
+  first = first // block
+  blocks = first[:, None] + np.arange(int((last - first).max()) + 1)
+  return distinct([blocks[blocks <= last[:, None]]])
 
 
 def _box_of(layout: TokenLayout, first: int, last: int) -> tuple[list[int], list[int]]:
@@ -83,7 +84,24 @@ def patches(grid: tuple[int, ...], tile: int) -> tuple[int, Order | None]:
   if 2 * a * b < tile:
     return tile, None
   split = np.arange(grid[0] * grid[1]).reshape(grid[0] // a, a, grid[1] // b, b)
-  return a * b, as_order(split.swapaxes(1, 2).ravel(), split.size)
+  order = as_order(split.swapaxes(1, 2).ravel(), split.size)
+  return a * b, order and Patches(order.numbers, order.length, (a, b))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Patches(Order):
+  """The order of a plane patch by patch.
+
+  Attributes:
+    sides: of a patch, rows and columns.
+  """
+
+  sides: tuple[int, int]
+
+  @property
+  def tokens(self) -> int:
+    """Returns the tokens of a patch."""
+    return self.sides[0] * self.sides[1]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,6 +111,40 @@ class Near(Pattern):
   @property
   def on_grid(self) -> bool:
     return True
+
+  def reach(
+    self, layout: TokenLayout, low: list[int], high: list[int]
+  ) -> tuple[list[int], list[int]]:
+    """Returns the corners, inclusive, of a box that holds all keys of the queries in a box.
+
+    Args:
+      layout: how the N tokens lie.
+      low, high: its corners, inclusive.
+    """
+    raise NotImplementedError
+
+  def candidates(self, layout, first, last, block, head):
+    first = max(first, layout.prefix)
+    if last < first:
+      return np.arange(0)
+    return _rows_of_box(layout, *self.reach(layout, *_box_of(layout, first, last)), block)
+
+  def patches_near(self, layout: TokenLayout, sides: tuple[int, int], number: int) -> np.ndarray:
+    """Returns the patches that hold every key of a patch's queries, ascending.
+
+    Args:
+      layout: how the N tokens lie, without a prefix.
+      sides: of a patch.
+      number: of the patch.
+    """
+    across = layout.grid[1] // sides[1]
+    corner = [i * side for i, side in zip(divmod(number, across), sides, strict=True)]
+    end = [i + side - 1 for i, side in zip(corner, sides, strict=True)]
+    low, high = self.reach(layout, corner, end)
+    rows, columns = (
+      np.arange(a // side, b // side + 1) for a, b, side in zip(low, high, sides, strict=True)
+    )
+    return (rows[:, None] * across + columns).ravel()
 
   def split(self, layout, tile):
     if layout.prefix:
@@ -169,10 +221,6 @@ class Neighborhood(Near):
   size: Sizes = 7
   dilation: Sizes = 1
 
-  @property
-  def tile(self) -> int:
-    return 16  # a patch of 4 x 4 has little around it that is no neighbor
-
   def _settings(self, layout: TokenLayout) -> list[tuple[int, int, int]]:
     sizes = _per_axis(self.size, layout, "Neighborhood.size", 1)
     dilations = _per_axis(self.dilation, layout, "Neighborhood.dilation", 1)
@@ -193,18 +241,15 @@ class Neighborhood(Near):
       found = found & (j // dilation >= start) & (j // dilation < start + size)
     return found
 
-  def candidates(self, layout, first, last, block, head):
-    first = max(first, layout.prefix)
-    if last < first:
-      return np.arange(0)
-    low, high = _box_of(layout, first, last)
+  def reach(self, layout, low, high):
+    low, high = [*low], [*high]
     for axis, (size, dilation, extent) in enumerate(self._settings(layout)):
       span = size * dilation
       # A window reaches half its span from its query, or all of it from the border at which it is.
       half = size // 2 * dilation
       low[axis] = max(0, min(low[axis] - half, extent - span - dilation))
       high[axis] = min(extent - 1, max(high[axis] + half, span + dilation))
-    return _rows_of_box(layout, low, high, block)
+    return low, high
 
 
 def _start(i: Index, size: int, dilation: int, extent: int) -> Index:
@@ -229,10 +274,6 @@ class ShiftedWindow(Near):
 
   size: Sizes = 7
   shift: Sizes = 0
-
-  @property
-  def tile(self) -> int:
-    return 32
 
   def _settings(self, layout: TokenLayout) -> list[tuple[int, int, int]]:
     sizes = _per_axis(self.size, layout, "ShiftedWindow.size", 1)
@@ -262,14 +303,11 @@ class ShiftedWindow(Near):
       found = found & (box_i == box_j) & ((i < shift) == (j < shift))
     return found
 
-  def candidates(self, layout, first, last, block, head):
-    first = max(first, layout.prefix)
-    if last < first:
-      return np.arange(0)
-    low, high = _box_of(layout, first, last)
+  def reach(self, layout, low, high):
+    low, high = [*low], [*high]
     for axis, (size, shift, _) in enumerate(self._settings(layout)):
       # Without wrapping, boxes begin at shift + n * size; the one before `shift` is cut short.
       low[axis] = max(0, (low[axis] - shift) // size * size + shift)
       end = (high[axis] - shift) // size * size + shift + size - 1
       high[axis] = min(layout.grid[axis] - 1, end)
-    return _rows_of_box(layout, low, high, block)
+    return low, high

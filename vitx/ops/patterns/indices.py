@@ -1,5 +1,6 @@
 """Arithmetic on token numbers that patterns share."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -7,6 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from vitx.ops.layout import TokenLayout
+
+FEW = 256  # indices that Python sorts sooner than NumPy
 
 Index = Any  # an integer, or an integer array of NumPy or JAX, traced or not
 
@@ -34,6 +37,14 @@ def blocks_between(first: int, last: int, block: int, length: int) -> np.ndarray
   """Returns the blocks of the tokens `first ... last`, clipped to 0 ... length-1."""
   first, last = max(first, 0), min(last, length - 1)
   return np.arange(first // block, last // block + 1) if first <= last else np.arange(0)
+
+
+def distinct(parts: Sequence[np.ndarray]) -> np.ndarray:
+  """Returns all block indices of some arrays, sorted, without repeats."""
+  if sum(part.size for part in parts) > FEW:
+    return np.unique(np.concatenate(parts))
+  found = sorted({index for part in parts for index in part.tolist()})
+  return np.array(found, np.int64)
 
 
 def blocks_of(tokens: Any, block: int, length: int) -> np.ndarray:

@@ -6,7 +6,7 @@ import numpy as np
 
 from vitx.errors import ConfigError
 from vitx.ops.patterns.base import Pattern
-from vitx.ops.patterns.indices import blocks_between, blocks_of_runs, in_grid, namespace
+from vitx.ops.patterns.indices import blocks_between, blocks_of_runs, distinct, in_grid, namespace
 from vitx.ops.patterns.parts import Part
 
 NO_BLOCKS = np.arange(0)
@@ -106,6 +106,9 @@ class Window(Pattern):
   def tile(self) -> int | None:
     return tile_of_blocks(self.block)
 
+  def grain(self, layout):
+    return self.block if self.count_prefix or not layout.prefix else 1
+
   @property
   def _right(self) -> int:
     return self.left if self.right is None else self.right
@@ -131,7 +134,7 @@ class Window(Pattern):
         parts.append(blocks_between(start + (low + units) * size, N - 1, block, N))
       if high >= units:
         parts.append(blocks_between(start, start + (high - units + 1) * size - 1, block, N))
-    return np.unique(np.concatenate(parts))
+    return distinct(parts)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -221,6 +224,9 @@ class Global(Pattern):
   def tile(self) -> int | None:
     return tile_of_blocks(self.block)
 
+  def grain(self, layout):
+    return 1 if self.tokens or (self.prefix and layout.prefix) else self.block
+
   def spans(self, layout) -> list[tuple[int, int]]:
     """Returns the first and last token of each run of global tokens.
 
@@ -249,7 +255,7 @@ class Global(Pattern):
     if any(first <= high and low <= last for low, high in spans):
       return None
     parts = [blocks_between(low, high, block, layout.length) for low, high in spans]
-    return np.unique(np.concatenate([*parts, NO_BLOCKS]))
+    return distinct(parts)
 
 
 def _resolve(index: int, count: int, field: str) -> int:

@@ -84,10 +84,6 @@ class WattsStrogatz(Pattern):
   def head_period(self) -> int:
     return self.heads
 
-  @property
-  def tile(self) -> int:
-    return 16  # a random edge brings a whole tile
-
   def at(self, layer: int) -> "WattsStrogatz":
     return dataclasses.replace(self, layer=layer)
 

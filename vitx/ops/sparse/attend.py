@@ -16,7 +16,7 @@ from vitx.ops.patterns.parts import Order, Part
 from vitx.ops.sparse.block_mask import BlockMask
 from vitx.ops.sparse.block_sparse import block_sparse_attention, block_sparse_attention_dynamic
 from vitx.ops.sparse.merge import Partial, merge, with_prefix
-from vitx.ops.sparse.permute import Permuted, permute, restore
+from vitx.ops.sparse.permute import in_order, permute, restore
 from vitx.ops.sparse.plan import Plan
 
 
@@ -33,10 +33,7 @@ def block_mask(
     num_heads: H.
     order: in which the tokens stand; None for the usual one.
   """
-  if order is not None:
-    pattern = Permuted(pattern, layout, order)
-    layout = TokenLayout((order.numbers.size,))
-  return BlockMask.from_pattern(pattern, layout, tile, num_heads)
+  return BlockMask.from_pattern(*in_order(pattern, layout, order), tile, num_heads)
 
 
 def attend(

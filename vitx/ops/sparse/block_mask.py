@@ -3,7 +3,8 @@
 import dataclasses
 import functools
 import hashlib
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
@@ -72,8 +73,10 @@ class BlockMask:
       raise ConfigError(f"block={block} must be at least 1")
     heads = 1 if pattern.head_period == 1 else num_heads
     found = _Found(layout.length, block)
-    for rows, keys, head in _batches(pattern, layout, block, heads):
-      found.add(rows, keys, head, _evaluate(pattern, layout, block, rows, keys, head))
+    every = range(-(-layout.length // block))
+    for head in range(heads):
+      for rows, keys in _batches(pattern, layout, block, head, every):
+        found.add(rows, keys, head, _evaluate(pattern, layout, block, rows, keys, head))
     return found.block_mask(heads)
 
   def transpose(self) -> "BlockMask":
@@ -137,31 +140,45 @@ class BlockMask:
     return isinstance(other, BlockMask) and self._digest == other._digest
 
 
+def count_tiles(pattern: Pattern, layout: TokenLayout, block: int, rows: np.ndarray) -> np.ndarray:
+  """Returns how many tiles of some query blocks hold edges of head 0, int (n,).
+
+  Args:
+    pattern: of one layer.
+    layout: of the N tokens.
+    block: b.
+    rows: int (n,), the query blocks, ascending.
+  """
+  counts = np.zeros(-(-layout.length // block), np.int64)
+  for own, keys in _batches(pattern, layout, block, 0, rows):
+    tiles = _evaluate(pattern, layout, block, own, keys, 0)
+    counts += np.bincount(own[tiles.any(axis=(1, 2))], minlength=counts.size)
+  return counts[rows]
+
+
 def _batches(
-  pattern: Pattern, layout: TokenLayout, block: int, heads: int
-) -> Iterator[tuple[np.ndarray, np.ndarray, int]]:
-  """Yields (query blocks, key blocks, head) of candidate tiles, a cache-sized number at a time."""
-  N, R = layout.length, -(-layout.length // block)
-  limit = max(1, TILES_AT_ONCE // block**2)
-  everything = np.arange(R)
-  for head in range(heads):
-    rows: list[np.ndarray] = []
-    keys: list[np.ndarray] = []
-    held = 0
-    for r in range(R):
-      last = min((r + 1) * block, N) - 1
-      found = pattern.candidates(layout, r * block, last, block, head)
-      found = everything if found is None else found
-      for start in range(0, found.size, limit):
-        part = found[start : start + limit]
-        if held and held + part.size > limit:
-          yield np.concatenate(rows), np.concatenate(keys), head
-          rows, keys, held = [], [], 0
-        rows.append(np.full(part.size, r))
-        keys.append(part)
-        held += part.size
-    if held:
-      yield np.concatenate(rows), np.concatenate(keys), head
+  pattern: Pattern, layout: TokenLayout, block: int, head: int, rows: Iterable[int]
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+  """Yields (query blocks, key blocks) of candidate tiles, a cache-sized number at a time."""
+  N, limit = layout.length, max(1, TILES_AT_ONCE // block**2)
+  everything = np.arange(-(-N // block))
+  own: list[np.ndarray] = []
+  keys: list[np.ndarray] = []
+  held = 0
+  for r in rows:
+    last = min((r + 1) * block, N) - 1
+    found = pattern.candidates(layout, r * block, last, block, head)
+    found = everything if found is None else found
+    for start in range(0, found.size, limit):
+      part = found[start : start + limit]
+      if held and held + part.size > limit:
+        yield np.concatenate(own), np.concatenate(keys)
+        own, keys, held = [], [], 0
+      own.append(np.full(part.size, r))
+      keys.append(part)
+      held += part.size
+  if held:
+    yield np.concatenate(own), np.concatenate(keys)
 
 
 def _evaluate(
@@ -173,13 +190,19 @@ def _evaluate(
   head: int,
 ) -> np.ndarray:
   """Returns the pattern on some tiles, bool (tiles, b, b), False outside N x N."""
-  N, inside = layout.length, np.arange(block, dtype=np.int32)
+  N, grain = layout.length, math.gcd(pattern.grain(layout), block)
+  inside = np.arange(0, block, grain, dtype=np.int32)  # the first of a grain speaks for it
   q = rows[:, None, None].astype(np.int32) * block + inside[:, None]
   k = keys[:, None, None].astype(np.int32) * block + inside
   ragged = N % block != 0 and bool(rows.max() == N // block or keys.max() == N // block)
   inner_q, inner_k = (np.minimum(q, N - 1), np.minimum(k, N - 1)) if ragged else (q, k)
   allowed = pattern.allows(layout, inner_q, inner_k, np.int32(head))
-  allowed = np.broadcast_to(allowed, (rows.size, block, block))
+  allowed = np.broadcast_to(allowed, (rows.size, inside.size, inside.size))
+  if grain > 1:
+    allowed = allowed.repeat(grain, axis=1).repeat(grain, axis=2)
+    inside = np.arange(block, dtype=np.int32)
+    q = rows[:, None, None].astype(np.int32) * block + inside[:, None]
+    k = keys[:, None, None].astype(np.int32) * block + inside
   return allowed & (q < N) & (k < N) if ragged else allowed
 
 
@@ -199,9 +222,10 @@ class _Found:
     height = np.minimum(self.length - rows * b, b)
     width = np.minimum(self.length - keys * b, b)
     table = np.zeros(counts.size, np.int32)
-    packed = np.packbits(tiles.reshape(tiles.shape[0], b * b), axis=1)
-    for i in np.flatnonzero((counts > 0) & (counts < height * width)):
-      table[i] = self.number.setdefault(packed[i].tobytes(), len(self.number) + 1)
+    partial = np.flatnonzero((counts > 0) & (counts < height * width))
+    packed = np.packbits(tiles[partial].reshape(partial.size, b * b), axis=1)
+    for i, content in zip(partial, packed, strict=True):
+      table[i] = self.number.setdefault(content.tobytes(), len(self.number) + 1)
     kept = counts > 0
     self.rows.append((head * R + rows[kept]).astype(np.int32))
     self.keys.append(keys[kept].astype(np.int32))

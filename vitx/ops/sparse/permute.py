@@ -9,6 +9,8 @@ import numpy as np
 
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns.base import Pattern
+from vitx.ops.patterns.grid import Near, Patches
+from vitx.ops.patterns.indices import distinct
 from vitx.ops.patterns.parts import Order
 
 
@@ -59,6 +61,15 @@ _take.defvjp(
 )
 
 
+def in_order(
+  pattern: Pattern, layout: TokenLayout, order: Order | None
+) -> tuple[Pattern, TokenLayout]:
+  """Returns edges between tokens in an order, and those tokens' layout; None is the usual order."""
+  if order is None:
+    return pattern, layout
+  return Permuted(pattern, layout, order), TokenLayout((order.numbers.size,))
+
+
 @dataclasses.dataclass(frozen=True)
 class Permuted(Pattern):
   """A pattern's edges between tokens that stand in another order.
@@ -84,6 +95,9 @@ class Permuted(Pattern):
     return inside & self.pattern.allows(self.layout, q, k, head)
 
   def candidates(self, layout, first, last, block, head):
+    order, pattern = self.order, self.pattern
+    if isinstance(order, Patches) and isinstance(pattern, Near) and block == order.tokens:
+      return pattern.patches_near(self.layout, order.sides, first // block)
     tokens = self.order.numbers[first : last + 1]
     tokens = np.sort(tokens[tokens < self.order.length])
     if not tokens.size:
@@ -96,5 +110,5 @@ class Permuted(Pattern):
       if keys is None:
         return None
       found.append((keys[:, None] * width + np.arange(width)).ravel())
-    keys = np.unique(np.concatenate(found))
+    keys = distinct(found)
     return np.unique(self.order.places[keys[keys < self.order.length]] // block)

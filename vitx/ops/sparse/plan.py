@@ -1,14 +1,15 @@
 """How to attend along a pattern without the matrix: a merge of parts, each in its own order."""
 
 import dataclasses
+import functools
 from typing import Literal
 
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns.base import Intersection, OnGrid, Pattern, Union
 from vitx.ops.patterns.local import Causal, Full, Global, Nothing
 from vitx.ops.patterns.parts import Part
+from vitx.ops.sparse.tiles import TILES, Heads, cheapest
 
-TILE = 64  # tokens in a block, where neither the caller nor the pattern prefers a number
 CLASS = Global(prefix=True)
 
 
@@ -25,7 +26,7 @@ class Plan:
   """
 
   layout: TokenLayout
-  heads: tuple[tuple[Part, ...], ...]
+  heads: Heads
   prefix: int = 0
   prefix_kind: Literal["global", "causal", "apart"] = "apart"
 
@@ -42,7 +43,7 @@ def plan(pattern: Pattern, layout: TokenLayout, tile: int | None = None) -> Plan
   Args:
     pattern: of one layer.
     layout: of the N tokens.
-    tile: tokens in a block, no part of the result; None for what suits the pattern.
+    tile: tokens in a block, no part of the result; None for the cheapest.
 
   Raises:
     ConfigError: the pattern does not fit the layout.
@@ -82,10 +83,23 @@ def _split_prefix(
   return (rest[0] if len(rest) == 1 else Union((*rest,)) if rest else Nothing()), kind
 
 
-def _by_head(
-  pattern: Pattern, layout: TokenLayout, tile: int | None
-) -> tuple[tuple[Part, ...], ...]:
-  tile = tile or pattern.tile or TILE
+def _by_head(pattern: Pattern, layout: TokenLayout, tile: int | None) -> Heads:
+  if tile or pattern.drawn:
+    return _split(pattern, layout, tile or pattern.tile or max(TILES))
+  return _cheapest(pattern, layout)
+
+
+@functools.lru_cache(maxsize=256)
+def _cheapest(pattern: Pattern, layout: TokenLayout) -> Heads:
+  """Remembers the tile: every layer of a model asks for the same few patterns."""
+  own = [] if pattern.tile is None else [pattern.tile]
+  ways = [_split(pattern, layout, tile) for tile in sorted({*TILES, *own}, reverse=True)]
+  if all(part.core == "block_sparse" and part.order for parts in ways[0] for part in parts):
+    ways.append(((Part(pattern, "block_sparse", max(TILES)),),))  # the usual order serves any edges
+  return ways[0] if len({*ways}) == 1 else cheapest(ways, layout)
+
+
+def _split(pattern: Pattern, layout: TokenLayout, tile: int) -> Heads:
   heads = pattern.by_head()
   if heads != (pattern,) and all(own.head_period == 1 for own in heads):
     found = tuple(own.split(layout, tile) for own in heads)

@@ -1,0 +1,66 @@
+"""Which tiles a pattern is attended in: those that a model of their cost says are the cheapest.
+
+Small tiles visit less of the matrix, large ones cost less for what they visit. A pair of a query
+block and a key block of b tokens each, what pads the lists included, costs
+PAIR + ROW b + ELEMENT b²: once, for its rows, and for its elements. The numbers are nanoseconds of
+processor time for one example and head, forward and backward, D = 64, float32, on two CPU cores: a
+least-squares fit over seven patterns in tiles of 16, 32 and 64 tokens, B = 2, H = 4. For eight
+others the tile that it chooses was the fastest measured: `docs/patterns.md` has the table. Only
+the ratios of the numbers matter; other platforms have not been measured and get the same.
+"""
+
+import numpy as np
+
+from vitx.ops.layout import TokenLayout
+from vitx.ops.patterns.parts import Part
+from vitx.ops.sparse.block_mask import count_tiles
+from vitx.ops.sparse.permute import in_order
+from vitx.ops.sparse.rows import class_widths
+
+TILES = (16, 32, 64)  # tokens; a patch of a plane is 4 x 4, 4 x 8, 8 x 8 where the sides divide
+PAIR, ROW, ELEMENT = 6700.0, 190.0, 27.0
+SAMPLE = 2048  # queries of which tiles are counted; of a longer sequence some rows speak for all
+
+Heads = tuple[tuple[Part, ...], ...]
+
+
+def cheapest(ways: list[Heads], layout: TokenLayout) -> Heads:
+  """Returns the way that costs least; of equals the first.
+
+  Args:
+    ways: of attending along one pattern, parts for each head.
+    layout: of the N tokens.
+  """
+  return min(ways, key=lambda heads: cost(heads, layout))
+
+
+def cost(heads: Heads, layout: TokenLayout) -> float:
+  """Returns nanoseconds of an example and head, of the parts that are attended by tiles.
+
+  The others, such as dense runs, are the same whatever the tile.
+
+  Args:
+    heads: parts for each head.
+    layout: of the N tokens.
+  """
+  total = 0.0
+  for parts in heads:
+    for part in parts:
+      if part.core == "block_sparse":
+        b = part.block
+        total += _count_pairs(part, layout) * (PAIR + ROW * b + ELEMENT * b**2)
+  return total / len(heads)
+
+
+def _count_pairs(part: Part, layout: TokenLayout) -> float:
+  """Returns the pairs of blocks that the lists of the first head's query blocks hold, padded."""
+  pattern, layout = in_order(part.pattern, layout, part.order)
+  count = -(-layout.length // part.block)
+  sampled = max(3, SAMPLE // part.block)
+  rows = np.unique(np.linspace(0, count - 1, min(count, sampled)).round().astype(np.int64))
+  lengths = count_tiles(pattern, layout, part.block, rows)
+  # The ends, where what is global mostly stands, speak for themselves, the others for all between.
+  inner = max(0, count - 2) / max(1, rows.size - 2)
+  weights = np.where((rows == 0) | (rows == count - 1), 1.0, inner)
+  widths = np.array([0, *class_widths(np.repeat(lengths, np.ceil(weights).astype(np.int64)))])
+  return float((weights * widths[np.searchsorted(widths, lengths)]).sum())
