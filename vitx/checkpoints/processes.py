@@ -29,6 +29,13 @@ def check_all_alike(good: bool, where: str) -> None:
     )
 
 
+def ask_first(yes: bool) -> bool:
+  """Returns process 0's answer in every process."""
+  if jax.process_count() == 1:
+    return yes
+  return bool(multihost_utils.broadcast_one_to_all(np.int32(yes)))
+
+
 def wait_for_all(what: str) -> None:
   """Returns when every process has come here."""
   if jax.process_count() > 1:

@@ -15,6 +15,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from vitx.analysis import cost
+from vitx.checkpoints import lock
 from vitx.checkpoints import workdir as wd
 from vitx.checkpoints.directory import Directory
 from vitx.checkpoints.load import check_file, initial_variables
@@ -73,7 +74,8 @@ def train(
     How the run ended.
 
   Raises:
-    ConfigError: a setting cannot work; nothing was compiled or changed.
+    ConfigError: a setting cannot work, or another training holds the workdir; nothing was compiled
+      or changed.
     NonFiniteError: the loss or an evaluation is not finite; the last checkpoint stands.
     OutOfMemoryError: names what needs the memory and what helps.
     CheckpointError: a checkpoint could not be written; the last one stands.
@@ -87,17 +89,18 @@ def _train(config: ConfigDict, workdir: str, dry_run: bool, trust_code: bool) ->
   """Trains by the rule of "auto" that is in force, see `train`."""
   experiment = make_experiment(config, trust_code=trust_code)
   config = experiment.config
-  tensorboard = None
   if not dry_run:
     provenance.check_same_run(workdir, config)
     wd.check_writable(workdir)
     wd.check_space(workdir, cost.tree_bytes(experiment.shapes), config.checkpoint.keep)
-    tensorboard = TensorBoard(workdir) if config.tensorboard and is_writer() else None
   if config.init_from and (dry_run or not Directory(wd.locate_checkpoints(workdir)).steps()):
     # Before anything is compiled; the weights themselves are read when there is a state to fill.
     shapes, layout = experiment.named_shapes(), experiment.task.token_layout()
     check_file(config.init_from, shapes.params, shapes.model_state, layout, **_fitting(config))
-  with explain_out_of_memory(config, experiment.tokens(), "" if dry_run else workdir):
+  out_of_memory = explain_out_of_memory(config, experiment.tokens(), "" if dry_run else workdir)
+  with lock.hold(workdir, unless=dry_run) as held, out_of_memory:
+    writes = is_writer() and not dry_run
+    tensorboard = TensorBoard(workdir) if config.tensorboard and writes else None
     state = experiment.init_state()
     if dry_run:
       compilation.dry_run(experiment, experiment.replicate(state))
@@ -107,14 +110,15 @@ def _train(config: ConfigDict, workdir: str, dry_run: bool, trust_code: bool) ->
       recorder = Recorder(
         experiment, workdir, record, start=start, write=is_writer(), tensorboard=tensorboard
       )
-      result = _run(experiment, workdir, store, recorder, experiment.replicate(state), start)
-  recorder.close()
+      result = _run(experiment, workdir, held, store, recorder, experiment.replicate(state), start)
+    recorder.close()
   return result
 
 
 def _run(
   experiment: Experiment,
   workdir: str,
+  held: lock.Lock,
   store: CheckpointStore,
   recorder: Recorder,
   state: Any,
@@ -149,6 +153,7 @@ def _run(
         is_due = experiment.is_due(step, config.checkpoint.every)
         if is_new and (is_last or is_best or is_due or in_flight.stop):
           in_flight.wait()
+          held.check()
           store.save(
             step,
             experiment.unreplicate(state),

@@ -1,0 +1,254 @@
+"""One training at a time writes into a workdir; who is gone without a word loses it."""
+
+import contextlib
+import dataclasses
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from tests import runs
+from tests.training.interruption import train_until
+from vitx.checkpoints import lock
+from vitx.checkpoints.lock import Holder, Lock, WorkdirInUseError
+from vitx.training import loop
+
+
+def write(directory, holder, age=0.0):
+  path = directory / lock.TRAIN
+  path.write_text(json.dumps(dataclasses.asdict(holder)))
+  os.utime(path, (time.time() - age,) * 2)
+
+
+def gone() -> int:
+  """The number of a process that has ended."""
+  process = subprocess.Popen([sys.executable, "-c", ""])
+  process.wait()
+  return process.pid
+
+
+@pytest.fixture
+def elsewhere():
+  """A holder on another machine."""
+  return dataclasses.replace(Holder.here(), host="far", pid=7, machine="far", token="f" * 16)
+
+
+def test_the_second_is_told_host_and_process(tmp_path):
+  with lock.hold(tmp_path), pytest.raises(WorkdirInUseError) as refused, lock.hold(tmp_path):
+    raise AssertionError("held twice")
+  assert f"process {os.getpid()} on host {Holder.here().host!r}" in str(refused.value)
+  assert not list(tmp_path.iterdir())
+  with lock.hold(tmp_path):  # after the first
+    assert [path.name for path in tmp_path.iterdir()] == [lock.TRAIN]
+
+
+def test_a_block_that_writes_nothing_takes_no_lock(tmp_path):
+  with lock.hold(tmp_path), lock.hold(tmp_path, unless=True) as idle:
+    idle.check()
+  assert not list(tmp_path.iterdir())
+
+
+def test_an_error_releases(tmp_path):
+  with contextlib.suppress(ZeroDivisionError), lock.hold(tmp_path):
+    _ = 1 / 0
+  assert not list(tmp_path.iterdir())
+
+
+def test_a_dead_process_of_this_machine_loses_at_once(tmp_path):
+  write(tmp_path, dataclasses.replace(Holder.here(), pid=gone()))
+  with lock.hold(tmp_path) as held:
+    held.check()
+    assert json.loads((tmp_path / lock.TRAIN).read_text())["pid"] == os.getpid()
+  assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(not Holder.here().began, reason="the system does not tell when processes began")
+def test_a_number_that_is_another_process_by_now_counts_as_dead(tmp_path):
+  write(tmp_path, dataclasses.replace(Holder.here(), began="1"))
+  with lock.hold(tmp_path):
+    pass
+
+
+def test_a_process_that_ended_and_was_not_waited_for_is_dead():
+  process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+  holder = dataclasses.replace(Holder.here(), pid=process.pid, began=lock._began(process.pid))
+  assert holder.is_alive()
+  process.send_signal(signal.SIGKILL)
+  deadline = time.monotonic() + 10
+  while holder.is_alive():
+    assert time.monotonic() < deadline
+    time.sleep(0.01)
+  process.communicate()
+
+
+def test_another_machine_keeps_it_until_its_signs_of_life_are_old(tmp_path, elsewhere):
+  write(tmp_path, elsewhere, age=lock.STALE - 60)
+  with pytest.raises(WorkdirInUseError, match=r"process 7 on host 'far'.*sign of life 2[34]\d s"):
+    Lock(tmp_path).acquire()
+  write(tmp_path, elsewhere, age=lock.STALE + 60)
+  with lock.hold(tmp_path):
+    pass
+  assert not list(tmp_path.iterdir())
+
+
+def test_the_age_is_told_by_the_clock_of_the_files(tmp_path, elsewhere, monkeypatch):
+  write(tmp_path, elsewhere, age=10)
+  monkeypatch.setattr(time, "time", lambda: 2e9)  # this machine's clock is wrong
+  with pytest.raises(WorkdirInUseError):
+    Lock(tmp_path).acquire()
+
+
+def test_signs_of_life(tmp_path, monkeypatch):
+  monkeypatch.setattr(lock, "BEAT", 0.01)
+  path = tmp_path / lock.TRAIN
+  with lock.hold(tmp_path):
+    os.utime(path, (0, 0))
+    deadline = time.monotonic() + 10
+    while path.stat().st_mtime == 0:
+      assert time.monotonic() < deadline
+      time.sleep(0.01)
+
+
+def test_who_lost_it_is_told_before_the_next_save_and_leaves_it(tmp_path, elsewhere):
+  with lock.hold(tmp_path) as held:
+    held.check()
+    write(tmp_path, elsewhere)
+    with pytest.raises(WorkdirInUseError, match="host 'far'"):
+      held.check()
+  assert json.loads((tmp_path / lock.TRAIN).read_text())["host"] == "far"
+
+
+def test_a_lock_without_content_is_a_killed_process_after_a_while(tmp_path):
+  path = tmp_path / lock.TRAIN
+  path.write_text('{"host"')
+  with pytest.raises(WorkdirInUseError):
+    Lock(tmp_path).acquire()
+  os.utime(path, (0, 0))
+  with lock.hold(tmp_path):
+    pass
+
+
+def test_a_taker_that_was_killed_on_the_way_stops_nobody(tmp_path):
+  dead = dataclasses.replace(Holder.here(), pid=gone(), token="a" * 16)
+  write(tmp_path, dead)
+  second = tmp_path / f"{lock.TRAIN}.{dead.token}"
+  second.write_text(json.dumps(dataclasses.asdict(dead) | {"token": "b" * 16}))
+  with lock.hold(tmp_path):
+    assert [path.name for path in tmp_path.iterdir()] == [lock.TRAIN]
+
+
+@pytest.mark.parametrize("stale", [True, False])
+def test_of_many_that_come_at_once_one_wins(tmp_path, stale):
+  dead = dataclasses.replace(Holder.here(), pid=gone())
+  for attempt in range(20):
+    directory = tmp_path / str(attempt)
+    directory.mkdir()
+    if stale:
+      write(directory, dead)
+    barrier, won = threading.Barrier(8), []
+
+    def compete(directory=directory, barrier=barrier, won=won):
+      own = Lock(directory)
+      barrier.wait()
+      with contextlib.suppress(WorkdirInUseError):
+        own.acquire()
+        won.append(own)
+
+    threads = [threading.Thread(target=compete) for _ in range(8)]
+    for thread in threads:
+      thread.start()
+    for thread in threads:
+      thread.join()
+    assert len(won) == 1
+    won[0].check()
+    won[0].release()
+    assert not list(directory.iterdir())
+
+
+def test_a_slow_taker_does_not_take_from_the_next_holder(tmp_path, monkeypatch):
+  """It read the stale lock, then another took that over."""
+  write(tmp_path, dataclasses.replace(Holder.here(), pid=gone()))
+  slow, quick = Lock(tmp_path), Lock(tmp_path)
+  judge = slow._is_stale
+
+  def judge_and_wait(holder):
+    verdict = judge(holder)
+    quick.acquire()
+    return verdict
+
+  monkeypatch.setattr(slow, "_is_stale", judge_and_wait)
+  with pytest.raises(WorkdirInUseError):
+    slow.acquire()
+  quick.check()
+  quick.release()
+
+
+def test_a_file_system_that_cannot_lock_says_so(tmp_path, monkeypatch, caplog):
+  def refuse(*_):
+    raise OSError(errno.ENOTSUP, "Operation not supported")
+
+  monkeypatch.setattr(lock.os, "open", refuse)
+  with lock.hold(tmp_path) as held:
+    held.check()
+  assert "this file system cannot lock (Operation not supported)" in caplog.text
+
+
+def test_an_object_store_is_locked_by_writing_and_reading_back(tmp_path, caplog):
+  first, second = Lock(tmp_path), Lock(tmp_path)
+  first._remote = second._remote = True
+  first.acquire()
+  assert "cannot lock for sure" in caplog.text
+  with pytest.raises(WorkdirInUseError):
+    second.acquire()
+  second._own, first_own = first._own, first._own
+  lock.write_json(tmp_path, lock.TRAIN, dataclasses.asdict(first_own) | {"token": "c" * 16})
+  with pytest.raises(WorkdirInUseError):  # both wrote, the other last
+    first.check()
+
+
+def test_training_in_a_workdir_in_use_is_refused_before_anything_is_written(tmp_path):
+  with lock.hold(tmp_path):
+    before = runs.contents(tmp_path)
+    with pytest.raises(WorkdirInUseError, match=f"process {os.getpid()} on host"):
+      loop.train(runs.tiny(), tmp_path)
+    assert runs.contents(tmp_path) == before
+
+
+def test_a_training_gives_the_lock_back_at_its_end_at_a_stop_and_at_an_error(tmp_path, monkeypatch):
+  held = []
+  save = lock.Lock.check
+  monkeypatch.setattr(
+    Lock, "check", lambda self: (held.append((tmp_path / lock.TRAIN).exists()), save(self))
+  )
+  config = runs.tiny("duration=8 steps", "checkpoint.every=4 steps", "evaluation.every=8 steps")
+  assert not train_until(4, config, tmp_path, monkeypatch).finished
+  assert not (tmp_path / lock.TRAIN).exists()
+  assert loop.train(config, tmp_path).finished
+  assert not (tmp_path / lock.TRAIN).exists() and held and all(held)
+  monkeypatch.setattr(loop, "_begin", lambda *_: 1 / 0)
+  with pytest.raises(ZeroDivisionError):
+    loop.train(config, tmp_path)
+  assert not (tmp_path / lock.TRAIN).exists()
+
+
+@pytest.mark.slow  # a whole process, with an import and a compilation
+def test_a_second_process_is_refused_and_a_killed_one_is_followed(tmp_path):
+  long = ("duration=100000 steps", "schedule=constant")
+  first = runs.start(tmp_path, *long)
+  deadline = time.monotonic() + 240
+  while not (tmp_path / lock.TRAIN).exists():
+    assert time.monotonic() < deadline and first.poll() is None
+    time.sleep(0.01)
+  output = runs.finish(runs.start(tmp_path, *long), code=1)
+  assert f"WorkdirInUseError: workdir='{tmp_path}' is in use: process {first.pid}" in output
+  first.send_signal(signal.SIGKILL)
+  first.communicate()
+  assert (tmp_path / lock.TRAIN).exists()
+  output = runs.finish(runs.start(tmp_path, "duration=8 steps", "schedule=constant"))
+  assert "took over the lock" in output and not (tmp_path / lock.TRAIN).exists()
