@@ -1,0 +1,107 @@
+"""Spread, paired differences and ranks against values that others computed."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from vitx.analysis import statistics
+
+# Darwin's maize, in eighths of an inch: crossed minus self-fertilized, 15 pairs (Fisher 1935, who
+# counts 1,726 of 32,768 assignments of signs whose sum is at least as far from zero).
+MAIZE = np.array([49, -67, 8, 16, 6, 23, 28, 41, 14, 29, 56, 24, 75, 60, -48], float)
+
+
+def test_spread_by_hand():
+  found = statistics.spread([1.0, 2.0, 6.0])
+  assert found == statistics.Spread(3.0, pytest.approx(math.sqrt(7)), 3)
+  assert statistics.spread([4.0]) == statistics.Spread(4.0, None, 1)
+  with pytest.raises(ValueError, match="no values"):
+    statistics.spread([])
+
+
+def test_sign_flips_of_fisher():
+  assert statistics.flip_signs(MAIZE) == 1726 / 32768
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 9])
+def test_sign_flips_counted_one_by_one(n):
+  differences = np.random.default_rng(n).integers(-3, 5, n) / 359  # ties, as accuracies have them
+  sums = [
+    sum(sign * round(d * 359) for sign, d in zip(signs, differences, strict=True))
+    for signs in itertools.product((1, -1), repeat=n)
+  ]
+  extreme = sum(abs(each) >= abs(sums[0]) for each in sums)
+  assert statistics.flip_signs(differences) == extreme / 2**n
+
+
+def test_sign_flips_drawn_are_near_the_exact_value():
+  differences = np.random.default_rng(3).normal(0.4, 1, 18)
+  exact = stats.permutation_test(
+    (differences,), np.mean, permutation_type="samples", n_resamples=np.inf
+  ).pvalue
+  assert statistics.flip_signs(differences) == pytest.approx(exact, abs=4e-3)
+  assert statistics.flip_signs(differences) == statistics.flip_signs(differences)
+
+
+def bca_by_formula(x, resamples=40_000):
+  """Efron and Tibshirani (1993), equations 14.9 to 14.15."""
+  draw = np.random.default_rng(1).integers(0, x.size, (resamples, x.size))
+  means = x[draw].mean(1)
+  z0 = stats.norm.ppf((means < x.mean()).mean() + (means == x.mean()).mean() / 2)
+  left = np.array([np.delete(x, i).mean() for i in range(x.size)])
+  gap = left.mean() - left
+  a = (gap**3).sum() / (6 * (gap**2).sum() ** 1.5)
+  z = stats.norm.ppf([0.025, 0.975])
+  return np.quantile(means, stats.norm.cdf(z0 + (z0 + z) / (1 - a * (z0 + z))))
+
+
+def test_bca_against_its_formula():
+  skewed = np.random.default_rng(0).exponential(1, 16) ** 2
+  low, high = statistics.bca_interval(skewed)
+  want = bca_by_formula(skewed)
+  np.testing.assert_allclose([low, high], want, atol=0.04 * (want[1] - want[0]))
+  plain = np.quantile(skewed[np.random.default_rng(2).integers(0, 16, (9999, 16))].mean(1), 0.975)
+  assert high > plain + 0.05 * (high - low)  # the correction is not idle
+
+
+def test_differences_are_of_pairs():
+  base = np.array([0.9, 0.5, 0.7, 0.6])
+  found = statistics.compare_pairs(base + np.array([0.1, 0.1, 0.1, 0.2]), base)
+  assert found.mean == pytest.approx(0.125) and found.count == 4
+  assert 0.09 < found.low < found.mean < found.high < 0.21
+  assert found.p == 2 / 16
+
+
+def test_differences_that_cannot_say_much():
+  same = statistics.compare_pairs([0.5, 0.5], [0.5, 0.5])
+  assert same == statistics.Difference(0.0, 0.0, 0.0, 1.0, 2)
+  one = statistics.compare_pairs([0.5], [0.25])
+  assert one == statistics.Difference(0.25, None, None, 1.0, 1)
+  with pytest.raises(ValueError, match="no pairs"):
+    statistics.compare_pairs([], [])
+
+
+def test_ranks():
+  assert statistics.rank([0.9, 0.95, 0.9, 0.1], "max") == [2.5, 1, 2.5, 4]
+  assert statistics.rank([0.9, 0.95, 0.9, 0.1], "min") == [2.5, 4, 2.5, 1]
+
+
+def test_spearman_by_hand():
+  # 1 - 6 * (sum of squared differences of ranks = 4) / (5 * 24); of 120 orders 16 are as extreme.
+  found = statistics.agree([1.0, 2.0, 3.0, 4.0, 5.0], [20.0, 10.0, 30.0, 50.0, 40.0])
+  assert found.rho == pytest.approx(0.8) and found.count == 5
+  ranks = [2, 1, 3, 5, 4]
+  squares = [
+    sum((a - b) ** 2 for a, b in zip(order, ranks, strict=True))
+    for order in itertools.permutations(range(1, 6))
+  ]
+  extreme = sum(abs(1 - each / 20) >= 0.8 - 1e-12 for each in squares)
+  assert found.p == pytest.approx(extreme / 120)
+
+
+@pytest.mark.parametrize("ours", [[1.0, 2.0], [1.0, 1.0, 1.0]])
+def test_spearman_where_there_is_none(ours):
+  assert statistics.agree(ours, list(range(len(ours)))) is None
