@@ -125,6 +125,8 @@ PUBLIC = (
   "vitx.cli.main",
   *(f"vitx.cli.{command}" for command in ("config", "evaluate", "predict", "prepare", "summary")),
   "vitx.cli.visualize",
+  "vitx.cli.sweep",
+  "vitx.cli.reproduce",
 )
 
 

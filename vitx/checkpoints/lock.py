@@ -32,7 +32,8 @@ from vitx.checkpoints import processes
 from vitx.checkpoints.workdir import write_json
 from vitx.errors import ConfigError
 
-TRAIN = "train.lock"
+TRAIN = "train.lock"  # of a training
+POINT = "point.lock"  # of whoever is about to train one point of a sweep
 BEAT = 30.0  # seconds between two signs of life
 STALE = 300.0  # seconds without one, after which a holder on another machine counts as gone
 TORN = 10.0  # seconds after which a lock without content counts as a killed process's
@@ -232,13 +233,14 @@ class Lock:
 
 
 @contextlib.contextmanager
-def hold(directory: str | Path, *, unless: bool = False) -> Iterator[Lock]:
+def hold(directory: str | Path, name: str = TRAIN, *, unless: bool = False) -> Iterator[Lock]:
   """Holds a workdir's lock while a `with` block trains there.
 
   Every process of a run comes here; process 0 takes the lock, and all are refused with it.
 
   Args:
     directory: exists.
+    name: of the file.
     unless: true for a block that writes nothing: no lock is taken.
 
   Yields:
@@ -247,7 +249,7 @@ def hold(directory: str | Path, *, unless: bool = False) -> Iterator[Lock]:
   Raises:
     WorkdirInUseError: another training holds it.
   """
-  lock = Lock(directory)
+  lock = Lock(directory, name)
   if unless:
     yield lock
     return

@@ -28,6 +28,8 @@ COMMANDS = {
   "convert": "published weights into a workdir, or a workdir's weights out to timm's names",
   "benchmark": "measure mixers, models, training steps and data side by side",
   "visualize": "draw a figure of a trained model or of a config",
+  "sweep": "train a config over values of its fields and seeds, and compare",
+  "reproduce": "train a config's rows and set the published figures beside ours",
 }
 
 

@@ -2,13 +2,15 @@
 
     vitx visualize attention_past --workdir runs/text --out pictures
     vitx visualize patterns --config sparse_transformer_cifar10:strided --out pictures
+    vitx visualize curves --workdir runs/a runs/b --out pictures
 
 Files are named after the figure and the row, or the name of the workdir. A model of a config has
-its starting weights. Figures:
+its starting weights. A sweep's workdir stands for all its runs. Figures:
 """
 
 import argparse
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +19,12 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from vitx import registry
-from vitx.analysis.figures import FIGURES, Subject
+from vitx.analysis.figures import FIGURES, RUN_FIGURES, Subject
 from vitx.analysis.figures.subject import make_canvas
 from vitx.attention import MIXERS
 from vitx.checkpoints.load import Loaded, load
 from vitx.cli.configs import load_config, split_text
+from vitx.cli.curves import find_runs, read_curves
 from vitx.cli.summary import complete_config
 from vitx.data.sources import open_source
 from vitx.errors import ConfigError, listing, nearest
@@ -33,7 +36,8 @@ from vitx.tasks.density import Density
 from vitx.training.setup import resolve
 
 __doc__ = f"{__doc__}\n" + "\n".join(
-  f"    {name:<16}{(draw.__doc__ or '').splitlines()[0]}" for name, draw in FIGURES.items()
+  f"    {name:<16}{(draw.__doc__ or '').splitlines()[0]}"
+  for name, draw in ({**FIGURES, **RUN_FIGURES}).items()
 )
 
 
@@ -56,7 +60,7 @@ def visualize(
   figure: str,
   out: str | Path,
   *,
-  workdir: str | None = None,
+  workdir: str | Sequence[str] | None = None,
   config: str | None = None,
   checkpoint: str = "best",
   options: Options | None = None,
@@ -65,9 +69,9 @@ def visualize(
   """Draws a figure and returns the files that were written.
 
   Args:
-    figure: a name of `FIGURES`.
+    figure: a name of `FIGURES` or `RUN_FIGURES`.
     out: folder of the files.
-    workdir: of a training run; or
+    workdir: of a training run, of several for a figure of `RUN_FIGURES`; or
     config: `FILE:ROW,field=value` or a config.json.
     checkpoint: of the workdir: best, latest or a step.
     options: of the figure.
@@ -78,21 +82,38 @@ def visualize(
       model that the figure cannot show.
     MissingExtraError: matplotlib is not installed.
   """
-  if figure not in FIGURES:
+  known = (*FIGURES, *RUN_FIGURES)
+  if figure not in known:
     raise ConfigError(
-      f"figure={figure!r} is unknown.{nearest(figure, FIGURES)} Valid: {listing(FIGURES)}"
+      f"figure={figure!r} is unknown.{nearest(figure, known)} Valid: {listing(known)}"
     )
+  workdirs = [workdir] if isinstance(workdir, str) else list(workdir or ())
+  if figure in RUN_FIGURES:
+    return _draw_runs(figure, Path(out), workdirs, config, trust_code)
+  if len(workdirs) > 1:
+    raise ConfigError(f"--workdir: {figure} is a figure of one run, {len(workdirs)} are given")
   if (workdir is None) == (config is None):
     given = "both" if workdir else "neither"
     raise ConfigError(f"--workdir and --config: {given} given; a figure is of one of them")
   make_canvas(1, 1)  # what is missing is said before the long part
   chosen = options or Options()
   with registry.trusting(trust_code):
-    if workdir is not None:
-      subject = _of_run(load(workdir, checkpoint, trust_code=trust_code), chosen)
+    if workdirs:
+      subject = _of_run(load(workdirs[0], checkpoint, trust_code=trust_code), chosen)
     else:
       subject = _of_config(str(config), chosen)
     return FIGURES[figure](subject, Path(out))
+
+
+def _draw_runs(
+  figure: str, out: Path, workdirs: Sequence[str], config: str | None, trust_code: bool
+) -> list[Path]:
+  if config is not None or not workdirs:
+    raise ConfigError(f"{figure} is a figure of runs: give their --workdir, and no --config")
+  make_canvas(1, 1)
+  curves, value = read_curves(find_runs(workdirs), trust_code=trust_code)
+  first = Path(workdirs[0]).resolve().name
+  return RUN_FIGURES[figure](curves, value, out, f"{figure}_{first}")
 
 
 def _of_run(loaded: Loaded, options: Options) -> Subject:
@@ -157,8 +178,8 @@ def _hold_matrices(model: ConfigDict) -> None:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Declares the arguments of `run`."""
   add = parser.add_argument
-  add("figure", metavar="FIGURE", help=f"one of {', '.join(FIGURES)}")
-  add("--workdir", help="of a training run")
+  add("figure", metavar="FIGURE", help=f"one of {', '.join((*FIGURES, *RUN_FIGURES))}")
+  add("--workdir", nargs="+", help="of a training run; curves takes several, and sweeps")
   add("--config", help="FILE:ROW,field=value or a config.json, with starting weights")
   add("--checkpoint", default="best", help="of the workdir: best, latest or a step")
   add("--out", required=True, metavar="DIR", help="where the files are written")

@@ -18,7 +18,7 @@ from vitx.training import loop, parallel
 from vitx.training.distributed import is_writer
 from vitx.training.fields import check_config
 from vitx.training.loop import Result
-from vitx.training.setup import make_experiment
+from vitx.training.setup import Experiment, make_experiment
 
 PREFIX = "phase:"  # before the name of a phase, where a workdir or file could stand
 NAME = r"\w[\w.-]*"
@@ -50,11 +50,7 @@ def train(
   if not config.get("phases"):
     return loop.train(config, workdir, **more)
   phases = split_phases(config, str(workdir))
-  for name, phase in phases.items():
-    try:
-      make_experiment(phase, trust_code=trust_code, is_trial=True)
-    except ConfigError as error:
-      raise ConfigError(f"phases.{name}: {error}") from error
+  check(config, workdir, trust_code=trust_code)
   if not dry_run:
     wd.check_writable(workdir)
     if is_writer():
@@ -77,6 +73,31 @@ def use_cores(config: ConfigDict) -> None:
   for phase in each:
     check_config(phase)
   parallel.use_cores(phase.batch_size // phase.grad_accum_steps for phase in each)
+
+
+def check(config: ConfigDict, workdir: str | Path, *, trust_code: bool = False) -> list[Experiment]:
+  """Makes the experiment of each run as a trial: all that can be checked is, nothing is compiled.
+
+  Args:
+    config: of `get_config`.
+    workdir: where it would train.
+    trust_code: whether code that a teacher's config names may be imported.
+
+  Returns:
+    One for each phase in their order; one of a config without phases.
+
+  Raises:
+    ConfigError: naming the phase, if there are any, and the field.
+  """
+  if not config.get("phases"):
+    return [make_experiment(config, trust_code=trust_code, is_trial=True)]
+  experiments = []
+  for name, phase in split_phases(config, str(workdir)).items():
+    try:
+      experiments.append(make_experiment(phase, trust_code=trust_code, is_trial=True))
+    except ConfigError as error:
+      raise ConfigError(f"phases.{name}: {error}") from error
+  return experiments
 
 
 def split_phases(config: ConfigDict, workdir: str) -> dict[str, ConfigDict]:

@@ -1,10 +1,12 @@
 """What makes a run the same run: its config and its data; and a record of what it ran on."""
 
 import dataclasses
+import os
 import platform
+import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -57,14 +59,23 @@ def check_same_run(workdir: str | Path, config: ConfigDict) -> None:
   stored = read_json(workdir, "config.json")
   if not stored:
     return
-  old, new = flatten(stored), flatten(to_plain(config))
-  free = set(FREE)
-  schedule = config.schedule.name
+  free, schedule = set(FREE), config.schedule.name
   if schedule != "plateau":
     free.add("evaluation.every")
   if schedule in ("constant", "step", "plateau"):
     free.add("duration")
-  missing = "(absent)"
+  check_same_fields(workdir, stored, to_plain(config), free)
+
+
+def check_same_fields(
+  workdir: str | Path, stored: Mapping[str, Any], wanted: Mapping[str, Any], free: Container[str]
+) -> None:
+  """Refuses two plain configs that differ in other than the free fields.
+
+  Raises:
+    ConfigError: with one line per differing field.
+  """
+  old, new, missing = flatten(stored), flatten(wanted), "(absent)"
   lines = [
     f"  {field}: {old.get(field, missing)!r} in the workdir, {new.get(field, missing)!r} now"
     for field in sorted(old.keys() | new.keys())
@@ -138,8 +149,8 @@ def keep_rule(workdir: str | Path) -> Rule:
 def environment(data: Mapping[str, Any], implementations: Mapping[str, str]) -> dict[str, Any]:
   """Returns what a run depends on besides its config, as JSON.
 
-  That is: data, commit, command, versions, devices, what "auto" picked for each token mixer, and
-  by which rule.
+  That is: data, commit, command, versions, devices and processor, what "auto" picked for each token
+  mixer, and by which rule.
   """
   return {
     "data": dict(data),
@@ -148,10 +159,22 @@ def environment(data: Mapping[str, Any], implementations: Mapping[str, str]) -> 
     "python": platform.python_version(),
     "versions": {name: _version(name) for name in PACKAGES},
     "devices": [device.device_kind for device in jax.devices()],
+    "processor": _processor(),
+    "cores": os.cpu_count(),
     "processes": jax.process_count(),
     "implementations": dict(implementations),
     "rule": current_rule().to_json(),
   }
+
+
+def _processor() -> str:
+  """Returns the name of the processor as the system has it."""
+  try:
+    text = Path("/proc/cpuinfo").read_text()
+  except OSError:
+    return platform.processor()
+  found = re.search(r"^model name\s*: (.+)$", text, re.MULTILINE)
+  return found[1].strip() if found else platform.processor()
 
 
 def _version(package: str) -> str | None:

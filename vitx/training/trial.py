@@ -81,3 +81,8 @@ def measure_training_bytes(config: ConfigDict) -> int | None:
   options = {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else None
   step = jax.jit(train, donate_argnums=0, compiler_options=options)
   return cost.compiled_bytes(step.lower(state, batch).compile())
+
+
+def count_training_flops(config: ConfigDict) -> int:
+  """Returns the FLOPs of a completed config's training step, its whole batch, see `cost.flops`."""
+  return cost.flops(*make_training_step(config))

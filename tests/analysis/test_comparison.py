@@ -1,0 +1,112 @@
+"""The table of a sweep: what is compared with what, and how it is written."""
+
+import csv
+import io
+
+import pytest
+
+from vitx.analysis import statistics
+from vitx.analysis.comparison import Comparison, Method, Outcome, format_csv, format_table
+from vitx.analysis.figures import curves
+
+
+def outcome(method, seed, test, best=10):
+  kept = {"kind": "test", "step": best, "examples": 4, "class_top1": [0.5, None]}
+  return Outcome(method, seed, best, {"top1": test - 0.01}, {**kept, "top1": test}, seconds=1.5)
+
+
+def compare(*outcomes, mode="max", **published):
+  names = dict.fromkeys(each.method for each in outcomes)
+  methods = [Method(n, 40, 2 * 10**12, 1234, published.get(n, {})) for n in names]
+  return Comparison("top1", mode, methods, outcomes)
+
+
+FOUR = (
+  *(outcome("a", seed, value) for seed, value in enumerate((0.5, 0.6, 0.7))),
+  *(outcome("b", seed, value) for seed, value in enumerate((0.6, 0.7, 0.9))),
+  outcome("c", 0, 0.4),
+  Outcome("c", 1, problem="the loss is nan at step 3"),
+  Outcome("d", 0, problem="the loss is nan at step 4"),
+)
+
+
+def test_lines_pair_by_seed_and_leave_failures_out():
+  a, b, c, d = compare(*FOUR, a={"top1": 50.0}, b={"top1": 40.0}, d={"top1": 90.0}).lines()
+  assert a.test == statistics.spread([0.5, 0.6, 0.7]) and a.difference is None
+  assert a.validation.mean == pytest.approx(0.59)
+  assert b.difference == statistics.compare_pairs([0.6, 0.7, 0.9], [0.5, 0.6, 0.7])
+  assert c.test.count == 1 and c.difference.count == 1
+  assert c.difference.mean == pytest.approx(-0.1)
+  assert d.test is None and d.difference is None and d.rank is None
+  assert [line.rank for line in (a, b, c)] == [2, 1, 3]
+  assert [line.published_rank for line in (a, b, c, d)] == [1, 2, None, None]
+
+
+def test_a_low_figure_may_be_the_good_one():
+  assert [line.rank for line in compare(*FOUR, mode="min").lines()] == [2, 3, 1, None]
+
+
+def test_the_order_is_held_against_the_published_one():
+  runs = [outcome(name, 0, value) for name, value in zip("abc", (0.5, 0.6, 0.7), strict=True)]
+  published = {n: {"top1": v} for n, v in zip("abc", (60.0, 50.0, 70.0), strict=True)}
+  found = compare(*runs, **published).agreement()
+  assert found.rho == pytest.approx(0.5) and found.count == 3
+  assert compare(*runs, a={"top1": 60.0}, b={"train_top1": {1: 2.0}}).agreement() is None
+  assert "Spearman's correlation with the published order over 3 lines: 0.500" in format_table(
+    compare(*runs, **published)
+  )
+
+
+def cells(text):
+  lines = [line for line in text.splitlines() if line.startswith("|")]
+  head, _, *body = ([cell.strip() for cell in line.strip("|").split("|")] for line in lines)
+  return head, {row[0]: row[1:] for row in body}
+
+
+def test_the_table_in_words():
+  text = format_table(compare(*FOUR, a={"top1": 50.25}))
+  head, rows = cells(text)
+  assert head[:5] == ["", "seeds", "published", "validation top-1 %", "test top-1 %"]
+  assert rows["a"][:4] == ["3", "50.25", "59.00 ± 10.00", "60.00 ± 10.00"]
+  assert rows["a"][-3:] == ["1,234", "40", "2"]
+  assert rows["b"][4].startswith("+13.33 [+10.00, +") and rows["b"][5] == "0.25"
+  assert rows["c"][3:6] == ["40.00", "-10.00", "1"]
+  assert rows["d"][:5] == ["0", "", "", "", ""]
+  assert "c, seed 1, failed: the loss is nan at step 3" in text
+  assert all(len(row) == len(head) - 1 for row in rows.values())
+
+
+def test_no_column_for_what_nobody_published():
+  head, rows = cells(format_table(compare(*FOUR)))
+  assert "published" not in head and all(len(row) == len(head) - 1 for row in rows.values())
+
+
+def test_the_file_of_points_has_every_number_and_no_time():
+  rows = list(csv.DictReader(io.StringIO(format_csv(FOUR))))
+  assert [row["method"] for row in rows] == list("aaabbbccd")
+  assert rows[0] == {
+    **{"method": "a", "seed": "0", "problem": "", "best_step": "10", "validation_top1": "0.49"},
+    **{"test_examples": "4", "test_top1": "0.5"},
+  }
+  assert rows[-1]["problem"] and rows[-1]["test_top1"] == ""
+
+
+def test_curves_are_averaged_where_all_runs_have_come():
+  steps, mean, deviation = curves.average([{10: 1.0, 20: 2.0, 30: 9.0}, {10: 3.0, 20: 2.0}])
+  assert steps.tolist() == [10, 20] and mean.tolist() == [2.0, 2.0]
+  assert deviation.tolist() == [pytest.approx(2**0.5), 0.0]
+  steps, mean, deviation = curves.average([{10: 1.0}])
+  assert (steps.tolist(), mean.tolist(), deviation.tolist()) == ([10], [1.0], [0.0])
+
+
+def test_curves_are_drawn_for_more_methods_than_colors(tmp_path):
+  runs = [
+    curves.Curve(f"m{n}", {5: 2.0, 10: 1.0 + n}, {10: 0.1 * n + 0.01 * seed})
+    for n in range(13)
+    for seed in range(2)
+  ]
+  (path,) = curves.draw_curves(runs, "top1", tmp_path, "some")
+  assert path == tmp_path / "some.png" and path.read_bytes().startswith(b"\x89PNG")
+  first = path.read_bytes()
+  curves.draw_curves(runs, "top1", tmp_path, "some")
+  assert path.read_bytes() == first

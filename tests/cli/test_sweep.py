@@ -1,0 +1,482 @@
+"""Sweeps: their points, how processes share them, and what they leave."""
+
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import vitx
+from tests import runs
+from vitx.checkpoints import lock
+from vitx.cli import reproduce, sweep
+from vitx.cli.curves import find_runs, read_curves
+from vitx.cli.live import Live
+from vitx.cli.main import main
+from vitx.cli.points import expand, find_rows, make_points, parse_grid
+from vitx.errors import ConfigError, MissingExtraError
+from vitx.training import phases
+from vitx.training import sweep as trained
+from vitx.training.failures import EXIT_INTERRUPTED, NonFiniteError
+from vitx.training.loop import Result
+from vitx.training.sweep import POINT, State, train_points
+
+TINY = runs.replace(
+  runs.TINY, "duration=8 steps", "checkpoint.every=4 steps", "evaluation.every=4 steps"
+).removeprefix("softmax,")
+
+
+def points(over="row=[softmax,fnet]", seeds=2, config=f"digits.py:{TINY}"):
+  return make_points(expand(config, parse_grid(over)), seeds)
+
+
+@pytest.fixture
+def quick(monkeypatch):
+  """Trainings without training: each leaves the files of one, and the list says which ran."""
+  ran = []
+
+  def train(config, workdir, **_):
+    ran.append(Path(workdir).name)
+    value = 0.5 + 0.1 * (config.model.token_mixer.name == "fnet") + 0.01 * config.seed
+    figures = {"step": 4, "top1": value, "top5": 1.0, "examples": 9}
+    rows = [{"kind": kind, **figures} for kind in ("validation", "test")]
+    rows.insert(0, {"kind": "train", "step": 4, "loss": 1.0})
+    data = {"source": "digits", "fingerprint": "abc", "examples": {"train": 9}}
+    environment = {"data": data, "devices": ["cpu"], "processor": "p", "cores": 2}
+    environment |= {"python": "3", "versions": {"jax": "0"}, "commit": "c"}
+    trained.wd.write_json(workdir, "environment.json", environment)
+    resolved = phases.check(config, workdir)[0].config
+    trained.wd.write_json(workdir, "config.json", trained.wd.to_plain(resolved))
+    (Path(workdir) / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    return Result(str(workdir), 8, True, figures)
+
+  monkeypatch.setattr(phases, "train", train)
+  monkeypatch.setattr(trained, "_read_seconds", lambda _: 36.0)
+  return ran
+
+
+class Silent:
+  """Shows nothing; knows what it was told."""
+
+  def __init__(self):
+    self.told = []
+
+  def training(self, point):
+    return open(os.devnull)
+
+  def looked_at(self, point, state):
+    self.told.append((point.name, state))
+
+
+# What can be said
+
+
+def test_every_combination_is_a_point_with_a_readable_name():
+  found = points("token_mixer=[softmax,performer],learning_rate=[1e-3,0.002]")
+  assert [point.name for point in found[:4]] == [
+    "token_mixer-softmax_learning_rate-1e-3_seed-0",
+    "token_mixer-softmax_learning_rate-0.002_seed-0",
+    "token_mixer-performer_learning_rate-1e-3_seed-0",
+    "token_mixer-performer_learning_rate-0.002_seed-0",
+  ]
+  assert len(found) == 8 and {point.seed for point in found[4:]} == {1}
+  assert found[2].config.model.token_mixer.name == "performer"
+  assert found[3].config.learning_rate == 0.002 and found[4].config.seed == 1
+
+
+def test_values_may_be_dicts_and_fields_that_end_alike_stay_apart():
+  over = "token_mixer=[{'name': 'performer', 'features': 8}],model.dropout=[0.1],task.x.dropout=[1]"
+  (name,) = expand("digits.py:model.depth=1", parse_grid(over))
+  assert name == "token_mixer-name-performer-features-8_model.dropout-0.1_task.x.dropout-1"
+
+
+def test_without_values_the_config_itself_is_the_method():
+  assert list(expand("digits.py:softmax,model.depth=1", {})) == ["softmax"]
+  assert list(expand("configs/digits.py", {})) == ["digits"]
+
+
+@pytest.mark.parametrize(
+  ("over", "message"),
+  [
+    ("learning_rate=0.1", r"'learning_rate=0.1' is not of the form field=\[value,value\]"),
+    ("learning_rate=[]", "has no value: the sweep is empty"),
+    ("seed=[1,2]", "seeds are named by --seeds"),
+    ("batch_size=[32],batch_size=[64]", "batch_size comes twice"),
+    ("lerning_rate=[0.1]", "no field 'lerning_rate'. Did you mean 'learning_rate'"),
+    ("learning_rate=[fast]", "learning_rate"),
+    ("row=[softmax,fnett]", "unknown row 'fnett'. Did you mean 'fnet'"),
+    ("learning_rate=[1e-3,0.001]", "'learning_rate-1e-3_seed-0' and 'learning_rate-0.001_seed-0'"),
+    ("token_mixer=[softmax,{'name':'softmax'}]", "clash: their configs are the same"),
+    ("learning_rate=[0.1,0.1]", "two points are called 'learning_rate-0.1'"),
+    ("model.dropout=[0.1]", "is set already; say once"),
+    (f"init_from=[{'x' * 300}]", "more than 200 characters"),
+  ],
+)
+def test_what_cannot_be_swept_is_said_before_anything_is_made(over, message, tmp_path, capsys):
+  workdir = tmp_path / "sweep"
+  command = ["sweep", f"--config=digits.py:{TINY}", f"--over={over}", f"--workdir={workdir}"]
+  assert main([*command, f"--out={tmp_path / 'out'}"]) == 1
+  error = capsys.readouterr().err.splitlines()[-1]
+  assert error.startswith("ConfigError: ") and re.search(message, error), error
+  assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+  ("config", "seeds", "message"),
+  [
+    ("digits.py:softmax", 0, "seeds=0: the sweep is empty"),
+    ("digits.py:softmax,seed=3", 1, "--seeds names them"),
+  ],
+)
+def test_seeds_have_one_place(config, seeds, message):
+  with pytest.raises(ConfigError, match=message):
+    points("model.depth=[1]", seeds, config)
+
+
+def test_a_row_has_one_place():
+  with pytest.raises(ConfigError, match="has the row 'softmax', and over has rows"):
+    points(config="digits.py:softmax")
+
+
+def test_rows_of_a_file():
+  assert find_rows("digits.py", ["fnet", "softmax"]) == ["fnet", "softmax"]
+  assert len(find_rows("vix_cifar10.py", [])) > 40
+  with pytest.raises(ConfigError, match=r"no row 'fnett'\. Did you mean 'fnet'"):
+    find_rows("digits.py", ["fnett"])
+  with pytest.raises(ConfigError, match="comes twice"):
+    find_rows("digits.py", ["fnet", "fnet"])
+  with pytest.raises(ConfigError, match="has no ROWS"):
+    find_rows("run/config.json", [])
+
+
+def test_a_method_that_cannot_train_is_named_before_the_first_trains(tmp_path, quick):
+  found = points(
+    "model.num_heads=[1,3]", config=f"digits.py:{TINY.replace('model.num_heads=2,', '')}"
+  )
+  with pytest.raises(ConfigError, match="num_heads-3: "):
+    sweep.measure_methods(found, {}, str(tmp_path))
+  assert not quick and not list(tmp_path.iterdir())
+
+
+def test_a_missing_extra_is_said_before_the_long_part(tmp_path, monkeypatch):
+  monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+  with pytest.raises(MissingExtraError, match=r"--no-plot.*\[plot\]"):
+    sweep.compare([], {}, str(tmp_path), out="x", name=None, plot=True, trust_code=False)
+
+
+# How they are trained
+
+
+def test_each_point_is_trained_once_and_skipped_afterwards(tmp_path, quick):
+  found, show = points(), Silent()
+  assert train_points(found, tmp_path, show)
+  names = ["softmax_seed-0", "fnet_seed-0", "softmax_seed-1", "fnet_seed-1"]
+  assert quick == names
+  assert show.told == [(name, State.DONE) for name in names]
+  assert train_points(found, tmp_path, show) and quick == names
+  assert train_points(points(seeds=3), tmp_path, show)  # more seeds of the same
+  assert quick == [*names, "softmax_seed-2", "fnet_seed-2"]
+  assert not list(tmp_path.rglob("*.lock"))
+
+
+def test_points_that_another_process_trains_are_left_to_it(tmp_path, quick, monkeypatch):
+  found, show = points(seeds=1), Silent()
+  busy = tmp_path / found[0].name
+  busy.mkdir()
+  other = lock.Lock(busy, lock.POINT)
+  other.acquire()
+
+  def finish_elsewhere(_):
+    assert quick == ["fnet_seed-0"]
+    trained.wd.write_json(busy, POINT, {"config": trained.wd.to_plain(found[0].config)})
+    phases.train(found[0].config, busy)
+    quick.pop()
+    other.release()
+
+  monkeypatch.setattr(time, "sleep", finish_elsewhere)
+  assert train_points(found, tmp_path, show)
+  assert quick == ["fnet_seed-0"]
+  assert (
+    show.told
+    == [
+      *((found[0].name, State.BUSY), (found[1].name, State.DONE)),
+      *((found[0].name, State.BUSY), (found[0].name, State.DONE)),
+    ][: len(show.told)]
+  )
+
+
+def test_a_training_by_hand_in_a_point_is_waited_for(tmp_path, quick, monkeypatch):
+  (found,) = points("row=[softmax]", seeds=1)
+
+  def refuse(*_, **__):
+    raise lock.WorkdirInUseError("in use")
+
+  monkeypatch.setattr(phases, "train", refuse)
+  assert trained._train_point(found, str(tmp_path / "x"), Silent(), False) is State.BUSY
+
+
+def test_a_loss_that_is_not_finite_is_a_result(tmp_path, quick, monkeypatch):
+  found, train = points(seeds=1), phases.train
+
+  def diverge(config, workdir, **more):
+    if config.model.token_mixer.name == "softmax":
+      raise NonFiniteError("loss is nan at step 3")
+    return train(config, workdir, **more)
+
+  monkeypatch.setattr(phases, "train", diverge)
+  assert train_points(found, tmp_path, Silent())
+  outcomes = [trained.read_outcome(point, tmp_path) for point in found]
+  assert [each.problem for each in outcomes] == ["loss is nan at step 3", ""]
+  monkeypatch.setattr(phases, "train", None)  # neither is tried again
+  assert train_points(found, tmp_path, Silent())
+
+
+def test_a_stop_ends_the_sweep(tmp_path, quick, monkeypatch):
+  monkeypatch.setattr(phases, "train", lambda _, workdir, **__: Result(workdir, 3, False))
+  show = Silent()
+  assert not train_points(points(), tmp_path, show)
+  assert show.told == [("softmax_seed-0", State.STOPPED)]
+
+
+def test_a_workdir_of_another_sweep_or_of_no_sweep_is_refused(tmp_path, quick):
+  assert train_points(points(seeds=1), tmp_path, Silent())
+  other = points(seeds=1, config=f"digits.py:{runs.replace(TINY, 'batch_size=16')}")
+  with pytest.raises(ConfigError, match=r"batch_size: 32 in the workdir, 16 now"):
+    train_points(other, tmp_path, Silent())
+  (tmp_path / "softmax_seed-0" / POINT).unlink()
+  with pytest.raises(ConfigError, match="not a point of a sweep"):
+    train_points(points(seeds=1), tmp_path, Silent())
+
+
+def test_what_a_training_prints_goes_into_its_log(tmp_path, quick, capsys):
+  found = points(seeds=1)
+  live, train = Live(found, tmp_path, "top1"), phases.train
+  try:
+    phases.train = lambda *a, **k: (print("step 1"), train(*a, **k))[1]
+    assert train_points(found, tmp_path, live)
+  finally:
+    phases.train = train
+  assert capsys.readouterr().out.splitlines() == [
+    *("[0/2] training softmax_seed-0 ...", "[1/2] softmax_seed-0: test top-1 % 50.00"),
+    *("[1/2] training fnet_seed-0 ...", "[2/2] fnet_seed-0: test top-1 % 60.00"),
+  ]
+  assert (tmp_path / "fnet_seed-0" / "log.txt").read_text() == "step 1\n"
+  table = live.table().splitlines()
+  assert table[1].split() == ["softmax", "1/1", "50.00"] and table[-1] == "2 of 2 points"
+
+
+def test_on_a_terminal_the_table_is_drawn_over_itself(tmp_path, quick, monkeypatch):
+  found = points(seeds=1)
+  live = Live(found, tmp_path, "top1")
+  written = []
+
+  class Terminal:
+    isatty, flush = staticmethod(lambda: True), staticmethod(lambda: None)
+    write = staticmethod(written.append)
+
+  live._terminal = Terminal
+  assert train_points(found, tmp_path, live)
+  tables = [text for text in written if "points" in text]
+  assert not tables[0].startswith("\033[4A") and tables[1].startswith("\033[4A\r\033[J")
+  assert "softmax   1/1" in tables[-1]
+
+
+# What they leave
+
+
+def test_a_sweep_writes_its_results(tmp_path, quick, capsys):
+  command = ["sweep", f"--config=digits.py:{TINY}", "--over=row=[softmax,fnet]", "--seeds=2"]
+  command += [f"--workdir={tmp_path / 'mixers'}", f"--out={tmp_path / 'out'}"]
+  assert main(command) == 0
+  names = ["mixers.csv", "mixers.md", "mixers_curves.png"]
+  assert sorted(path.name for path in (tmp_path / "out").iterdir()) == names
+  text = (tmp_path / "out" / "mixers.md").read_text()
+  assert "| fnet | 2 | 60.50 ± 0.71 | 60.50 ± 0.71 | +10.00 [+10.00, +10.00] | 0.5 | 1 |" in text
+  assert "- hours of training: 0.04 in all; softmax 0.02, fnet 0.02" in text
+  assert "- hardware: 1 x cpu; 2 cores of p" in text and "fingerprint abc" in text
+  assert "4 of 4 points" in capsys.readouterr().out
+  before = runs.contents(tmp_path / "out")
+  assert main(command) == 0 and len(quick) == 4  # nothing to train, the same results
+  assert runs.contents(tmp_path / "out") == before
+
+
+def test_published_figures_stand_beside_rows(tmp_path, quick, monkeypatch):
+  seen = {}
+  monkeypatch.setattr(sweep, "compare", lambda p, published, *_, **__: seen.update(published) or 0)
+  output = dict(out="o", name=None, plot=False, trust_code=False)
+  sweep.run("cifar10.py", "row=[resnet20,cct_2_3x2]", 1, "w", **output)
+  assert seen["resnet20"]["top1"] == 91.25
+  seen.clear()
+  sweep.run("cifar10.py", "row=[resnet20],batch_size=[8]", 1, "w", **output)
+  assert not seen  # the source ran no such thing
+
+
+def test_curves_of_runs_and_of_sweeps(tmp_path, quick):
+  assert train_points(points(), tmp_path / "sweep", Silent())
+  alone = shutil.copytree(tmp_path / "sweep" / "fnet_seed-1", tmp_path / "alone")
+  (alone / POINT).unlink()
+  found = find_runs([tmp_path / "sweep", alone])
+  assert [Path(run).name for run in found[:2]] == ["fnet_seed-0", "fnet_seed-1"] and len(found) == 5
+  curves, figure = read_curves(found)
+  assert figure == "top1" and [each.method for each in curves[2:]] == [
+    "softmax",
+    "softmax",
+    "alone",
+  ]
+  assert curves[0].loss == {4: 1.0} and curves[0].figure == {4: 0.6}
+  out = f"--out={tmp_path / 'pictures'}"
+  assert main(["visualize", "curves", "--workdir", str(tmp_path / "sweep"), str(alone), out]) == 0
+  assert (tmp_path / "pictures" / "curves_sweep.png").exists()
+
+
+@pytest.mark.parametrize(
+  ("arguments", "message"),
+  [
+    (["curves", "--config=digits.py"], "curves is a figure of runs"),
+    (["patterns", "--workdir", "a", "b"], "patterns is a figure of one run, 2 are given"),
+    (["curves", "--workdir", "nowhere"], "no config.json"),
+    (["curve", "--workdir", "a"], "Did you mean 'curves'"),
+  ],
+)
+def test_curves_errors(arguments, message, tmp_path, capsys):
+  assert main(["visualize", *arguments, f"--out={tmp_path}"]) == 1
+  assert message in capsys.readouterr().err
+
+
+# Reproducing
+
+
+def caught(monkeypatch, *arguments) -> dict:
+  """The durations of each row that a command would train."""
+  found = {}
+
+  def compare(points, published, workdir, **_):
+    found.update({p.method: p.config.duration for p in points}, workdir=workdir)
+    found["published"], found["count"] = published, len(points)
+    return 0
+
+  monkeypatch.setattr(reproduce, "compare", compare)
+  assert main(["reproduce", *arguments]) == 0
+  return found
+
+
+def test_reproduce_trains_rows_over_three_seeds(monkeypatch):
+  found = caught(monkeypatch, "--config=cifar10.py", "--rows=vit,resnet20", "--duration=2 epochs")
+  assert found["vit"] == found["resnet20"] == "2 epochs" and found["count"] == 6
+  assert found["workdir"] == "runs/reproduce_cifar10" and found["published"]["resnet20"]
+  assert caught(monkeypatch, "--config=cifar10.py:batch_size=64", "--seeds=1")["count"] == 9
+
+
+def test_a_budget_gives_every_row_the_same_operations(monkeypatch):
+  rows = ("--config=digits.py", "--rows=softmax,fnet")
+  found = caught(monkeypatch, *rows, "--budget=20TFLOP")
+  spent = {}
+  for row in ("softmax", "fnet"):
+    steps = int(found[row].removesuffix(" steps"))
+    config = reproduce.complete_config(vitx.load_config(f"digits.py:{row}"))
+    each = reproduce.count_training_flops(config)
+    assert steps * each <= 20e12 < (steps + 1) * each
+    spent[row] = steps
+  assert spent["fnet"] > spent["softmax"]
+
+
+@pytest.mark.parametrize(
+  ("arguments", "message"),
+  [
+    (["--rows=fnett"], "no row 'fnett'. Did you mean 'fnet'"),
+    (["--rows=fnet", "--budget=1FLOP"], "less than the .* of one step of fnet; raise it"),
+    (["--rows=fnet", "--seeds=0"], "seeds=0: the sweep is empty"),
+    (["--rows=fnet", "--config.duration=9", "--duration=8"], "is set already"),
+  ],
+)
+def test_what_cannot_be_reproduced(arguments, message, capsys):
+  assert main(["reproduce", "--config=digits.py", *arguments]) == 1
+  assert re.search(message, capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("text", ["0PFLOP", "5", "x GFLOP", "3 KFLOP"])
+def test_budgets_have_a_unit(text, capsys):
+  with pytest.raises(SystemExit):
+    main(["reproduce", "--config=digits.py", f"--budget={text}"])
+  assert "write a number and GFLOP" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("text", "value"), [("0.05PFLOP", 5e13), ("3 TFLOPs", 3e12)])
+def test_budgets(text, value):
+  assert reproduce.parse_budget(text) == value
+
+
+# Whole processes
+
+
+def start(workdir, out, *more):
+  command = [sys.executable, "-m", "vitx", "sweep", f"--config=digits.py:{LONGER}"]
+  command += ["--over=row=[softmax,fnet]", "--seeds=3", f"--workdir={workdir}", f"--out={out}"]
+  environment = os.environ | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1"}
+  pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+  command += ["--name=same", *more]
+  return subprocess.Popen(command, cwd=runs.ROOT, env=environment, **pipes)
+
+
+LONGER = runs.replace(TINY, "duration=60 steps", "checkpoint.every=6 steps")
+
+
+def results(out) -> dict:
+  """The files of a sweep, of the table all but what tells of this run of it."""
+  files = {path.name: path.read_bytes() for path in Path(out).iterdir()}
+  files["same.md"] = files["same.md"].partition(b"## Run")[0]
+  return files
+
+
+@pytest.fixture(scope="module")
+def left_alone(tmp_path_factory):
+  """The results of a sweep that nobody disturbed."""
+  directory = tmp_path_factory.mktemp("alone")
+  runs.finish(start(directory / "sweep", directory / "out"), timeout=600)
+  return directory
+
+
+@pytest.mark.slow  # about eight processes, each with an import and compilations
+def test_a_sweep_killed_five_times_ends_with_the_same_results(left_alone, tmp_path):
+  draw = random.Random(4)
+  workdir, out = tmp_path / "sweep", tmp_path / "out"
+  kills = 0
+  while kills < 5:
+    process = start(workdir, out)
+    before = progress(workdir)
+    while progress(workdir) <= before:
+      assert process.poll() is None, process.communicate()[0][-3000:]
+      time.sleep(0.01)
+    time.sleep(draw.uniform(0, 4))
+    if process.poll() is None:
+      process.send_signal(draw.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGTERM]))
+      kills += 1
+    process.communicate()
+    assert process.returncode in (-signal.SIGKILL, -signal.SIGTERM, EXIT_INTERRUPTED)
+  runs.finish(start(workdir, out), timeout=600)
+  assert results(out) == results(left_alone / "out")
+  assert not list(workdir.rglob("*.lock"))
+
+
+def progress(workdir) -> int:
+  """How many rows of metrics there are in all."""
+  return sum(len(path.read_text().splitlines()) for path in workdir.glob("*/metrics.jsonl"))
+
+
+@pytest.mark.slow  # three processes, each with an import and compilations
+def test_two_processes_share_a_sweep_and_train_each_point_once(left_alone, tmp_path):
+  workdir = tmp_path / "sweep"
+  both = [start(workdir, tmp_path / f"out{n}") for n in range(2)]
+  outputs = [runs.finish(process, timeout=600) for process in both]
+  trained_by = [re.findall(r"training (\S+) \.\.\.", output) for output in outputs]
+  names = sorted(path.name for path in workdir.iterdir())
+  assert sorted(trained_by[0] + trained_by[1]) == names and len(names) == 6
+  assert all(trained_by)
+  assert results(tmp_path / "out0") == results(tmp_path / "out1") == results(left_alone / "out")

@@ -1,0 +1,149 @@
+"""A sweep as it goes on: a table that is drawn anew on a terminal, lines elsewhere."""
+
+import contextlib
+import io
+import shutil
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from etils import epath
+
+from vitx.analysis.comparison import SHOWN, Outcome
+from vitx.analysis.statistics import spread
+from vitx.checkpoints import workdir as wd
+from vitx.cli.tables import lay_out
+from vitx.training.progress import format_seconds
+from vitx.training.sweep import Point, State, read_outcome
+
+LOG = "log.txt"  # in a point's workdir: what its training printed
+
+
+class Live:
+  """Shows a sweep; its training's own lines go into `log.txt` of the point's workdir."""
+
+  def __init__(self, points: Sequence[Point], directory: str | Path, figure: str):
+    """Begins with what is there.
+
+    Args:
+      points: of the sweep.
+      directory: of their workdirs.
+      figure: that is shown.
+    """
+    self._points, self._directory = points, directory
+    self._name, self._scale, self._digits = SHOWN.get(figure, (figure, 1.0, 4))
+    self._figure = figure
+    self._terminal = sys.stdout
+    self._drawn = 0  # lines of the table that stand on the terminal
+    self._outcomes: dict[str, Outcome] = {}
+    self._busy: set[str] = set()
+    self._seconds: list[float] = []  # of the points that were trained here
+    self._own: str | None = None
+
+  @contextlib.contextmanager
+  def training(self, point: Point) -> Iterator[None]:
+    """Sends what is printed into the point's log while a `with` block trains it."""
+    self._own, begun = point.name, time.monotonic()
+    self._draw(f"training {point.name} ...")
+    try:
+      log = _open_log(wd.join(self._directory, point.name))
+      with log as file, contextlib.redirect_stdout(_Tee(file, self._tell)):
+        yield
+    finally:
+      self._own = None
+      self._seconds.append(time.monotonic() - begun)
+
+  def looked_at(self, point: Point, state: State) -> None:
+    """Takes note of how a point stands."""
+    is_new = point.name not in self._outcomes
+    if state is State.DONE and is_new:
+      outcome = read_outcome(point, self._directory)
+      assert outcome is not None
+      self._outcomes[point.name] = outcome
+      self._busy.discard(point.name)
+      self._draw(f"{point.name}: {self._describe(outcome)}")
+    elif state is State.BUSY and point.name not in self._busy:
+      self._busy.add(point.name)
+      self._draw(f"{point.name}: another process trains it")
+
+  def outcomes(self) -> list[Outcome]:
+    """Returns how the points ended, in their order."""
+    return [self._outcomes[point.name] for point in self._points]
+
+  def _describe(self, outcome: Outcome) -> str:
+    if outcome.problem:
+      return f"failed: {outcome.problem}"
+    return f"test {self._name} {outcome.test[self._figure] * self._scale:.{self._digits}f}"
+
+  def _draw(self, line: str) -> None:
+    """Draws the table anew and the line below it; elsewhere than on a terminal the line alone."""
+    if not self._terminal.isatty():
+      print(f"[{len(self._outcomes)}/{len(self._points)}] {line}", file=self._terminal, flush=True)
+      return
+    table = self.table()
+    above = f"\033[{self._drawn}A\r" if self._drawn else ""
+    self._terminal.write(f"{above}\033[J{table}\n")
+    self._drawn = table.count("\n") + 1
+    self._tell(line)
+
+  def _tell(self, line: str) -> None:
+    """Replaces the line below the table, on a terminal."""
+    if self._terminal.isatty():
+      width = shutil.get_terminal_size().columns - 1
+      self._terminal.write(f"\r\033[K{line[:width]}")
+      self._terminal.flush()
+
+  def table(self) -> str:
+    """Returns how the methods stand."""
+    rows = [("", "done", "busy", "failed", f"test {self._name}")]
+    for method in dict.fromkeys(point.method for point in self._points):
+      own = [point for point in self._points if point.method == method]
+      ended = [self._outcomes[point.name] for point in own if point.name in self._outcomes]
+      good = [each.test[self._figure] * self._scale for each in ended if not each.problem]
+      busy = sum(point.name in self._busy or point.name == self._own for point in own)
+      found = spread(good) if good else None
+      mean = f"{found.mean:.{self._digits}f}" if found else ""
+      if found and found.sd is not None:
+        mean += f" ± {found.sd:.{self._digits}f}"
+      failed = len(ended) - len(good)
+      rows.append((method, f"{len(good)}/{len(own)}", str(busy or ""), str(failed or ""), mean))
+    return f"{lay_out(rows, right=(1, 2, 3, 4))}\n{self._remaining()}"
+
+  def _remaining(self) -> str:
+    left = len(self._points) - len(self._outcomes)
+    text = f"{len(self._outcomes)} of {len(self._points)} points"
+    if not self._seconds or not left:
+      return text
+    each = sum(self._seconds) / len(self._seconds)
+    return f"{text}, about {format_seconds(left * each)} to go for this process alone"
+
+
+class _Tee(io.TextIOBase):
+  """Writes into a log and passes each line on."""
+
+  def __init__(self, log: IO[str], tell: Any):
+    self._log, self._tell = log, tell
+
+  def write(self, text: str) -> int:
+    self._log.write(text)
+    self._log.flush()
+    if text.strip():
+      self._tell(text.strip().splitlines()[-1])
+    return len(text)
+
+
+@contextlib.contextmanager
+def _open_log(workdir: str) -> Iterator[IO[str]]:
+  """Opens a point's log at its end; an object store, which cannot append, gets a new one."""
+  path = epath.Path(workdir) / LOG
+  if "://" not in workdir:
+    with open(path, "a", encoding="utf-8") as file:
+      yield file
+    return
+  kept = io.StringIO()
+  try:
+    yield kept
+  finally:
+    path.write_text(kept.getvalue())

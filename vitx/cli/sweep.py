@@ -1,0 +1,102 @@
+"""Trains a config over values of its fields and seeds, and compares them in a table.
+
+    vitx sweep --config digits.py --over "row=[softmax,fnet]" --seeds 8 --workdir runs/mixers
+    vitx sweep --config digits.py:softmax,duration=500 \\
+      --over "learning_rate=[1e-3,2e-3],optimizer.weight_decay=[0,0.05]" --workdir runs/rates
+
+Every combination is a run in an ordinary workdir of its own, DIR/NAME. The same command goes on
+where it was stopped; started several times, also on machines that share the directory, each run is
+trained by one of them. In the end OUT/NAME.md, .csv and _curves.png compare the methods with the
+first: means, paired differences with their intervals, ranks. Exit status: 0 finished, 75 stopped by
+SIGTERM or SIGINT with everything saved, 1 anything else.
+"""
+
+import argparse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from vitx.analysis.comparison import Comparison
+from vitx.analysis.figures.subject import make_canvas
+from vitx.cli.configs import split_text
+from vitx.cli.live import Live
+from vitx.cli.points import ROW, expand, find_published, make_points, parse_grid
+from vitx.cli.results import measure_methods, write_results
+from vitx.errors import MissingExtraError
+from vitx.training import cache
+from vitx.training.failures import EXIT_INTERRUPTED
+from vitx.training.sweep import Point, train_points
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+  """Declares the arguments of `run`."""
+  add = parser.add_argument
+  add("--config", required=True, help="FILE, FILE:ROW,field=value or a config.json; no seed")
+  add("--over", default="", help="field=[value,value],...; `row` stands for the file's rows")
+  add("--seeds", type=int, default=1, help="how many, from 0")
+  add("--workdir", required=True, metavar="DIR", help="where the runs lie; gs://... works too")
+  add_output(parser)
+
+
+def add_output(parser: argparse.ArgumentParser) -> None:
+  """Declares the arguments that say where the results go."""
+  add = parser.add_argument
+  add("--out", default="results", help="folder of the table; results")
+  add("--name", help="of the table; the workdir's name")
+  add("--plot", action=argparse.BooleanOptionalAction, default=True, help="draw the curves")
+  add("--trust_code", action="store_true", help="let init_from's run name Python of its own")
+
+
+def run(config: str, over: str, seeds: int, workdir: str, **output: Any) -> int:
+  """Trains, writes the results and returns the exit status."""
+  grid = parse_grid(over)
+  points = make_points(expand(config, grid), seeds)
+  published = find_published(split_text(config)[0]) if list(grid) == [ROW] else {}
+  return compare(points, published, workdir, **output)
+
+
+def compare(
+  points: Sequence[Point],
+  published: Mapping[str, Mapping[str, Any]],
+  workdir: str,
+  *,
+  out: str,
+  name: str | None,
+  plot: bool,
+  trust_code: bool,
+) -> int:
+  """Trains the points, writes their results and returns the exit status.
+
+  Args:
+    points: of all methods.
+    published: the source's figures, by method.
+    workdir: directory of the runs.
+    out: folder of the results.
+    name: of the results; None for the name of the workdir.
+    plot: whether to draw the curves.
+    trust_code: whether code that the configs name may be imported.
+
+  Raises:
+    MissingExtraError: matplotlib is not installed and `plot` is set; nothing was trained.
+  """
+  if plot:
+    try:
+      make_canvas(1, 1)  # what is missing is said before the long part
+    except MissingExtraError as error:
+      raise MissingExtraError("the plot (--no-plot does without)", "plot") from error
+  cache.enable()
+  print(f"checking {len({point.method for point in points})} methods ...", flush=True)
+  methods, (figure, mode) = measure_methods(points, published, workdir, trust_code=trust_code)
+  live = Live(points, workdir, figure)
+  if not train_points(points, workdir, live, trust_code=trust_code):
+    print("\nstopped; the same command goes on", flush=True)
+    return EXIT_INTERRUPTED
+  outcomes = live.outcomes()
+  comparison = Comparison(figure, mode, methods, outcomes)
+  named = name or workdir.rstrip("/").rpartition("/")[2]
+  print(f"\n{live.table()}")
+  for path in write_results(
+    comparison, points, workdir, Path(out), named, plot=plot, trust_code=trust_code
+  ):
+    print(path)
+  return 1 if any(outcome.problem for outcome in outcomes) else 0
