@@ -76,8 +76,10 @@ def test_differences_are_of_pairs():
 
 
 def test_differences_that_cannot_say_much():
-  same = statistics.compare_pairs([0.5, 0.5], [0.5, 0.5])
-  assert same == statistics.Difference(0.0, 0.0, 0.0, 1.0, 2)
+  same = statistics.compare_pairs([0.5] * 3, [0.5] * 3)
+  assert same == statistics.Difference(0.0, 0.0, 0.0, 1.0, 3)
+  two = statistics.compare_pairs([0.5, 0.75], [0.25, 0.25])
+  assert two == statistics.Difference(0.375, None, None, 0.5, 2)
   one = statistics.compare_pairs([0.5], [0.25])
   assert one == statistics.Difference(0.25, None, None, 1.0, 1)
   with pytest.raises(ValueError, match="no pairs"):

@@ -37,7 +37,8 @@ class Difference:
 
   Attributes:
     mean: of the differences.
-    low, high: ends of the 95 % bootstrap interval of the mean; None of fewer than two pairs.
+    low, high: ends of the 95 % bootstrap interval of the mean; None of fewer than three pairs,
+      where it would be the range of the differences.
     p: two-sided, of the sign-flip test; None of no pairs.
     count: pairs.
   """
@@ -77,7 +78,7 @@ def compare_pairs(values: Sequence[float], base: Sequence[float]) -> Difference:
   differences = np.asarray(values, float) - np.asarray(base, float)
   if not differences.size:
     raise ValueError("no pairs")
-  low, high = bca_interval(differences) if differences.size > 1 else (None, None)
+  low, high = bca_interval(differences) if differences.size > 2 else (None, None)
   p = flip_signs(differences)
   return Difference(float(differences.mean()), low, high, p, differences.size)
 
