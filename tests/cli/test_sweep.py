@@ -22,7 +22,7 @@ from vitx.cli.live import Live
 from vitx.cli.main import main
 from vitx.cli.points import expand, find_rows, make_points, parse_grid
 from vitx.errors import ConfigError, MissingExtraError
-from vitx.training import phases
+from vitx.training import failures, loop, phases
 from vitx.training import sweep as trained
 from vitx.training.failures import EXIT_INTERRUPTED, NonFiniteError
 from vitx.training.loop import Result
@@ -411,6 +411,54 @@ def test_budgets_have_a_unit(text, capsys):
 @pytest.mark.parametrize(("text", "value"), [("0.05PFLOP", 5e13), ("3 TFLOPs", 3e12)])
 def test_budgets(text, value):
   assert reproduce.parse_budget(text) == value
+
+
+# Real trainings
+
+
+def test_a_sweep_that_was_stopped_goes_on_to_the_same_results(tmp_path, monkeypatch):
+  def command(name, **_):
+    over = "--over=learning_rate=[1e-3,2e-3]"
+    places = [f"--workdir={tmp_path / name}", f"--out={tmp_path / name / 'out'}", "--name=same"]
+    return main(["sweep", f"--config=digits.py:softmax,{TINY}", over, *places, "--no-plot"])
+
+  assert command("whole") == 0
+  asked = []
+
+  class StopOnce(failures.StopRequest):
+    @property
+    def received(self):
+      asked.append(1)
+      return signal.SIGTERM if len(asked) == 3 else None
+
+    @received.setter
+    def received(self, value):
+      pass
+
+  monkeypatch.setattr(loop, "StopRequest", StopOnce)
+  assert command("stopped") == EXIT_INTERRUPTED
+  stopped = tmp_path / "stopped" / "learning_rate-1e-3_seed-0"
+  assert stopped.exists() and not trained.is_done(str(stopped))
+  assert len(list((tmp_path / "stopped").iterdir())) == 1
+  assert command("stopped") == 0
+  assert "resuming" in (stopped / "log.txt").read_text()
+  assert results(tmp_path / "stopped" / "out") == results(tmp_path / "whole" / "out")
+
+
+def test_a_point_of_several_phases_is_done_after_the_last(tmp_path):
+  over = "phases.b={'duration': '4 steps'},phases.a={'duration': '2 steps'}"
+  text = runs.replace(TINY, "schedule.warmup=1 steps", "evaluation.every=2 steps")
+  (point,) = points("", 1, f"digits.py:softmax,{text},{over}")
+  whole = str(tmp_path / point.name)
+  train_points([point], tmp_path, Silent())
+  outcome = trained.read_outcome(point, tmp_path)
+  assert outcome.best <= 4 and outcome.validation["top1"] >= 0 and outcome.seconds > 0
+  own = trained._read_seconds(f"{whole}/a"), trained._read_seconds(f"{whole}/b")
+  assert outcome.seconds == pytest.approx(sum(own))
+  (methods, _) = sweep.measure_methods([point], {}, str(tmp_path))
+  assert methods[0].steps == 6
+  shutil.rmtree(f"{whole}/b")
+  assert not trained.is_done(whole)
 
 
 # Whole processes
