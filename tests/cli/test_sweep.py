@@ -510,7 +510,9 @@ def test_a_sweep_killed_five_times_ends_with_the_same_results(left_alone, tmp_pa
     assert process.returncode in (-signal.SIGKILL, -signal.SIGTERM, EXIT_INTERRUPTED)
   runs.finish(start(workdir, out), timeout=600)
   assert results(out) == results(left_alone / "out")
-  assert not list(workdir.rglob("*.lock"))
+  for left in workdir.rglob("*.lock"):  # of one that was killed between its last row and its end
+    with lock.hold(left.parent, left.name):
+      pass
 
 
 def progress(workdir) -> int:
