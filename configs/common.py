@@ -51,6 +51,15 @@ RENAMED = {
   "model.token_mixer.stabiliser": "model.token_mixer.stabilizer",
 }
 
+# What a field takes, in words.
+KINDS = {
+  bool: "True or False",
+  int: "an integer",
+  float: "a number",
+  str: "a string",
+  tuple: "a tuple",
+}
+
 
 def default_config() -> ConfigDict:
   """Returns every field with its default. Durations are strings: "300 steps", "2.5 epochs"."""
@@ -259,7 +268,9 @@ def set_field(config: ConfigDict, path: str, value: Any) -> None:
   try:
     _replace(node, last, value)
   except TypeError as error:
-    raise ValueError(f"{path}={value!r}: {error}") from error
+    wanted = KINDS.get(node.get_type(last), f"like {old!r}")
+    example = "" if old is None else f", such as {old!r}"
+    raise ValueError(f"{path}={value!r} must be {wanted}{example}") from error
 
 
 def _set_in_phase(config: ConfigDict, path: str, value: Any) -> None:

@@ -8,6 +8,7 @@ that for every named choice. A range of your own is `Annotated[float, Range("(0,
 import dataclasses
 import inspect
 import math
+import re
 import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -79,6 +80,14 @@ def check_choice(value: Any, field: str, choices: Sequence[Any]) -> Any:
       f"{field}={value!r} is unknown.{nearest(value, choices)} Valid: {listing(choices)}."
     )
   return value
+
+
+def check_pattern(value: str, field: str) -> re.Pattern[str]:
+  """Returns a regular expression compiled; raises ConfigError for what is none."""
+  try:
+    return re.compile(value)
+  except re.error as error:
+    raise ConfigError(f"{field}: {value!r} is no regular expression: {error}") from error
 
 
 def check_fields(function: Callable, given: Mapping[str, Any], field: str) -> None:

@@ -1,13 +1,13 @@
 """A new run's parameters from another run's: by name, with a report of what became of each."""
 
 import dataclasses
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from vitx.checkpoints import tree
+from vitx.checks import check_pattern
 from vitx.errors import ConfigError
 from vitx.models import names, position_tables, token_tables
 from vitx.ops.layout import TokenLayout
@@ -59,10 +59,7 @@ def check_fit(
     mixer: name of the network's token mixer, for the error; "" if it has none.
     new_head: whether a head may start anew that the file has of other classes, or has not.
   """
-  try:
-    patterns = [re.compile(pattern) for pattern in allowed]
-  except re.error as error:
-    raise ConfigError(f"init_from_except: {error} in a regular expression") from error
+  patterns = [check_pattern(pattern, "init_from_except") for pattern in allowed]
   wrong = {name: "has no place in this network" for name in report.unused}
   new = [name for name in report.new if not (new_head and names.is_head(name))]
   wrong |= dict.fromkeys(new, "is not in the file") | report.skipped

@@ -12,6 +12,7 @@ from ml_collections import ConfigDict
 
 from vitx import registry
 from vitx.checkpoints import foreign, tree
+from vitx.checkpoints.directory import Directory
 from vitx.checkpoints.init_from import Report, check_fit, transfer
 from vitx.checkpoints.store import CheckpointStore, Restored
 from vitx.checkpoints.workdir import find_run, locate_checkpoints, read_config, read_json
@@ -165,7 +166,7 @@ def initial_variables(
   return filled["params"], state
 
 
-def check_file(
+def check_source(
   source: str,
   params: Any,
   model_state: Mapping[str, Any],
@@ -175,7 +176,7 @@ def check_file(
   mixer: str = "",
   new_head: bool = True,
 ) -> None:
-  """Raises what `initial_variables` would raise for a file; for a workdir it does nothing.
+  """Raises what `initial_variables` would raise, as far as it shows without reading a checkpoint.
 
   Args:
     source: as there.
@@ -190,6 +191,11 @@ def check_file(
     blank = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), (params, model_state))
     _, report = _transfer_file(source, blank[0], blank[1], layout)
     check_fit(report, source, allowed, mixer, new_head=new_head)
+    return
+  run = find_run(source)
+  read_config(run)
+  if not Directory(locate_checkpoints(run)).steps():
+    raise ConfigError(f"init_from={source!r} has no checkpoint yet; let that run save one")
 
 
 def _transfer_file(

@@ -28,7 +28,7 @@ from vitx.analysis.implementations import implementations
 from vitx.checkpoints import foreign
 from vitx.checkpoints import workdir as wd
 from vitx.checkpoints.export import SUFFIX, export_arrays, write_safetensors
-from vitx.checkpoints.load import Loaded, check_file, initial_variables, load
+from vitx.checkpoints.load import Loaded, check_source, initial_variables, load
 from vitx.checkpoints.store import CheckpointStore
 from vitx.checkpoints.timm_networks import Network, find_network
 from vitx.cli.configs import load_config
@@ -115,7 +115,7 @@ def _read(source: str, config: ConfigDict, task: Task) -> tuple[Any, dict[str, A
     return variables["params"], {name: x for name, x in variables.items() if name != "params"}
 
   shapes = split(dict(jax.eval_shape(task.init, key, blank)))
-  check_file(source, *shapes, layout, **fitting, new_head=False)
+  check_source(source, *shapes, layout, **fitting, new_head=False)
   fresh = split(dict(jax.jit(task.init)(key, blank)))
   return initial_variables(source, *fresh, layout, **fitting)
 

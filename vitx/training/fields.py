@@ -11,6 +11,7 @@ from vitx.checks import (
   Seed,
   Share,
   check_fields,
+  check_pattern,
   check_value,
 )
 from vitx.data.settings import DataSettings
@@ -69,6 +70,8 @@ def check_config(config: Mapping[str, Any]) -> None:
     node = config[section] if section else config
     if field in node:
       check_value(node[field], path, kind)
+  for pattern in config["init_from_except"]:
+    check_pattern(pattern, "init_from_except")
   sections = [("data", DataSettings), *task_class(config["task"]).sections.items()]
   for section, declared in sections:
     check_fields(declared, config[section], section)

@@ -18,7 +18,7 @@ from vitx.analysis import cost
 from vitx.checkpoints import lock
 from vitx.checkpoints import workdir as wd
 from vitx.checkpoints.directory import Directory
-from vitx.checkpoints.load import check_file, initial_variables
+from vitx.checkpoints.load import check_source, initial_variables
 from vitx.checkpoints.store import CheckpointStore
 from vitx.data.dataset import Examples
 from vitx.ops.implementation import choosing_by
@@ -89,14 +89,14 @@ def _train(config: ConfigDict, workdir: str, dry_run: bool, trust_code: bool) ->
   """Trains by the rule of "auto" that is in force, see `train`."""
   experiment = make_experiment(config, trust_code=trust_code)
   config = experiment.config
+  if config.init_from and (dry_run or not Directory(wd.locate_checkpoints(workdir)).steps()):
+    # Before anything is written; the weights themselves are read when there is a state to fill.
+    shapes, layout = experiment.named_shapes(), experiment.task.token_layout()
+    check_source(config.init_from, shapes.params, shapes.model_state, layout, **_fitting(config))
   if not dry_run:
     provenance.check_same_run(workdir, config)
     wd.check_writable(workdir)
     wd.check_space(workdir, cost.tree_bytes(experiment.shapes), config.checkpoint.keep)
-  if config.init_from and (dry_run or not Directory(wd.locate_checkpoints(workdir)).steps()):
-    # Before anything is compiled; the weights themselves are read when there is a state to fill.
-    shapes, layout = experiment.named_shapes(), experiment.task.token_layout()
-    check_file(config.init_from, shapes.params, shapes.model_state, layout, **_fitting(config))
   out_of_memory = explain_out_of_memory(config, experiment.tokens(), "" if dry_run else workdir)
   with lock.hold(workdir, unless=dry_run) as held, out_of_memory:
     writes = is_writer() and not dry_run

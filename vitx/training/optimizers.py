@@ -6,7 +6,6 @@ the gradient and passes through the moments. adamw and lion decouple it: u conta
 weight_decay * params. All arithmetic and all moments are float32, whatever the gradient is.
 """
 
-import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -14,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from vitx.checks import NonNegative, Positive, Rate
+from vitx.checks import NonNegative, Positive, Rate, check_pattern
 from vitx.errors import ConfigError
 from vitx.models import names
 from vitx.registry import build, lookup
@@ -205,10 +204,8 @@ def _mask_frozen(patterns: Iterable[str], params: Any) -> Any:
   paths = parameter_names(params)
   frozen: set[str] = set()
   for pattern in patterns:
-    try:
-      matched = [name for name in paths if re.fullmatch(pattern, name)]
-    except re.error as error:
-      raise ConfigError(f"freeze: {pattern!r} is no regular expression: {error}") from error
+    expression = check_pattern(pattern, "freeze")
+    matched = [name for name in paths if expression.fullmatch(name)]
     if not matched:
       raise ConfigError(
         f"freeze: {pattern!r} matches the whole name of no parameter."

@@ -57,6 +57,8 @@ def train(
       wd.write_json(workdir, wd.PHASES, {"phases": list(phases)})
   for name, phase in phases.items():
     print(f"{name}:", flush=True)
+    if dry_run and phase.init_from in [wd.join(workdir, other) for other in phases]:
+      phase.init_from = ""  # its weights are not there yet, nor needed
     result = loop.train(phase, wd.join(workdir, name), **more)
     if not result.finished and not dry_run:
       break

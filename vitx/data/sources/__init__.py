@@ -19,6 +19,7 @@ from that. A kind of source that ships with vitx is a line of `SOURCES`.
 """
 
 import dataclasses
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -92,5 +93,17 @@ def find_opener(name: str) -> Opener:
   if kind in SOURCES:
     return SOURCES[kind]
   if colon and rest.isidentifier():
-    return lookup(SOURCES, name, "data.source")
+    opener = lookup(SOURCES, name, "data.source")
+    _check_opener(opener, name)
+    return opener
   return tfds.open_tfds
+
+
+def _check_opener(opener: Opener, name: str) -> None:
+  """Raises ConfigError for a function that cannot be called with the config's `data` alone."""
+  try:
+    inspect.signature(opener).bind({})
+  except TypeError as error:
+    raise ConfigError(
+      f"data.source={name!r} must be a function of one argument, the config's data: {error}"
+    ) from error

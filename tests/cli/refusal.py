@@ -1,0 +1,59 @@
+"""What every bad input must meet: one message, status 1, nothing compiled, written or lost."""
+
+import os
+import time
+from pathlib import Path
+
+import jax
+import pytest
+
+from tests import runs
+from vitx.cli.main import main
+
+SECONDS = 30
+PROGRAMS = ("init", "_fun")  # a state, and what is pmapped; single operations do not count
+_COMPILED: list[str] = []
+
+
+def _note(event: str, _: float, **about: str) -> None:
+  name = about.get("fun_name", "")
+  if "backend_compile" in event and any(program in name for program in PROGRAMS):
+    _COMPILED.append(name)
+
+
+jax.monitoring.register_event_duration_secs_listener(_note)
+
+
+def refuse(capsys, kept: Path, arguments: list[str], *parts: str) -> str:
+  """Runs a command that must refuse its arguments, and returns what it says.
+
+  Args:
+    capsys: pytest's.
+    kept: a directory of which nothing may change.
+    arguments: of `vitx`.
+    *parts: each must stand in the message, the last line on stderr.
+  """
+  before, start = runs.snapshot(kept), time.monotonic()
+  _COMPILED.clear()
+  capsys.readouterr()
+  try:
+    status = main(arguments)
+  except SystemExit as end:  # the parser's
+    status = end.code
+  error = capsys.readouterr().err
+  message = "".join(line for line in error.splitlines() if not line.startswith(("usage:", " ")))
+  assert status == 1, f"was accepted: {error}"
+  assert error.endswith("\n") and "Traceback" not in error
+  assert all(part in message for part in parts), f"{message}\n lacks one of {parts}"
+  assert not _COMPILED, f"{_COMPILED} were compiled first"
+  assert runs.snapshot(kept) == before, "something was written or lost"
+  assert time.monotonic() - start < SECONDS
+  return message
+
+
+@pytest.fixture
+def elsewhere(tmp_path, monkeypatch):
+  """An empty directory to work in, so that whatever is written shows."""
+  monkeypatch.chdir(tmp_path)
+  assert os.listdir() == []
+  return tmp_path
