@@ -168,7 +168,10 @@ def with_overrides(config: ConfigDict, overrides: str) -> ConfigDict:
   seen: dict[str, str] = {}
   for item in split(overrides):
     if "=" not in item:
-      raise ValueError(f"config override {item!r} is not of the form field=value")
+      raise ValueError(
+        f"config override {item!r} is not of the form field=value; a value that has commas stands"
+        " in quotes: field='a,b'"
+      )
     field, text = item.split("=", 1)
     field = SHORT.get(field, _expand(field))
     if field in seen:
@@ -343,13 +346,20 @@ def _literal(text: str) -> Any:
 
 
 def split(text: str) -> list[str]:
-  """Splits at commas that stand outside brackets."""
+  """Splits at commas that stand outside brackets and quotes: `data.source='folder:/a,b'`."""
   items, depth, start = [], 0, 0
+  quote, before = "", ","
   for i, character in enumerate(text):
-    depth += (character in "([{") - (character in ")]}")
-    if character == "," and depth == 0:
-      items.append(text[start:i].strip())
-      start = i + 1
+    if quote:
+      quote = "" if character == quote else quote
+    elif character in "'\"" and before in "=,:([{":  # where a value begins; else an apostrophe
+      quote = character
+    else:
+      depth += (character in "([{") - (character in ")]}")
+      if character == "," and depth == 0:
+        items.append(text[start:i].strip())
+        start = i + 1
+    before = before if character.isspace() else character
   return [item for item in [*items, text[start:].strip()] if item]
 
 

@@ -101,6 +101,19 @@ def test_flags_are_overrides():
       split_flags(bad)
 
 
+def test_quotes_hold_the_commas_of_a_value():
+  for quote in "'\"":
+    config = load_config(f"digits:data.source={quote}folder:/a,b{quote},seed=3")
+    assert (config.data.source, config.seed) == ("folder:/a,b", 3)
+  for plain in ("folder:/it's", "folder:/two'words,seed=0"):
+    assert load_config(f"digits:data.source={plain}").data.source == plain.split(",")[0]
+  _, overrides = split_flags(["--config.data.source=folder:/a,b", "--config.freeze", "('a','b')"])
+  config = load_config(join_text("digits:seed=3", overrides))
+  assert (config.data.source, config.freeze) == ("folder:/a,b", ("a", "b"))
+  with pytest.raises(ConfigError, match=r"'b' is not of the form .* field='a,b'"):
+    load_config("digits:data.source=folder:/a,b")
+
+
 def test_a_bare_name_may_replace_a_default_and_then_take_fields():
   config = with_overrides(default_config(), "token_mixer=bigbird,token_mixer.block=4")
   assert config.model.token_mixer.to_dict() == {"name": "bigbird", "block": 4}

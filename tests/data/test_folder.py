@@ -1,8 +1,11 @@
+import os
 import shutil
 
 import numpy as np
 import pytest
 
+from vitx.data import in_memory
+from vitx.data.images.square import SquareImages
 from vitx.data.sources import open_source
 from vitx.errors import ConfigError
 
@@ -83,24 +86,38 @@ def test_classes_must_agree(splits, make_data):
     open_source(make_data(source=f"folder:{splits}"), seed=0)
 
 
-def test_hidden_and_other_files_are_ignored(folder, make_data, draw):
+def test_hidden_files_are_ignored_and_others_skipped_with_a_warning(
+  folder, make_data, draw, caplog
+):
   data = make_data(source=f"folder:{folder}")
   before = open_source(data, seed=0).info.fingerprint
-  (folder / "cat" / "notes.txt").write_text("soft")
+  assert not caplog.records
+  for i in range(7):
+    (folder / "cat" / f"notes{i}.txt").write_text("soft")
   (folder / "README.md").write_text("pets")
   draw(folder / "cat" / ".hidden.png")
   draw(folder / ".cache" / "x.png")
   after = open_source(data, seed=0)
   assert len(after.info.class_names) == 3 and after.info.fingerprint == before
+  (record,) = caplog.records
+  assert "skipped 7 files" in record.getMessage()
+  assert "cat/notes0.txt" in record.getMessage() and "and 2 more" in record.getMessage()
 
 
 def test_suffixes_and_inner_directories(folder, make_data, draw):
   draw(folder / "owl" / "images" / "A.JPEG")
   draw(folder / "owl" / "b.webp")
   draw(folder / "owl" / "c.bmp")
+  draw(folder / "owl" / "d.gif")
+  pixels = draw(folder / "owl" / "e.tiff")
   source = open_source(make_data(source=f"folder:{folder}"), seed=0)
   every = {*names(source.train), *names(source.validation), *names(source.test)}
-  assert {"owl/images/A.JPEG", "owl/b.webp", "owl/c.bmp"} <= every
+  owls = ("images/A.JPEG", "b.webp", "c.bmp", "d.gif", "e.tiff")
+  assert {f"owl/{name}" for name in owls} <= every
+  for role in (source.train, source.validation, source.test):
+    for i in range(len(role)):
+      if role.name(i).endswith(".tiff"):
+        np.testing.assert_array_equal(role[i]["image"], pixels)
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -119,6 +136,49 @@ def test_unreadable_image_is_named(folder, make_data):
   owl = int(np.flatnonzero(source.train.labels == 2)[0])
   with pytest.raises(ConfigError, match=rf"{folder}/owl/\d\.png cannot be read"):
     source.train[owl]["image"]
+
+
+def test_every_unreadable_image_is_named_by_its_path(folder, make_data):
+  broken = sorted((folder / "cat").iterdir())
+  for path in broken:
+    path.write_bytes(b"not an image" if path.stem != "3" else path.read_bytes()[:90])
+  data = make_data(source=f"folder:{folder}")
+  train = open_source(data, seed=0).train
+  held = [folder / train.name(i) for i in range(len(train)) if train.labels[i] == 0]
+  for memory in ("always", "auto"):
+    with pytest.raises(ConfigError) as error:
+      in_memory.keep(train, transform=SquareImages(8, "center"), memory=memory, threads=2)
+    message = str(error.value)
+    assert message.startswith(f"{len(held)} examples cannot be read:") and "BytesIO" not in message
+    assert all(f"\n  {path} cannot be read as an image" in message for path in held)
+
+
+@pytest.mark.parametrize("name", ["folder:{}", "audio:{}"])
+def test_a_link_that_leads_back_is_named(name, folder, make_data):
+  name = name.format(folder)
+  (folder / "cat" / "again").symlink_to(folder, target_is_directory=True)
+  with pytest.raises(ConfigError, match=rf"the link {folder}/cat/again leads back to {folder}"):
+    open_source(make_data(source=name), seed=0)
+
+
+def test_a_link_to_another_place_is_followed(folder, make_data, draw, tmp_path):
+  draw(tmp_path / "more" / "x.png")
+  (folder / "cat" / "more").symlink_to(tmp_path / "more", target_is_directory=True)
+  source = open_source(make_data(source=f"folder:{folder}"), seed=0)
+  assert any(
+    "cat/more/x.png" in names(source.role(role)) for role in ("train", "validation", "test")
+  )
+
+
+@pytest.mark.parametrize("place", [b"cat/\xff.png", b"\xff/1.png"])
+def test_a_name_that_is_not_utf8_is_told(place, folder, make_data):
+  path = os.path.join(os.fsencode(folder), place)
+  os.makedirs(os.path.dirname(path), exist_ok=True)
+  with open(path, "wb"):
+    pass
+  with pytest.raises(ConfigError, match=r"is not UTF-8. Rename it") as error:
+    open_source(make_data(source=f"folder:{folder}"), seed=0)
+  assert r"\xff" in str(error.value)
 
 
 def test_class_without_images(folder, make_data):

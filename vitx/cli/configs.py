@@ -42,7 +42,8 @@ def split_flags(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
       value = next(given, "--")
     if not field or value.startswith("--"):
       raise ConfigError(f"{argument} needs a value: {FLAG}{field or 'FIELD'}=VALUE")
-    overrides.append(f"{field}={value}")
+    whole = len(_common().split(value)) < 2  # else its commas would part it
+    overrides.append(f"{field}={value if whole else repr(value)}")
   return rest, overrides
 
 

@@ -1,6 +1,6 @@
 """Examples that fit memory are read once: indexing an array outruns every loader."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -16,6 +16,8 @@ from vitx.errors import ConfigError
 
 # Examples that a thread takes at once.
 _CHUNK = 64
+# Examples that cannot be read, of which an error names each; further ones are counted.
+_LISTED = 100
 
 
 class InMemory:
@@ -23,17 +25,26 @@ class InMemory:
 
   Attributes:
     arrays: (n, ...) each, by key.
+
+  Raises:
+    ConfigError: names every example that cannot be read, or whose arrays have another shape than
+      the first's.
   """
 
   def __init__(self, examples: Examples, transform: Transform, threads: int):
     self._examples = examples
     count = len(examples)
-    self.arrays = blank_rows(transform_one(examples, transform, 0), count)
+    self.arrays = blank_rows(_first(examples, transform), count)
+    problems: dict[int, ConfigError] = {}
 
     def read(start: int) -> int:
       stop = min(start + _CHUNK, count)
       for i in range(start, stop):
-        store_row(self.arrays, i, transform_one(examples, transform, i), partial(self.name, i))
+        try:
+          row = transform_one(examples, transform, i)
+          store_row(self.arrays, i, row, partial(self.name, i))
+        except ConfigError as error:
+          problems[i] = error
       return stop - start
 
     progress = tqdm(
@@ -46,6 +57,7 @@ class InMemory:
       except BaseException:
         pool.shutdown(cancel_futures=True)
         raise
+    _raise_all([problems[i] for i in sorted(problems)])
 
   @property
   def labels(self) -> np.ndarray | None:
@@ -88,6 +100,30 @@ def store_row(rows: Example, i: int, row: Example, name: Callable[[], str]) -> N
     kept[i] = array
 
 
+def _first(examples: Examples, transform: Transform) -> Example:
+  """Returns the arrays of the first example that can be read, of those that a thread takes."""
+  problems: list[ConfigError] = []
+  for i in range(min(len(examples), _CHUNK)):
+    try:
+      return transform_one(examples, transform, i)
+    except ConfigError as error:
+      problems.append(error)
+  _raise_all(problems)
+  raise AssertionError("no examples")
+
+
+def _raise_all(problems: Sequence[ConfigError]) -> None:
+  """Raises the problems there are as one, a line for each of the first."""
+  if len(problems) < 2:
+    for problem in problems:
+      raise problem
+    return
+  lines = [f"  {problem}" for problem in problems[:_LISTED]]
+  if len(problems) > _LISTED:
+    lines.append(f"  and {len(problems) - _LISTED} more")
+  raise ConfigError("\n".join([f"{len(problems)} examples cannot be read:", *lines]))
+
+
 def transform_one(
   examples: Examples, transform: Transform, i: int, bits: np.random.Philox | None = None
 ) -> Example:
@@ -124,7 +160,7 @@ def keep(examples: Examples, *, transform: Transform, memory: str, threads: int)
   if memory == "never" or transform.draws or isinstance(examples, InMemory):
     return examples
   if memory == "auto":
-    row = sum(array.nbytes for array in transform_one(examples, transform, 0).values())
+    row = sum(array.nbytes for array in _first(examples, transform).values())
     if len(examples) * row > psutil.virtual_memory().available / 2:
       return examples
   return InMemory(examples, transform, threads)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from vitx.checks import check_number, check_value
 from vitx.data import order
@@ -54,8 +54,11 @@ class Encoded:
         image = _flatten(ImageOps.exif_transpose(file) if self.upright else file)
         return image if image.mode == mode else image.convert(mode)
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+      # Pillow names an object in memory, which nobody could find.
+      unknown = isinstance(error, UnidentifiedImageError)
+      reason = "of no format that Pillow reads" if unknown else error
       raise ConfigError(
-        f"{self.where} cannot be read as an image ({error}). Replace or remove it."
+        f"{self.where} cannot be read as an image ({reason}). Replace or remove it."
       ) from error
 
   def decode(self) -> np.ndarray:

@@ -6,7 +6,6 @@ The Sparse Transformer article models classical piano music in this form (sectio
 import collections
 import functools
 import math
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from vitx.data.documents import SPEC, VOCABULARY, Documents, carve_end
 from vitx.data.fingerprint import choose_sample, digest
 from vitx.data.mu_law import mu_law_encode
 from vitx.data.settings import DataSettings, read_fields
+from vitx.data.sources.files import check_name, find_files, warn_of_skipped
 from vitx.data.splits import VALIDATION_NAMES
 from vitx.data.wav import Wav, read_head
 from vitx.errors import ConfigError, listing
@@ -33,8 +33,8 @@ def open_audio(data: Mapping[str, Any]) -> Dataset:
 
   Channels are averaged, other rates resampled to 12 kHz. The layout is FOLDER/SPLIT/... if a
   directory with the name of a split (train, val, valid, validation, dev, test) holds WAV files;
-  else all in FOLDER and below it is one split, `train`. Hidden files and other suffixes are
-  ignored.
+  else all in FOLDER and below it is one split, `train`. Hidden files are ignored, those
+  of other suffixes skipped with a warning.
 
   Args:
     data: the config's `data`: source; splits, which if any is given says that FOLDER holds a
@@ -49,15 +49,19 @@ def open_audio(data: Mapping[str, Any]) -> Dataset:
   if not root.is_dir():
     raise ConfigError(f"data.source={name!r}: {root} is not a directory.")
   inside = sorted(p for p in root.iterdir() if p.is_dir() and not p.name.startswith("."))
-  found = {path.name: files for path in inside if (files := _find(path))}
+  for path in inside:
+    check_name(name, path)
+  found = {path.name: find_files(name, path, SUFFIXES) for path in inside}
+  found = {split: files for split, files in found.items() if files[0]}
   if not any(split in KNOWN_SPLITS for split in found) and not any(settings.splits.values()):
-    found = {"train": _find(root)}
-  splits = {split: tuple(map(read_head, paths)) for split, paths in found.items()}
+    found = {"train": find_files(name, root, SUFFIXES)}
+  splits = {split: tuple(map(read_head, paths)) for split, (paths, _) in found.items()}
   if not any(splits.values()):
     raise ConfigError(
       f"data.source={name!r} has no WAV files. Put {listing(SUFFIXES)} in FOLDER, or in"
       " FOLDER/train, FOLDER/val, FOLDER/test."
     )
+  warn_of_skipped(name, root, [path for _, others in found.values() for path in others], SUFFIXES)
   _log_rates(name, splits)
   documents = {split: _documents(root, wavs) for split, wavs in splits.items()}
   return Dataset(
@@ -95,19 +99,6 @@ def _ratio(rate: int) -> tuple[int, int]:
   """Returns the smallest (up, down) with rate * up / down = 12 kHz."""
   common = math.gcd(rate, RATE)
   return RATE // common, rate // common
-
-
-def _find(directory: Path) -> list[Path]:
-  """Returns the WAV files in a directory and below it, sorted."""
-  found = []
-  for folder, inner, names in os.walk(directory, followlinks=True):
-    inner[:] = [name for name in inner if not name.startswith(".")]
-    found += [
-      Path(folder) / name
-      for name in names
-      if not name.startswith(".") and name.lower().endswith(SUFFIXES)
-    ]
-  return sorted(found)
 
 
 def _documents(root: Path, wavs: tuple[Wav, ...]) -> Documents:

@@ -1,6 +1,5 @@
 """A folder of the user's own images: a directory per class, perhaps in a directory per split."""
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,10 +12,11 @@ from vitx.data.fingerprint import choose_sample, digest
 from vitx.data.images.decode import Encoded
 from vitx.data.images.settings import ImageSettings, image_spec
 from vitx.data.settings import DataSettings, read_fields
+from vitx.data.sources.files import check_name, find_files, warn_of_skipped
 from vitx.data.splits import VALIDATION_NAMES
 from vitx.errors import ConfigError, listing
 
-SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
+SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 KNOWN_SPLITS = ("train", "test", *VALIDATION_NAMES)
 
 
@@ -63,8 +63,9 @@ def open_folder(data: Mapping[str, Any]) -> Dataset:
 
   The layout is PATH/SPLIT/CLASS/... if a directory with the name of a split (train, val, valid,
   validation, dev, test) holds directories itself; else PATH/CLASS/..., which is one split, `train`.
-  A split without class directories has no labels and is not used. Hidden files and what is no image
-  (JPEG, PNG, WebP, BMP by suffix) are ignored.
+  A split without class directories has no labels and is not used. Hidden files are ignored; other
+  files whose suffix is none of `SUFFIXES` are skipped with a warning. Of several frames the first
+  counts.
 
   Args:
     data: the config's `data`: source; channels, to which images are converted; splits, which if any
@@ -86,9 +87,13 @@ def open_folder(data: Mapping[str, Any]) -> Dataset:
   else:
     splits = {"train": root}
   class_names = _classes(name, splits)
-  files = {split: _files(root, path, class_names, channels) for split, path in splits.items()}
-  for split, found in files.items():
-    _check_filled(name, split, found, class_names)
+  files: dict[str, Files] = {}
+  skipped: list[Path] = []
+  for split, path in splits.items():
+    files[split], others = _files(name, root, path, class_names, channels)
+    skipped += others
+    _check_filled(name, split, files[split], class_names)
+  warn_of_skipped(name, root, skipped, SUFFIXES)
   return Dataset(
     info=DatasetInfo(
       name=name,
@@ -103,7 +108,10 @@ def open_folder(data: Mapping[str, Any]) -> Dataset:
 
 
 def _directories(path: Path) -> list[Path]:
-  return sorted(p for p in path.iterdir() if p.is_dir() and not p.name.startswith("."))
+  found = sorted(p for p in path.iterdir() if p.is_dir() and not p.name.startswith("."))
+  for directory in found:
+    check_name(f"folder:{path}", directory)
+  return found
 
 
 def _classes(name: str, splits: dict[str, Path]) -> tuple[str, ...]:
@@ -126,25 +134,19 @@ def _classes(name: str, splits: dict[str, Path]) -> tuple[str, ...]:
   return result
 
 
-def _files(root: Path, split: Path, class_names: tuple[str, ...], channels: int) -> Files:
+def _files(
+  name: str, root: Path, split: Path, class_names: tuple[str, ...], channels: int
+) -> tuple[Files, list[Path]]:
+  """Returns the images of a split, and what else lies in the directories of its classes."""
   paths: list[str] = []
   labels: list[int] = []
+  skipped: list[Path] = []
   for label, class_name in enumerate(class_names):
-    found = sorted(_images(root, split / class_name))
-    paths += found
+    found, others = find_files(name, split / class_name, SUFFIXES)
+    paths += sorted(path.relative_to(root).as_posix() for path in found)
     labels += [label] * len(found)
-  return Files(root, tuple(paths), np.array(labels, np.int32), channels)
-
-
-def _images(root: Path, directory: Path) -> list[str]:
-  """Returns the images in a directory and below it, as paths relative to the root."""
-  found = []
-  for folder, inner, names in os.walk(directory, followlinks=True):
-    inner[:] = [name for name in inner if not name.startswith(".")]
-    for name in names:
-      if not name.startswith(".") and name.lower().endswith(SUFFIXES):
-        found.append((Path(folder) / name).relative_to(root).as_posix())
-  return found
+    skipped += others
+  return Files(root, tuple(paths), np.array(labels, np.int32), channels), skipped
 
 
 def _check_filled(name: str, split: str, files: Files, class_names: tuple[str, ...]) -> None:

@@ -1,0 +1,73 @@
+"""The files of a folder of the user's own."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from absl import logging
+
+from vitx.errors import ConfigError
+
+LISTED = 5  # skipped files that are named; the others are counted
+
+
+def find_files(
+  name: str, directory: Path, suffixes: Sequence[str]
+) -> tuple[list[Path], list[Path]]:
+  """Returns the files in a directory and below it, links followed, hidden ones left out.
+
+  Args:
+    name: `data.source`, for errors.
+    directory: where to look.
+    suffixes: in lower case, of the files that are looked for.
+
+  Returns:
+    The files with one of the suffixes, sorted, and the others, sorted.
+
+  Raises:
+    ConfigError: a link leads back to a directory that it lies in, or a name is not UTF-8.
+  """
+  found: list[Path] = []
+  others: list[Path] = []
+  for folder, inner, names in os.walk(directory, followlinks=True):
+    inner[:] = sorted(each for each in inner if not each.startswith("."))
+    for each in inner:
+      _check_link(name, Path(folder) / each)
+    for each in names:
+      if not each.startswith("."):
+        path = Path(folder) / each
+        check_name(name, path)
+        (found if each.lower().endswith(tuple(suffixes)) else others).append(path)
+  return sorted(found), sorted(others)
+
+
+def check_name(name: str, path: Path) -> None:
+  """Raises ConfigError for a path that is not UTF-8: no file of ours could hold it."""
+  try:
+    str(path).encode()
+  except UnicodeEncodeError:
+    raise ConfigError(
+      f"data.source={name!r}: the name of {os.fsencode(path)!r} is not UTF-8. Rename it."
+    ) from None
+
+
+def warn_of_skipped(
+  name: str, root: Path, skipped: Sequence[Path], suffixes: Sequence[str]
+) -> None:
+  """Says which files of a folder are not read, if there are any."""
+  if skipped:
+    some = ", ".join(path.relative_to(root).as_posix() for path in skipped[:LISTED])
+    more = f" and {len(skipped) - LISTED} more" if len(skipped) > LISTED else ""
+    wanted = ", ".join(suffixes)
+    logging.warning(
+      "%s: skipped %d files that are none of %s: %s%s", name, len(skipped), wanted, some, more
+    )
+
+
+def _check_link(name: str, path: Path) -> None:
+  check_name(name, path)
+  if path.is_symlink() and path.parent.resolve().is_relative_to(path.resolve()):
+    raise ConfigError(
+      f"data.source={name!r}: the link {path} leads back to {path.resolve()}, in which it lies."
+      " Remove it."
+    )
