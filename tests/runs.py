@@ -76,7 +76,7 @@ def contents(directory: Path) -> dict:
 def snapshot(directory: Path) -> dict:
   """Everything that a write would change: times, and the content of files."""
   paths = [directory, *sorted(directory.rglob("*"))]
-  return {p: (p.stat().st_mtime_ns, p.read_bytes() if p.is_file() else b"") for p in paths}
+  return {p: (p.lstat().st_mtime_ns, p.read_bytes() if p.is_file() else b"") for p in paths}
 
 
 def final_state(workdir) -> dict:

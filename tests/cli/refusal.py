@@ -24,7 +24,7 @@ def _note(event: str, _: float, **about: str) -> None:
 jax.monitoring.register_event_duration_secs_listener(_note)
 
 
-def refuse(capsys, kept: Path, arguments: list[str], *parts: str) -> str:
+def refuse(capsys, kept: Path, arguments: list[str], *parts: str, compiled: bool = False) -> str:
   """Runs a command that must refuse its arguments, and returns what it says.
 
   Args:
@@ -32,6 +32,7 @@ def refuse(capsys, kept: Path, arguments: list[str], *parts: str) -> str:
     kept: a directory of which nothing may change.
     arguments: of `vitx`.
     *parts: each must stand in the message, the last line on stderr.
+    compiled: whether the input shows only in what a restored checkpoint knows.
   """
   before, start = runs.snapshot(kept), time.monotonic()
   _COMPILED.clear()
@@ -41,11 +42,11 @@ def refuse(capsys, kept: Path, arguments: list[str], *parts: str) -> str:
   except SystemExit as end:  # the parser's
     status = end.code
   error = capsys.readouterr().err
-  message = "".join(line for line in error.splitlines() if not line.startswith(("usage:", " ")))
+  message = error.splitlines()[-1] if error.startswith("usage:") else error
   assert status == 1, f"was accepted: {error}"
   assert error.endswith("\n") and "Traceback" not in error
   assert all(part in message for part in parts), f"{message}\n lacks one of {parts}"
-  assert not _COMPILED, f"{_COMPILED} were compiled first"
+  assert compiled or not _COMPILED, f"{_COMPILED} were compiled first"
   assert runs.snapshot(kept) == before, "something was written or lost"
   assert time.monotonic() - start < SECONDS
   return message

@@ -15,13 +15,14 @@ from vitx.checkpoints import foreign, tree
 from vitx.checkpoints.directory import Directory
 from vitx.checkpoints.init_from import Report, check_fit, transfer
 from vitx.checkpoints.store import CheckpointStore, Restored
-from vitx.checkpoints.workdir import find_run, locate_checkpoints, read_config, read_json
+from vitx.checkpoints.workdir import find_run, locate_checkpoints, read_config, read_data
 from vitx.checks import check_choice
 from vitx.errors import ConfigError
 from vitx.ops.layout import TokenLayout
 from vitx.tasks import build_task
 from vitx.tasks.base import Task
 
+SECTIONS = ("model", "task", "data", "evaluation")  # of a config, that loading reads
 CHOICES = ("best", "latest")
 WEIGHTS = ("ema", "raw")
 STATISTICS = ("batch_stats",)  # state that belongs to the weights
@@ -89,6 +90,7 @@ def load(
   """
   workdir = find_run(workdir)
   config = read_config(workdir)
+  _check_sections(config, workdir)
   with registry.trusting(trust_code):
     try:
       task = build_task(config)
@@ -99,7 +101,7 @@ def load(
         " by a version of vitx whose fields had other names"
       ) from error
     wanted = _variable_shapes(task)
-  restored = _read(workdir, checkpoint)
+  data, restored = read_data(workdir), _read(workdir, checkpoint)
   state = restored.state
   params = _choose_params(state, weights, config.evaluation.get("weights", WEIGHTS[:1])[0])
   variables = {"params": params, **state.get("model_state", {})}
@@ -108,10 +110,19 @@ def load(
     task=task,
     variables=variables,
     config=config,
-    data=read_json(workdir, "environment.json")["data"],
+    data=data,
     step=restored.step,
     workdir=str(workdir),
   )
+
+
+def _check_sections(config: ConfigDict, workdir: str | Path) -> None:
+  for name in SECTIONS:
+    if name in config and not isinstance(config[name], ConfigDict):
+      raise ConfigError(
+        f"config.json of workdir={str(workdir)!r}: {name}={config[name]!r} must be a group of"
+        " fields; restore the file from a copy"
+      )
 
 
 def initial_variables(

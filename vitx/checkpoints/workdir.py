@@ -13,8 +13,10 @@ from typing import Any
 from etils import epath
 from ml_collections import ConfigDict
 
-from vitx.errors import ConfigError
+from vitx.checkpoints.directory import Directory
+from vitx.errors import ConfigError, MissingExtraError
 
+_RESTORE = "Restore it from a copy, or choose another --workdir."
 PHASES = "phases.json"  # in a workdir of several runs: their names, in order
 
 
@@ -25,9 +27,31 @@ def join(workdir: str | Path, name: str) -> str:
 
 def find_run(workdir: str | Path) -> str:
   """Returns the workdir of one run: of several phases the last that has a checkpoint."""
+  check_name(workdir)
   runs = [join(workdir, name) for name in read_json(workdir, PHASES).get("phases", ())]
   begun = [run for run in runs if epath.Path(locate_checkpoints(run)).exists()]
   return (begun or runs or [str(workdir)])[-1 if begun else 0]
+
+
+def check_name(workdir: str | Path) -> None:
+  """Raises what keeps a directory or URL from being one, whether there is anything or not.
+
+  Raises:
+    ConfigError: it is empty, or a URL whose file system no package here reads.
+    MissingExtraError: `gs://...` without the package that reads it.
+  """
+  if not str(workdir).strip():
+    raise ConfigError(f"workdir={str(workdir)!r} is empty; name a directory, such as runs/digits")
+  if "://" not in str(workdir):
+    return
+  try:
+    epath.Path(workdir).exists()
+  except (ImportError, KeyError) as error:  # no package, or no such scheme
+    if str(workdir).startswith("gs://"):
+      raise MissingExtraError(f"workdir={str(workdir)!r}", "gcs") from error
+    raise ConfigError(
+      f"workdir={str(workdir)!r} cannot be reached ({error}); name a local directory or gs://..."
+    ) from error
 
 
 def locate_checkpoints(workdir: str | Path) -> str:
@@ -66,7 +90,7 @@ def read_config(workdir: str | Path) -> ConfigDict:
   """Reads the resolved config of a run.
 
   Raises:
-    ConfigError: the directory is no workdir.
+    ConfigError: the directory is no workdir, or the file is damaged.
   """
   path = epath.Path(workdir) / "config.json"
   if not path.exists():
@@ -74,13 +98,52 @@ def read_config(workdir: str | Path) -> ConfigDict:
       f"workdir={str(workdir)!r} has no config.json: it is no workdir of vitx (give the directory"
       " that --workdir named in training)"
     )
-  return from_plain(json.loads(path.read_text()))
+  return from_plain(read_json(workdir, "config.json"))
 
 
 def read_json(workdir: str | Path, name: str) -> dict[str, Any]:
-  """Reads a JSON file of the workdir, {} if it is not there."""
+  """Reads a JSON file of the workdir, {} if it is not there.
+
+  Raises:
+    ConfigError: it holds no JSON object; names its path.
+  """
   path = epath.Path(workdir) / name
-  return json.loads(path.read_text()) if path.exists() else {}
+  if not path.exists():
+    return {}
+  try:
+    value = json.loads(path.read_bytes())
+  except ValueError as error:  # JSON's and UTF-8's errors are such
+    raise ConfigError(f"{path} is damaged ({error}). {_RESTORE}") from error
+  if not isinstance(value, dict):
+    raise ConfigError(f"{path} is damaged (it holds no JSON object). {_RESTORE}")
+  return value
+
+
+def read_data(workdir: str | Path) -> dict[str, Any]:
+  """Reads what a run wrote of its data: source, fingerprint, class_names, vocabulary.
+
+  Raises:
+    ConfigError: the file is missing or damaged; names its path.
+  """
+  data = read_json(workdir, "environment.json").get("data")
+  if not isinstance(data, dict) or "fingerprint" not in data:
+    path = epath.Path(workdir) / "environment.json"
+    raise ConfigError(f"{path} is missing, or says nothing of the run's data. {_RESTORE}")
+  return data
+
+
+def check_whole(workdir: str | Path) -> None:
+  """Raises ConfigError for a run whose checkpoints are there and whose other files are not.
+
+  Such a run cannot go on as the same one: nobody knows its config or its data.
+  """
+  check_name(workdir)
+  if not Directory(locate_checkpoints(workdir)).steps():
+    return
+  if not read_json(workdir, "config.json"):
+    path = epath.Path(workdir) / "config.json"
+    raise ConfigError(f"{path} is missing or empty, though the run has checkpoints. {_RESTORE}")
+  read_data(workdir)
 
 
 def write_json(workdir: str | Path, name: str, value: Any) -> None:

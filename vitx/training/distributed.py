@@ -8,6 +8,8 @@ from pathlib import Path
 import jax
 
 from vitx.errors import ConfigError
+from vitx.training import rendezvous
+from vitx.training.progress import announce
 
 # The number of processes as the launcher of a job step gives it: SLURM's srun, Open MPI.
 COUNTS = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE")
@@ -30,7 +32,8 @@ def initialize(
     process: which one this is, from 0.
 
   Raises:
-    ConfigError: only some of the three are given, or the process is out of range.
+    ConfigError: only some of the three are given, the process is out of range, or process 0 cannot
+      be reached.
   """
   given = (coordinator, processes, process)
   if any(value is not None for value in given):
@@ -39,9 +42,15 @@ def initialize(
         "--coordinator, --processes and --process belong together: give all three or none, for"
         " example --coordinator=host0:1234 --processes=2 --process=0"
       )
+    if processes < 1:
+      raise ConfigError(f"--processes={processes} must be at least 1")
     if not 0 <= process < processes:
       raise ConfigError(f"--process={process} must lie in 0..{processes - 1}")
-    jax.distributed.initialize(coordinator, processes, process)
+    rendezvous.check(coordinator, process)
+    announce(
+      f"waiting for {processes} processes at {coordinator}",
+      lambda: jax.distributed.initialize(coordinator, processes, process),
+    )
   elif _in_cluster():
     jax.distributed.initialize()
   elif _on_tpu_vm():

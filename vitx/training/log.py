@@ -11,7 +11,7 @@ from typing import Any
 from etils import epath
 
 from vitx.checkpoints.workdir import find_run
-from vitx.errors import MissingExtraError
+from vitx.errors import ConfigError, MissingExtraError
 
 
 class MetricsLog:
@@ -34,7 +34,7 @@ class MetricsLog:
       appendable: whether files can grow; `None` means unless the workdir is a URL (`gs://...`).
 
     Raises:
-      ValueError: fewer than `keep` rows are there.
+      ConfigError: no text, or fewer than `keep` rows are there.
     """
     self.rows = keep
     self._workdir = epath.Path(workdir)
@@ -69,16 +69,18 @@ class MetricsLog:
     standing = 0
     for path in _files(self._workdir):
       # A line without its newline was torn by a kill.
-      lines = [line for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+      text = _read_text(path)
+      lines = [line for line in text.splitlines(keepends=True) if line.endswith("\n")]
       kept = lines[: keep - standing]
       standing += len(kept)
       if not kept and path.name != "metrics.jsonl":
         path.unlink()
-      elif "".join(kept) != path.read_text():
+      elif "".join(kept) != text:
         _replace(path, "".join(kept))
     if standing < keep:
-      raise ValueError(
-        f"{self._workdir} has {standing} rows of metrics, its checkpoint knew {keep}"
+      raise ConfigError(
+        f"{self._workdir / 'metrics.jsonl'} has {standing} rows, the checkpoint that goes on knew"
+        f" {keep}. Restore it from a copy, or choose another --workdir."
       )
 
 
@@ -86,6 +88,13 @@ def _replace(path: epath.Path, text: str) -> None:
   partial = path.parent / f".{path.name}.partial"
   partial.write_text(text)
   partial.replace(path)
+
+
+def _read_text(path: epath.Path) -> str:
+  try:
+    return path.read_text(encoding="utf-8")
+  except UnicodeDecodeError as error:
+    raise ConfigError(f"{path} is damaged ({error}). Restore it from a copy.") from error
 
 
 def _files(workdir: epath.Path) -> list[epath.Path]:
@@ -98,7 +107,7 @@ def read_metrics(workdir: str | Path) -> list[dict[str, Any]]:
 
   Of a run of several phases they are those of the last that has a checkpoint.
   """
-  text = "".join(path.read_text() for path in _files(epath.Path(find_run(workdir))))
+  text = "".join(_read_text(path) for path in _files(epath.Path(find_run(workdir))))
   return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
 

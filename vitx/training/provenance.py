@@ -14,7 +14,7 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
-from vitx.checkpoints.workdir import flatten, read_json, to_plain
+from vitx.checkpoints.workdir import check_whole, flatten, read_data, read_json, to_plain
 from vitx.data.dataset import ROLES, Source
 from vitx.errors import ConfigError
 from vitx.ops.implementation import current_rule
@@ -54,8 +54,9 @@ def check_same_run(workdir: str | Path, config: ConfigDict) -> None:
   and a longer duration where the schedule does not depend on it.
 
   Raises:
-    ConfigError: with one line per differing field.
+    ConfigError: with one line per differing field; or the workdir has lost a file.
   """
+  check_whole(workdir)
   stored = read_json(workdir, "config.json")
   if not stored:
     return
@@ -108,8 +109,8 @@ def check_same_data(workdir: str | Path, data: Mapping[str, Any]) -> None:
   Raises:
     ConfigError: with both fingerprints.
   """
-  before = read_json(workdir, "environment.json").get("data")
-  if before is not None and before["fingerprint"] != data["fingerprint"]:
+  before = read_data(workdir)
+  if before["fingerprint"] != data["fingerprint"]:
     raise ConfigError(
       f"data.source={data['source']!r} has changed since this run began: fingerprint"
       f" {before['fingerprint']} then, {data['fingerprint']} now; restore the data or choose"

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow_datasets as tfds
+from etils import epath
 
 from vitx.data.dataset import Dataset, DatasetInfo, Example, Examples
 from vitx.data.documents import SPEC, VOCABULARY, Documents, carve_end
@@ -31,11 +32,18 @@ def open_tfds(data: Mapping[str, Any]) -> Dataset:
   """
   settings = read_fields(DataSettings, data)
   directory = tfds_dir.prepared_directory(settings.source, settings.data_dir)
-  builder = tfds.builder_from_directory(os.fspath(directory), file_format="array_record")
+  builder = _open_builder(directory)
   content = find_content(builder.info, settings.source)
   if content.text:
     return _open_texts(builder, settings.source, content)
   return _open_images(builder, settings.source, content, read_fields(ImageSettings, data).channels)
+
+
+def _open_builder(directory: epath.Path) -> tfds.core.DatasetBuilder:
+  try:
+    return tfds.builder_from_directory(os.fspath(directory), file_format="array_record")
+  except Exception as error:  # whatever TFDS meets in files that are not what it wrote
+    raise tfds_dir.make_damage_error(directory / "features.json", error) from error
 
 
 class Images(Records):

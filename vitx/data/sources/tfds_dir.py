@@ -113,8 +113,22 @@ def prepared_directory(name: str, data_dir: str | None) -> epath.Path:
 
 def file_formats(directory: epath.Path) -> list[str]:
   """Returns the formats in which a version is there; TFDS before 4.4 wrote TFRECORD and no name."""
-  info = json.loads((directory / "dataset_info.json").read_text())
+  path = directory / "dataset_info.json"
+  try:
+    info = json.loads(path.read_bytes())
+  except ValueError as error:
+    raise make_damage_error(path, error) from error
+  if not isinstance(info, dict) or "name" not in info:
+    raise make_damage_error(path, "it names no data set")
   return [info.get("fileFormat") or "tfrecord", *info.get("alternativeFileFormats", [])]
+
+
+def make_damage_error(path: epath.Path, why: object) -> ConfigError:
+  """Returns the error for a file of a prepared set that cannot be what TFDS wrote."""
+  return ConfigError(
+    f"{path} is damaged ({why}). Remove {path.parent} and prepare the set again, or restore it from"
+    " a copy."
+  )
 
 
 def check_readable(name: str, directory: epath.Path, root: epath.Path) -> None:

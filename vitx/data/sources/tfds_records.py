@@ -7,12 +7,16 @@ from typing import Any
 import numpy as np
 import tensorflow_datasets as tfds
 from etils import epath
+from google.protobuf.message import DecodeError
 from tensorflow_datasets.proto import tf_example_pb2
 from tqdm import tqdm
 
+from vitx.data.sources import tfds_dir
 from vitx.data.sources.record_files import RecordFiles
 from vitx.errors import ConfigError, listing
 
+# Of the readers of records, whose messages name no file.
+READ_ERRORS = (RuntimeError, ValueError, IndexError, DecodeError)
 # Features that name an example, in TFDS sets.
 _NAMES = ("id", "file_name", "filename", "image/filename")
 
@@ -90,7 +94,10 @@ class Records:
 
   def read(self, i: int) -> Any:
     """Returns the features of one record, by key."""
-    return parse(self._records[i])
+    try:
+      return parse(self._records[i])
+    except READ_ERRORS as error:
+      raise tfds_dir.make_damage_error(self._file(i), error) from error
 
   def name(self, i: int) -> str:
     """Returns what the set calls an example, else its split and number."""
@@ -105,6 +112,11 @@ class Records:
       for i in indices.tolist():
         yield self.read(i)
         progress.update()
+
+  def _file(self, i: int) -> epath.Path:
+    """Returns the file that holds a record."""
+    ends = np.cumsum([file.take for file in self.files])
+    return epath.Path(self.files[int(np.searchsorted(ends, i, side="right"))].filename)
 
   def overlap(self, other: "Records") -> bool:
     """Returns whether a record belongs to both."""

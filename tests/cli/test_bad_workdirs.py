@@ -1,0 +1,165 @@
+"""Workdirs that are none or have lost something: named by path, before anything is compiled."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests import runs
+from tests.cli.refusal import elsewhere, refuse
+
+__all__ = ["elsewhere"]
+
+TRAIN = ["train", "--config", "configs/digits.py:" + runs.TINY]
+READERS = {
+  "evaluate": ["evaluate"],
+  "predict": ["predict", "x.png"],
+  "visualize": ["visualize", "attention_past", "--out", "out"],
+  "sample": ["sample"],
+  "compress": ["compress", "x.png"],
+}
+
+# A name, and what is said of it as a place to train in.
+PLACES = [
+  ("", "workdir='' is empty; name a directory"),
+  (" ", "workdir=' ' is empty"),
+  ("s3://bucket/x", "workdir='s3://bucket/x' cannot be reached (Install s3fs"),
+  ("zz://bucket/x", "workdir='zz://bucket/x' cannot be reached"),
+  ("/dev/null", "workdir='/dev/null' cannot be written", "name a directory that you may write"),
+  ("/proc/x", "workdir='/proc/x' cannot be written"),
+  ("/proc/self/environ/x", "cannot be written"),
+]
+
+
+@pytest.mark.parametrize("case", PLACES, ids=lambda case: case[0])
+def test_no_place_to_train_in(case, elsewhere, capsys):
+  place, *parts = case
+  refuse(capsys, elsewhere, [*TRAIN, "--workdir", place], *parts)
+
+
+@pytest.mark.parametrize("place", ["", "nowhere", "s3://bucket/x", "/dev/null", "file.txt"])
+@pytest.mark.parametrize("command", READERS)
+def test_no_workdir_to_read(command, place, elsewhere, capsys):
+  (elsewhere / "file.txt").write_text("text")
+  refuse(capsys, elsewhere, [*READERS[command], "--workdir", place], f"workdir={place!r}")
+
+
+def test_a_store_without_its_extra(elsewhere, capsys, monkeypatch):
+  def exists(path):  # as without the package, which may be here
+    if str(path).startswith("gs://"):
+      raise ImportError("Please install gcsfs to access Google Storage")
+    return Path(path).exists()
+
+  monkeypatch.setattr("etils.epath.gpath.PosixGPath.exists", exists)
+  for command in (TRAIN, ["evaluate"]):
+    arguments = [*command, "--workdir", "gs://bucket/x"]
+    refuse(capsys, elsewhere, arguments, "workdir='gs://bucket/x' needs the extra \"gcs\"")
+
+
+def cut(path):
+  path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def fill(content):
+  return lambda path: path.write_bytes(content)
+
+
+DAMAGES = {
+  "cut": cut,
+  "none": lambda path: path.unlink(),
+  "empty": fill(b""),
+  "{}": fill(b"{}"),
+  "[]": fill(b"[]"),
+  "binary": fill(b"\xff\xfe\x00"),
+}
+
+
+@pytest.mark.parametrize("command", ["train", "evaluate", "predict"])
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("name", ["config.json", "environment.json"])
+def test_a_damaged_file_is_named_by_its_path(command, damage, name, run_copy, capsys):
+  DAMAGES[damage](run_copy / name)
+  arguments = TRAIN if command == "train" else READERS[command]
+  refuse(capsys, run_copy, [*arguments, "--workdir", str(run_copy)], name, str(run_copy))
+
+
+@pytest.mark.parametrize("content", ["{", "[]"])
+def test_damaged_phases_are_named_by_their_path(content, run_copy, capsys):
+  (run_copy / "phases.json").write_text(content)
+  refuse(
+    capsys, run_copy, ["evaluate", "--workdir", str(run_copy)], f"{run_copy}/phases.json is damaged"
+  )
+
+
+def test_lost_metrics_are_told(run_copy, capsys):
+  path = run_copy / "metrics.jsonl"
+  lines = path.read_text().splitlines(keepends=True)
+  for content, part in ((b"\xff\xfe\n", "is damaged"), (lines[0].encode(), "has 1 rows")):
+    path.write_bytes(content)
+    arguments = [*TRAIN, "--workdir", str(run_copy)]
+    refuse(capsys, run_copy / "metrics.jsonl", arguments, str(path), part, compiled=True)
+
+
+@pytest.mark.parametrize(
+  ("arguments", "part"),
+  [
+    (["--checkpoint", "7"], "checkpoint='7' is not there; choose best, latest or one of"),
+    (["--checkpoint", "bst"], "checkpoint='bst' is not there; choose best, latest"),
+    (["--checkpoint", "-1"], "checkpoint='-1' is not there"),
+    (["--weights", "emma"], "weights='emma' is unknown. Did you mean 'ema'?"),
+    (["--split", "tset"], "split='tset' is no role. Did you mean 'test'?"),
+    (["--source", "digit"], "Did you mean 'digits'?"),
+    (["--source", "folder:nowhere"], "nowhere is not a directory"),
+    (["--batch_size", "0"], "batch_size=0 must be at least 1"),
+    (["--batch_size", "-4"], "batch_size=-4 must be at least 1"),
+    (["--task", "lable=1"], "lable"),
+    (["--task", "label_smoothing=3"], "label_smoothing=3"),
+    (["--task", "x"], "is not of the form field=value"),
+    (["--predictions", "no/where.csv"], "predictions='no/where.csv' cannot be written"),
+    (["--data_dir", "/dev/null"], "/dev/null"),
+  ],
+)
+def test_what_cannot_be_evaluated(arguments, part, finished_run, elsewhere, capsys):
+  workdir = str(finished_run[0])
+  refuse(capsys, elsewhere, ["evaluate", "--workdir", workdir, *arguments], part)
+
+
+@pytest.mark.parametrize(
+  ("override", "part"),
+  [
+    ("model.width=32", "model.width: 16 in the workdir, 32 now"),
+    ("seed=7", "seed: 0 in the workdir, 7 now"),
+    ("token_mixer=performer", "model.token_mixer.name: 'softmax' in the workdir, 'performer' now"),
+    ("duration=80 steps", "duration: '40 steps' in the workdir, '80 steps' now"),
+  ],
+)
+def test_another_config_than_the_runs(override, part, run_copy, capsys):
+  config = "configs/digits.py:" + runs.replace(runs.TINY, override)
+  refuse(capsys, run_copy, ["train", "--config", config, "--workdir", str(run_copy)], part)
+
+
+def test_a_run_without_checkpoints(run_copy, capsys):
+  shutil.rmtree(run_copy / "checkpoints")
+  for command in ("evaluate", "predict"):
+    arguments = [*READERS[command], "--workdir", str(run_copy)]
+    refuse(capsys, run_copy, arguments, f"workdir='{run_copy}' has no checkpoint yet")
+  config = "configs/digits.py:" + runs.replace(runs.TINY, f"init_from={run_copy}")
+  arguments = ["train", "--config", config, "--workdir", str(run_copy.parent / "new")]
+  refuse(capsys, run_copy.parent, arguments, f"init_from='{run_copy}' has no checkpoint yet")
+
+
+@pytest.mark.parametrize(
+  ("change", "part"),
+  [
+    ({"model": 3}, "model=3 must be a group of fields"),
+    ({"task": None}, "task=None must be a group of fields"),
+    ({"data": []}, "data=() must be a group of fields"),
+    ({"model": {"name": "vitt"}}, "lacks the field 'num_classes'"),
+    ({"model": {"name": "vitt", "num_classes": 10}}, "model.name='vitt' is unknown"),
+  ],
+)
+def test_an_edited_config(change, part, run_copy, capsys):
+  path = run_copy / "config.json"
+  path.write_text(json.dumps(json.loads(path.read_text()) | change))
+  refuse(capsys, run_copy, ["evaluate", "--workdir", str(run_copy)], part)
