@@ -126,6 +126,26 @@ def test_what_cannot_be_evaluated(arguments, part, finished_run, elsewhere, caps
 
 
 @pytest.mark.parametrize(
+  ("arguments", "part"),
+  [
+    (["nowhere.png"], "image 'nowhere.png' cannot be read"),
+    (["folder"], "image 'folder' cannot be read"),
+    (["text.png"], "text.png cannot be read as an image (of no format that Pillow reads)"),
+    (["x.npz"], "x.npz"),
+    (["text.png", "--top_k", "0"], "top_k=0 is out of range; it must be an integer in [1, 10]"),
+    (["text.png", "--top_k", "11"], "top_k=11 is out of range"),
+    (["text.png", "--checkpoint", "3"], "checkpoint='3' is not there"),
+  ],
+)
+def test_what_cannot_be_predicted(arguments, part, finished_run, elsewhere, capsys):
+  (elsewhere / "folder").mkdir()
+  for name in ("text.png", "x.npz"):
+    (elsewhere / name).write_text("text")
+  workdir = str(finished_run[0])
+  refuse(capsys, elsewhere, ["predict", *arguments, "--workdir", workdir], part)
+
+
+@pytest.mark.parametrize(
   ("override", "part"),
   [
     ("model.width=32", "model.width: 16 in the workdir, 32 now"),

@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import json
 from pathlib import Path
 
 import jax
@@ -14,6 +15,7 @@ import vitx
 from tests import runs
 from vitx.cli import predict
 from vitx.cli.evaluate import evaluate
+from vitx.cli.main import main
 from vitx.data.images.decode import resize
 from vitx.data.sources import open_source
 from vitx.errors import ConfigError
@@ -129,6 +131,52 @@ def test_photographs_are_turned_upright(color, tmp_path):
   )
 
 
+def test_floats_and_pillows_images_say_the_same(loaded, color, digits):
+  expected = vitx.predict(loaded, digits[:4]).probabilities
+  floats = digits[:4] / np.float32(255)
+  pictures = [Image.fromarray(image[..., 0]) for image in digits[:4]]
+  for images in (floats, floats.astype(np.float64), jnp.asarray(floats), list(floats), pictures):
+    np.testing.assert_array_equal(vitx.predict(loaded, images).probabilities, expected)
+  half = jnp.asarray(floats, jnp.bfloat16)  # 8 bits of mantissa: a level beside it at most
+  np.testing.assert_allclose(vitx.predict(loaded, half).probabilities, expected, atol=0.02)
+  turned = Image.fromarray(digits[0][..., 0]).convert("P")
+  np.testing.assert_array_equal(vitx.predict(loaded, [turned]).probabilities, expected[:1])
+
+
+def test_logits_features_and_the_best_classes(loaded, digits):
+  result = vitx.predict(loaded, digits[:5], features=True)
+  np.testing.assert_allclose(jax.nn.softmax(result.logits), result.probabilities, rtol=1e-5)
+  head = loaded.variables["params"]["head"]
+  read = result.features @ head["kernel"] + head["bias"]
+  np.testing.assert_allclose(read, result.logits, atol=1e-5)
+  best = result.top_k(3)
+  for (first, second, third), p, name in zip(
+    best, result.probabilities, result.classes, strict=True
+  ):
+    assert first[0] == name and first[1] == p.max()
+    assert [first[1], second[1], third[1]] == sorted(p.tolist(), reverse=True)[:3]
+  assert "features" not in vitx.predict(loaded, digits[:5]).rows
+  for k in (0, 11, 1.5):
+    with pytest.raises(ConfigError, match=rf"top_k={k}"):
+      result.top_k(k)
+
+
+def test_the_command_tells_the_best_classes_and_writes_logits(run, digits, tmp_path, capsys):
+  Image.fromarray(digits[0][..., 0]).save(tmp_path / "0.png")
+  path = str(tmp_path / "0.png")
+  out = ["--top_k", "2", "--features", "--json", str(tmp_path / "p.json")]
+  assert main(["predict", path, "--workdir", str(run), *out]) == 0
+  printed = capsys.readouterr().out
+  result = vitx.predict(run, [path], features=True)
+  (best,) = result.top_k(2)
+  assert "class 2" in printed and all(f"{p:.4f}" in printed for _, p in best)
+  (row,) = json.loads((tmp_path / "p.json").read_text())
+  np.testing.assert_allclose(row["logits"], result.logits[0], rtol=1e-6)
+  np.testing.assert_allclose(row["features"], result.features[0], rtol=1e-6)
+  assert main(["predict", path, "--workdir", str(run), "--top_k", "11"]) == 1
+  assert "top_k=11 is out of range; it must be an integer in [1, 10]" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("none", [[], np.zeros((0, 8, 8, 1), np.uint8)])
 def test_no_images(loaded, none):
   result = vitx.predict(loaded, none)
@@ -144,18 +192,27 @@ def test_a_model_is_compiled_once(loaded, digits, monkeypatch):
 @pytest.mark.parametrize(
   ("images", "message"),
   [
-    ([np.zeros((8, 8, 1))], r"image 0 must be uint8 \(height, width, 1\), not float64 \(8, 8, 1\)"),
+    (
+      [np.zeros((8, 8, 1), np.int64)],
+      r"image 0 must be uint8, or float in 0..1, \(height, width, 1\) .* not int64 \(8, 8, 1\)",
+    ),
+    ([np.full((8, 8, 1), 2.0)], r"image 0 is float in 2.0..2.0, not in 0..1; divide it"),
+    ([np.full((8, 8, 1), -0.1)], r"image 0 is float in -0.1..-0.1, not in 0..1"),
+    ([np.full((8, 8, 1), np.nan)], r"image 0 is float in nan..nan, not in 0..1"),
+    ([np.zeros((0, 8, 1), np.uint8)], r"image 0 .* at least one pixel, not uint8 \(0, 8, 1\)"),
+    (np.zeros((0,)), r"an array of 4 axes, not an array of shape \(0,\)"),
+    (None, r"inputs must be a list or an array of 4 axes, not None"),
+    (Image.new("L", (8, 8)), r"inputs must be a list .* one input is a list of one"),
     (
       [np.zeros((8, 8), np.uint8), np.zeros((8, 8, 3), np.uint8)],
       r"image 1 .* not uint8 \(8, 8, 3\)",
     ),
-    (np.zeros((2, 8, 8, 3), np.uint8), r"image 0 must be uint8 \(height, width, 1\)"),
+    (
+      np.zeros((2, 8, 8, 3), np.uint8),
+      r"image 0 must be uint8, or float in 0..1, \(height, width, 1\)",
+    ),
     (np.zeros((8, 8, 1), np.uint8), r"array of shape \(8, 8, 1\); one input is a list of one"),
     ("digit.png", r"must be a list .* not 'digit.png'; one input is a list of one"),
-    (
-      [Image.new("L", (8, 8))],
-      r"input 0 must be a dict of arrays or the path of a file, not Image",
-    ),
     ([3], r"not int"),
   ],
 )

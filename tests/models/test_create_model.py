@@ -159,3 +159,9 @@ def test_unknown_model():
   with pytest.raises(ConfigError, match="Did you mean 'vit'"):
     vitx.create_model("vits", num_classes=3)
   assert "vit" in vitx.list_models()
+
+
+@pytest.mark.parametrize("number", [-1, 0, 2.5, None, "ten", True])
+def test_a_number_of_classes_that_cannot_be(number):
+  with pytest.raises(ConfigError, match=rf"model\.num_classes={number!r}"):
+    vitx.create_model("vit", num_classes=number)

@@ -7,21 +7,27 @@ tells no classes, the task's own columns.
 import argparse
 import dataclasses
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import flax.linen as nn
 import jax
 import numpy as np
 
 from vitx import registry
 from vitx.checkpoints.load import Loaded, load
+from vitx.checks import check_integer
 from vitx.cli.tables import lay_out, write_json
+from vitx.errors import ConfigError
+from vitx.models import names
 from vitx.training import cache
 
 BATCH = 64
-# Compiled once per model, not once per call.
-_FUNCTIONS: weakref.WeakKeyDictionary[Loaded, Callable] = weakref.WeakKeyDictionary()
+FEATURES = "features"
+WRITTEN = ("logits", FEATURES)  # of the rows, beside the task's columns
+# Compiled once per model, with features and without, not once per call.
+_FUNCTIONS: weakref.WeakKeyDictionary[Loaded, dict[bool, Callable]] = weakref.WeakKeyDictionary()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,41 +50,72 @@ class Prediction:
     return self.rows["probabilities"]
 
   @property
+  def logits(self) -> np.ndarray:
+    """What the head says of each class, float32 (B, K)."""
+    return self.rows["logits"]
+
+  @property
+  def features(self) -> np.ndarray:
+    """What the head reads, (B, C); there if `predict` was told `features=True`."""
+    return self.rows[FEATURES]
+
+  def top_k(self, k: int) -> list[list[tuple[str, float]]]:
+    """Returns the k most probable classes of each example with their probabilities, best first.
+
+    Raises:
+      ConfigError: k is not in 1..K.
+    """
+    check_integer(k, "top_k", f"[1, {len(self.class_names)}]")
+    order = np.argsort(-self.probabilities, axis=1, kind="stable")[:, :k]
+    return [
+      [(self.class_names[i], float(p[i])) for i in best]
+      for best, p in zip(order, self.probabilities, strict=True)
+    ]
+
+  @property
   def classes(self) -> list[str]:
     """The name of the most probable class, per example."""
     return [self.class_names[i] for i in self.probabilities.argmax(axis=1)]
 
 
 def predict(
-  model: Loaded | str | Path, inputs: Sequence[Any] | np.ndarray, *, trust_code: bool = False
+  model: Loaded | str | Path,
+  inputs: Sequence[Any] | np.ndarray,
+  *,
+  features: bool = False,
+  trust_code: bool = False,
 ) -> Prediction:
   """Predicts inputs, such as images of any size, prepared as in the run's evaluation.
 
   Args:
     model: of `vitx.load`, or a workdir (its best checkpoint).
     inputs: what the task reads, see `Task.read_input`. A classifier of images takes paths of image
-      files and uint8 arrays (height, width, C), or one array (B, height, width, C); any task takes
-      paths of `.npz` files and dicts of arrays, examples as the run's source has them.
+      files, Pillow's images and arrays (height, width, C), uint8 or float in 0..1, or one array
+      (B, height, width, C); any task takes paths of `.npz` files and dicts of arrays, examples as
+      the run's source has them.
+    features: also return what the network's head reads.
     trust_code: import what the run's config names as `module:Name`.
 
   Returns:
-    Probabilities (B, K) and class names, or what else the task tells.
+    Probabilities and logits (B, K) and class names, or what else the task tells.
 
   Raises:
-    ConfigError: no workdir, or an input that cannot be read (names its path).
+    ConfigError: no workdir, an input that cannot be read (names its path), or features of a network
+      without a head.
     ValueError: no list, or an array that is no input of the task.
   """
   cache.enable()
   with registry.trusting(trust_code):
     loaded = model if isinstance(model, Loaded) else load(model, trust_code=trust_code)
-    return _predict(loaded, inputs)
+    return _predict(loaded, inputs, features)
 
 
-def _predict(loaded: Loaded, inputs: Sequence[Any] | np.ndarray) -> Prediction:
+def _predict(loaded: Loaded, inputs: Sequence[Any] | np.ndarray, features: bool) -> Prediction:
   task, spec = loaded.task, loaded.task.element_spec
   examples = _as_list(inputs, spec)
-  if loaded not in _FUNCTIONS:
-    _FUNCTIONS[loaded] = jax.jit(task.evaluate)
+  functions = _FUNCTIONS.setdefault(loaded, {})
+  if features not in functions:
+    functions[features] = jax.jit(_with_features(task.evaluate) if features else task.evaluate)
   state = dict(jax.device_put(loaded.variables))
   arguments = (state.pop("params"), state, task.constants())
   prepare = task.transform(train=False)
@@ -93,13 +130,33 @@ def _predict(loaded: Loaded, inputs: Sequence[Any] | np.ndarray) -> Prediction:
     filled += [blank] * (size - len(chunk))
     batch = {name: np.stack([each[name] for each in filled]) for name in spec}
     mask = np.arange(size) < len(chunk)
-    rows = _FUNCTIONS[loaded](*arguments, {**batch, "mask": mask})["rows"]
+    rows = functions[features](*arguments, {**batch, "mask": mask})["rows"]
     rows = {name: np.asarray(value)[mask] for name, value in rows.items()}
     batch = {name: value[mask] for name, value in batch.items()}
     told += list(task.prediction_rows(loaded.data, batch, rows))
     results.append(rows)
   rows = {name: np.concatenate([each[name] for each in results]) for name in results[0]}
   return Prediction(rows, loaded.class_names, _columns(loaded, told))
+
+
+def _with_features(evaluate: Callable[..., Any]) -> Callable[..., Any]:
+  """Returns a task's `evaluate` whose rows also have what the network's head reads."""
+
+  def run(*arguments: Any) -> Any:
+    read: list[jax.Array] = []
+
+    def note(call: Callable, args: tuple, kwargs: dict, context: Any) -> Any:
+      if context.module.name == names.HEAD and context.method_name == "__call__":
+        read.append(args[0])
+      return call(*args, **kwargs)
+
+    with nn.intercept_methods(note):
+      result = evaluate(*arguments)
+    if not read:
+      raise ConfigError(f"features: the network has no module {names.HEAD!r} that reads them")
+    return {**result, "rows": {**result["rows"], FEATURES: read[0]}}
+
+  return run
 
 
 def _columns(loaded: Loaded, told: Sequence[Sequence[Any]]) -> dict[str, list[Any]]:
@@ -112,7 +169,8 @@ def _columns(loaded: Loaded, told: Sequence[Sequence[Any]]) -> dict[str, list[An
 def _as_list(inputs: Any, spec: Mapping[str, jax.ShapeDtypeStruct]) -> list[Any]:
   array = isinstance(inputs, np.ndarray | jax.Array)
   rank = 1 + max(len(x.shape) for x in spec.values())
-  if isinstance(inputs, str | Path | Mapping) or (array and inputs.ndim != rank):
+  single = isinstance(inputs, str | Path | Mapping) or not isinstance(inputs, Iterable)
+  if single or (array and inputs.ndim != rank):
     what = f"an array of shape {inputs.shape}" if array else f"{inputs!r:.80}"
     raise ValueError(
       f"inputs must be a list or an array of {rank} axes, not {what}; one input is a list of one:"
@@ -127,27 +185,47 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add("files", metavar="FILE", nargs="+", help="an image, or what else the task reads")
   add("--workdir", required=True, help="of a training run")
   add("--checkpoint", default="best", help="best, latest or a step")
+  add("--top_k", type=int, default=1, help="print so many classes of each, the best first")
+  add("--features", action="store_true", help="also write what the network's head reads")
   add("--json", metavar="FILE", help="write all that the model tells as JSON")
   add("--trust_code", action="store_true", help="let the run's config name Python of its own")
 
 
 def run(
-  files: Sequence[str], workdir: str, checkpoint: str, json: str | None, trust_code: bool
+  files: Sequence[str],
+  workdir: str,
+  checkpoint: str,
+  top_k: int,
+  features: bool,
+  json: str | None,
+  trust_code: bool,
 ) -> None:
   """Prints a prediction for each file, and writes the JSON that is asked for."""
   loaded = load(workdir, checkpoint, trust_code=trust_code)
-  prediction = predict(loaded, files, trust_code=trust_code)
+  if loaded.class_names:
+    check_integer(top_k, "top_k", f"[1, {len(loaded.class_names)}]")
+  prediction = predict(loaded, files, features=features, trust_code=trust_code)
   told = {"name": list(files), **prediction.columns}
+  told |= {name: prediction.rows[name].tolist() for name in WRITTEN if name in prediction.rows}
   shown = told
   if "probabilities" in prediction.rows:
-    best = prediction.probabilities.max(axis=1).tolist()
-    shown = {"name": list(files), "class": prediction.classes, "probability": best}
+    shown = {"name": list(files), **_best_columns(prediction, top_k)}
   rows = zip(*shown.values(), strict=True)
   print(lay_out([list(shown), *([_cell(value) for value in row] for row in rows)]))
   if json:
     write_json(
       json, [dict(zip(told, row, strict=True)) for row in zip(*told.values(), strict=True)]
     )
+
+
+def _best_columns(prediction: Prediction, k: int) -> dict[str, list[Any]]:
+  """Returns the k most probable classes of each example and their probabilities, as columns."""
+  columns: dict[str, list[Any]] = {}
+  for place, best in enumerate(zip(*prediction.top_k(k), strict=True), 1):
+    mark = "" if k == 1 else f" {place}"
+    columns[f"class{mark}"] = [name for name, _ in best]
+    columns[f"probability{mark}"] = [p for _, p in best]
+  return columns
 
 
 def _cell(value: Any) -> str:

@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import flax.linen as nn
@@ -15,7 +14,7 @@ from vitx.checks import Probability
 from vitx.data.dataset import DatasetInfo
 from vitx.data.images.augment import make_eval_preprocess, make_train_augment
 from vitx.data.images.augment_settings import AugmentSettings, EvalSettings
-from vitx.data.images.decode import decode_image, decode_size
+from vitx.data.images.decode import decode_size
 from vitx.data.images.settings import (
   HostInterpolation,
   ImageSettings,
@@ -37,6 +36,7 @@ from vitx.tasks.classification_figures import (
   cross_entropy,
   summarize_classification,
 )
+from vitx.tasks.image_inputs import read_image
 
 
 @dataclasses.dataclass(frozen=True)
@@ -240,7 +240,7 @@ class Classification(Task):
     return logits, new, sum((jnp.sum(term) for term in terms), jnp.float32(0))
 
   def evaluate(self, params, state, constants, batch):
-    """Returns sums for `summarize` and rows of probabilities (B, K) of a batch."""
+    """Returns sums for `summarize` and rows of probabilities and logits (B, K) of a batch."""
     logits: Any = self.model.apply(
       {"params": params, **state}, self.preprocess(batch["image"]), train=False
     )
@@ -276,14 +276,14 @@ class Classification(Task):
     return "\n".join(lines)
 
   def read_input(self, given, number):
-    """Returns the example of an image file of any mode, or of a uint8 array (height, width, C).
+    """Returns the example of an image: a file, Pillow's, or an array (height, width, C).
 
-    For C = 1 an array may also be (height, width). See `Task.read_input` for what else it takes.
+    An array is uint8, or float in 0..1; for C = 1 it may also be (height, width). See
+    `Task.read_input` for what else it takes.
     """
-    if isinstance(given, np.ndarray | jax.Array):
-      return {"image": check_image(np.asarray(given), self.channels, number)}
-    if isinstance(given, str | Path) and Path(given).suffix != ".npz":
-      return {"image": decode_image(_read(given), self.channels, str(given), upright=True)}
+    image = read_image(given, self.channels, number)
+    if image is not None:
+      return {"image": image}
     return super().read_input(given, number)
 
   def prediction_columns(self, data):
@@ -296,23 +296,6 @@ class Classification(Task):
     for label, p in zip(batch["label"].tolist(), rows["probabilities"], strict=True):
       # str gives as many digits as tell every float32 from its neighbors.
       yield [names[label], names[p.argmax()], *map(str, p)]
-
-
-def check_image(image: np.ndarray, channels: int, number: int) -> np.ndarray:
-  """Returns a uint8 image with its axis of channels; raises ValueError for any other array."""
-  array = image[..., None] if image.ndim == 2 else image
-  if array.dtype != np.uint8 or array.ndim != 3 or array.shape[-1] != channels:
-    raise ValueError(
-      f"image {number} must be uint8 (height, width, {channels}), not {array.dtype} {image.shape}"
-    )
-  return array
-
-
-def _read(path: str | Path) -> bytes:
-  try:
-    return Path(path).read_bytes()
-  except OSError as error:
-    raise ConfigError(f"image {str(path)!r} cannot be read: {error}") from error
 
 
 def _side(name: str, size: tuple[int, int] | None, default: int | None) -> int:

@@ -39,7 +39,8 @@ def classification_sums(
 
   Returns:
     sums: count, nll, top1, top5 (scalars); class_count, class_top1 (K,); bin_count, bin_confidence,
-    bin_top1 (15 equal bins of the top probability). rows: probabilities (B, K).
+    bin_top1 (15 equal bins of the top probability). rows: probabilities and logits
+    (B, K).
   """
   log_probabilities = jax.nn.log_softmax(logits)
   own = jnp.take_along_axis(log_probabilities, labels[:, None], axis=1)
@@ -68,7 +69,7 @@ def classification_sums(
     "bin_confidence": per(bins, jnp.where(mask, confidence, 0.0), ECE_BINS),
     "bin_top1": per(bins, top1, ECE_BINS),
   }
-  return {"sums": sums, "rows": {"probabilities": jnp.exp(log_probabilities)}}
+  return {"sums": sums, "rows": {"probabilities": jnp.exp(log_probabilities), "logits": logits}}
 
 
 def summarize_classification(sums: Mapping[str, Any]) -> Figures:

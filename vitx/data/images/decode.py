@@ -47,12 +47,9 @@ class Encoded:
     Raises:
       ConfigError: the bytes are no readable image.
     """
-    mode = _MODES[self.channels]
     try:
       with Image.open(io.BytesIO(self.content)) as file:
-        file.load()
-        image = _flatten(ImageOps.exif_transpose(file) if self.upright else file)
-        return image if image.mode == mode else image.convert(mode)
+        return to_mode(file, self.channels, upright=self.upright)
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
       # Pillow names an object in memory, which nobody could find.
       unknown = isinstance(error, UnidentifiedImageError)
@@ -79,6 +76,19 @@ def to_array(picture: Image.Image) -> np.ndarray:
   """Returns the pixels of a picture of the mode L or RGB, uint8 (height, width, C)."""
   pixels = bytearray(picture.tobytes())  # of bytes, an array could not be written to
   return np.frombuffer(pixels, np.uint8).reshape(picture.height, picture.width, -1)
+
+
+def to_mode(image: Image.Image, channels: int, *, upright: bool = False) -> Image.Image:
+  """Returns an image of any of Pillow's modes in 8 bits: the mode L or RGB.
+
+  Args:
+    image: Pillow's.
+    channels: 1 (gray) or 3 (RGB) in the result.
+    upright: turn it as its EXIF orientation says.
+  """
+  image.load()
+  flat, mode = _flatten(ImageOps.exif_transpose(image) if upright else image), _MODES[channels]
+  return flat if flat.mode == mode else flat.convert(mode)
 
 
 def _flatten(image: Image.Image) -> Image.Image:

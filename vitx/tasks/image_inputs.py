@@ -1,0 +1,66 @@
+"""Images that a user gives for prediction: files, Pillow's images, arrays."""
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from PIL import Image
+
+from vitx.data.images.decode import decode_image, to_array, to_mode
+from vitx.errors import ConfigError
+
+
+def read_image(given: Any, channels: int, number: int) -> np.ndarray | None:
+  """Returns an image as uint8 (height, width, C); None for what is none, such as an `.npz` file.
+
+  Args:
+    given: the path of an image file of any mode, Pillow's image, or an array, see `check_image`.
+    channels: C.
+    number: its place among the inputs, for errors.
+
+  Raises:
+    ConfigError: a file that cannot be read.
+    ValueError: an array that is no such image.
+  """
+  if isinstance(given, Image.Image):
+    return to_array(to_mode(given, channels, upright=True))
+  if isinstance(given, np.ndarray | jax.Array):
+    return check_image(np.asarray(given), channels, number)
+  if isinstance(given, str | Path) and Path(given).suffix != ".npz":
+    return decode_image(_read(given), channels, str(given), upright=True)
+  return None
+
+
+def check_image(image: np.ndarray, channels: int, number: int) -> np.ndarray:
+  """Returns a uint8 image with its axis of channels; raises ValueError for what is no image.
+
+  Args:
+    image: uint8, or float in 0..1; (height, width, C), or (height, width) for C = 1.
+    channels: C.
+    number: its place among the inputs, for errors.
+  """
+  array = image[..., None] if image.ndim == 2 else image
+  is_float = jnp.issubdtype(array.dtype, jnp.floating)
+  fits = array.ndim == 3 and array.shape[-1] == channels and array.size
+  if not fits or not (is_float or array.dtype == np.uint8):
+    raise ValueError(
+      f"image {number} must be uint8, or float in 0..1, (height, width, {channels}) with at least"
+      f" one pixel, not {array.dtype} {image.shape}"
+    )
+  if not is_float:
+    return array
+  if not ((array >= 0) & (array <= 1)).all():
+    raise ValueError(
+      f"image {number} is float in {array.min()}..{array.max()}, not in 0..1; divide it, or make it"
+      " uint8 in 0..255"
+    )
+  return np.round(array.astype(np.float32) * 255).astype(np.uint8)
+
+
+def _read(path: str | Path) -> bytes:
+  try:
+    return Path(path).read_bytes()
+  except OSError as error:
+    raise ConfigError(f"image {str(path)!r} cannot be read: {error}") from error
