@@ -9,6 +9,8 @@ from pathlib import Path
 import jax
 import pytest
 
+from vitx.data.builders import digits
+
 # Tests compile the same small programs again and again, in pytest's other processes and in those
 # that tests start too: all of them inherit the first one's directory.
 if "PYTEST_XDIST_WORKER" not in os.environ:
@@ -93,6 +95,7 @@ def data_dir(tmp_path_factory):
   """A TFDS directory of the tests' own, whatever the user's holds."""
   directory = tmp_path_factory.mktemp("tfds")
   os.environ["TFDS_DATA_DIR"] = str(directory)
+  digits.prepare(directory)  # here, and not in the user's cache
   return directory
 
 

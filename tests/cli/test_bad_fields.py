@@ -305,3 +305,11 @@ def test_what_is_accepted_or_compiled_shows(elsewhere, capsys):
   with pytest.raises(AssertionError, match="was accepted"):
     refuse(capsys, elsewhere, arguments)
   assert all(any(name in seen for seen in refusal._COMPILED) for name in refusal.PROGRAMS)
+
+
+@pytest.mark.parametrize("override", ["token_mixer=performr", "model.wdth=3", "batch_size=-4"])
+def test_what_is_refused_prepares_no_data(override, elsewhere, capsys, monkeypatch):
+  for variable in ("TFDS_DATA_DIR", "XDG_CACHE_HOME"):
+    monkeypatch.setenv(variable, str(elsewhere / variable))
+  config = "configs/digits.py:" + runs.replace(runs.TINY, override)
+  refuse(capsys, elsewhere, ["train", "--config", config, "--workdir", "run"])

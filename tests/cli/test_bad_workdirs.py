@@ -117,7 +117,6 @@ def test_lost_metrics_are_told(run_copy, capsys):
     (["--task", "label_smoothing=3"], "label_smoothing=3"),
     (["--task", "x"], "is not of the form field=value"),
     (["--predictions", "no/where.csv"], "predictions='no/where.csv' cannot be written"),
-    (["--data_dir", "/dev/null"], "/dev/null"),
   ],
 )
 def test_what_cannot_be_evaluated(arguments, part, finished_run, elsewhere, capsys):

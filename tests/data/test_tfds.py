@@ -67,16 +67,29 @@ def test_digits_are_scikit_learns(digits_dir, make_data):
 
 
 def test_digits_prepare_themselves_at_first_use(tmp_path, make_data, monkeypatch):
-  monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "new"))
-  source = open_source(make_data(), seed=0)
-  assert len(source.test) == 359 and (tmp_path / "new" / "digits").is_dir()
+  monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "tfds"))
+  monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+  for fields in ({}, {"data_dir": str(tmp_path / "own")}):
+    source = open_source(make_data(**fields), seed=0)
+    assert len(source.test) == 359 and os.listdir(tmp_path) == ["cache"]
+    assert os.listdir(tmp_path / "cache" / "vitx" / "tfds" / "digits") == ["1.0.0"]
+
+
+def test_digits_that_were_prepared_elsewhere_are_read_there(
+  tmp_path, digits_dir, make_data, monkeypatch
+):
+  monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+  assert len(open_source(make_data(data_dir=str(digits_dir)), seed=0).test) == 359
+  assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.slow
 def test_several_processes_prepare_the_digits_at_once(tmp_path, digits_dir):
   program = (
+    "import os;"
+    f"os.environ['XDG_CACHE_HOME'] = {str(tmp_path)!r};"
     "from vitx.data.sources import open_source;"
-    f"source = open_source({{'data_dir': {str(tmp_path)!r}}}, 0);"
+    f"source = open_source({{'data_dir': {str(tmp_path / 'none')!r}}}, 0);"
     "print(source.info.fingerprint, len(source.test))"
   )
   running = [
@@ -86,7 +99,8 @@ def test_several_processes_prepare_the_digits_at_once(tmp_path, digits_dir):
   outputs = [process.communicate(timeout=120)[0].splitlines()[-1] for process in running]
   assert [process.returncode for process in running] == [0, 0]
   assert len(set(outputs)) == 1 and outputs[0].endswith(" 359")
-  assert os.listdir(tmp_path / "digits") == ["1.0.0"]  # nothing incomplete is left
+  # Nothing incomplete is left.
+  assert os.listdir(tmp_path / "vitx" / "tfds" / "digits") == ["1.0.0"]
 
 
 def test_the_process_that_comes_second_uses_the_first_ones_digits(tmp_path, monkeypatch):
@@ -103,10 +117,11 @@ def test_the_process_that_comes_second_uses_the_first_ones_digits(tmp_path, monk
   assert os.listdir(tmp_path / "digits") == ["1.0.0"]
 
 
-def test_digits_in_a_place_that_cannot_be_written(tmp_path, make_data):
+def test_digits_in_a_place_that_cannot_be_written(tmp_path, make_data, monkeypatch):
   (tmp_path / "file").write_text("")
-  with pytest.raises(ConfigError, match=r"data\.data_dir: cannot prepare 'digits'"):
-    open_source(make_data(data_dir=str(tmp_path / "file")), seed=0)
+  monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+  with pytest.raises(ConfigError, match=r"'digits' cannot be prepared in .* XDG_CACHE_HOME"):
+    open_source(make_data(data_dir=str(tmp_path / "none")), seed=0)
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ from typing import Any
 from vitx.models.create import (
   DTYPES,
   MODELS,
+  check_model,
   create_model,
   initialize,
   list_models,
@@ -17,6 +18,7 @@ from vitx.models.tracing import token_layout
 __all__ = [
   "DTYPES",
   "MODELS",
+  "check_model",
   "create_model",
   "initialize",
   "list_models",

@@ -61,16 +61,34 @@ def create_model(name: str, *, num_classes: int | None = None, **fields: Any) ->
       field does not take.
   """
   model = lookup(MODELS, name, "model.name")
-  check_options(model, fields, "model", hidden=("num_classes", "name"))
+  fields = _build_fields(model, fields)
   if num_classes is not None or "num_classes" in options(model):
     check_value(num_classes, "model.num_classes", PositiveInt)
     fields["num_classes"] = num_classes
-  check_fields(model, fields, "model")
-  if "dtype" in fields:
-    fields["dtype"] = _to_dtype(fields["dtype"])
-  for field, (table, default, hidden) in _parts(model).items():
-    fields[field] = build(table, fields.get(field, default), f"model.{field}", hidden)
   return model(**fields)
+
+
+def check_model(model: Mapping[str, Any]) -> None:
+  """Holds a config's `model` entry to its names and fields, before the data tell the classes.
+
+  Raises:
+    ConfigError: an unknown model, part or option (lists the valid ones), or a value that the field
+      does not take.
+  """
+  fields = {key: value for key, value in model.items() if key not in ("name", "num_classes")}
+  _build_fields(lookup(MODELS, model.get("name", ""), "model.name"), fields)
+
+
+def _build_fields(model: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns the fields of a model as it takes them: parts built, a dtype for its name."""
+  check_options(model, fields, "model", hidden=("num_classes", "name"))
+  check_fields(model, fields, "model")
+  built = dict(fields)
+  if "dtype" in built:
+    built["dtype"] = _to_dtype(built["dtype"])
+  for field, (table, default, hidden) in _parts(model).items():
+    built[field] = build(table, built.get(field, default), f"model.{field}", hidden)
+  return built
 
 
 def model_from_config(model: Mapping[str, Any]) -> nn.Module:

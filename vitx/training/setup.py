@@ -17,7 +17,7 @@ from vitx.data.batches import TrainBatches
 from vitx.data.dataset import ROLES, DatasetInfo, Examples, Source
 from vitx.data.sources import open_source
 from vitx.errors import ConfigError
-from vitx.models import resolve_model, stacked
+from vitx.models import check_model, resolve_model, stacked
 from vitx.tasks import build_task, task_class
 from vitx.tasks.base import Figures, Task
 from vitx.training import durations, parallel, teacher
@@ -183,6 +183,8 @@ def make_experiment(
   """
   check_config(config)
   config = teacher.with_model(config)
+  if not isinstance(config.model, str):
+    check_model(config.model)  # before a set that prepares itself is written
   seed = config.seed if config.data_seed is None else config.data_seed
   source = open_source(config.data, seed)
   config = resolve(config, source)

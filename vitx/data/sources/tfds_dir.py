@@ -8,6 +8,7 @@ import tensorflow_datasets as tfds
 from etils import epath
 
 from vitx.data.builders import BUILDERS
+from vitx.data.cache import cache_directory
 from vitx.errors import ConfigError, listing, nearest
 
 READABLE = "array_record"
@@ -91,7 +92,8 @@ def find(name: str, data_dir: epath.Path) -> epath.Path | None:
 def prepared_directory(name: str, data_dir: str | None) -> epath.Path:
   """Returns the version directory of a set that can be read.
 
-  A set of our own that needs no archive is prepared if need be.
+  A set of our own that needs no archive is prepared if need be, in a cache of our own: the
+  directory of TFDS is the user's.
 
   Raises:
     ConfigError: unknown name; not prepared, or not as ArrayRecord: names the command to run.
@@ -100,7 +102,8 @@ def prepared_directory(name: str, data_dir: str | None) -> epath.Path:
   directory = find(name, root)
   own = BUILDERS.get(name)
   if directory is None and own is not None and not own.archive:
-    directory = own.prepare(root)
+    root = epath.Path(cache_directory()) / "tfds"
+    directory = find(name, root) or own.prepare(root)
   if directory is None:
     check_known(name)
     source = f"PATH_OF_{own.archive}" if own is not None else ""

@@ -25,7 +25,7 @@ def prepare(data_dir: os.PathLike | str) -> epath.Path:
   except OSError as error:
     if not (directory / "dataset_info.json").exists():
       raise ConfigError(
-        f"data.data_dir: cannot prepare 'digits' in {data_dir} ({error})."
-        " Set data.data_dir (or TFDS_DATA_DIR) to a directory that can be written."
+        f"data.source='digits' cannot be prepared in {data_dir} ({error}). Set XDG_CACHE_HOME to a"
+        " directory that can be written, or run: vitx prepare digits --data_dir DIR"
       ) from error
   return directory
