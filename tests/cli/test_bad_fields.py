@@ -5,6 +5,7 @@ import pytest
 from tests import runs
 from tests.cli import refusal
 from tests.cli.refusal import elsewhere, refuse
+from vitx.training import sizes
 
 __all__ = ["elsewhere"]
 
@@ -282,6 +283,13 @@ FIELDS = [
   ("data.fit=centre", "config has no field 'data.fit': it is now data.resize_mode"),
   ("optimizer=3", "optimizer=3 must be a name, or a dict with a name and fields"),
   ("batch_size", "config override 'batch_size' is not of the form field=value"),
+  ("data.image_size=60000", "batch_size=32: so many examples", "(1, 60000, 60000, 1)", "Lower it"),
+  ("data.decode_size=60000", "whose 'image' is uint8 (60000, 60000, 1), take"),
+  ("model.width=1000000", "this machine has", "token_mixer/key/kernel (1000000, 2, 500000); lower"),
+  (
+    "data.image_size=65536,stem.patch=65536,batch_size=2",
+    "stem/embed/kernel (65536, 65536, 1, 16)",
+  ),
   ("init_from=nowhere", "workdir='nowhere' has no config.json: it is no workdir of vitx"),
   ("init_from=x.safetensors", "init_from='x.safetensors': there is no such file"),
   ("init_from=hf:", "init_from='hf:' is no name of the Hub; write hf:OWNER/NAME"),
@@ -293,7 +301,8 @@ FIELDS = [
 
 
 @pytest.mark.parametrize("case", FIELDS, ids=lambda case: case[0])
-def test_a_field_that_cannot_be_is_refused(case, elsewhere, capsys):
+def test_a_field_that_cannot_be_is_refused(case, elsewhere, capsys, monkeypatch):
+  monkeypatch.setattr(sizes, "find_memory", lambda: 16e9)  # whatever this machine has
   override, *parts = case
   config = "configs/digits.py:" + runs.replace(runs.TINY, override)
   refuse(capsys, elsewhere, ["train", "--config", config, "--workdir", "run"], *parts)

@@ -20,7 +20,7 @@ from vitx.errors import ConfigError
 from vitx.models import check_model, resolve_model, stacked
 from vitx.tasks import build_task, task_class
 from vitx.tasks.base import Figures, Task
-from vitx.training import durations, parallel, teacher
+from vitx.training import durations, parallel, sizes, teacher
 from vitx.training.evaluation import check_weights, describe_figures
 from vitx.training.fields import NAMED, SEEDS, check_config
 from vitx.training.optimizers import is_elementwise, make_optimizer
@@ -188,12 +188,16 @@ def make_experiment(
   seed = config.seed if config.data_seed is None else config.data_seed
   source = open_source(config.data, seed)
   config = resolve(config, source)
-  examples = read_examples(build_task(config), source)
+  task = build_task(config)
+  arrays = {"input of the model": task.input_spec, **task.train_spec}
+  sizes.check_batch(arrays, config.batch_size // jax.process_count())
+  examples = read_examples(task, source)
   _check(config, examples)
   steps_per_epoch = Fraction(len(examples.train), config.batch_size)
   total = durations.to_steps(config.duration, steps_per_epoch, "duration")
   schedule = make_schedule(config.schedule, config.learning_rate, total, steps_per_epoch)
   step, shapes = make_step(config, schedule)
+  sizes.check_state(shapes)
   if config.schedule.name == "plateau":
     step.task.plateau_figure(config.schedule.get("mode", "min"))
   constants = step.task.constants()
