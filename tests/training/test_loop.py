@@ -201,6 +201,24 @@ def test_dry_run_writes_nothing(tmp_path, capsys):
   assert not (tmp_path / "run").exists()
 
 
+def test_a_short_run_has_a_header_and_a_row_at_its_end(tmp_path, capsys):
+  loop.train(
+    runs.tiny("duration=3 steps", "log_every=5 steps", "schedule.warmup=1 steps"), tmp_path
+  )
+  printed = capsys.readouterr().out
+  assert [row["step"] for row in runs.rows(tmp_path) if row["kind"] == "train"] == [3]
+  header = printed.partition("compiling")[0].splitlines()
+  assert len(header) < 8 and not any(line.startswith("|") for line in header)
+  for line in (
+    "devices: 2 x cpu",
+    "data: digits, examples 1,294 train, 144 validation, 359 test, 10 classes",
+    "steps: 3 of 32 examples, 40.4 per epoch",
+    "token mixers: 1 x ",
+  ):
+    assert any(shown.startswith(line) for shown in header), (line, header)
+  assert "2,762 parameters" in printed and "step 3/3" in printed
+
+
 @pytest.mark.slow
 def test_logging_and_cadence_may_change(finished_run, tmp_path):
   config = runs.tiny("log_every=4 steps", "checkpoint.keep=3", "evaluation.every=20 steps")

@@ -2,7 +2,7 @@
 
 import collections
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -10,6 +10,7 @@ import numpy as np
 from clu import parameter_overview
 
 from vitx.analysis import cost
+from vitx.data.dataset import ROLES
 from vitx.training import parallel
 from vitx.training.progress import Progress, announce
 from vitx.training.setup import Experiment, batch_shapes, evaluation_shapes
@@ -43,7 +44,7 @@ class Program:
 
 
 def compile_steps(experiment: Experiment, state: Any, constants: Any) -> Program:
-  """Prints devices, parameters and costs; returns the compiled training steps.
+  """Prints a header of the run; returns the compiled training steps.
 
   Args:
     experiment: of this run.
@@ -51,16 +52,9 @@ def compile_steps(experiment: Experiment, state: Any, constants: Any) -> Program
     constants: of the task, replicated.
   """
   config = experiment.config
-  kinds = collections.Counter(device.device_kind for device in jax.devices())
-  print("devices:", ", ".join(f"{n} x {kind}" for kind, n in kinds.items()), flush=True)
-  overview = parameter_overview.get_parameter_overview(
-    parallel.unreplicate(state.params), include_stats=False
-  )
-  print(overview, flush=True)
   flops = _forward_flops(experiment)
-  print(f"FLOPs per example, forward: {flops:,}", flush=True)
   steps = config.steps_per_dispatch or count_steps(3 * flops * config.batch_size)
-  print(f"steps per dispatch: {steps}", flush=True)
+  print(make_header(experiment, flops, steps), flush=True)
   deterministic = config.deterministic and jax.default_backend() == "gpu"
   options = {"xla_gpu_deterministic_ops": True} if deterministic else None
   blank = _blank_batch(experiment)
@@ -105,13 +99,45 @@ def count_steps(flops: int) -> int:
   return max(1, min(MOST_STEPS, FLOPS_PER_DISPATCH // max(1, flops)))
 
 
+def make_header(experiment: Experiment, flops: int, steps: int) -> str:
+  """Returns what is about to run, in a few lines: devices, data, steps, network.
+
+  Args:
+    experiment: of this run.
+    flops: of an example, forward.
+    steps: of a dispatch, at most.
+  """
+  config, info = experiment.config, experiment.source.info
+  examples = ", ".join(f"{len(experiment.examples.role(role)):,} {role}" for role in ROLES)
+  classes = "" if info.class_names is None else f", {len(info.class_names):,} classes"
+  parameters = sum(x.size for x in jax.tree.leaves(experiment.shapes.params))
+  ran = experiment.implementations().values()
+  mixers = f"\ntoken mixers: {_count(ran)}" if ran else ""
+  return (
+    f"devices: {_count(device.device_kind for device in jax.devices())}\n"
+    f"data: {info.name}, examples {examples}{classes}\n"
+    f"steps: {experiment.total_steps:,} of {config.batch_size:,} examples,"
+    f" {float(experiment.steps_per_epoch):,.1f} per epoch, up to {steps} in a dispatch\n"
+    f"model: {config.model.name}, {parameters:,} parameters,"
+    f" {flops:,} FLOPs per example forward{mixers}"
+  )
+
+
+def _count(names: Iterable[str]) -> str:
+  return ", ".join(f"{n} x {name}" for name, n in collections.Counter(names).items())
+
+
 def dry_run(experiment: Experiment, state: Any) -> None:
-  """Compiles and times three dispatches of blank batches after a first one; prints a run's time.
+  """Prints the table of parameters and, after three timed dispatches, how long a run takes.
 
   Args:
     experiment: of this run.
     state: replicated; used up.
   """
+  overview = parameter_overview.get_parameter_overview(
+    parallel.unreplicate(state.params), include_stats=False
+  )
+  print(overview, flush=True)
   constants = parallel.replicate(experiment.constants)
   program = compile_steps(experiment, state, constants)
   batches = [_blank_batch(experiment)] * program.steps

@@ -86,11 +86,16 @@ class Recorder:
     self._log = MetricsLog(workdir, write=write, keep=record.rows)
 
   def count_step(self, step: int, metrics: Mapping[str, float]) -> None:
-    """Adds the metrics of the step from `step` to the window; writes a row where one is due."""
+    """Adds the metrics of the step from `step` to the window; writes a row where one is due.
+
+    A run shorter than `log_every` has one row, at its end.
+    """
     sums, count = self.record.window
     means = {name: value for name, value in metrics.items() if name not in NO_MEANS}
     self.record.window = ({n: sums.get(n, 0.0) + value for n, value in means.items()}, count + 1)
-    if self._experiment.is_due(step + 1, self._experiment.config.log_every):
+    total = self._experiment.total_steps
+    is_only = step + 1 == total == self.record.window[1]  # the end of a run without a row
+    if is_only or self._experiment.is_due(step + 1, self._experiment.config.log_every):
       self._close_window(step + 1, metrics["learning_rate"])
 
   def write_figures(self, role: str, step: int, figures: Figures) -> None:
