@@ -420,7 +420,15 @@ def test_a_sweep_that_was_stopped_goes_on_to_the_same_results(tmp_path, monkeypa
   def command(name, **_):
     over = "--over=learning_rate=[1e-3,2e-3]"
     places = [f"--workdir={tmp_path / name}", f"--out={tmp_path / name / 'out'}", "--name=same"]
-    return main(["sweep", f"--config=digits.py:softmax,{TINY}", over, *places, "--no-plot"])
+    return main(
+      [
+        "sweep",
+        f"--config=digits.py:softmax,{TINY},steps_per_dispatch=1",
+        over,
+        *places,
+        "--no-plot",
+      ]
+    )
 
   assert command("whole") == 0
   asked = []

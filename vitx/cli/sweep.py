@@ -23,7 +23,7 @@ from vitx.cli.live import Live
 from vitx.cli.points import ROW, expand, find_published, make_points, parse_grid
 from vitx.cli.results import measure_methods, write_results
 from vitx.errors import MissingExtraError
-from vitx.training import cache
+from vitx.training import cache, phases
 from vitx.training.failures import EXIT_INTERRUPTED
 from vitx.training.sweep import Point, train_points
 
@@ -85,6 +85,7 @@ def compare(
     except MissingExtraError as error:
       raise MissingExtraError("the plot (--no-plot does without)", "plot") from error
   cache.enable()
+  phases.use_cores(point.config for point in points)
   print(f"checking {len({point.method for point in points})} methods ...", flush=True)
   methods, (figure, mode) = measure_methods(points, published, workdir, trust_code=trust_code)
   live = Live(points, workdir, figure)

@@ -45,7 +45,7 @@ def run(
   logging.use_absl_handler()
   logging.set_verbosity(logging.WARNING)
   distributed.initialize(coordinator, processes, process)
-  phases.use_cores(loaded)
+  phases.use_cores([loaded])
   more: Any = {"trust_code": True} if trust_code else {}
   result = phases.train(loaded, workdir, dry_run=dry_run, **more)
   if not result.finished and not dry_run:

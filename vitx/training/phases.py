@@ -6,7 +6,7 @@ What loads the workdir finds the last of them that has a checkpoint.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -65,13 +65,17 @@ def train(
   return result
 
 
-def use_cores(config: ConfigDict) -> None:
-  """Makes a CPU's cores devices that every phase's batches divide among; see `parallel`.
+def use_cores(configs: Iterable[ConfigDict]) -> None:
+  """Makes a CPU's cores devices that the batches of every run divide among; see `parallel`.
+
+  Args:
+    configs: of all that this process will train, each of one run or of phases.
 
   Raises:
     ConfigError: a field of another type or range.
   """
-  each = list(split_phases(config, "").values()) if config.get("phases") else [config]
+  runs = (split_phases(c, "").values() if c.get("phases") else [c] for c in configs)
+  each = [phase for run in runs for phase in run]
   for phase in each:
     check_config(phase)
   parallel.use_cores(phase.batch_size // phase.grad_accum_steps for phase in each)

@@ -14,7 +14,14 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
-from vitx.checkpoints.workdir import check_whole, flatten, read_data, read_json, to_plain
+from vitx.checkpoints.workdir import (
+  check_name,
+  check_whole,
+  flatten,
+  read_data,
+  read_json,
+  to_plain,
+)
 from vitx.data.dataset import ROLES, Source
 from vitx.errors import ConfigError
 from vitx.ops.implementation import current_rule
@@ -125,8 +132,9 @@ def keep_rule(workdir: str | Path) -> Rule:
   today's differs, a line says so.
 
   Raises:
-    ConfigError: today's file or the run's record is damaged.
+    ConfigError: today's file or the run's record is damaged, or the workdir cannot be reached.
   """
+  check_name(workdir)
   today = current_rule()
   stored = read_json(workdir, "environment.json").get("rule")
   if stored is None:

@@ -86,6 +86,8 @@ class Records:
         f"data.splits: {split!r} is no split of {name!r}: {error}"
         f" Splits: {listing(builder.info.splits)}."
       ) from error
+    if not self.files:
+      raise ConfigError(f"data.splits: {split!r} of {name!r} holds no examples; name a larger part")
     _check_files(name, self.files)
     self._records = RecordFiles(self.files)
 
