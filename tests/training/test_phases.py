@@ -119,9 +119,10 @@ def _stop_in_phase1_then_go_on(workdir, monkeypatch):
   """Ends the run as a signal would, at the fourth step of its second phase."""
   run = loop._run
 
-  def interrupted(experiment, place, store, recorder, state, start):
+  def interrupted(experiment, place, held, store, recorder, state, start):
+    arguments = (experiment, place, held, store, recorder, state, start)
     if not place.endswith("phase1"):
-      return run(experiment, place, store, recorder, state, start)
+      return run(*arguments)
 
     class StopAfterThree(failures.StopRequest):
       received = property(lambda _: len(recorder_steps) >= 3 or None, lambda *_: None)
@@ -131,11 +132,11 @@ def _stop_in_phase1_then_go_on(workdir, monkeypatch):
     recorder.count_step = lambda *a: (recorder_steps.append(a[0]), count(*a))[1]
     with monkeypatch.context() as patch:
       patch.setattr(loop, "StopRequest", StopAfterThree)
-      return run(experiment, place, store, recorder, state, start)
+      return run(*arguments)
 
   with monkeypatch.context() as patch:
     patch.setattr(loop, "_run", interrupted)
-    result = vitx.train(journey(), workdir)
+    result = vitx.train(journey("steps_per_dispatch=1"), workdir)
   assert not result.finished and result.workdir.endswith("phase1") and 0 < result.step < 8
   assert not (workdir / "phase2").exists()
   assert vitx.train(journey(), workdir).finished
