@@ -40,7 +40,7 @@ from vitx.cli import reading as streamed
 from vitx.cli.configs import load_config
 from vitx.cli.summary import complete_config
 from vitx.errors import ConfigError, listing, nearest
-from vitx.training import parallel, trial
+from vitx.training import parallel, phases, trial
 
 DENSITY_PARTS = ("attention", "steps", "sampling")
 SPARSIFINER_PARTS = ("attention", "flops")
@@ -180,7 +180,7 @@ def run_models(options: argparse.Namespace) -> None:
       print(f"Time {heading}")
       print(models.format_ratios(found, models.GOALS, most=True), flush=True)
     else:
-      parallel.use_cores(load_config(name).batch_size for name in names)
+      phases.use_cores(map(load_config, names))
       made = {name: _make_dispatch(name) for name in names}
       steps = {name: dispatch for name, (dispatch, _, _) in made.items()}
       flops = {name: count for name, (_, _, count) in made.items()}

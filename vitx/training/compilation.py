@@ -17,7 +17,7 @@ from vitx.training.setup import Experiment, batch_shapes, evaluation_shapes
 from vitx.training.train_step import Step
 
 # What a dispatch may have where the config leaves it open: a second or two of a CPU's time, so that
-# a signal is soon heeded. Longer steps gain nothing by it.
+# a signal is soon heeded.
 FLOPS_PER_DISPATCH = 2**37
 MOST_STEPS = 16
 
