@@ -51,19 +51,20 @@ def test_half_precision_keeps_its_type():
     np.testing.assert_allclose(a.astype(jnp.float32), b, rtol=0.05, atol=0.3)
 
 
-def test_every_convolution_of_a_gradient_lies_like_an_image():
-  """Else the CPU multiplies one by one inside a loop."""
+@pytest.mark.parametrize("stride, convolutions", [(1, 3), (2, 2)])
+def test_every_convolution_of_a_gradient_lies_like_an_image(stride, convolutions):
+  """Else the CPU multiplies one by one inside a loop; with strides the kernel's is products."""
   x, w = draw(8, 3)
-  jaxpr = jax.make_jaxpr(lambda x, w: gradients(lambda *a: convolve(*a, (2, 2), "SAME"), x, w))(
-    x, w
-  )
+  jaxpr = jax.make_jaxpr(
+    lambda x, w: gradients(lambda *a: convolve(*a, (stride, stride), "SAME"), x, w)
+  )(x, w)
   layouts = [
     equation.params["dimension_numbers"]
     for equation in jax.tree.leaves(_equations(jaxpr.jaxpr), is_leaf=lambda e: hasattr(e, "params"))
     if equation.primitive.name == "conv_general_dilated"
   ]
   usual = lax.conv_dimension_numbers((1,) * 4, (1,) * 4, LAYOUT)
-  assert len(layouts) == 3 and set(layouts) == {usual}
+  assert len(layouts) == convolutions and set(layouts) == {usual}
 
 
 def _equations(jaxpr) -> list:

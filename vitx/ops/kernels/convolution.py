@@ -89,7 +89,13 @@ def _to_images(g, x, kernel, strides, pads) -> jax.Array:
 
 
 def _to_kernel(g, x, kernel, strides, pads) -> jax.Array:
-  """Returns the gradient by the kernel: channels in the batch's place, the gradient as kernel."""
+  """Returns the gradient by the kernel."""
+  found = _of_taps if max(strides) > 1 else _of_channels
+  return jnp.asarray(found(g, x, kernel, strides, pads), kernel.dtype)
+
+
+def _of_channels(g, x, kernel, strides, pads) -> jax.Array:
+  """Convolves with channels in the batch's place and the gradient as kernel."""
   taken = []
   for axis, (stride, (low, _)) in enumerate(zip(strides, pads, strict=True)):
     spread = (g.shape[1 + axis] - 1) * stride + 1
@@ -102,7 +108,32 @@ def _to_kernel(g, x, kernel, strides, pads) -> jax.Array:
     rhs_dilation=strides,
     dimension_numbers=LAYOUT,
   )
-  return jnp.asarray(found.transpose(1, 2, 0, 3), kernel.dtype)
+  return found.transpose(1, 2, 0, 3)
+
+
+def _of_taps(g, x, kernel, strides, pads) -> jax.Array:
+  """Multiplies what each row of the kernel meets by the gradient: one product for each row.
+
+  With strides this is up to twice as fast on a CPU as the convolution, whose kernel has gaps.
+  """
+  rows, columns, channels, features = kernel.shape
+  across = [(g.shape[1 + axis] - 1) * stride + 1 for axis, stride in enumerate(strides)]
+  # Zeros, or a cut, to just what the taps reach: `pad` takes negative widths.
+  reach = [
+    (low, size - 1 + spread - length - low, 0)
+    for size, spread, length, (low, _) in zip(
+      kernel.shape[:2], across, x.shape[1:3], pads, strict=True
+    )
+  ]
+  x = lax.pad(x, jnp.zeros((), x.dtype), [(0, 0, 0), *reach, (0, 0, 0)])
+
+  def tap(i: int, j: int) -> jax.Array:
+    met = x[:, i : i + across[0] : strides[0], j : j + across[1] : strides[1]]
+    return met.reshape(-1, channels)
+
+  flat = g.reshape(-1, features)
+  found = [jnp.concatenate([tap(i, j) for j in range(columns)], -1).T @ flat for i in range(rows)]
+  return jnp.concatenate(found).reshape(kernel.shape)
 
 
 _convolve.defvjp(_forward, _backward)
