@@ -23,10 +23,12 @@ def complete(*overrides):
 
 
 def test_memory_of_a_third_size(data_dir):
-  config = complete("batch_size=64")
-  planned = plan.make_plan(config, timed=False)
+  config = complete(f"batch_size={64 * jax.device_count()}")
+  planned = plan.make_plan(config, timed=False, most=16)
   assert planned.sizes == (8, 16) and planned.seconds is None
-  assert planned.bytes.at(64) == pytest.approx(measure_training_bytes(config), rel=0.1)
+  assert planned.bytes.at(64) == pytest.approx(
+    measure_training_bytes(complete("batch_size=64")), rel=0.1
+  )
 
 
 def test_small_sizes_pick_what_the_batch_picks(data_dir):
@@ -53,7 +55,7 @@ def test_the_largest_batch_is_a_multiple_that_fits():
 
 @pytest.mark.parametrize(
   ("batch", "unit", "sizes"),
-  [(1, 1, (4, 8)), (64, 1, (8, 16)), (12, 1, (6, 12)), (64, 4, (8, 16)), (64, 32, (32, 64))],
+  [(1, 1, (4, 8)), (64, 1, (32, 64)), (12, 1, (6, 12)), (62, 4, (28, 60)), (64, 32, (32, 64))],
 )
 def test_sizes_are_multiples_of_the_micro_batches(batch, unit, sizes):
   assert plan.probe_sizes(batch, unit) == sizes
@@ -62,8 +64,16 @@ def test_sizes_are_multiples_of_the_micro_batches(batch, unit, sizes):
 def test_a_batch_that_fits(data_dir, capsys):
   assert main(["plan", "--config", f"configs/digits.py:{SMALL}", "--memory", "4GB"]) == 0
   out = capsys.readouterr().out
-  assert "memory 4.00 GB; steps of 8 and 16 examples" in out
+  assert "memory 4.00 GB; steps of 16 and 32 examples" in out
   assert "s an example" in out and out.endswith("s a step: it fits\n")
+
+
+def test_sizes_that_do_not_fit_are_not_run(data_dir, monkeypatch):
+  config = complete(f"batch_size={64 * jax.device_count()}")
+  needed = plan.make_plan(config, timed=False).bytes.at(64)
+  monkeypatch.setattr(plan, "find_free_bytes", lambda: 0.6 * needed)
+  planned = plan.make_plan(config)
+  assert planned.sizes == (8, 16) and planned.seconds is not None
 
 
 def test_what_helps_where_it_does_not_fit(data_dir, capsys):

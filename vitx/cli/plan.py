@@ -41,8 +41,8 @@ from vitx.training.trial import (
 
 UNITS = {"MB": 10**6, "GB": 10**9, "MiB": 2**20, "GiB": 2**30}
 USABLE = 0.9  # of the memory that is free, where none is given
-LARGEST_PROBE = 16  # examples of the larger size, where the batch has as many
-RUNS, SECONDS = 5, 2.0  # of timing a size: so many steps, but no further one after so long
+LARGEST_PROBE = 64  # examples of the larger size, where the batch has as many
+RUNS, SECONDS = 7, 6.0  # of timing both sizes: so many steps each, but none begins after so long
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,29 +92,32 @@ class Plan:
     return int((memory - self.bytes.fixed) / self.bytes.each) // unit * unit
 
 
-def make_plan(config: ConfigDict, *, timed: bool = True) -> Plan:
-  """Measures a completed config's training step at two sizes.
+def make_plan(config: ConfigDict, *, timed: bool = True, most: int = LARGEST_PROBE) -> Plan:
+  """Measures a completed config's training step at two sizes, smaller ones if these do not fit.
 
   Args:
     config: with what follows from its data; its `batch_size` bounds the sizes.
     timed: whether the steps are run too.
+    most: examples of the larger size.
 
   Raises:
     ConfigError: the backend does not say what a program needs.
   """
-  sizes = probe_sizes(share(config), config.grad_accum_steps)
+  unit = config.grad_accum_steps
+  sizes = probe_sizes(min(share(config), most), unit)
   compiled = [_compile(config, size) for size in sizes]
   used = [_known(cost.compiled_bytes(program)) for program, _ in compiled]
-  seconds = None
-  if timed:
-    state = begin(config)
-    seconds = Line.through(sizes, [_time(program, state, batch) for program, batch in compiled])
-  return Plan(sizes, Line.through(sizes, used), seconds)
+  if not timed:
+    return Plan(sizes, Line.through(sizes, used), None)
+  smaller = sizes[1] // 4
+  if max(used) > USABLE * find_free_bytes() and probe_sizes(smaller, unit) < sizes:
+    return make_plan(config, most=smaller)
+  return Plan(sizes, Line.through(sizes, used), Line.through(sizes, _time(compiled, begin(config))))
 
 
 def probe_sizes(batch: int, unit: int) -> tuple[int, int]:
   """Returns the two sizes: multiples of `unit`, the larger twice the smaller if it can be."""
-  large = max(2, min(batch, LARGEST_PROBE) // unit, 8 // unit)
+  large = max(2, batch // unit, 8 // unit)
   return max(1, large // 2) * unit, large * unit
 
 
@@ -134,16 +137,23 @@ def _compile(config: ConfigDict, size: int) -> tuple[jax.stages.Compiled, Shapes
     return jax.jit(train, donate_argnums=0).lower(state, batch).compile(), batch
 
 
-def _time(compiled: jax.stages.Compiled, state: TrainState, batch: Shapes) -> float:
-  """Returns the median seconds of a step on noise."""
-  state, drawn = jax.tree.map(jnp.copy, state), draw_batch(batch)
-  taken: list[float] = []
-  begun = time.perf_counter()
-  while len(taken) < RUNS + 1 and (len(taken) < 2 or time.perf_counter() - begun < SECONDS):
-    start = time.perf_counter()
-    state, _ = jax.block_until_ready(compiled(state, drawn))
-    taken.append(time.perf_counter() - start)
-  return statistics.median(taken[1:])  # the first run also loads the program
+def _time(programs: Sequence[tuple[jax.stages.Compiled, Shapes]], state: TrainState) -> list[float]:
+  """Returns the median seconds of each program's step on noise; they take turns."""
+  begun = 0.0
+  taken: list[list[float]] = [[] for _ in programs]
+  fed = [(jax.tree.map(jnp.copy, state), draw_batch(batch)) for _, batch in programs]
+  for turn in range(RUNS + 1):
+    for number, (program, _) in enumerate(programs):
+      old, drawn = fed[number]
+      start = time.perf_counter()
+      new, _ = jax.block_until_ready(program(old, drawn))
+      fed[number] = new, drawn
+      if turn:  # the first turn also loads the programs
+        taken[number].append(time.perf_counter() - start)
+    begun = begun or time.perf_counter()
+    if turn and time.perf_counter() - begun > SECONDS:
+      break
+  return [statistics.median(seconds) for seconds in taken]
 
 
 def _known(value: int | None) -> int:
