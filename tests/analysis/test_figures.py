@@ -5,12 +5,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from vitx.analysis.figures import patterns
+from vitx.analysis.figures import gallery, patterns
 from vitx.analysis.figures.attention_past import attention_mass, capture, uniform_mass
 from vitx.errors import ConfigError
 from vitx.models import model_from_config
 from vitx.models.sown import collect
+from vitx.ops.attention import dense_mask
 from vitx.ops.layout import TokenLayout
+from vitx.ops.patterns import PATTERNS
 
 GRID = (2, 3, 2)  # rows, columns, channels: twelve tokens
 
@@ -114,3 +116,19 @@ def test_dense_models_have_no_pattern():
 )
 def test_the_query_is_on_the_grid(layout):
   assert 0 <= patterns.choose_query(layout) < layout.length - layout.prefix
+
+
+def test_what_a_query_has_seen_after_each_layer():
+  mask = np.asarray(dense_mask(PATTERNS["neighborhood"], TokenLayout((9, 9)), 1)[0])
+  field = gallery.receptive_field(mask, 4 * 9 + 4, layers=3).reshape(9, 9)
+  row, column = np.indices((9, 9))
+  assert (field == np.maximum(abs(row - 4), abs(column - 4))).all()  # 3 x 3 around every token
+  alone = gallery.receptive_field(np.zeros((5, 5), bool), 2, layers=3)
+  assert alone.tolist() == [4, 4, 0, 4, 4]  # nothing attended: the skip connection alone
+
+
+def test_a_directed_edge_is_seen_from_its_query_only():
+  mask = np.zeros((3, 3), bool)
+  mask[0, 1] = mask[1, 2] = True
+  assert gallery.receptive_field(mask, 0, layers=3).tolist() == [0, 1, 2]
+  assert gallery.receptive_field(mask, 2, layers=3).tolist() == [4, 4, 0]

@@ -3,9 +3,11 @@
 import csv
 
 import pytest
+from PIL import Image, ImageChops, ImageStat
 
 import vitx
 from configs.density_digits import get_config
+from tests.runs import ROOT
 from vitx.analysis.figures import patterns
 from vitx.cli.main import main
 from vitx.cli.visualize import Options, visualize
@@ -30,6 +32,11 @@ def read(path):
     (["attention_past", "--config=digits:softmax"], "task.name='density'"),
     (["patterns", "--config=density_digits", "--examples=0"], "examples=0 must be at least 1"),
     (["attention_past", "--config=density_digits:dense", "--queries=64"], "choose from 0 to 63"),
+    (["gallery", "--patterns=windw"], "Did you mean 'window'?"),
+    (["gallery", "--grid=12"], "grid=12 must be rows,columns"),
+    (["gallery", "--grid=100,100"], "at most 2,304 tokens"),
+    (["gallery", "--config=digits"], "gallery is a figure of --patterns"),
+    (["patterns", "--config=digits", "--patterns=window"], "gallery draws patterns"),
   ],
 )
 def test_errors_name_the_fix(arguments, message, tmp_path, capsys):
@@ -53,6 +60,22 @@ def test_without_a_pattern_every_kind_is_shown(tmp_path, monkeypatch):
   monkeypatch.setattr(patterns, "PATTERNS", few)
   (path,) = visualize("patterns", tmp_path, config="density_digits:dense")
   assert path.name == "patterns_dense_examples.png" and path.exists()
+
+
+def test_the_picture_of_the_front_page_is_what_the_command_draws(tmp_path):
+  assert main(["visualize", "gallery", f"--out={tmp_path}"]) == 0
+  drawn, shown = Image.open(tmp_path / "gallery.png"), Image.open(ROOT / "docs" / "gallery.png")
+  # Other versions of matplotlib set letters otherwise, by a few pixels.
+  assert drawn.size == pytest.approx(shown.size, rel=0.02)
+  apart = ImageChops.difference(drawn.convert("L"), shown.convert("L").resize(drawn.size))
+  assert ImageStat.Stat(apart).mean[0] < 8
+  assert (ROOT / "docs" / "gallery.png").stat().st_size < 200_000
+
+
+def test_a_gallery_of_ones_own(tmp_path):
+  names = ("axial_rows", "vitx.ops.patterns.examples:_CLASS")
+  (path,) = visualize("gallery", tmp_path, patterns=names, grid=(7, 9))
+  assert path.read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.slow  # trains, and compiles a model twice more

@@ -3,6 +3,7 @@
     vitx visualize attention_past --workdir runs/text --out pictures
     vitx visualize patterns --config sparse_transformer_cifar10:strided --out pictures
     vitx visualize curves --workdir runs/a runs/b --out pictures
+    vitx visualize gallery --patterns window,axial_rows --grid 12,12 --out pictures
 
 Files are named after the figure and the row, or the name of the workdir. A model of a config has
 its starting weights. A sweep's workdir stands for all its runs. Figures:
@@ -19,7 +20,8 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from vitx import registry
-from vitx.analysis.figures import FIGURES, RUN_FIGURES, Subject
+from vitx.analysis.figures import FIGURES, PATTERN_FIGURES, RUN_FIGURES, Subject
+from vitx.analysis.figures.gallery import GRID
 from vitx.analysis.figures.subject import make_canvas
 from vitx.attention import MIXERS
 from vitx.checkpoints.load import Loaded, load
@@ -37,7 +39,7 @@ from vitx.training.setup import resolve
 
 __doc__ = f"{__doc__}\n" + "\n".join(
   f"    {name:<16}{(draw.__doc__ or '').splitlines()[0]}"
-  for name, draw in ({**FIGURES, **RUN_FIGURES}).items()
+  for name, draw in ({**FIGURES, **RUN_FIGURES, **PATTERN_FIGURES}).items()
 )
 
 
@@ -64,17 +66,22 @@ def visualize(
   config: str | None = None,
   checkpoint: str = "best",
   options: Options | None = None,
+  patterns: Sequence[str] = (),
+  grid: Sequence[int] = GRID,
   trust_code: bool = False,
 ) -> list[Path]:
   """Draws a figure and returns the files that were written.
 
   Args:
-    figure: a name of `FIGURES` or `RUN_FIGURES`.
+    figure: a name of `FIGURES`, `RUN_FIGURES` or `PATTERN_FIGURES`.
     out: folder of the files.
     workdir: of a training run, of several for a figure of `RUN_FIGURES`; or
     config: `FILE:ROW,field=value` or a config.json.
     checkpoint: of the workdir: best, latest or a step.
-    options: of the figure.
+    options: of the figure of a model.
+    patterns: for a figure of `PATTERN_FIGURES`: names of `vitx.ops.patterns.PATTERNS`, or
+      `module:NAME`; () for eight of them.
+    grid: rows and columns that those are laid over.
     trust_code: import what the config names as `module:Name`.
 
   Raises:
@@ -82,7 +89,7 @@ def visualize(
       model that the figure cannot show.
     MissingExtraError: matplotlib is not installed.
   """
-  known = (*FIGURES, *RUN_FIGURES)
+  known = (*FIGURES, *RUN_FIGURES, *PATTERN_FIGURES)
   if figure not in known:
     raise ConfigError(
       f"figure={figure!r} is unknown.{nearest(figure, known)} Valid: {listing(known)}"
@@ -90,6 +97,12 @@ def visualize(
   workdirs = [workdir] if isinstance(workdir, str) else list(workdir or ())
   if figure in RUN_FIGURES:
     return _draw_runs(figure, Path(out), workdirs, config, trust_code)
+  if figure in PATTERN_FIGURES:
+    if workdirs or config is not None:
+      raise ConfigError(f"{figure} is a figure of --patterns: give no --workdir and no --config")
+    return PATTERN_FIGURES[figure](patterns, grid, Path(out))
+  if patterns:
+    raise ConfigError(f"--patterns: {figure} is a figure of a model; gallery draws patterns")
   if len(workdirs) > 1:
     raise ConfigError(f"--workdir: {figure} is a figure of one run, {len(workdirs)} are given")
   if (workdir is None) == (config is None):
@@ -178,7 +191,11 @@ def _hold_matrices(model: ConfigDict) -> None:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Declares the arguments of `run`."""
   add = parser.add_argument
-  add("figure", metavar="FIGURE", help=f"one of {', '.join((*FIGURES, *RUN_FIGURES))}")
+  add(
+    "figure",
+    metavar="FIGURE",
+    help=f"one of {', '.join((*FIGURES, *RUN_FIGURES, *PATTERN_FIGURES))}",
+  )
   add("--workdir", nargs="+", help="of a training run; curves takes several, and sweeps")
   add("--config", help="FILE:ROW,field=value or a config.json, with starting weights")
   add("--checkpoint", default="best", help="of the workdir: best, latest or a step")
@@ -190,6 +207,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     type=lambda text: tuple(map(int, text.split(","))),
     default=(),
     help="positions that are drawn, separated by commas; else a few, spread evenly",
+  )
+  add(
+    "--patterns",
+    type=lambda text: tuple(text.split(",")),
+    default=(),
+    metavar="NAMES",
+    help="that gallery draws, separated by commas; else eight of them",
+  )
+  add(
+    "--grid",
+    type=lambda text: tuple(map(int, text.split(","))),
+    default=GRID,
+    metavar="ROWS,COLUMNS",
+    help="that patterns are laid over (default %(default)s)",
   )
   add("--trust_code", action="store_true", help="let the config name Python of its own")
 

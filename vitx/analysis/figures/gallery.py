@@ -1,0 +1,110 @@
+"""Named attention patterns side by side: the pairs of tokens they join, and what one token sees."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vitx import registry
+from vitx.analysis.figures.patterns import choose_query
+from vitx.analysis.figures.subject import make_canvas, save
+from vitx.analysis.graph import graph_figures
+from vitx.errors import ConfigError
+from vitx.ops.attention import dense_mask
+from vitx.ops.layout import TokenLayout
+from vitx.ops.patterns import PATTERNS, Pattern
+
+CHOSEN = (
+  *("window", "dilated_window", "longformer", "neighborhood"),
+  *("shifted_window", "strided_merged_axial", "bigbird_R+W+G", "watts_strogatz"),
+)
+GRID = (12, 12)
+MOST = 2_304  # tokens, whose matrix of pairs is held
+COLUMNS, LAYERS = 4, 3
+# The query, what it sees after 1, 2 and 3 layers, and what it does not see by then.
+COLORS = ("#d95f02", "#08519c", "#6baed6", "#c6dbef", "#ffffff")
+
+
+def draw_gallery(names: Sequence[str], grid: Sequence[int], out: Path) -> list[Path]:
+  """Named patterns on a grid: connectivity, and the receptive field of a query by layers.
+
+  Of patterns that differ by head or layer, head 0 of layer 0 is drawn.
+
+  Raises:
+    ConfigError: an unknown pattern (with the nearest), or a grid that is not two numbers, or too
+      small or too large for the picture or for a pattern.
+  """
+  chosen = {name: registry.lookup(PATTERNS, name, "patterns").at(0) for name in (names or CHOSEN)}
+  if len(grid) != 2 or min(grid) < 2 or math.prod(grid) > MOST:
+    raise ConfigError(
+      f"grid={','.join(map(str, grid))} must be rows,columns: two numbers of at least 2, of at most"
+      f" {MOST:,} tokens in all"
+    )
+  layout = TokenLayout(tuple(grid))
+  columns = min(COLUMNS, len(chosen))
+  rows = -(-len(chosen) // columns)
+  canvas = make_canvas(2.8 * columns, 1.9 * rows + 0.3)
+  panels = canvas.subplots(rows, 2 * columns, squeeze=False).reshape(-1, 2)
+  for pair, (name, pattern) in zip(panels, chosen.items(), strict=False):
+    _draw_pair(pair, name, pattern, layout)
+  for axes in panels[len(chosen) :].ravel():
+    axes.axis("off")
+  _draw_legend(canvas)
+  return [save(canvas, out, "gallery", 150)]
+
+
+def receptive_field(mask: np.ndarray, query: int, layers: int) -> np.ndarray:
+  """Counts the layers after which a query has seen each token.
+
+  Args:
+    mask: whether a query attends a key, bool (N, N).
+    query: 0 ... N-1.
+    layers: with the same pattern and, as around any attention, a skip connection.
+
+  Returns:
+    int (N,): 0 for the query itself, 1 for what it attends, up to `layers`; `layers` + 1 for tokens
+    that it has not seen by then.
+  """
+  seen = np.arange(mask.shape[0]) == query
+  depth = np.where(seen, 0, layers + 1)
+  for layer in range(1, layers + 1):
+    seen = seen | mask[seen].any(axis=0)
+    depth = np.minimum(depth, np.where(seen, layer, layers + 1))
+  return depth
+
+
+def _draw_pair(pair: Any, name: str, pattern: Pattern, layout: TokenLayout) -> None:
+  """Draws the matrix of pairs and, beside it, the receptive field on the grid."""
+  from matplotlib.colors import ListedColormap
+
+  mask = np.asarray(dense_mask(pattern, layout, num_heads=1)[0])
+  left, right = pair
+  left.imshow(mask, cmap=ListedColormap(("#ffffff", COLORS[1])), vmin=0, vmax=1)
+  field = receptive_field(mask, choose_query(layout), LAYERS).reshape(layout.grid)
+  right.imshow(field, cmap=ListedColormap(COLORS), vmin=0, vmax=len(COLORS) - 1)
+  mixing = graph_figures(pattern, layout).layers_to_mixing
+  # A name may be as wide as both panels, and must not push them apart.
+  name_at = {"xycoords": "axes fraction", "in_layout": False, "annotation_clip": False}
+  left.annotate(name, (0, 1.2), fontsize=10, weight="bold", **name_at)
+  left.set_title(f"\n{mask.mean():.1%} of pairs", fontsize=9, loc="left")
+  said = "not all joined" if math.isinf(mixing) else f"joined in {mixing:.0f} layers"
+  right.set_title(said, fontsize=9, loc="left")
+  for axes in (left, right):
+    axes.set(xticks=[], yticks=[])
+    axes.spines[:].set(color="gray", linewidth=0.5)  # else it hides the first and the last token
+  left.set_xlabel("keys", fontsize=8, labelpad=2)
+  left.set_ylabel("queries", fontsize=8, labelpad=2)
+  right.set_xlabel("the image", fontsize=8, labelpad=2)
+
+
+def _draw_legend(canvas: Any) -> None:
+  from matplotlib.patches import Patch
+
+  texts = ("a query", *(f"seen after {i} layer{'s' * (i > 1)}" for i in range(1, LAYERS + 1)))
+  handles = [
+    Patch(facecolor=color, edgecolor="gray", label=text)
+    for color, text in zip(COLORS, (*texts, "not by then"), strict=True)
+  ]
+  canvas.legend(handles=handles, loc="outside lower center", ncols=len(handles), fontsize=9)
