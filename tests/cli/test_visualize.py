@@ -68,7 +68,7 @@ def test_the_picture_of_the_front_page_is_what_the_command_draws(tmp_path):
   # Other versions of matplotlib set letters otherwise, by a few pixels.
   assert drawn.size == pytest.approx(shown.size, rel=0.02)
   apart = ImageChops.difference(drawn.convert("L"), shown.convert("L").resize(drawn.size))
-  assert ImageStat.Stat(apart).mean[0] < 8
+  assert ImageStat.Stat(apart).mean[0] < 1  # one other pattern is 1.2
   assert (ROOT / "docs" / "gallery.png").stat().st_size < 200_000
 
 
