@@ -1,0 +1,124 @@
+"""Pages in Markdown: their commands, Python blocks, links and the files they name."""
+
+import dataclasses
+import re
+import shlex
+from pathlib import Path
+
+from tests.runs import ROOT, replace
+
+PAGES = ("README.md", "CONTRIBUTING.md", *sorted(f"docs/{p.name}" for p in ROOT.glob("docs/*.md")))
+SHELL, PYTHON = "bash", "python"
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+  """A command of a page.
+
+  Attributes:
+    text: as it stands there, in one line, without its comment.
+    words: of the shell, without what follows `>`.
+    needs: what the tests do not have, as the page says behind `# needs`; "" for nothing.
+    into: the file behind `>`, or "".
+  """
+
+  text: str
+  words: tuple[str, ...]
+  needs: str
+  into: str = ""
+
+  @property
+  def vitx(self) -> list[str] | None:
+    """The arguments of `vitx`, in whatever way it is called; None for another program."""
+    for start, instead in (
+      (("vitx",), ()),
+      (("python", "-m", "vitx"), ()),
+      (("python", "train.py"), ("train",)),
+    ):
+      if self.words[: len(start)] == start:
+        return [*instead, *self.words[len(start) :]]
+    return None
+
+
+def read(page: str) -> str:
+  return (ROOT / page).read_text(encoding="utf-8")
+
+
+def blocks(page: str) -> list[tuple[str, str]]:
+  """Returns (language, content) of every fenced block in order."""
+  return re.findall(r"^```(\w*)\n(.*?)^```", read(page), re.DOTALL | re.MULTILINE)
+
+
+def indented(page: str) -> list[str]:
+  """Returns lines that Markdown would set as code though they stand in no fence."""
+  prose = re.sub(r"^```.*?^```", "", read(page), flags=re.DOTALL | re.MULTILINE)
+  return re.findall(r"(?<=\n\n)(?: {4}|\t)\S.*", prose)
+
+
+def commands(block: str) -> list[Command]:
+  """Returns the commands of a shell block, those joined by `&&` and `&` apart."""
+  found = []
+  for line in block.replace("\\\n", " ").splitlines():
+    text, _, comment = line.partition(" # ")
+    if not text.strip() or text.startswith("#"):
+      continue
+    needs = comment.strip().removeprefix("needs ") if comment.strip().startswith("needs ") else ""
+    lexer = shlex.shlex(text, posix=True, punctuation_chars="&>|;")
+    lexer.whitespace_split, lexer.commenters = True, ""
+    words, plain = list(lexer), " ".join(text.split())
+    while words:
+      end = next((i for i, word in enumerate(words) if word in ("&", "&&", ";")), len(words))
+      part, words = words[:end], words[end + 1 :]
+      if ">" in part:
+        part, into = part[: part.index(">")], part[-1]
+      else:
+        into = ""
+      found.append(Command(plain, tuple(part), needs, into))
+  return found
+
+
+def page_commands(page: str) -> list[Command]:
+  return [
+    command for language, text in blocks(page) if language == SHELL for command in commands(text)
+  ]
+
+
+def links(page: str) -> list[str]:
+  return re.findall(r"\]\(([^)\s]+)\)", re.sub(r"^```.*?^```", "", read(page), flags=re.S | re.M))
+
+
+def anchors(path: Path) -> set[str]:
+  """Returns what `#...` may name: headings in small letters, spaces as hyphens."""
+  headings = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+  return {re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-") for text in headings}
+
+
+def named_files(page: str) -> set[str]:
+  """Returns files and folders of the repository that a page names anywhere."""
+  rooms = r"(?:configs|docs|tests|vitx|results|colab|\.ci|\.github)"
+  found = re.findall(rf"(?<![\w/.~$-])({rooms}/[\w/.-]*\w)([{{*]?)", read(page))
+  # A brace or a star stands for several, capitals for a name of the reader's.
+  return {name for name, more in found if not more and "NAME" not in name}
+
+
+def shorten(words: list[str]) -> list[str]:
+  """Returns a training command that ends after four steps of a small batch."""
+  from vitx.cli.configs import load_config, split_text
+
+  at = words.index("--config") + 1
+  path, arg = split_text(words[at])
+  config = load_config(words[at])
+  swept = " ".join(words[words.index("--over") :]) if "--over" in words else ""
+  short = {"batch_size": 8, "duration": "4 steps", "log_every": "2 steps", "model.depth": 2}
+  short |= {"evaluation.every": "4 steps", "checkpoint.every": "4 steps"}
+  for prefix in ("", *(f"phases.{name}." for name in config.get("phases") or {})):
+    if prefix:
+      short[f"{prefix}duration"] = "4 steps"
+    if prefix or "warmup" in config.schedule:
+      short[f"{prefix}schedule.warmup"] = "1 steps"
+  kept = {name: value for name, value in short.items() if f"{name}=[" not in swept}
+  overrides = replace(arg, *(f"{name}={value}" for name, value in kept.items()))
+  result = [*words[:at], f"{path}:{overrides.lstrip(',')}", *words[at + 1 :]]
+  if "--seeds" in result:
+    result[result.index("--seeds") + 1] = "1"
+  return result

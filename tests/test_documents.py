@@ -1,0 +1,224 @@
+"""What README and docs say: commands and Python run, links and files exist, figures are told."""
+
+import contextlib
+import importlib
+import io
+import shutil
+
+import pytest
+from PIL import Image
+
+from tests import documents
+from tests.documents import PAGES, PYTHON, SHELL
+from tests.runs import ROOT
+from tests.test_folder_end_to_end import draw
+from vitx.cli.configs import load_config, open_config
+from vitx.cli.main import COMMANDS, main
+
+# What another test or CI runs: the beginning of a command, where, and what must stand there.
+ELSEWHERE = {
+  "pip install -e . && python train.py --config configs/digits.py": (".ci/run", 'python" train.py'),
+  'pip install -e ".[test]" && pytest': (".ci/run", 'bin/pytest" --all'),
+  "pytest": (".ci/run", 'bin/pytest" --all'),
+  "python train.py --config configs/digits.py --workdir runs/two": (
+    "tests/test_processes.py",
+    "--coordinator",
+  ),
+  "vitx benchmark choose": ("tests/benchmark/test_choose.py", '"choose"'),
+  "vitx benchmark": ("tests/benchmark/test_command.py", "main("),
+  "vitx plan": ("tests/cli/test_plan.py", '"plan"'),
+  "vitx summary": ("tests/cli/test_summary.py", '"summary"'),
+}
+OTHERS = (
+  "pip",
+  "pytest",
+  "srun",
+  "gcloud",
+  "ruff",
+  "mypy",
+  "pre-commit",
+  ".ci/run",
+  "python",
+  "git",
+)
+# Python blocks that run in plain `pytest`; all run in their page.
+QUICK = (
+  ("README.md", 1),
+  ("docs/evaluation.md", 0),
+  ("docs/mixers.md", 0),
+  ("docs/patterns.md", 0),
+  ("docs/training.md", 0),
+)
+
+
+def elsewhere(command):
+  """Returns the longest beginning of `ELSEWHERE` that the command has."""
+  return max(
+    (start for start in ELSEWHERE if command.text.startswith(start)), key=len, default=None
+  )
+
+
+def python_blocks(page):
+  return [text for language, text in documents.blocks(page) if language == PYTHON]
+
+
+@pytest.fixture
+def place(finished_run, tmp_path, monkeypatch):
+  """Where a reader stands: the repository's tables, a trained run, files and code of one's own."""
+  shutil.copytree(finished_run[0], tmp_path / "runs" / "digits")
+  for name in ("configs",):
+    shutil.copytree(ROOT / name, tmp_path / name)
+  draw(tmp_path / "flowers")
+  (tmp_path / "flowers" / "bright").rename(tmp_path / "flowers" / "rose")
+  Image.new("RGB", (20, 30), (200, 30, 30)).save(tmp_path / "flowers" / "rose" / "2.png")
+  Image.new("L", (8, 8), 128).save(tmp_path / "scan.png")
+  (tmp_path / "book.txt").write_text("Once upon a time there was a patch. " * 400)
+  (tmp_path / "chapter.txt").write_text("Once upon a time there was a token.")
+  (tmp_path / "my_package").mkdir()
+  (tmp_path / "my_package" / "__init__.py").touch()
+  shutil.copy(
+    ROOT / "tests" / "attention" / "third_party.py", tmp_path / "my_package" / "my_file.py"
+  )
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.syspath_prepend(str(tmp_path))
+  return tmp_path
+
+
+def run_python(page, number):
+  name = f"{page}, Python block {number}"
+  exec(compile(python_blocks(page)[number], name, "exec"), {"__name__": "documents"})
+
+
+def run_command(command):
+  """Runs one as it stands, training in few steps; what it writes lies in the working directory."""
+  words = command.vitx
+  if words[0] in ("train", "sweep", "reproduce"):
+    words = documents.shorten(words)
+  told = io.StringIO()
+  with contextlib.redirect_stdout(told):
+    status = main(words)
+  assert status == 0, f"{command.text}\nas {words}\n{told.getvalue()[-2000:]}"
+  if command.into:
+    with open(command.into, "w", encoding="utf-8") as file:
+      file.write(told.getvalue())
+
+
+def understand(command, monkeypatch):
+  """Returns the options that the real parser reads of a command."""
+  words, told = command.vitx, []
+  assert words[0] in COMMANDS, command.text
+  module = importlib.import_module(f"vitx.cli.{words[0]}")
+  monkeypatch.setattr(module, "run", lambda *given, **options: told.append(options))
+  with pytest.MonkeyPatch.context():
+    assert main(words) == 0, command.text
+  return told[0]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_command_is_understood(page, monkeypatch, capsys):
+  made = {command.into for command in documents.page_commands(page)}
+  for command in documents.page_commands(page):
+    if command.vitx is None:
+      assert command.words[0] in OTHERS, f"no test knows {command.text}"
+      assert command.needs or elsewhere(command), f"not run, and not said why: {command.text}"
+      continue
+    try:
+      config = understand(command, monkeypatch).get("config")
+    except SystemExit:
+      pytest.fail(f"{command.text}\n{capsys.readouterr().err}")
+    if config and config not in made and config.split(":")[0] not in made:
+      load_config(config)  # raises where file, row or field is unknown
+
+
+@pytest.mark.parametrize("start", ELSEWHERE)
+def test_what_runs_elsewhere_does(start):
+  assert any(
+    command.text.startswith(start) for page in PAGES for command in documents.page_commands(page)
+  ), f"no page says {start}"
+  file, words = ELSEWHERE[start]
+  assert words in (ROOT / file).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(("page", "number"), QUICK)
+def test_python_runs(page, number, place):
+  run_python(page, number)
+
+
+def runs_something(page):
+  return any(
+    language == PYTHON
+    or (
+      language == SHELL and any(not c.needs and not elsewhere(c) for c in documents.commands(text))
+    )
+    for language, text in documents.blocks(page)
+  )
+
+
+@pytest.mark.slow  # trains several networks, if for few steps
+@pytest.mark.usefixtures("whole_runs")
+@pytest.mark.parametrize("page", [page for page in PAGES if runs_something(page)])
+def test_a_page_runs_from_top_to_bottom(page, place):
+  number = 0
+  for language, text in documents.blocks(page):
+    if language == PYTHON:
+      run_python(page, number)
+      number += 1
+    for command in documents.commands(text) if language == SHELL else ():
+      if not command.needs and not elsewhere(command):
+        run_command(command)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_and_files_exist(page):
+  folder = (ROOT / page).parent
+  for link in documents.links(page):
+    path, _, anchor = link.partition("#")
+    assert "://" not in link, f"{page}: {link}: no address is built in"
+    target = folder / path.replace("\\", "") if path else ROOT / page
+    assert target.exists(), f"{page}: {link}"
+    assert not anchor or anchor in documents.anchors(target), f"{page}: {link}"
+  missing = {name for name in documents.named_files(page) if not (ROOT / name).exists()}
+  assert not missing, f"{page} names {missing}"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_code_stands_in_fences_with_their_language(page):
+  assert not documents.indented(page)
+  assert {language for language, _ in documents.blocks(page)} <= {SHELL, PYTHON, "text"}
+
+
+def test_readme_is_short_and_leads_everywhere():
+  assert documents.read("README.md").count("\n") <= 150
+  first = set(documents.links("README.md"))
+  assert {"docs/gallery.png", "docs/data.md", "docs/papers.md", "docs/README.md"} <= first
+  assert any(link.startswith("docs/mixers.md") for link in first)
+  index = {link.partition("#")[0] for link in documents.links("docs/README.md")}
+  own = {path.name for path in ROOT.glob("docs/*.md")} - {"README.md"}
+  assert own <= index, f"docs/README.md leaves out {own - index}"
+
+
+def test_the_two_commands_are_there():
+  two = [command.text for command in documents.page_commands("README.md")][:4]
+  assert (
+    two[0]
+    == two[1]
+    == ("pip install -e . && python train.py --config configs/digits.py --workdir runs/digits")
+  )
+  assert two[2] == two[3] == 'pip install -e ".[test]" && pytest'
+
+
+def test_the_mixer_shown_is_the_one_tested():
+  code = (ROOT / "tests" / "attention" / "third_party.py").read_text(encoding="utf-8")
+  assert code in documents.read("docs/mixers.md")
+
+
+TABLES = ("vix_cifar10", "vix_tiny_imagenet", "bbvit_imagenette", "imagenet", "cifar10")
+
+
+@pytest.mark.parametrize("name", (*TABLES, "sparsifiner_imagenet", "simplified_cifar10"))
+def test_papers_has_every_published_row(name):
+  lines = documents.read("docs/papers.md").splitlines()
+  for row, figures in open_config(f"configs/{name}.py")["PUBLISHED"].items():
+    printed = {figures.get(figure) for figure in ("parameters", "top1")} - {None}
+    told = [line for line in lines if line.startswith(f"| `{row}` |")]
+    assert any(all(f" {value:,} |" in line for value in printed) for line in told), row
