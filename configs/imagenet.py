@@ -23,11 +23,19 @@ trained DeiT-S: `init_from=FILE,init_from_except=('.*_slots',)`), and LV-ViT's `
 `_m`. Not yet run.
 
 The recipes are those of the released code, also where it is not obvious: DeiT's rate comes an epoch
-late, its raw weights are those that are evaluated, and color jitter is off beside RandAugment.
-Meant to be different: 1 % of train is withheld to choose the checkpoint, arithmetic is bfloat16
-(theirs is float16 with a scaled loss), batches run on from epoch to epoch without a remainder, and
-the batch statistics beside LV-ViT's moving average are the current ones. Missing: LV-ViT learns
-without token labels and MixToken, so that its printed accuracies are those of another recipe.
+late, its raw weights are those that are evaluated, and color jitter is off beside RandAugment,
+which is timm's with 15 operations, levels that vary and half of them left out; erasing writes
+noise.
+
+Where we differ from DeiT's recipe:
+- 1 % of train is withheld to choose the checkpoint.
+- Arithmetic is bfloat16; theirs is float16 with a scaled loss.
+- Batches run on from epoch to epoch without a remainder, which theirs drop.
+- One share of mixup or CutMix is drawn for the global batch of 1,024; theirs for the images of each
+  GPU. Image 2i is mixed with 2i + 1; theirs the first with the last.
+And from LV-ViT's: the batch statistics beside the moving average are the current ones, and it
+learns without token labels and MixToken, so that its printed accuracies are those of another
+recipe.
 
 The data set is TFDS's `imagenet2012`, which needs the archives of image-net.org: see its page in
 the TFDS catalogue. Images of any data set are brought to 224 pixels; for small ones say
