@@ -11,6 +11,7 @@ from tests.runs import ROOT
 from vitx.analysis.figures import patterns
 from vitx.cli.main import main
 from vitx.cli.visualize import Options, visualize
+from vitx.errors import ConfigError
 
 SMALL = (
   "model.width=16,model.depth=2,model.num_heads=2,model.mlp_dim=16,batch_size=32,duration=2 steps,"
@@ -37,6 +38,22 @@ def read(path):
     (["gallery", "--grid=100,100"], "at most 2,304 tokens"),
     (["gallery", "--config=digits"], "gallery is a figure of --patterns"),
     (["patterns", "--config=digits", "--patterns=window"], "gallery draws patterns"),
+    (["attention", "--config=digits:softmax", "--queries=64"], "queries=64 is no patch"),
+    (["attention", "--config=density_digits:dense"], "has no grid of image patches"),
+    (["attention", "--config=digits:linformer"], "hold no matrix of the 64 tokens"),
+    (["attention", "--config=digits:mlp_mixing"], "hold no matrix of the 64 tokens"),
+    (["receptive_field", "--config=digits:softmax"], "SoftmaxAttention, which has no pattern"),
+    (["receptive_field", "--config=digits:full", "--queries=64"], "choose from 0 to 63"),
+    (["graph", "--config=digits:softmax"], "SoftmaxAttention, which has no pattern"),
+    (["shaped_scalars", "--config=digits:softmax"], "model.token_mixer='shaped'"),
+    (["projections", "--config=digits:fnet"], "has no query and key kernels"),
+    (["posemb", "--config=digits:softmax,posemb=rope"], "adds no positions to its tokens"),
+    (["performer_error", "--config=digits:fnet"], "has no queries and keys"),
+    (["landmarks", "--config=digits:softmax"], "model.token_mixer='nystromformer'"),
+    (["memory", "--config=digits"], "give the CSV file of vitx reproduce as --results"),
+    (["memory", "--config=digits", "--results=nowhere.csv"], "'nowhere.csv' cannot be read"),
+    (["posemb", "--config=digits", "--results=a.csv"], "posemb is no figure of results"),
+    (["posemb", "--workdir", "a", "b"], "posemb is a figure of one run, 2 are given"),
   ],
 )
 def test_errors_name_the_fix(arguments, message, tmp_path, capsys):
@@ -76,6 +93,70 @@ def test_a_gallery_of_ones_own(tmp_path):
   names = ("axial_rows", "vitx.ops.patterns.examples:_CLASS")
   (path,) = visualize("gallery", tmp_path, patterns=names, grid=(7, 9))
   assert path.read_bytes().startswith(b"\x89PNG")
+
+
+NARROW = "model.width=16,model.depth=2,model.num_heads=2,model.mlp_dim=16"
+
+
+# Each compiles a model and draws with matplotlib: seconds.
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  ("figure", "row", "files"),
+  [
+    ("attention", "softmax,pool=cls", ["attention_softmax_heads.png", "attention_softmax.png"]),
+    (
+      "receptive_field",
+      "neighborhood",
+      [f"receptive_field_neighborhood.{e}" for e in ("png", "csv")],
+    ),
+    ("graph", "bigbird", ["graph_bigbird.png", "graph_bigbird.csv"]),
+    ("shaped_scalars", "shaped", ["shaped_scalars_shaped.png", "shaped_scalars_shaped.csv"]),
+    (
+      "projections",
+      "performer",
+      [f"projections_performer{end}" for end in ("_query_key.png", "_value_out.png", ".csv")],
+    ),
+    ("posemb", "fnet", ["posemb_fnet.png"]),
+    ("performer_error", "softmax", ["performer_error_softmax.png", "performer_error_softmax.csv"]),
+    (
+      "landmarks",
+      "nystromformer",
+      [f"landmarks_nystromformer{end}" for end in (".png", "_error.png", ".csv")],
+    ),
+  ],
+)
+def test_every_figure_of_a_config_writes_its_files(figure, row, files, tmp_path):
+  found = visualize(figure, tmp_path, config=f"digits:{row},{NARROW}", options=Options(examples=2))
+  assert [path.name for path in found] == files and all(path.stat().st_size for path in found)
+
+
+@pytest.mark.slow  # loads a run twice and draws three pictures
+def test_models_side_by_side(tmp_path, finished_run, run_copy):
+  one = str(finished_run[0])
+  with pytest.raises(ConfigError, match="two are called alike"):
+    visualize("attention", tmp_path, workdir=[one, one])
+  options = Options(examples=1)
+  files = visualize("attention", tmp_path, workdir=[one, str(run_copy)], options=options)
+  label = finished_run[0].name
+  names = [f"attention_{label}_heads", "attention_copy_heads", f"attention_{label}_copy"]
+  assert [path.name for path in files] == [f"{name}.png" for name in names]
+
+
+@pytest.mark.slow  # compiles the training steps of two rows
+def test_memory_of_a_sweeps_rows(tmp_path):
+  results = tmp_path / "two.csv"
+  results.write_text(
+    "method,seed,problem,test_top1\nsoftmax,0,,0.5\nsoftmax,1,,0.7\nfnet,0,,0.4\nfnet,1,lost,\n"
+  )
+  picture, table = visualize("memory", tmp_path, results=str(results), config=f"digits:{NARROW}")
+  assert picture.name == "memory_two.png" and picture.exists()
+  head, softmax, fnet = read(table)
+  assert head == ["method", "runs", "gigabytes", "test_top1"]
+  assert softmax[:2] == ["softmax", "2"] and float(softmax[3]) == pytest.approx(0.6)
+  assert fnet[:2] == ["fnet", "1"] and 0 < float(fnet[2]) < float(softmax[2])
+  results.write_text("method,seed,problem,test_top1\nsofmax,0,,0.5\n")
+  with pytest.raises(ConfigError, match="Did you mean 'softmax'"):
+    visualize("memory", tmp_path, results=str(results), config="digits")
 
 
 @pytest.mark.slow  # trains, and compiles a model twice more

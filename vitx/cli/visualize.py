@@ -2,16 +2,19 @@
 
     vitx visualize attention_past --workdir runs/text --out pictures
     vitx visualize patterns --config sparse_transformer_cifar10:strided --out pictures
+    vitx visualize attention --workdir runs/a runs/b --out pictures
     vitx visualize curves --workdir runs/a runs/b --out pictures
     vitx visualize gallery --patterns window,axial_rows --grid 12,12 --out pictures
+    vitx visualize memory --results results/vix.csv --config vix_cifar10 --out pictures
 
 Files are named after the figure and the row, or the name of the workdir. A model of a config has
-its starting weights. A sweep's workdir stands for all its runs. Figures:
+its starting weights; weights of others' code become a workdir by `vitx convert`. A sweep's workdir
+stands for all its runs. Figures:
 """
 
 import argparse
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +23,22 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from vitx import registry
-from vitx.analysis.figures import FIGURES, PATTERN_FIGURES, RUN_FIGURES, Subject
+from vitx.analysis.figures import (
+  FIGURES,
+  PATTERN_FIGURES,
+  RESULT_FIGURES,
+  RUN_FIGURES,
+  SIDE_BY_SIDE,
+  Subject,
+)
 from vitx.analysis.figures.gallery import GRID
+from vitx.analysis.figures.memory import read_results
 from vitx.analysis.figures.subject import make_canvas
 from vitx.attention import MIXERS
 from vitx.checkpoints.load import Loaded, load
-from vitx.cli.configs import load_config, split_text
+from vitx.cli.configs import join_text, load_config, split_text
 from vitx.cli.curves import find_runs, read_curves
+from vitx.cli.points import find_rows
 from vitx.cli.summary import complete_config
 from vitx.data.sources import open_source
 from vitx.errors import ConfigError, listing, nearest
@@ -36,10 +48,18 @@ from vitx.tasks.base import Task
 from vitx.tasks.classification import Classification
 from vitx.tasks.density import Density
 from vitx.training.setup import resolve
+from vitx.training.trial import measure_training_bytes
+
+ALL_FIGURES: dict[str, Callable[..., list[Path]]] = {
+  **FIGURES,
+  **SIDE_BY_SIDE,
+  **RUN_FIGURES,
+  **RESULT_FIGURES,
+  **PATTERN_FIGURES,
+}
 
 __doc__ = f"{__doc__}\n" + "\n".join(
-  f"    {name:<16}{(draw.__doc__ or '').splitlines()[0]}"
-  for name, draw in ({**FIGURES, **RUN_FIGURES, **PATTERN_FIGURES}).items()
+  f"    {name:<16}{(draw.__doc__ or '').splitlines()[0]}" for name, draw in ALL_FIGURES.items()
 )
 
 
@@ -64,6 +84,7 @@ def visualize(
   *,
   workdir: str | Sequence[str] | None = None,
   config: str | None = None,
+  results: str | None = None,
   checkpoint: str = "best",
   options: Options | None = None,
   patterns: Sequence[str] = (),
@@ -73,10 +94,12 @@ def visualize(
   """Draws a figure and returns the files that were written.
 
   Args:
-    figure: a name of `FIGURES`, `RUN_FIGURES` or `PATTERN_FIGURES`.
+    figure: a name of `FIGURES`, `SIDE_BY_SIDE`, `RUN_FIGURES`, `RESULT_FIGURES` or
+      `PATTERN_FIGURES`.
     out: folder of the files.
-    workdir: of a training run, of several for a figure of `RUN_FIGURES`; or
+    workdir: of a training run, of several for a figure of `SIDE_BY_SIDE` or `RUN_FIGURES`; or
     config: `FILE:ROW,field=value` or a config.json.
+    results: the CSV file of a sweep over the rows of the config, for a figure of `RESULT_FIGURES`.
     checkpoint: of the workdir: best, latest or a step.
     options: of the figure of a model.
     patterns: for a figure of `PATTERN_FIGURES`: names of `vitx.ops.patterns.PATTERNS`, or
@@ -89,12 +112,16 @@ def visualize(
       model that the figure cannot show.
     MissingExtraError: matplotlib is not installed.
   """
-  known = (*FIGURES, *RUN_FIGURES, *PATTERN_FIGURES)
+  known = tuple(ALL_FIGURES)
   if figure not in known:
     raise ConfigError(
       f"figure={figure!r} is unknown.{nearest(figure, known)} Valid: {listing(known)}"
     )
   workdirs = [workdir] if isinstance(workdir, str) else list(workdir or ())
+  if figure in RESULT_FIGURES:
+    return _draw_results(figure, Path(out), results, config, workdirs)
+  if results is not None:
+    raise ConfigError(f"results={results!r}: {figure} is no figure of results; leave it out")
   if figure in RUN_FIGURES:
     return _draw_runs(figure, Path(out), workdirs, config, trust_code)
   if figure in PATTERN_FIGURES:
@@ -103,19 +130,81 @@ def visualize(
     return PATTERN_FIGURES[figure](patterns, grid, Path(out))
   if patterns:
     raise ConfigError(f"--patterns: {figure} is a figure of a model; gallery draws patterns")
-  if len(workdirs) > 1:
+  if len(workdirs) > 1 and figure not in SIDE_BY_SIDE:
     raise ConfigError(f"--workdir: {figure} is a figure of one run, {len(workdirs)} are given")
   if (workdir is None) == (config is None):
     given = "both" if workdir else "neither"
     raise ConfigError(f"--workdir and --config: {given} given; a figure is of one of them")
   make_canvas(1, 1)  # what is missing is said before the long part
+  chosen: dict[str, Any] = {"checkpoint": checkpoint, "options": options, "trust_code": trust_code}
+  if workdirs:
+    subjects = [open_subject(workdir=each, **chosen) for each in workdirs]
+  else:
+    subjects = [open_subject(config=config, **chosen)]
+  labels = [subject.label for subject in subjects]
+  if len(set(labels)) < len(labels):
+    raise ConfigError(f"--workdir: two are called alike ({', '.join(labels)}); files need names")
+  with registry.trusting(trust_code):
+    if figure in SIDE_BY_SIDE:
+      return SIDE_BY_SIDE[figure](subjects, Path(out))
+    return FIGURES[figure](subjects[0], Path(out))
+
+
+def open_subject(
+  *,
+  workdir: str | Path | None = None,
+  config: str | None = None,
+  checkpoint: str = "best",
+  options: Options | None = None,
+  trust_code: bool = False,
+) -> Subject:
+  """Returns what the functions of `vitx.analysis.figures` take, of a run or of a config.
+
+  Args:
+    workdir: of a training run; or
+    config: `FILE:ROW,field=value` or a config.json, with starting weights.
+    checkpoint: of the workdir: best, latest or a step.
+    options: of the figure.
+    trust_code: import what the config names as `module:Name`.
+
+  Raises:
+    ConfigError: both or neither of workdir and config, or one that cannot be opened.
+  """
+  if (workdir is None) == (config is None):
+    raise ConfigError("open_subject: give a workdir or a config, and not both")
   chosen = options or Options()
   with registry.trusting(trust_code):
-    if workdirs:
-      subject = _of_run(load(workdirs[0], checkpoint, trust_code=trust_code), chosen)
-    else:
-      subject = _of_config(str(config), chosen)
-    return FIGURES[figure](subject, Path(out))
+    if workdir is not None:
+      return _of_run(load(workdir, checkpoint, trust_code=trust_code), chosen)
+    return _of_config(str(config), chosen)
+
+
+def _draw_results(
+  figure: str, out: Path, results: str | None, config: str | None, workdirs: Sequence[str]
+) -> list[Path]:
+  """Draws a figure of a sweep over rows, whose training steps are compiled for their memory."""
+  if results is None or config is None or workdirs:
+    raise ConfigError(
+      f"{figure} is a figure of results: give the CSV file of vitx reproduce as --results, the"
+      " config file whose rows it has as --config, and no --workdir"
+    )
+  make_canvas(1, 1)
+  path, overrides = split_text(config)
+  first = complete_config(load_config(config))
+  value = build_task(first).primary
+  found = read_results(results, value)
+  memory = {}
+  for row in find_rows(path, list(found)):
+    own = complete_config(load_config(join_text(f"{path}:{row}", [overrides])))
+    used = measure_training_bytes(own)
+    if used is None:
+      raise ConfigError(f"{figure}: {jax.default_backend()} does not tell the memory of a program")
+    memory[row] = used / 1e9
+  told = f"{Path(results).name}, rows of {path}: test figure of finished runs, mean ± standard"
+  told += " deviation over seeds, against the memory of a training step of the row's whole batch,"
+  told += f" compiled for {jax.devices()[0].device_kind} ({jax.default_backend()}), never run."
+  name = f"{figure}_{Path(results).stem}"
+  return RESULT_FIGURES[figure](found, memory, value, told, out, name)
 
 
 def _draw_runs(
@@ -131,7 +220,8 @@ def _draw_runs(
 
 def _of_run(loaded: Loaded, options: Options) -> Subject:
   label = Path(loaded.workdir).resolve().name
-  return _subject(label, loaded.config, loaded.task, options, lambda: loaded.variables)
+  weights = f"checkpoint of step {loaded.step}"
+  return _subject(label, weights, loaded.config, loaded.task, options, lambda: loaded.variables)
 
 
 def _of_config(text: str, options: Options) -> Subject:
@@ -146,10 +236,24 @@ def _of_config(text: str, options: Options) -> Subject:
     blank = {name: np.zeros((1, *x.shape), x.dtype) for name, x in spec.items()}
     return jax.jit(task.init)(jax.random.key(config.init_seed), blank)
 
-  return _subject(label, config, task, options, variables)
+  return _subject(label, "starting weights", config, task, options, variables)
 
 
-def _subject(label: str, config: ConfigDict, task: Task, options: Options, variables) -> Subject:
+def _describe(config: ConfigDict) -> str:
+  """Returns the network and its data in a few words."""
+  model = config.model
+  mixer = model.get("token_mixer", "softmax")
+  mixer = mixer if isinstance(mixer, str) else mixer.get("edges", mixer.name)
+  block = model.get("block", "pre_norm")
+  block = block if isinstance(block, str) else block.name
+  parts = [f"{model.name} with {mixer}", *([f"{block} blocks"] if block != "pre_norm" else [])]
+  parts += [f"{name} {model[name]}" for name in ("depth", "width") if name in model]
+  return f"{', '.join(parts)}, {config.data.source}"
+
+
+def _subject(
+  label: str, weights: str, config: ConfigDict, task: Task, options: Options, variables
+) -> Subject:
   held = config.copy_and_resolve_references()
   with held.unlocked():
     _hold_matrices(held.model)
@@ -173,6 +277,8 @@ def _subject(label: str, config: ConfigDict, task: Task, options: Options, varia
     layout=task.token_layout() if isinstance(task, Classification) else None,
     variables=variables,
     inputs=inputs,
+    network=_describe(config),
+    weights=weights,
     **dataclasses.asdict(options),
   )
 
@@ -181,23 +287,23 @@ def _hold_matrices(model: ConfigDict) -> None:
   """Sets what makes the mixers of a config's model keep their matrices; parameters stay."""
   if model.get("layer_cycle"):
     model.layer_cycle = 0  # nothing is sown inside its loop
+  if model.get("remat"):
+    model.remat = False  # so that what a mixer holds can leave it
   mixer = model.get("token_mixer", "softmax")
   mixer = {"name": mixer} if isinstance(mixer, str) else dict(mixer)
   found = registry.lookup(MIXERS, mixer["name"], "model.token_mixer")
-  if "implementation" in registry.options(found):
+  several = getattr(getattr(found, "properties", None), "implementations", ("masked",))
+  if "masked" in several and "implementation" in registry.options(found):
     model.token_mixer = ConfigDict({**mixer, "implementation": "masked"})
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Declares the arguments of `run`."""
   add = parser.add_argument
-  add(
-    "figure",
-    metavar="FIGURE",
-    help=f"one of {', '.join((*FIGURES, *RUN_FIGURES, *PATTERN_FIGURES))}",
-  )
-  add("--workdir", nargs="+", help="of a training run; curves takes several, and sweeps")
+  add("figure", metavar="FIGURE", help="a name of the list above")
+  add("--workdir", nargs="+", help="of a training run; some figures take several, curves sweeps")
   add("--config", help="FILE:ROW,field=value or a config.json, with starting weights")
+  add("--results", metavar="CSV", help="of vitx reproduce or sweep over the rows of --config")
   add("--checkpoint", default="best", help="of the workdir: best, latest or a step")
   add("--out", required=True, metavar="DIR", help="where the files are written")
   add("--local", type=int, help="the last so many tokens count as near; else a row")

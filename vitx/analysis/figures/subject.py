@@ -27,6 +27,8 @@ class Subject:
     local: l, the last tokens that count as near; None for a row of the grid.
     examples: how many are looked at.
     queries: positions that are drawn; () for a few that are spread evenly.
+    network: what the model is, and its data, for captions.
+    weights: where they are from, for captions.
   """
 
   label: str
@@ -39,6 +41,13 @@ class Subject:
   local: int | None = None
   examples: int = 4
   queries: tuple[int, ...] = ()
+  network: str = ""
+  weights: str = ""
+
+  @property
+  def told(self) -> str:
+    """Returns what was run, for captions."""
+    return ", ".join(filter(None, (self.network, self.weights)))
 
 
 def make_canvas(width: float, height: float) -> Any:

@@ -1,0 +1,227 @@
+"""What the figures of models compute, against its definitions written out."""
+
+import itertools
+
+import jax
+import numpy as np
+import pytest
+
+from vitx.analysis.figures import approximation, attention, posemb, projections, receptive_field
+from vitx.analysis.figures import shaped_scalars as scalars
+from vitx.analysis.figures.capture import capture
+from vitx.analysis.figures.landmarks import attend_from_landmarks
+from vitx.analysis.graph import graph_figures
+from vitx.cli.visualize import open_subject
+from vitx.errors import ConfigError
+from vitx.layers.posemb import sine_cosine_table
+from vitx.models import model_from_config
+from vitx.ops.layout import TokenLayout
+from vitx.ops.patterns import Full, Neighborhood, Window
+
+FIELDS = dict(width=16, depth=2, num_heads=2, mlp_dim=16, stem=dict(name="linear", patch=2))
+
+
+def make(mixer, **fields):
+  """A small classifier of 6 x 6 pixels with random weights, and two images."""
+  mixer = {"implementation": "masked", **mixer}
+  given = {"name": "vit", "num_classes": 3, "token_mixer": mixer, **FIELDS, **fields}
+  model = model_from_config(given)
+  images = jax.random.normal(jax.random.key(0), (2, 6, 6, 1))
+  variables = jax.jit(model.init)(jax.random.key(1), images)
+  # Some start at zero, by which much would be trivially true.
+  keys = itertools.count()
+  noisy = jax.tree.map(
+    lambda x: x + 0.3 * jax.random.normal(jax.random.key(next(keys)), x.shape), variables["params"]
+  )
+  return model, {**variables, "params": noisy}, images
+
+
+@pytest.mark.parametrize(
+  "mixer", [{"name": "softmax"}, {"name": "performer"}, {"name": "neighborhood", "size": 3}]
+)
+def test_rows_of_maps_sum_to_one(mixer):
+  layers = capture(*make(mixer))
+  assert [layer.path for layer in layers] == ["block_0/token_mixer", "block_1/token_mixer"]
+  for layer in layers:
+    assert layer.layout == TokenLayout((3, 3), 1) and layer.map.shape == (2, 2, 10, 10)
+    np.testing.assert_allclose(layer.map.sum(-1), 1, rtol=1e-5)
+
+
+def test_captured_queries_and_keys_make_the_map():
+  for layer in capture(*make({"name": "softmax", "rotary": "axial"})):
+    logits = np.einsum("bnhd,bmhd->bhnm", layer.q, layer.k) * layer.scale
+    weights = np.exp(logits)
+    np.testing.assert_allclose(layer.map, weights / weights.sum(-1, keepdims=True), rtol=1e-4)
+
+
+def test_of_shaped_attention_the_map_is_its_softmax_part():
+  model, variables, images = make({"name": "shaped"}, block="simplified")
+  found = scalars.read_scalars(variables["params"])
+  assert {name: x.shape for name, x in found.items()} == dict.fromkeys(
+    ("alpha", "beta", "gamma"), (2, 2)
+  )
+  for number, layer in enumerate(capture(model, variables, images)):
+    np.testing.assert_allclose(layer.map.sum(-1), 1, rtol=1e-5)
+    alpha, beta, gamma = (found[name][number][:, None, None] for name in found)
+    whole = alpha * np.eye(10) + beta * layer.map - gamma / 10
+    np.testing.assert_allclose(layer.matrix, whole, atol=1e-5)
+
+
+def test_rollout_is_the_product_written_out():
+  random = np.random.default_rng(0)
+  layers = [random.dirichlet(np.ones(5), (2, 3, 5)) for _ in range(3)]
+  steps = [0.5 * np.eye(5) + 0.5 * layer.mean(1) for layer in layers]
+  found = attention.rollout(layers)
+  np.testing.assert_allclose(found, steps[2] @ steps[1] @ steps[0])
+  np.testing.assert_allclose(found.sum(-1), 1)
+  np.testing.assert_allclose(attention.rollout(layers[:1], skip=0), layers[0].mean(1))
+  with pytest.raises(ConfigError, match=r"layers have \[4, 5\] tokens"):
+    attention.rollout([layers[0], layers[0][:, :, :4, :4]])
+
+
+def test_a_row_lies_on_the_grid():
+  matrix = np.arange(49.0).reshape(7, 7)
+  with_class, without = TokenLayout((2, 3), 1), TokenLayout((1, 7))
+  np.testing.assert_array_equal(attention.read_row(matrix, with_class), [[1, 2, 3], [4, 5, 6]])
+  np.testing.assert_array_equal(
+    attention.read_row(matrix, with_class, 2), matrix[3, 1:].reshape(2, 3)
+  )
+  np.testing.assert_array_equal(attention.read_row(matrix, without), matrix.mean(0)[None])
+  with pytest.raises(ConfigError, match="queries=6 is no patch; choose from 0 to 5"):
+    attention.read_row(matrix, with_class, 6)
+
+
+def mask_of(pattern, layout, heads=1):
+  places = np.arange(layout.length)
+  each = [pattern.allows(layout, places[:, None], places, np.int64(h)) for h in range(heads)]
+  return np.any([np.broadcast_to(x, (places.size,) * 2) for x in each], axis=0)
+
+
+def test_receptive_fields_are_boolean_powers_of_the_mask():
+  layout = TokenLayout((5, 4), 1)
+  edges = receptive_field.Edges(0, Neighborhood(3), layout, 2)
+  step = mask_of(edges.pattern, layout) | np.eye(21, dtype=bool)
+  seen = receptive_field.receptive_fields([edges] * 3, np.arange(21))
+  for power in range(1, 4):
+    np.testing.assert_array_equal(
+      seen[power - 1], np.linalg.matrix_power(step.astype(int), power) > 0
+    )
+
+
+def test_layers_that_differ_act_in_their_order():
+  layout = TokenLayout((12,))
+  first, last = Window(1), Window(3)
+  edges = [receptive_field.Edges(i, pattern, layout, 1) for i, pattern in enumerate((first, last))]
+  one, two = receptive_field.receptive_fields(edges, np.arange(12))
+  masks = [mask_of(pattern, layout).astype(int) for pattern in (first, last)]
+  np.testing.assert_array_equal(one, masks[1] > 0)
+  np.testing.assert_array_equal(two, masks[1] @ masks[0] > 0)
+
+
+def test_layers_until_all_is_read_are_those_of_the_graph():
+  layout, pattern = TokenLayout((4, 4)), Neighborhood(3)
+  edges = [receptive_field.Edges(i, pattern, layout, 1) for i in range(4)]
+  seen = receptive_field.receptive_fields(edges, np.arange(16)).all(axis=(1, 2))
+  assert 1 + seen.argmax() == graph_figures(pattern, layout).layers_to_mixing == 2
+
+
+def test_diagonal_mass_by_hand():
+  assert projections.diagonal_mass(np.array([[1.0, -2], [3, -4]])) == pytest.approx(0.5)
+  assert (
+    projections.diagonal_mass(np.eye(3)) == 1 and projections.diagonal_mass(np.zeros((2, 2))) == 0
+  )
+
+
+def test_products_of_projections_head_by_head():
+  _, variables, _ = make({"name": "softmax"})
+  found = projections.multiply_projections(variables["params"])
+  for layer, head in np.ndindex(2, 2):
+    mixer = variables["params"][f"block_{layer}"]["token_mixer"]
+    q, k, v = (np.asarray(mixer[name]["kernel"])[:, head] for name in ("query", "key", "value"))
+    out = np.asarray(mixer["out"]["kernel"])[head]
+    np.testing.assert_allclose(found["query_key"][layer, head], q @ k.T, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(found["value_out"][layer, head], v @ out, rtol=1e-4, atol=1e-6)
+
+
+def test_one_head_of_keys_stands_for_all():
+  _, variables, _ = make({"name": "linformer", "slots": 4, "one_kv_head": True})
+  mixer = variables["params"]["block_1"]["token_mixer"]
+  found = projections.multiply_projections(variables["params"])["query_key"][1]
+  key = np.asarray(mixer["key"]["kernel"])[:, 0]
+  for head in range(2):
+    query = np.asarray(mixer["query"]["kernel"])[:, head]
+    np.testing.assert_allclose(found[head], query @ key.T, rtol=1e-4, atol=1e-6)
+
+
+def test_positions_are_what_is_added():
+  model, variables, images = make({"name": "softmax"})
+  found = posemb.find_positions(model, variables, images[:1])
+  table = np.asarray(variables["params"]["posemb"]["table"])[0]
+  np.testing.assert_allclose(found.table, table, atol=1e-5)
+  grid = table[1:]
+  cosine = grid[2] @ grid[7] / np.linalg.norm(grid[2]) / np.linalg.norm(grid[7])
+  assert found.similarity()[2, 7] == pytest.approx(cosine, abs=1e-4)
+  np.testing.assert_allclose(np.diagonal(found.similarity()), 1)
+
+
+def test_fixed_positions_are_found_too():
+  found = posemb.find_positions(*_first(make({"name": "softmax"}, posemb="sincos")))
+  np.testing.assert_allclose(found.table, sine_cosine_table(found.layout, 16), atol=1e-5)
+
+
+def _first(made):
+  model, variables, images = made
+  return model, variables, images[:1]
+
+
+def pairs(seed=0):
+  q, k = np.random.default_rng(seed).normal(0, 0.5, (2, 1, 12, 2, 4)).astype(np.float32)
+  return [approximation.Pair(q, k, 0.5, TokenLayout((12,)))]
+
+
+def test_errors_of_features_fall_with_their_number():
+  errors = approximation.measure_errors(pairs(), approximation.PERFORMER, (4, 64, 1024), 4)
+  for values in errors.values.values():
+    assert values.shape == (1, 3, 4)
+    few, some, many = values.mean(axis=(0, 2))
+    assert few > 2 * some > 4 * many and many < 0.1
+
+
+@pytest.mark.parametrize(("factor", "error"), [(1.0, 0.0), (2.0, 1.0)])
+def test_errors_are_relative(factor, error):
+  def attend(q, k, count, key):
+    return factor * jax.nn.softmax(jax.numpy.einsum("bnhd,bmhd->bhnm", q, k) * 0.5)
+
+  found = approximation.measure_errors(pairs(), {"it": attend}, (1,), 1).values["it"]
+  np.testing.assert_allclose(found, np.full((1, 1, 1), error), atol=1e-6)
+
+
+def test_as_many_landmarks_as_tokens_lose_little():
+  errors = approximation.measure_errors(
+    pairs(), {"landmarks": approximation.landmarks}, (2, 12), 1
+  ).values["landmarks"][0, :, 0]
+  assert errors[1] < 0.05 < errors[0]
+
+
+def test_landmarks_attend_by_the_mean_of_their_queries():
+  (pair,) = pairs()
+  found = attend_from_landmarks(pair, 4)
+  assert found.shape == (1, 2, 4, 12)
+  mean = pair.q[0, 3:6, 1].mean(0)
+  weights = np.exp(pair.k[0, :, 1] @ mean * 0.5)
+  np.testing.assert_allclose(found[0, 1, 1], weights / weights.sum(), rtol=1e-4)
+
+
+def test_a_model_without_patterns_has_no_receptive_field():
+  model, _, images = make({"name": "softmax"})
+  with pytest.raises(ConfigError, match="SoftmaxAttention, which has no pattern"):
+    receptive_field.list_edges(model, jax.ShapeDtypeStruct((1, 6, 6, 1), images.dtype))
+
+
+def test_the_graph_of_a_subject_is_that_of_its_pattern():
+  from vitx.analysis.figures.graph import compute_graph
+
+  (row,) = compute_graph(open_subject(config="digits:full"))
+  found = graph_figures(Full(), TokenLayout((8, 8)))
+  assert row["layers"] == "0 1 2 3" and row["density"] == found.density == 1
+  assert row["path_length"] == found.path_length and row["spectral_gap"] == found.spectral_gap

@@ -1,0 +1,182 @@
+"""How far an approximation is from softmax attention, on the queries and keys of a model."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from vitx.analysis.figures import style
+from vitx.analysis.figures.capture import capture, softmax_map
+from vitx.analysis.figures.subject import Subject
+from vitx.errors import ConfigError
+from vitx.ops.kernels import features
+from vitx.ops.kernels.linear import masked_linear_attention
+from vitx.ops.kernels.nystrom import masked_nystrom_attention
+from vitx.ops.layout import TokenLayout
+
+COUNTS = (8, 16, 32, 64, 128, 256, 512)
+DRAWS = 8
+Approximate = Callable[[jax.Array, jax.Array, int, jax.Array], jax.Array]
+
+
+@dataclasses.dataclass(frozen=True)
+class Pair:
+  """Queries and keys of a layer.
+
+  Attributes:
+    q, k: (B, N, H, D).
+    scale: of the logits.
+    layout: of the N tokens.
+  """
+
+  q: np.ndarray
+  k: np.ndarray
+  scale: float
+  layout: TokenLayout
+
+
+@dataclasses.dataclass(frozen=True)
+class Errors:
+  """Relative errors |Â - A| / |A| (Frobenius) of matrices of attention.
+
+  Attributes:
+    counts: (M,) sizes of the approximation: features or landmarks.
+    values: by kind of approximation (L, M, S), S draws of its randomness; the mean over examples
+      and heads.
+  """
+
+  counts: tuple[int, ...]
+  values: dict[str, np.ndarray]
+
+
+def draw_performer_error(subject: Subject, out: Path) -> list[Path]:
+  """Error of Performer's features against their number M, by layer, orthogonal and independent.
+
+  On queries and keys of any model that has them: its softmax attention is what is approximated.
+
+  Raises:
+    ConfigError: a model without queries and keys.
+  """
+  errors = measure_errors(look(subject), PERFORMER, COUNTS, DRAWS)
+  name = f"performer_error_{subject.label}"
+  caption = f"{subject.told}. Relative error of the attention matrix by M positive random features"
+  caption += f" (FAVOR+), {subject.examples} validation examples, mean ± standard deviation of"
+  caption += f" {DRAWS} draws."
+  picture = style.keep(plot_errors(errors, "features M", caption), out, name)
+  return [picture, style.write_rows(out / f"{name}.csv", list_errors(errors))]
+
+
+def look(subject: Subject) -> list[Pair]:
+  """Returns the layers of the subject's model that have queries and keys, on its examples.
+
+  Raises:
+    ConfigError: there is none.
+  """
+  layers = capture(subject.model, subject.variables(), subject.inputs(subject.examples))
+  pairs = [
+    Pair(layer.q, layer.k, layer.scale, layer.layout)
+    for layer in layers
+    if layer.q is not None and layer.k is not None and layer.q.shape == layer.k.shape
+  ]
+  if not pairs:
+    raise ConfigError(
+      f"{subject.label} has no queries and keys to approximate the softmax attention of; use a"
+      " model with softmax, performer, nystromformer or a pattern as token mixer"
+    )
+  return pairs
+
+
+def orthogonal(q: jax.Array, k: jax.Array, count: int, key: jax.Array) -> jax.Array:
+  """Returns FAVOR+'s matrix (B, H, N, N) with orthogonal features, as the mixer draws them."""
+  return _positive_features(q, k, features.orthogonal_gaussian(key, count, q.shape[-1]))
+
+
+def independent(q: jax.Array, k: jax.Array, count: int, key: jax.Array) -> jax.Array:
+  """Returns the matrix (B, H, N, N) of positive features that are drawn independently."""
+  return _positive_features(q, k, jax.random.normal(key, (count, q.shape[-1])))
+
+
+def _positive_features(q: jax.Array, k: jax.Array, projection: jax.Array) -> jax.Array:
+  phi_q = features.softmax_query_features(q, projection)
+  phi_k = features.softmax_key_features(k, projection)
+  return masked_linear_attention(phi_q, phi_k, k)[1]
+
+
+def landmarks(q: jax.Array, k: jax.Array, count: int, key: jax.Array) -> jax.Array:
+  """Returns Nyströmformer's matrix (B, H, N, N), in which nothing is random."""
+  return masked_nystrom_attention(q, k, k, count)[1]
+
+
+PERFORMER: dict[str, Approximate] = {"orthogonal": orthogonal, "independent": independent}
+
+
+def measure_errors(
+  layers: Sequence[Pair],
+  kinds: dict[str, Approximate],
+  counts: Sequence[int],
+  draws: int,
+) -> Errors:
+  """Returns the relative errors of approximations of the layers' softmax attention.
+
+  Args:
+    layers: with queries and keys.
+    kinds: functions of q, k (B, N, H, D), M and a key, for logits q·k / sqrt(D).
+    counts: values of M.
+    draws: S.
+  """
+  keys = jax.random.split(jax.random.key(0), draws)
+  values = {kind: np.zeros((len(layers), len(counts), draws)) for kind in kinds}
+  for number, layer in enumerate(layers):
+    # As the approximations see it: a factor that is not 1 / sqrt(D) goes into the queries.
+    q = jnp.asarray(layer.q) * (layer.scale * math.sqrt(layer.q.shape[-1]))
+    k = jnp.asarray(layer.k)
+    exact = jnp.asarray(softmax_map(q, k, 1 / math.sqrt(q.shape[-1])))
+    for kind, approximate in kinds.items():
+      for place, count in enumerate(counts):
+        values[kind][number, place] = _errors(q, k, exact, keys, approximate, count)
+  return Errors(tuple(counts), values)
+
+
+def _errors(q, k, exact, keys, approximate: Approximate, count: int) -> np.ndarray:
+  @jax.jit
+  def one(q, k, exact, key):
+    off = jnp.linalg.norm(approximate(q, k, count, key) - exact, axis=(-2, -1))
+    return jnp.mean(off / jnp.linalg.norm(exact, axis=(-2, -1)))
+
+  return np.array([one(q, k, exact, key) for key in keys])
+
+
+def list_errors(errors: Errors) -> list[dict[str, Any]]:
+  """Returns a table's lines: mean and standard deviation over draws by kind, layer and M."""
+  return [
+    {"kind": kind, "layer": layer, "M": count, "error": float(values[layer, place].mean())}
+    | {"deviation": float(values[layer, place].std(ddof=1)) if values.shape[-1] > 1 else 0.0}
+    for kind, values in errors.values.items()
+    for layer in range(len(values))
+    for place, count in enumerate(errors.counts)
+  ]
+
+
+def plot_errors(errors: Errors, name: str, caption: str) -> Any:
+  """Returns a picture with a panel for each kind: error by M, a line for each layer."""
+  kinds = errors.values
+  width = style.PAGE if len(kinds) > 1 else style.COLUMN
+  canvas, panels = style.make_panels(1, len(kinds), width, 2.1, caption)
+  for axes, (kind, values) in zip(panels[0], kinds.items(), strict=True):
+    for layer, each in enumerate(values):
+      color = style.color_of(layer, len(values))
+      mean, deviation = each.mean(-1), each.std(-1, ddof=1) if each.shape[-1] > 1 else 0.0
+      axes.plot(errors.counts, mean, marker=".", ms=4, lw=1, color=color, label=f"layer {layer}")
+      axes.fill_between(errors.counts, mean - deviation, mean + deviation, color=color, alpha=0.15)
+    axes.set(xscale="log")
+    axes.set_ylim(bottom=0)
+    axes.set_xticks(errors.counts, [str(count) for count in errors.counts], minor=False)
+    axes.set_xticks([], minor=True)
+    style.name_axes(axes, name, "relative error", kind if len(kinds) > 1 else "")
+  style.add_legend(canvas, panels[0, 0])
+  return canvas

@@ -1,0 +1,231 @@
+"""What a classifier's layers and heads attend, over the image; models side by side."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vitx.analysis.figures import style
+from vitx.analysis.figures.capture import Layer, capture
+from vitx.analysis.figures.subject import Subject
+from vitx.errors import ConfigError
+from vitx.ops.layout import TokenLayout
+
+DRAWN_LAYERS, DRAWN_HEADS = 12, 8
+CLASS = "class token"
+MEAN = "mean of all queries"
+
+
+@dataclasses.dataclass(frozen=True)
+class Maps:
+  """Attention of a model in B examples.
+
+  Attributes:
+    label: of the model.
+    told: what was run.
+    images: (B, height, width, channels), normalized.
+    layouts: of the tokens, by layer.
+    layers: by layer (B, H, N, N); a row holds what a query attends.
+  """
+
+  label: str
+  told: str
+  images: np.ndarray
+  layouts: tuple[TokenLayout, ...]
+  layers: tuple[np.ndarray, ...]
+
+
+def draw_attention(subjects: Sequence[Subject], out: Path) -> list[Path]:
+  """Attention over the image: each layer and head, last layer and rollout, models side by side.
+
+  The row of the class token is drawn, of a model without one the mean of all queries, or the rows
+  of --queries. For each model there is a picture of all layers and heads in the first example; one
+  for all models has every example with the mean of the heads of the last layer, and the rollout.
+
+  Raises:
+    ConfigError: a model whose mixers hold no matrix over the tokens of a grid, or a query that
+      there is not.
+  """
+  found = [compute_maps(subject) for subject in subjects]
+  queries: list[int | None] = [*subjects[0].queries] or [None]
+  files = []
+  for query in queries:
+    end = "" if query is None else f"_query_{query}"
+    for maps in found:
+      canvas = plot_heads(maps, query=query)
+      files.append(style.keep(canvas, out, f"attention_{maps.label}_heads{end}"))
+    name = "_".join(["attention", *(maps.label for maps in found)])
+    files.append(style.keep(plot_side_by_side(found, query=query), out, name + end))
+  return files
+
+
+def compute_maps(subject: Subject) -> Maps:
+  """Runs a model on its examples and returns the attention of all layers.
+
+  Of shaped attention α I + β A - γ C it is A.
+
+  Raises:
+    ConfigError: a model whose mixers hold no matrix over the tokens of a grid.
+  """
+  if subject.layout is None or len(subject.layout.grid) != 2:
+    raise ConfigError(
+      f"attention: {subject.label} has no grid of image patches; use a classifier, or"
+      " attention_past for a density model"
+    )
+  images = subject.inputs(subject.examples)
+  layers = capture(subject.model, subject.variables(), images)
+  for layer in layers:
+    _check(layer, subject.label)
+  if not layers:
+    raise ConfigError(f"attention: {subject.label} has no token mixers, so nothing attends")
+  maps = tuple(np.asarray(layer.map) for layer in layers)
+  layouts = tuple(layer.layout for layer in layers)
+  return Maps(subject.label, subject.told, np.asarray(images), layouts, maps)
+
+
+def _check(layer: Layer, label: str) -> None:
+  n = layer.layout.length
+  if layer.matrix is None or layer.matrix.shape[-2:] != (n, n):
+    held = "none" if layer.matrix is None else f"one of shape {layer.matrix.shape}"
+    raise ConfigError(
+      f"attention: {label} has mixers ({layer.mixer} in {layer.path}) that hold no matrix of the"
+      f" {n} tokens, but {held}; use one with a masked implementation over tokens, such as softmax,"
+      " shaped, performer or a pattern"
+    )
+  if not layer.layout.placed:
+    raise ConfigError(
+      f"attention: {label} gives tokens up before {layer.path} (model.token_reduction), so that"
+      " what stays has no place in the image; use model.token_reduction='zeroed' or 'none'"
+    )
+
+
+def rollout(layers: Sequence[np.ndarray], skip: float = 0.5) -> np.ndarray:
+  """Returns how much of each token of the input is in each token of the output.
+
+  The product over layers, the last one at the left, of s I + (1 - s) A with A the mean of the heads
+  (Abnar and Zuidema 2020, section 3).
+
+  Args:
+    layers: (B, H, N, N), rows sum to one.
+    skip: s, the part that the skip connection carries.
+
+  Returns:
+    (B, N, N), rows sum to one.
+
+  Raises:
+    ConfigError: layers of different numbers of tokens, or s outside [0, 1].
+  """
+  if not 0 <= skip <= 1:
+    raise ConfigError(f"rollout: skip={skip} must lie in [0, 1]")
+  sizes = sorted({layer.shape[-1] for layer in layers})
+  if len(sizes) > 1:
+    raise ConfigError(f"rollout: layers have {sizes} tokens, which no product of them maps")
+  eye = np.eye(sizes[0])
+  product = np.broadcast_to(eye, (layers[0].shape[0], *eye.shape))
+  for layer in layers:
+    product = (skip * eye + (1 - skip) * layer.mean(axis=1)) @ product
+  return product
+
+
+def read_row(matrix: np.ndarray, layout: TokenLayout, query: int | None = None) -> np.ndarray:
+  """Returns what a query attends of the grid, (..., rows, columns) of a matrix (..., N, N).
+
+  Args:
+    matrix: (..., N, N).
+    layout: of the N tokens.
+    query: a patch by its number on the grid; None for the class token, in a layout without prefix
+      tokens for the mean of all queries.
+
+  Raises:
+    ConfigError: there is no such patch.
+  """
+  patches = layout.length - layout.prefix
+  if query is not None and not 0 <= query < patches:
+    raise ConfigError(
+      f"queries={query} is no patch; choose from 0 to {patches - 1}, row by row on the grid"
+    )
+  if query is None:
+    row = matrix[..., 0, :] if layout.prefix else matrix.mean(axis=-2)
+  else:
+    row = matrix[..., layout.prefix + query, :]
+  return row[..., layout.prefix :].reshape(*row.shape[:-1], *layout.grid)
+
+
+def plot_heads(maps: Maps, example: int = 0, query: int | None = None) -> Any:
+  """Returns a picture of one example: a row for each head, a column for each layer."""
+  layers = style.choose_some(len(maps.layers), DRAWN_LAYERS)
+  heads = style.choose_some(max(layer.shape[1] for layer in maps.layers), DRAWN_HEADS)
+  side = min(0.85, style.PAGE / (len(layers) + 1))
+  what = _name_query(maps, query)
+  caption = f"{maps.told}. Attention of the {what} in validation example {example}, by layer and"
+  caption += " head, each panel scaled by itself."
+  rows = len(heads)
+  width, height = max(style.COLUMN, side * (len(layers) + 1)), side * rows + 0.25
+  canvas, panels = style.make_panels(rows, len(layers) + 1, width, height, caption)
+  for row, head in zip(panels, heads, strict=True):
+    for axes, number in zip(row[1:], layers, strict=True):
+      matrix, layout = maps.layers[number][example], maps.layouts[number]
+      if head >= len(matrix):
+        axes.axis("off")
+        continue
+      title = f"layer {number}" if head == heads[0] else ""
+      style.show_plane(axes, read_row(matrix[head], layout, query), title, vmin=0)
+      _mark(axes, query, layout)
+    row[1].set_ylabel(f"head {head}", fontsize=style.SMALL, labelpad=2)
+    row[0].axis("off")
+  panels[0, 0].axis("on")
+  show_image(panels[0, 0], maps.images[example], "image")
+  _mark(panels[0, 0], query, maps.layouts[0], maps.images.shape[1:3])
+  return canvas
+
+
+def plot_side_by_side(found: Sequence[Maps], query: int | None = None) -> Any:
+  """Returns a picture with a row for each example, and two columns for each model.
+
+  The mean of the heads of the last layer, and where all layers have one grid the rollout.
+  """
+  kinds = [(maps, kind) for maps in found for kind in ("last layer", "rollout")]
+  kinds = [(m, kind) for m, kind in kinds if kind != "rollout" or len({*m.layouts}) == 1]
+  count = min(len(maps.images) for maps in found)
+  side = min(0.95, style.PAGE / (len(kinds) + 1))
+  width = max(style.COLUMN, side * (len(kinds) + 1))
+  told = "; ".join(f"{maps.label}: {maps.told}" for maps in found)
+  caption = f"{told}. Attention of the {_name_query(found[0], query)}, mean of the heads; rollout"
+  caption += " with half of each layer from its skip. Each panel is scaled by itself."
+  canvas, panels = style.make_panels(count, len(kinds) + 1, width, side * count + 0.4, caption)
+  for number, row in enumerate(panels):
+    show_image(row[0], found[0].images[number], "" if number else "image")
+    _mark(row[0], query, found[0].layouts[0], found[0].images.shape[1:3])
+    for axes, (maps, kind) in zip(row[1:], kinds, strict=True):
+      own = [layer[number : number + 1] for layer in maps.layers]
+      matrix = own[-1].mean(axis=1) if kind == "last layer" else rollout(own)
+      plane = read_row(matrix[0], maps.layouts[-1], query)
+      style.show_plane(axes, plane, "" if number else f"{maps.label}\n{kind}", vmin=0)
+      _mark(axes, query, maps.layouts[-1])
+  return canvas
+
+
+def show_image(axes: Any, image: np.ndarray, title: str = "") -> None:
+  """Draws a normalized image (height, width, channels), its values stretched to the whole range."""
+  low, high = image.min(), image.max()
+  picture = (image - low) / max(high - low, 1e-6)
+  color = picture.shape[-1] == 3
+  style.show_plane(axes, picture if color else picture[..., 0], title, cmap="gray")
+
+
+def _mark(
+  axes: Any, query: int | None, layout: TokenLayout, size: tuple[int, ...] | None = None
+) -> None:
+  """Marks the middle of a patch on the grid, or in an image (height, width)."""
+  if query is not None:
+    place = zip(divmod(query, layout.grid[1]), size or layout.grid, layout.grid, strict=True)
+    y, x = ((at + 0.5) * pixels / count - 0.5 for at, pixels, count in place)
+    axes.plot(x, y, "s", mec="tab:green", mfc="none", ms=4)
+
+
+def _name_query(maps: Maps, query: int | None) -> str:
+  if query is not None:
+    return f"patch {query} (green)"
+  return CLASS if maps.layouts[0].prefix else MEAN

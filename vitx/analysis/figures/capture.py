@@ -1,0 +1,90 @@
+"""What the token mixers of a model hold while it runs on some examples."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from vitx.attention.base import TokenMixer
+from vitx.attention.shaped import ShapedAttention
+from vitx.models.sown import collect
+from vitx.ops.kernels.softmax import masked_softmax
+from vitx.ops.layout import TokenLayout
+
+
+@dataclasses.dataclass(frozen=True)
+class Layer:
+  """One token mixer on B examples.
+
+  Attributes:
+    path: of the module, such as "block_0/token_mixer".
+    mixer: name of its class.
+    layout: of its tokens.
+    matrix: what it sowed, (B, H, N, N) float32 for most mixers; None without.
+    q, k: queries and keys with their positions, (B, N, H, D); None for a mixer that has none.
+    scale: of the logits.
+  """
+
+  path: str
+  mixer: str
+  layout: TokenLayout
+  matrix: np.ndarray | None
+  q: np.ndarray | None = None
+  k: np.ndarray | None = None
+  scale: float = 1.0
+
+  @property
+  def map(self) -> np.ndarray | None:
+    """Returns the softmax attention A where the matrix is α I + β A - γ C, else the matrix."""
+    if self.mixer != ShapedAttention.__name__ or self.q is None or self.k is None:
+      return self.matrix
+    return softmax_map(self.q, self.k, self.scale)
+
+
+def softmax_map(q: Any, k: Any, scale: float) -> np.ndarray:
+  """Returns the softmax attention (B, H, N, N) of queries and keys (B, N, H, D)."""
+  logits = jnp.einsum("bnhd,bmhd->bhnm", q, k, precision="highest") * scale
+  return np.asarray(masked_softmax(logits, None))
+
+
+def capture(model: nn.Module, variables: Mapping[str, Any], inputs: Any) -> list[Layer]:
+  """Runs a model and returns what each of its token mixers held, in the order of the blocks.
+
+  Args:
+    model: whose mixers hold their matrices (implementation="masked") and are not rematerialized.
+    variables: its collections.
+    inputs: (B, ...), as the task prepares them.
+  """
+  known: dict[str, dict[str, Any]] = {}
+
+  def look(variables, inputs):
+    held: dict[str, dict[str, Any]] = {}
+
+    def note(call: Any, args: Any, kwargs: Any, context: Any) -> Any:
+      module, method = context.module, context.method_name
+      if not isinstance(module, TokenMixer) or method not in ("__call__", "apply_positions"):
+        return call(*args, **kwargs)
+      own = known.setdefault("/".join(module.path), {"mixer": type(module).__name__})
+      if method == "__call__":
+        own["layout"] = args[1] if len(args) > 1 else kwargs["layout"]
+        return call(*args, **kwargs)
+      q, k = call(*args, **kwargs)
+      given = args[3] if len(args) > 3 else kwargs.get("scale")
+      own["scale"] = 1 / math.sqrt(q.shape[-1]) if given is None else float(given)
+      held["/".join(module.path)] = {"q": q, "k": k}
+      return q, k
+
+    with nn.intercept_methods(note):
+      sown = model.apply(variables, inputs, train=False, mutable=["intermediates"])[1]
+    return collect(sown.get("intermediates", {}), "attention"), held
+
+  matrices, held = jax.device_get(jax.jit(look)(variables, inputs))
+  order = [*matrices, *(path for path in known if path not in matrices)]
+  return [
+    Layer(path, matrix=matrices.get(path), **known[path], **held.get(path, {})) for path in order
+  ]

@@ -1,0 +1,106 @@
+"""What kind of graph the patterns of a model are: a table, and bars side by side."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from vitx.analysis.figures import style
+from vitx.analysis.figures.receptive_field import list_edges
+from vitx.analysis.figures.subject import Subject
+from vitx.analysis.graph import GraphFigures, graph_figures
+
+HEADS = 4
+SHOWN = {
+  "density": "density",
+  "path_length": "mean path length",
+  "clustering": "clustering",
+  "spectral_gap": "spectral gap",
+}
+Row = dict[str, Any]
+
+
+def draw_graph(subjects: Sequence[Subject], out: Path) -> list[Path]:
+  """Density, path length, clustering, spectral gap, ... of the layers' distinct patterns.
+
+  Of heads that differ each has its own line. What the columns mean stands in
+  `vitx.analysis.graph.GraphFigures`.
+
+  Raises:
+    ConfigError: a model whose mixers have no pattern.
+  """
+  rows = [row for subject in subjects for row in compute_graph(subject)]
+  name = "_".join(["graph", *(subject.label for subject in subjects)])
+  table = style.write_rows(out / f"{name}.csv", rows)
+  told = "; ".join(dict.fromkeys(subject.network for subject in subjects))
+  return [style.keep(plot_graph(rows, told), out, name), table]
+
+
+def compute_graph(subject: Subject) -> list[Row]:
+  """Returns the graph figures of each distinct pattern and head, with what has it.
+
+  Raises:
+    ConfigError: a model whose mixers have no pattern.
+  """
+  distinct: dict[Any, list[int]] = {}
+  for edges in list_edges(subject.model, subject.input_spec):
+    heads = min(edges.pattern.head_period, edges.heads, HEADS)
+    distinct.setdefault((edges.pattern, edges.layout, heads), []).append(edges.layer)
+  return [
+    {"model": subject.label, "layers": " ".join(map(str, layers)), "head": head}
+    | _flatten(graph_figures(pattern, layout, head=head))
+    for (pattern, layout, heads), layers in distinct.items()
+    for head in range(heads)
+  ]
+
+
+def _flatten(found: GraphFigures) -> Row:
+  return {
+    "tokens": found.tokens,
+    "edges": found.edges,
+    "density": found.density,
+    "keys_least": found.out_degree[0],
+    "keys_mean": found.out_degree[1],
+    "keys_most": found.out_degree[2],
+    "reach": found.reach,
+    "path_length": found.path_length,
+    "diameter": found.diameter,
+    "layers_to_mixing": found.layers_to_mixing,
+    "clustering": found.clustering,
+    "transitivity": found.transitivity,
+    "spectral_gap": found.spectral_gap,
+    "laplacian": found.laplacian,
+    "sampled": found.sampled,
+  }
+
+
+def plot_graph(rows: Sequence[Row], told: str) -> Any:
+  """Returns a picture with a bar for each row in a panel for each of four figures."""
+  caption = f"{told}. Graphs of attention patterns, an edge from each query to each of its keys."
+  height = 0.45 + 0.16 * len(rows)
+  canvas, panels = style.make_panels(1, len(SHOWN), style.PAGE, height, caption)
+  names = [_name(row, rows) for row in rows]
+  for axes, (figure, words) in zip(panels[0], SHOWN.items(), strict=True):
+    values = [float(row[figure]) for row in rows]
+    axes.barh(range(len(rows)), [0 if math.isnan(x) else x for x in values], color="C0")
+    for place, value in enumerate(values):
+      axes.annotate(
+        f" {value:.3g}", (0 if math.isnan(value) else value, place), va="center", fontsize=5
+      )
+    axes.set(ylim=(len(rows) - 0.4, -0.6), yticks=[])
+    axes.margins(x=0.3)
+    style.name_axes(axes, words, "")
+  panels[0, 0].set_yticks(range(len(rows)), names, fontsize=style.SMALL)
+  return canvas
+
+
+def _name(row: Row, rows: Sequence[Row]) -> str:
+  """Returns the model, and what tells its line from the model's others."""
+  own = [other for other in rows if other["model"] == row["model"]]
+  parts = [row["model"]]
+  if len({other["layers"] for other in own}) > 1:
+    first = row["layers"].split()
+    parts.append(f"layer {first[0]}" + (", ..." if len(first) > 1 else ""))
+  if len({other["head"] for other in own}) > 1:
+    parts.append(f"head {row['head']}")
+  return ", ".join(parts)

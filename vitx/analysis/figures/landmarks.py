@@ -1,0 +1,136 @@
+"""Nyströmformer's landmarks: of which tokens they are made and what they attend."""
+
+import dataclasses
+import math
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from vitx.analysis.figures import approximation, style
+from vitx.analysis.figures.attention import show_image
+from vitx.analysis.figures.subject import Subject
+from vitx.attention.nystromformer import Nystromformer
+from vitx.errors import ConfigError
+from vitx.ops.kernels.nystrom import segment_means
+from vitx.ops.kernels.softmax import masked_softmax
+from vitx.ops.layout import TokenLayout
+
+COUNTS = (2, 4, 8, 16, 32, 64)
+DRAWN_LAYERS, DRAWN_LANDMARKS = 4, 8
+
+
+@dataclasses.dataclass(frozen=True)
+class Landmarks:
+  """Landmarks of a model in one example.
+
+  Attributes:
+    label: of the model.
+    told: what was run.
+    image: (height, width, channels), normalized.
+    layout: of the tokens.
+    segments: (N,), the landmark of which a token is part.
+    attended: (L, M, N), what the mean query of each landmark attends, the mean of the heads.
+    errors: of Nyström's matrix against the number of landmarks.
+  """
+
+  label: str
+  told: str
+  image: np.ndarray
+  layout: TokenLayout
+  segments: np.ndarray
+  attended: np.ndarray
+  errors: approximation.Errors
+
+
+def draw_landmarks(subject: Subject, out: Path) -> list[Path]:
+  """Nystromformer's landmarks over the image, and the error against their number; a table of it.
+
+  Raises:
+    ConfigError: a model without Nyströmformer's mixers, or not of images.
+  """
+  found = compute_landmarks(subject)
+  name = f"landmarks_{subject.label}"
+  caption = f"{subject.told}. Relative error of the attention matrix by landmarks M,"
+  caption += f" {subject.examples} validation examples."
+  error = approximation.plot_errors(found.errors, "landmarks M", caption)
+  return [
+    style.keep(plot_landmarks(found), out, name),
+    style.keep(error, out, f"{name}_error"),
+    style.write_rows(out / f"{name}.csv", approximation.list_errors(found.errors)),
+  ]
+
+
+def compute_landmarks(subject: Subject) -> Landmarks:
+  """Runs a model and returns its landmarks in the first example.
+
+  Raises:
+    ConfigError: a model without Nyströmformer's mixers, or not of images.
+  """
+  mixer: Any = getattr(subject.model, "token_mixer", None)
+  if getattr(mixer, "func", None) is not Nystromformer or subject.layout is None:
+    raise ConfigError(
+      f"landmarks: {subject.label} has none; use a classifier with"
+      " model.token_mixer='nystromformer'"
+    )
+  count = mixer.keywords.get("landmarks", Nystromformer.landmarks)
+  layers = approximation.look(subject)
+  layout = layers[0].layout
+  if layout.length != layers[0].q.shape[1]:
+    raise ConfigError(
+      f"landmarks: {subject.label} pads its tokens in front; use token_mixer.padding='masked'"
+    )
+  counts = [each for each in COUNTS if each <= layout.length]
+  errors = approximation.measure_errors(layers, {"landmarks": approximation.landmarks}, counts, 1)
+  length = math.ceil(layout.length / count)
+  return Landmarks(
+    subject.label,
+    subject.told,
+    np.asarray(subject.inputs(1)[0]),
+    layout,
+    np.arange(layout.length) // length,
+    np.stack([attend_from_landmarks(layer, count)[0].mean(axis=0) for layer in layers]),
+    errors,
+  )
+
+
+def attend_from_landmarks(pair: approximation.Pair, count: int) -> np.ndarray:
+  """Returns what the mean query of each landmark attends, (B, H, M, N), rows sum to one.
+
+  Args:
+    pair: of a layer.
+    count: the most landmarks that are made.
+  """
+  means, _ = segment_means(jnp.asarray(pair.q), count)
+  logits = jnp.einsum("bmhd,bnhd->bhmn", means, pair.k, precision="highest") * pair.scale
+  return np.asarray(masked_softmax(logits, None))
+
+
+def plot_landmarks(found: Landmarks) -> Any:
+  """Returns a picture: the tokens of each landmark, and what some landmarks attend by layer."""
+  layers = style.choose_some(len(found.attended), DRAWN_LAYERS)
+  some = style.choose_some(found.attended.shape[1], DRAWN_LANDMARKS)
+  side = min(0.8, style.PAGE / (len(some) + 1))
+  caption = f"{found.told}. {found.attended.shape[1]} landmarks, each the mean of consecutive"
+  caption += " tokens (white); what its mean query attends, mean of the heads, by layer."
+  width = side * (len(some) + 1)
+  canvas, panels = style.make_panels(
+    len(layers) + 1,
+    len(some) + 1,
+    max(style.COLUMN, width),
+    side * (len(layers) + 1) + 0.2,
+    caption,
+  )
+  grid, prefix = found.layout.grid, found.layout.prefix
+  show_image(panels[0, 0], found.image, "image")
+  for axes, landmark in zip(panels[0, 1:], some, strict=True):
+    own = (found.segments[prefix:] == landmark).reshape(grid)
+    style.show_plane(axes, own, f"landmark {landmark}", cmap="gray", vmin=0, vmax=1)
+  for row, layer in zip(panels[1:], layers, strict=True):
+    row[0].axis("off")
+    row[0].text(0.5, 0.5, f"layer {layer}", fontsize=style.SMALL, ha="center", va="center")
+    for axes, landmark in zip(row[1:], some, strict=True):
+      plane = found.attended[layer, landmark, prefix:].reshape(grid)
+      style.show_plane(axes, plane, vmin=0)
+  return canvas

@@ -1,0 +1,105 @@
+"""Accuracy against the memory of training, a point for each method (Jeevan and Sethi, Figure 4)."""
+
+import csv
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vitx.analysis.comparison import SHOWN
+from vitx.analysis.figures import style
+from vitx.errors import ConfigError
+
+PREFIX = "test_"
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+  """One method of a sweep.
+
+  Attributes:
+    method: its name.
+    gigabytes: of a training step.
+    values: the test figure of each finished run.
+  """
+
+  method: str
+  gigabytes: float
+  values: tuple[float, ...]
+
+
+def read_results(path: str | Path, figure: str) -> dict[str, tuple[float, ...]]:
+  """Returns the test figures of the finished runs by method.
+
+  Args:
+    path: the CSV file that `vitx sweep` or `vitx reproduce` wrote.
+    figure: the task's primary one, such as "top1".
+
+  Raises:
+    ConfigError: no such file, no such column, or no run that finished.
+  """
+  column = f"{PREFIX}{figure}"
+  try:
+    with open(path, newline="", encoding="utf-8") as file:
+      rows = list(csv.DictReader(file))
+  except (OSError, UnicodeDecodeError) as error:
+    raise ConfigError(f"results={str(path)!r} cannot be read: {error}") from error
+  if not rows or not {"method", column} <= rows[0].keys():
+    raise ConfigError(
+      f"results={str(path)!r} has no columns 'method' and {column!r}; give the CSV file that vitx"
+      " sweep or vitx reproduce wrote"
+    )
+  found: dict[str, tuple[float, ...]] = {}
+  for row in rows:
+    if row[column]:
+      found[row["method"]] = (*found.get(row["method"], ()), float(row[column]))
+  if not found:
+    raise ConfigError(f"results={str(path)!r} has no run that finished")
+  return found
+
+
+def draw_memory(
+  results: Mapping[str, tuple[float, ...]],
+  gigabytes: Mapping[str, float],
+  figure: str,
+  told: str,
+  out: Path,
+  name: str,
+) -> list[Path]:
+  """Test figure of a sweep's methods against the memory of their training step, and a table.
+
+  Args:
+    results: of `read_results`.
+    gigabytes: by method.
+    figure: what the results are of.
+    told: what was run, and how the memory was found.
+    out: folder of the files.
+    name: of the files, without their ending.
+  """
+  points = [Point(method, gigabytes[method], values) for method, values in results.items()]
+  words, scale, _ = SHOWN.get(figure, (figure, 1.0, 4))
+  rows = [
+    {"method": point.method, "runs": len(point.values), "gigabytes": point.gigabytes}
+    | {f"{PREFIX}{figure}": float(np.mean(point.values))}
+    for point in points
+  ]
+  canvas = plot_memory(points, f"test {words}", scale, told)
+  return [style.keep(canvas, out, name), style.write_rows(out / f"{name}.csv", rows)]
+
+
+def plot_memory(points: Sequence[Point], words: str, scale: float, told: str) -> Any:
+  """Returns a picture: mean and standard deviation of each method against its memory."""
+  canvas, panels = style.make_panels(1, 1, style.COLUMN * 1.3, 2.6, told)
+  axes = panels[0, 0]
+  for number, point in enumerate(points):
+    values = np.array(point.values) * scale
+    spread = values.std(ddof=1) if len(values) > 1 else None
+    marker = "osD^v<>p"[number // 10 % 8]
+    given: dict[str, Any] = {"fmt": marker, "ms": 4, "elinewidth": 0.8, "capsize": 2}
+    given |= {"color": f"C{number % 10}", "label": f"{point.method} ({len(values)})"}
+    axes.errorbar(point.gigabytes, values.mean(), yerr=spread, **given)
+  style.name_axes(axes, "memory of a training step (GB)", words)
+  style.add_legend(canvas, axes, title="method (runs)", title_fontsize=style.SMALL)
+  return canvas

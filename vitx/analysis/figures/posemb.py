@@ -1,0 +1,115 @@
+"""How alike the position embeddings of patches are (Dosovitskiy et al. 2021, Figure 7)."""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import flax.linen as nn
+import jax
+import numpy as np
+
+from vitx.analysis.figures import style
+from vitx.analysis.figures.attention_past import to_plane
+from vitx.analysis.figures.subject import Subject
+from vitx.errors import ConfigError
+from vitx.models import names
+from vitx.ops.layout import TokenLayout
+
+MOST = 16  # rows and columns of tiles that are drawn
+
+
+@dataclasses.dataclass(frozen=True)
+class Positions:
+  """What a model adds to its tokens.
+
+  Attributes:
+    table: (N, C), prefix tokens first.
+    layout: of the N tokens.
+  """
+
+  table: np.ndarray
+  layout: TokenLayout
+
+  def similarity(self) -> np.ndarray:
+    """Returns cosines between the vectors of places of the grid, (n, n); 0 beside a zero vector."""
+    grid = self.table[self.layout.prefix :].astype(np.float64)
+    norms = np.linalg.norm(grid, axis=1)
+    products = grid @ grid.T
+    sizes = norms[:, None] * norms
+    return np.divide(products, sizes, out=np.zeros_like(products), where=sizes > 0)
+
+
+def draw_posemb(subject: Subject, out: Path) -> list[Path]:
+  """Cosine similarity of every place's position embedding to those of all others.
+
+  Raises:
+    ConfigError: a model that adds no positions.
+  """
+  found = compute_positions(subject)
+  canvas = plot_similarity(found, subject.told)
+  return [style.keep(canvas, out, f"posemb_{subject.label}")]
+
+
+def compute_positions(subject: Subject) -> Positions:
+  """Returns what the subject's model adds to its tokens.
+
+  Raises:
+    ConfigError: a model that adds no positions.
+  """
+  spec = subject.input_spec
+  found = find_positions(subject.model, subject.variables(), np.zeros(spec.shape, spec.dtype))
+  if found is None or not found.table.any():
+    raise ConfigError(
+      f"posemb: {subject.label} adds no positions to its tokens; use a model whose model.posemb is"
+      " learned, sincos or axes"
+    )
+  return found
+
+
+def find_positions(model: nn.Module, variables: Mapping[str, Any], inputs: Any) -> Positions | None:
+  """Returns what the module of positions adds to the tokens; None for a model without one.
+
+  Args:
+    model: of any kind; of several stages it is the first.
+    variables: its collections.
+    inputs: (1, ...).
+  """
+  layouts: list[TokenLayout] = []
+
+  def look(variables: Any, inputs: Any) -> list[jax.Array]:
+    added = []
+
+    def note(call: Any, args: Any, kwargs: Any, context: Any) -> Any:
+      out = call(*args, **kwargs)
+      path = context.module.path
+      if path and path[-1] == names.POSITIONS and context.method_name == "__call__":
+        layouts.append(args[1] if len(args) > 1 else kwargs["layout"])
+        added.append((out - args[0])[0])
+      return out
+
+    with nn.intercept_methods(note):
+      model.apply(variables, inputs, train=False, mutable=["intermediates"])
+    return added
+
+  added = jax.device_get(jax.jit(look)(variables, inputs))
+  return Positions(np.asarray(added[0]), layouts[0]) if added else None
+
+
+def plot_similarity(found: Positions, told: str) -> Any:
+  """Returns a picture with a tile for each place; a tile has the similarity to all places."""
+  grid = found.layout.grid
+  alike = found.similarity()
+  rows, columns = (1, grid[0]) if len(grid) == 1 else grid[:2]
+  place = int(np.prod(grid[2:]))
+  shown = [style.choose_some(count, MOST) for count in (rows, columns)]
+  caption = f"{told}. Cosine similarity of the position embedding of each patch (a tile, at its"
+  caption += " place in the grid) to those of all patches."
+  height = max(0.5, 0.85 * style.COLUMN * len(shown[0]) / len(shown[1]))
+  canvas, panels = style.make_panels(len(shown[0]), len(shown[1]), style.COLUMN, height, caption)
+  for axes_row, row in zip(panels, shown[0], strict=True):
+    for axes, column in zip(axes_row, shown[1], strict=True):
+      tile = to_plane(alike[(row * columns + column) * place], grid) / place
+      image = style.show_plane(axes, tile, cmap="viridis", vmin=-1, vmax=1)
+  style.add_scale(canvas, image, panels)
+  return canvas

@@ -1,0 +1,126 @@
+"""Products of a mixer's projections: W_Q W_K^T and W_V W_O, and how diagonal they are.
+
+(Trockman and Kolter 2023, Figure 1; Diaz 2023, Figure 11.)
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flax.traverse_util import flatten_dict
+
+from vitx.analysis.figures import style
+from vitx.analysis.figures.subject import Subject
+from vitx.errors import ConfigError
+from vitx.models import names
+from vitx.models.sown import collect
+
+DRAWN_LAYERS, DRAWN_HEADS = 12, 4
+KINDS = {"query_key": "W_Q W_Kᵀ", "value_out": "W_V W_O"}
+Products = dict[str, np.ndarray]
+
+
+def draw_projections(subject: Subject, out: Path) -> list[Path]:
+  """W_Q W_K^T and W_V W_O by layer and head, and a table of the mass on their diagonals.
+
+  Raises:
+    ConfigError: a model whose mixers have no query and key projections.
+  """
+  found = compute_products(subject)
+  name = f"projections_{subject.label}"
+  rows = []
+  for kind, products in found.items():
+    uniform = 1 / products.shape[-1]
+    for layer, head in np.ndindex(products.shape[:2]):
+      product = products[layer, head]
+      rows.append(
+        {"product": kind, "layer": layer, "head": head, "diagonal_mass": diagonal_mass(product)}
+        | {"uniform": uniform, "diagonal_mean": float(np.diagonal(product).mean())}
+      )
+  files = [
+    style.keep(plot_products(products, KINDS[kind], subject.told), out, f"{name}_{kind}")
+    for kind, products in found.items()
+  ]
+  return [*files, style.write_rows(out / f"{name}.csv", rows)]
+
+
+def compute_products(subject: Subject) -> Products:
+  """Returns `multiply_projections` of the subject's parameters.
+
+  Raises:
+    ConfigError: a model whose mixers have no query and key projections.
+  """
+  found = multiply_projections(subject.variables()["params"])
+  if not found:
+    raise ConfigError(
+      f"projections: {subject.label} has no query and key kernels (C, H, D) in its token mixers;"
+      " use softmax, shaped, performer, nystromformer, linformer or an attention pattern"
+    )
+  return found
+
+
+def multiply_projections(params: Mapping[str, Any]) -> Products:
+  """Returns "query_key", W_Q W_K^T, and where they are kept "value_out", W_V W_O, (L, H, C, C).
+
+  Keys or values of one head stand for all. Layers without such projections are left out.
+
+  Args:
+    params: of a network whose layers have one width.
+
+  Raises:
+    ConfigError: layers of several widths.
+  """
+  leaves = {path: (x,) for path, x in flatten_dict(dict(params), sep="/").items()}
+  mixer = names.TOKEN_MIXER
+
+  def kernels(name: str) -> dict[str, np.ndarray]:
+    found = collect(leaves, f"{mixer}/{name}/{names.KERNEL}")
+    return {path: np.asarray(x) for path, x in found.items() if np.ndim(x) == 3}
+
+  q, k, v, o = (kernels(name) for name in (names.QUERY, names.KEY, names.VALUE, names.OUT))
+  pairs = {
+    "query_key": [_multiply("chd,ehd->hce", q[i], k[i], 1, 1) for i in q if i in k],
+    "value_out": [_multiply("chd,hde->hce", v[i], o[i], 1, 0) for i in v if i in o],
+  }
+  for kind, products in pairs.items():
+    if len({product.shape for product in products}) > 1:
+      raise ConfigError(f"projections: layers have {kind} of several sizes; one width is needed")
+  return {kind: np.stack(products) for kind, products in pairs.items() if products}
+
+
+def _multiply(sum_over: str, a: np.ndarray, b: np.ndarray, of_a: int, of_b: int) -> np.ndarray:
+  """Multiplies two kernels, one head of either (its axis is told) standing for all."""
+  heads = max(a.shape[of_a], b.shape[of_b])
+  a, b = (
+    x if x.shape[axis] == heads else np.repeat(x, heads, axis) for x, axis in ((a, of_a), (b, of_b))
+  )
+  return np.einsum(sum_over, a, b)
+
+
+def diagonal_mass(product: np.ndarray) -> float:
+  """Returns the absolute values on the diagonal of a matrix (C, C) over all; uniform has 1 / C."""
+  total = np.abs(product).sum()
+  return float(np.abs(np.diagonal(product)).sum() / total) if total else 0.0
+
+
+def plot_products(products: np.ndarray, name: str, told: str) -> Any:
+  """Returns a picture of products (L, H, C, C): a row for each head, a column for each layer."""
+  layers = style.choose_some(products.shape[0], DRAWN_LAYERS)
+  heads = style.choose_some(products.shape[1], DRAWN_HEADS)
+  side = min(1.2, style.PAGE / len(layers))
+  caption = f"{told}. {name} ({products.shape[-1]} x {products.shape[-1]}) by layer and head, red"
+  caption += " positive, blue negative, ends of the scale at three standard deviations of each; in"
+  caption += f" percent the absolute mass on the diagonal, {1 / products.shape[-1]:.1%} if uniform."
+  width = max(style.COLUMN, side * len(layers))
+  height = (side + 0.12) * len(heads) + 0.15
+  canvas, panels = style.make_panels(len(heads), len(layers), width, height, caption)
+  for row, head in zip(panels, heads, strict=True):
+    for axes, layer in zip(row, layers, strict=True):
+      product = products[layer, head]
+      end = 3 * float(product.std()) or 1.0
+      title = f"{diagonal_mass(product):.1%}"
+      title = f"layer {layer}\n{title}" if head == heads[0] else title
+      style.show_plane(axes, product, title, cmap=style.SIGNED, vmin=-end, vmax=end)
+    row[0].set_ylabel(f"head {head}", fontsize=style.SMALL, labelpad=2)
+  return canvas

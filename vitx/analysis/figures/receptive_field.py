@@ -1,0 +1,205 @@
+"""What a query reads, directly and by way of others, after one layer, two and more."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import flax.linen as nn
+import jax
+import numpy as np
+import scipy.sparse
+
+from vitx.analysis.edges import from_pattern
+from vitx.analysis.figures import style
+from vitx.analysis.figures.attention_past import mark, to_plane
+from vitx.analysis.figures.patterns import choose_query
+from vitx.analysis.figures.subject import Subject
+from vitx.attention.base import TokenMixer
+from vitx.attention.pattern import PatternAttention
+from vitx.errors import ConfigError
+from vitx.ops.layout import TokenLayout
+from vitx.ops.patterns import Causal, Pattern
+
+PANELS = 6
+
+
+@dataclasses.dataclass(frozen=True)
+class Edges:
+  """The edges of one layer.
+
+  Attributes:
+    layer: its number.
+    pattern: of all heads.
+    layout: of the tokens.
+    heads: H.
+  """
+
+  layer: int
+  pattern: Pattern
+  layout: TokenLayout
+  heads: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Fields:
+  """What Q queries read.
+
+  Attributes:
+    label: of the model.
+    told: what was looked at.
+    layout: of the tokens.
+    queries: (Q,) places on the grid.
+    seen: bool (L, Q, N); entry l is what they read through the last l + 1 layers.
+  """
+
+  label: str
+  told: str
+  layout: TokenLayout
+  queries: tuple[int, ...]
+  seen: np.ndarray
+
+
+def draw_receptive_field(subject: Subject, out: Path) -> list[Path]:
+  """What a query of the grid reads through the last 1, 2, ... layers of a pattern, and a table.
+
+  Queries are those of --queries, or one. The table counts the tokens by query and layers.
+
+  Raises:
+    ConfigError: a model without patterns, of several grids, or a query that there is not.
+  """
+  found = compute_fields(subject)
+  name = f"receptive_field_{subject.label}"
+  rows = [
+    {"query": query, "layers": number + 1, "tokens": int(seen.sum()), "share": float(seen.mean())}
+    for i, query in enumerate(found.queries)
+    for number, seen in enumerate(found.seen[:, i])
+  ]
+  picture = style.keep(plot_fields(found), out, name)
+  return [picture, style.write_rows(out / f"{name}.csv", rows)]
+
+
+def list_edges(model: nn.Module, spec: jax.ShapeDtypeStruct) -> list[Edges]:
+  """Returns the pattern of every layer in order; nothing is computed.
+
+  Args:
+    model: of any kind.
+    spec: of a batch of one example.
+
+  Raises:
+    ConfigError: a token mixer has no pattern.
+  """
+  layers: dict[tuple[str, ...], Edges] = {}
+
+  def note(call: Any, args: Any, kwargs: Any, context: Any) -> Any:
+    module = context.module
+    if isinstance(module, TokenMixer) and context.method_name == "__call__":
+      layout = args[1] if len(args) > 1 else kwargs["layout"]
+      if not isinstance(module, PatternAttention):
+        raise ConfigError(
+          f"{'/'.join(module.path)} is {type(module).__name__}, which has no pattern of edges that"
+          " stands before the input is seen; use a model whose token_mixer is a pattern, such as"
+          " neighborhood, bigbird, strided, or pattern with edges=NAME"
+        )
+      pattern = module.full_pattern(layout)
+      pattern = pattern & Causal() if module.causal else pattern
+      layers[module.path] = Edges(module.layer, pattern, layout, module.num_heads)
+    return call(*args, **kwargs)
+
+  with nn.intercept_methods(note):
+    jax.eval_shape(lambda x: model.init(jax.random.key(0), x, train=False), spec)
+  return list(layers.values())
+
+
+def receptive_fields(layers: Sequence[Edges], queries: np.ndarray) -> np.ndarray:
+  """Returns what queries read through the last 1, 2, ... L layers, a query itself included.
+
+  Blocks carry a token past their mixer, so a layer's step is I + A, A the edges of any head.
+
+  Args:
+    layers: of one layout, the first one first.
+    queries: (Q,) token indices, prefix tokens counted.
+
+  Returns:
+    bool (L, Q, N).
+
+  Raises:
+    ConfigError: layers of several layouts.
+  """
+  if len({layer.layout for layer in layers}) > 1:
+    raise ConfigError("receptive_field: the layers have grids of several sizes; one is needed")
+  n = layers[0].layout.length
+  steps: dict[Pattern, scipy.sparse.csr_array] = {}
+  for layer in layers:
+    if layer.pattern not in steps:
+      steps[layer.pattern] = _step(layer)
+  rows = np.zeros((len(queries), n), np.float32)
+  rows[np.arange(len(queries)), queries] = 1
+  seen = []
+  for number in range(len(layers)):
+    # Through the last layers only: what stands before them is their input.
+    now = rows
+    for layer in reversed(layers[len(layers) - number - 1 :]):
+      now = np.asarray((now @ steps[layer.pattern]) > 0, np.float32)
+    seen.append(now > 0)
+  return np.stack(seen)
+
+
+def _step(layer: Edges) -> scipy.sparse.csr_array:
+  """Returns I + A, (N, N)."""
+  n = layer.layout.length
+  total = scipy.sparse.eye_array(n, dtype=np.float32, format="csr")
+  for head in range(min(layer.pattern.head_period, layer.heads)):
+    edges = from_pattern(layer.pattern, layer.layout, head)
+    ones = np.ones(edges.keys.size, np.float32)
+    total = total + scipy.sparse.csr_array((ones, edges.keys, edges.starts), shape=(n, n))
+  return total.sign()
+
+
+def compute_fields(subject: Subject) -> Fields:
+  """Returns the receptive fields of the subject's queries, or of one in the middle.
+
+  Raises:
+    ConfigError: a model without patterns, of several grids, or a query that there is not.
+  """
+  layers = list_edges(subject.model, subject.input_spec)
+  if not layers:
+    raise ConfigError(f"receptive_field: {subject.label} has no token mixers")
+  layout = layers[0].layout
+  places = layout.length - layout.prefix
+  queries = subject.queries or (choose_query(layout),)
+  for query in queries:
+    if not 0 <= query < places:
+      raise ConfigError(f"queries={query} is no place of the grid; choose from 0 to {places - 1}")
+  seen = receptive_fields(layers, np.array(queries) + layout.prefix)
+  return Fields(subject.label, subject.network, layout, tuple(queries), seen)
+
+
+def plot_fields(found: Fields) -> Any:
+  """Returns a picture with a row for each query and a column for each of the first depths.
+
+  Darker places are read through fewer layers.
+  """
+  full = np.flatnonzero(found.seen.all(axis=(1, 2)))
+  depth = min(PANELS, len(found.seen), *(full[:1] + 1))
+  side = min(1.3, style.PAGE / depth)
+  rows, columns = found.layout.grid[0], int(np.prod(found.layout.grid[1:2]))
+  if len(found.layout.grid) == 1:
+    rows, columns = 1, found.layout.grid[0]
+  height = max(0.35, side * min(rows / columns, 2.0)) + 0.2
+  caption = f"{found.told}. Places that a query (green) reads through the last layers, darker where"
+  caption += " fewer suffice; edges of any head, and the skip past each layer."
+  width = max(style.COLUMN, side * depth)
+  aspect = "equal" if columns <= 2 * rows else "auto"  # a sequence is no line of a pixel's height
+  canvas, panels = style.make_panels(
+    len(found.queries), depth, width, height * len(found.queries) + 0.15, caption
+  )
+  for i, (row, query) in enumerate(zip(panels, found.queries, strict=True)):
+    for number, axes in enumerate(row):
+      counted = found.seen[: number + 1, i, found.layout.prefix :].sum(axis=0)
+      plane = to_plane(counted.astype(float), found.layout.grid)
+      share = found.seen[number, i].mean()
+      title = f"{number + 1} layer{'s' if number else ''}\n{share:.0%} of tokens"
+      style.show_plane(axes, plane, title, cmap="Blues", vmin=0, vmax=depth, aspect=aspect)
+      mark(axes, query, found.layout.grid)
+  return canvas

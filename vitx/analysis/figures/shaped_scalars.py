@@ -1,0 +1,87 @@
+"""The learned scalars of shaped attention, α I + β A - γ C, by layer (Diaz 2023)."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flax.traverse_util import flatten_dict
+
+from vitx.analysis.figures import style
+from vitx.analysis.figures.subject import Subject
+from vitx.errors import ConfigError
+from vitx.models.sown import collect
+
+LETTERS = {"alpha": "α", "beta": "β", "gamma": "γ"}
+Scalars = dict[str, np.ndarray]
+
+
+def draw_shaped_scalars(subjects: Sequence[Subject], out: Path) -> list[Path]:
+  """Learned α, β and γ of shaped attention by layer: a line for each head, and a table.
+
+  Raises:
+    ConfigError: a model without shaped attention.
+  """
+  found = {subject.label: compute_scalars(subject) for subject in subjects}
+  name = "_".join(["shaped_scalars", *found])
+  rows = [
+    {"model": label, "scalar": scalar, "layer": layer, "head": head, "value": float(value)}
+    for label, scalars in found.items()
+    for scalar, values in scalars.items()
+    for (layer, head), value in np.ndenumerate(values)
+  ]
+  told = "; ".join(f"{subject.label}: {subject.told}" for subject in subjects)
+  picture = style.keep(plot_scalars(found, told), out, name)
+  return [picture, style.write_rows(out / f"{name}.csv", rows)]
+
+
+def compute_scalars(subject: Subject) -> Scalars:
+  """Returns `read_scalars` of the subject's parameters.
+
+  Raises:
+    ConfigError: a model without shaped attention.
+  """
+  found = read_scalars(subject.variables()["params"])
+  if not found:
+    raise ConfigError(
+      f"shaped_scalars: {subject.label} has no α, β or γ; use a model with"
+      " model.token_mixer='shaped', such as a row of simplified_cifar10"
+    )
+  return found
+
+
+def read_scalars(params: Mapping[str, Any]) -> Scalars:
+  """Returns "alpha", "beta" and, where there is one, "gamma" (L, H), or (L, 1) shared by heads.
+
+  Args:
+    params: of a network; layers without such scalars are left out.
+  """
+  leaves = {path: (x,) for path, x in flatten_dict(dict(params), sep="/").items()}
+  found = {letter: collect(leaves, letter) for letter in LETTERS}
+  return {
+    letter: np.stack([np.asarray(x) for x in values.values()])
+    for letter, values in found.items()
+    if values
+  }
+
+
+def plot_scalars(found: Mapping[str, Scalars], told: str) -> Any:
+  """Returns a picture with a panel for each model: layers by value, a color for each letter.
+
+  Args:
+    found: by label of the model.
+    told: what was run.
+  """
+  caption = f"{told}. Learned scalars of α I + β A - γ C; a line for each head where heads differ."
+  width = min(style.PAGE, max(style.COLUMN, 2.2 * len(found)))
+  canvas, panels = style.make_panels(1, len(found), width, 1.9, caption)
+  for axes, (label, scalars) in zip(panels[0], found.items(), strict=True):
+    for number, letter in enumerate(LETTERS):
+      for head, line in enumerate(scalars.get(letter, np.zeros((0, 0))).T):
+        name = LETTERS[letter] if head == 0 else None
+        axes.plot(line, marker=".", ms=4, lw=1, color=f"C{number}", alpha=0.8, label=name)
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    style.name_axes(axes, "layer", "value", label if len(found) > 1 else "")
+  most = max(panels[0], key=lambda axes: len(axes.get_legend_handles_labels()[0]))
+  style.add_legend(canvas, most)
+  return canvas
