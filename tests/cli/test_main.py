@@ -1,15 +1,17 @@
 """The front door: one table of commands, one line for an error, and what the old forms say."""
 
+import json
 import os
 import subprocess
 import sys
-import time
 
 import pytest
 
 import vitx
 from tests import runs
 from vitx.cli import main as front
+from vitx.cli.arguments.visualize import list_figures
+from vitx.cli.visualize import ALL_FIGURES
 from vitx.errors import ConfigError, MissingExtraError
 
 
@@ -20,19 +22,65 @@ def python(*arguments, cwd=runs.ROOT, **environment):
   )
 
 
-def test_help_names_every_command_and_is_quick():
-  start = time.monotonic()
-  result = python("-X", "importtime", "-m", "vitx", "--help")
-  assert result.returncode == 0 and time.monotonic() - start < 10
-  assert all(f"\n    {name}" in result.stdout for name in front.COMMANDS)
-  assert " jax\n" not in result.stderr and " flax\n" not in result.stderr
+HEAVY = (
+  "jax",
+  "flax",
+  "tensorflow",
+  "tensorflow_datasets",
+  "optax",
+  "orbax",
+  "numpy",
+  "matplotlib",
+)
+# What a line of arguments ends with, for each of several in one process, and what it imported.
+ASK = f"""
+import contextlib, io, json, sys
+from vitx.cli.main import main
+for line in sys.stdin:
+  out = io.StringIO()
+  with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+    try:
+      status = main(json.loads(line))
+    except SystemExit as end:
+      status = end.code
+  print(json.dumps([status, out.getvalue(), [name for name in {HEAVY} if name in sys.modules]]))
+"""
 
 
-@pytest.mark.parametrize("name", front.COMMANDS)
-def test_every_command_has_help(name, capsys):
-  with pytest.raises(SystemExit) as end:
-    front.main([name, "--help"])
-  assert end.value.code == 0 and f"usage: vitx {name}" in capsys.readouterr().out
+def ask(*lines):
+  """Runs `vitx` on each line of arguments in one process that holds nothing else."""
+  text = "\n".join(json.dumps(line) for line in lines)
+  environment = os.environ | {"PYTHONPATH": str(runs.ROOT)}
+  command = [sys.executable, "-c", ASK]
+  done = subprocess.run(command, input=text, env=environment, capture_output=True, text=True)
+  assert done.returncode == 0, done.stderr
+  return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_help_is_there_for_every_command_and_imports_nothing_heavy():
+  kinds = ("mixers", "density", "sparsifiner", "choose", "models", "data")
+  named = [[name] for name in front.COMMANDS] + [["benchmark", kind] for kind in kinds]
+  (status, front_page, loaded), *answers = ask(["--help"], *([*name, "--help"] for name in named))
+  assert status == 0 and not loaded
+  assert all(f"\n    {name}" in front_page for name in front.COMMANDS)
+  for name, (status, text, loaded) in zip(named, answers, strict=True):
+    assert status == 0 and text.startswith(f"usage: vitx {' '.join(name)}"), text
+    assert not loaded, f"{name} imports {loaded}"
+
+
+def test_a_mistake_in_the_arguments_imports_nothing_heavy():
+  lines = [[name, "--no_such_flag"] for name in front.COMMANDS]
+  lines += [["plan", "--config=x", "--memory=much"], ["benchmark", "mixers", "--tokens=a"]]
+  lines += [["reproduce", "--config=x", "--budget=3"], ["train", "--config.seed"], ["trian"]]
+  for line, (status, text, loaded) in zip(lines, ask(*lines), strict=True):
+    assert status == 1 and not loaded, (line, loaded)
+    assert "Traceback" not in text and "_numbers" not in text
+
+
+def test_figures_are_listed_as_their_tables_have_them():
+  assert list_figures() == {
+    name: draw.__doc__.splitlines()[0] for name, draw in ALL_FIGURES.items()
+  }
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 from configs import digits
 from vitx.analysis import cost
 from vitx.cli import plan
+from vitx.cli.arguments import plan as arguments
 from vitx.cli.main import main
 from vitx.cli.summary import complete_config
 from vitx.errors import ConfigError
@@ -110,8 +111,8 @@ def test_nothing_fits(data_dir, capsys):
 @pytest.mark.parametrize("text", ["16", "16gb", "0GB", "-1GB", "nanGB", "1.2.3GB"])
 def test_memory_that_cannot_be_read(text):
   with pytest.raises(argparse.ArgumentTypeError, match="16GB"):
-    plan.parse_memory(text)
-  assert plan.parse_memory("1.5 GiB") == 1.5 * 2**30
+    arguments.parse_memory(text)
+  assert arguments.parse_memory("1.5 GiB") == 1.5 * 2**30
 
 
 def test_a_backend_that_tells_nothing(monkeypatch, data_dir):

@@ -1,5 +1,6 @@
 """The summary of configs: rows as they are, layers that add up, nothing allocated."""
 
+import dataclasses
 import math
 import types
 from pathlib import Path
@@ -7,10 +8,11 @@ from pathlib import Path
 import jax
 import pytest
 
-from configs import cifar10, vix_cifar10
+from configs import cifar10, digits, vix_cifar10
 from vitx.analysis.tabulate import list_layers
 from vitx.cli import configs, summary
 from vitx.cli.main import main
+from vitx.data import sources
 from vitx.data.dataset import DatasetInfo
 from vitx.data.images.settings import image_spec
 from vitx.models import count, model_from_config
@@ -59,7 +61,7 @@ def test_a_table_of_rows_with_the_published_figures_beside_them(file, capsys):
   assert code == 0
   assert head.split() == [
     *("row", "parameters", "torchsummary", "GFLOPs"),
-    *("parameters", "top1", "by_epoch"),
+    *("published", "parameters", "top1", "by_epoch"),
   ]
   flops = [f"{flops_of(depth) / 1e9:.3f}" for depth in (1, 2)]
   bare = 5 * 8 + 8
@@ -101,7 +103,7 @@ def test_a_row_that_does_not_build_says_why_and_the_others_stand(file, capsys):
     ("{file}:one,model.dept=3", ["depth"]),
     ("nowhere.py", ["'nowhere.py' is no file"]),
     ("{root}/configs/common.py", ["no function get_config"]),
-    ("{root}/configs/vix_cifar10.py:vip,dataset=food101", ["vitx prepare food101"]),
+    ("{root}/configs/vix_cifar10.py:vip,dataset=food110", ["food110", "food101"]),
   ],
 )
 def test_errors_are_one_line(file, config, parts, capsys):
@@ -160,7 +162,7 @@ def test_memory_holds_the_state_and_grows_with_the_batch(file, capsys):
 
 
 def test_nothing_is_opened_or_allocated_where_the_config_says_all(monkeypatch):
-  monkeypatch.setattr(summary, "open_dataset", None)
+  monkeypatch.setattr(sources, "open_dataset", None)
   config = vix_cifar10.get_config("vip,data.image_size=1024,data.data_dir=/nowhere")
   before = len(jax.live_arrays())
   row = summary.summarize("vip", config, {})
@@ -169,8 +171,42 @@ def test_nothing_is_opened_or_allocated_where_the_config_says_all(monkeypatch):
 
 
 def test_what_the_data_set_says_is_asked_where_it_is_needed(monkeypatch):
-  info = DatasetInfo("mnist", image_spec(1, (28, 28)), class_names=("a", "b", "c"))
+  info = DatasetInfo("folder:x", image_spec(1, (28, 28)), class_names=("a", "b", "c"))
   dataset = types.SimpleNamespace(info=info)
-  monkeypatch.setattr(summary, "open_dataset", lambda data: dataset)
-  config = summary.complete_config(cifar10.get_config("vit,dataset=mnist"))
+  monkeypatch.setattr(sources, "open_dataset", lambda data: dataset)
+  config = summary.complete_config(cifar10.get_config("vit,dataset=folder:x"))
   assert (config.model.num_classes, config.data.image_size, config.data.channels) == (3, 28, 1)
+
+
+KNOWN = {  # from each set's own paper or page
+  "mnist": ((28, 28, 1), 10),
+  "cifar100": ((32, 32, 3), 100),
+  "stl10": ((96, 96, 3), 10),
+  "imagenette/320px-v2": ((None, None, 3), 10),
+  "imagenet2012:5.1.0": ((None, None, 3), 1000),
+  "tiny_imagenet": ((64, 64, 3), 200),
+}
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_what_a_known_set_is_like_ships_with_its_name(name, tmp_path, monkeypatch):
+  monkeypatch.setattr(sources, "open_dataset", None)
+  shape, classes = KNOWN[name]
+  data = cifar10.get_config(f"vit,dataset={name},data.data_dir={tmp_path}").data
+  info = sources.find_info(data)
+  assert (info.spec["image"].shape, len(info.class_names)) == (shape, classes)
+  assert not list(tmp_path.iterdir())
+
+
+def test_what_is_known_of_a_set_is_what_it_is_when_opened(data_dir):
+  data = digits.get_config().data
+  known, opened = sources.find_info(data), sources.open_dataset(data).info
+  assert dataclasses.replace(opened, fingerprint="") == known
+
+
+def test_it_works_from_any_folder_without_data(tmp_path, monkeypatch, capsys):
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.setenv("TFDS_DATA_DIR", "nowhere")
+  code, out, _ = run(capsys, "--config", "configs/finetune.py:deit_ti,dataset=cifar100")
+  assert code == 0 and "100 classes (cifar100)" in out
+  assert not list(tmp_path.iterdir())

@@ -17,6 +17,7 @@ import vitx
 from tests import runs
 from vitx.checkpoints import lock
 from vitx.cli import reproduce, sweep
+from vitx.cli.arguments import reproduce as arguments
 from vitx.cli.curves import find_runs, read_curves
 from vitx.cli.live import Live
 from vitx.cli.main import main
@@ -410,7 +411,7 @@ def test_budgets_have_a_unit(text, capsys):
 
 @pytest.mark.parametrize(("text", "value"), [("0.05PFLOP", 5e13), ("3 TFLOPs", 3e12)])
 def test_budgets(text, value):
-  assert reproduce.parse_budget(text) == value
+  assert arguments.parse_budget(text) == value
 
 
 # Real trainings

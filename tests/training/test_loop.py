@@ -265,7 +265,7 @@ def test_init_from_starts_a_new_run_from_weights(finished_run, tmp_path, capsys)
 
 def test_exit_codes_are_as_documented():
   assert EXIT_INTERRUPTED == 75
-  import train
+  from vitx.cli.arguments import train
 
   assert "75" in train.__doc__
 

@@ -32,7 +32,12 @@ def count_parameters(model: nn.Module, given: Input) -> Count:
     model: a network.
     given: what it is called with; a shape is that of images, (B, height, width, channels).
   """
-  paths, _ = jax.tree.flatten_with_path(variable_shapes(model, given)["params"])
+  return count_variables(variable_shapes(model, given))
+
+
+def count_variables(variables: Any) -> Count:
+  """Returns how many parameters there are among a network's variables, or their shapes."""
+  paths, _ = jax.tree.flatten_with_path(variables["params"])
   sizes = [
     (jax.tree_util.keystr(path, simple=True, separator="/"), math.prod(leaf.shape))
     for path, leaf in paths

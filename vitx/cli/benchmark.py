@@ -1,15 +1,4 @@
-"""Measures mixers, models, training steps, data: `vitx benchmark mixers | density | ...`.
-
-Mixers: every token mixer as a module in both implementations, forward and backward, side by side
-with dense softmax in the same run: time, compiled temporary memory and FLOPs as ratios; then the
-named cases with the figures they are to reach. Density: the Sparse Transformer's patterns beside
-causal flash, whole training steps beside the article's Table 2, and a sampled token from the cache
-beside computing all anew. Sparsifiner: its attention by keys and by blocks with the figures to
-reach, and its multiply-adds as published and as made. Models: whole training steps beside
-PyTorch's of the same sizes, or beside what a product of matrices reaches. On a CPU no absolute time
-is shown: its cores are shared. Data: the batches of a config's training, streamed, beside one
-thread of Pillow that decodes and resizes the same images, in examples a second, and their memory.
-"""
+"""Measures mixers, models, training steps, data: `vitx benchmark`."""
 
 import argparse
 import functools
@@ -37,80 +26,13 @@ from vitx.benchmark.cases import CASES
 from vitx.benchmark.timing import Neighbors
 from vitx.cli import choose
 from vitx.cli import reading as streamed
+from vitx.cli.arguments.benchmark import DENSITY_PARTS, SPARSIFINER_PARTS
 from vitx.cli.configs import load_config
 from vitx.cli.summary import complete_config
 from vitx.errors import ConfigError, listing, nearest
 from vitx.training import parallel, phases, trial
 
-DENSITY_PARTS = ("attention", "steps", "sampling")
-SPARSIFINER_PARTS = ("attention", "flops")
 SHARES = (0.9, 0.7, 0.5, 0.25, 0.1, 0.05)  # of keys, in the table of multiply-adds
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-  """Declares the arguments of `run`."""
-  what = parser.add_subparsers(dest="what", metavar="WHAT", required=True)
-  add = what.add_parser("mixers", help="token mixers side by side with dense softmax").add_argument
-  add("--tokens", type=_numbers, default="256,1024,4096", help="N, separated by commas")
-  add(
-    "--mixers",
-    type=lambda text: text.split(","),
-    default=list(MIXERS),
-    help="names separated by commas, or your own as module:Name; else all",
-  )
-  add("--batch", type=_positive, default=1, help="B")
-  add("--heads", type=_positive, default=4, help="H")
-  add("--head_dim", type=_positive, default=64, help="D; the width is H D")
-  add("--dtype", choices=("float32", "bfloat16"), default="float32")
-  add("--repeats", type=_positive, default=3, help="rounds; the median counts")
-  add("--seconds", type=float, default=10.0, help="one program may take per N; then fewer rounds")
-  add("--runs", type=int, default=3, help="of the named cases; 0: leave them out")
-  add("--csv", metavar="FILE", help="write a row per N, mixer and implementation")
-  add("--plot", metavar="FILE", help="write a picture of time and memory against N")
-  add = what.add_parser(
-    "density", help="attention, steps and samples of density models"
-  ).add_argument
-  add(
-    "--parts",
-    type=lambda text: text.split(","),
-    default=list(DENSITY_PARTS),
-    help=f"of {', '.join(DENSITY_PARTS)}, separated by commas; else all",
-  )
-  add("--tokens", type=_numbers, default="3072,12288", help="N of attention, separated by commas")
-  add("--stride", type=_positive, default=128, help="l of the patterns of attention")
-  add("--summary", type=_positive, default=32, help="c of the fixed one")
-  add("--setups", type=lambda text: text.split(","), default=list(density_steps.SETUPS))
-  add("--depth", type=_positive, default=4, help="layers of the models")
-  add("--runs", type=_positive, default=3, help="each gives a ratio; their median is shown")
-  add("--repeats", type=_positive, default=3, help="rounds in a run; the median counts")
-  add("--seconds", type=float, default=60.0, help="one program may take per run; then fewer rounds")
-  add = what.add_parser("sparsifiner", help="attention to predicted keys and blocks").add_argument
-  add(
-    "--parts",
-    type=lambda text: text.split(","),
-    default=list(SPARSIFINER_PARTS),
-    help=f"of {', '.join(SPARSIFINER_PARTS)}, separated by commas; else all",
-  )
-  add("--block", type=_positive, default=sparsifiner.BLOCK, help="tokens in a block")
-  add("--runs", type=_positive, default=3, help="each gives a ratio")
-  add("--repeats", type=_positive, default=3, help="rounds in a run; the median counts")
-  add("--seconds", type=float, default=60.0, help="one program may take per run; then fewer rounds")
-  help_text = "measure what auto should pick on this kind of device, and store it"
-  add = what.add_parser("choose", help=help_text).add_argument
-  choose.add_arguments(add, _numbers, _positive)
-  add = what.add_parser("models", help="whole training steps, also beside PyTorch's").add_argument
-  add("--peers", action="store_true", help="beside PyTorch's networks; needs the extra peers")
-  add("--memory", action="store_true", help="of the peers: also the peak of a process of its own")
-  add("--rows", type=lambda text: text.split(","), help="of the peers or shares; else all")
-  add("--batch", type=_positive, default=8, help="B, beside the peers")
-  add("--side", type=_positive, default=32, help="of the images beside the peers: its square is N")
-  add("--runs", type=_positive, default=3, help="each gives a ratio")
-  add("--repeats", type=_positive, default=5, help="rounds in a run; the median counts")
-  add("--seconds", type=float, default=60.0, help="one step may take per run; then fewer rounds")
-  add = what.add_parser("data", help="batches that are read as they are needed").add_argument
-  add("--config", metavar="FILE:ROW,...", required=True, help="whose data; takes overrides")
-  add("--examples", type=_positive, default=4096, help="read in a run")
-  add("--runs", type=_positive, default=5, help="each reads the same examples")
 
 
 def run(what: str, **options: Any) -> None:
@@ -136,7 +58,7 @@ def run_sparsifiner(options: argparse.Namespace) -> None:
   if "attention" in options.parts:
     effort = {"repeats": options.repeats, "seconds": options.seconds, "runs": options.runs}
     with Neighbors() as neighbors:
-      cases = sparsifiner.make_cases(block=options.block)
+      cases = sparsifiner.make_cases(block=options.block or sparsifiner.BLOCK)
       print(report.format_named(named.measure(cases, say=_say, **effort)), flush=True)
     _print_neighbors(neighbors)
   if "flops" in options.parts:
@@ -244,13 +166,14 @@ def run_density(options: argparse.Namespace) -> None:
     ConfigError: an unknown part or setup.
   """
   _check_names("parts", options.parts, DENSITY_PARTS)
-  _check_names("setups", options.setups, density_steps.SETUPS)
+  chosen = options.setups or list(density_steps.SETUPS)
+  _check_names("setups", chosen, density_steps.SETUPS)
   effort = {"repeats": options.repeats, "seconds": options.seconds, "runs": options.runs}
   with Neighbors() as neighbors:
     if "attention" in options.parts:
       _run_attention(options, effort)
     if "steps" in options.parts:
-      setups = {name: density_steps.SETUPS[name] for name in options.setups}
+      setups = {name: density_steps.SETUPS[name] for name in chosen}
       steps = density_steps.measure_steps(setups, depth=options.depth, say=_say, **effort)
       print(f"\n{density_steps.format_steps(steps, options.depth)}", flush=True)
     if "sampling" in options.parts:
@@ -287,7 +210,7 @@ def run_mixers(options: argparse.Namespace) -> None:
   if options.plot:
     plot.import_figure()  # what is missing is said before the long part
   with Neighbors() as neighbors:
-    rows = mixers.measure(options.mixers, options.tokens, setting, **effort)
+    rows = mixers.measure(options.mixers or list(MIXERS), options.tokens, setting, **effort)
     print(report.format_rows(rows, setting), flush=True)
     if options.csv:
       report.write_csv(options.csv, rows)
@@ -306,14 +229,3 @@ def _print_neighbors(neighbors: Neighbors) -> None:
 
 def _say(message: str) -> None:
   print(message, file=sys.stderr, flush=True)
-
-
-def _numbers(text: str) -> list[int]:
-  numbers = [int(part) for part in text.split(",")]
-  if min(numbers) < 1:
-    raise ValueError
-  return numbers
-
-
-def _positive(text: str) -> int:
-  return _numbers(text)[0]

@@ -2,9 +2,7 @@
 
 import argparse
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import jax
 
@@ -15,26 +13,6 @@ from vitx.errors import ConfigError, listing, nearest
 from vitx.ops import rule
 
 
-def add_arguments(
-  add: Callable[..., Any], numbers: Callable[[str], list[int]], positive: Callable[[str], int]
-) -> None:
-  """Declares the arguments of `run`, given how a list of numbers and one number are read."""
-  add("--out", metavar="FILE", help="write here; else where auto looks, for this user")
-  add(
-    "--ops",
-    type=lambda text: text.split(","),
-    default=list(rule.FAMILIES),
-    help=f"of {', '.join(rule.FAMILIES)}; else all. The others stay as they are",
-  )
-  add("--minutes", type=float, default=20.0, help="of all timing; compiling comes on top")
-  add("--tokens", type=numbers, default=list(choose.TOKENS), help="N, separated by commas")
-  add("--batches", type=numbers, default=list(choose.BATCHES), help="B, separated by commas")
-  add("--heads", type=positive, default=4, help="H")
-  add("--head_dim", type=positive, default=64, help="D; the width is H D")
-  add("--dtype", choices=("float32", "bfloat16"), default="float32")
-  add("--repeats", type=positive, default=5, help="rounds; the median counts")
-
-
 def run(options: argparse.Namespace) -> None:
   """Measures the families that are asked for, prints a table, and writes a device kind's file.
 
@@ -43,31 +21,33 @@ def run(options: argparse.Namespace) -> None:
   Raises:
     ConfigError: an unknown family, a damaged file in force, or the file cannot be written.
   """
-  for name in options.ops:
+  chosen = options.ops or list(rule.FAMILIES)
+  for name in chosen:
     if name not in rule.FAMILIES:
       raise ConfigError(
         f"ops={name!r} is unknown.{nearest(name, rule.FAMILIES)} Valid: {listing(rule.FAMILIES)}"
       )
+  tokens = options.tokens or list(choose.TOKENS)
   kind = jax.devices()[0].device_kind
   path = Path(options.out) if options.out else rule.user_directory() / rule.file_name(kind)
-  whole = set(options.ops) == set(rule.FAMILIES)
+  whole = set(chosen) == set(rule.FAMILIES)
   families = {} if whole else rule.find_families(kind)
   setting = Setting(heads=options.heads, head_dim=options.head_dim, dtype=options.dtype)
   with Neighbors() as neighbors:
     ratios = choose.measure(
-      options.ops,
-      options.tokens,
-      options.batches,
+      chosen,
+      tokens,
+      options.batches or list(choose.BATCHES),
       setting,
       repeats=options.repeats,
       minutes=options.minutes,
       say=lambda message: print(message, file=sys.stderr, flush=True),
     )
   bounds = {}
-  for name in (name for name in rule.FAMILIES if name in options.ops):
+  for name in (name for name in rule.FAMILIES if name in chosen):
     own = [ratio for ratio in ratios if ratio.family == name]
     if not own:
-      raise ConfigError(f"ops={name!r}: no mixer of it fits tokens={options.tokens}; add others")
+      raise ConfigError(f"ops={name!r}: no mixer of it fits tokens={tokens}; add others")
     bounds[name] = choose.fit(own)
     measured = choose.describe(own, setting, options.repeats, neighbors)
     families[name] = {"masked": [list(bound) for bound in bounds[name]], "measured": measured}

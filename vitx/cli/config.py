@@ -1,11 +1,5 @@
-"""Prints a whole config as JSON, a recipe to copy: `vitx config FILE:ROW,field=value > mine.json`.
+"""Prints a whole config as JSON, or explains its fields: `vitx config`."""
 
-It has every field, also those of the named choices that the row leaves at their defaults, and
-`vitx train --config mine.json` trains as the row does, to the bit. `--explain` prints a table of
-the fields instead: value, what the field takes, what it means.
-"""
-
-import argparse
 import json
 import shutil
 import textwrap
@@ -14,12 +8,6 @@ from collections.abc import Mapping
 from vitx.cli.configs import load_config
 from vitx.cli.fields import Described, complete, describe
 from vitx.cli.tables import lay_out
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-  """Declares the arguments of `run`."""
-  parser.add_argument("config", metavar="CONFIG", help="FILE, FILE:ROW,field=value, a config.json")
-  parser.add_argument("--explain", action="store_true", help="a table of fields, for reading")
 
 
 def run(config: str, explain: bool) -> None:

@@ -1,20 +1,5 @@
-"""Converts published weights into a workdir, and a workdir's weights to names that others know.
+"""Converts published weights into a workdir, and a workdir's weights out: `vitx convert`."""
 
-    vitx convert deit_small.pth --config configs/imagenet.py:deit_s --out runs/deit_s
-    vitx convert hf:timm/deit_small_patch16_224.fb_in1k --config imagenet:deit_s --out runs/deit_s
-    vitx convert runs/deit_s --out exported/deit_s.safetensors
-
-In: a file, or `hf:NAME`, becomes a workdir that `vitx evaluate`, `predict`, `visualize` and
-`init_from` read. Its config is the row that names the network; every weight must fit, positions
-alone are resized. The data set of the config is opened for its classes, unless `--without_data`:
-then the config must say classes and image size, and classes are called by their numbers.
-
-Out: `.safetensors` under timm's names (for LV-ViT under its own code's), and beside it `README.md`,
-a model card with the call that makes the network in timm. A network that timm would compute
-otherwise is refused.
-"""
-
-import argparse
 import dataclasses
 from pathlib import Path
 from typing import Any
@@ -27,7 +12,7 @@ from vitx import registry
 from vitx.analysis.implementations import implementations
 from vitx.checkpoints import foreign
 from vitx.checkpoints import workdir as wd
-from vitx.checkpoints.export import SUFFIX, export_arrays, write_safetensors
+from vitx.checkpoints.export import export_arrays, write_safetensors
 from vitx.checkpoints.load import Loaded, check_source, initial_variables, load
 from vitx.checkpoints.store import CheckpointStore
 from vitx.checkpoints.timm_networks import Network, find_network
@@ -169,17 +154,6 @@ def describe(loaded: Loaded) -> Network:
     config.model = ConfigDict({"name": config.model.name, **named})
   defaults = wd.flatten(complete(config)["model"])
   return find_network(fields, defaults, config.data.image_size, config.data.channels)
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-  """Declares the arguments of `run`."""
-  add = parser.add_argument
-  add("source", metavar="SOURCE", help="a file of weights, hf:NAME, or the workdir of a run")
-  add("--out", required=True, help=f"the workdir to make, or the {SUFFIX} file to write")
-  add("--config", default="", help="of a file's network: FILE:ROW,field=value or a config.json")
-  add("--without_data", action="store_true", help="do not open the data set of the config")
-  add("--checkpoint", default="best", help="of a workdir: best, latest or a step")
-  add("--trust_code", action="store_true", help="let the run's config name Python of its own")
 
 
 def run(

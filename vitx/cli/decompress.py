@@ -1,10 +1,5 @@
-"""Undoes `vitx compress`: `vitx decompress --workdir runs/text book.txt.vitx`.
+"""Undoes `vitx compress`: `vitx decompress`."""
 
-The file that comes out is the one that went in, byte for byte; of an image or an array, value for
-value. Needs the workdir that compressed, on the same kind of device with the same versions.
-"""
-
-import argparse
 import io
 from pathlib import Path
 
@@ -15,7 +10,8 @@ from tqdm import tqdm
 from vitx import registry
 from vitx.checkpoints.load import Loaded, load
 from vitx.cli import code_file, density_model
-from vitx.cli.compress import SUFFIX, new_path
+from vitx.cli.arguments.compress import SUFFIX
+from vitx.cli.compress import new_path
 from vitx.errors import ConfigError
 from vitx.models import coding
 from vitx.tasks.density_images import to_values
@@ -92,15 +88,6 @@ def to_file(kind: str, found: np.ndarray, suffix: str) -> bytes:
     image = Image.fromarray(found[0, ..., 0] if found.shape[-1] == 1 else found[0])
     image.save(buffer, format="png")
   return buffer.getvalue()
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-  """Declares the arguments of `run`."""
-  add = parser.add_argument
-  add("file", metavar="FILE", help="written by vitx compress")
-  add("--workdir", required=True, help="of the run that compressed it")
-  add("--out", metavar="FILE", help=f"to write; FILE without {SUFFIX} by default")
-  add("--trust_code", action="store_true", help="let the run's config name Python of its own")
 
 
 def run(file: str, workdir: str, out: str | None, trust_code: bool) -> None:

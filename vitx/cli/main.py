@@ -1,7 +1,8 @@
 """The command `vitx`: one table of commands, one place where an error becomes a line.
 
-A command is a file of this folder with `add_arguments(parser)` and `run(options)`; it is imported
-when it is called.
+A command is a file of this folder with `run(**options)`, and one of the same name in `arguments`
+with `add_arguments(parser)`. The first is imported when the second has read what was given: help
+and mistakes wait for no JAX.
 """
 
 import argparse
@@ -11,6 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from vitx.checkpoints.errors import CheckpointError
 from vitx.cli.configs import join_text, split_flags
 from vitx.errors import ConfigError, MissingExtraError
 
@@ -31,6 +33,8 @@ COMMANDS = {
   "sweep": "train a config over values of its fields and seeds, and compare",
   "reproduce": "train a config's rows and set the published figures beside ours",
 }
+# Errors whose message is all that a user needs.
+SAY_ALL = (ConfigError, MissingExtraError, CheckpointError, OSError)
 
 
 class Parser(argparse.ArgumentParser):
@@ -62,7 +66,7 @@ def run(command: Callable[[], int | None]) -> int:
   try:
     return command() or 0
   except Exception as error:
-    if not isinstance(error, _expected()):
+    if not _says_all(error):
       raise
     print(f"{type(error).__name__}: {error}", file=sys.stderr)
     return 1
@@ -71,26 +75,27 @@ def run(command: Callable[[], int | None]) -> int:
 def _dispatch(arguments: list[str]) -> int | None:
   parser = Parser(prog="vitx", description="Vision transformers whose attention is efficient.")
   commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-  module: Any = None
   for name, summary in COMMANDS.items():
     own = commands.add_parser(name, help=summary, description=summary)
     if arguments[:1] == [name]:
-      module = importlib.import_module(f"vitx.cli.{name}")
-      own.description = module.__doc__
-      module.add_arguments(own)
+      arguments_of = importlib.import_module(f"vitx.cli.arguments.{name}")
+      own.description = arguments_of.__doc__
+      arguments_of.add_arguments(own)
   rest, overrides = split_flags(arguments)
   options = parser.parse_args(rest)
-  del options.command
+  name = options.__dict__.pop("command")
   if overrides:
     if not hasattr(options, "config"):
       parser.error(f"unrecognized arguments: --config.{overrides[0]}")
     options.config = join_text(options.config, overrides)
-  return module.run(**vars(options))
+  return importlib.import_module(f"vitx.cli.{name}").run(**vars(options))
 
 
-def _expected() -> tuple[type[Exception], ...]:
-  """Returns the errors whose message says all; some are defined beside heavy imports."""
-  from vitx.checkpoints.errors import CheckpointError
-  from vitx.training.failures import NonFiniteError, OutOfMemoryError
+def _says_all(error: Exception) -> bool:
+  """Returns whether an error's message is all that a user needs.
 
-  return ConfigError, MissingExtraError, CheckpointError, NonFiniteError, OutOfMemoryError, OSError
+  Those of training stand beside heavy imports: what was not imported was not raised.
+  """
+  failures: Any = sys.modules.get("vitx.training.failures")
+  more = (failures.NonFiniteError, failures.OutOfMemoryError) if failures else ()
+  return isinstance(error, (*SAY_ALL, *more))

@@ -1,12 +1,5 @@
-"""Prepares a data set for training: `vitx prepare NAME [--data_dir D] [--from PATH]`.
+"""Prepares a data set for training: `vitx prepare`."""
 
-NAME is `digits`, `tiny_imagenet` (with --from tiny-imagenet-200.zip or its directory) or a TFDS
-set such as `cifar10` or `imagenette/320px-v2`, which is downloaded and written as ArrayRecord. That
-needs TensorFlow (the extra `prepare`); reading the result does not. With --from DIR a TFDS set is
-converted from a TFRECORD copy in DIR instead, without a download and without TensorFlow.
-"""
-
-import argparse
 import importlib.util
 import os
 
@@ -60,15 +53,6 @@ def _download(name: str, root: epath.Path) -> epath.Path:
   find_content(builder.info, name)  # before hours of downloading
   builder.download_and_prepare()
   return epath.Path(builder.data_dir)
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-  """Declares the arguments of `run`."""
-  parser.add_argument("name", metavar="NAME", help="digits, tiny_imagenet or a TFDS name")
-  parser.add_argument("--data_dir", help="TFDS directory to write to")
-  parser.add_argument(
-    "--from", dest="source", metavar="PATH", help="a TFRECORD copy, or an archive (tiny_imagenet)"
-  )
 
 
 def run(name: str, data_dir: str | None, source: str | None) -> None:

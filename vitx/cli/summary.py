@@ -1,17 +1,5 @@
-"""What a config's rows are and cost, without data or training: `vitx summary`.
+"""What a config's rows are and cost, without data or training: `vitx summary`."""
 
-    vitx summary --config configs/vix_cifar10.py              # a table of its rows
-    vitx summary --config configs/vix_cifar10.py --no-memory  # compiles nothing: quick
-    vitx summary --config configs/vix_cifar10.py:vip          # the layers of one row
-    vitx summary --config configs/vix_cifar10.py:posemb=rope  # rows with an override
-
-Parameters are counted twice: all of them, and as torchsummary counts, which several papers print.
-FLOPs are of the forward pass of one image on the path that the rows pick, a multiply-add counted as
-two. Memory is what a training step of the row's whole batch needs, compiled for the device at hand,
-never run. Beside them stand the figures that the config quotes from its source.
-"""
-
-import argparse
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,12 +9,12 @@ from ml_collections import ConfigDict
 from tqdm import tqdm
 
 from vitx.analysis import cost
-from vitx.analysis.counting import Count, count_parameters
+from vitx.analysis.counting import Count, count_parameters, count_variables
 from vitx.analysis.shapes import variable_shapes
 from vitx.analysis.tabulate import format_layers, format_shape, list_layers
 from vitx.cli.configs import call, load_config, open_config, split_text
 from vitx.cli.tables import lay_out
-from vitx.data.sources import open_dataset
+from vitx.data.sources import find_info
 from vitx.errors import ConfigError
 from vitx.tasks import build_task, task_class
 from vitx.training.setup import resolve
@@ -55,14 +43,15 @@ class Row:
 
 
 def complete_config(config: ConfigDict) -> ConfigDict:
-  """Returns the config with what follows from its data set, which is opened only if it must be.
+  """Returns the config with what follows from its data set.
 
-  Statistics of the pixels are made up: they change nothing of what is shown.
+  A set of TFDS, or of ours, is known by its name; any other is opened where the config says too
+  little. Statistics of the pixels are made up: they change nothing of what is shown.
 
   Raises:
     ConfigError: the data set has to be asked for its classes or image size, and is not prepared.
   """
-  info = task_class(config.task).state_info(config) or open_dataset(config.data).info
+  info = task_class(config.task).state_info(config) or find_info(config.data)
   config = config.copy_and_resolve_references()
   if "image" in info.spec:
     with config.unlocked():
@@ -84,11 +73,11 @@ def summarize(
   try:
     config = complete_config(config)
     task = build_task(config)
-    found = count_parameters(task.model, task.input_spec)
+    variables = variable_shapes(task.model, task.input_spec)
     return Row(
       name,
-      found,
-      count_forward_flops(config),
+      count_variables(variables),
+      cost.flops(task.model.apply, variables, task.input_spec),
       measure_training_bytes(config) if memory else None,
       published,
     )
@@ -108,8 +97,9 @@ def format_rows(rows: Sequence[Row]) -> str:
   memory = any(row.bytes for row in rows)
   quoted = list(dict.fromkeys(key for row in rows for key in row.published))
   heads = ["row", "parameters", "torchsummary", "GFLOPs", *["train GB"] * memory]
+  titles = [f"published {key}" if key in heads else key for key in quoted]
   cells = [[row.name, *_own(row, memory), *_quote(row, quoted)] for row in rows]
-  text = lay_out([[*heads, *quoted], *cells], right=range(1, len(heads) + len(quoted)))
+  text = lay_out([[*heads, *titles], *cells], right=range(1, len(heads) + len(quoted)))
   widths = [max(len(line[i]) for line in (heads, *cells)) for i in range(len(heads))]
   above = [" " * sum(width + 2 for width in widths) + "published"] if quoted else []
   problems = [f"{row.name}: {row.problem}" for row in rows if row.problem]
@@ -167,19 +157,6 @@ def _show_layers(config: ConfigDict, published: Mapping[str, Any], memory: bool)
     print(f"training step of {config.batch_size} examples {known} ({jax.default_backend()})")
   for key, value in published.items():
     print(f"published {key}: {_figure(value)}")
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-  """Declares the arguments of `run`."""
-  parser.add_argument(
-    "--config", required=True, help="FILE, FILE:ROW,field=value, FILE:field=... or a config.json"
-  )
-  parser.add_argument(
-    "--memory",
-    action=argparse.BooleanOptionalAction,
-    default=True,
-    help="compile training steps: seconds a row",
-  )
 
 
 def run(config: str, memory: bool) -> None:

@@ -1,18 +1,5 @@
-"""Draws a figure of a trained model or of a config: `vitx visualize FIGURE --out DIR`.
+"""Draws a figure of a trained model or of a config: `vitx visualize`."""
 
-    vitx visualize attention_past --workdir runs/text --out pictures
-    vitx visualize patterns --config sparse_transformer_cifar10:strided --out pictures
-    vitx visualize attention --workdir runs/a runs/b --out pictures
-    vitx visualize curves --workdir runs/a runs/b --out pictures
-    vitx visualize gallery --patterns window,axial_rows --grid 12,12 --out pictures
-    vitx visualize memory --results results/vix.csv --config vix_cifar10 --out pictures
-
-Files are named after the figure and the row, or the name of the workdir. A model of a config has
-its starting weights; weights of others' code become a workdir by `vitx convert`. A sweep's workdir
-stands for all its runs. Figures:
-"""
-
-import argparse
 import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -58,10 +45,6 @@ ALL_FIGURES: dict[str, Callable[..., list[Path]]] = {
   **PATTERN_FIGURES,
 }
 
-__doc__ = f"{__doc__}\n" + "\n".join(
-  f"    {name:<16}{(draw.__doc__ or '').splitlines()[0]}" for name, draw in ALL_FIGURES.items()
-)
-
 
 @dataclasses.dataclass(frozen=True)
 class Options:
@@ -88,7 +71,7 @@ def visualize(
   checkpoint: str = "best",
   options: Options | None = None,
   patterns: Sequence[str] = (),
-  grid: Sequence[int] = GRID,
+  grid: Sequence[int] = (),
   trust_code: bool = False,
 ) -> list[Path]:
   """Draws a figure and returns the files that were written.
@@ -104,7 +87,7 @@ def visualize(
     options: of the figure of a model.
     patterns: for a figure of `PATTERN_FIGURES`: names of `vitx.ops.patterns.PATTERNS`, or
       `module:NAME`; () for eight of them.
-    grid: rows and columns that those are laid over.
+    grid: rows and columns that those are laid over; () for those of the gallery.
     trust_code: import what the config names as `module:Name`.
 
   Raises:
@@ -127,7 +110,7 @@ def visualize(
   if figure in PATTERN_FIGURES:
     if workdirs or config is not None:
       raise ConfigError(f"{figure} is a figure of --patterns: give no --workdir and no --config")
-    return PATTERN_FIGURES[figure](patterns, grid, Path(out))
+    return PATTERN_FIGURES[figure](patterns, grid or GRID, Path(out))
   if patterns:
     raise ConfigError(f"--patterns: {figure} is a figure of a model; gallery draws patterns")
   if len(workdirs) > 1 and figure not in SIDE_BY_SIDE:
@@ -295,40 +278,6 @@ def _hold_matrices(model: ConfigDict) -> None:
   several = getattr(getattr(found, "properties", None), "implementations", ("masked",))
   if "masked" in several and "implementation" in registry.options(found):
     model.token_mixer = ConfigDict({**mixer, "implementation": "masked"})
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-  """Declares the arguments of `run`."""
-  add = parser.add_argument
-  add("figure", metavar="FIGURE", help="a name of the list above")
-  add("--workdir", nargs="+", help="of a training run; some figures take several, curves sweeps")
-  add("--config", help="FILE:ROW,field=value or a config.json, with starting weights")
-  add("--results", metavar="CSV", help="of vitx reproduce or sweep over the rows of --config")
-  add("--checkpoint", default="best", help="of the workdir: best, latest or a step")
-  add("--out", required=True, metavar="DIR", help="where the files are written")
-  add("--local", type=int, help="the last so many tokens count as near; else a row")
-  add("--examples", type=int, default=4, help="that are looked at, the first of validation")
-  add(
-    "--queries",
-    type=lambda text: tuple(map(int, text.split(","))),
-    default=(),
-    help="positions that are drawn, separated by commas; else a few, spread evenly",
-  )
-  add(
-    "--patterns",
-    type=lambda text: tuple(text.split(",")),
-    default=(),
-    metavar="NAMES",
-    help="that gallery draws, separated by commas; else eight of them",
-  )
-  add(
-    "--grid",
-    type=lambda text: tuple(map(int, text.split(","))),
-    default=GRID,
-    metavar="ROWS,COLUMNS",
-    help="that patterns are laid over (default %(default)s)",
-  )
-  add("--trust_code", action="store_true", help="let the config name Python of its own")
 
 
 def run(

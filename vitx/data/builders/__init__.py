@@ -16,20 +16,26 @@ class OwnBuilder:
   """How a set is prepared as ArrayRecord, without TensorFlow.
 
   Attributes:
+    shape: of its images, (height, width, C).
+    classes: K.
     prepare: from the TFDS directory to write to, and the archive where one is needed, to the
       directory of the version.
     archive: file name of the archive that the user brings; "" if the set prepares itself.
     url: where the archive can be downloaded.
   """
 
+  shape: tuple[int, int, int]
+  classes: int
   prepare: Callable[..., epath.Path]
   archive: str = ""
   url: str = ""
 
 
 BUILDERS = {
-  "digits": OwnBuilder(digits.prepare),
+  "digits": OwnBuilder((8, 8, 1), 10, digits.prepare),
   "tiny_imagenet": OwnBuilder(
+    (64, 64, 3),
+    200,
     tiny_imagenet.prepare,
     archive="tiny-imagenet-200.zip",
     url="http://cs231n.stanford.edu/tiny-imagenet-200.zip",

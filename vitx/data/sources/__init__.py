@@ -24,14 +24,23 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from vitx.data import splits
-from vitx.data.dataset import Dataset, Examples, Source
+from vitx.data.dataset import Dataset, DatasetInfo, Examples, Source
 from vitx.data.fingerprint import digest_arrays
 from vitx.data.settings import DataSettings, read_fields
 from vitx.data.sources import audio, byte_file, folder, tfds
 from vitx.errors import ConfigError
 from vitx.registry import lookup
 
-__all__ = ["SOURCES", "Dataset", "Examples", "Opener", "Source", "open_dataset", "open_source"]
+__all__ = [
+  "SOURCES",
+  "Dataset",
+  "Examples",
+  "Opener",
+  "Source",
+  "find_info",
+  "open_dataset",
+  "open_source",
+]
 
 Opener = Callable[[Mapping[str, Any]], Dataset]
 # By what stands before the colon of `KIND:REST`.
@@ -77,6 +86,20 @@ def open_dataset(data: Mapping[str, Any]) -> Dataset:
     info = dataclasses.replace(dataset.info, fingerprint=digest_arrays(dataset))
     dataset = dataclasses.replace(dataset, info=info)
   return dataset
+
+
+def find_info(data: Mapping[str, Any]) -> DatasetInfo:
+  """Returns what a data set is like; it is opened only if its name does not say it.
+
+  Args:
+    data: the config's `data`; `DataSettings` says which fields every source has.
+
+  Raises:
+    ConfigError: unknown name; or the set has to be opened and cannot be, as `open_dataset` says.
+  """
+  is_named = find_opener(read_fields(DataSettings, data).source) is tfds.open_tfds
+  known = tfds.find_facts(data) if is_named else None
+  return known or open_dataset(data).info
 
 
 def find_opener(name: str) -> Opener:

@@ -1,5 +1,6 @@
 """TFDS sets of images or texts, read from ArrayRecord files; nothing here imports TensorFlow."""
 
+import dataclasses
 import os
 import threading
 from collections.abc import Iterator, Mapping
@@ -9,14 +10,17 @@ import numpy as np
 import tensorflow_datasets as tfds
 from etils import epath
 
+from vitx.data.builders import BUILDERS
 from vitx.data.dataset import Dataset, DatasetInfo, Example, Examples
 from vitx.data.documents import SPEC, VOCABULARY, Documents, carve_end
 from vitx.data.fingerprint import choose_sample, digest
 from vitx.data.images.decode import Encoded
-from vitx.data.images.settings import ImageSettings, image_spec
+from vitx.data.images.settings import ImageSettings, find_channels, image_spec
 from vitx.data.settings import DataSettings, read_fields
 from vitx.data.sources import tfds_dir
 from vitx.data.sources.tfds_records import Content, Records, find_content
+
+NOWHERE = "/nonexistent"  # as TFDS's directory: what a set is like is asked of its code alone
 
 
 def open_tfds(data: Mapping[str, Any]) -> Dataset:
@@ -37,6 +41,33 @@ def open_tfds(data: Mapping[str, Any]) -> Dataset:
   if content.text:
     return _open_texts(builder, settings.source, content)
   return _open_images(builder, settings.source, content, read_fields(ImageSettings, data).channels)
+
+
+def find_facts(data: Mapping[str, Any]) -> DatasetInfo | None:
+  """Returns what is known of a set by its name, prepared or not; it has no fingerprint.
+
+  TFDS ships what its sets are like, and we do for ours.
+
+  Args:
+    data: as of `open_tfds`.
+
+  Returns:
+    None if nothing is known: the set has to be opened.
+  """
+  settings = read_fields(DataSettings, data)
+  name, config, _ = tfds_dir.parse_name(settings.source)
+  channels = read_fields(ImageSettings, data).channels
+  if name in BUILDERS:
+    own = BUILDERS[name]
+    spec = image_spec(own.shape[-1], own.shape[:2])
+    return DatasetInfo(settings.source, spec, tuple(map(str, range(own.classes))))
+  if name not in tfds.list_builders(with_community_datasets=False):
+    return None
+  try:
+    info = tfds.builder(f"{name}/{config}" if config else name, data_dir=NOWHERE).info
+  except Exception:  # it needs TensorFlow to say what it is like, or has no such config
+    return None
+  return _describe(info.features, settings.source, find_content(info, settings.source), channels)
 
 
 def _open_builder(directory: epath.Path) -> tfds.core.DatasetBuilder:
@@ -107,35 +138,41 @@ class Images(Records):
 def _open_images(
   builder: tfds.core.DatasetBuilder, name: str, content: Content, default_channels: int
 ) -> Dataset:
-  features = builder.info.features
-  height, width, own_channels = features[content.image].shape
-  channels = {1: 1, 3: 3, 4: 3}.get(own_channels, default_channels)
+  facts = _describe(builder.info.features, name, content, default_channels)
+  channels = find_channels(facts)
   splits = {
     split: Images(builder, name, split, content, channels) for split in _filled(builder.info)
   }
   usable = tuple(split for split, images in splits.items() if images.is_usable())
-  class_names, fingerprinted = None, ()
-  if content.label:
-    label = features[content.label]
-    class_names = tuple(label.names or (str(i) for i in range(label.num_classes)))
-    fingerprinted = tuple(label.names or ())
+  fingerprinted = tuple(builder.info.features[content.label].names or ()) if content.label else ()
 
   def open_split(expression: str) -> Images:
     known = splits.get(expression)
     return Images(builder, name, expression, content, channels) if known is None else known
 
   return Dataset(
-    info=DatasetInfo(
-      name=name,
-      spec=image_spec(channels, (height, width), labeled=bool(content.label)),
-      class_names=class_names,
-      fingerprint=_fingerprint(builder, splits, fingerprinted),
-    ),
+    info=dataclasses.replace(facts, fingerprint=_fingerprint(builder, splits, fingerprinted)),
     splits=usable,
     unlabeled=tuple(split for split in splits if split not in usable),
     open_split=open_split,
     overlap=lambda a, b: open_split(a).overlap(open_split(b)),
   )
+
+
+def _describe(
+  features: Mapping[str, Any], name: str, content: Content, default_channels: int
+) -> DatasetInfo:
+  """Returns what features of TFDS say of a set."""
+  if content.text:
+    return DatasetInfo(name, SPEC, vocabulary=VOCABULARY)
+  height, width, own_channels = features[content.image].shape
+  channels = {1: 1, 3: 3, 4: 3}.get(own_channels, default_channels)
+  class_names = None
+  if content.label:
+    label = features[content.label]
+    class_names = tuple(label.names or (str(i) for i in range(label.num_classes)))
+  spec = image_spec(channels, (height, width), labeled=bool(content.label))
+  return DatasetInfo(name, spec, class_names)
 
 
 class Texts(Records):
@@ -170,8 +207,8 @@ def _open_texts(builder: tfds.core.DatasetBuilder, name: str, content: Content) 
 
   splits = {split: texts(split) for split in _filled(builder.info)}
   return Dataset(
-    info=DatasetInfo(
-      name, SPEC, vocabulary=VOCABULARY, fingerprint=_fingerprint(builder, splits, ())
+    info=dataclasses.replace(
+      _describe({}, name, content, 0), fingerprint=_fingerprint(builder, splits, ())
     ),
     splits=tuple(splits),
     open_split=open_split,

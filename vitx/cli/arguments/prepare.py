@@ -1,0 +1,18 @@
+"""Prepares a data set for training: `vitx prepare NAME [--data_dir D] [--from PATH]`.
+
+NAME is `digits`, `tiny_imagenet` (with --from tiny-imagenet-200.zip or its directory) or a TFDS
+set such as `cifar10` or `imagenette/320px-v2`, which is downloaded and written as ArrayRecord. That
+needs TensorFlow (the extra `prepare`); reading the result does not. With --from DIR a TFDS set is
+converted from a TFRECORD copy in DIR instead, without a download and without TensorFlow.
+"""
+
+import argparse
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+  """Declares the arguments of `run`."""
+  parser.add_argument("name", metavar="NAME", help="digits, tiny_imagenet or a TFDS name")
+  parser.add_argument("--data_dir", help="TFDS directory to write to")
+  parser.add_argument(
+    "--from", dest="source", metavar="PATH", help="a TFRECORD copy, or an archive (tiny_imagenet)"
+  )

@@ -1,0 +1,43 @@
+"""Trains the rows of a config file and sets its source's figures beside ours.
+
+    vitx reproduce --config vix_cifar10.py --rows vit,vip,vin --seeds 3 --duration "2 epochs"
+    vitx reproduce --config vix_cifar10.py --budget 0.05PFLOP
+    vitx reproduce --config digits.py:ema_decay=0 --rows softmax,fnet
+
+`--budget` gives every row as many steps as the floating-point operations of its training allow
+(evaluations apart), so that cheap rows train longer. It is `vitx sweep` over rows otherwise.
+"""
+
+import argparse
+import re
+
+from vitx.cli.arguments.sweep import add_output
+
+UNITS = {"FLOP": 1.0, "GFLOP": 1e9, "TFLOP": 1e12, "PFLOP": 1e15, "EFLOP": 1e18}
+
+
+def parse_budget(text: str) -> float:
+  """Returns the operations of a text such as "0.05PFLOP" or "3 TFLOP".
+
+  Raises:
+    argparse.ArgumentTypeError: not such a text.
+  """
+  found = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+) ?([GTPE]?FLOP)s?", text)
+  if not found or not float(found[1]):
+    raise argparse.ArgumentTypeError(
+      f"{text!r}: write a number and GFLOP, TFLOP or PFLOP, 0.05PFLOP"
+    )
+  return float(found[1]) * UNITS[found[2]]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+  """Declares the arguments of `run`."""
+  add = parser.add_argument
+  add("--config", required=True, help="FILE, or FILE:field=value for all rows; no seed")
+  add("--rows", default="", help="of the file, separated by commas; else all")
+  add("--seeds", type=int, default=3, help="how many, from 0; 3")
+  length = parser.add_mutually_exclusive_group()
+  length.add_argument("--duration", help="of every run, as '2 epochs'; else the rows' own")
+  length.add_argument("--budget", type=parse_budget, help="operations of every run, as 0.05PFLOP")
+  add("--workdir", metavar="DIR", help="where the runs lie; runs/reproduce_FILE")
+  add_output(parser)
