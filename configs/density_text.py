@@ -40,7 +40,6 @@ def get_config(arg: str | None = None) -> ConfigDict:
   config = default_config()
   config.task = ConfigDict(dict(name="density", window=256))
   config.data.source = "tiny_shakespeare"
-  config.data.splits.test = "validation+test"
   config.data.validation = 0.01
   config.model = ConfigDict(
     dict(
@@ -66,4 +65,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
   config.evaluation.every = "500 steps"
   config.checkpoint.every = "250 steps"
   config.log_every = "50 steps"
-  return with_overrides(config, overrides)
+  config = with_overrides(config, overrides)
+  if config.data.source == "tiny_shakespeare":  # another text has other splits
+    config.data.splits.test = config.data.splits.test or "validation+test"
+  return config

@@ -26,6 +26,11 @@ ELSEWHERE = {
   ),
   "vitx benchmark choose": ("tests/benchmark/test_choose.py", '"choose"'),
   "vitx benchmark": ("tests/benchmark/test_command.py", "main("),
+  'vitx sweep --config "configs/digits.py:duration=2': ("tests/cli/test_sweep.py", '"sweep"'),
+  'vitx sweep --config configs/digits.py --over "row=[bigbird]"': (
+    "tests/cli/test_sweep.py",
+    '"sweep"',
+  ),
   "vitx plan": ("tests/cli/test_plan.py", '"plan"'),
   "vitx summary": ("tests/cli/test_summary.py", '"summary"'),
 }
@@ -72,7 +77,7 @@ def place(finished_run, tmp_path, monkeypatch):
   (tmp_path / "flowers" / "bright").rename(tmp_path / "flowers" / "rose")
   Image.new("RGB", (20, 30), (200, 30, 30)).save(tmp_path / "flowers" / "rose" / "2.png")
   Image.new("L", (8, 8), 128).save(tmp_path / "scan.png")
-  (tmp_path / "book.txt").write_text("Once upon a time there was a patch. " * 400)
+  (tmp_path / "book.txt").write_text("Once upon a time there was a patch. " * 1500)
   (tmp_path / "chapter.txt").write_text("Once upon a time there was a token.")
   (tmp_path / "my_package").mkdir()
   (tmp_path / "my_package" / "__init__.py").touch()

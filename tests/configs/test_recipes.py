@@ -166,3 +166,11 @@ def test_one_step(file, row, tmp_path):
 def test_one_step_at_full_size(row, tmp_path):
   """One row of each backbone that no other table has."""
   check(cifar10.get_config(row), row, tmp_path)
+
+
+def test_a_text_of_ones_own_has_its_own_splits():
+  from configs.density_text import get_config
+
+  assert get_config("dense").data.splits.test == "validation+test"
+  assert get_config("dense,dataset=bytes:book.txt").data.splits.test == ""
+  assert get_config("dense,data.splits.test=test").data.splits.test == "test"
