@@ -1,5 +1,6 @@
 """Every notebook is short, stored without outputs, and runs from top to bottom."""
 
+import csv
 import json
 import os
 import shutil
@@ -29,6 +30,11 @@ def test_stored_as_source(path):
   assert notebook.metadata.kernelspec.name == "python3"
   install = next(cell.source for cell in code(notebook) if "pip install" in cell.source)
   assert '".[colab]"' in install and 'if "google.colab" in sys.modules' in install
+  # Nobody knows the address of the repository yet: it stands in one place, and empty.
+  everything = "".join(cell.source for cell in notebook.cells)
+  assert everything.count('\nREPOSITORY = ""\n') == 1
+  assert "github.com" not in everything and "git clone -q $REPOSITORY" in install
+  assert install == code(notebook)[0].source
 
 
 @pytest.fixture
@@ -45,30 +51,105 @@ def workplace(tmp_path, monkeypatch):
   monkeypatch.setenv("JUPYTER_PATH", os.pathsep.join(str(path) for path in paths if path))
   monkeypatch.setenv("PYTHONPATH", str(runs.ROOT))
   monkeypatch.setenv("JAX_PLATFORMS", "cpu")
-  monkeypatch.delenv("XLA_FLAGS", raising=False)  # it trains for long enough to be optimized
   return tmp_path
 
 
-# Each executes a notebook and trains models in it: about a minute.
+# What shortens a notebook, and the cells that must end in a picture.
+SHORT = {
+  "attention_patterns": {},
+  "compare_mixers": {"VITX_MIXERS": "softmax,fnet", "VITX_SEEDS": "1", "VITX_STEPS": "20"},
+  "density": {"VITX_STEPS": "30"},
+  "evaluate_checkpoint": {"VITX_STEPS": "30"},
+  "sparsifiner": {"VITX_STEPS": "20"},
+  "train": {"VITX_DURATION": "3 epochs"},
+}
+PICTURES = {
+  "attention_patterns": ("look", "field", "field-small-world", "cost"),
+  "compare_mixers": ("table", "cost", "maps", "heads"),
+  "density": ("watch", "past"),
+  "evaluate_checkpoint": ("predict", "maps", "side", "weights"),
+  "sparsifiner": ("masks", "basis"),
+  "train": ("watch", "predict", "folder", "folder-use"),
+}
+# Values of the notebook's own that are looked at when it has run.
+RESULTS = {
+  "attention_patterns": "{name: g.density for name, g in graphs.items()}, costs, logits.shape",
+  "compare_mixers": "open('runs/compare_results/compare.csv').read(), [m.label for m in maps]",
+  "density": "figures, samples.texts, table.read_text()",
+  "evaluate_checkpoint": (
+    "figures, prediction.classes, len(maps.layers), products['query_key'].shape"
+  ),
+  "sparsifiner": "figures, len(layers), described",
+  "train": "figures, own_figures, own_prediction.classes",
+}
+
+
+# Each executes a notebook, most train models in it: up to a minute.
 @pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
 def test_runs_from_top_to_bottom(path, workplace, monkeypatch):
-  monkeypatch.setenv("VITX_DURATION", "3 epochs")
+  if path.stem == "train":  # for long enough to be optimized
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
+  for name, value in SHORT[path.stem].items():
+    monkeypatch.setenv(name, value)
   monkeypatch.setenv("VITX_FOLDER", str(draw(workplace / "images")))
   notebook = nbformat.read(workplace / "colab" / path.name, as_version=4)
-  result = nbformat.v4.new_code_cell(
-    "import json\n"
-    "json.dump([figures, own_figures, own_prediction.classes], open('result.json', 'w'))"
-  )
-  notebook.cells.append(result)
+  end = f"import json\njson.dump([{RESULTS[path.stem]}], open('result.json', 'w'))"
+  notebook.cells.append(nbformat.v4.new_code_cell(end))
   resources = {"metadata": {"path": str(workplace / "colab")}}
   nbclient.NotebookClient(notebook, timeout=600, resources=resources).execute()
-  figures, own, classes = json.loads((workplace / "result.json").read_text())
+  outputs = {cell.id: cell.outputs for cell in code(notebook)}
+  for cell in PICTURES[path.stem]:
+    assert any("image/png" in output.get("data", {}) for output in outputs[cell]), cell
+  printed = {
+    cell: "".join(output.get("text", "") for output in found) for cell, found in outputs.items()
+  }
+  result = json.loads((workplace / "result.json").read_text())
+  CHECKS[path.stem](printed, *result)
+
+
+def check_train(printed, figures, own, classes):
   assert figures["examples"] == 359 and figures["top1"] > 0.5
   assert own["class_names"] == list(CLASSES) and own["examples"] == 15
   assert len(classes) == 8 and set(classes) <= set(CLASSES)
-  outputs = {cell.id: cell.outputs for cell in code(notebook)}
-  printed = "".join(output.get("text", "") for output in outputs["evaluate"])
-  assert f"{figures['top1']:.2%}" in printed
-  for cell in ("watch", "predict", "folder", "folder-use"):
-    assert any("image/png" in output.get("data", {}) for output in outputs[cell]), cell
+  assert f"{figures['top1']:.2%}" in printed["evaluate"]
+
+
+def check_attention_patterns(printed, densities, costs, shape):
+  assert len(densities) == 7 and f"{densities['BigBird']:.3f}" in printed["graph"]
+  masked, kernelized = costs["masked"], costs["kernelized"]
+  assert kernelized[-1][0] < 0.5 * masked[-1][0] and kernelized[-1][1] < 0.5 * masked[-1][1]
+  assert shape == [2, 10]
+
+
+def check_compare_mixers(printed, table, labels):
+  rows = list(csv.DictReader(table.splitlines()))
+  assert [row["method"] for row in rows] == ["softmax", "fnet"] and labels == ["softmax_seed-0"]
+  assert all(0 <= float(row["test_top1"]) <= 1 for row in rows)
+
+
+def check_density(printed, figures, texts, table):
+  assert figures["bits"] < 8 and f"{figures['bits']:.3f}" in printed["watch"]
+  assert len(texts) == 2 and all(text.startswith("def ") for text in texts)
+  assert table.startswith("layer,local")
+
+
+def check_evaluate_checkpoint(printed, figures, classes, layers, shape):
+  assert figures["examples"] == 359 and f"{figures['top1']:.2%}" in printed["evaluate"]
+  assert len(classes) == 6 and layers == 4 and shape == [4, 4, 64, 64]
+
+
+def check_sparsifiner(printed, figures, layers, described):
+  assert figures["examples"] == 359 and layers == 4
+  assert described["kept_keys"] == 17  # a quarter of 65 tokens
+  assert "phase0" in printed["compare"] and "phase2" in printed["compare"]
+
+
+CHECKS = {
+  "attention_patterns": check_attention_patterns,
+  "compare_mixers": check_compare_mixers,
+  "density": check_density,
+  "evaluate_checkpoint": check_evaluate_checkpoint,
+  "sparsifiner": check_sparsifiner,
+  "train": check_train,
+}
