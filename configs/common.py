@@ -123,6 +123,7 @@ def default_config() -> ConfigDict:
     dict(
       every="1 epochs",  # how often validation is evaluated
       batch_size=placeholder(int),  # over all devices; None means the training batch
+      limit=placeholder(int),  # examples of validation, spread evenly over it; None means all
       crop_ratio=1.0,  # image_size / side to which the stored image is resized before the crop
       interpolation="bilinear",  # nearest | bilinear | bicubic
       weights=("ema",),  # ema, raw or both are evaluated; the first chooses the best

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from configs.common import split
@@ -42,13 +43,20 @@ def replace(text: str, *overrides: str) -> str:
 
 
 def start(
-  workdir, *overrides: str, devices: int = 1, flags=(), density: bool = False, **popen
+  workdir,
+  *overrides: str,
+  devices: int = 1,
+  flags=(),
+  density: bool = False,
+  environment: Mapping[str, str] | None = None,
+  **popen,
 ) -> subprocess.Popen:
   """Starts `train.py` on the tiny config as a user would."""
   file, text = ("density_digits", DENSITY) if density else ("digits", TINY)
   config = f"configs/{file}.py:{replace(text, *overrides)}"
   command = [sys.executable, "train.py", "--config", config, "--workdir", str(workdir), *flags]
-  environment = os.environ | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(devices)}
+  base = os.environ | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(devices)}
+  environment = base | dict(environment or {})
   if density:  # its steps take longer than compiling them as users do
     environment.pop("XLA_FLAGS", None)
   options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True} | popen

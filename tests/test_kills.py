@@ -96,6 +96,31 @@ def test_a_signal_saves_and_the_same_command_goes_on(whole, tmp_path, number):
   same_run(whole, stopped)
 
 
+def test_a_signal_breaks_off_a_compilation(tmp_path):
+  deep = ("model.depth=20", "model.stochastic_depth=0")
+  settings = {"JAX_ENABLE_COMPILATION_CACHE": "0", "XLA_FLAGS": ""}
+  process = runs.start(tmp_path, *deep, environment=settings)
+  printed = iter(process.stdout.readline, "")
+  assert any(line.startswith("compiling") for line in printed)
+  time.sleep(6)  # traced by now, most likely
+  process.send_signal(signal.SIGINT)
+  start = time.monotonic()
+  output = runs.finish(process, code=75)
+  assert "the same command goes on" in output and "compiling:" not in output
+  assert time.monotonic() - start < 10
+
+
+def test_a_workdir_that_is_deleted_meanwhile_is_written_again(whole, tmp_path):
+  workdir = tmp_path / "run"
+  process = runs.start(workdir, *SPARSE)
+  metrics = workdir / "metrics.jsonl"
+  wait_until(lambda: metrics.exists() and len(metrics.read_text().splitlines()) >= 3, process)
+  workdir.rename(tmp_path / "gone")
+  runs.finish(process)
+  same_run(whole, workdir)
+  assert {path.name for path in workdir.iterdir()} == {path.name for path in whole.iterdir()}
+
+
 def test_many_steps_on_two_virtual_devices_without_evaluation_or_save(tmp_path):
   """Unbounded dispatch deadlocks XLA's collectives between virtual CPU devices."""
   never = ("evaluation.every=1000 steps", "checkpoint.every=1000 steps", "log_every=1000 steps")

@@ -5,6 +5,7 @@ import dataclasses
 import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -231,7 +232,7 @@ def test_a_training_gives_the_lock_back_at_its_end_at_a_stop_and_at_an_error(tmp
   assert not (tmp_path / lock.TRAIN).exists()
   assert loop.train(config, tmp_path).finished
   assert not (tmp_path / lock.TRAIN).exists() and held and all(held)
-  monkeypatch.setattr(loop, "_begin", lambda *_: 1 / 0)
+  monkeypatch.setattr(loop, "begin", lambda *_: 1 / 0)
   with pytest.raises(ZeroDivisionError):
     loop.train(config, tmp_path)
   assert not (tmp_path / lock.TRAIN).exists()
@@ -252,3 +253,20 @@ def test_a_second_process_is_refused_and_a_killed_one_is_followed(tmp_path):
   assert (tmp_path / lock.TRAIN).exists()
   output = runs.finish(runs.start(tmp_path, "duration=8 steps", "schedule=constant"))
   assert "took over the lock" in output and not (tmp_path / lock.TRAIN).exists()
+
+
+def test_a_lock_that_was_deleted_is_taken_again_unless_another_holds_it(tmp_path):
+  workdir = tmp_path / "run"
+  workdir.mkdir()
+  ours, theirs = lock.Lock(workdir), lock.Lock(workdir)
+  ours.acquire()
+  shutil.rmtree(workdir)
+  ours.check()
+  with pytest.raises(lock.WorkdirInUseError):
+    theirs.acquire()
+  shutil.rmtree(workdir)
+  workdir.mkdir()
+  theirs.acquire()
+  with pytest.raises(lock.WorkdirInUseError, match="is in use"):
+    ours.check()
+  theirs.release()

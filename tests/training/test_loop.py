@@ -13,6 +13,7 @@ import pytest
 from tests import runs
 from tests.training.interruption import train_until
 from vitx.checkpoints.workdir import read_config
+from vitx.data.dataset import spread
 from vitx.errors import ConfigError
 from vitx.ops.implementation import current_rule
 from vitx.ops.rule import FAMILIES, write_families
@@ -34,7 +35,9 @@ def test_what_a_run_leaves(finished_run):
   workdir, result = finished_run
   assert result.finished and result.step == 40
   names = {path.name for path in workdir.iterdir()}
-  assert names == {"config.json", "environment.json", "metrics.jsonl", "checkpoints"}
+  assert names == {"config.json", "environment.json", "metrics.jsonl", "checkpoints", "log.txt"}
+  log = (workdir / "log.txt").read_text()
+  assert f"workdir: {workdir}\n" in log and "step 40  validation: top-1" in log
   kinds = [(row["kind"], row["step"]) for row in runs.rows(workdir)]
   train = [step for kind, step in kinds if kind == "train"]
   assert train == list(range(5, 41, 5))
@@ -261,6 +264,43 @@ def test_init_from_starts_a_new_run_from_weights(finished_run, tmp_path, capsys)
   for x, y in zip(*(jax.tree.leaves(begun[name]) for name in ("params", "ema")), strict=True):
     np.testing.assert_allclose(x, y, rtol=1e-6, atol=1e-8)
   assert runs.final_state(tmp_path)["step"] == 6
+
+
+def test_a_quick_look_takes_some_of_validation_and_all_of_test(tmp_path):
+  settings = ("evaluation.limit=10", "duration=10 steps", "checkpoint.every=10 steps")
+  result = loop.train(runs.tiny(*settings), tmp_path)
+  assert [r["examples"] for r in runs.rows(tmp_path) if r["kind"] == "validation"] == [10]
+  assert result.test["examples"] == 359
+
+
+def test_some_of_the_examples_are_spread_over_all():
+  some = spread(Numbers(144), 10)
+  assert [some[i] for i in range(len(some))] == [0, 14, 28, 43, 57, 72, 86, 100, 115, 129]
+  assert len(spread(Numbers(4), 10)) == 4
+
+
+class Numbers(list):
+  """Examples that are their own numbers."""
+
+  def __init__(self, count):
+    super().__init__(range(count))
+
+
+def test_a_plateau_says_why_it_keeps_its_cadence(finished_run, run_copy):
+  path = run_copy / "config.json"
+  stored = json.loads(path.read_text()) | {"schedule": {"name": "plateau", "warmup": "5 steps"}}
+  path.write_text(json.dumps(stored))
+  config = runs.tiny("schedule=plateau", "schedule.warmup=5 steps", "evaluation.every=8 steps")
+  with pytest.raises(ConfigError, match=r"evaluation\.every: .* after so many evaluations without"):
+    loop.provenance.check_same_run(run_copy, config)
+
+
+def test_a_field_that_an_earlier_version_did_not_have_refuses_nobody(run_copy):
+  path = run_copy / "config.json"
+  stored = json.loads(path.read_text())
+  del stored["evaluation"]["limit"]
+  path.write_text(json.dumps(stored))
+  assert loop.train(runs.tiny(), run_copy).finished
 
 
 def test_exit_codes_are_as_documented():

@@ -14,7 +14,7 @@ from vitx.checkpoints.tree import name_arrays
 from vitx.cli.configs import load_config
 from vitx.cli.fields import complete
 from vitx.errors import ConfigError
-from vitx.training import failures, loop, phases
+from vitx.training import loop, phases
 
 STEPS = ("evaluation.every=4 steps", "checkpoint.every=4 steps", "log_every=1 steps")
 SMALL = "model.width=16,model.depth=1,model.num_heads=2,model.mlp_dim=32,stem=linear,stem.patch=2"
@@ -119,20 +119,13 @@ def _stop_in_phase1_then_go_on(workdir, monkeypatch):
   """Ends the run as a signal would, at the fourth step of its second phase."""
   run = loop._run
 
-  def interrupted(experiment, place, held, store, recorder, state, start):
-    arguments = (experiment, place, held, store, recorder, state, start)
-    if not place.endswith("phase1"):
-      return run(*arguments)
-
-    class StopAfterThree(failures.StopRequest):
-      received = property(lambda _: len(recorder_steps) >= 3 or None, lambda *_: None)
-
-    recorder_steps = []
-    count = recorder.count_step
-    recorder.count_step = lambda *a: (recorder_steps.append(a[0]), count(*a))[1]
-    with monkeypatch.context() as patch:
-      patch.setattr(loop, "StopRequest", StopAfterThree)
-      return run(*arguments)
+  def interrupted(own, begun):
+    if own.workdir.endswith("phase1"):
+      steps = []
+      count = own.recorder.count_step
+      own.recorder.count_step = lambda *a: (steps.append(a[0]), count(*a))[1]
+      own.request.asked = lambda: len(steps) >= 3
+    return run(own, begun)
 
   with monkeypatch.context() as patch:
     patch.setattr(loop, "_run", interrupted)

@@ -120,9 +120,20 @@ class Lock:
     threading.Thread(target=self._beat, daemon=True).start()
 
   def check(self) -> None:
-    """Raises WorkdirInUseError if another process has taken the lock over meanwhile."""
-    holder = self._read() if self._held else None
-    if holder is not None and holder.token != self._own.token:
+    """Makes sure that the lock is still this process's; where it was deleted it is written again.
+
+    Raises:
+      WorkdirInUseError: another process has taken it over meanwhile.
+    """
+    if not self._held:
+      return
+    holder = self._read()
+    if holder is None:
+      self._path.parent.mkdir(parents=True, exist_ok=True)
+      if self._create():
+        return
+      holder = self._read() or TORN_HOLDER
+    if holder.token != self._own.token:
       raise self._refusal(holder)
 
   def release(self) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from absl import logging
 from etils import epath
 from ml_collections import ConfigDict
 
@@ -156,6 +157,29 @@ def write_json(workdir: str | Path, name: str, value: Any) -> None:
   partial = path.parent / f".{name}.partial"
   partial.write_text(text)
   partial.replace(path)
+
+
+class KeptFiles:
+  """JSON files that a run writes once, and again where they were deleted while it goes on."""
+
+  def __init__(self, workdir: str | Path):
+    """Begins with none."""
+    self._workdir = workdir
+    self._files: dict[str, Any] = {}
+
+  def write(self, name: str, value: Any) -> None:
+    """Writes a file."""
+    self._files[name] = value
+    write_json(self._workdir, name, value)
+
+  def restore(self) -> None:
+    """Writes the files again that are gone, and says so."""
+    for name, value in self._files.items():
+      path = epath.Path(self._workdir) / name
+      if not path.exists():
+        logging.warning("%s was deleted while the run goes on; it is written again", path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(self._workdir, name, value)
 
 
 def check_writable(workdir: str | Path) -> None:

@@ -4,7 +4,6 @@ import dataclasses
 from pathlib import Path
 
 import numpy as np
-from tqdm import tqdm
 
 from vitx import registry
 from vitx.checkpoints.load import Loaded, load
@@ -15,6 +14,7 @@ from vitx.data.array_files import read_arrays
 from vitx.errors import ConfigError
 from vitx.models import coding
 from vitx.training import cache
+from vitx.training.progress import count_bar
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +66,7 @@ def compress(
     kind, shape, tokens = read_tokens(Path(path), loaded)
     size = density_model.density_task(loaded).length
     lanes = min(lanes, max(tokens.size // size, 1))
-    with tqdm(total=tokens.size, desc="coding", unit="token", delay=3, leave=False) as bar:
+    with count_bar("coding", tokens.size, "token") as bar:
       code, bits = coding.encode(
         loaded.model, loaded.variables, tokens, size, lanes, progress=bar.update
       )

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 from PIL import Image
-from tqdm import tqdm
 
 from vitx import registry
 from vitx.checkpoints.load import Loaded, load
@@ -16,6 +15,7 @@ from vitx.errors import ConfigError
 from vitx.models import coding
 from vitx.tasks.density_images import to_values
 from vitx.training import cache
+from vitx.training.progress import count_bar
 
 
 def decompress(
@@ -48,7 +48,7 @@ def decompress(
         f" than those of workdir={loaded.workdir!r} (step {loaded.step}, digest {weights}); use the"
         " workdir that compressed it"
       )
-    with tqdm(total=header.count, desc="decoding", unit="token", delay=3, leave=False) as bar:
+    with count_bar("decoding", header.count, "token") as bar:
       tokens = _decode(loaded, header, code, str(path), bar)
   if header.kind == "bytes":
     return tokens.astype(np.uint8)

@@ -10,20 +10,21 @@ from typing import Any
 import numpy as np
 from absl import logging
 from ml_collections import ConfigDict
-from tqdm import tqdm
 
 from vitx import registry
 from vitx.checkpoints.load import Loaded, load
+from vitx.checks import PositiveInt, check_value
 from vitx.cli.tables import write_json
 from vitx.configs.common import split as split_overrides
 from vitx.configs.common import with_overrides
-from vitx.data.dataset import ROLES, Dataset, Examples, Joined
+from vitx.data.dataset import ROLES, Dataset, Examples, Joined, spread
 from vitx.data.sources import open_dataset
 from vitx.data.splits import assign
 from vitx.errors import ConfigError, nearest
 from vitx.tasks import build_task
 from vitx.tasks.base import Task
 from vitx.training import cache, evaluation, parallel
+from vitx.training.progress import show_bar
 
 SPLITS = (*ROLES, "all")
 
@@ -37,6 +38,7 @@ def evaluate(
   source: str | None = None,
   data_dir: str | None = None,
   batch_size: int | None = None,
+  limit: int | None = None,
   task: str = "",
   predictions: str | Path | None = None,
   trust_code: bool = False,
@@ -52,6 +54,7 @@ def evaluate(
     source: another source with the same classes, such as folder:PATH; `None` means the run's.
     data_dir: where TFDS sets lie, if not where the run found them.
     batch_size: over all devices; `None` means the run's evaluation batch.
+    limit: a quick look at so many examples, spread evenly over the split; `None` means all.
     task: `field=value,...` for fields of the task that evaluation reads, such as `min_context=64`.
     predictions: a CSV file to write, a row per example: its name and the task's columns.
     trust_code: import what the run's config names as `module:Name`.
@@ -76,7 +79,9 @@ def evaluate(
         raise ConfigError(f"batch_size={batch_size} must be at least 1")
       config.evaluation.batch_size = batch_size
     loaded = dataclasses.replace(loaded, task=_change_task(loaded, config, task))
+    check_value(limit, "limit", PositiveInt | None)
     dataset, train, examples, split = _open(loaded, split, source, data_dir)
+    examples = examples if limit is None else spread(examples, limit)
     read = loaded.task.examples(examples, train=False)
     figures = _figures(loaded, config, read, predictions)
     if train is not None:
@@ -108,12 +113,10 @@ def _figures(
   task = loaded.task
   state = {name: parallel.replicate(tree) for name, tree in loaded.variables.items()}
   params = state.pop("params")
-  batches = tqdm(
+  batches = show_bar(
     evaluation.split_batches(config, task, examples),
-    total=-(-len(examples) // evaluation.batch_size_for(config)),
-    desc="evaluating",
-    delay=3,
-    leave=False,
+    "evaluating",
+    evaluation.count_batches(config, len(examples)),
   )
   constants = parallel.replicate(task.constants())
   with _predictions(predictions, examples, loaded) as write:

@@ -5,24 +5,18 @@ import io
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any
-
-from etils import epath
 
 from vitx.analysis.comparison import SHOWN, Outcome
 from vitx.analysis.statistics import spread
-from vitx.checkpoints import workdir as wd
 from vitx.cli.tables import lay_out
 from vitx.training.progress import format_seconds
 from vitx.training.sweep import Point, State, read_outcome
 
-LOG = "log.txt"  # in a point's workdir: what its training printed
-
 
 class Live:
-  """Shows a sweep; its training's own lines go into `log.txt` of the point's workdir."""
+  """Shows a sweep; of its training's own lines, which `log.txt` keeps, the last."""
 
   def __init__(self, points: Sequence[Point], directory: str | Path, figure: str):
     """Begins with what is there.
@@ -44,12 +38,11 @@ class Live:
 
   @contextlib.contextmanager
   def training(self, point: Point) -> Iterator[None]:
-    """Sends what is printed into the point's log while a `with` block trains it."""
+    """Shows the last line that is printed while a `with` block trains a point."""
     self._own, begun = point.name, time.monotonic()
     self._draw(f"training {point.name} ...")
     try:
-      log = _open_log(wd.join(self._directory, point.name))
-      with log as file, contextlib.redirect_stdout(_Tee(file, self._tell)):
+      with contextlib.redirect_stdout(_Told(self._tell)):
         yield
     finally:
       self._own = None
@@ -120,30 +113,13 @@ class Live:
     return f"{text}, about {format_seconds(left * each)} to go for this process alone"
 
 
-class _Tee(io.TextIOBase):
-  """Writes into a log and passes each line on."""
+class _Told(io.TextIOBase):
+  """A console of which the last line is told."""
 
-  def __init__(self, log: IO[str], tell: Any):
-    self._log, self._tell = log, tell
+  def __init__(self, tell: Callable[[str], None]):
+    self._tell = tell
 
   def write(self, text: str) -> int:
-    self._log.write(text)
-    self._log.flush()
     if text.strip():
       self._tell(text.strip().splitlines()[-1])
     return len(text)
-
-
-@contextlib.contextmanager
-def _open_log(workdir: str) -> Iterator[IO[str]]:
-  """Opens a point's log at its end; an object store, which cannot append, gets a new one."""
-  path = epath.Path(workdir) / LOG
-  if "://" not in workdir:
-    with open(path, "a", encoding="utf-8") as file:
-      yield file
-    return
-  kept = io.StringIO()
-  try:
-    yield kept
-  finally:
-    path.write_text(kept.getvalue())

@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from tqdm import tqdm
 
 from vitx import registry
 from vitx.checkpoints.load import Loaded, load
@@ -18,6 +17,7 @@ from vitx.errors import ConfigError
 from vitx.models.decoding import Sampling, sample_tokens
 from vitx.tasks.density_images import to_values
 from vitx.training import cache
+from vitx.training.progress import count_bar
 
 BATCH = 64
 COMPLETIONS = 4  # of each image
@@ -119,7 +119,7 @@ def _draw(loaded: Loaded, prompts: np.ndarray, sampling: Sampling, seed: int) ->
   """Returns int32 (S, N), by batches of one size."""
   length, size = density_model.density_task(loaded).length, min(BATCH, len(prompts))
   batches, found = math.ceil(len(prompts) / size), []
-  with tqdm(total=batches * length, desc="sampling", unit="token", delay=3, leave=False) as bar:
+  with count_bar("sampling", batches * length, "token") as bar:
     for first in range(0, len(prompts), size):
       own = np.resize(prompts[first : first + size], (size, prompts.shape[1]))
       tokens = sample_tokens(

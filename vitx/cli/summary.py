@@ -6,7 +6,6 @@ from typing import Any
 
 import jax
 from ml_collections import ConfigDict
-from tqdm import tqdm
 
 from vitx.analysis import cost
 from vitx.analysis.counting import Count, count_parameters, count_variables
@@ -17,6 +16,7 @@ from vitx.cli.tables import lay_out
 from vitx.data.sources import find_info
 from vitx.errors import ConfigError
 from vitx.tasks import build_task, task_class
+from vitx.training.progress import show_bar
 from vitx.training.setup import resolve
 from vitx.training.trial import measure_training_bytes
 
@@ -126,8 +126,8 @@ def _figure(value: Any) -> str:
 
 def _show_rows(names: Mapping[str, Any], overrides: str, memory: bool) -> None:
   get_config, published = names["get_config"], names.get("PUBLISHED", {})
-  rows = []
-  for name in tqdm(names.get("ROWS", ("",)), desc="rows", delay=3, leave=False):
+  rows, named = [], list(names.get("ROWS", ("",)))
+  for name in show_bar(named, "rows", len(named), "row"):
     config = call(get_config, ",".join(filter(None, (name, overrides))))
     rows.append(summarize(name, config, published.get(name, {}), memory=memory))
   print(format_rows(rows))

@@ -11,8 +11,7 @@ from vitx.cli.live import Live
 from vitx.cli.points import ROW, expand, find_published, make_points, parse_grid
 from vitx.cli.results import measure_methods, write_results
 from vitx.errors import MissingExtraError
-from vitx.training import cache, phases
-from vitx.training.failures import EXIT_INTERRUPTED
+from vitx.training import cache, failures, phases
 from vitx.training.sweep import Point, train_points
 
 
@@ -60,7 +59,7 @@ def compare(
   live = Live(points, workdir, figure)
   if not train_points(points, workdir, live, trust_code=trust_code):
     print("\nstopped; the same command goes on", flush=True)
-    return EXIT_INTERRUPTED
+    return failures.leave(failures.EXIT_INTERRUPTED)
   outcomes = live.outcomes()
   comparison = Comparison(figure, mode, methods, outcomes)
   named = name or workdir.rstrip("/").rpartition("/")[2]

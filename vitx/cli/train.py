@@ -26,7 +26,7 @@ def run(
   phases.use_cores([loaded])
   more: Any = {"trust_code": True} if trust_code else {}
   result = phases.train(loaded, workdir, dry_run=dry_run, **more)
-  if not result.finished and not dry_run:
+  if not result.finished:
     print(f"stopped at step {result.step}; the same command goes on", flush=True)
-    return failures.EXIT_INTERRUPTED
+    return failures.leave(failures.EXIT_INTERRUPTED)
   return 0

@@ -126,6 +126,14 @@ class Source:
     return getattr(self, name)
 
 
+def spread(examples: Examples, count: int) -> Examples:
+  """Returns so many examples, at equal distances from each other; all if there are no more."""
+  total = len(examples)
+  if count >= total:
+    return examples
+  return Subset(examples, lambda: np.arange(count) * total // count)
+
+
 class Subset:
   """Some of the examples of another; which ones is decided at the first use."""
 

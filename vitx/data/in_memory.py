@@ -48,7 +48,7 @@ class InMemory:
       return stop - start
 
     progress = tqdm(
-      total=count, desc="reading", delay=3, mininterval=1, leave=False, unit="examples"
+      total=count, desc="reading", delay=2, mininterval=1, leave=False, unit="examples"
     )
     with progress, ThreadPoolExecutor(threads) as pool:
       try:

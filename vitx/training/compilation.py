@@ -43,24 +43,35 @@ class Program:
     return self.compiled(state, constants, fed, count, parallel.number(stop))
 
 
-def compile_steps(experiment: Experiment, state: Any, constants: Any) -> Program:
+def compile_steps(
+  experiment: Experiment,
+  state: Any,
+  constants: Any,
+  workdir: str = "",
+  *,
+  run: parallel.Run = parallel.at_once,
+) -> Program:
   """Prints a header of the run; returns the compiled training steps.
 
   Args:
     experiment: of this run.
     state: replicated.
     constants: of the task, replicated.
+    workdir: where the run writes; "" if nowhere.
+    run: calls the compiler, see `parallel.compile_for`.
   """
   config = experiment.config
   flops = _forward_flops(experiment)
   steps = config.steps_per_dispatch or count_steps(3 * flops * config.batch_size)
-  print(make_header(experiment, flops, steps), flush=True)
+  print(make_header(experiment, flops, steps, workdir), flush=True)
   deterministic = config.deterministic and jax.default_backend() == "gpu"
   options = {"xla_gpu_deterministic_ops": True} if deterministic else None
   blank = _blank_batch(experiment)
   program = announce(
     "compiling",
-    lambda: compile_program(experiment.step, state, constants, blank, steps, options=options),
+    lambda: compile_program(
+      experiment.step, state, constants, blank, steps, options=options, run=run
+    ),
   )
   needed = cost.compiled_bytes(program.compiled)
   if needed is not None:
@@ -77,6 +88,7 @@ def compile_program(
   steps: int,
   *,
   options: Any = None,
+  run: parallel.Run = parallel.at_once,
 ) -> Program:
   """Compiles training steps for every device.
 
@@ -87,10 +99,13 @@ def compile_program(
     batch: this process's share of one, of which shapes and dtypes count.
     steps: the most that one dispatch makes.
     options: for the compiler.
+    run: calls the compiler, see `parallel.compile_for`.
   """
   fed = parallel.split_steps([batch], steps)
   arguments = (state, constants, fed, parallel.number(1), parallel.number(0))
-  compiled = parallel.compile_for(arguments, step.train_several, donate=(0,), options=options)
+  compiled = parallel.compile_for(
+    arguments, step.train_several, donate=(0,), options=options, run=run
+  )
   return Program(compiled, steps)
 
 
@@ -99,13 +114,14 @@ def count_steps(flops: int) -> int:
   return max(1, min(MOST_STEPS, FLOPS_PER_DISPATCH // max(1, flops)))
 
 
-def make_header(experiment: Experiment, flops: int, steps: int) -> str:
-  """Returns what is about to run, in a few lines: devices, data, steps, network.
+def make_header(experiment: Experiment, flops: int, steps: int, workdir: str) -> str:
+  """Returns what is about to run, in a few lines: where, devices, data, steps, network.
 
   Args:
     experiment: of this run.
     flops: of an example, forward.
     steps: of a dispatch, at most.
+    workdir: where the run writes; "" if nowhere.
   """
   config, info = experiment.config, experiment.source.info
   examples = ", ".join(f"{len(experiment.examples.role(role)):,} {role}" for role in ROLES)
@@ -113,8 +129,9 @@ def make_header(experiment: Experiment, flops: int, steps: int) -> str:
   parameters = sum(x.size for x in jax.tree.leaves(experiment.shapes.params))
   ran = experiment.implementations().values()
   mixers = f"\ntoken mixers: {_count(ran)}" if ran else ""
+  place = f"workdir: {workdir}\n" if workdir else ""
   return (
-    f"devices: {_count(device.device_kind for device in jax.devices())}\n"
+    f"{place}devices: {_count(device.device_kind for device in jax.devices())}\n"
     f"data: {info.name}, examples {examples}{classes}\n"
     f"steps: {experiment.total_steps:,} of {config.batch_size:,} examples,"
     f" {float(experiment.steps_per_epoch):,.1f} per epoch, up to {steps} in a dispatch\n"
@@ -127,19 +144,20 @@ def _count(names: Iterable[str]) -> str:
   return ", ".join(f"{n} x {name}" for name, n in collections.Counter(names).items())
 
 
-def dry_run(experiment: Experiment, state: Any) -> None:
+def dry_run(experiment: Experiment, state: Any, *, run: parallel.Run = parallel.at_once) -> None:
   """Prints the table of parameters and, after three timed dispatches, how long a run takes.
 
   Args:
     experiment: of this run.
     state: replicated; used up.
+    run: calls the compiler, see `parallel.compile_for`.
   """
   overview = parameter_overview.get_parameter_overview(
     parallel.unreplicate(state.params), include_stats=False
   )
   print(overview, flush=True)
   constants = parallel.replicate(experiment.constants)
-  program = compile_steps(experiment, state, constants)
+  program = compile_steps(experiment, state, constants, run=run)
   batches = [_blank_batch(experiment)] * program.steps
   state, *_ = jax.block_until_ready(program(state, constants, batches, False))
   dispatches = 3

@@ -17,15 +17,25 @@ from vitx.training.train_step import TrainState, evaluation_step
 TakeRows = Callable[[dict[str, np.ndarray], dict[str, np.ndarray]], None]
 
 
-def make_evaluate(task: Task) -> Callable:
-  """Returns the evaluation step on every device: `(params, model_state, constants, batch)`."""
-  return parallel.compile_once(evaluation_step(task, parallel.AXIS))
+def make_evaluate(task: Task, run: parallel.Run = parallel.at_once) -> Callable:
+  """Returns the evaluation step on every device: `(params, model_state, constants, batch)`.
+
+  Args:
+    task: that is evaluated.
+    run: calls the compiler, see `parallel.compile_for`.
+  """
+  return parallel.compile_once(evaluation_step(task, parallel.AXIS), run)
 
 
 def batch_size_for(config: Any) -> int:
   """Returns the configured evaluation batch, rounded up to what the devices share evenly."""
   size = config.evaluation.batch_size or config.batch_size
   return -(-size // jax.device_count()) * jax.device_count()
+
+
+def count_batches(config: Any, examples: int) -> int:
+  """Returns how many batches so many examples make."""
+  return -(-examples // batch_size_for(config))
 
 
 def split_batches(config: Any, task: Task, examples: Examples) -> Iterator[dict[str, np.ndarray]]:

@@ -1,16 +1,27 @@
 """How a run ends before its time: signals, a loss that is not finite, too little memory."""
 
 import contextlib
+import contextvars
 import math
+import os
 import signal
+import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from typing import Any, TypeVar
 
 import jax
 
 # EX_TEMPFAIL of sysexits.h: everything is saved, and the same command goes on.
 EXIT_INTERRUPTED = 75
+POLL = 0.1  # seconds between two looks at whether a signal has come, while something else works
+T = TypeVar("T")
+_left_alone: list[threading.Thread] = []  # of works that were broken off
+
+
+class Interrupted(Exception):  # noqa: N818 (a request, no error)
+  """A signal asks a run to end, at a place where nothing is half done."""
 
 
 class NonFiniteError(ArithmeticError):
@@ -22,11 +33,16 @@ class OutOfMemoryError(RuntimeError):
 
 
 class StopRequest:
-  """Turns the first SIGTERM or SIGINT into a flag; the second acts as usual."""
+  """Turns the first SIGTERM or SIGINT into a flag; the second acts as usual.
+
+  Long phases are broken off by `check`, `watch`, `run` and `breakable`, but not where there are
+  several processes: they would wait for each other. There the next steps tell all of them.
+  """
 
   def __init__(self) -> None:
     self.received: signal.Signals | None = None
     self._before: dict[signal.Signals, Any] = {}
+    self._is_breakable = False
 
   def __enter__(self) -> "StopRequest":
     # Python takes handlers in the main thread alone.
@@ -38,15 +54,92 @@ class StopRequest:
   def __exit__(self, *exception: object) -> None:
     self._restore()
 
+  def asked(self) -> bool:
+    """Returns whether a signal has come, for the steps to tell the other processes."""
+    return self.received is not None
+
+  def check(self) -> None:
+    """Raises Interrupted if a signal has come."""
+    if self.received is not None and jax.process_count() == 1:
+      raise Interrupted
+
+  def watch(self, batches: Iterable[T]) -> Iterator[T]:
+    """Passes batches on; raises Interrupted before the first one after a signal."""
+    for batch in batches:
+      self.check()
+      yield batch
+
+  @contextlib.contextmanager
+  def breakable(self) -> Iterator[None]:
+    """Lets a signal raise Interrupted anywhere in a `with` block, which changes nothing that stays.
+
+    Such a block traces functions, which takes minutes where networks are deep.
+    """
+    self.check()
+    self._is_breakable = True
+    try:
+      yield
+    finally:
+      self._is_breakable = False
+
+  def run(self, work: Callable[[], T]) -> T:
+    """Returns what `work` returns; raises Interrupted as soon as a signal comes.
+
+    Python heeds signals in the main thread and between two of its own instructions, and XLA's
+    compiler returns after minutes. So the work is done in a thread that is left alone if need be:
+    see `leave`.
+    """
+    self.check()
+    if not self._before:  # no signal is turned into a flag here
+      return work()
+    result: Future[T] = Future()
+    context = contextvars.copy_context()
+
+    def body() -> None:
+      try:
+        result.set_result(context.run(work))
+      except BaseException as error:
+        result.set_exception(error)
+
+    thread = threading.Thread(target=body, daemon=True)
+    thread.start()
+    try:
+      while True:
+        with contextlib.suppress(TimeoutError):
+          return result.result(POLL)
+        if result.done():  # while the time ran out, or by a TimeoutError of its own
+          return result.result()
+        self.check()
+    except Interrupted:
+      _left_alone.append(thread)
+      raise
+
   def _handle(self, number: int, frame: object) -> None:
     self.received = signal.Signals(number)
-    print(f"\n{self.received.name}: saving after the steps under way; once more ends at once")
+    print(
+      f"\n{self.received.name}: saving after the steps under way; once more ends at once",
+      flush=True,
+    )
     self._restore()
+    if self._is_breakable:
+      self.check()
 
   def _restore(self) -> None:
     for number, handler in self._before.items():
       signal.signal(number, handler)
     self._before = {}
+
+
+def leave(status: int) -> int:
+  """Returns the exit status; ends the process with it if something still works that was broken off.
+
+  The interpreter would take down XLA while it compiles, and crash.
+  """
+  if any(thread.is_alive() for thread in _left_alone):
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+  return status
 
 
 def check_finite(step: int, metrics: Mapping[str, float], *, half: bool, kept: Callable) -> None:

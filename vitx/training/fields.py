@@ -28,6 +28,7 @@ FIELDS: dict[str, Any] = {
   "graph_seed": Seed | None,
   "evaluation.every": str | int,
   "evaluation.batch_size": PositiveInt | None,
+  "evaluation.limit": PositiveInt | None,
   "evaluation.weights": tuple[Literal["ema", "raw"], ...],
   "batch_size": PositiveInt,
   "grad_accum_steps": PositiveInt,

@@ -5,9 +5,11 @@ import json
 import os
 import queue
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from absl import logging
 from etils import epath
 
 from vitx.checkpoints.workdir import find_run
@@ -23,7 +25,13 @@ class MetricsLog:
   """
 
   def __init__(
-    self, workdir: str | Path, *, write: bool, keep: int, appendable: bool | None = None
+    self,
+    workdir: str | Path,
+    *,
+    write: bool,
+    keep: int,
+    appendable: bool | None = None,
+    guard: Callable[[], None] = lambda: None,
   ):
     """Opens the log and drops everything after the first `keep` rows, a torn last line included.
 
@@ -32,6 +40,8 @@ class MetricsLog:
       write: whether this process writes.
       keep: rows that stand.
       appendable: whether files can grow; `None` means unless the workdir is a URL (`gs://...`).
+      guard: called before a file that was deleted meanwhile is written again; raises if that must
+        not be.
 
     Raises:
       ConfigError: no text, or fewer than `keep` rows are there.
@@ -41,8 +51,14 @@ class MetricsLog:
     self._write = write
     self._pending: list[str] = []
     self._appendable = "://" not in str(workdir) if appendable is None else appendable
+    self._guard = guard
+    self._written: list[str] = []  # what a file that can grow holds
     if write:
       self._cut(keep)
+    path = self._workdir / "metrics.jsonl"
+    if write and self._appendable and path.exists():
+      self._written = _read_text(path).splitlines(keepends=True)
+    self._size = sum(len(line.encode()) for line in self._written)
 
   def append(self, row: dict[str, Any]) -> None:
     """Adds a row; `flush` makes it durable."""
@@ -56,14 +72,26 @@ class MetricsLog:
       return
     text = "".join(self._pending)
     if self._appendable:
-      with open(self._workdir / "metrics.jsonl", "a") as file:
+      self._restore()
+      with open(self._workdir / "metrics.jsonl", "a", encoding="utf-8") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
+      self._written += self._pending
+      self._size += len(text.encode())
     else:
       first = self.rows - len(self._pending)
       (self._workdir / f"metrics-{first:08d}.jsonl").write_text(text)
     self._pending = []
+
+  def _restore(self) -> None:
+    """Writes the rows again that were deleted since the last flush."""
+    path = self._workdir / "metrics.jsonl"
+    self._workdir.mkdir(parents=True, exist_ok=True)
+    if self._size and (not path.exists() or path.stat().length < self._size):
+      self._guard()
+      logging.warning("%s lost rows while the run goes on; it is written again", path)
+      _replace(path, "".join(self._written))
 
   def _cut(self, keep: int) -> None:
     standing = 0

@@ -9,7 +9,7 @@ import contextlib
 import math
 import os
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -19,6 +19,14 @@ from vitx.errors import ConfigError
 AXIS = "devices"
 LEAST = 4  # examples on a device that is one core: fewer were not measured
 HOST_DEVICES = "xla_force_host_platform_device_count"
+
+T = TypeVar("T")
+Run = Callable[[Callable[[], T]], T]  # calls a function, and may not wait for its end
+
+
+def at_once(work: Callable[[], T]) -> T:
+  """Returns what `work` returns."""
+  return work()
 
 
 def check_batch(batch_size: int, grad_accum_steps: int, field: str = "batch_size") -> None:
@@ -130,7 +138,12 @@ def _local(x: jax.Array) -> np.ndarray:
 
 
 def compile_for(
-  arguments: tuple, function: Callable, *, donate: tuple[int, ...] = (), options: Any = None
+  arguments: tuple,
+  function: Callable,
+  *,
+  donate: tuple[int, ...] = (),
+  options: Any = None,
+  run: Run = at_once,
 ) -> jax.stages.Compiled:
   """Compiles `function` for every device, over the axis `AXIS`.
 
@@ -139,6 +152,7 @@ def compile_for(
     function: of one device's part of the arguments.
     donate: numbers of the arguments whose memory the results may take.
     options: for the compiler.
+    run: calls the compiler, such as `StopRequest.run`.
 
   Returns:
     The compiled program; it takes placed arrays and returns such.
@@ -151,16 +165,21 @@ def compile_for(
 
   mapped = jax.pmap(function, axis_name=AXIS, donate_argnums=donate)
   lowered = mapped.lower(*jax.tree.map(blank, arguments))
-  return lowered.compile(compiler_options=options)
+  return run(lambda: lowered.compile(compiler_options=options))
 
 
-def compile_once(function: Callable) -> Callable:
-  """Returns `function` on every device, compiled for the shapes of its first call."""
+def compile_once(function: Callable, run: Run = at_once) -> Callable:
+  """Returns `function` on every device, compiled for the shapes of its first call.
+
+  Args:
+    function: of one device's part of its arguments.
+    run: calls the compiler, such as `StopRequest.run`.
+  """
   program: list[jax.stages.Compiled] = []
 
   def call(*arguments: Any) -> Any:
     if not program:
-      program.append(compile_for(arguments, function))
+      program.append(compile_for(arguments, function, run=run))
     return program[0](*arguments)
 
   return call

@@ -51,16 +51,18 @@ def train(
     return loop.train(config, workdir, **more)
   phases = split_phases(config, str(workdir))
   check(config, workdir, trust_code=trust_code)
+  files = wd.KeptFiles(workdir)
   if not dry_run:
     wd.check_writable(workdir)
     if is_writer():
-      wd.write_json(workdir, wd.PHASES, {"phases": list(phases)})
+      files.write(wd.PHASES, {"phases": list(phases)})
   for name, phase in phases.items():
     print(f"{name}:", flush=True)
     if dry_run and phase.init_from in [wd.join(workdir, other) for other in phases]:
       phase.init_from = ""  # its weights are not there yet, nor needed
     result = loop.train(phase, wd.join(workdir, name), **more)
-    if not result.finished and not dry_run:
+    files.restore()
+    if not result.finished:
       break
   return result
 

@@ -1,31 +1,86 @@
 """What a person sees of a run: a line about compiling, then a line of progress."""
 
+import contextlib
+import itertools
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
+from tqdm import tqdm
+
 T = TypeVar("T")
+SOON = 2.0  # seconds after which a phase shows how far it is
 
 
-def announce(what: str, work: Callable[[], T], *, every: float = 10.0) -> T:
-  """Runs `work`, says so and, each `every` seconds, for how long already; returns its result."""
-  start = time.monotonic()
+def announce(what: str, work: Callable[[], T], *, every: float = 10.0, patience: float = 0.0) -> T:
+  """Runs `work`, says so and, each `every` seconds, for how long already; returns its result.
+
+  Args:
+    what: the work, for reading.
+    work: is called once.
+    every: seconds between two lines.
+    patience: seconds before the first; of a shorter work nothing is said.
+  """
+  start, console = time.monotonic(), sys.stdout
   done = threading.Event()
 
   def tick() -> None:
-    while not done.wait(every):
-      print(f"{what} ... {time.monotonic() - start:.0f} s", flush=True)
+    waits = itertools.chain([patience] if patience else [], itertools.repeat(every))
+    while not done.wait(next(waits)):
+      print(f"{what} ... {time.monotonic() - start:.0f} s", flush=True, file=console)
 
-  print(f"{what} ...", flush=True)
+  if not patience:
+    print(f"{what} ...", flush=True)
   threading.Thread(target=tick, daemon=True).start()
   try:
     result = work()
   finally:
     done.set()
-  print(f"{what}: {time.monotonic() - start:.1f} s", flush=True)
+  if time.monotonic() - start >= patience:
+    print(f"{what}: {time.monotonic() - start:.1f} s", flush=True)
   return result
+
+
+@contextlib.contextmanager
+def count_bar(what: str, total: int, unit: str) -> Iterator[tqdm]:
+  """Shows how much of a count is done and how long the rest takes, after two seconds.
+
+  On a terminal it is a bar that is gone in the end, elsewhere a line every ten seconds. It also
+  shows that nothing is done yet, as while a program is compiled.
+
+  Args:
+    what: is done, for reading.
+    total: the count.
+    unit: what is counted.
+
+  Yields:
+    The bar; `update(n)` counts on.
+  """
+  apart, over = 0.2 if sys.stderr.isatty() else 10.0, threading.Event()
+  with tqdm(total=total, desc=what, unit=unit, mininterval=apart, delay=SOON, leave=False) as bar:
+
+    def tick() -> None:
+      wait = SOON
+      while not over.wait(wait):
+        bar.refresh()
+        bar.last_print_t = time.time()  # else it takes itself for never shown, and stays
+        wait = max(apart, 1.0)
+
+    threading.Thread(target=tick, daemon=True).start()
+    try:
+      yield bar
+    finally:
+      over.set()
+
+
+def show_bar(work: Iterable[T], what: str, total: int, unit: str = "batch") -> Iterator[T]:
+  """Passes items on, with a `count_bar` of them."""
+  with count_bar(what, total, unit) as bar:
+    for item in work:
+      yield item
+      bar.update()
 
 
 def format_seconds(seconds: float) -> str:

@@ -6,6 +6,7 @@ import platform
 import re
 import subprocess
 import sys
+import types
 from collections.abc import Container, Mapping
 from importlib import metadata
 from pathlib import Path
@@ -52,6 +53,11 @@ FREE = (
   "data.memory",
   "data.threads",
 )
+# Why a cadence that is free otherwise is not.
+HEARS = (
+  " (schedule=plateau lowers the learning rate after so many evaluations without progress: another"
+  " cadence is another run)"
+)
 
 
 def check_same_run(workdir: str | Path, config: ConfigDict) -> None:
@@ -72,13 +78,27 @@ def check_same_run(workdir: str | Path, config: ConfigDict) -> None:
     free.add("evaluation.every")
   if schedule in ("constant", "step", "plateau"):
     free.add("duration")
-  check_same_fields(workdir, stored, to_plain(config), free)
+  reasons = {} if schedule != "plateau" else {"evaluation.every": HEARS}
+  check_same_fields(workdir, stored, to_plain(config), free, reasons)
 
 
 def check_same_fields(
-  workdir: str | Path, stored: Mapping[str, Any], wanted: Mapping[str, Any], free: Container[str]
+  workdir: str | Path,
+  stored: Mapping[str, Any],
+  wanted: Mapping[str, Any],
+  free: Container[str],
+  reasons: Mapping[str, str] = types.MappingProxyType({}),
 ) -> None:
   """Refuses two plain configs that differ in other than the free fields.
+
+  A field that an earlier version did not have is like one that is not set.
+
+  Args:
+    workdir: for the error.
+    stored: the config that is there.
+    wanted: the config that is asked for.
+    free: fields that may differ.
+    reasons: why others may not, where that is not plain.
 
   Raises:
     ConfigError: with one line per differing field.
@@ -86,8 +106,9 @@ def check_same_fields(
   old, new, missing = flatten(stored), flatten(wanted), "(absent)"
   lines = [
     f"  {field}: {old.get(field, missing)!r} in the workdir, {new.get(field, missing)!r} now"
+    f"{reasons.get(field, '')}"
     for field in sorted(old.keys() | new.keys())
-    if field not in free and old.get(field, missing) != new.get(field, missing)
+    if field not in free and old.get(field) != new.get(field)
   ]
   if lines:
     raise ConfigError(

@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from vitx.tasks.base import Figures
@@ -64,6 +64,7 @@ class Recorder:
     start: int,
     write: bool,
     tensorboard: TensorBoard | None = None,
+    guard: Callable[[], None] = lambda: None,
   ):
     """Opens the log and cuts it back to what the record knew.
 
@@ -74,6 +75,7 @@ class Recorder:
       start: the step to begin at.
       write: whether this process writes.
       tensorboard: also gets the rows; None for no such writer.
+      guard: see `MetricsLog`.
     """
     self.record = record
     self.progress = Progress(
@@ -83,7 +85,7 @@ class Recorder:
       seconds=record.seconds,
     )
     self._experiment, self._tensorboard = experiment, tensorboard
-    self._log = MetricsLog(workdir, write=write, keep=record.rows)
+    self._log = MetricsLog(workdir, write=write, keep=record.rows, guard=guard)
 
   def count_step(self, step: int, metrics: Mapping[str, float]) -> None:
     """Adds the metrics of the step from `step` to the window; writes a row where one is due.

@@ -14,7 +14,7 @@ from vitx.analysis.implementations import implementations
 from vitx.checkpoints.store import check_keep
 from vitx.data import in_memory
 from vitx.data.batches import TrainBatches
-from vitx.data.dataset import ROLES, DatasetInfo, Examples, Source
+from vitx.data.dataset import ROLES, DatasetInfo, Examples, Source, spread
 from vitx.data.sources import open_source
 from vitx.errors import ConfigError
 from vitx.models import check_model, resolve_model, stacked
@@ -64,16 +64,24 @@ class Experiment:
     layout = self.task.token_layout()
     return None if layout is None else layout.length
 
-  def init_state(self) -> TrainState:
-    """Returns the state before the first step on the host, a function of `config.init_seed`."""
+  def init_state(self, run: parallel.Run = parallel.at_once) -> TrainState:
+    """Returns the state before the first step on the host, a function of `config.init_seed`.
+
+    Args:
+      run: calls the compiler, see `parallel.compile_for`.
+    """
+
+    def compute(function: Callable, *arguments: Any) -> Any:
+      lowered = jax.jit(function).lower(*arguments)
+      return jax.device_get(run(lowered.compile)(*arguments))
+
     key, cycle = jax.random.key(self.config.init_seed), self.step.cycle
     batch = _blank(self.task.element_spec, 1)
     if not cycle:
-      return jax.device_get(jax.jit(self.step.init)(key, batch))
+      return compute(self.step.init, key, batch)
     # Layers are stacked on the host: the compiler takes a minute over hundreds of concatenations.
-    variables = jax.device_get(jax.jit(self.task.init)(key, batch))
-    state = jax.jit(self.step.begin)(stacked.stack(variables, cycle))
-    return stacked.unstack(jax.device_get(state))
+    variables = compute(self.task.init, key, batch)
+    return stacked.unstack(compute(self.step.begin, stacked.stack(variables, cycle)))
 
   def named_shapes(self) -> TrainState:
     """Returns the shapes and dtypes of a state with every parameter by its name."""
@@ -111,10 +119,14 @@ class Experiment:
     return implementations(self.task.model, self.task.input_spec, examples)
 
   def keep(self, role: str) -> Examples:
-    """Returns the examples of a role that is read often: read once, if memory allows."""
-    data = self.config.data
+    """Returns the examples of a role that is read often: read once, if memory allows.
+
+    Of *validation* there are so many as `config.evaluation.limit` says.
+    """
+    data, limit = self.config.data, self.config.evaluation.limit
+    examples = self.examples.role(role)
     return in_memory.keep(
-      self.examples.role(role),
+      spread(examples, limit) if limit and role == "validation" else examples,
       transform=self.task.transform(train=False),
       memory=data.memory,
       threads=data.threads,

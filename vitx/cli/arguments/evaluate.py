@@ -17,6 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add("--source", help="another source with the same classes, e.g. folder:PATH")
   add("--data_dir", help="where TFDS sets lie, if not where the run found them")
   add("--batch_size", type=int, help="over all devices; else the run's")
+  add("--limit", type=int, help="a quick look at so many examples, spread over the split")
   add("--task", default="", metavar="FIELD=VALUE,...", help="other fields of the task")
   add("--predictions", metavar="FILE", help="write a CSV row per example")
   add("--json", metavar="FILE", help="write the figures as JSON")

@@ -109,7 +109,7 @@ class Records:
 
   def scan(self, indices: np.ndarray, what: str) -> Iterator[Any]:
     """Yields the features of the records at `indices`; shows progress if it takes a while."""
-    progress = tqdm(total=len(indices), desc=what, delay=3, mininterval=1, leave=False)
+    progress = tqdm(total=len(indices), desc=what, delay=2, mininterval=1, leave=False)
     with progress:
       for i in indices.tolist():
         yield self.read(i)

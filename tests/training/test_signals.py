@@ -1,0 +1,81 @@
+"""A signal during a long phase: it is broken off soon, and the run goes on to the same bits."""
+
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+from tests import runs
+from tests.training.test_loop import same
+from vitx.training import compilation, evaluation, failures, loop, unevaluated
+
+
+def signal_in(role, at, monkeypatch):
+  """Sends SIGTERM to this process before the second batch of the `at`-th evaluation of a role."""
+  split, seen = evaluation.split_batches, []
+
+  def batches(config, task, examples):
+    seen.append(len(examples))
+    mine = (
+      seen.count(len(examples)) == at and len(examples) == {"validation": 144, "test": 359}[role]
+    )
+    for number, batch in enumerate(split(config, task, examples)):
+      if mine and number == 1:
+        os.kill(os.getpid(), signal.SIGTERM)
+      assert not mine or number < 3, "it went on"
+      yield batch
+
+  monkeypatch.setattr(evaluation, "split_batches", batches)
+
+
+@pytest.mark.parametrize(
+  ("role", "at", "step"),
+  [
+    ("validation", 2, 20),  # where a checkpoint of the evaluated state would be saved as the best
+    pytest.param("validation", 1, 10, marks=pytest.mark.slow),
+    pytest.param("validation", 4, 40, marks=pytest.mark.slow),
+    pytest.param("test", 1, 40, marks=pytest.mark.slow),
+  ],
+)
+def test_an_evaluation_is_broken_off_and_made_up_for(
+  role, at, step, finished_run, tmp_path, monkeypatch
+):
+  with monkeypatch.context() as patch:
+    signal_in(role, at, patch)
+    stopped = loop.train(runs.tiny(), tmp_path)
+  assert not stopped.finished and stopped.step == unevaluated.find_step(tmp_path) == step
+  resumed = loop.train(runs.tiny(), tmp_path)
+  assert resumed.test == finished_run[1].test
+  assert runs.rows(tmp_path) == runs.rows(finished_run[0])
+  same(runs.final_state(tmp_path), runs.final_state(finished_run[0]))
+  assert not (tmp_path / "checkpoints" / "unevaluated").exists()
+
+
+def test_a_compilation_is_left_alone(tmp_path, monkeypatch):
+  end, compile_program = threading.Event(), compilation.compile_program
+
+  def compile_long(*arguments, run, **options):
+    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    run(lambda: end.wait(60))
+    return compile_program(*arguments, run=run, **options)
+
+  start = time.monotonic()
+  with monkeypatch.context() as patch:
+    patch.setattr(compilation, "compile_program", compile_long)
+    stopped = loop.train(runs.tiny(), tmp_path)
+  assert not stopped.finished and stopped.step == 0 and time.monotonic() - start < 20
+  left = []
+  monkeypatch.setattr(failures.os, "_exit", left.append)
+  failures.leave(75)
+  end.set()
+  assert left == [75]  # the interpreter does not wait for it
+
+
+def test_what_the_work_raises_is_raised():
+  def fail():
+    raise TimeoutError("of its own")
+
+  with failures.StopRequest() as request, pytest.raises(TimeoutError, match="of its own"):
+    request.run(fail)

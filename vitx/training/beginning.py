@@ -1,0 +1,80 @@
+"""How a run begins, or goes on from what is saved in its workdir."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from vitx.checkpoints import workdir as wd
+from vitx.checkpoints.load import initial_variables
+from vitx.checkpoints.store import CheckpointStore
+from vitx.training import provenance, unevaluated
+from vitx.training.distributed import is_writer
+from vitx.training.recorder import Record
+from vitx.training.setup import Experiment
+
+
+@dataclasses.dataclass(frozen=True)
+class Beginning:
+  """Where a run begins or goes on.
+
+  Attributes:
+    state: on the host.
+    step: of it.
+    record: of the run so far.
+    is_evaluated: False if a signal broke off the evaluation of this state.
+  """
+
+  state: Any
+  step: int
+  record: Record
+  is_evaluated: bool
+
+
+def begin(
+  experiment: Experiment,
+  workdir: str,
+  store: CheckpointStore,
+  files: wd.KeptFiles,
+  state: Any,
+  trust_code: bool,
+) -> Beginning:
+  """Returns the newest good state that was saved, or a new run's, and writes the run's files."""
+  config, record, start = experiment.config, Record(), 0
+  data = provenance.describe_data(experiment.source)
+  target = jax.tree.map(np.asarray, state)
+  restored = store.restore_latest(target)
+  later = unevaluated.restore(workdir, -1 if restored is None else restored.step, target)
+  restored = later or restored
+  if restored is not None:
+    provenance.check_same_data(workdir, data)
+    state, start = restored.state, restored.step
+    record = Record.from_json(restored.record)
+    print(f"resuming {workdir} at step {start}", flush=True)
+  elif config.init_from:
+    params, model_state = initial_variables(
+      config.init_from,
+      state.params,
+      state.model_state,
+      experiment.task.token_layout(),
+      **fitting(config),
+      trust_code=trust_code,
+    )
+    ema = None if state.ema is None else jax.tree.map(np.copy, params)
+    state = state.replace(params=params, model_state=model_state, ema=ema)
+  if is_writer():
+    files.write("config.json", wd.to_plain(config))
+    environment = provenance.environment(data, experiment.implementations())
+    files.write("environment.json", environment)
+  return Beginning(state, start, record, is_evaluated=later is None)
+
+
+def fitting(config: ConfigDict) -> dict[str, Any]:
+  """Returns what a config says of how far published weights must fit."""
+  mixer = config.model.get("token_mixer", "")
+  return {
+    "allowed": config.init_from_except,
+    "mixer": mixer if isinstance(mixer, str) else mixer.name,
+  }

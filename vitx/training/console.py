@@ -1,0 +1,102 @@
+"""What a run prints, also kept in its workdir: `log.txt`."""
+
+import contextlib
+import datetime
+import io
+import logging as std_logging
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TextIO
+
+from absl import logging
+from etils import epath
+
+from vitx.training.failures import Interrupted
+
+LOG = "log.txt"
+_DRAWN_OVER = re.compile(r"\r(?:\033\[K)?")  # what progress on a terminal begins with
+
+
+class _Log(io.TextIOBase):
+  """A text file at whose end lines are written; an object store gets them all when it is closed."""
+
+  def __init__(self, path: epath.Path, *, appendable: bool):
+    self._path, self._appendable = path, appendable
+    self._kept: list[str] = []
+
+  def write(self, text: str) -> int:
+    if self._appendable:
+      # What is said of a run must not end it: a disk may be full, or the workdir deleted.
+      with contextlib.suppress(OSError), open(self._path, "a", encoding="utf-8") as file:
+        file.write(text)
+    else:
+      self._kept.append(text)
+    return len(text)
+
+  def close(self) -> None:
+    if self._kept:
+      with contextlib.suppress(OSError):
+        before = self._path.read_text() if self._path.exists() else ""
+        self._path.write_text(before + "".join(self._kept))
+      self._kept = []
+    super().close()
+
+
+class _Both(io.TextIOBase):
+  """The console, which is also written to a log."""
+
+  def __init__(self, console: TextIO, log: _Log):
+    self._console, self._log = console, log
+    self._is_begun = False  # a line of the log, which has no end yet
+
+  def write(self, text: str) -> int:
+    self._console.write(text)
+    line, drawn = _DRAWN_OVER.subn("", text)
+    if drawn and self._is_begun:
+      line = f"\n{line}"
+    if line:
+      self._log.write(line)
+      self._is_begun = not line.endswith("\n")
+    return len(text)
+
+  def flush(self) -> None:
+    self._console.flush()
+
+  def isatty(self) -> bool:
+    return self._console.isatty()
+
+  @property
+  def encoding(self) -> str:  # type: ignore[override]
+    return self._console.encoding
+
+
+@contextlib.contextmanager
+def keep_log(workdir: str | Path, *, write: bool) -> Iterator[None]:
+  """Also writes to `log.txt` of a workdir what is printed, warned and raised in a `with` block.
+
+  Args:
+    workdir: a directory or URL that exists.
+    write: whether this process writes.
+  """
+  if not write:
+    yield
+    return
+  log = _Log(epath.Path(workdir) / LOG, appendable="://" not in str(workdir))
+  handler = std_logging.StreamHandler(log)
+  logger = logging.get_absl_logger()
+  logger.addHandler(handler)
+  log.write(f"--- {datetime.datetime.now().astimezone().isoformat(' ', 'seconds')}\n")
+  try:
+    with contextlib.redirect_stdout(_Both(sys.stdout, log)):
+      yield
+  except Interrupted:
+    log.write("stopped by a signal; the same command goes on\n")
+    raise
+  except Exception as error:
+    log.write(f"{type(error).__name__}: {error}\n")
+    raise
+  finally:
+    logger.removeHandler(handler)
+    log.close()

@@ -1,0 +1,163 @@
+"""A run under way: its workdir is kept whole, its evaluations choose the best checkpoint."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from vitx.checkpoints import lock
+from vitx.checkpoints import workdir as wd
+from vitx.checkpoints.errors import CheckpointError
+from vitx.checkpoints.store import CheckpointStore
+from vitx.data.dataset import Examples
+from vitx.tasks.base import Figures
+from vitx.training import evaluation, parallel, unevaluated
+from vitx.training.failures import Interrupted, StopRequest, check_figures
+from vitx.training.plateau import Plateau
+from vitx.training.progress import SOON, announce, show_bar
+from vitx.training.recorder import Recorder
+from vitx.training.setup import Experiment
+
+# Evaluates the state at a step on a role's examples, under each of `config.evaluation.weights`; a
+# figure that is not finite is an error.
+Evaluate = Callable[[Any, int, str], Figures]
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+  """A run in its workdir.
+
+  Attributes:
+    experiment: that is run.
+    workdir: of the run.
+    held: the lock on it.
+    request: to end before time.
+    store: of the checkpoints.
+    recorder: of what is said and written.
+    files: that the run wrote at its beginning.
+  """
+
+  experiment: Experiment
+  workdir: str
+  held: lock.Lock
+  request: StopRequest
+  store: CheckpointStore
+  recorder: Recorder
+  files: wd.KeptFiles
+
+  def keep_workdir(self) -> None:
+    """Makes sure that the workdir is this run's and whole, wherever somebody deleted it."""
+    self.held.check()
+    self.files.restore()
+
+  def save(self, step: int, state: Any) -> None:
+    """Saves a state of the devices as the checkpoint of a step."""
+    self.keep_workdir()
+    self.store.save(
+      step,
+      self.experiment.unreplicate(state),
+      self.recorder.snapshot(),
+      best_step=self.recorder.record.best_step,
+    )
+
+
+def make_evaluate(run: Run, constants: Any, examples: Callable[[str], Examples]) -> Evaluate:
+  task, config, request = run.experiment.task, run.experiment.config, run.request
+  references = functools.cache(run.experiment.references)  # they read the data
+
+  def compile_step(work: Callable[[], Any]) -> Any:
+    return announce("compiling the evaluation", lambda: request.run(work), patience=SOON)
+
+  evaluate_step = evaluation.make_evaluate(task, compile_step)
+
+  def evaluate(state: Any, step: int, role: str) -> Figures:
+    with request.breakable():
+      batches = request.watch(
+        show_bar(
+          evaluation.split_batches(config, task, examples(role)),
+          f"evaluating {role}",
+          evaluation.count_batches(config, len(examples(role))),
+        )
+      )
+      params = evaluation.choose_params(state, config.evaluation.weights)
+      arguments = (params, state.model_state, constants)
+      each = evaluation.evaluate_each(task, evaluate_step, *arguments, batches)
+      figures = evaluation.join_figures(each)
+      check_figures(step, figures, kept=lambda: last_good(run.store))
+      return figures | references(role)
+
+  return evaluate
+
+
+def validate(run: Run, evaluate: Evaluate, state: Any, step: int) -> Any:
+  """Evaluates on *validation*, moves the best, and returns the state with the plateau's rate.
+
+  Raises:
+    Interrupted: a signal broke it off; the state is saved, to be evaluated when the run goes on.
+  """
+  experiment, recorder, record = run.experiment, run.recorder, run.recorder.record
+  task, schedule = experiment.task, experiment.config.schedule
+  try:
+    figures = evaluate(state, step, "validation")
+  except Interrupted:
+    run.keep_workdir()
+    unevaluated.save(run.workdir, step, experiment.unreplicate(state), recorder.snapshot())
+    raise
+  run.store.wait()
+  if record.best_step not in (None, *run.store.steps()):  # somebody deleted it
+    record.best_step = record.best_value = None
+  recorder.write_figures("validation", step, figures)
+  recorder.progress.message(f"step {step}  validation: {experiment.describe(figures)}")
+  record.improve(step, figures[task.primary], task.mode)
+  if schedule.name != "plateau":
+    return state
+  plateau = Plateau.from_config(schedule, record.plateau)
+  plateau = plateau.update(figures[task.plateau_figure(plateau.mode)])
+  record.plateau = plateau.to_dict()
+  return state.replace(plateau=parallel.replicate(np.float32(plateau.scale)))
+
+
+def test_best(run: Run, evaluate: Evaluate, state: Any, step: int) -> dict[str, Any]:
+  """Evaluates the best checkpoint on *test*, the end of a run at `step`.
+
+  Returns:
+    The figures, and `step` of the checkpoint.
+  """
+  experiment, recorder = run.experiment, run.recorder
+  state, best = _restore_best(experiment, run.store, recorder, state, step)
+  figures = evaluate(state, best, "test")
+  recorder.write_figures("test", best, figures)
+  recorder.progress.message(
+    f"test (checkpoint {best}, {figures['examples']:,} examples): {experiment.describe(figures)}"
+  )
+  run.keep_workdir()
+  if last_good(run.store) is None:
+    raise CheckpointError(
+      f"workdir={run.workdir!r}: its checkpoints were deleted while the run went on, and nothing is"
+      " left of the model; the figures above and metrics.jsonl stand"
+    )
+  unevaluated.remove(run.workdir)
+  return {"step": best, **figures}
+
+
+def _restore_best(
+  experiment: Experiment, store: CheckpointStore, recorder: Recorder, state: Any, step: int
+) -> tuple[Any, int]:
+  """Returns the state that validated best, and its step; the last where that one is damaged."""
+  best = recorder.record.best_step
+  if best not in (step, *store.steps()):  # it was damaged and set aside
+    recorder.progress.message(f"the best checkpoint, {best}, is gone; testing the last, {step}")
+    best = step
+  assert best is not None
+  if best != step:
+    restored = store.restore(best, experiment.unreplicate(state))
+    state = experiment.replicate(restored.state)
+  return state, best
+
+
+def last_good(store: CheckpointStore) -> int | None:
+  """Returns the step of the newest checkpoint, the one being written included."""
+  store.wait()
+  return store.latest()

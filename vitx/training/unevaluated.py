@@ -1,0 +1,63 @@
+"""The state of a run whose evaluation a signal broke off.
+
+A checkpoint holds the state after its step's evaluation. This one holds the state before: it lies
+apart from them, where nothing looks for a model, and the run that goes on evaluates it first.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from absl import logging
+
+from vitx.checkpoints.directory import Directory
+from vitx.checkpoints.errors import CorruptCheckpoint
+from vitx.checkpoints.store import CheckpointStore, Restored
+from vitx.checkpoints.workdir import join, locate_checkpoints
+from vitx.training.distributed import is_writer
+
+NAME = "unevaluated"  # a directory beside the checkpoints' own
+
+
+def save(workdir: str | Path, step: int, state: Any, record: dict[str, Any]) -> None:
+  """Saves a state, unless it is there already.
+
+  Args:
+    workdir: of the run.
+    step: of the state, later than that of every checkpoint.
+    state: on the host, see `CheckpointStore.save`.
+    record: JSON.
+  """
+  if step in _directory(workdir).steps():
+    return
+  remove(workdir)
+  with CheckpointStore(str(_directory(workdir))) as store:
+    store.save(step, state, record)
+
+
+def restore(workdir: str | Path, after: int, target: Any) -> Restored | None:
+  """Returns the state that was saved, if it is good and later than the step `after`."""
+  if max(_directory(workdir).steps(), default=-1) <= after:
+    return None
+  try:
+    with CheckpointStore(str(_directory(workdir)), read_only=True) as store:
+      return store.restore_latest(target)
+  except CorruptCheckpoint as error:
+    logging.warning("skipping a state that was not evaluated: %s", error)
+    return None
+
+
+def find_step(workdir: str | Path) -> int:
+  """Returns the last step that is saved in a workdir, evaluated or not; 0 if none is."""
+  evaluated = Directory(locate_checkpoints(workdir)).steps()
+  return max([*evaluated, *_directory(workdir).steps()], default=0)
+
+
+def remove(workdir: str | Path) -> None:
+  """Removes what was saved, when it is of no more use."""
+  path = _directory(workdir).path
+  if is_writer() and path.exists():
+    path.rmtree()
+
+
+def _directory(workdir: str | Path) -> Directory:
+  return Directory(join(locate_checkpoints(workdir), NAME))
