@@ -69,6 +69,7 @@ def test_a_batch_that_fits(data_dir, capsys):
   assert "s an example" in out and out.endswith("s a step: it fits\n")
 
 
+@pytest.mark.slow  # compiles six steps
 def test_sizes_that_do_not_fit_are_not_run(data_dir, monkeypatch):
   config = complete(f"batch_size={64 * jax.device_count()}")
   needed = plan.make_plan(config, timed=False).bytes.at(64)
