@@ -31,6 +31,14 @@ ELSEWHERE = {
     "tests/cli/test_sweep.py",
     '"sweep"',
   ),
+  'vitx sweep --config "digits:duration=100': ("tests/cli/test_sweep.py", '"sweep"'),
+  'vitx train --config "digits:nystromformer,pool=cls': (
+    "tests/cli/test_visualize.py",
+    '"nystromformer"',
+  ),
+  "vitx visualize landmarks": ("tests/cli/test_visualize.py", '"landmarks"'),
+  "vitx visualize memory": ("tests/cli/test_visualize.py", '"memory"'),
+  "vitx visualize performer_error": ("tests/cli/test_visualize.py", '"performer_error"'),
   "vitx plan": ("tests/cli/test_plan.py", '"plan"'),
   "vitx summary": ("tests/cli/test_summary.py", '"summary"'),
 }

@@ -58,9 +58,9 @@ def workplace(tmp_path, monkeypatch):
 SHORT = {
   "attention_patterns": {},
   "compare_mixers": {"VITX_MIXERS": "softmax,fnet", "VITX_SEEDS": "1", "VITX_STEPS": "20"},
-  "density": {"VITX_STEPS": "30"},
+  "density": {"VITX_STEPS": "20"},
   "evaluate_checkpoint": {"VITX_STEPS": "30"},
-  "sparsifiner": {"VITX_STEPS": "20"},
+  "sparsifiner": {"VITX_STEPS": "10", "VITX_DEPTH": "2"},
   "train": {"VITX_DURATION": "3 epochs"},
 }
 PICTURES = {
@@ -79,7 +79,7 @@ RESULTS = {
   "evaluate_checkpoint": (
     "figures, prediction.classes, len(maps.layers), products['query_key'].shape"
   ),
-  "sparsifiner": "figures, len(layers), described",
+  "sparsifiner": "figures, table.read_text()",
   "train": "figures, own_figures, own_prediction.classes",
 }
 
@@ -93,6 +93,9 @@ def test_runs_from_top_to_bottom(path, workplace, monkeypatch):
   for name, value in SHORT[path.stem].items():
     monkeypatch.setenv(name, value)
   monkeypatch.setenv("VITX_FOLDER", str(draw(workplace / "images")))
+  text = workplace / "text.txt"
+  text.write_bytes((runs.ROOT / "vitx" / "testing.py").read_bytes() * 4)
+  monkeypatch.setenv("VITX_TEXT", str(text))
   notebook = nbformat.read(workplace / "colab" / path.name, as_version=4)
   end = f"import json\njson.dump([{RESULTS[path.stem]}], open('result.json', 'w'))"
   notebook.cells.append(nbformat.v4.new_code_cell(end))
@@ -139,9 +142,10 @@ def check_evaluate_checkpoint(printed, figures, classes, layers, shape):
   assert len(classes) == 6 and layers == 4 and shape == [4, 4, 64, 64]
 
 
-def check_sparsifiner(printed, figures, layers, described):
-  assert figures["examples"] == 359 and layers == 4
-  assert described["kept_keys"] == 17  # a quarter of 65 tokens
+def check_sparsifiner(printed, figures, table):
+  assert figures["examples"] == 359
+  layers = list(csv.DictReader(table.splitlines()))
+  assert [float(layer["kept_keys"]) for layer in layers] == [17, 17]  # a quarter of 65 tokens
   assert "phase0" in printed["compare"] and "phase2" in printed["compare"]
 
 

@@ -193,7 +193,7 @@ def plot_side_by_side(found: Sequence[Maps], query: int | None = None) -> Any:
   width = max(style.COLUMN, side * (len(kinds) + 1))
   told = "; ".join(f"{maps.label}: {maps.told}" for maps in found)
   caption = f"{told}. Attention of the {_name_query(found[0], query)}, mean of the heads; rollout"
-  caption += " with half of each layer from its skip. Each panel is scaled by itself."
+  caption += " with half an identity in each layer. Each panel is scaled by itself."
   canvas, panels = style.make_panels(count, len(kinds) + 1, width, side * count + 0.4, caption)
   for number, row in enumerate(panels):
     show_image(row[0], found[0].images[number], "" if number else "image")
