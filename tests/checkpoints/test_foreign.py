@@ -203,7 +203,7 @@ ON_DIGITS = (
 def test_a_run_names_what_does_not_fit_before_anything_is_compiled(tmp_path, monkeypatch, dry_run):
   """The images are gray, and the mixer's slots are its own."""
 
-  def compiled(experiment):
+  def compiled(experiment, run):
     raise AssertionError("it was compiled")
 
   monkeypatch.setattr(Experiment, "init_state", compiled)
