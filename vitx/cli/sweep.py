@@ -6,6 +6,7 @@ from typing import Any
 
 from vitx.analysis.comparison import Comparison
 from vitx.analysis.figures.subject import make_canvas
+from vitx.checks import check_integer
 from vitx.cli.configs import split_text
 from vitx.cli.live import Live
 from vitx.cli.points import ROW, expand, find_published, make_points, parse_grid
@@ -31,6 +32,7 @@ def compare(
   out: str,
   name: str | None,
   plot: bool,
+  together: int,
   trust_code: bool,
 ) -> int:
   """Trains the points, writes their results and returns the exit status.
@@ -42,11 +44,14 @@ def compare(
     out: folder of the results.
     name: of the results; None for the name of the workdir.
     plot: whether to draw the curves.
+    together: how many points one program trains at most.
     trust_code: whether code that the configs name may be imported.
 
   Raises:
+    ConfigError: `together` is out of range.
     MissingExtraError: matplotlib is not installed and `plot` is set; nothing was trained.
   """
+  check_integer(together, "together", "[1, 1000]")
   if plot:
     try:
       make_canvas(1, 1)  # what is missing is said before the long part
@@ -57,7 +62,7 @@ def compare(
   print(f"checking {len({point.method for point in points})} methods ...", flush=True)
   methods, (figure, mode) = measure_methods(points, published, workdir, trust_code=trust_code)
   live = Live(points, workdir, figure)
-  if not train_points(points, workdir, live, trust_code=trust_code):
+  if not train_points(points, workdir, live, together=together, trust_code=trust_code):
     print("\nstopped; the same command goes on", flush=True)
     return failures.leave(failures.EXIT_INTERRUPTED)
   outcomes = live.outcomes()

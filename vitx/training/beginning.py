@@ -7,8 +7,10 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
+from vitx.analysis import cost
 from vitx.checkpoints import workdir as wd
-from vitx.checkpoints.load import initial_variables
+from vitx.checkpoints.directory import Directory
+from vitx.checkpoints.load import check_source, initial_variables
 from vitx.checkpoints.store import CheckpointStore
 from vitx.training import provenance, unevaluated
 from vitx.training.distributed import is_writer
@@ -31,6 +33,25 @@ class Beginning:
   step: int
   record: Record
   is_evaluated: bool
+
+
+def check_beginning(experiment: Experiment, workdir: str, *, writes: bool) -> None:
+  """Raises ConfigError if a run cannot begin, or go on, in a workdir; changes nothing.
+
+  Args:
+    experiment: to be run.
+    workdir: of the run.
+    writes: false for a dry run, which needs no workdir.
+  """
+  config = experiment.config
+  if config.init_from and not (writes and Directory(wd.locate_checkpoints(workdir)).steps()):
+    # Before anything is written; the weights themselves are read when there is a state to fill.
+    shapes, layout = experiment.named_shapes(), experiment.task.token_layout()
+    check_source(config.init_from, shapes.params, shapes.model_state, layout, **fitting(config))
+  if writes:
+    provenance.check_same_run(workdir, config)
+    wd.check_writable(workdir)
+    wd.check_space(workdir, cost.tree_bytes(experiment.shapes), config.checkpoint.keep)
 
 
 def begin(

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 from clu import parameter_overview
+from ml_collections import ConfigDict
 
 from vitx.analysis import cost
 from vitx.data.dataset import ROLES
@@ -61,23 +62,32 @@ def compile_steps(
     run: calls the compiler, see `parallel.compile_for`.
   """
   config = experiment.config
-  flops = _forward_flops(experiment)
+  flops = forward_flops(experiment)
   steps = config.steps_per_dispatch or count_steps(3 * flops * config.batch_size)
   print(make_header(experiment, flops, steps, workdir), flush=True)
-  deterministic = config.deterministic and jax.default_backend() == "gpu"
-  options = {"xla_gpu_deterministic_ops": True} if deterministic else None
-  blank = _blank_batch(experiment)
+  blank, options = blank_batch(experiment), choose_options(config)
   program = announce(
     "compiling",
     lambda: compile_program(
       experiment.step, state, constants, blank, steps, options=options, run=run
     ),
   )
-  needed = cost.compiled_bytes(program.compiled)
+  print_memory(program.compiled)
+  return program
+
+
+def choose_options(config: ConfigDict) -> dict[str, Any] | None:
+  """Returns what a config tells the compiler."""
+  deterministic = config.deterministic and jax.default_backend() == "gpu"
+  return {"xla_gpu_deterministic_ops": True} if deterministic else None
+
+
+def print_memory(compiled: jax.stages.Compiled) -> None:
+  """Prints what a compiled program needs, where that is known."""
+  needed = cost.compiled_bytes(compiled)
   if needed is not None:
     backend = jax.default_backend()
     print(f"compiled memory per device ({backend}): {needed / 2**20:,.1f} MiB", flush=True)
-  return program
 
 
 def compile_program(
@@ -158,7 +168,7 @@ def dry_run(experiment: Experiment, state: Any, *, run: parallel.Run = parallel.
   print(overview, flush=True)
   constants = parallel.replicate(experiment.constants)
   program = compile_steps(experiment, state, constants, run=run)
-  batches = [_blank_batch(experiment)] * program.steps
+  batches = [blank_batch(experiment)] * program.steps
   state, *_ = jax.block_until_ready(program(state, constants, batches, False))
   dispatches = 3
   steps = dispatches * program.steps
@@ -173,14 +183,15 @@ def dry_run(experiment: Experiment, state: Any, *, run: parallel.Run = parallel.
   )
 
 
-def _blank_batch(experiment: Experiment) -> dict[str, np.ndarray]:
+def blank_batch(experiment: Experiment) -> dict[str, np.ndarray]:
   """Returns this process's share of a batch, zeros on the host."""
   rows = experiment.config.batch_size // jax.process_count()
   shapes = batch_shapes(experiment.task, rows)
   return {name: np.zeros(x.shape, x.dtype) for name, x in shapes.items()}
 
 
-def _forward_flops(experiment: Experiment) -> int:
+def forward_flops(experiment: Experiment) -> int:
+  """Returns the FLOPs of one example's evaluation, see `cost.flops`."""
   shapes, task = experiment.shapes, experiment.task
   batch = evaluation_shapes(task, 1)
   return cost.flops(task.evaluate, shapes.params, shapes.model_state, experiment.constants, batch)

@@ -72,31 +72,50 @@ class _Both(io.TextIOBase):
     return self._console.encoding
 
 
+class RunLog:
+  """The `log.txt` of a workdir, of one run or of one that goes on."""
+
+  def __init__(self, workdir: str | Path, *, write: bool):
+    """Begins with a line that says when.
+
+    Args:
+      workdir: a directory or URL that exists.
+      write: whether this process writes.
+    """
+    self._log: _Log | None = None
+    if write:
+      self._log = _Log(epath.Path(workdir) / LOG, appendable="://" not in str(workdir))
+      self._log.write(f"--- {datetime.datetime.now().astimezone().isoformat(' ', 'seconds')}\n")
+
+  @contextlib.contextmanager
+  def told(self) -> Iterator[None]:
+    """Also writes there what is printed, warned and raised in a `with` block."""
+    if self._log is None:
+      yield
+      return
+    handler = std_logging.StreamHandler(self._log)
+    logger = logging.get_absl_logger()
+    logger.addHandler(handler)
+    try:
+      with contextlib.redirect_stdout(_Both(sys.stdout, self._log)):
+        yield
+    except Interrupted:
+      self._log.write("stopped by a signal; the same command goes on\n")
+      raise
+    except Exception as error:
+      self._log.write(f"{type(error).__name__}: {error}\n")
+      raise
+    finally:
+      logger.removeHandler(handler)
+
+  def close(self) -> None:
+    """Writes what is not yet written."""
+    if self._log is not None:
+      self._log.close()
+
+
 @contextlib.contextmanager
 def keep_log(workdir: str | Path, *, write: bool) -> Iterator[None]:
-  """Also writes to `log.txt` of a workdir what is printed, warned and raised in a `with` block.
-
-  Args:
-    workdir: a directory or URL that exists.
-    write: whether this process writes.
-  """
-  if not write:
+  """Keeps a `RunLog` of all that happens in a `with` block."""
+  with contextlib.closing(RunLog(workdir, write=write)) as log, log.told():
     yield
-    return
-  log = _Log(epath.Path(workdir) / LOG, appendable="://" not in str(workdir))
-  handler = std_logging.StreamHandler(log)
-  logger = logging.get_absl_logger()
-  logger.addHandler(handler)
-  log.write(f"--- {datetime.datetime.now().astimezone().isoformat(' ', 'seconds')}\n")
-  try:
-    with contextlib.redirect_stdout(_Both(sys.stdout, log)):
-      yield
-  except Interrupted:
-    log.write("stopped by a signal; the same command goes on\n")
-    raise
-  except Exception as error:
-    log.write(f"{type(error).__name__}: {error}\n")
-    raise
-  finally:
-    logger.removeHandler(handler)
-    log.close()

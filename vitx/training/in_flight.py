@@ -17,10 +17,19 @@ class InFlight:
     stop: whether a step that was awaited said that a process was asked to end.
   """
 
-  def __init__(self, finish: Callable[[int, dict[str, float]], None]):
-    """Calls `finish` with the number and the metrics of every step, in order, once it is done."""
+  def __init__(
+    self,
+    finish: Callable[[int, dict[str, Any]], None],
+    read: Callable[[jax.Array], np.ndarray] | None = None,
+  ):
+    """Starts with no step.
+
+    Args:
+      finish: called with the number and the metrics of every step, in order, once it is done.
+      read: returns a metric on the host, by step; None where all devices have the same.
+    """
     self.stop = False
-    self._finish = finish
+    self._finish, self._read = finish, read or first_copy
     self._steps: collections.deque[tuple[range, Any, jax.Array]] = collections.deque()
 
   def add(self, steps: range, metrics: Any, stop: jax.Array) -> None:
@@ -39,12 +48,12 @@ class InFlight:
 
   def _wait_for_oldest(self) -> None:
     steps, metrics, stop = self._steps.popleft()
-    values = {name: _first(x) for name, x in metrics.items()}
+    values = {name: self._read(x) for name, x in metrics.items()}
     for i, step in enumerate(steps):
-      self._finish(step, {name: float(value[i]) for name, value in values.items()})
-    self.stop |= bool(_first(stop))
+      self._finish(step, {name: value[i].tolist() for name, value in values.items()})
+    self.stop |= bool(first_copy(stop))
 
 
-def _first(x: jax.Array) -> np.ndarray:
+def first_copy(x: jax.Array) -> np.ndarray:
   """Returns what the first local device has; it is the same on all."""
   return np.asarray(x.addressable_data(0))[0]

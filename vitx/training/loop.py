@@ -4,7 +4,6 @@ A checkpoint at step k holds the state after k's evaluation, so a run resumed at
 nor saves k again. All randomness is a function of (seed, step), so nothing else needs restoring.
 """
 
-import contextlib
 import dataclasses
 import functools
 from pathlib import Path
@@ -13,22 +12,10 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
-from vitx.analysis import cost
 from vitx.checkpoints import lock
-from vitx.checkpoints import workdir as wd
-from vitx.checkpoints.directory import Directory
-from vitx.checkpoints.load import check_source
-from vitx.checkpoints.store import CheckpointStore
 from vitx.ops.implementation import choosing_by
-from vitx.training import (
-  cache,
-  compilation,
-  console,
-  parallel,
-  provenance,
-  unevaluated,
-)
-from vitx.training.beginning import Beginning, begin, fitting
+from vitx.training import cache, compilation, console, parallel, provenance, unevaluated
+from vitx.training.beginning import Beginning, check_beginning
 from vitx.training.distributed import is_writer
 from vitx.training.failures import (
   Interrupted,
@@ -37,11 +24,16 @@ from vitx.training.failures import (
   explain_out_of_memory,
 )
 from vitx.training.in_flight import InFlight
-from vitx.training.log import TensorBoard
-from vitx.training.progress import SOON, announce
-from vitx.training.recorder import Recorder
-from vitx.training.running import Run, last_good, make_evaluate, test_best, validate
-from vitx.training.setup import Experiment, make_experiment
+from vitx.training.running import (
+  Run,
+  compile_evaluation,
+  last_good,
+  make_evaluate,
+  open_run,
+  test_best,
+  validate,
+)
+from vitx.training.setup import make_experiment
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,14 +84,7 @@ def _train(config: ConfigDict, workdir: str, dry_run: bool, trust_code: bool) ->
   """Trains by the rule of "auto" that is in force, see `train`."""
   experiment = make_experiment(config, trust_code=trust_code)
   config = experiment.config
-  if config.init_from and (dry_run or not Directory(wd.locate_checkpoints(workdir)).steps()):
-    # Before anything is written; the weights themselves are read when there is a state to fill.
-    shapes, layout = experiment.named_shapes(), experiment.task.token_layout()
-    check_source(config.init_from, shapes.params, shapes.model_state, layout, **fitting(config))
-  if not dry_run:
-    provenance.check_same_run(workdir, config)
-    wd.check_writable(workdir)
-    wd.check_space(workdir, cost.tree_bytes(experiment.shapes), config.checkpoint.keep)
+  check_beginning(experiment, workdir, writes=not dry_run)
   out_of_memory = explain_out_of_memory(config, experiment.tokens(), "" if dry_run else workdir)
   with lock.hold(workdir, unless=dry_run) as held, out_of_memory, StopRequest() as request:
     try:
@@ -108,38 +93,13 @@ def _train(config: ConfigDict, workdir: str, dry_run: bool, trust_code: bool) ->
           state = experiment.replicate(experiment.init_state(request.run))
           compilation.dry_run(experiment, state, run=request.run)
         return Result(workdir, 0, True)
-      with console.keep_log(workdir, write=is_writer()):
-        return _train_held(experiment, workdir, held, request, trust_code)
+      with (
+        console.keep_log(workdir, write=is_writer()),
+        open_run(experiment, workdir, held, request, trust_code) as (opened, begun),
+      ):
+        return _run(opened, begun)
     except Interrupted:
       return Result(workdir, 0 if dry_run else unevaluated.find_step(workdir), False)
-
-
-def _train_held(
-  experiment: Experiment, workdir: str, held: lock.Lock, request: StopRequest, trust_code: bool
-) -> Result:
-  """Trains in a workdir that is this run's, see `train`.
-
-  Raises:
-    Interrupted: a signal ended a long phase; what there was to save is saved.
-  """
-  config, writes = experiment.config, is_writer()
-  tensorboard = TensorBoard(workdir) if config.tensorboard and writes else None
-  with request.breakable():
-    state = announce("initializing", lambda: experiment.init_state(request.run), patience=SOON)
-  with CheckpointStore(wd.locate_checkpoints(workdir), keep=config.checkpoint.keep) as store:
-    files = wd.KeptFiles(workdir)
-    begun = begin(experiment, workdir, store, files, state, trust_code)
-    recorder = Recorder(
-      experiment,
-      workdir,
-      begun.record,
-      start=begun.step,
-      write=writes,
-      tensorboard=tensorboard,
-      guard=held.check,
-    )
-    with contextlib.closing(recorder):
-      return _run(Run(experiment, workdir, held, request, store, recorder, files), begun)
 
 
 def _run(run: Run, begun: Beginning) -> Result:
@@ -149,7 +109,8 @@ def _run(run: Run, begun: Beginning) -> Result:
   state = experiment.replicate(begun.state)
   constants = parallel.replicate(experiment.constants)
   examples = functools.cache(experiment.keep)
-  evaluate = make_evaluate(run, constants, examples)
+  step_of_evaluation = compile_evaluation(experiment.task, request)
+  evaluate = make_evaluate(run, step_of_evaluation, constants, examples)
 
   def finish(step: int, metrics: dict[str, float]) -> None:
     check_finite(step, metrics, half=experiment.step.half, kept=lambda: last_good(run.store))

@@ -93,9 +93,12 @@ def format_seconds(seconds: float) -> str:
 
 
 class Progress:
-  """Counts time: per window, waiting for data, and over all runs of the workdir."""
+  """Counts time: per window, waiting for data, and over all runs of the workdir.
 
-  def __init__(self, *, step: int, total: int, batch_size: int, seconds: float):
+  Runs that are trained as one program share its time: each counts an equal part.
+  """
+
+  def __init__(self, *, step: int, total: int, batch_size: int, seconds: float, sharing: int = 1):
     """Starts counting.
 
     Args:
@@ -103,8 +106,9 @@ class Progress:
       total: the last step.
       batch_size: examples per step.
       seconds: spent by earlier runs on the steps before `step`.
+      sharing: how many runs the program trains.
     """
-    self._total, self._batch_size = total, batch_size
+    self._total, self._batch_size, self._sharing = total, batch_size, sharing
     self._before, self._window_step = seconds, step
     self.begin()
 
@@ -116,7 +120,7 @@ class Progress:
   @property
   def seconds(self) -> float:
     """Returns the seconds spent on this training so far, over all its runs."""
-    return self._before + time.monotonic() - self._start
+    return self._before + (time.monotonic() - self._start) / self._sharing
 
   def timed(self, batches: Iterator[T]) -> Iterator[T]:
     """Passes batches on and counts the time that the training waits for them."""
@@ -135,11 +139,11 @@ class Progress:
     They are examples_per_second, waiting (share of time), eta and seconds.
     """
     now = time.monotonic()
-    span = max(now - self._window_start, 1e-9)
+    span = max((now - self._window_start) / self._sharing, 1e-9)
     figures = {
       "examples_per_second": (step - self._window_step) * self._batch_size / span,
       "waiting": self._waited / span,
-      "eta": self.seconds / step * (self._total - step),
+      "eta": self.seconds / step * (self._total - step) * self._sharing,
       "seconds": self.seconds,
     }
     self._window_step, self._window_start, self._waited = step, now, 0.0

@@ -65,6 +65,7 @@ class Recorder:
     write: bool,
     tensorboard: TensorBoard | None = None,
     guard: Callable[[], None] = lambda: None,
+    sharing: int = 1,
   ):
     """Opens the log and cuts it back to what the record knew.
 
@@ -76,6 +77,7 @@ class Recorder:
       write: whether this process writes.
       tensorboard: also gets the rows; None for no such writer.
       guard: see `MetricsLog`.
+      sharing: how many runs are trained as one program.
     """
     self.record = record
     self.progress = Progress(
@@ -83,6 +85,7 @@ class Recorder:
       total=experiment.total_steps,
       batch_size=experiment.config.batch_size,
       seconds=record.seconds,
+      sharing=sharing,
     )
     self._experiment, self._tensorboard = experiment, tensorboard
     self._log = MetricsLog(workdir, write=write, keep=record.rows, guard=guard)

@@ -1,8 +1,9 @@
 """A run under way: its workdir is kept whole, its evaluations choose the best checkpoint."""
 
+import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,12 @@ from vitx.checkpoints import workdir as wd
 from vitx.checkpoints.errors import CheckpointError
 from vitx.checkpoints.store import CheckpointStore
 from vitx.data.dataset import Examples
-from vitx.tasks.base import Figures
+from vitx.tasks.base import Figures, Task
 from vitx.training import evaluation, parallel, unevaluated
+from vitx.training.beginning import Beginning, begin
+from vitx.training.distributed import is_writer
 from vitx.training.failures import Interrupted, StopRequest, check_figures
+from vitx.training.log import TensorBoard
 from vitx.training.plateau import Plateau
 from vitx.training.progress import SOON, announce, show_bar
 from vitx.training.recorder import Recorder
@@ -63,14 +67,75 @@ class Run:
     )
 
 
-def make_evaluate(run: Run, constants: Any, examples: Callable[[str], Examples]) -> Evaluate:
-  task, config, request = run.experiment.task, run.experiment.config, run.request
-  references = functools.cache(run.experiment.references)  # they read the data
+@contextlib.contextmanager
+def open_run(
+  experiment: Experiment,
+  workdir: str,
+  held: lock.Lock,
+  request: StopRequest,
+  trust_code: bool,
+  *,
+  sharing: int = 1,
+) -> Iterator[tuple[Run, Beginning]]:
+  """Opens a run in a workdir that is its own, from what is saved there or anew.
+
+  Args:
+    experiment: that is run.
+    workdir: of the run.
+    held: the lock on it.
+    request: to end before time.
+    trust_code: whether code that the config of `init_from` names may be imported.
+    sharing: how many runs the program trains.
+
+  Yields:
+    The run, and where it begins.
+
+  Raises:
+    Interrupted: a signal came before it had begun.
+  """
+  config, writes = experiment.config, is_writer()
+  tensorboard = TensorBoard(workdir) if config.tensorboard and writes else None
+  with request.breakable():
+    state = announce("initializing", lambda: experiment.init_state(request.run), patience=SOON)
+  with CheckpointStore(wd.locate_checkpoints(workdir), keep=config.checkpoint.keep) as store:
+    files = wd.KeptFiles(workdir)
+    begun = begin(experiment, workdir, store, files, state, trust_code)
+    recorder = Recorder(
+      experiment,
+      workdir,
+      begun.record,
+      start=begun.step,
+      write=writes,
+      tensorboard=tensorboard,
+      guard=held.check,
+      sharing=sharing,
+    )
+    with contextlib.closing(recorder):
+      yield Run(experiment, workdir, held, request, store, recorder, files), begun
+
+
+def compile_evaluation(task: Task, request: StopRequest) -> Callable:
+  """Returns the evaluation step, see `evaluation.make_evaluate`; it is compiled when it is used."""
 
   def compile_step(work: Callable[[], Any]) -> Any:
     return announce("compiling the evaluation", lambda: request.run(work), patience=SOON)
 
-  evaluate_step = evaluation.make_evaluate(task, compile_step)
+  return evaluation.make_evaluate(task, compile_step)
+
+
+def make_evaluate(
+  run: Run, evaluate_step: Callable, constants: Any, examples: Callable[[str], Examples]
+) -> Evaluate:
+  """Returns how a run evaluates its states.
+
+  Args:
+    run: whose states they are.
+    evaluate_step: of `compile_evaluation`.
+    constants: of the task, replicated.
+    examples: of each role.
+  """
+  task, config, request = run.experiment.task, run.experiment.config, run.request
+  references = functools.cache(run.experiment.references)  # they read the data
 
   def evaluate(state: Any, step: int, role: str) -> Figures:
     with request.breakable():

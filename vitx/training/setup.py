@@ -43,6 +43,7 @@ class Experiment:
     constants: of the task, on the host, with a teacher's unless it is a trial.
     steps_per_epoch: batches per pass over *train*; not an integer in general.
     total_steps: where the run ends.
+    devices: among which a batch is divided.
   """
 
   config: ConfigDict
@@ -53,6 +54,7 @@ class Experiment:
   constants: Any
   steps_per_epoch: Fraction
   total_steps: int
+  devices: int
 
   @property
   def task(self) -> Task:
@@ -115,7 +117,7 @@ class Experiment:
 
     Which is the faster depends on how many examples a device has at once.
     """
-    examples = self.config.batch_size // jax.device_count() // self.config.grad_accum_steps
+    examples = self.config.batch_size // self.devices // self.config.grad_accum_steps
     return implementations(self.task.model, self.task.input_spec, examples)
 
   def keep(self, role: str) -> Examples:
@@ -220,7 +222,10 @@ def make_experiment(
   if not is_trial:
     constants |= teacher.load_constants(step.task, config, trust_code)
   step = dataclasses.replace(step, axis=parallel.AXIS)
-  return Experiment(config, source, examples, step, shapes, constants, steps_per_epoch, total)
+  return Experiment(
+    *(config, source, examples, step, shapes, constants, steps_per_epoch, total),
+    devices=jax.device_count(),
+  )
 
 
 def read_examples(task: Task, source: Source) -> Source:

@@ -1,10 +1,11 @@
-"""Many runs, one after the other, each in an ordinary workdir of its own.
+"""Many runs, one after the other or several in one program, each in a workdir of its own.
 
 Several processes, or machines that see the same directory, may work through the same points:
 whoever holds a point's lock trains it, the others go on to the next. What is finished is skipped,
 what was stopped or killed goes on.
 """
 
+import contextlib
 import dataclasses
 import enum
 import gc
@@ -24,9 +25,10 @@ from vitx.checkpoints import workdir as wd
 from vitx.checkpoints.directory import Directory
 from vitx.checkpoints.reading import read_record
 from vitx.errors import ConfigError
-from vitx.training import phases, provenance
+from vitx.training import phases, provenance, together
 from vitx.training.failures import NonFiniteError
 from vitx.training.log import read_metrics
+from vitx.training.together import Ended, likeness
 
 POINT = "point.json"  # which point of a sweep a workdir is
 FAILED = "failed.json"  # why it ended without a result
@@ -56,13 +58,14 @@ class State(enum.Enum):
   DONE = "done"  # finished or failed, here or elsewhere
   BUSY = "busy"  # another process trains it
   STOPPED = "stopped"  # a signal ended it
+  LATER = "later"  # its fellows in a program stand at another step and come first
 
 
 class Show(Protocol):
   """What a sweep tells of itself."""
 
-  def training(self, point: Point) -> AbstractContextManager:
-    """Surrounds the training of a point."""
+  def training(self, points: Sequence[Point]) -> AbstractContextManager:
+    """Surrounds the training of points, in one program if there are several."""
     ...
 
   def looked_at(self, point: Point, state: State) -> None:
@@ -71,7 +74,12 @@ class Show(Protocol):
 
 
 def train_points(
-  points: Sequence[Point], directory: str | Path, show: Show, *, trust_code: bool = False
+  points: Sequence[Point],
+  directory: str | Path,
+  show: Show,
+  *,
+  together: int = 1,
+  trust_code: bool = False,
 ) -> bool:
   """Trains what is neither finished nor failed, and waits for what other processes train.
 
@@ -81,6 +89,7 @@ def train_points(
     points: in their order.
     directory: that holds their workdirs; created if absent.
     show: of the progress.
+    together: how many points one program trains at most, where `together.likeness` allows.
     trust_code: whether code that the config of `init_from`, or of a teacher, names may be imported.
 
   Returns:
@@ -90,46 +99,113 @@ def train_points(
     ConfigError: a workdir belongs to another run.
     OutOfMemoryError, CheckpointError: as of one run.
   """
-  pending = list(points)
-  while pending:
-    busy = []
-    for point in pending:
-      state = _train_point(point, wd.join(directory, point.name), show, trust_code)
-      show.looked_at(point, state)
-      if state is State.STOPPED:
+  groups = group_points(points, together)
+  while groups:
+    left, is_idle = [], True
+    for group in groups:
+      states = _train_group(group, directory, show, trust_code)
+      if State.STOPPED in states:
         return False
-      if state is State.BUSY:
-        busy.append(point)
-    if len(busy) == len(pending):
+      is_idle &= all(state is State.BUSY for state in states if state is not State.DONE)
+      if any(state is not State.DONE for state in states):
+        left.append(group)
+    if len(left) == len(groups) and is_idle:
       time.sleep(POLL)
-    pending = busy
+    groups = left
   return True
 
 
-def _train_point(point: Point, workdir: str, show: Show, trust_code: bool) -> State:
+def group_points(points: Sequence[Point], together: int) -> list[list[Point]]:
+  """Returns which points one program trains, in the order of the first of each.
+
+  It depends on all points, whichever are finished, so that a sweep that was stopped goes on with
+  the same programs.
+  """
+  groups: list[list[Point]] = []
+  open_groups: dict[str, list[Point]] = {}
+  for point in points:
+    alike = likeness(point.config) if together > 1 else None
+    group = [] if alike is None else open_groups.setdefault(alike, [])
+    if not group:
+      groups.append(group)
+    group.append(point)
+    if alike is not None and len(group) == together:
+      del open_groups[alike]
+  return groups
+
+
+def _train_group(
+  points: Sequence[Point], directory: str | Path, show: Show, trust_code: bool
+) -> list[State]:
+  """Trains points that one program can train, or a single one; returns how they stand."""
+  workdirs = [wd.join(directory, point.name) for point in points]
+  with contextlib.ExitStack() as locks:
+    claims = [
+      _claim(point, workdir, locks) for point, workdir in zip(points, workdirs, strict=True)
+    ]
+    mine = [point for point, state in zip(points, claims, strict=True) if state is None]
+    ended: Sequence[Ended] = [None] * len(points)
+    if mine:
+      try:
+        with show.training(mine):
+          ended = _train(points, workdirs, claims, trust_code)
+      finally:
+        # Programs of runs that are over hold memory, and maps of which a process may have few.
+        jax.clear_caches()
+        gc.collect()
+    states = [
+      state or _settle(workdir, how)
+      for workdir, state, how in zip(workdirs, claims, ended, strict=True)
+    ]
+  for point, state in zip(points, states, strict=True):
+    if state is not State.LATER:
+      show.looked_at(point, state)
+  return states
+
+
+def _train(
+  points: Sequence[Point],
+  workdirs: Sequence[str],
+  claims: Sequence[State | None],
+  trust_code: bool,
+) -> Sequence[Ended]:
+  """Trains the points that nobody else has claimed; returns how they ended."""
+  if len(points) > 1:
+    now = [None if state else each for each, state in zip(workdirs, claims, strict=True)]
+    return together.train([point.config for point in points], now, trust_code=trust_code)
+  try:
+    return [phases.train(points[0].config, workdirs[0], trust_code=trust_code)]
+  except (NonFiniteError, lock.WorkdirInUseError) as error:
+    return [error]
+
+
+def _claim(point: Point, workdir: str, locks: contextlib.ExitStack) -> State | None:
+  """Returns how a point stands that is not to be trained here; None where it is, and is locked."""
   asked = {"method": point.method, "seed": point.seed, "config": wd.to_plain(point.config)}
   _check_same_point(workdir, asked)
   if is_done(workdir):
     return State.DONE
   wd.check_writable(workdir)
   try:
-    with lock.hold(workdir, lock.POINT):
-      if is_done(workdir):  # meanwhile
-        return State.DONE
-      wd.write_json(workdir, POINT, asked)
-      try:
-        with show.training(point):
-          result = phases.train(point.config, workdir, trust_code=trust_code)
-      except NonFiniteError as error:
-        wd.write_json(workdir, FAILED, {"error": str(error)})
-        return State.DONE
-      finally:
-        # Programs of runs that are over hold memory, and maps of which a process may have few.
-        jax.clear_caches()
-        gc.collect()
+    locks.enter_context(lock.hold(workdir, lock.POINT))
   except lock.WorkdirInUseError:
     return State.BUSY
-  return State.DONE if result.finished else State.STOPPED
+  if is_done(workdir):  # meanwhile
+    return State.DONE
+  wd.write_json(workdir, POINT, asked)
+  return None
+
+
+def _settle(workdir: str, ended: Ended) -> State:
+  """Returns how a point stands whose training has ended; records a loss that is not finite."""
+  if ended is None:
+    return State.LATER
+  if isinstance(ended, lock.WorkdirInUseError):
+    return State.BUSY
+  if isinstance(ended, NonFiniteError):
+    wd.write_json(workdir, FAILED, {"error": str(ended)})
+    return State.DONE
+  return State.DONE if ended.finished else State.STOPPED
 
 
 def _check_same_point(workdir: str, asked: dict[str, Any]) -> None:
