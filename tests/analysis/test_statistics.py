@@ -107,3 +107,45 @@ def test_spearman_by_hand():
 @pytest.mark.parametrize("ours", [[1.0, 2.0], [1.0, 1.0, 1.0]])
 def test_spearman_where_there_is_none(ours):
   assert statistics.agree(ours, list(range(len(ours)))) is None
+
+
+def test_letters_by_hand():
+  """Two methods are far from two others, whose seeds overlap."""
+  noise = np.random.default_rng(0).normal(0, 0.1, (8, 4))
+  values = noise + np.array([1.0, 3.0, 1.0, 3.0])
+  assert statistics.group_by_letters(values, "max") == ["b", "a", "b", "a"]
+  assert statistics.group_by_letters(values, "min") == ["a", "b", "a", "b"]
+  assert statistics.group_by_letters(np.ones((8, 3)), "max") == ["a", "a", "a"]
+
+
+def test_letters_of_a_table_in_a_book():
+  """Residuals of 1 or -1: q(0.95; 3, 6) is 4.339 in the tables, and the bound 4.339 / sqrt(2)."""
+  noise = np.array([[1, -1, 0], [-1, 1, 0], [1, 0, -1], [-1, 0, 1]], float)
+  assert ((noise**2).sum() / 6 / 4) ** 0.5 == pytest.approx(1 / 3**0.5)
+  bound = 4.339 / 3**0.5
+  for gap, letters in ((0.99 * bound, ["a", "a"]), (1.01 * bound, ["a", "b"])):
+    values = noise + np.array([0, gap, 10])
+    assert statistics.group_by_letters(values, "min")[:2] == letters
+
+
+def test_a_method_between_two_shares_a_letter_with_both():
+  noise = np.array([[1, -1, 0], [-1, 1, 0], [1, 0, -1], [-1, 0, 1]], float)
+  values = noise + np.array([4.0, 2.0, 0.0])
+  assert statistics.group_by_letters(values, "min") == ["b", "ab", "a"]
+  assert statistics.group_by_letters(values, "max") == ["a", "ab", "b"]
+
+
+def test_letters_tell_apart_what_is_alike_in_five_percent():
+  draw = np.random.default_rng(2)
+  found = [
+    len(set("".join(statistics.group_by_letters(draw.normal(size=(8, 5)), "max")))) > 1
+    for _ in range(200)
+  ]
+  assert 2 <= sum(found) <= 20  # 10 expected
+
+
+def test_letters_of_two_methods_are_the_paired_t_test():
+  for seed in range(12):
+    values = np.random.default_rng(seed).normal(0, 1, (9, 2)) + np.array([0, 0.9])
+    p = stats.ttest_rel(values[:, 1], values[:, 0]).pvalue
+    assert (len(set(statistics.group_by_letters(values, "max"))) == 2) == (p < 0.05)

@@ -6,6 +6,8 @@ import io
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
+import numpy as np
+
 from vitx.analysis.statistics import (
   LEVEL,
   Agreement,
@@ -13,6 +15,7 @@ from vitx.analysis.statistics import (
   Spread,
   agree,
   compare_pairs,
+  group_by_letters,
   rank,
   spread,
 )
@@ -74,6 +77,7 @@ class Line:
     test: the figure of the same checkpoints.
     difference: of the test figure to the first method's, by seed; None of the first one.
     rank: of the mean test figure.
+    letters: of the methods that differ from it none shares one; "" where nothing can be told.
     published: the figure as printed.
     published_rank: among the methods that have both.
   """
@@ -83,6 +87,7 @@ class Line:
   test: Spread | None = None
   difference: Difference | None = None
   rank: float | None = None
+  letters: str = ""
   published: float | None = None
   published_rank: float | None = None
 
@@ -117,6 +122,7 @@ class Comparison:
     ran = [line for line in lines if line.test]
     ranks = rank([line.test.mean for line in ran if line.test], self.mode)
     lines = _replace(lines, ran, "rank", ranks)
+    lines = _replace(lines, ran, "letters", self._letters(ran))
     both = [line for line in lines if line.test and line.published is not None]
     printed = rank([line.published for line in both if line.published is not None], self.mode)
     return _replace(lines, both, "published_rank", printed)
@@ -126,6 +132,15 @@ class Comparison:
     both = [line for line in self.lines() if line.test and line.published is not None]
     ours = [line.test.mean for line in both if line.test]
     return agree(ours, [line.published for line in both if line.published is not None])
+
+  def _letters(self, lines: Sequence[Line]) -> list[str]:
+    """Returns letters by the seeds that all of these methods have, of which there must be three."""
+    values = [self.values(line.method.name, "test") for line in lines]
+    seeds = sorted(set.intersection(*(set(each) for each in values))) if values else []
+    if len(seeds) < 3 or len(lines) < 2:
+      return [""] * len(lines)
+    matrix = np.array([[each[seed] for each in values] for seed in seeds])
+    return group_by_letters(matrix, self.mode)
 
   def _measure(self, method: Method) -> Line:
     own = self.values(method.name, "test")
@@ -146,7 +161,7 @@ class Comparison:
 
 
 def _replace(
-  lines: Sequence[Line], chosen: Sequence[Line], field: str, values: Sequence[float]
+  lines: Sequence[Line], chosen: Sequence[Line], field: str, values: Sequence[Any]
 ) -> list[Line]:
   """Returns the lines, the chosen ones with these values in a field."""
   given: dict[str, dict[str, Any]] = {
@@ -160,14 +175,16 @@ def format_table(comparison: Comparison) -> str:
   name, scale, digits = SHOWN.get(comparison.figure, (comparison.figure, 1.0, 4))
   lines = comparison.lines()
   first = comparison.methods[0].name
+  has_letters = any(line.letters for line in lines)
   has_published = any(line.published is not None for line in lines)
   heads = ["", "seeds", *["published"] * has_published, f"validation {name}", f"test {name}"]
   heads += [f"minus {first} [{LEVEL:.0%} interval]", "p", "rank", *["published"] * has_published]
+  heads += ["letters"] * has_letters
   heads += ["parameters", "steps", "TFLOP"]
   rows = []
   for line in lines:
     published = ["" if line.published is None else f"{line.published:g}"] * has_published
-    order = [_number(line.published_rank)] * has_published
+    order = [_number(line.published_rank)] * has_published + [line.letters] * has_letters
     ours = [_spread(each, scale, digits) for each in (line.validation, line.test)]
     difference = _difference(line.difference, scale, digits)
     costs = [f"{line.method.parameters:,}", f"{line.method.steps:,}"]
@@ -189,6 +206,11 @@ def _explain(comparison: Comparison, has_published: bool) -> str:
     " short: of 3 they hold the mean in 72 % of normal samples, of 8 in 88 %. TFLOP: matrix"
     " products, convolutions and Fourier transforms of the training, a multiply-add counted as two."
   ]
+  if any(line.letters for line in comparison.lines()):
+    text.append(
+      "Letters: two methods that share none differ (Tukey's range test with seeds as blocks, 5 %"
+      " for all pairs together)."
+    )
   agreement = comparison.agreement()
   if has_published:
     text.append("Published figures are the source's own, of its own training.")
