@@ -46,6 +46,7 @@ RENAMED = {
   "data.varied_size": "data.default_image_size",
   "decay": "weight_decay_mask",
   "ema": "ema_decay",
+  "tensorboard": "tracking (tracking=tensorboard)",
   "model.initialisation": "model.initialization",
   "model.token_mixer.centre": "model.token_mixer.center",
   "model.token_mixer.stabiliser": "model.token_mixer.stabilizer",
@@ -124,6 +125,7 @@ def default_config() -> ConfigDict:
       every="1 epochs",  # how often validation is evaluated
       batch_size=placeholder(int),  # over all devices; None means the training batch
       limit=placeholder(int),  # examples of validation, spread evenly over it; None means all
+      attention_entropy=0,  # examples of validation by which that of each layer is logged; 0: off
       crop_ratio=1.0,  # image_size / side to which the stored image is resized before the crop
       interpolation="bilinear",  # nearest | bilinear | bicubic
       weights=("ema",),  # ema, raw or both are evaluated; the first chooses the best
@@ -154,7 +156,7 @@ def default_config() -> ConfigDict:
   config.init_from = ""  # a workdir, file of weights or hf:NAME that a new run starts from
   config.init_from_except = ()  # regular expressions of names that need not fit such a file
   config.phases = ConfigDict()  # what each of several runs changes, by its name; empty: one run
-  config.tensorboard = False  # also write TensorBoard events
+  config.tracking = ConfigDict({"name": "none"})  # where metrics also go
   config.deterministic = False  # on GPU: bitwise repeatable, slower
   return config.lock()
 

@@ -36,7 +36,7 @@ def python(code: str, **environment: str) -> str:
 
 
 def test_tensorboard_gets_the_rows_of_the_metrics(tmp_path):
-  runs.finish(runs.start(tmp_path, "tensorboard=True"))
+  runs.finish(runs.start(tmp_path, "tracking=tensorboard"))
   read = f"""
 import json
 from tensorboard.backend.event_processing import event_accumulator as ea

@@ -5,7 +5,7 @@ import pytest
 from tests import runs
 from tests.cli import refusal
 from tests.cli.refusal import elsewhere, refuse
-from vitx.training import sizes
+from vitx.training import sizes, tracking
 
 __all__ = ["elsewhere"]
 
@@ -187,7 +187,22 @@ FIELDS = [
   ("init_seed=-2", "init_seed=-2 is out of range; it must be an integer in [0, 4294967295]"),
   ("graph_seed=x", "graph_seed='x' must be an integer"),
   ("phases.a=3", "phases.a=3: it has fields of its own, those of a config"),
-  ("tensorboard=maybe", "tensorboard='maybe' must be True or False, such as False"),
+  ("tracking=tensorbord", "tracking.name='tensorbord'", "Did you mean 'tensorboard'?"),
+  ("tracking=3", "tracking=3 must be a name, or a dict with a name and fields"),
+  ("tracking=wandb,tracking.prject=x", "tracking.prject='x'", "Did you mean 'project'?"),
+  ("tracking=wandb,tracking.project=3", "tracking.project=3 must be a string"),
+  ("tracking=os:getcwd", "tracking.name='os:getcwd' is", "not a Tracker"),
+  ("tracking=none,tracking.project=x", "tracking.project='x': Tracker has no field 'project'"),
+  ("tensorboard=True", "no field 'tensorboard': it is now tracking (tracking=tensorboard)"),
+  (
+    "evaluation.attention_entropy=-1",
+    "evaluation.attention_entropy=-1 is out of range; it must be an integer in [0, 1000000]",
+  ),
+  (
+    "token_mixer=fnet,evaluation.attention_entropy=8",
+    "evaluation.attention_entropy=8: the layers of this network (model.name='vit', token mixer",
+    "'fnet') have no softmax over tokens; set evaluation.attention_entropy=0, or use",
+  ),
   ("deterministic=2", "deterministic=2 must be True or False, such as False"),
   ("augment.mixup=-1", "augment.mixup=-1.0 is out of range; it must lie in [0, inf)"),
   ("augment.cutmix=x", "augment.cutmix='x' must be a number, such as 0.0"),
@@ -306,6 +321,14 @@ def test_a_field_that_cannot_be_is_refused(case, elsewhere, capsys, monkeypatch)
   override, *parts = case
   config = "configs/digits.py:" + runs.replace(runs.TINY, override)
   refuse(capsys, elsewhere, ["train", "--config", config, "--workdir", "run"], *parts)
+
+
+@pytest.mark.parametrize("name", ["tensorboard", "wandb", "trackio"])
+def test_a_tracker_that_is_not_installed_is_refused(name, elsewhere, capsys, monkeypatch):
+  monkeypatch.setattr(tracking, "_is_installed", lambda package: False)
+  config = "configs/digits.py:" + runs.replace(runs.TINY, f"tracking={name}")
+  message = f'tracking={name} needs the extra "{name}": pip install -e ".[{name}]"'
+  refuse(capsys, elsewhere, ["train", "--config", config, "--workdir", "run"], message)
 
 
 def test_what_is_accepted_or_compiled_shows(elsewhere, capsys):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import os
 import subprocess
 import sys
@@ -29,12 +30,27 @@ def dispatch(step, devices: int, counts: tuple[int, ...], room: int = 5):
     shape = lambda x: x.reshape(devices, -1, *x.shape[1:])  # noqa: E731
     fed = {k: np.stack([shape(part[k]) for part in parts], axis=1) for k in parts[0]}
     wishes = np.arange(devices, dtype=np.int32) * (count == counts[-1])
-    state, metrics, stop = function(state, {}, fed, np.full(devices, count, np.int32), wishes)
+    counts_on_devices = np.full(devices, count, np.int32)
+    state, metrics, measured, stop = function(state, {}, fed, counts_on_devices, wishes)
     losses += np.asarray(metrics["loss"])[0, :count].tolist()
     np.testing.assert_array_equal(np.asarray(metrics["loss"])[0, count:], 0)
+    check_measured(step, state, measured)
     stops.append(np.asarray(stop).tolist())
     done += count
   return losses, jax.tree.map(lambda x: x[0], jax.device_get(state)), stops
+
+
+def check_measured(step, state, measured):
+  """What is told of a state is that state's: the norm of all parameters, the means of some."""
+  params = jax.tree.map(lambda x: np.asarray(x)[0].astype(np.float64), state.params)
+  norm = math.sqrt(sum(np.sum(x**2) for x in jax.tree.leaves(params)))
+  np.testing.assert_allclose(np.asarray(measured["parameter_norm"]), norm, rtol=1e-5)
+  assert len(measured) == (1 if not step.logged else 3)
+  for name, value in measured.items():
+    if name != "parameter_norm":
+      what, block = name.split("/")
+      expected = params[block.replace("_0", "_")]["token_mixer"][what].mean()
+      np.testing.assert_allclose(np.asarray(value), expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize("devices", all_but(2, of=[1, 2]))
@@ -48,6 +64,16 @@ def test_any_parting_of_a_run_gives_the_same_bits(devices):
     for x, y in zip(jax.tree.leaves(state), jax.tree.leaves(other), strict=True):
       np.testing.assert_array_equal(x, y)
     assert stops[-1] == [devices - 1] * devices  # the last device alone asks; all are told
+
+
+def test_what_is_logged_of_a_state_changes_no_bit_of_it():
+  task = small.task(token_mixer="shaped", dropout=0.0)
+  plain, told = small.make_step(task), small.make_step(task, logged=("token_mixer/alpha",))
+  losses, state, _ = dispatch(plain, 1, (3, 2))
+  others, other, _ = dispatch(told, 1, (2, 3))
+  assert losses == others
+  for x, y in zip(jax.tree.leaves(state), jax.tree.leaves(other), strict=True):
+    np.testing.assert_array_equal(x, y)
 
 
 def test_steps_in_a_dispatch_are_the_steps_one_by_one():

@@ -1,11 +1,10 @@
 """metrics.jsonl: rows survive, a cut forgets what came later, a torn line included."""
 
 import shutil
-import sys
 
 import pytest
 
-from vitx.errors import ConfigError, MissingExtraError
+from vitx.errors import ConfigError
 from vitx.training import log
 
 
@@ -26,7 +25,7 @@ def test_cut_and_go_on(tmp_path, appendable):
   write(tmp_path, 5, appendable=appendable)
   assert log.read_metrics(tmp_path) == rows(5)
   again = write(tmp_path, 6, keep=3, appendable=appendable)
-  assert again.rows == 6
+  assert again.rows == 6 and again.dropped == rows(5, 3)
   assert log.read_metrics(tmp_path) == rows(6)
 
 
@@ -88,10 +87,3 @@ def test_other_processes_count_and_do_not_write(tmp_path):
   metrics.append(rows(1)[0])
   metrics.flush()
   assert metrics.rows == 1 and not list(tmp_path.iterdir())
-
-
-def test_tensorboard_names_its_extra(tmp_path, monkeypatch):
-  monkeypatch.setattr(log.importlib.util, "find_spec", lambda name: None)
-  with pytest.raises(MissingExtraError, match=r"\.\[tensorboard\]"):
-    log.TensorBoard(tmp_path)
-  assert "tensorflow" not in sys.modules

@@ -43,6 +43,7 @@ class TokenMixer(nn.Module):
   # Whether `__call__` takes `class_attention=True`, and then also returns what the first token
   # attends: (B, N) float32, the mean over the heads.
   tells_class_attention: ClassVar[bool] = False
+  logged: ClassVar[tuple[str, ...]] = ()  # own parameters whose means are logged in training
 
   num_heads: PositiveInt
   relative_bias: Literal["none", "axial"] = "none"
@@ -107,10 +108,20 @@ class TokenMixer(nn.Module):
       raise ValueError(f"decoding takes one token at a time, not {x.shape[1]}")
     return True
 
-  def sow_matrix(self, matrix: jax.Array | None) -> None:
-    """Sows what an op returned beside its output as intermediate `attention`; None is nothing."""
-    if matrix is not None:
-      self.sow("intermediates", "attention", matrix)
+  def sow_matrix(self, matrix: jax.Array | None, probabilities: jax.Array | None = None) -> None:
+    """Sows what an op returned beside its output; None is nothing.
+
+    Args:
+      matrix: (B, H, N, N), as intermediate `attention`.
+      probabilities: what queries attend by a softmax, (B, H, N, N), as intermediate
+        `probabilities`; None if it is the matrix, or if there is none (`without_logits`).
+    """
+    if matrix is None:
+      return
+    self.sow("intermediates", "attention", matrix)
+    if not self.without_logits:
+      own = matrix if probabilities is None else probabilities
+      self.sow("intermediates", "probabilities", own)
 
 
 def cannot_decode(mixer: nn.Module) -> str:

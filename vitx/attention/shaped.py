@@ -51,6 +51,7 @@ class ShapedAttention(AttentionModule):
   properties: ClassVar = Properties(
     permutation_equivariant=True, masking_is_deletion=True, flops_exponent=2.0
   )
+  logged: ClassVar = ("alpha", "beta", "gamma")
 
   one_map: bool = False
   per_head: bool = True
@@ -85,7 +86,10 @@ class ShapedAttention(AttentionModule):
     out, matrix = ops.shaped_attention(
       q, k, v, *scalars, key_mask=mask, scale=scale, implementation=self.implementation
     )
-    self.sow_matrix(matrix)
+    attended = None
+    if matrix is not None and self.is_mutable_collection("intermediates"):
+      _, attended = ops.attention(q, k, k, key_mask=mask, scale=scale, implementation="masked")
+    self.sow_matrix(matrix, attended)
     return self._from_values(out, width)
 
   def _scalar(self, name: str, start: float) -> jax.Array:

@@ -4,6 +4,8 @@ They are made for the token mixer "shaped", whose matrix has the identity in it 
 neither value nor output projection. With another mixer they train as badly as skipless blocks.
 """
 
+from typing import ClassVar
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -21,6 +23,8 @@ class SASParallelBlock(Block):
     mixer_gain: g at the start; learned.
     mlp_gain: h at the start; learned. Theirs is 0.1 at 18 layers, of order 1 / sqrt(depth).
   """
+
+  logged: ClassVar[tuple[str, ...]] = ("mixer_gain", "mlp_gain")
 
   mixer_gain: Finite = 1.0
   mlp_gain: Finite = 0.1
@@ -59,6 +63,8 @@ class SASBlock(SASParallelBlock):
   Attributes:
     skip_gain: s at the start; learned.
   """
+
+  logged: ClassVar = ("mixer_gain", "mlp_gain", "skip_gain")
 
   skip_gain: Finite = 1.0
 

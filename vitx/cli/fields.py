@@ -26,6 +26,7 @@ from vitx.tasks import task_class
 from vitx.training.fields import FIELDS
 from vitx.training.optimizers import OPTIMIZERS
 from vitx.training.schedules import SCHEDULES
+from vitx.training.trackers import TRACKERS
 
 # Set by the model from other fields, if the config does not.
 FOLLOWING = ("seed",)
@@ -246,4 +247,5 @@ def _comments(path: Path) -> dict[str, str]:
 CHOICES: dict[str, tuple[Mapping[str, Any], tuple[str, ...]]] = {
   "optimizer": (OPTIMIZERS, ("decay_mask", "learning_rate", "mask")),
   "schedule": (SCHEDULES, ("run",)),
+  "tracking": (TRACKERS, ("run",)),
 }

@@ -97,5 +97,6 @@ def _says_all(error: Exception) -> bool:
   Those of training stand beside heavy imports: what was not imported was not raised.
   """
   failures: Any = sys.modules.get("vitx.training.failures")
-  more = (failures.NonFiniteError, failures.OutOfMemoryError) if failures else ()
+  names = ("NonFiniteError", "OutOfMemoryError", "TrackingError")
+  more = [getattr(failures, name) for name in names] if failures else []
   return isinstance(error, (*SAY_ALL, *more))

@@ -21,7 +21,7 @@ from vitx.analysis.figures import (
 from vitx.analysis.figures.gallery import GRID
 from vitx.analysis.figures.memory import read_results
 from vitx.analysis.figures.subject import make_canvas
-from vitx.attention import MIXERS
+from vitx.analysis.matrices import hold_matrices
 from vitx.checkpoints.load import Loaded, load
 from vitx.cli.configs import join_text, load_config, split_text
 from vitx.cli.curves import find_runs, read_curves
@@ -238,8 +238,7 @@ def _subject(
   label: str, weights: str, config: ConfigDict, task: Task, options: Options, variables
 ) -> Subject:
   held = config.copy_and_resolve_references()
-  with held.unlocked():
-    _hold_matrices(held.model)
+  held.model = hold_matrices(held.model)
 
   def inputs(count: int) -> Any:
     source = open_source(config.data, config.data_seed)
@@ -248,9 +247,8 @@ def _subject(
     examples = own.examples(source.role("validation"), train=False)
     prepare = own.transform(train=False)
     some = [prepare(examples[i], None) for i in range(min(count, len(examples)))]
-    if isinstance(own, Classification):
-      return own.preprocess(np.stack([example["image"] for example in some]))
-    return np.stack([example["tokens"] for example in some]).astype(np.int32)
+    batch: dict[str, Any] = {name: np.stack([x[name] for x in some]) for name in own.element_spec}
+    return own.model_inputs(batch)
 
   return Subject(
     label=label,
@@ -264,20 +262,6 @@ def _subject(
     weights=weights,
     **dataclasses.asdict(options),
   )
-
-
-def _hold_matrices(model: ConfigDict) -> None:
-  """Sets what makes the mixers of a config's model keep their matrices; parameters stay."""
-  if model.get("layer_cycle"):
-    model.layer_cycle = 0  # nothing is sown inside its loop
-  if model.get("remat"):
-    model.remat = False  # so that what a mixer holds can leave it
-  mixer = model.get("token_mixer", "softmax")
-  mixer = {"name": mixer} if isinstance(mixer, str) else dict(mixer)
-  found = registry.lookup(MIXERS, mixer["name"], "model.token_mixer")
-  several = getattr(getattr(found, "properties", None), "implementations", ("masked",))
-  if "masked" in several and "implementation" in registry.options(found):
-    model.token_mixer = ConfigDict({**mixer, "implementation": "masked"})
 
 
 def run(

@@ -117,6 +117,18 @@ def layer_of(name: str, depth: int) -> int:
   return depth + 1 if number is None else number + 1
 
 
+def figure_of(name: str) -> str:
+  """Returns how something of a module is called in a log: what it is, then where.
+
+  Args:
+    name: such as "block_0/token_mixer/alpha", which gives "alpha/block_00": numbers in two digits,
+      so that sorted names are in the order of the blocks, and a block's mixer is the block.
+  """
+  *path, what = name.split("/")
+  place = "/".join(path).removesuffix(f"/{TOKEN_MIXER}")
+  return f"{what}/{re.sub(r'[0-9]+', lambda number: number[0].zfill(2), place)}"
+
+
 def count_blocks(names: Iterable[str]) -> int:
   """Returns L, the number of blocks in one sequence: the largest i of `block_i`, plus one, or 0."""
   numbers = (_block_number(name.split("/")[0]) for name in names)

@@ -71,6 +71,10 @@ class Task(Protocol):
     """Returns whether a good primary figure is high ("max") or low ("min")."""
     ...
 
+  def model_inputs(self, batch: Batch) -> Any:
+    """Returns what `evaluate` calls the model with: the arrays of `element_spec`, (B, ...)."""
+    ...
+
   @classmethod
   def resolve(cls, config: ConfigDict, source: Any) -> None:
     """Fills in, in place, what follows from the data.

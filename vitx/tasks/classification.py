@@ -239,11 +239,14 @@ class Classification(Task):
     terms = jax.tree.leaves(new.pop("losses", {}))
     return logits, new, sum((jnp.sum(term) for term in terms), jnp.float32(0))
 
+  def model_inputs(self, batch):
+    """Returns the normalized images of a batch, (B, s, s, C)."""
+    return self.preprocess(batch["image"])
+
   def evaluate(self, params, state, constants, batch):
     """Returns sums for `summarize` and rows of probabilities and logits (B, K) of a batch."""
-    logits: Any = self.model.apply(
-      {"params": params, **state}, self.preprocess(batch["image"]), train=False
-    )
+    inputs = self.model_inputs(batch)
+    logits: Any = self.model.apply({"params": params, **state}, inputs, train=False)
     return classification_sums(logits, batch["label"], batch["mask"], self.num_classes)
 
   def summarize(self, sums):

@@ -161,9 +161,13 @@ class Density(Task):
     loss = jnp.mean(cross_entropy(logits, tokens))
     return loss, (dict(new_state), {"bits": loss / math.log(2)})
 
+  def model_inputs(self, batch):
+    """Returns the tokens of a batch, int32 (B, N)."""
+    return batch["tokens"].astype(jnp.int32)
+
   def evaluate(self, params, state, constants, batch):
     """Returns sums for `summarize` and the bits of each example's scored tokens (B,)."""
-    tokens = batch["tokens"].astype(jnp.int32)
+    tokens = self.model_inputs(batch)
     logits: Any = self.model.apply({"params": params, **state}, tokens, train=False)
     scored = jnp.arange(self.length)[None] >= batch["first"][:, None]
     scored = scored & batch["mask"][:, None]

@@ -183,7 +183,7 @@ class Distillation(Classification):
 
   def evaluate(self, params, state, constants, batch):
     """Returns sums and rows as `Classification`, and what Sparsifiner's predictors are like."""
-    images = self.preprocess(batch["image"])
+    images = self.model_inputs(batch)
     logits, found = self.model.apply(
       {"params": params, **state}, images, train=False, mutable=["intermediates"]
     )

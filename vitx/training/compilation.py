@@ -37,7 +37,7 @@ class Program:
 
   def __call__(
     self, state: Any, constants: Any, batches: Sequence[Mapping[str, np.ndarray]], stop: bool
-  ) -> tuple[Any, dict[str, jax.Array], jax.Array]:
+  ) -> tuple[Any, dict[str, jax.Array], dict[str, jax.Array], jax.Array]:
     """Makes a step for each of this process's batches, in order; see `Step.train_several`."""
     fed = parallel.split_steps(batches, self.steps)
     count = parallel.number(len(batches))

@@ -32,6 +32,10 @@ class OutOfMemoryError(RuntimeError):
   """The device has too little memory for the step."""
 
 
+class TrackingError(RuntimeError):
+  """A tracker of metrics could not be reached, or does not work."""
+
+
 class StopRequest:
   """Turns the first SIGTERM or SIGINT into a flag; the second acts as usual.
 

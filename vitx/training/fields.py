@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 from vitx.checks import (
   NonNegative,
+  NonNegativeInt,
   Positive,
   PositiveInt,
   Rate,
@@ -18,7 +19,7 @@ from vitx.data.settings import DataSettings
 from vitx.errors import ConfigError
 from vitx.tasks import task_class
 
-NAMED = ("model", "task", "optimizer", "schedule")
+NAMED = ("model", "task", "optimizer", "schedule", "tracking")
 SEEDS = ("init_seed", "data_seed", "graph_seed")
 # By path. `DataSettings` has those of `data`; the task's `sections` have what it reads besides.
 FIELDS: dict[str, Any] = {
@@ -29,6 +30,7 @@ FIELDS: dict[str, Any] = {
   "evaluation.every": str | int,
   "evaluation.batch_size": PositiveInt | None,
   "evaluation.limit": PositiveInt | None,
+  "evaluation.attention_entropy": NonNegativeInt,
   "evaluation.weights": tuple[Literal["ema", "raw"], ...],
   "batch_size": PositiveInt,
   "grad_accum_steps": PositiveInt,
@@ -46,7 +48,6 @@ FIELDS: dict[str, Any] = {
   "checkpoint.keep": PositiveInt,
   "init_from": str | None,
   "init_from_except": tuple[str, ...],
-  "tensorboard": bool,
   "deterministic": bool,
 }
 

@@ -19,22 +19,23 @@ class InFlight:
 
   def __init__(
     self,
-    finish: Callable[[int, dict[str, Any]], None],
+    finish: Callable[[int, dict[str, Any], dict[str, Any]], None],
     read: Callable[[jax.Array], np.ndarray] | None = None,
   ):
     """Starts with no step.
 
     Args:
-      finish: called with the number and the metrics of every step, in order, once it is done.
+      finish: called for every step, in order, once it is done, with its number, its metrics, and
+        what was measured of the state after it: {} but for the last step of a dispatch.
       read: returns a metric on the host, by step; None where all devices have the same.
     """
     self.stop = False
     self._finish, self._read = finish, read or first_copy
-    self._steps: collections.deque[tuple[range, Any, jax.Array]] = collections.deque()
+    self._steps: collections.deque[tuple[range, Any, Any, jax.Array]] = collections.deque()
 
-  def add(self, steps: range, metrics: Any, stop: jax.Array) -> None:
+  def add(self, steps: range, metrics: Any, measured: Any, stop: jax.Array) -> None:
     """Takes in what a dispatch returned, on its devices: metrics of each of its steps."""
-    self._steps.append((steps, metrics, stop))
+    self._steps.append((steps, metrics, measured, stop))
 
   def make_room(self) -> None:
     """Waits for the oldest dispatch if the limit is reached."""
@@ -47,10 +48,12 @@ class InFlight:
       self._wait_for_oldest()
 
   def _wait_for_oldest(self) -> None:
-    steps, metrics, stop = self._steps.popleft()
+    steps, metrics, measured, stop = self._steps.popleft()
     values = {name: self._read(x) for name, x in metrics.items()}
+    last = {name: self._read(x).tolist() for name, x in measured.items()}
     for i, step in enumerate(steps):
-      self._finish(step, {name: value[i].tolist() for name, value in values.items()})
+      own = {name: value[i].tolist() for name, value in values.items()}
+      self._finish(step, own, last if step == steps[-1] else {})
     self.stop |= bool(first_copy(stop))
 
 

@@ -1,10 +1,8 @@
-"""What a run writes down: `metrics.jsonl` always, TensorBoard if asked."""
+"""What a run writes down: `metrics.jsonl`."""
 
-import importlib.util
+import contextlib
 import json
 import os
-import queue
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,7 @@ from absl import logging
 from etils import epath
 
 from vitx.checkpoints.workdir import find_run
-from vitx.errors import ConfigError, MissingExtraError
+from vitx.errors import ConfigError
 
 
 class MetricsLog:
@@ -22,6 +20,10 @@ class MetricsLog:
   In a local directory it is the file `metrics.jsonl`. An object store cannot append: there each
   `flush` writes the rows since the last one to `metrics-NNNNNNNN.jsonl`, numbered by its first row.
   Only the writing process (process 0) keeps rows; the others count them.
+
+  Attributes:
+    rows: how many there are.
+    dropped: rows that were there and are forgotten.
   """
 
   def __init__(
@@ -47,6 +49,7 @@ class MetricsLog:
       ConfigError: no text, or fewer than `keep` rows are there.
     """
     self.rows = keep
+    self.dropped: list[dict[str, Any]] = []
     self._workdir = epath.Path(workdir)
     self._write = write
     self._pending: list[str] = []
@@ -100,6 +103,7 @@ class MetricsLog:
       text = _read_text(path)
       lines = [line for line in text.splitlines(keepends=True) if line.endswith("\n")]
       kept = lines[: keep - standing]
+      self._remember(lines[keep - standing :])
       standing += len(kept)
       if not kept and path.name != "metrics.jsonl":
         path.unlink()
@@ -110,6 +114,11 @@ class MetricsLog:
         f"{self._workdir / 'metrics.jsonl'} has {standing} rows, the checkpoint that goes on knew"
         f" {keep}. Restore it from a copy, or choose another --workdir."
       )
+
+  def _remember(self, lines: list[str]) -> None:
+    for line in lines:
+      with contextlib.suppress(ValueError):  # somebody wrote into the file
+        self.dropped.append(json.loads(line))
 
 
 def _replace(path: epath.Path, text: str) -> None:
@@ -137,47 +146,3 @@ def read_metrics(workdir: str | Path) -> list[dict[str, Any]]:
   """
   text = "".join(_read_text(path) for path in _files(epath.Path(find_run(workdir))))
   return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
-
-
-class TensorBoard:
-  """Writes scalars through clu's writer, whose import (TensorFlow) runs beside the training."""
-
-  def __init__(self, workdir: str | Path):
-    """Raises MissingExtraError if TensorFlow or TensorBoard is not installed."""
-    for package in ("tensorflow", "tensorboard"):
-      if importlib.util.find_spec(package) is None:
-        raise MissingExtraError("config.tensorboard=True", "tensorboard")
-    self._queue: queue.Queue = queue.Queue()
-    self._error: Exception | None = None
-    self._thread = threading.Thread(target=self._run, args=(str(workdir),), daemon=True)
-    self._thread.start()
-
-  def write(self, row: dict[str, Any]) -> None:
-    """Queues the numbers of a metrics row under `kind/name`."""
-    if self._error is not None:
-      raise RuntimeError("the TensorBoard writer failed") from self._error
-    scalars = {
-      f"{row['kind']}/{name}": value
-      for name, value in row.items()
-      if isinstance(value, int | float) and name != "step"
-    }
-    self._queue.put((row["step"], scalars))
-
-  def close(self) -> None:
-    """Waits until everything is written."""
-    self._queue.put(None)
-    self._thread.join()
-
-  def _run(self, workdir: str) -> None:
-    try:
-      import tensorflow as tf
-      from clu import metric_writers
-
-      # TensorFlow would otherwise claim the accelerator's memory.
-      tf.config.set_visible_devices([], "GPU")
-      writer = metric_writers.SummaryWriter(workdir)
-      while (item := self._queue.get()) is not None:
-        writer.write_scalars(*item)
-      writer.close()
-    except Exception as error:
-      self._error = error

@@ -109,12 +109,12 @@ def _run(run: Run, begun: Beginning) -> Result:
   state = experiment.replicate(begun.state)
   constants = parallel.replicate(experiment.constants)
   examples = functools.cache(experiment.keep)
-  step_of_evaluation = compile_evaluation(experiment.task, request)
-  evaluate = make_evaluate(run, step_of_evaluation, constants, examples)
+  programs = compile_evaluation(experiment, request)
+  evaluate = make_evaluate(run, programs, constants, examples)
 
-  def finish(step: int, metrics: dict[str, float]) -> None:
+  def finish(step: int, metrics: dict[str, float], measured: dict[str, float]) -> None:
     check_finite(step, metrics, half=experiment.step.half, kept=lambda: last_good(run.store))
-    recorder.count_step(step, metrics)
+    recorder.count_step(step, metrics, measured)
 
   in_flight = InFlight(finish)
   if step < total or not begun.is_evaluated:
@@ -144,8 +144,8 @@ def _run(run: Run, begun: Beginning) -> Result:
       fed = [next(stream) for _ in steps]
       in_flight.make_room()
       with jax.profiler.StepTraceAnnotation("train", step_num=step):
-        state, metrics, stop = program(state, constants, fed, request.asked())
-      in_flight.add(steps, metrics, stop)
+        state, metrics, measured, stop = program(state, constants, fed, request.asked())
+      in_flight.add(steps, metrics, measured, stop)
       step = steps.stop
   if step < total:
     return Result(run.workdir, step, False)

@@ -56,7 +56,7 @@ class Program:
     members: Sequence[Member],
     batches: Sequence[Sequence[Mapping[str, np.ndarray]]],
     stop: bool,
-  ) -> tuple[Any, dict[str, jax.Array], jax.Array]:
+  ) -> tuple[Any, dict[str, jax.Array], dict[str, jax.Array], jax.Array]:
     """Makes a step of every member for each of its batches.
 
     Args:
@@ -67,7 +67,8 @@ class Program:
       stop: whether this process was asked to end.
 
     Returns:
-      The new states; metrics of each member and step, (devices, P, K); `stop` on every device.
+      The new states; metrics of each member and step, (devices, P, K); what `Step.measure` says of
+      each member, (devices, P); `stop` on every device.
     """
     fed = [_stack_steps(each, self.steps) for each in batches]
     arguments = arrange(members, fed, self.places, len(batches[0]), stop)
@@ -84,7 +85,7 @@ def train_members(variants: Sequence[Step]) -> Callable:
 
   def train_one(
     state: Any, batches: Any, seed: jax.Array, variant: jax.Array, *shared: Any
-  ) -> tuple[Any, dict[str, jax.Array]]:
+  ) -> tuple[Any, tuple[dict[str, jax.Array], dict[str, jax.Array]]]:
     constants, count = shared
     step = dataclasses.replace(
       variants[0],
@@ -93,8 +94,8 @@ def train_members(variants: Sequence[Step]) -> Callable:
       optimizer=_choose_optimizer([each.optimizer for each in variants], variant),
       schedule=lambda at: jnp.stack([each.schedule(at) for each in variants])[variant],
     )
-    state, metrics, _ = step.train_several(state, constants, batches, count, jnp.int32(0))
-    return state, metrics
+    state, metrics, measured, _ = step.train_several(state, constants, batches, count, jnp.int32(0))
+    return state, (metrics, measured)
 
   def run(
     states: Any,
@@ -105,10 +106,10 @@ def train_members(variants: Sequence[Step]) -> Callable:
     here: jax.Array,
     count: jax.Array,
     stop: jax.Array,
-  ) -> tuple[Any, dict[str, jax.Array], jax.Array]:
+  ) -> tuple[Any, dict[str, jax.Array], dict[str, jax.Array], jax.Array]:
     own = (states, batches, seeds, numbers)
-    states, metrics = train(train_one, own, here, (constants, count))
-    return states, metrics, stop
+    states, (metrics, measured) = train(train_one, own, here, (constants, count))
+    return states, metrics, measured, stop
 
   return run
 

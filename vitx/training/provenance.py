@@ -45,10 +45,12 @@ PACKAGES = (
 FREE = (
   "log_every",
   "steps_per_dispatch",
-  "tensorboard",
+  "tracking",
+  "tensorboard",  # of workdirs from before `tracking`
   "checkpoint.every",
   "checkpoint.keep",
   "evaluation.batch_size",
+  "evaluation.attention_entropy",
   "data.data_dir",
   "data.memory",
   "data.threads",
@@ -97,7 +99,7 @@ def check_same_fields(
     workdir: for the error.
     stored: the config that is there.
     wanted: the config that is asked for.
-    free: fields that may differ.
+    free: fields that may differ, or whole sections.
     reasons: why others may not, where that is not plain.
 
   Raises:
@@ -108,7 +110,7 @@ def check_same_fields(
     f"  {field}: {old.get(field, missing)!r} in the workdir, {new.get(field, missing)!r} now"
     f"{reasons.get(field, '')}"
     for field in sorted(old.keys() | new.keys())
-    if field not in free and old.get(field) != new.get(field)
+    if not _is_free(field, free) and old.get(field) != new.get(field)
   ]
   if lines:
     raise ConfigError(
@@ -117,6 +119,10 @@ def check_same_fields(
       + "\nGo on with the old config, or choose another --workdir (init_from=WORKDIR starts a new"
       " run from this one's weights)."
     )
+
+
+def _is_free(field: str, free: Container[str]) -> bool:
+  return field in free or field.split(".")[0] in free
 
 
 def describe_data(source: Source) -> dict[str, Any]:

@@ -2,16 +2,18 @@
 
 import dataclasses
 import json
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from vitx.tasks.base import Figures
-from vitx.training.log import MetricsLog, TensorBoard
+from vitx.training.log import MetricsLog
 from vitx.training.progress import Progress
 from vitx.training.setup import Experiment
+from vitx.training.tracking import Tracking
 
 # What a step returns that is not averaged over the steps between two rows of kind "train".
-NO_MEANS = ("gradient_norm", "learning_rate")
+NO_MEANS = ("learning_rate", "gradient_norm")
 
 
 @dataclasses.dataclass
@@ -63,7 +65,7 @@ class Recorder:
     *,
     start: int,
     write: bool,
-    tensorboard: TensorBoard | None = None,
+    track: Callable[[MetricsLog], Tracking | None] = lambda log: None,
     guard: Callable[[], None] = lambda: None,
     sharing: int = 1,
   ):
@@ -75,7 +77,7 @@ class Recorder:
       record: new, or of the checkpoint that the run goes on from.
       start: the step to begin at.
       write: whether this process writes.
-      tensorboard: also gets the rows; None for no such writer.
+      track: returns what also gets the rows, or None, for the log as it is cut back.
       guard: see `MetricsLog`.
       sharing: how many runs are trained as one program.
     """
@@ -87,13 +89,21 @@ class Recorder:
       seconds=record.seconds,
       sharing=sharing,
     )
-    self._experiment, self._tensorboard = experiment, tensorboard
+    self._experiment = experiment
     self._log = MetricsLog(workdir, write=write, keep=record.rows, guard=guard)
+    self._tracking = track(self._log) if write else None
 
-  def count_step(self, step: int, metrics: Mapping[str, float]) -> None:
+  def count_step(
+    self, step: int, metrics: Mapping[str, float], measured: Mapping[str, float]
+  ) -> None:
     """Adds the metrics of the step from `step` to the window; writes a row where one is due.
 
     A run shorter than `log_every` has one row, at its end.
+
+    Args:
+      step: the number of steps done before it.
+      metrics: of the step.
+      measured: of the state after it; only where a row may be due.
     """
     sums, count = self.record.window
     means = {name: value for name, value in metrics.items() if name not in NO_MEANS}
@@ -101,7 +111,8 @@ class Recorder:
     total = self._experiment.total_steps
     is_only = step + 1 == total == self.record.window[1]  # the end of a run without a row
     if is_only or self._experiment.is_due(step + 1, self._experiment.config.log_every):
-      self._close_window(step + 1, metrics["learning_rate"])
+      own = {name: metrics[name] for name in NO_MEANS}
+      self._close_window(step + 1, own | dict(measured))
 
   def write_figures(self, role: str, step: int, figures: Figures) -> None:
     """Writes the row of an evaluation of the checkpoint at `step`."""
@@ -114,15 +125,17 @@ class Recorder:
 
   def close(self) -> None:
     """Waits until everything is written."""
-    if self._tensorboard is not None:
-      self._tensorboard.close()
+    if self._tracking is not None:
+      self._tracking.close()
 
-  def _close_window(self, step: int, learning_rate: float) -> None:
-    """Writes the mean loss and metrics since the last such row."""
+  def _close_window(self, step: int, own: Mapping[str, float]) -> None:
+    """Writes the mean loss and metrics since the last such row, and what is the step's own."""
     sums, count = self.record.window
     self.record.window = ({}, 0)
     means = {name: total / count for name, total in sums.items()}
-    row = {"kind": "train", "step": step, **means, "learning_rate": learning_rate}
+    # JSON has no infinity, which the gradient of a step in float16 that is skipped may have.
+    finite = {name: value if math.isfinite(value) else None for name, value in own.items()}
+    row = {"kind": "train", "step": step, **means, **finite}
     times = self.progress.window(step)
     words = self._experiment.task.describe_step(means)
     epoch = float(step / self._experiment.steps_per_epoch)
@@ -132,5 +145,5 @@ class Recorder:
   def _write(self, row: dict[str, Any]) -> None:
     self._log.append(row)
     self._log.flush()
-    if self._tensorboard is not None:
-      self._tensorboard.write({**row.get("time", {}), **row})
+    if self._tracking is not None:
+      self._tracking.write(row)

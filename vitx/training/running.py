@@ -13,20 +13,33 @@ from vitx.checkpoints import workdir as wd
 from vitx.checkpoints.errors import CheckpointError
 from vitx.checkpoints.store import CheckpointStore
 from vitx.data.dataset import Examples
-from vitx.tasks.base import Figures, Task
-from vitx.training import evaluation, parallel, unevaluated
+from vitx.tasks.base import Figures
+from vitx.training import attention_entropy, evaluation, parallel, unevaluated
 from vitx.training.beginning import Beginning, begin
 from vitx.training.distributed import is_writer
 from vitx.training.failures import Interrupted, StopRequest, check_figures
-from vitx.training.log import TensorBoard
 from vitx.training.plateau import Plateau
 from vitx.training.progress import SOON, announce, show_bar
 from vitx.training.recorder import Recorder
 from vitx.training.setup import Experiment
+from vitx.training.tracking import open_tracking
 
 # Evaluates the state at a step on a role's examples, under each of `config.evaluation.weights`; a
 # figure that is not finite is an error.
 Evaluate = Callable[[Any, int, str], Figures]
+
+
+@dataclasses.dataclass(frozen=True)
+class Programs:
+  """What evaluates the states of runs; compiled when it is used.
+
+  Attributes:
+    evaluate: the evaluation step, see `evaluation.make_evaluate`.
+    entropy: see `attention_entropy.make_step`.
+  """
+
+  evaluate: Callable
+  entropy: Callable
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,8 +106,7 @@ def open_run(
   Raises:
     Interrupted: a signal came before it had begun.
   """
-  config, writes = experiment.config, is_writer()
-  tensorboard = TensorBoard(workdir) if config.tensorboard and writes else None
+  config = experiment.config
   with request.breakable():
     state = announce("initializing", lambda: experiment.init_state(request.run), patience=SOON)
   with CheckpointStore(wd.locate_checkpoints(workdir), keep=config.checkpoint.keep) as store:
@@ -105,8 +117,8 @@ def open_run(
       workdir,
       begun.record,
       start=begun.step,
-      write=writes,
-      tensorboard=tensorboard,
+      write=is_writer(),
+      track=functools.partial(open_tracking, config, workdir, files),
       guard=held.check,
       sharing=sharing,
     )
@@ -114,28 +126,33 @@ def open_run(
       yield Run(experiment, workdir, held, request, store, recorder, files), begun
 
 
-def compile_evaluation(task: Task, request: StopRequest) -> Callable:
-  """Returns the evaluation step, see `evaluation.make_evaluate`; it is compiled when it is used."""
+def compile_evaluation(experiment: Experiment, request: StopRequest) -> Programs:
+  """Returns what evaluates states; runs that differ in no shape can share it."""
 
   def compile_step(work: Callable[[], Any]) -> Any:
     return announce("compiling the evaluation", lambda: request.run(work), patience=SOON)
 
-  return evaluation.make_evaluate(task, compile_step)
+  config = experiment.config
+  return Programs(
+    evaluation.make_evaluate(experiment.task, compile_step),
+    attention_entropy.make_step(config, compile_step),
+  )
 
 
 def make_evaluate(
-  run: Run, evaluate_step: Callable, constants: Any, examples: Callable[[str], Examples]
+  run: Run, programs: Programs, constants: Any, examples: Callable[[str], Examples]
 ) -> Evaluate:
   """Returns how a run evaluates its states.
 
   Args:
     run: whose states they are.
-    evaluate_step: of `compile_evaluation`.
+    programs: of `compile_evaluation`.
     constants: of the task, replicated.
     examples: of each role.
   """
   task, config, request = run.experiment.task, run.experiment.config, run.request
   references = functools.cache(run.experiment.references)  # they read the data
+  measure = attention_entropy.make_measure(config, programs.entropy, lambda: examples("validation"))
 
   def evaluate(state: Any, step: int, role: str) -> Figures:
     with request.breakable():
@@ -148,8 +165,10 @@ def make_evaluate(
       )
       params = evaluation.choose_params(state, config.evaluation.weights)
       arguments = (params, state.model_state, constants)
-      each = evaluation.evaluate_each(task, evaluate_step, *arguments, batches)
+      each = evaluation.evaluate_each(task, programs.evaluate, *arguments, batches)
       figures = evaluation.join_figures(each)
+      if role == "validation":
+        figures |= measure(params[config.evaluation.weights[0]], state.model_state)
       check_figures(step, figures, kept=lambda: last_good(run.store))
       return figures | references(role)
 

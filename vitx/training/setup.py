@@ -17,10 +17,10 @@ from vitx.data.batches import TrainBatches
 from vitx.data.dataset import ROLES, DatasetInfo, Examples, Source, spread
 from vitx.data.sources import open_source
 from vitx.errors import ConfigError
-from vitx.models import check_model, resolve_model, stacked
+from vitx.models import check_model, logged, resolve_model, stacked
 from vitx.tasks import build_task, task_class
 from vitx.tasks.base import Figures, Task
-from vitx.training import durations, parallel, sizes, teacher
+from vitx.training import attention_entropy, durations, parallel, sizes, teacher, tracking
 from vitx.training.evaluation import check_weights, describe_figures
 from vitx.training.fields import NAMED, SEEDS, check_config
 from vitx.training.optimizers import is_elementwise, make_optimizer
@@ -171,7 +171,7 @@ def resolve(config: ConfigDict, source: Source | DatasetInfo) -> ConfigDict:
   config = config.copy_and_resolve_references()
   with config.unlocked():
     for choice in NAMED:
-      if isinstance(config[choice], str):
+      if isinstance(config.get(choice), str):  # a run of an earlier version may lack one
         config[choice] = ConfigDict({"name": config[choice]})
     for seed in SEEDS:
       if config[seed] is None:
@@ -207,6 +207,7 @@ def make_experiment(
   sizes.check_batch(arrays, config.batch_size // jax.process_count())
   examples = read_examples(task, source)
   _check(config, examples)
+  tracking.check(config, is_trial=is_trial)
   steps_per_epoch = Fraction(len(examples.train), config.batch_size)
   total = durations.to_steps(config.duration, steps_per_epoch, "duration")
   schedule = make_schedule(config.schedule, config.learning_rate, total, steps_per_epoch)
@@ -219,6 +220,8 @@ def make_experiment(
   # The training pass has parts of its own (dropout, mixing): trace it too, which compiles nothing.
   batch = batch_shapes(step.task, config.batch_size // jax.device_count())
   jax.eval_shape(step.train, shapes, blank, batch, jnp.int32(0))
+  own = evaluation_shapes(task, 1)
+  attention_entropy.check(config, shapes.params, shapes.model_state, own)
   if not is_trial:
     constants |= teacher.load_constants(step.task, config, trust_code)
   step = dataclasses.replace(step, axis=parallel.AXIS)
@@ -243,7 +246,8 @@ def make_step(
   """
   task = build_task(config)
   batch = _blank(task.element_spec, 1)
-  variables = jax.eval_shape(task.init, jax.random.key(0), batch)
+  with logged.finding() as found:  # by a function of its own, which is traced whatever was before
+    variables = jax.eval_shape(lambda *given: task.init(*given), jax.random.key(0), batch)
   # Deep networks compile in a tenth of the time where the optimizer lets their layers be stacked.
   cycle = stacked.cycle_of(task.model) if is_elementwise(config) else 0
   step = Step(
@@ -256,6 +260,7 @@ def make_step(
     ema_warmup=config.ema_warmup,
     half=config.model.get("dtype", "float32") == "float16",
     cycle=cycle,
+    logged=tuple(sorted(found)),
   )
   return step, jax.eval_shape(step.init, jax.random.key(0), batch)
 

@@ -210,15 +210,15 @@ class _Together:
     runs, experiment = list(trained.values()), self._first
     step, total = runs[0].begun.step, experiment.total_steps
     constants = parallel.replicate(experiment.constants)
-    evaluate_step = compile_evaluation(experiment.task, request)
+    programs = compile_evaluation(experiment, request)
     examples = [functools.cache(each.run.experiment.keep) for each in runs]
     evaluates = [
-      make_evaluate(each.run, evaluate_step, constants, own)
+      make_evaluate(each.run, programs, constants, own)
       for each, own in zip(runs, examples, strict=True)
     ]
     in_flight = InFlight(
       functools.partial(_count_steps, runs),
-      lambda x: np.stack(parallel.collect(x, len(runs)), axis=1),
+      lambda x: np.stack(parallel.collect(x, len(runs)), axis=-1),
     )
     states = self._deal(runs)
     if step < total:
@@ -240,8 +240,8 @@ class _Together:
       fed = [[next(stream) for _ in steps] for stream in streams]
       in_flight.make_room()
       members = [each.member for each in runs]
-      states, metrics, stop = program(states, constants, members, fed, request.asked())
-      in_flight.add(steps, metrics, stop)
+      states, metrics, measured, stop = program(states, constants, members, fed, request.asked())
+      in_flight.add(steps, metrics, measured, stop)
       step = steps.stop
     for i, each, evaluate in zip(trained, runs, evaluates, strict=True):
       self._ended[i] = each.problem or _end(each, evaluate, step, total)
@@ -299,7 +299,12 @@ def _begin(each: _Trained, batches: TrainBatches, total: int) -> Iterator[Any]:
   return progress.timed(batches.iterate(each.begun.step, total))
 
 
-def _count_steps(runs: Sequence[_Trained], step: int, metrics: dict[str, list[float]]) -> None:
+def _count_steps(
+  runs: Sequence[_Trained],
+  step: int,
+  metrics: dict[str, list[float]],
+  measured: dict[str, list[float]],
+) -> None:
   """Records a step of each run, or that its loss is not finite."""
   for i, each in enumerate(runs):
     if each.problem is None:
@@ -307,7 +312,8 @@ def _count_steps(runs: Sequence[_Trained], step: int, metrics: dict[str, list[fl
       with each.told():
         half = run.experiment.step.half
         check_finite(step, own, half=half, kept=functools.partial(last_good, run.store))
-        run.recorder.count_step(step, own)
+        told = {name: values[i] for name, values in measured.items()}
+        run.recorder.count_step(step, own, told)
 
 
 def _is_event(experiment: Experiment, step: int) -> bool:

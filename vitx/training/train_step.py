@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
+from vitx.models import logged
 from vitx.models.stacked import stack
 from vitx.ops import replicas
 from vitx.tasks.base import Batch, Task
@@ -61,6 +62,7 @@ class Step:
     half: whether the loss is scaled for float16.
     cycle: the layers that repeat and whose parameters the state holds stacked
       (`vitx.models.stacked`); 0 if it holds every parameter by its name.
+    logged: which parameters' means are told beside the metrics, see `vitx.models.logged`.
     axis: the name of the device axis; None on one device.
   """
 
@@ -73,6 +75,7 @@ class Step:
   ema_warmup: bool = True
   half: bool = False
   cycle: int = 0
+  logged: tuple[str, ...] = ()
   axis: str | None = None
 
   def init(self, key: jax.Array, batch: Batch) -> TrainState:
@@ -105,8 +108,9 @@ class Step:
       stop: int32 scalar, 1 if this process was asked to end.
 
     Returns:
-      The new state; metrics: those of the task, loss, gradient_norm and learning_rate; and whether
-      any process was asked to end. All are the same on every device.
+      The new state; metrics: those of the task, loss, gradient_norm (of what the optimizer gets,
+      before it clips) and learning_rate; and whether any process was asked to end. All are the same
+      on every device.
     """
     # Threefry alone draws the same under `vmap` as one by one, which device counts rest on.
     key = jax.random.fold_in(jax.random.key(self.seed, impl="threefry2x32"), state.step)
@@ -137,7 +141,7 @@ class Step:
 
   def train_several(
     self, state: TrainState, constants: Any, batches: Batch, count: jax.Array, stop: jax.Array
-  ) -> tuple[TrainState, dict[str, jax.Array], jax.Array]:
+  ) -> tuple[TrainState, dict[str, jax.Array], dict[str, jax.Array], jax.Array]:
     """Makes several updates, one after another, in one program: a host need not come between.
 
     The number is no part of the program, so that any way of parting a run gives the same bits.
@@ -150,8 +154,8 @@ class Step:
       stop: int32 scalar, 1 if this process was asked to end.
 
     Returns:
-      The new state; metrics of each step, (K,), of which the first `count` count; and whether any
-      process was asked to end.
+      The new state; metrics of each step, (K,), of which the first `count` count; `measure` of the
+      new state; and whether any process was asked to end.
     """
     first = jax.tree.map(lambda x: x[0], batches)
     _, shapes, _ = jax.eval_shape(self.train, state, constants, first, stop)
@@ -164,7 +168,13 @@ class Step:
       state, metrics, asked = self.train(state, constants, batch, stop)
       return state, jax.tree.map(lambda all, one: all.at[i].set(one), kept, metrics), asked
 
-    return jax.lax.fori_loop(0, count, body, (state, blank, stop))
+    state, metrics, stop = jax.lax.fori_loop(0, count, body, (state, blank, stop))
+    return state, metrics, self.measure(state), stop  # once, and outside the steps: their bits stay
+
+  def measure(self, state: TrainState) -> dict[str, jax.Array]:
+    """Returns what is logged of a state: parameter_norm, and the means of `logged` by name."""
+    norm = optax.tree.norm(jax.tree.map(lambda p: p.astype(jnp.float32), state.params))
+    return {"parameter_norm": norm, **logged.means(state.params, self.logged)}
 
   def _gradient(
     self, state: TrainState, constants: Any, batch: Batch, key: jax.Array, scale: jax.Array

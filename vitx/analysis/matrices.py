@@ -1,0 +1,58 @@
+"""A model whose token mixers hold their matrices, and how spread out their attention is."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax.scipy.special import entr
+from ml_collections import ConfigDict
+
+from vitx import registry
+from vitx.attention import MIXERS
+from vitx.models import names
+from vitx.models.sown import collect
+
+
+def hold_matrices(model: ConfigDict) -> ConfigDict:
+  """Returns the config of a model whose mixers hold their matrices, if they can; parameters stay.
+
+  Args:
+    model: `config.model`; it stays as it is.
+  """
+  held = model.copy_and_resolve_references()
+  with held.unlocked():
+    if held.get("layer_cycle"):
+      held.layer_cycle = 0  # nothing is sown inside its loop
+    if held.get("remat"):
+      held.remat = False  # so that what a mixer holds can leave it
+    mixer = held.get("token_mixer", "softmax")
+    mixer = {"name": mixer} if isinstance(mixer, str) else dict(mixer)
+    found = registry.lookup(MIXERS, mixer["name"], "model.token_mixer")
+    several = getattr(getattr(found, "properties", None), "implementations", ("masked",))
+    if "masked" in several and "implementation" in registry.options(found):
+      held.token_mixer = ConfigDict({**mixer, "implementation": "masked"})
+  return held
+
+
+def attention_entropies(
+  model: nn.Module, variables: Mapping[str, Any], inputs: Any
+) -> dict[str, jax.Array]:
+  """Returns the entropy of what the queries of each token mixer attend, mean of heads and queries.
+
+  Args:
+    model: of `hold_matrices`.
+    variables: its collections.
+    inputs: (B, ...), as the task prepares them.
+
+  Returns:
+    Nats, float32 (B,), by "attention_entropy/block_00" and so on; from 0, where every query attends
+    one key, to the logarithm of the number of keys. {} for mixers without softmax probabilities.
+  """
+  sown = model.apply(variables, inputs, train=False, mutable=["intermediates"])[1]
+  held = collect(sown.get("intermediates", {}), "probabilities")
+  return {
+    names.figure_of(f"{path}/attention_entropy"): jnp.mean(jnp.sum(entr(x), axis=-1), axis=(1, 2))
+    for path, x in held.items()
+  }

@@ -1,0 +1,55 @@
+"""Learned scalars that a module of a network wants logged while it is trained.
+
+A module declares them: `logged: ClassVar = ("alpha", "beta")` names parameters of its own. Logged
+is the mean of each, so one with an entry for each head is one number.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from flax.traverse_util import flatten_dict, unflatten_dict
+
+from vitx.models import names
+from vitx.models.stacked import unstack
+
+
+@contextlib.contextmanager
+def finding() -> Iterator[set[str]]:
+  """Finds, while a network is traced, what its modules declare as `logged`.
+
+  Yields:
+    A set that fills with the ends of parameters' names, such as "token_mixer/alpha": a module that
+    runs in a loop over layers is called once for all of them.
+  """
+  found: set[str] = set()
+
+  def look(call: Any, args: Any, kwargs: Any, context: nn.module.InterceptorContext) -> Any:
+    for name in getattr(context.module, "logged", ()):
+      found.add("/".join((*context.module.path, name)))
+    return call(*args, **kwargs)
+
+  with nn.intercept_methods(look):
+    yield found
+
+
+def means(params: Any, ends: tuple[str, ...]) -> dict[str, jax.Array]:
+  """Returns the float32 mean of each parameter whose name has one of these ends.
+
+  Args:
+    params: by name or stacked, see `vitx.models.stacked`.
+    ends: of `finding`.
+
+  Returns:
+    By "alpha/block_00" for "block_0/token_mixer/alpha", see `names.figure_of`.
+  """
+  flat = flatten_dict(params, sep="/")
+  chosen = {
+    path: x for path, x in flat.items() if f"/{path}".endswith(tuple(f"/{e}" for e in ends))
+  }
+  named = flatten_dict(unstack(unflatten_dict(chosen, sep="/")), sep="/")
+  found = {names.figure_of(path): jnp.mean(x.astype(jnp.float32)) for path, x in named.items()}
+  return {name: found[name] for name in sorted(found)}

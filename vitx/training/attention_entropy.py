@@ -1,0 +1,121 @@
+"""Attention entropy by layer while a model trains, on a few examples of *validation*.
+
+A kernelized mixer never holds what its queries attend. So the network is run once more, with mixers
+that do, on the same few examples at each evaluation.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from ml_collections import ConfigDict
+
+from vitx.analysis.matrices import attention_entropies, hold_matrices
+from vitx.data.batches import evaluation_batches
+from vitx.data.dataset import Examples, spread
+from vitx.errors import ConfigError
+from vitx.models.stacked import unstack
+from vitx.tasks import build_task
+from vitx.tasks.base import Batch, Figures
+from vitx.training import parallel
+
+FIELD = "evaluation.attention_entropy"
+Measure = Callable[[Any, Any], Figures]
+
+
+def check(config: ConfigDict, params: Any, model_state: Any, batch: Mapping[str, Any]) -> None:
+  """Refuses a network of whose attention nothing can be said; nothing is computed.
+
+  Args:
+    config: resolved.
+    params: their shapes, as a step takes them.
+    model_state: shapes of the model's other collections.
+    batch: shapes of a batch of an evaluation.
+
+  Raises:
+    ConfigError: no mixer has softmax probabilities, or the task does not tell what its model is
+      called with.
+  """
+  count = config.evaluation.attention_entropy
+  if not count:
+    return
+  task = build_task(config)
+  if jax.eval_shape(task.model_inputs, batch) is None:
+    raise ConfigError(
+      f"{FIELD}={count}: {type(task).__name__} does not say what its model is called with; give it"
+      f" a method model_inputs(batch), or set {FIELD}=0"
+    )
+  found = jax.eval_shape(_make_step(config, None), params, model_state, batch)
+  if found.keys() == {"count"}:
+    mixer = config.model.get("token_mixer", "none")
+    name = mixer if isinstance(mixer, str) else mixer.name
+    raise ConfigError(
+      f"{FIELD}={count}: the layers of this network (model.name={config.model.name!r}, token mixer"
+      f" {name!r}) have no softmax over tokens; set {FIELD}=0, or use a token mixer that has one,"
+      " such as softmax, shaped or an attention pattern"
+    )
+
+
+def make_step(config: ConfigDict, run: parallel.Run = parallel.at_once) -> Callable:
+  """Returns the sums over a batch on every device: `(params, model_state, batch)`.
+
+  Args:
+    config: resolved.
+    run: calls the compiler, see `parallel.compile_for`.
+  """
+  if not config.evaluation.attention_entropy:
+    return lambda *_: {}
+  return parallel.compile_once(_make_step(config, parallel.AXIS), run)
+
+
+def make_measure(config: ConfigDict, step: Callable, examples: Callable[[], Examples]) -> Measure:
+  """Returns what tells the attention entropy of each layer: `(params, model_state) -> figures`.
+
+  Its arguments are replicated; what it does not need is neither read nor compiled.
+
+  Args:
+    config: resolved.
+    step: of `make_step`.
+    examples: returns those of *validation*.
+  """
+  count = config.evaluation.attention_entropy
+  if not count:
+    return lambda params, model_state: {}
+  task = build_task(config)
+  batches: list[Any] = []
+
+  def measure(params: Any, model_state: Any) -> Figures:
+    if not batches:
+      devices = jax.device_count()
+      (batch,) = evaluation_batches(
+        spread(examples(), count),
+        transform=task.transform(train=False),
+        batch_size=-(-min(count, len(examples())) // devices) * devices,
+        threads=config.data.threads,
+        process_index=jax.process_index(),
+        process_count=jax.process_count(),
+      )
+      batches.append(parallel.split({name: batch[name] for name in (*task.element_spec, "mask")}))
+    sums = parallel.unreplicate(step(params, model_state, batches[0]))
+    total = float(sums.pop("count"))
+    return {name: float(value) / total for name, value in sums.items()}
+
+  return measure
+
+
+def _make_step(config: ConfigDict, axis: str | None) -> Callable[[Any, Any, Batch], Any]:
+  """Returns the sums over a batch's examples of each layer's entropy, and their `count`."""
+  held = config.copy_and_resolve_references()
+  with held.unlocked():
+    held.model = hold_matrices(held.model)
+  task = build_task(held)
+
+  def attention_entropy(params: Any, model_state: Any, batch: Batch) -> dict[str, jax.Array]:
+    variables = {"params": unstack(params), **model_state}
+    found = attention_entropies(task.model, variables, task.model_inputs(batch))
+    sums = {name: jnp.sum(jnp.where(batch["mask"], x, 0.0)) for name, x in found.items()}
+    sums["count"] = jnp.sum(batch["mask"], dtype=jnp.float32)
+    return jax.lax.psum(sums, axis) if axis else sums
+
+  return attention_entropy

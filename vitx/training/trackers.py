@@ -1,0 +1,160 @@
+"""Where the rows of a run's metrics go besides `metrics.jsonl`: one class for each tracker."""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+from typing import Any, ClassVar
+
+Figures = Mapping[str, float]
+
+
+@dataclasses.dataclass(frozen=True)
+class TrackedRun:
+  """What a tracker is told of a run.
+
+  Attributes:
+    workdir: of the run, a directory or a URL.
+    id: drawn when the run began; the same each time that it goes on.
+    config: of the run, as JSON has it.
+  """
+
+  workdir: str
+  id: str
+  config: Mapping[str, Any]
+
+  @property
+  def name(self) -> str:
+    """Returns the last part of the workdir."""
+    return PurePosixPath(self.workdir).name
+
+
+class Tracker:
+  """Keeps nothing; base of those that do.
+
+  One of your own is `tracking=my_file:MyTracker`. Its methods are called by one thread beside the
+  training, so they may take their time. What it takes by keyword besides `run` are its fields in a
+  config, `tracking.FIELD`.
+
+  Attributes:
+    extra: of this package that installs what it needs; "" for nothing.
+    packages: that it imports.
+  """
+
+  extra: ClassVar[str] = ""
+  packages: ClassVar[tuple[str, ...]] = ()
+
+  def __init__(self, run: TrackedRun):
+    """Begins a run, or goes on with the one of that id."""
+
+  def write(self, kind: str, step: int, figures: Figures) -> None:
+    """Takes in a row of the metrics.
+
+    Args:
+      kind: train, validation or test.
+      step: of the row.
+      figures: its numbers by name, times included; what it has of lists is left out.
+    """
+
+  def close(self) -> None:
+    """Waits until everything is kept; the run is over, or goes on another time."""
+
+
+class TensorBoard(Tracker):
+  """Writes TensorBoard's event files into the workdir.
+
+  `clu.metric_writers`, like `clu.periodic_actions`, imports TensorFlow, which takes ten seconds.
+  """
+
+  extra = "tensorboard"
+  packages = ("tensorflow", "tensorboard")  # clu imports both and declares neither
+
+  def __init__(self, run: TrackedRun):
+    import tensorflow as tf
+    from clu import metric_writers
+
+    # TensorFlow would otherwise claim the accelerator's memory.
+    tf.config.set_visible_devices([], "GPU")
+    self._writer = metric_writers.SummaryWriter(run.workdir)
+
+  def write(self, kind, step, figures):
+    """Writes the figures as `kind/name`."""
+    self._writer.write_scalars(step, prefix(kind, figures))
+
+  def close(self):
+    """Waits until all is in the files."""
+    self._writer.close()
+
+
+class Wandb(Tracker):
+  """Sends rows to Weights & Biases; its variables (`WANDB_MODE=offline`) hold.
+
+  Attributes:
+    project: that the run belongs to.
+  """
+
+  extra = "wandb"
+  packages = ("wandb",)
+
+  def __init__(self, run: TrackedRun, *, project: str = "vitx"):
+    import wandb
+
+    self._run = wandb.init(
+      project=project,
+      id=run.id,
+      name=run.name,
+      config=dict(run.config),
+      resume="allow",
+      reinit="create_new",  # else another run of this process, as in a sweep, would get its rows
+      dir=None if "://" in run.workdir else run.workdir,
+      settings=wandb.Settings(console="off"),  # `log.txt` has it, whose writer it would displace
+    )
+    # Its own counter must not go back, as the step does where the best checkpoint is tested.
+    self._run.define_metric("step", hidden=True)
+    self._run.define_metric("*", step_metric="step")
+
+  def write(self, kind, step, figures):
+    """Sends the figures as `kind/name`, over `step`."""
+    self._run.log({"step": step, **prefix(kind, figures)})
+
+  def close(self):
+    """Waits until all is sent."""
+    self._run.finish()
+
+
+class Trackio(Tracker):
+  """Keeps rows in Trackio's local database; its variables (`TRACKIO_DIR`) hold.
+
+  Attributes:
+    project: that the run belongs to.
+  """
+
+  extra = "trackio"
+  packages = ("trackio",)
+
+  def __init__(self, run: TrackedRun, *, project: str = "vitx"):
+    import trackio
+
+    # Runs go by their names, which must differ.
+    name = f"{run.name}-{run.id}"
+    self._run = trackio.init(project, name=name, config=dict(run.config), resume="allow")
+
+  def write(self, kind, step, figures):
+    """Keeps the figures as `kind/name`."""
+    self._run.log(prefix(kind, figures), step=step)
+
+  def close(self):
+    """Waits until all is in the database."""
+    self._run.finish()
+
+
+def prefix(kind: str, figures: Figures) -> dict[str, float]:
+  """Returns figures by `kind/name`."""
+  return {f"{kind}/{name}": value for name, value in figures.items()}
+
+
+TRACKERS: dict[str, type[Tracker]] = {
+  "none": Tracker,
+  "tensorboard": TensorBoard,
+  "wandb": Wandb,
+  "trackio": Trackio,
+}

@@ -1,0 +1,140 @@
+"""Rows of metrics on their way to a tracker: beside the training, and each of them once."""
+
+import importlib.util
+import secrets
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+from clu import asynclib
+from ml_collections import ConfigDict
+
+from vitx import registry
+from vitx.checkpoints import workdir as wd
+from vitx.errors import MissingExtraError
+from vitx.training.failures import TrackingError
+from vitx.training.log import MetricsLog, read_metrics
+from vitx.training.trackers import TRACKERS, TrackedRun, Tracker
+
+FILE = "tracking.json"  # in the workdir: of which tracker, the run's id there, rows known there
+Key = tuple[str, int]  # kind and step of a row, which no two have in common
+
+
+def check(config: ConfigDict, *, is_trial: bool = False) -> partial:
+  """Returns what makes the tracker of `config.tracking`, called with a `TrackedRun`.
+
+  Args:
+    config: of a run.
+    is_trial: whether nothing will be tracked: what is not installed is then not missed.
+
+  Raises:
+    ConfigError: no such tracker, or it has no such field.
+    MissingExtraError: it needs what is not installed.
+  """
+  made = registry.build(TRACKERS, config.tracking, "tracking", hidden=("run",))
+  kind: Any = made.func
+  for package in kind.packages:
+    if not is_trial and not _is_installed(package):
+      raise MissingExtraError(f"tracking={config.tracking.name}", kind.extra)
+  return made
+
+
+def _is_installed(package: str) -> bool:
+  found = importlib.util.find_spec(package)
+  return (
+    found is not None and found.origin is not None
+  )  # else a folder of that name, as wandb makes
+
+
+def open_tracking(
+  config: ConfigDict, workdir: str, files: wd.KeptFiles, log: MetricsLog
+) -> "Tracking | None":
+  """Returns the way to the config's tracker; None where that keeps nothing.
+
+  What was logged before the tracker was chosen is sent first.
+
+  Args:
+    config: of the run.
+    workdir: of the run.
+    files: writes the tracker's id of the run.
+    log: as it was cut back to what the run goes on from.
+  """
+  make = check(config)
+  if make.func is Tracker:
+    return None
+  chosen, stored = wd.to_plain(config.tracking), wd.read_json(workdir, FILE)
+  is_new = stored.get("tracking") != chosen
+  known: set[Key] = set() if is_new else {(kind, step) for kind, step in stored["known"]}
+  known |= set() if is_new else {(row["kind"], row["step"]) for row in log.dropped}
+  own = secrets.token_hex(4) if is_new else stored["id"]
+  files.write(FILE, {"tracking": chosen, "id": own, "known": sorted(known)})
+  run = TrackedRun(workdir, own, wd.to_plain(config))
+  tracking = Tracking(config.tracking.name, partial(make, run=run), known)
+  for row in read_metrics(workdir) if is_new else ():
+    tracking.write(row)
+  return tracking
+
+
+class Tracking:
+  """Hands rows to a tracker that is made and called in a thread of its own."""
+
+  def __init__(self, name: str, make: Callable[[], Tracker], known: Iterable[Key] = ()):
+    """Begins to make the tracker.
+
+    Args:
+      name: of the tracker, for errors.
+      make: makes it.
+      known: kinds and steps of the rows that it has already: those that the run logged, and forgot
+        since it went on from an earlier checkpoint. They come again and are not sent again.
+    """
+    self._name, self._make, self._known = name, make, set(known)
+    self._tracker: Tracker | None = None
+    self._pool = asynclib.Pool(f"tracking={name}", max_workers=1)
+    self._run(self._open)
+
+  def write(self, row: dict[str, Any]) -> None:
+    """Sends the numbers of a row of metrics, its times among them.
+
+    Raises:
+      TrackingError: the tracker failed on an earlier row.
+    """
+    if (row["kind"], row["step"]) in self._known:
+      return
+    figures = {
+      name: value
+      for name, value in {**row, **row.get("time", {})}.items()
+      if isinstance(value, int | float) and name != "step"
+    }
+    self._run(self._write, row["kind"], row["step"], figures)
+
+  def close(self) -> None:
+    """Waits until the tracker has everything.
+
+    Raises:
+      TrackingError: it failed.
+    """
+    self._run(self._close)
+    self._run_now(self._pool.close)
+
+  def _open(self) -> None:
+    self._tracker = self._make()
+
+  def _write(self, kind: str, step: int, figures: dict[str, float]) -> None:
+    if self._tracker is not None:  # else its beginning failed, which the next call says
+      self._tracker.write(kind, step, figures)
+
+  def _close(self) -> None:
+    if self._tracker is not None:
+      self._tracker.close()
+
+  def _run(self, work: Callable, *arguments: Any) -> None:
+    self._run_now(self._pool(work), *arguments)
+
+  def _run_now(self, work: Callable, *arguments: Any) -> None:
+    try:
+      work(*arguments)
+    except asynclib.AsyncError as error:
+      raise TrackingError(
+        f"tracking={self._name} failed: {error.__cause__}; the run is saved up to its last"
+        " checkpoint and goes on with tracking=none, or with what it needs"
+      ) from error.__cause__
