@@ -156,7 +156,7 @@ def default_config() -> ConfigDict:
   config.init_from = ""  # a workdir, file of weights or hf:NAME that a new run starts from
   config.init_from_except = ()  # regular expressions of names that need not fit such a file
   config.phases = ConfigDict()  # what each of several runs changes, by its name; empty: one run
-  config.tracking = ConfigDict({"name": "none"})  # where metrics also go
+  config.tracking = ConfigDict({"name": "none"})  # none | tensorboard | wandb | trackio
   config.deterministic = False  # on GPU: bitwise repeatable, slower
   return config.lock()
 

@@ -21,6 +21,8 @@ class CosineAttention(AttentionModule):
     accepts_causal=True, permutation_equivariant=True, masking_is_deletion=True, flops_exponent=2.0
   )
 
+  logged = ("temperature",)  # parameters whose means stand in `metrics.jsonl`
+
   temperature: float = 10.0  # at the start
 
   @nn.compact

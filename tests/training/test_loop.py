@@ -2,6 +2,7 @@
 
 import ast
 import json
+import math
 import re
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from tests import runs
 from tests.training.interruption import train_until
+from vitx.checkpoints.load import load
 from vitx.checkpoints.workdir import read_config
 from vitx.data.dataset import spread
 from vitx.errors import ConfigError
@@ -21,7 +23,8 @@ from vitx.tasks.classification import Classification
 from vitx.tasks.classification_figures import summarize_classification
 from vitx.training import loop
 from vitx.training.failures import EXIT_INTERRUPTED, NonFiniteError
-from vitx.training.recorder import Record
+from vitx.training.recorder import Record, Recorder
+from vitx.training.setup import make_experiment
 
 
 def same(a, b):
@@ -57,6 +60,47 @@ def test_what_a_run_leaves(finished_run):
 
 
 @pytest.mark.slow
+def test_train_rows_have_the_norms_of_their_last_step(finished_run):
+  train = [row for row in runs.rows(finished_run[0]) if row["kind"] == "train"]
+  params = runs.final_state(finished_run[0])["params"]
+  norm = math.sqrt(sum(np.sum(np.square(x, dtype=np.float64)) for x in jax.tree.leaves(params)))
+  assert train[-1]["parameter_norm"] == pytest.approx(norm, rel=1e-6)
+  assert all(0 < row["gradient_norm"] < 10 for row in train)
+  assert len({row["parameter_norm"] for row in train}) == len(train)
+
+
+def test_a_gradient_that_is_not_finite_is_null_in_its_row(tmp_path):
+  """Of a step in float16 that was skipped; JSON has no infinity."""
+  experiment = make_experiment(runs.tiny("log_every=1"))
+  recorder = Recorder(experiment, str(tmp_path), Record(), start=0, write=True)
+  metrics = {"loss": 1.0, "top1": 0.5, "learning_rate": 0.1, "gradient_norm": math.inf}
+  recorder.count_step(0, metrics, {"parameter_norm": 2.0})
+  (row,) = runs.rows(tmp_path)
+  assert row["gradient_norm"] is None and row["parameter_norm"] == 2.0
+  json.loads((tmp_path / "metrics.jsonl").read_text(), parse_constant=pytest.fail)
+
+
+@pytest.mark.slow  # compiles a network of two layers twice
+def test_scalars_and_entropy_of_a_run_that_goes_on(tmp_path, monkeypatch):
+  settings = ("token_mixer=shaped", "model.depth=2", "evaluation.attention_entropy=5")
+  config = runs.tiny(*settings, "duration=20 steps")
+  assert loop.train(config, tmp_path / "whole").finished
+  assert not train_until(13, config, tmp_path / "parts", monkeypatch).finished
+  assert loop.train(config, tmp_path / "parts").finished
+  whole = runs.rows(tmp_path / "whole")
+  assert whole == runs.rows(tmp_path / "parts")
+  scalars = {f"{name}/block_0{i}" for name in ("alpha", "beta", "gamma") for i in range(2)}
+  entropies = {f"attention_entropy/block_0{i}" for i in range(2)}
+  for row in whole:
+    wanted = {"train": scalars, "validation": entropies, "test": set()}[row["kind"]]
+    assert {name for name in row if "/" in name} == wanted
+    assert all(0 < row[name] < np.log(5) for name in wanted & entropies)
+  params = runs.final_state(tmp_path / "whole")["params"]
+  last = [row for row in whole if row["kind"] == "train"][-1]
+  alpha = params["block_1"]["token_mixer"]["alpha"]
+  assert last["alpha/block_01"] == pytest.approx(np.mean(alpha, dtype=np.float64), rel=1e-6)
+
+
 def test_train_rows_have_the_mean_loss_and_accuracy_since_the_last(finished_run, tmp_path):
   loop.train(runs.tiny("log_every=10 steps"), tmp_path)
   each, pairs = (
@@ -298,8 +342,10 @@ def test_a_plateau_says_why_it_keeps_its_cadence(finished_run, run_copy):
 def test_a_field_that_an_earlier_version_did_not_have_refuses_nobody(run_copy):
   path = run_copy / "config.json"
   stored = json.loads(path.read_text())
-  del stored["evaluation"]["limit"]
+  del stored["evaluation"]["limit"], stored["tracking"]
+  stored["tensorboard"] = True  # what `tracking` was
   path.write_text(json.dumps(stored))
+  assert load(run_copy).step == 40
   assert loop.train(runs.tiny(), run_copy).finished
 
 

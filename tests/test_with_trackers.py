@@ -1,0 +1,89 @@
+"""What needs the extras `wandb` and `trackio`: a run that goes on, read back from the tracker.
+
+Both stay in subprocesses and offline, and what they keep in the test's own folder.
+"""
+
+import importlib.util
+import json
+import shutil
+import sqlite3
+import struct
+
+import pytest
+
+from tests import runs
+
+pytestmark = pytest.mark.slow  # whole runs
+
+
+def needs(package):
+  return pytest.mark.skipif(
+    importlib.util.find_spec(package) is None, reason=f"needs the extra {package}"
+  )
+
+
+def train_twice(tmp_path, tracker, **environment):
+  """Trains, forgets the end and goes on; returns the rows' numbers, `kind/name` by step."""
+  workdir, own = tmp_path / "run", {"HOME": str(tmp_path), **environment}
+  settings = (f"tracking={tracker}", "tracking.project=tests", "duration=20 steps")
+  runs.finish(runs.start(workdir, *settings, environment=own))
+  shutil.rmtree(workdir / "checkpoints" / "20")
+  runs.finish(runs.start(workdir, *settings, environment=own))
+  return [
+    (row["step"], {f"{row['kind']}/{k}": v for k, v in row.items() if is_number(k, v)})
+    for row in runs.rows(workdir)
+  ]
+
+
+def is_number(name, value):
+  return name != "step" and isinstance(value, int | float)
+
+
+def check(found, expected):
+  """Every row came once and in order, with further columns for its times only."""
+  assert [step for step, _ in found] == [step for step, _ in expected]
+  for (_, got), (_, wanted) in zip(found, expected, strict=True):
+    assert got | wanted == got
+    assert {name.split("/")[1] for name in got.keys() - wanted.keys()} <= {
+      *("examples_per_second", "waiting", "eta", "seconds")
+    }
+
+
+@needs("trackio")
+def test_trackio_has_every_row_once_in_one_run(tmp_path):
+  place = tmp_path / "trackio"
+  expected = train_twice(tmp_path, "trackio", TRACKIO_DIR=str(place))
+  with sqlite3.connect(place / "tests.db") as base:
+    rows = base.execute("select run_name, step, metrics from metrics order by id").fetchall()
+  own = json.loads((tmp_path / "run" / "tracking.json").read_text())["id"]
+  assert {name for name, *_ in rows} == {f"run-{own}"}
+  check([(step, json.loads(metrics)) for _, step, metrics in rows], expected)
+
+
+@needs("wandb")
+def test_wandb_has_every_row_once_in_one_run(tmp_path):
+  expected = train_twice(tmp_path, "wandb", WANDB_MODE="offline")
+  files = sorted(tmp_path.glob("run/wandb/offline-run-*/run-*.wandb"))
+  own = json.loads((tmp_path / "run" / "tracking.json").read_text())["id"]
+  assert [path.name for path in files] == [f"run-{own}.wandb"] * 2  # a folder for each time
+  found = [row for path in files for row in histories(path.read_bytes())]
+  check([(row.pop("step"), row) for row in found], expected)
+
+
+def histories(data):
+  """Yields what was logged out of a `.wandb` file: LevelDB's log format behind seven bytes."""
+  from wandb.proto import wandb_internal_pb2 as pb
+
+  at, whole = 7, b""
+  while at + 7 <= len(data):
+    left = 2**15 - at % 2**15
+    if left < 7:  # the end of a block
+      at += left
+      continue
+    _, size, kind = struct.unpack("<IHB", data[at : at + 7])
+    whole, at = whole + data[at + 7 : at + 7 + size], at + 7 + size
+    if kind in (1, 4):  # full, or the last part
+      record, whole = pb.Record.FromString(whole), b""
+      if record.WhichOneof("record_type") == "history":
+        items = {i.key or "/".join(i.nested_key): i.value_json for i in record.history.item}
+        yield {key: json.loads(value) for key, value in items.items() if key[0] != "_"}
