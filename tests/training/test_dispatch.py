@@ -66,6 +66,7 @@ def test_any_parting_of_a_run_gives_the_same_bits(devices):
     assert stops[-1] == [devices - 1] * devices  # the last device alone asks; all are told
 
 
+@pytest.mark.slow  # compiles two programs more
 def test_what_is_logged_of_a_state_changes_no_bit_of_it():
   task = small.task(token_mixer="shaped", dropout=0.0)
   plain, told = small.make_step(task), small.make_step(task, logged=("token_mixer/alpha",))
