@@ -2,7 +2,8 @@
 
 What a user defines lies in this one file: digits turned by an angle, a regression of that angle
 whose primary figure is low when good, attention along a pattern that states its own permutation,
-and an optimizer that only optax knows. It trains, is killed, resumes, evaluates and predicts.
+and an optimizer that only optax knows. It trains, is killed, resumes, evaluates, predicts and is
+exported.
 """
 
 import csv
@@ -89,6 +90,7 @@ class AngleRegression(Task):
 
   primary: ClassVar[str] = "degrees"
   mode: ClassVar[Literal["max", "min"]] = "min"
+  answers: ClassVar[tuple[str, ...]] = ("angle",)
 
   @classmethod
   def resolve(cls, config, source):
@@ -272,12 +274,23 @@ def test_it_evaluates_and_predicts_by_command(workdir, tmp_path):
   off = [abs(float(angle) - float(predicted)) for _, angle, predicted in lines]
   assert math.degrees(np.mean(off)) == pytest.approx(test["degrees"], rel=1e-4)
   digit = Turned()[7]
-  np.savez(tmp_path / "digit.npz", picture=digit["picture"])  # what its angle is, nobody says
+  (tmp_path / "digits" / "more").mkdir(parents=True)
+  path = tmp_path / "digits" / "more" / "digit.npz"
+  np.savez(path, picture=digit["picture"])  # what its angle is, nobody says
   told = tmp_path / "told.json"
   arguments = ("--workdir", workdir, "--trust_code", "--json", told)
-  assert "predicted" in vitx("predict", tmp_path / "digit.npz", *arguments)
+  assert "predicted" in vitx("predict", tmp_path / "digits", *arguments)
   (prediction,) = json.loads(told.read_text())
+  assert prediction["name"] == str(path)
   assert abs(prediction["predicted"] - float(digit["angle"])) < 0.8
+  out = tmp_path / "turned.jaxprogram"
+  exporting = ("--workdir", workdir, "--out", out)
+  assert "trust_code" in vitx("export", *exporting, code=1) and not out.exists()
+  assert f"takes    picture float32 (b, {SIDE}, {SIDE})" in vitx(
+    "export", *exporting, "--trust_code"
+  )
+  angle = jax.export.deserialize(bytearray(out.read_bytes())).call(digit["picture"][None])["angle"]
+  assert float(angle[0]) == pytest.approx(prediction["predicted"], abs=1e-5)
 
 
 @pytest.mark.slow

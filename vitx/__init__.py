@@ -5,6 +5,7 @@
     loaded = vitx.load("runs/digits")
     vitx.predict(loaded, ["digit.png"])
     vitx.evaluate("runs/digits")
+    vitx.export(loaded, "digits.jaxprogram")
 
 Names are imported at their first use: `import vitx` touches no device.
 """
@@ -17,6 +18,7 @@ __version__ = "0.1.0"
 _PUBLIC = {
   "create_model": "vitx.models",
   "evaluate": "vitx.cli.evaluate",
+  "export": "vitx.cli.export",
   "initialize": "vitx.models",
   "list_models": "vitx.models",
   "load": "vitx.checkpoints.load",
@@ -24,12 +26,14 @@ _PUBLIC = {
   "predict": "vitx.cli.predict",
   "read_metrics": "vitx.training.log",
   "sample": "vitx.cli.sample",
+  "to_nnx": "vitx.checkpoints.nnx",
   "train": "vitx.training.phases",
 }
 __all__ = [
   "__version__",
   "create_model",
   "evaluate",
+  "export",
   "initialize",
   "list_models",
   "load",
@@ -37,13 +41,16 @@ __all__ = [
   "predict",
   "read_metrics",
   "sample",
+  "to_nnx",
   "train",
 ]
 
 if TYPE_CHECKING:
   from vitx.checkpoints.load import load
+  from vitx.checkpoints.nnx import to_nnx
   from vitx.cli.configs import load_config
   from vitx.cli.evaluate import evaluate
+  from vitx.cli.export import export
   from vitx.cli.predict import predict
   from vitx.cli.sample import sample
   from vitx.models import create_model, initialize, list_models

@@ -15,6 +15,7 @@ TRAIN = ["train", "--config", "configs/digits.py:" + runs.TINY]
 READERS = {
   "evaluate": ["evaluate"],
   "predict": ["predict", "x.png"],
+  "export": ["export", "--out", "program"],
   "visualize": ["visualize", "attention_past", "--out", "out"],
   "sample": ["sample"],
   "compress": ["compress", "x.png"],
@@ -75,7 +76,7 @@ DAMAGES = {
 }
 
 
-@pytest.mark.parametrize("command", ["train", "evaluate", "predict"])
+@pytest.mark.parametrize("command", ["train", "evaluate", "predict", "export"])
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("name", ["config.json", "environment.json"])
 def test_a_damaged_file_is_named_by_its_path(command, damage, name, run_copy, capsys):
@@ -128,7 +129,12 @@ def test_what_cannot_be_evaluated(arguments, part, finished_run, elsewhere, caps
   ("arguments", "part"),
   [
     (["nowhere.png"], "image 'nowhere.png' cannot be read"),
-    (["folder"], "image 'folder' cannot be read"),
+    (["folder"], "folder 'folder' holds no file to predict; put .bmp, .gif,"),
+    (["notes"], "folder 'notes' holds no file to predict"),
+    (["text.png", "--csv", "no/where.csv"], "csv='no/where.csv': there is no folder 'no'"),
+    (["text.png", "--csv", "folder"], "csv='folder' is a folder; name a file"),
+    (["text.png", "--csv", ""], "csv='' is a folder; name a file"),
+    (["text.png", "--json", "no/where.json"], "json='no/where.json': there is no folder 'no'"),
     (["text.png"], "text.png cannot be read as an image (of no format that Pillow reads)"),
     (["x.npz"], "x.npz"),
     (["text.png", "--top_k", "0"], "top_k=0 is out of range; it must be an integer in [1, 10]"),
@@ -137,11 +143,41 @@ def test_what_cannot_be_evaluated(arguments, part, finished_run, elsewhere, caps
   ],
 )
 def test_what_cannot_be_predicted(arguments, part, finished_run, elsewhere, capsys):
-  (elsewhere / "folder").mkdir()
-  for name in ("text.png", "x.npz"):
+  for name in ("folder", "notes"):
+    (elsewhere / name).mkdir()
+  for name in ("text.png", "x.npz", "notes/notes.txt"):
     (elsewhere / name).write_text("text")
   workdir = str(finished_run[0])
   refuse(capsys, elsewhere, ["predict", *arguments, "--workdir", workdir], part)
+
+
+@pytest.mark.parametrize(
+  ("arguments", "part"),
+  [
+    (["--checkpoint", "3"], "checkpoint='3' is not there; choose best, latest or one of"),
+    (["--out", "no/where"], "out='no/where': there is no folder 'no'; make it first"),
+    (["--out", "folder"], "out='folder' is a folder; name a file"),
+    (["--out", "there"], "out='there': there is there already; name another file"),
+    (["--out", "described"], "described.json is there already"),
+    (["--platforms", "gpu"], "platforms='gpu' must name each once, of cpu, cuda, tpu"),
+    (["--platforms", "cpu,rocm"], "platforms='cpu,rocm' must name each once"),
+    (["--platforms", "cpu,cpu"], "platforms='cpu,cpu' must name each once"),
+    (["--platforms", ""], "platforms='' must name each once"),
+    (["--batch", "0"], "argument --batch: '0': write symbolic, or a number of examples from 1"),
+    (["--batch", "-1"], "argument --batch: '-1': write symbolic"),
+    (["--batch", "all"], "argument --batch: 'all': write symbolic"),
+    (["--batch", "9999999"], "batch=9999999 is out of range"),
+    (["--implementation", "auto"], "implementation='auto' is unknown"),
+    (["--implementation", "kernelized"], "say how large it is by --batch N, or take"),
+  ],
+)
+def test_what_cannot_be_exported(arguments, part, finished_run, elsewhere, capsys):
+  (elsewhere / "folder").mkdir()
+  for name in ("there", "described.json"):
+    (elsewhere / name).write_text("text")
+  workdir = str(finished_run[0])
+  words = ["export", "--workdir", workdir, "--out", "program", *arguments]
+  refuse(capsys, elsewhere, words, part)
 
 
 @pytest.mark.parametrize(

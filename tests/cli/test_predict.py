@@ -13,6 +13,7 @@ from PIL import Image
 
 import vitx
 from tests import runs
+from tests.cli import density_models
 from vitx.cli import predict
 from vitx.cli.evaluate import evaluate
 from vitx.cli.main import main
@@ -175,6 +176,59 @@ def test_the_command_tells_the_best_classes_and_writes_logits(run, digits, tmp_p
   np.testing.assert_allclose(row["features"], result.features[0], rtol=1e-6)
   assert main(["predict", path, "--workdir", str(run), "--top_k", "11"]) == 1
   assert "top_k=11 is out of range; it must be an integer in [1, 10]" in capsys.readouterr().err
+
+
+@pytest.fixture
+def album(digits, tmp_path):
+  """A folder with images at several depths, and files that are none."""
+  folder = tmp_path / "album"
+  for name, i in (("b.png", 0), ("a/2.png", 1), ("a/1.bmp", 2), ("a/deep/x.PNG", 3)):
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(digits[i][..., 0]).save(folder / name)
+  Image.fromarray(digits[4][..., 0]).save(folder / ".hidden.png")
+  (folder / "notes.txt").write_text("no image")
+  (folder / "a" / "table.npz").write_bytes(b"")
+  return folder
+
+
+def test_a_folder_stands_for_the_images_beneath_it(loaded, digits, album, tmp_path, caplog):
+  Image.fromarray(digits[5][..., 0]).save(tmp_path / "own.png")
+  result = vitx.predict(loaded, [tmp_path / "own.png", str(album), digits[6]])
+  inside = [str(album / name) for name in ("a/1.bmp", "a/2.png", "a/deep/x.PNG", "b.png")]
+  assert result.names == (str(tmp_path / "own.png"), *inside, "5")
+  expected = vitx.predict(loaded, digits[[5, 2, 1, 3, 0, 6]])
+  np.testing.assert_array_equal(result.probabilities, expected.probabilities)
+  assert "skipped 2 files" in caplog.text and "a/table.npz, notes.txt" in caplog.text
+  (tmp_path / "empty").mkdir()
+  with pytest.raises(ConfigError, match=r"folder '.*empty' holds no file to predict; put \.bmp"):
+    vitx.predict(loaded, [album, tmp_path / "empty"])
+  (album / "again").symlink_to(album)
+  with pytest.raises(ConfigError, match=r"^folder '.*album': the link .*again leads back"):
+    vitx.predict(loaded, [album])
+
+
+def test_a_density_model_refuses_folders_as_it_refuses_files(album):
+  with pytest.raises(ConfigError, match=r"use vitx sample, vitx compress"):
+    vitx.predict(density_models.make(), [album])
+
+
+@pytest.mark.parametrize("k", [1, 3])
+def test_the_command_writes_the_printed_columns_as_csv(run, album, tmp_path, capsys, caplog, k):
+  path = tmp_path / "p.csv"
+  words = ["--workdir", str(run), "--top_k", str(k), "--csv", str(path)]
+  assert main(["predict", str(album), *words]) == 0
+  told = capsys.readouterr().out
+  assert "skipped 2 files" in caplog.text
+  with open(path, newline="", encoding="utf-8") as file:
+    head, *rows = csv.reader(file)
+  assert head[0] == "name" and head[1:3] == (
+    ["class", "probability"] if k == 1 else ["class 1", "probability 1"]
+  )
+  result = vitx.predict(run, [album])
+  assert [row[0] for row in rows] == list(result.names) and len(rows) == 4
+  for row, best in zip(rows, result.top_k(k), strict=True):
+    assert [(row[i], float(row[i + 1])) for i in range(1, 2 * k, 2)] == best
+    assert row[0] in told
 
 
 @pytest.mark.parametrize("none", [[], np.zeros((0, 8, 8, 1), np.uint8)])

@@ -19,7 +19,8 @@ from vitx.errors import ConfigError, MissingExtraError
 COMMANDS = {
   "train": "train a model, or go on where a run stopped",
   "evaluate": "evaluate a trained model on every example of a split",
-  "predict": "predict the classes of images",
+  "predict": "predict the classes of images, those in folders too",
+  "export": "write a trained model as a program that runs without vitx",
   "sample": "draw images, text or sound from a density model",
   "compress": "code a file with a density model's probabilities",
   "decompress": "undo vitx compress",

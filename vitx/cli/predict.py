@@ -2,7 +2,7 @@
 
 import dataclasses
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,8 @@ import numpy as np
 from vitx import registry
 from vitx.checkpoints.load import Loaded, load
 from vitx.checks import check_integer
-from vitx.cli.tables import lay_out, write_json
+from vitx.cli.inputs import list_inputs, name_input
+from vitx.cli.tables import check_file, lay_out, write_csv, write_json
 from vitx.errors import ConfigError
 from vitx.models import names
 from vitx.training import cache
@@ -33,11 +34,13 @@ class Prediction:
     rows: what the task's evaluation says of each, arrays (B, ...) by name.
     class_names: of the K classes; () where there are none.
     columns: names and values of what the task tells of each.
+    names: the path of each, those in folders too; its number, from 0, of an array.
   """
 
   rows: Mapping[str, np.ndarray]
   class_names: tuple[str, ...]
   columns: Mapping[str, list[Any]]
+  names: tuple[str, ...]
 
   @property
   def probabilities(self) -> np.ndarray:
@@ -87,7 +90,8 @@ def predict(
     inputs: what the task reads, see `Task.read_input`. A classifier of images takes paths of image
       files, Pillow's images and arrays (height, width, C), uint8 or float in 0..1, or one array
       (B, height, width, C); any task takes paths of `.npz` files and dicts of arrays, examples as
-      the run's source has them.
+      the run's source has them. The path of a folder stands for the files beneath it that the task
+      reads, sorted.
     features: also return what the network's head reads.
     trust_code: import what the run's config names as `module:Name`.
 
@@ -95,8 +99,8 @@ def predict(
     Probabilities and logits (B, K) and class names, or what else the task tells.
 
   Raises:
-    ConfigError: no workdir, an input that cannot be read (names its path), or features of a network
-      without a head.
+    ConfigError: no workdir, an input that cannot be read (names its path), a folder without any, or
+      features of a network without a head.
     ValueError: no list, or an array that is no input of the task.
   """
   cache.enable()
@@ -107,7 +111,7 @@ def predict(
 
 def _predict(loaded: Loaded, inputs: Sequence[Any] | np.ndarray, features: bool) -> Prediction:
   task, spec = loaded.task, loaded.task.element_spec
-  examples = _as_list(inputs, spec)
+  examples = list_inputs(inputs, task)
   functions = _FUNCTIONS.setdefault(loaded, {})
   if features not in functions:
     functions[features] = jax.jit(_with_features(task.evaluate) if features else task.evaluate)
@@ -131,7 +135,8 @@ def _predict(loaded: Loaded, inputs: Sequence[Any] | np.ndarray, features: bool)
     told += list(task.prediction_rows(loaded.data, batch, rows))
     results.append(rows)
   rows = {name: np.concatenate([each[name] for each in results]) for name in results[0]}
-  return Prediction(rows, loaded.class_names, _columns(loaded, told))
+  named = tuple(name_input(given, i) for i, given in enumerate(examples))
+  return Prediction(rows, loaded.class_names, _columns(loaded, told), named)
 
 
 def _with_features(evaluate: Callable[..., Any]) -> Callable[..., Any]:
@@ -161,19 +166,6 @@ def _columns(loaded: Loaded, told: Sequence[Sequence[Any]]) -> dict[str, list[An
   return {head: column for head, column in columns.items() if head not in loaded.task.element_spec}
 
 
-def _as_list(inputs: Any, spec: Mapping[str, jax.ShapeDtypeStruct]) -> list[Any]:
-  array = isinstance(inputs, np.ndarray | jax.Array)
-  rank = 1 + max(len(x.shape) for x in spec.values())
-  single = isinstance(inputs, str | Path | Mapping) or not isinstance(inputs, Iterable)
-  if single or (array and inputs.ndim != rank):
-    what = f"an array of shape {inputs.shape}" if array else f"{inputs!r:.80}"
-    raise ValueError(
-      f"inputs must be a list or an array of {rank} axes, not {what}; one input is a list of one:"
-      " [input]"
-    )
-  return list(np.asarray(inputs) if array else inputs)
-
-
 def run(
   files: Sequence[str],
   workdir: str,
@@ -181,24 +173,28 @@ def run(
   top_k: int,
   features: bool,
   json: str | None,
+  csv: str | None,
   trust_code: bool,
 ) -> None:
-  """Prints a prediction for each file, and writes the JSON that is asked for."""
+  """Prints a prediction for each file, and writes the JSON and CSV that are asked for."""
+  for field, path in (("json", json), ("csv", csv)):
+    check_file(path, field)
   loaded = load(workdir, checkpoint, trust_code=trust_code)
   if loaded.class_names:
     check_integer(top_k, "top_k", f"[1, {len(loaded.class_names)}]")
   prediction = predict(loaded, files, features=features, trust_code=trust_code)
-  told = {"name": list(files), **prediction.columns}
+  told = {"name": list(prediction.names), **prediction.columns}
   told |= {name: prediction.rows[name].tolist() for name in WRITTEN if name in prediction.rows}
   shown = told
   if "probabilities" in prediction.rows:
-    shown = {"name": list(files), **_best_columns(prediction, top_k)}
-  rows = zip(*shown.values(), strict=True)
+    shown = {"name": list(prediction.names), **_best_columns(prediction, top_k)}
+  rows = list(zip(*shown.values(), strict=True))
   print(lay_out([list(shown), *([_cell(value) for value in row] for row in rows)]))
   if json:
-    write_json(
-      json, [dict(zip(told, row, strict=True)) for row in zip(*told.values(), strict=True)]
-    )
+    entries = zip(*told.values(), strict=True)
+    write_json(json, [dict(zip(told, entry, strict=True)) for entry in entries])
+  if csv:
+    write_csv(csv, [list(shown), *rows])
 
 
 def _best_columns(prediction: Prediction, k: int) -> dict[str, list[Any]]:

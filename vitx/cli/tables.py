@@ -1,9 +1,13 @@
 """How commands print tables and write files."""
 
+import csv
 import json
-from collections.abc import Sequence
+import os
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
+
+from vitx.errors import ConfigError
 
 
 def lay_out(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
@@ -25,3 +29,25 @@ def lay_out(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
 def write_json(path: str | Path, value: Any) -> None:
   """Writes a JSON file, for people and programs."""
   Path(path).write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+
+
+def write_csv(path: str | Path, rows: Iterable[Sequence[Any]]) -> None:
+  """Writes a CSV file, of which the first row is the head."""
+  with open(path, "w", newline="", encoding="utf-8") as file:
+    csv.writer(file).writerows(rows)
+
+
+def check_file(path: str | Path | None, field: str) -> None:
+  """Raises ConfigError for a path where no file can be written; None for no file is right.
+
+  To be asked before anything is computed.
+  """
+  if path is None:
+    return
+  given, parent = Path(path), Path(path).parent
+  if not str(path) or given.is_dir():
+    raise ConfigError(f"{field}={str(path)!r} is a folder; name a file")
+  if not parent.is_dir():
+    raise ConfigError(f"{field}={str(path)!r}: there is no folder {str(parent)!r}; make it first")
+  if not os.access(given if given.exists() else parent, os.W_OK):
+    raise ConfigError(f"{field}={str(path)!r} cannot be written; name another place")

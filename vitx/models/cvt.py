@@ -76,7 +76,7 @@ class CvT(Network):
         grid = self._embed(grid, stage, widths[stage], strides[stage - 1])
       grid = self.apply_norm(grid, f"stage_{stage}_norm")
       layout = TokenLayout(grid.shape[1:3])
-      x = grid.reshape(len(grid), layout.length, -1)  # (B, N, C)
+      x = grid.reshape(grid.shape[0], layout.length, grid.shape[-1])  # (B, N, C)
       if stage == 0:
         x = self.enter_trunk(x, layout, train)
       x = self.run_blocks(

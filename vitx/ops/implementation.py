@@ -42,7 +42,7 @@ _rule: contextvars.ContextVar[Rule | None] = contextvars.ContextVar("rule", defa
 
 
 def target() -> str:
-  """Returns the platform that is traced for: "cpu", "gpu" or "tpu"; that of the default device."""
+  """Returns the platform that is traced for: that of the default device, or of `lowering_for`."""
   return _target.get() or jax.default_backend()
 
 
@@ -53,7 +53,8 @@ def lowering_for(platform: str) -> Iterator[None]:
   Kernels that only one platform has, and that cost others time to trace, are taken by it.
 
   Args:
-    platform: "cpu", "gpu" or "tpu".
+    platform: "cpu", "gpu" or "tpu"; or "any" for several, which leaves such kernels out: jax lowers
+      all that a program holds for each of its platforms.
   """
   token = _target.set(platform)
   try:

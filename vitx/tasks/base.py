@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal, Protocol
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
@@ -55,11 +56,15 @@ class Task(Protocol):
     model: the network.
     teacher: whose weights the loss needs; None for none.
     sections: dataclasses that declare the fields which the task reads, by the config's section.
+    answers: arrays of an example that only an answer would tell; an exported program does without.
+    input_suffixes: in lower case, of the files that `vitx predict` reads of a folder.
   """
 
   model: nn.Module
   teacher: Teacher | None = None
   sections: ClassVar[Mapping[str, type]] = {}
+  answers: ClassVar[tuple[str, ...]] = ()
+  input_suffixes: ClassVar[tuple[str, ...]] = (".npz",)
 
   @property
   def primary(self) -> str:
@@ -181,6 +186,20 @@ class Task(Protocol):
       per example.
     """
     ...
+
+  def respond(self, params: Any, state: Any, inputs: Batch) -> dict[str, jax.Array]:
+    """Computes what a program of `vitx export` returns: the rows of `evaluate`, if nothing else.
+
+    Args:
+      params: learned parameters.
+      state: the model's other collections.
+      inputs: the arrays of `element_spec` with a batch axis, `answers` left out.
+    """
+    size = next(iter(inputs.values())).shape[0]
+    unknown = {name: self.element_spec[name] for name in self.answers}
+    blank = {name: jnp.zeros((size, *x.shape), x.dtype) for name, x in unknown.items()}
+    batch = {**inputs, **blank, "mask": jnp.ones(size, bool)}
+    return self.evaluate(params, state, self.constants(), batch)["rows"]
 
   def summarize(self, sums: Mapping[str, np.ndarray]) -> Figures:
     """Turns sums over a split into figures: floats or lists of them, and the integer `examples`."""

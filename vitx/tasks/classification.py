@@ -25,6 +25,7 @@ from vitx.data.images.settings import (
 )
 from vitx.data.images.square import SquareImages
 from vitx.data.images.statistics import statistics
+from vitx.data.sources.folder import SUFFIXES
 from vitx.errors import ConfigError
 from vitx.models import initialize, model_from_config, token_layout
 from vitx.ops.dropout import examples_at
@@ -73,6 +74,8 @@ class Classification(Task):
     "augment": AugmentSettings,
     "evaluation": EvalSettings,
   }
+  answers: ClassVar[tuple[str, ...]] = ("label",)
+  input_suffixes: ClassVar[tuple[str, ...]] = SUFFIXES
 
   @classmethod
   def resolve(cls, config, source):

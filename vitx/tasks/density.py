@@ -48,6 +48,8 @@ class Density(Task):
 
   primary: ClassVar[str] = "bits"
   mode: ClassVar[Literal["max", "min"]] = "min"
+  answers: ClassVar[tuple[str, ...]] = ("first",)
+  input_suffixes: ClassVar[tuple[str, ...]] = ()  # `read_input` refuses whatever it is given
 
   @property
   def unit(self) -> str:
@@ -180,6 +182,12 @@ class Density(Task):
     }
     bits = nats / (jnp.maximum(number, 1.0) * math.log(2))
     return {"sums": sums, "rows": {"bits": bits}}
+
+  def respond(self, params, state, inputs):
+    """Returns logits (B, N, V), and the log-probability in nats of each token (B, N)."""
+    tokens = inputs["tokens"].astype(jnp.int32)
+    logits: Any = self.model.apply({"params": params, **state}, tokens, train=False)
+    return {"logits": logits, "log_probabilities": -cross_entropy(logits, tokens)}
 
   def summarize(self, sums):
     """Returns examples, tokens, and bits: the mean code length of a token.

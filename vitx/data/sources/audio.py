@@ -49,12 +49,13 @@ def open_audio(data: Mapping[str, Any]) -> Dataset:
   if not root.is_dir():
     raise ConfigError(f"data.source={name!r}: {root} is not a directory.")
   inside = sorted(p for p in root.iterdir() if p.is_dir() and not p.name.startswith("."))
+  field = f"data.source={name!r}"
   for path in inside:
-    check_name(name, path)
-  found = {path.name: find_files(name, path, SUFFIXES) for path in inside}
+    check_name(field, path)
+  found = {path.name: find_files(field, path, SUFFIXES) for path in inside}
   found = {split: files for split, files in found.items() if files[0]}
   if not any(split in KNOWN_SPLITS for split in found) and not any(settings.splits.values()):
-    found = {"train": find_files(name, root, SUFFIXES)}
+    found = {"train": find_files(field, root, SUFFIXES)}
   splits = {split: tuple(map(read_head, paths)) for split, (paths, _) in found.items()}
   if not any(splits.values()):
     raise ConfigError(

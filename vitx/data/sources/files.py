@@ -12,12 +12,12 @@ LISTED = 5  # skipped files that are named; the others are counted
 
 
 def find_files(
-  name: str, directory: Path, suffixes: Sequence[str]
+  field: str, directory: Path, suffixes: Sequence[str]
 ) -> tuple[list[Path], list[Path]]:
   """Returns the files in a directory and below it, links followed, hidden ones left out.
 
   Args:
-    name: `data.source`, for errors.
+    field: that named it and its value, for errors.
     directory: where to look.
     suffixes: in lower case, of the files that are looked for.
 
@@ -32,22 +32,25 @@ def find_files(
   for folder, inner, names in os.walk(directory, followlinks=True):
     inner[:] = sorted(each for each in inner if not each.startswith("."))
     for each in inner:
-      _check_link(name, Path(folder) / each)
+      _check_link(field, Path(folder) / each)
     for each in names:
       if not each.startswith("."):
         path = Path(folder) / each
-        check_name(name, path)
+        check_name(field, path)
         (found if each.lower().endswith(tuple(suffixes)) else others).append(path)
   return sorted(found), sorted(others)
 
 
-def check_name(name: str, path: Path) -> None:
-  """Raises ConfigError for a path that is not UTF-8: no file of ours could hold it."""
+def check_name(field: str, path: Path) -> None:
+  """Raises ConfigError, which begins with `field`, for a path that is not UTF-8.
+
+  No file of ours could hold it.
+  """
   try:
     str(path).encode()
   except UnicodeEncodeError:
     raise ConfigError(
-      f"data.source={name!r}: the name of {os.fsencode(path)!r} is not UTF-8. Rename it."
+      f"{field}: the name of {os.fsencode(path)!r} is not UTF-8. Rename it."
     ) from None
 
 
@@ -64,10 +67,9 @@ def warn_of_skipped(
     )
 
 
-def _check_link(name: str, path: Path) -> None:
-  check_name(name, path)
+def _check_link(field: str, path: Path) -> None:
+  check_name(field, path)
   if path.is_symlink() and path.parent.resolve().is_relative_to(path.resolve()):
     raise ConfigError(
-      f"data.source={name!r}: the link {path} leads back to {path.resolve()}, in which it lies."
-      " Remove it."
+      f"{field}: the link {path} leads back to {path.resolve()}, in which it lies. Remove it."
     )

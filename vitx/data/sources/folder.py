@@ -110,7 +110,7 @@ def open_folder(data: Mapping[str, Any]) -> Dataset:
 def _directories(path: Path) -> list[Path]:
   found = sorted(p for p in path.iterdir() if p.is_dir() and not p.name.startswith("."))
   for directory in found:
-    check_name(f"folder:{path}", directory)
+    check_name(f"data.source='folder:{path}'", directory)
   return found
 
 
@@ -142,7 +142,7 @@ def _files(
   labels: list[int] = []
   skipped: list[Path] = []
   for label, class_name in enumerate(class_names):
-    found, others = find_files(name, split / class_name, SUFFIXES)
+    found, others = find_files(f"data.source={name!r}", split / class_name, SUFFIXES)
     paths += sorted(path.relative_to(root).as_posix() for path in found)
     labels += [label] * len(found)
     skipped += others

@@ -32,8 +32,9 @@ def kept_mask(indices: jax.Array, valid: jax.Array | None, keys: int) -> jax.Arr
   """
   chosen = indices if valid is None else jnp.where(valid, indices, keys)
   rows = chosen.reshape(-1, chosen.shape[-1])
-  mask = jnp.zeros((len(rows), keys), bool)
-  mask = mask.at[jnp.arange(len(rows))[:, None], rows].set(True, mode="drop")
+  count = rows.shape[0]  # also of a program of any batch, for which there is no `len`
+  mask = jnp.zeros((count, keys), bool)
+  mask = mask.at[jnp.arange(count)[:, None], rows].set(True, mode="drop")
   return mask.reshape(*indices.shape[:-1], keys)
 
 

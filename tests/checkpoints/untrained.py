@@ -1,0 +1,41 @@
+"""Untrained classifiers with logits of some spread, as `vitx.load` returns them."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from configs.digits import get_config
+from vitx.checkpoints.load import Loaded
+from vitx.tasks import build_task
+
+CLASSES = ("ant", "bee", "cat")
+STORED, SEEN = 20, 16  # sides of what the host keeps and of what the model sees
+
+
+def make(name="vit", *, channels=1, crop_ratio=0.8, **fields):
+  """A model of few layers; what it sees is cut out of what the host keeps."""
+  config = get_config()
+  config.unlock()
+  config.data.update(decode_size=STORED, image_size=SEEN, channels=channels)
+  config.data.update(mean=(0.4,) * channels, std=(0.3,) * channels)
+  config.evaluation.crop_ratio = crop_ratio
+  config.model = {"name": name, "num_classes": len(CLASSES), **fields}
+  task = build_task(config)
+  given = jax.ShapeDtypeStruct((1, STORED, STORED, channels), np.uint8)
+  shapes = jax.eval_shape(task.init, jax.random.key(0), {"image": given})
+  random = np.random.default_rng(0)
+
+  def draw(path, x):
+    if "var" in str(path[-1]):  # of a batch norm
+      return jnp.asarray(random.uniform(0.5, 2.0, x.shape), x.dtype)
+    return jnp.asarray(random.normal(0, 0.3, x.shape), x.dtype)
+
+  variables = dict(jax.tree_util.tree_map_with_path(draw, shapes))
+  data = {"fingerprint": "", "class_names": list(CLASSES)}
+  return Loaded(task, variables, config, data, step=7, workdir="runs/untrained")
+
+
+def images(count, channels=1):
+  """uint8 (count, S, S, C) as the host keeps them."""
+  shape = (count, STORED, STORED, channels)
+  return np.random.default_rng(1).integers(0, 256, shape, np.uint8)

@@ -1,0 +1,36 @@
+"""docs/commands.md is what the parsers say, every argument of every command in it."""
+
+import importlib
+import re
+
+import pytest
+
+from tests import documents
+from vitx.cli import commands_page
+from vitx.cli.main import COMMANDS, Parser
+
+PAGE = "docs/commands.md"
+
+
+def test_the_page_is_what_the_parsers_say():
+  assert documents.read(PAGE) == commands_page.render(), (
+    f"write it anew: python -m vitx.cli.commands_page > {PAGE}"
+  )
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_flag_stands_in_the_section_of_its_command(name):
+  parser = Parser(prog=name)
+  importlib.import_module(f"vitx.cli.arguments.{name}").add_arguments(parser)
+  (section,) = re.findall(rf"^## vitx {name}$(.*?)(?=^## |\Z)", documents.read(PAGE), re.S | re.M)
+  named = " ".join(re.findall(r"^\| `([^`]*)`", section, re.M))
+  assert set(re.findall(r"--\w+", named)) >= set(re.findall(r"--\w+", parser.format_usage()))
+  assert all(line.count(" | ") == 2 for line in section.splitlines() if line.startswith("|"))
+
+
+def test_what_a_row_says():
+  text = documents.read(PAGE)
+  assert "| `--workdir WORKDIR` | needed | of a training run |" in text
+  assert "| `FILE ...` | needed | an image, what else the task reads, or a folder |" in text
+  assert "| `--plot, --no-plot` | `--plot` | draw the curves |" in text
+  assert "| `--dtype DTYPE` | `float32` | of float32, bfloat16 |" in text

@@ -1,0 +1,107 @@
+"""`vitx export`: a file that says without vitx what vitx says, and what it says of itself."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import vitx
+from tests import runs
+from vitx.cli.main import main
+from vitx.data.sources import open_source
+from vitx.errors import MissingExtraError
+
+ALONE = """
+import sys
+
+sys.modules["vitx"] = None  # whoever imports it now gets an ImportError
+try:
+  import vitx
+except ImportError:
+  pass
+else:
+  raise SystemExit("vitx can be imported")
+
+import jax
+import numpy as np
+
+program, given, told = sys.argv[1:]
+with open(program, "rb") as file:
+  exported = jax.export.deserialize(bytearray(file.read()))
+assert exported.platforms == ("cpu", "cuda", "tpu")
+np.savez(told, **exported.call(np.load(given)))
+assert not any(name.startswith("vitx.") for name in sys.modules)
+"""
+
+
+@pytest.fixture(scope="module")
+def run(finished_run):
+  return finished_run[0]
+
+
+@pytest.fixture(scope="module")
+def digits():
+  """uint8 (5, 8, 8, 1)."""
+  test = open_source(runs.tiny().data, seed=0).test
+  return np.stack([test[i]["image"] for i in range(5)])
+
+
+@pytest.fixture(scope="module")
+def exported(run, tmp_path_factory):
+  """The file that the command writes of the finished run."""
+  path = tmp_path_factory.mktemp("exported") / "digits.jaxprogram"
+  assert main(["export", "--workdir", str(run), "--out", str(path)]) == 0
+  return path
+
+
+def test_runs_where_vitx_is_not(exported, run, digits, tmp_path):
+  np.save(tmp_path / "given.npy", digits)
+  environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+  paths = [str(path) for path in (exported, tmp_path / "given.npy", tmp_path / "told.npz")]
+  command = [sys.executable, "-c", ALONE, *paths]
+  done = subprocess.run(
+    command,
+    cwd=tmp_path,
+    env=environment | {"JAX_PLATFORMS": "cpu"},
+    capture_output=True,
+    text=True,
+  )
+  assert done.returncode == 0, done.stderr
+  told, expected = np.load(tmp_path / "told.npz"), vitx.predict(run, digits)
+  for name in ("logits", "probabilities"):
+    np.testing.assert_allclose(told[name], expected.rows[name], rtol=1e-5, atol=1e-5)
+
+
+def test_what_it_says_of_itself(exported):
+  told = json.loads(exported.with_name(exported.name + ".json").read_text())
+  assert told["inputs"] == [{"name": "image", "shape": ["b", 8, 8, 1], "dtype": "uint8"}]
+  whole = {"shape": ["b", 10], "dtype": "float32"}
+  assert told["outputs"] == {"logits": whole, "probabilities": whole}
+  assert told["class_names"] == [str(i) for i in range(10)]
+  assert told["platforms"] == ["cpu", "cuda", "tpu"] and told["implementation"] == "masked"
+  assert told["prepared_by"].startswith("SquareImages(decode_size=8, resize_mode='center'")
+
+
+def test_a_fixed_batch_for_one_platform(run, tmp_path, capsys):
+  out = tmp_path / "p"
+  words = ["--platforms", "tpu", "--batch", "4", "--implementation", "kernelized"]
+  assert main(["export", "--workdir", str(run), "--out", str(out), *words]) == 0
+  printed = capsys.readouterr().out
+  assert "bytes for tpu" in printed and "image uint8 (4, 8, 8, 1)" in printed
+  assert "logits float32 (4, 10)" in printed and out.stat().st_size
+
+
+def test_another_checkpoint_has_other_weights(run, exported, tmp_path):
+  other = vitx.load(run, 32)
+  assert vitx.export(other, tmp_path / "p")["step"] == 32
+  assert (tmp_path / "p").read_bytes() != exported.read_bytes()
+
+
+def test_without_flatbuffers_the_extra_is_named(run, tmp_path, monkeypatch):
+  monkeypatch.setitem(sys.modules, "flatbuffers", None)
+  with pytest.raises(MissingExtraError, match=r"out='.*p' needs the extra \"export\""):
+    vitx.export(run, tmp_path / "p")
+  assert not list(tmp_path.iterdir())

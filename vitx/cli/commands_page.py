@@ -1,0 +1,80 @@
+"""The page of every command's arguments: `python -m vitx.cli.commands_page > docs/commands.md`."""
+
+import argparse
+import importlib
+from collections.abc import Iterator
+
+from vitx.cli.main import COMMANDS, Parser
+
+INTRODUCTION = """# Every command and its arguments
+
+`vitx COMMAND --help` says more of each, and `python -m vitx COMMAND` is the same. Where an argument
+names a config, `--config.field=value` sets one of its fields, see [training](training.md).
+`python train.py` takes the arguments of `vitx train`.
+
+This page is written by `python -m vitx.cli.commands_page`, from what the commands read.
+"""
+HEAD = ("argument", "default", "what it is")
+BOOLEAN_HELP = " (default: %(default)s)"  # which argparse adds before Python 3.13
+
+
+def render() -> str:
+  """Returns the page."""
+  parts = [INTRODUCTION]
+  for name, summary in COMMANDS.items():
+    parser = Parser(prog=f"vitx {name}", add_help=False)
+    importlib.import_module(f"vitx.cli.arguments.{name}").add_arguments(parser)
+    parts.append(f"## vitx {name}\n\n{_sentence(summary)}\n")
+    inner = next((x for x in parser._actions if isinstance(x, argparse._SubParsersAction)), None)
+    if inner is None:
+      parts.append(_table(parser))
+      continue
+    summaries = {choice.dest: choice.help for choice in inner._choices_actions}
+    for word, each in inner.choices.items():
+      parts.append(f"### vitx {name} {word}\n\n{_sentence(summaries[word] or '')}\n")
+      parts.append(_table(each))
+  return "\n".join(parts)
+
+
+def _sentence(summary: str) -> str:
+  return f"{summary[0].upper()}{summary[1:]}."
+
+
+def _table(parser: argparse.ArgumentParser) -> str:
+  rows = [HEAD, ("---",) * len(HEAD), *_rows(parser)]
+  lines = (" | ".join(cell.replace("|", r"\|") for cell in row) for row in rows)
+  return "".join(f"| {line} |\n" for line in lines)
+
+
+def _rows(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str, str]]:
+  for action in parser._actions:
+    if isinstance(action, argparse._HelpAction):
+      continue
+    words = (action.help or "").removesuffix(BOOLEAN_HELP) % {**vars(action), "prog": parser.prog}
+    if action.choices is not None:
+      words = "; ".join([*([words] if words else []), f"of {', '.join(map(str, action.choices))}"])
+    yield f"`{_name(action)}`", _default(action), words
+
+
+def _name(action: argparse.Action) -> str:
+  value = action.metavar or action.dest.upper()
+  many = " ..." if action.nargs == "+" else ""
+  if not action.option_strings:
+    return f"{value}{many}"
+  names = ", ".join(action.option_strings)
+  return names if action.nargs == 0 else f"{names} {value}{many}"
+
+
+def _default(action: argparse.Action) -> str:
+  if action.required:
+    return "needed"
+  if action.default in (None, False, "", ()):
+    return ""
+  if action.nargs == 0:
+    return f"`{action.option_strings[0]}`"
+  many = isinstance(action.default, list | tuple)
+  return f"`{','.join(map(str, action.default)) if many else action.default}`"
+
+
+if __name__ == "__main__":
+  print(render(), end="")

@@ -1,0 +1,64 @@
+"""What a user gives for prediction: a list or an array, of which folders become their files."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from vitx.data.sources.files import find_files, warn_of_skipped
+from vitx.errors import ConfigError, listing
+from vitx.tasks.base import Task
+
+
+def list_inputs(inputs: Any, task: Task) -> list[Any]:
+  """Returns the inputs one by one, the files of a folder in its place.
+
+  They are found as the folder source finds them: beneath it at any depth, sorted by their paths,
+  links followed, hidden ones left out; what has none of the task's suffixes is skipped with a
+  warning.
+
+  Args:
+    inputs: a sequence of what `Task.read_input` takes and of paths of folders, or one array.
+    task: knows which files it reads.
+
+  Raises:
+    ConfigError: a folder without such files, or with a link that leads back to where it lies.
+    ValueError: no sequence, or an array that holds no inputs of the task.
+  """
+  found: list[Any] = []
+  for given in _as_list(inputs, task.element_spec):
+    if task.input_suffixes and isinstance(given, str | Path) and Path(given).is_dir():
+      found += _files(Path(given), task.input_suffixes)
+    else:
+      found.append(given)
+  return found
+
+
+def name_input(given: Any, number: int) -> str:
+  """Returns the path of an input, or its number, from 0, where it has none."""
+  return str(given) if isinstance(given, str | Path) else str(number)
+
+
+def _files(folder: Path, suffixes: Sequence[str]) -> list[Path]:
+  found, others = find_files(f"folder {str(folder)!r}", folder, suffixes)
+  if not found:
+    raise ConfigError(
+      f"folder {str(folder)!r} holds no file to predict; put {listing(suffixes)} in it"
+    )
+  warn_of_skipped(str(folder), folder, others, suffixes)
+  return found
+
+
+def _as_list(inputs: Any, spec: Mapping[str, jax.ShapeDtypeStruct]) -> list[Any]:
+  array = isinstance(inputs, np.ndarray | jax.Array)
+  rank = 1 + max(len(x.shape) for x in spec.values())
+  single = isinstance(inputs, str | Path | Mapping) or not isinstance(inputs, Iterable)
+  if single or (array and inputs.ndim != rank):
+    what = f"an array of shape {inputs.shape}" if array else f"{inputs!r:.80}"
+    raise ValueError(
+      f"inputs must be a list or an array of {rank} axes, not {what}; one input is a list of one:"
+      " [input]"
+    )
+  return list(np.asarray(inputs) if array else inputs)
