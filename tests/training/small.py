@@ -17,8 +17,9 @@ CLASSES, SIZE = 5, 8
 STATISTICS = {"image_size": SIZE, "mean": (0.5,), "std": (0.25,)}
 
 
-def task(augment=None, **fields):
+def task(augment=None, mean=(0.5,), **fields):
   """Classification of 8 x 8 gray images; dropout, depth and mixing on unless said otherwise."""
+  seen = STATISTICS | {"mean": mean}
   settings = default_config().augment.to_dict()
   settings |= {"hflip": 0.5, "mixup": 0.4, "pad_crop": 1} if augment is None else augment
   fields = {"dropout": 0.2, "stochastic_depth": 0.2} | fields
@@ -27,12 +28,13 @@ def task(augment=None, **fields):
   )
   return Classification(
     model=model,
-    augment=make_train_augment(settings, num_classes=CLASSES, label_smoothing=0.1, **STATISTICS),
-    preprocess=make_eval_preprocess(default_config().evaluation, **STATISTICS),
+    augment=make_train_augment(settings, num_classes=CLASSES, label_smoothing=0.1, **seen),
+    preprocess=make_eval_preprocess(default_config().evaluation, **seen),
     num_classes=CLASSES,
     decode_size=SIZE,
     image_size=SIZE,
     channels=1,
+    mean_and_std=(mean, STATISTICS["std"]),
   )
 
 

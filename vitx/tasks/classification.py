@@ -1,6 +1,7 @@
 """Classification of images: cross-entropy against (mixed, smoothed) class targets."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, Literal
 
@@ -24,7 +25,7 @@ from vitx.data.images.settings import (
   image_spec,
 )
 from vitx.data.images.square import SquareImages
-from vitx.data.images.statistics import statistics
+from vitx.data.images.statistics import Channels, statistics
 from vitx.data.sources.folder import SUFFIXES
 from vitx.errors import ConfigError
 from vitx.models import initialize, model_from_config, token_layout
@@ -57,6 +58,8 @@ class Classification(Task):
     channels: 1 or 3.
     resize_mode: how the host makes an image square in training.
     interpolation: of the host's resizing.
+    mean_and_std: per channel, by which `augment` and `preprocess` normalize; they take others as
+      `statistics`.
   """
 
   model: nn.Module
@@ -68,6 +71,7 @@ class Classification(Task):
   channels: int
   resize_mode: ResizeMode = "center"
   interpolation: HostInterpolation = "bilinear"
+  mean_and_std: tuple[Channels, Channels] = ((), ())
 
   sections: ClassVar[Mapping[str, type]] = {
     "data": ImageSettings,
@@ -137,6 +141,19 @@ class Classification(Task):
       channels=data.channels,
       resize_mode=data.resize_mode,
       interpolation=data.get("interpolation", ImageSettings.interpolation),
+      mean_and_std=(tuple(data.mean), tuple(data.std)),
+    )
+
+  def found_in_data(self):
+    """Returns mean and standard deviation per channel, float32 (C,)."""
+    return tuple(np.asarray(each, np.float32) for each in self.mean_and_std)
+
+  def with_found(self, found):
+    """Returns the task that normalizes images by another mean and standard deviation."""
+    return dataclasses.replace(
+      self,
+      augment=functools.partial(self.augment, statistics=found),
+      preprocess=functools.partial(self.preprocess, statistics=found),
     )
 
   @property

@@ -27,10 +27,12 @@ class Member:
   Attributes:
     seed: of all that its training draws.
     variant: the number of its step among those of the program.
+    found: what its task found in its training examples, see `Task.found_in_data`.
   """
 
   seed: int
   variant: int
+  found: Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,12 +86,13 @@ def train_members(variants: Sequence[Step]) -> Callable:
   train = _train_side_by_side if jax.default_backend() != "cpu" else _train_in_turn
 
   def train_one(
-    state: Any, batches: Any, seed: jax.Array, variant: jax.Array, *shared: Any
+    state: Any, batches: Any, seed: jax.Array, variant: jax.Array, found: Any, *shared: Any
   ) -> tuple[Any, tuple[dict[str, jax.Array], dict[str, jax.Array]]]:
     constants, count = shared
     step = dataclasses.replace(
       variants[0],
       axis=None,
+      task=variants[0].task.with_found(found),
       seed=seed,
       optimizer=_choose_optimizer([each.optimizer for each in variants], variant),
       schedule=lambda at: jnp.stack([each.schedule(at) for each in variants])[variant],
@@ -103,11 +106,12 @@ def train_members(variants: Sequence[Step]) -> Callable:
     batches: Any,
     seeds: jax.Array,
     numbers: jax.Array,
+    found: Any,
     here: jax.Array,
     count: jax.Array,
     stop: jax.Array,
   ) -> tuple[Any, dict[str, jax.Array], dict[str, jax.Array], jax.Array]:
-    own = (states, batches, seeds, numbers)
+    own = (states, batches, seeds, numbers, found)
     states, (metrics, measured) = train(train_one, own, here, (constants, count))
     return states, metrics, measured, stop
 
@@ -130,6 +134,7 @@ def arrange(
     parallel.deal(fed, places),
     parallel.deal([np.uint32(member.seed) for member in members], places),
     parallel.deal([np.int32(member.variant) for member in members], places),
+    parallel.deal([member.found for member in members], places),
     parallel.members_here(len(members)),
     parallel.number(count),
     parallel.number(stop),
@@ -158,7 +163,13 @@ def compile_members(
     run: calls the compiler, see `parallel.compile_for`.
   """
   (places,) = {x.shape[1] for x in jax.tree.leaves(states)}
-  blank = arrange([Member(0, 0)], [_stack_steps([batch], steps)], places, 1, False)
+  blank = arrange(
+    [Member(0, 0, variants[0].task.found_in_data())],
+    [_stack_steps([batch], steps)],
+    places,
+    1,
+    False,
+  )
   compiled = parallel.compile_for(
     (states, constants, *blank), train_members(variants), donate=(0,), options=options, run=run
   )

@@ -39,6 +39,7 @@ from vitx.training.members import Member, Program, compile_members
 from vitx.training.progress import announce
 from vitx.training.running import (
   Evaluate,
+  Programs,
   Run,
   compile_evaluation,
   last_good,
@@ -199,7 +200,8 @@ class _Together:
         if opened and begun.step != next(iter(opened.values())).begun.step:
           self._ended[i] = None
           continue
-        member = Member(experiment.config.data_seed, self._numbers[i])
+        found = experiment.task.found_in_data()
+        member = Member(experiment.config.data_seed, self._numbers[i], found)
         state = stacked.stack(begun.state, experiment.step.cycle)
         opened[i] = _Trained(member, run, begun, log, state)
         stack.enter_context(own.pop_all())
@@ -210,11 +212,11 @@ class _Together:
     runs, experiment = list(trained.values()), self._first
     step, total = runs[0].begun.step, experiment.total_steps
     constants = parallel.replicate(experiment.constants)
-    programs = compile_evaluation(experiment, request)
+    programs = _compile_evaluations(runs, request)
     examples = [functools.cache(each.run.experiment.keep) for each in runs]
     evaluates = [
-      make_evaluate(each.run, programs, constants, own)
-      for each, own in zip(runs, examples, strict=True)
+      make_evaluate(each.run, program, constants, own)
+      for each, program, own in zip(runs, programs, examples, strict=True)
     ]
     in_flight = InFlight(
       functools.partial(_count_steps, runs),
@@ -290,6 +292,16 @@ def _check_alike(experiments: Sequence[Experiment]) -> None:
       "optimizer.weight_decay changes what this optimizer keeps, so its values cannot be trained in"
       " one program; train each run by itself: --together 1"
     )
+
+
+def _compile_evaluations(runs: Sequence[_Trained], request: StopRequest) -> list[Programs]:
+  """Returns what evaluates each run; those whose tasks found the same in their data share it."""
+  programs: dict[str, Programs] = {}
+  for each in runs:
+    found = str(jax.tree.map(np.ndarray.tolist, each.member.found))
+    if found not in programs:
+      programs[found] = compile_evaluation(each.run.experiment, request)
+  return [programs[str(jax.tree.map(np.ndarray.tolist, each.member.found))] for each in runs]
 
 
 def _begin(each: _Trained, batches: TrainBatches, total: int) -> Iterator[Any]:

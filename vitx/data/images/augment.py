@@ -21,8 +21,10 @@ from vitx.data.images.settings import Side
 from vitx.data.settings import read_fields
 from vitx.errors import ConfigError
 
-TrainAugment = Callable[[jax.Array, jax.Array, jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
-EvalPreprocess = Callable[[jax.Array], jax.Array]
+TrainAugment = Callable[..., tuple[jax.Array, jax.Array]]
+EvalPreprocess = Callable[..., jax.Array]
+# Mean and standard deviation per channel, of pixels in 0..1.
+Statistics = tuple[Any, Any]
 ImageStage = Callable[[jax.Array, jax.Array], jax.Array]
 
 # The random stream of each operation. Only ever append: the position defines what a seed draws.
@@ -53,11 +55,12 @@ def make_train_augment(
     label_smoothing: e; targets are (1 - e) one-hot + e / K.
 
   Returns:
-    A function (key, index, images, labels) -> (images, targets):
+    A function (key, index, images, labels, statistics=(mean, std)) -> (images, targets):
       key: threefry key of this step (other generators do not draw the same under `jax.vmap`).
       index: int32 (B,), position of each example in the global batch.
       images: uint8 (B, S, S, C).
       labels: int32 (B,).
+      statistics: a mean and a standard deviation instead of those given, may be traced.
     It returns float32 (B, s, s, C), normalized, and float32 (B, K). With mixup or cutmix on, the
     batch must consist of whole pairs (2p, 2p + 1) of the global batch side by side, which are mixed
     with each other; an odd one raises ConfigError while it is traced.
@@ -69,22 +72,27 @@ def make_train_augment(
   check_value(image_size, "data.image_size", Side)
   check_value(label_smoothing, "task.label_smoothing", Probability)
   settings = read_augment(augment, image_size, len(mean))
-  before, after = _stages(settings, image_size, mean), _late_stages(settings)
   mixes = bool(settings.mixup or settings.cutmix)
 
-  def example(key: Any, image: jax.Array) -> jax.Array:
+  def example(key: Any, image: jax.Array, statistics: Statistics) -> jax.Array:
+    before, after = _stages(settings, image_size, statistics[0]), _late_stages(settings)
     image = image.astype(jnp.float32) / 255.0
     if not settings.random_resized_crop:
       image = image_ops.resize(image, image_size, _fixed(settings.interpolation))
     image = _run(before, key, image)
-    return _run(after, key, _normalize(image, mean, std))
+    return _run(after, key, _normalize(image, *statistics))
 
   def apply(
-    key: jax.Array, index: jax.Array, images: jax.Array, labels: jax.Array
+    key: jax.Array,
+    index: jax.Array,
+    images: jax.Array,
+    labels: jax.Array,
+    statistics: Statistics = (mean, std),
   ) -> tuple[jax.Array, jax.Array]:
     _check_images(images, len(mean))
-    keys = _fold(key, index) if before or after else None  # None: nothing is drawn
-    out = jax.vmap(example)(keys, images)
+    draws = _stages(settings, image_size, mean) or _late_stages(settings)
+    keys = _fold(key, index) if draws else None
+    out = jax.vmap(lambda key, image: example(key, image, statistics))(keys, images)
     targets = mixup.smooth_targets(labels, num_classes, label_smoothing)
     if mixes:
       _check_pairs(len(images))
@@ -113,7 +121,8 @@ def make_eval_preprocess(
     std: per channel, of pixels in 0..1; above 0.
 
   Returns:
-    A function from uint8 images (B, S, S, C) to float32 (B, s, s, C), normalized.
+    A function from uint8 images (B, S, S, C) to float32 (B, s, s, C), normalized; `statistics` as
+    in training.
 
   Raises:
     ConfigError: a setting out of range, named with its field.
@@ -124,19 +133,19 @@ def make_eval_preprocess(
   resized = round(image_size / settings.crop_ratio)
   start = (resized - image_size) // 2
 
-  def example(image: jax.Array) -> jax.Array:
+  def example(image: jax.Array, statistics: Statistics) -> jax.Array:
     image = image_ops.resize(image.astype(jnp.float32) / 255.0, resized, settings.interpolation)
     image = image[start : start + image_size, start : start + image_size]
-    return _normalize(image, mean, std)
+    return _normalize(image, *statistics)
 
-  def apply(images: jax.Array) -> jax.Array:
+  def apply(images: jax.Array, statistics: Statistics = (mean, std)) -> jax.Array:
     _check_images(images, len(mean))
-    return jax.vmap(example)(images)
+    return jax.vmap(lambda image: example(image, statistics))(images)
 
   return apply
 
 
-def _stages(settings: AugmentSettings, size: int, mean: Sequence[float]) -> dict[str, ImageStage]:
+def _stages(settings: AugmentSettings, size: int, mean: Any) -> dict[str, ImageStage]:
   """Returns the random operations on pixels 0..1, by stream, in order."""
   stages: dict[str, ImageStage] = {}
   how = settings.interpolation
@@ -171,7 +180,7 @@ def _late_stages(settings: AugmentSettings) -> dict[str, ImageStage]:
   return {"erasing": lambda key, x: erase(key, x, settings.random_erasing)}
 
 
-def _randaugment(settings: AugmentSettings, mean: Sequence[float]) -> ImageStage:
+def _randaugment(settings: AugmentSettings, mean: Any) -> ImageStage:
   count, magnitude = settings.randaugment
   draws = randaugment.Draws(
     int(count), magnitude, settings.randaugment_std, settings.randaugment_probability
@@ -224,9 +233,10 @@ def _rotate(key: jax.Array, image: jax.Array, largest: float, interpolation: str
   return image_ops.rotate(image, degrees, interpolation)
 
 
-def _normalize(image: jax.Array, mean: Sequence[float], std: Sequence[float]) -> jax.Array:
-  center = np.asarray(mean, np.float32).reshape(1, 1, -1)
-  return (image - center) / np.asarray(std, np.float32).reshape(1, 1, -1)
+def _normalize(image: jax.Array, mean: Any, std: Any) -> jax.Array:
+  if not isinstance(mean, jax.Array):  # a constant of the program
+    mean, std = np.asarray(mean, np.float32), np.asarray(std, np.float32)
+  return (image - mean.reshape(1, 1, -1)) / std.reshape(1, 1, -1)
 
 
 def _check_statistics(mean: Sequence[float], std: Sequence[float]) -> None:

@@ -6,12 +6,12 @@ which change the image more at a higher level, levels that vary from operation t
 ranges, positions between pixels, and the mean color where nothing is.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from vitx.data.images import color_uint8, image_ops, sampling
 
@@ -128,7 +128,7 @@ def operate(
 
 
 def increasing(
-  key: jax.Array, image: jax.Array, draws: Draws, interpolation: str, mean: Sequence[float]
+  key: jax.Array, image: jax.Array, draws: Draws, interpolation: str, mean: Any
 ) -> jax.Array:
   """Applies operations drawn from timm's 15 increasing ones.
 
@@ -144,7 +144,7 @@ def increasing(
   cubic = jnp.full(draws.count, interpolation == "bicubic")
   if interpolation == "random":
     cubic = jax.random.bernoulli(jax.random.fold_in(key, 4), 0.5, (draws.count,))
-  fill = jnp.asarray(np.minimum(np.round(255 * np.asarray(mean, np.float64)), 255), jnp.float32)
+  fill = jnp.minimum(jnp.round(255 * jnp.asarray(mean, jnp.float32)), 255)
 
   def apply(x: jax.Array, draw: tuple[jax.Array, ...]) -> tuple[jax.Array, None]:
     operation, strength, one_cubic = draw
