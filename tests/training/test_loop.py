@@ -59,7 +59,6 @@ def test_what_a_run_leaves(finished_run):
   assert read_config(workdir).model.num_classes == 10
 
 
-@pytest.mark.slow
 def test_train_rows_have_the_norms_of_their_last_step(finished_run):
   train = [row for row in runs.rows(finished_run[0]) if row["kind"] == "train"]
   params = runs.final_state(finished_run[0])["params"]
@@ -101,6 +100,7 @@ def test_scalars_and_entropy_of_a_run_that_goes_on(tmp_path, monkeypatch):
   assert last["alpha/block_01"] == pytest.approx(np.mean(alpha, dtype=np.float64), rel=1e-6)
 
 
+@pytest.mark.slow
 def test_train_rows_have_the_mean_loss_and_accuracy_since_the_last(finished_run, tmp_path):
   loop.train(runs.tiny("log_every=10 steps"), tmp_path)
   each, pairs = (
