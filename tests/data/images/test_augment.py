@@ -373,3 +373,19 @@ def test_mixing_shares_of_a_huge_alpha_are_halves():
 def test_any_value_of_evaluation_is_named(field, value):
   with pytest.raises(ConfigError, match=rf"^evaluation\.{field}=[^\n]*$"):
     evaluate(batch(2)[1], 16, **{field: value})
+
+
+@pytest.mark.parametrize("operations", ["paper", "increasing"])
+def test_another_mean_and_deviation_may_be_traced(operations):
+  """As of several runs in one program, each with the statistics of its own images."""
+  settings = {"randaugment": (1, 9.0), "randaugment_operations": operations, "hflip": 0.5}
+  index, images, labels = batch(4)
+  other = (jnp.asarray(MEAN, jnp.float32), jnp.asarray(STD, jnp.float32))
+  made = make_train_augment(
+    settings, image_size=16, mean=(0.1,) * 3, std=(1.0,) * 3, num_classes=5, label_smoothing=0.0
+  )
+  got, _ = jax.jit(made)(jax.random.key(0), index, images, labels, other)
+  expected, _ = jax.jit(train(settings))(jax.random.key(0), index, images, labels)
+  np.testing.assert_allclose(got, expected, atol=1e-5)
+  seen = make_eval_preprocess({}, image_size=16, mean=(0.1,) * 3, std=(1.0,) * 3)
+  np.testing.assert_allclose(seen(images, other), evaluate(images, 16), atol=1e-5)
