@@ -128,6 +128,7 @@ def default_config() -> ConfigDict:
       attention_entropy=0,  # examples of validation by which that of each layer is logged; 0: off
       crop_ratio=1.0,  # image_size / side to which the stored image is resized before the crop
       interpolation="bilinear",  # nearest | bilinear | bicubic
+      on_test=False,  # also evaluate test each time; it chooses nothing
       weights=("ema",),  # ema, raw or both are evaluated; the first chooses the best
     )
   )

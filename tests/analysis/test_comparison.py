@@ -1,6 +1,7 @@
 """The table of a sweep: what is compared with what, and how it is written."""
 
 import csv
+import dataclasses
 import io
 
 import pytest
@@ -40,6 +41,18 @@ def test_lines_pair_by_seed_and_leave_failures_out():
   assert d.test is None and d.difference is None and d.rank is None
   assert [line.rank for line in (a, b, c)] == [2, 1, 3]
   assert [line.published_rank for line in (a, b, c, d)] == [1, 2, None, None]
+
+
+def test_the_best_on_test_stands_apart():
+  """It neither ranks nor is compared."""
+  seen = [[{"top1": x} for x in each] for each in ((0.4, 0.8, 0.6), (0.7, 0.65, 0.6))]
+  runs = [dataclasses.replace(outcome("a", i, 0.6), seen=each) for i, each in enumerate(seen)]
+  (line,) = compare(*runs).lines()
+  assert line.best_on_test == statistics.spread([0.8, 0.7]) and line.test.mean == 0.6
+  (low,) = compare(*runs, mode="min").lines()
+  assert low.best_on_test == statistics.spread([0.4, 0.6])
+  assert "best on test top-1 %" in format_table(compare(*runs))
+  assert "best on test" not in format_table(compare(*FOUR)).lower()
 
 
 def test_a_low_figure_may_be_the_good_one():

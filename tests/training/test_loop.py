@@ -317,6 +317,19 @@ def test_a_quick_look_takes_some_of_validation_and_all_of_test(tmp_path):
   assert result.test["examples"] == 359
 
 
+def test_a_look_at_test_changes_nothing(finished_run, tmp_path):
+  """The rows are there besides, and all else is as without them."""
+  loop.train(runs.tiny("evaluation.on_test=True"), tmp_path)
+  seen = [row for row in runs.rows(tmp_path) if row["kind"] == "test_seen"]
+  assert [row["step"] for row in seen] == [10, 20, 30, 40]
+  assert {row["examples"] for row in seen} == {359}
+  others = [row for row in runs.rows(tmp_path) if row["kind"] != "test_seen"]
+  assert others == runs.rows(finished_run[0])
+  best = others[-1]["step"]
+  (same_step,) = (row for row in seen if row["step"] == best)
+  assert same_step["nll"] == others[-1]["nll"]
+
+
 def test_some_of_the_examples_are_spread_over_all():
   some = spread(Numbers(144), 10)
   assert [some[i] for i in range(len(some))] == [0, 14, 28, 43, 57, 72, 86, 100, 115, 129]

@@ -54,6 +54,7 @@ class Outcome:
     best: the step of the checkpoint that validated best; None if it failed.
     validation: figures of that checkpoint.
     test: figures of that checkpoint.
+    seen: figures of every evaluation on *test*, where the run made them.
     seconds: of training.
     problem: why it failed; "" if it did not.
   """
@@ -63,6 +64,7 @@ class Outcome:
   best: int | None = None
   validation: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   test: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  seen: Sequence[Mapping[str, Any]] = ()
   seconds: float = 0.0
   problem: str = ""
 
@@ -75,6 +77,7 @@ class Line:
     method: whose it is.
     validation: the figure, best by *validation*; None without a finished run.
     test: the figure of the same checkpoints.
+    best_on_test: the best figure of any evaluation on *test*; None where runs have none.
     difference: of the test figure to the first method's, by seed; None of the first one.
     rank: of the mean test figure.
     letters: of the methods that differ from it none shares one; "" where nothing can be told.
@@ -85,6 +88,7 @@ class Line:
   method: Method
   validation: Spread | None = None
   test: Spread | None = None
+  best_on_test: Spread | None = None
   difference: Difference | None = None
   rank: float | None = None
   letters: str = ""
@@ -150,11 +154,18 @@ class Comparison:
     difference = (
       compare_pairs([own[s] for s in pairs], [base[s] for s in pairs]) if is_compared else None
     )
+    best = max if self.mode == "max" else min
+    seen = [
+      best(row[self.figure] for row in each.seen)
+      for each in self.outcomes
+      if each.method == method.name and each.seen and not each.problem
+    ]
     published = method.published.get(self.figure)
     return Line(
       method,
       validation=spread(list(self.values(method.name, "validation").values())) if own else None,
       test=spread(list(own.values())) if own else None,
+      best_on_test=spread(seen) if seen else None,
       difference=difference,
       published=published if isinstance(published, int | float) else None,
     )
@@ -175,9 +186,11 @@ def format_table(comparison: Comparison) -> str:
   name, scale, digits = SHOWN.get(comparison.figure, (comparison.figure, 1.0, 4))
   lines = comparison.lines()
   first = comparison.methods[0].name
+  has_best = any(line.best_on_test for line in lines)
   has_letters = any(line.letters for line in lines)
   has_published = any(line.published is not None for line in lines)
   heads = ["", "seeds", *["published"] * has_published, f"validation {name}", f"test {name}"]
+  heads += [f"best on test {name}"] * has_best
   heads += [f"minus {first} [{LEVEL:.0%} interval]", "p", "rank", *["published"] * has_published]
   heads += ["letters"] * has_letters
   heads += ["parameters", "steps", "TFLOP"]
@@ -185,7 +198,8 @@ def format_table(comparison: Comparison) -> str:
   for line in lines:
     published = ["" if line.published is None else f"{line.published:g}"] * has_published
     order = [_number(line.published_rank)] * has_published + [line.letters] * has_letters
-    ours = [_spread(each, scale, digits) for each in (line.validation, line.test)]
+    figures = [line.validation, line.test, *[line.best_on_test] * has_best]
+    ours = [_spread(each, scale, digits) for each in figures]
     difference = _difference(line.difference, scale, digits)
     costs = [f"{line.method.parameters:,}", f"{line.method.steps:,}"]
     costs.append(f"{line.method.flops / 1e12:,.4g}")
@@ -210,6 +224,11 @@ def _explain(comparison: Comparison, has_published: bool) -> str:
     text.append(
       "Letters: two methods that share none differ (Tukey's range test with seeds as blocks, 5 %"
       " for all pairs together)."
+    )
+  if any(line.best_on_test for line in comparison.lines()):
+    text.append(
+      "Best on test: of all evaluations, as some sources report; it chose the epoch by the examples"
+      " that it is told of, so it is too good."
     )
   agreement = comparison.agreement()
   if has_published:

@@ -30,6 +30,7 @@ FIELDS: dict[str, Any] = {
   "evaluation.every": str | int,
   "evaluation.batch_size": PositiveInt | None,
   "evaluation.limit": PositiveInt | None,
+  "evaluation.on_test": bool,
   "evaluation.attention_entropy": NonNegativeInt,
   "evaluation.weights": tuple[Literal["ema", "raw"], ...],
   "batch_size": PositiveInt,

@@ -50,6 +50,7 @@ FREE = (
   "checkpoint.every",
   "checkpoint.keep",
   "evaluation.batch_size",
+  "evaluation.on_test",
   "evaluation.attention_entropy",
   "data.data_dir",
   "data.memory",

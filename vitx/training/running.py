@@ -29,6 +29,10 @@ from vitx.training.tracking import open_tracking
 Evaluate = Callable[[Any, int, str], Figures]
 
 
+# The kind of rows of `config.evaluation.on_test`: figures of *test* that choose nothing.
+SEEN = "test_seen"
+
+
 @dataclasses.dataclass(frozen=True)
 class Programs:
   """What evaluates the states of runs; compiled when it is used.
@@ -185,6 +189,7 @@ def validate(run: Run, evaluate: Evaluate, state: Any, step: int) -> Any:
   task, schedule = experiment.task, experiment.config.schedule
   try:
     figures = evaluate(state, step, "validation")
+    seen = evaluate(state, step, "test") if experiment.config.evaluation.on_test else None
   except Interrupted:
     run.keep_workdir()
     unevaluated.save(run.workdir, step, experiment.unreplicate(state), recorder.snapshot())
@@ -193,6 +198,8 @@ def validate(run: Run, evaluate: Evaluate, state: Any, step: int) -> Any:
   if record.best_step not in (None, *run.store.steps()):  # somebody deleted it
     record.best_step = record.best_value = None
   recorder.write_figures("validation", step, figures)
+  if seen is not None:
+    recorder.write_figures(SEEN, step, seen)
   recorder.progress.message(f"step {step}  validation: {experiment.describe(figures)}")
   record.improve(step, figures[task.primary], task.mode)
   if schedule.name != "plateau":

@@ -28,6 +28,7 @@ from vitx.errors import ConfigError
 from vitx.training import phases, provenance, together
 from vitx.training.failures import NonFiniteError
 from vitx.training.log import read_metrics
+from vitx.training.running import SEEN
 from vitx.training.together import Ended, likeness
 
 POINT = "point.json"  # which point of a sweep a workdir is
@@ -233,9 +234,11 @@ def read_outcome(point: Point, directory: str | Path) -> Outcome | None:
   if test is None:
     return None
   best = test["step"]
-  rows = [row for row in read_metrics(workdir) if row["kind"] == "validation"]
-  validation = [row for row in rows if row["step"] == best][-1]
-  return Outcome(point.method, point.seed, best, validation, test, _read_seconds(workdir))
+  rows = read_metrics(workdir)
+  validation = [row for row in rows if row["kind"] == "validation" and row["step"] == best][-1]
+  seen = tuple(row for row in rows if row["kind"] == SEEN)
+  seconds = _read_seconds(workdir)
+  return Outcome(point.method, point.seed, best, validation, test, seen, seconds)
 
 
 def _test_row(workdir: str) -> dict[str, Any] | None:
