@@ -118,6 +118,7 @@ def test_lost_metrics_are_told(run_copy, capsys):
     (["--task", "label_smoothing=3"], "label_smoothing=3"),
     (["--task", "x"], "is not of the form field=value"),
     (["--predictions", "no/where.csv"], "predictions='no/where.csv' cannot be written"),
+    (["--json", "no/where.json"], "json='no/where.json': there is no folder 'no'; make it first"),
   ],
 )
 def test_what_cannot_be_evaluated(arguments, part, finished_run, elsewhere, capsys):
