@@ -18,7 +18,7 @@ from tests import runs
 from tests.training.interruption import train_until
 from vitx.checkpoints import lock
 from vitx.checkpoints.lock import Holder, Lock, WorkdirInUseError
-from vitx.training import loop
+from vitx.training import loop, running
 
 
 def write(directory, holder, age=0.0):
@@ -232,7 +232,7 @@ def test_a_training_gives_the_lock_back_at_its_end_at_a_stop_and_at_an_error(tmp
   assert not (tmp_path / lock.TRAIN).exists()
   assert loop.train(config, tmp_path).finished
   assert not (tmp_path / lock.TRAIN).exists() and held and all(held)
-  monkeypatch.setattr(loop, "begin", lambda *_: 1 / 0)
+  monkeypatch.setattr(running, "begin", lambda *_: 1 / 0)
   with pytest.raises(ZeroDivisionError):
     loop.train(config, tmp_path)
   assert not (tmp_path / lock.TRAIN).exists()

@@ -419,6 +419,7 @@ def test_budgets(text, value):
 # Real trainings
 
 
+@pytest.mark.slow  # two sweeps; those that are killed and those in one program keep the property
 def test_a_sweep_that_was_stopped_goes_on_to_the_same_results(tmp_path, monkeypatch):
   def command(name, **_):
     over = "--over=learning_rate=[1e-3,2e-3]"

@@ -68,7 +68,7 @@ THREE = [Member(3, 0, found(0.5)), Member(4, 1, found(0.4)), Member(2**32 - 1, 0
 
 
 @pytest.mark.parametrize(
-  "form", all_but("_train_side_by_side", of=["_train_in_turn", "_train_side_by_side"])
+  "form", all_but("_train_in_turn", of=["_train_in_turn", "_train_side_by_side"])
 )
 def test_a_member_is_the_run_alone(form, monkeypatch):
   """With its own seed, batches, mean color, learning rate and weight decay."""
@@ -83,9 +83,8 @@ def test_a_member_is_the_run_alone(form, monkeypatch):
   assert len(set(losses[1])) == 3
 
 
-@pytest.mark.parametrize(
-  "form", all_but("_train_in_turn", of=["_train_in_turn", "_train_side_by_side"])
-)
+@pytest.mark.slow  # three programs; sweeps that are killed keep the property
+@pytest.mark.parametrize("form", ["_train_in_turn", "_train_side_by_side"])
 def test_a_member_has_the_same_bits_whoever_else_is_there(form, monkeypatch):
   monkeypatch.setattr(members, "_train_in_turn", getattr(members, form))
   losses, states = train_together(THREE)
@@ -220,7 +219,8 @@ def stop_at(step, monkeypatch):
   monkeypatch.setattr(together, "StopRequest", StopAt)
 
 
-@pytest.mark.parametrize("at", all_but(11, of=[3, 11]))
+@pytest.mark.slow  # whole runs, compiled anew
+@pytest.mark.parametrize("at", [3, 11])
 def test_runs_that_were_stopped_go_on_to_the_same_bits(trained, tmp_path, monkeypatch, at):
   """Also where one of them goes on without the others."""
   workdirs, _ = trained
@@ -293,6 +293,7 @@ def test_a_loss_that_is_not_finite_ends_one_run_alone(trained, tmp_path):
   )
 
 
+@pytest.mark.slow  # a whole run, compiled anew
 def test_a_workdir_in_use_is_left_alone(tmp_path):
   busy = tmp_path / "b"
   busy.mkdir()

@@ -4,6 +4,7 @@ Runs of one seed share order, splits and augmentation, so methods are compared s
 """
 
 import dataclasses
+import functools
 import string
 from collections.abc import Sequence
 from typing import Literal
@@ -138,7 +139,7 @@ def group_by_letters(values: np.ndarray, mode: Literal["max", "min"]) -> list[st
   means = values.mean(0) * (-1 if mode == "max" else 1)
   # Means of few examples tie: what is further apart by rounding alone is not.
   rounding = 1e-9 * np.abs(means).max()
-  furthest = stats.studentized_range.ppf(LEVEL, max(m, 2), freedom) * deviation + rounding
+  furthest = _range_quantile(max(m, 2), freedom) * deviation + rounding
   order = np.argsort(means, kind="stable")
   letters, last = [""] * len(means), -1
   for start, first in enumerate(order):
@@ -149,6 +150,11 @@ def group_by_letters(values: np.ndarray, mode: Literal["max", "min"]) -> list[st
       for i in alike:
         letters[i] += letter
   return letters
+
+
+@functools.cache  # it takes a second
+def _range_quantile(means: int, freedom: int) -> float:
+  return float(stats.studentized_range.ppf(LEVEL, means, freedom))
 
 
 def _letter(number: int) -> str:
