@@ -77,6 +77,33 @@ def test_custom_derivatives_count_as_what_runs():
   assert cost.flops(grad, shape(3, 4), shape(4, 5)) == 4 * once
 
 
+def test_elementwise_work_counts_when_asked_for():
+  def count(function, *args):
+    return cost.flops(function, *args, elementwise=True)
+
+  x = shape(3, 4)
+  assert count(lambda x: jnp.exp(x) * 2 + x, x) == 3 * 12
+  assert count(lambda x: x @ x.T + 1, x) == 2 * 3 * 3 * 4 + 9
+  assert count(lambda x: x.sum(axis=1), x) == 12
+  # Maximum, difference, exponential, sum, quotient; jax compares each row's maximum with -inf.
+  assert count(jax.nn.softmax, x) == 5 * 12 + 3
+  assert count(lambda x: 0.5 * x * (1 + jax.lax.erf(x / 1.5)), x) == 5 * 12
+  looped = lambda x: jax.lax.fori_loop(0, 7, lambda i, c: jnp.tanh(c) @ x, x)  # noqa: E731
+  assert count(looped, shape(4, 4)) == 7 * (16 + 2 * 64)
+  cond = lambda x: jax.lax.cond(True, lambda: jnp.sin(jnp.cos(x)), lambda: -x)  # noqa: E731
+  assert count(cond, x) == 2 * 12
+  assert count(lambda x: jax.numpy.zeros(5).at[jnp.arange(3)].add(x), shape(3)) == 3
+  pool = lambda x: jax.lax.reduce_window(x, 0.0, jax.lax.add, (2, 2), (1, 1), "VALID")  # noqa: E731
+  assert count(pool, x) == 2 * 3 * 4
+
+
+def test_what_is_no_floating_point_arithmetic_never_counts():
+  move = lambda x: jnp.where(x > 0, x, 0.0).T.reshape(-1)[::2].astype(jnp.bfloat16)  # noqa: E731
+  assert cost.flops(move, shape(3, 4), elementwise=True) == 0
+  assert cost.flops(lambda: jnp.arange(5) * 3 + 1, elementwise=True) == 0
+  assert cost.flops(lambda key: jax.random.bits(key, (8,)), jax.random.key(0), elementwise=True) == 0
+
+
 def test_bytes():
   tree = {"a": np.zeros((3, 4), np.float32), "b": (np.zeros(2, np.int8),)}
   assert cost.tree_bytes(tree) == 50

@@ -6,29 +6,52 @@ from typing import Any
 
 import jax
 import jax.extend
+import jax.numpy as jnp
 import numpy as np
 
 
-def flops(function: Callable, *args: Any) -> int:
+# One operation for each element of the result, transcendental functions too: softmax counts as its
+# maximum, difference, exponential, sum and quotient, GELU as its products and its erf or tanh.
+ELEMENTWISE = frozenset(
+  "abs acos acosh add add_any asin asinh atan atan2 atanh cbrt ceil clamp cos cosh digamma div erf"
+  " erf_inv erfc exp exp2 expm1 floor integer_pow lgamma log log1p logistic max min mul neg pow rem"
+  " round rsqrt sign sin sinh sqrt square sub tan tanh".split()
+)
+# One for each element of what is reduced.
+REDUCING = frozenset(
+  "argmax argmin cumlogsumexp cummax cummin cumprod cumsum reduce_max reduce_min reduce_prod"
+  " reduce_sum".split()
+)
+# One for each element of what is added, compared or multiplied in.
+SCATTERING = frozenset(f"scatter{how}" for how in ("-add", "-max", "-min", "-mul", "-sub"))
+WINDOWED = frozenset(f"reduce_window_{how}" for how in ("max", "min", "sum"))
+SINGLE = ELEMENTWISE | REDUCING | SCATTERING | WINDOWED
+
+
+def flops(function: Callable, *args: Any, elementwise: bool = False) -> int:
   """Returns the floating-point operations of matrix products, convolutions and Fourier transforms.
 
-  Elementwise work is not counted. A multiply-add counts as two, the transform of n complex numbers
-  as 5 n log2 n, of n real ones as half of that. Loops count as often as they run (the compiler's
-  own estimate counts a loop's body once); of the branches of a conditional the dearest counts. A
-  `while` loop without a known trip count counts once.
+  A multiply-add counts as two, the transform of n complex numbers as 5 n log2 n, of n real ones as
+  half of that. Loops count as often as they run (the compiler's own estimate counts a loop's body
+  once); of the branches of a conditional the dearest counts. A `while` loop without a known trip
+  count counts once.
 
   Args:
     function: whatever it calls is counted too.
     *args: its arguments; `jax.ShapeDtypeStruct` will do.
+    elementwise: whether arithmetic on single floating-point numbers counts too: one for each
+      element of the result of `ELEMENTWISE`, exponentials and such like sums; one for each element
+      that goes into a reduction. Comparisons, choices, conversions, moves, and what integers and
+      random bits cost, never count.
   """
-  return _count(jax.make_jaxpr(function)(*args).jaxpr)
+  return _count(jax.make_jaxpr(function)(*args).jaxpr, elementwise)
 
 
-def _count(jaxpr: Any) -> int:
-  return sum(_equation(equation) for equation in jaxpr.eqns)
+def _count(jaxpr: Any, elementwise: bool) -> int:
+  return sum(_equation(equation, elementwise) for equation in jaxpr.eqns)
 
 
-def _equation(equation: Any) -> int:
+def _equation(equation: Any, elementwise: bool) -> int:
   name, params = equation.primitive.name, equation.params
   if name == "dot_general":
     (contracted, _), _ = params["dimension_numbers"]
@@ -41,9 +64,24 @@ def _equation(equation: Any) -> int:
   if name == "fft":
     return _fourier(equation.invars[0].aval, equation.outvars[0].aval, params["fft_lengths"])
   if name == "cond":
-    return max(_count(branch.jaxpr) for branch in params["branches"])
+    return max(_count(branch.jaxpr, elementwise) for branch in params["branches"])
+  if name in SINGLE:  # what a scatter adds with is a function inside it
+    return _single(name, equation) if elementwise else 0
   times = params["length"] if name == "scan" else 1
-  return times * sum(_count(inner) for inner in _inner(params))
+  return times * sum(_count(inner, elementwise) for inner in _inner(params))
+
+
+def _single(name: str, equation: Any) -> int:
+  """Returns the operations of a primitive that works on single numbers."""
+  if not jnp.issubdtype(equation.invars[0].aval.dtype, jnp.inexact):
+    return 0
+  if name in ELEMENTWISE:
+    return _size(equation)
+  if name in REDUCING:
+    return math.prod(equation.invars[0].aval.shape)
+  if name in SCATTERING:
+    return math.prod(equation.invars[2].aval.shape)
+  return _size(equation) * math.prod(equation.params["window_dimensions"])
 
 
 def _fourier(operand: Any, result: Any, lengths: tuple[int, ...]) -> int:
