@@ -101,7 +101,9 @@ def test_what_is_no_floating_point_arithmetic_never_counts():
   move = lambda x: jnp.where(x > 0, x, 0.0).T.reshape(-1)[::2].astype(jnp.bfloat16)  # noqa: E731
   assert cost.flops(move, shape(3, 4), elementwise=True) == 0
   assert cost.flops(lambda: jnp.arange(5) * 3 + 1, elementwise=True) == 0
-  assert cost.flops(lambda key: jax.random.bits(key, (8,)), jax.random.key(0), elementwise=True) == 0
+  assert (
+    cost.flops(lambda key: jax.random.bits(key, (8,)), jax.random.key(0), elementwise=True) == 0
+  )
 
 
 def test_bytes():

@@ -207,7 +207,7 @@ def format_table(comparison: Comparison) -> str:
     rows.append(
       [line.method.name, count, *published, *ours, *difference, _number(line.rank), *order, *costs]
     )
-  return "\n\n".join([_lay_out([heads, *rows]), _explain(comparison, has_published)])
+  return "\n\n".join([lay_out_markdown([heads, *rows]), _explain(comparison, has_published)])
 
 
 def _explain(comparison: Comparison, has_published: bool) -> str:
@@ -263,7 +263,8 @@ def _number(value: float | None) -> str:
   return "" if value is None else f"{value:g}"
 
 
-def _lay_out(rows: Sequence[Sequence[str]]) -> str:
+def lay_out_markdown(rows: Sequence[Sequence[str]]) -> str:
+  """Returns rows of cells, of which the first is the head, as a table in Markdown."""
   head, *body = (f"| {' | '.join(row)} |" for row in rows)
   return "\n".join([head, f"|{'---|' * len(rows[0])}", *body])
 

@@ -9,18 +9,25 @@ import jax.extend
 import jax.numpy as jnp
 import numpy as np
 
-
 # One operation for each element of the result, transcendental functions too: softmax counts as its
 # maximum, difference, exponential, sum and quotient, GELU as its products and its erf or tanh.
 ELEMENTWISE = frozenset(
-  "abs acos acosh add add_any asin asinh atan atan2 atanh cbrt ceil clamp cos cosh digamma div erf"
-  " erf_inv erfc exp exp2 expm1 floor integer_pow lgamma log log1p logistic max min mul neg pow rem"
-  " round rsqrt sign sin sinh sqrt square sub tan tanh".split()
+  {
+    *("abs", "add", "add_any", "ceil", "clamp", "div", "floor", "max", "min", "mul", "neg", "rem"),
+    *("round", "sign", "sub"),
+    *("cbrt", "integer_pow", "pow", "rsqrt", "sqrt", "square"),
+    *("exp", "exp2", "expm1", "log", "log1p", "logistic"),
+    *("acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh"),
+    *("cos", "cosh", "sin", "sinh", "tan", "tanh"),
+    *("digamma", "erf", "erf_inv", "erfc", "lgamma"),
+  }
 )
 # One for each element of what is reduced.
 REDUCING = frozenset(
-  "argmax argmin cumlogsumexp cummax cummin cumprod cumsum reduce_max reduce_min reduce_prod"
-  " reduce_sum".split()
+  {
+    *("argmax", "argmin", "cumlogsumexp", "cummax", "cummin", "cumprod", "cumsum"),
+    *("reduce_max", "reduce_min", "reduce_prod", "reduce_sum"),
+  }
 )
 # One for each element of what is added, compared or multiplied in.
 SCATTERING = frozenset(f"scatter{how}" for how in ("-add", "-max", "-min", "-mul", "-sub"))

@@ -3,7 +3,7 @@
 import argparse
 import functools
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import jax
@@ -24,7 +24,7 @@ from vitx.benchmark import (
 )
 from vitx.benchmark.cases import CASES
 from vitx.benchmark.timing import Neighbors
-from vitx.cli import choose
+from vitx.cli import choose, costs
 from vitx.cli import reading as streamed
 from vitx.cli.arguments.benchmark import DENSITY_PARTS, SPARSIFINER_PARTS
 from vitx.cli.configs import load_config
@@ -67,12 +67,19 @@ def run_sparsifiner(options: argparse.Namespace) -> None:
 
 
 def run_models(options: argparse.Namespace) -> None:
-  """Measures training steps, beside PyTorch's or a product of matrices, and prints a table.
+  """Measures a config's rows, or training steps beside PyTorch's or a product of matrices.
 
   Raises:
-    ConfigError: an unknown row.
+    ConfigError: an unknown row, or arguments that do not go together.
     MissingExtraError: the peers are not installed.
   """
+  of_rows = ("time", "pareto", "out", "csv", "json")
+  _check_together(options, options.config, ("peers", "memory") if options.config else of_rows)
+  if options.config:
+    with Neighbors() as neighbors:
+      costs.run(options, _say)
+    _print_neighbors(neighbors)
+    return
   known = peers.PEERS if options.peers else models.SHARES
   names = options.rows or list(known)
   _check_names("rows", names, known)
@@ -110,6 +117,14 @@ def run_models(options: argparse.Namespace) -> None:
       print(f"FLOP/s of a step over those of a product of {models.PRODUCT} x {models.PRODUCT}")
       print(models.format_ratios(found, models.SHARES, most=False), flush=True)
   _print_neighbors(neighbors)
+
+
+def _check_together(options: argparse.Namespace, config: str | None, others: Sequence[str]) -> None:
+  """Raises ConfigError for an argument that has no meaning with a config, or without."""
+  for name in others:
+    if getattr(options, name):
+      instead = "leave out --config" if config else "name a --config whose rows it is of"
+      raise ConfigError(f"--{name} {'does not go with' if config else 'needs'} --config; {instead}")
 
 
 def _make_peer(batch: int, side: int, name: str) -> Callable[[], None]:

@@ -86,7 +86,7 @@ def _dispatch(arguments: list[str]) -> int | None:
   options = parser.parse_args(rest)
   name = options.__dict__.pop("command")
   if overrides:
-    if not hasattr(options, "config"):
+    if getattr(options, "config", None) is None:
       parser.error(f"unrecognized arguments: --config.{overrides[0]}")
     options.config = join_text(options.config, overrides)
   return importlib.import_module(f"vitx.cli.{name}").run(**vars(options))

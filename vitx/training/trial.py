@@ -1,4 +1,4 @@
-"""A training step without data: what tables, plans and benchmarks compile, and some of them run."""
+"""Training and inference without data: what tables, plans and benchmarks compile or run."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -10,12 +10,37 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from vitx.analysis import cost
+from vitx.analysis.shapes import variable_shapes
+from vitx.models import initialize
+from vitx.tasks import build_task
 from vitx.training import compilation, parallel
 from vitx.training.setup import batch_shapes, make_step
 from vitx.training.teacher import blank_constants
 from vitx.training.train_step import TrainState
 
 Shapes = Mapping[str, jax.ShapeDtypeStruct]
+
+
+@dataclasses.dataclass(frozen=True)
+class StepBytes:
+  """What a training step needs on one device, as compiled.
+
+  Attributes:
+    parameters: of the network.
+    optimizer: all else that a step keeps for the next: moments, the average of the parameters,
+      batch statistics.
+    activations: what a step needs besides: activations and gradients, of which the compiler plans
+      when each comes and goes, so that only their sum has a peak; and the batch.
+  """
+
+  parameters: int
+  optimizer: int
+  activations: int
+
+  @property
+  def total(self) -> int:
+    """All of them."""
+    return self.parameters + self.optimizer + self.activations
 
 
 def make_training_step(config: ConfigDict) -> tuple[Callable, TrainState, dict[str, Any]]:
@@ -76,11 +101,79 @@ def draw_batch(shapes: Shapes) -> dict[str, np.ndarray]:
 
 def measure_training_bytes(config: ConfigDict) -> int | None:
   """Returns what a compiled step of a completed config's whole batch needs on one device."""
+  found = split_training_bytes(config)
+  return None if found is None else found.total
+
+
+def split_training_bytes(config: ConfigDict) -> StepBytes | None:
+  """Returns the same in its parts; None where the compiler does not say."""
   train, state, batch = make_training_step(config)
+  total = cost.compiled_bytes(_compile_quickly(train, state, batch, donate=(0,)))
+  if total is None:
+    return None
+  parameters, kept = cost.tree_bytes(state.params), cost.tree_bytes(state)
+  return StepBytes(parameters, kept - parameters, total - kept)
+
+
+def measure_inference_bytes(config: ConfigDict, batch: int) -> int | None:
+  """Returns what a completed config's network needs on one device for so many examples."""
+  model, given = _describe_inference(config, batch)
+  compiled = _compile_quickly(model.apply, variable_shapes(model, given), given)
+  return cost.compiled_bytes(compiled)
+
+
+def _compile_quickly(function: Callable, *args: Any, donate: tuple[int, ...] = ()) -> Any:
+  """Compiles what is not run, for its memory."""
   # LLVM's optimization changes nothing in the buffers; without it a CPU compiles twice as fast.
   options = {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else None
-  step = jax.jit(train, donate_argnums=0, compiler_options=options)
-  return cost.compiled_bytes(step.lower(state, batch).compile())
+  return jax.jit(function, donate_argnums=donate, compiler_options=options).lower(*args).compile()
+
+
+def _describe_inference(config: ConfigDict, batch: int) -> tuple[Any, jax.ShapeDtypeStruct]:
+  """Returns the network and what it is called with."""
+  task = build_task(config)
+  return task.model, jax.ShapeDtypeStruct(
+    (batch, *task.input_spec.shape[1:]), task.input_spec.dtype
+  )
+
+
+def prepare_training(config: ConfigDict) -> tuple[Callable[[], None], int | None]:
+  """Returns a step of a completed config on noise, on one device, and the bytes that it needs.
+
+  The step runs to its end and goes on from its own state, which the first one makes.
+  """
+  train, state, batch = make_training_step(config)
+  program = jax.jit(train, donate_argnums=0).lower(state, batch).compile()
+  held: list[Any] = []
+
+  def step() -> None:
+    if not held:
+      held.extend((begin(config), jax.device_put(draw_batch(batch))))
+    held[0] = jax.block_until_ready(program(*held))[0]
+
+  return step, cost.compiled_bytes(program)
+
+
+def prepare_inference(config: ConfigDict, batch: int) -> tuple[Callable[[], None], int | None]:
+  """Returns a completed config's network on noise, on one device, and the bytes that it needs."""
+  model, given = _describe_inference(config, batch)
+  program = jax.jit(model.apply).lower(variable_shapes(model, given), given).compile()
+  held: list[Any] = []
+
+  def infer() -> None:
+    if not held:
+      start = jax.jit(lambda key, x: initialize(model, key, x))
+      held.extend((start(jax.random.key(0), _draw(given)[:1]), jax.device_put(_draw(given))))
+    jax.block_until_ready(program(*held))
+
+  return infer, cost.compiled_bytes(program)
+
+
+def _draw(x: jax.ShapeDtypeStruct) -> np.ndarray:
+  """Returns normal numbers, or zeros where integers are wanted, such as the bytes of a text."""
+  if not jnp.issubdtype(x.dtype, jnp.floating):
+    return np.zeros(x.shape, x.dtype)
+  return np.random.default_rng(0).normal(size=x.shape).astype(x.dtype)
 
 
 def count_training_flops(config: ConfigDict) -> int:

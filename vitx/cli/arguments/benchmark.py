@@ -5,10 +5,12 @@ with dense softmax in the same run: time, compiled temporary memory and FLOPs as
 named cases with the figures they are to reach. Density: the Sparse Transformer's patterns beside
 causal flash, whole training steps beside the article's Table 2, and a sampled token from the cache
 beside computing all anew. Sparsifiner: its attention by keys and by blocks with the figures to
-reach, and its multiply-adds as published and as made. Models: whole training steps beside
-PyTorch's of the same sizes, or beside what a product of matrices reaches. On a CPU no absolute time
-is shown: its cores are shared. Data: the batches of a config's training, streamed, beside one
-thread of Pillow that decodes and resizes the same images, in examples a second, and their memory.
+reach, and its multiply-adds as published and as made. Models: parameters, operations and memory of
+a config's rows, with `--time` their rates, and the Pareto front of two of those figures; or whole
+training steps beside PyTorch's of the same sizes, or beside what a product of matrices reaches. On
+a CPU no absolute time is shown but the rates of rows: its cores are shared. Data: the batches of a
+config's training, streamed, beside one thread of Pillow that decodes and resizes the same images,
+in examples a second, and their memory.
 """
 
 import argparse
@@ -77,10 +79,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add("--head_dim", type=positive, default=64, help="D; the width is H D")
   add("--dtype", choices=("float32", "bfloat16"), default="float32")
   add("--repeats", type=positive, default=5, help="rounds; the median counts")
-  add = what.add_parser("models", help="whole training steps, also beside PyTorch's").add_argument
+  help_text = "what a config's rows cost, or training steps, also beside PyTorch's"
+  add = what.add_parser("models", help=help_text).add_argument
+  add("--config", metavar="FILE", help="tell what its rows cost; FILE:field=value for all of them")
+  add("--time", action="store_true", help="of the config's rows: also rates and the peak of memory")
+  add("--pareto", type=names, metavar="X,Y", help="of the config's rows: draw two columns")
+  add("--out", metavar="DIR", help="folder of that plot")
+  add("--csv", metavar="FILE", help="write the config's rows as CSV")
+  add("--json", metavar="FILE", help="write the config's rows as JSON")
   add("--peers", action="store_true", help="beside PyTorch's networks; needs the extra peers")
   add("--memory", action="store_true", help="of the peers: also the peak of a process of its own")
-  add("--rows", type=names, help="of the peers or shares; else all")
+  add("--rows", type=names, help="of the config, peers or shares; else all")
   add("--batch", type=positive, default=8, help="B, beside the peers")
   add("--side", type=positive, default=32, help="of the images beside the peers: its square is N")
   add("--runs", type=positive, default=3, help="each gives a ratio")

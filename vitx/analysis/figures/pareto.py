@@ -1,0 +1,143 @@
+"""Two columns of a table of rows against each other, and the rows that no other row beats."""
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from vitx.analysis.figures import style
+
+FRONT, OTHERS = "C3", "0.45"  # colors
+WIDE = 10.0  # times, from the least to the most, from which on an axis is logarithmic
+# Where a name may stand: from its point, in points, the nearest first.
+DISTANCES = (3, 9, 16)
+DIRECTIONS = ((1, 1), (1, -1), (-1, 1), (-1, -1), (1, 0), (-1, 0), (0, 1), (0, -1))
+
+Points = Mapping[str, tuple[float, float]]
+
+
+def find_front(points: Points, more: tuple[bool, bool]) -> list[str]:
+  """Returns the Pareto front: rows that no other beats.
+
+  One beats another that is as good in both columns and better in one of them. They come in the order of the first column, the least first.
+
+  Args:
+    points: both columns, by row.
+    more: of each column, whether more is better; False: less.
+  """
+  good = {
+    name: tuple(value if up else -value for value, up in zip(values, more, strict=True))
+    for name, values in points.items()
+  }
+
+  def beaten(own: tuple[float, ...]) -> bool:
+    return any(one >= own[0] and two >= own[1] and (one, two) != own for one, two in good.values())
+
+  return sorted((name for name in points if not beaten(good[name])), key=lambda name: points[name])
+
+
+def draw_pareto(
+  points: Points, columns: tuple[str, str], more: tuple[bool, bool], told: str, out: Path, name: str
+) -> Path:
+  """Draws two columns of a table against each other.
+
+  Args:
+    points: both columns, by row.
+    columns: their names.
+    more: of each column, whether more is better; False: less.
+    told: what was measured, for the caption.
+    out: folder of the picture.
+    name: of the file, without its ending.
+
+  Raises:
+    MissingExtraError: matplotlib is not installed.
+    ConfigError: the picture cannot be written.
+  """
+  return style.keep(plot_pareto(points, columns, more, told), out, name)
+
+
+def plot_pareto(
+  points: Points, columns: tuple[str, str], more: tuple[bool, bool], told: str
+) -> Any:
+  """Returns a picture: a point for each row, the front as a line, as in `draw_pareto`.
+
+  Rows of the front are named, others where there is room.
+  """
+  front = find_front(points, more)
+  better = " and ".join(
+    f"{'more' if up else 'less'} {column}" for column, up in zip(columns, more, strict=True)
+  )
+  caption = f"{told} Better is {better}; on the line stand the rows that none beats in both."
+  canvas, panels = style.make_panels(1, 1, style.COLUMN * 1.5, 3.4, caption)
+  axes = panels[0, 0]
+  line = [points[name] for name in front]
+  others = [name for name in points if name not in front]
+  # What a row of the front reaches is reached up to the next one's cost, so the line is of steps.
+  axes.step(*zip(*line, strict=True), where=_steps(more), c=FRONT, lw=0.8, zorder=1)
+  for names, color, size in ((others, OTHERS, 9), (front, FRONT, 16)):
+    if names:
+      axes.scatter(*zip(*(points[name] for name in names), strict=True), c=color, s=size, zorder=2)
+  axes.margins(0.12)
+  for number, axis in enumerate((axes.xaxis, axes.yaxis)):
+    _scale(axis, [point[number] for point in points.values()])
+  style.name_axes(axes, *columns)
+  canvas.set_dpi(style.DOTS)  # as it will be written
+  canvas.draw_without_rendering()  # now every point has its place
+  _name_points(axes, points, front, others, _steps(more) == "post")
+  return canvas
+
+
+def _scale(axis: Any, values: Sequence[float]) -> None:
+  """Makes an axis logarithmic where values are far apart, with plain numbers at 1, 2 and 5."""
+  from matplotlib.ticker import LogLocator, NullLocator
+
+  if min(values) > 0 and max(values) > WIDE * min(values):
+    axis.axes.set(**{f"{axis.axis_name}scale": "log"})
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_minor_locator(NullLocator())
+  axis.set_major_formatter("{x:g}")
+
+
+def _steps(more: tuple[bool, bool]) -> str:
+  """Returns where a line from left to right rises or falls: nothing better lies behind it."""
+  return "post" if not more[0] else "pre"
+
+
+def _name_points(
+  axes: Any, points: Points, front: Sequence[str], others: Sequence[str], post: bool
+) -> None:
+  """Writes names beside their points where they cover nothing; those of the front in any case."""
+  from matplotlib.transforms import Bbox
+
+  places = {name: axes.transData.transform(point) for name, point in points.items()}
+  taken = [Bbox.from_bounds(x - 6, y - 6, 12, 12) for x, y in places.values()]
+  for (x, y), (right, above) in itertools.pairwise(places[name] for name in front):
+    level, side = (y, right) if post else (above, x)  # the line's two parts between two points
+    taken += [Bbox([[x, level - 1], [right, level + 1]])]
+    taken += [Bbox([[side - 1, min(y, above)], [side + 1, max(y, above)]])]
+  for name in (*front, *others):
+    color = FRONT if name in front else OTHERS
+    label = None
+    for offset, place in _candidates():
+      if label is not None:
+        label.remove()
+      given = {"textcoords": "offset points", "fontsize": style.SMALL, "color": color, **place}
+      label = axes.annotate(name, points[name], offset, **given)
+      label.set_in_layout(False)
+      box = label.get_window_extent()
+      inside = axes.bbox.contains(box.x0, box.y0) and axes.bbox.contains(box.x1, box.y1)
+      if inside and not any(box.overlaps(other) for other in taken):
+        taken.append(box)
+        break
+    else:
+      if label is not None and name not in front:
+        label.remove()
+
+
+def _candidates() -> Iterator[tuple[tuple[float, float], dict[str, str]]]:
+  """Yields offsets and how a name is aligned there."""
+  for distance in DISTANCES:
+    for x, y in DIRECTIONS:
+      ha = {1: "left", 0: "center", -1: "right"}[x]
+      va = {1: "bottom", 0: "center", -1: "top"}[y]
+      yield (distance * x, distance * y), {"ha": ha, "va": va}

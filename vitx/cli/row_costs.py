@@ -1,0 +1,123 @@
+"""What a row of a config costs: counted, compiled and measured, for `vitx.cli.costs`."""
+
+import functools
+import multiprocessing
+from collections.abc import Callable, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any
+
+import jax
+from ml_collections import ConfigDict
+
+from vitx.analysis import cost
+from vitx.analysis.counting import count_variables
+from vitx.analysis.shapes import variable_shapes
+from vitx.benchmark import timing
+from vitx.benchmark.rates import find_rates
+from vitx.cli.configs import load_config
+from vitx.cli.summary import complete_config
+from vitx.tasks import build_task
+from vitx.training import trial
+
+BATCH = 64  # examples of the training step whose memory is told
+INFERENCE = (1, 32, 128)  # examples, of which the memory of inference is told
+COUNTED = (
+  "parameters",
+  "gflops_products",
+  "gflops",
+  "train_parameters_mb",
+  "train_optimizer_mb",
+  "train_activations_mb",
+  "train_mb",
+  *(f"inference_{batch}_mb" for batch in INFERENCE),
+)
+TIMED = ("train_peak_mb", "train_batch", "train_per_s", "inference_batch", "inference_per_s")
+
+Row = dict[str, Any]  # values by column; of what is not known there is none
+
+
+def count(config: ConfigDict) -> Row:
+  """Returns what a completed config costs, by counting and compiling."""
+  task = build_task(config)
+  variables = variable_shapes(task.model, task.input_spec)
+  flops = functools.partial(cost.flops, task.model.apply, variables, task.input_spec)
+  row: Row = {
+    "parameters": count_variables(variables).total,
+    "gflops_products": flops() / 1e9,
+    "gflops": flops(elementwise=True) / 1e9,
+  }
+  used = trial.split_training_bytes(_at(config, BATCH))
+  if used is not None:
+    parts = ("parameters", "optimizer", "activations")
+    row |= {f"train_{part}_mb": getattr(used, part) / 1e6 for part in parts}
+    row["train_mb"] = used.total / 1e6
+  for batch in INFERENCE:
+    needed = trial.measure_inference_bytes(config, batch)
+    if needed is not None:
+      row[f"inference_{batch}_mb"] = needed / 1e6
+  return row
+
+
+def _at(config: ConfigDict, batch: int) -> ConfigDict:
+  """Returns the config with so many examples in a step, all at once."""
+  config = config.copy_and_resolve_references()
+  config.batch_size, config.grad_accum_steps = batch, 1
+  return config
+
+
+def measure_peaks(texts: Mapping[str, str], say: Callable[[str], None]) -> dict[str, Row]:
+  """Returns the measured peak of training by row; nothing where the device does not tell."""
+  found: dict[str, Row] = {}
+  spawn = multiprocessing.get_context("spawn")
+  for name, text in texts.items():
+    say(f"{name}: peak of memory")
+    with ProcessPoolExecutor(1, mp_context=spawn) as pool:
+      peak = pool.submit(measure_peak, text).result()
+    if peak is None:
+      return {}
+    found[name] = {"train_peak_mb": peak / 1e6}
+  return found
+
+
+def measure_peak(text: str) -> int | None:
+  """Returns the most bytes that the device held during two training steps of this process.
+
+  None where the device does not tell, before anything is compiled.
+
+  Args:
+    text: of a config.
+  """
+  device = jax.local_devices()[0]
+  if "peak_bytes_in_use" not in (device.memory_stats() or {}):
+    return None
+  step, _ = trial.prepare_training(_at(complete_config(load_config(text)), BATCH))
+  step()
+  step()
+  return device.memory_stats()["peak_bytes_in_use"]
+
+
+def measure_rates(configs: Mapping[str, ConfigDict], **effort: Any) -> dict[str, Row]:
+  """Returns examples a second at the best batch, by row, of training and of inference.
+
+  Args:
+    configs: completed.
+    **effort: of `find_rates`.
+  """
+  rows: dict[str, Row] = {name: {} for name in configs}
+  for kind, prepare in (("train", _prepare_training), ("inference", trial.prepare_inference)):
+    makers = {name: functools.partial(_make, prepare, config) for name, config in configs.items()}
+    for name, rate in find_rates(makers, **effort).items():
+      rows[name] |= {f"{kind}_batch": rate.batch, f"{kind}_per_s": rate.per_second}
+  return rows
+
+
+def _prepare_training(config: ConfigDict, batch: int) -> tuple[Callable[[], None], int | None]:
+  return trial.prepare_training(_at(config, batch))
+
+
+def _make(prepare: Callable, config: ConfigDict, batch: int) -> Callable[[], None]:
+  """Returns what runs a batch. Raises TooLargeError where it does not fit the free memory."""
+  program, needed = prepare(config, batch)
+  if needed is not None:
+    timing.check_memory(needed)
+  return program
