@@ -15,9 +15,9 @@ from vitx.analysis.comparison import lay_out_markdown
 from vitx.analysis.figures import pareto
 from vitx.analysis.figures.subject import make_canvas
 from vitx.cli import row_costs
-from vitx.cli.configs import join_text, load_config, split_text
+from vitx.cli.configs import join_text, load_config, open_config, split_text
 from vitx.cli.points import find_published, find_rows
-from vitx.cli.row_costs import BATCH, COUNTED, TIMED, Row
+from vitx.cli.row_costs import BATCH, COUNTED, SIZE, TIMED, Row
 from vitx.cli.summary import complete_config
 from vitx.cli.tables import check_file, write_csv, write_json
 from vitx.errors import ConfigError, listing, nearest
@@ -31,6 +31,10 @@ TOLD = (
   f" counted as one. MB are 10^6 bytes; training at batch {BATCH}, compiled for {{device}}, never"
   " run: train_optimizer_mb is all that a step keeps beside the parameters, train_activations_mb"
   " all that it needs besides, gradients among them."
+)
+TOLD_SIZE = (
+  "size_mb: what torchsummary prints of the source's PyTorch network for one image, in 2^20 bytes,"
+  " see vitx.analysis.torchsummary. It is no size of a file and no peak of memory."
 )
 TOLD_TIMED = (
   "train_per_s and inference_per_s: examples a second on one device at the best batch, the rows in"
@@ -50,10 +54,9 @@ def run(options: argparse.Namespace, say: Callable[[str], None]) -> None:
     ConfigError: an unknown row or column, a file that cannot be written; nothing was compiled.
     MissingExtraError: a plot is asked for, and matplotlib is not installed.
   """
-  path, overrides = split_text(options.config)
-  names = find_rows(path, options.rows or [])
-  texts = {name: join_text(f"{path}:{name}", filter(None, [overrides])) for name in names}
-  published = {name: find_published(path).get(name, {}) for name in names}
+  texts = _find_texts(options.config, options.rows)
+  quoted = find_published(split_text(options.config)[0])
+  published = {name: quoted.get(name, {}) for name in texts}
   columns = _columns(published, options.time)
   axes = _check(options, columns)
   configs = {name: complete_config(load_config(text)) for name, text in texts.items()}
@@ -63,6 +66,8 @@ def run(options: argparse.Namespace, say: Callable[[str], None]) -> None:
   for name, config in configs.items():
     say(f"{name}: counted and compiled")
     rows[name] = row_costs.count(config) | peaks.get(name, {})
+    if SIZE in published[name]:
+      rows[name] |= row_costs.count_size(config)
     rows[name] |= {f"{PUBLISHED}{key}": _last(x) for key, x in published[name].items()}
   if options.time:
     effort = {"repeats": options.repeats, "seconds": options.seconds}
@@ -76,10 +81,27 @@ def run(options: argparse.Namespace, say: Callable[[str], None]) -> None:
     print(f"\n{_draw(rows, axes, options)}")
 
 
+def _find_texts(config: str, rows: Sequence[str] | None) -> dict[str, str]:
+  """Returns the text of a config for each row that is asked for, by the row.
+
+  A config that names its row, or is of a file without rows, is one row.
+  """
+  path, arg = split_text(config)
+  first = arg.split(",")[0]
+  if first and "=" not in first:
+    if rows:
+      raise ConfigError(f"config={config!r} names the row {first!r} already: leave out --rows")
+    return {first: config}
+  if not rows and (path.endswith(".json") or not open_config(path).get("ROWS")):
+    return {Path(path).stem: config}
+  overrides = [arg] if arg else []
+  return {row: join_text(f"{path}:{row}", overrides) for row in find_rows(path, rows or [])}
+
+
 def _columns(published: Mapping[str, Mapping[str, Any]], timed: bool) -> list[str]:
   """Returns what there is to tell, a published figure beside ours where there are both."""
   quoted = [key for row in published.values() for key in row]
-  found = [*COUNTED, *TIMED * timed]
+  found = [*COUNTED, *[SIZE] * (SIZE in quoted), *TIMED * timed]
   for key in dict.fromkeys(quoted):
     found.insert(found.index(key) + 1 if key in found else len(found), f"{PUBLISHED}{key}")
   return found
@@ -129,8 +151,8 @@ def _show(rows: Mapping[str, Row], columns: Sequence[str], options: argparse.Nam
   """Prints the table without its empty columns, and writes all of it."""
   device = f"one {jax.devices()[0].device_kind} ({jax.default_backend()})"
   if options.csv:
-    cells = [[name, *(row.get(column) for column in columns)] for name, row in rows.items()]
-    write_csv(options.csv, [["row", *columns], *cells])
+    values = [[name, *map(row.get, columns)] for name, row in rows.items()]
+    write_csv(options.csv, [["row", *columns], *values])
   if options.json:
     listed = [{"row": name} | row for name, row in rows.items()]
     write_json(options.json, {"device": device, "rows": listed})
@@ -138,18 +160,19 @@ def _show(rows: Mapping[str, Row], columns: Sequence[str], options: argparse.Nam
   cells = [[name, *(_format(column, row) for column in filled)] for name, row in rows.items()]
   print(lay_out_markdown([["row", *filled], *cells]))
   print(f"\n{TOLD.format(device=device)}")
-  if options.time:
-    print(f"\n{TOLD_TIMED}")
+  for text, when in ((TOLD_SIZE, SIZE in filled), (TOLD_TIMED, options.time)):
+    if when:
+      print(f"\n{text}")
 
 
 def _format(column: str, row: Row) -> str:
-  """Returns a value with at least four digits; a published one, or a count, with all."""
+  """Returns a value with at least four digits; one as it is printed, or a count, with all."""
   value = row.get(column, "")
   if isinstance(value, bool):
     return "yes" if value else ""
   if isinstance(value, str):
     return value
-  if isinstance(value, int) or column.startswith(PUBLISHED):
+  if isinstance(value, int) or column == SIZE or column.startswith(PUBLISHED):
     return f"{value:,}"
   digits = max(0, 3 - math.floor(math.log10(abs(value)))) if value else 0
   return f"{value:,.{digits}f}"

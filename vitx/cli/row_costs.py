@@ -9,7 +9,8 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
-from vitx.analysis import cost
+from vitx.analysis import cost, torchsummary
+from vitx.analysis.counting import count as count_parameters
 from vitx.analysis.counting import count_variables
 from vitx.analysis.shapes import variable_shapes
 from vitx.benchmark import timing
@@ -31,6 +32,7 @@ COUNTED = (
   "train_mb",
   *(f"inference_{batch}_mb" for batch in INFERENCE),
 )
+SIZE = "size_mb"  # of rows that have a published one
 TIMED = ("train_peak_mb", "train_batch", "train_per_s", "inference_batch", "inference_per_s")
 
 Row = dict[str, Any]  # values by column; of what is not known there is none
@@ -58,6 +60,13 @@ def count(config: ConfigDict) -> Row:
   return row
 
 
+def count_size(config: ConfigDict) -> Row:
+  """Returns what torchsummary says of a completed config's PyTorch twin, where it has one."""
+  model, parameters = config.model, count_parameters(config).summary
+  size = torchsummary.estimate_size(model, config.data.image_size, parameters)
+  return {} if size is None else {SIZE: size}
+
+
 def _at(config: ConfigDict, batch: int) -> ConfigDict:
   """Returns the config with so many examples in a step, all at once."""
   config = config.copy_and_resolve_references()
@@ -72,7 +81,11 @@ def measure_peaks(texts: Mapping[str, str], say: Callable[[str], None]) -> dict[
   for name, text in texts.items():
     say(f"{name}: peak of memory")
     with ProcessPoolExecutor(1, mp_context=spawn) as pool:
-      peak = pool.submit(measure_peak, text).result()
+      try:
+        peak = pool.submit(measure_peak, text).result()
+      except timing.TooLargeError as error:
+        say(f"{name}: a step of {BATCH} {error}")
+        continue
     if peak is None:
       return {}
     found[name] = {"train_peak_mb": peak / 1e6}
@@ -86,11 +99,14 @@ def measure_peak(text: str) -> int | None:
 
   Args:
     text: of a config.
+
+  Raises:
+    TooLargeError: a step does not fit.
   """
   device = jax.local_devices()[0]
   if "peak_bytes_in_use" not in (device.memory_stats() or {}):
     return None
-  step, _ = trial.prepare_training(_at(complete_config(load_config(text)), BATCH))
+  step = _make(_prepare_training, complete_config(load_config(text)), BATCH)
   step()
   step()
   return device.memory_stats()["peak_bytes_in_use"]

@@ -19,7 +19,8 @@ Points = Mapping[str, tuple[float, float]]
 def find_front(points: Points, more: tuple[bool, bool]) -> list[str]:
   """Returns the Pareto front: rows that no other beats.
 
-  One beats another that is as good in both columns and better in one of them. They come in the order of the first column, the least first.
+  One beats another if it is as good in both columns and better in one of them. They come in the
+  order of the first column, the least first.
 
   Args:
     points: both columns, by row.
