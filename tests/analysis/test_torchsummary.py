@@ -30,7 +30,10 @@ def test_the_printed_size(file, row, side):
 
 def test_of_a_config():
   config = complete_config(load_config("vix_cifar10:hybrid_vin"))
-  assert count_size(config) == {"size_mb": 88.7}
+  assert count_size(config) == {
+    "parameters_torchsummary": 623_706,
+    "size_mb": 88.7,
+  }
 
 
 @pytest.mark.parametrize(

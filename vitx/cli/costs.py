@@ -17,7 +17,7 @@ from vitx.analysis.figures.subject import make_canvas
 from vitx.cli import row_costs
 from vitx.cli.configs import join_text, load_config, open_config, split_text
 from vitx.cli.points import find_published, find_rows
-from vitx.cli.row_costs import BATCH, COUNTED, SIZE, TIMED, Row
+from vitx.cli.row_costs import BATCH, COUNTED, SIZE, SUMMARIZED, TIMED, Row
 from vitx.cli.summary import complete_config
 from vitx.cli.tables import check_file, write_csv, write_json
 from vitx.errors import ConfigError, listing, nearest
@@ -33,8 +33,9 @@ TOLD = (
   " all that it needs besides, gradients among them."
 )
 TOLD_SIZE = (
-  "size_mb: what torchsummary prints of the source's PyTorch network for one image, in 2^20 bytes,"
-  " see vitx.analysis.torchsummary. It is no size of a file and no peak of memory."
+  "parameters_torchsummary leaves out those that torchsummary does not see, as the source's table"
+  " does; size_mb: what it prints of the source's PyTorch network for one image, in 2^20 bytes, see"
+  " vitx.analysis.torchsummary. It is no size of a file and no peak of memory."
 )
 TOLD_TIMED = (
   "train_per_s and inference_per_s: examples a second on one device at the best batch, the rows in"
@@ -101,7 +102,7 @@ def _find_texts(config: str, rows: Sequence[str] | None) -> dict[str, str]:
 def _columns(published: Mapping[str, Mapping[str, Any]], timed: bool) -> list[str]:
   """Returns what there is to tell, a published figure beside ours where there are both."""
   quoted = [key for row in published.values() for key in row]
-  found = [*COUNTED, *[SIZE] * (SIZE in quoted), *TIMED * timed]
+  found = [*COUNTED, *SUMMARIZED * (SIZE in quoted), *TIMED * timed]
   for key in dict.fromkeys(quoted):
     found.insert(found.index(key) + 1 if key in found else len(found), f"{PUBLISHED}{key}")
   return found

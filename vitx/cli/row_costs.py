@@ -32,7 +32,8 @@ COUNTED = (
   "train_mb",
   *(f"inference_{batch}_mb" for batch in INFERENCE),
 )
-SIZE = "size_mb"  # of rows that have a published one
+SIZE = "size_mb"
+SUMMARIZED = ("parameters_torchsummary", SIZE)  # of rows that have a published size
 TIMED = ("train_peak_mb", "train_batch", "train_per_s", "inference_batch", "inference_per_s")
 
 Row = dict[str, Any]  # values by column; of what is not known there is none
@@ -64,7 +65,8 @@ def count_size(config: ConfigDict) -> Row:
   """Returns what torchsummary says of a completed config's PyTorch twin, where it has one."""
   model, parameters = config.model, count_parameters(config).summary
   size = torchsummary.estimate_size(model, config.data.image_size, parameters)
-  return {} if size is None else {SIZE: size}
+  values = (parameters, size)
+  return {} if size is None else dict(zip(SUMMARIZED, values, strict=True))
 
 
 def _at(config: ConfigDict, batch: int) -> ConfigDict:

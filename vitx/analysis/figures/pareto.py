@@ -68,7 +68,7 @@ def plot_pareto(
   better = " and ".join(
     f"{'more' if up else 'less'} {column}" for column, up in zip(columns, more, strict=True)
   )
-  caption = f"{told} Better is {better}; on the line stand the rows that none beats in both."
+  caption = f"{told} Better is {better}; on the line are the rows that no other beats."
   canvas, panels = style.make_panels(1, 1, style.COLUMN * 1.5, 3.4, caption)
   axes = panels[0, 0]
   line = [points[name] for name in front]
