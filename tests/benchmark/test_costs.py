@@ -177,7 +177,7 @@ def test_peak_and_rates_are_measured(monkeypatch):
 
 def test_a_step_goes_on_from_its_own_state():
   config = complete_config(load_config(f"{CONFIG},batch_size=2"))
-  step, needed = trial.prepare_training(config)
+  step, needed = trial.prepare_training(config, lambda: trial.begin(config))
   step()
   step()  # the first state was donated: it would be refused
   _, state, _ = trial.make_training_step(config)

@@ -108,7 +108,8 @@ def measure_peak(text: str) -> int | None:
   device = jax.local_devices()[0]
   if "peak_bytes_in_use" not in (device.memory_stats() or {}):
     return None
-  step = _make(_prepare_training, complete_config(load_config(text)), BATCH)
+  config = complete_config(load_config(text))
+  step = _make_training(config, functools.partial(trial.begin, config), BATCH)
   step()
   step()
   return device.memory_stats()["peak_bytes_in_use"]
@@ -122,20 +123,35 @@ def measure_rates(configs: Mapping[str, ConfigDict], **effort: Any) -> dict[str,
     **effort: of `find_rates`.
   """
   rows: dict[str, Row] = {name: {} for name in configs}
-  for kind, prepare in (("train", _prepare_training), ("inference", trial.prepare_inference)):
-    makers = {name: functools.partial(_make, prepare, config) for name, config in configs.items()}
+  for kind, start, make in (
+    ("train", trial.begin, _make_training),
+    ("inference", trial.begin_inference, _make_inference),
+  ):
+    makers = {
+      name: functools.partial(make, config, _once(functools.partial(start, config)))
+      for name, config in configs.items()
+    }
     for name, rate in find_rates(makers, **effort).items():
       rows[name] |= {f"{kind}_batch": rate.batch, f"{kind}_per_s": rate.per_second}
   return rows
 
 
-def _prepare_training(config: ConfigDict, batch: int) -> tuple[Callable[[], None], int | None]:
-  return trial.prepare_training(_at(config, batch))
+def _once(start: Callable[[], Any]) -> Callable[[], Any]:
+  """Returns what computes a start once and keeps it on the host, where no step can take it away."""
+  return functools.cache(lambda: jax.device_get(start()))
 
 
-def _make(prepare: Callable, config: ConfigDict, batch: int) -> Callable[[], None]:
-  """Returns what runs a batch. Raises TooLargeError where it does not fit the free memory."""
-  program, needed = prepare(config, batch)
+def _make_training(config: ConfigDict, start: Callable[[], Any], batch: int) -> Callable[[], None]:
+  """Returns a step of so many examples. Raises TooLargeError where it does not fit."""
+  return _fitting(*trial.prepare_training(_at(config, batch), start))
+
+
+def _make_inference(config: ConfigDict, start: Callable[[], Any], batch: int) -> Callable[[], None]:
+  """Returns a forward pass of so many examples. Raises TooLargeError where it does not fit."""
+  return _fitting(*trial.prepare_inference(config, start, batch))
+
+
+def _fitting(program: Callable[[], None], needed: int | None) -> Callable[[], None]:
   if needed is not None:
     timing.check_memory(needed)
   return program

@@ -137,10 +137,16 @@ def _describe_inference(config: ConfigDict, batch: int) -> tuple[Any, jax.ShapeD
   )
 
 
-def prepare_training(config: ConfigDict) -> tuple[Callable[[], None], int | None]:
+def prepare_training(
+  config: ConfigDict, start: Callable[[], TrainState]
+) -> tuple[Callable[[], None], int | None]:
   """Returns a step of a completed config on noise, on one device, and the bytes that it needs.
 
-  The step runs to its end and goes on from its own state, which the first one makes.
+  The step runs to its end and goes on from its own state.
+
+  Args:
+    config: completed.
+    start: returns the state of the first step, which no other may use if it is on the device.
   """
   train, state, batch = make_training_step(config)
   program = jax.jit(train, donate_argnums=0).lower(state, batch).compile()
@@ -148,25 +154,38 @@ def prepare_training(config: ConfigDict) -> tuple[Callable[[], None], int | None
 
   def step() -> None:
     if not held:
-      held.extend((begin(config), jax.device_put(draw_batch(batch))))
+      held.extend(jax.device_put((start(), draw_batch(batch))))
     held[0] = jax.block_until_ready(program(*held))[0]
 
   return step, cost.compiled_bytes(program)
 
 
-def prepare_inference(config: ConfigDict, batch: int) -> tuple[Callable[[], None], int | None]:
-  """Returns a completed config's network on noise, on one device, and the bytes that it needs."""
+def prepare_inference(
+  config: ConfigDict, start: Callable[[], Any], batch: int
+) -> tuple[Callable[[], None], int | None]:
+  """Returns a completed config's network on noise, on one device, and the bytes that it needs.
+
+  Args:
+    config: completed.
+    start: returns the variables.
+    batch: examples.
+  """
   model, given = _describe_inference(config, batch)
   program = jax.jit(model.apply).lower(variable_shapes(model, given), given).compile()
   held: list[Any] = []
 
   def infer() -> None:
     if not held:
-      start = jax.jit(lambda key, x: initialize(model, key, x))
-      held.extend((start(jax.random.key(0), _draw(given)[:1]), jax.device_put(_draw(given))))
+      held.extend(jax.device_put((start(), _draw(given))))
     jax.block_until_ready(program(*held))
 
   return infer, cost.compiled_bytes(program)
+
+
+def begin_inference(config: ConfigDict) -> Any:
+  """Returns the variables that training of a completed config starts from."""
+  model, given = _describe_inference(config, 1)
+  return jax.jit(lambda key, x: initialize(model, key, x))(jax.random.key(0), _draw(given))
 
 
 def _draw(x: jax.ShapeDtypeStruct) -> np.ndarray:
