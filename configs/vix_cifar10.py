@@ -91,7 +91,8 @@ def list_published(table: dict[str, tuple], figures: tuple[str, ...] = FIGURES) 
 
 
 # As printed. `size_mb` is torchsummary's "estimated total size" for one image, activations
-# included, no size of the weights; `gpu_gb` is at batch 64, by a method that is not in the code.
+# included, no size of the weights (`vitx benchmark models --config` computes it); `gpu_gb` is at
+# batch 64, by a method that is not in the code.
 PUBLISHED = {
   **list_published(  # Table 1
     {
