@@ -142,9 +142,9 @@ def deal(trees: Sequence[Any], places: int) -> Any:
 
   def stack(*members: Any) -> np.ndarray:
     first = np.asarray(members[0])
-    out = np.broadcast_to(first, (devices, places, *first.shape)).copy()
-    for i, x in enumerate(members):
-      out[i % devices, i // devices] = x
+    out = np.empty((devices, places, *first.shape), first.dtype)
+    for i in range(devices * places):
+      out[i % devices, i // devices] = members[i] if i < len(members) else first
     return out
 
   return place(jax.tree.map(stack, *trees))

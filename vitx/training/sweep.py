@@ -26,10 +26,11 @@ from vitx.checkpoints.directory import Directory
 from vitx.checkpoints.reading import read_record
 from vitx.errors import ConfigError
 from vitx.training import phases, provenance, together
+from vitx.training.alike import likeness
 from vitx.training.failures import NonFiniteError
 from vitx.training.log import read_metrics
 from vitx.training.running import SEEN
-from vitx.training.together import Ended, likeness
+from vitx.training.together import Ended
 
 POINT = "point.json"  # which point of a sweep a workdir is
 FAILED = "failed.json"  # why it ended without a result
@@ -90,7 +91,7 @@ def train_points(
     points: in their order.
     directory: that holds their workdirs; created if absent.
     show: of the progress.
-    together: how many points one program trains at most, where `together.likeness` allows.
+    together: how many points one program trains at most, where `likeness` allows.
     trust_code: whether code that the config of `init_from`, or of a teacher, names may be imported.
 
   Returns:

@@ -8,7 +8,6 @@ program, and `vitx.training.loop` for what one run does: the order is the same.
 import contextlib
 import dataclasses
 import functools
-import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -17,12 +16,11 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from vitx.checkpoints import lock
-from vitx.checkpoints import workdir as wd
 from vitx.data.batches import TrainBatches
-from vitx.errors import ConfigError
-from vitx.models import resolve_model, stacked
+from vitx.models import stacked
 from vitx.ops.implementation import choosing_by
 from vitx.training import cache, compilation, parallel, provenance, unevaluated
+from vitx.training.alike import check_states, read_scalars
 from vitx.training.beginning import Beginning, check_beginning
 from vitx.training.console import RunLog
 from vitx.training.failures import (
@@ -32,7 +30,6 @@ from vitx.training.failures import (
   check_finite,
   explain_out_of_memory,
 )
-from vitx.training.fields import SEEDS
 from vitx.training.in_flight import InFlight
 from vitx.training.loop import Result
 from vitx.training.members import Member, Program, compile_members
@@ -49,9 +46,6 @@ from vitx.training.running import (
   validate,
 )
 from vitx.training.setup import Experiment, make_experiment
-
-# Fields by which runs of one program may differ besides their seeds, as they stand in a config.
-SCALARS = ("learning_rate", "optimizer.weight_decay")
 
 # How a run ended: without a result if its loss is not finite, and not even begun if another
 # training holds its workdir, or (None) if it stands at another step than the first of them.
@@ -92,28 +86,6 @@ class _Trained:
     return step > self.begun.step or not self.begun.is_evaluated
 
 
-def likeness(config: ConfigDict) -> str | None:
-  """Returns a text that is the same of configs whose runs one program trains; None if none can.
-
-  Args:
-    config: of `get_config`, not resolved.
-  """
-  if config.get("phases") or jax.process_count() > 1:
-    return None
-  plain = wd.to_plain(config)
-  seed = plain["seed"] if plain["graph_seed"] is None else plain["graph_seed"]
-  if isinstance(plain["model"], dict):  # random graphs are part of the program
-    plain["model"] = resolve_model(plain["model"], seed=seed)
-  for name in ("seed", *SEEDS):
-    del plain[name]
-  for path in SCALARS:
-    section, _, field = path.rpartition(".")
-    group = plain[section] if section else plain
-    if isinstance(group, dict):
-      group.pop(field, None)
-  return json.dumps(plain, sort_keys=True, default=str)
-
-
 def train(
   configs: Sequence[ConfigDict], workdirs: Sequence[str | None], *, trust_code: bool = False
 ) -> list[Ended]:
@@ -123,7 +95,7 @@ def train(
   whose fellows have ended, goes on to the same bits.
 
   Args:
-    configs: alike, see `likeness`.
+    configs: alike, see `vitx.training.alike`.
     workdirs: of each; None for a run that is not to be trained now.
     trust_code: as of `vitx.training.loop.train`.
 
@@ -151,7 +123,7 @@ class _Together:
     self._trust_code = trust_code
     self._count = len(configs)
     self._ended: list[Ended] = [None] * len(configs)
-    scalars = [_read_scalars(config) for config in configs]
+    scalars = [read_scalars(config) for config in configs]
     variants = list(dict.fromkeys(scalars))
     needed = {scalars.index(each) for each in variants}
     experiments = {
@@ -164,7 +136,7 @@ class _Together:
     self._places = {i: each for i, each in enumerate(workdirs) if each is not None}
     self._experiments = experiments
     self._first = experiments[min(self._places)]
-    _check_alike(list(experiments.values()))
+    check_states(list(experiments.values()))
     for i, workdir in self._places.items():
       check_beginning(experiments[i], workdir, writes=True)
 
@@ -277,31 +249,12 @@ class _Together:
     return program
 
 
-def _read_scalars(config: ConfigDict) -> tuple[Any, ...]:
-  """Returns the values of `SCALARS`; None where a config leaves one to its default."""
-  optimizer = config.optimizer
-  fields = {} if isinstance(optimizer, str) else optimizer
-  return (config.learning_rate, fields.get("weight_decay"))
-
-
-def _check_alike(experiments: Sequence[Experiment]) -> None:
-  """Raises ConfigError if the states of runs differ in more than their values."""
-  shapes = [jax.tree.map(lambda x: (x.shape, str(x.dtype)), each.shapes) for each in experiments]
-  if any(each != shapes[0] for each in shapes):
-    raise ConfigError(
-      "optimizer.weight_decay changes what this optimizer keeps, so its values cannot be trained in"
-      " one program; train each run by itself: --together 1"
-    )
-
-
 def _compile_evaluations(runs: Sequence[_Trained], request: StopRequest) -> list[Programs]:
   """Returns what evaluates each run; those whose tasks found the same in their data share it."""
-  programs: dict[str, Programs] = {}
-  for each in runs:
-    found = str(jax.tree.map(np.ndarray.tolist, each.member.found))
-    if found not in programs:
-      programs[found] = compile_evaluation(each.run.experiment, request)
-  return [programs[str(jax.tree.map(np.ndarray.tolist, each.member.found))] for each in runs]
+  found = [str(jax.tree.map(np.ndarray.tolist, each.member.found)) for each in runs]
+  firsts = {text: runs[found.index(text)].run.experiment for text in found}
+  programs = {text: compile_evaluation(first, request) for text, first in firsts.items()}
+  return [programs[text] for text in found]
 
 
 def _begin(each: _Trained, batches: TrainBatches, total: int) -> Iterator[Any]:

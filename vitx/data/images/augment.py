@@ -26,6 +26,7 @@ EvalPreprocess = Callable[..., jax.Array]
 # Mean and standard deviation per channel, of pixels in 0..1.
 Statistics = tuple[Any, Any]
 ImageStage = Callable[[jax.Array, jax.Array], jax.Array]
+Stages = dict[str, ImageStage]
 
 # The random stream of each operation. Only ever append: the position defines what a seed draws.
 STREAMS = ("crop", "hflip", "vflip", "rotate", "policy", "jitter", "erasing", "mixing")
@@ -74,8 +75,9 @@ def make_train_augment(
   settings = read_augment(augment, image_size, len(mean))
   mixes = bool(settings.mixup or settings.cutmix)
 
-  def example(key: Any, image: jax.Array, statistics: Statistics) -> jax.Array:
-    before, after = _stages(settings, image_size, statistics[0]), _late_stages(settings)
+  def example(
+    key: Any, image: jax.Array, before: Stages, after: Stages, statistics: Statistics
+  ) -> jax.Array:
     image = image.astype(jnp.float32) / 255.0
     if not settings.random_resized_crop:
       image = image_ops.resize(image, image_size, _fixed(settings.interpolation))
@@ -90,9 +92,9 @@ def make_train_augment(
     statistics: Statistics = (mean, std),
   ) -> tuple[jax.Array, jax.Array]:
     _check_images(images, len(mean))
-    draws = _stages(settings, image_size, mean) or _late_stages(settings)
-    keys = _fold(key, index) if draws else None
-    out = jax.vmap(lambda key, image: example(key, image, statistics))(keys, images)
+    stages = _stages(settings, image_size, statistics[0]), _late_stages(settings)
+    keys = _fold(key, index) if any(stages) else None  # None: nothing is drawn
+    out = jax.vmap(lambda key, image: example(key, image, *stages, statistics))(keys, images)
     targets = mixup.smooth_targets(labels, num_classes, label_smoothing)
     if mixes:
       _check_pairs(len(images))
@@ -145,9 +147,9 @@ def make_eval_preprocess(
   return apply
 
 
-def _stages(settings: AugmentSettings, size: int, mean: Any) -> dict[str, ImageStage]:
+def _stages(settings: AugmentSettings, size: int, mean: Any) -> Stages:
   """Returns the random operations on pixels 0..1, by stream, in order."""
-  stages: dict[str, ImageStage] = {}
+  stages: Stages = {}
   how = settings.interpolation
   if settings.pad_crop:
     stages["crop"] = lambda key, x: cropping.pad_crop(key, x, settings.pad_crop)
@@ -171,7 +173,7 @@ def _stages(settings: AugmentSettings, size: int, mean: Any) -> dict[str, ImageS
   return stages
 
 
-def _late_stages(settings: AugmentSettings) -> dict[str, ImageStage]:
+def _late_stages(settings: AugmentSettings) -> Stages:
   """Returns the random operations on normalized pixels."""
   if not settings.random_erasing:
     return {}
@@ -210,7 +212,7 @@ def _fixed(interpolation: str) -> str:
   return "bicubic" if interpolation == "random" else interpolation
 
 
-def _run(stages: dict[str, ImageStage], key: Any, image: jax.Array) -> jax.Array:
+def _run(stages: Stages, key: Any, image: jax.Array) -> jax.Array:
   for name, stage in stages.items():
     image = stage(_stream(key, name), image)
   return image
