@@ -44,10 +44,12 @@ def same_run(a: Path, b: Path) -> None:
     np.testing.assert_array_equal(left, right, err_msg=str(path))
 
 
-@pytest.mark.parametrize(("density", "kills"), [(False, 6), (True, 2)])
-def test_kill_and_resume(tmp_path, density, kills):
+@pytest.mark.parametrize(
+  ("density", "kills", "steps"), [(False, 4, 200), (True, 1, 100)], ids=["vit", "density"]
+)
+def test_kill_and_resume(tmp_path, density, kills, steps):
   """SIGKILLs, half of them while a save is under way; the end is bit-identical."""
-  overrides = ("duration=200 steps", "checkpoint.every=16 steps", "evaluation.every=50 steps")
+  overrides = (f"duration={steps} steps", "checkpoint.every=16 steps", "evaluation.every=50 steps")
   whole, killed = tmp_path / "whole", tmp_path / "killed"
   runs.finish(runs.start(whole, *overrides, density=density))
   resumed_at, during_save = [], 0
@@ -82,15 +84,14 @@ def whole(tmp_path_factory):
   return workdir
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_saves_and_the_same_command_goes_on(whole, tmp_path, number):
+def test_a_signal_saves_and_the_same_command_goes_on(whole, tmp_path):
   stopped = tmp_path / "stopped"
   process = runs.start(stopped, *SPARSE)
   metrics = stopped / "metrics.jsonl"
   wait_until(lambda: metrics.exists() and len(metrics.read_text().splitlines()) >= 3, process)
-  process.send_signal(number)
+  process.send_signal(signal.SIGTERM)
   output = runs.finish(process, code=75)
-  assert number.name in output and "the same command goes on" in output
+  assert "SIGTERM" in output and "the same command goes on" in output
   assert 0 < saved(stopped) < 150
   runs.finish(runs.start(stopped, *SPARSE))
   same_run(whole, stopped)

@@ -57,10 +57,10 @@ def workplace(tmp_path, monkeypatch):
 # What shortens a notebook, and the cells that must end in a picture.
 SHORT = {
   "attention_patterns": {},
-  "compare_mixers": {"VITX_MIXERS": "softmax,fnet", "VITX_SEEDS": "1", "VITX_STEPS": "20"},
-  "density": {"VITX_STEPS": "20"},
-  "evaluate_checkpoint": {"VITX_STEPS": "30"},
-  "sparsifiner": {"VITX_STEPS": "10", "VITX_DEPTH": "2"},
+  "compare_mixers": {"VITX_MIXERS": "softmax,fnet", "VITX_SEEDS": "1", "VITX_STEPS": "4"},
+  "density": {"VITX_STEPS": "10"},
+  "evaluate_checkpoint": {"VITX_STEPS": "6"},
+  "sparsifiner": {"VITX_STEPS": "4", "VITX_DEPTH": "2"},
   "train": {"VITX_DURATION": "3 epochs"},
 }
 PICTURES = {

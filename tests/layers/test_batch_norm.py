@@ -96,7 +96,7 @@ def test_a_run_carries_them(tmp_path):
   ],
 )
 def test_the_contract_of_a_token_mixer(module, fields):
-  check_token_mixer(module, layouts=(TokenLayout((4, 4)),), **fields)
+  check_token_mixer(module, layouts=(TokenLayout((4, 4)),), pairwise=bool(fields), **fields)
 
 
 def test_a_class_token_has_no_place_in_a_convolution():

@@ -90,10 +90,12 @@ def test_implementations_agree(name):
     tokens = draw()
 
     def loss(params, model=model, state=variables, tokens=tokens):
-      return jnp.sum(jnp.sin(model.apply({**state, "params": params}, tokens)))
+      out = model.apply({**state, "params": params}, tokens)
+      return jnp.sum(jnp.sin(out)), out
 
-    outputs.append(jax.jit(model.apply)(variables, tokens))
-    gradients.append(jax.jit(jax.grad(loss))(variables["params"]))
+    gradient, out = jax.jit(jax.grad(loss, has_aux=True))(variables["params"])
+    outputs.append(out)
+    gradients.append(gradient)
   np.testing.assert_allclose(*outputs, atol=2e-5 * np.abs(outputs[0]).max())
   # A key's bias moves all logits of a query alike: its own gradient is rounding.
   largest = max(np.abs(x).max() for x in jax.tree.leaves(gradients[0]))

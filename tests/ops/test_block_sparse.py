@@ -111,7 +111,7 @@ def test_gradient_reaches_exactly_the_edges():
     def one(*x):
       return jnp.sum(block_sparse_attention(*x, mask)[0][0, query] ** 2)
 
-    grad = jax.grad(one, argnums=argument)(q, k, v)
+    grad = jax.jit(jax.grad(one, argnums=argument))(q, k, v)
     np.testing.assert_array_equal(np.abs(grad[0]).sum((1, 2)) > 0, edges[0, query])
 
 
@@ -144,7 +144,7 @@ def test_without_jit_under_vmap_on_two_devices_and_again():
   for a, b in zip(jax.jit(grads)(*arrays), expected, strict=True):
     np.testing.assert_array_equal(a, b)  # nothing is scattered: the same bits every time
   single = [x[:, None] for x in arrays]
-  for mapped in (jax.vmap(grads)(*single), jax.pmap(grads)(*single)):
+  for mapped in (jax.jit(jax.vmap(grads))(*single), jax.pmap(grads)(*single)):
     for a, b in zip(mapped, expected, strict=True):
       np.testing.assert_allclose(a[:, 0], b, atol=2e-6)
   for a, b in zip(grads(*arrays), expected, strict=True):

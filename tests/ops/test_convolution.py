@@ -1,5 +1,6 @@
 """Convolutions: JAX's values and gradients, every one of them in the layout of images."""
 
+import functools
 import itertools
 
 import flax.linen as nn
@@ -21,6 +22,7 @@ def draw(size: int, kernel: int, dtype=jnp.float32):
   return jnp.asarray(x, dtype), jnp.asarray(w, dtype)
 
 
+@functools.partial(jax.jit, static_argnums=0)
 def gradients(function, x, w):
   out, pull = jax.vjp(function, x, w)
   return out, *pull(jnp.cos(jnp.arange(out.size, dtype=out.dtype)).reshape(out.shape))

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from tests import runs
-from tests.slow import all_but
 from tests.training import small
 from vitx.training import compilation, loop, parallel
 from vitx.training.setup import make_experiment
@@ -53,8 +52,8 @@ def check_measured(step, state, measured):
       np.testing.assert_allclose(np.asarray(value), expected, rtol=1e-5)
 
 
-@pytest.mark.parametrize("devices", all_but(2, of=[1, 2]))
-def test_any_parting_of_a_run_gives_the_same_bits(devices):
+def test_any_parting_of_a_run_gives_the_same_bits():
+  devices = 2
   step = small.make_step(ema_decay=0.9)
   one, state, _ = dispatch(step, devices, (1, 1, 1, 1, 1))
   assert state.step == 5 and len(set(one)) == 5
@@ -108,14 +107,13 @@ def test_short_steps_are_dispatched_together():
 
 @pytest.mark.slow  # two whole runs; `test_loop` resumes step by step what ran in dispatches
 def test_a_run_is_the_same_whatever_its_dispatches(tmp_path):
-  for most in (1, 3, None):
+  for most in (1, None):
     place = tmp_path / str(most)
     assert loop.train(runs.tiny(f"steps_per_dispatch={most}"), place).finished
-  assert runs.rows(tmp_path / "1") == runs.rows(tmp_path / "3") == runs.rows(tmp_path / "None")
-  states = [runs.final_state(tmp_path / name) for name in ("1", "3", "None")]
-  for other in states[1:]:
-    for x, y in zip(jax.tree.leaves(states[0]), jax.tree.leaves(other), strict=True):
-      np.testing.assert_array_equal(x, y)
+  assert runs.rows(tmp_path / "1") == runs.rows(tmp_path / "None")
+  states = [runs.final_state(tmp_path / name) for name in ("1", "None")]
+  for x, y in zip(*map(jax.tree.leaves, states), strict=True):
+    np.testing.assert_array_equal(x, y)
 
 
 def test_batches_are_split_with_room_for_more():

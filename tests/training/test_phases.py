@@ -1,6 +1,7 @@
 """A run of several phases: what each changes, where each starts, and that each goes on."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -100,8 +101,9 @@ def test_the_journey_stops_goes_on_and_ends_as_if_it_had_not_stopped(tmp_path, m
   whole, stopped = tmp_path / "whole", tmp_path / "stopped"
   result = vitx.train(journey(), whole)
   assert result.finished and result.workdir.endswith("phase2")
+  shutil.copytree(whole / "phase0", stopped / "phase0")  # so this one is not trained again
   _stop_in_phase1_then_go_on(stopped, monkeypatch)
-  for name in ("phase0", "phase1", "phase2"):
+  for name in ("phase1", "phase2"):
     assert runs.rows(whole / name) == runs.rows(stopped / name)
     a, b = (name_arrays(runs.final_state(w / name)) for w in (whole, stopped))
     for path, x in a.items():

@@ -34,8 +34,6 @@ def signal_in(role, at, monkeypatch):
   ("role", "at", "step"),
   [
     ("validation", 2, 20),  # where a checkpoint of the evaluated state would be saved as the best
-    pytest.param("validation", 1, 10, marks=pytest.mark.slow),
-    pytest.param("validation", 4, 40, marks=pytest.mark.slow),
     pytest.param("test", 1, 40, marks=pytest.mark.slow),
   ],
 )

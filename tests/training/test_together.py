@@ -84,9 +84,7 @@ def test_a_member_is_the_run_alone(form, monkeypatch):
 
 
 @pytest.mark.slow  # three programs; sweeps that are killed keep the property
-@pytest.mark.parametrize("form", ["_train_in_turn", "_train_side_by_side"])
-def test_a_member_has_the_same_bits_whoever_else_is_there(form, monkeypatch):
-  monkeypatch.setattr(members, "_train_in_turn", getattr(members, form))
+def test_a_member_has_the_same_bits_whoever_else_is_there():
   losses, states = train_together(THREE)
   for which in ([THREE[1]], [THREE[2], THREE[1]]):
     own, others = train_together(which)
@@ -220,15 +218,14 @@ def stop_at(step, monkeypatch):
 
 
 @pytest.mark.slow  # whole runs, compiled anew
-@pytest.mark.parametrize("at", [3, 11])
-def test_runs_that_were_stopped_go_on_to_the_same_bits(trained, tmp_path, monkeypatch, at):
+def test_runs_that_were_stopped_go_on_to_the_same_bits(trained, tmp_path, monkeypatch):
   """Also where one of them goes on without the others."""
   workdirs, _ = trained
   own = [tmp_path / name for name in "abc"]
   with monkeypatch.context() as patch:
-    stop_at(at, patch)
+    stop_at(11, patch)
     ended = together.train(configs("steps_per_dispatch=1"), [str(each) for each in own])
-  assert [(each.finished, each.step) for each in ended] == [(False, at)] * 3
+  assert [(each.finished, each.step) for each in ended] == [(False, 11)] * 3
   ended = together.train(configs(), [None, str(own[1]), None])
   assert ended[0] is None and ended[1].finished
   ended = together.train(configs(), [str(own[0]), None, str(own[2])])

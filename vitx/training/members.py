@@ -188,6 +188,7 @@ def _train_in_turn(one: Callable, own: Any, here: jax.Array, shared: Any) -> Any
     return jax.tree.map(lambda x: jax.lax.dynamic_index_in_dim(x, i, keepdims=False), tree)
 
   states, *others = own
+  one = jax.jit(one, inline=True)  # traced once, for its shapes and for the loop's body
   _, shapes = jax.eval_shape(one, *pick(own, 0), *shared)
   (places,) = {x.shape[0] for x in jax.tree.leaves(states)}
   blank = jax.tree.map(lambda x: jnp.zeros((places, *x.shape), x.dtype), shapes)

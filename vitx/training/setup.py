@@ -262,7 +262,7 @@ def make_step(
     cycle=cycle,
     logged=tuple(sorted(found)),
   )
-  return step, jax.eval_shape(step.init, jax.random.key(0), batch)
+  return step, jax.eval_shape(step.begin, variables)
 
 
 def batch_shapes(task: Task, rows: int) -> dict[str, jax.ShapeDtypeStruct]:

@@ -157,15 +157,16 @@ class Step:
       The new state; metrics of each step, (K,), of which the first `count` count; `measure` of the
       new state; and whether any process was asked to end.
     """
+    train = jax.jit(self.train, inline=True)  # traced once, for its shapes and for the loop's body
     first = jax.tree.map(lambda x: x[0], batches)
-    _, shapes, _ = jax.eval_shape(self.train, state, constants, first, stop)
+    _, shapes, _ = jax.eval_shape(train, state, constants, first, stop)
     (steps,) = {x.shape[0] for x in jax.tree.leaves(batches)}
     blank = jax.tree.map(lambda x: jnp.zeros((steps, *x.shape), x.dtype), shapes)
 
     def body(i, carry):
       state, kept, _ = carry
       batch = jax.tree.map(lambda x: jax.lax.dynamic_index_in_dim(x, i, keepdims=False), batches)
-      state, metrics, asked = self.train(state, constants, batch, stop)
+      state, metrics, asked = train(state, constants, batch, stop)
       return state, jax.tree.map(lambda all, one: all.at[i].set(one), kept, metrics), asked
 
     state, metrics, stop = jax.lax.fori_loop(0, count, body, (state, blank, stop))
