@@ -50,6 +50,10 @@ What we offer:
   fixed draw and without dropout.
 - `tiny_attention_free`: BBViT whose attention gives nothing. `tiny_vit_without_out` and
   `tiny_bbvit_with_out`: the output projection exchanged.
+- `tiny_cvt`, `tiny_swin`: CvT and Swin, which the last section asks for, by the tiny rows' recipe:
+  three stages of 128, 256 and 512 channels from patches of 4 pixels, 6.4 and 6.2 M parameters. Swin
+  sees 192 pixels, which windows of 6 x 6 tokens divide. Sparse attention in them: for example
+  `tiny_cvt,token_mixer=bigbird,token_mixer.block=8`.
 - `moderate_vit`, `moderate_bbvit`, `moderate_authors_bbvit`, with what the script had;
   `recipe=text` gives them the text's, which is that of the tiny ones.
 The best epoch is chosen by 10 % of the training set that training does not see. Images of any data
@@ -73,7 +77,8 @@ RECIPES = ("run", "text")
 
 VARIANTS = {"r": "R", "w": "W", "g": "G", "rw": "R+W", "wg": "W+G", "rg": "R+G"}
 PARTS = {"R": "random", "W": "window", "G": "global"}
-ROWS = (
+# Rows whose tokens are the paper's 530.
+FLAT_ROWS = (
   "tiny_vit",
   "tiny_bbvit",
   *(f"tiny_{variant}" for variant in VARIANTS),
@@ -86,11 +91,13 @@ ROWS = (
   "moderate_bbvit",
   "moderate_authors_bbvit",
 )
+ROWS = (*FLAT_ROWS, "tiny_cvt", "tiny_swin")
 SIZES = {
   "tiny": dict(width=512, depth=3, num_heads=8, mlp_dim=1024),
   "moderate": dict(width=1024, depth=6, num_heads=16, mlp_dim=2048),
 }
 IMAGES = {"tiny": (184, 8), "moderate": (368, 16)}  # pixels and patch: 23 x 23 + 1 = 530 tokens
+STAGES = {"tiny_cvt": (184, 4), "tiny_swin": (192, 4)}  # 46 x 46 and 48 x 48 tokens at first
 
 # As printed: `parameters_m` in millions, `top1` on the test set. `readme_top1` where the authors'
 # README has another; `older_top1` from an earlier table there.
@@ -119,7 +126,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
   row, overrides = parse_arg(arg, ROWS, default="tiny_vit")
   recipe, overrides = take_override(overrides, "recipe", RECIPES)
   size, _, _ = row.partition("_")
-  image_size, patch = IMAGES[size]
+  image_size, patch = STAGES[row] if row in STAGES else IMAGES[size]
   config = make_config(row, recipe, image_size, patch)
   source = "imagenette/320px-v2" if size == "tiny" else "imagenette/full-size-v2"
   config.data.source = source
@@ -131,7 +138,10 @@ def make_config(row: str, recipe: str, image_size: int, patch: int) -> ConfigDic
   """Makes the config of a row, all but its data set."""
   config = default_config()
   as_tiny = row.startswith("tiny_") or recipe == "text"
-  config.model = ConfigDict(make_model(row, patch, pool="mean_of_all" if as_tiny else "cls"))
+  if row in STAGES:
+    config.model = ConfigDict(make_stages(row, patch))
+  else:
+    config.model = ConfigDict(make_model(row, patch, pool="mean_of_all" if as_tiny else "cls"))
   config.data.image_size = image_size
   config.data.resize_mode = "squash"
   config.augment.random_resized_crop = (0.08, 1.0)
@@ -170,6 +180,31 @@ def make_model(row: str, patch: int, pool: str) -> dict:
     stochastic_depth=0.0,
     remat=False,
     dtype="float32",
+  )
+
+
+def make_stages(row: str, patch: int) -> dict:
+  """Makes the `model` entry of a row whose tokens get fewer and wider."""
+  common = dict(dropout=0.1, stochastic_depth=0.0, remat=False, dtype="float32")
+  if row == "tiny_swin":
+    return common | dict(
+      name="swin",
+      width=128,
+      depth=(2, 2, 2),
+      num_heads=(4, 8, 16),
+      mlp_ratio=2,
+      stem=dict(name="linear", patch=patch),
+      token_mixer=dict(name="shifted_window", size=6, relative_bias="window"),
+    )
+  return common | dict(
+    name="cvt",
+    width=(128, 256, 512),
+    depth=(1, 1, 2),
+    num_heads=(2, 4, 8),
+    mlp_dim=(256, 512, 1024),
+    strides=2,
+    stem=dict(name="hybrid", channels=(), kernel=7, strides=(patch,)),
+    token_mixer=dict(name="cvt", head_dim=64, kv_stride=2),
   )
 
 

@@ -65,11 +65,12 @@ vanilla is 2.2 behind. All are one run of one seed, so that the gain of 1.0 is n
 yet run.
 
 What we offer: these models with a test at the end; the starts as rows or, in any row, as
-`token_mixer.start=dynamic`; `skipless`, vanilla without skips, which in the post learns nothing;
-`multi_head`, the same block with 4 matrices; `sas_p`, He and Hofmann's own block with centered
-attention, a matrix and three scalars a head, learned gains and the first layer's values (their MLP
-has ReLU, no biases and four times the width, their norm no mean); `mimetic`, Trockman and Kolter's
-start for queries and keys and, in vanilla, for values and output.
+`token_mixer.start=dynamic`; `skipless`, vanilla without skips, which in the post learns nothing,
+and `with_skips`, vanilla over the same 20 epochs; `parallel`, vanilla's attention and MLP side by
+side; `multi_head`, the same block with 4 matrices; `sas_p`, He and Hofmann's own block with
+centered attention, a matrix and three scalars a head, learned gains and the first layer's values
+(their MLP has ReLU, no biases and four times the width, their norm no mean); `mimetic`, Trockman
+and Kolter's start for queries and keys and, in vanilla, for values and output.
 """
 
 from ml_collections import ConfigDict
@@ -79,11 +80,12 @@ from vitx.configs.common import default_config, parse_arg, with_overrides, with_
 # Width and depth of each size.
 SIZES = {"w96_d8": (96, 8), "w128_d8": (128, 8), "w128_d12": (128, 12)}
 STARTS = ("equal", "identity", "inverse", "dynamic", "inverse_dynamic")
-OWN = ("multi_head", "sas_p", "mimetic_vanilla", "mimetic_simplified")
+OWN = ("parallel", "multi_head", "sas_p", "mimetic_vanilla", "mimetic_simplified")
 ROWS = (
   *(f"{kind}_{size}" for size in SIZES for kind in ("vanilla", "simplified")),
   *(f"simplified_w128_d8_{start}" for start in STARTS),
   "skipless_w128_d8",
+  "with_skips_w128_d8",
   *(f"{kind}_w128_d8" for kind in OWN),
 )
 
@@ -124,6 +126,7 @@ PUBLISHED = {
   "simplified_w128_d8_dynamic": list_published(30.4, 54.5, 61.7, 70.2, 78.0, 85.2, 88.36),
   "simplified_w128_d8_inverse_dynamic": list_published(30.6, 54.1, 61.4, 69.6, 76.8, 84.3, 87.38),
   "skipless_w128_d8": list_published(10.1, 10.0, 9.9, 9.9),
+  "with_skips_w128_d8": list_published(25.7, 47.3, 57.2, 69.3),
 }
 
 
@@ -140,7 +143,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
   config.augment.rotate = 15.0
   config.augment.interpolation = "nearest"  # torchvision's default of a rotation
   config.batch_size = 256
-  config.duration = "20 epochs" if row == "skipless_w128_d8" else "50 epochs"
+  config.duration = "20 epochs" if row.startswith(("skipless", "with_skips")) else "50 epochs"
   config.learning_rate = 3e-3
   config.optimizer = ConfigDict({"name": "adamw", "weight_decay": 0.01})
   # PyTorch's AdamW decays every parameter; He and Hofmann's gains and scalars have no decay.
@@ -174,10 +177,12 @@ def make_model(row: str) -> dict:
     remat=False,
     dtype="float32",
   )
-  if kind in ("vanilla", "skipless", "mimetic_vanilla"):
+  if kind in ("vanilla", "skipless", "with_skips", "parallel", "mimetic_vanilla"):
     # "4 heads" is but a divisor: one matrix of width / 4 channels serves all values.
     model["token_mixer"] = dict(name="softmax", head_dim=width // 4, value_dim=width)
     model |= dict(num_heads=1, block=dict(name="vanilla", norms="shared", skips=kind != "skipless"))
+  if kind == "parallel":
+    model["block"] = "parallel"
   if kind == "multi_head":
     model["token_mixer"] = dict(name="shaped", center=False, start="equal")
   if kind == "sas_p":

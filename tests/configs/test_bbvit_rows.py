@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from configs import bbvit_imagenette, bbvit_tiny_imagenet
-from configs.bbvit_imagenette import PUBLISHED, ROWS, VARIANTS, get_config
+from configs.bbvit_imagenette import FLAT_ROWS, PUBLISHED, ROWS, VARIANTS, get_config
 from tests.configs.test_vix_rows import (
   SOURCES,
   Trial,
@@ -36,6 +36,8 @@ COUNTS = {
   "moderate_vit": 51_724_298,
   "moderate_bbvit": 45_445_130,
   "moderate_authors_bbvit": 45_445_130,
+  "tiny_cvt": 6_393_098,
+  "tiny_swin": 6_202_626,
 }
 
 
@@ -50,7 +52,7 @@ def test_tiny_imagenet_has_the_same_network_but_for_patches_and_head(row):
   width, patch = (512, 8) if row.startswith("tiny") else (1024, 16)
   same = COUNTS[row] - 3 * (patch**2 - 3**2) * width + 190 * (width + 1)
   assert count(bbvit_tiny_imagenet.get_config(row)).total == same
-  assert bbvit_tiny_imagenet.ROWS == ROWS
+  assert bbvit_tiny_imagenet.ROWS == FLAT_ROWS
 
 
 PRINTED = {
@@ -241,8 +243,33 @@ def zeros_of(row):
   return {r".*token_mixer/key/bias": "softmax does not see a shift of a query's logits"}
 
 
+STAGES = {
+  "tiny_cvt": "model.width=(8,16),model.depth=(1,1),model.mlp_dim=16,token_mixer.head_dim=4",
+  "tiny_swin": "model.width=8,model.depth=(2,2),token_mixer.size=2",
+}
+
+
+@pytest.mark.slow  # compiles steps of networks with stages
+@pytest.mark.parametrize("row", STAGES)
+def test_one_step_of_stages(row, tmp_path):
+  trial = Trial(
+    complete_config(get_config(f"{row},{STAGES[row]},model.num_heads=2,data.image_size=32"))
+  )
+  zeros = {".*token_mixer/key/bias": "softmax does not see a shift of its logits"}
+  check_gradients(trial, zeros if row == "tiny_swin" else {})  # CvT's keys have no bias
+  check_implementations(trial)
+  check_restore(trial, tmp_path)
+
+
+@pytest.mark.parametrize("row", STAGES)
+def test_stages_have_the_recipe_of_the_tiny_rows(row):
+  flat, staged = (get_config(name).to_dict() for name in ("tiny_vit", row))
+  differ = {name for name in flat if flat[name] != staged[name]}
+  assert differ <= {"model", "data"} and "model" in differ
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("row", ROWS)
+@pytest.mark.parametrize("row", FLAT_ROWS)
 def test_one_step(row, tmp_path):
   trial = Trial(small(row))
   check_gradients(trial, zeros_of(row))

@@ -35,6 +35,8 @@ def test_parameters(row):
   expected = COUNTS | {f"simplified_w128_d8_{start}": 364_954 for start in STARTS}
   expected |= {
     "skipless_w128_d8": 629_130,
+    "with_skips_w128_d8": 629_130,
+    "parallel_w128_d8": 629_130,
     "multi_head_w128_d8": 563_146,
     "sas_p_w128_d8": 579_580,
     "mimetic_vanilla_w128_d8": 629_130 - 64 * 128,  # positions are not learned
@@ -51,7 +53,8 @@ def test_published_figures_belong_to_rows():
   for row, figures in PUBLISHED.items():
     accuracy = list(figures["train_top1"].values())
     assert all(0 < x < 100 for x in accuracy)
-    assert row.startswith("skipless") or (accuracy == sorted(accuracy) and len(accuracy) == 7)
+    assert len(accuracy) == (4 if row.startswith(("skipless", "with_skips")) else 7)
+    assert row.startswith("skipless") or accuracy == sorted(accuracy)
 
 
 @pytest.mark.parametrize("size", all_but(*list(SIZES)[:1], of=SIZES))
@@ -136,6 +139,20 @@ def test_what_differs_between_vanilla_and_skipless():
   for model, something in ((vanilla, True), (skipless, False)):
     _, kept = model.apply({"params": params}, IMAGES, mutable="intermediates")
     assert bool(jnp.any(kept["intermediates"]["tokens"][-1])) == something
+
+
+def test_with_skips_is_vanilla_over_the_epochs_of_skipless():
+  vanilla, short = get_config("vanilla_w128_d8"), get_config("with_skips_w128_d8")
+  assert short.duration == get_config("skipless_w128_d8").duration == "20 epochs"
+  assert vanilla.to_dict() == short.to_dict() | {"duration": vanilla.duration}
+
+
+def test_parallel_is_vanilla_side_by_side():
+  """From the same normalized tokens: the MLP does not see what attention brings."""
+  vanilla, parallel = get_config("vanilla_w128_d8"), get_config("parallel_w128_d8")
+  assert vanilla.model.to_dict() == parallel.model.to_dict() | {
+    "block": vanilla.model.block.to_dict()
+  }
 
 
 def trial(row):
