@@ -16,8 +16,10 @@ import pytest
 import vitx
 from tests import runs
 from tests.cli.sweeps import TINY, points
+from vitx.analysis.comparison import Method
 from vitx.checkpoints import lock
 from vitx.cli import reproduce, sweep
+from vitx.cli import results as results_of
 from vitx.cli.arguments import reproduce as arguments
 from vitx.cli.curves import find_runs, read_curves
 from vitx.cli.live import Live
@@ -233,6 +235,12 @@ def test_published_figures_stand_beside_rows(tmp_path, quick, monkeypatch):
   seen.clear()
   sweep.run("cifar10.py", "row=[resnet20],batch_size=[8]", 1, "w", **output)
   assert not seen  # the source ran no such thing
+
+
+def test_a_source_s_curve_goes_by_epochs():
+  published = {"train_top1": {1: 26.8, 5: 51.2}, "parameters": 3}
+  methods = [Method("a", 10, 1, 1, published, 2.5), Method("b", 10, 1, 1, {"top1": 0.5}, 2.5)]
+  assert results_of._find_curves(methods, "top1") == {"a": {2.5: 0.268, 12.5: 0.512}}
 
 
 def test_curves_of_runs_and_of_sweeps(tmp_path, quick):

@@ -34,7 +34,8 @@ class Method:
     steps: of the training.
     flops: of the training, evaluations apart.
     parameters: of the network.
-    published: the source's figures, by name.
+    published: the source's figures, by name; one that is mapped goes by epoch.
+    steps_per_epoch: of the training, of its last phase if it has several.
   """
 
   name: str
@@ -42,6 +43,7 @@ class Method:
   flops: int
   parameters: int
   published: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  steps_per_epoch: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)

@@ -44,8 +44,11 @@ def read_curves(runs: Sequence[str], *, trust_code: bool = False) -> tuple[list[
     rows = read_metrics(run)
     loss = {row["step"]: row["loss"] for row in rows if row["kind"] == "train"}
     value = {row["step"]: row[figure] for row in rows if row["kind"] == "validation"}
+    training = {
+      row["step"]: row[figure] for row in rows if row["kind"] == "train" and figure in row
+    }
     method = wd.read_json(run, POINT).get("method", Path(run).resolve().name)
-    curves.append(Curve(method, loss, value))
+    curves.append(Curve(method, loss, value, training))
   if len(figures) > 1:
     raise ConfigError(f"the runs have different primary figures: {json.dumps(figures)}")
   return curves, next(iter(figures))

@@ -11,7 +11,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from vitx.analysis.comparison import Comparison, Method, Outcome, format_csv, format_table
+from vitx.analysis.comparison import (
+  SHOWN,
+  Comparison,
+  Method,
+  Outcome,
+  format_csv,
+  format_table,
+)
 from vitx.analysis.counting import count_parameters
 from vitx.analysis.figures.curves import draw_curves
 from vitx.checkpoints import workdir as wd
@@ -57,7 +64,8 @@ def measure_methods(
     steps = sum(run.total_steps for run in runs)
     parameters = count_parameters(task.model, task.input_spec).total
     figures = published.get(point.method, {})
-    methods.append(Method(point.method, steps, flops, parameters, figures))
+    epoch = float(runs[-1].steps_per_epoch)
+    methods.append(Method(point.method, steps, flops, parameters, figures, epoch))
   if len(facts) > 1:
     named = ", ".join(f"{name} of {method}" for (name, _), method in facts.items())
     raise ConfigError(f"the methods have different primary figures: {named}; sweep them apart")
@@ -94,7 +102,8 @@ def write_results(
   drawn = []
   if plot and ran:
     curves, figure = read_curves(ran, trust_code=trust_code)
-    drawn = draw_curves(curves, figure, out, f"{name}_curves")
+    published = _find_curves(comparison.methods, figure)
+    drawn = draw_curves(curves, figure, out, f"{name}_curves", published)
     parts.append(f"![learning curves, mean ± standard deviation over seeds]({drawn[0].name})")
   parts += _quote(comparison.methods)
   parts += ["## Run", _describe_run(comparison, ran)]
@@ -108,6 +117,18 @@ def _write(path: Path, text: str) -> None:
   partial = path.with_name(f".{path.name}.partial")
   partial.write_text(text, encoding="utf-8", newline="")
   partial.replace(path)
+
+
+def _find_curves(methods: Sequence[Method], figure: str) -> dict[str, dict[float, float]]:
+  """Returns the figures that sources printed while they trained, by method and by our step."""
+  _, scale, _ = SHOWN.get(figure, (figure, 1.0, 4))
+  found = {}
+  for method in methods:
+    values = method.published.get(f"train_{figure}")
+    if isinstance(values, Mapping):
+      per_epoch = method.steps_per_epoch
+      found[method.name] = {epoch * per_epoch: value / scale for epoch, value in values.items()}
+  return found
 
 
 def _quote(methods: Sequence[Method]) -> list[str]:
