@@ -141,13 +141,15 @@ def test_random_graphs_are_part_of_a_program():
 # Whole runs
 
 
+ENTROPY = "attention_entropy/block_00"
 SHORT = ("duration=12 steps", "evaluation.every=6 steps", "checkpoint.every=4 steps")
 
 
 def configs(*overrides):
-  """Three runs: two seeds, and another rate and decay."""
+  """Three runs: two seeds, and another rate and decay; what is told of a mixer is told of each."""
+  told = ("token_mixer=shaped", "evaluation.attention_entropy=5", "log_every=3 steps")
   others = ((), ("seed=1",), ("learning_rate=5e-4", "optimizer.weight_decay=0.3"))
-  return [runs.tiny(*SHORT, "log_every=3 steps", *overrides, *each) for each in others]
+  return [runs.tiny(*SHORT, *told, *overrides, *each) for each in others]
 
 
 def rows(workdir):
@@ -182,8 +184,10 @@ def test_each_has_an_ordinary_workdir(trained, tmp_path, monkeypatch):
     assert ended[each].test["top1"] == pytest.approx(result.test["top1"], abs=0.01)
     for own, expected in zip(rows(workdirs[each]), rows(alone), strict=True):
       assert (own["kind"], own["step"]) == (expected["kind"], expected["step"])
-      name = "loss" if own["kind"] == "train" else "nll"
-      assert own[name] == pytest.approx(expected[name], rel=2e-4)
+      assert set(own) == set(expected)
+      scalars = {"train": ("loss", "alpha/block_00"), "validation": ("nll", ENTROPY)}
+      for name in scalars.get(own["kind"], ("nll",)):
+        assert own[name] == pytest.approx(expected[name], rel=2e-4)
     left = {
       path.relative_to(alone) for path in alone.rglob("*") if len(path.relative_to(alone).parts) < 3
     }
