@@ -94,6 +94,7 @@ def default_config() -> ConfigDict:
       resize_mode="center",  # how a non-square image becomes square: center | squash | random
       interpolation="bilinear",  # of the host's resizing: bilinear | bicubic | random
       memory="auto",  # decode once and keep: auto | always | never
+      device="auto",  # keep on the devices what is kept: auto (accelerators) | always | never
       threads=4,  # decoding threads when streaming
       mean=placeholder(tuple),  # per channel, of pixels in 0..1; None means the source's
       std=placeholder(tuple),  # per channel, of pixels in 0..1; None means the source's

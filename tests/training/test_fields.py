@@ -61,6 +61,7 @@ def test_the_defaults_pass():
     ("data.fraction", 0.0),
     ("data.threads", 0),
     ("data.memory", "some"),
+    ("data.device", "some"),
     ("data.channels", 2),
     ("data.image_size", -1),
     ("augment.hflip", 1.5),

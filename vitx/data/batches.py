@@ -81,7 +81,17 @@ class TrainBatches:
   @property
   def in_memory(self) -> bool:
     """Returns whether the transformed examples are kept."""
-    return isinstance(self._examples, InMemory)
+    return self.arrays is not None
+
+  @property
+  def arrays(self) -> Example | None:
+    """Returns the arrays of all examples, (n, ...) each, where they are kept."""
+    return self._examples.arrays if isinstance(self._examples, InMemory) else None
+
+  def names(self, step: int) -> Batch:
+    """Returns which examples a batch holds: places in `arrays`, int32 (b,), and its index."""
+    which = self._examples_at(step, self._places)
+    return {"example": which.astype(np.int32), "index": self._rows.astype(np.int32)}
 
   def batch(self, step: int) -> Batch:
     """Returns this process's share of the batch of one step."""

@@ -24,6 +24,7 @@ class DataSettings:
     repeats: how often an example comes in a row, differently augmented (Hoffer et al. 2020); an
       epoch of as many examples has as much fewer different ones.
     memory: whether examples are read once and kept.
+    device: whether those that are kept lie in the devices' memory too.
     threads: that read and decode.
   """
 
@@ -35,6 +36,7 @@ class DataSettings:
   fraction: Share = 1.0
   repeats: PositiveInt = 1
   memory: Literal["auto", "always", "never"] = "auto"
+  device: Literal["auto", "always", "never"] = "auto"
   threads: Annotated[int, Range("[1, 1024]")] = 4
 
 

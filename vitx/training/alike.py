@@ -23,8 +23,8 @@ def likeness(config: ConfigDict) -> str | None:
   Args:
     config: of `get_config`, not resolved.
   """
-  if config.get("phases") or jax.process_count() > 1:
-    return None
+  if config.get("phases") or jax.process_count() > 1 or config.data.device == "always":
+    return None  # the host sends each run of a program its own batches
   plain = wd.to_plain(config)
   seed = plain["seed"] if plain["graph_seed"] is None else plain["graph_seed"]
   if isinstance(plain["model"], dict):  # random graphs are part of the program

@@ -2,7 +2,7 @@
 
 import collections
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -30,16 +30,20 @@ class Program:
   Attributes:
     compiled: of `Step.train_several`.
     steps: the most that one dispatch makes.
+    fill: makes batches on the devices of what is sent there, see `resident`; None if they are sent.
   """
 
   compiled: jax.stages.Compiled
   steps: int
+  fill: Callable[[Any], Any] | None = None
 
   def __call__(
     self, state: Any, constants: Any, batches: Sequence[Mapping[str, np.ndarray]], stop: bool
   ) -> tuple[Any, dict[str, jax.Array], dict[str, jax.Array], jax.Array]:
     """Makes a step for each of this process's batches, in order; see `Step.train_several`."""
     fed = parallel.split_steps(batches, self.steps)
+    if self.fill:
+      fed = self.fill(fed)
     count = parallel.number(len(batches))
     return self.compiled(state, constants, fed, count, parallel.number(stop))
 

@@ -14,7 +14,15 @@ from ml_collections import ConfigDict
 
 from vitx.checkpoints import lock
 from vitx.ops.implementation import choosing_by
-from vitx.training import cache, compilation, console, parallel, provenance, unevaluated
+from vitx.training import (
+  cache,
+  compilation,
+  console,
+  parallel,
+  provenance,
+  resident,
+  unevaluated,
+)
 from vitx.training.beginning import Beginning, check_beginning
 from vitx.training.distributed import is_writer
 from vitx.training.failures import (
@@ -121,13 +129,15 @@ def _run(run: Run, begun: Beginning) -> Result:
     # Read before compiling: an example that cannot be read is named at once.
     with request.breakable():
       batches = experiment.batches()
+      feed = resident.open_feed(batches, config.data.device)
       for role in ("validation", "test"):
         examples(role)
       program = compilation.compile_steps(
         experiment, state, constants, run.workdir, run=request.run
       )
+      program = dataclasses.replace(program, fill=feed.fill)
     recorder.progress.begin()
-    stream = recorder.progress.timed(batches.iterate(step, total))
+    stream = recorder.progress.timed(feed.iterate(step, total))
     while True:
       is_new, is_last = step > begun.step or not begun.is_evaluated, step == total
       if is_new and (is_last or experiment.is_due(step, config.evaluation.every)):

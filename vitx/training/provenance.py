@@ -54,6 +54,7 @@ FREE = (
   "evaluation.attention_entropy",
   "data.data_dir",
   "data.memory",
+  "data.device",
   "data.threads",
 )
 # Why a cadence that is free otherwise is not.

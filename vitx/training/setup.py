@@ -20,7 +20,7 @@ from vitx.errors import ConfigError
 from vitx.models import check_model, logged, resolve_model, stacked
 from vitx.tasks import build_task, task_class
 from vitx.tasks.base import Figures, Task
-from vitx.training import attention_entropy, durations, parallel, sizes, teacher, tracking
+from vitx.training import attention_entropy, durations, parallel, resident, sizes, teacher, tracking
 from vitx.training.evaluation import check_weights, describe_figures
 from vitx.training.fields import NAMED, SEEDS, check_config
 from vitx.training.optimizers import is_elementwise, make_optimizer
@@ -207,6 +207,8 @@ def make_experiment(
   sizes.check_batch(arrays, config.batch_size // jax.process_count())
   examples = read_examples(task, source)
   _check(config, examples)
+  draws = task.transform(train=True).draws
+  resident.check(config.data.device, are_kept=config.data.memory != "never" and not draws)
   tracking.check(config, is_trial=is_trial)
   steps_per_epoch = Fraction(len(examples.train), config.batch_size)
   total = durations.to_steps(config.duration, steps_per_epoch, "duration")

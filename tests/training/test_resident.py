@@ -1,0 +1,75 @@
+"""Examples on the devices: the same batches and runs, to the bit, and only where there is room."""
+
+import jax
+import numpy as np
+import pytest
+
+from tests import runs
+from tests.training.test_loop import same
+from vitx.errors import ConfigError
+from vitx.training import loop, parallel, resident
+from vitx.training.alike import likeness
+from vitx.training.setup import make_experiment
+
+
+def open_batches(*overrides):
+  return make_experiment(runs.tiny(*overrides)).batches()
+
+
+@pytest.mark.parametrize("overrides", [(), ("data.repeats=2",)])
+def test_batches_made_on_the_devices_are_those_that_are_sent(overrides):
+  batches, steps, room = open_batches(*overrides), (38, 43), 7  # over the end of an epoch
+  feed = resident.open_feed(batches, "always")
+  named = list(feed.iterate(*steps))
+  assert all(set(each) == {"example", "index"} for each in named)
+  found = feed.fill(parallel.split_steps(named, room))
+  expected = parallel.split_steps(list(batches.iterate(*steps)), room)
+  assert set(found) == set(expected)
+  for key, sent in expected.items():
+    made = found[key]
+    assert made.shape == sent.shape and made.dtype == sent.dtype
+    np.testing.assert_array_equal(made[:, : len(named)], sent[:, : len(named)])
+
+
+@pytest.mark.slow  # a whole run
+def test_a_run_is_the_same_wherever_its_examples_lie(finished_run, tmp_path):
+  assert loop.train(runs.tiny("data.device=always"), tmp_path).finished
+  assert runs.rows(tmp_path) == runs.rows(finished_run[0])
+  same(runs.final_state(tmp_path), runs.final_state(finished_run[0]))
+
+
+def test_they_lie_on_accelerators_that_have_room(monkeypatch):
+  batches = open_batches()
+  size = sum(array.nbytes for array in batches.arrays.values())
+  assert resident.open_feed(batches, "auto").fill is None  # a CPU's memory is the host's
+  asked = []
+
+  class Device:
+    def __init__(self, told):
+      self.told = told
+
+    def memory_stats(self):
+      asked.append(1)
+      return self.told
+
+  monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+  monkeypatch.setattr(parallel, "replicate", lambda arrays: arrays)
+  limits = {"bytes_limit": 10 * size}, {"bytes_limit": 10 * size - 10}, None
+  for told, fits in zip(limits, (True, False, False), strict=True):
+    devices = [Device(limits[0]), Device(told)]
+    monkeypatch.setattr(jax, "local_devices", lambda devices=devices: devices)
+    assert (resident.open_feed(batches, "auto").fill is not None) == fits
+    assert resident.open_feed(batches, "never").fill is None
+  assert len(asked) == 6
+
+
+def test_what_is_streamed_cannot_lie_there():
+  with pytest.raises(ConfigError, match=r"data.memory='always'"):
+    resident.open_feed(open_batches("data.memory=never"), "always")
+  for streamed in ("data.memory=never", "data.resize_mode=random"):
+    with pytest.raises(ConfigError, match=r"data.device='always'"):
+      make_experiment(runs.tiny("data.device=always", streamed))
+
+
+def test_runs_of_one_program_are_sent_their_batches():
+  assert likeness(runs.tiny()) and likeness(runs.tiny("data.device=always")) is None
