@@ -58,6 +58,7 @@ def test_every_family_has_a_mixer_that_calls_it():
   assert found == {*rule.FAMILIES, None}  # MLP mixing has one path
 
 
+@pytest.mark.slow  # compiles and times several programs
 def test_the_command_measures_what_is_asked_for_and_writes_where_auto_looks(
   tmp_path, monkeypatch, capsys
 ):

@@ -60,6 +60,7 @@ def test_share_of_a_product(monkeypatch, capsys):
   assert line[0] == "digits:bigbird" and 0 < float(line[1]) < 1.5
 
 
+@pytest.mark.slow  # compiles a dispatch and a step
 def test_a_dispatch_goes_on_from_its_own_state():
   sizes = "batch_size=4,model.depth=1,model.width=8,model.num_heads=1,model.mlp_dim=8"
   config = complete_config(load_config(f"digits:softmax,steps_per_dispatch=3,{sizes}"))

@@ -221,6 +221,7 @@ def test_training_in_a_workdir_in_use_is_refused_before_anything_is_written(tmp_
     assert runs.contents(tmp_path) == before
 
 
+@pytest.mark.slow  # three trainings
 def test_a_training_gives_the_lock_back_at_its_end_at_a_stop_and_at_an_error(tmp_path, monkeypatch):
   held = []
   save = lock.Lock.check

@@ -32,6 +32,7 @@ def test_memory_of_a_third_size(data_dir):
   )
 
 
+@pytest.mark.slow  # compiles several steps
 def test_small_sizes_pick_what_the_batch_picks(data_dir):
   """At 32 examples a device 64 matrices; the sizes compiled have 16 and 32."""
   config = complete("batch_size=64")
@@ -78,6 +79,7 @@ def test_sizes_that_do_not_fit_are_not_run(data_dir, monkeypatch):
   assert planned.sizes == (8, 16) and planned.seconds is not None
 
 
+@pytest.mark.slow  # compiles a step for each remedy
 def test_what_helps_where_it_does_not_fit(data_dir, capsys):
   config = complete()
   planned = plan.make_plan(config, timed=False)

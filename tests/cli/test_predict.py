@@ -141,7 +141,8 @@ def test_floats_and_pillows_images_say_the_same(loaded, color, digits):
   half = jnp.asarray(floats, jnp.bfloat16)  # 8 bits of mantissa: a level beside it at most
   np.testing.assert_allclose(vitx.predict(loaded, half).probabilities, expected, atol=0.02)
   turned = Image.fromarray(digits[0][..., 0]).convert("P")
-  np.testing.assert_array_equal(vitx.predict(loaded, [turned]).probabilities, expected[:1])
+  alone = vitx.predict(loaded, digits[:1]).probabilities  # a batch of one may be another program
+  np.testing.assert_array_equal(vitx.predict(loaded, [turned]).probabilities, alone)
 
 
 def test_logits_features_and_the_best_classes(loaded, digits):

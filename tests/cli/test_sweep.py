@@ -341,6 +341,7 @@ def test_budgets(text, value):
 # Real trainings
 
 
+@pytest.mark.slow  # trains two phases
 def test_a_point_of_several_phases_is_done_after_the_last(tmp_path):
   over = "phases.b={'duration': '4 steps'},phases.a={'duration': '2 steps'}"
   text = runs.replace(TINY, "schedule.warmup=1 steps", "evaluation.every=2 steps")

@@ -76,6 +76,7 @@ def test_what_is_logged_of_a_state_changes_no_bit_of_it():
     np.testing.assert_array_equal(x, y)
 
 
+@pytest.mark.slow  # compiles two programs more
 def test_steps_in_a_dispatch_are_the_steps_one_by_one():
   """Not the same program, so not the same bits; sums of float32 in another order at most."""
   losses, _, _ = dispatch(small.make_step(), 1, (5,))

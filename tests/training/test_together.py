@@ -12,7 +12,6 @@ import optax
 import pytest
 
 from tests import runs
-from tests.slow import all_but
 from tests.training import small
 from tests.training.test_loop import same
 from vitx.checkpoints import lock
@@ -67,9 +66,8 @@ def found(mean):
 THREE = [Member(3, 0, found(0.5)), Member(4, 1, found(0.4)), Member(2**32 - 1, 0, found(0.5))]
 
 
-@pytest.mark.parametrize(
-  "form", all_but("_train_in_turn", of=["_train_in_turn", "_train_side_by_side"])
-)
+@pytest.mark.slow  # compiles the program and that of a run alone; whole runs are compared below
+@pytest.mark.parametrize("form", ["_train_in_turn", "_train_side_by_side"])
 def test_a_member_is_the_run_alone(form, monkeypatch):
   """With its own seed, batches, mean color, learning rate and weight decay."""
   monkeypatch.setattr(members, "_train_in_turn", getattr(members, form))
