@@ -104,33 +104,32 @@ def named_files(page: str) -> set[str]:
 def shorten(words: list[str]) -> list[str]:
   """Returns a training command that ends after four steps of a small batch and a shallow model."""
   from vitx.cli.configs import load_config, split_text
+  from vitx.cli.points import parse_grid
 
   at = words.index("--config") + 1
   path, arg = split_text(words[at])
   config = load_config(words[at])
-  swept = " ".join(words[words.index("--over") :]) if "--over" in words else ""
+  grid = parse_grid(words[words.index("--over") + 1]) if "--over" in words else {}
   short = {"batch_size": 8, "duration": "4 steps", "log_every": "2 steps"}
   short |= {"evaluation.every": "4 steps", "checkpoint.every": "4 steps"}
   if "teacher_model" in config.task:
     short["task.teacher_model.depth"] = 1
-  phases = config.get("phases") or {}
-  for prefix, changed in {
-    "": config,
-    **{f"phases.{name}.": phases[name] for name in phases},
-  }.items():
+  phases = {f"phases.{name}.": phase for name, phase in (config.get("phases") or {}).items()}
+  for prefix, changed in ({"": config} | phases).items():
     if prefix:
       short[f"{prefix}duration"] = "4 steps"
     if prefix or "warmup" in config.schedule:
       short[f"{prefix}schedule.warmup"] = "1 steps"
     if "model" in changed:
       short[f"{prefix}model.depth"] = config.model.get("layer_cycle") or 1
-  kept = {name: value for name, value in short.items() if f"{name}=[" not in swept}
+  kept = {name: value for name, value in short.items() if name not in grid}
   overrides = replace(arg, *(f"{name}={value}" for name, value in kept.items()))
   result = [*words[:at], f"{path}:{overrides.lstrip(',')}", *words[at + 1 :]]
   if "--seeds" in result:
     result[result.index("--seeds") + 1] = "1"
-  if swept:  # two values of the first field, one of every other
-    first, *others = result[result.index("--over") + 1].split("],")
-    others = [f"{other.partition(',')[0].rstrip(']')}]" for other in others]
-    result[result.index("--over") + 1] = ",".join([first.rstrip("]") + "]", *others])
+  if grid:  # all values of the first field, the first of every other
+    first, *others = grid.items()
+    kept_values = [first, *((field, values[:1]) for field, values in others)]
+    text = ",".join(f"{field}=[{','.join(values)}]" for field, values in kept_values)
+    result[result.index("--over") + 1] = text
   return result

@@ -20,9 +20,13 @@ from vitx.analysis.statistics import (
   spread,
 )
 
-# How a figure is written: its name for people, what it is multiplied by, digits.
 SHOWN = {"top1": ("top-1 %", 100.0, 2), "bits": ("bits", 1.0, 4)}
 LEFT_OUT = ("kind", "step")  # of a row of metrics, in the CSV file
+
+
+def shown(figure: str) -> tuple[str, float, int]:
+  """Returns how a figure is written: its name for people, what it is multiplied by, digits."""
+  return SHOWN.get(figure, (figure, 1.0, 4))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -185,7 +189,7 @@ def _replace(
 
 def format_table(comparison: Comparison) -> str:
   """Returns the table in Markdown with what its columns mean."""
-  name, scale, digits = SHOWN.get(comparison.figure, (comparison.figure, 1.0, 4))
+  name, scale, digits = shown(comparison.figure)
   lines = comparison.lines()
   first = comparison.methods[0].name
   has_best = any(line.best_on_test for line in lines)

@@ -11,14 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from vitx.analysis.comparison import (
-  SHOWN,
-  Comparison,
-  Method,
-  Outcome,
-  format_csv,
-  format_table,
-)
+from vitx.analysis.comparison import Comparison, Method, Outcome, format_csv, format_table, shown
 from vitx.analysis.counting import count_parameters
 from vitx.analysis.figures.curves import draw_curves
 from vitx.checkpoints import workdir as wd
@@ -121,7 +114,7 @@ def _write(path: Path, text: str) -> None:
 
 def _find_curves(methods: Sequence[Method], figure: str) -> dict[str, dict[float, float]]:
   """Returns the figures that sources printed while they trained, by method and by our step."""
-  _, scale, _ = SHOWN.get(figure, (figure, 1.0, 4))
+  _, scale, _ = shown(figure)
   found = {}
   for method in methods:
     values = method.published.get(f"train_{figure}")

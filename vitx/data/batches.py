@@ -95,11 +95,10 @@ class TrainBatches:
 
   def batch(self, step: int) -> Batch:
     """Returns this process's share of the batch of one step."""
-    if isinstance(self._examples, InMemory):
-      which = self._examples_at(step, self._places)
-      kept = self._examples.arrays.items()
-      batch = {key: np.take(array, which, axis=0) for key, array in kept}
-      return {**batch, "index": self._rows.astype(np.int32)}
+    if self.arrays is not None:
+      named = self.names(step)
+      taken = {key: np.take(kept, named["example"], axis=0) for key, kept in self.arrays.items()}
+      return {**taken, "index": named["index"]}
     return next(self.iterate(step, step + 1))
 
   def iterate(self, start: int, stop: int) -> Iterator[Batch]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from vitx.analysis.comparison import SHOWN
+from vitx.analysis.comparison import shown
 from vitx.analysis.figures.subject import make_canvas, save
 from vitx.errors import ConfigError
 
@@ -58,7 +58,7 @@ def draw_curves(
   methods = list(dict.fromkeys(curve.method for curve in curves))
   canvas = make_canvas(13.0 if published else 9.5, 3.6)
   left, *between, right = canvas.subplots(1, 3 if published else 2)
-  words, scale, _ = SHOWN.get(figure, (figure, 1.0, 4))
+  words, scale, _ = shown(figure)
   for number, method in enumerate(methods):
     own = [curve for curve in curves if curve.method == method]
     style: dict[str, Any] = {"color": f"C{number % 10}", "linestyle": STYLES[number // 10 % 4]}

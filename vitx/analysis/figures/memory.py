@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from vitx.analysis.comparison import SHOWN
+from vitx.analysis.comparison import shown
 from vitx.analysis.figures import style
 from vitx.errors import ConfigError
 
@@ -79,7 +79,7 @@ def draw_memory(
     name: of the files, without their ending.
   """
   points = [Point(method, gigabytes[method], values) for method, values in results.items()]
-  words, scale, _ = SHOWN.get(figure, (figure, 1.0, 4))
+  words, scale, _ = shown(figure)
   rows = [
     {"method": point.method, "runs": len(point.values), "gigabytes": point.gigabytes}
     | {f"{PREFIX}{figure}": float(np.mean(point.values))}
