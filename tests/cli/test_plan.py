@@ -26,7 +26,7 @@ def complete(*overrides):
 def test_memory_of_a_third_size(data_dir):
   config = complete(f"batch_size={64 * jax.device_count()}")
   planned = plan.make_plan(config, timed=False, most=16)
-  assert planned.sizes == (8, 16) and planned.seconds is None
+  assert planned.sizes == (4, 16) and planned.seconds is None
   assert planned.bytes.at(64) == pytest.approx(
     measure_training_bytes(complete("batch_size=64")), rel=0.1
   )
@@ -34,7 +34,7 @@ def test_memory_of_a_third_size(data_dir):
 
 @pytest.mark.slow  # compiles several steps
 def test_small_sizes_pick_what_the_batch_picks(data_dir):
-  """At 32 examples a device 64 matrices; the sizes compiled have 16 and 32."""
+  """At 32 examples a device 64 matrices; the sizes compiled have 8 and 32."""
   config = complete("batch_size=64")
   nothing = dict.fromkeys(FAMILIES, ())
   needed = {}
@@ -57,7 +57,7 @@ def test_the_largest_batch_is_a_multiple_that_fits():
 
 @pytest.mark.parametrize(
   ("batch", "unit", "sizes"),
-  [(1, 1, (4, 8)), (64, 1, (32, 64)), (12, 1, (6, 12)), (62, 4, (28, 60)), (64, 32, (32, 64))],
+  [(1, 1, (2, 8)), (64, 1, (16, 64)), (12, 1, (3, 12)), (62, 4, (12, 60)), (64, 32, (32, 64))],
 )
 def test_sizes_are_multiples_of_the_micro_batches(batch, unit, sizes):
   assert plan.probe_sizes(batch, unit) == sizes
@@ -66,7 +66,7 @@ def test_sizes_are_multiples_of_the_micro_batches(batch, unit, sizes):
 def test_a_batch_that_fits(data_dir, capsys):
   assert main(["plan", "--config", f"configs/digits.py:{SMALL}", "--memory", "4GB"]) == 0
   out = capsys.readouterr().out
-  assert "memory 4.00 GB; steps of 16 and 32 examples" in out
+  assert f"memory {4 / jax.device_count():.2f} GB; steps of 8 and 32 examples" in out
   assert "s an example" in out and out.endswith("s a step: it fits\n")
 
 
@@ -74,9 +74,9 @@ def test_a_batch_that_fits(data_dir, capsys):
 def test_sizes_that_do_not_fit_are_not_run(data_dir, monkeypatch):
   config = complete(f"batch_size={64 * jax.device_count()}")
   needed = plan.make_plan(config, timed=False).bytes.at(64)
-  monkeypatch.setattr(plan, "find_free_bytes", lambda: 0.6 * needed)
+  monkeypatch.setattr(plan, "find_free_bytes", lambda: 0.6 * needed * jax.device_count())
   planned = plan.make_plan(config)
-  assert planned.sizes == (8, 16) and planned.seconds is not None
+  assert planned.sizes == (4, 16) and planned.seconds is not None
 
 
 @pytest.mark.slow  # compiles a step for each remedy
@@ -84,7 +84,7 @@ def test_what_helps_where_it_does_not_fit(data_dir, capsys):
   config = complete()
   planned = plan.make_plan(config, timed=False)
   memory = planned.bytes.at(17) + 10  # of a device's 32: micro-batches of 16
-  arguments = ["--memory", f"{memory / 1e6:.6f}MB", "--no-time"]
+  arguments = ["--memory", f"{memory * jax.device_count() / 1e6:.6f}MB", "--no-time"]
   assert main(["plan", "--config", f"configs/digits.py:{SMALL}", *arguments]) == 0
   out = capsys.readouterr().out.splitlines()
   devices = jax.device_count()

@@ -1,35 +1,33 @@
 """What batch fits, found from a training step at two batch sizes: `vitx plan`."""
 
 import dataclasses
-import statistics
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from ml_collections import ConfigDict
 
 from vitx.analysis import cost
-from vitx.benchmark.timing import find_free_bytes
+from vitx.benchmark.timing import find_free_bytes, interleave
 from vitx.cli.configs import load_config
 from vitx.cli.summary import complete_config
 from vitx.cli.tables import lay_out
 from vitx.errors import ConfigError
 from vitx.ops.implementation import choosing_by, current_rule
-from vitx.training.train_step import TrainState
+from vitx.training import phases
+from vitx.training.compilation import count_steps
 from vitx.training.trial import (
-  Shapes,
+  Dispatch,
   begin,
-  draw_batch,
-  make_training_step,
+  compile_dispatch,
+  count_training_flops,
   measure_training_bytes,
 )
 
 USABLE = 0.9  # of the memory that is free, where none is given
 LARGEST_PROBE = 64  # examples of the larger size, where the batch has as many
-RUNS, SECONDS = 7, 6.0  # of timing both sizes: so many steps each, but none begins after so long
+RUNS, SECONDS = 7, 5.0  # of timing each size
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,20 +90,21 @@ def make_plan(config: ConfigDict, *, timed: bool = True, most: int = LARGEST_PRO
   """
   unit = config.grad_accum_steps
   sizes = probe_sizes(min(share(config), most), unit)
-  compiled = [_compile(config, size) for size in sizes]
-  used = [_known(cost.compiled_bytes(program)) for program, _ in compiled]
+  steps = config.steps_per_dispatch or count_steps(count_training_flops(config))
+  compiled = [_compile(config, size, steps) for size in sizes]
+  used = [_known(cost.compiled_bytes(made.program.compiled)) for made in compiled]
   if not timed:
     return Plan(sizes, Line.through(sizes, used), None)
   smaller = sizes[1] // 4
-  if max(used) > USABLE * find_free_bytes() and probe_sizes(smaller, unit) < sizes:
+  if max(used) > _of_each(USABLE * find_free_bytes()) and probe_sizes(smaller, unit) < sizes:
     return make_plan(config, most=smaller)
-  return Plan(sizes, Line.through(sizes, used), Line.through(sizes, _time(compiled, begin(config))))
+  return Plan(sizes, Line.through(sizes, used), Line.through(sizes, _time(compiled, config)))
 
 
 def probe_sizes(batch: int, unit: int) -> tuple[int, int]:
-  """Returns the two sizes: multiples of `unit`, the larger twice the smaller if it can be."""
+  """Returns the two sizes: multiples of `unit`, the larger four times the smaller if it can be."""
   large = max(2, batch // unit, 8 // unit)
-  return max(1, large // 2) * unit, large * unit
+  return max(1, large // 4) * unit, large * unit
 
 
 def share(config: ConfigDict) -> int:
@@ -113,34 +112,29 @@ def share(config: ConfigDict) -> int:
   return max(1, config.batch_size // jax.device_count())
 
 
-def _compile(config: ConfigDict, size: int) -> tuple[jax.stages.Compiled, Shapes]:
-  """Returns the compiled step of `size` examples, and the shapes of its batch.
+def _compile(config: ConfigDict, size: int, steps: int) -> Dispatch:
+  """Returns a compiled dispatch of `size` examples a step on each device.
 
   Its ops pick the implementations that they pick in a step of the config's own batch: only what is
   one program grows linearly.
   """
   with choosing_by(current_rule().scaled(Fraction(size, share(config)))):
-    train, state, batch = make_training_step(_with(config, {"batch_size": size}))
-    return jax.jit(train, donate_argnums=0).lower(state, batch).compile(), batch
+    return compile_dispatch(_with(config, {"batch_size": size * jax.device_count()}), steps)
 
 
-def _time(programs: Sequence[tuple[jax.stages.Compiled, Shapes]], state: TrainState) -> list[float]:
-  """Returns the median seconds of each program's step on noise; they take turns."""
-  begun = 0.0
-  taken: list[list[float]] = [[] for _ in programs]
-  fed = [(jax.tree.map(jnp.copy, state), draw_batch(batch)) for _, batch in programs]
-  for turn in range(RUNS + 1):
-    for number, (program, _) in enumerate(programs):
-      old, drawn = fed[number]
-      start = time.perf_counter()
-      new, _ = jax.block_until_ready(program(old, drawn))
-      fed[number] = new, drawn
-      if turn:  # the first turn also loads the programs
-        taken[number].append(time.perf_counter() - start)
-    begun = begun or time.perf_counter()
-    if turn and time.perf_counter() - begun > SECONDS:
-      break
-  return [statistics.median(seconds) for seconds in taken]
+def _time(programs: Sequence[Dispatch], config: ConfigDict) -> list[float]:
+  """Returns the median seconds of a step of each program; they take turns."""
+  state = jax.device_get(begin(config))
+  runs = {str(number): made.start(state) for number, made in enumerate(programs)}
+  times = interleave(runs, repeats=RUNS, seconds=SECONDS)
+  return [
+    times[name].seconds / made.program.steps for name, made in zip(runs, programs, strict=True)
+  ]
+
+
+def _of_each(memory: float) -> float:
+  """Returns one device's part: those of a CPU share its memory."""
+  return memory / jax.local_device_count() if jax.default_backend() == "cpu" else memory
 
 
 def _known(value: int | None) -> int:
@@ -184,8 +178,10 @@ def _with(config: ConfigDict, settings: Mapping[str, Any]) -> ConfigDict:
 
 def run(config: str, memory: float | None, time: bool) -> None:
   """Prints what fits, and what helps where the config's batch does not."""
-  complete = complete_config(load_config(config))
-  memory = memory or USABLE * find_free_bytes()
+  loaded = load_config(config)
+  phases.use_cores([loaded])
+  complete = complete_config(loaded)
+  memory = _of_each(memory or USABLE * find_free_bytes())
   plan, batch = make_plan(complete, timed=time), share(complete)
   devices = jax.device_count()
   print(f"{devices} x {jax.devices()[0].device_kind} ({jax.default_backend()}), of each:")

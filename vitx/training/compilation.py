@@ -21,6 +21,9 @@ from vitx.training.train_step import Step
 # a signal is soon heeded.
 FLOPS_PER_DISPATCH = 2**37
 MOST_STEPS = 16
+# XLA's own order of a step's operations keeps more of them ready to run side by side, and their
+# operands in memory: a third more. A device of one core gains nothing by it.
+CPU_OPTIONS = {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,10 +83,12 @@ def compile_steps(
   return program
 
 
-def choose_options(config: ConfigDict) -> dict[str, Any] | None:
-  """Returns what a config tells the compiler."""
-  deterministic = config.deterministic and jax.default_backend() == "gpu"
-  return {"xla_gpu_deterministic_ops": True} if deterministic else None
+def choose_options(config: ConfigDict) -> dict[str, Any]:
+  """Returns what a config tells the compiler of training steps."""
+  backend = jax.default_backend()
+  if backend == "gpu" and config.deterministic:
+    return {"xla_gpu_deterministic_ops": True}
+  return CPU_OPTIONS if backend == "cpu" else {}
 
 
 def print_memory(compiled: jax.stages.Compiled) -> None:

@@ -6,8 +6,10 @@ memory is known and errors surface before the first step.
 """
 
 import contextlib
+import ctypes
 import math
 import os
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
@@ -209,7 +211,20 @@ def compile_for(
 
   mapped = jax.pmap(function, axis_name=AXIS, donate_argnums=donate)
   lowered = mapped.lower(*jax.tree.map(blank, arguments))
-  return run(lambda: lowered.compile(compiler_options=options))
+  compiled = run(lambda: lowered.compile(compiler_options=options))
+  _give_back_memory()
+  return compiled
+
+
+def _give_back_memory() -> None:
+  """Returns to the system what the compiler no longer uses: glibc would keep it for this process.
+
+  Of a small network's training it is a fifth of the memory.
+  """
+  if sys.platform == "linux":
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's alone
+    if trim is not None:
+      trim(0)
 
 
 def compile_once(function: Callable, run: Run = at_once) -> Callable:

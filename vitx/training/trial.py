@@ -1,6 +1,7 @@
 """Training and inference without data: what tables, plans and benchmarks compile or run."""
 
 import dataclasses
+import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -72,19 +73,48 @@ def make_dispatch(config: ConfigDict) -> tuple[Callable[[], None], int, int]:
   Returns:
     The dispatch, which runs to its end; the steps that it makes; and the FLOPs of all of them.
   """
-  train, shapes, batch = make_training_step(config)
-  flops = cost.flops(train, shapes, batch)
-  step, _ = make_step(config, schedule=jnp.ones_like)
+  flops = count_training_flops(config)
+  steps = config.steps_per_dispatch or compilation.count_steps(flops)
+  return compile_dispatch(config, steps).start(begin(config)), steps, steps * flops
+
+
+@dataclasses.dataclass(frozen=True)
+class Dispatch:
+  """Training steps on noise, compiled for all devices.
+
+  Attributes:
+    program: of as many steps as it has.
+    constants: of the task, on the devices.
+    batch: of this process.
+  """
+
+  program: compilation.Program
+  constants: Any
+  batch: Mapping[str, np.ndarray]
+
+  def start(self, state: TrainState) -> Callable[[], None]:
+    """Returns what makes the steps and waits for their end; it goes on from its own state."""
+    held = [parallel.replicate(jax.device_get(state))]
+    batches = [self.batch] * self.program.steps
+
+    def dispatch() -> None:
+      made = jax.block_until_ready(self.program(held[0], self.constants, batches, False))
+      held[0] = made[0]
+
+    return dispatch
+
+
+def compile_dispatch(config: ConfigDict, steps: int) -> Dispatch:
+  """Compiles so many training steps of a completed config as `vitx train` does."""
+  step, state = make_step(config, schedule=jnp.ones_like)  # costs as little as any other
   step = dataclasses.replace(step, axis=parallel.AXIS)
   constants = parallel.replicate(step.task.constants() | blank_constants(step.task))
-  held, drawn = [parallel.replicate(jax.device_get(begin(config)))], draw_batch(batch)
-  steps = config.steps_per_dispatch or compilation.count_steps(flops)
-  program = compilation.compile_program(step, held[0], constants, drawn, steps)
-
-  def dispatch() -> None:
-    held[0], *_ = jax.block_until_ready(program(held[0], constants, [drawn] * steps, False))
-
-  return dispatch, steps, steps * flops
+  batch = draw_batch(batch_shapes(step.task, config.batch_size // jax.process_count()))
+  placed = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), state)
+  program = compilation.compile_program(
+    step, placed, constants, batch, steps, options=compilation.choose_options(config)
+  )
+  return Dispatch(program, constants, batch)
 
 
 def draw_batch(shapes: Shapes) -> dict[str, np.ndarray]:
@@ -108,7 +138,8 @@ def measure_training_bytes(config: ConfigDict) -> int | None:
 def split_training_bytes(config: ConfigDict) -> StepBytes | None:
   """Returns the same in its parts; None where the compiler does not say."""
   train, state, batch = make_training_step(config)
-  total = cost.compiled_bytes(_compile_quickly(train, state, batch, donate=(0,)))
+  options = compilation.choose_options(config)
+  total = cost.compiled_bytes(_compile_quickly(train, state, batch, donate=(0,), options=options))
   if total is None:
     return None
   parameters, kept = cost.tree_bytes(state.params), cost.tree_bytes(state)
@@ -122,10 +153,17 @@ def measure_inference_bytes(config: ConfigDict, batch: int) -> int | None:
   return cost.compiled_bytes(compiled)
 
 
-def _compile_quickly(function: Callable, *args: Any, donate: tuple[int, ...] = ()) -> Any:
+def _compile_quickly(
+  function: Callable,
+  *args: Any,
+  donate: tuple[int, ...] = (),
+  options: Mapping[str, Any] = types.MappingProxyType({}),
+) -> Any:
   """Compiles what is not run, for its memory."""
   # LLVM's optimization changes nothing in the buffers; without it a CPU compiles twice as fast.
-  options = {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else None
+  options = dict(options)
+  if jax.default_backend() == "cpu":
+    options["xla_backend_optimization_level"] = 0
   return jax.jit(function, donate_argnums=donate, compiler_options=options).lower(*args).compile()
 
 
@@ -149,7 +187,9 @@ def prepare_training(
     start: returns the state of the first step, which no other may use if it is on the device.
   """
   train, state, batch = make_training_step(config)
-  program = jax.jit(train, donate_argnums=0).lower(state, batch).compile()
+  options = compilation.choose_options(config)
+  lowered = jax.jit(train, donate_argnums=0).lower(state, batch)
+  program = lowered.compile(compiler_options=options)
   held: list[Any] = []
 
   def step() -> None:

@@ -7,7 +7,8 @@
 Memory and seconds of a step grow linearly with its examples: two sizes tell both lines, and so the
 largest batch that fits. Where the config's own batch does not, the step is compiled, not run, with
 gradient accumulation, recomputation and bfloat16, and what each of them needs is printed. All of
-it is one device's: its share of the batch, compiled for the backend at hand.
+it is one device's: its share of the batch, compiled for the backend at hand. A CPU's cores are
+devices that share its memory.
 """
 
 import argparse
@@ -32,5 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Declares the arguments of `run`."""
   add = parser.add_argument
   add("--config", required=True, help="FILE, FILE:ROW,field=value or the config.json of a run")
-  add("--memory", type=parse_memory, help="of a device, as 16GB; else nine tenths of what is free")
+  add(
+    "--memory",
+    type=parse_memory,
+    help="of a device or of a CPU, as 16GB; else nine tenths of what is free",
+  )
   add("--time", action=argparse.BooleanOptionalAction, default=True, help="run the steps too")
