@@ -75,7 +75,8 @@ def make_dispatch(config: ConfigDict) -> tuple[Callable[[], None], int, int]:
   """
   flops = count_training_flops(config)
   steps = config.steps_per_dispatch or compilation.count_steps(flops)
-  return compile_dispatch(config, steps).start(begin(config)), steps, steps * flops
+  state = begin(config)  # first, as in training: the compiler's memory is given back after the steps'
+  return compile_dispatch(config, steps).start(state), steps, steps * flops
 
 
 @dataclasses.dataclass(frozen=True)
