@@ -75,7 +75,7 @@ def make_dispatch(config: ConfigDict) -> tuple[Callable[[], None], int, int]:
   """
   flops = count_training_flops(config)
   steps = config.steps_per_dispatch or compilation.count_steps(flops)
-  state = begin(config)  # first, as in training: the compiler's memory is given back after the steps'
+  state = begin(config)  # before compilation, as in training
   return compile_dispatch(config, steps).start(state), steps, steps * flops
 
 
