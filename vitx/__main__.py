@@ -2,6 +2,6 @@
 
 import sys
 
-from vitx.cli.main import main
+from vitx.cli.main import start
 
-sys.exit(main())
+sys.exit(start())
