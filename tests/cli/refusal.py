@@ -1,6 +1,7 @@
 """What every bad input must meet: one message, status 1, nothing compiled, written or lost."""
 
 import os
+import re
 import time
 from pathlib import Path
 
@@ -12,6 +13,9 @@ from vitx.cli.main import main
 
 SECONDS = 30
 PROGRAMS = ("init", "_fun")  # a state, and what is pmapped; single operations do not count
+SAID = re.compile(
+  r"(\w+Error|CorruptCheckpoint|ShapeMismatch|vitx[ \w]*): "
+)  # what a message begins with
 _COMPILED: list[str] = []
 
 
@@ -45,6 +49,8 @@ def refuse(capsys, kept: Path, arguments: list[str], *parts: str, compiled: bool
   message = error.splitlines()[-1] if error.startswith("usage:") else error
   assert status == 1, f"was accepted: {error}"
   assert error.endswith("\n") and "Traceback" not in error
+  said = [line for line in error.splitlines() if SAID.match(line)]
+  assert len(said) == 1, f"not one message: {error}"
   assert all(part in message for part in parts), f"{message}\n lacks one of {parts}"
   assert compiled or not _COMPILED, f"{_COMPILED} were compiled first"
   assert runs.snapshot(kept) == before, "something was written or lost"

@@ -2,6 +2,7 @@
 
 import pytest
 
+from configs.common import split
 from tests import runs
 from tests.cli import refusal
 from tests.cli.refusal import elsewhere, refuse
@@ -203,6 +204,8 @@ FIELDS = [
     "evaluation.attention_entropy=8: the layers of this network (model.name='vit', token mixer",
     "'fnet') have no softmax over tokens; set evaluation.attention_entropy=0, or use",
   ),
+  ("evaluation.limit=0", "evaluation.limit=0 is out of range; it must be an integer in [1,"),
+  ("evaluation.limit=x", "evaluation.limit='x' must be an integer"),
   ("deterministic=2", "deterministic=2 must be True or False, such as False"),
   ("augment.mixup=-1", "augment.mixup=-1.0 is out of range; it must lie in [0, inf)"),
   ("augment.cutmix=x", "augment.cutmix='x' must be a number, such as 0.0"),
@@ -315,12 +318,32 @@ FIELDS = [
 ]
 
 
+# Whose message names what follows from them, the field of today, or the value as it is read.
+TOLD_OTHERWISE = (
+  "model.dropout=True",
+  "model.width=1000000",
+  "data.fraction=0.00001",
+  "data.image_size=60000",
+  "data.decode_size=60000",
+  "data.image_size=32768,stem.patch=32768,batch_size=2",
+  "data.fit=centre",
+  "tensorboard=True",
+  "augment.autoaugmnt=True",
+  "augment.randaugment=(2,99)",
+  "=3",
+)
+
+
 @pytest.mark.parametrize("case", FIELDS, ids=lambda case: case[0])
 def test_a_field_that_cannot_be_is_refused(case, elsewhere, capsys, monkeypatch):
   monkeypatch.setattr(sizes, "find_memory", lambda: 16e9)  # whatever this machine has
   override, *parts = case
   config = "configs/digits.py:" + runs.replace(runs.TINY, override)
-  refuse(capsys, elsewhere, ["train", "--config", config, "--workdir", "run"], *parts)
+  arguments = ["train", "--config", config, "--workdir", "run"]
+  message = refuse(capsys, elsewhere, arguments, *parts)
+  field, equals, value = split(override)[-1].partition("=")
+  assert override in TOLD_OTHERWISE or field.split(".")[-1] in message
+  assert override in TOLD_OTHERWISE or not equals or value.strip("()[]").split(",")[0] in message
 
 
 @pytest.mark.parametrize("name", ["tensorboard", "wandb", "trackio"])
@@ -329,6 +352,24 @@ def test_a_tracker_that_is_not_installed_is_refused(name, elsewhere, capsys, mon
   config = "configs/digits.py:" + runs.replace(runs.TINY, f"tracking={name}")
   message = f'tracking={name} needs the extra "{name}": pip install -e ".[{name}]"'
   refuse(capsys, elsewhere, ["train", "--config", config, "--workdir", "run"], message)
+
+
+@pytest.mark.parametrize(
+  "override",
+  ["data.fit=centre", "data.memory=maybe", "data.threads=-4", "model.width=1000000000"],
+)
+def test_a_dry_run_refuses_it_too(override, elsewhere, capsys):
+  parts = next(parts for own, *parts in FIELDS if own == override)
+  config = "configs/digits.py:" + runs.replace(runs.TINY, override)
+  refuse(capsys, elsewhere, ["train", "--config", config, "--workdir", "run", "--dry_run"], *parts)
+
+
+@pytest.mark.parametrize("override", ["model.width=1000000000", "data.image_size=100000"])
+@pytest.mark.parametrize("command", ["plan", "summary"])
+def test_impossible_sizes_are_refused_wherever_they_come(command, override, elsewhere, capsys):
+  parts = next(parts for own, *parts in FIELDS if own == override)
+  config = "configs/digits.py:" + runs.replace(runs.TINY, override)
+  refuse(capsys, elsewhere, [command, "--config", config], *parts)
 
 
 def test_what_is_accepted_or_compiled_shows(elsewhere, capsys):

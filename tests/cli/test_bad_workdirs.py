@@ -99,7 +99,27 @@ def test_lost_metrics_are_told(run_copy, capsys):
   for content, part in ((b"\xff\xfe\n", "is damaged"), (lines[0].encode(), "has 1 rows")):
     path.write_bytes(content)
     arguments = [*TRAIN, "--workdir", str(run_copy)]
-    refuse(capsys, run_copy / "metrics.jsonl", arguments, str(path), part, compiled=True)
+    refuse(capsys, run_copy / "metrics.jsonl", arguments, str(path), part)
+
+
+def test_data_that_changed_are_told_before_anything_is_written(run_copy, capsys):
+  path = run_copy / "environment.json"
+  told = json.loads(path.read_text())
+  told["data"]["fingerprint"] = "0" * 32
+  path.write_text(json.dumps(told))
+  part = "data.source='digits' has changed since this run began: fingerprint 000"
+  refuse(capsys, run_copy, [*TRAIN, "--workdir", str(run_copy)], part)
+
+
+@pytest.mark.parametrize("command", ["train", "evaluate", "predict", "export"])
+def test_checkpoints_that_are_all_damaged(command, run_copy, capsys):
+  for step in (run_copy / "checkpoints").iterdir():
+    for path in step.rglob("*"):
+      if path.is_file():
+        path.write_bytes(b"")
+  arguments = TRAIN if command == "train" else READERS[command]
+  place = run_copy / "checkpoints"
+  refuse(capsys, place, [*arguments, "--workdir", str(run_copy)], str(place), "corrupt")
 
 
 @pytest.mark.parametrize(
@@ -116,6 +136,9 @@ def test_lost_metrics_are_told(run_copy, capsys):
     (["--batch_size", "-4"], "batch_size=-4 must be at least 1"),
     (["--task", "lable=1"], "lable"),
     (["--task", "label_smoothing=3"], "label_smoothing=3"),
+    (["--limit", "0"], "limit"),
+    (["--limit", "-3"], "limit"),
+    (["--limit", "many"], "argument --limit: invalid"),
     (["--task", "x"], "is not of the form field=value"),
     (["--predictions", "no/where.csv"], "predictions='no/where.csv' cannot be written"),
     (["--json", "no/where.json"], "json='no/where.json': there is no folder 'no'; make it first"),
@@ -127,7 +150,7 @@ def test_what_cannot_be_evaluated(arguments, part, finished_run, elsewhere, caps
 
 
 @pytest.mark.parametrize(
-  ("arguments", "part"),
+  "case",
   [
     (["nowhere.png"], "image 'nowhere.png' cannot be read"),
     (["folder"], "folder 'folder' holds no file to predict; put .bmp, .gif,"),
@@ -137,19 +160,21 @@ def test_what_cannot_be_evaluated(arguments, part, finished_run, elsewhere, caps
     (["text.png", "--csv", ""], "csv='' is a folder; name a file"),
     (["text.png", "--json", "no/where.json"], "json='no/where.json': there is no folder 'no'"),
     (["text.png"], "text.png cannot be read as an image (of no format that Pillow reads)"),
+    (["text.png", "more.png"], "2 examples cannot be read:\n  text.png", "more.png"),
     (["x.npz"], "x.npz"),
     (["text.png", "--top_k", "0"], "top_k=0 is out of range; it must be an integer in [1, 10]"),
     (["text.png", "--top_k", "11"], "top_k=11 is out of range"),
     (["text.png", "--checkpoint", "3"], "checkpoint='3' is not there"),
   ],
 )
-def test_what_cannot_be_predicted(arguments, part, finished_run, elsewhere, capsys):
+def test_what_cannot_be_predicted(case, finished_run, elsewhere, capsys):
+  arguments, *parts = case
   for name in ("folder", "notes"):
     (elsewhere / name).mkdir()
-  for name in ("text.png", "x.npz", "notes/notes.txt"):
+  for name in ("text.png", "more.png", "x.npz", "notes/notes.txt"):
     (elsewhere / name).write_text("text")
   workdir = str(finished_run[0])
-  refuse(capsys, elsewhere, ["predict", *arguments, "--workdir", workdir], part)
+  refuse(capsys, elsewhere, ["predict", *arguments, "--workdir", workdir], *parts)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from vitx.data.sources import open_source
 from vitx.errors import ConfigError, MissingExtraError
 from vitx.models.coding import group_windows
 from vitx.tasks.density_images import to_values
+from vitx.training import progress
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +76,8 @@ def draw_bytes(count):
 
 # Two groups of lanes and a rest, and one.
 @pytest.mark.parametrize("count", all_but(24 * 3, of=(24 * 40 + 7, 24 * 3)))
-def test_bytes_come_back_in_the_evaluations_bits(text, command, tmp_path, count):
+def test_bytes_come_back_in_the_evaluations_bits(text, command, tmp_path, count, monkeypatch):
+  monkeypatch.setattr(progress, "SOON", 0.0)  # how far it is shows at once
   path, data = tmp_path / "data.bin", draw_bytes(count)
   path.write_bytes(data)
   found = compress.compress(text, path)
@@ -83,10 +85,12 @@ def test_bytes_come_back_in_the_evaluations_bits(text, command, tmp_path, count)
   assert abs(found.bits - wanted) < 1e-4 * wanted
   assert abs(8 * found.code_bytes - wanted) < 0.01 * wanted + 32
   assert len(found.data) - found.code_bytes < 300
-  assert command(text, "compress", path)[0] == 0
+  status, _, shown = command(text, "compress", path)
+  assert status == 0 and "coding: " in shown
   assert (tmp_path / "data.bin.vitx").read_bytes() == found.data
   path.unlink()
-  assert command(text, "decompress", tmp_path / "data.bin.vitx")[0] == 0
+  status, _, shown = command(text, "decompress", tmp_path / "data.bin.vitx")
+  assert status == 0 and "decoding: " in shown
   assert path.read_bytes() == data
 
 

@@ -16,6 +16,7 @@ from vitx.data.mu_law import mu_law_decode
 from vitx.errors import ConfigError
 from vitx.tasks.classification import Classification
 from vitx.tasks.density_images import to_values
+from vitx.training import progress
 
 
 @pytest.fixture(scope="module")
@@ -82,10 +83,11 @@ def test_an_image_of_ones_own_is_completed(digits, tmp_path):
     vitx.sample(digits, prompt=tmp_path / "rgb.png", complete=0.25)
 
 
-def test_text_goes_to_the_terminal_and_to_a_file(text, command, tmp_path):
+def test_text_goes_to_the_terminal_and_to_a_file(text, command, tmp_path, monkeypatch):
+  monkeypatch.setattr(progress, "SOON", 0.0)  # how far it is shows at once
   (tmp_path / "start.txt").write_bytes("Die Höhe".encode())
-  status, out, _ = command(text, "--prompt", str(tmp_path / "start.txt"), "--count", "2")
-  assert status == 0
+  status, out, shown = command(text, "--prompt", str(tmp_path / "start.txt"), "--count", "2")
+  assert status == 0 and "sampling: " in shown
   assert out.startswith("--- sample 0\nDie Höhe") and "--- sample 1\nDie Höhe" in out
   written = (tmp_path / "samples" / "samples.txt").read_text(encoding="utf-8")
   assert written in out

@@ -1,12 +1,16 @@
 """The command that draws figures, from a config and from a run."""
 
 import csv
+import json
+import shutil
+import sys
 
 import pytest
 from PIL import Image, ImageChops, ImageStat
 
 import vitx
 from configs.density_digits import get_config
+from tests import runs
 from tests.runs import ROOT
 from vitx.analysis.figures import patterns
 from vitx.cli.main import main
@@ -140,6 +144,50 @@ def test_models_side_by_side(tmp_path, finished_run, run_copy):
   label = finished_run[0].name
   names = [f"attention_{label}_heads", "attention_copy_heads", f"attention_{label}_copy"]
   assert [path.name for path in files] == [f"{name}.png" for name in names]
+
+
+# Each trains a few steps.
+@pytest.mark.slow
+def test_a_run_that_holds_no_matrix_is_said(tmp_path, capsys):
+  workdir = tmp_path / "run"
+  vitx.train(
+    runs.tiny("duration=2 steps", "schedule.warmup=1 steps", "token_mixer=mlp_mixing"), workdir
+  )
+  assert main(["visualize", "attention", f"--workdir={workdir}", f"--out={tmp_path / 'out'}"]) == 1
+  error = capsys.readouterr().err.splitlines()[-1]
+  assert error.startswith("ConfigError: ") and "hold no matrix of the" in error
+  assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_maps_of_a_run_are_the_same_whichever_implementation_trained(tmp_path):
+  """They come from the masked path: here of the same parameters, by either config."""
+  own = tmp_path / "kernelized" / "run"
+  vitx.train(
+    runs.tiny(
+      "duration=2 steps", "schedule.warmup=1 steps", "token_mixer.implementation=kernelized"
+    ),
+    own,
+  )
+  other = shutil.copytree(own, tmp_path / "masked" / "run")
+  config = json.loads((other / "config.json").read_text())
+  assert config["model"]["token_mixer"]["implementation"] == "kernelized"
+  config["model"]["token_mixer"]["implementation"] = "masked"
+  (other / "config.json").write_text(json.dumps(config))
+  drawn = [
+    visualize("attention", place.parent / "out", workdir=[str(place)]) for place in (own, other)
+  ]
+  for one, two in zip(*drawn, strict=True):
+    assert one.read_bytes() == two.read_bytes()
+
+
+def test_a_missing_extra_is_one_line(tmp_path, monkeypatch, capsys):
+  monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+  given = ["visualize", "patterns", "--config=density_digits:strided", f"--out={tmp_path}"]
+  assert main(given) == 1
+  error = capsys.readouterr().err.splitlines()[-1]
+  assert error.startswith("MissingExtraError: ") and "[plot]" in error
+  assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow  # compiles the training steps of two rows

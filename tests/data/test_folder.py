@@ -104,15 +104,29 @@ def test_hidden_files_are_ignored_and_others_skipped_with_a_warning(
   assert "cat/notes0.txt" in record.getMessage() and "and 2 more" in record.getMessage()
 
 
+def test_images_beside_the_classes_are_told(folder, make_data, draw, caplog):
+  for i in range(6):
+    draw(folder / f"new{i}.png")
+  draw(folder / ".hidden.png")
+  source = open_source(make_data(source=f"folder:{folder}"), seed=0)
+  assert len(source.info.class_names) == 3
+  (record,) = caplog.records
+  message = record.getMessage()
+  assert "skipped 6 images that lie in no directory of a class: new0.png, " in message
+  assert message.endswith(" and 1 more")
+
+
 def test_suffixes_and_inner_directories(folder, make_data, draw):
   draw(folder / "owl" / "images" / "A.JPEG")
   draw(folder / "owl" / "b.webp")
   draw(folder / "owl" / "c.bmp")
   draw(folder / "owl" / "d.gif")
   pixels = draw(folder / "owl" / "e.tiff")
+  for name in ("f.jfif", "g.tga", "h.jp2"):
+    draw(folder / "owl" / name)
   source = open_source(make_data(source=f"folder:{folder}"), seed=0)
   every = {*names(source.train), *names(source.validation), *names(source.test)}
-  owls = ("images/A.JPEG", "b.webp", "c.bmp", "d.gif", "e.tiff")
+  owls = ("images/A.JPEG", "b.webp", "c.bmp", "d.gif", "e.tiff", "f.jfif", "g.tga", "h.jp2")
   assert {f"owl/{name}" for name in owls} <= every
   for role in (source.train, source.validation, source.test):
     for i in range(len(role)):

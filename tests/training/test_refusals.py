@@ -1,16 +1,17 @@
 """What the loop refuses, and how it is said: nothing is compiled, changed or lost."""
 
 import json
+import shutil
 
 import jax
 import jax.numpy as jnp
 import pytest
 
 from tests import runs
-from vitx.checkpoints.errors import ShapeMismatch
+from vitx.checkpoints.errors import CheckpointError, ShapeMismatch
 from vitx.cli.configs import load_config
 from vitx.errors import ConfigError
-from vitx.training import compilation, failures, loop
+from vitx.training import compilation, failures, loop, running
 from vitx.training.failures import OutOfMemoryError
 
 
@@ -124,4 +125,21 @@ def test_a_full_disk_is_noticed_before_compiling(tmp_path, monkeypatch):
   monkeypatch.setattr(workdir.shutil, "disk_usage", lambda path: usage)
   monkeypatch.setattr(compilation, "compile_steps", lambda *a: pytest.fail("compiled"))
   with pytest.raises(ConfigError, match=r"0 MiB free.*checkpoint.keep"):
-    loop.train(runs.tiny(), tmp_path)
+    loop.train(runs.tiny(), tmp_path / "a" / "run")
+  assert not list(tmp_path.iterdir())
+
+
+def test_checkpoints_that_are_deleted_at_the_end_are_missed(tmp_path, monkeypatch):
+  keep_workdir, calls = running.Run.keep_workdir, []
+
+  def delete_the_second_time(run):  # the first is for the one save
+    calls.append(run.store.wait())
+    if len(calls) == 2:
+      shutil.rmtree(tmp_path / "checkpoints")
+    keep_workdir(run)
+
+  monkeypatch.setattr(running.Run, "keep_workdir", delete_the_second_time)
+  short = ("duration=4 steps", "schedule.warmup=1 steps", "evaluation.every=4 steps")
+  with pytest.raises(CheckpointError, match="its checkpoints were deleted while the run went on"):
+    loop.train(runs.tiny(*short), tmp_path)
+  assert runs.rows(tmp_path)[-1]["kind"] == "test"  # the figures stand

@@ -9,6 +9,7 @@ import pytest
 
 from tests import runs
 from tests.training.test_loop import same
+from vitx.cli.main import main
 from vitx.training import compilation, evaluation, failures, loop, unevaluated
 
 
@@ -77,3 +78,37 @@ def test_what_the_work_raises_is_raised():
 
   with failures.StopRequest() as request, pytest.raises(TimeoutError, match="of its own"):
     request.run(fail)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_before_anything_is_compiled_ends_with_status_75(
+  number, tmp_path, monkeypatch, capsys
+):
+  """While data are opened and networks traced, which nothing holds up and nothing waits for."""
+
+  def open_data(*_, **__):
+    os.kill(os.getpid(), number)
+    pytest.fail("it went on")
+
+  monkeypatch.setattr(loop, "make_experiment", open_data)
+  workdir = tmp_path / "run"
+  config = f"configs/digits.py:{runs.TINY}"
+  assert main(["train", "--config", config, "--workdir", str(workdir)]) == 75
+  assert "stopped at step 0; the same command goes on" in capsys.readouterr().out
+  assert not workdir.exists()
+
+
+def test_what_does_not_train_is_interrupted_without_a_traceback(monkeypatch, capsys):
+  def press(*_, **__):
+    raise KeyboardInterrupt
+
+  monkeypatch.setattr("vitx.cli.evaluate.load", press)
+  assert main(["evaluate", "--workdir", "run"]) == 130
+  assert capsys.readouterr().err == "interrupted\n"
+
+
+def test_a_signal_in_an_evaluation_ends_with_status_75(tmp_path, monkeypatch, capsys):
+  signal_in("validation", 1, monkeypatch)
+  config = f"configs/digits.py:{runs.TINY}"
+  assert main(["train", "--config", config, "--workdir", str(tmp_path)]) == 75
+  assert "stopped at step 10; the same command goes on" in capsys.readouterr().out

@@ -1,5 +1,6 @@
 """Several runs in one program: each is the run alone, whichever others there are."""
 
+import contextlib
 import copy
 import dataclasses
 import json
@@ -18,7 +19,7 @@ from vitx.checkpoints import lock
 from vitx.checkpoints.store import CheckpointStore
 from vitx.checkpoints.workdir import locate_checkpoints
 from vitx.cli.configs import load_config
-from vitx.data import order
+from vitx.data.batches import TrainBatches
 from vitx.errors import ConfigError
 from vitx.training import failures, loop, members, parallel, together
 from vitx.training.failures import NonFiniteError
@@ -160,24 +161,41 @@ def assert_same_run(own, whole):
   same(runs.final_state(own), runs.final_state(whole))
 
 
+@contextlib.contextmanager
+def fed():
+  """Yields the examples, their order and their bytes that trainings take, by data seed and step."""
+  found: dict[tuple[int, int], dict[str, bytes]] = {}
+  batch = TrainBatches.batch
+
+  def take(self, step):
+    made = batch(self, step)
+    found[self._seed, step] = {name: value.tobytes() for name, value in made.items()}
+    return made
+
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(TrainBatches, "batch", take)
+    yield found
+
+
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-  """Three runs that were trained together, and how they ended."""
+  """Three runs that were trained together, how they ended, and what they were fed."""
   place = tmp_path_factory.mktemp("together")
   workdirs = [place / name for name in "abc"]
-  return workdirs, together.train(configs(), [str(each) for each in workdirs])
+  with fed() as batches:
+    ended = together.train(configs(), [str(each) for each in workdirs])
+  return workdirs, ended, batches
 
 
-def test_each_has_an_ordinary_workdir(trained, tmp_path, monkeypatch):
-  """All that the run alone leaves, with the same order of data and the same figures."""
-  workdirs, ended = trained
-  orders = []
-  example_at = order.example_at
-  monkeypatch.setattr(order, "example_at", lambda *a: orders.append(example_at(*a)) or orders[-1])
+def test_each_has_an_ordinary_workdir(trained, tmp_path):
+  """All that the run alone leaves, with the same data bit for bit and the same figures."""
+  workdirs, ended, together_fed = trained
   for number, each in enumerate((0, 2)):
-    orders.clear()
     alone = tmp_path / str(number)
-    result = loop.train(configs()[each], alone)
+    with fed() as own_fed:
+      result = loop.train(configs()[each], alone)
+    assert len(own_fed) == 12
+    assert {step: together_fed[step] for step in own_fed} == own_fed
     assert ended[each].finished and ended[each].step == result.step == 12
     assert ended[each].test["top1"] == pytest.approx(result.test["top1"], abs=0.01)
     for own, expected in zip(rows(workdirs[each]), rows(alone), strict=True):
@@ -203,7 +221,7 @@ def test_each_has_an_ordinary_workdir(trained, tmp_path, monkeypatch):
 
 def test_the_time_is_shared(trained):
   """The machine worked once for all of them."""
-  workdirs, _ = trained
+  workdirs, *_ = trained
   seconds = [rows(each)[-3]["time"]["seconds"] for each in workdirs]
   assert max(seconds) < 1.5 * min(seconds)
 
@@ -222,7 +240,7 @@ def stop_at(step, monkeypatch):
 @pytest.mark.slow  # whole runs, compiled anew
 def test_runs_that_were_stopped_go_on_to_the_same_bits(trained, tmp_path, monkeypatch):
   """Also where one of them goes on without the others."""
-  workdirs, _ = trained
+  workdirs, *_ = trained
   own = [tmp_path / name for name in "abc"]
   with monkeypatch.context() as patch:
     stop_at(11, patch)
@@ -239,7 +257,7 @@ def test_runs_that_were_stopped_go_on_to_the_same_bits(trained, tmp_path, monkey
 @pytest.mark.slow  # whole runs, compiled anew
 def test_an_evaluation_is_broken_off_and_made_up_for(trained, tmp_path, monkeypatch):
   """In the second of three: the first is saved, the others are evaluated when they go on."""
-  workdirs, _ = trained
+  workdirs, *_ = trained
   own, validate = [tmp_path / name for name in "abc"], together.validate
   seen = []
 
@@ -264,7 +282,7 @@ def test_an_evaluation_is_broken_off_and_made_up_for(trained, tmp_path, monkeypa
 @pytest.mark.slow  # whole runs, compiled anew
 def test_runs_at_another_step_wait(trained, tmp_path):
   """Their fellows come first; then they go on as they would have."""
-  workdirs, _ = trained
+  workdirs, *_ = trained
   own = [tmp_path / name for name in "abc"]
   short = [copy.deepcopy(config) for config in configs()]
   assert together.train(short, [str(own[0]), None, None])[0].finished
@@ -279,7 +297,7 @@ def test_runs_at_another_step_wait(trained, tmp_path):
 
 @pytest.mark.slow  # whole runs, compiled anew
 def test_a_loss_that_is_not_finite_ends_one_run_alone(trained, tmp_path):
-  workdirs, _ = trained
+  workdirs, *_ = trained
   wild = configs()
   wild[2].learning_rate = 1e30
   own = [tmp_path / name for name in "abc"]

@@ -203,8 +203,11 @@ def check_source(
     _, report = _transfer_file(source, blank[0], blank[1], layout)
     check_fit(report, source, allowed, mixer, new_head=new_head)
     return
-  run = find_run(source)
-  read_config(run)
+  try:
+    run = find_run(source)
+    read_config(run)
+  except ConfigError as error:
+    raise ConfigError(f"init_from={source!r}: {error}") from error
   if not Directory(locate_checkpoints(run)).steps():
     raise ConfigError(f"init_from={source!r} has no checkpoint yet; let that run save one")
 

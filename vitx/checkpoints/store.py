@@ -224,10 +224,11 @@ class CheckpointStore:
       try:
         restored = self._restore(step, target, only)
       except CorruptCheckpoint as error:
-        logging.warning("skipping a checkpoint: %s", error)
         bad[step] = error
       processes.check_all_alike(restored is not None, f"checkpoint {step} in {self._directory}")
       if restored is not None:
+        for each in bad.values():
+          logging.warning("skipping a checkpoint: %s", each)
         self._set_aside(bad)
         return restored
     if bad:

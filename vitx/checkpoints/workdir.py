@@ -200,6 +200,28 @@ def check_writable(workdir: str | Path) -> None:
     ) from error
 
 
+def check_place(workdir: str | Path, state_bytes: int, keep: int) -> None:
+  """Creates the directory of a run, unless it cannot be; then nothing of it is left.
+
+  Args:
+    workdir: of the run.
+    state_bytes: of one checkpoint.
+    keep: checkpoints that stay.
+
+  Raises:
+    ConfigError: it cannot be created or written, or its disk cannot hold the checkpoints.
+  """
+  place = Path(workdir).absolute()
+  new = () if "://" in str(workdir) else [p for p in (place, *place.parents) if not p.exists()]
+  check_writable(workdir)
+  try:
+    check_space(workdir, state_bytes, keep)
+  except ConfigError:
+    for path in new:
+      path.rmdir()
+    raise
+
+
 def check_space(workdir: str | Path, state_bytes: int, keep: int) -> None:
   """Raises ConfigError if the disk cannot hold the checkpoints that the run keeps."""
   if "://" in str(workdir):

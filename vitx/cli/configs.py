@@ -7,11 +7,14 @@
 Shipped files are found from any folder: `configs/digits.py`, `digits.py` or `digits`.
 """
 
+import contextlib
+import functools
 import importlib
 import json
 import re
 import runpy
-from collections.abc import Callable, Iterable, Sequence
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,8 +73,9 @@ def load_config(text: str) -> ConfigDict:
     ConfigError: no such file, row or field (with the nearest), or a value that cannot be.
   """
   path, arg = split_text(text)
-  get_config = _read_json(path) if path.endswith(".json") else open_config(path)["get_config"]
-  return call(get_config, arg)
+  if path.endswith(".json"):
+    return call(_read_json(path), arg)
+  return call(open_config(path)["get_config"], arg)
 
 
 def call(get_config: Callable[..., ConfigDict], arg: str) -> ConfigDict:
@@ -86,12 +90,48 @@ def open_config(path: str) -> dict[str, Any]:
   """Returns the names that a config file defines: `get_config`, and `ROWS` and `PUBLISHED` if any.
 
   Raises:
-    ConfigError: there is no such file, or it has no `get_config`.
+    ConfigError: there is no such file, it cannot be run, or it has no `get_config`.
   """
-  names = runpy.run_path(str(find(path)))
-  if "get_config" not in names:
+  with _running(path, ConfigError):
+    names = runpy.run_path(str(find(path)))
+  get_config = names.get("get_config")
+  if not callable(get_config):
     raise ConfigError(f"config={path!r} has no function get_config(arg)")
-  return names
+
+  @functools.wraps(get_config)
+  def get_checked(*arguments: str) -> ConfigDict:
+    with _running(path, ValueError):  # what it refuses, see `call`
+      config = get_config(*arguments)
+    if not isinstance(config, ConfigDict):
+      raise ConfigError(
+        f"config={path!r}: get_config returned {type(config).__name__}; return a ConfigDict, such"
+        " as default_config() of vitx.configs.common"
+      )
+    return config
+
+  return names | {"get_config": get_checked}
+
+
+@contextlib.contextmanager
+def _running(path: str, told: type[Exception]) -> Iterator[None]:
+  """Tells what fails in a config file, a user's own perhaps, in one line that names its place.
+
+  Errors of the kind `told` say all that there is to say, and stay as they are.
+  """
+  try:
+    yield
+  except told:
+    raise
+  except Exception as error:
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame.lineno for frame in frames if Path(frame.filename).name == Path(path).name]
+    line = error.lineno if isinstance(error, SyntaxError) else next(reversed(own), None)
+    where = path if line is None else f"{path}, line {line}"
+    what = " ".join(str(error).split())
+    raise ConfigError(
+      f"config={path!r} is no config file that runs ({where}: {type(error).__name__}: {what});"
+      " mend it, or name another"
+    ) from error
 
 
 def find(path: str) -> Path:

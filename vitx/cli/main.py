@@ -41,6 +41,9 @@ TRAINING = ("train", "sweep", "reproduce", "plan", "benchmark choose")
 SAY_ALL = (ConfigError, MissingExtraError, CheckpointError, OSError)
 
 
+INTERRUPTED = 130  # as a shell tells it of SIGINT
+
+
 class Parser(argparse.ArgumentParser):
   """Reads arguments as absl does: no abbreviations, and exit status 1 for what cannot be read."""
 
@@ -85,6 +88,9 @@ def run(command: Callable[[], int | None]) -> int:
       raise
     print(f"{type(error).__name__}: {error}", file=sys.stderr)
     return 1
+  except KeyboardInterrupt:  # what trains saves its state instead, and returns 75
+    print("interrupted", file=sys.stderr)
+    return INTERRUPTED
 
 
 def _dispatch(arguments: list[str]) -> int | None:

@@ -19,9 +19,9 @@ OLDEST = (2, 35)  # glibc that knows the tunable
 def restart() -> None:
   """Begins this process anew with large pages, where that helps and nobody decided otherwise.
 
-  It does nothing where Linux gives them to all or to none, without a glibc that asks for them, where
-  `GLIBC_TUNABLES` names `glibc.malloc.hugetlb`, and where `JAX_PLATFORMS` leaves no CPU. Number
-  and arguments of the process stay. Call it before anything else: what the process did is lost.
+  It does nothing where Linux gives them to all or to none, without a glibc that asks for them,
+  where `GLIBC_TUNABLES` names `glibc.malloc.hugetlb`, and where `JAX_PLATFORMS` leaves no CPU. The
+  process keeps its number and arguments. Call it before anything else: what it did is lost.
   """
   tunables = os.environ.get(TUNABLES, "")
   if TUNABLE in tunables or not sys.executable or not _can_ask():

@@ -15,9 +15,11 @@ from vitx.checkpoints.load import Loaded, load
 from vitx.checks import check_integer
 from vitx.cli.inputs import list_inputs, name_input
 from vitx.cli.tables import check_file, lay_out, write_csv, write_json
+from vitx.data.in_memory import raise_all
 from vitx.errors import ConfigError
 from vitx.models import names
 from vitx.training import cache
+from vitx.training.progress import count_bar
 
 BATCH = 64
 FEATURES = "features"
@@ -122,18 +124,31 @@ def _predict(loaded: Loaded, inputs: Sequence[Any] | np.ndarray, features: bool)
   size = min(BATCH, 1 << max(len(examples) - 1, 0).bit_length())
   blank = {name: np.zeros(x.shape, x.dtype) for name, x in spec.items()}
   results, told = [], []
-  for start in range(0, max(len(examples), 1), size):
-    chunk = examples[start : start + size]
-    read = [{**blank, **task.read_input(x, start + i)} for i, x in enumerate(chunk)]
-    filled = [prepare(example, None) for example in read]
-    filled += [blank] * (size - len(chunk))
-    batch = {name: np.stack([each[name] for each in filled]) for name in spec}
-    mask = np.arange(size) < len(chunk)
-    rows = functions[features](*arguments, {**batch, "mask": mask})["rows"]
-    rows = {name: np.asarray(value)[mask] for name, value in rows.items()}
-    batch = {name: value[mask] for name, value in batch.items()}
-    told += list(task.prediction_rows(loaded.data, batch, rows))
-    results.append(rows)
+  problems: list[ConfigError] = []
+
+  def read(given: Any, number: int) -> dict[str, np.ndarray]:
+    try:
+      return prepare({**blank, **task.read_input(given, number)}, None)
+    except ConfigError as error:  # all that cannot be read are named, at the end
+      problems.append(error)
+      return blank
+
+  with count_bar("predicting", len(examples), "input") as bar:
+    for start in range(0, max(len(examples), 1), size):
+      chunk = examples[start : start + size]
+      filled = [read(given, start + i) for i, given in enumerate(chunk)]
+      bar.update(len(chunk))
+      if problems:
+        continue
+      filled += [blank] * (size - len(chunk))
+      batch = {name: np.stack([each[name] for each in filled]) for name in spec}
+      mask = np.arange(size) < len(chunk)
+      rows = functions[features](*arguments, {**batch, "mask": mask})["rows"]
+      rows = {name: np.asarray(value)[mask] for name, value in rows.items()}
+      batch = {name: value[mask] for name, value in batch.items()}
+      told += list(task.prediction_rows(loaded.data, batch, rows))
+      results.append(rows)
+  raise_all(problems)
   rows = {name: np.concatenate([each[name] for each in results]) for name in results[0]}
   named = tuple(name_input(given, i) for i, given in enumerate(examples))
   return Prediction(rows, loaded.class_names, _columns(loaded, told), named)

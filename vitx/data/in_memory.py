@@ -57,7 +57,7 @@ class InMemory:
       except BaseException:
         pool.shutdown(cancel_futures=True)
         raise
-    _raise_all([problems[i] for i in sorted(problems)])
+    raise_all([problems[i] for i in sorted(problems)])
 
   @property
   def labels(self) -> np.ndarray | None:
@@ -108,11 +108,11 @@ def _first(examples: Examples, transform: Transform) -> Example:
       return transform_one(examples, transform, i)
     except ConfigError as error:
       problems.append(error)
-  _raise_all(problems)
+  raise_all(problems)
   raise AssertionError("no examples")
 
 
-def _raise_all(problems: Sequence[ConfigError]) -> None:
+def raise_all(problems: Sequence[ConfigError]) -> None:
   """Raises the problems there are as one, a line for each of the first."""
   if len(problems) < 2:
     for problem in problems:

@@ -1,6 +1,7 @@
 """How a run begins, or goes on from what is saved in its workdir."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -50,8 +51,9 @@ def check_beginning(experiment: Experiment, workdir: str, *, writes: bool) -> No
     check_source(config.init_from, shapes.params, shapes.model_state, layout, **fitting(config))
   if writes:
     provenance.check_same_run(workdir, config)
-    wd.check_writable(workdir)
-    wd.check_space(workdir, cost.tree_bytes(experiment.shapes), config.checkpoint.keep)
+    if unevaluated.list_steps(workdir):
+      provenance.check_same_data(workdir, provenance.describe_data(experiment.source))
+    wd.check_place(workdir, cost.tree_bytes(experiment.shapes), config.checkpoint.keep)
 
 
 def begin(
@@ -59,22 +61,31 @@ def begin(
   workdir: str,
   store: CheckpointStore,
   files: wd.KeptFiles,
-  state: Any,
+  initialize: Callable[[], Any],
   trust_code: bool,
 ) -> Beginning:
-  """Returns the newest good state that was saved, or a new run's, and writes the run's files."""
+  """Returns the newest good state that was saved, or a new run's, and writes the run's files.
+
+  Args:
+    experiment: that is run.
+    workdir: of the run.
+    store: of its checkpoints.
+    files: of the workdir.
+    initialize: returns the state of a new run, on the host; it compiles.
+    trust_code: whether code that the config of `init_from` names may be imported.
+  """
   config, record, start = experiment.config, Record(), 0
-  data = provenance.describe_data(experiment.source)
-  target = jax.tree.map(np.asarray, state)
+  target = experiment.named_shapes()
   restored = store.restore_latest(target)
   later = unevaluated.restore(workdir, -1 if restored is None else restored.step, target)
   restored = later or restored
   if restored is not None:
-    provenance.check_same_data(workdir, data)
     state, start = restored.state, restored.step
     record = Record.from_json(restored.record)
     print(f"resuming {workdir} at step {start}", flush=True)
-  elif config.init_from:
+  else:
+    state = initialize()
+  if restored is None and config.init_from:
     params, model_state = initial_variables(
       config.init_from,
       state.params,
@@ -87,6 +98,7 @@ def begin(
     state = state.replace(params=params, model_state=model_state, ema=ema)
   if is_writer():
     files.write("config.json", wd.to_plain(config))
+    data = provenance.describe_data(experiment.source)
     environment = provenance.environment(data, experiment.implementations())
     files.write("environment.json", environment)
   return Beginning(state, start, record, is_evaluated=later is None)

@@ -9,7 +9,6 @@ import jax
 
 from vitx.errors import ConfigError
 from vitx.training import rendezvous
-from vitx.training.progress import announce
 
 # The number of processes as the launcher of a job step gives it: SLURM's srun, Open MPI.
 COUNTS = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE")
@@ -32,8 +31,8 @@ def initialize(
     process: which one this is, from 0.
 
   Raises:
-    ConfigError: only some of the three are given, the process is out of range, or process 0 cannot
-      be reached.
+    ConfigError: only some of the three are given, the process is out of range, or the processes
+      do not meet.
   """
   given = (coordinator, processes, process)
   if any(value is not None for value in given):
@@ -46,11 +45,8 @@ def initialize(
       raise ConfigError(f"--processes={processes} must be at least 1")
     if not 0 <= process < processes:
       raise ConfigError(f"--process={process} must lie in 0..{processes - 1}")
-    rendezvous.check(coordinator, process)
-    announce(
-      f"waiting for {processes} processes at {coordinator}",
-      lambda: jax.distributed.initialize(coordinator, processes, process),
-    )
+    rendezvous.meet(coordinator, processes, process)
+    jax.distributed.initialize(coordinator, processes, process)
   elif _in_cluster():
     jax.distributed.initialize()
   elif _on_tpu_vm():
@@ -61,10 +57,20 @@ def initialize(
 
 def _in_cluster() -> bool:
   return (
-    any(int(os.environ.get(name, "1")) > 1 for name in COUNTS)
+    any(_read_count(name) > 1 for name in COUNTS)
     or any("," in os.environ.get(name, "") for name in HOSTS)
     or any(name in os.environ for name in SEVERAL)
   )
+
+
+def _read_count(name: str) -> int:
+  value = os.environ.get(name, "1")
+  if not value.isdecimal():
+    raise ConfigError(
+      f"{name}={value!r} in the environment is no number of processes; unset it, or set what the"
+      " launcher has"
+    )
+  return int(value)
 
 
 def _on_tpu_vm() -> bool:

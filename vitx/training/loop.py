@@ -41,7 +41,7 @@ from vitx.training.running import (
   test_best,
   validate,
 )
-from vitx.training.setup import make_experiment
+from vitx.training.setup import Experiment, make_experiment
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,11 +90,24 @@ def train(
 
 def _train(config: ConfigDict, workdir: str, dry_run: bool, trust_code: bool) -> Result:
   """Trains by the rule of "auto" that is in force, see `train`."""
-  experiment = make_experiment(config, trust_code=trust_code)
-  config = experiment.config
-  check_beginning(experiment, workdir, writes=not dry_run)
-  out_of_memory = explain_out_of_memory(config, experiment.tokens(), "" if dry_run else workdir)
-  with lock.hold(workdir, unless=dry_run) as held, out_of_memory, StopRequest() as request:
+  with StopRequest() as request:
+    try:
+      with request.breakable():
+        experiment = make_experiment(config, trust_code=trust_code)
+        check_beginning(experiment, workdir, writes=not dry_run)
+    except Interrupted:
+      return Result(workdir, 0 if dry_run else unevaluated.find_step(workdir), False)
+    return _open(experiment, workdir, dry_run, trust_code, request)
+
+
+def _open(
+  experiment: Experiment, workdir: str, dry_run: bool, trust_code: bool, request: StopRequest
+) -> Result:
+  """Trains what was made ready."""
+  out_of_memory = explain_out_of_memory(
+    experiment.config, experiment.tokens(), "" if dry_run else workdir
+  )
+  with lock.hold(workdir, unless=dry_run) as held, out_of_memory:
     try:
       if dry_run:
         with request.breakable():

@@ -111,11 +111,14 @@ def open_run(
     Interrupted: a signal came before it had begun.
   """
   config = experiment.config
-  with request.breakable():
-    state = announce("initializing", lambda: experiment.init_state(request.run), patience=SOON)
+
+  def initialize() -> Any:
+    with request.breakable():
+      return announce("initializing", lambda: experiment.init_state(request.run), patience=SOON)
+
   with CheckpointStore(wd.locate_checkpoints(workdir), keep=config.checkpoint.keep) as store:
     files = wd.KeptFiles(workdir)
-    begun = begin(experiment, workdir, store, files, state, trust_code)
+    begun = begin(experiment, workdir, store, files, initialize, trust_code)
     recorder = Recorder(
       experiment,
       workdir,

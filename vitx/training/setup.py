@@ -289,7 +289,7 @@ def _check(config: ConfigDict, source: Source) -> None:
   if config.batch_size > len(source.train):
     raise ConfigError(
       f"batch_size={config.batch_size} is larger than the {len(source.train)} training examples of"
-      f" {source.info.name!r}"
+      f" {source.info.name!r}; lower it, or take more of them (data.fraction, data.splits.train)"
     )
   per_epoch = Fraction(len(source.train), config.batch_size)
   total = durations.to_steps(config.duration, per_epoch, "duration")

@@ -110,8 +110,15 @@ def train(
   rule = next(each for each in rules if each is not None)
   # A run that began by another rule of "auto" is another program.
   now = [each if own == rule else None for each, own in zip(workdirs, rules, strict=True)]
-  with choosing_by(rule):
-    return _Together(configs, now, trust_code).train()
+  with choosing_by(rule), StopRequest() as request:
+    try:
+      with request.breakable():
+        made = _Together(configs, now, trust_code)
+    except Interrupted:
+      return [
+        None if each is None else Result(each, unevaluated.find_step(each), False) for each in now
+      ]
+    return made.train(request)
 
 
 class _Together:
@@ -140,10 +147,10 @@ class _Together:
     for i, workdir in self._places.items():
       check_beginning(experiments[i], workdir, writes=True)
 
-  def train(self) -> list[Ended]:
+  def train(self, request: StopRequest) -> list[Ended]:
     config, workdir = self._first.config, self._places[min(self._places)]
     out_of_memory = explain_out_of_memory(config, self._first.tokens(), workdir)
-    with contextlib.ExitStack() as stack, out_of_memory, StopRequest() as request:
+    with contextlib.ExitStack() as stack, out_of_memory:
       try:
         trained = self._open(stack, request)
         if trained:

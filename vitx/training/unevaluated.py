@@ -48,8 +48,12 @@ def restore(workdir: str | Path, after: int, target: Any) -> Restored | None:
 
 def find_step(workdir: str | Path) -> int:
   """Returns the last step that is saved in a workdir, evaluated or not; 0 if none is."""
-  evaluated = Directory(locate_checkpoints(workdir)).steps()
-  return max([*evaluated, *_directory(workdir).steps()], default=0)
+  return max(list_steps(workdir), default=0)
+
+
+def list_steps(workdir: str | Path) -> list[int]:
+  """Returns the steps whose state is saved in a workdir, evaluated or not."""
+  return [*Directory(locate_checkpoints(workdir)).steps(), *_directory(workdir).steps()]
 
 
 def remove(workdir: str | Path) -> None:

@@ -59,12 +59,16 @@ def warn_of_skipped(
 ) -> None:
   """Says which files of a folder are not read, if there are any."""
   if skipped:
-    some = ", ".join(path.relative_to(root).as_posix() for path in skipped[:LISTED])
-    more = f" and {len(skipped) - LISTED} more" if len(skipped) > LISTED else ""
-    wanted = ", ".join(suffixes)
+    wanted, some = ", ".join(suffixes), list_files(root, skipped)
     logging.warning(
-      "%s: skipped %d files that are none of %s: %s%s", name, len(skipped), wanted, some, more
+      "%s: skipped %d files that are none of %s: %s", name, len(skipped), wanted, some
     )
+
+
+def list_files(root: Path, files: Sequence[Path]) -> str:
+  """Returns the first files, relative to a folder, and how many more there are."""
+  some = ", ".join(path.relative_to(root).as_posix() for path in files[:LISTED])
+  return f"{some} and {len(files) - LISTED} more" if len(files) > LISTED else some
 
 
 def _check_link(field: str, path: Path) -> None:

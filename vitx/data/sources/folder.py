@@ -1,22 +1,26 @@
 """A folder of the user's own images: a directory per class, perhaps in a directory per split."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from absl import logging
 
 from vitx.data.dataset import Dataset, DatasetInfo, Example
 from vitx.data.fingerprint import choose_sample, digest
 from vitx.data.images.decode import Encoded
 from vitx.data.images.settings import ImageSettings, image_spec
 from vitx.data.settings import DataSettings, read_fields
-from vitx.data.sources.files import check_name, find_files, warn_of_skipped
+from vitx.data.sources.files import check_name, find_files, list_files, warn_of_skipped
 from vitx.data.splits import VALIDATION_NAMES
 from vitx.errors import ConfigError, listing
 
-SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+SUFFIXES = (
+  *(".bmp", ".gif", ".ico", ".jfif", ".jp2", ".jpe", ".jpeg", ".jpg", ".pbm", ".pgm", ".png"),
+  *(".ppm", ".tga", ".tif", ".tiff", ".webp"),
+)
 KNOWN_SPLITS = ("train", "test", *VALIDATION_NAMES)
 
 
@@ -64,8 +68,8 @@ def open_folder(data: Mapping[str, Any]) -> Dataset:
   The layout is PATH/SPLIT/CLASS/... if a directory with the name of a split (train, val, valid,
   validation, dev, test) holds directories itself; else PATH/CLASS/..., which is one split, `train`.
   A split without class directories has no labels and is not used. Hidden files are ignored; other
-  files whose suffix is none of `SUFFIXES` are skipped with a warning. Of several frames the first
-  counts.
+  files whose suffix is none of `SUFFIXES`, and images beside the directories of the classes, are
+  skipped with a warning. Of several frames the first counts.
 
   Args:
     data: the config's `data`: source; channels, to which images are converted; splits, which if any
@@ -94,6 +98,7 @@ def open_folder(data: Mapping[str, Any]) -> Dataset:
     skipped += others
     _check_filled(name, split, files[split], class_names)
   warn_of_skipped(name, root, skipped, SUFFIXES)
+  _warn_of_strays(name, root, {root, *splits.values()})
   return Dataset(
     info=DatasetInfo(
       name=name,
@@ -112,6 +117,23 @@ def _directories(path: Path) -> list[Path]:
   for directory in found:
     check_name(f"data.source='folder:{path}'", directory)
   return found
+
+
+def _warn_of_strays(name: str, root: Path, places: Collection[Path]) -> None:
+  """Says which images lie in no directory of a class, if there are any."""
+  strays = [
+    path
+    for place in sorted(places)
+    for path in sorted(place.iterdir())
+    if path.suffix.lower() in SUFFIXES and not path.name.startswith(".") and path.is_file()
+  ]
+  if strays:
+    logging.warning(
+      "%s: skipped %d images that lie in no directory of a class: %s",
+      name,
+      len(strays),
+      list_files(root, strays),
+    )
 
 
 def _classes(name: str, splits: dict[str, Path]) -> tuple[str, ...]:

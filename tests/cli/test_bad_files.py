@@ -1,0 +1,126 @@
+"""Config files that do not run, and processes that cannot meet: one line each, before anything."""
+
+import socket
+
+import pytest
+
+from tests import runs
+from tests.cli.refusal import elsewhere, refuse
+
+__all__ = ["elsewhere"]
+
+TINY = "configs/digits.py:" + runs.TINY
+
+# A config file of a user's own, and what must stand in the message.
+FILES = {
+  "syntax": ("def get_config(:\n", "config='mine.py'", "mine.py, line 1: SyntaxError"),
+  "no_python": ("# A title\n\nSome text of a page.\n", "config='mine.py'", "mine.py, line 3"),
+  "import": ("import nowhere_to_be_found\n", "line 1: ModuleNotFoundError", "nowhere_to_be_found"),
+  "name": ("\nx = y\n", "mine.py, line 2: NameError: name 'y' is not defined"),
+  "exit": ("raise RuntimeError('not today')\n", "line 1: RuntimeError: not today"),
+  "none": ("x = 3\n", "config='mine.py' has no function get_config(arg)"),
+  "no_function": ("get_config = 3\n", "config='mine.py' has no function get_config(arg)"),
+  "no_argument": ("def get_config():\n  return 3\n", "get_config() takes 0 positional arguments"),
+  "nothing": ("def get_config(arg=None):\n  pass\n", "get_config returned NoneType; return a"),
+  "raises": (
+    "def get_config(arg=None):\n  return {}['width']\n",
+    "mine.py, line 2: KeyError: 'width'",
+  ),
+  "refuses": (
+    "def get_config(arg=None):\n  raise ValueError('row=7 is unknown;\\n choose 8')\n",
+    "ConfigError: row=7 is unknown; choose 8",
+  ),
+  "binary": (b"\xff\xfe\x00\x01", "config='mine.py'", "SyntaxError"),
+  "empty": ("", "config='mine.py' has no function get_config(arg)"),
+}
+
+
+@pytest.mark.parametrize("command", ["train", "summary", "sweep"])
+@pytest.mark.parametrize("name", FILES)
+def test_a_config_file_that_does_not_run(command, name, elsewhere, capsys):
+  content, *parts = FILES[name]
+  path = elsewhere / "mine.py"
+  path.write_bytes(content if isinstance(content, bytes) else content.encode())
+  given = {
+    "train": ["train", "--config", "mine.py:row", "--workdir", "run"],
+    "summary": ["summary", "--config", "mine.py:row"],
+    "sweep": ["sweep", "--config", "mine.py:row", "--seeds", "2", "--workdir", "runs"],
+  }
+  refuse(capsys, elsewhere, given[command], *parts)
+
+
+# What is given as a config and is none, and what must stand in the message.
+NAMES = [
+  ("", "config='' is no file"),
+  ("digts", "config='digts' is no file. Did you mean 'digits'?"),
+  ("digts.py", "config='digts.py' is no file. Did you mean 'digits'?"),
+  ("folder", "config='folder' is no file"),
+  ("nowhere.json", "config='nowhere.json' cannot be read as JSON"),
+  ("list.json", "config='list.json' holds no config: it must be an object of fields"),
+  ("cut.json", "config='cut.json' cannot be read as JSON"),
+  ("text.json", "config='text.json' cannot be read as JSON"),
+  ("unknown.json", "has no field 'wdth'"),
+  ("digits:performr", "Did you mean 'performer'?"),
+  ("digits:softmax,softmax", "config override 'softmax' is not of the form field=value"),
+  ("digits:softmax,seed=3,seed", "config override 'seed' is not of the form field=value"),
+]
+
+
+@pytest.mark.parametrize("case", NAMES, ids=lambda case: case[0])
+def test_what_is_no_config(case, elsewhere, capsys):
+  (elsewhere / "folder").mkdir()
+  for name, text in {
+    "list": "[]",
+    "cut": '{"seed": ',
+    "text": "x",
+    "unknown": '{"wdth": 3}',
+  }.items():
+    (elsewhere / f"{name}.json").write_text(text)
+  given, *parts = case
+  refuse(capsys, elsewhere, ["train", "--config", given, "--workdir", "run"], *parts)
+
+
+# Flags of processes, and what must stand in the message.
+PROCESSES = [
+  (["--coordinator=h:1"], "--coordinator, --processes and --process belong together"),
+  (["--processes=2", "--process=0"], "belong together: give all three or none"),
+  (["--coordinator=h:1", "--processes=0", "--process=0"], "--processes=0 must be at least 1"),
+  (["--coordinator=h:1", "--processes=-2", "--process=0"], "--processes=-2 must be at least 1"),
+  (["--coordinator=h:1", "--processes=2", "--process=2"], "--process=2 must lie in 0..1"),
+  (["--coordinator=h:1", "--processes=2", "--process=-1"], "--process=-1 must lie in 0..1"),
+  (["--coordinator=h:1", "--processes=two", "--process=0"], "argument --processes: invalid int"),
+  (
+    ["--coordinator=h", "--processes=2", "--process=0"],
+    "--coordinator='h' is not of the form HOST",
+  ),
+  (["--coordinator=h:x", "--processes=2", "--process=1"], "--coordinator='h:x' is not of the form"),
+  (["--coordinator=h:99999", "--processes=2", "--process=1"], "with a port in 1..65535"),
+  (["--coordinator=http://h:1", "--processes=2", "--process=1"], "is not of the form HOST:PORT"),
+  (
+    ["--coordinator=no.such.host.invalid:1", "--processes=2", "--process=1"],
+    "there is no host 'no.such.host.invalid'",
+  ),
+]
+
+
+@pytest.mark.parametrize("case", PROCESSES, ids=lambda case: " ".join(case[0]))
+def test_processes_that_cannot_meet(case, elsewhere, capsys):
+  flags, *parts = case
+  refuse(capsys, elsewhere, ["train", "--config", TINY, "--workdir", "run", *flags], *parts)
+
+
+def test_a_port_that_another_program_has(elsewhere, capsys):
+  with socket.socket() as other:
+    other.bind(("", 0))
+    other.listen()
+    address = f"localhost:{other.getsockname()[1]}"
+    flags = [f"--coordinator={address}", "--processes=2", "--process=0"]
+    message = f"--coordinator='{address}': process 0 cannot listen at port"
+    refuse(capsys, elsewhere, ["train", "--config", TINY, "--workdir", "run", *flags], message)
+
+
+@pytest.mark.parametrize("name", ["SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE"])
+def test_a_launcher_that_gives_no_number(name, elsewhere, capsys, monkeypatch):
+  monkeypatch.setenv(name, "many")
+  message = f"{name}='many' in the environment is no number of processes; unset it"
+  refuse(capsys, elsewhere, ["train", "--config", TINY, "--workdir", "run"], message)

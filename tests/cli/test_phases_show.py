@@ -1,0 +1,37 @@
+"""Each phase that may take long shows how far it is."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests import runs
+from vitx.cli.main import main
+from vitx.training import loop, progress
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch):
+  """Shows at once what is shown after two seconds otherwise."""
+  monkeypatch.setattr(progress, "SOON", 0.0)
+
+
+def test_evaluation(finished_run, capsys):
+  assert main(["evaluate", "--workdir", str(finished_run[0])]) == 0
+  shown = capsys.readouterr().err
+  assert "evaluating: " in shown and "/12 [" in shown  # batches
+
+
+def test_prediction(finished_run, capsys, tmp_path):
+  paths = [tmp_path / f"{i}.png" for i in range(3)]
+  for path in paths:
+    Image.fromarray(np.zeros((8, 8), np.uint8)).save(path)
+  assert main(["predict", "--workdir", str(finished_run[0]), *map(str, paths)]) == 0
+  shown = capsys.readouterr().err
+  assert "predicting: " in shown and "/3 [" in shown
+
+
+def test_training(capsys, tmp_path):
+  loop.train(runs.tiny("duration=2 steps", "schedule.warmup=1 steps"), tmp_path)
+  out, err = capsys.readouterr()
+  assert "compiling ..." in out and "compiling: " in out
+  assert "evaluating validation: " in err and "evaluating test: " in err
