@@ -5,8 +5,8 @@ paths. One that sets several models side by side is a function of their subjects
 runs is a function of their curves, the figure's name, a folder and the file's name; one of the
 results of a sweep is a function of those, of the memory of its methods and of the same; one of
 patterns, without a model, is a function of their names, a grid and a folder. A new one is a file
-and a line here. For notebooks most files also have a function that returns arrays (`compute_...`)
-and one that returns matplotlib's figure of them (`plot_...`).
+and a line here. For notebooks each file also has functions that return arrays and one that returns
+matplotlib's figure of them (`plot_...`).
 """
 
 from collections.abc import Callable, Sequence

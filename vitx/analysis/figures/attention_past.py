@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from vitx.analysis.figures.subject import Subject, make_canvas, save
+from vitx.analysis.figures import style
+from vitx.analysis.figures.subject import Subject
 from vitx.errors import ConfigError
 from vitx.models.sown import collect
 
@@ -41,7 +42,9 @@ def draw_attention_past(subject: Subject, out: Path) -> list[Path]:
     subject.model, subject.variables(), inputs, grid=grid, local=local, queries=queries
   )
   name = f"attention_past_{subject.label}"
-  picture = save(_draw(maps, np.asarray(inputs[0]), queries, grid, masses), out, name)
+  told = f"{subject.told}; {subject.examples} examples"
+  drawn = plot_attention_past(maps, np.asarray(inputs[0]), queries, grid, masses, told)
+  picture = style.keep(drawn, out, name)
   table = out / f"{name}.csv"
   uniform = {m: float(x) for m, x in uniform_mass(grid, local).items()}
   _write_table(table, masses, uniform)
@@ -160,19 +163,37 @@ def to_plane(values: np.ndarray, grid: Sequence[int]) -> np.ndarray:
   return values.reshape(*shape[:2], -1).sum(axis=-1)
 
 
-def _draw(maps: np.ndarray, example, queries, grid, masses: list[dict[str, float]]) -> Any:
-  """Draws a row for each of a few layers, and a column for each query."""
+def plot_attention_past(
+  maps: np.ndarray,
+  example: np.ndarray,
+  queries: Sequence[int],
+  grid: Sequence[int],
+  masses: Sequence[Mapping[str, float]],
+  told: str = "",
+) -> Any:
+  """Returns a picture with a row for each of a few layers, and a column for each query.
+
+  Args:
+    maps: (L, Q, N), of `capture`.
+    example: the values (N,) of the grid.
+    queries: (Q,) positions.
+    grid: how the N tokens lie.
+    masses: of each layer, of `capture`.
+    told: what was run, for the caption.
+  """
   layers = np.unique(np.linspace(0, len(maps) - 1, min(DRAWN_LAYERS, len(maps))).round())
-  canvas = make_canvas(2.4 * (len(queries) + 1), 2.6 * len(layers))
-  panels = canvas.subplots(len(layers), len(queries) + 1, squeeze=False)
+  columns = len(queries) + 1
+  height = (style.PAGE / columns + 0.3) * len(layers)
+  canvas, panels = style.make_panels(len(layers), columns, style.PAGE, height, told)
   for row, layer in zip(panels, layers.astype(int), strict=True):
     _show_example(row[0], example, grid)
-    said = "  ".join(f"{name} {mass:.2f}" for name, mass in _ordered(masses[layer]))
-    row[0].set_title(f"layer {layer}\n{said}", fontsize="small", loc="left")
+    said = "\n".join(f"{name} {mass:.2f}" for name, mass in _ordered(masses[layer]))
+    row[0].set_title(f"layer {layer}", fontsize=style.SMALL, loc="left", pad=2)
+    row[0].set_ylabel(said, fontsize=style.SMALL, rotation=0, ha="right", va="center", labelpad=3)
     for axes, query, weights in zip(row[1:], queries, maps[layer], strict=True):
-      axes.imshow(to_plane(weights, grid), cmap="magma", vmin=0, aspect="auto")
+      axes.imshow(to_plane(weights, grid), cmap=style.MAP, vmin=0, aspect="auto")
       mark(axes, query, grid)
-      axes.set_title(f"query {query}", fontsize="small")
+      axes.set_title(f"query {query}", fontsize=style.SMALL, pad=2)
   return canvas
 
 
@@ -184,7 +205,7 @@ def mark(axes: Any, query: int, grid: Sequence[int]) -> None:
   """Marks a token's place in a picture of the grid, and leaves out the axes' numbers."""
   shape = (1, *grid) if len(grid) == 1 else tuple(grid)
   place = np.unravel_index(query, shape)
-  axes.plot(place[1], place[0], "s", mec="tab:green", mfc="none", ms=5)
+  axes.plot(place[1], place[0], "s", mec="tab:green", mfc="none", ms=3, mew=0.7)
   axes.set(xticks=[], yticks=[])
 
 

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from vitx.analysis.comparison import shown
-from vitx.analysis.figures.subject import make_canvas, save
+from vitx.analysis.figures import style
 from vitx.errors import ConfigError
 
 STYLES = ("-", "--", ":", "-.")  # for more methods than there are colors
-BESIDE = 12  # methods up to which one column of the legend does
+WIDE = 4  # columns of the legend, below the panels
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,31 +53,42 @@ def draw_curves(
     ConfigError: no run has come to a validation.
     MissingExtraError: matplotlib is not installed.
   """
+  return [style.keep(plot_curves(curves, figure, published), out, name)]
+
+
+def plot_curves(
+  curves: Sequence[Curve],
+  figure: str,
+  published: Mapping[str, Mapping[float, float]] | None = None,
+) -> Any:
+  """Returns the picture of `draw_curves`, whose arguments and errors it has."""
   if not any(curve.figure for curve in curves):
     raise ConfigError("curves: no run has been validated yet; let one train for evaluation.every")
   methods = list(dict.fromkeys(curve.method for curve in curves))
-  canvas = make_canvas(13.0 if published else 9.5, 3.6)
-  left, *between, right = canvas.subplots(1, 3 if published else 2)
+  columns = min(WIDE, len(methods))
+  height = 2.3 + 0.13 * -(-len(methods) // columns)
+  told = "mean and standard deviation over the runs of a method" + (
+    "; × published" if published else ""
+  )
+  canvas, panels = style.make_panels(1, 3 if published else 2, style.PAGE, height, told)
+  left, *between, right = panels[0]
   words, scale, _ = shown(figure)
   for number, method in enumerate(methods):
     own = [curve for curve in curves if curve.method == method]
-    style: dict[str, Any] = {"color": f"C{number % 10}", "linestyle": STYLES[number // 10 % 4]}
+    line: dict[str, Any] = {"color": f"C{number % 10}", "linestyle": STYLES[number // 10 % 4]}
     name_and_runs = f"{method} ({len(own)})"
-    _draw_band(left, [curve.loss for curve in own], 1.0, style, None)
-    _draw_band(right, [curve.figure for curve in own], scale, style, name_and_runs)
+    _draw_band(left, [curve.loss for curve in own], 1.0, line, None)
+    _draw_band(right, [curve.figure for curve in own], scale, line, name_and_runs)
     for axes in between:
-      _draw_band(axes, [curve.training for curve in own], scale, style, None)
-      _draw_published(axes, (published or {}).get(method, {}), scale, style["color"])
-  left.set(ylabel="training loss")
-  right.set(ylabel=f"validation {words}")
+      _draw_band(axes, [curve.training for curve in own], scale, line, None)
+      _draw_published(axes, (published or {}).get(method, {}), scale, line["color"])
+  style.name_axes(left, "step", "training loss")
+  style.name_axes(right, "step", f"validation {words}")
   for axes in between:
-    axes.set(ylabel=f"training {words}", title="× published")
-  for axes in (left, *between, right):
-    axes.set(xlabel="step")
-    axes.grid(alpha=0.3)
-  columns = -(-len(methods) // BESIDE)
-  canvas.legend(loc="outside right center", fontsize="small", ncols=columns, title="method (runs)")
-  return [save(canvas, out, name, 150)]
+    style.name_axes(axes, "step", f"training {words}")
+  below = {"loc": "outside upper center", "ncols": columns, "title": "method (runs)"}
+  style.add_legend(canvas, right, **below, title_fontsize=style.SMALL)
+  return canvas
 
 
 def average(values: Sequence[Mapping[int, float]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -94,12 +105,14 @@ def _draw_band(
   steps, mean, deviation = average(values)
   mean, deviation = mean * scale, deviation * scale
   marker = "." if len(steps) < 30 else None
-  axes.plot(steps, mean, marker=marker, linewidth=1.3, label=name, **style)
-  axes.fill_between(steps, mean - deviation, mean + deviation, color=style["color"], alpha=0.15)
+  axes.plot(steps, mean, marker=marker, linewidth=1, markersize=3, label=name, **style)
+  axes.fill_between(
+    steps, mean - deviation, mean + deviation, color=style["color"], alpha=0.15, linewidth=0
+  )
 
 
 def _draw_published(axes: Any, values: Mapping[float, float], scale: float, color: str) -> None:
   """Draws those that lie within the steps of the runs, as crosses."""
   last = axes.dataLim.x1
   steps = [step for step in values if step <= last]
-  axes.plot(steps, [scale * values[step] for step in steps], "x", color=color, markersize=7)
+  axes.plot(steps, [scale * values[step] for step in steps], "x", color=color, markersize=4)

@@ -1,7 +1,7 @@
 """Named attention patterns side by side: the pairs of tokens they join, and what one token sees."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,11 @@ def draw_gallery(names: Sequence[str], grid: Sequence[int], out: Path) -> list[P
       f" {MOST:,} tokens in all"
     )
   layout = TokenLayout(tuple(grid))
+  return [save(plot_gallery(chosen, layout), out, "gallery", 150)]
+
+
+def plot_gallery(chosen: Mapping[str, Pattern], layout: TokenLayout) -> Any:
+  """Returns the picture of patterns by name, each of one layer."""
   columns = min(COLUMNS, len(chosen))
   rows = -(-len(chosen) // columns)
   canvas = make_canvas(2.8 * columns, 1.9 * rows + 0.3)
@@ -52,7 +57,7 @@ def draw_gallery(names: Sequence[str], grid: Sequence[int], out: Path) -> list[P
   for axes in panels[len(chosen) :].ravel():
     axes.axis("off")
   _draw_legend(canvas)
-  return [save(canvas, out, "gallery", 150)]
+  return canvas
 
 
 def receptive_field(mask: np.ndarray, query: int, layers: int) -> np.ndarray:

@@ -1,6 +1,7 @@
 """Which tokens the layers of a model connect (Child et al. 2019, Figure 3)."""
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,9 @@ import flax.linen as nn
 import jax
 import numpy as np
 
+from vitx.analysis.figures import style
 from vitx.analysis.figures.attention_past import mark, to_plane
-from vitx.analysis.figures.subject import Subject, make_canvas, save
+from vitx.analysis.figures.subject import Subject
 from vitx.attention.pattern import PatternAttention
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns import PATTERNS, Causal, Pattern
@@ -45,10 +47,10 @@ def draw_patterns(subject: Subject, out: Path) -> list[Path]:
   used = find_patterns(subject.model, subject.input_spec)
   name = f"patterns_{subject.label}"
   if used:
-    return [save(_draw(used), out, name, 200)]  # every token of the matrix is a dot at least
+    return [style.keep(plot_patterns(used, told=subject.told), out, name)]
   layout = TokenLayout(EXAMPLE_GRID)
   examples = [Used(pattern.at(0), layout, 1, key) for key, pattern in PATTERNS.items()]
-  return [save(_draw(examples, columns=4), out, f"{name}_examples")]
+  return [style.keep(plot_patterns(examples, columns=3), out, f"{name}_examples")]
 
 
 def find_patterns(model: nn.Module, spec: jax.ShapeDtypeStruct) -> list[Used]:
@@ -79,12 +81,20 @@ def _name_layers(layers: list[int]) -> str:
   return f"layer{'s' if len(layers) > 1 else ''} {text}"
 
 
-def _draw(used: list[Used], columns: int = 1) -> Any:
-  """Draws a matrix and a grid for each pattern and head, `columns` of such pairs in a row."""
+def plot_patterns(used: Sequence[Used], columns: int = 1, told: str = "") -> Any:
+  """Returns a matrix and a grid for each pattern and head, `columns` of such pairs in a row.
+
+  Args:
+    used: of `find_patterns`, or made.
+    columns: in a row.
+    told: what was drawn, for the caption.
+  """
   shown = [(each, head) for each in used for head in range(_distinct_heads(each))]
   rows = -(-len(shown) // columns)
-  canvas = make_canvas(5.2 * columns, 2.9 * rows)
-  panels = canvas.subplots(rows, 2 * columns, squeeze=False).reshape(-1, 2)
+  width = style.PAGE if columns > 1 else style.COLUMN * 1.5
+  height = (width / columns / 2 + 0.3) * rows
+  canvas, panels = style.make_panels(rows, 2 * columns, width, height, told)
+  panels = panels.reshape(-1, 2)
   for axes in panels[len(shown) :].ravel():
     axes.axis("off")
   for (left, right), (each, head) in zip(panels, shown, strict=False):
@@ -103,8 +113,10 @@ def _draw_matrix(axes: Any, used: Used, head: int) -> None:
   axes.imshow(edges, cmap="Blues", vmin=0, vmax=1, interpolation="nearest")
   which = f", head {head}" if _distinct_heads(used) > 1 else ""
   part = f"first {MATRIX:,} of {n:,} tokens" if n > MATRIX else f"{n:,} tokens"
-  axes.set_title(f"{used.name}{which}\n{part}", fontsize="small", loc="left")
-  axes.set(xticks=[], yticks=[], xlabel="key", ylabel="query")
+  axes.set_title(f"{used.name}{which}\n{part}", fontsize=style.SMALL, loc="left", pad=3)
+  axes.set(xticks=[], yticks=[])
+  axes.set_xlabel("keys", fontsize=style.SMALL, labelpad=2)
+  axes.set_ylabel("queries", fontsize=style.SMALL, labelpad=2)
 
 
 def _draw_grid(axes: Any, used: Used, head: int) -> None:
@@ -114,7 +126,9 @@ def _draw_grid(axes: Any, used: Used, head: int) -> None:
   grid = layout.grid
   axes.imshow(to_plane(seen[layout.prefix :].astype(float), grid), cmap="Blues", vmin=0)
   mark(axes, query, grid)
-  axes.set_title(f"seen by query {query}:\n{int(seen.sum()):,} keys", fontsize="small", loc="left")
+  # In the second line: the name of the pattern beside it may need the first.
+  said = f"\nquery {query} sees {int(seen.sum()):,}"
+  axes.set_title(said, fontsize=style.SMALL, loc="left", pad=3)
 
 
 def choose_query(layout: TokenLayout) -> int:

@@ -11,7 +11,8 @@ import jax
 import numpy as np
 from flax.traverse_util import flatten_dict
 
-from vitx.analysis.figures.subject import Subject, make_canvas, save
+from vitx.analysis.figures import style
+from vitx.analysis.figures.subject import Subject
 from vitx.errors import ConfigError
 from vitx.models.sown import collect
 from vitx.ops.layout import TokenLayout
@@ -45,10 +46,12 @@ def draw_sparsifiner(subject: Subject, out: Path) -> list[Path]:
   layers = capture(subject.model, subject.variables(), images)
   name = f"sparsifiner_{subject.label}"
   files = [
-    save(_draw_example(np.asarray(image), i, layers, queries, layout), out, f"{name}_{i}")
+    style.keep(
+      plot_example(np.asarray(image), i, layers, queries, layout, subject.told), out, f"{name}_{i}"
+    )
     for i, image in enumerate(images)
   ]
-  files.append(save(_draw_bases(layers, layout), out, f"{name}_basis"))
+  files.append(style.keep(plot_bases(layers, layout, subject.told), out, f"{name}_basis"))
   table = out / f"{name}.csv"
   _write_table(table, [describe_layer(layer, layout) for layer in layers])
   return [*files, table]
@@ -135,25 +138,37 @@ def _choose_queries(given: Sequence[int], layout: TokenLayout) -> list[int]:
   return list(given) or [row * columns + column for row, column in some][:DRAWN_QUERIES]
 
 
-def _draw_example(
+def plot_example(
   image: np.ndarray,
   example: int,
   layers: Sequence[Mapping],
-  queries: list[int],
+  queries: Sequence[int],
   layout: TokenLayout,
+  told: str = "",
 ) -> Any:
-  """Draws three rows for each query, and a column for each head of each layer."""
+  """Returns a picture with three rows for each query, and a column for each head of each layer.
+
+  Args:
+    image: (height, width, channels), normalized.
+    example: its number in what was captured.
+    layers: of `capture`.
+    queries: places on the grid.
+    layout: of the tokens.
+    told: what was run, for the caption.
+  """
   chosen = np.unique(np.linspace(0, len(layers) - 1, min(DRAWN_LAYERS, len(layers))).round())
   heads = min(DRAWN_HEADS, layers[0]["sparse"].shape[1])
   columns = [(int(layer), head) for layer in chosen for head in range(heads)]
-  canvas = make_canvas(1.1 * (len(columns) + 1), 3.6 * len(queries))
-  panels = canvas.subplots(3 * len(queries), len(columns) + 1, squeeze=False)
+  count = len(columns) + 1
+  rows = 3 * len(queries)
+  height = (style.PAGE / count + 0.06) * rows + 0.2
+  canvas, panels = style.make_panels(rows, count, style.PAGE, height, told)
   for axes in panels.flat:
     axes.set(xticks=[], yticks=[])
   for number, query in enumerate(queries):
     place, at = divmod(query, layout.grid[1]), layout.prefix + query
     for kind, row in zip(("mask", "sparse", "full"), panels[3 * number :], strict=False):
-      row[0].set_ylabel(kind, fontsize="small")
+      row[0].set_ylabel(kind, fontsize=style.SMALL, labelpad=2)
       _show_image(row[0], image, place, layout)
       for axes, (layer, head) in zip(row[1:], columns, strict=True):
         weights = layers[layer]["full" if kind == "full" else "sparse"][example, head, at]
@@ -161,9 +176,9 @@ def _draw_example(
         axes.imshow(
           plane[layout.prefix :].reshape(layout.grid), cmap="gray" if kind == "mask" else "magma"
         )
-        axes.plot(place[1], place[0], "s", mec="tab:green", mfc="none", ms=5)
+        axes.plot(place[1], place[0], "s", mec="tab:green", mfc="none", ms=3, mew=0.7)
         if number == 0 and kind == "mask":
-          axes.set_title(f"layer {layer}\nhead {head}", fontsize="x-small")
+          axes.set_title(f"layer {layer}\nhead {head}", fontsize=style.SMALL, pad=2)
   return canvas
 
 
@@ -173,20 +188,28 @@ def _show_image(axes: Any, image: np.ndarray, place: tuple[int, int], layout: To
   size = picture.shape[0] / layout.grid[0], picture.shape[1] / layout.grid[1]
   axes.imshow(picture if picture.shape[-1] == 3 else picture[..., 0], cmap="gray")
   middle = [(p + 0.5) * s - 0.5 for p, s in zip(place, size, strict=True)]
-  axes.plot(middle[1], middle[0], "s", mec="tab:green", mfc="none", ms=6)
+  axes.plot(middle[1], middle[0], "s", mec="tab:green", mfc="none", ms=4, mew=0.7)
 
 
-def _draw_bases(layers: Sequence[Mapping], layout: TokenLayout) -> Any:
-  """Draws a row for each of the first layers, and a column for each slot."""
+def plot_bases(layers: Sequence[Mapping], layout: TokenLayout, told: str = "") -> Any:
+  """Returns a picture with a row for each of the first layers, and a column for each slot.
+
+  Args:
+    layers: of `capture`.
+    layout: of the tokens.
+    told: what was run, for the caption.
+  """
   some = layers[:BASIS_LAYERS]
   slots = some[0]["basis"].shape[1]
-  canvas = make_canvas(0.55 * slots + 0.5, 0.75 * len(some) + 0.3)
-  panels = canvas.subplots(len(some), slots, squeeze=False)
+  width = min(style.PAGE, 0.5 * slots + 0.5)
+  canvas, panels = style.make_panels(
+    len(some), slots, width, (width / slots + 0.06) * len(some) + 0.1, told
+  )
   for number, (row, layer) in enumerate(zip(panels, some, strict=True)):
     for axes, slot in zip(row, np.abs(layer["basis"])[layout.prefix :].T, strict=True):
       axes.imshow(slot.reshape(layout.grid), cmap="magma", vmin=0)
       axes.set(xticks=[], yticks=[])
-    row[0].set_ylabel(f"layer {number}", fontsize="x-small")
+    row[0].set_ylabel(f"layer {number}", fontsize=style.SMALL, labelpad=2)
   return canvas
 
 
