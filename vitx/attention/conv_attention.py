@@ -15,6 +15,7 @@ from vitx.attention.base import AttentionModule
 from vitx.attention.softmax import SoftmaxAttention
 from vitx.checks import PositiveInt
 from vitx.errors import ConfigError
+from vitx.layers.depthwise import DepthwiseConvolution
 from vitx.layers.mlp import gelu
 from vitx.layers.norms import BatchNorm
 from vitx.layers.projections import from_heads, to_heads
@@ -113,7 +114,7 @@ class CvTAttention(_BatchStatisticsAttention):
     """Maps (B, N, C) to (B, N, C); in training the collection "batch_stats" must be mutable.
 
     Raises:
-      ConfigError: there is a mask, a prefix token, no 2-D grid, or positions of strided keys.
+      ConfigError: an even kernel, a mask, a prefix token, no 2-D grid, positions of strided keys.
     """
     self.refuse_mask(mask)
     self._check(layout)
@@ -133,16 +134,10 @@ class CvTAttention(_BatchStatisticsAttention):
   def _convolve(self, image: jax.Array, name: str, stride: int, train: bool) -> jax.Array:
     """Maps (B, rows, columns, C) to tokens (B, M, C)."""
     width = image.shape[-1]
-    y = nn.Conv(
-      width,
-      (self.kernel, self.kernel),
-      (stride, stride),
-      padding=self.kernel // 2,
-      feature_group_count=width,
-      use_bias=False,
-      dtype=self.dtype,
-      name=f"{name}_conv",
-    )(image)
+    convolve = DepthwiseConvolution(
+      self.kernel, stride, use_bias=False, dtype=self.dtype, name=f"{name}_conv"
+    )
+    y = convolve(image)
     y = BatchNorm(dtype=self.dtype, name=f"{name}_norm")(y, train)
     return y.reshape(y.shape[0], -1, width)
 
@@ -151,6 +146,11 @@ class CvTAttention(_BatchStatisticsAttention):
       raise ConfigError(
         "model.token_mixer='cvt' convolves the token grid, in which a class token has no place;"
         " use model.pool='mean' or another token_mixer"
+      )
+    if self.kernel % 2 == 0:
+      raise ConfigError(
+        f"model.token_mixer.kernel={self.kernel} must be odd, such as {self.kernel + 1}: of an even"
+        " one no padding keeps the grid as large as it is"
       )
     if len(layout.grid) != 2:
       raise ConfigError(f"model.token_mixer='cvt' needs a grid of two axes, not {layout.grid}")

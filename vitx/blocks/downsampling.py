@@ -6,6 +6,7 @@ import jax.numpy as jnp
 
 from vitx.errors import ConfigError
 from vitx.layers.convolution import Conv
+from vitx.layers.depthwise import DepthwiseConvolution
 from vitx.ops.layout import TokenLayout
 
 Dtype = jax.typing.DTypeLike
@@ -39,15 +40,8 @@ class DepthwisePool(nn.Module):
         " pooling convolves each channel by itself"
       )
     prefix, grid = x[:, : layout.prefix], x[:, layout.prefix :]
-    y = nn.Conv(
-      self.width,
-      (3, 3),
-      (2, 2),
-      padding=1,
-      feature_group_count=channels,
-      dtype=self.dtype,
-      name="depthwise",
-    )(grid.reshape(batch, *layout.grid, channels))
+    depthwise = DepthwiseConvolution(3, 2, self.width, dtype=self.dtype, name="depthwise")
+    y = depthwise(grid.reshape(batch, *layout.grid, channels))
     y = Conv(self.width, (1, 1), dtype=self.dtype, name="pointwise")(y)
     after = TokenLayout(y.shape[1:3], layout.prefix)
     tokens = y.reshape(batch, -1, self.width)

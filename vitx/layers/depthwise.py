@@ -9,25 +9,36 @@ from vitx.ops.kernels.depthwise import grid_convolution
 
 
 class DepthwiseConvolution(nn.Module):
-  """A depthwise convolution with bias, of stride 1, zeros beyond the ends.
+  """A depthwise convolution, zeros beyond the ends.
 
-  Its parameters are those of `nn.Conv` with as many groups as channels, `kernel` (K, ..., K, 1, C)
-  and `bias` (C,).
+  Its parameters are those of `nn.Conv` with as many groups as channels and a padding of K // 2,
+  `kernel` (K, ..., K, 1, W) and `bias` (W,).
 
   Attributes:
     size: K, along every axis; odd.
+    stride: along every axis.
+    width: W, the channels of the output, a multiple of those of the input; None for as many.
+    use_bias: whether there is a bias.
     dtype: of the computation.
   """
 
   size: int
+  stride: int = 1
+  width: int | None = None
+  use_bias: bool = True
   dtype: Dtype = jnp.float32
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
-    """Maps (B, g, ..., g', C) to the same shape."""
+    """Maps (B, g, ..., g', C) to (B, ceil(g / stride), ..., ceil(g' / stride), W)."""
     *extents, channels = x.shape[1:]
-    shape = (*(self.size,) * len(extents), 1, channels)
+    width = self.width or channels
+    shape = (*(self.size,) * len(extents), 1, width)
     init = nn.initializers.lecun_normal()
     kernel = self.param("kernel", init, shape, jnp.float32).astype(self.dtype)
-    bias = self.param("bias", nn.initializers.zeros, (channels,), jnp.float32).astype(self.dtype)
-    return grid_convolution(x.astype(self.dtype), kernel[..., 0, :]) + bias
+    read = jnp.repeat(x.astype(self.dtype), width // channels, axis=-1)
+    y = grid_convolution(read, kernel[..., 0, :], self.stride)
+    if not self.use_bias:
+      return y
+    bias = self.param("bias", nn.initializers.zeros, (width,), jnp.float32)
+    return y + bias.astype(self.dtype)

@@ -8,6 +8,7 @@ from vitx.blocks.stems import LinearStem
 from vitx.checks import Depth, PositiveInt
 from vitx.errors import ConfigError
 from vitx.layers.convolution import Conv
+from vitx.layers.depthwise import DepthwiseConvolution
 from vitx.layers.mlp import gelu
 from vitx.layers.norms import BatchNorm
 from vitx.models import names
@@ -58,14 +59,7 @@ class ConvMixer(nn.Module):
     stem = LinearStem(self.width, self.patch, dtype=self.dtype, name=names.STEM)
     x = activate(stem(images), names.STEM)
     for layer in range(self.depth):
-      depthwise = nn.Conv(
-        self.width,
-        (self.kernel, self.kernel),
-        padding=self.kernel // 2,
-        feature_group_count=self.width,
-        dtype=self.dtype,
-        name=f"depthwise_{layer}",
-      )
+      depthwise = DepthwiseConvolution(self.kernel, dtype=self.dtype, name=f"depthwise_{layer}")
       pointwise = Conv(self.width, (1, 1), dtype=self.dtype, name=f"pointwise_{layer}")
       x = x + activate(depthwise(x), f"depthwise_{layer}")
       x = activate(pointwise(x), f"pointwise_{layer}")

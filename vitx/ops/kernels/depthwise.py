@@ -1,32 +1,62 @@
-"""A convolution of every channel by itself over a grid, as a sum of shifted grids.
+"""A convolution of every channel by itself over a grid; on a CPU, as a sum of shifted grids.
 
-XLA's grouped convolution takes a CPU six times as long forward and backward; the sum's own gradient
-would hold a copy of the grid for each tap.
+XLA's grouped convolution takes a CPU six times as long forward and backward, and in the body of a
+loop, as of several steps, longer still; the sum's own gradient would hold a copy of the grid for
+each tap. Elsewhere it is XLA's, that is the library's.
 """
 
 import itertools
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 
-@jax.custom_vjp
-def grid_convolution(x: jax.Array, taps: jax.Array) -> jax.Array:
+@partial(jax.custom_vjp, nondiff_argnums=(2,))
+def grid_convolution(x: jax.Array, taps: jax.Array, stride: int = 1) -> jax.Array:
   """Convolves each channel with taps of its own, zeros beyond the ends.
 
   Args:
     x: (B, g, ..., g', C).
-    taps: (K, ..., K, C), K odd; output n is the sum over i of taps[i] x[n + i - K // 2].
+    taps: (K, ..., K, C), K odd; output n is the sum over i of taps[i] x[s n + i - K // 2].
+    stride: s, along every axis.
 
   Returns:
-    Like `x`.
+    (B, ceil(g / s), ..., ceil(g' / s), C), in the dtype of `x`.
   """
-  padded, extents = _pad(x, taps.shape[0]), x.shape[1:-1]
-  total = jnp.zeros_like(x)
+  return jax.lax.platform_dependent(
+    x,
+    taps,
+    cpu=partial(add_shifted, stride=stride),
+    default=partial(convolve_groups, stride=stride),
+  )
+
+
+def convolve_groups(x: jax.Array, taps: jax.Array, stride: int) -> jax.Array:
+  """Returns the same by XLA's convolution."""
+  reach = taps.shape[0] // 2
+  letters = "xyzw"[: x.ndim - 2]
+  return jax.lax.conv_general_dilated(
+    x,
+    taps[..., None, :],
+    (stride,) * len(letters),
+    [(reach, reach)] * len(letters),
+    dimension_numbers=(f"N{letters}C", f"{letters}IO", f"N{letters}C"),
+    feature_group_count=x.shape[-1],
+  )
+
+
+def add_shifted(x: jax.Array, taps: jax.Array, stride: int) -> jax.Array:
+  """Returns the same as a sum over the taps."""
+  padded = _pad(x, taps.shape[0])
+  extents = [-(-g // stride) for g in x.shape[1:-1]]
+  total = jnp.zeros((x.shape[0], *extents, x.shape[-1]), x.dtype)
   for tap in itertools.product(*map(range, taps.shape[:-1])):
-    window = tuple(slice(i, i + g) for i, g in zip(tap, extents, strict=True))
-    total = total + padded[(slice(None), *window)] * taps[tap]
+    windows = (
+      slice(i, i + stride * (n - 1) + 1, stride) for i, n in zip(tap, extents, strict=True)
+    )
+    total = total + padded[(slice(None), *windows)] * taps[tap]
   return total
 
 
@@ -35,14 +65,26 @@ def _pad(x: jax.Array, size: int) -> jax.Array:
   return jnp.pad(x, [(0, 0), *[(reach, reach)] * (x.ndim - 2), (0, 0)])
 
 
-def _forward(x, taps):
-  return grid_convolution(x, taps), (x, taps)
+def _forward(x, taps, stride):
+  return grid_convolution(x, taps, stride), (x, taps)
 
 
-def _backward(saved, d_out):
-  x, taps = saved
+def _backward(stride, saved, d_out):
+  return jax.lax.platform_dependent(
+    *saved,
+    d_out,
+    cpu=partial(shifted_gradients, stride=stride),
+    default=lambda x, taps, d: jax.vjp(partial(convolve_groups, stride=stride), x, taps)[1](d),
+  )
+
+
+def shifted_gradients(
+  x: jax.Array, taps: jax.Array, d_out: jax.Array, stride: int
+) -> tuple[jax.Array, jax.Array]:
+  """Returns the gradients of `add_shifted` by the grid and by the taps."""
   axes = tuple(range(x.ndim - 1))
   padded = _pad(x, taps.shape[0])
+  d_out = _spread(d_out, x, stride)
 
   def one(tap: jax.Array) -> jax.Array:  # in turn: else each tap's products would be held
     start = (0, *tap, 0)
@@ -51,7 +93,16 @@ def _backward(saved, d_out):
 
   numbers = np.stack(np.unravel_index(np.arange(taps[..., 0].size), taps.shape[:-1]), axis=1)
   d_taps = jax.lax.map(one, jnp.asarray(numbers, jnp.int32)).reshape(taps.shape)
-  return grid_convolution(d_out, jnp.flip(taps, axes[:-1])), d_taps.astype(taps.dtype)
+  return add_shifted(d_out, jnp.flip(taps, axes[:-1]), 1), d_taps.astype(taps.dtype)
+
+
+def _spread(d_out: jax.Array, x: jax.Array, stride: int) -> jax.Array:
+  """Returns gradients of the output at the places of `x` that the middle taps read, else zeros."""
+  if stride == 1:
+    return d_out
+  shapes = zip(x.shape[1:-1], d_out.shape[1:-1], strict=True)
+  axes = [(0, g - (stride * (n - 1) + 1), stride - 1) for g, n in shapes]
+  return jax.lax.pad(d_out, jnp.zeros((), d_out.dtype), [(0, 0, 0), *axes, (0, 0, 0)])
 
 
 grid_convolution.defvjp(_forward, _backward)
