@@ -10,6 +10,7 @@ from vitx.checks import PositiveInt
 from vitx.errors import ConfigError
 from vitx.layers.convolution import Conv
 from vitx.layers.norms import BatchNorm
+from vitx.ops.kernels.pooling import max_pool
 
 Dtype = jax.typing.DTypeLike
 
@@ -190,11 +191,9 @@ class CCTTokenizer(HybridStem):
     Raises:
       ConfigError: there are not as many strides as convolutions.
     """
-    window, step = (self.pool, self.pool), (self.pool_stride, self.pool_stride)
-    around = (self.pool // 2, self.pool // 2)
 
     def pool(y: jax.Array) -> jax.Array:
-      return nn.max_pool(nn.relu(y), window, step, padding=(around, around))
+      return max_pool(nn.relu(y), self.pool, self.pool_stride, self.pool // 2)
 
     return self.convolve(images, self.kernel, use_bias=False, after=pool)
 
