@@ -12,6 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from vitx.ops.kernels.shifts import spread
+
 
 @partial(jax.custom_vjp, nondiff_argnums=(2,))
 def grid_convolution(x: jax.Array, taps: jax.Array, stride: int = 1) -> jax.Array:
@@ -84,7 +86,7 @@ def shifted_gradients(
   """Returns the gradients of `add_shifted` by the grid and by the taps."""
   axes = tuple(range(x.ndim - 1))
   padded = _pad(x, taps.shape[0])
-  d_out = _spread(d_out, x, stride)
+  d_out = spread(d_out, (0,) * (x.ndim - 2), x.shape[1:-1], stride)
 
   def one(tap: jax.Array) -> jax.Array:  # in turn: else each tap's products would be held
     start = (0, *tap, 0)
@@ -94,15 +96,6 @@ def shifted_gradients(
   numbers = np.stack(np.unravel_index(np.arange(taps[..., 0].size), taps.shape[:-1]), axis=1)
   d_taps = jax.lax.map(one, jnp.asarray(numbers, jnp.int32)).reshape(taps.shape)
   return add_shifted(d_out, jnp.flip(taps, axes[:-1]), 1), d_taps.astype(taps.dtype)
-
-
-def _spread(d_out: jax.Array, x: jax.Array, stride: int) -> jax.Array:
-  """Returns gradients of the output at the places of `x` that the middle taps read, else zeros."""
-  if stride == 1:
-    return d_out
-  shapes = zip(x.shape[1:-1], d_out.shape[1:-1], strict=True)
-  axes = [(0, g - (stride * (n - 1) + 1), stride - 1) for g, n in shapes]
-  return jax.lax.pad(d_out, jnp.zeros((), d_out.dtype), [(0, 0, 0), *axes, (0, 0, 0)])
 
 
 grid_convolution.defvjp(_forward, _backward)

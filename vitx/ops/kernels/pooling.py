@@ -12,6 +12,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from vitx.ops.kernels.shifts import spread
+
 
 @partial(jax.custom_vjp, nondiff_argnums=(1, 2, 3))
 def max_pool(x: jax.Array, size: int, stride: int, padding: int) -> jax.Array:
@@ -78,7 +80,7 @@ def spread_gradient(
     d_out: gradient of that.
     size, stride, padding: as of `max_pool`.
   """
-  padded, zero = _pad(x, padding, -jnp.inf, (1, 2)), jnp.zeros((), d_out.dtype)
+  padded = _pad(x, padding, -jnp.inf, (1, 2))
   gradient, is_left = jnp.zeros(padded.shape, d_out.dtype), jnp.ones(out.shape, bool)
   for start in itertools.product(range(size), repeat=2):
     shifted = padded
@@ -86,13 +88,8 @@ def spread_gradient(
       shifted = _shift(shifted, start[axis - 1], size, stride, axis)
     is_first = is_left & (shifted == out)
     is_left = is_left & ~is_first
-    # Spread by padding: adding at places would write the whole gradient for each of them.
-    ends = (
-      (first, whole - first - stride * (count - 1) - 1, stride - 1)
-      for first, whole, count in zip(start, padded.shape[1:3], out.shape[1:3], strict=True)
-    )
-    won = jnp.where(is_first, d_out, zero)
-    gradient = gradient + jax.lax.pad(won, zero, [(0, 0, 0), *ends, (0, 0, 0)])
+    won = jnp.where(is_first, d_out, jnp.zeros((), d_out.dtype))
+    gradient = gradient + spread(won, start, padded.shape[1:3], stride)
   return gradient[:, padding : padding + x.shape[1], padding : padding + x.shape[2]]
 
 

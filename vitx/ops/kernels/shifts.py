@@ -1,0 +1,27 @@
+"""Grids that a stride thinned out, spread again."""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+
+
+def spread(x: jax.Array, start: Sequence[int], extents: Sequence[int], stride: int) -> jax.Array:
+  """Returns a grid of zeros with values at regular places: the gradient of thinning one out.
+
+  By padding: adding at places would write the whole grid.
+
+  Args:
+    x: (B, n, ..., n', C).
+    start: the first place along each axis of the grid.
+    extents: g, ..., g' of the result, which have room.
+    stride: from one place to the next, along every axis.
+
+  Returns:
+    (B, g, ..., g', C).
+  """
+  axes = [
+    (first, whole - first - stride * (count - 1) - 1, stride - 1)
+    for first, whole, count in zip(start, extents, x.shape[1:-1], strict=True)
+  ]
+  return jax.lax.pad(x, jnp.zeros((), x.dtype), [(0, 0, 0), *axes, (0, 0, 0)])
