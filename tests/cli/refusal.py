@@ -28,7 +28,7 @@ def _note(event: str, _: float, **about: str) -> None:
 jax.monitoring.register_event_duration_secs_listener(_note)
 
 
-def refuse(capsys, kept: Path, arguments: list[str], *parts: str, compiled: bool = False) -> str:
+def refuse(capsys, kept: Path, arguments: list[str], *parts: str) -> str:
   """Runs a command that must refuse its arguments, and returns what it says.
 
   Args:
@@ -36,7 +36,6 @@ def refuse(capsys, kept: Path, arguments: list[str], *parts: str, compiled: bool
     kept: a directory of which nothing may change.
     arguments: of `vitx`.
     *parts: each must stand in the message, the last line on stderr.
-    compiled: whether the input shows only in what a restored checkpoint knows.
   """
   before, start = runs.snapshot(kept), time.monotonic()
   _COMPILED.clear()
@@ -52,7 +51,7 @@ def refuse(capsys, kept: Path, arguments: list[str], *parts: str, compiled: bool
   said = [line for line in error.splitlines() if SAID.match(line)]
   assert len(said) == 1, f"not one message: {error}"
   assert all(part in message for part in parts), f"{message}\n lacks one of {parts}"
-  assert compiled or not _COMPILED, f"{_COMPILED} were compiled first"
+  assert not _COMPILED, f"{_COMPILED} were compiled first"
   assert runs.snapshot(kept) == before, "something was written or lost"
   assert time.monotonic() - start < SECONDS
   return message

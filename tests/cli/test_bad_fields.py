@@ -68,6 +68,10 @@ FIELDS = [
     "model.token_mixer.block=0 is out of range; it must be an integer in [1, 1000000]",
   ),
   (
+    "stem=conv,token_mixer=cvt,token_mixer.kernel=2",
+    "model.token_mixer.kernel=2 must be odd, such as 3",
+  ),
+  (
     "token_mixer=bigbird,token_mixer.random=99",
     "token_mixer.random=99: 4 tokens have 1 blocks of token_mixer.block=64 to draw from;",
   ),

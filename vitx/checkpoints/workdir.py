@@ -3,6 +3,7 @@
 It is self-contained (evaluation needs nothing else) and holds no pickle and no Python.
 """
 
+import contextlib
 import json
 import shutil
 import tempfile
@@ -217,8 +218,9 @@ def check_place(workdir: str | Path, state_bytes: int, keep: int) -> None:
   try:
     check_space(workdir, state_bytes, keep)
   except ConfigError:
-    for path in new:
-      path.rmdir()
+    with contextlib.suppress(OSError):  # another run may have begun beside this one meanwhile
+      for path in new:
+        path.rmdir()
     raise
 
 

@@ -12,7 +12,7 @@ from vitx.analysis.figures import style
 from vitx.errors import ConfigError
 
 STYLES = ("-", "--", ":", "-.")  # for more methods than there are colors
-WIDE = 4  # columns of the legend, below the panels
+WIDE = 4  # columns of the legend, above the panels
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,8 +86,8 @@ def plot_curves(
   style.name_axes(right, "step", f"validation {words}")
   for axes in between:
     style.name_axes(axes, "step", f"training {words}")
-  below = {"loc": "outside upper center", "ncols": columns, "title": "method (runs)"}
-  style.add_legend(canvas, right, **below, title_fontsize=style.SMALL)
+  above = {"loc": "outside upper center", "ncols": columns, "title": "method (runs)"}
+  style.add_legend(canvas, right, **above, title_fontsize=style.SMALL)
   return canvas
 
 
