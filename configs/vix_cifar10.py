@@ -37,8 +37,9 @@ What was really run, after the authors' scripts and logs, is the default:
 
 `recipe=text` is what the paper says instead where the two differ: Adam with coupled decay, mixed
 precision, batch 64, a ReLU kernel with a local window of 256, no dropout, width 128 and MLP 256
-throughout. Epochs stay the scripts', as the paper states none. A mixer named anew
-(`token_mixer=performer`) has none of the authors' peculiarities. The rows `pil`, `hybrid_pil` and
+throughout. Epochs stay the scripts', as the paper states none. `stride=2` has patches of 2 x 2
+pixels, or a first convolution of that stride, and so a quarter of the tokens; `stride=4` a
+sixteenth. A mixer named anew (`token_mixer=performer`) has none of the authors' peculiarities. The rows `pil`, `hybrid_pil` and
 rotation outside ViT are ours: the paper has no figures.
 
 The memory advantage holds against attention that stores the N x N matrix, as the paper's did.
@@ -57,6 +58,7 @@ from vitx.configs.common import (
 )
 
 RECIPES = ("run", "text")
+STRIDES = ("1", "2", "4")  # sides of a patch in pixels
 
 SOFTMAX = dict(name="softmax", use_bias=False)
 PERFORMER = dict(name="performer", stabilizer="batch")
@@ -177,10 +179,14 @@ BATCHES = {
 
 
 def get_config(arg: str | None = None) -> ConfigDict:
-  """Returns the config of `ROW,recipe=run|text,field=value,...`; the row defaults to "vit"."""
+  """Returns the config of `ROW,recipe=run|text,stride=1|2|4,field=value,...`.
+
+  The row defaults to "vit", the stride to the paper's 1.
+  """
   row, overrides = parse_arg(arg, ROWS, default="vit")
   recipe, overrides = take_override(overrides, "recipe", RECIPES)
-  config = make_config(row, recipe, stride=1)
+  stride, overrides = take_override(overrides, "stride", STRIDES)
+  config = make_config(row, recipe, int(stride))
   config.data.source = "cifar10"
   config.data.default_image_size = 32
   config = with_overrides(config, overrides)
@@ -194,7 +200,7 @@ def make_config(row: str, recipe: str, stride: int) -> ConfigDict:
   Args:
     row: of `ROWS`.
     recipe: "run" or "text".
-    stride: side of a patch, or stride of the first convolution: 1,024 tokens of 32 x 32 or 64 x 64.
+    stride: side of a patch, or stride of the first convolution; 1 for 1,024 tokens of 32 x 32 pixels.
   """
   config = default_config()
   config.model = ConfigDict(make_model(row, recipe, stride))

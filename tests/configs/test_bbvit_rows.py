@@ -39,6 +39,7 @@ COUNTS = {
   "tiny_cvt": 6_393_098,
   "tiny_swin": 6_202_626,
 }
+SMALLER = ("width", "num_heads", "mlp_dim", "token_mixer")
 
 
 @pytest.mark.parametrize("row", all_but(*list(ROWS)[::6], of=ROWS))
@@ -53,6 +54,23 @@ def test_tiny_imagenet_has_the_same_network_but_for_patches_and_head(row):
   same = COUNTS[row] - 3 * (patch**2 - 3**2) * width + 190 * (width + 1)
   assert count(bbvit_tiny_imagenet.get_config(row)).total == same
   assert bbvit_tiny_imagenet.ROWS == FLAT_ROWS
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if row.startswith("tiny")])
+def test_the_small_scale_has_whole_blocks_and_a_fifteenth_of_the_parameters(row):
+  config = get_config(f"{row},scale=small")
+  assert config.data.source == "imagenette/160px-v2"
+  assert count(config).total < 0.075 * COUNTS[row]
+  if row in FLAT_ROWS:
+    tokens = (config.data.image_size // config.model.stem.patch) ** 2 + 1
+    assert tokens == 170 and tokens % 10 == 0
+  same = {name: value for name, value in get_config(row).model.items() if name not in SMALLER}
+  assert same == {name: value for name, value in config.model.items() if name not in SMALLER}
+
+
+def test_the_small_scale_is_of_tiny_rows():
+  with pytest.raises(ValueError, match="scale='small' is of the tiny rows"):
+    get_config("moderate_vit,scale=small")
 
 
 PRINTED = {

@@ -178,6 +178,20 @@ def test_recipes():
     MODULES["vix_cifar10"].get_config("vit,recipe=txt")
 
 
+@pytest.mark.parametrize(("row", "stride"), [("vit", 2), ("vit", 4), ("hybrid_vin", 2), ("ccn", 4)])
+def test_strides_leave_fewer_tokens_and_larger_patches(row, stride):
+  tokens = (32 // stride) ** 2
+  fewer = 1024 - tokens
+  larger = 3 * (stride**2 - 1) if row == "vit" else 0  # the others' stems are convolutions
+  found = count(get_config("vix_cifar10", row, f"stride={stride}")).total
+  assert found == TOTALS["vix_cifar10"][row] + 128 * (larger - fewer)
+
+
+def test_a_stride_is_one_of_three():
+  with pytest.raises(ValueError, match="stride='3' is unknown"):
+    MODULES["vix_cifar10"].get_config("vit,stride=3")
+
+
 @pytest.mark.parametrize(
   "row", all_but("vip", "cvt", of=["vip", "mlp_mixer", "cvt", "pit", "ccn", "levil"])
 )
