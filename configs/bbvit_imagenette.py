@@ -54,10 +54,10 @@ What we offer:
   three stages of 128, 256 and 512 channels from patches of 4 pixels, 6.4 and 6.2 M parameters. Swin
   sees 192 pixels, which windows of 6 x 6 tokens divide. Sparse attention in them: for example
   `tiny_cvt,token_mixer=bigbird,token_mixer.block=8`.
-- `scale=small`, of the tiny rows: width 128 with 4 heads, patches of 8 in images of 104 pixels, from
-  the version whose short side has 160; 170 tokens in 17 blocks of 10, of which R, W and G together
-  cover half. 0.40 to 0.44 M parameters and a fortieth of the operations. CvT and Swin begin with
-  32 channels.
+- `scale=small`, of the tiny rows: width 128 with 4 heads, patches of 8 in images of 104 pixels,
+  from the version whose short side has 160; 170 tokens in 17 blocks of 10, of which R, W and G
+  together cover half. 0.40 to 0.44 M parameters and a fortieth of the operations. CvT and Swin
+  begin with 32 channels.
 - `moderate_vit`, `moderate_bbvit`, `moderate_authors_bbvit`, with what the script had;
   `recipe=text` gives them the text's, which is that of the tiny ones.
 The best epoch is chosen by 10 % of the training set that training does not see. Images of any data

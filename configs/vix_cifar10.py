@@ -39,8 +39,8 @@ What was really run, after the authors' scripts and logs, is the default:
 precision, batch 64, a ReLU kernel with a local window of 256, no dropout, width 128 and MLP 256
 throughout. Epochs stay the scripts', as the paper states none. `stride=2` has patches of 2 x 2
 pixels, or a first convolution of that stride, and so a quarter of the tokens; `stride=4` a
-sixteenth. A mixer named anew (`token_mixer=performer`) has none of the authors' peculiarities. The rows `pil`, `hybrid_pil` and
-rotation outside ViT are ours: the paper has no figures.
+sixteenth. A mixer named anew (`token_mixer=performer`) has none of the authors' peculiarities. The
+rows `pil`, `hybrid_pil` and rotation outside ViT are ours: the paper has no figures.
 
 The memory advantage holds against attention that stores the N x N matrix, as the paper's did.
 """
@@ -200,7 +200,7 @@ def make_config(row: str, recipe: str, stride: int) -> ConfigDict:
   Args:
     row: of `ROWS`.
     recipe: "run" or "text".
-    stride: side of a patch, or stride of the first convolution; 1 for 1,024 tokens of 32 x 32 pixels.
+    stride: side of a patch, or stride of the first convolution: 1,024 tokens of 32 x 32 or 64 x 64.
   """
   config = default_config()
   config.model = ConfigDict(make_model(row, recipe, stride))
