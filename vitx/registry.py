@@ -109,6 +109,11 @@ def _import(name: str, field: str) -> Any:
   return found
 
 
+def fields_of(spec: str | Mapping[str, Any]) -> dict[str, Any]:
+  """Returns a choice, `dict(name=..., **fields)` or the bare name, as a dict of its own."""
+  return {"name": spec} if isinstance(spec, str) else dict(spec)
+
+
 def options(function: Callable) -> dict[str, inspect.Parameter]:
   """Returns what a class or function takes by keyword, Flax's own fields left out."""
   parameters = inspect.signature(function).parameters.values()
@@ -150,7 +155,7 @@ def build(
   """
   if not isinstance(spec, str) and not hasattr(spec, "keys"):
     raise ConfigError(f"{field}={spec!r} must be a name. Valid: {listing(table)}.")
-  fields = {"name": spec} if isinstance(spec, str) else dict(spec)
+  fields = fields_of(spec)
   if "name" not in fields:
     raise ConfigError(f"{field} needs a name. Valid: {listing(table)}.")
   function = lookup(table, fields.pop("name"), f"{field}.name", kind)

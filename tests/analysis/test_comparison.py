@@ -126,10 +126,10 @@ def test_curves_are_drawn_for_more_methods_than_colors(tmp_path):
 
 
 def test_a_source_s_curve_stands_over_ours():
-  runs = [curves.Curve(name, {5: 2.0}, {10: 0.5}, {5: 0.25, 10: 0.5}) for name in "ab"]
-  published = {"a": {4.0: 0.3, 10.0: 0.6, 11.0: 0.7}}
+  runs = [curves.Curve(name, {5: 2.0}, {10: 0.5}, {5: 0.25, 10: 0.5}, 2.5) for name in "ab"]
+  published = {"a": {1: 30.0, 4: 60.0, 5: 70.0}}
   _, training, validation = curves.plot_curves(runs, "top1", published).axes
   assert training.get_ylabel() == "training top-1 %" and len(validation.lines) == 2
   crosses = [line.get_xydata().tolist() for line in training.lines if line.get_marker() == "x"]
-  assert crosses == [[[4, 30], [10, 60]], []]  # what lies beyond our last step is left out
+  assert crosses == [[[2.5, 30], [10, 60]], []]  # what lies beyond our last step is left out
   assert len(curves.plot_curves(runs, "top1").axes) == 2

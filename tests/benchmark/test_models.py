@@ -5,20 +5,89 @@ import sys
 import pytest
 
 from vitx.analysis import cost
+from vitx.analysis.counting import count_parameters
 from vitx.benchmark import models, peers
-from vitx.cli import benchmark
+from vitx.cli import benchmark, beside_peers
 from vitx.cli.configs import load_config
 from vitx.cli.main import main
 from vitx.cli.summary import complete_config
 from vitx.errors import MissingExtraError
+from vitx.models import model_from_config
 from vitx.training import trial
 
 
 def test_every_peer_has_a_row_of_ours_and_every_goal_a_peer():
   from configs import vix_cifar10
 
-  assert {models.row_of(name) for name in peers.PEERS} <= set(vix_cifar10.ROWS)
-  assert set(models.GOALS) <= set(peers.PEERS)
+  found = {}
+  for row in vix_cifar10.ROWS:
+    found |= beside_peers._pair(row, f"{beside_peers.CONFIG.replace(':', f':{row},')}")
+  assert list(found) == ["vit/eager", "vit/fused", "vip", "vil", "vin", "fnet"]
+  assert set(models.GOALS) <= set(found)
+
+
+@pytest.mark.parametrize(
+  "override",
+  [
+    "posemb=rope",
+    "pool=mean",
+    "model.block=parallel",
+    "model.norm=none",
+    "model.dtype=bfloat16",
+    "stem=conv",
+  ],
+)
+def test_a_network_unlike_theirs_has_no_peer(override):
+  assert peers.find_peers(complete_config(load_config("vix_cifar10:vip")))
+  assert not peers.find_peers(complete_config(load_config(f"vix_cifar10:vip,{override}")))
+
+
+SMALL = (
+  "stride=4,batch_size=4,model.depth=1,model.width=32,model.num_heads=2,model.mlp_dim=48,"
+  "data.image_size=16"
+)
+
+
+# Others' packages warn as they are imported.
+of_others = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.fixture
+def installed():
+  """Skips where the extra `peers` is not installed, as in the tests' own environment."""
+  try:
+    peers.import_torch()
+  except MissingExtraError as error:
+    pytest.skip(str(error))
+
+
+@of_others
+@pytest.mark.parametrize("row", ["vit", "vip", "vil", "vin", "fnet"])
+def test_peers_have_the_sizes_of_the_row(row, installed):
+  config = complete_config(load_config(f"vix_cifar10:{row},{SMALL}"))
+  sizes = peers.read_sizes(config)
+  networks = [make(peers.import_torch(), sizes) for make in peers.PEERS[sizes.mixer].values()]
+  for network in networks:
+    found = {name: tuple(p.shape) for name, p in network.named_parameters()}
+    assert found["pos_embedding"][-2:] == (17, 32) and found["mlp_head.weight"] == (10, 32)
+    ours = count_parameters(model_from_config(config.model), (1, 16, 16, 3)).total
+    # Biases, norms and projections that one side has: what is alike are all products of matrices.
+    assert abs(sum(p.numel() for p in network.parameters()) / ours - 1) < 0.1
+  for peer in peers.find_peers(config):
+    step = peers.make_step(config, peer)
+    step()
+    step()
+
+
+@of_others
+@pytest.mark.slow(reason="compiles two training steps and runs PyTorch's")
+def test_rows_of_a_config_beside_their_peers(capsys, installed):
+  rows = ["--config", f"vix_cifar10:{SMALL}", "--rows", "vit,fnet"]
+  assert main(["benchmark", "models", "--peers", *rows, "--runs", "2", "--repeats", "1"]) == 0
+  lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+  ratios = {line[0]: [float(x) for x in line[1:3]] for line in lines[1:4]}
+  assert list(ratios) == ["vit/eager", "vit/fused", "fnet"]
+  assert all(0 < ratio < 100 for pair in ratios.values() for ratio in pair)
 
 
 def test_ratios_are_of_steps_that_take_turns():

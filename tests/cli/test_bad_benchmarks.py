@@ -27,10 +27,15 @@ CASES = [
   ([*TWO, "--pareto", "gflops,parameters", "--out", "no/where"], "out='no/where' is no folder"),
   ([*TWO, "--csv", "no/where.csv"], "csv='no/where.csv': there is no folder 'no'"),
   ([*TWO, "--json", "."], "json='.' is a folder; name a file"),
-  ([*TWO, "--peers"], "--peers does not go with --config; leave out --config"),
-  ([*TWO, "--memory"], "--memory does not go with --config"),
-  (["--time"], "--time needs --config; name a --config"),
-  (["--peers", "--csv", "x.csv"], "--csv needs --config"),
+  (
+    [*TWO, "--peers"],
+    "there is none beside fnet, softmax; PyTorch's are a vit",
+  ),
+  (["--peers", "--rows", "vit,cct"], "there is none beside cct; PyTorch's"),
+  (["--peers", "--rows", "vt"], "has no row 'vt'. Did you mean"),
+  ([*TWO, "--memory"], "--memory is of the peers; add --peers"),
+  (["--time"], "--time is of what a config's rows cost; name a --config"),
+  (["--peers", "--csv", "x.csv"], "--csv is of what a config's rows cost; leave out --peers"),
   (["--config.seed=3"], "unrecognized arguments: --config.seed=3"),
 ]
 

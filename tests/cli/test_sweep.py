@@ -16,12 +16,10 @@ import pytest
 import vitx
 from tests import runs
 from tests.cli.sweeps import TINY, points
-from vitx.analysis.comparison import Method
 from vitx.checkpoints import lock
 from vitx.cli import reproduce, sweep
-from vitx.cli import results as results_of
 from vitx.cli.arguments import reproduce as arguments
-from vitx.cli.curves import find_runs, read_curves
+from vitx.cli.curves import find_printed, find_runs, read_curves
 from vitx.cli.live import Live
 from vitx.cli.main import main
 from vitx.errors import ConfigError, MissingExtraError
@@ -237,13 +235,12 @@ def test_published_figures_stand_beside_rows(tmp_path, quick, monkeypatch):
   assert not seen  # the source ran no such thing
 
 
-def test_a_source_s_curve_goes_by_epochs():
-  published = {"train_top1": {1: 26.8, 5: 51.2}, "parameters": 3}
-  methods = [Method("a", 10, 1, 1, published, 2.5), Method("b", 10, 1, 1, {"top1": 0.5}, 2.5)]
-  assert results_of._find_curves(methods, "top1") == {"a": {2.5: 0.268, 12.5: 0.512}}
+def test_what_a_source_printed_by_epoch():
+  published = {"a": {"train_top1": {1: 26.8, 5: 51.2}, "parameters": 3}, "b": {"top1": 0.5}}
+  assert find_printed(published, "top1") == {"a": {1: 26.8, 5: 51.2}}
 
 
-def test_curves_of_runs_and_of_sweeps(tmp_path, quick):
+def test_curves_of_runs_and_of_sweeps(tmp_path, quick, capsys):
   assert train_points(points(), tmp_path / "sweep", Silent())
   alone = shutil.copytree(tmp_path / "sweep" / "fnet_seed-1", tmp_path / "alone")
   (alone / POINT).unlink()
@@ -256,9 +253,17 @@ def test_curves_of_runs_and_of_sweeps(tmp_path, quick):
     "alone",
   ]
   assert curves[0].loss == {4: 1.0} and curves[0].figure == {4: 0.6}
+  assert curves[0].per_epoch == 9 / 32  # examples of a pass, in batches
   out = f"--out={tmp_path / 'pictures'}"
   assert main(["visualize", "curves", "--workdir", str(tmp_path / "sweep"), str(alone), out]) == 0
   assert (tmp_path / "pictures" / "curves_sweep.png").exists()
+  row = shutil.copytree(alone, tmp_path / "vanilla_w96_d8")
+  source = ["--config", "simplified_cifar10"]
+  assert main(["visualize", "curves", "--workdir", str(row), out, *source]) == 0
+  assert (tmp_path / "pictures" / "curves_vanilla_w96_d8.png").exists()
+  assert main(["visualize", "curves", "--workdir", str(tmp_path / "sweep"), out, *source]) == 1
+  message = "its source printed no training top1 of fnet, softmax; leave it out"
+  assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

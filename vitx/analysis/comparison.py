@@ -39,7 +39,6 @@ class Method:
     flops: of the training, evaluations apart.
     parameters: of the network.
     published: the source's figures, by name; one that is mapped goes by epoch.
-    steps_per_epoch: of the training, of its last phase if it has several.
   """
 
   name: str
@@ -47,7 +46,6 @@ class Method:
   flops: int
   parameters: int
   published: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-  steps_per_epoch: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)

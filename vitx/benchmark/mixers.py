@@ -24,7 +24,7 @@ from vitx.benchmark.timing import (
 from vitx.errors import ConfigError
 from vitx.ops import TokenLayout, recording_implementations
 from vitx.ops.implementation import Choice
-from vitx.registry import build
+from vitx.registry import build, fields_of
 
 BASELINE = "softmax"  # in its two implementations
 
@@ -106,7 +106,7 @@ def measure(
   Raises:
     ConfigError: unknown mixer or field.
   """
-  specs = [{"name": spec} if isinstance(spec, str) else dict(spec) for spec in mixers]
+  specs = [fields_of(spec) for spec in mixers]
   specs = [{"name": BASELINE}] + [spec for spec in specs if spec != {"name": BASELINE}]
   builders = {label(spec): build(MIXERS, spec, "token_mixer") for spec in specs}
   rows: list[Row] = []

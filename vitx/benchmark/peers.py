@@ -1,19 +1,66 @@
-"""PyTorch's own networks of the Vision X-former's sizes, a training step each (extra `peers`).
+"""PyTorch's own networks of a config's sizes, a training step each (extra `peers`).
 
 They are what a user would otherwise take: vit-pytorch's, with its attention, with PyTorch's fused
 one, or with the mixers of performer-pytorch, linformer and nystrom-attention.
 """
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+from ml_collections import ConfigDict
 
+from vitx.attention.registry import MIXERS
 from vitx.errors import MissingExtraError
+from vitx.registry import fields_of
 
-WIDTH, DEPTH, HEADS, HIDDEN, CLASSES = 128, 4, 4, 256, 10
-HEAD_DIM = WIDTH // HEADS
-LANDMARKS = SLOTS = 64
+# What vit-pytorch's network is made of, by the field of `model`; also what is meant by none.
+PARTS = {
+  "stem": "linear",
+  "posemb": "learned",
+  "pool": "cls",
+  "norm": "layer",
+  "block": "pre_norm",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+  """What a peer is made of, as a config has it.
+
+  Attributes:
+    batch: B.
+    image_size: of square images.
+    channels: of the images.
+    patch: side of a patch.
+    classes: L of the head.
+    width: C.
+    depth: layers.
+    heads: H.
+    head_dim: D.
+    mlp_dim: hidden channels of the MLP.
+    mixer: name of the token mixer.
+    of_mixer: its fields.
+  """
+
+  batch: int
+  image_size: int
+  channels: int
+  patch: int
+  classes: int
+  width: int
+  depth: int
+  heads: int
+  head_dim: int
+  mlp_dim: int
+  mixer: str
+  of_mixer: Mapping[str, Any]
+
+  @property
+  def tokens(self) -> int:
+    """Returns N, with the class token."""
+    return (self.image_size // self.patch) ** 2 + 1
 
 
 def import_torch() -> Any:
@@ -33,23 +80,36 @@ def import_torch() -> Any:
   return torch
 
 
-def make_steps(batch: int, side: int, names: tuple[str, ...]) -> Mapping[str, Callable[[], None]]:
-  """Returns a training step of each peer: forward, backward and AdamW on a batch of noise.
+def find_peers(config: ConfigDict) -> list[str]:
+  """Returns the names of PyTorch's networks like a config's: of `PEERS`, none where there is none.
 
   Args:
-    batch: B.
-    side: of the square images; a pixel is a token.
-    names: of `PEERS`.
+    config: completed.
+  """
+  model = config.model
+  if config.task.name != "classification" or model.name != "vit" or model.dtype != "float32":
+    return []
+  like_theirs = all(
+    fields_of(model.get(part, name))["name"] == name for part, name in PARTS.items()
+  )
+  return list(PEERS.get(fields_of(model.token_mixer)["name"], {})) if like_theirs else []
+
+
+def make_step(config: ConfigDict, peer: str) -> Callable[[], None]:
+  """Returns a training step of a peer: forward, backward and AdamW on a batch of noise.
+
+  Args:
+    config: completed; one of those that have this peer.
+    peer: of `find_peers`.
   """
   torch = import_torch()
+  sizes = read_sizes(config)
   torch.manual_seed(0)
   random = np.random.default_rng(0)
-  images = torch.tensor(random.normal(size=(batch, 3, side, side)), dtype=torch.float32)
-  labels = torch.tensor(random.integers(0, CLASSES, batch))
-  return {name: _step(torch, PEERS[name](torch, side), images, labels) for name in names}
-
-
-def _step(torch: Any, network: Any, images: Any, labels: Any) -> Callable[[], None]:
+  shape = (sizes.batch, sizes.channels, sizes.image_size, sizes.image_size)
+  images = torch.tensor(random.normal(size=shape), dtype=torch.float32)
+  labels = torch.tensor(random.integers(0, sizes.classes, sizes.batch))
+  network = PEERS[sizes.mixer][peer](torch, sizes)
   optimizer = torch.optim.AdamW(network.parameters(), lr=1e-3, fused=True)
   network.train()
 
@@ -61,63 +121,104 @@ def _step(torch: Any, network: Any, images: Any, labels: Any) -> Callable[[], No
   return step
 
 
-def _vit(torch: Any, side: int) -> Any:
+def read_sizes(config: ConfigDict) -> Sizes:
+  """Returns what a peer of a completed config is made of."""
+  model, data, given = config.model, config.data, fields_of(config.model.token_mixer)
+  mixer = given["name"]
+  own: dict[str, Any] = {field.name: field.default for field in dataclasses.fields(MIXERS[mixer])}
+  return Sizes(
+    batch=config.batch_size,
+    image_size=data.image_size,
+    channels=data.channels,
+    patch=model.stem.patch,
+    classes=model.num_classes,
+    width=model.width,
+    depth=model.depth,
+    heads=model.num_heads,
+    head_dim=given.get("head_dim") or model.width // model.num_heads,
+    mlp_dim=model.mlp_dim,
+    mixer=mixer,
+    of_mixer=own | given,
+  )
+
+
+def _vit(torch: Any, sizes: Sizes) -> Any:
   from vit_pytorch import ViT
 
-  sizes = {"image_size": side, "patch_size": 1, "num_classes": CLASSES, "dim": WIDTH}
-  return ViT(**sizes, depth=DEPTH, heads=HEADS, dim_head=HEAD_DIM, mlp_dim=HIDDEN)
+  return ViT(
+    image_size=sizes.image_size,
+    patch_size=sizes.patch,
+    num_classes=sizes.classes,
+    channels=sizes.channels,
+    dim=sizes.width,
+    depth=sizes.depth,
+    heads=sizes.heads,
+    dim_head=sizes.head_dim,
+    mlp_dim=sizes.mlp_dim,
+  )
 
 
-def _with_mixer(make: Callable[[Any, int], Any]) -> Callable[[Any, int], Any]:
+def _with_mixer(make: Callable[[Any, Sizes], Any]) -> Callable[[Any, Sizes], Any]:
   """Returns what makes vit-pytorch's network with another token mixer in its attention's place."""
 
-  def network(torch: Any, side: int) -> Any:
-    found = _vit(torch, side)
+  def network(torch: Any, sizes: Sizes) -> Any:
+    found = _vit(torch, sizes)
     for layer in found.transformer.layers:
-      norm = torch.nn.LayerNorm(WIDTH)
-      layer[0] = torch.nn.Sequential(norm, make(torch, side * side + 1))
+      layer[0] = torch.nn.Sequential(torch.nn.LayerNorm(sizes.width), make(torch, sizes))
     return found
 
   return network
 
 
-def _fused(torch: Any, tokens: int) -> Any:
+def _fused(torch: Any, sizes: Sizes) -> Any:
+  inner = sizes.heads * sizes.head_dim
+
   class Fused(torch.nn.Module):
     def __init__(self) -> None:
       super().__init__()
-      self.to_qkv = torch.nn.Linear(WIDTH, 3 * WIDTH, bias=False)
-      self.to_out = torch.nn.Linear(WIDTH, WIDTH)
+      self.to_qkv = torch.nn.Linear(sizes.width, 3 * inner, bias=False)
+      self.to_out = torch.nn.Linear(inner, sizes.width)
 
     def forward(self, x: Any) -> Any:
-      shape = (*x.shape[:2], HEADS, HEAD_DIM)
+      shape = (*x.shape[:2], sizes.heads, sizes.head_dim)
       q, k, v = (y.reshape(shape).transpose(1, 2) for y in self.to_qkv(x).chunk(3, dim=-1))
       out = torch.nn.functional.scaled_dot_product_attention(q, k, v)
-      return self.to_out(out.transpose(1, 2).reshape(x.shape))
+      return self.to_out(out.transpose(1, 2).reshape(*x.shape[:2], inner))
 
   return Fused()
 
 
-def _performer(torch: Any, tokens: int) -> Any:
+def _performer(torch: Any, sizes: Sizes) -> Any:
   from performer_pytorch import SelfAttention
 
-  return SelfAttention(WIDTH, heads=HEADS, dim_head=HEAD_DIM)
-
-
-def _linformer(torch: Any, tokens: int) -> Any:
-  from linformer import LinformerSelfAttention
-
-  return LinformerSelfAttention(
-    WIDTH, tokens, k=SLOTS, heads=HEADS, one_kv_head=True, share_kv=True
+  features = sizes.of_mixer["features"]
+  return SelfAttention(
+    sizes.width, heads=sizes.heads, dim_head=sizes.head_dim, nb_features=features
   )
 
 
-def _nystrom(torch: Any, tokens: int) -> Any:
+def _linformer(torch: Any, sizes: Sizes) -> Any:
+  from linformer import LinformerSelfAttention
+
+  return LinformerSelfAttention(
+    sizes.width,
+    sizes.tokens,
+    k=sizes.of_mixer["slots"],
+    heads=sizes.heads,
+    dim_head=sizes.head_dim,
+    one_kv_head=sizes.of_mixer["one_kv_head"],
+    share_kv=sizes.of_mixer["share_kv"],
+  )
+
+
+def _nystrom(torch: Any, sizes: Sizes) -> Any:
   from nystrom_attention import NystromAttention
 
-  return NystromAttention(WIDTH, HEAD_DIM, HEADS, num_landmarks=LANDMARKS)
+  landmarks = sizes.of_mixer["landmarks"]
+  return NystromAttention(sizes.width, sizes.head_dim, sizes.heads, num_landmarks=landmarks)
 
 
-def _fourier(torch: Any, tokens: int) -> Any:
+def _fourier(torch: Any, sizes: Sizes) -> Any:
   class Fourier(torch.nn.Module):
     def forward(self, x: Any) -> Any:
       return torch.fft.fft2(x).real
@@ -125,11 +226,12 @@ def _fourier(torch: Any, tokens: int) -> Any:
   return Fourier()
 
 
-PEERS: dict[str, Callable[[Any, int], Any]] = {
-  "vit/eager": _vit,
-  "vit/fused": _with_mixer(_fused),
-  "vip": _with_mixer(_performer),
-  "vil": _with_mixer(_linformer),
-  "vin": _with_mixer(_nystrom),
-  "fnet": _with_mixer(_fourier),
+# What stands beside a network with each token mixer: the maker of a network, by a name that tells
+# two of them apart.
+PEERS: Mapping[str, Mapping[str, Callable[[Any, Sizes], Any]]] = {
+  "softmax": {"eager": _vit, "fused": _with_mixer(_fused)},
+  "performer": {"performer-pytorch": _with_mixer(_performer)},
+  "linformer": {"linformer": _with_mixer(_linformer)},
+  "nystromformer": {"nystrom-attention": _with_mixer(_nystrom)},
+  "fnet": {"torch.fft": _with_mixer(_fourier)},
 }

@@ -16,7 +16,6 @@ from vitx.benchmark import (
   mixers,
   models,
   named,
-  peers,
   plot,
   reading,
   report,
@@ -24,13 +23,13 @@ from vitx.benchmark import (
 )
 from vitx.benchmark.cases import CASES
 from vitx.benchmark.timing import Neighbors
-from vitx.cli import choose, costs
+from vitx.cli import beside_peers, choose, costs
 from vitx.cli import reading as streamed
 from vitx.cli.arguments.benchmark import DENSITY_PARTS, SPARSIFINER_PARTS
 from vitx.cli.configs import load_config
 from vitx.cli.summary import complete_config
 from vitx.errors import ConfigError, listing, nearest
-from vitx.training import parallel, phases, trial
+from vitx.training import phases, trial
 
 SHARES = (0.9, 0.7, 0.5, 0.25, 0.1, 0.05)  # of keys, in the table of multiply-adds
 
@@ -74,84 +73,34 @@ def run_models(options: argparse.Namespace) -> None:
     MissingExtraError: the peers are not installed.
   """
   of_rows = ("time", "pareto", "out", "csv", "json")
-  _check_together(options, options.config, ("peers", "memory") if options.config else of_rows)
-  if options.config:
+  _check_together(options, bool(options.config) and not options.peers, of_rows)
+  if options.memory and not options.peers:
+    raise ConfigError("--memory is of the peers; add --peers, or take --time for a config's rows")
+  if options.peers or options.config:
     with Neighbors() as neighbors:
-      costs.run(options, _say)
+      (beside_peers if options.peers else costs).run(options, _say)
     _print_neighbors(neighbors)
     return
-  known = peers.PEERS if options.peers else models.SHARES
-  names = options.rows or list(known)
-  _check_names("rows", names, known)
+  names = options.rows or list(models.SHARES)
+  _check_names("rows", names, models.SHARES)
   effort: dict[str, Any] = {"repeats": options.repeats, "seconds": options.seconds}
-  effort |= {"runs": options.runs, "say": _say}
   with Neighbors() as neighbors:
-    if options.peers:
-      make_peer = functools.partial(_make_peer, options.batch, options.side)
-      make_ours = functools.partial(_make_ours, options.batch, options.side)
-      begin = functools.partial(_begin, options.batch)
-      begin()
-      heading = f"of our step over PyTorch's, B={options.batch}, N={options.side**2 + 1}, float32"
-      if options.memory:
-        peaks = {}
-        for name in names:
-          _say(f"{name}: memory")
-          mine = models.peak_bytes(begin, make_ours, models.row_of(name))
-          peaks[name] = [mine / models.peak_bytes(peers.import_torch, make_peer, name)]
-        print(f"Peak memory {heading}")
-        print(models.format_ratios(peaks, dict.fromkeys(names, 1.0), most=True), flush=True)
-      rows = dict.fromkeys(map(models.row_of, names))
-      made = {row: _make_dispatch(_our_config(options.batch, options.side, row)) for row in rows}
-      ours = {row: dispatch for row, (dispatch, _, _) in made.items()}
-      # Both sides make as many steps in a sample.
-      theirs = {name: _repeat(make_peer(name), made[models.row_of(name)][1]) for name in names}
-      found = models.compare(ours, theirs, **effort)
-      print(f"Time {heading}")
-      print(models.format_ratios(found, models.GOALS, most=True), flush=True)
-    else:
-      phases.use_cores(map(load_config, names))
-      made = {name: _make_dispatch(name) for name in names}
-      steps = {name: dispatch for name, (dispatch, _, _) in made.items()}
-      flops = {name: count for name, (_, _, count) in made.items()}
-      found = models.share_of_product(steps, flops, **effort)
-      print(f"FLOP/s of a step over those of a product of {models.PRODUCT} x {models.PRODUCT}")
-      print(models.format_ratios(found, models.SHARES, most=False), flush=True)
+    phases.use_cores(map(load_config, names))
+    made = {name: _make_dispatch(name) for name in names}
+    steps = {name: dispatch for name, (dispatch, _, _) in made.items()}
+    flops = {name: count for name, (_, _, count) in made.items()}
+    found = models.share_of_product(steps, flops, runs=options.runs, say=_say, **effort)
+    print(f"FLOP/s of a step over those of a product of {models.PRODUCT} x {models.PRODUCT}")
+    print(models.format_ratios(found, models.SHARES, most=False), flush=True)
   _print_neighbors(neighbors)
 
 
-def _check_together(options: argparse.Namespace, config: str | None, others: Sequence[str]) -> None:
-  """Raises ConfigError for an argument that has no meaning with a config, or without."""
+def _check_together(options: argparse.Namespace, given: bool, others: Sequence[str]) -> None:
+  """Raises ConfigError for an argument of the costs of a config's rows where they are not asked."""
   for name in others:
-    if getattr(options, name):
-      instead = "leave out --config" if config else "name a --config whose rows it is of"
-      raise ConfigError(f"--{name} {'does not go with' if config else 'needs'} --config; {instead}")
-
-
-def _make_peer(batch: int, side: int, name: str) -> Callable[[], None]:
-  return peers.make_steps(batch, side, (name,))[name]
-
-
-def _our_config(batch: int, side: int, row: str) -> str:
-  return f"vix_cifar10:{row},batch_size={batch},data.image_size={side}"
-
-
-def _make_ours(batch: int, side: int, row: str) -> Callable[[], None]:
-  """Returns a dispatch of ours, for its memory."""
-  return _make_dispatch(_our_config(batch, side, row))[0]
-
-
-def _begin(batch: int) -> None:
-  """Begins JAX as a training with this batch does."""
-  parallel.use_cores([batch])
-  jax.devices()
-
-
-def _repeat(step: Callable[[], None], times: int) -> Callable[[], None]:
-  def steps() -> None:
-    for _ in range(times):
-      step()
-
-  return steps
+    if getattr(options, name) and not given:
+      instead = "leave out --peers" if options.peers else "name a --config whose rows it is of"
+      raise ConfigError(f"--{name} is of what a config's rows cost; {instead}")
 
 
 def _make_dispatch(text: str) -> tuple[Callable[[], None], int, int]:

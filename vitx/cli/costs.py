@@ -17,7 +17,7 @@ from vitx.analysis.figures.subject import make_canvas
 from vitx.cli import row_costs
 from vitx.cli.configs import join_text, load_config, open_config, split_text
 from vitx.cli.points import find_published, find_rows
-from vitx.cli.row_costs import BATCH, COUNTED, SIZE, SUMMARIZED, TIMED, Row
+from vitx.cli.row_costs import BATCH, COUNTED, LABELS, SIZE, SUMMARIZED, TIMED, Row
 from vitx.cli.summary import complete_config
 from vitx.cli.tables import check_file, write_csv, write_json
 from vitx.errors import ConfigError, listing, nearest
@@ -55,7 +55,7 @@ def run(options: argparse.Namespace, say: Callable[[str], None]) -> None:
     ConfigError: an unknown row or column, a file that cannot be written; nothing was compiled.
     MissingExtraError: a plot is asked for, and matplotlib is not installed.
   """
-  texts = _find_texts(options.config, options.rows)
+  texts = find_texts(options.config, options.rows)
   quoted = find_published(split_text(options.config)[0])
   published = {name: quoted.get(name, {}) for name in texts}
   columns = _columns(published, options.time)
@@ -82,7 +82,7 @@ def run(options: argparse.Namespace, say: Callable[[str], None]) -> None:
     print(f"\n{_draw(rows, axes, options)}")
 
 
-def _find_texts(config: str, rows: Sequence[str] | None) -> dict[str, str]:
+def find_texts(config: str, rows: Sequence[str] | None) -> dict[str, str]:
   """Returns the text of a config for each row that is asked for, by the row.
 
   A config that names its row, or is of a file without rows, is one row.
@@ -185,4 +185,11 @@ def _draw(rows: Mapping[str, Row], axes: tuple[str, str], options: argparse.Name
     raise ConfigError(f"pareto={','.join(axes)!r}: no row has both figures here")
   told = f"Rows of {Path(path).name} on one {jax.devices()[0].device_kind}."
   name = f"pareto_{Path(path).stem}_{axes[0]}_{axes[1]}"
-  return pareto.draw_pareto(points, axes, _more(axes), told, Path(options.out), name)
+  labels = _label(axes[0]), _label(axes[1])
+  return pareto.draw_pareto(points, labels, _more(axes), told, Path(options.out), name)
+
+
+def _label(column: str) -> str:
+  """Returns what a picture calls a column."""
+  own = column.removeprefix(PUBLISHED)
+  return f"{'published ' * (own != column)}{LABELS.get(own, own)}"

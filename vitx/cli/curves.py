@@ -1,8 +1,9 @@
 """Learning curves out of workdirs, and out of the workdirs of a sweep."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from etils import epath
 
@@ -38,8 +39,10 @@ def read_curves(runs: Sequence[str], *, trust_code: bool = False) -> tuple[list[
   """
   curves, figures = [], {}
   for run in runs:
+    last = wd.find_run(run)
+    config = wd.read_config(last)
     with registry.trusting(trust_code):
-      figure = build_task(wd.read_config(wd.find_run(run))).primary
+      figure = build_task(config).primary
     figures[figure] = run
     rows = read_metrics(run)
     loss = {row["step"]: row["loss"] for row in rows if row["kind"] == "train"}
@@ -48,7 +51,22 @@ def read_curves(runs: Sequence[str], *, trust_code: bool = False) -> tuple[list[
       row["step"]: row[figure] for row in rows if row["kind"] == "train" and figure in row
     }
     method = wd.read_json(run, POINT).get("method", Path(run).resolve().name)
-    curves.append(Curve(method, loss, value, training))
+    data = wd.read_json(last, "environment.json").get("data", {})
+    per_epoch = data.get("examples", {}).get("train", 0) / config.batch_size
+    curves.append(Curve(method, loss, value, training, per_epoch))
   if len(figures) > 1:
     raise ConfigError(f"the runs have different primary figures: {json.dumps(figures)}")
   return curves, next(iter(figures))
+
+
+def find_printed(
+  published: Mapping[str, Mapping[str, Any]], figure: str
+) -> dict[str, Mapping[float, float]]:
+  """Returns what a source printed of a figure while it trained, by method and epoch.
+
+  Args:
+    published: all its figures, by method.
+    figure: such as "top1".
+  """
+  printed = {method: figures.get(f"train_{figure}") for method, figures in published.items()}
+  return {method: values for method, values in printed.items() if isinstance(values, Mapping)}

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from vitx.analysis.comparison import Comparison, Method, Outcome, format_csv, format_table, shown
+from vitx.analysis.comparison import Comparison, Method, Outcome, format_csv, format_table
 from vitx.analysis.counting import count_parameters
 from vitx.analysis.figures.curves import draw_curves
 from vitx.checkpoints import workdir as wd
-from vitx.cli.curves import read_curves
+from vitx.cli.curves import find_printed, read_curves
 from vitx.errors import ConfigError
 from vitx.training import phases
 from vitx.training.sweep import Point
@@ -57,8 +57,7 @@ def measure_methods(
     steps = sum(run.total_steps for run in runs)
     parameters = count_parameters(task.model, task.input_spec).total
     figures = published.get(point.method, {})
-    epoch = float(runs[-1].steps_per_epoch)
-    methods.append(Method(point.method, steps, flops, parameters, figures, epoch))
+    methods.append(Method(point.method, steps, flops, parameters, figures))
   if len(facts) > 1:
     named = ", ".join(f"{name} of {method}" for (name, _), method in facts.items())
     raise ConfigError(f"the methods have different primary figures: {named}; sweep them apart")
@@ -95,8 +94,8 @@ def write_results(
   drawn = []
   if plot and ran:
     curves, figure = read_curves(ran, trust_code=trust_code)
-    published = _find_curves(comparison.methods, figure)
-    drawn = draw_curves(curves, figure, out, f"{name}_curves", published)
+    printed = find_printed({m.name: m.published for m in comparison.methods}, figure)
+    drawn = draw_curves(curves, figure, out, f"{name}_curves", printed)
     parts.append(f"![learning curves, mean ± standard deviation over seeds]({drawn[0].name})")
   parts += _quote(comparison.methods)
   parts += ["## Run", _describe_run(comparison, ran)]
@@ -110,18 +109,6 @@ def _write(path: Path, text: str) -> None:
   partial = path.with_name(f".{path.name}.partial")
   partial.write_text(text, encoding="utf-8", newline="")
   partial.replace(path)
-
-
-def _find_curves(methods: Sequence[Method], figure: str) -> dict[str, dict[float, float]]:
-  """Returns the figures that sources printed while they trained, by method and by our step."""
-  _, scale, _ = shown(figure)
-  found = {}
-  for method in methods:
-    values = method.published.get(f"train_{figure}")
-    if isinstance(values, Mapping):
-      per_epoch = method.steps_per_epoch
-      found[method.name] = {epoch * per_epoch: value / scale for epoch, value in values.items()}
-  return found
 
 
 def _quote(methods: Sequence[Method]) -> list[str]:

@@ -36,6 +36,28 @@ SIZE = "size_mb"
 SUMMARIZED = ("parameters_torchsummary", SIZE)  # of rows that have a published size
 TIMED = ("train_peak_mb", "train_batch", "train_per_s", "inference_batch", "inference_per_s")
 
+# What a picture calls a column, where its name would not do.
+LABELS = {
+  "gflops_products": "GFLOP of products, one example",
+  "gflops": "GFLOP, one example",
+  "train_parameters_mb": "memory of the parameters (MB)",
+  "train_optimizer_mb": "memory of the optimizer (MB)",
+  "train_activations_mb": f"memory of activations, {BATCH} examples (MB)",
+  "train_mb": f"memory of training, {BATCH} examples (MB)",
+  **{f"inference_{n}_mb": f"memory of inference, {n} examples (MB)" for n in INFERENCE},
+  "parameters_torchsummary": "parameters that torchsummary sees",
+  "size_mb": "torchsummary's total size (MB)",
+  "train_peak_mb": f"peak of memory of training, {BATCH} examples (MB)",
+  "train_batch": "best batch of training",
+  "train_per_s": "trained examples a second",
+  "inference_batch": "best batch of inference",
+  "inference_per_s": "inferred examples a second",
+  "top1": "top-1 (%)",
+  "top5": "top-5 (%)",
+  "gpu_gb": "memory of a GPU (GB)",
+  "parameters_m": "parameters (millions)",
+}
+
 Row = dict[str, Any]  # values by column; of what is not known there is none
 
 

@@ -24,8 +24,8 @@ from vitx.analysis.figures.subject import make_canvas
 from vitx.analysis.matrices import hold_matrices
 from vitx.checkpoints.load import Loaded, load
 from vitx.cli.configs import join_text, load_config, split_text
-from vitx.cli.curves import find_runs, read_curves
-from vitx.cli.points import find_rows
+from vitx.cli.curves import find_printed, find_runs, read_curves
+from vitx.cli.points import find_published, find_rows
 from vitx.cli.summary import complete_config
 from vitx.data.sources import open_source
 from vitx.errors import ConfigError, listing, nearest
@@ -81,7 +81,7 @@ def visualize(
       `PATTERN_FIGURES`.
     out: folder of the files.
     workdir: of a training run, of several for a figure of `SIDE_BY_SIDE` or `RUN_FIGURES`; or
-    config: `FILE:ROW,field=value` or a config.json.
+    config: `FILE:ROW,field=value` or a config.json; of curves, the file whose source printed some.
     results: the CSV file of a sweep over the rows of the config, for a figure of `RESULT_FIGURES`.
     checkpoint: of the workdir: best, latest or a step.
     options: of the figure of a model.
@@ -193,12 +193,21 @@ def _draw_results(
 def _draw_runs(
   figure: str, out: Path, workdirs: Sequence[str], config: str | None, trust_code: bool
 ) -> list[Path]:
-  if config is not None or not workdirs:
-    raise ConfigError(f"{figure} is a figure of runs: give their --workdir, and no --config")
+  if not workdirs:
+    raise ConfigError(
+      f"{figure} is a figure of runs: give their --workdir, and as --config at most the file whose"
+      " source printed such figures"
+    )
   make_canvas(1, 1)
   curves, value = read_curves(find_runs(workdirs), trust_code=trust_code)
+  printed = find_printed(find_published(split_text(config)[0]), value) if config else {}
+  if config and not printed.keys() & {curve.method for curve in curves}:
+    methods = listing({curve.method for curve in curves})
+    raise ConfigError(
+      f"config={config!r}: its source printed no training {value} of {methods}; leave it out"
+    )
   first = Path(workdirs[0]).resolve().name
-  return RUN_FIGURES[figure](curves, value, out, f"{figure}_{first}")
+  return RUN_FIGURES[figure](curves, value, out, f"{figure}_{first}", printed)
 
 
 def _of_run(loaded: Loaded, options: Options) -> Subject:

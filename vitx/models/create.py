@@ -20,7 +20,7 @@ from vitx.models.resnet import ResNet
 from vitx.models.sparse_transformer import SparseTransformer
 from vitx.models.swin import Swin
 from vitx.models.vit import ViT
-from vitx.registry import build, check_options, lookup, options
+from vitx.registry import build, check_options, fields_of, lookup, options
 
 MODELS = {
   "cct": CCT,
@@ -145,8 +145,7 @@ def resolve_model(model: Mapping[str, Any], *, seed: int) -> dict[str, Any]:
   given = model.get("token_mixer", default)
   mixer = build(table, given, "model.token_mixer", hidden)
   if "seed" in options(mixer.func) and "seed" not in mixer.keywords:
-    fields = {"name": given} if isinstance(given, str) else dict(given)
-    resolved["token_mixer"] = {**fields, "seed": seed}
+    resolved["token_mixer"] = {**fields_of(given), "seed": seed}
   return resolved
 
 

@@ -7,7 +7,7 @@ from ml_collections import ConfigDict
 
 from vitx.checks import check_fields
 from vitx.errors import ConfigError, listing
-from vitx.registry import check_options, lookup
+from vitx.registry import check_options, fields_of, lookup
 from vitx.tasks.base import Task as Task
 from vitx.tasks.classification import Classification
 from vitx.tasks.density import Density
@@ -44,7 +44,7 @@ def build_task(config: ConfigDict) -> Task:
 
 def _split(spec: str | Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
   """Returns the name and the fields of a named choice."""
-  fields = {"name": spec} if isinstance(spec, str) else dict(spec)
+  fields = fields_of(spec)
   if "name" not in fields:
     raise ConfigError(f"task needs a name. Valid: {listing(TASKS)}.")
   return fields.pop("name"), fields

@@ -14,6 +14,7 @@ from vitx.checks import NonNegative, Positive, Probability
 from vitx.errors import ConfigError
 from vitx.models import model_from_config
 from vitx.models.sown import collect
+from vitx.registry import fields_of
 from vitx.tasks.base import Teacher
 from vitx.tasks.classification import Classification
 from vitx.tasks.classification_figures import (
@@ -99,8 +100,7 @@ class Distillation(Classification):
       )
     model.num_classes = classes
     if task.get("attention_weight", 0.0):
-      mixer = model.get("token_mixer", "softmax")
-      fields = {"name": mixer} if isinstance(mixer, str) else dict(mixer)
+      fields = fields_of(model.get("token_mixer", "softmax"))
       fields["implementation"] = "masked"  # its matrices are read
       task.teacher_model = ConfigDict({**model.to_dict(), "token_mixer": fields})
 

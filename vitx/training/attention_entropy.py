@@ -16,6 +16,7 @@ from vitx.data.batches import evaluation_batches
 from vitx.data.dataset import Examples, spread
 from vitx.errors import ConfigError
 from vitx.models.stacked import unstack
+from vitx.registry import fields_of
 from vitx.tasks import build_task
 from vitx.tasks.base import Batch, Figures
 from vitx.training import parallel
@@ -48,8 +49,7 @@ def check(config: ConfigDict, params: Any, model_state: Any, batch: Mapping[str,
     )
   found = jax.eval_shape(_make_step(config, None), params, model_state, batch)
   if found.keys() == {"count"}:
-    mixer = config.model.get("token_mixer", "none")
-    name = mixer if isinstance(mixer, str) else mixer.name
+    name = fields_of(config.model.get("token_mixer", "none"))["name"]
     raise ConfigError(
       f"{FIELD}={count}: the layers of this network (model.name={config.model.name!r}, token mixer"
       f" {name!r}) have no softmax over tokens; set {FIELD}=0, or use a token mixer that has one,"

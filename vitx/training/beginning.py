@@ -13,6 +13,7 @@ from vitx.checkpoints import workdir as wd
 from vitx.checkpoints.directory import Directory
 from vitx.checkpoints.load import check_source, initial_variables
 from vitx.checkpoints.store import CheckpointStore
+from vitx.registry import fields_of
 from vitx.training import provenance, unevaluated
 from vitx.training.distributed import is_writer
 from vitx.training.recorder import Record
@@ -106,8 +107,5 @@ def begin(
 
 def fitting(config: ConfigDict) -> dict[str, Any]:
   """Returns what a config says of how far published weights must fit."""
-  mixer = config.model.get("token_mixer", "")
-  return {
-    "allowed": config.init_from_except,
-    "mixer": mixer if isinstance(mixer, str) else mixer.name,
-  }
+  mixer = fields_of(config.model.get("token_mixer", ""))["name"]
+  return {"allowed": config.init_from_except, "mixer": mixer}

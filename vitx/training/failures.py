@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 
 import jax
 
+from vitx.registry import fields_of
+
 # EX_TEMPFAIL of sysexits.h: everything is saved, and the same command goes on.
 EXIT_INTERRUPTED = 75
 POLL = 0.1  # seconds between two looks at whether a signal has come, while something else works
@@ -198,8 +200,7 @@ def explain_out_of_memory(config: Any, tokens: int | None, workdir: str = "") ->
   except jax.errors.JaxRuntimeError as error:
     if "RESOURCE_EXHAUSTED" not in str(error):
       raise
-    mixer = config.model.get("token_mixer", {})
-    name = mixer if isinstance(mixer, str) else mixer.get("name", "default")
+    name = fields_of(config.model.get("token_mixer", {})).get("name", "default")
     written = f"{workdir.rstrip('/')}/config.json" if workdir else "CONFIG"
     raise OutOfMemoryError(
       f"out of memory: batch_size={config.batch_size} over {jax.device_count()} devices,"

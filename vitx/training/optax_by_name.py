@@ -11,7 +11,7 @@ import optax
 
 from vitx.checks import NonNegative, Rate, check_value
 from vitx.errors import ConfigError, nearest
-from vitx.registry import check_options
+from vitx.registry import check_options, fields_of
 
 PREFIX = "optax:"
 OURS = ("learning_rate", "mask")  # arguments that the step and `weight_decay_mask` take care of
@@ -21,7 +21,7 @@ RANGES = {"b1": Rate, "b2": Rate, "eps": NonNegative, "momentum": Rate, "weight_
 
 def is_of_optax(spec: str | Mapping[str, Any]) -> bool:
   """Returns whether a config's optimizer names a transformation of optax."""
-  name = spec if isinstance(spec, str) else spec.get("name")
+  name = fields_of(spec).get("name")
   return isinstance(name, str) and name.startswith(PREFIX)
 
 
@@ -41,7 +41,7 @@ def build(
   Raises:
     ConfigError: an unknown name (with the nearest) or field, or what optax cannot work with.
   """
-  fields = {"name": spec} if isinstance(spec, str) else dict(spec)
+  fields = fields_of(spec)
   name = fields.pop("name")
   function = _find(name)
   check_options(function, fields, "optimizer", hidden=OURS)

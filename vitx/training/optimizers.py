@@ -16,7 +16,7 @@ import optax
 from vitx.checks import NonNegative, Positive, Rate, check_pattern
 from vitx.errors import ConfigError
 from vitx.models import names
-from vitx.registry import build, lookup
+from vitx.registry import build, fields_of, lookup
 from vitx.training import optax_by_name
 from vitx.training.muon import muon
 from vitx.training.parameters import nearest_names, parameter_names, replace_leaves
@@ -171,8 +171,7 @@ def is_elementwise(config: Mapping[str, Any]) -> bool:
 
   It must treat numbers one by one, and all layers alike: none frozen, none slower.
   """
-  spec = config["optimizer"]
-  name = spec if isinstance(spec, str) else spec["name"]
+  name = fields_of(config["optimizer"])["name"]
   return name in ELEMENTWISE and not config["freeze"] and config["layer_decay"] == 1
 
 

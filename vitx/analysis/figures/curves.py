@@ -24,12 +24,14 @@ class Curve:
     loss: mean training loss since the value before, by step.
     figure: on *validation*, by step.
     training: the same figure of the batches since the value before, by step.
+    per_epoch: steps in a pass over *train*, not an integer in general; 0 where it is not known.
   """
 
   method: str
   loss: Mapping[int, float]
   figure: Mapping[int, float]
   training: Mapping[int, float] = dataclasses.field(default_factory=dict)
+  per_epoch: float = 0.0
 
 
 def draw_curves(
@@ -46,8 +48,8 @@ def draw_curves(
     figure: what the validation figure is called.
     out: folder of the file.
     name: of the file, without its ending.
-    published: a source's figure while it trained, by method and by our step; then the runs' own
-      stands in a picture between, and the source's as crosses over it.
+    published: a source's figure while it trained, as printed, by method and epoch; then the runs'
+      own stands in a picture between, and the source's as crosses over it.
 
   Raises:
     ConfigError: no run has come to a validation.
@@ -81,7 +83,7 @@ def plot_curves(
     _draw_band(right, [curve.figure for curve in own], scale, line, name_and_runs)
     for axes in between:
       _draw_band(axes, [curve.training for curve in own], scale, line, None)
-      _draw_published(axes, (published or {}).get(method, {}), scale, line["color"])
+      _draw_published(axes, (published or {}).get(method, {}), own[0].per_epoch, line["color"])
   style.name_axes(left, "step", "training loss")
   style.name_axes(right, "step", f"validation {words}")
   for axes in between:
@@ -111,8 +113,9 @@ def _draw_band(
   )
 
 
-def _draw_published(axes: Any, values: Mapping[float, float], scale: float, color: str) -> None:
+def _draw_published(axes: Any, values: Mapping[float, float], per_epoch: float, color: str) -> None:
   """Draws those that lie within the steps of the runs, as crosses."""
   last = axes.dataLim.x1
-  steps = [step for step in values if step <= last]
-  axes.plot(steps, [scale * values[step] for step in steps], "x", color=color, markersize=4)
+  placed = {epoch * per_epoch: value for epoch, value in values.items()}
+  steps = [step for step in placed if 0 < step <= last]
+  axes.plot(steps, [placed[step] for step in steps], "x", color=color, markersize=4)

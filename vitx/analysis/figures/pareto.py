@@ -44,7 +44,7 @@ def draw_pareto(
 
   Args:
     points: both columns, by row.
-    columns: their names.
+    columns: what the axes call them.
     more: of each column, whether more is better; False: less.
     told: what was measured, for the caption.
     out: folder of the picture.

@@ -4,12 +4,14 @@
     vitx visualize patterns --config sparse_transformer_cifar10:strided --out pictures
     vitx visualize attention --workdir runs/a runs/b --out pictures
     vitx visualize curves --workdir runs/a runs/b --out pictures
+    vitx visualize curves --workdir runs/vanilla_w96_d8 --config simplified_cifar10 --out pictures
     vitx visualize gallery --patterns window,axial_rows --grid 12,12 --out pictures
     vitx visualize memory --results results/vix.csv --config vix_cifar10 --out pictures
 
 Files are named after the figure and the row, or the name of the workdir. A model of a config has
 its starting weights; weights of others' code become a workdir by `vitx convert`. A sweep's workdir
-stands for all its runs. Figures:
+stands for all its runs. Curves have those of the source over them, of rows of `--config` by which
+the workdirs are called. Figures:
 """
 
 import argparse
@@ -69,7 +71,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add = parser.add_argument
   add("figure", metavar="FIGURE", help="a name of the list above")
   add("--workdir", nargs="+", help="of a training run; some figures take several, curves sweeps")
-  add("--config", help="FILE:ROW,field=value or a config.json, with starting weights")
+  add(
+    "--config",
+    help="FILE:ROW,field=value or a config.json, with starting weights; of curves, whose source's",
+  )
   add("--results", metavar="CSV", help="of vitx reproduce or sweep over the rows of --config")
   add("--checkpoint", default="best", help="of the workdir: best, latest or a step")
   add("--out", required=True, metavar="DIR", help="where the files are written")
