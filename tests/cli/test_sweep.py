@@ -13,12 +13,10 @@ from pathlib import Path
 
 import pytest
 
-import vitx
 from tests import runs
 from tests.cli.sweeps import TINY, points
 from vitx.checkpoints import lock
-from vitx.cli import reproduce, sweep
-from vitx.cli.arguments import reproduce as arguments
+from vitx.cli import sweep
 from vitx.cli.curves import find_printed, find_runs, read_curves
 from vitx.cli.live import Live
 from vitx.cli.main import main
@@ -278,69 +276,6 @@ def test_curves_of_runs_and_of_sweeps(tmp_path, quick, capsys):
 def test_curves_errors(arguments, message, tmp_path, capsys):
   assert main(["visualize", *arguments, f"--out={tmp_path}"]) == 1
   assert message in capsys.readouterr().err
-
-
-# Reproducing
-
-
-def caught(monkeypatch, *arguments) -> dict:
-  """The durations of each row that a command would train."""
-  found = {}
-
-  def compare(points, published, workdir, **_):
-    found.update({p.method: p.config.duration for p in points}, workdir=workdir)
-    found["published"], found["count"] = published, len(points)
-    return 0
-
-  monkeypatch.setattr(reproduce, "compare", compare)
-  assert main(["reproduce", *arguments]) == 0
-  return found
-
-
-def test_reproduce_trains_rows_over_three_seeds(monkeypatch):
-  found = caught(monkeypatch, "--config=cifar10.py", "--rows=vit,resnet20", "--duration=2 epochs")
-  assert found["vit"] == found["resnet20"] == "2 epochs" and found["count"] == 6
-  assert found["workdir"] == "runs/reproduce_cifar10" and found["published"]["resnet20"]
-  assert caught(monkeypatch, "--config=cifar10.py:batch_size=64", "--seeds=1")["count"] == 9
-
-
-def test_a_budget_gives_every_row_the_same_operations(monkeypatch):
-  rows = ("--config=digits.py", "--rows=softmax,fnet")
-  found = caught(monkeypatch, *rows, "--budget=20TFLOP")
-  spent = {}
-  for row in ("softmax", "fnet"):
-    steps = int(found[row].removesuffix(" steps"))
-    config = reproduce.complete_config(vitx.load_config(f"digits.py:{row}"))
-    each = reproduce.count_training_flops(config)
-    assert steps * each <= 20e12 < (steps + 1) * each
-    spent[row] = steps
-  assert spent["fnet"] > spent["softmax"]
-
-
-@pytest.mark.parametrize(
-  ("arguments", "message"),
-  [
-    (["--rows=fnett"], "no row 'fnett'. Did you mean 'fnet'"),
-    (["--rows=fnet", "--budget=1FLOP"], "less than the .* of one step of fnet; raise it"),
-    (["--rows=fnet", "--seeds=0"], "seeds=0: the sweep is empty"),
-    (["--rows=fnet", "--config.duration=9", "--duration=8"], "is set already"),
-  ],
-)
-def test_what_cannot_be_reproduced(arguments, message, capsys):
-  assert main(["reproduce", "--config=digits.py", *arguments]) == 1
-  assert re.search(message, capsys.readouterr().err)
-
-
-@pytest.mark.parametrize("text", ["0PFLOP", "5", "x GFLOP", "3 KFLOP"])
-def test_budgets_have_a_unit(text, capsys):
-  with pytest.raises(SystemExit):
-    main(["reproduce", "--config=digits.py", f"--budget={text}"])
-  assert "write a number and GFLOP" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(("text", "value"), [("0.05PFLOP", 5e13), ("3 TFLOPs", 3e12)])
-def test_budgets(text, value):
-  assert arguments.parse_budget(text) == value
 
 
 # Real trainings

@@ -1,0 +1,114 @@
+"""Rows beside their source: `vitx reproduce`."""
+
+import csv
+import re
+
+import pytest
+
+import vitx
+from tests.cli.sweeps import TINY
+from vitx.cli import reproduce
+from vitx.cli.arguments import reproduce as arguments
+from vitx.cli.main import main
+
+OWN = '''
+"""Two digits models beside figures that nobody printed."""
+
+from vitx.configs.digits import get_config
+
+ROWS = ("softmax", "fnet", "performer")
+PUBLISHED = {
+  "softmax": {"top1": 80.5, "parameters": 3, "train_top1": {1: 11.0, 40: 99.0}},
+  "fnet": {"top1": 70},
+  "performer": {"top1": 60},
+}
+'''
+
+
+def caught(monkeypatch, *arguments) -> dict:
+  """The durations of each row that a command would train."""
+  found = {}
+
+  def compare(points, published, workdir, **_):
+    found.update({p.method: p.config.duration for p in points}, workdir=workdir)
+    found["published"], found["count"] = published, len(points)
+    return 0
+
+  monkeypatch.setattr(reproduce, "compare", compare)
+  assert main(["reproduce", *arguments]) == 0
+  return found
+
+
+def test_reproduce_trains_rows_over_three_seeds(monkeypatch):
+  found = caught(monkeypatch, "--config=cifar10.py", "--rows=vit,resnet20", "--duration=2 epochs")
+  assert found["vit"] == found["resnet20"] == "2 epochs" and found["count"] == 6
+  assert found["workdir"] == "runs/reproduce_cifar10" and found["published"]["resnet20"]
+  assert caught(monkeypatch, "--config=cifar10.py:batch_size=64", "--seeds=1")["count"] == 9
+
+
+def test_a_budget_gives_every_row_the_same_operations(monkeypatch):
+  rows = ("--config=digits.py", "--rows=softmax,fnet")
+  found = caught(monkeypatch, *rows, "--budget=20TFLOP")
+  spent = {}
+  for row in ("softmax", "fnet"):
+    steps = int(found[row].removesuffix(" steps"))
+    config = reproduce.complete_config(vitx.load_config(f"digits.py:{row}"))
+    each = reproduce.count_training_flops(config)
+    assert steps * each <= 20e12 < (steps + 1) * each
+    spent[row] = steps
+  assert spent["fnet"] > spent["softmax"]
+
+
+@pytest.mark.parametrize(
+  ("arguments", "message"),
+  [
+    (["--rows=fnett"], "no row 'fnett'. Did you mean 'fnet'"),
+    (["--rows=fnet", "--budget=1FLOP"], "less than the .* of one step of fnet; raise it"),
+    (["--rows=fnet", "--seeds=0"], "seeds=0: the sweep is empty"),
+    (["--rows=fnet", "--config.duration=9", "--duration=8"], "is set already"),
+  ],
+)
+def test_what_cannot_be_reproduced(arguments, message, capsys):
+  assert main(["reproduce", "--config=digits.py", *arguments]) == 1
+  assert re.search(message, capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("text", ["0PFLOP", "5", "x GFLOP", "3 KFLOP"])
+def test_budgets_have_a_unit(text, capsys):
+  with pytest.raises(SystemExit):
+    main(["reproduce", "--config=digits.py", f"--budget={text}"])
+  assert "write a number and GFLOP" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("text", "value"), [("0.05PFLOP", 5e13), ("3 TFLOPs", 3e12)])
+def test_budgets(text, value):
+  assert arguments.parse_budget(text) == value
+
+
+@pytest.mark.slow  # compiles and trains three models
+def test_rows_of_a_file_of_one_s_own_beside_what_was_printed(tmp_path, monkeypatch, capsys):
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / "own.py").write_text(OWN)
+  text = ",".join(part for part in TINY.split(",") if not part.startswith("duration="))
+  command = ["reproduce", f"--config=own.py:{text}", "--seeds=1"]
+  command += ["--budget=0.5GFLOP", "--together=1"]
+  assert main(command) == 0
+  table = (tmp_path / "results" / "reproduce_own.md").read_text()
+  compared, _, printed_alone = table.partition("| as printed ")
+  lines = {line.split(" | ")[0]: line.split(" | ") for line in compared.splitlines()}
+  for row, printed in (("| softmax", "80.5"), ("| fnet", "70"), ("| performer", "60")):
+    assert lines[row][1:3] == ["1", printed]
+    spent = float(lines[row][-1].rstrip(" |"))
+    config = reproduce.complete_config(vitx.load_config(f"own.py:{row.removeprefix('| ')},{text}"))
+    each = reproduce.count_training_flops(config) / 1e12
+    assert 5e-4 - each < spent <= 5e-4  # no further step fits
+  assert re.search(r"Spearman's correlation with the published order over 3 lines: -?[01]\.", table)
+  assert printed_alone.startswith("| top1 | parameters | train_top1 |")
+  assert "| softmax | 80.5 | 3 | 99 at 40 |" in printed_alone
+  with open(tmp_path / "results" / "reproduce_own.csv") as file:
+    points = {row["method"]: float(row["test_top1"]) for row in csv.DictReader(file)}
+  assert set(points) == {"softmax", "fnet", "performer"}
+  assert f"{100 * points['fnet']:.2f}" in lines["| fnet"]
+  assert (tmp_path / "results" / "reproduce_own_curves.png").read_bytes().startswith(b"\x89PNG")
+  run = tmp_path / "runs" / "reproduce_own" / "fnet_seed-0"
+  assert (run / "metrics.jsonl").exists() and (run / "checkpoints").exists()
