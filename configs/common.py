@@ -137,7 +137,8 @@ def default_config() -> ConfigDict:
   config.batch_size = 128  # over all devices and processes
   config.grad_accum_steps = 1  # micro-batches per step
   config.steps_per_dispatch = placeholder(int)  # at most, same bits; None: as FLOPs suggest, 1...16
-  config.duration = "10 epochs"  # of the run
+  config.duration = "10 epochs"  # of the run, and of its schedule
+  config.stop_after = ""  # where the run ends before that; "": with the duration
   config.learning_rate = 1e-3  # the schedule's peak
   config.optimizer = ConfigDict({"name": "adamw", "weight_decay": 0.05})
   config.schedule = ConfigDict({"name": "cosine", "warmup": "0 steps"})

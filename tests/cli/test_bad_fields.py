@@ -141,6 +141,12 @@ FIELDS = [
   ("ema_decay=1", "ema_decay=1.0 is out of range; it must lie in [0, 1)"),
   ("ema_warmup=3", "ema_warmup=3 must be True or False, such as True"),
   ("duration=0 steps", "duration='0 steps' has no step; lengthen it"),
+  ("stop_after=3 lightyears", "stop_after='3 lightyears' is no duration"),
+  ("stop_after=0 steps", "stop_after='0 steps' is step 0; it must lie from 1 to"),
+  (
+    "duration=9 steps,stop_after=10 steps",
+    "stop_after='10 steps' is step 10; it must lie from 1 to 9, the end of duration='9 steps'",
+  ),
   ("duration=abc", 'duration=\'abc\' is no duration; write "300 steps" or "2.5 epochs"'),
   (
     "duration=-3 epochs",

@@ -279,6 +279,24 @@ def test_logging_and_cadence_may_change(finished_run, tmp_path):
     loop.provenance.check_same_run(tmp_path, other)
 
 
+@pytest.mark.slow  # two runs
+def test_a_run_that_stops_early_keeps_its_schedule_and_goes_on_to_the_same_bits(
+  finished_run, tmp_path
+):
+  stopped = loop.train(runs.tiny("stop_after=20 steps"), tmp_path)
+  assert stopped.finished and stopped.step == 20
+  *begun, test = runs.rows(tmp_path)
+  whole = runs.rows(finished_run[0])
+  assert begun == [row for row in whole if row["step"] <= 20 and row["kind"] != "test"]
+  assert test["kind"] == "test" and test["step"] <= 20
+  again = loop.train(runs.tiny(), tmp_path)
+  assert again.step == 40 and again.test == finished_run[1].test
+  assert [row for row in runs.rows(tmp_path) if row != test] == [
+    row for row in whole if row != test
+  ]
+  same(runs.final_state(tmp_path), runs.final_state(finished_run[0]))
+
+
 @pytest.mark.slow
 def test_plateau_lowers_the_rate_and_survives_a_restart(tmp_path):
   # No evaluation is better by 1000 %, so each second one lowers the rate.

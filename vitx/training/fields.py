@@ -37,6 +37,7 @@ FIELDS: dict[str, Any] = {
   "grad_accum_steps": PositiveInt,
   "steps_per_dispatch": PositiveInt | None,
   "duration": str | int,
+  "stop_after": str | int,
   "learning_rate": NonNegative,
   "weight_decay_mask": Literal["matrices", "rank", "tensors", "all"],
   "grad_clip_norm": Positive | None,

@@ -43,6 +43,7 @@ PACKAGES = (
 )
 # What may differ when a run goes on: it changes what is seen of the run, not the run.
 FREE = (
+  "stop_after",
   "log_every",
   "steps_per_dispatch",
   "tracking",
@@ -67,8 +68,8 @@ HEARS = (
 def check_same_run(workdir: str | Path, config: ConfigDict) -> None:
   """Refuses to continue a run under another config.
 
-  Free to differ are `FREE`, the cadence of evaluations unless the plateau schedule listens to them,
-  and a longer duration where the schedule does not depend on it.
+  Free to differ are `FREE`, where the run stops among them; the cadence of evaluations unless the
+  plateau schedule listens to them; and a longer duration where the schedule does not depend on it.
 
   Raises:
     ConfigError: with one line per differing field; or the workdir has lost a file.

@@ -213,6 +213,7 @@ def make_experiment(
   steps_per_epoch = Fraction(len(examples.train), config.batch_size)
   total = durations.to_steps(config.duration, steps_per_epoch, "duration")
   schedule = make_schedule(config.schedule, config.learning_rate, total, steps_per_epoch)
+  end = _find_end(config, total, steps_per_epoch)
   step, shapes = make_step(config, schedule)
   sizes.check_state(shapes)
   if config.schedule.name == "plateau":
@@ -228,7 +229,7 @@ def make_experiment(
     constants |= teacher.load_constants(step.task, config, trust_code)
   step = dataclasses.replace(step, axis=parallel.AXIS)
   return Experiment(
-    *(config, source, examples, step, shapes, constants, steps_per_epoch, total),
+    *(config, source, examples, step, shapes, constants, steps_per_epoch, end),
     devices=jax.device_count(),
   )
 
@@ -282,6 +283,20 @@ def evaluation_shapes(task: Task, rows: int) -> dict[str, jax.ShapeDtypeStruct]:
 def _blank(spec: Mapping[str, jax.ShapeDtypeStruct], rows: int) -> dict[str, np.ndarray]:
   """Returns zeros shaped like `rows` examples."""
   return {name: np.zeros((rows, *x.shape), x.dtype) for name, x in spec.items()}
+
+
+def _find_end(config: ConfigDict, total: int, per_epoch: Fraction) -> int:
+  """Returns where the run ends: with its duration, or before."""
+  stop = config.get("stop_after", "")  # which a run of an earlier version lacks
+  if stop == "":
+    return total
+  end = durations.to_steps(stop, per_epoch, "stop_after")
+  if not 1 <= end <= total:
+    raise ConfigError(
+      f"stop_after={stop!r} is step {end}; it must lie from 1 to {total}, the end of"
+      f" duration={config.duration!r}"
+    )
+  return end
 
 
 def _check(config: ConfigDict, source: Source) -> None:
