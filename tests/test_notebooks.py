@@ -11,6 +11,7 @@ import nbformat
 import pytest
 
 from tests import runs
+from tests.checkpoints.published import FILES
 from tests.test_folder_end_to_end import CLASSES, draw
 
 NOTEBOOKS = sorted((runs.ROOT / "colab").glob("*.ipynb"))
@@ -96,19 +97,39 @@ def test_runs_from_top_to_bottom(path, workplace, monkeypatch):
   text = workplace / "text.txt"
   text.write_bytes((runs.ROOT / "vitx" / "testing.py").read_bytes() * 4)
   monkeypatch.setenv("VITX_TEXT", str(text))
-  notebook = nbformat.read(workplace / "colab" / path.name, as_version=4)
-  end = f"import json\njson.dump([{RESULTS[path.stem]}], open('result.json', 'w'))"
+  printed, result = execute(workplace, path.stem, RESULTS[path.stem])
+  CHECKS[path.stem](printed, *result)
+
+
+def execute(workplace, name, results):
+  """Executes a notebook; returns what its cells printed, and values of its own."""
+  notebook = nbformat.read(workplace / "colab" / f"{name}.ipynb", as_version=4)
+  end = f"import json\njson.dump([{results}], open('result.json', 'w'))"
   notebook.cells.append(nbformat.v4.new_code_cell(end))
   resources = {"metadata": {"path": str(workplace / "colab")}}
   nbclient.NotebookClient(notebook, timeout=600, resources=resources).execute()
   outputs = {cell.id: cell.outputs for cell in code(notebook)}
-  for cell in PICTURES[path.stem]:
+  for cell in PICTURES[name]:
     assert any("image/png" in output.get("data", {}) for output in outputs[cell]), cell
   printed = {
     cell: "".join(output.get("text", "") for output in found) for cell, found in outputs.items()
   }
-  result = json.loads((workplace / "result.json").read_text())
-  CHECKS[path.stem](printed, *result)
+  return printed, json.loads((workplace / "result.json").read_text())
+
+
+@pytest.mark.slow  # executes a notebook
+def test_published_weights_and_images_of_one_s_own(workplace, monkeypatch):
+  """Five classes of 24 x 24, of a data set that is not here."""
+  row = "deit_ti,model.width=12,model.depth=2,model.num_heads=3,model.mlp_dim=48,stem.patch=8"
+  row += ",data.image_size=24,model.num_classes=5,model.dtype=float32"
+  images = sorted(draw(workplace / "images").rglob("*.jpg"))[:3]
+  monkeypatch.setenv("VITX_FOREIGN", FILES["timm_vit"])
+  monkeypatch.setenv("VITX_FOREIGN_CONFIG", f"imagenet:{row}")
+  monkeypatch.setenv("VITX_IMAGES", " ".join(map(str, images)))
+  wanted = "prediction.classes, [layer.shape for layer in maps.layers], maps.images.shape"
+  printed, (classes, layers, shape) = execute(workplace, "evaluate_checkpoint", wanted)
+  assert len(classes) == 3 and set(classes) <= set("01234") and printed["evaluate"] == ""
+  assert layers == [[3, 3, 10, 10]] * 2 and shape == [3, 24, 24, 3]
 
 
 def check_train(printed, figures, own, classes):

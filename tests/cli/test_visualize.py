@@ -5,6 +5,7 @@ import json
 import shutil
 import sys
 
+import numpy as np
 import pytest
 from PIL import Image, ImageChops, ImageStat
 
@@ -12,9 +13,10 @@ import vitx
 from configs.density_digits import get_config
 from tests import runs
 from tests.runs import ROOT
-from vitx.analysis.figures import patterns
+from vitx.analysis.figures import attention, patterns
 from vitx.cli.main import main
-from vitx.cli.visualize import Options, visualize
+from vitx.cli.visualize import Options, open_subject, visualize
+from vitx.data.sources import open_source
 from vitx.errors import ConfigError
 
 SMALL = (
@@ -37,6 +39,9 @@ def read(path):
     (["attention_past", "--config=digits:softmax"], "task.name='density'"),
     (["patterns", "--config=density_digits", "--examples=0"], "examples=0 must be at least 1"),
     (["attention_past", "--config=density_digits:dense", "--queries=64"], "choose from 0 to 63"),
+    (["attention", "--config=digits", "--inputs", "a.png"], "a config alone does not say how"),
+    (["patterns", "--inputs", "a.png", "--config=digits"], "a config alone does not say how"),
+    (["gallery", "--inputs", "a.png"], "gallery looks at no inputs"),
     (["gallery", "--patterns=windw"], "Did you mean 'window'?"),
     (["gallery", "--grid=12"], "grid=12 must be rows,columns"),
     (["gallery", "--grid=100,100"], "at most 2,304 tokens"),
@@ -144,6 +149,25 @@ def test_models_side_by_side(tmp_path, finished_run, run_copy):
   label = finished_run[0].name
   names = [f"attention_{label}_heads", "attention_copy_heads", f"attention_{label}_copy"]
   assert [path.name for path in files] == [f"{name}.png" for name in names]
+
+
+def test_maps_of_images_of_one_s_own(finished_run, tmp_path):
+  """Those of the data set in a file give the maps of the data set."""
+  run = str(finished_run[0])
+  loaded = vitx.load(run)
+  kept = open_source(loaded.config.data, loaded.config.data_seed).validation
+  files = tuple(str(tmp_path / f"{i}.png") for i in range(3))
+  for i, file in enumerate(files):
+    Image.fromarray(kept[i]["image"][..., 0]).save(file)
+  own = open_subject(workdir=run, options=Options(examples=2, inputs=files))
+  theirs = open_subject(workdir=run, options=Options(examples=3))
+  found, wanted = (attention.compute_maps(subject) for subject in (own, theirs))
+  assert own.examples == 3
+  for one, two in zip(found.layers, wanted.layers, strict=True):
+    np.testing.assert_array_equal(one, two)
+  (tmp_path / "3.png").write_bytes(b"none")
+  with pytest.raises(ConfigError, match=r"3\.png"):
+    open_subject(workdir=run, options=Options(inputs=(str(tmp_path / "3.png"),))).inputs(1)
 
 
 # Each trains a few steps.

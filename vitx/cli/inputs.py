@@ -1,6 +1,6 @@
 """What a user gives for prediction: a list or an array, of which folders become their files."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from vitx.data.sources.files import find_files, warn_of_skipped
 from vitx.errors import ConfigError, listing
-from vitx.tasks.base import Task
+from vitx.tasks.base import Example, Task
 
 
 def list_inputs(inputs: Any, task: Task) -> list[Any]:
@@ -34,6 +34,17 @@ def list_inputs(inputs: Any, task: Task) -> list[Any]:
     else:
       found.append(given)
   return found
+
+
+def make_reader(task: Task) -> Callable[[Any, int], Example]:
+  """Returns what makes an input, given with its number, an example as the task evaluates it.
+
+  What only an answer would say, such as a label, is blank. It raises ConfigError for a file that
+  cannot be read and ValueError for an input of another kind.
+  """
+  prepare = task.transform(train=False)
+  blank = {name: np.zeros(x.shape, x.dtype) for name, x in task.element_spec.items()}
+  return lambda given, number: prepare({**blank, **task.read_input(given, number)}, None)
 
 
 def name_input(given: Any, number: int) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 from vitx import registry
 from vitx.checkpoints.load import Loaded, load
 from vitx.checks import check_integer
-from vitx.cli.inputs import list_inputs, name_input
+from vitx.cli.inputs import list_inputs, make_reader, name_input
 from vitx.cli.tables import check_file, lay_out, write_csv, write_json
 from vitx.data.in_memory import raise_all
 from vitx.errors import ConfigError
@@ -119,7 +119,7 @@ def _predict(loaded: Loaded, inputs: Sequence[Any] | np.ndarray, features: bool)
     functions[features] = jax.jit(_with_features(task.evaluate) if features else task.evaluate)
   state = dict(jax.device_put(loaded.variables))
   arguments = (state.pop("params"), state, task.constants())
-  prepare = task.transform(train=False)
+  read_one = make_reader(task)
   # A few sizes of batches, each compiled once, with blank examples at the end.
   size = min(BATCH, 1 << max(len(examples) - 1, 0).bit_length())
   blank = {name: np.zeros(x.shape, x.dtype) for name, x in spec.items()}
@@ -128,7 +128,7 @@ def _predict(loaded: Loaded, inputs: Sequence[Any] | np.ndarray, features: bool)
 
   def read(given: Any, number: int) -> dict[str, np.ndarray]:
     try:
-      return prepare({**blank, **task.read_input(given, number)}, None)
+      return read_one(given, number)
     except ConfigError as error:  # all that cannot be read are named, at the end
       problems.append(error)
       return blank

@@ -1,7 +1,7 @@
 """Draws a figure of a trained model or of a config: `vitx visualize`."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from vitx.analysis.matrices import hold_matrices
 from vitx.checkpoints.load import Loaded, load
 from vitx.cli.configs import join_text, load_config, split_text
 from vitx.cli.curves import find_printed, find_runs, read_curves
+from vitx.cli.inputs import list_inputs, make_reader
 from vitx.cli.points import find_published, find_rows
 from vitx.cli.summary import complete_config
 from vitx.data.sources import open_source
@@ -54,11 +55,13 @@ class Options:
     local: l, the last tokens that count as near; None for a row of the grid.
     examples: how many are looked at.
     queries: positions that are drawn; () for some.
+    inputs: looked at instead of the first of *validation*, all of them: what `vitx.predict` takes.
   """
 
   local: int | None = None
   examples: int = 4
   queries: tuple[int, ...] = ()
+  inputs: tuple[Any, ...] = ()
 
 
 def visualize(
@@ -101,6 +104,8 @@ def visualize(
       f"figure={figure!r} is unknown.{nearest(figure, known)} Valid: {listing(known)}"
     )
   workdirs = [workdir] if isinstance(workdir, str) else list(workdir or ())
+  if options and options.inputs and figure not in {**FIGURES, **SIDE_BY_SIDE}:
+    raise ConfigError(f"--inputs: {figure} looks at no inputs; leave them out")
   if figure in RESULT_FIGURES:
     return _draw_results(figure, Path(out), results, config, workdirs)
   if results is not None:
@@ -217,6 +222,11 @@ def _of_run(loaded: Loaded, options: Options) -> Subject:
 
 
 def _of_config(text: str, options: Options) -> Subject:
+  if options.inputs:
+    raise ConfigError(
+      "--inputs: a config alone does not say how its data are normalized; give a --workdir, which"
+      " vitx train or vitx convert makes"
+    )
   config = complete_config(load_config(text))
   path, arg = split_text(text)
   row = arg.split(",")[0]
@@ -248,16 +258,19 @@ def _subject(
 ) -> Subject:
   held = config.copy_and_resolve_references()
   held.model = hold_matrices(held.model)
+  given = list_inputs(options.inputs, task) if options.inputs else []
 
   def inputs(count: int) -> Any:
+    if given:
+      read = make_reader(task)
+      return task.model_inputs(_stack(task, [read(one, i) for i, one in enumerate(given)][:count]))
     source = open_source(config.data, config.data_seed)
     # Statistics of a config's pixels were made up, and what follows from the data is known by now.
     own = build_task(resolve(config, source))
     examples = own.examples(source.role("validation"), train=False)
     prepare = own.transform(train=False)
     some = [prepare(examples[i], None) for i in range(min(count, len(examples)))]
-    batch: dict[str, Any] = {name: np.stack([x[name] for x in some]) for name in own.element_spec}
-    return own.model_inputs(batch)
+    return own.model_inputs(_stack(own, some))
 
   return Subject(
     label=label,
@@ -269,18 +282,32 @@ def _subject(
     inputs=inputs,
     network=_describe(config),
     weights=weights,
-    **dataclasses.asdict(options),
+    local=options.local,
+    examples=len(given) or options.examples,
+    queries=options.queries,
   )
 
 
+def _stack(task: Task, examples: Sequence[Mapping[str, np.ndarray]]) -> dict[str, Any]:
+  return {name: np.stack([each[name] for each in examples]) for name in task.element_spec}
+
+
 def run(
-  figure: str, out: str, *, local: int | None, examples: int, queries: tuple[int, ...], **given: Any
+  figure: str,
+  out: str,
+  *,
+  local: int | None,
+  examples: int,
+  queries: tuple[int, ...],
+  inputs: Sequence[str],
+  **given: Any,
 ) -> None:
   """Draws the figure and prints the names of its files, and its table if it has one."""
   for name, value in (("local", local), ("examples", examples)):
     if value is not None and value < 1:
       raise ConfigError(f"{name}={value} must be at least 1")
-  for path in visualize(figure, out, options=Options(local, examples, queries), **given):
+  options = Options(local, examples, queries, tuple(inputs))
+  for path in visualize(figure, out, options=options, **given):
     print(path)
     if path.suffix == ".csv":
       print(path.read_text(encoding="utf-8"), end="")

@@ -3,6 +3,7 @@
     vitx visualize attention_past --workdir runs/text --out pictures
     vitx visualize patterns --config sparse_transformer_cifar10:strided --out pictures
     vitx visualize attention --workdir runs/a runs/b --out pictures
+    vitx visualize attention --workdir runs/a --inputs one.png two.jpg --out pictures
     vitx visualize curves --workdir runs/a runs/b --out pictures
     vitx visualize curves --workdir runs/vanilla_w96_d8 --config simplified_cifar10 --out pictures
     vitx visualize gallery --patterns window,axial_rows --grid 12,12 --out pictures
@@ -80,6 +81,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add("--out", required=True, metavar="DIR", help="where the files are written")
   add("--local", type=int, help="the last so many tokens count as near; else a row")
   add("--examples", type=int, default=4, help="that are looked at, the first of validation")
+  add(
+    "--inputs",
+    nargs="+",
+    default=(),
+    metavar="FILE",
+    help="that are looked at instead, such as images of your own, or folders of them",
+  )
   add(
     "--queries",
     type=integers,
