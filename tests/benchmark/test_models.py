@@ -24,6 +24,7 @@ def test_every_peer_has_a_row_of_ours_and_every_goal_a_peer():
     found |= beside_peers._pair(row, f"{beside_peers.CONFIG.replace(':', f':{row},')}")
   assert list(found) == ["vit/eager", "vit/fused", "vip", "vil", "vin", "fnet"]
   assert set(models.GOALS) <= set(found)
+  assert list(dict.fromkeys(row for row, _ in found.values())) == list(beside_peers.ROWS)
 
 
 @pytest.mark.parametrize(

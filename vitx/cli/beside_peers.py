@@ -15,8 +15,9 @@ from vitx.cli.summary import complete_config
 from vitx.errors import ConfigError, listing
 from vitx.training import phases, trial
 
-# The config whose steps have figures to reach, at B = 8.
+# The config whose steps have figures to reach, at B = 8, and those of its rows that have peers.
 CONFIG = "vix_cifar10:batch_size=8"
+ROWS = ("vit", "vip", "vil", "vin", "fnet")
 
 
 def run(options: argparse.Namespace, say: Callable[[str], None]) -> None:
@@ -30,7 +31,8 @@ def run(options: argparse.Namespace, say: Callable[[str], None]) -> None:
     ConfigError: an unknown row, one without a peer, or a config of which no row has one.
     MissingExtraError: PyTorch or a peer is not installed.
   """
-  texts = _find_rows(options.config or CONFIG, options.rows, say)
+  rows = options.rows or (None if options.config else list(ROWS))
+  texts = _find_rows(options.config or CONFIG, rows, say)
   peers.import_torch()
   pairs = {name: pair for row in texts for name, pair in _pair(row, texts[row]).items()}
   of = f"of our step over PyTorch's, float32, {options.config or CONFIG}"
