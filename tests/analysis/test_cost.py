@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from vitx.analysis import cost
+from vitx.ops.kernels.convolution import convolve
 
 
 def shape(*dims):
@@ -26,6 +27,39 @@ def test_convolutions_with_and_without_groups():
   x = shape(2, 8, 8, 6)
   assert cost.flops(lambda x, w: conv(x, w, 1), x, shape(3, 3, 6, 10)) == 2 * 2 * 64 * 10 * 9 * 6
   assert cost.flops(lambda x, w: conv(x, w, 6), x, shape(3, 3, 1, 6)) == 2 * 2 * 64 * 6 * 9
+
+
+def test_gradients_of_patches_count_as_the_patches_do():
+  """Of a strided convolution's gradient by its images the zeros in between do not count."""
+
+  def patches(x, w):
+    return convolve(x, w, (4, 4), "VALID").sum()
+
+  x, w = shape(2, 8, 12, 3), shape(4, 4, 3, 10)
+  forward = 2 * 2 * (2 * 3) * 10 * (4 * 4 * 3)
+  both = jax.value_and_grad(patches, argnums=(0, 1))
+  assert cost.flops(patches, x, w) == forward
+  assert cost.flops(both, x, w) == 3 * forward
+
+
+def test_what_nothing_reads_does_not_count():
+  """Its own gradients compute both, and a training step reads the kernel's alone."""
+  x, w = shape(2, 8, 12, 3), shape(4, 4, 3, 10)
+
+  def patches(w, x):
+    return convolve(x, w, (4, 4), "VALID").sum()
+
+  def steps(w, x):
+    def step(w, _):
+      value, gradient = jax.value_and_grad(patches)(w, x)
+      return w - gradient, (value, jnp.tanh(x) @ x.swapaxes(2, 3))
+
+    w, (values, _) = jax.lax.scan(step, w, None, length=5)
+    return w, values
+
+  forward = cost.flops(patches, w, x)
+  assert cost.flops(jax.value_and_grad(patches), w, x) == 2 * forward
+  assert cost.flops(jax.jit(steps), w, x) == 5 * 2 * forward
 
 
 def test_loops_count_as_often_as_they_run():
@@ -54,7 +88,7 @@ def test_fourier_transforms():
   back = lambda x: jnp.fft.irfft(x, 16)  # noqa: E731
   spectrum = jax.ShapeDtypeStruct((3, 9), jnp.complex64)
   assert cost.flops(back, spectrum) == 3 * 5 * 16 * 4 // 2
-  there_and_back = jax.grad(lambda x: jnp.fft.fft2(x).real.sum())
+  there_and_back = jax.value_and_grad(lambda x: jnp.fft.fft2(x).real.sum())
   assert cost.flops(there_and_back, shape(3, 8, 16)) == 2 * complex_flops
 
 
@@ -73,7 +107,7 @@ def test_custom_derivatives_count_as_what_runs():
   product.defvjp(forward, backward)
   once = 2 * 3 * 4 * 5
   assert cost.flops(product, shape(3, 4), shape(4, 5)) == once
-  grad = jax.grad(lambda a, b: product(a, b).sum(), argnums=(0, 1))
+  grad = jax.value_and_grad(lambda a, b: product(a, b).sum(), argnums=(0, 1))
   assert cost.flops(grad, shape(3, 4), shape(4, 5)) == 4 * once
 
 

@@ -8,6 +8,7 @@ import jax
 import jax.extend
 import jax.numpy as jnp
 import numpy as np
+from jax.interpreters import partial_eval
 
 # One operation for each element of the result, transcendental functions too: softmax counts as its
 # maximum, difference, exponential, sum and quotient, GELU as its products and its erf or tanh.
@@ -51,7 +52,10 @@ def flops(function: Callable, *args: Any, elementwise: bool = False) -> int:
       that goes into a reduction. Comparisons, choices, conversions, moves, and what integers and
       random bits cost, never count.
   """
-  return _count(jax.make_jaxpr(function)(*args).jaxpr, elementwise)
+  jaxpr = jax.make_jaxpr(function)(*args).jaxpr
+  # What nothing reads, as a gradient of the images, is never computed: the compiler drops it too.
+  alive, _ = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
+  return _count(alive, elementwise)
 
 
 def _count(jaxpr: Any, elementwise: bool) -> int:
@@ -67,7 +71,8 @@ def _equation(equation: Any, elementwise: bool) -> int:
   if name == "conv_general_dilated":
     kernel = equation.invars[1].aval.shape
     features = kernel[params["dimension_numbers"].rhs_spec[0]]
-    return 2 * _size(equation) * math.prod(kernel) // features
+    spread = math.prod(params["lhs_dilation"])  # between its numbers stand zeros, as many as that
+    return 2 * _size(equation) * math.prod(kernel) // (features * spread)
   if name == "fft":
     return _fourier(equation.invars[0].aval, equation.outvars[0].aval, params["fft_lengths"])
   if name == "cond":
