@@ -125,6 +125,16 @@ def test_curves_are_drawn_for_more_methods_than_colors(tmp_path):
   assert path.read_bytes() == first
 
 
+@pytest.mark.parametrize("name", ["m", "simplified_w128_d8_inverse_dynamic", "n" * 70])
+def test_the_legend_is_as_wide_as_the_picture_at_most(name):
+  runs = [curves.Curve(f"{name}{n}", {5: 2.0}, {10: 0.5}) for n in range(6)]
+  canvas = curves.plot_curves(runs, "top1")
+  canvas.draw_without_rendering()
+  (legend,) = canvas.legends
+  box = legend.get_window_extent()
+  assert box.x0 >= 0 and box.x1 <= canvas.bbox.x1
+
+
 def test_a_source_s_curve_stands_over_ours():
   runs = [curves.Curve(name, {5: 2.0}, {10: 0.5}, {5: 0.25, 10: 0.5}, 2.5) for name in "ab"]
   published = {"a": {1: 30.0, 4: 60.0, 5: 70.0}}

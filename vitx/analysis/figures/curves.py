@@ -12,7 +12,9 @@ from vitx.analysis.figures import style
 from vitx.errors import ConfigError
 
 STYLES = ("-", "--", ":", "-.")  # for more methods than there are colors
-WIDE = 4  # columns of the legend, above the panels
+WIDE = 4  # columns of the legend, above the panels, at most
+# Characters that fit side by side in it, and as many as the line before a name takes.
+CHARACTERS, KEY = 145, 9
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +69,11 @@ def plot_curves(
   if not any(curve.figure for curve in curves):
     raise ConfigError("curves: no run has been validated yet; let one train for evaluation.every")
   methods = list(dict.fromkeys(curve.method for curve in curves))
-  columns = min(WIDE, len(methods))
+  labels = {
+    method: f"{method} ({sum(curve.method == method for curve in curves)})" for method in methods
+  }
+  fitting = CHARACTERS // (KEY + max(map(len, labels.values())))
+  columns = max(1, min(WIDE, len(methods), fitting))
   height = 2.3 + 0.13 * -(-len(methods) // columns)
   told = "mean and standard deviation over the runs of a method" + (
     "; × published" if published else ""
@@ -78,9 +84,8 @@ def plot_curves(
   for number, method in enumerate(methods):
     own = [curve for curve in curves if curve.method == method]
     line: dict[str, Any] = {"color": f"C{number % 10}", "linestyle": STYLES[number // 10 % 4]}
-    name_and_runs = f"{method} ({len(own)})"
     _draw_band(left, [curve.loss for curve in own], 1.0, line, None)
-    _draw_band(right, [curve.figure for curve in own], scale, line, name_and_runs)
+    _draw_band(right, [curve.figure for curve in own], scale, line, labels[method])
     for axes in between:
       _draw_band(axes, [curve.training for curve in own], scale, line, None)
       _draw_published(axes, (published or {}).get(method, {}), own[0].per_epoch, line["color"])
