@@ -31,6 +31,7 @@ from vitx.cli.summary import complete_config
 from vitx.data.sources import open_source
 from vitx.errors import ConfigError, listing, nearest
 from vitx.models import model_from_config
+from vitx.registry import fields_of
 from vitx.tasks import build_task
 from vitx.tasks.base import Task
 from vitx.tasks.classification import Classification
@@ -244,11 +245,12 @@ def _of_config(text: str, options: Options) -> Subject:
 def _describe(config: ConfigDict) -> str:
   """Returns the network and its data in a few words."""
   model = config.model
-  mixer = model.get("token_mixer", "softmax")
-  mixer = mixer if isinstance(mixer, str) else mixer.get("edges", mixer.name)
-  block = model.get("block", "pre_norm")
-  block = block if isinstance(block, str) else block.name
-  parts = [f"{model.name} with {mixer}", *([f"{block} blocks"] if block != "pre_norm" else [])]
+  mixer = fields_of(model.get("token_mixer", "softmax"))
+  block = fields_of(model.get("block", "pre_norm"))["name"]
+  parts = [
+    f"{model.name} with {mixer.get('edges', mixer['name'])}",
+    *([f"{block} blocks"] if block != "pre_norm" else []),
+  ]
   parts += [f"{name} {model[name]}" for name in ("depth", "width") if name in model]
   return f"{', '.join(parts)}, {config.data.source}"
 
