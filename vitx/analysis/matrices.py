@@ -27,8 +27,7 @@ def hold_matrices(model: ConfigDict) -> ConfigDict:
       held.layer_cycle = 0  # nothing is sown inside its loop
     if held.get("remat"):
       held.remat = False  # so that what a mixer holds can leave it
-    mixer = held.get("token_mixer", "softmax")
-    mixer = {"name": mixer} if isinstance(mixer, str) else dict(mixer)
+    mixer = registry.fields_of(held.get("token_mixer", "softmax"))
     found = registry.lookup(MIXERS, mixer["name"], "model.token_mixer")
     several = getattr(getattr(found, "properties", None), "implementations", ("masked",))
     if "masked" in several and "implementation" in registry.options(found):

@@ -25,6 +25,7 @@ from vitx.errors import ConfigError
 from vitx.tasks import build_task, task_class
 from vitx.tasks.base import Task
 from vitx.training import provenance
+from vitx.training.beginning import fitting
 from vitx.training.fields import check_config
 from vitx.training.recorder import Record
 from vitx.training.setup import resolve
@@ -87,11 +88,6 @@ def _resolve(
 
 def _read(source: str, config: ConfigDict, task: Task) -> tuple[Any, dict[str, Any]]:
   """Returns parameters and state of the network with the weights of a file."""
-  mixer = config.model.get("token_mixer", "")
-  fitting: dict[str, Any] = {
-    "allowed": config.init_from_except,
-    "mixer": mixer if isinstance(mixer, str) else mixer.name,
-  }
   blank = {name: np.zeros((1, *x.shape), x.dtype) for name, x in task.element_spec.items()}
   key = jax.random.key(config.init_seed)
   layout = task.token_layout()
@@ -100,9 +96,9 @@ def _read(source: str, config: ConfigDict, task: Task) -> tuple[Any, dict[str, A
     return variables["params"], {name: x for name, x in variables.items() if name != "params"}
 
   shapes = split(dict(jax.eval_shape(task.init, key, blank)))
-  check_source(source, *shapes, layout, **fitting, new_head=False)
+  check_source(source, *shapes, layout, **fitting(config), new_head=False)
   fresh = split(dict(jax.jit(task.init)(key, blank)))
-  return initial_variables(source, *fresh, layout, **fitting)
+  return initial_variables(source, *fresh, layout, **fitting(config))
 
 
 def export_weights(

@@ -21,7 +21,7 @@ from vitx.checks import Range
 from vitx.configs import __path__ as configs
 from vitx.data.settings import DataSettings
 from vitx.models import DTYPES, MODELS
-from vitx.registry import lookup, options
+from vitx.registry import fields_of, lookup, options
 from vitx.tasks import task_class
 from vitx.training.fields import FIELDS
 from vitx.training.optimizers import OPTIMIZERS
@@ -157,7 +157,7 @@ def _choice(
 
 
 def _name_and_fields(spec: Any) -> tuple[str, dict[str, Any]]:
-  fields = {"name": spec} if isinstance(spec, str) else dict(spec)
+  fields = fields_of(spec)
   return fields.pop("name"), fields
 
 
