@@ -126,7 +126,7 @@ def default_config() -> ConfigDict:
       every="1 epochs",  # how often validation is evaluated
       batch_size=placeholder(int),  # over all devices; None means the training batch
       limit=placeholder(int),  # examples of validation, spread evenly over it; None means all
-      attention_entropy=0,  # examples of validation by which that of each layer is logged; 0: off
+      attention_entropy=0,  # examples of validation by which rows of kind "train" tell it; 0: off
       crop_ratio=1.0,  # image_size / side to which the stored image is resized before the crop
       interpolation="bilinear",  # nearest | bilinear | bicubic
       on_test=False,  # also evaluate test each time; it chooses nothing

@@ -201,8 +201,7 @@ def test_each_has_an_ordinary_workdir(trained, tmp_path):
     for own, expected in zip(rows(workdirs[each]), rows(alone), strict=True):
       assert (own["kind"], own["step"]) == (expected["kind"], expected["step"])
       assert set(own) == set(expected)
-      scalars = {"train": ("loss", "alpha/block_00"), "validation": ("nll", ENTROPY)}
-      for name in scalars.get(own["kind"], ("nll",)):
+      for name in ("loss", "alpha/block_00", ENTROPY) if own["kind"] == "train" else ("nll",):
         assert own[name] == pytest.approx(expected[name], rel=2e-4)
     left = {
       path.relative_to(alone) for path in alone.rglob("*") if len(path.relative_to(alone).parts) < 3

@@ -1,7 +1,7 @@
 """Attention entropy by layer while a model trains, on a few examples of *validation*.
 
 A kernelized mixer never holds what its queries attend. So the network is run once more, with mixers
-that do, on the same few examples at each evaluation.
+that do, on the same few examples at each row of kind "train".
 """
 
 from collections.abc import Callable, Mapping
@@ -86,6 +86,7 @@ def make_measure(config: ConfigDict, step: Callable, examples: Callable[[], Exam
   batches: list[Any] = []
 
   def measure(params: Any, model_state: Any) -> Figures:
+    jax.block_until_ready(params)  # too many programs under way can deadlock, see `in_flight`
     if not batches:
       devices = jax.device_count()
       (batch,) = evaluation_batches(

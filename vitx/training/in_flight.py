@@ -1,7 +1,7 @@
 """Steps that were dispatched and not yet awaited: those of at most two dispatches."""
 
 import collections
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -31,11 +31,21 @@ class InFlight:
     """
     self.stop = False
     self._finish, self._read = finish, read or first_copy
-    self._steps: collections.deque[tuple[range, Any, Any, jax.Array]] = collections.deque()
+    self._steps: collections.deque[tuple[range, Any, Any, jax.Array, Any]] = collections.deque()
 
-  def add(self, steps: range, metrics: Any, measured: Any, stop: jax.Array) -> None:
-    """Takes in what a dispatch returned, on its devices: metrics of each of its steps."""
-    self._steps.append((steps, metrics, measured, stop))
+  def add(
+    self, steps: range, metrics: Any, measured: Any, stop: jax.Array, told: Mapping[str, Any]
+  ) -> None:
+    """Takes in what a dispatch returned, on its devices: metrics of each of its steps.
+
+    Args:
+      steps: of the dispatch.
+      metrics: of each step.
+      measured: of the state after the last.
+      stop: whether a process was asked to end.
+      told: what else is known of that state, on the host, as `finish` takes it.
+    """
+    self._steps.append((steps, metrics, measured, stop, told))
 
   def make_room(self) -> None:
     """Waits for the oldest dispatch if the limit is reached."""
@@ -48,9 +58,9 @@ class InFlight:
       self._wait_for_oldest()
 
   def _wait_for_oldest(self) -> None:
-    steps, metrics, measured, stop = self._steps.popleft()
+    steps, metrics, measured, stop, told = self._steps.popleft()
     values = {name: self._read(x) for name, x in metrics.items()}
-    last = {name: self._read(x).tolist() for name, x in measured.items()}
+    last = {name: self._read(x).tolist() for name, x in measured.items()} | dict(told)
     for i, step in enumerate(steps):
       own = {name: value[i].tolist() for name, value in values.items()}
       self._finish(step, own, last if step == steps[-1] else {})

@@ -35,8 +35,10 @@ from vitx.training.in_flight import InFlight
 from vitx.training.running import (
   Run,
   compile_evaluation,
+  is_measured,
   last_good,
   make_evaluate,
+  make_measure,
   open_run,
   test_best,
   validate,
@@ -149,6 +151,7 @@ def _run(run: Run, begun: Beginning) -> Result:
         experiment, state, constants, run.workdir, run=request.run
       )
       program = dataclasses.replace(program, fill=feed.fill)
+      measure = make_measure(run, programs, examples, state)
     recorder.progress.begin()
     stream = recorder.progress.timed(feed.iterate(step, total))
     while True:
@@ -168,8 +171,9 @@ def _run(run: Run, begun: Beginning) -> Result:
       in_flight.make_room()
       with jax.profiler.StepTraceAnnotation("train", step_num=step):
         state, metrics, measured, stop = program(state, constants, fed, request.asked())
-      in_flight.add(steps, metrics, measured, stop)
       step = steps.stop
+      told = measure(state.params, state.model_state) if is_measured(experiment, step) else {}
+      in_flight.add(steps, metrics, measured, stop, told)
   if step < total:
     return Result(run.workdir, step, False)
   return Result(run.workdir, step, True, test_best(run, evaluate, state, step))

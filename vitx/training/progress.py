@@ -109,7 +109,7 @@ class Progress:
       sharing: how many runs the program trains.
     """
     self._total, self._batch_size, self._sharing = total, batch_size, sharing
-    self._before, self._window_step = seconds, step
+    self._before, self._first, self._window_step = seconds, step, step
     self.begin()
 
   def begin(self) -> None:
@@ -136,14 +136,15 @@ class Progress:
   def window(self, step: int) -> dict[str, Any]:
     """Returns figures since the last call.
 
-    They are examples_per_second, waiting (share of time), eta and seconds.
+    They are examples_per_second, waiting (share of time), eta and seconds. The time that is left is
+    told from the steps since `begin` alone: earlier ones may have run on another machine.
     """
     now = time.monotonic()
     span = max((now - self._window_start) / self._sharing, 1e-9)
     figures = {
       "examples_per_second": (step - self._window_step) * self._batch_size / span,
       "waiting": self._waited / span,
-      "eta": self.seconds / step * (self._total - step) * self._sharing,
+      "eta": (now - self._start) / (step - self._first) * (self._total - step),
       "seconds": self.seconds,
     }
     self._window_step, self._window_start, self._waited = step, now, 0.0

@@ -159,7 +159,6 @@ def make_evaluate(
   """
   task, config, request = run.experiment.task, run.experiment.config, run.request
   references = functools.cache(run.experiment.references)  # they read the data
-  measure = attention_entropy.make_measure(config, programs.entropy, lambda: examples("validation"))
 
   def evaluate(state: Any, step: int, role: str) -> Figures:
     with request.breakable():
@@ -174,12 +173,38 @@ def make_evaluate(
       arguments = (params, state.model_state, constants)
       each = evaluation.evaluate_each(task, programs.evaluate, *arguments, batches)
       figures = evaluation.join_figures(each)
-      if role == "validation":
-        figures |= measure(params[config.evaluation.weights[0]], state.model_state)
       check_figures(step, figures, kept=lambda: last_good(run.store))
       return figures | references(role)
 
   return evaluate
+
+
+def make_measure(
+  run: Run, programs: Programs, examples: Callable[[str], Examples], state: Any
+) -> attention_entropy.Measure:
+  """Returns what is told of a state where `is_measured`, besides what the step itself tells.
+
+  It is compiled at once: where a signal came during a compilation between steps, those since the
+  last checkpoint would be lost.
+
+  Args:
+    run: whose states they are.
+    programs: of `compile_evaluation`.
+    examples: of each role.
+    state: replicated, of which the shapes count.
+  """
+  measure = attention_entropy.make_measure(
+    run.experiment.config, programs.entropy, lambda: examples("validation")
+  )
+  measure(state.params, state.model_state)
+  return measure
+
+
+def is_measured(experiment: Experiment, step: int) -> bool:
+  """Returns whether the attention entropy at a step may go into a row of kind "train"."""
+  config = experiment.config
+  is_row = step == experiment.total_steps or experiment.is_due(step, config.log_every)
+  return is_row and config.evaluation.attention_entropy > 0
 
 
 def validate(run: Run, evaluate: Evaluate, state: Any, step: int) -> Any:

@@ -21,6 +21,7 @@ from vitx.models import stacked
 from vitx.ops.implementation import choosing_by
 from vitx.training import cache, compilation, parallel, provenance, unevaluated
 from vitx.training.alike import check_states, read_scalars
+from vitx.training.attention_entropy import Measure
 from vitx.training.beginning import Beginning, check_beginning
 from vitx.training.console import RunLog
 from vitx.training.failures import (
@@ -39,8 +40,10 @@ from vitx.training.running import (
   Programs,
   Run,
   compile_evaluation,
+  is_measured,
   last_good,
   make_evaluate,
+  make_measure,
   open_run,
   test_best,
   validate,
@@ -206,6 +209,10 @@ class _Together:
       with request.breakable():
         batches = [each.run.experiment.batches() for each in runs]
         program = self._compile(runs, states, constants, request)
+        measures = [
+          make_measure(each.run, own, kept, parallel.replicate(each.state))
+          for each, own, kept in zip(runs, programs, examples, strict=True)
+        ]
       streams = [_begin(each, own, total) for each, own in zip(runs, batches, strict=True)]
     while True:
       is_last = step == total
@@ -222,8 +229,9 @@ class _Together:
       in_flight.make_room()
       members = [each.member for each in runs]
       states, metrics, measured, stop = program(states, constants, members, fed, request.asked())
-      in_flight.add(steps, metrics, measured, stop)
       step = steps.stop
+      told = _measure(measures, states) if is_measured(experiment, step) else {}
+      in_flight.add(steps, metrics, measured, stop, told)
     for i, each, evaluate in zip(trained, runs, evaluates, strict=True):
       self._ended[i] = each.problem or _end(each, evaluate, step, total)
 
@@ -269,6 +277,15 @@ def _begin(each: _Trained, batches: TrainBatches, total: int) -> Iterator[Any]:
   progress = each.run.recorder.progress
   progress.begin()
   return progress.timed(batches.iterate(each.begun.step, total))
+
+
+def _measure(measures: Sequence[Measure], states: Any) -> dict[str, list[float]]:
+  """Returns what is told of the state of each run."""
+  members = parallel.collect((states.params, states.model_state), len(measures))
+  each = [
+    measure(*parallel.replicate(member)) for measure, member in zip(measures, members, strict=True)
+  ]
+  return {name: [figures[name] for figures in each] for name in each[0]}
 
 
 def _count_steps(
