@@ -89,16 +89,30 @@ def test_the_table_in_words():
   assert all(len(row) == len(head) - 1 for row in rows.values())
 
 
+def test_the_table_says_of_how_many_examples_it_is_and_what_so_many_can_tell():
+  runs = [
+    Outcome("a", seed, 10, {"top1": 0.5, "examples": 100}, {"top1": 0.5, "examples": 10_000})
+    for seed in range(2)
+  ]
+  text = format_table(compare(*runs))
+  assert "of 100 examples of validation and 10,000 of test; of so many the standard error" in text
+  assert "at most 5.0 and 0.5 points." in text
+  other = dataclasses.replace(runs[1], validation={"top1": 0.5, "examples": 90})
+  for outcomes in ([runs[0], other], FOUR):  # of different numbers, or not told
+    assert "examples of validation" not in format_table(compare(*outcomes))
+
+
 def test_no_column_for_what_nobody_published():
   head, rows = cells(format_table(compare(*FOUR)))
   assert "published" not in head and all(len(row) == len(head) - 1 for row in rows.values())
 
 
 def test_the_file_of_points_has_every_number_and_no_time():
-  rows = list(csv.DictReader(io.StringIO(format_csv(FOUR))))
+  rows = list(csv.DictReader(io.StringIO(format_csv(compare(*FOUR)))))
   assert [row["method"] for row in rows] == list("aaabbbccd")
   assert rows[0] == {
-    **{"method": "a", "seed": "0", "problem": "", "best_step": "10", "validation_top1": "0.49"},
+    **{"method": "a", "seed": "0", "parameters": "1234", "steps": "40", "flops": "2000000000000"},
+    **{"problem": "", "best_step": "10", "validation_top1": "0.49"},
     **{"test_examples": "4", "test_top1": "0.5"},
   }
   assert rows[-1]["problem"] and rows[-1]["test_top1"] == ""

@@ -91,6 +91,13 @@ def test_ranks():
   assert statistics.rank([0.9, 0.95, 0.9, 0.1], "min") == [2.5, 4, 2.5, 1]
 
 
+def test_means_that_differ_in_their_rounding_tie():
+  values = [0.1 + 0.2, 0.3, 0.9]
+  assert values[0] != values[1]
+  assert statistics.rank(values, "max") == [2.5, 2.5, 1]
+  assert statistics.agree(values, [1.0, 1.0, 2.0]).rho == pytest.approx(1.0)
+
+
 def test_spearman_by_hand():
   # 1 - 6 * (sum of squared differences of ranks = 4) / (5 * 24); of 120 orders 16 are as extreme.
   found = statistics.agree([1.0, 2.0, 3.0, 4.0, 5.0], [20.0, 10.0, 30.0, 50.0, 40.0])

@@ -39,6 +39,7 @@ def test_without_values_the_config_itself_is_the_method():
   [
     ("learning_rate=0.1", r"'learning_rate=0.1' is not of the form field=\[value,value\]"),
     ("learning_rate=[]", "has no value: the sweep is empty"),
+    ("", "over='' has no field: the sweep is empty"),
     ("seed=[1,2]", "seeds are named by --seeds"),
     ("batch_size=[32],batch_size=[64]", "batch_size comes twice"),
     ("lerning_rate=[0.1]", "no field 'lerning_rate'. Did you mean 'learning_rate'"),

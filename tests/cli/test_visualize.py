@@ -13,11 +13,15 @@ import vitx
 from configs.density_digits import get_config
 from tests import runs
 from tests.runs import ROOT
-from vitx.analysis.figures import attention, patterns
+from vitx.analysis.figures import attention, memory, patterns
+from vitx.cli.configs import load_config
 from vitx.cli.main import main
+from vitx.cli.summary import complete_config
 from vitx.cli.visualize import Options, open_subject, visualize
 from vitx.data.sources import open_source
 from vitx.errors import ConfigError
+from vitx.ops.layout import TokenLayout
+from vitx.training.trial import count_training_flops
 
 SMALL = (
   "model.width=16,model.depth=2,model.num_heads=2,model.mlp_dim=16,batch_size=32,duration=2 steps,"
@@ -51,6 +55,7 @@ def read(path):
     (["attention", "--config=density_digits:dense"], "has no grid of image patches"),
     (["attention", "--config=digits:linformer"], "hold no matrix of the 64 tokens"),
     (["attention", "--config=digits:mlp_mixing"], "hold no matrix of the 64 tokens"),
+    (["attention", "--config=digits:fnet"], "whose matrix has numbers below zero"),
     (["receptive_field", "--config=digits:softmax"], "SoftmaxAttention, which has no pattern"),
     (["receptive_field", "--config=digits:full", "--queries=64"], "choose from 0 to 63"),
     (["graph", "--config=digits:softmax"], "SoftmaxAttention, which has no pattern"),
@@ -229,6 +234,35 @@ def test_memory_of_a_sweeps_rows(tmp_path):
   results.write_text("method,seed,problem,test_top1\nsofmax,0,,0.5\n")
   with pytest.raises(ConfigError, match="Did you mean 'softmax'"):
     visualize("memory", tmp_path, results=str(results), config="digits")
+
+
+def test_memory_is_that_of_the_runs_or_refused(tmp_path):
+  """The file tells what a step cost, so a config that forgets an override is noticed."""
+  results = tmp_path / "one.csv"
+  flops = count_training_flops(complete_config(load_config(f"digits:softmax,{NARROW}")))
+  results.write_text(f"method,seed,steps,flops,test_top1\nsoftmax,0,10,{10 * flops},0.5\n")
+  assert visualize("memory", tmp_path, results=str(results), config=f"digits:{NARROW}")
+  with pytest.raises(ConfigError, match=r"config='digits': .*GFLOP.*give the overrides that they"):
+    visualize("memory", tmp_path, results=str(results), config="digits")
+
+
+def test_a_head_is_named_where_the_first_layer_does_not_have_it():
+  layouts = (TokenLayout((2, 2)),) * 2
+  layers = tuple(np.full((1, heads, 4, 4), 0.25) for heads in (1, 3))
+  maps = attention.Maps("m", "told", np.zeros((1, 4, 4, 1)), layouts, layers)
+  panels = np.array(attention.plot_heads(maps).axes).reshape(3, 3)
+  assert [row[1].get_ylabel() for row in panels] == ["head 0", "head 1", "head 2"]
+  assert all(axes.axison for axes in panels[:, 1])  # else the label is not drawn
+  assert [len(axes.images) for axes in panels[:, 1]] == [1, 0, 0]
+
+
+def test_the_legend_of_many_methods_is_inside_the_picture():
+  points = [memory.Point(f"method_{n}", 0.1 * n, (0.5, 0.6)) for n in range(25)]
+  canvas = memory.plot_memory(points, "top-1 %", 100.0, "what was run " * 12)
+  canvas.draw_without_rendering()
+  (axes,) = canvas.axes
+  box, words = axes.get_legend().get_window_extent(), canvas._supxlabel.get_window_extent()
+  assert box.y1 <= canvas.bbox.y1 and box.y0 >= words.y1 - 1
 
 
 @pytest.mark.slow  # trains, and compiles a model twice more

@@ -3,7 +3,8 @@
 import csv
 import dataclasses
 import io
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -195,7 +196,8 @@ def format_table(comparison: Comparison) -> str:
   has_published = any(line.published is not None for line in lines)
   heads = ["", "seeds", *["published"] * has_published, f"validation {name}", f"test {name}"]
   heads += [f"best on test {name}"] * has_best
-  heads += [f"minus {first} [{LEVEL:.0%} interval]", "p", "rank", *["published"] * has_published]
+  heads += [f"minus {first} [{LEVEL:.0%} interval]", "p", "rank"]
+  heads += ["published rank"] * has_published
   heads += ["letters"] * has_letters
   heads += ["parameters", "steps", "TFLOP"]
   rows = []
@@ -224,6 +226,7 @@ def _explain(comparison: Comparison, has_published: bool) -> str:
     " short: of 3 they hold the mean in 72 % of normal samples, of 8 in 88 %. TFLOP: matrix"
     " products, convolutions and Fourier transforms of the training, a multiply-add counted as two."
   ]
+  text += _tell_counts(comparison)
   if any(line.letters for line in comparison.lines()):
     text.append(
       "Letters: two methods that share none differ (Tukey's range test with seeds as blocks, 5 %"
@@ -245,6 +248,20 @@ def _explain(comparison: Comparison, has_published: bool) -> str:
   failed = [each for each in comparison.outcomes if each.problem]
   text += [f"{each.method}, seed {each.seed}, failed: {each.problem}" for each in failed]
   return "\n\n".join(text)
+
+
+def _tell_counts(comparison: Comparison) -> list[str]:
+  """Returns a sentence on the examples behind a figure, and how closely so many tell a share."""
+  good = [each for each in comparison.outcomes if each.test]
+  counts = {(o.validation.get("examples", 0), o.test.get("examples", 0)) for o in good}
+  if len(counts) != 1 or 0 in (known := counts.pop()):
+    return []
+  text = "Figures are of {:,} examples of validation and {:,} of test".format(*known)
+  if shown(comparison.figure)[1] == 100:
+    errors = [50 / math.sqrt(count) for count in known]
+    text += "; of so many the standard error of a run's is at most {:.1f} and {:.1f} points"
+    text = text.format(*errors)
+  return [f"{text}."]
 
 
 def _spread(value: Spread | None, scale: float, digits: int) -> str:
@@ -273,9 +290,10 @@ def lay_out_markdown(rows: Sequence[Sequence[str]]) -> str:
   return "\n".join([head, f"|{'---|' * len(rows[0])}", *body])
 
 
-def format_csv(outcomes: Iterable[Outcome]) -> str:
-  """Returns a line per point with all its figures that are numbers; no times."""
-  rows = [_flatten(outcome) for outcome in outcomes]
+def format_csv(comparison: Comparison) -> str:
+  """Returns a line per point: what its method costs, and its figures that are numbers; no times."""
+  methods = {method.name: method for method in comparison.methods}
+  rows = [_flatten(each, methods[each.method]) for each in comparison.outcomes]
   file = io.StringIO()
   writer = csv.DictWriter(file, list(dict.fromkeys(key for row in rows for key in row)))
   writer.writeheader()
@@ -283,8 +301,9 @@ def format_csv(outcomes: Iterable[Outcome]) -> str:
   return file.getvalue()
 
 
-def _flatten(outcome: Outcome) -> dict[str, Any]:
+def _flatten(outcome: Outcome, method: Method) -> dict[str, Any]:
   row: dict[str, Any] = {"method": outcome.method, "seed": outcome.seed}
+  row |= {name: getattr(method, name) for name in ("parameters", "steps", "flops")}
   row |= {"problem": outcome.problem, "best_step": outcome.best}
   for role in ("validation", "test"):
     for name, value in getattr(outcome, role).items():

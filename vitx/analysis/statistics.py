@@ -169,7 +169,12 @@ def rank(values: Sequence[float], mode: Literal["max", "min"]) -> list[float]:
     values: of one figure.
     mode: whether a good value is high ("max") or low ("min").
   """
-  return stats.rankdata([-value if mode == "max" else value for value in values]).tolist()
+  return _rank([-value if mode == "max" else value for value in values]).tolist()
+
+
+def _rank(values: Sequence[float]) -> np.ndarray:
+  """Returns ranks from 1, the lowest; means that differ only in their rounding tie."""
+  return stats.rankdata([float(f"{value:.12g}") for value in values])
 
 
 def agree(ours: Sequence[float], published: Sequence[float]) -> Agreement | None:
@@ -178,7 +183,7 @@ def agree(ours: Sequence[float], published: Sequence[float]) -> Agreement | None
   That is of fewer than three methods, or where all tie in one of the lists. The p-value is exact up
   to 8 methods, beyond of 9,999 permutations.
   """
-  x, y = (stats.rankdata(values) for values in (ours, published))
+  x, y = (_rank(values) for values in (ours, published))
   if len(x) < 3 or np.ptp(x) == 0 or np.ptp(y) == 0:
     return None
   rho, centered = float(stats.spearmanr(x, y).statistic), y - y.mean()

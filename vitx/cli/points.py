@@ -25,6 +25,8 @@ def parse_grid(text: str) -> dict[str, list[str]]:
     ConfigError: not such a text, a field without values, or one that comes twice.
   """
   grid: dict[str, list[str]] = {}
+  if not split(text):
+    raise ConfigError("over='' has no field: the sweep is empty; leave --over out to vary the seed")
   for item in split(text):
     field, _, values = (part.strip() for part in item.partition("="))
     if not field or not re.fullmatch(r"\[.*\]", values, re.DOTALL):

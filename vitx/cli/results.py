@@ -99,7 +99,7 @@ def write_results(
     parts.append(f"![learning curves, mean ± standard deviation over seeds]({drawn[0].name})")
   parts += _quote(comparison.methods)
   parts += ["## Run", _describe_run(comparison, ran)]
-  _write(rows, format_csv(comparison.outcomes))
+  _write(rows, format_csv(comparison))
   _write(table, "\n\n".join(parts) + "\n")
   return [table, rows, *drawn]
 

@@ -6,19 +6,20 @@ from typing import Any
 
 from vitx.analysis.comparison import Comparison
 from vitx.analysis.figures.subject import make_canvas
+from vitx.checkpoints import workdir as wd
 from vitx.checks import check_integer
 from vitx.cli.configs import split_text
 from vitx.cli.live import Live
 from vitx.cli.points import ROW, expand, find_published, make_points, parse_grid
 from vitx.cli.results import measure_methods, write_results
-from vitx.errors import MissingExtraError
+from vitx.errors import ConfigError, MissingExtraError
 from vitx.training import cache, failures, phases
 from vitx.training.sweep import Point, train_points
 
 
-def run(config: str, over: str, seeds: int, workdir: str, **output: Any) -> int:
+def run(config: str, over: str | None, seeds: int, workdir: str, **output: Any) -> int:
   """Trains, writes the results and returns the exit status."""
-  grid = parse_grid(over)
+  grid = parse_grid(over) if over is not None else {}
   points = make_points(expand(config, grid), seeds)
   published = find_published(split_text(config)[0]) if list(grid) == [ROW] else {}
   return compare(points, published, workdir, **output)
@@ -48,10 +49,15 @@ def compare(
     trust_code: whether code that the configs name may be imported.
 
   Raises:
-    ConfigError: `together` is out of range.
+    ConfigError: `together` is out of range, or the directory is the workdir of a run.
     MissingExtraError: matplotlib is not installed and `plot` is set; nothing was trained.
   """
   check_integer(together, "together", "[1, 1000]")
+  if wd.read_json(workdir, "config.json"):
+    raise ConfigError(
+      f"workdir={workdir!r} is the workdir of one run; name another directory, in which each run of"
+      " the sweep gets its own"
+    )
   if plot:
     try:
       make_canvas(1, 1)  # what is missing is said before the long part

@@ -19,7 +19,7 @@ from vitx.analysis.figures import (
   Subject,
 )
 from vitx.analysis.figures.gallery import GRID
-from vitx.analysis.figures.memory import read_results
+from vitx.analysis.figures.memory import check_cost, read_results
 from vitx.analysis.figures.subject import make_canvas
 from vitx.analysis.matrices import hold_matrices
 from vitx.checkpoints.load import Loaded, load
@@ -37,7 +37,7 @@ from vitx.tasks.base import Task
 from vitx.tasks.classification import Classification
 from vitx.tasks.density import Density
 from vitx.training.setup import resolve
-from vitx.training.trial import measure_training_bytes
+from vitx.training.trial import count_training_flops, measure_training_bytes
 
 ALL_FIGURES: dict[str, Callable[..., list[Path]]] = {
   **FIGURES,
@@ -185,13 +185,16 @@ def _draw_results(
   memory = {}
   for row in find_rows(path, list(found)):
     own = complete_config(load_config(join_text(f"{path}:{row}", [overrides])))
+    check_cost(results, row, count_training_flops(own), config)
     used = measure_training_bytes(own)
     if used is None:
       raise ConfigError(f"{figure}: {jax.default_backend()} does not tell the memory of a program")
     memory[row] = used / 1e9
-  told = f"{Path(results).name}, rows of {path}: test figure of finished runs, mean ± standard"
-  told += " deviation over seeds, against the memory of a training step of the row's whole batch,"
-  told += f" compiled for {jax.devices()[0].device_kind} ({jax.default_backend()}), never run."
+  kind, backend = jax.devices()[0].device_kind, jax.default_backend()
+  told = f"{Path(results).name}, rows of {config}: test figure of finished runs"
+  told += ", mean ± standard deviation over seeds" * (max(map(len, found.values())) > 1)
+  told += ", against the memory of a training step of the row's whole batch, compiled for"
+  told += f" {kind}{f' ({backend})' if backend != kind else ''}, never run."
   name = f"{figure}_{Path(results).stem}"
   return RESULT_FIGURES[figure](found, memory, value, told, out, name)
 

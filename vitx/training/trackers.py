@@ -43,6 +43,11 @@ class Tracker:
   extra: ClassVar[str] = ""
   packages: ClassVar[tuple[str, ...]] = ()
 
+  @classmethod
+  def find_problem(cls) -> str:
+    """Returns why no run could begin on this machine, in words; "" where nothing is known."""
+    return ""
+
   def __init__(self, run: TrackedRun):
     """Begins a run, or goes on with the one of that id."""
 
@@ -94,6 +99,20 @@ class Wandb(Tracker):
 
   extra = "wandb"
   packages = ("wandb",)
+
+  @classmethod
+  def find_problem(cls):
+    """Returns that nobody is logged in, or with a wrong key, where rows would be sent."""
+    import wandb
+
+    if wandb.setup().settings.mode in ("offline", "disabled"):
+      return ""
+    help_ = "run wandb login, or set WANDB_MODE=offline"
+    try:
+      known = wandb.login(prompt=False)
+    except wandb.Error as error:
+      return f"Weights & Biases: {str(error).rstrip('. ')}; {help_}"
+    return "" if known else f"nobody is logged in to Weights & Biases; {help_}"
 
   def __init__(self, run: TrackedRun, *, project: str = "vitx"):
     import wandb

@@ -11,7 +11,8 @@ from ml_collections import ConfigDict
 
 from vitx import registry
 from vitx.checkpoints import workdir as wd
-from vitx.errors import MissingExtraError
+from vitx.errors import ConfigError, MissingExtraError
+from vitx.training.distributed import is_writer
 from vitx.training.failures import TrackingError
 from vitx.training.log import MetricsLog, read_metrics
 from vitx.training.trackers import TRACKERS, TrackedRun, Tracker
@@ -28,7 +29,7 @@ def check(config: ConfigDict, *, is_trial: bool = False) -> partial:
     is_trial: whether nothing will be tracked: what is not installed is then not missed.
 
   Raises:
-    ConfigError: no such tracker, or it has no such field.
+    ConfigError: no such tracker, or it has no such field, or it could not begin here.
     MissingExtraError: it needs what is not installed.
   """
   made = registry.build(TRACKERS, config.tracking, "tracking", hidden=("run",))
@@ -36,6 +37,9 @@ def check(config: ConfigDict, *, is_trial: bool = False) -> partial:
   for package in kind.packages:
     if not is_trial and not _is_installed(package):
       raise MissingExtraError(f"tracking={config.tracking.name}", kind.extra)
+  problem = "" if is_trial or not is_writer() else kind.find_problem()
+  if problem:
+    raise ConfigError(f"tracking={config.tracking.name!r}: {problem}")
   return made
 
 
@@ -134,7 +138,8 @@ class Tracking:
     try:
       work(*arguments)
     except asynclib.AsyncError as error:
+      why = str(error.__cause__).rstrip(". ")
       raise TrackingError(
-        f"tracking={self._name} failed: {error.__cause__}; the run is saved up to its last"
-        " checkpoint and goes on with tracking=none, or with what it needs"
+        f"tracking={self._name} failed: {why}; the run is saved up to its last checkpoint and goes"
+        " on with tracking=none, or with what it needs"
       ) from error.__cause__

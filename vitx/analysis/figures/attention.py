@@ -94,6 +94,11 @@ def _check(layer: Layer, label: str) -> None:
       f" {n} tokens, but {held}; use one with a masked implementation over tokens, such as softmax,"
       " shaped, performer or a pattern"
     )
+  if layer.matrix.min() < 0:
+    raise ConfigError(
+      f"attention: {label} has mixers ({layer.mixer} in {layer.path}) whose matrix has numbers"
+      " below zero: it is a transform, and nothing attends"
+    )
   if not layer.layout.placed:
     raise ConfigError(
       f"attention: {label} gives tokens up before {layer.path} (model.token_reduction), so that"
@@ -160,7 +165,7 @@ def plot_heads(maps: Maps, example: int = 0, query: int | None = None) -> Any:
   side = min(0.85, style.PAGE / (len(layers) + 1))
   what = _name_query(maps, query)
   caption = f"{maps.told}. Attention of the {what} in validation example {example}, by layer and"
-  caption += " head, each panel scaled by itself."
+  caption += " head, each panel from zero to its own highest."
   rows = len(heads)
   width, height = max(style.COLUMN, side * (len(layers) + 1)), side * rows + 0.25
   canvas, panels = style.make_panels(rows, len(layers) + 1, width, height, caption)
@@ -168,7 +173,7 @@ def plot_heads(maps: Maps, example: int = 0, query: int | None = None) -> Any:
     for axes, number in zip(row[1:], layers, strict=True):
       matrix, layout = maps.layers[number][example], maps.layouts[number]
       if head >= len(matrix):
-        axes.axis("off")
+        _blank(axes)
         continue
       title = f"layer {number}" if head == heads[0] else ""
       style.show_plane(axes, read_row(matrix[head], layout, query), title, vmin=0)
@@ -192,8 +197,10 @@ def plot_side_by_side(found: Sequence[Maps], query: int | None = None) -> Any:
   side = min(0.95, style.PAGE / (len(kinds) + 1))
   width = max(style.COLUMN, side * (len(kinds) + 1))
   told = "; ".join(f"{maps.label}: {maps.told}" for maps in found)
-  caption = f"{told}. Attention of the {_name_query(found[0], query)}, mean of the heads; rollout"
-  caption += " with half an identity in each layer. Each panel is scaled by itself."
+  caption = f"{told}. Attention of the {_name_query(found[0], query)}, mean of the heads"
+  if any(kind == "rollout" for _, kind in kinds):
+    caption += "; rollout with half an identity in each layer"
+  caption += ". Each panel is from zero to its own highest."
   canvas, panels = style.make_panels(count, len(kinds) + 1, width, side * count + 0.4, caption)
   for number, row in enumerate(panels):
     show_image(row[0], found[0].images[number], "" if number else "image")
@@ -205,6 +212,13 @@ def plot_side_by_side(found: Sequence[Maps], query: int | None = None) -> Any:
       style.show_plane(axes, plane, "" if number else f"{maps.label}\n{kind}", vmin=0)
       _mark(axes, query, maps.layouts[-1])
   return canvas
+
+
+def _blank(axes: Any) -> None:
+  """Shows nothing of a panel but what is written beside it."""
+  axes.set(xticks=[], yticks=[])
+  axes.spines[:].set_visible(False)
+  axes.patch.set_visible(False)
 
 
 def show_image(axes: Any, image: np.ndarray, title: str = "") -> None:

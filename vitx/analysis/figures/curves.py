@@ -75,9 +75,9 @@ def plot_curves(
   fitting = CHARACTERS // (KEY + max(map(len, labels.values())))
   columns = max(1, min(WIDE, len(methods), fitting))
   height = 2.3 + 0.13 * -(-len(methods) // columns)
-  told = "mean and standard deviation over the runs of a method" + (
-    "; × published" if published else ""
-  )
+  several = len(curves) > len(methods)
+  told = "mean and standard deviation over the runs of a method" if several else "one run a method"
+  told += "; × published" if published else ""
   canvas, panels = style.make_panels(1, 3 if published else 2, style.PAGE, height, told)
   left, *between, right = panels[0]
   words, scale, _ = shown(figure)

@@ -13,6 +13,7 @@ from vitx.analysis.figures import style
 from vitx.errors import ConfigError
 
 PREFIX = "test_"
+TOLERANCE = 0.02  # of FLOPs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,11 +42,7 @@ def read_results(path: str | Path, figure: str) -> dict[str, tuple[float, ...]]:
     ConfigError: no such file, no such column, or no run that finished.
   """
   column = f"{PREFIX}{figure}"
-  try:
-    with open(path, newline="", encoding="utf-8") as file:
-      rows = list(csv.DictReader(file))
-  except (OSError, UnicodeDecodeError) as error:
-    raise ConfigError(f"results={str(path)!r} cannot be read: {error}") from error
+  rows = _read(path)
   if not rows or not {"method", column} <= rows[0].keys():
     raise ConfigError(
       f"results={str(path)!r} has no columns 'method' and {column!r}; give the CSV file that vitx"
@@ -58,6 +55,37 @@ def read_results(path: str | Path, figure: str) -> dict[str, tuple[float, ...]]:
   if not found:
     raise ConfigError(f"results={str(path)!r} has no run that finished")
   return found
+
+
+def check_cost(path: str | Path, method: str, flops: int, config: str) -> None:
+  """Refuses a config whose training step is not that of the runs, where their file tells.
+
+  Args:
+    path: of `read_results`.
+    method: of the file.
+    flops: of a training step by the config.
+    config: for reading.
+
+  Raises:
+    ConfigError: the step of the runs cost other FLOPs, by more than versions of vitx count apart.
+  """
+  for row in _read(path):
+    if row["method"] == method and row.get("flops"):
+      ran = int(row["flops"]) / int(row["steps"])
+      if abs(ran - flops) > TOLERANCE * ran:
+        raise ConfigError(
+          f"config={config!r}: a training step of {method} takes {flops / 1e9:,.4g} GFLOP, of the"
+          f" runs in {str(path)!r} {ran / 1e9:,.4g}; give the overrides that they ran with, as in"
+          " FILE:field=value"
+        )
+
+
+def _read(path: str | Path) -> list[dict[str, str]]:
+  try:
+    with open(path, newline="", encoding="utf-8") as file:
+      return list(csv.DictReader(file))
+  except (OSError, UnicodeDecodeError) as error:
+    raise ConfigError(f"results={str(path)!r} cannot be read: {error}") from error
 
 
 def draw_memory(
@@ -91,7 +119,8 @@ def draw_memory(
 
 def plot_memory(points: Sequence[Point], words: str, scale: float, told: str) -> Any:
   """Returns a picture: mean and standard deviation of each method against its memory."""
-  canvas, panels = style.make_panels(1, 1, style.COLUMN * 1.3, 2.6, told)
+  height = max(2.6, 0.12 * (len(points) + 6))  # of the legend, a line for each
+  canvas, panels = style.make_panels(1, 1, style.COLUMN * 1.3, height, told)
   axes = panels[0, 0]
   for number, point in enumerate(points):
     values = np.array(point.values) * scale
@@ -101,5 +130,8 @@ def plot_memory(points: Sequence[Point], words: str, scale: float, told: str) ->
     given |= {"color": f"C{number % 10}", "label": f"{point.method} ({len(values)})"}
     axes.errorbar(point.gigabytes, values.mean(), yerr=spread, **given)
   style.name_axes(axes, "memory of a training step (GB)", words)
-  style.add_legend(canvas, axes, title="method (runs)", title_fontsize=style.SMALL)
+  beside = {"loc": "upper left", "bbox_to_anchor": (1.01, 1.0), "borderaxespad": 0.0}
+  axes.legend(
+    **beside, fontsize=style.SMALL, frameon=False, title="method (runs)", title_fontsize=style.SMALL
+  )
   return canvas

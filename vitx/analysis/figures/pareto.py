@@ -135,10 +135,11 @@ def _name_points(
         label.remove()
 
 
-def _candidates() -> Iterator[tuple[tuple[float, float], dict[str, str]]]:
-  """Yields offsets and how a name is aligned there."""
+def _candidates() -> Iterator[tuple[tuple[float, float], dict[str, Any]]]:
+  """Yields offsets and how a name is aligned there; one that is far has a line to its point."""
   for distance in DISTANCES:
     for x, y in DIRECTIONS:
       ha = {1: "left", 0: "center", -1: "right"}[x]
       va = {1: "bottom", 0: "center", -1: "top"}[y]
-      yield (distance * x, distance * y), {"ha": ha, "va": va}
+      line = {"arrowprops": {"arrowstyle": "-", "lw": 0.3}} if distance > DISTANCES[0] else {}
+      yield (distance * x, distance * y), {"ha": ha, "va": va, **line}

@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Declares the arguments of `run`."""
   add = parser.add_argument
   add("--config", required=True, help="FILE, FILE:ROW,field=value or a config.json; no seed")
-  add("--over", default="", help="field=[value,value],...; `row` stands for the file's rows")
+  add("--over", help="field=[value,value],...; `row` stands for the file's rows")
   add("--seeds", type=int, default=1, help="how many, from 0")
   add("--workdir", required=True, metavar="DIR", help="where the runs lie; gs://... works too")
   add_output(parser)
@@ -27,14 +27,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def add_output(parser: argparse.ArgumentParser) -> None:
   """Declares the arguments that say where the results go."""
   add = parser.add_argument
-  add("--out", default="results", help="folder of the table; results")
-  add("--name", help="of the table; the workdir's name")
+  add("--out", default="results", help="folder of the table (results)")
+  add("--name", help="of the table (the workdir's name)")
   add("--plot", action=argparse.BooleanOptionalAction, default=True, help="draw the curves")
   add(
     "--together",
     type=int,
     default=8,
     metavar="N",
-    help="points that differ in seed, learning rate or weight decay, trained in one program; 8",
+    help="points that differ in seed, learning rate or weight decay, trained in one program (8)",
   )
   add("--trust_code", action="store_true", help="let init_from's run name Python of its own")
