@@ -55,7 +55,7 @@ def read(path):
     (["attention", "--config=density_digits:dense"], "has no grid of image patches"),
     (["attention", "--config=digits:linformer"], "hold no matrix of the 64 tokens"),
     (["attention", "--config=digits:mlp_mixing"], "hold no matrix of the 64 tokens"),
-    (["attention", "--config=digits:fnet"], "whose matrix has numbers below zero"),
+    (["attention", "--config=digits:fnet"], "whose matrix is a Fourier transform"),
     (["receptive_field", "--config=digits:softmax"], "SoftmaxAttention, which has no pattern"),
     (["receptive_field", "--config=digits:full", "--queries=64"], "choose from 0 to 63"),
     (["graph", "--config=digits:softmax"], "SoftmaxAttention, which has no pattern"),

@@ -10,6 +10,7 @@ import numpy as np
 from vitx.analysis.figures import style
 from vitx.analysis.figures.capture import Layer, capture
 from vitx.analysis.figures.subject import Subject
+from vitx.attention.fnet import FNet
 from vitx.errors import ConfigError
 from vitx.ops.layout import TokenLayout
 
@@ -94,10 +95,10 @@ def _check(layer: Layer, label: str) -> None:
       f" {n} tokens, but {held}; use one with a masked implementation over tokens, such as softmax,"
       " shaped, performer or a pattern"
     )
-  if layer.matrix.min() < 0:
+  if layer.mixer == FNet.__name__:
     raise ConfigError(
-      f"attention: {label} has mixers ({layer.mixer} in {layer.path}) whose matrix has numbers"
-      " below zero: it is a transform, and nothing attends"
+      f"attention: {label} has mixers ({layer.mixer} in {layer.path}) whose matrix is a Fourier"
+      " transform, the same for every image: nothing attends"
     )
   if not layer.layout.placed:
     raise ConfigError(
