@@ -61,12 +61,13 @@ The post trained on all images. With 2 % of them kept to validate by, as we did 
 3.2 points behind at epoch 5, 3.3 with two normalizations; `norms=mlp`, run for one epoch, is 10.6
 behind after it. So these rows keep 0.2 %, 100 images, which choose nothing finely; with them
 vanilla is 2.2 behind. All are one run of one seed, so that the gain of 1.0 is no proof.
-As they stand, after epochs 1, 5, 10 and 15 of 50 (seed 0, the same copy, 2 CPU cores, 44 to 50 s an
-epoch, 2026-11-24), and then on the test set: `simplified_w96_d8` 29.4, 52.4, 59.0, 63.3 and 60.69;
-`vanilla_w96_d8` 27.5, 48.9, 56.9 (published 60.2), 62.2 and 60.78. Later epochs: not yet run.
-`stop_after='15 epochs'` ends there, by the schedule of all 50. The starts of `simplified_w128_d8_*`
-after 1 and 2 epochs (one core each, 2026-11-25): equal 30.2, 42.3; identity 19.7, 34.0; inverse
-31.0, 41.6; dynamic 30.9, 43.0; inverse_dynamic 30.3, 41.3. Other rows: not yet run.
+As they stand, after epochs 1, 5, 10, 20, 30, 40 and 50 (seed 0, the same copy, AMD EPYC, one or two
+cores, 45 to 140 s an epoch, 2026-11-24 and 25), and then on the test set: `simplified_w96_d8` 29.4,
+52.3, 59.0, 66.6, 73.6, 80.1, 82.6 and 65.45; `vanilla_w96_d8` 27.5, 48.9, 56.9, 66.5, 74.0, 81.1,
+84.1 and 64.96. `skipless_w128_d8` after 1 to 5 of 20: 10.0, 9.8, 9.7, 10.0, 9.8 (one core). The
+starts of `simplified_w128_d8_*` after 1 and 2 epochs (one core each, 2026-11-25): equal 30.2, 42.3;
+identity 19.7, 34.0; inverse 31.0, 41.6; dynamic 30.9, 43.0; inverse_dynamic 30.3, 41.3.
+Other rows: not yet run.
 
 What we offer: these models with a test at the end; the starts as rows or, in any row, as
 `token_mixer.start=dynamic`; `skipless`, vanilla without skips, which in the post learns nothing,

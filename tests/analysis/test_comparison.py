@@ -156,4 +156,8 @@ def test_a_source_s_curve_stands_over_ours():
   assert training.get_ylabel() == "training top-1 %" and len(validation.lines) == 2
   crosses = [line.get_xydata().tolist() for line in training.lines if line.get_marker() == "x"]
   assert crosses == [[[2.5, 30], [10, 60]], []]  # what lies beyond our last step is left out
+  published = {"a": {4: 60.0, 4.2: 65.0, 5: 70.0}}  # 4.2 epochs are 10.5 steps, of which we do 10
+  _, training, _ = curves.plot_curves(runs, "top1", published).axes
+  crosses = [line.get_xydata().tolist() for line in training.lines if line.get_marker() == "x"]
+  assert crosses == [[[10, 60], [10.5, 65]], []]
   assert len(curves.plot_curves(runs, "top1").axes) == 2

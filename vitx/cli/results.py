@@ -137,7 +137,7 @@ def _describe_run(comparison: Comparison, runs: Sequence[str]) -> str:
   each = ", ".join(f"{name} {value:.3g}" for name, value in hours.items())
   lines = {
     "command": [f"`{shlex.join(['vitx', *sys.argv[1:]])}`"],
-    "date": [datetime.date.today().isoformat()],
+    "table made": [datetime.date.today().isoformat()],
     "hours of training": [f"{sum(hours.values()):.3g} in all; {each}"],
     "hardware": _distinct(_hardware(environment) for environment in environments),
     "data": _distinct(_data(environment["data"]) for environment in environments),

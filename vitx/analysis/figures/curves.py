@@ -122,5 +122,5 @@ def _draw_published(axes: Any, values: Mapping[float, float], per_epoch: float, 
   """Draws those that lie within the steps of the runs, as crosses."""
   last = axes.dataLim.x1
   placed = {epoch * per_epoch: value for epoch, value in values.items()}
-  steps = [step for step in placed if 0 < step <= last]
+  steps = [step for step in placed if 0 < step < last + 1]  # an epoch is no whole number of steps
   axes.plot(steps, [placed[step] for step in steps], "x", color=color, markersize=4)
