@@ -9,4 +9,4 @@ TINY = runs.replace(
 
 
 def points(over="row=[softmax,fnet]", seeds=2, config=f"digits.py:{TINY}"):
-  return make_points(expand(config, parse_grid(over)), seeds)
+  return make_points(expand(config, parse_grid(over) if over else {}), seeds)
