@@ -67,8 +67,8 @@ cores, 45 to 140 s an epoch, 2026-11-24 and 25), and then on the test set: `simp
 84.1 and 64.96. `skipless_w128_d8` after 1 to 5 of 20: 10.0, 9.8, 9.7, 10.0, 9.8 (one core). The
 starts of `simplified_w128_d8_*` after 1 and 2 epochs (one core each, 2026-11-25): equal 30.2, 42.3;
 identity 19.7, 34.0; inverse 31.0, 41.6; dynamic 30.9, 43.0; inverse_dynamic 30.3, 41.3.
-`with_skips_w128_d8` 26.1, 23.1 and 25.9 after 6, where 47.3 is printed after 5: at width 128 ours all
-but stops; `parallel_w128_d8` 25.2, 30.6, 35.4 after 1 to 3. Other rows: not yet run.
+`with_skips_w128_d8` 26.1, 23.1 and 25.9 after 6, where 47.3 is printed after 5: at width 128 ours
+all but stops; `parallel_w128_d8` 25.2, 30.6, 35.4 after 1 to 3. Other rows: not yet run.
 
 What we offer: these models with a test at the end; the starts as rows or, in any row, as
 `token_mixer.start=dynamic`; `skipless`, vanilla without skips, which in the post learns nothing,
