@@ -94,3 +94,12 @@ def test_a_program_trains_at_least_one_run(tmp_path, capsys):
   assert main([*command, "--together=0"]) == 1
   assert "together=0 is out of range; it must be an integer in [1, 1000]" in capsys.readouterr().err
   assert not list(tmp_path.iterdir())
+
+
+def test_the_workdir_of_a_run_takes_no_sweep(tmp_path, capsys):
+  (tmp_path / "config.json").write_text('{"seed": 0}')
+  command = ["sweep", f"--config=digits.py:{TINY}", "--seeds=2", f"--workdir={tmp_path}"]
+  assert main([*command, f"--out={tmp_path / 'out'}", "--no-plot"]) == 1
+  error = capsys.readouterr().err.splitlines()[-1]
+  assert error.startswith("ConfigError: ") and "is the workdir of one run" in error
+  assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
