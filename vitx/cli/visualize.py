@@ -19,7 +19,7 @@ from vitx.analysis.figures import (
   Subject,
 )
 from vitx.analysis.figures.gallery import GRID
-from vitx.analysis.figures.memory import check_cost, read_results
+from vitx.analysis.figures.memory import check_cost, read_costs, read_results
 from vitx.analysis.figures.subject import make_canvas
 from vitx.analysis.matrices import hold_matrices
 from vitx.checkpoints.load import Loaded, load
@@ -181,11 +181,12 @@ def _draw_results(
   path, overrides = split_text(config)
   first = complete_config(load_config(config))
   value = build_task(first).primary
-  found = read_results(results, value)
+  found, costs = read_results(results, value), read_costs(results)
   memory = {}
   for row in find_rows(path, list(found)):
     own = complete_config(load_config(join_text(f"{path}:{row}", [overrides])))
-    check_cost(results, row, count_training_flops(own), config)
+    if row in costs:
+      check_cost(row, count_training_flops(own), costs[row], config)
     used = measure_training_bytes(own)
     if used is None:
       raise ConfigError(f"{figure}: {jax.default_backend()} does not tell the memory of a program")

@@ -69,39 +69,43 @@ def make_step(config: ConfigDict, run: parallel.Run = parallel.at_once) -> Calla
   return parallel.compile_once(_make_step(config, parallel.AXIS), run)
 
 
-def make_measure(config: ConfigDict, step: Callable, examples: Callable[[], Examples]) -> Measure:
+def make_measure(
+  config: ConfigDict, step: Callable, examples: Callable[[str], Examples], state: Any
+) -> Measure:
   """Returns what tells the attention entropy of each layer: `(params, model_state) -> figures`.
 
-  Its arguments are replicated; what it does not need is neither read nor compiled.
+  Its arguments are replicated. It is compiled at once: where a signal came during a compilation
+  between steps, those since the last checkpoint would be lost. What it does not need is neither
+  read nor compiled.
 
   Args:
     config: resolved.
     step: of `make_step`.
-    examples: returns those of *validation*.
+    examples: of each role.
+    state: replicated, of which the shapes count.
   """
   count = config.evaluation.attention_entropy
   if not count:
     return lambda params, model_state: {}
-  task = build_task(config)
-  batches: list[Any] = []
+  task, devices = build_task(config), jax.device_count()
+  some = spread(examples("validation"), count)
+  (batch,) = evaluation_batches(
+    some,
+    transform=task.transform(train=False),
+    batch_size=-(-len(some) // devices) * devices,
+    threads=config.data.threads,
+    process_index=jax.process_index(),
+    process_count=jax.process_count(),
+  )
+  fed = parallel.split({name: batch[name] for name in (*task.element_spec, "mask")})
 
   def measure(params: Any, model_state: Any) -> Figures:
     jax.block_until_ready(params)  # too many programs under way can deadlock, see `in_flight`
-    if not batches:
-      devices = jax.device_count()
-      (batch,) = evaluation_batches(
-        spread(examples(), count),
-        transform=task.transform(train=False),
-        batch_size=-(-min(count, len(examples())) // devices) * devices,
-        threads=config.data.threads,
-        process_index=jax.process_index(),
-        process_count=jax.process_count(),
-      )
-      batches.append(parallel.split({name: batch[name] for name in (*task.element_spec, "mask")}))
-    sums = parallel.unreplicate(step(params, model_state, batches[0]))
+    sums = parallel.unreplicate(step(params, model_state, fed))
     total = float(sums.pop("count"))
     return {name: float(value) / total for name, value in sums.items()}
 
+  measure(state.params, state.model_state)
   return measure
 
 

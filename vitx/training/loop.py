@@ -23,6 +23,7 @@ from vitx.training import (
   resident,
   unevaluated,
 )
+from vitx.training.attention_entropy import make_measure
 from vitx.training.beginning import Beginning, check_beginning
 from vitx.training.distributed import is_writer
 from vitx.training.failures import (
@@ -38,7 +39,6 @@ from vitx.training.running import (
   is_measured,
   last_good,
   make_evaluate,
-  make_measure,
   open_run,
   test_best,
   validate,
@@ -151,7 +151,7 @@ def _run(run: Run, begun: Beginning) -> Result:
         experiment, state, constants, run.workdir, run=request.run
       )
       program = dataclasses.replace(program, fill=feed.fill)
-      measure = make_measure(run, programs, examples, state)
+      measure = make_measure(config, programs.entropy, examples, state)
     recorder.progress.begin()
     stream = recorder.progress.timed(feed.iterate(step, total))
     while True:
@@ -172,7 +172,10 @@ def _run(run: Run, begun: Beginning) -> Result:
       with jax.profiler.StepTraceAnnotation("train", step_num=step):
         state, metrics, measured, stop = program(state, constants, fed, request.asked())
       step = steps.stop
-      told = measure(state.params, state.model_state) if is_measured(experiment, step) else {}
+      told = {}
+      if is_measured(experiment, step):
+        in_flight.wait()  # so that the rows before have their own times
+        told = measure(state.params, state.model_state)
       in_flight.add(steps, metrics, measured, stop, told)
   if step < total:
     return Result(run.workdir, step, False)

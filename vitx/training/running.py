@@ -179,27 +179,6 @@ def make_evaluate(
   return evaluate
 
 
-def make_measure(
-  run: Run, programs: Programs, examples: Callable[[str], Examples], state: Any
-) -> attention_entropy.Measure:
-  """Returns what is told of a state where `is_measured`, besides what the step itself tells.
-
-  It is compiled at once: where a signal came during a compilation between steps, those since the
-  last checkpoint would be lost.
-
-  Args:
-    run: whose states they are.
-    programs: of `compile_evaluation`.
-    examples: of each role.
-    state: replicated, of which the shapes count.
-  """
-  measure = attention_entropy.make_measure(
-    run.experiment.config, programs.entropy, lambda: examples("validation")
-  )
-  measure(state.params, state.model_state)
-  return measure
-
-
 def is_measured(experiment: Experiment, step: int) -> bool:
   """Returns whether the attention entropy at a step may go into a row of kind "train"."""
   config = experiment.config

@@ -21,7 +21,7 @@ from vitx.models import stacked
 from vitx.ops.implementation import choosing_by
 from vitx.training import cache, compilation, parallel, provenance, unevaluated
 from vitx.training.alike import check_states, read_scalars
-from vitx.training.attention_entropy import Measure
+from vitx.training.attention_entropy import Measure, make_measure
 from vitx.training.beginning import Beginning, check_beginning
 from vitx.training.console import RunLog
 from vitx.training.failures import (
@@ -43,7 +43,6 @@ from vitx.training.running import (
   is_measured,
   last_good,
   make_evaluate,
-  make_measure,
   open_run,
   test_best,
   validate,
@@ -210,7 +209,9 @@ class _Together:
         batches = [each.run.experiment.batches() for each in runs]
         program = self._compile(runs, states, constants, request)
         measures = [
-          make_measure(each.run, own, kept, parallel.replicate(each.state))
+          make_measure(
+            each.run.experiment.config, own.entropy, kept, parallel.replicate(each.state)
+          )
           for each, own, kept in zip(runs, programs, examples, strict=True)
         ]
       streams = [_begin(each, own, total) for each, own in zip(runs, batches, strict=True)]
@@ -230,7 +231,10 @@ class _Together:
       members = [each.member for each in runs]
       states, metrics, measured, stop = program(states, constants, members, fed, request.asked())
       step = steps.stop
-      told = _measure(measures, states) if is_measured(experiment, step) else {}
+      told = {}
+      if is_measured(experiment, step):
+        in_flight.wait()  # so that the rows before have their own times
+        told = _measure(measures, states)
       in_flight.add(steps, metrics, measured, stop, told)
     for i, each, evaluate in zip(trained, runs, evaluates, strict=True):
       self._ended[i] = each.problem or _end(each, evaluate, step, total)

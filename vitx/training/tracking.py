@@ -32,7 +32,7 @@ def check(config: ConfigDict, *, is_trial: bool = False) -> partial:
     ConfigError: no such tracker, or it has no such field, or it could not begin here.
     MissingExtraError: it needs what is not installed.
   """
-  made = registry.build(TRACKERS, config.tracking, "tracking", hidden=("run",))
+  made = _make(config)
   kind: Any = made.func
   for package in kind.packages:
     if not is_trial and not _is_installed(package):
@@ -41,6 +41,10 @@ def check(config: ConfigDict, *, is_trial: bool = False) -> partial:
   if problem:
     raise ConfigError(f"tracking={config.tracking.name!r}: {problem}")
   return made
+
+
+def _make(config: ConfigDict) -> partial:
+  return registry.build(TRACKERS, config.tracking, "tracking", hidden=("run",))
 
 
 def _is_installed(package: str) -> bool:
@@ -63,7 +67,7 @@ def open_tracking(
     files: writes the tracker's id of the run.
     log: as it was cut back to what the run goes on from.
   """
-  make = check(config)
+  make = _make(config)
   if make.func is Tracker:
     return None
   chosen, stored = wd.to_plain(config.tracking), wd.read_json(workdir, FILE)

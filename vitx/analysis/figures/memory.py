@@ -57,27 +57,33 @@ def read_results(path: str | Path, figure: str) -> dict[str, tuple[float, ...]]:
   return found
 
 
-def check_cost(path: str | Path, method: str, flops: int, config: str) -> None:
-  """Refuses a config whose training step is not that of the runs, where their file tells.
+def read_costs(path: str | Path) -> dict[str, float]:
+  """Returns the FLOPs of a training step by method; nothing of a file that does not tell them.
 
   Args:
     path: of `read_results`.
-    method: of the file.
+  """
+  told = (row for row in _read(path) if row.get("flops"))
+  return {row["method"]: int(row["flops"]) / int(row["steps"]) for row in told}
+
+
+def check_cost(method: str, flops: int, ran: float, config: str) -> None:
+  """Refuses a config whose training step is not that of the runs.
+
+  Args:
+    method: for reading.
     flops: of a training step by the config.
+    ran: the FLOPs of a training step of the runs.
     config: for reading.
 
   Raises:
-    ConfigError: the step of the runs cost other FLOPs, by more than versions of vitx count apart.
+    ConfigError: they are further apart than versions of vitx count.
   """
-  for row in _read(path):
-    if row["method"] == method and row.get("flops"):
-      ran = int(row["flops"]) / int(row["steps"])
-      if abs(ran - flops) > TOLERANCE * ran:
-        raise ConfigError(
-          f"config={config!r}: a training step of {method} takes {flops / 1e9:,.4g} GFLOP, of the"
-          f" runs in {str(path)!r} {ran / 1e9:,.4g}; give the overrides that they ran with, as in"
-          " FILE:field=value"
-        )
+  if abs(ran - flops) > TOLERANCE * ran:
+    raise ConfigError(
+      f"config={config!r}: a training step of {method} takes {flops / 1e9:,.4g} GFLOP, of the runs"
+      f" {ran / 1e9:,.4g}; give the overrides that they ran with, as in FILE:field=value"
+    )
 
 
 def _read(path: str | Path) -> list[dict[str, str]]:
