@@ -99,14 +99,31 @@ def test_a_number_that_two_have_is_told(coordinator):
 
 
 def test_a_process_that_begins_again_takes_its_own_place(coordinator):
+  """Those that wait are not sent on in the meantime, as if it were still there."""
   host, _, port = coordinator.rpartition(":")
-  ended = threading.Thread(target=rendezvous.meet, args=(coordinator, 3, 0))
-  ended.start()
+  first = threading.Thread(target=rendezvous.meet, args=(coordinator, 3, 0))
+  first.start()
   time.sleep(0.2)
   with socket.create_connection((host, int(port))) as lost:
     lost.sendall(b'{"process": 1, "processes": 3}\n')
-  assert meet_all(coordinator, (3, 1), (3, 2)) == [None, None]
-  ended.join()
+  other = threading.Thread(target=rendezvous.meet, args=(coordinator, 3, 2))
+  other.start()
+  time.sleep(0.2)
+  assert first.is_alive() and other.is_alive()
+  rendezvous.meet(coordinator, 3, 1)
+  first.join()
+  other.join()
+
+
+def test_a_process_that_came_and_ended_is_told_to_be_missing(coordinator):
+  host, _, port = coordinator.rpartition(":")
+  with ThreadPoolExecutor(1) as pool:
+    first = pool.submit(rendezvous.meet, coordinator, 3, 0)
+    time.sleep(0.2)
+    with socket.create_connection((host, int(port))) as lost:
+      lost.sendall(b'{"process": 1, "processes": 3}\n')
+    with pytest.raises(ConfigError, match="of 3 processes 1, 2 did not come within 2 s"):
+      first.result()
 
 
 @pytest.mark.parametrize("said", [b"", b"GET / HTTP/1.1\r\n\r\n", b"[1]\n", b"\xff" * 2000])

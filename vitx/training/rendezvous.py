@@ -74,12 +74,12 @@ def _gather(coordinator: str, listener: socket.socket, processes: int) -> None:
   there: dict[int, socket.socket] = {}
   end = time.monotonic() + PATIENCE
   try:
-    while len(there) < processes - 1:
+    while len(_find_waiting(there)) < processes - 1:  # one that has come may have ended since
       listener.settimeout(max(end - time.monotonic(), 0.01))
       try:
         connection, _ = listener.accept()
       except TimeoutError:
-        missing = sorted(set(range(1, processes)) - there.keys())
+        missing = sorted(set(range(1, processes)) - _find_waiting(there))
         raise ConfigError(
           f"--coordinator={coordinator!r}: of {processes} processes {listing(map(str, missing))}"
           f" did not come within {PATIENCE} s; start each with the same --coordinator and"
@@ -105,6 +105,11 @@ def _gather(coordinator: str, listener: socket.socket, processes: int) -> None:
       connection.close()
 
 
+def _find_waiting(there: dict[int, socket.socket]) -> set[int]:
+  """Returns which of those that have come still wait."""
+  return {process for process, connection in there.items() if _is_open(connection)}
+
+
 def _find_problem(told: dict[str, Any], processes: int, there: dict[int, socket.socket]) -> str:
   process = told["process"]
   if told.get("processes") != processes:
@@ -112,7 +117,7 @@ def _find_problem(told: dict[str, Any], processes: int, there: dict[int, socket.
       f"--processes={processes} of process 0 and --processes={told.get('processes')} of process"
       f" {process} differ; give all the same"
     )
-  if process in there and _is_open(there[process]):
+  if process in _find_waiting(there):
     return f"--process={process} was given to two processes; number them 0 to {processes - 1}"
   return ""
 
