@@ -96,10 +96,13 @@ def test_a_program_trains_at_least_one_run(tmp_path, capsys):
   assert not list(tmp_path.iterdir())
 
 
-def test_the_workdir_of_a_run_takes_no_sweep(tmp_path, capsys):
-  (tmp_path / "config.json").write_text('{"seed": 0}')
+@pytest.mark.parametrize(
+  ("name", "text"), [("config.json", '{"seed": 0}'), ("phases.json", '{"phases": ["a", "b"]}')]
+)
+def test_the_workdir_of_a_run_takes_no_sweep(name, text, tmp_path, capsys):
+  (tmp_path / name).write_text(text)
   command = ["sweep", f"--config=digits.py:{TINY}", "--seeds=2", f"--workdir={tmp_path}"]
   assert main([*command, f"--out={tmp_path / 'out'}", "--no-plot"]) == 1
   error = capsys.readouterr().err.splitlines()[-1]
   assert error.startswith("ConfigError: ") and "is the workdir of one run" in error
-  assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
+  assert [path.name for path in tmp_path.iterdir()] == [name]

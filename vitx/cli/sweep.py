@@ -53,7 +53,7 @@ def compare(
     MissingExtraError: matplotlib is not installed and `plot` is set; nothing was trained.
   """
   check_integer(together, "together", "[1, 1000]")
-  if wd.read_json(workdir, "config.json"):
+  if wd.read_json(workdir, "config.json") or wd.read_json(workdir, wd.PHASES):
     raise ConfigError(
       f"workdir={workdir!r} is the workdir of one run; name another directory, in which each run of"
       " the sweep gets its own"

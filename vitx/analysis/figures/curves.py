@@ -11,10 +11,12 @@ from vitx.analysis.comparison import shown
 from vitx.analysis.figures import style
 from vitx.errors import ConfigError
 
-STYLES = ("-", "--", ":", "-.")  # for more methods than there are colors
+TOGETHER = 12  # lines that can be told apart; of more methods each gets a diagram of its own
+COLORS = 10  # the lines of further methods are dashed
 WIDE = 4  # columns of the legend, above the panels, at most
 # Characters that fit side by side in it, and as many as the line before a name takes.
 CHARACTERS, KEY = 145, 9
+ACROSS = 5  # diagrams of one method each, side by side
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,6 +47,8 @@ def draw_curves(
 ) -> list[Path]:
   """The loss and the validation figure of runs by step, each method's mean ± standard deviation.
 
+  Of more than twelve methods each has a diagram of its validation figure, over the others in gray.
+
   Args:
     curves: of the runs.
     figure: what the validation figure is called.
@@ -68,26 +72,37 @@ def plot_curves(
   """Returns the picture of `draw_curves`, whose arguments and errors it has."""
   if not any(curve.figure for curve in curves):
     raise ConfigError("curves: no run has been validated yet; let one train for evaluation.every")
-  methods = list(dict.fromkeys(curve.method for curve in curves))
-  labels = {
-    method: f"{method} ({sum(curve.method == method for curve in curves)})" for method in methods
-  }
-  fitting = CHARACTERS // (KEY + max(map(len, labels.values())))
-  columns = max(1, min(WIDE, len(methods), fitting))
-  height = 2.3 + 0.13 * -(-len(methods) // columns)
+  methods: dict[str, list[Curve]] = {}
+  for curve in curves:
+    methods.setdefault(curve.method, []).append(curve)
   several = len(curves) > len(methods)
   told = "mean and standard deviation over the runs of a method" if several else "one run a method"
   told += "; × published" if published else ""
+  if len(methods) > TOGETHER:
+    return _plot_each(methods, figure, told, published)
+  return _plot_together(methods, figure, told, published)
+
+
+def _plot_together(
+  methods: Mapping[str, Sequence[Curve]],
+  figure: str,
+  told: str,
+  published: Mapping[str, Mapping[float, float]] | None,
+) -> Any:
+  """Returns diagrams that have a line for each method."""
+  labels = {method: f"{method} ({len(own)})" for method, own in methods.items()}
+  fitting = CHARACTERS // (KEY + max(map(len, labels.values())))
+  columns = max(1, min(WIDE, len(methods), fitting))
+  height = 2.3 + 0.13 * -(-len(methods) // columns)
   canvas, panels = style.make_panels(1, 3 if published else 2, style.PAGE, height, told)
   left, *between, right = panels[0]
   words, scale, _ = shown(figure)
-  for number, method in enumerate(methods):
-    own = [curve for curve in curves if curve.method == method]
-    line: dict[str, Any] = {"color": f"C{number % 10}", "linestyle": STYLES[number // 10 % 4]}
-    _draw_band(left, [curve.loss for curve in own], 1.0, line, None)
-    _draw_band(right, [curve.figure for curve in own], scale, line, labels[method])
+  for number, (method, own) in enumerate(methods.items()):
+    line = {"color": f"C{number % COLORS}", "linestyle": "-" if number < COLORS else "--"}
+    _draw_band(left, [curve.loss for curve in own], 1.0, line)
+    _draw_band(right, [curve.figure for curve in own], scale, {**line, "label": labels[method]})
     for axes in between:
-      _draw_band(axes, [curve.training for curve in own], scale, line, None)
+      _draw_band(axes, [curve.training for curve in own], scale, line)
       _draw_published(axes, (published or {}).get(method, {}), own[0].per_epoch, line["color"])
   style.name_axes(left, "step", "training loss")
   style.name_axes(right, "step", f"validation {words}")
@@ -95,6 +110,41 @@ def plot_curves(
     style.name_axes(axes, "step", f"training {words}")
   above = {"loc": "outside upper center", "ncols": columns, "title": "method (runs)"}
   style.add_legend(canvas, right, **above, title_fontsize=style.SMALL)
+  return canvas
+
+
+def _plot_each(
+  methods: Mapping[str, Sequence[Curve]],
+  figure: str,
+  told: str,
+  published: Mapping[str, Mapping[float, float]] | None,
+) -> Any:
+  """Returns a diagram for each method, all of one scale."""
+  words, scale, _ = shown(figure)
+  kind = "training" if published else "validation"
+  values = {
+    method: [curve.training if published else curve.figure for curve in own]
+    for method, own in methods.items()
+  }
+  titles = [f"{method} ({len(own)})" for method, own in methods.items()]
+  across = max(1, min(ACROSS, CHARACTERS // max(map(len, titles))))
+  rows = -(-len(methods) // across)
+  told = f"{kind} {words} by step, {told}; gray: the other methods; in brackets: runs"
+  canvas, panels = style.make_panels(rows, across, style.PAGE, 1.1 * rows, told)
+  for axes in panels.flat[len(methods) :]:
+    axes.remove()
+  for number, (method, axes) in enumerate(zip(methods, panels.flat, strict=False)):
+    if number:
+      axes.sharex(panels[0, 0])
+      axes.sharey(panels[0, 0])
+    is_lowest = number + across >= len(methods)
+    axes.tick_params(labelbottom=is_lowest, labelleft=number % across == 0)
+    for other in values.values():
+      steps, mean, _ = average(other)
+      axes.plot(steps, scale * mean, linewidth=0.5, color="0.8")
+    _draw_band(axes, values[method], scale, {"color": "C0"})
+    _draw_published(axes, (published or {}).get(method, {}), methods[method][0].per_epoch, "C1")
+    axes.set_title(titles[number], fontsize=style.SMALL, pad=2)
   return canvas
 
 
@@ -107,14 +157,14 @@ def average(values: Sequence[Mapping[int, float]]) -> tuple[np.ndarray, np.ndarr
 
 
 def _draw_band(
-  axes: Any, values: Sequence[Mapping[int, float]], scale: float, style: dict, name: str | None
+  axes: Any, values: Sequence[Mapping[int, float]], scale: float, line: Mapping[str, Any]
 ) -> None:
   steps, mean, deviation = average(values)
   mean, deviation = mean * scale, deviation * scale
   marker = "." if len(steps) < 30 else None
-  axes.plot(steps, mean, marker=marker, linewidth=1, markersize=3, label=name, **style)
+  axes.plot(steps, mean, marker=marker, linewidth=1, markersize=3, **line)
   axes.fill_between(
-    steps, mean - deviation, mean + deviation, color=style["color"], alpha=0.15, linewidth=0
+    steps, mean - deviation, mean + deviation, color=line["color"], alpha=0.15, linewidth=0
   )
 
 
