@@ -55,16 +55,17 @@ What we offer:
   sees 192 pixels, which windows of 6 x 6 tokens divide. Sparse attention in them: for example
   `tiny_cvt,token_mixer=bigbird,token_mixer.block=8`.
 - `scale=small`, of the tiny rows: width 128 with 4 heads, patches of 8 in images of 104 pixels,
-  from the version whose short side has 160; 170 tokens in 17 blocks of 10, of which R, W and G
+  from the version of 160 pixels; 170 tokens in 17 blocks of 10, of which R, W and G
   together cover half. 0.40 to 0.44 M parameters and a fortieth of the operations. CvT and Swin
   begin with 32 channels.
 - `moderate_vit`, `moderate_bbvit`, `moderate_authors_bbvit`, with what the script had;
   `recipe=text` gives them the text's, which is that of the tiny ones.
 
-Ours at `scale=small`, 4 TFLOP a row (91 to 252 steps), test top-1 of three seeds on a JPEG copy,
-one CPU core for the three, 2026-11-25: `tiny_vit` 32.66 ± 1.09; the other key sets 29.91 to 33.53,
-the query blocks 30.77 to 31.95, none told from another; `tiny_cvt` 41.86 ± 1.27, `tiny_swin` 28.16
-± 2.40 (results/bbvit_imagenette_small.md). As published: not yet run.
+Ours at `scale=small`, 4 TFLOP a row (91 to 252 steps), test top-1 of three seeds, images squashed
+to 160 x 160 and stored as JPEG a second time, one CPU core for the three, 2026-11-25: `tiny_vit`
+32.66 ± 1.09; the other key sets 29.91 to 33.53, the query blocks 30.77 to 31.95, none told from
+another; `tiny_cvt` 41.86 ± 1.27, `tiny_swin` 28.16 ± 2.40 (results/bbvit_imagenette_small.md). As
+published: not yet run.
 
 The best epoch is chosen by 10 % of the training set that training does not see. Images of any data
 set are resized to the 184 (368) pixels at which 53 blocks of 10 make up the tokens, as the script

@@ -2,7 +2,7 @@
 
 vitx prepare cifar10
 python train.py --config configs/finetune.py:deit_s --workdir runs/finetuned
-python train.py --workdir runs/finetuned \\
+python train.py --workdir runs/finetuned_dinov2 \\
   --config configs/finetune.py:dinov2_s,init_from=hf:timm/vit_small_patch14_dinov2.lvd142m
 
 A row is a backbone. `init_from` is the file of its weights: by default the published file's own

@@ -96,7 +96,7 @@ def write_results(
     curves, figure = read_curves(ran, trust_code=trust_code)
     printed = find_printed({m.name: m.published for m in comparison.methods}, figure)
     drawn = draw_curves(curves, figure, out, f"{name}_curves", printed)
-    parts.append(f"![learning curves, mean ± standard deviation over seeds]({drawn[0].name})")
+    parts.append(f"![learning curves]({drawn[0].name})")
   parts += _quote(comparison.methods)
   parts += ["## Run", _describe_run(comparison, ran)]
   _write(rows, format_csv(comparison))
