@@ -98,17 +98,17 @@ def test_a_signal_saves_and_the_same_command_goes_on(whole, tmp_path):
 
 
 def test_a_signal_breaks_off_a_compilation(tmp_path):
-  deep = ("model.depth=20", "model.stochastic_depth=0")
+  deep = ("model.depth=40", "model.stochastic_depth=0")
   settings = {"JAX_ENABLE_COMPILATION_CACHE": "0", "XLA_FLAGS": ""}
   process = runs.start(tmp_path, *deep, environment=settings)
   printed = iter(process.stdout.readline, "")
   assert any(line.startswith("compiling") for line in printed)
-  time.sleep(6)  # traced by now, most likely
+  time.sleep(2)  # while it traces, or compiles
   process.send_signal(signal.SIGINT)
   start = time.monotonic()
   output = runs.finish(process, code=75)
   assert "the same command goes on" in output and "compiling:" not in output
-  assert time.monotonic() - start < 10
+  assert time.monotonic() - start < 60
 
 
 def test_a_workdir_that_is_deleted_meanwhile_is_written_again(whole, tmp_path):

@@ -107,7 +107,8 @@ def execute(workplace, name, results):
   end = f"import json\njson.dump([{results}], open('result.json', 'w'))"
   notebook.cells.append(nbformat.v4.new_code_cell(end))
   resources = {"metadata": {"path": str(workplace / "colab")}}
-  nbclient.NotebookClient(notebook, timeout=600, resources=resources).execute()
+  patience = {"timeout": 600, "startup_timeout": 300, "iopub_timeout": 60}
+  nbclient.NotebookClient(notebook, resources=resources, **patience).execute()
   outputs = {cell.id: cell.outputs for cell in code(notebook)}
   for cell in PICTURES[name]:
     assert any("image/png" in output.get("data", {}) for output in outputs[cell]), cell

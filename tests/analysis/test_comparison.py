@@ -164,6 +164,13 @@ def test_of_more_than_twelve_methods_each_has_a_diagram(name, across):
   assert fourth.lines[-1].get_xydata().tolist() == [[2, 12.0]]
 
 
+def test_a_run_that_is_not_validated_yet_hides_no_other():
+  runs = [curves.Curve("m", {5: 2.0}, {10: 0.5}), curves.Curve("m", {5: 3.0}, {})]
+  left, right = curves.plot_curves(runs, "top1").axes
+  assert left.lines[0].get_xydata().tolist() == [[5, 2.5]]
+  assert right.lines[0].get_xydata().tolist() == [[10, 50]]
+
+
 @pytest.mark.parametrize("name", ["m", "simplified_w128_d8_inverse_dynamic", "n" * 70])
 def test_the_legend_is_as_wide_as_the_picture_at_most(name):
   runs = [curves.Curve(f"{name}{n}", {5: 2.0}, {10: 0.5}) for n in range(6)]

@@ -74,7 +74,7 @@ def test_seeds_have_one_place(config, seeds, message):
 
 
 def test_a_row_has_one_place():
-  with pytest.raises(ConfigError, match="has the row 'softmax', and over has rows"):
+  with pytest.raises(ConfigError, match="has the row 'softmax', and others are asked for"):
     points(config="digits.py:softmax")
 
 

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ import pytest
 from tests import runs
 from tests.cli.sweeps import TINY, points
 from vitx.checkpoints import lock
+from vitx.cli import results as writing
 from vitx.cli import sweep
 from vitx.cli.curves import find_printed, find_runs, read_curves
 from vitx.cli.live import Live
@@ -23,7 +25,7 @@ from vitx.cli.main import main
 from vitx.errors import ConfigError, MissingExtraError
 from vitx.training import phases
 from vitx.training import sweep as trained
-from vitx.training.failures import EXIT_INTERRUPTED, NonFiniteError
+from vitx.training.failures import EXIT_INTERRUPTED, NonFiniteError, StopRequest
 from vitx.training.loop import Result
 from vitx.training.sweep import POINT, State, train_points
 
@@ -160,6 +162,39 @@ def test_a_stop_ends_the_sweep(tmp_path, quick, monkeypatch):
   assert show.told == [("softmax_seed-0", State.STOPPED)]
 
 
+def test_a_signal_as_a_point_ends_ends_the_sweep(tmp_path, quick, monkeypatch):
+  train = phases.train
+
+  def told(config, workdir, **more):
+    with StopRequest() as request:
+      request._handle(signal.SIGTERM, None)  # after the last look at it
+    return train(config, workdir, **more)
+
+  monkeypatch.setattr(phases, "train", told)
+  assert not train_points(points(seeds=1), tmp_path, Silent())
+  assert quick == ["softmax_seed-0"]
+  assert train_points(points(seeds=1), tmp_path, Silent())  # as all are done
+  assert quick == ["softmax_seed-0", "fnet_seed-0"]
+
+
+def test_another_end_is_another_point(tmp_path, quick):
+  found = points("row=[softmax]", 1, f"digits.py:{TINY},stop_after=4 steps")
+  assert train_points(found, tmp_path, Silent())
+  with pytest.raises(ConfigError, match="stop_after: '4 steps' in the workdir"):
+    train_points(points("row=[softmax]", 1), tmp_path, Silent())
+
+
+def test_processes_write_the_same_results_side_by_side(tmp_path):
+  def write(text):
+    for _ in range(200):
+      writing._write(tmp_path / "some.md", text)
+
+  with ThreadPoolExecutor(2) as pool:
+    list(pool.map(write, ["a" * 5000, "b" * 5000]))
+  assert [path.name for path in tmp_path.iterdir()] == ["some.md"]
+  assert set((tmp_path / "some.md").read_text()) in ({"a"}, {"b"})
+
+
 def test_a_workdir_of_another_sweep_or_of_no_sweep_is_refused(tmp_path, quick):
   assert train_points(points(seeds=1), tmp_path, Silent())
   other = points(seeds=1, config=f"digits.py:{runs.replace(TINY, 'batch_size=16')}")
@@ -244,6 +279,9 @@ def test_curves_of_runs_and_of_sweeps(tmp_path, quick, capsys):
   (alone / POINT).unlink()
   found = find_runs([tmp_path / "sweep", alone])
   assert [Path(run).name for run in found[:2]] == ["fnet_seed-0", "fnet_seed-1"] and len(found) == 5
+  (tmp_path / "sweep" / "claimed").mkdir()
+  trained.wd.write_json(tmp_path / "sweep" / "claimed", POINT, {"config": {}})  # not begun yet
+  assert find_runs([tmp_path / "sweep", alone]) == found
   curves, figure = read_curves(found)
   assert figure == "top1" and [each.method for each in curves[2:]] == [
     "softmax",

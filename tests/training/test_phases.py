@@ -1,7 +1,9 @@
 """A run of several phases: what each changes, where each starts, and that each goes on."""
 
 import json
+import os
 import shutil
+import signal
 
 import numpy as np
 import pytest
@@ -15,7 +17,8 @@ from vitx.checkpoints.tree import name_arrays
 from vitx.cli.configs import load_config
 from vitx.cli.fields import complete
 from vitx.errors import ConfigError
-from vitx.training import loop, phases
+from vitx.training import loop, phases, provenance
+from vitx.training.failures import StopRequest
 
 STEPS = ("evaluation.every=4 steps", "checkpoint.every=4 steps", "log_every=1 steps")
 SMALL = "model.width=16,model.depth=1,model.num_heads=2,model.mlp_dim=32,stem=linear,stem.patch=2"
@@ -96,6 +99,32 @@ def test_a_workdir_of_phases_is_that_of_the_last_that_has_a_checkpoint(tmp_path)
   assert find_run(tmp_path) == f"{tmp_path}/two"
 
 
+def test_a_signal_as_a_phase_ends_ends_the_run(tmp_path, monkeypatch):
+  ran = []
+
+  def train(config, workdir, **_):
+    ran.append(workdir.rpartition("/")[2])
+    with StopRequest() as request:
+      request._handle(signal.SIGTERM, None)  # after the last look at it
+    return loop.Result(workdir, 8, True)
+
+  monkeypatch.setattr(loop, "train", train)
+  assert not phases.train(journey(), tmp_path).finished and ran == ["phase0"]
+
+
+def test_a_phase_is_the_same_whichever_way_leads_to_it(tmp_path):
+  def check(workdir, old, new):
+    provenance.check_same_fields(workdir, {"init_from": old}, {"init_from": new}, ())
+
+  (tmp_path / "phases.json").write_text('{"phases": ["a", "b"]}')
+  check(tmp_path / "b", "runs/journey/a", f"{tmp_path}/a")
+  for old, new in (("runs/journey/c", f"{tmp_path}/a"), ("runs/journey/a", "runs/a")):
+    with pytest.raises(ConfigError, match="init_from: "):
+      check(tmp_path / "b", old, new)
+  with pytest.raises(ConfigError, match="init_from: "):
+    check(tmp_path / "c", "runs/a", f"{tmp_path}/a")  # no phase of that run
+
+
 @pytest.mark.slow  # two whole runs of three phases
 def test_the_journey_stops_goes_on_and_ends_as_if_it_had_not_stopped(tmp_path, monkeypatch):
   whole, stopped = tmp_path / "whole", tmp_path / "stopped"
@@ -134,7 +163,8 @@ def _stop_in_phase1_then_go_on(workdir, monkeypatch):
     result = vitx.train(journey("steps_per_dispatch=1"), workdir)
   assert not result.finished and result.workdir.endswith("phase1") and 0 < result.step < 8
   assert not (workdir / "phase2").exists()
-  assert vitx.train(journey(), workdir).finished
+  # Its phases name each other's directories, whichever way leads there.
+  assert vitx.train(journey(), os.path.relpath(workdir)).finished
 
 
 def _check_what_was_frozen(workdir):

@@ -22,7 +22,25 @@ def coordinator():
 @pytest.fixture(autouse=True)
 def soon(monkeypatch):
   monkeypatch.setattr(rendezvous, "PATIENCE", 2)
+  monkeypatch.setattr(rendezvous, "CONNECT", 1)
   monkeypatch.setattr(rendezvous, "PAUSE", 0.05)
+
+
+@pytest.fixture
+def patient(monkeypatch):
+  """For processes that all come: a slow machine is no reason to give up."""
+  monkeypatch.setattr(rendezvous, "PATIENCE", 60)
+
+
+def reach(coordinator):
+  """Returns a connection to process 0, which may not listen yet."""
+  host, _, port = coordinator.rpartition(":")
+  for _ in range(1000):
+    try:
+      return socket.create_connection((host, int(port)))
+    except ConnectionRefusedError:
+      time.sleep(0.01)
+  raise AssertionError("nobody listens")
 
 
 def meet_all(coordinator, *told):
@@ -70,7 +88,7 @@ def test_one_process_waits_for_nobody(coordinator):
   rendezvous.meet(coordinator, 1, 0)
 
 
-def test_all_go_on_when_the_last_has_come(coordinator):
+def test_all_go_on_when_the_last_has_come(coordinator, patient):
   start = time.monotonic()
   late = threading.Timer(0.5, rendezvous.meet, (coordinator, 3, 0))
   late.start()
@@ -83,7 +101,7 @@ def test_all_go_on_when_the_last_has_come(coordinator):
 def test_those_that_do_not_come_are_told_by_their_numbers(coordinator):
   first, second = meet_all(coordinator, (4, 0), (4, 2))
   assert "of 4 processes 1, 3 did not come within 2 s; start each with the same" in first
-  assert "did not send this process on within 2 s" in second or "nobody has listened" in second
+  assert first == second
 
 
 def test_numbers_that_differ_are_told_to_both(coordinator):
@@ -98,13 +116,11 @@ def test_a_number_that_two_have_is_told(coordinator):
   assert first in others
 
 
-def test_a_process_that_begins_again_takes_its_own_place(coordinator):
+def test_a_process_that_begins_again_takes_its_own_place(coordinator, patient):
   """Those that wait are not sent on in the meantime, as if it were still there."""
-  host, _, port = coordinator.rpartition(":")
   first = threading.Thread(target=rendezvous.meet, args=(coordinator, 3, 0))
   first.start()
-  time.sleep(0.2)
-  with socket.create_connection((host, int(port))) as lost:
+  with reach(coordinator) as lost:
     lost.sendall(b'{"process": 1, "processes": 3}\n')
   other = threading.Thread(target=rendezvous.meet, args=(coordinator, 3, 2))
   other.start()
@@ -116,23 +132,19 @@ def test_a_process_that_begins_again_takes_its_own_place(coordinator):
 
 
 def test_a_process_that_came_and_ended_is_told_to_be_missing(coordinator):
-  host, _, port = coordinator.rpartition(":")
   with ThreadPoolExecutor(1) as pool:
     first = pool.submit(rendezvous.meet, coordinator, 3, 0)
-    time.sleep(0.2)
-    with socket.create_connection((host, int(port))) as lost:
+    with reach(coordinator) as lost:
       lost.sendall(b'{"process": 1, "processes": 3}\n')
     with pytest.raises(ConfigError, match="of 3 processes 1, 2 did not come within 2 s"):
       first.result()
 
 
 @pytest.mark.parametrize("said", [b"", b"GET / HTTP/1.1\r\n\r\n", b"[1]\n", b"\xff" * 2000])
-def test_other_programs_are_not_counted(said, coordinator):
-  host, _, port = coordinator.rpartition(":")
+def test_other_programs_are_not_counted(said, coordinator, patient):
   first = threading.Thread(target=rendezvous.meet, args=(coordinator, 2, 0))
   first.start()
-  time.sleep(0.2)
-  with socket.create_connection((host, int(port))) as other:
+  with reach(coordinator) as other:
     other.sendall(said)
     rendezvous.meet(coordinator, 2, 1)
   first.join()

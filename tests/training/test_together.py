@@ -321,6 +321,35 @@ def test_a_workdir_in_use_is_left_alone(tmp_path):
   assert os.listdir(busy) == []  # the lock is given back
 
 
+@pytest.mark.slow  # whole runs, compiled anew
+def test_a_workdir_that_is_taken_over_ends_one_run_alone(tmp_path, monkeypatch):
+  own, validate = [tmp_path / name for name in "abc"], together.validate
+
+  def take(run, evaluate, state, step):
+    if run.workdir == str(own[1]):
+      holder = json.loads((own[1] / lock.TRAIN).read_text())
+      (own[1] / lock.TRAIN).write_text(json.dumps(holder | {"token": "b" * 16, "host": "other"}))
+    return validate(run, evaluate, state, step)
+
+  monkeypatch.setattr(together, "validate", take)
+  ended = together.train(configs(), [str(each) for each in own])
+  assert isinstance(ended[1], lock.WorkdirInUseError)
+  assert ended[0].finished and ended[2].finished
+  assert all(row["kind"] == "train" for row in rows(own[1]))  # what came after went nowhere
+
+
+@pytest.mark.slow  # whole runs, compiled anew
+def test_an_earlier_end_is_that_of_runs_beyond_it_too(tmp_path, monkeypatch):
+  own = [str(tmp_path / name) for name in "abc"]
+  with monkeypatch.context() as patch:
+    stop_at(8, patch)
+    ended = together.train(configs("steps_per_dispatch=1"), own)
+  (step,) = {each.step for each in ended}
+  assert step > 4
+  ended = together.train(configs("stop_after=4 steps"), own)
+  assert [(each.finished, each.step) for each in ended] == [(True, step)] * 3
+
+
 def keeps_more(decay_mask, *, weight_decay: float = 0.0):
   """A user's optimizer whose state depends on the decay."""
   return optax.trace(0.9) if weight_decay else optax.identity()

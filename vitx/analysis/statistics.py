@@ -89,7 +89,7 @@ def bca_interval(differences: np.ndarray) -> tuple[float, float]:
   """Returns the 95 % interval of the mean by the bootstrap, corrected for bias and skewness.
 
   That is BCa of Efron (1987), with resamples that are always the same. It is too short for few
-  differences: of 400 normal samples it held the mean in 72 % of those of 3, 80 % of 5, 88 % of 8
+  differences: of 2,500 normal samples it held the mean in 72 % of those of 3, 85 % of 5, 87 % of 8
   and 92 % of 16. Differences that are all alike give an interval of no length.
   """
   if np.ptp(differences) == 0:

@@ -21,8 +21,15 @@ def find_runs(workdirs: Sequence[str | Path]) -> list[str]:
   found = []
   for workdir in workdirs:
     points = sorted(epath.Path(workdir).glob(f"*/{POINT}"))
-    found += [str(path.parent) for path in points] or [str(workdir)]
+    begun = [str(path.parent) for path in points if _is_begun(path.parent)]
+    if points and not begun:
+      raise ConfigError(f"workdir={str(workdir)!r}: no run of this sweep has begun yet")
+    found += begun or [str(workdir)]
   return found
+
+
+def _is_begun(run: epath.Path) -> bool:
+  return (epath.Path(wd.find_run(run)) / "config.json").exists()
 
 
 def read_curves(runs: Sequence[str], *, trust_code: bool = False) -> tuple[list[Curve], str]:

@@ -81,7 +81,9 @@ def expand(config: str, grid: Mapping[str, Sequence[str]]) -> dict[str, str]:
   items = split(arg)
   own = [item for item in items if "=" not in item]
   if own and ROW in grid:
-    raise ConfigError(f"config={config!r} has the row {own[0]!r}, and over has rows; name one side")
+    raise ConfigError(
+      f"config={config!r} has the row {own[0]!r}, and others are asked for; name one side"
+    )
   if any(item.partition("=")[0].strip() == "seed" for item in items):
     raise ConfigError(f"config={config!r} has a seed; --seeds names them, from 0")
   texts: dict[str, str] = {}
@@ -156,4 +158,5 @@ def _stem(path: str) -> str:
 
 def _clean(text: str) -> str:
   """Returns a text as part of a folder's name that needs no quotes."""
-  return re.sub(r"[^\w.+-]+", "-", text).strip("-")
+  cleaned = re.sub(r"[^\w.+-]+", "-", text).rstrip("-")
+  return cleaned if re.match(r"-\d", text) else cleaned.lstrip("-")  # a number keeps its sign

@@ -7,6 +7,7 @@ import datetime
 import json
 import shlex
 import sys
+import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -106,7 +107,7 @@ def write_results(
 
 def _write(path: Path, text: str) -> None:
   """Writes a file at once: processes that share a sweep all write its results."""
-  partial = path.with_name(f".{path.name}.partial")
+  partial = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.partial")
   partial.write_text(text, encoding="utf-8", newline="")
   partial.replace(path)
 

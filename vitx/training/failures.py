@@ -19,6 +19,7 @@ from vitx.registry import fields_of
 EXIT_INTERRUPTED = 75
 POLL = 0.1  # seconds between two looks at whether a signal has come, while something else works
 T = TypeVar("T")
+_received: list[int] = []  # signals that were turned into a flag, in this process
 _left_alone: list[threading.Thread] = []  # of works that were broken off
 
 
@@ -108,20 +109,22 @@ class StopRequest:
         result.set_exception(error)
 
     thread = threading.Thread(target=body, daemon=True)
-    thread.start()
+    _left_alone.append(thread)  # before it begins: a signal may raise at any line from here
     try:
+      thread.start()
       while True:
         with contextlib.suppress(TimeoutError):
           return result.result(POLL)
         if result.done():  # while the time ran out, or by a TimeoutError of its own
           return result.result()
         self.check()
-    except Interrupted:
-      _left_alone.append(thread)
-      raise
+    finally:
+      if result.done():
+        _left_alone.remove(thread)
 
   def _handle(self, number: int, frame: object) -> None:
     self.received = signal.Signals(number)
+    _received.append(number)
     print(
       f"\n{self.received.name}: saving after the steps under way; once more ends at once",
       flush=True,
@@ -134,6 +137,11 @@ class StopRequest:
     for number, handler in self._before.items():
       signal.signal(number, handler)
     self._before = {}
+
+
+def count_received() -> int:
+  """Returns how many signals runs of this process were asked to end by."""
+  return len(_received)
 
 
 def leave(status: int) -> int:

@@ -5,6 +5,7 @@ names, each as a run of its own in a directory of its name, `WORKDIR/phase1`, `W
 What loads the workdir finds the last of them that has a checkpoint.
 """
 
+import dataclasses
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -16,6 +17,7 @@ from vitx.checkpoints import workdir as wd
 from vitx.errors import ConfigError, listing, nearest
 from vitx.training import loop, parallel
 from vitx.training.distributed import is_writer
+from vitx.training.failures import count_received
 from vitx.training.fields import check_config
 from vitx.training.loop import Result
 from vitx.training.setup import Experiment, make_experiment
@@ -56,13 +58,16 @@ def train(
     wd.check_writable(workdir)
     if is_writer():
       files.write(wd.PHASES, {"phases": list(phases)})
+  before = count_received()
   for name, phase in phases.items():
     print(f"{name}:", flush=True)
     if dry_run and phase.init_from in [wd.join(workdir, other) for other in phases]:
       phase.init_from = ""  # its weights are not there yet, nor needed
     result = loop.train(phase, wd.join(workdir, name), **more)
     files.restore()
-    if not result.finished:
+    is_stopped = name != list(phases)[-1] and count_received() > before  # as good as over
+    if is_stopped or not result.finished:
+      result = dataclasses.replace(result, finished=False)
       break
   return result
 

@@ -98,7 +98,7 @@ class Progress:
   Runs that are trained as one program share its time: each counts an equal part.
   """
 
-  def __init__(self, *, step: int, total: int, batch_size: int, seconds: float, sharing: int = 1):
+  def __init__(self, *, step: int, total: int, batch_size: int, seconds: float):
     """Starts counting.
 
     Args:
@@ -106,9 +106,8 @@ class Progress:
       total: the last step.
       batch_size: examples per step.
       seconds: spent by earlier runs on the steps before `step`.
-      sharing: how many runs the program trains.
     """
-    self._total, self._batch_size, self._sharing = total, batch_size, sharing
+    self._total, self._batch_size, self._sharing = total, batch_size, 1
     self._before, self._first, self._window_step = seconds, step, step
     self.begin()
 
@@ -116,6 +115,10 @@ class Progress:
     """Starts the clock now, so that decoding and compiling do not count as training."""
     self._start = self._window_start = time.monotonic()
     self._waited = 0.0
+
+  def share(self, runs: int) -> None:
+    """Is told how many runs the program trains, before it begins."""
+    self._sharing = runs
 
   @property
   def seconds(self) -> float:
@@ -143,7 +146,7 @@ class Progress:
     span = max((now - self._window_start) / self._sharing, 1e-9)
     figures = {
       "examples_per_second": (step - self._window_step) * self._batch_size / span,
-      "waiting": self._waited / span,
+      "waiting": self._waited / (span * self._sharing),
       "eta": (now - self._start) / (step - self._first) * (self._total - step),
       "seconds": self.seconds,
     }

@@ -16,6 +16,7 @@ import jax
 from ml_collections import ConfigDict
 
 from vitx.checkpoints.workdir import (
+  PHASES,
   check_name,
   check_whole,
   flatten,
@@ -58,6 +59,8 @@ FREE = (
   "data.device",
   "data.threads",
 )
+# Where a phase may name another one, by its path.
+PLACES = ("init_from", "task.teacher")
 # Why a cadence that is free otherwise is not.
 HEARS = (
   " (schedule=plateau lowers the learning rate after so many evaluations without progress: another"
@@ -113,7 +116,9 @@ def check_same_fields(
     f"  {field}: {old.get(field, missing)!r} in the workdir, {new.get(field, missing)!r} now"
     f"{reasons.get(field, '')}"
     for field in sorted(old.keys() | new.keys())
-    if not _is_free(field, free) and old.get(field) != new.get(field)
+    if not _is_free(field, free)
+    and old.get(field) != new.get(field)
+    and not (field in PLACES and _is_same_phase(workdir, old.get(field), new.get(field)))
   ]
   if lines:
     raise ConfigError(
@@ -122,6 +127,14 @@ def check_same_fields(
       + "\nGo on with the old config, or choose another --workdir (init_from=WORKDIR starts a new"
       " run from this one's weights)."
     )
+
+
+def _is_same_phase(workdir: str | Path, old: Any, new: Any) -> bool:
+  """Returns whether both name the same phase of the run, however the way there is written."""
+  run, _, own = str(workdir).rstrip("/").rpartition("/")
+  place, _, name = str(new).rpartition("/")
+  phases = read_json(run, PHASES).get("phases", ()) if run else ()
+  return {own, name} <= set(phases) and place == run and str(old).rpartition("/")[2] == name
 
 
 def _is_free(field: str, free: Container[str]) -> bool:

@@ -67,7 +67,6 @@ class Recorder:
     write: bool,
     track: Callable[[MetricsLog], Tracking | None] = lambda log: None,
     guard: Callable[[], None] = lambda: None,
-    sharing: int = 1,
   ):
     """Opens the log and cuts it back to what the record knew.
 
@@ -79,7 +78,6 @@ class Recorder:
       write: whether this process writes.
       track: returns what also gets the rows, or None, for the log as it is cut back.
       guard: see `MetricsLog`.
-      sharing: how many runs are trained as one program.
     """
     self.record = record
     self.progress = Progress(
@@ -87,9 +85,8 @@ class Recorder:
       total=experiment.total_steps,
       batch_size=experiment.config.batch_size,
       seconds=record.seconds,
-      sharing=sharing,
     )
-    self._experiment = experiment
+    self._experiment, self._guard = experiment, guard
     self._log = MetricsLog(workdir, write=write, keep=record.rows, guard=guard)
     self._tracking = track(self._log) if write else None
 
@@ -143,6 +140,7 @@ class Recorder:
     self._write(row | {"time": times})
 
   def _write(self, row: dict[str, Any]) -> None:
+    self._guard()  # what another training has taken over gets no rows of this one
     self._log.append(row)
     self._log.flush()
     if self._tracking is not None:

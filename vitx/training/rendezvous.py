@@ -80,11 +80,14 @@ def _gather(coordinator: str, listener: socket.socket, processes: int) -> None:
         connection, _ = listener.accept()
       except TimeoutError:
         missing = sorted(set(range(1, processes)) - _find_waiting(there))
-        raise ConfigError(
+        problem = (
           f"--coordinator={coordinator!r}: of {processes} processes {listing(map(str, missing))}"
           f" did not come within {PATIENCE} s; start each with the same --coordinator and"
           " --processes, and its own --process"
-        ) from None
+        )
+        for connection in there.values():
+          _send(connection, problem)
+        raise ConfigError(problem) from None
       connection.settimeout(PAUSE)
       told = _receive(connection)
       if told is None or not isinstance(told.get("process"), int):
@@ -92,7 +95,8 @@ def _gather(coordinator: str, listener: socket.socket, processes: int) -> None:
         continue
       problem = _find_problem(told, processes, there)
       if problem:
-        _send(connection, problem)
+        for each in (connection, *there.values()):  # none of them would ever be sent on
+          _send(each, problem)
         connection.close()
         raise ConfigError(problem)
       if told["process"] in there:  # it ended, and began again
@@ -130,7 +134,7 @@ def _join(coordinator: str, host: str, port: int, processes: int, process: int) 
     try:
       with socket.create_connection((host, port), timeout=CONNECT) as connection:
         said = _send(connection, {"process": process, "processes": processes})
-        connection.settimeout(max(end - time.monotonic(), 0.01))
+        connection.settimeout(PATIENCE + CONNECT)  # process 0 was there first and gives up before
         answer = _receive(connection, str)
     except socket.gaierror as error:
       raise ConfigError(

@@ -91,8 +91,6 @@ def open_run(
   held: lock.Lock,
   request: StopRequest,
   trust_code: bool,
-  *,
-  sharing: int = 1,
 ) -> Iterator[tuple[Run, Beginning]]:
   """Opens a run in a workdir that is its own, from what is saved there or anew.
 
@@ -102,7 +100,6 @@ def open_run(
     held: the lock on it.
     request: to end before time.
     trust_code: whether code that the config of `init_from` names may be imported.
-    sharing: how many runs the program trains.
 
   Yields:
     The run, and where it begins.
@@ -127,7 +124,6 @@ def open_run(
       write=is_writer(),
       track=functools.partial(open_tracking, config, workdir, files),
       guard=held.check,
-      sharing=sharing,
     )
     with contextlib.closing(recorder):
       yield Run(experiment, workdir, held, request, store, recorder, files), begun
@@ -226,6 +222,7 @@ def test_best(run: Run, evaluate: Evaluate, state: Any, step: int) -> dict[str, 
   experiment, recorder = run.experiment, run.recorder
   state, best = _restore_best(experiment, run.store, recorder, state, step)
   figures = evaluate(state, best, "test")
+  run.store.wait()  # the row says that the run is over: not before its last checkpoint stands
   recorder.write_figures("test", best, figures)
   recorder.progress.message(
     f"test (checkpoint {best}, {figures['examples']:,} examples): {experiment.describe(figures)}"

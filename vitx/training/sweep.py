@@ -22,18 +22,18 @@ from ml_collections import ConfigDict
 from vitx.analysis.comparison import Outcome
 from vitx.checkpoints import lock
 from vitx.checkpoints import workdir as wd
-from vitx.checkpoints.directory import Directory
-from vitx.checkpoints.reading import read_record
 from vitx.errors import ConfigError
 from vitx.training import phases, provenance, together
 from vitx.training.alike import likeness
-from vitx.training.failures import NonFiniteError
+from vitx.training.failures import NonFiniteError, count_received
 from vitx.training.log import read_metrics
 from vitx.training.running import SEEN
 from vitx.training.together import Ended
 
 POINT = "point.json"  # which point of a sweep a workdir is
 FAILED = "failed.json"  # why it ended without a result
+# A finished point is not trained again, so where it ends is not free as it is of a run alone.
+FREE = frozenset(provenance.FREE) - {"stop_after"}
 POLL = 2.0  # seconds between two looks at what other processes train
 
 
@@ -101,17 +101,21 @@ def train_points(
     ConfigError: a workdir belongs to another run.
     OutOfMemoryError, CheckpointError: as of one run.
   """
-  groups = group_points(points, together)
+  groups, before = group_points(points, together), count_received()
+  done: set[str] = set()
   while groups:
-    left, is_idle = [], True
+    left, before_done = [], len(done)
     for group in groups:
       states = _train_group(group, directory, show, trust_code)
       if State.STOPPED in states:
         return False
-      is_idle &= all(state is State.BUSY for state in states if state is not State.DONE)
+      done |= {p.name for p, state in zip(group, states, strict=True) if state is State.DONE}
       if any(state is not State.DONE for state in states):
         left.append(group)
-    if len(left) == len(groups) and is_idle:
+      is_rest = left or group is not groups[-1]
+      if is_rest and count_received() > before:  # it came when the group was as good as over
+        return False
+    if left and len(done) == before_done:
       time.sleep(POLL)
     groups = left
   return True
@@ -213,7 +217,7 @@ def _settle(workdir: str, ended: Ended) -> State:
 def _check_same_point(workdir: str, asked: dict[str, Any]) -> None:
   stored = wd.read_json(workdir, POINT)
   if stored:
-    provenance.check_same_fields(workdir, stored["config"], asked["config"], provenance.FREE)
+    provenance.check_same_fields(workdir, stored["config"], asked["config"], FREE)
   elif (epath.Path(workdir) / "config.json").exists():
     raise ConfigError(
       f"workdir={workdir!r} is a run of its own, not a point of a sweep; move it away or choose"
@@ -255,7 +259,5 @@ def _read_seconds(workdir: str) -> float:
   names = wd.read_json(workdir, wd.PHASES).get("phases", ())
   seconds = 0.0
   for run in [wd.join(workdir, name) for name in names] or [workdir]:
-    directory = Directory(wd.locate_checkpoints(run))
-    newest = directory / directory.steps()[-1]
-    seconds += read_record(newest, str(newest))["record"]["seconds"]
+    seconds += max(row["time"]["seconds"] for row in read_metrics(run) if "time" in row)
   return seconds

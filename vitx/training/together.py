@@ -72,7 +72,7 @@ class _Trained:
   begun: Beginning
   log: RunLog
   state: Any
-  problem: NonFiniteError | None = None
+  problem: NonFiniteError | lock.WorkdirInUseError | None = None
 
   @contextlib.contextmanager
   def told(self) -> Iterator[None]:
@@ -80,7 +80,7 @@ class _Trained:
     try:
       with self.log.told():
         yield
-    except NonFiniteError as error:
+    except (NonFiniteError, lock.WorkdirInUseError) as error:  # or it was taken over
       self.problem = error
 
   def is_new(self, step: int) -> bool:
@@ -173,10 +173,10 @@ class _Together:
           continue
         self._ended[i] = Result(workdir, unevaluated.find_step(workdir), False)
         log = own.enter_context(contextlib.closing(RunLog(workdir, write=True)))
-        experiment, sharing = self._experiments[i], len(self._places)
+        experiment = self._experiments[i]
         with log.told():
           run, begun = own.enter_context(
-            open_run(experiment, workdir, held, request, self._trust_code, sharing=sharing)
+            open_run(experiment, workdir, held, request, self._trust_code)
           )
         if opened and begun.step != next(iter(opened.values())).begun.step:
           self._ended[i] = None
@@ -186,6 +186,8 @@ class _Together:
         state = stacked.stack(begun.state, experiment.step.cycle)
         opened[i] = _Trained(member, run, begun, log, state)
         stack.enter_context(own.pop_all())
+    for each in opened.values():
+      each.run.recorder.progress.share(len(opened))
     return opened
 
   def _run(self, trained: dict[int, _Trained], request: StopRequest) -> None:
@@ -216,7 +218,7 @@ class _Together:
         ]
       streams = [_begin(each, own, total) for each, own in zip(runs, batches, strict=True)]
     while True:
-      is_last = step == total
+      is_last = step >= total  # later, where `stop_after` was lowered
       if is_last or in_flight.stop or _is_event(experiment, step):
         in_flight.wait()
         for each, state in zip(runs, parallel.collect(states, len(runs)), strict=True):
@@ -352,6 +354,7 @@ def _evaluate_and_save(each: _Trained, evaluate: Evaluate, step: int, *, stop: b
 
 
 def _save(each: _Trained, step: int) -> None:
+  each.run.store.wait()  # a save under way is not among the steps yet
   if step not in each.run.store.steps():
     each.run.save(step, parallel.replicate(each.state))
 

@@ -67,26 +67,49 @@ def open_tracking(
     files: writes the tracker's id of the run.
     log: as it was cut back to what the run goes on from.
   """
-  make = _make(config)
-  if make.func is Tracker:
+  make, stored = _make(config), wd.read_json(workdir, FILE)
+  is_none, chosen = make.func is Tracker, wd.to_plain(config.tracking)
+  if is_none and not stored:
     return None
-  chosen, stored = wd.to_plain(config.tracking), wd.read_json(workdir, FILE)
-  is_new = stored.get("tracking") != chosen
-  known: set[Key] = set() if is_new else {(kind, step) for kind, step in stored["known"]}
-  known |= set() if is_new else {(row["kind"], row["step"]) for row in log.dropped}
-  own = secrets.token_hex(4) if is_new else stored["id"]
-  files.write(FILE, {"tracking": chosen, "id": own, "known": sorted(known)})
-  run = TrackedRun(workdir, own, wd.to_plain(config))
-  tracking = Tracking(config.tracking.name, partial(make, run=run), known)
-  for row in read_metrics(workdir) if is_new else ():
-    tracking.write(row)
+  if not is_none and stored.get("tracking") != chosen:
+    stored = {"tracking": chosen, "id": secrets.token_hex(4), "known": [], "until": 0}
+  # How many rows of the log went to the tracker: all, unless it was left out for a while.
+  until = stored.pop("until", log.rows + len(log.dropped))
+  missing = {(kind, step) for kind, step in stored.pop("missing", ())}
+  known = {(kind, step) for kind, step in stored["known"]}
+  known |= {_key(row) for row in log.dropped[: max(until - log.rows, 0)]}
+  stored["known"] = sorted(known - missing)
+  if is_none:
+    left_out = {"until": min(until, log.rows), "missing": sorted(missing)}
+    files.write(FILE, stored | left_out)
+    return None
+  files.write(FILE, stored)
+  run = TrackedRun(workdir, stored["id"], wd.to_plain(config))
+
+  def keep(unsent: Iterable[Key]) -> None:
+    files.write(FILE, stored | {"missing": sorted(unsent)})
+
+  tracking = Tracking(config.tracking.name, partial(make, run=run), known - missing, keep)
+  for number, row in enumerate(read_metrics(workdir)):
+    if number >= until or _key(row) in missing:
+      tracking.write(row)
   return tracking
+
+
+def _key(row: dict[str, Any]) -> Key:
+  return row["kind"], row["step"]
 
 
 class Tracking:
   """Hands rows to a tracker that is made and called in a thread of its own."""
 
-  def __init__(self, name: str, make: Callable[[], Tracker], known: Iterable[Key] = ()):
+  def __init__(
+    self,
+    name: str,
+    make: Callable[[], Tracker],
+    known: Iterable[Key] = (),
+    keep: Callable[[Iterable[Key]], None] = lambda unsent: None,
+  ):
     """Begins to make the tracker.
 
     Args:
@@ -94,8 +117,10 @@ class Tracking:
       make: makes it.
       known: kinds and steps of the rows that it has already: those that the run logged, and forgot
         since it went on from an earlier checkpoint. They come again and are not sent again.
+      keep: is told, where the tracker fails, which rows it did not get.
     """
-    self._name, self._make, self._known = name, make, set(known)
+    self._name, self._make, self._known, self._keep = name, make, set(known), keep
+    self._unsent: dict[Key, None] = {}
     self._tracker: Tracker | None = None
     self._pool = asynclib.Pool(f"tracking={name}", max_workers=1)
     self._run(self._open)
@@ -106,8 +131,9 @@ class Tracking:
     Raises:
       TrackingError: the tracker failed on an earlier row.
     """
-    if (row["kind"], row["step"]) in self._known:
+    if _key(row) in self._known:
       return
+    self._unsent[_key(row)] = None
     figures = {
       name: value
       for name, value in {**row, **row.get("time", {})}.items()
@@ -128,8 +154,12 @@ class Tracking:
     self._tracker = self._make()
 
   def _write(self, kind: str, step: int, figures: dict[str, float]) -> None:
-    if self._tracker is not None:  # else its beginning failed, which the next call says
-      self._tracker.write(kind, step, figures)
+    tracker, self._tracker = self._tracker, None
+    if tracker is None:  # its beginning or an earlier row failed, which the next call says
+      return
+    tracker.write(kind, step, figures)
+    self._tracker = tracker
+    del self._unsent[kind, step]
 
   def _close(self) -> None:
     if self._tracker is not None:
@@ -142,6 +172,7 @@ class Tracking:
     try:
       work(*arguments)
     except asynclib.AsyncError as error:
+      self._keep(list(self._unsent))
       why = str(error.__cause__).rstrip(". ")
       raise TrackingError(
         f"tracking={self._name} failed: {why}; the run is saved up to its last checkpoint and goes"

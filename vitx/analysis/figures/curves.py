@@ -159,7 +159,7 @@ def average(values: Sequence[Mapping[int, float]]) -> tuple[np.ndarray, np.ndarr
 def _draw_band(
   axes: Any, values: Sequence[Mapping[int, float]], scale: float, line: Mapping[str, Any]
 ) -> None:
-  steps, mean, deviation = average(values)
+  steps, mean, deviation = average([each for each in values if each] or values)
   mean, deviation = mean * scale, deviation * scale
   marker = "." if len(steps) < 30 else None
   axes.plot(steps, mean, marker=marker, linewidth=1, markersize=3, **line)
