@@ -39,21 +39,23 @@ def workdir(finished_run, tmp_path, monkeypatch):
 
 def commands(workdir):
   tiny = runs.replace(runs.TINY, "duration=6 steps", f"init_from='{workdir}'")
+  train = ["train", "--config", f"digits:{tiny}", "--workdir", "new"]
   return {
     "evaluate": ["evaluate", "--workdir", str(workdir)],
     "predict": ["predict", "--workdir", str(workdir), "scan.png"],
-    "train": ["train", "--config", f"digits:{tiny}", "--workdir", "new"],
+    "train": train,
+    "dry_run": [*train, "--dry_run"],
   }
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", ["evaluate", "predict", "train"])
+@pytest.mark.parametrize("command", ["evaluate", "predict", "train", "dry_run"])
 def test_commands(command, workdir, capsys):
   arguments = commands(workdir)[command]
   assert main(arguments) == 1
   error = capsys.readouterr().err
   assert "own_mixer:Mixer" in error and "--trust_code" in error
-  assert not (workdir.parent / "imported").exists()
+  assert not (workdir.parent / "imported").exists() and not (workdir.parent / "new").exists()
   assert main([*arguments, "--trust_code"]) == 0
   assert (workdir.parent / "imported").exists()
 

@@ -90,16 +90,8 @@ def load(
   """
   workdir = find_run(workdir)
   config = read_config(workdir)
-  _check_sections(config, workdir)
   with registry.trusting(trust_code):
-    try:
-      task = build_task(config)
-    except (AttributeError, KeyError) as error:
-      field = str(error.args[0]).strip("'\"")
-      raise ConfigError(
-        f"config.json of workdir={str(workdir)!r} lacks the field {field!r}: edited, or written"
-        " by a version of vitx whose fields had other names"
-      ) from error
+    task = _build_task(config, workdir)
     wanted = _variable_shapes(task)
   data, restored = read_data(workdir), _read(workdir, checkpoint)
   state = restored.state
@@ -116,13 +108,22 @@ def load(
   )
 
 
-def _check_sections(config: ConfigDict, workdir: str | Path) -> None:
+def _build_task(config: ConfigDict, workdir: str | Path) -> Task:
+  """Returns the task of a workdir's config."""
   for name in SECTIONS:
     if name in config and not isinstance(config[name], ConfigDict):
       raise ConfigError(
         f"config.json of workdir={str(workdir)!r}: {name}={config[name]!r} must be a group of"
         " fields; restore the file from a copy"
       )
+  try:
+    return build_task(config)
+  except (AttributeError, KeyError) as error:
+    field = str(error.args[0]).strip("'\"")
+    raise ConfigError(
+      f"config.json of workdir={str(workdir)!r} lacks the field {field!r}: edited, or written"
+      " by a version of vitx whose fields had other names"
+    ) from error
 
 
 def initial_variables(
@@ -186,6 +187,7 @@ def check_source(
   allowed: Iterable[str] = (),
   mixer: str = "",
   new_head: bool = True,
+  trust_code: bool = False,
 ) -> None:
   """Raises what `initial_variables` would raise, as far as it shows without reading a checkpoint.
 
@@ -197,6 +199,7 @@ def check_source(
     allowed: as there.
     mixer: as there.
     new_head: whether a head may start anew, as there.
+    trust_code: as there.
   """
   if foreign.is_file(source):
     blank = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), (params, model_state))
@@ -205,7 +208,8 @@ def check_source(
     return
   try:
     run = find_run(source)
-    read_config(run)
+    with registry.trusting(trust_code):
+      _build_task(read_config(run), run)
   except ConfigError as error:
     raise ConfigError(f"init_from={source!r}: {error}") from error
   if not Directory(locate_checkpoints(run)).steps():

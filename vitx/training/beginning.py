@@ -37,19 +37,29 @@ class Beginning:
   is_evaluated: bool
 
 
-def check_beginning(experiment: Experiment, workdir: str, *, writes: bool) -> None:
+def check_beginning(
+  experiment: Experiment, workdir: str, *, writes: bool, trust_code: bool
+) -> None:
   """Raises ConfigError if a run cannot begin, or go on, in a workdir; changes nothing.
 
   Args:
     experiment: to be run.
     workdir: of the run.
     writes: false for a dry run, which needs no workdir.
+    trust_code: whether code that the config of `init_from` names may be imported.
   """
   config = experiment.config
   if config.init_from and not (writes and Directory(wd.locate_checkpoints(workdir)).steps()):
     # Before anything is written; the weights themselves are read when there is a state to fill.
     shapes, layout = experiment.named_shapes(), experiment.task.token_layout()
-    check_source(config.init_from, shapes.params, shapes.model_state, layout, **fitting(config))
+    check_source(
+      config.init_from,
+      shapes.params,
+      shapes.model_state,
+      layout,
+      **fitting(config),
+      trust_code=trust_code,
+    )
   if writes:
     provenance.check_same_run(workdir, config)
     if unevaluated.list_steps(workdir):

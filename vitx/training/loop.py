@@ -96,7 +96,7 @@ def _train(config: ConfigDict, workdir: str, dry_run: bool, trust_code: bool) ->
     try:
       with request.breakable():
         experiment = make_experiment(config, trust_code=trust_code)
-        check_beginning(experiment, workdir, writes=not dry_run)
+        check_beginning(experiment, workdir, writes=not dry_run, trust_code=trust_code)
     except Interrupted:
       return Result(workdir, 0 if dry_run else unevaluated.find_step(workdir), False)
     return _open(experiment, workdir, dry_run, trust_code, request)

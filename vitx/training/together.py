@@ -147,7 +147,7 @@ class _Together:
     self._first = experiments[min(self._places)]
     check_states(list(experiments.values()))
     for i, workdir in self._places.items():
-      check_beginning(experiments[i], workdir, writes=True)
+      check_beginning(experiments[i], workdir, writes=True, trust_code=self._trust_code)
 
   def train(self, request: StopRequest) -> list[Ended]:
     config, workdir = self._first.config, self._places[min(self._places)]

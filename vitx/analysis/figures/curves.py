@@ -149,7 +149,11 @@ def _plot_each(
 
 
 def average(values: Sequence[Mapping[int, float]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """Returns steps, means and standard deviations, at the steps that all runs have come to."""
+  """Returns steps, means and standard deviations, at the steps that all runs have come to.
+
+  Runs that have not come to any are left out.
+  """
+  values = [each for each in values if each] or values
   steps = sorted(set.intersection(*(set(each) for each in values)))
   table = np.array([[each[step] for step in steps] for each in values]).reshape(len(values), -1)
   deviation = table.std(0, ddof=1) if len(values) > 1 else np.zeros(len(steps))
@@ -159,7 +163,7 @@ def average(values: Sequence[Mapping[int, float]]) -> tuple[np.ndarray, np.ndarr
 def _draw_band(
   axes: Any, values: Sequence[Mapping[int, float]], scale: float, line: Mapping[str, Any]
 ) -> None:
-  steps, mean, deviation = average([each for each in values if each] or values)
+  steps, mean, deviation = average(values)
   mean, deviation = mean * scale, deviation * scale
   marker = "." if len(steps) < 30 else None
   axes.plot(steps, mean, marker=marker, linewidth=1, markersize=3, **line)
