@@ -16,7 +16,7 @@ are not yet run for 40 epochs:
   shaped      97.77
 
 All mixers over ten epochs, eight seeds each, paired: results/digits_mixers_10_epochs.md
-(two cores of an AMD EPYC, 2026-11-24), from 98.50 ± 0.39 (`cvt`) to 90.15 ± 2.59 (`fnet`).
+(two cores of an Intel Xeon, 2026-11-25), from 98.50 ± 0.39 (`cvt`) to 90.15 ± 2.59 (`fnet`).
 
 One seed each says little. `bigbird`, seeds 0 to 7 (two shared cores of an AMD EPYC, 2026-11-23):
 
