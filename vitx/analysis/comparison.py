@@ -223,7 +223,7 @@ def _explain(comparison: Comparison, has_published: bool) -> str:
     " tested, once. Differences are of the test figures, paired by seed:"
     f" mean, {LEVEL:.0%} BCa bootstrap interval, and p of a two-sided sign-flip permutation test"
     f" against {first}, not corrected for the number of lines. Intervals of few seeds are too"
-    " short: of 3 they hold the mean in 72 % of normal samples, of 8 in 88 %. TFLOP: matrix"
+    " short: of 3 they hold the mean in 72 % of normal samples, of 8 in 87 %. TFLOP: matrix"
     " products, convolutions and Fourier transforms of the training, a multiply-add counted as two."
   ]
   text += _tell_counts(comparison)

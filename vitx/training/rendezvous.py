@@ -80,14 +80,11 @@ def _gather(coordinator: str, listener: socket.socket, processes: int) -> None:
         connection, _ = listener.accept()
       except TimeoutError:
         missing = sorted(set(range(1, processes)) - _find_waiting(there))
-        problem = (
+        raise ConfigError(
           f"--coordinator={coordinator!r}: of {processes} processes {listing(map(str, missing))}"
           f" did not come within {PATIENCE} s; start each with the same --coordinator and"
           " --processes, and its own --process"
-        )
-        for connection in there.values():
-          _send(connection, problem)
-        raise ConfigError(problem) from None
+        ) from None
       connection.settimeout(PAUSE)
       told = _receive(connection)
       if told is None or not isinstance(told.get("process"), int):
@@ -95,8 +92,7 @@ def _gather(coordinator: str, listener: socket.socket, processes: int) -> None:
         continue
       problem = _find_problem(told, processes, there)
       if problem:
-        for each in (connection, *there.values()):  # none of them would ever be sent on
-          _send(each, problem)
+        _send(connection, problem)
         connection.close()
         raise ConfigError(problem)
       if told["process"] in there:  # it ended, and began again
@@ -104,6 +100,10 @@ def _gather(coordinator: str, listener: socket.socket, processes: int) -> None:
       there[told["process"]] = connection
     for connection in there.values():
       _send(connection, GO)
+  except ConfigError as error:
+    for connection in there.values():  # none of them would ever be sent on
+      _send(connection, str(error))
+    raise
   finally:
     for connection in there.values():
       connection.close()

@@ -79,15 +79,15 @@ def plot_curves(
   told = "mean and standard deviation over the runs of a method" if several else "one run a method"
   told += "; × published" if published else ""
   if len(methods) > TOGETHER:
-    return _plot_each(methods, figure, told, published)
-  return _plot_together(methods, figure, told, published)
+    return _plot_each(methods, figure, told, published or {})
+  return _plot_together(methods, figure, told, published or {})
 
 
 def _plot_together(
   methods: Mapping[str, Sequence[Curve]],
   figure: str,
   told: str,
-  published: Mapping[str, Mapping[float, float]] | None,
+  published: Mapping[str, Mapping[float, float]],
 ) -> Any:
   """Returns diagrams that have a line for each method."""
   labels = {method: f"{method} ({len(own)})" for method, own in methods.items()}
@@ -103,7 +103,7 @@ def _plot_together(
     _draw_band(right, [curve.figure for curve in own], scale, {**line, "label": labels[method]})
     for axes in between:
       _draw_band(axes, [curve.training for curve in own], scale, line)
-      _draw_published(axes, (published or {}).get(method, {}), own[0].per_epoch, line["color"])
+      _draw_published(axes, published.get(method, {}), own[0].per_epoch, line["color"])
   style.name_axes(left, "step", "training loss")
   style.name_axes(right, "step", f"validation {words}")
   for axes in between:
@@ -117,7 +117,7 @@ def _plot_each(
   methods: Mapping[str, Sequence[Curve]],
   figure: str,
   told: str,
-  published: Mapping[str, Mapping[float, float]] | None,
+  published: Mapping[str, Mapping[float, float]],
 ) -> Any:
   """Returns a diagram for each method, all of one scale."""
   words, scale, _ = shown(figure)
@@ -126,6 +126,7 @@ def _plot_each(
     method: [curve.training if published else curve.figure for curve in own]
     for method, own in methods.items()
   }
+  averages = [average(own) for own in values.values()]
   titles = [f"{method} ({len(own)})" for method, own in methods.items()]
   across = max(1, min(ACROSS, CHARACTERS // max(map(len, titles))))
   rows = -(-len(methods) // across)
@@ -139,11 +140,10 @@ def _plot_each(
       axes.sharey(panels[0, 0])
     is_lowest = number + across >= len(methods)
     axes.tick_params(labelbottom=is_lowest, labelleft=number % across == 0)
-    for other in values.values():
-      steps, mean, _ = average(other)
+    for steps, mean, _ in averages:
       axes.plot(steps, scale * mean, linewidth=0.5, color="0.8")
     _draw_band(axes, values[method], scale, {"color": "C0"})
-    _draw_published(axes, (published or {}).get(method, {}), methods[method][0].per_epoch, "C1")
+    _draw_published(axes, published.get(method, {}), methods[method][0].per_epoch, "C1")
     axes.set_title(titles[number], fontsize=style.SMALL, pad=2)
   return canvas
 
