@@ -5,7 +5,7 @@ check_token_mixer(MyAttention, window=3)
 """
 
 import dataclasses
-from collections.abc import Callable
+import itertools
 from functools import partial
 from typing import Any
 
@@ -50,8 +50,9 @@ def check_token_mixer(
     layouts: of the tokens it is run on.
     width: C.
     num_heads: H.
-    pairwise: in a hurry: the last layout only; gradients and bfloat16 with a mask or without, not
-      both; always jitted, on one device, and compiled without optimization.
+    pairwise: in a hurry: the last layout only; gradients, which alone are lowered, and bfloat16
+      with a mask or without, not both; always jitted, on one device, and compiled without
+      optimization.
     tolerance: of float32 outputs and gradients, relative to their largest entry.
     half_tolerance: of bfloat16 outputs, relative to their largest entry.
     **fields: of the module.
@@ -63,13 +64,9 @@ def check_token_mixer(
     bare = Properties(implementations=(), accepts_mask=False)
     properties = getattr(module, "properties", bare)
   fields = {"num_heads": num_heads, "layer": 1, "depth": 3, **fields}
-  masked = (True,) if properties.accepts_mask else ()
   for layout in layouts[-1:] if pairwise else layouts:
     case = _Case(module, fields, layout, width, tolerance, properties, pairwise)
-    for seen in (False,) if pairwise else (False, *masked):
-      case.check_outputs(seen, half_tolerance)
-    for seen in masked or (False,) if pairwise else (False, *masked):
-      case.check_gradients(seen)
+    case.check_results(half_tolerance)
     if properties.accepts_mask:
       case.check_mask()
   case.check_sown()
@@ -107,9 +104,13 @@ class _Case:
     self.build = lambda **more: module(
       **{key: value for key, value in {**fields, **more}.items() if known(key)}
     )
-    self.layout, self.tolerance = layout, tolerance
+    self.layout, self.tolerance, self.fast = layout, tolerance, fast
     self.properties, self.names = properties, names
+    self.masks = (False, True) if properties.accepts_mask else (False,)
     self.jit = partial(jax.jit, compiler_options=UNOPTIMIZED if fast else None)
+    # Programs within programs: what is traced for one platform is lowered for others as well.
+    self.default = fields["implementation"]
+    self.gradients = {n: jax.jit(partial(self._gradients, n)) for n in {*names, self.default}}
     random = np.random.default_rng(0)
     self.x, self.weight = random.normal(size=(2, 4, layout.length, width)).astype(np.float32)
     self.mask = random.random(self.x.shape[:2]) < 0.6
@@ -121,7 +122,8 @@ class _Case:
       lambda x: x + (0.1 * random.normal(size=x.shape)).astype(x.dtype),
       self.state.pop("params", {}),
     )
-    self.compiled: dict[tuple[str, str, bool], Callable] = {}
+    self.compiled = self.jit(self.everything)
+    self.results = self.run(self.x, self.mask)
 
   def apply(self, params, x, mask=None, layout=None, **more):
     variables = {"params": params, **self.state}
@@ -130,19 +132,28 @@ class _Case:
     assert out.shape == x.shape, f"returns {out.shape} for tokens {x.shape}"
     return out
 
-  def run(self, what: Callable, name: str, x, mask):
-    """Runs `what(name, params, x, mask)`, compiled once for each implementation and mask."""
-    key = what.__name__, name, mask is None
-    if key not in self.compiled:
-      self.compiled[key] = self.jit(partial(what, name))
-    return self.compiled[key](self.params, x, mask)
+  def run(self, x, mask):
+    return jax.device_get(self.compiled(self.params, x, mask))
 
-  def outputs(self, name, params, x, mask):
-    """Returns the output in float32 and in bfloat16."""
-    kinds = jnp.float32, jnp.bfloat16
-    return tuple(self.apply(params, x, mask, implementation=name, dtype=kind) for kind in kinds)
+  def everything(self, params, x, mask):
+    """Returns outputs, bfloat16's and gradients, each by implementation and whether masked.
 
-  def gradients(self, name, params, x, mask):
+    It is one program, which compiles sooner than a program for each. Where time is short, gradients
+    and bfloat16 come with a mask or without, not both.
+    """
+    found: tuple[dict, dict, dict] = ({}, {}, {})
+    full, half, slopes = found
+    for name, masked in itertools.product(self.names, self.masks):
+      key, seen = (name, masked), mask if masked else None
+      if masked == self.masks[-1] or not self.fast:
+        full[key], slopes[key] = self.gradients[name](params, x, seen)
+      else:
+        full[key] = self.apply(params, x, seen, implementation=name)
+      if not (masked and self.fast):
+        half[key] = self.apply(params, x, seen, implementation=name, dtype=jnp.bfloat16)
+    return found
+
+  def _gradients(self, name, params, x, mask):
     """Returns output and gradients, by parameters and input, of a weighted sum of the unmasked."""
 
     def loss(params, x):
@@ -154,29 +165,27 @@ class _Case:
     grads, out = jax.grad(loss, argnums=(0, 1), has_aux=True)(params, x)
     return out, grads
 
-  def check_outputs(self, masked, tolerance):
-    mask = self.mask if masked else None
-    results = [self.run(self.outputs, name, self.x, mask) for name in self.names]
-    for name, (full, half) in zip(self.names, results, strict=True):
-      self.close(full, results[0][0], f"{self.names[0]} and {name} differ: outputs")
-      assert half.dtype == jnp.bfloat16, f"dtype=bfloat16 returns {half.dtype} ({name})"
-      self.close(half, full, f"bfloat16 is far from float32 ({name})", tolerance)
-
-  def check_gradients(self, masked):
-    mask = self.mask if masked else None
-    results = [self.run(self.gradients, name, self.x, mask) for name in self.names]
-    for name, result in zip(self.names, results, strict=True):
-      what = f"{self.names[0]} and {name} differ {'with' if masked else 'without'} a mask: "
-      self.close(result[0], results[0][0], what + "outputs")
-      self.close(result[1], results[0][1], what + "gradients")
+  def check_results(self, half_tolerance):
+    full, half, slopes = self.results
+    for (name, masked), out in full.items():
+      key, first = (name, masked), (self.names[0], masked)
+      what = f"{first[0]} and {name} differ {'with' if masked else 'without'} a mask: "
+      self.close(out, full[first], what + "outputs")
+      if key in half:
+        kind = half[key].dtype
+        assert kind == jnp.bfloat16, f"dtype=bfloat16 returns {kind} ({name})"
+        self.close(half[key], out, f"bfloat16 is far from float32 ({name})", half_tolerance)
+      if key in slopes:
+        self.close(slopes[key], slopes[first], what + "gradients")
 
   def check_mask(self):
     """Checks that masked tokens change nothing, and that nothing depends on them."""
     kept = self.mask[..., None]
     other = self.x + np.where(kept, 0, 3 * self.weight)
+    full, _, slopes = self.results
+    others, _, _ = self.run(other, self.mask)
     for name in self.names:
-      out, (_, grad) = jax.device_get(self.run(self.gradients, name, self.x, self.mask))
-      moved, _ = jax.device_get(self.run(self.gradients, name, other, self.mask))
+      out, moved, (_, grad) = full[name, True], others[name, True], slopes[name, True]
       same = np.where(kept, out, 0), np.where(kept, moved, 0)
       np.testing.assert_array_equal(*same, f"masked tokens change outputs ({name})")
       assert np.all(np.isfinite(out)), f"an example without tokens is not finite ({name})"
@@ -194,8 +203,9 @@ class _Case:
       assert "attention" in sown.get("intermediates", {}), "masked sows no `attention`"
 
   def check_lowering(self):
-    loss = jax.jit(jax.grad(lambda p, x: jnp.sum(self.apply(p, x)), argnums=(0, 1)))
-    loss.trace(self.params, self.x).lower(lowering_platforms=("cuda", "tpu"))
+    masked = self.masks[-1] if self.fast else False
+    traced = self.gradients[self.default].trace(self.params, self.x, self.mask if masked else None)
+    traced.lower(lowering_platforms=("cuda", "tpu"))
 
   def check_causality(self):
     """Checks that with `causal` no output depends on a later token."""
@@ -214,16 +224,16 @@ class _Case:
   def check_deletion(self):
     mask = np.ones(self.mask.shape, bool)
     mask[:, -5:] = False
-    whole, _ = self.run(self.gradients, self.names[-1], self.x, mask)
+    whole = self.run(self.x, mask)[0][self.names[-1], True]
     layout = TokenLayout((self.layout.length - 5,))
     rest = self.jit(partial(self.apply, layout=layout))(self.params, self.x[:, :-5])
     self.close(whole[:, :-5], rest, "masking tokens is not deleting them")
 
   def check_permutation(self):
     order = np.random.default_rng(5).permutation(self.layout.length)
-    found, _ = self.run(self.outputs, self.names[-1], self.x[:, order], None)
-    plain, _ = self.run(self.outputs, self.names[-1], self.x, None)
-    self.close(found, plain[:, order], "permuted tokens do not give permuted outputs")
+    found, plain = self.run(self.x[:, order], self.mask)[0], self.results[0]
+    key = self.names[-1], False
+    self.close(found[key], plain[key][:, order], "permuted tokens do not give permuted outputs")
 
   def check_execution(self):
     """Checks that jit equals no jit, and that two devices equal one."""

@@ -4,8 +4,10 @@ import dataclasses
 
 import pytest
 
+from tests.slow import all_but
+from vitx.attention.pattern import PatternAttention
 from vitx.attention.registry import MIXERS
-from vitx.testing import check_token_mixer
+from vitx.testing import LAYOUTS, check_token_mixer
 
 ORDERED = {"permutation_equivariant": False, "masking_is_deletion": False}
 # Fields that fit 16 and 17 tokens. Mixers that stand here only by the defaults have an empty entry.
@@ -87,18 +89,20 @@ def test_every_mixer_is_tested():
   assert set(CASES) | by_batch_statistics == set(MIXERS)
 
 
-# `test_contract_in_full` checks more of every mixer.
-@pytest.mark.parametrize("name", ["softmax", "bigbird"])
-def test_contract(name):
-  check(name, CASES[name][0], pairwise=True)
+# Without jit, on two devices and with every check on both layouts: one mixer of each kind.
+IN_FULL = ("performer", "linformer", "shaped", "fnet", "mlp_mixing", "pattern")
+# `tests/attention/test_third_party.py` has the op of softmax attention in full.
+NUMBERED = [f"{name}-{number}" for name in sorted(CASES) for number in range(len(CASES[name]))]
 
 
-# Of a mixer's other cases fields are new, not the code that runs without jit or on two devices.
-@pytest.mark.slow
-@pytest.mark.parametrize(
-  ("name", "fields", "first"),
-  [(name, case, not at) for name in sorted(CASES) for at, case in enumerate(CASES[name])],
-  ids=lambda value: "-".join(value) or "default" if isinstance(value, dict) else str(value),
-)
-def test_contract_in_full(name, fields, first):
-  check(name, fields, pairwise=not first)
+@pytest.mark.parametrize("case", all_but("softmax-0", "bigbird-0", of=NUMBERED))
+def test_contract(case):
+  name, number = case.split("-")
+  first, fields = number == "0", CASES[name][int(number)]
+  if first and name in IN_FULL:
+    check(name, fields)
+    return
+  # Patterns on aligned tokens: tests/ops/test_pattern_attention.py.
+  both = first and not issubclass(MIXERS[name], PatternAttention)
+  for layout in LAYOUTS if both else LAYOUTS[-1:]:
+    check(name, fields, pairwise=True, layouts=(layout,))

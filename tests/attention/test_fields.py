@@ -1,5 +1,7 @@
 """Every field of token mixers takes a value and works, or names itself in one line."""
 
+import functools
+
 import jax
 import numpy as np
 import pytest
@@ -8,7 +10,7 @@ import vitx
 from tests.slow import all_but
 from vitx.attention import FROM_MODEL, MIXERS
 from vitx.errors import ConfigError
-from vitx.models import initialize
+from vitx.ops.layout import TokenLayout
 from vitx.registry import options
 
 BAD = (-1, 0, 10**9, 1e9, float("nan"), "x", True, None, (0,), ())
@@ -27,28 +29,32 @@ FIELDS = [
 ]
 
 
-def run(name, **fields):
-  """Traces a network of one block, from making it to the logits."""
-  model = vitx.create_model(
-    "vit",
-    num_classes=3,
-    width=8,
-    depth=1,
-    num_heads=2,
-    mlp_dim=8,
-    pool="mean",
-    stem={"name": "linear", "patch": 2},
-    token_mixer={"name": name, **NEEDED.get(name, {}), **fields},
-  )
+SMALL = {"num_classes": 3, "width": 8, "depth": 1, "num_heads": 2, "mlp_dim": 8, "pool": "mean"}
+LAYOUT = TokenLayout((4, 4))
 
-  def forward(key, images):
-    variables = initialize(model, key, images)
+
+def run(name, **fields):
+  """Makes a network of one block, and traces its mixer from parameters to outputs."""
+  mixer = {"name": name, **NEEDED.get(name, {}), **fields}
+  vitx.create_model("vit", **SMALL, stem={"name": "linear", "patch": 2}, token_mixer=mixer)
+  # Where the default is given, the network is that of the other fields.
+  usual = {key: option.default for key, option in options(MIXERS[name]).items()}
+  trace(tuple(item for item in mixer.items() if item[1] is not usual.get(item[0], item)))
+
+
+@functools.cache  # what is equal, such as 10**9 and 1e9, is traced once
+def trace(settings):
+  fields = dict(settings)
+  mixer = MIXERS[fields.pop("name")](num_heads=2, **fields)
+
+  def forward(key, x):
+    variables = mixer.init(key, x, LAYOUT, train=False)
     streams = dict.fromkeys(("dropout", "graph"), key)
     state = [name for name in variables if name != "params"]
-    return model.apply(variables, images, train=True, rngs=streams, mutable=state)[0]
+    return mixer.apply(variables, x, LAYOUT, train=True, rngs=streams, mutable=state)[0]
 
-  images = jax.ShapeDtypeStruct((2, 8, 8, 3), np.float32)
-  assert jax.eval_shape(forward, jax.random.key(0), images).shape == (2, 3)
+  x = jax.ShapeDtypeStruct((2, LAYOUT.length, SMALL["width"]), np.float32)
+  assert jax.eval_shape(forward, jax.random.key(0), x).shape == x.shape
 
 
 QUICK = ("softmax", "bigbird")  # the others trace for a minute: with --all

@@ -1,5 +1,6 @@
 """Modules with the weights of independent implementations give their outputs (tests/golden)."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -44,19 +45,30 @@ def test_performer_against_performer_pytorch(kernel, implementation):
 
 
 def test_features_against_performer_pytorch():
-  g = {name: jnp.asarray(value) for name, value in load("features").items()}
+  g = load("features")
   first = lambda x: jnp.swapaxes(x, 1, 2)  # noqa: E731  heads first <-> tokens first
-  q, k, v, w = first(g["x"]), first(g["k"]), first(g["v"]), g["projection"]
-  phi_q = features.softmax_query_features(q, w)
-  phi_k = features.softmax_key_features(k, w)
-  close(first(phi_q), g["phi_q"])
-  close(first(phi_k), g["phi_k"])
-  close(first(features.generalized_features(q, w)), g["relu"])
-  close(first(linear.kernelized_linear_attention(phi_q, phi_k, v)), g["out"])
-  close(
-    first(linear.kernelized_linear_attention(phi_q, phi_k, v, causal=True, chunk=4)), g["causal"]
-  )
-  close(first(linear.masked_linear_attention(phi_q, phi_k, v, causal=True)[0]), g["causal"])
+
+  @jax.jit
+  def run(x, k, v, w):
+    q, k, v = first(x), first(k), first(v)
+    phi_q, phi_k = features.softmax_query_features(q, w), features.softmax_key_features(k, w)
+    found = {
+      "phi_q": phi_q,
+      "phi_k": phi_k,
+      "relu": features.generalized_features(q, w),
+      "out": linear.kernelized_linear_attention(phi_q, phi_k, v),
+    }
+    causal = (
+      linear.kernelized_linear_attention(phi_q, phi_k, v, causal=True, chunk=4),
+      linear.masked_linear_attention(phi_q, phi_k, v, causal=True)[0],
+    )
+    return jax.tree.map(first, (found, causal))
+
+  found, causal = run(g["x"], g["k"], g["v"], g["projection"])
+  for name, value in found.items():
+    close(value, g[name])
+  for value in causal:
+    close(value, g["causal"])
 
 
 @BOTH

@@ -18,7 +18,7 @@ from vitx.attention.shaped import ShapedAttention
 from vitx.errors import ConfigError
 from vitx.ops.layout import TokenLayout
 
-X = jax.random.normal(jax.random.key(0), (2, 12, 8))
+X = np.random.default_rng(0).normal(size=(2, 12, 8)).astype(np.float32)
 LAYOUT = TokenLayout((3, 4))
 QUICK = {"xla_backend_optimization_level": 0}
 
@@ -92,17 +92,18 @@ def test_performer_layers_draw_their_own_features():
         x = Performer(2, layer=layer, name=f"layer_{layer}")(x, LAYOUT, train=False)
       return x
 
-  features = Two().init(jax.random.key(0), X)["features"]
+  features = jax.jit(Two().init, compiler_options=QUICK)(jax.random.key(0), X)["features"]
   a, b = (features[f"layer_{layer}"]["projection"] for layer in range(2))
   assert not np.array_equal(a, b)
 
 
 def test_the_published_stabilizer_lets_examples_touch():
-  far = X.at[1].multiply(30)
+  variables = init(Performer(2))
   for stabilizer, touched in (("example", False), ("batch", True)):
     module = Performer(2, stabilizer=stabilizer)
-    variables = init(module)
-    a, b = (module.apply(variables, x, LAYOUT, train=False)[0] for x in (X, far))
+    apply = partial(module.apply, layout=LAYOUT, train=False)
+    run = jax.jit(apply, compiler_options=QUICK)
+    a, b = (run(variables, x)[0] for x in (X, X * np.array([[[1.0]], [[30.0]]], np.float32)))
     assert np.array_equal(a, b) != touched
 
 
@@ -120,21 +121,25 @@ def test_the_published_stabilizer_lets_examples_touch():
 )
 def test_shaped_starts(start, layer, expected):
   module = ShapedAttention(2, start=start, layer=layer, depth=4)
-  params = init(module)["params"]
+  make = jax.jit(partial(module.init_with_output, layout=LAYOUT, train=False))
+  out, variables = make(jax.random.key(1), X)
+  params = variables["params"]
   for name, value in zip(("alpha", "beta", "gamma"), (*expected, expected[1]), strict=True):
     np.testing.assert_allclose(params[name], np.full(2, value))
   # Centered, A is C at the start, and all that is left is the identity.
-  out = module.apply({"params": params}, X, LAYOUT, train=False)
   np.testing.assert_allclose(out, expected[0] * X, atol=1e-6)
 
 
 def test_shaped_identity_projections_start_as_identity():
   module = ShapedAttention(2, values="identity", output="identity", center=False)
   bare = ShapedAttention(2, center=False)
-  params = init(module)["params"]
-  out = module.apply({"params": params}, X, LAYOUT, train=False)
-  rest = {name: params[name] for name in ("query", "key", "alpha", "beta")}
-  np.testing.assert_allclose(out, bare.apply({"params": rest}, X, LAYOUT, train=False), atol=1e-6)
+
+  def run(key):
+    out, variables = module.init_with_output(key, X, LAYOUT, train=False)
+    rest = {name: variables["params"][name] for name in ("query", "key", "alpha", "beta")}
+    return out, bare.apply({"params": rest}, X, LAYOUT, train=False)
+
+  np.testing.assert_allclose(*jax.jit(run, compiler_options=QUICK)(jax.random.key(1)), atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -165,9 +170,10 @@ def test_errors_name_the_field_and_the_fix(module, parts):
 
 @pytest.mark.parametrize("module", [Linformer(2, slots=3), MLPMixing(2)])
 def test_a_fixed_length_says_so(module):
-  variables = init(module)
+  variables = shapes(module, 12, 8)
+  apply = partial(module.apply, layout=TokenLayout((3, 3)), train=False)
   with pytest.raises(ConfigError, match="12 tokens and is called with 9"):
-    module.apply(variables, X[:, :9], TokenLayout((3, 3)), train=False)
+    jax.eval_shape(apply, variables, X[:, :9])
 
 
 def test_linformer_dropout_belongs_to_the_example():

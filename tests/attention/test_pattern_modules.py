@@ -1,5 +1,7 @@
 """Graphs drawn at every step, global tokens with projections of their own, and ETC's tokens."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,9 +21,15 @@ X = np.random.default_rng(0).normal(size=(2, LAYOUT.length, 8)).astype(np.float3
 QUICK = {"xla_backend_optimization_level": 0}
 
 
-def drawn(key, module):
+def made(module, *args, **settings):
+  """Random parameters."""
+  shapes = jax.eval_shape(partial(module.init, **settings), jax.random.key(0), *args)
+  random = np.random.default_rng(1)
+  return jax.tree.map(lambda p: (0.3 * random.normal(size=p.shape)).astype(p.dtype), shapes)
+
+
+def drawn(key, variables, module):
   """A step of training: output and gradient of both implementations, the matrix; evaluation."""
-  variables = module.init(jax.random.key(0), X, LAYOUT, train=False)
 
   def loss(x, name):
     out, sown = module.clone(implementation=name).apply(
@@ -48,8 +56,9 @@ def drawn(key, module):
 )
 def test_a_redrawn_graph_is_the_same_in_both_implementations(fields):
   module = BigBirdAttention(2, redraw="step", **fields)
-  run = jax.jit(lambda key: drawn(key, module), compiler_options=QUICK)
-  results = [run(jax.random.key(seed)) for seed in (0, 1, 0)]
+  variables = made(module, X, layout=LAYOUT, train=False)
+  run = jax.jit(partial(drawn, module=module), compiler_options=QUICK)
+  results = [run(jax.random.key(seed), variables) for seed in (0, 1, 0)]
   for masked, kernelized, _, _ in results:
     for a, b in zip(masked, kernelized, strict=True):
       np.testing.assert_allclose(a, b, atol=2e-6)
@@ -93,8 +102,9 @@ def test_every_layer_of_a_model_draws_its_own_and_every_step_another():
   model = small.vit(REDRAWN, num_heads=1)
   images = np.zeros((1, 4, 4, 3), np.float32)
 
+  variables = made(model, images)
+
   def edges(key):
-    variables = model.init(jax.random.key(0), images)
     _, sown = model.apply(
       variables, images, train=True, rngs={"graph": key}, mutable=["intermediates"]
     )
@@ -113,7 +123,7 @@ def test_all_devices_draw_the_same_graphs():
   images = np.random.default_rng(0).normal(size=(4, 4, 4, 3)).astype(np.float32)
   index = np.arange(4, dtype=np.int32)
   batch = {"image": images, "label": index % 3, "index": index}
-  params = jax.jit(model.init, compiler_options=QUICK)(jax.random.key(0), images)["params"]
+  params = made(model, images)["params"]
   plain = lambda key, index, images, labels: (images, jax.nn.one_hot(labels, 3))  # noqa: E731
   sizes = {"num_classes": 3, "decode_size": 4, "image_size": 4, "channels": 3}
   task = Classification(model, plain, lambda images: images, **sizes)

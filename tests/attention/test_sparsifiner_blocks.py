@@ -21,11 +21,11 @@ FIELDS = {"granularity": "block", "block": 4, "keep": 0.4, "slots": 5}
 def make(layout, **fields):
   """A mixer, parameters of which none is small, and tokens."""
   module = Sparsifiner(H, **{"implementation": "masked", **FIELDS, **fields})
-  x = jax.random.normal(jax.random.key(0), (2, layout.length, C))
-  init = jax.jit(lambda key: module.init(key, x, layout, train=False))
-  keys = iter(jax.random.split(jax.random.key(2), 100))
-  move = lambda p: 0.5 * jax.random.normal(next(keys), p.shape)  # noqa: E731
-  return module, jax.tree.map(move, init(jax.random.key(1))["params"]), x
+  random = np.random.default_rng(0)
+  x = random.normal(size=(2, layout.length, C)).astype(np.float32)
+  init = lambda x: module.init(jax.random.key(1), x, layout, train=False)  # noqa: E731
+  move = lambda p: (0.5 * random.normal(size=p.shape)).astype(p.dtype)  # noqa: E731
+  return module, jax.tree.map(move, jax.eval_shape(init, x)["params"]), x
 
 
 def run(module, params, x, layout, mask=None):
@@ -71,7 +71,7 @@ def test_the_blocks_kept_are_those_of_the_definition(name, masked):
   if masked:
     mask = np.random.default_rng(0).random(mask.shape) < 0.6
     mask[0, layout.prefix : layout.prefix + 4] = False
-  _, found = run(module, params, x, layout, jnp.asarray(mask) if masked else None)
+  _, found = run(module, params, x, layout, mask if masked else None)
   basis = np.abs(np.asarray(params["basis"], float))
   basis = np.where(basis > module.basis_threshold, basis, 0)
   wanted = definition(found["coefficients"].astype(float), basis, layout, 0.4, 4, mask)
@@ -84,19 +84,20 @@ def test_implementations_agree(name, masked):
   layout = LAYOUTS[name]
   mask = None
   if masked:
-    mask = jax.random.bernoulli(jax.random.key(5), 0.6, (2, layout.length))
+    mask = np.random.default_rng(5).random((2, layout.length)) < 0.6
+  module, params, x = make(layout)
 
-  def everything(implementation):
-    module, params, x = make(layout, implementation=implementation)
-
+  def everything(implementation, params, x):
     def loss(params, x):
-      out = module.apply({"params": params}, x, layout, mask=mask, train=False)
+      mixer = module.clone(implementation=implementation)
+      out = mixer.apply({"params": params}, x, layout, mask=mask, train=False)
       out = out if mask is None else jnp.where(mask[..., None], out, 0)
       return jnp.sum(jnp.sin(out)), out
 
-    return jax.jit(jax.grad(loss, argnums=(0, 1), has_aux=True))(params, x)
+    return jax.grad(loss, argnums=(0, 1), has_aux=True)(params, x)
 
-  masked, kernelized = map(jax.tree.leaves, map(everything, ("masked", "kernelized")))
+  both = jax.jit(lambda *given: [everything(name, *given) for name in ("masked", "kernelized")])
+  masked, kernelized = map(jax.tree.leaves, jax.device_get(both(params, x)))
   # A key's bias has no gradient but what others' rounding leaves: the largest is the measure.
   largest = max(np.abs(leaf).max() for leaf in masked)
   for a, b in zip(masked, kernelized, strict=True):
