@@ -1,4 +1,7 @@
-"""What the attention kernels are compared with: the masked reference, its lse, its gradients."""
+"""What the attention kernels are compared with: softmax under a mask in NumPy, and its gradients.
+
+That the masked path is this too is tested in `test_softmax.py`.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -6,71 +9,109 @@ import numpy as np
 
 from vitx.ops.kernels.softmax import masked_attention
 
+NAMES = ("out", "lse", "dq", "dk", "dv")
 
-def inputs(batch, n, heads, dim, seed=0, dtype=jnp.float32):
+
+def inputs(batch, n, heads, dim, seed=0, dtype=np.float32):
   """q, k, v and a cotangent of the output."""
-  keys = jax.random.split(jax.random.key(seed), 4)
-  return [jax.random.normal(key, (batch, n, heads, dim)).astype(dtype) for key in keys]
+  random = np.random.default_rng(seed).normal(size=(4, batch, n, heads, dim))
+  return list(random.astype(np.float32).astype(dtype))
+
+
+def lse_cotangent(batch, n, heads):
+  return np.random.default_rng(8).normal(size=(batch, heads, n)).astype(np.float32)
+
+
+def seen_keys(batch, n, share=0.7):
+  """A mask of keys, True for some."""
+  return np.random.default_rng(7).random((batch, n)) < share
+
+
+def reference(q, k, v, d_out, d_lse=None, *, mask=None, scale=None):
+  """out, lse, dq, dk, dv through the matrix in float64; mask broadcastable to (B, H, N, M)."""
+  q, k, v, d_out = (np.asarray(x, np.float64).swapaxes(1, 2) for x in (q, k, v, d_out))
+  scale = q.shape[-1] ** -0.5 if scale is None else scale
+  logits = q @ k.swapaxes(2, 3) * scale
+  logits = logits if mask is None else np.where(mask, logits, -np.inf)
+  top = logits.max(axis=-1, keepdims=True)
+  top = np.where(top == -np.inf, 0, top)
+  weights = np.exp(logits - top)
+  total = weights.sum(axis=-1, keepdims=True)
+  with np.errstate(divide="ignore"):
+    lse = (top + np.log(total))[..., 0]
+  p = weights / np.where(total == 0, 1, total)
+  dp = d_out @ v.swapaxes(2, 3)
+  ds = dp - (p * dp).sum(axis=-1, keepdims=True) + (0 if d_lse is None else d_lse[..., None])
+  ds = scale * p * ds
+  found = (p @ v, ds @ k, ds.swapaxes(2, 3) @ q, p.swapaxes(2, 3) @ d_out)
+  out, *grads = (x.swapaxes(1, 2) for x in found)
+  return out, lse, *grads
 
 
 def masked(q, k, v, mask=None, scale=None):
-  """(out, lse) through the matrix; mask broadcastable to (B, H, N, M)."""
-  scale = q.shape[-1] ** -0.5 if scale is None else scale
-  out, _ = masked_attention(q, k, v, mask=mask, scale=scale)
-  logits = jnp.einsum("bnhd,bmhd->bhnm", q, k, preferred_element_type=jnp.float32) * scale
-  if mask is None:
-    return out, jax.nn.logsumexp(logits, axis=-1)
-  mask = jnp.broadcast_to(mask, logits.shape)
-  seen = mask.any(-1)
-  # A row without edges borrows one, so that its gradient is not NaN, and is then replaced.
-  lse = jax.nn.logsumexp(jnp.where(mask | ~seen[..., None], logits, -jnp.inf), axis=-1)
-  return out, jnp.where(seen, lse, -jnp.inf)
+  """(out, lse) through the matrix, in float64."""
+  return reference(q, k, v, np.zeros((*q.shape[:3], v.shape[-1])), mask=mask, scale=scale)[:2]
 
 
-def everything(function, q, k, v, d_out, d_lse=None):
-  """out, lse, dq, dk, dv as float32 NumPy; the loss weighs out and (finite) lse."""
+def program(function):
+  """Compiles (q, k, v, d_out, d_lse) to out, lse if the function has one, dq, dk, dv."""
 
-  def loss(q, k, v):
-    out, lse = function(q, k, v)
-    value = jnp.sum(out.astype(jnp.float32) * d_out.astype(jnp.float32))
-    if d_lse is not None:
-      value = value + jnp.sum(jnp.where(jnp.isfinite(lse), lse * d_lse, 0.0))
-    return value, (out, lse)
+  @jax.jit
+  def run(q, k, v, d_out, d_lse=None):
+    found, pull = jax.vjp(function, q, k, v)
+    if not isinstance(found, tuple):
+      return found, *pull(d_out)
+    out, lse = found
+    return out, lse, *pull((d_out, jnp.zeros_like(lse) if d_lse is None else d_lse))
 
-  def run(q, k, v):
-    grads, aux = jax.grad(loss, argnums=(0, 1, 2), has_aux=True)(q, k, v)
-    return *aux, *grads
-
-  return [np.asarray(x, np.float32) for x in jax.jit(run)(q, k, v)]
+  return lambda *arrays: [np.asarray(x, np.float32) for x in run(*arrays)]
 
 
 def assert_close(found, expected, tolerance=1e-5):
-  for name, a, b in zip(("out", "lse", "dq", "dk", "dv"), found, expected, strict=True):
+  """Compares everything; if `found` has no lse, without."""
+  names = NAMES if len(found) == len(NAMES) else NAMES[:1] + NAMES[2:]
+  if len(expected) > len(found):
+    expected = expected[:1] + expected[2:]
+  for name, a, b in zip(names, found, expected, strict=True):
     np.testing.assert_array_equal(np.isfinite(a), np.isfinite(b), err_msg=name)
     a, b = np.where(np.isfinite(a), a, 0), np.where(np.isfinite(b), b, 0)
     scale = max(1.0, float(np.abs(b).max()))
     np.testing.assert_allclose(a, b, rtol=0, atol=tolerance * scale, err_msg=name)
 
 
-def assert_bfloat16_keeps_up(kernel, reference, arrays):
-  """The kernel's bfloat16 error against float32 is at most twice the masked path's."""
+def check(kernel, arrays, d_lse=None, *, mask=None, scale=None, tolerance=1e-5):
+  """Compares a kernel's everything with the reference and returns it."""
+  found = program(kernel)(*arrays, d_lse)
+  assert_close(found, reference(*arrays, d_lse, mask=mask, scale=scale), tolerance)
+  return found
+
+
+def assert_bfloat16_keeps_up(kernel, arrays, mask=None):
+  """The kernel's bfloat16 error is at most twice the masked path's; lse has none."""
   half = [x.astype(jnp.bfloat16) for x in arrays]
-  exact = everything(reference, *(x.astype(jnp.float32) for x in half))
-  ours, theirs = everything(kernel, *half), everything(reference, *half)
-  for name, a, b, e in zip(("out", "lse", "dq", "dk", "dv"), ours, theirs, exact, strict=True):
-    finite = np.isfinite(e)
-    error, allowed = (np.sqrt(np.mean((x[finite] - e[finite]) ** 2)) for x in (a, b))
+  theirs = program(lambda *x: masked_attention(*x, mask=mask)[0])(*half)
+  ours, exact = program(kernel)(*half), [*reference(*half, mask=mask)]
+  if len(ours) == len(exact):
+    np.testing.assert_allclose(ours.pop(1), exact[1], atol=1e-5)
+  del exact[1]
+  for name, a, b, e in zip(NAMES[:1] + NAMES[2:], ours, theirs, exact, strict=True):
+    error, allowed = (np.sqrt(np.mean((x - e) ** 2)) for x in (a, b))
     assert error <= 2 * allowed + 1e-6, name
+
+
+def gradients(function):
+  """The gradients of the sum of a kernel's outputs."""
+  return jax.grad(lambda *x: jnp.sum(function(*x)[0]), argnums=(0, 1, 2))
+
+
+def floats(*shapes):
+  return [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
 
 
 def temporaries(function, *shapes):
   """Bytes of temporaries of the forward and backward pass, compiled and not run."""
-
-  def run(q, k, v):
-    return jax.grad(lambda *x: jnp.sum(function(*x)[0]), argnums=(0, 1, 2))(q, k, v)
-
-  arrays = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
-  return jax.jit(run).lower(*arrays).compile().memory_analysis().temp_size_in_bytes
+  program = jax.jit(gradients(function)).lower(*floats(*shapes)).compile()
+  return program.memory_analysis().temp_size_in_bytes
 
 
 def assert_linear(lengths, values):
@@ -83,12 +124,7 @@ def exponent(lengths, values):
   return float(np.polyfit(np.log(lengths), np.log(values), 1)[0])
 
 
-def check_lowers(function, *shapes):
-  """Lowers the forward and backward pass for platforms that are not here."""
-
-  def run(q, k, v):
-    return jax.grad(lambda *x: jnp.sum(function(*x)[0]), argnums=(0, 1, 2))(q, k, v)
-
-  arrays = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
-  exported = jax.export.export(jax.jit(run), platforms=("cuda", "tpu"))(*arrays)
+def check_lowers(function, *arrays):
+  """Lowers a function for platforms that are not here."""
+  exported = jax.export.export(jax.jit(function), platforms=("cuda", "tpu"))(*arrays)
   assert exported.platforms == ("cuda", "tpu")

@@ -3,6 +3,10 @@
 A definition is a function (query, key, head, layout) -> bool in plain Python.
 """
 
+import functools
+
+import numpy as np
+
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns import PATTERNS, RandomBlocks
 
@@ -113,7 +117,7 @@ def block_ends(block):
 
 
 def random_blocks(name):
-  """The drawn table read in a loop; the draw itself is tested in test_draws.py."""
+  """The drawn table read in a loop; the draw itself is tested in test_patterns_draws.py."""
   pattern = PATTERNS[name]
   (random,) = [part for part in pattern.patterns if isinstance(part, RandomBlocks)]
 
@@ -190,14 +194,17 @@ def watts_strogatz(name):
 
 
 def erdos_renyi(name):
-  """The predicate one scalar at a time; its frequencies are tested in test_draws.py."""
+  """The predicate one query at a time; its frequencies are tested in test_patterns_draws.py."""
   pattern = PATTERNS[name]
 
+  @functools.cache
+  def row(q, head, layout):
+    keys = np.arange(layout.length)
+    pairs = (np.minimum(q, keys), np.maximum(q, keys)) if pattern.symmetric else (q, keys)
+    return pattern.allows(layout, *pairs, head % pattern.heads).tolist()
+
   def rule(q, k, head, layout):
-    if q == k:
-      return pattern.keep_self
-    a, b = (min(q, k), max(q, k)) if pattern.symmetric else (q, k)
-    return bool(pattern.allows(layout, a, b, head % pattern.heads))
+    return pattern.keep_self if q == k else row(q, head, layout)[k]
 
   return rule
 

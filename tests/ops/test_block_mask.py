@@ -1,8 +1,6 @@
 """The block lists of a pattern hold exactly its edges, and are found without looking elsewhere."""
 
 import dataclasses
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -40,16 +38,15 @@ def edges(pattern, layout):
   return np.broadcast_to(allowed, (HEADS, layout.length, layout.length))
 
 
-@pytest.mark.parametrize("name", PATTERNS)
 @pytest.mark.parametrize("block", [4, 5, 16])
-def test_holds_the_edges_of_the_pattern(name, block):
-  for layout in LAYOUTS:
-    pattern = PATTERNS[name]
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_holds_the_edges_of_the_pattern(layout, block):
+  for name, pattern in PATTERNS.items():
     mask = BlockMask.from_pattern(pattern, layout, block, HEADS)
     wanted = edges(pattern, layout)
-    assert mask.heads == (1 if pattern.head_period == 1 else HEADS)
-    np.testing.assert_array_equal(np.broadcast_to(mask.dense(), wanted.shape), wanted)
-    assert mask.density == pytest.approx(wanted.mean(), abs=1e-12)
+    assert mask.heads == (1 if pattern.head_period == 1 else HEADS), name
+    np.testing.assert_array_equal(np.broadcast_to(mask.dense(), wanted.shape), wanted, name)
+    assert mask.density == pytest.approx(wanted.mean(), abs=1e-12), name
     check_form(mask)
 
 
@@ -70,15 +67,14 @@ def check_form(mask):
     assert inside.any() and inside.all() == (table == 0)
 
 
-@pytest.mark.parametrize("name", PATTERNS)
-def test_transposed(name):
-  for layout in LAYOUTS[1:]:
-    mask = BlockMask.from_pattern(PATTERNS[name], layout, 8, HEADS)
+@pytest.mark.parametrize("layout", LAYOUTS[1:], ids=str)
+def test_transposed(layout):
+  for name, pattern in PATTERNS.items():
+    mask = BlockMask.from_pattern(pattern, layout, 8, HEADS)
     other = mask.transpose()
-    np.testing.assert_array_equal(other.dense(), mask.dense().swapaxes(1, 2))
+    np.testing.assert_array_equal(other.dense(), mask.dense().swapaxes(1, 2), name)
     check_form(other)
-    assert other.transpose() == mask
-    assert other.density == mask.density
+    assert other.transpose() == mask and other.density == mask.density, name
 
 
 def test_digest_is_of_the_content_and_the_same_elsewhere():
@@ -93,13 +89,7 @@ def test_digest_is_of_the_content_and_the_same_elsewhere():
     dataclasses.replace(mask, length=63),
   ]
   assert len({mask, *others}) == 5
-  code = (
-    "from vitx.ops.sparse.block_mask import BlockMask; from vitx.ops.layout import TokenLayout;"
-    "from vitx.ops.patterns import PATTERNS;"
-    f"print(BlockMask.from_pattern(PATTERNS['bigbird_R+W+G'], {layout!r}, 8, {HEADS}).digest())"
-  )
-  elsewhere = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-  assert elsewhere.stdout.strip() == mask.digest(), elsewhere.stderr
+  assert mask.digest().startswith("c63f79e48f76b76f")  # what another process has found
 
 
 def test_is_read_only():
@@ -140,8 +130,7 @@ class Counting(Pattern):
     return self.inner.head_period
 
 
-LONG = TokenLayout((400, 500), 1)  # 200,001 tokens
-
+LONG = TokenLayout((100, 250), 1)  # 25,001 tokens
 
 LOCAL = [
   (Window(64), 3),
@@ -163,7 +152,7 @@ QUICK = (LOCAL[0][0], LOCAL[5][0])
 
 @pytest.mark.parametrize(("pattern", "tiles_per_row"), all_but(*QUICK, of=LOCAL), ids=str)
 def test_local_patterns_look_only_near_by(pattern, tiles_per_row):
-  """Time-free: at 3,126 blocks a row, work is a few tiles a row and not thousands."""
+  """Time-free: at 391 blocks a row, work is a few tiles a row and not hundreds."""
   counting, b = Counting(pattern), 64
   mask = BlockMask.from_pattern(counting, LONG, b, 2)
   looked_at = sum(counting.looked_at) / b**2

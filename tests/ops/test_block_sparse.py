@@ -61,73 +61,58 @@ def block_mask(layouts, n, block):
     (197, 16, 64, 2, 1 << 20),
     (197, 64, 32, 1, 1 << 18),
     (530, 16, 32, 1, 1 << 20),
-    (530, 64, 64, 2, 1 << 20),
   ],
 )
 def test_equals_the_reference(n, block, dim, layouts, step, monkeypatch):
   monkeypatch.setattr(tiling, "CPU_STEP_BYTES", step)
   mask, edges = block_mask(layouts, n, block)
-  q, k, v, d_out = cases.inputs(2, n, 2, dim)
-  d_lse = jax.random.normal(jax.random.key(8), (2, 2, n))
-
-  def kernel(q, k, v):
-    return block_sparse_attention(q, k, v, mask)
-
-  found = cases.everything(kernel, q, k, v, d_out, d_lse)
-  expected = cases.everything(lambda *x: cases.masked(*x, edges[None]), q, k, v, d_out, d_lse)
-  cases.assert_close(found, expected)
+  kernel = functools.partial(block_sparse_attention, mask=mask)
+  d_lse = cases.lse_cotangent(2, n, 2)
+  out, lse, dq, *_ = cases.check(kernel, cases.inputs(2, n, 2, dim), d_lse, mask=edges[None])
   empty = slice(n // 2, n // 2 + 3)
-  np.testing.assert_array_equal(found[0][:, empty], 0)
-  np.testing.assert_array_equal(found[1][:, :, empty], -np.inf)
-  np.testing.assert_array_equal(found[2][:, empty], 0)
+  np.testing.assert_array_equal(out[:, empty], 0)
+  np.testing.assert_array_equal(lse[:, :, empty], -np.inf)
+  np.testing.assert_array_equal(dq[:, empty], 0)
 
 
 @pytest.mark.parametrize(("n", "block", "layouts"), [(65, 16, 2), (128, 64, 1)])
 def test_hidden_keys_contribute_exactly_nothing(n, block, layouts):
   mask, edges = block_mask(layouts, n, block)
   q, k, v, d_out = cases.inputs(2, n, 2, 32)
-  key_mask = jax.random.bernoulli(jax.random.key(7), 0.6, (2, n))
-
-  def kernel(q, k, v):
-    return block_sparse_attention(q, k, v, mask, key_mask=key_mask)
-
-  found = cases.everything(kernel, q, k, v, d_out)
-  seen = edges[None] & np.asarray(key_mask)[:, None, None]
-  cases.assert_close(found, cases.everything(lambda *x: cases.masked(*x, seen), q, k, v, d_out))
-  hidden = ~np.asarray(key_mask)
+  key_mask = cases.seen_keys(2, n, 0.6)
+  run = cases.program(functools.partial(block_sparse_attention, mask=mask, key_mask=key_mask))
+  found = run(q, k, v, d_out)
+  seen = edges[None] & key_mask[:, None, None]
+  cases.assert_close(found, cases.reference(q, k, v, d_out, mask=seen))
+  hidden = ~key_mask
   for grad in found[3:]:
     np.testing.assert_array_equal(grad[hidden], 0)
-  changed = cases.everything(kernel, q, k.at[hidden].mul(-3), v.at[hidden].add(5), d_out)
-  for a, b in zip(found, changed, strict=True):
+  k[hidden] *= -3
+  v[hidden] += 5
+  for a, b in zip(found, run(q, k, v, d_out), strict=True):
     np.testing.assert_array_equal(a, b)
 
 
 def test_gradient_reaches_exactly_the_edges():
   n, query = 65, 20
   mask, edges = block_mask(1, n, 16)
-  q, k, v, _ = cases.inputs(1, n, 1, 32)
-  for argument in (1, 2):
-
-    def one(*x):
-      return jnp.sum(block_sparse_attention(*x, mask)[0][0, query] ** 2)
-
-    grad = jax.jit(jax.grad(one, argnums=argument))(q, k, v)
+  q, k, v, d_out = cases.inputs(1, n, 1, 32)
+  d_out[:, np.arange(n) != query] = 0
+  found = cases.program(functools.partial(block_sparse_attention, mask=mask))(q, k, v, d_out)
+  for grad in found[3:]:
     np.testing.assert_array_equal(np.abs(grad[0]).sum((1, 2)) > 0, edges[0, query])
 
 
-@pytest.mark.parametrize("layouts", [1, 2])
-def test_bfloat16(layouts):
-  mask, edges = block_mask(layouts, 197, 16)
-  cases.assert_bfloat16_keeps_up(
-    lambda *x: block_sparse_attention(*x, mask),
-    lambda *x: cases.masked(*x, edges[None]),
-    cases.inputs(2, 197, 2, 32),
-  )
+def test_bfloat16():
+  mask, edges = block_mask(2, 197, 16)
+  kernel = functools.partial(block_sparse_attention, mask=mask)
+  cases.assert_bfloat16_keeps_up(kernel, cases.inputs(2, 197, 2, 32), edges[None])
 
 
 def test_no_edges_at_all():
   mask = BlockMask.from_pattern(Nothing(), TokenLayout((40,)), 16, 2)
-  found = cases.everything(lambda *x: block_sparse_attention(*x, mask), *cases.inputs(1, 40, 2, 8))
+  run = cases.program(functools.partial(block_sparse_attention, mask=mask))
+  found = run(*cases.inputs(1, 40, 2, 8))
   for array, value in zip(found, (0, -np.inf, 0, 0, 0), strict=True):
     np.testing.assert_array_equal(array, value)
 
@@ -140,14 +125,16 @@ def test_without_jit_under_vmap_on_two_devices_and_again():
     (out, lse), vjp = jax.vjp(lambda *x: block_sparse_attention(*x, mask), q, k, v)
     return out, lse, *vjp((d_out, jnp.zeros_like(lse)))
 
-  expected = jax.jit(grads)(*arrays)
-  for a, b in zip(jax.jit(grads)(*arrays), expected, strict=True):
+  run = jax.jit(grads)
+  expected = run(*arrays)
+  for a, b in zip(run(*arrays), expected, strict=True):
     np.testing.assert_array_equal(a, b)  # nothing is scattered: the same bits every time
   single = [x[:, None] for x in arrays]
   for mapped in (jax.jit(jax.vmap(grads))(*single), jax.pmap(grads)(*single)):
     for a, b in zip(mapped, expected, strict=True):
       np.testing.assert_allclose(a[:, 0], b, atol=2e-6)
-  for a, b in zip(grads(*arrays), expected, strict=True):
+  small, mask = cases.inputs(1, 16, 1, 8)[:3], growing(16)  # each op is a program of its own
+  for a, b in zip(block_sparse_attention(*small, mask), cases.masked(*small), strict=True):
     np.testing.assert_allclose(a, b, atol=2e-6)
 
 
@@ -177,7 +164,6 @@ def drawn(layouts, n, block, count):
   [
     (96, 16, 1, 3, 1 << 13),
     (197, 16, 2, 4, 1 << 20),
-    (197, 8, 2, 4, 1 << 20),
     (96, 8, 1, 5, 1 << 12),
     (65, 64, 1, 1, 1 << 20),
   ],
@@ -185,21 +171,20 @@ def drawn(layouts, n, block, count):
 def test_lists_known_only_at_run_time(n, block, layouts, count, step, monkeypatch):
   monkeypatch.setattr(tiling, "CPU_STEP_BYTES", step)
   indices, valid, edges = drawn(layouts, n, block, count)
-  q, k, v, d_out = cases.inputs(2, n, 2, 16)
-  d_lse = jax.random.normal(jax.random.key(8), (2, 2, n))
-  key_mask = jax.random.bernoulli(jax.random.key(7), 0.8, (2, n))
+  key_mask = cases.seen_keys(2, n, 0.8)
+  arrays, d_lse = (*cases.inputs(2, n, 2, 16),), cases.lse_cotangent(2, n, 2)
 
-  def function(indices, valid, q, k, v):
-    return block_sparse_attention_dynamic(q, k, v, indices, valid, block, key_mask=key_mask)
-
+  @jax.jit
   def run(indices, valid, q, k, v):
-    _, vjp = jax.vjp(functools.partial(function, indices, valid), q, k, v)
-    return *function(indices, valid, q, k, v), *vjp((d_out, d_lse))
+    def function(q, k, v):
+      return block_sparse_attention_dynamic(q, k, v, indices, valid, block, key_mask=key_mask)
 
-  found = [np.asarray(x) for x in jax.jit(run)(indices, valid, q, k, v)]
-  seen = edges[None] & np.asarray(key_mask)[:, None, None]
-  expected = cases.everything(lambda *x: cases.masked(*x, seen), q, k, v, d_out, d_lse)
-  cases.assert_close(found, expected)
+    found, pull = jax.vjp(function, q, k, v)
+    return *found, *pull((arrays[3], d_lse))
+
+  found = run(indices, valid, *arrays[:3])
+  seen = edges[None] & key_mask[:, None, None]
+  cases.assert_close(found, cases.reference(*arrays, d_lse, mask=seen))
 
 
 def test_widths_pad_least():
@@ -226,19 +211,14 @@ def growing(n):
 
 def test_cost_grows_with_the_edges(monkeypatch):
   monkeypatch.setattr(tiling, "CPU_STEP_BYTES", 1 << 16)  # of constant size: would hide the growth
-  lengths = [1024, 2048, 4096, 8192]
+  lengths = [2048, 8192]
   masks = [growing(n) for n in lengths]
   memory, work = [], []
   for n, mask in zip(lengths, masks, strict=True):
-
-    def kernel(q, k, v, mask=mask):
-      return block_sparse_attention(q, k, v, mask)
-
-    shape = (1, n, 2, 32)
-    memory.append(cases.temporaries(kernel, *[shape] * 3))
-    array = jax.ShapeDtypeStruct(shape, jnp.float32)
-    loss = jax.grad(lambda *x, kernel=kernel: jnp.sum(kernel(*x)[0]), (0, 1, 2))
-    work.append(flops(loss, array, array, array))
+    kernel = functools.partial(block_sparse_attention, mask=mask)
+    shapes = [(1, n, 2, 32)] * 3
+    memory.append(cases.temporaries(kernel, *shapes))
+    work.append(flops(cases.gradients(kernel), *cases.floats(*shapes)))
   cases.assert_linear(lengths, memory)
   cases.assert_linear(lengths, work)
   # Nine products over every edge: two forward, three for dq, four for dk and dv; padding is small.
@@ -249,27 +229,26 @@ def test_cost_grows_with_the_edges(monkeypatch):
 def test_small_blocks_save_two_products_of_nine():
   mask, _ = block_mask(1, 197, 16)
   work = []
+  kernel = functools.partial(block_sparse_attention, mask=mask)
   for dim in (16, 32):
-    array = jax.ShapeDtypeStruct((1, 197, 2, dim), jnp.float32)
-    loss = jax.grad(lambda *x: jnp.sum(block_sparse_attention(*x, mask)[0]), (0, 1, 2))
-    work.append(flops(loss, array, array, array) / dim)
+    work.append(flops(cases.gradients(kernel), *cases.floats(*[(1, 197, 2, dim)] * 3)) / dim)
   np.testing.assert_allclose(work[1] / work[0], 7 / 9, atol=0.02)
 
 
 def test_lowers_for_accelerators():
-  mask = growing(256)
-  cases.check_lowers(lambda *x: block_sparse_attention(*x, mask), *[(1, 256, 2, 32)] * 3)
+  static = functools.partial(block_sparse_attention, mask=growing(256))
+  cases.check_lowers(cases.gradients(static), *cases.floats(*[(1, 256, 2, 32)] * 3))
   indices, valid, _ = drawn(1, 96, 16, 3)
 
   def dynamic(q, k, v):
     return block_sparse_attention_dynamic(q, k, v, jnp.asarray(indices), jnp.asarray(valid), 16)
 
-  cases.check_lowers(dynamic, *[(1, 96, 2, 32)] * 3)
+  cases.check_lowers(cases.gradients(dynamic), *cases.floats(*[(1, 96, 2, 32)] * 3))
 
 
 def test_rematerialization_costs_one_more_forward_pass():
-  mask = BlockMask.from_pattern(Window(40), TokenLayout((512,)), 32, 1)
-  arrays = [jax.ShapeDtypeStruct((1, 512, 2, 16), jnp.float32)] * 3
+  mask = BlockMask.from_pattern(Window(40), TokenLayout((256,)), 32, 1)
+  arrays = cases.floats(*[(1, 256, 2, 16)] * 3)
 
   def loss(q, k, v):
     return jnp.sum(block_sparse_attention(q, k, v, mask)[0])
@@ -290,7 +269,7 @@ def test_each_of_two_devices_costs_what_its_half_costs_alone():
     return jax.grad(lambda x: jnp.sum(block_sparse_attention(*x, mask)[0]))(arrays)
 
   def arrays(*batch):
-    return [jax.ShapeDtypeStruct((*batch, 256, 2, 32), jnp.float32)] * 3
+    return cases.floats(*[(*batch, 256, 2, 32)] * 3)
 
   alone, mapped = jax.jit(grads), jax.pmap(grads, devices=jax.devices()[:2])
   assert flops(mapped, *arrays(2, 8)) == flops(alone, *arrays(8))

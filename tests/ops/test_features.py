@@ -1,21 +1,32 @@
 """Random features: orthogonal, unbiased, indifferent to masked tokens; linear attention by them."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.slow import all_but
+from tests.ops import attention_cases as cases
 from vitx.ops.kernels import features, linear, local_window
-from vitx.ops.kernels.softmax import masked_attention
 
 
 def random(*shape, seed=0):
-  return jax.random.normal(jax.random.key(seed), shape)
+  return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+draw = jax.jit(features.orthogonal_gaussian, static_argnums=(1, 2))
+
+
+@functools.partial(jax.jit, static_argnames="stabilizer")
+def key_features(k, w, **given):
+  """The features, and the gradient of their sum."""
+  phi, pull = jax.vjp(lambda k: features.softmax_key_features(k, w, **given), k)
+  return phi, pull(jnp.ones_like(phi))[0]
 
 
 def test_blocks_are_orthogonal_and_lengths_gaussian():
-  w = np.asarray(features.orthogonal_gaussian(jax.random.key(0), 110, 32))
+  w = np.asarray(draw(jax.random.key(0), 110, 32))
   assert w.shape == (110, 32)
   for start in range(0, 110, 32):
     block = w[start : start + 32]
@@ -27,8 +38,8 @@ def test_blocks_are_orthogonal_and_lengths_gaussian():
 
 
 def test_directions_are_uniform():
-  draw = jax.vmap(lambda key: features.orthogonal_gaussian(key, 3, 3))
-  w = np.asarray(draw(jax.random.split(jax.random.key(1), 4000)))
+  many = jax.jit(jax.vmap(lambda key: draw(key, 3, 3)))
+  w = np.asarray(many(jax.random.split(jax.random.key(1), 4000)))
   np.testing.assert_allclose(w.mean(0), 0, atol=4 / 4000**0.5)
   covariance = np.einsum("nif,nig->ifg", w, w) / 4000
   np.testing.assert_allclose(covariance, np.broadcast_to(np.eye(3), (3, 3, 3)), atol=0.12)
@@ -39,69 +50,62 @@ def test_default_count(dim, count):
   assert features.default_count(dim) == count
 
 
-@pytest.mark.slow
 def test_performer_approaches_softmax_for_small_logits():
   q, k, v = (0.5 * random(1, 24, 1, 8, seed=i) for i in range(3))
-  expected, _ = masked_attention(q, k, v)
-  errors = []
-  for count in (16, 256, 4096):
-    w = features.orthogonal_gaussian(jax.random.key(3), count, 8)
+
+  @jax.jit
+  def attend(q, k, v, w):
     phi_q = features.softmax_query_features(q, w, eps=0.0)
     phi_k = features.softmax_key_features(k, w, eps=0.0)
-    out = linear.kernelized_linear_attention(phi_q, phi_k, v)
-    errors.append(float(jnp.abs(out - expected).max()))
+    return linear.kernelized_linear_attention(phi_q, phi_k, v)
+
+  expected, _ = cases.masked(q, k, v)
+  errors = [
+    np.abs(attend(q, k, v, draw(jax.random.key(3), count, 8)) - expected).max()
+    for count in (16, 256, 4096)
+  ]
   assert errors[0] > 3 * errors[1] / 1.5 and errors[1] > 2 * errors[2]
   assert errors[2] < 0.02
 
 
-def test_masked_keys_have_no_feature_and_no_part_in_the_stabilizer():
+@pytest.mark.parametrize("stabilizer", features.STABILIZERS)
+def test_masked_keys_have_no_feature_and_no_part_in_the_stabilizer(stabilizer):
   k, w = random(2, 6, 2, 4), random(9, 4, seed=1)
-  mask = jnp.ones((2, 6), bool).at[:, 4:].set(False)
-  huge = k.at[:, 4:].multiply(1e3)
-  for stabilizer in features.STABILIZERS:
-    a, b = (
-      features.softmax_key_features(x, w, mask=mask, stabilizer=stabilizer) for x in (k, huge)
-    )
-    np.testing.assert_array_equal(a, b)
-    np.testing.assert_array_equal(a[:, 4:], 0)
-    grad = jax.grad(
-      lambda x, s=stabilizer: features.softmax_key_features(x, w, mask=mask, stabilizer=s).sum()
-    )(huge)
-    np.testing.assert_array_equal(grad[:, 4:], 0)
-    assert np.all(np.isfinite(grad))
+  mask = np.arange(6) < np.full((2, 1), 4)
+  huge = np.where(mask[..., None, None], k, 1e3 * k)
+  (a, _), (b, grad) = (key_features(x, w, mask=mask, stabilizer=stabilizer) for x in (k, huge))
+  np.testing.assert_array_equal(a, b)
+  np.testing.assert_array_equal(a[:, 4:], 0)
+  np.testing.assert_array_equal(grad[:, 4:], 0)
+  assert np.all(np.isfinite(grad))
 
 
-@pytest.mark.parametrize("chunk", all_but(4, of=(1, 4, 5, 64)))
-@pytest.mark.parametrize("causal", [False, True])
-def test_linear_attention_is_the_matrix_product(causal, chunk):
-  q, k = (jax.nn.relu(random(2, 13, 3, 5, seed=i)) for i in (0, 1))
-  v = random(2, 13, 3, 4, seed=2)
-  q = q.at[:, 2].set(0)  # a query without weight
-
-  def run(function, *args):
-    out = function(*args)
-    return jnp.sum(jnp.sin(out[0] if isinstance(out, tuple) else out)), out
-
-  a = lambda *x: linear.masked_linear_attention(*x, causal=causal)[0]  # noqa: E731
-  b = lambda *x: linear.kernelized_linear_attention(*x, causal=causal, chunk=chunk)  # noqa: E731
-  results = [
-    jax.value_and_grad(lambda *x, f=f: run(f, *x), argnums=(0, 1, 2), has_aux=True)(q, k, v)
-    for f in (a, b)
-  ]
-  for x, y in zip(*(jax.tree.leaves(r) for r in results), strict=True):
-    assert np.all(np.isfinite(x))
-    np.testing.assert_allclose(x, y, atol=2e-5 * max(1, np.abs(x).max()))
-  np.testing.assert_array_equal(results[1][0][1][:, 2], 0)
+def test_linear_attention_is_the_matrix_product():
+  arrays = [np.maximum(random(2, 13, 3, 5, seed=i), 0) for i in (0, 1)] + [random(2, 13, 3, 4)]
+  arrays[0][:, 2] = 0  # a query without weight
+  d_out = random(2, 13, 3, 4, seed=3)
+  for causal, chunks in ((False, (128,)), (True, (1, 4, 5, 64))):
+    weights = np.einsum("bnhf,bmhf->bhnm", *arrays[:2]) * (np.tri(13) if causal else 1)
+    total = weights.sum(-1, keepdims=True)
+    matrix = weights / np.where(total == 0, 1, total)
+    exact = np.einsum("bhnm,bmhd->bnhd", matrix, arrays[2])
+    masked = lambda *x: linear.masked_linear_attention(*x, causal=causal)[0]  # noqa: B023, E731
+    expected = cases.program(masked)(*arrays, d_out)
+    np.testing.assert_allclose(expected[0], exact, atol=2e-6)
+    for chunk in chunks:
+      kernel = functools.partial(linear.kernelized_linear_attention, causal=causal, chunk=chunk)
+      found = cases.program(kernel)(*arrays, d_out)
+      assert all(np.isfinite(x).all() for x in found)
+      cases.assert_close(found, expected, 2e-5)
+      np.testing.assert_array_equal(found[0][:, 2], 0)
 
 
 def test_causal_outputs_do_not_depend_on_the_future():
-  q, k = (features.elu_features(random(1, 9, 1, 4, seed=i)) for i in (0, 1))
-  v = random(1, 9, 1, 4, seed=2)
-
-  def upto(k, v):
-    return linear.kernelized_linear_attention(q, k, v, causal=True, chunk=4)[:, 5].sum()
-
-  for grad in jax.grad(upto, argnums=(0, 1))(k, v):
+  q, k = (np.exp(random(1, 9, 1, 4, seed=i)) for i in (0, 1))
+  kernel = functools.partial(linear.kernelized_linear_attention, causal=True, chunk=4)
+  d_out = np.zeros((1, 9, 1, 4), np.float32)
+  d_out[:, 5] = 1
+  for grad in cases.program(kernel)(q, k, random(1, 9, 1, 4, seed=2), d_out)[2:]:
     np.testing.assert_array_equal(grad[:, 6:], 0)
     assert np.all(np.abs(grad[:, :6]).sum((2, 3)) > 0)
 
@@ -109,23 +113,33 @@ def test_causal_outputs_do_not_depend_on_the_future():
 @pytest.mark.parametrize("causal", [False, True])
 def test_local_attention_is_softmax_under_its_mask(causal):
   q, k, v = (random(2, 11, 2, 4, seed=i) for i in range(3))
-  mask = jax.random.bernoulli(jax.random.key(7), 0.6, (2, 11))
-  blocked = local_window.kernelized_local_attention(q, k, v, 3, mask=mask, causal=causal)
-  dense, _ = local_window.masked_local_attention(q, k, v, 3, mask=mask, causal=causal)
-  np.testing.assert_allclose(blocked, dense, atol=2e-6)
-  near = np.asarray(local_window.block_local_mask(11, 3, causal=causal))
-  for i in range(11):
-    for j in range(11):
-      assert near[i, j] == (abs(i // 3 - j // 3) <= 1 and (not causal or j <= i))
+  mask = cases.seen_keys(2, 11, 0.6)
+  i = np.arange(11)
+  near = np.abs(i[:, None] // 3 - i // 3) <= 1
+  near = near & np.tri(11, dtype=bool) if causal else near
+
+  @jax.jit
+  def run(*x):
+    given = {"mask": mask, "causal": causal}
+    return (
+      local_window.kernelized_local_attention(*x, 3, **given),
+      local_window.masked_local_attention(*x, 3, **given)[0],
+      local_window.block_local_mask(11, 3, causal=causal),
+    )
+
+  *found, allowed = run(q, k, v)
+  np.testing.assert_array_equal(allowed, near)
+  for out in found:
+    np.testing.assert_allclose(out, cases.masked(q, k, v, near & mask[:, None, None])[0], atol=2e-6)
 
 
 def test_causal_features_of_the_softmax_kernel_are_finite_and_know_no_later_token():
   """The stabilizer's maximum over all keys did not cancel: later tokens moved earlier outputs."""
   w = random(40, 64, seed=1) * 2
-  for size in (1, 1e3):
+  for size in (1, 1000):
     k = size * random(2, 6, 2, 64)
-    phi = features.softmax_key_features(k, w, stabilizer="none")
-    other = features.softmax_key_features(k.at[:, 4:].multiply(9), w, stabilizer="none")
+    phi, grad = key_features(k, w, stabilizer="none")
+    k[:, 4:] *= 9
+    other, _ = key_features(k, w, stabilizer="none")
     np.testing.assert_array_equal(phi[:, :4], other[:, :4])
-    loss = lambda k: features.softmax_key_features(k, w, stabilizer="none").sum()  # noqa: E731
-    assert np.isfinite(phi).all() and np.isfinite(jax.grad(loss)(k)).all()
+    assert np.isfinite(phi).all() and np.isfinite(grad).all()

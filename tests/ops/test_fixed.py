@@ -1,12 +1,11 @@
 """The fixed pattern by runs and gathered summaries equals its own definition."""
 
-import jax
 import numpy as np
 import pytest
 
 from tests.ops import attention_cases as cases
 from vitx.analysis.cost import flops
-from vitx.ops import attention, dense_mask
+from vitx.ops import dense_mask
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns import Causal, Fixed, per_head
 from vitx.ops.sparse.attend import attend
@@ -39,23 +38,18 @@ def cores(pattern, n):
   ids=str,
 )
 def test_equals_the_definition(pattern, n):
-  q, k, v, d_out = cases.inputs(2, n, 6, 8)  # six heads: sub-runs are shared unevenly
-  d_lse = jax.random.normal(jax.random.key(3), (2, 6, n))
-  key_mask = jax.random.bernoulli(jax.random.key(7), 0.7, (2, n)).at[1].set(False)
-  mask = dense_mask(pattern, TokenLayout((n,)), 6)[None] & np.asarray(key_mask)[:, None, None]
-  found = cases.everything(run(pattern, key_mask), q, k, v, d_out, d_lse)
-  cases.assert_close(
-    found, cases.everything(lambda *x: cases.masked(*x, mask), q, k, v, d_out, d_lse)
-  )
+  arrays, d_lse = cases.inputs(2, n, 6, 8), cases.lse_cotangent(2, n, 6)
+  key_mask = cases.seen_keys(2, n)  # six heads: sub-runs are shared unevenly
+  key_mask[1] = False
+  mask = dense_mask(pattern, TokenLayout((n,)), 6)[None] & key_mask[:, None, None]
+  cases.check(run(pattern, key_mask), arrays, d_lse, mask=mask)
 
 
 @pytest.mark.slow  # large enough for several rectangles of the staircase, both ways
 def test_a_staircase_of_several_bands():
   pattern = Fixed(8, 2, distinct=2)
-  q, k, v, d_out = cases.inputs(1, 804, 2, 8)
-  mask = dense_mask(pattern, TokenLayout((804,)), 2)[None]
-  found = cases.everything(run(pattern), q, k, v, d_out)
-  cases.assert_close(found, cases.everything(lambda *x: cases.masked(*x, mask), q, k, v, d_out))
+  mask = dense_mask(pattern, TokenLayout((804,)), 2)
+  cases.check(run(pattern), cases.inputs(1, 804, 2, 8), mask=mask)
 
 
 @pytest.mark.parametrize(
@@ -78,23 +72,20 @@ def test_how_it_is_attended(pattern, expected):
 
 
 def test_no_gradient_to_the_future():
-  q, k, v, _ = cases.inputs(1, 61, 4, 8)
-
-  def early(k, v):
-    pattern = Fixed(8, 2, distinct=4)
-    return attention(q, k, v, pattern, implementation="kernelized")[0][:, :20].sum()
-
-  for grad in jax.jit(jax.grad(early, (0, 1)))(k, v):
+  q, k, v, d_out = cases.inputs(1, 61, 4, 8)
+  d_out[:, 20:] = 0
+  pattern = Fixed(8, 2, distinct=4)
+  for grad in cases.program(run(pattern))(q, k, v, d_out)[3:]:
     np.testing.assert_array_equal(grad[:, 20:], 0)
     assert np.abs(grad[:, :20]).sum() > 0
 
 
 def test_work_follows_the_edges():
   """Of runs of 128 with 32 summaries a quarter of the causal triangle is left."""
-  shapes = [jax.ShapeDtypeStruct((1, 12_288, 2, 64), np.float32)] * 3
+  shapes = cases.floats(*[(1, 12_288, 2, 64)] * 3)
 
   def work(pattern):
-    return flops(jax.grad(lambda *x: run(pattern)(*x)[0].sum(), (0, 1, 2)), *shapes)
+    return flops(cases.gradients(run(pattern)), *shapes)
 
   edges = sum((i // 128) * 32 + i % 128 + 1 for i in range(12_288))
   assert abs(edges / (12_288 * 12_289 / 2) - 0.258) < 0.001

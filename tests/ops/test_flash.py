@@ -1,5 +1,7 @@
 """Dense tiled attention equals the masked reference, in linear memory."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,66 +16,54 @@ pytestmark = pytest.mark.slow  # compiles dozens of programs: minutes in all
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize(("n", "heads", "dim"), [(65, 2, 32), (197, 3, 64), (530, 1, 32)])
+@pytest.mark.parametrize(("n", "heads", "dim"), [(65, 2, 32), (197, 3, 64), (530, 1, 16)])
 def test_equals_the_reference(n, heads, dim, causal, monkeypatch):
   monkeypatch.setattr(tiling, "CPU_STEP_BYTES", 1 << 17)  # several tiles even here
-  q, k, v, d_out = cases.inputs(2, n, heads, dim)
-  key_mask = jax.random.bernoulli(jax.random.key(7), 0.8, (2, n)).at[1].set(False)
-  d_lse = jax.random.normal(jax.random.key(8), (2, heads, n))
-  mask = key_mask[:, None, None]
-  if causal:
-    mask = mask & jnp.tri(n, dtype=bool)
-
-  def kernel(q, k, v):
-    return flash_attention(q, k, v, key_mask=key_mask, causal=causal)
-
-  found = cases.everything(kernel, q, k, v, d_out, d_lse)
-  cases.assert_close(
-    found, cases.everything(lambda *x: cases.masked(*x, mask), q, k, v, d_out, d_lse)
-  )
+  arrays = cases.inputs(2, n, heads, dim)
+  key_mask = cases.seen_keys(2, n, 0.8)
+  key_mask[1] = False
+  mask = key_mask[:, None, None] & (np.tri(n, dtype=bool) if causal else True)
+  kernel = functools.partial(flash_attention, key_mask=key_mask, causal=causal)
+  found = cases.check(kernel, arrays, cases.lse_cotangent(2, n, heads), mask=mask)
   out, lse, *grads = found
   np.testing.assert_array_equal(out[1], 0)  # the second example sees no key at all
   np.testing.assert_array_equal(lse[1], -np.inf)
   for grad in grads:
     np.testing.assert_array_equal(grad[1], 0)
   for grad in grads[1:]:
-    np.testing.assert_array_equal(grad[0][~np.asarray(key_mask[0])], 0)
+    np.testing.assert_array_equal(grad[0][~key_mask[0]], 0)
 
 
 def test_without_a_mask_and_between_two_lengths():
   q, _, _, d_out = cases.inputs(2, 30, 2, 16)
   _, k, v, _ = cases.inputs(2, 71, 2, 16, seed=1)
-  found = cases.everything(lambda *x: flash_attention(*x, scale=0.3), q, k, v, d_out)
-  cases.assert_close(
-    found, cases.everything(lambda *x: cases.masked(*x, scale=0.3), q, k, v, d_out)
-  )
+  cases.check(functools.partial(flash_attention, scale=0.3), (q, k, v, d_out), scale=0.3)
 
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_bfloat16(causal):
-  mask = jnp.tri(197, dtype=bool) if causal else None
-  cases.assert_bfloat16_keeps_up(
-    lambda *x: flash_attention(*x, causal=causal),
-    lambda *x: cases.masked(*x, mask),
-    cases.inputs(2, 197, 2, 32),
-  )
+  mask = np.tri(197, dtype=bool) if causal else None
+  kernel = functools.partial(flash_attention, causal=causal)
+  cases.assert_bfloat16_keeps_up(kernel, cases.inputs(2, 197, 2, 32), mask)
 
 
 def test_float16_and_dtypes():
-  q, k, v, _ = (x.astype(jnp.float16) for x in cases.inputs(1, 40, 2, 16))
-  out, lse = flash_attention(q, k, v)
+  q, k, v, _ = cases.inputs(1, 40, 2, 16, dtype=np.float16)
+  out, lse = jax.jit(flash_attention)(q, k, v)
   assert (out.dtype, lse.dtype) == (jnp.float16, jnp.float32)
-  expected, _ = cases.masked(*(x.astype(jnp.float32) for x in (q, k, v)))
-  np.testing.assert_allclose(out, expected, atol=2e-3)
+  np.testing.assert_allclose(out, cases.masked(q, k, v)[0], atol=2e-3)
 
 
 def test_without_jit_and_under_vmap():
-  q, k, v, _ = cases.inputs(3, 33, 2, 16)
-  key_mask = jax.random.bernoulli(jax.random.key(7), 0.8, (3, 33))
-  expected = jax.jit(lambda *x: flash_attention(*x[:3], key_mask=x[3]))(q, k, v, key_mask)
-  plain = flash_attention(q, k, v, key_mask=key_mask)
-  one = jax.vmap(lambda q, k, v, m: flash_attention(q[None], k[None], v[None], key_mask=m[None]))
-  for found in (plain, jax.tree.map(lambda x: x[:, 0], one(q, k, v, key_mask))):
+  arrays = (*cases.inputs(3, 33, 2, 16)[:3], cases.seen_keys(3, 33, 0.8))
+
+  def attend(q, k, v, key_mask):
+    return flash_attention(q, k, v, key_mask=key_mask)
+
+  expected = cases.masked(*arrays[:3], arrays[3][:, None, None])
+  one = jax.jit(jax.vmap(lambda *x: attend(*(y[None] for y in x))))
+  plain = attend(*map(jnp.asarray, arrays))
+  for found in (plain, [x[:, 0] for x in one(*arrays)]):
     for a, b in zip(found, expected, strict=True):
       np.testing.assert_allclose(a, b, atol=2e-6)
 
@@ -85,21 +75,19 @@ def test_causal_lengths_must_agree():
 
 
 def test_lowers_for_accelerators():
-  cases.check_lowers(flash_attention, *[(1, 300, 2, 32)] * 3)
+  cases.check_lowers(cases.gradients(flash_attention), *cases.floats(*[(1, 300, 2, 32)] * 3))
 
 
 def test_memory_is_linear_and_work_is_quadratic():
-  lengths = [1024, 2048, 4096, 8192]
+  lengths = [2048, 8192]
   shapes = [[(1, n, 2, 32)] * 3 for n in lengths]
-  memory = [cases.temporaries(flash_attention, *s) for s in shapes]
-  cases.assert_linear(lengths, memory)
+  cases.assert_linear(lengths, [cases.temporaries(flash_attention, *s) for s in shapes])
 
-  def work(causal, n):
-    array = jax.ShapeDtypeStruct((1, n, 2, 32), jnp.float32)
-    function = jax.grad(lambda *x: jnp.sum(flash_attention(*x, causal=causal)[0]), (0, 1, 2))
-    return flops(function, array, array, array)
+  def work(shapes, causal=False):
+    kernel = functools.partial(flash_attention, causal=causal)
+    return flops(cases.gradients(kernel), *cases.floats(*shapes))
 
-  full = [work(False, n) for n in lengths]
+  full = [work(s) for s in shapes]
   # Seven products of 2 N² D: two forward, five backward.
   np.testing.assert_allclose(full, [7 * 2 * n * n * 2 * 32 for n in lengths], rtol=1e-3)
-  assert work(True, 4096) < 0.63 * full[2]
+  assert work(shapes[0], causal=True) < 0.63 * full[0]

@@ -64,9 +64,8 @@ def choose(module, n):
   layout = make_grid(n)
 
   def run(x):
-    variables = module.init(jax.random.key(0), x, layout, train=False)
     with recording_implementations() as found:
-      _, sown = module.apply(variables, x, layout, train=False, mutable=["intermediates"])
+      sown = module.init(jax.random.key(0), x, layout, train=False, mutable=True)
     return found, "attention" in sown.get("intermediates", {})
 
   result = []

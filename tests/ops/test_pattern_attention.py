@@ -24,13 +24,10 @@ from vitx.ops.patterns import (
   per_head,
   redraw_blocks,
 )
-from vitx.ops.sparse.attend import attend
+from vitx.ops.sparse.attend import attend, block_mask
 
 CLASS = Global(prefix=True)
 BIGBIRD = bigbird(block=8, random=2, heads=4)
-QUICK = {"xla_backend_optimization_level": 0}
-
-
 COMPOSED = [
   per_head(Axial(0), Axial(-1)) | CLASS,  # heads of both kinds interleaved
   per_head(Axial(0), Window(2)) | CLASS,
@@ -48,20 +45,26 @@ COMPOSED = [
   (OnGrid(BIGBIRD) | CLASS) & Causal(),
   Neighborhood(3) & Causal(),
   Causal() & Window(3),
+  (Window(2) | Global(tokens=(5,))) & Causal(),  # a prefix that cannot be attended apart
+  per_head(Window(2), Window(4)) & Causal(),
   "redrawn",
   "redrawn on the grid",
 ]
 
 
-@pytest.mark.parametrize("prefix", all_but(2, of=(0, 2)))
 @pytest.mark.parametrize("pattern", all_but(*COMPOSED[::2], of=COMPOSED), ids=str)
-def test_equals_its_edges(pattern, prefix):
-  layout = TokenLayout((6, 7), prefix)
+def test_equals_its_edges(pattern):
+  for prefix in (2, 0) if pattern in COMPOSED[::4] else (2,):
+    check_edges(pattern, TokenLayout((6, 7), prefix))
+
+
+def check_edges(pattern, layout):
   q, k, v, _ = cases.inputs(2, layout.length, 4, 8)
   v = v[..., :5]
-  key_mask = jax.random.bernoulli(jax.random.key(7), 0.8, (2, layout.length))
+  key_mask = cases.seen_keys(2, layout.length, 0.8)
 
-  def run(seed):
+  @jax.jit
+  def run(seed, q, k, v, key_mask):
     edges = pattern
     if pattern == "redrawn":
       edges = redraw_blocks(BIGBIRD, layout, seed)
@@ -70,10 +73,37 @@ def test_equals_its_edges(pattern, prefix):
     mask = dense_mask(edges, layout, 4)
     return attend(plan(edges, layout, 8), q, k, v, key_mask=key_mask, scale=0.4), mask
 
-  found, mask = jax.jit(run, compiler_options=QUICK)(np.uint32(3))
-  expected = cases.masked(q, k, v, mask[None] & key_mask[:, None, None], 0.4)
+  found, mask = run(np.uint32(3), q, k, v, key_mask)
+  expected = cases.masked(q, k, v, np.asarray(mask) & key_mask[:, None, None], 0.4)
   for a, b in zip(found, expected, strict=True):
     np.testing.assert_allclose(a, b, atol=2e-6)
+
+
+@pytest.mark.parametrize("implementation", ["masked", "kernelized"])
+def test_the_op_and_its_gradients_are_those_of_the_edges(implementation):
+  layout, key_mask = TokenLayout((6, 7), 2), cases.seen_keys(2, 44, 0.8)
+
+  def attend(*x):
+    given = {"key_mask": key_mask, "scale": 0.4, "causal": True}
+    return attention(*x, COMPOSED[1], layout, implementation=implementation, **given)[0]
+
+  mask = dense_mask(COMPOSED[1] & Causal(), layout, 4) & key_mask[:, None, None]
+  cases.check(attend, cases.inputs(2, 44, 4, 8), mask=mask, scale=0.4)
+
+
+@pytest.mark.parametrize("prefix", [0, 1])
+def test_the_block_lists_of_causal_plans_hold_the_edges(prefix):
+  """Each edge once, where no part is in an order of its own; the prefix is no part of them."""
+  layout, compared = TokenLayout((7, 8), prefix), 0
+  for name, pattern in PATTERNS.items():
+    steps = plan(pattern & Causal(), layout)
+    parts = steps.heads[0]
+    if len(steps.heads) == 1 and all(p.core == "block_sparse" and not p.order for p in parts):
+      masks = [block_mask(p.pattern, steps.layout, p.block, 4).dense() for p in parts]
+      wanted = dense_mask(pattern & Causal(), layout, 4)[:, steps.prefix :, steps.prefix :]
+      np.testing.assert_array_equal(sum(m.astype(int) for m in masks), wanted, name)
+      compared += 1
+  assert compared > 20
 
 
 def test_patterns_over_the_grid_say_so():
@@ -134,12 +164,11 @@ def test_a_plain_function_is_a_pattern():
       for name in ("masked", "kernelized")
     ]
 
-  found = run(q, k, v)
-  for a, b in (found[:2], found[2:]):
-    np.testing.assert_allclose(a, b, atol=2e-6)
   i = np.arange(50)
-  mask = (np.abs(i[:, None] - i) <= 2 * np.arange(4)[:, None, None]) & np.tri(50, dtype=bool)
-  np.testing.assert_allclose(found[2], cases.masked(q, k, v, mask[None])[0], atol=2e-6)
+  apart, before = np.abs(i[:, None] - i), np.tri(50, dtype=bool)
+  masks = (apart <= 3) & before, (apart <= 2 * np.arange(4)[:, None, None]) & before
+  for found, mask in zip(run(q, k, v), (masks[:1] * 2 + masks[1:] * 2), strict=True):
+    np.testing.assert_allclose(found, cases.masked(q, k, v, mask)[0], atol=2e-6)
   assert MaskFunction(same, 4).head_period == 1 and MaskFunction(by_head, 4).head_period == 4
 
 
@@ -150,22 +179,13 @@ def test_a_plain_function_is_a_pattern():
 def test_a_query_without_edges_is_zero_with_zero_gradient(pattern, implementation):
   """Prefix tokens have no edges in these patterns, nor has any token of an example all masked."""
   layout = TokenLayout((4, 4), 2)
-  q, k, v, d_out = cases.inputs(2, 18, 2, 8)
   key_mask = np.ones((2, 18), bool)
   key_mask[1] = False
 
-  @jax.jit
-  def run(*x):
-    out, pull = jax.vjp(
-      lambda *x: attention(*x, pattern, layout, key_mask=key_mask, implementation=implementation)[
-        0
-      ],
-      *x,
-    )
-    return out, pull(d_out)
+  def attend(*x):
+    return attention(*x, pattern, layout, key_mask=key_mask, implementation=implementation)[0]
 
-  out, grads = run(q, k, v)
-  for x in (out, *grads):
+  for x in cases.program(attend)(*cases.inputs(2, 18, 2, 8)):
     np.testing.assert_array_equal(x[:, :2], 0)
     np.testing.assert_array_equal(x[1], 0)
     assert np.isfinite(x).all()

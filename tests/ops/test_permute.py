@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.ops import attention_cases as cases
-from vitx.ops import TokenLayout, attention, dense_mask, plan
+from vitx.ops import TokenLayout, dense_mask, plan
 from vitx.ops.patterns import (
   Causal,
   DilatedWindow,
@@ -63,14 +63,19 @@ ORDERS = {
 def test_there_and_back(name):
   order = ORDERS[name]
   x = np.arange(1, 1 + 2 * order.length * 3).reshape(2, order.length, 3).astype(np.float32)
-  moved = permute(jnp.asarray(x), order)
+  weight = np.random.default_rng(1).normal(size=(2, order.numbers.size, 3)).astype(np.float32)
+
+  @jax.jit
+  def run(x, weight):
+    moved, pull = jax.vjp(lambda x: permute(x, order), x)
+    return moved, restore(moved, order), pull(weight)[0], restore(weight, order)
+
+  moved, back, grad, restored = map(np.asarray, run(x, weight))
   inside = order.numbers < order.length
   np.testing.assert_array_equal(moved[:, inside], x[:, order.numbers[inside]])
   np.testing.assert_array_equal(moved[:, ~inside], 0)
-  np.testing.assert_array_equal(restore(moved, order), x)
-  weight = np.random.default_rng(1).normal(size=moved.shape).astype(np.float32)
-  grad = jax.grad(lambda x: jnp.sum(permute(x, order) * weight))(jnp.asarray(x))
-  np.testing.assert_array_equal(grad, restore(jnp.asarray(weight), order))
+  np.testing.assert_array_equal(back, x)
+  np.testing.assert_array_equal(grad, restored)
   assert (order.axes is None) == ("any" in name)
 
 
@@ -93,18 +98,17 @@ def test_the_same_edges(pattern, grid, tile):
   np.testing.assert_array_equal(found.dense(), expected)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("masked", [False, True])
 def test_attention_and_lse(masked):
   layout, pattern = TokenLayout((8, 8)), Neighborhood(5)
-  q, k, v = jax.random.normal(jax.random.key(0), (3, 2, 64, 2, 4))
-  seen = jax.random.bernoulli(jax.random.key(1), 0.7, (2, 64)) if masked else None
-  out, lse = attend(plan(pattern, layout, 16), q, k, v, key_mask=seen)
-  rows = attend(plan(pattern, layout, 7), q, k, v, key_mask=seen)
-  expected, _ = attention(q, k, v, pattern, layout, key_mask=seen, implementation="masked")
-  np.testing.assert_allclose(out, expected, atol=2e-6)
-  np.testing.assert_allclose(out, rows[0], atol=2e-6)
-  np.testing.assert_allclose(lse, rows[1], atol=2e-6)
+  arrays = cases.inputs(2, 64, 2, 4)[:3]
+  seen = cases.seen_keys(2, 64) if masked else None
+  run = jax.jit(lambda *x: [attend(plan(pattern, layout, t), *x, key_mask=seen) for t in (16, 7)])
+  mask = dense_mask(pattern, layout, 2)[None]
+  expected = cases.masked(*arrays, mask & seen[:, None, None] if masked else mask)
+  for found in run(*arrays):
+    for a, b in zip(found, expected, strict=True):
+      np.testing.assert_allclose(a, b, atol=2e-6)
 
 
 def test_fewer_elements_than_tiles_of_rows():
@@ -150,13 +154,7 @@ def test_a_pattern_with_a_permutation_of_its_own(gathered, causal):
   layout, pattern = TokenLayout((6, 8)), Opposite(gathered)
   (part,) = plan(pattern & Causal() if causal else pattern, layout, 24).heads[0]
   assert block_mask(part.pattern, layout, 24, 1, part.order).keys.size == 2  # else 4
-  q, k, v, d_out = cases.inputs(2, 48, 2, 8)
   mask = dense_mask(pattern, layout, 2)[None]
   mask = mask & np.tri(48, dtype=bool) if causal else mask
-
-  def kernel(q, k, v):
-    steps = plan(pattern & Causal() if causal else pattern, layout, 24)
-    return attend(steps, q, k, v)
-
-  found = cases.everything(kernel, q, k, v, d_out)
-  cases.assert_close(found, cases.everything(lambda *x: cases.masked(*x, mask), q, k, v, d_out))
+  steps = plan(pattern & Causal() if causal else pattern, layout, 24)
+  cases.check(lambda *x: attend(steps, *x), cases.inputs(2, 48, 2, 8), mask=mask)
