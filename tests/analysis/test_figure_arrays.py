@@ -1,7 +1,5 @@
 """What the figures of models compute, against its definitions written out."""
 
-import itertools
-
 import jax
 import numpy as np
 import pytest
@@ -26,29 +24,29 @@ def make(mixer, **fields):
   mixer = {"implementation": "masked", **mixer}
   given = {"name": "vit", "num_classes": 3, "token_mixer": mixer, **FIELDS, **fields}
   model = model_from_config(given)
-  images = jax.random.normal(jax.random.key(0), (2, 6, 6, 1))
-  variables = jax.jit(model.init)(jax.random.key(1), images)
-  # Some start at zero, by which much would be trivially true.
-  keys = itertools.count()
-  noisy = jax.tree.map(
-    lambda x: x + 0.3 * jax.random.normal(jax.random.key(next(keys)), x.shape), variables["params"]
-  )
-  return model, {**variables, "params": noisy}, images
+  random = np.random.default_rng(0)
+  images = random.normal(size=(2, 6, 6, 1)).astype(np.float32)
+  shapes = jax.eval_shape(model.init, jax.random.key(1), images)
+  draw = lambda x: random.normal(0, 0.4, x.shape).astype(x.dtype)  # noqa: E731
+  return model, jax.tree.map(draw, shapes), images
 
 
-@pytest.mark.parametrize(
-  "mixer", [{"name": "softmax"}, {"name": "performer"}, {"name": "neighborhood", "size": 3}]
-)
-def test_rows_of_maps_sum_to_one(mixer):
-  layers = capture(*make(mixer))
+def check_maps(layers):
   assert [layer.path for layer in layers] == ["block_0/token_mixer", "block_1/token_mixer"]
   for layer in layers:
     assert layer.layout == TokenLayout((3, 3), 1) and layer.map.shape == (2, 2, 10, 10)
     np.testing.assert_allclose(layer.map.sum(-1), 1, rtol=1e-5)
 
 
+@pytest.mark.parametrize("mixer", [{"name": "performer"}, {"name": "neighborhood", "size": 3}])
+def test_rows_of_maps_sum_to_one(mixer):
+  check_maps(capture(*make(mixer)))
+
+
 def test_captured_queries_and_keys_make_the_map():
-  for layer in capture(*make({"name": "softmax", "rotary": "axial"})):
+  layers = capture(*make({"name": "softmax", "rotary": "axial"}))
+  check_maps(layers)
+  for layer in layers:
     logits = np.einsum("bnhd,bmhd->bhnm", layer.q, layer.k) * layer.scale
     weights = np.exp(logits)
     np.testing.assert_allclose(layer.map, weights / weights.sum(-1, keepdims=True), rtol=1e-4)
@@ -180,11 +178,11 @@ def pairs(seed=0):
 
 
 def test_errors_of_features_fall_with_their_number():
-  errors = approximation.measure_errors(pairs(), approximation.PERFORMER, (4, 64, 1024), 4)
+  errors = approximation.measure_errors(pairs(), approximation.PERFORMER, (4, 1024), 4)
   for values in errors.values.values():
-    assert values.shape == (1, 3, 4)
-    few, some, many = values.mean(axis=(0, 2))
-    assert few > 2 * some > 4 * many and many < 0.1
+    assert values.shape == (1, 2, 4)
+    few, many = values.mean(axis=(0, 2))
+    assert few > 4 * many and many < 0.1
 
 
 @pytest.mark.parametrize(("factor", "error"), [(1.0, 0.0), (2.0, 1.0)])

@@ -26,6 +26,12 @@ def make_model(grid=GRID, depth=2, **mixer):
   )
 
 
+def drawn(model, tokens):
+  shapes = jax.eval_shape(model.init, jax.random.key(0), tokens)["params"]
+  random = np.random.default_rng(0)
+  return jax.tree.map(lambda x: jnp.asarray(random.normal(size=x.shape), x.dtype), shapes)
+
+
 def first_only(n):
   """Attention (1, N, N) that all falls on token 0."""
   return np.eye(n)[[0] * n][None]
@@ -59,10 +65,10 @@ def test_uniform_attention_by_counting():
 
 def test_queries_of_zero_attend_uniformly():
   model = make_model(name="softmax", implementation="masked")
-  tokens = jnp.arange(24).reshape(2, 12) % 17
-  params = jax.jit(model.init)(jax.random.key(0), tokens)["params"]
+  tokens = np.arange(24, dtype=np.int32).reshape(2, 12) % 17
+  params = drawn(model, tokens)
   blind = jax.tree_util.tree_map_with_path(
-    lambda path, x: jnp.zeros_like(x) if "query" in jax.tree_util.keystr(path) else x, params
+    lambda path, x: np.zeros_like(x) if "query" in jax.tree_util.keystr(path) else x, params
   )
   maps, masses = capture(model, {"params": blind}, tokens, grid=GRID, local=2, queries=(0, 5))
   assert maps.shape == (2, 2, 12)
@@ -74,8 +80,8 @@ def test_queries_of_zero_attend_uniformly():
 
 def test_a_mixer_that_holds_no_matrix_is_refused():
   model = make_model(name="softmax", implementation="kernelized")
-  tokens = jnp.zeros((1, 12), jnp.int32)
-  params = jax.jit(model.init)(jax.random.key(0), tokens)["params"]
+  tokens = np.zeros((1, 12), np.int32)
+  params = drawn(model, tokens)
   with pytest.raises(ConfigError, match="mixers that hold the matrix"):
     capture(model, {"params": params}, tokens, grid=GRID, local=2, queries=(0,))
 

@@ -71,13 +71,13 @@ def test_reference_table_of_random_graphs(variant, plan):
   near("spectral_gap", gap, 0.06)
   near("laplacian", laplacian, 0.03)
   assert all((found.layers_to_mixing == math.inf) == (found.reach < 1) for found in draws)
-  paths, longest = zip(*(lengths(variant, plan, seed) for seed in range(60)), strict=True)
+  paths, longest = zip(*(lengths(variant, plan, seed) for seed in range(15)), strict=True)
   assert min(paths) - 5e-4 <= path <= max(paths) + 5e-4
   assert min(longest) <= diameter <= max(longest)
 
 
 def brute_force(A):
-  """Path lengths by powers of I + A, clustering by loops over triples."""
+  """Path lengths by powers of I + A, clustering by counting triples."""
   N = len(A)
   reached, counts = np.eye(N, dtype=bool), [N]
   while True:
@@ -91,7 +91,7 @@ def brute_force(A):
   local, fagiolo = [], []
   for i in range(N):
     k = u[i].sum()
-    closed = sum(u[i, j] and u[j, m] and u[m, i] for j in range(N) for m in range(N))
+    closed = (u[i][:, None] & u & u[:, i]).sum()  # pairs (j, m) with edges i j, j m and m i
     local.append(closed / (k * (k - 1)) if k > 1 else 0)
     s = a.astype(int) + a.T
     total, mutual = s[i].sum(), (a[i] & a[:, i]).sum()
@@ -180,8 +180,8 @@ def test_samples_estimate_the_exact_figures(variant, monkeypatch):
 
 @pytest.mark.slow
 def test_memory_follows_the_edges():
-  """20,000 tokens: a dense matrix of bits alone would have 50 MB."""
-  edges = from_pattern(Window(40), TokenLayout((20_000,)))
-  assert edges.keys.size == 20_000 * 81 - 40 * 41
+  """8,000 tokens, of which a dense matrix would have a hundred times as many entries."""
+  edges = from_pattern(Window(40), TokenLayout((8_000,)))
+  assert edges.keys.size == 8_000 * 81 - 40 * 41
   counts = distances(edges, np.array([0]))
-  np.testing.assert_array_equal(counts[1:], [40] * 499 + [39])
+  np.testing.assert_array_equal(counts[1:], [40] * 199 + [39])

@@ -4,6 +4,7 @@ from functools import partial
 from pathlib import Path
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -68,7 +69,8 @@ def test_block(kind, implementation):
   fields = {**fields, "implementation": implementation}
   block = BLOCKS[kind](token_mixer=partial(mixer, **fields), mlp_dim=MLP, norm=NORM)
   variables = {"params": in_heads(params["block"], kind)}
-  close(block.apply(variables, x, TokenLayout((5,)), train=False), out)
+  run = jax.jit(partial(block.apply, train=False), static_argnums=2)
+  close(run(variables, x, TokenLayout((5,))), out)
 
 
 @BOTH
@@ -92,4 +94,4 @@ def test_network(kind, implementation):
     token_mixer=mixer | {"implementation": implementation},
     head_hidden=WIDTH,
   )
-  close(model.apply({"params": params}, images), out)
+  close(jax.jit(model.apply)({"params": params}, images), out)

@@ -4,9 +4,7 @@ from functools import partial
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from vitx.attention.softmax import SoftmaxAttention
 from vitx.blocks.parallel import ParallelBlock
@@ -15,19 +13,24 @@ from vitx.ops.layout import TokenLayout
 
 B, N, C, H, M = 2, 6, 16, 4, 24
 LAYOUT = TokenLayout((N,))
-TOKENS = jax.random.normal(jax.random.key(1), (B, N, C)) * 2 + 1
+TOKENS = np.random.default_rng(1).normal(1, 2, (B, N, C)).astype(np.float32)
 VIT_22B = {"use_bias": False, "qk_norm": True}
 
 
 def made(mixer=None, **fields):
   mixer = partial(SoftmaxAttention, H, **(mixer or {}))
   block = ParallelBlock(token_mixer=mixer, mlp_dim=M, **fields)
-  params = block.init(jax.random.key(0), TOKENS, LAYOUT, train=False)["params"]
-  shift = lambda x: x + 0.1 * jax.random.normal(jax.random.key(x.size), x.shape)  # noqa: E731
-  return block, jax.tree.map(shift, params)
+  shapes = jax.eval_shape(lambda: block.init(jax.random.key(0), TOKENS, LAYOUT, train=False))
+  random = np.random.default_rng(0)
+  draw = lambda path, x: (  # noqa: E731
+    np.float32(path[-1].key == "scale") + random.normal(0, 0.3, x.shape).astype(x.dtype)
+  )
+  return block, jax.tree_util.tree_map_with_path(draw, shapes["params"])
 
 
-def run(block, params, **options):
+@partial(jax.jit, static_argnums=0)
+def run(block, params, key=None):
+  options = {} if key is None else {"rngs": {"dropout": key}}
   return block.apply({"params": params}, TOKENS, LAYOUT, train=bool(options), **options)
 
 
@@ -35,11 +38,12 @@ def without(params, *modules):
   """The parameters with the last linear map of some branches zero."""
   last = {"token_mixer": "out", "mlp": "down"}
   for module in modules:
-    zero = jax.tree.map(jnp.zeros_like, params[module][last[module]])
+    zero = jax.tree.map(np.zeros_like, params[module][last[module]])
     params = {**params, module: {**params[module], last[module]: zero}}
   return params
 
 
+@jax.jit
 def branches(params):
   """What the block adds, each branch by itself from the one normalization."""
   y = nn.LayerNorm().apply({"params": params["norm"]}, TOKENS)
@@ -51,7 +55,6 @@ def close(a, b):
   np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.slow
 def test_a_zero_mlp_leaves_attention_and_zero_attention_the_mlp():
   block, params = made()
   mixer, mlp = branches(params)
@@ -61,7 +64,6 @@ def test_a_zero_mlp_leaves_attention_and_zero_attention_the_mlp():
   np.testing.assert_array_equal(run(block, without(params, "token_mixer", "mlp")), TOKENS)
 
 
-@pytest.mark.slow  # compiles two blocks
 def test_one_normalization_or_one_for_each_branch():
   (one, shared), (two, params) = made(), made(separate_norms=True)
   assert {name for name in shared if "norm" in name} == {"norm"}
@@ -88,12 +90,12 @@ def test_vit_22b_attends_by_the_direction_of_queries_and_keys():
 
 def test_stochastic_depth_drops_the_branches_independently():
   block, params = made(stochastic_depth=0.5)
-  mixer, mlp = branches(params)
+  mixer, mlp = map(np.asarray, branches(params))
   # Kept branches are doubled, so that the mean stays.
   outcomes = {(a, b): TOKENS + 2 * a * mixer + 2 * b * mlp for a in (0, 1) for b in (0, 1)}
   seen = set()
   for seed in range(12):
-    out = run(block, params, rngs={"dropout": jax.random.key(seed)})
+    out = np.asarray(run(block, params, jax.random.key(seed)))
     for example in range(B):
       fits = [o for o, y in outcomes.items() if np.allclose(out[example], y[example], atol=1e-4)]
       assert len(fits) == 1

@@ -2,7 +2,6 @@
 
 from functools import partial
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,23 +17,42 @@ from vitx.training.optimizers import DECAY_MASKS
 
 B, N, C, H, M = 2, 6, 16, 4, 24
 LAYOUT = TokenLayout((N,))
-TOKENS = jax.random.normal(jax.random.key(1), (B, N, C)) * 2 + 1
+TOKENS = np.random.default_rng(1).normal(1, 2, (B, N, C)).astype(np.float32)
 # (α I + β A) x, one A for all channels.
 ONE_MAP = {"one_map": True, "per_head": False, "center": False, "start": "equal"}
 
 
-def made(kind, mixer=None, layer=0, **fields):
+def build(kind, mixer=None, layer=0, mlp_dim=M, **fields):
   mixer = partial(ShapedAttention, H, layer=layer, **({"values": "first"} | (mixer or {})))
-  block = BLOCKS[kind](token_mixer=mixer, mlp_dim=M, **fields)
-  return block, block.init(jax.random.key(0), TOKENS, LAYOUT, train=False)["params"]
+  return BLOCKS[kind](token_mixer=mixer, mlp_dim=mlp_dim, **fields)
 
 
-def run(block, params, x=TOKENS, layout=LAYOUT):
-  return block.apply({"params": params}, x, layout, train=False)
+@partial(jax.jit, static_argnums=0)
+def start(block):
+  return block.init(jax.random.key(0), TOKENS, LAYOUT, train=False)["params"]
+
+
+def made(*args, **fields):
+  block = build(*args, **fields)
+  return block, start(block)
+
+
+def shapes(*args, **fields):
+  return jax.eval_shape(partial(start, build(*args, **fields)))
+
+
+@partial(jax.jit, static_argnums=0)
+def run(block, params, x=TOKENS):
+  return block.apply({"params": params}, x, LAYOUT, train=False)
+
+
+@jax.jit
+def mlp(params, x):
+  return MLP(M).apply({"params": params["mlp"]}, x, False)
 
 
 def normed(x):
-  return nn.LayerNorm().apply({"params": {"scale": jnp.ones(C), "bias": jnp.zeros(C)}}, x)
+  return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-6)
 
 
 def close(a, b):
@@ -45,16 +63,16 @@ def close(a, b):
 def test_sas_p_starts_as_the_identity_beside_a_small_mlp(layer):
   block, params = made("sas_p", layer=layer)
   y = normed(TOKENS)
-  close(run(block, params), y + 0.1 * MLP(M).apply({"params": params["mlp"]}, y, False))
+  close(run(block, params), y + 0.1 * mlp(params, y))
 
 
 @pytest.mark.parametrize("layer", [0, 3])
 def test_sas_starts_as_the_identity_and_has_the_skip_of_its_mlp(layer):
   block, params = made("sas", layer=layer)
   y = normed(TOKENS)
-  mlp = MLP(M).apply({"params": params["mlp"]}, normed(y), False)
-  close(run(block, params), y + 0.1 * mlp)
-  close(run(block, {**params, "mixer_gain": jnp.array(3.0)}), 3 * y + 0.1 * mlp)
+  added = 0.1 * mlp(params, normed(y))
+  close(run(block, params), y + added)
+  close(run(block, {**params, "mixer_gain": jnp.array(3.0)}), 3 * y + added)
 
 
 def test_gains_are_all_that_lets_a_signal_through():
@@ -65,29 +83,34 @@ def test_gains_are_all_that_lets_a_signal_through():
 
 
 def test_only_the_first_layer_has_values_and_none_an_output_projection():
-  first, later = (made("sas_p", layer=layer)[1]["token_mixer"] for layer in (0, 1))
+  first, later = (shapes("sas_p", layer=layer)["token_mixer"] for layer in (0, 1))
   assert set(first) - set(later) == {"value", "value_skip_gain", "value_residual_gain"}
   assert set(later) == {"query", "key", "alpha", "beta", "gamma"}
   assert set(first["value"]) == {"kernel"}
 
 
 def test_gains_and_scalars_have_no_weight_decay():
-  decays = DECAY_MASKS["matrices"](made("sas")[1])
+  decays = DECAY_MASKS["matrices"](shapes("sas"))
   free = {name: value for name, value in decays.items() if name.endswith("gain")}
   free |= {n: x for n, x in decays["token_mixer"].items() if not isinstance(x, dict)}
   assert len(free) == 3 + 3 + 2 and not any(free.values())
   assert decays["mlp"]["up"]["kernel"]
 
 
+@partial(jax.jit, static_argnums=0)
+def layer_of(block, key, x):
+  """What a block gives with parameters of its own."""
+  return block.init_with_output(key, x, TokenLayout((x.shape[1],)), train=False)[0]
+
+
 def likeness(kind, mixer, layers=12):
   """The mean cosine between tokens less their mean over the batch, after some blocks."""
-  x, n = jax.random.normal(jax.random.key(2), (1, 16, C)), 16
+  x, n = np.random.default_rng(2).normal(size=(1, 16, C)).astype(np.float32), 16
+  blocks = [BLOCKS[kind](token_mixer=partial(mixer, layer=i), mlp_dim=M) for i in (0, 1)]
   for layer in range(layers):
-    block = BLOCKS[kind](token_mixer=partial(mixer, layer=layer), mlp_dim=M)
-    variables = block.init(jax.random.key(layer), x, TokenLayout((n,)), train=False)
-    x = block.apply(variables, x, TokenLayout((n,)), train=False)
-  unit = x[0] / jnp.linalg.norm(x[0], axis=1, keepdims=True)
-  return float((jnp.sum(unit @ unit.T) - n) / (n * (n - 1)))
+    x = layer_of(blocks[min(layer, 1)], jax.random.key(layer), x)
+  unit = x[0] / np.linalg.norm(x[0], axis=1, keepdims=True)
+  return (np.sum(unit @ unit.T) - n) / (n * (n - 1))
 
 
 @pytest.mark.slow
@@ -103,10 +126,9 @@ def test_the_block_without_gains():
   block, params = made("simplified", dropped)
   y = normed(TOKENS)
   mixer = ShapedAttention(H, **ONE_MAP)
-  mixed = mixer.apply({"params": params["token_mixer"]}, y, LAYOUT, train=False)
-  mlp = partial(MLP(M).apply, {"params": params["mlp"]})
-  close(run(block, params), mixed + mlp(y, False))
-  close(run(made("simplified", dropped, serial=True)[0], params), mlp(mixed, False))
+  mixed = run(mixer, params["token_mixer"], y)
+  close(run(block, params), mixed + mlp(params, y))
+  close(run(build("simplified", dropped, serial=True), params), mlp(params, mixed))
 
 
 @pytest.mark.parametrize(
@@ -120,13 +142,11 @@ def test_the_block_without_gains():
   ],
 )
 def test_parameters_with_an_mlp_as_wide_as_the_tokens(kind, mixer, layer, count):
-  mixer = partial(ShapedAttention, H, layer=layer, **({"values": "first"} | mixer))
-  block = BLOCKS[kind](token_mixer=mixer, mlp_dim=C)
-  params = block.init(jax.random.key(0), TOKENS, LAYOUT, train=False)["params"]
+  params = shapes(kind, mixer, layer, mlp_dim=C)
   assert sum(x.size for x in jax.tree.leaves(params)) == count
 
 
 @pytest.mark.parametrize("kind", ["sas", "sas_p", "simplified"])
 def test_stochastic_depth_is_refused(kind):
   with pytest.raises(ConfigError, match=rf"stochastic_depth=0.1.*'{kind}'.*set it to 0"):
-    made(kind, stochastic_depth=0.1)
+    shapes(kind, stochastic_depth=0.1)

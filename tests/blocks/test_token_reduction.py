@@ -10,29 +10,30 @@ import pytest
 from tests.attention.small import vit
 from vitx.blocks.token_reduction import TOKEN_REDUCTIONS
 from vitx.errors import ConfigError
-from vitx.models import initialize
 from vitx.ops.layout import TokenLayout
 
-IMAGES = jax.random.normal(jax.random.key(0), (2, 4, 4, 3))  # 16 patches of a pixel
-DEPTH = 4
-SLOW = pytest.mark.slow  # compiles networks of four blocks
+IMAGES = np.random.default_rng(0).normal(size=(2, 4, 4, 3)).astype(np.float32)  # 16 patches
+DEPTH = 3
 
 
 def make(token_mixer="softmax", **fields):
   """A network and parameters of which none is small."""
   settings = {"pool": "cls", "depth": DEPTH, "norm": {"name": "layer", "epsilon": 1e-6}}
   model = vit(token_mixer, **(settings | fields))
-  params = jax.jit(lambda key: initialize(model, key, IMAGES))(jax.random.key(1))["params"]
-  keys = iter(jax.random.split(jax.random.key(2), 200))
-  return model, jax.tree.map(lambda p: 0.5 * jax.random.normal(next(keys), p.shape), params)
+  shapes = jax.eval_shape(model.init, jax.random.key(0), IMAGES)["params"]
+  random = np.random.default_rng(2)
+  return model, jax.tree.map(lambda p: random.normal(0, 0.5, p.shape).astype(p.dtype), shapes)
 
 
-def run(model, params, **given):
-  def apply(params):
-    return model.apply({"params": params}, IMAGES, mutable=["intermediates"], **given)
+def run(model, params, images=IMAGES, **given):
+  """The logits, and the tokens after each block."""
+  apply = jax.jit(lambda p, x: model.apply({"params": p}, x, mutable=["intermediates"], **given))
+  logits, found = apply(params, images)
+  return logits, found["intermediates"]["tokens"]
 
-  logits, found = jax.jit(apply)(params)
-  return logits, [x.shape[1] for x in found["intermediates"]["tokens"]]
+
+def close(logits, wanted):
+  np.testing.assert_allclose(logits, wanted, rtol=0, atol=2e-5 * np.abs(wanted).max())
 
 
 def dense(x, module):
@@ -92,99 +93,89 @@ EVIT = {"name": "evit", "layers": (1, 2), "keep": 0.6}
 
 
 @pytest.mark.parametrize(
-  ("fuse", "layers", "keep"),
+  ("fuse", "layers", "keep", "remat", "tokens"),
   [
-    (True, (1, 2), 0.6),
-    pytest.param(False, (1, 2), 0.6, marks=SLOW),
-    pytest.param(True, (0, 3), 0.3, marks=SLOW),
-    pytest.param(True, (2,), 0.99, marks=SLOW),
+    (True, (1, 2), 0.6, False, [17, 12, 9]),
+    pytest.param(False, (0, 2), 0.3, True, [6, 6, 3], marks=pytest.mark.slow),
   ],
 )
-def test_evit_is_its_definition(layers, keep, fuse):
+def test_evit_is_its_definition(layers, keep, fuse, remat, tokens):
   reduction = {"name": "evit", "layers": layers, "keep": keep, "fuse": fuse}
-  model, params = make(token_reduction=reduction)
-  logits, _ = run(model, params)
-  wanted = definition(params, layers, keep, fuse)
-  np.testing.assert_allclose(logits, wanted, rtol=0, atol=2e-5 * np.abs(wanted).max())
-  plain = run(make()[0], params)[0]
-  assert np.allclose(plain, logits, rtol=1e-4) == (keep == 0.99)  # ceil(.99 16) is 16
+  model, params = make(token_reduction=reduction, remat=remat)
+  logits, found = run(model, params)
+  close(logits, definition(params, layers, keep, fuse))
+  assert [x.shape[1] for x in found] == tokens
+  assert not np.allclose(logits, definition(params, (), keep, fuse), rtol=1e-4)
+  loss = lambda p: jnp.sum(model.apply({"params": p}, IMAGES, train=True))  # noqa: E731
+  jax.eval_shape(jax.grad(loss), params)
 
 
-@pytest.mark.parametrize("keep", [0.7, 0.5])
-def test_tokens_of_deit_s(keep):
+def test_tokens_of_deit_s():
   """197 in four layers, then three times fewer, the fused token of before a candidate."""
   from configs import imagenet
   from vitx.models import model_from_config
 
-  arg = f"deit_s,model.dtype=float32,model.token_reduction=evit,model.token_reduction.keep={keep}"
+  arg = "deit_s,model.dtype=float32,model.token_reduction=evit,model.token_reduction.keep=0.7"
   model = model_from_config(imagenet.get_config(arg).model)
-
-  def forward(key, images):
-    variables = model.init(key, images)
-    return model.apply(variables, images, mutable=["intermediates"])[1]["intermediates"]["tokens"]
-
   images = jax.ShapeDtypeStruct((1, 224, 224, 3), jnp.float32)
-  found = [x.shape[1] for x in jax.eval_shape(forward, jax.random.key(0), images)]
-  steps = {0.7: (140, 100, 72), 0.5: (100, 52, 28)}[keep]
-  assert found == [197] * 3 + [n for n in steps for _ in range(3)]
+  init = lambda key, images: model.init(key, images, mutable=True)["intermediates"]  # noqa: E731
+  found = [x.shape[1] for x in jax.eval_shape(init, jax.random.key(0), images)["tokens"]]
+  assert found == [197] * 3 + [n for n in (140, 100, 72) for _ in range(3)]
+  layout, lengths = TokenLayout((14, 14), prefix=1), []
+  half = TOKEN_REDUCTIONS["evit"](keep=0.5)
+  for layer in range(12):
+    layout = half.layout_after(layout, layer)
+    lengths.append(layout.length)
+  assert lengths == [197] * 3 + [n for n in (100, 52, 28) for _ in range(3)]
 
 
-@pytest.mark.slow  # compiles two networks
-def test_zeroed_tokens_are_as_if_dropped():
-  """Where the budgets are the same, which for later layers they need not be."""
-  fields = {"layers": (1,), "keep": 0.6}
-  dropped, params = make(token_reduction={"name": "evit", "fuse": False, **fields})
-  zeroed, _ = make(token_reduction={"name": "zeroed", **fields})
-  (a, fewer), (b, all_) = run(dropped, params), run(zeroed, params)
-  np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
-  assert fewer == [17, 11, 11, 11] and all_ == [17] * 4
-
-
-def test_zeroed_budgets_are_powers_of_the_share_and_what_went_stays_away():
+def test_zeroed_tokens_are_as_if_dropped_and_stay_away():
+  """Where the budgets, powers of the share, are the same, which they need not be."""
   model, params = make(token_reduction={"name": "zeroed", "layers": (0, 2), "keep": 0.5})
-  apply = lambda p: model.apply({"params": p}, IMAGES, mutable=["intermediates"])  # noqa: E731
-  tokens = jax.jit(apply)(params)[1]["intermediates"]["tokens"]
+  logits, tokens = run(model, params)
+  close(logits, definition(params, (0, 2), 0.5, fuse=False))
   shown = [np.any(np.asarray(x) != 0, axis=-1) for x in tokens]
-  assert [set(x.sum(1)) for x in shown] == [{9}, {9}, {5}, {5}]
+  assert [set(x.sum(1)) for x in shown] == [{9}, {9}, {5}]
   assert np.all(shown[0][:, 0]) and np.all(shown[1] | ~shown[2])
 
 
-@pytest.mark.slow  # compiles two networks
+@pytest.mark.slow  # compiles a network
 def test_a_mask_of_tokens_is_reduced_with_them():
   """What nobody may attend changes nothing; some of it is given up first, for it has no weight."""
   model, params = make(token_reduction=EVIT)
   mask = np.random.default_rng(0).random((2, 17)) < 0.7
   mask[:, 0] = True
-  apply = jax.jit(lambda images: model.apply({"params": params}, images, mask=jnp.asarray(mask)))
-  hidden = ~mask[:, 1:].reshape(2, 4, 4, 1)
-  np.testing.assert_array_equal(apply(IMAGES), apply(jnp.where(hidden, IMAGES + 3, IMAGES)))
-  assert not np.allclose(apply(IMAGES), jax.jit(model.apply)({"params": params}, IMAGES))
+  apply = jax.jit(lambda images: model.apply({"params": params}, images, mask=mask))
+  logits, hidden = apply(IMAGES), ~mask[:, 1:].reshape(2, 4, 4, 1)
+  np.testing.assert_array_equal(logits, apply(np.where(hidden, IMAGES + 3, IMAGES)))
+  assert not np.allclose(logits, definition(params, (1, 2), 0.6, fuse=True))
 
 
-@SLOW
-def test_fused_weights_have_a_gradient_and_remat_changes_nothing():
-  found = []
-  for remat in (False, True):
-    model, params = make(token_reduction=EVIT, remat=remat)
-    loss = lambda p, model=model: jnp.sum(jnp.sin(model.apply({"params": p}, IMAGES, train=True)))  # noqa: E731
-    found.append(jax.jit(jax.grad(loss))(params))
-  for a, b in zip(*map(jax.tree.leaves, found), strict=True):
-    np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
-  stopped = make(token_reduction={**EVIT, "fuse": False})[0]
-  loss = lambda p: jnp.sum(jnp.sin(stopped.apply({"params": p}, IMAGES)))  # noqa: E731
-  other = jax.jit(jax.grad(loss))(params)
-  query = lambda grads: np.asarray(grads["block_2"]["token_mixer"]["query"]["kernel"])  # noqa: E731
-  assert np.abs(query(found[0])).max() > 1e-6 and not np.allclose(query(found[0]), query(other))
+@pytest.mark.parametrize("fuse", [True, False])
+def test_the_weights_of_fused_tokens_alone_have_a_gradient(fuse):
+  layout, x = TokenLayout((8,), prefix=1), np.random.default_rng(0).random((1, 9, 2), np.float32)
+  reduction = TOKEN_REDUCTIONS["evit"](layers=(0,), keep=0.6, fuse=fuse)
+
+  mask = np.array([[True, *[False] * 3, *[True] * 5]])  # hides what is given up
+
+  def loss(attention):
+    tokens, shown = reduction.reduce(x, layout, mask, attention, number=0)
+    return jnp.sum(tokens), shown
+
+  slopes, shown = jax.jit(jax.grad(loss, has_aux=True))(np.arange(9, dtype=np.float32)[None])
+  np.testing.assert_array_equal(shown[0], [True] * 6 + [False] * fuse)
+  np.testing.assert_array_equal(slopes[0] != 0, [False, *[fuse] * 3, *[False] * 5])
 
 
-@SLOW
+@pytest.mark.slow  # compiles a network
 @pytest.mark.parametrize("granularity", ["token", "block"])
 def test_sparsifiner_goes_on_where_tokens_keep_their_places(granularity):
   mixer = {"name": "sparsifiner", "keep": 0.5, "granularity": granularity, "block": 4, "slots": 5}
-  model, params = make(mixer, token_reduction={"name": "zeroed", "layers": (1,), "keep": 0.5})
-  logits, counts = run(model, params)
-  assert counts == [17] * 4 and np.all(np.isfinite(logits))
-  assert not np.allclose(logits, run(make(mixer)[0], params)[0])
+  reduction = {"name": "zeroed", "layers": (0,), "keep": 0.5}
+  logits, tokens = run(*make(mixer, token_reduction=reduction, depth=2))
+  assert np.all(np.isfinite(logits))
+  for x in tokens:
+    assert x.shape[1] == 17 and set(np.any(np.asarray(x) != 0, axis=-1).sum(1)) == {9}
 
 
 @pytest.mark.parametrize(
@@ -218,8 +209,12 @@ def test_what_cannot_be_combined_is_named(mixer, fields, message):
     jax.eval_shape(vit(mixer, **(settings | fields)).init, jax.random.key(0), IMAGES)
 
 
-def test_without_layers_nothing_is_given_up():
+def test_without_layers_or_of_too_large_a_share_nothing_is_given_up():
   layout = TokenLayout((4, 4), prefix=1)
+  evit = TOKEN_REDUCTIONS["evit"](layers=(2,), keep=0.99)  # ceil(.99 16) is 16
+  x = np.zeros((1, 17, 2))
+  assert evit.reduce(x, layout, None, x[..., 0], number=0)[0] is x
+  assert evit.layout_after(layout, 2) == layout
   for name, reduction in TOKEN_REDUCTIONS.items():
     layers = () if name == "none" else (1,)
     made = reduction() if name == "none" else reduction(layers=layers)

@@ -1,9 +1,6 @@
 """Positions and pooling, each by what defines it."""
 
-from functools import partial
-
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -37,14 +34,18 @@ def test_sines_need_pairs():
 @pytest.mark.parametrize("prefix", [True, False])
 def test_the_class_token_has_a_position_or_none(prefix):
   module = POSITIONS["learned"](stddev=1.0, prefix=prefix)
-  out, variables = module.init_with_output(jax.random.key(0), TOKENS, LAYOUT)
+  init = jax.jit(lambda key: module.init_with_output(key, TOKENS, LAYOUT))
+  out, variables = jax.device_get(init(jax.random.key(0)))
   assert variables["params"]["table"].shape == (1, 13 if prefix else 12, 8)
   assert np.array_equal(out[:, 0], TOKENS[:, 0]) != prefix
-  assert np.all(np.any(np.asarray(out[:, 1:] != TOKENS[:, 1:]), axis=2))
+  assert np.all(np.any(out[:, 1:] != TOKENS[:, 1:], axis=2))
+
+
+PIXELS = {"name": "linear", "patch": 1}
 
 
 def model(**fields):
-  given = {"width": 16, "depth": 2, "num_heads": 2, "mlp_dim": 16, "stem": "hybrid"} | fields
+  given = {"width": 16, "depth": 1, "num_heads": 2, "mlp_dim": 16, "stem": PIXELS} | fields
   return vitx.create_model("vit", num_classes=3, initialization="pytorch", **given)
 
 
@@ -54,10 +55,15 @@ def test_rope_tells_the_mixers():
   turned = model(posemb={"name": "rope", "kind": "axial", "base": 100.0})
   fields = {"name": "softmax", "rotary": "axial", "rotary_base": 100.0}
   same = model(posemb="none", token_mixer=fields)
-  variables = jax.jit(partial(initialize, turned))(jax.random.key(0), images)
-  out = turned.apply(variables, images)
-  np.testing.assert_array_equal(out, same.apply(variables, images))
-  assert np.abs(out - model(posemb="none").apply(variables, images)).max() > 1e-4
+
+  @jax.jit
+  def run(key):
+    variables = initialize(turned, key, images)
+    return [each.apply(variables, images) for each in (turned, same, model(posemb="none"))]
+
+  out, wanted, without = jax.device_get(run(jax.random.key(0)))
+  np.testing.assert_array_equal(out, wanted)
+  assert np.abs(out - without).max() > 1e-4
 
 
 @pytest.mark.parametrize(
@@ -79,10 +85,10 @@ def test_pools():
   first, mean, sequence = (POOLS[name]() for name in ("cls", "mean", "sequence"))
   np.testing.assert_array_equal(first.apply({}, TOKENS, LAYOUT), TOKENS[:, 0])
   np.testing.assert_allclose(mean.apply({}, TOKENS, LAYOUT), TOKENS[:, 1:].mean(1), atol=1e-6)
-  score = {"kernel": jnp.zeros((8, 1)), "bias": jnp.ones(1)}
-  pool = lambda s: sequence.apply({"params": {"score": s}}, TOKENS, LAYOUT)  # noqa: E731
+  score = {"kernel": np.zeros((8, 1), np.float32), "bias": np.ones(1, np.float32)}
+  pool = jax.jit(lambda s: sequence.apply({"params": {"score": s}}, TOKENS, LAYOUT))
   np.testing.assert_allclose(pool(score), TOKENS[:, 1:].mean(1), atol=1e-6)
   # With steep scores the token of the largest first channel is the result.
-  steep = pool(score | {"kernel": jnp.zeros((8, 1)).at[0].set(1e4)})
+  steep = pool(score | {"kernel": np.eye(8, 1, dtype=np.float32) * np.float32(1e4)})
   winners = TOKENS[:, 1:][np.arange(2), TOKENS[:, 1:, 0].argmax(1)]
   np.testing.assert_allclose(steep, winners, atol=1e-5)

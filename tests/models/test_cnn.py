@@ -3,8 +3,8 @@
 import dataclasses
 
 import jax
-import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import vitx
@@ -51,18 +51,18 @@ def test_a_depth_that_is_none(depth):
 
 
 def test_the_shortcut_is_every_other_pixel_and_zeros():
-  x = jnp.abs(jax.random.normal(jax.random.key(0), (2, 4, 6, 3)))
+  x = np.random.default_rng(0).random((2, 4, 6, 3), np.float32)
   block = ResidualBlock(6, stride=2)
-  variables = block.init(jax.random.key(1), x, False)
-  params = jax.tree.map(jnp.zeros_like, variables["params"])  # the branch gives nothing
-  out = block.apply({**variables, "params": params}, x, False)
+  shapes = jax.eval_shape(lambda: block.init(jax.random.key(1), x, False))
+  variables = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)  # the branch gives nothing
+  out = jax.jit(lambda x: block.apply(variables, x, False))(x)
   np.testing.assert_array_equal(out[..., :3], x[:, ::2, ::2])
   assert not out[..., 3:].any()
 
 
 SMALL = {
   "resnet": {"depth": 8, "width": 4},
-  "convmixer": {"width": 8, "depth": 2, "kernel": 3},
+  "convmixer": {"width": 8, "depth": 1, "kernel": 3},
 }
 
 
@@ -70,35 +70,35 @@ def model_of(name):
   return vitx.create_model(name, num_classes=small.CLASSES, **SMALL[name])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL)
 def test_an_image_is_evaluated_alone_and_trained_in_its_batch(name):
-  model = model_of(name)
-  images = jax.random.normal(jax.random.key(1), (6, 8, 8, 3))
-  variables = jax.jit(model.init)(jax.random.key(0), images)
-  random = np.random.default_rng(0)  # the head starts at zero
-  moved = lambda x: x + 0.1 * random.normal(size=x.shape).astype(np.float32)  # noqa: E731
-  variables = {**variables, "params": jax.tree.map(moved, variables["params"])}
-  apply = jax.jit(model.apply)
-  alone, together = apply(variables, images[:1]), apply(variables, images)
-  np.testing.assert_allclose(alone[0], together[0], rtol=1e-4, atol=1e-5)
-  train = jax.jit(lambda v, x: model.apply(v, x, train=True, mutable=["batch_stats"]))
-  (some, _), (everything, state) = train(variables, images[:3]), train(variables, images)
-  assert np.abs(some - everything[:3]).max() > 1e-3
-  before, after = (jax.tree.leaves(v["batch_stats"]) for v in (variables, state))
-  assert all(np.any(a != b) for a, b in zip(before, after, strict=True))
+  model, random = model_of(name), np.random.default_rng(0)
+  images = random.normal(size=(4, 8, 8, 3)).astype(np.float32)
+  shapes = jax.eval_shape(model.init, jax.random.key(0), images)
+  draw = lambda x: random.normal(0, 0.3, x.shape).astype(np.float32)  # noqa: E731
+  params = jax.tree.map(draw, shapes["params"])
+  before = jax.tree.map(lambda x: 1 + np.abs(draw(x)), shapes["batch_stats"])
+
+  @jax.jit
+  def run(images):
+    variables = {"params": params, "batch_stats": before}
+    trained, state = model.apply(variables, images, train=True, mutable=["batch_stats"])
+    return model.apply(variables, images)[0], trained[0], state["batch_stats"]
+
+  (alone, one, after), (same, other, _) = run(images), run(np.r_[images[:1], images[1:] + 1])
+  np.testing.assert_allclose(alone, same, rtol=1e-4, atol=1e-5)
+  assert np.abs(one - other).max() > 1e-3
+  assert all(np.any(a != b) for a, b in zip(*map(jax.tree.leaves, (before, after)), strict=True))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", SMALL)
-def test_training_is_the_same_on_two_devices(name):
-  step = small.make_step(dataclasses.replace(small.task(), model=model_of(name)))
+@pytest.mark.slow  # compiles two steps
+def test_training_is_the_same_on_two_devices():
+  task = dataclasses.replace(small.task({}), model=model_of("convmixer"))
+  # Plain descent: Adam would blow the rounding of vanishing gradients up to whole steps.
+  step = small.make_step(task, optimizer=optax.identity(), schedule=lambda step: 0.1)
   (losses, one), (same, two) = (small.run(step, 4, devices) for devices in (1, 2))
   np.testing.assert_allclose(losses, same, rtol=1e-5)
   assert losses[-1] < losses[0]
-  for a, b in zip(
-    jax.tree.leaves((one.params, one.model_state)),
-    jax.tree.leaves((two.params, two.model_state)),
-    strict=True,
-  ):
+  leaves = (jax.tree.leaves((state.params, state.model_state)) for state in (one, two))
+  for a, b in zip(*leaves, strict=True):
     np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4)

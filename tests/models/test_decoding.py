@@ -15,7 +15,10 @@ from vitx.models.decoding import Sampling, next_logits, sample_tokens
   [
     pytest.param({"name": "softmax"}, marks=pytest.mark.slow),
     {"name": "strided", "form": "code", "stride": 8, "arrangement": "layers"},
-    {"name": "fixed", "stride": 8, "summary": 2, "distinct": 2, "arrangement": "merged"},
+    pytest.param(
+      {"name": "fixed", "stride": 8, "summary": 2, "distinct": 2, "arrangement": "merged"},
+      marks=pytest.mark.slow,
+    ),
     pytest.param({"name": "longformer", "window": 7}, marks=pytest.mark.slow),
   ],
   ids=lambda mixer: mixer["name"],
@@ -50,7 +53,7 @@ def test_nearly_no_temperature_takes_the_most_probable_token():
   found = draw(loaded, prompt, Sampling(temperature=1e-4))
   logits = jax.jit(loaded.model.apply)(loaded.variables, found)
   np.testing.assert_array_equal(found[:, :3], prompt)
-  np.testing.assert_array_equal(found[:, 3:], jnp.argmax(logits, axis=-1)[:, 3:])
+  np.testing.assert_array_equal(found[:, 3:], np.argmax(logits, axis=-1)[:, 3:])
 
 
 @pytest.mark.slow
@@ -59,11 +62,9 @@ def test_a_sample_depends_on_its_number_and_the_seed_alone():
   none = np.zeros((6, 0), np.int32)
   six = draw(loaded, none, seed=3)
   assert len(np.unique(six, axis=0)) == 6
-  np.testing.assert_array_equal(draw(loaded, none[:2], seed=3), six[:2])
   np.testing.assert_array_equal(draw(loaded, none[:2], seed=3, first=4), six[4:])
-  assert not np.array_equal(draw(loaded, none, seed=4), six)
   done = []
-  draw(loaded, none, progress=done.append)
+  assert not np.array_equal(draw(loaded, none, seed=4, progress=done.append), six)
   assert sum(done) == 64 and len(done) > 10
 
 
@@ -71,16 +72,16 @@ def test_draws_have_the_models_probabilities():
   loaded = make(grid=(1, 2, 1))
   found = draw(loaded, np.zeros((4000, 0), np.int32))[:, 0]
   logits = jax.jit(loaded.model.apply)(loaded.variables, np.zeros((1, 2), np.int32))[0, 0]
-  expected = 4000 * jax.nn.softmax(logits)
+  expected = 4000 * np.exp(logits) / np.exp(logits).sum()
   counts = np.bincount(found, minlength=17)
   assert np.all(np.abs(counts - expected) < 5 * np.sqrt(expected) + 3)
 
 
 def test_top_k_and_top_p():
-  logits = jnp.log(jnp.array([[0.1, 0.4, 0.2, 0.3], [0.25, 0.25, 0.25, 0.25]]))
+  logits = np.log(np.array([[0.1, 0.4, 0.2, 0.3], [0.25, 0.25, 0.25, 0.25]], np.float32))
 
   def kept(**given):
-    return jnp.isfinite(Sampling(**given).scale(logits)).tolist()
+    return np.isfinite(jax.jit(Sampling(**given).scale)(logits)).tolist()
 
   assert kept(top_k=2) == [[False, True, False, True], [True] * 4]  # as probable as the last
   assert kept(top_k=9) == [[True] * 4] * 2

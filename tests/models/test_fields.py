@@ -7,7 +7,7 @@ import pytest
 import vitx
 from tests.slow import all_but
 from vitx.errors import ConfigError
-from vitx.models import MODELS, initialize
+from vitx.models import MODELS
 from vitx.models.create import DTYPES
 from vitx.registry import options
 
@@ -33,16 +33,17 @@ CHOICES = [
 
 
 def run(name, **fields):
-  """Traces a network of a config, from making it to the logits."""
+  """Traces a network of a config, from making it to the logits and the initialization."""
   of_tokens = name == "sparse_transformer"
   classes = {} if of_tokens else {"num_classes": 3}
   model = vitx.create_model(name, **{**classes, **fields})
 
   def forward(key, given):
-    variables = initialize(model, key, given)
-    streams = dict.fromkeys(("dropout", "graph"), key)
-    state = [name for name in variables if name != "params"]
-    return model.apply(variables, given, train=True, rngs=streams, mutable=state)[0]
+    streams = dict.fromkeys(("params", "dropout", "graph"), key)
+    out, variables = model.init_with_output(streams, given, train=True)
+    if initialization := getattr(model, "initialization", None):
+      initialization(key, variables["params"])
+    return out
 
   images = jax.ShapeDtypeStruct((2, 8, 8, 3), np.float32)
   tokens = jax.ShapeDtypeStruct((2, 8), np.int32)

@@ -5,7 +5,6 @@ import jax
 import numpy as np
 import pytest
 
-from tests.slow import all_but
 from vitx.models import create_model, initialize
 from vitx.models.initializers import INITIALIZATIONS
 
@@ -34,34 +33,38 @@ class Wrapper(nn.Module):
     return 2 * self.network(images)
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # compiles four networks
 def test_every_way_to_init_gives_the_same_parameters():
   model = vit()
-  params = model.init(KEY, IMAGES)["params"]
-  _, variables = model.init_with_output(KEY, IMAGES)
-  assert same(variables["params"], params)
-  assert same(Wrapper(model).init(KEY, IMAGES)["params"], params)
-  assert same(vit("as_made").init(KEY, IMAGES)["params"], params)
+  params, *others = jax.jit(
+    lambda key: [
+      model.init(key, IMAGES)["params"],
+      model.init_with_output(key, IMAGES)[1]["params"],
+      Wrapper(model).init(key, IMAGES)["params"],
+      vit("as_made").init(key, IMAGES)["params"],
+    ]
+  )(KEY)
+  assert all(same(params, other) for other in others)
 
 
-@pytest.mark.parametrize(
-  "name", all_but("zero_query", of=("pytorch", "truncated_normal", "zero_query", "mimetic"))
-)
-def test_initialize_is_init_and_then_the_initialization(name):
-  model = vit(name)
-  params = model.init(KEY, IMAGES)["params"]
-  wanted = INITIALIZATIONS[name](jax.random.fold_in(KEY, 1), params)
-  assert same(initialize(model, KEY, IMAGES)["params"], wanted)
-  assert not same(wanted, params)
-
-
-def test_keys_by_stream_and_further_arguments():
+def test_initialize_is_init_and_then_the_initialization():
+  """Keys may be given by stream, and further arguments of the call."""
   model = vit()
   rngs = {"params": KEY, "dropout": jax.random.key(1)}
-  found = initialize(model, rngs, IMAGES, train=True)
-  assert same(found, initialize(model, KEY, IMAGES))
+
+  @jax.jit
+  def run():
+    params = model.init(KEY, IMAGES)["params"]
+    wanted = INITIALIZATIONS["pytorch"](jax.random.fold_in(KEY, 1), params)
+    found = initialize(model, KEY, IMAGES), initialize(model, rngs, IMAGES, train=True)
+    return params, wanted, *found
+
+  params, wanted, found, by_stream = run()
+  assert same(found["params"], wanted) and same(found, by_stream)
+  assert not same(wanted, params)
 
 
 def test_networks_without_an_initialization():
   model = create_model("convmixer", num_classes=3, width=8, depth=1)
-  assert same(initialize(model, KEY, IMAGES), model.init(KEY, IMAGES))
+  run = jax.jit(lambda key: (initialize(model, key, IMAGES), model.init(key, IMAGES)))
+  assert same(*run(KEY))

@@ -1,7 +1,8 @@
 """Initializations that draw the projections of attention together."""
 
+import functools
+
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -13,21 +14,29 @@ C, H, D = 96, 4, 24
 KEY = jax.random.key(0)
 
 
-def attention(heads=H, dim=D, values=True, bias=True):
+def attention(heads=H, dim=D, values=True):
   """The parameters of a network of two blocks of attention, all ones."""
   shapes = {"query": (C, heads, dim), "key": (C, heads, dim)}
   if values:
     shapes |= {"value": (C, heads, dim), "out": (heads, dim, C)}
-  mixer = {}
-  for name, shape in shapes.items():
-    biases = {"bias": jnp.ones((C,) if name == "out" else shape[1:])} if bias else {}
-    mixer[name] = {"kernel": jnp.ones(shape)} | biases
-  block = {"token_mixer": mixer, "mlp": {"up": {"kernel": jnp.ones((C, C)), "bias": jnp.ones(C)}}}
-  return {"block_0": block, "block_1": block, "cls": jnp.ones((1, 1, C))}
+  ones = functools.partial(np.ones, dtype=np.float32)
+  mixer = {
+    name: {"kernel": ones(shape), "bias": ones((C,) if name == "out" else shape[1:])}
+    for name, shape in shapes.items()
+  }
+  block = {"token_mixer": mixer, "mlp": {"up": {"kernel": ones((C, C)), "bias": ones(C)}}}
+  return {"block_0": block, "block_1": block, "cls": ones((1, 1, C))}
 
 
-def mixers(params):
-  return [params[f"block_{i}"]["token_mixer"] for i in (0, 1)]
+@functools.cache
+def made(initialization=mimetic, sizes=(), **settings):
+  """What an initialization makes of these parameters."""
+  params = attention(*sizes)
+  return jax.device_get(jax.jit(lambda key: initialization(key, params, **settings))(KEY))
+
+
+def mixers(*args, **settings):
+  return [made(*args, **settings)[f"block_{i}"]["token_mixer"] for i in (0, 1)]
 
 
 def query_key(mixer):
@@ -49,14 +58,13 @@ def is_noise_and_diagonal(product, noise, diagonal):
 
 
 def test_queries_times_keys_are_the_identity_and_noise():
-  for mixer in mixers(mimetic(KEY, attention(heads=2, dim=C, values=False))):
+  for mixer in mixers(sizes=(2, C, False)):
     for product in query_key(mixer):
       is_noise_and_diagonal(product, 0.7, 0.7)
 
 
-@pytest.mark.slow
 def test_heads_keep_the_largest_singular_values():
-  products = query_key(mixers(mimetic(KEY, attention()))[0])
+  products = query_key(mixers()[0])
   for product in products:
     values = np.linalg.svd(product, compute_uv=False)
     assert values[D - 1] > 0.5 and values[D] < 1e-5
@@ -67,12 +75,12 @@ def test_heads_keep_the_largest_singular_values():
 
 
 def test_values_times_output_are_the_negative_identity_and_noise():
-  for mixer in mixers(mimetic(KEY, attention())):
+  for mixer in mixers():
     is_noise_and_diagonal(value_out(mixer), 0.4, -0.4)
 
 
 def test_both_factors_of_a_product_are_of_a_size():
-  mixer = mixers(mimetic(KEY, attention()))[0]
+  mixer = mixers()[0]
   value = mixer["value"]["kernel"].reshape(C, C)
   out = mixer["out"]["kernel"].reshape(C, C)
   np.testing.assert_allclose(value.T @ value, out @ out.T, atol=1e-5)
@@ -81,21 +89,20 @@ def test_both_factors_of_a_product_are_of_a_size():
 
 
 def test_every_head_and_layer_has_noise_of_its_own():
-  first, second = mixers(mimetic(KEY, attention()))
+  first, second = mixers()
   products = [*query_key(first), *query_key(second), value_out(first), value_out(second)]
   products = [product - np.trace(product) / C * np.eye(C) for product in products]
   for i, a in enumerate(products):
     for b in products[:i]:
       assert abs(np.sum(a * b)) < 0.2 * np.linalg.norm(a) * np.linalg.norm(b)
-  again = mixers(mimetic(KEY, attention()))[0]
-  np.testing.assert_array_equal(value_out(again), value_out(first))
 
 
+@pytest.mark.slow  # compiles two initializations
 def test_constants_are_settings():
-  made = mimetic(KEY, attention(2, C, values=False), query_key=(0.1, 2.0))
-  is_noise_and_diagonal(query_key(mixers(made)[0])[0], 0.1, 2.0)
-  made = mimetic(KEY, attention(), value_out=(0.3, 0.0))
-  is_noise_and_diagonal(value_out(mixers(made)[0]), 0.3, 0.0)
+  mixer = mixers(sizes=(2, C, False), query_key=(0.1, 2.0))[0]
+  is_noise_and_diagonal(query_key(mixer)[0], 0.1, 2.0)
+  mixer = mixers(value_out=(0.3, 0.0))[0]
+  is_noise_and_diagonal(value_out(mixer), 0.3, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -103,14 +110,12 @@ def test_constants_are_settings():
   [(mimetic, {"query", "key", "value", "out"}), (zero_query, {"query"})],
 )
 def test_what_is_not_attention_is_the_bases(initialization, drawn):
-  params = attention()
-  base = INITIALIZATIONS["pytorch"](KEY, params)
-  made = initialization(KEY, params, base="pytorch")
+  base, found = made(INITIALIZATIONS["pytorch"]), made(initialization, base="pytorch")
   for (path, value), other in zip(
-    jax.tree.flatten_with_path(made)[0], jax.tree.leaves(base), strict=True
+    jax.tree.flatten_with_path(found)[0], jax.tree.leaves(base), strict=True
   ):
     names = {entry.key for entry in path}
-    assert jnp.array_equal(value, other) != bool(names & drawn), path
+    assert np.array_equal(value, other) != bool(names & drawn), path
     if names >= {"bias"} and names & drawn:
       np.testing.assert_array_equal(value, 0)
 
@@ -127,10 +132,15 @@ def test_zero_queries_make_attention_uniform():
     token_mixer={"name": "softmax", "implementation": "masked"},
     initialization={"name": "zero_query", "base": "pytorch"},
   )
-  images = jax.random.normal(KEY, (1, 16, 16, 3))
-  variables = initialize(model, KEY, images)
-  assert jnp.any(variables["params"]["block_0"]["token_mixer"]["key"]["kernel"])
-  _, kept = model.apply(variables, images, mutable="intermediates")
+  images = np.random.default_rng(0).normal(size=(1, 16, 16, 3)).astype(np.float32)
+
+  @jax.jit
+  def run(key):
+    variables = initialize(model, key, images)
+    return variables, model.apply(variables, images, mutable="intermediates")[1]
+
+  variables, kept = run(KEY)
+  assert np.any(variables["params"]["block_0"]["token_mixer"]["key"]["kernel"])
   matrix = kept["intermediates"]["block_0"]["token_mixer"]["attention"][0]
   np.testing.assert_allclose(matrix, 1 / 17, rtol=1e-5)
 
@@ -147,20 +157,26 @@ def test_from_a_config_and_with_one_map_for_all_values():
     token_mixer={"name": "softmax", "head_dim": 4, "value_dim": 16},
     initialization="mimetic",
   )
-  params = initialize(model, KEY, jnp.zeros((1, 8, 8, 3)))["params"]
+  images = np.zeros((1, 8, 8, 3), np.float32)
+  params = jax.jit(lambda key: initialize(model, key, images))(KEY)["params"]
   product = value_out(params["block_0"]["token_mixer"])
   np.testing.assert_allclose(np.diag(product).mean(), -0.4, atol=0.1)
 
 
-@pytest.mark.slow
-def test_errors():
-  fields = {"num_classes": 3, "width": 16, "depth": 1, "num_heads": 2, "initialization": "mimetic"}
-  images = jnp.zeros((1, 8, 8, 3))
-  with pytest.raises(ConfigError, match=r"modules query and key.*this network has none"):
-    initialize(create_model("vit", token_mixer="fnet", **fields), KEY, images)
-  narrow = create_model("vit", token_mixer={"name": "softmax", "head_dim": 4}, **fields)
-  with pytest.raises(ConfigError, match="2 heads of 4 are not 16"):
-    initialize(narrow, KEY, images)
-  base = {"initialization": {"name": "mimetic", "base": "pytorh"}}
-  with pytest.raises(ConfigError, match=r"base.*'pytorh'.*Did you mean 'pytorch'"):
-    initialize(create_model("vit", **(fields | base)), KEY, images)
+@pytest.mark.parametrize(
+  ("fields", "message"),
+  [
+    ({"token_mixer": "fnet"}, r"modules query and key.*this network has none"),
+    ({"token_mixer": {"name": "softmax", "head_dim": 4}}, "2 heads of 4 are not 16"),
+    (
+      {"initialization": {"name": "mimetic", "base": "pytorh"}},
+      r"base.*'pytorh'.*Did you mean 'pytorch'",
+    ),
+  ],
+)
+def test_errors(fields, message):
+  given = {"num_classes": 3, "width": 16, "depth": 1, "num_heads": 2, "initialization": "mimetic"}
+  images = np.zeros((1, 8, 8, 3), np.float32)
+  with pytest.raises(ConfigError, match=message):
+    model = create_model("vit", **(given | fields))
+    jax.eval_shape(lambda key: initialize(model, key, images), KEY)

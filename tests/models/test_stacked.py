@@ -77,9 +77,8 @@ def test_models_that_loop_say_so():
 
 
 @pytest.mark.slow  # compiles two gradients
-@pytest.mark.parametrize("remat", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_a_model_takes_either_form(remat):
-  model, variables = make(dict(name="softmax"), depth=4, layer_cycle=2, remat=remat)
+def test_a_model_takes_either_form():
+  model, variables = make(dict(name="softmax"), depth=4, layer_cycle=2, remat=True)
   tokens, params = draw(), variables["params"]
   loss = jax.jit(
     jax.value_and_grad(lambda p: jnp.mean(jnp.tanh(model.apply({"params": p}, tokens))))

@@ -35,30 +35,33 @@ def text_task(**fields):
   return make(text(f"dense,{TINY},{overrides}"), SEQUENCES)
 
 
-def batch(task, rows=3, key=0):
-  tokens = jax.random.randint(jax.random.key(key), (rows, task.length), 0, task.model.vocabulary)
-  first = jnp.arange(rows, dtype=jnp.int32) * 2
-  return {"tokens": tokens.astype(jnp.uint8), "first": first}
+def batch(task, rows=3):
+  random = np.random.default_rng(0)
+  tokens = random.integers(0, task.model.vocabulary, (rows, task.length)).astype(np.uint8)
+  return {"tokens": tokens, "first": 2 * np.arange(rows, dtype=np.int32)}
 
 
-def variables(task, key=0):
-  found = task.init(jax.random.key(key), batch(task))
-  kernel = found["params"]["head"]["kernel"]
-  found["params"]["head"]["kernel"] = jax.random.normal(jax.random.key(7), kernel.shape)
-  return found
+def drawn(task):
+  """Parameters of which none is zero."""
+  shapes = jax.eval_shape(task.init, jax.random.key(0), batch(task))["params"]
+  random = np.random.default_rng(7)
+  return jax.tree.map(lambda x: random.normal(0, 0.5, x.shape).astype(x.dtype), shapes)
 
 
 def test_bits_of_the_scored_tokens():
   task = text_task()
-  params, rows = variables(task)["params"], batch(task)
-  mask = jnp.array([True, True, False])
-  found = jax.jit(task.evaluate)(params, {}, {}, {**rows, "mask": mask})
-  apply = jax.jit(task.model.apply)
-  logits = np.asarray(apply({"params": params}, rows["tokens"].astype(jnp.int32)))
+  rows, mask = batch(task), np.array([True, True, False])
+
+  @jax.jit
+  def run(params):
+    logits = task.model.apply({"params": params}, rows["tokens"].astype(np.int32))
+    return logits, task.evaluate(params, {}, {}, {**rows, "mask": mask})
+
+  logits, found = jax.device_get(run(drawn(task)))
   p = np.exp(logits - logits.max(-1, keepdims=True))
   p /= p.sum(-1, keepdims=True)
-  bits = -np.log2(np.take_along_axis(p, np.asarray(rows["tokens"], int)[..., None], -1)[..., 0])
-  figures = task.summarize({k: np.asarray(v) for k, v in found["sums"].items()})
+  bits = -np.log2(np.take_along_axis(p, rows["tokens"].astype(int)[..., None], -1)[..., 0])
+  figures = task.summarize(found["sums"])
   assert figures["examples"] == 2 and figures["tokens"] == 12 + 10
   wanted = (bits[0].sum() + bits[1, 2:].sum()) / 22
   assert figures["bits"] == pytest.approx(wanted, rel=1e-5)
@@ -66,26 +69,30 @@ def test_bits_of_the_scored_tokens():
 
 
 def test_the_loss_is_the_same_in_nats_over_all_tokens():
-  task = text_task()
-  params, rows = variables(task)["params"], batch(task)
-  whole = {**rows, "first": jnp.zeros(3, jnp.int32), "mask": jnp.ones(3, bool)}
-  figures = task.summarize(
-    {k: np.asarray(v) for k, v in task.evaluate(params, {}, {}, whole)["sums"].items()}
-  )
-  index = jnp.arange(3, dtype=jnp.int32)
-  quiet = dict(key=jax.random.key(0), step=jnp.int32(0))
   task = make(text(f"dense,{TINY},task.window=12,model.dropout=0.0"), SEQUENCES)
-  loss, (_, metrics) = task.loss(params, {}, {}, {**rows, "index": index}, **quiet)
+  rows = batch(task) | {"first": np.zeros(3, np.int32)}
+
+  @jax.jit
+  def run(params):
+    sums = task.evaluate(params, {}, {}, {**rows, "mask": np.ones(3, bool)})["sums"]
+    given = {**rows, "index": np.arange(3, dtype=np.int32)}
+    return sums, task.loss(params, {}, {}, given, key=jax.random.key(0), step=jnp.int32(0))
+
+  sums, (loss, (_, metrics)) = jax.device_get(run(drawn(task)))
+  figures = task.summarize(sums)
   assert float(loss) == pytest.approx(figures["bits"] * math.log(2), rel=1e-5)
   assert float(metrics["bits"]) == pytest.approx(figures["bits"], rel=1e-5)
 
 
 def test_an_untrained_model_knows_nothing():
   task = text_task()
-  params = task.init(jax.random.key(0), batch(task))["params"]
-  whole = {**batch(task), "mask": jnp.ones(3, bool)}
-  sums = task.evaluate(params, {}, {}, whole)["sums"]
-  assert task.summarize({k: np.asarray(v) for k, v in sums.items()})["bits"] == pytest.approx(8.0)
+  whole = {**batch(task), "mask": np.ones(3, bool)}
+
+  @jax.jit
+  def run(key):
+    return task.evaluate(task.init(key, whole)["params"], {}, {}, whole)["sums"]
+
+  assert task.summarize(jax.device_get(run(jax.random.key(0))))["bits"] == pytest.approx(8.0)
 
 
 class Documents:
@@ -208,10 +215,10 @@ def test_it_predicts_nothing_and_says_what_it_can():
 def test_a_run_learns_resumes_and_evaluates(tmp_path, whole_runs):
   import vitx
 
-  overrides = "schedule.warmup=5 steps,evaluation.every=30 steps,checkpoint.every=30 steps"
-  config = digits(f"strided,{TINY},{overrides},duration=120 steps,ema_decay=0.9")
+  overrides = "schedule.warmup=5 steps,evaluation.every=20 steps,checkpoint.every=20 steps"
+  config = digits(f"dense,{TINY},{overrides},duration=60 steps,ema_decay=0.9")
   result = vitx.train(config, tmp_path / "whole")
-  assert result.test["bits"] < 3.2 < math.log2(17)
+  assert result.test["bits"] < 3.8 < math.log2(17)
   assert {"count_0", "count_5", "gzip", "xz", "bz2", "per_position"} <= set(result.test)
   assert result.test["tokens"] == 359 * 64
   again = vitx.evaluate(tmp_path / "whole")

@@ -8,6 +8,7 @@ from flax import linen as nn
 
 from tests import runs
 from tests.training import small
+from vitx.checkpoints.load import load
 from vitx.errors import ConfigError
 from vitx.tasks import TASKS, build_task, task_class
 from vitx.tasks.classification import Classification
@@ -46,31 +47,34 @@ def test_a_collection_of_losses_is_added_and_is_no_state():
   task = small.task({})
   quiet = small.task({})
   object.__setattr__(task, "model", Sowing(small.CLASSES))
-  variables = task.init(jax.random.key(0), small.batch(0))
-  assert set(variables) == {"params", "counters"}
-  params, state = variables.pop("params"), variables
   key = jax.random.key(1, impl="threefry2x32")
 
-  def loss(params):
-    return task.loss(params, state, {}, small.batch(0), key, jnp.int32(0))
+  @jax.jit
+  def run():
+    state = dict(task.init(jax.random.key(0), small.batch(0)))
+    assert set(state) == {"params", "counters"}
+    params = state.pop("params")
+    loss = lambda params: task.loss(params, state, {}, small.batch(0), key, jnp.int32(0))  # noqa: E731
+    found, gradient = jax.value_and_grad(loss, has_aux=True)(params)
+    images, targets = quiet.augment(
+      jax.random.fold_in(key, 0), *(small.batch(0)[name] for name in ("index", "image", "label"))
+    )
+    logits = jnp.mean(images, axis=(1, 2, 3))[:, None] * params["kernel"]
+    plain = -jnp.mean(jnp.sum(targets * jax.nn.log_softmax(logits), axis=-1))
+    return found, gradient, plain
 
-  (value, (new_state, _)), gradient = jax.value_and_grad(loss, has_aux=True)(params)
+  (value, (new_state, _)), gradient, plain = run()
   assert set(new_state) == {"counters"} and new_state["counters"]["calls"] == 1
-  images, targets = quiet.augment(
-    jax.random.fold_in(key, 0), *(small.batch(0)[name] for name in ("index", "image", "label"))
-  )
-  logits = jnp.mean(images, axis=(1, 2, 3))[:, None] * params["kernel"]
-  plain = -jnp.mean(jnp.sum(targets * jax.nn.log_softmax(logits), axis=-1))
   np.testing.assert_allclose(value, plain + 3 * small.CLASSES + 1, rtol=1e-6)
-  np.testing.assert_allclose(jnp.mean(gradient["kernel"]), 3.0, rtol=1e-2)
+  np.testing.assert_allclose(np.mean(gradient["kernel"]), 3.0, rtol=1e-2)
 
 
 @pytest.mark.slow  # a whole run
 @pytest.mark.usefixtures("whole_runs")
-def test_constants_and_the_step_reach_the_loss_and_are_in_no_checkpoint(tmp_path):
+def test_constants_and_the_step_reach_the_loss_and_batch_statistics_a_checkpoint(tmp_path):
   name = f"task.name={__name__}:Anchored"
   few = ("duration=4 steps", "log_every=1 steps", "schedule=constant", "augment.mixup=0.0")
-  loop.train(runs.tiny(*few, name), tmp_path)
+  loop.train(runs.tiny(*few, name, "token_mixer=levit"), tmp_path)
   rows = [row for row in runs.rows(tmp_path) if row["kind"] == "train"]
   assert [row["anchor"] for row in rows] == [0.25] * 4
   assert [row["at"] for row in rows] == [0, 1, 2, 3]
@@ -78,6 +82,12 @@ def test_constants_and_the_step_reach_the_loss_and_are_in_no_checkpoint(tmp_path
   assert rows[0]["loss"] == pytest.approx(np.log(10) + 0.25, abs=1e-5)
   state = runs.final_state(tmp_path)
   assert "anchor" not in str(jax.tree.structure(state)) and "constants" not in state
+  norms = load(tmp_path, "latest", trust_code=True).variables["batch_stats"]["block_0"][
+    "token_mixer"
+  ]
+  assert norms.keys() == {f"{name}_norm" for name in ("query", "key", "value", "out")}
+  for norm in norms.values():
+    assert np.all(np.isfinite(norm["var"])) and np.all(norm["mean"] != 0)
 
 
 def test_a_task_is_found_by_name_and_its_fields_are_checked():
