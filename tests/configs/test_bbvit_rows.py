@@ -1,21 +1,12 @@
 """BBViT's rows: exact counts, the graphs that they name, and what differs between the two nets."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from configs import bbvit_imagenette, bbvit_tiny_imagenet
 from configs.bbvit_imagenette import FLAT_ROWS, PUBLISHED, ROWS, VARIANTS, get_config
-from tests.configs.test_vix_rows import (
-  SOURCES,
-  Trial,
-  check_gradients,
-  check_implementations,
-  check_restore,
-  moved,
-  source_of,
-)
+from tests.configs.test_vix_rows import SOURCES, check_sources, check_step, drawn, source_of
 from tests.models.vit_pytorch_weights import CARRY, Weights
 from tests.slow import all_but
 from vitx.attention.registry import MIXERS
@@ -45,27 +36,36 @@ SMALLER = ("width", "num_heads", "mlp_dim", "token_mixer")
 @pytest.mark.parametrize("row", all_but(*list(ROWS)[::6], of=ROWS))
 def test_parameters(row):
   assert count(get_config(row)).total == COUNTS[row]
-  assert count(get_config(f"{row},recipe=text")).total == COUNTS[row]
 
 
-@pytest.mark.parametrize("row", ["tiny_vit", "tiny_rw", "moderate_bbvit"])
-def test_tiny_imagenet_has_the_same_network_but_for_patches_and_head(row):
-  width, patch = (512, 8) if row.startswith("tiny") else (1024, 16)
-  same = COUNTS[row] - 3 * (patch**2 - 3**2) * width + 190 * (width + 1)
-  assert count(bbvit_tiny_imagenet.get_config(row)).total == same
+def model_without(fields, config):
+  return {name: value for name, value in config.model.items() if name not in fields}
+
+
+def test_tiny_imagenet_has_the_same_network_but_for_patches_and_head():
+  same = COUNTS["tiny_vit"] - 3 * (8**2 - 3**2) * 512 + 190 * (512 + 1)
+  assert count(bbvit_tiny_imagenet.get_config("tiny_vit")).total == same
   assert bbvit_tiny_imagenet.ROWS == FLAT_ROWS
+  for row in FLAT_ROWS:
+    ours, other = (file.get_config(row) for file in (bbvit_imagenette, bbvit_tiny_imagenet))
+    assert other.model.stem.to_dict() == {"name": "linear", "patch": 3}, row
+    assert other.data.image_size == 23 * 3 and other.model.num_classes == 200, row
+    assert {**ours.model, "stem": other.model.stem, "num_classes": 200} == {**other.model}, row
 
 
-@pytest.mark.parametrize("row", [row for row in ROWS if row.startswith("tiny")])
-def test_the_small_scale_has_whole_blocks_and_a_fifteenth_of_the_parameters(row):
-  config = get_config(f"{row},scale=small")
-  assert config.data.source == "imagenette/160px-v2"
-  assert count(config).total < 0.075 * COUNTS[row]
-  if row in FLAT_ROWS:
-    tokens = (config.data.image_size // config.model.stem.patch) ** 2 + 1
-    assert tokens == 170 and tokens % 10 == 0
-  same = {name: value for name, value in get_config(row).model.items() if name not in SMALLER}
-  assert same == {name: value for name, value in config.model.items() if name not in SMALLER}
+@pytest.mark.parametrize("row", ["tiny_vit", "tiny_bbvit_with_out", "tiny_cvt", "tiny_swin"])
+def test_the_small_scale_has_a_fifteenth_of_the_parameters(row):
+  assert count(get_config(f"{row},scale=small")).total < 0.075 * COUNTS[row]
+
+
+def test_the_small_scale_has_whole_blocks_and_the_same_fields():
+  for row in (row for row in ROWS if row.startswith("tiny")):
+    config = get_config(f"{row},scale=small")
+    assert config.data.source == "imagenette/160px-v2", row
+    if row in FLAT_ROWS:
+      tokens = (config.data.image_size // config.model.stem.patch) ** 2 + 1
+      assert tokens == 170 and tokens % 10 == 0, row
+    assert model_without(SMALLER, get_config(row)) == model_without(SMALLER, config), row
 
 
 def test_the_small_scale_is_of_tiny_rows():
@@ -81,7 +81,7 @@ PRINTED = {
 }
 
 
-@pytest.mark.parametrize("row", PRINTED)
+@pytest.mark.parametrize("row", all_but("tiny_bbvit", of=PRINTED))
 def test_image_sizes_at_which_the_printed_counts_arise(row):
   total, width, patch, expected = PRINTED[row]
 
@@ -94,7 +94,8 @@ def test_image_sizes_at_which_the_printed_counts_arise(row):
   # One size for ViT and another for BBViT explains all four.
   size = 368 if row.endswith("_vit") else 384
   assert size in expected
-  assert count(get_config(f"{row},data.image_size={size}")).total == at(size)
+  if row in ("tiny_bbvit", "moderate_vit"):
+    assert count(get_config(f"{row},data.image_size={size}")).total == at(size)
   own = 184 if row.startswith("tiny") else 368
   assert (own in expected) == (row == "moderate_vit"), "the text's sizes explain one of the four"
 
@@ -176,38 +177,52 @@ def test_what_differs_between_vit_and_bbvit_besides_attention():
   assert (authors.plan, authors.redraw) == ("bigbird", "step")
 
 
-@pytest.mark.parametrize(("rate", "same"), [(0.0, True), (None, False)])
-def test_dropout_after_attention(rate, same):
-  mixer = lambda name: MIXERS["softmax"](2, name=name)  # noqa: E731
-  block = PreNormBlock(mixer, 8, dropout=0.5, mixer_dropout=rate)
-  x, layout = jax.random.normal(jax.random.key(0), (2, 4, 8)), TokenLayout((2, 2))
-  params = block.init(jax.random.key(1), x, layout, train=False)["params"]
-  params["mlp"]["down"] = jax.tree.map(jnp.zeros_like, params["mlp"]["down"])
-  kept = block.apply({"params": params}, x, layout, train=False)
-  rngs = {"dropout": jax.random.key(2)}
-  trained = block.apply({"params": params}, x, layout, train=True, rngs=rngs)
-  assert bool(jnp.allclose(kept, trained)) == same
+def test_dropout_after_attention():
+  """At rate 0, and by default at the block's."""
+  x, layout = np.random.default_rng(0).normal(size=(2, 4, 8)), TokenLayout((2, 2))
+  x = x.astype(np.float32)
+
+  def call(function, rate, *args, **kwargs):
+    mixer = lambda name: MIXERS["softmax"](2, name=name)  # noqa: E731
+    block = PreNormBlock(mixer, 8, dropout=0.5, mixer_dropout=rate)
+    return getattr(block, function)(*args, x, layout, **kwargs)
+
+  shapes = jax.eval_shape(lambda key: call("init", 0.0, key, train=False), jax.random.key(1))
+  params = drawn(shapes["params"])
+  params["mlp"]["down"] = jax.tree.map(np.zeros_like, params["mlp"]["down"])
+
+  @jax.jit
+  def run(params):
+    given = {"rngs": {"dropout": jax.random.key(2)}}
+    cases = ((0.0, False), (0.0, True), (None, True))
+    return [call("apply", rate, {"params": params}, train=train, **given) for rate, train in cases]
+
+  kept, without, by_default = run(params)
+  np.testing.assert_allclose(without, kept, rtol=1e-5, atol=1e-6)
+  assert not np.allclose(by_default, kept)
 
 
-@pytest.mark.parametrize("recipe", ["run", "text"])
-def test_the_recipes_differ_for_moderate_alone(recipe):
-  tiny, moderate = (get_config(f"{row}_vit,recipe={recipe}") for row in ("tiny", "moderate"))
-  assert tiny == get_config("tiny_vit")
+def test_the_recipes_differ_for_moderate_alone():
+  for row in ROWS:
+    run, text = get_config(row), get_config(f"{row},recipe=text")
+    assert (run == text) == row.startswith("tiny"), row
+    assert model_without(("pool",), run) == model_without(("pool",), text), row
+  tiny, moderate = get_config("tiny_vit"), get_config("moderate_vit,recipe=text")
   assert (tiny.schedule.name, tiny.duration, tiny.learning_rate) == ("plateau", "200 epochs", 1e-3)
-  if recipe == "text":
-    assert moderate.schedule == tiny.schedule and moderate.model.pool == tiny.model.pool
-    return
+  assert moderate.schedule == tiny.schedule and moderate.model.pool == tiny.model.pool
+  moderate = get_config("moderate_vit")
   assert moderate.model.pool.name == "cls" and moderate.learning_rate == 3e-5
   rate = make_schedule(moderate.schedule, 1.0, 50 * 148, 148)
-  for epoch in (0, 1, 7, 49):
-    np.testing.assert_allclose(rate(148 * epoch + 3), 0.7**epoch, rtol=1e-4)
-  make_optimizer(moderate, {"kernel": jnp.zeros((2, 2))})
+  epochs = np.array((0, 1, 7, 49))
+  found = jax.jit(jax.vmap(rate))(148 * epochs + 3)
+  np.testing.assert_allclose(found, 0.7**epochs, rtol=1e-4)
+  make_optimizer(moderate, {"kernel": np.zeros((2, 2), np.float32)})
 
 
-def small(row, overrides=""):
+def small(row):
   """A row with 26 tokens of width 16, completed without its data."""
   model = "model.width=16,model.depth=1,model.num_heads=2,model.mlp_dim=24,stem.patch=2"
-  config = get_config(f"{row},{model},data.image_size=10,{overrides}".rstrip(","))
+  config = get_config(f"{row},{model},data.image_size=10")
   with config.unlocked():
     mixer = config.model.token_mixer
     if mixer.name == "bigbird":
@@ -220,10 +235,10 @@ def small(row, overrides=""):
 def test_the_head_norms_the_mean_of_all_tokens():
   config = small("tiny_bbvit")
   model = model_from_config(config.model)
-  images = jax.random.normal(jax.random.key(0), (2, 10, 10, 3))
-  params = moved(jax.jit(model.init)(jax.random.key(1), images)["params"])
+  images = np.random.default_rng(0).normal(size=(2, 10, 10, 3)).astype(np.float32)
+  params = drawn(jax.eval_shape(model.init, jax.random.key(1), images))["params"]
   apply = jax.jit(lambda p: model.apply({"params": p}, images, mutable="intermediates"))
-  logits, kept = apply(params)
+  logits, kept = jax.device_get(apply(params))
   mean = kept["intermediates"]["tokens"][-1].mean(1)  # (2, 16), class token included
   scaled = (mean - mean.mean(-1, keepdims=True)) / np.sqrt(mean.var(-1, keepdims=True) + 1e-5)
   vector = scaled * params["norm"]["scale"] + params["norm"]["bias"]
@@ -242,10 +257,10 @@ def test_forward_equality_with_the_authors_network(implementation):
   weights = Weights("bbvit_vit")
   params, _ = CARRY["vit"](weights, "")
   assert not weights.unread, "weights that no parameter of ours took"
-  images = jnp.asarray(weights.arrays["x"].transpose(0, 2, 3, 1))
+  images = weights.arrays["x"].transpose(0, 2, 3, 1)
   model = model_from_config(config.model)
   shapes = jax.eval_shape(model.init, jax.random.key(0), images)["params"]
-  assert jax.tree.map(jnp.shape, shapes) == jax.tree.map(jnp.shape, params)
+  assert jax.tree.map(np.shape, shapes) == jax.tree.map(np.shape, params)
   found, expected = jax.jit(model.apply)({"params": params}, images), weights.arrays["out"]
   np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
 
@@ -254,9 +269,7 @@ def zeros_of(row):
   if row.endswith("attention_free"):
     reason = "nothing is attended"
     return {r".*token_mixer/.*": reason, r".*mixer_norm/.*": reason}
-  if row.endswith("_vit"):
-    return {}
-  if row == "tiny_vit_without_out":
+  if row in ("tiny_vit", "tiny_vit_without_out"):
     return {}
   return {r".*token_mixer/key/bias": "softmax does not see a shift of a query's logits"}
 
@@ -269,14 +282,11 @@ STAGES = {
 
 @pytest.mark.slow  # compiles steps of networks with stages
 @pytest.mark.parametrize("row", STAGES)
-def test_one_step_of_stages(row, tmp_path):
-  trial = Trial(
-    complete_config(get_config(f"{row},{STAGES[row]},model.num_heads=2,data.image_size=32"))
-  )
+def test_one_step_of_stages(row):
+  config = get_config(f"{row},{STAGES[row]},model.num_heads=2,data.image_size=32")
   zeros = {".*token_mixer/key/bias": "softmax does not see a shift of its logits"}
-  check_gradients(trial, zeros if row == "tiny_swin" else {})  # CvT's keys have no bias
-  check_implementations(trial)
-  check_restore(trial, tmp_path)
+  # CvT's keys have no bias.
+  check_step(complete_config(config), zeros if row == "tiny_swin" else {})
 
 
 @pytest.mark.parametrize("row", STAGES)
@@ -286,19 +296,22 @@ def test_stages_have_the_recipe_of_the_tiny_rows(row):
   assert differ <= {"model", "data"} and "model" in differ
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("row", FLAT_ROWS)
-def test_one_step(row, tmp_path):
-  trial = Trial(small(row))
-  check_gradients(trial, zeros_of(row))
-  check_implementations(trial)
-  check_restore(trial, tmp_path)
+# One row of each mixer, of few keys and of all, with and without what differs around attention.
+STEPPED = (
+  *("tiny_vit", "tiny_vit_without_out", "tiny_attention_free", "tiny_r", "tiny_wg", "tiny_bbvit"),
+  *("tiny_bbvit_with_out", "tiny_authors_g", "tiny_authors_rw", "moderate_authors_bbvit"),
+)
 
 
-@pytest.mark.parametrize("row", ["tiny_vit", "tiny_authors_rg"])
-def test_other_data_sets(row):
-  for file in (bbvit_imagenette, bbvit_tiny_imagenet):
-    for name, (classes, _, _) in SOURCES.items():
-      config = resolve(file.get_config(f"{row},dataset={name}"), source_of(name))
-      assert config.model.num_classes == classes
-      assert count(config).total > 0
+@pytest.mark.slow  # compiles a network for each row
+@pytest.mark.parametrize("row", STEPPED)
+def test_one_step(row):
+  check_step(small(row), zeros_of(row), whole=row == "tiny_vit")
+
+
+@pytest.mark.parametrize("file", [bbvit_imagenette, bbvit_tiny_imagenet])
+def test_other_data_sets(file):
+  for name, (classes, _, _) in SOURCES.items():
+    config = resolve(file.get_config(f"tiny_vit,dataset={name}"), source_of(name))
+    assert config.model.num_classes == classes
+  check_sources(file.get_config, "tiny_authors_rg", ["mnist"])

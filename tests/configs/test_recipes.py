@@ -7,10 +7,9 @@ import pytest
 from configs import cifar10, imagenet
 from tests.configs.test_vix_rows import (
   SOURCES,
-  Trial,
-  check_gradients,
-  check_implementations,
-  check_restore,
+  check_sources,
+  check_step,
+  count_by_layers,
   source_of,
 )
 from tests.slow import all_but
@@ -46,33 +45,56 @@ COUNTS = {
   (imagenet, "lv_vit_s"): 26_151_824,
   (imagenet, "lv_vit_m"): 55_830_544,
 }
-IDS = [row for _, row in COUNTS]
+# Rows that are alike but for their size.
+LIKE = dict.fromkeys(("deit_s", "deit_b"), "deit_ti") | {"lv_vit_m": "lv_vit_s"}
+LIKE |= dict.fromkeys(("deit_s_distilled", "deit_b_distilled"), "deit_ti_distilled")
+# One row of each recipe, in few layers, and those that share it.
+SHALLOW = {
+  (cifar10, "vit,model.depth=1"): (),
+  (cifar10, "cct_2_3x2,model.depth=1"): ("cct_4_3x2", "vit_lite_7_4"),
+  (cifar10, "cct_7_3x1,model.depth=1"): (),
+  (cifar10, "swin,model.depth=(1,1,1)"): (),
+  (cifar10, "resnet20,model.depth=8"): ("resnet56",),
+  (cifar10, "convmixer,model.depth=1"): (),
+  (imagenet, "deit_ti,model.depth=1"): imagenet.DEIT_ROWS[1:],
+  (imagenet, "lv_vit_t,model.depth=1"): ("lv_vit_s", "lv_vit_m"),
+}
 
 
 def test_every_row_is_here():
   assert list(COUNTS) == [(file, row) for file in (cifar10, imagenet) for row in file.ROWS]
 
 
-@pytest.mark.parametrize(("file", "row"), all_but("swin", "deit_ti", of=COUNTS), ids=IDS)
+@pytest.mark.parametrize(("file", "row"), all_but("swin", "deit_ti", of=COUNTS))
 def test_parameters(file, row):
-  found = count(file.get_config(row)).total
+  config = file.get_config(row)
+  found = count_by_layers(config) if row in LIKE else count(config).total
   assert found == COUNTS[file, row]
   published = file.PUBLISHED.get(row, {})
   assert round(found / 1e6, 2) == published.get("parameters_m", round(found / 1e6, 2))
   assert found == published.get("parameters", found)
 
 
-@pytest.mark.parametrize(("file", "row"), all_but("vit", "resnet20", of=COUNTS), ids=IDS)
+@pytest.mark.parametrize(
+  ("file", "row"), all_but("vit,model.depth=1", "resnet20,model.depth=8", of=SHALLOW)
+)
 def test_a_step_of_the_recipe_traces(file, row):
   config = complete_config(file.get_config(row))
   state, metrics = jax.eval_shape(*make_training_step(config))
   assert metrics["loss"].shape == () and "kernel" in state.params["head"]
   schedule = make_schedule(config.schedule, config.learning_rate, 64000, 391)
-  rates = [float(schedule(step)) for step in range(0, 64000, 391)]
+  rates = jax.jit(jax.vmap(schedule))(np.arange(0, 64000, 391))
   # timm's cosine begins at epoch 0, so that after the warm-up it has fallen a little.
   tolerance = 4e-3 if config.schedule.name == "epoch_cosine" else 2e-3
-  assert max(rates) == pytest.approx(config.learning_rate, rel=tolerance)
+  assert rates.max() == pytest.approx(config.learning_rate, rel=tolerance)
   assert rates[-1] < 0.05 * config.learning_rate
+
+
+def test_recipes_are_shared():
+  for (file, text), others in SHALLOW.items():
+    recipe = file.get_config(text.split(",")[0]).to_dict()
+    for row in others:
+      assert file.get_config(row).to_dict() | {"model": recipe["model"]} == recipe, row
 
 
 @pytest.mark.parametrize(("row", "decoded"), [("deit_ti", 256), ("lv_vit_t", 248)])
@@ -91,17 +113,20 @@ def test_images_of_imagenet_are_cropped_once_on_the_host(row, decoded):
   assert jax.eval_shape(task.preprocess, images).shape == (2, 224, 224, 3)
 
 
-@pytest.mark.parametrize(("file", "row"), all_but("swin", "deit_ti", of=COUNTS), ids=IDS)
-def test_other_data_sets(file, row):
-  for name in ("mnist", "imagenette/320px-v2"):
-    config = resolve(file.get_config(f"{row},dataset={name}"), source_of(name))
-    assert config.model.num_classes == SOURCES[name][0] and count(config).total > 0
+def test_other_data_sets():
+  for file, row in COUNTS:
+    for name in ("mnist", "imagenette/320px-v2"):
+      config = resolve(file.get_config(f"{row},dataset={name}"), source_of(name))
+      assert config.model.num_classes == SOURCES[name][0], row
 
 
-@pytest.mark.parametrize("row", [row for row in cifar10.ROWS if row != "vit"])
-def test_eight_by_eight_pixels_will_do(row):
-  config = complete_config(cifar10.get_config(f"{row},data.image_size=8"))
-  assert count(config).total > 0
+@pytest.mark.parametrize(("file", "row"), all_but("swin,model.depth=(1,1,1)", of=SHALLOW))
+def test_networks_of_other_data_sets(file, row):
+  check_sources(file.get_config, row, ["mnist"])
+
+
+def test_swin_is_content_with_eight_by_eight_pixels():
+  assert count(complete_config(cifar10.get_config("swin,data.image_size=8"))).total > 0
 
 
 CCT = "model.width=16,model.depth=2,model.num_heads=2,model.mlp_dim=8,token_mixer.dropout=0"
@@ -109,40 +134,23 @@ DEIT = (
   "model.width=16,model.depth=1,model.num_heads=2,model.mlp_dim=8,stem.patch=2,model.dtype=float32"
 )
 LV = f"{DEIT},stem.channels=(4,4,4),stem.strides=(1,1,1)"
-# Rows that are alike but for their size; one of each kind is stepped through.
-LIKE = {
-  "deit_s": "deit_ti",
-  "deit_b": "deit_ti",
-  "deit_s_distilled": "deit_ti_distilled",
-  "deit_b_distilled": "deit_ti_distilled",
-  "lv_vit_m": "lv_vit_s",
-}
+# One row of each network, of the smaller ones' sizes.
 SMALL = {
   "vit": "model.width=16,model.depth=1,model.num_heads=2,model.mlp_dim=8,stem.channels=(4,4)",
   "cct_2_3x2": f"{CCT},stem.channels=(4,)",
-  "cct_4_3x2": f"{CCT},stem.channels=(4,)",
   "cct_7_3x1": CCT,
   "vit_lite_7_4": CCT,
-  "swin": "model.width=8,model.depth=(2,2),model.num_heads=2",
+  "swin": "model.width=8,model.depth=(1,2),model.num_heads=2",
   "resnet20": "model.width=4,model.depth=8",
-  "resnet56": "model.width=4,model.depth=14",
   "convmixer": "model.width=8,model.depth=2",
   "deit_ti": DEIT,
   "deit_ti_distilled": DEIT,
-  "lv_vit_t": LV,
   "lv_vit_s": LV,
 }
 SHIFT = {r".*token_mixer/key/bias": "softmax does not see a shift of a query's logits"}
 SCORE = {"pool/score/bias": "softmax over the tokens does not see a shift of their scores"}
 ZEROS = dict.fromkeys(("vit", "swin", "deit_ti", "deit_ti_distilled"), SHIFT)
-ZEROS |= dict.fromkeys(("cct_2_3x2", "cct_4_3x2", "cct_7_3x1"), SCORE)
-
-
-def check(config, row, directory):
-  trial = Trial(complete_config(config))
-  check_gradients(trial, ZEROS.get(row, {}))
-  check_implementations(trial)
-  check_restore(trial, directory)
+ZEROS |= dict.fromkeys(("cct_2_3x2", "cct_7_3x1"), SCORE)
 
 
 def test_rows_are_alike_but_for_their_size():
@@ -152,19 +160,13 @@ def test_rows_are_alike_but_for_their_size():
     assert {field for field in a if a[field] != b[field]} <= sizes, row
 
 
-@pytest.mark.slow  # compiles a dozen networks; plain pytest steps through smaller ones elsewhere
-@pytest.mark.parametrize(
-  ("file", "row"), [(file, row) for file, row in COUNTS if row in SMALL], ids=list(SMALL)
-)
-def test_one_step(file, row, tmp_path):
+@pytest.mark.slow  # compiles a network for each row
+@pytest.mark.parametrize("row", SMALL)
+def test_one_step(row):
+  file = cifar10 if row in cifar10.ROWS else imagenet
   size = 16 if row == "swin" else 8
-  check(file.get_config(f"{row},{SMALL[row]},data.image_size={size}"), row, tmp_path)
-
-
-@pytest.mark.slow
-def test_one_step_at_full_size(tmp_path):
-  """Of a backbone that no other table has."""
-  check(cifar10.get_config("resnet20"), "resnet20", tmp_path)
+  config = complete_config(file.get_config(f"{row},{SMALL[row]},data.image_size={size}"))
+  check_step(config, ZEROS.get(row, {}), whole=row in ("vit", "resnet20"))
 
 
 def test_a_text_of_ones_own_has_its_own_splits():
