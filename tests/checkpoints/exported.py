@@ -4,6 +4,7 @@
 make the networks in timm; tests/golden/record_exports.py then has timm load and run them.
 """
 
+import functools
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -38,6 +39,7 @@ MODELS = {
 }
 
 
+@functools.cache
 def make(name):
   """A network, its variables, and what it is under timm's names."""
   config = default_config()

@@ -1,13 +1,18 @@
 """Small networks whose weights tests/golden/record_timm*.py recorded, and ours filled with them."""
 
+import functools
 from pathlib import Path
 
 import jax
 import numpy as np
 
 from vitx.checkpoints.load import initial_variables
+from vitx.checkpoints.store import CheckpointStore
+from vitx.checkpoints.workdir import KeptFiles
 from vitx.models import create_model, initialize
 from vitx.ops.layout import TokenLayout
+from vitx.training import beginning
+from vitx.training.setup import make_experiment
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 SIZE = dict(num_classes=5, width=12, depth=2, num_heads=3, mlp_dim=48)
@@ -59,10 +64,21 @@ def make(name, side=None, **fields):
   if kind == "convmixer":
     own = {key: own[key] for key in own if key not in ("num_heads", "mlp_dim")}
   model = create_model(kind, **own)
-  side = side or (42 if name in HEADLESS else 24)
-  images = np.zeros((1, side, side, 3), np.float32)
-  shapes = jax.eval_shape(lambda key: initialize(model, key, images), jax.random.key(0))
+  shapes = shapes_of(model, side or (42 if name in HEADLESS else 24))
   return model, jax.tree.map(lambda x: np.full(x.shape, FRESH, x.dtype), dict(shapes))
+
+
+@functools.cache
+def shapes_of(model, side):
+  """The shapes of a network's variables; equal networks are traced once in all."""
+  images = np.zeros((1, side, side, 3), np.float32)
+  return jax.eval_shape(lambda key: initialize(model, key, images), jax.random.key(0))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def run(model, variables, images):
+  """The logits of a network; equal networks are compiled once in all."""
+  return model.apply(variables, images)
 
 
 def fill(name, side=None, layout=None, allowed=(), mixer="softmax", **fields):
@@ -76,6 +92,17 @@ def fill(name, side=None, layout=None, allowed=(), mixer="softmax", **fields):
   if name in HEADLESS:
     params["head"] = {"kernel": np.eye(12, model.num_classes), "bias": np.zeros(model.num_classes)}
   return model, {"params": params, **state}
+
+
+def begin(config, workdir):
+  """How a run begins whose new network is of `FRESH` numbers; it compiles nothing, nor trains."""
+  experiment = make_experiment(config)
+  beginning.check_beginning(experiment, str(workdir), writes=True, trust_code=False)
+  state = jax.tree.map(lambda x: np.full(x.shape, FRESH, x.dtype), experiment.named_shapes())
+  with CheckpointStore(Path(workdir) / "checkpoints") as store:
+    return beginning.begin(
+      experiment, str(workdir), store, KeptFiles(workdir), lambda: state, trust_code=False
+    )
 
 
 def golden(name):

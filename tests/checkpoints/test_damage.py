@@ -78,7 +78,7 @@ def test_one_flipped_bit_anywhere_never_gives_other_data(saved, warnings):
   outcomes = {1: 0, 2: 0}
   for path in files(saved / "2"):
     size = path.stat().st_size
-    for at in {0, size - 1, *range(rng.integers(37), size, 37)}:
+    for at in {0, size - 1, *range(rng.integers(97), size, 97)}:
       content = path.read_bytes()
       flip(path, at, rng.integers(8))
       warnings.clear()
@@ -87,13 +87,13 @@ def test_one_flipped_bit_anywhere_never_gives_other_data(saved, warnings):
       assert_intact(restored)  # the flip hit nothing that is read, or ...
       assert bool(warnings) == (restored.step == 1)  # ... was reported
       outcomes[restored.step] += 1
-  assert outcomes[1] > 50
+  assert outcomes[1] > 20
 
 
 def test_every_flip_within_the_values_is_noticed_and_names_the_leaf(saved):
   path, start = kernel_place(saved)
   store = CheckpointStore(saved, read_only=True)
-  for at in range(start, start + 100, 7):
+  for at in range(start, start + 100, 21):
     flip(path, at, at % 8)
     with pytest.raises(CorruptCheckpoint, match=r"checkpoint 2 in .*leaf 'params/kernel'"):
       store.restore(2, state(2))

@@ -4,12 +4,12 @@ import json
 import sys
 from types import SimpleNamespace
 
-import jax
 import numpy as np
 import pytest
 
 from configs import cifar10, imagenet, vix_cifar10
 from tests.checkpoints.exported import CALLS, GOLDEN, MODELS, images, make
+from tests.checkpoints.published import run
 from vitx.checkpoints import foreign, foreign_names
 from vitx.checkpoints.export import export_arrays, write_safetensors
 from vitx.checkpoints.tree import name_leaves
@@ -34,7 +34,7 @@ def test_timm_ran_what_is_exported_today(name):
   with np.load(GOLDEN / "exported.npz") as golden:
     np.testing.assert_array_equal(golden["images"], images())
     expected = golden[name]
-  found = jax.jit(model.apply)(variables, images())
+  found = run(model, variables, images())
   np.testing.assert_allclose(found, expected, atol=2e-5 * np.abs(expected).max())
 
 

@@ -1,8 +1,9 @@
 """SIGKILL at any moment of saving and deleting loses no complete checkpoint."""
 
+import os
+import signal
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -10,39 +11,67 @@ import pytest
 from tests.checkpoints.test_store import assert_same
 from vitx.checkpoints.store import CheckpointStore
 
+# For each number that it reads it saves in a fork that dies before so many operations on files
+# have passed since its fourth save began.
 ENDLESS = """
-import sys, itertools
+import itertools, os, signal, sys
 import numpy as np
 from vitx.checkpoints.store import CheckpointStore
-with CheckpointStore(sys.argv[1]) as store:
-  restored = store.restore_latest()
-  for step in itertools.count(0 if restored is None else restored.step + 1):
-    store.save(step, {"w": np.full((300, 1000), step, np.float32)}, {"rows": step})
-    print(step, flush=True)
+
+OPERATIONS = ("open", "os.listdir", "os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.scandir")
+passed = None
+
+def die(event, arguments):
+  if passed and event in OPERATIONS and sys.argv[1] in str(arguments[0]):
+    if next(passed) == moment:
+      os.kill(os.getpid(), signal.SIGKILL)
+
+sys.addaudithook(die)
+for line in sys.stdin:
+  moment, process = int(line), os.fork()
+  if process:
+    print("ended", os.waitpid(process, 0)[1], flush=True)
+    continue
+  try:
+    with CheckpointStore(sys.argv[1]) as store:
+      restored = store.restore_latest()
+      first = 0 if restored is None else restored.step + 1
+      for step in itertools.count(first):
+        passed = itertools.count() if step == first + 3 else passed
+        store.save(step, {"w": np.full((300, 1000), step, np.float32)}, {"rows": step})
+        print(step, flush=True)
+  finally:
+    os._exit(1)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # a whole process, with an import
 def test_killed_at_any_moment(tmp_path):
-  rng = np.random.default_rng(0)
   before, under_way = -1, 0
-  for _ in range(6):
-    process = subprocess.Popen(
-      [sys.executable, "-c", ENDLESS, str(tmp_path)], stdout=subprocess.PIPE, text=True
-    )
-    for _ in range(4):  # by progress: the fourth save has begun, so the third is complete
-      line = process.stdout.readline()
-    time.sleep(rng.uniform(0, 0.1))
-    process.kill()
-    process.wait()
-    process.stdout.close()
-    under_way += any("orbax-checkpoint-tmp" in path.name for path in tmp_path.iterdir())
-    with CheckpointStore(tmp_path) as store:
-      restored = store.restore_latest()
-      assert restored.step >= int(line) - 1 > before
-      assert restored.record == {"rows": restored.step}
-      assert_same(restored.state, {"w": np.full((300, 1000), restored.step, np.float32)})
-      assert len(store.steps()) >= 2
-    assert not list(tmp_path.glob("corrupt-*"))
-    before = restored.step
+  process = subprocess.Popen(
+    [sys.executable, "-c", ENDLESS, str(tmp_path)],
+    stdin=subprocess.PIPE,
+    stdout=subprocess.PIPE,
+    text=True,
+    env=os.environ | {"OPENBLAS_NUM_THREADS": "1"},  # it forks, and must have one thread
+  )
+  with process:
+    for moment in range(0, 32, 4):  # one save with its deletion is some thirty operations
+      print(moment, file=process.stdin, flush=True)
+      printed = []
+      for line in process.stdout:
+        printed.append(line.strip())
+        if line.startswith("ended"):
+          break
+      assert len(printed) >= 4 and printed[-1] == f"ended {int(signal.SIGKILL)}", printed
+      under_way += any("orbax-checkpoint-tmp" in path.name for path in tmp_path.iterdir())
+      with CheckpointStore(tmp_path) as store:
+        restored = store.restore_latest()
+        assert restored.step >= int(printed[-2]) - 1 > before
+        assert restored.record == {"rows": restored.step}
+        assert_same(restored.state, {"w": np.full((300, 1000), restored.step, np.float32)})
+        assert len(store.steps()) >= 2
+      assert not list(tmp_path.glob("corrupt-*"))
+      before = restored.step
+    process.stdin.close()
   assert under_way >= 2

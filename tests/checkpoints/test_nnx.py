@@ -20,7 +20,7 @@ def loaded():
 @pytest.fixture(scope="module")
 def given(loaded):
   """What the network reads of three images."""
-  return loaded.task.preprocess(untrained.images(3))
+  return jax.jit(loaded.task.preprocess)(untrained.images(3))
 
 
 def test_the_same_logits(loaded, given):
@@ -63,8 +63,8 @@ def test_a_step_of_descent_changes_the_module_alone(loaded, given):
 
 @pytest.mark.slow  # compiles a network with convolutions twice
 def test_batch_statistics_are_variables_of_their_own_type():
-  loaded = untrained.make("cvt", width=8, depth=(1, 1), num_heads=2, mlp_dim=16)
-  given = loaded.task.preprocess(untrained.images(3))
+  loaded = untrained.make("cvt", width=8, depth=(1,), num_heads=2, mlp_dim=16)
+  given = jax.jit(loaded.task.preprocess)(untrained.images(3))
   module = vitx.to_nnx(loaded)
   expected = vitx.predict(loaded, untrained.images(3)).logits
   call = nnx.jit(lambda m, x, **given: m(x, **given), static_argnames=("train", "mutable"))
@@ -73,5 +73,5 @@ def test_batch_statistics_are_variables_of_their_own_type():
   assert jax.tree.leaves(before)
   call(module, given, train=True, rngs=nnx.Rngs(dropout=0), mutable=("batch_stats",))
   after = nnx.state(module, nnx.BatchStat)
-  changed = jax.tree.map(lambda x, y: bool(jnp.any(x != y)), before, after)
+  changed = jax.tree.map(lambda x, y: np.any(x != np.array(y)), before, after)
   assert any(jax.tree.leaves(changed))

@@ -3,7 +3,6 @@
 import io
 import os
 import pickle
-import shutil
 import zipfile
 from pathlib import Path
 
@@ -134,11 +133,11 @@ def test_a_truncated_file_is_an_error(tmp_path, name, share):
 def test_flipped_bytes_never_escape_as_another_error(tmp_path):
   """Whatever stands in the pickle: arrays, or one clear error."""
   path = tmp_path / "a.pth"
-  random = np.random.default_rng(0)
+  random = np.random.default_rng(1)
   for name in FILES:
-    for _ in range(150):
-      shutil.copy(GOLDEN / name, path)
-      content = bytearray(path.read_bytes())
+    whole = (GOLDEN / name).read_bytes()
+    for _ in range(60):
+      content = bytearray(whole)
       for place in random.integers(0, min(len(content), 2500), 2):
         content[place] = random.integers(256)
       path.write_bytes(content)

@@ -1,13 +1,12 @@
 """Where published weights are read wrongly though all shapes fit: each way gives other outputs."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from configs import imagenet
 from tests.checkpoints.exported import GOLDEN, images, make
-from tests.checkpoints.published import DINOV2, fill, golden
+from tests.checkpoints.published import DINOV2, fill, golden, run
 from vitx.blocks.stems import NormalizedStem
 from vitx.models import create_model
 
@@ -17,7 +16,7 @@ TOLERANCE = 2e-5  # of the largest logit; what is right comes closer
 def error(model, variables, name):
   """How far the logits are from the recorded ones, as a share of the largest."""
   pixels, expected = golden(name)
-  found = jax.jit(model.apply)(variables, pixels)
+  found = run(model, variables, pixels)
   return np.abs(found - expected).max() / np.abs(expected).max()
 
 
@@ -39,7 +38,7 @@ def test_epsilon_of_the_normalization():
   with np.load(GOLDEN / "exported.npz") as file:
     expected = file["vit"]
   right, wrong = (
-    np.abs(jax.jit(other.apply)(variables, images()) - expected).max() / np.abs(expected).max()
+    np.abs(run(other, variables, images()) - expected).max() / np.abs(expected).max()
     for other in (model, model.clone(norm=create_model("vit", num_classes=5).norm))
   )
   assert right < TOLERANCE and wrong > 10 * TOLERANCE
@@ -68,8 +67,7 @@ def interleaved(variables):
     mixer = dict(params[name]["token_mixer"])
     for part in ("query", "key", "value"):
       mixer[part] = jax.tree.map(
-        lambda x: jnp.swapaxes(x.reshape(*x.shape[:-2], x.shape[-1], x.shape[-2]), -1, -2),
-        mixer[part],
+        lambda x: np.swapaxes(np.reshape(x, (*x.shape[:-2], *x.shape[:-3:-1])), -1, -2), mixer[part]
       )
     params[name] = params[name] | {"token_mixer": mixer}
   return variables | {"params": params}
@@ -87,18 +85,23 @@ def test_layout_of_queries_keys_and_values():
 def test_the_stem_is_padded_on_both_sides():
   """PyTorch pads 3 and 3; "SAME" at stride 2 pads 2 and 3."""
   stem = NormalizedStem(8, channels=(4, 4, 4), patch=4)
-  x = jax.random.normal(jax.random.key(0), (1, 24, 24, 3))
-  variables = stem.init(jax.random.key(1), x)
-  _, seen = stem.apply(variables, x, capture_intermediates=True, mutable=["intermediates"])
-  found = seen["intermediates"]["conv_0"]["__call__"][0]
-  kernel = variables["params"]["conv_0"]["kernel"]
 
-  def convolve(padding):
+  @jax.jit
+  def convolved(key, x):
+    """What the stem's first convolution gives, and what it would with one padding and the other."""
+    variables = stem.init(key, x)
+    _, seen = stem.apply(variables, x, capture_intermediates=True, mutable=["intermediates"])
+    kernel = variables["params"]["conv_0"]["kernel"]
     dimensions = ("NHWC", "HWIO", "NHWC")
-    return jax.lax.conv_general_dilated(x, kernel, (2, 2), padding, dimension_numbers=dimensions)
+    return seen["intermediates"]["conv_0"]["__call__"][0], *(
+      jax.lax.conv_general_dilated(x, kernel, (2, 2), padding, dimension_numbers=dimensions)
+      for padding in (((3, 3), (3, 3)), "SAME")
+    )
 
-  np.testing.assert_allclose(found, convolve(((3, 3), (3, 3))), atol=1e-5)
-  assert np.abs(found - convolve("SAME")).max() > 0.1
+  x = np.random.default_rng(0).normal(size=(1, 24, 24, 3)).astype(np.float32)
+  found, right, wrong = convolved(jax.random.key(1), x)
+  np.testing.assert_allclose(found, right, atol=1e-5)
+  assert np.abs(found - wrong).max() > 0.1
 
 
 @pytest.mark.parametrize(
@@ -124,6 +127,6 @@ def test_registers_stand_behind_the_class_token():
   assert error(model, variables | {"params": turned}, "timm_registers") < TOLERANCE
   exchanged = params | {
     "cls": params["extra"][:, :1],
-    "extra": jnp.concatenate([params["cls"], params["extra"][:, 1:]], axis=1),
+    "extra": np.concatenate([params["cls"], params["extra"][:, 1:]], axis=1),
   }
   assert error(model, variables | {"params": exchanged}, "timm_registers") > 100 * TOLERANCE

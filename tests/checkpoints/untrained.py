@@ -22,17 +22,21 @@ def make(name="vit", *, channels=1, crop_ratio=0.8, **fields):
   config.model = {"name": name, "num_classes": len(CLASSES), **fields}
   task = build_task(config)
   given = jax.ShapeDtypeStruct((1, STORED, STORED, channels), np.uint8)
-  shapes = jax.eval_shape(task.init, jax.random.key(0), {"image": given})
-  random = np.random.default_rng(0)
-
-  def draw(path, x):
-    if "var" in str(path[-1]):  # of a batch norm
-      return jnp.asarray(random.uniform(0.5, 2.0, x.shape), x.dtype)
-    return jnp.asarray(random.normal(0, 0.3, x.shape), x.dtype)
-
-  variables = dict(jax.tree_util.tree_map_with_path(draw, shapes))
+  variables = draw(jax.eval_shape(task.init, jax.random.key(0), {"image": given}))
   data = {"fingerprint": "", "class_names": list(CLASSES)}
   return Loaded(task, variables, config, data, step=7, workdir="runs/untrained")
+
+
+def draw(shapes):
+  """Variables of these shapes."""
+  random = np.random.default_rng(0)
+
+  def leaf(path, x):
+    is_variance = "var" in str(path[-1])  # of a batch norm
+    value = random.uniform(0.5, 2.0, x.shape) if is_variance else random.normal(0, 0.3, x.shape)
+    return jnp.asarray(value.astype(x.dtype))
+
+  return dict(jax.tree_util.tree_map_with_path(leaf, shapes))
 
 
 def images(count, channels=1):

@@ -28,9 +28,9 @@ def draw(seed, *lengths, high=4):
 
 def test_figures_of_documents():
   train, test = draw(0, 500, 40), draw(1, 300, 7)
-  figures = reference_figures(train, test, vocabulary=256, kind="documents")
+  figures = reference_figures(train, test, vocabulary=8, kind="documents")
   assert list(figures) == [*COUNTS, "gzip", "xz", "bz2", "reference_bytes", "reference_train_bytes"]
-  assert [figures[name] for name in COUNTS] == count_model_bits(train, test, 256, discount=DISCOUNT)
+  assert [figures[name] for name in COUNTS] == count_model_bits(train, test, 8, discount=DISCOUNT)
   assert compressor_bits(np.concatenate(test).tobytes()).items() <= figures.items()
   assert (figures["reference_bytes"], figures["reference_train_bytes"]) == (307, 540)
 
@@ -101,14 +101,15 @@ def test_where_documents_end_matters(cache):
   assert len(list(cache.iterdir())) == 2
 
 
-@pytest.mark.parametrize("broken", [b"", b'{"gzip": 1', b"[]", b"\xff\xfe", b'{"gzip": 1.0}'])
-def test_a_broken_file_is_computed_again(cache, broken):
+def test_a_broken_file_is_computed_again(cache):
   train, test = draw(0, 200), draw(1, 200)
   first = reference_figures(train, test, vocabulary=4, kind="documents")
   (path,) = cache.iterdir()
-  path.write_bytes(broken)
-  assert reference_figures(train, test, vocabulary=4, kind="documents") == first
-  assert json.loads(path.read_text()) == first and list(cache.iterdir()) == [path]
+  for broken in (b"", b'{"gzip": 1', b"[]", b"\xff\xfe", b'{"gzip": 1.0}'):
+    path.write_bytes(broken)
+    found = reference_figures(train, test, vocabulary=4, kind="documents")
+    assert found == first == json.loads(path.read_text()), broken
+    assert list(cache.iterdir()) == [path], broken
 
 
 def test_a_cache_that_cannot_be_written(tmp_path, monkeypatch):

@@ -83,24 +83,53 @@ def test_digits_that_were_prepared_elsewhere_are_read_there(
   assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.slow
-def test_several_processes_prepare_the_digits_at_once(tmp_path, digits_dir):
-  program = (
-    "import os;"
-    f"os.environ['XDG_CACHE_HOME'] = {str(tmp_path)!r};"
-    "from vitx.data.sources import open_source;"
-    f"source = open_source({{'data_dir': {str(tmp_path / 'none')!r}}}, 0);"
-    "print(source.info.fingerprint, len(source.test))"
+READ_AND_PREPARE = """
+import sys
+from vitx.data import batches, sources
+from vitx.data.images import SquareImages, statistics
+
+data = {"data_dir": sys.argv[1]}
+source = sources.open_source(data, 0)
+statistics.statistics(data, source.info, source.train)
+made = batches.TrainBatches(
+  source.train, transform=SquareImages(8), batch_size=8, seed=0, memory="never", threads=1
+)
+next(made.iterate(0, 1))
+bad = {"tensorflow", "cv2"} & set(sys.modules)
+assert not bad, bad
+print("read", flush=True)
+input()  # until the other process is about to prepare them
+source = sources.open_source({"data_dir": sys.argv[2]}, 0)
+print(source.info.fingerprint, len(source.test))
+"""
+
+
+@pytest.mark.slow  # a whole process, with an import
+def test_reading_imports_no_tensorflow_and_two_processes_prepare_the_digits_at_once(
+  tmp_path, digits_dir, make_data, monkeypatch
+):
+  # A stand-in that can be imported, so that the test means something where TensorFlow is absent.
+  stub, cache = tmp_path / "stub" / "tensorflow", tmp_path / "cache"
+  stub.mkdir(parents=True)
+  (stub / "__init__.py").write_text("raise SystemExit('TensorFlow was imported')")
+  monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+  process = subprocess.Popen(
+    [sys.executable, "-c", READ_AND_PREPARE, str(digits_dir), str(tmp_path / "none")],
+    env=os.environ | {"PYTHONPATH": os.pathsep.join([str(stub.parent), os.getcwd()])},
+    stdin=subprocess.PIPE,
+    stdout=subprocess.PIPE,
+    stderr=subprocess.PIPE,
+    text=True,
   )
-  running = [
-    subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
-    for _ in range(2)
-  ]
-  outputs = [process.communicate(timeout=120)[0].splitlines()[-1] for process in running]
-  assert [process.returncode for process in running] == [0, 0]
-  assert len(set(outputs)) == 1 and outputs[0].endswith(" 359")
+  if process.stdout.readline() == "read\n":
+    print(file=process.stdin, flush=True)
+    here = open_source(make_data(data_dir=str(tmp_path / "none")), seed=0)
+  output, errors = process.communicate(timeout=240)
+  assert process.returncode == 0, errors
+  assert "OpenCV" not in errors
+  assert output.splitlines()[-1] == f"{here.info.fingerprint} {len(here.test)}"
   # Nothing incomplete is left.
-  assert os.listdir(tmp_path / "vitx" / "tfds" / "digits") == ["1.0.0"]
+  assert os.listdir(cache / "vitx" / "tfds" / "digits") == ["1.0.0"]
 
 
 def test_the_process_that_comes_second_uses_the_first_ones_digits(tmp_path, monkeypatch):
@@ -122,33 +151,6 @@ def test_digits_in_a_place_that_cannot_be_written(tmp_path, make_data, monkeypat
   monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
   with pytest.raises(ConfigError, match=r"'digits' cannot be prepared in .* XDG_CACHE_HOME"):
     open_source(make_data(data_dir=str(tmp_path / "none")), seed=0)
-
-
-@pytest.mark.slow
-def test_reading_imports_no_tensorflow(digits_dir):
-  program = (
-    "import sys; from vitx.data import batches, sources;"
-    "from vitx.data.images import SquareImages, statistics;"
-    f"data = {{'data_dir': {str(digits_dir)!r}}};"
-    "source = sources.open_source(data, 0);"
-    "statistics.statistics(data, source.info, source.train);"
-    "made = batches.TrainBatches(source.train, transform=SquareImages(8), batch_size=8, seed=0,"
-    " memory='never', threads=1); next(made.iterate(0, 1));"
-    "bad = {'tensorflow', 'cv2'} & set(sys.modules); assert not bad, bad"
-  )
-  # A stand-in that can be imported, so that the test means something where TensorFlow is absent.
-  stub = digits_dir.parent / "stub"
-  (stub / "tensorflow").mkdir(parents=True, exist_ok=True)
-  (stub / "tensorflow" / "__init__.py").write_text("raise SystemExit('TensorFlow was imported')")
-  path = os.pathsep.join([str(stub), os.getcwd()])
-  run = subprocess.run(
-    [sys.executable, "-c", program],
-    env={**os.environ, "PYTHONPATH": path},
-    capture_output=True,
-    text=True,
-  )
-  assert run.returncode == 0, run.stderr
-  assert "OpenCV" not in run.stderr
 
 
 def test_a_set_without_builder_code_opens_from_its_directory(shapes_dir, make_data):

@@ -4,11 +4,11 @@ import functools
 import itertools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from PIL import Image, ImageEnhance, ImageOps
 from scipy import stats
+from scipy.spatial.distance import cdist
 
 from vitx.data.images import autoaugment
 from vitx.data.images.randaugment import Draws
@@ -24,7 +24,7 @@ def levels(size, channels=3, seed=0):
   return np.clip(picture, 3, 240).astype(np.uint8)
 
 
-PICTURE = levels(33)
+PICTURE = levels(21)
 
 
 def moved(image, matrix):
@@ -72,9 +72,9 @@ compiled = jax.jit(autoaugment.operate, static_argnums=3)
 
 
 def operate(name, array, strength, interpolation="nearest"):
-  image = jnp.asarray(array, jnp.float32)
-  which = jnp.int32(autoaugment.OPERATIONS.index(name))
-  return np.asarray(compiled(image, which, jnp.float32(strength), interpolation))
+  which = np.int32(autoaugment.OPERATIONS.index(name))
+  image = array.astype(np.float32)
+  return np.asarray(compiled(image, which, np.float32(strength), interpolation))
 
 
 def test_the_list_is_the_papers():
@@ -161,8 +161,8 @@ def mapped(function):
 
 def draws(function, count, magnitude=0.0):
   keys = jax.random.split(jax.random.key(5), count)
-  image = jnp.asarray(PICTURE, jnp.float32) / 255
-  return np.asarray(jnp.round(255 * mapped(function)(keys, image, magnitude)))
+  image = PICTURE.astype(np.float32) / np.float32(255)
+  return np.round(255 * np.asarray(mapped(function)(keys, image, magnitude)))
 
 
 def randaugment(key, image, magnitude):
@@ -231,11 +231,12 @@ def test_autoaugment_draws_the_pairs_of_the_policy_with_their_probabilities():
   pictures = np.stack([np.frombuffer(x, np.uint8).reshape(PICTURE.shape) for x in chances])
   expected = 1500 * np.array(list(chances.values()))
   counts = np.zeros(len(pictures))
-  for image in draws(cifar_policy, 1500):
-    errors = np.abs(pictures - image).mean((1, 2, 3))
-    counts[errors.argmin()] += 1
-    # A first operation that rounds the other way by a level is amplified by the second.
-    assert errors.min() < 1.0
+  flat = lambda images: images[:, ::2, ::2].reshape(len(images), -1)  # noqa: E731
+  found = flat(draws(cifar_policy, 1500))
+  errors = cdist(found, flat(pictures), "cityblock") / found.shape[1]
+  np.add.at(counts, errors.argmin(1), 1)
+  # A first operation that rounds the other way by a level is amplified by the second.
+  assert errors.min(1).max() < 1.0
   common = expected > 8
   assert common.sum() > 30
   observed = np.append(counts[common], counts[~common].sum())

@@ -5,7 +5,6 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from scipy import stats
 
 from vitx.data.images import cropping, image_ops
@@ -13,25 +12,26 @@ from vitx.data.images import cropping, image_ops
 GOLDEN = np.load(Path(__file__).parents[2] / "golden" / "timm_images.npz")
 
 
-def keys(count, seed=0):
-  return jax.random.split(jax.random.key(seed), count)
+def drawn(draw, count):
+  """What a function draws of each of many keys, in one program; NumPy's arrays."""
+  keys = lambda: jax.random.split(jax.random.key(0), count)  # noqa: E731
+  return jax.tree.map(np.asarray, jax.jit(lambda: jax.vmap(draw)(keys()))())
 
 
-@pytest.mark.slow
 def test_pad_crop_cuts_every_position_of_the_padded_image_equally_often():
   image = np.random.default_rng(0).random((6, 6, 1), dtype=np.float32) + 0.1
-  crops = jax.jit(jax.vmap(lambda key: cropping.pad_crop(key, jnp.asarray(image), 2)))(keys(2000))
+  crops = drawn(lambda key: cropping.pad_crop(key, jnp.asarray(image), 2), 2000)
   padded = np.pad(image, ((2, 2), (2, 2), (0, 0)))
   windows = [padded[i : i + 6, j : j + 6] for i in range(5) for j in range(5)]
-  found = np.array([[np.array_equal(crop, window) for window in windows] for crop in crops])
+  found = (crops[:, None] == np.stack(windows)).all((2, 3, 4))
   np.testing.assert_array_equal(found.sum(1), 1)
   assert stats.chisquare(found.sum(0)).pvalue > 1e-3
 
 
 def test_boxes_have_the_area_and_ratio_asked_for():
   area, ratio = (0.08, 1.0), (3 / 4, 4 / 3)
-  boxes = jax.vmap(lambda key: jnp.stack(cropping.random_box(key, area, ratio)))(keys(3000))
-  top, left, height, width = np.asarray(boxes, np.float64).T
+  boxes = drawn(lambda key: cropping.random_box(key, area, ratio), 3000)
+  top, left, height, width = (side.astype(np.float64) for side in boxes)
   assert (top >= 0).all() and (left >= 0).all()
   assert (top + height <= 1 + 1e-6).all() and (left + width <= 1 + 1e-6).all()
   assert stats.kstest(height * width, stats.uniform(0.08, 0.92).cdf).pvalue > 1e-3
@@ -45,29 +45,31 @@ def test_boxes_have_the_area_and_ratio_asked_for():
 
 
 def test_a_random_resized_crop_of_the_whole_area_is_the_image():
-  image = jnp.asarray(np.random.default_rng(0).random((16, 16, 3), dtype=np.float32))
-  out = cropping.random_resized_crop(jax.random.key(1), image, (1.0, 1.0), 16, "bilinear")
+  image = np.random.default_rng(0).random((16, 16, 3), dtype=np.float32)
+  crop = jax.jit(lambda key: cropping.random_resized_crop(key, image, (1.0, 1.0), 16, "bilinear"))
+  out = crop(jax.random.key(1))
   np.testing.assert_allclose(out, image, atol=1e-5)
 
 
 def test_a_random_resized_crop_shows_the_box_it_drew():
   # On a ramp of coordinates a crop shows where it was taken.
   ramp = np.stack(np.meshgrid(np.arange(64) + 0.5, np.arange(64) + 0.5), axis=-1).astype(np.float32)
-  for key in keys(5):
+
+  def draw(key):
+    box = [64 * side for side in cropping.random_box(key, (0.1, 0.5), cropping.CROP_RATIO)]
     out = cropping.random_resized_crop(key, jnp.asarray(ramp), (0.1, 0.5), 16, "nearest")
-    top, left, height, width = (
-      64 * side for side in cropping.random_box(key, (0.1, 0.5), cropping.CROP_RATIO)
-    )
+    return out, box, image_ops.crop_resize(jnp.asarray(ramp), box, 16, "nearest")
+
+  outs, boxes, sames = drawn(draw, 5)
+  for out, (top, left, height, width), same in zip(outs, np.stack(boxes, 1), sames, strict=True):
     inside = (np.arange(16) + 0.5) / 16
     np.testing.assert_allclose(out[0, :, 0], left + inside * width, atol=0.51)
     np.testing.assert_allclose(out[:, 0, 1], top + inside * height, atol=0.51)
-    same = image_ops.crop_resize(jnp.asarray(ramp), (top, left, height, width), 16, "nearest")
     np.testing.assert_array_equal(out, same)
 
 
 def test_random_erasing_sets_one_box_to_zero_as_often_as_asked():
-  erase = jax.jit(jax.vmap(lambda key: cropping.random_erasing(key, jnp.ones((32, 32, 3)), 0.3)))
-  out = np.asarray(erase(keys(2000)))
+  out = drawn(lambda key: cropping.random_erasing(key, jnp.ones((32, 32, 3)), 0.3), 2000)
   np.testing.assert_array_equal(out.min(-1), out.max(-1))  # all channels alike
   hole = out[..., 0] == 0
   assert set(np.unique(out)) == {0.0, 1.0}
@@ -84,15 +86,13 @@ def test_random_erasing_sets_one_box_to_zero_as_often_as_asked():
 def test_a_box_is_the_one_that_timm_takes_of_the_same_numbers():
   fit = jax.jit(cropping.fit_box, static_argnums=1)
   for shares, (size, *box) in zip(GOLDEN["erasing_shares"], GOLDEN["erasing_boxes"], strict=True):
-    found = fit(jnp.asarray(shares, jnp.float32), int(size))
+    found = fit(shares.astype(np.float32), int(size))
     assert [int(x) for x in found[2:]] == box[2:]
     assert box[2] == 0 or [int(x) for x in found[:2]] == box[:2]
 
 
 def test_noise_erasing_draws_each_pixel_of_one_box_as_often_as_asked():
-  image = jnp.full((32, 32, 3), 7.0)
-  erase = jax.jit(jax.vmap(lambda key: cropping.noise_erasing(key, image, 0.25)))
-  out = np.asarray(erase(keys(1000)))
+  out = drawn(lambda key: cropping.noise_erasing(key, jnp.full((32, 32, 3), 7.0), 0.25), 1000)
   hole = (out != 7).any(-1)
   assert (out[hole] != 7).all()  # every channel
   erased = hole.any((1, 2))

@@ -278,8 +278,8 @@ FIELDS = [field.name for field in dataclasses.fields(ImageSettings)]
 
 
 @pytest.mark.parametrize("field", FIELDS)
-@pytest.mark.parametrize("value", [-1, 0, 1e9, float("nan"), "text", True, (-1.0, float("nan"))])
-def test_any_value_of_any_field_runs_or_is_named(make_data, folder, field, value):
+def test_any_value_of_any_field_is_named(make_data, folder, field):
   data = dict(make_data(source=f"folder:{folder}", image_size=8, mean=(0.5,) * 3, std=(0.5,) * 3))
-  with pytest.raises(ConfigError, match=rf"^data\.{field}[=\[][^\n]*$"):
-    open_source(data | {field: value}, 0)
+  for value in (-1, 0, 1e9, float("nan"), "text", True, (-1.0, float("nan"))):
+    with pytest.raises(ConfigError, match=rf"^data\.{field}[=\[][^\n]*$"):
+      open_source(data | {field: value}, 0)

@@ -39,12 +39,12 @@ SHARES = np.array([0.485, 0.456, 0.406])  # that come to POLICY["mean"]
 
 @jax.jit
 def operate(name, level, cubic):
-  fill = jnp.array(POLICY["mean"], jnp.float32)
+  fill = np.array(POLICY["mean"], np.float32)
   return randaugment.operate(jnp.asarray(PICTURE, jnp.float32), name, level, cubic, fill)
 
 
 def result(name, level, cubic=False):
-  return np.asarray(operate(jnp.int32(OPERATIONS.index(name)), jnp.float32(level / 10), cubic))
+  return np.asarray(operate(np.int32(OPERATIONS.index(name)), np.float32(level / 10), cubic))
 
 
 def test_the_policy_is_timms():
@@ -83,7 +83,7 @@ def test_an_interpolation_is_fixed_or_drawn_for_each_operation(interpolation):
   def one(key):
     return randaugment.increasing(key, image, Draws(1, 10.0), interpolation, tuple(SHARES))
 
-  out = 255 * jax.jit(jax.vmap(one))(jax.random.split(jax.random.key(3), 200))
+  out = 255 * np.asarray(jax.jit(jax.vmap(one))(jax.random.split(jax.random.key(3), 200)))
   counts = {
     how: sum(
       int((np.abs(out - result("rotate", level, how == "bicubic")).mean((1, 2, 3)) < 0.01).sum())
@@ -98,7 +98,8 @@ def test_an_interpolation_is_fixed_or_drawn_for_each_operation(interpolation):
 
 def drawn(draws, count=4000):
   keys = jax.random.split(jax.random.key(0), count)
-  return [np.asarray(x).ravel() for x in jax.vmap(lambda key: draws(key, 15))(keys)]
+  each = jax.jit(jax.vmap(lambda key: draws(key, 15)))
+  return [np.asarray(x).ravel() for x in each(keys)]
 
 
 def test_operations_strengths_signs_and_chances_are_drawn_independently():
