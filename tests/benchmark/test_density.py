@@ -1,7 +1,6 @@
 """The benchmark of density models in small, and its judgment of rows made by hand."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -25,21 +24,23 @@ SETUP = density_steps.Setup(
 @pytest.mark.slow
 def test_the_kernels_compute_their_patterns():
   q, k, v, _ = cases.inputs(1, 64, 4, 8)
+  kernels = density.kernels(8, 2)
+  outs = jax.jit(lambda *given: {name: attend(*given) for name, attend in kernels.items()})(q, k, v)
   edges = {
     "strided, local": Strided(8, "local", "code"),
     "strided, column": Strided(8, "column", "code"),
     "strided, merged": Strided(8, "merged", "code"),
     "fixed": Fixed(8, 2, distinct=4),
   }
-  for name, attend in density.kernels(8, 2).items():
-    mask = jnp.tri(64, dtype=bool)
+  for name, out in outs.items():
+    mask = np.tri(64, dtype=bool)
     if name in edges:
-      mask = jnp.asarray(dense_mask(edges[name], TokenLayout((64,)), 4))
-    np.testing.assert_allclose(jax.jit(attend)(q, k, v), cases.masked(q, k, v, mask)[0], atol=2e-6)
+      mask = np.asarray(dense_mask(edges[name], TokenLayout((64,)), 4))
+    np.testing.assert_allclose(out, cases.masked(q, k, v, mask)[0], atol=2e-6, err_msg=name)
 
 
-@pytest.mark.slow
-def test_attention_in_small(monkeypatch):
+@pytest.mark.slow  # compiles all kernels forward and backward
+def test_attention_in_small(monkeypatch, capsys):
   monkeypatch.setattr(density, "MASKED_UP_TO", 32)
   rows = {r.name: r for r in density.measure(64, stride=8, summary=2, head_dim=8, **QUICK)}
   masked, column, local = (rows[n] for n in ("masked", "strided, column", "strided, local"))
@@ -51,6 +52,20 @@ def test_attention_in_small(monkeypatch):
   assert f"{'causal flash':<30}{'1.00':>14}{'0.00':>7}" in text and "not run" in text
   outcomes = {o.figure: o for o in density.judge(list(rows.values()), "in small")}
   assert [bool(outcomes[f].note) for f in density.FIGURES] == [False] * 7 + [True]
+
+  asked = []
+  monkeypatch.setattr(
+    density, "measure", lambda n, **given: asked.append((n, given)) or [*rows.values()]
+  )
+  sizes = ["--tokens=64", "--stride=8", "--summary=2"]
+  effort = ["--runs=1", "--repeats=1", "--seconds=0.1"]
+  assert main(["benchmark", "density", "--parts=attention", *sizes, *effort]) == 0
+  ((tokens, given),) = asked
+  wanted = {"stride": 8, "summary": 2, "runs": 1, "repeats": 1, "seconds": 0.1}
+  assert tokens == 64 and {name: given[name] for name in wanted} == wanted
+  out = capsys.readouterr().out
+  assert "N = 64, H = 2, D = 64, l = 8, c = 2" in out and "strided, merged" in out
+  assert "Named cases" not in out  # whose figures are those of another size
 
 
 def test_ratios_and_figures_of_rows_made_by_hand():
@@ -65,9 +80,9 @@ def test_ratios_and_figures_of_rows_made_by_hand():
   assert all(o.met == 1 for o in memory) and outcomes[-1].note == "not run"
 
 
-@pytest.mark.slow  # compiles three models forward and backward: most of a minute
+@pytest.mark.slow  # compiles three models forward and backward
 def test_steps_in_small():
-  rows = density_steps.measure_steps({"small": SETUP}, **QUICK)
+  rows = density_steps.measure_steps({"small": SETUP}, depth=1, **QUICK)
   assert [(row.pattern, row.published) for row in rows] == [
     *(("dense", 1.0), ("fixed", 1.5), ("strided", 2.0))
   ]
@@ -78,7 +93,7 @@ def test_steps_in_small():
 
 @pytest.mark.slow  # compiles three models twice
 def test_sampling_in_small():
-  rows = density_steps.measure_sampling(SETUP, **QUICK)
+  rows = density_steps.measure_sampling(SETUP, depth=2, **QUICK)
   assert [row.pattern for row in rows] == list(density_steps.PATTERNS)
   assert all(len(row.ratio) == 2 and min(row.ratio) > 0 for row in rows)
   dense, _, strided = rows
@@ -89,13 +104,3 @@ def test_sampling_in_small():
 def test_an_unknown_part_says_which_is_nearest(capsys):
   assert main(["benchmark", "density", "--parts=sampeling"]) == 1
   assert "Did you mean 'sampling'" in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_from_arguments_to_tables(capsys):
-  sizes = ["--tokens=64", "--stride=8", "--summary=2"]
-  effort = ["--runs=1", "--repeats=1", "--seconds=0.1"]
-  assert main(["benchmark", "density", "--parts=attention", *sizes, *effort]) == 0
-  out = capsys.readouterr().out
-  assert "N = 64, H = 2, D = 64, l = 8, c = 2" in out and "strided, merged" in out
-  assert "Named cases" not in out  # whose figures are those of another size

@@ -1,5 +1,74 @@
-"""Fixtures of data sets, for the commands that prepare and read them."""
+"""Fixtures of data sets, for the commands that prepare and read them, and of quick trainings."""
+
+import functools
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from ml_collections import ConfigDict
 
 from tests.data.conftest import digits_dir, draw, make_data
+from vitx.data.images import statistics
+from vitx.training import phases
+from vitx.training import sweep as trained
+from vitx.training.loop import Result
 
 __all__ = ["digits_dir", "draw", "make_data"]
+
+
+@pytest.fixture(autouse=True)
+def read_pixels_once(monkeypatch):
+  """Reads all digits for their mean once, and not in each of hundreds of commands."""
+  own = statistics._own
+
+  def find(info, train):
+    if info.name != "digits" or train is None:
+      return own(info, train)
+    key = info.fingerprint, np.asarray(train.labels).tobytes()
+    if key not in _FOUND:
+      _FOUND[key] = own(info, train)
+    return _FOUND[key]
+
+  monkeypatch.setattr(statistics, "_own", find)
+
+
+_FOUND: dict = {}  # mean and standard deviation, by the training examples
+
+
+@functools.cache
+def resolve(text):
+  """Returns the config of a run as its workdir has it, of any seed."""
+  return trained.wd.to_plain(phases.check(ConfigDict(json.loads(text)), "")[0].config)
+
+
+@pytest.fixture
+def uncleared(monkeypatch):
+  """Keeps a sweep from collecting garbage after each point, where nothing is compiled."""
+  monkeypatch.setattr(trained.jax, "clear_caches", lambda: None)
+  monkeypatch.setattr(trained.gc, "collect", lambda: None)
+
+
+@pytest.fixture
+def quick(monkeypatch, uncleared):
+  """Trainings without training: each leaves the files of one, and the list says which ran."""
+  ran = []
+
+  def train(config, workdir, **_):
+    ran.append(Path(workdir).name)
+    value = 0.5 + 0.1 * (config.model.token_mixer.name == "fnet") + 0.01 * config.seed
+    figures = {"step": 4, "top1": value, "top5": 1.0, "examples": 9}
+    rows = [{"kind": kind, **figures} for kind in ("validation", "test")]
+    rows.insert(0, {"kind": "train", "step": 4, "loss": 1.0})
+    data = {"source": "digits", "fingerprint": "abc", "examples": {"train": 9}}
+    environment = {"data": data, "devices": ["cpu"], "processor": "p", "cores": 2}
+    environment |= {"python": "3", "versions": {"jax": "0"}, "commit": "c"}
+    trained.wd.write_json(workdir, "environment.json", environment)
+    shared = json.dumps(trained.wd.to_plain(config) | {"seed": 0}, sort_keys=True)
+    trained.wd.write_json(workdir, "config.json", resolve(shared) | {"seed": config.seed})
+    (Path(workdir) / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    return Result(str(workdir), 8, True, figures)
+
+  monkeypatch.setattr(phases, "train", train)
+  monkeypatch.setattr(trained, "_read_seconds", lambda _: 36.0)
+  return ran

@@ -382,6 +382,7 @@ def test_impossible_sizes_are_refused_wherever_they_come(command, override, else
   refuse(capsys, elsewhere, [command, "--config", config], *parts)
 
 
+@pytest.mark.slow  # compiles a training step
 def test_what_is_accepted_or_compiled_shows(elsewhere, capsys):
   config = "configs/digits.py:" + runs.TINY
   arguments = ["train", "--config", config, "--workdir", "run", "--dry_run"]

@@ -1,13 +1,17 @@
 """Workdirs that are none or have lost something: named by path, before anything is compiled."""
 
+import functools
 import json
 import shutil
 from pathlib import Path
 
 import pytest
+from ml_collections import ConfigDict
 
 from tests import runs
 from tests.cli.refusal import elsewhere, refuse
+from vitx.checkpoints.workdir import to_plain
+from vitx.training import loop, setup
 
 __all__ = ["elsewhere"]
 
@@ -76,8 +80,29 @@ DAMAGES = {
 }
 
 
-@pytest.mark.parametrize("command", ["train", "evaluate", "predict", "export"])
-@pytest.mark.parametrize("damage", DAMAGES)
+@functools.cache
+def make_experiment(config, **more):
+  return setup.make_experiment(ConfigDict(json.loads(config)), **more)
+
+
+@pytest.fixture(autouse=True)
+def trace_once(monkeypatch):
+  """Traces the step of the run once, and not for each thing that is wrong with its workdir."""
+  monkeypatch.setattr(
+    loop,
+    "make_experiment",
+    lambda config, **more: make_experiment(json.dumps(to_plain(config), sort_keys=True), **more),
+  )
+
+
+@pytest.mark.parametrize(
+  ("command", "damage"),
+  [
+    *((command, damage) for command in ("train", "evaluate") for damage in DAMAGES),
+    # They load it as evaluation does.
+    *(("predict", "cut"), ("predict", "none"), ("export", "cut"), ("export", "none")),
+  ],
+)
 @pytest.mark.parametrize("name", ["config.json", "environment.json"])
 def test_a_damaged_file_is_named_by_its_path(command, damage, name, run_copy, capsys):
   DAMAGES[damage](run_copy / name)

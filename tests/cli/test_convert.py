@@ -13,7 +13,8 @@ from tests.checkpoints.published import FILES
 from vitx.checkpoints.tree import name_leaves
 from vitx.cli import main as front
 
-ROW = runs.replace(runs.TINY, "duration=6 steps", "pool=cls", "evaluation.every=6 steps")
+SHORT = ("duration=2 steps", "schedule.warmup=1 steps", "pool=cls", "evaluation.every=2 steps")
+ROW = runs.replace(runs.TINY, *SHORT)
 CONFIG = f"configs/digits.py:{ROW}"
 
 
@@ -21,7 +22,7 @@ CONFIG = f"configs/digits.py:{ROW}"
 def run(tmp_path_factory):
   """A short run, and the folder of its weights."""
   folder = tmp_path_factory.mktemp("convert")
-  vitx.train(runs.tiny("duration=6 steps", "pool=cls", "evaluation.every=6 steps"), folder / "run")
+  vitx.train(runs.tiny(*SHORT), folder / "run")
   assert convert(folder / "run", out=folder / "out" / "tiny.safetensors") == 0
   return folder
 

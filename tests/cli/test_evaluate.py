@@ -8,7 +8,6 @@ import subprocess
 import sys
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from absl import logging
@@ -55,11 +54,13 @@ def examples_of(role="test"):
 
 def probabilities_of(workdir, images, params="ema"):
   """The newest checkpoint's, float64, in one go."""
-  config = vitx.load(workdir).config
+  loaded = vitx.load(workdir)
+  config = loaded.config
   x = (images / 255 - np.array(config.data.mean)) / np.array(config.data.std)
   variables = {"params": runs.final_state(workdir)[params]}
-  logits = vitx.load(workdir).model.apply(variables, jnp.asarray(x, jnp.float32))
-  return np.asarray(jax.nn.softmax(np.asarray(logits, np.float32)), np.float64)
+  logits = np.asarray(jax.jit(loaded.model.apply)(variables, x.astype(np.float32)), np.float64)
+  odds = np.exp(logits - logits.max(1, keepdims=True))
+  return odds / odds.sum(1, keepdims=True)
 
 
 def figures_of(p, labels):
@@ -98,7 +99,7 @@ def damage(checkpoint):
   path.write_bytes(content)
 
 
-@pytest.mark.parametrize("batch_size", all_but(64, of=(7, 64, 359, 1000)))
+@pytest.mark.parametrize("batch_size", all_but(64, of=(7, 64, 359)))
 def test_every_example_counts_once(run, batch_size):
   assert jax.device_count() == 2
   workdir, _ = run

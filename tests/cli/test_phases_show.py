@@ -5,6 +5,7 @@ import pytest
 from PIL import Image
 
 from tests import runs
+from tests.cli.test_convert import SHORT
 from vitx.cli.main import main
 from vitx.training import loop, progress
 
@@ -30,8 +31,9 @@ def test_prediction(finished_run, capsys, tmp_path):
   assert "predicting: " in shown and "/3 [" in shown
 
 
+@pytest.mark.slow  # compiles and trains
 def test_training(capsys, tmp_path):
-  loop.train(runs.tiny("duration=2 steps", "schedule.warmup=1 steps"), tmp_path)
+  loop.train(runs.tiny(*SHORT), tmp_path)
   out, err = capsys.readouterr()
   assert "compiling ..." in out and "compiling: " in out
   assert "evaluating validation: " in err and "evaluating test: " in err

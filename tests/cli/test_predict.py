@@ -39,7 +39,7 @@ def color(loaded):
   config = loaded.config.copy_and_resolve_references()
   config.data.update(channels=3, mean=(0.5, 0.4, 0.3), std=(0.2, 0.3, 0.2))
   task = build_task(config)
-  variables = task.init(jax.random.key(0), {"image": np.zeros((1, 8, 8, 3), np.uint8)})
+  variables = jax.jit(task.init)(jax.random.key(0), {"image": np.zeros((1, 8, 8, 3), np.uint8)})
   return dataclasses.replace(loaded, task=task, config=config, variables=variables)
 
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import random
 import re
 import shutil
 import signal
@@ -28,31 +27,6 @@ from vitx.training import sweep as trained
 from vitx.training.failures import EXIT_INTERRUPTED, NonFiniteError, StopRequest
 from vitx.training.loop import Result
 from vitx.training.sweep import POINT, State, train_points
-
-
-@pytest.fixture
-def quick(monkeypatch):
-  """Trainings without training: each leaves the files of one, and the list says which ran."""
-  ran = []
-
-  def train(config, workdir, **_):
-    ran.append(Path(workdir).name)
-    value = 0.5 + 0.1 * (config.model.token_mixer.name == "fnet") + 0.01 * config.seed
-    figures = {"step": 4, "top1": value, "top5": 1.0, "examples": 9}
-    rows = [{"kind": kind, **figures} for kind in ("validation", "test")]
-    rows.insert(0, {"kind": "train", "step": 4, "loss": 1.0})
-    data = {"source": "digits", "fingerprint": "abc", "examples": {"train": 9}}
-    environment = {"data": data, "devices": ["cpu"], "processor": "p", "cores": 2}
-    environment |= {"python": "3", "versions": {"jax": "0"}, "commit": "c"}
-    trained.wd.write_json(workdir, "environment.json", environment)
-    resolved = phases.check(config, workdir)[0].config
-    trained.wd.write_json(workdir, "config.json", trained.wd.to_plain(resolved))
-    (Path(workdir) / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
-    return Result(str(workdir), 8, True, figures)
-
-  monkeypatch.setattr(phases, "train", train)
-  monkeypatch.setattr(trained, "_read_seconds", lambda _: 36.0)
-  return ran
 
 
 class Silent:
@@ -316,20 +290,26 @@ def test_curves_errors(arguments, message, tmp_path, capsys):
   assert message in capsys.readouterr().err
 
 
-# Real trainings
+@pytest.mark.slow  # traces two phases several times
+def test_a_point_of_several_phases_is_done_after_the_last(tmp_path, monkeypatch, uncleared):
+  taken = {"a": 3.0, "b": 4.5}
 
+  def train(config, workdir, **_):
+    assert not trained.is_done(whole)
+    (Path(workdir) / "checkpoints").mkdir(parents=True)
+    figures = {"step": 4, "top1": 0.5, "time": {"seconds": taken[Path(workdir).name]}}
+    rows = [json.dumps({"kind": kind, **figures}) for kind in ("validation", "test")]
+    (Path(workdir) / "metrics.jsonl").write_text("\n".join(rows) + "\n")
+    return Result(str(workdir), 4, True)
 
-@pytest.mark.slow  # trains two phases
-def test_a_point_of_several_phases_is_done_after_the_last(tmp_path):
+  monkeypatch.setattr(phases.loop, "train", train)
   over = "phases.b={'duration': '4 steps'},phases.a={'duration': '2 steps'}"
   text = runs.replace(TINY, "schedule.warmup=1 steps", "evaluation.every=2 steps")
   (point,) = points("", 1, f"digits.py:softmax,{text},{over}")
   whole = str(tmp_path / point.name)
-  train_points([point], tmp_path, Silent())
+  assert train_points([point], tmp_path, Silent()) and trained.is_done(whole)
   outcome = trained.read_outcome(point, tmp_path)
-  assert outcome.best <= 4 and outcome.validation["top1"] >= 0 and outcome.seconds > 0
-  own = trained._read_seconds(f"{whole}/a"), trained._read_seconds(f"{whole}/b")
-  assert outcome.seconds == pytest.approx(sum(own))
+  assert (outcome.best, outcome.validation["top1"], outcome.seconds) == (4, 0.5, 7.5)
   (methods, _) = sweep.measure_methods([point], {}, str(tmp_path))
   assert methods[0].steps == 6
   shutil.rmtree(f"{whole}/b")
@@ -339,18 +319,30 @@ def test_a_point_of_several_phases_is_done_after_the_last(tmp_path):
 # Whole processes
 
 
-def start(workdir, out, *more):
-  command = [sys.executable, "-m", "vitx", "sweep", f"--config=digits.py:{LONGER}"]
-  command += ["--over=row=[softmax,fnet]", "--seeds=3", f"--workdir={workdir}", f"--out={out}"]
-  environment = os.environ | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1"}
-  pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-  command += ["--name=same", *more]
-  return subprocess.Popen(command, cwd=runs.ROOT, env=environment, **pipes)
-
-
 LONGER = runs.replace(
-  TINY, "duration=24 steps", "checkpoint.every=6 steps", "evaluation.every=12 steps"
+  TINY, "duration=16 steps", "checkpoint.every=4 steps", "evaluation.every=8 steps"
 )
+
+
+def command(workdir, out):
+  words = ["sweep", f"--config=digits.py:{LONGER}", "--over=row=[softmax,fnet]", "--seeds=2"]
+  return [*words, f"--workdir={workdir}", f"--out={out}", "--name=same", "--no-plot"]
+
+
+def start(workdir, out):
+  environment = os.environ | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "2"}
+  pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+  words = [sys.executable, "-m", "vitx", *command(workdir, out)]
+  return subprocess.Popen(words, cwd=runs.ROOT, env=environment, **pipes)
+
+
+def wait_for(happened, process) -> None:
+  """Polls until something has happened; fails if the process ends first."""
+  deadline = time.monotonic() + 300
+  while not happened():
+    assert process.poll() is None, process.communicate()[0][-3000:]
+    assert time.monotonic() < deadline, "no progress"
+    time.sleep(0.01)
 
 
 def results(out) -> dict:
@@ -364,31 +356,33 @@ def results(out) -> dict:
 def left_alone(tmp_path_factory):
   """The results of a sweep that nobody disturbed."""
   directory = tmp_path_factory.mktemp("alone")
-  runs.finish(start(directory / "sweep", directory / "out"), timeout=600)
-  return directory
+  assert main(command(directory / "sweep", directory / "out")) == 0
+  return results(directory / "out")
 
 
-@pytest.mark.slow  # about eight processes, each with an import and compilations
-def test_a_sweep_killed_five_times_ends_with_the_same_results(left_alone, tmp_path):
-  draw = random.Random(4)
+@pytest.mark.slow  # two processes, each with an import and compilations
+def test_a_sweep_killed_twice_ends_with_the_same_results(left_alone, tmp_path):
   workdir, out = tmp_path / "sweep", tmp_path / "out"
-  numbers = [signal.SIGKILL] * 3 + [signal.SIGTERM] * 2
-  draw.shuffle(numbers)
-  while numbers:
-    process = start(workdir, out)
-    before = progress(workdir)
-    while progress(workdir) <= before:
-      assert process.poll() is None, process.communicate()[0][-3000:]
-      time.sleep(0.01)
-    time.sleep(draw.uniform(0, 1))
-    process.send_signal(numbers.pop())
-    process.communicate()
-    assert process.returncode in (-signal.SIGKILL, -signal.SIGTERM, EXIT_INTERRUPTED)
-  runs.finish(start(workdir, out), timeout=600)
-  assert results(out) == results(left_alone / "out")
+  with lock.hold(make(workdir / "fnet_seed-1"), lock.POINT):  # so that it cannot end before a kill
+    for number in (signal.SIGKILL, signal.SIGTERM):
+      process, before = start(workdir, out), progress(workdir)
+      wait_for(
+        lambda: progress(workdir) > before or trained.is_done(str(workdir / "fnet_seed-0")),  # noqa: B023
+        process,
+      )
+      process.send_signal(number)
+      process.communicate()
+      assert process.returncode in (-number, EXIT_INTERRUPTED)
+  assert main(command(workdir, out)) == 0
+  assert results(out) == left_alone
   for left in workdir.rglob("*.lock"):  # of one that was killed between its last row and its end
     with lock.hold(left.parent, left.name):
       pass
+
+
+def make(directory):
+  directory.mkdir(parents=True)
+  return directory
 
 
 def progress(workdir) -> int:
@@ -396,13 +390,25 @@ def progress(workdir) -> int:
   return sum(len(path.read_text().splitlines()) for path in workdir.glob("*/metrics.jsonl"))
 
 
-@pytest.mark.slow  # three processes, each with an import and compilations
-def test_two_processes_share_a_sweep_and_train_each_point_once(left_alone, tmp_path):
-  workdir = tmp_path / "sweep"
-  both = [start(workdir, tmp_path / f"out{n}") for n in range(2)]
-  outputs = [runs.finish(process, timeout=600) for process in both]
+@pytest.mark.slow  # a process with an import and compilations
+def test_two_processes_share_a_sweep_and_train_each_point_once(
+  left_alone, tmp_path, monkeypatch, capsys
+):
+  """This one holds the points of softmax until the other has trained those of fnet."""
+  workdir, others, train = tmp_path / "sweep", [], trained._train
+
+  def train_beside_another(*given):
+    others.append(start(workdir, tmp_path / "other"))
+    ends = [str(workdir / f"fnet_seed-{seed}") for seed in range(2)]
+    wait_for(lambda: all(map(trained.is_done, ends)), others[0])
+    return train(*given)
+
+  monkeypatch.setattr(trained, "_train", train_beside_another)
+  capsys.readouterr()
+  assert main(command(workdir, tmp_path / "own")) == 0
+  outputs = [capsys.readouterr().out, *(runs.finish(other) for other in others)]
   trained_by = [re.findall(r"training (\S+) \.\.\.", output) for output in outputs]
   names = sorted(path.name for path in workdir.iterdir())
-  assert sorted(trained_by[0] + trained_by[1]) == names and len(names) == 6
+  assert sorted(trained_by[0] + trained_by[1]) == names and len(names) == 4
   assert all(trained_by)
-  assert results(tmp_path / "out0") == results(tmp_path / "out1") == results(left_alone / "out")
+  assert results(tmp_path / "own") == results(tmp_path / "other") == left_alone

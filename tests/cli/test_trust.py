@@ -12,6 +12,7 @@ import vitx
 from tests import runs
 from vitx.cli.main import main
 from vitx.errors import ConfigError
+from vitx.training import loop
 
 OWN = """
 import pathlib
@@ -50,7 +51,8 @@ def commands(workdir):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["evaluate", "predict", "train", "dry_run"])
-def test_commands(command, workdir, capsys):
+def test_commands(command, workdir, monkeypatch, capsys):
+  monkeypatch.setattr(loop, "_run", lambda *_: loop.Result("new", 6, True))  # as good as trained
   arguments = commands(workdir)[command]
   assert main(arguments) == 1
   error = capsys.readouterr().err
