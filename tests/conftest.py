@@ -11,6 +11,9 @@ import pytest
 
 from vitx.data.builders import digits
 
+# Threads of NumPy's BLAS spin where the tests' processes have all cores already. The first process
+# reads this too late, and passes it on to those that run the tests.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # Tests compile the same small programs again and again, in pytest's other processes and in those
 # that tests start too: all of them inherit the first one's directory.
 if "PYTEST_XDIST_WORKER" not in os.environ:
@@ -58,7 +61,15 @@ def _compile_quickly(config):
   os.environ["XLA_FLAGS"] = " ".join([*fast, os.environ.get("XLA_FLAGS", "")])
 
 
+def pytest_terminal_summary(terminalreporter):
+  """Prints how many different programs the tests compiled, their child processes included."""
+  directory = Path(os.environ["JAX_COMPILATION_CACHE_DIR"])
+  terminalreporter.write_line(f"compiled programs: {len(list(directory.glob('*-cache')))}")
+
+
 def pytest_collection_modifyitems(config, items):
+  # Whole programs take the longest: begun last, one of them would keep one process alone.
+  items.sort(key=lambda item: item.path.parent != Path(__file__).parent)
   if config.getoption("--all"):
     return
   skip = pytest.mark.skip(reason="slow: runs with --all")

@@ -127,9 +127,7 @@ def shorten(words: list[str]) -> list[str]:
   result = [*words[:at], f"{path}:{overrides.lstrip(',')}", *words[at + 1 :]]
   if "--seeds" in result:
     result[result.index("--seeds") + 1] = "1"
-  if grid:  # all values of the first field, the first of every other
-    first, *others = grid.items()
-    kept_values = [first, *((field, values[:1]) for field, values in others)]
-    text = ",".join(f"{field}=[{','.join(values)}]" for field, values in kept_values)
+  if grid:  # one point
+    text = ",".join(f"{field}=[{values[0]}]" for field, values in grid.items())
     result[result.index("--over") + 1] = text
   return result

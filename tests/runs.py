@@ -19,13 +19,6 @@ TINY = (
   "schedule.warmup=5 steps,ema_decay=0.9"
 )
 
-# The same run of a density model, whose layers run in a loop.
-DENSITY = (
-  "strided,model.width=16,model.depth=4,model.layer_cycle=2,model.num_heads=2,model.mlp_dim=32,"
-  "model.dropout=0.1,batch_size=32,evaluation.every=10 steps,checkpoint.every=8 steps,"
-  "log_every=5 steps,duration=40 steps,schedule.warmup=5 steps,ema_decay=0.9"
-)
-
 
 def tiny(*overrides: str):
   """The config of a run of seconds."""
@@ -47,20 +40,33 @@ def start(
   *overrides: str,
   devices: int = 1,
   flags=(),
-  density: bool = False,
+  before: str = "",
   environment: Mapping[str, str] | None = None,
-  **popen,
 ) -> subprocess.Popen:
-  """Starts `train.py` on the tiny config as a user would."""
-  file, text = ("density_digits", DENSITY) if density else ("digits", TINY)
-  config = f"configs/{file}.py:{replace(text, *overrides)}"
-  command = [sys.executable, "train.py", "--config", config, "--workdir", str(workdir), *flags]
+  """Starts `train.py` on the tiny config as a user would, after code that sets a trap for it."""
+  config = f"configs/digits.py:{replace(TINY, *overrides)}"
+  trapped = f"{before}\nimport runpy\nrunpy.run_path('train.py', run_name='__main__')"
+  program = ["-c", trapped] if before else ["train.py"]
+  command = [sys.executable, *program, "--config", config, "--workdir", str(workdir), *flags]
   base = os.environ | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(devices)}
-  environment = base | dict(environment or {})
-  if density:  # its steps take longer than compiling them as users do
-    environment.pop("XLA_FLAGS", None)
-  options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True} | popen
-  return subprocess.Popen(command, cwd=ROOT, env=environment, **options)
+  if before:  # so that it is not begun anew, see `vitx.cli.pages`
+    base["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=0"
+  pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+  return subprocess.Popen(command, cwd=ROOT, env=base | dict(environment or {}), **pipes)
+
+
+def signal_at(step: int, name: str) -> str:
+  """Returns code for `start`: a signal to that process itself when it has dispatched a step."""
+  return f"""
+import signal
+from vitx.training.in_flight import InFlight
+add = InFlight.add
+def add_and_signal(self, steps, *more):
+  add(self, steps, *more)
+  if {step} in steps:
+    signal.raise_signal(signal.{name})
+InFlight.add = add_and_signal
+"""
 
 
 def finish(process: subprocess.Popen, code: int = 0, timeout: float = 300) -> str:

@@ -3,6 +3,8 @@
 import contextlib
 import importlib
 import io
+import itertools
+import re
 import shutil
 
 import pytest
@@ -14,12 +16,13 @@ from tests.runs import ROOT
 from tests.test_folder_end_to_end import draw
 from vitx.cli.configs import load_config, open_config
 from vitx.cli.main import COMMANDS, main
+from vitx.training import loop
 
 # What another test or CI runs: the beginning of a command, where, and what must stand there.
 ELSEWHERE = {
   "pip install -e . && python train.py --config configs/digits.py": (".ci/run", 'python" train.py'),
-  'pip install -e ".[test]" && pytest': (".ci/run", 'bin/pytest" --all'),
-  "pytest": (".ci/run", 'bin/pytest" --all'),
+  'pip install -e ".[test]" && pytest': (".ci/run", "plain --all"),
+  "pytest": (".ci/run", "plain --all"),
   "python train.py --config configs/digits.py --workdir runs/two": (
     "tests/test_processes.py",
     "--coordinator",
@@ -36,28 +39,23 @@ ELSEWHERE = {
     "tests/cli/test_visualize.py",
     '"nystromformer"',
   ),
-  "vitx visualize landmarks": ("tests/cli/test_visualize.py", '"landmarks"'),
-  "vitx visualize memory": ("tests/cli/test_visualize.py", '"memory"'),
-  "vitx visualize performer_error": ("tests/cli/test_visualize.py", '"performer_error"'),
+  **{
+    f"vitx visualize {figure}": ("tests/cli/test_visualize.py", f'"{figure}"')
+    for figure in ("graph", "landmarks", "memory", "performer_error", "posemb", "projections")
+  },
+  "vitx visualize gallery --out docs": ("tests/cli/test_visualize.py", '"gallery"'),
+  "vitx visualize receptive_field": ("tests/cli/test_visualize.py", '"receptive_field"'),
+  "vitx visualize sparsifiner": ("colab/sparsifiner.ipynb", '\\"sparsifiner\\"'),
   "vitx plan": ("tests/cli/test_plan.py", '"plan"'),
   "vitx summary": ("tests/cli/test_summary.py", '"summary"'),
 }
-OTHERS = (
-  "pip",
-  "pytest",
-  "srun",
-  "gcloud",
-  "ruff",
-  "mypy",
-  "pre-commit",
-  ".ci/run",
-  "python",
-  "git",
-)
-# Python blocks that run in plain `pytest`; all run in their page.
+OTHERS = ("pip", "pytest", "srun", "gcloud", "pre-commit", ".ci/run", "python")
+TRAINING = ("train", "sweep", "reproduce")
+# Workdirs of which the tiny run of all tests takes the place, beside `runs/digits`.
+TRAINED = ("runs/large",)
+# Python blocks that run in plain `pytest`, without a trained run; all run in their page.
 QUICK = (
   ("README.md", 1),
-  ("docs/evaluation.md", 0),
   ("docs/mixers.md", 0),
   ("docs/patterns.md", 0),
   ("docs/training.md", 0),
@@ -76,17 +74,8 @@ def python_blocks(page):
 
 
 @pytest.fixture
-def place(finished_run, tmp_path, monkeypatch):
-  """Where a reader stands: the repository's tables, a trained run, files and code of one's own."""
-  shutil.copytree(finished_run[0], tmp_path / "runs" / "digits")
-  for name in ("configs",):
-    shutil.copytree(ROOT / name, tmp_path / name)
-  draw(tmp_path / "flowers")
-  (tmp_path / "flowers" / "bright").rename(tmp_path / "flowers" / "rose")
-  Image.new("RGB", (20, 30), (200, 30, 30)).save(tmp_path / "flowers" / "rose" / "2.png")
-  Image.new("L", (8, 8), 128).save(tmp_path / "scan.png")
-  (tmp_path / "book.txt").write_text("Once upon a time there was a patch. " * 1500)
-  (tmp_path / "chapter.txt").write_text("Once upon a time there was a token.")
+def own_code(tmp_path, monkeypatch):
+  """A reader's directory, with the mixer that the pages show."""
   (tmp_path / "my_package").mkdir()
   (tmp_path / "my_package" / "__init__.py").touch()
   shutil.copy(
@@ -97,6 +86,20 @@ def place(finished_run, tmp_path, monkeypatch):
   return tmp_path
 
 
+@pytest.fixture
+def place(finished_run, own_code):
+  """Where a reader stands: the repository's tables, a trained run, files and code of one's own."""
+  for workdir in ("runs/digits", *TRAINED):
+    shutil.copytree(finished_run[0], own_code / workdir)
+  shutil.copytree(ROOT / "configs", own_code / "configs")
+  draw(own_code / "flowers", per_class=8)
+  (own_code / "flowers" / "bright").rename(own_code / "flowers" / "rose")
+  Image.new("RGB", (20, 30), (200, 30, 30)).save(own_code / "flowers" / "rose" / "2.png")
+  Image.new("L", (8, 8), 128).save(own_code / "scan.png")
+  (own_code / "book.txt").write_text("Once upon a time there was a patch. " * 1500)
+  (own_code / "chapter.txt").write_text("Once upon a time there was a token.")
+
+
 def run_python(page, number):
   name = f"{page}, Python block {number}"
   exec(compile(python_blocks(page)[number], name, "exec"), {"__name__": "documents"})
@@ -105,7 +108,7 @@ def run_python(page, number):
 def run_command(command):
   """Runs one as it stands, training in few steps; what it writes lies in the working directory."""
   words = command.vitx
-  if words[0] in ("train", "sweep", "reproduce"):
+  if words[0] in TRAINING:
     words = documents.shorten(words)
   told = io.StringIO()
   with contextlib.redirect_stdout(told):
@@ -116,14 +119,23 @@ def run_command(command):
       file.write(told.getvalue())
 
 
+def make_ready(command, monkeypatch):
+  """Does all of a training, as it stands, that comes before anything is compiled."""
+  words = command.vitx
+  phases = load_config(words[words.index("--config") + 1]).get("phases")  # tried out by themselves
+  with monkeypatch.context() as patch:
+    none = lambda *given, **more: loop.Result("", 0, True)  # noqa: E731
+    patch.setattr(loop, "train" if phases else "_open", none)
+    assert main([*words, "--dry_run"]) == 0, command.text
+
+
 def understand(command, monkeypatch):
   """Returns the options that the real parser reads of a command."""
   words, told = command.vitx, []
   assert words[0] in COMMANDS, command.text
   module = importlib.import_module(f"vitx.cli.{words[0]}")
   monkeypatch.setattr(module, "run", lambda *given, **options: told.append(options))
-  with pytest.MonkeyPatch.context():
-    assert main(words) == 0, command.text
+  assert main(words) == 0, command.text
   return told[0]
 
 
@@ -153,32 +165,50 @@ def test_what_runs_elsewhere_does(start):
 
 
 @pytest.mark.parametrize(("page", "number"), QUICK)
-def test_python_runs(page, number, place):
+def test_python_runs(page, number, own_code):
   run_python(page, number)
 
 
-def runs_something(page):
-  return any(
-    language == PYTHON
-    or (
-      language == SHELL and any(not c.needs and not elsewhere(c) for c in documents.commands(text))
-    )
-    for language, text in documents.blocks(page)
-  )
+def runs_here(page):
+  """Returns the commands and Python blocks, by number, of a page that run nowhere before."""
+  before = {
+    command.text
+    for other in PAGES[: PAGES.index(page)]
+    for command in documents.page_commands(other)
+    if not command.needs
+  }
+  numbers, found = itertools.count(), []
+  for language, text in documents.blocks(page):
+    found += [next(numbers)] if language == PYTHON else []
+    found += [
+      command
+      for command in (documents.commands(text) if language == SHELL else ())
+      if not command.needs and not elsewhere(command) and command.text not in before
+    ]
+  return found
+
+
+def is_read(command, rest, page):
+  """Returns whether what a page runs later reads the workdir that a command trains."""
+  workdir = command.vitx[command.vitx.index("--workdir") + 1]
+  texts = [python_blocks(page)[one] if isinstance(one, int) else one.text for one in rest]
+  return workdir not in TRAINED and bool(re.search(rf"{workdir}\b", "\n".join(texts)))
 
 
 @pytest.mark.slow  # trains several networks, if for few steps
-@pytest.mark.usefixtures("whole_runs")
-@pytest.mark.parametrize("page", [page for page in PAGES if runs_something(page)])
-def test_a_page_runs_from_top_to_bottom(page, place):
-  number = 0
-  for language, text in documents.blocks(page):
-    if language == PYTHON:
-      run_python(page, number)
-      number += 1
-    for command in documents.commands(text) if language == SHELL else ():
-      if not command.needs and not elsewhere(command):
-        run_command(command)
+@pytest.mark.usefixtures("whole_runs", "place")
+@pytest.mark.parametrize("page", [page for page in PAGES if runs_here(page)])
+def test_a_page_runs_from_top_to_bottom(page, monkeypatch):
+  # `test_third_party` keeps this mixer to the contract.
+  monkeypatch.setattr("vitx.testing.check_token_mixer", lambda mixer: None)
+  todo = runs_here(page)
+  for number, one in enumerate(todo):
+    if isinstance(one, int):
+      run_python(page, one)
+    elif one.vitx[0] in TRAINING and not is_read(one, todo[number + 1 :], page):
+      make_ready(one, monkeypatch)
+    else:
+      run_command(one)
 
 
 @pytest.mark.parametrize("page", PAGES)

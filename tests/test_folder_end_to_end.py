@@ -1,5 +1,6 @@
 """A user's own folder of images: training, evaluation and prediction."""
 
+import jax
 import numpy as np
 import pytest
 from PIL import Image
@@ -9,6 +10,7 @@ from tests import runs
 from vitx.cli.evaluate import evaluate
 from vitx.errors import ConfigError
 from vitx.training import compilation, loop
+from vitx.training.setup import make_experiment
 
 CLASSES = ("bright", "dark", "striped")
 PER_CLASS = 24
@@ -94,10 +96,21 @@ def test_new_images_are_predicted_by_name(trained, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_directory_per_split(tmp_path):
+def test_a_directory_per_split_and_a_broken_image_is_named_before_compiling(tmp_path, monkeypatch):
   for seed, (split, count) in enumerate((("train", 16), ("val", 4), ("test", 6))):
     draw(tmp_path / "images" / split, count, seed)
-  result = loop.train(config(tmp_path / "images", *STATISTICS), tmp_path / "run")
+  settings = config(tmp_path / "images", *STATISTICS)
+  with monkeypatch.context() as patch:
+    patch.setattr(compilation, "compile_steps", lambda *a: pytest.fail("compiled"))
+    for split in ("train", "val", "test"):
+      image = tmp_path / "images" / split / "dark" / "1-rgba.png"
+      whole = image.read_bytes()
+      image.write_bytes(whole[: len(whole) // 2])
+      with pytest.raises(ConfigError, match=f"{image} cannot be read as an image"):
+        loop.train(settings, tmp_path / "run")
+      image.write_bytes(whole)
+  # Nothing began, so the same command runs.
+  result = loop.train(settings, tmp_path / "run")
   assert result.test["examples"] == 18 and result.test["top1"] >= 0.9
   assert evaluate(tmp_path / "run")["top1"] == result.test["top1"]
   counts = {
@@ -105,24 +118,6 @@ def test_a_directory_per_split(tmp_path):
   }
   assert counts == {"train": 48, "all": 78}
   assert evaluate(tmp_path / "run", split="validation")["examples"] == 12
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("split", ["train", "val", "test"])
-def test_a_broken_image_is_named_before_compiling(split, tmp_path, monkeypatch):
-  for seed, (name, count) in enumerate((("train", 6), ("val", 3), ("test", 3))):
-    draw(tmp_path / "images" / name, count, seed)
-  broken = tmp_path / "images" / split / "dark" / "1-rgba.png"
-  whole = broken.read_bytes()
-  broken.write_bytes(whole[: len(whole) // 2])
-  monkeypatch.setattr(compilation, "compile_steps", lambda *a: pytest.fail("compiled"))
-  settings = config(tmp_path / "images", *STATISTICS)
-  with pytest.raises(ConfigError, match=f"{broken} cannot be read as an image"):
-    loop.train(settings, tmp_path / "run")
-  # Nothing began, so once it is gone the same command runs.
-  monkeypatch.undo()
-  broken.unlink()
-  assert loop.train(settings, tmp_path / "run").finished
 
 
 # DeiT's, as `configs/imagenet.py` has it, for images of 16 pixels.
@@ -154,14 +149,14 @@ RECIPE = (
 @pytest.mark.slow
 def test_deits_whole_recipe_is_a_function_of_the_seed(tmp_path):
   """Crops of 16 pixels train, of 20 those in the middle are evaluated; threads change nothing."""
-  folder = draw(tmp_path / "images")
-  rows = []
+  settings = config(draw(tmp_path / "images"), *STATISTICS, *RECIPE)
+  experiment, streams = make_experiment(settings), []
   for threads in (1, 4):
-    workdir = tmp_path / f"run_{threads}"
-    settings = config(folder, *STATISTICS, *RECIPE, f"data.threads={threads}")
-    result = loop.train(settings, workdir)
-    assert result.finished and {"top1", "ema_top1"} <= result.test.keys()
-    rows.append(runs.rows(workdir))
-  assert rows[0] == rows[1]
-  assert rows[0][0]["loss"] > rows[0][-3]["loss"]
-  assert evaluate(tmp_path / "run_1", weights="ema")["nll"] == result.test["ema_nll"]
+    experiment.config.data.threads = threads
+    streams.append(list(experiment.batches().iterate(0, 12)))
+  jax.tree.map(np.testing.assert_array_equal, *streams)
+  result = loop.train(settings, tmp_path / "run")
+  assert result.finished and {"top1", "ema_top1"} <= result.test.keys()
+  rows = runs.rows(tmp_path / "run")
+  assert rows[0]["loss"] > rows[-3]["loss"]
+  assert evaluate(tmp_path / "run", weights="ema")["nll"] == result.test["ema_nll"]
