@@ -1,7 +1,6 @@
 """Parameters of a small network, and the directions that an optimizer gives for them."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
@@ -38,7 +37,7 @@ def network(seed=0):
   }
   rng = np.random.default_rng(seed)
   return jax.tree.map(
-    lambda shape: jnp.asarray(rng.normal(size=shape), jnp.float32),
+    lambda shape: rng.normal(size=shape).astype(np.float32),
     shapes,
     is_leaf=lambda x: isinstance(x, tuple),
   )
@@ -60,7 +59,7 @@ def directions(config, params, grads, count=1):
       updates, state = optimizer.update(grads, state, params)
     return updates, state
 
-  return run(params, grads)
+  return jax.device_get(run(params, grads))
 
 
 def close(tree, expected):

@@ -1,6 +1,7 @@
 """A small task and its batches, for tests of the step."""
 
 import dataclasses
+import functools
 
 import jax
 import numpy as np
@@ -22,10 +23,8 @@ def task(augment=None, mean=(0.5,), **fields):
   seen = STATISTICS | {"mean": mean}
   settings = default_config().augment.to_dict()
   settings |= {"hflip": 0.5, "mixup": 0.4, "pad_crop": 1} if augment is None else augment
-  fields = {"dropout": 0.2, "stochastic_depth": 0.2} | fields
-  model = create_model(
-    "vit", num_classes=CLASSES, width=16, depth=2, num_heads=2, mlp_dim=32, **fields
-  )
+  fields = {"depth": 2, "dropout": 0.2, "stochastic_depth": 0.2} | fields
+  model = create_model("vit", num_classes=CLASSES, width=16, num_heads=2, mlp_dim=32, **fields)
   return Classification(
     model=model,
     augment=make_train_augment(settings, num_classes=CLASSES, label_smoothing=0.1, **seen),
@@ -69,11 +68,39 @@ def run(step: Step, steps: int, devices: int, rows: int = 16):
 
 def trail(step: Step, steps: int, devices: int, rows: int = 16):
   """Yields the loss of every step and the state (unreplicated) after it."""
-  step = dataclasses.replace(step, axis=parallel.AXIS)
-  function = jax.pmap(step.train, axis_name=parallel.AXIS, devices=jax.devices()[:devices])
-  state = jax.tree.map(lambda x: np.stack([np.asarray(x)] * devices), initial(step))
+  state = copies(initial(step), devices)
   for number in range(steps):
-    fed = {k: v.reshape(devices, -1, *v.shape[1:]) for k, v in batch(number, rows).items()}
-    state, metrics, _ = function(state, {}, fed, np.zeros(devices, np.int32))
+    state, metrics, _ = train(step, state, batch(number, rows), devices)
     loss = float(np.asarray(metrics["loss"])[0])
     yield loss, jax.tree.map(lambda x: x[0], jax.device_get(state))
+
+
+def copies(state: TrainState, devices: int) -> TrainState:
+  return jax.tree.map(lambda x: np.stack([np.asarray(x)] * devices), state)
+
+
+def train(step: Step, state: TrainState, rows: dict[str, np.ndarray], devices: int, stop=(0, 0)):
+  """What `Step.train` returns on 1 or 2 devices, of which each has a wish to stop."""
+  fed = {k: v.reshape(devices, -1, *v.shape[1:]) for k, v in rows.items()}
+  wishes = np.array(stop[:devices], np.int32)
+  return pmapped(ById(step), "train", devices)(state, {}, fed, wishes)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ById:
+  """A step whose programs are found again by `id`."""
+
+  step: Step
+
+  def __hash__(self):
+    return id(self.step)
+
+  def __eq__(self, other):
+    return self.step is other.step
+
+
+@functools.cache
+def pmapped(step: ById, method: str, devices: int):
+  """A method of a step on some devices; a program that is traced and compiled once."""
+  function = getattr(dataclasses.replace(step.step, axis=parallel.AXIS), method)
+  return jax.pmap(function, axis_name=parallel.AXIS, devices=jax.devices()[:devices])

@@ -8,6 +8,7 @@ from vitx.cli.summary import complete_config
 from vitx.training import compilation, trial
 
 
+@pytest.mark.slow  # compiles two steps
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="an option of the CPU's compiler")
 def test_operands_of_a_step_do_not_wait_in_memory(data_dir, monkeypatch):
   config = complete_config(digits.get_config("softmax,model.depth=2,batch_size=32"))

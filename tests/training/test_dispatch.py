@@ -1,6 +1,5 @@
 """Several steps in one dispatch: the same bits as one by one, and a stop at every event."""
 
-import dataclasses
 import json
 import math
 import os
@@ -8,21 +7,19 @@ import subprocess
 import sys
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from tests import runs
 from tests.training import small
+from tests.training.test_loop import same
 from vitx.training import compilation, loop, parallel
-from vitx.training.setup import make_experiment
 
 
 def dispatch(step, devices: int, counts: tuple[int, ...], room: int = 5):
   """The metrics of every step and the last state, of as many steps in each dispatch as `counts`."""
-  step = dataclasses.replace(step, axis=parallel.AXIS)
-  function = jax.pmap(step.train_several, axis_name=parallel.AXIS, devices=jax.devices()[:devices])
-  state = jax.tree.map(lambda x: np.stack([np.asarray(x)] * devices), small.initial(step))
+  function = small.pmapped(small.ById(step), "train_several", devices)
+  state = small.copies(small.initial(step), devices)
   done, losses, stops = 0, [], []
   for count in counts:
     parts = [small.batch(number) for number in range(done, done + room)]
@@ -44,7 +41,7 @@ def check_measured(step, state, measured):
   params = jax.tree.map(lambda x: np.asarray(x)[0].astype(np.float64), state.params)
   norm = math.sqrt(sum(np.sum(x**2) for x in jax.tree.leaves(params)))
   np.testing.assert_allclose(np.asarray(measured["parameter_norm"]), norm, rtol=1e-5)
-  assert len(measured) == (1 if not step.logged else 3)
+  assert len(measured) == (1 if not step.logged else 2)
   for name, value in measured.items():
     if name != "parameter_norm":
       what, block = name.split("/")
@@ -52,9 +49,10 @@ def check_measured(step, state, measured):
       np.testing.assert_allclose(np.asarray(value), expected, rtol=1e-5)
 
 
+@pytest.mark.slow  # compiles a step; plain tests of `test_loop` part a run too
 def test_any_parting_of_a_run_gives_the_same_bits():
   devices = 2
-  step = small.make_step(ema_decay=0.9)
+  step = small.make_step(small.task(depth=1), ema_decay=0.9)
   one, state, _ = dispatch(step, devices, (1, 1, 1, 1, 1))
   assert state.step == 5 and len(set(one)) == 5
   for counts in ((5,), (2, 3), (4, 1)):
@@ -65,28 +63,23 @@ def test_any_parting_of_a_run_gives_the_same_bits():
     assert stops[-1] == [devices - 1] * devices  # the last device alone asks; all are told
 
 
-@pytest.mark.slow  # compiles two programs more
-def test_what_is_logged_of_a_state_changes_no_bit_of_it():
-  task = small.task(token_mixer="shaped", dropout=0.0)
+@pytest.mark.slow  # compiles three programs more
+def test_steps_in_a_dispatch_are_the_steps_one_by_one_and_what_is_logged_changes_no_bit():
+  """One by one it is not the same program: sums of float32 are in another order at most."""
+  task = small.task(token_mixer="shaped", dropout=0.0, depth=1)
   plain, told = small.make_step(task), small.make_step(task, logged=("token_mixer/alpha",))
   losses, state, _ = dispatch(plain, 1, (3, 2))
   others, other, _ = dispatch(told, 1, (2, 3))
   assert losses == others
   for x, y in zip(jax.tree.leaves(state), jax.tree.leaves(other), strict=True):
     np.testing.assert_array_equal(x, y)
-
-
-@pytest.mark.slow  # compiles two programs more
-def test_steps_in_a_dispatch_are_the_steps_one_by_one():
-  """Not the same program, so not the same bits; sums of float32 in another order at most."""
-  losses, _, _ = dispatch(small.make_step(), 1, (5,))
-  expected, _ = small.run(small.make_step(), 5, devices=1)
+  expected, _ = small.run(plain, 5, devices=1)
   np.testing.assert_allclose(losses, expected, rtol=1e-5)
 
 
 def test_a_dispatch_ends_where_something_is_logged_evaluated_or_saved():
   config = runs.tiny("log_every=7", "evaluation.every=0.37 epochs", "checkpoint.every=10")
-  experiment = make_experiment(config)
+  experiment = loop.make_experiment(config)
   step, reached, most = 0, set(), 4
   while step < experiment.total_steps:
     after = experiment.next_event(step, most)
@@ -106,20 +99,16 @@ def test_short_steps_are_dispatched_together():
   assert compilation.count_steps(10 * compilation.FLOPS_PER_DISPATCH) == 1
 
 
-@pytest.mark.slow  # two whole runs; `test_loop` resumes step by step what ran in dispatches
-def test_a_run_is_the_same_whatever_its_dispatches(tmp_path):
-  for most in (1, None):
-    place = tmp_path / str(most)
-    assert loop.train(runs.tiny(f"steps_per_dispatch={most}"), place).finished
-  assert runs.rows(tmp_path / "1") == runs.rows(tmp_path / "None")
-  states = [runs.final_state(tmp_path / name) for name in ("1", "None")]
-  for x, y in zip(*map(jax.tree.leaves, states), strict=True):
-    np.testing.assert_array_equal(x, y)
+@pytest.mark.slow  # a whole run
+def test_a_run_is_the_same_whatever_its_dispatches(finished_run, tmp_path):
+  assert loop.train(runs.tiny("steps_per_dispatch=1"), tmp_path).finished
+  assert runs.rows(tmp_path) == runs.rows(finished_run[0])
+  same(runs.final_state(tmp_path), runs.final_state(finished_run[0]))
 
 
 def test_batches_are_split_with_room_for_more():
-  rows = [{"x": jnp.arange(8.0).reshape(4, 2) + 10 * i} for i in range(2)]
-  split = parallel.split_steps([{"x": np.asarray(row["x"])} for row in rows], 3)["x"]
+  rows = [{"x": np.arange(8.0, dtype=np.float32).reshape(4, 2) + 10 * i} for i in range(2)]
+  split = np.asarray(parallel.split_steps(rows, 3)["x"])
   assert split.shape == (2, 3, 2, 2)
   np.testing.assert_array_equal(split[0, 1], rows[1]["x"][:2])
   np.testing.assert_array_equal(split[1, 0], rows[0]["x"][2:])
@@ -129,30 +118,38 @@ def test_batches_are_split_with_room_for_more():
 CORES = """
 import json, os, sys
 os.sched_getaffinity = lambda _: range(6)
-from vitx.training import parallel
-parallel.use_cores(json.loads(sys.argv[1]))
 import jax
-print(jax.device_count())
+from jax.extend.backend import clear_backends
+from vitx.training import parallel
+for batches, told in json.loads(sys.argv[1]):
+  clear_backends()
+  jax.config.update("jax_num_cpu_devices", told)
+  parallel.use_cores(batches)
+  print(jax.device_count())
+clear_backends()
+jax.config.update("jax_num_cpu_devices", -1)
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
+parallel.use_cores([64])
+print(jax.config.values["jax_num_cpu_devices"])
 """
 
 
-@pytest.mark.parametrize(
-  ("batches", "told", "devices"),
-  [
-    ([64], {}, 4),  # 6 cores, but 64 parts into 4
-    ([24], {}, 6),
-    ([12, 8], {}, 1),  # of 4 examples in common, all on one
-    ([7], {}, 1),
-    ([64], {"JAX_NUM_CPU_DEVICES": "3"}, 3),
-    ([64], {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}, 2),
-  ],
-)
-def test_a_cpu_has_a_device_for_each_core_that_shares_the_batch(batches, told, devices):
-  known = ("JAX_NUM_CPU_DEVICES", "XLA_FLAGS")
-  environment = {k: v for k, v in os.environ.items() if k not in known} | told
-  command = [sys.executable, "-c", CORES, json.dumps(batches)]
+def test_a_cpu_has_a_device_for_each_core_that_shares_the_batch():
+  cases = {
+    ((64,), -1): 4,  # 6 cores, but 64 parts into 4
+    ((24,), -1): 6,
+    ((12, 8), -1): 1,  # of 4 examples in common, all on one
+    ((7,), -1): 1,
+    ((64,), 3): 3,  # as `JAX_NUM_CPU_DEVICES` tells
+  }
+  environment = {
+    k: v for k, v in os.environ.items() if k not in ("JAX_NUM_CPU_DEVICES", "XLA_FLAGS")
+  }
+  command = [sys.executable, "-c", CORES, json.dumps(list(cases))]
   done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-  assert int(done.stdout) == devices
+  *found, left_alone = map(int, done.stdout.split())
+  assert dict(zip(cases, found, strict=True)) == cases
+  assert left_alone == -1  # where `XLA_FLAGS` tells it
 
 
 def test_devices_stay_as_they_are_once_jax_has_begun():

@@ -66,15 +66,16 @@ def test_what_is_no_duration(duration):
   "steps_per_epoch", all_but(12.5, 0.4, of=[12.6328125, 12.5, 50000 / 96, 3, 1.0, 0.4])
 )
 def test_due_falls_on_each_event_once(every, steps_per_epoch):
-  fired = [step for step in range(0, 700) if is_due(step, every, steps_per_epoch)]
+  last = 700 if steps_per_epoch > 1 else 100  # many events fall on one step
+  fired = [step for step in range(last) if is_due(step, every, steps_per_epoch)]
   amount, unit = every.split()
   # The end of k times the duration, for every k that ends within the range.
   ends = (to_steps(f"{Decimal(amount) * k} epochs", steps_per_epoch) for k in range(1, 200_000))
   if unit == "steps":
-    ends = (int(amount) * k for k in range(1, 701))
+    ends = (int(amount) * k for k in range(1, last + 1))
   expected = set()
   for end in ends:
-    if end >= 700:
+    if end >= last:
       break
     expected.add(end)
   assert fired == sorted(expected - {0})

@@ -1,7 +1,6 @@
 """Every field at the top of a config is held to its type and range before anything is opened."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -81,51 +80,53 @@ def test_what_is_out_of_range_is_named_in_one_line(path, value):
   assert f"{path}={value!r}" in str(error.value) and "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("value", [-1, 0, 1e9, NAN, "text", True, None])
 @pytest.mark.parametrize("path", FIELDS)
-def test_a_check_says_yes_or_names_the_field(path, value):
-  try:
-    check_value(value, path, FIELDS[path])
-  except ConfigError as error:
-    assert str(error).startswith(path) and "\n" not in str(error)
+def test_a_check_says_yes_or_names_the_field(path):
+  for value in (-1, 0, 1e9, NAN, "text", True, None):
+    try:
+      check_value(value, path, FIELDS[path])
+    except ConfigError as error:
+      assert str(error).startswith(path) and "\n" not in str(error), value
 
 
 BAD = (-1, 0, 10**9, 1e9, NAN, "x", True, None, (0,), ())
-PARAMS = {"kernel": jnp.ones((2, 2)), "bias": jnp.ones(2)}
+PARAMS = {"kernel": np.ones((2, 2), np.float32), "bias": np.ones(2, np.float32)}
 
 
 def fields_of(table, hidden):
   return [(name, f) for name, made in table.items() for f in options(made) if f not in hidden]
 
 
-def check(field, run):
-  """Runs what may be wrong in one field."""
-  try:
-    run()
-  except ConfigError as error:
-    assert field in str(error) and "\n" not in str(error), str(error)
+def check_each(field, run):
+  """Runs what each value of `BAD` may break; it works, or the field is named."""
+  for value in BAD:
+    try:
+      run(value)
+    except ConfigError as error:
+      assert field in str(error) and "\n" not in str(error), (value, str(error))
+    except Exception as error:
+      error.add_note(f"{field}={value!r}")
+      raise
 
 
-@pytest.mark.parametrize("value", BAD, ids=repr)
 @pytest.mark.parametrize(("name", "field"), fields_of(OPTIMIZERS, ("decay_mask",)))
-def test_fields_of_optimizers(name, field, value):
-  def run():
+def test_fields_of_optimizers(name, field):
+  def run(value):
     config = {**default_config().to_dict(), "optimizer": {"name": name, field: value}}
     optimizer = make_optimizer(config, PARAMS)
     updates, _ = optimizer.update(PARAMS, optimizer.init(PARAMS), PARAMS)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(updates))
 
-  check(f"optimizer.{field}", run)
+  check_each(f"optimizer.{field}", run)
 
 
-@pytest.mark.parametrize("value", BAD, ids=repr)
 @pytest.mark.parametrize(("name", "field"), fields_of(SCHEDULES, ("run",)))
-def test_fields_of_schedules(name, field, value):
-  def run():
+def test_fields_of_schedules(name, field):
+  def run(value):
     spec = {"name": name, **({"boundaries": (4, 8)} if name == "step" else {}), field: value}
-    rates = jax.vmap(make_schedule(spec, 0.1, 12, 2.5))(jnp.arange(12))
-    assert np.isfinite(rates).all() and (rates >= 0).all()
+    rates = jax.vmap(make_schedule(spec, 0.1, 12, 2.5))(np.arange(12, dtype=np.int32))
+    assert np.isfinite(rates).all() and (np.asarray(rates) >= 0).all()
     if name == "plateau":
       Plateau.from_config(spec).update(1.0)
 
-  check(f"schedule.{field}", run)
+  check_each(f"schedule.{field}", run)

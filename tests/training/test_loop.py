@@ -3,19 +3,22 @@
 import ast
 import json
 import math
+import os
 import re
 import sys
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from tests import runs
 from tests.training.interruption import train_until
 from vitx.checkpoints.load import load
-from vitx.checkpoints.workdir import read_config
+from vitx.checkpoints.workdir import read_config, to_plain
 from vitx.data.dataset import spread
+from vitx.data.sources import open_source
 from vitx.errors import ConfigError
 from vitx.ops.implementation import current_rule
 from vitx.ops.rule import FAMILIES, write_families
@@ -24,7 +27,7 @@ from vitx.tasks.classification_figures import summarize_classification
 from vitx.training import loop
 from vitx.training.failures import EXIT_INTERRUPTED, NonFiniteError
 from vitx.training.recorder import Record, Recorder
-from vitx.training.setup import make_experiment
+from vitx.training.setup import resolve
 
 
 def same(a, b):
@@ -64,13 +67,14 @@ def test_train_rows_have_the_norms_of_their_last_step(finished_run):
   params = runs.final_state(finished_run[0])["params"]
   norm = math.sqrt(sum(np.sum(np.square(x, dtype=np.float64)) for x in jax.tree.leaves(params)))
   assert train[-1]["parameter_norm"] == pytest.approx(norm, rel=1e-6)
-  assert all(0 < row["gradient_norm"] < 10 for row in train)
+  assert all(0 < row["gradient_norm"] < 10 and 0 <= row["top1"] <= 1 for row in train)
+  assert train[-1]["top1"] > 0.15
   assert len({row["parameter_norm"] for row in train}) == len(train)
 
 
 def test_a_gradient_that_is_not_finite_is_null_in_its_row(tmp_path):
   """Of a step in float16 that was skipped; JSON has no infinity."""
-  experiment = make_experiment(runs.tiny("log_every=1"))
+  experiment = loop.make_experiment(runs.tiny("log_every=1"))
   recorder = Recorder(experiment, str(tmp_path), Record(), start=0, write=True)
   metrics = {"loss": 1.0, "top1": 0.5, "learning_rate": 0.1, "gradient_norm": math.inf}
   recorder.count_step(0, metrics, {"parameter_norm": 2.0})
@@ -79,12 +83,12 @@ def test_a_gradient_that_is_not_finite_is_null_in_its_row(tmp_path):
   json.loads((tmp_path / "metrics.jsonl").read_text(), parse_constant=pytest.fail)
 
 
-@pytest.mark.slow  # compiles a network of two layers twice
+@pytest.mark.slow  # compiles a network of two layers
 def test_scalars_and_entropy_of_a_run_that_goes_on(tmp_path, monkeypatch):
   settings = ("token_mixer=shaped", "model.depth=2", "evaluation.attention_entropy=5")
-  config = runs.tiny(*settings, "duration=20 steps")
+  config = runs.tiny(*settings, "duration=15 steps", "steps_per_dispatch=1")
   assert loop.train(config, tmp_path / "whole").finished
-  assert not train_until(13, config, tmp_path / "parts", monkeypatch).finished
+  assert not train_until(8, config, tmp_path / "parts", monkeypatch).finished
   assert loop.train(config, tmp_path / "parts").finished
   whole = runs.rows(tmp_path / "whole")
   assert whole == runs.rows(tmp_path / "parts")
@@ -100,16 +104,17 @@ def test_scalars_and_entropy_of_a_run_that_goes_on(tmp_path, monkeypatch):
   assert last["alpha/block_01"] == pytest.approx(np.mean(alpha, dtype=np.float64), rel=1e-6)
 
 
-@pytest.mark.slow
-def test_train_rows_have_the_mean_loss_and_accuracy_since_the_last(finished_run, tmp_path):
-  loop.train(runs.tiny("log_every=10 steps"), tmp_path)
-  each, pairs = (
-    [r for r in runs.rows(d) if r["kind"] == "train"] for d in (finished_run[0], tmp_path)
+def test_train_rows_have_the_means_since_the_last_and_the_rate_of_their_step(tmp_path):
+  recorder = Recorder(
+    loop.make_experiment(runs.tiny()), str(tmp_path), Record(), start=0, write=True
   )
-  for name in ("loss", "top1"):
-    values = np.array([row[name] for row in each]).reshape(-1, 2)
-    np.testing.assert_allclose([row[name] for row in pairs], values.mean(axis=1), rtol=1e-6)
-  assert all(0 <= row["top1"] <= 1 for row in each) and each[-1]["top1"] > 0.15
+  for step in range(10):
+    figures = {"loss": step**2, "top1": 0.1 * step, "learning_rate": step, "gradient_norm": -step}
+    recorder.count_step(step, figures, {"parameter_norm": 3.0})
+  first, second = runs.rows(tmp_path)
+  assert (first["step"], first["loss"], first["top1"]) == (5, 6.0, pytest.approx(0.2))
+  assert (second["step"], second["loss"], second["top1"]) == (10, 51.0, pytest.approx(0.7))
+  assert (second["learning_rate"], second["gradient_norm"]) == (9, -9)
 
 
 def test_a_finished_run_is_tested_again_and_trains_no_more(finished_run, run_copy):
@@ -177,20 +182,17 @@ def test_a_damaged_newest_checkpoint_is_set_aside_and_the_run_ends_the_same(fini
   same(runs.final_state(run_copy), runs.final_state(finished_run[0]))
 
 
+def leap(run):
+  """A user's schedule that is far too high from step 8 on."""
+  return lambda step: jnp.where(step < 8, 1.0, 1e33)
+
+
 @pytest.mark.slow
 def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_checkpoint(tmp_path):
-  config = runs.tiny("duration=8 steps", "schedule=constant")
-  loop.train(config, tmp_path)
-  before = runs.contents(tmp_path / "checkpoints")
-  (tmp_path / "config.json").write_text(
-    (tmp_path / "config.json")
-    .read_text()
-    .replace('"learning_rate": 0.002', '"learning_rate": 1e30')
-  )
-  config = runs.tiny("schedule=constant", "learning_rate=1e30")
   with pytest.raises(NonFiniteError, match=r"at step (9|1\d).*checkpoint of step 8 is good"):
-    loop.train(config, tmp_path)
-  assert runs.contents(tmp_path / "checkpoints") == before
+    loop.train(runs.tiny(f"schedule={__name__}:leap"), tmp_path)
+  assert os.listdir(tmp_path / "checkpoints") == ["8"]
+  assert all(np.all(np.isfinite(x)) for x in jax.tree.leaves(runs.final_state(tmp_path)))
 
 
 @pytest.mark.slow
@@ -248,12 +250,23 @@ def test_dry_run_writes_nothing(tmp_path, capsys):
   assert not (tmp_path / "run").exists()
 
 
-def test_a_short_run_has_a_header_and_a_row_at_its_end(tmp_path, capsys):
-  loop.train(
-    runs.tiny("duration=3 steps", "log_every=5 steps", "schedule.warmup=1 steps"), tmp_path
-  )
-  printed = capsys.readouterr().out
-  assert [row["step"] for row in runs.rows(tmp_path) if row["kind"] == "train"] == [3]
+def short():
+  told = ("log_every=5 steps", "evaluation.limit=10", "evaluation.attention_entropy=5")
+  return runs.tiny("duration=3 steps", "schedule.warmup=1 steps", *told)
+
+
+@pytest.fixture(scope="module")
+def short_run(tmp_path_factory):
+  """A run without a regular row, of which a quick look is taken."""
+  workdir = tmp_path_factory.mktemp("short")
+  return workdir, loop.train(short(), workdir)
+
+
+def test_a_short_run_has_a_header_and_a_row_at_its_end(short_run):
+  workdir, _ = short_run
+  (row,) = (row for row in runs.rows(workdir) if row["kind"] == "train")
+  assert row["step"] == 3 and row["attention_entropy/block_00"] > 0
+  printed = (workdir / "log.txt").read_text()
   header = printed.partition("compiling")[0].splitlines()
   assert len(header) < 8 and not any(line.startswith("|") for line in header)
   for line in (
@@ -266,17 +279,26 @@ def test_a_short_run_has_a_header_and_a_row_at_its_end(tmp_path, capsys):
   assert "2,762 parameters" in printed and "step 3/3" in printed
 
 
-@pytest.mark.slow
+def test_a_quick_look_takes_some_of_validation_and_all_of_test(short_run):
+  workdir, result = short_run
+  assert [r["examples"] for r in runs.rows(workdir) if r["kind"] == "validation"] == [10]
+  assert result.test["examples"] == 359
+
+
+def resolved(*overrides):
+  config = runs.tiny(*overrides)
+  return resolve(config, open_source(config.data, 0))
+
+
 def test_logging_and_cadence_may_change(finished_run, tmp_path):
-  config = runs.tiny("log_every=4 steps", "checkpoint.keep=3", "evaluation.every=20 steps")
-  loop.provenance.check_same_run(finished_run[0], loop.make_experiment(config).config)
+  config = resolved("log_every=4 steps", "checkpoint.keep=3", "evaluation.every=20 steps")
+  loop.provenance.check_same_run(finished_run[0], config)
   plateau = "schedule={'name':'plateau'}"
-  loop.train(runs.tiny(plateau, "duration=5 steps"), tmp_path)
-  longer = loop.make_experiment(runs.tiny(plateau, "duration=9 steps")).config
-  loop.provenance.check_same_run(tmp_path, longer)
-  other = loop.make_experiment(runs.tiny(plateau, "evaluation.every=3 steps")).config
-  with pytest.raises(ConfigError, match=r"evaluation\.every"):
-    loop.provenance.check_same_run(tmp_path, other)
+  stored = to_plain(resolved(plateau, "duration=5 steps"))
+  (tmp_path / "config.json").write_text(json.dumps(stored))
+  loop.provenance.check_same_run(tmp_path, resolved(plateau, "duration=9 steps"))
+  with pytest.raises(ConfigError, match=r"evaluation\.every: .* after so many evaluations without"):
+    loop.provenance.check_same_run(tmp_path, resolved(plateau, "evaluation.every=3 steps"))
 
 
 @pytest.mark.slow  # two runs
@@ -298,18 +320,22 @@ def test_a_run_that_stops_early_keeps_its_schedule_and_goes_on_to_the_same_bits(
 
 
 @pytest.mark.slow
-def test_plateau_lowers_the_rate_and_survives_a_restart(tmp_path):
+def test_plateau_lowers_the_rate_and_survives_a_restart(tmp_path, monkeypatch):
   # No evaluation is better by 1000 %, so each second one lowers the rate.
   spec = "schedule={'name':'plateau','patience':1,'factor':0.5,'threshold':10.0}"
-  config = lambda steps: runs.tiny(spec, "evaluation.every=2 steps", "log_every=1 steps", steps)  # noqa: E731
-  whole = loop.train(config("duration=12 steps"), tmp_path / "a")
+  config = runs.tiny(
+    spec,
+    "evaluation.every=2 steps",
+    "log_every=1 steps",
+    "duration=12 steps",
+    "steps_per_dispatch=1",
+  )
+  whole = loop.train(config, tmp_path / "a")
   rates = [row["learning_rate"] for row in runs.rows(tmp_path / "a") if row["kind"] == "train"]
   assert rates[0] == pytest.approx(2e-3) and rates[-1] < rates[0] / 2
-  loop.train(config("duration=8 steps"), tmp_path / "b")
-  again = loop.train(config("duration=12 steps"), tmp_path / "b")
-  assert again.test["nll"] == whole.test["nll"]
-  tail = lambda name: [r for r in runs.rows(tmp_path / name) if r["kind"] == "train"]  # noqa: E731
-  assert tail("b") == tail("a")
+  assert not train_until(8, config, tmp_path / "b", monkeypatch).finished
+  assert loop.train(config, tmp_path / "b").test == whole.test
+  assert runs.rows(tmp_path / "b") == runs.rows(tmp_path / "a")
 
 
 @pytest.mark.slow
@@ -319,8 +345,6 @@ def test_init_from_starts_a_new_run_from_weights(finished_run, tmp_path, capsys)
   printed = capsys.readouterr().out
   assert "init_from" in printed and "loaded" in printed
   # At learning rate 0 the weights are those of the other run's best checkpoint (its average).
-  from vitx.checkpoints.load import load
-
   begun = runs.final_state(tmp_path)
   same(begun["params"], load(finished_run[0]).variables["params"])
   for x, y in zip(*(jax.tree.leaves(begun[name]) for name in ("params", "ema")), strict=True):
@@ -328,16 +352,9 @@ def test_init_from_starts_a_new_run_from_weights(finished_run, tmp_path, capsys)
   assert runs.final_state(tmp_path)["step"] == 6
 
 
-def test_a_quick_look_takes_some_of_validation_and_all_of_test(tmp_path):
-  settings = ("evaluation.limit=10", "duration=10 steps", "checkpoint.every=10 steps")
-  result = loop.train(runs.tiny(*settings), tmp_path)
-  assert [r["examples"] for r in runs.rows(tmp_path) if r["kind"] == "validation"] == [10]
-  assert result.test["examples"] == 359
-
-
-def test_a_look_at_test_changes_nothing(finished_run, tmp_path):
+def test_a_look_at_test_and_examples_on_the_devices_change_nothing(finished_run, tmp_path):
   """The rows are there besides, and all else is as without them."""
-  loop.train(runs.tiny("evaluation.on_test=True"), tmp_path)
+  loop.train(runs.tiny("evaluation.on_test=True", "data.device=always"), tmp_path)
   seen = [row for row in runs.rows(tmp_path) if row["kind"] == "test_seen"]
   assert [row["step"] for row in seen] == [10, 20, 30, 40]
   assert {row["examples"] for row in seen} == {359}
@@ -346,6 +363,7 @@ def test_a_look_at_test_changes_nothing(finished_run, tmp_path):
   best = others[-1]["step"]
   (same_step,) = (row for row in seen if row["step"] == best)
   assert same_step["nll"] == others[-1]["nll"]
+  same(runs.final_state(tmp_path), runs.final_state(finished_run[0]))
 
 
 def test_some_of_the_examples_are_spread_over_all():
@@ -359,15 +377,6 @@ class Numbers(list):
 
   def __init__(self, count):
     super().__init__(range(count))
-
-
-def test_a_plateau_says_why_it_keeps_its_cadence(finished_run, run_copy):
-  path = run_copy / "config.json"
-  stored = json.loads(path.read_text()) | {"schedule": {"name": "plateau", "warmup": "5 steps"}}
-  path.write_text(json.dumps(stored))
-  config = runs.tiny("schedule=plateau", "schedule.warmup=5 steps", "evaluation.every=8 steps")
-  with pytest.raises(ConfigError, match=r"evaluation\.every: .* after so many evaluations without"):
-    loop.provenance.check_same_run(run_copy, config)
 
 
 def test_a_field_that_an_earlier_version_did_not_have_refuses_nobody(run_copy):

@@ -1,12 +1,10 @@
 """Muon: orthogonal directions for hidden matrices of any number of axes, Adam's for the rest."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 
-from tests.slow import all_but
 from vitx.checkpoints.tree import name_arrays, nest
 from vitx.training.optimizers import make_optimizer
 
@@ -32,12 +30,9 @@ MATRICES = {  # with the inputs of one output
 
 
 def draw(seed):
-  keys = jax.random.split(jax.random.key(seed), len(SHAPES))
-  flat = {
-    name: jax.random.normal(key, shape)
-    for key, (name, shape) in zip(keys, SHAPES.items(), strict=True)
-  }
-  return nest(flat)
+  generator = np.random.default_rng(seed)
+  normal = {name: generator.normal(size=shape) for name, shape in SHAPES.items()}
+  return nest({name: value.astype(np.float32) for name, value in normal.items()})
 
 
 def direct(params, gradients, steps=1, **fields):
@@ -50,9 +45,9 @@ def direct(params, gradients, steps=1, **fields):
     freeze=(),
   )
   optimizer = make_optimizer(config, params)
-  state = optimizer.init(params)
+  state, update = jax.jit(optimizer.init)(params), jax.jit(optimizer.update)
   for _ in range(steps):
-    directions, state = jax.jit(optimizer.update)(gradients, state, params)
+    directions, state = update(gradients, state, params)
   return name_arrays(directions)
 
 
@@ -63,7 +58,7 @@ def test_hidden_matrices_get_orthogonal_directions_and_nothing_else_does():
     singular = np.linalg.svd(matrix, compute_uv=False) / (0.2 * max(matrix.shape) ** 0.5)
     assert singular.min() > 0.6 and singular.max() < 1.3, name  # five steps come that near to 1
   adam = optax.scale_by_adam(0.9, 0.98, nesterov=True)
-  expected, _ = adam.update(draw(1), adam.init(draw(0)))
+  expected, _ = jax.jit(lambda grads: adam.update(grads, adam.init(grads)))(draw(1))
   for name, leaf in name_arrays(expected).items():
     if name not in MATRICES:
       np.testing.assert_allclose(directions[name], leaf, rtol=1e-5, atol=1e-6)
@@ -77,7 +72,7 @@ def test_axes_of_heads_are_those_of_one_matrix():
   for name, shape in (("query", (24, 24)), ("out", (24, 24))):
     flat = mixer[name]["kernel"].reshape(shape)
     mlp["up"]["kernel"] = flat
-    params = jax.tree.map(jnp.zeros_like, gradients)
+    params = jax.tree.map(np.zeros_like, gradients)
     directions = direct(params, gradients, steps=3)
     found = directions[f"block_0/token_mixer/{name}/kernel"].reshape(shape)
     np.testing.assert_allclose(found, directions["block_0/mlp/up/kernel"], rtol=1e-4, atol=1e-5)
@@ -92,8 +87,7 @@ def test_the_sign_and_the_size_are_those_of_descent():
       assert 0.15 < np.sqrt(np.mean(directions[name] ** 2)) < 0.25, name
 
 
-@pytest.mark.parametrize("decay", all_but(0.3, of=[0.0, 0.3]))
-def test_decay_is_decoupled_and_has_the_mask(decay):
+def test_decay_is_decoupled_and_has_the_mask(decay=0.3):
   params, gradients = draw(0), draw(1)
   plain = direct(params, gradients, weight_decay=0.0)
   decayed = direct(params, gradients, weight_decay=decay)

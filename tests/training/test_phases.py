@@ -1,7 +1,6 @@
 """A run of several phases: what each changes, where each starts, and that each goes on."""
 
 import json
-import os
 import shutil
 import signal
 
@@ -128,10 +127,13 @@ def test_a_phase_is_the_same_whichever_way_leads_to_it(tmp_path):
 @pytest.mark.slow  # two whole runs of three phases
 def test_the_journey_stops_goes_on_and_ends_as_if_it_had_not_stopped(tmp_path, monkeypatch):
   whole, stopped = tmp_path / "whole", tmp_path / "stopped"
-  result = vitx.train(journey(), whole)
+  config = journey("steps_per_dispatch=1")
+  result = vitx.train(config, stopped)
   assert result.finished and result.workdir.endswith("phase2")
-  shutil.copytree(whole / "phase0", stopped / "phase0")  # so this one is not trained again
-  _stop_in_phase1_then_go_on(stopped, monkeypatch)
+  shutil.copytree(stopped, whole)
+  for name in ("phase1", "phase2"):  # phase0 is not trained again
+    shutil.rmtree(stopped / name)
+  _stop_in_phase1_then_go_on(config, stopped, monkeypatch)
   for name in ("phase1", "phase2"):
     assert runs.rows(whole / name) == runs.rows(stopped / name)
     a, b = (name_arrays(runs.final_state(w / name)) for w in (whole, stopped))
@@ -146,7 +148,7 @@ def test_the_journey_stops_goes_on_and_ends_as_if_it_had_not_stopped(tmp_path, m
   assert vitx.read_metrics(whole)[-1]["kind"] == "test"
 
 
-def _stop_in_phase1_then_go_on(workdir, monkeypatch):
+def _stop_in_phase1_then_go_on(config, workdir, monkeypatch):
   """Ends the run as a signal would, at the fourth step of its second phase."""
   run = loop._run
 
@@ -160,11 +162,10 @@ def _stop_in_phase1_then_go_on(workdir, monkeypatch):
 
   with monkeypatch.context() as patch:
     patch.setattr(loop, "_run", interrupted)
-    result = vitx.train(journey("steps_per_dispatch=1"), workdir)
+    result = vitx.train(config, workdir)
   assert not result.finished and result.workdir.endswith("phase1") and 0 < result.step < 8
   assert not (workdir / "phase2").exists()
-  # Its phases name each other's directories, whichever way leads there.
-  assert vitx.train(journey(), os.path.relpath(workdir)).finished
+  assert vitx.train(config, workdir).finished
 
 
 def _check_what_was_frozen(workdir):

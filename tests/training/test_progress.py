@@ -15,7 +15,6 @@ def test_a_bar_shows_after_a_while_also_before_anything_is_done(monkeypatch, cap
       shown += capsys.readouterr().err
     assert "sampling:   0%" in shown and "0/40" in shown
     bar.update(20)
-    time.sleep(0.2)
     bar.refresh()
     shown = capsys.readouterr().err
     assert "50%" in shown and re.search(r"20/40 \[00:\d\d<00:\d\d", shown)  # the time that is left

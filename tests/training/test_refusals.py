@@ -11,8 +11,9 @@ from tests import runs
 from vitx.checkpoints.errors import CheckpointError, ShapeMismatch
 from vitx.cli.configs import load_config
 from vitx.errors import ConfigError
-from vitx.training import compilation, failures, loop, running
+from vitx.training import compilation, failures, loop
 from vitx.training.failures import OutOfMemoryError
+from vitx.training.recorder import Recorder
 
 
 def test_another_config_is_refused_with_a_diff(finished_run):
@@ -130,16 +131,14 @@ def test_a_full_disk_is_noticed_before_compiling(tmp_path, monkeypatch):
 
 
 def test_checkpoints_that_are_deleted_at_the_end_are_missed(tmp_path, monkeypatch):
-  keep_workdir, calls = running.Run.keep_workdir, []
+  write = Recorder.write_figures
 
-  def delete_the_second_time(run):  # the first is for the one save
-    calls.append(run.store.wait())
-    if len(calls) == 2:
+  def write_and_delete(self, role, *given):
+    write(self, role, *given)
+    if role == "test":
       shutil.rmtree(tmp_path / "checkpoints")
-    keep_workdir(run)
 
-  monkeypatch.setattr(running.Run, "keep_workdir", delete_the_second_time)
-  short = ("duration=4 steps", "schedule.warmup=1 steps", "evaluation.every=4 steps")
+  monkeypatch.setattr(Recorder, "write_figures", write_and_delete)
   with pytest.raises(CheckpointError, match="its checkpoints were deleted while the run went on"):
-    loop.train(runs.tiny(*short), tmp_path)
+    loop.train(runs.tiny(), tmp_path)
   assert runs.rows(tmp_path)[-1]["kind"] == "test"  # the figures stand

@@ -1,19 +1,20 @@
-"""Examples on the devices: the same batches and runs, to the bit, and only where there is room."""
+"""Examples on the devices: the same batches, to the bit, and only where there is room.
+
+That a run stays the same is found by `test_loop`.
+"""
 
 import jax
 import numpy as np
 import pytest
 
 from tests import runs
-from tests.training.test_loop import same
 from vitx.errors import ConfigError
 from vitx.training import loop, parallel, resident
 from vitx.training.alike import likeness
-from vitx.training.setup import make_experiment
 
 
 def open_batches(*overrides):
-  return make_experiment(runs.tiny(*overrides)).batches()
+  return loop.make_experiment(runs.tiny(*overrides)).batches()
 
 
 @pytest.mark.parametrize("overrides", [(), ("data.repeats=2",)])
@@ -29,13 +30,6 @@ def test_batches_made_on_the_devices_are_those_that_are_sent(overrides):
     made = found[key]
     assert made.shape == sent.shape and made.dtype == sent.dtype
     np.testing.assert_array_equal(made[:, : len(named)], sent[:, : len(named)])
-
-
-@pytest.mark.slow  # a whole run
-def test_a_run_is_the_same_wherever_its_examples_lie(finished_run, tmp_path):
-  assert loop.train(runs.tiny("data.device=always"), tmp_path).finished
-  assert runs.rows(tmp_path) == runs.rows(finished_run[0])
-  same(runs.final_state(tmp_path), runs.final_state(finished_run[0]))
 
 
 def test_they_lie_on_accelerators_that_have_room(monkeypatch):
@@ -68,7 +62,7 @@ def test_what_is_streamed_cannot_lie_there():
     resident.open_feed(open_batches("data.memory=never"), "always")
   for streamed in ("data.memory=never", "data.resize_mode=random"):
     with pytest.raises(ConfigError, match=r"data.device='always'"):
-      make_experiment(runs.tiny("data.device=always", streamed))
+      loop.make_experiment(runs.tiny("data.device=always", streamed))
 
 
 def test_runs_of_one_program_are_sent_their_batches():

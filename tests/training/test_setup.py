@@ -3,6 +3,7 @@
 import pytest
 
 from tests import runs
+from tests.training.test_loop import resolved
 from vitx.analysis.implementations import implementations
 from vitx.models import model_from_config
 from vitx.ops.implementation import choosing_by
@@ -21,14 +22,13 @@ from vitx.training.setup import make_experiment
   ],
 )
 def test_the_graph_seed_reaches_mixers_that_draw_a_graph(overrides, seed):
-  config = make_experiment(runs.tiny(overrides)).config
-  assert config.model.token_mixer.get("seed") == seed
+  assert resolved(overrides).model.token_mixer.get("seed") == seed
 
 
 @pytest.mark.parametrize("implementation", ["masked", "kernelized"])
 def test_implementations_are_found_in_the_whole_network(implementation):
   mixer = f"token_mixer=performer,token_mixer.implementation={implementation},model.depth=2"
-  found = make_experiment(runs.tiny(mixer)).implementations()
+  found = implementations(model_from_config(resolved(mixer).model), (1, 8, 8, 1))
   assert found == dict.fromkeys(("block_0/token_mixer", "block_1/token_mixer"), implementation)
 
 
@@ -45,6 +45,6 @@ def test_implementations_are_those_of_the_examples_that_a_device_has_at_once():
 
 
 def test_auto_never_holds_the_matrix_of_many_tokens():
-  config = make_experiment(runs.tiny("token_mixer=softmax,posemb=none")).config.model
-  found = implementations(model_from_config(config), (1, 256, 256, 1))  # 4,096 tokens
+  model = model_from_config(resolved("token_mixer=softmax,posemb=none").model)
+  found = implementations(model, (1, 256, 256, 1))  # 4,096 tokens
   assert set(found.values()) == {"kernelized"}

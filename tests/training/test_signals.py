@@ -3,7 +3,6 @@
 import os
 import signal
 import threading
-import time
 
 import pytest
 
@@ -39,12 +38,14 @@ def signal_in(role, at, monkeypatch):
   ],
 )
 def test_an_evaluation_is_broken_off_and_made_up_for(
-  role, at, step, finished_run, tmp_path, monkeypatch
+  role, at, step, finished_run, tmp_path, monkeypatch, capsys
 ):
   with monkeypatch.context() as patch:
     signal_in(role, at, patch)
-    stopped = loop.train(runs.tiny(), tmp_path)
-  assert not stopped.finished and stopped.step == unevaluated.find_step(tmp_path) == step
+    config = f"configs/digits.py:{runs.TINY}"
+    assert main(["train", "--config", config, "--workdir", str(tmp_path)]) == 75
+  assert f"stopped at step {step}; the same command goes on" in capsys.readouterr().out
+  assert unevaluated.find_step(tmp_path) == step
   resumed = loop.train(runs.tiny(), tmp_path)
   assert resumed.test == finished_run[1].test
   assert runs.rows(tmp_path) == runs.rows(finished_run[0])
@@ -54,12 +55,9 @@ def test_an_evaluation_is_broken_off_and_made_up_for(
 
 def test_a_compilation_is_left_alone(tmp_path, monkeypatch):
   end, compile_program = threading.Event(), compilation.compile_program
-  begun = []
 
   def compile_long(*arguments, run, **options):
-    begun.append(time.monotonic())
-    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
-    run(lambda: end.wait(60))
+    run(lambda: (os.kill(os.getpid(), signal.SIGINT), end.wait(600)))
     return compile_program(*arguments, run=run, **options)
 
   left = []
@@ -67,7 +65,7 @@ def test_a_compilation_is_left_alone(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
       patch.setattr(compilation, "compile_program", compile_long)
       stopped = loop.train(runs.tiny(), tmp_path)
-    assert not stopped.finished and stopped.step == 0 and time.monotonic() - begun[0] < 30
+    assert not stopped.finished and stopped.step == 0
     monkeypatch.setattr(failures.os, "_exit", left.append)
     failures.leave(75)
   finally:
@@ -108,10 +106,3 @@ def test_what_does_not_train_is_interrupted_without_a_traceback(monkeypatch, cap
   monkeypatch.setattr("vitx.cli.evaluate.load", press)
   assert main(["evaluate", "--workdir", "run"]) == 130
   assert capsys.readouterr().err == "interrupted\n"
-
-
-def test_a_signal_in_an_evaluation_ends_with_status_75(tmp_path, monkeypatch, capsys):
-  signal_in("validation", 1, monkeypatch)
-  config = f"configs/digits.py:{runs.TINY}"
-  assert main(["train", "--config", config, "--workdir", str(tmp_path)]) == 75
-  assert "stopped at step 10; the same command goes on" in capsys.readouterr().out

@@ -1,0 +1,44 @@
+"""What follows from a config is made once: JAX then traces and lowers each program once."""
+
+import pytest
+
+from vitx.ops.implementation import current_rule
+from vitx.training import compilation, loop, members, phases, running, setup, together
+from vitx.training.failures import StopRequest
+
+_made = {}
+
+
+def _once(function, key):
+  """Returns a function that is called once for each key of its arguments."""
+
+  def call(*given, **options):
+    found = (function.__qualname__, key(*given, **options))
+    if found not in _made:
+      _made[found] = function(*given, **options), given  # kept: no other gets an `id` of theirs
+    return _made[found][0]
+
+  return call
+
+
+def _compile_evaluation(experiment, request):
+  return running.compile_evaluation(experiment, StopRequest())  # no signal of an earlier run
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_experiment_of_a_config():
+  """A run that goes on takes the programs of the run before, which changes none of its bits."""
+  config = lambda config, **options: repr((config.to_dict(), options, current_rule()))  # noqa: E731
+  experiment = lambda experiment, *_: (id(experiment.step), experiment.devices)  # noqa: E731
+  variants = lambda variants, *_, **__: tuple(map(id, variants))  # noqa: E731
+  with pytest.MonkeyPatch.context() as patch:
+    for user in (loop, phases, together):
+      patch.setattr(user, "make_experiment", _once(setup.make_experiment, config))
+    for user in (loop, together):
+      patch.setattr(user, "compile_evaluation", _once(_compile_evaluation, experiment))
+    patch.setattr(together, "compile_members", _once(members.compile_members, variants))
+    patch.setattr(compilation, "forward_flops", _once(compilation.forward_flops, experiment))
+    for name in ("init_state", "implementations", "tokens"):
+      method = getattr(setup.Experiment, name)
+      patch.setattr(setup.Experiment, name, _once(method, experiment))
+    yield
