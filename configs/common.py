@@ -84,7 +84,7 @@ def default_config() -> ConfigDict:
         test="",  # touched once, at the end
       ),
       validation=0.1,  # the share carved from train for validation if no split is to spare
-      validation_choice=placeholder(str),  # module:function that chooses them; None draws the share
+      validation_choice=placeholder(str),  # a name or module:function; None draws the share
       fraction=1.0,  # class-balanced part of train
       repeats=1,  # how often each example comes in a row, differently augmented
       channels=3,  # of a folder; a TFDS set has its own

@@ -53,7 +53,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
   row, overrides = parse_arg(arg, ROWS, default="strided")
   config = sparse_transformer()
   config.data.source = "cifar10"
-  config.data.validation_choice = "vitx.data.released_splits:sparse_transformer_cifar10"
+  config.data.validation_choice = "sparse_transformer_cifar10"
   half = dict(head_dim=64, value_dim=128)  # queries and keys of half size
   mixers: dict[str, dict[str, Any]] = {
     "fixed": make_mixer("fixed", stride=96, summary=24) | half,

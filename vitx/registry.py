@@ -4,7 +4,9 @@ Every named choice of a config (`dict(name="softmax", ...)`) is resolved by `bui
 or option raises `ConfigError`, lists the valid ones and says which is nearest. Nothing is filtered.
 
 A name `module:Name` imports code, so a config that somebody else wrote is read under
-`trusting(False)`, where only the names of the tables and of `OWN` packages are taken.
+`trusting(False)`, where only entries of the tables are taken and nothing is imported. A config of
+the user's own is read without either: its names are imported, but what else a foreign file names
+(the feature classes of a data set) needs `trusting(True)`.
 """
 
 import contextlib
@@ -19,26 +21,69 @@ from typing import Any
 from vitx.checks import check_fields
 from vitx.errors import ConfigError, listing, nearest
 
-OWN = ("vitx", "optax")  # whose code is here anyway
-_trusted = contextvars.ContextVar("trusted", default=True)
+# True: the user trusts foreign code. False: no foreign code runs. None: nobody was asked.
+_trusted: contextvars.ContextVar[bool | None] = contextvars.ContextVar("trusted", default=None)
 
 
 @contextlib.contextmanager
-def trusting(allowed: bool) -> Iterator[None]:
-  """Says whether `lookup` may import what a name `module:Name` names, while the context lasts."""
-  token = _trusted.set(allowed)
+def trusting(allowed: bool | None) -> Iterator[None]:
+  """States, while the context lasts, whether code that a foreign file names may be imported.
+
+  Args:
+    allowed: True after `--trust_code`; False for a config that somebody else may have written; None
+      keeps what the surrounding context states.
+  """
+  token = _trusted.set(_trusted.get() if allowed is None else allowed)
   try:
     yield
   finally:
     _trusted.reset(token)
 
 
-def _check_own(name: str, field: str) -> None:
-  if name.split(":")[0].split(".")[0] not in OWN:
-    raise ConfigError(
-      f"{field}={name!r} names Python code that would be run; if you trust whoever made it, say"
-      " trust_code=True (--trust_code)"
-    )
+def is_trusted() -> bool:
+  """Returns whether the user has said that foreign code may run (`--trust_code`)."""
+  return _trusted.get() is True
+
+
+def _never(field: str, value: str) -> bool:
+  return False
+
+
+def refuse_code(name: str, field: str) -> ConfigError:
+  """Returns the error for a name of code that nobody has allowed to run."""
+  return ConfigError(
+    f"{field}={name!r} names Python code that would be run; if you trust whoever made it, say"
+    " trust_code=True (--trust_code)"
+  )
+
+
+def refuse_names_of_code(
+  tree: Any, field: str, is_text: Callable[[str, str], bool] = _never
+) -> None:
+  """Raises ConfigError for a text of a foreign config that `lookup` would import.
+
+  Args:
+    tree: nested mappings and sequences.
+    field: where it stands in the config, for the error.
+    is_text: from a field and its value to whether it is never looked up, and may hold a colon.
+  """
+  if isinstance(tree, Mapping) or hasattr(tree, "items"):
+    for key, entry in tree.items():
+      refuse_names_of_code(entry, f"{field}.{key}" if field else str(key), is_text)
+  elif isinstance(tree, list | tuple):
+    for entry in tree:
+      refuse_names_of_code(entry, field, is_text)
+  elif isinstance(tree, str) and ":" in tree and not is_text(field, tree):
+    raise refuse_code(tree, field)
+
+
+def _find_shipped(table: Mapping[str, Any], name: str, field: str) -> Any:
+  """Returns the entry of a table that `module:Name` names, without importing anything."""
+  for entry in table.values():
+    own = entry.func if isinstance(entry, partial) else entry
+    if name == f"{getattr(own, '__module__', '')}:{getattr(own, '__qualname__', '')}":
+      return entry
+  raise refuse_code(name, field)
 
 
 def lookup(table: Mapping[str, Any], name: str, field: str, kind: Any = None) -> Any:
@@ -62,8 +107,8 @@ def lookup(table: Mapping[str, Any], name: str, field: str, kind: Any = None) ->
       f"{field}={name!r} is unknown.{nearest(name, table)} Valid: {listing(table)};"
       " or your own as 'module:Name'."
     )
-  if not _trusted.get():
-    _check_own(name, field)
+  if _trusted.get() is False:
+    return _find_shipped(table, name, field)
   found = _import(name, field)
   _check_kind(found, kind_of(table) if kind is None else (kind,), f"{field}={name!r}")
   return found
@@ -100,13 +145,9 @@ def _check_kind(found: Any, kinds: tuple[type, ...], what: str) -> None:
 def _import(name: str, field: str) -> Any:
   module, attribute = name.split(":", 1)
   try:
-    found = functools.reduce(getattr, attribute.split("."), importlib.import_module(module))
+    return functools.reduce(getattr, attribute.split("."), importlib.import_module(module))
   except (ImportError, AttributeError, ValueError) as error:
     raise ConfigError(f"{field}={name!r} cannot be imported: {error}") from error
-  home = str(getattr(found, "__module__", module)).split(".")[0]
-  if not _trusted.get() and home not in OWN:
-    raise ConfigError(f"{field}={name!r} is code of {home}; say trust_code=True (--trust_code)")
-  return found
 
 
 def fields_of(spec: str | Mapping[str, Any]) -> dict[str, Any]:

@@ -1,18 +1,24 @@
 """A directory that somebody else made runs none of their code, unless it is trusted."""
 
+import io
 import json
 import shutil
 import sys
 
 import numpy as np
 import pytest
-from PIL import Image
+import tensorflow_datasets as tfds
+from PIL import EpsImagePlugin, Image
 
 import vitx
 from tests import runs
+from vitx import registry
 from vitx.cli.main import main
+from vitx.data.images.decode import decode_image
+from vitx.data.sources import open_dataset
 from vitx.errors import ConfigError
 from vitx.training import loop
+from vitx.training.setup import make_experiment
 
 OWN = """
 import pathlib
@@ -74,3 +80,130 @@ def test_functions(workdir):
   assert not (workdir.parent / "imported").exists()
   sys.path.append(str(workdir.parent))
   assert len(vitx.predict(workdir, images, trust_code=True).classes) == 1
+
+
+# A name of code in each place where a config.json may have one.
+PLACES = {
+  "mixer": ("model", {"token_mixer": {"name": "own_mixer:Mixer"}}),
+  "mixer_as_text": ("model", {"token_mixer": "own_mixer:Mixer"}),
+  "edges": ("model", {"token_mixer": {"name": "pattern", "edges": "own_mixer:edges"}}),
+  "spaces": ("model", {"token_mixer": {"name": "own mixer:!"}}),
+  "optimizer": ("optimizer", {"name": "own_mixer:Mixer"}),
+  "source": ("data", {"source": "own_mixer:Mixer"}),
+  "source_of_vitx": ("data", {"source": "vitx.training.provenance:subprocess"}),
+  "validation_choice": ("data", {"validation_choice": "own_mixer:Mixer"}),
+  "phase": ("phases", {"a": {"model": {"token_mixer": "own_mixer:Mixer"}}}),
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_config_file_of_data_names_no_code(place, workdir):
+  config = json.loads((workdir / "config.json").read_text())
+  config["model"]["token_mixer"] = {"name": "softmax"}
+  section, changes = PLACES[place]
+  config[section] = {**config.get(section, {}), **changes}
+  path = workdir.parent / "theirs.json"
+  path.write_text(json.dumps(config))
+  with pytest.raises(ConfigError, match="trust_code"):
+    vitx.load_config(str(path))
+  with registry.trusting(True):
+    assert vitx.load_config(str(path)).seed == 0
+  assert not (workdir.parent / "imported").exists()
+
+
+def test_every_command_refuses_it(workdir, capsys):
+  theirs = str(workdir / "config.json")
+  for arguments in (
+    ["train", "--config", theirs, "--workdir", "new"],
+    ["train", "--config", theirs, "--workdir", "new", "--dry_run"],
+    ["sweep", "--config", theirs, "--workdir", "new"],
+    ["reproduce", "--config", theirs, "--workdir", "new"],
+    ["plan", "--config", theirs],
+    ["summary", "--config", theirs],
+    ["config", theirs],
+    ["config", theirs, "--explain"],
+    ["benchmark", "models", "--config", theirs],
+    ["benchmark", "data", "--config", theirs],
+    ["visualize", "patterns", "--config", theirs, "--out", "new"],
+  ):
+    assert main(arguments) == 1, arguments
+    error = capsys.readouterr().err
+    assert ("own_mixer:Mixer" in error and "--trust_code" in error) or arguments[0] == "reproduce"
+    assert not (workdir.parent / "imported").exists() and not (workdir.parent / "new").exists()
+  assert main(["config", theirs, "--trust_code"]) == 0
+  assert "own_mixer:Mixer" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+  "mixer", [{"name": "own_mixer:Mixer"}, {"name": "pattern", "edges": "own_mixer:a"}]
+)
+def test_a_teacher_names_no_code(mixer, workdir):
+  config = json.loads((workdir / "config.json").read_text())
+  config["model"]["token_mixer"] = mixer
+  (workdir / "config.json").write_text(json.dumps(config))
+  tiny = runs.tiny("duration=6 steps", "task=distillation", f"task.teacher='{workdir}'")
+  with pytest.raises(ConfigError, match=r"task\.teacher_model.*own_mixer.*trust_code"):
+    make_experiment(tiny, is_trial=True)
+  assert not (workdir.parent / "imported").exists()
+  if mixer["name"] != "pattern":
+    sys.path.append(str(workdir.parent))
+    make_experiment(tiny, is_trial=True, trust_code=True)
+    assert (workdir.parent / "imported").exists()
+
+
+FEATURE = """
+import pathlib
+import tensorflow_datasets as tfds
+pathlib.Path("imported").touch()
+class Scan(tfds.features.Image):
+  pass
+"""
+
+
+def rename_feature(directory, how):
+  """Lets the prepared digits in a directory name a feature class of the current folder."""
+  (path,) = directory.rglob("features.json")
+  text = path.read_text()
+  image = "tensorflow_datasets.core.features.image_feature.Image"
+  assert image in text
+  text = text.replace(image, "own_feature.Scan")
+  if how == "snake_case":
+    text = text.replace("pythonClassName", "python_class_name")
+  if how == "legacy":
+    shape = {"shape": [8, 8, 1], "dtype": "uint8", "encoding_format": "png"}
+    content = {"image": {"type": "own_feature.Scan", "content": shape}}
+    features = "tensorflow_datasets.core.features.features_dict.FeaturesDict"
+    text = json.dumps({"type": features, "content": content})
+  path.write_text(text)
+
+
+@pytest.mark.parametrize("how", ["as_written", "snake_case", "legacy"])
+def test_a_data_directory_names_no_code(how, data_dir, tmp_path, monkeypatch):
+  shutil.copytree(data_dir, tmp_path / "data")
+  (tmp_path / "own_feature.py").write_text(FEATURE)
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+  rename_feature(tmp_path / "data", how)
+  data = {"source": "digits", "data_dir": str(tmp_path / "data")}
+  for trusted in (None, False):
+    with registry.trusting(trusted), pytest.raises(ConfigError, match=r"own_feature.*trust_code"):
+      open_dataset(data)
+  assert not (tmp_path / "imported").exists()
+  try:
+    with registry.trusting(True):
+      if how != "legacy":
+        assert open_dataset(data).info.class_names == tuple("0123456789")
+  finally:
+    sys.modules.pop("own_feature", None)
+    tfds.features.FeatureConnector._registered_features.pop("own_feature.Scan", None)
+  assert (tmp_path / "imported").exists() == (how != "legacy")
+
+
+def test_a_picture_starts_no_program(tmp_path, monkeypatch):
+  monkeypatch.setattr(EpsImagePlugin, "Ghostscript", lambda *args, **more: pytest.fail("gs ran"))
+  content = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n%%EOF\n"
+  assert Image.open(io.BytesIO(content)).format == "EPS"
+  with pytest.raises(
+    ConfigError, match=r"x\.png cannot be read as an image \(of none of the formats"
+  ):
+    decode_image(content, 3, "x.png")

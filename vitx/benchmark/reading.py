@@ -10,18 +10,21 @@ from PIL import Image
 STREAM, PILLOW = "streamed batches", "one thread of Pillow"
 
 
-def make_pillow(contents: Sequence[bytes], mode: str, side: int) -> Callable[[], None]:
+def make_pillow(
+  contents: Sequence[bytes], mode: str, side: int, formats: Sequence[str]
+) -> Callable[[], None]:
   """Returns what decodes and resizes images in one thread, by Pillow and nothing else.
 
   Args:
     contents: of the files, in memory.
     mode: of the decoded images, L or RGB.
     side: of the resized images, in pixels; bilinear.
+    formats: of Pillow, one of which each file has.
   """
 
   def run() -> None:
     for content in contents:
-      with Image.open(io.BytesIO(content)) as file:
+      with Image.open(io.BytesIO(content), formats=formats) as file:
         file.load()
         image = file if file.mode == mode else file.convert(mode)
       image.resize((side, side), Image.Resampling.BILINEAR)

@@ -4,6 +4,9 @@
     configs/digits.py:performer,seed=3        a row and overrides
     runs/digits/config.json:duration=90       what a run wrote, or `vitx config` printed
 
+A Python file is code, and runs. A `config.json` is data, which somebody else may have written: the
+names of code in it (`module:Name`) are refused unless the user has said `--trust_code`.
+
 Shipped files are found from any folder: `configs/digits.py`, `digits.py` or `digits`.
 """
 
@@ -20,6 +23,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from vitx import registry
 from vitx.configs import __path__ as shipped
 from vitx.errors import ConfigError, listing, nearest
 
@@ -70,7 +74,8 @@ def load_config(text: str) -> ConfigDict:
     text: `FILE`, `FILE:ROW,field=value,...`, or the path of a `config.json`, which has no rows.
 
   Raises:
-    ConfigError: no such file, row or field (with the nearest), or a value that cannot be.
+    ConfigError: no such file, row or field (with the nearest), a value that cannot be, or a
+      `config.json` that names code outside `registry.trusting(True)`.
   """
   path, arg = split_text(text)
   if path.endswith(".json"):
@@ -156,6 +161,8 @@ def _read_json(path: str) -> Callable[..., ConfigDict]:
   Seeds that follow from `seed` are left to follow, so that an override of `seed` reaches them.
   """
   tree = _parse(path)
+  if not registry.is_trusted():
+    registry.refuse_names_of_code(tree, "", _is_text)
   seed = tree.get("seed", 0)
   graph_seed = seed if tree.get("graph_seed") is None else tree["graph_seed"]
   for name in ("init_seed", "data_seed", "graph_seed"):
@@ -180,6 +187,24 @@ def _read_json(path: str) -> Callable[..., ConfigDict]:
     return config
 
   return get_config
+
+
+# Fields that are paths, regular expressions or expressions over splits.
+_TEXTS = re.compile(
+  r"(^|\.)(init_from|init_from_except|freeze|data\.data_dir|data\.splits\.\w+|task\.teacher)$"
+)
+
+
+def _is_text(field: str, value: str) -> bool:
+  """Returns whether a field's value names no code though it may hold a colon."""
+  if re.search(r"(^|\.)optimizer(\.name)?$", field):
+    return value.startswith("optax:")  # which takes functions of optax alone
+  if re.search(r"(^|\.)data\.source$", field):
+    from vitx.data.sources import SOURCES
+
+    kind, _, rest = value.partition(":")
+    return kind in SOURCES or not rest.isidentifier()
+  return bool(_TEXTS.search(field))
 
 
 def _parse(path: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import numpy as np
 from PIL import Image
 
 from vitx.checkpoints.load import Loaded
-from vitx.data.images.decode import decode_image
+from vitx.data.images.decode import FORMATS, decode_image
 from vitx.errors import ConfigError
 from vitx.tasks.density import Density
 from vitx.tasks.density_images import to_tokens
@@ -72,7 +72,7 @@ def read_image(path: str | Path, loaded: Loaded) -> np.ndarray:
   """
   height, width, channels = grid_of(loaded)
   image = decode_image(Path(path).read_bytes(), channels, str(path))
-  with Image.open(path) as file:
+  with Image.open(path, formats=FORMATS) as file:
     mode = file.mode
   if mode != {1: "L", 3: "RGB"}[channels] or image.shape != (height, width, channels):
     wanted = "gray" if channels == 1 else "RGB"

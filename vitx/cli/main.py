@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from vitx import registry
 from vitx.checkpoints.errors import CheckpointError
 from vitx.cli import pages
 from vitx.cli.configs import join_text, split_flags
@@ -109,7 +110,9 @@ def _dispatch(arguments: list[str]) -> int | None:
     if getattr(options, "config", None) is None:
       parser.error(f"unrecognized arguments: --config.{overrides[0]}")
     options.config = join_text(options.config, overrides)
-  return importlib.import_module(f"vitx.cli.{name}").run(**vars(options))
+  trusted = options.__dict__.pop("trust_config", False) or getattr(options, "trust_code", False)
+  with registry.trusting(trusted or None):
+    return importlib.import_module(f"vitx.cli.{name}").run(**vars(options))
 
 
 def _says_all(error: Exception) -> bool:

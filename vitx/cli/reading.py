@@ -8,7 +8,7 @@ from vitx.benchmark import reading
 from vitx.cli.configs import load_config
 from vitx.data import order
 from vitx.data.dataset import read_encoded
-from vitx.data.images.decode import Encoded
+from vitx.data.images.decode import FORMATS, Encoded
 from vitx.training.setup import Experiment, make_experiment
 
 MODES = {1: "L", 3: "RGB"}
@@ -57,5 +57,6 @@ def make_readers(experiment: Experiment, examples: int) -> dict[str, Callable[[]
   if stored:
     side = experiment.task.train_spec["image"].shape[0]
     contents = [image.content for image in stored]
-    readers[reading.PILLOW] = reading.make_pillow(contents, MODES[stored[0].channels], side)
+    mode = MODES[stored[0].channels]
+    readers[reading.PILLOW] = reading.make_pillow(contents, mode, side, FORMATS)
   return readers

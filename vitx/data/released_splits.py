@@ -27,7 +27,7 @@ def sparse_transformer_cifar10(train: Examples) -> np.ndarray:
   numbers = np.array([int(match[1]) for match in matches if match])
   if len(numbers) != _CIFAR or len(np.unique(numbers)) != _CIFAR:
     raise ConfigError(
-      "data.validation_choice='vitx.data.released_splits:sparse_transformer_cifar10' chooses among"
+      "data.validation_choice='sparse_transformer_cifar10' chooses among"
       f" the {_CIFAR:,} training images of TFDS's cifar10 and knows them by name; leave it out for"
       " any other source"
     )

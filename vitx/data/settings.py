@@ -18,8 +18,8 @@ class DataSettings:
     data_dir: TFDS directory; None is $TFDS_DATA_DIR, else ~/tensorflow_datasets.
     splits: the split of each role; "" is found from the source.
     validation: the share carved from train for validation if no split is to spare.
-    validation_choice: your own choice of them, `module:function` from the examples of train to
-      booleans (n,); None draws the share.
+    validation_choice: a function that chooses them, from the examples of train to booleans (n,): a
+      name of `vitx.data.splits.CHOICES` or your own `module:function`; None draws the share.
     fraction: the part of train that is used, class-balanced where there are classes.
     repeats: how often an example comes in a row, differently augmented (Hoffer et al. 2020); an
       epoch of as many examples has as much fewer different ones.

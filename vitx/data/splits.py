@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from vitx.checks import check_value
-from vitx.data import order
+from vitx.data import order, released_splits
 from vitx.data.dataset import ROLES, Dataset, Examples, Subset
 from vitx.data.settings import DataSettings, read_fields
 from vitx.errors import ConfigError, nearest
@@ -16,6 +16,8 @@ from vitx.registry import lookup
 VALIDATION_NAMES = ("validation", "val", "valid", "dev")
 # Set aside for testing where a set has no split for it, whatever the seed.
 TEST_SHARE = 0.2
+# Functions that `data.validation_choice` names, and a config that nobody vouches for may name.
+CHOICES = {"sparse_transformer_cifar10": released_splits.sparse_transformer_cifar10}
 
 
 def assign(dataset: Dataset, data: Mapping[str, Any], seed: int) -> dict[str, Examples]:
@@ -41,7 +43,7 @@ def assign(dataset: Dataset, data: Mapping[str, Any], seed: int) -> dict[str, Ex
   if names["validation"]:
     result["validation"] = dataset.open_split(names["validation"])
   elif settings.validation_choice is not None:
-    choose = lookup({}, settings.validation_choice, "data.validation_choice")
+    choose = lookup(CHOICES, settings.validation_choice, "data.validation_choice")
     train, result["validation"] = _divide(train, functools.partial(choose, train))
   else:
     train, result["validation"] = _set_apart(

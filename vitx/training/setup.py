@@ -196,7 +196,7 @@ def make_experiment(
     ConfigError: naming the field, the value and the fix.
   """
   check_config(config)
-  config = teacher.with_model(config)
+  config = teacher.with_model(config, trust_code)
   if not isinstance(config.model, str):
     check_model(config.model)  # before a set that prepares itself is written
   seed = config.seed if config.data_seed is None else config.data_seed

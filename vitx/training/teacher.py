@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
+from vitx import registry
 from vitx.checkpoints import foreign, tree
 from vitx.checkpoints.load import initial_variables, load
 from vitx.checkpoints.workdir import find_run, read_config
@@ -17,18 +18,25 @@ from vitx.tasks.base import Task, Teacher
 CONSTANT = "teacher"  # what the task's constants call it
 
 
-def with_model(config: ConfigDict) -> ConfigDict:
+def with_model(config: ConfigDict, trust_code: bool = False) -> ConfigDict:
   """Returns a config that says its teacher's network, read from the teacher's workdir.
 
+  Args:
+    config: of the run that learns.
+    trust_code: whether code that the teacher's config names may be imported.
+
   Raises:
-    ConfigError: that is no workdir.
+    ConfigError: `task.teacher` is no workdir, or its network names code that is not trusted.
   """
   source = config.task.get("teacher") if isinstance(config.task, ConfigDict) else None
   if not source or config.task.get("teacher_model") is not None or foreign.is_file(source):
     return config
   config = config.copy_and_resolve_references()
+  model = ConfigDict(_read(source).model)
+  if not (trust_code or registry.is_trusted()):
+    registry.refuse_names_of_code(model, "task.teacher_model")
   with config.unlocked():
-    config.task.teacher_model = ConfigDict(_read(source).model)
+    config.task.teacher_model = model
   return config
 
 

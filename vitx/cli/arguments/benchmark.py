@@ -15,7 +15,7 @@ in examples a second, and their memory.
 
 import argparse
 
-from vitx.cli.arguments.kinds import names, positive, positives
+from vitx.cli.arguments.kinds import add_trust, names, positive, positives
 
 DENSITY_PARTS = ("attention", "steps", "sampling")
 SPARSIFINER_PARTS = ("attention", "flops")
@@ -82,6 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   help_text = "what a config's rows cost, or training steps, also beside PyTorch's"
   add = what.add_parser("models", help=help_text).add_argument
   add("--config", metavar="FILE", help="tell what its rows cost; FILE:field=value for all of them")
+  add_trust(add)
   add("--time", action="store_true", help="of the config's rows: also rates and the peak of memory")
   add("--pareto", type=names, metavar="X,Y", help="of the config's rows: draw two columns")
   add("--out", metavar="DIR", help="folder of that plot")
@@ -95,5 +96,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add("--seconds", type=float, default=60.0, help="one step may take per run; then fewer rounds")
   add = what.add_parser("data", help="batches that are read as they are needed").add_argument
   add("--config", metavar="FILE:ROW,...", required=True, help="whose data; takes overrides")
+  add_trust(add)
   add("--examples", type=positive, default=4096, help="read in a run")
   add("--runs", type=positive, default=5, help="each reads the same examples")

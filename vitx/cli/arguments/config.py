@@ -7,8 +7,11 @@ the fields instead: value, what the field takes, what it means.
 
 import argparse
 
+from vitx.cli.arguments.kinds import add_trust
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Declares the arguments of `run`."""
   parser.add_argument("config", metavar="CONFIG", help="FILE, FILE:ROW,field=value, a config.json")
+  add_trust(parser.add_argument)
   parser.add_argument("--explain", action="store_true", help="a table of fields, for reading")

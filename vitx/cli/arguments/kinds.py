@@ -1,6 +1,14 @@
 """How the text of a flag is read, beyond what `int` and `float` say."""
 
 import argparse
+from collections.abc import Callable
+
+TRUST = "let a config.json, data set or run that the config names run Python of its own"
+
+
+def add_trust(add: Callable[..., object]) -> None:
+  """Declares `--trust_code` of a command that reads a config and no workdir."""
+  add("--trust_code", action="store_true", dest="trust_config", help=TRUST)
 
 
 def names(text: str) -> list[str]:

@@ -14,6 +14,8 @@ devices that share its memory.
 import argparse
 import re
 
+from vitx.cli.arguments.kinds import add_trust
+
 UNITS = {"MB": 10**6, "GB": 10**9, "MiB": 2**20, "GiB": 2**30}
 
 
@@ -38,4 +40,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     type=parse_memory,
     help="of a device or of a CPU, as 16GB; else nine tenths of what is free",
   )
+  add_trust(add)
   add("--time", action=argparse.BooleanOptionalAction, default=True, help="run the steps too")

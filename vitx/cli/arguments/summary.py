@@ -13,12 +13,15 @@ never run. Beside them stand the figures that the config quotes from its source.
 
 import argparse
 
+from vitx.cli.arguments.kinds import add_trust
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Declares the arguments of `run`."""
   parser.add_argument(
     "--config", required=True, help="FILE, FILE:ROW,field=value, FILE:field=... or a config.json"
   )
+  add_trust(parser.add_argument)
   parser.add_argument(
     "--memory",
     action=argparse.BooleanOptionalAction,

@@ -13,6 +13,8 @@ SIGTERM or SIGINT with everything saved, 1 anything else.
 
 import argparse
 
+from vitx.cli.arguments.kinds import TRUST
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Declares the arguments of `run`."""
@@ -37,4 +39,4 @@ def add_output(parser: argparse.ArgumentParser) -> None:
     metavar="N",
     help="points that differ in seed, learning rate or weight decay, trained in one program (8)",
   )
-  add("--trust_code", action="store_true", help="let init_from's run name Python of its own")
+  add("--trust_code", action="store_true", help=TRUST)

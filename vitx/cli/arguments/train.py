@@ -9,6 +9,8 @@ goes on), 1 anything else.
 
 import argparse
 
+from vitx.cli.arguments.kinds import TRUST
+
 CONFIG = "FILE, FILE:ROW,field=value or a config.json; --config.field=value overrides too"
 
 
@@ -18,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add("--config", required=True, help=CONFIG)
   add("--workdir", required=True, help="where the run keeps everything; gs://... works too")
   add("--dry_run", action="store_true", help="compile, print memory and seconds per step, exit")
-  add("--trust_code", action="store_true", help="let init_from's run name Python of its own")
+  add("--trust_code", action="store_true", help=TRUST)
   add("--coordinator", metavar="HOST:PORT", help="of process 0, of several hosts")
   add("--processes", type=int, help="how many processes there are")
   add("--process", type=int, help="which process this is, from 0")

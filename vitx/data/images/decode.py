@@ -20,6 +20,9 @@ from vitx.errors import ConfigError
 SCALE = (0.08, 1.0)
 RATIO = (3 / 4, 4 / 3)
 _MODES = {1: "L", 3: "RGB"}
+# The content of a file decides its format, whatever the file is called. Only formats that Pillow
+# decodes within this process are read: an EPS, for one, would start Ghostscript.
+FORMATS = ("BMP", "GIF", "ICO", "JPEG", "JPEG2000", "PNG", "PPM", "TGA", "TIFF", "WEBP")
 Pixels = np.ndarray | Image.Image
 
 
@@ -48,12 +51,12 @@ class Encoded:
       ConfigError: the bytes are no readable image.
     """
     try:
-      with Image.open(io.BytesIO(self.content)) as file:
+      with Image.open(io.BytesIO(self.content), formats=FORMATS) as file:
         return to_mode(file, self.channels, upright=self.upright)
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
       # Pillow names an object in memory, which nobody could find.
       unknown = isinstance(error, UnidentifiedImageError)
-      reason = "of no format that Pillow reads" if unknown else error
+      reason = f"of none of the formats {', '.join(FORMATS)}" if unknown else error
       raise ConfigError(
         f"{self.where} cannot be read as an image ({reason}). Replace or remove it."
       ) from error

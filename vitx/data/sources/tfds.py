@@ -19,6 +19,7 @@ from vitx.data.images.settings import ImageSettings, find_channels, image_spec
 from vitx.data.settings import DataSettings, read_fields
 from vitx.data.sources import tfds_dir
 from vitx.data.sources.tfds_records import Content, Records, find_content
+from vitx.registry import is_trusted, refuse_code
 
 NOWHERE = "/nonexistent"  # as TFDS's directory: what a set is like is asked of its code alone
 
@@ -70,9 +71,36 @@ def find_facts(data: Mapping[str, Any]) -> DatasetInfo | None:
   return _describe(info.features, settings.source, find_content(info, settings.source), channels)
 
 
+class _CodeRefusedError(Exception):
+  """A prepared set names a feature class that TFDS would import, and that nobody has allowed."""
+
+
+def _guard_feature_classes() -> None:
+  """Keeps TFDS from importing the feature classes that a prepared set names.
+
+  TFDS looks each class of `features.json` up by its module and imports the module. All ways to a
+  class (the file has two forms, which may nest) pass this one method. Its own classes are
+  registered already.
+  """
+  base = tfds.features.FeatureConnector
+  find = base.cls_from_name
+
+  def find_trusted(cls: type, python_class_name: str) -> type:
+    if python_class_name not in base._registered_features and not is_trusted():
+      raise _CodeRefusedError(python_class_name)
+    return find(python_class_name)
+
+  base.cls_from_name = classmethod(find_trusted)  # type: ignore[method-assign, assignment]
+
+
+_guard_feature_classes()
+
+
 def _open_builder(directory: epath.Path) -> tfds.core.DatasetBuilder:
   try:
     return tfds.builder_from_directory(os.fspath(directory), file_format="array_record")
+  except _CodeRefusedError as error:
+    raise refuse_code(str(error), f"{directory / 'features.json'}: pythonClassName") from error
   except Exception as error:  # whatever TFDS meets in files that are not what it wrote
     raise tfds_dir.make_damage_error(directory / "features.json", error) from error
 
