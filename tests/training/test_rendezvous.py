@@ -103,6 +103,11 @@ def test_a_host_that_does_not_exist_is_told(monkeypatch):
     rendezvous.meet("no.such.host:1234", 2, 1)
 
 
+def test_a_host_that_no_name_can_be_is_told():
+  with pytest.raises(ConfigError, match=r"there is no host 'a\.\.b' \(.*idna"):
+    rendezvous.meet("a..b:1234", 2, 1)
+
+
 def test_nobody_listens(coordinator, soon, capsys):
   with pytest.raises(
     ConfigError, match=r"nobody has listened there for .*refused.*start process 0"

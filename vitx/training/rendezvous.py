@@ -136,10 +136,11 @@ def _join(coordinator: str, host: str, port: int, processes: int, process: int) 
         said = _send(connection, {"process": process, "processes": processes})
         connection.settimeout(PATIENCE + CONNECT)  # process 0 was there first and gives up before
         answer = _receive(connection, str)
-    except socket.gaierror as error:
+    except (socket.gaierror, UnicodeError) as error:  # the latter of a name such as a..b
+      reason = getattr(error, "strerror", None) or str(error)
       raise ConfigError(
-        f"--coordinator={coordinator!r}: there is no host {host!r} ({error.strerror}); name the"
-        " host of process 0"
+        f"--coordinator={coordinator!r}: there is no host {host!r} ({reason}); name the host of"
+        " process 0"
       ) from error
     except OSError as error:
       answer, reason = None, f" ({error})"
