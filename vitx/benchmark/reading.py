@@ -11,7 +11,7 @@ STREAM, PILLOW = "streamed batches", "one thread of Pillow"
 
 
 def make_pillow(
-  contents: Sequence[bytes], mode: str, side: int, formats: Sequence[str]
+  contents: Sequence[bytes], mode: str, side: int, formats: tuple[str, ...]
 ) -> Callable[[], None]:
   """Returns what decodes and resizes images in one thread, by Pillow and nothing else.
 
