@@ -86,7 +86,8 @@ def _guard_feature_classes() -> None:
   find = base.cls_from_name
 
   def find_trusted(cls: type, python_class_name: str) -> type:
-    if python_class_name not in base._registered_features and not is_trusted():
+    is_code = "." in python_class_name and python_class_name not in base._registered_features
+    if is_code and not is_trusted():
       raise _CodeRefusedError(python_class_name)
     return find(python_class_name)
 
