@@ -104,7 +104,7 @@ def test_a_host_that_does_not_exist_is_told(monkeypatch):
 
 
 def test_a_host_that_no_name_can_be_is_told():
-  with pytest.raises(ConfigError, match=r"there is no host 'a\.\.b' \(.*idna"):
+  with pytest.raises(ConfigError, match=r"there is no host 'a\.\.b' \(.*label"):
     rendezvous.meet("a..b:1234", 2, 1)
 
 
