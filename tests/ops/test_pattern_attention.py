@@ -1,5 +1,7 @@
 """Whichever way a pattern is attended along, the result is that of its edges."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,6 +20,7 @@ from vitx.ops.patterns import (
   Neighborhood,
   Nothing,
   OnGrid,
+  Pattern,
   Strided,
   Window,
   bigbird,
@@ -189,3 +192,59 @@ def test_a_query_without_edges_is_zero_with_zero_gradient(pattern, implementatio
     np.testing.assert_array_equal(x[:, :2], 0)
     np.testing.assert_array_equal(x[1], 0)
     assert np.isfinite(x).all()
+
+
+# What functions and patterns of one's own read from outside, as the cells of a notebook do.
+WIDTH = 2
+DOCUMENTS = np.zeros(40, np.int32)
+
+
+@dataclasses.dataclass(frozen=True)
+class Band(Pattern):
+  """Keys that are near, of the user's own."""
+
+  def allows(self, layout, q, k, head=0):
+    return abs(q - k) <= WIDTH
+
+
+def near(b, h, q_idx, k_idx):
+  return abs(q_idx - k_idx) <= WIDTH
+
+
+def same_document(b, h, q_idx, k_idx):
+  return DOCUMENTS[q_idx] == DOCUMENTS[k_idx]
+
+
+CHANGING = {
+  "function": lambda: near,
+  "array": lambda: same_document,
+  "pattern": Band,
+  "joined": lambda: Band() | Global(tokens=(0,)),
+  "limited": lambda: MaskFunction(near) & Causal(),
+  "heads": lambda: per_head(Band(), Window(1)),
+  "grid": lambda: OnGrid(Band()) | CLASS,
+}
+
+
+@pytest.mark.parametrize("name", CHANGING)
+def test_edges_that_have_changed_are_seen(name, monkeypatch):
+  layout = TokenLayout((39,), 1) if name == "grid" else TokenLayout((40,))
+  q, k, v, _ = cases.inputs(1, 40, 2, 8)
+  edges = CHANGING[name]()
+  pattern = edges if isinstance(edges, Pattern) else MaskFunction(edges, 2)
+  masks = []
+  for width, length in ((2, 20), (9, 8)):
+    monkeypatch.setitem(globals(), "WIDTH", width)
+    DOCUMENTS[:] = np.arange(40) // length
+    masks.append(np.asarray(dense_mask(pattern, layout, 2)))
+    run = jax.jit(lambda *x: attention(*x, edges, layout, implementation="kernelized")[0])
+    found = run(q, k, v)
+    np.testing.assert_allclose(found, cases.masked(q, k, v, masks[-1])[0], atol=1e-5)
+    np.testing.assert_array_equal(block_mask(pattern, layout, 16, 2).dense(), masks[-1])
+  assert not np.array_equal(*masks)
+
+
+def test_shipped_patterns_are_laid_once():
+  layout = TokenLayout((40,))
+  assert block_mask(Window(3), layout, 16, 2) is block_mask(Window(3), layout, 16, 2)
+  assert block_mask(Band(), layout, 16, 2) is block_mask(Band(), layout, 16, 2)

@@ -116,6 +116,15 @@ class Pattern:
     return False
 
   @property
+  def is_fixed(self) -> bool:
+    """Returns whether equal patterns have equal edges, so that what follows may be remembered.
+
+    True of the patterns of vitx, which their fields define. A class of the user's own may read
+    what changes: a global, an array, a cell of a notebook that runs again.
+    """
+    return type(self).__module__.partition(".")[0] == "vitx"
+
+  @property
   def head_period(self) -> int:
     """Returns the heads after which the pattern repeats; 1 where all have the same edges."""
     return 1
@@ -146,6 +155,10 @@ class Combination(Pattern):
     if not self.patterns:
       raise ConfigError(f"{type(self).__name__}(()): give at least one pattern")
     object.__setattr__(self, "patterns", tuple(self.patterns))
+
+  @property
+  def is_fixed(self) -> bool:
+    return super().is_fixed and all(pattern.is_fixed for pattern in self.patterns)
 
   @property
   def head_period(self) -> int:
@@ -287,6 +300,10 @@ class OnGrid(Pattern):
   """
 
   pattern: Pattern
+
+  @property
+  def is_fixed(self) -> bool:
+    return self.pattern.is_fixed
 
   @property
   def head_period(self) -> int:

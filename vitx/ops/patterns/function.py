@@ -24,6 +24,10 @@ class MaskFunction(Pattern):
   heads: int = 1
 
   @property
+  def is_fixed(self) -> bool:
+    return False
+
+  @property
   def head_period(self) -> int:
     if self.heads == 1:
       return 1

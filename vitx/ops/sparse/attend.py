@@ -1,6 +1,5 @@
 """Softmax attention by a plan: work and memory in proportion to what its parts hold."""
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -13,14 +12,14 @@ from vitx.ops.kernels.flash import flash_attention
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns.base import Pattern
 from vitx.ops.patterns.parts import Order, Part
-from vitx.ops.sparse.block_mask import BlockMask
+from vitx.ops.sparse.block_mask import BlockMask, remember
 from vitx.ops.sparse.block_sparse import block_sparse_attention, block_sparse_attention_dynamic
 from vitx.ops.sparse.merge import Partial, merge, with_prefix
 from vitx.ops.sparse.permute import in_order, permute, restore
 from vitx.ops.sparse.plan import Plan
 
 
-@functools.lru_cache(maxsize=64)
+@remember(64)
 def block_mask(
   pattern: Pattern, layout: TokenLayout, tile: int, num_heads: int, order: Order | None = None
 ) -> BlockMask:

@@ -4,7 +4,8 @@ import dataclasses
 import functools
 import hashlib
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from vitx.errors import ConfigError
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns.base import Pattern
 
+KEY_BLOCK = 32  # tokens in a block of the edges by which `remember` tells patterns apart
 TILES_AT_ONCE = 2**20  # elements evaluated in one call of `allows`: they stay in the cache
 
 
@@ -250,3 +252,30 @@ def _offsets(rows: np.ndarray, count: int) -> np.ndarray:
   """Returns where each row begins in the sorted `rows`, int32 (count + 1,)."""
   ends = np.cumsum(np.bincount(rows, minlength=count))
   return np.concatenate([[0], ends]).astype(np.int32)
+
+
+def remember(size: int) -> Callable[[Callable], Callable]:
+  """Returns a decorator that remembers a function's results by the edges of a pattern.
+
+  The function takes a pattern, or None, a layout and hashable arguments. The edges of a pattern
+  that is not fixed (see `Pattern.is_fixed`) are evaluated at each call and belong to the key.
+
+  Args:
+    size: how many results are kept.
+  """
+
+  def decorate(function: Callable) -> Callable:
+    @functools.lru_cache(maxsize=size)
+    def remembered(edges: str, *arguments: Any) -> Any:
+      return function(*arguments)
+
+    @functools.wraps(function)
+    def call(pattern: Pattern | None, layout: TokenLayout, *arguments: Any) -> Any:
+      edges = ""
+      if pattern is not None and not pattern.is_fixed and not pattern.drawn:
+        edges = BlockMask.from_pattern(pattern, layout, KEY_BLOCK, pattern.head_period).digest()
+      return remembered(edges, pattern, layout, *arguments)
+
+    return call
+
+  return decorate

@@ -85,6 +85,10 @@ class Permuted(Pattern):
   order: Order
 
   @property
+  def is_fixed(self) -> bool:
+    return self.pattern.is_fixed
+
+  @property
   def head_period(self) -> int:
     return self.pattern.head_period
 

@@ -1,13 +1,13 @@
 """How to attend along a pattern without the matrix: a merge of parts, each in its own order."""
 
 import dataclasses
-import functools
 from typing import Literal
 
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns.base import Intersection, OnGrid, Pattern, Union
 from vitx.ops.patterns.local import Causal, Full, Global, Nothing
 from vitx.ops.patterns.parts import Part
+from vitx.ops.sparse.block_mask import remember
 from vitx.ops.sparse.tiles import TILES, Heads, cheapest
 
 CLASS = Global(prefix=True)
@@ -89,7 +89,7 @@ def _by_head(pattern: Pattern, layout: TokenLayout, tile: int | None) -> Heads:
   return _cheapest(pattern, layout)
 
 
-@functools.lru_cache(maxsize=256)
+@remember(256)
 def _cheapest(pattern: Pattern, layout: TokenLayout) -> Heads:
   """Remembers the tile: every layer of a model asks for the same few patterns."""
   own = [] if pattern.tile is None else [pattern.tile]

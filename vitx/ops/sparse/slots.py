@@ -6,7 +6,6 @@ current run and the summaries of earlier runs.
 """
 
 import dataclasses
-import functools
 import heapq
 from collections.abc import Iterator
 
@@ -15,6 +14,7 @@ import numpy as np
 from vitx.errors import ConfigError
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns import Causal, Pattern
+from vitx.ops.sparse.block_mask import remember
 
 BLOCK = 64  # queries of which the pattern is evaluated at once
 TABLE_ENTRIES = 1 << 25  # a table of reads is part of the program: 128 MiB at most
@@ -56,7 +56,7 @@ class DecodePlan:
     return self.table is None and not self.in_order
 
 
-@functools.lru_cache(maxsize=256)
+@remember(256)
 def decode_plan(pattern: Pattern | None, layout: TokenLayout, num_heads: int) -> DecodePlan:
   """Plans the cache of a causal attention that is computed token by token.
 

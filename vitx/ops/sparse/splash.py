@@ -6,7 +6,6 @@ that lie in most of its blocks and in each another way, as of graphs of random t
 elements of every partly filled block that it has not met, 128 x 128 of them, 32 bits each.
 """
 
-import functools
 import math
 from typing import Any
 
@@ -23,7 +22,7 @@ from jax.experimental.pallas.ops.tpu.splash_attention import (
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns.base import Pattern
 from vitx.ops.sparse.attend import block_mask
-from vitx.ops.sparse.block_mask import BlockMask
+from vitx.ops.sparse.block_mask import BlockMask, remember
 
 BLOCK = 128  # tokens: the lanes of a TPU
 # Partly filled blocks of different content, in a row of blocks of a head, that are held at most;
@@ -89,7 +88,7 @@ def splash_attention(
   return out if seeing is None else jnp.where(seeing, out, jnp.zeros_like(out))
 
 
-@functools.lru_cache(maxsize=64)
+@remember(64)
 def _make(
   pattern: Pattern, layout: TokenLayout, heads: int, interpret: bool
 ) -> tuple[kernels.SplashAttentionKernel | None, np.ndarray | None]:
