@@ -6,7 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from vitx.errors import ConfigError
 from vitx.ops.implementation import resolve_implementation, target
+from vitx.ops.inputs import check_inputs
 from vitx.ops.kernels.softmax import kernelized_attention, masked_attention
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns import Causal, Full, MaskFunction, Pattern
@@ -50,18 +52,23 @@ def attention(
     tile: tokens in a block of the kernelized path, no part of the result; None for what suits the
       pattern.
 
+  The kernelized path has derivatives in reverse mode only (`jax.grad`, not `jax.jvp`).
+
   Returns:
     The output (B, N, H, E) in the dtype of `v`; and on the masked path the probabilities
     (B, H, N, M) in float32, as they were before dropout, else None. A query without edges has
     output 0 and no gradient.
 
   Raises:
-    ConfigError: unknown implementation, "kernelized" with dropout, or a pattern that does not fit
-      the layout.
+    ConfigError: unknown implementation, "kernelized" with dropout, a pattern that does not fit the
+      layout, or arrays, a mask or a layout that do not fit each other.
   """
-  if causal and q.shape[1] != k.shape[1]:
-    raise ValueError(f"causal attention of {q.shape[1]} queries over {k.shape[1]} keys: make equal")
-  if pattern is None:
+  if pattern is not None and layout is None:
+    layout = TokenLayout((q.shape[1],))
+  check_inputs(q, k, v, key_mask, layout=None if pattern is None else layout, same_length=causal)
+  if tile is not None and tile < 1:
+    raise ConfigError(f"tile={tile} must be at least 1")
+  if pattern is None or layout is None:
     picked = resolve_implementation("attention", implementation, "dense", q.shape, dropout=dropout)
     if picked == "kernelized":
       every, line = Causal() if causal else Full(), TokenLayout((q.shape[1],))
@@ -74,7 +81,6 @@ def attention(
   if not isinstance(pattern, Pattern):
     pattern = MaskFunction(pattern, q.shape[2])
   pattern = pattern & Causal() if causal else pattern
-  layout = TokenLayout((q.shape[1],)) if layout is None else layout
   steps = plan(pattern, layout, tile)
   picked = resolve_implementation(
     "attention", implementation, steps.family, q.shape, dropout=dropout

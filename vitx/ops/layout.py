@@ -3,6 +3,10 @@
 import dataclasses
 import math
 
+import numpy as np
+
+from vitx.errors import ConfigError
+
 
 @dataclasses.dataclass(frozen=True)
 class TokenLayout:
@@ -19,6 +23,14 @@ class TokenLayout:
   grid: tuple[int, ...]
   prefix: int = 0
   placed: bool = True
+
+  def __post_init__(self):
+    sizes = (*self.grid, self.prefix + 1)
+    if not self.grid or any(not isinstance(size, int | np.integer) or size < 1 for size in sizes):
+      raise ConfigError(
+        f"TokenLayout(grid={self.grid!r}, prefix={self.prefix!r}): extents of the grid must be"
+        " positive integers, and prefix an integer from 0"
+      )
 
   @property
   def length(self) -> int:

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from vitx.ops.implementation import resolve_implementation
+from vitx.ops.inputs import check_inputs
 
 
 def linear_attention(
@@ -30,6 +31,7 @@ def linear_attention(
   Raises:
     ConfigError: unknown implementation.
   """
+  check_inputs(q, k, v, same_length=causal)
   picked = resolve_implementation("linear_attention", implementation, "linear", q.shape)
   if picked == "masked":
     return masked_linear_attention(q, k, v, causal=causal)

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from vitx.ops.implementation import resolve_implementation
+from vitx.ops.inputs import check_inputs
 from vitx.ops.kernels.softmax import kernelized_attention, masked_attention
 
 
@@ -39,6 +40,7 @@ def linformer_attention(
   Raises:
     ConfigError: unknown implementation, or "kernelized" with dropout.
   """
+  check_inputs(q, k, v, key_mask, same_length=True, one_head=True)
   picked = resolve_implementation(
     "linformer_attention", implementation, "linformer", q.shape, dropout=dropout
   )

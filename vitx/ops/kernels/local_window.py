@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from vitx.ops.implementation import resolve_implementation
+from vitx.ops.inputs import check_inputs
 from vitx.ops.kernels.softmax import masked_attention
 from vitx.ops.kernels.tiling import join_rows, split_rows
 
@@ -36,6 +37,7 @@ def local_attention(
   Raises:
     ConfigError: unknown implementation.
   """
+  check_inputs(q, k, v, key_mask, same_length=True)
   given: dict[str, Any] = {"mask": key_mask, "causal": causal}
   picked = resolve_implementation("local_attention", implementation, "linear", q.shape)
   if picked == "masked":

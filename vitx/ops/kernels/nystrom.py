@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from vitx.ops.implementation import resolve_implementation
+from vitx.ops.inputs import check_inputs
 from vitx.ops.kernels.softmax import masked_softmax
 from vitx.ops.kernels.tiling import split_rows
 
@@ -42,6 +43,7 @@ def nystrom_attention(
   Raises:
     ConfigError: unknown implementation.
   """
+  check_inputs(q, k, v, key_mask, same_length=True)
   given = {"mask": key_mask, "iterations": iterations, "pinv_scale": pinv_scale}
   picked = resolve_implementation("nystrom_attention", implementation, "nystrom", q.shape)
   if picked == "masked":

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from vitx.ops.implementation import resolve_implementation
+from vitx.ops.inputs import check_inputs
 from vitx.ops.kernels import chosen_keys, tiling
 from vitx.ops.kernels.key_scores import score_keys
 from vitx.ops.kernels.selection import find_cut, is_kept, keep_first
@@ -61,6 +62,7 @@ def predicted_attention(
   Raises:
     ConfigError: unknown implementation or predictor.
   """
+  check_inputs(q, k, v, key_mask, same_length=True)
   coefficients, basis = jax.lax.stop_gradient((coefficients, basis))
   scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
   length = k.shape[1]

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from vitx.ops.implementation import resolve_implementation
+from vitx.ops.inputs import check_inputs
 from vitx.ops.kernels.softmax import kernelized_attention, masked_softmax
 
 
@@ -43,6 +44,7 @@ def shaped_attention(
   Raises:
     ConfigError: unknown implementation.
   """
+  check_inputs(q, k, v, key_mask, same_length=True, one_head=True)
   given: dict[str, Any] = {"mask": key_mask, "scale": scale}
   # Maps shared by all heads are held once for each of them.
   picked = resolve_implementation("shaped_attention", implementation, "shaped", v.shape)

@@ -13,6 +13,7 @@ import numpy as np
 
 from vitx.errors import ConfigError
 from vitx.ops.implementation import resolve_implementation
+from vitx.ops.inputs import check_inputs
 from vitx.ops.kernels.selection import keep_first
 from vitx.ops.kernels.softmax import masked_attention
 from vitx.ops.kernels.top_k import kept_mask
@@ -128,6 +129,7 @@ def bilevel_attention(
   Raises:
     ConfigError: unknown implementation, or more regions than tokens along an axis.
   """
+  check_inputs(q, k, v, key_mask, layout=layout)
   numbers, count = region_numbers(layout.grid, regions)
   picked = resolve_implementation("bilevel_attention", implementation, "bilevel", q.shape)
   if picked == "masked":

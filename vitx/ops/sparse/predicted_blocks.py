@@ -8,6 +8,7 @@ squared cheaper. Blocks are what a kernel can skip, where single keys are not.
 import jax
 import jax.numpy as jnp
 
+from vitx.ops.inputs import check_inputs
 from vitx.ops.kernels.key_scores import score_keys
 from vitx.ops.kernels.selection import keep_first
 from vitx.ops.sparse.chosen_blocks import chosen_block_attention
@@ -81,6 +82,7 @@ def predicted_block_attention(
   Raises:
     ConfigError: unknown implementation.
   """
+  check_inputs(q, k, v, key_mask, same_length=True)
   grid = None if key_mask is None else key_mask[:, prefix:]
   chosen = choose_blocks(coefficients, basis[prefix:], kept, block, key_mask=grid)
   return chosen_block_attention(

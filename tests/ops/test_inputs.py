@@ -1,0 +1,111 @@
+"""Arrays that do not fit an op are refused alike by both implementations, before anything runs."""
+
+import functools
+import re
+
+import jax
+import numpy as np
+import pytest
+
+from vitx import ops
+from vitx.errors import ConfigError
+from vitx.ops import TokenLayout
+from vitx.ops.patterns import Window
+
+B, N, H, D = 2, 16, 2, 4
+LAYOUT = TokenLayout((4, 4))
+
+
+def shape(*sizes, dtype=np.float32):
+  return jax.ShapeDtypeStruct(sizes, dtype)
+
+
+HEADS = shape(B, N, H, D)
+ALPHA = shape(H)
+REGIONS = (shape(B, 1, 4, 2, dtype=np.int32), shape(B, 1, 4, 2, dtype=bool))
+# Every op on queries, keys and values, with whatever else it takes.
+OPS = {
+  "dense": (ops.attention, ()),
+  "window": (functools.partial(ops.attention, pattern=Window(3), layout=LAYOUT), ()),
+  "function": (functools.partial(ops.attention, pattern=lambda b, h, q, k: q >= k), ()),
+  "nystrom": (functools.partial(ops.nystrom_attention, landmarks=4), ()),
+  "local": (functools.partial(ops.local_attention, window=4), ()),
+  "linformer": (ops.linformer_attention, (shape(N, 4), shape(N, 4))),
+  "shaped": (ops.shaped_attention, (ALPHA, ALPHA, ALPHA)),
+  "predicted": (
+    functools.partial(ops.predicted_attention, kept=4),
+    (shape(B, H, N, 3), shape(N, 3)),
+  ),
+  "predicted_blocks": (
+    functools.partial(ops.predicted_block_attention, kept=2, block=4),
+    (shape(B, H, N, 3), shape(N, 3)),
+  ),
+  "bilevel": (functools.partial(ops.bilevel_attention, layout=LAYOUT, regions=2), REGIONS),
+  "linear": (ops.linear_attention, ()),
+}
+MASKS = {
+  "float32 of shape (2, 16)": shape(B, N),  # additive, or ones and zeros
+  "int32 of shape (2, 16)": shape(B, N, dtype=np.int32),
+  "bool of shape (1, 16)": shape(1, N, dtype=bool),
+  "bool of shape (2, 15)": shape(B, N - 1, dtype=bool),
+  "bool of shape (2, 1, 1, 16)": shape(B, 1, 1, N, dtype=bool),
+}
+BOTH = pytest.mark.parametrize("implementation", ["masked", "kernelized"])
+
+
+def trace(name, implementation, q=HEADS, k=HEADS, v=HEADS, key_mask=None):
+  op, more = OPS[name]
+
+  def run(q, k, v, more, **given):
+    names = ("indices", "valid") if name == "bilevel" else ()
+    named = dict(zip(names, more, strict=True)) if names else {}
+    return op(q, k, v, *(() if names else more), **named, **given, implementation=implementation)[0]
+
+  given = {} if key_mask is None else {"key_mask": key_mask}
+  return jax.eval_shape(run, q, k, v, more, **given)
+
+
+@BOTH
+@pytest.mark.parametrize("name", [name for name in OPS if name != "linear"])
+def test_a_mask_of_another_kind_is_refused(name, implementation):
+  for words, mask in MASKS.items():
+    with pytest.raises(ConfigError, match=rf"key_mask is {re.escape(words)}.*\(2, 16\).*mask == 0"):
+      trace(name, implementation, key_mask=mask)
+  assert trace(name, implementation, key_mask=shape(B, N, dtype=bool)).shape == HEADS.shape
+
+
+@BOTH
+@pytest.mark.parametrize("name", OPS)
+def test_arrays_that_do_not_fit_are_refused(name, implementation):
+  whole = shape(B, N, H, D, dtype=np.int32)
+  with pytest.raises(ConfigError, match=r"v is int32 .*floating"):
+    trace(name, implementation, v=whole)
+  with pytest.raises(ConfigError, match=r"q is float32 of shape \(16, 2, 4\).*four axes"):
+    trace(name, implementation, q=shape(N, H, D))
+  with pytest.raises(ConfigError, match="do not fit each other"):
+    trace(name, implementation, k=shape(B, N, H, D + 1))
+  with pytest.raises(ConfigError, match="do not fit each other"):
+    trace(name, implementation, v=shape(B, N + 1, H, D))
+  with pytest.raises(ConfigError, match="do not fit each other"):
+    trace(name, implementation, q=shape(B + 1, N, H, D))
+  if name not in ("dense", "linear"):  # which attend other tokens too
+    other = shape(B, N + 4, H, D)
+    with pytest.raises(ConfigError, match="q has 16 tokens and k has 20"):
+      trace(name, implementation, k=other, v=other)
+
+
+@BOTH
+def test_a_layout_and_tiles_that_cannot_be_are_refused(implementation):
+  run = functools.partial(ops.attention, *[np.zeros((B, N, H, D), np.float32)] * 3, Window(3))
+  with pytest.raises(ConfigError, match=r"layout=.* has 9 tokens, and q has 16"):
+    run(TokenLayout((3, 3)), implementation=implementation)
+  with pytest.raises(ConfigError, match="tile=-4 must be at least 1"):
+    run(LAYOUT, implementation=implementation, tile=-4)
+
+
+@pytest.mark.parametrize("grid", [(-4, -4), (0,), (), (2.0, 8)])
+def test_a_grid_that_cannot_be_is_refused(grid):
+  with pytest.raises(ConfigError, match=re.escape(f"TokenLayout(grid={grid!r}, prefix=0)")):
+    TokenLayout(grid)
+  with pytest.raises(ConfigError, match="prefix=-1"):
+    TokenLayout((4,), -1)

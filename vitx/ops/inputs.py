@@ -1,0 +1,65 @@
+"""What every op asks of its arrays, whichever implementation runs: dtypes, ranks and shapes."""
+
+from typing import Any
+
+import jax.numpy as jnp
+
+from vitx.errors import ConfigError
+from vitx.ops.layout import TokenLayout
+
+
+def check_inputs(
+  q: Any,
+  k: Any,
+  v: Any,
+  key_mask: Any = None,
+  *,
+  layout: TokenLayout | None = None,
+  same_length: bool = False,
+  one_head: bool = False,
+) -> None:
+  """Raises ConfigError unless queries, keys, values and their mask fit each other.
+
+  Args:
+    q: (B, N, H, D).
+    k: (B, M, H, D).
+    v: (B, M, H, E).
+    key_mask: boolean (B, M), True = may be attended; None for none.
+    layout: of N = M tokens; None where nothing is laid out.
+    same_length: whether N and M must be equal, as they must with a layout.
+    one_head: whether some of the arrays may have one head that all share.
+
+  Raises:
+    ConfigError: names the argument, its dtype and shape, and what it should be.
+  """
+  for name, x in (("q", q), ("k", k), ("v", v)):
+    if not jnp.issubdtype(x.dtype, jnp.floating) or len(x.shape) != 4:
+      raise ConfigError(
+        f"{name} is {_describe(x)}; it must be of a floating dtype and have four axes: batch,"
+        " tokens, heads, features"
+      )
+  heads = {x.shape[2] for x in (q, k, v)} - ({1} if one_head else set())
+  batches = {x.shape[0] for x in (q, k, v)}
+  if len(batches) > 1 or len(heads) > 1 or k.shape[1] != v.shape[1] or q.shape[3] != k.shape[3]:
+    raise ConfigError(
+      f"q, k and v of shapes {q.shape}, {k.shape} and {v.shape} do not fit each other; they must be"
+      " (B, N, H, D), (B, M, H, D) and (B, M, H, E)"
+    )
+  if (same_length or layout is not None) and q.shape[1] != k.shape[1]:
+    raise ConfigError(
+      f"q has {q.shape[1]} tokens and k has {k.shape[1]}; they must be the same tokens here"
+    )
+  if layout is not None and layout.length != q.shape[1]:
+    raise ConfigError(
+      f"layout={layout} has {layout.length} tokens, and q has {q.shape[1]}; give the layout of"
+      " these tokens"
+    )
+  if key_mask is not None and (key_mask.dtype != bool or key_mask.shape != k.shape[:2]):
+    raise ConfigError(
+      f"key_mask is {_describe(key_mask)}; it must be boolean of shape {k.shape[:2]}, True = may be"
+      " attended (of an additive mask, which is 0 there, give mask == 0)"
+    )
+
+
+def _describe(x: Any) -> str:
+  return f"{x.dtype} of shape {x.shape}"
