@@ -1,10 +1,12 @@
 """What `vitx benchmark models` cannot tell of a config: refused before anything is compiled."""
 
+import argparse
 import sys
 
 import pytest
 
 from tests.cli.refusal import elsewhere, refuse
+from vitx.cli.arguments import kinds
 
 __all__ = ["elsewhere"]
 
@@ -50,3 +52,12 @@ def test_a_plot_without_its_extra(elsewhere, capsys, monkeypatch):
   monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
   arguments = ["benchmark", "models", *TWO, "--pareto", "gflops,parameters", "--out", "."]
   refuse(capsys, elsewhere, arguments, 'needs the extra "plot"')
+
+
+def test_positive_integers_begin_with_one():
+  assert kinds.positives("1,20") == [1, 20] and kinds.positive("1") == 1
+  for text in ("0", "2,-1", "x", "1.5"):
+    with pytest.raises(argparse.ArgumentTypeError, match=text):
+      kinds.positives(text)
+  with pytest.raises(argparse.ArgumentTypeError, match="one positive integer, such as 1"):
+    kinds.positive("1,20")
