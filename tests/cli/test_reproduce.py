@@ -116,3 +116,18 @@ def test_rows_of_a_file_of_one_s_own_beside_what_was_printed(tmp_path, monkeypat
   assert (tmp_path / "results" / "reproduce_own_curves.png").read_bytes().startswith(b"\x89PNG")
   assert (tmp_path / "runs" / "reproduce_own" / "fnet_seed-0" / "metrics.jsonl").exists()
   assert quick == ["softmax_seed-0", "fnet_seed-0", "performer_seed-0"]
+
+
+@pytest.mark.slow  # compiles and trains a network
+def test_a_row_is_trained_to_the_end_of_its_duration(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / "own.py").write_text(OWN)
+  text = ",".join(part for part in TINY.split(",") if not part.startswith("duration="))
+  command = ["reproduce", f"--config=own.py:{text}", "--rows=fnet", "--seeds=1", "--no-plot"]
+  assert main([*command, "--duration=6 steps"]) == 0
+  run = tmp_path / "runs" / "reproduce_own" / "fnet_seed-0"
+  assert (run / "checkpoints" / "6").is_dir()
+  with open(tmp_path / "results" / "reproduce_own.csv") as file:
+    (point,) = csv.DictReader(file)
+  assert point["method"] == "fnet" and 0 <= float(point["test_top1"]) <= 1
+  assert "| fnet | 1 | 70" in (tmp_path / "results" / "reproduce_own.md").read_text()
