@@ -283,6 +283,14 @@ FIELDS = [
     "data.splits.train=train[:0]",
     "data.splits: 'train[:0]' of 'digits' holds no examples",
   ),
+  (
+    "data.splits.train=train[5%:4%]",
+    "data.splits: 'train[5%:4%]' of 'digits' ends before it begins",
+  ),
+  (
+    "data.splits.train=train[:50%]+train[40%:]",
+    "data.splits: 'train[:50%]+train[40%:]' of 'digits' names examples twice",
+  ),
   ("data.validation=0", "data.validation=0.0 is out of range; it must lie in (0, 1)"),
   ("data.validation=1", "data.validation=1.0 is out of range; it must lie in (0, 1)"),
   (

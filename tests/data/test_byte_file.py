@@ -77,6 +77,8 @@ def test_several_slices_are_several_documents(path, make_data):
     ({"train": "train[:half]"}, r"data\.splits: 'train\[:half\]' is no split"),
     ({"train": "train[1:2:3]"}, r"is no split"),
     ({"train": "train[5]"}, r"is no split"),
+    ({"train": "train[:600]+train[599:]"}, r"names bytes twice"),
+    ({"train": "train+train"}, r"names bytes twice"),
   ],
 )
 def test_bad_slices(path, make_data, splits, message):

@@ -1,6 +1,7 @@
 """`bytes:FILE`: any file as one document of bytes, whose splits are slices in bytes or percent."""
 
 import functools
+import itertools
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -89,6 +90,11 @@ def _slices(name: str, size: int, expression: str) -> list[tuple[int, int]]:
         f" {size}. A slice lies within the file and holds a byte at least."
       )
     result.append((start, stop))
+  if any(a[1] > b[0] for a, b in itertools.pairwise(sorted(result))):
+    raise ConfigError(
+      f"data.splits: {expression!r} of {name!r} names bytes twice; name each once, since those that"
+      " are carved from it would be in both parts"
+    )
   return result
 
 

@@ -1,5 +1,6 @@
 """The records of a TFDS split, read by random access, and which features of theirs can be used."""
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -88,6 +89,16 @@ class Records:
       ) from error
     if not self.files:
       raise ConfigError(f"data.splits: {split!r} of {name!r} holds no examples; name a larger part")
+    if any(file.take < 1 for file in self.files):
+      raise ConfigError(
+        f"data.splits: {split!r} of {name!r} ends before it begins; turn its bounds"
+      )
+    in_turn = sorted(self.files, key=lambda file: (file.filename, file.skip))
+    if any(_overlaps(a, b) for a, b in itertools.pairwise(in_turn)):
+      raise ConfigError(
+        f"data.splits: {split!r} of {name!r} names examples twice; name each once, since those that"
+        " are carved from it would be in both parts"
+      )
     _check_files(name, self.files)
     self._records = RecordFiles(self.files)
 
@@ -122,13 +133,16 @@ class Records:
 
   def overlap(self, other: "Records") -> bool:
     """Returns whether a record belongs to both."""
-    return any(
-      one.filename == two.filename
-      and one.skip < two.skip + two.take
-      and two.skip < one.skip + one.take
-      for one in self.files
-      for two in other.files
-    )
+    return any(_overlaps(one, two) for one in self.files for two in other.files)
+
+
+def _overlaps(one: Any, two: Any) -> bool:
+  """Returns whether a record belongs to both of two parts of files."""
+  return (
+    one.filename == two.filename
+    and one.skip < two.skip + two.take
+    and two.skip < one.skip + one.take
+  )
 
 
 def parse(record: bytes) -> Any:
