@@ -284,3 +284,23 @@ def test_unreadable_files_are_named(loaded, tmp_path):
     vitx.predict(loaded, [tmp_path / "torn.png"])
   with pytest.raises(ConfigError, match="is no workdir"):
     vitx.predict(tmp_path, [])
+
+
+def test_arrays_by_name(loaded, digits, tmp_path):
+  """A wrong name once predicted a blank picture."""
+  wanted = vitx.predict(loaded, digits[:1]).classes
+  for arrays in ({"image": digits[0]}, {"image": digits[0], "label": np.int32(3), "more": 1}):
+    np.savez(tmp_path / "digit.npz", **arrays)
+    assert vitx.predict(loaded, [arrays]).classes == wanted
+    assert vitx.predict(loaded, [tmp_path / "digit.npz"]).classes == wanted
+  for arrays, message in (
+    ({"images": digits[0]}, r"has the arrays images and lacks image; give every"),
+    ({}, r"has the arrays none and lacks image"),
+  ):
+    np.savez(tmp_path / "wrong.npz", **arrays)
+    for given in (arrays, tmp_path / "wrong.npz"):
+      with pytest.raises(ConfigError, match=message):
+        vitx.predict(loaded, [given])
+  np.savez(tmp_path / "flat.npz", image=np.zeros(64, np.uint8))
+  with pytest.raises(ConfigError, match=r"flat\.npz': image 0 must be uint8.*not uint8 \(64,\)"):
+    vitx.predict(loaded, [tmp_path / "flat.npz"])

@@ -37,14 +37,33 @@ def list_inputs(inputs: Any, task: Task) -> list[Any]:
 
 
 def make_reader(task: Task) -> Callable[[Any, int], Example]:
-  """Returns what makes an input, given with its number, an example as the task evaluates it.
+  """Returns a function from an input and its number to an example as the task evaluates it.
 
-  What only an answer would say, such as a label, is blank. It raises ConfigError for a file that
-  cannot be read and ValueError for an input of another kind.
+  What only an answer would say, such as a label, is blank. The function raises ConfigError for a
+  file that cannot be read and for arrays without one that the task reads, and ValueError for an
+  input of another kind.
   """
   prepare = task.transform(train=False)
   blank = {name: np.zeros(x.shape, x.dtype) for name, x in task.element_spec.items()}
-  return lambda given, number: prepare({**blank, **task.read_input(given, number)}, None)
+
+  def read(given: Any, number: int) -> Example:
+    try:
+      found = task.read_input(given, number)
+    except ConfigError:
+      raise
+    except ValueError as error:
+      if isinstance(given, str | Path):
+        raise ConfigError(f"input {str(given)!r}: {error}") from error
+      raise
+    missing = [name for name in blank if name not in found and name not in task.answers]
+    if missing:
+      raise ConfigError(
+        f"input {name_input(given, number)!r} has the arrays {listing(found) or 'none'} and lacks"
+        f" {listing(missing)}; give every array that the task reads by its name"
+      )
+    return prepare({**blank, **found}, None)
+
+  return read
 
 
 def name_input(given: Any, number: int) -> str:

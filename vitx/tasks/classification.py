@@ -38,7 +38,7 @@ from vitx.tasks.classification_figures import (
   cross_entropy,
   summarize_classification,
 )
-from vitx.tasks.image_inputs import read_image
+from vitx.tasks.image_inputs import check_image, read_image
 
 
 @dataclasses.dataclass(frozen=True)
@@ -307,7 +307,10 @@ class Classification(Task):
     image = read_image(given, self.channels, number)
     if image is not None:
       return {"image": image}
-    return super().read_input(given, number)
+    found = super().read_input(given, number)
+    if "image" in found:
+      found = {**found, "image": check_image(np.asarray(found["image"]), self.channels, number)}
+    return found
 
   def prediction_columns(self, data):
     """Returns label, prediction and a column for the probability of each class."""
