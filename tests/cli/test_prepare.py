@@ -83,6 +83,18 @@ def test_tfrecord_copy_is_converted(tfrecord_dir, digits_dir, tmp_path, make_dat
   assert [path.name for path in (target / "digits").iterdir()] == ["1.0.0"]
 
 
+def test_conversion_imports_no_class_that_a_copy_names(tfrecord_dir, tmp_path, capsys):
+  theirs = shutil.copytree(tfrecord_dir, tmp_path / "theirs")
+  (features,) = theirs.rglob("features.json")
+  image = "tensorflow_datasets.core.features.image_feature.Image"
+  features.write_text(features.read_text().replace(image, "own_feature.Scan"))
+  command = ["prepare", "digits", "--from", str(theirs), "--data_dir", str(tmp_path / "new")]
+  assert main(command) == 1
+  assert "own_feature.Scan' names Python code" in capsys.readouterr().err
+  assert main([*command, "--trust_code"]) == 1  # it is looked for, and is not there
+  assert "Could not import own_feature" in capsys.readouterr().err
+
+
 def test_conversion_takes_the_version_directory_too(tfrecord_dir, tmp_path):
   made = prepare.prepare("digits", str(tmp_path / "new"), str(tfrecord_dir / "digits" / "1.0.0"))
   assert len(records(made, "test")) == 359

@@ -8,10 +8,13 @@ converted from a TFRECORD copy in DIR instead, without a download and without Te
 
 import argparse
 
+from vitx.cli.arguments.kinds import add_trust
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Declares the arguments of `run`."""
   parser.add_argument("name", metavar="NAME", help="digits, tiny_imagenet or a TFDS name")
+  add_trust(parser.add_argument)
   parser.add_argument("--data_dir", help="TFDS directory to write to")
   parser.add_argument(
     "--from", dest="source", metavar="PATH", help="a TFRECORD copy, or an archive (tiny_imagenet)"

@@ -7,7 +7,6 @@ import struct
 import uuid
 from collections.abc import Iterator
 
-import tensorflow_datasets as tfds
 from array_record.python.array_record_module import ArrayRecordWriter
 from etils import epath
 from tqdm import tqdm
@@ -75,7 +74,7 @@ def _check_same(name: str, directory: epath.Path) -> None:
 
 
 def _write(source: epath.Path, target: epath.Path) -> None:
-  info = tfds.builder_from_directory(os.fspath(source)).info
+  info = tfds_dir.open_builder(source).info
   shards: set[str] = set()
   size = sum(split.num_bytes for split in info.splits.values())
   with tqdm(total=size, desc=info.full_name, unit="B", unit_scale=True, delay=1) as progress:

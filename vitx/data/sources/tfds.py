@@ -1,14 +1,12 @@
 """TFDS sets of images or texts, read from ArrayRecord files; nothing here imports TensorFlow."""
 
 import dataclasses
-import os
 import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import tensorflow_datasets as tfds
-from etils import epath
 
 from vitx.data.builders import BUILDERS
 from vitx.data.dataset import Dataset, DatasetInfo, Example, Examples
@@ -19,7 +17,6 @@ from vitx.data.images.settings import ImageSettings, find_channels, image_spec
 from vitx.data.settings import DataSettings, read_fields
 from vitx.data.sources import tfds_dir
 from vitx.data.sources.tfds_records import Content, Records, find_content
-from vitx.registry import is_trusted, refuse_code
 
 NOWHERE = "/nonexistent"  # as TFDS's directory: what a set is like is asked of its code alone
 
@@ -37,7 +34,7 @@ def open_tfds(data: Mapping[str, Any]) -> Dataset:
   """
   settings = read_fields(DataSettings, data)
   directory = tfds_dir.prepared_directory(settings.source, settings.data_dir)
-  builder = _open_builder(directory)
+  builder = tfds_dir.open_builder(directory, tfds_dir.READABLE)
   content = find_content(builder.info, settings.source)
   if content.text:
     return _open_texts(builder, settings.source, content)
@@ -69,41 +66,6 @@ def find_facts(data: Mapping[str, Any]) -> DatasetInfo | None:
   except Exception:  # it needs TensorFlow to say what it is like, or has no such config
     return None
   return _describe(info.features, settings.source, find_content(info, settings.source), channels)
-
-
-class _CodeRefusedError(Exception):
-  """A prepared set names a feature class that TFDS would import, and that nobody has allowed."""
-
-
-def _guard_feature_classes() -> None:
-  """Keeps TFDS from importing the feature classes that a prepared set names.
-
-  TFDS looks each class of `features.json` up by its module and imports the module. All ways to a
-  class (the file has two forms, which may nest) pass this one method. Its own classes are
-  registered already.
-  """
-  base = tfds.features.FeatureConnector
-  find = base.cls_from_name
-
-  def find_trusted(cls: type, python_class_name: str) -> type:
-    is_code = "." in python_class_name and python_class_name not in base._registered_features
-    if is_code and not is_trusted():
-      raise _CodeRefusedError(python_class_name)
-    return find(python_class_name)
-
-  base.cls_from_name = classmethod(find_trusted)  # type: ignore[method-assign, assignment]
-
-
-_guard_feature_classes()
-
-
-def _open_builder(directory: epath.Path) -> tfds.core.DatasetBuilder:
-  try:
-    return tfds.builder_from_directory(os.fspath(directory), file_format="array_record")
-  except _CodeRefusedError as error:
-    raise refuse_code(str(error), f"{directory / 'features.json'}: pythonClassName") from error
-  except Exception as error:  # whatever TFDS meets in files that are not what it wrote
-    raise tfds_dir.make_damage_error(directory / "features.json", error) from error
 
 
 class Images(Records):

@@ -10,6 +10,7 @@ from etils import epath
 from vitx.data.builders import BUILDERS
 from vitx.data.cache import cache_directory
 from vitx.errors import ConfigError, listing, nearest
+from vitx.registry import is_trusted, refuse_code
 
 READABLE = "array_record"
 _NAME = re.compile(r"(?P<name>\w+)(?:/(?P<config>[^:/]+))?(?::(?P<version>\d+\.\d+\.\d+))?")
@@ -147,3 +148,49 @@ def check_readable(name: str, directory: epath.Path, root: epath.Path) -> None:
     f" Convert it: {command(name, target, os.fspath(root))}"
     f"  and set data.data_dir={target!r} (or TFDS_DATA_DIR)."
   )
+
+
+class CodeRefusedError(ConfigError):
+  """A prepared set names a feature class that TFDS would import, and that nobody has allowed."""
+
+
+def _guard_feature_classes() -> None:
+  """Keeps TFDS from importing the feature classes that a prepared set names.
+
+  TFDS looks each class of `features.json` up by its module and imports the module. All ways to a
+  class (the file has two forms, which may nest) pass this one method. Its own classes are
+  registered already.
+  """
+  base = tfds.features.FeatureConnector
+  find = base.cls_from_name
+
+  def find_trusted(cls: type, python_class_name: str) -> type:
+    is_code = "." in python_class_name and python_class_name not in base._registered_features
+    if is_code and not is_trusted():
+      raise CodeRefusedError(str(refuse_code(python_class_name, "pythonClassName")))
+    return find(python_class_name)
+
+  base.cls_from_name = classmethod(find_trusted)  # type: ignore[method-assign, assignment]
+
+
+_guard_feature_classes()
+
+
+def open_builder(directory: epath.Path, file_format: str | None = None) -> tfds.core.DatasetBuilder:
+  """Returns TFDS's builder of a prepared version.
+
+  Args:
+    directory: of the version.
+    file_format: of the files that are read; None for the one that the set names.
+
+  Raises:
+    CodeRefusedError: `features.json` names a feature class that TFDS does not ship, and the user
+      has not said that foreign code may run.
+    ConfigError: the files are not those of a prepared set.
+  """
+  try:
+    return tfds.builder_from_directory(os.fspath(directory), file_format=file_format)
+  except CodeRefusedError as error:
+    raise CodeRefusedError(f"{directory / 'features.json'}: {error}") from error
+  except Exception as error:  # whatever TFDS meets in files that are not what it wrote
+    raise make_damage_error(directory / "features.json", error) from error
