@@ -6,26 +6,18 @@ import flax.linen as nn
 import jax
 import numpy as np
 
+from tests.blocks.small import LAYOUT, TOKENS, B, C, H, M, draw
 from vitx.attention.softmax import SoftmaxAttention
 from vitx.blocks.parallel import ParallelBlock
 from vitx.layers.mlp import MLP
-from vitx.ops.layout import TokenLayout
 
-B, N, C, H, M = 2, 6, 16, 4, 24
-LAYOUT = TokenLayout((N,))
-TOKENS = np.random.default_rng(1).normal(1, 2, (B, N, C)).astype(np.float32)
 VIT_22B = {"use_bias": False, "qk_norm": True}
 
 
 def made(mixer=None, **fields):
   mixer = partial(SoftmaxAttention, H, **(mixer or {}))
   block = ParallelBlock(token_mixer=mixer, mlp_dim=M, **fields)
-  shapes = jax.eval_shape(lambda: block.init(jax.random.key(0), TOKENS, LAYOUT, train=False))
-  random = np.random.default_rng(0)
-  draw = lambda path, x: (  # noqa: E731
-    np.float32(path[-1].key == "scale") + random.normal(0, 0.3, x.shape).astype(x.dtype)
-  )
-  return block, jax.tree_util.tree_map_with_path(draw, shapes["params"])
+  return block, draw(block)
 
 
 @partial(jax.jit, static_argnums=0)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.blocks.small import LAYOUT, TOKENS, C, H, M
 from vitx.attention.shaped import ShapedAttention
 from vitx.attention.softmax import SoftmaxAttention
 from vitx.blocks.registry import BLOCKS
@@ -15,9 +16,6 @@ from vitx.layers.mlp import MLP
 from vitx.ops.layout import TokenLayout
 from vitx.training.optimizers import DECAY_MASKS
 
-B, N, C, H, M = 2, 6, 16, 4, 24
-LAYOUT = TokenLayout((N,))
-TOKENS = np.random.default_rng(1).normal(1, 2, (B, N, C)).astype(np.float32)
 # (α I + β A) x, one A for all channels.
 ONE_MAP = {"one_map": True, "per_head": False, "center": False, "start": "equal"}
 

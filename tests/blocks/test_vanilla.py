@@ -8,26 +8,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.blocks.small import LAYOUT, TOKENS, H, M, draw
 from vitx.attention.softmax import SoftmaxAttention
 from vitx.blocks.pre_norm import PreNormBlock
 from vitx.blocks.vanilla import SkiplessBlock, VanillaBlock
 from vitx.errors import ConfigError
 from vitx.layers.mlp import MLP
-from vitx.ops.layout import TokenLayout
-
-B, N, C, H, M = 2, 6, 16, 4, 24
-LAYOUT = TokenLayout((N,))
-TOKENS = np.random.default_rng(1).normal(1, 2, (B, N, C)).astype(np.float32)
 
 
 def made(kind, **fields):
   block = kind(token_mixer=partial(SoftmaxAttention, H), mlp_dim=M, **fields)
-  shapes = jax.eval_shape(lambda: block.init(jax.random.key(0), TOKENS, LAYOUT, train=False))
-  random = np.random.default_rng(0)
-  draw = lambda path, x: (  # noqa: E731
-    np.float32(path[-1].key == "scale") + random.normal(0, 0.3, x.shape).astype(x.dtype)
-  )
-  return block, jax.tree_util.tree_map_with_path(draw, shapes["params"])
+  return block, draw(block)
 
 
 @partial(jax.jit, static_argnums=0)
