@@ -193,6 +193,9 @@ def test_a_data_directory_names_no_code(how, data_dir, tmp_path, monkeypatch):
     with registry.trusting(True):
       if how != "legacy":
         assert open_dataset(data).info.class_names == tuple("0123456789")
+    if how == "as_written":
+      config = runs.tiny(f"data.data_dir='{data['data_dir']}'")
+      assert make_experiment(config, is_trial=True, trust_code=True).source.info.class_names
   finally:
     sys.modules.pop("own_feature", None)
     tfds.features.FeatureConnector._registered_features.pop("own_feature.Scan", None)

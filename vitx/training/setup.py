@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
+from vitx import registry
 from vitx.analysis.implementations import implementations
 from vitx.checkpoints.store import check_keep
 from vitx.data import in_memory
@@ -188,7 +189,7 @@ def make_experiment(
 
   Args:
     config: of `get_config`.
-    trust_code: whether code that a teacher's config names may be imported.
+    trust_code: whether code that a teacher's config or a prepared set names may be imported.
     is_trial: whether it is not about to train: a teacher's weights, which may not be there yet, are
       not read.
 
@@ -196,11 +197,12 @@ def make_experiment(
     ConfigError: naming the field, the value and the fix.
   """
   check_config(config)
-  config = teacher.with_model(config, trust_code)
-  if not isinstance(config.model, str):
-    check_model(config.model)  # before a set that prepares itself is written
-  seed = config.seed if config.data_seed is None else config.data_seed
-  source = open_source(config.data, seed)
+  with registry.trusting(trust_code or None):
+    config = teacher.with_model(config)
+    if not isinstance(config.model, str):
+      check_model(config.model)  # before a set that prepares itself is written
+    seed = config.seed if config.data_seed is None else config.data_seed
+    source = open_source(config.data, seed)
   config = resolve(config, source)
   task = build_task(config)
   arrays = {"input of the model": task.input_spec, **task.train_spec}

@@ -18,22 +18,19 @@ from vitx.tasks.base import Task, Teacher
 CONSTANT = "teacher"  # what the task's constants call it
 
 
-def with_model(config: ConfigDict, trust_code: bool = False) -> ConfigDict:
+def with_model(config: ConfigDict) -> ConfigDict:
   """Returns a config that says its teacher's network, read from the teacher's workdir.
 
-  Args:
-    config: of the run that learns.
-    trust_code: whether code that the teacher's config names may be imported.
-
   Raises:
-    ConfigError: `task.teacher` is no workdir, or its network names code that is not trusted.
+    ConfigError: `task.teacher` is no workdir, or its network names code outside
+      `registry.trusting(True)`.
   """
   source = config.task.get("teacher") if isinstance(config.task, ConfigDict) else None
   if not source or config.task.get("teacher_model") is not None or foreign.is_file(source):
     return config
   config = config.copy_and_resolve_references()
   model = ConfigDict(_read(source).model)
-  if not (trust_code or registry.is_trusted()):
+  if not registry.is_trusted():
     registry.refuse_names_of_code(model, "task.teacher_model")
   with config.unlocked():
     config.task.teacher_model = model

@@ -150,7 +150,7 @@ def check_readable(name: str, directory: epath.Path, root: epath.Path) -> None:
   )
 
 
-class CodeRefusedError(ConfigError):
+class _CodeRefusedError(Exception):
   """A prepared set names a feature class that TFDS would import, and that nobody has allowed."""
 
 
@@ -167,7 +167,7 @@ def _guard_feature_classes() -> None:
   def find_trusted(cls: type, python_class_name: str) -> type:
     is_code = "." in python_class_name and python_class_name not in base._registered_features
     if is_code and not is_trusted():
-      raise CodeRefusedError(str(refuse_code(python_class_name, "pythonClassName")))
+      raise _CodeRefusedError(python_class_name)
     return find(python_class_name)
 
   base.cls_from_name = classmethod(find_trusted)  # type: ignore[method-assign, assignment]
@@ -184,13 +184,12 @@ def open_builder(directory: epath.Path, file_format: str | None = None) -> tfds.
     file_format: of the files that are read; None for the one that the set names.
 
   Raises:
-    CodeRefusedError: `features.json` names a feature class that TFDS does not ship, and the user
-      has not said that foreign code may run.
-    ConfigError: the files are not those of a prepared set.
+    ConfigError: the files are not those of a prepared set, or `features.json` names a feature class
+      that TFDS does not ship and the user has not said that foreign code may run.
   """
   try:
     return tfds.builder_from_directory(os.fspath(directory), file_format=file_format)
-  except CodeRefusedError as error:
-    raise CodeRefusedError(f"{directory / 'features.json'}: {error}") from error
+  except _CodeRefusedError as error:
+    raise refuse_code(str(error), f"{directory / 'features.json'}: pythonClassName") from error
   except Exception as error:  # whatever TFDS meets in files that are not what it wrote
     raise make_damage_error(directory / "features.json", error) from error
