@@ -63,12 +63,13 @@ def attention(
     ConfigError: unknown implementation, "kernelized" with dropout, a pattern that does not fit the
       layout, or arrays, a mask or a layout that do not fit each other.
   """
-  if pattern is not None and layout is None:
-    layout = TokenLayout((q.shape[1],))
-  check_inputs(q, k, v, key_mask, layout=None if pattern is None else layout, same_length=causal)
+  laid_out = pattern is not None
+  check_inputs(
+    q, k, v, key_mask, layout=layout if laid_out else None, same_length=causal or laid_out
+  )
   if tile is not None and tile < 1:
     raise ConfigError(f"tile={tile} must be at least 1")
-  if pattern is None or layout is None:
+  if pattern is None:
     picked = resolve_implementation("attention", implementation, "dense", q.shape, dropout=dropout)
     if picked == "kernelized":
       every, line = Causal() if causal else Full(), TokenLayout((q.shape[1],))
@@ -81,6 +82,7 @@ def attention(
   if not isinstance(pattern, Pattern):
     pattern = MaskFunction(pattern, q.shape[2])
   pattern = pattern & Causal() if causal else pattern
+  layout = TokenLayout((q.shape[1],)) if layout is None else layout
   steps = plan(pattern, layout, tile)
   picked = resolve_implementation(
     "attention", implementation, steps.family, q.shape, dropout=dropout
