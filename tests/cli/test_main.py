@@ -1,4 +1,4 @@
-"""The front door: one table of commands, one line for an error, and what the old forms say."""
+"""The front door: one table of commands and one line for an error."""
 
 import json
 import os
@@ -13,14 +13,6 @@ from vitx.cli import main as front
 from vitx.cli.arguments.visualize import list_figures
 from vitx.cli.visualize import ALL_FIGURES
 from vitx.errors import ConfigError, MissingExtraError
-
-
-def python(*arguments, cwd=runs.ROOT, **environment):
-  environment = os.environ | {"PYTHONPATH": str(runs.ROOT), "JAX_PLATFORMS": "cpu"} | environment
-  return subprocess.run(
-    [sys.executable, *arguments], cwd=cwd, env=environment, capture_output=True, text=True
-  )
-
 
 HEAVY = (
   "jax",
@@ -116,30 +108,6 @@ def test_an_error_that_says_all_is_one_line(error, capsys):
 def test_any_other_error_keeps_its_traceback():
   with pytest.raises(ZeroDivisionError):
     front.run(lambda: 1 // 0)
-
-
-@pytest.mark.parametrize("name", ["evaluate", "prepare", "summary", "benchmark"])
-def test_an_old_form_names_the_new_one(name):
-  result = python("-m", f"vitx.{name}", "--workdir", "x")
-  assert result.returncode == 1 and result.stderr.endswith(f"vitx.{name} is now: vitx {name}\n")
-
-
-@pytest.mark.slow
-def test_an_old_import_fails_and_leaves_the_function():
-  code = (
-    "import vitx\n"
-    "try:\n"
-    "  import vitx.evaluate\n"
-    "except ImportError as error:\n"
-    "  assert 'is now: vitx evaluate' in str(error)\n"
-    "else:\n"
-    "  raise SystemExit('it was imported')\n"
-    "from vitx import evaluate\n"
-    "from vitx.cli.evaluate import evaluate as function\n"
-    "assert evaluate is vitx.evaluate is function"
-  )
-  result = python("-c", code)
-  assert result.returncode == 0, result.stderr
 
 
 def test_every_public_name_is_there():
