@@ -7,7 +7,7 @@ anything else.
 
 import sys
 
-from vitx.cli.main import start
+from vitx.cli.main import main
 
 if __name__ == "__main__":
-  sys.exit(start("train"))
+  sys.exit(main(["train", *sys.argv[1:]]))

@@ -50,8 +50,6 @@ def start(
   program = ["-c", trapped] if before else ["train.py"]
   command = [sys.executable, *program, "--config", config, "--workdir", str(workdir), *flags]
   base = os.environ | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(devices)}
-  if before:  # so that it is not begun anew, see `vitx.cli.pages`
-    base["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=0"
   pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
   return subprocess.Popen(command, cwd=ROOT, env=base | dict(environment or {}), **pipes)
 

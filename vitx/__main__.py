@@ -2,6 +2,6 @@
 
 import sys
 
-from vitx.cli.main import start
+from vitx.cli.main import main
 
-sys.exit(start())
+sys.exit(main())

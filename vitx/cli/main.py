@@ -14,7 +14,6 @@ from typing import Any
 
 from vitx import registry
 from vitx.checkpoints.errors import CheckpointError
-from vitx.cli import pages
 from vitx.cli.configs import join_text, split_flags
 from vitx.errors import ConfigError, MissingExtraError
 
@@ -36,8 +35,6 @@ COMMANDS = {
   "sweep": "train a config over values of its fields and seeds, and compare",
   "reproduce": "train a config's rows and set the published figures beside ours",
 }
-# Those whose time is that of training steps, or which choose what trains.
-TRAINING = ("train", "sweep", "reproduce", "plan", "benchmark choose")
 # Errors whose message is all that a user needs.
 SAY_ALL = (ConfigError, MissingExtraError, CheckpointError, OSError)
 
@@ -58,20 +55,9 @@ class Parser(argparse.ArgumentParser):
     self.exit(1, f"{self.prog}: {message}\n")
 
 
-def start(*before: str) -> int:
-  """Runs the command line of this process, behind `before`, and returns the exit status.
-
-  A command that trains begins the process anew where large pages help it, see `pages`.
-  """
-  given = [*before, *sys.argv[1:]]
-  if any(" ".join(given[:words]) in TRAINING for words in (1, 2)):
-    pages.restart()
-  return main(given)
-
-
-def main(arguments: Sequence[str]) -> int:
-  """Runs `vitx COMMAND ...` and returns the exit status."""
-  given = list(arguments)
+def main(arguments: Sequence[str] | None = None) -> int:
+  """Runs `vitx COMMAND ...`, by default the command line's, and returns the exit status."""
+  given = list(sys.argv[1:] if arguments is None else arguments)
   if os.getcwd() not in sys.path:
     sys.path.append(os.getcwd())  # code of the user's own, behind all that is installed
   return run(lambda: _dispatch(given))
