@@ -13,6 +13,7 @@ from typing import TextIO
 from absl import logging
 from etils import epath
 
+from vitx.checkpoints import own_files
 from vitx.training.failures import Interrupted
 
 LOG = "log.txt"
@@ -22,15 +23,15 @@ _DRAWN_OVER = re.compile(r"\r(?:\033\[K)?")  # what progress on a terminal begin
 class _Log(io.TextIOBase):
   """A text file at whose end lines are written; an object store gets them all when it is closed."""
 
-  def __init__(self, path: epath.Path, *, appendable: bool):
-    self._path, self._appendable = path, appendable
+  def __init__(self, workdir: str | Path):
+    self._workdir, self._appendable = workdir, "://" not in str(workdir)
     self._kept: list[str] = []
 
   def write(self, text: str) -> int:
     if self._appendable:
       # What is said of a run must not end it: a disk may be full, or the workdir deleted.
-      with contextlib.suppress(OSError), open(self._path, "a", encoding="utf-8") as file:
-        file.write(text)
+      with contextlib.suppress(OSError):
+        own_files.append(self._workdir, LOG, text)
     else:
       self._kept.append(text)
     return len(text)
@@ -38,8 +39,9 @@ class _Log(io.TextIOBase):
   def close(self) -> None:
     if self._kept:
       with contextlib.suppress(OSError):
-        before = self._path.read_text() if self._path.exists() else ""
-        self._path.write_text(before + "".join(self._kept))
+        path = epath.Path(self._workdir) / LOG
+        before = path.read_text() if path.exists() else ""
+        path.write_text(before + "".join(self._kept))
       self._kept = []
     super().close()
 
@@ -81,10 +83,13 @@ class RunLog:
     Args:
       workdir: a directory or URL that exists.
       write: whether this process writes.
+
+    Raises:
+      ConfigError: `log.txt` there is a link.
     """
     self._log: _Log | None = None
     if write:
-      self._log = _Log(epath.Path(workdir) / LOG, appendable="://" not in str(workdir))
+      self._log = _Log(workdir)
       self._log.write(f"--- {datetime.datetime.now().astimezone().isoformat(' ', 'seconds')}\n")
 
   @contextlib.contextmanager
