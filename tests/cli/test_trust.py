@@ -210,3 +210,48 @@ def test_a_picture_starts_no_program(tmp_path, monkeypatch):
     ConfigError, match=r"x\.png cannot be read as an image \(of none of the formats"
   ):
     decode_image(content, 3, "x.png")
+
+
+# Fields of a config.json, and what is said of them before anything is read.
+TOLD = [
+  ({"data": {"source": "folder:photos"}}, "data.source='folder:photos' (here 'HERE/photos')"),
+  ({"data": {"source": "bytes:/etc/passwd"}}, "data.source='bytes:/etc/passwd'"),
+  ({"data": {"data_dir": "their/data"}}, "data.data_dir='their/data' (here 'HERE/their/data')"),
+  ({"data": {"data_dir": "gs://bucket/x"}}, "data.data_dir='gs://bucket/x'"),
+  ({"init_from": "hf:owner/name"}, "init_from='hf:owner/name'"),
+  ({"task": {"teacher": "~/run"}}, "task.teacher='~/run'"),
+  ({"phases": {"a": {"init_from": "x"}}}, "phases.a.init_from='x' (here 'HERE/x')"),
+]
+
+
+@pytest.mark.parametrize(("change", "said"), TOLD, ids=lambda x: str(x))
+def test_a_config_of_data_says_what_it_has_read(change, said, run_copy, monkeypatch, caplog):
+  monkeypatch.chdir(run_copy.parent)
+  config = json.loads((run_copy / "config.json").read_text())
+  for field, value in change.items():
+    config[field] = {**config[field], **value} if isinstance(value, dict) else value
+  (run_copy / "theirs.json").write_text(json.dumps(config))
+  said = f"says what is read: {said.replace('HERE', str(run_copy.parent))}"
+  vitx.load_config(str(run_copy / "theirs.json"))
+  assert said in caplog.messages[0] and len(caplog.messages) == 1
+  with registry.trusting(True):
+    vitx.load_config(str(run_copy / "theirs.json"))
+  assert len(caplog.messages) == 1
+
+
+def test_a_run_says_what_it_has_read(run_copy, data_dir, monkeypatch, caplog):
+  monkeypatch.chdir(run_copy.parent)
+  vitx.evaluate(run_copy, limit=4)
+  assert not caplog.messages  # a set of TFDS in the user's own directory
+  shutil.copytree(data_dir, run_copy / "data")
+  config = json.loads((run_copy / "config.json").read_text())
+  config["data"]["data_dir"] = "copy/data"
+  (run_copy / "config.json").write_text(json.dumps(config))
+  vitx.evaluate(run_copy, limit=4, data_dir=str(data_dir))
+  assert not caplog.messages
+  vitx.evaluate(run_copy, limit=4)
+  (said,) = caplog.messages
+  assert said == (
+    f"'{run_copy}/config.json' says what is read: data.data_dir='copy/data'"
+    f" (here '{run_copy}/data')"
+  )

@@ -5,10 +5,11 @@ It is self-contained (evaluation needs nothing else) and holds no pickle and no 
 
 import contextlib
 import json
+import os
 import re
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,16 @@ from absl import logging
 from etils import epath
 from ml_collections import ConfigDict
 
+from vitx import registry
 from vitx.checkpoints import own_files
 from vitx.checkpoints.directory import Directory
 from vitx.errors import ConfigError, MissingExtraError
 
 _RESTORE = "Restore it from a copy, or choose another --workdir."
 PHASES = "phases.json"  # in a workdir of several runs: their names, in order
+# Fields of a config that name what is read besides the config, in its phases too.
+PLACES = ("data.source", "data.data_dir", "init_from", "task.teacher")
+DATA_PLACES = PLACES[:2]
 PHASE_NAME = r"\w[\w.-]*"
 # What a run adds to in place: where one is a link, its content would go elsewhere.
 GROWING = ("checkpoints", "log.txt", "metrics.jsonl", "wandb")
@@ -120,6 +125,37 @@ def read_config(workdir: str | Path) -> ConfigDict:
       " that --workdir named in training)"
     )
   return from_plain(read_json(workdir, "config.json"))
+
+
+def tell_places(config: Mapping[str, Any], path: str, fields: Iterable[str] = PLACES) -> None:
+  """Says in one line which files, folders and sources are read because a config names them.
+
+  Somebody else may have written the config. Nothing is said of a data set of TFDS in the user's own
+  directory, nor after `--trust_code`.
+
+  Args:
+    config: the config, or its fields by name.
+    path: of its file.
+    fields: those that are read now.
+  """
+  if registry.is_trusted():
+    return
+  named = {
+    field: value
+    for field, value in flatten(to_plain(config)).items()
+    if value and field.endswith(tuple(fields)) and (":" in value or not field.endswith(".source"))
+  }
+  if named:
+    each = ", ".join(f"{field}={value!r}{_say_where(value)}" for field, value in named.items())
+    logging.warning("%r says what is read: %s", path, each)
+
+
+def _say_where(value: str) -> str:
+  """Returns where a relative path leads from the current folder; "" for what is none."""
+  place = value.partition(":")[2] or value
+  if "://" in value or value.startswith("hf:") or os.path.isabs(os.path.expanduser(place)):
+    return ""
+  return f" (here {os.path.abspath(place)!r})"
 
 
 def read_json(workdir: str | Path, name: str) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from ml_collections import ConfigDict
 
 from vitx import registry
 from vitx.checkpoints.load import Loaded, load
+from vitx.checkpoints.workdir import DATA_PLACES, join, tell_places
 from vitx.checks import PositiveInt, check_value
 from vitx.cli.tables import check_file, write_json
 from vitx.configs.common import split as split_overrides
@@ -143,6 +144,9 @@ def _open(
     data.splits = {role: "" for role in ROLES}
   if data_dir is not None:
     data.data_dir = data_dir
+  taken = zip(DATA_PLACES, (own, data_dir is None), strict=True)
+  fields = [field for field, is_taken in taken if is_taken]
+  tell_places(loaded.config, join(loaded.workdir, "config.json"), fields)
   dataset = open_dataset(data)
   _check_classes(loaded, dataset)
   same = dataset.info.fingerprint == loaded.fingerprint

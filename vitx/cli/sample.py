@@ -10,6 +10,7 @@ import numpy as np
 from vitx import registry
 from vitx.checkpoints import own_files
 from vitx.checkpoints.load import Loaded, load
+from vitx.checkpoints.workdir import DATA_PLACES, join, tell_places
 from vitx.checks import PositiveInt, Seed, check_number, check_value
 from vitx.cli import density_model
 from vitx.cli.sample_files import draw_grid, to_png, to_text, to_wav
@@ -196,6 +197,8 @@ def _originals(
       )
     return density_model.image_tokens(density_model.read_image(prompt, loaded)[None], loaded)
   data = loaded.config.data.copy_and_resolve_references()
+  fields = DATA_PLACES if data_dir is None else DATA_PLACES[:1]
+  tell_places(loaded.config, join(loaded.workdir, "config.json"), fields)
   if data_dir is not None:
     data.data_dir = data_dir
   test = task.examples(open_source(data, loaded.config.data_seed).test, train=False)

@@ -23,6 +23,7 @@ from vitx.analysis.figures.memory import check_cost, read_costs, read_results
 from vitx.analysis.figures.subject import make_canvas
 from vitx.analysis.matrices import hold_matrices
 from vitx.checkpoints.load import Loaded, load
+from vitx.checkpoints.workdir import DATA_PLACES, join, tell_places
 from vitx.cli.configs import join_text, load_config, split_text
 from vitx.cli.curves import find_printed, find_runs, read_curves
 from vitx.cli.inputs import list_inputs, make_reader
@@ -223,6 +224,8 @@ def _draw_runs(
 def _of_run(loaded: Loaded, options: Options) -> Subject:
   label = Path(loaded.workdir).resolve().name
   weights = f"checkpoint of step {loaded.step}"
+  if not options.inputs:
+    tell_places(loaded.config, join(loaded.workdir, "config.json"), DATA_PLACES)
   return _subject(label, weights, loaded.config, loaded.task, options, lambda: loaded.variables)
 
 
