@@ -14,7 +14,7 @@ from typing import Any
 
 from vitx import registry
 from vitx.checkpoints.errors import CheckpointError
-from vitx.cli import pages
+from vitx.cli import console, pages
 from vitx.cli.configs import join_text, split_flags
 from vitx.errors import ConfigError, MissingExtraError
 
@@ -43,6 +43,7 @@ SAY_ALL = (ConfigError, MissingExtraError, CheckpointError, OSError)
 
 
 INTERRUPTED = 130  # as a shell tells it of SIGINT
+GONE = 141  # and of SIGPIPE
 
 
 class Parser(argparse.ArgumentParser):
@@ -83,7 +84,17 @@ def run(command: Callable[[], int | None]) -> int:
   The message of such an error says it all; a traceback would bury it.
   """
   try:
+    with console.guard():
+      return _run(command)
+  except console.ConsoleGone:
+    return GONE
+
+
+def _run(command: Callable[[], int | None]) -> int:
+  try:
     return command() or 0
+  except console.ConsoleGone:
+    raise
   except Exception as error:
     if not _says_all(error):
       raise

@@ -21,6 +21,7 @@ from vitx.analysis.figures import (
 from vitx.analysis.figures.gallery import GRID
 from vitx.analysis.figures.memory import check_cost, read_costs, read_results
 from vitx.analysis.figures.subject import make_canvas
+from vitx.analysis.markdown import without_places
 from vitx.analysis.matrices import hold_matrices
 from vitx.checkpoints.load import Loaded, load
 from vitx.checkpoints.workdir import DATA_PLACES, join, tell_places
@@ -259,7 +260,7 @@ def _describe(config: ConfigDict) -> str:
     *([f"{block} blocks"] if block != "pre_norm" else []),
   ]
   parts += [f"{name} {model[name]}" for name in ("depth", "width") if name in model]
-  return f"{', '.join(parts)}, {config.data.source}"
+  return f"{', '.join(parts)}, {without_places(config.data.source)}"
 
 
 def _subject(

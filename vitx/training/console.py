@@ -14,6 +14,7 @@ from absl import logging
 from etils import epath
 
 from vitx.checkpoints import own_files
+from vitx.errors import escape
 from vitx.training.failures import Interrupted
 
 LOG = "log.txt"
@@ -31,9 +32,9 @@ class _Log(io.TextIOBase):
     if self._appendable:
       # What is said of a run must not end it: a disk may be full, or the workdir deleted.
       with contextlib.suppress(OSError):
-        own_files.append(self._workdir, LOG, text)
+        own_files.append(self._workdir, LOG, escape(text))
     else:
-      self._kept.append(text)
+      self._kept.append(escape(text))
     return len(text)
 
   def close(self) -> None:
@@ -54,8 +55,9 @@ class _Both(io.TextIOBase):
     self._is_begun = False  # a line of the log, which has no end yet
 
   def write(self, text: str) -> int:
-    self._console.write(text)
-    line, drawn = _DRAWN_OVER.subn("", text)
+    drawn = _DRAWN_OVER.match(text)
+    line = escape(text[drawn.end() :] if drawn else text)
+    self._console.write(f"{drawn[0]}{line}" if drawn else line)
     if drawn and self._is_begun:
       line = f"\n{line}"
     if line:
