@@ -7,7 +7,6 @@ and mistakes wait for no JAX.
 
 import argparse
 import importlib
-import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -73,8 +72,6 @@ def start(*before: str) -> int:
 def main(arguments: Sequence[str]) -> int:
   """Runs `vitx COMMAND ...` and returns the exit status."""
   given = list(arguments)
-  if os.getcwd() not in sys.path:
-    sys.path.append(os.getcwd())  # code of the user's own, behind all that is installed
   return run(lambda: _dispatch(given))
 
 

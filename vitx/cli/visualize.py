@@ -269,8 +269,13 @@ def _subject(
   held = config.copy_and_resolve_references()
   held.model = hold_matrices(held.model)
   given = list_inputs(options.inputs, task) if options.inputs else []
+  is_trusted = registry.is_trusted()
 
   def inputs(count: int) -> Any:
+    with registry.trusting(is_trusted):  # whenever it is called
+      return read_inputs(count)
+
+  def read_inputs(count: int) -> Any:
     if given:
       read = make_reader(task)
       return task.model_inputs(_stack(task, [read(one, i) for i, one in enumerate(given)][:count]))

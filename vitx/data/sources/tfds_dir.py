@@ -10,7 +10,7 @@ from etils import epath
 from vitx.data.builders import BUILDERS
 from vitx.data.cache import cache_directory
 from vitx.errors import ConfigError, listing, nearest
-from vitx.registry import is_trusted, refuse_code
+from vitx.registry import is_trusted, reach_current_folder, refuse_code
 
 READABLE = "array_record"
 _NAME = re.compile(r"(?P<name>\w+)(?:/(?P<config>[^:/]+))?(?::(?P<version>\d+\.\d+\.\d+))?")
@@ -169,6 +169,8 @@ def _guard_feature_classes() -> None:
     is_code = "." in python_class_name and python_class_name not in base._registered_features
     if is_code and not is_trusted():
       raise _CodeRefusedError(python_class_name)
+    if is_code:
+      reach_current_folder()
     return find(python_class_name)
 
   base.cls_from_name = classmethod(find_trusted)  # type: ignore[method-assign, assignment]
