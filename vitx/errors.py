@@ -1,11 +1,47 @@
 """Errors that name the field, the value and the fix."""
 
+import contextlib
 import difflib
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+# What a terminal obeys, or what turns the direction of letters; no half of a pair that UTF-8 lacks.
+_OBEYED = re.compile(
+  r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+
+
+def escape(text: str, *, line: bool = False) -> str:
+  """Returns text with control characters written out, as `\\x1b`, which a terminal would obey.
+
+  Args:
+    text: may hold a name that a stranger gave.
+    line: whether it is part of a line, where a newline or a tab is written out too.
+  """
+  text = _OBEYED.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+  return text.replace("\t", "\\t").replace("\n", "\\n") if line else text
+
+
+@contextlib.contextmanager
+def naming(path: str | Path) -> Iterator[None]:
+  """Lets an OSError of a `with` block say the path of the file that is written, as on a full disk.
+
+  Writing to an open file fails without its name.
+  """
+  try:
+    yield
+  except OSError as error:
+    if error.filename is not None or error.errno is None:
+      raise
+    raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 class ConfigError(ValueError):
   """A setting that cannot work. The message names the field, the value and the fix."""
+
+  def __init__(self, message: str):
+    super().__init__(escape(message))
 
 
 class MissingExtraError(ImportError):

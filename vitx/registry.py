@@ -14,6 +14,8 @@ import contextvars
 import functools
 import importlib
 import inspect
+import os
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -43,6 +45,16 @@ def trusting(allowed: bool | None) -> Iterator[None]:
 def is_trusted() -> bool:
   """Returns whether the user has said that foreign code may run (`--trust_code`)."""
   return _trusted.get() is True
+
+
+def reach_current_folder() -> None:
+  """Lets code be imported that lies in the current folder, behind all that is installed.
+
+  To be called where code of the user's own, or trusted code, is about to be imported. Until then an
+  optional package that is missing is not looked for among a stranger's files.
+  """
+  if os.getcwd() not in sys.path:
+    sys.path.append(os.getcwd())
 
 
 def _never(field: str, value: str) -> bool:
@@ -144,6 +156,7 @@ def _check_kind(found: Any, kinds: tuple[type, ...], what: str) -> None:
 
 def _import(name: str, field: str) -> Any:
   module, attribute = name.split(":", 1)
+  reach_current_folder()
   try:
     return functools.reduce(getattr, attribute.split("."), importlib.import_module(module))
   except (ImportError, AttributeError, ValueError) as error:

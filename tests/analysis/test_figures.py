@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from vitx.analysis.figures import gallery, patterns
+from vitx.analysis.figures import gallery, patterns, style
 from vitx.analysis.figures.attention_past import attention_mass, capture, uniform_mass
-from vitx.errors import ConfigError
+from vitx.errors import ConfigError, escape
 from vitx.models import model_from_config
 from vitx.models.sown import collect
 from vitx.ops.attention import dense_mask
@@ -138,3 +138,16 @@ def test_a_directed_edge_is_seen_from_its_query_only():
   mask[0, 1] = mask[1, 2] = True
   assert gallery.receptive_field(mask, 0, layers=3).tolist() == [0, 1, 2]
   assert gallery.receptive_field(mask, 2, layers=3).tolist() == [4, 4, 0]
+
+
+@pytest.mark.parametrize("name", [r"$\frac{$", "a $5 and $6", "x\x1b[2J_$^$"])
+def test_a_name_in_a_picture_is_no_formula(name, tmp_path):
+  texts = pytest.importorskip("matplotlib.text")
+  canvas, panels = style.make_panels(1, 1, 6.0, 6.0, f"method {name}")
+  panels[0, 0].plot([1, 10], [1, 100], label=name)
+  panels[0, 0].set(yscale="log")
+  style.name_axes(panels[0, 0], name, name, title=name)
+  style.add_legend(canvas, panels[0, 0])
+  assert style.keep(canvas, tmp_path, "a").stat().st_size > 1000
+  shown = [each for each in canvas.findobj(texts.Text) if escape(name) in each.get_text()]
+  assert len(shown) == 5 and not any(each.get_parse_math() for each in shown)

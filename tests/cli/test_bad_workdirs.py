@@ -165,7 +165,7 @@ def test_checkpoints_that_are_all_damaged(command, run_copy, capsys):
     (["--limit", "-3"], "limit"),
     (["--limit", "many"], "argument --limit: invalid"),
     (["--task", "x"], "is not of the form field=value"),
-    (["--predictions", "no/where.csv"], "predictions='no/where.csv' cannot be written"),
+    (["--predictions", "no/where.csv"], "predictions='no/where.csv': there is no folder 'no'"),
     (["--json", "no/where.json"], "json='no/where.json': there is no folder 'no'; make it first"),
   ],
 )

@@ -1,5 +1,6 @@
 """`vitx convert`: published weights into a workdir, and a workdir's weights out with a card."""
 
+import dataclasses
 import json
 import re
 import shutil
@@ -10,8 +11,11 @@ import pytest
 import vitx
 from tests import runs
 from tests.checkpoints.published import FILES
+from vitx.analysis.markdown import without_places
 from vitx.checkpoints.tree import name_leaves
+from vitx.cli import convert as convert_module
 from vitx.cli import main as front
+from vitx.cli import model_card
 
 SHORT = ("duration=2 steps", "schedule.warmup=1 steps", "pool=cls", "evaluation.every=2 steps")
 ROW = runs.replace(runs.TINY, *SHORT)
@@ -60,13 +64,31 @@ def test_the_card_says_how_they_came_to_be(run):
     'load_file("tiny.safetensors")',
     environment["data"]["fingerprint"],
     f"{environment['data']['examples']['train']:,} train",
-    " ".join(environment["command"]),
+    " ".join(without_places(environment["command"])),
     f"jax {environment['versions']['jax']}",
     f"| test | {rows[-1]['examples']} | {rows[-1]['top1']:.4f} |",
     "0, 1, 2, 3, 4, 5, 6, 7, 8, 9",
   ):
     assert said in card, said
-  assert json.loads(card.split("```json\n")[1].split("```")[0]) == config
+  assert json.loads(card.split("```json\n")[1].split("```")[0]) == without_places(config)
+
+
+@pytest.mark.slow  # reads a whole run
+def test_a_card_tells_no_place_and_takes_names_for_text(run):
+  """A stranger's class names, figures, source and command; and the folders of the author."""
+  loaded = vitx.load(run / "run")
+  names = ["<script>x</script>", "a | b", "[x](http://evil)", "two\nlines", "`", *"56789"]
+  config = loaded.config.copy_and_resolve_references()
+  config.data.source, config.data.data_dir = "folder:/home/jane/`photos`", "/home/jane/data"
+  config.init_from = "~/secret/run"
+  loaded = dataclasses.replace(loaded, config=config, data={**loaded.data, "class_names": names})
+  card = model_card.write_card(loaded, convert_module.describe(vitx.load(run / "run")), 'a".b')
+  text, code = card.split("## Config")
+  assert "jane" not in card and "secret" not in card and "`` folder:`photos` ``" in text
+  assert "<script" not in text.replace(r"\<script", "") and "](http" not in text
+  assert r"two\\nlines" in text and r"a \| b" in text and r"\`" in text
+  assert json.loads(code.split("```json\n")[1].split("\n```")[0])["init_from"] == "run"
+  assert 'load_file("a\\".b")' in text
 
 
 @pytest.mark.slow  # reads a whole run

@@ -95,6 +95,53 @@ def test_conversion_imports_no_class_that_a_copy_names(tfrecord_dir, tmp_path, c
   assert "Could not import own_feature" in capsys.readouterr().err
 
 
+# A field of dataset_info.json that names files of its splits, and a name that leads elsewhere.
+OUTSIDE = [
+  ("filepathTemplate", "../../../new/{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"),
+  ("filepathTemplate", "PLACE/new/{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"),
+  ("filepathTemplate", "a/../../{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"),
+  ("filepathTemplate", "gs://bucket/{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"),
+  ("filepathTemplate", "{SPLIT:>999}.{FILEFORMAT}-{SHARD_X_OF_Y}"),
+  ("filepathTemplate", "{SPLIT.__class__}.{FILEFORMAT}-{SHARD_X_OF_Y}"),
+  ("name", "/../../new/digits"),
+]
+
+
+@pytest.mark.parametrize(("field", "name"), OUTSIDE, ids=str)
+@pytest.mark.parametrize("command", ["prepare", "open"])
+def test_files_outside_a_set_are_neither_read_nor_written(
+  command, field, name, tfrecord_dir, digits_dir, tmp_path, make_data
+):
+  if command == "open":
+    shutil.copytree(digits_dir, tmp_path / "prepared")
+    tfrecord_dir = tmp_path / "prepared"
+  (path,) = tfrecord_dir.rglob("dataset_info.json")
+  info = json.loads(path.read_text())
+  for split in info["splits"]:
+    split[field] = name.replace("PLACE", str(tmp_path))
+  path.write_text(json.dumps(info))
+  target = tmp_path / "out"
+  with pytest.raises(ConfigError, match=r"dataset_info\.json is damaged \(files of split"):
+    if command == "open":
+      open_source(make_data(data_dir=str(tfrecord_dir)), seed=0)
+    else:
+      prepare.prepare("digits", str(target), str(tfrecord_dir))
+  assert not (tmp_path / "new").exists() and not list(target.rglob("*array_record*"))
+
+
+def test_files_of_a_split_may_lie_in_a_folder_of_its_own(digits_dir, tmp_path, make_data):
+  shutil.copytree(digits_dir, tmp_path / "prepared")
+  (path,) = (tmp_path / "prepared").rglob("dataset_info.json")
+  info = json.loads(path.read_text())
+  for split in info["splits"]:
+    (path.parent / split["name"]).mkdir()
+    (file,) = path.parent.glob(f"digits-{split['name']}.*")
+    file.rename(path.parent / split["name"] / "part-00000-of-00001.array_record")
+    split["filepathTemplate"] = "{SPLIT}/part-{SHARD_X_OF_Y}.{FILEFORMAT}"
+  path.write_text(json.dumps(info))
+  assert len(open_source(make_data(data_dir=str(tmp_path / "prepared")), seed=0).test) == 359
+
+
 def test_conversion_takes_the_version_directory_too(tfrecord_dir, tmp_path):
   made = prepare.prepare("digits", str(tmp_path / "new"), str(tfrecord_dir / "digits" / "1.0.0"))
   assert len(records(made, "test")) == 359
@@ -214,6 +261,15 @@ def test_tiny_imagenet(archive, tmp_path, make_data, kind):
   encoded = (archive / "train" / "n02" / "images" / "n02_1.JPEG").read_bytes()
   assert any(encoded in record for record in records(made, "train"))  # bytes untouched
   assert json.loads((made / "metadata.json").read_text())["words"]["n01"] == "goldfish"
+
+
+@pytest.mark.parametrize("name", ["../../../../secret", "/etc/passwd", "val_9.JPEG"])
+def test_tiny_imagenet_holds_no_file_from_elsewhere(archive, tmp_path, name):
+  (tmp_path / "secret").write_text("private")
+  lines = archive / "val" / "val_annotations.txt"
+  lines.write_text(f"{name}\tn01\t0\t0\t1\t1\n")
+  with pytest.raises(ConfigError, match=r"val_annotations\.txt names .* no file of val/images"):
+    prepare.prepare("tiny_imagenet", str(tmp_path / "out"), str(archive))
 
 
 def test_tiny_imagenet_needs_its_archive(tmp_path):

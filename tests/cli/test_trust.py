@@ -1,9 +1,14 @@
 """A directory that somebody else made runs none of their code, unless it is trusted."""
 
+import contextlib
+import functools
 import io
 import json
+import os
 import shutil
 import sys
+import types
+import zipfile
 
 import numpy as np
 import pytest
@@ -13,11 +18,15 @@ from PIL import EpsImagePlugin, Image
 import vitx
 from tests import runs
 from vitx import registry
+from vitx.checkpoints import foreign
 from vitx.cli.main import main
+from vitx.cli.visualize import open_subject
 from vitx.data.images.decode import decode_image
 from vitx.data.sources import open_dataset
 from vitx.errors import ConfigError
 from vitx.training import loop
+from vitx.training.beginning import check_beginning
+from vitx.training.phases import check as check_phases
 from vitx.training.setup import make_experiment
 
 OWN = """
@@ -210,3 +219,283 @@ def test_a_picture_starts_no_program(tmp_path, monkeypatch):
     ConfigError, match=r"x\.png cannot be read as an image \(of none of the formats"
   ):
     decode_image(content, 3, "x.png")
+
+
+# Fields of a config.json, and what is said of them before anything is read.
+TOLD = [
+  ({"data": {"source": "folder:photos"}}, "data.source='folder:photos' (here 'HERE/photos')"),
+  ({"data": {"source": "bytes:/etc/passwd"}}, "data.source='bytes:/etc/passwd'"),
+  ({"data": {"data_dir": "their/data"}}, "data.data_dir='their/data' (here 'HERE/their/data')"),
+  ({"data": {"data_dir": "gs://bucket/x"}}, "data.data_dir='gs://bucket/x'"),
+  ({"init_from": "hf:owner/name"}, "init_from='hf:owner/name'"),
+  ({"task": {"teacher": "~/run"}}, "task.teacher='~/run'"),
+  ({"phases": {"a": {"init_from": "x"}}}, "phases.a.init_from='x' (here 'HERE/x')"),
+]
+
+
+@pytest.mark.parametrize(("change", "said"), TOLD, ids=lambda x: str(x))
+def test_a_config_of_data_says_what_it_has_read(change, said, run_copy, monkeypatch, caplog):
+  monkeypatch.chdir(run_copy.parent)
+  config = json.loads((run_copy / "config.json").read_text())
+  for field, value in change.items():
+    config[field] = {**config[field], **value} if isinstance(value, dict) else value
+  (run_copy / "theirs.json").write_text(json.dumps(config))
+  said = f"says what is read: {said.replace('HERE', str(run_copy.parent))}"
+  vitx.load_config(str(run_copy / "theirs.json"))
+  assert said in caplog.messages[0] and len(caplog.messages) == 1
+  with registry.trusting(True):
+    vitx.load_config(str(run_copy / "theirs.json"))
+  assert len(caplog.messages) == 1
+
+
+def test_a_run_says_what_it_has_read(run_copy, data_dir, monkeypatch, caplog):
+  monkeypatch.chdir(run_copy.parent)
+  vitx.evaluate(run_copy, limit=4)
+  assert not caplog.messages  # a set of TFDS in the user's own directory
+  shutil.copytree(data_dir, run_copy / "data")
+  config = json.loads((run_copy / "config.json").read_text())
+  config["data"]["data_dir"] = "copy/data"
+  (run_copy / "config.json").write_text(json.dumps(config))
+  vitx.evaluate(run_copy, limit=4, data_dir=str(data_dir))
+  assert not caplog.messages
+  vitx.evaluate(run_copy, limit=4)
+  (said,) = caplog.messages
+  assert said == (
+    f"'{run_copy}/config.json' says what is read: data.data_dir='copy/data'"
+    f" (here '{run_copy}/data')"
+  )
+
+
+# Beside the stranger's files, in the folder where the command runs; every file below names it.
+THEIRS = """
+import pathlib
+import tensorflow_datasets as tfds
+from vitx.attention.softmax import SoftmaxAttention
+pathlib.Path("imported").touch()
+class Mixer(SoftmaxAttention):
+  pass
+class Scan(tfds.features.Image):
+  pass
+def load(*_):
+  pathlib.Path("imported").touch()
+"""
+MIXER = {"token_mixer": {"name": "theirs:Mixer"}}
+
+
+class Theirs:
+  """A workdir, copied, with a module `theirs` beside it."""
+
+  def __init__(self, run, data, place, modules):
+    self.run, self.data = shutil.copytree(run, place / "run"), data
+    self.place, self.modules = place, modules
+    (place / "theirs.py").write_text(THEIRS)
+
+  def config(self, path="run/config.json", **sections):
+    config = json.loads((self.run / "config.json").read_text())
+    for section, change in sections.items():
+      config[section] = {**config.get(section, {}), **change}
+    (self.place / path).write_text(json.dumps(config))
+    return str(self.place / path)
+
+  def weights(self, name):
+    """A file that is a pickle of what `theirs.load()` returns, whatever its name says."""
+    content = b"ctheirs\nload\n(tR."
+    if name.endswith(".zip.pth"):
+      with zipfile.ZipFile(name, "w") as archive:
+        archive.writestr("a/data.pkl", content)
+    elif name.endswith(".npz"):
+      with zipfile.ZipFile(name, "w") as archive:
+        header = b"{'descr': '|O', 'fortran_order': False, 'shape': ()}".ljust(117) + b"\n"
+        archive.writestr("a.npy", b"\x93NUMPY\x01\x00v\x00" + header + content)
+    else:
+      (self.place / name).write_bytes(content)
+    return str(self.place / name)
+
+  def features(self):
+    shutil.copytree(self.data, self.place / "data")
+    (path,) = (self.place / "data").rglob("features.json")
+    image = "tensorflow_datasets.core.features.image_feature.Image"
+    path.write_text(path.read_text().replace(image, "theirs.Scan"))
+
+
+def train(trusted, **more):
+  """Checks a run of the user's own that takes something of theirs, up to its compilation."""
+  config = runs.tiny(*(f"{field}='{value}'" for field, value in more.items()))
+  experiment = make_experiment(config, is_trial=True, trust_code=trusted)
+  check_beginning(experiment, "new", writes=False, trust_code=trusted)
+
+
+def a_workdir(theirs):
+  theirs.config(model=MIXER)
+  return lambda trusted: vitx.load("run", trust_code=trusted)
+
+
+def workdir_of_phases(theirs):
+  a_workdir(theirs)
+  shutil.copytree(theirs.run, theirs.place / "phased" / "a")
+  (theirs.place / "phased" / "phases.json").write_text('{"phases": ["a"]}')
+  return lambda trusted: vitx.load("phased", trust_code=trusted)
+
+
+def workdirs_source(theirs):
+  theirs.config(data={"source": "theirs:load"})
+  return lambda trusted: vitx.evaluate("run", trust_code=trusted)
+
+
+def workdirs_data(theirs):
+  """What the report was of: a data set in the workdir, which its config names."""
+  theirs.features()
+  theirs.config(data={"data_dir": "data"})
+  return lambda trusted: vitx.evaluate("run", trust_code=trusted, limit=1)
+
+
+def picture_of_a_workdir(theirs):
+  """The data are opened when the figure asks for them, after `open_subject` has returned."""
+  theirs.config(data={"source": "theirs:load"})
+  return lambda trusted: open_subject(workdir="run", trust_code=trusted).inputs(1)
+
+
+def config_of_data(theirs):
+  return check_config(theirs.config("theirs.json", model=MIXER))
+
+
+def phases_of_a_config(theirs):
+  return check_config(theirs.config("theirs.json", phases={"a": {"model": MIXER}}))
+
+
+def check_config(path):
+  def use(trusted):
+    with registry.trusting(trusted or None):  # as the command's flag says
+      check_phases(vitx.load_config(path), "new", trust_code=trusted)
+
+  return use
+
+
+def teacher(theirs):
+  theirs.config(model=MIXER)
+  more = {"task": "distillation", "task.teacher": theirs.run}
+  return lambda trusted: train(trusted, **more)
+
+
+def init_from(theirs):
+  theirs.config(model=MIXER)
+  return lambda trusted: train(trusted, init_from=theirs.run)
+
+
+def data_directory(theirs):
+  theirs.features()
+  return lambda trusted: train(trusted, **{"data.data_dir": theirs.place / "data"})
+
+
+def weights(name):
+  return lambda theirs: lambda trusted: train(trusted, init_from=theirs.weights(name))
+
+
+def teachers_weights(theirs):
+  source = theirs.weights("x.pth")
+  return lambda trusted: foreign.read_variables(source, 10)
+
+
+def hub_name(theirs):
+  """The library has the file in its cache, and gives its path."""
+  library, errors = types.ModuleType("huggingface_hub"), types.ModuleType("huggingface_hub.errors")
+  errors.LocalEntryNotFoundError = type("Local", (OSError,), {})
+  errors.EntryNotFoundError = type("Entry", (Exception,), {})
+  library.errors = errors
+  library.hf_hub_download = lambda name, file, revision=None: theirs.weights(file)
+  theirs.modules("huggingface_hub", library)
+  theirs.modules("huggingface_hub.errors", errors)
+  return lambda trusted: train(trusted, init_from="hf:owner/name")
+
+
+def image(theirs):
+  content = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n%%EOF\n"
+  (theirs.place / "x.png").write_bytes(content)
+  return lambda trusted: vitx.predict("run", ["x.png"], trust_code=trusted)
+
+
+def notebook(theirs):
+  """Each cell that opens the workdir, whatever the cells before it have said."""
+  theirs.config(data={"source": "theirs:load"})
+  cells = json.loads((runs.ROOT / "colab" / "evaluate_checkpoint.ipynb").read_text())["cells"]
+  text = {cell["id"]: "".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"}
+
+  def use(trusted):
+    names = {"sys": sys, "os": os, "WORKDIR": "run", "FOREIGN": "", "IMAGES": []}
+    exec(text["imports"], names)
+    names["loaded"] = vitx.load("run")
+    for cell in ("evaluate", "predict", "maps"):
+      with pytest.raises(ConfigError, match=r"theirs:load.*trust_code"):
+        exec(text[cell], names)
+    raise ConfigError("theirs:load ... trust_code")
+
+  return use
+
+
+@pytest.mark.parametrize(
+  "arguments",
+  [
+    ["config", "theirs.json"],
+    ["evaluate", "--workdir", "run", "--limit", "1"],
+    ["config", "digits"],  # the shipped file, not theirs of that name
+    ["config", "theirs"],
+    ["config", "theirs.cfg"],
+  ],
+  ids=" ".join,
+)
+def test_no_command_looks_for_packages_among_their_files(
+  arguments, finished_run, data_dir, tmp_path, monkeypatch
+):
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
+  theirs = Theirs(finished_run[0], data_dir, tmp_path, None)
+  theirs.config("theirs.json")
+  for name in ("digits", "theirs", "theirs.cfg"):
+    (tmp_path / name).write_text(THEIRS)
+  main(arguments)
+  assert str(tmp_path) not in sys.path and not (tmp_path / "imported").exists()
+  (tmp_path / "mine.py").write_text("from theirs import Mixer\nget_config = None")
+  assert main(["config", "mine.py"]) == 1  # a file of the user's own, which is code
+  assert str(tmp_path) in sys.path and (tmp_path / "imported").exists()
+  sys.modules.pop("theirs", None)
+
+
+# How what somebody else made gets in, and whether --trust_code lets its code run.
+WAYS = [
+  (a_workdir, True),
+  (workdir_of_phases, True),
+  (workdirs_source, True),
+  (workdirs_data, True),
+  (picture_of_a_workdir, True),
+  (config_of_data, True),
+  (phases_of_a_config, True),
+  (teacher, True),
+  (init_from, True),
+  (data_directory, True),
+  *((weights(name), False) for name in ("x.pth", "x.zip.pth", "x.npz", "x.safetensors", "x.bin")),
+  (teachers_weights, False),
+  (hub_name, False),
+  (image, False),
+  (notebook, False),
+]
+
+
+@pytest.mark.parametrize(("way", "lets_in"), WAYS, ids=lambda way: getattr(way, "__name__", ""))
+def test_each_way_in(way, lets_in, finished_run, data_dir, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+  touch = (tmp_path / "imported").touch
+  monkeypatch.setattr(EpsImagePlugin, "Ghostscript", lambda *_, **__: touch())
+  modules = functools.partial(monkeypatch.setitem, sys.modules)
+  use = way(Theirs(finished_run[0], data_dir, tmp_path, modules))
+  with pytest.raises(ConfigError) as refused:
+    use(False)
+  assert not (tmp_path / "imported").exists() and not (tmp_path / "new").exists()
+  assert not lets_in or ("theirs" in str(refused.value) and "trust_code" in str(refused.value))
+  try:
+    with contextlib.suppress(ConfigError):  # what they made need not work
+      use(True)
+  finally:
+    sys.modules.pop("theirs", None)
+    tfds.features.FeatureConnector._registered_features.pop("theirs.Scan", None)
+  assert (tmp_path / "imported").exists() == lets_in

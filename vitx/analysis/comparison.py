@@ -1,14 +1,13 @@
 """Methods side by side over seeds: the table of a sweep, in Markdown and as CSV."""
 
-import csv
 import dataclasses
-import io
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
 
+from vitx.analysis import csv_files, markdown
 from vitx.analysis.statistics import (
   LEVEL,
   Agreement,
@@ -213,11 +212,12 @@ def format_table(comparison: Comparison) -> str:
     rows.append(
       [line.method.name, count, *published, *ours, *difference, _number(line.rank), *order, *costs]
     )
-  return "\n\n".join([lay_out_markdown([heads, *rows]), _explain(comparison, has_published)])
+  return "\n\n".join([markdown.table([heads, *rows]), _explain(comparison, has_published)])
 
 
 def _explain(comparison: Comparison, has_published: bool) -> str:
   first, better = comparison.methods[0].name, {"max": "high", "min": "low"}[comparison.mode]
+  first = markdown.text(first)
   text = [
     f"Mean ± standard deviation over seeds; {better} is good. The checkpoint that validates best is"
     " tested, once. Differences are of the test figures, paired by seed:"
@@ -246,7 +246,9 @@ def _explain(comparison: Comparison, has_published: bool) -> str:
       f" {agreement.rho:.3f} (p = {agreement.p:.2g})."
     )
   failed = [each for each in comparison.outcomes if each.problem]
-  text += [f"{each.method}, seed {each.seed}, failed: {each.problem}" for each in failed]
+  for each in failed:
+    problem = markdown.text(markdown.without_places(each.problem))
+    text.append(f"{markdown.text(each.method)}, seed {each.seed}, failed: {problem}")
   return "\n\n".join(text)
 
 
@@ -284,21 +286,11 @@ def _number(value: float | None) -> str:
   return "" if value is None else f"{value:g}"
 
 
-def lay_out_markdown(rows: Sequence[Sequence[str]]) -> str:
-  """Returns rows of cells, of which the first is the head, as a table in Markdown."""
-  head, *body = (f"| {' | '.join(row)} |" for row in rows)
-  return "\n".join([head, f"|{'---|' * len(rows[0])}", *body])
-
-
 def format_csv(comparison: Comparison) -> str:
   """Returns a line per point: what its method costs, and its figures that are numbers; no times."""
   methods = {method.name: method for method in comparison.methods}
   rows = [_flatten(each, methods[each.method]) for each in comparison.outcomes]
-  file = io.StringIO()
-  writer = csv.DictWriter(file, list(dict.fromkeys(key for row in rows for key in row)))
-  writer.writeheader()
-  writer.writerows(rows)
-  return file.getvalue()
+  return csv_files.format_records(rows)
 
 
 def _flatten(outcome: Outcome, method: Method) -> dict[str, Any]:

@@ -1,12 +1,12 @@
 """The measured rows as ratios, for reading and as CSV."""
 
-import csv
 import dataclasses
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import jax
 
+from vitx.analysis import csv_files
 from vitx.benchmark.mixers import BASELINE, Row, Setting
 from vitx.benchmark.named import Outcome
 from vitx.errors import ConfigError
@@ -170,10 +170,7 @@ def write_csv(path: str | Path, rows: Sequence[Row]) -> None:
     ConfigError: the file cannot be written.
   """
   try:
-    with open(path, "w", newline="", encoding="utf-8") as file:
-      writer = csv.writer(file)
-      writer.writerow(COLUMNS)
-      writer.writerows(_cells(rows, row) for row in rows)
+    csv_files.write(path, [COLUMNS, *(_cells(rows, row) for row in rows)])
   except OSError as error:
     raise ConfigError(f"csv={str(path)!r} cannot be written: {error}") from error
 

@@ -5,6 +5,7 @@ leaves nothing half done under that name; an object store has no such rename, th
 written last and removed first.
 """
 
+import os
 import re
 import shutil
 from pathlib import Path
@@ -33,7 +34,7 @@ class Directory:
 
   def steps(self) -> list[int]:
     """Returns the steps of the complete checkpoints, ascending."""
-    if not self.path.exists():
+    if not self.path.is_dir():
       return []
     return sorted(int(path.name) for path in self.path.iterdir() if self._complete(path))
 
@@ -46,6 +47,10 @@ class Directory:
       path = path.rename(self._free_name(f"{DELETED}{step}"))
     path.rmtree()
 
+  def remove(self) -> None:
+    """Removes the directory with all that is in it, if it is there; of a link the link alone."""
+    _remove(self.path)
+
   def set_aside(self, step: int) -> epath.Path:
     """Renames a checkpoint to `corrupt-STEP`, or `corrupt-STEP-2` and so on; returns its path."""
     return (self / step).rename(self._free_name(f"{CORRUPT}{step}"))
@@ -55,7 +60,14 @@ class Directory:
     for path in self.path.iterdir():
       uncommitted = self.remote and STEP.fullmatch(path.name) and not self._complete(path)
       if uncommitted or UNFINISHED in path.name or path.name.startswith(DELETED):
-        path.rmtree()
+        _remove(path)
+
+  def strangers(self) -> list[epath.Path]:
+    """Returns what has a step's name and is no directory, such as a link; vitx makes none."""
+    if self.remote or not self.path.is_dir():
+      return []
+    paths = [path for path in self.path.iterdir() if STEP.fullmatch(path.name)]
+    return sorted(path for path in paths if not self._complete(path))
 
   def space(self) -> str:
     """Returns how much is free, as a sentence; "" where that has no meaning."""
@@ -66,11 +78,21 @@ class Directory:
   def _complete(self, path: epath.Path) -> bool:
     if not STEP.fullmatch(path.name):
       return False
-    return (path / COMMITTED).exists() if self.remote else path.is_dir()
+    if self.remote:
+      return (path / COMMITTED).exists()
+    return path.is_dir() and not os.path.islink(path)
 
   def _free_name(self, name: str) -> epath.Path:
     candidate, number = self.path / name, 1
-    while candidate.exists():
+    while candidate.exists() or os.path.islink(candidate):
       number += 1
       candidate = self.path / f"{name}-{number}"
     return candidate
+
+
+def _remove(path: epath.Path) -> None:
+  """Removes a directory with its content; what is none, such as a link, alone."""
+  if path.is_dir() and not os.path.islink(path):
+    path.rmtree()
+  else:
+    path.unlink(missing_ok=True)

@@ -2,7 +2,7 @@
 
 import re
 
-from vitx.errors import ConfigError
+from vitx.errors import ConfigError, escape
 
 # A read that fails with these says nothing about the content.
 TRANSIENT = (PermissionError, MemoryError, TimeoutError, ConnectionError)
@@ -12,6 +12,9 @@ HALF = 150  # characters kept of either end of a long reason
 
 class CheckpointError(RuntimeError):
   """A checkpoint could not be written or read; those that were there are untouched."""
+
+  def __init__(self, message: str):
+    super().__init__(escape(message))
 
 
 class CorruptCheckpoint(CheckpointError):  # noqa: N818 (a state of the checkpoint)

@@ -26,14 +26,17 @@ def write_safetensors(path: str | Path, arrays: Mapping[str, np.ndarray]) -> Non
   """Writes arrays by name.
 
   Raises:
-    ConfigError: the path does not end in `.safetensors`.
+    ConfigError: the path does not end in `.safetensors`, or cannot be written.
     MissingExtraError: that package is not installed.
-    OSError: it cannot be written.
   """
   if not str(path).endswith(SUFFIX):
     raise ConfigError(f"out={str(path)!r} must end in {SUFFIX}: weights go out in that form alone")
   try:
+    from safetensors import SafetensorError
     from safetensors.numpy import save_file
   except ImportError as error:
     raise MissingExtraError(f"out={str(path)!r}", "foreign") from error
-  save_file(dict(arrays), str(path), metadata={"format": "pt"})  # as timm writes and asks for
+  try:
+    save_file(dict(arrays), str(path), metadata={"format": "pt"})  # as timm writes and asks for
+  except (OSError, SafetensorError) as error:
+    raise ConfigError(f"out={str(path)!r} cannot be written: {error}") from error

@@ -17,18 +17,20 @@ import datetime
 import errno
 import json
 import os
+import re
 import socket
 import threading
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import jax
 import psutil
 from absl import logging
 from etils import epath
 
-from vitx.checkpoints import processes
+from vitx.checkpoints import own_files, processes
 from vitx.checkpoints.workdir import write_json
 from vitx.errors import ConfigError
 
@@ -39,6 +41,8 @@ STALE = 300.0  # seconds without one, after which a holder on another machine co
 TORN = 10.0  # seconds after which a lock without content counts as a killed process's
 # What a file system says that cannot create a file exclusively.
 UNABLE = (errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.ENOLCK)
+
+_TOKEN = re.compile(r"\w+")
 
 
 class WorkdirInUseError(ConfigError):
@@ -70,6 +74,17 @@ class Holder:
     """Returns a new holder: this process, now."""
     pid, since = os.getpid(), datetime.datetime.now().astimezone().isoformat(" ", "seconds")
     return cls(socket.gethostname(), pid, _began(pid), _machine(), uuid.uuid4().hex[:16], since)
+
+  @classmethod
+  def from_json(cls, stored: Any) -> "Holder":
+    """Returns the holder that a file tells. Raises TypeError or ValueError for what is none."""
+    holder = cls(**stored)
+    for field in dataclasses.fields(cls):
+      if type(value := getattr(holder, field.name)) is not field.type:
+        raise TypeError(f"{field.name}={value!r}")
+    if not _TOKEN.fullmatch(holder.token):  # it becomes part of a file's name
+      raise ValueError(f"token={holder.token!r}")
+    return holder
 
   def is_alive(self) -> bool:
     """Returns whether the process runs, asked on its own machine."""
@@ -143,6 +158,7 @@ class Lock:
       self._path.unlink(missing_ok=True)
 
   def _take(self) -> None:
+    own_files.check_no_link(str(self._path))
     if not self._create():
       holder = self._read()
       # It may have gone between the two lines: then this is like a first attempt.
@@ -163,11 +179,9 @@ class Lock:
       write_json(self._directory, self._name, dataclasses.asdict(self._own))
       return True
     try:
-      descriptor = os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+      own_files.create(self._directory, self._name, json.dumps(dataclasses.asdict(self._own)))
     except FileExistsError:
       return False
-    with os.fdopen(descriptor, "w") as file:
-      json.dump(dataclasses.asdict(self._own), file)
     return True
 
   def _replace(self, holder: Holder) -> None:
@@ -201,7 +215,7 @@ class Lock:
     """Returns seconds since the last sign of life, by the clock of whoever keeps the files."""
     probe = self._path.parent / f"{self._name}.probe-{self._own.token}"
     try:
-      probe.write_text("")
+      probe.write_text("")  # nobody knows its name before
       return probe.stat().mtime - self._path.stat().mtime
     except FileNotFoundError:  # somebody else was faster
       return 0.0
@@ -211,7 +225,7 @@ class Lock:
   def _read(self) -> Holder | None:
     """Returns who holds the lock; None if nobody does."""
     try:
-      return Holder(**json.loads(self._path.read_text()))
+      return Holder.from_json(json.loads(own_files.read(self._directory, self._name)))
     except FileNotFoundError:
       return None
     except (ValueError, TypeError):
@@ -230,7 +244,7 @@ class Lock:
         if self._remote:
           write_json(self._directory, self._name, dataclasses.asdict(self._own))
         else:
-          os.utime(self._path)
+          os.utime(self._path, follow_symlinks=False)
 
   def _refusal(self, holder: Holder) -> WorkdirInUseError:
     elsewhere = holder.machine != self._own.machine

@@ -20,7 +20,7 @@ import orbax.checkpoint as ocp
 from absl import logging
 from etils import epath
 
-from vitx.checkpoints import digest, processes, tree
+from vitx.checkpoints import digest, own_files, processes, tree
 from vitx.checkpoints.directory import Directory
 from vitx.checkpoints.errors import (
   CheckpointError,
@@ -71,7 +71,7 @@ class CheckpointStore:
       read_only: create, rename and delete nothing.
 
     Raises:
-      ConfigError: keep < 2.
+      ConfigError: keep < 2, or the directory is a link and is to be written.
       CheckpointError: the directory cannot be created or tidied.
     """
     check_keep(keep)
@@ -82,11 +82,16 @@ class CheckpointStore:
     self._best: int | None = None
     self._checkpointer: ocp.AsyncCheckpointer | None = None
     if self._tidies:
+      own_files.check_no_link(str(self._directory))
       try:
         self._directory.path.mkdir(parents=True, exist_ok=True)
         self._directory.remove_leftovers()
       except OSError as error:
         raise CheckpointError(f"cannot open {directory} for checkpoints: {error}") from error
+    for path in self._directory.strangers():
+      logging.warning("%s is no checkpoint but a link or a file; it is left out", path)
+      if self._tidies:  # a save of that step must find its place free
+        self._directory.set_aside(int(path.name))
 
   def __enter__(self) -> "CheckpointStore":
     return self

@@ -5,9 +5,11 @@ It is self-contained (evaluation needs nothing else) and holds no pickle and no 
 
 import contextlib
 import json
+import os
+import re
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +17,19 @@ from absl import logging
 from etils import epath
 from ml_collections import ConfigDict
 
+from vitx import registry
+from vitx.checkpoints import own_files
 from vitx.checkpoints.directory import Directory
 from vitx.errors import ConfigError, MissingExtraError
 
 _RESTORE = "Restore it from a copy, or choose another --workdir."
 PHASES = "phases.json"  # in a workdir of several runs: their names, in order
+# Fields of a config that name what is read besides the config, in its phases too.
+PLACES = ("data.source", "data.data_dir", "init_from", "task.teacher")
+DATA_PLACES = PLACES[:2]
+PHASE_NAME = r"\w[\w.-]*"
+# What a run adds to in place: where one is a link, its content would go elsewhere.
+GROWING = ("checkpoints", "log.txt", "metrics.jsonl", "wandb")
 
 
 def join(workdir: str | Path, name: str) -> str:
@@ -30,9 +40,23 @@ def join(workdir: str | Path, name: str) -> str:
 def find_run(workdir: str | Path) -> str:
   """Returns the workdir of one run: of several phases the last that has a checkpoint."""
   check_name(workdir)
-  runs = [join(workdir, name) for name in read_json(workdir, PHASES).get("phases", ())]
+  runs = [join(workdir, name) for name in read_phases(workdir)]
   begun = [run for run in runs if epath.Path(locate_checkpoints(run)).exists()]
   return (begun or runs or [str(workdir)])[-1 if begun else 0]
+
+
+def read_phases(workdir: str | Path) -> tuple[str, ...]:
+  """Reads the names of a run's phases, in order; () of a run without.
+
+  Raises:
+    ConfigError: the file is damaged, or a name would lead out of the workdir.
+  """
+  names = read_json(workdir, PHASES).get("phases", ())
+  is_list = isinstance(names, list | tuple) and all(isinstance(name, str) for name in names)
+  if not is_list or not all(re.fullmatch(PHASE_NAME, name) for name in names):
+    path = epath.Path(workdir) / PHASES
+    raise ConfigError(f"{path} is damaged ({names!r} are no names of phases). {_RESTORE}")
+  return tuple(names)
 
 
 def check_name(workdir: str | Path) -> None:
@@ -103,6 +127,37 @@ def read_config(workdir: str | Path) -> ConfigDict:
   return from_plain(read_json(workdir, "config.json"))
 
 
+def tell_places(config: Mapping[str, Any], path: str, fields: Iterable[str] = PLACES) -> None:
+  """Says in one line which files, folders and sources are read because a config names them.
+
+  Somebody else may have written the config. Nothing is said of a data set of TFDS in the user's own
+  directory, nor after `--trust_code`.
+
+  Args:
+    config: the config, or its fields by name.
+    path: of its file.
+    fields: those that are read now.
+  """
+  if registry.is_trusted():
+    return
+  named = {
+    field: value
+    for field, value in flatten(to_plain(config)).items()
+    if value and field.endswith(tuple(fields)) and (":" in value or not field.endswith(".source"))
+  }
+  if named:
+    each = ", ".join(f"{field}={value!r}{_say_where(value)}" for field, value in named.items())
+    logging.warning("%r says what is read: %s", path, each)
+
+
+def _say_where(value: str) -> str:
+  """Returns where a relative path leads from the current folder; "" for what is none."""
+  place = value.partition(":")[2] or value
+  if "://" in value or value.startswith("hf:") or os.path.isabs(os.path.expanduser(place)):
+    return ""
+  return f" (here {os.path.abspath(place)!r})"
+
+
 def read_json(workdir: str | Path, name: str) -> dict[str, Any]:
   """Reads a JSON file of the workdir, {} if it is not there.
 
@@ -113,7 +168,7 @@ def read_json(workdir: str | Path, name: str) -> dict[str, Any]:
   if not path.exists():
     return {}
   try:
-    value = json.loads(path.read_bytes())
+    value = json.loads(own_files.read(workdir, name))
   except ValueError as error:  # JSON's and UTF-8's errors are such
     raise ConfigError(f"{path} is damaged ({error}). {_RESTORE}") from error
   if not isinstance(value, dict):
@@ -150,14 +205,7 @@ def check_whole(workdir: str | Path) -> None:
 
 def write_json(workdir: str | Path, name: str, value: Any) -> None:
   """Writes a JSON file so that a reader sees the old or the new one, never a part."""
-  path = epath.Path(workdir) / name
-  text = json.dumps(value, indent=2) + "\n"
-  if "://" in str(workdir):  # object stores replace a whole object at once
-    path.write_text(text)
-    return
-  partial = path.parent / f".{name}.partial"
-  partial.write_text(text)
-  partial.replace(path)
+  own_files.replace(workdir, name, json.dumps(value, indent=2) + "\n")
 
 
 class KeptFiles:
@@ -187,9 +235,11 @@ def check_writable(workdir: str | Path) -> None:
   """Creates the directory and tries to write there.
 
   Raises:
-    ConfigError: it cannot be created or written.
+    ConfigError: it cannot be created or written, or leads elsewhere by a link in it.
   """
   path = epath.Path(workdir)
+  for name in GROWING:
+    own_files.check_no_link(join(workdir, name))
   try:
     path.mkdir(parents=True, exist_ok=True)
     if "://" not in str(workdir):

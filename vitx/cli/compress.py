@@ -1,6 +1,7 @@
 """Compresses a file with a density model: `vitx compress`."""
 
 import dataclasses
+import os
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from vitx.checkpoints.load import Loaded, load
 from vitx.checks import PositiveInt, check_value
 from vitx.cli import code_file, density_model
 from vitx.cli.arguments.compress import LANES, SUFFIX
+from vitx.cli.tables import write_file
 from vitx.data.array_files import read_arrays
 from vitx.errors import ConfigError
 from vitx.models import coding
@@ -118,7 +120,7 @@ def run(file: str, workdir: str, out: str | None, **settings) -> None:
   """Compresses a file and prints what it took."""
   found = compress(workdir, file, **settings)
   path = new_path(file + SUFFIX if out is None else out, out is None)
-  path.write_bytes(found.data)
+  write_file(path, found.data)
   count, before = found.header.count, Path(file).stat().st_size
   header = len(found.data) - found.code_bytes
   print(
@@ -134,6 +136,6 @@ def new_path(path: str | Path, by_default: bool) -> Path:
   Raises:
     ConfigError: there is such a file, and nobody named it.
   """
-  if by_default and Path(path).exists():
+  if by_default and os.path.lexists(path):
     raise ConfigError(f"{path} is there already; name a file with --out")
   return Path(path)

@@ -97,8 +97,11 @@ def open_config(path: str) -> dict[str, Any]:
   Raises:
     ConfigError: there is no such file, it cannot be run, or it has no `get_config`.
   """
+  file = find(path)
+  if Path(shipped[0]) not in file.parents:
+    registry.reach_current_folder()  # it may import what lies there
   with _running(path, ConfigError):
-    names = runpy.run_path(str(find(path)))
+    names = runpy.run_path(str(file))
   get_config = names.get("get_config")
   if not callable(get_config):
     raise ConfigError(f"config={path!r} has no function get_config(arg)")
@@ -140,19 +143,20 @@ def _running(path: str, told: type[Exception]) -> Iterator[None]:
 
 
 def find(path: str) -> Path:
-  """Returns the file of that path, else the shipped one of that name.
+  """Returns the `.py` file of that path, else the shipped one of that name.
 
   Raises:
     ConfigError: there is neither; lists those that are shipped, and the nearest.
   """
-  if Path(path).is_file():
+  if Path(path).is_file() and path.endswith(".py"):
     return Path(path)
   folder, own = Path(path).parent, Path(shipped[0])
   names = sorted(p.stem for p in own.glob("*.py") if p.stem not in ("__init__", "common"))
   if str(folder) in (".", "configs") and Path(path).name.removesuffix(".py") in names:
     return own / f"{Path(path).name.removesuffix('.py')}.py"
   near = nearest(Path(path).name.removesuffix(".py"), names)
-  raise ConfigError(f"config={path!r} is no file.{near} Shipped: {listing(names)}.")
+  what = "neither a .py file nor a .json file" if Path(path).is_file() else "no file"
+  raise ConfigError(f"config={path!r} is {what}.{near} Shipped: {listing(names)}.")
 
 
 def _read_json(path: str) -> Callable[..., ConfigDict]:
@@ -163,6 +167,7 @@ def _read_json(path: str) -> Callable[..., ConfigDict]:
   tree = _parse(path)
   if not registry.is_trusted():
     registry.refuse_names_of_code(tree, "", _is_text)
+    importlib.import_module("vitx.checkpoints.workdir").tell_places(tree, path)
   seed = tree.get("seed", 0)
   graph_seed = seed if tree.get("graph_seed") is None else tree["graph_seed"]
   for name in ("init_seed", "data_seed", "graph_seed"):

@@ -1,6 +1,7 @@
 """Converts published weights into a workdir, and a workdir's weights out: `vitx convert`."""
 
 import dataclasses
+import os
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from vitx.checkpoints.timm_networks import Network, find_network
 from vitx.cli.configs import load_config
 from vitx.cli.fields import complete
 from vitx.cli.model_card import write_card
+from vitx.cli.tables import write_file
 from vitx.data.dataset import DatasetInfo, Source
 from vitx.data.sources import open_source
 from vitx.errors import ConfigError
@@ -121,7 +123,7 @@ def export_weights(
   """
   path = Path(out)
   for each in (path, path.parent / CARD):
-    if each.exists():
+    if os.path.lexists(each):
       raise ConfigError(f"out={str(out)!r}: {each} is there already; name another directory")
   loaded = load(workdir, checkpoint, trust_code=trust_code)
   with registry.trusting(trust_code):
@@ -129,7 +131,7 @@ def export_weights(
   arrays = export_arrays(loaded.variables, network.family)
   path.parent.mkdir(parents=True, exist_ok=True)
   write_safetensors(path, arrays)
-  (path.parent / CARD).write_text(write_card(loaded, network, path.name), encoding="utf-8")
+  write_file(path.parent / CARD, write_card(loaded, network, path.name))
   return network
 
 

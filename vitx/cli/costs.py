@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 
-from vitx.analysis.comparison import lay_out_markdown
+from vitx.analysis import csv_files, markdown
 from vitx.analysis.figures import pareto
 from vitx.analysis.figures.subject import make_canvas
 from vitx.cli import row_costs
@@ -19,7 +19,7 @@ from vitx.cli.configs import join_text, load_config, open_config, split_text
 from vitx.cli.points import find_published, find_rows
 from vitx.cli.row_costs import BATCH, COUNTED, LABELS, SIZE, SUMMARIZED, TIMED, Row
 from vitx.cli.summary import complete_config
-from vitx.cli.tables import check_file, write_csv, write_json
+from vitx.cli.tables import check_file, write_json
 from vitx.errors import ConfigError, listing, nearest
 
 PUBLISHED = "published_"
@@ -153,13 +153,13 @@ def _show(rows: Mapping[str, Row], columns: Sequence[str], options: argparse.Nam
   device = f"one {jax.devices()[0].device_kind} ({jax.default_backend()})"
   if options.csv:
     values = [[name, *map(row.get, columns)] for name, row in rows.items()]
-    write_csv(options.csv, [["row", *columns], *values])
+    csv_files.write(options.csv, [["row", *columns], *values])
   if options.json:
     listed = [{"row": name} | row for name, row in rows.items()]
     write_json(options.json, {"device": device, "rows": listed})
   filled = [column for column in columns if any(column in row for row in rows.values())]
   cells = [[name, *(_format(column, row) for column in filled)] for name, row in rows.items()]
-  print(lay_out_markdown([["row", *filled], *cells]))
+  print(markdown.table([["row", *filled], *cells]))
   print(f"\n{TOLD.format(device=device)}")
   for text, when in ((TOLD_SIZE, SIZE in filled), (TOLD_TIMED, options.time)):
     if when:

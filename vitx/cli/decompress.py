@@ -11,6 +11,7 @@ from vitx.checkpoints.load import Loaded, load
 from vitx.cli import code_file, density_model
 from vitx.cli.arguments.compress import SUFFIX
 from vitx.cli.compress import new_path
+from vitx.cli.tables import write_file
 from vitx.errors import ConfigError
 from vitx.models import coding
 from vitx.tasks.density_images import to_values
@@ -97,5 +98,5 @@ def run(file: str, workdir: str, out: str | None, trust_code: bool) -> None:
   path = new_path(file.removesuffix(SUFFIX) if out is None else out, out is None)
   found = decompress(workdir, file, trust_code=trust_code)
   kind = code_file.read(file)[0].kind
-  path.write_bytes(to_file(kind, found, path.suffix))
+  write_file(path, to_file(kind, found, path.suffix))
   print(f"{path}: {path.stat().st_size:,} bytes")

@@ -1,7 +1,6 @@
 """Evaluates a trained model from its workdir: `vitx evaluate`."""
 
 import contextlib
-import csv
 import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +11,9 @@ from absl import logging
 from ml_collections import ConfigDict
 
 from vitx import registry
+from vitx.analysis import csv_files
 from vitx.checkpoints.load import Loaded, load
+from vitx.checkpoints.workdir import DATA_PLACES, join, tell_places
 from vitx.checks import PositiveInt, check_value
 from vitx.cli.tables import check_file, write_json
 from vitx.configs.common import split as split_overrides
@@ -66,6 +67,7 @@ def evaluate(
     ConfigError: no workdir, checkpoint, source or split of that name, or other classes.
     CorruptCheckpoint: the checkpoint is damaged.
   """
+  check_file(predictions, "predictions")
   cache.enable()
   with registry.trusting(trust_code):
     loaded = (
@@ -143,6 +145,9 @@ def _open(
     data.splits = {role: "" for role in ROLES}
   if data_dir is not None:
     data.data_dir = data_dir
+  taken = zip(DATA_PLACES, (own, data_dir is None), strict=True)
+  fields = [field for field, is_taken in taken if is_taken]
+  tell_places(loaded.config, join(loaded.workdir, "config.json"), fields)
   dataset = open_dataset(data)
   _check_classes(loaded, dataset)
   same = dataset.info.fingerprint == loaded.fingerprint
@@ -190,18 +195,13 @@ def _predictions(
   if path is None:
     yield None
     return
-  try:
-    file = open(path, "w", newline="", encoding="utf-8")  # noqa: SIM115 (closed below)
-  except OSError as error:
-    raise ConfigError(f"predictions={str(path)!r} cannot be written: {error}") from error
-  with file:
-    writer = csv.writer(file)
-    writer.writerow(["name", *loaded.task.prediction_columns(loaded.data)])
+  with csv_files.create(path) as table:
+    table.add(["name", *loaded.task.prediction_columns(loaded.data)])
 
     def write(batch: dict[str, np.ndarray], rows: dict[str, np.ndarray]) -> None:
       values = loaded.task.prediction_rows(loaded.data, batch, rows)
       for number, row in zip(batch["example"].tolist(), values, strict=True):
-        writer.writerow([examples.name(number), *row])
+        table.add([examples.name(number), *row])
 
     yield write
 

@@ -1,5 +1,6 @@
 """Writes a trained model as a program that runs without vitx: `vitx export`."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from vitx import registry
 from vitx.checkpoints.load import Loaded, load
 from vitx.checkpoints.program import check_extra, check_platforms, input_specs, make_program
 from vitx.checks import PositiveInt, check_value
-from vitx.cli.tables import check_file, write_json
+from vitx.cli.tables import check_file, write_file, write_json
 from vitx.errors import ConfigError
 
 
@@ -48,7 +49,7 @@ def export(
   path, beside = Path(out), Path(f"{out}.json")
   for each in (path, beside):
     check_file(each, "out")
-    if each.exists():
+    if os.path.lexists(each):
       raise ConfigError(f"out={str(out)!r}: {each} is there already; name another file")
   check_extra(f"out={str(out)!r}")
   check_platforms(platforms)
@@ -69,7 +70,7 @@ def export(
       "step": loaded.step,
       "jax": jax.__version__,
     }
-  path.write_bytes(program.serialize())
+  write_file(path, program.serialize())
   write_json(beside, described)
   return described
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from vitx.analysis.comparison import Outcome, shown
 from vitx.analysis.statistics import spread
 from vitx.cli.tables import lay_out
+from vitx.errors import escape
 from vitx.training.progress import format_seconds
 from vitx.training.sweep import Point, State, read_outcome
 
@@ -86,7 +87,7 @@ class Live:
     """Replaces the line below the table, on a terminal."""
     if self._terminal.isatty():
       width = shutil.get_terminal_size().columns - 1
-      self._terminal.write(f"\r\033[K{line[:width]}")
+      self._terminal.write(f"\r\033[K{escape(line, line=True)[:width]}")
       self._terminal.flush()
 
   def table(self) -> str:

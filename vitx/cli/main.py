@@ -7,13 +7,13 @@ and mistakes wait for no JAX.
 
 import argparse
 import importlib
-import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from vitx import registry
 from vitx.checkpoints.errors import CheckpointError
+from vitx.cli import console
 from vitx.cli.configs import join_text, split_flags
 from vitx.errors import ConfigError, MissingExtraError
 
@@ -40,6 +40,7 @@ SAY_ALL = (ConfigError, MissingExtraError, CheckpointError, OSError)
 
 
 INTERRUPTED = 130  # as a shell tells it of SIGINT
+GONE = 141  # and of SIGPIPE
 
 
 class Parser(argparse.ArgumentParser):
@@ -58,8 +59,6 @@ class Parser(argparse.ArgumentParser):
 def main(arguments: Sequence[str] | None = None) -> int:
   """Runs `vitx COMMAND ...`, by default the command line's, and returns the exit status."""
   given = list(sys.argv[1:] if arguments is None else arguments)
-  if os.getcwd() not in sys.path:
-    sys.path.append(os.getcwd())  # code of the user's own, behind all that is installed
   return run(lambda: _dispatch(given))
 
 
@@ -69,7 +68,17 @@ def run(command: Callable[[], int | None]) -> int:
   The message of such an error says it all; a traceback would bury it.
   """
   try:
+    with console.guard():
+      return _run(command)
+  except console.ConsoleGone:
+    return GONE
+
+
+def _run(command: Callable[[], int | None]) -> int:
+  try:
     return command() or 0
+  except console.ConsoleGone:
+    raise
   except Exception as error:
     if not _says_all(error):
       raise

@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from vitx.analysis.markdown import code, table, text, without_places
 from vitx.checkpoints.load import Loaded
 from vitx.checkpoints.timm_networks import Network
 from vitx.checkpoints.workdir import read_json, to_plain
@@ -24,15 +25,16 @@ def write_card(loaded: Loaded, network: Network, file: str) -> str:
   library = "library_name: timm\n" if network.code else ""
   parts = [
     f"---\n{library}tags:\n- image-classification\n- vitx\n---",
-    f"# {file.removesuffix('.safetensors')}",
-    f"Weights of `{loaded.config.model.name}`, step {loaded.step} of a run of vitx, under the names"
-    f" of {'timm' if network.code else network.family}.",
+    f"# {text(file.removesuffix('.safetensors'))}",
+    f"Weights of {code(loaded.config.model.name)}, step {loaded.step} of a run of vitx, under the"
+    f" names of {'timm' if network.code else network.family}.",
     _usage(network, file),
     _images(loaded),
     _data(loaded),
     _figures(read_metrics(loaded.workdir), loaded.step),
     _run(environment),
-    f"## Config\n\n```json\n{json.dumps(to_plain(loaded.config), indent=2)}\n```",
+    "## Config\n\nPaths are cut to their last part.\n\n"
+    f"```json\n{json.dumps(without_places(to_plain(loaded.config)), indent=2)}\n```",
   ]
   return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -42,7 +44,7 @@ def _usage(network: Network, file: str) -> str:
     return ""
   return (
     "## Use\n\n```python\nimport torch\nfrom safetensors.torch import load_file\n"
-    f'{network.code}model.load_state_dict(load_file("{file}"))\nmodel.eval()\n```'
+    f"{network.code}model.load_state_dict(load_file({json.dumps(file)}))\nmodel.eval()\n```"
   )
 
 
@@ -52,16 +54,18 @@ def _images(loaded: Loaded) -> str:
   return (
     f"Images are {side} x {side} of {data.channels} channels in 0..1, less the mean {mean}, divided"
     f" by {std}; evaluation crops {evaluation.crop_ratio:g} of the side, resized by"
-    f" {evaluation.interpolation} interpolation."
+    f" {text(evaluation.interpolation)} interpolation."
   )
 
 
 def _data(loaded: Loaded) -> str:
-  counts = ", ".join(f"{n:,} {role}" for role, n in (loaded.data.get("examples") or {}).items())
+  counts = ", ".join(
+    f"{n:,} {text(role)}" for role, n in (loaded.data.get("examples") or {}).items()
+  )
   lines = [
-    f"- source: `{loaded.config.data.source}`" + (f" ({counts})" if counts else ""),
-    f"- fingerprint: `{loaded.fingerprint or 'none: the data were not at hand'}`",
-    f"- classes, in order: {', '.join(loaded.class_names)}",
+    f"- source: {code(without_places(loaded.config.data.source))}" + f" ({counts})" * bool(counts),
+    f"- fingerprint: {code(loaded.fingerprint or 'none: the data were not at hand')}",
+    f"- classes, in order: {', '.join(map(text, loaded.class_names))}",
   ]
   return "## Data\n\n" + "\n".join(lines)
 
@@ -72,10 +76,8 @@ def _figures(rows: Sequence[Mapping[str, Any]], step: int) -> str:
   if not found:
     return "## Figures\n\nNone: this run evaluated nothing."
   names = [key for key in next(iter(found.values())) if key not in ("kind", "step", "time")]
-  lines = ["| split | " + " | ".join(names) + " |", "|---" * (len(names) + 1) + "|"]
-  for kind, row in found.items():
-    lines.append(f"| {kind} | " + " | ".join(_show(row.get(name)) for name in names) + " |")
-  return "## Figures\n\n" + "\n".join(lines)
+  cells = [[kind, *(_show(row.get(name)) for name in names)] for kind, row in found.items()]
+  return "## Figures\n\n" + table([["split", *names], *cells])
 
 
 def _show(value: Any) -> str:
@@ -87,10 +89,11 @@ def _show(value: Any) -> str:
 def _run(environment: Mapping[str, Any]) -> str:
   versions = environment.get("versions") or {}
   said = ", ".join(f"{name} {version}" for name, version in versions.items() if version)
+  command = without_places(environment.get("command") or ["unknown"])
   lines = [
-    f"- command: `{' '.join(environment.get('command') or ['unknown'])}`",
-    f"- commit of vitx: {environment.get('commit') or 'unknown'}",
-    f"- devices: {', '.join(environment.get('devices') or ['unknown'])}",
-    f"- versions: {said or 'unknown'}",
+    f"- command: {code(' '.join(map(str, command)))}",
+    f"- commit of vitx: {text(environment.get('commit') or 'unknown')}",
+    f"- devices: {', '.join(map(text, environment.get('devices') or ['unknown']))}",
+    f"- versions: {text(said or 'unknown')}",
   ]
   return "## Run\n\n" + "\n".join(lines)

@@ -11,10 +11,11 @@ import jax
 import numpy as np
 
 from vitx import registry
+from vitx.analysis import csv_files
 from vitx.checkpoints.load import Loaded, load
 from vitx.checks import check_integer
 from vitx.cli.inputs import list_inputs, make_reader, name_input
-from vitx.cli.tables import check_file, lay_out, write_csv, write_json
+from vitx.cli.tables import check_file, lay_out, write_json
 from vitx.data.in_memory import raise_all
 from vitx.errors import ConfigError
 from vitx.models import names
@@ -209,7 +210,7 @@ def run(
     entries = zip(*told.values(), strict=True)
     write_json(json, [dict(zip(told, entry, strict=True)) for entry in entries])
   if csv:
-    write_csv(csv, [list(shown), *rows])
+    csv_files.write(csv, [list(shown), *rows])
 
 
 def _best_columns(prediction: Prediction, k: int) -> dict[str, list[Any]]:

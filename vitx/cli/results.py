@@ -12,12 +12,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from vitx.analysis import markdown
 from vitx.analysis.comparison import Comparison, Method, Outcome, format_csv, format_table
 from vitx.analysis.counting import count_parameters
 from vitx.analysis.figures.curves import draw_curves
 from vitx.checkpoints import workdir as wd
 from vitx.cli.curves import find_printed, read_curves
-from vitx.errors import ConfigError
+from vitx.errors import ConfigError, naming
 from vitx.training import phases
 from vitx.training.sweep import Point
 from vitx.training.trial import count_training_flops
@@ -91,7 +92,7 @@ def write_results(
   table, rows = out / f"{name}.md", out / f"{name}.csv"
   good = [each.problem == "" for each in comparison.outcomes]
   ran = [wd.join(directory, p.name) for p, fine in zip(points, good, strict=True) if fine]
-  parts = [f"# {name}", format_table(comparison)]
+  parts = [f"# {markdown.text(name)}", format_table(comparison)]
   drawn = []
   if plot and ran:
     curves, figure = read_curves(ran, trust_code=trust_code)
@@ -108,7 +109,8 @@ def write_results(
 def _write(path: Path, text: str) -> None:
   """Writes a file at once: processes that share a sweep all write its results."""
   partial = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.partial")
-  partial.write_text(text, encoding="utf-8", newline="")
+  with naming(path):
+    partial.write_text(text, encoding="utf-8", newline="")
   partial.replace(path)
 
 
@@ -121,8 +123,7 @@ def _quote(methods: Sequence[Method]) -> list[str]:
   rows += [
     [method.name, *(_show(method.published.get(name)) for name in names)] for method in methods
   ]
-  head, *body = (f"| {' | '.join(row)} |" for row in rows)
-  return ["\n".join([head, f"|{'---|' * len(rows[0])}", *body])]
+  return [markdown.table(rows)]
 
 
 def _show(value: Any) -> str:
@@ -135,9 +136,10 @@ def _show(value: Any) -> str:
 def _describe_run(comparison: Comparison, runs: Sequence[str]) -> str:
   environments = [wd.read_json(wd.find_run(run), "environment.json") for run in runs]
   hours = {m.name: _hours(comparison.outcomes, m.name) for m in comparison.methods}
-  each = ", ".join(f"{name} {value:.3g}" for name, value in hours.items())
+  each = ", ".join(f"{markdown.text(name)} {value:.3g}" for name, value in hours.items())
+  command = shlex.join(["vitx", *markdown.without_places(sys.argv[1:])])
   lines = {
-    "command": [f"`{shlex.join(['vitx', *sys.argv[1:]])}`"],
+    "command": [markdown.code(command)],
     "table made": [datetime.date.today().isoformat()],
     "hours of training": [f"{sum(hours.values()):.3g} in all; {each}"],
     "hardware": _distinct(_hardware(environment) for environment in environments),
@@ -163,7 +165,8 @@ def _hardware(environment: Mapping[str, Any]) -> str:
 
 
 def _data(data: Mapping[str, Any]) -> str:
-  return f"{data['source']}, fingerprint {data['fingerprint']}, {json.dumps(data['examples'])}"
+  source = markdown.text(markdown.without_places(data["source"]))
+  return f"{source}, fingerprint {data['fingerprint']}, {json.dumps(data['examples'])}"
 
 
 def _versions(environment: Mapping[str, Any]) -> str:

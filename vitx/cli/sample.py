@@ -8,10 +8,12 @@ from pathlib import Path
 import numpy as np
 
 from vitx import registry
+from vitx.checkpoints import own_files
 from vitx.checkpoints.load import Loaded, load
+from vitx.checkpoints.workdir import DATA_PLACES, join, tell_places
 from vitx.checks import PositiveInt, Seed, check_number, check_value
 from vitx.cli import density_model
-from vitx.cli.sample_files import draw_grid, to_text, write_sound
+from vitx.cli.sample_files import draw_grid, to_png, to_text, to_wav
 from vitx.data.sources import open_source
 from vitx.errors import ConfigError
 from vitx.models.decoding import Sampling, sample_tokens
@@ -195,6 +197,8 @@ def _originals(
       )
     return density_model.image_tokens(density_model.read_image(prompt, loaded)[None], loaded)
   data = loaded.config.data.copy_and_resolve_references()
+  fields = DATA_PLACES if data_dir is None else DATA_PLACES[:1]
+  tell_places(loaded.config, join(loaded.workdir, "config.json"), fields)
   if data_dir is not None:
     data.data_dir = data_dir
   test = task.examples(open_source(data, loaded.config.data_seed).test, train=False)
@@ -207,24 +211,24 @@ def run(workdir: str, out: str | None, **settings) -> None:
   """Draws samples, shows them and writes them."""
   found = sample(workdir, **settings)
   folder = Path(out) if out is not None else Path(workdir) / "samples"
+  if out is None:
+    own_files.check_no_link(folder)
   folder.mkdir(parents=True, exist_ok=True)
   name = "samples" if found.originals is None else "completions"
   if found.kind == "image":
     images, columns = _arrange(found)
-    path = folder / f"{name}.png"
-    draw_grid(images, columns).save(path)
-    print(path)
+    own_files.replace(folder, f"{name}.png", to_png(draw_grid(images, columns)))
+    print(folder / f"{name}.png")
   elif found.kind == "text":
     texts = _titled(found)
     _show(texts)
-    path = folder / f"{name}.txt"
-    path.write_text(texts, encoding="utf-8")
-    print(path)
+    own_files.replace(folder, f"{name}.txt", texts)
+    print(folder / f"{name}.txt")
   else:
     for number, tokens in enumerate(found.tokens):
-      write_sound(folder / f"{name}_{number}.wav", tokens)
+      own_files.replace(folder, f"{name}_{number}.wav", to_wav(tokens))
     for number, tokens in enumerate(() if found.originals is None else found.originals):
-      write_sound(folder / f"original_{number}.wav", tokens)
+      own_files.replace(folder, f"original_{number}.wav", to_wav(tokens))
     print(folder)
 
 

@@ -1,8 +1,8 @@
 """Samples as one looks at them or listens to them: grids of images, text, WAV files."""
 
+import io
 import math
 import wave
-from pathlib import Path
 
 import numpy as np
 from PIL import Image
@@ -37,14 +37,23 @@ def to_text(tokens: np.ndarray) -> str:
   return "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
-def write_sound(path: Path, codes: np.ndarray) -> None:
-  """Writes mu-law codes, uint8 (n,), as a WAV file of 16 bits at the rate that is modeled."""
+def to_png(image: Image.Image) -> bytes:
+  """Returns the PNG file of an image."""
+  file = io.BytesIO()
+  image.save(file, "PNG")
+  return file.getvalue()
+
+
+def to_wav(codes: np.ndarray) -> bytes:
+  """Returns the WAV file of mu-law codes, uint8 (n,): 16 bits at the rate that is modeled."""
   from vitx.data.mu_law import mu_law_decode
   from vitx.data.sources.audio import RATE
 
   samples = np.rint(mu_law_decode(codes) * 32767).astype("<i2")
-  with wave.open(str(path), "wb") as file:
-    file.setnchannels(1)
-    file.setsampwidth(2)
-    file.setframerate(RATE)
-    file.writeframes(samples.tobytes())
+  file = io.BytesIO()
+  with wave.open(file, "wb") as sound:
+    sound.setnchannels(1)
+    sound.setsampwidth(2)
+    sound.setframerate(RATE)
+    sound.writeframes(samples.tobytes())
+  return file.getvalue()

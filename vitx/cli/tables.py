@@ -1,13 +1,12 @@
 """How commands print tables and write files."""
 
-import csv
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from vitx.errors import ConfigError
+from vitx.errors import ConfigError, escape, naming
 
 
 def lay_out(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
@@ -17,6 +16,7 @@ def lay_out(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
     rows: the first is the head; all have the same number of cells.
     right: the columns, from 0, that are aligned at their right end.
   """
+  rows = [[escape(cell, line=True) for cell in row] for row in rows]
   widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
   pad = [str.rjust if number in right else str.ljust for number in range(len(widths))]
   lines = (
@@ -28,13 +28,13 @@ def lay_out(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
 
 def write_json(path: str | Path, value: Any) -> None:
   """Writes a JSON file, for people and programs."""
-  Path(path).write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+  write_file(path, json.dumps(value, indent=2) + "\n")
 
 
-def write_csv(path: str | Path, rows: Iterable[Sequence[Any]]) -> None:
-  """Writes a CSV file, of which the first row is the head."""
-  with open(path, "w", newline="", encoding="utf-8") as file:
-    csv.writer(file).writerows(rows)
+def write_file(path: str | Path, content: str | bytes | bytearray) -> None:
+  """Writes a file that the user has asked for. Raises OSError, with its path, if it cannot be."""
+  with naming(path):
+    Path(path).write_bytes(content.encode() if isinstance(content, str) else content)
 
 
 def check_file(path: str | Path | None, field: str) -> None:

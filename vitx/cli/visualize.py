@@ -21,8 +21,10 @@ from vitx.analysis.figures import (
 from vitx.analysis.figures.gallery import GRID
 from vitx.analysis.figures.memory import check_cost, read_costs, read_results
 from vitx.analysis.figures.subject import make_canvas
+from vitx.analysis.markdown import without_places
 from vitx.analysis.matrices import hold_matrices
 from vitx.checkpoints.load import Loaded, load
+from vitx.checkpoints.workdir import DATA_PLACES, join, tell_places
 from vitx.cli.configs import join_text, load_config, split_text
 from vitx.cli.curves import find_printed, find_runs, read_curves
 from vitx.cli.inputs import list_inputs, make_reader
@@ -223,6 +225,8 @@ def _draw_runs(
 def _of_run(loaded: Loaded, options: Options) -> Subject:
   label = Path(loaded.workdir).resolve().name
   weights = f"checkpoint of step {loaded.step}"
+  if not options.inputs:
+    tell_places(loaded.config, join(loaded.workdir, "config.json"), DATA_PLACES)
   return _subject(label, weights, loaded.config, loaded.task, options, lambda: loaded.variables)
 
 
@@ -256,7 +260,7 @@ def _describe(config: ConfigDict) -> str:
     *([f"{block} blocks"] if block != "pre_norm" else []),
   ]
   parts += [f"{name} {model[name]}" for name in ("depth", "width") if name in model]
-  return f"{', '.join(parts)}, {config.data.source}"
+  return f"{', '.join(parts)}, {without_places(config.data.source)}"
 
 
 def _subject(
@@ -265,8 +269,13 @@ def _subject(
   held = config.copy_and_resolve_references()
   held.model = hold_matrices(held.model)
   given = list_inputs(options.inputs, task) if options.inputs else []
+  is_trusted = registry.is_trusted()
 
   def inputs(count: int) -> Any:
+    with registry.trusting(is_trusted):  # whenever it is called
+      return read_inputs(count)
+
+  def read_inputs(count: int) -> Any:
     if given:
       read = make_reader(task)
       return task.model_inputs(_stack(task, [read(one, i) for i, one in enumerate(given)][:count]))

@@ -27,7 +27,7 @@ from vitx.data.images.settings import (
 from vitx.data.images.square import SquareImages
 from vitx.data.images.statistics import Channels, statistics
 from vitx.data.sources.folder import SUFFIXES
-from vitx.errors import ConfigError
+from vitx.errors import ConfigError, escape
 from vitx.models import initialize, model_from_config, token_layout
 from vitx.ops.dropout import examples_at
 from vitx.ops.layout import TokenLayout
@@ -295,7 +295,9 @@ class Classification(Task):
       "  top-1 by class",
     ]
     for name, value in zip(data["class_names"], figures["class_top1"], strict=True):
-      lines.append(f"    {name:<18}{'no examples' if value is None else f'{value:.2%}':>9}")
+      lines.append(
+        f"    {escape(name, line=True):<18}{'no examples' if value is None else f'{value:.2%}':>9}"
+      )
     return "\n".join(lines)
 
   def read_input(self, given, number):

@@ -13,6 +13,8 @@ from typing import TextIO
 from absl import logging
 from etils import epath
 
+from vitx.checkpoints import own_files
+from vitx.errors import escape
 from vitx.training.failures import Interrupted
 
 LOG = "log.txt"
@@ -22,24 +24,25 @@ _DRAWN_OVER = re.compile(r"\r(?:\033\[K)?")  # what progress on a terminal begin
 class _Log(io.TextIOBase):
   """A text file at whose end lines are written; an object store gets them all when it is closed."""
 
-  def __init__(self, path: epath.Path, *, appendable: bool):
-    self._path, self._appendable = path, appendable
+  def __init__(self, workdir: str | Path):
+    self._workdir, self._appendable = workdir, "://" not in str(workdir)
     self._kept: list[str] = []
 
   def write(self, text: str) -> int:
     if self._appendable:
       # What is said of a run must not end it: a disk may be full, or the workdir deleted.
-      with contextlib.suppress(OSError), open(self._path, "a", encoding="utf-8") as file:
-        file.write(text)
+      with contextlib.suppress(OSError):
+        own_files.append(self._workdir, LOG, escape(text))
     else:
-      self._kept.append(text)
+      self._kept.append(escape(text))
     return len(text)
 
   def close(self) -> None:
     if self._kept:
       with contextlib.suppress(OSError):
-        before = self._path.read_text() if self._path.exists() else ""
-        self._path.write_text(before + "".join(self._kept))
+        path = epath.Path(self._workdir) / LOG
+        before = path.read_text() if path.exists() else ""
+        path.write_text(before + "".join(self._kept))
       self._kept = []
     super().close()
 
@@ -52,8 +55,9 @@ class _Both(io.TextIOBase):
     self._is_begun = False  # a line of the log, which has no end yet
 
   def write(self, text: str) -> int:
-    self._console.write(text)
-    line, drawn = _DRAWN_OVER.subn("", text)
+    drawn = _DRAWN_OVER.match(text)
+    line = escape(text[drawn.end() :] if drawn else text)
+    self._console.write(f"{drawn[0]}{line}" if drawn else line)
     if drawn and self._is_begun:
       line = f"\n{line}"
     if line:
@@ -81,10 +85,13 @@ class RunLog:
     Args:
       workdir: a directory or URL that exists.
       write: whether this process writes.
+
+    Raises:
+      ConfigError: `log.txt` there is a link.
     """
     self._log: _Log | None = None
     if write:
-      self._log = _Log(epath.Path(workdir) / LOG, appendable="://" not in str(workdir))
+      self._log = _Log(workdir)
       self._log.write(f"--- {datetime.datetime.now().astimezone().isoformat(' ', 'seconds')}\n")
 
   @contextlib.contextmanager

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,8 +9,11 @@ from typing import Any
 from absl import logging
 from etils import epath
 
+from vitx.checkpoints import own_files
 from vitx.checkpoints.workdir import find_run
 from vitx.errors import ConfigError
+
+_NAME = "metrics.jsonl"  # the file, where files can grow
 
 
 class MetricsLog:
@@ -38,7 +40,7 @@ class MetricsLog:
     """Opens the log and drops everything after the first `keep` rows, a torn last line included.
 
     Args:
-      workdir: an existing directory.
+      workdir: an existing directory, in which `metrics.jsonl` is no link.
       write: whether this process writes.
       keep: rows that stand.
       appendable: whether files can grow; `None` means unless the workdir is a URL (`gs://...`).
@@ -57,8 +59,9 @@ class MetricsLog:
     self._guard = guard
     self._written: list[str] = []  # what a file that can grow holds
     if write:
+      own_files.check_no_link(str(self._workdir / _NAME))
       self._cut(keep)
-    path = self._workdir / "metrics.jsonl"
+    path = self._workdir / _NAME
     if write and self._appendable and path.exists():
       self._written = _read_text(path).splitlines(keepends=True)
     self._size = sum(len(line.encode()) for line in self._written)
@@ -76,25 +79,22 @@ class MetricsLog:
     text = "".join(self._pending)
     if self._appendable:
       self._restore()
-      with open(self._workdir / "metrics.jsonl", "a", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
+      own_files.append(self._workdir, _NAME, text, sync=True)
       self._written += self._pending
       self._size += len(text.encode())
     else:
       first = self.rows - len(self._pending)
-      (self._workdir / f"metrics-{first:08d}.jsonl").write_text(text)
+      own_files.replace(self._workdir, f"metrics-{first:08d}.jsonl", text)
     self._pending = []
 
   def _restore(self) -> None:
     """Writes the rows again that were deleted since the last flush."""
-    path = self._workdir / "metrics.jsonl"
+    path = self._workdir / _NAME
     self._workdir.mkdir(parents=True, exist_ok=True)
     if self._size and (not path.exists() or path.stat().length < self._size):
       self._guard()
       logging.warning("%s lost rows while the run goes on; it is written again", path)
-      _replace(path, "".join(self._written))
+      own_files.replace(self._workdir, _NAME, "".join(self._written))
 
   def _cut(self, keep: int) -> None:
     standing = 0
@@ -105,13 +105,13 @@ class MetricsLog:
       kept = lines[: keep - standing]
       self._remember(lines[keep - standing :])
       standing += len(kept)
-      if not kept and path.name != "metrics.jsonl":
+      if not kept and path.name != _NAME:
         path.unlink()
       elif "".join(kept) != text:
-        _replace(path, "".join(kept))
+        own_files.replace(self._workdir, path.name, "".join(kept))
     if standing < keep:
       raise ConfigError(
-        f"{self._workdir / 'metrics.jsonl'} has {standing} rows, the checkpoint that goes on knew"
+        f"{self._workdir / _NAME} has {standing} rows, the checkpoint that goes on knew"
         f" {keep}. Restore it from a copy, or choose another --workdir."
       )
 
@@ -121,21 +121,15 @@ class MetricsLog:
         self.dropped.append(json.loads(line))
 
 
-def _replace(path: epath.Path, text: str) -> None:
-  partial = path.parent / f".{path.name}.partial"
-  partial.write_text(text)
-  partial.replace(path)
-
-
 def _read_text(path: epath.Path) -> str:
   try:
-    return path.read_text(encoding="utf-8")
+    return own_files.read(path.parent, path.name).decode()
   except UnicodeDecodeError as error:
     raise ConfigError(f"{path} is damaged ({error}). Restore it from a copy.") from error
 
 
 def _files(workdir: epath.Path) -> list[epath.Path]:
-  whole = workdir / "metrics.jsonl"
+  whole = workdir / _NAME
   return ([whole] if whole.exists() else []) + sorted(workdir.glob("metrics-*.jsonl"))
 
 

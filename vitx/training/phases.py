@@ -13,6 +13,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from vitx.checkpoints import own_files
 from vitx.checkpoints import workdir as wd
 from vitx.errors import ConfigError, listing, nearest
 from vitx.training import loop, parallel
@@ -23,7 +24,6 @@ from vitx.training.loop import Result
 from vitx.training.setup import Experiment, make_experiment
 
 PREFIX = "phase:"  # before the name of a phase, where a workdir or file could stand
-NAME = r"\w[\w.-]*"
 
 
 def train(
@@ -55,6 +55,8 @@ def train(
   check(config, workdir, trust_code=trust_code)
   files = wd.KeptFiles(workdir)
   if not dry_run:
+    for name in phases:
+      own_files.check_no_link(wd.join(workdir, name))
     wd.check_writable(workdir)
     if is_writer():
       files.write(wd.PHASES, {"phases": list(phases)})
@@ -127,7 +129,7 @@ def split_phases(config: ConfigDict, workdir: str) -> dict[str, ConfigDict]:
   phases: dict[str, ConfigDict] = {}
   for name in sorted(config.phases):
     changes = config.phases[name]
-    if not isinstance(changes, Mapping | ConfigDict) or not re.fullmatch(NAME, name):
+    if not isinstance(changes, Mapping | ConfigDict) or not re.fullmatch(wd.PHASE_NAME, name):
       raise ConfigError(
         f"phases.{name}={changes!r} must be a group of fields, such as"
         " phases.phase1=dict(duration='5 epochs')"

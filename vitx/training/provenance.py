@@ -16,12 +16,12 @@ import jax
 from ml_collections import ConfigDict
 
 from vitx.checkpoints.workdir import (
-  PHASES,
   check_name,
   check_whole,
   flatten,
   read_data,
   read_json,
+  read_phases,
   to_plain,
 )
 from vitx.data.dataset import ROLES, Source
@@ -133,7 +133,7 @@ def _is_same_phase(workdir: str | Path, old: Any, new: Any) -> bool:
   """Returns whether both name the same phase of the run, however the way there is written."""
   run, _, own = str(workdir).rstrip("/").rpartition("/")
   place, _, name = str(new).rpartition("/")
-  phases = read_json(run, PHASES).get("phases", ()) if run else ()
+  phases = read_phases(run) if run else ()
   return {own, name} <= set(phases) and place == run and str(old).rpartition("/")[2] == name
 
 

@@ -20,7 +20,7 @@ from etils import epath
 from ml_collections import ConfigDict
 
 from vitx.analysis.comparison import Outcome
-from vitx.checkpoints import lock
+from vitx.checkpoints import lock, own_files
 from vitx.checkpoints import workdir as wd
 from vitx.errors import ConfigError
 from vitx.training import phases, provenance, together
@@ -187,6 +187,7 @@ def _train(
 
 def _claim(point: Point, workdir: str, locks: contextlib.ExitStack) -> State | None:
   """Returns how a point stands that is not to be trained here; None where it is, and is locked."""
+  own_files.check_no_link(workdir)  # the sweep's directory may be one, a point's not
   asked = {"method": point.method, "seed": point.seed, "config": wd.to_plain(point.config)}
   _check_same_point(workdir, asked)
   if is_done(workdir):
@@ -248,7 +249,7 @@ def read_outcome(point: Point, directory: str | Path) -> Outcome | None:
 
 def _test_row(workdir: str) -> dict[str, Any] | None:
   """Returns the figures of the last run's best checkpoint on *test*; None before the end."""
-  names = wd.read_json(workdir, wd.PHASES).get("phases", ())
+  names = wd.read_phases(workdir)
   if names and wd.find_run(workdir) != wd.join(workdir, names[-1]):
     return None
   return next((row for row in read_metrics(workdir) if row["kind"] == "test"), None)
@@ -256,7 +257,7 @@ def _test_row(workdir: str) -> dict[str, Any] | None:
 
 def _read_seconds(workdir: str) -> float:
   """Returns how long a point trained, over all its phases and attempts, compilation apart."""
-  names = wd.read_json(workdir, wd.PHASES).get("phases", ())
+  names = wd.read_phases(workdir)
   seconds = 0.0
   for run in [wd.join(workdir, name) for name in names] or [workdir]:
     seconds += max(row["time"]["seconds"] for row in read_metrics(run) if "time" in row)

@@ -58,9 +58,8 @@ def list_steps(workdir: str | Path) -> list[int]:
 
 def remove(workdir: str | Path) -> None:
   """Removes what was saved, when it is of no more use."""
-  path = _directory(workdir).path
-  if is_writer() and path.exists():
-    path.rmtree()
+  if is_writer():
+    _directory(workdir).remove()
 
 
 def _directory(workdir: str | Path) -> Directory:

@@ -1,6 +1,5 @@
 """Where the layers of a dense density model look (Child et al. 2019, Figure 2)."""
 
-import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from vitx.analysis import csv_files
 from vitx.analysis.figures import style
 from vitx.analysis.figures.subject import Subject
 from vitx.errors import ConfigError
@@ -223,7 +223,5 @@ def _write_table(path: Path, masses: list[dict[str, float]], uniform: dict[str, 
   names = [name for name in MASSES if name in uniform]
   rows = [[str(i), *(masses[i][name] for name in names)] for i in range(len(masses))]
   rows.append(["uniform", *(uniform[name] for name in names)])
-  with open(path, "w", newline="", encoding="utf-8") as file:
-    writer = csv.writer(file)
-    writer.writerow(["layer", *names])
-    writer.writerows([[row[0], *(f"{value:.6f}" for value in row[1:])] for row in rows])
+  shown = [[row[0], *(f"{value:.6f}" for value in row[1:])] for row in rows]
+  csv_files.write(path, [["layer", *names], *shown])

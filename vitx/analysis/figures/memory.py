@@ -1,6 +1,5 @@
 """Accuracy against the memory of training, a point for each method (Jeevan and Sethi, Figure 4)."""
 
-import csv
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from vitx.analysis import csv_files
 from vitx.analysis.comparison import shown
 from vitx.analysis.figures import style
 from vitx.errors import ConfigError
@@ -88,8 +88,7 @@ def check_cost(method: str, flops: int, ran: float, config: str) -> None:
 
 def _read(path: str | Path) -> list[dict[str, str]]:
   try:
-    with open(path, newline="", encoding="utf-8") as file:
-      return list(csv.DictReader(file))
+    return csv_files.read(path)
   except (OSError, UnicodeDecodeError) as error:
     raise ConfigError(f"results={str(path)!r} cannot be read: {error}") from error
 

@@ -1,6 +1,5 @@
 """What Sparsifiner's queries attend, and the bases they choose from (Wei et al. 2023)."""
 
-import csv
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -11,6 +10,7 @@ import jax
 import numpy as np
 from flax.traverse_util import flatten_dict
 
+from vitx.analysis import csv_files
 from vitx.analysis.figures import style
 from vitx.analysis.figures.subject import Subject
 from vitx.errors import ConfigError
@@ -214,9 +214,5 @@ def plot_bases(layers: Sequence[Mapping], layout: TokenLayout, told: str = "") -
 
 
 def _write_table(path: Path, rows: Sequence[Mapping[str, float]]) -> None:
-  with open(path, "w", newline="", encoding="utf-8") as file:
-    writer = csv.writer(file)
-    writer.writerow(["layer", *rows[0]])
-    writer.writerows(
-      [[i, *(f"{value:.4f}" for value in row.values())] for i, row in enumerate(rows)]
-    )
+  layers = [[i, *(f"{value:.4f}" for value in row.values())] for i, row in enumerate(rows)]
+  csv_files.write(path, [["layer", *rows[0]], *layers])

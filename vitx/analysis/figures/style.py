@@ -1,6 +1,5 @@
 """One style for all figures: sizes that are readable in a paper's column, and captions."""
 
-import csv
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from vitx.analysis import csv_files
 from vitx.analysis.figures.subject import make_canvas, save
 from vitx.errors import ConfigError
 
@@ -83,10 +83,7 @@ def write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> Path:
   """
   try:
     path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "w", newline="", encoding="utf-8") as file:
-      writer = csv.DictWriter(file, list(rows[0]))
-      writer.writeheader()
-      writer.writerows({key: _show(value) for key, value in row.items()} for row in rows)
+    csv_files.write_records(path, [{key: _show(x) for key, x in row.items()} for row in rows])
   except OSError as error:
     raise ConfigError(f"out={str(path.parent)!r} cannot be written: {error}") from error
   return path

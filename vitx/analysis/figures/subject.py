@@ -8,7 +8,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 
-from vitx.errors import ConfigError, MissingExtraError
+from vitx.errors import ConfigError, MissingExtraError, escape
 from vitx.ops.layout import TokenLayout
 
 
@@ -69,6 +69,10 @@ def save(canvas: Any, out: Path, name: str, dots: int = 120) -> Path:
   Raises:
     ConfigError: it cannot be written.
   """
+  from matplotlib.text import Text
+
+  for each in canvas.findobj(Text):  # names and captions; what axes count is written later
+    each.set(text=escape(each.get_text()), parse_math=False)  # a name with $ is no formula
   path = out / f"{name}.png"
   try:
     out.mkdir(parents=True, exist_ok=True)

@@ -10,10 +10,11 @@ from etils import epath
 from vitx.data.builders import BUILDERS
 from vitx.data.cache import cache_directory
 from vitx.errors import ConfigError, listing, nearest
-from vitx.registry import is_trusted, refuse_code
+from vitx.registry import is_trusted, reach_current_folder, refuse_code
 
 READABLE = "array_record"
 _NAME = re.compile(r"(?P<name>\w+)(?:/(?P<config>[^:/]+))?(?::(?P<version>\d+\.\d+\.\d+))?")
+_TEMPLATE = re.compile(r"([^{}]|\{[A-Z_]+\})*")  # of the names of a split's files
 _VERSION = re.compile(r"\d+\.\d+\.\d+")
 
 
@@ -168,6 +169,8 @@ def _guard_feature_classes() -> None:
     is_code = "." in python_class_name and python_class_name not in base._registered_features
     if is_code and not is_trusted():
       raise _CodeRefusedError(python_class_name)
+    if is_code:
+      reach_current_folder()
     return find(python_class_name)
 
   base.cls_from_name = classmethod(find_trusted)  # type: ignore[method-assign, assignment]
@@ -184,12 +187,35 @@ def open_builder(directory: epath.Path, file_format: str | None = None) -> tfds.
     file_format: of the files that are read; None for the one that the set names.
 
   Raises:
-    ConfigError: the files are not those of a prepared set, or `features.json` names a feature class
-      that TFDS does not ship and the user has not said that foreign code may run.
+    ConfigError: the files are not those of a prepared set, or lie outside its directory; or
+      `features.json` names a feature class that TFDS does not ship and the user has not said that
+      foreign code may run.
   """
   try:
-    return tfds.builder_from_directory(os.fspath(directory), file_format=file_format)
+    builder = tfds.builder_from_directory(os.fspath(directory), file_format=file_format)
+    for split in builder.info.splits.values():
+      _check_names(split, directory)
   except _CodeRefusedError as error:
     raise refuse_code(str(error), f"{directory / 'features.json'}: pythonClassName") from error
+  except ConfigError:
+    raise
   except Exception as error:  # whatever TFDS meets in files that are not what it wrote
     raise make_damage_error(directory / "features.json", error) from error
+  return builder
+
+
+def _check_names(split: tfds.core.SplitInfo, directory: epath.Path) -> None:
+  """Raises ConfigError for a split whose files, as `dataset_info.json` names them, lie elsewhere.
+
+  TFDS makes their names of a template and of the names of set and split, and joins them to the
+  directory unread.
+  """
+  template = split.filename_template
+  plain = _TEMPLATE.fullmatch(template.template)  # no width of a million, no attributes
+  name = template.relative_filepath(shard_index=0, num_shards=1) if plain else template.template
+  place = os.path.normpath(name)
+  if not plain or "://" in name or os.path.isabs(place) or place.split(os.sep)[0] == os.pardir:
+    raise make_damage_error(
+      directory / "dataset_info.json",
+      f"files of split {split.name!r} are named {name!r}, which is no place in this directory",
+    )

@@ -30,7 +30,8 @@ class Archive:
     if not roots:
       raise ConfigError(f"--from {path}: holds no wnids.txt, so it is no Tiny ImageNet archive.")
     self._root = min(roots, key=len)
-    self._names = sorted(n.removeprefix(self._root) for n in names if n.startswith(self._root))
+    own = sorted(n.removeprefix(self._root) for n in names if n.startswith(self._root))
+    self._names = dict.fromkeys(own)
     self.wnids = sorted(self._read(f"{self._root}wnids.txt").decode().split())
 
   def _open_directory(self) -> tuple[list[str], Callable[[str], bytes]]:
@@ -60,4 +61,10 @@ class Archive:
     for line in self._read(f"{self._root}val/val_annotations.txt").decode().splitlines():
       if line.strip():
         file_name, wnid = line.split("\t")[:2]
-        yield file_name, self._read(f"{self._root}val/images/{file_name}"), wnid
+        path = f"val/images/{file_name}"
+        if path not in self._names:  # nor one that leads out of a directory
+          raise ConfigError(
+            f"--from {self._path}: val_annotations.txt names {file_name!r}, which is no file of"
+            " val/images; take the official archive"
+          )
+        yield file_name, self._read(self._root + path), wnid

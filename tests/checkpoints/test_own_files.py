@@ -1,0 +1,199 @@
+"""Links and other strange things in a workdir lead nothing that is written out of it."""
+
+import json
+import os
+import shutil
+
+import numpy as np
+import pytest
+
+from tests import runs
+from vitx.checkpoints import lock
+from vitx.checkpoints.errors import CheckpointError
+from vitx.checkpoints.store import CheckpointStore
+from vitx.checkpoints.workdir import KeptFiles, find_run, read_config, write_json
+from vitx.cli.main import main
+from vitx.errors import ConfigError
+from vitx.training import phases, unevaluated
+from vitx.training.console import RunLog
+from vitx.training.log import MetricsLog
+from vitx.training.sweep import FAILED, POINT, _claim
+
+SECRET = "what a stranger's link leads to\n"
+
+
+@pytest.fixture
+def victim(tmp_path):
+  """A file outside every workdir, which must stay as it is."""
+  path = tmp_path / "victim"
+  path.write_text(SECRET)
+  yield path
+  assert path.read_text() == SECRET and not (tmp_path / "new").exists()
+
+
+@pytest.fixture
+def workdir(tmp_path):
+  """A workdir that is a link of its user's own."""
+  (tmp_path / "disk").mkdir()
+  (tmp_path / "run").symlink_to("disk")
+  return tmp_path / "run"
+
+
+def write_rows(workdir):
+  log = MetricsLog(workdir, write=True, keep=0)
+  log.append({"kind": "train", "step": 1})
+  log.flush()
+
+
+def write_json_files(workdir):
+  for name in ("config.json", "environment.json", "phases.json", POINT, FAILED, "tracking.json"):
+    write_json(workdir, name, {"a": 1})
+  KeptFiles(workdir).write("config.json", {"a": 2})
+
+
+def take_lock(workdir):
+  with lock.hold(workdir):
+    assert (workdir / lock.TRAIN).is_file()
+
+
+def save(workdir):
+  with CheckpointStore(workdir / "checkpoints") as store:
+    store.save(1, {"a": np.zeros(3, np.float32)}, {})
+
+
+def save_unevaluated(workdir):
+  unevaluated.save(workdir, 1, {"a": np.zeros(3, np.float32)}, {})
+  unevaluated.remove(workdir)
+
+
+# What writes, and the names in whose place a link may lie.
+REFUSED = [
+  (write_rows, "metrics.jsonl"),
+  (lambda workdir: RunLog(workdir, write=True), "log.txt"),
+  (take_lock, "train.lock"),
+  (save, "checkpoints"),
+]
+REPLACED = [
+  *((write_json_files, name) for name in ("config.json", "environment.json", "phases.json")),
+  *((write_json_files, f".{name}.partial") for name in ("config.json", POINT, FAILED)),
+  *((write_json_files, name) for name in ("tracking.json", POINT, FAILED)),
+  (save, "checkpoints/1.orbax-checkpoint-tmp"),
+  (save, "checkpoints/deleted-7"),
+  (save, "checkpoints/1"),
+  (save_unevaluated, "checkpoints/unevaluated"),
+]
+
+
+@pytest.mark.parametrize("target", ["victim", "new", "folder"])
+@pytest.mark.parametrize(("write", "name"), [*REFUSED, *REPLACED], ids=str)
+def test_nothing_is_written_through_a_link(write, name, target, workdir, victim, tmp_path):
+  """A link to a file, to one that is not there, and to a folder."""
+  (tmp_path / "folder").mkdir()
+  (tmp_path / "folder" / "kept").write_text(SECRET)
+  (workdir / name).parent.mkdir(exist_ok=True)
+  (workdir / name).symlink_to(tmp_path / target)
+  if (write, name) in REFUSED:
+    with pytest.raises((ConfigError, CheckpointError), match=name):
+      write(workdir)
+  else:
+    write(workdir)
+    assert not (workdir / name).is_symlink()
+  assert [path.name for path in (tmp_path / "folder").iterdir()] == ["kept"]
+  write_json_files(workdir)
+  assert read_config(workdir).a == 2
+
+
+@pytest.mark.parametrize("kind", ["link", "file", "pipe", "lost"])
+def test_a_checkpoint_of_a_strange_kind_ends_no_later_start(kind, workdir, tmp_path, caplog):
+  save(workdir)
+  place = workdir / "checkpoints" / "2"
+  if kind == "link":
+    shutil.copytree(workdir / "checkpoints" / "1", tmp_path / "theirs")
+    place.symlink_to(tmp_path / "theirs")
+  elif kind == "lost":
+    place.symlink_to("nowhere")
+  else:
+    (os.mkfifo if kind == "pipe" else os.mknod)(place)
+  with CheckpointStore(workdir / "checkpoints", read_only=True) as store:
+    assert store.steps() == [1] and store.restore_latest().step == 1
+  assert f"{place} is no checkpoint" in caplog.text and os.path.lexists(place)
+  with CheckpointStore(workdir / "checkpoints") as store:
+    assert store.restore_latest().step == 1
+    store.save(2, {"a": np.ones(3, np.float32)}, {})
+  with CheckpointStore(workdir / "checkpoints") as store:
+    assert store.steps() == [1, 2]
+  assert kind != "link" or len(list((tmp_path / "theirs").iterdir())) > 1
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir], ids=["pipe", "directory"])
+def test_what_is_no_file_is_neither_read_nor_waited_for(make, workdir):
+  for name in ("config.json", "metrics.jsonl", "log.txt"):
+    make(workdir / name)
+  for use in (read_config, write_rows):
+    with pytest.raises(ConfigError, match="is no file"):
+      use(workdir)
+  if make is os.mkfifo:  # a directory is as a full disk: what is said must not end a run
+    with pytest.raises(ConfigError, match=r"log\.txt.* is no file"):
+      RunLog(workdir, write=True)
+
+
+def test_a_link_may_be_read(workdir, tmp_path):
+  """The cache of a hub holds links to its files."""
+  (tmp_path / "blob").write_text('{"seed": 3}')
+  (workdir / "config.json").symlink_to(tmp_path / "blob")
+  assert read_config(workdir).seed == 3
+
+
+def test_a_partial_file_that_is_another_name_of_a_file_is_not_emptied(workdir, victim):
+  os.link(victim, workdir / ".config.json.partial")
+  write_json(workdir, "config.json", {})
+
+
+def test_a_lock_file_names_no_other_file(workdir, tmp_path):
+  holder = lock.Holder.here()
+  (workdir / "train.lock.x").mkdir()
+  for change in ({"token": "x/../../../new"}, {"pid": "1"}, {"host": ["a"]}):
+    told = {**holder.__dict__, "pid": 1, "began": "1", **change}
+    (workdir / "train.lock").write_text(json.dumps(told))
+    os.utime(workdir / "train.lock", (0, 0))
+    take_lock(workdir)
+  assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("names", [["../theirs"], ["/etc"], ["a/b"], [""], [3], "ab", {"a": 1}])
+def test_phases_lie_in_their_workdir(names, workdir):
+  write_json(workdir, "phases.json", {"phases": names})
+  with pytest.raises(ConfigError, match=r"phases\.json is damaged"):
+    find_run(workdir)
+
+
+def test_a_phase_or_a_point_that_is_a_link_is_refused(workdir, tmp_path):
+  (tmp_path / "folder").mkdir()
+  for name in ("phase1", "softmax_seed-0"):
+    (workdir / name).symlink_to(tmp_path / "folder")
+  config = runs.tiny("phases.phase1={'seed': 1}", "data.memory=never")
+  with pytest.raises(ConfigError, match=r"phase1' is a link"):
+    phases.train(config, workdir)
+  with pytest.raises(ConfigError, match=r"softmax_seed-0' is a link"):
+    _claim(None, str(workdir / "softmax_seed-0"), None)
+  assert not list((tmp_path / "folder").iterdir())
+
+
+def test_a_run_goes_on_beside_links(run_copy, victim, capsys):
+  for name in (".config.json.partial", ".environment.json.partial"):
+    (run_copy / name).symlink_to(victim)
+  (run_copy / "checkpoints" / "900").symlink_to(run_copy / "checkpoints" / "40")
+  arguments = ["train", "--config", f"digits:{runs.TINY}", "--workdir", str(run_copy)]
+  assert main(arguments) == 0
+  assert "checkpoints/900 is no checkpoint but a link" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["checkpoints", "log.txt", "metrics.jsonl", "wandb"])
+def test_a_link_is_told_before_anything_is_compiled(name, run_copy, victim):
+  if (run_copy / name).exists():
+    (run_copy / name).rename(run_copy.parent / "moved")
+  (run_copy / name).symlink_to(run_copy.parent / "moved")
+  before = runs.snapshot(run_copy)
+  with pytest.raises(ConfigError, match=rf"{name}' is a link to"):
+    phases.train(runs.tiny(), run_copy)
+  assert runs.snapshot(run_copy) == before

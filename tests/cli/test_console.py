@@ -1,0 +1,173 @@
+"""Strangers' names are shown on the console and not obeyed; a closed console is no error."""
+
+import dataclasses
+import errno
+import logging
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import vitx
+from tests import runs
+from vitx.checkpoints.errors import CorruptCheckpoint
+from vitx.cli import evaluate, main, predict, tables
+from vitx.errors import ConfigError, escape
+from vitx.training import console
+from vitx.training.progress import count_bar
+
+EVIL = "cat\x1b[2J\x1b]0;title\x07\r\x9b31m\u202egnp.exe\x08\x7f"
+SHOWN = r"cat\x1b[2J\x1b]0;title\x07\r\x9b31m\u202egnp.exe\x08\x7f"
+
+
+def run(command, capsys, status=0):
+  assert main.run(command) == status
+  return capsys.readouterr()
+
+
+@pytest.mark.parametrize(
+  ("text", "shown"),
+  [
+    (EVIL, SHOWN),
+    ("naïve 猫 ‍ \u200d é\xa0x", "naïve 猫 ‍ \u200d é\xa0x"),  # letters, joiners, blanks
+    ("\u2066a\u2069\u061c\u2028", r"\u2066a\u2069\u061c\u2028"),
+    ("not UTF-8: \udcff", r"not UTF-8: \udcff"),
+    ("two\nlines\tand", "two\nlines\tand"),
+  ],
+)
+def test_control_characters_are_written_out(text, shown, capsys):
+  assert escape(text) == shown
+  assert str(ConfigError(text)) == str(CorruptCheckpoint(text)) == shown
+  assert run(lambda: print("name:", text), capsys).out == f"name: {shown}\n"
+  assert run(lambda: print("name:", text, file=sys.stderr), capsys).err == f"name: {shown}\n"
+
+
+def test_errors_and_warnings(capsys, tmp_path):
+  def fail():
+    raise OSError(f"no {EVIL}")
+
+  assert run(fail, capsys, 1).err == f"OSError: no {SHOWN}\n"
+  stream = (tmp_path / "stderr").open("w")
+  handler = logging.StreamHandler(stream)  # one that has the stream of before
+  logging.getLogger("absl").addHandler(handler)
+  try:
+    run(lambda: logging.getLogger("absl").warning("skipping %s", EVIL), capsys)
+  finally:
+    logging.getLogger("absl").removeHandler(handler)
+    stream.close()
+  assert (tmp_path / "stderr").read_text() == f"skipping {SHOWN}\n"
+
+
+def test_what_is_drawn_by_us_is_drawn(capsys, monkeypatch):
+  """A line over the line before, a table over its lines, bars."""
+  drawn = ["\r\033[Kstep 1", "\033[3A\r\033[Jtable", "\r\033[K", "\r 5%|", "\n\n\033[A\033[A", "\n"]
+  for text in drawn:
+    assert run(lambda text=text: print(text, end=""), capsys).out == text
+  monkeypatch.setattr("vitx.training.progress.SOON", 0.0)
+
+  def count():
+    with count_bar(f"reading {EVIL}", 2, "file") as bar:
+      bar.update()
+      bar.refresh()
+
+  found = run(count, capsys).err
+  assert found.startswith("\r") and SHOWN in found and "\x1b[2J" not in found
+
+
+def test_the_log_of_a_run(tmp_path, capsys):
+  with pytest.raises(ConfigError), console.keep_log(tmp_path, write=True):
+    print(f"\r\033[Kinit_from {EVIL}")
+    logging.getLogger("absl").warning("skipping %s", EVIL)
+    raise ConfigError(EVIL)
+  lines = (tmp_path / "log.txt").read_bytes().decode().splitlines()[1:]
+  assert lines == [f"init_from {SHOWN}", f"skipping {SHOWN}", f"ConfigError: {SHOWN}"]
+  assert capsys.readouterr().out == f"\r\033[Kinit_from {SHOWN}\n"
+
+
+def test_a_name_stays_in_its_cell(capsys):
+  assert tables.lay_out([["a", "b"], ["x\ny\t", EVIL]]).splitlines() == [
+    f"{'a':<6}  b",
+    rf"x\ny\t  {SHOWN}",
+  ]
+
+
+@pytest.fixture(scope="module")
+def theirs(finished_run):
+  """A model whose classes have names that a terminal, a spreadsheet and a line would obey."""
+  loaded = vitx.load(finished_run[0])
+  names = [EVIL, "=1+1", "two\nlines", *"3456789"]
+  return dataclasses.replace(loaded, data={**loaded.data, "class_names": names})
+
+
+def test_commands_show_names_and_write_them_for_spreadsheets(theirs, tmp_path, monkeypatch, capsys):
+  monkeypatch.setattr(evaluate, "load", lambda *_, **__: theirs)
+  monkeypatch.setattr(predict, "load", lambda *_, **__: theirs)
+  monkeypatch.setattr(evaluate, "_check_classes", lambda *_: None)
+  monkeypatch.chdir(tmp_path)
+  Image.fromarray(np.zeros((8, 8), np.uint8)).save("=x.png")
+  arguments = ["evaluate", "--workdir", "w", "--limit", "40", "--predictions", "p.csv"]
+  assert main.main(arguments) == 0
+  printed = capsys.readouterr().out
+  assert SHOWN in printed and r"two\nlines" in printed and "\x1b" not in printed
+  assert main.main(["predict", "--workdir", "w", "=x.png", "--top_k", "10", "--csv", "q.csv"]) == 0
+  printed = capsys.readouterr().out
+  assert SHOWN in printed and len(printed.splitlines()) == 2
+  assert "'=x.png" in (tmp_path / "q.csv").read_text()
+  assert "'=1+1" in (tmp_path / "q.csv").read_text() + (tmp_path / "p.csv").read_text()
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="the system has no full disk")
+@pytest.mark.parametrize(
+  "arguments",
+  [
+    ["evaluate", "--limit", "4", "--predictions", "/dev/full"],
+    ["evaluate", "--limit", "4", "--json", "/dev/full"],
+    ["predict", "x.png", "--csv", "/dev/full"],
+    ["predict", "x.png", "--json", "/dev/full"],
+  ],
+  ids=lambda words: " ".join(words[::2]),
+)
+def test_a_full_disk_is_told_with_the_file(arguments, finished_run, tmp_path, monkeypatch, capsys):
+  monkeypatch.chdir(tmp_path)
+  Image.fromarray(np.zeros((8, 8), np.uint8)).save("x.png")
+  assert main.main([*arguments, "--workdir", str(finished_run[0])]) == 1
+  error = capsys.readouterr().err
+  assert error == f"OSError: [Errno {errno.ENOSPC}] No space left on device: '/dev/full'\n"
+
+
+class Closed:
+  """A console whose reader has gone."""
+
+  encoding = "utf-8"
+
+  def write(self, text):
+    raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+  def flush(self):
+    pass
+
+  def isatty(self):
+    return False
+
+  def fileno(self):
+    raise OSError
+
+
+@pytest.mark.parametrize(
+  ("stream", "arguments"),
+  [("stdout", ["--help"]), ("stdout", ["config", "digits"]), ("stderr", ["config", "nothing"])],
+)
+def test_a_console_that_has_gone_ends_quietly(stream, arguments, monkeypatch, capsys):
+  monkeypatch.setattr(sys, stream, Closed())
+  assert main.main(arguments) == main.GONE == 141
+  assert not capsys.readouterr().err
+
+
+@pytest.mark.slow  # starts a process
+def test_head_has_read_enough():
+  command = f"{sys.executable} -m vitx config digits | true; echo ${{PIPESTATUS[0]}}"
+  done = subprocess.run(["bash", "-c", command], cwd=runs.ROOT, capture_output=True, text=True)
+  assert (done.stdout, done.stderr) == ("141\n", "")

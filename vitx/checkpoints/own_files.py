@@ -1,0 +1,117 @@
+"""Files of a workdir: written through descriptors that follow no link, read if they are files.
+
+A workdir may have been made by a stranger. A link in it, such as `log.txt` or `checkpoints`, would
+lead what is written there to a file elsewhere. The workdir itself may be a link, which is its
+user's own. An object store has neither links nor descriptors.
+"""
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from etils import epath
+
+from vitx.errors import ConfigError
+
+# What opening says of a link that is not followed (ELOOP; EMLINK on some systems), and of a pipe.
+_STRANGE = (errno.ELOOP, errno.EMLINK, errno.ENXIO)
+
+
+def append(directory: str | Path, name: str, text: str, *, sync: bool = False) -> None:
+  """Writes at the end of a file of a local directory, which is created if absent.
+
+  Args:
+    directory: exists.
+    name: of the file, without a folder.
+    text: what is added.
+    sync: whether to wait until it is on the disk.
+
+  Raises:
+    ConfigError: there is a link of that name, or another thing that is no file.
+    OSError: it cannot be written; names its path.
+  """
+  with _open(directory, name, os.O_WRONLY | os.O_APPEND | os.O_CREAT) as file:
+    file.write(text.encode())
+    if sync:
+      file.flush()
+      os.fsync(file.fileno())
+
+
+def create(directory: str | Path, name: str, text: str) -> None:
+  """Writes a new file. Raises like `append`, and FileExistsError if there is anything."""
+  with _open(directory, name, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as file:
+    file.write(text.encode())
+
+
+def replace(directory: str | Path, name: str, content: str | bytes) -> None:
+  """Writes a file so that a reader sees the old or the new one, never a part.
+
+  A link of that name gives way to the file; nothing is written where it leads. Raises like
+  `append`.
+  """
+  data = content.encode() if isinstance(content, str) else content
+  if "://" in str(directory):  # object stores replace a whole object at once
+    (epath.Path(directory) / name).write_bytes(data)
+    return
+  partial = f".{name}.partial"
+  path = os.path.join(directory, partial)
+  with contextlib.suppress(FileNotFoundError):
+    os.unlink(path)  # what a kill left, or a link
+  with _open(directory, partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as file:
+    file.write(data)
+  os.replace(path, os.path.join(directory, name))
+
+
+def read(directory: str | Path, name: str) -> bytes:
+  """Returns the content of a file, links followed: who downloads a run may have links to its files.
+
+  Raises:
+    ConfigError: it is a pipe, a device or a directory.
+    OSError: it is not there, or cannot be read.
+  """
+  path = epath.Path(directory) / name
+  if "://" not in str(directory) and not stat.S_ISREG(os.stat(path).st_mode):
+    raise ConfigError(f"{path} is no file; put a copy of the file that the run wrote there")
+  return path.read_bytes()
+
+
+def check_no_link(path: str | Path) -> None:
+  """Raises ConfigError for a link, where a file or directory of a workdir is or will be."""
+  if "://" not in str(path) and os.path.islink(path):
+    raise _refuse(path)
+
+
+def _refuse(path: str | Path) -> ConfigError:
+  try:
+    what = f"is a link to {os.readlink(path)!r}"
+  except OSError:
+    what = "is no file"
+  return ConfigError(
+    f"{str(path)!r} {what}, and nothing is written through what leads out of a workdir; remove it"
+    " (the whole workdir may be a link)"
+  )
+
+
+@contextlib.contextmanager
+def _open(directory: str | Path, name: str, flags: int) -> Iterator[BinaryIO]:
+  """Opens a file of a directory to write it, unless it is a link or no file."""
+  assert os.path.basename(name) == name, name
+  path = os.path.join(directory, name)
+  try:
+    folder = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+      descriptor = os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666, dir_fd=folder)
+    finally:
+      os.close(folder)
+    with os.fdopen(descriptor, "wb") as file:
+      if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        raise _refuse(path)
+      yield file
+  except OSError as error:
+    if error.errno in _STRANGE:
+      raise _refuse(path) from error
+    raise OSError(error.errno, error.strerror, path) from error
