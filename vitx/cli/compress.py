@@ -10,8 +10,8 @@ from vitx.checkpoints.load import Loaded, load
 from vitx.checks import PositiveInt, check_value
 from vitx.cli import code_file, density_model
 from vitx.cli.arguments.compress import LANES, SUFFIX
-from vitx.data.array_files import read_arrays
 from vitx.errors import ConfigError
+from vitx.files import read_arrays
 from vitx.models import coding
 from vitx.training import cache
 from vitx.training.progress import count_bar
