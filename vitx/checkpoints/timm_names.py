@@ -67,6 +67,8 @@ def placed_class(token: str, positions: str) -> Rule:
 
   def into(xs: Several, heads: int) -> Several:
     token, table = xs
+    if token.shape != table[:, :1].shape:
+      raise ValueError(f"{list(token.shape)} is no row of {list(table.shape)}")
     return token + table[:, :1], table[:, 1:]
 
   def back(xs: Several) -> Several:
