@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-FREE = {"errors", "registry", "checks"}  # any room may import these
+FREE = {"errors", "registry", "checks", "files"}  # any room may import these
 LOOSE = {"configs"}  # the config files, which lie beside the package
 MAY_IMPORT = {
   "ops": set(),

@@ -1,6 +1,7 @@
 """What an installation holds: the package with its configs, nothing called `configs` beside it."""
 
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -34,6 +35,40 @@ def test_the_wheel_has_the_configs_inside_the_package(tmp_path):
   command = [sys.executable, "-P", "-c", code]
   done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
   assert done.stdout.split() == ["3", str(tmp_path / "site" / "vitx" / "configs" / "digits.py")]
+
+
+@pytest.fixture(scope="module")
+def above(tmp_path_factory):
+  """The folder above a clone called vitx, with the directory that it is installed in, editable."""
+  above = tmp_path_factory.mktemp("above")
+  clone, site = above / "vitx", above / "site"
+  for part in ("vitx", "configs"):
+    shutil.copytree(runs.ROOT / part, clone / part, ignore=shutil.ignore_patterns("__pycache__"))
+  for name in ("pyproject.toml", "README.md", "LICENSE", "MANIFEST.in", "train.py"):
+    shutil.copy(runs.ROOT / name, clone)
+  for folder in (site, above / "other"):
+    folder.mkdir()
+  build = f"import setuptools.build_meta as b; b.build_editable({str(site)!r})"
+  subprocess.run([sys.executable, "-c", build], check=True, cwd=clone, capture_output=True)
+  with zipfile.ZipFile(*site.glob("*.whl")) as file:
+    file.extractall(site)
+  return above
+
+
+@pytest.mark.parametrize("folder", [".", "vitx", "vitx/vitx", "other"])
+def test_an_editable_installation_is_found_from_everywhere(above, folder):
+  """Also from the folder above a clone called vitx, as in a notebook that does not leave it."""
+  code = "import site, sys; site.addsitedir(sys.argv[1]); import vitx; print(vitx.__file__)"
+  code += "; from vitx.configs import __path__; print(*__path__)"
+  done = subprocess.run(
+    [sys.executable, "-S", "-c", code, str(above / "site")],  # without what is installed here
+    cwd=above / folder,
+    env={key: value for key, value in os.environ.items() if key != "PYTHONPATH"},
+    capture_output=True,
+    text=True,
+  )
+  clone = above / "vitx"
+  assert done.stdout.split() == [str(clone / "vitx" / "__init__.py"), str(clone / "configs")]
 
 
 def test_a_checkout_on_the_path_finds_its_configs(tmp_path):

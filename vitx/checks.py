@@ -82,6 +82,16 @@ def check_choice(value: Any, field: str, choices: Sequence[Any]) -> Any:
   return value
 
 
+def check_text(value: str, field: str) -> str:
+  """Returns `value` if it holds no NUL; raises ConfigError otherwise.
+
+  No text of a config or a command needs one, and a path with one fails in every library otherwise.
+  """
+  if "\0" in value:
+    raise ConfigError(f"{field}={value!r} holds the character NUL, which no path or name can have")
+  return value
+
+
 def check_pattern(value: str, field: str) -> re.Pattern[str]:
   """Returns a regular expression compiled; raises ConfigError for what is none."""
   try:
@@ -160,6 +170,8 @@ def _check_one(value: Any, field: str, kind: Any) -> None:
     if not isinstance(value, kind):
       wanted = "True or False" if kind is bool else "a string"
       raise ConfigError(f"{field}={value!r} must be {wanted}")
+    if kind is str:
+      check_text(value, field)
   else:
     base, *notes = get_args(kind) if origin is Annotated else (kind,)
     intervals = [note.interval for note in notes if isinstance(note, Range)]

@@ -69,9 +69,9 @@ def make(name, side=None, **fields):
 
 
 @functools.cache
-def shapes_of(model, side):
+def shapes_of(model, side, channels=3):
   """The shapes of a network's variables; equal networks are traced once in all."""
-  images = np.zeros((1, side, side, 3), np.float32)
+  images = np.zeros((1, side, side, channels), np.float32)
   return jax.eval_shape(lambda key: initialize(model, key, images), jax.random.key(0))
 
 

@@ -53,8 +53,8 @@ def library(monkeypatch):
 def test_the_safetensors_come_first(library):
   asked, answers = library
   answers["model.safetensors"] = FILES["timm_vit"]
-  found, left = foreign.read_variables("hf:timm/tiny", 3)
-  wanted, _ = foreign.read_variables(FILES["timm_vit"], 3)
+  found, left, _ = foreign.read_variables("hf:timm/tiny", 3)
+  wanted, _, _ = foreign.read_variables(FILES["timm_vit"], 3)
   assert asked == [("timm/tiny", "model.safetensors", None)] and left == []
   kernel = found["params"]["block_1"]["mlp"]["up"]["kernel"]
   np.testing.assert_array_equal(kernel, wanted["params"]["block_1"]["mlp"]["up"]["kernel"])
@@ -115,8 +115,8 @@ def cache(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("source", ["hf:timm/tiny", f"hf:timm/tiny@{COMMIT}"])
 def test_the_librarys_own_cache(cache, source):
-  found, _ = foreign.read_variables(source, 3)
-  wanted, _ = foreign.read_variables(FILES["timm_vit"], 3)
+  found, _, _ = foreign.read_variables(source, 3)
+  wanted, _, _ = foreign.read_variables(FILES["timm_vit"], 3)
   np.testing.assert_array_equal(found["params"]["cls"], wanted["params"]["cls"])
 
 

@@ -90,7 +90,7 @@ def test_other_weights_are_not_called_the_mixers():
 def test_predictors_of_sparsifiner(tmp_path, monkeypatch):
   """A backbone's file with predictors, as the released code names them; also on another grid."""
   random = np.random.default_rng(0)
-  theirs = foreign.read_arrays(FILES["timm_vit"])
+  theirs = foreign.read_arrays(FILES["timm_vit"])[0]
   for block in range(2):
     name = f"blocks.{block}.attn.mask_predictor"
     for part, shape in (

@@ -4,8 +4,10 @@ import socket
 
 import pytest
 
+import vitx
 from tests import runs
 from tests.cli.refusal import elsewhere, refuse
+from vitx.errors import ConfigError
 
 __all__ = ["elsewhere"]
 
@@ -124,3 +126,43 @@ def test_a_launcher_that_gives_no_number(name, elsewhere, capsys, monkeypatch):
   monkeypatch.setenv(name, "many")
   message = f"{name}='many' in the environment is no number of processes; unset it"
   refuse(capsys, elsewhere, ["train", "--config", TINY, "--workdir", "run"], message)
+
+
+# Where a path or a name is given, and what it is called in the message.
+NUL = {
+  "workdir": (["train", "--config", TINY, "--workdir", "a\0b"], "argument 5='a\\x00b'"),
+  "data_dir": (["train", "--config", TINY + ",data.data_dir=a\0b", "--workdir", "run"], "argument"),
+  "sweep": (["sweep", "--config", TINY, "--seeds", "2", "--workdir", "a\0b"], "argument 7"),
+  "prepare": (["prepare", "tiny_imagenet", "--from", "a\0b"], "argument 4='a\\x00b'"),
+  "figure": (["visualize", "gallery", "--out", "a\0b"], "argument 4='a\\x00b'"),
+  "predict": (["predict", "--workdir", "run", "a\0b.png"], "argument 4='a\\x00b.png'"),
+  "convert": (["convert", "a\0b.pth", "--config", TINY, "--out", "run"], "argument 2"),
+}
+
+
+@pytest.mark.parametrize("name", NUL)
+def test_a_nul_in_what_is_given(name, elsewhere, capsys):
+  given, argument = NUL[name]
+  refuse(capsys, elsewhere, given, argument, "holds the character NUL, which no path or name can")
+
+
+def test_a_nul_given_to_the_library(elsewhere):
+  config = vitx.load_config(TINY)
+  other = config.copy_and_resolve_references()
+  other.data.data_dir = "a\0b"
+  for call in (
+    lambda: vitx.load("a\0b"),
+    lambda: vitx.evaluate("a\0b"),
+    lambda: vitx.predict("a\0b", ["x.png"]),
+    lambda: vitx.sample("a\0b"),
+    lambda: vitx.export("a\0b", "out"),
+    lambda: vitx.read_metrics("a\0b"),
+    lambda: vitx.train(config, "a\0b"),
+    lambda: vitx.train(other, "run"),
+  ):
+    with pytest.raises(ConfigError, match=r"'a.x00b' holds the character NUL"):
+      call()
+  for given in ("a\0b", "a\0b.py", "a\0b.json"):
+    with pytest.raises(ConfigError, match=r"config='a.x00b"):
+      vitx.load_config(given)
+  assert list(elsewhere.iterdir()) == []

@@ -21,11 +21,13 @@ class Report:
 
   Attributes:
     loaded: taken as they are.
-    resized: position tables and weights of token mixers for another grid, and how.
+    resized: position tables and weights of token mixers for another grid, a first convolution for
+      gray images, and how.
     head: of other classes, left as initialized.
     skipped: of another shape, left as initialized, and why.
     new: only in the new model, left as initialized.
     unused: only in the source.
+    ignored: what a file holds beside weights, and what stands in front of their names.
   """
 
   loaded: tuple[str, ...]
@@ -34,6 +36,7 @@ class Report:
   skipped: dict[str, str]
   new: tuple[str, ...]
   unused: tuple[str, ...]
+  ignored: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
   def __str__(self) -> str:
     rows = []
@@ -42,7 +45,7 @@ class Report:
       rows.append(f"{field.name:<8}{len(names):>6}")
       if field.name == "loaded":
         continue  # the rule; the exceptions are worth a line each
-      reasons = names if isinstance(names, dict) else dict.fromkeys(names, "")
+      reasons = names if isinstance(names, Mapping) else dict.fromkeys(names, "")
       rows += [f"  {name}  {reason}".rstrip() for name, reason in reasons.items()]
     return "\n".join(rows)
 
@@ -93,7 +96,8 @@ def transfer(
 
   A position table (1, N, C) or (N, C) of another layout is resized: prefix tokens stay, the grid is
   interpolated (cubic; Dosovitskiy et al. 2021, section 3.2). So are weights of token mixers that
-  are bound to the number of tokens, see `vitx.models.token_tables`. A head of other classes stays
+  are bound to the number of tokens, see `vitx.models.token_tables`. A first convolution of color
+  images is summed over their channels for gray ones, as timm does. A head of other classes stays
   new.
 
   Args:
@@ -127,6 +131,9 @@ def transfer(
       loaded.append(name)
     elif names.is_head(name):
       head[name] = shapes
+    elif names.is_first_kernel(name) and _is_gray(found.shape, old.shape):
+      result[name] = found.sum(axis=2, keepdims=True, dtype=np.float32).astype(old.dtype)
+      resized[name] = f"{shapes}: summed over the channels of color images"
     elif not of_tokens:
       skipped[name] = f"{shapes}: shapes differ"
     elif problem := _explain_refusal(name, found.shape, old.shape, source_layout, layout):
@@ -145,6 +152,11 @@ def transfer(
   unused = tuple(name for name in trained if name not in fresh)
   report = Report(tuple(loaded), resized, head, skipped, tuple(new), unused)
   return tree.fill(target, result), report
+
+
+def _is_gray(source: tuple[int, ...], target: tuple[int, ...]) -> bool:
+  """Returns whether kernels (height, width, channels, C) differ in being of color and of gray."""
+  return len(source) == 4 and source[2] == 3 and target == (*source[:2], 1, source[3])
 
 
 def _explain_refusal(name: str, *shapes_and_layouts: Any) -> str:

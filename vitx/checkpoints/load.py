@@ -220,7 +220,7 @@ def _transfer_file(
   source: str, params: Any, model_state: Mapping[str, Any], layout: TokenLayout | None
 ) -> tuple[Any, Report]:
   """Fills parameters, batch statistics and what else of the state a published file has."""
-  found, left = foreign.read_variables(source, foreign.count_heads(params))
+  found, left, ignored = foreign.read_variables(source, foreign.count_heads(params))
   told = tree.name_leaves({name: x for name, x in found.items() if name != "params"})
   state = {
     name: x
@@ -229,7 +229,7 @@ def _transfer_file(
   }
   target = {"params": params, **tree.nest(state)}
   filled, report = transfer(target, found, layout, foreign.guess_layout(found))
-  return filled, dataclasses.replace(report, unused=(*report.unused, *left))
+  return filled, dataclasses.replace(report, unused=(*report.unused, *left), ignored=ignored)
 
 
 def _choose_params(state: Mapping[str, Any], weights: str | None, chose_best: str) -> Any:

@@ -119,8 +119,11 @@ def convert_in(
     for first, number, arrays in _take(each.theirs, left):
       try:
         parts = each.into(arrays, num_heads)
-      except ValueError as error:
-        raise ConfigError(f"{first} does not split into num_heads={num_heads}: {error}") from error
+      except (ValueError, IndexError, TypeError) as error:
+        shape = " and ".join(str(list(x.shape)) for x in arrays)
+        raise ConfigError(
+          f"{first} of the shape {shape} does not split into num_heads={num_heads}: {error}"
+        ) from error
       ours |= _name(each.ours, number, parts)
   return ours, list(left)
 

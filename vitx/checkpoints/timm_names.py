@@ -49,31 +49,33 @@ _PATCHES = [
 ]
 
 
-def _both_tokens() -> Rule:
-  """The class token and the distillation token, which ours keeps in one array."""
+def both_tokens(token: str, distillation: str) -> Rule:
+  """Returns the rule of a class token and a distillation token, which ours keeps in one array."""
   return Rule(
-    ("cls_token", "dist_token"),
+    (token, distillation),
     ("params/cls",),
     lambda xs, heads: (np.concatenate(xs, axis=1),),
     lambda xs: (xs[0][:, :1], xs[0][:, 1:]),
   )
 
 
-def _placed_class() -> Rule:
-  """DINOv2's class token, which has a position though the registers behind it have none.
+def placed_class(token: str, positions: str) -> Rule:
+  """Returns the rule of DINOv2's class token: it has a position, the registers behind it have none.
 
   The two are only ever added, so ours is their sum, and nothing in front of the grid has a place.
   """
 
   def into(xs: Several, heads: int) -> Several:
     token, table = xs
+    if token.shape != table[:, :1].shape:
+      raise ValueError(f"{list(token.shape)} is no row of {list(table.shape)}")
     return token + table[:, :1], table[:, 1:]
 
   def back(xs: Several) -> Several:
     token, table = xs
     return token, np.concatenate([np.zeros_like(token), table], axis=1)
 
-  return Rule(("cls_token", "pos_embed"), ("params/cls", "params/posemb/table"), into, back)
+  return Rule((token, positions), ("params/cls", "params/posemb/table"), into, back)
 
 
 def _lv_stem(number: int) -> list[Rule]:
@@ -85,7 +87,7 @@ def _lv_stem(number: int) -> list[Rule]:
 
 VIT = [_CLASS, _POSITIONS, *_PATCHES, *_BLOCKS, *_END]
 DISTILLED = [
-  _both_tokens(),
+  both_tokens("cls_token", "dist_token"),
   _POSITIONS,
   *_PATCHES,
   *_BLOCKS,
@@ -94,7 +96,7 @@ DISTILLED = [
 ]
 REGISTERS = [same("reg_token", "params/extra"), *VIT]
 DINOV2_REGISTERS = [
-  _placed_class(),
+  placed_class("cls_token", "pos_embed"),
   same("register_tokens", "params/extra"),
   *_PATCHES,
   *_BLOCKS,

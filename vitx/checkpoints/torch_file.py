@@ -1,21 +1,23 @@
 """Files that `torch.save` wrote, read without PyTorch and without executing what is pickled.
 
-A pickle is a program that may call anything it names. Here it can name a fixed few things, each of
-which is an inert stand-in of ours; whatever else it names is refused before it is looked up.
+A pickle is a program that may call anything it names. Here it names inert stand-ins of ours: those
+of tensors and plain containers hold what they should, and whatever else it names is an `Opaque`
+thing, which is neither looked up nor called.
 """
 
 import io
 import math
+import os
 import pickle
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 
-from vitx.errors import ConfigError
+from vitx.files import check_inflated, reading
 
 _DTYPES = {
   "DoubleStorage": np.float64,
@@ -29,6 +31,9 @@ _DTYPES = {
   "ByteStorage": np.uint8,
   "BoolStorage": np.bool_,
 }
+_PARAMETERS = ("_rebuild_parameter", "_rebuild_parameter_with_state")
+# Bytes of memory that a byte of a pickle may become: an empty dict is written as one.
+_GROWTH = 64
 # What a file of before PyTorch 1.6 begins with, each pickled by itself.
 _MAGIC, _PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
 
@@ -36,33 +41,28 @@ _MAGIC, _PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
 def read_torch(path: str | Path) -> Any:
   """Returns what a file of `torch.save` holds: containers, numbers and text, tensors as arrays.
 
-  Both forms are read, the archive and that of PyTorch before 1.6.
+  Both forms are read, the archive and that of PyTorch before 1.6. What is neither a tensor nor a
+  plain container is an `Opaque` in its place.
 
   Raises:
-    ConfigError: the file is damaged, or names anything but tensors and plain containers.
+    ConfigError: there is no such file, it is damaged, or its tensors are larger than
+      `files.check_inflated` allows.
   """
-  try:
+  with reading(f"{str(path)!r} is no readable file of torch.save"):
     if zipfile.is_zipfile(path):
       return _read_archive(path)
     return _read_stream(path)
-  except (
-    pickle.UnpicklingError,
-    zipfile.BadZipFile,
-    # What the virtual machine of pickles raises on bytes that are none.
-    *(ArithmeticError, AttributeError, EOFError, KeyError, LookupError, MemoryError),
-    *(OSError, RuntimeError, TypeError, ValueError),
-  ) as error:
-    if isinstance(error, ConfigError | FileNotFoundError):
-      raise
-    said = (str(error).splitlines() or [type(error).__name__])[0]
-    raise ConfigError(f"{str(path)!r} is no readable file of torch.save: {said}") from error
 
 
 def _read_archive(path: str | Path) -> Any:
   with zipfile.ZipFile(path) as archive:
+    declared = sum(member.file_size for member in archive.infolist())
+    check_inflated(repr(str(path)), declared, os.path.getsize(path))
     names = [name for name in archive.namelist() if name.split("/", 1)[-1] == "data.pkl"]
     if len(names) != 1:
       raise ValueError("the archive has no data.pkl")
+    pickled = _GROWTH * archive.getinfo(names[0]).file_size
+    check_inflated(repr(str(path)), declared + pickled, os.path.getsize(path))
     folder = names[0].removesuffix("data.pkl")
     order = f"{folder}byteorder"
     if order in archive.namelist() and archive.read(order) != b"little":
@@ -100,31 +100,47 @@ def _read_stream(path: str | Path) -> Any:
     return _Reader(file, path, note).load()
 
 
-class _Reader(pickle.Unpickler):
-  """The virtual machine of pickles, which finds stand-ins alone."""
+class _Reader(pickle._Unpickler):
+  """The virtual machine of pickles, which finds stand-ins alone.
+
+  It is Python's own in Python: that in C reserves memory for as many remembered objects as twenty
+  bytes may ask for.
+  """
+
+  # PyTorch writes no byte arrays, and one of any length would be reserved before it is read.
+  dispatch = {  # noqa: RUF012
+    code: run for code, run in pickle._Unpickler.dispatch.items() if code != pickle.BYTEARRAY8[0]
+  }
 
   def __init__(
     self, file: Any, path: str | Path, load: Callable | None = None, look: bool = True
   ) -> None:
     super().__init__(file)
     self._path, self._load, self._look = path, load, look
+    self._viewed = 0  # bytes of all tensors: many may view one storage
+    self._opaque: dict[str, type[Opaque]] = {}
 
   def find_class(self, module: str, name: str) -> Any:
     if (module, name) == ("collections", "OrderedDict"):
       return _Mapping
     if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):
-      return _StandIn(_view if self._look else _nothing)
-    if (module, name) == ("torch._utils", "_rebuild_parameter"):
+      return _StandIn(self._view if self._look else _nothing)
+    if module == "torch._utils" and name in _PARAMETERS:
       return _StandIn(_parameter)
     if (module, name) == ("argparse", "Namespace"):  # beside the weights in training checkpoints
       return _Settings
     if module == "torch" and name in _DTYPES:
       return _Kind(np.dtype(_DTYPES[name]))
-    raise ConfigError(
-      f"{str(self._path)!r} names {module}.{name}, which is neither a tensor nor a plain container;"
-      " nothing of it was executed. If you trust the file, load it with PyTorch and save its"
-      " state_dict as .safetensors"
-    )
+    full = f"{module}.{name}"
+    if full not in self._opaque:
+      self._opaque[full] = type(full, (Opaque,), {"__slots__": ()})
+    return self._opaque[full]
+
+  def _view(self, storage: np.ndarray, *place: Any) -> np.ndarray:
+    found = _view(storage, *place)
+    self._viewed += found.nbytes
+    check_inflated(repr(str(self._path)), self._viewed, os.path.getsize(self._path))
+    return found
 
   def persistent_load(self, pid: Any) -> np.ndarray:
     if self._load is None:
@@ -142,8 +158,33 @@ class _Inert:
 
   __slots__ = ()
 
-  def __setstate__(self, state: Any) -> NoReturn:
+  def __setstate__(self, state: Any) -> Any:
     raise ValueError("a state for what has none")
+
+
+class Opaque(_Inert):
+  """What a pickle names beside tensors and containers, under its name; all it is given is dropped.
+
+  A name is a class of its own, so that a pickle may make one, call it as a function and set on it
+  whatever it sets on the real one.
+  """
+
+  def __new__(cls, *_: Any, **__: Any) -> "Opaque":
+    return object.__new__(cls)
+
+  def __init__(self, *_: Any, **__: Any) -> None:
+    pass
+
+  def __setstate__(self, state: Any) -> None:
+    pass
+
+  def __setitem__(self, key: Any, value: Any) -> None:
+    pass
+
+  def extend(self, values: Any) -> None:
+    """Drops the values."""
+
+  append = add = extend
 
 
 class _StandIn(_Inert):

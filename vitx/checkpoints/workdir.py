@@ -20,6 +20,7 @@ from ml_collections import ConfigDict
 from vitx import registry
 from vitx.checkpoints import own_files
 from vitx.checkpoints.directory import Directory
+from vitx.checks import check_text
 from vitx.errors import ConfigError, MissingExtraError
 
 _RESTORE = "Restore it from a copy, or choose another --workdir."
@@ -63,9 +64,10 @@ def check_name(workdir: str | Path) -> None:
   """Raises what keeps a directory or URL from being one, whether there is anything or not.
 
   Raises:
-    ConfigError: it is empty, or a URL whose file system no package here reads.
+    ConfigError: it is empty, holds a NUL, or is a URL whose file system no package here reads.
     MissingExtraError: `gs://...` without the package that reads it.
   """
+  check_text(str(workdir), "workdir")
   if not str(workdir).strip():
     raise ConfigError(f"workdir={str(workdir)!r} is empty; name a directory, such as runs/digits")
   if "://" not in str(workdir):

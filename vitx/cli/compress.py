@@ -12,8 +12,8 @@ from vitx.checks import PositiveInt, check_value
 from vitx.cli import code_file, density_model
 from vitx.cli.arguments.compress import LANES, SUFFIX
 from vitx.cli.tables import write_file
-from vitx.data.array_files import read_arrays
 from vitx.errors import ConfigError
+from vitx.files import read_arrays
 from vitx.models import coding
 from vitx.training import cache
 from vitx.training.progress import count_bar

@@ -13,6 +13,7 @@ from typing import Any
 
 from vitx import registry
 from vitx.checkpoints.errors import CheckpointError
+from vitx.checks import check_text
 from vitx.cli import console
 from vitx.cli.configs import join_text, split_flags
 from vitx.errors import ConfigError, MissingExtraError
@@ -90,6 +91,8 @@ def _run(command: Callable[[], int | None]) -> int:
 
 
 def _dispatch(arguments: list[str]) -> int | None:
+  for number, each in enumerate(arguments, 1):
+    check_text(each, f"argument {number}")
   parser = Parser(prog="vitx", description="Vision transformers whose attention is efficient.")
   commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
   for name, summary in COMMANDS.items():

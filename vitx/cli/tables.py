@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from vitx.checks import check_text
 from vitx.errors import ConfigError, escape, naming
 
 
@@ -44,7 +45,7 @@ def check_file(path: str | Path | None, field: str) -> None:
   """
   if path is None:
     return
-  given, parent = Path(path), Path(path).parent
+  given, parent = Path(check_text(str(path), field)), Path(path).parent
   if not str(path) or given.is_dir():
     raise ConfigError(f"{field}={str(path)!r} is a folder; name a file")
   if not parent.is_dir():

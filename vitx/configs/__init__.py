@@ -1,6 +1,6 @@
 """The shipped config files: in a checkout they lie in the top-level `configs/`.
 
-An installation has them here (`package-dir` in pyproject.toml).
+An installation has them here, see `vitx/packaging.py`.
 """
 
 from pathlib import Path

@@ -90,6 +90,12 @@ def is_head(name: str) -> bool:
   return not {HEAD, HEAD_DISTILLATION, HEAD_PATCHES}.isdisjoint(name.split("/"))
 
 
+def is_first_kernel(name: str) -> bool:
+  """Returns whether the parameter is a kernel of the stem, which may be what reads the pixels."""
+  parts = name.split("/")
+  return STEM in parts and parts[-1] == KERNEL
+
+
 def input_axes(owner: str, ndim: int) -> tuple[int, ...]:
   """Returns the axes of a kernel that a product with it sums over.
 

@@ -55,7 +55,7 @@ def explain_refusal(
 ) -> str:
   """Returns why such weights cannot be resized; "" if they can."""
   without = [[n for i, n in enumerate(shape) if i != axis] for shape in (source, target)]
-  if without[0] != without[1]:
+  if len(source) != len(target) or without[0] != without[1]:
     return "shapes differ, and not in the number of tokens alone"
   lengths = f"it is of {source[axis]} tokens, and {target[axis]} are wanted"
   reason = position_tables.explain_refusal(

@@ -16,10 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
-from vitx.data.array_files import read_arrays
 from vitx.data.dataset import DatasetInfo, Example, Examples
 from vitx.data.transform import Transform
 from vitx.errors import ConfigError
+from vitx.files import read_arrays
 from vitx.ops.layout import TokenLayout
 
 Batch = Mapping[str, jax.Array]

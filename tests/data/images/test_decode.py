@@ -1,5 +1,9 @@
+import contextlib
 import dataclasses
 import io
+import struct
+import warnings
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -89,6 +93,83 @@ def test_unreadable_image_is_named(damage):
   encoded = {"truncated": whole[: len(whole) // 2], "text": b"no image", "empty": b""}[damage]
   with pytest.raises(ConfigError, match=r"cat/7\.jpg cannot be read as an image"):
     decode.decode_image(encoded, 3, "cat/7.jpg")
+
+
+SIDE = 13_000
+
+
+def enlarge(kind):
+  """Returns a small image whose head says that it has 13,000 x 13,000 pixels."""
+  image = Image.fromarray(noise(8, 8, 3))
+  content = bytearray(encode(image, "PNG" if kind == "ICO" else kind))
+  if kind in ("PNG", "ICO"):
+    content[16:24] = struct.pack(">II", SIDE, SIDE)
+    content[29:33] = struct.pack(">I", zlib.crc32(content[12:29]))
+  elif kind == "GIF":
+    content[6:10] = struct.pack("<HH", SIDE, SIDE)
+  elif kind == "BMP":
+    content[18:26] = struct.pack("<ii", SIDE, SIDE)
+  elif kind == "JPEG":
+    place = content.index(b"\xff\xc0") + 5
+    content[place : place + 4] = struct.pack(">HH", SIDE, SIDE)
+  elif kind == "PPM":
+    content = bytearray(b"P6\n%d %d\n255\n" % (SIDE, SIDE) + bytes(64))
+  if kind == "ICO":  # its directory says 8 x 8
+    head = struct.pack("<HHH", 0, 1, 1)
+    entry = struct.pack("<BBBBHHII", 8, 8, 0, 0, 1, 24, len(content), 22)
+    content = bytearray(head + entry) + content
+  return bytes(content)
+
+
+@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
+@pytest.mark.parametrize("kind", ["PNG", "GIF", "BMP", "JPEG", "PPM", "ICO"])
+def test_an_image_that_declares_too_much_is_refused_before_it_is_decoded(kind, monkeypatch):
+  content = enlarge(kind)
+  monkeypatch.setattr(decode, "to_mode", None)
+  wanted = rf"here/bomb.*has {len(content):,} bytes.*becomes 507,000,000.*VITX_MAX_INFLATED_GIB"
+  with pytest.raises(ConfigError, match=wanted):
+    decode.decode_image(content, 3, "here/bomb")
+
+
+def test_one_setting_raises_the_limit_of_images(monkeypatch):
+  content = encode(Image.new("RGB", (900, 900)))
+  monkeypatch.setenv("VITX_MAX_INFLATED_GIB", "0.002")
+  with pytest.raises(ConfigError, match="set that variable of the environment to 1"):
+    decode.decode_image(content, 3, "x")
+  monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", Image.MAX_IMAGE_PIXELS)  # restored at the end
+  monkeypatch.setenv("VITX_MAX_INFLATED_GIB", "1")
+  assert decode.decode_image(content, 3, "x").shape == (900, 900, 3)
+
+
+@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
+def test_the_setting_raises_pillows_own_limit_too(monkeypatch):
+  """It stands in a variable of Pillow's."""
+  content = enlarge("PNG").replace(struct.pack(">II", SIDE, SIDE), struct.pack(">II", 99_999, SIDE))
+  content = bytearray(content)
+  content[29:33] = struct.pack(">I", zlib.crc32(content[12:29]))
+  with pytest.raises(ConfigError, match="VITX_MAX_INFLATED_GIB"):
+    decode.decode_image(bytes(content), 3, "x")
+  monkeypatch.setenv("VITX_MAX_INFLATED_GIB", "9")
+  seen = []
+  monkeypatch.setattr(decode, "to_mode", lambda file, *_, **__: seen.append(file.size))
+  monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", Image.MAX_IMAGE_PIXELS)  # restored at the end
+  decode.Encoded(bytes(content), 3, "x").open()
+  assert seen == [(99_999, SIDE)]
+
+
+@pytest.mark.parametrize("kind", ["PNG", "GIF", "BMP", "JPEG", "PPM", "ICO", "TIFF", "WEBP", "TGA"])
+def test_damaged_images_are_errors_that_name_them(kind):
+  """Bytes changed or cut at any place: an image, or one error in one line."""
+  whole = encode(Image.fromarray(noise(32, 32, 3)), kind)
+  draws = np.random.default_rng(3)
+  for count in range(40):
+    content = bytearray(whole)
+    for place in draws.integers(0, min(len(content), 200), 3):
+      content[place] = draws.integers(256)
+    content = content if count % 2 else content[: draws.integers(len(content))]
+    with contextlib.suppress(ConfigError), warnings.catch_warnings():
+      warnings.simplefilter("ignore")
+      assert decode.decode_image(bytes(content), 3, "x").dtype == np.uint8
 
 
 @pytest.mark.parametrize("mode", ["center", "squash"])

@@ -2,6 +2,8 @@
 
 import io
 import math
+import re
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from vitx import files
 from vitx.checks import check_number, check_value
 from vitx.data import order
 from vitx.data.dataset import DatasetInfo
@@ -48,15 +51,24 @@ class Encoded:
     Transparency is composited on white, 16-bit gray scaled to 8 bits; the first frame counts.
 
     Raises:
-      ConfigError: the bytes are no readable image.
+      ConfigError: the bytes are no readable image, or of more pixels than `files.check_inflated`
+        allows.
     """
+    if files.limit() > files.DEFAULT:  # Pillow's own, the same number, would still hold
+      Image.MAX_IMAGE_PIXELS = int(files.limit()) // 3
+    _check_icon(self.content, self.where)
     try:
       with Image.open(io.BytesIO(self.content), formats=FORMATS) as file:
+        files.check_inflated(self.where, 3 * file.width * file.height, len(self.content))
         return to_mode(file, self.channels, upright=self.upright)
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+    except ConfigError:
+      raise
+    except Exception as error:  # Pillow's readers of damaged files raise all there is
       # Pillow names an object in memory, which nobody could find.
       unknown = isinstance(error, UnidentifiedImageError)
-      reason = f"of none of the formats {', '.join(FORMATS)}" if unknown else error
+      reason = f"of none of the formats {', '.join(FORMATS)}" if unknown else str(error)
+      if isinstance(error, Image.DecompressionBombError):
+        reason += f" If you trust it, raise {files.VARIABLE} in the environment."
       raise ConfigError(
         f"{self.where} cannot be read as an image ({reason}). Replace or remove it."
       ) from error
@@ -64,6 +76,17 @@ class Encoded:
   def decode(self) -> np.ndarray:
     """Returns the pixels of `open`, uint8 (height, width, channels)."""
     return to_array(self.open())
+
+
+def _check_icon(content: bytes, where: str) -> None:
+  """Raises ConfigError for a Windows icon in which a PNG declares too many pixels.
+
+  Pillow decodes icons as it opens them, whatever size their own heads say.
+  """
+  if content.startswith(b"\0\0\1\0"):
+    for found in re.finditer(rb"\x89PNG\r\n\x1a\n....IHDR(.{8})", content, re.DOTALL):
+      width, height = struct.unpack(">II", found[1])
+      files.check_inflated(where, 3 * width * height, len(content))
 
 
 def decode_image(encoded: bytes, channels: int, where: str, *, upright: bool = False) -> np.ndarray:

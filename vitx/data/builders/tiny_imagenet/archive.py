@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from vitx.errors import ConfigError
+from vitx.files import check_inflated
 
 
 class Archive:
@@ -41,6 +42,8 @@ class Archive:
 
   def _open_zip(self) -> tuple[list[str], Callable[[str], bytes]]:
     opened = zipfile.ZipFile(self._path)
+    declared = sum(member.file_size for member in opened.infolist())
+    check_inflated(str(self._path), declared, self._path.stat().st_size)
     return opened.namelist(), opened.read
 
   def words(self) -> dict[str, str]:

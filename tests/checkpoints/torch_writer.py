@@ -1,0 +1,68 @@
+"""Writes files as `torch.save` does, without PyTorch: an archive, with its names in the pickle."""
+
+import pickle
+import sys
+import types
+import zipfile
+from collections import OrderedDict
+from unittest import mock
+
+import numpy as np
+
+_STORAGES = {"float32": "FloatStorage", "float16": "HalfStorage", "int64": "LongStorage"}
+_STORAGES |= {"float64": "DoubleStorage", "bool": "BoolStorage", "uint8": "ByteStorage"}
+
+
+def _modules():
+  """Modules that stand for PyTorch's while a pickle names what is in them."""
+  torch, utils = types.ModuleType("torch"), types.ModuleType("torch._utils")
+  for name in _STORAGES.values():
+    setattr(torch, name, type(name, (), {"__module__": "torch"}))
+
+  def _rebuild_tensor_v2(*_):
+    raise AssertionError("a reader of ours never calls this")
+
+  _rebuild_tensor_v2.__module__ = "torch._utils"
+  _rebuild_tensor_v2.__qualname__ = "_rebuild_tensor_v2"
+  utils._rebuild_tensor_v2, torch._utils = _rebuild_tensor_v2, utils
+  return {"torch": torch, "torch._utils": utils}
+
+
+class _Storage:
+  def __init__(self, key, array):
+    self.key, self.array = key, array
+
+
+class _Pickler(pickle.Pickler):
+  """Writes arrays as tensors, each with a storage of its own."""
+
+  def __init__(self, file):
+    super().__init__(file, 2)
+    self.storages = []
+
+  def persistent_id(self, thing):
+    if isinstance(thing, _Storage):
+      kind = getattr(sys.modules["torch"], _STORAGES[thing.array.dtype.name])
+      return ("storage", kind, thing.key, "cpu", thing.array.size)
+    return None
+
+  def reducer_override(self, thing):
+    if not isinstance(thing, np.ndarray):
+      return NotImplemented
+    array = np.ascontiguousarray(thing).reshape(thing.shape)
+    storage = _Storage(str(len(self.storages)), array)
+    self.storages.append(storage)
+    stride = tuple(step // array.itemsize for step in array.strides)
+    rebuild = sys.modules["torch._utils"]._rebuild_tensor_v2
+    return rebuild, (storage, 0, array.shape, stride, False, OrderedDict())
+
+
+def save(content, path, compression=zipfile.ZIP_STORED):
+  """Writes what is plain, and arrays as tensors; returns the path as text."""
+  with zipfile.ZipFile(path, "w", compression) as file, mock.patch.dict(sys.modules, _modules()):
+    with file.open("archive/data.pkl", "w") as pickled:
+      pickler = _Pickler(pickled)
+      pickler.dump(content)
+    for storage in pickler.storages:
+      file.writestr(f"archive/data/{storage.key}", storage.array.tobytes())
+  return str(path)

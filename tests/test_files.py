@@ -1,0 +1,102 @@
+"""Files of arrays: both kinds, what is none, and how much one may become."""
+
+import contextlib
+import io
+import zipfile
+
+import numpy as np
+import pytest
+
+from vitx.errors import ConfigError
+from vitx.files import check_inflated, read_arrays
+
+
+def test_both_kinds(tmp_path):
+  a, b = np.arange(6).reshape(2, 3), np.ones(2, np.uint8)
+  np.savez(tmp_path / "two.npz", a=a, b=b)
+  np.save(tmp_path / "one.npy", a)
+  found = read_arrays(tmp_path / "two.npz")
+  assert found.keys() == {"a", "b"} and found["b"].dtype == np.uint8
+  np.testing.assert_array_equal(found["a"], a)
+  np.testing.assert_array_equal(read_arrays(str(tmp_path / "one.npy"))[""], a)
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 torn", b"word", b"\x93NUMPY\x01\x00"])
+def test_what_is_none(tmp_path, content):
+  path = tmp_path / "file.npz"
+  path.write_bytes(content)
+  with pytest.raises(ConfigError, match=r"file\.npz' cannot be read as arrays"):
+    read_arrays(path)
+
+
+def test_a_file_cut_short(tmp_path):
+  path = tmp_path / "file.npz"
+  np.savez(path, a=np.arange(1000))
+  path.write_bytes(path.read_bytes()[:-100])
+  with pytest.raises(ConfigError, match="cannot be read as arrays"):
+    read_arrays(path)
+
+
+def test_nothing_pickled_is_executed(tmp_path):
+  np.save(tmp_path / "file.npy", np.array([{1: 2}], object), allow_pickle=True)
+  with pytest.raises(ConfigError, match="cannot be read as arrays"):
+    read_arrays(tmp_path / "file.npy")
+
+
+def test_no_file(tmp_path):
+  with pytest.raises(ConfigError, match="No such file"):
+    read_arrays(tmp_path / "absent.npz")
+
+
+def test_the_limit_is_of_declared_bytes_and_of_their_share():
+  check_inflated("a", 2**28, 1)
+  check_inflated("a", 20 * 2**30, 2**30)  # what is large itself is no bomb
+  with pytest.raises(ConfigError, match=r"a has 3,000,000 bytes .* becomes 3,000,000,000.* to 3$"):
+    check_inflated("a", 3 * 10**9, 3 * 10**6)
+
+
+def test_arrays_that_declare_too_much_are_refused_before_they_are_inflated(tmp_path, monkeypatch):
+  path = tmp_path / "zeros.npz"
+  np.savez_compressed(path, a=np.zeros(2**18), b=np.zeros(2**18))  # neither alone is too large
+  monkeypatch.setenv("VITX_MAX_INFLATED_GIB", str(3 * 2**-10))
+  monkeypatch.setattr(np.lib.npyio.NpzFile, "__getitem__", None)
+  with pytest.raises(ConfigError, match=r"zeros\.npz' has .* becomes 4,194,"):
+    read_arrays(path)
+  monkeypatch.undo()
+  assert read_arrays(path)["b"].size == 2**18
+
+
+@pytest.mark.parametrize("shape", [(2**60,), (2**31, 2**31), (10**15,), (-1,), (2**62, 0)])
+@pytest.mark.parametrize("suffix", ["npy", "npz"])
+def test_a_head_that_declares_more_than_the_file_has(tmp_path, shape, suffix):
+  head = io.BytesIO()
+  fields = {"descr": "<f4", "fortran_order": False, "shape": shape}
+  np.lib.format.write_array_header_1_0(head, fields)
+  path = tmp_path / f"a.{suffix}"
+  if suffix == "npy":
+    path.write_bytes(head.getvalue() + bytes(64))
+  else:
+    with zipfile.ZipFile(path, "w") as file:
+      file.writestr("a.npy", head.getvalue() + bytes(64))
+  with contextlib.suppress(ConfigError):  # NumPy takes the empty one
+    assert read_arrays(path).popitem()[1].size == 0
+
+
+@pytest.mark.parametrize("suffix", ["npy", "npz"])
+def test_damage_at_any_place_is_one_error(tmp_path, suffix):
+  path, draws = tmp_path / f"a.{suffix}", np.random.default_rng(0)
+  array = draws.normal(size=(4, 50))
+  np.save(path, array) if suffix == "npy" else np.savez_compressed(path, a=array, b=array[0])
+  whole = path.read_bytes()
+  refused = 0
+  for count in range(200):
+    content = bytearray(whole)
+    for place in draws.integers(0, len(content), 2):
+      content[place] = draws.integers(256)
+    path.write_bytes(content if count % 4 else content[: draws.integers(len(content))])
+    try:
+      read_arrays(path)
+    except ConfigError as error:
+      refused += 1
+      assert f"a.{suffix}' cannot be read as arrays" in str(error) and "\n" not in str(error)
+  assert refused > 50
