@@ -13,6 +13,7 @@ from configs.common import with_overrides
 from tests import runs
 from vitx.checkpoints.load import load
 from vitx.checkpoints.tree import name_arrays
+from vitx.checkpoints.workdir import to_plain
 from vitx.cli.configs import load_config
 from vitx.cli.fields import complete
 from vitx.errors import ConfigError
@@ -109,6 +110,47 @@ def test_a_signal_as_a_phase_ends_ends_the_run(tmp_path, monkeypatch):
 
   monkeypatch.setattr(loop, "train", train)
   assert not phases.train(journey(), tmp_path).finished and ran == ["phase0"]
+
+
+@pytest.mark.parametrize(
+  ("override", "ran"),
+  [
+    ("stop_after=6", ["phase0"]),  # of the whole run: it goes on from there
+    ("phases.phase0.stop_after=6", ["phase0", "phase1", "phase2"]),  # of the phase
+    ("stop_after=8", ["phase0", "phase1", "phase2"]),  # where they end
+  ],
+)
+def test_a_stop_of_the_whole_run_keeps_later_phases_from_beginning(
+  tmp_path, monkeypatch, override, ran
+):
+  begun = []
+  monkeypatch.setattr(
+    loop, "train", lambda c, workdir, **_: (begun.append(workdir), loop.Result(workdir, 6, True))[1]
+  )
+  assert phases.train(journey(override), tmp_path).finished
+  assert begun == [f"{tmp_path}/{name}" for name in ran]
+
+
+@pytest.mark.parametrize("end", ["stop_after", "duration"])
+def test_another_end_of_a_phase_from_which_one_has_begun_is_refused(tmp_path, monkeypatch, end):
+  """The next would go on from what the phase no longer ends with."""
+  config = journey()
+  for name, phase in phases.split_phases(config, str(tmp_path)).items():
+    (tmp_path / name / "checkpoints" / "6").mkdir(parents=True)
+    stored = to_plain(phase) | ({end: "6 steps"} if name == "phase0" else {})
+    (tmp_path / name / "config.json").write_text(json.dumps(stored))
+  monkeypatch.setattr(loop, "train", lambda *_, **__: pytest.fail("it began"))
+  with pytest.raises(
+    ConfigError, match=rf"phases\.phase0\.{end}=.* was '6 steps' when phase1 began from step 6"
+  ):
+    phases.train(config, tmp_path)
+  shutil.rmtree(tmp_path / "phase1")
+  shutil.rmtree(tmp_path / "phase2")
+  begun = []
+  monkeypatch.setattr(
+    loop, "train", lambda c, workdir, **_: (begun.append(workdir), loop.Result(workdir, 8, True))[1]
+  )
+  assert phases.train(config, tmp_path).finished and len(begun) == 3
 
 
 def test_a_phase_is_the_same_whichever_way_leads_to_it(tmp_path):

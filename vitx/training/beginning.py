@@ -93,6 +93,10 @@ def begin(
   if restored is not None:
     state, start = restored.state, restored.step
     record = Record.from_json(restored.record)
+    if start < experiment.total_steps:
+      record = record.go_on()
+      if later is None and not is_regular(experiment, record, start):
+        store.let_go(start)
     print(f"resuming {workdir} at step {start}", flush=True)
   else:
     state = initialize()
@@ -113,6 +117,11 @@ def begin(
     environment = provenance.environment(data, experiment.implementations())
     files.write("environment.json", environment)
   return Beginning(state, start, record, is_evaluated=later is None)
+
+
+def is_regular(experiment: Experiment, record: Record, step: int) -> bool:
+  """Returns whether a run that was not stopped has a checkpoint of a step, too."""
+  return record.best_step == step or experiment.is_due(step, experiment.config.checkpoint.every)
 
 
 def fitting(config: ConfigDict) -> dict[str, Any]:

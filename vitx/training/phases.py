@@ -15,7 +15,7 @@ from ml_collections import ConfigDict
 
 from vitx.checkpoints import workdir as wd
 from vitx.errors import ConfigError, listing, nearest
-from vitx.training import loop, parallel
+from vitx.training import durations, loop, parallel, unevaluated
 from vitx.training.distributed import is_writer
 from vitx.training.failures import count_received
 from vitx.training.fields import check_config
@@ -24,6 +24,7 @@ from vitx.training.setup import Experiment, make_experiment
 
 PREFIX = "phase:"  # before the name of a phase, where a workdir or file could stand
 NAME = r"\w[\w.-]*"
+ENDS = ("stop_after", "duration")  # fields by which a run ends
 
 
 def train(
@@ -33,7 +34,7 @@ def train(
 
   A phase starts from the best checkpoint of the one before, unless its `init_from` says otherwise;
   `init_from` and `task.teacher` may be "phase:NAME". All phases are checked before the first
-  begins.
+  begins. A `stop_after` that is not of a phase's own ends the run in its first phase.
 
   Args:
     config: of `get_config`.
@@ -52,14 +53,15 @@ def train(
   if not config.get("phases"):
     return loop.train(config, workdir, **more)
   phases = split_phases(config, str(workdir))
-  check(config, workdir, trust_code=trust_code)
+  experiments = check(config, workdir, trust_code=trust_code)
+  _check_ends(phases, experiments, str(workdir))
   files = wd.KeptFiles(workdir)
   if not dry_run:
     wd.check_writable(workdir)
     if is_writer():
       files.write(wd.PHASES, {"phases": list(phases)})
   before = count_received()
-  for name, phase in phases.items():
+  for (name, phase), experiment in zip(phases.items(), experiments, strict=True):
     print(f"{name}:", flush=True)
     if dry_run and phase.init_from in [wd.join(workdir, other) for other in phases]:
       phase.init_from = ""  # its weights are not there yet, nor needed
@@ -69,7 +71,38 @@ def train(
     if is_stopped or not result.finished:
       result = dataclasses.replace(result, finished=False)
       break
+    if not dry_run and _ends_run(config, name, experiment):
+      print(f"stop_after={config.stop_after!r}: what comes after {name} waits for its end")
+      break
   return result
+
+
+def _ends_run(config: ConfigDict, name: str, experiment: Experiment) -> bool:
+  """Returns whether `stop_after` of the whole run, not of a phase's own, ends a phase early."""
+  own, per_epoch = experiment.config, experiment.steps_per_epoch
+  whole = durations.to_steps(own.duration, per_epoch, "duration")
+  return "stop_after" not in config.phases[name] and experiment.total_steps < whole
+
+
+def _check_ends(
+  phases: Mapping[str, ConfigDict], experiments: Iterable[Experiment], workdir: str
+) -> None:
+  """Refuses another end of a phase from whose end another phase has begun."""
+  for (name, phase), experiment in zip(phases.items(), experiments, strict=True):
+    run = wd.join(workdir, name)
+    stored = wd.read_json(run, "config.json")
+    ends = [field for field in ENDS if field in stored and stored[field] != phase.get(field)]
+    step = unevaluated.find_step(run)
+    if not ends or step >= experiment.total_steps:
+      continue
+    for other, later in phases.items():
+      begun = wd.join(workdir, other)
+      if run in (later.init_from, later.task.get("teacher")) and unevaluated.find_step(begun):
+        raise ConfigError(
+          f"phases.{name}.{ends[0]}={phase[ends[0]]!r} was {stored[ends[0]]!r} when {other} began"
+          f" from step {step} of {name}; set it back, or move {begun} away, so that {other} begins"
+          " anew"
+        )
 
 
 def use_cores(configs: Iterable[ConfigDict]) -> None:
