@@ -1,7 +1,6 @@
 """Predicts with a trained model: `vitx predict`."""
 
 import dataclasses
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,8 +23,6 @@ from vitx.training.progress import count_bar
 BATCH = 64
 FEATURES = "features"
 WRITTEN = ("logits", FEATURES)  # of the rows, beside the task's columns
-# Compiled once per model, with features and without, not once per call.
-_FUNCTIONS: weakref.WeakKeyDictionary[Loaded, dict[bool, Callable]] = weakref.WeakKeyDictionary()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,9 +111,10 @@ def predict(
 def _predict(loaded: Loaded, inputs: Sequence[Any] | np.ndarray, features: bool) -> Prediction:
   task, spec = loaded.task, loaded.task.element_spec
   examples = list_inputs(inputs, task)
-  functions = _FUNCTIONS.setdefault(loaded, {})
-  if features not in functions:
-    functions[features] = jax.jit(_with_features(task.evaluate) if features else task.evaluate)
+  evaluate = loaded.program(
+    ("predict", features),
+    lambda: jax.jit(_with_features(task.evaluate) if features else task.evaluate),
+  )
   state = dict(jax.device_put(loaded.variables))
   arguments = (state.pop("params"), state, task.constants())
   read_one = make_reader(task)
@@ -143,7 +141,7 @@ def _predict(loaded: Loaded, inputs: Sequence[Any] | np.ndarray, features: bool)
       filled += [blank] * (size - len(chunk))
       batch = {name: np.stack([each[name] for each in filled]) for name in spec}
       mask = np.arange(size) < len(chunk)
-      rows = functions[features](*arguments, {**batch, "mask": mask})["rows"]
+      rows = evaluate(*arguments, {**batch, "mask": mask})["rows"]
       rows = {name: np.asarray(value)[mask] for name, value in rows.items()}
       batch = {name: value[mask] for name, value in batch.items()}
       told += list(task.prediction_rows(loaded.data, batch, rows))

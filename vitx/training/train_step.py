@@ -12,8 +12,7 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
-from vitx.layers import frozen
-from vitx.models import logged
+from vitx.models import frozen, logged
 from vitx.models.stacked import stack
 from vitx.ops import replicas
 from vitx.tasks.base import Batch, Task
@@ -65,7 +64,7 @@ class Step:
     cycle: the layers that repeat and whose parameters the state holds stacked
       (`vitx.models.stacked`); 0 if it holds every parameter by its name.
     frozen: names of the parameters that the optimizer leaves alone; their average stays with them,
-      and the state of modules that have no others, see `vitx.layers.frozen`.
+      and the state of modules that have no others, see `vitx.models.frozen`.
     logged: which parameters' means are told beside the metrics, see `vitx.models.logged`.
     axis: the name of the device axis; None on one device.
   """

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from vitx.attention.performer import Performer
-from vitx.layers.frozen import hold, is_frozen, keep_state
 from vitx.layers.norms import BatchNorm
+from vitx.models.frozen import hold, is_frozen, keep_state
 from vitx.ops.layout import TokenLayout
 from vitx.training.parameters import parameter_names
 
