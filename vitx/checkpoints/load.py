@@ -84,7 +84,7 @@ class Loaded:
     self.programs[name] = kept  # the last that was asked for
     while len(self.programs) > PROGRAMS_KEPT:
       del self.programs[next(iter(self.programs))]
-    return found
+    return kept[1]
 
   @property
   def model(self) -> nn.Module:

@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 from vitx import registry
 from vitx.checkpoints.load import Loaded, load
 from vitx.checks import PositiveInt, check_value
-from vitx.cli.tables import check_file, write_json
+from vitx.cli.tables import write_json
 from vitx.configs.common import split as split_overrides
 from vitx.configs.common import with_overrides
 from vitx.data.dataset import ROLES, Dataset, Examples, Joined, spread
@@ -215,7 +215,6 @@ def run(
   **options: Any,
 ) -> None:
   """Evaluates a run, prints the task's table and writes the files that are asked for."""
-  check_file(json, "json")
   loaded = load(workdir, checkpoint, weights=weights, trust_code=trust_code)
   result = evaluate(loaded, trust_code=trust_code, **options)
   print(

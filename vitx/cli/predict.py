@@ -13,7 +13,7 @@ from vitx import registry
 from vitx.checkpoints.load import Loaded, load
 from vitx.checks import check_integer
 from vitx.cli.inputs import list_inputs, make_reader, name_input
-from vitx.cli.tables import check_file, lay_out, write_csv, write_json
+from vitx.cli.tables import lay_out, write_csv, write_json
 from vitx.data.in_memory import raise_all
 from vitx.errors import ConfigError
 from vitx.models import names
@@ -190,8 +190,6 @@ def run(
   trust_code: bool,
 ) -> None:
   """Prints a prediction for each file, and writes the JSON and CSV that are asked for."""
-  for field, path in (("json", json), ("csv", csv)):
-    check_file(path, field)
   loaded = load(workdir, checkpoint, trust_code=trust_code)
   if loaded.class_names:
     check_integer(top_k, "top_k", f"[1, {len(loaded.class_names)}]")

@@ -12,6 +12,7 @@ from vitx.checkpoints.load import Loaded, load
 from vitx.checks import PositiveInt, Seed, check_number, check_value
 from vitx.cli import density_model
 from vitx.cli.sample_files import draw_grid, to_text, write_sound
+from vitx.cli.tables import check_folder
 from vitx.data.sources import open_source
 from vitx.errors import ConfigError
 from vitx.models.decoding import Sampling, sample_tokens
@@ -205,8 +206,9 @@ def _originals(
 
 def run(workdir: str, out: str | None, **settings) -> None:
   """Draws samples, shows them and writes them."""
-  found = sample(workdir, **settings)
   folder = Path(out) if out is not None else Path(workdir) / "samples"
+  check_folder(folder, "out")
+  found = sample(workdir, **settings)
   folder.mkdir(parents=True, exist_ok=True)
   name = "samples" if found.originals is None else "completions"
   if found.kind == "image":
