@@ -142,10 +142,10 @@ def default_config() -> ConfigDict:
   config.learning_rate = 1e-3  # the schedule's peak
   config.optimizer = ConfigDict({"name": "adamw", "weight_decay": 0.05})
   config.schedule = ConfigDict({"name": "cosine", "warmup": "0 steps"})
-  config.weight_decay_mask = "matrices"  # what it touches: matrices | rank | tensors | all
+  config.weight_decay_mask = "matrices"  # matrices | rank | rank_but_bases | tensors | all
   config.grad_clip_norm = placeholder(float)  # global norm of the gradient; None means not clipped
   config.layer_decay = 1.0  # learning rate of a block relative to the next one
-  config.freeze = ()  # regular expressions over parameter names such as "block_0/.*"
+  config.freeze = ()  # patterns of parameter names such as "block_0/.*"; their statistics stay too
   config.ema_decay = 0.0  # decay of the moving average of parameters; 0: off
   config.ema_warmup = True  # whether the average is short at first
 

@@ -32,7 +32,7 @@ def state(step):
 
 with CheckpointStore(directory, keep=2) as store:
   for step in (1, 2, 3):
-    store.save(step, state(step), {"rows": step}, best_step=step)
+    store.save(step, state(step), {"rows": step}, stay=(step,))
 
 # The second process looks into a directory of its own.
 store = CheckpointStore(directory + ("-other" if process else ""))

@@ -24,9 +24,9 @@ def small(seed: int) -> dict:
   return {"params": {"w": rng.normal(size=(3, 4)).astype(np.float32)}, "step": np.int32(seed)}
 
 
-def fill(store: CheckpointStore, steps, best_step=None) -> None:
+def fill(store: CheckpointStore, steps, stay=()) -> None:
   for step in steps:
-    store.save(step, small(step), {"rows": step}, best_step=best_step)
+    store.save(step, small(step), {"rows": step}, stay=stay)
   store.wait()
 
 
@@ -138,20 +138,20 @@ def test_save_returns_before_the_write_is_done(tmp_path, monkeypatch):
 
 def test_the_newest_and_the_best_stay(tmp_path):
   with CheckpointStore(tmp_path, keep=2) as store:
-    fill(store, [1, 2, 3, 4, 5], best_step=2)
+    fill(store, [1, 2, 3, 4, 5], stay=(2,))
     assert store.steps() == [2, 4, 5]
-    fill(store, [6], best_step=6)
+    fill(store, [6], stay=(6,))
     assert store.steps() == [5, 6]
-    store.save(7, small(7), {}, best_step=6)
+    store.save(7, small(7), {}, stay=(6,))
   assert store.steps() == [6, 7]
   assert sorted(path.name for path in tmp_path.iterdir()) == ["6", "7"]
 
 
 def test_the_old_best_goes_only_when_the_new_one_is_complete(tmp_path, monkeypatch):
   with CheckpointStore(tmp_path, keep=2) as store:
-    fill(store, [1, 2, 3, 4], best_step=1)
+    fill(store, [1, 2, 3, 4], stay=(1,))
     monkeypatch.setattr(ocp.JsonCheckpointHandler, "finalize", failing(OSError("no space")))
-    store.save(5, small(5), {}, best_step=5)
+    store.save(5, small(5), {}, stay=(5,))
     with pytest.raises(CheckpointError):
       store.wait()
     assert store.steps() == [1, 3, 4]

@@ -1,4 +1,7 @@
-"""Config files that do not run, and processes that cannot meet: one line each, before anything."""
+"""Config files that do not run, places where nothing can be written, processes that cannot meet.
+
+One line each, before anything.
+"""
 
 import socket
 
@@ -7,6 +10,7 @@ import pytest
 import vitx
 from tests import runs
 from tests.cli.refusal import elsewhere, refuse
+from vitx.cli import points
 from vitx.errors import ConfigError
 
 __all__ = ["elsewhere"]
@@ -166,3 +170,56 @@ def test_a_nul_given_to_the_library(elsewhere):
     with pytest.raises(ConfigError, match=r"config='a.x00b"):
       vitx.load_config(given)
   assert list(elsewhere.iterdir()) == []
+
+
+# Commands that write in the end, to a file or into a folder (or below a file), of inputs that are
+# not there: the place comes first.
+WRITES = [
+  ("evaluate --workdir nowhere --json {file}", "json"),
+  ("evaluate --workdir nowhere --predictions {file}", "predictions"),
+  ("predict x.png --workdir nowhere --json {file}", "json"),
+  ("predict x.png --workdir nowhere --csv {file}", "csv"),
+  ("export --workdir nowhere --out {file}", "out"),
+  ("compress nowhere.txt --workdir nowhere --out {file}", "out"),
+  ("decompress nowhere.vtx --workdir nowhere --out {file}", "out"),
+  ("benchmark mixers --csv {file}", "csv"),
+  ("benchmark mixers --plot {file}", "plot"),
+  ("benchmark choose --out {file}", "out"),
+  ("benchmark models --config digits --csv {file}", "csv"),
+  ("benchmark models --config digits --json {file}", "json"),
+  ("sample --workdir nowhere --out {folder}", "out"),
+  ("visualize attention --workdir nowhere --out {folder}", "out"),
+  ("convert nowhere.npz --config digits:softmax --out {folder}", "out"),
+  ("sweep --config digits:softmax --workdir runs --out {folder}", "out"),
+  ("sweep --config digits:softmax --workdir runs --name a/b", "name='a/b'"),
+  ("sweep --config digits:softmax --workdir runs --name .", "name='.'"),
+  ("sweep --config digits:softmax --workdir . ", "name='.'"),
+  ("reproduce --config digits --rows softmax --out {folder}", "out"),
+  ("reproduce --config digits --rows softmax --name a/b", "name='a/b'"),
+]
+
+
+@pytest.mark.parametrize(("command", "part"), WRITES, ids=lambda value: value)
+def test_a_place_where_nothing_can_be_written_is_refused_first(command, part, elsewhere, capsys):
+  (elsewhere / "some.txt").write_text("some text")
+  (elsewhere / "a_folder").mkdir()
+  files = {"a_folder", "no_folder/x.csv", "some.txt/x.csv", "x" * 300}
+  for place in files if "{file}" in command else {"some.txt", "some.txt/below/it"}:
+    given = command.format(file=place, folder=place).split()
+    refuse(capsys, elsewhere, given, part)
+
+
+def test_results_that_are_folders_are_refused_first(elsewhere, capsys):
+  (elsewhere / "results" / "runs.csv").mkdir(parents=True)
+  command = ["sweep", "--config", "digits:softmax", "--workdir", "runs"]
+  refuse(capsys, elsewhere, command, "name='results/runs.csv' is a folder")
+
+
+@pytest.mark.parametrize(
+  "more",
+  [["--seeds", "1000000"], ["--over", ",".join(f"f{i}=[{','.join('12345')}]" for i in range(9))]],
+)
+def test_a_sweep_that_nobody_waits_for_is_refused_at_once(more, elsewhere, capsys, monkeypatch):
+  monkeypatch.setattr(points, "load_config", lambda *_: pytest.fail("it began"))
+  command = ["sweep", "--config", "digits:softmax", "--workdir", "runs", *more]
+  refuse(capsys, elsewhere, command, more[0][2:], " points; at most 10,000 are compared")

@@ -158,6 +158,17 @@ def test_another_end_is_another_point(tmp_path, quick):
     train_points(points("row=[softmax]", 1), tmp_path, Silent())
 
 
+def test_an_end_of_a_whole_run_of_phases_is_refused(tmp_path, quick):
+  found = points(
+    "learning_rate=[1e-3]", 1, "sparsifiner_small.py:digits_keep_0.5,stop_after=4 steps"
+  )
+  with pytest.raises(
+    ConfigError, match=r"stop_after='4 steps' ends a run of phases.*phases\.phase1"
+  ):
+    train_points(found, tmp_path, Silent())
+  assert not list(tmp_path.iterdir())
+
+
 def test_processes_write_the_same_results_side_by_side(tmp_path):
   def write(text):
     for _ in range(200):

@@ -1,5 +1,7 @@
 """Sparsifiner's rows: as large as published, phases that build, and one recipe for all of them."""
 
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,8 +12,10 @@ from configs.common import split, with_overrides
 from tests.configs.test_vix_rows import count_by_layers
 from tests.slow import all_but
 from vitx.attention.sparsifiner import count_kept
+from vitx.checkpoints import tree
 from vitx.checkpoints.init_from import transfer
 from vitx.models import initialize, model_from_config
+from vitx.training import durations, optimizers
 from vitx.training.phases import split_phases
 
 PARAMETERS = {
@@ -53,6 +57,55 @@ def test_the_two_phases_of_a_recipe(recipe, weight):
   assert thresholds == {"supplement": (0.05, None, 0.01), "yaml": (None, 8, 0.02)}[recipe]
   assert (one.duration, two.duration) == ("5 epochs", f"{40 + 5 * (recipe == 'yaml')} epochs")
   assert one.batch_size == two.batch_size == 1344
+
+
+# Training examples, for the steps of a phase.
+EXAMPLES = {"digits": 1294, "cifar10": 45_000, "imagenette/160px-v2": 8522, "imagenet2012": 1.27e6}
+CONFIGS_WITH_PHASES = {sparsifiner_imagenet: ("imagenet2012",), sparsifiner_small: ()}
+
+
+def test_every_config_with_phases_is_looked_at():
+  found = {
+    path.stem
+    for path in Path(sparsifiner_small.__file__).parent.glob("*.py")
+    if "config.phases" in path.read_text()
+  }
+  assert found - {"common"} == {module.__name__.split(".")[-1] for module in CONFIGS_WITH_PHASES}
+
+
+@pytest.mark.parametrize(
+  ("module", "row"), [(module, row) for module in CONFIGS_WITH_PHASES for row in module.ROWS]
+)
+def test_no_phase_begins_with_weights_that_are_still_random(module, row):
+  """A phase hands on what chose its best: of an average, the share of its start must be gone."""
+  config = module.get_config(row)
+  phases = split_phases(config, "w") if config.phases else {}
+  for name, phase in phases.items():
+    if not any(other.init_from == f"w/{name}" for other in phases.values()):
+      continue
+    steps = durations.to_steps(phase.duration, EXAMPLES[phase.data.source] / phase.batch_size)
+    left = 1.0
+    for n in range(steps if phase.evaluation.weights[0] == "ema" else 0):
+      decay = phase.ema_decay
+      left *= min(decay, (1 + n) / (10 + n)) if phase.ema_warmup else decay
+    assert phase.evaluation.weights[0] == "raw" or left < 0.01, (name, left)
+
+
+@pytest.mark.parametrize("row", ["deit_s_l1", "deit_s_keep_0.25", "lvvit_m_keep_0.1"])
+def test_bases_alone_are_exempt_from_decay_under_an_l1_norm(row):
+  phase = split_phases(sparsifiner_imagenet.get_config(row), "w")["phase1"]
+  mixer = "block_0/token_mixer"
+  shapes = {
+    "down": (7, 3),
+    "basis": (3, 7),
+    "reduce_query/kernel": (4, 2),
+    "reduce_query/bias": (2,),
+  }
+  params = tree.nest({f"{mixer}/{name}": np.zeros(shape) for name, shape in shapes.items()})
+  mask = tree.name_leaves(optimizers.DECAY_MASKS[phase.weight_decay_mask](params))
+  decayed = {name.removeprefix(f"{mixer}/") for name, decays in mask.items() if decays}
+  assert decayed == {"down", "reduce_query/kernel"} | ({"basis"} if row != "deit_s_l1" else set())
+  assert (phase.task.basis_l1 > 0) == (row == "deit_s_l1")
 
 
 def test_another_backbone_is_also_the_teacher():

@@ -1,6 +1,8 @@
 """The loop in this process: exact resumption, honest failures, nothing lost."""
 
 import ast
+import dataclasses
+import functools
 import json
 import math
 import os
@@ -16,6 +18,7 @@ import pytest
 from tests import runs
 from tests.training.interruption import train_until
 from vitx.checkpoints.load import load
+from vitx.checkpoints.store import CheckpointStore
 from vitx.checkpoints.workdir import read_config, to_plain
 from vitx.data.dataset import spread
 from vitx.data.sources import open_source
@@ -317,6 +320,95 @@ def test_a_run_that_stops_early_keeps_its_schedule_and_goes_on_to_the_same_bits(
     row for row in whole if row != test
   ]
   same(runs.final_state(tmp_path), runs.final_state(finished_run[0]))
+
+
+def halve(run):
+  """A user's schedule."""
+  return lambda step: 1 - step / (2 * run.total_steps)
+
+
+SLOW = pytest.mark.slow  # two runs
+# Evaluation 2 is worse by far than 10 times the first, so each lowers the rate.
+FALLING = "schedule={'name':'plateau','patience':0,'factor':0.5,'threshold':10.0,'mode':'max'}"
+FREE_END = ("step", "constant", "plateau")  # schedules of which the duration may be longer
+SCHEDULES = {
+  "plateau": FALLING,
+  "constant": "schedule=constant",
+  "cosine": "schedule={'name':'cosine','warmup':'2 steps'}",
+  "linear": "schedule=linear",
+  "epoch_cosine": "schedule={'name':'epoch_cosine','warmup':'0.1 epochs'}",
+  "step": "schedule={'name':'step','boundaries':('6 steps','9 steps')}",
+  "own": f"schedule={__name__}:halve",
+}
+# No event falls on step 7; the only row of kind "train" is that of the end.
+CADENCES = ("duration=12 steps", "evaluation.every=6", "checkpoint.every=4", "log_every=20")
+
+
+def left(workdir):
+  """All that must not depend on how often a run was stopped."""
+  with CheckpointStore(workdir / "checkpoints", read_only=True) as store:
+    steps = store.steps()
+    last = store.restore(steps[-1])
+  record = {name: value for name, value in last.record.items() if name != "seconds"}
+  if record["onward"]:
+    record["onward"].pop("seconds")
+  return runs.rows(workdir), steps, record, last.state
+
+
+@pytest.fixture(scope="module")
+def never_stopped(tmp_path_factory):
+  """Returns what is left of a run of a schedule that is not stopped."""
+
+  @functools.cache
+  def run(name):
+    workdir = tmp_path_factory.mktemp(name)
+    loop.train(runs.tiny(SCHEDULES[name], *CADENCES), workdir)
+    return left(workdir)
+
+  return run
+
+
+@pytest.mark.parametrize(
+  ("name", "stops"),
+  [
+    ("plateau", ("stop_after=7 steps",)),
+    *(pytest.param(name, ("stop_after=7 steps",), marks=SLOW) for name in list(SCHEDULES)[1:]),
+    *(pytest.param(name, ("duration=7 steps",), marks=SLOW) for name in FREE_END),
+    pytest.param("plateau", ("stop_after=3", "stop_after=6", "stop_after=11"), marks=SLOW),
+    pytest.param("plateau", ("stop_after=7", "stop_after=3"), marks=SLOW),  # nothing more is done
+  ],
+)
+def test_a_run_that_ends_early_and_goes_on_leaves_what_one_leaves_that_never_did(
+  name, stops, tmp_path, never_stopped
+):
+  for stop in stops:
+    stopped = loop.train(runs.tiny(SCHEDULES[name], *CADENCES, stop), tmp_path)
+    assert stopped.finished and stopped.test["step"] <= stopped.step < 12
+    last = [row for row in runs.rows(tmp_path) if row["kind"] == "validation"][-1]
+    assert last["step"] == stopped.step  # it is evaluated where it ends, for its own sake
+    assert load(tmp_path).step == stopped.test["step"]
+  loop.train(runs.tiny(SCHEDULES[name], *CADENCES), tmp_path)
+  rows, steps, record, state = left(tmp_path)
+  whole = never_stopped(name)
+  assert rows == whole[0] and steps == whole[1] and record == whole[2]
+  same(state, whole[3])
+
+
+@SLOW
+def test_a_signal_leaves_no_checkpoint_that_a_run_without_it_has_not(
+  tmp_path, monkeypatch, never_stopped
+):
+  config = runs.tiny(SCHEDULES["plateau"], *CADENCES)
+  assert train_until(11, config, tmp_path, monkeypatch).step == 11
+  loop.train(config, tmp_path)
+  assert left(tmp_path)[:3] == never_stopped("plateau")[:3]
+
+
+def test_a_record_of_an_earlier_version_goes_on_as_it_did():
+  stored = dataclasses.asdict(Record(rows=3, best_step=7, best_value=0.5))
+  del stored["onward"], stored["end_row"]
+  record = Record.from_json(stored)
+  assert record.go_on() == record and record.best_step == 7
 
 
 @pytest.mark.slow

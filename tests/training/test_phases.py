@@ -6,6 +6,7 @@ import signal
 
 import numpy as np
 import pytest
+from ml_collections import ConfigDict
 
 import vitx
 from configs import sparsifiner_small
@@ -13,9 +14,11 @@ from configs.common import with_overrides
 from tests import runs
 from vitx.checkpoints.load import load
 from vitx.checkpoints.tree import name_arrays
+from vitx.checkpoints.workdir import to_plain
 from vitx.cli.configs import load_config
 from vitx.cli.fields import complete
 from vitx.errors import ConfigError
+from vitx.tasks.classification import Classification
 from vitx.training import loop, phases, provenance
 from vitx.training.failures import StopRequest
 
@@ -62,6 +65,10 @@ def test_the_first_phases_network_teaches_where_none_is_said():
   assert found["phase2"].task.teacher_model.to_dict() == found["phase0"].model.to_dict()
 
 
+LEARNS = {"name": "distillation", "teacher": "phase:a", "hard_weight": 1.0}
+OTHER = runs.tiny().model.to_dict() | {"width": 32}
+
+
 @pytest.mark.parametrize(
   ("changes", "message"),
   [
@@ -76,6 +83,21 @@ def test_the_first_phases_network_teaches_where_none_is_said():
     ),
     ({"a": {}, "b": {"model": {"width": -1}}}, r"phases\.b: model\.width=-1"),
     ({"a": {}, "b": {"freeze": ("none",)}}, r"phases\.b: freeze: 'none' matches"),
+    ({"a": {}, "b": {"init_from": "nowhere"}}, r"phases\.b: init_from='nowhere': .*no workdir"),
+    (
+      {"a": {}, "b": {"task": {**LEARNS, "teacher": "nowhere"}}},
+      r"phases\.b: task\.teacher='nowhere'",
+    ),
+    (
+      {"a": {}, "b": {"task": LEARNS, "data": {"mean": (0.1,)}}},
+      r"phases\.b: task\.teacher=.*/a' was trained with data\.mean=.* set data\.mean",
+    ),
+    (
+      {"a": {"model": {"width": 8}}, "b": {"task": {**LEARNS, "teacher_model": OTHER}}},
+      r"phases\.b: task\.teacher=.*/a'.*shape",
+    ),
+    ({"a": {}, "b": {"task": {"name": "sorting"}}}, r"phases\.b: task\.name='sorting' is unknown"),
+    ({"a": {}, "b": {"task": "sorting"}}, r"phases\.b: task\.name='sorting' is unknown"),
   ],
 )
 def test_what_cannot_be_is_named_before_the_first_phase_begins(tmp_path, changes, message):
@@ -109,6 +131,118 @@ def test_a_signal_as_a_phase_ends_ends_the_run(tmp_path, monkeypatch):
 
   monkeypatch.setattr(loop, "train", train)
   assert not phases.train(journey(), tmp_path).finished and ran == ["phase0"]
+
+
+class Mine(Classification):
+  """A user's task."""
+
+
+def _begun(monkeypatch, config, workdir):
+  """The config with which each phase begins, and whether it trusts what it begins from."""
+  begun = {}
+
+  def train(config, workdir, *, dry_run, trust_code):
+    begun[workdir.rpartition("/")[2]] = config, trust_code
+    return loop.Result(workdir, 40, True)
+
+  monkeypatch.setattr(loop, "train", train)
+  assert phases.train(config, workdir).finished
+  return begun
+
+
+def test_a_phase_has_a_task_of_another_name_than_the_config(tmp_path, monkeypatch):
+  """As a group, as a bare name, and as code of one's own, from which the next phase begins."""
+  config = runs.tiny()
+  own = {"name": f"{__name__}:Mine"}
+  with config.unlocked():
+    config.phases = {
+      "a": {"task": own},
+      "b": {"task": ConfigDict(LEARNS)},
+      "c": {"task": "classification"},
+    }
+  before = config.to_dict()
+  found = phases.split_phases(config, "w")
+  assert [phase.task.name for phase in found.values()] == [
+    own["name"],
+    "distillation",
+    "classification",
+  ]
+  assert found["b"].task.teacher_model.to_dict() == config.model.to_dict()
+  assert config.to_dict() == before and found["b"].task.teacher == "w/a"
+  begun = _begun(monkeypatch, config, tmp_path)
+  assert [trusts for _, trusts in begun.values()] == [
+    True,
+    True,
+    True,
+  ]  # of weights that are its own
+
+
+def test_weights_from_elsewhere_are_trusted_no_more_beside_ones_own(tmp_path, monkeypatch):
+  config = runs.tiny()
+  with config.unlocked():
+    config.phases = {"a": {}, "b": {"init_from": ""}, "c": {}}
+  assert [trusts for _, trusts in _begun(monkeypatch, config, tmp_path).values()] == [True] * 3
+  monkeypatch.setattr(phases, "_check_beginnings", lambda *_: None)
+  config.phases.b.init_from = "theirs"
+  begun = _begun(monkeypatch, config, tmp_path)
+  assert [trusts for _, trusts in begun.values()] == [True, False, True]
+
+
+def test_a_phase_whose_workdir_is_of_another_run_is_named_before_the_first_begins(
+  tmp_path, monkeypatch
+):
+  config = runs.tiny()
+  with config.unlocked():
+    config.phases = {"a": {}, "b": {}}
+  stored = to_plain(phases.split_phases(config, str(tmp_path))["b"]) | {"batch_size": 16}
+  (tmp_path / "b").mkdir()
+  (tmp_path / "b" / "config.json").write_text(json.dumps(stored))
+  monkeypatch.setattr(loop, "train", lambda *_, **__: pytest.fail("it began"))
+  with pytest.raises(ConfigError, match=r"phases\.b: workdir=.*\n.*batch_size: 16 in the workdir"):
+    phases.train(config, tmp_path)
+
+
+@pytest.mark.parametrize(
+  ("override", "ran"),
+  [
+    ("stop_after=6", ["phase0"]),  # of the whole run: it goes on from there
+    ("phases.phase0.stop_after=6", ["phase0", "phase1", "phase2"]),  # of the phase
+    ("stop_after=8", ["phase0", "phase1", "phase2"]),  # where they end
+  ],
+)
+def test_a_stop_of_the_whole_run_keeps_later_phases_from_beginning(
+  tmp_path, monkeypatch, override, ran
+):
+  begun = []
+  monkeypatch.setattr(
+    loop, "train", lambda c, workdir, **_: (begun.append(workdir), loop.Result(workdir, 6, True))[1]
+  )
+  assert phases.train(journey(override), tmp_path).finished
+  assert begun == [f"{tmp_path}/{name}" for name in ran]
+
+
+@pytest.mark.parametrize("end", ["stop_after", "duration"])
+def test_another_end_of_a_phase_from_which_one_has_begun_is_refused(tmp_path, monkeypatch, end):
+  """The next would go on from what the phase no longer ends with."""
+  config = journey()
+  for name, phase in phases.split_phases(config, str(tmp_path)).items():
+    (tmp_path / name / "checkpoints" / "6").mkdir(parents=True)
+    stored = to_plain(phase) | ({end: "6 steps"} if name == "phase0" else {})
+    (tmp_path / name / "config.json").write_text(json.dumps(stored))
+    (tmp_path / name / "environment.json").write_text('{"data": {"fingerprint": ""}}')
+  monkeypatch.setattr(loop, "train", lambda *_, **__: pytest.fail("it began"))
+  with pytest.raises(
+    ConfigError, match=rf"phases\.phase0\.{end}=.* was '6 steps' when phase1 began from step 6"
+  ):
+    phases.train(config, tmp_path)
+  for name in ("phase1", "phase2"):
+    shutil.rmtree(tmp_path / name)
+  monkeypatch.setattr(provenance, "check_same_run", lambda *_: None)  # a cosine is not lengthened
+  begun = []
+  monkeypatch.setattr(
+    loop, "train", lambda c, workdir, **_: (begun.append(workdir), loop.Result(workdir, 8, True))[1]
+  )
+  assert phases.train(config, tmp_path).finished and len(begun) == 3
 
 
 def test_a_phase_is_the_same_whichever_way_leads_to_it(tmp_path):

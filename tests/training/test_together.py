@@ -16,6 +16,7 @@ from tests import runs
 from tests.training import small
 from tests.training.test_loop import same
 from vitx.checkpoints import lock
+from vitx.checkpoints.directory import Directory
 from vitx.checkpoints.store import CheckpointStore
 from vitx.checkpoints.workdir import locate_checkpoints
 from vitx.cli.configs import load_config
@@ -354,6 +355,21 @@ def test_an_earlier_end_is_that_of_runs_beyond_it_too(tmp_path, monkeypatch):
   assert step > 4
   ended = together.train(configs("stop_after=4 steps"), own)
   assert [(each.finished, each.step) for each in ended] == [(True, step)] * 3
+
+
+@pytest.mark.slow  # whole runs, compiled anew
+def test_runs_that_end_early_and_go_on_leave_what_runs_leave_that_never_did(tmp_path):
+  settings = ("schedule={'name':'plateau','patience':0,'threshold':10.0}", "log_every=20")
+  both = {name: [str(tmp_path / f"{name}_{i}") for i in range(3)] for name in ("whole", "parts")}
+  together.train(configs(*settings), both["whole"])
+  ended = together.train(configs(*settings, "stop_after=7 steps"), both["parts"])
+  assert [(each.finished, each.step) for each in ended] == [(True, 7)] * 3
+  together.train(configs(*settings), both["parts"])
+  for whole, parts in zip(*both.values(), strict=True):
+    assert runs.rows(whole) == runs.rows(parts)
+    stores = [Directory(locate_checkpoints(each)).steps() for each in (whole, parts)]
+    assert stores[0] == stores[1]
+    same(runs.final_state(whole), runs.final_state(parts))
 
 
 def keeps_more(decay_mask, *, weight_decay: float = 0.0):

@@ -11,7 +11,9 @@ import pytest
 
 from configs.common import default_config
 from tests.training import small
+from tests.training.directions import settings
 from vitx.training import parallel
+from vitx.training.optimizers import find_frozen, make_optimizer
 from vitx.training.train_step import TrainState, evaluation_step
 
 
@@ -168,3 +170,28 @@ def test_evaluation_sums_over_devices_and_masks():
     parallel.join(two["rows"]["probabilities"]), alone["rows"]["probabilities"], rtol=1e-5
   )
   assert alone["sums"]["count"] == 13
+
+
+@pytest.mark.slow
+def test_what_is_frozen_keeps_its_bits_with_average_and_statistics():
+  """Rounding would move the average of a parameter that does not move."""
+  frozen = small.task(
+    stem={"name": "normalized", "channels": (4,), "kernels": (3,), "strides": (1,), "patch": 4},
+    augment={},
+  )
+  shapes = jax.eval_shape(frozen.init, jax.random.key(0), small.batch(0, 1))["params"]
+  config = settings(freeze=("stem/.*",))
+  step = small.make_step(
+    frozen,
+    optimizer=make_optimizer(config, shapes),
+    frozen=find_frozen(config, shapes),
+    ema_decay=0.9,
+  )
+  begun = small.initial(step)
+  _, ended = small.run(step, 2, devices=1)
+  for tree in ("params", "ema"):
+    old, new = getattr(begun, tree), getattr(ended, tree)
+    jax.tree.map(np.testing.assert_array_equal, old["stem"], new["stem"])
+    assert not np.array_equal(old["head"]["kernel"], new["head"]["kernel"])
+  assert begun.model_state["batch_stats"]["stem"]
+  jax.tree.map(np.testing.assert_array_equal, begun.model_state, ended.model_state)

@@ -41,6 +41,7 @@ class Performer(AttentionModule):
   properties: ClassVar = Properties(
     accepts_causal=True, permutation_equivariant=True, masking_is_deletion=True
   )
+  keeps_state: ClassVar = True  # its features: of a frozen one they are not redrawn
   without_logits: ClassVar = "keys are summed, as random features, before any query meets them"
 
   features: PositiveInt | None = None

@@ -1,9 +1,12 @@
 """From a workdir to a model with its weights."""
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+import functools
+import json
+import sys
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import flax.linen as nn
 import jax
@@ -15,11 +18,19 @@ from vitx.checkpoints import foreign, tree
 from vitx.checkpoints.directory import Directory
 from vitx.checkpoints.init_from import Report, check_fit, transfer
 from vitx.checkpoints.store import CheckpointStore, Restored
-from vitx.checkpoints.workdir import find_run, locate_checkpoints, read_config, read_data
+from vitx.checkpoints.workdir import (
+  find_run,
+  from_plain,
+  locate_checkpoints,
+  read_config,
+  read_data,
+  to_plain,
+)
 from vitx.checks import check_choice
 from vitx.errors import ConfigError
+from vitx.ops.implementation import current_rule
 from vitx.ops.layout import TokenLayout
-from vitx.tasks import build_task
+from vitx.tasks import TASKS, build_task
 from vitx.tasks.base import Task
 
 SECTIONS = ("model", "task", "data", "evaluation")  # of a config, that loading reads
@@ -27,6 +38,10 @@ CHOICES = ("best", "latest")
 WEIGHTS = ("ema", "raw")
 STATISTICS = ("batch_stats",)  # state that belongs to the weights
 WANTED = ("params", "ema", "model_state")  # of the training state; the optimizer's is not read
+READ = (*SECTIONS, "augment")  # sections from which a shipped task is built
+TASKS_KEPT, PROGRAMS_KEPT = 16, 8  # tasks of a process, and programs of each
+
+T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -40,6 +55,7 @@ class Loaded:
     data: what the run wrote of its data: source, fingerprint, class_names, vocabulary.
     step: of the checkpoint.
     workdir: where it came from.
+    programs: of this task, see `program`; all that is loaded with the task shares them.
   """
 
   task: Task
@@ -48,6 +64,27 @@ class Loaded:
   data: Mapping[str, Any]
   step: int
   workdir: str
+  programs: dict[Hashable, tuple[Task, Any]] = dataclasses.field(default_factory=dict, repr=False)
+
+  def with_task(self, config: ConfigDict) -> "Loaded":
+    """Returns the model with the task of another config, such as that of one field changed."""
+    task, programs = build_once(config)
+    return dataclasses.replace(self, task=task, programs=programs)
+
+  def program(self, name: Hashable, make: Callable[[], T]) -> T:
+    """Returns what `make` gives for this task: a compiled function, made once and not per call.
+
+    Args:
+      name: of what it does, and all that decides the program besides the task.
+      make: called where the process has no such program.
+    """
+    kept = self.programs.pop(name, None)
+    if kept is None or kept[0] is not self.task:
+      kept = self.task, make()
+    self.programs[name] = kept  # the last that was asked for
+    while len(self.programs) > PROGRAMS_KEPT:
+      del self.programs[next(iter(self.programs))]
+    return kept[1]
 
   @property
   def model(self) -> nn.Module:
@@ -91,7 +128,7 @@ def load(
   workdir = find_run(workdir)
   config = read_config(workdir)
   with registry.trusting(trust_code):
-    task = _build_task(config, workdir)
+    task, programs = _build_task(config, workdir)
     wanted = _variable_shapes(task)
   data, restored = read_data(workdir), _read(workdir, checkpoint)
   state = restored.state
@@ -105,11 +142,51 @@ def load(
     data=data,
     step=restored.step,
     workdir=str(workdir),
+    programs=programs,
   )
 
 
-def _build_task(config: ConfigDict, workdir: str | Path) -> Task:
-  """Returns the task of a workdir's config."""
+def build_once(config: ConfigDict) -> tuple[Task, dict[Hashable, tuple[Task, Any]]]:
+  """Returns the task of a resolved config and its programs: one object for all that decides it.
+
+  A process that loads, evaluates or predicts in a loop so compiles once: a program holds memory
+  and maps of it, of which Linux gives a process 65,530.
+
+  Raises:
+    ConfigError: as `build_task`.
+  """
+  plain = to_plain(config)
+  if plain["task"]["name"] in TASKS:
+    plain = {name: plain[name] for name in READ if name in plain}
+  text = json.dumps(plain, sort_keys=True)
+  rule = json.dumps(current_rule().to_json(), sort_keys=True)
+  return _build(text, tuple(_find_code(plain)), registry.is_trusted(), rule)
+
+
+@functools.lru_cache(maxsize=TASKS_KEPT)
+def _build(
+  text: str, code: tuple[Any, ...], is_trusted: bool, rule: str
+) -> tuple[Task, dict[Hashable, tuple[Task, Any]]]:
+  return build_task(from_plain(json.loads(text))), {}
+
+
+def _find_code(plain: Any) -> Iterator[Any]:
+  """Yields the objects that `module:Name` stands for now; a cell that runs again makes another."""
+  if isinstance(plain, dict | list):
+    for each in plain.values() if isinstance(plain, dict) else plain:
+      yield from _find_code(each)
+  elif isinstance(plain, str) and ":" in plain:
+    module, _, name = plain.partition(":")
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+      found = getattr(found, part, None)
+    yield found if isinstance(found, Hashable) else id(found)
+
+
+def _build_task(
+  config: ConfigDict, workdir: str | Path
+) -> tuple[Task, dict[Hashable, tuple[Task, Any]]]:
+  """Returns the task of a workdir's config, and its programs."""
   for name in SECTIONS:
     if name in config and not isinstance(config[name], ConfigDict):
       raise ConfigError(
@@ -117,7 +194,7 @@ def _build_task(config: ConfigDict, workdir: str | Path) -> Task:
         " fields; restore the file from a copy"
       )
   try:
-    return build_task(config)
+    return build_once(config)
   except (AttributeError, KeyError) as error:
     field = str(error.args[0]).strip("'\"")
     raise ConfigError(

@@ -11,7 +11,7 @@ import contextlib
 import dataclasses
 import json
 import logging as std_logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +79,8 @@ class CheckpointStore:
     self._keep, self._read_only = keep, read_only
     self._tidies = not read_only and jax.process_index() == 0
     self._pending: int | None = None  # the step of the save under way
-    self._best: int | None = None
+    self._stay: Collection[int] = ()
+    self._passing: int | None = None
     self._checkpointer: ocp.AsyncCheckpointer | None = None
     if self._tidies:
       own_files.check_no_link(str(self._directory))
@@ -113,7 +114,7 @@ class CheckpointStore:
     return max(self.steps(), default=None)
 
   def save(
-    self, step: int, state: Any, record: Mapping[str, Any], *, best_step: int | None = None
+    self, step: int, state: Any, record: Mapping[str, Any], *, stay: Collection[int] = ()
   ) -> None:
     """Starts saving; returns once the arrays are copied. Waits for the save before, if any.
 
@@ -121,7 +122,7 @@ class CheckpointStore:
       step: greater than every step there.
       state: tree of arrays that this host holds whole.
       record: JSON.
-      best_step: the checkpoint (this or an earlier one) that stays besides the newest `keep`.
+      stay: checkpoints (this or earlier ones) that stay besides the newest `keep`.
 
     Raises:
       CheckpointError: this save, or the one before, cannot be written; the others are untouched.
@@ -153,7 +154,7 @@ class CheckpointStore:
       self._checkpointer.save(self._directory / step, arguments)
     except Exception as error:
       raise self._not_saved(step, error) from error
-    self._pending, self._best = step, best_step
+    self._pending, self._stay = step, stay
 
   def wait(self) -> None:
     """Waits for the save under way, then deletes what need not stay.
@@ -171,9 +172,18 @@ class CheckpointStore:
     steps = self.steps()
     if step not in steps:
       raise self._not_saved(step, FileNotFoundError("it is not there though Orbax wrote it"))
-    for old in steps[: -self._keep]:
-      if self._tidies and old != self._best:
+    passing, self._passing = self._passing, None
+    kept = [each for each in steps if each != passing][-self._keep :]
+    for old in sorted(set(steps).difference(kept, self._stay)):
+      if self._tidies:
         self._directory.delete(old)
+
+  def let_go(self, step: int) -> None:
+    """Makes a checkpoint the first to be deleted, when a later one stands.
+
+    It is one of a run that was stopped there, which a run that never stops does not save.
+    """
+    self._passing = step
 
   def close(self) -> None:
     """Waits for the save under way and frees Orbax's threads. Raises like `wait`."""

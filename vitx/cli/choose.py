@@ -9,6 +9,7 @@ import jax
 from vitx.benchmark import choose
 from vitx.benchmark.mixers import Setting
 from vitx.benchmark.timing import Neighbors
+from vitx.cli.tables import check_folder
 from vitx.errors import ConfigError, listing, nearest
 from vitx.ops import rule
 
@@ -30,6 +31,7 @@ def run(options: argparse.Namespace) -> None:
   tokens = options.tokens or list(choose.TOKENS)
   kind = jax.devices()[0].device_kind
   path = Path(options.out) if options.out else rule.user_directory() / rule.file_name(kind)
+  check_folder(path.parent, "out")
   whole = set(chosen) == set(rule.FAMILIES)
   families = {} if whole else rule.find_families(kind)
   setting = Setting(heads=options.heads, head_dim=options.head_dim, dtype=options.dtype)

@@ -11,7 +11,7 @@ from vitx.checkpoints.load import Loaded, load
 from vitx.checks import PositiveInt, check_value
 from vitx.cli import code_file, density_model
 from vitx.cli.arguments.compress import LANES, SUFFIX
-from vitx.cli.tables import write_file
+from vitx.cli.tables import check_file, write_file
 from vitx.errors import ConfigError
 from vitx.files import read_arrays
 from vitx.models import coding
@@ -118,8 +118,8 @@ def _read_array(path: Path, grid: tuple[int, ...]) -> np.ndarray:
 
 def run(file: str, workdir: str, out: str | None, **settings) -> None:
   """Compresses a file and prints what it took."""
-  found = compress(workdir, file, **settings)
   path = new_path(file + SUFFIX if out is None else out, out is None)
+  found = compress(workdir, file, **settings)
   write_file(path, found.data)
   count, before = found.header.count, Path(file).stat().st_size
   header = len(found.data) - found.code_bytes
@@ -134,8 +134,9 @@ def new_path(path: str | Path, by_default: bool) -> Path:
   """Returns where to write.
 
   Raises:
-    ConfigError: there is such a file, and nobody named it.
+    ConfigError: no file can be written there, or there is one, and nobody named it.
   """
+  check_file(path, "out")
   if by_default and os.path.lexists(path):
     raise ConfigError(f"{path} is there already; name a file with --out")
   return Path(path)

@@ -20,7 +20,7 @@ from vitx.checkpoints.timm_networks import Network, find_network
 from vitx.cli.configs import load_config
 from vitx.cli.fields import complete
 from vitx.cli.model_card import write_card
-from vitx.cli.tables import write_file
+from vitx.cli.tables import check_folder, write_file
 from vitx.data.dataset import DatasetInfo, Source
 from vitx.data.sources import open_source
 from vitx.errors import ConfigError
@@ -52,6 +52,7 @@ def import_weights(
     MissingExtraError: a package is missing that reads the file.
   """
   check_config(config)
+  check_folder(workdir, "out")
   if CheckpointStore(wd.locate_checkpoints(workdir), read_only=True).steps():
     raise ConfigError(f"out={str(workdir)!r} holds a run already; name another directory")
   config, data = _resolve(config, source, without_data)
@@ -122,6 +123,7 @@ def export_weights(
     OSError: the file or the card cannot be written, or is there already.
   """
   path = Path(out)
+  check_folder(path.parent, "out")
   for each in (path, path.parent / CARD):
     if os.path.lexists(each):
       raise ConfigError(f"out={str(out)!r}: {each} is there already; name another directory")

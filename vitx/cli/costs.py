@@ -19,7 +19,7 @@ from vitx.cli.configs import join_text, load_config, open_config, split_text
 from vitx.cli.points import find_published, find_rows
 from vitx.cli.row_costs import BATCH, COUNTED, LABELS, SIZE, SUMMARIZED, TIMED, Row
 from vitx.cli.summary import complete_config
-from vitx.cli.tables import check_file, write_json
+from vitx.cli.tables import write_json
 from vitx.errors import ConfigError, listing, nearest
 
 PUBLISHED = "published_"
@@ -110,8 +110,6 @@ def _columns(published: Mapping[str, Mapping[str, Any]], timed: bool) -> list[st
 
 def _check(options: argparse.Namespace, columns: Sequence[str]) -> tuple[str, str] | None:
   """Returns the two columns of the plot, None without one; refuses what cannot be done."""
-  check_file(options.csv, "csv")
-  check_file(options.json, "json")
   if (options.pareto is None) != (options.out is None):
     raise ConfigError("--pareto names two columns, and --out the folder of their plot: give both")
   if options.pareto is None:

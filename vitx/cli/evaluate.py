@@ -1,7 +1,6 @@
 """Evaluates a trained model from its workdir: `vitx evaluate`."""
 
 import contextlib
-import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,15 +14,13 @@ from vitx.analysis import csv_files
 from vitx.checkpoints.load import Loaded, load
 from vitx.checkpoints.workdir import DATA_PLACES, join, tell_places
 from vitx.checks import PositiveInt, check_value
-from vitx.cli.tables import check_file, write_json
+from vitx.cli.tables import write_json
 from vitx.configs.common import split as split_overrides
 from vitx.configs.common import with_overrides
 from vitx.data.dataset import ROLES, Dataset, Examples, Joined, spread
 from vitx.data.sources import open_dataset
 from vitx.data.splits import assign
 from vitx.errors import ConfigError, nearest
-from vitx.tasks import build_task
-from vitx.tasks.base import Task
 from vitx.training import cache, evaluation, parallel
 from vitx.training.progress import show_bar
 
@@ -80,7 +77,7 @@ def evaluate(
       if batch_size < 1:
         raise ConfigError(f"batch_size={batch_size} must be at least 1")
       config.evaluation.batch_size = batch_size
-    loaded = dataclasses.replace(loaded, task=_change_task(loaded, config, task))
+    loaded = _change_task(loaded, config, task)
     check_value(limit, "limit", PositiveInt | None)
     dataset, train, examples, split = _open(loaded, split, source, data_dir)
     examples = examples if limit is None else spread(examples, limit)
@@ -98,15 +95,15 @@ def evaluate(
   }
 
 
-def _change_task(loaded: Loaded, config: ConfigDict, fields: str) -> Task:
-  """Returns the run's task with other fields, `field=value,...`."""
+def _change_task(loaded: Loaded, config: ConfigDict, fields: str) -> Loaded:
+  """Returns the model with other fields of its task, `field=value,...`."""
   if not fields:
-    return loaded.task
+    return loaded
   try:
     with_overrides(config, ",".join(f"task.{item}" for item in split_overrides(fields)))
   except ValueError as error:
     raise ConfigError(f"task={fields!r}: {error}") from error
-  return build_task(config)
+  return loaded.with_task(config)
 
 
 def _figures(
@@ -122,7 +119,9 @@ def _figures(
   )
   constants = parallel.replicate(task.constants())
   with _predictions(predictions, examples, loaded) as write:
-    step = evaluation.make_evaluate(task)
+    step = loaded.program(
+      ("evaluate", evaluation.batch_size_for(config)), lambda: evaluation.make_evaluate(task)
+    )
     return evaluation.evaluate(task, step, params, state, constants, batches, write)
 
 
@@ -216,7 +215,6 @@ def run(
   **options: Any,
 ) -> None:
   """Evaluates a run, prints the task's table and writes the files that are asked for."""
-  check_file(json, "json")
   loaded = load(workdir, checkpoint, weights=weights, trust_code=trust_code)
   result = evaluate(loaded, trust_code=trust_code, **options)
   print(

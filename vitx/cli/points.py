@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -12,10 +13,12 @@ from vitx.checkpoints.workdir import to_plain
 from vitx.cli.configs import load_config, open_config, split_text
 from vitx.configs.common import split
 from vitx.errors import ConfigError, listing, nearest
+from vitx.training.progress import count_bar
 from vitx.training.sweep import Point
 
 ROW = "row"  # what stands for the config file's row among the fields
 LONGEST = 200  # characters of a workdir's name
+MOST = 10_000  # points of a sweep
 
 
 def parse_grid(text: str) -> dict[str, list[str]]:
@@ -86,6 +89,7 @@ def expand(config: str, grid: Mapping[str, Sequence[str]]) -> dict[str, str]:
     )
   if any(item.partition("=")[0].strip() == "seed" for item in items):
     raise ConfigError(f"config={config!r} has a seed; --seeds names them, from 0")
+  _check_count(math.prod(map(len, grid.values())), "over")
   texts: dict[str, str] = {}
   short = _shorten(grid)
   for values in itertools.product(*grid.values()):
@@ -108,19 +112,27 @@ def make_points(texts: Mapping[str, str], seeds: int) -> list[Point]:
     seeds: how many.
 
   Raises:
-    ConfigError: no seed, an unknown field or wrong value, two points with the same config, or a
-      name that is too long for a folder.
+    ConfigError: no seed, more than `MOST` points, an unknown field or wrong value, two points with
+      the same config, or a name that is too long for a folder.
   """
   if seeds < 1:
     raise ConfigError(f"seeds={seeds}: the sweep is empty; give at least 1")
+  _check_count(len(texts) * seeds, f"seeds={seeds}")
   points = []
-  for method, text in texts.items():
-    load_config(text)  # what cannot be is said of the text that the user wrote
-    for seed in range(seeds):
-      config = load_config(f"{text}{'' if text.endswith(':') else ','}seed={seed}")
-      points.append(Point(f"{method}_seed-{seed}", method, seed, config))
+  with count_bar("reading configs", len(texts) * seeds, "point") as bar:
+    for method, text in texts.items():
+      load_config(text)  # what cannot be is said of the text that the user wrote
+      for seed in range(seeds):
+        config = load_config(f"{text}{'' if text.endswith(':') else ','}seed={seed}")
+        points.append(Point(f"{method}_seed-{seed}", method, seed, config))
+        bar.update()
   _check_apart(points)
   return sorted(points, key=lambda point: point.seed)
+
+
+def _check_count(points: int, field: str) -> None:
+  if points > MOST:
+    raise ConfigError(f"{field}: a sweep of {points:,} points; at most {MOST:,} are compared")
 
 
 def _check_apart(points: Iterable[Point]) -> None:

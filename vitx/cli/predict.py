@@ -1,7 +1,6 @@
 """Predicts with a trained model: `vitx predict`."""
 
 import dataclasses
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from vitx.analysis import csv_files
 from vitx.checkpoints.load import Loaded, load
 from vitx.checks import check_integer
 from vitx.cli.inputs import list_inputs, make_reader, name_input
-from vitx.cli.tables import check_file, lay_out, write_json
+from vitx.cli.tables import lay_out, write_json
 from vitx.data.in_memory import raise_all
 from vitx.errors import ConfigError
 from vitx.models import names
@@ -25,8 +24,6 @@ from vitx.training.progress import count_bar
 BATCH = 64
 FEATURES = "features"
 WRITTEN = ("logits", FEATURES)  # of the rows, beside the task's columns
-# Compiled once per model, with features and without, not once per call.
-_FUNCTIONS: weakref.WeakKeyDictionary[Loaded, dict[bool, Callable]] = weakref.WeakKeyDictionary()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,9 +112,10 @@ def predict(
 def _predict(loaded: Loaded, inputs: Sequence[Any] | np.ndarray, features: bool) -> Prediction:
   task, spec = loaded.task, loaded.task.element_spec
   examples = list_inputs(inputs, task)
-  functions = _FUNCTIONS.setdefault(loaded, {})
-  if features not in functions:
-    functions[features] = jax.jit(_with_features(task.evaluate) if features else task.evaluate)
+  evaluate = loaded.program(
+    ("predict", features),
+    lambda: jax.jit(_with_features(task.evaluate) if features else task.evaluate),
+  )
   state = dict(jax.device_put(loaded.variables))
   arguments = (state.pop("params"), state, task.constants())
   read_one = make_reader(task)
@@ -144,7 +142,7 @@ def _predict(loaded: Loaded, inputs: Sequence[Any] | np.ndarray, features: bool)
       filled += [blank] * (size - len(chunk))
       batch = {name: np.stack([each[name] for each in filled]) for name in spec}
       mask = np.arange(size) < len(chunk)
-      rows = functions[features](*arguments, {**batch, "mask": mask})["rows"]
+      rows = evaluate(*arguments, {**batch, "mask": mask})["rows"]
       rows = {name: np.asarray(value)[mask] for name, value in rows.items()}
       batch = {name: value[mask] for name, value in batch.items()}
       told += list(task.prediction_rows(loaded.data, batch, rows))
@@ -193,8 +191,6 @@ def run(
   trust_code: bool,
 ) -> None:
   """Prints a prediction for each file, and writes the JSON and CSV that are asked for."""
-  for field, path in (("json", json), ("csv", csv)):
-    check_file(path, field)
   loaded = load(workdir, checkpoint, trust_code=trust_code)
   if loaded.class_names:
     check_integer(top_k, "top_k", f"[1, {len(loaded.class_names)}]")

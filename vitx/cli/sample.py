@@ -14,6 +14,7 @@ from vitx.checkpoints.workdir import DATA_PLACES, join, tell_places
 from vitx.checks import PositiveInt, Seed, check_number, check_value
 from vitx.cli import density_model
 from vitx.cli.sample_files import draw_grid, to_png, to_text, to_wav
+from vitx.cli.tables import check_folder
 from vitx.data.sources import open_source
 from vitx.errors import ConfigError
 from vitx.models.decoding import Sampling, sample_tokens
@@ -209,10 +210,11 @@ def _originals(
 
 def run(workdir: str, out: str | None, **settings) -> None:
   """Draws samples, shows them and writes them."""
-  found = sample(workdir, **settings)
   folder = Path(out) if out is not None else Path(workdir) / "samples"
   if out is None:
     own_files.check_no_link(folder)
+  check_folder(folder, "out")
+  found = sample(workdir, **settings)
   folder.mkdir(parents=True, exist_ok=True)
   name = "samples" if found.originals is None else "completions"
   if found.kind == "image":

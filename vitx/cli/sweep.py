@@ -12,6 +12,7 @@ from vitx.cli.configs import split_text
 from vitx.cli.live import Live
 from vitx.cli.points import ROW, expand, find_published, make_points, parse_grid
 from vitx.cli.results import measure_methods, write_results
+from vitx.cli.tables import check_file, check_folder
 from vitx.errors import ConfigError, MissingExtraError
 from vitx.training import cache, failures, phases
 from vitx.training.sweep import Point, train_points
@@ -49,7 +50,8 @@ def compare(
     trust_code: whether code that the configs name may be imported.
 
   Raises:
-    ConfigError: `together` is out of range, or the directory is the workdir of a run.
+    ConfigError: `together` is out of range, the directory is the workdir of a run, or the results
+      cannot be written; nothing was trained.
     MissingExtraError: matplotlib is not installed and `plot` is set; nothing was trained.
   """
   check_integer(together, "together", "[1, 1000]")
@@ -58,6 +60,8 @@ def compare(
       f"workdir={workdir!r} is the workdir of one run; name another directory, in which each run of"
       " the sweep gets its own"
     )
+  named = workdir.rstrip("/").rpartition("/")[2] if name is None else name
+  _check_output(out, named)
   if plot:
     try:
       make_canvas(1, 1)  # what is missing is said before the long part
@@ -73,10 +77,19 @@ def compare(
     return failures.leave(failures.EXIT_INTERRUPTED)
   outcomes = live.outcomes()
   comparison = Comparison(figure, mode, methods, outcomes)
-  named = name or workdir.rstrip("/").rpartition("/")[2]
   print(f"\n{live.table()}")
   for path in write_results(
     comparison, points, workdir, Path(out), named, plot=plot, trust_code=trust_code
   ):
     print(path)
   return 1 if any(outcome.problem for outcome in outcomes) else 0
+
+
+def _check_output(out: str, name: str) -> None:
+  """Raises ConfigError if the results cannot be written, see `write_results`."""
+  check_folder(out, "out")
+  if name in ("", ".", "..") or "/" in name or "\0" in name:
+    raise ConfigError(f"name={name!r} names no files of results; give one without a slash (--name)")
+  if Path(out).is_dir():
+    for end in (".md", ".csv", "_curves.png"):
+      check_file(Path(out) / f"{name}{end}", "name")

@@ -1,5 +1,6 @@
 """How commands print tables and write files."""
 
+import argparse
 import json
 import os
 from collections.abc import Sequence
@@ -8,6 +9,8 @@ from typing import Any
 
 from vitx.checks import check_text
 from vitx.errors import ConfigError, escape, naming
+
+LONGEST = 255  # bytes of a file's name
 
 
 def lay_out(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
@@ -46,9 +49,40 @@ def check_file(path: str | Path | None, field: str) -> None:
   if path is None:
     return
   given, parent = Path(check_text(str(path), field)), Path(path).parent
+  if len(os.fsencode(given.name)) > LONGEST:
+    raise ConfigError(f"{field}={str(path)!r} cannot be the path of a file; name another place")
   if not str(path) or given.is_dir():
     raise ConfigError(f"{field}={str(path)!r} is a folder; name a file")
   if not parent.is_dir():
     raise ConfigError(f"{field}={str(path)!r}: there is no folder {str(parent)!r}; make it first")
-  if not os.access(given if given.exists() else parent, os.W_OK):
+  if not _is_writable(given if given.exists() else parent):
     raise ConfigError(f"{field}={str(path)!r} cannot be written; name another place")
+
+
+def check_folder(path: str | Path, field: str) -> None:
+  """Raises ConfigError for a folder that can neither be made nor written; a URL is not looked at.
+
+  To be asked before anything is computed.
+  """
+  if "://" in str(path):
+    return
+  given = Path(path)
+  there = next(each for each in (given, *given.parents, Path()) if each.exists())
+  if not str(path) or not there.is_dir():
+    raise ConfigError(f"{field}={str(path)!r}: {str(there)!r} is no folder; name another")
+  if not _is_writable(there):
+    raise ConfigError(f"{field}={str(path)!r} cannot be written; name another place")
+
+
+def _is_writable(path: Path) -> bool:
+  return os.access(path, os.W_OK)
+
+
+class OutFile(argparse.Action):
+  """Takes the path of a file that a command writes in the end, if one can be written there."""
+
+  def __call__(
+    self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: Any = None
+  ) -> None:
+    check_file(values, self.dest)
+    setattr(namespace, self.dest, values)

@@ -30,6 +30,7 @@ from vitx.cli.curves import find_printed, find_runs, read_curves
 from vitx.cli.inputs import list_inputs, make_reader
 from vitx.cli.points import find_published, find_rows
 from vitx.cli.summary import complete_config
+from vitx.cli.tables import check_folder
 from vitx.data.sources import open_source
 from vitx.errors import ConfigError, listing, nearest
 from vitx.models import model_from_config
@@ -106,6 +107,7 @@ def visualize(
     raise ConfigError(
       f"figure={figure!r} is unknown.{nearest(figure, known)} Valid: {listing(known)}"
     )
+  check_folder(out, "out")
   workdirs = [workdir] if isinstance(workdir, str) else list(workdir or ())
   if options and options.inputs and figure not in {**FIGURES, **SIDE_BY_SIDE}:
     raise ConfigError(f"--inputs: {figure} looks at no inputs; leave them out")

@@ -1,5 +1,7 @@
 """Normalization of tokens and feature maps (..., C)."""
 
+from typing import ClassVar
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -22,6 +24,8 @@ class BatchNorm(nn.Module):
     scale_init: of the factor; zeros: a residual branch that starts as nothing.
     dtype: of the result; statistics are float32.
   """
+
+  keeps_state: ClassVar = True
 
   momentum: Probability = 0.9
   epsilon: Positive = 1e-5

@@ -9,9 +9,10 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from vitx.analysis import cost
+from vitx.checkpoints import load
 from vitx.checkpoints import workdir as wd
 from vitx.checkpoints.directory import Directory
-from vitx.checkpoints.load import check_source, initial_variables
+from vitx.checkpoints.load import initial_variables
 from vitx.checkpoints.store import CheckpointStore
 from vitx.registry import fields_of
 from vitx.training import provenance, unevaluated
@@ -49,10 +50,21 @@ def check_beginning(
     trust_code: whether code that the config of `init_from` names may be imported.
   """
   config = experiment.config
+  check_source(experiment, workdir, writes=writes, trust_code=trust_code)
+  if writes:
+    provenance.check_same_run(workdir, config)
+    if unevaluated.list_steps(workdir):
+      provenance.check_same_data(workdir, provenance.describe_data(experiment.source))
+    wd.check_place(workdir, cost.tree_bytes(experiment.shapes), config.checkpoint.keep)
+
+
+def check_source(experiment: Experiment, workdir: str, *, writes: bool, trust_code: bool) -> None:
+  """Raises ConfigError if a run cannot begin from its `init_from`, unless it goes on; see above."""
+  config = experiment.config
   if config.init_from and not (writes and Directory(wd.locate_checkpoints(workdir)).steps()):
     # Before anything is written; the weights themselves are read when there is a state to fill.
     shapes, layout = experiment.named_shapes(), experiment.task.token_layout()
-    check_source(
+    load.check_source(
       config.init_from,
       shapes.params,
       shapes.model_state,
@@ -60,11 +72,6 @@ def check_beginning(
       **fitting(config),
       trust_code=trust_code,
     )
-  if writes:
-    provenance.check_same_run(workdir, config)
-    if unevaluated.list_steps(workdir):
-      provenance.check_same_data(workdir, provenance.describe_data(experiment.source))
-    wd.check_place(workdir, cost.tree_bytes(experiment.shapes), config.checkpoint.keep)
 
 
 def begin(
@@ -93,6 +100,10 @@ def begin(
   if restored is not None:
     state, start = restored.state, restored.step
     record = Record.from_json(restored.record)
+    if start < experiment.total_steps:
+      record = record.go_on()
+      if later is None and not is_regular(experiment, record, start):
+        store.let_go(start)
     print(f"resuming {workdir} at step {start}", flush=True)
   else:
     state = initialize()
@@ -113,6 +124,11 @@ def begin(
     environment = provenance.environment(data, experiment.implementations())
     files.write("environment.json", environment)
   return Beginning(state, start, record, is_evaluated=later is None)
+
+
+def is_regular(experiment: Experiment, record: Record, step: int) -> bool:
+  """Returns whether a run that was not stopped has a checkpoint of a step, too."""
+  return record.best_step == step or experiment.is_due(step, experiment.config.checkpoint.every)
 
 
 def fitting(config: ConfigDict) -> dict[str, Any]:

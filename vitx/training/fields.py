@@ -39,7 +39,7 @@ FIELDS: dict[str, Any] = {
   "duration": str | int,
   "stop_after": str | int,
   "learning_rate": NonNegative,
-  "weight_decay_mask": Literal["matrices", "rank", "tensors", "all"],
+  "weight_decay_mask": Literal["matrices", "rank", "rank_but_bases", "tensors", "all"],
   "grad_clip_norm": Positive | None,
   "layer_decay": Share,
   "freeze": tuple[str, ...],

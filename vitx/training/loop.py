@@ -155,7 +155,8 @@ def _run(run: Run, begun: Beginning) -> Result:
     recorder.progress.begin()
     stream = recorder.progress.timed(feed.iterate(step, total))
     while True:
-      is_new, is_last = step > begun.step or not begun.is_evaluated, step == total
+      is_new = step > begun.step or not begun.is_evaluated
+      is_last = step >= total  # later, where `stop_after` was lowered
       if is_new and (is_last or experiment.is_due(step, config.evaluation.every)):
         in_flight.wait()
         state = validate(run, evaluate, state, step)

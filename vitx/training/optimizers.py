@@ -6,7 +6,7 @@ the gradient and passes through the moments. adamw and lion decouple it: u conta
 weight_decay * params. All arithmetic and all moments are float32, whatever the gradient is.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -17,6 +17,7 @@ from vitx.checks import NonNegative, Positive, Rate, check_pattern
 from vitx.errors import ConfigError
 from vitx.models import names
 from vitx.registry import build, fields_of, lookup
+from vitx.tasks.distillation_terms import BASIS
 from vitx.training import optax_by_name
 from vitx.training.muon import muon
 from vitx.training.parameters import nearest_names, parameter_names, replace_leaves
@@ -112,6 +113,18 @@ def rank(params: Any) -> Mask:
   return replace_leaves(params, wanted)
 
 
+def rank_but_bases(params: Any) -> Mask:
+  """Returns the mask of `rank` without Sparsifiner's bases, which an L1 norm holds down instead.
+
+  So the released code decays its predictors under that norm (Wei et al. 2023).
+  """
+  wanted = [
+    wanted and name.split("/")[-1] != BASIS
+    for name, wanted in zip(parameter_names(params), jax.tree.leaves(rank(params)), strict=True)
+  ]
+  return replace_leaves(params, wanted)
+
+
 def all_parameters(params: Any) -> Mask:
   """Returns the mask of every parameter."""
   return jax.tree.map(lambda _: True, params)
@@ -124,6 +137,7 @@ ELEMENTWISE = frozenset({"adam", "adamw", "sgd", "lion"})
 DECAY_MASKS: dict[str, Callable[[Any], Mask]] = {
   "matrices": matrices,
   "rank": rank,
+  "rank_but_bases": rank_but_bases,
   "tensors": tensors,
   "all": all_parameters,
 }
@@ -155,9 +169,11 @@ def make_optimizer(config: Mapping[str, Any], params: Any) -> optax.GradientTran
     optimizer = build(OPTIMIZERS, spec, "optimizer", hidden=("decay_mask",))(decay_mask)
   if config["grad_clip_norm"] is not None:
     optimizer = optax.chain(optax.clip_by_global_norm(config["grad_clip_norm"]), optimizer)
-  frozen = _mask_frozen(config["freeze"], params)
-  if any(jax.tree.leaves(frozen)):
-    groups = jax.tree.map(lambda is_frozen: "frozen" if is_frozen else "trained", frozen)
+  frozen = find_frozen(config, params)
+  if frozen:
+    groups = replace_leaves(
+      params, ["frozen" if name in frozen else "trained" for name in parameter_names(params)]
+    )
     optimizer = optax.partition({"trained": optimizer, "frozen": optax.set_to_zero()}, groups)
   if config["layer_decay"] != 1:
     scales = layer_scales(params, config["layer_decay"])
@@ -196,8 +212,13 @@ def layer_scales(params: Any, layer_decay: float) -> Any:
   return replace_leaves(params, scales)
 
 
-def _mask_frozen(patterns: Iterable[str], params: Any) -> Any:
-  """Returns which parameters have a name that one of the patterns matches, a tree of booleans."""
+def find_frozen(config: Mapping[str, Any], params: Any) -> frozenset[str]:
+  """Returns the names of the parameters that one of the patterns of `freeze` matches.
+
+  Raises:
+    ConfigError: a pattern that matches nothing, or nothing left to train.
+  """
+  patterns = config["freeze"]
   if isinstance(patterns, str):
     raise ConfigError(f"freeze={patterns!r} must be a tuple of patterns, such as ({patterns!r},)")
   paths = parameter_names(params)
@@ -215,7 +236,7 @@ def _mask_frozen(patterns: Iterable[str], params: Any) -> Any:
     raise ConfigError(
       f"freeze={tuple(patterns)!r} freezes every parameter; nothing is left to train"
     )
-  return replace_leaves(params, [name in frozen for name in paths])
+  return frozenset(frozen)
 
 
 def _in_float32(inner: optax.GradientTransformation) -> optax.GradientTransformation:

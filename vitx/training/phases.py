@@ -7,16 +7,18 @@ What loads the workdir finds the last of them that has a checkpoint.
 
 import dataclasses
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ml_collections import ConfigDict
 
+from vitx import registry
 from vitx.checkpoints import own_files
 from vitx.checkpoints import workdir as wd
 from vitx.errors import ConfigError, listing, nearest
-from vitx.training import loop, parallel
+from vitx.training import durations, loop, parallel, provenance, teacher, unevaluated
+from vitx.training.beginning import check_source
 from vitx.training.distributed import is_writer
 from vitx.training.failures import count_received
 from vitx.training.fields import check_config
@@ -24,6 +26,7 @@ from vitx.training.loop import Result
 from vitx.training.setup import Experiment, make_experiment
 
 PREFIX = "phase:"  # before the name of a phase, where a workdir or file could stand
+ENDS = ("stop_after", "duration")  # fields by which a run ends
 
 
 def train(
@@ -33,7 +36,7 @@ def train(
 
   A phase starts from the best checkpoint of the one before, unless its `init_from` says otherwise;
   `init_from` and `task.teacher` may be "phase:NAME". All phases are checked before the first
-  begins.
+  begins. A `stop_after` that is not of a phase's own ends the run in its first phase.
 
   Args:
     config: of `get_config`.
@@ -48,11 +51,12 @@ def train(
     ConfigError: a setting cannot work; nothing was compiled or changed.
     NonFiniteError, OutOfMemoryError, CheckpointError: as of one run.
   """
-  more: dict[str, Any] = {"dry_run": dry_run, "trust_code": trust_code}
   if not config.get("phases"):
-    return loop.train(config, workdir, **more)
+    return loop.train(config, workdir, dry_run=dry_run, trust_code=trust_code)
   phases = split_phases(config, str(workdir))
-  check(config, workdir, trust_code=trust_code)
+  experiments = check(config, workdir, trust_code=trust_code)
+  _check_ends(phases, experiments, str(workdir))
+  _check_beginnings(experiments, [wd.join(workdir, name) for name in phases], dry_run, trust_code)
   files = wd.KeptFiles(workdir)
   if not dry_run:
     for name in phases:
@@ -61,17 +65,85 @@ def train(
     if is_writer():
       files.write(wd.PHASES, {"phases": list(phases)})
   before = count_received()
-  for name, phase in phases.items():
+  for (name, phase), experiment in zip(phases.items(), experiments, strict=True):
     print(f"{name}:", flush=True)
     if dry_run and phase.init_from in [wd.join(workdir, other) for other in phases]:
       phase.init_from = ""  # its weights are not there yet, nor needed
-    result = loop.train(phase, wd.join(workdir, name), **more)
+    trusts = trust_code or _begins_from_own(phase, [wd.join(workdir, each) for each in phases])
+    result = loop.train(phase, wd.join(workdir, name), dry_run=dry_run, trust_code=trusts)
     files.restore()
     is_stopped = name != list(phases)[-1] and count_received() > before  # as good as over
     if is_stopped or not result.finished:
       result = dataclasses.replace(result, finished=False)
       break
+    if not dry_run and _ends_run(config, name, experiment):
+      print(f"stop_after={config.stop_after!r}: what comes after {name} waits for its end")
+      break
   return result
+
+
+def _begins_from_own(phase: ConfigDict, runs: Sequence[str]) -> bool:
+  """Returns whether all weights that a phase takes over are of this run, whose code is its own."""
+  return {phase.init_from, phase.task.get("teacher", "")} <= {"", *runs}
+
+
+def _check_beginnings(
+  experiments: Sequence[Experiment], runs: Sequence[str], dry_run: bool, trust_code: bool
+) -> None:
+  """Raises ConfigError for a phase that could not begin when its turn has come.
+
+  Args:
+    experiments: of the phases.
+    runs: their workdirs.
+    dry_run: whether nothing is written.
+    trust_code: as of `train`.
+  """
+  for run, experiment in zip(runs, experiments, strict=True):
+    config, source = experiment.config, experiment.task.teacher
+    name = run.rpartition("/")[2]
+    try:
+      if config.init_from not in runs:
+        check_source(experiment, run, writes=not dry_run, trust_code=trust_code)
+      elif not (trust_code or _begins_from_own(config, runs)):
+        before = experiments[runs.index(config.init_from)].config
+        registry.refuse_names_of_code({"task": before.task, "model": before.model}, "")
+      if not dry_run:
+        provenance.check_same_run(run, config)
+      if source is not None and source.source in runs:
+        other = experiments[runs.index(source.source)]
+        teacher.check_run(experiment.task, config, other.config, other.named_shapes())
+      elif source is not None:
+        teacher.check_source(experiment.task, config)
+    except ConfigError as error:
+      raise ConfigError(f"phases.{name}: {error}") from error
+
+
+def _ends_run(config: ConfigDict, name: str, experiment: Experiment) -> bool:
+  """Returns whether `stop_after` of the whole run, not of a phase's own, ends a phase early."""
+  own, per_epoch = experiment.config, experiment.steps_per_epoch
+  whole = durations.to_steps(own.duration, per_epoch, "duration")
+  return "stop_after" not in config.phases[name] and experiment.total_steps < whole
+
+
+def _check_ends(
+  phases: Mapping[str, ConfigDict], experiments: Iterable[Experiment], workdir: str
+) -> None:
+  """Refuses another end of a phase from whose end another phase has begun."""
+  for (name, phase), experiment in zip(phases.items(), experiments, strict=True):
+    run = wd.join(workdir, name)
+    stored = wd.read_json(run, "config.json")
+    ends = [field for field in ENDS if field in stored and stored[field] != phase.get(field)]
+    step = unevaluated.find_step(run)
+    if not ends or step >= experiment.total_steps:
+      continue
+    for other, later in phases.items():
+      begun = wd.join(workdir, other)
+      if run in (later.init_from, later.task.get("teacher")) and unevaluated.find_step(begun):
+        raise ConfigError(
+          f"phases.{name}.{ends[0]}={phase[ends[0]]!r} was {stored[ends[0]]!r} when {other} began"
+          f" from step {step} of {name}; set it back, or move {begun} away, so that {other} begins"
+          " anew"
+        )
 
 
 def use_cores(configs: Iterable[ConfigDict]) -> None:
@@ -138,6 +210,9 @@ def split_phases(config: ConfigDict, workdir: str) -> dict[str, ConfigDict]:
     with phase.unlocked():
       phase.phases = ConfigDict()
       _change(phase, changes, f"phases.{name}")
+      if isinstance(task := phase.task, str):
+        del phase.task  # which would keep its type
+        phase.task = ConfigDict({"name": task})
       if phases and "init_from" not in changes:
         phase.init_from = PREFIX + next(reversed(phases))
       phase.init_from = _locate(phase.init_from, "init_from", name, phases, workdir)
@@ -162,6 +237,8 @@ def _change(config: ConfigDict, changes: Mapping[str, Any], where: str) -> None:
     else:
       if isinstance(old, ConfigDict | str) and type(old) is not type(value):
         del config[key]  # a choice may be a name, or a name with fields
+      if isinstance(value, ConfigDict):  # of the phase's own: fields are set in it later
+        value = value.copy_and_resolve_references().unlock()
       config[key] = value
 
 

@@ -28,6 +28,9 @@ class Record:
     best_step: of the best evaluation on *validation* so far; a tie goes to the later.
     best_value: of the task's primary figure, there.
     plateau: state of the plateau schedule, if that is the schedule.
+    end_row: of kind "train" of a run that is too short for another; it waits for the evaluation.
+    onward: the record with which a run goes on beyond this step, if it is another: of a run that
+      ends here `rows` and the best also have what stands for its end alone.
   """
 
   rows: int = 0
@@ -36,11 +39,19 @@ class Record:
   best_step: int | None = None
   best_value: float | None = None
   plateau: dict[str, Any] | None = None
+  end_row: dict[str, Any] | None = None
+  onward: dict[str, Any] | None = None
 
   @classmethod
   def from_json(cls, stored: Mapping[str, Any]) -> "Record":
     """Returns the record that `Recorder.snapshot` gave."""
+    stored = {"end_row": None, "onward": None, **stored}  # which an earlier version lacks
     return cls(**{field.name: stored[field.name] for field in dataclasses.fields(cls)})
+
+  def go_on(self) -> "Record":
+    """Returns the record of a run that goes on beyond this step, however it came to stop here."""
+    record = self if self.onward is None else self.from_json(self.onward)
+    return dataclasses.replace(record, seconds=self.seconds, end_row=None)
 
   def improve(self, step: int, value: float, mode: str) -> None:
     """Takes an evaluation's primary figure for the best if none was better."""
@@ -107,13 +118,31 @@ class Recorder:
     self.record.window = ({n: sums.get(n, 0.0) + value for n, value in means.items()}, count + 1)
     total = self._experiment.total_steps
     is_only = step + 1 == total == self.record.window[1]  # the end of a run without a row
-    if is_only or self._experiment.is_due(step + 1, self._experiment.config.log_every):
+    is_due = self._experiment.is_due(step + 1, self._experiment.config.log_every)
+    if is_only or is_due:
       own = {name: metrics[name] for name in NO_MEANS}
-      self._close_window(step + 1, own | dict(measured))
+      row = self._make_row(step + 1, own | dict(measured))
+      if is_due:
+        self.record.window = ({}, 0)
+        self._write(row)
+      else:
+        self.record.end_row = row
+
+  def set_aside(self) -> None:
+    """Keeps the record as it is for a run that goes on: what comes next stands for an end alone."""
+    if self.record.onward is None:
+      self.record.onward = self.snapshot() | {"end_row": None}
 
   def write_figures(self, role: str, step: int, figures: Figures) -> None:
     """Writes the row of an evaluation of the checkpoint at `step`."""
     self._write({"kind": role, "step": step, **figures})
+
+  def write_end(self) -> None:
+    """Writes the row that stands for a run's end alone, if there is one, after its evaluation."""
+    if self.record.end_row is not None:
+      self.set_aside()
+      self._write(self.record.end_row)
+      self.record.end_row = None
 
   def snapshot(self) -> dict[str, Any]:
     """Returns the record as it is now; the rows that it counts are on disk."""
@@ -125,10 +154,9 @@ class Recorder:
     if self._tracking is not None:
       self._tracking.close()
 
-  def _close_window(self, step: int, own: Mapping[str, float]) -> None:
-    """Writes the mean loss and metrics since the last such row, and what is the step's own."""
+  def _make_row(self, step: int, own: Mapping[str, float]) -> dict[str, Any]:
+    """Returns the mean loss and metrics of the window, and what is the step's own; tells them."""
     sums, count = self.record.window
-    self.record.window = ({}, 0)
     means = {name: total / count for name, total in sums.items()}
     # JSON has no infinity, which the gradient of a step in float16 that is skipped may have.
     finite = {name: value if math.isfinite(value) else None for name, value in own.items()}
@@ -137,7 +165,7 @@ class Recorder:
     words = self._experiment.task.describe_step(means)
     epoch = float(step / self._experiment.steps_per_epoch)
     self.progress.line(step, row, words, times, epoch)
-    self._write(row | {"time": times})
+    return row | {"time": times}
 
   def _write(self, row: dict[str, Any]) -> None:
     self._guard()  # what another training has taken over gets no rows of this one

@@ -76,12 +76,11 @@ class Run:
   def save(self, step: int, state: Any) -> None:
     """Saves a state of the devices as the checkpoint of a step."""
     self.keep_workdir()
-    self.store.save(
-      step,
-      self.experiment.unreplicate(state),
-      self.recorder.snapshot(),
-      best_step=self.recorder.record.best_step,
-    )
+    record = self.recorder.record
+    bests = (record.best_step, record.go_on().best_step)
+    stay = [best for best in bests if best is not None]
+    state = self.experiment.unreplicate(state)
+    self.store.save(step, state, self.recorder.snapshot(), stay=stay)
 
 
 @contextlib.contextmanager
@@ -185,6 +184,10 @@ def is_measured(experiment: Experiment, step: int) -> bool:
 def validate(run: Run, evaluate: Evaluate, state: Any, step: int) -> Any:
   """Evaluates on *validation*, moves the best, and returns the state with the plateau's rate.
 
+  What is not due is evaluated for the sake of a run's end: a run that goes on beyond it, since it
+  was stopped there or is lengthened, neither has the row nor knows of the best, and its plateau
+  does not hear of it.
+
   Raises:
     Interrupted: a signal broke it off; the state is saved, to be evaluated when the run goes on.
   """
@@ -200,17 +203,21 @@ def validate(run: Run, evaluate: Evaluate, state: Any, step: int) -> Any:
   run.store.wait()
   if record.best_step not in (None, *run.store.steps()):  # somebody deleted it
     record.best_step = record.best_value = None
+  is_due = experiment.is_due(step, experiment.config.evaluation.every)
+  if not is_due:
+    recorder.set_aside()
   recorder.write_figures("validation", step, figures)
   if seen is not None:
     recorder.write_figures(SEEN, step, seen)
   recorder.progress.message(f"step {step}  validation: {experiment.describe(figures)}")
   record.improve(step, figures[task.primary], task.mode)
-  if schedule.name != "plateau":
-    return state
-  plateau = Plateau.from_config(schedule, record.plateau)
-  plateau = plateau.update(figures[task.plateau_figure(plateau.mode)])
-  record.plateau = plateau.to_dict()
-  return state.replace(plateau=parallel.replicate(np.float32(plateau.scale)))
+  if schedule.name == "plateau" and is_due:
+    plateau = Plateau.from_config(schedule, record.plateau)
+    plateau = plateau.update(figures[task.plateau_figure(plateau.mode)])
+    record.plateau = plateau.to_dict()
+    state = state.replace(plateau=parallel.replicate(np.float32(plateau.scale)))
+  recorder.write_end()
+  return state
 
 
 def test_best(run: Run, evaluate: Evaluate, state: Any, step: int) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from vitx.tasks.base import Figures, Task
 from vitx.training import attention_entropy, durations, parallel, resident, sizes, teacher, tracking
 from vitx.training.evaluation import check_weights, describe_figures
 from vitx.training.fields import NAMED, SEEDS, check_config
-from vitx.training.optimizers import is_elementwise, make_optimizer
+from vitx.training.optimizers import find_frozen, is_elementwise, make_optimizer
 from vitx.training.schedules import make_schedule
 from vitx.training.train_step import Step, TrainState
 
@@ -265,6 +265,7 @@ def make_step(
     ema_warmup=config.ema_warmup,
     half=config.model.get("dtype", "float32") == "float16",
     cycle=cycle,
+    frozen=find_frozen(config, variables["params"]),
     logged=tuple(sorted(found)),
   )
   return step, jax.eval_shape(step.begin, variables)

@@ -101,6 +101,8 @@ def train_points(
     ConfigError: a workdir belongs to another run.
     OutOfMemoryError, CheckpointError: as of one run.
   """
+  for point in points:
+    _check_end(point)
   groups, before = group_points(points, together), count_received()
   done: set[str] = set()
   while groups:
@@ -119,6 +121,15 @@ def train_points(
       time.sleep(POLL)
     groups = left
   return True
+
+
+def _check_end(point: Point) -> None:
+  stop = point.config.get("stop_after", "")
+  if stop != "" and point.config.get("phases"):
+    raise ConfigError(
+      f"stop_after={stop!r} ends a run of phases in its first, where a point of a sweep has no"
+      " result; set that of phases, such as phases.phase1.stop_after, or a shorter duration"
+    )
 
 
 def group_points(points: Sequence[Point], together: int) -> list[list[Point]]:

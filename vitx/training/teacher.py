@@ -9,11 +9,13 @@ from ml_collections import ConfigDict
 
 from vitx import registry
 from vitx.checkpoints import foreign, tree
+from vitx.checkpoints.load import check_source as check_weights
 from vitx.checkpoints.load import initial_variables, load
 from vitx.checkpoints.workdir import find_run, read_config
 from vitx.errors import ConfigError
 from vitx.models import initialize, token_layout
 from vitx.tasks.base import Task, Teacher
+from vitx.training.train_step import TrainState
 
 CONSTANT = "teacher"  # what the task's constants call it
 
@@ -63,15 +65,54 @@ def load_constants(task: Task, config: ConfigDict, trust_code: bool = False) -> 
     return {CONSTANT: _from_file(teacher)}
   _read(teacher.source)
   loaded = load(teacher.source, trust_code=trust_code)
-  for field in teacher.agree:
-    theirs, ours = loaded.config.data.get(field), config.data.get(field)
-    if theirs != ours:
-      raise ConfigError(
-        f"task.teacher={teacher.source!r} was trained with data.{field}={theirs!r}, this run has"
-        f" {ours!r}; set data.{field}={theirs!r}"
-      )
+  _check_data(teacher, loaded.config, config)
   tree.check_arrays(loaded.variables, _shapes(teacher), f"task.teacher={teacher.source!r}")
   return {CONSTANT: loaded.variables}
+
+
+def check_source(task: Task, config: ConfigDict) -> None:
+  """Raises what `load_constants` would raise, as far as it shows without reading a checkpoint.
+
+  Args:
+    task: with a teacher.
+    config: resolved, of the run.
+  """
+  teacher = task.teacher
+  assert teacher is not None
+  if not foreign.is_file(teacher.source):
+    _check_data(teacher, _read(teacher.source), config)
+    return
+  state = dict(_shapes(teacher))
+  params, layout = state.pop("params"), token_layout(teacher.model, teacher.input_spec.shape)
+  check_weights(teacher.source, params, state, layout, new_head=False)
+
+
+def check_run(task: Task, config: ConfigDict, theirs: ConfigDict, shapes: TrainState) -> None:
+  """Raises what `load_constants` would raise of a teacher that is not trained yet.
+
+  Args:
+    task: that learns.
+    config: resolved, of its run.
+    theirs: that of the teacher's run.
+    shapes: of the teacher's training state, and dtypes.
+  """
+  teacher = task.teacher
+  assert teacher is not None
+  _check_data(teacher, theirs, config)
+  variables = {"params": shapes.params, **shapes.model_state}
+  blank = jax.tree.map(lambda x: np.broadcast_to(np.zeros((), x.dtype), x.shape), variables)
+  tree.check_arrays(blank, _shapes(teacher), f"task.teacher={teacher.source!r}")
+
+
+def _check_data(teacher: Teacher, theirs: ConfigDict, ours: ConfigDict) -> None:
+  """Raises ConfigError if the teacher does not see what it knows."""
+  for field in teacher.agree:
+    before, now = theirs.data.get(field), ours.data.get(field)
+    if before != now:
+      raise ConfigError(
+        f"task.teacher={teacher.source!r} was trained with data.{field}={before!r}, this run has"
+        f" {now!r}; set data.{field}={before!r}"
+      )
 
 
 def _read(source: str) -> ConfigDict:

@@ -12,10 +12,11 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
-from vitx.models import logged
+from vitx.models import frozen, logged
 from vitx.models.stacked import stack
 from vitx.ops import replicas
 from vitx.tasks.base import Batch, Task
+from vitx.training.parameters import parameter_names, replace_leaves
 from vitx.training.precision import LossScale, all_finite
 
 
@@ -62,6 +63,8 @@ class Step:
     half: whether the loss is scaled for float16.
     cycle: the layers that repeat and whose parameters the state holds stacked
       (`vitx.models.stacked`); 0 if it holds every parameter by its name.
+    frozen: names of the parameters that the optimizer leaves alone; their average stays with them,
+      and the state of modules that have no others, see `vitx.models.frozen`.
     logged: which parameters' means are told beside the metrics, see `vitx.models.logged`.
     axis: the name of the device axis; None on one device.
   """
@@ -75,6 +78,7 @@ class Step:
   ema_warmup: bool = True
   half: bool = False
   cycle: int = 0
+  frozen: frozenset[str] = frozenset()
   logged: tuple[str, ...] = ()
   axis: str | None = None
 
@@ -115,10 +119,13 @@ class Step:
     # Threefry alone draws the same under `vmap` as one by one, which device counts rest on.
     key = jax.random.fold_in(jax.random.key(self.seed, impl="threefry2x32"), state.step)
     scale = state.loss_scale.value if state.loss_scale else jnp.float32(1)
-    with replicas.over(self.axis):  # batch statistics are those of the whole batch
+    names = parameter_names(state.params)
+    # Batch statistics are those of the whole batch.
+    with replicas.over(self.axis), frozen.hold(names, self.frozen):
       loss, grads, model_state, metrics = self._gradient(state, constants, batch, key, scale)
     grads = jax.tree.map(lambda g: g.astype(jnp.float32) / scale, grads)
     loss, grads, model_state, metrics = self._mean((loss, grads, model_state, metrics))
+    model_state = frozen.keep_state(state.model_state, model_state, names, self.frozen)
 
     rate = self.schedule(state.step) * state.plateau
     direction, opt_state = self.optimizer.update(grads, state.opt_state, state.params)
@@ -220,7 +227,13 @@ class Step:
     if self.ema_warmup:  # so that the random initialization is soon forgotten
       count = state.step.astype(jnp.float32)
       decay = jnp.minimum(decay, (1 + count) / (10 + count))
-    return jax.tree.map(lambda e, p: decay * e + (1 - decay) * p, state.ema, params)
+    moved = jax.tree.map(lambda e, p: decay * e + (1 - decay) * p, state.ema, params)
+    if not self.frozen:
+      return moved
+    stays = [name in self.frozen for name in parameter_names(params)]  # rounding would move it
+    return jax.tree.map(
+      lambda stay, e, m: e if stay else m, replace_leaves(params, stays), state.ema, moved
+    )
 
 
 def evaluation_step(task: Task, axis: str | None = None) -> Callable:

@@ -16,6 +16,7 @@ in examples a second, and their memory.
 import argparse
 
 from vitx.cli.arguments.kinds import add_trust, names, positive, positives
+from vitx.cli.tables import OutFile
 
 DENSITY_PARTS = ("attention", "steps", "sampling")
 SPARSIFINER_PARTS = ("attention", "flops")
@@ -38,8 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add("--repeats", type=positive, default=3, help="rounds; the median counts")
   add("--seconds", type=float, default=10.0, help="one program may take per N; then fewer rounds")
   add("--runs", type=int, default=3, help="of the named cases; 0: leave them out")
-  add("--csv", metavar="FILE", help="write a row per N, mixer and implementation")
-  add("--plot", metavar="FILE", help="write a picture of time and memory against N")
+  add("--csv", action=OutFile, metavar="FILE", help="write a row per N, mixer and implementation")
+  add("--plot", action=OutFile, metavar="FILE", help="write a picture of time and memory against N")
   add = what.add_parser(
     "density", help="attention, steps and samples of density models"
   ).add_argument
@@ -70,7 +71,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add("--seconds", type=float, default=60.0, help="one program may take per run; then fewer rounds")
   help_text = "measure what auto should pick on this kind of device, and store it"
   add = what.add_parser("choose", help=help_text).add_argument
-  add("--out", metavar="FILE", help="write here; else where auto looks, for this user")
+  add(
+    "--out", action=OutFile, metavar="FILE", help="write here; else where auto looks, for this user"
+  )
   add("--ops", type=names, help="families of operations; else all. The others stay as they are")
   add("--minutes", type=float, default=20.0, help="of all timing; compiling comes on top")
   add("--tokens", type=positives, help="N, separated by commas; else 64 to 512")
@@ -86,8 +89,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add("--time", action="store_true", help="of the config's rows: also rates and the peak of memory")
   add("--pareto", type=names, metavar="X,Y", help="of the config's rows: draw two columns")
   add("--out", metavar="DIR", help="folder of that plot")
-  add("--csv", metavar="FILE", help="write the config's rows as CSV")
-  add("--json", metavar="FILE", help="write the config's rows as JSON")
+  add("--csv", action=OutFile, metavar="FILE", help="write the config's rows as CSV")
+  add("--json", action=OutFile, metavar="FILE", help="write the config's rows as JSON")
   add("--peers", action="store_true", help="beside PyTorch's networks; needs the extra peers")
   add("--memory", action="store_true", help="of the peers: also the peak of a process of its own")
   add("--rows", type=names, help="of the config, or shares; else all")

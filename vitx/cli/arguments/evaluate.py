@@ -2,6 +2,8 @@
 
 import argparse
 
+from vitx.cli.tables import OutFile
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Declares the arguments of `run`."""
@@ -19,6 +21,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add("--batch_size", type=int, help="over all devices; else the run's")
   add("--limit", type=int, help="a quick look at so many examples, spread over the split")
   add("--task", default="", metavar="FIELD=VALUE,...", help="other fields of the task")
-  add("--predictions", metavar="FILE", help="write a CSV row per example")
-  add("--json", metavar="FILE", help="write the figures as JSON")
+  add("--predictions", action=OutFile, metavar="FILE", help="write a CSV row per example")
+  add("--json", action=OutFile, metavar="FILE", help="write the figures as JSON")
   add("--trust_code", action="store_true", help="let the run's config name Python of its own")
