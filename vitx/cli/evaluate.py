@@ -14,7 +14,7 @@ from vitx.analysis import csv_files
 from vitx.checkpoints.load import Loaded, load
 from vitx.checkpoints.workdir import DATA_PLACES, join, tell_places
 from vitx.checks import PositiveInt, check_value
-from vitx.cli.tables import write_json
+from vitx.cli.tables import check_file, write_json
 from vitx.configs.common import split as split_overrides
 from vitx.configs.common import with_overrides
 from vitx.data.dataset import ROLES, Dataset, Examples, Joined, spread
