@@ -213,7 +213,8 @@ def run(workdir: str, out: str | None, **settings) -> None:
   folder = Path(out) if out is not None else Path(workdir) / "samples"
   if out is None:
     own_files.check_no_link(folder)
-  check_folder(folder, "out")
+  else:
+    check_folder(folder, "out")
   found = sample(workdir, **settings)
   folder.mkdir(parents=True, exist_ok=True)
   name = "samples" if found.originals is None else "completions"
