@@ -1,7 +1,14 @@
 """`python -m vitx`: the command `vitx`."""
 
+import os
 import sys
 
-from vitx.cli.main import main
+# Python begins to look for packages in the current folder, which may be a stranger's: `vitx` looks
+# there last, and only for code that the user has named.
+_CLONE = os.path.dirname(os.path.dirname(__file__))
+if sys.path[:1] == [os.getcwd()] and not os.path.samefile(_CLONE, sys.path[0]):
+  del sys.path[0]
+
+from vitx.cli.main import main  # noqa: E402 (only now)
 
 sys.exit(main())

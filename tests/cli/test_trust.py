@@ -6,6 +6,7 @@ import io
 import json
 import os
 import shutil
+import subprocess
 import sys
 import types
 import zipfile
@@ -458,6 +459,20 @@ def test_no_command_looks_for_packages_among_their_files(
   assert main(["config", "mine.py"]) == 1  # a file of the user's own, which is code
   assert str(tmp_path) in sys.path and (tmp_path / "imported").exists()
   sys.modules.pop("theirs", None)
+
+
+def test_python_m_vitx_finds_no_package_among_their_files(tmp_path):
+  for name in ("ml_collections", "wandb", "json"):
+    (tmp_path / f"{name}.py").write_text("import pathlib\npathlib.Path('imported').touch()\n")
+  done = subprocess.run(
+    [sys.executable, "-m", "vitx", "config", "digits"],
+    cwd=tmp_path,
+    env=os.environ | {"PYTHONPATH": str(runs.ROOT)},
+    capture_output=True,
+    text=True,
+  )
+  assert done.returncode == 0 and json.loads(done.stdout)["seed"] == 0, done.stderr
+  assert not (tmp_path / "imported").exists()
 
 
 # How what somebody else made gets in, and whether --trust_code lets its code run.
