@@ -1,4 +1,4 @@
-"""Small networks whose weights tests/golden/record_timm*.py recorded, and ours filled with them."""
+"""Small networks whose weights tests/golden/record_*.py recorded, and ours filled with them."""
 
 import functools
 from pathlib import Path
@@ -39,6 +39,9 @@ NETWORKS = {
   "timm_dinov2": ("vit", DINOV2),
   "timm_registers": ("vit", REGISTERS),
   "dinov2_registers": ("vit", REGISTERS),
+  "transformers_vit": ("vit", dict(stem=LINEAR)),
+  "transformers_deit": ("distilled_vit", dict(stem=LINEAR)),
+  "transformers_dinov2": ("vit", REGISTERS),
   "timm_mixer": (
     "vit",
     dict(stem=LINEAR, posemb="none", pool="mean", token_mixer=dict(name="mlp_mixing", hidden=6)),
@@ -51,10 +54,11 @@ OUTPUTS = {
   name: GOLDEN / f"{'registers' if 'registers' in name else name}.npz" for name in NETWORKS
 }
 _PREFIX = {"timm_distilled": 2, "timm_registers": 5, "dinov2_registers": 5, "timm_mixer": 0}
+_PREFIX |= {"transformers_deit": 2, "transformers_dinov2": 5}
 LAYOUTS = {name: TokenLayout((3, 3), _PREFIX.get(name, 1)) for name in NETWORKS}
 LAYOUTS["timm_convmixer"] = None
 FRESH = 0.25  # what stands for the values of a new network: nothing of them is compiled
-HEADLESS = ("timm_dinov2", "timm_registers", "dinov2_registers")
+HEADLESS = ("timm_dinov2", "timm_registers", "dinov2_registers", "transformers_dinov2")
 
 
 def make(name, side=None, **fields):

@@ -13,6 +13,7 @@ import tracemalloc
 import zipfile
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -115,6 +116,21 @@ def test_what_lies_beside_weights_is_named_and_not_read(tmp_path):
     np.testing.assert_array_equal(found[name], value)
   for name, (_, said) in BESIDE.items():
     assert said in beside[name], name
+
+
+def test_types_that_no_kind_of_storage_is_of(tmp_path):
+  """Float8 and the like are read; of complex numbers there are none in our networks."""
+  content = {
+    "float8": np.array([0.5, -1, 448], ml_dtypes.float8_e4m3fn),
+    "uint16": np.array([[1, 65535]], np.uint16),
+    "complex": np.ones(2, np.complex64),
+  }
+  found, beside = foreign.read_arrays(torch_writer.save(content, tmp_path / "a.pth"))
+  assert found.keys() == {"float8", "uint16"}
+  assert beside == {"complex": "a torch.ComplexFloatStorage, which was not executed"}
+  for name, value in found.items():
+    assert value.dtype == content[name].dtype
+    np.testing.assert_array_equal(value, content[name])
 
 
 def test_a_whole_model_says_what_to_save(tmp_path):

@@ -11,20 +11,17 @@ import numpy as np
 
 _STORAGES = {"float32": "FloatStorage", "float16": "HalfStorage", "int64": "LongStorage"}
 _STORAGES |= {"float64": "DoubleStorage", "bool": "BoolStorage", "uint8": "ByteStorage"}
+_STORAGES |= {"complex64": "ComplexFloatStorage"}
+_UNTYPED = ("float8_e4m3fn", "uint16")
 
 
 def _modules():
   """Modules that stand for PyTorch's while a pickle names what is in them."""
   torch, utils = types.ModuleType("torch"), types.ModuleType("torch._utils")
-  for name in _STORAGES.values():
+  for name in (*_STORAGES.values(), *_UNTYPED, "UntypedStorage"):
     setattr(torch, name, type(name, (), {"__module__": "torch"}))
-
-  def _rebuild_tensor_v2(*_):
-    raise AssertionError("a reader of ours never calls this")
-
-  _rebuild_tensor_v2.__module__ = "torch._utils"
-  _rebuild_tensor_v2.__qualname__ = "_rebuild_tensor_v2"
-  utils._rebuild_tensor_v2, torch._utils = _rebuild_tensor_v2, utils
+  for name in ("_rebuild_tensor_v2", "_rebuild_tensor_v3"):
+    setattr(utils, name, type(name, (), {"__module__": "torch._utils"}))
   return {"torch": torch, "torch._utils": utils}
 
 
@@ -42,8 +39,9 @@ class _Pickler(pickle.Pickler):
 
   def persistent_id(self, thing):
     if isinstance(thing, _Storage):
-      kind = getattr(sys.modules["torch"], _STORAGES[thing.array.dtype.name])
-      return ("storage", kind, thing.key, "cpu", thing.array.size)
+      kind = _STORAGES.get(thing.array.dtype.name, "UntypedStorage")
+      size = thing.array.nbytes if kind == "UntypedStorage" else thing.array.size
+      return ("storage", getattr(sys.modules["torch"], kind), thing.key, "cpu", size)
     return None
 
   def reducer_override(self, thing):
@@ -53,8 +51,11 @@ class _Pickler(pickle.Pickler):
     storage = _Storage(str(len(self.storages)), array)
     self.storages.append(storage)
     stride = tuple(step // array.itemsize for step in array.strides)
-    rebuild = sys.modules["torch._utils"]._rebuild_tensor_v2
-    return rebuild, (storage, 0, array.shape, stride, False, OrderedDict())
+    place = (storage, 0, array.shape, stride, False, OrderedDict())
+    utils, name = sys.modules["torch._utils"], array.dtype.name
+    if name not in _UNTYPED:
+      return utils._rebuild_tensor_v2, place
+    return utils._rebuild_tensor_v3, (*place, getattr(sys.modules["torch"], name), None)
 
 
 def save(content, path, compression=zipfile.ZIP_STORED):

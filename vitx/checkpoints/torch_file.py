@@ -30,6 +30,14 @@ _DTYPES = {
   "CharStorage": np.int8,
   "ByteStorage": np.uint8,
   "BoolStorage": np.bool_,
+  # Of tensors that say their type themselves, since no kind of storage is of it.
+  "UntypedStorage": np.uint8,
+  "float8_e4m3fn": ml_dtypes.float8_e4m3fn,
+  "float8_e4m3fnuz": ml_dtypes.float8_e4m3fnuz,
+  "float8_e5m2": ml_dtypes.float8_e5m2,
+  "float8_e5m2fnuz": ml_dtypes.float8_e5m2fnuz,
+  "float8_e8m0fnu": ml_dtypes.float8_e8m0fnu,
+  **{name: np.dtype(name) for name in ("uint16", "uint32", "uint64")},
 }
 _PARAMETERS = ("_rebuild_parameter", "_rebuild_parameter_with_state")
 # Bytes of memory that a byte of a pickle may become: an empty dict is written as one.
@@ -90,6 +98,8 @@ def _read_stream(path: str | Path) -> Any:
     start = file.tell()
     _Reader(file, path, note, look=False).load()
     for key in _Reader(file, path).load():
+      if key not in wanted:
+        raise ValueError(f"storage {key} holds numbers of a type that NumPy has not")
       dtype, count = wanted[key]
       stored = int.from_bytes(file.read(8), "little")
       content = file.read(stored * dtype.itemsize)
@@ -125,27 +135,42 @@ class _Reader(pickle._Unpickler):
       return _Mapping
     if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):
       return _StandIn(self._view if self._look else _nothing)
+    if (module, name) == ("torch._utils", "_rebuild_tensor_v3"):
+      return _StandIn(self._view_typed if self._look else _nothing)
     if module == "torch._utils" and name in _PARAMETERS:
       return _StandIn(_parameter)
     if (module, name) == ("argparse", "Namespace"):  # beside the weights in training checkpoints
       return _Settings
-    if module == "torch" and name in _DTYPES:
+    if module in ("torch", "torch.storage") and name in _DTYPES:
       return _Kind(np.dtype(_DTYPES[name]))
     full = f"{module}.{name}"
     if full not in self._opaque:
       self._opaque[full] = type(full, (Opaque,), {"__slots__": ()})
     return self._opaque[full]
 
-  def _view(self, storage: np.ndarray, *place: Any) -> np.ndarray:
+  def _view(self, storage: Any, *place: Any) -> Any:
+    if isinstance(storage, Opaque):
+      return storage
     found = _view(storage, *place)
     self._viewed += found.nbytes
     check_inflated(repr(str(self._path)), self._viewed, os.path.getsize(self._path))
     return found
 
-  def persistent_load(self, pid: Any) -> np.ndarray:
+  def _view_typed(self, storage: Any, offset: int, size: Any, stride: Any, *more: Any) -> Any:
+    _, _, kind, *_ = more
+    if isinstance(storage, Opaque) or not isinstance(kind, _Kind):
+      return Opaque()
+    return self._view(storage.view(kind.dtype), offset, size, stride)
+
+  def persistent_load(self, pid: Any) -> Any:
     if self._load is None:
       raise ValueError("a tensor where none belongs")
+    tag, kind, *_ = pid
+    if tag == "module" and isinstance(kind, type) and issubclass(kind, Opaque):
+      return kind  # the older form has a class with its source
     tag, kind, key, _, count, *view = pid
+    if tag == "storage" and isinstance(kind, type) and issubclass(kind, Opaque):
+      return kind()  # of numbers that NumPy does not have
     if tag != "storage" or not isinstance(kind, _Kind) or not isinstance(key, str):
       raise ValueError("a reference that is no storage")
     if any(part is not None for part in view):

@@ -1,7 +1,7 @@
 """Where the weights of the library transformers stand in our trees: its ViT, DeiT and DINOv2.
 
-ViT and DeiT share names, DINOv2 has timm's in its blocks. Newer versions of the library name the
-parts of a ViT anew when they save it.
+ViT and DeiT share names, DINOv2 has timm's in its blocks. Files have the older names, also those
+that newer versions of the library save; in memory those versions call the parts otherwise.
 """
 
 from vitx.checkpoints.naming import (
@@ -62,6 +62,7 @@ _BLOCKS = [
 ]
 _DINOV2_BLOCKS = [
   *_block("encoder.layer.{}", _OLD, ("norm1", "norm2"), _MLP),
+  *_block("encoder.layer.{}", _NEW, ("norm1", "norm2"), _MLP),
   same("encoder.layer.{}.layer_scale1.lambda1", "params/block_{}/mixer_scale"),
   same("encoder.layer.{}.layer_scale2.lambda1", "params/block_{}/mlp_scale"),
 ]
