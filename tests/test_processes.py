@@ -47,3 +47,42 @@ def test_they_agree_with_two_devices_and_one_signal_stops_both_and_both_go_on(
     tolerance = 1e-5 if row["step"] <= 20 else 1e-3
     loss = "loss" if row["kind"] == "train" else "nll"
     np.testing.assert_allclose(row[loss], one[loss], rtol=tolerance)
+
+
+DIE = """
+import os
+from vitx.training.in_flight import InFlight
+add = InFlight.add
+def add_and_die(self, steps, *more):
+  add(self, steps, *more)
+  if 10 in steps:
+    {how}
+InFlight.add = add_and_die
+"""
+KILL, FAIL = "os.kill(os.getpid(), 9)", "raise OSError('the disk of this host is full')"
+
+
+@pytest.mark.parametrize(
+  ("victim", "how", "code"),
+  [(0, KILL, -9), (1, KILL, -9), (0, FAIL, 1), (1, FAIL, 1), (1, "1 / 0", 1)],
+)
+def test_who_loses_another_process_ends_with_a_line(tmp_path, port, victim, how, code):
+  flags = [f"--coordinator=127.0.0.1:{port}", "--processes=2"]
+  settings = ("steps_per_dispatch=1", "duration=10000 steps")
+  both = [
+    runs.start(
+      tmp_path,
+      *settings,
+      flags=[*flags, f"--process={number}"],
+      before=DIE.format(how=how) if number == victim else "import os",
+    )
+    for number in range(2)
+  ]
+  own = runs.finish(both[victim], code)
+  *_, last = runs.finish(both[1 - victim], 1).splitlines()
+  assert last.startswith("another process of this run has ended, or cannot be reached: ")
+  assert last.endswith("with the same command, which goes on from the last checkpoint")
+  if how == FAIL:
+    assert own.splitlines()[-1] == "OSError: the disk of this host is full"
+  if how == "1 / 0":
+    assert own.splitlines()[-1] == "ZeroDivisionError: division by zero"

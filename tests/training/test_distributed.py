@@ -9,7 +9,7 @@ from vitx.training import distributed
 @pytest.fixture
 def calls(monkeypatch):
   made = []
-  monkeypatch.setattr(distributed.jax.distributed, "initialize", lambda *a: made.append(a))
+  monkeypatch.setattr(distributed.jax.distributed, "initialize", lambda *a, **_: made.append(a))
   for name in (*distributed.COUNTS, *distributed.HOSTS, *distributed.SEVERAL):
     monkeypatch.delenv(name, raising=False)
   monkeypatch.setattr(distributed, "_on_tpu_vm", lambda: False)
@@ -58,7 +58,7 @@ def test_clusters(calls, monkeypatch, name, value, several):
 
 
 def test_a_tpu_machine_without_a_pod_is_alone(calls, monkeypatch):
-  def no_cluster():
+  def no_cluster(**_):
     raise ValueError("coordinator_address should be defined.")
 
   monkeypatch.setattr(distributed, "_on_tpu_vm", lambda: True)

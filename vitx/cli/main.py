@@ -82,8 +82,10 @@ def _run(command: Callable[[], int | None]) -> int:
     raise
   except Exception as error:
     if not _says_all(error):
+      _end_among_others(error)
       raise
     print(f"{type(error).__name__}: {error}", file=sys.stderr)
+    _end_among_others(None)
     return 1
   except KeyboardInterrupt:  # what trains saves its state instead, and returns 75
     print("interrupted", file=sys.stderr)
@@ -111,6 +113,17 @@ def _dispatch(arguments: list[str]) -> int | None:
   trusted = options.__dict__.pop("trust_config", False) or getattr(options, "trust_code", False)
   with registry.trusting(trusted or None):
     return importlib.import_module(f"vitx.cli.{name}").run(**vars(options))
+
+
+def _end_among_others(error: Exception | None) -> None:
+  """Ends this process at once if it is one of several, which would not let it go.
+
+  Args:
+    error: that nobody has said yet; None if it was said.
+  """
+  distributed: Any = sys.modules.get("vitx.training.distributed")
+  if distributed is not None and distributed.is_joined():
+    distributed.end(error)
 
 
 def _says_all(error: Exception) -> bool:

@@ -1,11 +1,19 @@
 """Several processes: one per host, found from flags or from the cluster's environment."""
 
 import contextlib
+import ctypes
+import functools
 import importlib.util
 import os
+import signal
+import sys
+import traceback
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, NoReturn
 
 import jax
+from jax._src.lib import _jax  # one function of it, see `_join`
 
 from vitx.errors import ConfigError
 from vitx.training import rendezvous
@@ -15,6 +23,12 @@ COUNTS = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE")
 # Set in a pod of several hosts or slices on GKE, and in an indexed job of Kubernetes.
 HOSTS = ("TPU_PROCESS_ADDRESSES", "TPU_WORKER_HOSTNAMES")
 SEVERAL = ("MEGASCALE_COORDINATOR_ADDRESS", "JOB_COMPLETION_INDEX")
+
+HEARTBEAT = 60  # seconds after which a process that gives no sign of life is taken for gone
+GONE = (
+  "another process of this run has ended, or cannot be reached: {}; begin all of them again with"
+  " the same command, which goes on from the last checkpoint"
+)
 
 
 def initialize(
@@ -46,13 +60,87 @@ def initialize(
     if not 0 <= process < processes:
       raise ConfigError(f"--process={process} must lie in 0..{processes - 1}")
     rendezvous.meet(coordinator, processes, process)
-    jax.distributed.initialize(coordinator, processes, process)
+    _join(coordinator, processes, process)
   elif _in_cluster():
-    jax.distributed.initialize()
+    _join()
   elif _on_tpu_vm():
     # Only the cloud's metadata server tells whether this host is one of a pod; JAX asks it.
     with contextlib.suppress(ValueError):  # raised where there is no such server: one host
-      jax.distributed.initialize()
+      _join()
+
+
+def _join(*given: Any) -> None:
+  """Begins JAX among the processes; a process that loses another says so in a line, and ends.
+
+  XLA aborts then: from a thread of its own, with a page of its stack. JAX has no argument for what
+  it calls instead, which may itself end in an abort, so both are caught.
+  """
+  make = _jax.get_distributed_runtime_client
+  _jax.get_distributed_runtime_client = functools.partial(
+    make, missed_heartbeat_callback=lambda status: end_alone(GONE.format(first_line(status)))
+  )
+  try:
+    jax.config.update("jax_enable_preemption_service", False)  # signals are told with the steps
+    initialize: Any = jax.distributed.initialize
+    initialize(*given, heartbeat_timeout_seconds=HEARTBEAT)
+  finally:
+    _jax.get_distributed_runtime_client = make
+  if is_joined() and sys.platform == "linux":
+    ctypes.CDLL(None).signal(signal.SIGABRT, _on_abort)  # Python's would wait for a thread
+
+
+@ctypes.CFUNCTYPE(None, ctypes.c_int)
+def _on_abort(number: int) -> None:
+  """Ends the process in the place of an abort."""
+  end_alone(GONE.format("it gives no sign of life"))
+
+
+def is_joined() -> bool:
+  """Returns whether this process is one of several."""
+  return jax.distributed.is_initialized()
+
+
+@contextlib.contextmanager
+def ending() -> Iterator[None]:
+  """Ends the process where a collective operation fails in a `with` block: another one is gone.
+
+  What lies around the block would wait for it, to save together, until its heartbeat is missed.
+  """
+  try:
+    yield
+  except jax.errors.JaxRuntimeError as error:
+    if is_joined() and "RESOURCE_EXHAUSTED" not in str(error):
+      end(error)
+    raise
+
+
+def end(error: Exception | None) -> NoReturn:
+  """Ends this process for an error: what a collective operation reports is that another is gone.
+
+  Args:
+    error: that nobody has said yet; None if it was said.
+  """
+  if isinstance(error, jax.errors.JaxRuntimeError):
+    end_alone(GONE.format(first_line(error)))
+  end_alone("" if error is None else "".join(traceback.format_exception(error)))
+
+
+def end_alone(message: str) -> NoReturn:
+  """Ends this process at once: to let it go as usual, JAX would wait for the others for minutes.
+
+  Args:
+    message: for stderr; "" for none.
+  """
+  sys.stdout.flush()
+  if message:
+    print(message.rstrip(), file=sys.stderr)
+  sys.stderr.flush()
+  os._exit(1)
+
+
+def first_line(error: object) -> str:
+  """Returns what an error says, in one line."""
+  return str(error).strip().partition("\n")[0]
 
 
 def _in_cluster() -> bool:

@@ -25,7 +25,7 @@ from vitx.training import (
 )
 from vitx.training.attention_entropy import make_measure
 from vitx.training.beginning import Beginning, check_beginning
-from vitx.training.distributed import is_writer
+from vitx.training.distributed import ending, is_writer
 from vitx.training.failures import (
   Interrupted,
   StopRequest,
@@ -119,6 +119,7 @@ def _open(
       with (
         console.keep_log(workdir, write=is_writer()),
         open_run(experiment, workdir, held, request, trust_code) as (opened, begun),
+        ending(),
       ):
         return _run(opened, begun)
     except Interrupted:
