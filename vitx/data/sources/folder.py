@@ -14,7 +14,7 @@ from vitx.data.class_names import normalize
 from vitx.data.dataset import Dataset, DatasetInfo, Example, Examples, Joined
 from vitx.data.fingerprint import choose_sample, digest
 from vitx.data.images.decode import Encoded
-from vitx.data.images.settings import ImageSettings, image_spec
+from vitx.data.images.settings import ImageSettings, check_file_settings, image_spec
 from vitx.data.regular_file import read_bytes
 from vitx.data.settings import DataSettings, read_fields
 from vitx.data.sources.files import find_files, list_files, warn_of_skipped
@@ -38,14 +38,14 @@ class Files:
     paths: (n,), relative to the root.
     labels: int32 (n,).
     directories: (n,), the name of the class as the file system has it.
-    channels: 1 or 3.
+    settings: how images are read.
   """
 
   root: Path
   paths: tuple[str, ...]
   labels: np.ndarray
   directories: tuple[str, ...]
-  channels: int
+  settings: ImageSettings
 
   def __len__(self) -> int:
     return len(self.paths)
@@ -62,7 +62,8 @@ class Files:
       content = read_bytes(path)
     except OSError as error:
       raise ConfigError(f"{path} cannot be read ({error}). Replace or remove it.") from error
-    image = Encoded(content, self.channels, str(path), upright=True)
+    channels, values = self.settings.channels, self.settings.value_range
+    image = Encoded(content, channels, str(path), upright=True, value_range=values)
     return {"image": image, "label": np.asarray(self.labels[i])}
 
   def name(self, i: int) -> str:
@@ -88,7 +89,8 @@ def open_folder(data: Mapping[str, Any]) -> Dataset:
       whose classes differ, a list of classes that lacks one.
   """
   settings = read_fields(DataSettings, data)
-  name, channels = settings.source, read_fields(ImageSettings, data).channels
+  name, images = settings.source, read_fields(ImageSettings, data)
+  check_file_settings(images)
   path = name.removeprefix("folder:")
   root, field = Path(path).expanduser(), f"data.source={name!r}"
   if not path or not root.is_dir():
@@ -100,14 +102,14 @@ def open_folder(data: Mapping[str, Any]) -> Dataset:
   files: dict[str, Files] = {}
   skipped: list[Path] = []
   for split, classes in layout.splits.items():
-    files[split], others = _files(field, root, classes, names, channels)
+    files[split], others = _files(field, root, classes, names, images)
     skipped += others
     _check_filled(name, split, files[split], set(classes) if is_stated else set(names))
   warn_of_skipped(name, root, skipped, SUFFIXES)
   _warn_of_strays(name, root, layout)
   info = DatasetInfo(
     name=name,
-    spec=image_spec(channels),
+    spec=image_spec(images.channels),
     class_names=names,
     fingerprint=_fingerprint(files),
     numbered=is_stated or class_names.are_numbered(names),
@@ -197,7 +199,7 @@ def _warn_of_strays(name: str, root: Path, layout: Layout) -> None:
 
 
 def _files(
-  field: str, root: Path, classes: Classes, names: tuple[str, ...], channels: int
+  field: str, root: Path, classes: Classes, names: tuple[str, ...], settings: ImageSettings
 ) -> tuple[Files, list[Path]]:
   """Returns the images of a split, and what else lies in the directories of its classes.
 
@@ -216,7 +218,7 @@ def _files(
     directories += [raw] * len(found)
     skipped += others
   return Files(
-    root, tuple(paths), np.array(labels, np.int32), tuple(directories), channels
+    root, tuple(paths), np.array(labels, np.int32), tuple(directories), settings
   ), skipped
 
 
