@@ -87,7 +87,8 @@ def default_config() -> ConfigDict:
       validation_choice=placeholder(str),  # a name or module:function; None draws the share
       fraction=1.0,  # class-balanced part of train
       repeats=1,  # how often each example comes in a row, differently augmented
-      channels=3,  # of a folder; a TFDS set has its own
+      channels=3,  # of a folder: 1, 3 or 4; a TFDS set has its own
+      value_range=placeholder(tuple),  # (black, white) of images of more than 8 bits
       image_size=placeholder(int),  # side of what the model sees; None means the source's own size
       default_image_size=placeholder(int),  # the side for a source whose images vary in size
       decode_size=placeholder(int),  # side of what the host keeps; None means enough for the above

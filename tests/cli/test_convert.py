@@ -7,6 +7,7 @@ import shutil
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import vitx
 from tests import runs
@@ -172,3 +173,34 @@ def test_a_network_of_our_own_stays(run, tmp_path, capsys):
   (copy / "config.json").write_text(json.dumps(config))
   assert convert(copy, out=tmp_path / "a.safetensors") == 1
   assert "model.token_mixer='axial'" in capsys.readouterr().err
+
+
+@pytest.mark.slow  # initializes networks
+def test_a_list_beside_the_weights_names_their_classes(tmp_path, capsys):
+  file = shutil.copy(FILES["timm_vit"], tmp_path / "five.safetensors")
+  row = "deit_ti,model.width=12,model.depth=2,model.num_heads=3,model.mlp_dim=48,stem.patch=8"
+  config = f"--config=imagenet:{row},data.image_size=24,model.num_classes=5,model.dtype=float32"
+  (tmp_path / "classes.txt").write_text("a\nb\nc\n")
+  assert convert(file, config, "--without_data", out=tmp_path / "run") == 1
+  assert "classes.txt names 3 classes, and the head of" in capsys.readouterr().err
+  (tmp_path / "classes.txt").write_text("a\nb\nc\nd\ne\n")
+  assert convert(file, config, "--without_data", out=tmp_path / "run") == 0
+  assert vitx.load(tmp_path / "run").class_names == tuple("abcde")
+  assert convert(tmp_path / "run", out=tmp_path / "out" / "a.safetensors") == 0
+  assert (tmp_path / "out" / "classes.txt").read_text() == "a\nb\nc\nd\ne\n"
+  for names, found in (("edcba", 0), ("abcdx", 1)):
+    folder = tmp_path / names
+    for name in names:
+      (folder / name).mkdir(parents=True)
+      for i in range(3):
+        Image.fromarray(np.full((24, 24, 3), 9 * i, np.uint8)).save(folder / name / f"{i}.png")
+    data = config.replace(",model.num_classes=5", f",dataset=folder:{folder}")
+    assert convert(file, data, out=tmp_path / f"run {names}") == found
+    (tmp_path / "classes.txt").rename(tmp_path / "list")
+    unnamed = convert(file, data, out=tmp_path / f"run without {names}")
+    (tmp_path / "list").rename(tmp_path / "classes.txt")
+    assert unnamed == 1
+    assert "does not name its classes" in capsys.readouterr().err
+  a, b = (vitx.load(tmp_path / name).variables["params"]["head"] for name in ("run", "run edcba"))
+  np.testing.assert_array_equal(a["kernel"], b["kernel"])
+  assert vitx.load(tmp_path / "run edcba").class_names == tuple("abcde")

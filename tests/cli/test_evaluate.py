@@ -1,6 +1,7 @@
 """Evaluation from a workdir: the right figures, every example once, nothing needed but the run."""
 
 import csv
+import dataclasses
 import json
 import os
 import shutil
@@ -303,13 +304,80 @@ def test_other_classes_or_channels(run, exported, copy, capsys):
   assert main(command) == 1
   error = capsys.readouterr().err
   assert "not in the source: ['9']; not in the model: ['ten']" in error
-  shutil.rmtree(folder / "ten")
-  assert main(command) == 1
-  assert "has 9 classes, the model was trained on 10" in capsys.readouterr().err
   loaded = vitx.load(copy)
   loaded.config.data.update(channels=3, source="folder:of_color")
   with pytest.raises(ConfigError, match="images of 1 channels, the model takes 3"):
     evaluate(loaded, source="digits")
+
+
+def rename(workdir, class_names, **data):
+  """Lets a run say that its classes are called so."""
+  environment = json.loads((workdir / "environment.json").read_text())
+  environment["data"] |= {"class_names": list(class_names)} | data
+  (workdir / "environment.json").write_text(json.dumps(environment))
+  return workdir
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the mean of no example
+def test_classes_are_found_by_their_names(exported, copy):
+  """The model's output k is called 9 - k, and the source lacks two classes."""
+  folder, images, labels = exported
+  for name in ("3", "7"):
+    shutil.rmtree(folder / name)
+  (folder / "4").rename(folder / "04")
+  rename(copy, map(str, reversed(range(10))))
+  kept = ~np.isin(labels, (3, 7))
+  result = evaluate(copy, source=f"folder:{folder}", checkpoint="latest")
+  p, places = probabilities_of(copy, images[kept]), 9 - labels[kept]
+  expected = figures_of(p, places)
+  del expected["class_top1"]
+  assert_figures(result, expected)
+  hits = [
+    None if k in (3, 7) else (p.argmax(1) == places)[places == 9 - k].mean() for k in range(10)
+  ]
+  assert result["class_top1"] == [None if x is None else pytest.approx(x) for x in hits[::-1]]
+  own = evaluate(copy, checkpoint="latest")  # the run's own source, too
+  images, labels, _ = examples_of()
+  assert own["top1"] == pytest.approx(
+    (probabilities_of(copy, images).argmax(1) == 9 - labels).mean()
+  )
+
+
+def test_numbers_for_want_of_names_are_places_in_a_list(exported, copy):
+  """As of weights that were converted without their data."""
+  folder, images, labels = exported
+  names = ["cat", "dog", "ant", "bee", "fly", "emu", "elk", "asp", "bat", "cod"]
+  for k, name in enumerate(names):
+    (folder / str(k)).rename(folder / name)
+  with pytest.raises(ConfigError, match=r"not in the model: \['ant', 'asp'.*classes\.txt"):
+    evaluate(rename(copy, map(str, range(10)), fingerprint=""), source=f"folder:{folder}")
+  (folder / "classes.txt").write_text("\n".join(names))
+  result = evaluate(copy, source=f"folder:{folder}", checkpoint="latest")
+  assert_figures(result, figures_of(probabilities_of(copy, images), labels))
+
+
+def test_of_moved_data_the_roles_are_the_runs(exported, copy, tmp_path, warnings):
+  folder, _, _ = exported
+  for split in ("train", "site_a", "site_b"):
+    shutil.copytree(folder, tmp_path / "in" / split)
+  loaded = vitx.load(copy)
+  splits = {"train": "train", "validation": "site_a", "test": "site_b"}
+  loaded.config.data.update(source=f"folder:{tmp_path / 'in'}", splits=splits, fraction=0.5)
+  opened = open_source(loaded.config.data, 0).info
+  loaded = dataclasses.replace(loaded, data={**loaded.data, "fingerprint": opened.fingerprint})
+  os.symlink(tmp_path / "in", tmp_path / "link")
+  shutil.copytree(tmp_path / "in", tmp_path / "moved")
+  for place in (None, f"{tmp_path}/./in/", f"{tmp_path}/link", f"{tmp_path}/moved"):
+    source = place and f"folder:{place}"
+    evaluate(loaded, source=source, split="test", predictions=tmp_path / "p.csv")
+    names = [row["name"] for row in read_csv(tmp_path / "p.csv")]
+    assert len(names) == 60 and all(name.startswith("site_b/") for name in names)
+    assert evaluate(loaded, source=source, split="train")["examples"] == 30
+  assert len(warnings) == 3 and all("also what it was trained on" in text for text in warnings)
+  (tmp_path / "moved" / "site_b" / "0").rename(tmp_path / "moved" / "site_b" / "1" / "more")
+  with pytest.raises(ConfigError, match="'site_b' differ"):
+    evaluate(loaded, source=f"folder:{tmp_path}/moved")
+  assert evaluate(loaded, source=f"folder:{folder}", split="all")["examples"] == 60
 
 
 @pytest.mark.parametrize(

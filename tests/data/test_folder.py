@@ -3,6 +3,7 @@ import shutil
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from vitx.data import in_memory
 from vitx.data.images.square import SquareImages
@@ -141,6 +142,29 @@ def test_channels_decide(folder, make_data, draw, channels):
   source = open_source(make_data(source=f"folder:{folder}", channels=channels), seed=0)
   shapes = {source.train[i]["image"].shape[-1] for i in range(len(source.train))}
   assert shapes == {channels} and source.info.spec["image"].shape[-1] == channels
+
+
+def test_how_images_are_read_is_told_by_the_config(folder, make_data, draw):
+  def read(**fields):
+    train = open_source(make_data(source=f"folder:{folder}", **fields), seed=0).train
+    return train[train.labels.tolist().index(2)]["image"]
+
+  for path in (folder / "owl").iterdir():
+    pixels = np.array([[0, 2047, 4095]], np.uint16)
+    Image.fromarray(pixels).save(path)
+  with pytest.raises(ConfigError, match=r"owl/\d\.png cannot be read.*set data\.value_range.*4095"):
+    read()
+  assert read(channels=1, value_range=(0, 4095))[..., 0].tolist() == [[0, 127, 255]]
+  assert read(channels=4, value_range=(0, 65535)).tolist() == [
+    [[0, 0, 0, 255], [8] * 3 + [255], [16] * 3 + [255]]
+  ]
+  for fields, message in (
+    (dict(channels=2), r"data\.channels=2 is unknown.*1, 3, 4"),
+    (dict(value_range=(4095, 0)), r"data\.value_range=\(4095, 0\): black must be below white"),
+    (dict(value_range=(0,)), r"data\.value_range=\(0,\) must have 2 entries"),
+  ):
+    with pytest.raises(ConfigError, match=message):
+      read(**fields)
 
 
 def test_unreadable_image_is_named(folder, make_data):

@@ -56,6 +56,16 @@ def make(function="open_vectors", **changes):
   return {"source": f"{__name__}:{function}", **changes}
 
 
+class Labeled(Vectors):
+  labels = np.arange(COUNT, dtype=np.int32) % 10
+
+
+def open_labeled(data):
+  names = tuple(map(str, range(data["classes"])))
+  info = DatasetInfo(data["source"], SPEC, class_names=names, fingerprint="abc")
+  return Dataset(info, ("train",), lambda split: Labeled())
+
+
 class Noisy:
   """Adds to each vector a number of its own for each step."""
 
@@ -200,3 +210,9 @@ def test_every_field_is_checked(field, value):
 def test_code_that_is_not_trusted_is_not_imported():
   with trusting(False), pytest.raises(ConfigError, match=r"data\.source=.*trust_code"):
     open_source(make(), 0)
+
+
+def test_a_label_without_a_name_is_told():
+  with pytest.raises(ConfigError, match=r"'train' has the label 9, and class_names has 3 names"):
+    open_dataset(make("open_labeled", classes=3))
+  assert len(open_dataset(make("open_labeled", classes=12)).info.class_names) == 12

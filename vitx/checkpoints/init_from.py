@@ -1,7 +1,7 @@
 """A new run's parameters from another run's: by name, with a report of what became of each."""
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,9 @@ from vitx.models import names, position_tables, token_tables
 from vitx.ops.layout import TokenLayout
 
 LISTED = 5  # names that an error shows before it only counts
+# From the names of the classes that some weights know (None: not told) and their number to where
+# each class of the network stands among them, int32 (K,), or to why they are others.
+FindPlaces = Callable[[Sequence[str] | None, int], np.ndarray | str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,7 +25,7 @@ class Report:
   Attributes:
     loaded: taken as they are.
     resized: position tables and weights of token mixers for another grid, a first convolution for
-      gray images, and how.
+      gray images, heads whose classes stand in another order; and how.
     head: of other classes, left as initialized.
     skipped: of another shape, left as initialized, and why.
     new: only in the new model, left as initialized.
@@ -67,7 +70,10 @@ def check_fit(
   new = [name for name in report.new if not (new_head and names.is_head(name))]
   wrong |= dict.fromkeys(new, "is not in the file") | report.skipped
   if not new_head:
-    wrong |= {name: f"{shapes}: of other classes" for name, shapes in report.head.items()}
+    wrong |= {
+      name: reason if ": " in reason else f"{reason}: of other classes"
+      for name, reason in report.head.items()
+    }
   wrong = {
     name: reason
     for name, reason in wrong.items()
@@ -91,6 +97,7 @@ def transfer(
   source: Mapping[str, Any],
   layout: TokenLayout | None = None,
   source_layout: TokenLayout | None = None,
+  places: np.ndarray | str | None = None,
 ) -> tuple[Any, Report]:
   """Fills freshly initialized parameters with those of the same name and shape.
 
@@ -106,6 +113,8 @@ def transfer(
     layout: of the target's tokens that positions are added to; `None` if that is not known, and
       what is of another length stays new.
     source_layout: of the source's tokens; `None` where that is not known.
+    places: where each class of the target stands among the source's, or why they are others, see
+      `FindPlaces`; `None` keeps a head of as many classes, whatever they are.
 
   Returns:
     A tree of the target's structure and dtypes, and the report.
@@ -125,6 +134,14 @@ def transfer(
       new.append(name)
       continue
     found, shapes = trained[name], f"{list(trained[name].shape)} -> {list(old.shape)}"
+    if names.is_head(name) and places is not None and found.shape[:-1] == old.shape[:-1]:
+      if isinstance(places, str):
+        head[name] = f"{shapes}: {places}" if found.shape == old.shape else shapes
+        continue
+      if not np.array_equal(places, np.arange(found.shape[-1])):
+        result[name] = found[..., places].astype(old.dtype)
+        resized[name] = f"{shapes}: classes by their names"
+        continue
     of_tokens = names.is_position_table(name) or names.token_axis(name) is not None
     if found.shape == old.shape and not (known and layout != source_layout and of_tokens):
       result[name] = found.astype(old.dtype)

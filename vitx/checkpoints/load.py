@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import json
 import sys
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,7 +16,7 @@ from ml_collections import ConfigDict
 from vitx import registry
 from vitx.checkpoints import foreign, tree
 from vitx.checkpoints.directory import Directory
-from vitx.checkpoints.init_from import Report, check_fit, transfer
+from vitx.checkpoints.init_from import FindPlaces, Report, check_fit, transfer
 from vitx.checkpoints.store import CheckpointStore, Restored
 from vitx.checkpoints.workdir import (
   find_run,
@@ -28,6 +28,7 @@ from vitx.checkpoints.workdir import (
 )
 from vitx.checks import check_choice
 from vitx.errors import ConfigError
+from vitx.models import names
 from vitx.ops.implementation import current_rule
 from vitx.ops.layout import TokenLayout
 from vitx.tasks import TASKS, build_task
@@ -97,6 +98,13 @@ class Loaded:
     return tuple(self.data.get("class_names") or ())
 
   @property
+  def knows_class_names(self) -> bool:
+    """Returns whether the classes have names; those of weights without data are but numbers."""
+    return bool(self.fingerprint) or self.class_names != tuple(
+      map(str, range(len(self.class_names)))
+    )
+
+  @property
   def fingerprint(self) -> str:
     """Returns the fingerprint of the data that the model was trained on."""
     return self.data["fingerprint"]
@@ -135,6 +143,7 @@ def load(
   params = _choose_params(state, weights, config.evaluation.get("weights", WEIGHTS[:1])[0])
   variables = {"params": params, **state.get("model_state", {})}
   tree.check_arrays(variables, wanted, f"checkpoint {restored.step} of {workdir}")
+  _check_class_names(data, task, workdir)
   return Loaded(
     task=task,
     variables=variables,
@@ -144,6 +153,20 @@ def load(
     workdir=str(workdir),
     programs=programs,
   )
+
+
+def _check_class_names(data: Mapping[str, Any], task: Task, workdir: str | Path) -> None:
+  """Raises ConfigError unless a run's record names each class of its task."""
+  count, known = getattr(task, "num_classes", None), data.get("class_names")
+  if known is None or count is None:
+    return
+  if (
+    not isinstance(known, list) or len(known) != count or not all(isinstance(x, str) for x in known)
+  ):
+    raise ConfigError(
+      f"environment.json of workdir={str(workdir)!r}: data.class_names={known!r:.200} must name the"
+      f" {count} classes of the model; restore the file from a copy"
+    )
 
 
 def build_once(config: ConfigDict) -> tuple[Task, dict[Hashable, tuple[Task, Any]]]:
@@ -212,6 +235,7 @@ def initial_variables(
   allowed: Iterable[str] = (),
   mixer: str = "",
   new_head: bool = True,
+  find_places: FindPlaces | None = None,
   trust_code: bool = False,
 ) -> tuple[Any, dict[str, Any]]:
   """Returns a new run's parameters and state with weights of another run, or of a published file.
@@ -229,6 +253,7 @@ def initial_variables(
     allowed: regular expressions of names, ours or a file's own, that need not fit the file.
     mixer: name of the network's token mixer, for errors.
     new_head: whether a head of other classes than a file's may start anew.
+    find_places: finds the run's classes among the source's; None where there are none.
     trust_code: as in `load`.
 
   Raises:
@@ -236,7 +261,7 @@ def initial_variables(
     MissingExtraError: a package is missing that reads the file.
   """
   if foreign.is_file(source):
-    filled, report = _transfer_file(source, params, model_state, layout)
+    filled, report = _transfer_file(source, params, model_state, layout, find_places)
     print(f"init_from {source}:\n{report}", flush=True)
     check_fit(report, source, allowed, mixer, new_head=new_head)
   else:
@@ -246,7 +271,9 @@ def initial_variables(
     with registry.trusting(trust_code):
       before = loaded.task.token_layout()
     found = {name: loaded.variables[name] for name in target if name in loaded.variables}
-    filled, report = transfer(target, found, layout, before)
+    known = loaded.class_names if loaded.knows_class_names else None
+    places = _find_places(find_places, known, found)
+    filled, report = transfer(target, found, layout, before, places)
     print(f"init_from {source}, checkpoint {loaded.step}:\n{report}", flush=True)
   state = dict(model_state)
   for name in state.keys() & filled.keys():
@@ -264,6 +291,7 @@ def check_source(
   allowed: Iterable[str] = (),
   mixer: str = "",
   new_head: bool = True,
+  find_places: FindPlaces | None = None,
   trust_code: bool = False,
 ) -> None:
   """Raises what `initial_variables` would raise, as far as it shows without reading a checkpoint.
@@ -276,11 +304,12 @@ def check_source(
     allowed: as there.
     mixer: as there.
     new_head: whether a head may start anew, as there.
+    find_places: as there.
     trust_code: as there.
   """
   if foreign.is_file(source):
     blank = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), (params, model_state))
-    _, report = _transfer_file(source, blank[0], blank[1], layout)
+    _, report = _transfer_file(source, blank[0], blank[1], layout, find_places)
     check_fit(report, source, allowed, mixer, new_head=new_head)
     return
   try:
@@ -294,7 +323,11 @@ def check_source(
 
 
 def _transfer_file(
-  source: str, params: Any, model_state: Mapping[str, Any], layout: TokenLayout | None
+  source: str,
+  params: Any,
+  model_state: Mapping[str, Any],
+  layout: TokenLayout | None,
+  find_places: FindPlaces | None,
 ) -> tuple[Any, Report]:
   """Fills parameters, batch statistics and what else of the state a published file has."""
   found, left, ignored = foreign.read_variables(source, foreign.count_heads(params))
@@ -305,8 +338,17 @@ def _transfer_file(
     if name in told or name.split("/")[0] in STATISTICS
   }
   target = {"params": params, **tree.nest(state)}
-  filled, report = transfer(target, found, layout, foreign.guess_layout(found))
+  places = _find_places(find_places, None, found)
+  filled, report = transfer(target, found, layout, foreign.guess_layout(found), places)
   return filled, dataclasses.replace(report, unused=(*report.unused, *left), ignored=ignored)
+
+
+def _find_places(
+  find: FindPlaces | None, class_names: Sequence[str] | None, variables: Mapping[str, Any]
+) -> np.ndarray | str | None:
+  """Returns where a network's classes stand among those of the head of some variables."""
+  heads = [x for name, x in tree.name_arrays(variables["params"]).items() if names.is_head(name)]
+  return None if find is None or not heads else find(class_names, heads[0].shape[-1])
 
 
 def _choose_params(state: Mapping[str, Any], weights: str | None, chose_best: str) -> Any:

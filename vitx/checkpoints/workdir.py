@@ -191,6 +191,23 @@ def read_data(workdir: str | Path) -> dict[str, Any]:
   return data
 
 
+def find_class_names(workdir: str | Path) -> tuple[str, ...] | None:
+  """Returns the order of classes that a run recorded, or an earlier phase of the same run.
+
+  Raises:
+    ConfigError: a file is damaged.
+  """
+  check_name(workdir)
+  whole, _, own = str(workdir).rstrip("/").rpartition("/")
+  phases = read_json(whole, PHASES).get("phases", ()) if whole else ()
+  for run in [str(workdir), *(join(whole, name) for name in phases if own in phases)]:
+    data = read_json(run, "environment.json").get("data")
+    names = data.get("class_names") if isinstance(data, dict) else None
+    if names:
+      return tuple(names)
+  return None
+
+
 def check_whole(workdir: str | Path) -> None:
   """Raises ConfigError for a run whose checkpoints are there and whose other files are not.
 

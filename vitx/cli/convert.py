@@ -21,6 +21,7 @@ from vitx.cli.configs import load_config
 from vitx.cli.fields import complete
 from vitx.cli.model_card import write_card
 from vitx.cli.tables import check_folder, write_file
+from vitx.data.class_names import FILE, read_names
 from vitx.data.dataset import DatasetInfo, Source
 from vitx.data.sources import open_source
 from vitx.errors import ConfigError
@@ -55,9 +56,9 @@ def import_weights(
   check_folder(workdir, "out")
   if CheckpointStore(wd.locate_checkpoints(workdir), read_only=True).steps():
     raise ConfigError(f"out={str(workdir)!r} holds a run already; name another directory")
-  config, data = _resolve(config, source, without_data)
+  config, info, data = _resolve(config, source, without_data)
   task = build_task(config)
-  params, state = _read(source, config, task)
+  params, state = _read(source, config, info, task)
   wd.check_writable(workdir)
   with CheckpointStore(wd.locate_checkpoints(workdir)) as store:
     store.save(0, {"params": params, "model_state": state}, dataclasses.asdict(Record()))
@@ -68,8 +69,8 @@ def import_weights(
 
 def _resolve(
   config: ConfigDict, source: str, without_data: bool
-) -> tuple[ConfigDict, dict[str, Any]]:
-  """Returns the resolved config and what identifies its data, as JSON."""
+) -> tuple[ConfigDict, DatasetInfo, dict[str, Any]]:
+  """Returns the resolved config, the facts of its data and what identifies them, as JSON."""
   opened: Source | DatasetInfo
   if without_data:
     info = task_class(config.task).state_info(config)
@@ -78,18 +79,24 @@ def _resolve(
         "without_data: the config does not say by itself how many classes and how large an image;"
         " set model.num_classes and data.image_size"
       )
-    opened, names = info, list(info.class_names or ())
+    named = read_names(Path(source).parent / FILE) if Path(source).is_file() else None
+    names = list(info.class_names or ())
+    if named is not None and len(named) == len(names):  # else the head tells
+      names = list(named)
+    opened = info = dataclasses.replace(info, class_names=tuple(names))
     data = {"source": info.name, "fingerprint": "", "class_names": names, "vocabulary": None}
   else:
     opened = open_source(config.data, config.seed if config.data_seed is None else config.data_seed)
-    data = provenance.describe_data(opened)
+    info, data = opened.info, provenance.describe_data(opened)
   config = resolve(config, opened)
   with config.unlocked():
     config.init_from = source
-  return config, data
+  return config, info, data
 
 
-def _read(source: str, config: ConfigDict, task: Task) -> tuple[Any, dict[str, Any]]:
+def _read(
+  source: str, config: ConfigDict, info: DatasetInfo, task: Task
+) -> tuple[Any, dict[str, Any]]:
   """Returns parameters and state of the network with the weights of a file."""
   blank = {name: np.zeros((1, *x.shape), x.dtype) for name, x in task.element_spec.items()}
   key = jax.random.key(config.init_seed)
@@ -99,15 +106,15 @@ def _read(source: str, config: ConfigDict, task: Task) -> tuple[Any, dict[str, A
     return variables["params"], {name: x for name, x in variables.items() if name != "params"}
 
   shapes = split(dict(jax.eval_shape(task.init, key, blank)))
-  check_source(source, *shapes, layout, **fitting(config), new_head=False)
+  check_source(source, *shapes, layout, **fitting(config, info), new_head=False)
   fresh = split(dict(jax.jit(task.init)(key, blank)))
-  return initial_variables(source, *fresh, layout, **fitting(config))
+  return initial_variables(source, *fresh, layout, **fitting(config, info))
 
 
 def export_weights(
   workdir: str | Path, out: str | Path, *, checkpoint: str | int = "best", trust_code: bool = False
 ) -> Network:
-  """Writes a run's weights as `.safetensors` and a model card beside them.
+  """Writes a run's weights as `.safetensors`, and a model card and its class names beside them.
 
   Args:
     workdir: of a run.
@@ -120,11 +127,11 @@ def export_weights(
 
   Raises:
     ConfigError: no such run, or a network that timm would compute otherwise; names the field.
-    OSError: the file or the card cannot be written, or is there already.
+    OSError: the files cannot be written, or is there already.
   """
   path = Path(out)
   check_folder(path.parent, "out")
-  for each in (path, path.parent / CARD):
+  for each in (path, path.parent / CARD, path.parent / FILE):
     if os.path.lexists(each):
       raise ConfigError(f"out={str(out)!r}: {each} is there already; name another directory")
   loaded = load(workdir, checkpoint, trust_code=trust_code)
@@ -134,6 +141,8 @@ def export_weights(
   path.parent.mkdir(parents=True, exist_ok=True)
   write_safetensors(path, arrays)
   write_file(path.parent / CARD, write_card(loaded, network, path.name))
+  if loaded.class_names:
+    write_file(path.parent / FILE, "".join(f"{name}\n" for name in loaded.class_names))
   return network
 
 
@@ -169,4 +178,4 @@ def run(
   if config or without_data:
     raise ConfigError(f"{source!r} is a workdir, which has its config; leave --config out")
   network = export_weights(source, out, checkpoint=checkpoint, trust_code=trust_code)
-  print(f"{out}: {network.family} names, with {CARD} beside it")
+  print(f"{out}: {network.family} names, with {CARD} and {FILE} beside it")

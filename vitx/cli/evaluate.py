@@ -17,6 +17,7 @@ from vitx.checks import PositiveInt, check_value
 from vitx.cli.tables import check_file, write_json
 from vitx.configs.common import split as split_overrides
 from vitx.configs.common import with_overrides
+from vitx.data.class_names import FILE, compare, renumber
 from vitx.data.dataset import ROLES, Dataset, Examples, Joined, spread
 from vitx.data.sources import open_dataset
 from vitx.data.splits import assign
@@ -48,8 +49,10 @@ def evaluate(
     checkpoint: "best" by the task's primary figure on *validation*, "latest" or a step.
     weights: "ema" or "raw", see `vitx.load`; `None` means those that chose the best.
     split: train, validation or test (the roles as in training), or all: every example of the
-      source, whatever its splits. `None` means test of the run's source, all of another.
-    source: another source with the same classes, such as folder:PATH; `None` means the run's.
+      source, whatever its splits. `None` means test of the run's source, all of another. Of the
+      run's very data in another place the roles are the run's.
+    source: another source whose classes the model knows by their names, such as folder:PATH; `None`
+      means the run's.
     data_dir: where TFDS sets lie, if not where the run found them.
     batch_size: over all devices; `None` means the run's evaluation batch.
     limit: a quick look at so many examples, spread evenly over the split; `None` means all.
@@ -139,16 +142,13 @@ def _open(
     raise ConfigError(
       f"split={split!r} is no role.{nearest(split, SPLITS)} Choose {', '.join(SPLITS)}."
     )
-  if not own:
-    data.source, data.fraction = source, 1.0
-    data.splits = {role: "" for role in ROLES}
   if data_dir is not None:
     data.data_dir = data_dir
   taken = zip(DATA_PLACES, (own, data_dir is None), strict=True)
   fields = [field for field, is_taken in taken if is_taken]
   tell_places(loaded.config, join(loaded.workdir, "config.json"), fields)
-  dataset = open_dataset(data)
-  _check_classes(loaded, dataset)
+  dataset = open_dataset(data) if source is None or own else _open_other(loaded, data, source)
+  dataset = _match(loaded, dataset)
   same = dataset.info.fingerprint == loaded.fingerprint
   if own and not same:
     logging.warning(
@@ -156,7 +156,7 @@ def _open(
       dataset.info.name,
       split,
     )
-  if not own and same:
+  if not own and same and split in ("train", "all"):
     logging.warning(
       "%s holds the very data of the run, also what it was trained on", dataset.info.name
     )
@@ -166,16 +166,41 @@ def _open(
   return dataset, roles["train"], roles[split], split
 
 
-def _check_classes(loaded: Loaded, dataset: Dataset) -> None:
-  """Raises ConfigError for a source that holds other arrays or classes than the run's."""
+def _open_other(loaded: Loaded, data: ConfigDict, source: str) -> Dataset:
+  """Opens another source than the run names, and sets `data`, in place, to what holds of it.
+
+  Which splits play which role is said of the run's data: it holds if these are the same, lying in
+  another place or named in another way.
+  """
+  data.source = source
+  dataset = None
+  with contextlib.suppress(ConfigError):  # what `data.splits` says may not be of this source
+    dataset = open_dataset(data)
+  if dataset is not None and dataset.info.fingerprint == loaded.fingerprint:
+    return dataset
+  data.fraction = 1.0
+  if dataset is None or any(data.splits.values()):
+    data.splits = {role: "" for role in ROLES}
+    dataset = open_dataset(data)
+  return dataset
+
+
+def _match(loaded: Loaded, dataset: Dataset) -> Dataset:
+  """Returns a data set whose labels are the model's.
+
+  Raises:
+    ConfigError: it holds other arrays or classes than the run's.
+  """
   names, wanted = dataset.info.class_names or (), loaded.class_names
-  if names != wanted:
-    missing = [name for name in wanted if name not in names][:5]
-    extra = [name for name in names if name not in wanted][:5]
+  unnamed = not loaded.knows_class_names
+  matched = renumber(dataset, wanted, unnamed=unnamed) if names and wanted else dataset
+  if matched is None or bool(names) != bool(wanted):
     raise ConfigError(
       f"source={dataset.info.name!r} has {len(names)} classes, the model was trained on"
-      f" {len(wanted)}; they must be the same in the same order (not in the source:"
-      f" {missing or 'none'}; not in the model: {extra or 'none'})"
+      f" {len(wanted)}, and they are found by their names"
+      f" ({compare(names, wanted, 'source', 'model')}). Rename the source's, or list the model's in"
+      f" their order in a file {FILE}: in the source's folder, where the model knows numbers alone,"
+      " or beside the weights before `vitx convert`."
     )
   if "image" in dataset.info.spec:
     channels = dataset.info.spec["image"].shape[-1]
@@ -184,6 +209,7 @@ def _check_classes(loaded: Loaded, dataset: Dataset) -> None:
         f"source={dataset.info.name!r} has images of {channels} channels, the model takes"
         f" {loaded.config.data.channels}"
       )
+  return matched
 
 
 @contextlib.contextmanager

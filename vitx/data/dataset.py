@@ -3,7 +3,7 @@
 import functools
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -37,6 +37,11 @@ class DatasetInfo:
     class_names: (K,), by class number; None if the examples have no classes.
     vocabulary: number of token ids, for sequences of tokens; None for anything else.
     fingerprint: hexadecimal digest of the content, wherever it lies.
+    numbered: whether the set says which number each class has; False where that follows from the
+      order of the names alone.
+
+  Raises:
+    ConfigError: names of classes that are no texts, empty, or the same twice.
   """
 
   name: str
@@ -44,6 +49,19 @@ class DatasetInfo:
   class_names: tuple[str, ...] | None = None
   vocabulary: int | None = None
   fingerprint: str = ""
+  numbered: bool = True
+
+  def __post_init__(self):
+    names = self.class_names
+    if names is not None and (len({*names}) < len(names) or not all(map(_is_name, names))):
+      raise ConfigError(
+        f"data.source={self.name!r}: class_names={names!r:.200} must be different texts, one for"
+        " each class"
+      )
+
+
+def _is_name(name: object) -> bool:
+  return isinstance(name, str) and bool(name.strip())
 
 
 class Examples(Protocol):
@@ -88,6 +106,9 @@ class Dataset:
     splits: names of the splits that can be used.
     open_split: from a split (or an expression over splits) to its examples.
     unlabeled: names of the splits that cannot be used, for want of labels.
+    roles: the splits that may play a role, where their names state it in other words than train,
+      validation, val, valid, dev or test.
+    hint: a sentence for the error of a split that is missing; "" for none.
     overlap: whether two splits share examples; by default each shares them with itself only.
     carve: from examples and a share to (the rest, the share), for sets whose examples must not be
       drawn one by one, such as texts; None draws them, balanced where they have classes.
@@ -97,6 +118,8 @@ class Dataset:
   splits: tuple[str, ...]
   open_split: Callable[[str], Examples]
   unlabeled: tuple[str, ...] = ()
+  roles: Mapping[str, Sequence[str]] = field(default_factory=dict)
+  hint: str = ""
   overlap: Callable[[str, str], bool] = operator.eq
   carve: Callable[[Examples, float], tuple[Examples, Examples]] | None = None
 

@@ -10,10 +10,10 @@ from vitx.checks import check_value
 from vitx.data import order, released_splits
 from vitx.data.dataset import ROLES, Dataset, Examples, Subset
 from vitx.data.settings import DataSettings, read_fields
+from vitx.data.split_names import NAMES
 from vitx.errors import ConfigError, nearest
 from vitx.registry import lookup
 
-VALIDATION_NAMES = ("validation", "val", "valid", "dev")
 # Set aside for testing where a set has no split for it, whatever the seed.
 TEST_SHARE = 0.2
 # Functions that `data.validation_choice` names, and a config that nobody vouches for may name.
@@ -72,10 +72,10 @@ def find_splits(dataset: Dataset, given: Mapping[str, str]) -> dict[str, str]:
       raise ConfigError(f"data.splits.{role} is no role. Roles: {', '.join(ROLES)}.")
     check_value(given[role], f"data.splits.{role}", str | None)
   names = {role: given.get(role) or "" for role in ROLES}
-  validation = next((name for name in VALIDATION_NAMES if name in dataset.splits), "")
-  names["train"] = names["train"] or "train"
-  names["test"] = names["test"] or ("test" if "test" in dataset.splits else validation)
-  if not names["validation"] and validation not in _bases(names["test"]):
+  validation = "" if names["validation"] and names["test"] else _find_split(dataset, "validation")
+  names["train"] = names["train"] or _find_split(dataset, "train") or "train"
+  names["test"] = names["test"] or _find_split(dataset, "test") or validation
+  if not names["validation"] and validation not in find_bases(names["test"]):
     names["validation"] = validation
   for role in ROLES:
     if names[role]:
@@ -89,7 +89,19 @@ def find_splits(dataset: Dataset, given: Mapping[str, str]) -> dict[str, str]:
   return names
 
 
-def _bases(expression: str) -> list[str]:
+def _find_split(dataset: Dataset, role: str) -> str:
+  """Returns the split whose name states a role, "" if none does."""
+  documented = [name for name in NAMES[role] if name in dataset.splits]
+  found = documented[:1] or list(dataset.roles.get(role, ()))
+  if len(found) > 1:
+    raise ConfigError(
+      f"data.splits.{role} is not set, and {dataset.info.name!r} has {' and '.join(found)}; set it"
+      " to the one that is meant"
+    )
+  return found[0] if found else ""
+
+
+def find_bases(expression: str) -> list[str]:
   """Returns the splits that an expression such as "validation+test[:50%]" takes from."""
   return [term.split("[")[0].strip() for term in expression.split("+")]
 
@@ -103,7 +115,7 @@ def _set_apart(
 
 
 def _check_split(dataset: Dataset, role: str, expression: str) -> None:
-  for base in _bases(expression):
+  for base in find_bases(expression):
     if base in dataset.unlabeled:
       problem = "has no labels"
     elif base not in dataset.splits:
@@ -113,6 +125,7 @@ def _check_split(dataset: Dataset, role: str, expression: str) -> None:
     raise ConfigError(
       f"data.splits.{role}={expression!r}: the split {base!r} of {dataset.info.name!r} {problem}."
       f"{nearest(base, dataset.splits)} Splits: {', '.join(dataset.splits) or 'none'}."
+      f"{dataset.hint}"
     )
 
 

@@ -15,7 +15,7 @@ from vitx.checks import Probability
 from vitx.data.dataset import DatasetInfo
 from vitx.data.images.augment import make_eval_preprocess, make_train_augment
 from vitx.data.images.augment_settings import AugmentSettings, EvalSettings
-from vitx.data.images.decode import decode_size
+from vitx.data.images.decode import ValueRange, decode_size
 from vitx.data.images.settings import (
   HostInterpolation,
   ImageSettings,
@@ -55,11 +55,12 @@ class Classification(Task):
     decode_size: side S of the images that the host keeps; but for `resize_mode` "random", whose
       crops of training images have the side that the model sees.
     image_size: side of what the model sees.
-    channels: 1 or 3.
+    channels: C.
     resize_mode: how the host makes an image square in training.
     interpolation: of the host's resizing.
     mean_and_std: per channel, by which `augment` and `preprocess` normalize; they take others as
       `statistics`.
+    value_range: `data.value_range`, of images to predict.
   """
 
   model: nn.Module
@@ -72,6 +73,7 @@ class Classification(Task):
   resize_mode: ResizeMode = "center"
   interpolation: HostInterpolation = "bilinear"
   mean_and_std: tuple[Channels, Channels] = ((), ())
+  value_range: ValueRange = None
 
   sections: ClassVar[Mapping[str, type]] = {
     "data": ImageSettings,
@@ -142,6 +144,7 @@ class Classification(Task):
       resize_mode=data.resize_mode,
       interpolation=data.get("interpolation", ImageSettings.interpolation),
       mean_and_std=(tuple(data.mean), tuple(data.std)),
+      value_range=data.get("value_range"),
     )
 
   def found_in_data(self):
@@ -306,7 +309,7 @@ class Classification(Task):
     An array is uint8, or float in 0..1; for C = 1 it may also be (height, width). See
     `Task.read_input` for what else it takes.
     """
-    image = read_image(given, self.channels, number)
+    image = read_image(given, self.channels, number, self.value_range)
     if image is not None:
       return {"image": image}
     found = super().read_input(given, number)

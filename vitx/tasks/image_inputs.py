@@ -8,28 +8,39 @@ import jax.numpy as jnp
 import numpy as np
 from PIL import Image
 
-from vitx.data.images.decode import decode_image, to_array, to_mode
+from vitx.data.images.decode import ValueRange, decode_image, to_array, to_mode
+from vitx.data.images.settings import FILE_CHANNELS
+from vitx.data.regular_file import read_bytes
 from vitx.errors import ConfigError
 
 
-def read_image(given: Any, channels: int, number: int) -> np.ndarray | None:
+def read_image(
+  given: Any, channels: int, number: int, value_range: ValueRange = None
+) -> np.ndarray | None:
   """Returns an image as uint8 (height, width, C); None for what is none, such as an `.npz` file.
 
   Args:
     given: the path of an image file of any mode, Pillow's image, or an array, see `check_image`.
     channels: C.
     number: its place among the inputs, for errors.
+    value_range: `data.value_range`, see `decode.to_mode`.
 
   Raises:
     ConfigError: a file that cannot be read.
-    ValueError: an array that is no such image.
+    ValueError: an array that is no such image, or a number of channels that no picture has.
   """
+  is_path = isinstance(given, str | Path) and Path(given).suffix != ".npz"
+  if channels not in FILE_CHANNELS and (is_path or isinstance(given, Image.Image)):
+    raise ValueError(f"image {number} must be an array of {channels} channels: no picture has them")
   if isinstance(given, Image.Image):
-    return to_array(to_mode(given, channels, upright=True))
+    try:
+      return to_array(to_mode(given, channels, value_range, upright=True))
+    except ValueError as error:
+      raise ValueError(f"image {number}: {error}") from error
   if isinstance(given, np.ndarray | jax.Array):
     return check_image(np.asarray(given), channels, number)
-  if isinstance(given, str | Path) and Path(given).suffix != ".npz":
-    return decode_image(_read(given), channels, str(given), upright=True)
+  if is_path:
+    return decode_image(_read(given), channels, str(given), value_range, upright=True)
   return None
 
 
@@ -61,6 +72,6 @@ def check_image(image: np.ndarray, channels: int, number: int) -> np.ndarray:
 
 def _read(path: str | Path) -> bytes:
   try:
-    return Path(path).read_bytes()
+    return read_bytes(path)
   except OSError as error:
     raise ConfigError(f"image {str(path)!r} cannot be read: {error}") from error

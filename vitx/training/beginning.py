@@ -1,6 +1,7 @@
 """How a run begins, or goes on from what is saved in its workdir."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,8 @@ from vitx.checkpoints import workdir as wd
 from vitx.checkpoints.directory import Directory
 from vitx.checkpoints.load import initial_variables
 from vitx.checkpoints.store import CheckpointStore
+from vitx.data.class_names import find_in_weights
+from vitx.data.dataset import DatasetInfo
 from vitx.registry import fields_of
 from vitx.training import provenance, unevaluated
 from vitx.training.distributed import is_writer
@@ -52,7 +55,7 @@ def check_beginning(
   config = experiment.config
   check_source(experiment, workdir, writes=writes, trust_code=trust_code)
   if writes:
-    provenance.check_same_run(workdir, config)
+    provenance.check_same_run(workdir, config, experiment.source.info.fingerprint)
     if unevaluated.list_steps(workdir):
       provenance.check_same_data(workdir, provenance.describe_data(experiment.source))
     wd.check_place(workdir, cost.tree_bytes(experiment.shapes), config.checkpoint.keep)
@@ -69,7 +72,7 @@ def check_source(experiment: Experiment, workdir: str, *, writes: bool, trust_co
       shapes.params,
       shapes.model_state,
       layout,
-      **fitting(config),
+      **fitting(config, experiment.source.info),
       trust_code=trust_code,
     )
 
@@ -113,7 +116,7 @@ def begin(
       state.params,
       state.model_state,
       experiment.task.token_layout(),
-      **fitting(config),
+      **fitting(config, experiment.source.info),
       trust_code=trust_code,
     )
     ema = None if state.ema is None else jax.tree.map(np.copy, params)
@@ -131,7 +134,10 @@ def is_regular(experiment: Experiment, record: Record, step: int) -> bool:
   return record.best_step == step or experiment.is_due(step, experiment.config.checkpoint.every)
 
 
-def fitting(config: ConfigDict) -> dict[str, Any]:
-  """Returns what a config says of how far published weights must fit."""
+def fitting(config: ConfigDict, info: DatasetInfo) -> dict[str, Any]:
+  """Returns how far the weights of `config.init_from` must fit, and whose classes they are."""
   mixer = fields_of(config.model.get("token_mixer", ""))["name"]
-  return {"allowed": config.init_from_except, "mixer": mixer}
+  find = None
+  if info.class_names is not None:
+    find = functools.partial(find_in_weights, info, config.init_from)
+  return {"allowed": config.init_from_except, "mixer": mixer, "find_places": find}

@@ -13,6 +13,7 @@ import jax
 from ml_collections import ConfigDict
 
 from vitx.checkpoints import lock
+from vitx.checkpoints import workdir as wd
 from vitx.ops.implementation import choosing_by
 from vitx.training import (
   cache,
@@ -95,7 +96,8 @@ def _train(config: ConfigDict, workdir: str, dry_run: bool, trust_code: bool) ->
   with StopRequest() as request:
     try:
       with request.breakable():
-        experiment = make_experiment(config, trust_code=trust_code)
+        names = wd.find_class_names(workdir)
+        experiment = make_experiment(config, trust_code=trust_code, class_names=names)
         check_beginning(experiment, workdir, writes=not dry_run, trust_code=trust_code)
     except Interrupted:
       return Result(workdir, 0 if dry_run else unevaluated.find_step(workdir), False)

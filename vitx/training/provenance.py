@@ -25,6 +25,7 @@ from vitx.checkpoints.workdir import (
   to_plain,
 )
 from vitx.data.dataset import ROLES, Source
+from vitx.data.sources import SOURCES
 from vitx.errors import ConfigError
 from vitx.ops.implementation import current_rule
 from vitx.ops.rule import Rule
@@ -68,11 +69,17 @@ HEARS = (
 )
 
 
-def check_same_run(workdir: str | Path, config: ConfigDict) -> None:
+def check_same_run(workdir: str | Path, config: ConfigDict, fingerprint: str = "") -> None:
   """Refuses to continue a run under another config.
 
   Free to differ are `FREE`, where the run stops among them; the cadence of evaluations unless the
-  plateau schedule listens to them; and a longer duration where the schedule does not depend on it.
+  plateau schedule listens to them; a longer duration where the schedule does not depend on it; and
+  how the source is named, if its content is the same.
+
+  Args:
+    workdir: of the run.
+    config: resolved, that is asked for.
+    fingerprint: of its data.
 
   Raises:
     ConfigError: with one line per differing field; or the workdir has lost a file.
@@ -86,6 +93,9 @@ def check_same_run(workdir: str | Path, config: ConfigDict) -> None:
     free.add("evaluation.every")
   if schedule in ("constant", "step", "plateau"):
     free.add("duration")
+  data = read_json(workdir, "environment.json").get("data")
+  if fingerprint and isinstance(data, dict) and data.get("fingerprint") == fingerprint:
+    free.add("data.source")
   reasons = {} if schedule != "plateau" else {"evaluation.every": HEARS}
   check_same_fields(workdir, stored, to_plain(config), free, reasons)
 
@@ -119,6 +129,7 @@ def check_same_fields(
     if not _is_free(field, free)
     and old.get(field) != new.get(field)
     and not (field in PLACES and _is_same_phase(workdir, old.get(field), new.get(field)))
+    and not (field == "data.source" and _is_same_place(old.get(field), new.get(field)))
   ]
   if lines:
     raise ConfigError(
@@ -135,6 +146,13 @@ def _is_same_phase(workdir: str | Path, old: Any, new: Any) -> bool:
   place, _, name = str(new).rpartition("/")
   phases = read_phases(run) if run else ()
   return {own, name} <= set(phases) and place == run and str(old).rpartition("/")[2] == name
+
+
+def _is_same_place(old: Any, new: Any) -> bool:
+  """Returns whether two sources are one file or folder, however the path to it is written."""
+  kinds, paths = zip(*(str(each).partition(":")[::2] for each in (old, new)), strict=True)
+  real = {os.path.realpath(os.path.expanduser(path)) for path in paths}
+  return kinds[0] == kinds[1] and kinds[0] in SOURCES and len(real) == 1
 
 
 def _is_free(field: str, free: Container[str]) -> bool:
@@ -154,10 +172,10 @@ def describe_data(source: Source) -> dict[str, Any]:
 
 
 def check_same_data(workdir: str | Path, data: Mapping[str, Any]) -> None:
-  """Refuses to continue a run on data that changed.
+  """Refuses to continue a run on data that changed, or whose roles others play.
 
   Raises:
-    ConfigError: with both fingerprints.
+    ConfigError: with both fingerprints, or the numbers of examples.
   """
   before = read_data(workdir)
   if before["fingerprint"] != data["fingerprint"]:
@@ -166,6 +184,13 @@ def check_same_data(workdir: str | Path, data: Mapping[str, Any]) -> None:
       f" {before['fingerprint']} then, {data['fingerprint']} now; restore the data or choose"
       " another --workdir"
     )
+  for key in ("examples", "unreadable"):
+    if before.get(key, data.get(key)) != data.get(key):
+      raise ConfigError(
+        f"data.source={data['source']!r}: this run began with {key} {before[key]}, and would go on"
+        f" with {data.get(key)} (which splits play which role, or which files can be read, has"
+        " changed); choose another --workdir"
+      )
 
 
 def keep_rule(workdir: str | Path) -> Rule:

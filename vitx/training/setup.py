@@ -1,7 +1,7 @@
 """From a config to the objects that train; all checks come before compiling."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -183,7 +183,11 @@ def resolve(config: ConfigDict, source: Source | DatasetInfo) -> ConfigDict:
 
 
 def make_experiment(
-  config: ConfigDict, *, trust_code: bool = False, is_trial: bool = False
+  config: ConfigDict,
+  *,
+  trust_code: bool = False,
+  is_trial: bool = False,
+  class_names: Sequence[str] | None = None,
 ) -> Experiment:
   """Opens the source, resolves the config and checks all that can be checked without compiling.
 
@@ -202,7 +206,7 @@ def make_experiment(
     if not isinstance(config.model, str):
       check_model(config.model)  # before a set that prepares itself is written
     seed = config.seed if config.data_seed is None else config.data_seed
-    source = open_source(config.data, seed)
+    source = open_source(config.data, seed, class_names)
   config = resolve(config, source)
   task = build_task(config)
   arrays = {"input of the model": task.input_spec, **task.train_spec}
@@ -228,7 +232,7 @@ def make_experiment(
   own = evaluation_shapes(task, 1)
   attention_entropy.check(config, shapes.params, shapes.model_state, own)
   if not is_trial:
-    constants |= teacher.load_constants(step.task, config, trust_code)
+    constants |= teacher.load_constants(step.task, config, source.info, trust_code)
   step = dataclasses.replace(step, axis=parallel.AXIS)
   return Experiment(
     *(config, source, examples, step, shapes, constants, steps_per_epoch, end),

@@ -1,5 +1,6 @@
 """The network that a run learns from: its architecture in the config, its weights as constants."""
 
+import functools
 from typing import Any
 
 import jax
@@ -9,11 +10,13 @@ from ml_collections import ConfigDict
 
 from vitx import registry
 from vitx.checkpoints import foreign, tree
+from vitx.checkpoints.load import Loaded, initial_variables, load
 from vitx.checkpoints.load import check_source as check_weights
-from vitx.checkpoints.load import initial_variables, load
 from vitx.checkpoints.workdir import find_run, read_config
+from vitx.data.class_names import find_in_weights
+from vitx.data.dataset import DatasetInfo
 from vitx.errors import ConfigError
-from vitx.models import initialize, token_layout
+from vitx.models import initialize, names, token_layout
 from vitx.tasks.base import Task, Teacher
 from vitx.training.train_step import TrainState
 
@@ -47,27 +50,52 @@ def blank_constants(task: Task) -> dict[str, Any]:
   return {CONSTANT: jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)}
 
 
-def load_constants(task: Task, config: ConfigDict, trust_code: bool = False) -> dict[str, Any]:
+def load_constants(
+  task: Task, config: ConfigDict, info: DatasetInfo, trust_code: bool = False
+) -> dict[str, Any]:
   """Returns the teacher's weights, under their name among the constants; {} of a task without.
 
   Args:
     task: that learns.
     config: resolved, of the run.
+    info: of the run's data, by whose classes the teacher's are found.
     trust_code: whether code that the teacher's config names may be imported.
 
   Raises:
-    ConfigError: they cannot be read, are of another network, or were trained on other images.
+    ConfigError: they cannot be read, are of another network or other classes, or were trained on
+      other images.
   """
   teacher = task.teacher
   if teacher is None:
     return {}
   if foreign.is_file(teacher.source):
-    return {CONSTANT: _from_file(teacher)}
+    return {CONSTANT: _from_file(teacher, info)}
   _read(teacher.source)
   loaded = load(teacher.source, trust_code=trust_code)
   _check_data(teacher, loaded.config, config)
   tree.check_arrays(loaded.variables, _shapes(teacher), f"task.teacher={teacher.source!r}")
-  return {CONSTANT: loaded.variables}
+  return {CONSTANT: _order_classes(loaded, teacher, info)}
+
+
+def _order_classes(loaded: Loaded, teacher: Teacher, info: DatasetInfo) -> dict[str, Any]:
+  """Returns a teacher's variables with the columns of its heads in the order of the run's classes.
+
+  Raises:
+    ConfigError: it knows other classes.
+  """
+  if info.class_names is None:
+    return loaded.variables
+  known = loaded.class_names if loaded.knows_class_names else None
+  places = find_in_weights(info, teacher.source, known, len(loaded.class_names))
+  if isinstance(places, str):
+    raise ConfigError(
+      f"task.teacher={teacher.source!r} knows {places}; choose one of these classes"
+    )
+  params = {
+    name: x[..., places] if names.is_head(name) else x
+    for name, x in tree.name_arrays(loaded.variables["params"]).items()
+  }
+  return {**loaded.variables, "params": tree.fill(loaded.variables["params"], params)}
 
 
 def check_source(task: Task, config: ConfigDict) -> None:
@@ -122,13 +150,16 @@ def _read(source: str) -> ConfigDict:
     raise ConfigError(f"task.teacher={source!r}: {error}") from error
 
 
-def _from_file(teacher: Teacher) -> dict[str, Any]:
+def _from_file(teacher: Teacher, info: DatasetInfo) -> dict[str, Any]:
   """Returns the variables of a teacher that a file of published weights holds."""
   make = jax.jit(lambda key: _initialize(teacher, key))
   variables = jax.tree.map(jnp.asarray, make(jax.random.key(0)))
   params = variables.pop("params")
   layout = token_layout(teacher.model, teacher.input_spec.shape)
-  params, state = initial_variables(teacher.source, params, variables, layout, new_head=False)
+  find = functools.partial(find_in_weights, info, teacher.source) if info.class_names else None
+  params, state = initial_variables(
+    teacher.source, params, variables, layout, new_head=False, find_places=find
+  )
   return {"params": params, **state}
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from vitx.checkpoints import lock
+from vitx.checkpoints import workdir as wd
 from vitx.data.batches import TrainBatches
 from vitx.models import stacked
 from vitx.ops.implementation import choosing_by
@@ -135,8 +136,11 @@ class _Together:
     scalars = [read_scalars(config) for config in configs]
     variants = list(dict.fromkeys(scalars))
     needed = {scalars.index(each) for each in variants}
+    names = [None if each is None else wd.find_class_names(each) for each in workdirs]
     experiments = {
-      i: dataclasses.replace(make_experiment(config, trust_code=trust_code), devices=1)
+      i: dataclasses.replace(
+        make_experiment(config, trust_code=trust_code, class_names=names[i]), devices=1
+      )
       for i, config in enumerate(configs)
       if i in needed or workdirs[i] is not None
     }

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageOps
 
 from vitx.data import order
 from vitx.data.dataset import ArraySpec, DatasetInfo
@@ -39,14 +39,36 @@ def test_gray_and_color_keep_their_pixels():
   np.testing.assert_array_equal(decode.decode_image(gray, 3, "x"), pixels[..., [0, 0, 0]])
 
 
-@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "I;16"])
-@pytest.mark.parametrize("channels", [1, 3])
+MODES = (
+  "1",
+  "L",
+  "LA",
+  "La",
+  "P",
+  "PA",
+  "RGB",
+  "RGBA",
+  "RGBa",
+  "RGBX",
+  "CMYK",
+  "YCbCr",
+  "LAB",
+  "HSV",
+)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("channels", [1, 3, 4])
 def test_every_mode_becomes_eight_bits(mode, channels):
-  image = Image.fromarray(noise(6, 4, 3))
-  image = Image.new(mode, (4, 6)) if mode == "I;16" else image.convert(mode)
-  encoded = encode(image, "TIFF" if mode == "CMYK" else "PNG")
-  result = decode.decode_image(encoded, channels, "x")
+  """Of one color, so that it survives each mode; files cannot hold all of them."""
+  image = Image.new("RGB", (4, 6), (200, 200, 200)).convert("L" if mode == "1" else "RGB")
+  through = {"La": "LA", "RGBa": "RGBA", "PA": "P"}.get(mode)
+  image = (image if through is None else image.convert(through)).convert(mode)
+  result = decode.to_array(decode.to_mode(image, channels))
   assert result.shape == (6, 4, channels) and result.dtype == np.uint8
+  color = result[..., :3].reshape(-1, min(channels, 3)).astype(int)
+  assert mode == "1" or np.abs(color - 200).max() <= 6
+  assert channels < 4 or mode == "RGBX" or (result[..., 3] == 255).all()
 
 
 @pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])
@@ -74,6 +96,118 @@ def test_sixteen_bit_gray_is_scaled():
   values = np.array([[0, 257, 128 * 257, 65535, 300]], np.uint16)
   result = decode.decode_image(encode(Image.fromarray(values)), 1, "x")
   assert result[0, :, 0].tolist() == [0, 1, 128, 255, 1]
+
+
+RAMP = np.linspace(0, 1, 64 * 64, dtype=np.float32).reshape(64, 64)
+DEEP = {
+  "float": (RAMP, "TIFF"),
+  "float of both signs": (2 * RAMP - 1, "TIFF"),
+  "reflectance": (1.2 * RAMP, "TIFF"),
+  "int32": ((255 * RAMP).astype(np.int32), "TIFF"),
+  "10 bits in uint16": ((1023 * RAMP).astype(np.uint16), "TIFF"),
+  "12 bits in uint16": ((4095 * RAMP).astype(np.uint16), "PNG"),
+  "8 bits in uint16": ((255 * RAMP).astype(np.uint16), "PNG"),
+}
+
+
+@pytest.mark.parametrize("kind", DEEP)
+def test_values_of_no_stated_range_are_refused_or_told_their_range(kind):
+  array, format = DEEP[kind]
+  encoded, bounds = encode(Image.fromarray(array), format), (array.min().item(), array.max().item())
+  with pytest.raises(ConfigError, match=r"scans/1\.tif cannot be read.*data\.value_range"):
+    decode.decode_image(encoded, 1, "scans/1.tif")
+  found = decode.decode_image(encoded, 3, "x", bounds)
+  assert (found[..., :1] == found).all() and found.min() == 0 and found.max() == 255
+  assert np.abs(found[..., 0] - 255 * RAMP).max() <= 1.1
+  half = decode.decode_image(encoded, 1, "x", (bounds[0], bounds[0] + (bounds[1] - bounds[0]) / 2))
+  assert (half[34:] == 255).all() and half.min() == 0
+
+
+def test_stated_ranges():
+  """16 bits by their type, fewer as TIFF or PGM says, black and white as TIFF says."""
+  whole = (65535 * RAMP).astype(np.uint16)
+  files = {
+    "PNG": encode(Image.fromarray(whole)),
+    "TIFF": encode(Image.fromarray(whole), "TIFF"),
+    "JPEG2000": encode(Image.fromarray(whole), "JPEG2000"),
+    "PGM": b"P5 64 64 4095 " + (4095 * RAMP).round().astype(">u2").tobytes(),
+    "white is 0": encode(Image.fromarray(65535 - whole), "TIFF", tiffinfo={262: 0}),
+  }
+  for name, encoded in files.items():
+    found = decode.decode_image(encoded, 1, name)
+    assert np.abs(found[..., 0] - 255 * RAMP).max() <= 1.1, name
+  assert (decode.decode_image(encode(Image.new("I;16", (3, 2))), 1, "black") == 0).all()
+  with pytest.raises(ConfigError, match="not finite"):
+    decode.decode_image(encode(Image.fromarray(np.full_like(RAMP, np.nan)), "TIFF"), 1, "x", (0, 1))
+
+
+def test_four_channels_are_kept():
+  pixels = noise(6, 5, 4)
+  for format in ("PNG", "TIFF"):
+    encoded = encode(Image.fromarray(pixels), format)
+    np.testing.assert_array_equal(decode.decode_image(encoded, 4, "x"), pixels)
+  resized = decode.resize(pixels, 3, "squash")
+  for c in range(4):  # none is taken for transparency
+    np.testing.assert_array_equal(
+      resized[..., c], decode.resize(pixels[..., c, None], 3, "squash")[..., 0]
+    )
+  many = noise(8, 9, 7)
+  crops = [
+    decode.resize(many[..., c], 4, "random", order.generator(1, order.TRANSFORM))
+    for c in (slice(0, 7), slice(5, 6))
+  ]
+  np.testing.assert_array_equal(crops[0][..., 5:6], crops[1])
+
+
+def exif(*entries):
+  """Entries (tag, type, four bytes) of EXIF, and that the image is to be turned clockwise."""
+  entries = sorted([*entries, (0x0112, 3, struct.pack("<H", 6))])
+  body = b"".join(struct.pack("<HHI", t, kind, 1) + x.ljust(4, b"\0") for t, kind, x in entries)
+  return b"Exif\0\0II*\0\x08\0\0\0" + struct.pack("<H", len(entries)) + body + bytes(4)
+
+
+@pytest.mark.filterwarnings("ignore:Corrupt EXIF")
+@pytest.mark.parametrize(
+  "entry",
+  [
+    (0x0103, 8, struct.pack("<h", -1)),
+    (0x0100, 9, struct.pack("<i", -5)),
+    (0x0103, 11, struct.pack("<f", 1.5)),
+    (0x010F, 5, struct.pack("<I", 8)),
+  ],
+)
+def test_what_pillow_cannot_write_back_is_turned(entry):
+  picture = Image.fromarray(noise(24, 32, 3))
+  whole = decode.decode_image(encode(picture, "JPEG"), 3, "x")
+  encoded = encode(picture, "JPEG", exif=exif(entry))
+  turned = decode.decode_image(encoded, 3, "x", upright=True)
+  np.testing.assert_array_equal(turned, np.rot90(whole, -1))
+  damaged = encode(picture, "JPEG", exif=exif(entry)[:24])
+  assert decode.decode_image(damaged, 3, "x", upright=True).size == whole.size
+
+
+@pytest.mark.parametrize("error", [TypeError, AttributeError, struct.error, zlib.error, KeyError])
+def test_whatever_a_decoder_raises_names_the_path(error, monkeypatch):
+  encoded = encode(Image.new("L", (2, 2)))
+
+  def load(self):
+    raise error("a byte is wrong")
+
+  monkeypatch.setattr(Image.Image, "load", load)
+  with pytest.raises(
+    ConfigError, match=r"cat/7\.jpg cannot be read as an image \(.*a byte is wrong"
+  ):
+    decode.decode_image(encoded, 1, "cat/7.jpg")
+
+
+@pytest.mark.parametrize("orientation", range(10))
+def test_every_orientation_is_that_of_pillow(orientation):
+  given = Image.Exif()
+  given[0x0112] = orientation
+  encoded = encode(Image.fromarray(noise(4, 6, 3)), exif=given)
+  expected = ImageOps.exif_transpose(Image.open(io.BytesIO(encoded)))
+  found = decode.decode_image(encoded, 3, "x", upright=True)
+  np.testing.assert_array_equal(found, np.asarray(expected))
 
 
 def test_orientation_is_applied_to_the_users_own_images_only():

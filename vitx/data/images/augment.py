@@ -73,6 +73,7 @@ def make_train_augment(
   check_value(image_size, "data.image_size", Side)
   check_value(label_smoothing, "task.label_smoothing", Probability)
   settings = read_augment(augment, image_size, len(mean))
+  _check_color(settings, len(mean))
   mixes = bool(settings.mixup or settings.cutmix)
 
   def example(
@@ -248,6 +249,16 @@ def _check_statistics(mean: Sequence[float], std: Sequence[float]) -> None:
     )
   for i, value in enumerate(std):
     check_number(value, f"data.std[{i}]", "(0, inf)")
+
+
+def _check_color(settings: AugmentSettings, channels: int) -> None:
+  """Raises ConfigError for operations on colors that images do not have."""
+  for field in ("color_jitter", "randaugment", "autoaugment"):
+    if getattr(settings, field) and channels not in (1, 3):
+      raise ConfigError(
+        f"augment.{field}={getattr(settings, field)!r} changes colors, which images of {channels}"
+        " channels do not have; leave it off"
+      )
 
 
 def _check_images(images: jax.Array, channels: int) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, UnidentifiedImageError
 
 from vitx import files
 from vitx.checks import check_number, check_value
@@ -22,11 +22,26 @@ from vitx.errors import ConfigError
 # torchvision's RandomResizedCrop, the field's usual defaults: share of the area, width / height.
 SCALE = (0.08, 1.0)
 RATIO = (3 / 4, 4 / 3)
-_MODES = {1: "L", 3: "RGB"}
+_MODES = {1: "L", 3: "RGB", 4: "RGBA"}
+# Modes of more than 8 bits a channel, all of them gray.
+_DEEP = ("I;16", "I;16B", "I;16L", "I;16N", "I", "F")
+_SIXTEEN_BITS, _TWELVE_BITS = 65535, 4095
+# What turns an image upright, by its EXIF orientation.
+_TURNS = {
+  2: Image.Transpose.FLIP_LEFT_RIGHT,
+  3: Image.Transpose.ROTATE_180,
+  4: Image.Transpose.FLIP_TOP_BOTTOM,
+  5: Image.Transpose.TRANSPOSE,
+  6: Image.Transpose.ROTATE_270,
+  7: Image.Transpose.TRANSVERSE,
+  8: Image.Transpose.ROTATE_90,
+}
+_BITS_PER_SAMPLE, _PHOTOMETRIC, _WHITE_IS_ZERO = 258, 262, 0  # tags of TIFF
 # The content of a file decides its format, whatever the file is called. Only formats that Pillow
 # decodes within this process are read: an EPS, for one, would start Ghostscript.
 FORMATS = ("BMP", "GIF", "ICO", "JPEG", "JPEG2000", "PNG", "PPM", "TGA", "TIFF", "WEBP")
 Pixels = np.ndarray | Image.Image
+ValueRange = tuple[float, float] | None
 
 
 @dataclass(frozen=True)
@@ -35,20 +50,20 @@ class Encoded:
 
   Attributes:
     content: the file's bytes.
-    channels: 1 (gray) or 3 (RGB) once decoded.
+    channels: 1 (gray), 3 (RGB) or 4 (RGBA) once decoded.
     where: the path or the example, for the error.
     upright: whether it is turned as its EXIF orientation says (photographs of the user's own).
+    value_range: `data.value_range`, see `to_mode`.
   """
 
   content: bytes
   channels: int
   where: str
   upright: bool = False
+  value_range: ValueRange = None
 
   def open(self) -> Image.Image:
-    """Decodes an image of any of Pillow's modes to 8 bits: the mode L or RGB.
-
-    Transparency is composited on white, 16-bit gray scaled to 8 bits; the first frame counts.
+    """Decodes an image of any of Pillow's modes to 8 bits, see `to_mode`; the first frame counts.
 
     Raises:
       ConfigError: the bytes are no readable image, or of more pixels than `files.check_inflated`
@@ -60,13 +75,14 @@ class Encoded:
     try:
       with Image.open(io.BytesIO(self.content), formats=FORMATS) as file:
         files.check_inflated(self.where, 3 * file.width * file.height, len(self.content))
-        return to_mode(file, self.channels, upright=self.upright)
+        return to_mode(file, self.channels, self.value_range, upright=self.upright)
     except ConfigError:
       raise
     except Exception as error:  # Pillow's readers of damaged files raise all there is
       # Pillow names an object in memory, which nobody could find.
       unknown = isinstance(error, UnidentifiedImageError)
       reason = f"of none of the formats {', '.join(FORMATS)}" if unknown else str(error)
+      reason = reason or type(error).__name__
       if isinstance(error, Image.DecompressionBombError):
         reason += f" If you trust it, raise {files.VARIABLE} in the environment."
       raise ConfigError(
@@ -89,44 +105,111 @@ def _check_icon(content: bytes, where: str) -> None:
       files.check_inflated(where, 3 * width * height, len(content))
 
 
-def decode_image(encoded: bytes, channels: int, where: str, *, upright: bool = False) -> np.ndarray:
+def decode_image(
+  encoded: bytes,
+  channels: int,
+  where: str,
+  value_range: ValueRange = None,
+  *,
+  upright: bool = False,
+) -> np.ndarray:
   """Returns the pixels of an image file, uint8 (height, width, channels); see `Encoded`.
 
   Raises:
     ConfigError: the bytes are no readable image.
   """
-  return Encoded(encoded, channels, where, upright).decode()
+  return Encoded(encoded, channels, where, upright, value_range).decode()
 
 
 def to_array(picture: Image.Image) -> np.ndarray:
-  """Returns the pixels of a picture of the mode L or RGB, uint8 (height, width, C)."""
+  """Returns the pixels of a picture of 8-bit channels, uint8 (height, width, C)."""
   pixels = bytearray(picture.tobytes())  # of bytes, an array could not be written to
   return np.frombuffer(pixels, np.uint8).reshape(picture.height, picture.width, -1)
 
 
-def to_mode(image: Image.Image, channels: int, *, upright: bool = False) -> Image.Image:
-  """Returns an image of any of Pillow's modes in 8 bits: the mode L or RGB.
+def to_mode(
+  image: Image.Image, channels: int, value_range: ValueRange = None, *, upright: bool = False
+) -> Image.Image:
+  """Returns an image of any of Pillow's modes in 8 bits: the mode L, RGB or RGBA.
+
+  Of 1 and 3 channels, transparency is composited on white. The fourth of four is the transparency,
+  or what else an image stores there, and 255 for an image without. Values of more than 8 bits are
+  scaled to 0..255 from the range that is stated: 16 bits from 0..65535, fewer as TIFF says them.
 
   Args:
     image: Pillow's.
-    channels: 1 (gray) or 3 (RGB) in the result.
+    channels: 1 (gray), 3 (RGB) or 4 (RGBA) in the result.
+    value_range: the values of black and white in an image of more than 8 bits; None: those that its
+      format states.
     upright: turn it as its EXIF orientation says.
+
+  Raises:
+    ValueError: values whose range is not stated, or not known to be the stated one.
   """
   image.load()
-  flat, mode = _flatten(ImageOps.exif_transpose(image) if upright else image), _MODES[channels]
-  return flat if flat.mode == mode else flat.convert(mode)
+  turn = _TURNS.get(_find_orientation(image)) if upright else None
+  flat, mode = _flatten(image, channels, value_range), _MODES[channels]
+  flat = flat if flat.mode == mode else flat.convert(mode)
+  return flat if turn is None else flat.transpose(turn)
 
 
-def _flatten(image: Image.Image) -> Image.Image:
-  """Returns the image without transparency and with 8 bits per channel."""
-  if image.mode.startswith("I"):  # 16-bit gray: I;16, I;16B, or I when Pillow widens it
-    array = np.asarray(image).astype(np.int64)
-    return Image.fromarray(((array.clip(0, 65535) + 128) // 257).astype(np.uint8))
-  if image.has_transparency_data:
+def _find_orientation(image: Image.Image) -> int:
+  """Returns an image's EXIF orientation, 1 where EXIF cannot be read."""
+  try:
+    return image.getexif().get(ExifTags.Base.Orientation, 1)
+  except Exception:  # whatever Pillow meets in damaged EXIF, beside pixels that it can read
+    return 1
+
+
+def _flatten(image: Image.Image, channels: int, value_range: ValueRange) -> Image.Image:
+  """Returns the image with 8 bits per channel, and without transparency if that is not wanted."""
+  if image.mode in _DEEP:
+    return _scale(image, value_range)
+  if image.mode == "RGBX" and channels == 4:
+    return Image.fromarray(np.asarray(image), "RGBA")
+  direct = {"LAB": "RGB", "HSV": "RGB", "RGBX": "RGB", "La": "LA", "RGBa": "RGBA"}.get(image.mode)
+  image = image if direct is None else image.convert(direct)
+  if image.has_transparency_data and channels != 4:
     image = image.convert("RGBA")
     white = Image.new("RGBA", image.size, (255, 255, 255, 255))
     return Image.alpha_composite(white, image).convert("RGB")
   return image
+
+
+def _scale(image: Image.Image, value_range: ValueRange) -> Image.Image:
+  """Returns a gray image of more than 8 bits in the mode L.
+
+  Raises:
+    ValueError: as of `to_mode`.
+  """
+  values = np.asarray(image).astype(np.float64)
+  if not np.isfinite(values).all():
+    raise ValueError("it holds values that are not finite")
+  low, high = _find_range(image, values) if value_range is None else value_range
+  tags: Mapping[int, Any] = getattr(image, "tag_v2", {})
+  if tags.get(_PHOTOMETRIC) == _WHITE_IS_ZERO:
+    values = low + high - values
+  shares = (values.clip(low, high) - low) / (high - low)
+  return Image.fromarray(np.rint(shares * 255).astype(np.uint8))
+
+
+def _find_range(image: Image.Image, values: np.ndarray) -> tuple[float, float]:
+  """Returns the values of black and white that a format states."""
+  say = "set data.value_range to the values of black and white, such as"
+  if not image.mode.startswith("I;16") and image.format != "PPM":
+    raise ValueError(
+      f"it holds numbers of the mode {image.mode!r} in {values.min():g}..{values.max():g}, whose"
+      f" range its format does not state; {say} (0, 1)"
+    )
+  tags: Mapping[int, Any] = getattr(image, "tag_v2", {})
+  bits = tags.get(_BITS_PER_SAMPLE, (16,))[0]
+  high = 2.0 ** min(bits, 16) - 1
+  if high == _SIXTEEN_BITS and 0 < values.max() <= _TWELVE_BITS:
+    raise ValueError(
+      f"it stores 16 bits and holds no value above {values.max():g}, as images of fewer bits do;"
+      f" {say} (0, {2 ** int(values.max()).bit_length() - 1}), or (0, 65535) if it is so dark"
+    )
+  return 0.0, high
 
 
 def resize(
@@ -139,7 +222,7 @@ def resize(
   """Makes an image the square that the host keeps.
 
   Args:
-    image: uint8 (height, width, C), C = 1 or 3, or Pillow's of the mode L or RGB.
+    image: uint8 (height, width, C), or Pillow's of the mode L, RGB or RGBA.
     size: side of the result in pixels.
     mode: `center` cuts out the middle square and resizes it; `squash` ignores the aspect ratio;
       `random` cuts a box of random area and aspect ratio and resizes it.
@@ -161,8 +244,8 @@ def resize(
       raise ValueError("resize_mode='random' needs the random bits of the example")
     left, top, right, bottom = map(int, draw_box(height, width, bits))
     # Cut first: what lies beside the box must not show at its edge, as it does with `box=`.
-    cut = to_picture(image).crop((left, top, right, bottom))
-    return to_array(cut.resize((size, size), _filter(interpolation, bits)))
+    cut = _crop(image, left, top, right, bottom)
+    return _resample(cut, (size, size), _filter(interpolation, bits))
   if mode == "squash":
     box = (0.0, 0.0, float(width), float(height))
   else:
@@ -172,7 +255,7 @@ def resize(
     box = (x, y, x + side, y + side)
   if (height, width) == (size, size):
     return image if isinstance(image, np.ndarray) else to_array(image)
-  return to_array(to_picture(image).resize((size, size), _filter(interpolation), box))
+  return _resample(image, (size, size), _filter(interpolation), box)
 
 
 def resize_short_side(image: Pixels, size: int, interpolation: str) -> np.ndarray:
@@ -193,10 +276,38 @@ def resize_short_side(image: Pixels, size: int, interpolation: str) -> np.ndarra
   short = min(own)
   height, width = size * height // short, size * width // short
   if (height, width) != own:
-    image = to_picture(image).resize((width, height), _filter(interpolation))
+    image = _resample(image, (width, height), _filter(interpolation))
   top, left = round((height - size) / 2), round((width - size) / 2)
   array = image if isinstance(image, np.ndarray) else to_array(image)
   return array[top : top + size, left : left + size]
+
+
+def _crop(image: Pixels, left: int, top: int, right: int, bottom: int) -> Pixels:
+  if isinstance(image, np.ndarray):
+    return image[top:bottom, left:right]
+  return image.crop((left, top, right, bottom))
+
+
+def _resample(
+  image: Pixels,
+  size: tuple[int, int],
+  how: Image.Resampling,
+  box: tuple[float, float, float, float] | None = None,
+) -> np.ndarray:
+  """Returns an image resized to (width, height), uint8 (height, width, C).
+
+  Channels that are neither gray nor RGB are resized one by one: Pillow would take the fourth for
+  transparency, and weigh the others by it.
+  """
+  if _channels(image) in (1, 3):
+    return to_array(to_picture(image).resize(size, how, box))
+  array = image if isinstance(image, np.ndarray) else to_array(image)
+  parts = [Image.fromarray(np.ascontiguousarray(array[..., c])) for c in range(array.shape[-1])]
+  return np.stack([np.asarray(part.resize(size, how, box)) for part in parts], axis=-1)
+
+
+def _channels(image: Pixels) -> int:
+  return image.shape[-1] if isinstance(image, np.ndarray) else len(image.getbands())
 
 
 def _filter(interpolation: str, bits: np.random.Philox | None = None) -> Image.Resampling:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from vitx.checks import Finite, Positive, Range
+from vitx.checks import Finite, Positive, Range, check_choice
 from vitx.data.dataset import ArraySpec, DatasetInfo
 from vitx.errors import ConfigError, listing
 
@@ -19,7 +19,10 @@ class ImageSettings:
   """How images are read, and which size the host keeps.
 
   Attributes:
-    channels: 1 (gray) or 3 (RGB), for sources whose images have no number of their own.
+    channels: 1 (gray), 3 (RGB) or 4 (RGBA), for sources whose images have no number of their own;
+      a source of your own may have any number.
+    value_range: the values of black and white in images of more than 8 bits; None is what their
+      format states.
     image_size: side of what the model sees, in pixels; None is the source's own.
     default_image_size: side of what the model sees for sources whose images vary in size.
     decode_size: side of the square that the host keeps; None is enough for the above.
@@ -29,7 +32,8 @@ class ImageSettings:
     std: per channel, of pixels in 0..1; None is the source's.
   """
 
-  channels: Literal[1, 3] = 3
+  channels: Annotated[int, Range("[1, 4096]")] = 3
+  value_range: tuple[Finite, Finite] | None = None
   image_size: Side | None = None
   default_image_size: Side | None = None
   decode_size: Side | None = None
@@ -37,6 +41,17 @@ class ImageSettings:
   interpolation: HostInterpolation = "bilinear"
   mean: tuple[Finite, ...] | None = None
   std: tuple[Positive, ...] | None = None
+
+
+FILE_CHANNELS = (1, 3, 4)
+
+
+def check_file_settings(settings: ImageSettings) -> None:
+  """Raises ConfigError for channels or a range of values that no image file can be read in."""
+  check_choice(settings.channels, "data.channels", FILE_CHANNELS)
+  given = settings.value_range
+  if given is not None and not given[0] < given[1]:
+    raise ConfigError(f"data.value_range={given}: black must be below white, such as (0, 4095)")
 
 
 def image_spec(

@@ -20,10 +20,13 @@ from that. A kind of source that ships with vitx is a line of `SOURCES`.
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from vitx.data import splits
+from vitx.data.class_names import renumber
 from vitx.data.dataset import Dataset, DatasetInfo, Examples, Source
 from vitx.data.fingerprint import digest_arrays
 from vitx.data.settings import DataSettings, read_fields
@@ -51,17 +54,23 @@ SOURCES: dict[str, Opener] = {
 }
 
 
-def open_source(data: Mapping[str, Any], seed: int) -> Source:
+def open_source(
+  data: Mapping[str, Any], seed: int, class_names: Sequence[str] | None = None
+) -> Source:
   """Opens the data set that a config's `data` names, without decoding an example.
 
   Args:
     data: the config's `data`; `DataSettings` says which fields every source has.
     seed: the data seed, from which the carved splits follow.
+    class_names: the order in which a run has numbered the classes before; None for a new run. It
+      holds if the set has these classes.
 
   Raises:
     ConfigError: unknown, unprepared or unreadable set, missing split; names the field and the fix.
   """
   dataset = open_dataset(data)
+  if class_names is not None and len(class_names) == len(dataset.info.class_names or ()):
+    dataset = renumber(dataset, class_names) or dataset
   return Source(dataset.info, **splits.assign(dataset, data, seed))
 
 
@@ -76,16 +85,37 @@ def open_dataset(data: Mapping[str, Any]) -> Dataset:
   """
   settings = read_fields(DataSettings, data)
   defaults = {each.name: getattr(settings, each.name) for each in dataclasses.fields(settings)}
-  dataset = find_opener(settings.source)({**data, **defaults})
+  opener = find_opener(settings.source)
+  dataset = opener({**data, **defaults})
   if not isinstance(dataset, Dataset):
     raise ConfigError(
       f"data.source={settings.source!r} returns a {type(dataset).__name__}, not a"
       " vitx.data.dataset.Dataset."
     )
+  if opener is not tfds.open_tfds and opener not in SOURCES.values():
+    _check_labels(dataset)
   if not dataset.info.fingerprint:
     info = dataclasses.replace(dataset.info, fingerprint=digest_arrays(dataset))
     dataset = dataclasses.replace(dataset, info=info)
   return dataset
+
+
+def _check_labels(dataset: Dataset) -> None:
+  """Raises ConfigError for labels of a user's own source that have no class name."""
+  info, count = dataset.info, len(dataset.info.class_names or ())
+  for split in dataset.splits if info.class_names is not None else ():
+    labels = _labels(dataset.open_split(split))
+    wrong = labels[(labels < 0) | (labels >= count)]
+    if wrong.size:
+      raise ConfigError(
+        f"data.source={info.name!r}: an example of {split!r} has the label {wrong[-1]}, and"
+        f" class_names has {count} names. Name the class of each label, from 0."
+      )
+
+
+def _labels(examples: Examples) -> np.ndarray:
+  labels = examples.labels
+  return np.zeros(0, np.int32) if labels is None else np.unique(labels)
 
 
 def find_info(data: Mapping[str, Any]) -> DatasetInfo:

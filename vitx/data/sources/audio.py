@@ -18,23 +18,22 @@ from vitx.data.documents import SPEC, VOCABULARY, Documents, carve_end
 from vitx.data.fingerprint import choose_sample, digest
 from vitx.data.mu_law import mu_law_encode
 from vitx.data.settings import DataSettings, read_fields
-from vitx.data.sources.files import check_name, find_files, warn_of_skipped
-from vitx.data.splits import VALIDATION_NAMES
+from vitx.data.sources.files import find_directories, find_files, warn_of_skipped
+from vitx.data.split_names import find_roles, states_role
 from vitx.data.wav import Wav, read_head
 from vitx.errors import ConfigError, listing
 
 RATE = 12_000  # samples per second
 SUFFIXES = (".wav", ".wave")
-KNOWN_SPLITS = ("train", "test", *VALIDATION_NAMES)
 
 
 def open_audio(data: Mapping[str, Any]) -> Dataset:
   """Opens `audio:FOLDER`: WAV files of 8, 16, 24 or 32-bit PCM or float, of any rate.
 
   Channels are averaged, other rates resampled to 12 kHz. The layout is FOLDER/SPLIT/... if a
-  directory with the name of a split (train, val, valid, validation, dev, test) holds WAV files;
-  else all in FOLDER and below it is one split, `train`. Hidden files are ignored, those
-  of other suffixes skipped with a warning.
+  directory whose name states a role (train, val, valid, validation, dev, test, Training)
+  holds WAV files; else all in FOLDER and below it is one split, `train`. Hidden files are ignored,
+  those of other suffixes skipped with a warning.
 
   Args:
     data: the config's `data`: source; splits, which if any is given says that FOLDER holds a
@@ -48,13 +47,11 @@ def open_audio(data: Mapping[str, Any]) -> Dataset:
   root = Path(name.removeprefix("audio:")).expanduser()
   if not root.is_dir():
     raise ConfigError(f"data.source={name!r}: {root} is not a directory.")
-  inside = sorted(p for p in root.iterdir() if p.is_dir() and not p.name.startswith("."))
   field = f"data.source={name!r}"
-  for path in inside:
-    check_name(field, path)
+  inside = find_directories(field, root, SUFFIXES)
   found = {path.name: find_files(field, path, SUFFIXES) for path in inside}
   found = {split: files for split, files in found.items() if files[0]}
-  if not any(split in KNOWN_SPLITS for split in found) and not any(settings.splits.values()):
+  if not any(map(states_role, found)) and not any(settings.splits.values()):
     found = {"train": find_files(field, root, SUFFIXES)}
   splits = {split: tuple(map(read_head, paths)) for split, (paths, _) in found.items()}
   if not any(splits.values()):
@@ -68,6 +65,7 @@ def open_audio(data: Mapping[str, Any]) -> Dataset:
   return Dataset(
     info=DatasetInfo(name, SPEC, vocabulary=VOCABULARY, fingerprint=_fingerprint(root, splits)),
     splits=tuple(documents),
+    roles=find_roles(documents),
     open_split=documents.__getitem__,
     carve=carve_end,
   )

@@ -6,15 +6,23 @@ from pathlib import Path
 
 from absl import logging
 
+from vitx.data.regular_file import is_regular
 from vitx.errors import ConfigError
 
 LISTED = 5  # skipped files that are named; the others are counted
+# What archives, file managers and Python leave beside files, with copies of them inside.
+LEFTOVERS = {"__macosx", "__pycache__", "@eadir", "$recycle.bin", "lost+found"}
+LEFTOVERS |= {"system volume information"}
+# Of a run: its checkpoints, and one of the files that it writes at its beginning.
+RUN = ("config.json", "log.txt", "train.lock")
 
 
 def find_files(
   field: str, directory: Path, suffixes: Sequence[str]
 ) -> tuple[list[Path], list[Path]]:
-  """Returns the files in a directory and below it, links followed, hidden ones left out.
+  """Returns the files in a directory and below it, links followed.
+
+  Hidden files, what archives and file managers leave, and runs of vitx are left out.
 
   Args:
     field: that named it and its value, for errors.
@@ -22,7 +30,7 @@ def find_files(
     suffixes: in lower case, of the files that are looked for.
 
   Returns:
-    The files with one of the suffixes, sorted, and the others, sorted.
+    The regular files with one of the suffixes, sorted, and all else, sorted.
 
   Raises:
     ConfigError: a link leads back to a directory that it lies in, or a name is not UTF-8.
@@ -30,15 +38,59 @@ def find_files(
   found: list[Path] = []
   others: list[Path] = []
   for folder, inner, names in os.walk(directory, followlinks=True):
-    inner[:] = sorted(each for each in inner if not each.startswith("."))
+    inner[:] = sorted(each for each in inner if not _is_leftover(Path(folder) / each))
     for each in inner:
       _check_link(field, Path(folder) / each)
     for each in names:
       if not each.startswith("."):
         path = Path(folder) / each
         check_name(field, path)
-        (found if each.lower().endswith(tuple(suffixes)) else others).append(path)
+        is_wanted = each.lower().endswith(tuple(suffixes)) and is_regular(path)
+        (found if is_wanted else others).append(path)
   return sorted(found), sorted(others)
+
+
+def find_directories(field: str, directory: Path, suffixes: Sequence[str]) -> list[Path]:
+  """Returns the directories in a directory that may hold files of the user's, sorted.
+
+  Hidden ones, what archives and file managers leave, and folders of runs are left out.
+
+  Args:
+    field: that named it and its value, for errors.
+    directory: where to look.
+    suffixes: in lower case, of the files that are wanted.
+
+  Raises:
+    ConfigError: a name is not UTF-8.
+  """
+  found = sorted(p for p in directory.iterdir() if p.is_dir() and not _is_leftover(p))
+  found = [path for path in found if not _holds_runs_alone(path, suffixes)]
+  for path in found:
+    check_name(field, path)
+  return found
+
+
+def _is_leftover(path: Path) -> bool:
+  return path.name.startswith(".") or path.name.casefold() in LEFTOVERS or _is_run(path)
+
+
+def _is_run(path: Path) -> bool:
+  """Returns whether a directory is the workdir of a run, or of several."""
+  if (path / "phases.json").is_file():
+    return True
+  return (path / "checkpoints").is_dir() and any((path / name).is_file() for name in RUN)
+
+
+def _holds_runs_alone(path: Path, suffixes: Sequence[str]) -> bool:
+  """Returns whether there are runs in a directory, and outside of them no file that is wanted."""
+  is_seen = False
+  for folder, inner, names in os.walk(path):
+    if any(each.lower().endswith(tuple(suffixes)) for each in names if not each.startswith(".")):
+      return False
+    paths = [Path(folder) / each for each in inner]
+    is_seen = is_seen or any(map(_is_run, paths))
+    inner[:] = [each.name for each in paths if not _is_leftover(each)]
+  return is_seen
 
 
 def check_name(field: str, path: Path) -> None:
@@ -61,7 +113,7 @@ def warn_of_skipped(
   if skipped:
     wanted, some = ", ".join(suffixes), list_files(root, skipped)
     logging.warning(
-      "%s: skipped %d files that are none of %s: %s", name, len(skipped), wanted, some
+      "%s: skipped %d files that are no regular ones of %s: %s", name, len(skipped), wanted, some
     )
 
 

@@ -1,5 +1,6 @@
 """A folder of the user's own images: a directory per class, perhaps in a directory per split."""
 
+import itertools
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,20 +9,24 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from vitx.data.dataset import Dataset, DatasetInfo, Example
+from vitx.data import class_names
+from vitx.data.class_names import normalize
+from vitx.data.dataset import Dataset, DatasetInfo, Example, Examples, Joined
 from vitx.data.fingerprint import choose_sample, digest
 from vitx.data.images.decode import Encoded
-from vitx.data.images.settings import ImageSettings, image_spec
+from vitx.data.images.settings import ImageSettings, check_file_settings, image_spec
+from vitx.data.regular_file import read_bytes
 from vitx.data.settings import DataSettings, read_fields
-from vitx.data.sources.files import check_name, find_files, list_files, warn_of_skipped
-from vitx.data.splits import VALIDATION_NAMES
+from vitx.data.sources.files import find_files, list_files, warn_of_skipped
+from vitx.data.sources.folder_layout import Classes, Layout, find_layout
+from vitx.data.split_names import find_role, find_roles
+from vitx.data.splits import find_bases
 from vitx.errors import ConfigError, listing
 
 SUFFIXES = (
   *(".bmp", ".gif", ".ico", ".jfif", ".jp2", ".jpe", ".jpeg", ".jpg", ".pbm", ".pgm", ".png"),
   *(".ppm", ".tga", ".tif", ".tiff", ".webp"),
 )
-KNOWN_SPLITS = ("train", "test", *VALIDATION_NAMES)
 
 
 @dataclass(frozen=True)
@@ -32,13 +37,15 @@ class Files:
     root: the folder that the config names.
     paths: (n,), relative to the root.
     labels: int32 (n,).
-    channels: 1 or 3.
+    directories: (n,), the name of the class as the file system has it.
+    settings: how images are read.
   """
 
   root: Path
   paths: tuple[str, ...]
   labels: np.ndarray
-  channels: int
+  directories: tuple[str, ...]
+  settings: ImageSettings
 
   def __len__(self) -> int:
     return len(self.paths)
@@ -52,10 +59,11 @@ class Files:
     """Returns the same with the image as it is stored."""
     path = self.root / self.paths[i]
     try:
-      content = path.read_bytes()
+      content = read_bytes(path)
     except OSError as error:
       raise ConfigError(f"{path} cannot be read ({error}). Replace or remove it.") from error
-    image = Encoded(content, self.channels, str(path), upright=True)
+    channels, values = self.settings.channels, self.settings.value_range
+    image = Encoded(content, channels, str(path), upright=True, value_range=values)
     return {"image": image, "label": np.asarray(self.labels[i])}
 
   def name(self, i: int) -> str:
@@ -65,62 +73,109 @@ class Files:
 def open_folder(data: Mapping[str, Any]) -> Dataset:
   """Opens `folder:PATH`.
 
-  The layout is PATH/SPLIT/CLASS/... if a directory with the name of a split (train, val, valid,
-  validation, dev, test) holds directories itself; else PATH/CLASS/..., which is one split, `train`.
-  A split without class directories has no labels and is not used. Hidden files are ignored; other
-  files whose suffix is none of `SUFFIXES`, and images beside the directories of the classes, are
-  skipped with a warning. Of several frames the first counts.
+  `folder_layout.find_layout` says which directories are splits and which classes. A split without
+  class directories has no labels and is not used. Classes are numbered as `classes.txt` in PATH
+  lists them, else by the number in their names, else in the order of the names. Hidden files and
+  leftovers of other programs are ignored; other files whose suffix is none of `SUFFIXES`, and
+  images beside the directories of the classes, are skipped with a warning. Of several frames the
+  first counts. `data.splits` may join splits: `fold1+fold2`.
 
   Args:
     data: the config's `data`: source; channels, to which images are converted; splits, which if any
-      is given says that PATH holds a directory per split, whatever their names.
+      is given says which directories of PATH are splits, whatever their names.
 
   Raises:
     ConfigError: no such directory, fewer than two classes, a class without images in train, splits
-      whose classes differ.
+      whose classes differ, a list of classes that lacks one.
   """
   settings = read_fields(DataSettings, data)
-  name, channels = settings.source, read_fields(ImageSettings, data).channels
-  split_layout = any(settings.splits.values())
-  root = Path(name.removeprefix("folder:")).expanduser()
-  if not root.is_dir():
-    raise ConfigError(f"data.source={name!r}: {root} is not a directory.")
-  inside = _directories(root)
-  if split_layout or any(path.name in KNOWN_SPLITS and _directories(path) for path in inside):
-    splits = {path.name: path for path in inside if _directories(path)}
-  else:
-    splits = {"train": root}
-  class_names = _classes(name, splits)
+  name, images = settings.source, read_fields(ImageSettings, data)
+  check_file_settings(images)
+  path = name.removeprefix("folder:")
+  root, field = Path(path).expanduser(), f"data.source={name!r}"
+  if not path or not root.is_dir():
+    raise ConfigError(f"{field}: {root if path else 'PATH'} is not a directory.")
+  stated = class_names.read_names(root / class_names.FILE) or ()
+  named = {base for given in settings.splits.values() if given for base in find_bases(given)}
+  layout = find_layout(field, root, SUFFIXES, stated, named)
+  names, is_stated = _name_classes(field, root, layout, stated)
   files: dict[str, Files] = {}
   skipped: list[Path] = []
-  for split, path in splits.items():
-    files[split], others = _files(name, root, path, class_names, channels)
+  for split, classes in layout.splits.items():
+    files[split], others = _files(field, root, classes, names, images)
     skipped += others
-    _check_filled(name, split, files[split], class_names)
+    _check_filled(name, split, files[split], set(classes) if is_stated else set(names))
   warn_of_skipped(name, root, skipped, SUFFIXES)
-  _warn_of_strays(name, root, {root, *splits.values()})
+  _warn_of_strays(name, root, layout)
+  info = DatasetInfo(
+    name=name,
+    spec=image_spec(images.channels),
+    class_names=names,
+    fingerprint=_fingerprint(files),
+    numbered=is_stated or class_names.are_numbered(names),
+  )
   return Dataset(
-    info=DatasetInfo(
-      name=name,
-      spec=image_spec(channels),
-      class_names=class_names,
-      fingerprint=_fingerprint(files, class_names),
-    ),
-    splits=tuple(splits),
-    unlabeled=tuple(path.name for path in inside if len(splits) > 1 and path.name not in splits),
-    open_split=files.__getitem__,
+    info=info,
+    splits=tuple(files),
+    unlabeled=layout.unlabeled,
+    roles=find_roles(files),
+    hint=layout.hint,
+    open_split=lambda expression: _join(name, files, expression),
+    overlap=lambda a, b: not set(find_bases(a)).isdisjoint(find_bases(b)),
   )
 
 
-def _directories(path: Path) -> list[Path]:
-  found = sorted(p for p in path.iterdir() if p.is_dir() and not p.name.startswith("."))
-  for directory in found:
-    check_name(f"data.source='folder:{path}'", directory)
-  return found
+def _join(name: str, files: Mapping[str, Files], expression: str) -> Examples:
+  """Returns the images of splits that are joined by `+`."""
+  bases = [term.strip() for term in expression.split("+")]
+  for base in bases:
+    if base not in files or bases.count(base) > 1:
+      raise ConfigError(
+        f"data.splits: {expression!r} of {name!r} is no sum of different splits, such as"
+        f" {' + '.join(files)}; a folder's splits are whole directories"
+      )
+  return files[bases[0]] if len(bases) == 1 else Joined([files[base] for base in bases])
 
 
-def _warn_of_strays(name: str, root: Path, places: Collection[Path]) -> None:
-  """Says which images lie in no directory of a class, if there are any."""
+def _name_classes(
+  field: str, root: Path, layout: Layout, stated: tuple[str, ...]
+) -> tuple[tuple[str, ...], bool]:
+  """Returns the class names in their order, which all splits share, and whether they are listed."""
+  splits = layout.splits
+  first = next((s for s in splits if s == "train"), next(iter(splits), ""))
+  present = set(itertools.chain.from_iterable(splits.values()))
+  if stated and present.isdisjoint(stated):
+    logging.warning("%s names no directory of %s: it is not read", root / class_names.FILE, field)
+    stated = ()
+  unlisted = present - set(stated) if stated else set()
+  if unlisted:
+    raise ConfigError(
+      f"{field}: {class_names.FILE} does not list the classes {listing(sorted(unlisted)[:5])}. Add"
+      " a line for each, or move their directories away."
+    )
+  for split, classes in splits.items():
+    missing, extra = splits[first].keys() - classes.keys(), classes.keys() - splits[first].keys()
+    if (missing or extra) and not stated:
+      raise ConfigError(
+        f"{field}: the classes of {split!r} differ from those of {first!r}:"
+        f" missing {listing(missing) or 'none'}; not in {first!r}: {listing(extra) or 'none'}."
+        f" If both are right, list all classes in {root / class_names.FILE}, a name a line."
+      )
+  if len(present) < 2:
+    inside = next((path for some in splits[first].values() for path in some.values()), root)
+    deeper = inside != root and any(path.is_dir() for path in inside.iterdir())
+    hint = f" Is folder:{inside} meant?" if deeper else ""
+    raise ConfigError(
+      f"{field}: found {len(present)} classes ({listing(present) or 'none'}). Put a directory per"
+      f" class, with its images, in PATH or in PATH/train, PATH/val, PATH/test.{hint}"
+    )
+  return (stated, True) if stated else (class_names.sort_names(sorted(present)), False)
+
+
+def _warn_of_strays(name: str, root: Path, layout: Layout) -> None:
+  """Says which images lie in no directory of a class, and which directories are none, if any."""
+  classes = [each for found in layout.splits.values() for each in found.values()]
+  places = {root} | {path.parent for each in classes for path in each.values()}
   strays = [
     path
     for place in sorted(places)
@@ -134,61 +189,62 @@ def _warn_of_strays(name: str, root: Path, places: Collection[Path]) -> None:
       len(strays),
       list_files(root, strays),
     )
-
-
-def _classes(name: str, splits: dict[str, Path]) -> tuple[str, ...]:
-  """Returns the class names, sorted, which all splits must share."""
-  classes = {split: {path.name for path in _directories(root)} for split, root in splits.items()}
-  first = "train" if "train" in classes else next(iter(classes), "")
-  for split, found in classes.items():
-    if found != classes[first]:
-      missing, extra = listing(classes[first] - found), listing(found - classes[first])
-      raise ConfigError(
-        f"data.source={name!r}: the classes of {split!r} differ from those of {first!r}:"
-        f" missing {missing or 'none'}; not in {first!r}: {extra or 'none'}."
-      )
-  result = tuple(sorted(classes.get(first, ())))
-  if len(result) < 2:
-    raise ConfigError(
-      f"data.source={name!r}: found {len(result)} classes ({listing(result) or 'none'}). Put a"
-      " directory per class, with its images, in PATH or in PATH/train, PATH/val, PATH/test."
+  if layout.skipped:
+    logging.warning(
+      "%s: skipped %d directories that are neither splits nor classes: %s",
+      name,
+      len(layout.skipped),
+      list_files(root, layout.skipped),
     )
-  return result
 
 
 def _files(
-  name: str, root: Path, split: Path, class_names: tuple[str, ...], channels: int
+  field: str, root: Path, classes: Classes, names: tuple[str, ...], settings: ImageSettings
 ) -> tuple[Files, list[Path]]:
-  """Returns the images of a split, and what else lies in the directories of its classes."""
+  """Returns the images of a split, and what else lies in the directories of its classes.
+
+  Their order is that of the directories' names, whatever number a class has: so a run draws the
+  same examples in whichever order it numbers the classes.
+  """
   paths: list[str] = []
   labels: list[int] = []
+  directories: list[str] = []
   skipped: list[Path] = []
-  for label, class_name in enumerate(class_names):
-    found, others = find_files(f"data.source={name!r}", split / class_name, SUFFIXES)
+  named = {raw: path for some in classes.values() for raw, path in some.items()}
+  for raw, directory in sorted(named.items()):
+    found, others = find_files(field, directory, SUFFIXES)
     paths += sorted(path.relative_to(root).as_posix() for path in found)
-    labels += [label] * len(found)
+    labels += [names.index(normalize(raw))] * len(found)
+    directories += [raw] * len(found)
     skipped += others
-  return Files(root, tuple(paths), np.array(labels, np.int32), channels), skipped
+  return Files(
+    root, tuple(paths), np.array(labels, np.int32), tuple(directories), settings
+  ), skipped
 
 
-def _check_filled(name: str, split: str, files: Files, class_names: tuple[str, ...]) -> None:
-  counts = np.bincount(files.labels, minlength=len(class_names))
-  empty = [class_name for class_name, count in zip(class_names, counts, strict=True) if not count]
-  if empty and (split == "train" or not len(files)):
+def _check_filled(name: str, split: str, files: Files, wanted: Collection[str]) -> None:
+  """Raises ConfigError for a split without images, or that trains and lacks those of a class."""
+  empty = set(wanted) - {normalize(each) for each in files.directories}
+  if empty and (find_role(split) == "train" or not len(files)):
     raise ConfigError(
       f"data.source={name!r}: {split!r} has no images of {listing(empty)}"
       f" (looked for {listing(SUFFIXES)})."
     )
 
 
-def _fingerprint(files: dict[str, Files], class_names: tuple[str, ...]) -> str:
-  """Hashes names, sizes and labels of all files, and their content (a sample if large)."""
-  parts: list[str | bytes] = [*class_names]
+def _fingerprint(files: dict[str, Files]) -> str:
+  """Hashes names, sizes and classes of all files, and their content (a sample if large).
+
+  A class counts by its place among the sorted names, whatever its number.
+  """
+  names = sorted({each for found in files.values() for each in found.directories})
+  place = {each: i for i, each in enumerate(names)}
+  parts: list[str | bytes] = [*names]
   for split in sorted(files):
     found = files[split]
     sizes = [(found.root / path).stat().st_size for path in found.paths]
-    lines = zip(found.paths, sizes, found.labels.tolist(), strict=True)
+    lines = zip(found.paths, sizes, [place[each] for each in found.directories], strict=True)
     parts += [split, "\n".join(f"{path}\t{size}\t{label}" for path, size, label in lines)]
     chosen = choose_sample(len(found), sum(sizes))
-    parts.append(digest((found.root / found.paths[i]).read_bytes() for i in chosen))
+    parts.append(digest(read_bytes(found.root / found.paths[i]) for i in chosen))
   return digest(parts)

@@ -13,7 +13,12 @@ from vitx.data.dataset import Dataset, DatasetInfo, Example, Examples
 from vitx.data.documents import SPEC, VOCABULARY, Documents, carve_end
 from vitx.data.fingerprint import choose_sample, digest
 from vitx.data.images.decode import Encoded
-from vitx.data.images.settings import ImageSettings, find_channels, image_spec
+from vitx.data.images.settings import (
+  ImageSettings,
+  check_file_settings,
+  find_channels,
+  image_spec,
+)
 from vitx.data.settings import DataSettings, read_fields
 from vitx.data.sources import tfds_dir
 from vitx.data.sources.tfds_records import Content, Records, find_content
@@ -38,7 +43,9 @@ def open_tfds(data: Mapping[str, Any]) -> Dataset:
   content = find_content(builder.info, settings.source)
   if content.text:
     return _open_texts(builder, settings.source, content)
-  return _open_images(builder, settings.source, content, read_fields(ImageSettings, data).channels)
+  images = read_fields(ImageSettings, data)
+  check_file_settings(images)
+  return _open_images(builder, settings.source, content, images)
 
 
 def find_facts(data: Mapping[str, Any]) -> DatasetInfo | None:
@@ -77,11 +84,11 @@ class Images(Records):
     name: str,
     split: str,
     content: Content,
-    channels: int,
+    settings: ImageSettings,
   ):
     super().__init__(builder, name, split)
     self._content = content
-    self._channels = channels
+    self._settings = settings
     self._labels: np.ndarray | None = None
     self._lock = threading.Lock()  # one scan for the labels, however many threads ask
 
@@ -104,7 +111,8 @@ class Images(Records):
     """Returns the same with the image as it is stored."""
     features = self.read(i)
     content = features[self._content.image].bytes_list.value[0]
-    image = {"image": Encoded(content, self._channels, f"{self.where}{i}")}
+    channels, values = self._settings.channels, self._settings.value_range
+    image = {"image": Encoded(content, channels, f"{self.where}{i}", value_range=values)}
     if not self._content.label:
       return image
     return {**image, "label": np.asarray(self._label(features), np.int32)}
@@ -127,19 +135,19 @@ class Images(Records):
 
 
 def _open_images(
-  builder: tfds.core.DatasetBuilder, name: str, content: Content, default_channels: int
+  builder: tfds.core.DatasetBuilder, name: str, content: Content, settings: ImageSettings
 ) -> Dataset:
-  facts = _describe(builder.info.features, name, content, default_channels)
-  channels = find_channels(facts)
+  facts = _describe(builder.info.features, name, content, settings.channels)
+  settings = dataclasses.replace(settings, channels=find_channels(facts))
   splits = {
-    split: Images(builder, name, split, content, channels) for split in _filled(builder.info)
+    split: Images(builder, name, split, content, settings) for split in _filled(builder.info)
   }
   usable = tuple(split for split, images in splits.items() if images.is_usable())
   fingerprinted = tuple(builder.info.features[content.label].names or ()) if content.label else ()
 
   def open_split(expression: str) -> Images:
     known = splits.get(expression)
-    return Images(builder, name, expression, content, channels) if known is None else known
+    return Images(builder, name, expression, content, settings) if known is None else known
 
   return Dataset(
     info=dataclasses.replace(facts, fingerprint=_fingerprint(builder, splits, fingerprinted)),

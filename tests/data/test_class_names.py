@@ -1,0 +1,270 @@
+"""A class is known by its name, wherever two lists meet."""
+
+import dataclasses
+import unicodedata
+
+import numpy as np
+import pytest
+
+from vitx.data import class_names
+from vitx.data.class_names import find_in_weights, find_places, imagenet_places, sort_names
+from vitx.data.dataset import Dataset, DatasetInfo
+from vitx.data.sources import open_dataset, open_source
+from vitx.errors import ConfigError
+
+CAFE = unicodedata.normalize("NFC", "café"), unicodedata.normalize("NFD", "café")
+IDS = tuple(imagenet_places())
+
+
+def info(names, *, numbered=False):
+  return DatasetInfo("mine", {}, tuple(names), numbered=numbered)
+
+
+@pytest.fixture
+def make(tmp_path):
+  def write(*names, folder="pets", count=3):
+    for name in names:
+      (tmp_path / folder / name).mkdir(parents=True, exist_ok=True)
+      for i in range(count):
+        (tmp_path / folder / name / f"{i}.png").write_bytes(name.encode())
+    return tmp_path / folder
+
+  return write
+
+
+@pytest.mark.parametrize(
+  ("names", "numbered"),
+  [
+    (tuple(map(str, range(12))), True),
+    (tuple(f"{i:02}" for i in range(12)), True),
+    (tuple(f"class_{i}" for i in range(1, 13)), True),
+    (tuple(f"{i}.x" for i in (2, 3, 10)), False),
+    (("bird", "cat10", "cat9"), False),
+  ],
+)
+def test_numbered_folders_are_in_natural_order(names, numbered, make):
+  folder = make(*names)
+  found = open_dataset({"source": f"folder:{folder}"})
+  assert found.info.class_names == names and found.info.numbered == numbered
+  train = found.open_split("train")
+  for i in range(len(train)):
+    assert names[train.labels[i]] == train.name(i).split("/")[0]
+
+
+def test_imagenets_names_are_numbered():
+  assert len(IDS) == 1000 and tuple(sorted(IDS)) == IDS and class_names.are_numbered(IDS)
+  assert not class_names.are_numbered(IDS[:10])
+
+
+@pytest.mark.parametrize(
+  ("own", "others", "places"),
+  [
+    (("b", "a"), ("a", "b", "c"), (1, 0)),  # another order, a part
+    (("3", "07"), tuple(map(str, range(12))), (3, 7)),
+    (CAFE[:1], ("x", CAFE[1]), (1,)),
+    (CAFE[1:], ("x", CAFE[0]), (1,)),
+    ((IDS[7], IDS[3]), tuple(map(str, range(1000))), (7, 3)),  # weights without names
+    (("7", "3"), IDS, None),
+    (("0", "1", "2"), ("cat", "dog", "owl"), None),  # as many other classes
+    (("cat", "dog", "owl"), ("0", "1", "2"), None),
+    (("a", "z"), ("a", "b"), None),
+    (("a", "b"), ("0", "1"), None),  # the order of their names says nothing
+    (("1", "2"), ("a", "b"), None),
+    (("A", "b"), ("a", "b"), None),
+  ],
+)
+def test_where_classes_stand(own, others, places):
+  found = find_places(info(own), others)
+  assert (None if found is None else tuple(found)) == places
+
+
+def test_numbers_are_places_where_the_set_numbers_its_classes():
+  named, numbered = info(("cat", "dog")), info(("cat", "dog"), numbered=True)
+  assert find_places(numbered, ("0", "1"), unnamed=True).tolist() == [0, 1]
+  assert find_places(numbered, ("0", "1")) is None  # where they are names, as of digits
+  assert find_places(numbered, ("0", "1", "2"), unnamed=True) is None
+  assert find_places(named, ("0", "1"), unnamed=True) is None
+
+
+def test_numbers_of_all_of_imagenet():
+  """As ImageNetV2's folders are called, for a model whose classes stand in another order."""
+  numbers = info(map(str, range(1000)), numbered=True)
+  assert find_places(numbers, IDS[::-1]).tolist() == list(range(999, -1, -1))
+
+
+def test_heads_of_files(tmp_path):
+  """Of a file nothing is known but how many classes its head knows."""
+  source = str(tmp_path / "weights.pth")
+  (tmp_path / "weights.pth").touch()
+  assert find_in_weights(info(("a", "b"), numbered=True), source, None, 2).tolist() == [0, 1]
+  reason = find_in_weights(info(("a", "b")), source, None, 2)
+  assert "does not name its classes" in reason and "classes.txt" in reason
+  assert find_in_weights(info(IDS[5:3:-1]), source, None, 1000).tolist() == [5, 4]
+  (tmp_path / "classes.txt").write_text("b\na\n")
+  assert find_in_weights(info(("a", "b")), source, None, 2).tolist() == [1, 0]
+  assert "other classes" in find_in_weights(info(("a", "z")), source, None, 2)
+  with pytest.raises(ConfigError, match=r"classes\.txt names 2 classes.*knows 3"):
+    find_in_weights(info(("a", "b")), source, None, 3)
+
+
+LISTS = {
+  "plain": "dog\ncat\n",
+  "with a mark and blank lines": "\ufeffdog\r\n\r\n  cat  \r\n",
+}
+
+
+@pytest.mark.parametrize("text", LISTS.values(), ids=LISTS)
+def test_a_list_gives_the_order(text, make):
+  folder = make("cat", "dog")
+  before = open_source({"source": f"folder:{folder}"}, 0)
+  (folder / "classes.txt").write_text(text, newline="")
+  after = open_source({"source": f"folder:{folder}"}, 0)
+  assert before.info.class_names == ("cat", "dog") and not before.info.numbered
+  assert after.info.class_names == ("dog", "cat") and after.info.numbered
+  assert after.info.fingerprint == before.info.fingerprint
+  for role in ("train", "validation", "test"):
+    one, two = before.role(role), after.role(role)
+    assert [one.name(i) for i in range(len(one))] == [two.name(i) for i in range(len(two))]
+    np.testing.assert_array_equal(1 - one.labels, two.labels)
+
+
+def test_a_list_of_wordnet_ids_and_words(make):
+  folder = make("n01440764", "n02102040")
+  (folder / "classes.txt").write_text("n02102040 English springer\nn01440764 tench, Tinca tinca\n")
+  assert open_dataset({"source": f"folder:{folder}"}).info.class_names == (
+    "n02102040",
+    "n01440764",
+  )
+
+
+def test_a_list_may_name_more_than_is_there(make):
+  folder = make("cat", "dog")
+  (folder / "classes.txt").write_text("ant\ncat\ndog\n")
+  found = open_dataset({"source": f"folder:{folder}"})
+  assert found.info.class_names == ("ant", "cat", "dog")
+  assert set(found.open_split("train").labels) == {1, 2}
+
+
+@pytest.mark.parametrize(
+  ("text", "message"),
+  [
+    ("cat\n", "does not list the classes dog"),
+    ("cat\ndog\ncat\n", "names 'cat' twice"),
+    ("\n", "names no class"),
+  ],
+)
+def test_a_list_that_does_not_fit(text, message, make):
+  folder = make("cat", "dog")
+  (folder / "classes.txt").write_text(text)
+  with pytest.raises(ConfigError, match=message):
+    open_dataset({"source": f"folder:{folder}"})
+  (folder / "classes.txt").write_bytes(b"\xff\xfe\x00")
+  with pytest.raises(ConfigError, match=r"classes\.txt cannot be read as a list of classes"):
+    open_dataset({"source": f"folder:{folder}"})
+
+
+def test_a_list_of_something_else_is_not_read(make, caplog):
+  folder = make("cat", "dog")
+  (folder / "classes.txt").write_text("1 001.Black_footed_Albatross\n")
+  assert open_dataset({"source": f"folder:{folder}"}).info.class_names == ("cat", "dog")
+  assert "names no directory" in caplog.text
+
+
+def test_accents_are_one_name_however_they_are_written(make):
+  make(CAFE[0], "bar", folder="all/train")
+  folder = make(CAFE[1], "bar", folder="all/test").parent
+  source = open_source({"source": f"folder:{folder}"}, 0)
+  assert source.info.class_names == ("bar", CAFE[0])
+  assert set(source.test.labels) == {0, 1}
+  both = open_dataset({"source": f"folder:{make(*CAFE, 'bar', folder='both')}"})
+  assert both.info.class_names == ("bar", CAFE[0])
+  assert np.bincount(both.open_split("train").labels).tolist() == [3, 6]
+
+
+# As commit 42b6bff found them, whose runs have recorded them.
+FINGERPRINTS = {
+  "numbers": "58e3d5702f73bc1b771fb06c4742020d",
+  "splits": "b459a2b345e07452804bc047e2a38039",
+  "accents": "8a2040eaa3673735c70e9aa7805ad7a5",
+  "named": "5ad80d6d4d468d4e61c2a07037e1f3d6",
+}
+
+
+def test_fingerprints_are_those_of_runs_before(tmp_path):
+  def fill(base, names, count):
+    for name in names:
+      for i in range(count):
+        path = tmp_path / base / name / f"{i}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(f"{base} {name} {i}".encode())
+
+  fill("numbers", map(str, range(12)), 2)
+  fill("splits/train", ("dog", "cat"), 2)
+  fill("splits/val", ("dog", "cat"), 2)
+  fill("splits/more", ("dog", "cat"), 1)
+  fill("accents", (CAFE[1], "bar"), 2)
+  for name, count in (("fit", 2), ("other", 1), ("checked", 1)):
+    fill(f"named/{name}", ("a", "b"), count)
+  splits = {"named": {"train": "fit", "test": "checked"}}
+  for name, before in FINGERPRINTS.items():
+    data = {"source": f"folder:{tmp_path / name}", "splits": splits.get(name, {})}
+    assert open_dataset(data).info.fingerprint == before, name
+
+
+def test_the_order_of_a_run_is_kept_and_draws_the_same_examples(make):
+  folder = make(*map(str, range(12)), count=10)
+  before = tuple(sorted(map(str, range(12))))  # as runs numbered them until now
+  now = open_source({"source": f"folder:{folder}"}, 0)
+  kept = open_source({"source": f"folder:{folder}"}, 0, before)
+  assert kept.info.class_names == before != now.info.class_names
+  assert kept.info.fingerprint == now.info.fingerprint
+  for role in ("train", "validation", "test"):
+    one, two = kept.role(role), now.role(role)
+    names = [one.name(i) for i in range(len(one))]
+    assert names == [two.name(i) for i in range(len(two))]
+    for i, name in enumerate(names):
+      assert before[one.labels[i]] == name.split("/")[0] == now.info.class_names[two.labels[i]]
+  other = open_source({"source": f"folder:{folder}"}, 0, tuple("abcdefghijkl"))
+  assert other.info.class_names == now.info.class_names  # of other data, which is told elsewhere
+
+
+class Labeled:
+  labels = np.array([0, 2, 1], np.int32)
+
+  def __len__(self):
+    return 3
+
+  def __getitem__(self, i):
+    return {"x": np.float32(i), "label": self.labels[i]}
+
+  def name(self, i):
+    return str(i)
+
+
+def test_examples_are_renumbered():
+  dataset = Dataset(info(("a", "b", "c")), ("train",), lambda split: Labeled())
+  found = class_names.renumber(dataset, ("c", "d", "b", "a"))
+  examples = found.open_split("train")
+  assert found.info.class_names == ("c", "d", "b", "a")
+  assert examples.labels.tolist() == [3, 0, 2] and examples.labels.dtype == np.int32
+  assert [examples[i]["label"].tolist() for i in range(3)] == [3, 0, 2]
+  assert class_names.renumber(dataset, ("a", "b")) is None
+  assert dataclasses.replace(found, open_split=str) == dataclasses.replace(
+    dataset,
+    info=dataclasses.replace(dataset.info, class_names=("c", "d", "b", "a")),
+    open_split=str,
+  )
+
+
+@pytest.mark.parametrize("names", [("a", "a"), ("a", ""), ("a", 3), ("a", " ")])
+def test_names_that_tell_no_classes_apart(names):
+  with pytest.raises(ConfigError, match=r"class_names=.* must be different texts"):
+    DatasetInfo("mine", {}, names)
+
+
+def test_natural_order_of_equal_numbers():
+  assert sort_names(["b1", "a2"]) == ("a2", "b1") and sort_names(["1", "01", "0"]) == (
+    "0",
+    "01",
+    "1",
+  )

@@ -1,0 +1,210 @@
+"""Which directories of a folder are splits, which are classes, and which are neither."""
+
+import pytest
+
+from vitx.data.sources import open_dataset, open_source
+from vitx.errors import ConfigError
+
+
+@pytest.fixture
+def make(tmp_path):
+  """Returns a function that makes files, whose content nobody decodes here, from their paths."""
+
+  def write(*paths):
+    for path in paths:
+      (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+      (tmp_path / path).write_bytes(path.encode())
+    return tmp_path
+
+  return write
+
+
+def files(directory, classes, count=4):
+  return [f"{directory}/{name}/{i}.png" for name in classes for i in range(count)]
+
+
+def find(root, **splits):
+  data = {"source": f"folder:{root}", "splits": splits}
+  source = open_source(data, 0)
+  names = {
+    role: {source.role(role).name(i).split("/")[0] for i in range(len(source.role(role)))}
+    for role in ("train", "validation", "test")
+  }
+  return source.info.class_names, names
+
+
+CLASSES = ("cat", "dog")
+PAIRS = [
+  ("Training", "Testing"),
+  ("Train", "Val"),
+  ("TRAIN", "Dev"),
+  ("train_set", "test_set"),
+  ("trainset", "testset"),
+  ("TrainData", "TestData"),
+  ("seg_train", "seg_test"),
+  ("train2017", "val2017"),
+  ("01-training", "02-holdout"),
+  ("train images", "evaluation images"),
+  ("Train", "Validation"),
+]
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids="/".join)
+def test_a_split_is_known_by_its_name(pair, make):
+  train, test = pair
+  root = make(*files(train, CLASSES), *files(test, CLASSES, 2))
+  class_names, roles = find(root)
+  assert class_names == CLASSES
+  assert roles == {"train": {train}, "validation": {train}, "test": {test}}
+
+
+def test_three_splits_of_any_spelling(make):
+  names = ("Training", "VALID_SET", "Testing")
+  root = make(*(path for name in names for path in files(name, CLASSES)))
+  assert find(root)[1] == dict(train={"Training"}, validation={"VALID_SET"}, test={"Testing"})
+
+
+def test_documented_names_count_before_others(make):
+  root = make(*(p for name in ("train", "Training", "test") for p in files(name, CLASSES)))
+  assert find(root)[1] == dict(train={"train"}, validation={"train"}, test={"test"})
+
+
+def test_several_splits_of_one_role_are_asked_about(make):
+  root = make(*(p for name in ("train2014", "train2017", "Val") for p in files(name, CLASSES)))
+  with pytest.raises(ConfigError, match=r"data\.splits\.train is not set.*train2014 and train2017"):
+    find(root)
+  assert find(root, train="train2014")[1]["train"] == {"train2014"}
+  assert find(root, train="train2014+train2017")[1]["train"] == {"train2014", "train2017"}
+
+
+SHAPES = {
+  "sites": ("hospital_a", "hospital_b"),
+  "folds": ("fold1", "fold2", "fold3"),
+  "parts": ("A", "B", "C"),
+  "years": ("2019", "2020"),
+}
+
+
+@pytest.mark.parametrize("kind", SHAPES)
+def test_splits_without_a_role_are_never_trained_on(kind, make):
+  names = SHAPES[kind]
+  root = make(*(path for name in names for path in files(name, CLASSES)))
+  with pytest.raises(ConfigError, match=rf"data\.splits\.train='train'.*Splits: {names[0]}, "):
+    find(root)
+  class_names, roles = find(root, train=names[0], test=names[1])
+  assert class_names == CLASSES
+  assert roles == {"train": {names[0]}, "validation": {names[0]}, "test": {names[1]}}
+  dataset = open_dataset({"source": f"folder:{root}"})  # to be evaluated whole
+  assert dataset.info.class_names == CLASSES and dataset.splits == names
+
+
+def test_sites_that_lack_a_class_are_no_classes(make):
+  root = make(*files("a", ("cat", "dog", "owl")), *files("b", CLASSES))
+  with pytest.raises(ConfigError, match=r"the classes of 'b' differ from those of 'a'.*owl"):
+    find(root)
+
+
+def test_folds_are_joined(make):
+  root = make(*(path for i in (1, 2, 3) for path in files(f"fold{i}", CLASSES)))
+  _, roles = find(root, train="fold1 + fold3", validation="fold2")
+  assert roles["train"] == {"fold1", "fold3"} and roles["validation"] == {"fold2"}
+  for splits, message in (
+    (dict(train="fold1+fold2", validation="fold2"), "shares examples"),
+    (dict(train="fold1+fold1"), "no sum of different splits"),
+    (dict(train="fold1[:50%]"), "whole directories"),
+  ):
+    with pytest.raises(ConfigError, match=message):
+      find(root, **splits)
+
+
+def test_a_directory_per_split_in_each_class(make):
+  root = make(*(p for name in CLASSES for p in files(name, ("Train", "Test", "masks"))))
+  source = open_source({"source": f"folder:{root}"}, 0)
+  assert source.info.class_names == CLASSES and len(source.test) == 8
+  assert {source.test.name(i).split("/")[1] for i in range(8)} == {"Test"}
+  assert len(source.train) + len(source.validation) == 8
+
+
+def test_directories_beneath_a_class_need_not_be_splits(make):
+  """One name in each, as Tiny ImageNet's `images`, or names of each class's own."""
+  assert find(make(*(p for name in CLASSES for p in files(f"a/{name}", ("images",)))) / "a")[0]
+  own = [*files("b/cat", ("siamese", "persian", "other")), *files("b/dog", ("pug", "poodle"))]
+  assert find(make(*own, *files("b/dog", ("other",))) / "b")[0] == CLASSES
+  beside = [*files("c", CLASSES), *files("c/cat", ("day", "night")), *files("c/dog", ("day",))]
+  assert find(make(*beside, *files("c/dog", ("night",))) / "c")[0] == CLASSES
+
+
+def test_a_list_says_that_directories_are_classes(make):
+  root = make(*(p for name in CLASSES for p in files(name, ("day", "night"))))
+  with pytest.raises(
+    ConfigError, match=r"cat, dog hold directories of the same names.*classes.txt"
+  ):
+    find(root)
+  (root / "classes.txt").write_text("dog\ncat\n")
+  source = open_source({"source": f"folder:{root}"}, 0)
+  assert source.info.class_names == ("dog", "cat") and source.info.numbered
+  assert len(source.train) + len(source.validation) + len(source.test) == 16
+
+
+def test_splits_without_classes_are_no_classes(make):
+  root = make("train/0.png", "train/1.png", "Test/0.png")
+  with pytest.raises(ConfigError, match=r"Test, train are splits by their names"):
+    find(root)
+  vehicles = make(*files("vehicles", ("car", "train", "bus"))) / "vehicles"
+  assert find(vehicles)[0] == ("bus", "car", "train")
+
+
+LEFTOVERS = [
+  "__MACOSX/cat/._0.png",
+  "__macosx/pictures/0.png",
+  ".ipynb_checkpoints/0-checkpoint.png",
+  "@eaDir/0.png/SYNOPHOTO_THUMB.png",
+  "cat/@eaDir/0.png/SYNOPHOTO_THUMB.png",
+  "dog/__pycache__/0.png",
+]
+
+
+@pytest.mark.parametrize("splits", [False, True])
+def test_leftovers_are_neither(splits, make):
+  where = "Train/" if splits else ""
+  clean = make(*files(f"{where}.", CLASSES), *(files("Test", CLASSES) if splits else ()))
+  before = open_dataset({"source": f"folder:{clean}"})
+  make(*LEFTOVERS, *(where + path for path in LEFTOVERS))
+  after = open_dataset({"source": f"folder:{clean}"})
+  assert after.info == before.info and after.splits == before.splits
+
+
+@pytest.mark.parametrize(
+  "run",
+  [
+    ["run/config.json", "run/checkpoints/4/state/x", "run/log.txt"],
+    ["runs/a/log.txt", "runs/a/checkpoints/.keep"],  # killed while it began
+    ["runs/sweep/a_0/config.json", "runs/sweep/a_0/checkpoints/4/x", "runs/sweep/table.md"],
+    ["runs/p/phases.json", "runs/p/one/config.json", "runs/p/one/checkpoints/1/x"],
+    ["cat/run/config.json", "cat/run/checkpoints/4/x", "cat/run/figures/attention.png"],
+  ],
+  ids=lambda paths: paths[0],
+)
+def test_runs_in_the_folder_are_neither(run, make, monkeypatch):
+  monkeypatch.chdir(make(*files(".", CLASSES)))
+  before = open_dataset({"source": "folder:."})
+  make(*run)
+  assert open_dataset({"source": "folder:."}).info == before.info
+  assert before.info.class_names == CLASSES
+
+
+def test_what_is_no_split_is_told_and_never_counts(make, caplog):
+  root = make(*files("fit", CLASSES), *files("checked", CLASSES), *files("docs", ("figures", "x")))
+  make("scans/0.png", *files("backup/old", CLASSES))
+  class_names, roles = find(root, train="fit", test="checked")
+  assert class_names == CLASSES and roles["test"] == {"checked"}
+  (message,) = [record.getMessage() for record in caplog.records]
+  assert "skipped 3 directories that are neither splits nor classes: backup, docs, scans" in message
+
+
+def test_a_folder_around_the_folder_is_told(make):
+  root = make(*files("archive/Training", CLASSES))
+  with pytest.raises(ConfigError, match=rf"found 1 classes.*Is folder:{root}/archive meant\?"):
+    find(root)
+  with pytest.raises(ConfigError, match=r"data\.source='folder:': PATH is not a directory"):
+    open_dataset({"source": "folder:"})

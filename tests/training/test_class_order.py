@@ -1,0 +1,125 @@
+"""The classes of a run keep the numbers that it gave them, whatever order folders have today."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+from PIL import Image
+
+import vitx
+from tests import runs
+from vitx.checkpoints.workdir import find_class_names
+from vitx.data import class_names
+from vitx.errors import ConfigError
+from vitx.training import loop, phases, provenance, teacher
+from vitx.training.setup import make_experiment
+
+NAMES = tuple(map(str, range(12)))
+BEFORE = tuple(sorted(NAMES))  # 0, 1, 10, 11, 2, ...: how folders were numbered before
+
+
+@pytest.fixture
+def numbered(tmp_path):
+  rng = np.random.default_rng(0)
+  for name in NAMES:
+    for i in range(8):
+      path = tmp_path / "in" / name / f"{i}.png"
+      path.parent.mkdir(parents=True, exist_ok=True)
+      pixels = rng.integers(0, 90, (8, 8, 3)) + 13 * int(name)
+      Image.fromarray(pixels.astype(np.uint8)).save(path)
+  return tmp_path / "in"
+
+
+def config(source, *overrides):
+  given = f"dataset=folder:{source}", "data.image_size=8", "batch_size=8", "duration=8 steps"
+  return runs.tiny(*given, "checkpoint.every=4 steps", "evaluation.every=4 steps", *overrides)
+
+
+@pytest.mark.slow  # whole runs
+def test_a_run_that_began_before_goes_on_to_the_same_bits(numbered, tmp_path, monkeypatch):
+  with monkeypatch.context() as patch:
+    patch.setattr(class_names, "sort_names", lambda names: tuple(sorted(names)))
+    loop.train(config(numbered), tmp_path / "whole")
+    loop.train(config(numbered, "stop_after=4 steps"), tmp_path / "parts")
+  for source in (f"{numbered.parent}/./in/", numbered):  # however it is named
+    result = loop.train(config(source), tmp_path / "parts")
+  assert result.step == 8 and find_class_names(tmp_path / "parts") == BEFORE
+  whole, parts = (runs.final_state(tmp_path / name) for name in ("whole", "parts"))
+  jax.tree.map(np.testing.assert_array_equal, parts, whole)
+  assert vitx.evaluate(tmp_path / "parts")["top1"] == result.test["top1"]
+  loop.train(config(numbered, "log_every=3 steps"), tmp_path / "new")  # another experiment, here
+  assert find_class_names(tmp_path / "new") == NAMES
+
+
+def test_a_phase_has_the_order_of_the_run(tmp_path):
+  for name, names in (("one", list(BEFORE)), ("two", None)):
+    (tmp_path / name).mkdir()
+    data = {"fingerprint": "a", "class_names": names}
+    (tmp_path / name / "environment.json").write_text(json.dumps({"data": data}))
+  assert find_class_names(tmp_path / "two") is None
+  (tmp_path / "phases.json").write_text(json.dumps({"phases": ["one", "two", "three"]}))
+  assert [find_class_names(tmp_path / name) for name in ("two", "three", "one", "four")] == [
+    BEFORE,
+    BEFORE,
+    BEFORE,
+    None,
+  ]
+  assert phases.wd.find_class_names(tmp_path) is None
+
+
+def test_roles_that_other_splits_would_play_are_told(tmp_path):
+  data = {"source": "x", "fingerprint": "a", "examples": {"train": 3, "test": 2}}
+  (tmp_path / "environment.json").write_text(json.dumps({"data": data}))
+  provenance.check_same_data(tmp_path, data)
+  with pytest.raises(ConfigError, match=r"began with examples .*'test': 2.*'test': 5"):
+    provenance.check_same_data(tmp_path, data | {"examples": {"train": 3, "test": 5}})
+
+
+def test_another_spelling_of_a_place_is_the_same_source(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / "in").mkdir()
+  (tmp_path / "link").symlink_to("in")
+
+  def check(old, new, kind="folder"):
+    fields = ({"data": {"source": f"{kind}:{each}"}} for each in (old, new))
+    provenance.check_same_fields("run", *fields, ())
+
+  for new in ("./in", "in/", tmp_path / "in", "link", "../" + tmp_path.name + "/in"):
+    check("in", new)
+    check("in", new, "audio")
+  for old, new, kind in (("in", "out", "folder"), ("in", "./in", "my_module")):
+    with pytest.raises(ConfigError, match=r"data\.source"):
+      check(old, new, kind)
+
+
+@pytest.mark.usefixtures("finished_run")
+def test_a_teachers_classes_are_found_by_their_names(run_copy):
+  """The record says that the teacher's output k is called 9 - k."""
+  loaded = vitx.load(run_copy)
+  environment = json.loads((run_copy / "environment.json").read_text())
+  names = environment["data"]["class_names"]
+  options = "task=distillation", f"task.teacher={run_copy}", "augment.mixup=0.0"
+  heads = []
+  for given in (names, names[::-1], ["ten", *names[1:]]):
+    environment["data"]["class_names"] = given
+    (run_copy / "environment.json").write_text(json.dumps(environment))
+    experiment = make_experiment(runs.tiny(*options), is_trial=True)
+    arguments = experiment.task, experiment.config, experiment.source.info
+    if "ten" in given:
+      with pytest.raises(ConfigError, match=r"task\.teacher=.*other classes.*choose one"):
+        teacher.load_constants(*arguments)
+    else:
+      heads.append(teacher.load_constants(*arguments)["teacher"]["params"]["head"])
+  for leaf in ("kernel", "bias"):
+    np.testing.assert_array_equal(heads[0][leaf], loaded.variables["params"]["head"][leaf])
+    np.testing.assert_array_equal(heads[1][leaf], heads[0][leaf][..., ::-1])
+
+
+def test_a_record_that_names_too_few_classes_is_refused(run_copy):
+  environment = json.loads((run_copy / "environment.json").read_text())
+  for names in (["a", "b", "c"], "0123456789", [0] * 10):
+    environment["data"]["class_names"] = names
+    (run_copy / "environment.json").write_text(json.dumps(environment))
+    with pytest.raises(ConfigError, match=r"class_names=.* must name the 10 classes"):
+      vitx.load(run_copy)

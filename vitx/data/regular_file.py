@@ -1,0 +1,40 @@
+"""Files that a user names or a folder holds: regular ones alone are opened."""
+
+import errno
+import os
+import stat
+from pathlib import Path
+from typing import BinaryIO
+
+
+def open_file(path: str | os.PathLike) -> BinaryIO:
+  """Opens a file for reading.
+
+  A pipe would keep its reader waiting for ever, and a device may have no end: neither is opened.
+
+  Raises:
+    OSError: it cannot be read, or is no regular file.
+  """
+  descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+  if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+    os.close(descriptor)
+    raise OSError(errno.EINVAL, "it is no regular file", os.fspath(path))
+  return os.fdopen(descriptor, "rb")
+
+
+def read_bytes(path: str | os.PathLike) -> bytes:
+  """Returns the content of a file.
+
+  Raises:
+    OSError: as of `open_file`.
+  """
+  with open_file(path) as file:
+    return file.read()
+
+
+def is_regular(path: Path) -> bool:
+  """Returns whether a path leads to a regular file, through links too."""
+  try:
+    return path.is_file()
+  except OSError:  # such as a link that leads to itself
+    return False

@@ -1,0 +1,193 @@
+"""Which directories of a folder are splits and which are classes, by their names and shape."""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from vitx.data.class_names import FILE, normalize
+from vitx.data.dataset import ROLES
+from vitx.data.sources.files import find_directories
+from vitx.data.split_names import FOLD, find_role, states_role
+from vitx.errors import ConfigError, listing
+
+# The directories that hold the images of a class, by its name and then by the name that the file
+# system has: there are several where these differ in how their accents are written.
+Classes = dict[str, dict[str, Path]]
+
+
+@dataclass(frozen=True)
+class Layout:
+  """The directories of a folder.
+
+  Attributes:
+    splits: the directories of each class, by split.
+    unlabeled: splits without directories of classes.
+    skipped: directories that are neither split nor class.
+    hint: why they are taken for splits, where only their shape says so; "" otherwise.
+  """
+
+  splits: Mapping[str, Classes]
+  unlabeled: tuple[str, ...] = ()
+  skipped: tuple[Path, ...] = ()
+  hint: str = ""
+
+
+@dataclass(frozen=True)
+class _Place:
+  """A directory, the directories in it, and whether images lie beside them."""
+
+  path: Path
+  inner: tuple[Path, ...]
+  has_images: bool
+
+  @property
+  def role(self) -> str | None:
+    return find_role(self.path.name)
+
+  @property
+  def names(self) -> set[str]:
+    return {normalize(path.name) for path in self.inner}
+
+
+def find_layout(
+  field: str,
+  root: Path,
+  suffixes: Sequence[str],
+  stated: Collection[str],
+  named: Collection[str],
+) -> Layout:
+  """Returns which directories are splits, and which classes.
+
+  Splits are what `named` names, else directories of directories whose names state a role, or that
+  mostly hold directories of equal names. The other way round, a directory per class may hold one
+  per split. All else is a directory per class, in one split called train.
+
+  Args:
+    field: that named the folder and its value, for errors.
+    root: the folder.
+    suffixes: in lower case, of images.
+    stated: the class names of `classes.txt`, which settle what is a class.
+    named: the splits that `data.splits` names.
+
+  Raises:
+    ConfigError: splits without directories of classes.
+  """
+  places = [_look(field, path, suffixes) for path in find_directories(field, root, suffixes)]
+  if not {normalize(place.path.name) for place in places}.isdisjoint(stated):
+    return _read_classes(places)
+  holding = [place for place in places if place.inner]
+  if named and holding:
+    known = [place for place in holding if place.path.name in named or states_role(place.path.name)]
+    return _read_splits(places, known or holding, named)
+  if any(not place.names.isdisjoint(stated) for place in holding):
+    return _read_splits(places, holding, named)
+  if _are_classes_of_splits(places):
+    return _read_classes_of_splits(places)
+  known = [p for p in holding if states_role(p.path.name)] or [p for p in holding if p.role == FOLD]
+  if known:
+    return _read_splits(places, known, named)
+  alike = _find_alike(places)
+  if alike:
+    some = listing(sorted(place.path.name for place in alike)[:5])
+    hint = (
+      f" {some} hold directories of the same names, so they are taken for splits: name their roles"
+      f" by data.splits; if they are classes, list them in {root / FILE}, a name a line."
+    )
+    return _read_splits(places, alike, named, hint)
+  _check_unlabeled(field, places)
+  return _read_classes(places)
+
+
+def _look(field: str, path: Path, suffixes: Sequence[str]) -> _Place:
+  has_images = any(
+    each.suffix.lower() in suffixes and not each.name.startswith(".") and not each.is_dir()
+    for each in path.iterdir()
+  )
+  return _Place(path, tuple(find_directories(field, path, suffixes)), has_images)
+
+
+def _find_alike(places: Sequence[_Place]) -> list[_Place]:
+  """Returns the directories that look like splits by what they hold; [] if most do not.
+
+  Half of the directories in each have a namesake in another.
+  """
+  count = Counter(name for place in places for name in place.names)
+  shared = {name for name in count if count[name] > 1}
+  alike = [place for place in places if _is_like(place, shared)]
+  return alike if len(alike) > max(1, len(places) / 2) else []
+
+
+def _is_like(place: _Place, names: set[str]) -> bool:
+  """Returns whether a directory may be a split: half of the directories in it, and two at least,
+  have these names, and no image lies beside them.
+  """
+  return not place.has_images and len(place.names & names) >= max(2, len(place.names) / 2)
+
+
+def _are_classes_of_splits(places: Sequence[_Place]) -> bool:
+  """Returns whether there is a directory per class with one per split inside, train among them."""
+  return len(places) > 1 and all(
+    not place.has_images
+    and not states_role(place.path.name)
+    and {"train"} < {find_role(name) for name in place.names if states_role(name)}
+    for place in places
+  )
+
+
+def _read_classes(places: Sequence[_Place]) -> Layout:
+  return Layout({"train": _group(place.path for place in places)})
+
+
+def _read_classes_of_splits(places: Sequence[_Place]) -> Layout:
+  splits: dict[str, Classes] = {}
+  skipped = []
+  for place in places:
+    for path in place.inner:
+      if not states_role(path.name):
+        skipped.append(path)
+        continue
+      classes = splits.setdefault(path.name, {})
+      classes.setdefault(normalize(place.path.name), {})[place.path.name] = path
+  return Layout(splits, skipped=tuple(skipped))
+
+
+def _read_splits(
+  places: Sequence[_Place], known: Sequence[_Place], named: Collection[str], hint: str = ""
+) -> Layout:
+  """Returns a layout of splits: those that are known, and what else holds their classes.
+
+  Beside those that are named, no other counts that lacks a class.
+  """
+  like = next((place for place in known if place.role == "train"), known[0])
+  splits = [
+    place
+    for place in places
+    if place in known or place.names == like.names or (not named and _is_like(place, like.names))
+  ]
+  others = [place for place in places if place not in splits]
+  unlabeled = [place for place in others if place.role or place.path.name in named]
+  return Layout(
+    {place.path.name: _group(place.inner) for place in splits},
+    tuple(place.path.name for place in unlabeled),
+    tuple(place.path for place in others if place not in unlabeled),
+    hint,
+  )
+
+
+def _group(paths: Iterable[Path]) -> Classes:
+  classes: Classes = {}
+  for path in paths:
+    classes.setdefault(normalize(path.name), {})[path.name] = path
+  return classes
+
+
+def _check_unlabeled(field: str, places: Sequence[_Place]) -> None:
+  """Raises ConfigError where all directories are called like splits and none holds a class."""
+  roles = {place.role for place in places}
+  if len(roles) > 1 and "train" in roles and roles <= {*ROLES}:
+    raise ConfigError(
+      f"{field}: {listing(place.path.name for place in places)} are splits by their names, and hold"
+      " no directory of a class. Put a directory per class into each; if they are classes, list"
+      f" them in {FILE}, a name a line."
+    )

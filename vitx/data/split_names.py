@@ -1,0 +1,64 @@
+"""The role of a split by its name, however people write it."""
+
+import re
+from collections.abc import Iterable
+
+from vitx.data.dataset import ROLES
+
+# What is documented; of several directories for validation the first counts.
+NAMES = {
+  "train": ("train",),
+  "validation": ("validation", "val", "valid", "dev"),
+  "test": ("test",),
+}
+FOLD = "fold"  # of a part that has a number and no role
+_WORDS = {
+  "train": ("train", "training", "trn", "trainval"),
+  "validation": NAMES["validation"]
+  + ("validate", "validating", "development", "eval", "evaluation", "evaluate"),
+  "test": ("test", "testing", "tst", "holdout"),
+}
+_ROLE_OF = {word: role for role, words in _WORDS.items() for word in words}
+_FOLDS = {"fold", "kfold", "cv", "split", "part", "partition", "subset"}
+# What stands beside such a word without another meaning.
+_FILLERS = {"set", "sets", "data", "dataset", "split", "splits", "folder", "dir", "seg", "cls"}
+_FILLERS |= {"image", "images", "img", "imgs", "pics", "pictures", "photos", "samples", "part"}
+
+
+def find_role(name: str) -> str | None:
+  """Returns the role that a name states, `FOLD` for a numbered part, None for any other name."""
+  apart = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).casefold()
+  words = [_strip(word) for word in re.findall(r"[^\W\d_]+", apart)]
+  known = [_ROLE_OF[word] for word in words if word in _ROLE_OF]
+  others = [word for word in words if word not in _ROLE_OF and word not in _FILLERS]
+  if len(known) == 1 and not others:
+    return known[0]
+  if not known and re.search(r"\d", name) and words and all(w in _FOLDS | _FILLERS for w in words):
+    return FOLD if not _FOLDS.isdisjoint(words) else None
+  return None
+
+
+def states_role(name: str) -> bool:
+  """Returns whether a name states one of the three roles."""
+  return find_role(name) in ROLES
+
+
+def _strip(word: str) -> str:
+  """Returns `train` of `trainset`."""
+  for filler in ("set", "data", "images", "imgs", "split"):
+    if word.removesuffix(filler) in _ROLE_OF:
+      return word.removesuffix(filler)
+  return word
+
+
+def find_roles(splits: Iterable[str]) -> dict[str, list[str]]:
+  """Returns the splits whose names state each role in other words than the documented ones.
+
+  A role that a documented name states has none, and so has one that no name states.
+  """
+  names = list(splits)
+  return {
+    role: [name for name in names if find_role(name) == role]
+    for role in ROLES
+    if not set(NAMES[role]) & set(names)
+  }
