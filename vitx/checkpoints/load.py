@@ -1,5 +1,6 @@
 """From a workdir to a model with its weights."""
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -135,8 +136,8 @@ def load(
   """
   workdir = find_run(workdir)
   config = read_config(workdir)
-  with registry.trusting(trust_code):
-    task, programs = _build_task(config, workdir)
+  with registry.trusting(trust_code), _naming_config(workdir):
+    task, programs = _build_task(config)
     wanted = _variable_shapes(task)
   data, restored = read_data(workdir), _read(workdir, checkpoint)
   state = restored.state
@@ -206,24 +207,30 @@ def _find_code(plain: Any) -> Iterator[Any]:
     yield found if isinstance(found, Hashable) else id(found)
 
 
-def _build_task(
-  config: ConfigDict, workdir: str | Path
-) -> tuple[Task, dict[Hashable, tuple[Task, Any]]]:
+def _build_task(config: ConfigDict) -> tuple[Task, dict[Hashable, tuple[Task, Any]]]:
   """Returns the task of a workdir's config, and its programs."""
   for name in SECTIONS:
     if name in config and not isinstance(config[name], ConfigDict):
       raise ConfigError(
-        f"config.json of workdir={str(workdir)!r}: {name}={config[name]!r} must be a group of"
-        " fields; restore the file from a copy"
+        f"{name}={config[name]!r} must be a group of fields; restore the file from a copy"
       )
   try:
     return build_once(config)
   except (AttributeError, KeyError) as error:
     field = str(error.args[0]).strip("'\"")
     raise ConfigError(
-      f"config.json of workdir={str(workdir)!r} lacks the field {field!r}: edited, or written"
-      " by a version of vitx whose fields had other names"
+      f"it lacks the field {field!r}: edited, or written by a version of vitx whose fields had"
+      " other names"
     ) from error
+
+
+@contextlib.contextmanager
+def _naming_config(workdir: str | Path) -> Iterator[None]:
+  """Lets an error of a workdir's config name the file."""
+  try:
+    yield
+  except ConfigError as error:
+    raise ConfigError(f"config.json of workdir={str(workdir)!r}: {error}") from error
 
 
 def initial_variables(
@@ -314,8 +321,8 @@ def check_source(
     return
   try:
     run = find_run(source)
-    with registry.trusting(trust_code):
-      _build_task(read_config(run), run)
+    with registry.trusting(trust_code), _naming_config(run):
+      _build_task(read_config(run))
   except ConfigError as error:
     raise ConfigError(f"init_from={source!r}: {error}") from error
   if not Directory(locate_checkpoints(run)).steps():

@@ -1,0 +1,283 @@
+"""Damaged files of every kind that somebody may hand over: each is read, or refused by its name.
+
+`FUZZ_TIMES=50` tries fifty times as many.
+"""
+
+import contextlib
+import io
+import json
+import os
+import shutil
+import struct
+import traceback
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from etils import epath
+from PIL import Image
+
+import vitx
+from vitx.checkpoints import foreign
+from vitx.checkpoints.errors import CheckpointError
+from vitx.cli import code_file
+from vitx.data.images.decode import decode_image
+from vitx.data.sources.tfds_dir import file_formats, open_builder
+from vitx.data.wav import read_head
+from vitx.errors import ConfigError
+from vitx.files import read_arrays
+from vitx.training.log import read_metrics
+
+GOLDEN = Path(__file__).parent / "golden"
+SEED = 27
+TIMES = int(os.environ.get("FUZZ_TIMES", "1"))
+# What stands in a record for what a run wrote there.
+STRANGE = (
+  *(
+    None,
+    True,
+    -1,
+    0,
+    2**70,
+    1e308,
+    float("nan"),
+    "",
+    "\0",
+    "../../x",
+    "module:Name",
+    "é\n\x1b[31m",
+  ),
+  *([], {}, [[]], {"name": 3}, ["a"] * 9, {"a": {"b": {}}}),
+)
+
+
+def damage(rng: np.random.Generator, content: bytes) -> bytes:
+  """Returns the bytes with one to three faults: cut, flipped, overwritten, removed, repeated."""
+  found = bytearray(content)
+  for _ in range(rng.integers(1, 4)):
+    at = int(rng.integers(len(found) + 1))
+    length = int(min(rng.geometric(0.05), 4096))
+    fill = rng.choice([0, 0x20, 0x7F, 0x80, 0xFF])
+    match rng.integers(6):
+      case 0:
+        del found[at:]
+      case 1 if at < len(found):
+        found[at] ^= 1 << int(rng.integers(8))
+      case 2:
+        found[at : at + length] = bytes([fill]) * len(found[at : at + length])
+      case 3:
+        del found[at : at + length]
+      case 4:
+        found[at:at] = found[at : at + length] or rng.bytes(length)
+      case 5:
+        found[at : at + 4] = rng.bytes(4)
+  return bytes(found)
+
+
+def damage_members(rng: np.random.Generator, content: bytes) -> bytes:
+  """Returns a zip with sound checksums of which one member is damaged."""
+  with zipfile.ZipFile(io.BytesIO(content)) as old:
+    members = {name: old.read(name) for name in old.namelist()}
+  chosen = list(members)[rng.integers(len(members))]
+  members[chosen] = damage(rng, members[chosen][:200]) + members[chosen][200:]
+  new = io.BytesIO()
+  with zipfile.ZipFile(new, "w") as archive:
+    for name, member in members.items():
+      archive.writestr(name, member)
+  return new.getvalue()
+
+
+def damage_chunks(rng: np.random.Generator, content: bytes) -> bytes:
+  """Returns a PNG with sound checksums of which one chunk is damaged."""
+  at, parts = 8, []
+  while at < len(content):
+    (length,) = struct.unpack_from(">I", content, at)
+    parts.append((content[at + 4 : at + 8], content[at + 8 : at + 8 + length]))
+    at += 12 + length
+  chosen = int(rng.integers(len(parts)))
+  parts[chosen] = parts[chosen][0], damage(rng, parts[chosen][1])
+  return content[:8] + b"".join(
+    struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+    for kind, body in parts
+  )
+
+
+def damage_json(rng: np.random.Generator, content: bytes) -> bytes:
+  """Returns JSON, or lines of it, of which one value is removed or replaced by a strange one."""
+  lines = content.splitlines() if content.count(b"}\n{") else [content]
+  chosen = int(rng.integers(len(lines)))
+  tree = json.loads(lines[chosen])
+  places = [(tree, key) for key in tree]
+  for parent, key in places:  # grows while it is read
+    inside = parent[key]
+    if isinstance(inside, dict | list):
+      places += [(inside, k) for k in (inside if isinstance(inside, dict) else range(len(inside)))]
+  parent, key = places[rng.integers(len(places))]
+  if rng.random() < 0.2:
+    del parent[key]
+  else:
+    parent[key] = STRANGE[rng.integers(len(STRANGE))]
+  lines[chosen] = json.dumps(tree).encode()
+  return b"\n".join(lines) + b"\n"
+
+
+def ways(name: str, content: bytes) -> list[Callable]:
+  """Returns how a file can be damaged: as bytes, and within what its format keeps whole."""
+  inside = {".png": damage_chunks, ".json": damage_json, ".jsonl": damage_json}.get(
+    Path(name).suffix
+  )
+  if zipfile.is_zipfile(io.BytesIO(content)):
+    inside = damage_members
+  return [damage, *([inside] if inside else [])]
+
+
+def fuzz(
+  samples: dict[str, bytes],
+  count: int,
+  read: Callable[[str, bytes], Any],
+  named: Callable[[str], str] = str,
+) -> None:
+  """Reads damaged files; each may only be refused by an error that names it.
+
+  Args:
+    samples: sound files by their names.
+    count: of damaged files, equally many of each sample.
+    read: takes the name and the damaged bytes.
+    named: returns what an error must name for a file.
+  """
+  faults: dict[str, str] = {}
+  for number in range(count * TIMES):
+    rng = np.random.default_rng([SEED, number])
+    name = sorted(samples)[number % len(samples)]
+    choices = ways(name, samples[name])
+    way = choices[rng.integers(len(choices))]
+    what = f"example {number}, {name}, {way.__name__}"
+    try:
+      read(name, way(rng, samples[name]))
+    except (ConfigError, CheckpointError) as error:
+      if named(name) not in str(error):
+        faults[f"unnamed: {error}"[:60]] = f"{what}: {named(name)} is not named: {error}"
+    except Exception as error:
+      frame = traceback.extract_tb(error.__traceback__)[-1]
+      kind = f"{type(error).__name__} at {Path(frame.filename).name}:{frame.lineno}"
+      faults[kind] = f"{what}: {kind}: {error}"
+  assert not faults, "\n".join(faults.values())
+
+
+def pictures() -> dict[str, bytes]:
+  """Returns a small picture in each format and each of some modes."""
+  rng = np.random.default_rng(SEED)
+  color = Image.fromarray(rng.integers(256, size=(12, 10, 3), dtype=np.uint8))
+  exif = Image.Exif()
+  exif.update({0x0112: 6, 0x010F: "camera", 0x011A: 72.0})
+  exif.get_ifd(0x8769).update({0x9003: "2026:01:01 00:00:00", 0x829A: 0.01})
+  modes = {
+    "bmp": ("RGB", "L", "P", "1"),
+    "gif": ("P",),
+    "ico": ("RGBA",),
+    "jpg": ("RGB", "L", "CMYK"),
+    "jp2": ("RGB", "L"),
+    "png": ("RGB", "RGBA", "LA", "P", "I;16", "1"),
+    "ppm": ("RGB",),
+    "tga": ("RGB", "P"),
+    "tif": ("RGB", "CMYK", "F", "I", "I;16", "L"),
+    "webp": ("RGB", "RGBA"),
+  }
+  found: dict[str, bytes] = {}
+  for suffix, each in modes.items():
+    for mode in each:
+      file = io.BytesIO()
+      picture = (
+        color.convert("L").convert("I").convert(mode) if "I" in mode else color.convert(mode)
+      )
+      extra = {"exif": exif} if suffix in ("jpg", "png", "tif", "webp") else {}
+      picture.save(file, Image.registered_extensions()[f".{suffix}"], **extra)
+      found[f"{mode.replace(';', '')}.{suffix}"] = file.getvalue()
+  return found
+
+
+def sound() -> bytes:
+  head = struct.pack("<4sI4s4sIHHIIHH", b"RIFF", 0, b"WAVE", b"fmt ", 16, 1, 2, 8000, 32000, 4, 16)
+  return head + struct.pack("<4sI", b"data", 400) + np.arange(200, dtype="<i2").tobytes()
+
+
+def arrays(save: Callable) -> bytes:
+  file = io.BytesIO()
+  save(file)
+  return file.getvalue()
+
+
+def test_damaged_images():
+  def read(name, content):
+    channels = 1 + 2 * (len(content) % 2)
+    pixels = decode_image(content, channels, name, upright=True)
+    assert pixels.dtype == np.uint8 and pixels.ndim == 3 and pixels.shape[-1] == channels
+
+  fuzz(pictures(), 3000, read)
+
+
+def test_damaged_weights(tmp_path):
+  names = ("torch_archive.pth", "torch_stream.pth", "torch_files.npz", "augreg_weights.npz")
+  samples = {name: (GOLDEN / name).read_bytes() for name in (*names, "timm_vit.safetensors")}
+
+  def read(name, content):
+    (tmp_path / name).write_bytes(content)
+    foreign.read_variables(str(tmp_path / name), 3)
+
+  fuzz(samples, 1500, read)
+
+
+def test_damaged_arrays(tmp_path):
+  numbers = np.arange(60, dtype=np.float32).reshape(5, 12)
+  header = code_file.Header("bytes", (9,), 1, 3, "0" * 16, "0" * 16, "cpu, jax")
+  files = {
+    "a.npy": (arrays(lambda file: np.save(file, numbers)), read_arrays),
+    "b.npz": (arrays(lambda file: np.savez(file, image=numbers, label=3)), read_arrays),
+    "c.npz": (arrays(lambda file: np.savez_compressed(file, image=numbers)), read_arrays),
+    "d.wav": (sound(), lambda path: read_head(path).read()),
+    "e.vitx": (code_file.write(header, bytes(30)), code_file.read),
+  }
+
+  def read(name, content):
+    (tmp_path / name).write_bytes(content)
+    files[name][1](tmp_path / name)
+
+  fuzz({name: content for name, (content, _) in files.items()}, 2500, read)
+
+
+def test_damaged_records_of_a_prepared_set(data_dir, tmp_path):
+  (source,) = (path.parent for path in data_dir.glob("*/*/dataset_info.json"))
+  directory = epath.Path(shutil.copytree(source, tmp_path / "digits" / "1.0.0"))
+  samples = {path.name: path.read_bytes() for path in directory.glob("*.json")}
+
+  def read(name, content):
+    with replaced(directory / name, content):
+      file_formats(directory)
+      open_builder(directory)
+
+  fuzz(samples, 150, read, lambda name: str(directory))
+
+
+def test_damaged_workdirs(run_copy):
+  files = [path for path in run_copy.rglob("*") if path.is_file()]
+  samples = {str(path.relative_to(run_copy)): path.read_bytes() for path in files}
+
+  def read(name, content):
+    with replaced(run_copy / name, content):
+      vitx.load(run_copy)
+      read_metrics(run_copy)
+
+  fuzz(samples, 300, read, lambda name: "" if "checkpoints" in name else Path(name).stem)
+
+
+@contextlib.contextmanager
+def replaced(path: Any, content: bytes) -> Iterator[None]:
+  before = path.read_bytes()
+  path.write_bytes(content)
+  try:
+    yield
+  finally:
+    path.write_bytes(before)
