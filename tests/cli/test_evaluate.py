@@ -150,7 +150,7 @@ def test_predictions(run, tmp_path):
 
 def test_a_file_that_cannot_be_written_is_named_before_evaluating(run, tmp_path, monkeypatch):
   monkeypatch.setattr("vitx.training.evaluation.evaluate", lambda *a: pytest.fail("evaluated"))
-  with pytest.raises(ConfigError, match=r"absent/p.csv' cannot be written"):
+  with pytest.raises(ConfigError, match=r"absent/p.csv': there is no folder"):
     evaluate(run[0], predictions=tmp_path / "absent" / "p.csv")
 
 
@@ -373,7 +373,7 @@ def test_of_moved_data_the_roles_are_the_runs(exported, copy, tmp_path, warnings
     names = [row["name"] for row in read_csv(tmp_path / "p.csv")]
     assert len(names) == 60 and all(name.startswith("site_b/") for name in names)
     assert evaluate(loaded, source=source, split="train")["examples"] == 30
-  assert len(warnings) == 3 and all("also what it was trained on" in text for text in warnings)
+  assert sum("also what it was trained on" in text for text in warnings) == 3
   (tmp_path / "moved" / "site_b" / "0").rename(tmp_path / "moved" / "site_b" / "1" / "more")
   with pytest.raises(ConfigError, match="'site_b' differ"):
     evaluate(loaded, source=f"folder:{tmp_path}/moved")

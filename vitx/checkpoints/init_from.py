@@ -150,7 +150,7 @@ def transfer(
       head[name] = shapes
     elif names.is_first_kernel(name) and _is_gray(found.shape, old.shape):
       result[name] = found.sum(axis=2, keepdims=True, dtype=np.float32).astype(old.dtype)
-      resized[name] = f"{shapes}: summed over the channels of color images"
+      resized[name] = f"{shapes}: summed over the colors"
     elif not of_tokens:
       skipped[name] = f"{shapes}: shapes differ"
     elif problem := _explain_refusal(name, found.shape, old.shape, source_layout, layout):

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import functools
 import json
 import sys
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -21,7 +20,6 @@ from vitx.checkpoints.init_from import FindPlaces, Report, check_fit, transfer
 from vitx.checkpoints.store import CheckpointStore, Restored
 from vitx.checkpoints.workdir import (
   find_run,
-  from_plain,
   locate_checkpoints,
   read_config,
   read_data,
@@ -179,19 +177,28 @@ def build_once(config: ConfigDict) -> tuple[Task, dict[Hashable, tuple[Task, Any
   Raises:
     ConfigError: as `build_task`.
   """
+  key = _decide(config)
+  built = _BUILT.pop(key, None)
+  if built is None:
+    built = build_task(config.copy_and_resolve_references()), {}
+    key = _decide(config)  # anew: building has imported what it names
+  _BUILT[key] = built  # the last that was asked for
+  while len(_BUILT) > TASKS_KEPT:
+    del _BUILT[next(iter(_BUILT))]
+  return built
+
+
+_BUILT: dict[Hashable, tuple[Task, dict[Hashable, tuple[Task, Any]]]] = {}
+
+
+def _decide(config: ConfigDict) -> Hashable:
+  """Returns all that decides the task of a config."""
   plain = to_plain(config)
   if plain["task"]["name"] in TASKS:
     plain = {name: plain[name] for name in READ if name in plain}
   text = json.dumps(plain, sort_keys=True)
   rule = json.dumps(current_rule().to_json(), sort_keys=True)
-  return _build(text, tuple(_find_code(plain)), registry.is_trusted(), rule)
-
-
-@functools.lru_cache(maxsize=TASKS_KEPT)
-def _build(
-  text: str, code: tuple[Any, ...], is_trusted: bool, rule: str
-) -> tuple[Task, dict[Hashable, tuple[Task, Any]]]:
-  return build_task(from_plain(json.loads(text))), {}
+  return text, tuple(_find_code(plain)), registry.is_trusted(), rule
 
 
 def _find_code(plain: Any) -> Iterator[Any]:
