@@ -149,7 +149,7 @@ def test_predictions(run, tmp_path):
 
 def test_a_file_that_cannot_be_written_is_named_before_evaluating(run, tmp_path, monkeypatch):
   monkeypatch.setattr("vitx.training.evaluation.evaluate", lambda *a: pytest.fail("evaluated"))
-  with pytest.raises(ConfigError, match=r"absent/p.csv' cannot be written"):
+  with pytest.raises(ConfigError, match=r"absent/p.csv': there is no folder"):
     evaluate(run[0], predictions=tmp_path / "absent" / "p.csv")
 
 
