@@ -15,6 +15,7 @@ from vitx.checkpoints import foreign
 from vitx.checkpoints import workdir as wd
 from vitx.checkpoints.export import export_arrays, write_safetensors
 from vitx.checkpoints.load import Loaded, check_source, initial_variables, load
+from vitx.checkpoints.own_files import check_output
 from vitx.checkpoints.store import CheckpointStore
 from vitx.checkpoints.timm_networks import Network, find_network
 from vitx.cli.configs import load_config
@@ -122,6 +123,7 @@ def export_weights(
     OSError: the file or the card cannot be written, or is there already.
   """
   path = Path(out)
+  check_output(path)
   for each in (path, path.parent / CARD):
     if os.path.lexists(each):
       raise ConfigError(f"out={str(out)!r}: {each} is there already; name another directory")

@@ -211,8 +211,7 @@ def run(workdir: str, out: str | None, **settings) -> None:
   """Draws samples, shows them and writes them."""
   found = sample(workdir, **settings)
   folder = Path(out) if out is not None else Path(workdir) / "samples"
-  if out is None:
-    own_files.check_no_link(folder)
+  own_files.check_output(folder)
   folder.mkdir(parents=True, exist_ok=True)
   name = "samples" if found.originals is None else "completions"
   if found.kind == "image":

@@ -7,6 +7,7 @@ from typing import Any
 from vitx.analysis.comparison import Comparison
 from vitx.analysis.figures.subject import make_canvas
 from vitx.checkpoints import workdir as wd
+from vitx.checkpoints.own_files import check_output
 from vitx.checks import check_integer
 from vitx.cli.configs import split_text
 from vitx.cli.live import Live
@@ -63,6 +64,7 @@ def compare(
       make_canvas(1, 1)  # what is missing is said before the long part
     except MissingExtraError as error:
       raise MissingExtraError("the plot (--no-plot does without)", "plot") from error
+  check_output(out)
   cache.enable()
   phases.use_cores(point.config for point in points)
   print(f"checking {len({point.method for point in points})} methods ...", flush=True)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from vitx.checkpoints.own_files import check_output
 from vitx.errors import ConfigError, escape, naming
 
 
@@ -38,12 +39,13 @@ def write_file(path: str | Path, content: str | bytes | bytearray) -> None:
 
 
 def check_file(path: str | Path | None, field: str) -> None:
-  """Raises ConfigError for a path where no file can be written; None for no file is right.
+  """Raises ConfigError for a path where no file may be written; None for no file is right.
 
   To be asked before anything is computed.
   """
   if path is None:
     return
+  check_output(path)
   given, parent = Path(path), Path(path).parent
   if not str(path) or given.is_dir():
     raise ConfigError(f"{field}={str(path)!r} is a folder; name a file")

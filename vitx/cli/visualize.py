@@ -24,6 +24,7 @@ from vitx.analysis.figures.subject import make_canvas
 from vitx.analysis.markdown import without_places
 from vitx.analysis.matrices import hold_matrices
 from vitx.checkpoints.load import Loaded, load
+from vitx.checkpoints.own_files import check_output
 from vitx.checkpoints.workdir import DATA_PLACES, join, tell_places
 from vitx.cli.configs import join_text, load_config, split_text
 from vitx.cli.curves import find_printed, find_runs, read_curves
@@ -106,6 +107,7 @@ def visualize(
     raise ConfigError(
       f"figure={figure!r} is unknown.{nearest(figure, known)} Valid: {listing(known)}"
     )
+  check_output(out)
   workdirs = [workdir] if isinstance(workdir, str) else list(workdir or ())
   if options and options.inputs and figure not in {**FIGURES, **SIDE_BY_SIDE}:
     raise ConfigError(f"--inputs: {figure} looks at no inputs; leave them out")
