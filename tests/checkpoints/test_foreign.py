@@ -498,7 +498,7 @@ def test_a_run_begins_with_them(tmp_path, capsys):
   wanted["stem"]["embed"]["kernel"] = summed
   assert summed.shape == (8, 8, 1, 12)
   jax.tree.map(np.testing.assert_array_equal, found, wanted)
-  said = "params/stem/embed/kernel  [8, 8, 3, 12] -> [8, 8, 1, 12]: summed over the channels of"
+  said = "params/stem/embed/kernel  [8, 8, 3, 12] -> [8, 8, 1, 12]: summed over the colors"
   assert said in capsys.readouterr().out
 
 

@@ -188,6 +188,35 @@ def test_a_run_goes_on_beside_links(run_copy, victim, capsys):
   assert "checkpoints/900 is no checkpoint but a link" in capsys.readouterr().err
 
 
+OUTPUTS = {
+  "predictions": ["evaluate", "--limit", "1", "--predictions", "run/PLACE"],
+  "json": ["evaluate", "--limit", "1", "--json", "run/PLACE"],
+  "csv": ["predict", "x.png", "--csv", "run/PLACE"],
+  "figure": ["visualize", "attention", "--out", "run/PLACE"],
+  "below": ["visualize", "attention", "--out", "run/PLACE/figures"],
+  "weights": ["convert", "run", "--out", "run/PLACE/x.safetensors"],
+}
+
+
+@pytest.mark.parametrize("command", OUTPUTS)
+def test_nothing_is_put_out_through_a_link_in_a_workdir(
+  command, finished_run, victim, tmp_path, monkeypatch, capsys
+):
+  """Though the user has named it; a workdir that is a link, and a link elsewhere, are followed."""
+  monkeypatch.chdir(tmp_path)
+  shutil.copytree(finished_run[0], "disk")
+  (tmp_path / "run").symlink_to("disk")
+  (tmp_path / "run" / "theirs").symlink_to("../victim")
+  words = OUTPUTS[command] + ["--workdir", "run"] * (command != "weights")
+  assert main([word.replace("PLACE", "theirs") for word in words]) == 1
+  assert "run/theirs' is a link to '../victim'" in capsys.readouterr().err
+  if command == "predictions":
+    (tmp_path / "mine.csv").symlink_to(tmp_path / "other.csv")
+    assert main([word.replace("run/PLACE", "mine.csv") for word in words]) == 0
+    assert main([word.replace("PLACE", "p.csv") for word in words]) == 0
+    assert (tmp_path / "other.csv").read_text() == (tmp_path / "disk" / "p.csv").read_text()
+
+
 @pytest.mark.parametrize("name", ["checkpoints", "log.txt", "metrics.jsonl", "wandb"])
 def test_a_link_is_told_before_anything_is_compiled(name, run_copy, victim):
   if (run_copy / name).exists():

@@ -54,6 +54,23 @@ def test_samples_of_images_in_a_grid(digits, command, tmp_path):
   assert np.all(grid[68:, 134:] == 255)
 
 
+def test_samples_stay_in_their_workdir(digits, command, tmp_path):
+  (tmp_path / "environment.json").write_text("{}")
+  (tmp_path / "elsewhere").mkdir()
+  (tmp_path / "victim").write_text("kept")
+  (tmp_path / "samples").symlink_to("elsewhere")
+  status, _, error = command(digits, "--count", "1")
+  assert status == 1 and "samples' is a link to 'elsewhere'" in error
+  (tmp_path / "samples").unlink()
+  (tmp_path / "samples").mkdir()
+  (tmp_path / "samples" / "samples.png").symlink_to("../victim")
+  assert command(digits, "--count", "1")[0] == 0
+  assert not (tmp_path / "samples" / "samples.png").is_symlink()
+  assert (tmp_path / "victim").read_text() == "kept" and not list(
+    (tmp_path / "elsewhere").iterdir()
+  )
+
+
 def test_completions_begin_as_their_originals(digits, command, tmp_path):
   found = vitx.sample(digits, count=3, complete=0.5)
   assert found.originals.shape == (3, 64) and found.tokens.shape == (12, 64) and found.given == 32

@@ -243,6 +243,7 @@ def test_a_config_of_data_says_what_it_has_read(change, said, run_copy, monkeypa
   (run_copy / "theirs.json").write_text(json.dumps(config))
   said = f"says what is read: {said.replace('HERE', str(run_copy.parent))}"
   vitx.load_config(str(run_copy / "theirs.json"))
+  vitx.load_config(str(run_copy / "theirs.json"))  # as for each point of a sweep
   assert said in caplog.messages[0] and len(caplog.messages) == 1
   with registry.trusting(True):
     vitx.load_config(str(run_copy / "theirs.json"))

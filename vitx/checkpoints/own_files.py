@@ -19,6 +19,8 @@ from vitx.errors import ConfigError
 
 # What opening says of a link that is not followed (ELOOP; EMLINK on some systems), and of a pipe.
 _STRANGE = (errno.ELOOP, errno.EMLINK, errno.ENXIO)
+# What a run has written into its workdir, one of phases too.
+_MARKS = ("environment.json", "phases.json")
 
 
 def append(directory: str | Path, name: str, text: str, *, sync: bool = False) -> None:
@@ -83,6 +85,17 @@ def check_no_link(path: str | Path) -> None:
   """Raises ConfigError for a link, where a file or directory of a workdir is or will be."""
   if "://" not in str(path) and os.path.islink(path):
     raise _refuse(path)
+
+
+def check_output(path: str | Path) -> None:
+  """Raises ConfigError for a path of the user's that leads through a link in a workdir.
+
+  Links elsewhere, such as `/dev/stdout` or the workdir itself, are followed.
+  """
+  place = Path(os.path.abspath(path))
+  for each in (place, *place.parents):
+    if os.path.islink(each) and any((each.parent / name).exists() for name in _MARKS):
+      raise _refuse(each)
 
 
 def _refuse(path: str | Path) -> ConfigError:

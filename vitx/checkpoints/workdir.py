@@ -4,6 +4,7 @@ It is self-contained (evaluation needs nothing else) and holds no pickle and no 
 """
 
 import contextlib
+import functools
 import json
 import os
 import re
@@ -149,7 +150,13 @@ def tell_places(config: Mapping[str, Any], path: str, fields: Iterable[str] = PL
   }
   if named:
     each = ", ".join(f"{field}={value!r}{_say_where(value)}" for field, value in named.items())
-    logging.warning("%r says what is read: %s", path, each)
+    _tell_once(f"{path!r} says what is read: {each}")
+
+
+@functools.lru_cache(maxsize=1024)
+def _tell_once(text: str) -> None:
+  """Says it in the first of many calls, such as a sweep's for each of its points."""
+  logging.warning("%s", text)
 
 
 def _say_where(value: str) -> str:

@@ -212,7 +212,7 @@ def run(workdir: str, out: str | None, **settings) -> None:
   """Draws samples, shows them and writes them."""
   folder = Path(out) if out is not None else Path(workdir) / "samples"
   if out is None:
-    own_files.check_no_link(folder)
+    own_files.check_output(folder)
   else:
     check_folder(folder, "out")
   found = sample(workdir, **settings)

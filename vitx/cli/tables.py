@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from vitx.checkpoints.own_files import check_output
 from vitx.checks import check_text
 from vitx.errors import ConfigError, escape, naming
 
@@ -42,13 +43,14 @@ def write_file(path: str | Path, content: str | bytes | bytearray) -> None:
 
 
 def check_file(path: str | Path | None, field: str) -> None:
-  """Raises ConfigError for a path where no file can be written; None for no file is right.
+  """Raises ConfigError for a path where no file may be written; None for no file is right.
 
   To be asked before anything is computed.
   """
   if path is None:
     return
   given, parent = Path(check_text(str(path), field)), Path(path).parent
+  check_output(path)
   if len(os.fsencode(given.name)) > LONGEST:
     raise ConfigError(f"{field}={str(path)!r} cannot be the path of a file; name another place")
   if not str(path) or given.is_dir():
@@ -66,6 +68,7 @@ def check_folder(path: str | Path, field: str) -> None:
   """
   if "://" in str(path):
     return
+  check_output(path)
   given = Path(path)
   there = next(each for each in (given, *given.parents, Path()) if each.exists())
   if not str(path) or not there.is_dir():
