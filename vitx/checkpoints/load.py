@@ -1,5 +1,6 @@
 """From a workdir to a model with its weights."""
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -128,11 +129,13 @@ def load(
   workdir = find_run(workdir)
   config = read_config(workdir)
   with registry.trusting(trust_code):
-    task, programs = _build_task(config, workdir)
-    wanted = _variable_shapes(task)
+    task, programs = read_task(config, workdir)
+    with explained(workdir):
+      wanted = _variable_shapes(task)
   data, restored = read_data(workdir), _read(workdir, checkpoint)
   state = restored.state
-  params = _choose_params(state, weights, config.evaluation.get("weights", WEIGHTS[:1])[0])
+  chose_best = config.get("evaluation", ConfigDict()).get("weights") or WEIGHTS
+  params = _choose_params(state, weights, chose_best[0])
   variables = {"params": params, **state.get("model_state", {})}
   tree.check_arrays(variables, wanted, f"checkpoint {restored.step} of {workdir}")
   return Loaded(
@@ -156,7 +159,7 @@ def build_once(config: ConfigDict) -> tuple[Task, dict[Hashable, tuple[Task, Any
     ConfigError: as `build_task`.
   """
   plain = to_plain(config)
-  if plain["task"]["name"] in TASKS:
+  if str(plain["task"]["name"]) in TASKS:
     plain = {name: plain[name] for name in READ if name in plain}
   text = json.dumps(plain, sort_keys=True)
   rule = json.dumps(current_rule().to_json(), sort_keys=True)
@@ -183,23 +186,43 @@ def _find_code(plain: Any) -> Iterator[Any]:
     yield found if isinstance(found, Hashable) else id(found)
 
 
-def _build_task(
+def read_task(
   config: ConfigDict, workdir: str | Path
 ) -> tuple[Task, dict[Hashable, tuple[Task, Any]]]:
-  """Returns the task of a workdir's config, and its programs."""
-  for name in SECTIONS:
-    if name in config and not isinstance(config[name], ConfigDict):
-      raise ConfigError(
-        f"config.json of workdir={str(workdir)!r}: {name}={config[name]!r} must be a group of"
-        " fields; restore the file from a copy"
-      )
-  try:
+  """Returns the task of a workdir's config, and its programs.
+
+  Raises:
+    ConfigError: the config lacks a field or has a value from which nothing can be built, as one
+      that was edited or that another version wrote.
+  """
+  with explained(workdir):
+    for name in SECTIONS:
+      if name in config and not isinstance(config[name], ConfigDict):
+        raise ConfigError(
+          f"config.json of workdir={str(workdir)!r}: {name}={config[name]!r} must be a group of"
+          " fields; restore the file from a copy"
+        )
     return build_once(config)
+
+
+@contextlib.contextmanager
+def explained(workdir: str | Path) -> Iterator[None]:
+  """Turns what a `with` block raises of a stored config that is damaged into a ConfigError."""
+  where = f"config.json of workdir={str(workdir)!r}"
+  try:
+    yield
   except (AttributeError, KeyError) as error:
     field = str(error.args[0]).strip("'\"")
     raise ConfigError(
-      f"config.json of workdir={str(workdir)!r} lacks the field {field!r}: edited, or written"
-      " by a version of vitx whose fields had other names"
+      f"{where} lacks the field {field!r}: edited, or written by a version of vitx whose fields had"
+      " other names"
+    ) from error
+  except (TypeError, ValueError) as error:
+    if isinstance(error, ConfigError):
+      raise
+    first = str(error).strip().partition("\n")[0]
+    raise ConfigError(
+      f"{where} holds a value that does not fit ({first}); restore the file from a copy"
     ) from error
 
 
@@ -286,7 +309,7 @@ def check_source(
   try:
     run = find_run(source)
     with registry.trusting(trust_code):
-      _build_task(read_config(run), run)
+      read_task(read_config(run), run)
   except ConfigError as error:
     raise ConfigError(f"init_from={source!r}: {error}") from error
   if not Directory(locate_checkpoints(run)).steps():

@@ -22,6 +22,8 @@ from vitx.training import phases
 from vitx.training.sweep import Point
 from vitx.training.trial import count_training_flops
 
+TOLD = ("data", "commit", "python", "versions", "devices", "processor", "cores")  # of a run
+
 Facts = tuple[str, Any]  # name and mode of the primary figure
 
 
@@ -133,7 +135,7 @@ def _show(value: Any) -> str:
 
 
 def _describe_run(comparison: Comparison, runs: Sequence[str]) -> str:
-  environments = [wd.read_json(wd.find_run(run), "environment.json") for run in runs]
+  environments = [_read_environment(run) for run in runs]
   hours = {m.name: _hours(comparison.outcomes, m.name) for m in comparison.methods}
   each = ", ".join(f"{name} {value:.3g}" for name, value in hours.items())
   lines = {
@@ -146,6 +148,17 @@ def _describe_run(comparison: Comparison, runs: Sequence[str]) -> str:
     "commit": _distinct(str(environment["commit"]) for environment in environments),
   }
   return "\n".join(f"- {name}: {' · '.join(values)}" for name, values in lines.items())
+
+
+def _read_environment(run: str) -> dict[str, Any]:
+  found = wd.read_json(wd.find_run(run), "environment.json")
+  missing = [name for name in TOLD if name not in found]
+  if missing:
+    raise ConfigError(
+      f"environment.json of workdir={run!r} says nothing of {', '.join(missing)}. Restore it from a"
+      " copy, or move the workdir away."
+    )
+  return found
 
 
 def _hours(outcomes: Iterable[Outcome], method: str) -> float:
@@ -163,7 +176,8 @@ def _hardware(environment: Mapping[str, Any]) -> str:
 
 
 def _data(data: Mapping[str, Any]) -> str:
-  return f"{data['source']}, fingerprint {data['fingerprint']}, {json.dumps(data['examples'])}"
+  examples = json.dumps(data.get("examples"))
+  return f"{data.get('source')}, fingerprint {data['fingerprint']}, {examples}"
 
 
 def _versions(environment: Mapping[str, Any]) -> str:

@@ -207,7 +207,8 @@ def _originals(
 def run(workdir: str, out: str | None, **settings) -> None:
   """Draws samples, shows them and writes them."""
   folder = Path(out) if out is not None else Path(workdir) / "samples"
-  check_folder(folder, "out")
+  if out is not None or Path(workdir).is_dir():
+    check_folder(folder, "out")
   found = sample(workdir, **settings)
   folder.mkdir(parents=True, exist_ok=True)
   name = "samples" if found.originals is None else "completions"
