@@ -263,9 +263,86 @@ def test_a_run_without_checkpoints(run_copy, capsys):
     ({"data": []}, "data=() must be a group of fields"),
     ({"model": {"name": "vitt"}}, "lacks the field 'num_classes'"),
     ({"model": {"name": "vitt", "num_classes": 10}}, "model.name='vitt' is unknown"),
+    *(({name: "gone"}, f"lacks the field {name!r}") for name in ("evaluation", "augment", "task")),
+    ({"batch_size": "gone"}, "lacks the field 'batch_size'"),
+    ({"data_seed": "gone"}, "lacks the field 'data_seed'"),
+    ({"batch_size": "many"}, "config.json is damaged (batch_size is no integer)"),
+    ({"evaluation": {"weights": 3}}, "config.json is damaged (evaluation.weights is no list)"),
+    ({"data": {"mean": 3, "std": [1], "channels": 1, "image_size": 8}}, "does not fit"),
   ],
 )
 def test_an_edited_config(change, part, run_copy, capsys):
   path = run_copy / "config.json"
-  path.write_text(json.dumps(json.loads(path.read_text()) | change))
+  stored = json.loads(path.read_text())
+  path.write_text(json.dumps({k: v for k, v in (stored | change).items() if v != "gone"}))
   refuse(capsys, run_copy, ["evaluate", "--workdir", str(run_copy)], part)
+
+
+# Records that are JSON and not what they should be.
+RECORDS = [
+  ("phases.json", {"phases": "ab"}, "phases is no list"),
+  ("phases.json", {"phases": [1]}, "an entry of phases is no text"),
+  ("phases.json", {"phase": []}, "it lacks phases"),
+  ("environment.json", {"data": {"fingerprint": 3}}, "data.fingerprint is no text"),
+  (
+    "environment.json",
+    {"data": {"fingerprint": "", "class_names": "abc"}},
+    "class_names is no list",
+  ),
+  ("environment.json", {"data": []}, "data is no object"),
+]
+
+
+@pytest.mark.parametrize("command", ["evaluate", "predict", "train"])
+@pytest.mark.parametrize(("name", "content", "part"), RECORDS)
+def test_a_record_that_holds_something_else(command, name, content, part, run_copy, capsys):
+  if (command, name) == ("train", "phases.json"):
+    pytest.skip("a run without phases reads none")
+  (run_copy / name).write_text(json.dumps(content))
+  arguments = TRAIN if command == "train" else READERS[command]
+  damaged = f"{run_copy}/{name} is damaged ("
+  refuse(capsys, run_copy, [*arguments, "--workdir", str(run_copy)], damaged, part, "Restore it")
+
+
+def test_records_so_deep_that_nobody_wrote_them(run_copy, capsys):
+  (run_copy / "phases.json").write_text("[" * 100_000)
+  arguments = ["evaluate", "--workdir", str(run_copy)]
+  refuse(capsys, run_copy, arguments, f"{run_copy}/phases.json is damaged")
+
+
+ROWS = [
+  '{"kind": "train"',
+  "[]",
+  "{}",
+  '{"kind": 3, "step": 1}',
+  '{"kind": "train", "step": "x"}',
+  "",
+]
+
+
+@pytest.mark.parametrize("command", ["train", "curves"])
+@pytest.mark.parametrize("content", ROWS)
+def test_a_damaged_middle_row_of_the_metrics(command, content, run_copy, capsys):
+  path = run_copy / "metrics.jsonl"
+  lines = path.read_text().splitlines()
+  lines[2] = content
+  path.write_text("\n".join(lines) + "\n")
+  given = {"train": TRAIN, "curves": ["visualize", "curves", "--out", str(run_copy / "out")]}[
+    command
+  ]
+  before = {name: (run_copy / name).read_bytes() for name in ("metrics.jsonl", "config.json")}
+  kept = run_copy / "checkpoints"  # of a training that goes on the rest is touched
+  refuse(
+    capsys, kept, [*given, "--workdir", str(run_copy)], f"line 3 of {path} is damaged", "Restore it"
+  )
+  assert before == {name: (run_copy / name).read_bytes() for name in before}
+
+
+def test_a_row_that_lacks_its_figure(run_copy, capsys):
+  path = run_copy / "metrics.jsonl"
+  rows = [json.loads(line) for line in path.read_text().splitlines()]
+  for row in rows:
+    row.pop("top1" if row["kind"] == "validation" else "", None)
+  path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+  arguments = ["visualize", "curves", "--out", str(run_copy / "out"), "--workdir", str(run_copy)]
+  refuse(capsys, run_copy, arguments, str(run_copy), "kind 'validation' at step 10 lacks top1")

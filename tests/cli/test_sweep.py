@@ -169,6 +169,35 @@ def test_an_end_of_a_whole_run_of_phases_is_refused(tmp_path, quick):
   assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+  ("name", "content", "part"),
+  [
+    ("point.json", {}, "it lacks config"),
+    ("point.json", {"method": "softmax", "seed": "0", "config": {}}, "seed is no integer"),
+    ("failed.json", {"error": 3}, "error is no text"),
+    ("failed.json", {"why": "so"}, "it lacks error"),
+  ],
+)
+def test_a_damaged_record_of_a_point_is_named_by_its_path(tmp_path, quick, name, content, part):
+  found = points("row=[softmax]", 1)
+  assert train_points(found, tmp_path, Silent())
+  path = tmp_path / found[0].name / name
+  path.write_text(json.dumps(content))
+  with pytest.raises(ConfigError, match=rf"{path} is damaged \({part}\)\. Restore it"):
+    train_points(found, tmp_path, Silent())
+
+
+def test_a_point_that_lost_the_row_of_its_best_is_told(tmp_path, quick):
+  found = points("row=[softmax]", 1)
+  assert train_points(found, tmp_path, Silent())
+  path = tmp_path / found[0].name / "metrics.jsonl"
+  rows = [json.loads(line) for line in path.read_text().splitlines()]
+  rows = [row for row in rows if row["kind"] != "validation"]
+  path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+  with pytest.raises(ConfigError, match=r"softmax_seed-0' lacks the validation row of step \d+"):
+    trained.read_outcome(found[0], tmp_path)
+
+
 def test_processes_write_the_same_results_side_by_side(tmp_path):
   def write(text):
     for _ in range(200):

@@ -1,13 +1,19 @@
 """What follows from a config and its source."""
 
+import numpy as np
 import pytest
 
 from tests import runs
 from tests.training.test_loop import resolved
 from vitx.analysis.implementations import implementations
+from vitx.cli.configs import load_config
+from vitx.data.dataset import ArraySpec, DatasetInfo, Source
+from vitx.errors import ConfigError
 from vitx.models import model_from_config
 from vitx.ops.implementation import choosing_by
 from vitx.ops.rule import FAMILIES, Rule
+from vitx.tasks.density import Density
+from vitx.training import setup
 from vitx.training.setup import make_experiment
 
 
@@ -48,3 +54,81 @@ def test_auto_never_holds_the_matrix_of_many_tokens():
   model = model_from_config(resolved("token_mixer=softmax,posemb=none").model)
   found = implementations(model, (1, 256, 256, 1))  # 4,096 tokens
   assert set(found.values()) == {"kernelized"}
+
+
+class Given:
+  """Examples that are all alike."""
+
+  def __init__(self, **arrays):
+    self._arrays = arrays
+
+  labels = np.zeros(60, np.int32)
+
+  def __len__(self):
+    return 60
+
+  def __getitem__(self, i):
+    return dict(self._arrays)
+
+  def name(self, i):
+    return f"example {i}"
+
+
+IMAGE, LABEL = ArraySpec((8, 8, 1), "uint8"), ArraySpec((), "int32")
+ARRAYS = {"image": np.zeros((8, 8, 1), np.uint8), "label": np.int32(1)}
+
+
+# What the spec says, what the examples are, and what is said of it.
+GIVEN = {
+  "uint16": (
+    {"image": ArraySpec((8, 8, 1), "uint16"), "label": LABEL},
+    ARRAYS,
+    "image uint8.*uint16",
+  ),
+  "float": (
+    {"image": ArraySpec((8, 8, 1), "float32"), "label": LABEL},
+    ARRAYS,
+    "image uint8.*float32",
+  ),
+  "soft": ({"image": IMAGE, "label": ArraySpec((), "float32")}, ARRAYS, "label integer.*float32"),
+  "rank": (
+    {"image": IMAGE, "label": ArraySpec((2,), "int32")},
+    ARRAYS,
+    r"label .* of 0 axes.*\(2,\)",
+  ),
+  "missing": ({"image": IMAGE}, ARRAYS, "takes label integer of 0 axes.*says nothing of it"),
+  "lies": (
+    {"image": IMAGE, "label": LABEL},
+    ARRAYS | {"label": np.float32(0.7)},
+    "a label is float32",
+  ),
+}
+SEQUENCES = {
+  "wide": ({"tokens": ArraySpec((None,), "int32")}, "tokens uint8.*int32"),
+  "grid": ({"tokens": ArraySpec((4, 4), "uint8")}, r"tokens uint8 of 1 axes.*\(4, 4\)"),
+}
+
+
+@pytest.mark.parametrize("kind", GIVEN)
+def test_a_source_whose_arrays_are_not_the_tasks_is_refused_before_anything(kind, monkeypatch):
+  spec, arrays, message = GIVEN[kind]
+  info, given = DatasetInfo("mine", spec, class_names=("a", "b")), Given(**arrays)
+  monkeypatch.setattr(setup, "open_source", lambda *_: Source(info, given, given, given))
+  config = runs.tiny("batch_size=8", "data.image_size=8", "data.mean=(0.5,)", "data.std=(0.5,)")
+  with pytest.raises(ConfigError, match=rf"data\.source=.*{message}|{message}"):
+    setup.make_experiment(config).batches()
+
+
+@pytest.mark.parametrize("kind", SEQUENCES)
+def test_sequences_of_another_kind_are_refused(kind):
+  spec, message = SEQUENCES[kind]
+  config = load_config("density_text")
+  with config.unlocked(), pytest.raises(ConfigError, match=message):
+    Density.resolve(config, DatasetInfo("mine", spec, vocabulary=256))
+
+
+def test_images_of_another_kind_are_refused_by_a_density_model():
+  config = load_config("density_digits")
+  info = DatasetInfo("mine", {"image": ArraySpec((8, 8, 1), "float32")})
+  with config.unlocked(), pytest.raises(ConfigError, match=r"image uint8 of 3 axes.*float32"):
+    Density.resolve(config, info)

@@ -134,12 +134,14 @@ def load(
   """
   workdir = find_run(workdir)
   config = read_config(workdir)
-  with registry.trusting(trust_code), _naming_config(workdir):
-    task, programs = _build_task(config)
-    wanted = _variable_shapes(task)
+  with registry.trusting(trust_code):
+    task, programs = read_task(config, workdir)
+    with explained(workdir):
+      wanted = _variable_shapes(task)
   data, restored = read_data(workdir), _read(workdir, checkpoint)
   state = restored.state
-  params = _choose_params(state, weights, config.evaluation.get("weights", WEIGHTS[:1])[0])
+  chose_best = config.get("evaluation", ConfigDict()).get("weights") or WEIGHTS
+  params = _choose_params(state, weights, chose_best[0])
   variables = {"params": params, **state.get("model_state", {})}
   tree.check_arrays(variables, wanted, f"checkpoint {restored.step} of {workdir}")
   _check_class_names(data, task, workdir)
@@ -194,7 +196,7 @@ _BUILT: dict[Hashable, tuple[Task, dict[Hashable, tuple[Task, Any]]]] = {}
 def _decide(config: ConfigDict) -> Hashable:
   """Returns all that decides the task of a config."""
   plain = to_plain(config)
-  if plain["task"]["name"] in TASKS:
+  if str(plain["task"]["name"]) in TASKS:
     plain = {name: plain[name] for name in READ if name in plain}
   text = json.dumps(plain, sort_keys=True)
   rule = json.dumps(current_rule().to_json(), sort_keys=True)
@@ -214,30 +216,43 @@ def _find_code(plain: Any) -> Iterator[Any]:
     yield found if isinstance(found, Hashable) else id(found)
 
 
-def _build_task(config: ConfigDict) -> tuple[Task, dict[Hashable, tuple[Task, Any]]]:
-  """Returns the task of a workdir's config, and its programs."""
-  for name in SECTIONS:
-    if name in config and not isinstance(config[name], ConfigDict):
-      raise ConfigError(
-        f"{name}={config[name]!r} must be a group of fields; restore the file from a copy"
-      )
-  try:
+def read_task(
+  config: ConfigDict, workdir: str | Path
+) -> tuple[Task, dict[Hashable, tuple[Task, Any]]]:
+  """Returns the task of a workdir's config, and its programs.
+
+  Raises:
+    ConfigError: the config lacks a field or has a value from which nothing can be built, as one
+      that was edited or that another version wrote.
+  """
+  with explained(workdir):
+    for name in SECTIONS:
+      if name in config and not isinstance(config[name], ConfigDict):
+        raise ConfigError(
+          f"{name}={config[name]!r} must be a group of fields; restore the file from a copy"
+        )
     return build_once(config)
-  except (AttributeError, KeyError) as error:
-    field = str(error.args[0]).strip("'\"")
-    raise ConfigError(
-      f"it lacks the field {field!r}: edited, or written by a version of vitx whose fields had"
-      " other names"
-    ) from error
 
 
 @contextlib.contextmanager
-def _naming_config(workdir: str | Path) -> Iterator[None]:
-  """Lets an error of a workdir's config name the file."""
+def explained(workdir: str | Path) -> Iterator[None]:
+  """Lets whatever a `with` block raises of a stored config be a ConfigError that names its file."""
+  where = f"config.json of workdir={str(workdir)!r}"
   try:
     yield
   except ConfigError as error:
-    raise ConfigError(f"config.json of workdir={str(workdir)!r}: {error}") from error
+    raise ConfigError(f"{where}: {error}") from error
+  except (AttributeError, KeyError) as error:
+    field = str(error.args[0]).strip("'\"")
+    raise ConfigError(
+      f"{where} lacks the field {field!r}: edited, or written by a version of vitx whose fields had"
+      " other names"
+    ) from error
+  except (TypeError, ValueError) as error:
+    first = str(error).strip().partition("\n")[0]
+    raise ConfigError(
+      f"{where} holds a value that does not fit ({first}); restore the file from a copy"
+    ) from error
 
 
 def initial_variables(
@@ -328,8 +343,8 @@ def check_source(
     return
   try:
     run = find_run(source)
-    with registry.trusting(trust_code), _naming_config(run):
-      _build_task(read_config(run))
+    with registry.trusting(trust_code):
+      read_task(read_config(run), run)
   except ConfigError as error:
     raise ConfigError(f"init_from={source!r}: {error}") from error
   if not Directory(locate_checkpoints(run)).steps():

@@ -32,6 +32,42 @@ DATA_PLACES = PLACES[:2]
 PHASE_NAME = r"\w[\w.-]*"
 # What a run adds to in place: where one is a link, its content would go elsewhere.
 GROWING = ("checkpoints", "log.txt", "metrics.jsonl", "wandb")
+POINT = "point.json"  # which point of a sweep a workdir is
+FAILED = "failed.json"  # why a point ended without a result
+TRACKING = "tracking.json"  # what its tracker knows of a run
+# What records hold, where something reads it. A field with "?" may be missing or null.
+RECORDS: dict[str, dict[str, Any]] = {
+  "config.json": {
+    "batch_size?": int,
+    "data_seed?": int,
+    "evaluation?": {"batch_size?": int, "weights?": [str]},
+  },
+  PHASES: {"phases": [str]},
+  POINT: {"method?": str, "seed?": int, "config": dict},
+  FAILED: {"error": str},
+  TRACKING: {
+    "tracking?": dict,
+    "id?": str,
+    "known?": [list],
+    "until?": int,
+    "missing?": [list],
+  },
+  "environment.json": {
+    "data?": {
+      "source?": str,
+      "fingerprint": str,
+      "examples?": dict,
+      "class_names?": [str],
+      "vocabulary?": int,
+    },
+    "commit?": str,
+    "python?": str,
+    "versions?": dict,
+    "devices?": [str],
+    "processor?": str,
+    "cores?": int,
+  },
+}
 
 
 def join(workdir: str | Path, name: str) -> str:
@@ -54,8 +90,7 @@ def read_phases(workdir: str | Path) -> tuple[str, ...]:
     ConfigError: the file is damaged, or a name would lead out of the workdir.
   """
   names = read_json(workdir, PHASES).get("phases", ())
-  is_list = isinstance(names, list | tuple) and all(isinstance(name, str) for name in names)
-  if not is_list or not all(re.fullmatch(PHASE_NAME, name) for name in names):
+  if not all(re.fullmatch(PHASE_NAME, name) for name in names):
     path = epath.Path(workdir) / PHASES
     raise ConfigError(f"{path} is damaged ({names!r} are no names of phases). {_RESTORE}")
   return tuple(names)
@@ -178,11 +213,45 @@ def read_json(workdir: str | Path, name: str) -> dict[str, Any]:
     return {}
   try:
     value = json.loads(own_files.read(workdir, name))
-  except ValueError as error:  # JSON's and UTF-8's errors are such
+  except (ValueError, RecursionError) as error:  # JSON's and UTF-8's errors are such
     raise ConfigError(f"{path} is damaged ({error}). {_RESTORE}") from error
   if not isinstance(value, dict):
     raise ConfigError(f"{path} is damaged (it holds no JSON object). {_RESTORE}")
+  if problem := find_problem(value, RECORDS.get(name, {})):
+    raise ConfigError(f"{path} is damaged ({problem}). {_RESTORE}")
   return value
+
+
+def find_problem(value: Any, wanted: Any, where: str = "") -> str:
+  """Returns what is wrong with a record, "" for nothing.
+
+  Args:
+    value: of JSON.
+    wanted: a type, `[type]` for a list of such, or fields and what they hold, see `RECORDS`.
+    where: the name of the value, for reading.
+  """
+  if isinstance(wanted, list):
+    if not isinstance(value, list):
+      return f"{where} is no list"
+    found = (find_problem(each, wanted[0], f"an entry of {where}") for each in value)
+    return next(filter(None, found), "")
+  if not isinstance(wanted, dict):
+    kinds = (int, float) if wanted is float else wanted
+    fits = isinstance(value, kinds) and (wanted is bool or not isinstance(value, bool))
+    return "" if fits else f"{where} is no {_WORDS[wanted]}"
+  if not isinstance(value, dict):
+    return f"{where} is no object"
+  for name, kind in wanted.items():
+    own = name.rstrip("?")
+    if value.get(own) is None:
+      if own == name:
+        return f"it lacks {f'{where}.{own}' if where else own}"
+    elif problem := find_problem(value[own], kind, f"{where}.{own}" if where else own):
+      return problem
+  return ""
+
+
+_WORDS = {str: "text", int: "integer", float: "number", list: "list", dict: "object"}
 
 
 def read_data(workdir: str | Path) -> dict[str, Any]:

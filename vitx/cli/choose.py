@@ -32,6 +32,8 @@ def run(options: argparse.Namespace) -> None:
   kind = jax.devices()[0].device_kind
   path = Path(options.out) if options.out else rule.user_directory() / rule.file_name(kind)
   check_folder(path.parent, "out")
+  if path.is_dir():
+    raise ConfigError(f"out={str(path)!r} is a folder; name a file")
   whole = set(chosen) == set(rule.FAMILIES)
   families = {} if whole else rule.find_families(kind)
   setting = Setting(heads=options.heads, head_dim=options.head_dim, dtype=options.dtype)

@@ -10,9 +10,9 @@ from etils import epath
 from vitx import registry
 from vitx.analysis.figures.curves import Curve
 from vitx.checkpoints import workdir as wd
+from vitx.checkpoints.load import read_task
 from vitx.errors import ConfigError
-from vitx.tasks import build_task
-from vitx.training.log import read_metrics
+from vitx.training.log import read_figure, read_metrics
 from vitx.training.sweep import POINT
 
 
@@ -49,17 +49,19 @@ def read_curves(runs: Sequence[str], *, trust_code: bool = False) -> tuple[list[
     last = wd.find_run(run)
     config = wd.read_config(last)
     with registry.trusting(trust_code):
-      figure = build_task(config).primary
+      figure = read_task(config, last)[0].primary
     figures[figure] = run
     rows = read_metrics(run)
-    loss = {row["step"]: row["loss"] for row in rows if row["kind"] == "train"}
-    value = {row["step"]: row[figure] for row in rows if row["kind"] == "validation"}
+    loss = {row["step"]: read_figure(row, "loss", run) for row in rows if row["kind"] == "train"}
+    value = {
+      row["step"]: read_figure(row, figure, run) for row in rows if row["kind"] == "validation"
+    }
     training = {
       row["step"]: row[figure] for row in rows if row["kind"] == "train" and figure in row
     }
     method = wd.read_json(run, POINT).get("method", Path(run).resolve().name)
     data = wd.read_json(last, "environment.json").get("data", {})
-    per_epoch = data.get("examples", {}).get("train", 0) / config.batch_size
+    per_epoch = data.get("examples", {}).get("train", 0) / (config.get("batch_size") or 1)
     curves.append(Curve(method, loss, value, training, per_epoch))
   if len(figures) > 1:
     raise ConfigError(f"the runs have different primary figures: {json.dumps(figures)}")

@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 
 from vitx import registry
 from vitx.analysis import csv_files
-from vitx.checkpoints.load import Loaded, load
+from vitx.checkpoints.load import Loaded, explained, load
 from vitx.checkpoints.workdir import DATA_PLACES, join, tell_places
 from vitx.checks import PositiveInt, check_value
 from vitx.cli.tables import check_file, write_json
@@ -82,6 +82,8 @@ def evaluate(
       config.evaluation.batch_size = batch_size
     loaded = _change_task(loaded, config, task)
     check_value(limit, "limit", PositiveInt | None)
+    with explained(loaded.workdir):
+      evaluation.batch_size_for(config), config.data.threads, config.data_seed
     dataset, train, examples, split = _open(loaded, split, source, data_dir)
     examples = examples if limit is None else spread(examples, limit)
     read = loaded.task.examples(examples, train=False)

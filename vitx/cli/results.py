@@ -23,6 +23,8 @@ from vitx.training import phases
 from vitx.training.sweep import Point
 from vitx.training.trial import count_training_flops
 
+TOLD = ("data", "commit", "python", "versions", "devices", "processor", "cores")  # of a run
+
 Facts = tuple[str, Any]  # name and mode of the primary figure
 
 
@@ -134,7 +136,7 @@ def _show(value: Any) -> str:
 
 
 def _describe_run(comparison: Comparison, runs: Sequence[str]) -> str:
-  environments = [wd.read_json(wd.find_run(run), "environment.json") for run in runs]
+  environments = [_read_environment(run) for run in runs]
   hours = {m.name: _hours(comparison.outcomes, m.name) for m in comparison.methods}
   each = ", ".join(f"{markdown.text(name)} {value:.3g}" for name, value in hours.items())
   command = shlex.join(["vitx", *markdown.without_places(sys.argv[1:])])
@@ -148,6 +150,17 @@ def _describe_run(comparison: Comparison, runs: Sequence[str]) -> str:
     "commit": _distinct(str(environment["commit"]) for environment in environments),
   }
   return "\n".join(f"- {name}: {' · '.join(values)}" for name, values in lines.items())
+
+
+def _read_environment(run: str) -> dict[str, Any]:
+  found = wd.read_json(wd.find_run(run), "environment.json")
+  missing = [name for name in TOLD if name not in found]
+  if missing:
+    raise ConfigError(
+      f"environment.json of workdir={run!r} says nothing of {', '.join(missing)}. Restore it from a"
+      " copy, or move the workdir away."
+    )
+  return found
 
 
 def _hours(outcomes: Iterable[Outcome], method: str) -> float:
@@ -165,8 +178,8 @@ def _hardware(environment: Mapping[str, Any]) -> str:
 
 
 def _data(data: Mapping[str, Any]) -> str:
-  source = markdown.text(markdown.without_places(data["source"]))
-  return f"{source}, fingerprint {data['fingerprint']}, {json.dumps(data['examples'])}"
+  source = markdown.text(markdown.without_places(data.get("source")))
+  return f"{source}, fingerprint {data['fingerprint']}, {json.dumps(data.get('examples'))}"
 
 
 def _versions(environment: Mapping[str, Any]) -> str:

@@ -211,9 +211,8 @@ def _originals(
 def run(workdir: str, out: str | None, **settings) -> None:
   """Draws samples, shows them and writes them."""
   folder = Path(out) if out is not None else Path(workdir) / "samples"
-  if out is None:
-    own_files.check_output(folder)
-  else:
+  own_files.check_output(folder)
+  if out is not None or Path(workdir).is_dir():
     check_folder(folder, "out")
   found = sample(workdir, **settings)
   folder.mkdir(parents=True, exist_ok=True)

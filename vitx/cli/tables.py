@@ -72,7 +72,9 @@ def check_folder(path: str | Path, field: str) -> None:
   given = Path(path)
   there = next(each for each in (given, *given.parents, Path()) if each.exists())
   if not str(path) or not there.is_dir():
-    raise ConfigError(f"{field}={str(path)!r}: {str(there)!r} is no folder; name another")
+    raise ConfigError(
+      f"{field}={str(path)!r} cannot be written: {str(there)!r} is no folder; name another place"
+    )
   if not _is_writable(there):
     raise ConfigError(f"{field}={str(path)!r} cannot be written; name another place")
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from vitx.data import order
-from vitx.data.dataset import Example, Examples
+from vitx.data.dataset import ArraySpec, Example, Examples
 from vitx.data.in_memory import InMemory, blank_rows, keep, store_row, transform_one
 from vitx.data.stream import Batch, stream
 from vitx.data.transform import Transform
@@ -87,6 +87,13 @@ class TrainBatches:
   def arrays(self) -> Example | None:
     """Returns the arrays of all examples, (n, ...) each, where they are kept."""
     return self._examples.arrays if isinstance(self._examples, InMemory) else None
+
+  @property
+  def spec(self) -> dict[str, ArraySpec]:
+    """Returns what the arrays of a transformed example really are."""
+    kept = self.arrays
+    first = self._first if kept is None else {name: x[0] for name, x in kept.items()}
+    return {name: ArraySpec(np.shape(x), np.asarray(x).dtype.name) for name, x in first.items()}
 
   def names(self, step: int) -> Batch:
     """Returns which examples a batch holds: places in `arrays`, int32 (b,), and its index."""

@@ -2,6 +2,7 @@
 
 import functools
 import operator
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -62,6 +63,28 @@ class DatasetInfo:
 
 def _is_name(name: object) -> bool:
   return isinstance(name, str) and bool(name.strip())
+
+
+def check_arrays(info: DatasetInfo, reads: Mapping[str, tuple[str, int]], task: str) -> None:
+  """Raises ConfigError unless the spec of a set has the arrays that a task reads.
+
+  Args:
+    info: of the set.
+    reads: dtype and number of axes by key; "integer" stands for every dtype of whole numbers.
+    task: its name.
+  """
+  for name, (dtype, axes) in reads.items():
+    found = info.spec.get(name)
+    fits = found is not None and found.dtype == dtype
+    if found is not None and dtype == "integer":
+      fits = re.fullmatch(r"u?int(8|16|32|64)|bool", found.dtype) is not None
+    if found is not None and fits and len(found.shape) == axes:
+      continue
+    said = "nothing of it" if found is None else f"{found.dtype} {found.shape}"
+    raise ConfigError(
+      f"data.source={info.name!r}: task.name={task!r} takes {name} {dtype} of {axes} axes, the"
+      f" source's spec says {said}; convert it in the source, and let the spec say so"
+    )
 
 
 class Examples(Protocol):

@@ -12,7 +12,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from vitx.checks import Probability
-from vitx.data.dataset import DatasetInfo
+from vitx.data.dataset import DatasetInfo, check_arrays
 from vitx.data.images.augment import make_eval_preprocess, make_train_augment
 from vitx.data.images.augment_settings import AugmentSettings, EvalSettings
 from vitx.data.images.decode import ValueRange, decode_size
@@ -93,6 +93,7 @@ class Classification(Task):
         f"data.source={info.name!r} is not an image classification set: it has no classes, which"
         f" task.name={config.task.name!r} needs. Choose a source whose images have labels."
       )
+    check_arrays(info, {"image": ("uint8", 3), "label": ("integer", 0)}, config.task.name)
     classes = info.class_names
     if data.image_size is None:
       data.image_size = _side(info.name, size, data.get("default_image_size"))

@@ -5,7 +5,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from vitx.data.dataset import DatasetInfo
+from vitx.data.dataset import DatasetInfo, check_arrays
 from vitx.data.images.settings import find_channels, find_size
 from vitx.errors import ConfigError
 from vitx.models import MODELS
@@ -68,6 +68,7 @@ def _check_model(model: ConfigDict) -> None:
 
 def _resolve_images(config: ConfigDict, info: DatasetInfo) -> tuple[int, tuple[int, ...]]:
   size, channels = find_size(info), find_channels(info)
+  check_arrays(info, {"image": ("uint8", 3)}, "density")
   if size is None:
     raise ConfigError(
       f"task.name='density' needs images of one size; those of data.source={info.name!r} vary"
@@ -83,6 +84,7 @@ def _resolve_images(config: ConfigDict, info: DatasetInfo) -> tuple[int, tuple[i
 
 def _resolve_sequences(config: ConfigDict, info: DatasetInfo) -> tuple[int, tuple[int, ...]]:
   window = config.task.get("window")
+  check_arrays(info, {"tokens": ("uint8", 1)}, "density")
   if window is None:
     raise ConfigError(
       f"task.window is not set, and data.source={info.name!r} holds long sequences; set it, such as"

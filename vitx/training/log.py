@@ -2,7 +2,7 @@
 
 import contextlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +10,11 @@ from absl import logging
 from etils import epath
 
 from vitx.checkpoints import own_files
-from vitx.checkpoints.workdir import find_run
+from vitx.checkpoints.workdir import find_problem, find_run
 from vitx.errors import ConfigError
 
 _NAME = "metrics.jsonl"  # the file, where files can grow
+ROW = {"kind": str, "step": int, "time?": {"seconds": float}}  # a row's own fields
 
 
 class MetricsLog:
@@ -48,7 +49,7 @@ class MetricsLog:
         not be.
 
     Raises:
-      ConfigError: no text, or fewer than `keep` rows are there.
+      ConfigError: no text, a damaged row, or fewer than `keep` rows are there.
     """
     self.rows = keep
     self.dropped: list[dict[str, Any]] = []
@@ -63,7 +64,7 @@ class MetricsLog:
       self._cut(keep)
     path = self._workdir / _NAME
     if write and self._appendable and path.exists():
-      self._written = _read_text(path).splitlines(keepends=True)
+      self._written = _split(_read_text(path))
     self._size = sum(len(line.encode()) for line in self._written)
 
   def append(self, row: dict[str, Any]) -> None:
@@ -99,10 +100,11 @@ class MetricsLog:
   def _cut(self, keep: int) -> None:
     standing = 0
     for path in _files(self._workdir):
-      # A line without its newline was torn by a kill.
       text = _read_text(path)
-      lines = [line for line in text.splitlines(keepends=True) if line.endswith("\n")]
+      lines = _split(text)
       kept = lines[: keep - standing]
+      for number, line in enumerate(kept, 1):
+        parse_row(line, path, number)
       self._remember(lines[keep - standing :])
       standing += len(kept)
       if not kept and path.name != _NAME:
@@ -117,8 +119,8 @@ class MetricsLog:
 
   def _remember(self, lines: list[str]) -> None:
     for line in lines:
-      with contextlib.suppress(ValueError):  # somebody wrote into the file
-        self.dropped.append(json.loads(line))
+      with contextlib.suppress(ConfigError):  # somebody wrote into the file
+        self.dropped.append(parse_row(line, self._workdir, 0))
 
 
 def _read_text(path: epath.Path) -> str:
@@ -137,6 +139,50 @@ def read_metrics(workdir: str | Path) -> list[dict[str, Any]]:
   """Reads the rows of a run: dicts with `kind` (train, validation, test), `step` and figures.
 
   Of a run of several phases they are those of the last that has a checkpoint.
+
+  Raises:
+    ConfigError: a row is damaged; names its line.
   """
-  text = "".join(_read_text(path) for path in _files(epath.Path(find_run(workdir))))
-  return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+  rows = []
+  for path in _files(epath.Path(find_run(workdir))):
+    lines = _split(_read_text(path))
+    rows += [parse_row(line, path, number) for number, line in enumerate(lines, 1)]
+  return rows
+
+
+def parse_row(line: str, path: epath.Path, number: int) -> dict[str, Any]:
+  """Returns a row of metrics.
+
+  Args:
+    line: of JSON.
+    path: of its file.
+    number: of the line there, from 1.
+
+  Raises:
+    ConfigError: it is no row.
+  """
+  try:
+    row = json.loads(line)
+    problem = find_problem(row, ROW)
+  except (ValueError, RecursionError) as error:
+    problem = str(error)
+  if problem:
+    raise ConfigError(f"line {number} of {path} is damaged ({problem}). Restore it from a copy.")
+  return row
+
+
+def read_figure(row: Mapping[str, Any], name: str, workdir: str | Path) -> Any:
+  """Returns a figure of a row of a run; raises ConfigError where it is missing."""
+  value = row.get(name)
+  if not isinstance(value, int | float):
+    raise ConfigError(
+      f"metrics.jsonl of workdir={str(workdir)!r}: the row of kind {row['kind']!r} at step"
+      f" {row['step']} lacks {name}. Restore it from a copy."
+    )
+  return value
+
+
+def _split(text: str) -> list[str]:
+  """Returns lines; what has no newline was torn by a kill. No other character ends a row."""
+  *lines, _ = text.split("\n")
+  return [f"{line}\n" for line in lines]

@@ -15,7 +15,7 @@ from vitx.analysis.implementations import implementations
 from vitx.checkpoints.store import check_keep
 from vitx.data import in_memory
 from vitx.data.batches import TrainBatches
-from vitx.data.dataset import ROLES, DatasetInfo, Examples, Source, spread
+from vitx.data.dataset import ROLES, ArraySpec, DatasetInfo, Examples, Source, spread
 from vitx.data.sources import open_source
 from vitx.errors import ConfigError
 from vitx.models import check_model, logged, resolve_model, stacked
@@ -99,9 +99,13 @@ class Experiment:
     return stacked.unstack(parallel.unreplicate(state))
 
   def batches(self) -> TrainBatches:
-    """Returns this process's share of the training batches."""
+    """Returns this process's share of the training batches.
+
+    Raises:
+      ConfigError: an example cannot be read, or has other arrays than the task takes.
+    """
     config = self.config
-    return TrainBatches(
+    batches = TrainBatches(
       self.examples.train,
       transform=self.task.transform(train=True),
       batch_size=config.batch_size,
@@ -112,6 +116,15 @@ class Experiment:
       process_index=jax.process_index(),
       process_count=jax.process_count(),
     )
+    for name, wanted in self.task.train_spec.items():
+      found = batches.spec.get(name)
+      if found != ArraySpec(wanted.shape, wanted.dtype.name):
+        said = "nothing of it" if found is None else f"{found.dtype} {found.shape}"
+        raise ConfigError(
+          f"data.source={self.source.info.name!r}: the task takes {name} {wanted.dtype}"
+          f" {wanted.shape}, its examples give {said}; let the source give what its spec says"
+        )
+    return batches
 
   def implementations(self) -> dict[str, str]:
     """Returns which implementation each token mixer runs in training, by its place in the network.

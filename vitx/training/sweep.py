@@ -30,8 +30,7 @@ from vitx.training.log import read_metrics
 from vitx.training.running import SEEN
 from vitx.training.together import Ended
 
-POINT = "point.json"  # which point of a sweep a workdir is
-FAILED = "failed.json"  # why it ended without a result
+POINT, FAILED = wd.POINT, wd.FAILED
 # A finished point is not trained again, so where it ends is not free as it is of a run alone.
 FREE = frozenset(provenance.FREE) - {"stop_after"}
 POLL = 2.0  # seconds between two looks at what other processes train
@@ -252,10 +251,15 @@ def read_outcome(point: Point, directory: str | Path) -> Outcome | None:
     return None
   best = test["step"]
   rows = read_metrics(workdir)
-  validation = [row for row in rows if row["kind"] == "validation" and row["step"] == best][-1]
+  best_rows = [row for row in rows if row["kind"] == "validation" and row["step"] == best]
+  if not best_rows:
+    raise ConfigError(
+      f"metrics.jsonl of workdir={workdir!r} lacks the validation row of step {best}, which was"
+      " tested. Restore it from a copy, or move the workdir away."
+    )
   seen = tuple(row for row in rows if row["kind"] == SEEN)
   seconds = _read_seconds(workdir)
-  return Outcome(point.method, point.seed, best, validation, test, seen, seconds)
+  return Outcome(point.method, point.seed, best, best_rows[-1], test, seen, seconds)
 
 
 def _test_row(workdir: str) -> dict[str, Any] | None:
@@ -271,5 +275,6 @@ def _read_seconds(workdir: str) -> float:
   names = wd.read_phases(workdir)
   seconds = 0.0
   for run in [wd.join(workdir, name) for name in names] or [workdir]:
-    seconds += max(row["time"]["seconds"] for row in read_metrics(run) if "time" in row)
+    times = [row["time"]["seconds"] for row in read_metrics(run) if "time" in row]
+    seconds += max(times, default=0.0)
   return seconds

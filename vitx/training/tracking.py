@@ -17,7 +17,7 @@ from vitx.training.failures import TrackingError
 from vitx.training.log import MetricsLog, read_metrics
 from vitx.training.trackers import TRACKERS, TrackedRun, Tracker
 
-FILE = "tracking.json"  # in the workdir: of which tracker, the run's id there, rows known there
+FILE = wd.TRACKING  # in the workdir: of which tracker, the run's id there, rows known there
 Key = tuple[str, int]  # kind and step of a row, which no two have in common
 
 

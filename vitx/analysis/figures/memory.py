@@ -1,6 +1,8 @@
 """Accuracy against the memory of training, a point for each method (Jeevan and Sethi, Figure 4)."""
 
+import csv
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -51,7 +53,8 @@ def read_results(path: str | Path, figure: str) -> dict[str, tuple[float, ...]]:
   found: dict[str, tuple[float, ...]] = {}
   for row in rows:
     if row[column]:
-      found[row["method"]] = (*found.get(row["method"], ()), float(row[column]))
+      value = _number(row[column], column, path)
+      found[row["method"]] = (*found.get(row["method"], ()), value)
   if not found:
     raise ConfigError(f"results={str(path)!r} has no run that finished")
   return found
@@ -64,7 +67,10 @@ def read_costs(path: str | Path) -> dict[str, float]:
     path: of `read_results`.
   """
   told = (row for row in _read(path) if row.get("flops"))
-  return {row["method"]: int(row["flops"]) / int(row["steps"]) for row in told}
+  return {
+    row["method"]: _number(row["flops"], "flops", path) / _number(row["steps"], "steps", path)
+    for row in told
+  }
 
 
 def check_cost(method: str, flops: int, ran: float, config: str) -> None:
@@ -86,10 +92,23 @@ def check_cost(method: str, flops: int, ran: float, config: str) -> None:
     )
 
 
+def _number(text: str | None, column: str, path: str | Path) -> float:
+  try:
+    value = float(text or "")
+  except ValueError:
+    value = math.nan
+  if not value > 0 or math.isinf(value):
+    raise ConfigError(
+      f"results={str(path)!r} is damaged: {text!r} in the column {column!r} is no number above 0;"
+      " let vitx sweep or vitx reproduce write it again"
+    )
+  return value
+
+
 def _read(path: str | Path) -> list[dict[str, str]]:
   try:
     return csv_files.read(path)
-  except (OSError, UnicodeDecodeError) as error:
+  except (OSError, UnicodeDecodeError, csv.Error) as error:
     raise ConfigError(f"results={str(path)!r} cannot be read: {error}") from error
 
 

@@ -71,9 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add("--seconds", type=float, default=60.0, help="one program may take per run; then fewer rounds")
   help_text = "measure what auto should pick on this kind of device, and store it"
   add = what.add_parser("choose", help=help_text).add_argument
-  add(
-    "--out", action=OutFile, metavar="FILE", help="write here; else where auto looks, for this user"
-  )
+  add("--out", metavar="FILE", help="write here; else where auto looks, for this user")
   add("--ops", type=names, help="families of operations; else all. The others stay as they are")
   add("--minutes", type=float, default=20.0, help="of all timing; compiling comes on top")
   add("--tokens", type=positives, help="N, separated by commas; else 64 to 512")

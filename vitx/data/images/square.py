@@ -10,6 +10,7 @@ from vitx.checks import check_fields
 from vitx.data.dataset import Example
 from vitx.data.images.decode import Encoded, resize, resize_short_side
 from vitx.data.images.settings import HostInterpolation, ResizeMode, Side
+from vitx.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -49,4 +50,7 @@ class SquareImages:
       square = resize_short_side(pixels, self.decode_size, self.interpolation)
     else:
       square = resize(pixels, self.decode_size, self.resize_mode, bits, self.interpolation)
-    return {"image": square, "label": np.asarray(example["label"], np.int32)}
+    label = np.asarray(example["label"])
+    if label.ndim or label.dtype.kind not in "biu":
+      raise ConfigError(f"a label is {label.dtype} {label.shape}; it must be one whole number")
+    return {"image": square, "label": label.astype(np.int32)}
