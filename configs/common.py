@@ -88,10 +88,11 @@ def default_config() -> ConfigDict:
       fraction=1.0,  # class-balanced part of train
       repeats=1,  # how often each example comes in a row, differently augmented
       channels=3,  # of a folder; a TFDS set has its own
-      image_size=placeholder(int),  # side of what the model sees; None means the source's own size
-      default_image_size=placeholder(int),  # the side for a source whose images vary in size
-      decode_size=placeholder(int),  # side of what the host keeps; None means enough for the above
-      resize_mode="center",  # how a non-square image becomes square: center | squash | random
+      # Of what the model sees, a square's side or (height, width); None means the source's own.
+      image_size=placeholder(object),
+      default_image_size=placeholder(object),  # that size for a source whose images vary in size
+      decode_size=placeholder(object),  # of what the host keeps; None means enough for the above
+      resize_mode="center",  # how an image gets that aspect ratio: center | squash | random
       interpolation="bilinear",  # of the host's resizing: bilinear | bicubic | random
       memory="auto",  # decode once and keep: auto | always | never
       device="auto",  # keep on the devices what is kept: auto (accelerators) | always | never
