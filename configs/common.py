@@ -89,10 +89,10 @@ def default_config() -> ConfigDict:
       repeats=1,  # how often each example comes in a row, differently augmented
       channels=3,  # of a folder: 1, 3 or 4; a TFDS set has its own
       value_range=placeholder(tuple),  # (black, white) of images of more than 8 bits
-      image_size=placeholder(int),  # side of what the model sees; None means the source's own size
-      default_image_size=placeholder(int),  # the side for a source whose images vary in size
-      decode_size=placeholder(int),  # side of what the host keeps; None means enough for the above
-      resize_mode="center",  # how a non-square image becomes square: center | squash | random
+      image_size=placeholder(object),  # the model's, a side or (height, width); None: the source's
+      default_image_size=placeholder(object),  # that size for a source whose images vary in size
+      decode_size=placeholder(object),  # of what the host keeps; None means enough for the above
+      resize_mode="center",  # how an image gets that aspect ratio: center | squash | random
       interpolation="bilinear",  # of the host's resizing: bilinear | bicubic | random
       memory="auto",  # decode once and keep: auto | always | never
       device="auto",  # keep on the devices what is kept: auto (accelerators) | always | never
@@ -128,7 +128,7 @@ def default_config() -> ConfigDict:
       batch_size=placeholder(int),  # over all devices; None means the training batch
       limit=placeholder(int),  # examples of validation, spread evenly over it; None means all
       attention_entropy=0,  # examples of validation by which rows of kind "train" tell it; 0: off
-      crop_ratio=1.0,  # image_size / side to which the stored image is resized before the crop
+      crop_ratio=1.0,  # image_size / size to which the stored image is resized before the crop
       interpolation="bilinear",  # nearest | bilinear | bicubic
       on_test=False,  # also evaluate test each time; it chooses nothing
       weights=("ema",),  # ema, raw or both are evaluated; the first chooses the best

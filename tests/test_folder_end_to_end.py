@@ -160,3 +160,37 @@ def test_deits_whole_recipe_is_a_function_of_the_seed(tmp_path):
   rows = runs.rows(tmp_path / "run")
   assert rows[0]["loss"] > rows[-3]["loss"]
   assert evaluate(tmp_path / "run", weights="ema")["nll"] == result.test["ema_nll"]
+
+
+@pytest.mark.slow  # trains
+def test_rectangles_are_learned_evaluated_and_predicted(trained, tmp_path, capsys):
+  folder, _, _ = trained
+  fields = ("data.image_size=(24,16)", "evaluation.crop_ratio=0.8", "data.resize_mode=random")
+  result = loop.train(config(folder, *fields, "augment.hflip=0.5"), tmp_path / "run")
+  assert result.test["top1"] >= 0.8
+  again = vitx.evaluate(tmp_path / "run")
+  assert again["top1"] == result.test["top1"]
+  loaded = vitx.load(tmp_path / "run")
+  assert loaded.config.data.image_size == (24, 16) and loaded.config.data.decode_size == (30, 20)
+  assert loaded.task.token_layout().grid == (6, 4)
+  write(tmp_path / "new", pixels("striped", np.random.default_rng(5)), "rgb.jpg")
+  assert vitx.predict(loaded, [tmp_path / "new-rgb.jpg"]).classes == ["striped"]
+
+
+def test_a_rectangle_in_every_config(trained_config_json, capsys):
+  """A config written with a square's side takes a rectangle, and what assumes squares says so."""
+  path = trained_config_json
+  given = vitx.load_config(f"{path}:data.image_size=(24,16)")
+  assert given.data.image_size == (24, 16)
+  assert make_experiment(given, is_trial=True).task.input_spec.shape == (1, 24, 16, 3)
+  with pytest.raises(
+    ConfigError, match=r"model\.stem\.patch=4 does not divide the image of 24 x 18"
+  ):
+    make_experiment(vitx.load_config(f"{path}:data.image_size=(24,18)"), is_trial=True)
+
+
+@pytest.fixture
+def trained_config_json(tmp_path):
+  given = config(draw(tmp_path / "images", per_class=6), *STATISTICS)
+  (tmp_path / "a.json").write_text(given.to_json_best_effort())
+  return tmp_path / "a.json"

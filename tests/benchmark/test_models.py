@@ -35,6 +35,7 @@ def test_every_peer_has_a_row_of_ours_and_every_goal_a_peer():
     "model.norm=none",
     "model.dtype=bfloat16",
     "stem=conv",
+    "data.image_size=(32,16)",
   ],
 )
 def test_a_network_unlike_theirs_has_no_peer(override):

@@ -296,6 +296,20 @@ def test_another_grid_and_other_classes(capsys):
   assert "1 + 3 x 3 tokens -> 1 + 5 x 5 tokens" in printed and "head/kernel" in printed
 
 
+def test_positions_on_a_rectangle():
+  """Each axis is interpolated on its own: a turned table on a turned grid is the table turned."""
+  wide = fill("timm_vit", side=(16, 40), layout=TokenLayout((2, 5), 1))[1]["params"]["posemb"]
+  assert wide["table"].shape == (1, 11, 12)
+  theirs = foreign.read_arrays(FILES["timm_vit"])[0]["pos_embed"]
+  turned = theirs[:, 1:].reshape(1, 3, 3, 12).swapaxes(1, 2).reshape(1, 9, 12)
+  source = {"posemb": {"table": np.concatenate([theirs[:, :1], turned], axis=1)}, "a": np.ones(1)}
+  target = {"posemb": {"table": np.zeros((1, 11, 12))}, "a": np.zeros(1)}
+  layouts = TokenLayout((5, 2), 1), TokenLayout((3, 3), 1)
+  tall = transfer(target, source, *layouts)[0]["posemb"]["table"]
+  back = np.asarray(tall)[:, 1:].reshape(5, 2, 12).swapaxes(0, 1).reshape(1, 10, 12)
+  np.testing.assert_allclose(back, wide["table"][:, 1:], atol=1e-5)
+
+
 def test_another_mixer_keeps_the_projections_that_it_shares():
   mixer = dict(name="linformer", slots=4)
   with pytest.raises(ConfigError, match=r"key_slots.*not in the file.*init_from_except"):

@@ -174,6 +174,23 @@ def test_another_models_file_and_damage_are_told(text, tmp_path):
     decompress.decompress(text, path)
 
 
+@pytest.mark.parametrize(
+  ("shape", "message"),
+  [
+    ([10**12], r"a\.vitx has .* becomes 4,000,000,000,000"),
+    ([10**9, 10**9, 10**9, 3], r"a\.vitx has .* VITX_MAX_INFLATED_GIB"),
+    ([-1], r"a\.vitx is damaged: its header cannot be read"),
+    ([1.5], r"a\.vitx is damaged: its header cannot be read"),
+    ("ab", r"a\.vitx is damaged: its header cannot be read"),
+  ],
+)
+def test_a_file_that_declares_what_it_cannot_hold(tmp_path, shape, message):
+  header = code_file.Header("bytes", shape, 1, 0, "", "", "")
+  (tmp_path / "a.vitx").write_bytes(code_file.write(header, bytes(8)))
+  with pytest.raises(ConfigError, match=message):
+    code_file.read(tmp_path / "a.vitx")
+
+
 def test_what_it_refuses(text, digits, command, tmp_path):
   def errors(loaded, name, *arguments):
     status, _, errors = command(loaded, name, *arguments)

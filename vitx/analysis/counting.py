@@ -65,4 +65,5 @@ def count(config: Mapping[str, Any]) -> Count:
       "data.image_size is not set: resolve the config against its source first, or set it"
     )
   model = model_from_config(config["model"])
-  return count_parameters(model, (1, size, size, config["data"]["channels"]))
+  height, width = (size, size) if isinstance(size, int) else size
+  return count_parameters(model, (1, height, width, config["data"]["channels"]))

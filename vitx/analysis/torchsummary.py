@@ -40,17 +40,19 @@ class Layer(NamedTuple):
   inner: int
 
 
-def estimate_size(model: Mapping[str, Any], side: int, parameters: int) -> float | None:
+def estimate_size(
+  model: Mapping[str, Any], side: int | tuple[int, int], parameters: int
+) -> float | None:
   """Returns torchsummary's "Estimated Total Size (MB)", as printed; None for a network not theirs.
 
   Args:
     model: the `model` of a config.
-    side: of the images, of three channels.
+    side: of the images, of three channels; theirs are square.
     parameters: as torchsummary counts them.
   """
   mixer = model["token_mixer"]
   body = (mixer["name"] if mixer["name"] == "mlp_mixing" else "", model["name"])
-  if body not in BODIES or not (body[0] or mixer["name"] in MIXERS):
+  if not isinstance(side, int) or body not in BODIES or not (body[0] or mixer["name"] in MIXERS):
     return None
   if model["stem"]["name"] not in STEMS or not FIELDS.get(mixer["name"], set()) <= set(mixer):
     return None

@@ -89,6 +89,8 @@ def find_peers(config: ConfigDict) -> list[str]:
   model = config.model
   if config.task.name != "classification" or model.name != "vit" or model.dtype != "float32":
     return []
+  if isinstance(config.data.image_size, tuple):  # theirs are square
+    return []
   like_theirs = all(
     fields_of(model.get(part, name))["name"] == name for part, name in PARTS.items()
   )

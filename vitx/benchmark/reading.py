@@ -11,14 +11,14 @@ STREAM, PILLOW = "streamed batches", "one thread of Pillow"
 
 
 def make_pillow(
-  contents: Sequence[bytes], mode: str, side: int, formats: tuple[str, ...]
+  contents: Sequence[bytes], mode: str, size: tuple[int, int], formats: tuple[str, ...]
 ) -> Callable[[], None]:
   """Returns what decodes and resizes images in one thread, by Pillow and nothing else.
 
   Args:
     contents: of the files, in memory.
     mode: of the decoded images, L or RGB.
-    side: of the resized images, in pixels; bilinear.
+    size: (height, width) of the resized images, in pixels; bilinear.
     formats: of Pillow, one of which each file has.
   """
 
@@ -27,7 +27,7 @@ def make_pillow(
       with Image.open(io.BytesIO(content), formats=formats) as file:
         file.load()
         image = file if file.mode == mode else file.convert(mode)
-      image.resize((side, side), Image.Resampling.BILINEAR)
+      image.resize((size[1], size[0]), Image.Resampling.BILINEAR)
 
   return run
 

@@ -12,6 +12,7 @@ from typing import Any
 from vitx.errors import ConfigError
 
 Fields = Mapping[str, Any]
+Size = int | tuple[int, int]  # the side of a square, or (height, width)
 # Fields that say how a network begins, is trained or run, and not what it computes.
 FREE = (
   *("initialization", "pool.stddev", "posemb.stddev"),
@@ -43,21 +44,21 @@ class _Kind:
   Attributes:
     names: the named choices, by field.
     told: the fields that its constructor is told.
-    write: `(fields, side, channels) -> Network`.
+    write: `(fields, size, channels) -> Network`.
   """
 
   names: Mapping[str, str]
   told: tuple[str, ...]
-  write: Callable[[Fields, int, int], Network]
+  write: Callable[[Fields, Size, int], Network]
 
 
-def find_network(fields: Fields, defaults: Fields, side: int, channels: int) -> Network:
+def find_network(fields: Fields, defaults: Fields, size: Size, channels: int) -> Network:
   """Returns which network another project makes of a config's model.
 
   Args:
     fields: every field of `config.model` by its dotted path, such as "block.activation".
     defaults: the same fields where a config names the choices alone.
-    side: side of the images.
+    size: side of the images, or (height, width).
     channels: of the images.
 
   Raises:
@@ -73,7 +74,7 @@ def find_network(fields: Fields, defaults: Fields, side: int, channels: int) -> 
   problem = _explain(kind, fields, defaults)
   if problem:
     raise ConfigError(problem)
-  return kind.write(fields, side, channels)
+  return kind.write(fields, size, channels)
 
 
 def _differing(kind: _Kind, fields: Fields) -> list[str]:
@@ -120,9 +121,9 @@ def _activation(fields: Fields) -> str | None:
   return None if name is None else repr(name)
 
 
-def _vit_arguments(fields: Fields, side: int, channels: int) -> dict[str, Any]:
+def _vit_arguments(fields: Fields, size: Size, channels: int) -> dict[str, Any]:
   return {
-    "img_size": side,
+    "img_size": size,
     "patch_size": fields["stem.patch"],
     "in_chans": channels,
     "num_classes": fields["num_classes"],
@@ -143,8 +144,8 @@ def _ratio(hidden: int, width: int) -> str:
   return repr(exact) if int(width * exact) == hidden else f"{hidden} / {width} + 1e-9"
 
 
-def _write_vit(fields: Fields, side: int, channels: int) -> Network:
-  arguments = _vit_arguments(fields, side, channels)
+def _write_vit(fields: Fields, size: Size, channels: int) -> Network:
+  arguments = _vit_arguments(fields, size, channels)
   if fields["extra_tokens"]:
     arguments["reg_tokens"] = fields["extra_tokens"]
   if not fields["posemb.prefix"]:
@@ -153,16 +154,17 @@ def _write_vit(fields: Fields, side: int, channels: int) -> Network:
   return Network(family, _call("vision_transformer", "VisionTransformer", arguments))
 
 
-def _write_distilled(fields: Fields, side: int, channels: int) -> Network:
-  arguments = _vit_arguments(fields, side, channels)
+def _write_distilled(fields: Fields, size: Size, channels: int) -> Network:
+  arguments = _vit_arguments(fields, size, channels)
   return Network("distilled", _call("deit", "VisionTransformerDistilled", arguments))
 
 
-def _write_mixer(fields: Fields, side: int, channels: int) -> Network:
+def _write_mixer(fields: Fields, size: Size, channels: int) -> Network:
   width, patch = fields["width"], fields["stem.patch"]
-  tokens = fields["token_mixer.hidden"] or (side // patch) ** 2
+  height, across = (size, size) if isinstance(size, int) else size
+  tokens = fields["token_mixer.hidden"] or (height // patch) * (across // patch)
   arguments = {
-    "img_size": side,
+    "img_size": size,
     "patch_size": patch,
     "in_chans": channels,
     "num_classes": fields["num_classes"],
@@ -174,7 +176,7 @@ def _write_mixer(fields: Fields, side: int, channels: int) -> Network:
   return Network("mlp_mixer", _call("mlp_mixer", "MlpMixer", arguments))
 
 
-def _write_convmixer(fields: Fields, side: int, channels: int) -> Network:
+def _write_convmixer(fields: Fields, size: Size, channels: int) -> Network:
   arguments = {
     "dim": fields["width"],
     "depth": fields["depth"],
@@ -219,7 +221,7 @@ KINDS = (
   _Kind(
     {"name": "lv_vit", **_PLAIN, "stem.name": "normalized", "pool.name": "cls"},
     (*_SIZES, "stem.channels", "norm.epsilon", "token_mixer.use_bias", "block.branch_divisor"),
-    lambda fields, side, channels: Network("lv_vit", ""),
+    lambda fields, size, channels: Network("lv_vit", ""),
   ),
   _Kind(
     {"name": "convmixer"},

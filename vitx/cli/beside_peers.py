@@ -65,7 +65,10 @@ def _find_rows(config: str, wanted: list[str] | None, say: Callable[[str], None]
   having = {row: text for row, text in texts.items() if peers.find_peers(_complete(text))}
   without = [row for row in texts if row not in having]
   parts = ", ".join(f"{part}={name}" for part, name in peers.PARTS.items())
-  what = f"PyTorch's are a vit in float32 with {parts} and a token_mixer of {listing(peers.PEERS)}"
+  what = (
+    f"PyTorch's are a vit in float32 of square images with {parts} and a token_mixer of"
+    f" {listing(peers.PEERS)}"
+  )
   if not having or (wanted and without):
     raise ConfigError(f"--peers: there is none beside {listing(without)}; {what}")
   if without:

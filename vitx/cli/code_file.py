@@ -3,6 +3,8 @@
 import dataclasses
 import hashlib
 import json
+import math
+import operator
 import struct
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,9 @@ import numpy as np
 from vitx.checkpoints.digest import describe, digest_json
 from vitx.checkpoints.load import Loaded
 from vitx.checkpoints.tree import name_arrays
+from vitx.checks import check_integer
 from vitx.errors import ConfigError
+from vitx.files import check_inflated
 
 MAGIC = b"vitx"
 VERSION = 1
@@ -58,7 +62,8 @@ def read(path: str | Path) -> tuple[Header, bytes]:
   """Returns the header and the code of a compressed file.
 
   Raises:
-    ConfigError: it is none, is cut off, or of another version.
+    ConfigError: it is none, is cut off, of another version, or declares more tokens than
+      `files.check_inflated` allows.
     OSError: it cannot be read.
   """
   data = Path(path).read_bytes()
@@ -71,9 +76,12 @@ def read(path: str | Path) -> tuple[Header, bytes]:
     )
   try:
     fields: dict[str, Any] = json.loads(data[_HEAD.size : _HEAD.size + size])
-    header = Header(**{**fields, "shape": tuple(fields["shape"])})
+    header = Header(**{**fields, "shape": tuple(map(operator.index, fields["shape"]))})
+    declared = 4 * math.prod(header.shape)  # bytes of tokens
+    check_integer(declared, "shape")
   except (ValueError, KeyError, TypeError) as error:
     raise ConfigError(f"{path} is damaged: its header cannot be read ({error})") from error
+  check_inflated(str(path), declared, len(data))
   return header, data[_HEAD.size + size :]
 
 

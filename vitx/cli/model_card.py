@@ -8,6 +8,7 @@ from vitx.analysis.markdown import code, table, text, without_places
 from vitx.checkpoints.load import Loaded
 from vitx.checkpoints.timm_networks import Network
 from vitx.checkpoints.workdir import read_json, to_plain
+from vitx.data.images.settings import sides
 from vitx.training.log import read_metrics
 
 _FIGURES = ("test", "validation")
@@ -50,10 +51,10 @@ def _usage(network: Network, file: str) -> str:
 
 def _images(loaded: Loaded) -> str:
   data, evaluation = loaded.config.data, loaded.config.evaluation
-  side, mean, std = data.image_size, list(data.mean), list(data.std)
+  (height, width), mean, std = sides(data.image_size), list(data.mean), list(data.std)
   return (
-    f"Images are {side} x {side} of {data.channels} channels in 0..1, less the mean {mean}, divided"
-    f" by {std}; evaluation crops {evaluation.crop_ratio:g} of the side, resized by"
+    f"Images are {height} x {width} of {data.channels} channels in 0..1, less the mean {mean},"
+    f" divided by {std}; evaluation crops {evaluation.crop_ratio:g} of the side, resized by"
     f" {text(evaluation.interpolation)} interpolation."
   )
 

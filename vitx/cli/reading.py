@@ -55,8 +55,8 @@ def make_readers(experiment: Experiment, examples: int) -> dict[str, Callable[[]
   images = [read_encoded(train, i).get("image") for i in which.tolist()]
   stored = [image for image in images if isinstance(image, Encoded)]
   if stored:
-    side = experiment.task.train_spec["image"].shape[0]
+    size = experiment.task.train_spec["image"].shape[:2]
     contents = [image.content for image in stored]
     mode = MODES[stored[0].channels]
-    readers[reading.PILLOW] = reading.make_pillow(contents, mode, side, FORMATS)
+    readers[reading.PILLOW] = reading.make_pillow(contents, mode, size, FORMATS)
   return readers

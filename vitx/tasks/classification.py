@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
-from vitx.checks import Probability
+from vitx.checks import Probability, check_value
 from vitx.data.dataset import DatasetInfo, check_arrays
 from vitx.data.images.augment import make_eval_preprocess, make_train_augment
 from vitx.data.images.augment_settings import AugmentSettings, EvalSettings
@@ -20,9 +20,11 @@ from vitx.data.images.settings import (
   HostInterpolation,
   ImageSettings,
   ResizeMode,
+  Size,
   find_channels,
   find_size,
   image_spec,
+  sides,
 )
 from vitx.data.images.square import SquareImages
 from vitx.data.images.statistics import Channels, statistics
@@ -52,11 +54,12 @@ class Classification(Task):
     augment: `(key, index, images, labels) -> (images, targets)`, for training.
     preprocess: `images -> images`, for evaluation.
     num_classes: K.
-    decode_size: side S of the images that the host keeps; but for `resize_mode` "random", whose
-      crops of training images have the side that the model sees.
-    image_size: side of what the model sees.
+    decode_size: side S of the images that the host keeps, or (height, width), which then stands for
+      (S, S); but for `resize_mode` "random", whose crops of training images have the size that the
+      model sees.
+    image_size: side s of what the model sees, or (height, width).
     channels: C.
-    resize_mode: how the host makes an image square in training.
+    resize_mode: how the host gives an image its size in training.
     interpolation: of the host's resizing.
     mean_and_std: per channel, by which `augment` and `preprocess` normalize; they take others as
       `statistics`.
@@ -67,8 +70,8 @@ class Classification(Task):
   augment: Callable
   preprocess: Callable
   num_classes: int
-  decode_size: int
-  image_size: int
+  decode_size: Size
+  image_size: Size
   channels: int
   resize_mode: ResizeMode = "center"
   interpolation: HostInterpolation = "bilinear"
@@ -114,7 +117,8 @@ class Classification(Task):
     data, classes = config.data, config.model.get("num_classes")
     if classes is None or data.image_size is None:
       return None
-    spec = image_spec(data.channels, (data.image_size, data.image_size))
+    check_value(data.image_size, "data.image_size", Size)
+    spec = image_spec(data.channels, sides(data.image_size))
     return DatasetInfo(data.source, spec, class_names=tuple(map(str, range(classes))))
 
   @classmethod
@@ -181,23 +185,23 @@ class Classification(Task):
     return self._spec(self._train_size)
 
   @property
-  def _train_size(self) -> int:
+  def _train_size(self) -> Size:
     return self.image_size if self.resize_mode == "random" else self.decode_size
 
-  def _spec(self, size: int) -> dict[str, jax.ShapeDtypeStruct]:
+  def _spec(self, size: Size) -> dict[str, jax.ShapeDtypeStruct]:
     return {
-      "image": jax.ShapeDtypeStruct((size, size, self.channels), np.uint8),
+      "image": jax.ShapeDtypeStruct((*sides(size), self.channels), np.uint8),
       "label": jax.ShapeDtypeStruct((), np.int32),
     }
 
   @property
   def input_spec(self):
     """Returns the spec of one normalized image, float32 (1, s, s, C)."""
-    shape = (1, self.image_size, self.image_size, self.channels)
+    shape = (1, *sides(self.image_size), self.channels)
     return jax.ShapeDtypeStruct(shape, jnp.float32)
 
   def transform(self, *, train):
-    """Returns what makes images square; evaluation takes the center where training draws."""
+    """Returns what gives images their size; evaluation takes the center where training draws."""
     size = self._train_size if train else self.decode_size
     return SquareImages(size, self.resize_mode, self.interpolation, train=train)
 
@@ -330,11 +334,13 @@ class Classification(Task):
       yield [names[label], names[p.argmax()], *map(str, p)]
 
 
-def _side(name: str, size: tuple[int, int] | None, default: int | None) -> int:
+def _side(name: str, size: tuple[int, int] | None, default: Size | None) -> Size:
   """Returns the side of a data set's images, the default where they vary or are not square."""
   if size is not None and size[0] == size[1]:
     return size[0]
   if default is not None:
     return default
   what = "images of varying size" if size is None else f"images of {size[0]} x {size[1]} pixels"
-  raise ConfigError(f"data.image_size is not set and {name!r} has {what}; set it, e.g. 224")
+  raise ConfigError(
+    f"data.image_size is not set and {name!r} has {what}; set it, e.g. 224 or (224, 160)"
+  )

@@ -312,7 +312,7 @@ def test_other_errors_name_their_field():
     evaluate(images, 16, crop_ratio=1.2)
   with pytest.raises(ConfigError, match=r"evaluation\.interpolation='lanczos'"):
     evaluate(images, 16, interpolation="lanczos")
-  with pytest.raises(ValueError, match=r"uint8 \(B, S, S, C\), not float32"):
+  with pytest.raises(ValueError, match=r"uint8 \(B, height, width, C\), not float32"):
     evaluate(images.astype(np.float32), 16)
 
 
@@ -379,3 +379,29 @@ def test_another_mean_and_deviation_may_be_traced():
   np.testing.assert_allclose(got, expected, atol=1e-5)
   seen = jax.jit(make_eval_preprocess({}, image_size=16, mean=(0.1,) * 3, std=(1.0,) * 3))
   np.testing.assert_allclose(seen(images, other), evaluate(images, 16), atol=1e-5)
+
+
+@pytest.mark.parametrize("stored", [(24, 16), (30, 50)])
+@pytest.mark.parametrize("settings", [{}, EVERYTHING, RECIPE, DRAWN, CROPPED])
+def test_rectangles_pass_every_stage(stored, settings):
+  rng = np.random.default_rng(0)
+  images = rng.integers(0, 256, (8, *stored, 3), dtype=np.uint8)
+  labels = index = np.arange(8, dtype=np.int32) % 5
+  apply = train(settings, (24, 16))
+  out, _ = jax.eval_shape(apply, jax.random.key(0), index, images, labels)
+  assert out.shape == (8, 24, 16, 3)
+
+
+def test_evaluation_cuts_the_middle_of_a_rectangle():
+  images = np.random.default_rng(0).integers(0, 256, (2, 32, 24, 3), dtype=np.uint8)
+  found = evaluate(images, (24, 18), crop_ratio=0.75)
+  np.testing.assert_allclose(found, normalized(images[:, 4:28, 3:21]), atol=1e-6)
+  assert evaluate(images, (12, 18)).shape == (2, 12, 18, 3)
+
+
+def test_a_rectangle_is_cropped_by_less_than_its_short_side():
+  train({"pad_crop": 7}, (24, 8))
+  with pytest.raises(
+    ConfigError, match=r"augment\.pad_crop=8 must be smaller than the image size 8"
+  ):
+    train({"pad_crop": 8}, (24, 8))

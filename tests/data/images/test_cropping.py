@@ -5,6 +5,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from scipy import stats
 
 from vitx.data.images import cropping, image_ops
@@ -46,7 +47,9 @@ def test_boxes_have_the_area_and_ratio_asked_for():
 
 def test_a_random_resized_crop_of_the_whole_area_is_the_image():
   image = np.random.default_rng(0).random((16, 16, 3), dtype=np.float32)
-  crop = jax.jit(lambda key: cropping.random_resized_crop(key, image, (1.0, 1.0), 16, "bilinear"))
+  crop = jax.jit(
+    lambda key: cropping.random_resized_crop(key, image, (1.0, 1.0), (16, 16), "bilinear")
+  )
   out = crop(jax.random.key(1))
   np.testing.assert_allclose(out, image, atol=1e-5)
 
@@ -57,8 +60,8 @@ def test_a_random_resized_crop_shows_the_box_it_drew():
 
   def draw(key):
     box = [64 * side for side in cropping.random_box(key, (0.1, 0.5), cropping.CROP_RATIO)]
-    out = cropping.random_resized_crop(key, jnp.asarray(ramp), (0.1, 0.5), 16, "nearest")
-    return out, box, image_ops.crop_resize(jnp.asarray(ramp), box, 16, "nearest")
+    out = cropping.random_resized_crop(key, jnp.asarray(ramp), (0.1, 0.5), (16, 16), "nearest")
+    return out, box, image_ops.crop_resize(jnp.asarray(ramp), box, (16, 16), "nearest")
 
   outs, boxes, sames = drawn(draw, 5)
   for out, (top, left, height, width), same in zip(outs, np.stack(boxes, 1), sames, strict=True):
@@ -66,6 +69,35 @@ def test_a_random_resized_crop_shows_the_box_it_drew():
     np.testing.assert_allclose(out[0, :, 0], left + inside * width, atol=0.51)
     np.testing.assert_allclose(out[:, 0, 1], top + inside * height, atol=0.51)
     np.testing.assert_array_equal(out, same)
+
+
+def test_a_crop_of_a_rectangle_has_its_ratio_in_pixels():
+  """Of an image 2 : 1 no box is squashed as shares of its sides would have it."""
+  wide = np.stack(np.meshgrid(np.arange(80) + 0.5, np.arange(40) + 0.5), axis=-1)
+
+  def draw(key):
+    image = jnp.asarray(wide, jnp.float32)
+    return cropping.random_resized_crop(key, image, (0.1, 0.3), (8, 16), "nearest")
+
+  outs = drawn(draw, 40)
+  assert outs.shape == (40, 8, 16, 2)
+  across, down = (
+    (outs[:, 0, -1, 0] - outs[:, 0, 0, 0]) / 15,
+    (outs[:, -1, 0, 1] - outs[:, 0, 0, 1]) / 7,
+  )
+  ratio = 16 * across / (8 * down)
+  assert ratio.min() > 0.6 and ratio.max() < 1.7 and ratio.std() > 0.1
+  assert outs[..., 0].max() > 70 and outs[..., 1].max() > 35  # from the whole of it
+
+
+@pytest.mark.parametrize("erase", [cropping.random_erasing, cropping.noise_erasing])
+def test_a_box_erased_of_a_rectangle_lies_in_it(erase):
+  out = drawn(lambda key: erase(key, jnp.full((16, 48, 1), 7.0), 1.0), 200)[..., 0] != 7
+  rows, columns = out.any(2), out.any(1)
+  np.testing.assert_array_equal(out, rows[:, :, None] & columns[:, None, :])  # one box each
+  share = out.mean((1, 2))
+  assert share.max() < 0.4 and abs(share[share > 0].mean() - 0.17) < 0.04
+  assert columns.any(0)[40:].all() and rows.any(0).all()
 
 
 def test_random_erasing_sets_one_box_to_zero_as_often_as_asked():
@@ -84,9 +116,9 @@ def test_random_erasing_sets_one_box_to_zero_as_often_as_asked():
 
 
 def test_a_box_is_the_one_that_timm_takes_of_the_same_numbers():
-  fit = jax.jit(cropping.fit_box, static_argnums=1)
+  fit = jax.jit(cropping.fit_box, static_argnums=(1, 2))
   for shares, (size, *box) in zip(GOLDEN["erasing_shares"], GOLDEN["erasing_boxes"], strict=True):
-    found = fit(shares.astype(np.float32), int(size))
+    found = fit(shares.astype(np.float32), int(size), int(size))
     assert [int(x) for x in found[2:]] == box[2:]
     assert box[2] == 0 or [int(x) for x in found[:2]] == box[:2]
 

@@ -428,6 +428,43 @@ def test_the_middle_of_a_resized_image(shape, interpolation):
   np.testing.assert_array_equal(result[2:30, 2:30], resized[top : top + 28, left : left + 28])
 
 
+@pytest.mark.parametrize(
+  ("shape", "size", "box"),  # (left, top, right, bottom) of the middle
+  [
+    ((40, 60, 3), (20, 10), (20, 0, 40, 40)),
+    ((40, 60, 1), (10, 30), (0, 10, 60, 30)),
+    ((40, 60, 3), (20, 30), (0, 0, 60, 40)),
+  ],
+)
+def test_rectangles_are_cut_out_of_the_middle(shape, size, box):
+  image = noise(*shape)
+  picture = decode.to_picture(image)
+  height, width = size
+  for mode, part in (("center", box), ("squash", None)):
+    expected = picture.resize((width, height), Image.Resampling.BILINEAR, part)
+    np.testing.assert_array_equal(decode.resize(image, size, mode), decode.to_array(expected))
+  covered = decode.resize_short_side(image, size, "bilinear")
+  assert covered.shape == (*size, shape[2])
+  random = decode.resize(image, size, "random", order.generator(0, 0, 1))
+  assert random.shape == covered.shape
+
+
+@pytest.mark.parametrize(
+  ("given", "own", "image_size", "crop_ratio", "expected"),
+  [
+    (None, None, (224, 160), 0.875, (256, 183)),
+    (None, (64, 64), (32, 16), 1.0, (64, 32)),
+    (None, (28, 32), (28, 32), 0.9, (28, 32)),
+    (None, (30, 90), (20, 20), 1.0, (30, 30)),
+    ((50, 40), (64, 64), (32, 16), 1.0, (50, 40)),
+  ],
+)
+def test_which_rectangle_is_decoded(make_data, given, own, image_size, crop_ratio, expected):
+  info = DatasetInfo("x", image_spec(3, own or (None, None)))
+  data = make_data(decode_size=given, image_size=image_size)
+  assert decode.decode_size(data, info, crop_ratio) == expected
+
+
 @pytest.mark.parametrize("shape", [(10, 200), (200, 10), (1, 1)])
 def test_random_box_of_an_extreme_image_is_central(shape):
   left, top, right, bottom = decode.draw_box(*shape, order.generator(0, order.TRANSFORM))

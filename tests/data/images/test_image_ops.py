@@ -26,7 +26,8 @@ crop_resize = jax.jit(image_ops.crop_resize, static_argnums=(2, 3))
 
 
 def noise(size, channels=3, seed=0):
-  return np.random.default_rng(seed).random((size, size, channels), dtype=np.float32)
+  height, width = (size, size) if isinstance(size, int) else size
+  return np.random.default_rng(seed).random((height, width, channels), dtype=np.float32)
 
 
 def pillow(image, function):
@@ -36,7 +37,9 @@ def pillow(image, function):
 
 
 @pytest.mark.parametrize("degrees", [0.0, 12.5, -30.0, 90.0, 133.0])
-@pytest.mark.parametrize(("size", "channels"), all_but(17, of=[(8, 1), (17, 3), (32, 3)]))
+@pytest.mark.parametrize(
+  ("size", "channels"), all_but(17, of=[(8, 1), (17, 3), (32, 3), ((12, 20), 3)])
+)
 def test_rotation_agrees_with_scipy(degrees, size, channels):
   image = noise(size, channels)
   out = rotate(image, degrees, "bilinear")
@@ -48,9 +51,25 @@ def test_rotation_agrees_with_scipy(degrees, size, channels):
 
 @pytest.mark.parametrize("degrees", [8.0, -25.0, 101.0])
 def test_nearest_rotation_agrees_with_pillow(degrees):
-  image = noise(16)
-  out = rotate(image, degrees, "nearest")
-  np.testing.assert_array_equal(out, pillow(image, lambda x: x.rotate(degrees)))
+  for size in (16, (10, 24)):
+    image = noise(size)
+    out = rotate(image, degrees, "nearest")
+    np.testing.assert_array_equal(out, pillow(image, lambda x: x.rotate(degrees)))
+
+
+@pytest.mark.parametrize("interpolation", ["nearest", "bilinear", "bicubic"])
+def test_rectangles_agree_with_pillow(interpolation):
+  image, box = noise((20, 36)), (3.0, 5.0, 12.0, 24.0)  # top, left, height, width
+  corners = (5.0, 3.0, 29.0, 15.0)
+  for out, settings in (
+    (resize(image, (12, 16), interpolation), {}),
+    (crop_resize(image, tuple(map(np.float32, box)), (12, 16), interpolation), {"box": corners}),
+  ):
+    expected = pillow(
+      image, lambda x, s=settings: x.resize((16, 12), RESAMPLING[interpolation], **s)
+    )
+    assert out.shape == (12, 16, 3)
+    np.testing.assert_allclose(out, np.clip(expected, 0, 1), atol=2e-3)
 
 
 def test_rotation_by_quarter_turns_is_counter_clockwise():
@@ -87,7 +106,7 @@ def test_the_identity_is_exact(interpolation):
 )
 def test_resize_agrees_with_pillow(interpolation, before, after, channels):
   image = noise(before, channels)
-  out = resize(image, after, interpolation)
+  out = resize(image, (after, after), interpolation)
   if interpolation == "nearest":
     # Where a center falls on the edge of two pixels Pillow takes either, by its rounding.
     source = [math.floor(Fraction(2 * i + 1, 2 * after) * before) for i in range(after)]
@@ -105,7 +124,7 @@ def test_resize_agrees_with_pillow(interpolation, before, after, channels):
 def test_crop_resize_agrees_with_pillow(interpolation, box, size):
   image = noise(32)
   top, left, height, width = box
-  out = crop_resize(image, tuple(map(np.float32, box)), size, interpolation)
+  out = crop_resize(image, tuple(map(np.float32, box)), (size, size), interpolation)
   corners = (left, top, left + width, top + height)
   expected = pillow(image, lambda x: x.resize((size, size), RESAMPLING[interpolation], box=corners))
   np.testing.assert_allclose(out, np.clip(expected, 0, 1), atol=1e-4)

@@ -24,7 +24,7 @@ mix = jax.jit(mixing.mix)
 def mix_pairs(seed, images, targets, mixup, cutmix):
   """Mixes neighbors; the two of a pair have one key."""
   keys = jnp.repeat(jax.random.split(jax.random.key(seed), len(images) // 2), 2)
-  weights = jax.vmap(partial(mixing.draw, size=images.shape[1], mixup=mixup, cutmix=cutmix))(keys)
+  weights = jax.vmap(partial(mixing.draw, size=images.shape[1:3], mixup=mixup, cutmix=cutmix))(keys)
   return mix(images, targets, *weights)
 
 
@@ -46,6 +46,13 @@ def test_smoothed_targets():
 
 
 @pytest.mark.slow
+def test_cutmix_of_a_rectangle_cuts_its_shape():
+  keep, own = keep_around(np.array([4, 16], np.int32), np.float32(0.75), (8, 32))
+  cut = np.asarray(keep)[..., 0] == 0
+  assert cut.sum() == 4 * 16 and own == 0.75  # half of either side
+  assert cut[2:6, 8:24].all()
+
+
 @pytest.mark.parametrize("alpha", [0.2, 3.0])
 def test_mixup_draws_one_beta_share_per_pair(alpha):
   images, targets = mixed_pairs(2000, 2, alpha, 0.0)
@@ -113,7 +120,7 @@ def test_a_share_for_the_whole_batch_mixes_as_timm_does():
   for i, (share, cut, *center) in enumerate(GOLDEN["mix_cases"]):
     keep, own = np.full((9, 9, 1), share, np.float32), np.float32(share)
     if cut:
-      keep, own = keep_around(np.array(center, np.int32), own, 9)
+      keep, own = keep_around(np.array(center, np.int32), own, (9, 9))
     mixed = mix(images, targets, np.asarray(keep)[None], np.asarray(own)[None])
     np.testing.assert_allclose(mixed[0], GOLDEN[f"mix_{i}"][rows], atol=1e-6)
     np.testing.assert_allclose(mixed[1], GOLDEN[f"mix_targets_{i}"][rows], atol=1e-6)

@@ -17,7 +17,7 @@ import numpy as np
 from vitx.checks import Probability, check_number, check_value
 from vitx.data.images import autoaugment, color, cropping, image_ops, mixup, randaugment
 from vitx.data.images.augment_settings import AugmentSettings, EvalSettings, read_augment
-from vitx.data.images.settings import Side
+from vitx.data.images.settings import Size, sides
 from vitx.data.settings import read_fields
 from vitx.errors import ConfigError
 
@@ -38,7 +38,7 @@ WHICH_OF_TWO = 2**31 - 2
 def make_train_augment(
   augment: Mapping[str, Any],
   *,
-  image_size: int,
+  image_size: Size,
   mean: Sequence[float],
   std: Sequence[float],
   num_classes: int,
@@ -49,7 +49,7 @@ def make_train_augment(
   Args:
     augment: `config.augment`; see `AugmentSettings`. With everything off, images are resized to
       `image_size` if they have another size, and normalized; the key is not used.
-    image_size: side s of what the model sees.
+    image_size: side s of what the model sees, or (height, width), which then stands for (s, s).
     mean: per channel, of pixels in 0..1.
     std: per channel, of pixels in 0..1; above 0.
     num_classes: K.
@@ -70,9 +70,10 @@ def make_train_augment(
     ConfigError: a setting out of range, named with its field.
   """
   _check_statistics(mean, std)
-  check_value(image_size, "data.image_size", Side)
+  check_value(image_size, "data.image_size", Size)
   check_value(label_smoothing, "task.label_smoothing", Probability)
-  settings = read_augment(augment, image_size, len(mean))
+  size = sides(image_size)
+  settings = read_augment(augment, min(size), len(mean))
   _check_color(settings, len(mean))
   mixes = bool(settings.mixup or settings.cutmix)
 
@@ -81,7 +82,7 @@ def make_train_augment(
   ) -> jax.Array:
     image = image.astype(jnp.float32) / 255.0
     if not settings.random_resized_crop:
-      image = image_ops.resize(image, image_size, _fixed(settings.interpolation))
+      image = image_ops.resize(image, size, _fixed(settings.interpolation))
     image = _run(before, key, image)
     return _run(after, key, _normalize(image, *statistics))
 
@@ -93,13 +94,13 @@ def make_train_augment(
     statistics: Statistics = (mean, std),
   ) -> tuple[jax.Array, jax.Array]:
     _check_images(images, len(mean))
-    stages = _stages(settings, image_size, statistics[0]), _late_stages(settings)
+    stages = _stages(settings, size, statistics[0]), _late_stages(settings)
     keys = _fold(key, index) if any(stages) else None  # None: nothing is drawn
     out = jax.vmap(lambda key, image: example(key, image, *stages, statistics))(keys, images)
     targets = mixup.smooth_targets(labels, num_classes, label_smoothing)
     if mixes:
       _check_pairs(len(images))
-      draw = partial(mixup.draw, size=image_size, mixup=settings.mixup, cutmix=settings.cutmix)
+      draw = partial(mixup.draw, size=size, mixup=settings.mixup, cutmix=settings.cutmix)
       if settings.mixing == "batch":
         weights = draw(_stream(jax.random.fold_in(key, WHOLE_BATCH), "mixing"))
         weights = jax.tree.map(lambda x: x[None], weights)
@@ -112,14 +113,14 @@ def make_train_augment(
 
 
 def make_eval_preprocess(
-  evaluation: Mapping[str, Any], *, image_size: int, mean: Sequence[float], std: Sequence[float]
+  evaluation: Mapping[str, Any], *, image_size: Size, mean: Sequence[float], std: Sequence[float]
 ) -> EvalPreprocess:
   """Builds the preprocessing of an evaluation batch.
 
   Args:
     evaluation: `config.evaluation`, of which `crop_ratio` and `interpolation` are read. The kept
       image is resized to image_size / crop_ratio (rounded), of which the center is cut out.
-    image_size: side s of what the model sees.
+    image_size: side s of what the model sees, or (height, width), which then stands for (s, s).
     mean: per channel, of pixels in 0..1.
     std: per channel, of pixels in 0..1; above 0.
 
@@ -131,14 +132,15 @@ def make_eval_preprocess(
     ConfigError: a setting out of range, named with its field.
   """
   _check_statistics(mean, std)
-  check_value(image_size, "data.image_size", Side)
+  check_value(image_size, "data.image_size", Size)
   settings = read_fields(EvalSettings, evaluation, "evaluation")
-  resized = round(image_size / settings.crop_ratio)
-  start = (resized - image_size) // 2
+  height, width = sides(image_size)
+  resized = round(height / settings.crop_ratio), round(width / settings.crop_ratio)
+  top, left = (resized[0] - height) // 2, (resized[1] - width) // 2
 
   def example(image: jax.Array, statistics: Statistics) -> jax.Array:
     image = image_ops.resize(image.astype(jnp.float32) / 255.0, resized, settings.interpolation)
-    image = image[start : start + image_size, start : start + image_size]
+    image = image[top : top + height, left : left + width]
     return _normalize(image, *statistics)
 
   def apply(images: jax.Array, statistics: Statistics = (mean, std)) -> jax.Array:
@@ -148,7 +150,7 @@ def make_eval_preprocess(
   return apply
 
 
-def _stages(settings: AugmentSettings, size: int, mean: Any) -> Stages:
+def _stages(settings: AugmentSettings, size: tuple[int, int], mean: Any) -> Stages:
   """Returns the random operations on pixels 0..1, by stream, in order."""
   stages: Stages = {}
   how = settings.interpolation
@@ -262,9 +264,9 @@ def _check_color(settings: AugmentSettings, channels: int) -> None:
 
 
 def _check_images(images: jax.Array, channels: int) -> None:
-  if images.ndim != 4 or images.shape[1] != images.shape[2] or images.dtype != jnp.uint8:
+  if images.ndim != 4 or images.dtype != jnp.uint8:
     raise ValueError(
-      f"images must be uint8 (B, S, S, C), not {images.dtype} {tuple(images.shape)}."
+      f"images must be uint8 (B, height, width, C), not {images.dtype} {tuple(images.shape)}."
     )
   if images.shape[3] != channels:
     raise ConfigError(

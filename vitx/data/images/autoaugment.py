@@ -21,17 +21,17 @@ def _pixels(strength: jax.Array, size: int) -> jax.Array:
   return jnp.trunc(TRANSLATION * size * strength)
 
 
-# Matrices for image_ops.affine, from (strength, side of the image).
-GEOMETRIC: dict[str, Callable[[jax.Array, int], jax.Array]] = {
+# Matrices for image_ops.affine, from (strength, (height, width)).
+GEOMETRIC: dict[str, Callable[[jax.Array, tuple[int, int]], jax.Array]] = {
   "shear_x": lambda strength, size: image_ops.matrix((1, 0.3 * strength, 0), (0, 1, 0)),
   "shear_y": lambda strength, size: image_ops.matrix((1, 0, 0), (0.3 * strength, 1, 0)),
   "translate_x": lambda strength, size: image_ops.matrix(
-    (1, 0, _pixels(strength, size)), (0, 1, 0)
+    (1, 0, _pixels(strength, size[1])), (0, 1, 0)
   ),
   "translate_y": lambda strength, size: image_ops.matrix(
-    (1, 0, 0), (0, 1, _pixels(strength, size))
+    (1, 0, 0), (0, 1, _pixels(strength, size[0]))
   ),
-  "rotate": lambda strength, size: image_ops.rotation(30.0 * strength, size),
+  "rotate": lambda strength, size: image_ops.rotation(30.0 * strength, *size),
   "identity": lambda strength, size: image_ops.matrix((1, 0, 0), (0, 1, 0)),
 }
 # Functions of (image of whole numbers 0..255, strength).
@@ -87,18 +87,18 @@ CIFAR_POLICY = (
 def operate(
   image: jax.Array, operation: jax.Array, strength: jax.Array, interpolation: str
 ) -> jax.Array:
-  """Applies one operation to an image (S, S, C) of whole numbers 0..255 in float32.
+  """Applies one operation to an image (H, W, C) of whole numbers 0..255 in float32.
 
   Under `jax.vmap` a switch computes all its branches. So the geometric operations only choose a
   matrix and share one sampling; the color operations are all computed, on every image.
 
   Args:
-    image: (S, S, C).
+    image: (H, W, C).
     operation: index into `OPERATIONS`.
     strength: in -1..1; operations without a direction take its absolute value.
     interpolation: bilinear, bicubic or nearest, of the geometric operations.
   """
-  size = image.shape[0]
+  size = image.shape[:2]
   plain = len(GEOMETRIC) - 1  # the identity: the last geometric operation and the first of color
   matrices = [lambda value, f=f: f(value, size) for f in GEOMETRIC.values()]
   matrix = jax.lax.switch(jnp.minimum(operation, plain), matrices, strength)
@@ -114,7 +114,7 @@ def randaugment(key: jax.Array, image: jax.Array, draws: Draws, interpolation: s
 
   Args:
     key: of this example and operation.
-    image: (S, S, C) with values 0..1; it is rounded to 8 bits first.
+    image: (H, W, C) with values 0..1; it is rounded to 8 bits first.
     draws: which of them, how strong. (torchvision counts the magnitude 0..30.)
     interpolation: bilinear, bicubic or nearest.
   """
@@ -128,7 +128,7 @@ def autoaugment(key: jax.Array, image: jax.Array, interpolation: str) -> jax.Arr
 
   Args:
     key: of this example and operation.
-    image: (S, S, C) with values 0..1; it is rounded to 8 bits first.
+    image: (H, W, C) with values 0..1; it is rounded to 8 bits first.
     interpolation: bilinear, bicubic or nearest.
   """
   names, probabilities, levels = np.moveaxis(np.asarray(CIFAR_POLICY, dtype=object), -1, 0)

@@ -1,4 +1,4 @@
-"""Random crops and random erasing of one float image (S, S, C), each from its own key."""
+"""Random crops and random erasing of one float image (H, W, C), each from its own key."""
 
 import math
 
@@ -25,11 +25,27 @@ def pad_crop(key: jax.Array, image: jax.Array, padding: int) -> jax.Array:
 
 
 def random_resized_crop(
-  key: jax.Array, image: jax.Array, area: tuple[float, float], size: int, interpolation: str
+  key: jax.Array,
+  image: jax.Array,
+  area: tuple[float, float],
+  size: tuple[int, int],
+  interpolation: str,
 ) -> jax.Array:
-  """Cuts a random box of an `area` share and 3/4..4/3 ratio, resized to (size, size, C)."""
-  box = [side * image.shape[0] for side in random_box(key, area, CROP_RATIO)]
-  return image_ops.crop_resize(image, tuple(box), size, interpolation)
+  """Cuts a random box of an `area` share and 3/4..4/3 ratio, resized to (height, width, C)."""
+  box = _pixels(random_box(key, area, _shares(CROP_RATIO, image)), image)
+  return image_ops.crop_resize(image, box, size, interpolation)
+
+
+def _shares(ratio: tuple[float, float], image: jax.Array) -> tuple[float, float]:
+  """Returns a range of width / height in pixels as one of shares of the image's sides."""
+  aspect = image.shape[1] / image.shape[0]
+  return ratio[0] / aspect, ratio[1] / aspect
+
+
+def _pixels(box: tuple[jax.Array, ...], image: jax.Array) -> tuple[jax.Array, ...]:
+  """Returns top, left, height, width in pixels from shares of the image's sides."""
+  H, W, _ = image.shape
+  return tuple(share * side for share, side in zip(box, (H, W, H, W), strict=True))
 
 
 def random_erasing(key: jax.Array, image: jax.Array, probability: float) -> jax.Array:
@@ -39,12 +55,11 @@ def random_erasing(key: jax.Array, image: jax.Array, probability: float) -> jax.
   center lies in the box (which on images of a few pixels may hold none).
   """
   chosen, place = jax.random.split(key)
-  top, left, height, width = (
-    side * image.shape[0] for side in random_box(place, ERASED_AREA, ERASED_RATIO)
-  )
-  center = jnp.arange(image.shape[0], dtype=jnp.float32) + 0.5
-  rows = (center >= top) & (center < top + height)
-  columns = (center >= left) & (center < left + width)
+  drawn = random_box(place, ERASED_AREA, _shares(ERASED_RATIO, image))
+  top, left, height, width = _pixels(drawn, image)
+  down, across = (jnp.arange(side, dtype=jnp.float32) + 0.5 for side in image.shape[:2])
+  rows = (down >= top) & (down < top + height)
+  columns = (across >= left) & (across < left + width)
   erased = rows[:, None, None] & columns[None, :, None] & jax.random.bernoulli(chosen, probability)
   return jnp.where(erased, 0.0, image)
 
@@ -56,20 +71,21 @@ def noise_erasing(key: jax.Array, image: jax.Array, probability: float) -> jax.A
   """
   chosen, place, noise = jax.random.split(key, 3)
   draws = jax.random.uniform(place, (NOISE_ATTEMPTS, 4))
-  top, left, height, width = fit_box(draws, image.shape[0])
-  pixel = jnp.arange(image.shape[0])
-  rows = (pixel >= top) & (pixel < top + height)
-  columns = (pixel >= left) & (pixel < left + width)
+  top, left, height, width = fit_box(draws, *image.shape[:2])
+  down, across = (jnp.arange(side) for side in image.shape[:2])
+  rows = (down >= top) & (down < top + height)
+  columns = (across >= left) & (across < left + width)
   erased = rows[:, None, None] & columns[None, :, None] & jax.random.bernoulli(chosen, probability)
   return jnp.where(erased, jax.random.normal(noise, image.shape), image)
 
 
-def fit_box(draws: jax.Array, size: int) -> tuple[jax.Array, ...]:
+def fit_box(draws: jax.Array, H: int, W: int) -> tuple[jax.Array, ...]:
   """Returns timm's box of whole pixels: the first attempt whose sides are less than the image's.
 
   Args:
     draws: (attempts, 4) in [0, 1): area, ratio, place from above and from the left.
-    size: side of the image.
+    H: height of the image.
+    W: its width.
 
   Returns:
     int32 top, left, height, width; no attempt that fits has height and width 0.
@@ -77,14 +93,15 @@ def fit_box(draws: jax.Array, size: int) -> tuple[jax.Array, ...]:
   share = NOISE_AREA[0] + (NOISE_AREA[1] - NOISE_AREA[0]) * draws[:, 0]
   low, high = (math.log(ratio) for ratio in NOISE_RATIO)
   ratio = jnp.exp(low + (high - low) * draws[:, 1])
+  size = math.sqrt(H * W)  # of a square, its side
   heights = jnp.round(size * jnp.sqrt(share * ratio)).astype(jnp.int32)
   widths = jnp.round(size * jnp.sqrt(share / ratio)).astype(jnp.int32)
-  fits = (heights < size) & (widths < size)
+  fits = (heights < H) & (widths < W)
   first = jnp.argmax(fits)
   height, width = (jnp.where(fits[first], sides[first], 0) for sides in (heights, widths))
   top, left = (
-    (draws[first, which] * (size - side + 1).astype(jnp.float32)).astype(jnp.int32)
-    for which, side in ((2, height), (3, width))
+    (draws[first, which] * (whole - side + 1).astype(jnp.float32)).astype(jnp.int32)
+    for which, whole, side in ((2, H, height), (3, W, width))
   )
   return top, left, height, width
 

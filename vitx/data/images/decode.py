@@ -15,7 +15,15 @@ from vitx import files
 from vitx.checks import check_number, check_value
 from vitx.data import order
 from vitx.data.dataset import DatasetInfo
-from vitx.data.images.settings import HostInterpolation, ImageSettings, ResizeMode, find_size
+from vitx.data.images.settings import (
+  HostInterpolation,
+  ImageSettings,
+  ResizeMode,
+  Size,
+  find_size,
+  scale_size,
+  sides,
+)
 from vitx.data.settings import read_fields
 from vitx.errors import ConfigError
 
@@ -214,72 +222,77 @@ def _find_range(image: Image.Image, values: np.ndarray) -> tuple[float, float]:
 
 def resize(
   image: Pixels,
-  size: int,
+  size: Size,
   mode: str,
   bits: np.random.Philox | None = None,
   interpolation: str = "bilinear",
 ) -> np.ndarray:
-  """Makes an image the square that the host keeps.
+  """Gives an image the size that the host keeps.
 
   Args:
     image: uint8 (height, width, C), or Pillow's of the mode L, RGB or RGBA.
-    size: side of the result in pixels.
-    mode: `center` cuts out the middle square and resizes it; `squash` ignores the aspect ratio;
-      `random` cuts a box of random area and aspect ratio and resizes it.
+    size: of the result in pixels, the side of a square or (height, width).
+    mode: `center` cuts out the middle, as large as the size's aspect ratio allows, and resizes it;
+      `squash` ignores the aspect ratio; `random` cuts a box of random area and aspect ratio and
+      resizes it.
       An image that has the size already passes `center` and `squash` untouched.
     bits: the random bits of this example, for `random`: its own `order.generator`.
     interpolation: bilinear or bicubic, with antialiasing; or random, which draws one of the two for
       a random crop and is bicubic otherwise.
 
   Returns:
-    uint8 (size, size, C).
+    uint8 (size, size, C), or (height, width, C).
 
   Raises:
     ConfigError: an unknown mode or interpolation.
     ValueError: `random` without bits.
   """
   height, width = _shape(image)
+  rows, columns = sides(size)
   if mode == "random":
     if bits is None:
       raise ValueError("resize_mode='random' needs the random bits of the example")
     left, top, right, bottom = map(int, draw_box(height, width, bits))
     # Cut first: what lies beside the box must not show at its edge, as it does with `box=`.
     cut = _crop(image, left, top, right, bottom)
-    return _resample(cut, (size, size), _filter(interpolation, bits))
+    return _resample(cut, (columns, rows), _filter(interpolation, bits))
   if mode == "squash":
     box = (0.0, 0.0, float(width), float(height))
   else:
     check_value(mode, "data.resize_mode", ResizeMode)
-    side = min(height, width)
-    x, y = (width - side) / 2, (height - side) / 2
-    box = (x, y, x + side, y + side)
-  if (height, width) == (size, size):
+    across, down = min(width, height * columns / rows), min(height, width * rows / columns)
+    x, y = (width - across) / 2, (height - down) / 2
+    box = (x, y, x + across, y + down)
+  if (height, width) == (rows, columns):
     return image if isinstance(image, np.ndarray) else to_array(image)
-  return _resample(image, (size, size), _filter(interpolation), box)
+  return _resample(image, (columns, rows), _filter(interpolation), box)
 
 
-def resize_short_side(image: Pixels, size: int, interpolation: str) -> np.ndarray:
-  """Resizes a whole image to a short side of `size` and cuts out its middle square.
+def resize_short_side(image: Pixels, size: Size, interpolation: str) -> np.ndarray:
+  """Resizes a whole image until it just covers `size` and cuts out its middle.
 
-  As torchvision's Resize and CenterCrop do it: the long side is a whole number of pixels too, and
-  so is the place of the square.
+  As torchvision's Resize and CenterCrop do it for a square, whose side becomes the short side: the
+  long side is a whole number of pixels too, and so is the place of the crop.
 
   Args:
     image: as `resize` has it.
-    size: side of the result in pixels.
+    size: as `resize` has it.
     interpolation: as `resize` has it.
 
   Returns:
-    uint8 (size, size, C).
+    uint8 (size, size, C), or (height, width, C).
   """
   height, width = own = _shape(image)
-  short = min(own)
-  height, width = size * height // short, size * width // short
+  rows, columns = sides(size)
+  if height * columns <= width * rows:
+    height, width = rows, rows * width // height
+  else:
+    height, width = columns * height // width, columns
   if (height, width) != own:
     image = _resample(image, (width, height), _filter(interpolation))
-  top, left = round((height - size) / 2), round((width - size) / 2)
+  top, left = round((height - rows) / 2), round((width - columns) / 2)
   array = image if isinstance(image, np.ndarray) else to_array(image)
-  return array[top : top + size, left : left + size]
+  return array[top : top + rows, left : left + columns]
 
 
 def _crop(image: Pixels, left: int, top: int, right: int, bottom: int) -> Pixels:
@@ -352,11 +365,12 @@ def draw_box(height: int, width: int, bits: np.random.Philox) -> tuple[float, fl
   return (float(left), float(top), float(left + w), float(top + h))
 
 
-def decode_size(data: Mapping[str, Any], info: DatasetInfo, crop_ratio: float) -> int:
-  """Returns the side of the images that the host keeps, in pixels.
+def decode_size(data: Mapping[str, Any], info: DatasetInfo, crop_ratio: float) -> Size:
+  """Returns the size of the images that the host keeps, in pixels, in the form of `image_size`.
 
-  `data.decode_size` if set; else the set's own size (its short side) if all images share one; else
-  what the evaluation needs, image_size / crop_ratio.
+  `data.decode_size` if set; else the set's own size (as much of it as has the aspect ratio of
+  `data.image_size`) if all images share one; else what the evaluation needs, image_size /
+  crop_ratio.
 
   Args:
     data: the config's `data`.
@@ -371,10 +385,17 @@ def decode_size(data: Mapping[str, Any], info: DatasetInfo, crop_ratio: float) -
     return settings.decode_size
   own = find_size(info)
   if own is not None:
-    return min(own)
+    if settings.image_size is None or isinstance(settings.image_size, int):
+      return min(own)
+    height, width = settings.image_size
+    if own[0] * width <= own[1] * height:
+      return scale_size(settings.image_size, own[0], height)
+    return scale_size(settings.image_size, own[1], width)
   if settings.image_size is None:
     raise ConfigError(
       f"data.image_size=None: the images of {info.name!r} vary in size."
-      " Set data.image_size to the side the model sees, for example data.image_size=224."
+      " Set data.image_size to the side the model sees, for example data.image_size=224, or to"
+      " (height, width)."
     )
-  return round(settings.image_size / check_number(crop_ratio, "evaluation.crop_ratio", "(0, 1]"))
+  ratio = check_number(crop_ratio, "evaluation.crop_ratio", "(0, 1]")
+  return scale_size(settings.image_size, 1, ratio)

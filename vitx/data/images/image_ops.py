@@ -56,52 +56,53 @@ def affine(image: jax.Array, matrix: jax.Array, interpolation: str) -> jax.Array
   return above * (1.0 - lower) + below * lower
 
 
-def rotation(degrees: jax.Array, size: int) -> jax.Array:
-  """Returns the matrix (2, 3) for `affine` that turns a square image counter-clockwise."""
+def rotation(degrees: jax.Array, height: int, width: int) -> jax.Array:
+  """Returns the matrix (2, 3) for `affine` that turns an image counter-clockwise."""
   angle = jnp.deg2rad(degrees)
   cos, sin = jnp.cos(angle), jnp.sin(angle)
-  center = 0.5 * size
-  return jnp.stack(
-    [
-      jnp.stack([cos, -sin, center * (1.0 - cos + sin)]),
-      jnp.stack([sin, cos, center * (1.0 - sin - cos)]),
-    ]
-  )
+  x, y = 0.5 * width, 0.5 * height  # of the center
+  right, down = x * (1.0 - cos + sin), y * (1.0 - sin - cos)
+  if x != y:  # a square's are exactly as they always were
+    right, down = right + (y - x) * sin, down + (y - x) * sin
+  return jnp.stack([jnp.stack([cos, -sin, right]), jnp.stack([sin, cos, down])])
 
 
 def rotate(image: jax.Array, degrees: jax.Array, interpolation: str) -> jax.Array:
-  """Turns a square image (S, S, C) counter-clockwise about its center; the corners become zero.
+  """Turns an image (H, W, C) counter-clockwise about its center; the corners become zero.
 
   Values lie in 0..1, to which bicubic overshoot is clipped.
   """
-  turned = affine(image, rotation(degrees, image.shape[0]), interpolation)
+  turned = affine(image, rotation(degrees, *image.shape[:2]), interpolation)
   return jnp.clip(turned, 0.0, 1.0) if interpolation == "bicubic" else turned
 
 
-def resize(image: jax.Array, size: int, interpolation: str) -> jax.Array:
-  """Resizes a square image of values 0..1 to (size, size, C), antialiased where it shrinks.
+def resize(image: jax.Array, size: tuple[int, int], interpolation: str) -> jax.Array:
+  """Resizes an image of values 0..1 to (height, width, C), antialiased where it shrinks.
 
   Bicubic overshoot is clipped to 0..1. An image that already has the size is returned as it is.
   """
-  if image.shape[:2] == (size, size):
+  if image.shape[:2] == size:
     return image
   if interpolation == "nearest":
     # In whole numbers: jax.image.resize errs at some sizes where a center falls on a pixel's edge.
-    source = (2 * np.arange(size) + 1) * image.shape[0] // (2 * size)
-    return image[source][:, source]
-  out = jax.image.resize(image, (size, size, image.shape[2]), interpolation, antialias=True)
+    rows, columns = (
+      (2 * np.arange(new) + 1) * old // (2 * new)
+      for new, old in zip(size, image.shape[:2], strict=True)
+    )
+    return image[rows][:, columns]
+  out = jax.image.resize(image, (*size, image.shape[2]), interpolation, antialias=True)
   return jnp.clip(out, 0.0, 1.0)
 
 
 def crop_resize(
-  image: jax.Array, box: tuple[jax.Array, ...], size: int, interpolation: str
+  image: jax.Array, box: tuple[jax.Array, ...], size: tuple[int, int], interpolation: str
 ) -> jax.Array:
-  """Cuts a box out of an image (H, W, C) and resizes it to (size, size, C).
+  """Cuts a box out of an image (H, W, C) and resizes it to (height, width, C).
 
   Args:
     image: (H, W, C) float.
     box: top, left, height, width in pixels, fractions allowed, inside the image.
-    size: side of the result.
+    size: (height, width) of the result.
     interpolation: nearest, bilinear or bicubic, of which the latter two are antialiased where they
       shrink; pixels just outside the box take part, as in Pillow's `resize(box=...)`, and bicubic
       overshoot is clipped to 0..1.
@@ -109,12 +110,12 @@ def crop_resize(
   H, W, C = image.shape
   top, left, height, width = box
   if interpolation == "nearest":
-    steps = (jnp.arange(size, dtype=jnp.float32) + 0.5) / size
-    row = jnp.clip((top + steps * height).astype(jnp.int32), 0, H - 1)
-    column = jnp.clip((left + steps * width).astype(jnp.int32), 0, W - 1)
+    down, across = ((jnp.arange(n, dtype=jnp.float32) + 0.5) / n for n in size)
+    row = jnp.clip((top + down * height).astype(jnp.int32), 0, H - 1)
+    column = jnp.clip((left + across * width).astype(jnp.int32), 0, W - 1)
     return image.at[row[:, None], column[None, :]].get(mode="promise_in_bounds")
-  scale = size / jnp.stack([height, width])
+  scale = jnp.asarray(size, jnp.float32) / jnp.stack([height, width])
   shift = -jnp.stack([top, left]) * scale
   method = {"bilinear": "linear", "bicubic": "cubic"}[interpolation]
-  out = jax.image.scale_and_translate(image, (size, size, C), (0, 1), scale, shift, method)
+  out = jax.image.scale_and_translate(image, (*size, C), (0, 1), scale, shift, method)
   return jnp.clip(out, 0.0, 1.0) if interpolation == "bicubic" else out

@@ -21,9 +21,10 @@ def mix(
   """Mixes each image and its target with those of its partner.
 
   Args:
-    images: (B, S, S, C), normalized; B is even.
+    images: (B, height, width, C), normalized; B is even.
     targets: (B, K).
-    keep: (B, S, S, 1), the weights of the own image, equal within a pair; or (1, S, S, 1) for all.
+    keep: (B, height, width, 1), the weights of the own image, equal within a pair; or (1, height,
+      width, 1) for all.
     share: (B,) or (1,), of the own target.
 
   Returns:
@@ -40,18 +41,20 @@ def _swap(values: jax.Array) -> jax.Array:
   return pairs[:, ::-1].reshape(values.shape)
 
 
-def draw(key: jax.Array, *, size: int, mixup: float, cutmix: float) -> tuple[jax.Array, jax.Array]:
+def draw(
+  key: jax.Array, *, size: tuple[int, int], mixup: float, cutmix: float
+) -> tuple[jax.Array, jax.Array]:
   """Draws how a pair, or a batch, is mixed.
 
   Args:
     key: of the pair or the batch.
-    size: S.
+    size: (height, width).
     mixup: alpha of Beta(alpha, alpha), from which the share of the own image is drawn; 0: off.
     cutmix: alpha of the share of the area kept; 0: off. With both on, one of them is drawn with
       probability 1/2.
 
   Returns:
-    The weights (S, S, 1) of the own image, and the share of the own target, which is their mean:
+    The weights (height, width, 1) of the own image, and the share of the own target, their mean:
     the true share of pixels kept.
   """
   mixup_key, cutmix_key, choice = jax.random.split(key, 3)
@@ -67,30 +70,32 @@ def draw(key: jax.Array, *, size: int, mixup: float, cutmix: float) -> tuple[jax
   return jnp.where(first, blend, cut), jnp.where(first, blend_share, cut_share)
 
 
-def _mixup(key: jax.Array, size: int, alpha: float) -> tuple[jax.Array, jax.Array]:
+def _mixup(key: jax.Array, size: tuple[int, int], alpha: float) -> tuple[jax.Array, jax.Array]:
   share = jax.random.beta(key, alpha, alpha, dtype=jnp.float32)
-  return jnp.broadcast_to(share, (size, size, 1)), share
+  return jnp.broadcast_to(share, (*size, 1)), share
 
 
-def _cutmix(key: jax.Array, size: int, alpha: float) -> tuple[jax.Array, jax.Array]:
+def _cutmix(key: jax.Array, size: tuple[int, int], alpha: float) -> tuple[jax.Array, jax.Array]:
   share_key, place = jax.random.split(key)
   share = jax.random.beta(share_key, alpha, alpha, dtype=jnp.float32)
   # The center is uniform over the image and the box is cut off at its edge, as in the paper.
-  return keep_around(jax.random.randint(place, (2,), 0, size), share, size)
+  return keep_around(jax.random.randint(place, (2,), 0, jnp.asarray(size)), share, size)
 
 
-def keep_around(center: jax.Array, share: jax.Array, size: int) -> tuple[jax.Array, jax.Array]:
-  """Returns the weights (S, S, 1) of the own image around a square of CutMix, and their mean.
+def keep_around(
+  center: jax.Array, share: jax.Array, size: tuple[int, int]
+) -> tuple[jax.Array, jax.Array]:
+  """Returns the weights (height, width, 1) of the own image around CutMix's box, and their mean.
 
   Args:
-    center: int32 (2,), the row and column of the square's middle.
-    share: of the area that would be kept if the square lay inside the image.
-    size: S.
+    center: int32 (2,), the row and column of the middle of the box, which is shaped as the image.
+    share: of the area that would be kept if the box lay inside the image.
+    size: (height, width).
   """
-  side = (size * jnp.sqrt(1.0 - share)).astype(jnp.int32)
-  start = center - side // 2
-  pixel = jnp.arange(size)
-  rows = (pixel >= start[0]) & (pixel < start[0] + side)
-  columns = (pixel >= start[1]) & (pixel < start[1] + side)
+  down, across = ((side * jnp.sqrt(1.0 - share)).astype(jnp.int32) for side in size)
+  top, left = center[0] - down // 2, center[1] - across // 2
+  row, column = (jnp.arange(side) for side in size)
+  rows = (row >= top) & (row < top + down)
+  columns = (column >= left) & (column < left + across)
   cut = rows[:, None, None] & columns[None, :, None]
-  return jnp.where(cut, 0.0, 1.0), 1.0 - jnp.sum(cut, dtype=jnp.float32) / (size * size)
+  return jnp.where(cut, 0.0, 1.0), 1.0 - jnp.sum(cut, dtype=jnp.float32) / (size[0] * size[1])

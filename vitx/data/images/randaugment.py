@@ -62,17 +62,17 @@ def _factor(strength: jax.Array) -> jax.Array:
   return jnp.maximum(1.0 + 0.9 * strength, 0.1)
 
 
-# Matrices for `sampling.sample`, from (strength in -1..1, side of the image).
-GEOMETRIC: dict[str, Callable[[jax.Array, int], jax.Array]] = {
+# Matrices for `sampling.sample`, from (strength in -1..1, (height, width)).
+GEOMETRIC: dict[str, Callable[[jax.Array, tuple[int, int]], jax.Array]] = {
   "shear_x": lambda strength, size: image_ops.matrix((1, 0.3 * strength, 0), (0, 1, 0)),
   "shear_y": lambda strength, size: image_ops.matrix((1, 0, 0), (0.3 * strength, 1, 0)),
   "translate_x": lambda strength, size: image_ops.matrix(
-    (1, 0, TRANSLATION * size * strength), (0, 1, 0)
+    (1, 0, TRANSLATION * size[1] * strength), (0, 1, 0)
   ),
   "translate_y": lambda strength, size: image_ops.matrix(
-    (1, 0, 0), (0, 1, TRANSLATION * size * strength)
+    (1, 0, 0), (0, 1, TRANSLATION * size[0] * strength)
   ),
-  "rotate": lambda strength, size: image_ops.rotation(30.0 * strength, size),
+  "rotate": lambda strength, size: image_ops.rotation(30.0 * strength, *size),
   "identity": lambda strength, size: image_ops.matrix((1, 0, 0), (0, 1, 0)),
 }
 # Functions of (image of whole numbers 0..255, strength in -1..1).
@@ -106,19 +106,19 @@ def operate(
   cubic: jax.Array | bool,
   fill: jax.Array,
 ) -> jax.Array:
-  """Applies one operation to an image (S, S, C) of whole numbers 0..255 in float32.
+  """Applies one operation to an image (H, W, C) of whole numbers 0..255 in float32.
 
   Under `jax.vmap` a switch computes all its branches, see `autoaugment.operate`.
 
   Args:
-    image: (S, S, C).
+    image: (H, W, C).
     operation: index into `OPERATIONS`.
     strength: in -1..1; operations without a direction take its absolute value.
     cubic: whether the geometric operations sample bicubically, else bilinearly.
     fill: (C,), whole numbers, what they show from outside.
   """
   plain = len(GEOMETRIC) - 1
-  matrices = [lambda value, f=f: f(value, image.shape[0]) for f in GEOMETRIC.values()]
+  matrices = [lambda value, f=f: f(value, image.shape[:2]) for f in GEOMETRIC.values()]
   matrix = jax.lax.switch(jnp.minimum(operation, plain), matrices, strength)
   moved = jnp.clip(sampling.sample(image, matrix, cubic, fill), 0.0, 255.0)
   # Pillow truncates what it interpolates; float32 may miss a whole number by less than 2^-10.
@@ -134,7 +134,7 @@ def increasing(
 
   Args:
     key: of this example and operation.
-    image: (S, S, C) with values 0..1; it is rounded to 8 bits first.
+    image: (H, W, C) with values 0..1; it is rounded to 8 bits first.
     draws: which, how many, how strong.
     interpolation: bilinear, bicubic, or random: each operation draws one of the two.
     mean: per channel, of pixels in 0..1: what comes in from outside, rounded to 8 bits.

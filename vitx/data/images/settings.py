@@ -8,6 +8,7 @@ from vitx.data.dataset import ArraySpec, DatasetInfo
 from vitx.errors import ConfigError, listing
 
 Side = Annotated[int, Range("[1, 65536]")]
+Size = Side | tuple[Side, Side]  # a square's side, or (height, width)
 ResizeMode = Literal["center", "squash", "random"]
 Interpolation = Literal["nearest", "bilinear", "bicubic"]
 # Of the host, with Pillow; "random" draws one of the two for each crop.
@@ -23,10 +24,11 @@ class ImageSettings:
       a source of your own may have any number.
     value_range: the values of black and white in images of more than 8 bits; None is what their
       format states.
-    image_size: side of what the model sees, in pixels; None is the source's own.
-    default_image_size: side of what the model sees for sources whose images vary in size.
-    decode_size: side of the square that the host keeps; None is enough for the above.
-    resize_mode: how an image becomes that square, see `square.SquareImages`.
+    image_size: of what the model sees, in pixels: the side of a square or (height, width); None is
+      the source's own.
+    default_image_size: that size for sources whose images vary in size.
+    decode_size: of what the host keeps, alike; None is enough for the above.
+    resize_mode: how an image gets that size, see `square.SquareImages`.
     interpolation: of the host's resizing; random draws bilinear or bicubic for each random crop.
     mean: per channel, of pixels in 0..1; None is the source's.
     std: per channel, of pixels in 0..1; None is the source's.
@@ -34,13 +36,26 @@ class ImageSettings:
 
   channels: Annotated[int, Range("[1, 4096]")] = 3
   value_range: tuple[Finite, Finite] | None = None
-  image_size: Side | None = None
-  default_image_size: Side | None = None
-  decode_size: Side | None = None
+  image_size: Size | None = None
+  default_image_size: Size | None = None
+  decode_size: Size | None = None
   resize_mode: ResizeMode = "center"
   interpolation: HostInterpolation = "bilinear"
   mean: tuple[Finite, ...] | None = None
   std: tuple[Positive, ...] | None = None
+
+
+def sides(size: Size) -> tuple[int, int]:
+  """Returns (height, width) of a size, which may be the side of a square."""
+  return (size, size) if isinstance(size, int) else (size[0], size[1])
+
+
+def scale_size(size: Size, numerator: float, denominator: float) -> Size:
+  """Returns a size times numerator / denominator, rounded, in the form that it has."""
+  if isinstance(size, int):
+    return round(size * numerator / denominator)
+  height, width = (round(side * numerator / denominator) for side in size)
+  return height, width
 
 
 FILE_CHANNELS = (1, 3, 4)

@@ -1,4 +1,4 @@
-"""The transform of labeled images on the host: squares of one size."""
+"""The transform of labeled images on the host: squares, or rectangles, of one size."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ import numpy as np
 from vitx.checks import check_fields
 from vitx.data.dataset import Example
 from vitx.data.images.decode import Encoded, resize, resize_short_side
-from vitx.data.images.settings import HostInterpolation, ResizeMode, Side
+from vitx.data.images.settings import HostInterpolation, ResizeMode, Size
 from vitx.errors import ConfigError
 
 
@@ -18,7 +18,7 @@ class SquareImages:
   """Makes image uint8 (S, S, C) and label int32 () from images of any size.
 
   Attributes:
-    decode_size: side S.
+    decode_size: side S; or (height, width), of which the images then are.
     resize_mode: center | squash | random, see `decode.resize`. In evaluation `random` takes the
       middle, as `decode.resize_short_side` has it.
     interpolation: bilinear | bicubic | random, of the resizing.
@@ -28,7 +28,7 @@ class SquareImages:
     ConfigError: an unknown mode or a size out of range.
   """
 
-  decode_size: Side
+  decode_size: Size
   resize_mode: ResizeMode = "center"
   interpolation: HostInterpolation = "bilinear"
   train: bool = True
