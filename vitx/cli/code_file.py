@@ -13,6 +13,7 @@ import numpy as np
 from vitx.checkpoints.digest import describe, digest_json
 from vitx.checkpoints.load import Loaded
 from vitx.checkpoints.tree import name_arrays
+from vitx.data.regular_file import read_bytes
 from vitx.errors import ConfigError
 
 MAGIC = b"vitx"
@@ -61,7 +62,7 @@ def read(path: str | Path) -> tuple[Header, bytes]:
     ConfigError: it is none, is cut off, or of another version.
     OSError: it cannot be read.
   """
-  data = Path(path).read_bytes()
+  data = read_bytes(path)
   if data[:4] != MAGIC or len(data) < _HEAD.size:
     raise ConfigError(f"{path} was not written by vitx compress")
   _, version, size = _HEAD.unpack_from(data)

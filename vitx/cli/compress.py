@@ -11,6 +11,7 @@ from vitx.checks import PositiveInt, check_value
 from vitx.cli import code_file, density_model
 from vitx.cli.arguments.compress import LANES, SUFFIX
 from vitx.data.array_files import read_arrays
+from vitx.data.regular_file import read_bytes
 from vitx.errors import ConfigError
 from vitx.models import coding
 from vitx.training import cache
@@ -89,7 +90,7 @@ def read_tokens(path: Path, loaded: Loaded) -> tuple[str, tuple[int, ...], np.nd
     ConfigError: it is empty, or holds what the model has no tokens for.
   """
   if density_model.kind_of(loaded) != "image":
-    tokens = np.frombuffer(path.read_bytes(), np.uint8)
+    tokens = np.frombuffer(read_bytes(path), np.uint8)
     kind, shape = "bytes", tokens.shape
     tokens = density_model.check_tokens(tokens, loaded, str(path))
   elif path.suffix in (".npy", ".npz"):

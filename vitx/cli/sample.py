@@ -12,6 +12,7 @@ from vitx.checkpoints.load import Loaded, load
 from vitx.checks import PositiveInt, Seed, check_number, check_value
 from vitx.cli import density_model
 from vitx.cli.sample_files import draw_grid, to_text, write_sound
+from vitx.data.regular_file import read_bytes
 from vitx.data.sources import open_source
 from vitx.errors import ConfigError
 from vitx.models.decoding import Sampling, sample_tokens
@@ -168,7 +169,7 @@ def _read_prompt(loaded: Loaded, prompt: str | Path | bytes | None) -> np.ndarra
 
 def _read_file(path: Path, kind: density_model.Kind) -> np.ndarray:
   if kind != "audio":
-    return np.frombuffer(path.read_bytes(), np.uint8)
+    return np.frombuffer(read_bytes(path), np.uint8)
   from vitx.data.sources.audio import read_sound
   from vitx.data.wav import read_head
 

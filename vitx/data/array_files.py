@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
+from vitx.data.regular_file import open_file
 from vitx.errors import ConfigError
 
 
@@ -18,7 +19,7 @@ def read_arrays(path: str | Path) -> dict[str, np.ndarray]:
   """
   try:
     # NumPy leaves a file open that it cannot read, if it opened it itself.
-    with open(path, "rb") as raw:
+    with open_file(path) as raw:
       found = np.load(raw, allow_pickle=False)
       return {"": found} if isinstance(found, np.ndarray) else dict(found)
   except (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile) as error:

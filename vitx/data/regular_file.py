@@ -3,7 +3,6 @@
 import errno
 import os
 import stat
-from pathlib import Path
 from typing import BinaryIO
 
 
@@ -30,11 +29,3 @@ def read_bytes(path: str | os.PathLike) -> bytes:
   """
   with open_file(path) as file:
     return file.read()
-
-
-def is_regular(path: Path) -> bool:
-  """Returns whether a path leads to a regular file, through links too."""
-  try:
-    return path.is_file()
-  except OSError:  # such as a link that leads to itself
-    return False

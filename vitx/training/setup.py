@@ -243,7 +243,7 @@ def make_experiment(
 def read_examples(task: Task, source: Source) -> Source:
   """Returns a source whose roles hold what the task reads, see `Task.examples`."""
   roles = {name: task.examples(source.role(name), train=name == "train") for name in ROLES}
-  return Source(source.info, **roles)
+  return dataclasses.replace(source, **roles)
 
 
 def make_step(

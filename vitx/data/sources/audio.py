@@ -17,6 +17,7 @@ from vitx.data.dataset import Dataset, DatasetInfo
 from vitx.data.documents import SPEC, VOCABULARY, Documents, carve_end
 from vitx.data.fingerprint import choose_sample, digest
 from vitx.data.mu_law import mu_law_encode
+from vitx.data.regular_file import read_bytes
 from vitx.data.settings import DataSettings, read_fields
 from vitx.data.sources.files import find_directories, find_files, warn_of_skipped
 from vitx.data.split_names import find_roles, states_role
@@ -124,5 +125,5 @@ def _fingerprint(root: Path, splits: Mapping[str, tuple[Wav, ...]]) -> str:
     named = zip(paths, sizes, strict=True)
     parts += [split, "\n".join(f"{p.relative_to(root).as_posix()}\t{size}" for p, size in named)]
     chosen = choose_sample(len(paths), sum(sizes)).tolist()
-    parts.append(digest(paths[i].read_bytes() for i in chosen))
+    parts.append(digest(read_bytes(paths[i]) for i in chosen))
   return digest(parts)
