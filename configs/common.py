@@ -97,6 +97,7 @@ def default_config() -> ConfigDict:
       memory="auto",  # decode once and keep: auto | always | never
       device="auto",  # keep on the devices what is kept: auto (accelerators) | always | never
       threads=4,  # decoding threads when streaming
+      on_unreadable=placeholder(str),  # refuse (None) | skip: examples that cannot be read
       mean=placeholder(tuple),  # per channel, of pixels in 0..1; None means the source's
       std=placeholder(tuple),  # per channel, of pixels in 0..1; None means the source's
     )

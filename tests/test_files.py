@@ -1,14 +1,22 @@
-"""Files of arrays: both kinds, what is none, and how much one may become."""
+"""Files that others made: which are opened, arrays, and how much one may become."""
 
 import contextlib
 import io
+import os
+import socket
 import zipfile
 
 import numpy as np
 import pytest
 
+from vitx.cli import code_file
+from vitx.cli.configs import load_config
+from vitx.data import wav
+from vitx.data.class_names import read_names
+from vitx.data.sources import open_dataset
 from vitx.errors import ConfigError
-from vitx.files import check_inflated, read_arrays
+from vitx.files import check_inflated, open_file, read_arrays, read_bytes
+from vitx.tasks.image_inputs import read_image
 
 
 def test_both_kinds(tmp_path):
@@ -100,3 +108,45 @@ def test_damage_at_any_place_is_one_error(tmp_path, suffix):
       refused += 1
       assert f"a.{suffix}' cannot be read as arrays" in str(error) and "\n" not in str(error)
   assert refused > 50
+
+
+# A pipe has no end until somebody writes into it, and a device has none: neither is opened.
+READERS = {
+  "file": read_bytes,
+  "array": read_arrays,
+  "sound": wav.read_head,
+  "code": code_file.read,
+  "image": lambda path: read_image(str(path), 3, 0),
+  "classes": read_names,
+  "bytes": lambda path: open_dataset({"source": f"bytes:{path}"}),
+  "config": lambda path: load_config(str(path)),
+}
+
+
+@pytest.fixture(params=["pipe", "device", "socket", "link"])
+def strange(request, tmp_path):
+  path = tmp_path / "x.json"
+  if request.param == "pipe":
+    os.mkfifo(path)
+  elif request.param == "socket":
+    with socket.socket(socket.AF_UNIX) as listener:
+      listener.bind(str(path))
+  else:
+    os.mkfifo(tmp_path / "pipe")
+    path.symlink_to("/dev/zero" if request.param == "device" else tmp_path / "pipe")
+  return path
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_what_is_no_file_is_named_at_once(reader, strange):
+  with pytest.raises((ConfigError, OSError), match=str(strange)):
+    READERS[reader](strange)
+
+
+def test_a_file_is_read(tmp_path):
+  (tmp_path / "x").write_bytes(b"abc")
+  (tmp_path / "link").symlink_to("x")
+  with open_file(tmp_path / "link") as file:
+    assert file.read() == b"abc"
+  with pytest.raises(OSError, match="no regular file"):
+    read_bytes(tmp_path)

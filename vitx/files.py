@@ -1,10 +1,13 @@
-"""Files that others made: what a reader of one may raise, and how much memory one may become."""
+"""Files that others made: which are opened, what readers raise, how large they may become."""
 
 import contextlib
+import errno
 import math
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
@@ -15,6 +18,31 @@ VARIABLE = "VITX_MAX_INFLATED_GIB"
 DEFAULT = 2**28  # bytes; Pillow's limit too, of 89 million pixels in three bytes
 # A file that becomes no more than so many times its own size is no bomb, however large.
 RATIO = 20
+
+
+def open_file(path: str | os.PathLike) -> BinaryIO:
+  """Opens a file for reading.
+
+  A pipe would keep its reader waiting for ever, and a device may have no end: neither is opened.
+
+  Raises:
+    OSError: it cannot be read, or is no regular file.
+  """
+  descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+  if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+    os.close(descriptor)
+    raise OSError(errno.EINVAL, "it is no regular file", os.fspath(path))
+  return os.fdopen(descriptor, "rb")
+
+
+def read_bytes(path: str | os.PathLike) -> bytes:
+  """Returns the content of a file.
+
+  Raises:
+    OSError: as of `open_file`.
+  """
+  with open_file(path) as file:
+    return file.read()
 
 
 @contextlib.contextmanager
@@ -85,7 +113,7 @@ def read_arrays(path: str | Path) -> dict[str, np.ndarray]:
       `check_inflated` allows.
   """
   # NumPy leaves a file open that it cannot read, if it opened it itself.
-  with reading(f"{str(path)!r} cannot be read as arrays"), open(path, "rb") as raw:
+  with reading(f"{str(path)!r} cannot be read as arrays"), open_file(path) as raw:
     found = np.load(raw, allow_pickle=False)
     if isinstance(found, np.ndarray):
       return {"": found}

@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import json
+import os
 from pathlib import Path
 
 import jax
@@ -304,3 +305,32 @@ def test_arrays_by_name(loaded, digits, tmp_path):
   np.savez(tmp_path / "flat.npz", image=np.zeros(64, np.uint8))
   with pytest.raises(ConfigError, match=r"flat\.npz': image 0 must be uint8.*not uint8 \(64,\)"):
     vitx.predict(loaded, [tmp_path / "flat.npz"])
+
+
+def test_unreadable_files_are_left_out_if_told(run, loaded, digits, tmp_path, capsys):
+  """In any batch, whole ones too."""
+  for i in range(130):
+    path = tmp_path / "in" / f"{i:03}.png"
+    path.parent.mkdir(exist_ok=True)
+    Image.fromarray(digits[i, ..., 0]).save(path)
+  broken = [0, *range(64, 128), 129]
+  for i in broken:
+    (tmp_path / "in" / f"{i:03}.png").write_bytes(b"broken")
+  (tmp_path / "in" / "129.png").unlink()
+  os.mkfifo(tmp_path / "in" / "129.png")
+  with pytest.raises(ConfigError, match="66 examples cannot be read"):
+    vitx.predict(loaded, [tmp_path / "in"])
+  found = vitx.predict(loaded, [tmp_path / "in"], skip_unreadable=True)
+  kept = [i for i in range(130) if i not in broken]
+  assert found.names == tuple(f"{tmp_path}/in/{i:03}.png" for i in kept)
+  expected = vitx.predict(loaded, digits[kept])
+  np.testing.assert_allclose(found.probabilities, expected.probabilities, rtol=1e-5)
+  assert found.columns["prediction"] == expected.columns["prediction"]
+  assert len(found.skipped) == 66 and "129.png' cannot be read" in found.skipped[-1]
+  paths = [str(tmp_path / "in" / f"{i:03}.png") for i in (0, 1)]
+  assert main(["predict", "--workdir", str(run), "--skip_unreadable", *paths]) == 0
+  told = capsys.readouterr()
+  assert "001.png" in told.out and "000.png" not in told.out
+  assert "skipped 1 inputs that cannot be read:\n" in told.err and paths[0] in told.err
+  assert main(["predict", "--workdir", str(run), "--skip_unreadable", paths[0]]) == 1
+  assert f"{paths[0]} cannot be read as an image" in capsys.readouterr().err

@@ -17,7 +17,7 @@ from vitx.checkpoints.load import Loaded
 from vitx.checkpoints.tree import name_arrays
 from vitx.checks import check_integer
 from vitx.errors import ConfigError
-from vitx.files import check_inflated
+from vitx.files import check_inflated, read_bytes
 
 MAGIC = b"vitx"
 VERSION = 1
@@ -66,7 +66,7 @@ def read(path: str | Path) -> tuple[Header, bytes]:
       `files.check_inflated` allows.
     OSError: it cannot be read.
   """
-  data = Path(path).read_bytes()
+  data = read_bytes(path)
   if data[:4] != MAGIC or len(data) < _HEAD.size:
     raise ConfigError(f"{path} was not written by vitx compress")
   _, version, size = _HEAD.unpack_from(data)

@@ -13,7 +13,7 @@ from vitx.cli import code_file, density_model
 from vitx.cli.arguments.compress import LANES, SUFFIX
 from vitx.cli.tables import check_file, write_file
 from vitx.errors import ConfigError
-from vitx.files import read_arrays
+from vitx.files import read_arrays, read_bytes
 from vitx.models import coding
 from vitx.training import cache
 from vitx.training.progress import count_bar
@@ -91,7 +91,7 @@ def read_tokens(path: Path, loaded: Loaded) -> tuple[str, tuple[int, ...], np.nd
     ConfigError: it is empty, or holds what the model has no tokens for.
   """
   if density_model.kind_of(loaded) != "image":
-    tokens = np.frombuffer(path.read_bytes(), np.uint8)
+    tokens = np.frombuffer(read_bytes(path), np.uint8)
     kind, shape = "bytes", tokens.shape
     tokens = density_model.check_tokens(tokens, loaded, str(path))
   elif path.suffix in (".npy", ".npz"):

@@ -213,8 +213,10 @@ def _is_text(field: str, value: str) -> bool:
 
 
 def _parse(path: str) -> dict[str, Any]:
+  from vitx.files import read_bytes
+
   try:
-    tree = json.loads(Path(path).read_text(encoding="utf-8"))
+    tree = json.loads(read_bytes(path))
   except (OSError, ValueError) as error:
     raise ConfigError(f"config={path!r} cannot be read as JSON: {error}") from error
   if not isinstance(tree, dict) or not isinstance(tree.get("model", {}), dict):

@@ -1,5 +1,6 @@
 """What `sample`, `compress` and `decompress` ask of a workdir: a density model, and its tokens."""
 
+import io
 from pathlib import Path
 from typing import Literal
 
@@ -9,6 +10,7 @@ from PIL import Image
 from vitx.checkpoints.load import Loaded
 from vitx.data.images.decode import FORMATS, decode_image
 from vitx.errors import ConfigError
+from vitx.files import read_bytes
 from vitx.tasks.density import Density
 from vitx.tasks.density_images import to_tokens
 
@@ -71,8 +73,9 @@ def read_image(path: str | Path, loaded: Loaded) -> np.ndarray:
     OSError: the file cannot be read.
   """
   height, width, channels = grid_of(loaded)
-  image = decode_image(Path(path).read_bytes(), channels, str(path))
-  with Image.open(path, formats=FORMATS) as file:
+  content = read_bytes(path)
+  image = decode_image(content, channels, str(path))
+  with Image.open(io.BytesIO(content), formats=FORMATS) as file:
     mode = file.mode
   if mode != {1: "L", 3: "RGB"}[channels] or image.shape != (height, width, channels):
     wanted = "gray" if channels == 1 else "RGB"

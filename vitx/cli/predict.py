@@ -1,6 +1,7 @@
 """Predicts with a trained model: `vitx predict`."""
 
 import dataclasses
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -35,12 +36,14 @@ class Prediction:
     class_names: of the K classes; () where there are none.
     columns: names and values of what the task tells of each.
     names: the path of each, those in folders too; its number, from 0, of an array.
+    skipped: why inputs were left out that could not be read, a line with the path for each.
   """
 
   rows: Mapping[str, np.ndarray]
   class_names: tuple[str, ...]
   columns: Mapping[str, list[Any]]
   names: tuple[str, ...]
+  skipped: tuple[str, ...] = ()
 
   @property
   def probabilities(self) -> np.ndarray:
@@ -81,6 +84,7 @@ def predict(
   inputs: Sequence[Any] | np.ndarray,
   *,
   features: bool = False,
+  skip_unreadable: bool = False,
   trust_code: bool = False,
 ) -> Prediction:
   """Predicts inputs, such as images of any size, prepared as in the run's evaluation.
@@ -93,6 +97,7 @@ def predict(
       the run's source has them. The path of a folder stands for the files beneath it that the task
       reads, sorted.
     features: also return what the network's head reads.
+    skip_unreadable: leave inputs out that cannot be read, and say which, if others can.
     trust_code: import what the run's config names as `module:Name`.
 
   Returns:
@@ -106,10 +111,12 @@ def predict(
   cache.enable()
   with registry.trusting(trust_code):
     loaded = model if isinstance(model, Loaded) else load(model, trust_code=trust_code)
-    return _predict(loaded, inputs, features)
+    return _predict(loaded, inputs, features, skip_unreadable)
 
 
-def _predict(loaded: Loaded, inputs: Sequence[Any] | np.ndarray, features: bool) -> Prediction:
+def _predict(
+  loaded: Loaded, inputs: Sequence[Any] | np.ndarray, features: bool, skips: bool
+) -> Prediction:
   task, spec = loaded.task, loaded.task.element_spec
   examples = list_inputs(inputs, task)
   evaluate = loaded.program(
@@ -122,35 +129,38 @@ def _predict(loaded: Loaded, inputs: Sequence[Any] | np.ndarray, features: bool)
   # A few sizes of batches, each compiled once, with blank examples at the end.
   size = min(BATCH, 1 << max(len(examples) - 1, 0).bit_length())
   blank = {name: np.zeros(x.shape, x.dtype) for name, x in spec.items()}
-  results, told = [], []
+  results, told, named = [], [], []
   problems: list[ConfigError] = []
 
-  def read(given: Any, number: int) -> dict[str, np.ndarray]:
+  def read(given: Any, number: int) -> dict[str, np.ndarray] | None:
     try:
       return read_one(given, number)
     except ConfigError as error:  # all that cannot be read are named, at the end
       problems.append(error)
-      return blank
+      return None
 
   with count_bar("predicting", len(examples), "input") as bar:
     for start in range(0, max(len(examples), 1), size):
       chunk = examples[start : start + size]
-      filled = [read(given, start + i) for i, given in enumerate(chunk)]
+      found = [(i, read(given, i)) for i, given in enumerate(chunk, start)]
+      filled = [each for _, each in found if each is not None]
       bar.update(len(chunk))
-      if problems:
+      if (problems and not skips) or (chunk and not filled):
         continue
-      filled += [blank] * (size - len(chunk))
+      named += [name_input(examples[i], i) for i, each in found if each is not None]
+      mask = np.arange(size) < len(filled)
+      filled += [blank] * (size - len(filled))
       batch = {name: np.stack([each[name] for each in filled]) for name in spec}
-      mask = np.arange(size) < len(chunk)
       rows = evaluate(*arguments, {**batch, "mask": mask})["rows"]
       rows = {name: np.asarray(value)[mask] for name, value in rows.items()}
       batch = {name: value[mask] for name, value in batch.items()}
       told += list(task.prediction_rows(loaded.data, batch, rows))
       results.append(rows)
-  raise_all(problems)
+  if not skips or not results:
+    raise_all(problems)
   rows = {name: np.concatenate([each[name] for each in results]) for name in results[0]}
-  named = tuple(name_input(given, i) for i, given in enumerate(examples))
-  return Prediction(rows, loaded.class_names, _columns(loaded, told), named)
+  skipped, columns = tuple(map(str, problems)), _columns(loaded, told)
+  return Prediction(rows, loaded.class_names, columns, tuple(named), skipped)
 
 
 def _with_features(evaluate: Callable[..., Any]) -> Callable[..., Any]:
@@ -186,6 +196,7 @@ def run(
   checkpoint: str,
   top_k: int,
   features: bool,
+  skip_unreadable: bool,
   json: str | None,
   csv: str | None,
   trust_code: bool,
@@ -194,7 +205,8 @@ def run(
   loaded = load(workdir, checkpoint, trust_code=trust_code)
   if loaded.class_names:
     check_integer(top_k, "top_k", f"[1, {len(loaded.class_names)}]")
-  prediction = predict(loaded, files, features=features, trust_code=trust_code)
+  options = {"features": features, "skip_unreadable": skip_unreadable, "trust_code": trust_code}
+  prediction = predict(loaded, files, **options)
   told = {"name": list(prediction.names), **prediction.columns}
   told |= {name: prediction.rows[name].tolist() for name in WRITTEN if name in prediction.rows}
   shown = told
@@ -202,6 +214,9 @@ def run(
     shown = {"name": list(prediction.names), **_best_columns(prediction, top_k)}
   rows = list(zip(*shown.values(), strict=True))
   print(lay_out([list(shown), *([_cell(value) for value in row] for row in rows)]))
+  if prediction.skipped:
+    lines = "".join(f"\n  {line}" for line in prediction.skipped)
+    print(f"skipped {len(prediction.skipped)} inputs that cannot be read:{lines}", file=sys.stderr)
   if json:
     entries = zip(*told.values(), strict=True)
     write_json(json, [dict(zip(told, entry, strict=True)) for entry in entries])

@@ -17,6 +17,7 @@ from vitx.cli.sample_files import draw_grid, to_png, to_text, to_wav
 from vitx.cli.tables import check_folder
 from vitx.data.sources import open_source
 from vitx.errors import ConfigError
+from vitx.files import read_bytes
 from vitx.models.decoding import Sampling, sample_tokens
 from vitx.tasks.density_images import to_values
 from vitx.training import cache
@@ -171,7 +172,7 @@ def _read_prompt(loaded: Loaded, prompt: str | Path | bytes | None) -> np.ndarra
 
 def _read_file(path: Path, kind: density_model.Kind) -> np.ndarray:
   if kind != "audio":
-    return np.frombuffer(path.read_bytes(), np.uint8)
+    return np.frombuffer(read_bytes(path), np.uint8)
   from vitx.data.sources.audio import read_sound
   from vitx.data.wav import read_head
 

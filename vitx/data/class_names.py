@@ -16,8 +16,8 @@ import numpy as np
 from tensorflow_datasets.core.utils import resource_utils
 
 from vitx.data.dataset import Dataset, DatasetInfo, Example, Examples, read_encoded
-from vitx.data.regular_file import read_bytes
 from vitx.errors import ConfigError
+from vitx.files import read_bytes
 
 FILE = "classes.txt"  # names the classes in their order, in a folder or beside a file of weights
 LISTED = 5  # names that an error shows

@@ -131,6 +131,8 @@ class Dataset:
     unlabeled: names of the splits that cannot be used, for want of labels.
     roles: the splits that may play a role, where their names state it in other words than train,
       validation, val, valid, dev or test.
+    unreadable: names of the examples that were left out of the splits which have been opened, see
+      `readable.skip_unreadable`.
     hint: a sentence for the error of a split that is missing; "" for none.
     overlap: whether two splits share examples; by default each shares them with itself only.
     carve: from examples and a share to (the rest, the share), for sets whose examples must not be
@@ -142,6 +144,7 @@ class Dataset:
   open_split: Callable[[str], Examples]
   unlabeled: tuple[str, ...] = ()
   roles: Mapping[str, Sequence[str]] = field(default_factory=dict)
+  unreadable: Sequence[str] = ()
   hint: str = ""
   overlap: Callable[[str, str], bool] = operator.eq
   carve: Callable[[Examples, float], tuple[Examples, Examples]] | None = None
@@ -156,12 +159,14 @@ class Source:
     train: what the model learns from.
     validation: what chooses between models; disjoint from train.
     test: what the final figures are of, touched once at the end.
+    unreadable: names of the examples that were left out, for `data.on_unreadable="skip"`.
   """
 
   info: DatasetInfo
   train: Examples
   validation: Examples
   test: Examples
+  unreadable: tuple[str, ...] = ()
 
   def role(self, name: str) -> Examples:
     """Returns the examples of a role. Raises ConfigError for any other word."""

@@ -26,6 +26,8 @@ class DataSettings:
     memory: whether examples are read once and kept.
     device: whether those that are kept lie in the devices' memory too.
     threads: that read and decode.
+    on_unreadable: refuse (None, too) examples that cannot be read, all named; or skip them, found
+      and told before training.
   """
 
   source: str = "digits"
@@ -38,6 +40,7 @@ class DataSettings:
   memory: Literal["auto", "always", "never"] = "auto"
   device: Literal["auto", "always", "never"] = "auto"
   threads: Annotated[int, Range("[1, 1024]")] = 4
+  on_unreadable: Literal["refuse", "skip"] | None = None
 
 
 def read_fields(cls: type[Settings], data: Mapping[str, Any], section: str = "data") -> Settings:

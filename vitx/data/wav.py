@@ -13,6 +13,7 @@ from typing import BinaryIO
 import numpy as np
 
 from vitx.errors import ConfigError, listing
+from vitx.files import open_file
 
 PCM, FLOAT, EXTENSIBLE = 1, 3, 0xFFFE
 # By (format, bits); 24 bits have no type of their own.
@@ -80,7 +81,7 @@ def read_head(path: Path) -> Wav:
     ConfigError: it cannot be read, is no WAV of PCM or float, or has no samples.
   """
   try:
-    with open(path, "rb") as file:
+    with open_file(path) as file:
       result = _parse(path, file)
   except OSError as error:
     raise ConfigError(f"{path} cannot be read ({error}). Replace or remove it.") from error

@@ -10,8 +10,8 @@ from PIL import Image
 
 from vitx.data.images.decode import ValueRange, decode_image, to_array, to_mode
 from vitx.data.images.settings import FILE_CHANNELS
-from vitx.data.regular_file import read_bytes
 from vitx.errors import ConfigError
+from vitx.files import read_bytes
 
 
 def read_image(

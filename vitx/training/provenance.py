@@ -168,6 +168,7 @@ def describe_data(source: Source) -> dict[str, Any]:
     "examples": {role: len(source.role(role)) for role in ROLES},
     "class_names": None if info.class_names is None else list(info.class_names),
     "vocabulary": info.vocabulary,
+    "unreadable": list(source.unreadable),
   }
 
 

@@ -255,8 +255,10 @@ def make_experiment(
 
 def read_examples(task: Task, source: Source) -> Source:
   """Returns a source whose roles hold what the task reads, see `Task.examples`."""
-  roles = {name: task.examples(source.role(name), train=name == "train") for name in ROLES}
-  return Source(source.info, **roles)
+  roles: dict[str, Any] = {
+    name: task.examples(source.role(name), train=name == "train") for name in ROLES
+  }
+  return dataclasses.replace(source, **roles)
 
 
 def make_step(

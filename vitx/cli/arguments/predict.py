@@ -18,6 +18,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add("--checkpoint", default="best", help="best, latest or a step")
   add("--top_k", type=int, default=1, help="tell so many classes of each, the best first")
   add("--features", action="store_true", help="also write what the network's head reads, as JSON")
+  add(
+    "--skip_unreadable",
+    action="store_true",
+    help="leave inputs out that cannot be read, and name them on stderr",
+  )
   add("--json", action=OutFile, metavar="FILE", help="write all that the model tells as JSON")
   add(
     "--csv", action=OutFile, metavar="FILE", help="write the printed columns, a row for each input"

@@ -29,6 +29,7 @@ from vitx.data import splits
 from vitx.data.class_names import renumber
 from vitx.data.dataset import Dataset, DatasetInfo, Examples, Source
 from vitx.data.fingerprint import digest_arrays
+from vitx.data.readable import skip_unreadable
 from vitx.data.settings import DataSettings, read_fields
 from vitx.data.sources import audio, byte_file, folder, tfds
 from vitx.errors import ConfigError
@@ -71,7 +72,8 @@ def open_source(
   dataset = open_dataset(data)
   if class_names is not None and len(class_names) == len(dataset.info.class_names or ()):
     dataset = renumber(dataset, class_names) or dataset
-  return Source(dataset.info, **splits.assign(dataset, data, seed))
+  roles = splits.assign(dataset, data, seed)
+  return Source(dataset.info, **roles, unreadable=tuple(dataset.unreadable))
 
 
 def open_dataset(data: Mapping[str, Any]) -> Dataset:
@@ -94,6 +96,8 @@ def open_dataset(data: Mapping[str, Any]) -> Dataset:
     )
   if opener is not tfds.open_tfds and opener not in SOURCES.values():
     _check_labels(dataset)
+  if settings.on_unreadable == "skip":
+    dataset = skip_unreadable(dataset, settings.threads)
   if not dataset.info.fingerprint:
     info = dataclasses.replace(dataset.info, fingerprint=digest_arrays(dataset))
     dataset = dataclasses.replace(dataset, info=info)

@@ -22,6 +22,7 @@ from vitx.data.sources.files import find_directories, find_files, warn_of_skippe
 from vitx.data.split_names import find_roles, states_role
 from vitx.data.wav import Wav, read_head
 from vitx.errors import ConfigError, listing
+from vitx.files import read_bytes
 
 RATE = 12_000  # samples per second
 SUFFIXES = (".wav", ".wave")
@@ -124,5 +125,5 @@ def _fingerprint(root: Path, splits: Mapping[str, tuple[Wav, ...]]) -> str:
     named = zip(paths, sizes, strict=True)
     parts += [split, "\n".join(f"{p.relative_to(root).as_posix()}\t{size}" for p, size in named)]
     chosen = choose_sample(len(paths), sum(sizes)).tolist()
-    parts.append(digest(paths[i].read_bytes() for i in chosen))
+    parts.append(digest(read_bytes(paths[i]) for i in chosen))
   return digest(parts)

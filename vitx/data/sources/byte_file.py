@@ -14,6 +14,7 @@ from vitx.data.documents import SPEC, VOCABULARY, Documents, carve_end
 from vitx.data.fingerprint import choose_sample, digest
 from vitx.data.settings import DataSettings, read_fields
 from vitx.errors import ConfigError
+from vitx.files import open_file
 
 # Of a large file some blocks of this many bytes are fingerprinted.
 BLOCK = 2**20
@@ -67,7 +68,8 @@ def _map(name: str, path: Path) -> np.ndarray:
       raise ConfigError(f"data.source={name!r}: {path} does not exist.")
     if not path.stat().st_size:
       raise ConfigError(f"data.source={name!r}: {path} is empty.")
-    return np.memmap(path, np.uint8, mode="r")
+    with open_file(path) as file:
+      return np.memmap(file, np.uint8, mode="r")
   except OSError as error:
     raise ConfigError(f"data.source={name!r}: {path} cannot be read ({error}).") from error
 

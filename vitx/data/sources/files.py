@@ -6,7 +6,6 @@ from pathlib import Path
 
 from absl import logging
 
-from vitx.data.regular_file import is_regular
 from vitx.errors import ConfigError
 
 LISTED = 5  # skipped files that are named; the others are counted
@@ -30,7 +29,7 @@ def find_files(
     suffixes: in lower case, of the files that are looked for.
 
   Returns:
-    The regular files with one of the suffixes, sorted, and all else, sorted.
+    The files with one of the suffixes, sorted, and the others, sorted.
 
   Raises:
     ConfigError: a link leads back to a directory that it lies in, or a name is not UTF-8.
@@ -45,8 +44,7 @@ def find_files(
       if not each.startswith("."):
         path = Path(folder) / each
         check_name(field, path)
-        is_wanted = each.lower().endswith(tuple(suffixes)) and is_regular(path)
-        (found if is_wanted else others).append(path)
+        (found if each.lower().endswith(tuple(suffixes)) else others).append(path)
   return sorted(found), sorted(others)
 
 
@@ -113,7 +111,7 @@ def warn_of_skipped(
   if skipped:
     wanted, some = ", ".join(suffixes), list_files(root, skipped)
     logging.warning(
-      "%s: skipped %d files that are no regular ones of %s: %s", name, len(skipped), wanted, some
+      "%s: skipped %d files that are none of %s: %s", name, len(skipped), wanted, some
     )
 
 

@@ -15,13 +15,13 @@ from vitx.data.dataset import Dataset, DatasetInfo, Example, Examples, Joined
 from vitx.data.fingerprint import choose_sample, digest
 from vitx.data.images.decode import Encoded
 from vitx.data.images.settings import ImageSettings, check_file_settings, image_spec
-from vitx.data.regular_file import read_bytes
 from vitx.data.settings import DataSettings, read_fields
 from vitx.data.sources.files import find_files, list_files, warn_of_skipped
 from vitx.data.sources.folder_layout import Classes, Layout, find_layout
 from vitx.data.split_names import find_role, find_roles
 from vitx.data.splits import find_bases
 from vitx.errors import ConfigError, listing
+from vitx.files import read_bytes
 
 SUFFIXES = (
   *(".bmp", ".gif", ".ico", ".jfif", ".jp2", ".jpe", ".jpeg", ".jpg", ".pbm", ".pgm", ".png"),
@@ -57,14 +57,18 @@ class Files:
 
   def encoded(self, i: int) -> dict[str, Any]:
     """Returns the same with the image as it is stored."""
-    path = self.root / self.paths[i]
-    try:
-      content = read_bytes(path)
-    except OSError as error:
-      raise ConfigError(f"{path} cannot be read ({error}). Replace or remove it.") from error
+    path, content = self.root / self.paths[i], self.read(i)
     channels, values = self.settings.channels, self.settings.value_range
     image = Encoded(content, channels, str(path), upright=True, value_range=values)
     return {"image": image, "label": np.asarray(self.labels[i])}
+
+  def read(self, i: int) -> bytes:
+    """Returns the content of a file. Raises ConfigError, with its path, if it cannot be read."""
+    path = self.root / self.paths[i]
+    try:
+      return read_bytes(path)
+    except OSError as error:
+      raise ConfigError(f"{path} cannot be read ({error}). Replace or remove it.") from error
 
   def name(self, i: int) -> str:
     return self.paths[i]
@@ -111,7 +115,7 @@ def open_folder(data: Mapping[str, Any]) -> Dataset:
     name=name,
     spec=image_spec(images.channels),
     class_names=names,
-    fingerprint=_fingerprint(files),
+    fingerprint=_fingerprint(files, skips=settings.on_unreadable == "skip"),
     numbered=is_stated or class_names.are_numbered(names),
   )
   return Dataset(
@@ -232,19 +236,36 @@ def _check_filled(name: str, split: str, files: Files, wanted: Collection[str]) 
     )
 
 
-def _fingerprint(files: dict[str, Files]) -> str:
+def _fingerprint(files: dict[str, Files], *, skips: bool) -> str:
   """Hashes names, sizes and classes of all files, and their content (a sample if large).
 
-  A class counts by its place among the sorted names, whatever its number.
+  A class counts by its place among the sorted names, whatever its number. A file that cannot be
+  read counts as empty, where such files are skipped.
   """
   names = sorted({each for found in files.values() for each in found.directories})
   place = {each: i for i, each in enumerate(names)}
   parts: list[str | bytes] = [*names]
   for split in sorted(files):
     found = files[split]
-    sizes = [(found.root / path).stat().st_size for path in found.paths]
+    sizes = [_measure(found.root / path) for path in found.paths]
     lines = zip(found.paths, sizes, [place[each] for each in found.directories], strict=True)
     parts += [split, "\n".join(f"{path}\t{size}\t{label}" for path, size, label in lines)]
     chosen = choose_sample(len(found), sum(sizes))
-    parts.append(digest(read_bytes(found.root / found.paths[i]) for i in chosen))
+    parts.append(digest(_content(found, i, skips) for i in chosen.tolist()))
   return digest(parts)
+
+
+def _measure(path: Path) -> int:
+  try:
+    return path.stat().st_size
+  except OSError:  # such as a link that leads nowhere, which is told when it is read
+    return 0
+
+
+def _content(files: Files, i: int, skips: bool) -> bytes:
+  try:
+    return files.read(i)
+  except ConfigError:
+    if not skips:
+      raise
+    return b""

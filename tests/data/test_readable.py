@@ -1,0 +1,132 @@
+"""One broken file of many is named, and may be left out before anything is trained."""
+
+import os
+
+import numpy as np
+import pytest
+
+from vitx.data import in_memory
+from vitx.data.dataset import Dataset, DatasetInfo
+from vitx.data.images.settings import image_spec
+from vitx.data.images.square import SquareImages
+from vitx.data.sources import open_dataset, open_source
+from vitx.errors import ConfigError
+
+
+def names(examples):
+  return [examples.name(i) for i in range(len(examples))]
+
+
+def truncate(path):
+  path.write_bytes(path.read_bytes()[:90])
+
+
+def replace_by_pipe(path):
+  path.unlink()
+  os.mkfifo(path)
+
+
+def replace_by_link(path):
+  path.unlink()
+  path.symlink_to("nowhere.png")
+
+
+def replace_by_loop(path):
+  path.unlink()
+  path.symlink_to(path.name)
+
+
+def replace_by_device(path):
+  path.unlink()
+  path.symlink_to("/dev/zero")
+
+
+def replace_by_directory(path):
+  path.unlink()
+  path.symlink_to(path.parent.parent / "dog", target_is_directory=True)
+
+
+BROKEN = [truncate, lambda path: path.write_bytes(b""), lambda path: path.write_bytes(b"no image")]
+BROKEN += [replace_by_pipe, replace_by_link, replace_by_loop, replace_by_device]
+
+
+@pytest.mark.parametrize("damage", BROKEN, ids=lambda damage: damage.__name__)
+def test_a_file_that_cannot_be_read_is_named_or_left_out(damage, folder, make_data, caplog):
+  damage(folder / "cat" / "3.png")
+  data = make_data(source=f"folder:{folder}")
+  with pytest.raises(ConfigError, match=r"cat/3\.png cannot be read"):
+    for role in ("train", "validation", "test"):
+      examples = open_source(data, seed=0).role(role)
+      in_memory.keep(examples, transform=SquareImages(8), memory="always", threads=2)
+  data.on_unreadable = "skip"
+  source = open_source(data, seed=0)
+  assert source.unreadable == ("cat/3.png",)
+  assert "skipped 1 of 35 examples of 'train' that cannot be read:\n" in caplog.text
+  assert f"{folder}/cat/3.png cannot be read" in caplog.text
+  kept = sorted(names(source.train) + names(source.validation) + names(source.test))
+  assert len(kept) == 34 and "cat/3.png" not in kept
+  for role in ("train", "validation", "test"):
+    examples, again = source.role(role), open_source(data, seed=0).role(role)
+    assert names(examples) == names(again)
+    in_memory.keep(examples, transform=SquareImages(8), memory="always", threads=2)
+    folders = [name.split("/")[0] for name in names(examples)]
+    assert [source.info.class_names[k] for k in examples.labels] == folders
+
+
+def test_a_directory_that_is_called_like_a_file_is_no_file(folder, make_data):
+  replace_by_directory(folder / "cat" / "3.png")
+  source = open_source(make_data(source=f"folder:{folder}"), seed=0)
+  assert not [name for name in names(source.train) if name == "cat/3.png"]
+
+
+def test_nothing_is_skipped_where_all_can_be_read(folder, make_data, caplog):
+  data = make_data(source=f"folder:{folder}")
+  plain, skips = (open_source({**data, "on_unreadable": x}, 0) for x in (None, "skip"))
+  assert plain.info == skips.info and skips.unreadable == () and not caplog.records
+  assert names(plain.train) == names(skips.train)
+
+
+def test_a_class_of_which_nothing_is_left(folder, make_data):
+  data = make_data(source=f"folder:{folder}", on_unreadable="skip")
+  for path in (folder / "owl").iterdir():
+    truncate(path)
+  with pytest.raises(
+    ConfigError, match=r"nothing is left of owl without 5 of 35 examples.*\n.*owl"
+  ):
+    open_source(data, seed=0)
+  for path in folder.glob("*/*"):
+    path.write_bytes(b"")
+  with pytest.raises(ConfigError, match="nothing is left of any example without 35 of 35"):
+    open_source(data, seed=0)
+
+
+class Holes:
+  labels = np.arange(6, dtype=np.int32) % 2
+
+  def __len__(self):
+    return 6
+
+  def __getitem__(self, i):
+    if i == 4:
+      raise ConfigError("example four is broken")
+    return {"image": np.full((2, 2, 1), i, np.uint8), "label": self.labels[i]}
+
+  def name(self, i):
+    return f"example {i}"
+
+
+def open_holes(data):
+  info = DatasetInfo("holes", image_spec(1, (2, 2)), ("even", "odd"), fingerprint="abc")
+  return Dataset(info, ("train", "test"), lambda split: Holes())
+
+
+def test_any_source_and_documents(tmp_path):
+  source = {"source": f"{__name__}:open_holes", "on_unreadable": "skip"}
+  dataset = open_dataset(source)
+  assert names(dataset.open_split("train")) == [f"example {i}" for i in (0, 1, 2, 3, 5)]
+  assert list(dataset.unreadable) == ["example 4"]
+  (tmp_path / "text").write_bytes(b"words")
+  with pytest.raises(ConfigError, match=r"data\.on_unreadable='skip' cannot.*documents"):
+    open_dataset({"source": f"bytes:{tmp_path}/text", "on_unreadable": "skip"})
+  with pytest.raises(ConfigError, match=r"data\.on_unreadable='ignore' is unknown.*refuse, skip"):
+    open_dataset({"source": "digits", "on_unreadable": "ignore"})
