@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import io
+import itertools
 import json
 import os
 import shutil
@@ -281,16 +282,19 @@ class Scan(tfds.features.Image):
 def load(*_):
   pathlib.Path("imported").touch()
 """
-MIXER = {"token_mixer": {"name": "theirs:Mixer"}}
+COUNT = itertools.count()
 
 
 class Theirs:
-  """A workdir, copied, with a module `theirs` beside it."""
+  """A workdir, copied, with a module beside it, of a name that no other test has imported."""
 
   def __init__(self, run, data, place, modules):
     self.run, self.data = shutil.copytree(run, place / "run"), data
     self.place, self.modules = place, modules
-    (place / "theirs.py").write_text(THEIRS)
+    self.name = f"theirs{next(COUNT)}"
+    (place / f"{self.name}.py").write_text(THEIRS)
+    self.mixer = {"token_mixer": {"name": f"{self.name}:Mixer"}}
+    self.source = {"source": f"{self.name}:load"}
 
   def config(self, path="run/config.json", **sections):
     config = json.loads((self.run / "config.json").read_text())
@@ -300,8 +304,8 @@ class Theirs:
     return str(self.place / path)
 
   def weights(self, name):
-    """A file that is a pickle of what `theirs.load()` returns, whatever its name says."""
-    content = b"ctheirs\nload\n(tR."
+    """A file that is a pickle of what their `load()` returns, whatever its name says."""
+    content = f"c{self.name}\nload\n(tR.".encode()
     if name.endswith(".zip.pth"):
       with zipfile.ZipFile(name, "w") as archive:
         archive.writestr("a/data.pkl", content)
@@ -317,7 +321,7 @@ class Theirs:
     shutil.copytree(self.data, self.place / "data")
     (path,) = (self.place / "data").rglob("features.json")
     image = "tensorflow_datasets.core.features.image_feature.Image"
-    path.write_text(path.read_text().replace(image, "theirs.Scan"))
+    path.write_text(path.read_text().replace(image, f"{self.name}.Scan"))
 
 
 def train(trusted, **more):
@@ -328,7 +332,7 @@ def train(trusted, **more):
 
 
 def a_workdir(theirs):
-  theirs.config(model=MIXER)
+  theirs.config(model=theirs.mixer)
   return lambda trusted: vitx.load("run", trust_code=trusted)
 
 
@@ -340,7 +344,7 @@ def workdir_of_phases(theirs):
 
 
 def workdirs_source(theirs):
-  theirs.config(data={"source": "theirs:load"})
+  theirs.config(data=theirs.source)
   return lambda trusted: vitx.evaluate("run", trust_code=trusted)
 
 
@@ -353,16 +357,16 @@ def workdirs_data(theirs):
 
 def picture_of_a_workdir(theirs):
   """The data are opened when the figure asks for them, after `open_subject` has returned."""
-  theirs.config(data={"source": "theirs:load"})
+  theirs.config(data=theirs.source)
   return lambda trusted: open_subject(workdir="run", trust_code=trusted).inputs(1)
 
 
 def config_of_data(theirs):
-  return check_config(theirs.config("theirs.json", model=MIXER))
+  return check_config(theirs.config("theirs.json", model=theirs.mixer))
 
 
 def phases_of_a_config(theirs):
-  return check_config(theirs.config("theirs.json", phases={"a": {"model": MIXER}}))
+  return check_config(theirs.config("theirs.json", phases={"a": {"model": theirs.mixer}}))
 
 
 def check_config(path):
@@ -374,13 +378,13 @@ def check_config(path):
 
 
 def teacher(theirs):
-  theirs.config(model=MIXER)
+  theirs.config(model=theirs.mixer)
   more = {"task": "distillation", "task.teacher": theirs.run}
   return lambda trusted: train(trusted, **more)
 
 
 def init_from(theirs):
-  theirs.config(model=MIXER)
+  theirs.config(model=theirs.mixer)
   return lambda trusted: train(trusted, init_from=theirs.run)
 
 
@@ -418,7 +422,7 @@ def image(theirs):
 
 def notebook(theirs):
   """Each cell that opens the workdir, whatever the cells before it have said."""
-  theirs.config(data={"source": "theirs:load"})
+  theirs.config(data=theirs.source)
   cells = json.loads((runs.ROOT / "colab" / "evaluate_checkpoint.ipynb").read_text())["cells"]
   text = {cell["id"]: "".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"}
 
@@ -427,9 +431,9 @@ def notebook(theirs):
     exec(text["imports"], names)
     names["loaded"] = vitx.load("run")
     for cell in ("evaluate", "predict", "maps"):
-      with pytest.raises(ConfigError, match=r"theirs:load.*trust_code"):
+      with pytest.raises(ConfigError, match=r"theirs\d+:load.*trust_code"):
         exec(text[cell], names)
-    raise ConfigError("theirs:load ... trust_code")
+    raise ConfigError("theirs ... trust_code")
 
   return use
 
@@ -456,10 +460,10 @@ def test_no_command_looks_for_packages_among_their_files(
     (tmp_path / name).write_text(THEIRS)
   main(arguments)
   assert str(tmp_path) not in sys.path and not (tmp_path / "imported").exists()
-  (tmp_path / "mine.py").write_text("from theirs import Mixer\nget_config = None")
+  (tmp_path / "mine.py").write_text(f"from {theirs.name} import Mixer\nget_config = None")
   assert main(["config", "mine.py"]) == 1  # a file of the user's own, which is code
   assert str(tmp_path) in sys.path and (tmp_path / "imported").exists()
-  sys.modules.pop("theirs", None)
+  sys.modules.pop(theirs.name, None)
 
 
 def test_python_m_vitx_finds_no_package_among_their_files(tmp_path):
@@ -503,7 +507,8 @@ def test_each_way_in(way, lets_in, finished_run, data_dir, tmp_path, monkeypatch
   touch = (tmp_path / "imported").touch
   monkeypatch.setattr(EpsImagePlugin, "Ghostscript", lambda *_, **__: touch())
   modules = functools.partial(monkeypatch.setitem, sys.modules)
-  use = way(Theirs(finished_run[0], data_dir, tmp_path, modules))
+  theirs = Theirs(finished_run[0], data_dir, tmp_path, modules)
+  use = way(theirs)
   with pytest.raises(ConfigError) as refused:
     use(False)
   assert not (tmp_path / "imported").exists() and not (tmp_path / "new").exists()
@@ -512,6 +517,6 @@ def test_each_way_in(way, lets_in, finished_run, data_dir, tmp_path, monkeypatch
     with contextlib.suppress(ConfigError):  # what they made need not work
       use(True)
   finally:
-    sys.modules.pop("theirs", None)
-    tfds.features.FeatureConnector._registered_features.pop("theirs.Scan", None)
+    sys.modules.pop(theirs.name, None)
+    tfds.features.FeatureConnector._registered_features.pop(f"{theirs.name}.Scan", None)
   assert (tmp_path / "imported").exists() == lets_in
