@@ -1,7 +1,9 @@
 """The checkpoint store: what is saved comes back bit for bit, and the right checkpoints stay."""
 
+import itertools
 import json
 import threading
+import time
 
 import jax
 import jax.numpy as jnp
@@ -216,3 +218,16 @@ def test_orbax_alone_reads_it(tmp_path):
   assert_same(restored["state"], small(4))
   assert restored["record"]["record"] == {"rows": 9}
   assert json.loads((tmp_path / "4" / "record" / "metadata").read_text())["step"] == 4
+
+
+@pytest.mark.parametrize("jump", [lambda n: n, lambda n: -n, lambda n: n * (-1) ** n])
+def test_a_clock_that_is_set_meanwhile_ends_no_save(tmp_path, monkeypatch, jump):
+  """Forward, back, and to and fro, by a year at each look at it."""
+  year, looks, now = 365 * 24 * 3600, itertools.count(), time.time
+
+  monkeypatch.setattr(time, "time", lambda: now() + year * jump(next(looks)))
+  with CheckpointStore(tmp_path) as store:
+    for step in (1, 2):
+      store.save(step, small(step), {"rows": step})
+  assert next(looks) > 10
+  assert CheckpointStore(tmp_path, read_only=True).restore_latest().step == 2

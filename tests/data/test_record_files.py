@@ -1,5 +1,8 @@
 """Records by number, over parts of several files."""
 
+import re
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
@@ -7,7 +10,7 @@ import numpy as np
 import pytest
 from array_record.python import array_record_data_source, array_record_module
 
-from vitx.data.sources.record_files import RecordFiles
+from vitx.data.sources.record_files import RecordFiles, check_threads
 
 
 @pytest.fixture
@@ -48,3 +51,39 @@ def test_there_is_no_record_beyond_the_parts(files, i):
 
 def test_no_files_have_no_records():
   assert len(RecordFiles([])) == 0
+
+
+@pytest.mark.parametrize("limit", ["RLIMIT_AS", "RLIMIT_NPROC"])
+def test_a_process_of_few_threads_is_told_and_waits_for_nothing(files, limit):
+  """In a process of its own: ArrayRecord's reader would wait for ever."""
+  code = f"""
+import os, resource, threading
+from vitx.data.sources import record_files
+record_files.check_threads.cache_clear()
+if {limit!r} == "RLIMIT_AS":
+  used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+  resource.setrlimit(resource.RLIMIT_AS, (used + 2**27, resource.RLIM_INFINITY))
+else:  # root has no such limit
+  start, left = threading.Thread.start, [9]
+  def start_few(self):
+    left[0] -= 1
+    if left[0] < 0:
+      raise RuntimeError("can't start new thread")
+    start(self)
+  threading.Thread.start = start_few
+try:
+  record_files.check_threads()
+except record_files.ConfigError as error:
+  print(error)
+"""
+  ran = subprocess.run(
+    [sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True
+  )
+  assert re.search(
+    r"may start \d+ of the 64 threads .*\(can't start new thread\); raise", ran.stdout
+  )
+
+
+def test_a_process_of_enough_threads_reads():
+  check_threads.cache_clear()
+  check_threads()

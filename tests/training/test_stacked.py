@@ -94,7 +94,7 @@ def directions(config, repeats=2):
 
 
 @pytest.mark.parametrize(
-  ("mask", "name"), list(zip(DECAY_MASKS, itertools.cycle(sorted(ELEMENTWISE)), strict=False))
+  ("name", "mask"), list(zip(itertools.cycle(sorted(ELEMENTWISE)), DECAY_MASKS, strict=False))
 )
 def test_optimizers_give_the_same_bits(name, mask):
   config = settings(optimizer=dict(name=name, weight_decay=0.1), weight_decay_mask=mask)

@@ -11,6 +11,8 @@ import contextlib
 import dataclasses
 import json
 import logging as std_logging
+import sys
+import time
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,21 @@ from vitx.checkpoints.errors import (
 )
 from vitx.checkpoints.reading import read_leaves, read_record
 from vitx.errors import ConfigError
+
+# Modules of Orbax that end a save whose time is over, by a clock that somebody may set meanwhile.
+TIMED = tuple(f"orbax.checkpoint._src.futures.{name}" for name in ("future", "signaling_client"))
+
+
+class _SteadyTime:
+  """Python's `time`, of which `time` itself is a clock that nobody sets."""
+
+  def __getattr__(self, name: str) -> Any:
+    return getattr(time, "monotonic" if name == "time" else name)
+
+
+for _module in filter(None, map(sys.modules.get, TIMED)):
+  if getattr(_module, "time", None) is time:
+    _module.time = _SteadyTime()  # type: ignore[attr-defined]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -80,10 +80,10 @@ def check_arrays(info: DatasetInfo, reads: Mapping[str, tuple[str, int]], task: 
       fits = re.fullmatch(r"u?int(8|16|32|64)|bool", found.dtype) is not None
     if found is not None and fits and len(found.shape) == axes:
       continue
-    said = "nothing of it" if found is None else f"{found.dtype} {found.shape}"
+    said = f"no {name}" if found is None else f"{name} {found.dtype} {found.shape}"
     raise ConfigError(
-      f"data.source={info.name!r}: task.name={task!r} takes {name} {dtype} of {axes} axes, the"
-      f" source's spec says {said}; convert it in the source, and let the spec say so"
+      f"data.source={info.name!r}: the source's spec says {said}, the task {task!r} takes {name}"
+      f" {dtype} of {axes} axes; convert it in the source, and let the spec say so"
     )
 
 

@@ -92,7 +92,7 @@ def _join(*given: Any) -> None:
 @ctypes.CFUNCTYPE(None, ctypes.c_int)
 def _on_abort(number: int) -> None:
   """Ends the process in the place of an abort."""
-  end_alone(GONE.format("it gives no sign of life"))
+  end_alone(GONE.format("XLA's lines above say why"))
 
 
 def is_joined() -> bool:

@@ -1,6 +1,7 @@
 """Records of ArrayRecord files by random access, from several threads at once."""
 
 import bisect
+import functools
 import itertools
 import threading
 from collections.abc import Sequence
@@ -8,9 +9,38 @@ from typing import Protocol
 
 from array_record.python import array_record_module
 
+from vitx.errors import ConfigError
+
 # Nothing is read ahead: the next record lies elsewhere.
 _OPTIONS = "readahead_buffer_size:0,max_parallelism:0"
 _BUFFER = 32768  # bytes
+
+
+_THREADS = 64  # of the reader, for all files of a process; where it gets fewer it waits for ever
+
+
+@functools.cache
+def check_threads() -> None:
+  """Raises ConfigError, before a file is opened, unless this process may start enough threads.
+
+  Limits of virtual memory (`ulimit -v`), of processes (`ulimit -u`) and of a container count.
+  """
+  end, started = threading.Event(), []
+  try:
+    for _ in range(_THREADS):
+      thread = threading.Thread(target=end.wait, daemon=True)
+      thread.start()
+      started.append(thread)
+  except (RuntimeError, MemoryError) as error:
+    raise ConfigError(
+      f"data.source: this process may start {len(started)} of the {_THREADS} threads with which"
+      f" ArrayRecord's reader reads ({error}); raise its limit of virtual memory or of processes"
+      " (ulimit -v, ulimit -u, or that of the container), or use folder:PATH"
+    ) from error
+  finally:
+    end.set()
+    for thread in started:
+      thread.join()
 
 
 class FileInstruction(Protocol):

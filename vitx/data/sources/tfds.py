@@ -21,6 +21,7 @@ from vitx.data.images.settings import (
 )
 from vitx.data.settings import DataSettings, read_fields
 from vitx.data.sources import tfds_dir
+from vitx.data.sources.record_files import check_threads
 from vitx.data.sources.tfds_records import Content, Records, find_content
 
 NOWHERE = "/nonexistent"  # as TFDS's directory: what a set is like is asked of its code alone
@@ -35,10 +36,11 @@ def open_tfds(data: Mapping[str, Any]) -> Dataset:
 
   Raises:
     ConfigError: unknown name, not prepared (with the command), a copy of another format, a set of
-      another kind.
+      another kind, or a process that may start too few threads to read it.
   """
   settings = read_fields(DataSettings, data)
   directory = tfds_dir.prepared_directory(settings.source, settings.data_dir)
+  check_threads()
   builder = tfds_dir.open_builder(directory, tfds_dir.READABLE)
   content = find_content(builder.info, settings.source)
   if content.text:
