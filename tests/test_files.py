@@ -7,6 +7,7 @@ import zipfile
 import numpy as np
 import pytest
 
+from vitx.data.builders.tiny_imagenet.archive import Archive
 from vitx.errors import ConfigError
 from vitx.files import check_inflated, read_arrays
 
@@ -100,3 +101,15 @@ def test_damage_at_any_place_is_one_error(tmp_path, suffix):
       refused += 1
       assert f"a.{suffix}' cannot be read as arrays" in str(error) and "\n" not in str(error)
   assert refused > 50
+
+
+def test_an_archive_that_declares_too_much_is_refused(tmp_path, monkeypatch):
+  path = tmp_path / "tiny-imagenet-200.zip"
+  with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+    file.writestr("tiny-imagenet-200/wnids.txt", "n01443537")
+    file.writestr("tiny-imagenet-200/words.txt", bytes(2**21))
+  monkeypatch.setenv("VITX_MAX_INFLATED_GIB", str(2**-10))
+  with pytest.raises(ConfigError, match=r"tiny-imagenet-200\.zip has .* becomes 2,097,161"):
+    Archive(path)
+  monkeypatch.undo()
+  assert Archive(path).wnids == ["n01443537"]
