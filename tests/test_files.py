@@ -113,3 +113,21 @@ def test_an_archive_that_declares_too_much_is_refused(tmp_path, monkeypatch):
     Archive(path)
   monkeypatch.undo()
   assert Archive(path).wnids == ["n01443537"]
+
+
+def test_a_damaged_archive_is_one_error(tmp_path):
+  path, draws = tmp_path / "tiny-imagenet-200.zip", np.random.default_rng(0)
+  with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+    file.writestr("tiny-imagenet-200/wnids.txt", "n01443537\n" * 9)
+    file.writestr("tiny-imagenet-200/words.txt", "n01443537\tgoldfish\n" * 99)
+  whole, refused = path.read_bytes(), 0
+  for count in range(100):
+    content = bytearray(whole)
+    content[draws.integers(len(content))] ^= 255
+    path.write_bytes(content if count % 4 else content[: draws.integers(len(content))])
+    try:
+      Archive(path).words()
+    except ConfigError as error:
+      refused += 1
+      assert path.name in str(error) and "\n" not in str(error)
+  assert refused > 30
