@@ -12,6 +12,7 @@ import pytest
 from vitx.cli import code_file
 from vitx.cli.configs import load_config
 from vitx.data import wav
+from vitx.data.builders.tiny_imagenet.archive import Archive
 from vitx.data.class_names import read_names
 from vitx.data.sources import open_dataset
 from vitx.errors import ConfigError
@@ -150,3 +151,33 @@ def test_a_file_is_read(tmp_path):
     assert file.read() == b"abc"
   with pytest.raises(OSError, match="no regular file"):
     read_bytes(tmp_path)
+
+
+def test_an_archive_that_declares_too_much_is_refused(tmp_path, monkeypatch):
+  path = tmp_path / "tiny-imagenet-200.zip"
+  with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+    file.writestr("tiny-imagenet-200/wnids.txt", "n01443537")
+    file.writestr("tiny-imagenet-200/words.txt", bytes(2**21))
+  monkeypatch.setenv("VITX_MAX_INFLATED_GIB", str(2**-10))
+  with pytest.raises(ConfigError, match=r"tiny-imagenet-200\.zip has .* becomes 2,097,161"):
+    Archive(path)
+  monkeypatch.undo()
+  assert Archive(path).wnids == ["n01443537"]
+
+
+def test_a_damaged_archive_is_one_error(tmp_path):
+  path, draws = tmp_path / "tiny-imagenet-200.zip", np.random.default_rng(0)
+  with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+    file.writestr("tiny-imagenet-200/wnids.txt", "n01443537\n" * 9)
+    file.writestr("tiny-imagenet-200/words.txt", "n01443537\tgoldfish\n" * 99)
+  whole, refused = path.read_bytes(), 0
+  for count in range(100):
+    content = bytearray(whole)
+    content[draws.integers(len(content))] ^= 255
+    path.write_bytes(content if count % 4 else content[: draws.integers(len(content))])
+    try:
+      Archive(path).words()
+    except ConfigError as error:
+      refused += 1
+      assert path.name in str(error) and "\n" not in str(error)
+  assert refused > 30

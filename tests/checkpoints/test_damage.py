@@ -6,11 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from absl import logging
+from etils import epath
 
 from tests.checkpoints.test_store import assert_same, fill, small
 from vitx.checkpoints import reading
 from vitx.checkpoints.errors import CheckpointError, CorruptCheckpoint
 from vitx.checkpoints.store import CheckpointStore
+from vitx.errors import ConfigError
 
 KERNEL = np.random.default_rng(3).bytes(4096)  # incompressible: its bytes stand in a file
 
@@ -235,3 +237,24 @@ def test_a_deletion_that_was_cut_short_leaves_no_false_checkpoint(tmp_path, monk
     assert store.steps() == [2, 3]
   with CheckpointStore(tmp_path) as store:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["2", "3"]
+
+
+def test_a_state_that_declares_too_much_is_not_read(tmp_path, monkeypatch):
+  with CheckpointStore(tmp_path / "checkpoints") as store:
+    store.save(1, {"zeros": np.zeros(2**20, np.float32)}, record(1))
+    monkeypatch.setenv("VITX_MAX_INFLATED_GIB", "0.001")
+    monkeypatch.setattr(reading._HostArrays, "deserialize", None)
+    with pytest.raises(
+      ConfigError, match=r"checkpoint 1 in .* becomes 4,194,304.*VITX_MAX_INFLATED"
+    ):
+      store.restore(1)
+    monkeypatch.undo()
+    assert store.restore(1).state["zeros"].size == 2**20
+
+
+def test_arrays_of_other_shapes_than_the_record_has_are_not_read(saved, monkeypatch):
+  described = reading.read_record(epath.Path(saved) / "1", "here")["leaves"]
+  small = {**described, "params/kernel": {**described["params/kernel"], "shape": [2, 2]}}
+  monkeypatch.setattr(reading._HostArrays, "deserialize", None)
+  with pytest.raises(CorruptCheckpoint, match=r"here is corrupt: state leaf 'params/kernel'"):
+    reading.read_leaves(epath.Path(saved) / "1", small, "here")

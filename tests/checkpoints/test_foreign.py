@@ -129,6 +129,14 @@ WRAPPED = {
   "unknown_key": (lambda w, b, h: {"my_weights": w, "loss": 0.5}, ["my_weights.", "loss"]),
   "two_keys": (lambda w, b, h: {"state": {"model": w}, "epoch": 1}, ["epoch"]),
   "average": (lambda w, b, h: {"model": w, "model_ema": in_front("module.", b)}, ["model_ema"]),
+  "ijepa": (
+    lambda w, b, h: {
+      "encoder": in_front("module.", {name: 0 * x for name, x in w.items()}),
+      "predictor": {"module.predictor_pos_embed": w["pos_embed"]},
+      "target_encoder": in_front("module.", w),
+    },
+    ["target_encoder.", "encoder", "predictor", "module."],
+  ),
   "head_beside": (lambda w, b, h: in_front("backbone.", b) | h, ["backbone."]),
   "head_beside_ddp": (
     lambda w, b, h: in_front("module.backbone.", b) | in_front("module.", h),

@@ -1,7 +1,9 @@
 """Reads the two Orbax items of a checkpoint's directory."""
 
 import asyncio
-from collections.abc import Mapping
+import math
+from collections.abc import Awaitable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -9,6 +11,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
 
+from vitx import files
 from vitx.checkpoints import digest, tree
 from vitx.checkpoints.errors import make_corrupt_error, make_read_error
 
@@ -28,7 +31,11 @@ def read_record(path: epath.Path, where: str) -> dict[str, Any]:
 def read_leaves(
   path: epath.Path, described: Mapping[str, Mapping], where: str
 ) -> dict[str, np.ndarray]:
-  """Reads the leaves of these names to the host, whatever devices they came from, unverified."""
+  """Reads the leaves of these names to the host, whatever devices they came from, unverified.
+
+  Nothing is read of arrays that are not of the shapes described, or that are larger than
+  `files.check_inflated` allows.
+  """
   leaves = {
     name: np.zeros(leaf["shape"], jax.numpy.dtype(leaf["dtype"]))
     for name, leaf in described.items()
@@ -45,11 +52,35 @@ def read_leaves(
     )
     # The handler itself: a checkpointer would wait for the other processes, which may fail alone.
     handler = ocp.PyTreeCheckpointHandler(type_handler_registry=registry)
+    _check_declared(handler, path / "state", described, where)
     try:
       leaves |= tree.name_arrays(handler.restore(path / "state", args=arguments))
     except Exception as error:
       raise make_read_error(where, "state", error) from error
   return leaves
+
+
+def _check_declared(
+  handler: ocp.PyTreeCheckpointHandler,
+  path: epath.Path,
+  described: Mapping[str, Mapping],
+  where: str,
+) -> None:
+  """Compares what the files declare with what the record describes, before arrays are made."""
+  declared = sum(
+    math.prod(leaf["shape"]) * jax.numpy.dtype(leaf["dtype"]).itemsize
+    for leaf in described.values()
+  )
+  if declared > files.limit() and "://" not in str(path):  # of few states all files are counted
+    stored = sum(each.stat().st_size for each in Path(path).rglob("*") if each.is_file())
+    files.check_inflated(where, declared, stored)
+  try:
+    found = tree.name_leaves(handler.metadata(path).tree)
+  except Exception as error:
+    raise make_read_error(where, "state", error) from error
+  for name, leaf in described.items():
+    if name in found and 0 not in leaf["shape"] and [*found[name].shape] != [*leaf["shape"]]:
+      raise make_corrupt_error(where, f"state leaf {name!r}", "not what was saved")
 
 
 class _HostArrays(ocp.type_handlers.NumpyHandler):
@@ -62,12 +93,21 @@ class _HostArrays(ocp.type_handlers.NumpyHandler):
   async def deserialize(self, infos, args=None):
     read = super().deserialize
     args = args or [ocp.RestoreArgs()] * len(infos)
-    reads = [read([info], [argument]) for info, argument in zip(infos, args, strict=True)]
-    results = await asyncio.gather(*reads, return_exceptions=True)
-    arrays: list[np.ndarray] = []
-    for info, result in zip(infos, results, strict=True):
-      if isinstance(result, BaseException):
-        result.add_note(f"leaf {info.name}")
-        raise result
-      arrays += result
-    return arrays
+    pairs = zip(infos, args, strict=True)
+    return await _read_all(infos, [read([info], [argument]) for info, argument in pairs])
+
+  async def metadata(self, infos):
+    read = super().metadata
+    return await _read_all(infos, [read([info]) for info in infos])
+
+
+async def _read_all(infos: Sequence[Any], reads: Sequence[Awaitable[Sequence]]) -> list[Any]:
+  """Awaits all reads, each of one leaf, and raises the first error with the leaf's name."""
+  results = await asyncio.gather(*reads, return_exceptions=True)
+  found: list[Any] = []
+  for info, result in zip(infos, results, strict=True):
+    if isinstance(result, BaseException):
+      result.add_note(f"leaf {info.name}")
+      raise result
+    found += result
+  return found

@@ -7,7 +7,7 @@
 Whoever has jax and flatbuffers runs it: jax.export.deserialize(file.read()).call(images).
 
 It takes what `vitx predict` prepares on the host. Of a classifier of images: uint8 (B, S, S, C),
-pixels 0 ... 255 of squares of the side that the run keeps (data.decode_size); it resizes, crops and
+pixels 0 ... 255 of images of the size that the run keeps (data.decode_size); it resizes, crops and
 normalizes as the evaluation does, and returns logits and probabilities, float32 (B, K). Of a
 density model: tokens uint8 (B, N); it returns logits (B, N, V), those of place t from the tokens
 before t, and log_probabilities (B, N) of the tokens in nats. FILE.json beside it says names, shapes

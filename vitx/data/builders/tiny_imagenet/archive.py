@@ -6,14 +6,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from vitx.errors import ConfigError
-from vitx.files import check_inflated
+from vitx.files import check_inflated, reading
 
 
 class Archive:
   """The files of tiny-imagenet-200 by their path inside it.
 
   Raises:
-    ConfigError: nothing there, or not the official layout.
+    ConfigError: nothing there, not the official layout, damage (also where a file is read), or
+      more than `files.check_inflated` allows.
   """
 
   def __init__(self, path: os.PathLike | str):
@@ -41,10 +42,17 @@ class Archive:
     return names, lambda name: (self._path / name).read_bytes()
 
   def _open_zip(self) -> tuple[list[str], Callable[[str], bytes]]:
-    opened = zipfile.ZipFile(self._path)
+    where = f"--from {self._path}"
+    with reading(f"{where} cannot be read as an archive"):
+      opened = zipfile.ZipFile(self._path)
     declared = sum(member.file_size for member in opened.infolist())
     check_inflated(str(self._path), declared, self._path.stat().st_size)
-    return opened.namelist(), opened.read
+
+    def read(name: str) -> bytes:
+      with reading(f"{where}: {name} cannot be read"):
+        return opened.read(name)
+
+    return opened.namelist(), read
 
   def words(self) -> dict[str, str]:
     """Returns the English names of the classes, from words.txt."""
