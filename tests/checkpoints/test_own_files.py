@@ -85,7 +85,9 @@ REPLACED = [
 
 
 @pytest.mark.parametrize("target", ["victim", "new", "folder"])
-@pytest.mark.parametrize(("write", "name"), [*REFUSED, *REPLACED], ids=str)
+@pytest.mark.parametrize(
+  ("write", "name"), [*REFUSED, *REPLACED], ids=lambda each: getattr(each, "__name__", each)
+)
 def test_nothing_is_written_through_a_link(write, name, target, workdir, victim, tmp_path):
   """A link to a file, to one that is not there, and to a folder."""
   (tmp_path / "folder").mkdir()
