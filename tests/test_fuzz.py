@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from etils import epath
 from PIL import Image
 
 import vitx
-from vitx.checkpoints import foreign
+from vitx.checkpoints import foreign, workdir
 from vitx.checkpoints.errors import CheckpointError
 from vitx.cli import code_file
 from vitx.data.images.decode import decode_image
@@ -31,9 +32,16 @@ from vitx.errors import ConfigError
 from vitx.files import read_arrays
 from vitx.training.log import read_metrics
 
+pytestmark = pytest.mark.slow  # a minute
 GOLDEN = Path(__file__).parent / "golden"
 SEED = 27
 TIMES = int(os.environ.get("FUZZ_TIMES", "1"))
+RECORDS: dict[str, dict[str, Any]] = {
+  "phases.json": {"phases": []},
+  "point.json": {"method": "softmax", "seed": 3, "config": {"seed": 3}},
+  "failed.json": {"error": "NonFiniteError: the loss is nan"},
+  "tracking.json": {"tracking": {"name": "wandb"}, "id": "a1", "known": [[0, 9]], "until": 9},
+}
 # What stands in a record for what a run wrote there.
 STRANGE = (
   *(
@@ -216,7 +224,7 @@ def test_damaged_images():
     pixels = decode_image(content, channels, name, upright=True)
     assert pixels.dtype == np.uint8 and pixels.ndim == 3 and pixels.shape[-1] == channels
 
-  fuzz(pictures(), 3000, read)
+  fuzz(pictures(), 15_000, read)
 
 
 def test_damaged_weights(tmp_path):
@@ -227,7 +235,7 @@ def test_damaged_weights(tmp_path):
     (tmp_path / name).write_bytes(content)
     foreign.read_variables(str(tmp_path / name), 3)
 
-  fuzz(samples, 1500, read)
+  fuzz(samples, 4000, read)
 
 
 def test_damaged_arrays(tmp_path):
@@ -245,7 +253,7 @@ def test_damaged_arrays(tmp_path):
     (tmp_path / name).write_bytes(content)
     files[name][1](tmp_path / name)
 
-  fuzz({name: content for name, (content, _) in files.items()}, 2500, read)
+  fuzz({name: content for name, (content, _) in files.items()}, 7000, read)
 
 
 def test_damaged_records_of_a_prepared_set(data_dir, tmp_path):
@@ -258,19 +266,24 @@ def test_damaged_records_of_a_prepared_set(data_dir, tmp_path):
       file_formats(directory)
       open_builder(directory)
 
-  fuzz(samples, 150, read, lambda name: str(directory))
+  fuzz(samples, 400, read, lambda name: str(directory))
 
 
 def test_damaged_workdirs(run_copy):
+  """The records of sweeps, trackers and phases lie beside the run's own."""
+  for name, record in RECORDS.items():
+    (run_copy / name).write_text(json.dumps(record))
   files = [path for path in run_copy.rglob("*") if path.is_file()]
   samples = {str(path.relative_to(run_copy)): path.read_bytes() for path in files}
 
   def read(name, content):
     with replaced(run_copy / name, content):
+      for record in RECORDS:
+        workdir.read_json(run_copy, record)
       vitx.load(run_copy)
       read_metrics(run_copy)
 
-  fuzz(samples, 300, read, lambda name: "" if "checkpoints" in name else Path(name).stem)
+  fuzz(samples, 450, read, lambda name: "" if "checkpoints" in name else Path(name).stem)
 
 
 @contextlib.contextmanager
