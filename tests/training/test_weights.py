@@ -6,6 +6,7 @@ import pytest
 
 import vitx
 from tests import runs
+from vitx.checkpoints.load import initial_variables
 from vitx.cli.evaluate import evaluate
 from vitx.errors import ConfigError
 from vitx.tasks.base import Task
@@ -52,6 +53,17 @@ def test_both_are_those_of_the_checkpoint(both):
     found = evaluate(workdir, weights=weights)
     for name in FIGURES:
       assert found[name] == pytest.approx(result.test[f"{prefix}{name}"], rel=1e-6)
+
+
+@pytest.mark.slow  # reads a whole run
+def test_whatever_begins_from_a_run_takes_those_that_chose_the_best(both):
+  """A new run; a teacher, an export and `predict` load it as `vitx.load` does."""
+  state = runs.final_state(both[0])
+  best = vitx.load(both[0], both[1].test["step"], weights="raw").variables["params"]
+  blank = jax.tree.map(np.zeros_like, state["params"])
+  taken, _ = initial_variables(str(both[0]), blank, {}, None)
+  jax.tree.map(np.testing.assert_array_equal, taken, best)
+  jax.tree.map(np.testing.assert_array_equal, vitx.load(both[0]).variables["params"], best)
 
 
 @pytest.mark.slow  # trains once more

@@ -69,7 +69,9 @@ def train(
     print(f"{name}:", flush=True)
     if dry_run and phase.init_from in [wd.join(workdir, other) for other in phases]:
       phase.init_from = ""  # its weights are not there yet, nor needed
-    trusts = trust_code or _begins_from_own(phase, [wd.join(workdir, each) for each in phases])
+    # Of a dry run nobody has seen whether the workdir is this run's.
+    is_own = not dry_run and _begins_from_own(phase, [wd.join(workdir, each) for each in phases])
+    trusts = trust_code or is_own
     result = loop.train(phase, wd.join(workdir, name), dry_run=dry_run, trust_code=trusts)
     files.restore()
     is_stopped = name != list(phases)[-1] and count_received() > before  # as good as over
@@ -77,7 +79,11 @@ def train(
       result = dataclasses.replace(result, finished=False)
       break
     if not dry_run and _ends_run(config, name, experiment):
-      print(f"stop_after={config.stop_after!r}: what comes after {name} waits for its end")
+      print(
+        f"stop_after={config.stop_after!r} ended {name} before its duration; the phases after it"
+        " begin when it has gone on",
+        flush=True,
+      )
       break
   return result
 
