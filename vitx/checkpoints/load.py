@@ -163,7 +163,11 @@ def build_once(config: ConfigDict) -> tuple[Task, dict[Hashable, tuple[Task, Any
     plain = {name: plain[name] for name in READ if name in plain}
   text = json.dumps(plain, sort_keys=True)
   rule = json.dumps(current_rule().to_json(), sort_keys=True)
-  return _build(text, tuple(_find_code(plain)), registry.is_trusted(), rule)
+  code = tuple(_find_code(plain))
+  if None in code:  # it may be a module that nobody has imported yet
+    build_task(config)
+    code = tuple(_find_code(plain))
+  return _build(text, code, registry.is_trusted(), rule)
 
 
 @functools.lru_cache(maxsize=TASKS_KEPT)
