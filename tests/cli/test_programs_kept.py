@@ -96,6 +96,18 @@ def test_code_that_is_defined_again_is_another_program(config, monkeypatch):
   assert type(built[2].model) is module.Mine
 
 
+def test_code_that_is_not_imported_yet_is_imported(config, tmp_path, monkeypatch):
+  """A task is not that of a module which was forgotten since."""
+  (tmp_path / "a_file.py").write_text("from vitx.models.vit import ViT\nclass Mine(ViT):\n  pass\n")
+  monkeypatch.syspath_prepend(str(tmp_path))
+  config.model.name = "a_file:Mine"
+  for _ in range(2):
+    monkeypatch.delitem(sys.modules, "a_file", raising=False)
+    with vitx.registry.trusting(True):
+      first, second = loading.build_once(config)[0], loading.build_once(config)[0]
+    assert first is second and type(first.model) is sys.modules["a_file"].Mine
+
+
 def test_trust_is_asked_again(config, monkeypatch):
   module = types.ModuleType("a_cell")
   module.Mine = type("Mine", (ViT,), {"__annotations__": {}})
