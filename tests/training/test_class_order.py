@@ -121,5 +121,7 @@ def test_a_record_that_names_too_few_classes_is_refused(run_copy):
   for names in (["a", "b", "c"], "0123456789", [0] * 10):
     environment["data"]["class_names"] = names
     (run_copy / "environment.json").write_text(json.dumps(environment))
-    with pytest.raises(ConfigError, match=r"class_names=.* must name the 10 classes"):
+    with pytest.raises(
+      ConfigError, match=r"class_names( is no list|=.* must name the 10)|entry of"
+    ):
       vitx.load(run_copy)

@@ -61,7 +61,7 @@ def test_the_defaults_pass():
     ("data.threads", 0),
     ("data.memory", "some"),
     ("data.device", "some"),
-    ("data.channels", 2),
+    ("data.channels", 0),
     ("data.image_size", -1),
     ("augment.hflip", 1.5),
     ("augment.mixup", NAN),

@@ -161,9 +161,7 @@ def _check_class_names(data: Mapping[str, Any], task: Task, workdir: str | Path)
   count, known = getattr(task, "num_classes", None), data.get("class_names")
   if known is None or count is None:
     return
-  if (
-    not isinstance(known, list) or len(known) != count or not all(isinstance(x, str) for x in known)
-  ):
+  if len(known) != count:
     raise ConfigError(
       f"environment.json of workdir={str(workdir)!r}: data.class_names={known!r:.200} must name the"
       f" {count} classes of the model; restore the file from a copy"

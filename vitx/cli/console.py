@@ -19,8 +19,8 @@ from vitx.errors import escape
 _DRAWN = re.compile(r"\r(\033\[K)?|(\033\[\d+A\r)?\033\[J|\n*(\033\[A)+$")
 
 
-class ConsoleGone(Exception):  # noqa: N818 (no error: `head` has read enough)
-  """Nobody reads what is printed any more."""
+class ConsoleGone(BaseException):
+  """Nobody reads what is printed any more: no error, `head` has read enough."""
 
 
 class _Console:

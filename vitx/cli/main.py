@@ -78,8 +78,6 @@ def run(command: Callable[[], int | None]) -> int:
 def _run(command: Callable[[], int | None]) -> int:
   try:
     return command() or 0
-  except console.ConsoleGone:
-    raise
   except Exception as error:
     if not _says_all(error):
       _end_among_others(error)

@@ -23,8 +23,11 @@ _received: list[int] = []  # signals that were turned into a flag, in this proce
 _left_alone: list[threading.Thread] = []  # of works that were broken off
 
 
-class Interrupted(Exception):  # noqa: N818 (a request, no error)
-  """A signal asks a run to end, at a place where nothing is half done."""
+class Interrupted(BaseException):
+  """A signal asks a run to end, at a place where nothing is half done.
+
+  It is no error, so that no reader that meets all errors of damaged files takes it for one.
+  """
 
 
 class NonFiniteError(ArithmeticError):
