@@ -268,3 +268,11 @@ def test_natural_order_of_equal_numbers():
     "01",
     "1",
   )
+
+
+def test_which_names_fit_the_lines_of_a_list(tmp_path):
+  path = tmp_path / "classes.txt"
+  for names in (["a b", "é"], ["a\nb"], [" a"], ["b\x85"], ["c", ""], ["n01440764 tench"]):
+    path.write_text("".join(f"{name}\n" for name in names), encoding="utf-8")
+    is_read = class_names.read_names(path) == tuple(names)
+    assert class_names.fit_lines(names) == is_read, names

@@ -121,7 +121,5 @@ def test_a_record_that_names_too_few_classes_is_refused(run_copy):
   for names in (["a", "b", "c"], "0123456789", [0] * 10):
     environment["data"]["class_names"] = names
     (run_copy / "environment.json").write_text(json.dumps(environment))
-    with pytest.raises(
-      ConfigError, match=r"class_names( is no list|=.* must name the 10)|entry of"
-    ):
+    with pytest.raises(ConfigError, match=r"class_names( is no|=.* must name the 10)"):
       vitx.load(run_copy)

@@ -247,6 +247,8 @@ def explained(workdir: str | Path) -> Iterator[None]:
       " other names"
     ) from error
   except (TypeError, ValueError) as error:
+    if registry.is_trusted():  # code of the user's own may have raised it: its traceback is theirs
+      raise
     first = str(error).strip().partition("\n")[0]
     raise ConfigError(
       f"{where} holds a value that does not fit ({first}); restore the file from a copy"

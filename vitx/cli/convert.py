@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from absl import logging
 from ml_collections import ConfigDict
 
 from vitx import registry
@@ -21,7 +22,7 @@ from vitx.cli.configs import load_config
 from vitx.cli.fields import complete
 from vitx.cli.model_card import write_card
 from vitx.cli.tables import check_folder, write_file
-from vitx.data.class_names import FILE, read_names
+from vitx.data.class_names import FILE, fit_lines, read_names
 from vitx.data.dataset import DatasetInfo, Source
 from vitx.data.sources import open_source
 from vitx.errors import ConfigError
@@ -141,8 +142,10 @@ def export_weights(
   path.parent.mkdir(parents=True, exist_ok=True)
   write_safetensors(path, arrays)
   write_file(path.parent / CARD, write_card(loaded, network, path.name))
-  if loaded.class_names:
+  if loaded.class_names and fit_lines(loaded.class_names):
     write_file(path.parent / FILE, "".join(f"{name}\n" for name in loaded.class_names))
+  elif loaded.class_names:
+    logging.warning("%s is not written: a class has a name that is no line of it", FILE)
   return network
 
 

@@ -86,6 +86,13 @@ def read_names(path: Path) -> tuple[str, ...] | None:
   return tuple(names)
 
 
+def fit_lines(names: Sequence[str]) -> bool:
+  """Returns whether `read_names` would give these names back, were each written to a line."""
+  ids = [_WORDNET.fullmatch(name) for name in names]
+  lines = [name if match is None else match[1] for name, match in zip(names, ids, strict=True)]
+  return [line.strip() for name in names for line in name.splitlines()] == lines == list(names)
+
+
 def find_places(
   info: DatasetInfo, others: Sequence[str], *, unnamed: bool = False
 ) -> np.ndarray | None:
