@@ -298,3 +298,10 @@ def test_flipped_bytes_never_escape_as_another_error(tmp_path):
 def test_a_missing_file_says_so(tmp_path):
   with pytest.raises(ConfigError, match="No such file"):
     read_torch(tmp_path / "none.pth")
+
+
+@pytest.mark.parametrize("write", [archive, stream])
+def test_a_key_that_would_be_hashed_for_ever_is_refused(tmp_path, write):
+  state = b"\x80\x02}" + b")q\x00" + b"h\x00h\x00\x86q\x00" * 60 + b"K\x01s."
+  with pytest.raises(ConfigError, match=r"a tuple of more than"):
+    read_torch(write(state, tmp_path / "a.pth"))

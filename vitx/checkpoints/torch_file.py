@@ -44,6 +44,7 @@ _PARAMETERS = ("_rebuild_parameter", "_rebuild_parameter_with_state")
 _GROWTH = 64
 # What a file of before PyTorch 1.6 begins with, each pickled by itself.
 _MAGIC, _PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
+MOST_IN_A_TUPLE = 100_000
 
 
 def read_torch(path: str | Path) -> Any:
@@ -110,6 +111,26 @@ def _read_stream(path: str | Path) -> Any:
     return _Reader(file, path, note).load()
 
 
+_TUPLES = {code[0] for code in (pickle.TUPLE, pickle.TUPLE1, pickle.TUPLE2, pickle.TUPLE3)}
+
+
+def _count_tuple(run: Callable) -> Callable:
+  """Returns an instruction that makes a tuple, and raises ValueError for one that holds too much.
+
+  A hundred bytes can say "twice the last one" forty times; to hash such a key takes for ever.
+  """
+
+  def make(reader: "_Reader") -> None:
+    run(reader)
+    made: tuple = reader.stack[-1]  # type: ignore[attr-defined]
+    count = 1 + sum(reader.tuples.get(id(each), (1, ()))[0] for each in made)
+    if count > MOST_IN_A_TUPLE:
+      raise ValueError(f"a tuple of more than {MOST_IN_A_TUPLE:,} values")
+    reader.tuples[id(made)] = count, made
+
+  return make
+
+
 class _Reader(pickle._Unpickler):
   """The virtual machine of pickles, which finds stand-ins alone.
 
@@ -119,7 +140,9 @@ class _Reader(pickle._Unpickler):
 
   # PyTorch writes no byte arrays, and one of any length would be reserved before it is read.
   dispatch = {  # noqa: RUF012
-    code: run for code, run in pickle._Unpickler.dispatch.items() if code != pickle.BYTEARRAY8[0]
+    code: _count_tuple(run) if code in _TUPLES else run
+    for code, run in pickle._Unpickler.dispatch.items()
+    if code != pickle.BYTEARRAY8[0]
   }
 
   def __init__(
@@ -129,6 +152,7 @@ class _Reader(pickle._Unpickler):
     self._path, self._load, self._look = path, load, look
     self._viewed = 0  # bytes of all tensors: many may view one storage
     self._opaque: dict[str, type[Opaque]] = {}
+    self.tuples: dict[int, tuple[int, tuple]] = {}  # how much is in each, by its id
 
   def find_class(self, module: str, name: str) -> Any:
     if (module, name) == ("collections", "OrderedDict"):
