@@ -1,5 +1,6 @@
 """Damaged checkpoints: reported, set aside, the one before is used; never wrong data."""
 
+import gc
 import shutil
 from pathlib import Path
 
@@ -258,3 +259,14 @@ def test_arrays_of_other_shapes_than_the_record_has_are_not_read(saved, monkeypa
   monkeypatch.setattr(reading._HostArrays, "deserialize", None)
   with pytest.raises(CorruptCheckpoint, match=r"here is corrupt: state leaf 'params/kernel'"):
     reading.read_leaves(epath.Path(saved) / "1", small, "here")
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_leaf_of_an_unknown_kind_is_noticed(saved):
+  """No other read is left that nobody awaits, of which Python would warn."""
+  path = saved / "2" / "state" / "_METADATA"
+  before, kind, after = path.read_text().rpartition('"value_type": "')
+  path.write_text(f"{before}{kind}un{after}")
+  with pytest.raises(CorruptCheckpoint, match=r"checkpoint 2 in .* is corrupt: state"):
+    CheckpointStore(saved, read_only=True).restore(2, state(2))
+  gc.collect()

@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -96,9 +96,22 @@ class _HostArrays(ocp.type_handlers.NumpyHandler):
     pairs = zip(infos, args, strict=True)
     return await _read_all(infos, [read([info], [argument]) for info, argument in pairs])
 
-  async def metadata(self, infos):
+  def metadata(self, infos):
     read = super().metadata
-    return await _read_all(infos, [read([info]) for info in infos])
+    return _Later(lambda: _read_all(infos, [read([info]) for info in infos]))
+
+
+class _Later:
+  """A coroutine that is made when it is awaited.
+
+  Orbax awaits none of those it has asked for if the next one is of a kind that it does not know.
+  """
+
+  def __init__(self, make: Callable[[], Coroutine]):
+    self._make = make
+
+  def __await__(self) -> Generator:
+    return self._make().__await__()
 
 
 async def _read_all(infos: Sequence[Any], reads: Sequence[Awaitable[Sequence]]) -> list[Any]:
