@@ -7,7 +7,7 @@ anything else.
 
 import sys
 
-from vitx.cli.main import main
+from vitx.cli.main import start
 
 if __name__ == "__main__":
-  sys.exit(main(["train", *sys.argv[1:]]))
+  sys.exit(start("train"))

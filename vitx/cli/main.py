@@ -57,9 +57,14 @@ class Parser(argparse.ArgumentParser):
     self.exit(1, f"{self.prog}: {message}\n")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-  """Runs `vitx COMMAND ...`, by default the command line's, and returns the exit status."""
-  given = list(sys.argv[1:] if arguments is None else arguments)
+def start(*before: str) -> int:
+  """Runs the command line of this process, behind `before`, and returns the exit status."""
+  return main([*before, *sys.argv[1:]])
+
+
+def main(arguments: Sequence[str]) -> int:
+  """Runs `vitx COMMAND ...` and returns the exit status."""
+  given = list(arguments)
   return run(lambda: _dispatch(given))
 
 
