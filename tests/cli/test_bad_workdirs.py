@@ -278,6 +278,17 @@ def test_an_edited_config(change, part, run_copy, capsys):
   refuse(capsys, run_copy, ["evaluate", "--workdir", str(run_copy)], part)
 
 
+@pytest.mark.parametrize(
+  ("field", "value"), [("decode_size", []), ("decode_size", -1), ("mean", [[]])]
+)
+def test_a_value_that_fails_where_it_is_used(field, value, run_copy, capsys):
+  path = run_copy / "config.json"
+  stored = json.loads(path.read_text())
+  stored["data"][field] = value
+  path.write_text(json.dumps(stored))
+  refuse(capsys, run_copy, ["evaluate", "--workdir", str(run_copy)], "config.json of workdir=")
+
+
 # Records that are JSON and not what they should be.
 RECORDS = [
   ("phases.json", {"phases": "ab"}, "phases is no list"),

@@ -246,7 +246,7 @@ def explained(workdir: str | Path) -> Iterator[None]:
       f"{where} lacks the field {field!r}: edited, or written by a version of vitx whose fields had"
       " other names"
     ) from error
-  except (TypeError, ValueError) as error:
+  except Exception as error:  # whatever a value makes of the code that it reaches
     if registry.is_trusted():  # code of the user's own may have raised it: its traceback is theirs
       raise
     first = str(error).strip().partition("\n")[0]
