@@ -35,29 +35,12 @@ class InMemory:
     self._examples = examples
     count = len(examples)
     self.arrays = blank_rows(_first(examples, transform), count)
-    problems: dict[int, ConfigError] = {}
 
-    def read(start: int) -> int:
-      stop = min(start + _CHUNK, count)
-      for i in range(start, stop):
-        try:
-          row = transform_one(examples, transform, i)
-          store_row(self.arrays, i, row, partial(self.name, i))
-        except ConfigError as error:
-          problems[i] = error
-      return stop - start
+    def read(i: int) -> None:
+      row = transform_one(examples, transform, i)
+      store_row(self.arrays, i, row, partial(self.name, i))
 
-    progress = tqdm(
-      total=count, desc="reading", delay=2, mininterval=1, leave=False, unit="examples"
-    )
-    with progress, ThreadPoolExecutor(threads) as pool:
-      try:
-        for done in pool.map(read, range(0, count, _CHUNK)):
-          progress.update(done)
-      except BaseException:
-        pool.shutdown(cancel_futures=True)
-        raise
-    raise_all([problems[i] for i in sorted(problems)])
+    raise_all(list(find_problems(read, count, threads).values()))
 
   @property
   def labels(self) -> np.ndarray | None:
@@ -71,6 +54,41 @@ class InMemory:
 
   def name(self, i: int) -> str:
     return self._examples.name(i)
+
+
+def find_problems(
+  read: Callable[[int], object], count: int, threads: int
+) -> dict[int, ConfigError]:
+  """Reads all examples, with progress, and returns what was raised of those that cannot be read.
+
+  Args:
+    read: reads one, by its number.
+    count: of the examples.
+    threads: that read.
+
+  Returns:
+    The errors by the examples' numbers, in their order.
+  """
+  problems: dict[int, ConfigError] = {}
+
+  def read_chunk(start: int) -> int:
+    stop = min(start + _CHUNK, count)
+    for i in range(start, stop):
+      try:
+        read(i)
+      except ConfigError as error:
+        problems[i] = error
+    return stop - start
+
+  progress = tqdm(total=count, desc="reading", delay=2, mininterval=1, leave=False, unit="examples")
+  with progress, ThreadPoolExecutor(threads) as pool:
+    try:
+      for done in pool.map(read_chunk, range(0, count, _CHUNK)):
+        progress.update(done)
+    except BaseException:
+      pool.shutdown(cancel_futures=True)
+      raise
+  return {i: problems[i] for i in sorted(problems)}
 
 
 def blank_rows(first: Example, count: int) -> Example:
@@ -118,10 +136,15 @@ def raise_all(problems: Sequence[ConfigError]) -> None:
     for problem in problems:
       raise problem
     return
+  raise ConfigError(f"{len(problems)} examples cannot be read:\n{list_problems(problems)}")
+
+
+def list_problems(problems: Sequence[ConfigError]) -> str:
+  """Returns a line for each of the first problems, and one that counts the others."""
   lines = [f"  {problem}" for problem in problems[:_LISTED]]
   if len(problems) > _LISTED:
     lines.append(f"  and {len(problems) - _LISTED} more")
-  raise ConfigError("\n".join([f"{len(problems)} examples cannot be read:", *lines]))
+  return "\n".join(lines)
 
 
 def transform_one(

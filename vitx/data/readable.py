@@ -1,17 +1,13 @@
 """Examples that cannot be read, found before anything is trained on the others."""
 
 import dataclasses
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 from absl import logging
-from tqdm import tqdm
 
 from vitx.data.dataset import Dataset, Examples, Subset
+from vitx.data.in_memory import find_problems, list_problems
 from vitx.errors import ConfigError, listing
-
-_CHUNK = 64  # examples that a thread takes at once
-_LISTED = 100  # that a warning names; further ones are counted
 
 
 def skip_unreadable(dataset: Dataset, threads: int) -> Dataset:
@@ -47,43 +43,17 @@ def skip_unreadable(dataset: Dataset, threads: int) -> Dataset:
 def _leave_out(dataset: Dataset, split: str, threads: int, unreadable: list[str]) -> Examples:
   """Returns the examples of a split that can be read; adds the others' names to `unreadable`."""
   examples = dataset.open_split(split)
-  problems = _find_problems(examples, threads)
+  problems = find_problems(examples.__getitem__, len(examples), threads)
   if not problems:
     return examples
   count, name = len(examples), dataset.info.name
   kept = np.setdiff1d(np.arange(count), list(problems))
-  lines = [f"  {problems[i]}" for i in sorted(problems)[:_LISTED]]
-  lines += [f"  and {len(problems) - _LISTED} more"] if len(problems) > _LISTED else []
-  told = f"{len(problems)} of {count} examples of {split!r} that cannot be read:\n" + "\n".join(
-    lines
-  )
+  listed = list_problems(list(problems.values()))
+  told = f"{len(problems)} of {count} examples of {split!r} that cannot be read:\n{listed}"
   _check_classes(dataset, examples, kept, split, told)
   logging.warning("%s: skipped %s", name, told)
-  unreadable += [each for i in sorted(problems) if (each := examples.name(i)) not in unreadable]
+  unreadable += [each for i in problems if (each := examples.name(i)) not in unreadable]
   return Subset(examples, lambda: kept)
-
-
-def _find_problems(examples: Examples, threads: int) -> dict[int, ConfigError]:
-  count, problems = len(examples), {}
-
-  def read(start: int) -> int:
-    stop = min(start + _CHUNK, count)
-    for i in range(start, stop):
-      try:
-        examples[i]
-      except ConfigError as error:
-        problems[i] = error
-    return stop - start
-
-  show = tqdm(total=count, desc="reading", delay=2, mininterval=1, leave=False, unit="examples")
-  with show, ThreadPoolExecutor(threads) as pool:
-    try:
-      for done in pool.map(read, range(0, count, _CHUNK)):
-        show.update(done)
-    except BaseException:
-      pool.shutdown(cancel_futures=True)
-      raise
-  return problems
 
 
 def _check_classes(
