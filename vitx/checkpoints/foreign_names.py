@@ -115,7 +115,7 @@ def strip(theirs: Arrays, order: Sequence[str]) -> tuple[Arrays, dict[str, str]]
 
 
 def _locate(theirs: Arrays, order: Sequence[str]) -> tuple[str, str]:
-  """Returns what stands in front of the names of a network, and its family; "" for neither."""
+  """Returns the prefix of a network's names and its family; both are "" if no family is known."""
   found: dict[str, str] = {}
   for name, family in FAMILIES.items():
     first = family.marks[0]

@@ -88,6 +88,19 @@ def linear(theirs: str, ours: str) -> list[Rule]:
   return [turned(f"{theirs}.weight", f"{ours}/kernel"), same(f"{theirs}.bias", f"{ours}/bias")]
 
 
+def linear_to_heads(theirs: str, *ours: str) -> list[Rule]:
+  """Returns the rules of a linear map to the heads with a bias, or of several in one array."""
+  return [
+    stacked_weight(f"{theirs}.weight", tuple(f"{each}/kernel" for each in ours)),
+    stacked_bias(f"{theirs}.bias", tuple(f"{each}/bias" for each in ours)),
+  ]
+
+
+def linear_from_heads(theirs: str, ours: str) -> list[Rule]:
+  """Returns the rules of a linear map from the heads with a bias."""
+  return [from_heads(f"{theirs}.weight", f"{ours}/kernel"), same(f"{theirs}.bias", f"{ours}/bias")]
+
+
 def norm(theirs: str, ours: str) -> list[Rule]:
   """Returns the rules of a normalization's factor and offset."""
   return [same(f"{theirs}.weight", f"{ours}/scale"), same(f"{theirs}.bias", f"{ours}/bias")]

@@ -12,12 +12,11 @@ from vitx.checkpoints.naming import (
   Several,
   batch_norm,
   convolution,
-  from_heads,
   linear,
+  linear_from_heads,
+  linear_to_heads,
   norm,
   same,
-  stacked_bias,
-  stacked_weight,
   turned,
 )
 
@@ -25,10 +24,8 @@ _PREDICTOR = "blocks.{}.attn.mask_predictor"
 
 _BLOCKS = [
   *norm("blocks.{}.norm1", "params/block_{}/mixer_norm"),
-  stacked_weight("blocks.{}.attn.qkv.weight", tuple(f"{MIXER}/{x}/kernel" for x in QKV)),
-  stacked_bias("blocks.{}.attn.qkv.bias", tuple(f"{MIXER}/{x}/bias" for x in QKV)),
-  from_heads("blocks.{}.attn.proj.weight", f"{MIXER}/out/kernel"),
-  same("blocks.{}.attn.proj.bias", f"{MIXER}/out/bias"),
+  *linear_to_heads("blocks.{}.attn.qkv", *(f"{MIXER}/{x}" for x in QKV)),
+  *linear_from_heads("blocks.{}.attn.proj", f"{MIXER}/out"),
   same("blocks.{}.ls1.gamma", "params/block_{}/mixer_scale"),
   *norm("blocks.{}.norm2", "params/block_{}/mlp_norm"),
   *linear("blocks.{}.mlp.fc1", "params/block_{}/mlp/up"),

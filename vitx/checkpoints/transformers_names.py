@@ -7,30 +7,14 @@ that newer versions of the library save; in memory those versions call the parts
 from vitx.checkpoints.naming import (
   MIXER,
   QKV,
-  Rule,
   convolution,
-  from_heads,
   linear,
+  linear_from_heads,
+  linear_to_heads,
   norm,
   same,
-  stacked_bias,
-  stacked_weight,
 )
 from vitx.checkpoints.timm_names import both_tokens, placed_class
-
-
-def _heads(theirs: str, part: str) -> list[Rule]:
-  return [
-    stacked_weight(f"{theirs}.weight", (f"{MIXER}/{part}/kernel",)),
-    stacked_bias(f"{theirs}.bias", (f"{MIXER}/{part}/bias",)),
-  ]
-
-
-def _out(theirs: str) -> list[Rule]:
-  return [
-    from_heads(f"{theirs}.weight", f"{MIXER}/out/kernel"),
-    same(f"{theirs}.bias", f"{MIXER}/out/bias"),
-  ]
 
 
 def _block(block: str, attention: dict[str, str], norms: tuple[str, str], mlp: list[str]) -> list:
@@ -43,8 +27,10 @@ def _block(block: str, attention: dict[str, str], norms: tuple[str, str], mlp: l
     mlp: their names of the two layers of the MLP.
   """
   return [
-    *(each for part in QKV for each in _heads(f"{block}.{attention[part]}", part)),
-    *_out(f"{block}.{attention['out']}"),
+    *linear_to_heads(f"{block}.{attention['query']}", f"{MIXER}/query"),
+    *linear_to_heads(f"{block}.{attention['key']}", f"{MIXER}/key"),
+    *linear_to_heads(f"{block}.{attention['value']}", f"{MIXER}/value"),
+    *linear_from_heads(f"{block}.{attention['out']}", f"{MIXER}/out"),
     *norm(f"{block}.{norms[0]}", "params/block_{}/mixer_norm"),
     *norm(f"{block}.{norms[1]}", "params/block_{}/mlp_norm"),
     *linear(f"{block}.{mlp[0]}", "params/block_{}/mlp/up"),

@@ -16,8 +16,9 @@ from vitx.checkpoints.naming import (
   Into,
   Rule,
   Several,
-  from_heads,
   linear,
+  linear_from_heads,
+  linear_to_heads,
   norm,
   rule,
   same,
@@ -56,21 +57,6 @@ def _query_and_key() -> Rule:
   return Rule(theirs, (f"{MIXER}/query/kernel", f"{MIXER}/key/kernel"), into, back)
 
 
-def _heads(theirs: str, ours: str) -> list[Rule]:
-  """A linear map to the heads, with a bias."""
-  return [
-    stacked_weight(f"{theirs}.weight", (f"{ours}/kernel",)),
-    stacked_bias(f"{theirs}.bias", (f"{ours}/bias",)),
-  ]
-
-
-def _outward(theirs: str) -> list[Rule]:
-  return [
-    from_heads(f"{theirs}.weight", f"{MIXER}/out/kernel"),
-    same(f"{theirs}.bias", f"{MIXER}/out/bias"),
-  ]
-
-
 def _taps() -> Rule:
   """Nyströmformer's convolution along the tokens (H, 1, taps, 1)."""
   into: Into = lambda x, heads: (x[:, 0, :, 0].T,)  # noqa: E731
@@ -86,15 +72,15 @@ VIT_PYTORCH = [
   *norm("transformer.layers.{}.0.norm", "params/block_{}/mixer_norm"),
   # The ViT's own, Nyströmformer's.
   stacked_weight(f"{_FN}.to_qkv.weight", tuple(f"{MIXER}/{x}/kernel" for x in QKV)),
-  *_outward(f"{_FN}.to_out.0"),
+  *linear_from_heads(f"{_FN}.to_out.0", f"{MIXER}/out"),
   _taps(),
   # BigBird's.
-  *(each for part in QKV for each in _heads(f"{_FN}.{part}", f"{MIXER}/{part}")),
+  *(each for part in QKV for each in linear_to_heads(f"{_FN}.{part}", f"{MIXER}/{part}")),
   # Performer's and Linformer's.
   _query_and_key(),
   stacked_weight(f"{_FN}.to_v.weight", (f"{MIXER}/value/kernel",)),
   *(stacked_bias(f"{_FN}.to_{x[0]}.bias", (f"{MIXER}/{x}/bias",)) for x in QKV),
-  *_outward(f"{_FN}.to_out"),
+  *linear_from_heads(f"{_FN}.to_out", f"{MIXER}/out"),
   same(f"{_FN}.proj_k", f"{MIXER}/key_slots"),
   same(f"{_FN}.proj_v", f"{MIXER}/value_slots"),
   same(f"{_FN}.fast_attention.projection_matrix", "features/block_{}/token_mixer/projection"),
