@@ -1,4 +1,4 @@
-"""Markdown in which names that somebody else gave stay text, and no place of a machine is told.
+"""Markdown in which a foreign name stays text and an absolute path loses its folders.
 
 Classes, methods, figures and errors may be called anything: `<script>`, a link, the end of a cell.
 A file that leaves the machine says of an absolute path its last part alone.

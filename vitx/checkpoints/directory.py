@@ -63,7 +63,10 @@ class Directory:
         _remove(path)
 
   def strangers(self) -> list[epath.Path]:
-    """Returns what has a step's name and is no directory, such as a link; vitx makes none."""
+    """Returns the paths with a step's name that are no directories, such as links.
+
+    vitx itself makes none.
+    """
     if self.remote or not self.path.is_dir():
       return []
     paths = [path for path in self.path.iterdir() if STEP.fullmatch(path.name)]

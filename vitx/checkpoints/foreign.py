@@ -190,7 +190,7 @@ def _holds_arrays(value: Any, depth: int = 2) -> bool:
 
 
 def _describe(value: Any) -> str:
-  """Returns what a value beside weights is, in words."""
+  """Returns a description of a value that a file holds beside the weights."""
   if isinstance(value, Opaque):
     return f"a {type(value).__name__}, which was not executed"
   if isinstance(value, np.ndarray):

@@ -72,11 +72,11 @@ class Loaded:
     return dataclasses.replace(self, task=task, programs=programs)
 
   def program(self, name: Hashable, make: Callable[[], T]) -> T:
-    """Returns what `make` gives for this task: a compiled function, made once and not per call.
+    """Returns the compiled function that `make` returns, which is called once for this task.
 
     Args:
-      name: of what it does, and all that decides the program besides the task.
-      make: called where the process has no such program.
+      name: a key with everything besides the task that decides the program.
+      make: compiles the function if the process has none under this name.
     """
     kept = self.programs.pop(name, None)
     if kept is None or kept[0] is not self.task:
