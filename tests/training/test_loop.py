@@ -295,13 +295,13 @@ def resolved(*overrides):
 
 def test_logging_and_cadence_may_change(finished_run, tmp_path):
   config = resolved("log_every=4 steps", "checkpoint.keep=3", "evaluation.every=20 steps")
-  loop.provenance.check_same_run(finished_run[0], config)
+  loop.provenance.check_same_run(finished_run[0], config, "")
   plateau = "schedule={'name':'plateau'}"
   stored = to_plain(resolved(plateau, "duration=5 steps"))
   (tmp_path / "config.json").write_text(json.dumps(stored))
-  loop.provenance.check_same_run(tmp_path, resolved(plateau, "duration=9 steps"))
+  loop.provenance.check_same_run(tmp_path, resolved(plateau, "duration=9 steps"), "")
   with pytest.raises(ConfigError, match=r"evaluation\.every: .* after so many evaluations without"):
-    loop.provenance.check_same_run(tmp_path, resolved(plateau, "evaluation.every=3 steps"))
+    loop.provenance.check_same_run(tmp_path, resolved(plateau, "evaluation.every=3 steps"), "")
 
 
 @pytest.mark.slow  # two runs

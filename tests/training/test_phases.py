@@ -202,6 +202,21 @@ def test_a_phase_whose_workdir_is_of_another_run_is_named_before_the_first_begin
     phases.train(config, tmp_path)
 
 
+def test_a_phase_goes_on_with_its_very_data_in_another_place(tmp_path, monkeypatch):
+  config = runs.tiny()
+  with config.unlocked():
+    config.phases = {"a": {}, "b": {}}
+  experiment = phases.check(config, tmp_path)[1]
+  stored = to_plain(experiment.config) | {"data": {**experiment.config.data, "source": "moved"}}
+  data = {"fingerprint": experiment.source.info.fingerprint}
+  (tmp_path / "b").mkdir()
+  (tmp_path / "b" / "config.json").write_text(json.dumps(to_plain(stored)))
+  (tmp_path / "b" / "environment.json").write_text(json.dumps({"data": data}))
+  ended = loop.Result(str(tmp_path), 0, False)
+  monkeypatch.setattr(loop, "train", lambda *_, **__: ended)
+  assert phases.train(config, tmp_path) == ended
+
+
 @pytest.mark.parametrize(
   ("override", "ran"),
   [

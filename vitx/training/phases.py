@@ -114,7 +114,7 @@ def _check_beginnings(
         before = experiments[runs.index(config.init_from)].config
         registry.refuse_names_of_code({"task": before.task, "model": before.model}, "")
       if not dry_run:
-        provenance.check_same_run(run, config)
+        provenance.check_same_run(run, config, experiment.source.info.fingerprint)
       if source is not None and source.source in runs:
         other = experiments[runs.index(source.source)]
         teacher.check_run(experiment.task, config, other.config, other.named_shapes())

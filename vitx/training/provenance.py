@@ -69,7 +69,7 @@ HEARS = (
 )
 
 
-def check_same_run(workdir: str | Path, config: ConfigDict, fingerprint: str = "") -> None:
+def check_same_run(workdir: str | Path, config: ConfigDict, fingerprint: str) -> None:
   """Refuses to continue a run under another config.
 
   Free to differ are `FREE`, where the run stops among them; the cadence of evaluations unless the
@@ -79,7 +79,7 @@ def check_same_run(workdir: str | Path, config: ConfigDict, fingerprint: str = "
   Args:
     workdir: of the run.
     config: resolved, that is asked for.
-    fingerprint: of its data.
+    fingerprint: of its data; "" where a source has none.
 
   Raises:
     ConfigError: with one line per differing field; or the workdir has lost a file.
