@@ -249,8 +249,9 @@ def _check_statistics(mean: Sequence[float], std: Sequence[float]) -> None:
     raise ConfigError(
       f"data.mean={tuple(mean)!r} and data.std={tuple(std)!r} must have one value per channel each."
     )
-  for i, value in enumerate(std):
-    check_number(value, f"data.std[{i}]", "(0, inf)")
+  for i, (center, spread) in enumerate(zip(mean, std, strict=True)):
+    check_number(center, f"data.mean[{i}]", "(-inf, inf)")
+    check_number(spread, f"data.std[{i}]", "(0, inf)")
 
 
 def _check_color(settings: AugmentSettings, channels: int) -> None:
