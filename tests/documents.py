@@ -103,8 +103,8 @@ def named_files(page: str) -> set[str]:
 
 def shorten(words: list[str]) -> list[str]:
   """Returns a training command that ends after four steps of a small batch and a shallow model."""
-  from vitx.cli.configs import load_config, split_text
-  from vitx.cli.points import parse_grid
+  from vitx.config.loader import load_config, split_text
+  from vitx.sweeps.points import parse_grid
 
   at = words.index("--config") + 1
   path, arg = split_text(words[at])

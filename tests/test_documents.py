@@ -14,8 +14,8 @@ from tests import documents
 from tests.documents import PAGES, PYTHON, SHELL
 from tests.runs import ROOT
 from tests.test_folder_end_to_end import draw
-from vitx.cli.configs import load_config, open_config
 from vitx.cli.main import COMMANDS, main
+from vitx.config.loader import load_config, open_config
 from vitx.training import loop
 
 # What another test or CI runs: the beginning of a command, where, and what must stand there.

@@ -28,8 +28,8 @@ from vitx import ops
 from vitx.attention.base import AttentionModule
 from vitx.attention.contract import Properties
 from vitx.cli.main import main
+from vitx.config.errors import ConfigError
 from vitx.data.dataset import ArraySpec, Dataset, DatasetInfo
-from vitx.errors import ConfigError
 from vitx.layers.projections import from_heads
 from vitx.models import initialize, model_from_config
 from vitx.ops.dropout import examples_at

@@ -9,14 +9,14 @@ import zipfile
 import numpy as np
 import pytest
 
-from vitx.cli import code_file
-from vitx.cli.configs import load_config
+from vitx.config.errors import ConfigError
+from vitx.config.loader import load_config
 from vitx.data import wav
 from vitx.data.builders.tiny_imagenet.archive import Archive
 from vitx.data.class_names import read_names
 from vitx.data.sources import open_dataset
-from vitx.errors import ConfigError
 from vitx.files import check_inflated, open_file, read_arrays, read_bytes
+from vitx.inference import code_file
 from vitx.tasks.image_inputs import read_image
 
 

@@ -22,15 +22,16 @@ from etils import epath
 from PIL import Image
 
 import vitx
-from vitx.checkpoints import foreign, workdir
+from vitx.checkpoints import workdir
 from vitx.checkpoints.errors import CheckpointError
-from vitx.cli import code_file
+from vitx.config.errors import ConfigError
 from vitx.data.images.decode import decode_image
 from vitx.data.sources.tfds_dir import file_formats, open_builder
 from vitx.data.wav import read_head
-from vitx.errors import ConfigError
 from vitx.files import read_arrays
-from vitx.training.log import read_metrics
+from vitx.inference import code_file
+from vitx.interop import foreign
+from vitx.training.record.log import read_metrics
 
 pytestmark = pytest.mark.slow  # a minute
 GOLDEN = Path(__file__).parent / "golden"

@@ -8,9 +8,11 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-FREE = {"errors", "registry", "checks", "files"}  # any room may import these
+FREE = {"config", "files"}  # any room may import these
 LOOSE = {"configs"}  # the config files, which lie beside the package
+LOWER = {"ops", "layers", "attention", "blocks", "models"}
 MAY_IMPORT = {
+  "config": {"configs", "data"},
   "ops": set(),
   "layers": {"ops"},
   "attention": {"layers", "ops"},
@@ -20,10 +22,14 @@ MAY_IMPORT = {
   "tasks": {"models", "data", "ops"},
   "analysis": {"models", "attention", "ops"},
   "checkpoints": {"tasks", "models", "ops"},
+  "interop": {"checkpoints", "tasks", "models", "ops"},
   "benchmark": {"models", "attention", "ops", "analysis"},
-  "training": {"tasks", "models", "data", "checkpoints", "analysis", "ops"},
-  "cli": {"analysis", "attention", "benchmark", "checkpoints", "data", "models", "ops", "tasks"}
-  | {"training", "configs"},
+  "training": {"tasks", "models", "data", "interop", "checkpoints", "analysis", "ops"},
+  "inference": {"tasks", "models", "data", "interop", "checkpoints", "ops"},
+  "sweeps": {"training", "analysis", "checkpoints", "configs"},
+  "cli": LOWER
+  | {"data", "tasks", "analysis", "benchmark", "checkpoints", "interop", "training", "inference"}
+  | {"sweeps", "configs"},
 }
 FILES = sorted((ROOT / "vitx").rglob("*.py"))
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)

@@ -12,7 +12,7 @@ import pytest
 from jupyter_client.manager import start_new_kernel
 
 from tests import runs
-from tests.checkpoints.published import FILES
+from tests.interop.published import FILES
 from tests.test_folder_end_to_end import CLASSES, draw
 
 NOTEBOOKS = sorted((runs.ROOT / "colab").glob("*.ipynb"))

@@ -22,11 +22,11 @@ _PUBLIC = {
   "initialize": "vitx.models",
   "list_models": "vitx.models",
   "load": "vitx.checkpoints.load",
-  "load_config": "vitx.cli.configs",
+  "load_config": "vitx.config.loader",
   "predict": "vitx.cli.predict",
-  "read_metrics": "vitx.training.log",
+  "read_metrics": "vitx.training.record.log",
   "sample": "vitx.cli.sample",
-  "to_nnx": "vitx.checkpoints.nnx",
+  "to_nnx": "vitx.interop.nnx",
   "train": "vitx.training.phases",
 }
 __all__ = [
@@ -47,15 +47,15 @@ __all__ = [
 
 if TYPE_CHECKING:
   from vitx.checkpoints.load import load
-  from vitx.checkpoints.nnx import to_nnx
-  from vitx.cli.configs import load_config
   from vitx.cli.evaluate import evaluate
   from vitx.cli.export import export
   from vitx.cli.predict import predict
   from vitx.cli.sample import sample
+  from vitx.config.loader import load_config
+  from vitx.interop.nnx import to_nnx
   from vitx.models import create_model, initialize, list_models
-  from vitx.training.log import read_metrics
   from vitx.training.phases import train
+  from vitx.training.record.log import read_metrics
 
 
 def __getattr__(name: str) -> Any:

@@ -11,8 +11,8 @@ from typing import BinaryIO
 
 import numpy as np
 
-from vitx.checks import check_number
-from vitx.errors import ConfigError, MissingExtraError
+from vitx.config.checks import check_number
+from vitx.config.errors import ConfigError, MissingExtraError
 
 VARIABLE = "VITX_MAX_INFLATED_GIB"
 DEFAULT = 2**28  # bytes; Pillow's limit too, of 89 million pixels in three bytes

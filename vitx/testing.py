@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from vitx.attention.contract import Properties
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
 from vitx.ops.dropout import examples_at
 from vitx.ops.layout import TokenLayout
 

@@ -7,7 +7,7 @@ import pytest
 
 from vitx.analysis.figures import gallery, patterns, style
 from vitx.analysis.figures.attention_past import attention_mass, capture, uniform_mass
-from vitx.errors import ConfigError, escape
+from vitx.config.errors import ConfigError, escape
 from vitx.models import model_from_config
 from vitx.models.sown import collect
 from vitx.ops.attention import dense_mask

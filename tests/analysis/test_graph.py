@@ -9,7 +9,7 @@ from tests.slow import all_but
 from vitx.analysis import graph
 from vitx.analysis.edges import distances, from_matrix, from_pattern
 from vitx.analysis.graph import graph_figures
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns import PATTERNS, ErdosRenyi, Full, Nothing, WattsStrogatz, Window, bigbird
 

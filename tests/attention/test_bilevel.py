@@ -9,7 +9,7 @@ import pytest
 
 from tests.slow import all_but
 from vitx.attention.bilevel import BilevelAttention
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
 from vitx.ops.layout import TokenLayout
 from vitx.ops.sparse.bilevel import region_numbers
 

@@ -10,7 +10,7 @@ import pytest
 from tests.slow import all_but
 from vitx.attention.registry import MIXERS
 from vitx.blocks.pre_norm import PreNormBlock
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
 from vitx.ops.layout import TokenLayout
 
 WIDTH, HEADS = 16, 4

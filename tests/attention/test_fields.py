@@ -9,9 +9,9 @@ import pytest
 import vitx
 from tests.slow import all_but
 from vitx.attention import FROM_MODEL, MIXERS
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
+from vitx.config.registry import options
 from vitx.ops.layout import TokenLayout
-from vitx.registry import options
 
 BAD = (-1, 0, 10**9, 1e9, float("nan"), "x", True, None, (0,), ())
 # What mixers need in order to run over a grid of 4 x 4.

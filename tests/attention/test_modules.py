@@ -15,7 +15,7 @@ from vitx.attention.mlp_mixing import MLPMixing
 from vitx.attention.nystromformer import Nystromformer
 from vitx.attention.performer import Performer
 from vitx.attention.shaped import ShapedAttention
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
 from vitx.ops.layout import TokenLayout
 
 X = np.random.default_rng(0).normal(size=(2, 12, 8)).astype(np.float32)

@@ -11,7 +11,7 @@ from tests.attention import small
 from vitx.attention.bigbird import BigBirdAttention
 from vitx.attention.grid import ShiftedWindowAttention
 from vitx.attention.longformer import LongformerAttention
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
 from vitx.ops import TokenLayout, dense_mask
 from vitx.tasks.classification import Classification
 from vitx.training.parallel import AXIS

@@ -12,7 +12,7 @@ from vitx.attention.grid import ShiftedWindowAttention
 from vitx.attention.registry import MIXERS
 from vitx.attention.shaped import ShapedAttention
 from vitx.attention.softmax import SoftmaxAttention
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
 from vitx.ops import relative_bias
 from vitx.ops.layout import TokenLayout
 

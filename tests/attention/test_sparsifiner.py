@@ -11,7 +11,7 @@ import pytest
 from configs import imagenet
 from tests.slow import all_but
 from vitx.attention.sparsifiner import Sparsifiner
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
 from vitx.models import count
 from vitx.ops.kernels.selection import count_kept
 from vitx.ops.layout import TokenLayout

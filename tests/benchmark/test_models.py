@@ -7,10 +7,10 @@ import pytest
 from vitx.analysis.counting import count_parameters
 from vitx.benchmark import models, peers, timing
 from vitx.cli import benchmark, beside_peers
-from vitx.cli.configs import load_config
 from vitx.cli.main import main
 from vitx.cli.summary import complete_config
-from vitx.errors import MissingExtraError
+from vitx.config.errors import MissingExtraError
+from vitx.config.loader import load_config
 from vitx.models import model_from_config
 from vitx.training import trial
 

@@ -8,7 +8,7 @@ from vitx.benchmark import plot, report
 from vitx.benchmark.mixers import Row, Setting
 from vitx.benchmark.named import Figure, Outcome
 from vitx.benchmark.timing import Times
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
 
 
 def row(n, mixer, implementation, seconds, megabytes=1, **more):

@@ -11,10 +11,10 @@ from tests.blocks.small import LAYOUT, TOKENS, C, H, M
 from vitx.attention.shaped import ShapedAttention
 from vitx.attention.softmax import SoftmaxAttention
 from vitx.blocks.registry import BLOCKS
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
 from vitx.layers.mlp import MLP
 from vitx.ops.layout import TokenLayout
-from vitx.training.optimizers import DECAY_MASKS
+from vitx.training.optim.optimizers import DECAY_MASKS
 
 # (α I + β A) x, one A for all channels.
 ONE_MAP = {"one_map": True, "per_head": False, "center": False, "start": "equal"}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from vitx.blocks.stems import STEMS
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
 
 IMAGES = np.random.default_rng(0).normal(size=(2, 8, 8, 3)).astype(np.float32)
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.attention.small import vit
 from vitx.blocks.token_reduction import TOKEN_REDUCTIONS
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
 from vitx.ops.layout import TokenLayout
 
 IMAGES = np.random.default_rng(0).normal(size=(2, 4, 4, 3)).astype(np.float32)  # 16 patches

@@ -12,7 +12,7 @@ from tests.blocks.small import LAYOUT, TOKENS, H, M, draw
 from vitx.attention.softmax import SoftmaxAttention
 from vitx.blocks.pre_norm import PreNormBlock
 from vitx.blocks.vanilla import SkiplessBlock, VanillaBlock
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
 from vitx.layers.mlp import MLP
 
 

@@ -13,7 +13,7 @@ from tests.checkpoints.test_store import assert_same, fill, small
 from vitx.checkpoints import reading
 from vitx.checkpoints.errors import CheckpointError, CorruptCheckpoint
 from vitx.checkpoints.store import CheckpointStore
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
 
 KERNEL = np.random.default_rng(3).bytes(4096)  # incompressible: its bytes stand in a file
 

@@ -9,11 +9,11 @@ import pytest
 
 import vitx
 from tests import runs
-from tests.checkpoints.published import begin
+from tests.interop.published import begin
 from vitx.checkpoints import store as store_module
 from vitx.checkpoints.errors import CorruptCheckpoint, ShapeMismatch
 from vitx.checkpoints.store import CheckpointStore
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
 
 
 @pytest.fixture(scope="module")

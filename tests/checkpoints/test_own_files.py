@@ -13,11 +13,11 @@ from vitx.checkpoints.errors import CheckpointError
 from vitx.checkpoints.store import CheckpointStore
 from vitx.checkpoints.workdir import KeptFiles, find_run, read_config, write_json
 from vitx.cli.main import main
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
+from vitx.sweeps.sweep import FAILED, POINT, _claim
 from vitx.training import phases, unevaluated
-from vitx.training.console import RunLog
-from vitx.training.log import MetricsLog
-from vitx.training.sweep import FAILED, POINT, _claim
+from vitx.training.record.console import RunLog
+from vitx.training.record.log import MetricsLog
 
 SECRET = "what a stranger's link leads to\n"
 

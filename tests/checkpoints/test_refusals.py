@@ -13,7 +13,7 @@ from tests.checkpoints.test_store import assert_same, failing, fill, small
 from vitx.checkpoints.directory import Directory
 from vitx.checkpoints.errors import CheckpointError, ShapeMismatch
 from vitx.checkpoints.store import CheckpointStore
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
 
 
 def test_fewer_than_two_kept_is_refused(tmp_path):

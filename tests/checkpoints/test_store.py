@@ -15,7 +15,7 @@ import pytest
 from vitx.checkpoints import tree
 from vitx.checkpoints.errors import CheckpointError
 from vitx.checkpoints.store import CheckpointStore
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
 
 FLOATS = ("float16", "bfloat16", "float32", "float64", "complex64", "float8_e4m3fn")
 INTEGERS = ("int4", "int8", "int32", "int64", "uint8", "uint32", "bool")

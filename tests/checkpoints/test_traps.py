@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from configs import imagenet
-from tests.checkpoints.exported import GOLDEN, images, make
-from tests.checkpoints.published import DINOV2, fill, golden, run
+from tests.interop.exported import GOLDEN, images, make
+from tests.interop.published import DINOV2, fill, golden, run
 from vitx.blocks.stems import NormalizedStem
 from vitx.models import create_model
 

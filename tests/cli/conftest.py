@@ -10,8 +10,8 @@ from ml_collections import ConfigDict
 
 from tests.data.conftest import digits_dir, draw, make_data
 from vitx.data.images import statistics
+from vitx.sweeps import sweep as trained
 from vitx.training import phases
-from vitx.training import sweep as trained
 from vitx.training.loop import Result
 
 __all__ = ["digits_dir", "draw", "make_data"]

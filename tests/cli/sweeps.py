@@ -1,7 +1,7 @@
 """Small sweeps of the digits."""
 
 from tests import runs
-from vitx.cli.points import expand, make_points, parse_grid
+from vitx.sweeps.points import expand, make_points, parse_grid
 
 TINY = runs.replace(
   runs.TINY, "duration=8 steps", "checkpoint.every=4 steps", "evaluation.every=4 steps"

@@ -6,7 +6,8 @@ from configs.common import split
 from tests import runs
 from tests.cli import refusal
 from tests.cli.refusal import elsewhere, refuse
-from vitx.training import sizes, tracking
+from vitx.training import sizes
+from vitx.training.record import tracking
 
 __all__ = ["elsewhere"]
 

@@ -10,8 +10,8 @@ import pytest
 import vitx
 from tests import runs
 from tests.cli.refusal import elsewhere, refuse
-from vitx.cli import points
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
+from vitx.sweeps import points
 
 __all__ = ["elsewhere"]
 

@@ -11,13 +11,14 @@ from PIL import Image
 
 from tests.cli import density_models
 from tests.slow import all_but
-from vitx.cli import code_file, compress, decompress
+from vitx.cli import compress, decompress
 from vitx.cli.main import main
+from vitx.config.errors import ConfigError, MissingExtraError
 from vitx.data.sources import open_source
-from vitx.errors import ConfigError, MissingExtraError
+from vitx.inference import code_file
 from vitx.models.coding import group_windows
 from vitx.tasks.density_images import to_values
-from vitx.training import progress
+from vitx.training.record import progress
 
 
 @pytest.fixture(scope="module")

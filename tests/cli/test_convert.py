@@ -11,7 +11,7 @@ from PIL import Image
 
 import vitx
 from tests import runs
-from tests.checkpoints.published import FILES
+from tests.interop.published import FILES
 from vitx.analysis.markdown import without_places
 from vitx.checkpoints.tree import name_leaves
 from vitx.cli import convert as convert_module

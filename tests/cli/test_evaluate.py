@@ -21,8 +21,8 @@ from vitx.checkpoints.errors import CorruptCheckpoint
 from vitx.checkpoints.store import CheckpointStore
 from vitx.cli.evaluate import evaluate
 from vitx.cli.main import main
+from vitx.config.errors import ConfigError
 from vitx.data.sources import open_source
-from vitx.errors import ConfigError
 
 COUNTS = {"train": 1294, "validation": 144, "test": 359, "all": 1797}
 

@@ -11,8 +11,8 @@ import pytest
 import vitx
 from tests import runs
 from vitx.cli.main import main
+from vitx.config.errors import MissingExtraError
 from vitx.data.sources import open_source
-from vitx.errors import MissingExtraError
 
 ALONE = """
 import sys

@@ -12,7 +12,7 @@ from tests import runs
 from vitx.cli import main as front
 from vitx.cli.arguments.visualize import list_figures
 from vitx.cli.visualize import ALL_FIGURES
-from vitx.errors import ConfigError, MissingExtraError
+from vitx.config.errors import ConfigError, MissingExtraError
 
 HEAVY = (
   "jax",

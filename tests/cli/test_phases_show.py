@@ -7,7 +7,8 @@ from PIL import Image
 from tests import runs
 from tests.cli.test_convert import SHORT
 from vitx.cli.main import main
-from vitx.training import loop, progress
+from vitx.training import loop
+from vitx.training.record import progress
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ from vitx.cli import plan
 from vitx.cli.arguments import plan as arguments
 from vitx.cli.main import main
 from vitx.cli.summary import complete_config
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
 from vitx.ops.implementation import choosing_by
 from vitx.ops.rule import FAMILIES, Rule
 from vitx.tasks import build_task

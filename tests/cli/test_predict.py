@@ -18,9 +18,9 @@ from tests.cli import density_models
 from vitx.cli import predict
 from vitx.cli.evaluate import evaluate
 from vitx.cli.main import main
+from vitx.config.errors import ConfigError
 from vitx.data.images.decode import resize
 from vitx.data.sources import open_source
-from vitx.errors import ConfigError
 from vitx.tasks import build_task
 
 

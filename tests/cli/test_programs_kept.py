@@ -11,8 +11,8 @@ import vitx
 from vitx.checkpoints import load as loading
 from vitx.cli.evaluate import evaluate
 from vitx.cli.predict import predict
+from vitx.config.errors import ConfigError
 from vitx.data.sources import open_source
-from vitx.errors import ConfigError
 from vitx.models.vit import ViT
 from vitx.ops.implementation import choosing_by, current_rule
 
@@ -90,7 +90,7 @@ def test_code_that_is_defined_again_is_another_program(config, monkeypatch):
   config.model.name = "a_cell:Mine"
   for _ in range(2):
     module.Mine = type("Mine", (ViT,), {"__annotations__": {}})
-    with vitx.registry.trusting(True):
+    with vitx.config.registry.trusting(True):
       built += [loading.build_once(config)[0], loading.build_once(config)[0]]
   assert built[0] is built[1] and built[2] is built[3] and built[0] is not built[2]
   assert type(built[2].model) is module.Mine
@@ -103,7 +103,7 @@ def test_code_that_is_not_imported_yet_is_imported(config, tmp_path, monkeypatch
   config.model.name = "a_file:Mine"
   for _ in range(2):
     monkeypatch.delitem(sys.modules, "a_file", raising=False)
-    with vitx.registry.trusting(True):
+    with vitx.config.registry.trusting(True):
       first, second = loading.build_once(config)[0], loading.build_once(config)[0]
     assert first is second and type(first.model) is sys.modules["a_file"].Mine
 
@@ -113,9 +113,9 @@ def test_trust_is_asked_again(config, monkeypatch):
   module.Mine = type("Mine", (ViT,), {"__annotations__": {}})
   monkeypatch.setitem(sys.modules, "a_cell", module)
   config.model.name = "a_cell:Mine"
-  with vitx.registry.trusting(True):
+  with vitx.config.registry.trusting(True):
     loading.build_once(config)
-  with vitx.registry.trusting(False), pytest.raises(ConfigError, match="trust_code"):
+  with vitx.config.registry.trusting(False), pytest.raises(ConfigError, match="trust_code"):
     loading.build_once(config)
 
 

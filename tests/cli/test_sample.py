@@ -11,12 +11,12 @@ import vitx
 from tests.cli import density_models
 from vitx.cli import sample
 from vitx.cli.main import main
-from vitx.cli.sample_files import draw_grid, to_text
+from vitx.config.errors import ConfigError
 from vitx.data.mu_law import mu_law_decode
-from vitx.errors import ConfigError
+from vitx.inference.sample_files import draw_grid, to_text
 from vitx.tasks.classification import Classification
 from vitx.tasks.density_images import to_values
-from vitx.training import progress
+from vitx.training.record import progress
 
 
 @pytest.fixture(scope="module")

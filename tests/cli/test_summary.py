@@ -10,8 +10,9 @@ import pytest
 
 from configs import cifar10, digits, vix_cifar10
 from vitx.analysis.tabulate import list_layers
-from vitx.cli import configs, summary
+from vitx.cli import summary
 from vitx.cli.main import main
+from vitx.config import loader as configs
 from vitx.data import sources
 from vitx.data.dataset import DatasetInfo
 from vitx.data.images.settings import image_spec

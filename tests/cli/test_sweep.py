@@ -16,17 +16,17 @@ import pytest
 from tests import runs
 from tests.cli.sweeps import TINY, points
 from vitx.checkpoints import lock
-from vitx.cli import results as writing
 from vitx.cli import sweep
-from vitx.cli.curves import find_printed, find_runs, read_curves
 from vitx.cli.live import Live
 from vitx.cli.main import main
-from vitx.errors import ConfigError, MissingExtraError
+from vitx.config.errors import ConfigError, MissingExtraError
+from vitx.sweeps import results as writing
+from vitx.sweeps import sweep as trained
+from vitx.sweeps.curves import find_printed, find_runs, read_curves
+from vitx.sweeps.sweep import POINT, State, train_points
 from vitx.training import phases
-from vitx.training import sweep as trained
 from vitx.training.failures import EXIT_INTERRUPTED, NonFiniteError, StopRequest
 from vitx.training.loop import Result
-from vitx.training.sweep import POINT, State, train_points
 
 
 class Silent:

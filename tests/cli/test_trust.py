@@ -19,13 +19,13 @@ from PIL import EpsImagePlugin, Image
 
 import vitx
 from tests import runs
-from vitx import registry
-from vitx.checkpoints import foreign
 from vitx.cli.main import main
 from vitx.cli.visualize import open_subject
+from vitx.config import registry
+from vitx.config.errors import ConfigError
 from vitx.data.images.decode import decode_image
 from vitx.data.sources import open_dataset
-from vitx.errors import ConfigError
+from vitx.interop import foreign
 from vitx.training import loop
 from vitx.training.beginning import check_beginning
 from vitx.training.phases import check as check_phases
@@ -101,7 +101,7 @@ PLACES = {
   "spaces": ("model", {"token_mixer": {"name": "own mixer:!"}}),
   "optimizer": ("optimizer", {"name": "own_mixer:Mixer"}),
   "source": ("data", {"source": "own_mixer:Mixer"}),
-  "source_of_vitx": ("data", {"source": "vitx.training.provenance:subprocess"}),
+  "source_of_vitx": ("data", {"source": "vitx.training.record.provenance:subprocess"}),
   "validation_choice": ("data", {"validation_choice": "own_mixer:Mixer"}),
   "phase": ("phases", {"a": {"model": {"token_mixer": "own_mixer:Mixer"}}}),
 }

@@ -14,12 +14,12 @@ from configs.density_digits import get_config
 from tests.runs import ROOT
 from vitx.analysis.figures import attention, memory, patterns
 from vitx.cli import visualize as command
-from vitx.cli.configs import load_config
 from vitx.cli.main import main
 from vitx.cli.summary import complete_config
 from vitx.cli.visualize import Options, open_subject, visualize
+from vitx.config.errors import ConfigError
+from vitx.config.loader import load_config
 from vitx.data.sources import open_source
-from vitx.errors import ConfigError
 from vitx.ops.layout import TokenLayout
 from vitx.training.trial import count_training_flops
 

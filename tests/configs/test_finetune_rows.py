@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from configs import finetune, imagenet
-from tests.checkpoints.published import FILES, begin
 from tests.configs.test_vix_rows import count_by_layers
+from tests.interop.published import FILES, begin
 from tests.slow import all_but
 from vitx.cli.summary import complete_config
 from vitx.models import count, model_from_config, token_layout

@@ -13,9 +13,10 @@ from tests.configs.test_vix_rows import count_by_layers
 from tests.slow import all_but
 from vitx.attention.sparsifiner import count_kept
 from vitx.checkpoints import tree
-from vitx.checkpoints.init_from import transfer
+from vitx.interop.transfer import transfer
 from vitx.models import initialize, model_from_config
-from vitx.training import durations, optimizers
+from vitx.training import durations
+from vitx.training.optim import optimizers
 from vitx.training.phases import split_phases
 
 PARAMETERS = {
@@ -149,7 +150,7 @@ def test_a_backbone_that_is_there_takes_the_place_of_the_first_phase():
 
 @pytest.mark.parametrize("keep", [0.0, 1.5, -0.1])
 def test_shares_outside_0_to_1_are_refused(keep):
-  from vitx.errors import ConfigError
+  from vitx.config.errors import ConfigError
 
   config = with_overrides(
     sparsifiner_small.get_config("digits_keep_0.25"), f"token_mixer.keep={keep}"

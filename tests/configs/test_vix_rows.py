@@ -14,7 +14,7 @@ from tests.slow import all_but
 from vitx.data.dataset import ArraySpec, DatasetInfo
 from vitx.models import count, model_from_config
 from vitx.tasks import build_task
-from vitx.training.optimizers import make_optimizer
+from vitx.training.optim.optimizers import make_optimizer
 from vitx.training.parameters import parameter_names
 from vitx.training.setup import resolve
 

@@ -7,11 +7,11 @@ import pytest
 from absl import logging
 from scipy.io import wavfile
 
+from vitx.config.errors import ConfigError
 from vitx.data.mu_law import mu_law_decode, mu_law_encode
 from vitx.data.sources import open_dataset, open_source
 from vitx.data.wav import read_head
 from vitx.data.windows import Windows
-from vitx.errors import ConfigError
 
 
 def tone(rate=12_000, seconds=0.1, pitch=440.0, loud=0.5):

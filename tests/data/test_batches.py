@@ -5,11 +5,11 @@ import psutil
 import pytest
 from PIL import Image
 
+from vitx.config.errors import ConfigError
 from vitx.data import batches, order
 from vitx.data.images import SquareImages
 from vitx.data.images.decode import resize_short_side
 from vitx.data.sources import open_source
-from vitx.errors import ConfigError
 
 
 class Drawn:

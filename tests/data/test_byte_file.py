@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from vitx.config.errors import ConfigError
 from vitx.data.sources import byte_file, open_dataset, open_source
-from vitx.errors import ConfigError
 
 CONTENT = np.random.default_rng(0).integers(0, 256, 1000, np.uint8)
 

@@ -6,11 +6,11 @@ import unicodedata
 import numpy as np
 import pytest
 
+from vitx.config.errors import ConfigError
 from vitx.data import class_names
 from vitx.data.class_names import find_in_weights, find_places, imagenet_places, sort_names
 from vitx.data.dataset import Dataset, DatasetInfo
 from vitx.data.sources import open_dataset, open_source
-from vitx.errors import ConfigError
 
 CAFE = unicodedata.normalize("NFC", "café"), unicodedata.normalize("NFD", "café")
 IDS = tuple(imagenet_places())

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
+from vitx.config.errors import ConfigError
 from vitx.data import splits
 from vitx.data.dataset import Dataset, DatasetInfo, Joined
 from vitx.data.documents import SPEC, Documents, Span, carve_end, find_lengths
-from vitx.errors import ConfigError
 
 TEXTS = ["the first one", "", "second", "x", "and the last of them"]
 

@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from vitx.config.errors import ConfigError
 from vitx.data import in_memory
 from vitx.data.images.square import SquareImages
 from vitx.data.sources import open_source
-from vitx.errors import ConfigError
 
 
 @pytest.fixture

@@ -2,8 +2,8 @@
 
 import pytest
 
+from vitx.config.errors import ConfigError
 from vitx.data.sources import open_dataset, open_source
-from vitx.errors import ConfigError
 
 
 @pytest.fixture

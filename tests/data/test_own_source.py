@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
+from vitx.config.errors import ConfigError
+from vitx.config.registry import trusting
 from vitx.data import batches, order
 from vitx.data.dataset import ArraySpec, Dataset, DatasetInfo, Joined
 from vitx.data.sources import open_dataset, open_source
 from vitx.data.transform import Identity
-from vitx.errors import ConfigError
-from vitx.registry import trusting
 
 COUNT = 50
 SPEC = {"vector": ArraySpec((3,), "float32"), "target": ArraySpec((), "float64")}

@@ -5,12 +5,12 @@ import os
 import numpy as np
 import pytest
 
+from vitx.config.errors import ConfigError
 from vitx.data import in_memory
 from vitx.data.dataset import Dataset, DatasetInfo
 from vitx.data.images.settings import image_spec
 from vitx.data.images.square import SquareImages
 from vitx.data.sources import open_dataset, open_source
-from vitx.errors import ConfigError
 
 
 def names(examples):

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from sklearn.model_selection import train_test_split
 
+from vitx.config.errors import ConfigError
 from vitx.data import splits
 from vitx.data.dataset import Dataset, DatasetInfo
 from vitx.data.released_splits import sparse_transformer_cifar10
-from vitx.errors import ConfigError
 
 
 class Labeled:

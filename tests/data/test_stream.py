@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from vitx.config.errors import ConfigError
 from vitx.data import batches, stream
 from vitx.data.dataset import read_encoded
 from vitx.data.images import SquareImages
 from vitx.data.images.decode import Encoded
 from vitx.data.sources import open_source
 from vitx.data.transform import Identity
-from vitx.errors import ConfigError
 
 ROWS = 3 * stream.CHUNK - 5  # the last chunk of a batch is shorter
 

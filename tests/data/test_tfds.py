@@ -7,11 +7,11 @@ import pytest
 import tensorflow_datasets as tfds
 from sklearn.datasets import load_digits
 
+from vitx.config.errors import ConfigError
 from vitx.data.builders import digits
 from vitx.data.builders.digits.digits_dataset_builder import Builder, _png
 from vitx.data.dataset import ArraySpec
 from vitx.data.sources import open_source, tfds_dir
-from vitx.errors import ConfigError
 
 
 class TinyShapes(tfds.core.GeneratorBasedBuilder):

@@ -7,13 +7,13 @@ import pytest
 import tensorflow_datasets as tfds
 from ml_collections import ConfigDict
 
+from vitx.config.errors import ConfigError
 from vitx.data.builders.digits.digits_dataset_builder import _png
 from vitx.data.dataset import ArraySpec
 from vitx.data.documents import Documents
 from vitx.data.sources import open_dataset, open_source
 from vitx.data.sources.tfds_records import Content, find_content
 from vitx.data.windows import Windows
-from vitx.errors import ConfigError
 from vitx.tasks.classification import Classification
 
 features = tfds.features

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
+from vitx.config.errors import ConfigError
 from vitx.data import batches, order
 from vitx.data.documents import Documents
 from vitx.data.transform import Identity
 from vitx.data.windows import CropWindow, Windows
-from vitx.errors import ConfigError
 
 
 def make(*lengths):

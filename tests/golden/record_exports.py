@@ -1,6 +1,6 @@
 """Has timm load the weights that vitx exported, by the calls that it wrote, and records logits.
 
-First write them, in vitx's own environment: `python -m tests.checkpoints.exported`.
+First write them, in vitx's own environment: `python -m tests.interop.exported`.
 """
 
 import json

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from vitx.attention.conv_attention import CvTAttention, LeViTAttention
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
 from vitx.layers.norms import BatchNorm
 from vitx.ops import replicas
 from vitx.ops.layout import TokenLayout

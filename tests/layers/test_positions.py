@@ -6,7 +6,7 @@ import pytest
 
 import vitx
 from vitx.blocks.pooling import POOLS
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
 from vitx.layers.posemb import POSITIONS, sine_cosine_table
 from vitx.models import initialize
 from vitx.ops.layout import TokenLayout

@@ -8,7 +8,7 @@ import pytest
 
 import vitx
 from vitx.analysis.counting import count_parameters
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
 from vitx.models import count
 
 SMALL = {"num_heads": 2, "mlp_dim": 16}

@@ -10,7 +10,7 @@ import pytest
 import vitx
 from tests.training import small
 from vitx.analysis.counting import count_parameters
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
 from vitx.models.resnet import ResidualBlock
 
 

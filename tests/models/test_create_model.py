@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import vitx
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
 from vitx.models.trunk import drop_rate
 
 TINY = {"width": 16, "depth": 2, "num_heads": 2, "mlp_dim": 32}

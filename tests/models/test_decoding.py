@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.cli.density_models import make, text
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
 from vitx.models.decoding import Sampling, next_logits, sample_tokens
 
 

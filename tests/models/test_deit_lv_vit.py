@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
 from vitx.models import create_model, initialize
 
 IMAGES = np.random.default_rng(0).normal(size=(2, 8, 8, 3)).astype(np.float32)

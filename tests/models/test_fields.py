@@ -6,10 +6,10 @@ import pytest
 
 import vitx
 from tests.slow import all_but
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
+from vitx.config.registry import options
 from vitx.models import MODELS
 from vitx.models.create import DTYPES
-from vitx.registry import options
 
 BAD = (-1, 0, 10**9, 1e9, float("nan"), "x", True, None, (0,), ())
 SMALL = {"width": 8, "depth": 1, "num_heads": 2, "mlp_dim": 8}

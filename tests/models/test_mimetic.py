@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
 from vitx.models import create_model, initialize
 from vitx.models.initializers import INITIALIZATIONS, mimetic, zero_query
 

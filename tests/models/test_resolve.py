@@ -3,7 +3,7 @@
 import flax.linen as nn
 import pytest
 
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
 from vitx.models import create_model, resolve_model, token_layout
 from vitx.ops.layout import TokenLayout
 

@@ -10,9 +10,9 @@ import pytest
 
 import vitx
 from tests.slow import all_but
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
 from vitx.models import initialize, names
-from vitx.training.optimizers import tensors
+from vitx.training.optim.optimizers import tensors
 
 SMALL = dict(vocabulary=11, grid=(5, 4), width=16, depth=2, num_heads=2, mlp_dim=24)
 CYCLE = dict(name="strided", form="code", stride=4, arrangement="layers")

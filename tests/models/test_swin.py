@@ -11,7 +11,7 @@ import vitx
 from tests.slow import all_but
 from vitx.analysis.counting import count_parameters
 from vitx.blocks.patch_merging import PatchMerging
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
 from vitx.ops.layout import TokenLayout
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"

@@ -8,8 +8,8 @@ import pytest
 
 from tests.slow import all_but
 from vitx.attention import MIXERS
-from vitx.checkpoints.init_from import transfer
 from vitx.checkpoints.tree import name_leaves
+from vitx.interop.transfer import transfer
 from vitx.models import create_model, initialize, names
 from vitx.models.token_tables import explain_refusal, resize
 from vitx.ops.layout import TokenLayout

@@ -9,11 +9,11 @@ import pytest
 from vitx.attention import MIXERS
 from vitx.attention.base import TokenMixer
 from vitx.blocks.registry import BLOCKS
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
+from vitx.config.registry import build
 from vitx.models import create_model
 from vitx.models.trunk import Trunk
 from vitx.ops.layout import TokenLayout
-from vitx.registry import build
 
 LAYOUT = TokenLayout((6,))
 TOKENS = np.random.default_rng(0).normal(size=(2, 6, 8)).astype(np.float32)

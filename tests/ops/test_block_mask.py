@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.slow import all_but
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns import (
   PATTERNS,

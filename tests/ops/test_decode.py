@@ -10,7 +10,7 @@ import pytest
 from tests.ops import attention_cases as cases
 from tests.slow import all_but
 from vitx import ops
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
 from vitx.ops.kernels.decode import decode_step, empty_cache
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns import (

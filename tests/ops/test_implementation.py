@@ -9,7 +9,7 @@ from vitx import ops
 from vitx.analysis.implementations import describe_choices
 from vitx.attention.registry import MIXERS
 from vitx.benchmark.mixers import make_grid
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
 from vitx.ops import TokenLayout, recording_implementations
 from vitx.ops.implementation import choosing_by, resolve_implementation
 from vitx.ops.patterns import Axial, Window

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from vitx import ops
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
 from vitx.ops import TokenLayout
 from vitx.ops.patterns import Window
 

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
 from vitx.ops.kernels.key_scores import predict_coefficients, score_keys
 
 QUERIES, KEYS, SLOTS = 23, 37, 8

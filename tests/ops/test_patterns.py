@@ -8,7 +8,7 @@ import pytest
 
 from tests.ops.pattern_definitions import DEFINITIONS
 from tests.slow import all_but
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns import (
   PATTERNS,

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns import (
   ErdosRenyi,

@@ -7,7 +7,7 @@ from fractions import Fraction
 import jax
 import pytest
 
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
 from vitx.ops import rule
 from vitx.ops.implementation import current_rule, lowering_for
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from tests import runs
+from vitx.config.errors import ConfigError
 from vitx.configs.density_digits import get_config as digits
 from vitx.configs.density_text import get_config as text
 from vitx.data.dataset import ArraySpec, DatasetInfo
-from vitx.errors import ConfigError
 from vitx.tasks import build_task
 from vitx.tasks.density_images import Pixels, to_tokens, to_values
 from vitx.training.setup import resolve

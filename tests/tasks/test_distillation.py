@@ -12,13 +12,13 @@ from configs.sparsifiner_imagenet import BACKBONE, PREDICTOR
 from tests import runs
 from tests.training import small
 from vitx.checkpoints.tree import name_arrays
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
 from vitx.models import create_model
 from vitx.tasks import build_task
 from vitx.tasks.base import Teacher
 from vitx.tasks.classification import Classification
 from vitx.tasks.distillation import Distillation, Weights
-from vitx.training.optimizers import make_optimizer
+from vitx.training.optim.optimizers import make_optimizer
 from vitx.training.setup import make_experiment
 
 KEY = jax.random.key(3, impl="threefry2x32")

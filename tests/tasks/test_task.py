@@ -9,7 +9,7 @@ from flax import linen as nn
 from tests import runs
 from tests.training import small
 from vitx.checkpoints.load import load
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
 from vitx.tasks import TASKS, build_task, task_class
 from vitx.tasks.classification import Classification
 from vitx.training import loop

@@ -10,9 +10,10 @@ from PIL import Image
 import vitx
 from tests import runs
 from vitx.checkpoints.workdir import find_class_names
+from vitx.config.errors import ConfigError
 from vitx.data import class_names
-from vitx.errors import ConfigError
-from vitx.training import loop, phases, provenance, teacher
+from vitx.training import loop, phases, teacher
+from vitx.training.record import provenance
 from vitx.training.setup import make_experiment
 
 NAMES = tuple(map(str, range(12)))

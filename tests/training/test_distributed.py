@@ -2,7 +2,7 @@
 
 import pytest
 
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
 from vitx.training import distributed
 
 

@@ -6,7 +6,7 @@ from fractions import Fraction
 import pytest
 
 from tests.slow import all_but
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
 from vitx.training.durations import is_due, to_steps
 
 

@@ -5,13 +5,13 @@ import numpy as np
 import pytest
 
 from configs.common import default_config
-from vitx.checks import check_value
-from vitx.errors import ConfigError
-from vitx.registry import options
+from vitx.config.checks import check_value
+from vitx.config.errors import ConfigError
+from vitx.config.registry import options
 from vitx.training.fields import FIELDS, check_config
-from vitx.training.optimizers import OPTIMIZERS, make_optimizer
-from vitx.training.plateau import Plateau
-from vitx.training.schedules import SCHEDULES, make_schedule
+from vitx.training.optim.optimizers import OPTIMIZERS, make_optimizer
+from vitx.training.optim.plateau import Plateau
+from vitx.training.optim.schedules import SCHEDULES, make_schedule
 
 NAN = float("nan")
 

@@ -20,16 +20,16 @@ from tests.training.interruption import train_until
 from vitx.checkpoints.load import load
 from vitx.checkpoints.store import CheckpointStore
 from vitx.checkpoints.workdir import read_config, to_plain
+from vitx.config.errors import ConfigError
 from vitx.data.dataset import spread
 from vitx.data.sources import open_source
-from vitx.errors import ConfigError
 from vitx.ops.implementation import current_rule
 from vitx.ops.rule import FAMILIES, write_families
 from vitx.tasks.classification import Classification
 from vitx.tasks.classification_figures import summarize_classification
 from vitx.training import loop
 from vitx.training.failures import EXIT_INTERRUPTED, NonFiniteError
-from vitx.training.recorder import Record, Recorder
+from vitx.training.record.recorder import Record, Recorder
 from vitx.training.setup import resolve
 
 

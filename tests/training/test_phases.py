@@ -15,12 +15,13 @@ from tests import runs
 from vitx.checkpoints.load import load
 from vitx.checkpoints.tree import name_arrays
 from vitx.checkpoints.workdir import to_plain
-from vitx.cli.configs import load_config
 from vitx.cli.fields import complete
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
+from vitx.config.loader import load_config
 from vitx.tasks.classification import Classification
-from vitx.training import loop, phases, provenance
+from vitx.training import loop, phases
 from vitx.training.failures import StopRequest
+from vitx.training.record import provenance
 
 STEPS = ("evaluation.every=4 steps", "checkpoint.every=4 steps", "log_every=1 steps")
 SMALL = "model.width=16,model.depth=1,model.num_heads=2,model.mlp_dim=32,stem=linear,stem.patch=2"

@@ -9,11 +9,11 @@ import pytest
 
 from tests import runs
 from vitx.checkpoints.errors import CheckpointError, ShapeMismatch
-from vitx.cli.configs import load_config
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
+from vitx.config.loader import load_config
 from vitx.training import compilation, failures, loop
 from vitx.training.failures import OutOfMemoryError
-from vitx.training.recorder import Recorder
+from vitx.training.record.recorder import Recorder
 
 
 def test_another_config_is_refused_with_a_diff(finished_run):

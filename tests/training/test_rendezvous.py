@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from vitx.cli.main import main
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
 from vitx.training import rendezvous
 
 GO = b'"go"\n'

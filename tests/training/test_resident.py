@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests import runs
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
 from vitx.training import loop, parallel, resident
 from vitx.training.alike import likeness
 

@@ -6,9 +6,9 @@ import pytest
 from tests import runs
 from tests.training.test_loop import resolved
 from vitx.analysis.implementations import implementations
-from vitx.cli.configs import load_config
+from vitx.config.errors import ConfigError
+from vitx.config.loader import load_config
 from vitx.data.dataset import ArraySpec, DatasetInfo, Source
-from vitx.errors import ConfigError
 from vitx.models import model_from_config
 from vitx.ops.implementation import choosing_by
 from vitx.ops.rule import FAMILIES, Rule

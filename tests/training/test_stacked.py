@@ -12,12 +12,12 @@ import pytest
 import vitx
 from tests import runs
 from tests.tasks.test_density import IMAGES
-from tests.training.directions import settings
 from tests.training.interruption import train_until
+from tests.training.optim.directions import settings
 from vitx.configs.density_digits import get_config
 from vitx.models import stacked
 from vitx.training import loop, parallel
-from vitx.training.optimizers import DECAY_MASKS, ELEMENTWISE, OPTIMIZERS, make_optimizer
+from vitx.training.optim.optimizers import DECAY_MASKS, ELEMENTWISE, OPTIMIZERS, make_optimizer
 from vitx.training.parameters import parameter_names
 from vitx.training.setup import batch_shapes, make_step, resolve
 

@@ -19,14 +19,14 @@ from vitx.checkpoints import lock
 from vitx.checkpoints.directory import Directory
 from vitx.checkpoints.store import CheckpointStore
 from vitx.checkpoints.workdir import locate_checkpoints
-from vitx.cli.configs import load_config
+from vitx.config.errors import ConfigError
+from vitx.config.loader import load_config
 from vitx.data.batches import TrainBatches
-from vitx.errors import ConfigError
+from vitx.sweeps.sweep import Point, group_points
 from vitx.training import failures, loop, members, parallel, together
 from vitx.training.failures import NonFiniteError
 from vitx.training.members import Member
-from vitx.training.progress import Progress
-from vitx.training.sweep import Point, group_points
+from vitx.training.record.progress import Progress
 
 # The program
 

@@ -11,9 +11,9 @@ import pytest
 
 from configs.common import default_config
 from tests.training import small
-from tests.training.directions import settings
+from tests.training.optim.directions import settings
 from vitx.training import parallel
-from vitx.training.optimizers import find_frozen, make_optimizer
+from vitx.training.optim.optimizers import find_frozen, make_optimizer
 from vitx.training.train_step import TrainState, evaluation_step
 
 

@@ -6,9 +6,9 @@ import pytest
 
 import vitx
 from tests import runs
-from vitx.checkpoints.load import initial_variables
 from vitx.cli.evaluate import evaluate
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
+from vitx.interop.init_from import initial_variables
 from vitx.tasks.base import Task
 from vitx.training import loop
 from vitx.training.evaluation import check_weights, describe_figures, join_figures

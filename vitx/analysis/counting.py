@@ -8,9 +8,9 @@ import flax.linen as nn
 import jax
 
 from vitx.analysis.shapes import Input, variable_shapes
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
+from vitx.config.registry import lookup
 from vitx.models import MODELS, model_from_config, names
-from vitx.registry import lookup
 
 
 class Count(NamedTuple):

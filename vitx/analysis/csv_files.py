@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from vitx.errors import naming
+from vitx.config.errors import naming
 
 # Spreadsheets of East Asia read the wide forms too; some skip blanks before the sign.
 _FORMULA = re.compile(r"'*[=+\-@\t\r\n＝＋－＠]")

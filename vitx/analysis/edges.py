@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns import Pattern
 from vitx.ops.sparse.block_mask import BlockMask

@@ -15,7 +15,7 @@ import scipy.sparse
 import scipy.sparse.linalg
 
 from vitx.analysis.edges import Edges, distances, from_matrix, from_pattern
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns import Pattern
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from vitx.errors import escape
+from vitx.config.errors import escape
 
 # What begins something inside a line: code, emphasis, tags, a cell's end, links, entities, strikes,
 # formulas, mentions and bare addresses.

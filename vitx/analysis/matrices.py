@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from jax.scipy.special import entr
 from ml_collections import ConfigDict
 
-from vitx import registry
 from vitx.attention import MIXERS
+from vitx.config import registry
 from vitx.models import names
 from vitx.models.sown import collect
 

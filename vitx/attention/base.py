@@ -9,8 +9,8 @@ import jax.numpy as jnp
 
 from vitx.attention.contract import Properties
 from vitx.attention.positions import apply_rope, bias_tables
-from vitx.checks import NonNegativeInt, Positive, PositiveInt, check_fields
-from vitx.errors import ConfigError
+from vitx.config.checks import NonNegativeInt, Positive, PositiveInt, check_fields
+from vitx.config.errors import ConfigError
 from vitx.layers.projections import Dtype, project_qkv, resolve_head_dim
 from vitx.ops.implementation import Implementation
 from vitx.ops.kernels.decode import Cache, decode_step, empty_cache

@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 
 from vitx.attention.pattern import PatternAttention
-from vitx.checks import PositiveInt, Seed
-from vitx.errors import ConfigError
+from vitx.config.checks import PositiveInt, Seed
+from vitx.config.errors import ConfigError
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns import OnGrid, Pattern, QueryParts, bigbird, redraw_blocks
 

@@ -13,8 +13,8 @@ import jax
 from vitx import ops
 from vitx.attention.base import AttentionModule
 from vitx.attention.softmax import SoftmaxAttention
-from vitx.checks import PositiveInt
-from vitx.errors import ConfigError
+from vitx.config.checks import PositiveInt
+from vitx.config.errors import ConfigError
 from vitx.layers.depthwise import DepthwiseConvolution
 from vitx.layers.mlp import gelu
 from vitx.layers.norms import BatchNorm

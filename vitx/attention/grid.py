@@ -4,7 +4,7 @@ from typing import ClassVar, Literal
 
 from vitx.attention.contract import Properties
 from vitx.attention.pattern import PatternAttention
-from vitx.checks import PositiveInt
+from vitx.config.checks import PositiveInt
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns import Axial, Neighborhood, Pattern, ShiftedWindow, cycle, per_head
 from vitx.ops.relative_bias import Places

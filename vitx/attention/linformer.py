@@ -10,7 +10,7 @@ from vitx import ops
 from vitx.attention.base import AttentionModule
 from vitx.attention.contract import Properties
 from vitx.attention.positions import check_length
-from vitx.checks import PositiveInt, Rate
+from vitx.config.checks import PositiveInt, Rate
 from vitx.layers.projections import from_heads, to_heads
 from vitx.ops.layout import TokenLayout
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from vitx import ops
 from vitx.attention.pattern import PatternAttention
-from vitx.checks import NonNegativeInt, PositiveInt
-from vitx.errors import ConfigError
+from vitx.config.checks import NonNegativeInt, PositiveInt
+from vitx.config.errors import ConfigError
 from vitx.layers.projections import to_heads
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns import DilatedWindow, Global, Pattern

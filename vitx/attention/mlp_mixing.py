@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from vitx.attention.base import TokenMixer
 from vitx.attention.contract import Properties
 from vitx.attention.positions import check_length
-from vitx.checks import PositiveInt
-from vitx.errors import ConfigError
+from vitx.config.checks import PositiveInt
+from vitx.config.errors import ConfigError
 from vitx.layers.mlp import gelu
 from vitx.ops.layout import TokenLayout
 

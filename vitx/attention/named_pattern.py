@@ -4,9 +4,9 @@ from typing import ClassVar
 
 from vitx.attention.contract import Properties
 from vitx.attention.pattern import PatternAttention
+from vitx.config.registry import lookup
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns import PATTERNS, Pattern
-from vitx.registry import lookup
 
 
 class GivenPatternAttention(PatternAttention):

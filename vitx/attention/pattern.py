@@ -9,8 +9,8 @@ import jax
 from vitx import ops
 from vitx.attention.base import AttentionModule
 from vitx.attention.contract import Properties
-from vitx.checks import PositiveInt, Rate
-from vitx.errors import ConfigError
+from vitx.config.checks import PositiveInt, Rate
+from vitx.config.errors import ConfigError
 from vitx.layers.projections import from_heads
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns import Global, Pattern

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from vitx import ops
 from vitx.attention.base import AttentionModule
 from vitx.attention.contract import Properties
-from vitx.checks import NonNegative, NonNegativeInt, PositiveInt
-from vitx.errors import ConfigError
+from vitx.config.checks import NonNegative, NonNegativeInt, PositiveInt
+from vitx.config.errors import ConfigError
 from vitx.layers.projections import from_heads
 from vitx.ops.kernels import features
 from vitx.ops.layout import TokenLayout

@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from vitx.attention.contract import Properties
 from vitx.attention.pattern import PatternAttention
-from vitx.checks import PositiveInt, Probability, Seed
+from vitx.config.checks import PositiveInt, Probability, Seed
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns import ErdosRenyi, Pattern, WattsStrogatz
 

@@ -10,7 +10,7 @@ import jax
 from vitx import ops
 from vitx.attention.base import AttentionModule
 from vitx.attention.contract import Properties
-from vitx.checks import PositiveInt, Rate
+from vitx.config.checks import PositiveInt, Rate
 from vitx.layers.projections import from_heads
 from vitx.ops.layout import TokenLayout
 

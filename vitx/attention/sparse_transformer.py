@@ -4,7 +4,7 @@ from typing import ClassVar, Literal
 
 from vitx.attention.contract import Properties
 from vitx.attention.pattern import PatternAttention
-from vitx.checks import NonNegativeInt, PositiveInt
+from vitx.config.checks import NonNegativeInt, PositiveInt
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns import Fixed, Pattern, Strided, cycle, per_head
 

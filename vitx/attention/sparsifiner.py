@@ -11,8 +11,8 @@ from vitx import ops
 from vitx.attention.base import AttentionModule
 from vitx.attention.contract import Properties
 from vitx.attention.positions import check_length
-from vitx.checks import NonNegative, PositiveInt, Share
-from vitx.errors import ConfigError
+from vitx.config.checks import NonNegative, PositiveInt, Share
+from vitx.config.errors import ConfigError
 from vitx.layers.projections import from_heads
 from vitx.ops.kernels.key_scores import Predictor, predict_coefficients
 from vitx.ops.kernels.selection import count_kept

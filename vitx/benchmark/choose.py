@@ -16,10 +16,10 @@ import jax
 from vitx.attention.registry import MIXERS
 from vitx.benchmark.mixers import Setting, compile_mixer, draw_variables, find_choices, label
 from vitx.benchmark.timing import Neighbors, TooLargeError, interleave
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
+from vitx.config.registry import build
 from vitx.ops.implementation import choosing_by
 from vitx.ops.rule import FAMILIES, Bound, Rule
-from vitx.registry import build
 
 TOKENS = (64, 128, 256, 512)
 BATCHES = (1, 4, 16, 64)

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import optax
 
 from vitx.benchmark.timing import TooLargeError, check_memory, interleave
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
 from vitx.models import model_from_config
 
 VOCABULARY = 256

@@ -21,10 +21,10 @@ from vitx.benchmark.timing import (
   compile_step,
   interleave,
 )
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
+from vitx.config.registry import build, fields_of
 from vitx.ops import TokenLayout, recording_implementations
 from vitx.ops.implementation import Choice
-from vitx.registry import build, fields_of
 
 BASELINE = "softmax"  # in its two implementations
 

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from vitx.benchmark.timing import interleave
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
 
 Steps = Mapping[str, Callable[[], None]]
 

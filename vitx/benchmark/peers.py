@@ -12,8 +12,8 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from vitx.attention.registry import MIXERS
-from vitx.errors import MissingExtraError
-from vitx.registry import fields_of
+from vitx.config.errors import MissingExtraError
+from vitx.config.registry import fields_of
 
 # What vit-pytorch's network is made of, by the field of `model`; also what is meant by none.
 PARTS = {

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from vitx.benchmark.mixers import BASELINE, Row
 from vitx.benchmark.report import find_baseline, find_crossover, is_gpu, read_quantity
-from vitx.errors import ConfigError, MissingExtraError
+from vitx.config.errors import ConfigError, MissingExtraError
 
 
 def write_plot(path: str | Path, rows: Sequence[Row]) -> None:

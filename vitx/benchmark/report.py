@@ -9,7 +9,7 @@ import jax
 from vitx.analysis import csv_files
 from vitx.benchmark.mixers import BASELINE, Row, Setting
 from vitx.benchmark.named import Outcome
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
 
 QUANTITIES = ("time", "memory", "flops")
 BASELINES = ("masked", "kernelized")

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from vitx.attention.base import cannot_decode
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
 from vitx.layers.dropout import Dropout
 from vitx.layers.mlp import MLP, gelu
 from vitx.ops.layout import TokenLayout

@@ -4,7 +4,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
 from vitx.layers.convolution import Conv
 from vitx.layers.depthwise import DepthwiseConvolution
 from vitx.ops.layout import TokenLayout

@@ -6,7 +6,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from vitx.checks import NonNegative
+from vitx.config.checks import NonNegative
 from vitx.ops.layout import TokenLayout
 
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from vitx.blocks.base_block import Block
 from vitx.blocks.token_reduction import Reduce
-from vitx.checks import NonNegative, Positive, Rate
+from vitx.config.checks import NonNegative, Positive, Rate
 from vitx.layers.mlp import ACTIVATIONS
 from vitx.ops.layout import TokenLayout
 

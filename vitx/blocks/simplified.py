@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from vitx.blocks.base_block import Block
-from vitx.checks import Finite
+from vitx.config.checks import Finite
 from vitx.ops.layout import TokenLayout
 
 

@@ -6,8 +6,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from vitx.checks import PositiveInt
-from vitx.errors import ConfigError
+from vitx.config.checks import PositiveInt
+from vitx.config.errors import ConfigError
 from vitx.layers.convolution import Conv
 from vitx.layers.norms import BatchNorm
 from vitx.ops.kernels.pooling import max_pool

@@ -13,8 +13,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from vitx.checks import NonNegativeInt, Share
-from vitx.errors import ConfigError
+from vitx.config.checks import NonNegativeInt, Share
+from vitx.config.errors import ConfigError
 from vitx.ops.kernels.selection import count_kept, keep_first
 from vitx.ops.kernels.top_k import kept_mask
 from vitx.ops.layout import TokenLayout

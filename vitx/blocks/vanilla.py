@@ -7,7 +7,7 @@ import flax.linen as nn
 import jax
 
 from vitx.blocks.base_block import Block
-from vitx.checks import check_choice
+from vitx.config.checks import check_choice
 from vitx.ops.layout import TokenLayout
 
 Norms = Literal["shared", "mlp", "two"]

@@ -2,7 +2,7 @@
 
 import re
 
-from vitx.errors import ConfigError, escape
+from vitx.config.errors import ConfigError, escape
 
 # A read that fails with these says nothing about the content.
 TRANSIENT = (PermissionError, MemoryError, TimeoutError, ConnectionError)

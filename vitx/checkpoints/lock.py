@@ -32,7 +32,7 @@ from etils import epath
 
 from vitx.checkpoints import own_files, processes
 from vitx.checkpoints.workdir import write_json
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
 
 TRAIN = "train.lock"  # of a training
 POINT = "point.lock"  # of whoever is about to train one point of a sweep

@@ -15,7 +15,7 @@ from typing import BinaryIO
 
 from etils import epath
 
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
 
 # What opening says of a link that is not followed (ELOOP; EMLINK on some systems), and of a pipe.
 _STRANGE = (errno.ELOOP, errno.EMLINK, errno.ENXIO)

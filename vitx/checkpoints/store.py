@@ -31,7 +31,7 @@ from vitx.checkpoints.errors import (
   make_corrupt_error,
 )
 from vitx.checkpoints.reading import read_leaves, read_record
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
 
 # Modules of Orbax that end a save whose time is over, by a clock that somebody may set meanwhile.
 TIMED = tuple(f"orbax.checkpoint._src.futures.{name}" for name in ("future", "signaling_client"))

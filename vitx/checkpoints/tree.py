@@ -7,7 +7,7 @@ import numpy as np
 from flax.serialization import from_state_dict, to_state_dict
 
 from vitx.checkpoints.errors import ShapeMismatch
-from vitx.errors import ConfigError, listing, nearest
+from vitx.config.errors import ConfigError, listing, nearest
 
 LISTED = 10  # differing leaves that an error names before it only counts
 

@@ -18,11 +18,11 @@ from absl import logging
 from etils import epath
 from ml_collections import ConfigDict
 
-from vitx import registry
 from vitx.checkpoints import own_files
 from vitx.checkpoints.directory import Directory
-from vitx.checks import check_text
-from vitx.errors import ConfigError, MissingExtraError
+from vitx.config import registry
+from vitx.config.checks import check_text
+from vitx.config.errors import ConfigError, MissingExtraError
 
 _RESTORE = "Restore it from a copy, or choose another --workdir."
 PHASES = "phases.json"  # in a workdir of several runs: their names, in order

@@ -9,10 +9,10 @@ import jax
 from ml_collections import ConfigDict
 
 from vitx.benchmark import models, peers
-from vitx.cli.configs import load_config
 from vitx.cli.costs import find_texts
 from vitx.cli.summary import complete_config
-from vitx.errors import ConfigError, listing
+from vitx.config.errors import ConfigError, listing
+from vitx.config.loader import load_config
 from vitx.training import phases, trial
 
 # The config whose steps have figures to reach, at B = 8, and those of its rows that have peers.

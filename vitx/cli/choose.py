@@ -10,7 +10,7 @@ from vitx.benchmark import choose
 from vitx.benchmark.mixers import Setting
 from vitx.benchmark.timing import Neighbors
 from vitx.cli.tables import check_folder
-from vitx.errors import ConfigError, listing, nearest
+from vitx.config.errors import ConfigError, listing, nearest
 from vitx.ops import rule
 
 

@@ -6,17 +6,17 @@ from pathlib import Path
 
 import numpy as np
 
-from vitx import registry
 from vitx.checkpoints.load import Loaded, load
-from vitx.checks import PositiveInt, check_value
-from vitx.cli import code_file, density_model
 from vitx.cli.arguments.compress import LANES, SUFFIX
 from vitx.cli.tables import check_file, write_file
-from vitx.errors import ConfigError
+from vitx.config import registry
+from vitx.config.checks import PositiveInt, check_value
+from vitx.config.errors import ConfigError
 from vitx.files import read_arrays, read_bytes
+from vitx.inference import code_file, density_model
 from vitx.models import coding
 from vitx.training import cache
-from vitx.training.progress import count_bar
+from vitx.training.record.progress import count_bar
 
 
 @dataclasses.dataclass(frozen=True)

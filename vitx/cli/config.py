@@ -5,9 +5,9 @@ import shutil
 import textwrap
 from collections.abc import Mapping
 
-from vitx.cli.configs import load_config
 from vitx.cli.fields import Described, complete, describe
 from vitx.cli.tables import lay_out
+from vitx.config.loader import load_config
 
 
 def run(config: str, explain: bool) -> None:

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any, TextIO
 
-from vitx.errors import escape
+from vitx.config.errors import escape
 
 # What a write of our own, and of tqdm, begins with: over the line, or over the lines of a table.
 _DRAWN = re.compile(r"\r(\033\[K)?|(\033\[\d+A\r)?\033\[J|\n*(\033\[A)+$")

@@ -10,28 +10,29 @@ import numpy as np
 from absl import logging
 from ml_collections import ConfigDict
 
-from vitx import registry
 from vitx.analysis.implementations import implementations
-from vitx.checkpoints import foreign
 from vitx.checkpoints import workdir as wd
-from vitx.checkpoints.export import export_arrays, write_safetensors
-from vitx.checkpoints.load import Loaded, check_source, initial_variables, load
+from vitx.checkpoints.load import Loaded, load
 from vitx.checkpoints.store import CheckpointStore
-from vitx.checkpoints.timm_networks import Network, find_network
-from vitx.cli.configs import load_config
 from vitx.cli.fields import complete
 from vitx.cli.model_card import write_card
 from vitx.cli.tables import check_folder, write_file
+from vitx.config import registry
+from vitx.config.errors import ConfigError
+from vitx.config.loader import load_config
 from vitx.data.class_names import FILE, fit_lines, read_names
 from vitx.data.dataset import DatasetInfo, Source
 from vitx.data.sources import open_source
-from vitx.errors import ConfigError
+from vitx.interop import foreign
+from vitx.interop.export import export_arrays, write_safetensors
+from vitx.interop.init_from import check_source, initial_variables
+from vitx.interop.timm_networks import Network, find_network
 from vitx.tasks import build_task, task_class
 from vitx.tasks.base import Task
-from vitx.training import provenance
 from vitx.training.beginning import fitting
 from vitx.training.fields import check_config
-from vitx.training.recorder import Record
+from vitx.training.record import provenance
+from vitx.training.record.recorder import Record
 from vitx.training.setup import resolve
 
 CARD = "README.md"

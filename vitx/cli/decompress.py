@@ -6,17 +6,17 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from vitx import registry
 from vitx.checkpoints.load import Loaded, load
-from vitx.cli import code_file, density_model
 from vitx.cli.arguments.compress import SUFFIX
 from vitx.cli.compress import new_path
 from vitx.cli.tables import write_file
-from vitx.errors import ConfigError
+from vitx.config import registry
+from vitx.config.errors import ConfigError
+from vitx.inference import code_file, density_model
 from vitx.models import coding
 from vitx.tasks.density_images import to_values
 from vitx.training import cache
-from vitx.training.progress import count_bar
+from vitx.training.record.progress import count_bar
 
 
 def decompress(

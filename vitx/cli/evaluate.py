@@ -9,21 +9,21 @@ import numpy as np
 from absl import logging
 from ml_collections import ConfigDict
 
-from vitx import registry
 from vitx.analysis import csv_files
 from vitx.checkpoints.load import Loaded, explained, load
 from vitx.checkpoints.workdir import DATA_PLACES, join, tell_places
-from vitx.checks import PositiveInt, check_value
 from vitx.cli.tables import check_file, write_json
+from vitx.config import registry
+from vitx.config.checks import PositiveInt, check_value
+from vitx.config.errors import ConfigError, nearest
 from vitx.configs.common import split as split_overrides
 from vitx.configs.common import with_overrides
 from vitx.data.class_names import FILE, compare, renumber
 from vitx.data.dataset import ROLES, Dataset, Examples, Joined, spread
 from vitx.data.sources import open_dataset
 from vitx.data.splits import assign
-from vitx.errors import ConfigError, nearest
 from vitx.training import cache, evaluation, parallel
-from vitx.training.progress import show_bar
+from vitx.training.record.progress import show_bar
 
 SPLITS = (*ROLES, "all")
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import jax
 
-from vitx import registry
 from vitx.checkpoints.load import Loaded, load
-from vitx.checkpoints.program import check_extra, check_platforms, input_specs, make_program
-from vitx.checks import PositiveInt, check_value
 from vitx.cli.tables import check_file, write_file, write_json
-from vitx.errors import ConfigError
+from vitx.config import registry
+from vitx.config.checks import PositiveInt, check_value
+from vitx.config.errors import ConfigError
+from vitx.inference.program import check_extra, check_platforms, input_specs, make_program
 
 
 def export(

@@ -17,16 +17,16 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from jax.typing import DTypeLike
 from ml_collections import ConfigDict
 
-from vitx.checks import Range
+from vitx.config.checks import Range
+from vitx.config.registry import fields_of, lookup, options
 from vitx.configs import __path__ as configs
 from vitx.data.settings import DataSettings
 from vitx.models import DTYPES, MODELS
-from vitx.registry import fields_of, lookup, options
 from vitx.tasks import task_class
 from vitx.training.fields import FIELDS
-from vitx.training.optimizers import OPTIMIZERS
-from vitx.training.schedules import SCHEDULES
-from vitx.training.trackers import TRACKERS
+from vitx.training.optim.optimizers import OPTIMIZERS
+from vitx.training.optim.schedules import SCHEDULES
+from vitx.training.record.trackers import TRACKERS
 
 # Set by the model from other fields, if the config does not.
 FOLLOWING = ("seed",)

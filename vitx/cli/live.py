@@ -11,9 +11,9 @@ from pathlib import Path
 from vitx.analysis.comparison import Outcome, shown
 from vitx.analysis.statistics import spread
 from vitx.cli.tables import lay_out
-from vitx.errors import escape
-from vitx.training.progress import format_seconds
-from vitx.training.sweep import Point, State, read_outcome
+from vitx.config.errors import escape
+from vitx.sweeps.sweep import Point, State, read_outcome
+from vitx.training.record.progress import format_seconds
 
 
 class Live:

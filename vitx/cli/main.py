@@ -11,12 +11,12 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from vitx import registry
 from vitx.checkpoints.errors import CheckpointError
-from vitx.checks import check_text
 from vitx.cli import console
-from vitx.cli.configs import join_text, split_flags
-from vitx.errors import ConfigError, MissingExtraError
+from vitx.config import registry
+from vitx.config.checks import check_text
+from vitx.config.errors import ConfigError, MissingExtraError
+from vitx.config.loader import join_text, split_flags
 
 COMMANDS = {
   "train": "train a model, or go on where a run stopped",

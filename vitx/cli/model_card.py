@@ -6,10 +6,10 @@ from typing import Any
 
 from vitx.analysis.markdown import code, table, text, without_places
 from vitx.checkpoints.load import Loaded
-from vitx.checkpoints.timm_networks import Network
 from vitx.checkpoints.workdir import read_json, to_plain
 from vitx.data.images.settings import sides
-from vitx.training.log import read_metrics
+from vitx.interop.timm_networks import Network
+from vitx.training.record.log import read_metrics
 
 _FIGURES = ("test", "validation")
 

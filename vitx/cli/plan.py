@@ -10,10 +10,10 @@ from ml_collections import ConfigDict
 
 from vitx.analysis import cost
 from vitx.benchmark.timing import find_free_bytes, interleave
-from vitx.cli.configs import load_config
 from vitx.cli.summary import complete_config
 from vitx.cli.tables import lay_out
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
+from vitx.config.loader import load_config
 from vitx.ops.implementation import choosing_by, current_rule
 from vitx.training import phases
 from vitx.training.compilation import count_steps

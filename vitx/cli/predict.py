@@ -10,17 +10,17 @@ import flax.linen as nn
 import jax
 import numpy as np
 
-from vitx import registry
 from vitx.analysis import csv_files
 from vitx.checkpoints.load import Loaded, load
-from vitx.checks import check_integer
-from vitx.cli.inputs import list_inputs, make_reader, name_input
 from vitx.cli.tables import lay_out, write_json
+from vitx.config import registry
+from vitx.config.checks import check_integer
+from vitx.config.errors import ConfigError
 from vitx.data.in_memory import raise_all
-from vitx.errors import ConfigError
+from vitx.inference.inputs import list_inputs, make_reader, name_input
 from vitx.models import names
 from vitx.training import cache
-from vitx.training.progress import count_bar
+from vitx.training.record.progress import count_bar
 
 BATCH = 64
 FEATURES = "features"

@@ -6,10 +6,10 @@ import os
 import tensorflow_datasets as tfds
 from etils import epath
 
+from vitx.config.errors import ConfigError, MissingExtraError
 from vitx.data.builders import BUILDERS, tfrecord_to_array_record
 from vitx.data.sources import tfds_dir
 from vitx.data.sources.tfds_records import find_content
-from vitx.errors import ConfigError, MissingExtraError
 
 
 def prepare(name: str, data_dir: str | None = None, source: str | None = None) -> epath.Path:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from vitx.benchmark import reading
-from vitx.cli.configs import load_config
+from vitx.config.loader import load_config
 from vitx.data import order
 from vitx.data.dataset import read_encoded
 from vitx.data.images.decode import FORMATS, Encoded

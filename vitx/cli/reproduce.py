@@ -3,11 +3,11 @@
 import re
 from typing import Any
 
-from vitx.cli.configs import join_text, load_config, split_text
-from vitx.cli.points import ROW, expand, find_published, find_rows, make_points
 from vitx.cli.summary import complete_config
 from vitx.cli.sweep import compare
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
+from vitx.config.loader import join_text, load_config, split_text
+from vitx.sweeps.points import ROW, expand, find_published, find_rows, make_points
 from vitx.training.trial import count_training_flops
 
 

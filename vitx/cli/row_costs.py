@@ -15,8 +15,8 @@ from vitx.analysis.counting import count_variables
 from vitx.analysis.shapes import variable_shapes
 from vitx.benchmark import timing
 from vitx.benchmark.rates import find_rates
-from vitx.cli.configs import load_config
 from vitx.cli.summary import complete_config
+from vitx.config.loader import load_config
 from vitx.tasks import build_task
 from vitx.training import trial
 

@@ -7,21 +7,21 @@ from pathlib import Path
 
 import numpy as np
 
-from vitx import registry
 from vitx.checkpoints import own_files
 from vitx.checkpoints.load import Loaded, load
 from vitx.checkpoints.workdir import DATA_PLACES, join, tell_places
-from vitx.checks import PositiveInt, Seed, check_number, check_value
-from vitx.cli import density_model
-from vitx.cli.sample_files import draw_grid, to_png, to_text, to_wav
 from vitx.cli.tables import check_folder
+from vitx.config import registry
+from vitx.config.checks import PositiveInt, Seed, check_number, check_value
+from vitx.config.errors import ConfigError
 from vitx.data.sources import open_source
-from vitx.errors import ConfigError
 from vitx.files import read_bytes
+from vitx.inference import density_model
+from vitx.inference.sample_files import draw_grid, to_png, to_text, to_wav
 from vitx.models.decoding import Sampling, sample_tokens
 from vitx.tasks.density_images import to_values
 from vitx.training import cache
-from vitx.training.progress import count_bar
+from vitx.training.record.progress import count_bar
 
 BATCH = 64
 COMPLETIONS = 4  # of each image

@@ -11,12 +11,12 @@ from vitx.analysis import cost
 from vitx.analysis.counting import Count, count_parameters, count_variables
 from vitx.analysis.shapes import variable_shapes
 from vitx.analysis.tabulate import format_layers, format_shape, list_layers
-from vitx.cli.configs import call, load_config, open_config, split_text
 from vitx.cli.tables import lay_out
+from vitx.config.errors import ConfigError
+from vitx.config.loader import call, load_config, open_config, split_text
 from vitx.data.sources import find_info
-from vitx.errors import ConfigError
 from vitx.tasks import build_task, task_class
-from vitx.training.progress import show_bar
+from vitx.training.record.progress import show_bar
 from vitx.training.setup import resolve
 from vitx.training.trial import measure_training_bytes
 

@@ -7,15 +7,15 @@ from typing import Any
 from vitx.analysis.comparison import Comparison
 from vitx.analysis.figures.subject import make_canvas
 from vitx.checkpoints import workdir as wd
-from vitx.checks import check_integer
-from vitx.cli.configs import split_text
 from vitx.cli.live import Live
-from vitx.cli.points import ROW, expand, find_published, make_points, parse_grid
-from vitx.cli.results import measure_methods, write_results
 from vitx.cli.tables import check_file, check_folder
-from vitx.errors import ConfigError, MissingExtraError
+from vitx.config.checks import check_integer
+from vitx.config.errors import ConfigError, MissingExtraError
+from vitx.config.loader import split_text
+from vitx.sweeps.points import ROW, expand, find_published, make_points, parse_grid
+from vitx.sweeps.results import measure_methods, write_results
+from vitx.sweeps.sweep import Point, train_points
 from vitx.training import cache, failures, phases
-from vitx.training.sweep import Point, train_points
 
 
 def run(config: str, over: str | None, seeds: int, workdir: str, **output: Any) -> int:

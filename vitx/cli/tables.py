@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from vitx.checkpoints.own_files import check_output
-from vitx.checks import check_text
-from vitx.errors import ConfigError, escape, naming
+from vitx.config.checks import check_text
+from vitx.config.errors import ConfigError, escape, naming
 
 LONGEST = 255  # bytes of a file's name
 

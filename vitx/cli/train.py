@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from vitx.cli.configs import load_config
+from vitx.config.loader import load_config
 
 
 def run(

@@ -9,7 +9,6 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from vitx import registry
 from vitx.analysis.figures import (
   FIGURES,
   PATTERN_FIGURES,
@@ -25,16 +24,17 @@ from vitx.analysis.markdown import without_places
 from vitx.analysis.matrices import hold_matrices
 from vitx.checkpoints.load import Loaded, load
 from vitx.checkpoints.workdir import DATA_PLACES, join, tell_places
-from vitx.cli.configs import join_text, load_config, split_text
-from vitx.cli.curves import find_printed, find_runs, read_curves
-from vitx.cli.inputs import list_inputs, make_reader
-from vitx.cli.points import find_published, find_rows
 from vitx.cli.summary import complete_config
 from vitx.cli.tables import check_folder
+from vitx.config import registry
+from vitx.config.errors import ConfigError, listing, nearest
+from vitx.config.loader import join_text, load_config, split_text
+from vitx.config.registry import fields_of
 from vitx.data.sources import open_source
-from vitx.errors import ConfigError, listing, nearest
+from vitx.inference.inputs import list_inputs, make_reader
 from vitx.models import model_from_config
-from vitx.registry import fields_of
+from vitx.sweeps.curves import find_printed, find_runs, read_curves
+from vitx.sweeps.points import find_published, find_rows
 from vitx.tasks import build_task
 from vitx.tasks.base import Task
 from vitx.tasks.classification import Classification

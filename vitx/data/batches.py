@@ -9,12 +9,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from vitx.config.errors import ConfigError
 from vitx.data import order
 from vitx.data.dataset import ArraySpec, Example, Examples
 from vitx.data.in_memory import InMemory, blank_rows, keep, store_row, transform_one
 from vitx.data.stream import Batch, stream
 from vitx.data.transform import Transform
-from vitx.errors import ConfigError
 
 
 def share(batch_size: int, process_index: int, process_count: int) -> np.ndarray:

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from tensorflow_datasets.core.utils import resource_utils
 
+from vitx.config.errors import ConfigError
 from vitx.data.dataset import Dataset, DatasetInfo, Example, Examples, read_encoded
-from vitx.errors import ConfigError
 from vitx.files import read_bytes
 
 FILE = "classes.txt"  # names the classes in their order, in a folder or beside a file of weights

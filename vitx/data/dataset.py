@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from vitx.errors import ConfigError, nearest
+from vitx.config.errors import ConfigError, nearest
 
 ROLES = ("train", "validation", "test")
 Example = dict[str, np.ndarray]

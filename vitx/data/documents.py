@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from vitx.config.errors import ConfigError
 from vitx.data.dataset import ArraySpec, Example, Examples
-from vitx.errors import ConfigError
 
 VOCABULARY = 256
 SPEC = {"tokens": ArraySpec((None,), "uint8")}

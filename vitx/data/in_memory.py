@@ -8,11 +8,11 @@ import numpy as np
 import psutil
 from tqdm import tqdm
 
-from vitx.checks import check_fields
+from vitx.config.checks import check_fields
+from vitx.config.errors import ConfigError
 from vitx.data.dataset import Example, Examples, read_encoded
 from vitx.data.settings import DataSettings
 from vitx.data.transform import Transform
-from vitx.errors import ConfigError
 
 # Examples that a thread takes at once.
 _CHUNK = 64

@@ -5,9 +5,9 @@ import dataclasses
 import numpy as np
 from absl import logging
 
+from vitx.config.errors import ConfigError, listing
 from vitx.data.dataset import Dataset, Examples, Subset
 from vitx.data.in_memory import find_problems, list_problems
-from vitx.errors import ConfigError, listing
 
 
 def skip_unreadable(dataset: Dataset, threads: int) -> Dataset:

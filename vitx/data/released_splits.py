@@ -4,8 +4,8 @@ import re
 
 import numpy as np
 
+from vitx.config.errors import ConfigError
 from vitx.data.dataset import Examples
-from vitx.errors import ConfigError
 
 # CIFAR-10's training images in the order of its batch files, and the images held out of them.
 _CIFAR, _HELD_OUT, _SEED = 50_000, 2_000, 11172018

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, Literal, TypeVar
 
-from vitx.checks import PositiveInt, Range, Share, check_fields
+from vitx.config.checks import PositiveInt, Range, Share, check_fields
 
 Settings = TypeVar("Settings")
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from vitx.checks import check_value
+from vitx.config.checks import check_value
+from vitx.config.errors import ConfigError, nearest
+from vitx.config.registry import lookup
 from vitx.data import order, released_splits
 from vitx.data.dataset import ROLES, Dataset, Examples, Subset
 from vitx.data.settings import DataSettings, read_fields
 from vitx.data.split_names import NAMES
-from vitx.errors import ConfigError, nearest
-from vitx.registry import lookup
 
 # Set aside for testing where a set has no split for it, whatever the seed.
 TEST_SHARE = 0.2

@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from vitx.errors import ConfigError, listing
+from vitx.config.errors import ConfigError, listing
 from vitx.files import open_file
 
 PCM, FLOAT, EXTENSIBLE = 1, 3, 0xFFFE

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vitx.checks import PositiveInt, check_fields
+from vitx.config.checks import PositiveInt, check_fields
+from vitx.config.errors import ConfigError
 from vitx.data import order
 from vitx.data.dataset import Example, Examples
 from vitx.data.documents import find_lengths
-from vitx.errors import ConfigError
 
 
 class Windows:

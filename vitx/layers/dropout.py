@@ -3,7 +3,7 @@
 import flax.linen as nn
 import jax
 
-from vitx.checks import Rate
+from vitx.config.checks import Rate
 from vitx.ops.dropout import dropout
 
 

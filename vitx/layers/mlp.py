@@ -7,7 +7,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from vitx.checks import PositiveInt, Rate
+from vitx.config.checks import PositiveInt, Rate
 from vitx.layers.dropout import Dropout
 
 Dtype = jax.typing.DTypeLike

@@ -6,7 +6,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from vitx.checks import Positive, Probability
+from vitx.config.checks import Positive, Probability
 from vitx.ops import replicas
 
 Dtype = jax.typing.DTypeLike

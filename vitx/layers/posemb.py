@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from vitx.checks import NonNegative, Positive
-from vitx.errors import ConfigError
+from vitx.config.checks import NonNegative, Positive
+from vitx.config.errors import ConfigError
 from vitx.ops.layout import TokenLayout
 
 

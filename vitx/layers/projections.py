@@ -7,7 +7,7 @@ between mixers and from published checkpoints.
 import flax.linen as nn
 import jax
 
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
 
 Dtype = jax.typing.DTypeLike
 XAVIER = nn.initializers.xavier_uniform()

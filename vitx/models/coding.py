@@ -13,7 +13,7 @@ import flax.linen as nn
 import jax
 import numpy as np
 
-from vitx.errors import MissingExtraError
+from vitx.config.errors import MissingExtraError
 from vitx.models.decoding import next_logits
 
 

@@ -5,8 +5,8 @@ import jax
 import jax.numpy as jnp
 
 from vitx.blocks.stems import LinearStem
-from vitx.checks import Depth, PositiveInt
-from vitx.errors import ConfigError
+from vitx.config.checks import Depth, PositiveInt
+from vitx.config.errors import ConfigError
 from vitx.layers.convolution import Conv
 from vitx.layers.depthwise import DepthwiseConvolution
 from vitx.layers.mlp import gelu

@@ -7,8 +7,9 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from vitx.checks import PositiveInt, check_choice, check_fields, check_value
-from vitx.errors import ConfigError
+from vitx.config.checks import PositiveInt, check_choice, check_fields, check_value
+from vitx.config.errors import ConfigError
+from vitx.config.registry import build, check_options, fields_of, lookup, options
 from vitx.models.cct import CCT
 from vitx.models.convmixer import ConvMixer
 from vitx.models.cvt import CvT
@@ -20,7 +21,6 @@ from vitx.models.resnet import ResNet
 from vitx.models.sparse_transformer import SparseTransformer
 from vitx.models.swin import Swin
 from vitx.models.vit import ViT
-from vitx.registry import build, check_options, fields_of, lookup, options
 
 MODELS = {
   "cct": CCT,

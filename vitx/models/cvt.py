@@ -5,8 +5,8 @@ from typing import ClassVar
 import flax.linen as nn
 import jax
 
-from vitx.checks import PositiveInt
-from vitx.errors import ConfigError
+from vitx.config.checks import PositiveInt
+from vitx.config.errors import ConfigError
 from vitx.layers.convolution import Conv
 from vitx.models.network import Network
 from vitx.models.stages import Depths, PerStage, per_stage, stage_layers

@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from vitx.checks import Positive, PositiveInt, Share, check_fields
-from vitx.errors import ConfigError
+from vitx.config.checks import Positive, PositiveInt, Share, check_fields
+from vitx.config.errors import ConfigError
 
 CHUNKS = 50  # calls in which a sequence is sampled, between which progress is told
 

@@ -4,7 +4,7 @@ from typing import ClassVar
 
 import jax
 
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
 from vitx.models import names
 from vitx.models.trunk import Parts, with_defaults
 from vitx.models.vit import ViT

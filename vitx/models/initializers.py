@@ -17,8 +17,9 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 
-from vitx.checks import Finite, Positive
-from vitx.errors import ConfigError
+from vitx.config.checks import Finite, Positive
+from vitx.config.errors import ConfigError
+from vitx.config.registry import build
 from vitx.models.names import (
   BIAS,
   HEAD,
@@ -30,7 +31,6 @@ from vitx.models.names import (
   count_blocks,
   input_axes,
 )
-from vitx.registry import build
 
 Params = dict[str, Any]
 Kernels = dict[str, jax.Array]

@@ -6,7 +6,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
 from vitx.models import names
 from vitx.models.trunk import Parts, with_defaults
 from vitx.models.vit import ViT

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 
 from vitx.blocks.pooling import POOLS, ClassToken
 from vitx.blocks.stems import STEMS
-from vitx.checks import PositiveInt
-from vitx.errors import ConfigError
+from vitx.config.checks import PositiveInt
+from vitx.config.errors import ConfigError
 from vitx.layers.dropout import Dropout
 from vitx.layers.mlp import gelu
 from vitx.models import names

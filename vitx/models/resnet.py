@@ -4,8 +4,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from vitx.checks import Depth, PositiveInt
-from vitx.errors import ConfigError
+from vitx.config.checks import Depth, PositiveInt
+from vitx.config.errors import ConfigError
 from vitx.layers.convolution import Conv
 from vitx.layers.norms import BatchNorm
 from vitx.models import names

@@ -7,8 +7,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from vitx.checks import Depth, NonNegative, NonNegativeInt, PositiveInt
-from vitx.errors import ConfigError
+from vitx.config.checks import Depth, NonNegative, NonNegativeInt, PositiveInt
+from vitx.config.errors import ConfigError
 from vitx.models import names
 from vitx.models.layer_cycle import run_cycle
 from vitx.models.trunk import Parts, Trunk, with_defaults

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from itertools import accumulate
 
-from vitx.checks import Depth, PositiveInt
-from vitx.errors import ConfigError
+from vitx.config.checks import Depth, PositiveInt
+from vitx.config.errors import ConfigError
 
 # A field that is one value for all stages or has one for each.
 PerStage = PositiveInt | tuple[PositiveInt, ...]

@@ -6,8 +6,8 @@ import flax.linen as nn
 import jax
 
 from vitx.blocks.patch_merging import PatchMerging
-from vitx.checks import PositiveInt
-from vitx.errors import ConfigError
+from vitx.config.checks import PositiveInt
+from vitx.config.errors import ConfigError
 from vitx.models.network import Network
 from vitx.models.stages import Depths, PerStage, per_stage, stage_layers
 from vitx.models.trunk import Parts, with_defaults

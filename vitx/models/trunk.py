@@ -13,14 +13,14 @@ from vitx.attention import MIXERS
 from vitx.blocks.registry import BLOCKS
 from vitx.blocks.registry import FROM_MODEL as BLOCK_FROM_MODEL
 from vitx.blocks.token_reduction import NO_REDUCTION, TokenReduction, check_reduces
-from vitx.checks import Rate
-from vitx.errors import ConfigError
+from vitx.config.checks import Rate
+from vitx.config.errors import ConfigError
+from vitx.config.registry import options
 from vitx.layers.norms import NORMS
 from vitx.layers.posemb import POSITIONS
 from vitx.models import names
 from vitx.models.initializers import INITIALIZATIONS
 from vitx.ops.layout import TokenLayout
-from vitx.registry import options
 
 Dtype = jax.typing.DTypeLike
 Parts = dict[str, tuple[Mapping[str, Any], Any, tuple[str, ...]]]

@@ -7,8 +7,8 @@ import flax.linen as nn
 import jax
 
 from vitx.blocks.token_reduction import TOKEN_REDUCTIONS, NoReduction, TokenReduction
-from vitx.checks import Depth, NonNegativeInt, PositiveInt
-from vitx.errors import ConfigError
+from vitx.config.checks import Depth, NonNegativeInt, PositiveInt
+from vitx.config.errors import ConfigError
 from vitx.models.network import Network
 from vitx.models.trunk import Parts
 from vitx.ops.layout import TokenLayout

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 
 import jax
 
-from vitx.errors import ConfigError, listing
+from vitx.config.errors import ConfigError, listing
 from vitx.ops.rule import Rule, load_rule
 
 Implementation = Literal["auto", "masked", "kernelized"]

@@ -4,7 +4,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
 from vitx.ops.layout import TokenLayout
 
 

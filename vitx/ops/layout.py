@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
 
 
 @dataclasses.dataclass(frozen=True)

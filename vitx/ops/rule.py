@@ -17,7 +17,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from vitx.errors import ConfigError, listing
+from vitx.config.errors import ConfigError, listing
 
 # What shares a rule, and what it is.
 FAMILIES = {

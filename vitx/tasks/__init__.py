@@ -5,9 +5,9 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from vitx.checks import check_fields
-from vitx.errors import ConfigError, listing
-from vitx.registry import check_options, fields_of, lookup
+from vitx.config.checks import check_fields
+from vitx.config.errors import ConfigError, listing
+from vitx.config.registry import check_options, fields_of, lookup
 from vitx.tasks.base import Task as Task
 from vitx.tasks.classification import Classification
 from vitx.tasks.density import Density

@@ -16,9 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
+from vitx.config.errors import ConfigError
 from vitx.data.dataset import DatasetInfo, Example, Examples
 from vitx.data.transform import Transform
-from vitx.errors import ConfigError
 from vitx.files import read_arrays
 from vitx.ops.layout import TokenLayout
 

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
-from vitx.checks import Probability, check_value
+from vitx.config.checks import Probability, check_value
+from vitx.config.errors import ConfigError, escape
 from vitx.data.dataset import DatasetInfo, check_arrays
 from vitx.data.images.augment import make_eval_preprocess, make_train_augment
 from vitx.data.images.augment_settings import AugmentSettings, EvalSettings
@@ -29,7 +30,6 @@ from vitx.data.images.settings import (
 from vitx.data.images.square import SquareImages
 from vitx.data.images.statistics import Channels, statistics
 from vitx.data.sources.folder import SUFFIXES
-from vitx.errors import ConfigError, escape
 from vitx.models import initialize, model_from_config, token_layout
 from vitx.ops.dropout import examples_at
 from vitx.ops.layout import TokenLayout

@@ -11,13 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
-from vitx.checks import Range
+from vitx.config.checks import Range
+from vitx.config.errors import ConfigError
 from vitx.data.dataset import ArraySpec, DatasetInfo, Examples
 from vitx.data.images.settings import image_spec
 from vitx.data.reference_codes import reference_figures
 from vitx.data.transform import Identity
 from vitx.data.windows import CropWindow, Windows
-from vitx.errors import ConfigError
 from vitx.models import initialize, model_from_config
 from vitx.ops.dropout import examples_at
 from vitx.tasks.base import Figures, Task

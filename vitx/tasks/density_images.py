@@ -5,8 +5,8 @@ from typing import ClassVar
 
 import numpy as np
 
+from vitx.config.errors import ConfigError
 from vitx.data.dataset import Example
-from vitx.errors import ConfigError
 
 
 @dataclasses.dataclass(frozen=True)

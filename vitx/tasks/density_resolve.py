@@ -5,11 +5,11 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from vitx.config.errors import ConfigError
+from vitx.config.registry import lookup, options
 from vitx.data.dataset import DatasetInfo, check_arrays
 from vitx.data.images.settings import find_channels, find_size
-from vitx.errors import ConfigError
 from vitx.models import MODELS
-from vitx.registry import lookup, options
 
 BYTES = 256
 

@@ -10,11 +10,11 @@ import jax
 import jax.numpy as jnp
 from ml_collections import ConfigDict
 
-from vitx.checks import NonNegative, Positive, Probability
-from vitx.errors import ConfigError
+from vitx.config.checks import NonNegative, Positive, Probability
+from vitx.config.errors import ConfigError
+from vitx.config.registry import fields_of
 from vitx.models import model_from_config
 from vitx.models.sown import collect
-from vitx.registry import fields_of
 from vitx.tasks.base import Teacher
 from vitx.tasks.classification import Classification
 from vitx.tasks.classification_figures import (

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax.traverse_util import flatten_dict
 
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
 from vitx.models.sown import collect
 
 BASIS = "basis"  # what Sparsifiner's mixer calls its basis over the tokens

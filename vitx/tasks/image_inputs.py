@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from PIL import Image
 
+from vitx.config.errors import ConfigError
 from vitx.data.images.decode import ValueRange, decode_image, to_array, to_mode
 from vitx.data.images.settings import FILE_CHANNELS
-from vitx.errors import ConfigError
 from vitx.files import read_bytes
 
 

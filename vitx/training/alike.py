@@ -8,7 +8,7 @@ import jax
 from ml_collections import ConfigDict
 
 from vitx.checkpoints import workdir as wd
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
 from vitx.models import resolve_model
 from vitx.training.fields import SEEDS
 from vitx.training.setup import Experiment

@@ -12,11 +12,11 @@ import jax.numpy as jnp
 from ml_collections import ConfigDict
 
 from vitx.analysis.matrices import attention_entropies, hold_matrices
+from vitx.config.errors import ConfigError
+from vitx.config.registry import fields_of
 from vitx.data.batches import evaluation_batches
 from vitx.data.dataset import Examples, spread
-from vitx.errors import ConfigError
 from vitx.models.stacked import unstack
-from vitx.registry import fields_of
 from vitx.tasks import build_task
 from vitx.tasks.base import Batch, Figures
 from vitx.training import parallel

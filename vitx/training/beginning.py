@@ -10,17 +10,18 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from vitx.analysis import cost
-from vitx.checkpoints import load
 from vitx.checkpoints import workdir as wd
 from vitx.checkpoints.directory import Directory
-from vitx.checkpoints.load import initial_variables
 from vitx.checkpoints.store import CheckpointStore
+from vitx.config.registry import fields_of
 from vitx.data.class_names import find_in_weights
 from vitx.data.dataset import DatasetInfo
-from vitx.registry import fields_of
-from vitx.training import provenance, unevaluated
+from vitx.interop import init_from
+from vitx.interop.init_from import initial_variables
+from vitx.training import unevaluated
 from vitx.training.distributed import is_writer
-from vitx.training.recorder import Record
+from vitx.training.record import provenance
+from vitx.training.record.recorder import Record
 from vitx.training.setup import Experiment
 
 
@@ -67,7 +68,7 @@ def check_source(experiment: Experiment, workdir: str, *, writes: bool, trust_co
   if config.init_from and not (writes and Directory(wd.locate_checkpoints(workdir)).steps()):
     # Before anything is written; the weights themselves are read when there is a state to fill.
     shapes, layout = experiment.named_shapes(), experiment.task.token_layout()
-    load.check_source(
+    init_from.check_source(
       config.init_from,
       shapes.params,
       shapes.model_state,

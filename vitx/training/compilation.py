@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 from vitx.analysis import cost
 from vitx.data.dataset import ROLES
 from vitx.training import parallel
-from vitx.training.progress import Progress, announce
+from vitx.training.record.progress import Progress, announce
 from vitx.training.setup import Experiment, batch_shapes, evaluation_shapes
 from vitx.training.train_step import Step
 

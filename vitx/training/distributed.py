@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import jax
 from jax._src.lib import _jax  # one function of it, see `_join`
 
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
 from vitx.training import rendezvous
 
 # The number of processes as the launcher of a job step gives it: SLURM's srun, Open MPI.

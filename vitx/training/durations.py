@@ -8,7 +8,7 @@ fractions, so that event 3 of "0.1 epochs" falls exactly where "0.3 epochs" ends
 import re
 from fractions import Fraction
 
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
 
 _DURATION = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(?:\s*(steps?|epochs?))?")
 

@@ -6,9 +6,9 @@ from typing import Any
 import jax
 import numpy as np
 
+from vitx.config.errors import ConfigError
 from vitx.data.batches import evaluation_batches
 from vitx.data.dataset import Examples
-from vitx.errors import ConfigError
 from vitx.tasks.base import Figures, Task
 from vitx.training import parallel
 from vitx.training.train_step import TrainState, evaluation_step

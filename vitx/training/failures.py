@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import jax
 
-from vitx.registry import fields_of
+from vitx.config.registry import fields_of
 
 # EX_TEMPFAIL of sysexits.h: everything is saved, and the same command goes on.
 EXIT_INTERRUPTED = 75

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from vitx.checks import (
+from vitx.config.checks import (
   NonNegative,
   NonNegativeInt,
   Positive,
@@ -15,8 +15,8 @@ from vitx.checks import (
   check_pattern,
   check_value,
 )
+from vitx.config.errors import ConfigError
 from vitx.data.settings import DataSettings
-from vitx.errors import ConfigError
 from vitx.tasks import task_class
 
 NAMED = ("model", "task", "optimizer", "schedule", "tracking")

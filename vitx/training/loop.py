@@ -15,15 +15,7 @@ from ml_collections import ConfigDict
 from vitx.checkpoints import lock
 from vitx.checkpoints import workdir as wd
 from vitx.ops.implementation import choosing_by
-from vitx.training import (
-  cache,
-  compilation,
-  console,
-  parallel,
-  provenance,
-  resident,
-  unevaluated,
-)
+from vitx.training import cache, compilation, parallel, resident, unevaluated
 from vitx.training.attention_entropy import make_measure
 from vitx.training.beginning import Beginning, check_beginning
 from vitx.training.distributed import ending, is_writer
@@ -34,6 +26,7 @@ from vitx.training.failures import (
   explain_out_of_memory,
 )
 from vitx.training.in_flight import InFlight
+from vitx.training.record import console, provenance
 from vitx.training.running import (
   Run,
   compile_evaluation,

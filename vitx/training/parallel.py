@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
 
 AXIS = "devices"
 LEAST = 4  # examples on a device that is one core: fewer were not measured

@@ -10,8 +10,8 @@ import socket
 import time
 from typing import Any
 
-from vitx.errors import ConfigError, listing
-from vitx.training.progress import announce
+from vitx.config.errors import ConfigError, listing
+from vitx.training.record.progress import announce
 
 PATIENCE = 300  # seconds for all to come
 CONNECT = 5.0  # seconds for one attempt to reach a host

@@ -7,10 +7,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from vitx.config.errors import ConfigError
 from vitx.data.batches import TrainBatches
 from vitx.data.dataset import Example
 from vitx.data.stream import Batch
-from vitx.errors import ConfigError
 from vitx.training import parallel
 
 # Of a device's memory that examples may take without being asked for.

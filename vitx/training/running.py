@@ -18,11 +18,11 @@ from vitx.training import attention_entropy, evaluation, parallel, unevaluated
 from vitx.training.beginning import Beginning, begin
 from vitx.training.distributed import is_writer
 from vitx.training.failures import Interrupted, StopRequest, check_figures
-from vitx.training.plateau import Plateau
-from vitx.training.progress import SOON, announce, show_bar
-from vitx.training.recorder import Recorder
+from vitx.training.optim.plateau import Plateau
+from vitx.training.record.progress import SOON, announce, show_bar
+from vitx.training.record.recorder import Recorder
+from vitx.training.record.tracking import open_tracking
 from vitx.training.setup import Experiment
-from vitx.training.tracking import open_tracking
 
 # Evaluates the state at a step on a role's examples, under each of `config.evaluation.weights`; a
 # figure that is not finite is an error.

@@ -10,22 +10,23 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
-from vitx import registry
 from vitx.analysis.implementations import implementations
 from vitx.checkpoints.store import check_keep
+from vitx.config import registry
+from vitx.config.errors import ConfigError
 from vitx.data import in_memory
 from vitx.data.batches import TrainBatches
 from vitx.data.dataset import ROLES, ArraySpec, DatasetInfo, Examples, Source, spread
 from vitx.data.sources import open_source
-from vitx.errors import ConfigError
 from vitx.models import check_model, logged, resolve_model, stacked
 from vitx.tasks import build_task, task_class
 from vitx.tasks.base import Figures, Task
-from vitx.training import attention_entropy, durations, parallel, resident, sizes, teacher, tracking
+from vitx.training import attention_entropy, durations, parallel, resident, sizes, teacher
 from vitx.training.evaluation import check_weights, describe_figures
 from vitx.training.fields import NAMED, SEEDS, check_config
-from vitx.training.optimizers import find_frozen, is_elementwise, make_optimizer
-from vitx.training.schedules import make_schedule
+from vitx.training.optim.optimizers import find_frozen, is_elementwise, make_optimizer
+from vitx.training.optim.schedules import make_schedule
+from vitx.training.record import tracking
 from vitx.training.train_step import Step, TrainState
 
 LONGEST = 2**31 - 1  # steps that the counter of a run can hold

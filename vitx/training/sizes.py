@@ -9,7 +9,7 @@ import numpy as np
 import psutil
 
 from vitx.analysis.cost import tree_bytes
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
 from vitx.training.parameters import parameter_names
 
 

@@ -8,14 +8,16 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
-from vitx import registry
-from vitx.checkpoints import foreign, tree
-from vitx.checkpoints.load import Loaded, initial_variables, load
-from vitx.checkpoints.load import check_source as check_weights
+from vitx.checkpoints import tree
+from vitx.checkpoints.load import Loaded, load
 from vitx.checkpoints.workdir import find_run, read_config
+from vitx.config import registry
+from vitx.config.errors import ConfigError
 from vitx.data.class_names import find_in_weights
 from vitx.data.dataset import DatasetInfo
-from vitx.errors import ConfigError
+from vitx.interop import foreign
+from vitx.interop.init_from import check_source as check_weights
+from vitx.interop.init_from import initial_variables
 from vitx.models import initialize, names, token_layout
 from vitx.tasks.base import Task, Teacher
 from vitx.training.train_step import TrainState

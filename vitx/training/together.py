@@ -20,11 +20,10 @@ from vitx.checkpoints import workdir as wd
 from vitx.data.batches import TrainBatches
 from vitx.models import stacked
 from vitx.ops.implementation import choosing_by
-from vitx.training import cache, compilation, parallel, provenance, unevaluated
+from vitx.training import cache, compilation, parallel, unevaluated
 from vitx.training.alike import check_states, read_scalars
 from vitx.training.attention_entropy import Measure, make_measure
 from vitx.training.beginning import Beginning, check_beginning
-from vitx.training.console import RunLog
 from vitx.training.failures import (
   Interrupted,
   NonFiniteError,
@@ -35,7 +34,9 @@ from vitx.training.failures import (
 from vitx.training.in_flight import InFlight
 from vitx.training.loop import Result
 from vitx.training.members import Member, Program, compile_members
-from vitx.training.progress import announce
+from vitx.training.record import provenance
+from vitx.training.record.console import RunLog
+from vitx.training.record.progress import announce
 from vitx.training.running import (
   Evaluate,
   Programs,

@@ -9,9 +9,9 @@ from ml_collections import ConfigDict
 from PIL import Image
 
 from configs.common import default_config
+from vitx.config.errors import ConfigError
 from vitx.data.images.augment import make_eval_preprocess, make_train_augment
 from vitx.data.images.augment_settings import AugmentSettings
-from vitx.errors import ConfigError
 
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)
 EVERYTHING = dict(  # but for RandAugment and mixup, which others below have

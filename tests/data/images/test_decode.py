@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
+from vitx.config.errors import ConfigError
 from vitx.data import order
 from vitx.data.dataset import ArraySpec, DatasetInfo
 from vitx.data.images import SquareImages, decode
 from vitx.data.images.settings import ImageSettings, find_channels, find_size, image_spec
 from vitx.data.sources import open_source
-from vitx.errors import ConfigError
 
 GOLDEN = np.load(Path(__file__).parents[2] / "golden" / "timm_images.npz")
 

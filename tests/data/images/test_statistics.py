@@ -1,11 +1,11 @@
 import numpy as np
 import pytest
 
+from vitx.config.errors import ConfigError
 from vitx.data.dataset import DatasetInfo
 from vitx.data.images.settings import image_spec
 from vitx.data.images.statistics import LARGEST_SAMPLE, compute, statistics
 from vitx.data.sources import open_source
-from vitx.errors import ConfigError
 
 
 def test_digits_are_computed_from_train(digits_dir, make_data):

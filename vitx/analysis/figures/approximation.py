@@ -13,7 +13,7 @@ import numpy as np
 from vitx.analysis.figures import style
 from vitx.analysis.figures.capture import capture, softmax_map
 from vitx.analysis.figures.subject import Subject
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
 from vitx.ops.kernels import features
 from vitx.ops.kernels.linear import masked_linear_attention
 from vitx.ops.kernels.nystrom import masked_nystrom_attention

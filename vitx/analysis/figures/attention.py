@@ -11,7 +11,7 @@ from vitx.analysis.figures import style
 from vitx.analysis.figures.capture import Layer, capture
 from vitx.analysis.figures.subject import Subject
 from vitx.attention.fnet import FNet
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
 from vitx.ops.layout import TokenLayout
 
 DRAWN_LAYERS, DRAWN_HEADS = 12, 8

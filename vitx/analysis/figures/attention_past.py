@@ -12,7 +12,7 @@ import numpy as np
 from vitx.analysis import csv_files
 from vitx.analysis.figures import style
 from vitx.analysis.figures.subject import Subject
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
 from vitx.models.sown import collect
 
 MASSES = ("local", "row", "column")

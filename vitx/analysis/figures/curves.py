@@ -9,7 +9,7 @@ import numpy as np
 
 from vitx.analysis.comparison import shown
 from vitx.analysis.figures import style
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
 
 TOGETHER = 12  # lines that can be told apart; of more methods each gets a diagram of its own
 COLORS = 10  # the lines of further methods are dashed

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from vitx import registry
 from vitx.analysis.figures.patterns import choose_query
 from vitx.analysis.figures.subject import make_canvas, save
 from vitx.analysis.graph import graph_figures
-from vitx.errors import ConfigError
+from vitx.config import registry
+from vitx.config.errors import ConfigError
 from vitx.ops.attention import dense_mask
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns import PATTERNS, Pattern

@@ -12,7 +12,7 @@ from vitx.analysis.figures import approximation, style
 from vitx.analysis.figures.attention import show_image
 from vitx.analysis.figures.subject import Subject
 from vitx.attention.nystromformer import Nystromformer
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
 from vitx.ops.kernels.nystrom import segment_means
 from vitx.ops.kernels.softmax import masked_softmax
 from vitx.ops.layout import TokenLayout

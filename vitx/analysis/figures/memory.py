@@ -12,7 +12,7 @@ import numpy as np
 from vitx.analysis import csv_files
 from vitx.analysis.comparison import shown
 from vitx.analysis.figures import style
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
 
 PREFIX = "test_"
 TOLERANCE = 0.02  # of FLOPs

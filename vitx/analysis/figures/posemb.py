@@ -12,7 +12,7 @@ import numpy as np
 from vitx.analysis.figures import style
 from vitx.analysis.figures.attention_past import to_plane
 from vitx.analysis.figures.subject import Subject
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
 from vitx.models import names
 from vitx.ops.layout import TokenLayout
 

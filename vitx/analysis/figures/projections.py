@@ -12,7 +12,7 @@ from flax.traverse_util import flatten_dict
 
 from vitx.analysis.figures import style
 from vitx.analysis.figures.subject import Subject
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
 from vitx.models import names
 from vitx.models.sown import collect
 

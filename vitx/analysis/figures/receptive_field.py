@@ -17,7 +17,7 @@ from vitx.analysis.figures.patterns import choose_query
 from vitx.analysis.figures.subject import Subject
 from vitx.attention.base import TokenMixer
 from vitx.attention.pattern import PatternAttention
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns import Causal, Pattern
 

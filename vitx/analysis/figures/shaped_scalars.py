@@ -9,7 +9,7 @@ from flax.traverse_util import flatten_dict
 
 from vitx.analysis.figures import style
 from vitx.analysis.figures.subject import Subject
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
 from vitx.models.sown import collect
 
 LETTERS = {"alpha": "α", "beta": "β", "gamma": "γ"}

@@ -9,7 +9,7 @@ import numpy as np
 
 from vitx.analysis import csv_files
 from vitx.analysis.figures.subject import make_canvas, save
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
 
 COLUMN, PAGE = 3.35, 6.9  # inches: a column of a paper, and both
 SMALL, NORMAL = 6, 7  # points

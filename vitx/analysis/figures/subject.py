@@ -8,7 +8,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 
-from vitx.errors import ConfigError, MissingExtraError, escape
+from vitx.config.errors import ConfigError, MissingExtraError, escape
 from vitx.ops.layout import TokenLayout
 
 

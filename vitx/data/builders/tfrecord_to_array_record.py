@@ -11,8 +11,8 @@ from array_record.python.array_record_module import ArrayRecordWriter
 from etils import epath
 from tqdm import tqdm
 
+from vitx.config.errors import ConfigError
 from vitx.data.sources import tfds_dir
-from vitx.errors import ConfigError
 
 _CRC32C = 0x82F63B78  # Castagnoli's polynomial, reflected
 

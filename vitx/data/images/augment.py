@@ -14,12 +14,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from vitx.checks import Probability, check_number, check_value
+from vitx.config.checks import Probability, check_number, check_value
+from vitx.config.errors import ConfigError
 from vitx.data.images import autoaugment, color, cropping, image_ops, mixup, randaugment
 from vitx.data.images.augment_settings import AugmentSettings, EvalSettings, read_augment
 from vitx.data.images.settings import Size, sides
 from vitx.data.settings import read_fields
-from vitx.errors import ConfigError
 
 TrainAugment = Callable[..., tuple[jax.Array, jax.Array]]
 EvalPreprocess = Callable[..., jax.Array]

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from vitx.checks import (
+from vitx.config.checks import (
   NonNegative,
   NonNegativeInt,
   Probability,
@@ -14,9 +14,9 @@ from vitx.checks import (
   check_integer,
   check_number,
 )
+from vitx.config.errors import ConfigError
+from vitx.config.registry import check_options
 from vitx.data.images.settings import Interpolation
-from vitx.errors import ConfigError
-from vitx.registry import check_options
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ import numpy as np
 from PIL import ExifTags, Image, UnidentifiedImageError
 
 from vitx import files
-from vitx.checks import check_number, check_value
+from vitx.config.checks import check_number, check_value
+from vitx.config.errors import ConfigError
 from vitx.data import order
 from vitx.data.dataset import DatasetInfo
 from vitx.data.images.settings import (
@@ -25,7 +26,6 @@ from vitx.data.images.settings import (
   sides,
 )
 from vitx.data.settings import read_fields
-from vitx.errors import ConfigError
 
 # torchvision's RandomResizedCrop, the field's usual defaults: share of the area, width / height.
 SCALE = (0.08, 1.0)

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from vitx.checks import Finite, Positive, Range, check_choice
+from vitx.config.checks import Finite, Positive, Range, check_choice
+from vitx.config.errors import ConfigError, listing
 from vitx.data.dataset import ArraySpec, DatasetInfo
-from vitx.errors import ConfigError, listing
 
 Side = Annotated[int, Range("[1, 65536]")]
 Size = Side | tuple[Side, Side]  # a square's side, or (height, width)

@@ -6,11 +6,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from vitx.checks import check_fields
+from vitx.config.checks import check_fields
+from vitx.config.errors import ConfigError
 from vitx.data.dataset import Example
 from vitx.data.images.decode import Encoded, resize, resize_short_side
 from vitx.data.images.settings import HostInterpolation, ResizeMode, Size
-from vitx.errors import ConfigError
 
 
 @dataclass(frozen=True)

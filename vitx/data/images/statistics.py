@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 
+from vitx.config.errors import ConfigError
 from vitx.data import order
 from vitx.data.dataset import DatasetInfo, Examples
 from vitx.data.images.settings import ImageSettings, find_channels
 from vitx.data.settings import read_fields
-from vitx.errors import ConfigError
 
 Channels = tuple[float, ...]
 # As many training images as give the third decimal.

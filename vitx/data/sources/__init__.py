@@ -25,6 +25,8 @@ from typing import Any
 
 import numpy as np
 
+from vitx.config.errors import ConfigError
+from vitx.config.registry import lookup
 from vitx.data import splits
 from vitx.data.class_names import renumber
 from vitx.data.dataset import Dataset, DatasetInfo, Examples, Source
@@ -32,8 +34,6 @@ from vitx.data.fingerprint import digest_arrays
 from vitx.data.readable import skip_unreadable
 from vitx.data.settings import DataSettings, read_fields
 from vitx.data.sources import audio, byte_file, folder, tfds
-from vitx.errors import ConfigError
-from vitx.registry import lookup
 
 __all__ = [
   "SOURCES",

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from absl import logging
 
+from vitx.config.errors import ConfigError, listing
 from vitx.data.dataset import Dataset, DatasetInfo
 from vitx.data.documents import SPEC, VOCABULARY, Documents, carve_end
 from vitx.data.fingerprint import choose_sample, digest
@@ -21,7 +22,6 @@ from vitx.data.settings import DataSettings, read_fields
 from vitx.data.sources.files import find_directories, find_files, warn_of_skipped
 from vitx.data.split_names import find_roles, states_role
 from vitx.data.wav import Wav, read_head
-from vitx.errors import ConfigError, listing
 from vitx.files import read_bytes
 
 RATE = 12_000  # samples per second

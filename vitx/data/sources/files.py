@@ -6,7 +6,7 @@ from pathlib import Path
 
 from absl import logging
 
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
 
 LISTED = 5  # skipped files that are named; the others are counted
 # What archives, file managers and Python leave beside files, with copies of them inside.

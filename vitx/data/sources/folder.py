@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from absl import logging
 
+from vitx.config.errors import ConfigError, listing
 from vitx.data import class_names
 from vitx.data.class_names import normalize
 from vitx.data.dataset import Dataset, DatasetInfo, Example, Examples, Joined
@@ -20,7 +21,6 @@ from vitx.data.sources.files import find_files, list_files, warn_of_skipped
 from vitx.data.sources.folder_layout import Classes, Layout, find_layout
 from vitx.data.split_names import find_role, find_roles
 from vitx.data.splits import find_bases
-from vitx.errors import ConfigError, listing
 from vitx.files import read_bytes
 
 SUFFIXES = (

@@ -5,11 +5,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from vitx.config.errors import ConfigError, listing
 from vitx.data.class_names import FILE, normalize
 from vitx.data.dataset import ROLES
 from vitx.data.sources.files import find_directories
 from vitx.data.split_names import FOLD, find_role, states_role
-from vitx.errors import ConfigError, listing
 
 # The directories that hold the images of a class, by its name and then by the name that the file
 # system has: there are several where these differ in how their accents are written.

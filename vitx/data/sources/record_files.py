@@ -9,7 +9,7 @@ from typing import Protocol
 
 from array_record.python import array_record_module
 
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
 
 # Nothing is read ahead: the next record lies elsewhere.
 _OPTIONS = "readahead_buffer_size:0,max_parallelism:0"

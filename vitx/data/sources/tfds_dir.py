@@ -7,10 +7,10 @@ import re
 import tensorflow_datasets as tfds
 from etils import epath
 
+from vitx.config.errors import ConfigError, listing, nearest
+from vitx.config.registry import is_trusted, reach_current_folder, refuse_code
 from vitx.data.builders import BUILDERS
 from vitx.data.cache import cache_directory
-from vitx.errors import ConfigError, listing, nearest
-from vitx.registry import is_trusted, reach_current_folder, refuse_code
 
 READABLE = "array_record"
 _NAME = re.compile(r"(?P<name>\w+)(?:/(?P<config>[^:/]+))?(?::(?P<version>\d+\.\d+\.\d+))?")

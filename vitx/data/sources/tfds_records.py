@@ -12,9 +12,9 @@ from google.protobuf.message import DecodeError
 from tensorflow_datasets.proto import tf_example_pb2
 from tqdm import tqdm
 
+from vitx.config.errors import ConfigError, listing
 from vitx.data.sources import tfds_dir
 from vitx.data.sources.record_files import RecordFiles
-from vitx.errors import ConfigError, listing
 
 # Of the readers of records, whose messages name no file.
 READ_ERRORS = (RuntimeError, ValueError, IndexError, DecodeError)

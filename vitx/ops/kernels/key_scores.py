@@ -10,7 +10,7 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
-from vitx.errors import ConfigError, listing
+from vitx.config.errors import ConfigError, listing
 from vitx.ops.kernels.tiling import product_transposed
 
 Predictor = Literal["auto", "dense", "sparse"]

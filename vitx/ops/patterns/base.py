@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns.indices import Index, blocks_of_runs, distinct, in_grid, namespace
 from vitx.ops.patterns.parts import Part, as_order

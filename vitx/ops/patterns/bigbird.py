@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from vitx.errors import ConfigError, listing
+from vitx.config.errors import ConfigError, listing
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns.base import Pattern, Union
 from vitx.ops.patterns.bigbird_draws import PLANS, draw

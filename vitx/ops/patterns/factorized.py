@@ -9,7 +9,7 @@ import dataclasses
 
 import numpy as np
 
-from vitx.errors import ConfigError, listing
+from vitx.config.errors import ConfigError, listing
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns.base import Pattern
 from vitx.ops.patterns.indices import blocks_between, blocks_of, blocks_of_runs, distinct, in_grid

@@ -5,7 +5,7 @@ import functools
 
 import numpy as np
 
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns.base import Pattern
 from vitx.ops.patterns.indices import (

@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
 from vitx.ops.patterns.base import Pattern
 from vitx.ops.patterns.indices import blocks_between, blocks_of_runs, distinct, in_grid, namespace
 from vitx.ops.patterns.parts import Part

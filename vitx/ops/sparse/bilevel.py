@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
 from vitx.ops.implementation import resolve_implementation
 from vitx.ops.inputs import check_inputs
 from vitx.ops.kernels.selection import keep_first

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns.base import Pattern
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns import Causal, Pattern
 from vitx.ops.sparse.block_mask import remember

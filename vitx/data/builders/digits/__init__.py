@@ -4,7 +4,7 @@ import os
 
 from etils import epath
 
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
 
 
 def prepare(data_dir: os.PathLike | str) -> epath.Path:

@@ -5,7 +5,7 @@ import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from vitx.errors import ConfigError
+from vitx.config.errors import ConfigError
 from vitx.files import check_inflated, reading
 
 

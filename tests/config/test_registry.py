@@ -1,0 +1,89 @@
+"""Names of code: what may be imported, and of which kind it must be."""
+
+import functools
+import sys
+
+import pytest
+
+from vitx.attention import MIXERS
+from vitx.config.errors import ConfigError
+from vitx.config.registry import build, kind_of, lookup, trusting
+from vitx.ops.patterns import PATTERNS
+from vitx.training.optim.schedules import SCHEDULES
+
+EVIL = "raise SystemExit('evil was imported')\n"
+OWN = """
+import functools
+import flax.linen as nn
+from vitx.attention.softmax import SoftmaxAttention
+from vitx.ops.patterns import Window
+
+class Mixer(nn.Module):
+  width: int = 3
+
+class NoModule:
+  pass
+
+def schedule(run):
+  return None
+
+partial = functools.partial(SoftmaxAttention, use_bias=False)
+pattern = Window(3)
+number = 3
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+  (tmp_path / "evil_code.py").write_text(EVIL)
+  (tmp_path / "own_code.py").write_text(OWN)
+  monkeypatch.syspath_prepend(tmp_path)
+  yield
+  sys.modules.pop("own_code", None)
+
+
+def test_code_of_ones_own():
+  assert lookup(MIXERS, "own_code:Mixer", "token_mixer").__name__ == "Mixer"
+  assert isinstance(build(MIXERS, "own_code:partial", "token_mixer"), functools.partial)
+  assert lookup(SCHEDULES, "own_code:schedule", "schedule").__name__ == "schedule"
+  assert lookup(PATTERNS, "own_code:pattern", "edges") == PATTERNS["window"].__class__(3)
+  assert lookup({"one": object}, "own_code:NoModule", "task").__name__ == "NoModule"
+
+
+@pytest.mark.parametrize(
+  ("table", "name"),
+  [
+    (MIXERS, "NoModule"),
+    (MIXERS, "schedule"),
+    (MIXERS, "number"),
+    (SCHEDULES, "number"),
+    (PATTERNS, "Mixer"),
+    (PATTERNS, "number"),
+  ],
+)
+def test_code_of_another_kind_is_refused(table, name):
+  with pytest.raises(ConfigError, match=f"field='own_code:{name}' is "):
+    lookup(table, f"own_code:{name}", "field")
+
+
+def test_a_kind_that_the_caller_names():
+  with pytest.raises(ConfigError, match="not a subclass of dict"):
+    lookup({"one": object}, "own_code:NoModule", "task", kind=dict)
+  assert kind_of({"one": object}) == (type,) and kind_of(SCHEDULES) == ()
+  assert kind_of({}) == ()  # what is always the user's own, such as `data.validation_choice`
+
+
+def test_untrusted_names_are_not_imported():
+  with trusting(False):
+    assert lookup(MIXERS, "softmax", "token_mixer") is MIXERS["softmax"]
+    own = "vitx.attention.softmax:SoftmaxAttention"
+    assert lookup(MIXERS, own, "token_mixer") is MIXERS["softmax"]
+    with pytest.raises(ConfigError, match=r"token_mixer='evil_code:Mixer'.*trust_code=True"):
+      lookup(MIXERS, "evil_code:Mixer", "token_mixer")
+    # Something foreign that one of our modules happens to have imported.
+    with pytest.raises(ConfigError, match=r"subprocess\.run.*trust_code=True"):
+      lookup({"f": print}, "vitx.training.record.provenance:subprocess.run", "schedule")
+    with trusting(True):
+      assert lookup(MIXERS, "own_code:Mixer", "token_mixer")
+  with pytest.raises(SystemExit, match="evil was imported"):
+    lookup(MIXERS, "evil_code:Mixer", "token_mixer")

@@ -1,0 +1,81 @@
+"""Small networks with drawn weights, exported as `vitx convert` does.
+
+`python -m tests.interop.exported` writes tests/golden/exported_*.safetensors and the calls that
+make the networks in timm; tests/golden/record_exports.py then has timm load and run them.
+"""
+
+import functools
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from configs.common import default_config
+from vitx.cli.convert import describe
+from vitx.interop.export import export_arrays, write_safetensors
+from vitx.models import create_model, initialize
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+CALLS = GOLDEN / "exported.json"
+SIDE, CHANNELS = 8, 1
+_VIT = dict(
+  name="vit", width=12, depth=2, num_heads=3, mlp_dim=20, stem=dict(name="linear", patch=4)
+)
+MODELS = {
+  "vit": _VIT
+  | dict(
+    norm=dict(name="layer", epsilon=1e-3),
+    block=dict(name="pre_norm", activation="gelu_tanh"),
+    token_mixer=dict(name="softmax", use_bias=False),
+  ),
+  "layer_scale": _VIT | dict(block=dict(name="pre_norm", activation="relu", layer_scale=1.0)),
+  "registers": _VIT | dict(extra_tokens=3, posemb=dict(name="learned", prefix=False)),
+  "distilled": _VIT | dict(name="distilled_vit"),
+  "mlp_mixer": _VIT | dict(token_mixer="mlp_mixing", posemb="none", pool="mean"),
+  "convmixer": dict(name="convmixer", width=6, depth=2, patch=2, kernel=3),
+}
+
+
+@functools.cache
+def make(name):
+  """A network, its variables, and what it is under timm's names."""
+  config = default_config()
+  with config.unlocked():
+    config.model = ConfigDict(MODELS[name] | dict(num_classes=5))
+    config.data.image_size, config.data.channels = SIDE, CHANNELS
+  network = describe(SimpleNamespace(config=config))
+  model = create_model(**config.model)
+  images = np.zeros((1, SIDE, SIDE, CHANNELS), np.float32)
+  shapes = jax.eval_shape(lambda key: initialize(model, key, images), jax.random.key(0))
+  random = np.random.default_rng(len(name))
+
+  def draw(path, leaf):
+    value = 0.4 * random.normal(size=leaf.shape)
+    last = path[-1].key
+    value = np.abs(value) + 0.5 if last == "var" else value + (last == "scale")
+    return value.astype(np.float32)
+
+  return model, jax.tree_util.tree_map_with_path(draw, dict(shapes)), network
+
+
+def images():
+  """What the networks are run on, (2, height, width, channels)."""
+  return np.random.default_rng(1).normal(size=(2, SIDE, SIDE, CHANNELS)).astype(np.float32)
+
+
+def main():
+  calls = {}
+  for name in MODELS:
+    _, variables, network = make(name)
+    write_safetensors(
+      GOLDEN / f"exported_{name}.safetensors", export_arrays(variables, network.family)
+    )
+    calls[name] = network.code
+  CALLS.write_text(json.dumps(calls, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+  main()

@@ -1,0 +1,116 @@
+"""Small networks whose weights tests/golden/record_*.py recorded, and ours filled with them."""
+
+import functools
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from vitx.checkpoints.store import CheckpointStore
+from vitx.checkpoints.workdir import KeptFiles
+from vitx.interop.init_from import initial_variables
+from vitx.models import create_model, initialize
+from vitx.ops.layout import TokenLayout
+from vitx.training import beginning
+from vitx.training.setup import make_experiment
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+SIZE = dict(num_classes=5, width=12, depth=2, num_heads=3, mlp_dim=48)
+LINEAR = dict(name="linear", patch=8)
+DINOV2 = dict(
+  num_classes=12,  # the file has no head: the features themselves, see `fill`
+  stem=dict(name="linear", patch=14),
+  block=dict(name="pre_norm", layer_scale=1e-5),
+)
+REGISTERS = DINOV2 | dict(extra_tokens=4, posemb=dict(name="learned", prefix=False))
+NETWORKS = {
+  "timm_vit": ("vit", dict(stem=LINEAR)),
+  "timm_distilled": ("distilled_vit", dict(stem=LINEAR)),
+  "lv_vit": (
+    "lv_vit",
+    dict(
+      mlp_dim=36,
+      stem=dict(name="normalized", channels=(4, 4, 4), patch=4),
+      norm=dict(name="layer", epsilon=1e-5),
+      token_mixer=dict(name="softmax", use_bias=False),
+    ),
+  ),
+  "augreg": ("vit", dict(stem=LINEAR, block=dict(name="pre_norm", activation="gelu_tanh"))),
+  "timm_dinov2": ("vit", DINOV2),
+  "timm_registers": ("vit", REGISTERS),
+  "dinov2_registers": ("vit", REGISTERS),
+  "transformers_vit": ("vit", dict(stem=LINEAR)),
+  "transformers_deit": ("distilled_vit", dict(stem=LINEAR)),
+  "transformers_dinov2": ("vit", REGISTERS),
+  "timm_mixer": (
+    "vit",
+    dict(stem=LINEAR, posemb="none", pool="mean", token_mixer=dict(name="mlp_mixing", hidden=6)),
+  ),
+  "timm_convmixer": ("convmixer", dict(kernel=3, patch=8)),
+}
+FILES = {name: str(GOLDEN / f"{name}.safetensors") for name in NETWORKS}
+FILES["augreg"] = str(GOLDEN / "augreg_weights.npz")
+OUTPUTS = {
+  name: GOLDEN / f"{'registers' if 'registers' in name else name}.npz" for name in NETWORKS
+}
+_PREFIX = {"timm_distilled": 2, "timm_registers": 5, "dinov2_registers": 5, "timm_mixer": 0}
+_PREFIX |= {"transformers_deit": 2, "transformers_dinov2": 5}
+LAYOUTS = {name: TokenLayout((3, 3), _PREFIX.get(name, 1)) for name in NETWORKS}
+LAYOUTS["timm_convmixer"] = None
+FRESH = 0.25  # what stands for the values of a new network: nothing of them is compiled
+HEADLESS = ("timm_dinov2", "timm_registers", "dinov2_registers", "transformers_dinov2")
+
+
+def make(name, side=None, **fields):
+  """A network and its fresh variables."""
+  kind, own = NETWORKS[name]
+  own = {**SIZE, **own, **fields}
+  if kind == "convmixer":
+    own = {key: own[key] for key in own if key not in ("num_heads", "mlp_dim")}
+  model = create_model(kind, **own)
+  shapes = shapes_of(model, side or (42 if name in HEADLESS else 24))
+  return model, jax.tree.map(lambda x: np.full(x.shape, FRESH, x.dtype), dict(shapes))
+
+
+@functools.cache
+def shapes_of(model, side, channels=3):
+  """The shapes of a network's variables; equal networks are traced once in all."""
+  height, width = (side, side) if isinstance(side, int) else side
+  images = np.zeros((1, height, width, channels), np.float32)
+  return jax.eval_shape(lambda key: initialize(model, key, images), jax.random.key(0))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def run(model, variables, images):
+  """The logits of a network; equal networks are compiled once in all."""
+  return model.apply(variables, images)
+
+
+def fill(name, side=None, layout=None, allowed=(), mixer="softmax", **fields):
+  """A network and the file's variables; a head that the file has not hands its input through."""
+  model, variables = make(name, side, **fields)
+  params, state = variables.pop("params"), variables
+  layout = layout or LAYOUTS[name]
+  params, state = initial_variables(
+    FILES[name], params, state, layout, allowed=allowed, mixer=mixer
+  )
+  if name in HEADLESS:
+    params["head"] = {"kernel": np.eye(12, model.num_classes), "bias": np.zeros(model.num_classes)}
+  return model, {"params": params, **state}
+
+
+def begin(config, workdir):
+  """How a run begins whose new network is of `FRESH` numbers; it compiles nothing, nor trains."""
+  experiment = make_experiment(config)
+  beginning.check_beginning(experiment, str(workdir), writes=True, trust_code=False)
+  state = jax.tree.map(lambda x: np.full(x.shape, FRESH, x.dtype), experiment.named_shapes())
+  with CheckpointStore(Path(workdir) / "checkpoints") as store:
+    return beginning.begin(
+      experiment, str(workdir), store, KeptFiles(workdir), lambda: state, trust_code=False
+    )
+
+
+def golden(name):
+  """Images (B, height, width, 3) and what the file's own code made of them."""
+  with np.load(OUTPUTS[name]) as file:
+    return file["images"], file["logits"]

@@ -1,0 +1,107 @@
+"""Weights out: timm loaded these files and gave these outputs (golden/record_exports.py)."""
+
+import json
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from configs import cifar10, imagenet, vix_cifar10
+from tests.interop.exported import CALLS, GOLDEN, MODELS, images, make
+from tests.interop.published import run
+from vitx.checkpoints.tree import name_leaves
+from vitx.cli.convert import describe
+from vitx.config.errors import ConfigError, MissingExtraError
+from vitx.interop import foreign, foreign_names
+from vitx.interop.export import export_arrays, write_safetensors
+
+CALLED = json.loads(CALLS.read_text())
+
+
+def path(name):
+  return str(GOLDEN / f"exported_{name}.safetensors")
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_timm_ran_what_is_exported_today(name):
+  model, variables, network = make(name)
+  assert network.code == CALLED[name]
+  arrays, recorded = export_arrays(variables, network.family), foreign.read_arrays(path(name))[0]
+  assert arrays.keys() == recorded.keys()
+  for key, value in arrays.items():
+    np.testing.assert_array_equal(value, recorded[key], err_msg=key)
+  with np.load(GOLDEN / "exported.npz") as golden:
+    np.testing.assert_array_equal(golden["images"], images())
+    expected = golden[name]
+  found = run(model, variables, images())
+  np.testing.assert_allclose(found, expected, atol=2e-5 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_out_and_in_again_is_the_identity(name, tmp_path):
+  _, variables, network = make(name)
+  write_safetensors(tmp_path / "a.safetensors", export_arrays(variables, network.family))
+  found, left, _ = foreign.read_variables(str(tmp_path / "a.safetensors"), 3)
+  assert left == []
+  found, wanted = name_leaves(found), name_leaves(variables)
+  assert found.keys() == wanted.keys()
+  for key, value in wanted.items():
+    assert found[key].tobytes() == value.tobytes(), key
+
+
+def test_a_variable_without_a_place():
+  _, variables, _ = make("layer_scale")
+  with pytest.raises(ConfigError, match=r"params/block_0/mixer_scale has no place .*'vit_pytorch'"):
+    foreign_names.to_theirs(name_leaves(variables), "vit_pytorch")
+
+
+def test_only_safetensors_go_out(tmp_path, monkeypatch):
+  with pytest.raises(ConfigError, match=r"out='weights\.npz' must end in \.safetensors"):
+    write_safetensors("weights.npz", {})
+  monkeypatch.setitem(sys.modules, "safetensors.numpy", None)
+  with pytest.raises(MissingExtraError, match=r'"\.\[foreign\]"'):
+    write_safetensors(tmp_path / "a.safetensors", {})
+
+
+def network(module, text):
+  config = module.get_config(text)
+  with config.unlocked():
+    config.data.channels = 3
+    config.data.image_size = config.data.image_size or 32
+    config.model.num_classes = 10
+  return describe(SimpleNamespace(config=config))
+
+
+@pytest.mark.parametrize("row", [row for row in imagenet.ROWS if "linformer" not in row])
+def test_rows_of_imagenet_have_names(row):
+  found = network(imagenet, row)
+  family = "lv_vit" if "lv" in row else "distilled" if "distilled" in row else "timm"
+  assert found.family == family and ("img_size=224" in found.code) == (family != "lv_vit")
+
+
+@pytest.mark.parametrize(
+  ("module", "text", "message"),
+  [
+    (imagenet, "deit_s_linformer", "token_mixer='linformer'.*'softmax'"),
+    (imagenet, "deit_ti,token_mixer=performer", "token_mixer='performer'.*'softmax'"),
+    (imagenet, "deit_ti,token_mixer.rotary=axial", "token_mixer.rotary='axial'.*'none'"),
+    (imagenet, "deit_ti,token_mixer.head_dim=32", "token_mixer.head_dim=32"),
+    (imagenet, "deit_ti,posemb=rope", "posemb='rope'.*'learned'"),
+    (imagenet, "deit_ti,pool=mean", "pool='mean'.*'cls'"),
+    (imagenet, "deit_ti,model.block=parallel", "block='parallel'.*'pre_norm'"),
+    (imagenet, "deit_ti,model.block.branch_divisor=2.0", r"block.branch_divisor=2\.0.*1\.0"),
+    (imagenet, "deit_ti,stem.stride=8", "stem.stride=8.*None"),
+    (imagenet, "deit_ti_distilled,model.extra_tokens=2", "extra_tokens=2.*0"),
+    (imagenet, "lv_vit_t,stem.strides=(1,1,1)", "stem.strides="),
+    (vix_cifar10, "mlp_mixer,pool=cls", "pool='cls'.*'mean'"),
+    (cifar10, "resnet20", "name='resnet' has no names in timm; .*convmixer"),
+  ],
+)
+def test_what_timm_would_compute_otherwise_is_refused(module, text, message):
+  with pytest.raises(ConfigError, match=rf"model\..*{message}"):
+    network(module, text)
+
+
+def test_heads_that_are_said_though_they_follow():
+  assert network(imagenet, "deit_ti,token_mixer.head_dim=64").family == "timm"

@@ -1,0 +1,545 @@
+"""Published weights: outputs as their own code has them, names there and back, what is refused."""
+
+import json
+import pickle
+import re
+import struct
+import zipfile
+from pathlib import Path
+
+import jax
+import ml_dtypes
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from tests import runs
+from tests.interop import torch_writer
+from tests.interop.published import (
+  DINOV2,
+  FILES,
+  FRESH,
+  GOLDEN,
+  HEADLESS,
+  LAYOUTS,
+  NETWORKS,
+  begin,
+  fill,
+  golden,
+  make,
+  run,
+  shapes_of,
+)
+from vitx.checkpoints.tree import name_leaves
+from vitx.config.errors import ConfigError
+from vitx.interop import foreign, foreign_names
+from vitx.interop.init_from import initial_variables
+from vitx.interop.transfer import transfer
+from vitx.ops.layout import TokenLayout
+from vitx.training import loop
+from vitx.training.setup import Experiment, make_experiment
+
+# Whose class token has a position of its own, which is added to it here.
+PLACED = ("dinov2_registers", "transformers_dinov2")
+WITH_ATTENTION = [name for name in NETWORKS if "mixer" not in name]
+
+
+def assert_outputs(name, model, variables):
+  images, expected = golden(name)
+  found = run(model, variables, images)
+  np.testing.assert_allclose(found, expected, atol=2e-5 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize(
+  ("name", "implementation"),
+  [*((name, "masked") for name in WITH_ATTENTION), ("timm_registers", "kernelized")],
+)
+def test_outputs_are_those_of_their_own_code(name, implementation):
+  mixer = {"name": "softmax", **NETWORKS[name][1].get("token_mixer", {})}
+  assert_outputs(name, *fill(name, token_mixer=mixer | {"implementation": implementation}))
+
+
+@pytest.mark.parametrize("name", ["timm_mixer", "timm_convmixer"])
+def test_outputs_without_attention(name):
+  assert_outputs(name, *fill(name))
+
+
+def test_big_visions_names():
+  """They are AugReg's, counted anew, under `params/`."""
+  theirs = foreign.read_arrays(FILES["augreg"])[0]
+  wanted, _ = foreign_names.to_ours(theirs, 3)
+  for old, new in (
+    ("Transformer/posembed_input/pos_embedding", "pos_embedding"),
+    ("LayerNorm_2", "LayerNorm_1"),
+    ("DotProductAttention_1", "DotProductAttention_0"),
+    ("MlpBlock_3", "MlpBlock_0"),
+  ):
+    theirs = {name.replace(old, new): x for name, x in theirs.items()}
+  found, left = foreign_names.to_ours({f"params/{name}": x for name, x in theirs.items()}, 3)
+  assert left == [] and found.keys() == wanted.keys()
+  for name, value in wanted.items():
+    np.testing.assert_array_equal(found[name], value)
+
+
+@pytest.mark.parametrize("name", [name for name in NETWORKS if name not in PLACED])
+def test_there_and_back_is_the_identity(name):
+  theirs, _ = foreign_names.strip(foreign.read_arrays(FILES[name])[0], foreign.STATE_DICTS)
+  ours, left = foreign_names.to_ours(theirs, 3)
+  head = {"params/head/kernel", "params/head/bias"} if name in HEADLESS else set()
+  assert left == [] and set(ours) | head == set(name_leaves(make(name)[1]))
+  back = foreign_names.to_theirs(ours, foreign_names.find_family(theirs))
+  counters = {key for key in theirs if key.endswith("num_batches_tracked")}
+  assert set(back) == set(theirs) - counters
+  for key, value in back.items():
+    np.testing.assert_array_equal(value, theirs[key], err_msg=key)
+
+
+@pytest.mark.parametrize("family", ["dinov2_registers", "registers"])
+def test_registers_there_and_back(family):
+  """DINOv2 keeps a position of the class token, timm and we its sum with the token."""
+  theirs = foreign.read_arrays(FILES["dinov2_registers"])[0]
+  ours, left = foreign_names.to_ours(theirs, 3)
+  assert left == [] and theirs["pos_embed"].shape == (1, 10, 12)
+  back = foreign_names.to_theirs(ours, family)
+  again, _ = foreign_names.to_ours(back, 3)
+  assert again.keys() == ours.keys()
+  for key, value in ours.items():
+    np.testing.assert_array_equal(again[key], value, err_msg=key)
+
+
+def in_front(prefix, arrays):
+  return {prefix + name: x for name, x in arrays.items()}
+
+
+HEAD = ("head.weight", "head.bias")
+# What a file of `torch.save` holds of a network's weights w, its body b and head h, and names that
+# the report has.
+WRAPPED = {
+  "ddp": (lambda w, b, h: in_front("module.", w), ["module."]),
+  "compiled": (lambda w, b, h: in_front("_orig_mod.", w), ["_orig_mod."]),
+  "compiled_ddp": (lambda w, b, h: in_front("module._orig_mod.", w), ["_orig_mod.", "module."]),
+  "compiled_blocks": (
+    lambda w, b, h: {n.replace("blocks.0.", "blocks.0._orig_mod."): x for n, x in w.items()},
+    ["_orig_mod."],
+  ),
+  "fsdp": (lambda w, b, h: in_front("_fsdp_wrapped_module.", w), ["_orig_mod."]),
+  "lightning": (lambda w, b, h: {"state_dict": in_front("model.", w)}, ["state_dict.", "model."]),
+  "of_one's_own": (lambda w, b, h: {"state_dict": in_front("net.vit.", w)}, ["net.vit."]),
+  "tutorial": (lambda w, b, h: {"model_state_dict": w, "epoch": 3}, ["model_state_dict.", "epoch"]),
+  "unknown_key": (lambda w, b, h: {"my_weights": w, "loss": 0.5}, ["my_weights.", "loss"]),
+  "two_keys": (lambda w, b, h: {"state": {"model": w}, "epoch": 1}, ["epoch"]),
+  "average": (lambda w, b, h: {"model": w, "model_ema": in_front("module.", b)}, ["model_ema"]),
+  "ijepa": (
+    lambda w, b, h: {
+      "encoder": in_front("module.", {name: 0 * x for name, x in w.items()}),
+      "predictor": {"module.predictor_pos_embed": w["pos_embed"]},
+      "target_encoder": in_front("module.", w),
+    },
+    ["target_encoder.", "encoder", "predictor", "module."],
+  ),
+  "head_beside": (lambda w, b, h: in_front("backbone.", b) | h, ["backbone."]),
+  "head_beside_ddp": (
+    lambda w, b, h: in_front("module.backbone.", b) | in_front("module.", h),
+    ["module.backbone."],
+  ),
+  "two_networks": (
+    lambda w, b, h: in_front("teacher.backbone.", w) | in_front("student.backbone.", w),
+    ["teacher.backbone.", "student.backbone.cls_token"],
+  ),
+}
+
+
+@pytest.mark.parametrize("name", WRAPPED)
+def test_what_stands_around_weights_is_taken_off_and_reported(name, tmp_path):
+  wrap, reported = WRAPPED[name]
+  whole = foreign.read_arrays(FILES["timm_vit"])[0]
+  body, head = ({n: x for n, x in whole.items() if (n in HEAD) == is_head} for is_head in (0, 1))
+  path = torch_writer.save(wrap(whole, body, head), tmp_path / "a.ckpt")
+  found, left, beside = foreign.read_variables(path, 3)
+  wanted, _, _ = foreign.read_variables(FILES["timm_vit"], 3)
+  jax.tree.map(np.testing.assert_array_equal, found, wanted)
+  assert left == [] and set(reported) <= beside.keys()
+
+
+def test_a_network_beside_unknown_parts_comes_without_them(tmp_path):
+  """DINO's teacher: its head is a projection, and no classifier."""
+  whole = foreign.read_arrays(FILES["timm_vit"])[0]
+  teacher = in_front("backbone.", {n: x for n, x in whole.items() if n not in HEAD})
+  teacher |= {"head.mlp.0.weight": np.ones((4, 12)), "head.weight": whole["head.weight"]}
+  content = {"student": in_front("module.", teacher), "teacher": teacher, "epoch": 3}
+  path = torch_writer.save(content, tmp_path / "dino.pth")
+  found, left, beside = foreign.read_variables(path, 3)
+  assert "head" not in found["params"] and left == []
+  assert {"teacher.", "student", "backbone.", "head.mlp.0.weight", "head.weight"} <= beside.keys()
+  assert "other weights" in beside["student"]
+
+
+@pytest.mark.parametrize(
+  ("wrap", "message"),
+  [
+    (lambda w: {"a": w, "b": w}, "holds arrays under each of 'a', 'b'; save the weights"),
+    (lambda w: in_front("a.", w) | in_front("b.", w), r"several networks, a\.\*, b\.\*; save the"),
+    (lambda w: in_front("module._orig_mod.", w) | in_front("module.", w), "an array twice"),
+    (lambda w: {"epoch": 3, "name": "x"}, "no arrays by name; epoch is of the type int"),
+    (lambda w: [w], "no arrays by name: it is no dict"),
+  ],
+)
+def test_files_whose_weights_nobody_can_tell(wrap, message, tmp_path):
+  path = torch_writer.save(wrap(foreign.read_arrays(FILES["timm_vit"])[0]), tmp_path / "a.pth")
+  with pytest.raises(ConfigError, match=rf"a\.pth.*{message}"):
+    foreign.read_variables(path, 3)
+
+
+def test_a_file_of_no_known_kind_is_no_workdir(tmp_path):
+  (tmp_path / "weights.h5").write_bytes(b"HDF")
+  assert foreign.is_file(str(tmp_path / "weights.h5"))
+  with pytest.raises(ConfigError, match=r"weights\.h5.*no known kind.*\.safetensors"):
+    foreign.read_arrays(str(tmp_path / "weights.h5"))
+
+
+# timm's and DINOv2's names, and those of the library transformers, older and newer.
+_OLD = {
+  "attn.proj": "attention.output.dense",
+  "norm1": "layernorm_before",
+  "norm2": "layernorm_after",
+  "mlp.fc1": "intermediate.dense",
+  "mlp.fc2": "output.dense",
+}
+_NEW = _OLD | {"attn.proj": "attention.o_proj", "mlp.fc1": "mlp.fc1", "mlp.fc2": "mlp.fc2"}
+_DINO = {"attn.proj": _OLD["attn.proj"], "ls1.gamma": "layer_scale1.lambda1"}
+_DINO |= {"ls2.gamma": "layer_scale2.lambda1"}
+_TOP = {
+  "cls_token": "embeddings.cls_token",
+  "dist_token": "embeddings.distillation_token",
+  "register_tokens": "embeddings.register_tokens",
+  "pos_embed": "embeddings.position_embeddings",
+  "patch_embed.proj": "embeddings.patch_embeddings.projection",
+  "norm": "layernorm",
+}
+
+
+def rename(theirs, network, parts, block, qkv, heads):
+  """Arrays under the names of transformers; the parts of the network stand behind `network`."""
+  named = {}
+  for name, x in theirs.items():
+    top, _, leaf = name.rpartition(".")
+    number, _, part = name.removeprefix("blocks.").partition(".")
+    whole, _, end = part.rpartition(".")
+    if part.startswith("attn.qkv"):
+      for each, value in zip(qkv, np.split(x, 3), strict=True):
+        named[f"{network}{block}.{number}.{each}.{end}"] = value
+    elif name.startswith("blocks."):
+      whole = parts[part] if part in parts else f"{parts.get(whole, whole)}.{end}"
+      named[f"{network}{block}.{number}.{whole}"] = x
+    elif top in heads:
+      named[f"{heads[top]}.{leaf}"] = x
+    else:
+      named[network + (_TOP[name] if name in _TOP else f"{_TOP[top]}.{leaf}")] = x
+  return named
+
+
+_APART = [f"attention.attention.{part}" for part in ("query", "key", "value")]
+_CLASSIFIER = {"head": "classifier"}
+TRANSFORMERS = {
+  "google/vit": ("timm_vit", "vit.", _OLD, "encoder.layer", _APART, _CLASSIFIER),
+  "vit_in_memory": (
+    *("timm_vit", "vit.", _NEW, "layers"),
+    *([f"attention.{part}_proj" for part in "qkv"], _CLASSIFIER),
+  ),
+  "without_head": ("timm_vit", "", _OLD, "encoder.layer", _APART, _CLASSIFIER),
+  "facebook/deit-distilled": (
+    *("timm_distilled", "deit.", _OLD, "encoder.layer", _APART),
+    {"head": "cls_classifier", "head_dist": "distillation_classifier"},
+  ),
+  "facebook/dinov2": ("timm_dinov2", "", _DINO, "encoder.layer", _APART, {}),
+  "dinov2_classifier": ("timm_dinov2", "dinov2.", _DINO, "encoder.layer", _APART, {}),
+  "dinov2_in_memory": (
+    *("timm_dinov2", "", _DINO | {"attn.proj": "attention.o_proj"}, "encoder.layer"),
+    *([f"attention.{part}_proj" for part in "qkv"], {}),
+  ),
+  "dinov2_with_registers": (
+    *("dinov2_registers", "dinov2_with_registers.", _DINO, "encoder.layer", _APART, {}),
+  ),
+}
+
+
+@pytest.mark.parametrize("name", TRANSFORMERS)
+def test_names_of_transformers(name):
+  file, *how = TRANSFORMERS[name]
+  theirs = {n: x for n, x in foreign.read_arrays(FILES[file])[0].items() if "mask_token" not in n}
+  wanted, _ = foreign_names.to_ours(theirs, 3)
+  named = rename(theirs, *how)
+  extra = {f"{how[0]}embeddings.mask_token": np.ones((1, 12), np.float32)}
+  extra |= {f"{how[0]}pooler.dense.{x}": np.ones(12, np.float32) for x in ("weight", "bias")}
+  stripped, beside = foreign_names.strip(named | extra, foreign.STATE_DICTS)
+  found, left = foreign_names.to_ours(stripped, 3)
+  assert left == [] and found.keys() == wanted.keys()
+  assert beside.keys() == ({how[0]} if how[0] else set())
+  for key, value in wanted.items():
+    np.testing.assert_array_equal(found[key], value, err_msg=key)
+  if name not in ("vit_in_memory", "dinov2_in_memory"):
+    back = foreign_names.to_theirs(found, foreign_names.find_family(stripped))
+    again, _ = foreign_names.to_ours(back, 3)
+    assert back.keys() | extra.keys() >= {n.removeprefix(how[0]) for n in named}
+    for key, value in wanted.items():
+      np.testing.assert_array_equal(again[key], value, err_msg=key)
+
+
+def test_heads_are_blocks_of_rows():
+  """Of the stacked projections the queries come first, and each head's rows are together."""
+  theirs = foreign.read_arrays(str(GOLDEN / "timm_vit.safetensors"))[0]
+  ours, _ = foreign_names.to_ours(theirs, 3)
+  stacked = theirs["blocks.1.attn.qkv.weight"]  # (36, 12)
+  key = ours["params/block_1/token_mixer/key/kernel"]  # (12, 3, 4)
+  np.testing.assert_array_equal(key[:, 2, 1], stacked[12 + 2 * 4 + 1])
+  out = ours["params/block_1/token_mixer/out/kernel"]  # (3, 4, 12)
+  np.testing.assert_array_equal(out[2, 1], theirs["blocks.1.attn.proj.weight"][:, 2 * 4 + 1])
+
+
+def test_another_grid_and_other_classes(capsys):
+  _, variables = fill("timm_vit", side=40, layout=TokenLayout((5, 5), 1), num_classes=7)
+  assert variables["params"]["posemb"]["table"].shape == (1, 26, 12)
+  assert np.all(variables["params"]["head"]["kernel"] == FRESH)
+  printed = capsys.readouterr().out
+  assert "1 + 3 x 3 tokens -> 1 + 5 x 5 tokens" in printed and "head/kernel" in printed
+
+
+def test_positions_on_a_rectangle():
+  """Each axis is interpolated on its own: a turned table on a turned grid is the table turned."""
+  wide = fill("timm_vit", side=(16, 40), layout=TokenLayout((2, 5), 1))[1]["params"]["posemb"]
+  assert wide["table"].shape == (1, 11, 12)
+  theirs = foreign.read_arrays(FILES["timm_vit"])[0]["pos_embed"]
+  turned = theirs[:, 1:].reshape(1, 3, 3, 12).swapaxes(1, 2).reshape(1, 9, 12)
+  source = {"posemb": {"table": np.concatenate([theirs[:, :1], turned], axis=1)}, "a": np.ones(1)}
+  target = {"posemb": {"table": np.zeros((1, 11, 12))}, "a": np.zeros(1)}
+  layouts = TokenLayout((5, 2), 1), TokenLayout((3, 3), 1)
+  tall = transfer(target, source, *layouts)[0]["posemb"]["table"]
+  back = np.asarray(tall)[:, 1:].reshape(5, 2, 12).swapaxes(0, 1).reshape(1, 10, 12)
+  np.testing.assert_allclose(back, wide["table"][:, 1:], atol=1e-5)
+
+
+def test_another_mixer_keeps_the_projections_that_it_shares():
+  mixer = dict(name="linformer", slots=4)
+  with pytest.raises(ConfigError, match=r"key_slots.*not in the file.*init_from_except"):
+    fill("timm_vit", token_mixer=mixer)
+  _, variables = fill("timm_vit", token_mixer=mixer, allowed=(".*_slots",))
+  _, plain = fill("timm_vit")
+  for part in ("query", "key", "value", "out"):
+    jax.tree.map(
+      np.testing.assert_array_equal,
+      variables["params"]["block_0"]["token_mixer"][part],
+      plain["params"]["block_0"]["token_mixer"][part],
+    )
+
+
+@pytest.mark.parametrize(
+  ("name", "fields", "message"),
+  [
+    ("timm_vit", dict(width=24), r"does not fit this network.*shapes differ"),
+    ("timm_vit", dict(depth=3), r"params/block_2/.*is not in the file"),
+    ("timm_vit", dict(depth=1), r"params/block_1/.*has no place in this network"),
+    ("timm_vit", dict(mlp_dim=20), r"mlp/up/kernel.*shapes differ"),
+    ("timm_vit", dict(width=10, num_heads=5), r"num_heads=5"),
+    ("lv_vit", dict(token_mixer="softmax"), r"query/bias \(is not in the file\)"),
+    ("timm_dinov2", dict(block="pre_norm"), r"block_0/mixer_scale \(has no place"),
+    ("timm_vit", dict(block=DINOV2["block"]), r"block_0/mixer_scale \(is not in the file\)"),
+    ("dinov2_registers", dict(extra_tokens=0), r"params/extra \(has no place"),
+    (
+      "timm_mixer",
+      dict(token_mixer="mlp_mixing"),
+      r"up/kernel \(\[9, 6\] -> \[9, 9\]: shapes differ, and not",
+    ),
+  ],
+)
+def test_another_network_is_refused(name, fields, message):
+  with pytest.raises(ConfigError, match=f"init_from=.*{name}.*{message}"):
+    fill(name, **fields)
+
+
+@pytest.mark.slow  # fills a network for each array
+@pytest.mark.parametrize("name", ["dinov2_registers", "timm_mixer", "augreg"])
+@pytest.mark.parametrize("shape", [(), (0,), (3, 5), (1, 1, 1, 1, 1)])
+def test_arrays_of_any_shape_are_refused_in_one_line(name, shape, tmp_path, monkeypatch):
+  whole = foreign.read_arrays(FILES[name])[0]
+  kinds = {re.sub(r"\d+", "0", each): each for each in whole if "mask_token" not in each}
+  for each in kinds.values():
+    with monkeypatch.context() as patched:
+      changed = whole | {each: np.ones(shape, np.float32)}
+      patched.setattr(foreign, "read_arrays", lambda *_, changed=changed: (changed, {}))
+      try:
+        fill(name)
+      except ConfigError as error:
+        assert "\n" not in str(error)
+      else:  # a head of other classes starts anew
+        assert "head" in each
+
+
+def test_names_may_be_allowed_but_not_by_a_broken_expression():
+  fill("timm_vit", depth=1, allowed=("params/block_1/.*",))
+  with pytest.raises(ConfigError, match="init_from_except"):
+    fill("timm_vit", depth=1, allowed=("(",))
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".npz", ".pth", ".bin"])
+@pytest.mark.parametrize("content", ["empty", "noise", "truncated"])
+def test_files_that_are_none(tmp_path, suffix, content):
+  whole = {".safetensors": FILES["timm_vit"], ".npz": FILES["augreg"]}
+  whole = Path(whole.get(suffix, GOLDEN / "torch_archive.pth")).read_bytes()
+  path = tmp_path / f"a{suffix}"
+  written = {"empty": b"", "noise": b"\xff" * 64, "truncated": whole[: len(whole) // 2]}[content]
+  path.write_bytes(written)
+  with pytest.raises(ConfigError, match=rf"a\{suffix}' (is no readable|cannot be read)"):
+    foreign.read_variables(str(path), 3)
+  assert path.read_bytes() == written
+
+
+def safetensors(path, dtype, content, *, shape=(4,), size=None, head=None):
+  """Writes one array of four numbers as the format has it."""
+  about = {"dtype": dtype, "shape": shape, "data_offsets": [0, size or len(content)]}
+  text = json.dumps({"a": about}).encode()
+  path.write_bytes(struct.pack("<Q", head or len(text)) + text + content)
+  return str(path)
+
+
+@pytest.mark.parametrize(
+  ("dtype", "array"),
+  [
+    ("F8_E4M3", np.array([0.5, -1, 2, 448], ml_dtypes.float8_e4m3fn)),
+    ("F8_E5M2", np.array([0.5, -1, 2, 4096], ml_dtypes.float8_e5m2)),
+    ("F8_E8M0", np.array([0.5, 1, 2, 4], ml_dtypes.float8_e8m0fnu)),
+    ("BF16", np.array([0.5, -1, 2, 3], ml_dtypes.bfloat16)),
+    ("F64", np.array([0.5, -1, 2, np.pi])),
+    ("U16", np.array([1, 2, 3, 65535], np.uint16)),
+  ],
+)
+def test_numbers_of_safetensors(tmp_path, dtype, array):
+  found, _ = foreign.read_arrays(safetensors(tmp_path / "a.safetensors", dtype, array.tobytes()))
+  assert found["a"].dtype == array.dtype
+  np.testing.assert_array_equal(found["a"], array)
+
+
+@pytest.mark.parametrize(
+  ("how", "message"),
+  [
+    (dict(dtype="C64", content=bytes(32)), "'a' is of the type C64, which is not read; those"),
+    (dict(dtype="F4", content=bytes(2)), "'a' is of the type F4, which is not read; those"),
+    (dict(dtype="F32", content=bytes(16), size=3 * 10**9, shape=(750_000_000,)), "no readable"),
+    (dict(dtype="F32", content=bytes(16), head=2**63), "no readable safetensors"),
+    (dict(dtype="F32", content=bytes(16), head=2**64 - 1), "no readable safetensors"),
+    (dict(dtype="F32", content=bytes(16), head=99_000_000), "no readable safetensors"),
+    (dict(dtype="F32", content=bytes(16), shape=(2**62, 2**62)), "no readable safetensors"),
+    (dict(dtype="F32", content=bytes(16), shape=(-4,)), "no readable safetensors"),
+  ],
+)
+def test_safetensors_that_are_none(tmp_path, how, message):
+  path = safetensors(tmp_path / "a.safetensors", **how)
+  with pytest.raises(ConfigError, match=rf"a\.safetensors'.*{message}"):
+    foreign.read_arrays(path)
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".npz", ".pth", "stream.pth"])
+def test_damage_at_any_place_is_one_error(tmp_path, suffix):
+  """Weights that can still be read, or one line that names the file."""
+  small = {name: x[:2] for name, x in foreign.read_arrays(FILES["timm_vit"])[0].items()}
+  path, draws = tmp_path / f"a{suffix}", np.random.default_rng(2)
+  if suffix == ".safetensors":
+    save_file(small, path)
+  elif suffix == ".npz":
+    np.savez_compressed(path, **small)
+  elif suffix == ".pth":
+    torch_writer.save({"model": small, "epoch": 3}, path, compression=zipfile.ZIP_DEFLATED)
+  else:
+    path.write_bytes((GOLDEN / "torch_stream.pth").read_bytes())
+  whole, refused = path.read_bytes(), 0
+  for count in range(60):
+    content = bytearray(whole)
+    for place in draws.integers(0, min(len(content), 20_000), 4):
+      content[place] = draws.integers(256)
+    path.write_bytes(content if count % 4 else content[: draws.integers(len(content))])
+    try:
+      foreign.read_variables(str(path), 3)
+    except ConfigError as error:
+      refused += 1
+      assert path.name in str(error) and "\n" not in str(error)
+  assert refused > 15
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".pth", ".bin"])
+def test_a_pickle_that_wants_to_execute(tmp_path, suffix):
+  """It is refused without having run, and stays as it is."""
+
+  class Payload:
+    def __reduce__(self):
+      return open, (str(tmp_path / "executed"), "w")
+
+  path = tmp_path / f"a{suffix}"
+  if suffix == ".npz":
+    np.savez(path, weights=np.array([Payload()], dtype=object), allow_pickle=True)
+  else:
+    path.write_bytes(pickle.dumps({"model": Payload()}))
+  before = path.read_bytes()
+  with pytest.raises(ConfigError, match=rf"a\{suffix}"):
+    foreign.read_variables(str(path), 3)
+  assert path.read_bytes() == before and not (tmp_path / "executed").exists()
+
+
+def test_weights_of_unknown_names():
+  with pytest.raises(ConfigError, match=r"torch_archive\.pth.*named by none of the sources"):
+    foreign.read_variables(str(GOLDEN / "torch_archive.pth"), 3)
+  with pytest.raises(ConfigError, match=r"nowhere\.pth.*no such file"):
+    foreign.read_arrays("nowhere.pth")
+
+
+ON_DIGITS = (
+  *("duration=6 steps", "learning_rate=0.0", "data.image_size=24", "stem.patch=8", "pool=cls"),
+  *("model.width=12", "model.depth=2", "model.num_heads=3", "model.mlp_dim=48"),
+  f"init_from={GOLDEN / 'timm_vit.safetensors'}",
+)
+
+
+def test_a_run_names_what_does_not_fit_before_anything_is_compiled(tmp_path, monkeypatch):
+  """The mixer's slots are its own."""
+  experiment = make_experiment(runs.tiny(*ON_DIGITS, "token_mixer=linformer"))
+  monkeypatch.setattr(loop, "make_experiment", lambda *_, **__: experiment)
+  monkeypatch.setattr(Experiment, "init_state", None)
+  for dry_run in (False, True):
+    with pytest.raises(ConfigError, match=r"key_slots.*model\.token_mixer='linformer'"):
+      loop.train(experiment.config, tmp_path, dry_run=dry_run)
+    assert not (tmp_path / "config.json").exists()
+
+
+def test_a_run_begins_with_them(tmp_path, capsys):
+  """On gray images, for which the first convolution is summed over the colors."""
+  config = runs.tiny(*ON_DIGITS)
+  found, wanted = begin(config, tmp_path).state, fill("timm_vit", num_classes=10)[1]["params"]
+  jax.tree.map(np.testing.assert_array_equal, found.ema, found.params)
+  found = found.params
+  for name in ("kernel", "bias"):
+    np.testing.assert_array_equal(found["head"][name], wanted["head"][name])
+  summed = wanted["stem"]["embed"]["kernel"].sum(axis=2, keepdims=True)
+  wanted["stem"]["embed"]["kernel"] = summed
+  assert summed.shape == (8, 8, 1, 12)
+  jax.tree.map(np.testing.assert_array_equal, found, wanted)
+  said = "params/stem/embed/kernel  [8, 8, 3, 12] -> [8, 8, 1, 12]: summed over the colors"
+  assert said in capsys.readouterr().out
+
+
+def test_a_gray_image_gives_what_its_color_image_gives():
+  images, _ = golden("timm_vit")
+  gray = images.mean(axis=-1, keepdims=True)
+  _, variables = fill("timm_vit")
+  wanted = run(make("timm_vit")[0], variables, np.repeat(gray, 3, axis=-1))
+  model, _ = make("timm_vit")
+  fresh = shapes_of(model, 24, channels=1)
+  fresh = jax.tree.map(lambda x: np.full(x.shape, FRESH, x.dtype), dict(fresh))
+  params, _ = initial_variables(FILES["timm_vit"], fresh.pop("params"), fresh, LAYOUTS["timm_vit"])
+  np.testing.assert_allclose(run(model, {"params": params}, gray), wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize("source", [(8, 8, 2, 12), (8, 8, 1, 12), (4, 4, 3, 12), (8, 3, 12)])
+def test_other_first_convolutions_start_anew_or_fit(source):
+  """Of two channels nothing is known, nor are gray kernels spread over colors."""
+  fresh = {"stem": {"embed": {"kernel": np.zeros((8, 8, 1, 12))}}, "norm": {"scale": np.ones(2)}}
+  theirs = {"stem": {"embed": {"kernel": np.ones(source)}}, "norm": {"scale": np.ones(2)}}
+  _, report = transfer(fresh, theirs)
+  assert report.resized == {} and ("stem/embed/kernel" in report.skipped) == (source[2] != 1)

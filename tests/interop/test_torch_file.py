@@ -1,0 +1,307 @@
+"""Files of `torch.save`: what PyTorch wrote is read, and nothing that a pickle says is executed."""
+
+import argparse
+import collections
+import contextlib
+import datetime
+import decimal
+import io
+import os
+import pickle
+import random
+import tracemalloc
+import zipfile
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from tests.interop import torch_writer
+from vitx.config.errors import ConfigError
+from vitx.interop import foreign
+from vitx.interop.torch_file import Opaque, read_torch
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+FILES = ("torch_archive.pth", "torch_stream.pth")
+EXPECTED = dict(np.load(GOLDEN / "torch_files.npz"))
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_what_pytorch_wrote(name):
+  content = read_torch(GOLDEN / name)
+  assert content["epoch"] == 3 and content["args"] == {"lr": 0.5, "name": "small"}
+  for group in ("model", "tensors"):
+    expected = {key.split("/")[1]: x for key, x in EXPECTED.items() if key.startswith(group)}
+    assert list(content[group]) == list(expected)
+    for key, value in expected.items():
+      found = content[group][key]
+      assert str(found.dtype) == ("bfloat16" if key == "bfloat16" else str(value.dtype)), key
+      np.testing.assert_array_equal(found.astype(value.dtype), value, err_msg=key)
+      assert found.flags.writeable and found.flags.owndata
+
+
+class Wicked:
+  """What writes a file when it is unpickled."""
+
+  def __init__(self, path, call=os.system):
+    self.path, self.call = path, call
+
+  def __reduce__(self):
+    return self.call, (f"touch {self.path}",)
+
+
+def archive(content, path, **data):
+  with zipfile.ZipFile(path, "w") as file:
+    file.writestr("archive/data.pkl", content)
+    for key, value in data.items():
+      file.writestr(f"archive/data/{key}", value)
+  return path
+
+
+def stream(content, path):
+  parts = [pickle.dumps(part, 2) for part in (0x1950A86A20F9469CFC6C, 1001, {})]
+  path.write_bytes(b"".join(parts) + content + pickle.dumps([], 2))
+  return path
+
+
+@pytest.mark.parametrize("write", [archive, stream])
+@pytest.mark.parametrize("call", [os.system, eval, exec, getattr])
+def test_a_pickle_that_wants_to_execute_does_not(tmp_path, write, call):
+  touched = tmp_path / "touched"
+  content = pickle.dumps({"model": Wicked(touched, call)}, 2)
+  path = write(content, tmp_path / "wicked.pth")
+  before = path.read_bytes()
+  assert isinstance(read_torch(path)["model"], Opaque)
+  with pytest.raises(ConfigError, match=rf"wicked\.pth.*no arrays.*{call.__name__}.*not executed"):
+    foreign.read_arrays(str(path))
+  assert not touched.exists() and path.read_bytes() == before
+
+
+class Own:
+  """A class of the training code, which nobody else has."""
+
+  def __init__(self):
+    self.inner = [Own] * 2
+
+
+# What training code saves beside weights, and what the reader says of it.
+BESIDE = {
+  "epoch": (3, "of the type int"),
+  "best_acc": (np.float64(77.1), "multiarray.scalar"),
+  "dtype": (np.dtype("float32"), "numpy.dtype"),
+  "random": (random.Random(0).getstate(), "of the type tuple"),
+  "args": (argparse.Namespace(lr=0.1, out=Path("/x")), "a dict"),
+  "path": (Path("/home/x"), "PosixPath"),
+  "date": (datetime.datetime(2026, 1, 2), "datetime.datetime"),
+  "none": (None, "NoneType"),
+  "set": ({1, 2}, "set"),
+  "counts": (collections.Counter("aab"), "collections.Counter"),
+  "defaults": (collections.defaultdict(list, {1: [2]}), "collections.defaultdict"),
+  "queue": (collections.deque([1, 2]), "collections.deque"),
+  "decimal": (decimal.Decimal("1.5"), "decimal.Decimal"),
+  "complex": (1j, "complex"),
+  "own": (Own(), "Own"),
+  "a_class": (Own, "of the type type"),
+  "optimizer": ({"state": {0: {"step": 1}}, "param_groups": [{"lr": 0.1}]}, "a dict"),
+}
+
+
+def test_what_lies_beside_weights_is_named_and_not_read(tmp_path):
+  weights = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.ones((), np.int64)}
+  content = {"model": weights, **{name: value for name, (value, _) in BESIDE.items()}}
+  found, beside = foreign.read_arrays(torch_writer.save(content, tmp_path / "a.pth"))
+  assert found.keys() == weights.keys() and beside.keys() == {"model.", *BESIDE}
+  for name, value in weights.items():
+    np.testing.assert_array_equal(found[name], value)
+  for name, (_, said) in BESIDE.items():
+    assert said in beside[name], name
+
+
+def test_types_that_no_kind_of_storage_is_of(tmp_path):
+  """Float8 and the like are read; of complex numbers there are none in our networks."""
+  content = {
+    "float8": np.array([0.5, -1, 448], ml_dtypes.float8_e4m3fn),
+    "uint16": np.array([[1, 65535]], np.uint16),
+    "complex": np.ones(2, np.complex64),
+  }
+  found, beside = foreign.read_arrays(torch_writer.save(content, tmp_path / "a.pth"))
+  assert found.keys() == {"float8", "uint16"}
+  assert beside == {"complex": "a torch.ComplexFloatStorage, which was not executed"}
+  for name, value in found.items():
+    assert value.dtype == content[name].dtype
+    np.testing.assert_array_equal(value, content[name])
+
+
+def test_a_whole_model_says_what_to_save(tmp_path):
+  with pytest.raises(ConfigError, match=r"a\.pth.*Own, .*not executed; save its state_dict"):
+    foreign.read_arrays(torch_writer.save(Own(), tmp_path / "a.pth"))
+
+
+# A name in the file that declares more than the file can hold, and how it is written.
+ZEROS = np.zeros(3 * 2**20, np.uint8)
+
+
+def many_views(path):
+  """One storage of 16 kB, viewed a thousand times."""
+  head, view = rebuild(0, (2**12,), (1,), 2**12).split(b"ctorch._utils", 1)
+  views = b"".join(b"I%d\nctorch._utils" % i + view.removesuffix(b".") + b"s" for i in range(1000))
+  return archive(head + b"}" + views + b".", path, **{"0": bytes(2**14)})
+
+
+def memo(path):
+  """Twenty bytes that ask for the place of two thousand million remembered objects."""
+  return archive(b"\x80\x02}r\xff\xff\xff\x7f.", path)
+
+
+def byte_array(path):
+  return archive(b"\x80\x05\x96" + (2**40).to_bytes(8, "little") + b".", path)
+
+
+BOMBS = {
+  "storage": lambda path: Path(
+    torch_writer.save({"a": ZEROS}, path, compression=zipfile.ZIP_DEFLATED)
+  ),
+  "pickle": lambda path: compressed(b"}" * 2**20, path),
+  "views": many_views,
+  "byte_array": byte_array,
+}
+
+
+def compressed(content, path):
+  with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+    file.writestr("archive/data.pkl", content)
+  return path
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_bombs_are_refused_before_they_are_inflated(tmp_path, name, monkeypatch):
+  """The limit is a megabyte here, so that the bombs are small."""
+  monkeypatch.setenv("VITX_MAX_INFLATED_GIB", str(2**-10))
+  path = BOMBS[name](tmp_path / "a.pth")
+  with peak_memory() as peak, pytest.raises(ConfigError, match=r"a\.pth"):
+    read_torch(path)
+  assert peak() < 2**21 + 2 * path.stat().st_size
+
+
+@contextlib.contextmanager
+def peak_memory():
+  """Yields what returns the bytes that Python and NumPy held at most at one time."""
+  tracemalloc.start()
+  try:
+    yield lambda: peak
+    peak = tracemalloc.get_traced_memory()[1]
+  finally:
+    tracemalloc.stop()
+
+
+def test_a_remembered_object_costs_nothing_else(tmp_path):
+  path = memo(tmp_path / "a.pth")
+  with peak_memory() as peak:
+    assert read_torch(path) == {}
+  assert peak() < 2**20
+
+
+def test_one_setting_raises_the_limit(tmp_path, monkeypatch):
+  path = BOMBS["storage"](tmp_path / "a.pth")
+  monkeypatch.setenv("VITX_MAX_INFLATED_GIB", "0.001")
+  with pytest.raises(ConfigError, match="set that variable of the environment to 1"):
+    read_torch(path)
+  monkeypatch.setenv("VITX_MAX_INFLATED_GIB", "1")
+  assert read_torch(path)["a"].size == ZEROS.size
+  for wrong in ("much", "-1", "nan"):
+    monkeypatch.setenv("VITX_MAX_INFLATED_GIB", wrong)
+    with pytest.raises(ConfigError, match="VITX_MAX_INFLATED_GIB"):
+      read_torch(path)
+
+
+def persistent(*entries):
+  """A pickle whose persistent references PyTorch's reader resolves."""
+
+  class Pickler(pickle.Pickler):
+    def persistent_id(self, thing):
+      return thing.pid if isinstance(thing, Reference) else None
+
+  file = io.BytesIO()
+  Pickler(file, 2).dump(entries)
+  return file.getvalue()
+
+
+class Reference:
+  def __init__(self, *pid):
+    self.pid = pid
+
+
+@pytest.mark.parametrize(
+  "pid", [("storage",), ("module", "x"), ("storage", "FloatStorage", "0", "cpu", 3)]
+)
+def test_references_that_are_no_storage(tmp_path, pid):
+  path = archive(persistent(Reference(*pid)), tmp_path / "a.pth", **{"0": bytes(12)})
+  with pytest.raises(ConfigError, match=r"a\.pth.*is no readable file of torch\.save"):
+    read_torch(path)
+
+
+def rebuild(offset, size, stride, count=4):
+  """The pickle of one float32 tensor over a storage of four numbers."""
+  kind = b"ctorch\nFloatStorage\n"
+  numbers = lambda *n: b"(" + b"".join(b"I%d\n" % i for i in n) + b"t"  # noqa: E731
+  storage = b"(X\x07\x00\x00\x00storage" + kind + b"X\x01\x00\x00\x000X\x03\x00\x00\x00cpu"
+  storage += b"I%d\ntQ" % count
+  call = b"ctorch._utils\n_rebuild_tensor_v2\n("
+  rest = b"I%d\n" % offset + numbers(*size) + numbers(*stride) + b"I00\n}tR"
+  return b"\x80\x02" + call + storage + rest + b"."
+
+
+def test_a_tensor_within_its_storage(tmp_path):
+  data = np.arange(4, dtype=np.float32).tobytes()
+  path = archive(rebuild(1, (3,), (1,)), tmp_path / "a.pth", **{"0": data})
+  np.testing.assert_array_equal(read_torch(path), [1, 2, 3])
+
+
+@pytest.mark.parametrize(
+  ("offset", "size", "stride"),
+  [(1, (4,), (1,)), (0, (2, 3), (2, 1)), (0, (10**9,), (0,)), (-1, (2,), (1,)), (0, (2,), (-1,))],
+)
+def test_a_tensor_beyond_its_storage_is_refused(tmp_path, offset, size, stride):
+  path = archive(rebuild(offset, size, stride), tmp_path / "a.pth", **{"0": bytes(16)})
+  with pytest.raises(ConfigError, match=r"a\.pth.*(beyond its storage|negative extent)"):
+    read_torch(path)
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("share", [0.0, 0.02, 0.3, 0.7, 0.99])
+def test_a_truncated_file_is_an_error(tmp_path, name, share):
+  path = tmp_path / name
+  content = (GOLDEN / name).read_bytes()
+  path.write_bytes(content[: int(share * len(content))])
+  with pytest.raises(ConfigError, match=f"{name}.*is no readable file of torch.save"):
+    read_torch(path)
+
+
+def test_flipped_bytes_never_escape_as_another_error(tmp_path):
+  """Whatever stands in the pickle: arrays, or one clear error."""
+  path = tmp_path / "a.pth"
+  draws = np.random.default_rng(1)
+  for name in FILES:
+    whole = (GOLDEN / name).read_bytes()
+    for _ in range(60):
+      content = bytearray(whole)
+      for place in draws.integers(0, min(len(content), 2500), 2):
+        content[place] = draws.integers(256)
+      path.write_bytes(content)
+      try:
+        read_torch(path)
+      except ConfigError as error:
+        assert "a.pth" in str(error) and "\n" not in str(error)
+
+
+def test_a_missing_file_says_so(tmp_path):
+  with pytest.raises(ConfigError, match="No such file"):
+    read_torch(tmp_path / "none.pth")
+
+
+@pytest.mark.parametrize("write", [archive, stream])
+def test_a_key_that_would_be_hashed_for_ever_is_refused(tmp_path, write):
+  state = b"\x80\x02}" + b")q\x00" + b"h\x00h\x00\x86q\x00" * 60 + b"K\x01s."
+  with pytest.raises(ConfigError, match=r"a tuple of more than"):
+    read_torch(write(state, tmp_path / "a.pth"))

@@ -1,0 +1,187 @@
+"""A new run's weights from another run's."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from vitx.config.errors import ConfigError
+from vitx.interop.transfer import check_fit, transfer
+from vitx.models.position_tables import resize
+from vitx.ops.layout import TokenLayout
+
+
+def model(*, side=4, prefix=1, classes=10, width=8, seed=0, key="table") -> dict:
+  rng = np.random.default_rng(seed)
+
+  def normal(*shape):
+    return rng.normal(size=shape).astype(np.float32)
+
+  return {
+    "stem": {"kernel": normal(4, 4, 3, width)},
+    "posemb": {key: normal(1, prefix + side**2, width)},
+    "blocks_0": {"mlp": {"kernel": normal(width, 2 * width), "bias": normal(2 * width)}},
+    "head": {"kernel": normal(width, classes), "bias": normal(classes)},
+  }
+
+
+def layout(side=4, prefix=1) -> TokenLayout:
+  return TokenLayout((side, side), prefix)
+
+
+def test_the_same_shapes_are_loaded_whole():
+  source = model(seed=1)
+  params, report = transfer(model(seed=2), source)
+  jax.tree.map(np.testing.assert_array_equal, params, source)
+  assert len(report.loaded) == 6
+  assert not (report.resized or report.head or report.skipped or report.new or report.unused)
+
+
+def test_another_head_and_grid_and_parts():
+  source, target = model(classes=10, side=4, seed=1), model(classes=3, side=6, seed=2)
+  source["old"] = {"scale": np.ones(3)}
+  target["gate"] = {"scale": np.full(3, 7.0, np.float32)}
+  target["blocks_0"]["mlp"]["bias"] = np.zeros(5, np.float32)
+  params, report = transfer(target, source, layout(6), layout(4))
+  assert set(report.loaded) == {"stem/kernel", "blocks_0/mlp/kernel"}
+  assert report.head == {"head/kernel": "[8, 10] -> [8, 3]", "head/bias": "[10] -> [3]"}
+  assert report.resized == {
+    "posemb/table": "[1, 17, 8] -> [1, 37, 8]: 1 + 4 x 4 tokens -> 1 + 6 x 6 tokens"
+  }
+  assert list(report.skipped) == ["blocks_0/mlp/bias"]
+  assert (report.new, report.unused) == (("gate/scale",), ("old/scale",))
+  for name in ("head", "gate"):
+    jax.tree.map(np.testing.assert_array_equal, params[name], target[name])
+  np.testing.assert_array_equal(params["blocks_0"]["mlp"]["bias"], 0)
+  np.testing.assert_array_equal(params["stem"]["kernel"], source["stem"]["kernel"])
+  text = str(report)
+  for part in (
+    "loaded       2",
+    "posemb/table  [1, 17, 8] -> [1, 37, 8]",
+    "gate/scale",
+    "old/scale",
+  ):
+    assert part in text
+
+
+def test_a_head_is_taken_by_the_names_of_its_classes():
+  source, target = model(classes=5, seed=1), model(classes=3, seed=2)
+  params, report = transfer(target, source, places=np.array([4, 0, 1]))
+  for name in ("kernel", "bias"):
+    np.testing.assert_array_equal(params["head"][name], source["head"][name][..., [4, 0, 1]])
+  assert report.resized["head/kernel"] == "[8, 5] -> [8, 3]: classes by their names"
+  params, report = transfer(model(seed=2), model(seed=1), places=np.arange(10))
+  assert len(report.loaded) == 6 and not report.resized
+  np.testing.assert_array_equal(params["head"]["kernel"], model(seed=1)["head"]["kernel"])
+
+
+def test_a_head_of_as_many_other_classes_starts_anew():
+  target = model(classes=5, seed=2)
+  params, report = transfer(target, model(classes=5, seed=1), places="other classes (a, not b)")
+  np.testing.assert_array_equal(params["head"]["kernel"], target["head"]["kernel"])
+  assert report.head["head/bias"] == "[5] -> [5]: other classes (a, not b)"
+  check_fit(report, "file.pth", ())
+  with pytest.raises(
+    ConfigError, match=r"head/kernel \(\[8, 5\] -> \[8, 5\]: other classes \(a, n"
+  ):
+    check_fit(report, "file.pth", (), new_head=False)
+
+
+def test_the_result_has_the_targets_structure_and_dtypes():
+  target = jax.tree.map(lambda x: x.astype(jnp.bfloat16), model(side=2))
+  params, _ = transfer(target, model(side=4, seed=1), layout(2), layout(4))
+  assert jax.tree.structure(params) == jax.tree.structure(target)
+  assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {jnp.dtype(jnp.bfloat16)}
+
+
+def test_the_source_is_left_alone():
+  source = model(side=4, seed=1)
+  before = jax.tree.map(np.copy, source)
+  transfer(model(side=6), source, layout(6), layout(4))
+  jax.tree.map(np.testing.assert_array_equal, source, before)
+
+
+@pytest.mark.parametrize("lead", [(), (1,)])
+@pytest.mark.parametrize("prefix", [0, 1, 2, 9])
+def test_prefix_tokens_stay_and_a_smooth_grid_keeps_its_form(lead, prefix):
+  def table(side):
+    at = (np.arange(side) + 0.5) / side  # cell centers: a linear ramp resizes to itself inside
+    grid = np.stack(np.meshgrid(at, at, indexing="ij"), -1).reshape(-1, 2)
+    tokens = np.full((prefix, 2), 5.0 + np.arange(prefix)[:, None])
+    return np.concatenate([tokens, grid]).reshape(*lead, -1, 2).astype(np.float32)
+
+  resized = resize(table(8), np.zeros_like(table(16)), layout(8, prefix), layout(16, prefix))
+  expected = table(16)
+  assert resized.shape == expected.shape
+  flat, wanted = resized.reshape(-1, 2), expected.reshape(-1, 2)
+  np.testing.assert_array_equal(flat[:prefix], wanted[:prefix])
+  inside = (slice(4, -4), slice(4, -4))
+  grids = [x[prefix:].reshape(16, 16, 2)[inside] for x in (flat, wanted)]
+  np.testing.assert_allclose(*grids, atol=1e-5)
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 0), (0, 1), (2, 1), (1, 2), (9, 2)])
+def test_another_number_of_prefix_tokens(before, after):
+  source = model(prefix=before, side=4, seed=1)["posemb"]["table"]
+  target = model(prefix=after, side=4, seed=2)["posemb"]["table"]
+  resized = resize(source, target, layout(4, before), layout(4, after))
+  kept = min(before, after)
+  np.testing.assert_array_equal(resized[:, :kept], source[:, :kept])
+  np.testing.assert_array_equal(resized[:, kept:after], target[:, kept:after])
+  np.testing.assert_allclose(resized[:, after:], source[:, before:], atol=1e-6)
+
+
+def test_a_table_named_posemb_itself_is_resized():
+  source, target = model(side=4), model(side=3)
+  source["posemb"], target["posemb"] = source["posemb"]["table"], target["posemb"]["table"]
+  assert list(transfer(target, source, layout(3), layout(4))[1].resized) == ["posemb"]
+
+
+@pytest.mark.parametrize(
+  ("change", "layouts", "reason"),
+  [
+    ({"width": 6}, (layout(5), layout(4)), "of one width"),
+    ({"side": 5}, (None, layout(4)), "is not known"),
+    ({"side": 5}, (layout(7), layout(4)), "26 rows for 1 \\+ 7 x 7 tokens"),
+    ({"side": 5}, (TokenLayout((25,), 1), layout(4)), "another number of axes"),
+  ],
+)
+def test_a_table_that_cannot_be_resized_is_skipped_with_the_reason(change, layouts, reason):
+  source, target = model(side=4), model(side=4)
+  target["posemb"] = model(**{"side": 5} | change)["posemb"]
+  params, report = transfer(target, source, *layouts)
+  assert list(report.skipped) == ["posemb/table"]
+  assert re.search(reason, str(report))
+  np.testing.assert_array_equal(params["posemb"]["table"], target["posemb"]["table"])
+
+
+def test_the_grid_is_known_and_not_guessed():
+  """9 prefix tokens and 4 x 4 are 25 rows, as many as 5 x 5 without a prefix."""
+  source, target = model(side=4, prefix=9, seed=1), model(side=5, prefix=0, seed=2)
+  params, report = transfer(target, source, layout(5, 0), layout(4, 9))
+  assert report.resized == {
+    "posemb/table": "[1, 25, 8] -> [1, 25, 8]: 9 + 4 x 4 tokens -> 5 x 5 tokens"
+  }
+  grid = source["posemb"]["table"][0, 9:].reshape(4, 4, 8)
+  expected = jax.image.resize(grid, (5, 5, 8), "cubic").reshape(25, 8)
+  np.testing.assert_allclose(params["posemb"]["table"][0], expected, rtol=1e-6)
+  larger = model(side=8, prefix=9, seed=3)  # 73 rows
+  params, report = transfer(larger, source, layout(8, 9), layout(4, 9))
+  np.testing.assert_array_equal(params["posemb"]["table"][0, :9], source["posemb"]["table"][0, :9])
+  assert list(report.resized) == ["posemb/table"]
+
+
+def test_a_table_of_the_grid_alone_and_a_grid_that_is_no_square():
+  table = np.arange(12, dtype=np.float32).reshape(6, 2)
+  wide = resize(
+    table, np.zeros((24, 2), np.float32), TokenLayout((2, 3), 1), TokenLayout((4, 6), 2)
+  )
+  expected = jax.image.resize(table.reshape(2, 3, 2), (4, 6, 2), "cubic").reshape(24, 2)
+  np.testing.assert_allclose(wide, expected, rtol=1e-6)
+
+
+def test_nothing_in_common_is_an_error():
+  with pytest.raises(ConfigError, match="none of the 6 parameters fits"):
+    transfer(model(), {"encoder": {"kernel": np.ones(3)}})

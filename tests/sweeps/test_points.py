@@ -1,0 +1,108 @@
+"""What can be swept: the points of a sweep, their names, and what is refused."""
+
+import re
+
+import pytest
+
+from tests.cli.sweeps import TINY, points
+from vitx.cli.main import main
+from vitx.config.errors import ConfigError
+from vitx.sweeps.points import expand, find_rows, parse_grid
+
+
+def test_every_combination_is_a_point_with_a_readable_name():
+  found = points("token_mixer=[softmax,performer],learning_rate=[1e-3,0.002]")
+  assert [point.name for point in found[:4]] == [
+    "token_mixer-softmax_learning_rate-1e-3_seed-0",
+    "token_mixer-softmax_learning_rate-0.002_seed-0",
+    "token_mixer-performer_learning_rate-1e-3_seed-0",
+    "token_mixer-performer_learning_rate-0.002_seed-0",
+  ]
+  assert len(found) == 8 and {point.seed for point in found[4:]} == {1}
+  assert found[2].config.model.token_mixer.name == "performer"
+  assert found[3].config.learning_rate == 0.002 and found[4].config.seed == 1
+
+
+def test_values_may_be_dicts_and_fields_that_end_alike_stay_apart():
+  over = "token_mixer=[{'name': 'performer', 'features': 8}],model.dropout=[0.1],task.x.dropout=[1]"
+  (name,) = expand("digits.py:model.depth=1", parse_grid(over))
+  assert name == "token_mixer-name-performer-features-8_model.dropout-0.1_task.x.dropout-1"
+
+
+def test_without_values_the_config_itself_is_the_method():
+  assert list(expand("digits.py:softmax,model.depth=1", {})) == ["softmax"]
+  assert list(expand("configs/digits.py", {})) == ["digits"]
+
+
+@pytest.mark.parametrize(
+  ("over", "message"),
+  [
+    ("learning_rate=0.1", r"'learning_rate=0.1' is not of the form field=\[value,value\]"),
+    ("learning_rate=[]", "has no value: the sweep is empty"),
+    ("", "over='' has no field: the sweep is empty"),
+    ("seed=[1,2]", "seeds are named by --seeds"),
+    ("batch_size=[32],batch_size=[64]", "batch_size comes twice"),
+    ("lerning_rate=[0.1]", "no field 'lerning_rate'. Did you mean 'learning_rate'"),
+    ("learning_rate=[fast]", "learning_rate"),
+    ("row=[softmax,fnett]", "unknown row 'fnett'. Did you mean 'fnet'"),
+    ("learning_rate=[1e-3,0.001]", "'learning_rate-1e-3_seed-0' and 'learning_rate-0.001_seed-0'"),
+    ("token_mixer=[softmax,{'name':'softmax'}]", "clash: their configs are the same"),
+    ("learning_rate=[0.1,0.1]", "two points are called 'learning_rate-0.1'"),
+    ("model.dropout=[0.1]", "is set already; say once"),
+    (f"init_from=[{'x' * 300}]", "more than 200 characters"),
+  ],
+)
+def test_what_cannot_be_swept_is_said_before_anything_is_made(over, message, tmp_path, capsys):
+  workdir = tmp_path / "sweep"
+  command = ["sweep", f"--config=digits.py:{TINY}", f"--over={over}", f"--workdir={workdir}"]
+  assert main([*command, f"--out={tmp_path / 'out'}"]) == 1
+  error = capsys.readouterr().err.splitlines()[-1]
+  assert error.startswith("ConfigError: ") and re.search(message, error), error
+  assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+  ("config", "seeds", "message"),
+  [
+    ("digits.py:softmax", 0, "seeds=0: the sweep is empty"),
+    ("digits.py:softmax,seed=3", 1, "--seeds names them"),
+  ],
+)
+def test_seeds_have_one_place(config, seeds, message):
+  with pytest.raises(ConfigError, match=message):
+    points("model.depth=[1]", seeds, config)
+
+
+def test_a_row_has_one_place():
+  with pytest.raises(ConfigError, match="has the row 'softmax', and others are asked for"):
+    points(config="digits.py:softmax")
+
+
+def test_rows_of_a_file():
+  assert find_rows("digits.py", ["fnet", "softmax"]) == ["fnet", "softmax"]
+  assert len(find_rows("vix_cifar10.py", [])) > 40
+  with pytest.raises(ConfigError, match=r"no row 'fnett'\. Did you mean 'fnet'"):
+    find_rows("digits.py", ["fnett"])
+  with pytest.raises(ConfigError, match="comes twice"):
+    find_rows("digits.py", ["fnet", "fnet"])
+  with pytest.raises(ConfigError, match="has no ROWS"):
+    find_rows("run/config.json", [])
+
+
+def test_a_program_trains_at_least_one_run(tmp_path, capsys):
+  command = ["sweep", f"--config=digits.py:softmax,{TINY}", f"--workdir={tmp_path / 'sweep'}"]
+  assert main([*command, "--together=0"]) == 1
+  assert "together=0 is out of range; it must be an integer in [1, 1000]" in capsys.readouterr().err
+  assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+  ("name", "text"), [("config.json", '{"seed": 0}'), ("phases.json", '{"phases": ["a", "b"]}')]
+)
+def test_the_workdir_of_a_run_takes_no_sweep(name, text, tmp_path, capsys):
+  (tmp_path / name).write_text(text)
+  command = ["sweep", f"--config=digits.py:{TINY}", "--seeds=2", f"--workdir={tmp_path}"]
+  assert main([*command, f"--out={tmp_path / 'out'}", "--no-plot"]) == 1
+  error = capsys.readouterr().err.splitlines()[-1]
+  assert error.startswith("ConfigError: ") and "is the workdir of one run" in error
+  assert [path.name for path in tmp_path.iterdir()] == [name]

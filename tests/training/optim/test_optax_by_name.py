@@ -1,0 +1,74 @@
+"""Optimizers of optax by name: like ours where we have them, refused where they cannot train."""
+
+import jax
+import numpy as np
+import pytest
+
+from tests.training.optim.directions import close, directions, network, norm, settings
+from vitx.config.errors import ConfigError
+from vitx.training.optim.optimizers import make_optimizer
+
+
+@pytest.mark.parametrize(
+  ("spec", "ours", "mask"),
+  [
+    (
+      dict(name="optax:lion", b1=0.8, weight_decay=0.1),
+      dict(name="lion", b1=0.8, weight_decay=0.1),
+      "matrices",
+    ),
+    (dict(name="optax:adamw", weight_decay=0.3), dict(name="adamw", weight_decay=0.3), "all"),
+    (dict(name="optax:adam", b2=0.99), dict(name="adam", b2=0.99), "matrices"),
+    ("optax:scale_by_adam", dict(name="adam"), "all"),
+    (dict(name="optax:sgd", momentum=0.5), dict(name="sgd", momentum=0.5), "all"),
+  ],
+)
+def test_an_optimizer_of_optax_gives_the_directions_of_ours(spec, ours, mask):
+  """The sign is turned where optax descends, and its weight decay has our mask."""
+  params, grads = network(), network(1)
+  theirs, _ = directions(settings(optimizer=spec, weight_decay_mask=mask), params, grads, 3)
+  expected, _ = directions(settings(optimizer=ours, weight_decay_mask=mask), params, grads, 3)
+  close(theirs, expected)
+
+
+@pytest.mark.parametrize(
+  "name", ["optax:adabelief", "optax:lamb", "optax:contrib.muon", "optax:adan"]
+)
+def test_what_else_optax_has_descends(name):
+  full = lambda *shape, of: np.full(shape, of, np.float32)  # noqa: E731
+  params = {"a": {"kernel": full(4, 4, of=2)}, "b": {"bias": full(4, of=-3)}}
+  optimizer = make_optimizer(settings(optimizer=dict(name=name)), params)
+
+  @jax.jit
+  def descend(params):
+    state = optimizer.init(params)
+    for _ in range(10):
+      updates, state = optimizer.update(params, state, params)  # the gradient of half the square
+      params = jax.tree.map(lambda p, u: p - 0.05 * u, params, updates)
+    return params
+
+  assert norm(jax.tree.leaves(descend(params))) < norm(jax.tree.leaves(params))
+
+
+@pytest.mark.parametrize(
+  ("spec", "message"),
+  [
+    (dict(name="optax:lionn"), r"optimizer\.name='optax:lionn'.*Did you mean 'lion'"),
+    (dict(name="optax:contrib.muan"), r"contrib\.muan"),
+    (dict(name="optax:nowhere.lion"), r"nowhere\.lion"),
+    (dict(name="optax:lion", b3=0.5), r"optimizer\.b3=0\.5"),
+    (dict(name="optax:lion", learning_rate=0.5), r"optimizer\.learning_rate=0\.5"),
+    (dict(name="optax:lion", mask=None), r"optimizer\.mask"),
+    (dict(name="optax:lion", b1=-1), r"optimizer\.b1=-1.*\[0, 1\)"),
+    (dict(name="optax:lion", b1="much"), r"optimizer\.b1='much'"),
+    (dict(name="optax:lion", b2=True), r"optimizer\.b2=True"),
+    (dict(name="optax:adabelief", eps_root=float("nan")), r"optimizer\.eps_root=nan"),
+    (dict(name="optax:sgd", nesterov=3), r"optimizer\.nesterov=3"),
+    (dict(name="optax:polyak_sgd"), "optax:polyak_sgd.*cannot train this model"),
+    (dict(name="optax:softmax_cross_entropy"), "optax:softmax_cross_entropy.*cannot train"),
+  ],
+)
+def test_what_optax_cannot_do(spec, message):
+  with pytest.raises(ConfigError, match=message) as error:
+    make_optimizer(settings(optimizer=spec), network())
+  assert "\n" not in str(error.value)

@@ -1,0 +1,305 @@
+"""Optimizers against torch.optim (recorded by tests/golden) and their defining properties."""
+
+import json
+from functools import partial
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax.core import freeze
+
+from tests.slow import all_but
+from tests.training.optim.directions import close, directions, leaves, network, norm, settings
+from vitx.config.errors import ConfigError
+from vitx.training.optim.optimizers import DECAY_MASKS, OPTIMIZERS, layer_scales, make_optimizer
+from vitx.training.parameters import parameter_names
+
+GOLDEN = np.load(Path(__file__).parents[2] / "golden" / "optimizers.npz")
+# The recording has our settings under their first names.
+RENAMED = {"decay": "weight_decay_mask", "clip_norm": "grad_clip_norm"}
+CASES = {
+  name: {RENAMED.get(field, field): value for field, value in case.items()}
+  for name, case in json.loads(str(GOLDEN["cases"])).items()
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_follows_torch(name):
+  params = {key: GOLDEN[f"start/{key}"] for key in ("kernel", "bias")}
+  optimizer = make_optimizer(settings(**CASES[name]), params)
+  state = jax.jit(optimizer.init)(params)
+  # As users compile: unoptimized, Adam's 1 - 0.999^t loses its fourth digit.
+  update = jax.jit(optimizer.update, compiler_options={"xla_backend_optimization_level": 3})
+  for i, rate in enumerate(GOLDEN["rates"]):
+    grads = {key: GOLDEN[f"grads/{key}"][i] for key in params}
+    updates, state = update(grads, state, params)
+    params = jax.tree.map(lambda p, u, rate=rate: p - rate * np.asarray(u), params, updates)
+    for key, value in params.items():
+      recorded = GOLDEN[f"params/{name}/{key}"][i]
+      np.testing.assert_allclose(value, recorded, rtol=1e-5, atol=1e-6)
+
+
+def test_lion_is_the_sign_of_an_interpolated_momentum():
+  b1, b2, decay = 0.8, 0.95, 0.1
+  params = network()
+  config = settings(
+    optimizer=dict(name="lion", b1=b1, b2=b2, weight_decay=decay), weight_decay_mask="all"
+  )
+  optimizer = make_optimizer(config, params)
+  state, update = jax.jit(optimizer.init)(params), jax.jit(optimizer.update)
+  momentum = jax.tree.map(np.zeros_like, params)
+  for seed in range(1, 6):
+    grads = network(seed)
+    updates, state = update(grads, state, params)
+    expected = jax.tree.map(
+      lambda m, g, p: np.sign(b1 * m + (1 - b1) * g) + decay * p, momentum, grads, params
+    )
+    momentum = jax.tree.map(lambda m, g: b2 * m + (1 - b2) * g, momentum, grads)
+    close(updates, expected)
+
+
+@pytest.mark.parametrize("name", ["adamw", "lion"])
+def test_decoupled_decay_adds_a_share_of_the_parameters(name):
+  params, grads = network(), network(1)
+  plain, _ = directions(settings(optimizer={"name": name, "weight_decay": 0.0}), params, grads)
+  decayed, _ = directions(settings(optimizer={"name": name, "weight_decay": 0.3}), params, grads)
+  plain, decayed, params = leaves(plain), leaves(decayed), leaves(params)
+  for key in params:
+    share = 0.3 if key.endswith("kernel") else 0.0
+    np.testing.assert_allclose(decayed[key], plain[key] + share * params[key], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["adam", "sgd"])
+def test_coupled_decay_is_part_of_the_gradient(name):
+  params, grads = network(), network(1)
+  decayed, _ = directions(settings(optimizer={"name": name, "weight_decay": 0.3}), params, grads, 3)
+  mask = DECAY_MASKS["matrices"](params)
+  coupled = jax.tree.map(lambda g, p, m: g + 0.3 * p * m, grads, params, mask)
+  plain, _ = directions(settings(optimizer={"name": name, "weight_decay": 0.0}), params, coupled, 3)
+  close(decayed, plain)
+
+
+def test_decay_masks():
+  matrices = leaves(DECAY_MASKS["matrices"](network()))
+  assert {name for name, decays in matrices.items() if decays} == {
+    "stem/conv/kernel",
+    "block_0/attention/query/kernel",
+    "block_1/mlp/kernel",
+    "head/kernel",
+  }
+  assert all(leaves(DECAY_MASKS["all"](network())).values())
+
+
+def test_decay_by_rank_is_that_of_timm():
+  """All but what has one axis in PyTorch, `pos_embed` and `cls_token`; of DeiT, `dist_token`."""
+  params = network()
+  slots = {"key_slots": np.ones((9, 3)), "value_slots": np.ones((9, 3))}
+  params["block_1"]["attention"] = slots
+  rank, tensors = (leaves(DECAY_MASKS[name](params)) for name in ("rank", "tensors"))
+  assert {name for name, decays in rank.items() if decays} == {
+    "extra",
+    "stem/conv/kernel",
+    "block_0/attention/query/kernel",
+    "block_1/attention/key_slots",
+    "block_1/attention/value_slots",
+    "block_1/mlp/kernel",
+    "head/kernel",
+  }
+  assert {name for name in rank if rank[name] != tensors[name]} == {"cls", "posemb/table"}
+
+
+def test_clipping_bounds_the_global_norm():
+  params, grads = network(), network(1)
+  sgd = {"name": "sgd", "momentum": 0.0}
+  total = norm(jax.tree.leaves(grads))
+  clipped, _ = directions(settings(optimizer=sgd, grad_clip_norm=0.5), params, grads)
+  assert norm(jax.tree.leaves(clipped)) == pytest.approx(0.5, rel=1e-5)
+  jax.tree.map(
+    lambda a, b: np.testing.assert_allclose(a, b * 0.5 / total, rtol=1e-5), clipped, grads
+  )
+  loose, _ = directions(settings(optimizer=sgd, grad_clip_norm=float(2 * total)), params, grads)
+  jax.tree.map(np.testing.assert_array_equal, loose, grads)
+
+
+def test_clipping_comes_before_the_decay_of_the_gradient():
+  params = network()
+  grads = jax.tree.map(lambda p: 1e6 * p, network(1))
+  config = settings(
+    optimizer=dict(name="sgd", momentum=0.0, weight_decay=1.0),
+    grad_clip_norm=1e-6,
+    weight_decay_mask="all",
+  )
+  updates, _ = directions(config, params, grads)
+  jax.tree.map(lambda u, p: np.testing.assert_allclose(u, p, atol=2e-6), updates, params)
+
+
+@pytest.mark.parametrize("name", all_but("adamw", "muon", of=OPTIMIZERS))
+def test_frozen_parameters_do_not_move(name):
+  params = network()
+  # Frozen gradients that would spoil everything if they counted anywhere.
+  grads = network(1) | {"stem": jax.tree.map(lambda p: p * np.float32(np.nan), params["stem"])}
+  config = settings(
+    optimizer=dict(name=name, weight_decay=0.5),
+    weight_decay_mask="all",
+    grad_clip_norm=0.5,
+    layer_decay=0.9,
+    freeze=("stem/.*", r"block_\d/.*bias"),
+  )
+  updates, _ = directions(config, params, grads, 3)
+  for key, update in leaves(updates).items():
+    frozen = key.startswith("stem/") or (key.startswith("block_") and key.endswith("bias"))
+    if frozen:
+      assert np.all(np.asarray(update) == 0), key
+    else:
+      assert np.all(np.isfinite(update)) and np.any(update != 0), key
+
+
+def test_frozen_parameters_do_not_count_in_the_norm():
+  params, grads = network(), network(1)
+  config = settings(
+    optimizer={"name": "sgd", "momentum": 0.0}, grad_clip_norm=0.5, freeze=("block_.*",)
+  )
+  updates, _ = directions(config, params, grads)
+  assert norm(jax.tree.leaves(updates)) == pytest.approx(0.5, rel=1e-5)
+
+
+def test_frozen_parameters_have_no_moments():
+  params = network()
+  frozen = ("block_.*", "stem/.*", "cls", "extra", "posemb/.*", "norm/.*")
+  state = jax.eval_shape(make_optimizer(settings(freeze=frozen), params).init, params)
+  count = sum(leaf.size for leaf in jax.tree.leaves(state) if leaf.ndim)
+  assert count == 2 * (4 * 5 + 5)  # the head's two moments
+
+
+def test_freezing_leaves_the_others_as_they_would_be_alone():
+  params, grads = network(), network(1)
+  config = settings(optimizer={"name": "adamw", "weight_decay": 0.3}, grad_clip_norm=0.5)
+  head = {"head": params["head"]}
+  alone, _ = directions(config, head, {"head": grads["head"]}, 3)
+  config.freeze = ("(?!head/).*",)
+  together, _ = directions(config, params, grads, 3)
+  close(together["head"], alone["head"])
+
+
+def test_layer_scales():
+  scales = leaves(layer_scales(network(), 0.5))
+  expected = {
+    "stem": 1 / 8,
+    "posemb": 1 / 8,
+    "cls": 1 / 8,
+    "extra": 1 / 8,
+    "block_0": 1 / 4,
+    "block_1": 1 / 2,
+  }
+  assert scales == {name: expected.get(name.split("/")[0], 1.0) for name in scales}
+
+
+def test_layers_are_ordered_by_number():
+  params = {f"block_{i}": {"kernel": np.ones((1, 1))} for i in range(12)}
+  assert leaves(layer_scales(params, 0.5)) == {
+    f"block_{i}/kernel": 0.5 ** (12 - i) for i in range(12)
+  }
+
+
+def test_layer_decay_scales_the_whole_direction():
+  params, grads = network(), network(1)
+  optimizer = dict(name="adamw", weight_decay=0.3)
+  plain, _ = directions(settings(optimizer=optimizer), params, grads)
+  scaled, _ = directions(settings(optimizer=optimizer, layer_decay=0.5), params, grads)
+  scales = layer_scales(params, 0.5)
+  jax.tree.map(
+    lambda a, b, s: np.testing.assert_allclose(a, s * b, rtol=1e-6), scaled, plain, scales
+  )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_all_is_float32_for_gradients_and_parameters_in_bfloat16(name):
+  halve = partial(jax.tree.map, lambda x: x.astype(jnp.bfloat16))
+  params, grads = halve(network()), halve(network(1))
+  config = settings(
+    optimizer={"name": name, "weight_decay": 0.1}, grad_clip_norm=1.0, freeze=("cls",)
+  )
+  updates, state = directions(config, params, grads, 2)
+  floats = [x for x in jax.tree.leaves((updates, state)) if jnp.issubdtype(x.dtype, jnp.inexact)]
+  assert floats and all(leaf.dtype == jnp.float32 for leaf in floats)
+  upcast = jax.tree.map(lambda x: x.astype(jnp.float32), (params, grads))
+  expected, _ = directions(config, *upcast, 2)
+  close(updates, expected)
+
+
+def test_needs_shapes_only():
+  params = network()
+  config = settings(grad_clip_norm=1.0, layer_decay=0.9, freeze=("stem/.*",))
+  from_shapes = make_optimizer(config, jax.eval_shape(lambda: params))
+  update = lambda grads: from_shapes.update(grads, from_shapes.init(params), params)  # noqa: E731
+  updates, _ = jax.jit(update)(network(1))
+  expected, _ = directions(config, params, network(1))
+  close(updates, expected)
+
+
+def test_takes_frozen_dicts():
+  params, grads = freeze(network()), freeze(network(1))
+  config = settings(layer_decay=0.9, freeze=("stem/.*",))
+  updates, _ = directions(config, params, grads)
+  expected, _ = directions(config, network(), network(1))
+  close(updates.unfreeze(), expected)
+
+
+def test_takes_the_users_own_optimizer():
+  name = f"{__name__}:half_of_the_gradient"
+  updates, _ = directions(settings(optimizer=dict(name=name, by=0.5)), network(), network(1))
+  jax.tree.map(lambda u, g: np.testing.assert_allclose(u, g / 2), updates, network(1))
+
+
+def half_of_the_gradient(decay_mask, *, by):
+  return optax.scale(by)
+
+
+def test_parameter_names_are_in_the_order_of_leaves():
+  params = network()
+  names = parameter_names(params)
+  assert "block_0/attention/query/kernel" in names and "cls" in names
+  for name, leaf in zip(names, jax.tree.leaves(params), strict=True):
+    node = params
+    for part in name.split("/"):
+      node = node[part]
+    assert node is leaf
+
+
+@pytest.mark.parametrize(
+  "fields, message",
+  [
+    (dict(optimizer={"name": "adamm"}), r"optimizer\.name='adamm'.*Did you mean 'adam"),
+    (dict(optimizer={"name": "sgd", "b1": 0.9}), r"optimizer\.b1=0\.9: sgd has no field"),
+    (dict(optimizer={"name": "adam", "weigth_decay": 0.9}), r"Did you mean 'weight_decay'"),
+    (dict(optimizer={"name": "adam", "decay_mask": 1}), r"optimizer\.decay_mask"),
+    (dict(optimizer={"name": "adam", "b2": 1.0}), r"optimizer\.b2=1\.0.*\[0, 1\)"),
+    (dict(optimizer={"name": "adam", "eps": 0.0}), r"optimizer\.eps=0\.0"),
+    (dict(optimizer={"name": "lion", "b1": -0.1}), r"optimizer\.b1=-0\.1"),
+    (dict(optimizer={"name": "sgd", "momentum": 1.0}), r"optimizer\.momentum=1\.0"),
+    (dict(optimizer={"name": "sgd", "momentum": 0.0, "nesterov": True}), r"optimizer\.nesterov"),
+    (dict(optimizer={"name": "sgd", "nesterov": "yes"}), r"optimizer\.nesterov='yes'"),
+    (dict(optimizer={"name": "adamw", "weight_decay": -1.0}), r"optimizer\.weight_decay=-1\.0"),
+    (dict(optimizer={"name": "adamw", "weight_decay": "1"}), r"optimizer\.weight_decay='1'"),
+    (dict(weight_decay_mask="matrix"), r"weight_decay_mask='matrix'.*Did you mean 'matrices'"),
+    (dict(freeze=("stem",)), r"'stem' matches the whole name of no parameter.*stem/conv/bias"),
+    (dict(freeze=("blocks_0/mlp/.*",)), r"nearest names: .*block_1/mlp/"),
+    (dict(freeze=("stem/(",)), r"'stem/\(' is no regular expression"),
+    (dict(freeze="stem/.*"), r"must be a tuple"),
+    (dict(freeze=(".*",)), r"freezes every parameter"),
+  ],
+)
+def test_what_cannot_work(fields, message):
+  with pytest.raises(ConfigError, match=message):
+    make_optimizer(settings(**fields), network())
+
+
+@pytest.mark.parametrize("stage", ["encoder", "stage_0"])
+def test_layer_decay_needs_one_sequence_of_blocks(stage):
+  params = {stage: {"block_0": {"kernel": np.ones((2, 2))}}}
+  with pytest.raises(ConfigError, match=rf"layer_decay=0\.9 needs .*{stage}"):
+    make_optimizer(settings(layer_decay=0.9), params)

@@ -1,0 +1,89 @@
+"""metrics.jsonl: rows survive, a cut forgets what came later, a torn line included."""
+
+import shutil
+
+import pytest
+
+from vitx.config.errors import ConfigError
+from vitx.training.record import log
+
+
+def rows(n, start=0):
+  return [{"kind": "train", "step": i} for i in range(start, n)]
+
+
+def write(workdir, count, *, keep=0, **options):
+  metrics = log.MetricsLog(workdir, write=True, keep=keep, **options)
+  for row in rows(count, keep):
+    metrics.append(row)
+    metrics.flush()
+  return metrics
+
+
+@pytest.mark.parametrize("appendable", [True, False])
+def test_cut_and_go_on(tmp_path, appendable):
+  write(tmp_path, 5, appendable=appendable)
+  assert log.read_metrics(tmp_path) == rows(5)
+  again = write(tmp_path, 6, keep=3, appendable=appendable)
+  assert again.rows == 6 and again.dropped == rows(5, 3)
+  assert log.read_metrics(tmp_path) == rows(6)
+
+
+def test_a_part_that_holds_several_rows_is_cut_inside(tmp_path):
+  metrics = log.MetricsLog(tmp_path, write=True, keep=0, appendable=False)
+  for row in rows(4):
+    metrics.append(row)
+  metrics.flush()
+  assert [p.name for p in tmp_path.iterdir()] == ["metrics-00000000.jsonl"]
+  write(tmp_path, 3, keep=2, appendable=False)
+  assert log.read_metrics(tmp_path) == rows(3)
+
+
+def test_a_torn_last_line_is_dropped(tmp_path):
+  write(tmp_path, 3)
+  with open(tmp_path / "metrics.jsonl", "a") as file:
+    file.write('{"kind": "tra')
+  assert log.read_metrics(tmp_path) == rows(3)
+  write(tmp_path, 4, keep=3)
+  assert log.read_metrics(tmp_path) == rows(4)
+
+
+def test_missing_rows_are_reported(tmp_path):
+  write(tmp_path, 2)
+  with pytest.raises(ValueError, match=r"2 rows.*knew 5"):
+    log.MetricsLog(tmp_path, write=True, keep=5)
+
+
+def test_what_is_deleted_meanwhile_is_written_again(tmp_path):
+  asked, workdir = [], tmp_path / "run"
+  workdir.mkdir()
+  metrics = log.MetricsLog(workdir, write=True, keep=0, guard=lambda: asked.append(1))
+  for number, row in enumerate(rows(4)):
+    metrics.append(row)
+    metrics.flush()
+    if number == 1:
+      shutil.rmtree(workdir)
+    if number == 2:
+      (workdir / "metrics.jsonl").write_text("")
+  assert log.read_metrics(workdir) == rows(4) and len(asked) == 2
+
+
+def test_what_another_run_has_taken_is_left_alone(tmp_path):
+  def refuse():
+    raise ConfigError("in use")
+
+  metrics = log.MetricsLog(tmp_path, write=True, keep=0, guard=refuse)
+  metrics.append(rows(1)[0])
+  metrics.flush()
+  (tmp_path / "metrics.jsonl").write_text("")  # of a run that began after this one's was deleted
+  metrics.append(rows(1)[0])
+  with pytest.raises(ConfigError, match="in use"):
+    metrics.flush()
+  assert not (tmp_path / "metrics.jsonl").read_text()
+
+
+def test_other_processes_count_and_do_not_write(tmp_path):
+  metrics = log.MetricsLog(tmp_path, write=False, keep=0)
+  metrics.append(rows(1)[0])
+  metrics.flush()
+  assert metrics.rows == 1 and not list(tmp_path.iterdir())

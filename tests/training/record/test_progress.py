@@ -1,0 +1,64 @@
+"""What a person sees while something takes long."""
+
+import re
+import time
+
+from vitx.training.record import console, progress
+
+
+def test_a_bar_shows_after_a_while_also_before_anything_is_done(monkeypatch, capsys):
+  monkeypatch.setattr(progress, "SOON", 0.05)
+  with progress.count_bar("sampling", 40, "token") as bar:
+    shown, until = "", time.monotonic() + 30  # as while a program is compiled
+    while "0/40" not in shown and time.monotonic() < until:
+      time.sleep(0.01)
+      shown += capsys.readouterr().err
+    assert "sampling:   0%" in shown and "0/40" in shown
+    bar.update(20)
+    bar.refresh()
+    shown = capsys.readouterr().err
+    assert "50%" in shown and re.search(r"20/40 \[00:\d\d<00:\d\d", shown)  # the time that is left
+  assert not capsys.readouterr().err.replace("\r", "").strip()  # it is cleared
+
+
+def test_what_is_quick_is_not_shown(capsys):
+  assert list(progress.show_bar(range(3), "evaluating", 3)) == [0, 1, 2]
+  assert progress.announce("compiling", lambda: 7, patience=2.0) == 7
+  out, err = capsys.readouterr()
+  assert not out and not err
+
+
+def test_the_time_left_is_told_by_the_steps_of_this_session(monkeypatch):
+  """A run that goes on may do so on another machine; runs of one program end together."""
+  now = [100.0]
+  monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+  clock = progress.Progress(step=30, total=100, batch_size=8, seconds=6.0)
+  clock.share(2)
+  now[0] += 50.0  # decoding and compiling
+  clock.begin()
+  for step, eta in ((40, 4.0 * 60), (50, 4.0 * 50), (100, 0.0)):
+    now[0] = 150.0 + 4.0 * (step - 30)
+    assert clock.window(step)["eta"] == eta
+  assert clock.seconds == 6.0 + 4.0 * 70 / 2
+
+
+def test_the_log_holds_every_line_that_a_terminal_drew_over(tmp_path, capsys):
+  with console.keep_log(tmp_path, write=True):
+    print("\r\033[Kstep 1", end="")
+    print("\r\033[Kstep 2", end="")
+    print("\r\033[Ka line that stays")
+    print("another")
+  lines = (tmp_path / "log.txt").read_text().splitlines()
+  assert lines[1:] == ["step 1", "step 2", "a line that stays", "another"]
+  assert "\033[Kstep 2" in capsys.readouterr().out
+
+
+def test_the_log_says_how_a_run_failed_and_does_not_end_it(tmp_path):
+  for place in (tmp_path, tmp_path / "deleted"):
+    try:
+      with console.keep_log(place, write=True):
+        print("step 1")
+        raise OSError("disk full")
+    except OSError:
+      pass
+  assert (tmp_path / "log.txt").read_text().endswith("step 1\nOSError: disk full\n")

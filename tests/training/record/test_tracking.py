@@ -1,0 +1,216 @@
+"""Trackers get every row once, whatever stops the run, and go on with the run that they know."""
+
+import json
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import pytest
+
+from tests import runs
+from vitx.checkpoints.workdir import KeptFiles
+from vitx.config.errors import ConfigError, MissingExtraError
+from vitx.training import loop
+from vitx.training.failures import TrackingError
+from vitx.training.record import tracking
+from vitx.training.record.log import MetricsLog
+from vitx.training.record.recorder import Record, Recorder
+from vitx.training.record.trackers import TRACKERS, Tracker
+
+KEPT = f"tracking={__name__}:Kept"
+
+
+class Kept(Tracker):
+  """A tracker of the user's own: a file of lines in the workdir."""
+
+  def __init__(self, run, *, file: str = "kept.jsonl"):
+    self._path = Path(run.workdir) / file
+    self._append({"begin": run.id, "name": run.name, "seed": run.config["seed"]})
+
+  def write(self, kind, step, figures):
+    self._append({"kind": kind, "step": step, **figures})
+
+  def close(self):
+    self._append({"end": True})
+
+  def _append(self, line):
+    with open(self._path, "a") as file:
+      file.write(json.dumps(line) + "\n")
+
+
+class Broken(Kept):
+  """Fails where it is told to."""
+
+  at: ClassVar[str] = ""
+
+  def __init__(self, run):
+    super().__init__(run)
+    self._fail("init")
+
+  def write(self, kind, step, figures):
+    self._fail("write")
+
+  def close(self):
+    self._fail("close")
+
+  def _fail(self, where):
+    if where == self.at:
+      raise OSError(f"no network at {where}")
+
+
+def kept(workdir):
+  """The rows that came, without their times, and what stands beside them."""
+  lines = [json.loads(line) for line in (workdir / "kept.jsonl").read_text().splitlines()]
+  rows = [line for line in lines if "kind" in line]
+  times = {"examples_per_second", "waiting", "eta", "seconds"}
+  assert all(times <= row.keys() for row in rows if row["kind"] == "train")
+  plain = [{k: v for k, v in row.items() if k not in times} for row in rows]
+  return plain, [line for line in lines if "kind" not in line]
+
+
+def numbers(rows):
+  return [{k: v for k, v in row.items() if not isinstance(v, list)} for row in rows]
+
+
+@pytest.mark.slow  # a run and twice its end; the next tests send the same rows without training
+def test_a_tracker_gets_every_row_once_however_often_the_run_goes_on(tmp_path):
+  config = runs.tiny(KEPT, "duration=20 steps")
+  loop.train(config, tmp_path)
+  expected = numbers(runs.rows(tmp_path))
+  assert {row["kind"] for row in expected} == {"train", "validation", "test"}
+  for times in (2, 3):  # back to step 16: rows of step 20 and the test's come again
+    shutil.rmtree(tmp_path / "checkpoints" / "20")
+    assert loop.train(config, tmp_path).finished
+    found, others = kept(tmp_path)
+    assert found == expected == numbers(runs.rows(tmp_path))
+    begins = [line for line in others if "begin" in line]
+    assert len(begins) == times == len(others) / 2 and begins[0] == begins[-1]
+  assert begins[0]["name"] == tmp_path.name and begins[0]["seed"] == 0
+
+
+def open_log(workdir, rows, keep, *overrides):
+  """Goes on after `keep` rows and writes those that are missing of `rows`, as a run does."""
+  log = MetricsLog(workdir, write=True, keep=keep)
+  config = runs.tiny(KEPT, *overrides)
+  track = tracking.open_tracking(config, str(workdir), KeptFiles(workdir), log)
+  for row in rows[keep:]:
+    log.append(row)
+    log.flush()
+    if track is not None:
+      track.write(row)
+  if track is not None:
+    track.close()
+
+
+def rows(count, start=0):
+  return [{"kind": "validation", "step": i, "top1": i / 8} for i in range(start, count)]
+
+
+def test_rows_that_were_dropped_twice_are_still_known(tmp_path):
+  open_log(tmp_path, rows(6), 0)
+  open_log(tmp_path, rows(4), 2)  # killed again before it was as far
+  open_log(tmp_path, rows(8), 3)
+  found, _ = kept(tmp_path)
+  assert found == rows(8)
+
+
+def test_a_tracker_that_is_chosen_later_gets_what_was_logged_before(tmp_path):
+  open_log(tmp_path, rows(4), 0, "tracking=none")
+  assert {path.name for path in tmp_path.iterdir()} == {"metrics.jsonl"}
+  open_log(tmp_path, rows(6), 3)
+  assert kept(tmp_path)[0] == rows(6)
+
+
+def test_another_tracker_is_another_run(tmp_path):
+  open_log(tmp_path, rows(2), 0)
+  (first,) = [line["begin"] for line in kept(tmp_path)[1] if "begin" in line]
+  open_log(tmp_path, rows(3), 2, "tracking.file=more.jsonl")
+  second, *found, _ = [json.loads(x) for x in (tmp_path / "more.jsonl").read_text().splitlines()]
+  assert second["begin"] != first and [row["step"] for row in found] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("where", ["init", "write", "close"])
+def test_a_tracker_that_fails_is_told_and_not_hidden(tmp_path, monkeypatch, where):
+  monkeypatch.setattr(Broken, "at", where)
+  config = runs.tiny(f"tracking={__name__}:Broken")
+  log = MetricsLog(tmp_path, write=True, keep=0)
+  track = tracking.open_tracking(config, str(tmp_path), KeptFiles(tmp_path), log)
+  with pytest.raises(TrackingError, match=rf"Broken failed: no network at {where}.*tracking=none"):
+    track.write(rows(1)[0])
+    track.close()
+
+
+def test_what_a_tracker_did_not_get_is_sent_when_the_run_goes_on(tmp_path, monkeypatch):
+  open_log(tmp_path, rows(2), 0)
+  write, refused = Kept.write, rows(4)[3]["step"]
+
+  def fail(self, kind, step, figures):
+    if step == refused:
+      raise OSError("no network")
+    write(self, kind, step, figures)
+
+  monkeypatch.setattr(Kept, "write", fail)
+  with pytest.raises(TrackingError, match="no network"):
+    open_log(tmp_path, rows(6), 2)
+  monkeypatch.setattr(Kept, "write", write)
+  got = [row["step"] for row in kept(tmp_path)[0]]
+  assert got[:3] == [0, 1, 2] and refused not in got
+  open_log(tmp_path, rows(3), 3, "tracking=none")  # forgets 3, and logs nothing
+  open_log(tmp_path, rows(8), 3)
+  assert sorted(kept(tmp_path)[0], key=lambda row: row["step"]) == rows(8)
+
+
+def test_what_it_did_not_get_and_stands_in_the_log_is_sent_too(tmp_path, monkeypatch):
+  monkeypatch.setattr(Kept, "close", lambda self: 1 / 0)
+  with pytest.raises(TrackingError):
+    open_log(tmp_path, rows(2), 0)
+  write = Kept.write
+  monkeypatch.setattr(Kept, "write", lambda *_: 1 / 0)
+  with pytest.raises(TrackingError):
+    open_log(tmp_path, rows(4), 2)
+  monkeypatch.undo()
+  assert Kept.write is write
+  stand = len((tmp_path / "metrics.jsonl").read_text().splitlines())
+  open_log(tmp_path, rows(6), stand)
+  assert kept(tmp_path)[0] == rows(6)
+
+
+def test_what_is_logged_without_the_tracker_is_sent_when_it_is_back(tmp_path):
+  open_log(tmp_path, rows(3), 0)
+  open_log(tmp_path, rows(5), 2, "tracking=none")  # step 2 is forgotten, and comes again
+  open_log(tmp_path, rows(6), 4, "tracking=none")
+  open_log(tmp_path, rows(8), 5)  # step 5 is forgotten, which it never got
+  assert kept(tmp_path)[0] == rows(8)
+  assert len([line for line in kept(tmp_path)[1] if "begin" in line]) == 2
+
+
+def test_processes_that_do_not_write_track_nothing(tmp_path):
+  asked = []
+  experiment: Any = SimpleNamespace(config=runs.tiny(KEPT), total_steps=40)
+  recorder = Recorder(
+    experiment, str(tmp_path), Record(), start=0, write=False, track=lambda log: asked.append(log)
+  )
+  recorder.write_figures("validation", 1, {"top1": 0.5})
+  recorder.close()
+  assert not asked and not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", [name for name, kind in TRACKERS.items() if kind.packages])
+def test_what_is_not_installed_names_its_extra(name, monkeypatch):
+  config = runs.tiny(f"tracking={name}")
+  monkeypatch.setattr(tracking.importlib.util, "find_spec", lambda package: None)
+  with pytest.raises(MissingExtraError, match=rf'tracking={name} needs .*\.\[{name}\]"'):
+    tracking.check(config)
+  assert tracking.check(config, is_trial=True).func is TRACKERS[name]
+
+
+def test_a_folder_of_the_packages_name_is_not_the_package(tmp_path, monkeypatch):
+  (tmp_path / "trackio_runs").mkdir()
+  monkeypatch.syspath_prepend(tmp_path)
+  assert tracking._is_installed("json") and not tracking._is_installed("trackio_runs")
+
+
+def test_a_class_that_is_no_tracker_is_refused():
+  with pytest.raises(ConfigError, match=r"tracking\.name=.*not a subclass of Tracker"):
+    tracking.check(runs.tiny(f"tracking={__name__}:TrackingError"))

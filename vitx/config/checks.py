@@ -1,0 +1,200 @@
+"""What a config may give a field: declared as the field's type, checked in one place.
+
+A field says what it takes where it is declared, `num_heads: PositiveInt = 3` or
+`dropout: Rate = 0.0`; `check_fields` holds the values of a config to it, and `registry.build` calls
+that for every named choice. A range of your own is `Annotated[float, Range("(0, 2]")]`.
+"""
+
+import dataclasses
+import inspect
+import math
+import re
+import types
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from vitx.config.errors import ConfigError, listing, nearest
+
+
+@dataclasses.dataclass(frozen=True)
+class Range:
+  """The interval that a number must lie in, as written in mathematics.
+
+  Attributes:
+    interval: such as "[0, 1)" or "(0, inf)"; it stands in the error.
+  """
+
+  interval: str
+
+  def __contains__(self, value: float) -> bool:
+    low, high = (float(bound) for bound in self.interval[1:-1].split(","))
+    above = value >= low if self.interval[0] == "[" else value > low
+    below = value <= high if self.interval[-1] == "]" else value < high
+    return above and below
+
+
+# Sizes end where an array of that extent could no longer be held by anyone.
+PositiveInt = Annotated[int, Range("[1, 1000000]")]
+NonNegativeInt = Annotated[int, Range("[0, 1000000]")]
+Depth = Annotated[int, Range("[1, 1000]")]
+Seed = Annotated[int, Range("[0, 4294967295]")]
+Positive = Annotated[float, Range("(0, inf)")]
+NonNegative = Annotated[float, Range("[0, inf)")]
+Rate = Annotated[float, Range("[0, 1)")]
+Share = Annotated[float, Range("(0, 1]")]
+Probability = Annotated[float, Range("[0, 1]")]
+Finite = Annotated[float, Range("(-inf, inf)")]
+
+
+def check_number(value: Any, field: str, interval: str) -> float:
+  """Returns `value` if it is a finite number in `interval`.
+
+  Args:
+    value: what the config says.
+    field: where it says so, for the error.
+    interval: as written in mathematics, such as "[0, 1)" or "(0, inf)"; it stands in the error.
+
+  Raises:
+    ConfigError: not a number, not finite, or outside the interval.
+  """
+  if isinstance(value, bool) or not isinstance(value, (int, float)) or not _is_finite(value):
+    raise ConfigError(f"{field}={value!r} is not a number; it must lie in {interval}")
+  if value not in Range(interval):
+    raise ConfigError(f"{field}={value!r} is out of range; it must lie in {interval}")
+  return value
+
+
+def check_integer(value: Any, field: str, interval: str = "[0, inf)") -> int:
+  """Returns `value` if it is an integer in `interval`; raises ConfigError otherwise."""
+  if isinstance(value, bool) or not isinstance(value, int):
+    raise ConfigError(f"{field}={value!r} must be an integer in {interval}")
+  if value not in Range(interval):
+    raise ConfigError(f"{field}={value!r} is out of range; it must be an integer in {interval}")
+  return value
+
+
+def check_choice(value: Any, field: str, choices: Sequence[Any]) -> Any:
+  """Returns `value` if it is one of `choices`; raises ConfigError, with the nearest, otherwise."""
+  if not any(value == choice and type(value) is type(choice) for choice in choices):
+    raise ConfigError(
+      f"{field}={value!r} is unknown.{nearest(value, choices)} Valid: {listing(choices)}."
+    )
+  return value
+
+
+def check_text(value: str, field: str) -> str:
+  """Returns `value` if it holds no NUL; raises ConfigError otherwise.
+
+  No text of a config or a command needs one, and a path with one fails in every library otherwise.
+  """
+  if "\0" in value:
+    raise ConfigError(f"{field}={value!r} holds the character NUL, which no path or name can have")
+  return value
+
+
+def check_pattern(value: str, field: str) -> re.Pattern[str]:
+  """Returns a regular expression compiled; raises ConfigError for what is none."""
+  try:
+    return re.compile(value)
+  except re.error as error:
+    raise ConfigError(f"{field}: {value!r} is no regular expression: {error}") from error
+
+
+def check_fields(function: Callable, given: Mapping[str, Any], field: str) -> None:
+  """Holds the values of a config to the types that a class or function declares for them.
+
+  Args:
+    function: declares fields or arguments; annotations that are no numbers, strings, booleans,
+      literals or sequences of these are not looked at.
+    given: the config's values, by name.
+    field: where they stand in the config, for the error; "" at its top.
+
+  Raises:
+    ConfigError: a value of another type or out of range, in one line.
+  """
+  parameters = inspect.signature(function).parameters
+  for name, value in given.items():
+    if name in parameters:
+      check_value(value, f"{field}.{name}" if field else name, parameters[name].annotation)
+
+
+def check_value(value: Any, field: str, kind: Any) -> None:
+  """Raises ConfigError unless `value` is of the declared `kind`."""
+  options = _options(kind)
+  if options is None:
+    return
+  problems = []
+  for option in options:
+    try:
+      _check_one(value, field, option)
+      return
+    except ConfigError as error:
+      problems.append(error)
+  # Of several kinds, the error of the one that the value resembles says most.
+  raise next(
+    (e for e, o in zip(problems, options, strict=True) if _resembles(value, o)), problems[0]
+  )
+
+
+def _options(kind: Any) -> list[Any] | None:
+  """Returns the kinds of which a value may be any, `None` for an annotation not checked."""
+  options = list(get_args(kind)) if get_origin(kind) in (Union, types.UnionType) else [kind]
+  return options if all(_is_known(option) for option in options) else None
+
+
+def _is_known(kind: Any) -> bool:
+  origin = get_origin(kind)
+  if origin in (tuple, list, Sequence):
+    return all(argument is ... or _options(argument) for argument in get_args(kind))
+  return kind in (int, float, bool, str, None, type(None)) or origin in (Annotated, Literal)
+
+
+def _resembles(value: Any, kind: Any) -> bool:
+  if kind in (None, type(None)):
+    return value is None
+  if get_origin(kind) in (tuple, list, Sequence):
+    return isinstance(value, (tuple, list))
+  return not isinstance(value, (tuple, list))
+
+
+def _check_one(value: Any, field: str, kind: Any) -> None:
+  origin = get_origin(kind)
+  if kind in (None, type(None)):
+    if value is not None:
+      raise ConfigError(f"{field}={value!r} must be None")
+  elif origin is Literal:
+    check_choice(value, field, get_args(kind))
+  elif origin in (tuple, list, Sequence):
+    _check_sequence(value, field, kind)
+  elif kind in (bool, str):
+    if not isinstance(value, kind):
+      wanted = "True or False" if kind is bool else "a string"
+      raise ConfigError(f"{field}={value!r} must be {wanted}")
+    if kind is str:
+      check_text(value, field)
+  else:
+    base, *notes = get_args(kind) if origin is Annotated else (kind,)
+    intervals = [note.interval for note in notes if isinstance(note, Range)]
+    check = check_integer if base is int else check_number
+    check(value, field, intervals[0] if intervals else "(-inf, inf)")
+
+
+def _check_sequence(value: Any, field: str, kind: Any) -> None:
+  if isinstance(value, str) or not isinstance(value, Sequence):
+    raise ConfigError(f"{field}={value!r} must be a tuple, such as ({value!r},)")
+  arguments = get_args(kind)
+  if get_origin(kind) is tuple and ... not in arguments and arguments:
+    if len(value) != len(arguments):
+      raise ConfigError(f"{field}={value!r} must have {len(arguments)} entries")
+    kinds: Sequence[Any] = arguments
+  else:
+    kinds = [arguments[0]] * len(value) if arguments else []
+  for number, (entry, entry_kind) in enumerate(zip(value, kinds, strict=False)):
+    check_value(entry, f"{field}[{number}]", entry_kind)
+
+
+def _is_finite(value: float) -> bool:
+  try:
+    return math.isfinite(value)
+  except OverflowError:  # an integer that no float can hold
+    return False

@@ -1,0 +1,235 @@
+"""The one way to a config: from a file's row, from overrides, or from the JSON of a run.
+
+    configs/digits.py                         the file's default row
+    configs/digits.py:performer,seed=3        a row and overrides
+    runs/digits/config.json:duration=90       what a run wrote, or `vitx config` printed
+
+A Python file is code, and runs. A `config.json` is data, which somebody else may have written: the
+names of code in it (`module:Name`) are refused unless the user has said `--trust_code`.
+
+Shipped files are found from any folder: `configs/digits.py`, `digits.py` or `digits`.
+"""
+
+import contextlib
+import functools
+import importlib
+import json
+import re
+import runpy
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from vitx.config import registry
+from vitx.config.errors import ConfigError, listing, nearest
+from vitx.configs import __path__ as shipped
+
+FLAG = "--config."
+
+
+def split_flags(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+  """Takes every `--config.field=value` out of a command's arguments.
+
+  Returns:
+    The other arguments, and the overrides `field=value` in their order.
+
+  Raises:
+    ConfigError: such a flag without a value.
+  """
+  rest, overrides, given = [], [], iter(arguments)
+  for argument in given:
+    if not argument.startswith(FLAG):
+      rest.append(argument)
+      continue
+    field, equals, value = argument.removeprefix(FLAG).partition("=")
+    if not equals:
+      value = next(given, "--")
+    if not field or value.startswith("--"):
+      raise ConfigError(f"{argument} needs a value: {FLAG}{field or 'FIELD'}=VALUE")
+    whole = len(_common().split(value)) < 2  # else its commas would part it
+    overrides.append(f"{field}={value if whole else repr(value)}")
+  return rest, overrides
+
+
+def split_text(text: str) -> tuple[str, str]:
+  """Splits `FILE:ROW,field=value` into the file, which may be a URL, and the rest."""
+  match = re.fullmatch(r"((?:\w+://)?[^:]*):?(.*)", text, re.DOTALL)
+  assert match is not None
+  return match[1], match[2]
+
+
+def join_text(text: str, overrides: Iterable[str]) -> str:
+  """Returns `FILE:ROW,field=value` with further overrides behind it."""
+  path, arg = split_text(text)
+  return f"{path}:{','.join(filter(None, (arg, *overrides)))}"
+
+
+def load_config(text: str) -> ConfigDict:
+  """Returns the config that a text names.
+
+  Args:
+    text: `FILE`, `FILE:ROW,field=value,...`, or the path of a `config.json`, which has no rows.
+
+  Raises:
+    ConfigError: no such file, row or field (with the nearest), a value that cannot be, or a
+      `config.json` that names code outside `registry.trusting(True)`.
+  """
+  path, arg = split_text(text)
+  if path.endswith(".json"):
+    return call(_read_json(path), arg)
+  return call(open_config(path)["get_config"], arg)
+
+
+def call(get_config: Callable[..., ConfigDict], arg: str) -> ConfigDict:
+  """Returns `get_config(arg)`; what that refuses is a ConfigError in one line."""
+  try:
+    return get_config(arg) if arg else get_config()
+  except ValueError as error:
+    raise ConfigError(" ".join(str(error).split())) from error
+
+
+def open_config(path: str) -> dict[str, Any]:
+  """Returns the names that a config file defines: `get_config`, and `ROWS` and `PUBLISHED` if any.
+
+  Raises:
+    ConfigError: there is no such file, it cannot be run, or it has no `get_config`.
+  """
+  file = find(path)
+  if Path(shipped[0]) not in file.parents:
+    registry.reach_current_folder()  # it may import what lies there
+  with _running(path, ConfigError):
+    names = runpy.run_path(str(file))
+  get_config = names.get("get_config")
+  if not callable(get_config):
+    raise ConfigError(f"config={path!r} has no function get_config(arg)")
+
+  @functools.wraps(get_config)
+  def get_checked(*arguments: str) -> ConfigDict:
+    with _running(path, ValueError):  # what it refuses, see `call`
+      config = get_config(*arguments)
+    if not isinstance(config, ConfigDict):
+      raise ConfigError(
+        f"config={path!r}: get_config returned {type(config).__name__}; return a ConfigDict, such"
+        " as default_config() of vitx.configs.common"
+      )
+    return config
+
+  return names | {"get_config": get_checked}
+
+
+@contextlib.contextmanager
+def _running(path: str, told: type[Exception]) -> Iterator[None]:
+  """Tells what fails in a config file, a user's own perhaps, in one line that names its place.
+
+  Errors of the kind `told` say all that there is to say, and stay as they are.
+  """
+  try:
+    yield
+  except told:
+    raise
+  except Exception as error:
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame.lineno for frame in frames if Path(frame.filename).name == Path(path).name]
+    line = error.lineno if isinstance(error, SyntaxError) else next(reversed(own), None)
+    where = path if line is None else f"{path}, line {line}"
+    what = " ".join(str(error).split())
+    raise ConfigError(
+      f"config={path!r} is no config file that runs ({where}: {type(error).__name__}: {what});"
+      " mend it, or name another"
+    ) from error
+
+
+def find(path: str) -> Path:
+  """Returns the `.py` file of that path, else the shipped one of that name.
+
+  Raises:
+    ConfigError: there is neither; lists those that are shipped, and the nearest.
+  """
+  if Path(path).is_file() and path.endswith(".py"):
+    return Path(path)
+  folder, own = Path(path).parent, Path(shipped[0])
+  names = sorted(p.stem for p in own.glob("*.py") if p.stem not in ("__init__", "common"))
+  if str(folder) in (".", "configs") and Path(path).name.removesuffix(".py") in names:
+    return own / f"{Path(path).name.removesuffix('.py')}.py"
+  near = nearest(Path(path).name.removesuffix(".py"), names)
+  what = "neither a .py file nor a .json file" if Path(path).is_file() else "no file"
+  raise ConfigError(f"config={path!r} is {what}.{near} Shipped: {listing(names)}.")
+
+
+def _read_json(path: str) -> Callable[..., ConfigDict]:
+  """Returns a `get_config` of one row, which a run or `vitx config` wrote.
+
+  Seeds that follow from `seed` are left to follow, so that an override of `seed` reaches them.
+  """
+  tree = _parse(path)
+  if not registry.is_trusted():
+    registry.refuse_names_of_code(tree, "", _is_text)
+    importlib.import_module("vitx.checkpoints.workdir").tell_places(tree, path)
+  seed = tree.get("seed", 0)
+  graph_seed = seed if tree.get("graph_seed") is None else tree["graph_seed"]
+  for name in ("init_seed", "data_seed", "graph_seed"):
+    if tree.get(name) == seed:
+      tree[name] = None
+  mixer = tree.get("model", {}).get("token_mixer")
+  if isinstance(mixer, dict) and "seed" in mixer and mixer["seed"] == graph_seed:
+    del mixer["seed"]
+
+  def get_config(overrides: str = "") -> ConfigDict:
+    common = _common()
+    config = common.default_config()
+    for field, value in tree.items():
+      common.set_field(config, field, _make_tuples(value))
+    source = config.data.source
+    config = common.with_overrides(config, overrides)
+    if config.data.source != source:
+      raise ConfigError(
+        f"data.source={config.data.source!r}: {path} has classes, sizes and statistics of"
+        f" {source!r}; name a config file for another source"
+      )
+    return config
+
+  return get_config
+
+
+# Fields that are paths, regular expressions or expressions over splits.
+_TEXTS = re.compile(
+  r"(^|\.)(init_from|init_from_except|freeze|data\.data_dir|data\.splits\.\w+|task\.teacher)$"
+)
+
+
+def _is_text(field: str, value: str) -> bool:
+  """Returns whether a field's value names no code though it may hold a colon."""
+  if re.search(r"(^|\.)optimizer(\.name)?$", field):
+    return value.startswith("optax:")  # which takes functions of optax alone
+  if re.search(r"(^|\.)data\.source$", field):
+    from vitx.data.sources import SOURCES
+
+    kind, _, rest = value.partition(":")
+    return kind in SOURCES or not rest.isidentifier()
+  return bool(_TEXTS.search(field))
+
+
+def _parse(path: str) -> dict[str, Any]:
+  from vitx.files import read_bytes
+
+  try:
+    tree = json.loads(read_bytes(path))
+  except (OSError, ValueError) as error:
+    raise ConfigError(f"config={path!r} cannot be read as JSON: {error}") from error
+  if not isinstance(tree, dict) or not isinstance(tree.get("model", {}), dict):
+    raise ConfigError(f"config={path!r} holds no config: it must be an object of fields")
+  return tree
+
+
+def _make_tuples(value: Any) -> Any:
+  """Returns JSON's value as a config has it: tuples instead of lists."""
+  if isinstance(value, dict):
+    return {key: _make_tuples(entry) for key, entry in value.items()}
+  return tuple(map(_make_tuples, value)) if isinstance(value, list) else value
+
+
+def _common() -> Any:
+  return importlib.import_module("vitx.configs.common")

@@ -1,0 +1,101 @@
+"""The file of `vitx compress`: magic, version, what is coded and with which weights, the code."""
+
+import dataclasses
+import hashlib
+import json
+import math
+import operator
+import struct
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from vitx.checkpoints.digest import describe, digest_json
+from vitx.checkpoints.load import Loaded
+from vitx.checkpoints.tree import name_arrays
+from vitx.config.checks import check_integer
+from vitx.config.errors import ConfigError
+from vitx.files import check_inflated, read_bytes
+
+MAGIC = b"vitx"
+VERSION = 1
+_HEAD = struct.Struct("<4sBH")  # magic, version, bytes of the JSON that follows
+
+
+@dataclasses.dataclass(frozen=True)
+class Header:
+  """What a compressed file says of itself, some 200 bytes.
+
+  Attributes:
+    kind: "bytes", "image" (one file) or "images" (an array).
+    shape: of what is coded: (n,) bytes or (n, height, width, channels).
+    lanes: windows that were coded at a time, the model's batch.
+    step: of the checkpoint.
+    weights: digest of the model's variables.
+    tokens: digest of the tokens, which tells whether decoding succeeded.
+    made_on: kind of device and version of JAX.
+  """
+
+  kind: str
+  shape: tuple[int, ...]
+  lanes: int
+  step: int
+  weights: str
+  tokens: str
+  made_on: str
+
+  @property
+  def count(self) -> int:
+    """Returns the number of coded tokens."""
+    return int(np.prod(self.shape, dtype=np.int64))
+
+
+def write(header: Header, code: bytes) -> bytes:
+  """Returns the bytes of a compressed file."""
+  text = json.dumps(dataclasses.asdict(header), separators=(",", ":")).encode()
+  return _HEAD.pack(MAGIC, VERSION, len(text)) + text + code
+
+
+def read(path: str | Path) -> tuple[Header, bytes]:
+  """Returns the header and the code of a compressed file.
+
+  Raises:
+    ConfigError: it is none, is cut off, of another version, or declares more tokens than
+      `files.check_inflated` allows.
+    OSError: it cannot be read.
+  """
+  data = read_bytes(path)
+  if data[:4] != MAGIC or len(data) < _HEAD.size:
+    raise ConfigError(f"{path} was not written by vitx compress")
+  _, version, size = _HEAD.unpack_from(data)
+  if version != VERSION:
+    raise ConfigError(
+      f"{path} is of version {version} of the format; this vitx reads version {VERSION}"
+    )
+  try:
+    fields: dict[str, Any] = json.loads(data[_HEAD.size : _HEAD.size + size])
+    header = Header(**{**fields, "shape": tuple(map(operator.index, fields["shape"]))})
+    declared = 4 * math.prod(header.shape)  # bytes of tokens
+    check_integer(declared, "shape")
+  except (ValueError, KeyError, TypeError) as error:
+    raise ConfigError(f"{path} is damaged: its header cannot be read ({error})") from error
+  check_inflated(str(path), declared, len(data))
+  return header, data[_HEAD.size + size :]
+
+
+def digest_weights(loaded: Loaded) -> str:
+  """Returns a digest of the model's variables, 16 hexadecimal digits."""
+  found = describe(name_arrays(loaded.variables))
+  return digest_json({name: each["digest"] for name, each in found.items()})[:16]
+
+
+def digest_tokens(tokens: np.ndarray) -> str:
+  """Returns a digest of integers, 16 hexadecimal digits."""
+  return hashlib.blake2b(tokens.astype("<i4").tobytes(), digest_size=8).hexdigest()
+
+
+def describe_machine() -> str:
+  """Returns the kind of device and the version of JAX, on which the last bit of a logit depends."""
+  return f"{jax.devices()[0].device_kind}, jax {jax.__version__}"

@@ -1,0 +1,96 @@
+"""What `sample`, `compress` and `decompress` ask of a workdir: a density model, and its tokens."""
+
+import io
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from PIL import Image
+
+from vitx.checkpoints.load import Loaded
+from vitx.config.errors import ConfigError
+from vitx.data.images.decode import FORMATS, decode_image
+from vitx.files import read_bytes
+from vitx.tasks.density import Density
+from vitx.tasks.density_images import to_tokens
+
+Kind = Literal["image", "text", "audio"]
+
+
+def density_task(loaded: Loaded) -> Density:
+  """Returns the task of a density model.
+
+  Raises:
+    ConfigError: the model is of another task.
+  """
+  if not isinstance(loaded.task, Density):
+    name = type(loaded.task).__name__.lower()
+    raise ConfigError(
+      f"workdir={loaded.workdir!r} is of the task {name!r}, which has no probabilities of tokens;"
+      " use the workdir of a density model (task.name='density')"
+    )
+  return loaded.task
+
+
+def kind_of(loaded: Loaded) -> Kind:
+  """Returns what the tokens of a density model are."""
+  if density_task(loaded).window is None:
+    return "image"
+  return "audio" if str(loaded.config.data.source).startswith("audio:") else "text"
+
+
+def vocabulary_of(loaded: Loaded) -> int:
+  """Returns V."""
+  return loaded.model.vocabulary  # type: ignore[attr-defined]
+
+
+def grid_of(loaded: Loaded) -> tuple[int, ...]:
+  """Returns how the tokens of a window lie, (height, width, channels) of images."""
+  return tuple(loaded.model.grid)  # type: ignore[attr-defined]
+
+
+def check_tokens(tokens: np.ndarray, loaded: Loaded, where: str) -> np.ndarray:
+  """Returns tokens as int32.
+
+  Raises:
+    ConfigError: one is outside the model's vocabulary; names the first and its place.
+  """
+  V = vocabulary_of(loaded)
+  wrong = np.flatnonzero((tokens < 0) | (tokens >= V))
+  if wrong.size:
+    raise ConfigError(
+      f"{where} holds the byte {int(tokens[wrong[0]])} at {int(wrong[0])}; the model's vocabulary"
+      f" is 0 ... {V - 1}"
+    )
+  return tokens.astype(np.int32)
+
+
+def read_image(path: str | Path, loaded: Loaded) -> np.ndarray:
+  """Returns an image file's pixels, uint8 (height, width, channels), as they are stored.
+
+  Raises:
+    ConfigError: no image of the model's size and channels.
+    OSError: the file cannot be read.
+  """
+  height, width, channels = grid_of(loaded)
+  content = read_bytes(path)
+  image = decode_image(content, channels, str(path))
+  with Image.open(io.BytesIO(content), formats=FORMATS) as file:
+    mode = file.mode
+  if mode != {1: "L", 3: "RGB"}[channels] or image.shape != (height, width, channels):
+    wanted = "gray" if channels == 1 else "RGB"
+    raise ConfigError(
+      f"{path} has {image.shape[0]} x {image.shape[1]} pixels of mode {mode}; the model is of"
+      f" {height} x {width} pixels, 8-bit {wanted}"
+    )
+  return image
+
+
+def image_tokens(images: np.ndarray, loaded: Loaded) -> np.ndarray:
+  """Returns the tokens of images (n, height, width, channels), int32 (n, N).
+
+  Raises:
+    ConfigError: a value between the levels of the model.
+  """
+  tokens = to_tokens(images, density_task(loaded).levels)
+  return tokens.reshape(len(images), -1).astype(np.int32)

@@ -1,0 +1,219 @@
+"""Weights that others published, from their files: `init_from=deit_small.pth`.
+
+They may also be named `hf:NAME`, and are then downloaded.
+"""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+
+from vitx import files
+from vitx.checkpoints.tree import name_leaves, nest
+from vitx.config.errors import ConfigError, MissingExtraError
+from vitx.interop import hub
+from vitx.interop.foreign_names import strip, to_ours
+from vitx.interop.torch_file import Opaque, read_torch
+from vitx.models import names
+from vitx.ops.layout import TokenLayout
+
+SUFFIXES = (".pth", ".pt", ".bin", ".tar", ".ckpt", ".npz", ".safetensors")
+# Where training code puts the weights beside other things; of several the first is taken. Of two
+# networks that train each other it is the one that their authors evaluate.
+STATE_DICTS = (
+  *("model", "state_dict", "model_state_dict", "network", "net", "module", "teacher"),
+  *("target_encoder", "student", "encoder", "backbone", "model_ema", "state_dict_ema", "ema"),
+)
+_NUMBERS = (jnp.floating, jnp.integer, np.bool_)
+_DTYPES = {
+  **{"F64": "f8", "F32": "f4", "F16": "f2", "I64": "i8", "I32": "i4", "I16": "i2", "I8": "i1"},
+  **{"U64": "u8", "U32": "u4", "U16": "u2", "U8": "u1", "BOOL": "?"},
+  "BF16": ml_dtypes.bfloat16,
+  "F8_E4M3": ml_dtypes.float8_e4m3fn,
+  "F8_E4M3FNUZ": ml_dtypes.float8_e4m3fnuz,
+  "F8_E5M2": ml_dtypes.float8_e5m2,
+  "F8_E5M2FNUZ": ml_dtypes.float8_e5m2fnuz,
+  "F8_E8M0": ml_dtypes.float8_e8m0fnu,
+}
+
+
+def is_file(source: str) -> bool:
+  """Returns whether `init_from` names a file of weights, here or on the Hub, and not a workdir."""
+  with files.reading(f"init_from={source!r} is no path"):
+    path = Path(source)
+    named = source.endswith(SUFFIXES) and not path.is_dir()
+    return hub.is_name(source) or named or path.is_file()
+
+
+def read_arrays(path: str) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+  """Returns the arrays of a `.safetensors` or `.npz` file, or of one of `torch.save`, by name.
+
+  Nothing that a file pickles is executed.
+
+  Returns:
+    The arrays, and what lies beside them in the file, by name, and what it is.
+
+  Raises:
+    ConfigError: there is no such file, it cannot be read, or it holds no dict of arrays.
+    MissingExtraError: `.safetensors` without that package.
+  """
+  if not Path(path).is_file():
+    raise ConfigError(f"init_from={path!r}: there is no such file")
+  if not path.endswith(SUFFIXES):
+    raise ConfigError(
+      f"init_from={path!r} is a file of no known kind: the names of those that are read end in"
+      f" {', '.join(SUFFIXES)}"
+    )
+  if path.endswith(".safetensors"):
+    return _read_safetensors(path), {}
+  if path.endswith(".npz"):
+    return _split(files.read_arrays(path), "", path)
+  return _find_weights(read_torch(path), path)
+
+
+def read_variables(source: str, num_heads: int) -> tuple[dict[str, Any], list[str], dict[str, str]]:
+  """Returns a file's weights as collections of ours, nested.
+
+  Args:
+    source: path of the file, or `hf:NAME`.
+    num_heads: H of the network.
+
+  Returns:
+    The collections, the names of arrays that have no place in them, and what of the file is no
+    part of the network: things beside the weights, and prefixes of their names.
+
+  Raises:
+    ConfigError: the file cannot be read, or its source is not known.
+    MissingExtraError: a package is missing that reads it.
+  """
+  arrays, beside = read_arrays(hub.download(source) if hub.is_name(source) else source)
+  try:
+    named, around = strip(arrays, STATE_DICTS)
+    ours, left = to_ours(named, num_heads)
+  except ConfigError as error:
+    raise ConfigError(f"init_from={source!r}: {error}") from error
+  return nest(ours), left, beside | around
+
+
+def count_heads(params: Mapping[str, Any]) -> int:
+  """Returns H of a network by its first query projection (C, H, D); 1 where it has none."""
+  for name, leaf in name_leaves(params).items():
+    if name.endswith("query/kernel") and leaf.ndim == 3:
+      return leaf.shape[1]
+  return 1
+
+
+def guess_layout(variables: Mapping[str, Any]) -> TokenLayout | None:
+  """Returns how the tokens lie that some weights belong to, taking their grid for a square.
+
+  `None` if no weights tell: there is neither a position table nor a mixer bound to the tokens, or
+  their number is no square's.
+  """
+  params = variables["params"]
+  before = [params[name] for name in (names.CLASS_TOKEN, names.EXTRA_TOKENS) if name in params]
+  prefix = sum(x.shape[-2] for x in before if x.ndim > 1)
+  rows = _count_rows(name_leaves(params))
+  # A table has a row for all tokens in front of the grid or, as with registers, for none of them.
+  for known in (0, prefix) if names.EXTRA_TOKENS in params else (prefix, 0):
+    side = math.isqrt(max(rows - known, 0))
+    if side and side**2 + known == rows:
+      return TokenLayout((side, side), prefix)
+  return None
+
+
+def _count_rows(leaves: Mapping[str, Any]) -> int:
+  """Returns the entries of the first position table, else of weights that have one per token."""
+  for name, leaf in leaves.items():
+    if names.is_position_table(name) and leaf.ndim > 1:
+      return leaf.shape[-2]
+  for name, leaf in leaves.items():
+    bound = names.token_axis(name)
+    if bound is not None and leaf.ndim > bound[0]:
+      return leaf.shape[bound[0]]
+  return 0
+
+
+def _find_weights(content: Any, path: str) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+  """Returns the arrays in what a file of `torch.save` holds, and what lies beside them."""
+  where = ""
+  beside: dict[str, str] = {}
+  while isinstance(content, Mapping):
+    inner = {str(key): value for key, value in content.items() if _holds_arrays(value)}
+    known = [key for key in STATE_DICTS if key in inner]
+    if not known and (not inner or any(isinstance(x, np.ndarray) for x in content.values())):
+      return _split(content, where, path, beside)
+    if not known and len(inner) > 1:
+      raise ConfigError(
+        f"init_from={path!r} holds arrays under each of {', '.join(map(repr, inner))}; save the"
+        " weights that you mean in a file of their own"
+      )
+    key = (known or list(inner))[0]
+    beside |= {f"{where}{key}.": "holds the weights"}
+    beside |= {
+      f"{where}{name}": _describe(value) for name, value in content.items() if str(name) != key
+    }
+    content, where = inner[key], f"{where}{key}."
+  what = (
+    f"{_describe(content)}; save its state_dict()" if isinstance(content, Opaque) else "no dict"
+  )
+  raise ConfigError(f"init_from={path!r} holds no arrays by name: it is {what}")
+
+
+def _split(
+  content: Mapping[Any, Any], where: str, path: str, beside: Mapping[str, str] | None = None
+) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+  """Returns the numeric arrays of a dict by name, and what else is in it."""
+  arrays = {
+    str(key): value
+    for key, value in content.items()
+    if isinstance(value, np.ndarray) and any(jnp.issubdtype(value.dtype, x) for x in _NUMBERS)
+  }
+  other = {f"{where}{key}": _describe(x) for key, x in content.items() if str(key) not in arrays}
+  if not arrays:
+    some = "".join(f"; {name} is {what}" for name, what in list(other.items())[:3])
+    raise ConfigError(f"init_from={path!r} holds no arrays by name{some}")
+  return arrays, {**(beside or {}), **other}
+
+
+def _holds_arrays(value: Any, depth: int = 2) -> bool:
+  """Returns whether a value is a dict of arrays, or one of such dicts under known names."""
+  if not isinstance(value, Mapping):
+    return False
+  inner = [value.get(key) for key in STATE_DICTS] if depth else []
+  return any(isinstance(x, np.ndarray) for x in value.values()) or any(
+    _holds_arrays(x, depth - 1) for x in inner
+  )
+
+
+def _describe(value: Any) -> str:
+  """Returns a description of a value that a file holds beside the weights."""
+  if isinstance(value, Opaque):
+    return f"a {type(value).__name__}, which was not executed"
+  if isinstance(value, np.ndarray):
+    return f"an array of {value.dtype}"
+  if isinstance(value, Mapping):
+    return f"other weights, {len(value)} names" if _holds_arrays(value) else "a dict"
+  return f"of the type {type(value).__name__}"
+
+
+def _read_safetensors(path: str) -> dict[str, np.ndarray]:
+  try:
+    from safetensors import deserialize
+  except ImportError as error:
+    raise MissingExtraError(f"init_from={path!r}", "foreign") from error
+  with files.reading(f"init_from={path!r} is no readable safetensors file"):
+    found = deserialize(Path(path).read_bytes())
+  unknown = [(name, x["dtype"]) for name, x in found if x["dtype"] not in _DTYPES]
+  if unknown:
+    name, dtype = unknown[0]
+    raise ConfigError(
+      f"init_from={path!r}: {name!r} is of the type {dtype}, which is not read; those that are:"
+      f" {', '.join(_DTYPES)}"
+    )
+  return {
+    name: np.frombuffer(x["data"], _DTYPES[x["dtype"]]).reshape(x["shape"]) for name, x in found
+  }

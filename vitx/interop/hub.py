@@ -1,0 +1,61 @@
+"""Weights of the Hugging Face Hub: `init_from=hf:NAME[@REVISION]`.
+
+The library keeps what it downloads in its own cache, and without a network takes it from there.
+"""
+
+import re
+
+from vitx.config.errors import ConfigError, MissingExtraError
+
+PREFIX = "hf:"
+# Of a repository's files, the first that is there holds the weights.
+FILES = ("model.safetensors", "pytorch_model.bin")
+_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+
+
+def is_name(source: str) -> bool:
+  """Returns whether `init_from` names a repository of the Hub."""
+  return source.startswith(PREFIX)
+
+
+def download(source: str) -> str:
+  """Returns the path of the file of weights of `hf:NAME` or `hf:NAME@REVISION`.
+
+  Args:
+    source: NAME is OWNER/REPOSITORY, REVISION a branch, tag or commit.
+
+  Raises:
+    ConfigError: no such repository, revision or file of weights, or no way to the Hub.
+    MissingExtraError: `huggingface_hub` is not installed.
+  """
+  name, at, revision = source.removeprefix(PREFIX).partition("@")
+  if not _NAME.fullmatch(name) or (at and not revision):
+    raise ConfigError(
+      f"init_from={source!r} is no name of the Hub; write hf:OWNER/NAME or hf:OWNER/NAME@REVISION"
+    )
+  try:
+    import huggingface_hub
+    from huggingface_hub import errors
+  except ImportError as error:
+    raise MissingExtraError(f"init_from={source!r}", "hub") from error
+  for file in FILES:
+    try:
+      return huggingface_hub.hf_hub_download(name, file, revision=revision or None)
+    except errors.LocalEntryNotFoundError as error:
+      raise ConfigError(
+        f"init_from={source!r}: {file} is not in the cache, and the Hub cannot be asked:"
+        f" {_first_line(error)}"
+      ) from error
+    except errors.EntryNotFoundError:
+      continue
+    # Repositories, revisions and connections all fail as one of these.
+    except (OSError, ValueError) as error:
+      raise ConfigError(f"init_from={source!r} cannot be fetched: {_first_line(error)}") from error
+  raise ConfigError(
+    f"init_from={source!r} has neither {' nor '.join(FILES)}; download the file you mean and name"
+    " its path"
+  )
+
+
+def _first_line(error: Exception) -> str:
+  return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)

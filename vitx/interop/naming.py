@@ -1,0 +1,174 @@
+"""Rules that say which arrays of a published file hold what some of ours hold, and back.
+
+A rule names arrays of theirs, those of ours that they become (several, where one of theirs holds
+query, key and value), and the map between them in both directions. `{}` is the number of a block.
+"""
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from vitx.config.errors import ConfigError
+
+Arrays = Mapping[str, np.ndarray]
+Into = Callable[[np.ndarray, int], tuple[np.ndarray, ...]]
+Back = Callable[[Sequence[np.ndarray]], np.ndarray]
+Several = Sequence[np.ndarray]
+
+QKV = ("query", "key", "value")
+MIXER = "params/block_{}/token_mixer"
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+  """Arrays of theirs and those of ours that hold the same.
+
+  Attributes:
+    theirs: their names, `{}` for the number of a block.
+    ours: names of ours.
+    into: `(theirs, H) -> ours`.
+    back: `ours -> theirs`.
+  """
+
+  theirs: tuple[str, ...]
+  ours: tuple[str, ...]
+  into: Callable[[Several, int], Several]
+  back: Callable[[Several], Several]
+
+
+def rule(theirs: str, ours: tuple[str, ...], into: Into, back: Back) -> Rule:
+  """Returns the rule of one array of theirs."""
+  return Rule((theirs,), ours, lambda xs, heads: into(xs[0], heads), lambda xs: (back(xs),))
+
+
+def same(theirs: str, ours: str) -> Rule:
+  """Returns the rule of an array that both lay out alike."""
+  return rule(theirs, (ours,), lambda x, heads: (x,), lambda xs: xs[0])
+
+
+def turned(theirs: str, ours: str) -> Rule:
+  """Returns the rule of a linear map (out, in)."""
+  return rule(theirs, (ours,), lambda x, heads: (x.T,), lambda xs: xs[0].T)
+
+
+def convolution(theirs: str, ours: str) -> Rule:
+  """Returns the rule of a convolution (out, in / groups, height, width)."""
+  into: Into = lambda x, heads: (x.transpose(2, 3, 1, 0),)  # noqa: E731
+  return rule(theirs, (ours,), into, lambda xs: xs[0].transpose(3, 2, 0, 1))
+
+
+def from_heads(theirs: str, ours: str) -> Rule:
+  """Returns the rule of a linear map (C, H D) that reads the heads one after another."""
+  into: Into = lambda x, heads: (x.T.reshape(heads, -1, len(x)),)  # noqa: E731
+  return rule(theirs, (ours,), into, lambda xs: xs[0].reshape(-1, xs[0].shape[-1]).T)
+
+
+def stacked_weight(theirs: str, ours: tuple[str, ...]) -> Rule:
+  """Returns the rule of linear maps (H D, C), one above the other; a head's rows are together."""
+
+  def into(x: np.ndarray, heads: int) -> tuple[np.ndarray, ...]:
+    return tuple(w.T.reshape(x.shape[1], heads, -1) for w in np.split(x, len(ours)))
+
+  return rule(theirs, ours, into, lambda xs: np.concatenate([w.reshape(len(w), -1).T for w in xs]))
+
+
+def stacked_bias(theirs: str, ours: tuple[str, ...]) -> Rule:
+  """Returns the rule of the biases of such linear maps, one after the other."""
+
+  def into(x: np.ndarray, heads: int) -> tuple[np.ndarray, ...]:
+    return tuple(b.reshape(heads, -1) for b in np.split(x, len(ours)))
+
+  return rule(theirs, ours, into, lambda xs: np.concatenate([b.reshape(-1) for b in xs]))
+
+
+def linear(theirs: str, ours: str) -> list[Rule]:
+  """Returns the rules of a linear map with a bias."""
+  return [turned(f"{theirs}.weight", f"{ours}/kernel"), same(f"{theirs}.bias", f"{ours}/bias")]
+
+
+def linear_to_heads(theirs: str, *ours: str) -> list[Rule]:
+  """Returns the rules of a linear map to the heads with a bias, or of several in one array."""
+  return [
+    stacked_weight(f"{theirs}.weight", tuple(f"{each}/kernel" for each in ours)),
+    stacked_bias(f"{theirs}.bias", tuple(f"{each}/bias" for each in ours)),
+  ]
+
+
+def linear_from_heads(theirs: str, ours: str) -> list[Rule]:
+  """Returns the rules of a linear map from the heads with a bias."""
+  return [from_heads(f"{theirs}.weight", f"{ours}/kernel"), same(f"{theirs}.bias", f"{ours}/bias")]
+
+
+def norm(theirs: str, ours: str) -> list[Rule]:
+  """Returns the rules of a normalization's factor and offset."""
+  return [same(f"{theirs}.weight", f"{ours}/scale"), same(f"{theirs}.bias", f"{ours}/bias")]
+
+
+def batch_norm(theirs: str, ours: str) -> list[Rule]:
+  """Returns the rules of a batch normalization, its running statistics included.
+
+  `ours` is without the collection, such as "stem/norm_0".
+  """
+  return [
+    *norm(theirs, f"params/{ours}"),
+    same(f"{theirs}.running_mean", f"batch_stats/{ours}/mean"),
+    same(f"{theirs}.running_var", f"batch_stats/{ours}/var"),
+  ]
+
+
+def convert_in(
+  rules: Iterable[Rule], theirs: Arrays, num_heads: int
+) -> tuple[dict[str, np.ndarray], list[str]]:
+  """Returns the arrays under our names, and the names that no rule has.
+
+  Raises:
+    ConfigError: a shape does not split into H heads, or an array lacks the one that goes with it.
+  """
+  left = dict(theirs)
+  ours: dict[str, np.ndarray] = {}
+  for each in rules:
+    for first, number, arrays in _take(each.theirs, left):
+      try:
+        parts = each.into(arrays, num_heads)
+      except (ValueError, IndexError, TypeError) as error:
+        shape = " and ".join(str(list(x.shape)) for x in arrays)
+        raise ConfigError(
+          f"{first} of the shape {shape} does not split into num_heads={num_heads}: {error}"
+        ) from error
+      ours |= _name(each.ours, number, parts)
+  return ours, list(left)
+
+
+def convert_out(rules: Iterable[Rule], ours: Arrays) -> tuple[dict[str, np.ndarray], list[str]]:
+  """Returns the arrays under their names, and the names of ours that no rule has."""
+  left = dict(ours)
+  theirs: dict[str, np.ndarray] = {}
+  for each in rules:
+    for _, number, arrays in _take(each.ours, left):
+      theirs |= _name(each.theirs, number, each.back(arrays))
+  return {name: np.ascontiguousarray(x) for name, x in theirs.items()}, list(left)
+
+
+def _take(
+  templates: tuple[str, ...], left: dict[str, np.ndarray]
+) -> Iterator[tuple[str, str, Several]]:
+  """Takes arrays that belong together out of `left`: the first's name, the number, the arrays."""
+  for first, number in _matching(templates[0], left):
+    names = [template.format(number) for template in templates]
+    missing = [name for name in names if name not in left]
+    if missing:
+      raise ConfigError(f"{first} has no {missing[0]} beside it, and one goes with the other")
+    yield first, number, [left.pop(name) for name in names]
+
+
+def _name(templates: tuple[str, ...], number: str, arrays: Several) -> dict[str, np.ndarray]:
+  return {template.format(number): x for template, x in zip(templates, arrays, strict=True)}
+
+
+def _matching(template: str, names: Arrays) -> list[tuple[str, str]]:
+  """Returns the names that a template stands for, each with its number."""
+  pattern = re.compile(re.escape(template).replace(r"\{\}", r"(\d+)"))
+  found = [(name, pattern.fullmatch(name)) for name in names]
+  return [(name, match[1] if match.groups() else "") for name, match in found if match]

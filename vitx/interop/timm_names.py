@@ -1,0 +1,141 @@
+"""Where the weights of timm, DeiT, DINO, DINOv2, LV-ViT and Sparsifiner stand in our trees.
+
+The projects share the names of one vision transformer and add to it.
+"""
+
+import numpy as np
+
+from vitx.interop.naming import (
+  MIXER,
+  QKV,
+  Rule,
+  Several,
+  batch_norm,
+  convolution,
+  linear,
+  linear_from_heads,
+  linear_to_heads,
+  norm,
+  same,
+  turned,
+)
+
+_PREDICTOR = "blocks.{}.attn.mask_predictor"
+
+_BLOCKS = [
+  *norm("blocks.{}.norm1", "params/block_{}/mixer_norm"),
+  *linear_to_heads("blocks.{}.attn.qkv", *(f"{MIXER}/{x}" for x in QKV)),
+  *linear_from_heads("blocks.{}.attn.proj", f"{MIXER}/out"),
+  same("blocks.{}.ls1.gamma", "params/block_{}/mixer_scale"),
+  *norm("blocks.{}.norm2", "params/block_{}/mlp_norm"),
+  *linear("blocks.{}.mlp.fc1", "params/block_{}/mlp/up"),
+  *linear("blocks.{}.mlp.fc2", "params/block_{}/mlp/down"),
+  same("blocks.{}.ls2.gamma", "params/block_{}/mlp_scale"),
+  # Sparsifiner's, inside the attention of either backbone.
+  *linear(f"{_PREDICTOR}.proj_c_q", f"{MIXER}/reduce_query"),
+  *linear(f"{_PREDICTOR}.proj_c_k", f"{MIXER}/reduce_key"),
+  same(f"{_PREDICTOR}.proj_n", f"{MIXER}/down"),
+  same(f"{_PREDICTOR}.proj_back_n", f"{MIXER}/basis"),
+]
+_END = [*norm("norm", "params/norm"), *linear("head", "params/head")]
+_CLASS = same("cls_token", "params/cls")
+_POSITIONS = same("pos_embed", "params/posemb/table")
+_PATCHES = [
+  convolution("patch_embed.proj.weight", "params/stem/embed/kernel"),
+  same("patch_embed.proj.bias", "params/stem/embed/bias"),
+]
+
+
+def both_tokens(token: str, distillation: str) -> Rule:
+  """Returns the rule of a class token and a distillation token, which ours keeps in one array."""
+  return Rule(
+    (token, distillation),
+    ("params/cls",),
+    lambda xs, heads: (np.concatenate(xs, axis=1),),
+    lambda xs: (xs[0][:, :1], xs[0][:, 1:]),
+  )
+
+
+def placed_class(token: str, positions: str) -> Rule:
+  """Returns the rule of DINOv2's class token: it has a position, the registers behind it have none.
+
+  The two are only ever added, so ours is their sum, and nothing in front of the grid has a place.
+  """
+
+  def into(xs: Several, heads: int) -> Several:
+    token, table = xs
+    if token.shape != table[:, :1].shape:
+      raise ValueError(f"{list(token.shape)} is no row of {list(table.shape)}")
+    return token + table[:, :1], table[:, 1:]
+
+  def back(xs: Several) -> Several:
+    token, table = xs
+    return token, np.concatenate([np.zeros_like(token), table], axis=1)
+
+  return Rule((token, positions), ("params/cls", "params/posemb/table"), into, back)
+
+
+def _lv_stem(number: int) -> list[Rule]:
+  return [
+    convolution(f"patch_embed.conv{number + 1}.weight", f"params/stem/conv_{number}/kernel"),
+    *batch_norm(f"patch_embed.bn{number + 1}", f"stem/norm_{number}"),
+  ]
+
+
+VIT = [_CLASS, _POSITIONS, *_PATCHES, *_BLOCKS, *_END]
+DISTILLED = [
+  both_tokens("cls_token", "dist_token"),
+  _POSITIONS,
+  *_PATCHES,
+  *_BLOCKS,
+  *_END,
+  *linear("head_dist", "params/head_distillation"),
+]
+REGISTERS = [same("reg_token", "params/extra"), *VIT]
+DINOV2_REGISTERS = [
+  placed_class("cls_token", "pos_embed"),
+  same("register_tokens", "params/extra"),
+  *_PATCHES,
+  *_BLOCKS,
+  *_END,
+]
+LV_VIT = [
+  _CLASS,
+  _POSITIONS,
+  *(each for number in range(3) for each in _lv_stem(number)),
+  convolution("patch_embed.proj.weight", "params/stem/patches/embed/kernel"),
+  same("patch_embed.proj.bias", "params/stem/patches/embed/bias"),
+  *_BLOCKS,
+  *_END,
+  *linear("aux_head", "params/head_patches"),
+]
+MLP_MIXER = [
+  convolution("stem.proj.weight", "params/stem/embed/kernel"),
+  same("stem.proj.bias", "params/stem/embed/bias"),
+  *norm("blocks.{}.norm1", "params/block_{}/mixer_norm"),
+  *linear("blocks.{}.mlp_tokens.fc1", f"{MIXER}/up"),
+  *linear("blocks.{}.mlp_tokens.fc2", f"{MIXER}/down"),
+  *norm("blocks.{}.norm2", "params/block_{}/mlp_norm"),
+  *linear("blocks.{}.mlp_channels.fc1", "params/block_{}/mlp/up"),
+  *linear("blocks.{}.mlp_channels.fc2", "params/block_{}/mlp/down"),
+  *_END,
+]
+
+
+def _convolved(theirs: str, ours: str) -> list[Rule]:
+  return [
+    convolution(f"{theirs}.weight", f"params/{ours}/kernel"),
+    same(f"{theirs}.bias", f"params/{ours}/bias"),
+  ]
+
+
+CONVMIXER = [
+  *_convolved("stem.0", "stem/embed"),
+  *batch_norm("stem.2", "stem_norm"),
+  *_convolved("blocks.{}.0.fn.0", "depthwise_{}"),
+  *batch_norm("blocks.{}.0.fn.2", "depthwise_{}_norm"),
+  *_convolved("blocks.{}.1", "pointwise_{}"),
+  *batch_norm("blocks.{}.3", "pointwise_{}_norm"),
+  turned("head.weight", "params/head/kernel"),
+  same("head.bias", "params/head/bias"),
+]

@@ -1,0 +1,231 @@
+"""Which network of timm a network of ours is, and the call that makes it there.
+
+Parameters alone do not say what a network computes: an activation or the rotation of queries leaves
+no trace in them. So every field of a config's model is one that timm's constructor is told, one
+that changes nothing of a trained network, or must stand at its default.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from vitx.config.errors import ConfigError
+
+Fields = Mapping[str, Any]
+Size = int | tuple[int, int]  # the side of a square, or (height, width)
+# Fields that say how a network begins, is trained or run, and not what it computes.
+FREE = (
+  *("initialization", "pool.stddev", "posemb.stddev"),
+  *("dropout", "stochastic_depth", "block.mixer_dropout", "token_mixer.dropout"),
+  *("remat", "dtype", "token_mixer.implementation"),
+)
+_SIZES = ("num_classes", "width", "depth", "num_heads", "mlp_dim")
+_VIT = (*_SIZES, "stem.patch", "norm.epsilon", "block.activation", "token_mixer.use_bias")
+_ACTIVATIONS = {"gelu": None, "gelu_tanh": "gelu_tanh", "quick_gelu": "quick_gelu", "relu": "relu"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Network:
+  """A network under the names of another project.
+
+  Attributes:
+    family: of `foreign_names.FAMILIES`.
+    code: Python that makes the network `model` there; "" if timm has no such network.
+  """
+
+  family: str
+  code: str
+
+
+@dataclasses.dataclass(frozen=True)
+class _Kind:
+  """Networks of ours that another project has too.
+
+  Attributes:
+    names: the named choices, by field.
+    told: the fields that its constructor is told.
+    write: `(fields, size, channels) -> Network`.
+  """
+
+  names: Mapping[str, str]
+  told: tuple[str, ...]
+  write: Callable[[Fields, Size, int], Network]
+
+
+def find_network(fields: Fields, defaults: Fields, size: Size, channels: int) -> Network:
+  """Returns which network another project makes of a config's model.
+
+  Args:
+    fields: every field of `config.model` by its dotted path, such as "block.activation".
+    defaults: the same fields where a config names the choices alone.
+    size: side of the images, or (height, width).
+    channels: of the images.
+
+  Raises:
+    ConfigError: no network there computes the same; names the field.
+  """
+  candidates = [kind for kind in KINDS if kind.names["name"] == fields["name"]]
+  if not candidates:
+    names = sorted({kind.names["name"] for kind in KINDS})
+    raise ConfigError(
+      f"model.name={fields['name']!r} has no names in timm; those that have are {', '.join(names)}"
+    )
+  kind = min(candidates, key=lambda kind: len(_differing(kind, fields)))
+  problem = _explain(kind, fields, defaults)
+  if problem:
+    raise ConfigError(problem)
+  return kind.write(fields, size, channels)
+
+
+def _differing(kind: _Kind, fields: Fields) -> list[str]:
+  """Returns the named choices that are not those of a kind."""
+  return [field for field, name in kind.names.items() if fields[field] != name]
+
+
+def _explain(kind: _Kind, fields: Fields, defaults: Fields) -> str:
+  """Returns why a model is not of that kind; "" if it is."""
+  for field in _differing(kind, fields):
+    return (
+      f"model.{field.removesuffix('.name')}={fields[field]!r}: the network that timm has names for"
+      f" has {kind.names[field]!r} there"
+    )
+  for field, value in fields.items():
+    free = any(field == other or field.startswith(f"{other}.") for other in FREE)
+    if free or field in kind.names or field in kind.told or value == defaults.get(field):
+      continue
+    if field == "token_mixer.head_dim" and value * fields["num_heads"] == fields["width"]:
+      continue
+    return (
+      f"model.{field}={value!r}: the network that timm has names for has"
+      f" {defaults.get(field)!r} there"
+    )
+  return ""
+
+
+def _call(module: str, name: str, arguments: Mapping[str, Any]) -> str:
+  """Returns the code of a call without the arguments that are None."""
+  given = [f"  {key}={value}," for key, value in arguments.items() if value is not None]
+  partial = "from functools import partial\n\n" if any("partial" in line for line in given) else ""
+  lines = [f"from timm.models.{module} import {name}", "", f"model = {name}(", *given, ")"]
+  return partial + "\n".join(lines) + "\n"
+
+
+def _epsilon(fields: Fields) -> str | None:
+  """Returns timm's normalization where its epsilon is not the 1e-6 that is the default there."""
+  epsilon = fields["norm.epsilon"]
+  return None if epsilon == 1e-6 else f"partial(torch.nn.LayerNorm, eps={epsilon!r})"
+
+
+def _activation(fields: Fields) -> str | None:
+  name = _ACTIVATIONS[fields["block.activation"]]
+  return None if name is None else repr(name)
+
+
+def _vit_arguments(fields: Fields, size: Size, channels: int) -> dict[str, Any]:
+  return {
+    "img_size": size,
+    "patch_size": fields["stem.patch"],
+    "in_chans": channels,
+    "num_classes": fields["num_classes"],
+    "embed_dim": fields["width"],
+    "depth": fields["depth"],
+    "num_heads": fields["num_heads"],
+    "mlp_ratio": _ratio(fields["mlp_dim"], fields["width"]),
+    "qkv_bias": None if fields["token_mixer.use_bias"] else False,
+    "norm_layer": _epsilon(fields),
+    "act_layer": _activation(fields),
+    "init_values": fields["block.layer_scale"],
+  }
+
+
+def _ratio(hidden: int, width: int) -> str:
+  """Returns what timm multiplies the width by and rounds down, as Python that does so exactly."""
+  exact = hidden / width
+  return repr(exact) if int(width * exact) == hidden else f"{hidden} / {width} + 1e-9"
+
+
+def _write_vit(fields: Fields, size: Size, channels: int) -> Network:
+  arguments = _vit_arguments(fields, size, channels)
+  if fields["extra_tokens"]:
+    arguments["reg_tokens"] = fields["extra_tokens"]
+  if not fields["posemb.prefix"]:
+    arguments["no_embed_class"] = True
+  family = "registers" if fields["extra_tokens"] else "timm"
+  return Network(family, _call("vision_transformer", "VisionTransformer", arguments))
+
+
+def _write_distilled(fields: Fields, size: Size, channels: int) -> Network:
+  arguments = _vit_arguments(fields, size, channels)
+  return Network("distilled", _call("deit", "VisionTransformerDistilled", arguments))
+
+
+def _write_mixer(fields: Fields, size: Size, channels: int) -> Network:
+  width, patch = fields["width"], fields["stem.patch"]
+  height, across = (size, size) if isinstance(size, int) else size
+  tokens = fields["token_mixer.hidden"] or (height // patch) * (across // patch)
+  arguments = {
+    "img_size": size,
+    "patch_size": patch,
+    "in_chans": channels,
+    "num_classes": fields["num_classes"],
+    "num_blocks": fields["depth"],
+    "embed_dim": width,
+    "mlp_ratio": f"({_ratio(tokens, width)}, {_ratio(fields['mlp_dim'], width)})",
+    "norm_layer": _epsilon(fields),
+  }
+  return Network("mlp_mixer", _call("mlp_mixer", "MlpMixer", arguments))
+
+
+def _write_convmixer(fields: Fields, size: Size, channels: int) -> Network:
+  arguments = {
+    "dim": fields["width"],
+    "depth": fields["depth"],
+    "kernel_size": fields["kernel"],
+    "patch_size": fields["patch"],
+    "in_chans": channels,
+    "num_classes": fields["num_classes"],
+  }
+  return Network("convmixer", _call("convmixer", "ConvMixer", arguments))
+
+
+_PLAIN = {
+  "stem.name": "linear",
+  "posemb.name": "learned",
+  "norm.name": "layer",
+  "block.name": "pre_norm",
+  "token_mixer.name": "softmax",
+}
+_SCALED = (*_VIT, "block.layer_scale")
+KINDS = (
+  _Kind(
+    {"name": "vit", **_PLAIN, "pool.name": "cls"},
+    (*_SCALED, "extra_tokens", "posemb.prefix"),
+    _write_vit,
+  ),
+  _Kind(
+    {
+      "name": "vit",
+      **_PLAIN,
+      "token_mixer.name": "mlp_mixing",
+      "posemb.name": "none",
+      "pool.name": "mean",
+    },
+    (*_SIZES, "stem.patch", "norm.epsilon", "token_mixer.hidden"),
+    _write_mixer,
+  ),
+  _Kind(
+    {"name": "distilled_vit", **_PLAIN, "pool.name": "class_and_distillation"},
+    _SCALED,
+    _write_distilled,
+  ),
+  _Kind(
+    {"name": "lv_vit", **_PLAIN, "stem.name": "normalized", "pool.name": "cls"},
+    (*_SIZES, "stem.channels", "norm.epsilon", "token_mixer.use_bias", "block.branch_divisor"),
+    lambda fields, size, channels: Network("lv_vit", ""),
+  ),
+  _Kind(
+    {"name": "convmixer"},
+    ("num_classes", "width", "depth", "patch", "kernel"),
+    _write_convmixer,
+  ),
+)

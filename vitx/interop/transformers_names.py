@@ -1,0 +1,80 @@
+"""Where the weights of the library transformers stand in our trees: its ViT, DeiT and DINOv2.
+
+ViT and DeiT share names, DINOv2 has timm's in its blocks. Files have the older names, also those
+that newer versions of the library save; in memory those versions call the parts otherwise.
+"""
+
+from vitx.interop.naming import (
+  MIXER,
+  QKV,
+  convolution,
+  linear,
+  linear_from_heads,
+  linear_to_heads,
+  norm,
+  same,
+)
+from vitx.interop.timm_names import both_tokens, placed_class
+
+
+def _block(block: str, attention: dict[str, str], norms: tuple[str, str], mlp: list[str]) -> list:
+  """Returns the rules of a block.
+
+  Args:
+    block: name of a block.
+    attention: their names of our query, key, value and out.
+    norms: their names of the two normalizations.
+    mlp: their names of the two layers of the MLP.
+  """
+  return [
+    *linear_to_heads(f"{block}.{attention['query']}", f"{MIXER}/query"),
+    *linear_to_heads(f"{block}.{attention['key']}", f"{MIXER}/key"),
+    *linear_to_heads(f"{block}.{attention['value']}", f"{MIXER}/value"),
+    *linear_from_heads(f"{block}.{attention['out']}", f"{MIXER}/out"),
+    *norm(f"{block}.{norms[0]}", "params/block_{}/mixer_norm"),
+    *norm(f"{block}.{norms[1]}", "params/block_{}/mlp_norm"),
+    *linear(f"{block}.{mlp[0]}", "params/block_{}/mlp/up"),
+    *linear(f"{block}.{mlp[1]}", "params/block_{}/mlp/down"),
+  ]
+
+
+_OLD = {**{x: f"attention.attention.{x}" for x in QKV}, "out": "attention.output.dense"}
+_NEW = {**{x: f"attention.{x[0]}_proj" for x in QKV}, "out": "attention.o_proj"}
+_VIT_NORMS = ("layernorm_before", "layernorm_after")
+_MLP = ["mlp.fc1", "mlp.fc2"]
+_BLOCKS = [
+  *_block("encoder.layer.{}", _OLD, _VIT_NORMS, ["intermediate.dense", "output.dense"]),
+  *_block("layers.{}", _NEW, _VIT_NORMS, _MLP),
+]
+_DINOV2_BLOCKS = [
+  *_block("encoder.layer.{}", _OLD, ("norm1", "norm2"), _MLP),
+  *_block("encoder.layer.{}", _NEW, ("norm1", "norm2"), _MLP),
+  same("encoder.layer.{}.layer_scale1.lambda1", "params/block_{}/mixer_scale"),
+  same("encoder.layer.{}.layer_scale2.lambda1", "params/block_{}/mlp_scale"),
+]
+_PATCHES = [
+  convolution("embeddings.patch_embeddings.projection.weight", "params/stem/embed/kernel"),
+  same("embeddings.patch_embeddings.projection.bias", "params/stem/embed/bias"),
+]
+_CLASS, _POSITIONS = "embeddings.cls_token", "embeddings.position_embeddings"
+_BEGIN = [same(_CLASS, "params/cls"), same(_POSITIONS, "params/posemb/table"), *_PATCHES]
+_END = [*norm("layernorm", "params/norm"), *linear("classifier", "params/head")]
+
+VIT = [*_BEGIN, *_BLOCKS, *_END]
+DINOV2 = [*_BEGIN, *_DINOV2_BLOCKS, *_END]
+DISTILLED = [
+  both_tokens(_CLASS, "embeddings.distillation_token"),
+  same(_POSITIONS, "params/posemb/table"),
+  *_PATCHES,
+  *_BLOCKS,
+  *norm("layernorm", "params/norm"),
+  *linear("cls_classifier", "params/head"),
+  *linear("distillation_classifier", "params/head_distillation"),
+]
+DINOV2_REGISTERS = [
+  placed_class(_CLASS, _POSITIONS),
+  same("embeddings.register_tokens", "params/extra"),
+  *_PATCHES,
+  *_DINOV2_BLOCKS,
+  *_END,
+]

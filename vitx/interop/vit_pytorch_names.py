@@ -1,0 +1,92 @@
+"""Where the weights of vit-pytorch's ViT stand in our trees, and of papers that changed its mixer.
+
+BBViT's code is that ViT with BigBird's attention, VisionXformer's that ViT with the attention of
+the packages performer-pytorch, linformer and nystrom-attention. The names inside a mixer are those
+of its package. That it stands where the ViT has its own, as `layers.{}.0.fn`, is a guess: no file
+of theirs was published.
+"""
+
+import math
+
+import numpy as np
+
+from vitx.interop.naming import (
+  MIXER,
+  QKV,
+  Into,
+  Rule,
+  Several,
+  linear,
+  linear_from_heads,
+  linear_to_heads,
+  norm,
+  rule,
+  same,
+  stacked_bias,
+  stacked_weight,
+)
+
+_FN = "transformer.layers.{}.0.fn"
+
+
+def _patches(theirs: str, ours: str) -> Rule:
+  """Returns the rule of a linear map (C, p p c) of patches, whose channels run fastest."""
+
+  def into(x: np.ndarray, heads: int) -> tuple[np.ndarray, ...]:
+    for channels in (3, 1):
+      side = math.isqrt(x.shape[1] // channels)
+      if side * side * channels == x.shape[1]:
+        return (x.reshape(-1, side, side, channels).transpose(1, 2, 3, 0),)
+    raise ValueError(f"{x.shape[1]} inputs are no square patch of 3 channels or of 1")
+
+  return rule(theirs, (ours,), into, lambda xs: xs[0].reshape(-1, xs[0].shape[-1]).T)
+
+
+def _query_and_key() -> Rule:
+  """Linear maps (H D, C) of queries and (H D, C) or, of one head for all, (D, C) of keys."""
+
+  def into(xs: Several, heads: int) -> Several:
+    query, key = xs
+    dim = len(query) // heads
+    return tuple(x.T.reshape(x.shape[1], -1, dim) for x in (query, key))
+
+  def back(xs: Several) -> Several:
+    return tuple(x.reshape(len(x), -1).T for x in xs)
+
+  theirs = (f"{_FN}.to_q.weight", f"{_FN}.to_k.weight")
+  return Rule(theirs, (f"{MIXER}/query/kernel", f"{MIXER}/key/kernel"), into, back)
+
+
+def _taps() -> Rule:
+  """Nyströmformer's convolution along the tokens (H, 1, taps, 1)."""
+  into: Into = lambda x, heads: (x[:, 0, :, 0].T,)  # noqa: E731
+  back = lambda xs: xs[0].T[:, None, :, None]  # noqa: E731
+  return rule(f"{_FN}.res_conv.weight", (f"{MIXER}/convolution",), into, back)
+
+
+VIT_PYTORCH = [
+  same("cls_token", "params/cls"),
+  same("pos_embedding", "params/posemb/table"),
+  _patches("to_patch_embedding.1.weight", "params/stem/embed/kernel"),
+  same("to_patch_embedding.1.bias", "params/stem/embed/bias"),
+  *norm("transformer.layers.{}.0.norm", "params/block_{}/mixer_norm"),
+  # The ViT's own, Nyströmformer's.
+  stacked_weight(f"{_FN}.to_qkv.weight", tuple(f"{MIXER}/{x}/kernel" for x in QKV)),
+  *linear_from_heads(f"{_FN}.to_out.0", f"{MIXER}/out"),
+  _taps(),
+  # BigBird's.
+  *(each for part in QKV for each in linear_to_heads(f"{_FN}.{part}", f"{MIXER}/{part}")),
+  # Performer's and Linformer's.
+  _query_and_key(),
+  stacked_weight(f"{_FN}.to_v.weight", (f"{MIXER}/value/kernel",)),
+  *(stacked_bias(f"{_FN}.to_{x[0]}.bias", (f"{MIXER}/{x}/bias",)) for x in QKV),
+  *linear_from_heads(f"{_FN}.to_out", f"{MIXER}/out"),
+  same(f"{_FN}.proj_k", f"{MIXER}/key_slots"),
+  same(f"{_FN}.proj_v", f"{MIXER}/value_slots"),
+  same(f"{_FN}.fast_attention.projection_matrix", "features/block_{}/token_mixer/projection"),
+  *norm("transformer.layers.{}.1.norm", "params/block_{}/mlp_norm"),
+  *linear("transformer.layers.{}.1.fn.net.0", "params/block_{}/mlp/up"),
+  *linear("transformer.layers.{}.1.fn.net.3", "params/block_{}/mlp/down"),
+  *norm("mlp_head.0", "params/norm"),
+  *linear("mlp_head.1", "params/head"),
+]

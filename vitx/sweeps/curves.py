@@ -1,0 +1,81 @@
+"""Learning curves out of workdirs, and out of the workdirs of a sweep."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from etils import epath
+
+from vitx.analysis.figures.curves import Curve
+from vitx.checkpoints import workdir as wd
+from vitx.checkpoints.load import read_task
+from vitx.config import registry
+from vitx.config.errors import ConfigError
+from vitx.sweeps.sweep import POINT
+from vitx.training.record.log import read_figure, read_metrics
+
+
+def find_runs(workdirs: Sequence[str | Path]) -> list[str]:
+  """Returns the workdirs, that of a sweep replaced by those of its points."""
+  found = []
+  for workdir in workdirs:
+    points = sorted(epath.Path(workdir).glob(f"*/{POINT}"))
+    begun = [str(path.parent) for path in points if _is_begun(path.parent)]
+    if points and not begun:
+      raise ConfigError(f"workdir={str(workdir)!r}: no run of this sweep has begun yet")
+    found += begun or [str(workdir)]
+  return found
+
+
+def _is_begun(run: epath.Path) -> bool:
+  return (epath.Path(wd.find_run(run)) / "config.json").exists()
+
+
+def read_curves(runs: Sequence[str], *, trust_code: bool = False) -> tuple[list[Curve], str]:
+  """Returns the curves of runs and the name of their tasks' primary figure.
+
+  A point of a sweep goes by its method, another run by the name of its workdir.
+
+  Args:
+    runs: workdirs.
+    trust_code: whether code that their configs name may be imported.
+
+  Raises:
+    ConfigError: one is no workdir, or they have different primary figures.
+  """
+  curves, figures = [], {}
+  for run in runs:
+    last = wd.find_run(run)
+    config = wd.read_config(last)
+    with registry.trusting(trust_code):
+      figure = read_task(config, last)[0].primary
+    figures[figure] = run
+    rows = read_metrics(run)
+    loss = {row["step"]: read_figure(row, "loss", run) for row in rows if row["kind"] == "train"}
+    value = {
+      row["step"]: read_figure(row, figure, run) for row in rows if row["kind"] == "validation"
+    }
+    training = {
+      row["step"]: row[figure] for row in rows if row["kind"] == "train" and figure in row
+    }
+    method = wd.read_json(run, POINT).get("method", Path(run).resolve().name)
+    data = wd.read_json(last, "environment.json").get("data", {})
+    per_epoch = data.get("examples", {}).get("train", 0) / (config.get("batch_size") or 1)
+    curves.append(Curve(method, loss, value, training, per_epoch))
+  if len(figures) > 1:
+    raise ConfigError(f"the runs have different primary figures: {json.dumps(figures)}")
+  return curves, next(iter(figures))
+
+
+def find_printed(
+  published: Mapping[str, Mapping[str, Any]], figure: str
+) -> dict[str, Mapping[float, float]]:
+  """Returns what a source printed of a figure while it trained, by method and epoch.
+
+  Args:
+    published: all its figures, by method.
+    figure: such as "top1".
+  """
+  printed = {method: figures.get(f"train_{figure}") for method, figures in published.items()}
+  return {method: values for method, values in printed.items() if isinstance(values, Mapping)}

@@ -1,0 +1,174 @@
+"""The points of a sweep: rows of a config file, values of its fields and seeds, all combined."""
+
+import itertools
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from vitx.checkpoints.workdir import to_plain
+from vitx.config.errors import ConfigError, listing, nearest
+from vitx.config.loader import load_config, open_config, split_text
+from vitx.configs.common import split
+from vitx.sweeps.sweep import Point
+from vitx.training.record.progress import count_bar
+
+ROW = "row"  # what stands for the config file's row among the fields
+LONGEST = 200  # characters of a workdir's name
+MOST = 10_000  # points of a sweep
+
+
+def parse_grid(text: str) -> dict[str, list[str]]:
+  """Reads `field=[value,value],field=[value]`; `row` stands for the rows of the config file.
+
+  Raises:
+    ConfigError: not such a text, a field without values, or one that comes twice.
+  """
+  grid: dict[str, list[str]] = {}
+  if not split(text):
+    raise ConfigError("over='' has no field: the sweep is empty; leave --over out to vary the seed")
+  for item in split(text):
+    field, _, values = (part.strip() for part in item.partition("="))
+    if not field or not re.fullmatch(r"\[.*\]", values, re.DOTALL):
+      raise ConfigError(
+        f"over: {item!r} is not of the form field=[value,value], as learning_rate=[1e-3,2e-3]"
+      )
+    if field in grid:
+      raise ConfigError(f"over: {field} comes twice; give all its values at once")
+    grid[field] = split(values[1:-1])
+    if not grid[field]:
+      raise ConfigError(f"over: {field}=[] has no value: the sweep is empty")
+  if "seed" in grid:
+    raise ConfigError("over: seeds are named by --seeds, so that methods are paired by seed")
+  return grid
+
+
+def find_rows(path: str, wanted: Sequence[str]) -> list[str]:
+  """Returns the rows of a config file that are wanted, all of them if none is named.
+
+  Raises:
+    ConfigError: an unknown row (with the nearest), one that is named twice, or a file without rows.
+  """
+  known = () if path.endswith(".json") else tuple(open_config(path).get("ROWS", ()))
+  if not known:
+    raise ConfigError(f"config={path!r} has no ROWS; vitx sweep trains one config over its fields")
+  for row in wanted:
+    if row not in known:
+      raise ConfigError(
+        f"rows: {path!r} has no row {row!r}.{nearest(row, known)} Rows: {listing(known)}."
+      )
+    if list(wanted).count(row) > 1:
+      raise ConfigError(f"rows: {row!r} comes twice")
+  return list(wanted or known)
+
+
+def find_published(path: str) -> Mapping[str, Mapping[str, Any]]:
+  """Returns the figures that a config file quotes from its source, by row."""
+  return {} if path.endswith(".json") else open_config(path).get("PUBLISHED", {})
+
+
+def expand(config: str, grid: Mapping[str, Sequence[str]]) -> dict[str, str]:
+  """Returns a config's text for each combination of values, by the name of the method.
+
+  Args:
+    config: `FILE`, or `FILE:ROW,field=value`.
+    grid: of `parse_grid`; empty for the config alone.
+
+  Raises:
+    ConfigError: a row on both sides, a seed, or two methods of one name.
+  """
+  path, arg = split_text(config)
+  items = split(arg)
+  own = [item for item in items if "=" not in item]
+  if own and ROW in grid:
+    raise ConfigError(
+      f"config={config!r} has the row {own[0]!r}, and others are asked for; name one side"
+    )
+  if any(item.partition("=")[0].strip() == "seed" for item in items):
+    raise ConfigError(f"config={config!r} has a seed; --seeds names them, from 0")
+  _check_count(math.prod(map(len, grid.values())), "over")
+  texts: dict[str, str] = {}
+  short = _shorten(grid)
+  for values in itertools.product(*grid.values()):
+    chosen = dict(zip(grid, values, strict=True))
+    settings = [f"{field}={value}" for field, value in chosen.items() if field != ROW]
+    row = [chosen[ROW]] if ROW in chosen else []
+    parts = [f"{'' if f == ROW else f'{short[f]}-'}{_clean(v)}" for f, v in chosen.items()]
+    name = "_".join(parts or own or [_clean(_stem(path))])
+    if name in texts:
+      raise ConfigError(f"over: two points are called {name!r}: {texts[name]!r} is there already")
+    texts[name] = f"{path}:{','.join([*row, *items, *settings])}"
+  return texts
+
+
+def make_points(texts: Mapping[str, str], seeds: int) -> list[Point]:
+  """Returns the points, seed by seed, so that each seed's comparison is soon complete.
+
+  Args:
+    texts: a config for each method, without a seed.
+    seeds: how many.
+
+  Raises:
+    ConfigError: no seed, more than `MOST` points, an unknown field or wrong value, two points with
+      the same config, or a name that is too long for a folder.
+  """
+  if seeds < 1:
+    raise ConfigError(f"seeds={seeds}: the sweep is empty; give at least 1")
+  _check_count(len(texts) * seeds, f"seeds={seeds}")
+  points = []
+  with count_bar("reading configs", len(texts) * seeds, "point") as bar:
+    for method, text in texts.items():
+      load_config(text)  # what cannot be is said of the text that the user wrote
+      for seed in range(seeds):
+        config = load_config(f"{text}{'' if text.endswith(':') else ','}seed={seed}")
+        points.append(Point(f"{method}_seed-{seed}", method, seed, config))
+        bar.update()
+  _check_apart(points)
+  return sorted(points, key=lambda point: point.seed)
+
+
+def _check_count(points: int, field: str) -> None:
+  if points > MOST:
+    raise ConfigError(f"{field}: a sweep of {points:,} points; at most {MOST:,} are compared")
+
+
+def _check_apart(points: Iterable[Point]) -> None:
+  seen: dict[str, str] = {}
+  for point in points:
+    if len(point.name) > LONGEST:
+      raise ConfigError(f"the point {point.name!r} has a name of more than {LONGEST} characters")
+    config = _fingerprint(point.config)
+    if config in seen:
+      raise ConfigError(
+        f"the points {seen[config]!r} and {point.name!r} clash: their configs are the same; leave"
+        " one of the values out"
+      )
+    seen[config] = point.name
+
+
+def _fingerprint(config: ConfigDict) -> str:
+  plain = to_plain(config)
+  for name, value in plain.items():
+    if isinstance(value, dict) and set(value) == {"name"}:
+      plain[name] = value["name"]  # a choice without fields is its name
+  return json.dumps(plain, sort_keys=True)
+
+
+def _shorten(fields: Iterable[str]) -> dict[str, str]:
+  """Returns the last part of each field, or the whole of it where two end alike."""
+  last = {field: field.rpartition(".")[2] for field in fields}
+  ends = list(last.values())
+  return {field: end if ends.count(end) == 1 else field for field, end in last.items()}
+
+
+def _stem(path: str) -> str:
+  return re.sub(r"\.(py|json)$", "", path.rstrip("/").rpartition("/")[2])
+
+
+def _clean(text: str) -> str:
+  """Returns a text as part of a folder's name that needs no quotes."""
+  cleaned = re.sub(r"[^\w.+-]+", "-", text).rstrip("-")
+  return cleaned if re.match(r"-\d", text) else cleaned.lstrip("-")  # a number keeps its sign

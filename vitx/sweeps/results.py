@@ -1,0 +1,187 @@
+"""What a sweep leaves: `NAME.md`, `NAME.csv` and the picture of its learning curves.
+
+Everything but the section "Run" (date, hours, machine, versions) is a function of the points.
+"""
+
+import datetime
+import json
+import shlex
+import sys
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from vitx.analysis import markdown
+from vitx.analysis.comparison import Comparison, Method, Outcome, format_csv, format_table
+from vitx.analysis.counting import count_parameters
+from vitx.analysis.figures.curves import draw_curves
+from vitx.checkpoints import workdir as wd
+from vitx.config.errors import ConfigError, naming
+from vitx.sweeps.curves import find_printed, read_curves
+from vitx.sweeps.sweep import Point
+from vitx.training import phases
+from vitx.training.trial import count_training_flops
+
+TOLD = ("data", "commit", "python", "versions", "devices", "processor", "cores")  # of a run
+
+Facts = tuple[str, Any]  # name and mode of the primary figure
+
+
+def measure_methods(
+  points: Sequence[Point],
+  published: Mapping[str, Mapping[str, Any]],
+  directory: str,
+  *,
+  trust_code: bool = False,
+) -> tuple[list[Method], Facts]:
+  """Checks the first point of each method as a trial, and counts what it costs.
+
+  Args:
+    points: of the sweep.
+    published: figures by method.
+    directory: of the workdirs.
+    trust_code: whether code that their configs name may be imported.
+
+  Returns:
+    The methods in order, and name and mode of the figure that compares them.
+
+  Raises:
+    ConfigError: a config that cannot train, naming the method; or methods whose figures differ.
+  """
+  methods, facts = [], {}
+  for point in {each.method: each for each in reversed(points)}.values():
+    try:
+      runs = phases.check(point.config, wd.join(directory, point.name), trust_code=trust_code)
+    except ConfigError as error:
+      raise ConfigError(f"{point.method}: {error}") from error
+    task = runs[-1].task
+    facts[task.primary, task.mode] = point.method
+    flops = sum(run.total_steps * count_training_flops(run.config) for run in runs)
+    steps = sum(run.total_steps for run in runs)
+    parameters = count_parameters(task.model, task.input_spec).total
+    figures = published.get(point.method, {})
+    methods.append(Method(point.method, steps, flops, parameters, figures))
+  if len(facts) > 1:
+    named = ", ".join(f"{name} of {method}" for (name, _), method in facts.items())
+    raise ConfigError(f"the methods have different primary figures: {named}; sweep them apart")
+  order = list(dict.fromkeys(point.method for point in points))
+  return sorted(methods, key=lambda method: order.index(method.name)), next(iter(facts))
+
+
+def write_results(
+  comparison: Comparison,
+  points: Sequence[Point],
+  directory: str,
+  out: Path,
+  name: str,
+  *,
+  plot: bool,
+  trust_code: bool = False,
+) -> list[Path]:
+  """Writes the table, its points and the curves; returns the files.
+
+  Args:
+    comparison: of the finished sweep.
+    points: of it.
+    directory: of their workdirs.
+    out: folder of the files, created if absent.
+    name: of the files.
+    plot: whether to draw the curves, which needs matplotlib.
+    trust_code: whether code that the configs name may be imported.
+  """
+  out.mkdir(parents=True, exist_ok=True)
+  table, rows = out / f"{name}.md", out / f"{name}.csv"
+  good = [each.problem == "" for each in comparison.outcomes]
+  ran = [wd.join(directory, p.name) for p, fine in zip(points, good, strict=True) if fine]
+  parts = [f"# {markdown.text(name)}", format_table(comparison)]
+  drawn = []
+  if plot and ran:
+    curves, figure = read_curves(ran, trust_code=trust_code)
+    printed = find_printed({m.name: m.published for m in comparison.methods}, figure)
+    drawn = draw_curves(curves, figure, out, f"{name}_curves", printed)
+    parts.append(f"![learning curves]({drawn[0].name})")
+  parts += _quote(comparison.methods)
+  parts += ["## Run", _describe_run(comparison, ran)]
+  _write(rows, format_csv(comparison))
+  _write(table, "\n\n".join(parts) + "\n")
+  return [table, rows, *drawn]
+
+
+def _write(path: Path, text: str) -> None:
+  """Writes a file at once: processes that share a sweep all write its results."""
+  partial = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.partial")
+  with naming(path):
+    partial.write_text(text, encoding="utf-8", newline="")
+  partial.replace(path)
+
+
+def _quote(methods: Sequence[Method]) -> list[str]:
+  """Returns the table of all figures that the source printed; nothing if there are none."""
+  names = list(dict.fromkeys(name for method in methods for name in method.published))
+  if not names:
+    return []
+  rows = [["as printed", *names]]
+  rows += [
+    [method.name, *(_show(method.published.get(name)) for name in names)] for method in methods
+  ]
+  return [markdown.table(rows)]
+
+
+def _show(value: Any) -> str:
+  if isinstance(value, Mapping):  # by epoch
+    last = list(value)[-1]
+    return f"{value[last]:g} at {last}"
+  return "" if value is None else f"{value:,}"
+
+
+def _describe_run(comparison: Comparison, runs: Sequence[str]) -> str:
+  environments = [_read_environment(run) for run in runs]
+  hours = {m.name: _hours(comparison.outcomes, m.name) for m in comparison.methods}
+  each = ", ".join(f"{markdown.text(name)} {value:.3g}" for name, value in hours.items())
+  command = shlex.join(["vitx", *markdown.without_places(sys.argv[1:])])
+  lines = {
+    "command": [markdown.code(command)],
+    "table made": [datetime.date.today().isoformat()],
+    "hours of training": [f"{sum(hours.values()):.3g} in all; {each}"],
+    "hardware": _distinct(_hardware(environment) for environment in environments),
+    "data": _distinct(_data(environment["data"]) for environment in environments),
+    "versions": _distinct(_versions(environment) for environment in environments),
+    "commit": _distinct(str(environment["commit"]) for environment in environments),
+  }
+  return "\n".join(f"- {name}: {' · '.join(values)}" for name, values in lines.items())
+
+
+def _read_environment(run: str) -> dict[str, Any]:
+  found = wd.read_json(wd.find_run(run), "environment.json")
+  missing = [name for name in TOLD if name not in found]
+  if missing:
+    raise ConfigError(
+      f"environment.json of workdir={run!r} says nothing of {', '.join(missing)}. Restore it from a"
+      " copy, or move the workdir away."
+    )
+  return found
+
+
+def _hours(outcomes: Iterable[Outcome], method: str) -> float:
+  return sum(each.seconds for each in outcomes if each.method == method) / 3600
+
+
+def _distinct(values: Iterable[str]) -> list[str]:
+  return list(dict.fromkeys(values))
+
+
+def _hardware(environment: Mapping[str, Any]) -> str:
+  devices = environment["devices"]
+  kinds = ", ".join(f"{devices.count(kind)} x {kind}" for kind in dict.fromkeys(devices))
+  return f"{kinds}; {environment['cores']} cores of {environment['processor'] or 'unknown kind'}"
+
+
+def _data(data: Mapping[str, Any]) -> str:
+  source = markdown.text(markdown.without_places(data.get("source")))
+  return f"{source}, fingerprint {data['fingerprint']}, {json.dumps(data.get('examples'))}"
+
+
+def _versions(environment: Mapping[str, Any]) -> str:
+  own = {"python": environment["python"], **environment["versions"]}
+  return ", ".join(f"{name} {version}" for name, version in own.items() if version)

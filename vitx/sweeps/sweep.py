@@ -1,0 +1,281 @@
+"""Many runs, one after the other or several in one program, each in a workdir of its own.
+
+Several processes, or machines that see the same directory, may work through the same points:
+whoever holds a point's lock trains it, the others go on to the next. What is finished is skipped,
+what was stopped or killed goes on.
+"""
+
+import contextlib
+import dataclasses
+import enum
+import gc
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, Protocol
+
+import jax
+from etils import epath
+from ml_collections import ConfigDict
+
+from vitx.analysis.comparison import Outcome
+from vitx.checkpoints import lock, own_files
+from vitx.checkpoints import workdir as wd
+from vitx.config.errors import ConfigError
+from vitx.training import phases, together
+from vitx.training.alike import likeness
+from vitx.training.failures import NonFiniteError, count_received
+from vitx.training.record import provenance
+from vitx.training.record.log import read_metrics
+from vitx.training.running import SEEN
+from vitx.training.together import Ended
+
+POINT, FAILED = wd.POINT, wd.FAILED
+# A finished point is not trained again, so where it ends is not free as it is of a run alone.
+FREE = frozenset(provenance.FREE) - {"stop_after"}
+POLL = 2.0  # seconds between two looks at what other processes train
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+  """One run of a sweep.
+
+  Attributes:
+    name: of its workdir in the sweep's directory.
+    method: what it shares with the points that differ from it only in their seed.
+    seed: of the run.
+    config: of `get_config`, not resolved.
+  """
+
+  name: str
+  method: str
+  seed: int
+  config: ConfigDict
+
+
+class State(enum.Enum):
+  """How a point stands after it was looked at."""
+
+  DONE = "done"  # finished or failed, here or elsewhere
+  BUSY = "busy"  # another process trains it
+  STOPPED = "stopped"  # a signal ended it
+  LATER = "later"  # its fellows in a program stand at another step and come first
+
+
+class Show(Protocol):
+  """What a sweep tells of itself."""
+
+  def training(self, points: Sequence[Point]) -> AbstractContextManager:
+    """Surrounds the training of points, in one program if there are several."""
+    ...
+
+  def looked_at(self, point: Point, state: State) -> None:
+    """Is told how a point stands."""
+    ...
+
+
+def train_points(
+  points: Sequence[Point],
+  directory: str | Path,
+  show: Show,
+  *,
+  together: int = 1,
+  trust_code: bool = False,
+) -> bool:
+  """Trains what is neither finished nor failed, and waits for what other processes train.
+
+  A point whose loss is not finite has failed; it is recorded and not tried again.
+
+  Args:
+    points: in their order.
+    directory: that holds their workdirs; created if absent.
+    show: of the progress.
+    together: how many points one program trains at most, where `likeness` allows.
+    trust_code: whether code that the config of `init_from`, or of a teacher, names may be imported.
+
+  Returns:
+    False if a signal ended it; the same call goes on.
+
+  Raises:
+    ConfigError: a workdir belongs to another run.
+    OutOfMemoryError, CheckpointError: as of one run.
+  """
+  for point in points:
+    _check_end(point)
+  groups, before = group_points(points, together), count_received()
+  done: set[str] = set()
+  while groups:
+    left, before_done = [], len(done)
+    for group in groups:
+      states = _train_group(group, directory, show, trust_code)
+      if State.STOPPED in states:
+        return False
+      done |= {p.name for p, state in zip(group, states, strict=True) if state is State.DONE}
+      if any(state is not State.DONE for state in states):
+        left.append(group)
+      is_rest = left or group is not groups[-1]
+      if is_rest and count_received() > before:  # it came when the group was as good as over
+        return False
+    if left and len(done) == before_done:
+      time.sleep(POLL)
+    groups = left
+  return True
+
+
+def _check_end(point: Point) -> None:
+  stop = point.config.get("stop_after", "")
+  if stop != "" and point.config.get("phases"):
+    raise ConfigError(
+      f"stop_after={stop!r} ends a run of phases in its first, where a point of a sweep has no"
+      " result; set that of phases, such as phases.phase1.stop_after, or a shorter duration"
+    )
+
+
+def group_points(points: Sequence[Point], together: int) -> list[list[Point]]:
+  """Returns which points one program trains, in the order of the first of each.
+
+  It depends on all points, whichever are finished, so that a sweep that was stopped goes on with
+  the same programs.
+  """
+  groups: list[list[Point]] = []
+  open_groups: dict[str, list[Point]] = {}
+  for point in points:
+    alike = likeness(point.config) if together > 1 else None
+    group = [] if alike is None else open_groups.setdefault(alike, [])
+    if not group:
+      groups.append(group)
+    group.append(point)
+    if alike is not None and len(group) == together:
+      del open_groups[alike]
+  return groups
+
+
+def _train_group(
+  points: Sequence[Point], directory: str | Path, show: Show, trust_code: bool
+) -> list[State]:
+  """Trains points that one program can train, or a single one; returns how they stand."""
+  workdirs = [wd.join(directory, point.name) for point in points]
+  with contextlib.ExitStack() as locks:
+    claims = [
+      _claim(point, workdir, locks) for point, workdir in zip(points, workdirs, strict=True)
+    ]
+    mine = [point for point, state in zip(points, claims, strict=True) if state is None]
+    ended: Sequence[Ended] = [None] * len(points)
+    if mine:
+      try:
+        with show.training(mine):
+          ended = _train(points, workdirs, claims, trust_code)
+      finally:
+        # Programs of runs that are over hold memory, and maps of which a process may have few.
+        jax.clear_caches()
+        gc.collect()
+    states = [
+      state or _settle(workdir, how)
+      for workdir, state, how in zip(workdirs, claims, ended, strict=True)
+    ]
+  for point, state in zip(points, states, strict=True):
+    if state is not State.LATER:
+      show.looked_at(point, state)
+  return states
+
+
+def _train(
+  points: Sequence[Point],
+  workdirs: Sequence[str],
+  claims: Sequence[State | None],
+  trust_code: bool,
+) -> Sequence[Ended]:
+  """Trains the points that nobody else has claimed; returns how they ended."""
+  if len(points) > 1:
+    now = [None if state else each for each, state in zip(workdirs, claims, strict=True)]
+    return together.train([point.config for point in points], now, trust_code=trust_code)
+  try:
+    return [phases.train(points[0].config, workdirs[0], trust_code=trust_code)]
+  except (NonFiniteError, lock.WorkdirInUseError) as error:
+    return [error]
+
+
+def _claim(point: Point, workdir: str, locks: contextlib.ExitStack) -> State | None:
+  """Returns how a point stands that is not to be trained here; None where it is, and is locked."""
+  own_files.check_no_link(workdir)  # the sweep's directory may be one, a point's not
+  asked = {"method": point.method, "seed": point.seed, "config": wd.to_plain(point.config)}
+  _check_same_point(workdir, asked)
+  if is_done(workdir):
+    return State.DONE
+  wd.check_writable(workdir)
+  try:
+    locks.enter_context(lock.hold(workdir, lock.POINT))
+  except lock.WorkdirInUseError:
+    return State.BUSY
+  if is_done(workdir):  # meanwhile
+    return State.DONE
+  wd.write_json(workdir, POINT, asked)
+  return None
+
+
+def _settle(workdir: str, ended: Ended) -> State:
+  """Returns how a point stands whose training has ended; records a loss that is not finite."""
+  if ended is None:
+    return State.LATER
+  if isinstance(ended, lock.WorkdirInUseError):
+    return State.BUSY
+  if isinstance(ended, NonFiniteError):
+    wd.write_json(workdir, FAILED, {"error": str(ended)})
+    return State.DONE
+  return State.DONE if ended.finished else State.STOPPED
+
+
+def _check_same_point(workdir: str, asked: dict[str, Any]) -> None:
+  stored = wd.read_json(workdir, POINT)
+  if stored:
+    provenance.check_same_fields(workdir, stored["config"], asked["config"], FREE)
+  elif (epath.Path(workdir) / "config.json").exists():
+    raise ConfigError(
+      f"workdir={workdir!r} is a run of its own, not a point of a sweep; move it away or choose"
+      " another --workdir"
+    )
+
+
+def is_done(workdir: str) -> bool:
+  """Returns whether a point has its test figures, or has failed."""
+  return bool(wd.read_json(workdir, FAILED)) or _test_row(workdir) is not None
+
+
+def read_outcome(point: Point, directory: str | Path) -> Outcome | None:
+  """Returns how a point ended; None if it has not."""
+  workdir = wd.join(directory, point.name)
+  failed, test = wd.read_json(workdir, FAILED), _test_row(workdir)
+  if failed:
+    return Outcome(point.method, point.seed, problem=failed["error"])
+  if test is None:
+    return None
+  best = test["step"]
+  rows = read_metrics(workdir)
+  best_rows = [row for row in rows if row["kind"] == "validation" and row["step"] == best]
+  if not best_rows:
+    raise ConfigError(
+      f"metrics.jsonl of workdir={workdir!r} lacks the validation row of step {best}, which was"
+      " tested. Restore it from a copy, or move the workdir away."
+    )
+  seen = tuple(row for row in rows if row["kind"] == SEEN)
+  seconds = _read_seconds(workdir)
+  return Outcome(point.method, point.seed, best, best_rows[-1], test, seen, seconds)
+
+
+def _test_row(workdir: str) -> dict[str, Any] | None:
+  """Returns the figures of the last run's best checkpoint on *test*; None before the end."""
+  names = wd.read_phases(workdir)
+  if names and wd.find_run(workdir) != wd.join(workdir, names[-1]):
+    return None
+  return next((row for row in read_metrics(workdir) if row["kind"] == "test"), None)
+
+
+def _read_seconds(workdir: str) -> float:
+  """Returns how long a point trained, over all its phases and attempts, compilation apart."""
+  names = wd.read_phases(workdir)
+  seconds = 0.0
+  for run in [wd.join(workdir, name) for name in names] or [workdir]:
+    times = [row["time"]["seconds"] for row in read_metrics(run) if "time" in row]
+    seconds += max(times, default=0.0)
+  return seconds

@@ -1,0 +1,67 @@
+"""Muon: the momentum of every hidden matrix is made orthogonal; Adam steps for all else."""
+
+from typing import Any
+
+import jax
+import optax
+
+from vitx.config.checks import NonNegative, Positive, PositiveInt, Rate
+from vitx.models import names
+from vitx.training.parameters import parameter_names, replace_leaves
+
+
+def muon(
+  decay_mask: Any,
+  *,
+  beta: Rate = 0.95,
+  ns_steps: PositiveInt = 5,
+  b1: Rate = 0.9,
+  b2: Rate = 0.98,
+  eps: Positive = 1e-8,
+  weight_decay: NonNegative = 0.01,
+) -> optax.GradientTransformation:
+  """Makes Muon (Jordan et al., 2024) with decoupled decay; its directions are as large as Adam's.
+
+  Kernels of the blocks, however many axes they have, are matrices from their inputs to their
+  outputs. Stem, head, embeddings, tables, scales and biases take Adam's steps, as Muon's authors
+  advise; `optax:contrib.muon` tells parameters apart by their number of axes alone. Root mean
+  squares of 0.2 are from Liu et al. (2025), so learning rates of AdamW serve.
+
+  Args:
+    decay_mask: of the parameters that `weight_decay` touches.
+    beta: decay of the momentum.
+    ns_steps: Newton and Schulz's, of each step.
+    b1, b2: decays of Adam's moments.
+    eps: of both.
+    weight_decay: times the parameters is added to the direction.
+  """
+  directions = optax.contrib.muon(
+    1.0,
+    ns_steps=ns_steps,
+    beta=beta,
+    eps=eps,
+    adam_b1=b1,
+    adam_b2=b2,
+    muon_weight_dimension_numbers=_hidden_matrices,
+    consistent_rms=0.2,
+  )
+  decay = optax.add_decayed_weights(weight_decay, decay_mask)
+  return optax.chain(directions, optax.scale(-1.0), decay)
+
+
+def _hidden_matrices(params: Any) -> Any:
+  """Returns the axes of each matrix, None of what is none, in a tree like `params`."""
+  axes = [
+    _find_axes(name, leaf.ndim)
+    for name, leaf in zip(parameter_names(params), jax.tree.leaves(params), strict=True)
+  ]
+  return replace_leaves(params, axes)
+
+
+def _find_axes(name: str, ndim: int) -> optax.contrib.MuonDimensionNumbers | None:
+  *modules, last = name.split("/")
+  if last != names.KERNEL or ndim < 2 or names.STEM in modules[:1] or names.is_head(name):
+    return None
+  inputs = names.input_axes(modules[-1] if modules else "", ndim)
+  outputs = tuple(axis for axis in range(ndim) if axis not in inputs)
+  return optax.contrib.MuonDimensionNumbers(inputs, outputs)

@@ -1,0 +1,96 @@
+"""Any gradient transformation of optax by name: `optimizer=optax:lion,optimizer.b1=0.95`."""
+
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from vitx.config.checks import NonNegative, Rate, check_value
+from vitx.config.errors import ConfigError, nearest
+from vitx.config.registry import check_options, fields_of
+
+PREFIX = "optax:"
+OURS = ("learning_rate", "mask")  # arguments that the step and `weight_decay_mask` take care of
+# What optax's own annotations do not say.
+RANGES = {"b1": Rate, "b2": Rate, "eps": NonNegative, "momentum": Rate, "weight_decay": NonNegative}
+
+
+def is_of_optax(spec: str | Mapping[str, Any]) -> bool:
+  """Returns whether a config's optimizer names a transformation of optax."""
+  name = fields_of(spec).get("name")
+  return isinstance(name, str) and name.startswith(PREFIX)
+
+
+def build(
+  spec: str | Mapping[str, Any], decay_mask: Any, params: Any
+) -> optax.GradientTransformation:
+  """Returns a transformation whose updates are directions before the learning rate.
+
+  What takes a learning rate (`lion`, `contrib.muon`) is called with 1 and its sign is turned, since
+  it descends and a direction is subtracted; `scale_by_*` and their kind are taken as they are.
+
+  Args:
+    spec: `optax:NAME`, or a mapping with that as `name` and the function's own arguments.
+    decay_mask: for its argument `mask`, if it decays weights.
+    params: the parameters, or their shapes; the transformation is traced with them.
+
+  Raises:
+    ConfigError: an unknown name (with the nearest) or field, or what optax cannot work with.
+  """
+  fields = fields_of(spec)
+  name = fields.pop("name")
+  function = _find(name)
+  check_options(function, fields, "optimizer", hidden=OURS)
+  declared = inspect.signature(function).parameters
+  for field, value in fields.items():
+    _check(value, f"optimizer.{field}", field, declared[field].default)
+  descends = "learning_rate" in declared
+  ours = {"learning_rate": 1.0} if descends else {}
+  if {"mask", "weight_decay"} <= declared.keys():
+    ours["mask"] = decay_mask
+  try:
+    transformation = function(**fields, **ours)
+    _trace(transformation, params)
+  except Exception as error:
+    said = (str(error).splitlines() or [""])[0]
+    raise ConfigError(
+      f"optimizer={dict(name=name, **fields)!r} cannot train this model:"
+      f" {type(error).__name__}: {said}"
+    ) from error
+  return optax.chain(transformation, optax.scale(-1.0)) if descends else transformation
+
+
+def _find(name: str) -> Callable:
+  path = name.removeprefix(PREFIX)
+  room: Any = optax
+  *parents, last = path.split(".")
+  for parent in parents:
+    room = getattr(room, parent, None)
+  function = getattr(room, last, None)
+  if not inspect.isfunction(function) or last.startswith("_"):
+    known = [each for each, value in vars(optax).items() if inspect.isfunction(value)]
+    raise ConfigError(
+      f"optimizer.name={name!r}: optax has no transformation {path!r}.{nearest(path, known)}"
+    )
+  return function
+
+
+def _check(value: Any, path: str, field: str, default: Any) -> None:
+  """Holds a value to the range of that field, or to the type of its default."""
+  if field in RANGES:
+    check_value(value, path, RANGES[field])
+  elif isinstance(default, bool | int | float) and value is not None:
+    check_value(value, path, type(default))
+  elif isinstance(value, float) and not math.isfinite(value):
+    raise ConfigError(f"{path}={value!r} is not a number")
+
+
+def _trace(transformation: optax.GradientTransformation, params: Any) -> None:
+  """Traces one update, which finds wrong types, and what needs more than gradients."""
+  shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, jnp.float32), params)
+  state = jax.eval_shape(transformation.init, shapes)
+  jax.eval_shape(transformation.update, shapes, state, shapes)

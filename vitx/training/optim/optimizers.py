@@ -1,0 +1,254 @@
+"""Optimizers: clipping, descent direction, weight decay, layer-wise rates, frozen parameters.
+
+`make_optimizer` gives directions u that are not yet multiplied by the learning rate; the step does
+`new = params - learning_rate * u`. adam and sgd couple weight decay as PyTorch does: it is added to
+the gradient and passes through the moments. adamw and lion decouple it: u contains
+weight_decay * params. All arithmetic and all moments are float32, whatever the gradient is.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from vitx.config.checks import NonNegative, Positive, Rate, check_pattern
+from vitx.config.errors import ConfigError
+from vitx.config.registry import build, fields_of, lookup
+from vitx.models import names
+from vitx.tasks.distillation_terms import BASIS
+from vitx.training.optim import optax_by_name
+from vitx.training.optim.muon import muon
+from vitx.training.parameters import nearest_names, parameter_names, replace_leaves
+
+# A tree of booleans like the parameters: which of them weight decay touches.
+Mask = Any
+
+
+def adam(
+  decay_mask: Mask,
+  *,
+  b1: Rate = 0.9,
+  b2: Rate = 0.999,
+  eps: Positive = 1e-8,
+  weight_decay: NonNegative = 0.0,
+) -> optax.GradientTransformation:
+  """Makes Adam (Kingma and Ba, 2015) with coupled weight decay: `torch.optim.Adam`."""
+  decay = optax.add_decayed_weights(weight_decay, decay_mask)
+  return optax.chain(decay, optax.scale_by_adam(b1, b2, eps))
+
+
+def adamw(
+  decay_mask: Mask,
+  *,
+  b1: Rate = 0.9,
+  b2: Rate = 0.999,
+  eps: Positive = 1e-8,
+  weight_decay: NonNegative = 0.01,
+) -> optax.GradientTransformation:
+  """Makes Adam with decoupled decay (Loshchilov and Hutter, 2019): `torch.optim.AdamW`."""
+  decay = optax.add_decayed_weights(weight_decay, decay_mask)
+  return optax.chain(optax.scale_by_adam(b1, b2, eps), decay)
+
+
+def sgd(
+  decay_mask: Mask,
+  *,
+  momentum: Rate = 0.9,
+  nesterov: bool = False,
+  weight_decay: NonNegative = 0.0,
+) -> optax.GradientTransformation:
+  """Makes gradient descent with momentum m <- momentum * m + g: `torch.optim.SGD`."""
+  decay = optax.add_decayed_weights(weight_decay, decay_mask)
+  if momentum == 0 and nesterov:
+    raise ConfigError("optimizer.nesterov=True needs an optimizer.momentum above 0")
+  return optax.chain(decay, optax.trace(momentum, nesterov)) if momentum else decay
+
+
+def lion(
+  decay_mask: Mask, *, b1: Rate = 0.9, b2: Rate = 0.99, weight_decay: NonNegative = 0.0
+) -> optax.GradientTransformation:
+  """Makes Lion (Chen et al., 2023): the sign of an interpolated momentum, with decoupled decay."""
+  decay = optax.add_decayed_weights(weight_decay, decay_mask)
+  return optax.chain(optax.scale_by_lion(b1, b2), decay)
+
+
+def matrices(params: Any) -> Mask:
+  """Returns the mask of parameters called "kernel" that have two or more axes.
+
+  Those are the weights of projections and convolutions. Biases (also those of shape (H, D)),
+  scales, embeddings, position tables and class tokens have other names.
+  """
+  kernel = (name.split("/")[-1] == "kernel" for name in parameter_names(params))
+  leaves = jax.tree.leaves(params)
+  return replace_leaves(
+    params, [k and leaf.ndim >= 2 for k, leaf in zip(kernel, leaves, strict=True)]
+  )
+
+
+def tensors(params: Any) -> Mask:
+  """Returns the mask of all parameters of two or more axes but biases.
+
+  Weights, embeddings and position tables (Child et al. 2019, released code, whose biases have one
+  axis).
+  """
+  wanted = [
+    name.split("/")[-1] != names.BIAS and leaf.ndim >= 2
+    for name, leaf in zip(parameter_names(params), jax.tree.leaves(params), strict=True)
+  ]
+  return replace_leaves(params, wanted)
+
+
+def rank(params: Any) -> Mask:
+  """Returns the mask of `tensors` without position tables and class tokens.
+
+  That is what timm's optimizers decay of DeiT (Touvron et al. 2021, released code): all but what
+  has one axis in PyTorch, `pos_embed` and `cls_token`. The token of the distilled form is decayed.
+  """
+  wanted = [
+    wanted and not names.is_position_table(name) and name.split("/")[-1] != names.CLASS_TOKEN
+    for name, wanted in zip(parameter_names(params), jax.tree.leaves(tensors(params)), strict=True)
+  ]
+  return replace_leaves(params, wanted)
+
+
+def rank_but_bases(params: Any) -> Mask:
+  """Returns the mask of `rank` without Sparsifiner's bases, which an L1 norm holds down instead.
+
+  So the released code decays its predictors under that norm (Wei et al. 2023).
+  """
+  wanted = [
+    wanted and name.split("/")[-1] != BASIS
+    for name, wanted in zip(parameter_names(params), jax.tree.leaves(rank(params)), strict=True)
+  ]
+  return replace_leaves(params, wanted)
+
+
+def all_parameters(params: Any) -> Mask:
+  """Returns the mask of every parameter."""
+  return jax.tree.map(lambda _: True, params)
+
+
+OPTIMIZERS = {"adam": adam, "adamw": adamw, "sgd": sgd, "lion": lion, "muon": muon}
+# Those whose direction of a number depends on its own past alone (and, by clipping, on a norm), so
+# that it is the same however numbers are gathered into arrays.
+ELEMENTWISE = frozenset({"adam", "adamw", "sgd", "lion"})
+DECAY_MASKS: dict[str, Callable[[Any], Mask]] = {
+  "matrices": matrices,
+  "rank": rank,
+  "rank_but_bases": rank_but_bases,
+  "tensors": tensors,
+  "all": all_parameters,
+}
+
+
+def make_optimizer(config: Mapping[str, Any], params: Any) -> optax.GradientTransformation:
+  """Returns the optimizer of a config; its updates are directions before the learning rate.
+
+  In order: the gradient of the trainable parameters is clipped to a global norm of
+  `grad_clip_norm`, the optimizer gives a direction with weight decay, `layer_decay` scales it (and
+  so the decay, as a learning rate would). Frozen parameters get exactly zero, count in no norm and
+  have no moments.
+
+  Args:
+    config: has `optimizer`, `weight_decay_mask`, `grad_clip_norm`, `layer_decay` and `freeze`. The
+      optimizer is one of `OPTIMIZERS`, any transformation of optax (`optax:NAME`), or a function
+      of your own (`module:function`), `(decay_mask, **fields)`, that returns a transformation.
+    params: the parameters, or their shapes.
+
+  Raises:
+    ConfigError: unknown name or field, a number out of range, a pattern of `freeze` that matches
+      nothing, or nothing left to train.
+  """
+  decay_mask = lookup(DECAY_MASKS, config["weight_decay_mask"], "weight_decay_mask")(params)
+  spec = config["optimizer"]
+  if optax_by_name.is_of_optax(spec):
+    optimizer = optax_by_name.build(spec, decay_mask, params)
+  else:
+    optimizer = build(OPTIMIZERS, spec, "optimizer", hidden=("decay_mask",))(decay_mask)
+  if config["grad_clip_norm"] is not None:
+    optimizer = optax.chain(optax.clip_by_global_norm(config["grad_clip_norm"]), optimizer)
+  frozen = find_frozen(config, params)
+  if frozen:
+    groups = replace_leaves(
+      params, ["frozen" if name in frozen else "trained" for name in parameter_names(params)]
+    )
+    optimizer = optax.partition({"trained": optimizer, "frozen": optax.set_to_zero()}, groups)
+  if config["layer_decay"] != 1:
+    scales = layer_scales(params, config["layer_decay"])
+    scale = optax.stateless(lambda updates, _: jax.tree.map(jnp.multiply, updates, scales))
+    optimizer = optax.chain(optimizer, scale)
+  return _in_float32(optimizer)
+
+
+def is_elementwise(config: Mapping[str, Any]) -> bool:
+  """Returns whether a config's optimizer does the same with parameters that are stacked.
+
+  It must treat numbers one by one, and all layers alike: none frozen, none slower.
+  """
+  name = fields_of(config["optimizer"])["name"]
+  return name in ELEMENTWISE and not config["freeze"] and config["layer_decay"] == 1
+
+
+def layer_scales(params: Any, layer_decay: float) -> Any:
+  """Returns what the rate of each parameter is multiplied by, a tree of floats like `params`.
+
+  Of a model with L blocks, layer l (`vitx.models.names.layer_of`) has
+  layer_decay ** (L + 1 - l), as in BEiT (Bao et al., 2022) and MAE (He et al., 2022).
+
+  Raises:
+    ConfigError: the parameters have no `block_0`, ... at the top.
+  """
+  paths = parameter_names(params)
+  depth = names.count_blocks(paths)
+  if depth == 0:
+    tops = dict.fromkeys(path.split("/")[0] for path in paths)
+    raise ConfigError(
+      f"layer_decay={layer_decay} needs one sequence of blocks named block_0, block_1, ..., which"
+      f" this model has not (it has {', '.join(tops)}); set it to 1"
+    )
+  scales = [layer_decay ** (depth + 1 - names.layer_of(path, depth)) for path in paths]
+  return replace_leaves(params, scales)
+
+
+def find_frozen(config: Mapping[str, Any], params: Any) -> frozenset[str]:
+  """Returns the names of the parameters that one of the patterns of `freeze` matches.
+
+  Raises:
+    ConfigError: a pattern that matches nothing, or nothing left to train.
+  """
+  patterns = config["freeze"]
+  if isinstance(patterns, str):
+    raise ConfigError(f"freeze={patterns!r} must be a tuple of patterns, such as ({patterns!r},)")
+  paths = parameter_names(params)
+  frozen: set[str] = set()
+  for pattern in patterns:
+    expression = check_pattern(pattern, "freeze")
+    matched = [name for name in paths if expression.fullmatch(name)]
+    if not matched:
+      raise ConfigError(
+        f"freeze: {pattern!r} matches the whole name of no parameter."
+        f" The nearest names: {', '.join(nearest_names(pattern, paths))}."
+      )
+    frozen.update(matched)
+  if len(frozen) == len(paths):
+    raise ConfigError(
+      f"freeze={tuple(patterns)!r} freezes every parameter; nothing is left to train"
+    )
+  return frozenset(frozen)
+
+
+def _in_float32(inner: optax.GradientTransformation) -> optax.GradientTransformation:
+  """Shows gradients and parameters to `inner` as float32, so that its state and updates are."""
+
+  def cast(tree: Any) -> Any:
+    return jax.tree.map(lambda x: x.astype(jnp.float32), tree)
+
+  def init(params: Any) -> Any:
+    return inner.init(cast(params))
+
+  def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+    return inner.update(cast(updates), state, cast(params))
+
+  return optax.GradientTransformation(init, update)

@@ -1,0 +1,113 @@
+"""The learning rate falls when a metric stops improving."""
+
+import dataclasses
+import sys
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from vitx.config.checks import NonNegative, NonNegativeInt, Probability, Range, check_fields
+from vitx.config.registry import check_options
+
+PlateauFactor = Annotated[float, Range("(0, 1)")]
+_STATE = ("scale", "best", "bad", "cooling")
+# Worse than any metric, and yet a number that JSON knows.
+_WORST = sys.float_info.max
+
+
+@dataclasses.dataclass(frozen=True)
+class Plateau:
+  """PyTorch's `ReduceLROnPlateau`: settings and state, a value that `update` replaces.
+
+  The scale starts at 1 and moves as PyTorch's learning rate does when that starts at 1. The
+  rate falls at the (patience + 1)-th evaluation in a row that is not better than the best.
+
+  Attributes:
+    mode: whether a good metric is small ("min", a loss) or large ("max", an accuracy).
+    factor: by which the scale falls.
+    patience: bad evaluations in a row that are tolerated.
+    threshold: by how much a metric must beat the best to count as better.
+    threshold_mode: the threshold is a share of the best ("rel") or absolute ("abs").
+    cooldown: evaluations after a fall that are not counted as bad.
+    minimum: the scale falls no lower; PyTorch's `min_lr` as a share of the peak rate.
+    eps: a fall by no more than this is left out; a share of the peak rate.
+    scale: state: what the learning rate is multiplied by.
+    best: state: the best metric so far.
+    bad: state: bad evaluations in a row.
+    cooling: state: evaluations of the cooldown that are left.
+  """
+
+  mode: Literal["min", "max"] = "min"
+  factor: PlateauFactor = 0.1
+  patience: NonNegativeInt = 10
+  threshold: NonNegative = 1e-4
+  threshold_mode: Literal["rel", "abs"] = "rel"
+  cooldown: NonNegativeInt = 0
+  minimum: Probability = 0.0
+  eps: NonNegative = 1e-8
+  scale: float = 1.0
+  best: float | None = None
+  bad: int = 0
+  cooling: int = 0
+
+  def __post_init__(self):
+    if self.best is None:
+      object.__setattr__(self, "best", _WORST if self.mode == "min" else -_WORST)
+
+  @classmethod
+  def from_config(
+    cls, spec: Mapping[str, Any], state: Mapping[str, float] | None = None
+  ) -> "Plateau":
+    """Returns the plateau of `config.schedule`, at its start or where `to_dict` left it.
+
+    Args:
+      spec: the schedule's entry; its name and warm-up are no business of the plateau.
+      state: of `to_dict`; None for the start.
+
+    Raises:
+      ConfigError: an unknown field (with the nearest) or a setting out of range.
+      ValueError: `state` is not what `to_dict` returns.
+    """
+    settings = {key: value for key, value in spec.items() if key not in ("name", "warmup")}
+    check_options(cls, settings, "schedule", hidden=_STATE)
+    check_fields(cls, settings, "schedule")
+    plateau = cls(**settings)
+    if state is None:
+      return plateau
+    if set(state) != set(_STATE):
+      raise ValueError(f"state of a plateau needs {', '.join(_STATE)}, not {', '.join(state)}")
+    return dataclasses.replace(
+      plateau,
+      scale=float(state["scale"]),
+      best=float(state["best"]),
+      bad=int(state["bad"]),
+      cooling=int(state["cooling"]),
+    )
+
+  def to_dict(self) -> dict[str, float]:
+    """Returns the state as finite JSON numbers, from which `from_config` restores it exactly."""
+    return {name: getattr(self, name) for name in _STATE}
+
+  def update(self, metric: float) -> "Plateau":
+    """Returns the plateau after one more evaluation."""
+    metric = float(metric)
+    better = self._is_better(metric)
+    best = metric if better else self.best
+    bad = 0 if better else self.bad + 1
+    cooling, scale = self.cooling, self.scale
+    if cooling > 0:
+      cooling, bad = cooling - 1, 0
+    if bad > self.patience:
+      lower = max(scale * self.factor, self.minimum)
+      scale = lower if scale - lower > self.eps else scale
+      cooling, bad = self.cooldown, 0
+    return dataclasses.replace(self, scale=scale, best=best, bad=bad, cooling=cooling)
+
+  def _is_better(self, metric: float) -> bool:
+    assert self.best is not None  # set in __post_init__
+    if self.threshold_mode == "rel":
+      if self.mode == "min":
+        return metric < self.best * (1 - self.threshold)
+      return metric > self.best * (1 + self.threshold)
+    if self.mode == "min":
+      return metric < self.best - self.threshold
+    return metric > self.best + self.threshold

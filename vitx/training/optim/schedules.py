@@ -1,0 +1,208 @@
+"""Learning rates over a run: a table of schedules, each with a linear warm-up.
+
+The warm-up of W steps gives step s = 0, 1, ... the share (s + 1) / W of the peak, so that step 0
+moves already and step W - 1 has the peak; a decay begins at step W and reaches its end at step
+`total_steps`, one after the last step that is done. The boundaries of `step` count from step 0.
+`epoch_cosine` has rules of its own.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from vitx.config.checks import NonNegative, NonNegativeInt, Probability, Share
+from vitx.config.errors import ConfigError
+from vitx.config.registry import build
+from vitx.training import durations
+from vitx.training.optim.plateau import Plateau, PlateauFactor
+
+# step -> learning rate, or the share of the peak. The step is an integer scalar, traced or not.
+Schedule = Callable[[Any], jax.Array]
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+  """What a schedule knows of the run.
+
+  Attributes:
+    total_steps: where the run ends.
+    steps_per_epoch: not an integer in general.
+  """
+
+  total_steps: int
+  steps_per_epoch: float | Fraction
+
+  def steps(self, duration: str | int, field: str) -> int:
+    """Returns a duration of the schedule in steps; raises ConfigError if it is none."""
+    return durations.to_steps(duration, self.steps_per_epoch, f"schedule.{field}")
+
+  def epochs(self, steps: int) -> int | Fraction:
+    """Returns steps in epochs: the whole number that comes to so many, if one does."""
+    exact = Fraction(steps) / Fraction(self.steps_per_epoch)
+    whole = round(exact)
+    return whole if round(whole * Fraction(self.steps_per_epoch)) == steps else exact
+
+  def warmup_steps(self, warmup: str | int) -> int:
+    """Returns the warm-up in steps; raises ConfigError if it is longer than the run."""
+    steps = self.steps(warmup, "warmup")
+    if steps > self.total_steps:
+      raise ConfigError(
+        f"schedule.warmup={warmup!r} takes {steps} steps, but the run has only {self.total_steps};"
+        " shorten the warm-up or raise duration"
+      )
+    return steps
+
+
+def constant(run: Run, *, warmup: str | int = "0 steps") -> Schedule:
+  """Returns the peak throughout."""
+  return _warm_up(run.warmup_steps(warmup), jnp.ones_like)
+
+
+def cosine(run: Run, *, warmup: str | int = "0 steps", final: Probability = 0.0) -> Schedule:
+  """Falls from the peak to its share `final` along half a cosine (Loshchilov and Hutter, 2017)."""
+  start = run.warmup_steps(warmup)
+  decay = optax.cosine_decay_schedule(1.0, max(run.total_steps - start, 1), alpha=final)
+  return _warm_up(start, lambda step: decay(jnp.maximum(step - start, 0)))
+
+
+def linear(run: Run, *, warmup: str | int = "0 steps", final: Probability = 0.0) -> Schedule:
+  """Falls from the peak to its share `final` along a line."""
+  start = run.warmup_steps(warmup)
+  decay = optax.linear_schedule(1.0, final, max(run.total_steps - start, 1))
+  return _warm_up(start, lambda step: decay(jnp.maximum(step - start, 0)))
+
+
+def epoch_cosine(
+  run: Run,
+  *,
+  warmup: str | int = "0 epochs",
+  start: Probability = 0.0,
+  final: Probability = 0.0,
+  cooldown: str | int = "0 epochs",
+  delay: NonNegativeInt = 0,
+) -> Schedule:
+  """Gives each epoch one rate: timm's cosine, by which DeiT and LV-ViT were trained.
+
+  The rate of epoch e rises along a line for `warmup` epochs; then it follows half a cosine that
+  began at epoch 0, warm-up or not, and ends where `cooldown` begins.
+
+  Args:
+    run: how long it is.
+    warmup: of the run's first epochs.
+    start: share of the peak in epoch 0 of a warm-up.
+    final: share of the peak at the end of the cosine and from then on.
+    cooldown: of the run's last epochs.
+    delay: in epochs, by which the rate comes late (DeiT's loop steps its schedule one late).
+  """
+  rise, rest = run.epochs(run.warmup_steps(warmup)), run.steps(cooldown, "cooldown")
+  if rest >= run.total_steps:
+    raise ConfigError(
+      f"schedule.cooldown={cooldown!r} takes {rest} steps, but the run has only"
+      f" {run.total_steps}; shorten it or raise duration"
+    )
+  fall = run.epochs(run.total_steps - rest)
+  first = [
+    math.ceil(e * run.steps_per_epoch) for e in range(math.ceil(run.epochs(run.total_steps)))
+  ]
+
+  def share(epoch: int) -> float:
+    if epoch < rise:
+      return start + (1 - start) * float(epoch / rise)
+    turn = math.cos(math.pi * float(min(epoch / fall, 1)))
+    return final + (1 - final) * (1 + turn) / 2
+
+  shares = np.array([share(max(epoch - delay, 0)) for epoch in range(len(first))], np.float32)
+  begins = np.array(first)
+
+  def schedule(step: jax.Array) -> jax.Array:
+    return jnp.asarray(shares)[jnp.searchsorted(begins, step, side="right") - 1]
+
+  return schedule
+
+
+def step(
+  run: Run,
+  *,
+  warmup: str | int = "0 steps",
+  boundaries: Sequence[str | int] = (),
+  factor: Share = 0.1,
+) -> Schedule:
+  """Multiplies by `factor` at each of the boundaries, durations from the start of the run."""
+  if not boundaries:
+    raise ConfigError(
+      f"schedule.boundaries={boundaries!r} must be durations such as ('30 epochs', '60 epochs')"
+    )
+  at = [run.steps(boundary, "boundaries") for boundary in boundaries]
+  if at != sorted(set(at)):
+    raise ConfigError(f"schedule.boundaries={tuple(boundaries)!r} must increase; in steps: {at}")
+  return _warm_up(
+    run.warmup_steps(warmup),
+    optax.piecewise_constant_schedule(1.0, dict.fromkeys(at, factor)),
+  )
+
+
+def plateau(
+  run: Run,
+  *,
+  warmup: str | int = "0 steps",
+  mode: Literal["min", "max"] = "min",
+  factor: PlateauFactor = Plateau.factor,
+  patience: NonNegativeInt = Plateau.patience,
+  threshold: NonNegative = Plateau.threshold,
+  threshold_mode: Literal["rel", "abs"] = "rel",
+  cooldown: NonNegativeInt = Plateau.cooldown,
+  minimum: Probability = Plateau.minimum,
+  eps: NonNegative = Plateau.eps,
+) -> Schedule:
+  """Stays at the peak; `Plateau`, driven by evaluations, gives what the loop multiplies it by."""
+  return constant(run, warmup=warmup)
+
+
+SCHEDULES = {
+  "constant": constant,
+  "cosine": cosine,
+  "epoch_cosine": epoch_cosine,
+  "linear": linear,
+  "step": step,
+  "plateau": plateau,
+}
+
+
+def make_schedule(
+  spec: str | Mapping[str, Any],
+  learning_rate: float,
+  total_steps: int,
+  steps_per_epoch: float | Fraction,
+) -> Schedule:
+  """Returns the learning rate as a function of the step, from 0 to `total_steps` - 1.
+
+  Args:
+    spec: `config.schedule`: a name of `SCHEDULES` and its fields. A schedule of the user's own is a
+      function `(run, **fields)` that returns the share of the peak as a function of the step.
+    learning_rate: the peak, at least 0.
+    total_steps: where the run ends.
+    steps_per_epoch: examples / batch size.
+
+  Returns:
+    step (int32 scalar, may be traced) -> float32 scalar.
+
+  Raises:
+    ConfigError: unknown name or field, no duration, a warm-up longer than the run, or a number out
+      of range.
+  """
+  share = build(SCHEDULES, spec, "schedule", hidden=("run",))(Run(total_steps, steps_per_epoch))
+  return lambda step: jnp.asarray(learning_rate * share(jnp.asarray(step)), jnp.float32)
+
+
+def _warm_up(warmup: int, share: Schedule) -> Schedule:
+  """Multiplies a schedule by the warm-up."""
+  if warmup == 0:
+    return share
+  return lambda step: share(step) * jnp.minimum((step + 1) / warmup, 1.0)

@@ -1,0 +1,128 @@
+"""What a run prints, also kept in its workdir: `log.txt`."""
+
+import contextlib
+import datetime
+import io
+import logging as std_logging
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TextIO
+
+from absl import logging
+from etils import epath
+
+from vitx.checkpoints import own_files
+from vitx.config.errors import escape
+from vitx.training.failures import Interrupted
+
+LOG = "log.txt"
+_DRAWN_OVER = re.compile(r"\r(?:\033\[K)?")  # what progress on a terminal begins with
+
+
+class _Log(io.TextIOBase):
+  """A text file at whose end lines are written; an object store gets them all when it is closed."""
+
+  def __init__(self, workdir: str | Path):
+    self._workdir, self._appendable = workdir, "://" not in str(workdir)
+    self._kept: list[str] = []
+
+  def write(self, text: str) -> int:
+    if self._appendable:
+      # What is said of a run must not end it: a disk may be full, or the workdir deleted.
+      with contextlib.suppress(OSError):
+        own_files.append(self._workdir, LOG, escape(text))
+    else:
+      self._kept.append(escape(text))
+    return len(text)
+
+  def close(self) -> None:
+    if self._kept:
+      with contextlib.suppress(OSError):
+        path = epath.Path(self._workdir) / LOG
+        before = path.read_text() if path.exists() else ""
+        path.write_text(before + "".join(self._kept))
+      self._kept = []
+    super().close()
+
+
+class _Both(io.TextIOBase):
+  """The console, which is also written to a log."""
+
+  def __init__(self, console: TextIO, log: _Log):
+    self._console, self._log = console, log
+    self._is_begun = False  # a line of the log, which has no end yet
+
+  def write(self, text: str) -> int:
+    drawn = _DRAWN_OVER.match(text)
+    line = escape(text[drawn.end() :] if drawn else text)
+    self._console.write(f"{drawn[0]}{line}" if drawn else line)
+    if drawn and self._is_begun:
+      line = f"\n{line}"
+    if line:
+      self._log.write(line)
+      self._is_begun = not line.endswith("\n")
+    return len(text)
+
+  def flush(self) -> None:
+    self._console.flush()
+
+  def isatty(self) -> bool:
+    return self._console.isatty()
+
+  @property
+  def encoding(self) -> str:  # type: ignore[override]
+    return self._console.encoding
+
+
+class RunLog:
+  """The `log.txt` of a workdir, of one run or of one that goes on."""
+
+  def __init__(self, workdir: str | Path, *, write: bool):
+    """Begins with a line that says when.
+
+    Args:
+      workdir: a directory or URL that exists.
+      write: whether this process writes.
+
+    Raises:
+      ConfigError: `log.txt` there is a link.
+    """
+    self._log: _Log | None = None
+    if write:
+      self._log = _Log(workdir)
+      self._log.write(f"--- {datetime.datetime.now().astimezone().isoformat(' ', 'seconds')}\n")
+
+  @contextlib.contextmanager
+  def told(self) -> Iterator[None]:
+    """Also writes there what is printed, warned and raised in a `with` block."""
+    if self._log is None:
+      yield
+      return
+    handler = std_logging.StreamHandler(self._log)
+    logger = logging.get_absl_logger()
+    logger.addHandler(handler)
+    try:
+      with contextlib.redirect_stdout(_Both(sys.stdout, self._log)):
+        yield
+    except Interrupted:
+      self._log.write("stopped by a signal; the same command goes on\n")
+      raise
+    except Exception as error:
+      self._log.write(f"{type(error).__name__}: {error}\n")
+      raise
+    finally:
+      logger.removeHandler(handler)
+
+  def close(self) -> None:
+    """Writes what is not yet written."""
+    if self._log is not None:
+      self._log.close()
+
+
+@contextlib.contextmanager
+def keep_log(workdir: str | Path, *, write: bool) -> Iterator[None]:
+  """Keeps a `RunLog` of all that happens in a `with` block."""
+  with contextlib.closing(RunLog(workdir, write=write)) as log, log.told():
+    yield

@@ -1,0 +1,273 @@
+"""What makes a run the same run: its config and its data; and a record of what it ran on."""
+
+import dataclasses
+import os
+import platform
+import re
+import subprocess
+import sys
+import types
+from collections.abc import Container, Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import jax
+from ml_collections import ConfigDict
+
+from vitx.checkpoints.workdir import (
+  check_name,
+  check_whole,
+  flatten,
+  read_data,
+  read_json,
+  read_phases,
+  to_plain,
+)
+from vitx.config.errors import ConfigError
+from vitx.data.dataset import ROLES, Source
+from vitx.data.sources import SOURCES
+from vitx.ops.implementation import current_rule
+from vitx.ops.rule import Rule
+
+PACKAGES = (
+  "jax",
+  "jaxlib",
+  "flax",
+  "optax",
+  "orbax-checkpoint",
+  "tensorflow-datasets",
+  "grain",
+  "clu",
+  "ml_collections",
+  "numpy",
+  "pillow",
+)
+# What may differ when a run goes on: it changes what is seen of the run, not the run.
+FREE = (
+  "stop_after",
+  "log_every",
+  "steps_per_dispatch",
+  "tracking",
+  "tensorboard",  # of workdirs from before `tracking`
+  "checkpoint.every",
+  "checkpoint.keep",
+  "evaluation.batch_size",
+  "evaluation.on_test",
+  "evaluation.attention_entropy",
+  "data.data_dir",
+  "data.memory",
+  "data.device",
+  "data.threads",
+)
+# Where a phase may name another one, by its path.
+PLACES = ("init_from", "task.teacher")
+# Why a cadence that is free otherwise is not.
+HEARS = (
+  " (schedule=plateau lowers the learning rate after so many evaluations without progress: another"
+  " cadence is another run)"
+)
+
+
+def check_same_run(workdir: str | Path, config: ConfigDict, fingerprint: str) -> None:
+  """Refuses to continue a run under another config.
+
+  Free to differ are `FREE`, where the run stops among them; the cadence of evaluations unless the
+  plateau schedule listens to them; a longer duration where the schedule does not depend on it; and
+  how the source is named, if its content is the same.
+
+  Args:
+    workdir: of the run.
+    config: resolved, that is asked for.
+    fingerprint: of its data; "" where a source has none.
+
+  Raises:
+    ConfigError: with one line per differing field; or the workdir has lost a file.
+  """
+  check_whole(workdir)
+  stored = read_json(workdir, "config.json")
+  if not stored:
+    return
+  free, schedule = set(FREE), config.schedule.name
+  if schedule != "plateau":
+    free.add("evaluation.every")
+  if schedule in ("constant", "step", "plateau"):
+    free.add("duration")
+  data = read_json(workdir, "environment.json").get("data")
+  if fingerprint and isinstance(data, dict) and data.get("fingerprint") == fingerprint:
+    free.add("data.source")
+  reasons = {} if schedule != "plateau" else {"evaluation.every": HEARS}
+  check_same_fields(workdir, stored, to_plain(config), free, reasons)
+
+
+def check_same_fields(
+  workdir: str | Path,
+  stored: Mapping[str, Any],
+  wanted: Mapping[str, Any],
+  free: Container[str],
+  reasons: Mapping[str, str] = types.MappingProxyType({}),
+) -> None:
+  """Refuses two plain configs that differ in other than the free fields.
+
+  A field that an earlier version did not have is like one that is not set.
+
+  Args:
+    workdir: for the error.
+    stored: the config that is there.
+    wanted: the config that is asked for.
+    free: fields that may differ, or whole sections.
+    reasons: why others may not, where that is not plain.
+
+  Raises:
+    ConfigError: with one line per differing field.
+  """
+  old, new, missing = flatten(stored), flatten(wanted), "(absent)"
+  lines = [
+    f"  {field}: {old.get(field, missing)!r} in the workdir, {new.get(field, missing)!r} now"
+    f"{reasons.get(field, '')}"
+    for field in sorted(old.keys() | new.keys())
+    if not _is_free(field, free)
+    and old.get(field) != new.get(field)
+    and not (field in PLACES and _is_same_phase(workdir, old.get(field), new.get(field)))
+    and not (field == "data.source" and _is_same_place(old.get(field), new.get(field)))
+  ]
+  if lines:
+    raise ConfigError(
+      f"workdir={str(workdir)!r} belongs to a run with another config:\n"
+      + "\n".join(lines)
+      + "\nGo on with the old config, or choose another --workdir (init_from=WORKDIR starts a new"
+      " run from this one's weights)."
+    )
+
+
+def _is_same_phase(workdir: str | Path, old: Any, new: Any) -> bool:
+  """Returns whether both name the same phase of the run, however the way there is written."""
+  run, _, own = str(workdir).rstrip("/").rpartition("/")
+  place, _, name = str(new).rpartition("/")
+  phases = read_phases(run) if run else ()
+  return {own, name} <= set(phases) and place == run and str(old).rpartition("/")[2] == name
+
+
+def _is_same_place(old: Any, new: Any) -> bool:
+  """Returns whether two sources are one file or folder, however the path to it is written."""
+  kinds, paths = zip(*(str(each).partition(":")[::2] for each in (old, new)), strict=True)
+  real = {os.path.realpath(os.path.expanduser(path)) for path in paths}
+  return kinds[0] == kinds[1] and kinds[0] in SOURCES and len(real) == 1
+
+
+def _is_free(field: str, free: Container[str]) -> bool:
+  return field in free or field.split(".")[0] in free
+
+
+def describe_data(source: Source) -> dict[str, Any]:
+  """Returns what identifies the data of a run, and what prediction needs of it, as JSON."""
+  info = source.info
+  return {
+    "source": info.name,
+    "fingerprint": info.fingerprint,
+    "examples": {role: len(source.role(role)) for role in ROLES},
+    "class_names": None if info.class_names is None else list(info.class_names),
+    "vocabulary": info.vocabulary,
+    "unreadable": list(source.unreadable),
+  }
+
+
+def check_same_data(workdir: str | Path, data: Mapping[str, Any]) -> None:
+  """Refuses to continue a run on data that changed, or whose roles others play.
+
+  Raises:
+    ConfigError: with both fingerprints, or the numbers of examples.
+  """
+  before = read_data(workdir)
+  if before["fingerprint"] != data["fingerprint"]:
+    raise ConfigError(
+      f"data.source={data['source']!r} has changed since this run began: fingerprint"
+      f" {before['fingerprint']} then, {data['fingerprint']} now; restore the data or choose"
+      " another --workdir"
+    )
+  for key in ("examples", "unreadable"):
+    if before.get(key, data.get(key)) != data.get(key):
+      raise ConfigError(
+        f"data.source={data['source']!r}: this run began with {key} {before[key]}, and would go on"
+        f" with {data.get(key)} (which splits play which role, or which files can be read, has"
+        " changed); choose another --workdir"
+      )
+
+
+def keep_rule(workdir: str | Path) -> Rule:
+  """Returns the rule of "auto" for a run: the one it began with on such a device, else today's.
+
+  So no file that a user adds or that ships with a later version changes what a run computes. Where
+  today's differs, a line says so.
+
+  Raises:
+    ConfigError: today's file or the run's record is damaged, or the workdir cannot be reached.
+  """
+  check_name(workdir)
+  today = current_rule()
+  stored = read_json(workdir, "environment.json").get("rule")
+  if stored is None:
+    return today
+  began = Rule.from_json(
+    stored, f"{workdir}/environment.json", "restore it, or choose another --workdir"
+  )
+  if began.device_kind != today.device_kind:
+    return today
+  # A family that is younger than the run has today's bounds.
+  began = dataclasses.replace(began, masked={**today.masked, **began.masked})
+  if began.masked != today.masked:
+    print(
+      f"implementation='auto' goes on by the rule that this run began with ({began.source});"
+      f" that of {today.source} differs",
+      flush=True,
+    )
+  return began
+
+
+def environment(data: Mapping[str, Any], implementations: Mapping[str, str]) -> dict[str, Any]:
+  """Returns what a run depends on besides its config, as JSON.
+
+  That is: data, commit, command, versions, devices and processor, what "auto" picked for each token
+  mixer, and by which rule.
+  """
+  return {
+    "data": dict(data),
+    "commit": _commit(),
+    "command": sys.argv,
+    "python": platform.python_version(),
+    "versions": {name: _version(name) for name in PACKAGES},
+    "devices": [device.device_kind for device in jax.devices()],
+    "processor": _processor(),
+    "cores": os.cpu_count(),
+    "processes": jax.process_count(),
+    "implementations": dict(implementations),
+    "rule": current_rule().to_json(),
+  }
+
+
+def _processor() -> str:
+  """Returns the name of the processor as the system has it."""
+  try:
+    text = Path("/proc/cpuinfo").read_text()
+  except OSError:
+    return platform.processor()
+  found = re.search(r"^model name\s*: (.+)$", text, re.MULTILINE)
+  return found[1].strip() if found else platform.processor()
+
+
+def _version(package: str) -> str | None:
+  try:
+    return metadata.version(package)
+  except metadata.PackageNotFoundError:
+    return None
+
+
+def _commit() -> str | None:
+  """Returns the commit of the source tree, "+" if changed; None outside a git checkout."""
+  root = Path(__file__).resolve().parents[2]
+  command = ["git", "-C", str(root), "describe", "--always", "--abbrev=40", "--dirty=+"]
+  try:
+    result = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)
+  except (OSError, subprocess.SubprocessError):
+    return None
+  return result.stdout.strip()

@@ -1,0 +1,175 @@
+"""What a run says and writes while it trains: windows, rows of metrics, lines on the console."""
+
+import dataclasses
+import json
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from vitx.tasks.base import Figures
+from vitx.training.record.log import MetricsLog
+from vitx.training.record.progress import Progress
+from vitx.training.record.tracking import Tracking
+from vitx.training.setup import Experiment
+
+# What a step returns that is not averaged over the steps between two rows of kind "train".
+NO_MEANS = ("learning_rate", "gradient_norm")
+
+
+@dataclasses.dataclass
+class Record:
+  """What a checkpoint knows besides the state; JSON.
+
+  Attributes:
+    rows: of `metrics.jsonl` that stand at this step.
+    seconds: trained so far, over all runs.
+    window: sums of the loss and the task's metrics since the last row of kind "train", and the
+      number of steps.
+    best_step: of the best evaluation on *validation* so far; a tie goes to the later.
+    best_value: of the task's primary figure, there.
+    plateau: state of the plateau schedule, if that is the schedule.
+    end_row: of kind "train" of a run that is too short for another; it waits for the evaluation.
+    onward: the record with which a run goes on beyond this step, if it is another: of a run that
+      ends here `rows` and the best also have what stands for its end alone.
+  """
+
+  rows: int = 0
+  seconds: float = 0.0
+  window: tuple[dict[str, float], int] = dataclasses.field(default_factory=lambda: ({}, 0))
+  best_step: int | None = None
+  best_value: float | None = None
+  plateau: dict[str, Any] | None = None
+  end_row: dict[str, Any] | None = None
+  onward: dict[str, Any] | None = None
+
+  @classmethod
+  def from_json(cls, stored: Mapping[str, Any]) -> "Record":
+    """Returns the record that `Recorder.snapshot` gave."""
+    stored = {"end_row": None, "onward": None, **stored}  # which an earlier version lacks
+    return cls(**{field.name: stored[field.name] for field in dataclasses.fields(cls)})
+
+  def go_on(self) -> "Record":
+    """Returns the record of a run that goes on beyond this step, however it came to stop here."""
+    record = self if self.onward is None else self.from_json(self.onward)
+    return dataclasses.replace(record, seconds=self.seconds, end_row=None)
+
+  def improve(self, step: int, value: float, mode: str) -> None:
+    """Takes an evaluation's primary figure for the best if none was better."""
+    best = self.best_value
+    if best is None or (value >= best if mode == "max" else value <= best):
+      self.best_step, self.best_value = step, value
+
+
+class Recorder:
+  """Counts steps into windows and writes rows; knows what a checkpoint must know.
+
+  Attributes:
+    record: of the run so far.
+    progress: its clock.
+  """
+
+  def __init__(
+    self,
+    experiment: Experiment,
+    workdir: str,
+    record: Record,
+    *,
+    start: int,
+    write: bool,
+    track: Callable[[MetricsLog], Tracking | None] = lambda log: None,
+    guard: Callable[[], None] = lambda: None,
+  ):
+    """Opens the log and cuts it back to what the record knew.
+
+    Args:
+      experiment: of this run.
+      workdir: where the log lies.
+      record: new, or of the checkpoint that the run goes on from.
+      start: the step to begin at.
+      write: whether this process writes.
+      track: returns what also gets the rows, or None, for the log as it is cut back.
+      guard: see `MetricsLog`.
+    """
+    self.record = record
+    self.progress = Progress(
+      step=start,
+      total=experiment.total_steps,
+      batch_size=experiment.config.batch_size,
+      seconds=record.seconds,
+    )
+    self._experiment, self._guard = experiment, guard
+    self._log = MetricsLog(workdir, write=write, keep=record.rows, guard=guard)
+    self._tracking = track(self._log) if write else None
+
+  def count_step(
+    self, step: int, metrics: Mapping[str, float], measured: Mapping[str, float]
+  ) -> None:
+    """Adds the metrics of the step from `step` to the window; writes a row where one is due.
+
+    A run shorter than `log_every` has one row, at its end.
+
+    Args:
+      step: the number of steps done before it.
+      metrics: of the step.
+      measured: of the state after it; only where a row may be due.
+    """
+    sums, count = self.record.window
+    means = {name: value for name, value in metrics.items() if name not in NO_MEANS}
+    self.record.window = ({n: sums.get(n, 0.0) + value for n, value in means.items()}, count + 1)
+    total = self._experiment.total_steps
+    is_only = step + 1 == total == self.record.window[1]  # the end of a run without a row
+    is_due = self._experiment.is_due(step + 1, self._experiment.config.log_every)
+    if is_only or is_due:
+      own = {name: metrics[name] for name in NO_MEANS}
+      row = self._make_row(step + 1, own | dict(measured))
+      if is_due:
+        self.record.window = ({}, 0)
+        self._write(row)
+      else:
+        self.record.end_row = row
+
+  def set_aside(self) -> None:
+    """Keeps the record as it is for a run that goes on: what comes next stands for an end alone."""
+    if self.record.onward is None:
+      self.record.onward = self.snapshot() | {"end_row": None}
+
+  def write_figures(self, role: str, step: int, figures: Figures) -> None:
+    """Writes the row of an evaluation of the checkpoint at `step`."""
+    self._write({"kind": role, "step": step, **figures})
+
+  def write_end(self) -> None:
+    """Writes the row that stands for a run's end alone, if there is one, after its evaluation."""
+    if self.record.end_row is not None:
+      self.set_aside()
+      self._write(self.record.end_row)
+      self.record.end_row = None
+
+  def snapshot(self) -> dict[str, Any]:
+    """Returns the record as it is now; the rows that it counts are on disk."""
+    self.record.rows, self.record.seconds = self._log.rows, self.progress.seconds
+    return json.loads(json.dumps(dataclasses.asdict(self.record)))
+
+  def close(self) -> None:
+    """Waits until everything is written."""
+    if self._tracking is not None:
+      self._tracking.close()
+
+  def _make_row(self, step: int, own: Mapping[str, float]) -> dict[str, Any]:
+    """Returns the mean loss and metrics of the window, and what is the step's own; tells them."""
+    sums, count = self.record.window
+    means = {name: total / count for name, total in sums.items()}
+    # JSON has no infinity, which the gradient of a step in float16 that is skipped may have.
+    finite = {name: value if math.isfinite(value) else None for name, value in own.items()}
+    row = {"kind": "train", "step": step, **means, **finite}
+    times = self.progress.window(step)
+    words = self._experiment.task.describe_step(means)
+    epoch = float(step / self._experiment.steps_per_epoch)
+    self.progress.line(step, row, words, times, epoch)
+    return row | {"time": times}
+
+  def _write(self, row: dict[str, Any]) -> None:
+    self._guard()  # what another training has taken over gets no rows of this one
+    self._log.append(row)
+    self._log.flush()
+    if self._tracking is not None:
+      self._tracking.write(row)

@@ -1,0 +1,180 @@
+"""Rows of metrics on their way to a tracker: beside the training, and each of them once."""
+
+import importlib.util
+import secrets
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+from clu import asynclib
+from ml_collections import ConfigDict
+
+from vitx.checkpoints import workdir as wd
+from vitx.config import registry
+from vitx.config.errors import ConfigError, MissingExtraError
+from vitx.training.distributed import is_writer
+from vitx.training.failures import TrackingError
+from vitx.training.record.log import MetricsLog, read_metrics
+from vitx.training.record.trackers import TRACKERS, TrackedRun, Tracker
+
+FILE = wd.TRACKING  # in the workdir: of which tracker, the run's id there, rows known there
+Key = tuple[str, int]  # kind and step of a row, which no two have in common
+
+
+def check(config: ConfigDict, *, is_trial: bool = False) -> partial:
+  """Returns what makes the tracker of `config.tracking`, called with a `TrackedRun`.
+
+  Args:
+    config: of a run.
+    is_trial: whether nothing will be tracked: what is not installed is then not missed.
+
+  Raises:
+    ConfigError: no such tracker, or it has no such field, or it could not begin here.
+    MissingExtraError: it needs what is not installed.
+  """
+  made = _make(config)
+  kind: Any = made.func
+  for package in kind.packages:
+    if not is_trial and not _is_installed(package):
+      raise MissingExtraError(f"tracking={config.tracking.name}", kind.extra)
+  problem = "" if is_trial or not is_writer() else kind.find_problem()
+  if problem:
+    raise ConfigError(f"tracking={config.tracking.name!r}: {problem}")
+  return made
+
+
+def _make(config: ConfigDict) -> partial:
+  return registry.build(TRACKERS, config.tracking, "tracking", hidden=("run",))
+
+
+def _is_installed(package: str) -> bool:
+  found = importlib.util.find_spec(package)
+  return (
+    found is not None and found.origin is not None
+  )  # else a folder of that name, as wandb makes
+
+
+def open_tracking(
+  config: ConfigDict, workdir: str, files: wd.KeptFiles, log: MetricsLog
+) -> "Tracking | None":
+  """Returns the way to the config's tracker; None where that keeps nothing.
+
+  What was logged before the tracker was chosen is sent first.
+
+  Args:
+    config: of the run.
+    workdir: of the run.
+    files: writes the tracker's id of the run.
+    log: as it was cut back to what the run goes on from.
+  """
+  make, stored = _make(config), wd.read_json(workdir, FILE)
+  is_none, chosen = make.func is Tracker, wd.to_plain(config.tracking)
+  if is_none and not stored:
+    return None
+  if not is_none and stored.get("tracking") != chosen:
+    stored = {"tracking": chosen, "id": secrets.token_hex(4), "known": [], "until": 0}
+  # How many rows of the log went to the tracker: all, unless it was left out for a while.
+  until = stored.pop("until", log.rows + len(log.dropped))
+  missing = {(kind, step) for kind, step in stored.pop("missing", ())}
+  known = {(kind, step) for kind, step in stored["known"]}
+  known |= {_key(row) for row in log.dropped[: max(until - log.rows, 0)]}
+  stored["known"] = sorted(known - missing)
+  if is_none:
+    left_out = {"until": min(until, log.rows), "missing": sorted(missing)}
+    files.write(FILE, stored | left_out)
+    return None
+  files.write(FILE, stored)
+  run = TrackedRun(workdir, stored["id"], wd.to_plain(config))
+
+  def keep(unsent: Iterable[Key]) -> None:
+    files.write(FILE, stored | {"missing": sorted(unsent)})
+
+  tracking = Tracking(config.tracking.name, partial(make, run=run), known - missing, keep)
+  for number, row in enumerate(read_metrics(workdir)):
+    if number >= until or _key(row) in missing:
+      tracking.write(row)
+  return tracking
+
+
+def _key(row: dict[str, Any]) -> Key:
+  return row["kind"], row["step"]
+
+
+class Tracking:
+  """Hands rows to a tracker that is made and called in a thread of its own."""
+
+  def __init__(
+    self,
+    name: str,
+    make: Callable[[], Tracker],
+    known: Iterable[Key] = (),
+    keep: Callable[[Iterable[Key]], None] = lambda unsent: None,
+  ):
+    """Begins to make the tracker.
+
+    Args:
+      name: of the tracker, for errors.
+      make: makes it.
+      known: kinds and steps of the rows that it has already: those that the run logged, and forgot
+        since it went on from an earlier checkpoint. They come again and are not sent again.
+      keep: is told, where the tracker fails, which rows it did not get.
+    """
+    self._name, self._make, self._known, self._keep = name, make, set(known), keep
+    self._unsent: dict[Key, None] = {}
+    self._tracker: Tracker | None = None
+    self._pool = asynclib.Pool(f"tracking={name}", max_workers=1)
+    self._run(self._open)
+
+  def write(self, row: dict[str, Any]) -> None:
+    """Sends the numbers of a row of metrics, its times among them.
+
+    Raises:
+      TrackingError: the tracker failed on an earlier row.
+    """
+    if _key(row) in self._known:
+      return
+    self._unsent[_key(row)] = None
+    figures = {
+      name: value
+      for name, value in {**row, **row.get("time", {})}.items()
+      if isinstance(value, int | float) and name != "step"
+    }
+    self._run(self._write, row["kind"], row["step"], figures)
+
+  def close(self) -> None:
+    """Waits until the tracker has everything.
+
+    Raises:
+      TrackingError: it failed.
+    """
+    self._run(self._close)
+    self._run_now(self._pool.close)
+
+  def _open(self) -> None:
+    self._tracker = self._make()
+
+  def _write(self, kind: str, step: int, figures: dict[str, float]) -> None:
+    tracker, self._tracker = self._tracker, None
+    if tracker is None:  # its beginning or an earlier row failed, which the next call says
+      return
+    tracker.write(kind, step, figures)
+    self._tracker = tracker
+    del self._unsent[kind, step]
+
+  def _close(self) -> None:
+    if self._tracker is not None:
+      self._tracker.close()
+
+  def _run(self, work: Callable, *arguments: Any) -> None:
+    self._run_now(self._pool(work), *arguments)
+
+  def _run_now(self, work: Callable, *arguments: Any) -> None:
+    try:
+      work(*arguments)
+    except asynclib.AsyncError as error:
+      self._keep(list(self._unsent))
+      why = str(error.__cause__).rstrip(". ")
+      raise TrackingError(
+        f"tracking={self._name} failed: {why}; the run is saved up to its last checkpoint and goes"
+        " on with tracking=none, or with what it needs"
+      ) from error.__cause__
