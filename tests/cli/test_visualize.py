@@ -15,13 +15,12 @@ from tests.runs import ROOT
 from vitx.analysis.figures import attention, memory, patterns
 from vitx.cli import visualize as command
 from vitx.cli.main import main
-from vitx.cli.summary import complete_config
 from vitx.cli.visualize import Options, open_subject, visualize
 from vitx.config.errors import ConfigError
 from vitx.config.loader import load_config
 from vitx.data.sources import open_source
 from vitx.ops.layout import TokenLayout
-from vitx.training.trial import count_training_flops
+from vitx.training.trial import complete_config, count_training_flops
 
 NARROW = "model.width=16,model.depth=1,model.num_heads=2,model.mlp_dim=16"
 SMALL = (

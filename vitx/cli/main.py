@@ -9,6 +9,7 @@ import argparse
 import importlib
 import sys
 from collections.abc import Callable, Sequence
+from types import ModuleType
 from typing import Any
 
 from vitx.checkpoints.errors import CheckpointError
@@ -26,12 +27,11 @@ COMMANDS = {
   "sample": "draw images, text or sound from a density model",
   "compress": "code a file with a density model's probabilities",
   "decompress": "undo vitx compress",
-  "summary": "parameters, operations and memory of a config's rows, or the layers of one",
-  "plan": "the largest batch that fits a device, and what helps where a batch does not",
+  "plan": "parameters, operations, memory and time of a config's rows, and what batch fits",
   "config": "print a whole config as JSON, or explain its fields",
   "prepare": "download or convert a data set",
   "convert": "published weights into a workdir, or a workdir's weights out to timm's names",
-  "benchmark": "measure mixers, models, training steps and data side by side",
+  "benchmark": "measure mixers and data on this machine, and what auto should pick",
   "visualize": "draw a figure of a trained model or of a config",
   "sweep": "train a config over values of its fields and seeds, and compare",
   "reproduce": "train a config's rows and set the published figures beside ours",
@@ -103,7 +103,7 @@ def _dispatch(arguments: list[str]) -> int | None:
   for name, summary in COMMANDS.items():
     own = commands.add_parser(name, help=summary, description=summary)
     if arguments[:1] == [name]:
-      arguments_of = importlib.import_module(f"vitx.cli.arguments.{name}")
+      arguments_of = import_arguments(name)
       own.description = arguments_of.__doc__
       arguments_of.add_arguments(own)
   rest, overrides = split_flags(arguments)
@@ -116,6 +116,12 @@ def _dispatch(arguments: list[str]) -> int | None:
   trusted = options.__dict__.pop("trust_config", False) or getattr(options, "trust_code", False)
   with registry.trusting(trusted or None):
     return importlib.import_module(f"vitx.cli.{name}").run(**vars(options))
+
+
+def import_arguments(name: str) -> ModuleType:
+  """Returns the module that declares the arguments of a command."""
+  folder = "vitx.cli" if name in ("benchmark", "plan") else "vitx.cli.arguments"
+  return importlib.import_module(f"{folder}.{name}")
 
 
 def _end_among_others(error: Exception | None) -> None:

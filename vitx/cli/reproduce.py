@@ -3,12 +3,11 @@
 import re
 from typing import Any
 
-from vitx.cli.summary import complete_config
 from vitx.cli.sweep import compare
 from vitx.config.errors import ConfigError
 from vitx.config.loader import join_text, load_config, split_text
 from vitx.sweeps.points import ROW, expand, find_published, find_rows, make_points
-from vitx.training.trial import count_training_flops
+from vitx.training.trial import complete_config, count_training_flops
 
 
 def run(

@@ -24,7 +24,6 @@ from vitx.analysis.markdown import without_places
 from vitx.analysis.matrices import hold_matrices
 from vitx.checkpoints.load import Loaded, load
 from vitx.checkpoints.workdir import DATA_PLACES, join, tell_places
-from vitx.cli.summary import complete_config
 from vitx.cli.tables import check_folder
 from vitx.config import registry
 from vitx.config.errors import ConfigError, listing, nearest
@@ -40,7 +39,7 @@ from vitx.tasks.base import Task
 from vitx.tasks.classification import Classification
 from vitx.tasks.density import Density
 from vitx.training.setup import resolve
-from vitx.training.trial import count_training_flops, measure_training_bytes
+from vitx.training.trial import complete_config, count_training_flops, measure_training_bytes
 
 ALL_FIGURES: dict[str, Callable[..., list[Path]]] = {
   **FIGURES,
