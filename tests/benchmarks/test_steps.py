@@ -64,9 +64,8 @@ def installed():
 @pytest.mark.parametrize("row", ["vit", "vip", "vil", "vin", "fnet"])
 def test_peers_have_the_sizes_of_the_row(row, installed):
   config = complete_config(load_config(f"vix_cifar10:{row},{SMALL}"))
-  sizes = peers.read_sizes(config)
-  networks = [make(peers.import_torch(), sizes) for make in peers.PEERS[sizes.mixer].values()]
-  for network in networks:
+  torch = peers.import_torch()
+  for network in (peers.make_network(torch, config, peer) for peer in peers.find_peers(config)):
     found = {name: tuple(p.shape) for name, p in network.named_parameters()}
     assert found["pos_embedding"][-2:] == (17, 32) and found["mlp_head.weight"] == (10, 32)
     ours = count_parameters(model_from_config(config.model), (1, 16, 16, 3)).total
