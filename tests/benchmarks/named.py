@@ -12,7 +12,7 @@ import jax
 
 from vitx.benchmark.report import format_ratio
 from vitx.benchmark.timing import (
-  Program,
+  TimedProgram,
   TooLargeError,
   check_masked,
   compile_step,
@@ -133,7 +133,7 @@ def _outcomes(case: Case, runs: int, repeats: int, seconds: float, say) -> list[
 
 
 def _ratios(
-  figure: Figure, programs: Mapping[str, Program], times: list[dict[str, float]]
+  figure: Figure, programs: Mapping[str, TimedProgram], times: list[dict[str, float]]
 ) -> tuple[tuple[float, ...], str]:
   """Returns the ratios of a figure, and a note."""
   kernel, other = figure.kernel, figure.other
@@ -144,7 +144,7 @@ def _ratios(
   return ratios, "" if ratios else "compiled, not run"
 
 
-def _compile(case: Case) -> dict[str, Program]:
+def _compile(case: Case) -> dict[str, TimedProgram]:
   batch, n, heads, _ = case.shape
   if "masked" in case.kernels and case.kernels["masked"].runs:
     check_masked(batch, heads, n)
@@ -153,7 +153,7 @@ def _compile(case: Case) -> dict[str, Program]:
   programs = {}
   for name, kernel in case.kernels.items():
     if not kernel.runs:
-      programs[name] = Program(lambda: None, find_temporaries(kernel.attend, q, k, v), 0)
+      programs[name] = TimedProgram(lambda: None, find_temporaries(kernel.attend, q, k, v), 0)
       continue
     weights = (jax.random.normal(next(keys), shape) for shape in kernel.weights)
     programs[name] = compile_step(kernel.attend, q, k, v, *weights, fixed=kernel.fixed())

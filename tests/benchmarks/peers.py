@@ -211,7 +211,7 @@ def measure(
       peaks[name] = [mine / theirs]
     print(f"Peak memory {of}")
     print(console.format_ratios(peaks, dict.fromkeys(pairs, 1.0), most=True), flush=True)
-  made = {row: trial.make_dispatch(_complete(text)) for row, text in texts.items()}
+  made = {row: steps.make_dispatch(load_config(text)) for row, text in texts.items()}
   # Both sides make as many steps in a sample.
   both = {
     name: (made[row][0], _repeat(_make_peer(peer, texts[row]), made[row][1]))
@@ -257,7 +257,7 @@ def _begin(text: str) -> None:
 
 def _make_ours(text: str) -> Callable[[], None]:
   """Returns a dispatch of ours, for its memory."""
-  return trial.make_dispatch(_complete(text))[0]
+  return steps.make_dispatch(load_config(text))[0]
 
 
 def _make_peer(peer: str, text: str) -> Callable[[], None]:

@@ -223,35 +223,28 @@ def require_known(value: int | None) -> int:
   return value
 
 
-def list_remedies(config: ConfigDict, needs: StepNeeds, memory: float) -> Iterator[Row]:
-  """Yields the settings to try where the batch does not fit, the cheapest in time first.
-
-  Accumulation comes with the fewest micro-batches of which one fits.
-  """
-  accum, batch = config.grad_accum_steps, share(config)
-  counts = [k for k in range(accum + 1, batch + 1) if batch % k == 0]
-  fits = next((k for k in counts if needs.bytes.at(batch // k) <= memory), None)
-  if fits is not None:
-    yield {"grad_accum_steps": fits}
-  half: Row = {"model.dtype": "bfloat16"} if config.model.get("dtype") == "float32" else {}
-  again: Row = {"model.remat": True} if config.model.get("remat") is False else {}
-  for settings in (half, again, half | again if half and again else {}):
-    if settings:
-      yield settings
-  if counts and (half or again):
-    yield {"grad_accum_steps": counts[-1]} | half | again
-
-
 def measure_remedies(
   config: ConfigDict, needs: StepNeeds, memory: float
 ) -> Iterator[tuple[Row, int]]:
-  """Yields settings with the bytes that a step of the batch needs under them, as compiled."""
-  for settings in list_remedies(config, needs, memory):
-    changed = with_settings(config, {"batch_size": share(config)} | settings)
-    used = require_known(trial.measure_training_bytes(changed))
-    yield settings, used
-    if used <= memory and len(settings) > 1:
-      return
+  """Yields settings that may help where the batch does not fit, the cheapest in time first.
+
+  Beside them stand the bytes that a step needs, as compiled. Accumulation comes with the fewest
+  micro-batches of which one fits, and in the end with the most.
+  """
+  accum, batch = config.grad_accum_steps, share(config)
+  counts = [k for k in range(accum + 1, batch + 1) if batch % k == 0]
+  half: Row = {"model.dtype": "bfloat16"} if config.model.get("dtype") == "float32" else {}
+  again: Row = {"model.remat": True} if config.model.get("remat") is False else {}
+  fits = [k for k in counts if needs.bytes.at(batch // k) <= memory][:1]
+  tries = [*({"grad_accum_steps": k} for k in fits), half, again, half | again]
+  tries += [{"grad_accum_steps": k} | half | again for k in counts[-1:] if half or again]
+  for number, settings in enumerate(tries):
+    if settings and settings not in tries[:number]:
+      changed = with_settings(config, {"batch_size": batch} | settings)
+      used = require_known(trial.measure_training_bytes(changed))
+      yield settings, used
+      if used <= memory and len(settings) > 1:
+        return
 
 
 def measure_peaks(texts: Mapping[str, str], say: Callable[[str], None]) -> dict[str, Row]:
