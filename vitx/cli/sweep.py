@@ -9,7 +9,6 @@ from vitx.analysis.figures.subject import make_canvas
 from vitx.checkpoints import workdir as wd
 from vitx.cli.live import Live
 from vitx.cli.tables import check_file, check_folder
-from vitx.config.checks import check_integer
 from vitx.config.errors import ConfigError, MissingExtraError
 from vitx.config.loader import split_text
 from vitx.sweeps.points import ROW, expand, find_published, make_points, parse_grid
@@ -34,7 +33,6 @@ def compare(
   out: str,
   name: str | None,
   plot: bool,
-  together: int,
   trust_code: bool,
 ) -> int:
   """Trains the points, writes their results and returns the exit status.
@@ -46,15 +44,13 @@ def compare(
     out: folder of the results.
     name: of the results; None for the name of the workdir.
     plot: whether to draw the curves.
-    together: how many points one program trains at most.
     trust_code: whether code that the configs name may be imported.
 
   Raises:
-    ConfigError: `together` is out of range, the directory is the workdir of a run, or the results
-      cannot be written; nothing was trained.
+    ConfigError: the directory is the workdir of a run, or the results cannot be written; nothing
+      was trained.
     MissingExtraError: matplotlib is not installed and `plot` is set; nothing was trained.
   """
-  check_integer(together, "together", "[1, 1000]")
   if wd.read_json(workdir, "config.json") or wd.read_json(workdir, wd.PHASES):
     raise ConfigError(
       f"workdir={workdir!r} is the workdir of one run; name another directory, in which each run of"
@@ -72,7 +68,7 @@ def compare(
   print(f"checking {len({point.method for point in points})} methods ...", flush=True)
   methods, (figure, mode) = measure_methods(points, published, workdir, trust_code=trust_code)
   live = Live(points, workdir, figure)
-  if not train_points(points, workdir, live, together=together, trust_code=trust_code):
+  if not train_points(points, workdir, live, trust_code=trust_code):
     print("\nstopped; the same command goes on", flush=True)
     return failures.leave(failures.EXIT_INTERRUPTED)
   outcomes = live.outcomes()

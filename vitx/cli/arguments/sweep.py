@@ -32,11 +32,4 @@ def add_output(parser: argparse.ArgumentParser) -> None:
   add("--out", default="results", help="folder of the table (results)")
   add("--name", help="of the table (the workdir's name)")
   add("--plot", action=argparse.BooleanOptionalAction, default=True, help="draw the curves")
-  add(
-    "--together",
-    type=int,
-    default=8,
-    metavar="N",
-    help="points that differ in seed, learning rate or weight decay, trained in one program (8)",
-  )
   add("--trust_code", action="store_true", help=TRUST)
