@@ -7,7 +7,6 @@ import jax
 import numpy as np
 
 from vitx.checkpoints.store import CheckpointStore
-from vitx.checkpoints.workdir import KeptFiles
 from vitx.interop.init_from import initial_variables
 from vitx.models import create_model, initialize
 from vitx.ops.layout import TokenLayout
@@ -105,9 +104,7 @@ def begin(config, workdir):
   beginning.check_beginning(experiment, str(workdir), writes=True, trust_code=False)
   state = jax.tree.map(lambda x: np.full(x.shape, FRESH, x.dtype), experiment.named_shapes())
   with CheckpointStore(Path(workdir) / "checkpoints") as store:
-    return beginning.begin(
-      experiment, str(workdir), store, KeptFiles(workdir), lambda: state, trust_code=False
-    )
+    return beginning.begin(experiment, str(workdir), store, lambda: state, trust_code=False)
 
 
 def golden(name):

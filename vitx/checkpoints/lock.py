@@ -144,7 +144,6 @@ class Lock:
       return
     holder = self._read()
     if holder is None:
-      self._path.parent.mkdir(parents=True, exist_ok=True)
       if self._create():
         return
       holder = self._read() or TORN_HOLDER

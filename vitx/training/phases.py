@@ -58,13 +58,12 @@ def train(
   experiments = check(config, workdir, trust_code=trust_code)
   _check_ends(phases, experiments, str(workdir))
   _check_beginnings(experiments, [wd.join(workdir, name) for name in phases], dry_run, trust_code)
-  files = wd.KeptFiles(workdir)
   if not dry_run:
     for name in phases:
       own_files.check_no_link(wd.join(workdir, name))
     wd.check_writable(workdir)
     if is_writer():
-      files.write(wd.PHASES, {"phases": list(phases)})
+      wd.write_json(workdir, wd.PHASES, {"phases": list(phases)})
   before = count_received()
   for (name, phase), experiment in zip(phases.items(), experiments, strict=True):
     print(f"{name}:", flush=True)
@@ -74,7 +73,6 @@ def train(
     is_own = not dry_run and _begins_from_own(phase, [wd.join(workdir, each) for each in phases])
     trusts = trust_code or is_own
     result = loop.train(phase, wd.join(workdir, name), dry_run=dry_run, trust_code=trusts)
-    files.restore()
     is_stopped = name != list(phases)[-1] and count_received() > before  # as good as over
     if is_stopped or not result.finished:
       result = dataclasses.replace(result, finished=False)

@@ -1,4 +1,4 @@
-"""A run under way: its workdir is kept whole, its evaluations choose the best checkpoint."""
+"""A run under way: its evaluations choose the best checkpoint."""
 
 import contextlib
 import dataclasses
@@ -10,7 +10,6 @@ import numpy as np
 
 from vitx.checkpoints import lock
 from vitx.checkpoints import workdir as wd
-from vitx.checkpoints.errors import CheckpointError
 from vitx.checkpoints.store import CheckpointStore
 from vitx.data.dataset import Examples
 from vitx.tasks.base import Figures
@@ -57,7 +56,6 @@ class Run:
     request: to end before time.
     store: of the checkpoints.
     recorder: of what is said and written.
-    files: that the run wrote at its beginning.
   """
 
   experiment: Experiment
@@ -66,16 +64,10 @@ class Run:
   request: StopRequest
   store: CheckpointStore
   recorder: Recorder
-  files: wd.KeptFiles
-
-  def keep_workdir(self) -> None:
-    """Makes sure that the workdir is this run's and whole, wherever somebody deleted it."""
-    self.held.check()
-    self.files.restore()
 
   def save(self, step: int, state: Any) -> None:
     """Saves a state of the devices as the checkpoint of a step."""
-    self.keep_workdir()
+    self.held.check()
     record = self.recorder.record
     bests = (record.best_step, record.go_on().best_step)
     stay = [best for best in bests if best is not None]
@@ -113,19 +105,18 @@ def open_run(
       return announce("initializing", lambda: experiment.init_state(request.run), patience=SOON)
 
   with CheckpointStore(wd.locate_checkpoints(workdir), keep=config.checkpoint.keep) as store:
-    files = wd.KeptFiles(workdir)
-    begun = begin(experiment, workdir, store, files, initialize, trust_code)
+    begun = begin(experiment, workdir, store, initialize, trust_code)
     recorder = Recorder(
       experiment,
       workdir,
       begun.record,
       start=begun.step,
       write=is_writer(),
-      track=functools.partial(open_tracking, config, workdir, files),
+      track=functools.partial(open_tracking, config, workdir),
       guard=held.check,
     )
     with contextlib.closing(recorder):
-      yield Run(experiment, workdir, held, request, store, recorder, files), begun
+      yield Run(experiment, workdir, held, request, store, recorder), begun
 
 
 def compile_evaluation(experiment: Experiment, request: StopRequest) -> Programs:
@@ -197,7 +188,7 @@ def validate(run: Run, evaluate: Evaluate, state: Any, step: int) -> Any:
     figures = evaluate(state, step, "validation")
     seen = evaluate(state, step, "test") if experiment.config.evaluation.on_test else None
   except Interrupted:
-    run.keep_workdir()
+    run.held.check()
     unevaluated.save(run.workdir, step, experiment.unreplicate(state), recorder.snapshot())
     raise
   run.store.wait()
@@ -234,12 +225,6 @@ def test_best(run: Run, evaluate: Evaluate, state: Any, step: int) -> dict[str, 
   recorder.progress.message(
     f"test (checkpoint {best}, {figures['examples']:,} examples): {experiment.describe(figures)}"
   )
-  run.keep_workdir()
-  if last_good(run.store) is None:
-    raise CheckpointError(
-      f"workdir={run.workdir!r}: its checkpoints were deleted while the run went on, and nothing is"
-      " left of the model; the figures above and metrics.jsonl stand"
-    )
   unevaluated.remove(run.workdir)
   return {"step": best, **figures}
 
