@@ -14,9 +14,9 @@ from vitx.blocks.pre_norm import PreNormBlock
 from vitx.cli.summary import complete_config
 from vitx.models import count, model_from_config
 from vitx.ops.layout import TokenLayout
+from vitx.training.experiment import resolve
 from vitx.training.optim.optimizers import make_optimizer
 from vitx.training.optim.schedules import make_schedule
-from vitx.training.setup import resolve
 
 LAYOUT = TokenLayout((23, 23), prefix=1)
 COUNTS = {

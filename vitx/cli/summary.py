@@ -16,8 +16,8 @@ from vitx.config.errors import ConfigError
 from vitx.config.loader import call, load_config, open_config, split_text
 from vitx.data.sources import find_info
 from vitx.tasks import build_task, task_class
+from vitx.training.experiment import resolve
 from vitx.training.record.progress import show_bar
-from vitx.training.setup import resolve
 from vitx.training.trial import measure_training_bytes
 
 

@@ -18,13 +18,13 @@ from vitx.checkpoints import workdir as wd
 from vitx.config import registry
 from vitx.config.errors import ConfigError, listing, nearest
 from vitx.training import durations, loop, parallel, teacher, unevaluated
-from vitx.training.beginning import check_source
 from vitx.training.distributed import is_writer
+from vitx.training.experiment import Experiment, make_experiment
 from vitx.training.failures import count_received
 from vitx.training.fields import check_config
 from vitx.training.loop import Result
 from vitx.training.record import provenance
-from vitx.training.setup import Experiment, make_experiment
+from vitx.training.restore import check_source
 
 PREFIX = "phase:"  # before the name of a phase, where a workdir or file could stand
 ENDS = ("stop_after", "duration")  # fields by which a run ends

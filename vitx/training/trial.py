@@ -15,9 +15,9 @@ from vitx.analysis.shapes import variable_shapes
 from vitx.models import initialize
 from vitx.tasks import build_task
 from vitx.training import compilation, parallel
-from vitx.training.setup import batch_shapes, make_step
+from vitx.training.experiment import batch_shapes, make_step
+from vitx.training.step import TrainState
 from vitx.training.teacher import blank_constants
-from vitx.training.train_step import TrainState
 
 Shapes = Mapping[str, jax.ShapeDtypeStruct]
 
@@ -89,7 +89,7 @@ class Dispatch:
     batch: of this process.
   """
 
-  program: compilation.Program
+  program: compilation.StepProgram
   constants: Any
   batch: Mapping[str, np.ndarray]
 

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from vitx.tasks.base import Figures
+from vitx.training.experiment import Experiment
 from vitx.training.record.log import MetricsLog
 from vitx.training.record.progress import Progress
 from vitx.training.record.tracking import Tracking
-from vitx.training.setup import Experiment
 
 # What a step returns that is not averaged over the steps between two rows of kind "train".
 NO_MEANS = ("learning_rate", "gradient_norm")

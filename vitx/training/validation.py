@@ -1,147 +1,54 @@
-"""A run under way: its evaluations choose the best checkpoint."""
+"""Evaluations of a run under way; those on *validation* choose its best checkpoint."""
 
-import contextlib
-import dataclasses
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from vitx.checkpoints import lock
-from vitx.checkpoints import workdir as wd
-from vitx.checkpoints.store import CheckpointStore
 from vitx.data.dataset import Examples
 from vitx.tasks.base import Figures
 from vitx.training import attention_entropy, evaluation, parallel, unevaluated
-from vitx.training.beginning import Beginning, begin
-from vitx.training.distributed import is_writer
+from vitx.training.experiment import Experiment
 from vitx.training.failures import Interrupted, StopRequest, check_figures
 from vitx.training.optim.plateau import Plateau
 from vitx.training.record.progress import SOON, announce, show_bar
-from vitx.training.record.recorder import Recorder
-from vitx.training.record.tracking import open_tracking
-from vitx.training.setup import Experiment
+from vitx.training.run import Run
 
 # Evaluates the state at a step on a role's examples, under each of `config.evaluation.weights`; a
 # figure that is not finite is an error.
 Evaluate = Callable[[Any, int, str], Figures]
-
-
 # The kind of rows of `config.evaluation.on_test`: figures of *test* that choose nothing.
 SEEN = "test_seen"
 
 
-@dataclasses.dataclass(frozen=True)
-class Programs:
-  """What evaluates the states of runs; compiled when it is used.
+def compile_evaluation(experiment: Experiment, request: StopRequest) -> tuple[Callable, Callable]:
+  """Returns programs for states of an experiment, each compiled when it is first called.
 
-  Attributes:
-    evaluate: the evaluation step, see `evaluation.make_evaluate`.
-    entropy: see `attention_entropy.make_step`.
+  Returns:
+    The evaluation step, see `evaluation.make_evaluate`, and the step of the attention entropy, see
+    `attention_entropy.make_step`.
   """
-
-  evaluate: Callable
-  entropy: Callable
-
-
-@dataclasses.dataclass(frozen=True)
-class Run:
-  """A run in its workdir.
-
-  Attributes:
-    experiment: that is run.
-    workdir: of the run.
-    held: the lock on it.
-    request: to end before time.
-    store: of the checkpoints.
-    recorder: of what is said and written.
-  """
-
-  experiment: Experiment
-  workdir: str
-  held: lock.Lock
-  request: StopRequest
-  store: CheckpointStore
-  recorder: Recorder
-
-  def save(self, step: int, state: Any) -> None:
-    """Saves a state of the devices as the checkpoint of a step."""
-    self.held.check()
-    record = self.recorder.record
-    bests = (record.best_step, record.go_on().best_step)
-    stay = [best for best in bests if best is not None]
-    state = self.experiment.unreplicate(state)
-    self.store.save(step, state, self.recorder.snapshot(), stay=stay)
-
-
-@contextlib.contextmanager
-def open_run(
-  experiment: Experiment,
-  workdir: str,
-  held: lock.Lock,
-  request: StopRequest,
-  trust_code: bool,
-) -> Iterator[tuple[Run, Beginning]]:
-  """Opens a run in a workdir that is its own, from what is saved there or anew.
-
-  Args:
-    experiment: that is run.
-    workdir: of the run.
-    held: the lock on it.
-    request: to end before time.
-    trust_code: whether code that the config of `init_from` names may be imported.
-
-  Yields:
-    The run, and where it begins.
-
-  Raises:
-    Interrupted: a signal came before it had begun.
-  """
-  config = experiment.config
-
-  def initialize() -> Any:
-    with request.breakable():
-      return announce("initializing", lambda: experiment.init_state(request.run), patience=SOON)
-
-  with CheckpointStore(wd.locate_checkpoints(workdir), keep=config.checkpoint.keep) as store:
-    begun = begin(experiment, workdir, store, initialize, trust_code)
-    recorder = Recorder(
-      experiment,
-      workdir,
-      begun.record,
-      start=begun.step,
-      write=is_writer(),
-      track=functools.partial(open_tracking, config, workdir),
-      guard=held.check,
-    )
-    with contextlib.closing(recorder):
-      yield Run(experiment, workdir, held, request, store, recorder), begun
-
-
-def compile_evaluation(experiment: Experiment, request: StopRequest) -> Programs:
-  """Returns what evaluates states; runs that differ in no shape can share it."""
 
   def compile_step(work: Callable[[], Any]) -> Any:
     return announce("compiling the evaluation", lambda: request.run(work), patience=SOON)
 
-  config = experiment.config
-  return Programs(
+  return (
     evaluation.make_evaluate(experiment.task, compile_step),
-    attention_entropy.make_step(config, compile_step),
+    attention_entropy.make_step(experiment.config, compile_step),
   )
 
 
-def make_evaluate(
-  run: Run, programs: Programs, constants: Any, examples: Callable[[str], Examples]
+def make_evaluator(
+  run: Run, program: Callable, constants: Any, examples: Callable[[str], Examples]
 ) -> Evaluate:
-  """Returns how a run evaluates its states.
+  """Returns the function that evaluates states of a run.
 
   Args:
-    run: whose states they are.
-    programs: of `compile_evaluation`.
-    constants: of the task, replicated.
-    examples: of each role.
+    run: the run.
+    program: the evaluation step of `compile_evaluation`.
+    constants: the task's constants, replicated.
+    examples: returns the examples of a role.
   """
   task, config, request = run.experiment.task, run.experiment.config, run.request
   references = functools.cache(run.experiment.references)  # they read the data
@@ -157,9 +64,9 @@ def make_evaluate(
       )
       params = evaluation.choose_params(state, config.evaluation.weights)
       arguments = (params, state.model_state, constants)
-      each = evaluation.evaluate_each(task, programs.evaluate, *arguments, batches)
+      each = evaluation.evaluate_each(task, program, *arguments, batches)
       figures = evaluation.join_figures(each)
-      check_figures(step, figures, kept=lambda: last_good(run.store))
+      check_figures(step, figures, last_good=run.last_good)
       return figures | references(role)
 
   return evaluate
@@ -188,7 +95,7 @@ def validate(run: Run, evaluate: Evaluate, state: Any, step: int) -> Any:
     figures = evaluate(state, step, "validation")
     seen = evaluate(state, step, "test") if experiment.config.evaluation.on_test else None
   except Interrupted:
-    run.held.check()
+    run.lock.check()
     unevaluated.save(run.workdir, step, experiment.unreplicate(state), recorder.snapshot())
     raise
   run.store.wait()
@@ -218,7 +125,7 @@ def test_best(run: Run, evaluate: Evaluate, state: Any, step: int) -> dict[str, 
     The figures, and `step` of the checkpoint.
   """
   experiment, recorder = run.experiment, run.recorder
-  state, best = _restore_best(experiment, run.store, recorder, state, step)
+  state, best = _restore_best(run, state, step)
   figures = evaluate(state, best, "test")
   run.store.wait()  # the row says that the run is over: not before its last checkpoint stands
   recorder.write_figures("test", best, figures)
@@ -229,22 +136,14 @@ def test_best(run: Run, evaluate: Evaluate, state: Any, step: int) -> dict[str, 
   return {"step": best, **figures}
 
 
-def _restore_best(
-  experiment: Experiment, store: CheckpointStore, recorder: Recorder, state: Any, step: int
-) -> tuple[Any, int]:
+def _restore_best(run: Run, state: Any, step: int) -> tuple[Any, int]:
   """Returns the state that validated best, and its step; the last where that one is damaged."""
-  best = recorder.record.best_step
-  if best not in (step, *store.steps()):  # it was damaged and set aside
-    recorder.progress.message(f"the best checkpoint, {best}, is gone; testing the last, {step}")
+  best, experiment = run.recorder.record.best_step, run.experiment
+  if best not in (step, *run.store.steps()):  # it was damaged and set aside
+    run.recorder.progress.message(f"the best checkpoint, {best}, is gone; testing the last, {step}")
     best = step
   assert best is not None
   if best != step:
-    restored = store.restore(best, experiment.unreplicate(state))
+    restored = run.store.restore(best, experiment.unreplicate(state))
     state = experiment.replicate(restored.state)
   return state, best
-
-
-def last_good(store: CheckpointStore) -> int | None:
-  """Returns the step of the newest checkpoint, the one being written included."""
-  store.wait()
-  return store.latest()

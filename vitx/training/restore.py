@@ -20,9 +20,9 @@ from vitx.interop import init_from
 from vitx.interop.init_from import initial_variables
 from vitx.training import unevaluated
 from vitx.training.distributed import is_writer
+from vitx.training.experiment import Experiment
 from vitx.training.record import provenance
 from vitx.training.record.recorder import Record
-from vitx.training.setup import Experiment
 
 
 @dataclasses.dataclass(frozen=True)
