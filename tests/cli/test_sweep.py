@@ -108,7 +108,7 @@ def test_a_training_by_hand_in_a_point_is_waited_for(tmp_path, quick, monkeypatc
     raise lock.WorkdirInUseError("in use")
 
   monkeypatch.setattr(phases, "train", refuse)
-  assert trained._train_point(found, tmp_path, Silent(), False) is State.BUSY
+  assert trained._train_point(found, tmp_path, Silent()) is State.BUSY
 
 
 def test_a_loss_that_is_not_finite_is_a_result(tmp_path, quick, monkeypatch):

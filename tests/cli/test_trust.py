@@ -158,7 +158,8 @@ def test_a_teacher_names_no_code(mixer, workdir):
   assert not (workdir.parent / "imported").exists()
   if mixer["name"] != "pattern":
     sys.path.append(str(workdir.parent))
-    make_experiment(tiny, is_trial=True, trust_code=True)
+    with registry.trusting(True):
+      make_experiment(tiny, is_trial=True)
     assert (workdir.parent / "imported").exists()
 
 
@@ -206,7 +207,7 @@ def test_a_data_directory_names_no_code(how, data_dir, tmp_path, monkeypatch):
         assert open_dataset(data).info.class_names == tuple("0123456789")
     if how == "as_written":
       config = runs.tiny(f"data.data_dir='{data['data_dir']}'")
-      assert make_experiment(config, is_trial=True, trust_code=True).source.info.class_names
+      assert make_experiment(config, is_trial=True).source.info.class_names
   finally:
     sys.modules.pop("own_feature", None)
     tfds.features.FeatureConnector._registered_features.pop("own_feature.Scan", None)
@@ -327,8 +328,8 @@ class Theirs:
 def train(trusted, **more):
   """Checks a run of the user's own that takes something of theirs, up to its compilation."""
   config = runs.tiny(*(f"{field}='{value}'" for field, value in more.items()))
-  experiment = make_experiment(config, is_trial=True, trust_code=trusted)
-  check_beginning(experiment, "new", writes=False, trust_code=trusted)
+  with registry.trusting(trusted or None):
+    check_beginning(make_experiment(config, is_trial=True), "new", writes=False)
 
 
 def a_workdir(theirs):
@@ -372,7 +373,7 @@ def phases_of_a_config(theirs):
 def check_config(path):
   def use(trusted):
     with registry.trusting(trusted or None):  # as the command's flag says
-      check_phases(vitx.load_config(path), "new", trust_code=trusted)
+      check_phases(vitx.load_config(path), "new")
 
   return use
 

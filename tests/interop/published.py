@@ -101,10 +101,10 @@ def fill(name, side=None, layout=None, allowed=(), mixer="softmax", **fields):
 def begin(config, workdir):
   """How a run begins whose new network is of `FRESH` numbers; it compiles nothing, nor trains."""
   experiment = make_experiment(config)
-  restore.check_beginning(experiment, str(workdir), writes=True, trust_code=False)
+  restore.check_beginning(experiment, str(workdir), writes=True)
   state = jax.tree.map(lambda x: np.full(x.shape, FRESH, x.dtype), experiment.named_shapes())
   with CheckpointStore(Path(workdir) / "checkpoints") as store:
-    return restore.begin(experiment, str(workdir), store, lambda: state, trust_code=False)
+    return restore.begin(experiment, str(workdir), store, lambda: state)
 
 
 def golden(name):

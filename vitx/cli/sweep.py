@@ -66,9 +66,9 @@ def compare(
   cache.enable()
   phases.use_cores(point.config for point in points)
   print(f"checking {len({point.method for point in points})} methods ...", flush=True)
-  methods, (figure, mode) = measure_methods(points, published, workdir, trust_code=trust_code)
+  methods, (figure, mode) = measure_methods(points, published, workdir)
   live = Live(points, workdir, figure)
-  if not train_points(points, workdir, live, trust_code=trust_code):
+  if not train_points(points, workdir, live):
     print("\nstopped; the same command goes on", flush=True)
     return failures.leave(failures.EXIT_INTERRUPTED)
   outcomes = live.outcomes()

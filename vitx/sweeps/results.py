@@ -32,8 +32,6 @@ def measure_methods(
   points: Sequence[Point],
   published: Mapping[str, Mapping[str, Any]],
   directory: str,
-  *,
-  trust_code: bool = False,
 ) -> tuple[list[Method], Facts]:
   """Checks the first point of each method as a trial, and counts what it costs.
 
@@ -41,7 +39,6 @@ def measure_methods(
     points: of the sweep.
     published: figures by method.
     directory: of the workdirs.
-    trust_code: whether code that their configs name may be imported.
 
   Returns:
     The methods in order, and name and mode of the figure that compares them.
@@ -52,7 +49,7 @@ def measure_methods(
   methods, facts = [], {}
   for point in {each.method: each for each in reversed(points)}.values():
     try:
-      runs = phases.check(point.config, wd.join(directory, point.name), trust_code=trust_code)
+      runs = phases.check(point.config, wd.join(directory, point.name))
     except ConfigError as error:
       raise ConfigError(f"{point.method}: {error}") from error
     task = runs[-1].task

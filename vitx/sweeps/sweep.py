@@ -72,18 +72,16 @@ class Show(Protocol):
     ...
 
 
-def train_points(
-  points: Sequence[Point], directory: str | Path, show: Show, *, trust_code: bool = False
-) -> bool:
+def train_points(points: Sequence[Point], directory: str | Path, show: Show) -> bool:
   """Trains what is neither finished nor failed, and waits for what other processes train.
 
-  A point whose loss is not finite has failed; it is recorded and not tried again.
+  A point whose loss is not finite has failed; it is recorded and not tried again. Code that the
+  config of `init_from`, or of a teacher, names is imported inside `registry.trusting(True)` alone.
 
   Args:
     points: in their order.
     directory: that holds their workdirs; created if absent.
     show: of the progress.
-    trust_code: whether code that the config of `init_from`, or of a teacher, names may be imported.
 
   Returns:
     False if a signal ended it; the same call goes on.
@@ -98,7 +96,7 @@ def train_points(
   while points:
     left: list[Point] = []
     for point in points:
-      state = _train_point(point, directory, show, trust_code)
+      state = _train_point(point, directory, show)
       if state is State.STOPPED:
         return False
       if state is State.BUSY:
@@ -121,7 +119,7 @@ def _check_end(point: Point) -> None:
     )
 
 
-def _train_point(point: Point, directory: str | Path, show: Show, trust_code: bool) -> State:
+def _train_point(point: Point, directory: str | Path, show: Show) -> State:
   """Trains a point unless it is done or another process trains it; returns how it stands."""
   workdir = wd.join(directory, point.name)
   with contextlib.ExitStack() as locks:
@@ -129,7 +127,7 @@ def _train_point(point: Point, directory: str | Path, show: Show, trust_code: bo
     if state is None:
       try:
         with show.training(point):
-          state = _train(point, workdir, trust_code)
+          state = _train(point, workdir)
       finally:
         # Programs of runs that are over hold memory, and maps of which a process may have few.
         jax.clear_caches()
@@ -156,10 +154,10 @@ def _claim(point: Point, workdir: str, locks: contextlib.ExitStack) -> State | N
   return None
 
 
-def _train(point: Point, workdir: str, trust_code: bool) -> State:
+def _train(point: Point, workdir: str) -> State:
   """Trains a point and returns how it stands; records a loss that is not finite."""
   try:
-    result = phases.train(point.config, workdir, trust_code=trust_code)
+    result = phases.train(point.config, workdir)
   except lock.WorkdirInUseError:
     return State.BUSY
   except NonFiniteError as error:

@@ -12,7 +12,6 @@ from ml_collections import ConfigDict
 
 from vitx.analysis.implementations import implementations
 from vitx.checkpoints.store import check_keep
-from vitx.config import registry
 from vitx.config.errors import ConfigError
 from vitx.data import in_memory
 from vitx.data.batches import TrainBatches
@@ -197,15 +196,16 @@ def resolve(config: ConfigDict, source: Source | DatasetInfo) -> ConfigDict:
 def make_experiment(
   config: ConfigDict,
   *,
-  trust_code: bool = False,
   is_trial: bool = False,
   class_names: Sequence[str] | None = None,
 ) -> Experiment:
   """Opens the source, resolves the config and checks all that can be checked without compiling.
 
+  Code that a teacher's config or a prepared set names is imported inside `registry.trusting(True)`
+  alone.
+
   Args:
     config: of `get_config`.
-    trust_code: whether code that a teacher's config or a prepared set names may be imported.
     is_trial: whether it is not about to train: a teacher's weights, which may not be there yet, are
       not read.
 
@@ -213,12 +213,11 @@ def make_experiment(
     ConfigError: naming the field, the value and the fix.
   """
   check_config(config)
-  with registry.trusting(trust_code or None):
-    config = teacher.with_model(config)
-    if not isinstance(config.model, str):
-      check_model(config.model)  # before a set that prepares itself is written
-    seed = config.seed if config.data_seed is None else config.data_seed
-    source = open_source(config.data, seed, class_names)
+  config = teacher.with_model(config)
+  if not isinstance(config.model, str):
+    check_model(config.model)  # before a set that prepares itself is written
+  seed = config.seed if config.data_seed is None else config.data_seed
+  source = open_source(config.data, seed, class_names)
   config = resolve(config, source)
   task = build_task(config)
   arrays = {"input of the model": task.input_spec, **task.train_spec}
@@ -244,7 +243,7 @@ def make_experiment(
   own = evaluation_shapes(task, 1)
   attention_entropy.check(config, shapes.params, shapes.model_state, own)
   if not is_trial:
-    constants |= teacher.load_constants(step.task, config, source.info, trust_code)
+    constants |= teacher.load_constants(step.task, config, source.info)
   step = dataclasses.replace(step, axis=parallel.AXIS)
   return Experiment(config, source, examples, step, shapes, constants, steps_per_epoch, end)
 

@@ -19,8 +19,8 @@ from vitx.config.registry import fields_of
 EXIT_INTERRUPTED = 75
 POLL = 0.1  # seconds between two looks at whether a signal has come, while something else works
 T = TypeVar("T")
+LEFT_ALONE = "vitx work that a signal may break off"  # the name of its threads
 _received: list[int] = []  # signals that were turned into a flag, in this process
-_left_alone: list[threading.Thread] = []  # of works that were broken off
 
 
 class Interrupted(BaseException):
@@ -111,19 +111,13 @@ class StopRequest:
       except BaseException as error:
         result.set_exception(error)
 
-    thread = threading.Thread(target=body, daemon=True)
-    _left_alone.append(thread)  # before it begins: a signal may raise at any line from here
-    try:
-      thread.start()
-      while True:
-        with contextlib.suppress(TimeoutError):
-          return result.result(POLL)
-        if result.done():  # while the time ran out, or by a TimeoutError of its own
-          return result.result()
-        self.check()
-    finally:
-      if result.done():
-        _left_alone.remove(thread)
+    threading.Thread(target=body, daemon=True, name=LEFT_ALONE).start()
+    while True:
+      with contextlib.suppress(TimeoutError):
+        return result.result(POLL)
+      if result.done():  # while the time ran out, or by a TimeoutError of its own
+        return result.result()
+      self.check()
 
   def _handle(self, number: int, frame: object) -> None:
     self.received = signal.Signals(number)
@@ -152,7 +146,7 @@ def leave(status: int) -> int:
 
   The interpreter would take down XLA while it compiles, and crash.
   """
-  if any(thread.is_alive() for thread in _left_alone):
+  if any(thread.name == LEFT_ALONE for thread in threading.enumerate()):
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)

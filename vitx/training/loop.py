@@ -54,16 +54,16 @@ class Result:
   test: dict[str, Any] | None = None
 
 
-def train(
-  config: ConfigDict, workdir: str | Path, *, dry_run: bool = False, trust_code: bool = False
-) -> Result:
+def train(config: ConfigDict, workdir: str | Path, *, dry_run: bool = False) -> Result:
   """Trains as the config says, or goes on where the workdir stands.
+
+  Code that the config of `init_from`, or of a teacher, names is imported inside
+  `registry.trusting(True)` alone.
 
   Args:
     config: of `get_config`.
     workdir: a directory or a URL such as `gs://...`; created if absent.
     dry_run: compile, print parameters, memory and seconds per step, and return; writes nothing.
-    trust_code: whether code that the config of `init_from`, or of a teacher, names may be imported.
 
   Returns:
     How the run ended.
@@ -81,13 +81,13 @@ def train(
     try:
       with request.breakable():
         names = wd.find_class_names(workdir)
-        experiment = make_experiment(config, trust_code=trust_code, class_names=names)
-        check_beginning(experiment, workdir, writes=not dry_run, trust_code=trust_code)
+        experiment = make_experiment(config, class_names=names)
+        check_beginning(experiment, workdir, writes=not dry_run)
       with explain_out_of_memory(
         experiment.config, experiment.tokens(), "" if dry_run else workdir
       ):
         if not dry_run:
-          with open_run(experiment, workdir, request, trust_code) as run:
+          with open_run(experiment, workdir, request) as run:
             return _train(run)
         with request.breakable():
           compilation.dry_run(experiment, run=request.run)

@@ -42,19 +42,16 @@ class Beginning:
   is_evaluated: bool
 
 
-def check_beginning(
-  experiment: Experiment, workdir: str, *, writes: bool, trust_code: bool
-) -> None:
+def check_beginning(experiment: Experiment, workdir: str, *, writes: bool) -> None:
   """Raises ConfigError if a run cannot begin, or go on, in a workdir; changes nothing.
 
   Args:
     experiment: to be run.
     workdir: of the run.
     writes: false for a dry run, which needs no workdir.
-    trust_code: whether code that the config of `init_from` names may be imported.
   """
   config = experiment.config
-  check_source(experiment, workdir, writes=writes, trust_code=trust_code)
+  check_source(experiment, workdir, writes=writes)
   if writes:
     provenance.check_same_run(workdir, config, experiment.source.info.fingerprint)
     if unevaluated.list_steps(workdir):
@@ -62,7 +59,7 @@ def check_beginning(
     wd.check_place(workdir, cost.tree_bytes(experiment.shapes), config.checkpoint.keep)
 
 
-def check_source(experiment: Experiment, workdir: str, *, writes: bool, trust_code: bool) -> None:
+def check_source(experiment: Experiment, workdir: str, *, writes: bool) -> None:
   """Raises ConfigError if a run cannot begin from its `init_from`, unless it goes on; see above."""
   config = experiment.config
   if config.init_from and not (writes and Directory(wd.locate_checkpoints(workdir)).steps()):
@@ -74,7 +71,6 @@ def check_source(experiment: Experiment, workdir: str, *, writes: bool, trust_co
       shapes.model_state,
       layout,
       **fitting(config, experiment.source.info),
-      trust_code=trust_code,
     )
 
 
@@ -83,7 +79,6 @@ def begin(
   workdir: str,
   store: CheckpointStore,
   initialize: Callable[[], Any],
-  trust_code: bool,
 ) -> Beginning:
   """Returns the newest good state that was saved, or a new run's, and writes the run's files.
 
@@ -92,7 +87,6 @@ def begin(
     workdir: of the run.
     store: of its checkpoints.
     initialize: returns the state of a new run, on the host; it compiles.
-    trust_code: whether code that the config of `init_from` names may be imported.
   """
   config, record, start = experiment.config, Record(), 0
   target = experiment.named_shapes()
@@ -116,7 +110,6 @@ def begin(
       state.model_state,
       experiment.task.token_layout(),
       **fitting(config, experiment.source.info),
-      trust_code=trust_code,
     )
     ema = None if state.ema is None else jax.tree.map(np.copy, params)
     state = state.replace(params=params, model_state=model_state, ema=ema)

@@ -57,16 +57,13 @@ class Run:
 
 
 @contextlib.contextmanager
-def open_run(
-  experiment: Experiment, workdir: str, request: StopRequest, trust_code: bool
-) -> Iterator[Run]:
+def open_run(experiment: Experiment, workdir: str, request: StopRequest) -> Iterator[Run]:
   """Opens a run in a workdir that it locks, from what is saved there or anew.
 
   Args:
     experiment: what the run trains.
     workdir: an existing directory or URL.
     request: a request to end before time.
-    trust_code: whether code that the config of `init_from` names may be imported.
 
   Yields:
     The run.
@@ -86,7 +83,7 @@ def open_run(
     keep_log(workdir, write=is_writer()),
     CheckpointStore(wd.locate_checkpoints(workdir), keep=config.checkpoint.keep) as store,
   ):
-    start = begin(experiment, workdir, store, initialize, trust_code)
+    start = begin(experiment, workdir, store, initialize)
     recorder = Recorder(
       experiment,
       workdir,

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from vitx.checkpoints.errors import CheckpointError
 from vitx.data.dataset import Examples
 from vitx.tasks.base import Figures
 from vitx.training import attention_entropy, evaluation, parallel, unevaluated
@@ -132,6 +133,11 @@ def test_best(run: Run, evaluate: Evaluate, state: Any, step: int) -> dict[str, 
   recorder.progress.message(
     f"test (checkpoint {best}, {figures['examples']:,} examples): {experiment.describe(figures)}"
   )
+  if run.last_good() is None:
+    raise CheckpointError(
+      f"workdir={run.workdir!r}: its checkpoints were deleted while the run went on, and nothing is"
+      " left of the model; the figures above and metrics.jsonl stand"
+    )
   unevaluated.remove(run.workdir)
   return {"step": best, **figures}
 
