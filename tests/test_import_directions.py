@@ -12,7 +12,7 @@ FREE = {"config", "files"}  # any room may import these
 LOOSE = {"configs"}  # the config files, which lie beside the package
 LOWER = {"ops", "layers", "attention", "blocks", "models"}
 MAY_IMPORT = {
-  "config": {"configs", "data"},
+  "config": {"configs", "data", "models", "tasks", "training"},
   "ops": set(),
   "layers": {"ops"},
   "attention": {"layers", "ops"},
@@ -25,8 +25,9 @@ MAY_IMPORT = {
   "interop": {"checkpoints", "tasks", "models", "ops"},
   "benchmark": {"models", "attention", "ops", "analysis"},
   "training": {"tasks", "models", "data", "interop", "checkpoints", "analysis", "ops"},
-  "inference": {"tasks", "models", "data", "interop", "checkpoints", "ops"},
   "sweeps": {"training", "analysis", "checkpoints", "configs"},
+  "inference": {"tasks", "models", "data", "interop", "checkpoints", "analysis", "ops", "configs"}
+  | {"training", "sweeps"},
   "cli": LOWER
   | {"data", "tasks", "analysis", "benchmark", "checkpoints", "interop", "training", "inference"}
   | {"sweeps", "configs"},
@@ -127,10 +128,11 @@ PUBLIC = (
   "vitx.checkpoints.store",
   "vitx.training.loop",
   "vitx.cli.main",
-  *(f"vitx.cli.{command}" for command in ("config", "evaluate", "predict", "prepare", "summary")),
-  "vitx.cli.visualize",
-  "vitx.cli.sweep",
-  "vitx.cli.reproduce",
+  "vitx.cli.config",
+  "vitx.cli.summary",
+  "vitx.cli.live",
+  "vitx.data.prepare",
+  *(f"vitx.inference.{name}" for name in ("evaluate", "predict", "sample", "visualize", "convert")),
 )
 
 

@@ -5,8 +5,8 @@ import pytest
 from configs import vix_cifar10, vix_tiny_imagenet
 from vitx.analysis.torchsummary import estimate_size
 from vitx.cli.row_costs import count_size
-from vitx.cli.summary import complete_config
 from vitx.config.loader import load_config
+from vitx.training.trial import complete_config
 
 PRINTED = [
   (file, row, side)

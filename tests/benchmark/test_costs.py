@@ -13,9 +13,10 @@ from vitx.benchmark.rates import Rate
 from vitx.benchmark.timing import TooLargeError
 from vitx.cli import row_costs
 from vitx.cli.main import main
-from vitx.cli.summary import complete_config, count_forward_flops
+from vitx.cli.summary import count_forward_flops
 from vitx.config.loader import load_config
 from vitx.training import trial
+from vitx.training.trial import complete_config
 
 TINY = "model.depth=1,model.width=8,model.num_heads=1,model.mlp_dim=8,stem=linear,stem.patch=4"
 CONFIG = f"digits:softmax,{TINY}"

@@ -8,11 +8,11 @@ from vitx.analysis.counting import count_parameters
 from vitx.benchmark import models, peers, timing
 from vitx.cli import benchmark, beside_peers
 from vitx.cli.main import main
-from vitx.cli.summary import complete_config
 from vitx.config.errors import MissingExtraError
 from vitx.config.loader import load_config
 from vitx.models import model_from_config
 from vitx.training import trial
+from vitx.training.trial import complete_config
 
 
 def test_every_peer_has_a_row_of_ours_and_every_goal_a_peer():

@@ -8,13 +8,12 @@ import pytest
 from tests import runs
 from tests.slow import all_but
 from vitx.analysis.implementations import implementations
-from vitx.cli.fields import complete, describe, read_meanings, show_kind
 from vitx.cli.main import main
-from vitx.cli.summary import complete_config
+from vitx.config.describe import complete, describe, read_meanings, show_kind
 from vitx.config.loader import load_config
 from vitx.models import MODELS
 from vitx.tasks import build_task
-from vitx.training.trial import make_training_step
+from vitx.training.trial import complete_config, make_training_step
 
 
 def printed(capsys, *arguments):

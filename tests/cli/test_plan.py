@@ -12,12 +12,11 @@ from vitx.analysis.implementations import implementations
 from vitx.cli import plan
 from vitx.cli.arguments import plan as arguments
 from vitx.cli.main import main
-from vitx.cli.summary import complete_config
 from vitx.config.errors import ConfigError
 from vitx.ops.implementation import choosing_by
 from vitx.ops.rule import FAMILIES, Rule
 from vitx.tasks import build_task
-from vitx.training.trial import measure_training_bytes
+from vitx.training.trial import complete_config, measure_training_bytes
 
 SMALL = "model.depth=1,model.width=16,model.num_heads=2,model.mlp_dim=32"
 

@@ -9,10 +9,10 @@ from PIL import Image
 
 import vitx
 from tests.cli import density_models
-from vitx.cli import sample
 from vitx.cli.main import main
 from vitx.config.errors import ConfigError
 from vitx.data.mu_law import mu_law_decode
+from vitx.inference import opening
 from vitx.inference.sample_files import draw_grid, to_text
 from vitx.tasks.classification import Classification
 from vitx.tasks.density_images import to_values
@@ -34,7 +34,7 @@ def command(monkeypatch, tmp_path, capsys):
   """Runs the command on a model that is in no workdir; returns status, output and errors."""
 
   def run(loaded, *arguments):
-    monkeypatch.setattr(sample, "load", lambda *_, **__: loaded)
+    monkeypatch.setattr(opening, "load", lambda *_, **__: loaded)
     status = main(["sample", "--workdir", str(tmp_path), *arguments])
     return status, *capsys.readouterr()
 

@@ -15,7 +15,7 @@ from tests import runs
 from vitx.checkpoints.load import load
 from vitx.checkpoints.tree import name_arrays
 from vitx.checkpoints.workdir import to_plain
-from vitx.cli.fields import complete
+from vitx.config.describe import complete
 from vitx.config.errors import ConfigError
 from vitx.config.loader import load_config
 from vitx.tasks.classification import Classification

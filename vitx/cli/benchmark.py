@@ -26,10 +26,10 @@ from vitx.benchmark.timing import Neighbors
 from vitx.cli import beside_peers, choose, costs
 from vitx.cli import reading as streamed
 from vitx.cli.arguments.benchmark import DENSITY_PARTS, SPARSIFINER_PARTS
-from vitx.cli.summary import complete_config
 from vitx.config.errors import ConfigError, listing, nearest
 from vitx.config.loader import load_config
 from vitx.training import phases, trial
+from vitx.training.trial import complete_config
 
 SHARES = (0.9, 0.7, 0.5, 0.25, 0.1, 0.05)  # of keys, in the table of multiply-adds
 

@@ -10,10 +10,10 @@ from ml_collections import ConfigDict
 
 from vitx.benchmark import models, peers
 from vitx.cli.costs import find_texts
-from vitx.cli.summary import complete_config
 from vitx.config.errors import ConfigError, listing
 from vitx.config.loader import load_config
 from vitx.training import phases, trial
+from vitx.training.trial import complete_config
 
 # The config whose steps have figures to reach, at B = 8, and those of its rows that have peers.
 CONFIG = "vix_cifar10:batch_size=8"

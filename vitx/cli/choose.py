@@ -9,7 +9,7 @@ import jax
 from vitx.benchmark import choose
 from vitx.benchmark.mixers import Setting
 from vitx.benchmark.timing import Neighbors
-from vitx.cli.tables import check_folder
+from vitx.checkpoints.outputs import check_folder
 from vitx.config.errors import ConfigError, listing, nearest
 from vitx.ops import rule
 

@@ -14,13 +14,13 @@ import jax
 from vitx.analysis import csv_files, markdown
 from vitx.analysis.figures import pareto
 from vitx.analysis.figures.subject import make_canvas
+from vitx.checkpoints.outputs import write_json
 from vitx.cli import row_costs
 from vitx.cli.row_costs import BATCH, COUNTED, LABELS, SIZE, SUMMARIZED, TIMED, Row
-from vitx.cli.summary import complete_config
-from vitx.cli.tables import write_json
 from vitx.config.errors import ConfigError, listing, nearest
 from vitx.config.loader import join_text, load_config, open_config, split_text
 from vitx.sweeps.points import find_published, find_rows
+from vitx.training.trial import complete_config
 
 PUBLISHED = "published_"
 FRONT = "front"

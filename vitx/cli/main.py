@@ -1,8 +1,8 @@
 """The command `vitx`: one table of commands, one place where an error becomes a line.
 
-A command is a file of this folder with `run(**options)`, and one of the same name in `arguments`
-with `add_arguments(parser)`. The first is imported when the second has read what was given: help
-and mistakes wait for no JAX.
+A command is a file of this folder: its docstring is the description, `add_arguments(parser)`
+declares what it takes, and `run(**options)` does it. What takes long to import is imported in
+`run`: help and mistakes wait for no JAX.
 """
 
 import argparse
@@ -36,6 +36,7 @@ COMMANDS = {
   "sweep": "train a config over values of its fields and seeds, and compare",
   "reproduce": "train a config's rows and set the published figures beside ours",
 }
+APART = ("benchmark", "config", "plan", "summary")  # whose arguments lie in a file of their own
 # Errors whose message is all that a user needs.
 SAY_ALL = (ConfigError, MissingExtraError, CheckpointError, OSError)
 
@@ -103,9 +104,7 @@ def _dispatch(arguments: list[str]) -> int | None:
   for name, summary in COMMANDS.items():
     own = commands.add_parser(name, help=summary, description=summary)
     if arguments[:1] == [name]:
-      arguments_of = importlib.import_module(f"vitx.cli.arguments.{name}")
-      own.description = arguments_of.__doc__
-      arguments_of.add_arguments(own)
+      declare_arguments(name, own)
   rest, overrides = split_flags(arguments)
   options = parser.parse_args(rest)
   name = options.__dict__.pop("command")
@@ -116,6 +115,13 @@ def _dispatch(arguments: list[str]) -> int | None:
   trusted = options.__dict__.pop("trust_config", False) or getattr(options, "trust_code", False)
   with registry.trusting(trusted or None):
     return importlib.import_module(f"vitx.cli.{name}").run(**vars(options))
+
+
+def declare_arguments(name: str, parser: argparse.ArgumentParser) -> None:
+  """Gives a parser the description and the arguments of a command."""
+  module = importlib.import_module(f"vitx.cli.{'arguments.' * (name in APART)}{name}")
+  parser.description = module.__doc__
+  module.add_arguments(parser)
 
 
 def _end_among_others(error: Exception | None) -> None:

@@ -10,7 +10,6 @@ from ml_collections import ConfigDict
 
 from vitx.analysis import cost
 from vitx.benchmark.timing import find_free_bytes, interleave
-from vitx.cli.summary import complete_config
 from vitx.cli.tables import lay_out
 from vitx.config.errors import ConfigError
 from vitx.config.loader import load_config
@@ -21,6 +20,7 @@ from vitx.training.trial import (
   Dispatch,
   begin,
   compile_dispatch,
+  complete_config,
   count_training_flops,
   measure_training_bytes,
 )

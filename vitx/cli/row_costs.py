@@ -15,10 +15,10 @@ from vitx.analysis.counting import count_variables
 from vitx.analysis.shapes import variable_shapes
 from vitx.benchmark import timing
 from vitx.benchmark.rates import find_rates
-from vitx.cli.summary import complete_config
 from vitx.config.loader import load_config
 from vitx.tasks import build_task
 from vitx.training import trial
+from vitx.training.trial import complete_config
 
 BATCH = 64  # examples of the training step whose memory is told
 INFERENCE = (1, 32, 128)  # examples, of which the memory of inference is told

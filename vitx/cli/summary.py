@@ -14,11 +14,9 @@ from vitx.analysis.tabulate import format_layers, format_shape, list_layers
 from vitx.cli.tables import lay_out
 from vitx.config.errors import ConfigError
 from vitx.config.loader import call, load_config, open_config, split_text
-from vitx.data.sources import find_info
-from vitx.tasks import build_task, task_class
+from vitx.tasks import build_task
 from vitx.training.record.progress import show_bar
-from vitx.training.setup import resolve
-from vitx.training.trial import measure_training_bytes
+from vitx.training.trial import complete_config, measure_training_bytes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,23 +38,6 @@ class Row:
   bytes: int | None = None
   published: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   problem: str = ""
-
-
-def complete_config(config: ConfigDict) -> ConfigDict:
-  """Returns the config with what follows from its data set.
-
-  A set of TFDS, or of ours, is known by its name; any other is opened where the config says too
-  little. Statistics of the pixels are made up: they change nothing of what is shown.
-
-  Raises:
-    ConfigError: the data set has to be asked for its classes or image size, and is not prepared.
-  """
-  info = task_class(config.task).state_info(config) or find_info(config.data)
-  config = config.copy_and_resolve_references()
-  if "image" in info.spec:
-    with config.unlocked():
-      config.data.mean = config.data.std = (0.5,) * (info.spec["image"].shape[-1] or 1)
-  return resolve(config, info)
 
 
 def summarize(

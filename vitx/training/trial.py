@@ -12,10 +12,11 @@ from ml_collections import ConfigDict
 
 from vitx.analysis import cost
 from vitx.analysis.shapes import variable_shapes
+from vitx.data.sources import find_info
 from vitx.models import initialize
-from vitx.tasks import build_task
+from vitx.tasks import build_task, task_class
 from vitx.training import compilation, parallel
-from vitx.training.setup import batch_shapes, make_step
+from vitx.training.setup import batch_shapes, make_step, resolve
 from vitx.training.teacher import blank_constants
 from vitx.training.train_step import TrainState
 
@@ -42,6 +43,23 @@ class StepBytes:
   def total(self) -> int:
     """All of them."""
     return self.parameters + self.optimizer + self.activations
+
+
+def complete_config(config: ConfigDict) -> ConfigDict:
+  """Returns the config with what follows from its data set.
+
+  A set of TFDS, or of ours, is known by its name; any other is opened where the config says too
+  little. Statistics of the pixels are made up: they change nothing of what is shown.
+
+  Raises:
+    ConfigError: the data set has to be asked for its classes or image size, and is not prepared.
+  """
+  info = task_class(config.task).state_info(config) or find_info(config.data)
+  config = config.copy_and_resolve_references()
+  if "image" in info.spec:
+    with config.unlocked():
+      config.data.mean = config.data.std = (0.5,) * (info.spec["image"].shape[-1] or 1)
+  return resolve(config, info)
 
 
 def make_training_step(config: ConfigDict) -> tuple[Callable, TrainState, dict[str, Any]]:

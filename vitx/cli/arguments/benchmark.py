@@ -15,8 +15,7 @@ in examples a second, and their memory.
 
 import argparse
 
-from vitx.cli.arguments.kinds import add_trust, names, positive, positives
-from vitx.cli.tables import OutFile
+from vitx.cli.flags import OutFile, add_trust, names, positive, positives
 
 DENSITY_PARTS = ("attention", "steps", "sampling")
 SPARSIFINER_PARTS = ("attention", "flops")

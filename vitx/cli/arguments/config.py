@@ -7,7 +7,7 @@ the fields instead: value, what the field takes, what it means.
 
 import argparse
 
-from vitx.cli.arguments.kinds import add_trust
+from vitx.cli.flags import add_trust
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

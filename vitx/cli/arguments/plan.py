@@ -14,7 +14,7 @@ devices that share its memory.
 import argparse
 import re
 
-from vitx.cli.arguments.kinds import add_trust
+from vitx.cli.flags import add_trust
 
 UNITS = {"MB": 10**6, "GB": 10**9, "MiB": 2**20, "GiB": 2**30}
 

@@ -13,7 +13,7 @@ never run. Beside them stand the figures that the config quotes from its source.
 
 import argparse
 
-from vitx.cli.arguments.kinds import add_trust
+from vitx.cli.flags import add_trust
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

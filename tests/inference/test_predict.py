@@ -15,12 +15,12 @@ from PIL import Image
 import vitx
 from tests import runs
 from tests.cli import density_models
-from vitx.cli import predict
-from vitx.cli.evaluate import evaluate
 from vitx.cli.main import main
 from vitx.config.errors import ConfigError
 from vitx.data.images.decode import resize
 from vitx.data.sources import open_source
+from vitx.inference import predict
+from vitx.inference.evaluate import evaluate
 from vitx.tasks import build_task
 
 

@@ -14,7 +14,7 @@ from tests.checkpoints import untrained
 from tests.cli import density_models
 from vitx.attention.registry import MIXERS
 from vitx.config.errors import ConfigError
-from vitx.inference.program import PLATFORMS, input_specs, make_program
+from vitx.inference.export import PLATFORMS, check_target, input_specs, make_program
 from vitx.models import list_models
 from vitx.ops.layout import TokenLayout
 
@@ -146,9 +146,9 @@ def test_what_must_know_its_batch_says_so():
 @pytest.mark.parametrize("platforms", [(), ("cpu", "cpu"), ("gpu",), ("",)])
 def test_platforms(platforms):
   with pytest.raises(ConfigError, match=r"platforms='.*must name each once, of cpu, cuda, tpu"):
-    make_program(None, platforms, None, "masked")
+    check_target(platforms, "masked")
 
 
 def test_implementations():
   with pytest.raises(ConfigError, match=r"implementation='auto' is unknown.*kernelized, masked"):
-    make_program(None, ALL, None, "auto")
+    check_target(ALL, "auto")

@@ -11,6 +11,7 @@ from vitx.data.images.settings import sides
 from vitx.interop.timm_networks import Network
 from vitx.training.record.log import read_metrics
 
+CARD = "README.md"
 _FIGURES = ("test", "validation")
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.cli.density_models import make, text
 from vitx.config.errors import ConfigError
-from vitx.models.decoding import Sampling, next_logits, sample_tokens
+from vitx.inference.decoding import Sampling, next_logits, sample_tokens
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ import pytest
 
 import vitx
 from vitx.checkpoints import load as loading
-from vitx.cli.evaluate import evaluate
-from vitx.cli.predict import predict
 from vitx.config.errors import ConfigError
 from vitx.data.sources import open_source
+from vitx.inference.evaluate import evaluate
+from vitx.inference.predict import predict
 from vitx.models.vit import ViT
 from vitx.ops.implementation import choosing_by, current_rule
 

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from vitx.config.errors import MissingExtraError
-from vitx.models.decoding import next_logits
+from vitx.inference.decoding import next_logits
 
 
 class Group(NamedTuple):

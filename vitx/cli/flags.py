@@ -1,14 +1,32 @@
-"""How the text of a flag is read, beyond what `int` and `float` say."""
+"""The words of arguments that several commands take, and how their texts are read.
+
+Nothing here imports what takes long: JAX, Flax and TensorFlow come with a command's `run`.
+"""
 
 import argparse
 from collections.abc import Callable
+from typing import Any
 
+from vitx.checkpoints.outputs import check_file
+
+CHECKPOINT = "best, latest or a step"
 TRUST = "let a config.json, data set or run that the config names run Python of its own"
+TRUST_RUN = "let the run's config name Python of its own"
 
 
 def add_trust(add: Callable[..., object]) -> None:
   """Declares `--trust_code` of a command that reads a config and no workdir."""
   add("--trust_code", action="store_true", dest="trust_config", help=TRUST)
+
+
+class OutFile(argparse.Action):
+  """Takes the path of a file that a command writes in the end, if one can be written there."""
+
+  def __call__(
+    self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: Any = None
+  ) -> None:
+    check_file(values, self.dest)
+    setattr(namespace, self.dest, values)
 
 
 def names(text: str) -> list[str]:

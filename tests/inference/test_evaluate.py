@@ -19,10 +19,10 @@ from tests import runs
 from tests.slow import all_but
 from vitx.checkpoints.errors import CorruptCheckpoint
 from vitx.checkpoints.store import CheckpointStore
-from vitx.cli.evaluate import evaluate
 from vitx.cli.main import main
 from vitx.config.errors import ConfigError
 from vitx.data.sources import open_source
+from vitx.inference.evaluate import evaluate
 
 COUNTS = {"train": 1294, "validation": 144, "test": 359, "all": 1797}
 
@@ -131,7 +131,7 @@ def test_splits_are_those_of_training(run, tmp_path):
       assert names[split] == examples_of(split)[2]
   assert len(set(names["all"])) == COUNTS["all"]
   assert sorted(names["train"] + names["validation"] + names["test"]) == sorted(names["all"])
-  with pytest.raises(ConfigError, match=r"'tests' is no role. Did you mean 'test'\?.*all"):
+  with pytest.raises(ConfigError, match=r"'tests' is unknown. Did you mean 'test'\?.*all"):
     evaluate(workdir, split="tests")
 
 
@@ -385,7 +385,7 @@ def test_of_moved_data_the_roles_are_the_runs(exported, copy, tmp_path, warnings
   [
     (["--source", "digit"], "Did you mean 'digits'"),
     (["--source", "folder:nowhere"], "nowhere is not a directory"),
-    (["--batch_size", "0"], "batch_size=0 must be at least 1"),
+    (["--batch_size", "0"], "batch_size=0 is out of range"),
     (["--workdir", "nowhere"], "nowhere' has no config.json"),
   ],
 )
