@@ -11,11 +11,10 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from vitx.checkpoints.errors import CheckpointError
 from vitx.cli import console
 from vitx.config import registry
 from vitx.config.checks import check_text
-from vitx.config.errors import ConfigError, MissingExtraError
+from vitx.config.errors import UserError
 from vitx.config.loader import join_text, split_flags
 
 COMMANDS = {
@@ -37,10 +36,6 @@ COMMANDS = {
   "reproduce": "train a config's rows and set the published figures beside ours",
 }
 APART = ("benchmark", "config", "plan", "summary")  # whose arguments lie in a file of their own
-# Errors whose message is all that a user needs.
-SAY_ALL = (ConfigError, MissingExtraError, CheckpointError, OSError)
-
-
 INTERRUPTED = 130  # as a shell tells it of SIGINT
 GONE = 141  # and of SIGPIPE
 
@@ -85,7 +80,7 @@ def _run(command: Callable[[], int | None]) -> int:
   try:
     return command() or 0
   except Exception as error:
-    if not _says_all(error):
+    if not isinstance(error, UserError | OSError):
       _end_among_others(error)
       raise
     print(f"{type(error).__name__}: {error}", file=sys.stderr)
@@ -133,14 +128,3 @@ def _end_among_others(error: Exception | None) -> None:
   distributed: Any = sys.modules.get("vitx.training.distributed")
   if distributed is not None and distributed.is_joined():
     distributed.end(error)
-
-
-def _says_all(error: Exception) -> bool:
-  """Returns whether an error's message is all that a user needs.
-
-  Those of training stand beside heavy imports: what was not imported was not raised.
-  """
-  failures: Any = sys.modules.get("vitx.training.failures")
-  names = ("NonFiniteError", "OutOfMemoryError", "TrackingError")
-  more = [getattr(failures, name) for name in names] if failures else []
-  return isinstance(error, (*SAY_ALL, *more))

@@ -55,22 +55,14 @@ def run(
   **output: Any,
 ) -> int:
   """Trains, writes the results and returns the exit status."""
-  from vitx.sweeps.points import (
-    ROW,
-    expand,
-    find_published,
-    find_rows,
-    fit_budget,
-    make_points,
-    name_file,
-  )
+  from vitx.sweeps import points
 
   path, _ = split_text(config)
-  wanted = find_rows(path, [row.strip() for row in rows.split(",") if row.strip()])
-  texts = expand(config, {ROW: wanted})
+  wanted = points.find_rows(path, [row.strip() for row in rows.split(",") if row.strip()])
+  texts = points.expand(config, {points.ROW: wanted})
   if duration is not None:
     texts = {row: join_text(text, [f"duration={duration}"]) for row, text in texts.items()}
   if budget is not None:
-    texts = {row: fit_budget(row, text, budget) for row, text in texts.items()}
-  workdir = workdir or f"runs/reproduce_{name_file(path)}"
-  return compare(make_points(texts, seeds), find_published(path), workdir, **output)
+    texts = {row: points.fit_budget(row, text, budget) for row, text in texts.items()}
+  workdir = workdir or f"runs/reproduce_{points.name_file(path)}"
+  return compare(points.make_points(texts, seeds), points.find_published(path), workdir, **output)

@@ -5,6 +5,7 @@ probabilities in the same way on the host, so that both see the same bits: on th
 device, with the same versions. Windows of the model are coded side by side in lanes.
 """
 
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
@@ -52,105 +53,85 @@ def group_windows(count: int, size: int, lanes: int) -> list[Group]:
   return groups
 
 
-def encode(
-  model: nn.Module,
-  variables: Mapping[str, Any],
-  tokens: np.ndarray,
-  size: int,
-  lanes: int,
-  progress: Callable[[int], Any] = lambda tokens: None,
-) -> tuple[bytes, float]:
-  """Codes tokens with the model's probabilities.
+@dataclasses.dataclass(frozen=True)
+class WindowCoder:
+  """Codes tokens with a model's probabilities, several windows side by side.
 
-  Args:
+  Attributes:
     model: with `init_cache`, see `next_logits`.
     variables: its collections.
-    tokens: integers (n,), all in the model's vocabulary.
     size: N, tokens of the model's window.
     lanes: windows at a time: the model's batch.
     progress: called with a number of tokens that are done.
-
-  Returns:
-    The code, and the bits that the model's probabilities give the tokens, which the code exceeds
-    by less than a hundred bits and a 24-bit rounding of the probabilities.
-
-  Raises:
-    MissingExtraError: `constriction` is not installed.
   """
-  coder, categorical = _coder("RangeEncoder")()
-  tokens, bits = tokens.astype(np.int32), 0.0
 
-  def choose(places: np.ndarray, probabilities: np.ndarray) -> np.ndarray:
-    nonlocal bits
-    own = tokens[places]
-    coder.encode(own, categorical, probabilities)
-    share = np.take_along_axis(probabilities, own[:, None], axis=1)
-    bits -= float(np.log2(np.maximum(share, 2.0**-24)).sum())
-    progress(own.size)
-    return own
+  model: nn.Module
+  variables: Mapping[str, Any]
+  size: int
+  lanes: int
+  progress: Callable[[int], Any] = lambda tokens: None
 
-  _visit(model, variables, tokens, size, lanes, choose)
-  return coder.get_compressed().astype("<u4").tobytes(), bits
+  def encode(self, tokens: np.ndarray) -> tuple[bytes, float]:
+    """Codes integers (n,), all in the model's vocabulary.
 
+    Returns:
+      The code, and the bits that the model's probabilities give the tokens, which the code exceeds
+      by less than a hundred bits and a 24-bit rounding of the probabilities.
 
-def decode(
-  model: nn.Module,
-  variables: Mapping[str, Any],
-  code: bytes,
-  count: int,
-  size: int,
-  lanes: int,
-  progress: Callable[[int], Any] = lambda tokens: None,
-) -> np.ndarray:
-  """Returns the tokens of a code, int32 (count,); other arguments as those of `encode`.
+    Raises:
+      MissingExtraError: `constriction` is not installed.
+    """
+    coder, categorical = _coder("RangeEncoder")()
+    tokens, bits = tokens.astype(np.int32), 0.0
 
-  A code that was made with other probabilities gives other tokens: whoever stores one stores a
-  digest too.
+    def choose(places: np.ndarray, probabilities: np.ndarray) -> np.ndarray:
+      nonlocal bits
+      own = tokens[places]
+      coder.encode(own, categorical, probabilities)
+      share = np.take_along_axis(probabilities, own[:, None], axis=1)
+      bits -= float(np.log2(np.maximum(share, 2.0**-24)).sum())
+      return own
 
-  Raises:
-    MissingExtraError: `constriction` is not installed.
-  """
-  words = np.frombuffer(code, "<u4").astype(np.uint32)
-  coder, categorical = _coder("RangeDecoder")(words)
+    self._visit(tokens, choose)
+    return coder.get_compressed().astype("<u4").tobytes(), bits
 
-  def choose(places: np.ndarray, probabilities: np.ndarray) -> np.ndarray:
-    progress(places.size)
-    return coder.decode(categorical, probabilities)
+  def decode(self, code: bytes, count: int) -> np.ndarray:
+    """Returns the tokens of a code, int32 (count,).
 
-  tokens = np.zeros(count, np.int32)
-  _visit(model, variables, tokens, size, lanes, choose)
-  return tokens
+    A code that was made with other probabilities gives other tokens: whoever stores one stores a
+    digest too.
 
+    Raises:
+      MissingExtraError: `constriction` is not installed.
+    """
+    words = np.frombuffer(code, "<u4").astype(np.uint32)
+    coder, categorical = _coder("RangeDecoder")(words)
+    tokens = np.zeros(count, np.int32)
+    self._visit(tokens, lambda _, probabilities: coder.decode(categorical, probabilities))
+    return tokens
 
-def _visit(
-  model: nn.Module,
-  variables: Mapping[str, Any],
-  tokens: np.ndarray,
-  size: int,
-  lanes: int,
-  choose: Callable[[np.ndarray, np.ndarray], np.ndarray],
-) -> None:
-  """Sets every token in the order of the code to what `choose(places, probabilities)` says."""
-  for group in group_windows(tokens.size, size, lanes):
-    for place, probabilities in _probabilities(model, variables, tokens, group, lanes):
-      own = group.starts + place
-      tokens[own] = choose(own, probabilities)
+  def _visit(
+    self, tokens: np.ndarray, choose: Callable[[np.ndarray, np.ndarray], np.ndarray]
+  ) -> None:
+    """Sets every token in the order of the code to what `choose(places, probabilities)` says."""
+    for group in group_windows(tokens.size, self.size, self.lanes):
+      for place, probabilities in self._probabilities(tokens, group):
+        own = group.starts + place
+        tokens[own] = choose(own, probabilities)
+        self.progress(own.size)
 
-
-def _probabilities(
-  model: nn.Module, variables: Mapping[str, Any], tokens: np.ndarray, group: Group, lanes: int
-) -> Iterator[tuple[int, np.ndarray]]:
-  """Yields each coded place with its probabilities (windows, V), then reads its tokens."""
-  cache = model.init_cache(lanes)  # type: ignore[attr-defined]
-  previous = np.zeros((lanes, 1), np.int32)
-  used = group.starts.size
-  for place in range(group.stop):
-    if place:
-      previous[:used, 0] = tokens[group.starts + place - 1]
-    at = np.array([place], np.int32)
-    logits, cache = _step(model, variables, cache, previous.copy(), at)
-    if place >= group.first:
-      yield place, _softmax(np.asarray(logits)[:used])
+  def _probabilities(self, tokens: np.ndarray, group: Group) -> Iterator[tuple[int, np.ndarray]]:
+    """Yields each coded place with its probabilities (windows, V), then reads its tokens."""
+    cache = self.model.init_cache(self.lanes)  # type: ignore[attr-defined]
+    previous = np.zeros((self.lanes, 1), np.int32)
+    used = group.starts.size
+    for place in range(group.stop):
+      if place:
+        previous[:used, 0] = tokens[group.starts + place - 1]
+      at = np.array([place], np.int32)
+      logits, cache = _step(self.model, self.variables, cache, previous.copy(), at)
+      if place >= group.first:
+        yield place, _softmax(np.asarray(logits)[:used])
 
 
 def _softmax(logits: np.ndarray) -> np.ndarray:

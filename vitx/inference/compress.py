@@ -11,7 +11,8 @@ from vitx.checkpoints.load import Loaded
 from vitx.config.checks import PositiveInt, check_value
 from vitx.config.errors import ConfigError
 from vitx.files import read_arrays, read_bytes
-from vitx.inference import code_file, coding, density_model
+from vitx.inference import code_file, density_model
+from vitx.inference.coding import WindowCoder
 from vitx.inference.opening import open_model
 from vitx.tasks.density_images import to_values
 from vitx.training.record.progress import count_bar
@@ -65,9 +66,8 @@ def compress(
     size = density_model.density_task(loaded).length
     lanes = min(lanes, max(tokens.size // size, 1))
     with count_bar("coding", tokens.size, "token") as bar:
-      code, bits = coding.encode(
-        loaded.model, loaded.variables, tokens, size, lanes, progress=bar.update
-      )
+      coder = WindowCoder(loaded.model, loaded.variables, size, lanes, bar.update)
+      code, bits = coder.encode(tokens)
   header = code_file.Header(
     kind,
     shape,
@@ -138,17 +138,17 @@ def decompress(
         " workdir that compressed it"
       )
     with count_bar("decoding", header.count, "token") as bar:
-      tokens = _decode(loaded, header, code, str(path), bar)
+      lanes = header.lanes
+      coder = WindowCoder(loaded.model, loaded.variables, task.length, lanes, bar.update)
+      tokens = _decode(coder, header, code, str(path))
   if header.kind == "bytes":
     return tokens.astype(np.uint8)
   return to_values(tokens, task.levels).reshape(header.shape)
 
 
-def _decode(loaded: Loaded, header: code_file.Header, code: bytes, path: str, bar) -> np.ndarray:
-  size = density_model.density_task(loaded).length
-  given = (loaded.model, loaded.variables, code, header.count, size, header.lanes)
+def _decode(coder: WindowCoder, header: code_file.Header, code: bytes, path: str) -> np.ndarray:
   try:
-    tokens = coding.decode(*given, progress=bar.update)
+    tokens = coder.decode(code, header.count)
     intact = code_file.digest_tokens(tokens) == header.tokens
   except (ValueError, AssertionError, RuntimeError):  # what the coder finds impossible
     intact = False

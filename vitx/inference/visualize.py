@@ -9,15 +9,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from vitx.analysis.figures import (
-  ALL_FIGURES,
-  FIGURES,
-  PATTERN_FIGURES,
-  RESULT_FIGURES,
-  RUN_FIGURES,
-  SIDE_BY_SIDE,
-  find_figure,
-)
+from vitx.analysis import figures
 from vitx.analysis.figures.gallery import GRID
 from vitx.analysis.figures.memory import check_cost, read_costs, read_results
 from vitx.analysis.figures.subject import Subject, make_canvas
@@ -99,25 +91,25 @@ def visualize(
       model that the figure cannot show.
     MissingExtraError: matplotlib is not installed.
   """
-  check_choice(figure, "figure", tuple(ALL_FIGURES))
+  check_choice(figure, "figure", tuple(figures.ALL_FIGURES))
   check_folder(out, "out")
   make_canvas(1, 1)  # what is missing is said before the long part
   workdirs = [workdir] if isinstance(workdir, str) else list(workdir or ())
-  if options and options.inputs and figure not in {**FIGURES, **SIDE_BY_SIDE}:
+  if options and options.inputs and figure not in {**figures.FIGURES, **figures.SIDE_BY_SIDE}:
     raise ConfigError(f"--inputs: {figure} looks at no inputs; leave them out")
-  if figure in RESULT_FIGURES:
+  if figure in figures.RESULT_FIGURES:
     return _draw_results(figure, Path(out), results, config, workdirs)
   if results is not None:
     raise ConfigError(f"results={results!r}: {figure} is no figure of results; leave it out")
-  if figure in RUN_FIGURES:
+  if figure in figures.RUN_FIGURES:
     return _draw_runs(figure, Path(out), workdirs, config, trust_code)
-  if figure in PATTERN_FIGURES:
+  if figure in figures.PATTERN_FIGURES:
     if workdirs or config is not None:
       raise ConfigError(f"{figure} is a figure of --patterns: give no --workdir and no --config")
-    return find_figure(figure)(patterns, grid or GRID, Path(out))
+    return figures.find_figure(figure)(patterns, grid or GRID, Path(out))
   if patterns:
     raise ConfigError(f"--patterns: {figure} is a figure of a model; gallery draws patterns")
-  if len(workdirs) > 1 and figure not in SIDE_BY_SIDE:
+  if len(workdirs) > 1 and figure not in figures.SIDE_BY_SIDE:
     raise ConfigError(f"--workdir: {figure} is a figure of one run, {len(workdirs)} are given")
   chosen: dict[str, Any] = {"checkpoint": checkpoint, "options": options, "trust_code": trust_code}
   subjects = [open_subject(workdir=each, config=config, **chosen) for each in workdirs or (None,)]
@@ -125,7 +117,8 @@ def visualize(
   if len(set(labels)) < len(labels):
     raise ConfigError(f"--workdir: two are called alike ({', '.join(labels)}); files need names")
   with registry.trusting(trust_code):
-    return find_figure(figure)(subjects if figure in SIDE_BY_SIDE else subjects[0], Path(out))
+    shown = subjects if figure in figures.SIDE_BY_SIDE else subjects[0]
+    return figures.find_figure(figure)(shown, Path(out))
 
 
 def open_subject(
@@ -186,7 +179,7 @@ def _draw_results(
   told += ", against the memory of a training step of the row's whole batch, compiled for"
   told += f" {kind}{f' ({backend})' if backend != kind else ''}, never run."
   name = f"{figure}_{Path(results).stem}"
-  return find_figure(figure)(found, memory, value, told, out, name)
+  return figures.find_figure(figure)(found, memory, value, told, out, name)
 
 
 def _draw_runs(
@@ -205,7 +198,7 @@ def _draw_runs(
       f"config={config!r}: its source printed no training {value} of {methods}; leave it out"
     )
   first = Path(workdirs[0]).resolve().name
-  return find_figure(figure)(curves, value, out, f"{figure}_{first}", printed)
+  return figures.find_figure(figure)(curves, value, out, f"{figure}_{first}", printed)
 
 
 def _of_run(loaded: Loaded, options: Options) -> Subject:
