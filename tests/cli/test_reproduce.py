@@ -95,7 +95,7 @@ def test_rows_of_a_file_of_one_s_own_beside_what_was_printed(tmp_path, monkeypat
   (tmp_path / "own.py").write_text(OWN)
   text = ",".join(part for part in TINY.split(",") if not part.startswith("duration="))
   command = ["reproduce", f"--config=own.py:{text}", "--seeds=1"]
-  command += ["--budget=0.5GFLOP", "--together=1"]
+  command.append("--budget=0.5GFLOP")
   assert main(command) == 0
   table = (tmp_path / "results" / "reproduce_own.md").read_text()
   compared, _, printed_alone = table.partition("| as printed ")

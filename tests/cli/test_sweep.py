@@ -35,7 +35,7 @@ class Silent:
   def __init__(self):
     self.told = []
 
-  def training(self, points):
+  def training(self, point):
     return open(os.devnull)
 
   def looked_at(self, point, state):
@@ -57,9 +57,7 @@ def test_a_method_that_cannot_train_is_named_before_the_first_trains(tmp_path, q
 def test_a_missing_extra_is_said_before_the_long_part(tmp_path, monkeypatch):
   monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
   with pytest.raises(MissingExtraError, match=r"--no-plot.*\[plot\]"):
-    sweep.compare(
-      [], {}, str(tmp_path), out="x", name=None, plot=True, together=8, trust_code=False
-    )
+    sweep.compare([], {}, str(tmp_path), out="x", name=None, plot=True, trust_code=False)
 
 
 # How they are trained
@@ -110,7 +108,7 @@ def test_a_training_by_hand_in_a_point_is_waited_for(tmp_path, quick, monkeypatc
     raise lock.WorkdirInUseError("in use")
 
   monkeypatch.setattr(phases, "train", refuse)
-  assert trained._train_group([found], tmp_path, Silent(), False) == [State.BUSY]
+  assert trained._train_point(found, tmp_path, Silent(), False) is State.BUSY
 
 
 def test_a_loss_that_is_not_finite_is_a_result(tmp_path, quick, monkeypatch):
@@ -256,7 +254,6 @@ def test_on_a_terminal_the_table_is_drawn_over_itself(tmp_path, quick, monkeypat
 
 def test_a_sweep_writes_its_results(tmp_path, quick, capsys):
   command = ["sweep", f"--config=digits.py:{TINY}", "--over=row=[softmax,fnet]", "--seeds=2"]
-  command.append("--together=1")
   command += [f"--workdir={tmp_path / 'mixers'}", f"--out={tmp_path / 'out'}"]
   assert main(command) == 0
   names = ["mixers.csv", "mixers.md", "mixers_curves.png"]

@@ -3,7 +3,7 @@
 import pytest
 
 from vitx.ops.implementation import current_rule
-from vitx.training import compilation, loop, members, phases, running, setup, together
+from vitx.training import compilation, loop, phases, running, setup
 from vitx.training.failures import StopRequest
 
 _made = {}
@@ -29,14 +29,11 @@ def _compile_evaluation(experiment, request):
 def one_experiment_of_a_config():
   """A run that goes on takes the programs of the run before, which changes none of its bits."""
   config = lambda config, **options: repr((config.to_dict(), options, current_rule()))  # noqa: E731
-  experiment = lambda experiment, *_: (id(experiment.step), experiment.devices)  # noqa: E731
-  variants = lambda variants, *_, **__: tuple(map(id, variants))  # noqa: E731
+  experiment = lambda experiment, *_: id(experiment.step)  # noqa: E731
   with pytest.MonkeyPatch.context() as patch:
-    for user in (loop, phases, together):
+    for user in (loop, phases):
       patch.setattr(user, "make_experiment", _once(setup.make_experiment, config))
-    for user in (loop, together):
-      patch.setattr(user, "compile_evaluation", _once(_compile_evaluation, experiment))
-    patch.setattr(together, "compile_members", _once(members.compile_members, variants))
+    patch.setattr(loop, "compile_evaluation", _once(_compile_evaluation, experiment))
     patch.setattr(compilation, "forward_flops", _once(compilation.forward_flops, experiment))
     for name in ("init_state", "implementations", "tokens"):
       method = getattr(setup.Experiment, name)

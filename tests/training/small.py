@@ -33,7 +33,6 @@ def task(augment=None, mean=(0.5,), **fields):
     decode_size=SIZE,
     image_size=SIZE,
     channels=1,
-    mean_and_std=(mean, STATISTICS["std"]),
   )
 
 

@@ -35,20 +35,19 @@ class Live:
     self._outcomes: dict[str, Outcome] = {}
     self._busy: set[str] = set()
     self._seconds: list[float] = []  # of the points that were trained here
-    self._own: set[str] = set()  # that are trained here
+    self._own = ""  # the point that is trained here
 
   @contextlib.contextmanager
-  def training(self, points: Sequence[Point]) -> Iterator[None]:
-    """Shows the last line that is printed while a `with` block trains points."""
-    self._own, begun = {point.name for point in points}, time.monotonic()
-    for point in points:
-      self._draw(f"training {point.name} ...")
+  def training(self, point: Point) -> Iterator[None]:
+    """Shows the last line that is printed while a `with` block trains a point."""
+    self._own, start = point.name, time.monotonic()
+    self._draw(f"training {point.name} ...")
     try:
       with contextlib.redirect_stdout(_Told(self._tell)):
         yield
     finally:
-      self._own = set()
-      self._seconds += [(time.monotonic() - begun) / len(points)] * len(points)
+      self._own = ""
+      self._seconds.append(time.monotonic() - start)
 
   def looked_at(self, point: Point, state: State) -> None:
     """Takes note of how a point stands."""
@@ -97,7 +96,7 @@ class Live:
       own = [point for point in self._points if point.method == method]
       ended = [self._outcomes[point.name] for point in own if point.name in self._outcomes]
       good = [each.test[self._figure] * self._scale for each in ended if not each.problem]
-      busy = sum(point.name in self._busy or point.name in self._own for point in own)
+      busy = sum(point.name in self._busy or point.name == self._own for point in own)
       found = spread(good) if good else None
       mean = f"{found.mean:.{self._digits}f}" if found else ""
       if found and found.sd is not None:

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 from vitx.checkpoints import workdir as wd
 from vitx.cli.flags import TRUST
-from vitx.config.checks import check_integer
 from vitx.config.errors import ConfigError, MissingExtraError
 from vitx.config.loader import split_text
 
@@ -42,13 +41,6 @@ def add_output(parser: argparse.ArgumentParser) -> None:
   add("--out", default="results", help="folder of the table (results)")
   add("--name", help="of the table (the workdir's name)")
   add("--plot", action=argparse.BooleanOptionalAction, default=True, help="draw the curves")
-  add(
-    "--together",
-    type=int,
-    default=8,
-    metavar="N",
-    help="points that differ in seed, learning rate or weight decay, trained in one program (8)",
-  )
   add("--trust_code", action="store_true", help=TRUST)
 
 
@@ -70,7 +62,6 @@ def compare(
   out: str,
   name: str | None,
   plot: bool,
-  together: int,
   trust_code: bool,
 ) -> int:
   """Trains the points, writes their results and returns the exit status.
@@ -82,12 +73,11 @@ def compare(
     out: folder of the results.
     name: of the results; None for the name of the workdir.
     plot: whether to draw the curves.
-    together: how many points one program trains at most.
     trust_code: whether code that the configs name may be imported.
 
   Raises:
-    ConfigError: `together` is out of range, the directory is the workdir of a run, or the results
-      cannot be written; nothing was trained.
+    ConfigError: the directory is the workdir of a run, or the results cannot be written; nothing
+      was trained.
     MissingExtraError: matplotlib is not installed and `plot` is set; nothing was trained.
   """
   from vitx.analysis.comparison import Comparison
@@ -97,7 +87,6 @@ def compare(
   from vitx.sweeps.sweep import train_points
   from vitx.training import cache, failures, phases
 
-  check_integer(together, "together", "[1, 1000]")
   if wd.read_json(workdir, "config.json") or wd.read_json(workdir, wd.PHASES):
     raise ConfigError(
       f"workdir={workdir!r} is the workdir of one run; name another directory, in which each run of"
@@ -115,7 +104,7 @@ def compare(
   print(f"checking {len({point.method for point in points})} methods ...", flush=True)
   methods, (figure, mode) = measure_methods(points, published, workdir, trust_code=trust_code)
   live = Live(points, workdir, figure)
-  if not train_points(points, workdir, live, together=together, trust_code=trust_code):
+  if not train_points(points, workdir, live, trust_code=trust_code):
     print("\nstopped; the same command goes on", flush=True)
     return failures.leave(failures.EXIT_INTERRUPTED)
   outcomes = live.outcomes()

@@ -147,17 +147,6 @@ class Task(Protocol):
     """Returns all variables; depends on `key` and the batch's shapes only."""
     ...
 
-  def found_in_data(self) -> Any:
-    """Returns arrays that follow from the training examples, and no shape from them.
-
-    Runs whose training examples differ are trained as one program by `with_found`.
-    """
-    return {}
-
-  def with_found(self, found: Any) -> "Task":
-    """Returns the task with other arrays of `found_in_data`, traced ones for instance."""
-    return self
-
   def constants(self) -> Any:
     """Returns arrays that are neither trained nor saved; training adds "teacher" to them."""
     return {}

@@ -1,7 +1,6 @@
 """Classification of images: cross-entropy against (mixed, smoothed) class targets."""
 
 import dataclasses
-import functools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, Literal
 
@@ -28,7 +27,7 @@ from vitx.data.images.settings import (
   sides,
 )
 from vitx.data.images.square import SquareImages
-from vitx.data.images.statistics import Channels, statistics
+from vitx.data.images.statistics import statistics
 from vitx.data.sources.folder import SUFFIXES
 from vitx.models import initialize, model_from_config, token_layout
 from vitx.ops.dropout import examples_at
@@ -61,8 +60,6 @@ class Classification(Task):
     channels: C.
     resize_mode: how the host gives an image its size in training.
     interpolation: of the host's resizing.
-    mean_and_std: per channel, by which `augment` and `preprocess` normalize; they take others as
-      `statistics`.
     value_range: `data.value_range`, of images to predict.
   """
 
@@ -75,7 +72,6 @@ class Classification(Task):
   channels: int
   resize_mode: ResizeMode = "center"
   interpolation: HostInterpolation = "bilinear"
-  mean_and_std: tuple[Channels, Channels] = ((), ())
   value_range: ValueRange = None
 
   sections: ClassVar[Mapping[str, type]] = {
@@ -148,20 +144,7 @@ class Classification(Task):
       channels=data.channels,
       resize_mode=data.resize_mode,
       interpolation=data.get("interpolation", ImageSettings.interpolation),
-      mean_and_std=(tuple(data.mean), tuple(data.std)),
       value_range=data.get("value_range"),
-    )
-
-  def found_in_data(self):
-    """Returns mean and standard deviation per channel, float32 (C,)."""
-    return tuple(np.asarray(each, np.float32) for each in self.mean_and_std)
-
-  def with_found(self, found):
-    """Returns the task that normalizes images by another mean and standard deviation."""
-    return dataclasses.replace(
-      self,
-      augment=functools.partial(self.augment, statistics=found),
-      preprocess=functools.partial(self.preprocess, statistics=found),
     )
 
   @property

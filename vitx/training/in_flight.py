@@ -17,20 +17,15 @@ class InFlight:
     stop: whether a step that was awaited said that a process was asked to end.
   """
 
-  def __init__(
-    self,
-    finish: Callable[[int, dict[str, Any], dict[str, Any]], None],
-    read: Callable[[jax.Array], np.ndarray] | None = None,
-  ):
+  def __init__(self, finish: Callable[[int, dict[str, Any], dict[str, Any]], None]):
     """Starts with no step.
 
     Args:
       finish: called for every step, in order, once it is done, with its number, its metrics, and
         what was measured of the state after it: {} but for the last step of a dispatch.
-      read: returns a metric on the host, by step; None where all devices have the same.
     """
     self.stop = False
-    self._finish, self._read = finish, read or first_copy
+    self._finish = finish
     self._steps: collections.deque[tuple[range, Any, Any, jax.Array, Any]] = collections.deque()
 
   def add(
@@ -59,8 +54,8 @@ class InFlight:
 
   def _wait_for_oldest(self) -> None:
     steps, metrics, measured, stop, told = self._steps.popleft()
-    values = {name: self._read(x) for name, x in metrics.items()}
-    last = {name: self._read(x).tolist() for name, x in measured.items()} | dict(told)
+    values = {name: first_copy(x) for name, x in metrics.items()}
+    last = {name: first_copy(x).tolist() for name, x in measured.items()} | dict(told)
     for i, step in enumerate(steps):
       own = {name: value[i].tolist() for name, value in values.items()}
       self._finish(step, own, last if step == steps[-1] else {})

@@ -45,7 +45,6 @@ class Experiment:
     constants: of the task, on the host, with a teacher's unless it is a trial.
     steps_per_epoch: batches per pass over *train*; not an integer in general.
     total_steps: where the run ends.
-    devices: among which a batch is divided.
   """
 
   config: ConfigDict
@@ -56,7 +55,6 @@ class Experiment:
   constants: Any
   steps_per_epoch: Fraction
   total_steps: int
-  devices: int
 
   @property
   def task(self) -> Task:
@@ -132,7 +130,7 @@ class Experiment:
 
     Which is the faster depends on how many examples a device has at once.
     """
-    examples = self.config.batch_size // self.devices // self.config.grad_accum_steps
+    examples = self.config.batch_size // jax.device_count() // self.config.grad_accum_steps
     return implementations(self.task.model, self.task.input_spec, examples)
 
   def keep(self, role: str) -> Examples:
@@ -248,10 +246,7 @@ def make_experiment(
   if not is_trial:
     constants |= teacher.load_constants(step.task, config, source.info, trust_code)
   step = dataclasses.replace(step, axis=parallel.AXIS)
-  return Experiment(
-    *(config, source, examples, step, shapes, constants, steps_per_epoch, end),
-    devices=jax.device_count(),
-  )
+  return Experiment(config, source, examples, step, shapes, constants, steps_per_epoch, end)
 
 
 def read_examples(task: Task, source: Source) -> Source:

@@ -56,7 +56,7 @@ class Step:
     optimizer: gives the direction, not yet multiplied by the learning rate.
     schedule: step -> learning rate.
     seed: of all that training draws; keys are folded from (seed, step, index in the global batch).
-      An integer below 2**32, traced or not.
+      An integer below 2**32.
     grad_accum_steps: micro-batches per step.
     ema_decay: of the moving average of parameters; 0 keeps no average.
     ema_warmup: whether the average is short at first, (1 + n) / (10 + n) after n updates.
@@ -72,7 +72,7 @@ class Step:
   task: Task
   optimizer: optax.GradientTransformation
   schedule: Callable[[jax.Array], jax.Array]
-  seed: int | jax.Array
+  seed: int
   grad_accum_steps: int = 1
   ema_decay: float = 0.0
   ema_warmup: bool = True
