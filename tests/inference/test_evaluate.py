@@ -378,18 +378,3 @@ def test_of_moved_data_the_roles_are_the_runs(exported, copy, tmp_path, warnings
   with pytest.raises(ConfigError, match="'site_b' differ"):
     evaluate(loaded, source=f"folder:{tmp_path}/moved")
   assert evaluate(loaded, source=f"folder:{folder}", split="all")["examples"] == 60
-
-
-@pytest.mark.parametrize(
-  ("options", "message"),
-  [
-    (["--source", "digit"], "Did you mean 'digits'"),
-    (["--source", "folder:nowhere"], "nowhere is not a directory"),
-    (["--batch_size", "0"], "batch_size=0 is out of range"),
-    (["--workdir", "nowhere"], "nowhere' has no config.json"),
-  ],
-)
-def test_bad_options_are_named_without_a_traceback(run, options, message, capsys):
-  assert main(["evaluate", "--workdir", str(run[0]), *options]) == 1
-  error = capsys.readouterr().err
-  assert error.startswith("ConfigError: ") and message in error

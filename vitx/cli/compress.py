@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from vitx.checkpoints.outputs import check_absent, check_file, write_file
-from vitx.cli.flags import CHECKPOINT, TRUST_RUN
+from vitx.cli.flags import CHECKPOINT, DENSITY_RUN, TRUST_RUN
 
 SUFFIX = ".vitx"
 
@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Declares the arguments of `run`."""
   add = parser.add_argument
   add("file", metavar="FILE", help="an image or an array of images, or any file")
-  add("--workdir", required=True, help="of a density model's run")
+  add("--workdir", required=True, help=DENSITY_RUN)
   add("--out", metavar="FILE", help=f"to write; FILE{SUFFIX} by default")
   add("--lanes", type=int, default=32, help="windows coded at a time")
   add("--checkpoint", default="best", help=CHECKPOINT)

@@ -16,7 +16,7 @@ otherwise is refused.
 
 import argparse
 
-from vitx.cli.flags import TRUST_RUN
+from vitx.cli.flags import CHECKPOINT, TRUST_RUN
 from vitx.config.errors import ConfigError
 from vitx.config.loader import load_config
 
@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add("--out", required=True, help="the workdir to make, or the .safetensors file to write")
   add("--config", default="", help="of a file's network: FILE:ROW,field=value or a config.json")
   add("--without_data", action="store_true", help="do not open the data set of the config")
-  add("--checkpoint", default="best", help="of a workdir: best, latest or a step")
+  add("--checkpoint", default="best", help=f"of a workdir: {CHECKPOINT}")
   add("--trust_code", action="store_true", help=TRUST_RUN)
 
 

@@ -4,13 +4,13 @@ import argparse
 from typing import Any
 
 from vitx.checkpoints.outputs import write_json
-from vitx.cli.flags import CHECKPOINT, TRUST_RUN, OutFile
+from vitx.cli.flags import CHECKPOINT, DATA_DIR, RUN, TRUST_RUN, OutFile
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Declares the arguments of `run`."""
   add = parser.add_argument
-  add("--workdir", required=True, help="of a training run")
+  add("--workdir", required=True, help=RUN)
   add("--checkpoint", default="best", help=CHECKPOINT)
   add("--weights", help="ema or raw; without it those that chose the best")
   add(
@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     " without it test of the run's source, all of another",
   )
   add("--source", help="another source with the same classes, e.g. folder:PATH")
-  add("--data_dir", help="where TFDS sets lie, if not where the run found them")
+  add("--data_dir", help=DATA_DIR)
   add("--batch_size", type=int, help="over all devices; else the run's")
   add("--limit", type=int, help="a quick look at so many examples, spread over the split")
   add("--task", default="", metavar="FIELD=VALUE,...", help="other fields of the task")

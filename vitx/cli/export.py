@@ -24,7 +24,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from vitx.cli.flags import CHECKPOINT, TRUST_RUN, names
+from vitx.cli.flags import CHECKPOINT, RUN, TRUST_RUN, names
 
 
 def batch(text: str) -> int | None:
@@ -43,7 +43,7 @@ def batch(text: str) -> int | None:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Declares the arguments of `run`."""
   add = parser.add_argument
-  add("--workdir", required=True, help="of a training run")
+  add("--workdir", required=True, help=RUN)
   add("--out", required=True, metavar="FILE", help="the program; it must not be there yet")
   add("--checkpoint", default="best", help=CHECKPOINT)
   add(

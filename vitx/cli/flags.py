@@ -10,6 +10,10 @@ from typing import Any
 from vitx.checkpoints.outputs import check_file
 
 CHECKPOINT = "best, latest or a step"
+CONFIG = "FILE, FILE:ROW,field=value or a config.json"
+DATA_DIR = "where TFDS sets lie, if not where the run found them"
+DENSITY_RUN = "of a density model's run"
+RUN = "of a training run"
 TRUST = "let a config.json, data set or run that the config names run Python of its own"
 TRUST_RUN = "let the run's config name Python of its own"
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from vitx.analysis import csv_files
 from vitx.checkpoints.outputs import write_json
-from vitx.cli.flags import CHECKPOINT, TRUST_RUN, OutFile
+from vitx.cli.flags import CHECKPOINT, RUN, TRUST_RUN, OutFile
 from vitx.cli.tables import lay_out
 from vitx.config.checks import check_integer
 
@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Declares the arguments of `run`."""
   add = parser.add_argument
   add("files", metavar="FILE", nargs="+", help="an image, what else the task reads, or a folder")
-  add("--workdir", required=True, help="of a training run")
+  add("--workdir", required=True, help=RUN)
   add("--checkpoint", default="best", help=CHECKPOINT)
   add("--top_k", type=int, default=1, help="tell so many classes of each, the best first")
   add("--features", action="store_true", help="also write what the network's head reads, as JSON")

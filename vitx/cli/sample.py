@@ -10,13 +10,13 @@ from typing import Any
 
 from vitx.checkpoints.outputs import check_folder
 from vitx.checkpoints.own_files import check_output
-from vitx.cli.flags import CHECKPOINT, TRUST_RUN
+from vitx.cli.flags import CHECKPOINT, DATA_DIR, DENSITY_RUN, TRUST_RUN
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Declares the arguments of `run`."""
   add = parser.add_argument
-  add("--workdir", required=True, help="of a density model's run")
+  add("--workdir", required=True, help=DENSITY_RUN)
   add("--count", type=int, default=16, help="samples, or originals to complete")
   add("--prompt", metavar="FILE|TEXT", help="what every sample begins with")
   add("--complete", type=float, metavar="FRACTION", help="complete test examples, so much is given")
@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add("--seed", type=int, default=0, help="of the draws")
   add("--out", metavar="DIR", help="where files are written; WORKDIR/samples by default")
   add("--checkpoint", default="best", help=CHECKPOINT)
-  add("--data_dir", help="where TFDS sets lie, if not where the run found them")
+  add("--data_dir", help=DATA_DIR)
   add("--trust_code", action="store_true", help=TRUST_RUN)
 
 

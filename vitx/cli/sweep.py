@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitx.checkpoints import workdir as wd
-from vitx.cli.flags import TRUST
+from vitx.cli.flags import CONFIG, TRUST
 from vitx.config.errors import ConfigError, MissingExtraError
 from vitx.config.loader import split_text
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Declares the arguments of `run`."""
   add = parser.add_argument
-  add("--config", required=True, help="FILE, FILE:ROW,field=value or a config.json; no seed")
+  add("--config", required=True, help=f"{CONFIG}; no seed")
   add("--over", help="field=[value,value],...; `row` stands for the file's rows")
   add("--seeds", type=int, default=1, help="how many, from 0")
   add("--workdir", required=True, metavar="DIR", help="where the runs lie; gs://... works too")

@@ -10,16 +10,14 @@ goes on), 1 anything else.
 import argparse
 from typing import Any
 
-from vitx.cli.flags import TRUST
+from vitx.cli.flags import CONFIG, TRUST
 from vitx.config.loader import load_config
-
-CONFIG = "FILE, FILE:ROW,field=value or a config.json; --config.field=value overrides too"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Declares the arguments of `run`."""
   add = parser.add_argument
-  add("--config", required=True, help=CONFIG)
+  add("--config", required=True, help=f"{CONFIG}; --config.field=value overrides too")
   add("--workdir", required=True, help="where the run keeps everything; gs://... works too")
   add("--dry_run", action="store_true", help="compile, print memory and seconds per step, exit")
   add("--trust_code", action="store_true", help=TRUST)

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from vitx.analysis.figures import ALL_FIGURES
-from vitx.cli.flags import integers
+from vitx.cli.flags import CHECKPOINT, RUN, integers, names
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,13 +29,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   parser.description = "\n".join([parser.description or "", *lines])
   add = parser.add_argument
   add("figure", metavar="FIGURE", help="a name of the list above")
-  add("--workdir", nargs="+", help="of a training run; some figures take several, curves sweeps")
+  add("--workdir", nargs="+", help=f"{RUN}; some figures take several, curves sweeps")
   add(
     "--config",
     help="FILE:ROW,field=value or a config.json, with starting weights; of curves, whose source's",
   )
   add("--results", metavar="CSV", help="of vitx reproduce or sweep over the rows of --config")
-  add("--checkpoint", default="best", help="of the workdir: best, latest or a step")
+  add("--checkpoint", default="best", help=f"of the workdir: {CHECKPOINT}")
   add("--out", required=True, metavar="DIR", help="where the files are written")
   add("--local", type=int, help="the last so many tokens count as near; else a row")
   add("--examples", type=int, default=4, help="that are looked at, the first of validation")
@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   )
   add(
     "--patterns",
-    type=lambda text: tuple(text.split(",")),
+    type=names,
     default=(),
     metavar="NAMES",
     help="that gallery draws, separated by commas; else eight of them",
