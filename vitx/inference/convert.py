@@ -98,14 +98,11 @@ def _read(
   blank = {name: np.zeros((1, *x.shape), x.dtype) for name, x in task.element_spec.items()}
   key = jax.random.key(config.init_seed)
   layout = task.token_layout()
-
-  def split(variables: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    return variables["params"], {name: x for name, x in variables.items() if name != "params"}
-
-  shapes = split(dict(jax.eval_shape(task.init, key, blank)))
-  check_source(source, *shapes, layout, **fitting(config, info), new_head=False)
-  fresh = split(dict(jax.jit(task.init)(key, blank)))
-  return initial_variables(source, *fresh, layout, **fitting(config, info))
+  shapes = dict(jax.eval_shape(task.init, key, blank))
+  more = fitting(config, info)
+  check_source(source, shapes.pop("params"), shapes, layout, **more, new_head=False)
+  state = dict(jax.jit(task.init)(key, blank))
+  return initial_variables(source, state.pop("params"), state, layout, **more)
 
 
 def export_weights(
