@@ -11,36 +11,13 @@ from PIL import Image
 
 from tests.cli import density_models
 from tests.slow import all_but
-from vitx.cli.main import main
 from vitx.config.errors import ConfigError, MissingExtraError
 from vitx.data.sources import open_source
-from vitx.inference import code_file, opening
+from vitx.inference import code_file
 from vitx.inference.coding import group_windows
 from vitx.inference.compress import compress, decompress
 from vitx.tasks.density_images import to_values
 from vitx.training.record import progress
-
-
-@pytest.fixture(scope="module")
-def digits():
-  return density_models.make()
-
-
-@pytest.fixture(scope="module")
-def text():
-  return density_models.text()
-
-
-@pytest.fixture
-def command(monkeypatch, capsys):
-  """Runs a command on a model that is in no workdir; returns status, output and errors."""
-
-  def run(loaded, name, *arguments):
-    monkeypatch.setattr(opening, "load", lambda *_, **__: loaded)
-    status = main([name, "--workdir", "runs/density", *map(str, arguments)])
-    return status, *capsys.readouterr()
-
-  return run
 
 
 def evaluated_bits(loaded, examples):
