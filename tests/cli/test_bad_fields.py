@@ -384,11 +384,10 @@ def test_a_dry_run_refuses_it_too(override, elsewhere, capsys):
 
 
 @pytest.mark.parametrize("override", ["model.width=1000000000", "data.image_size=100000"])
-@pytest.mark.parametrize("command", ["plan", "summary"])
-def test_impossible_sizes_are_refused_wherever_they_come(command, override, elsewhere, capsys):
+def test_impossible_sizes_are_refused_wherever_they_come(override, elsewhere, capsys):
   parts = next(parts for own, *parts in FIELDS if own == override)
   config = "configs/digits.py:" + runs.replace(runs.TINY, override)
-  refuse(capsys, elsewhere, [command, "--config", config], *parts)
+  refuse(capsys, elsewhere, ["plan", "--config", config], *parts)
 
 
 @pytest.mark.slow  # compiles a training step

@@ -130,10 +130,8 @@ def test_every_command_refuses_it(workdir, capsys):
     ["sweep", "--config", theirs, "--workdir", "new"],
     ["reproduce", "--config", theirs, "--workdir", "new"],
     ["plan", "--config", theirs],
-    ["summary", "--config", theirs],
     ["config", theirs],
     ["config", theirs, "--explain"],
-    ["benchmark", "models", "--config", theirs],
     ["benchmark", "data", "--config", theirs],
     ["visualize", "patterns", "--config", theirs, "--out", "new"],
   ):

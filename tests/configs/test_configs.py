@@ -14,7 +14,7 @@ from vitx.ops.patterns import PATTERNS
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted(
-  p.stem for p in (ROOT / "configs").glob("*.py") if p.stem not in ("common", "__init__")
+  p.stem for p in (ROOT / "configs").glob("*.py") if p.stem[0] != "_" and p.stem != "common"
 )
 
 

@@ -25,17 +25,15 @@ COMMANDS = {
   "sample": "draw images, text or sound from a density model",
   "compress": "code a file with a density model's probabilities",
   "decompress": "undo vitx compress",
-  "summary": "parameters, operations and memory of a config's rows, or the layers of one",
-  "plan": "the largest batch that fits a device, and what helps where a batch does not",
+  "plan": "parameters, operations, memory and time of a config's rows, and what batch fits",
   "config": "print a whole config as JSON, or explain its fields",
   "prepare": "download or convert a data set",
   "convert": "published weights into a workdir, or a workdir's weights out to timm's names",
-  "benchmark": "measure mixers, models, training steps and data side by side",
+  "benchmark": "measure mixers and data on this machine, and what auto should pick",
   "visualize": "draw a figure of a trained model or of a config",
   "sweep": "train a config over values of its fields and seeds, and compare",
   "reproduce": "train a config's rows and set the published figures beside ours",
 }
-APART = ("benchmark", "config", "plan", "summary")  # whose arguments lie in a file of their own
 INTERRUPTED = 130  # as a shell tells it of SIGINT
 GONE = 141  # and of SIGPIPE
 
@@ -114,7 +112,7 @@ def _dispatch(arguments: list[str]) -> int | None:
 
 def declare_arguments(name: str, parser: argparse.ArgumentParser) -> None:
   """Gives a parser the description and the arguments of a command."""
-  module = importlib.import_module(f"vitx.cli.{'arguments.' * (name in APART)}{name}")
+  module = importlib.import_module(f"vitx.cli.{name}")
   parser.description = module.__doc__
   module.add_arguments(parser)
 

@@ -92,7 +92,7 @@ def call(get_config: Callable[..., ConfigDict], arg: str) -> ConfigDict:
 
 
 def open_config(path: str) -> dict[str, Any]:
-  """Returns the names that a config file defines: `get_config`, and `ROWS` and `PUBLISHED` if any.
+  """Returns the names that a config file defines: `get_config`, and `ROWS` and such, if any.
 
   Raises:
     ConfigError: there is no such file, it cannot be run, or it has no `get_config`.
@@ -151,7 +151,7 @@ def find(path: str) -> Path:
   if Path(path).is_file() and path.endswith(".py"):
     return Path(path)
   folder, own = Path(path).parent, Path(shipped[0])
-  names = sorted(p.stem for p in own.glob("*.py") if p.stem not in ("__init__", "common"))
+  names = sorted(p.stem for p in own.glob("*.py") if p.stem[0] != "_" and p.stem != "common")
   if str(folder) in (".", "configs") and Path(path).name.removesuffix(".py") in names:
     return own / f"{Path(path).name.removesuffix('.py')}.py"
   near = nearest(Path(path).name.removesuffix(".py"), names)

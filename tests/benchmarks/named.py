@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import jax
 
+from vitx.benchmark.report import format_ratio
 from vitx.benchmark.timing import (
   Program,
   Times,
@@ -148,3 +149,25 @@ def _compile(case: Case) -> dict[str, Program]:
     weights = (jax.random.normal(next(keys), shape) for shape in kernel.weights)
     programs[name] = compile_step(kernel.attend, q, k, v, *weights, fixed=kernel.fixed())
   return programs
+
+
+def format_named(outcomes: Sequence[Outcome]) -> str:
+  """Formats the named cases with what was asked and what was found."""
+  lines = ["Named cases, on queries, keys and values alone; forward + backward, float32."]
+  for case in dict.fromkeys(outcome.case for outcome in outcomes):
+    lines.append(case)
+    lines += [_outcome_line(outcome) for outcome in outcomes if outcome.case == case]
+  return "\n".join(lines)
+
+
+def _outcome_line(outcome: Outcome) -> str:
+  figure = outcome.figure
+  what = "faster than" if figure.quantity == "time" else "less temporaries than"
+  text = f"  {figure.kernel}: {what} {figure.other}"
+  if outcome.note:
+    return f"{text:<72} {outcome.note}"
+  found = "  ".join(format_ratio(ratio) for ratio in outcome.found)
+  if figure.at_least is None:
+    return f"{text:<72} {found}"
+  met = f"met in {outcome.met} of {len(outcome.found)}"
+  return f"{text:<72} >= {figure.at_least:<5g} {found}  {met}"

@@ -1,4 +1,4 @@
-"""What `vitx benchmark models` cannot tell of a config: refused before anything is compiled."""
+"""What `vitx plan` cannot tell of a config: refused before anything is compiled."""
 
 import argparse
 import sys
@@ -21,7 +21,7 @@ CASES = [
   (["--config", "digits:fnet,model.depth=0"], "model.depth=0 is out of range"),
   ([*TWO, "--pareto", "gflop,parameters", "--out", "."], "Did you mean 'gflops'?"),
   ([*TWO, "--pareto", "gflops,published_top1", "--out", "."], "'published_top1' is no column"),
-  ([*TWO, "--pareto", "gflops,train_per_s", "--out", "."], "is measured: add --time"),
+  ([*TWO, "--pareto", "gflops,train_per_s", "--out", "."], "is measured: add --rates"),
   ([*TWO, "--pareto", "gflops", "--out", "."], "pareto='gflops': name two columns"),
   ([*TWO, "--pareto", "gflops,gflops", "--out", "."], "pareto='gflops,gflops': name two"),
   ([*TWO, "--pareto", "gflops,parameters"], "--out the folder of their plot: give both"),
@@ -29,28 +29,23 @@ CASES = [
   ([*TWO, "--pareto", "gflops,parameters", "--out", "no/where"], "out='no/where' is no folder"),
   ([*TWO, "--csv", "no/where.csv"], "csv='no/where.csv': there is no folder 'no'"),
   ([*TWO, "--json", "."], "json='.' is a folder; name a file"),
-  (
-    [*TWO, "--peers"],
-    "there is none beside fnet, softmax; PyTorch's are a vit",
-  ),
-  (["--peers", "--rows", "vit,cct"], "there is none beside cct; PyTorch's"),
-  (["--peers", "--rows", "vt"], "has no row 'vt'. Did you mean"),
-  ([*TWO, "--memory"], "--memory is of the peers; add --peers"),
-  (["--time"], "--time is of what a config's rows cost; name a --config"),
-  (["--peers", "--csv", "x.csv"], "--csv is of what a config's rows cost; leave out --peers"),
-  (["--config.seed=3"], "unrecognized arguments: --config.seed=3"),
+  (["--config", "digits:fnet", "--all"], "names the row 'fnet' already: leave out --all"),
+  ([*TWO, "--modules"], "--modules is of one row, and 2 are asked for"),
+  ([*TWO, "--rates", "--no-compile"], "--rates runs what --no-compile leaves out"),
+  (["--rates"], "required: --config"),
+  ([*DIGITS, "--memory", "much"], "'much': write a number and MB"),
 ]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: " ".join(case[0]))
 def test_what_cannot_be_told_of_rows(case, elsewhere, capsys):
   arguments, part = case
-  refuse(capsys, elsewhere, ["benchmark", "models", *arguments], part)
+  refuse(capsys, elsewhere, ["plan", *arguments], part)
 
 
 def test_a_plot_without_its_extra(elsewhere, capsys, monkeypatch):
   monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-  arguments = ["benchmark", "models", *TWO, "--pareto", "gflops,parameters", "--out", "."]
+  arguments = ["plan", *TWO, "--pareto", "gflops,parameters", "--out", "."]
   refuse(capsys, elsewhere, arguments, 'needs the extra "plot"')
 
 

@@ -3,10 +3,7 @@
 import pytest
 
 from configs import vix_cifar10, vix_tiny_imagenet
-from vitx.analysis.torchsummary import estimate_size
-from vitx.cli.row_costs import count_size
-from vitx.config.loader import load_config
-from vitx.training.trial import complete_config
+from configs._torchsummary import estimate_size
 
 PRINTED = [
   (file, row, side)
@@ -29,11 +26,8 @@ def test_the_printed_size(file, row, side):
 
 
 def test_of_a_config():
-  config = complete_config(load_config("vix_cifar10:hybrid_vin"))
-  assert count_size(config) == {
-    "parameters_torchsummary": 623_706,
-    "size_mb": 88.7,
-  }
+  config = vix_cifar10.get_config("hybrid_vin")
+  assert vix_cifar10.COMPUTED["size_mb"](config, 623_706) == 88.7
 
 
 @pytest.mark.parametrize(

@@ -4,14 +4,12 @@ import sys
 
 import pytest
 
+from tests.benchmarks import console, peers, steps
 from vitx.analysis.counting import count_parameters
-from vitx.benchmark import models, peers, timing
-from vitx.cli import benchmark, beside_peers
-from vitx.cli.main import main
-from vitx.config.errors import MissingExtraError
+from vitx.benchmark import timing
+from vitx.config.errors import ConfigError, MissingExtraError
 from vitx.config.loader import load_config
 from vitx.models import model_from_config
-from vitx.training import trial
 from vitx.training.trial import complete_config
 
 
@@ -20,10 +18,10 @@ def test_every_peer_has_a_row_of_ours_and_every_goal_a_peer():
 
   found = {}
   for row in vix_cifar10.ROWS:
-    found |= beside_peers._pair(row, f"{beside_peers.CONFIG.replace(':', f':{row},')}")
+    found |= peers.pair_row(row, f"{peers.CONFIG.replace(':', f':{row},')}")
   assert list(found) == ["vit/eager", "vit/fused", "vip", "vil", "vin", "fnet"]
-  assert set(models.GOALS) <= set(found)
-  assert list(dict.fromkeys(row for row, _ in found.values())) == list(beside_peers.ROWS)
+  assert set(peers.GOALS) <= set(found)
+  assert list(dict.fromkeys(row for row, _ in found.values())) == list(peers.ROWS)
 
 
 @pytest.mark.parametrize(
@@ -83,8 +81,8 @@ def test_peers_have_the_sizes_of_the_row(row, installed):
 @of_others
 @pytest.mark.slow(reason="compiles two training steps and runs PyTorch's")
 def test_rows_of_a_config_beside_their_peers(capsys, installed):
-  rows = ["--config", f"vix_cifar10:{SMALL}", "--rows", "vit,fnet"]
-  assert main(["benchmark", "models", "--peers", *rows, "--runs", "2", "--repeats", "1"]) == 0
+  effort = {"runs": 2, "repeats": 1, "seconds": 60.0, "say": lambda text: None}
+  peers.measure(f"vix_cifar10:{SMALL}", ["vit", "fnet"], False, effort)
   lines = [line.split() for line in capsys.readouterr().out.splitlines()]
   ratios = {line[0]: [float(x) for x in line[1:3]] for line in lines[1:4]}
   assert list(ratios) == ["vit/eager", "vit/fused", "fnet"]
@@ -93,61 +91,40 @@ def test_rows_of_a_config_beside_their_peers(capsys, installed):
 
 def test_ratios_are_of_steps_that_take_turns():
   order = []
-  ours = {"vit": lambda: order.append("ours")}
-  theirs = {"vit/fused": lambda: order.append("theirs")}
-  found = models.compare(ours, theirs, runs=2, repeats=2, seconds=1.0, say=lambda text: None)
+  pairs = {"vit/fused": (lambda: order.append("ours"), lambda: order.append("theirs"))}
+  found = steps.compare(pairs, runs=2, repeats=2, seconds=1.0, say=lambda text: None)
   assert list(found) == ["vit/fused"] and len(found["vit/fused"]) == 2
   assert order.index("theirs") < len(order) - 1 - order[::-1].index("ours")
 
 
 def test_goals_are_judged_from_their_side():
-  text = models.format_ratios({"a": [0.5, 0.9], "b": [2.0]}, {"a": 0.8}, most=True)
+  text = console.format_ratios({"a": [0.5, 0.9], "b": [2.0]}, {"a": 0.8}, most=True)
   assert text.splitlines()[0].split() == [
     *("a", "0.50", "0.90", "median", "0.70", "<=", "0.8:", "1", "of", "2")
   ]
   assert "median 2.00" in text and "<=" not in text.splitlines()[1]
-  assert ">= 0.8: 1 of 2" in models.format_ratios({"a": [0.5, 0.9]}, {"a": 0.8}, most=False)
-
-
-def take(name):
-  held = bytearray(int(name))
-  return lambda: held.__setitem__(slice(None, None, 4096), b"x" * len(held[::4096]))
-
-
-@pytest.mark.slow(reason="a process of its own")
-def test_peak_memory_is_above_what_was_imported():
-  assert 90e6 < models.peak_bytes(int, take, "100000000") < 140e6
+  assert ">= 0.8: 1 of 2" in console.format_ratios({"a": [0.5, 0.9]}, {"a": 0.8}, most=False)
 
 
 def test_share_of_a_product(monkeypatch, capsys):
   """A step of as many operations as the product, of which it takes a quarter of the time."""
-  product, asked = 2 * models.PRODUCT**3, []
-  monkeypatch.setattr(
-    benchmark.trial, "make_dispatch", lambda *config: asked.append(config) or (int, 3, product)
-  )
-  times = {"step": timing.Times(0.5, 1), "product": timing.Times(2.0, 1)}
-  monkeypatch.setattr(
-    models, "interleave", lambda steps, **_: {name: times[name] for name in steps}
-  )
-  assert main(["benchmark", "models", "--rows", "digits:bigbird", "--runs", "1"]) == 0
-  lines = capsys.readouterr().out.splitlines()
-  assert lines[1].split()[:2] == ["digits:bigbird", "4.00"] and len(asked) == 1
+  monkeypatch.setattr(steps.trial, "make_dispatch", lambda config: (int, 3, 2 * steps.PRODUCT**3))
+  times = {0: timing.Times(2.0, 1), 1: timing.Times(0.5, 1)}
+  monkeypatch.setattr(steps, "interleave", lambda pair, **_: times)
+  steps.measure(["digits:bigbird"], {"runs": 1, "say": lambda text: None})
+  assert capsys.readouterr().out.splitlines()[1].split()[:2] == ["digits:bigbird", "4.00"]
 
 
-@pytest.mark.slow  # compiles a dispatch
-def test_a_dispatch_goes_on_from_its_own_state(monkeypatch):
-  monkeypatch.setattr(trial, "count_training_flops", lambda config: 7)
-  sizes = "batch_size=4,model.depth=1,model.width=8,model.num_heads=1,model.mlp_dim=8"
-  config = complete_config(load_config(f"digits:softmax,steps_per_dispatch=3,{sizes}"))
-  dispatch, steps, flops = trial.make_dispatch(config)
-  assert (steps, flops) == (3, 21)
-  dispatch()
-  dispatch()
-
-
-def test_what_is_missing_or_unknown_is_one_line(monkeypatch, capsys):
-  assert main(["benchmark", "models", "--rows", "vit"]) == 1
-  assert "rows='vit'" in capsys.readouterr().err
+def test_what_is_missing_is_one_line(monkeypatch):
   monkeypatch.setitem(sys.modules, "torch", None)
   with pytest.raises(MissingExtraError, match='extra "peers"'):
     peers.import_torch()
+
+
+@pytest.mark.parametrize(
+  ("rows", "part"),
+  [(["vit", "cct"], "none beside cct; PyTorch's are a vit"), (["vt"], "no row 'vt'")],
+)
+def test_rows_without_a_peer(rows, part):
+  with pytest.raises(ConfigError, match=part):
+    peers.measure(None, rows, False, {"say": print})

@@ -2,17 +2,24 @@
 
 Queries, keys and values alone, forward and backward, float32, at the size of the Sparse
 Transformer's Enwik8 model (Child et al. 2019, Table 2). The figures hold for two quiet CPU cores.
+Whole training steps and sampled tokens are those of `density_steps`.
+
+python -m tests.benchmarks.density
+python -m tests.benchmarks.density --parts attention --tokens 3072
 """
 
 import dataclasses
 import statistics
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from tests.benchmarks import console, density_steps, named
+from tests.benchmarks.named import Attention, Figure, Outcome
 from vitx.analysis import cost
-from vitx.benchmark.named import Attention, Figure, Outcome
 from vitx.benchmark.timing import Program, TooLargeError, check_masked, compile_step, interleave
 from vitx.ops import attention
 from vitx.ops.kernels.softmax import kernelized_attention
@@ -21,6 +28,7 @@ from vitx.ops.patterns import Fixed, Pattern, Strided
 TOKENS, HEADS, HEAD_DIM = 12_288, 2, 64
 MASKED_UP_TO = 4096  # tokens; beyond, the masked path is compiled for its temporaries and never run
 FLASH, MASKED = "causal flash", "masked"
+PARTS = ("attention", "steps", "sampling")
 LOCAL_LAYERS = 3  # after each strided one, as in OpenAI's release
 LAYERS = f"strided, mean of 1:{LOCAL_LAYERS} layers"
 
@@ -77,7 +85,7 @@ def _along(pattern: Pattern) -> Attention:
   return lambda q, k, v: attention(q, k, v, pattern, implementation="kernelized")[0]
 
 
-def measure(
+def measure_attention(
   tokens: int = TOKENS,
   *,
   stride: int = 128,
@@ -165,7 +173,7 @@ def judge(rows: Sequence[Measured], case: str) -> list[Outcome]:
   """Returns what was found of `FIGURES`; without anything found where a kernel was not run.
 
   Args:
-    rows: of `measure`.
+    rows: of `measure_attention`.
     case: the outcomes' name.
   """
   by_name = {row.name: row for row in rows}
@@ -207,3 +215,44 @@ def format_measured(rows: Sequence[Measured], heading: str) -> str:
     line = f"{row.name:<30}{time:>14}{spread:>7}{size:>10}{less:>12}{row.flops / 1e9:>9.1f}"
     lines.append(f"{line}  {row.note}".rstrip())
   return "\n".join(lines)
+
+
+def measure(
+  parts: Sequence[str],
+  tokens: Sequence[int],
+  stride: int,
+  summary: int,
+  setups: Sequence[str],
+  depth: int,
+  effort: Mapping[str, Any],
+) -> None:
+  """Prints a table of each part: of `PARTS`."""
+  if "attention" in parts:
+    for n in tokens:
+      rows = measure_attention(n, stride=stride, summary=summary, **effort)
+      heading = (
+        f"N = {n}, H = {HEADS}, D = {HEAD_DIM}, l = {stride}, c = {summary}, float32, forward +"
+        f" backward, beside {FLASH}"
+      )
+      print(f"\n{format_measured(rows, heading)}", flush=True)
+      if n == TOKENS:  # the figures are those of this size
+        print(named.format_named(judge(rows, f"density, N={n}")), flush=True)
+  if "steps" in parts:
+    chosen = {name: density_steps.SETUPS[name] for name in setups}
+    steps = density_steps.measure_steps(chosen, depth=depth, **effort)
+    print(f"\n{density_steps.format_steps(steps, depth)}", flush=True)
+  if "sampling" in parts:
+    sampled = density_steps.measure_sampling(depth=depth, **effort)
+    print(f"\n{density_steps.format_sampling(sampled, depth)}", flush=True)
+
+
+if __name__ == "__main__":
+  parser = console.make_parser(__doc__)
+  add, setups = parser.add_argument, density_steps.SETUPS
+  add("--parts", nargs="+", choices=PARTS, default=PARTS)
+  add("--tokens", nargs="+", type=int, default=[3072, TOKENS], help="N of attention")
+  add("--stride", type=int, default=128, help="l of the patterns of attention")
+  add("--summary", type=int, default=32, help="c of the fixed one")
+  add("--setups", nargs="+", choices=setups, default=list(setups), help="of models")
+  add("--depth", type=int, default=4, help="layers of the models")
+  sys.exit(console.start(measure, parser))

@@ -1,19 +1,37 @@
-"""PyTorch's own networks of a config's sizes, a training step each (extra `peers`).
+"""Training steps beside PyTorch's of a config's sizes (extra `peers`).
 
-They are what a user would otherwise take: vit-pytorch's, with its attention, with PyTorch's fused
-one, or with the mixers of performer-pytorch, linformer and nystrom-attention.
+python -m tests.benchmarks.peers
+python -m tests.benchmarks.peers --memory
+python -m tests.benchmarks.peers --config vix_cifar10:stride=2 --rows vit,vip
+
+PyTorch's are what a user would otherwise take: vit-pytorch's, with its attention, with PyTorch's
+fused one, or with the mixers of performer-pytorch, linformer and nystrom-attention.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
+import functools
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 from ml_collections import ConfigDict
 
+from tests.benchmarks import console, steps
 from vitx.attention.registry import MIXERS
-from vitx.config.errors import MissingExtraError
+from vitx.benchmark.timing import peak_bytes
+from vitx.cli.plan import find_texts
+from vitx.config.errors import ConfigError, MissingExtraError, listing
+from vitx.config.loader import load_config
 from vitx.config.registry import fields_of
+from vitx.training import phases, trial
+
+# The config whose steps have figures to reach, at B = 8, and those of its rows that have peers.
+CONFIG = "vix_cifar10:batch_size=8"
+ROWS = ("vit", "vip", "vil", "vin", "fnet")
+# Time of our step over the peer's, at most.
+GOALS = {"vit/fused": 1.0, "vip": 0.8, "vil": 0.8, "vin": 0.8, "fnet": 0.8}
 
 # What vit-pytorch's network is made of, by the field of `model`; also what is meant by none.
 PARTS = {
@@ -76,7 +94,7 @@ def import_torch() -> Any:
     import torch
     import vit_pytorch  # noqa: F401
   except ImportError as error:
-    raise MissingExtraError("vitx benchmark models --peers", "peers") from error
+    raise MissingExtraError("tests.benchmarks.peers", "peers") from error
   return torch
 
 
@@ -237,3 +255,96 @@ PEERS: Mapping[str, Mapping[str, Callable[[Any, Sizes], Any]]] = {
   "nystromformer": {"nystrom-attention": _with_mixer(_nystrom)},
   "fnet": {"torch.fft": _with_mixer(_fourier)},
 }
+
+
+def measure(
+  config: str | None, rows: Sequence[str] | None, memory: bool, effort: Mapping[str, Any]
+) -> None:
+  """Prints our steps' time, and with `memory` their peak of memory, over those of the peers.
+
+  Raises:
+    ConfigError: an unknown row, one without a peer, or a config of which no row has one.
+    MissingExtraError: PyTorch or a peer is not installed.
+  """
+  texts = _find_rows(config or CONFIG, rows or (() if config else ROWS), effort["say"])
+  import_torch()
+  pairs = {name: pair for row in texts for name, pair in pair_row(row, texts[row]).items()}
+  of = f"of our step over PyTorch's, float32, {config or CONFIG}"
+  phases.use_cores(map(load_config, texts.values()))
+  jax.devices()
+  if memory:
+    peaks = {}
+    for name, (row, peer) in pairs.items():
+      effort["say"](f"{name}: memory")
+      mine = peak_bytes(functools.partial(_begin, texts[row]), _make_ours, texts[row])
+      theirs = peak_bytes(import_torch, functools.partial(_make_peer, peer), texts[row])
+      peaks[name] = [mine / theirs]
+    print(f"Peak memory {of}")
+    print(console.format_ratios(peaks, dict.fromkeys(pairs, 1.0), most=True), flush=True)
+  made = {row: trial.make_dispatch(_complete(text)) for row, text in texts.items()}
+  # Both sides make as many steps in a sample.
+  both = {
+    name: (made[row][0], _repeat(_make_peer(peer, texts[row]), made[row][1]))
+    for name, (row, peer) in pairs.items()
+  }
+  found = steps.compare(both, **effort)
+  print(f"Time {of}")
+  print(console.format_ratios(found, {} if config else GOALS, most=True), flush=True)
+
+
+def _find_rows(config: str, wanted: Sequence[str], say: Callable) -> dict[str, str]:
+  """Returns the text of each row that has a peer; those that were named must have one."""
+  texts = find_texts(config, wanted, whole=not wanted)
+  having = {row: text for row, text in texts.items() if find_peers(_complete(text))}
+  without = [row for row in texts if row not in having]
+  parts = ", ".join(f"{part}={name}" for part, name in PARTS.items())
+  what = (
+    f"PyTorch's are a vit in float32 of square images with {parts} and a token_mixer of"
+    f" {listing(PEERS)}"
+  )
+  if not having or (wanted and without):
+    raise ConfigError(f"peers: there is none beside {listing(without)}; {what}")
+  if without:
+    say(f"no peer: {listing(without)}; {what}")
+  return having
+
+
+def pair_row(row: str, text: str) -> dict[str, tuple[str, str]]:
+  """Returns a row with each of its peers, named by both where there are several."""
+  found = find_peers(_complete(text))
+  return {row if len(found) == 1 else f"{row}/{peer}": (row, peer) for peer in found}
+
+
+def _complete(text: str) -> ConfigDict:
+  return trial.complete_config(load_config(text))
+
+
+def _begin(text: str) -> None:
+  """Begins JAX as a training of this config does."""
+  phases.use_cores([load_config(text)])
+  jax.devices()
+
+
+def _make_ours(text: str) -> Callable[[], None]:
+  """Returns a dispatch of ours, for its memory."""
+  return trial.make_dispatch(_complete(text))[0]
+
+
+def _make_peer(peer: str, text: str) -> Callable[[], None]:
+  return make_step(_complete(text), peer)
+
+
+def _repeat(step: Callable[[], None], times: int) -> Callable[[], None]:
+  def steps() -> None:
+    for _ in range(times):
+      step()
+
+  return steps
+
+
+if __name__ == "__main__":
+  parser = console.make_parser(__doc__, repeats=5)
+  parser.add_argument("--config", metavar="FILE", help="of whose rows; else the Vision X-former's")
+  parser.add_argument("--rows", nargs="+", help="of the config; else all that have a peer")
+  parser.add_argument("--memory", action="store_true", help="also the peak of a process of its own")
+  sys.exit(console.start(measure, parser))

@@ -4,9 +4,8 @@ import jax
 import numpy as np
 import pytest
 
+from tests.benchmarks import density, density_steps
 from tests.ops import attention_cases as cases
-from vitx.benchmark import density, density_steps
-from vitx.cli.main import main
 from vitx.ops import TokenLayout, dense_mask
 from vitx.ops.patterns import Fixed, Strided
 
@@ -42,7 +41,9 @@ def test_the_kernels_compute_their_patterns():
 @pytest.mark.slow  # compiles all kernels forward and backward
 def test_attention_in_small(monkeypatch, capsys):
   monkeypatch.setattr(density, "MASKED_UP_TO", 32)
-  rows = {r.name: r for r in density.measure(64, stride=8, summary=2, head_dim=8, **QUICK)}
+  rows = {
+    r.name: r for r in density.measure_attention(64, stride=8, summary=2, head_dim=8, **QUICK)
+  }
   masked, column, local = (rows[n] for n in ("masked", "strided, column", "strided, local"))
   assert not masked.seconds and "not run" in masked.note and masked.temporary_bytes > 4 * 2 * 64**2
   assert all(len(row.seconds) == 2 for name, row in rows.items() if name != "masked")
@@ -53,16 +54,9 @@ def test_attention_in_small(monkeypatch, capsys):
   outcomes = {o.figure: o for o in density.judge(list(rows.values()), "in small")}
   assert [bool(outcomes[f].note) for f in density.FIGURES] == [False] * 7 + [True]
 
-  asked = []
-  monkeypatch.setattr(
-    density, "measure", lambda n, **given: asked.append((n, given)) or [*rows.values()]
-  )
-  sizes = ["--tokens=64", "--stride=8", "--summary=2"]
-  effort = ["--runs=1", "--repeats=1", "--seconds=0.1"]
-  assert main(["benchmark", "density", "--parts=attention", *sizes, *effort]) == 0
-  ((tokens, given),) = asked
-  wanted = {"stride": 8, "summary": 2, "runs": 1, "repeats": 1, "seconds": 0.1}
-  assert tokens == 64 and {name: given[name] for name in wanted} == wanted
+  monkeypatch.setattr(density, "measure_attention", lambda n, **given: [*rows.values()])
+  effort = {"say": lambda text: None}
+  density.measure(("attention",), [64], 8, 2, (), 4, effort)
   out = capsys.readouterr().out
   assert "N = 64, H = 2, D = 64, l = 8, c = 2" in out and "strided, merged" in out
   assert "Named cases" not in out  # whose figures are those of another size
@@ -99,8 +93,3 @@ def test_sampling_in_small():
   dense, _, strided = rows
   assert 0 < strided.cache_bytes < dense.cache_bytes
   assert len(density_steps.format_sampling(rows, 4).splitlines()) == 5
-
-
-def test_an_unknown_part_says_which_is_nearest(capsys):
-  assert main(["benchmark", "density", "--parts=sampeling"]) == 1
-  assert "Did you mean 'sampling'" in capsys.readouterr().err

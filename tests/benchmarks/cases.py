@@ -1,11 +1,18 @@
-"""The cases that have a figure to reach, on queries, keys and values alone."""
+"""The cases that have a figure to reach, on queries, keys and values alone.
 
+python -m tests.benchmarks.cases
+"""
+
+import sys
+from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
 import jax
 import numpy as np
 
-from vitx.benchmark.named import Attention, Case, Figure, Kernel
+from tests.benchmarks import console, named
+from tests.benchmarks.named import Attention, Case, Figure, Kernel
 from vitx.ops import attention, linear_attention, linformer_attention, nystrom_attention
 from vitx.ops.kernels.features import (
   orthogonal_gaussian,
@@ -153,3 +160,12 @@ CASES = (
   ),
   *(_make_kept(kept) for kept in (16, 64, 246)),
 )
+
+
+def measure(effort: Mapping[str, Any]) -> None:
+  """Prints what was found of every case."""
+  print(named.format_named(named.measure(CASES, **effort)))
+
+
+if __name__ == "__main__":
+  sys.exit(console.start(measure, console.make_parser(__doc__)))
