@@ -10,7 +10,6 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 FREE = {"config", "files"}  # any room may import these
 LOOSE = {"configs"}  # the config files, which lie beside the package
-LOWER = {"ops", "layers", "attention", "blocks", "models"}
 MAY_IMPORT = {
   "config": {"configs", "data", "models", "tasks", "training"},
   "ops": set(),
@@ -21,16 +20,15 @@ MAY_IMPORT = {
   "data": set(),
   "tasks": {"models", "data", "ops"},
   "analysis": {"models", "attention", "ops"},
-  "checkpoints": {"tasks", "models", "ops"},
-  "interop": {"checkpoints", "tasks", "models", "ops"},
+  "checkpoints": {"tasks", "ops"},
+  "interop": {"checkpoints", "models", "ops"},
   "benchmark": {"training", "tasks", "data", "attention", "ops", "analysis"},
   "training": {"tasks", "models", "data", "interop", "checkpoints", "analysis", "ops"},
   "sweeps": {"training", "analysis", "checkpoints", "configs"},
   "inference": {"tasks", "models", "data", "interop", "checkpoints", "analysis", "ops", "configs"}
   | {"training", "sweeps"},
-  "cli": LOWER
-  | {"data", "tasks", "analysis", "benchmark", "checkpoints", "interop", "training", "inference"}
-  | {"sweeps", "configs"},
+  "cli": {"attention", "ops", "data", "tasks", "analysis", "checkpoints", "interop", "training"}
+  | {"benchmark", "inference", "sweeps"},
 }
 FILES = sorted((ROOT / "vitx").rglob("*.py"))
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
