@@ -76,7 +76,7 @@ than the edges alone would need; they are no figure of the paper.
 
 from ml_collections import ConfigDict
 
-from vitx.configs.common import (
+from vitx.config import (
   default_config,
   parse_arg,
   take_override,

@@ -34,7 +34,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from vitx.configs.common import default_config, parse_arg, with_overrides
+from vitx.config import default_config, parse_arg, with_overrides
 
 # Bits per dim of the test set, and parameters in millions, as the sources print them.
 PUBLISHED = {

@@ -54,7 +54,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from vitx.configs.common import (
+from vitx.config import (
   default_config,
   parse_arg,
   take_override,

@@ -12,7 +12,7 @@ FREE = {"config", "files"}  # any room may import these
 LOOSE = {"configs"}  # the config files, which lie beside the package
 LOWER = {"ops", "layers", "attention", "blocks", "models"}
 MAY_IMPORT = {
-  "config": {"configs", "data"},
+  "config": set(),
   "ops": set(),
   "layers": {"ops"},
   "attention": {"layers", "ops"},
@@ -87,9 +87,12 @@ def test_few_homes():
   }
 
 
-def test_configs_import_no_vitx_but_each_other():
+def test_recipes_import_the_room_of_configs_and_each_other():
   for path in (ROOT / "configs").glob("*.py"):
-    assert all(room_of(name) in (None, "configs") for name in imports(path)), path
+    used = {name for name in imports(path) if room_of(name) == "config"}
+    assert all(name.count(".") < 3 for name in used), path  # its public face alone
+    assert {room_of(name) for name in imports(path)} <= {None, "config", "configs"}, path
+    assert {name.split(".")[0] for name in imports(path)} <= {"vitx", "ml_collections", "typing"}
 
 
 def module_of(path: Path) -> str:

@@ -22,7 +22,7 @@ from vitx.training import trial
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = """
 from ml_collections import ConfigDict
-from vitx.configs.common import default_config, parse_arg, with_overrides
+from vitx.config import default_config, parse_arg, with_overrides
 ROWS = ("one", "two")
 PUBLISHED = {"two": {"parameters": 4242, "top1": 51.5, "by_epoch": {1: 10.0, 7: 20.5}}}
 MISPRINTS = {"two": {"top1": 15.5}}
@@ -103,7 +103,7 @@ def test_a_row_that_does_not_build_says_why_and_the_others_stand(file, capsys):
     ("{file}:thre", ["unknown row 'thre'", "Rows: one, two"]),
     ("{file}:one,model.dept=3", ["depth"]),
     ("nowhere.py", ["'nowhere.py' is no file"]),
-    ("{root}/configs/common.py", ["no function get_config"]),
+    ("{root}/configs/__init__.py", ["no function get_config"]),
     ("{root}/configs/vix_cifar10.py:vip,dataset=food110", ["food110", "food101"]),
   ],
 )

@@ -6,16 +6,14 @@ from pathlib import Path
 import jax
 import pytest
 
-from configs.common import default_config, parse_arg, with_overrides
 from tests.slow import all_but
 from vitx.attention import MIXERS
+from vitx.config import default_config, parse_arg, with_overrides
 from vitx.models import model_from_config
 from vitx.ops.patterns import PATTERNS
 
 ROOT = Path(__file__).resolve().parents[2]
-FILES = sorted(
-  p.stem for p in (ROOT / "configs").glob("*.py") if p.stem not in ("common", "__init__")
-)
+FILES = sorted(p.stem for p in (ROOT / "configs").glob("*.py") if p.stem != "__init__")
 
 
 def module(name):

@@ -5,8 +5,8 @@ import shutil
 import textwrap
 from collections.abc import Mapping
 
-from vitx.cli.fields import Described, complete, describe
 from vitx.cli.tables import lay_out
+from vitx.config.describe import Described, complete, describe
 from vitx.config.loader import load_config
 
 

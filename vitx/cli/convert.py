@@ -14,11 +14,12 @@ from vitx.analysis.implementations import implementations
 from vitx.checkpoints import workdir as wd
 from vitx.checkpoints.load import Loaded, load
 from vitx.checkpoints.store import CheckpointStore
-from vitx.cli.fields import complete
 from vitx.cli.model_card import write_card
 from vitx.cli.tables import check_folder, write_file
 from vitx.config import registry
+from vitx.config.describe import complete
 from vitx.config.errors import ConfigError
+from vitx.config.fields import check_config
 from vitx.config.loader import load_config
 from vitx.data.class_names import FILE, fit_lines, read_names
 from vitx.data.dataset import DatasetInfo, Source
@@ -30,7 +31,6 @@ from vitx.interop.timm_networks import Network, find_network
 from vitx.tasks import build_task, task_class
 from vitx.tasks.base import Task
 from vitx.training.beginning import fitting
-from vitx.training.fields import check_config
 from vitx.training.record import provenance
 from vitx.training.record.recorder import Record
 from vitx.training.setup import resolve

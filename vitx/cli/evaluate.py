@@ -16,8 +16,8 @@ from vitx.cli.tables import check_file, write_json
 from vitx.config import registry
 from vitx.config.checks import PositiveInt, check_value
 from vitx.config.errors import ConfigError, nearest
-from vitx.configs.common import split as split_overrides
-from vitx.configs.common import with_overrides
+from vitx.config.overrides import split as split_overrides
+from vitx.config.overrides import with_overrides
 from vitx.data.class_names import FILE, compare, renumber
 from vitx.data.dataset import ROLES, Dataset, Examples, Joined, spread
 from vitx.data.sources import open_dataset
@@ -105,7 +105,7 @@ def _change_task(loaded: Loaded, config: ConfigDict, fields: str) -> Loaded:
   if not fields:
     return loaded
   try:
-    with_overrides(config, ",".join(f"task.{item}" for item in split_overrides(fields)))
+    config = with_overrides(config, ",".join(f"task.{x}" for x in split_overrides(fields)))
   except ValueError as error:
     raise ConfigError(f"task={fields!r}: {error}") from error
   return loaded.with_task(config)

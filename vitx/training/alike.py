@@ -9,8 +9,8 @@ from ml_collections import ConfigDict
 
 from vitx.checkpoints import workdir as wd
 from vitx.config.errors import ConfigError
+from vitx.config.fields import SEEDS
 from vitx.models import resolve_model
-from vitx.training.fields import SEEDS
 from vitx.training.setup import Experiment
 
 # Fields by which runs of one program may differ besides their seeds, as they stand in a config.

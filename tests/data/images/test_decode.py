@@ -11,10 +11,11 @@ import pytest
 from PIL import Image, ImageOps
 
 from vitx.config.errors import ConfigError
+from vitx.config.fields import DataSettings
 from vitx.data import order
 from vitx.data.dataset import ArraySpec, DatasetInfo
 from vitx.data.images import SquareImages, decode
-from vitx.data.images.settings import ImageSettings, find_channels, find_size, image_spec
+from vitx.data.images.settings import find_channels, find_size, image_spec
 from vitx.data.sources import open_source
 
 GOLDEN = np.load(Path(__file__).parents[2] / "golden" / "timm_images.npz")
@@ -526,7 +527,7 @@ def test_square_images_draw_in_training_only():
   assert not (row["image"] == center).all()
 
 
-FIELDS = [field.name for field in dataclasses.fields(ImageSettings)]
+FIELDS = [field.name for field in dataclasses.fields(DataSettings)]
 
 
 @pytest.mark.parametrize("field", FIELDS)
