@@ -54,13 +54,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from vitx.config import (
-  default_config,
-  parse_arg,
-  take_override,
-  with_overrides,
-  with_source_facts,
-)
+from vitx.config import default_config, parse_arg, take_override, with_overrides, with_source_facts
 
 RECIPES = ("run", "text")
 STRIDES = ("1", "2", "4")  # sides of a patch in pixels

@@ -340,6 +340,7 @@ FIELDS = [
 
 # Whose message names what follows from them, the field of today, or the value as it is read.
 TOLD_OTHERWISE = (
+  "tracking={'name':'wandb','project':3}",  # by its own field
   "model.dropout=True",
   "model.width=1000000",
   "data.fraction=0.00001",

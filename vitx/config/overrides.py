@@ -169,9 +169,7 @@ def _set_in_phase(config: ConfigDict, path: str, value: Any) -> None:
   *parents, last = path.split(".")[1:]  # the phase's name, then a path of a config
   if not parents and not isinstance(value, dict):
     raise ValueError(f"{path}={value!r}: it has fields of its own, those of a config")
-  like: Any = config
-  for key in (*parents[1:], last) if parents else ():
-    like = like.get(key) if isinstance(like, ConfigDict) else None
+  like = fields.find(config, path.split(".", 2)[2]) if parents else None
   node = config.phases
   for key in parents:
     _replace(node, key, node.get(key) or ConfigDict())

@@ -93,8 +93,8 @@ def open_folder(data: Mapping[str, Any]) -> Dataset:
       whose classes differ, a list of classes that lacks one.
   """
   settings = read_fields(DataSettings, data)
-  name, images = settings.source, read_fields(DataSettings, data)
-  check_file_settings(images)
+  check_file_settings(settings)
+  name = settings.source
   path = name.removeprefix("folder:")
   root, field = Path(path).expanduser(), f"data.source={name!r}"
   if not path or not root.is_dir():
@@ -107,14 +107,14 @@ def open_folder(data: Mapping[str, Any]) -> Dataset:
   files: dict[str, Files] = {}
   skipped: list[Path] = []
   for split, classes in layout.splits.items():
-    files[split], others = _files(field, root, classes, names, images)
+    files[split], others = _files(field, root, classes, names, settings)
     skipped += others
     _check_filled(name, split, files[split], set(classes) if is_stated else set(names))
   warn_of_skipped(name, root, skipped, SUFFIXES)
   _warn_of_strays(name, root, layout)
   info = DatasetInfo(
     name=name,
-    spec=image_spec(images.channels),
+    spec=image_spec(settings.channels),
     class_names=names,
     fingerprint=_fingerprint(files, skips=settings.on_unreadable == "skip"),
     numbered=is_stated or class_names.are_numbered(names),

@@ -40,9 +40,8 @@ def open_tfds(data: Mapping[str, Any]) -> Dataset:
   content = find_content(builder.info, settings.source)
   if content.text:
     return _open_texts(builder, settings.source, content)
-  images = read_fields(DataSettings, data)
-  check_file_settings(images)
-  return _open_images(builder, settings.source, content, images)
+  check_file_settings(settings)
+  return _open_images(builder, settings.source, content, settings)
 
 
 def find_facts(data: Mapping[str, Any]) -> DatasetInfo | None:
@@ -58,7 +57,6 @@ def find_facts(data: Mapping[str, Any]) -> DatasetInfo | None:
   """
   settings = read_fields(DataSettings, data)
   name, config, _ = tfds_dir.parse_name(settings.source)
-  channels = read_fields(DataSettings, data).channels
   if name in BUILDERS:
     own = BUILDERS[name]
     spec = image_spec(own.shape[-1], own.shape[:2])
@@ -69,7 +67,9 @@ def find_facts(data: Mapping[str, Any]) -> DatasetInfo | None:
     info = tfds.builder(f"{name}/{config}" if config else name, data_dir=NOWHERE).info
   except Exception:  # it needs TensorFlow to say what it is like, or has no such config
     return None
-  return _describe(info.features, settings.source, find_content(info, settings.source), channels)
+  return _describe(
+    info.features, settings.source, find_content(info, settings.source), settings.channels
+  )
 
 
 class Images(Records):
