@@ -39,11 +39,9 @@ class Named:
 
   Attributes:
     table: the table as "module:NAME"; the module is imported when the table is read.
-    hidden: arguments of the entries that are no fields of a config.
   """
 
   table: str
-  hidden: tuple[str, ...] = ()
 
 
 # Sizes end where an array of that extent could no longer be held by anyone.

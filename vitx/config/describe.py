@@ -21,8 +21,9 @@ from vitx.config import registry
 from vitx.config.checks import Range
 from vitx.config.fields import MISSING, find, named_choices, walk
 
-# Set by the model from other fields, if the config does not.
+# Arguments that the model sets from other fields, or that training gives a choice of optax.
 FOLLOWING = ("seed",)
+HIDDEN = ("decay_mask", "learning_rate", "mask")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,8 +69,7 @@ def describe(config: ConfigDict) -> dict[str, Described]:
     if path == "model":
       found |= _model(value)
     elif path in choices:
-      table = registry.import_name(choices[path].table)
-      found |= _choice(path, value, table, choices[path].hidden)
+      found |= _choice(path, value, registry.import_name(choices[path].table), HIDDEN)
     else:
       described = Described(None, show_kind(each.type), read_meanings(section)[each.name])
       found |= _leaves(path, value, described)

@@ -50,14 +50,12 @@ Interpolation = Literal["nearest", "bilinear", "bicubic"]
 # Of the host, with Pillow; "random" draws one of the two for each crop.
 HostInterpolation = Literal["bilinear", "bicubic", "random"]
 Keep = Literal["auto", "always", "never"]
-# Named choices: where their tables stand, and which arguments are no field of a config.
+# Named choices, by the tables of what may be chosen.
 Model = Annotated[Group, Named("vitx.models:MODELS")]
-Task = Annotated[Group, Named("vitx.tasks:TASKS", ("config",))]
-Optimizer = Annotated[
-  Group, Named("vitx.training.optim.optimizers:OPTIMIZERS", ("decay_mask", "learning_rate", "mask"))
-]
-Schedule = Annotated[Group, Named("vitx.training.optim.schedules:SCHEDULES", ("run",))]
-Tracking = Annotated[Group, Named("vitx.training.record.trackers:TRACKERS", ("run",))]
+Task = Annotated[Group, Named("vitx.tasks:TASKS")]
+Optimizer = Annotated[Group, Named("vitx.training.optim.optimizers:OPTIMIZERS")]
+Schedule = Annotated[Group, Named("vitx.training.optim.schedules:SCHEDULES")]
+Tracking = Annotated[Group, Named("vitx.training.record.trackers:TRACKERS")]
 SEEDS = ("init_seed", "data_seed", "graph_seed")
 
 
