@@ -14,7 +14,7 @@ from vitx.config import default_config, fields, with_overrides
 from vitx.config.checks import PositiveInt, check_value
 from vitx.config.describe import describe
 from vitx.config.errors import ConfigError
-from vitx.config.fields import check_config, declared, default_of, named_choices, suggest
+from vitx.config.fields import check_config, declarations, default_of, named_choices, suggest
 from vitx.config.registry import import_name
 
 NAN = float("nan")
@@ -84,11 +84,11 @@ def test_what_is_out_of_range_is_named_in_one_line(path, value):
   assert f"{path}={value!r}" in str(error.value) and "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("path", declared())
+@pytest.mark.parametrize("path", declarations())
 def test_a_check_says_yes_or_names_the_field(path):
   for value in (-1, 0, 1e9, NAN, "text", True, None):
     try:
-      check_value(value, path, declared()[path].type)
+      check_value(value, path, declarations()[path].type)
     except ConfigError as error:
       assert str(error).startswith(path) and "\n" not in str(error), value
 
@@ -96,8 +96,8 @@ def test_a_check_says_yes_or_names_the_field(path):
 def test_every_default_is_that_of_the_declaration():
   found = flatten({key: value for key, value in default_config().to_dict().items()})
   choices = {path for path in found if path.split(".")[0] in (*named_choices(), "phases")}
-  assert found.keys() - choices == declared().keys() - named_choices().keys() - {"phases"}
-  for path in declared():
+  assert found.keys() - choices == declarations().keys() - named_choices().keys() - {"phases"}
+  for path in declarations():
     value = fields.find(default_config(), path)
     value = value.to_dict() if isinstance(value, ConfigDict) else value
     assert value == default_of(path) and type(value) is type(default_of(path)), path
@@ -105,7 +105,7 @@ def test_every_default_is_that_of_the_declaration():
 
 def test_no_other_class_has_a_default_of_a_field():
   """A class may have a field of that name; with a default of its own it means something else."""
-  ours = {path.rpartition(".")[2]: each.type for path, each in declared().items()}
+  ours = {path.rpartition(".")[2]: each.type for path, each in declarations().items()}
   room = pathlib.Path(fields.__file__).parents[1]
   for path in sorted(room.rglob("*.py")):
     tree = ast.parse(path.read_text())
@@ -128,7 +128,7 @@ def test_no_other_class_has_a_default_of_a_field():
 
 
 def is_default(name, value):
-  paths = [path for path in declared() if path.rpartition(".")[2] == name]
+  paths = [path for path in declarations() if path.rpartition(".")[2] == name]
   return value is not None and any(default_of(path) == value for path in paths)
 
 
@@ -141,7 +141,7 @@ def test_a_field_is_one_line(monkeypatch):
       patience: evaluations without a better one that a run endures.
     """
 
-    patience: PositiveInt = fields.also(3, "early_stop")  # noqa: RUF009
+    patience: PositiveInt = fields.declare(3, "early_stop")  # noqa: RUF009
 
   monkeypatch.setattr(fields, "RunSettings", Longer)
   assert default_config().patience == 3
@@ -158,8 +158,8 @@ def test_a_field_is_one_line(monkeypatch):
 
 
 def test_other_names_are_no_fields_and_lead_to_one():
-  known = declared().keys() | named_choices().keys()
-  for path, each in declared().items():
+  known = declarations().keys() | named_choices().keys()
+  for path, each in declarations().items():
     section = path.removesuffix(each.name)
     for alias, below in each.metadata.get("aliases", {}).items():
       assert section + alias not in known and f"{path}{below}" in suggest(section + alias, [])
@@ -167,10 +167,10 @@ def test_other_names_are_no_fields_and_lead_to_one():
 
 def test_tables_of_named_choices_are_there():
   for path, choice in named_choices().items():
-    assert default_of(path)["name"] in import_name(choice.table), path
+    assert default_of(path)["name"] in import_name(choice.name), path
   for path in ("data.source", "data.validation_choice"):
-    notes = str(declared()[path].type)
-    assert import_name(re.search(r"table='([^']*)'", notes)[1]), path
+    notes = str(declarations()[path].type)
+    assert import_name(re.search(r"name='([^']*)'", notes)[1]), path
 
 
 @pytest.mark.parametrize(

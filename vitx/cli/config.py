@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Mapping
 
 from vitx.cli.tables import lay_out
-from vitx.config.describe import Described, complete, describe
+from vitx.config.describe import Description, complete, describe
 from vitx.config.loader import load_config
 
 
@@ -19,7 +19,7 @@ def run(config: str, explain: bool) -> None:
   print(_table(describe(loaded)))
 
 
-def _table(fields: Mapping[str, Described]) -> str:
+def _table(fields: Mapping[str, Description]) -> str:
   """Lays fields out, their meanings within the terminal's width."""
   rows = [("field", "value", "takes", "meaning")]
   rows += [(path, _short(field.value), field.kind, field.meaning) for path, field in fields.items()]

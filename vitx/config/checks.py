@@ -34,14 +34,14 @@ class Range:
 
 
 @dataclasses.dataclass(frozen=True)
-class Named:
-  """Says that a field names an entry of a table, or code of the user's own.
+class ChoiceTable:
+  """The table that a field names an entry of, unless it names code of the user's own.
 
   Attributes:
-    table: the table as "module:NAME"; the module is imported when the table is read.
+    name: "module:NAME"; the module is imported when the table is read.
   """
 
-  table: str
+  name: str
 
 
 # Sizes end where an array of that extent could no longer be held by anyone.

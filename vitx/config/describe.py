@@ -27,7 +27,7 @@ HIDDEN = ("decay_mask", "learning_rate", "mask")
 
 
 @dataclasses.dataclass(frozen=True)
-class Described:
+class Description:
   """A field.
 
   Attributes:
@@ -54,13 +54,13 @@ def complete(config: ConfigDict) -> dict[str, Any]:
   return tree
 
 
-def describe(config: ConfigDict) -> dict[str, Described]:
+def describe(config: ConfigDict) -> dict[str, Description]:
   """Returns every field by its path, in the order of `vitx.config.fields`.
 
   Raises:
     ConfigError: a named choice that is unknown.
   """
-  found: dict[str, Described] = {}
+  found: dict[str, Description] = {}
   choices = named_choices()
   for path, section, each in walk():
     value = find(config, path)
@@ -69,25 +69,25 @@ def describe(config: ConfigDict) -> dict[str, Described]:
     if path == "model":
       found |= _model(value)
     elif path in choices:
-      found |= _choice(path, value, registry.import_name(choices[path].table), HIDDEN)
+      found |= _choice(path, value, registry.import_name(choices[path].name), HIDDEN)
     else:
-      described = Described(None, show_kind(each.type), read_meanings(section)[each.name])
+      described = Description(None, show_kind(each.type), read_meanings(section)[each.name])
       found |= _leaves(path, value, described)
-  sections = (_leaves(key, config[key], Described(None)) for key in config if key not in choices)
+  sections = (_leaves(key, config[key], Description(None)) for key in config if key not in choices)
   leaves = {path: leaf for section in sections for path, leaf in section.items()}
   return found | {path: leaf for path, leaf in leaves.items() if path not in found}  # a user's own
 
 
-def _leaves(path: str, value: Any, described: Described) -> dict[str, Described]:
+def _leaves(path: str, value: Any, described: Description) -> dict[str, Description]:
   """Describes a value, or each value of a group of fields that nobody declares."""
   if not isinstance(value, ConfigDict):
     kind = described.kind or show_kind(type(value))
     return {path: dataclasses.replace(described, value=_plain(value), kind=kind)}
-  inner = (_leaves(f"{path}.{key}", value[key], Described(None)) for key in value)
+  inner = (_leaves(f"{path}.{key}", value[key], Description(None)) for key in value)
   return {name: leaf for leaves in inner for name, leaf in leaves.items()}
 
 
-def _model(model: ConfigDict) -> dict[str, Described]:
+def _model(model: ConfigDict) -> dict[str, Description]:
   """Describes the fields of a model and of its parts."""
   models = registry.import_name("vitx.models:MODELS")
   made = registry.lookup(models, model.name, "model.name")
@@ -112,14 +112,14 @@ def _set_by_positions(model: ConfigDict, parts: Mapping[str, tuple]) -> tuple[st
 
 def _choice(
   path: str, spec: Any, table: Mapping[str, Any], hidden: tuple[str, ...]
-) -> dict[str, Described]:
+) -> dict[str, Description]:
   """Describes a named choice: name, what the config says of it, and the other defaults."""
   name, given = _name_and_fields(spec)
   entry = registry.lookup(table, name, f"{path}.name")
   function = registry.function_of(entry)
   own = {key: field for key, field in registry.options(function).items() if key != "name"}
   meanings = read_meanings(function)
-  found = {f"{path}.name": Described(name, "", first_line(entry))}
+  found = {f"{path}.name": Description(name, "", first_line(entry))}
   for key in dict.fromkeys([*own, *given]):
     field = own.get(key)
     default = inspect.Parameter.empty if field is None else field.default
@@ -127,7 +127,7 @@ def _choice(
       continue
     value = _plain(given.get(key, _to_name(default)))
     kind = "" if field is None else show_kind(field.annotation)
-    found[f"{path}.{key}"] = Described(value, kind, meanings.get(key, ""))
+    found[f"{path}.{key}"] = Description(value, kind, meanings.get(key, ""))
   return found
 
 

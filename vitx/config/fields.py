@@ -1,15 +1,15 @@
 """Every field of a config that no named choice owns, declared once.
 
-A field is one line of a dataclass: its name, what it takes, its default. `also` adds the names by
-which timm, big_vision or Hugging Face know it, and our own old ones; error messages point from them
-to the field. What the field means is a sentence of the class's docstring. The default config, the
-checks, typed overrides and `vitx config --explain` follow from these lines.
+A field is one line of a dataclass: its name, what it takes, its default. `declare` adds the names
+by which timm, big_vision or Hugging Face know it, and our own old ones; error messages point from
+them to the field. What the field means is a sentence of the class's docstring. The default config,
+the checks, typed overrides and `vitx config --explain` follow from these lines.
 
 The fields of a named choice, such as `optimizer` or `model.token_mixer`, are declared by the class
 or function that the name stands for.
 """
 
-# ruff: noqa: RUF009 (`also` makes a dataclass field)
+# ruff: noqa: RUF009 (`declare` makes a dataclass field)
 
 import dataclasses
 import functools
@@ -22,8 +22,8 @@ from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
 
 from vitx.config.checks import (
+  ChoiceTable,
   Finite,
-  Named,
   NonNegative,
   NonNegativeInt,
   Positive,
@@ -49,17 +49,17 @@ ResizeMode = Literal["center", "squash", "random"]
 Interpolation = Literal["nearest", "bilinear", "bicubic"]
 # Of the host, with Pillow; "random" draws one of the two for each crop.
 HostInterpolation = Literal["bilinear", "bicubic", "random"]
-Keep = Literal["auto", "always", "never"]
+KeepMode = Literal["auto", "always", "never"]
 # Named choices, by the tables of what may be chosen.
-Model = Annotated[Group, Named("vitx.models:MODELS")]
-Task = Annotated[Group, Named("vitx.tasks:TASKS")]
-Optimizer = Annotated[Group, Named("vitx.training.optim.optimizers:OPTIMIZERS")]
-Schedule = Annotated[Group, Named("vitx.training.optim.schedules:SCHEDULES")]
-Tracking = Annotated[Group, Named("vitx.training.record.trackers:TRACKERS")]
+ModelChoice = Annotated[Group, ChoiceTable("vitx.models:MODELS")]
+TaskChoice = Annotated[Group, ChoiceTable("vitx.tasks:TASKS")]
+OptimizerChoice = Annotated[Group, ChoiceTable("vitx.training.optim.optimizers:OPTIMIZERS")]
+ScheduleChoice = Annotated[Group, ChoiceTable("vitx.training.optim.schedules:SCHEDULES")]
+TrackingChoice = Annotated[Group, ChoiceTable("vitx.training.record.trackers:TRACKERS")]
 SEEDS = ("init_seed", "data_seed", "graph_seed")
 
 
-def also(default: Any, *names: str, **paths: str) -> Any:
+def declare(default: Any, *names: str, **paths: str) -> Any:
   """Declares a default together with the names by which others know the field.
 
   Args:
@@ -83,9 +83,9 @@ class SplitSettings:
     test: the split that is evaluated once, at the end.
   """
 
-  train: str | None = also("", "train_split")
-  validation: str | None = also("", "select", "val", "val_split")
-  test: str | None = also("", "report", "test_split")
+  train: str | None = declare("", "train_split")
+  validation: str | None = declare("", "select", "val", "val_split")
+  test: str | None = declare("", "report", "test_split")
 
 
 @dataclass(frozen=True)
@@ -120,26 +120,28 @@ class DataSettings:
     std: the standard deviation per channel, of pixels in 0..1; None is the source's.
   """
 
-  source: Annotated[str, Named("vitx.data.sources:SOURCES")] = also("digits", "dataset_name")
-  data_dir: str | None = also(None, "data_path")
+  source: Annotated[str, ChoiceTable("vitx.data.sources:SOURCES")] = declare(
+    "digits", "dataset_name"
+  )
+  data_dir: str | None = declare(None, "data_path")
   splits: SplitSettings = SplitSettings()
-  validation: Annotated[float, Range("(0, 1)")] = also(0.1, "select", "val_fraction")
-  validation_choice: Annotated[str, Named("vitx.data.splits:CHOICES")] | None = None
+  validation: Annotated[float, Range("(0, 1)")] = declare(0.1, "select", "val_fraction")
+  validation_choice: Annotated[str, ChoiceTable("vitx.data.splits:CHOICES")] | None = None
   fraction: Share = 1.0
-  repeats: PositiveInt = also(1, "aug_repeats")
-  channels: Annotated[int, Range("[1, 4096]")] = also(3, "in_chans", "num_channels")
+  repeats: PositiveInt = declare(1, "aug_repeats")
+  channels: Annotated[int, Range("[1, 4096]")] = declare(3, "in_chans", "num_channels")
   value_range: tuple[Finite, Finite] | None = None
-  image_size: Size | None = also(None, "img_size", "input_size", "resolution", "res")
-  default_image_size: Size | None = also(None, "varied_size")
-  decode_size: Size | None = also(None, "stored_size")
-  resize_mode: ResizeMode = also("center", "fit", "crop_mode")
-  interpolation: HostInterpolation = also("bilinear", "train_interpolation")
-  memory: Keep = also("auto", "cache")
-  device: Keep = "auto"
-  threads: Annotated[int, Range("[1, 1024]")] = also(4, "workers", "num_workers")
+  image_size: Size | None = declare(None, "img_size", "input_size", "resolution", "res")
+  default_image_size: Size | None = declare(None, "varied_size")
+  decode_size: Size | None = declare(None, "stored_size")
+  resize_mode: ResizeMode = declare("center", "fit", "crop_mode")
+  interpolation: HostInterpolation = declare("bilinear", "train_interpolation")
+  memory: KeepMode = declare("auto", "cache")
+  device: KeepMode = "auto"
+  threads: Annotated[int, Range("[1, 1024]")] = declare(4, "workers", "num_workers")
   on_unreadable: Literal["refuse", "skip"] | None = None
-  mean: tuple[Finite, ...] | None = also(None, "image_mean")
-  std: tuple[Positive, ...] | None = also(None, "image_std")
+  mean: tuple[Finite, ...] | None = declare(None, "image_mean")
+  std: tuple[Positive, ...] | None = declare(None, "image_std")
 
 
 @dataclass(frozen=True)
@@ -166,22 +168,22 @@ class AugmentSettings:
     interpolation: how every operation samples; random draws bilinear or bicubic each time.
   """
 
-  pad_crop: NonNegativeInt = also(0, "padding")
-  random_resized_crop: tuple[Share, ...] = also((), "rrc", "scale")
-  hflip: Probability = also(0.0, "flip_lr", "horizontal_flip")
-  vflip: Probability = also(0.0, "flip_ud", "vertical_flip")
-  rotate: Annotated[float, Range("[0, 180]")] = also(0.0, "rotation", "degrees")
-  color_jitter: tuple[NonNegative, ...] = also((), "jitter")
-  randaugment: tuple[NonNegative, ...] = also((), "aa", "rand_augment", "randaug")
+  pad_crop: NonNegativeInt = declare(0, "padding")
+  random_resized_crop: tuple[Share, ...] = declare((), "rrc", "scale")
+  hflip: Probability = declare(0.0, "flip_lr", "horizontal_flip")
+  vflip: Probability = declare(0.0, "flip_ud", "vertical_flip")
+  rotate: Annotated[float, Range("[0, 180]")] = declare(0.0, "rotation", "degrees")
+  color_jitter: tuple[NonNegative, ...] = declare((), "jitter")
+  randaugment: tuple[NonNegative, ...] = declare((), "aa", "rand_augment", "randaug")
   randaugment_probability: Probability = 1.0
   randaugment_std: NonNegative = 0.0
   randaugment_operations: Literal["paper", "increasing"] = "paper"
-  autoaugment: bool = also(False, "auto_augment")
-  random_erasing: Probability = also(0.0, "reprob", "erasing")
-  random_erasing_fill: Literal["zero", "noise"] = also("zero", "remode")
-  mixup: NonNegative = also(0.0, "mixup_alpha")
-  cutmix: NonNegative = also(0.0, "cutmix_alpha")
-  mixing: Literal["pair", "batch"] = also("pair", "mixup_mode")
+  autoaugment: bool = declare(False, "auto_augment")
+  random_erasing: Probability = declare(0.0, "reprob", "erasing")
+  random_erasing_fill: Literal["zero", "noise"] = declare("zero", "remode")
+  mixup: NonNegative = declare(0.0, "mixup_alpha")
+  cutmix: NonNegative = declare(0.0, "cutmix_alpha")
+  mixing: Literal["pair", "batch"] = declare("pair", "mixup_mode")
   interpolation: Literal["bilinear", "nearest", "bicubic", "random"] = "bilinear"
 
 
@@ -201,11 +203,11 @@ class EvaluationSettings:
     weights: ema, raw or both are evaluated; the first chooses the best.
   """
 
-  every: Duration = also("1 epochs", "eval_every", "eval_steps")
-  batch_size: PositiveInt | None = also(None, "eval_batch_size", "per_device_eval_batch_size")
+  every: Duration = declare("1 epochs", "eval_every", "eval_steps")
+  batch_size: PositiveInt | None = declare(None, "eval_batch_size", "per_device_eval_batch_size")
   limit: PositiveInt | None = None
   attention_entropy: NonNegativeInt = 0
-  crop_ratio: Share = also(1.0, "crop_pct")
+  crop_ratio: Share = declare(1.0, "crop_pct")
   interpolation: Interpolation = "bilinear"
   on_test: bool = False
   weights: tuple[Literal["ema", "raw"], ...] = ("ema",)
@@ -220,8 +222,8 @@ class CheckpointSettings:
     keep: how many checkpoints are kept beside the best.
   """
 
-  every: Duration = also("1 epochs", "save_every", "save_steps", "ckpt_steps")
-  keep: PositiveInt = also(2, "checkpoint_hist", "save_total_limit")
+  every: Duration = declare("1 epochs", "save_every", "save_steps", "ckpt_steps")
+  keep: PositiveInt = declare(2, "checkpoint_hist", "save_total_limit")
 
 
 @dataclass(frozen=True)
@@ -252,11 +254,11 @@ class RunSettings:
     deterministic: whether a GPU computes repeatable bits, slower.
   """
 
-  seed: Seed = also(0, "rng_seed", "random_seed")
+  seed: Seed = declare(0, "rng_seed", "random_seed")
   init_seed: Seed | None = None
   data_seed: Seed | None = None
   graph_seed: Seed | None = None
-  model: Model = also(
+  model: ModelChoice = declare(
     {"name": "vit"},
     "arch",
     initialisation=".initialization",
@@ -269,7 +271,7 @@ class RunSettings:
     **dict.fromkeys(("num_layers", "num_hidden_layers"), ".depth"),
     **dict.fromkeys(("heads", "num_attention_heads"), ".num_heads"),
   )
-  task: Task = also(
+  task: TaskChoice = declare(
     {"name": "classification", "label_smoothing": 0.0},
     smoothing=".label_smoothing",
     label_smoothing=".label_smoothing",
@@ -277,13 +279,13 @@ class RunSettings:
   data: DataSettings = DataSettings()
   augment: AugmentSettings = AugmentSettings()
   evaluation: EvaluationSettings = EvaluationSettings()
-  batch_size: PositiveInt = also(128, "bs", "train_batch_size", "per_device_train_batch_size")
-  grad_accum_steps: PositiveInt = also(1, "accumulate", "gradient_accumulation_steps")
+  batch_size: PositiveInt = declare(128, "bs", "train_batch_size", "per_device_train_batch_size")
+  grad_accum_steps: PositiveInt = declare(1, "accumulate", "gradient_accumulation_steps")
   steps_per_dispatch: PositiveInt | None = None
-  duration: Duration = also("10 epochs", "epochs", "num_train_epochs", "total_epochs", "max_steps")
+  duration: Duration = declare("10 epochs", "epochs", "num_train_epochs", "max_steps")
   stop_after: Duration = ""
-  learning_rate: NonNegative = also(1e-3, "lr", "base_lr", "peak_lr")
-  optimizer: Optimizer = also(
+  learning_rate: NonNegative = declare(1e-3, "lr", "base_lr", "peak_lr")
+  optimizer: OptimizerChoice = declare(
     {"name": "adamw", "weight_decay": 0.05},
     "opt",
     "optim",
@@ -291,26 +293,26 @@ class RunSettings:
     weight_decay=".weight_decay",
     momentum=".momentum",
   )
-  schedule: Schedule = also(
+  schedule: ScheduleChoice = declare(
     {"name": "cosine", "warmup": "0 steps"},
     "sched",
     "lr_scheduler_type",
     **dict.fromkeys(("warmup", "warmup_steps", "warmup_epochs"), ".warmup"),
   )
-  weight_decay_mask: Literal["matrices", "rank", "rank_but_bases", "tensors", "all"] = also(
+  weight_decay_mask: Literal["matrices", "rank", "rank_but_bases", "tensors", "all"] = declare(
     "matrices", "decay"
   )
-  grad_clip_norm: Positive | None = also(None, "clip_norm", "clip_grad", "max_grad_norm")
+  grad_clip_norm: Positive | None = declare(None, "clip_norm", "clip_grad", "max_grad_norm")
   layer_decay: Share = 1.0
   freeze: tuple[str, ...] = ()
-  ema_decay: Rate = also(0.0, "ema", "model_ema", "model_ema_decay")
-  ema_warmup: bool = also(True, "model_ema_warmup")
-  log_every: Duration = also("50 steps", "log_interval", "logging_steps", "log_training_steps")
+  ema_decay: Rate = declare(0.0, "ema", "model_ema", "model_ema_decay")
+  ema_warmup: bool = declare(True, "model_ema_warmup")
+  log_every: Duration = declare("50 steps", "log_interval", "logging_steps", "log_training_steps")
   checkpoint: CheckpointSettings = CheckpointSettings()
-  init_from: str | None = also("", "pretrained", "initial_checkpoint", "model_init", "finetune")
+  init_from: str | None = declare("", "pretrained", "initial_checkpoint", "model_init", "finetune")
   init_from_except: tuple[str, ...] = ()
-  phases: Group = also({})
-  tracking: Tracking = also(
+  phases: Group = declare({})
+  tracking: TrackingChoice = declare(
     {"name": "none"}, "report_to", tensorboard="=tensorboard", wandb="=wandb"
   )
   deterministic: bool = False
@@ -326,13 +328,13 @@ def walk(section: type | None = None, prefix: str = "") -> Iterator[tuple[str, t
       yield f"{prefix}{each.name}", section, each
 
 
-def declared() -> dict[str, Any]:
+def declarations() -> dict[str, Any]:
   """Returns the declaration of every field by its path."""
-  return _declared(RunSettings)
+  return _declarations(RunSettings)
 
 
 @functools.cache
-def _declared(settings: type) -> dict[str, Any]:
+def _declarations(settings: type) -> dict[str, Any]:
   return {path: each for path, _, each in walk(settings)}
 
 
@@ -348,7 +350,7 @@ def find(config: Mapping[str, Any], path: str) -> Any:
 
 def default_of(path: str) -> Any:
   """Returns the default of a field; None for a field that is not declared here."""
-  each = declared().get(path)
+  each = declarations().get(path)
   if each is None:
     return None
   return each.default_factory() if each.default is MISSING else each.default
@@ -357,7 +359,7 @@ def default_of(path: str) -> Any:
 def default_config() -> ConfigDict:
   """Returns every field with its default, of its type."""
   config = ConfigDict()
-  for path, each in declared().items():
+  for path, each in declarations().items():
     *parents, last = path.split(".")
     node = config
     for parent in parents:
@@ -371,11 +373,11 @@ def default_config() -> ConfigDict:
   return config.lock()
 
 
-def named_choices() -> dict[str, Named]:
+def named_choices() -> dict[str, ChoiceTable]:
   """Returns the fields that hold a named choice, each with its table."""
   return {
     path: note
-    for path, each in declared().items()
+    for path, each in declarations().items()
     for note in getattr(each.type, "__metadata__", ())
     if base_types(each.type) == {Mapping}
   }
@@ -391,7 +393,7 @@ def suggest(path: str, valid: Iterable[str]) -> str:
   """
   known = {
     f"{field.removesuffix(each.name)}{alias}": f"{field}{below}"
-    for field, each in declared().items()
+    for field, each in declarations().items()
     for alias, below in each.metadata.get("aliases", {}).items()
   }
   name = path.rpartition(".")[2]
@@ -447,7 +449,7 @@ def check_config(config: ConfigDict) -> None:
         f"{name}={choice!r} is no named choice; write {name}=NAME, and its fields as"
         f" {name}.FIELD=VALUE"
       )
-  for path, each in declared().items():
+  for path, each in declarations().items():
     value = find(config, path)
     if value is not MISSING and path not in choices:
       check_value(value, path, each.type)

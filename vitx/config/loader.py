@@ -25,7 +25,7 @@ from ml_collections import ConfigDict
 
 from vitx.config import registry
 from vitx.config.errors import ConfigError, listing, nearest
-from vitx.config.fields import declared, default_config
+from vitx.config.fields import declarations, default_config
 from vitx.config.overrides import set_field, split, with_overrides
 
 FLAG = "--config."
@@ -211,7 +211,7 @@ def _is_text(field: str, value: str) -> bool:
   if field == "data.source":
     kind, _, rest = value.partition(":")
     return kind in registry.import_name("vitx.data.sources:SOURCES") or not rest.isidentifier()
-  return field == "task.teacher" or getattr(declared().get(field), "type", None) in _TEXTS
+  return field == "task.teacher" or getattr(declarations().get(field), "type", None) in _TEXTS
 
 
 def _parse(path: str) -> dict[str, Any]:

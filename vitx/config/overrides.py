@@ -153,7 +153,7 @@ def set_field(config: ConfigDict, path: str, value: Any) -> None:
   if "name" not in node:
     _check_kind(path, old, value)
   if parents == ["model"] and old is None and isinstance(value, str):
-    is_part = last in getattr(_chosen(config, "model"), "PARTS", ())
+    is_part = last in getattr(_find_entry(config, "model"), "PARTS", ())
     value = {"name": value} if is_part else value
   value = _fit(old, value)
   try:
@@ -227,19 +227,19 @@ def _kind_of(config: ConfigDict, path: str) -> Any:
   """Returns what a field takes; where nobody declares it, the type of its value."""
   if path.startswith("phases."):
     path = path.split(".", 2)[-1]
-  declared = fields.declared()
-  if path in declared:
-    return declared[path].type
+  known = fields.declarations()
+  if path in known:
+    return known[path].type
   head, _, name = path.partition(".")
   old = fields.find(config, path)
   if "." not in name and (old is fields.MISSING or isinstance(old, str | None)):
-    entry = _chosen(config, head)
+    entry = _find_entry(config, head)
     options = registry.options(registry.function_of(entry)) if entry else {}
     return options[name].annotation if name in options else type(old)
   return type(old)
 
 
-def _chosen(config: ConfigDict, head: str) -> Any:
+def _find_entry(config: ConfigDict, head: str) -> Any:
   """Returns what a named choice stands for; None where that is code of the user's own.
 
   Such code is not run to read a config.
@@ -248,7 +248,7 @@ def _chosen(config: ConfigDict, head: str) -> Any:
   name = registry.fields_of(config[head]).get("name") if choice else None
   if choice is None or not isinstance(name, str) or ":" in name:
     return None
-  return registry.lookup(registry.import_name(choice.table), name, f"{head}.name")
+  return registry.lookup(registry.import_name(choice.name), name, f"{head}.name")
 
 
 def split(text: str) -> list[str]:

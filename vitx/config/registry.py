@@ -20,9 +20,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from vitx.config import fields as declared
 from vitx.config.checks import check_fields
 from vitx.config.errors import ConfigError, listing, nearest
+from vitx.config.fields import suggest
 
 # True: the user trusts foreign code. False: no foreign code runs. None: nobody was asked.
 _trusted: contextvars.ContextVar[bool | None] = contextvars.ContextVar("trusted", default=None)
@@ -216,7 +216,7 @@ def check_options(function: Callable, given: Mapping[str, Any], field: str, hidd
       owner = getattr(function, "__name__", str(function))
       raise ConfigError(
         f"{field}.{key}={given[key]!r}: {owner} has no field {key!r}."
-        f"{declared.suggest(f'{field}.{key}', valid)}"
+        f"{suggest(f'{field}.{key}', valid)}"
         f" Valid: {listing(valid) or 'none'}."
       )
 
