@@ -174,40 +174,6 @@ def test_tables_of_named_choices_are_there():
 
 
 @pytest.mark.parametrize(
-  ("text", "value"),
-  [
-    ("init_from=2024_11_25", "2024_11_25"),
-    ("init_from=1e3", "1e3"),
-    ("init_from=0x10", "0x10"),
-    ("init_from='1e3'", "1e3"),
-    ("data.splits.train=2019_01", "2019_01"),
-    ("data.data_dir=None", None),
-    ("data.memory=1", "1"),
-    ("duration=1_000", "1000"),
-    ("duration=1e3", "1e3"),
-    ("tracking=wandb,tracking.project=3.10", "3.10"),
-    ("tracking=wandb,tracking.project=2024_11", "2024_11"),
-    ("task=distillation,task.teacher=2024_11_25", "2024_11_25"),
-    ("schedule.warmup=2_0", "20"),
-    ("optimizer.b1=0.5", 0.5),
-    ("model.width=32", 32),
-    ("phases.a.init_from=1e3", "1e3"),
-  ],
-)
-def test_a_field_of_text_keeps_the_text(text, value):
-  config = with_overrides(default_config(), text)
-  found = fields.find(config, text.split(",")[-1].partition("=")[0])
-  assert found == value and type(found) is type(value)
-
-
-def test_the_config_that_is_given_stays():
-  config = default_config()
-  changed = with_overrides(config, "seed=3,token_mixer=fnet,data.splits.train=x,init_seed=4")
-  assert config.to_dict() == default_config().to_dict() and config.get_type("init_seed") is int
-  assert (changed.seed, changed.init_seed, changed.is_locked) == (3, 4, True)
-
-
-@pytest.mark.parametrize(
   ("call", "message"),
   [
     (lambda: vitx.train("digits", "run"), r"config='digits' must be a ConfigDict, such as vitx\."),

@@ -7,7 +7,6 @@ import pytest
 from tests import runs
 from vitx.checkpoints.workdir import flatten, to_plain
 from vitx.cli.main import main
-from vitx.config import default_config, with_overrides
 from vitx.config import loader as configs
 from vitx.config.errors import ConfigError
 from vitx.config.loader import join_text, load_config, split_flags
@@ -106,14 +105,6 @@ def test_quotes_hold_the_commas_of_a_value():
   assert (config.data.source, config.freeze) == ("folder:/a,b", ("a", "b"))
   with pytest.raises(ConfigError, match=r"'b' is not of the form .* field='a,b'"):
     load_config("digits:data.source=folder:/a,b")
-
-
-def test_a_bare_name_may_replace_a_default_and_then_take_fields():
-  config = with_overrides(default_config(), "token_mixer=bigbird,token_mixer.block=4")
-  assert config.model.token_mixer.to_dict() == {"name": "bigbird", "block": 4}
-  config = load_config("simplified_cifar10:model.block.mlp_gain=0.5,posemb=sincos,posemb.base=10")
-  assert config.model.block.to_dict() == {"name": "simplified", "mlp_gain": 0.5}
-  assert config.model.posemb.to_dict() == {"name": "sincos", "base": 10}
 
 
 def typed(config):

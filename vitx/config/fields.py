@@ -51,6 +51,7 @@ Interpolation = Literal["nearest", "bilinear", "bicubic"]
 HostInterpolation = Literal["bilinear", "bicubic", "random"]
 KeepMode = Literal["auto", "always", "never"]
 # Named choices, by the tables of what may be chosen.
+SourceName = Annotated[str, ChoiceTable("vitx.data.sources:SOURCES")]
 ModelChoice = Annotated[Group, ChoiceTable("vitx.models:MODELS")]
 TaskChoice = Annotated[Group, ChoiceTable("vitx.tasks:TASKS")]
 OptimizerChoice = Annotated[Group, ChoiceTable("vitx.training.optim.optimizers:OPTIMIZERS")]
@@ -120,9 +121,7 @@ class DataSettings:
     std: the standard deviation per channel, of pixels in 0..1; None is the source's.
   """
 
-  source: Annotated[str, ChoiceTable("vitx.data.sources:SOURCES")] = declare(
-    "digits", "dataset_name"
-  )
+  source: SourceName = declare("digits", "dataset_name")
   data_dir: str | None = declare(None, "data_path")
   splits: SplitSettings = SplitSettings()
   validation: Annotated[float, Range("(0, 1)")] = declare(0.1, "select", "val_fraction")
