@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FREE = {"config", "files"}  # any room may import these
 LOOSE = {"configs"}  # the config files, which lie beside the package
 MAY_IMPORT = {
-  "config": {"configs", "data", "models", "tasks", "training"},
+  "config": set(),
   "ops": set(),
   "layers": {"ops"},
   "attention": {"layers", "ops"},
@@ -86,9 +86,13 @@ def test_few_homes():
   }
 
 
-def test_configs_import_no_vitx_but_each_other():
+def test_recipes_import_the_room_of_configs_and_each_other():
   for path in (ROOT / "configs").glob("*.py"):
-    assert all(room_of(name) in (None, "config", "configs") for name in imports(path)), path
+    used = {name for name in imports(path) if room_of(name) == "config"}
+    assert all(name.count(".") < 3 for name in used), path  # its public face alone
+    assert {room_of(name) for name in imports(path)} <= {None, "config", "configs"}, path
+    libraries = {name.split(".")[0] for name in imports(path)} - set(sys.stdlib_module_names)
+    assert libraries <= {"vitx", "ml_collections", "numpy"}, path
 
 
 def module_of(path: Path) -> str:

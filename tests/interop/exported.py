@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from configs.common import default_config
+from vitx.config import default_config
 from vitx.inference.convert import describe
 from vitx.interop.export import export_arrays, write_safetensors
 from vitx.models import create_model, initialize

@@ -17,7 +17,7 @@ from vitx.cli.tables import lay_out
 from vitx.config.loader import load_config
 
 if TYPE_CHECKING:
-  from vitx.config.describe import Described
+  from vitx.config.describe import Description
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,7 +38,7 @@ def run(config: str, explain: bool) -> None:
   print(_table(describe(loaded)))
 
 
-def _table(fields: "Mapping[str, Described]") -> str:
+def _table(fields: "Mapping[str, Description]") -> str:
   """Lays fields out, their meanings within the terminal's width."""
   rows = [("field", "value", "takes", "meaning")]
   rows += [(path, _short(field.value), field.kind, field.meaning) for path, field in fields.items()]

@@ -1,8 +1,9 @@
 """Every field of a config: its value, what it takes and what it means.
 
 A config says what differs from the defaults of the named choices (`model`, `optimizer`, ...);
-`complete` says all. Types and defaults stand in the signatures of the classes and functions that
-the names stand for, meanings in their docstrings and in the comments of `configs/common.py`.
+`complete` says all. Types, defaults and meanings stand where a field is declared: in
+`vitx.config.fields`, or in the signatures and docstrings of the classes and functions that the
+names stand for.
 """
 
 import dataclasses
@@ -10,30 +11,23 @@ import inspect
 import math
 import re
 import types
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from jax.typing import DTypeLike
 from ml_collections import ConfigDict
 
+from vitx.config import registry
 from vitx.config.checks import Range
-from vitx.config.registry import fields_of, lookup, options
-from vitx.configs import __path__ as configs
-from vitx.data.settings import DataSettings
-from vitx.models import DTYPES, MODELS
-from vitx.tasks import task_class
-from vitx.training.fields import FIELDS
-from vitx.training.optim.optimizers import OPTIMIZERS
-from vitx.training.optim.schedules import SCHEDULES
-from vitx.training.record.trackers import TRACKERS
+from vitx.config.fields import MISSING, find, named_choices, walk
 
-# Set by the model from other fields, if the config does not.
+# Arguments that the model sets from other fields, or that training gives a choice of optax.
 FOLLOWING = ("seed",)
+HIDDEN = ("decay_mask", "learning_rate", "mask")
 
 
 @dataclasses.dataclass(frozen=True)
-class Described:
+class Description:
   """A field.
 
   Attributes:
@@ -60,66 +54,46 @@ def complete(config: ConfigDict) -> dict[str, Any]:
   return tree
 
 
-def describe(config: ConfigDict) -> dict[str, Described]:
-  """Returns every field by its path, in the order of `configs/common.py`.
+def describe(config: ConfigDict) -> dict[str, Description]:
+  """Returns every field by its path, in the order of `vitx.config.fields`.
 
   Raises:
     ConfigError: a named choice that is unknown.
   """
-  found: dict[str, Described] = {}
-  comments = _comments(Path(configs[0]) / "common.py")
-  kinds = FIELDS | _section_kinds(config)
-  for section in _order_sections(config, comments):
-    if section == "model":
-      found |= _model(config.model)
-    elif section == "task":
-      task = task_class(config.task)
-      found |= _choice(section, config.task, {config.task.name: task.from_config}, ("config",))
-      found["task.name"] = Described(config.task.name, "", first_line(task))
-    elif section in CHOICES:
-      found |= _choice(section, config[section], *CHOICES[section])
+  found: dict[str, Description] = {}
+  choices = named_choices()
+  for path, section, each in walk():
+    value = find(config, path)
+    if value is MISSING:
+      continue
+    if path == "model":
+      found |= _model(value)
+    elif path in choices:
+      found |= _choice(path, value, registry.import_name(choices[path].name), HIDDEN)
     else:
-      found |= dict(_plain_fields(section, config[section], comments, kinds))
-  return found
+      described = Description(None, show_kind(each.type), read_meanings(section)[each.name])
+      found |= _leaves(path, value, described)
+  sections = (_leaves(key, config[key], Description(None)) for key in config if key not in choices)
+  leaves = {path: leaf for section in sections for path, leaf in section.items()}
+  return found | {path: leaf for path, leaf in leaves.items() if path not in found}  # a user's own
 
 
-def _section_kinds(config: ConfigDict) -> dict[str, Any]:
-  """Returns the declared types of the sections that are no named choice, by path."""
-  sections = {"data": [DataSettings]}
-  for section, declared in task_class(config.task).sections.items():
-    sections.setdefault(section, []).append(declared)
-  return {
-    f"{section}.{name}": field.annotation
-    for section, classes in sections.items()
-    for declared in classes
-    for name, field in options(declared).items()
-  }
+def _leaves(path: str, value: Any, described: Description) -> dict[str, Description]:
+  """Describes a value, or each value of a group of fields that nobody declares."""
+  if not isinstance(value, ConfigDict):
+    kind = described.kind or show_kind(type(value))
+    return {path: dataclasses.replace(described, value=_plain(value), kind=kind)}
+  inner = (_leaves(f"{path}.{key}", value[key], Description(None)) for key in value)
+  return {name: leaf for leaves in inner for name, leaf in leaves.items()}
 
 
-def _order_sections(config: ConfigDict, comments: Mapping[str, str]) -> list[str]:
-  order = list(dict.fromkeys(path.split(".")[0] for path in comments))
-  return sorted(config, key=lambda name: order.index(name) if name in order else len(order))
-
-
-def _plain_fields(
-  path: str, value: Any, comments: Mapping[str, str], kinds: Mapping[str, Any]
-) -> Iterator[tuple[str, Described]]:
-  if isinstance(value, ConfigDict):
-    names = [name for name in comments if name.startswith(f"{path}.")]
-    own = [name.removeprefix(f"{path}.").split(".")[0] for name in names]
-    for key in dict.fromkeys([*(key for key in own if key in value), *value]):
-      yield from _plain_fields(f"{path}.{key}", value[key], comments, kinds)
-  else:
-    kind = show_kind(kinds.get(path, type(value)))
-    yield path, Described(_plain(value), kind, comments.get(path, ""))
-
-
-def _model(model: ConfigDict) -> dict[str, Described]:
+def _model(model: ConfigDict) -> dict[str, Description]:
   """Describes the fields of a model and of its parts."""
-  made = lookup(MODELS, model.name, "model.name")
+  models = registry.import_name("vitx.models:MODELS")
+  made = registry.lookup(models, model.name, "model.name")
   parts = getattr(made, "PARTS", {})
   own = {key: value for key, value in model.items() if key not in parts}
-  found = _choice("model", own, MODELS, ())
+  found = _choice("model", own, models, ())
   for part, (table, default, hidden) in parts.items():
     spec = model.get(part, default)
     if part == "token_mixer":
@@ -132,19 +106,20 @@ def _set_by_positions(model: ConfigDict, parts: Mapping[str, tuple]) -> tuple[st
   """Returns the mixer's fields that the positions set, which a config may not set again."""
   table, default, _ = parts["posemb"]
   name, fields = _name_and_fields(model.get("posemb", default))
-  posemb = lookup(table, name, "model.posemb.name")
+  posemb = registry.lookup(table, name, "model.posemb.name")
   return tuple(getattr(posemb(**fields, parent=None), "mixer_fields", {}))
 
 
 def _choice(
   path: str, spec: Any, table: Mapping[str, Any], hidden: tuple[str, ...]
-) -> dict[str, Described]:
+) -> dict[str, Description]:
   """Describes a named choice: name, what the config says of it, and the other defaults."""
   name, given = _name_and_fields(spec)
-  function = lookup(table, name, f"{path}.name")
-  own = {key: field for key, field in options(function).items() if key != "name"}
+  entry = registry.lookup(table, name, f"{path}.name")
+  function = registry.function_of(entry)
+  own = {key: field for key, field in registry.options(function).items() if key != "name"}
   meanings = read_meanings(function)
-  found = {f"{path}.name": Described(name, "", first_line(function))}
+  found = {f"{path}.name": Description(name, "", first_line(entry))}
   for key in dict.fromkeys([*own, *given]):
     field = own.get(key)
     default = inspect.Parameter.empty if field is None else field.default
@@ -152,18 +127,22 @@ def _choice(
       continue
     value = _plain(given.get(key, _to_name(default)))
     kind = "" if field is None else show_kind(field.annotation)
-    found[f"{path}.{key}"] = Described(value, kind, meanings.get(key, ""))
+    found[f"{path}.{key}"] = Description(value, kind, meanings.get(key, ""))
   return found
 
 
 def _name_and_fields(spec: Any) -> tuple[str, dict[str, Any]]:
-  fields = fields_of(spec)
+  fields = registry.fields_of(spec)
   return fields.pop("name"), fields
 
 
 def _to_name(value: Any) -> Any:
   """Returns the name of a dtype, and anything else as it is."""
-  return next((name for name, dtype in DTYPES.items() if value is dtype), value)
+  return next((name for name, dtype in _dtypes().items() if value is dtype), value)
+
+
+def _dtypes() -> dict[str, Any]:
+  return registry.import_name("vitx.models:DTYPES")
 
 
 def _is_plain(value: Any) -> bool:
@@ -188,7 +167,7 @@ def show_kind(annotation: Any) -> str:
   if annotation in (None, type(None)):
     return "None"
   if annotation == DTypeLike:
-    return " | ".join(DTYPES)
+    return " | ".join(_dtypes())
   if origin is Literal:
     return " | ".join(map(str, arguments))
   if origin is Annotated:
@@ -223,29 +202,3 @@ def _entries(text: str) -> dict[str, str]:
     for names, meaning in re.findall(r"^  (\w[\w, ]*): (.*(?:\n {4,}.*)*)", block, re.MULTILINE):
       found |= dict.fromkeys(names.split(", "), " ".join(meaning.split()))
   return found
-
-
-def _comments(path: Path) -> dict[str, str]:
-  """Returns the comment beside each field of `default_config`, by the field's path."""
-  body = path.read_text(encoding="utf-8").partition("def default_config")[2].partition("\ndef ")[0]
-  found: dict[str, str] = {}
-  groups: list[str] = []
-  for line in body.splitlines():
-    code, _, comment = line.partition("  # ")
-    if match := re.match(r"  config\.([\w.]+) = (ConfigDict\($)?", code):
-      groups = [match[1]] if match[2] else []
-      found[match[1]] = comment.strip()
-    elif match := re.match(r"\s+(\w+)=(dict\($)?(?!=)", code):
-      found[".".join([*groups, match[1]])] = comment.strip()
-      groups += [match[1]] if match[2] else []
-    elif re.match(r"      \),?$", code):
-      groups = groups[:1]
-  return found
-
-
-# The named choices outside the model: their tables, and what is no field of a config.
-CHOICES: dict[str, tuple[Mapping[str, Any], tuple[str, ...]]] = {
-  "optimizer": (OPTIMIZERS, ("decay_mask", "learning_rate", "mask")),
-  "schedule": (SCHEDULES, ("run",)),
-  "tracking": (TRACKERS, ("run",)),
-}

@@ -16,6 +16,7 @@ from vitx.checkpoints.outputs import check_absent, check_folder, write_file
 from vitx.checkpoints.store import CheckpointStore
 from vitx.config.describe import complete
 from vitx.config.errors import ConfigError
+from vitx.config.fields import check_config
 from vitx.data.class_names import FILE, fit_lines, read_names
 from vitx.data.dataset import DatasetInfo, Source
 from vitx.data.sources import open_source
@@ -27,7 +28,6 @@ from vitx.interop.timm_networks import Network, find_network
 from vitx.tasks import build_task, task_class
 from vitx.tasks.base import Task
 from vitx.training.beginning import fitting
-from vitx.training.fields import check_config
 from vitx.training.record import provenance
 from vitx.training.record.recorder import Record
 from vitx.training.setup import resolve

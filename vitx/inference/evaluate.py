@@ -14,8 +14,8 @@ from vitx.checkpoints.load import Loaded, explained
 from vitx.checkpoints.outputs import check_file
 from vitx.config.checks import PositiveInt, check_choice, check_value
 from vitx.config.errors import ConfigError
-from vitx.configs.common import split as split_overrides
-from vitx.configs.common import with_overrides
+from vitx.config.overrides import split as split_overrides
+from vitx.config.overrides import with_overrides
 from vitx.data.class_names import FILE, compare, renumber
 from vitx.data.dataset import ROLES, Dataset, Examples, Joined, spread
 from vitx.data.sources import open_dataset
@@ -97,7 +97,7 @@ def _change_task(loaded: Loaded, config: ConfigDict, fields: str) -> Loaded:
   if not fields:
     return loaded
   try:
-    with_overrides(config, ",".join(f"task.{item}" for item in split_overrides(fields)))
+    config = with_overrides(config, ",".join(f"task.{x}" for x in split_overrides(fields)))
   except ValueError as error:
     raise ConfigError(f"task={fields!r}: {error}") from error
   return loaded.with_task(config)

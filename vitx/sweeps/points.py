@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 from vitx.checkpoints.workdir import to_plain
 from vitx.config.errors import ConfigError, listing, nearest
 from vitx.config.loader import join_text, load_config, open_config, split_text
-from vitx.configs.common import split
+from vitx.config.overrides import split
 from vitx.sweeps.sweep import Point
 from vitx.training.record.progress import count_bar
 from vitx.training.trial import complete_config, count_training_flops
