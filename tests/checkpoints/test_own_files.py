@@ -11,7 +11,7 @@ from tests import runs
 from vitx.checkpoints import lock
 from vitx.checkpoints.errors import CheckpointError
 from vitx.checkpoints.store import CheckpointStore
-from vitx.checkpoints.workdir import KeptFiles, find_run, read_config, write_json
+from vitx.checkpoints.workdir import find_run, read_config, write_json
 from vitx.cli.main import main
 from vitx.config.errors import ConfigError
 from vitx.sweeps.sweep import FAILED, POINT, _claim
@@ -48,7 +48,7 @@ def write_rows(workdir):
 def write_json_files(workdir):
   for name in ("config.json", "environment.json", "phases.json", POINT, FAILED, "tracking.json"):
     write_json(workdir, name, {"a": 1})
-  KeptFiles(workdir).write("config.json", {"a": 2})
+  write_json(workdir, "config.json", {"a": 2})
 
 
 def take_lock(workdir):

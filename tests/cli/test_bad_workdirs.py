@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 from tests import runs
 from tests.cli.refusal import elsewhere, refuse
 from vitx.checkpoints.workdir import to_plain
-from vitx.training import loop, setup
+from vitx.training import experiment, loop
 
 __all__ = ["elsewhere"]
 
@@ -82,7 +82,7 @@ DAMAGES = {
 
 @functools.cache
 def make_experiment(config, **more):
-  return setup.make_experiment(ConfigDict(json.loads(config)), **more)
+  return experiment.make_experiment(ConfigDict(json.loads(config)), **more)
 
 
 @pytest.fixture(autouse=True)

@@ -27,9 +27,9 @@ from vitx.data.sources import open_dataset
 from vitx.inference.visualize import open_subject
 from vitx.interop import foreign
 from vitx.training import loop
-from vitx.training.beginning import check_beginning
+from vitx.training.experiment import make_experiment
 from vitx.training.phases import check as check_phases
-from vitx.training.setup import make_experiment
+from vitx.training.restore import check_beginning
 
 OWN = """
 import pathlib
@@ -69,7 +69,7 @@ def commands(workdir):
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["evaluate", "predict", "train", "dry_run"])
 def test_commands(command, workdir, monkeypatch, capsys):
-  monkeypatch.setattr(loop, "_run", lambda *_: loop.Result("new", 6, True))  # as good as trained
+  monkeypatch.setattr(loop, "_train", lambda *_: loop.Result("new", 6, True))  # as good as trained
   arguments = commands(workdir)[command]
   assert main(arguments) == 1
   error = capsys.readouterr().err

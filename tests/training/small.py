@@ -12,7 +12,7 @@ from vitx.data.images.augment import make_eval_preprocess, make_train_augment
 from vitx.models import create_model
 from vitx.tasks.classification import Classification
 from vitx.training import parallel
-from vitx.training.train_step import Step, TrainState
+from vitx.training.step import Step, TrainState
 
 CLASSES, SIZE = 5, 8
 STATISTICS = {"image_size": SIZE, "mean": (0.5,), "std": (0.25,)}

@@ -28,9 +28,9 @@ from vitx.ops.rule import FAMILIES, write_families
 from vitx.tasks.classification import Classification
 from vitx.tasks.classification_figures import summarize_classification
 from vitx.training import loop
+from vitx.training.experiment import resolve
 from vitx.training.failures import EXIT_INTERRUPTED, NonFiniteError
 from vitx.training.record.recorder import Record, Recorder
-from vitx.training.setup import resolve
 
 
 def same(a, b):

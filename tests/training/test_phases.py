@@ -300,18 +300,18 @@ def test_the_journey_stops_goes_on_and_ends_as_if_it_had_not_stopped(tmp_path, m
 
 def _stop_in_phase1_then_go_on(config, workdir, monkeypatch):
   """Ends the run as a signal would, at the fourth step of its second phase."""
-  run = loop._run
+  train = loop._train
 
-  def interrupted(own, begun):
+  def interrupted(own):
     if own.workdir.endswith("phase1"):
       steps = []
       count = own.recorder.count_step
       own.recorder.count_step = lambda *a: (steps.append(a[0]), count(*a))[1]
       own.request.asked = lambda: len(steps) >= 3
-    return run(own, begun)
+    return train(own)
 
   with monkeypatch.context() as patch:
-    patch.setattr(loop, "_run", interrupted)
+    patch.setattr(loop, "_train", interrupted)
     result = vitx.train(config, workdir)
   assert not result.finished and result.workdir.endswith("phase1") and 0 < result.step < 8
   assert not (workdir / "phase2").exists()

@@ -27,10 +27,10 @@ from vitx.interop.init_from import check_source, initial_variables
 from vitx.interop.timm_networks import Network, find_network
 from vitx.tasks import build_task, task_class
 from vitx.tasks.base import Task
-from vitx.training.beginning import fitting
+from vitx.training.experiment import resolve
 from vitx.training.record import provenance
 from vitx.training.record.recorder import Record
-from vitx.training.setup import resolve
+from vitx.training.restore import fitting
 
 
 def import_weights(

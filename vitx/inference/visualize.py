@@ -32,7 +32,7 @@ from vitx.tasks import build_task
 from vitx.tasks.base import Task
 from vitx.tasks.classification import Classification
 from vitx.tasks.density import Density
-from vitx.training.setup import resolve
+from vitx.training.experiment import resolve
 from vitx.training.trial import complete_config, count_training_flops, measure_training_bytes
 
 

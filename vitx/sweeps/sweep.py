@@ -28,7 +28,7 @@ from vitx.training import phases
 from vitx.training.failures import NonFiniteError, count_received
 from vitx.training.record import provenance
 from vitx.training.record.log import read_metrics
-from vitx.training.running import SEEN
+from vitx.training.validation import SEEN
 
 POINT, FAILED = wd.POINT, wd.FAILED
 # A finished point is not trained again, so where it ends is not free as it is of a run alone.

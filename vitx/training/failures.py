@@ -160,37 +160,39 @@ def leave(status: int) -> int:
   return status
 
 
-def check_finite(step: int, metrics: Mapping[str, float], *, half: bool, kept: Callable) -> None:
+def check_finite(
+  step: int, metrics: Mapping[str, float], *, half: bool, last_good: Callable
+) -> None:
   """Raises NonFiniteError if a step's loss or gradient is not finite.
 
   Args:
     step: the step whose metrics these are.
     metrics: loss and gradient_norm.
     half: under float16 a gradient may overflow: the step was skipped and the loss scale lowered.
-    kept: returns the step of the last checkpoint or None, for the message.
+    last_good: returns the step of the last checkpoint or None, for the message.
   """
   for name in ("loss",) if half else ("loss", "gradient_norm"):
     value = metrics[name]
     if not abs(value) < float("inf"):
-      raise _not_finite(name, value, step, kept)
+      raise _not_finite(name, value, step, last_good)
 
 
-def check_figures(step: int, figures: Mapping[str, Any], *, kept: Callable) -> None:
+def check_figures(step: int, figures: Mapping[str, Any], *, last_good: Callable) -> None:
   """Raises NonFiniteError if a figure of an evaluation is not finite.
 
   Args:
     step: at which was evaluated.
     figures: of the task; numbers and lists of them are looked at.
-    kept: returns the step of the last checkpoint or None, for the message.
+    last_good: returns the step of the last checkpoint or None, for the message.
   """
   for name, figure in figures.items():
     for value in figure if isinstance(figure, list | tuple) else (figure,):
       if isinstance(value, float) and not math.isfinite(value):
-        raise _not_finite(f"the evaluation's {name}", value, step, kept)
+        raise _not_finite(f"the evaluation's {name}", value, step, last_good)
 
 
-def _not_finite(name: str, value: float, step: int, kept: Callable) -> NonFiniteError:
-  good = kept()
+def _not_finite(name: str, value: float, step: int, last_good: Callable) -> NonFiniteError:
+  good = last_good()
   last = "no checkpoint yet" if good is None else f"the checkpoint of step {good} is good"
   return NonFiniteError(
     f"{name} is {value} at step {step}; {last}. Lower learning_rate, lengthen schedule.warmup"

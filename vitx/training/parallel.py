@@ -23,7 +23,7 @@ LEAST = 4  # examples on a device that is one core: fewer were not measured
 HOST_DEVICES = "xla_force_host_platform_device_count"
 
 T = TypeVar("T")
-Run = Callable[[Callable[[], T]], T]  # calls a function, and may not wait for its end
+Runner = Callable[[Callable[[], T]], T]  # calls a function, and may not wait for its end
 
 
 def at_once(work: Callable[[], T]) -> T:
@@ -145,7 +145,7 @@ def compile_for(
   *,
   donate: tuple[int, ...] = (),
   options: Any = None,
-  run: Run = at_once,
+  run: Runner = at_once,
 ) -> jax.stages.Compiled:
   """Compiles `function` for every device, over the axis `AXIS`.
 
@@ -183,7 +183,7 @@ def _give_back_memory() -> None:
       trim(0)
 
 
-def compile_once(function: Callable, run: Run = at_once) -> Callable:
+def compile_once(function: Callable, run: Runner = at_once) -> Callable:
   """Returns `function` on every device, compiled for the shapes of its first call.
 
   Args:

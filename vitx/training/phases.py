@@ -19,12 +19,12 @@ from vitx.config import registry
 from vitx.config.errors import ConfigError, listing, nearest
 from vitx.config.fields import check_config, check_is_config
 from vitx.training import durations, loop, parallel, teacher, unevaluated
-from vitx.training.beginning import check_source
 from vitx.training.distributed import is_writer
+from vitx.training.experiment import Experiment, make_experiment
 from vitx.training.failures import count_received
 from vitx.training.loop import Result
 from vitx.training.record import provenance
-from vitx.training.setup import Experiment, make_experiment
+from vitx.training.restore import check_source
 
 PREFIX = "phase:"  # before the name of a phase, where a workdir or file could stand
 ENDS = ("stop_after", "duration")  # fields by which a run ends
@@ -59,13 +59,12 @@ def train(
   experiments = check(config, workdir, trust_code=trust_code)
   _check_ends(phases, experiments, str(workdir))
   _check_beginnings(experiments, [wd.join(workdir, name) for name in phases], dry_run, trust_code)
-  files = wd.KeptFiles(workdir)
   if not dry_run:
     for name in phases:
       own_files.check_no_link(wd.join(workdir, name))
     wd.check_writable(workdir)
     if is_writer():
-      files.write(wd.PHASES, {"phases": list(phases)})
+      wd.write_json(workdir, wd.PHASES, {"phases": list(phases)})
   before = count_received()
   for (name, phase), experiment in zip(phases.items(), experiments, strict=True):
     print(f"{name}:", flush=True)
@@ -75,7 +74,6 @@ def train(
     is_own = not dry_run and _begins_from_own(phase, [wd.join(workdir, each) for each in phases])
     trusts = trust_code or is_own
     result = loop.train(phase, wd.join(workdir, name), dry_run=dry_run, trust_code=trusts)
-    files.restore()
     is_stopped = name != list(phases)[-1] and count_received() > before  # as good as over
     if is_stopped or not result.finished:
       result = dataclasses.replace(result, finished=False)

@@ -20,7 +20,7 @@ from vitx.interop.init_from import check_source as check_weights
 from vitx.interop.init_from import initial_variables
 from vitx.models import initialize, names, token_layout
 from vitx.tasks.base import Task, Teacher
-from vitx.training.train_step import TrainState
+from vitx.training.step import TrainState
 
 CONSTANT = "teacher"  # what the task's constants call it
 

@@ -14,7 +14,7 @@ from tests.training.optim.directions import settings
 from vitx.config import default_config
 from vitx.training import parallel
 from vitx.training.optim.optimizers import find_frozen, make_optimizer
-from vitx.training.train_step import TrainState, evaluation_step
+from vitx.training.step import TrainState, evaluation_step
 
 
 @functools.cache

@@ -27,7 +27,7 @@ from vitx.training.evaluation import check_weights, describe_figures
 from vitx.training.optim.optimizers import find_frozen, is_elementwise, make_optimizer
 from vitx.training.optim.schedules import make_schedule
 from vitx.training.record import tracking
-from vitx.training.train_step import Step, TrainState
+from vitx.training.step import Step, TrainState
 
 LONGEST = 2**31 - 1  # steps that the counter of a run can hold
 
@@ -66,7 +66,7 @@ class Experiment:
     layout = self.task.token_layout()
     return None if layout is None else layout.length
 
-  def init_state(self, run: parallel.Run = parallel.at_once) -> TrainState:
+  def init_state(self, run: parallel.Runner = parallel.at_once) -> TrainState:
     """Returns the state before the first step on the host, a function of `config.init_seed`.
 
     Args:

@@ -18,7 +18,35 @@ from vitx.models.stacked import stack
 from vitx.ops import replicas
 from vitx.tasks.base import Batch, Task
 from vitx.training.parameters import parameter_names, replace_leaves
-from vitx.training.precision import LossScale, all_finite
+
+GROWTH_INTERVAL = 2000  # good steps after which a loss scale is doubled
+LARGEST = 2.0**24
+
+
+class LossScale(struct.PyTreeNode):
+  """Dynamic loss scaling for float16 (Micikevicius et al. 2018, section 3.2).
+
+  The factor on the loss is halved when a gradient overflows, doubled after 2,000 good steps.
+
+  Attributes:
+    value: float32 scalar.
+    good_steps: int32 scalar, steps since the last change.
+  """
+
+  value: jax.Array
+  good_steps: jax.Array
+
+  @classmethod
+  def create(cls) -> "LossScale":
+    """Starts at 2^16 (Child et al. 2019, section 6)."""
+    return cls(value=jnp.float32(2.0**16), good_steps=jnp.int32(0))
+
+  def adjust(self, finite: jax.Array) -> "LossScale":
+    """Returns the scale after a step whose gradients were (or were not) all finite."""
+    grow = finite & (self.good_steps + 1 >= GROWTH_INTERVAL)
+    value = jnp.where(grow, jnp.minimum(self.value * 2, LARGEST), self.value)
+    value = jnp.where(finite, value, jnp.maximum(self.value / 2, 1.0))
+    return LossScale(value, jnp.where(finite & ~grow, self.good_steps + 1, 0))
 
 
 class TrainState(struct.PyTreeNode):
@@ -235,6 +263,11 @@ class Step:
     return jax.tree.map(
       lambda stay, e, m: e if stay else m, replace_leaves(params, stays), state.ema, moved
     )
+
+
+def all_finite(tree: Any) -> jax.Array:
+  """Returns whether every entry of every leaf is finite, a boolean scalar."""
+  return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]))
 
 
 def evaluation_step(task: Task, axis: str | None = None) -> Callable:

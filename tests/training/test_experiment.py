@@ -13,8 +13,8 @@ from vitx.models import model_from_config
 from vitx.ops.implementation import choosing_by
 from vitx.ops.rule import FAMILIES, Rule
 from vitx.tasks.density import Density
-from vitx.training import setup
-from vitx.training.setup import make_experiment
+from vitx.training import experiment as making
+from vitx.training.experiment import make_experiment
 
 
 @pytest.mark.parametrize(
@@ -117,10 +117,10 @@ SEQUENCES = {
 def test_a_source_whose_arrays_are_not_the_tasks_is_refused_before_anything(kind, monkeypatch):
   spec, arrays, message = GIVEN[kind]
   info, given = DatasetInfo("mine", spec, class_names=("a", "b")), Given(**arrays)
-  monkeypatch.setattr(setup, "open_source", lambda *_: Source(info, given, given, given))
+  monkeypatch.setattr(making, "open_source", lambda *_: Source(info, given, given, given))
   config = runs.tiny("batch_size=8", "data.image_size=8", "data.mean=(0.5,)", "data.std=(0.5,)")
   with pytest.raises(ConfigError, match=rf"data\.source=.*{message}|{message}"):
-    setup.make_experiment(config).batches()
+    making.make_experiment(config).batches()
 
 
 @pytest.mark.parametrize("kind", SEQUENCES)

@@ -20,9 +20,9 @@ from vitx.interop import init_from
 from vitx.interop.init_from import initial_variables
 from vitx.training import unevaluated
 from vitx.training.distributed import is_writer
+from vitx.training.experiment import Experiment
 from vitx.training.record import provenance
 from vitx.training.record.recorder import Record
-from vitx.training.setup import Experiment
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +82,6 @@ def begin(
   experiment: Experiment,
   workdir: str,
   store: CheckpointStore,
-  files: wd.KeptFiles,
   initialize: Callable[[], Any],
   trust_code: bool,
 ) -> Beginning:
@@ -92,7 +91,6 @@ def begin(
     experiment: that is run.
     workdir: of the run.
     store: of its checkpoints.
-    files: of the workdir.
     initialize: returns the state of a new run, on the host; it compiles.
     trust_code: whether code that the config of `init_from` names may be imported.
   """
@@ -123,10 +121,10 @@ def begin(
     ema = None if state.ema is None else jax.tree.map(np.copy, params)
     state = state.replace(params=params, model_state=model_state, ema=ema)
   if is_writer():
-    files.write("config.json", wd.to_plain(config))
+    wd.write_json(workdir, "config.json", wd.to_plain(config))
     data = provenance.describe_data(experiment.source)
     environment = provenance.environment(data, experiment.implementations())
-    files.write("environment.json", environment)
+    wd.write_json(workdir, "environment.json", environment)
   return Beginning(state, start, record, is_evaluated=later is None)
 
 
