@@ -7,8 +7,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from configs.common import split
 from configs.digits import get_config
+from vitx.config.overrides import split
 
 ROOT = Path(__file__).resolve().parents[1]
 # Small, and yet with augmentation, mixing and dropout. One layer has no stochastic depth, whose

@@ -47,7 +47,10 @@ ELSEWHERE = {
   "vitx visualize receptive_field": ("tests/cli/test_visualize.py", '"receptive_field"'),
   "vitx visualize sparsifiner": ("colab/sparsifiner.ipynb", '\\"sparsifiner\\"'),
   "vitx plan": ("tests/cli/test_plan.py", '"plan"'),
-  "vitx summary": ("tests/cli/test_summary.py", '"summary"'),
+  **{
+    f"python -m tests.benchmarks.{name}": (f"tests/benchmarks/test_{name}.py", "measure")
+    for name in ("cases", "sparsifiner", "steps")
+  },
 }
 OTHERS = ("pip", "pytest", "srun", "gcloud", "pre-commit", ".ci/run", "python")
 TRAINING = ("train", "sweep", "reproduce")

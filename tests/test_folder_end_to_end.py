@@ -7,8 +7,8 @@ from PIL import Image
 
 import vitx
 from tests import runs
-from vitx.cli.evaluate import evaluate
 from vitx.config.errors import ConfigError
+from vitx.inference.evaluate import evaluate
 from vitx.training import compilation, loop
 from vitx.training.experiment import make_experiment
 

@@ -4,9 +4,8 @@ import csv
 
 import pytest
 
-from vitx.benchmark import plot, report
+from vitx.benchmark import report
 from vitx.benchmark.mixers import Row, Setting
-from vitx.benchmark.named import Figure, Outcome
 from vitx.benchmark.timing import Times
 from vitx.config.errors import ConfigError
 
@@ -81,16 +80,7 @@ def test_csv(tmp_path):
 
 def test_plot(tmp_path):
   path = tmp_path / "rows.png"
-  plot.write_plot(path, ROWS)
+  report.write_plot(path, ROWS)
   assert path.read_bytes().startswith(b"\x89PNG")
   with pytest.raises(ConfigError, match="cannot be written"):
-    plot.write_plot(tmp_path / "rows.nonsense", ROWS)
-
-
-def test_named_cases_say_what_was_met():
-  figure = Figure("sparse", "masked", "time", 12)
-  outcome = Outcome("a case", figure, (11.0, 12.0, 13.5))
-  assert outcome.met == 2
-  skipped = Outcome("another", figure, note="skipped: needs 9 GB")
-  text = report.format_named([outcome, skipped])
-  assert "met in 2 of 3" in text and "skipped: needs 9 GB" in text and "13.5" in text
+    report.write_plot(tmp_path / "rows.nonsense", ROWS)

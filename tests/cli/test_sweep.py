@@ -50,7 +50,7 @@ def test_a_method_that_cannot_train_is_named_before_the_first_trains(tmp_path, q
     "model.num_heads=[1,3]", config=f"digits.py:{TINY.replace('model.num_heads=2,', '')}"
   )
   with pytest.raises(ConfigError, match="num_heads-3: "):
-    sweep.measure_methods(found, {}, str(tmp_path))
+    writing.measure_methods(found, {}, str(tmp_path))
   assert not quick and not list(tmp_path.iterdir())
 
 
@@ -272,10 +272,10 @@ def test_published_figures_stand_beside_rows(tmp_path, quick, monkeypatch):
   seen = {}
   monkeypatch.setattr(sweep, "compare", lambda p, published, *_, **__: seen.update(published) or 0)
   output = dict(out="o", name=None, plot=False, trust_code=False)
-  sweep.run("cifar10.py", "row=[resnet20,cct_2_3x2]", 1, "w", **output)
+  sweep.run("cifar10.py", "row=[resnet20,cct_2_3x2]", 1, workdir="w", **output)
   assert seen["resnet20"]["top1"] == 91.25
   seen.clear()
-  sweep.run("cifar10.py", "row=[resnet20],batch_size=[8]", 1, "w", **output)
+  sweep.run("cifar10.py", "row=[resnet20],batch_size=[8]", 1, workdir="w", **output)
   assert not seen  # the source ran no such thing
 
 
@@ -347,7 +347,7 @@ def test_a_point_of_several_phases_is_done_after_the_last(tmp_path, monkeypatch,
   assert train_points([point], tmp_path, Silent()) and trained.is_done(whole)
   outcome = trained.read_outcome(point, tmp_path)
   assert (outcome.best, outcome.validation["top1"], outcome.seconds) == (4, 0.5, 7.5)
-  (methods, _) = sweep.measure_methods([point], {}, str(tmp_path))
+  (methods, _) = writing.measure_methods([point], {}, str(tmp_path))
   assert methods[0].steps == 6
   shutil.rmtree(f"{whole}/b")
   assert not trained.is_done(whole)

@@ -20,11 +20,11 @@ from PIL import EpsImagePlugin, Image
 import vitx
 from tests import runs
 from vitx.cli.main import main
-from vitx.cli.visualize import open_subject
 from vitx.config import registry
 from vitx.config.errors import ConfigError
 from vitx.data.images.decode import decode_image
 from vitx.data.sources import open_dataset
+from vitx.inference.visualize import open_subject
 from vitx.interop import foreign
 from vitx.training import loop
 from vitx.training.experiment import make_experiment
@@ -130,10 +130,8 @@ def test_every_command_refuses_it(workdir, capsys):
     ["sweep", "--config", theirs, "--workdir", "new"],
     ["reproduce", "--config", theirs, "--workdir", "new"],
     ["plan", "--config", theirs],
-    ["summary", "--config", theirs],
     ["config", theirs],
     ["config", theirs, "--explain"],
-    ["benchmark", "models", "--config", theirs],
     ["benchmark", "data", "--config", theirs],
     ["visualize", "patterns", "--config", theirs, "--out", "new"],
   ):

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from configs.common import default_config, with_overrides
 from tests.slow import all_but
+from vitx.config import default_config, with_overrides
 from vitx.data.dataset import ArraySpec, DatasetInfo
 from vitx.models import count, model_from_config
 from vitx.tasks import build_task

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import optax
 
-from configs.common import default_config
+from vitx.config import default_config
 from vitx.data.images.augment import make_eval_preprocess, make_train_augment
 from vitx.models import create_model
 from vitx.tasks.classification import Classification

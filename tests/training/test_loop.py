@@ -483,7 +483,7 @@ def test_a_field_that_an_earlier_version_did_not_have_refuses_nobody(run_copy):
 
 def test_exit_codes_are_as_documented():
   assert EXIT_INTERRUPTED == 75
-  from vitx.cli.arguments import train
+  from vitx.cli import train
 
   assert "75" in train.__doc__
 

@@ -10,13 +10,12 @@ from ml_collections import ConfigDict
 
 import vitx
 from configs import sparsifiner_small
-from configs.common import with_overrides
 from tests import runs
 from vitx.checkpoints.load import load
 from vitx.checkpoints.tree import name_arrays
 from vitx.checkpoints.workdir import to_plain
-from vitx.cli.fields import complete
-from vitx.config import registry
+from vitx.config import registry, with_overrides
+from vitx.config.describe import complete
 from vitx.config.errors import ConfigError
 from vitx.config.loader import load_config
 from vitx.tasks.classification import Classification

@@ -9,9 +9,9 @@ import numpy as np
 import optax
 import pytest
 
-from configs.common import default_config
 from tests.training import small
 from tests.training.optim.directions import settings
+from vitx.config import default_config
 from vitx.training import parallel
 from vitx.training.optim.optimizers import find_frozen, make_optimizer
 from vitx.training.step import TrainState, evaluation_step

@@ -1,15 +1,14 @@
-"""The measured rows as ratios, for reading and as CSV."""
+"""The measured mixers as ratios: for reading, as CSV, and as a picture over N."""
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import jax
 
 from vitx.analysis import csv_files
 from vitx.benchmark.mixers import BASELINE, Row, Setting
-from vitx.benchmark.named import Outcome
-from vitx.config.errors import ConfigError
+from vitx.config.errors import ConfigError, MissingExtraError
 
 QUANTITIES = ("time", "memory", "flops")
 BASELINES = ("masked", "kernelized")
@@ -91,7 +90,7 @@ def _line(rows: Sequence[Row], row: Row) -> str:
   name = f"{row.mixer:<20} {row.implementation:<11}{'*' if row.picked else ' '} "
   if row.note:
     return f"{name}{row.note}"
-  cells = [_times(compute_ratio(rows, row, q, b)) for q in QUANTITIES for b in BASELINES]
+  cells = [format_ratio(compute_ratio(rows, row, q, b)) for q in QUANTITIES for b in BASELINES]
   megabytes = f"{'-' if row.temporary_bytes is None else f'{row.temporary_bytes / 1e6:.1f}':>9}"
   text = f"{name}{cells[0]:>8}{cells[1]:>10}{megabytes}{cells[2]:>8}{cells[3]:>8}"
   text += f"{cells[4]:>9}{cells[5]:>8}"
@@ -111,7 +110,8 @@ def _cut(rows: Sequence[Row]) -> list[str]:
   return [f"timed fewer than {most} times, to keep to --seconds: {', '.join(cut)}"] if cut else []
 
 
-def _times(value: float | None) -> str:
+def format_ratio(value: float | None) -> str:
+  """Returns a ratio with three digits, or "-" where it is not known."""
   if value is None:
     return "-"
   return f"{value:.0f}" if value >= 100 else f"{value:.2f}" if value < 10 else f"{value:.1f}"
@@ -125,28 +125,6 @@ def _crossovers(rows: Sequence[Row]) -> list[str]:
     dense = "" if mixer == BASELINE else find_crossover(rows, mixer, "kernelized") or "-"
     lines.append(f"{mixer:<34}{dense:>18}{find_crossover(rows, mixer, 'masked') or '-':>18}")
   return lines
-
-
-def format_named(outcomes: Sequence[Outcome]) -> str:
-  """Formats the named cases with what was asked and what was found."""
-  lines = ["Named cases, on queries, keys and values alone; forward + backward, float32."]
-  for case in dict.fromkeys(outcome.case for outcome in outcomes):
-    lines.append(case)
-    lines += [_outcome_line(outcome) for outcome in outcomes if outcome.case == case]
-  return "\n".join(lines)
-
-
-def _outcome_line(outcome: Outcome) -> str:
-  figure = outcome.figure
-  what = "faster than" if figure.quantity == "time" else "less temporaries than"
-  text = f"  {figure.kernel}: {what} {figure.other}"
-  if outcome.note:
-    return f"{text:<72} {outcome.note}"
-  found = "  ".join(_times(ratio) for ratio in outcome.found)
-  if figure.at_least is None:
-    return f"{text:<72} {found}"
-  met = f"met in {outcome.met} of {len(outcome.found)}"
-  return f"{text:<72} >= {figure.at_least:<5g} {found}  {met}"
 
 
 COLUMNS = (
@@ -187,3 +165,92 @@ def _cells(rows: Sequence[Row], row: Row) -> list:
     milliseconds,
     row.note,
   ]
+
+
+def write_plot(path: str | Path, rows: Sequence[Row]) -> None:
+  """Draws two panels over N: time and temporary memory of each kernelized path.
+
+  A circle marks the N from which on a mixer beats dense softmax's kernelized path, a triangle that
+  from which on it beats its own masked path. Time is in ms on a GPU, else relative to dense
+  kernelized softmax at the smallest N.
+
+  Args:
+    path: of a file whose ending matplotlib knows, such as .png.
+    rows: of one run.
+
+  Raises:
+    MissingExtraError: matplotlib is not installed.
+    ConfigError: the file cannot be written.
+  """
+  figure = import_figure()(figsize=(14, 7), layout="constrained")
+  left, right = figure.subplots(1, 2)
+  unit, unit_name = _time_unit(rows)
+  times = _panel(left, rows, lambda row: _scale(read_quantity(row, "time"), unit), unit_name)
+  _mark_crossovers(left, rows, times)
+  _panel(right, rows, lambda row: _scale(row.temporary_bytes, 1e6), "temporary memory (MB)")
+  left.scatter([], [], marker="o", c="k", label="faster than dense kernelized from here on")
+  left.scatter([], [], marker="^", c="k", label="faster than its own masked path from here on")
+  handles, labels = left.get_legend_handles_labels()
+  figure.legend(handles, labels, loc="outside right upper", fontsize="small")
+  try:
+    figure.savefig(path, dpi=120)
+  except (OSError, ValueError) as error:
+    raise ConfigError(f"plot={str(path)!r} cannot be written: {error}") from error
+
+
+def import_figure() -> Callable:
+  """Returns matplotlib's class of figures. Raises MissingExtraError without matplotlib."""
+  try:
+    from matplotlib.figure import Figure  # no pyplot: no window, no global state
+  except ImportError as error:
+    raise MissingExtraError("the plot", "plot") from error
+  return Figure
+
+
+def _time_unit(rows: Sequence[Row]) -> tuple[float, str]:
+  """Returns the seconds of one unit, and its name."""
+  smallest = min(row.tokens for row in rows)
+  first = find_baseline(rows, smallest, "kernelized")
+  if is_gpu() or first is None or first.times is None:
+    return 1e-3, "time (ms)"
+  return first.times.seconds, f"time / that of dense kernelized softmax at N = {smallest}"
+
+
+def _scale(value: float | None, unit: float) -> float | None:
+  return None if value is None else value / unit
+
+
+def _panel(axes, rows: Sequence[Row], value: Callable[[Row], float | None], name: str) -> dict:
+  """Draws the lines; returns each kernelized path's color and its values by N."""
+  drawn = {}
+  mixers = dict.fromkeys(row.mixer for row in rows)
+  for number, mixer in enumerate(mixers):
+    color = "k" if mixer == BASELINE else f"C{number % 10}"
+    style = ("-", "--", ":")[number // 10 % 3]
+    own = [row for row in rows if row.mixer == mixer and value(row) is not None]
+    kernelized = {row.tokens: value(row) for row in own if row.implementation != "masked"}
+    width = 3 if mixer == BASELINE else 1.2
+    if kernelized:
+      axes.plot(*_points(kernelized), style, marker=".", c=color, lw=width, label=mixer)
+    drawn[mixer] = color, kernelized
+    if mixer == BASELINE:
+      masked = {row.tokens: value(row) for row in own if row.implementation == "masked"}
+      axes.plot(*_points(masked), ":", c="k", lw=3, label=f"{mixer}, masked")
+  axes.set(xscale="log", yscale="log", xlabel="tokens N", ylabel=name)
+  axes.set_xticks(sorted({row.tokens for row in rows}))
+  axes.get_xaxis().set_major_formatter("{x:.0f}")
+  axes.minorticks_off()
+  axes.grid(alpha=0.3)
+  return drawn
+
+
+def _mark_crossovers(axes, rows: Sequence[Row], drawn: dict) -> None:
+  for mixer, (color, values) in drawn.items():
+    for against, marker, size in (("kernelized", "o", 45), ("masked", "^", 18)):
+      n = find_crossover(rows, mixer, against)
+      if n in values:
+        axes.scatter([n], [values[n]], marker=marker, s=size, c=color)
+
+
+def _points(values: dict) -> tuple[list, list]:
+  return list(values), list(values.values())

@@ -101,6 +101,8 @@ def check_name(workdir: str | Path) -> None:
     ConfigError: it is empty, holds a NUL, or is a URL whose file system no package here reads.
     MissingExtraError: `gs://...` without the package that reads it.
   """
+  if not isinstance(workdir, str | os.PathLike):
+    raise ConfigError(f"workdir={workdir!r:.60} must be the path of a directory, such as 'runs/x'")
   check_text(str(workdir), "workdir")
   if not str(workdir).strip():
     raise ConfigError(f"workdir={str(workdir)!r} is empty; name a directory, such as runs/digits")

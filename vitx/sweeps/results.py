@@ -17,6 +17,7 @@ from vitx.analysis.comparison import Comparison, Method, Outcome, format_csv, fo
 from vitx.analysis.counting import count_parameters
 from vitx.analysis.figures.curves import draw_curves
 from vitx.checkpoints import workdir as wd
+from vitx.checkpoints.outputs import check_file, check_folder
 from vitx.config.errors import ConfigError, naming
 from vitx.sweeps.curves import find_printed, read_curves
 from vitx.sweeps.sweep import Point
@@ -103,6 +104,16 @@ def write_results(
   _write(rows, format_csv(comparison))
   _write(table, "\n\n".join(parts) + "\n")
   return [table, rows, *drawn]
+
+
+def check_results(out: str, name: str) -> None:
+  """Raises ConfigError if the results cannot be written, see `write_results`."""
+  check_folder(out, "out")
+  if name in ("", ".", "..") or "/" in name or "\0" in name:
+    raise ConfigError(f"name={name!r} names no files of results; give one without a slash (--name)")
+  if Path(out).is_dir():
+    for end in (".md", ".csv", "_curves.png"):
+      check_file(Path(out) / f"{name}{end}", "name")
 
 
 def _write(path: Path, text: str) -> None:

@@ -23,6 +23,7 @@ from vitx.analysis.comparison import Outcome
 from vitx.checkpoints import lock, own_files
 from vitx.checkpoints import workdir as wd
 from vitx.config.errors import ConfigError
+from vitx.config.fields import RunSettings
 from vitx.training import phases
 from vitx.training.failures import NonFiniteError, count_received
 from vitx.training.record import provenance
@@ -111,7 +112,7 @@ def train_points(points: Sequence[Point], directory: str | Path, show: Show) -> 
 
 
 def _check_end(point: Point) -> None:
-  stop = point.config.get("stop_after", "")
+  stop = point.config.get("stop_after", RunSettings.stop_after)
   if stop != "" and point.config.get("phases"):
     raise ConfigError(
       f"stop_after={stop!r} ends a run of phases in its first, where a point of a sweep has no"

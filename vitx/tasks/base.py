@@ -55,14 +55,12 @@ class Task(Protocol):
   Attributes:
     model: the network.
     teacher: whose weights the loss needs; None for none.
-    sections: dataclasses that declare the fields which the task reads, by the config's section.
     answers: arrays of an example that only an answer would tell; an exported program does without.
     input_suffixes: in lower case, of the files that `vitx predict` reads of a folder.
   """
 
   model: nn.Module
   teacher: Teacher | None = None
-  sections: ClassVar[Mapping[str, type]] = {}
   answers: ClassVar[tuple[str, ...]] = ()
   input_suffixes: ClassVar[tuple[str, ...]] = (".npz",)
 

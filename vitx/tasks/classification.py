@@ -1,7 +1,7 @@
 """Classification of images: cross-entropy against (mixed, smoothed) class targets."""
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, Literal
 
 import flax.linen as nn
@@ -12,20 +12,11 @@ from ml_collections import ConfigDict
 
 from vitx.config.checks import Probability, check_value
 from vitx.config.errors import ConfigError, escape
+from vitx.config.fields import DataSettings, HostInterpolation, ResizeMode, Size
 from vitx.data.dataset import DatasetInfo, check_arrays
 from vitx.data.images.augment import make_eval_preprocess, make_train_augment
-from vitx.data.images.augment_settings import AugmentSettings, EvalSettings
 from vitx.data.images.decode import ValueRange, decode_size
-from vitx.data.images.settings import (
-  HostInterpolation,
-  ImageSettings,
-  ResizeMode,
-  Size,
-  find_channels,
-  find_size,
-  image_spec,
-  sides,
-)
+from vitx.data.images.settings import find_channels, find_size, image_spec, sides
 from vitx.data.images.square import SquareImages
 from vitx.data.images.statistics import statistics
 from vitx.data.sources.folder import SUFFIXES
@@ -70,15 +61,10 @@ class Classification(Task):
   decode_size: Size
   image_size: Size
   channels: int
-  resize_mode: ResizeMode = "center"
-  interpolation: HostInterpolation = "bilinear"
+  resize_mode: ResizeMode = DataSettings.resize_mode
+  interpolation: HostInterpolation = DataSettings.interpolation
   value_range: ValueRange = None
 
-  sections: ClassVar[Mapping[str, type]] = {
-    "data": ImageSettings,
-    "augment": AugmentSettings,
-    "evaluation": EvalSettings,
-  }
   answers: ClassVar[tuple[str, ...]] = ("label",)
   input_suffixes: ClassVar[tuple[str, ...]] = SUFFIXES
 
@@ -143,7 +129,7 @@ class Classification(Task):
       image_size=data.image_size,
       channels=data.channels,
       resize_mode=data.resize_mode,
-      interpolation=data.get("interpolation", ImageSettings.interpolation),
+      interpolation=data.get("interpolation", DataSettings.interpolation),
       value_range=data.get("value_range"),
     )
 

@@ -13,6 +13,7 @@ from ml_collections import ConfigDict
 from vitx.analysis.implementations import implementations
 from vitx.checkpoints.store import check_keep
 from vitx.config.errors import ConfigError
+from vitx.config.fields import SEEDS, RunSettings, check_config, named_choices
 from vitx.data import in_memory
 from vitx.data.batches import TrainBatches
 from vitx.data.dataset import ROLES, ArraySpec, DatasetInfo, Examples, Source, spread
@@ -22,7 +23,6 @@ from vitx.tasks import build_task, task_class
 from vitx.tasks.base import Figures, Task
 from vitx.training import attention_entropy, durations, parallel, resident, sizes, teacher
 from vitx.training.evaluation import check_weights, describe_figures
-from vitx.training.fields import NAMED, SEEDS, check_config
 from vitx.training.optim.optimizers import find_frozen, is_elementwise, make_optimizer
 from vitx.training.optim.schedules import make_schedule
 from vitx.training.record import tracking
@@ -182,7 +182,7 @@ def resolve(config: ConfigDict, source: Source | DatasetInfo) -> ConfigDict:
   """
   config = config.copy_and_resolve_references()
   with config.unlocked():
-    for choice in NAMED:
+    for choice in named_choices():
       if isinstance(config.get(choice), str):  # a run of an earlier version may lack one
         config[choice] = ConfigDict({"name": config[choice]})
     for seed in SEEDS:
@@ -304,7 +304,7 @@ def _blank(spec: Mapping[str, jax.ShapeDtypeStruct], rows: int) -> dict[str, np.
 
 def _find_end(config: ConfigDict, total: int, per_epoch: Fraction) -> int:
   """Returns where the run ends: with its duration, or before."""
-  stop = config.get("stop_after", "")  # which a run of an earlier version lacks
+  stop = config.get("stop_after", RunSettings.stop_after)  # which a run of an earlier version lacks
   if stop == "":
     return total
   end = durations.to_steps(stop, per_epoch, "stop_after")

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import jax
 
+from vitx.config.errors import UserError
 from vitx.config.registry import fields_of
 
 # EX_TEMPFAIL of sysexits.h: everything is saved, and the same command goes on.
@@ -30,15 +31,15 @@ class Interrupted(BaseException):
   """
 
 
-class NonFiniteError(ArithmeticError):
+class NonFiniteError(UserError, ArithmeticError):
   """The loss, a gradient or a figure of an evaluation is not a finite number."""
 
 
-class OutOfMemoryError(RuntimeError):
+class OutOfMemoryError(UserError, RuntimeError):
   """The device has too little memory for the step."""
 
 
-class TrackingError(RuntimeError):
+class TrackingError(UserError, RuntimeError):
   """A tracker of metrics could not be reached, or does not work."""
 
 

@@ -17,11 +17,11 @@ from vitx.checkpoints import own_files
 from vitx.checkpoints import workdir as wd
 from vitx.config import registry
 from vitx.config.errors import ConfigError, listing, nearest
+from vitx.config.fields import check_config, check_is_config
 from vitx.training import durations, loop, parallel, teacher, unevaluated
 from vitx.training.distributed import is_writer
 from vitx.training.experiment import Experiment, make_experiment
 from vitx.training.failures import count_received
-from vitx.training.fields import check_config
 from vitx.training.loop import Result
 from vitx.training.record import provenance
 from vitx.training.restore import check_source
@@ -52,6 +52,7 @@ def train(
     ConfigError: a setting cannot work; nothing was compiled or changed.
     NonFiniteError, OutOfMemoryError, CheckpointError: as of one run.
   """
+  check_is_config(config)
   with registry.trusting(trust_code or None):
     if not config.get("phases"):
       return loop.train(config, workdir, dry_run=dry_run)

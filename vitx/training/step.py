@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
+from vitx.config.fields import RunSettings
 from vitx.models import frozen, logged
 from vitx.models.stacked import stack
 from vitx.ops import replicas
@@ -101,9 +102,9 @@ class Step:
   optimizer: optax.GradientTransformation
   schedule: Callable[[jax.Array], jax.Array]
   seed: int
-  grad_accum_steps: int = 1
-  ema_decay: float = 0.0
-  ema_warmup: bool = True
+  grad_accum_steps: int = RunSettings.grad_accum_steps
+  ema_decay: float = RunSettings.ema_decay
+  ema_warmup: bool = RunSettings.ema_warmup
   half: bool = False
   cycle: int = 0
   frozen: frozenset[str] = frozenset()

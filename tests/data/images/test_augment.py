@@ -8,10 +8,10 @@ import pytest
 from ml_collections import ConfigDict
 from PIL import Image
 
-from configs.common import default_config
+from vitx.config import default_config
 from vitx.config.errors import ConfigError
+from vitx.config.fields import AugmentSettings
 from vitx.data.images.augment import make_eval_preprocess, make_train_augment
-from vitx.data.images.augment_settings import AugmentSettings
 
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)
 EVERYTHING = dict(  # but for RandAugment and mixup, which others below have

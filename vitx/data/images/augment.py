@@ -16,10 +16,10 @@ import numpy as np
 
 from vitx.config.checks import Probability, check_number, check_value
 from vitx.config.errors import ConfigError
+from vitx.config.fields import AugmentSettings, EvaluationSettings, Size, read_fields
 from vitx.data.images import autoaugment, color, cropping, image_ops, mixup, randaugment
-from vitx.data.images.augment_settings import AugmentSettings, EvalSettings, read_augment
-from vitx.data.images.settings import Size, sides
-from vitx.data.settings import read_fields
+from vitx.data.images.augment_settings import read_augment
+from vitx.data.images.settings import sides
 
 TrainAugment = Callable[..., tuple[jax.Array, jax.Array]]
 EvalPreprocess = Callable[..., jax.Array]
@@ -124,7 +124,7 @@ def make_eval_preprocess(
   """
   _check_statistics(mean, std)
   check_value(image_size, "data.image_size", Size)
-  settings = read_fields(EvalSettings, evaluation, "evaluation")
+  settings = read_fields(EvaluationSettings, evaluation, "evaluation")
   height, width = sides(image_size)
   resized = round(height / settings.crop_ratio), round(width / settings.crop_ratio)
   top, left = (resized[0] - height) // 2, (resized[1] - width) // 2
