@@ -16,8 +16,8 @@ from ml_collections import ConfigDict
 from vitx.checkpoints import own_files
 from vitx.checkpoints import workdir as wd
 from vitx.config import registry
-from vitx.config.errors import ConfigError, listing, nearest
-from vitx.config.fields import check_config, check_is_config
+from vitx.config.errors import ConfigError, listing
+from vitx.config.fields import check_config, check_is_config, suggest
 from vitx.training import durations, loop, parallel, teacher, unevaluated
 from vitx.training.distributed import is_writer
 from vitx.training.experiment import Experiment, make_experiment
@@ -240,7 +240,7 @@ def _change(config: ConfigDict, changes: Mapping[str, Any], where: str) -> None:
     old = config.get(key)
     if key not in config and "name" not in config:
       raise ConfigError(
-        f"{where}.{key}: config has no field {key!r}.{nearest(key, config)} Fields there:"
+        f"{where}.{key}: config has no field {key!r}.{suggest(key, config)} Fields there:"
         f" {listing(config)}."
       )
     is_group = isinstance(value, ConfigDict) and isinstance(old, ConfigDict)
