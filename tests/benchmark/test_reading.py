@@ -42,7 +42,7 @@ def test_pillow_reads_every_image(monkeypatch):
     return resize(self, size, *args)
 
   monkeypatch.setattr(Image.Image, "resize", spy)
-  reading.make_pillow([buffer.getvalue()] * 3, "RGB", (5, 5), ("PNG",))()
+  reading.make_pillow([buffer.getvalue()] * 3, "RGB", (5, 5))()
   assert seen == [("RGB", (5, 5))] * 3
 
 

@@ -7,7 +7,7 @@ does. The models are the article's but for their depth: a few layers, so that a 
 import dataclasses
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import flax.linen as nn
@@ -16,7 +16,6 @@ import jax.numpy as jnp
 import optax
 
 from vitx.benchmark.timing import TooLargeError, check_memory, interleave
-from vitx.config.errors import ConfigError
 from vitx.models import model_from_config
 
 VOCABULARY = 256
@@ -74,28 +73,6 @@ SETUPS = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class Measured:
-  """One model.
-
-  Attributes:
-    setup, pattern: names.
-    tokens: N.
-    seconds: of the step, the median of each run.
-    temporary_bytes: of the step, as compiled.
-    published: how many times faster than the dense model the article prints.
-    note: why it was not run.
-  """
-
-  setup: str
-  pattern: str
-  tokens: int
-  seconds: tuple[float, ...] = ()
-  temporary_bytes: int | None = None
-  published: float | None = None
-  note: str = ""
-
-
 def make_model(setup: Setup, pattern: str, depth: int) -> nn.Module:
   """Returns the model of one pattern with `depth` layers."""
   mixer = {**PATTERNS[pattern], **setup.mixer}
@@ -117,40 +94,45 @@ def make_model(setup: Setup, pattern: str, depth: int) -> nn.Module:
 
 
 def measure_steps(
-  setups: Mapping[str, Setup] = SETUPS,
+  setups: Mapping[str, Setup],
+  depth: int,
   *,
-  depth: int = 4,
-  runs: int = 1,
-  repeats: int = 1,
-  seconds: float = 120.0,
-  say: Callable[[str], None] = lambda message: None,
-) -> list[Measured]:
-  """Measures a training step of every setup and pattern; those of one setup in turns.
+  runs: int,
+  say: Callable[[str], None],
+  **effort: Any,
+) -> None:
+  """Prints how many times faster than the dense model's a training step of each pattern is.
+
+  Beside it stands what Table 2 of the article has. Steps of one setup take turns.
 
   Args:
     setups: by name.
     depth: L, a multiple of the four layers after which the strided model repeats.
     runs: of each setup.
-    repeats: rounds in a run.
-    seconds: that one step may take in a run; beyond, it gets fewer rounds.
     say: is told of progress.
+    **effort: of `interleave`.
   """
-  rows = []
+  print(f"Training steps, batch 1, {depth} layers, forward + backward + Adam, blocks recomputed")
+  print(f"{'':<12}{'N':>8}  {'pattern':<10}{'times faster':>14}{'Table 2':>9}{'MB':>10}")
   for name, setup in setups.items():
     compiled = {}
     for pattern in PATTERNS:
       say(f"{name}, N={setup.tokens}: compiling {pattern}")
       compiled[pattern] = _compile_step(make_model(setup, pattern, depth), setup.tokens)
-    steps = {pattern: run for pattern, (run, _, _) in compiled.items() if run}
-    times = []
+    steps = {pattern: step for pattern, (step, _, _) in compiled.items() if step}
+    seconds: dict[str, list[float]] = {pattern: [] for pattern in PATTERNS}
     for run in range(runs):
       say(f"{name}, N={setup.tokens}: run {run + 1} of {runs}")
-      times.append(interleave(steps, repeats=repeats, seconds=seconds))
+      for pattern, found in interleave(steps, **effort).items():
+        seconds[pattern].append(found.seconds)
     for pattern, (_, size, note) in compiled.items():
-      taken = tuple(found[pattern].seconds for found in times if pattern in found)
+      ratio = "-"
+      if seconds[pattern] and seconds["dense"]:
+        ratio = f"{statistics.median(seconds['dense']) / statistics.median(seconds[pattern]):.2f}"
       published = setup.published["dense"] / setup.published[pattern]
-      rows.append(Measured(name, pattern, setup.tokens, taken, size, published, note))
-  return rows
+      megabytes = f"{size / 1e6:.0f}" if size else "-"
+      line = f"{name:<12}{setup.tokens:>8}  {pattern:<10}{ratio:>14}{published:>9.2f}"
+      print(f"{line}{megabytes:>10}  {note}".rstrip(), flush=True)
 
 
 def _compile_step(
@@ -181,79 +163,34 @@ def _compile_step(
   return lambda: jax.block_until_ready(compiled(params, state, batch)), size, ""
 
 
-def format_steps(rows: Sequence[Measured], depth: int) -> str:
-  """Formats the steps, each beside the setup's dense model and the article's Table 2."""
-  lines = [
-    f"Training steps, batch 1, {depth} layers, forward + backward + Adam, blocks recomputed",
-    f"{'':<12}{'N':>8}  {'pattern':<10}{'times faster':>14}{'Table 2':>9}{'MB':>10}",
-  ]
-  for row in rows:
-    dense = next(r for r in rows if (r.setup, r.pattern) == (row.setup, "dense"))
-    ratio = "-"
-    if row.seconds and dense.seconds:
-      ratio = f"{statistics.median(dense.seconds) / statistics.median(row.seconds):.2f}"
-    size = f"{row.temporary_bytes / 1e6:.0f}" if row.temporary_bytes else "-"
-    line = f"{row.setup:<12}{row.tokens:>8}  {row.pattern:<10}{ratio:>14}{row.published:>9.2f}"
-    lines.append(f"{line}{size:>10}  {row.note}".rstrip())
-  return "\n".join(lines)
-
-
-@dataclasses.dataclass(frozen=True)
-class Sampled:
-  """How a cached token compares with computing the whole sequence again.
-
-  Attributes:
-    pattern: of the model.
-    tokens: N.
-    ratio: times faster, of each run.
-    cache_bytes: of one sequence.
-    note: why it was not measured.
-  """
-
-  pattern: str
-  tokens: int
-  ratio: tuple[float, ...] = ()
-  cache_bytes: int = 0
-  note: str = ""
-
-
 def measure_sampling(
-  setup: Setup = SETUPS["CIFAR-10"],
-  *,
-  depth: int = 4,
-  runs: int = 3,
-  repeats: int = 3,
-  seconds: float = 20.0,
-  say: Callable[[str], None] = lambda message: None,
-) -> list[Sampled]:
-  """Measures a token at the end of a sequence, from the cache and without.
+  setup: Setup, depth: int, *, runs: int, say: Callable[[str], None], **effort: Any
+) -> None:
+  """Prints how many times faster a token at the end of a sequence comes from the cache.
 
   Args:
     setup: the model.
     depth: L.
-    runs, repeats, seconds: as in `measure_steps`.
-    say: is told of progress.
+    runs, say, effort: as of `measure_steps`.
   """
-  rows = []
+  print(f"A sampled token at the end, batch 1, {depth} layers: from the cache, against all anew")
+  print(f"{'pattern':<12}{'N':>8}{'times faster':>14}{'sd':>8}{'cache MB':>10}")
   for pattern in PATTERNS:
     say(f"sampling, N={setup.tokens}: {pattern}")
     model: Any = make_model(setup, pattern, depth)
     batch = jax.random.randint(jax.random.key(1), (1, setup.tokens), 0, VOCABULARY)
     params = jax.jit(model.init)(jax.random.key(0), batch)["params"]
-    try:
-      cache = model.init_cache(1)
-    except ConfigError as error:
-      rows.append(Sampled(pattern, setup.tokens, note=str(error)))
-      continue
+    cache = model.init_cache(1)
+    size = sum(x.nbytes for x in jax.tree.leaves(cache)) / 1e6
     steps = {
       "cached": _compile_cached(model, params, cache, setup.tokens - 1),
       "anew": _compile_anew(model, params, batch),
     }
-    times = [interleave(steps, repeats=repeats, seconds=seconds) for _ in range(runs)]
-    ratio = tuple(found["anew"].seconds / found["cached"].seconds for found in times)
-    size = sum(x.nbytes for x in jax.tree.leaves(cache))
-    rows.append(Sampled(pattern, setup.tokens, ratio, size))
-  return rows
+    times = [interleave(steps, **effort) for _ in range(runs)]
+    ratios = [found["anew"].seconds / found["cached"].seconds for found in times]
+    spread = f"{statistics.stdev(ratios):.1f}" if runs > 1 else "-"
+    line = f"{pattern:<12}{setup.tokens:>8}{statistics.median(ratios):>14.0f}{spread:>8}"
+    print(f"{line}{size:>10.1f}", flush=True)
 
 
 def _compile_anew(model: Any, params: Any, batch: jax.Array) -> Callable[[], None]:
@@ -278,18 +215,3 @@ def _compile_cached(model: Any, params: Any, cache: Any, place: int) -> Callable
     jax.block_until_ready((logits, held[0]))
 
   return run
-
-
-def format_sampling(rows: Sequence[Sampled], depth: int) -> str:
-  """Formats how many times faster a cached token is."""
-  lines = [
-    f"A sampled token at the end, batch 1, {depth} layers: from the cache, against all anew",
-    f"{'pattern':<12}{'N':>8}{'times faster':>14}{'sd':>8}{'cache MB':>10}",
-  ]
-  for row in rows:
-    middle = f"{statistics.median(row.ratio):.0f}" if row.ratio else "-"
-    spread = f"{statistics.stdev(row.ratio):.1f}" if len(row.ratio) > 1 else "-"
-    size = f"{row.cache_bytes / 1e6:.1f}"
-    line = f"{row.pattern:<12}{row.tokens:>8}{middle:>14}{spread:>8}{size:>10}  {row.note}"
-    lines.append(line.rstrip())
-  return "\n".join(lines)

@@ -6,13 +6,13 @@ of the machines that tried them: how fast products are beside memory differs by 
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import jax
 
 from vitx.benchmark.report import format_ratio
 from vitx.benchmark.timing import (
-  Program,
-  Times,
+  TimedProgram,
   TooLargeError,
   check_masked,
   compile_step,
@@ -30,15 +30,18 @@ class Kernel:
     attend: q, k, v, the weights and the fixed arrays -> (B, N, H, D).
     weights: shapes of parameters, drawn from a standard normal; they have gradients.
     fixed: makes arrays without gradients.
+    layers: in one run, by which its time is divided.
+    runs: whether it is run; else it is compiled for its temporaries alone.
   """
 
   attend: Attention
   weights: tuple[tuple[int, ...], ...] = ()
   fixed: Callable[[], tuple] = tuple
+  layers: int = 1
+  runs: bool = True
 
 
-@dataclasses.dataclass(frozen=True)
-class Figure:
+class Figure(NamedTuple):
   """A kernel is to be so many times faster, or smaller in temporaries, than another.
 
   Attributes:
@@ -78,7 +81,7 @@ class Outcome:
     case: its name.
     figure: what was asked.
     found: the ratio in each run; one for memory, which does not vary. Empty: not known.
-    note: why it was skipped.
+    note: why it was skipped, or the kernel's temporaries.
   """
 
   case: str
@@ -120,35 +123,52 @@ def _outcomes(case: Case, runs: int, repeats: int, seconds: float, say) -> list[
   except TooLargeError as error:
     say(f"{case.name}: skipped: {error}")
     return [Outcome(case.name, figure, note=f"skipped: {error}") for figure in case.figures]
-  steps = {name: program.run for name, program in programs.items()}
-  times = []
+  steps = {name: program.run for name, program in programs.items() if case.kernels[name].runs}
+  times: list[dict[str, float]] = []
   for run in range(runs):
     say(f"{case.name}: run {run + 1} of {runs}")
-    times.append(interleave(steps, repeats=repeats, seconds=seconds))
-  return [Outcome(case.name, f, _ratios(f, programs, times)) for f in case.figures]
+    taken = interleave(steps, repeats=repeats, seconds=seconds)
+    times.append({name: found.seconds / case.kernels[name].layers for name, found in taken.items()})
+  return [Outcome(case.name, f, *_ratios(f, programs, times)) for f in case.figures]
 
 
 def _ratios(
-  figure: Figure, programs: Mapping[str, Program], times: list[dict[str, Times]]
-) -> tuple[float, ...]:
+  figure: Figure, programs: Mapping[str, TimedProgram], times: list[dict[str, float]]
+) -> tuple[tuple[float, ...], str]:
+  """Returns the ratios of a figure, and a note."""
   kernel, other = figure.kernel, figure.other
   if figure.quantity == "memory":
     mine, others = programs[kernel].temporary_bytes, programs[other].temporary_bytes
-    return (others / mine,) if mine and others else ()
-  return tuple(run[other].seconds / run[kernel].seconds for run in times)
+    return ((others / mine,), f"{mine / 1e6:.1f} MB") if mine and others else ((), "not known")
+  ratios = tuple(run[other] / run[kernel] for run in times if kernel in run and other in run)
+  return ratios, "" if ratios else "compiled, not run"
 
 
-def _compile(case: Case) -> dict[str, Program]:
+def _compile(case: Case) -> dict[str, TimedProgram]:
   batch, n, heads, _ = case.shape
-  if "masked" in case.kernels:
+  if "masked" in case.kernels and case.kernels["masked"].runs:
     check_masked(batch, heads, n)
   keys = iter(jax.random.split(jax.random.key(3), 16))
   q, k, v = (jax.random.normal(next(keys), case.shape) for _ in range(3))
   programs = {}
   for name, kernel in case.kernels.items():
+    if not kernel.runs:
+      programs[name] = TimedProgram(lambda: None, find_temporaries(kernel.attend, q, k, v), 0)
+      continue
     weights = (jax.random.normal(next(keys), shape) for shape in kernel.weights)
     programs[name] = compile_step(kernel.attend, q, k, v, *weights, fixed=kernel.fixed())
   return programs
+
+
+def find_temporaries(attend: Attention, *arrays: jax.Array) -> int | None:
+  """Returns the temporary bytes of forward and backward, as compiled; nothing is run."""
+
+  def step(cotangent, *given):
+    out, pull = jax.vjp(attend, *given)
+    return out, pull(cotangent)
+
+  analysis = jax.jit(step).lower(arrays[-1], *arrays).compile().memory_analysis()
+  return None if analysis is None else analysis.temp_size_in_bytes
 
 
 def format_named(outcomes: Sequence[Outcome]) -> str:
@@ -164,10 +184,7 @@ def _outcome_line(outcome: Outcome) -> str:
   figure = outcome.figure
   what = "faster than" if figure.quantity == "time" else "less temporaries than"
   text = f"  {figure.kernel}: {what} {figure.other}"
-  if outcome.note:
-    return f"{text:<72} {outcome.note}"
   found = "  ".join(format_ratio(ratio) for ratio in outcome.found)
-  if figure.at_least is None:
-    return f"{text:<72} {found}"
-  met = f"met in {outcome.met} of {len(outcome.found)}"
-  return f"{text:<72} >= {figure.at_least:<5g} {found}  {met}"
+  if found and figure.at_least is not None:
+    found = f">= {figure.at_least:<5.3g} {found}  met in {outcome.met} of {len(outcome.found)}"
+  return f"{text:<72} {found}  {outcome.note}".rstrip()

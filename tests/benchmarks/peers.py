@@ -43,44 +43,6 @@ PARTS = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class Sizes:
-  """What a peer is made of, as a config has it.
-
-  Attributes:
-    batch: B.
-    image_size: of square images.
-    channels: of the images.
-    patch: side of a patch.
-    classes: L of the head.
-    width: C.
-    depth: layers.
-    heads: H.
-    head_dim: D.
-    mlp_dim: hidden channels of the MLP.
-    mixer: name of the token mixer.
-    of_mixer: its fields.
-  """
-
-  batch: int
-  image_size: int
-  channels: int
-  patch: int
-  classes: int
-  width: int
-  depth: int
-  heads: int
-  head_dim: int
-  mlp_dim: int
-  mixer: str
-  of_mixer: Mapping[str, Any]
-
-  @property
-  def tokens(self) -> int:
-    """Returns N, with the class token."""
-    return (self.image_size // self.patch) ** 2 + 1
-
-
 def import_torch() -> Any:
   """Imports PyTorch and the packages of the peers.
 
@@ -123,13 +85,12 @@ def make_step(config: ConfigDict, peer: str) -> Callable[[], None]:
     peer: of `find_peers`.
   """
   torch = import_torch()
-  sizes = read_sizes(config)
   torch.manual_seed(0)
-  random = np.random.default_rng(0)
-  shape = (sizes.batch, sizes.channels, sizes.image_size, sizes.image_size)
+  random, size = np.random.default_rng(0), config.data.image_size
+  shape = (config.batch_size, config.data.channels, size, size)
   images = torch.tensor(random.normal(size=shape), dtype=torch.float32)
-  labels = torch.tensor(random.integers(0, sizes.classes, sizes.batch))
-  network = PEERS[sizes.mixer][peer](torch, sizes)
+  labels = torch.tensor(random.integers(0, config.model.num_classes, config.batch_size))
+  network = make_network(torch, config, peer)
   optimizer = torch.optim.AdamW(network.parameters(), lr=1e-3, fused=True)
   network.train()
 
@@ -141,66 +102,44 @@ def make_step(config: ConfigDict, peer: str) -> Callable[[], None]:
   return step
 
 
-def read_sizes(config: ConfigDict) -> Sizes:
-  """Returns what a peer of a completed config is made of."""
-  model, data, given = config.model, config.data, fields_of(config.model.token_mixer)
-  mixer = given["name"]
-  own: dict[str, Any] = {field.name: field.default for field in dataclasses.fields(MIXERS[mixer])}
-  return Sizes(
-    batch=config.batch_size,
-    image_size=data.image_size,
-    channels=data.channels,
-    patch=model.stem.patch,
-    classes=model.num_classes,
-    width=model.width,
-    depth=model.depth,
-    heads=model.num_heads,
-    head_dim=given.get("head_dim") or model.width // model.num_heads,
-    mlp_dim=model.mlp_dim,
-    mixer=mixer,
-    of_mixer=own | given,
-  )
-
-
-def _vit(torch: Any, sizes: Sizes) -> Any:
+def make_network(torch: Any, config: ConfigDict, peer: str) -> Any:
+  """Returns vit-pytorch's network of a completed config's sizes, with a peer's token mixer."""
   from vit_pytorch import ViT
 
-  return ViT(
-    image_size=sizes.image_size,
-    patch_size=sizes.patch,
-    num_classes=sizes.classes,
-    channels=sizes.channels,
-    dim=sizes.width,
-    depth=sizes.depth,
-    heads=sizes.heads,
-    dim_head=sizes.head_dim,
-    mlp_dim=sizes.mlp_dim,
+  model, mixer = config.model, fields_of(config.model.token_mixer)
+  defaults = {field.name: field.default for field in dataclasses.fields(MIXERS[mixer["name"]])}
+  fields = defaults | mixer
+  fields["head_dim"] = fields.get("head_dim") or model.width // model.num_heads
+  network = ViT(
+    image_size=config.data.image_size,
+    patch_size=model.stem.patch,
+    num_classes=model.num_classes,
+    channels=config.data.channels,
+    dim=model.width,
+    depth=model.depth,
+    heads=model.num_heads,
+    dim_head=fields["head_dim"],
+    mlp_dim=model.mlp_dim,
   )
-
-
-def _with_mixer(make: Callable[[Any, Sizes], Any]) -> Callable[[Any, Sizes], Any]:
-  """Returns what makes vit-pytorch's network with another token mixer in its attention's place."""
-
-  def network(torch: Any, sizes: Sizes) -> Any:
-    found = _vit(torch, sizes)
-    for layer in found.transformer.layers:
-      layer[0] = torch.nn.Sequential(torch.nn.LayerNorm(sizes.width), make(torch, sizes))
-    return found
-
+  make = PEERS[mixer["name"]][peer]
+  for layer in network.transformer.layers if make else ():
+    tokens = (config.data.image_size // model.stem.patch) ** 2 + 1  # with the class token
+    own = make(torch, model.width, model.num_heads, fields | {"tokens": tokens})
+    layer[0] = torch.nn.Sequential(torch.nn.LayerNorm(model.width), own)
   return network
 
 
-def _fused(torch: Any, sizes: Sizes) -> Any:
-  inner = sizes.heads * sizes.head_dim
+def _fused(torch: Any, width: int, heads: int, fields: Mapping[str, Any]) -> Any:
+  inner = heads * fields["head_dim"]
 
   class Fused(torch.nn.Module):
     def __init__(self) -> None:
       super().__init__()
-      self.to_qkv = torch.nn.Linear(sizes.width, 3 * inner, bias=False)
-      self.to_out = torch.nn.Linear(inner, sizes.width)
+      self.to_qkv = torch.nn.Linear(width, 3 * inner, bias=False)
+      self.to_out = torch.nn.Linear(inner, width)
 
     def forward(self, x: Any) -> Any:
-      shape = (*x.shape[:2], sizes.heads, sizes.head_dim)
+      shape = (*x.shape[:2], heads, fields["head_dim"])
       q, k, v = (y.reshape(shape).transpose(1, 2) for y in self.to_qkv(x).chunk(3, dim=-1))
       out = torch.nn.functional.scaled_dot_product_attention(q, k, v)
       return self.to_out(out.transpose(1, 2).reshape(*x.shape[:2], inner))
@@ -208,37 +147,28 @@ def _fused(torch: Any, sizes: Sizes) -> Any:
   return Fused()
 
 
-def _performer(torch: Any, sizes: Sizes) -> Any:
+def _performer(torch: Any, width: int, heads: int, fields: Mapping[str, Any]) -> Any:
   from performer_pytorch import SelfAttention
 
-  features = sizes.of_mixer["features"]
-  return SelfAttention(
-    sizes.width, heads=sizes.heads, dim_head=sizes.head_dim, nb_features=features
-  )
+  sizes = {"dim_head": fields["head_dim"], "nb_features": fields["features"]}
+  return SelfAttention(width, heads=heads, **sizes)
 
 
-def _linformer(torch: Any, sizes: Sizes) -> Any:
+def _linformer(torch: Any, width: int, heads: int, fields: Mapping[str, Any]) -> Any:
   from linformer import LinformerSelfAttention
 
-  return LinformerSelfAttention(
-    sizes.width,
-    sizes.tokens,
-    k=sizes.of_mixer["slots"],
-    heads=sizes.heads,
-    dim_head=sizes.head_dim,
-    one_kv_head=sizes.of_mixer["one_kv_head"],
-    share_kv=sizes.of_mixer["share_kv"],
-  )
+  shared = {name: fields[name] for name in ("one_kv_head", "share_kv")}
+  sizes = {"k": fields["slots"], "heads": heads, "dim_head": fields["head_dim"]}
+  return LinformerSelfAttention(width, fields["tokens"], **sizes, **shared)
 
 
-def _nystrom(torch: Any, sizes: Sizes) -> Any:
+def _nystrom(torch: Any, width: int, heads: int, fields: Mapping[str, Any]) -> Any:
   from nystrom_attention import NystromAttention
 
-  landmarks = sizes.of_mixer["landmarks"]
-  return NystromAttention(sizes.width, sizes.head_dim, sizes.heads, num_landmarks=landmarks)
+  return NystromAttention(width, fields["head_dim"], heads, num_landmarks=fields["landmarks"])
 
 
-def _fourier(torch: Any, sizes: Sizes) -> Any:
+def _fourier(torch: Any, width: int, heads: int, fields: Mapping[str, Any]) -> Any:
   class Fourier(torch.nn.Module):
     def forward(self, x: Any) -> Any:
       return torch.fft.fft2(x).real
@@ -246,14 +176,14 @@ def _fourier(torch: Any, sizes: Sizes) -> Any:
   return Fourier()
 
 
-# What stands beside a network with each token mixer: the maker of a network, by a name that tells
-# two of them apart.
-PEERS: Mapping[str, Mapping[str, Callable[[Any, Sizes], Any]]] = {
-  "softmax": {"eager": _vit, "fused": _with_mixer(_fused)},
-  "performer": {"performer-pytorch": _with_mixer(_performer)},
-  "linformer": {"linformer": _with_mixer(_linformer)},
-  "nystromformer": {"nystrom-attention": _with_mixer(_nystrom)},
-  "fnet": {"torch.fft": _with_mixer(_fourier)},
+# What stands beside a network with each token mixer: the maker of a mixer, None for vit-pytorch's
+# own, by a name that tells two of them apart.
+PEERS: Mapping[str, Mapping[str, Callable | None]] = {
+  "softmax": {"eager": None, "fused": _fused},
+  "performer": {"performer-pytorch": _performer},
+  "linformer": {"linformer": _linformer},
+  "nystromformer": {"nystrom-attention": _nystrom},
+  "fnet": {"torch.fft": _fourier},
 }
 
 
@@ -281,7 +211,7 @@ def measure(
       peaks[name] = [mine / theirs]
     print(f"Peak memory {of}")
     print(console.format_ratios(peaks, dict.fromkeys(pairs, 1.0), most=True), flush=True)
-  made = {row: trial.make_dispatch(_complete(text)) for row, text in texts.items()}
+  made = {row: steps.make_dispatch(load_config(text)) for row, text in texts.items()}
   # Both sides make as many steps in a sample.
   both = {
     name: (made[row][0], _repeat(_make_peer(peer, texts[row]), made[row][1]))
@@ -327,7 +257,7 @@ def _begin(text: str) -> None:
 
 def _make_ours(text: str) -> Callable[[], None]:
   """Returns a dispatch of ours, for its memory."""
-  return trial.make_dispatch(_complete(text))[0]
+  return steps.make_dispatch(load_config(text))[0]
 
 
 def _make_peer(peer: str, text: str) -> Callable[[], None]:

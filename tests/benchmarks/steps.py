@@ -9,11 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+from ml_collections import ConfigDict
 
 from tests.benchmarks import console
 from vitx.benchmark.timing import interleave
 from vitx.config.loader import load_config
 from vitx.training import phases, trial
+from vitx.training.compilation import count_steps
 
 # FLOP/s of a step over those of a float32 product, at least.
 SHARES = {
@@ -48,6 +50,22 @@ def compare(
   return found
 
 
+def make_dispatch(config: ConfigDict) -> tuple[Step, int, int]:
+  """Returns what a dispatch of training on noise does, on all devices, as `vitx train` makes it.
+
+  Args:
+    config: of a row.
+
+  Returns:
+    The dispatch, which runs to its end; the steps that it makes; and the FLOPs of all of them.
+  """
+  config = trial.complete_config(config)
+  flops = trial.count_training_flops(config)
+  steps = config.steps_per_dispatch or count_steps(flops)
+  state = trial.begin(config)  # before compilation, as in training
+  return trial.compile_dispatch(config, steps).start(state), steps, steps * flops
+
+
 def multiply() -> Step:
   """Returns what multiplies two float32 matrices of `PRODUCT` rows and columns."""
   square = jax.random.normal(jax.random.key(0), (PRODUCT, PRODUCT))
@@ -58,7 +76,7 @@ def multiply() -> Step:
 def measure(rows: Sequence[str], effort: Mapping[str, Any]) -> None:
   """Prints the shares of some rows of `SHARES`."""
   phases.use_cores(map(load_config, rows))
-  made = {row: trial.make_dispatch(trial.complete_config(load_config(row))) for row in rows}
+  made = {row: make_dispatch(load_config(row)) for row in rows}
   product = multiply()
   times = compare({row: (product, step) for row, (step, _, _) in made.items()}, **effort)
   flops = {row: made[row][2] / (2 * PRODUCT**3) for row in rows}  # in products

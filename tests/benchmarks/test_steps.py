@@ -64,9 +64,8 @@ def installed():
 @pytest.mark.parametrize("row", ["vit", "vip", "vil", "vin", "fnet"])
 def test_peers_have_the_sizes_of_the_row(row, installed):
   config = complete_config(load_config(f"vix_cifar10:{row},{SMALL}"))
-  sizes = peers.read_sizes(config)
-  networks = [make(peers.import_torch(), sizes) for make in peers.PEERS[sizes.mixer].values()]
-  for network in networks:
+  torch = peers.import_torch()
+  for network in (peers.make_network(torch, config, peer) for peer in peers.find_peers(config)):
     found = {name: tuple(p.shape) for name, p in network.named_parameters()}
     assert found["pos_embedding"][-2:] == (17, 32) and found["mlp_head.weight"] == (10, 32)
     ours = count_parameters(model_from_config(config.model), (1, 16, 16, 3)).total
@@ -108,7 +107,7 @@ def test_goals_are_judged_from_their_side():
 
 def test_share_of_a_product(monkeypatch, capsys):
   """A step of as many operations as the product, of which it takes a quarter of the time."""
-  monkeypatch.setattr(steps.trial, "make_dispatch", lambda config: (int, 3, 2 * steps.PRODUCT**3))
+  monkeypatch.setattr(steps, "make_dispatch", lambda config: (int, 3, 2 * steps.PRODUCT**3))
   times = {0: timing.Times(2.0, 1), 1: timing.Times(0.5, 1)}
   monkeypatch.setattr(steps, "interleave", lambda pair, **_: times)
   steps.measure(["digits:bigbird"], {"runs": 1, "say": lambda text: None})
@@ -128,3 +127,15 @@ def test_what_is_missing_is_one_line(monkeypatch):
 def test_rows_without_a_peer(rows, part):
   with pytest.raises(ConfigError, match=part):
     peers.measure(None, rows, False, {"say": print})
+
+
+@pytest.mark.slow  # compiles a dispatch
+def test_a_dispatch_goes_on_from_its_own_state(monkeypatch):
+  monkeypatch.setattr(steps.trial, "count_training_flops", lambda config: 7)
+  sizes = "batch_size=4,model.depth=1,model.width=8,model.num_heads=1,model.mlp_dim=8"
+  dispatch, count, flops = steps.make_dispatch(
+    load_config(f"digits:softmax,steps_per_dispatch=3,{sizes}")
+  )
+  assert (count, flops) == (3, 21)
+  dispatch()
+  dispatch()

@@ -70,12 +70,3 @@ def test_a_step_goes_on_from_its_own_state():
   step()  # the first state was donated: it would be refused
   _, state, _ = trial.make_training_step(config)
   assert needed > cost.tree_bytes(state)
-
-
-@pytest.mark.slow  # compiles a dispatch
-def test_a_dispatch_goes_on_from_its_own_state(monkeypatch):
-  monkeypatch.setattr(trial, "count_training_flops", lambda config: 7)
-  dispatch, steps, flops = trial.make_dispatch(complete("steps_per_dispatch=3", "batch_size=4"))
-  assert (steps, flops) == (3, 21)
-  dispatch()
-  dispatch()

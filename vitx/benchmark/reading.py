@@ -18,21 +18,18 @@ STREAM, PILLOW = "streamed batches", "one thread of Pillow"
 MODES = {1: "L", 3: "RGB"}
 
 
-def make_pillow(
-  contents: Sequence[bytes], mode: str, size: tuple[int, int], formats: tuple[str, ...]
-) -> Callable[[], None]:
+def make_pillow(contents: Sequence[bytes], mode: str, size: tuple[int, ...]) -> Callable[[], None]:
   """Returns what decodes and resizes images in one thread, by Pillow and nothing else.
 
   Args:
     contents: of the files, in memory.
     mode: of the decoded images, L or RGB.
     size: (height, width) of the resized images, in pixels; bilinear.
-    formats: of Pillow, one of which each file has.
   """
 
   def run() -> None:
     for content in contents:
-      with Image.open(io.BytesIO(content), formats=formats) as file:
+      with Image.open(io.BytesIO(content), formats=FORMATS) as file:
         file.load()
         image = file if file.mode == mode else file.convert(mode)
       image.resize((size[1], size[0]), Image.Resampling.BILINEAR)
@@ -99,7 +96,7 @@ def count_steps(experiment: Experiment, examples: int) -> int:
 
 
 def make_stream(examples: int, text: str) -> Callable[[], None]:
-  """Returns what reads the first batches of a config's training once, about so many examples."""
+  """Returns what `read_batches` does, of a config."""
   return read_batches(open_streamed(text), examples)
 
 
@@ -124,7 +121,6 @@ def make_readers(experiment: Experiment, examples: int) -> dict[str, Callable[[]
   stored = [image for image in images if isinstance(image, Encoded)]
   if stored:
     size = experiment.task.train_spec["image"].shape[:2]
-    contents = [image.content for image in stored]
-    mode = MODES[stored[0].channels]
-    readers[PILLOW] = make_pillow(contents, mode, size, FORMATS)
+    contents, mode = [image.content for image in stored], MODES[stored[0].channels]
+    readers[PILLOW] = make_pillow(contents, mode, size)
   return readers

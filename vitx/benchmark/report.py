@@ -1,13 +1,13 @@
 """The measured mixers as ratios: for reading, as CSV, and as a picture over N."""
 
-import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 
 from vitx.analysis import csv_files
-from vitx.benchmark.mixers import BASELINE, Row, Setting
+from vitx.benchmark.mixers import BASELINE, MixerCost, Setting
 from vitx.config.errors import ConfigError, MissingExtraError
 
 QUANTITIES = ("time", "memory", "flops")
@@ -19,27 +19,29 @@ def is_gpu() -> bool:
   return jax.default_backend() == "gpu"
 
 
-def read_quantity(row: Row, name: str) -> float | None:
+def read_quantity(row: MixerCost, name: str) -> float | None:
   """Returns seconds, temporary bytes or FLOPs of a row; `None` if it was skipped."""
   if name == "time":
     return row.times.seconds if row.times else None
   return row.temporary_bytes if name == "memory" else row.flops
 
 
-def find_baseline(rows: Iterable[Row], tokens: int, implementation: str) -> Row | None:
+def find_baseline(rows: Iterable[MixerCost], tokens: int, implementation: str) -> MixerCost | None:
   """Returns the row of dense softmax at N tokens in one implementation, `None` without one."""
   wanted = (tokens, BASELINE, implementation)
   return next((r for r in rows if (r.tokens, r.mixer, r.implementation) == wanted), None)
 
 
-def compute_ratio(rows: Iterable[Row], row: Row, name: str, implementation: str) -> float | None:
+def compute_ratio(
+  rows: Iterable[MixerCost], row: MixerCost, name: str, implementation: str
+) -> float | None:
   """Returns how many times less than dense softmax a row takes; `None` if either was skipped."""
   base = find_baseline(rows, row.tokens, implementation)
   mine, other = read_quantity(row, name), None if base is None else read_quantity(base, name)
   return None if mine is None or other is None else other / max(mine, 1e-12)
 
 
-def find_crossover(rows: Sequence[Row], mixer: str, against: str) -> int | None:
+def find_crossover(rows: Sequence[MixerCost], mixer: str, against: str) -> int | None:
   """Returns the smallest measured N from which on a mixer's kernelized path beats another path.
 
   Args:
@@ -63,7 +65,7 @@ def find_crossover(rows: Sequence[Row], mixer: str, against: str) -> int | None:
   return found
 
 
-def format_rows(rows: Sequence[Row], setting: Setting) -> str:
+def format_rows(rows: Sequence[MixerCost], setting: Setting) -> str:
   """Formats the rows for reading, a block for each N."""
   lines = [
     "Forward + backward of the whole module by input and parameters, projections included.",
@@ -86,7 +88,7 @@ def _heading(n: int) -> str:
   return f"{groups}\n{names}{'       ms' if is_gpu() else ''}"
 
 
-def _line(rows: Sequence[Row], row: Row) -> str:
+def _line(rows: Sequence[MixerCost], row: MixerCost) -> str:
   name = f"{row.mixer:<20} {row.implementation:<11}{'*' if row.picked else ' '} "
   if row.note:
     return f"{name}{row.note}"
@@ -99,7 +101,7 @@ def _line(rows: Sequence[Row], row: Row) -> str:
   return text
 
 
-def _cut(rows: Sequence[Row]) -> list[str]:
+def _cut(rows: Sequence[MixerCost]) -> list[str]:
   """Says which programs were sampled less often than others, for want of time."""
   most = max((row.times.samples for row in rows if row.times), default=0)
   cut = [
@@ -117,7 +119,7 @@ def format_ratio(value: float | None) -> str:
   return f"{value:.0f}" if value >= 100 else f"{value:.2f}" if value < 10 else f"{value:.1f}"
 
 
-def _crossovers(rows: Sequence[Row]) -> list[str]:
+def _crossovers(rows: Sequence[MixerCost]) -> list[str]:
   lines = [
     f"{'kernelized faster from N on than':<34}{'dense kernelized':>18}{'its own masked':>18}"
   ]
@@ -127,47 +129,30 @@ def _crossovers(rows: Sequence[Row]) -> list[str]:
   return lines
 
 
-COLUMNS = (
-  "tokens",
-  "mixer",
-  "implementation",
-  "picked",
-  *(f"{q}_times_less_than_{b}" for q in QUANTITIES for b in BASELINES),
-  "temporary_bytes",
-  "flops",
-  "samples",
-  "milliseconds",
-  "note",
-)
-
-
-def write_csv(path: str | Path, rows: Sequence[Row]) -> None:
-  """Writes `COLUMNS`; what was skipped is empty, and so are milliseconds on a CPU.
+def write_csv(path: str | Path, rows: Sequence[MixerCost]) -> None:
+  """Writes a record for each row; what was skipped is empty, and so are milliseconds on a CPU.
 
   Raises:
-    ConfigError: the file cannot be written.
+    OSError: the file cannot be written.
   """
-  try:
-    csv_files.write(path, [COLUMNS, *(_cells(rows, row) for row in rows)])
-  except OSError as error:
-    raise ConfigError(f"csv={str(path)!r} cannot be written: {error}") from error
+  csv_files.write_records(path, [_record(rows, row) for row in rows])
 
 
-def _cells(rows: Sequence[Row], row: Row) -> list:
-  ratios = [compute_ratio(rows, row, q, b) for q in QUANTITIES for b in BASELINES]
-  milliseconds = row.times.seconds * 1e3 if row.times and is_gpu() else None
-  return [
-    *dataclasses.astuple(row)[:4],
-    *ratios,
-    row.temporary_bytes,
-    row.flops,
-    row.times.samples if row.times else 0,
-    milliseconds,
-    row.note,
-  ]
+def _record(rows: Sequence[MixerCost], row: MixerCost) -> dict[str, Any]:
+  head = {name: getattr(row, name) for name in ("tokens", "mixer", "implementation", "picked")}
+  ratios = {(q, b): compute_ratio(rows, row, q, b) for q in QUANTITIES for b in BASELINES}
+  return {
+    **head,
+    **{f"{q}_times_less_than_{b}": ratio for (q, b), ratio in ratios.items()},
+    "temporary_bytes": row.temporary_bytes,
+    "flops": row.flops,
+    "samples": row.times.samples if row.times else 0,
+    "milliseconds": row.times.seconds * 1e3 if row.times and is_gpu() else None,
+    "note": row.note,
+  }
 
 
-def write_plot(path: str | Path, rows: Sequence[Row]) -> None:
+def write_plot(path: str | Path, rows: Sequence[MixerCost]) -> None:
   """Draws two panels over N: time and temporary memory of each kernelized path.
 
   A circle marks the N from which on a mixer beats dense softmax's kernelized path, a triangle that
@@ -207,7 +192,7 @@ def import_figure() -> Callable:
   return Figure
 
 
-def _time_unit(rows: Sequence[Row]) -> tuple[float, str]:
+def _time_unit(rows: Sequence[MixerCost]) -> tuple[float, str]:
   """Returns the seconds of one unit, and its name."""
   smallest = min(row.tokens for row in rows)
   first = find_baseline(rows, smallest, "kernelized")
@@ -220,7 +205,9 @@ def _scale(value: float | None, unit: float) -> float | None:
   return None if value is None else value / unit
 
 
-def _panel(axes, rows: Sequence[Row], value: Callable[[Row], float | None], name: str) -> dict:
+def _panel(
+  axes, rows: Sequence[MixerCost], value: Callable[[MixerCost], float | None], name: str
+) -> dict:
   """Draws the lines; returns each kernelized path's color and its values by N."""
   drawn = {}
   mixers = dict.fromkeys(row.mixer for row in rows)
@@ -244,7 +231,7 @@ def _panel(axes, rows: Sequence[Row], value: Callable[[Row], float | None], name
   return drawn
 
 
-def _mark_crossovers(axes, rows: Sequence[Row], drawn: dict) -> None:
+def _mark_crossovers(axes, rows: Sequence[MixerCost], drawn: dict) -> None:
   for mixer, (color, values) in drawn.items():
     for against, marker, size in (("kernelized", "o", 45), ("masked", "^", 18)):
       n = find_crossover(rows, mixer, against)

@@ -30,11 +30,11 @@ RUNS, SECONDS = 7, 5.0  # of timing each size
 BATCH = 64  # examples of the training step whose memory is told in its parts
 INFERENCE = (1, 32, 128)  # examples, of which the memory of inference is told
 
-Row = dict[str, Any]  # values by column; of what is not known there is none
+Costs = dict[str, Any]  # values by column; of what is not known there is none
 
 
 def fill(
-  row: Row,
+  row: Costs,
   config: ConfigDict,
   *,
   computed: Mapping[str, Callable],
@@ -72,7 +72,7 @@ def fill(
   return needs
 
 
-def count(config: ConfigDict) -> Row:
+def count(config: ConfigDict) -> Costs:
   """Returns the parameters and operations of a completed config; nothing is compiled."""
   task = build_task(config)
   variables = variable_shapes(task.model, task.input_spec)
@@ -86,7 +86,7 @@ def count(config: ConfigDict) -> Row:
   }
 
 
-def compile_costs(config: ConfigDict) -> Row:
+def compile_costs(config: ConfigDict) -> Costs:
   """Returns what memory a completed config's training and inference need, at fixed batches."""
   parts = trial.split_training_bytes(_at(config, BATCH))
   used: dict[str, int | None] = {f"train_{part}": size for part, size in parts.items()}
@@ -223,43 +223,36 @@ def require_known(value: int | None) -> int:
   return value
 
 
-def list_remedies(config: ConfigDict, needs: StepNeeds, memory: float) -> Iterator[Row]:
-  """Yields the settings to try where the batch does not fit, the cheapest in time first.
+def measure_remedies(
+  config: ConfigDict, needs: StepNeeds, memory: float
+) -> Iterator[tuple[Costs, int]]:
+  """Yields settings that may help where the batch does not fit, the cheapest in time first.
 
-  Accumulation comes with the fewest micro-batches of which one fits.
+  Beside them stand the bytes that a step needs, as compiled. Accumulation comes with the fewest
+  micro-batches of which one fits, and in the end with the most.
   """
   accum, batch = config.grad_accum_steps, share(config)
   counts = [k for k in range(accum + 1, batch + 1) if batch % k == 0]
-  fits = next((k for k in counts if needs.bytes.at(batch // k) <= memory), None)
-  if fits is not None:
-    yield {"grad_accum_steps": fits}
-  half: Row = {"model.dtype": "bfloat16"} if config.model.get("dtype") == "float32" else {}
-  again: Row = {"model.remat": True} if config.model.get("remat") is False else {}
-  for settings in (half, again, half | again if half and again else {}):
-    if settings:
-      yield settings
-  if counts and (half or again):
-    yield {"grad_accum_steps": counts[-1]} | half | again
+  half: Costs = {"model.dtype": "bfloat16"} if config.model.get("dtype") == "float32" else {}
+  again: Costs = {"model.remat": True} if config.model.get("remat") is False else {}
+  fits = [k for k in counts if needs.bytes.at(batch // k) <= memory][:1]
+  tries = [*({"grad_accum_steps": k} for k in fits), half, again, half | again]
+  tries += [{"grad_accum_steps": k} | half | again for k in counts[-1:] if half or again]
+  for number, settings in enumerate(tries):
+    if settings and settings not in tries[:number]:
+      changed = with_settings(config, {"batch_size": batch} | settings)
+      used = require_known(trial.measure_training_bytes(changed))
+      yield settings, used
+      if used <= memory and len(settings) > 1:
+        return
 
 
-def measure_remedies(
-  config: ConfigDict, needs: StepNeeds, memory: float
-) -> Iterator[tuple[Row, int]]:
-  """Yields settings with the bytes that a step of the batch needs under them, as compiled."""
-  for settings in list_remedies(config, needs, memory):
-    changed = with_settings(config, {"batch_size": share(config)} | settings)
-    used = require_known(trial.measure_training_bytes(changed))
-    yield settings, used
-    if used <= memory and len(settings) > 1:
-      return
-
-
-def measure_peaks(texts: Mapping[str, str], say: Callable[[str], None]) -> dict[str, Row]:
+def measure_peaks(texts: Mapping[str, str], say: Callable[[str], None]) -> dict[str, Costs]:
   """Returns the measured peak of training by row; nothing where the device does not tell.
 
   Each row is measured in a process of its own, before this one takes the device's memory.
   """
-  found: dict[str, Row] = {}
+  found: dict[str, Costs] = {}
   for name, text in texts.items():
     say(f"{name}: peak of memory")
     try:
@@ -282,7 +275,7 @@ def _make_step(text: str) -> Callable[[], None]:
   return _make(trial.prepare_training, lambda: trial.begin(config), config, BATCH)
 
 
-def measure_rates(config: ConfigDict, **effort: Any) -> Row:
+def measure_rates(config: ConfigDict, **effort: Any) -> Costs:
   """Returns the examples a second of training and of inference at the best batch, on one device.
 
   Args:
@@ -299,7 +292,7 @@ def measure_rates(config: ConfigDict, **effort: Any) -> Row:
     "inference": (trial.prepare_inference, keep(trial.begin_inference), config),
   }
   makers = {kind: functools.partial(_make, *given) for kind, given in programs.items()}
-  row: Row = {}
+  row: Costs = {}
   for kind, rate in timing.find_rates(makers, **effort).items():
     row |= {f"{kind}_batch": rate.batch, f"{kind}_per_s": rate.per_second}
   return row

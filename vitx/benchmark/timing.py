@@ -28,7 +28,7 @@ class TooLargeError(Exception):
 
 
 @dataclasses.dataclass(frozen=True)
-class Program:
+class TimedProgram:
   """A compiled function with its arguments.
 
   Attributes:
@@ -51,7 +51,9 @@ class Times:
   samples: int
 
 
-def compile_step(function: Callable[..., Any], *args: Any, fixed: tuple[Any, ...] = ()) -> Program:
+def compile_step(
+  function: Callable[..., Any], *args: Any, fixed: tuple[Any, ...] = ()
+) -> TimedProgram:
   """Compiles a function and the gradients of a weighted sum of its output, by all `args`.
 
   Args:
@@ -78,7 +80,7 @@ def compile_step(function: Callable[..., Any], *args: Any, fixed: tuple[Any, ...
   def run() -> None:
     jax.block_until_ready(compiled(weight, args, fixed))
 
-  return Program(run, temporary, cost.flops(step, weight, args, fixed))
+  return TimedProgram(run, temporary, cost.flops(step, weight, args, fixed))
 
 
 def find_free_bytes() -> int:

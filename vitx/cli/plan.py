@@ -152,9 +152,9 @@ def run(config: str, **given: Any) -> None:
 
   options = argparse.Namespace(**given)
   texts, path = find_texts(config, options.rows, options.whole), split_text(config)[0]
-  told: Mapping[str, Any] = {} if path.endswith(".json") else open_config(path)
-  quoted = {name: told.get("PUBLISHED", {}).get(name, {}) for name in texts}
-  computed, misprints = told.get("COMPUTED", {}), told.get("MISPRINTS", {})
+  defined: Mapping[str, Any] = {} if path.endswith(".json") else open_config(path)
+  quoted = {name: defined.get("PUBLISHED", {}).get(name, {}) for name in texts}
+  computed, misprints = defined.get("COMPUTED", {}), defined.get("MISPRINTS", {})
   columns = _list_columns(options, dict.fromkeys(key for row in quoted.values() for key in row))
   _check(options, columns, len(texts))
   loaded = {name: load_config(text) for name, text in texts.items()}
@@ -246,8 +246,10 @@ def _show_network(config: Any, modules: bool) -> None:
   task, classes = build_task(config), config.model.get("num_classes")
   if modules:
     print(f"{format_layers(list_layers(task.model, task.input_spec))}\n")
-  told = f", {classes} classes" if classes else ""
-  print(f"input {format_shape(task.input_spec.shape[1:])}{told} ({config.data.source})", flush=True)
+  several = f", {classes} classes" if classes else ""
+  print(
+    f"input {format_shape(task.input_spec.shape[1:])}{several} ({config.data.source})", flush=True
+  )
 
 
 def _show_remedies(config: Any, needs: Any, memory: float) -> None:

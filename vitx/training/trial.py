@@ -60,21 +60,6 @@ def begin(config: ConfigDict) -> TrainState:
   return jax.jit(step.init)(jax.random.key(0), draw_batch(batch_shapes(step.task, 1)))
 
 
-def make_dispatch(config: ConfigDict) -> tuple[Callable[[], None], int, int]:
-  """Returns what a dispatch of training on noise does, on all devices, as `vitx train` makes it.
-
-  Args:
-    config: completed.
-
-  Returns:
-    The dispatch, which runs to its end; the steps that it makes; and the FLOPs of all of them.
-  """
-  flops = count_training_flops(config)
-  steps = config.steps_per_dispatch or compilation.count_steps(flops)
-  state = begin(config)  # before compilation, as in training
-  return compile_dispatch(config, steps).start(state), steps, steps * flops
-
-
 @dataclasses.dataclass(frozen=True)
 class Dispatch:
   """Training steps on noise, compiled for all devices.
