@@ -52,7 +52,7 @@ def test_documents_are_examples():
 
 def test_documents_read_last_are_kept():
   reads = []
-  documents = make(["aaaa", "bbbb", "cccc", "d" * 9], reads, kept=8)
+  documents = make(["aaaa", "bbbb", "cccc", "d" * 9], reads, cache_size=8)
   for i in (0, 1, 0, 2, 0, 1, 3, 3):  # two fit; the one not asked for longest goes; 3 never fits
     assert len(documents[i]["tokens"]) == documents.lengths[i]
   assert reads == [0, 1, 2, 1, 3, 3]

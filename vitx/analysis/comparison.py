@@ -24,7 +24,7 @@ SHOWN = {"top1": ("top-1 %", 100.0, 2), "bits": ("bits", 1.0, 4)}
 LEFT_OUT = ("kind", "step")  # of a row of metrics, in the CSV file
 
 
-def shown(figure: str) -> tuple[str, float, int]:
+def figure_format(figure: str) -> tuple[str, float, int]:
   """Returns how a figure is written: its name for people, what it is multiplied by, digits."""
   return SHOWN.get(figure, (figure, 1.0, 4))
 
@@ -74,7 +74,7 @@ class Outcome:
 
 
 @dataclasses.dataclass(frozen=True)
-class Line:
+class MethodSummary:
   """A method's line of the table.
 
   Attributes:
@@ -124,7 +124,7 @@ class Comparison:
       if each.method == method and not each.problem
     }
 
-  def lines(self) -> list[Line]:
+  def lines(self) -> list[MethodSummary]:
     """Returns the table's lines."""
     lines = [self._measure(method) for method in self.methods]
     ran = [line for line in lines if line.test]
@@ -141,7 +141,7 @@ class Comparison:
     ours = [line.test.mean for line in both if line.test]
     return agree(ours, [line.published for line in both if line.published is not None])
 
-  def _letters(self, lines: Sequence[Line]) -> list[str]:
+  def _letters(self, lines: Sequence[MethodSummary]) -> list[str]:
     """Returns letters by the seeds that all of these methods have, of which there must be three."""
     values = [self.values(line.method.name, "test") for line in lines]
     seeds = sorted(set.intersection(*(set(each) for each in values))) if values else []
@@ -150,7 +150,7 @@ class Comparison:
     matrix = np.array([[each[seed] for each in values] for seed in seeds])
     return group_by_letters(matrix, self.mode)
 
-  def _measure(self, method: Method) -> Line:
+  def _measure(self, method: Method) -> MethodSummary:
     own = self.values(method.name, "test")
     base = self.values(self.methods[0].name, "test")
     pairs = [seed for seed in own if seed in base]
@@ -165,7 +165,7 @@ class Comparison:
       if each.method == method.name and each.seen and not each.problem
     ]
     published = method.published.get(self.figure)
-    return Line(
+    return MethodSummary(
       method,
       validation=spread(list(self.values(method.name, "validation").values())) if own else None,
       test=spread(list(own.values())) if own else None,
@@ -176,8 +176,8 @@ class Comparison:
 
 
 def _replace(
-  lines: Sequence[Line], chosen: Sequence[Line], field: str, values: Sequence[Any]
-) -> list[Line]:
+  lines: Sequence[MethodSummary], chosen: Sequence[MethodSummary], field: str, values: Sequence[Any]
+) -> list[MethodSummary]:
   """Returns the lines, the chosen ones with these values in a field."""
   given: dict[str, dict[str, Any]] = {
     line.method.name: {field: value} for line, value in zip(chosen, values, strict=True)
@@ -187,7 +187,7 @@ def _replace(
 
 def format_table(comparison: Comparison) -> str:
   """Returns the table in Markdown with what its columns mean."""
-  name, scale, digits = shown(comparison.figure)
+  name, scale, digits = figure_format(comparison.figure)
   lines = comparison.lines()
   first = comparison.methods[0].name
   has_best = any(line.best_on_test for line in lines)
@@ -259,7 +259,7 @@ def _tell_counts(comparison: Comparison) -> list[str]:
   if len(counts) != 1 or 0 in (known := counts.pop()):
     return []
   text = "Figures are of {:,} examples of validation and {:,} of test".format(*known)
-  if shown(comparison.figure)[1] == 100:
+  if figure_format(comparison.figure)[1] == 100:
     errors = [50 / math.sqrt(count) for count in known]
     text += "; of so many the standard error of a run's is at most {:.1f} and {:.1f} points"
     text = text.format(*errors)

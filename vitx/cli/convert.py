@@ -26,7 +26,7 @@ from vitx.data.sources import open_source
 from vitx.interop import foreign
 from vitx.interop.export import export_arrays, write_safetensors
 from vitx.interop.init_from import check_source, initial_variables
-from vitx.interop.timm_networks import Network, find_network
+from vitx.interop.timm_networks import ForeignNetwork, find_network
 from vitx.tasks import build_task, task_class
 from vitx.tasks.base import Task
 from vitx.training.beginning import fitting
@@ -115,7 +115,7 @@ def _read(
 
 def export_weights(
   workdir: str | Path, out: str | Path, *, checkpoint: str | int = "best", trust_code: bool = False
-) -> Network:
+) -> ForeignNetwork:
   """Writes a run's weights as `.safetensors`, and a model card and its class names beside them.
 
   Args:
@@ -150,7 +150,7 @@ def export_weights(
   return network
 
 
-def describe(loaded: Loaded) -> Network:
+def describe(loaded: Loaded) -> ForeignNetwork:
   """Returns the network that a model is under other names.
 
   Raises:

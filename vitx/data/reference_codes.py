@@ -27,11 +27,11 @@ DISCOUNT = 0.75
 # Part of the digest: another number computes anew what was kept.
 VERSION = 2
 
-Kind = Literal["images", "documents"]
+SequenceKind = Literal["images", "documents"]
 
 
 def reference_figures(
-  train: Iterable[np.ndarray], test: Iterable[np.ndarray], *, vocabulary: int, kind: Kind
+  train: Iterable[np.ndarray], test: Iterable[np.ndarray], *, vocabulary: int, kind: SequenceKind
 ) -> dict[str, float]:
   """Returns the bits per token that models which only count, and compressors, need for test.
 
@@ -75,7 +75,7 @@ def compressor_bits(data: bytes) -> dict[str, float]:
   return {name: 8 * size / len(data) for name, size in sizes.items()}
 
 
-def _take(sequences: Iterable[np.ndarray], kind: Kind) -> list[np.ndarray]:
+def _take(sequences: Iterable[np.ndarray], kind: SequenceKind) -> list[np.ndarray]:
   """Returns the first sequences, whole images or up to the last byte that is used."""
   taken: list[np.ndarray] = []
   left = LIMIT
@@ -91,7 +91,9 @@ def _take(sequences: Iterable[np.ndarray], kind: Kind) -> list[np.ndarray]:
   return taken
 
 
-def _digest(train: list[np.ndarray], test: list[np.ndarray], vocabulary: int, kind: Kind) -> str:
+def _digest(
+  train: list[np.ndarray], test: list[np.ndarray], vocabulary: int, kind: SequenceKind
+) -> str:
   sha = hashlib.sha256(f"{VERSION} {LIMIT} {vocabulary} {kind}".encode())
   for role in (train, test):
     sha.update(np.array([len(role), *map(len, role)], np.int64).tobytes())

@@ -64,7 +64,7 @@ def draw_performer_error(subject: Subject, out: Path) -> list[Path]:
   """
   errors = measure_errors(look(subject), PERFORMER, COUNTS, DRAWS)
   name = f"performer_error_{subject.label}"
-  caption = f"{subject.told}. Relative error of the attention matrix by M positive random features"
+  caption = f"{subject.note}. Relative error of the attention matrix by M positive random features"
   caption += f" (FAVOR+), {subject.examples} validation examples, mean ± standard deviation of"
   caption += f" {DRAWS} draws."
   picture = style.keep(plot_errors(errors, "features M", caption), out, name)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from vitx.analysis.figures import style
-from vitx.analysis.figures.capture import Layer, capture
+from vitx.analysis.figures.capture import MixerCapture, capture
 from vitx.analysis.figures.subject import Subject
 from vitx.attention.fnet import FNet
 from vitx.config.errors import ConfigError
@@ -25,14 +25,14 @@ class Maps:
 
   Attributes:
     label: of the model.
-    told: what was run.
+    note: what was run.
     images: (B, height, width, channels), normalized.
     layouts: of the tokens, by layer.
     layers: by layer (B, H, N, N); a row holds what a query attends.
   """
 
   label: str
-  told: str
+  note: str
   images: np.ndarray
   layouts: tuple[TokenLayout, ...]
   layers: tuple[np.ndarray, ...]
@@ -83,10 +83,10 @@ def compute_maps(subject: Subject) -> Maps:
     raise ConfigError(f"attention: {subject.label} has no token mixers, so nothing attends")
   maps = tuple(np.asarray(layer.map) for layer in layers)
   layouts = tuple(layer.layout for layer in layers)
-  return Maps(subject.label, subject.told, np.asarray(images), layouts, maps)
+  return Maps(subject.label, subject.note, np.asarray(images), layouts, maps)
 
 
-def _check(layer: Layer, label: str) -> None:
+def _check(layer: MixerCapture, label: str) -> None:
   n = layer.layout.length
   if layer.matrix is None or layer.matrix.shape[-2:] != (n, n):
     held = "none" if layer.matrix is None else f"one of shape {layer.matrix.shape}"
@@ -165,7 +165,7 @@ def plot_heads(maps: Maps, example: int = 0, query: int | None = None) -> Any:
   heads = style.choose_some(max(layer.shape[1] for layer in maps.layers), DRAWN_HEADS)
   side = min(0.85, style.PAGE / (len(layers) + 1))
   what = _name_query(maps, query)
-  caption = f"{maps.told}. Attention of the {what} in validation example {example}, by layer and"
+  caption = f"{maps.note}. Attention of the {what} in validation example {example}, by layer and"
   caption += " head, each panel from zero to its own highest."
   rows = len(heads)
   width, height = max(style.COLUMN, side * (len(layers) + 1)), side * rows + 0.25
@@ -197,8 +197,8 @@ def plot_side_by_side(found: Sequence[Maps], query: int | None = None) -> Any:
   count = min(len(maps.images) for maps in found)
   side = min(0.95, style.PAGE / (len(kinds) + 1))
   width = max(style.COLUMN, side * (len(kinds) + 1))
-  told = "; ".join(f"{maps.label}: {maps.told}" for maps in found)
-  caption = f"{told}. Attention of the {_name_query(found[0], query)}, mean of the heads"
+  note = "; ".join(f"{maps.label}: {maps.note}" for maps in found)
+  caption = f"{note}. Attention of the {_name_query(found[0], query)}, mean of the heads"
   if any(kind == "rollout" for _, kind in kinds):
     caption += "; rollout with half an identity in each layer"
   caption += ". Each panel is from zero to its own highest."

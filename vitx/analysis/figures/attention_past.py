@@ -42,8 +42,8 @@ def draw_attention_past(subject: Subject, out: Path) -> list[Path]:
     subject.model, subject.variables(), inputs, grid=grid, local=local, queries=queries
   )
   name = f"attention_past_{subject.label}"
-  told = f"{subject.told}; {subject.examples} examples"
-  drawn = plot_attention_past(maps, np.asarray(inputs[0]), queries, grid, masses, told)
+  note = f"{subject.note}; {subject.examples} examples"
+  drawn = plot_attention_past(maps, np.asarray(inputs[0]), queries, grid, masses, note)
   picture = style.keep(drawn, out, name)
   table = out / f"{name}.csv"
   uniform = {m: float(x) for m, x in uniform_mass(grid, local).items()}
@@ -169,7 +169,7 @@ def plot_attention_past(
   queries: Sequence[int],
   grid: Sequence[int],
   masses: Sequence[Mapping[str, float]],
-  told: str = "",
+  note: str = "",
 ) -> Any:
   """Returns a picture with a row for each of a few layers, and a column for each query.
 
@@ -179,12 +179,12 @@ def plot_attention_past(
     queries: (Q,) positions.
     grid: how the N tokens lie.
     masses: of each layer, of `capture`.
-    told: what was run, for the caption.
+    note: what was run, for the caption.
   """
   layers = np.unique(np.linspace(0, len(maps) - 1, min(DRAWN_LAYERS, len(maps))).round())
   columns = len(queries) + 1
   height = (style.PAGE / columns + 0.3) * len(layers)
-  canvas, panels = style.make_panels(len(layers), columns, style.PAGE, height, told)
+  canvas, panels = style.make_panels(len(layers), columns, style.PAGE, height, note)
   for row, layer in zip(panels, layers.astype(int), strict=True):
     _show_example(row[0], example, grid)
     said = "\n".join(f"{name} {mass:.2f}" for name, mass in _ordered(masses[layer]))

@@ -47,11 +47,11 @@ def draw_sparsifiner(subject: Subject, out: Path) -> list[Path]:
   name = f"sparsifiner_{subject.label}"
   files = [
     style.keep(
-      plot_example(np.asarray(image), i, layers, queries, layout, subject.told), out, f"{name}_{i}"
+      plot_example(np.asarray(image), i, layers, queries, layout, subject.note), out, f"{name}_{i}"
     )
     for i, image in enumerate(images)
   ]
-  files.append(style.keep(plot_bases(layers, layout, subject.told), out, f"{name}_basis"))
+  files.append(style.keep(plot_bases(layers, layout, subject.note), out, f"{name}_basis"))
   table = out / f"{name}.csv"
   _write_table(table, [describe_layer(layer, layout) for layer in layers])
   return [*files, table]
@@ -144,7 +144,7 @@ def plot_example(
   layers: Sequence[Mapping],
   queries: Sequence[int],
   layout: TokenLayout,
-  told: str = "",
+  note: str = "",
 ) -> Any:
   """Returns a picture with three rows for each query, and a column for each head of each layer.
 
@@ -154,7 +154,7 @@ def plot_example(
     layers: of `capture`.
     queries: places on the grid.
     layout: of the tokens.
-    told: what was run, for the caption.
+    note: what was run, for the caption.
   """
   chosen = np.unique(np.linspace(0, len(layers) - 1, min(DRAWN_LAYERS, len(layers))).round())
   heads = min(DRAWN_HEADS, layers[0]["sparse"].shape[1])
@@ -162,7 +162,7 @@ def plot_example(
   count = len(columns) + 1
   rows = 3 * len(queries)
   height = (style.PAGE / count + 0.06) * rows + 0.2
-  canvas, panels = style.make_panels(rows, count, style.PAGE, height, told)
+  canvas, panels = style.make_panels(rows, count, style.PAGE, height, note)
   for axes in panels.flat:
     axes.set(xticks=[], yticks=[])
   for number, query in enumerate(queries):
@@ -191,19 +191,19 @@ def _show_image(axes: Any, image: np.ndarray, place: tuple[int, int], layout: To
   axes.plot(middle[1], middle[0], "s", mec="tab:green", mfc="none", ms=4, mew=0.7)
 
 
-def plot_bases(layers: Sequence[Mapping], layout: TokenLayout, told: str = "") -> Any:
+def plot_bases(layers: Sequence[Mapping], layout: TokenLayout, note: str = "") -> Any:
   """Returns a picture with a row for each of the first layers, and a column for each slot.
 
   Args:
     layers: of `capture`.
     layout: of the tokens.
-    told: what was run, for the caption.
+    note: what was run, for the caption.
   """
   some = layers[:BASIS_LAYERS]
   slots = some[0]["basis"].shape[1]
   width = min(style.PAGE, 0.5 * slots + 0.5)
   canvas, panels = style.make_panels(
-    len(some), slots, width, (width / slots + 0.06) * len(some) + 0.1, told
+    len(some), slots, width, (width / slots + 0.06) * len(some) + 0.1, note
   )
   for number, (row, layer) in enumerate(zip(panels, some, strict=True)):
     for axes, slot in zip(row, np.abs(layer["basis"])[layout.prefix :].T, strict=True):

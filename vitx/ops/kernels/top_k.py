@@ -38,7 +38,7 @@ def kept_mask(indices: jax.Array, valid: jax.Array | None, keys: int) -> jax.Arr
   return mask.reshape(*indices.shape[:-1], keys)
 
 
-def fastest(keys: int, kept: int) -> str:
+def fastest(keys: int, budget: int) -> str:
   """Returns the method that "auto" means: "gathered" up to a tenth of the keys, else "chunked".
 
   Gathering moves K·D numbers for a query where "chunked" multiplies with M·D; a product does about
@@ -46,7 +46,7 @@ def fastest(keys: int, kept: int) -> str:
   "chunked" over that of "gathered": at 197 tokens 1.6, 1.1, 0.8 for K/M of 5, 10, 15 %; at 1025
   tokens 2.0, 1.5, 1.1, 0.7 and at 4096 tokens 4.7, 2.0, 1.4, 1.2 for 3, 6, 9, 12 %.
   """
-  return "gathered" if kept * GATHER_SHARE <= keys else "chunked"
+  return "gathered" if budget * GATHER_SHARE <= keys else "chunked"
 
 
 def kept_keys_attention(
@@ -99,8 +99,8 @@ def _kind(gathered: bool) -> type[chosen_keys.View]:
   return chosen_keys.Gathered if gathered else chosen_keys.Hidden
 
 
-def _view(told, keys: int, gathered: bool) -> chosen_keys.View:
-  indices, valid = told
+def _view(selectors, keys: int, gathered: bool) -> chosen_keys.View:
+  indices, valid = selectors
   if not gathered:
     return chosen_keys.Hidden(kept_mask(indices, valid, keys))
   return chosen_keys.Gathered(indices if valid is None else jnp.where(valid, indices, 0), valid)
@@ -112,20 +112,20 @@ def _attend(q, k, v, indices, valid, scale: float, gathered: bool):
 
 
 def _attend_forward(q, k, v, indices, valid, scale, gathered):
-  def see(told, shown):
-    return _view(told, k.shape[1], gathered), None
+  def see(selectors, visible):
+    return _view(selectors, k.shape[1], gathered), None
 
-  told, wide = (indices, valid), _wide(k, indices, gathered)
+  selectors, wide = (indices, valid), _wide(k, indices, gathered)
   kind = _kind(gathered)
-  out, lse, _ = chosen_keys.forward(kind, q, k, v, told, None, see, scale, wide)
+  out, lse, _ = chosen_keys.forward(kind, q, k, v, selectors, None, see, scale, wide)
   return out, (q, k, v, indices, valid, out, lse)
 
 
 def _attend_backward(scale, gathered, saved, d_out):
   q, k, v, indices, valid, out, lse = saved
 
-  def see(told, kept, shown):
-    return _view(told, k.shape[1], gathered)
+  def see(selectors, residuals, visible):
+    return _view(selectors, k.shape[1], gathered)
 
   arrays, wide = (q, k, v, out, lse, d_out), _wide(k, indices, gathered)
   kind = _kind(gathered)
