@@ -1,5 +1,3 @@
-import time
-
 import numpy as np
 import psutil
 import pytest
@@ -173,16 +171,6 @@ def test_bad_settings(change, message):
     make(**change)
 
 
-@pytest.mark.parametrize("memory", ["always", "never"])
-def test_unreadable_image_stops_with_its_path(folder, make_data, memory):
-  path = folder / "cat" / "5.png"
-  path.write_bytes(path.read_bytes()[:60])
-  source = open_source(make_data(source=f"folder:{folder}", validation=0.01), seed=0)
-  roles = {role.name(i): role for role in (source.train, source.test) for i in range(len(role))}
-  with pytest.raises(ConfigError, match=str(path)):
-    list(make(roles["cat/5.png"], memory=memory).iterate(0, 8))
-
-
 @pytest.mark.parametrize("count", [1, 8, 37, 48])
 @pytest.mark.parametrize("processes", [1, 2, 3])
 @pytest.mark.parametrize("kept", [False, True])
@@ -234,18 +222,3 @@ def test_pictures_of_a_folder_become_square(folder, make_data):
     (16, 16), Image.Resampling.BILINEAR, (left, top, left + side, top + side)
   )
   np.testing.assert_array_equal(batch["image"][0], np.asarray(expected))
-
-
-def test_memory_outruns_a_hundred_thousand_small_images_per_second():
-  class Blank(Drawn):
-    def image(self, i):
-      return np.full((32, 32, 3), i % 256, np.uint8)
-
-  source = make(Blank(2000), batch_size=128, decode_size=32)
-  rates = []
-  for _ in range(5):
-    start = time.process_time()
-    for _ in source.iterate(0, 200):
-      pass
-    rates.append(200 * 128 / (time.process_time() - start))
-  assert max(rates) > 100_000

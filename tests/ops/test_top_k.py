@@ -7,7 +7,6 @@ import pytest
 
 from tests.ops import attention_cases as cases
 from tests.slow import all_but
-from vitx.analysis.cost import flops
 from vitx.ops.kernels import tiling
 from vitx.ops.kernels.top_k import fastest, kept_keys_attention, kept_mask
 
@@ -97,15 +96,6 @@ def test_all_keys_kept_is_softmax_and_valid_may_be_left_out(method):
 
 @SLOW
 @pytest.mark.parametrize("method", METHODS)
-def test_bfloat16(method):
-  indices, valid = kept(2, 7)
-  run, half = kernel(indices, valid, method), arrays(jnp.bfloat16)
-  assert jax.eval_shape(run, *half[:3]).dtype == jnp.bfloat16
-  cases.assert_bfloat16_keeps_up(run, half, dense(indices, valid))
-
-
-@SLOW
-@pytest.mark.parametrize("method", METHODS)
 def test_without_jit_and_under_vmap(method):
   indices, valid = kept(2, 4)
   given = [jnp.asarray(x) for x in (*arrays()[:3], indices, valid)]
@@ -135,34 +125,3 @@ def test_refusals():
     kept_keys_attention(q, k, v, indices, valid, method="sparse")
   with pytest.raises(ValueError, match=r"\(2, 2 or 1, 65, K\)"):
     kept_keys_attention(q, k, v, indices[:, :, 1:], valid)
-
-
-def growing(n, method):
-  """The gradient at n tokens that keep 32 keys each, as a function and its inputs' shapes."""
-  x = jax.ShapeDtypeStruct((1, n, 2, 32), jnp.float32)
-  indices = jax.ShapeDtypeStruct((1, 2, n, 32), jnp.int32)
-
-  def loss(q, k, v, indices):
-    return jnp.sum(kept_keys_attention(q, k, v, indices, method=method))
-
-  return jax.grad(loss, argnums=(0, 1, 2)), (x, x, x, indices)
-
-
-@SLOW
-@pytest.mark.parametrize(("method", "power"), [("gathered", 1), ("chunked", 2)])
-def test_cost(method, power):
-  lengths = [2048, 8192]
-  memory, work = [], []
-  for n in lengths:
-    function, shapes = growing(n, method)
-    program = jax.jit(function).lower(*shapes).compile()
-    memory.append(program.memory_analysis().temp_size_in_bytes)
-    work.append(flops(function, *shapes))
-  cases.assert_linear(lengths, memory)
-  assert abs(cases.exponent(lengths, work) - power) < 0.05
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_lowers_for_accelerators(method):
-  function, shapes = growing(300, method)
-  cases.check_lowers(function, *shapes)
