@@ -1,6 +1,7 @@
 """Damaged files of every kind that somebody may hand over: each is read, or refused by its name.
 
-Plain `pytest` tries a fiftieth of the files of `--all`; with it, `FUZZ_TIMES=50` fifty times as many.
+Plain `pytest` damages a fiftieth of the files of `--all`, with which `FUZZ_TIMES=50` damages fifty
+times as many.
 """
 
 import contextlib

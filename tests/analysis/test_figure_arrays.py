@@ -4,6 +4,7 @@ import jax
 import numpy as np
 import pytest
 
+from tests.drawn import draw_variables
 from vitx.analysis.figures import approximation, attention, posemb, projections, receptive_field
 from vitx.analysis.figures import shaped_scalars as scalars
 from vitx.analysis.figures.capture import capture
@@ -24,11 +25,8 @@ def make(mixer, **fields):
   mixer = {"implementation": "masked", **mixer}
   given = {"name": "vit", "num_classes": 3, "token_mixer": mixer, **FIELDS, **fields}
   model = model_from_config(given)
-  random = np.random.default_rng(0)
-  images = random.normal(size=(2, 6, 6, 1)).astype(np.float32)
-  shapes = jax.eval_shape(model.init, jax.random.key(1), images)
-  draw = lambda x: random.normal(0, 0.4, x.shape).astype(x.dtype)  # noqa: E731
-  return model, jax.tree.map(draw, shapes), images
+  images = np.random.default_rng(1).normal(size=(2, 6, 6, 1)).astype(np.float32)
+  return model, draw_variables(model.init, images, scale=0.4), images
 
 
 def check_maps(layers):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.data.test_batches import assert_same
 from vitx.config.errors import ConfigError
 from vitx.data import batches, stream
 from vitx.data.dataset import read_encoded
@@ -52,13 +53,6 @@ def make(examples, memory="never", transform=None, **changes):
   settings = {"batch_size": ROWS, "seed": 1, "threads": 4} | changes
   transform = transform or Identity()
   return batches.TrainBatches(examples, transform=transform, memory=memory, **settings)
-
-
-def assert_same(a, b):
-  assert a.keys() == b.keys()
-  for key in a:
-    assert a[key].dtype == b[key].dtype, key
-    np.testing.assert_array_equal(a[key], b[key])
 
 
 def await_threads(before):
@@ -133,15 +127,6 @@ def test_the_first_bad_example_in_the_order_is_named_and_no_thread_left():
   with pytest.raises(ConfigError, match=f"number {first} cannot"):
     next(found)
   await_threads(before)
-
-
-def test_arrays_of_another_shape_are_named():
-  class Uneven(Counted):
-    def __getitem__(self, i):
-      return {"number": np.zeros(2 + (i == 5))}
-
-  with pytest.raises(ConfigError, match=r"'number' of 'number 5' is float64 \(3,\), of the first"):
-    list(make(Uneven(40)).iterate(0, 1))
 
 
 class Arrays:

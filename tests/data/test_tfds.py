@@ -75,14 +75,6 @@ def test_digits_prepare_themselves_at_first_use(tmp_path, make_data, monkeypatch
     assert os.listdir(tmp_path / "cache" / "vitx" / "tfds" / "digits") == ["1.0.0"]
 
 
-def test_digits_that_were_prepared_elsewhere_are_read_there(
-  tmp_path, digits_dir, make_data, monkeypatch
-):
-  monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-  assert len(open_source(make_data(data_dir=str(digits_dir)), seed=0).test) == 359
-  assert os.listdir(tmp_path) == []
-
-
 READ_AND_PREPARE = """
 import sys
 from vitx.data import batches, sources

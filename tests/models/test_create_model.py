@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import vitx
+from tests.drawn import draw_variables
 from vitx.config.errors import ConfigError
 from vitx.models.trunk import drop_rate
 
@@ -24,9 +25,8 @@ def shapes(**fields):
 
 def drawn(**fields):
   """A model and variables of which none is zero, so that outputs depend on all of them."""
-  model, variables = shapes(**fields)
-  random = np.random.default_rng(9)
-  return model, jax.tree.map(lambda x: random.normal(0, 0.3, x.shape).astype(x.dtype), variables)
+  model, _ = shapes(**fields)
+  return model, draw_variables(model.init, images())
 
 
 LINEAR = {"name": "linear", "patch": 4}

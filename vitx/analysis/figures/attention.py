@@ -178,12 +178,12 @@ def plot_heads(maps: Maps, example: int = 0, query: int | None = None) -> Any:
         continue
       title = f"layer {number}" if head == heads[0] else ""
       style.show_plane(axes, read_row(matrix[head], layout, query), title, vmin=0)
-      _mark(axes, query, layout)
+      mark_patch(axes, query, layout)
     row[1].set_ylabel(f"head {head}", fontsize=style.SMALL, labelpad=2)
     row[0].axis("off")
   panels[0, 0].axis("on")
   show_image(panels[0, 0], maps.images[example], "image")
-  _mark(panels[0, 0], query, maps.layouts[0], maps.images.shape[1:3])
+  mark_patch(panels[0, 0], query, maps.layouts[0], maps.images.shape[1:3])
   return canvas
 
 
@@ -205,13 +205,13 @@ def plot_side_by_side(found: Sequence[Maps], query: int | None = None) -> Any:
   canvas, panels = style.make_panels(count, len(kinds) + 1, width, side * count + 0.4, caption)
   for number, row in enumerate(panels):
     show_image(row[0], found[0].images[number], "" if number else "image")
-    _mark(row[0], query, found[0].layouts[0], found[0].images.shape[1:3])
+    mark_patch(row[0], query, found[0].layouts[0], found[0].images.shape[1:3])
     for axes, (maps, kind) in zip(row[1:], kinds, strict=True):
       own = [layer[number : number + 1] for layer in maps.layers]
       matrix = own[-1].mean(axis=1) if kind == "last layer" else rollout(own)
       plane = read_row(matrix[0], maps.layouts[-1], query)
       style.show_plane(axes, plane, "" if number else f"{maps.label}\n{kind}", vmin=0)
-      _mark(axes, query, maps.layouts[-1])
+      mark_patch(axes, query, maps.layouts[-1])
   return canvas
 
 
@@ -230,7 +230,7 @@ def show_image(axes: Any, image: np.ndarray, title: str = "") -> None:
   style.show_plane(axes, picture if color else picture[..., 0], title, cmap="gray")
 
 
-def _mark(
+def mark_patch(
   axes: Any, query: int | None, layout: TokenLayout, size: tuple[int, ...] | None = None
 ) -> None:
   """Marks the middle of a patch on the grid, or in an image (height, width)."""
