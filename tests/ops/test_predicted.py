@@ -1,7 +1,6 @@
 """Attention to predicted keys: masked, gathered and hidden agree; only the first is N x N."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -70,16 +69,3 @@ def test_masked_is_softmax_over_the_first_of_equal_scores():
   mask = first(*chosen, 9)
   np.testing.assert_array_equal(np.asarray(matrix(*arrays[:3])) > 0, mask)
   cases.assert_close(everything(9, "masked"), cases.reference(*arrays, mask=mask))
-
-
-@SLOW
-def test_without_jit_and_under_vmap():
-  arrays, (coefficients, basis), _ = inputs()
-  given = [jnp.asarray(x) for x in (*arrays[:3], coefficients)]
-  for kept in (2, 9):
-    attend = lambda *x, kept=kept: predicted_attention(*x, kept, implementation="kernelized")[0]  # noqa: E731
-    expected = jax.jit(attend)(*given, basis)
-    alone = jax.vmap(lambda *x, f=attend: f(*(y[None] for y in x), basis)[0])
-    np.testing.assert_allclose(jax.jit(alone)(*given), expected, atol=2e-6)
-    if kept == 2:  # without jit each op is a program
-      np.testing.assert_allclose(attend(*given, jnp.asarray(basis)), expected, atol=2e-6)
