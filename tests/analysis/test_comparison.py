@@ -70,6 +70,14 @@ def test_the_order_is_held_against_the_published_one():
   )
 
 
+def test_variants_of_one_published_row_count_once():
+  runs = [outcome(name, 0, v) for name, v in zip("abcd", (0.5, 0.6, 0.7, 0.4), strict=True)]
+  printed = {"a": 60.0, "b": 50.0, "c": 70.0, "d": 50.0}
+  found = compare(*runs, **{name: {"top1": value} for name, value in printed.items()})
+  assert found.agreement().count == 3 and found.agreement().rho == pytest.approx(0.5)
+  assert [line.published_rank for line in found.lines()] == [2, 3, 1, None]
+
+
 def cells(text):
   lines = [line for line in text.splitlines() if line.startswith("|")]
   head, _, *body = ([cell.strip() for cell in line.strip("|").split("|")] for line in lines)
@@ -82,21 +90,32 @@ def test_the_table_in_words():
   assert head[:5] == ["", "seeds", "published", "validation top-1 %", "test top-1 %"]
   assert rows["a"][:4] == ["3", "50.25", "59.00 ± 10.00", "60.00 ± 10.00"]
   assert rows["a"][-3:] == ["1,234", "40", "2"]
-  assert rows["b"][4].startswith("+13.33 [+10.00, +") and rows["b"][5] == "0.25"
-  assert rows["c"][3:6] == ["40.00", "-10.00", "1"]
+  assert rows["b"][4] == "+13.33 [-1.01, +27.68]" and rows["b"][5] == "0.0572"
+  assert rows["c"][3:6] == ["40.00", "-10.00", ""]
   assert rows["d"][:5] == ["0", "", "", "", ""]
   assert "c, seed 1, failed: the loss is nan at step 3" in text
   assert all(len(row) == len(head) - 1 for row in rows.values())
 
 
+def test_p_values_are_corrected_for_the_number_of_lines():
+  runs = [
+    outcome(name, seed, base + seed / 10 + noise)
+    for name, base in (("a", 0.1), ("b", 0.2), ("c", 0.25))
+    for seed, noise in enumerate((0.0, 0.02 if name == "b" else 0.0, 0.01 if name == "c" else 0.0))
+  ]
+  _, b, c = compare(*runs).lines()
+  assert c.difference.p < b.difference.p
+  assert (b.p, c.p) == (pytest.approx(max(b.difference.p, 2 * c.difference.p)), 2 * c.difference.p)
+
+
 def test_the_table_says_of_how_many_examples_it_is_and_what_so_many_can_tell():
   runs = [
-    Outcome("a", seed, 10, {"top1": 0.5, "examples": 100}, {"top1": 0.5, "examples": 10_000})
+    Outcome("a", seed, 10, {"top1": 0.5, "examples": 100}, {"top1": 0.9, "examples": 10_000})
     for seed in range(2)
   ]
   text = format_table(compare(*runs))
-  assert "of 100 examples of validation and 10,000 of test; of so many the standard error" in text
-  assert "at most 5.0 and 0.5 points." in text
+  assert "of 100 examples of validation and 10,000 of test; at the mean of 90.0% the" in text
+  assert "standard error of one run's test figure is 0.3 points." in text
   other = dataclasses.replace(runs[1], validation={"top1": 0.5, "examples": 90})
   for outcomes in ([runs[0], other], FOUR):  # of different numbers, or not told
     assert "examples of validation" not in format_table(compare(*outcomes))

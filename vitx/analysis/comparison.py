@@ -13,9 +13,9 @@ from vitx.analysis.statistics import (
   Agreement,
   Difference,
   Spread,
+  adjust,
   agree,
   compare_pairs,
-  group_by_letters,
   rank,
   spread,
 )
@@ -84,9 +84,9 @@ class MethodSummary:
     best_on_test: the best figure of any evaluation on *test*; None where runs have none.
     difference: of the test figure to the first method's, by seed; None of the first one.
     rank: of the mean test figure.
-    letters: of the methods that differ from it none shares one; "" where nothing can be told.
+    p: The p-value of the difference, corrected for the number of differences in the table.
     published: the figure as printed.
-    published_rank: among the methods that have both.
+    published_rank: among the methods that have both; None for a further variant of one row.
   """
 
   method: Method
@@ -95,7 +95,7 @@ class MethodSummary:
   best_on_test: Spread | None = None
   difference: Difference | None = None
   rank: float | None = None
-  letters: str = ""
+  p: float | None = None
   published: float | None = None
   published_rank: float | None = None
 
@@ -130,25 +130,22 @@ class Comparison:
     ran = [line for line in lines if line.test]
     ranks = rank([line.test.mean for line in ran if line.test], self.mode)
     lines = _replace(lines, ran, "rank", ranks)
-    lines = _replace(lines, ran, "letters", self._letters(ran))
-    both = [line for line in lines if line.test and line.published is not None]
+    lines = self._adjust(lines)
+    both = _find_published(lines)
     printed = rank([line.published for line in both if line.published is not None], self.mode)
     return _replace(lines, both, "published_rank", printed)
 
   def agreement(self) -> Agreement | None:
     """Returns how far our order agrees with the published one; None where none can be told."""
-    both = [line for line in self.lines() if line.test and line.published is not None]
+    both = _find_published(self.lines())
     ours = [line.test.mean for line in both if line.test]
     return agree(ours, [line.published for line in both if line.published is not None])
 
-  def _letters(self, lines: Sequence[MethodSummary]) -> list[str]:
-    """Returns letters by the seeds that all of these methods have, of which there must be three."""
-    values = [self.values(line.method.name, "test") for line in lines]
-    seeds = sorted(set.intersection(*(set(each) for each in values))) if values else []
-    if len(seeds) < 3 or len(lines) < 2:
-      return [""] * len(lines)
-    matrix = np.array([[each[seed] for each in values] for seed in seeds])
-    return group_by_letters(matrix, self.mode)
+  def _adjust(self, lines: Sequence[MethodSummary]) -> list[MethodSummary]:
+    """Returns the lines with p-values that hold for all differences of the table together."""
+    tested = [line for line in lines if line.difference and line.difference.p is not None]
+    raised = adjust([line.difference.p for line in tested])  # type: ignore[union-attr, misc]
+    return _replace(lines, tested, "p", raised)
 
   def _measure(self, method: Method) -> MethodSummary:
     own = self.values(method.name, "test")
@@ -175,6 +172,13 @@ class Comparison:
     )
 
 
+def _find_published(lines: Sequence[MethodSummary]) -> list[MethodSummary]:
+  """Returns the lines that ran and have a published figure; of variants of one row the first."""
+  both = [line for line in lines if line.test and line.published is not None]
+  rows = [line.method.published for line in both]
+  return [line for i, line in enumerate(both) if rows[i] not in rows[:i]]
+
+
 def _replace(
   lines: Sequence[MethodSummary], chosen: Sequence[MethodSummary], field: str, values: Sequence[Any]
 ) -> list[MethodSummary]:
@@ -191,21 +195,19 @@ def format_table(comparison: Comparison) -> str:
   lines = comparison.lines()
   first = comparison.methods[0].name
   has_best = any(line.best_on_test for line in lines)
-  has_letters = any(line.letters for line in lines)
   has_published = any(line.published is not None for line in lines)
   heads = ["", "seeds", *["published"] * has_published, f"validation {name}", f"test {name}"]
   heads += [f"best on test {name}"] * has_best
   heads += [f"minus {first} [{LEVEL:.0%} interval]", "p", "rank"]
   heads += ["published rank"] * has_published
-  heads += ["letters"] * has_letters
   heads += ["parameters", "steps", "TFLOP"]
   rows = []
   for line in lines:
     published = ["" if line.published is None else f"{line.published:g}"] * has_published
-    order = [_number(line.published_rank)] * has_published + [line.letters] * has_letters
+    order = [_number(line.published_rank)] * has_published
     figures = [line.validation, line.test, *[line.best_on_test] * has_best]
     ours = [_spread(each, scale, digits) for each in figures]
-    difference = _difference(line.difference, scale, digits)
+    difference = [_difference(line.difference, scale, digits), _number(line.p, ".3g")]
     costs = [f"{line.method.parameters:,}", f"{line.method.steps:,}"]
     costs.append(f"{line.method.flops / 1e12:,.4g}")
     count = str(line.test.count if line.test else 0)
@@ -220,18 +222,12 @@ def _explain(comparison: Comparison, has_published: bool) -> str:
   first = markdown.text(first)
   text = [
     f"Mean ± standard deviation over seeds; {better} is good. The checkpoint that validates best is"
-    " tested, once. Differences are of the test figures, paired by seed:"
-    f" mean, {LEVEL:.0%} BCa bootstrap interval, and p of a two-sided sign-flip permutation test"
-    f" against {first}, not corrected for the number of lines. Intervals of few seeds are too"
-    " short: of 3 they hold the mean in 72 % of normal samples, of 8 in 87 %. TFLOP: matrix"
-    " products, convolutions and Fourier transforms of the training, a multiply-add counted as two."
+    f" tested, once. Differences are of the test figures, paired by seed: mean, {LEVEL:.0%} t"
+    f" interval, and p of a two-sided paired t-test against {first}; Holm's correction for the"
+    " number of lines is in p and not in the intervals. TFLOP: matrix products, convolutions and"
+    " Fourier transforms of the training, a multiply-add counted as two."
   ]
   text += _tell_counts(comparison)
-  if any(line.letters for line in comparison.lines()):
-    text.append(
-      "Letters: two methods that share none differ (Tukey's range test with seeds as blocks, 5 %"
-      " for all pairs together)."
-    )
   if any(line.best_on_test for line in comparison.lines()):
     text.append(
       "Best on test: of all evaluations, as some sources report; it chose the epoch by the examples"
@@ -260,9 +256,10 @@ def _tell_counts(comparison: Comparison) -> list[str]:
     return []
   text = "Figures are of {:,} examples of validation and {:,} of test".format(*known)
   if figure_format(comparison.figure)[1] == 100:
-    errors = [50 / math.sqrt(count) for count in known]
-    text += "; of so many the standard error of a run's is at most {:.1f} and {:.1f} points"
-    text = text.format(*errors)
+    share = float(np.mean([each.test[comparison.figure] for each in good]))
+    error = 100 * math.sqrt(share * (1 - share) / known[1])
+    text += f"; at the mean of {share:.1%} the standard error of one run's test figure is"
+    text += f" {error:.1f} points"
   return [f"{text}."]
 
 
@@ -273,17 +270,17 @@ def _spread(value: Spread | None, scale: float, digits: int) -> str:
   return f"{value.mean * scale:.{digits}f}{deviation}"
 
 
-def _difference(value: Difference | None, scale: float, digits: int) -> list[str]:
+def _difference(value: Difference | None, scale: float, digits: int) -> str:
   if value is None:
-    return ["", ""]
+    return ""
   text = f"{value.mean * scale:+.{digits}f}"
   if value.low is not None and value.high is not None:
     text += f" [{value.low * scale:+.{digits}f}, {value.high * scale:+.{digits}f}]"
-  return [text, "" if value.p is None else f"{value.p:.3g}"]
+  return text
 
 
-def _number(value: float | None) -> str:
-  return "" if value is None else f"{value:g}"
+def _number(value: float | None, form: str = "g") -> str:
+  return "" if value is None else f"{value:{form}}"
 
 
 def format_csv(comparison: Comparison) -> str:
