@@ -5,6 +5,7 @@ import io
 import os
 import socket
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from vitx.data import wav
 from vitx.data.builders.tiny_imagenet.archive import Archive
 from vitx.data.class_names import read_names
 from vitx.data.sources import open_dataset
-from vitx.files import check_inflated, open_file, read_arrays, read_bytes
+from vitx.files import check_inflated, open_file, read_arrays, read_bytes, replace_text
 from vitx.inference import code_file
 from vitx.tasks.image_inputs import read_image
 
@@ -143,3 +144,15 @@ def test_an_archive_that_declares_too_much_is_refused(tmp_path, monkeypatch):
     Archive(path)
   monkeypatch.undo()
   assert Archive(path).wnids == ["n01443537"]
+
+
+def test_a_file_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
+  path = tmp_path / "new" / "x.json"
+  replace_text(path, "old")
+  with monkeypatch.context() as patch:
+    patch.setattr(Path, "replace", lambda *_: (_ for _ in ()).throw(OSError("no space")))
+    with pytest.raises(OSError, match="no space"):
+      replace_text(path, "new")
+  assert path.read_text() == "old"
+  replace_text(path, "new")
+  assert path.read_text() == "new" and len(list(path.parent.iterdir())) == 1

@@ -5,7 +5,7 @@ from PIL import Image
 
 from vitx.config.errors import ConfigError
 from vitx.data import batches, order
-from vitx.data.images import SquareImages
+from vitx.data.images import ResizeImages
 from vitx.data.images.decode import resize_short_side
 from vitx.data.sources import open_source
 
@@ -35,14 +35,14 @@ class Drawn:
 
 def make(examples=None, **changes):
   settings = {"batch_size": 8, "seed": 3, "memory": "always", "threads": 2} | changes
-  transform = SquareImages(settings.pop("decode_size", 8), settings.pop("resize_mode", "center"))
+  transform = ResizeImages(settings.pop("decode_size", 8), settings.pop("resize_mode", "center"))
   examples = Drawn() if examples is None else examples
   return batches.TrainBatches(examples, transform=transform, **settings)
 
 
 def evaluate(examples, resize_mode="center", **changes):
   settings = {"batch_size": 8, "threads": 2} | changes
-  transform = SquareImages(8, resize_mode, train=False)
+  transform = ResizeImages(8, resize_mode, train=False)
   return list(batches.evaluation_batches(examples, transform=transform, **settings))
 
 
@@ -177,7 +177,7 @@ def test_bad_settings(change, message):
 def test_evaluation_counts_every_example_once(count, processes, kept):
   examples = Drawn(count)
   if kept:
-    examples = batches.keep(examples, transform=SquareImages(8), memory="always", threads=2)
+    examples = batches.keep(examples, transform=ResizeImages(8), memory="always", threads=2)
   shares = [
     evaluate(examples, batch_size=6, process_index=p, process_count=processes)
     for p in range(processes)

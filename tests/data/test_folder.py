@@ -7,7 +7,7 @@ from PIL import Image
 
 from vitx.config.errors import ConfigError
 from vitx.data import in_memory
-from vitx.data.images.square import SquareImages
+from vitx.data.images.resizing import ResizeImages
 from vitx.data.sources import open_source
 
 
@@ -149,7 +149,7 @@ def test_every_unreadable_image_is_named_by_its_path(folder, make_data):
   held = [folder / train.name(i) for i in range(len(train)) if train.labels[i] == 0]
   for memory in ("always", "auto"):
     with pytest.raises(ConfigError) as error:
-      in_memory.keep(train, transform=SquareImages(8, "center"), memory=memory, threads=2)
+      in_memory.keep(train, transform=ResizeImages(8, "center"), memory=memory, threads=2)
     message = str(error.value)
     assert message.startswith(f"{len(held)} examples cannot be read:") and "BytesIO" not in message
     assert all(f"\n  {path} cannot be read as an image" in message for path in held)

@@ -11,7 +11,7 @@ from tests.data.test_batches import assert_same
 from vitx.config.errors import ConfigError
 from vitx.data import batches, stream
 from vitx.data.dataset import read_encoded
-from vitx.data.images import SquareImages
+from vitx.data.images import ResizeImages
 from vitx.data.images.decode import Encoded
 from vitx.data.sources import open_source
 from vitx.data.transform import Identity
@@ -165,7 +165,7 @@ def test_squares_of_encoded_images_are_those_of_their_arrays(
   pictures, make_data, channels, mode, train
 ):
   source = open_source(make_data(source=f"folder:{pictures}", channels=channels), seed=0)
-  transform = SquareImages(12, mode, train=train)
+  transform = ResizeImages(12, mode, train=train)
   assert isinstance(read_encoded(source.train, 0)["image"], Encoded)
 
   arrays = Arrays(source.train)

@@ -78,13 +78,13 @@ def test_digits_prepare_themselves_at_first_use(tmp_path, make_data, monkeypatch
 READ_AND_PREPARE = """
 import sys
 from vitx.data import batches, sources
-from vitx.data.images import SquareImages, statistics
+from vitx.data.images import ResizeImages, statistics
 
 data = {"data_dir": sys.argv[1]}
 source = sources.open_source(data, 0)
 statistics.statistics(data, source.info, source.train)
 made = batches.TrainBatches(
-  source.train, transform=SquareImages(8), batch_size=8, seed=0, memory="never", threads=1
+  source.train, transform=ResizeImages(8), batch_size=8, seed=0, memory="never", threads=1
 )
 next(made.iterate(0, 1))
 bad = {"tensorflow", "cv2"} & set(sys.modules)

@@ -11,7 +11,7 @@ from PIL import Image, ImageOps
 from vitx.config.errors import ConfigError
 from vitx.data import order
 from vitx.data.dataset import ArraySpec, DatasetInfo
-from vitx.data.images import SquareImages, decode
+from vitx.data.images import ResizeImages, decode
 from vitx.data.images.settings import ImageSettings, find_channels, find_size, image_spec
 from vitx.data.sources import open_source
 
@@ -439,20 +439,20 @@ def test_unknown_resize_mode():
   with pytest.raises(ConfigError, match=r"data\.resize_mode='centre'.*'center'"):
     decode.resize(noise(4, 5, 3), 3, "centre")
   with pytest.raises(ConfigError, match=r"data\.resize_mode='centre'.*'center'"):
-    SquareImages(8, "centre")
+    ResizeImages(8, "centre")
   with pytest.raises(
     ConfigError, match=r"data\.interpolation='nearest'.*bicubic, bilinear, random"
   ):
-    SquareImages(8, interpolation="nearest")
+    ResizeImages(8, interpolation="nearest")
 
 
-def test_square_images_draw_in_training_only():
+def test_images_are_drawn_in_training_only():
   example = {"image": noise(20, 30, 3), "label": 3}
   bits = order.generator(0, order.TRANSFORM)
-  assert SquareImages(8, "random").draws and not SquareImages(8, "center").draws
-  row = SquareImages(8, "random")(example, bits)
+  assert ResizeImages(8, "random").draws and not ResizeImages(8, "center").draws
+  row = ResizeImages(8, "random")(example, bits)
   assert row["image"].shape == (8, 8, 3) and row["label"].dtype == np.int32
-  evaluated = SquareImages(8, "random", train=False)
+  evaluated = ResizeImages(8, "random", train=False)
   assert not evaluated.draws
   center = decode.resize_short_side(example["image"], 8, "bilinear")
   np.testing.assert_array_equal(evaluated(example)["image"], center)

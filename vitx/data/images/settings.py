@@ -28,7 +28,7 @@ class ImageSettings:
       the source's own.
     default_image_size: that size for sources whose images vary in size.
     decode_size: of what the host keeps, alike; None is enough for the above.
-    resize_mode: how an image gets that size, see `square.SquareImages`.
+    resize_mode: how an image gets that size, see `resizing.ResizeImages`.
     interpolation: of the host's resizing; random draws bilinear or bicubic for each random crop.
     mean: per channel, of pixels in 0..1; None is the source's.
     std: per channel, of pixels in 0..1; None is the source's.
