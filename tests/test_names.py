@@ -9,6 +9,8 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 PARTICIPLES = {"alike", "begun", "fed", "kept", "told", "turned"}
 # TFDS finds a data set by a class of this name in a package that is called as the data set.
 SHARED = {"Builder"}
+# `vitx.ops.attention` is a function, and the module that defines it.
+HIDDEN = {"ops.attention"}
 # Clashes in rooms that are being rebuilt.
 TO_BE_PARTED = {"Measured", "Outcome", "Program", "Rate", "Row", "Run", "Sizes", "Subject"}
 PARTICIPLES_TO_BE_RENAMED = {
@@ -66,3 +68,15 @@ def test_no_two_public_classes_share_a_name():
 def test_no_participle_is_a_name():
   found = {f"{path}: {n}" for path, t in read_trees().items() for n in function_names(t)}
   assert {x for x in found if x.split(": ")[1] in PARTICIPLES} <= PARTICIPLES_TO_BE_RENAMED
+
+
+def test_no_package_hides_a_module_behind_another_thing():
+  hidden = set()
+  for path, tree in read_trees().items():
+    folder = (PACKAGE / path).parent
+    if path.endswith("__init__.py"):
+      here = ".".join(folder.relative_to(PACKAGE.parent).parts)
+      imports = [n for n in tree.body if isinstance(n, ast.ImportFrom) and n.module != here]
+      names = {alias.asname or alias.name for node in imports for alias in node.names}
+      hidden |= {f"{folder.name}.{name}" for name in names if (folder / f"{name}.py").exists()}
+  assert hidden <= HIDDEN
