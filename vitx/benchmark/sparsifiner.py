@@ -52,9 +52,9 @@ def make_cases(short: int = 1024, long: int = 4096, block: int = BLOCK) -> tuple
       (1, long, HEADS, HEAD_DIM),
       {
         way: Kernel(attend_kept(way), fixed=partial(draw_kept, GIVEN, long, HEADS))
-        for way in ("masked", "auto")
+        for way in ("masked", "gathered")
       },
-      (Figure("auto", "masked", "time", 6),),
+      (Figure("gathered", "masked", "time", 6),),
     ),
     Case(
       f"blocks of {block}, {blocks} of {-(-long // block)}, N={long}, predictor included",

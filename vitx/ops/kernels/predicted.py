@@ -80,7 +80,7 @@ def predicted_attention(
   behind = q[:, prefix:]
   if gathers(length, budget):
     chosen = _choose(coefficients, basis, budget, key_mask, predictor)
-    out = kept_keys_attention(behind, k, v, *chosen, scale=scale, method="gathered")
+    out = kept_keys_attention(behind, k, v, *chosen, scale=scale)
   else:
     out = _hidden(behind, k, v, coefficients, basis, key_mask, budget, scale, predictor)
   if prefix:
