@@ -76,13 +76,7 @@ than the edges alone would need; they are no figure of the paper.
 
 from ml_collections import ConfigDict
 
-from vitx.configs.common import (
-  default_config,
-  parse_arg,
-  take_override,
-  with_overrides,
-  with_source_facts,
-)
+from vitx.config import default_config, parse_arg, take_override, with_overrides, with_source_facts
 
 RECIPES = ("run", "text")
 SCALES = ("paper", "small")

@@ -36,8 +36,7 @@ from typing import Any
 import numpy as np
 from ml_collections import ConfigDict
 
-from vitx.config.errors import ConfigError
-from vitx.configs.common import default_config, parse_arg, with_overrides
+from vitx.config import ConfigError, default_config, parse_arg, with_overrides
 
 # Bits per dim of the test set, and parameters in millions, as the sources print them.
 PUBLISHED = {

@@ -35,7 +35,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from vitx.configs.common import parse_arg, take_override, with_overrides, with_source_facts
+from vitx.config import parse_arg, take_override, with_overrides, with_source_facts
 from vitx.configs.imagenet import get_config as dense_config
 
 PREDICTOR = r".*/token_mixer/(reduce_query|reduce_key|down|basis)(/.*)?"

@@ -54,14 +54,8 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from vitx.config import default_config, parse_arg, take_override, with_overrides, with_source_facts
 from vitx.configs._torchsummary import estimate_size
-from vitx.configs.common import (
-  default_config,
-  parse_arg,
-  take_override,
-  with_overrides,
-  with_source_facts,
-)
 
 RECIPES = ("run", "text")
 STRIDES = ("1", "2", "4")  # sides of a patch in pixels

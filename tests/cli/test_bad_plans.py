@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from tests.cli.refusal import elsewhere, refuse
-from vitx.cli.arguments import kinds
+from vitx.cli import flags
 
 __all__ = ["elsewhere"]
 
@@ -50,9 +50,9 @@ def test_a_plot_without_its_extra(elsewhere, capsys, monkeypatch):
 
 
 def test_positive_integers_begin_with_one():
-  assert kinds.positives("1,20") == [1, 20] and kinds.positive("1") == 1
+  assert flags.positives("1,20") == [1, 20] and flags.positive("1") == 1
   for text in ("0", "2,-1", "x", "1.5"):
     with pytest.raises(argparse.ArgumentTypeError, match=text):
-      kinds.positives(text)
+      flags.positives(text)
   with pytest.raises(argparse.ArgumentTypeError, match="one positive integer, such as 1"):
-    kinds.positive("1,20")
+    flags.positive("1,20")

@@ -13,12 +13,12 @@ import vitx
 from configs.density_digits import get_config
 from tests.runs import ROOT
 from vitx.analysis.figures import attention, memory, patterns
-from vitx.cli import visualize as command
 from vitx.cli.main import main
-from vitx.cli.visualize import Options, open_subject, visualize
 from vitx.config.errors import ConfigError
 from vitx.config.loader import load_config
 from vitx.data.sources import open_source
+from vitx.inference import visualize as command
+from vitx.inference.visualize import Options, open_subject, visualize
 from vitx.ops.layout import TokenLayout
 from vitx.training.trial import complete_config, count_training_flops
 
@@ -41,7 +41,7 @@ def read(path):
     (["patterns"], "neither given"),
     (["patterns", "--config=density_digits", "--workdir=x"], "both given"),
     (["attention_past", "--config=digits:softmax"], "task.name='density'"),
-    (["patterns", "--config=density_digits", "--examples=0"], "examples=0 must be at least 1"),
+    (["patterns", "--config=density_digits", "--examples=0"], "examples=0 is out of range"),
     (["attention_past", "--config=density_digits:dense", "--queries=64"], "choose from 0 to 63"),
     (["attention", "--config=digits", "--inputs", "a.png"], "a config alone does not say how"),
     (["patterns", "--inputs", "a.png", "--config=digits"], "a config alone does not say how"),
@@ -237,7 +237,7 @@ def test_a_head_is_named_where_the_first_layer_does_not_have_it():
 
 
 def test_the_legend_of_many_methods_is_inside_the_picture():
-  points = [memory.Point(f"method_{n}", 0.1 * n, (0.5, 0.6)) for n in range(25)]
+  points = [memory.MemoryPoint(f"method_{n}", 0.1 * n, (0.5, 0.6)) for n in range(25)]
   canvas = memory.plot_memory(points, "top-1 %", 100.0, "what was run " * 12)
   canvas.draw_without_rendering()
   (axes,) = canvas.axes

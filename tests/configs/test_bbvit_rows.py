@@ -13,9 +13,9 @@ from vitx.attention.registry import MIXERS
 from vitx.blocks.pre_norm import PreNormBlock
 from vitx.models import count, model_from_config
 from vitx.ops.layout import TokenLayout
+from vitx.training.experiment import resolve
 from vitx.training.optim.optimizers import make_optimizer
 from vitx.training.optim.schedules import make_schedule
-from vitx.training.setup import resolve
 from vitx.training.trial import complete_config
 
 LAYOUT = TokenLayout((23, 23), prefix=1)

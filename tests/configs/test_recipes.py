@@ -18,8 +18,8 @@ from vitx.data.dataset import DatasetInfo
 from vitx.data.images.settings import image_spec
 from vitx.models import count
 from vitx.tasks import build_task
+from vitx.training.experiment import resolve
 from vitx.training.optim.schedules import make_schedule
-from vitx.training.setup import resolve
 from vitx.training.trial import complete_config, make_training_step
 
 COUNTS = {

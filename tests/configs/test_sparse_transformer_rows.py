@@ -10,7 +10,7 @@ from vitx.data.dataset import ArraySpec, DatasetInfo
 from vitx.models import count
 from vitx.tasks import build_task, task_class
 from vitx.tasks.density import Density
-from vitx.training.setup import resolve
+from vitx.training.experiment import resolve
 from vitx.training.trial import complete_config
 
 COUNTS = {

@@ -12,7 +12,7 @@ from vitx.config.loader import load_config
 from vitx.data import order
 from vitx.data.dataset import read_encoded
 from vitx.data.images.decode import FORMATS, Encoded
-from vitx.training.setup import Experiment, make_experiment
+from vitx.training.experiment import Experiment, make_experiment
 
 STREAM, PILLOW = "streamed batches", "one thread of Pillow"
 MODES = {1: "L", 3: "RGB"}

@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from vitx.cli.arguments.kinds import add_trust, names, positive, positives
-from vitx.cli.tables import OutFile, check_folder
+from vitx.checkpoints.outputs import check_folder
+from vitx.cli.flags import OutFile, add_trust, names, positive, positives
 from vitx.config.errors import ConfigError, listing, nearest
 
 

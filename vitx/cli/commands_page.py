@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Iterator
 
-from vitx.cli.main import COMMANDS, Parser, import_arguments
+from vitx.cli.main import COMMANDS, Parser, declare_arguments
 
 INTRODUCTION = """# Every command and its arguments
 
@@ -22,7 +22,7 @@ def render() -> str:
   parts = [INTRODUCTION]
   for name, summary in COMMANDS.items():
     parser = Parser(prog=f"vitx {name}", add_help=False)
-    import_arguments(name).add_arguments(parser)
+    declare_arguments(name, parser)
     parts.append(f"## vitx {name}\n\n{_sentence(summary)}\n")
     inner = next((x for x in parser._actions if isinstance(x, argparse._SubParsersAction)), None)
     if inner is None:

@@ -25,8 +25,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from vitx.cli.arguments.kinds import add_trust, names, positive
-from vitx.cli.tables import OutFile, lay_out, write_json
+from vitx.checkpoints.outputs import write_json
+from vitx.cli.flags import OutFile, add_trust, names, positive
+from vitx.cli.tables import lay_out
 from vitx.config.errors import ConfigError, listing, nearest
 from vitx.config.loader import join_text, load_config, open_config, split_text
 

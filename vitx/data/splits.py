@@ -9,10 +9,10 @@ import numpy as np
 
 from vitx.config.checks import check_value
 from vitx.config.errors import ConfigError, nearest
+from vitx.config.fields import DataSettings, read_fields
 from vitx.config.registry import lookup
 from vitx.data import order
 from vitx.data.dataset import ROLES, Dataset, Examples, Subset
-from vitx.data.settings import DataSettings, read_fields
 from vitx.data.split_names import NAMES
 
 # Set aside for testing where a set has no split for it, whatever the seed.
@@ -43,7 +43,7 @@ def assign(dataset: Dataset, data: Mapping[str, Any], seed: int) -> dict[str, Ex
     ConfigError: a split is missing, unlabeled or used twice; a share lies out of range.
   """
   settings = read_fields(DataSettings, data)
-  names = find_splits(dataset, settings.splits)
+  names = find_splits(dataset, data.get("splits", {}))
   train = dataset.open_split(names["train"])
   result: dict[str, Examples] = {}
   if names["test"]:

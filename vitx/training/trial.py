@@ -16,9 +16,9 @@ from vitx.data.sources import find_info
 from vitx.models import initialize
 from vitx.tasks import build_task, task_class
 from vitx.training import compilation, parallel
-from vitx.training.setup import batch_shapes, make_step, resolve
+from vitx.training.experiment import batch_shapes, make_step, resolve
+from vitx.training.step import TrainState
 from vitx.training.teacher import blank_constants
-from vitx.training.train_step import TrainState
 
 Shapes = Mapping[str, jax.ShapeDtypeStruct]
 
@@ -70,7 +70,7 @@ class Dispatch:
     batch: of this process.
   """
 
-  program: compilation.Program
+  program: compilation.StepProgram
   constants: Any
   batch: Mapping[str, np.ndarray]
 

@@ -14,18 +14,10 @@ from PIL import ExifTags, Image, UnidentifiedImageError
 from vitx import files
 from vitx.config.checks import check_number, check_value
 from vitx.config.errors import ConfigError
+from vitx.config.fields import DataSettings, HostInterpolation, ResizeMode, Size, read_fields
 from vitx.data import order
 from vitx.data.dataset import DatasetInfo
-from vitx.data.images.settings import (
-  HostInterpolation,
-  ImageSettings,
-  ResizeMode,
-  Size,
-  find_size,
-  scale_size,
-  sides,
-)
-from vitx.data.settings import read_fields
+from vitx.data.images.settings import find_size, scale_size, sides
 
 # torchvision's RandomResizedCrop, the field's usual defaults: share of the area, width / height.
 SCALE = (0.08, 1.0)
@@ -48,7 +40,7 @@ _BITS_PER_SAMPLE, _PHOTOMETRIC, _WHITE_IS_ZERO = 258, 262, 0  # tags of TIFF
 # The content of a file decides its format, whatever the file is called. Only formats that Pillow
 # decodes within this process are read: an EPS, for one, would start Ghostscript.
 FORMATS = ("BMP", "GIF", "ICO", "JPEG", "JPEG2000", "PNG", "PPM", "TGA", "TIFF", "WEBP")
-Pixels = np.ndarray | Image.Image
+ImageLike = np.ndarray | Image.Image
 ValueRange = tuple[float, float] | None
 
 
@@ -221,7 +213,7 @@ def _find_range(image: Image.Image, values: np.ndarray) -> tuple[float, float]:
 
 
 def resize(
-  image: Pixels,
+  image: ImageLike,
   size: Size,
   mode: str,
   bits: np.random.Philox | None = None,
@@ -268,7 +260,7 @@ def resize(
   return _resample(image, (columns, rows), _filter(interpolation), box)
 
 
-def resize_short_side(image: Pixels, size: Size, interpolation: str) -> np.ndarray:
+def resize_short_side(image: ImageLike, size: Size, interpolation: str) -> np.ndarray:
   """Resizes a whole image until it just covers `size` and cuts out its middle.
 
   As torchvision's Resize and CenterCrop do it for a square, whose side becomes the short side: the
@@ -295,14 +287,14 @@ def resize_short_side(image: Pixels, size: Size, interpolation: str) -> np.ndarr
   return array[top : top + rows, left : left + columns]
 
 
-def _crop(image: Pixels, left: int, top: int, right: int, bottom: int) -> Pixels:
+def _crop(image: ImageLike, left: int, top: int, right: int, bottom: int) -> ImageLike:
   if isinstance(image, np.ndarray):
     return image[top:bottom, left:right]
   return image.crop((left, top, right, bottom))
 
 
 def _resample(
-  image: Pixels,
+  image: ImageLike,
   size: tuple[int, int],
   how: Image.Resampling,
   box: tuple[float, float, float, float] | None = None,
@@ -319,7 +311,7 @@ def _resample(
   return np.stack([np.asarray(part.resize(size, how, box)) for part in parts], axis=-1)
 
 
-def _channels(image: Pixels) -> int:
+def _channels(image: ImageLike) -> int:
   return image.shape[-1] if isinstance(image, np.ndarray) else len(image.getbands())
 
 
@@ -332,14 +324,14 @@ def _filter(interpolation: str, bits: np.random.Philox | None = None) -> Image.R
   return Image.Resampling.BILINEAR if drawn else Image.Resampling.BICUBIC
 
 
-def to_picture(image: Pixels) -> Image.Image:
+def to_picture(image: ImageLike) -> Image.Image:
   """Returns Pillow's picture of an image."""
   if isinstance(image, Image.Image):
     return image
   return Image.fromarray(image[..., 0] if image.shape[-1] == 1 else image)
 
 
-def _shape(image: Pixels) -> tuple[int, int]:
+def _shape(image: ImageLike) -> tuple[int, int]:
   """Returns (height, width)."""
   return image.shape[:2] if isinstance(image, np.ndarray) else (image.height, image.width)
 
@@ -380,7 +372,7 @@ def decode_size(data: Mapping[str, Any], info: DatasetInfo, crop_ratio: float) -
   Raises:
     ConfigError: the images vary in size and the config names no size; a field out of its range.
   """
-  settings = read_fields(ImageSettings, data)
+  settings = read_fields(DataSettings, data)
   if settings.decode_size is not None:
     return settings.decode_size
   own = find_size(info)

@@ -1,0 +1,56 @@
+"""The transform of labeled images on the host, which gives all of them one size."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from vitx.config.checks import check_fields
+from vitx.config.errors import ConfigError
+from vitx.config.fields import DataSettings, HostInterpolation, ResizeMode, Size
+from vitx.data.dataset import Example
+from vitx.data.images.decode import Encoded, resize, resize_short_side
+
+
+@dataclass(frozen=True)
+class ResizeImages:
+  """Makes image uint8 (S, S, C) and label int32 () from images of any size.
+
+  Attributes:
+    decode_size: side S; or (height, width), of which the images then are.
+    resize_mode: center | squash | random, see `decode.resize`. In evaluation `random` takes the
+      middle, as `decode.resize_short_side` has it.
+    interpolation: bilinear | bicubic | random, of the resizing.
+    train: whether `random` draws a crop.
+
+  Raises:
+    ConfigError: an unknown mode or a size out of range.
+  """
+
+  decode_size: Size
+  resize_mode: ResizeMode = DataSettings.resize_mode
+  interpolation: HostInterpolation = DataSettings.interpolation
+  train: bool = True
+
+  takes_encoded: ClassVar[bool] = True
+
+  def __post_init__(self):
+    check_fields(type(self), vars(self), "data")
+
+  @property
+  def draws(self) -> bool:
+    """Returns whether each row of each step has a crop of its own."""
+    return self.train and self.resize_mode == "random"
+
+  def __call__(self, example: Mapping[str, Any], bits: np.random.Philox | None = None) -> Example:
+    image = example["image"]
+    pixels = image.open() if isinstance(image, Encoded) else image
+    if self.resize_mode == "random" and not self.train:
+      resized = resize_short_side(pixels, self.decode_size, self.interpolation)
+    else:
+      resized = resize(pixels, self.decode_size, self.resize_mode, bits, self.interpolation)
+    label = np.asarray(example["label"])
+    if label.ndim or label.dtype.kind not in "biu":
+      raise ConfigError(f"a label is {label.dtype} {label.shape}; it must be one whole number")
+    return {"image": resized, "label": label.astype(np.int32)}
