@@ -74,9 +74,10 @@ def test_nothing_is_opened_or_allocated_where_the_config_says_all(monkeypatch):
 @pytest.mark.slow  # compiles three steps
 def test_memory_of_a_third_size(data_dir):
   config = complete(SMALL, f"batch_size={64 * jax.device_count()},steps_per_dispatch=1")
-  needs = rows.measure_needs(config, timed=False, most=16)
-  assert needs.sizes == (4, 16) and needs.seconds is None
-  assert needs.bytes.at(64) == pytest.approx(
+  said = []
+  needs = rows.measure_needs(config, said.append, timed=False, most=16)
+  assert "4 and 16" in said[0] and list(needs) == ["step_mb", "example_mb"]
+  assert rows.at(needs, "mb", 64) * 1e6 == pytest.approx(
     trial.measure_training_bytes(complete(SMALL, "batch_size=64")), rel=0.1
   )
 
@@ -98,19 +99,18 @@ def test_small_sizes_pick_what_the_batch_picks(data_dir, monkeypatch):
   for limit in (0, 32, 64):
     bounds = {"pattern_blocks": ((1000, limit),)} if limit else {}
     with choosing_by(Rule("any", "a test", nothing | bounds)):
-      rows.measure_needs(config, timed=False)
+      rows.measure_needs(config, print, timed=False)
   kernelized, masked = ({8: {way}, 32: {way}} for way in ("kernelized", "masked"))
   assert picked == {0: kernelized, 32: kernelized, 64: masked}
 
 
 def test_the_largest_batch_is_a_multiple_that_fits():
-  needs = rows.StepNeeds((1, 2), rows.Growth(fixed=100, each=10), None)
-  assert needs.largest(145, 1) == 4
-  assert needs.largest(145, 2) == 4
-  assert needs.largest(139, 2) == 2
-  assert needs.largest(119, 2) == 0
+  needs = rows.grow("mb", (1, 2), (110, 120))
+  assert needs == {"step_mb": 100, "example_mb": 10}
+  for memory, step, most in ((145, 1, 4), (145, 2, 4), (139, 2, 2), (119, 2, 0)):
+    assert rows.find_largest(needs, memory * 1e6, step) == most
   with pytest.raises(ConfigError, match="does not grow"):
-    rows.StepNeeds((1, 2), rows.Growth(fixed=100, each=0), None).largest(200, 1)
+    rows.find_largest(rows.grow("mb", (1, 2), (100, 100)), 2e8, 1)
 
 
 @pytest.mark.parametrize(
@@ -123,12 +123,11 @@ def test_sizes_are_multiples_of_the_micro_batches(batch, unit, sizes):
 
 def test_sizes_that_do_not_fit_are_not_run(uncompiled, monkeypatch):
   config = complete(SMALL, f"batch_size={64 * jax.device_count()},steps_per_dispatch=1")
-  needed = rows.measure_needs(config, timed=False).bytes.at(64)
-  assert needed == pytest.approx(7.4e6) and not uncompiled
-  monkeypatch.setattr(timing, "find_free_bytes", lambda: 0.6 * needed * jax.device_count())
-  needs = rows.measure_needs(config)
-  assert needs.sizes == (4, 16) and uncompiled == [[4, 16]]
-  assert needs.seconds.at(16) == pytest.approx(2)
+  needed = rows.at(rows.measure_needs(config, print, timed=False), "mb", 64)
+  assert needed == pytest.approx(7.4) and not uncompiled
+  monkeypatch.setattr(timing, "find_free_bytes", lambda: 0.6e6 * needed * jax.device_count())
+  needs = rows.measure_needs(config, print, timed=True)
+  assert uncompiled == [[4, 16]] and rows.at(needs, "s", 16) == pytest.approx(2)
 
 
 @pytest.fixture
@@ -143,7 +142,7 @@ def remedies(monkeypatch):
     return int(1e6 + 1e5 * size / (4 if config.model.remat else 1))
 
   monkeypatch.setattr(trial, "measure_training_bytes", measure_bytes)
-  config, needs = complete(SMALL), rows.StepNeeds((8, 32), rows.Growth(1e6, 1e5), None)
+  config, needs = complete(SMALL), {"step_mb": 1, "example_mb": 0.1}
   return lambda memory: dict(
     (",".join(f"{k}={v}" for k, v in settings.items()), used / 1e6)
     for settings, used in rows.measure_remedies(config, needs, memory)
@@ -169,7 +168,7 @@ def test_nothing_fits(remedies):
 def test_a_backend_that_tells_nothing(uncompiled, monkeypatch):
   monkeypatch.setattr(cost, "compiled_bytes", lambda compiled: None)
   with pytest.raises(ConfigError, match="does not say"):
-    rows.measure_needs(complete(SMALL, "steps_per_dispatch=1"), timed=False)
+    rows.measure_needs(complete(SMALL, "steps_per_dispatch=1"), print, timed=False)
 
 
 def test_peaks_of_rows(monkeypatch):

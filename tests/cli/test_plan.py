@@ -146,9 +146,9 @@ def test_a_batch_that_fits(data_dir, capsys, monkeypatch):
 
 
 def test_a_batch_that_does_not_fit(capsys, monkeypatch):
-  needs = library.StepNeeds((8, 32), library.Growth(1e6, 1e5), None)
+  needs = {"step_mb": 1.0, "example_mb": 0.1}
   monkeypatch.setattr(library, "compile_costs", lambda config: {})
-  monkeypatch.setattr(library, "measure_needs", lambda config, timed: needs)
+  monkeypatch.setattr(library, "measure_needs", lambda *_, **__: needs)
   remedies = [({"model.remat": True}, 10**6), ({"model.dtype": "bfloat16"}, 10**9)]
   monkeypatch.setattr(library, "measure_remedies", lambda *given: iter(remedies))
   arguments = ["--config", f"configs/digits.py:{SMALL}", "--no-time", "--memory"]
@@ -174,7 +174,7 @@ def made_up(monkeypatch):
   """Nothing is compiled: rows cost what is said here, by their mixers."""
   costs = {"softmax": (9.0, 2.0), "performer": (4.0, 3.0), "fnet": (1.0, 1.0)}
 
-  def fill(row, config, **_):
+  def fill(row, config, *_, **__):
     train, flops = costs[config.model.token_mixer.name]
     row |= {"parameters": 12_345, "train_mb": train, "gflops": flops}
 
@@ -213,16 +213,15 @@ def test_which_rows(tmp_path):
   assert len(find("vix_cifar10", [], True)) == 60
 
 
-@pytest.mark.usefixtures("made_up")
 def test_rates_stand_in_the_table(monkeypatch, capsys):
   efforts = []
 
-  def measure_rates(config, **effort):
+  def fill(row, *_, effort, **__):
     efforts.append((effort["repeats"], effort["seconds"]))
-    return {"train_per_s": 100.0, "inference_batch": 8}
+    row |= {"train_per_s": 100.0, "inference_batch": 8}
 
+  monkeypatch.setattr(library, "fill", fill)
   monkeypatch.setattr(library, "measure_peaks", lambda texts, say: {"vip": {"train_peak_mb": 7.0}})
-  monkeypatch.setattr(library, "measure_rates", measure_rates)
   arguments = ["--rows", "vit,vip", "--rates", "--repeats", "2", "--seconds", "3"]
   code, out, _ = run(capsys, "--config", "vix_cifar10", *arguments)
   shown = cells(out)

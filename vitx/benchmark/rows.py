@@ -8,7 +8,7 @@ and so the largest batch. The metrics are those of Nauen et al. (Which Transform
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 from ml_collections import ConfigDict
@@ -36,11 +36,13 @@ Costs = dict[str, Any]  # values by column; of what is not known there is none
 def fill(
   row: Costs,
   config: ConfigDict,
-  *,
   computed: Mapping[str, Callable],
+  *,
   memory: float | None,
   timed: bool,
-) -> "StepNeeds | None":
+  effort: Mapping[str, Any] | None,
+  say: Callable[[str], None],
+) -> None:
   """Fills the columns of a row, one after the other: those before an error stay.
 
   Args:
@@ -49,9 +51,8 @@ def fill(
     computed: what its file computes, from the config and the parameters that torchsummary sees.
     memory: bytes that a device may use; None to compile nothing.
     timed: whether training steps are run too.
-
-  Returns:
-    What a training step needs; None where nothing is compiled.
+    effort: of `timing.interleave`, to find the best batches too; None to leave them out.
+    say: prints progress.
 
   Raises:
     ConfigError: the network does not build, or the backend does not say what a program needs.
@@ -60,16 +61,13 @@ def fill(
   values = {key: value(config, row["parameters_torchsummary"]) for key, value in computed.items()}
   row |= {key: value for key, value in values.items() if value is not None}
   if memory is None:
-    return None
+    return
   row |= compile_costs(config)
-  needs = measure_needs(config, timed=timed)
-  for name, unit, growth in (("mb", 1e6, needs.bytes), ("s", 1.0, needs.seconds)):
-    if growth:
-      batch = growth.at(share(config))
-      row |= {f"step_{name}": growth.fixed / unit, f"example_{name}": growth.each / unit}
-      row[f"batch_{name}"] = batch / unit
-  row["largest_batch"] = needs.largest(memory, config.grad_accum_steps) * jax.device_count()
-  return needs
+  row |= measure_needs(config, say, timed=timed)
+  row |= {f"batch_{unit}": at(row, unit, share(config)) for unit in ("mb", *["s"] * timed)}
+  row["largest_batch"] = find_largest(row, memory, config.grad_accum_steps) * jax.device_count()
+  if effort:
+    row |= measure_rates(config, say=say, **effort)
 
 
 def count(config: ConfigDict) -> Costs:
@@ -108,74 +106,55 @@ def with_settings(config: ConfigDict, settings: Mapping[str, Any]) -> ConfigDict
   return config
 
 
-class Growth(NamedTuple):
-  """A quantity that grows linearly with the examples of a step.
-
-  Attributes:
-    fixed: of a step without examples.
-    each: that an example adds.
-  """
-
-  fixed: float
-  each: float
-
-  def at(self, size: int) -> float:
-    """Returns the value at so many examples."""
-    return self.fixed + self.each * size
-
-
-def grow(sizes: Sequence[int], values: Sequence[float]) -> Growth:
-  """Returns the line through two points; neither part is negative."""
+def grow(unit: str, sizes: Sequence[int], values: Sequence[float]) -> Costs:
+  """Returns the line through the values at two sizes as two columns; neither is negative."""
   (small, large), (low, high) = sizes, values
   each = max(0.0, (high - low) / (large - small))
-  return Growth(max(0.0, low - each * small), each)
+  return {f"step_{unit}": max(0.0, low - each * small), f"example_{unit}": each}
 
 
-class StepNeeds(NamedTuple):
-  """What a step needs, by the examples of one device.
+def at(needs: Costs, unit: str, size: int) -> float:
+  """Returns what a step of so many examples needs: "mb" of memory or "s" of time."""
+  return needs[f"step_{unit}"] + needs[f"example_{unit}"] * size
 
-  Attributes:
-    sizes: the two that were compiled.
-    bytes: of memory.
-    seconds: of a step; None if it was not run.
-  """
 
-  sizes: tuple[int, int]
-  bytes: Growth
-  seconds: Growth | None
-
-  def largest(self, memory: float, unit: int) -> int:
-    """Returns the most examples that fit, a multiple of `unit`; 0 if none do."""
-    if self.bytes.at(unit) > memory:
-      return 0
-    if not self.bytes.each:
-      raise ConfigError("a step's memory does not grow with its batch: any batch_size fits")
-    return int((memory - self.bytes.fixed) / self.bytes.each) // unit * unit
+def find_largest(needs: Costs, memory: float, step: int) -> int:
+  """Returns the most examples of a device that fit, a multiple of `step`; 0 if none do."""
+  if at(needs, "mb", step) > memory / 1e6:
+    return 0
+  if not needs["example_mb"]:
+    raise ConfigError("a step's memory does not grow with its batch: any batch_size fits")
+  return int((memory / 1e6 - needs["step_mb"]) / needs["example_mb"]) // step * step
 
 
 def measure_needs(
-  config: ConfigDict, *, timed: bool = True, most: int = LARGEST_PROBE
-) -> StepNeeds:
+  config: ConfigDict, say: Callable[[str], None], *, timed: bool, most: int = LARGEST_PROBE
+) -> Costs:
   """Measures a completed config's training step at two sizes, smaller ones if these do not fit.
 
   Args:
     config: with what follows from its data; its `batch_size` bounds the sizes.
+    say: prints progress.
     timed: whether the steps are run too.
     most: examples of the larger size.
+
+  Returns:
+    What a step of one device needs without examples, and what an example adds.
 
   Raises:
     ConfigError: the backend does not say what a program needs.
   """
   unit = config.grad_accum_steps
   sizes = probe_sizes(min(share(config), most), unit)
+  say(f"compiling steps of {sizes[0]} and {sizes[1]} examples for each device")
   steps = config.steps_per_dispatch or count_steps(trial.count_training_flops(config))
   compiled = [_compile(config, size, steps) for size in sizes]
   used = [require_known(cost.compiled_bytes(each.program.compiled)) for each in compiled]
   smaller = sizes[1] // 4
   if timed and max(used) > find_memory() and probe_sizes(smaller, unit) < sizes:
-    return measure_needs(config, most=smaller)
-  seconds = grow(sizes, _time(compiled, config)) if timed else None
-  return StepNeeds(sizes, grow(sizes, used), seconds)
+    return measure_needs(config, say, timed=True, most=smaller)
+  needs = grow("mb", sizes, [size / 1e6 for size in used])
+  return needs | (grow("s", sizes, _time(compiled, config)) if timed else {})
 
 
 def probe_sizes(batch: int, unit: int) -> tuple[int, int]:
@@ -224,7 +203,7 @@ def require_known(value: int | None) -> int:
 
 
 def measure_remedies(
-  config: ConfigDict, needs: StepNeeds, memory: float
+  config: ConfigDict, needs: Costs, memory: float
 ) -> Iterator[tuple[Costs, int]]:
   """Yields settings that may help where the batch does not fit, the cheapest in time first.
 
@@ -235,7 +214,7 @@ def measure_remedies(
   counts = [k for k in range(accum + 1, batch + 1) if batch % k == 0]
   half: Costs = {"model.dtype": "bfloat16"} if config.model.get("dtype") == "float32" else {}
   again: Costs = {"model.remat": True} if config.model.get("remat") is False else {}
-  fits = [k for k in counts if needs.bytes.at(batch // k) <= memory][:1]
+  fits = [k for k in counts if at(needs, "mb", batch // k) <= memory / 1e6][:1]
   tries = [*({"grad_accum_steps": k} for k in fits), half, again, half | again]
   tries += [{"grad_accum_steps": k} | half | again for k in counts[-1:] if half or again]
   for number, settings in enumerate(tries):

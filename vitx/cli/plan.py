@@ -138,7 +138,7 @@ def find_texts(config: str, rows: Sequence[str], whole: bool) -> dict[str, str]:
   return {next(default, Path(path).stem): config}
 
 
-def run(config: str, **given: Any) -> None:
+def run(config: str, **arguments: Any) -> None:
   """Prints what each row is and needs, and writes what is asked for.
 
   Raises:
@@ -150,7 +150,7 @@ def run(config: str, **given: Any) -> None:
   from vitx.benchmark.timing import Neighbors
   from vitx.training import phases, trial
 
-  options = argparse.Namespace(**given)
+  options = argparse.Namespace(**arguments)
   texts, path = find_texts(config, options.rows, options.whole), split_text(config)[0]
   defined: Mapping[str, Any] = {} if path.endswith(".json") else open_config(path)
   quoted = {name: defined.get("PUBLISHED", {}).get(name, {}) for name in texts}
@@ -163,6 +163,8 @@ def run(config: str, **given: Any) -> None:
   if options.rates:
     rows |= library.measure_peaks(texts, _say)
   memory = library.find_memory(options.memory) if options.compile else None
+  effort = {"repeats": options.repeats, "seconds": options.seconds} if options.rates else None
+  given: dict[str, Any] = {"memory": memory, "timed": options.time, "effort": effort, "say": _say}
   many = len(texts) > 1
   if many:
     print(markdown.table([["row", *columns]]), flush=True)
@@ -174,10 +176,7 @@ def run(config: str, **given: Any) -> None:
         completed = trial.complete_config(loaded[name])
         if not many:
           _show_network(completed, options.modules)
-        needs = library.fill(row, completed, computed=own, memory=memory, timed=options.time)
-        if options.rates:
-          effort = {"repeats": options.repeats, "seconds": options.seconds}
-          row |= library.measure_rates(completed, say=_say, **effort)
+        library.fill(row, completed, own, **given)
       except ConfigError as error:
         if not many:
           raise
@@ -185,10 +184,10 @@ def run(config: str, **given: Any) -> None:
       cells = [_format(column, row.get(column, "")) for column in columns]
       if many:
         print(markdown.table([[name, *cells]]).partition("\n")[0], flush=True)
-      else:
-        print(lay_out([*zip(columns, cells, map(_label, columns), strict=True)], right=(1,)))
-        if needs and memory:
-          _show_remedies(completed, needs, memory)
+        continue
+      print(lay_out([*zip(columns, cells, map(_label, columns), strict=True)], right=(1,)))
+      if memory:
+        _show_remedies(completed, row, memory)
   for name in texts:
     for key, value in misprints.get(name, {}).items():
       print(f"misprint: {name}'s {key} should be {_format(PUBLISHED, value)}")
@@ -252,23 +251,21 @@ def _show_network(config: Any, modules: bool) -> None:
   )
 
 
-def _show_remedies(config: Any, needs: Any, memory: float) -> None:
+def _show_remedies(config: Any, row: dict[str, Any], memory: float) -> None:
   """Prints whether the config's batch fits a device, and what helps where it does not."""
   import jax
 
   from vitx.benchmark import rows as library
 
-  print(
-    f"\n{jax.device_count()} x {jax.devices()[0].device_kind} ({jax.default_backend()})", end=""
-  )
-  print(f", {memory / 1e6:,.0f} MB each; steps of {' and '.join(map(str, needs.sizes))} examples")
+  device = f"{jax.devices()[0].device_kind} ({jax.default_backend()})"
+  print(f"\n{jax.device_count()} x {device}, of each {memory / 1e6:,.0f} MB")
   print(f"batch_size={config.batch_size}", end="")
-  if needs.bytes.at(library.share(config)) <= memory:
+  if row["batch_mb"] <= memory / 1e6:
     print(" fits")
     return
   print(" does not fit; with these settings it was compiled to")
   lines = [("setting", "MB", "")]
-  for settings, used in library.measure_remedies(config, needs, memory):
+  for settings, used in library.measure_remedies(config, row, memory):
     name = ",".join(f"{field}={value}" for field, value in settings.items())
     lines.append((name, f"{used / 1e6:,.2f}", "fits" if used <= memory else ""))
   print(lay_out(lines, right=(1,)))
