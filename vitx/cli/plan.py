@@ -258,7 +258,7 @@ def _show_remedies(config: Any, row: dict[str, Any], memory: float) -> None:
   from vitx.benchmark import rows as library
 
   device = f"{jax.devices()[0].device_kind} ({jax.default_backend()})"
-  print(f"\n{jax.device_count()} x {device}, of each {memory / 1e6:,.0f} MB")
+  print(f"\n{jax.device_count()} x {device}, of each {memory / 1e6:,.2f} MB")
   print(f"batch_size={config.batch_size}", end="")
   if row["batch_mb"] <= memory / 1e6:
     print(" fits")
