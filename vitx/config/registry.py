@@ -35,9 +35,10 @@ def trusting(allowed: bool | None) -> Iterator[None]:
 
   Args:
     allowed: True after `--trust_code`; False for a config that somebody else may have written; None
-      keeps what the surrounding context states.
+      keeps what the surrounding context states. A context that trusts is kept by either.
   """
-  token = _trusted.set(_trusted.get() if allowed is None else allowed)
+  stated = _trusted.get()
+  token = _trusted.set(stated if stated or allowed is None else allowed)
   try:
     yield
   finally:
