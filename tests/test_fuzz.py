@@ -1,9 +1,11 @@
 """Damaged files of every kind that somebody may hand over: each is read, or refused by its name.
 
-`FUZZ_TIMES=50` tries fifty times as many.
+Plain `pytest` damages a fiftieth of the files of `--all`, with which `FUZZ_TIMES=50` damages fifty
+times as many.
 """
 
 import contextlib
+import functools
 import io
 import json
 import os
@@ -25,6 +27,7 @@ import vitx
 from vitx.checkpoints import workdir
 from vitx.checkpoints.errors import CheckpointError
 from vitx.config.errors import ConfigError
+from vitx.data.builders.tiny_imagenet.archive import Archive
 from vitx.data.images.decode import decode_image
 from vitx.data.sources.tfds_dir import file_formats, open_builder
 from vitx.data.wav import read_head
@@ -33,10 +36,8 @@ from vitx.inference import code_file
 from vitx.interop import foreign
 from vitx.training.record.log import read_metrics
 
-pytestmark = pytest.mark.slow  # a minute
 GOLDEN = Path(__file__).parent / "golden"
 SEED = 27
-TIMES = int(os.environ.get("FUZZ_TIMES", "1"))
 RECORDS: dict[str, dict[str, Any]] = {
   "phases.json": {"phases": []},
   "point.json": {"method": "softmax", "seed": 3, "config": {"seed": 3}},
@@ -143,7 +144,15 @@ def ways(name: str, content: bytes) -> list[Callable]:
   return [damage, *([inside] if inside else [])]
 
 
-def fuzz(
+@pytest.fixture
+def fuzz(pytestconfig) -> Callable:
+  """Returns `read_damaged` for as many files as this run of the tests has time for."""
+  times = int(os.environ.get("FUZZ_TIMES", "1")) if pytestconfig.getoption("--all") else 1 / 50
+  return functools.partial(read_damaged, times)
+
+
+def read_damaged(
+  times: float,
   samples: dict[str, bytes],
   count: int,
   read: Callable[[str, bytes], Any],
@@ -152,13 +161,14 @@ def fuzz(
   """Reads damaged files; each may only be refused by an error that names it.
 
   Args:
+    times: what `count` is multiplied by.
     samples: sound files by their names.
     count: of damaged files, equally many of each sample.
     read: takes the name and the damaged bytes.
     named: returns what an error must name for a file.
   """
   faults: dict[str, str] = {}
-  for number in range(count * TIMES):
+  for number in range(int(count * times)):
     rng = np.random.default_rng([SEED, number])
     name = sorted(samples)[number % len(samples)]
     choices = ways(name, samples[name])
@@ -219,7 +229,16 @@ def arrays(save: Callable) -> bytes:
   return file.getvalue()
 
 
-def test_damaged_images():
+def archive() -> bytes:
+  """Returns the two lists of a Tiny ImageNet archive."""
+  file = io.BytesIO()
+  with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+    archive.writestr("tiny-imagenet-200/wnids.txt", "n01443537\n" * 9)
+    archive.writestr("tiny-imagenet-200/words.txt", "n01443537\tgoldfish\n" * 99)
+  return file.getvalue()
+
+
+def test_damaged_images(fuzz):
   def read(name, content):
     channels = 1 + 2 * (len(content) % 2)
     pixels = decode_image(content, channels, name, upright=True)
@@ -228,7 +247,7 @@ def test_damaged_images():
   fuzz(pictures(), 15_000, read)
 
 
-def test_damaged_weights(tmp_path):
+def test_damaged_weights(fuzz, tmp_path):
   names = ("torch_archive.pth", "torch_stream.pth", "torch_files.npz", "augreg_weights.npz")
   samples = {name: (GOLDEN / name).read_bytes() for name in (*names, "timm_vit.safetensors")}
 
@@ -239,7 +258,7 @@ def test_damaged_weights(tmp_path):
   fuzz(samples, 4000, read)
 
 
-def test_damaged_arrays(tmp_path):
+def test_damaged_arrays(fuzz, tmp_path):
   numbers = np.arange(60, dtype=np.float32).reshape(5, 12)
   header = code_file.Header("bytes", (9,), 1, 3, "0" * 16, "0" * 16, "cpu, jax")
   files = {
@@ -247,7 +266,8 @@ def test_damaged_arrays(tmp_path):
     "b.npz": (arrays(lambda file: np.savez(file, image=numbers, label=3)), read_arrays),
     "c.npz": (arrays(lambda file: np.savez_compressed(file, image=numbers)), read_arrays),
     "d.wav": (sound(), lambda path: read_head(path).read()),
-    "e.vitx": (code_file.write(header, bytes(30)), code_file.read),
+    "e.zip": (archive(), lambda path: Archive(path).words()),
+    "f.vitx": (code_file.write(header, bytes(30)), code_file.read),
   }
 
   def read(name, content):
@@ -257,7 +277,7 @@ def test_damaged_arrays(tmp_path):
   fuzz({name: content for name, (content, _) in files.items()}, 7000, read)
 
 
-def test_damaged_records_of_a_prepared_set(data_dir, tmp_path):
+def test_damaged_records_of_a_prepared_set(fuzz, data_dir, tmp_path):
   (source,) = (path.parent for path in data_dir.glob("*/*/dataset_info.json"))
   directory = epath.Path(shutil.copytree(source, tmp_path / "digits" / "1.0.0"))
   samples = {path.name: path.read_bytes() for path in directory.glob("*.json")}
@@ -270,7 +290,7 @@ def test_damaged_records_of_a_prepared_set(data_dir, tmp_path):
   fuzz(samples, 400, read, lambda name: str(directory))
 
 
-def test_damaged_workdirs(run_copy):
+def test_damaged_workdirs(fuzz, run_copy):
   """The records of sweeps, trackers and phases lie beside the run's own.
 
   `tests/checkpoints/test_damage.py` damages checkpoints: Orbax writes other bytes each time.

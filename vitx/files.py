@@ -45,6 +45,17 @@ def read_bytes(path: str | os.PathLike) -> bytes:
     return file.read()
 
 
+def replace_text(path: Path, text: str) -> None:
+  """Writes a file so that a reader sees the old or the new one, never a part.
+
+  Its folder is created if absent. Raises OSError if it cannot be written.
+  """
+  path.parent.mkdir(parents=True, exist_ok=True)
+  partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+  partial.write_text(text, encoding="utf-8")
+  partial.replace(path)
+
+
 @contextlib.contextmanager
 def reading(problem: str) -> Iterator[None]:
   """Lets whatever a reader raises on a damaged file become one ConfigError, in one line.

@@ -4,6 +4,7 @@ import jax
 import numpy as np
 import pytest
 
+from tests.drawn import draw_variables
 from vitx.analysis.figures import approximation, attention, posemb, projections, receptive_field
 from vitx.analysis.figures import shaped_scalars as scalars
 from vitx.analysis.figures.capture import capture
@@ -24,11 +25,8 @@ def make(mixer, **fields):
   mixer = {"implementation": "masked", **mixer}
   given = {"name": "vit", "num_classes": 3, "token_mixer": mixer, **FIELDS, **fields}
   model = model_from_config(given)
-  random = np.random.default_rng(0)
-  images = random.normal(size=(2, 6, 6, 1)).astype(np.float32)
-  shapes = jax.eval_shape(model.init, jax.random.key(1), images)
-  draw = lambda x: random.normal(0, 0.4, x.shape).astype(x.dtype)  # noqa: E731
-  return model, jax.tree.map(draw, shapes), images
+  images = np.random.default_rng(1).normal(size=(2, 6, 6, 1)).astype(np.float32)
+  return model, draw_variables(model.init, images, scale=0.4), images
 
 
 def check_maps(layers):
@@ -97,7 +95,7 @@ def mask_of(pattern, layout, heads=1):
 
 def test_receptive_fields_are_boolean_powers_of_the_mask():
   layout = TokenLayout((5, 4), 1)
-  edges = receptive_field.Edges(0, Neighborhood(3), layout, 2)
+  edges = receptive_field.LayerPattern(0, Neighborhood(3), layout, 2)
   step = mask_of(edges.pattern, layout) | np.eye(21, dtype=bool)
   seen = receptive_field.receptive_fields([edges] * 3, np.arange(21))
   for power in range(1, 4):
@@ -109,7 +107,9 @@ def test_receptive_fields_are_boolean_powers_of_the_mask():
 def test_layers_that_differ_act_in_their_order():
   layout = TokenLayout((12,))
   first, last = Window(1), Window(3)
-  edges = [receptive_field.Edges(i, pattern, layout, 1) for i, pattern in enumerate((first, last))]
+  edges = [
+    receptive_field.LayerPattern(i, pattern, layout, 1) for i, pattern in enumerate((first, last))
+  ]
   one, two = receptive_field.receptive_fields(edges, np.arange(12))
   masks = [mask_of(pattern, layout).astype(int) for pattern in (first, last)]
   np.testing.assert_array_equal(one, masks[1] > 0)
@@ -118,7 +118,7 @@ def test_layers_that_differ_act_in_their_order():
 
 def test_layers_until_all_is_read_are_those_of_the_graph():
   layout, pattern = TokenLayout((4, 4)), Neighborhood(3)
-  edges = [receptive_field.Edges(i, pattern, layout, 1) for i in range(4)]
+  edges = [receptive_field.LayerPattern(i, pattern, layout, 1) for i in range(4)]
   seen = receptive_field.receptive_fields(edges, np.arange(16)).all(axis=(1, 2))
   assert 1 + seen.argmax() == graph_figures(pattern, layout).layers_to_mixing == 2
 

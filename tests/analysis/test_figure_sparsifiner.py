@@ -2,10 +2,10 @@
 
 import csv
 
-import jax
 import numpy as np
 import pytest
 
+from tests.drawn import draw_variables
 from vitx.analysis.figures.sparsifiner import capture, describe_layer
 from vitx.config.errors import ConfigError
 from vitx.inference.visualize import Options, visualize
@@ -44,11 +44,8 @@ def make(mixer, depth=2):
   """A small classifier of 6 x 6 pixels, its variables and two images."""
   fields = dict(width=16, depth=depth, num_heads=2, mlp_dim=16, stem=dict(name="linear", patch=2))
   model = model_from_config(dict(name="vit", num_classes=3, token_mixer=mixer, **fields))
-  random = np.random.default_rng(0)
-  images = random.normal(size=(2, 6, 6, 1)).astype(np.float32)
-  shapes = jax.eval_shape(model.init, jax.random.key(1), images)
-  draw = lambda x: random.normal(0, 0.2, x.shape).astype(x.dtype)  # noqa: E731
-  return model, jax.tree.map(draw, shapes), images
+  images = np.random.default_rng(1).normal(size=(2, 6, 6, 1)).astype(np.float32)
+  return model, draw_variables(model.init, images, scale=0.2), images
 
 
 def test_what_is_captured_is_attention_with_masks_and_without():

@@ -1,10 +1,10 @@
 """What the figures compute: masses of attention, maps of queries, patterns of layers."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.drawn import draw_variables
 from vitx.analysis.figures import gallery, patterns, style
 from vitx.analysis.figures.attention_past import attention_mass, capture, uniform_mass
 from vitx.config.errors import ConfigError, escape
@@ -27,9 +27,7 @@ def make_model(grid=GRID, depth=2, **mixer):
 
 
 def drawn(model, tokens):
-  shapes = jax.eval_shape(model.init, jax.random.key(0), tokens)["params"]
-  random = np.random.default_rng(0)
-  return jax.tree.map(lambda x: jnp.asarray(random.normal(size=x.shape), x.dtype), shapes)
+  return draw_variables(model.init, tokens, scale=1.0)["params"]
 
 
 def first_only(n):

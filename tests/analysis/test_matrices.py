@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from ml_collections import ConfigDict
 
+from tests.drawn import draw_variables
 from tests.slow import all_but
 from vitx.analysis.matrices import attention_entropies, hold_matrices
 from vitx.attention import MIXERS
@@ -29,12 +30,7 @@ def make(mixer, **fields):
   pool = "mean" if mixer in GRIDS else "cls"
   config = ConfigDict({"name": "vit", **SIZES, "pool": pool, "token_mixer": named, **fields})
   model = model_from_config(hold_matrices(config))
-  shapes = jax.eval_shape(model.init, jax.random.key(0), IMAGES)
-  drawn = np.random.default_rng(1)
-  variables = jax.tree.map(lambda x: 0.3 * drawn.normal(size=x.shape).astype(x.dtype), shapes)
-  if state := variables.get("batch_stats"):
-    variables["batch_stats"] = jax.tree.map(np.abs, state)
-  return model, variables
+  return model, draw_variables(model.init, IMAGES)
 
 
 def look(model, *variables):

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.drawn import draw_variables
 from tests.slow import all_but
 from vitx.attention.bilevel import BilevelAttention
 from vitx.config.errors import ConfigError
@@ -20,11 +21,9 @@ DIVIDED, RAGGED = TokenLayout((4, 6)), TokenLayout((5, 4), prefix=1)
 def make(layout, **fields):
   """A mixer, parameters of which none is small, and tokens."""
   module = BilevelAttention(H, **{"regions": 2, "top": 2, "implementation": "masked", **fields})
-  random = np.random.default_rng(0)
-  x = random.normal(size=(2, layout.length, C)).astype(np.float32)
-  init = lambda x: module.init(jax.random.key(1), x, layout, train=False)  # noqa: E731
-  move = lambda p: (0.5 * random.normal(size=p.shape)).astype(p.dtype)  # noqa: E731
-  return module, jax.tree.map(move, jax.eval_shape(init, x)["params"]), x
+  x = np.random.default_rng(1).normal(size=(2, layout.length, C)).astype(np.float32)
+  variables = draw_variables(module.init, x, layout=layout, train=False, scale=0.5)
+  return module, variables["params"], x
 
 
 def linear(x, module):

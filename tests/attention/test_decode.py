@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.drawn import draw_variables
 from tests.slow import all_but
 from vitx.attention.registry import MIXERS
 from vitx.blocks.pre_norm import PreNormBlock
@@ -26,12 +27,9 @@ def tokens(layout, dtype=np.float32):
 
 
 def variables(mixer, layout, x, **given):
-  """Random parameters, and what else `init` makes, as shapes."""
-  init = lambda x: mixer.init(jax.random.key(0), x, layout, train=False, **given)  # noqa: E731
-  shapes = dict(jax.eval_shape(init, x))
-  random = np.random.default_rng(1)
-  draw = lambda p: (0.4 * random.normal(size=p.shape)).astype(p.dtype)  # noqa: E731
-  return jax.tree.map(draw, shapes.pop("params")), shapes
+  """Random parameters, and what else `init` makes."""
+  found = draw_variables(mixer.init, x, layout=layout, train=False, **given)
+  return found.pop("params"), found
 
 
 def check(mixer, layout=LAYOUT, tolerance=1e-5):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.attention import small
+from tests.drawn import draw_variables
 from vitx.attention.bigbird import BigBirdAttention
 from vitx.attention.grid import ShiftedWindowAttention
 from vitx.attention.longformer import LongformerAttention
@@ -19,13 +20,6 @@ from vitx.training.parallel import AXIS
 LAYOUT = TokenLayout((4, 8), prefix=1)
 X = np.random.default_rng(0).normal(size=(2, LAYOUT.length, 8)).astype(np.float32)
 QUICK = {"xla_backend_optimization_level": 0}
-
-
-def made(module, *args, **settings):
-  """Random parameters."""
-  shapes = jax.eval_shape(partial(module.init, **settings), jax.random.key(0), *args)
-  random = np.random.default_rng(1)
-  return jax.tree.map(lambda p: (0.3 * random.normal(size=p.shape)).astype(p.dtype), shapes)
 
 
 def drawn(key, variables, module):
@@ -56,7 +50,7 @@ def drawn(key, variables, module):
 )
 def test_a_redrawn_graph_is_the_same_in_both_implementations(fields):
   module = BigBirdAttention(2, redraw="step", **fields)
-  variables = made(module, X, layout=LAYOUT, train=False)
+  variables = draw_variables(module.init, X, layout=LAYOUT, train=False)
   run = jax.jit(partial(drawn, module=module), compiler_options=QUICK)
   results = [run(jax.random.key(seed), variables) for seed in (0, 1, 0)]
   for masked, kernelized, _, _ in results:
@@ -102,7 +96,7 @@ def test_every_layer_of_a_model_draws_its_own_and_every_step_another():
   model = small.vit(REDRAWN, num_heads=1)
   images = np.zeros((1, 4, 4, 3), np.float32)
 
-  variables = made(model, images)
+  variables = draw_variables(model.init, images)
 
   def edges(key):
     _, sown = model.apply(
@@ -123,7 +117,7 @@ def test_all_devices_draw_the_same_graphs():
   images = np.random.default_rng(0).normal(size=(4, 4, 4, 3)).astype(np.float32)
   index = np.arange(4, dtype=np.int32)
   batch = {"image": images, "label": index % 3, "index": index}
-  params = made(model, images)["params"]
+  params = draw_variables(model.init, images)["params"]
   plain = lambda key, index, images, labels: (images, jax.nn.one_hot(labels, 3))  # noqa: E731
   sizes = {"num_classes": 3, "decode_size": 4, "image_size": 4, "channels": 3}
   task = Classification(model, plain, lambda images: images, **sizes)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.attention.test_contract import CASES
+from tests.drawn import draw_variables
 from tests.slow import all_but
 from vitx.attention.pattern import PatternAttention
 from vitx.attention.registry import MIXERS
@@ -32,11 +33,7 @@ def test_gradient_reaches_exactly_the_edges(name):
   edges = np.broadcast_to(edges, (HEADS, LAYOUT.length, LAYOUT.length)).any(axis=0)
   assert not edges.all()
   x = np.random.default_rng(0).normal(size=(1, LAYOUT.length, 8)).astype(np.float32)
-
-  init = lambda x: module.init(jax.random.key(0), x, LAYOUT, train=False)  # noqa: E731
-  random = np.random.default_rng(1)
-  draw = lambda p: (0.4 * random.normal(size=p.shape)).astype(p.dtype)  # noqa: E731
-  variables = jax.tree.map(draw, jax.eval_shape(init, x))
+  variables = draw_variables(module.init, x, layout=LAYOUT, train=False)
 
   def reach(query, x):
     """Of one query, the gradient of each token, by both implementations."""

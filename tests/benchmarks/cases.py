@@ -68,12 +68,12 @@ def _compare_to_masked(kernel: str, time: float, memory: float) -> tuple[Figure,
 
 
 def attend_kept(method: str) -> Attention:
-  """Returns attention to kept keys, by a method of `kept_keys_attention` or "masked"."""
+  """Returns attention to kept keys, "masked" or "gathered"."""
 
   def kept_keys(q, k, v, indices):
     if method == "masked":
       return masked_attention(q, k, v, mask=kept_mask(indices, None, k.shape[1]))[0]
-    return kept_keys_attention(q, k, v, indices, method=method)
+    return kept_keys_attention(q, k, v, indices)
 
   return kept_keys
 
@@ -87,16 +87,12 @@ def draw_kept(kept: int, n: int, heads: int) -> tuple[np.ndarray]:
 def _make_kept(kept: int, n: int = 2048, heads: int = 4) -> Case:
   """Makes the case of Sparsifiner: every query keeps other keys, drawn at random."""
 
-  ways = ("masked", "gathered", "chunked", "auto")
+  ways = ("masked", "gathered")
   return Case(
     f"kept keys, {kept} of N={n} ({kept / n:.1%})",
     (1, n, heads, 64),
     {way: Kernel(attend_kept(way), fixed=partial(draw_kept, kept, n, heads)) for way in ways},
-    (
-      Figure("auto", "masked", "time", 1),
-      Figure("gathered", "masked", "time", None),
-      Figure("chunked", "masked", "time", None),
-    ),
+    (Figure("gathered", "masked", "time", None),),
   )
 
 

@@ -82,7 +82,7 @@ def test_what_it_says_of_itself(exported):
   assert told["outputs"] == {"logits": whole, "probabilities": whole}
   assert told["class_names"] == [str(i) for i in range(10)]
   assert told["platforms"] == ["cpu", "cuda", "tpu"] and told["implementation"] == "masked"
-  assert told["prepared_by"].startswith("SquareImages(decode_size=8, resize_mode='center'")
+  assert told["prepared_by"].startswith("ResizeImages(decode_size=8, resize_mode='center'")
 
 
 def test_a_fixed_batch_for_one_platform(run, tmp_path, capsys):

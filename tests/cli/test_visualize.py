@@ -237,7 +237,7 @@ def test_a_head_is_named_where_the_first_layer_does_not_have_it():
 
 
 def test_the_legend_of_many_methods_is_inside_the_picture():
-  points = [memory.Point(f"method_{n}", 0.1 * n, (0.5, 0.6)) for n in range(25)]
+  points = [memory.MemoryPoint(f"method_{n}", 0.1 * n, (0.5, 0.6)) for n in range(25)]
   canvas = memory.plot_memory(points, "top-1 %", 100.0, "what was run " * 12)
   canvas.draw_without_rendering()
   (axes,) = canvas.axes

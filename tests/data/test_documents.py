@@ -5,7 +5,7 @@ import pytest
 
 from vitx.config.errors import ConfigError
 from vitx.data import splits
-from vitx.data.dataset import Dataset, DatasetInfo, Joined
+from vitx.data.dataset import Dataset, DatasetInfo
 from vitx.data.documents import SPEC, Documents, Span, carve_end, find_lengths
 
 TEXTS = ["the first one", "", "second", "x", "and the last of them"]
@@ -52,7 +52,7 @@ def test_documents_are_examples():
 
 def test_documents_read_last_are_kept():
   reads = []
-  documents = make(["aaaa", "bbbb", "cccc", "d" * 9], reads, kept=8)
+  documents = make(["aaaa", "bbbb", "cccc", "d" * 9], reads, cache_size=8)
   for i in (0, 1, 0, 2, 0, 1, 3, 3):  # two fit; the one not asked for longest goes; 3 never fits
     assert len(documents[i]["tokens"]) == documents.lengths[i]
   assert reads == [0, 1, 2, 1, 3, 3]
@@ -107,17 +107,6 @@ def test_examples_without_lengths_are_measured():
 
   assert find_lengths(Plain()).tolist() == [13, 0, 6, 1, 20]
   assert join(carve_end(Plain(), 0.5)[1]) == TEXTS[-1]
-
-
-def test_roles_are_contiguous(make_data):
-  text = "".join(chr(33 + i % 90) for i in range(1000))
-  roles = splits.assign(dataset(make([text])), make_data(validation=0.1), seed=5)
-  assert join(roles["test"]) == text[800:]
-  assert join(roles["validation"]) == text[720:800]
-  assert join(roles["train"]) == text[:720]
-  assert join(Joined([roles["train"], roles["validation"], roles["test"]])) == text
-  again = splits.assign(dataset(make([text])), make_data(validation=0.1), seed=6)
-  assert join(again["validation"]) == text[720:800]  # no seed is asked
 
 
 def test_a_fraction_is_the_first_part(make_data):

@@ -7,7 +7,7 @@ from PIL import Image
 
 from vitx.config.errors import ConfigError
 from vitx.data import in_memory
-from vitx.data.images.square import SquareImages
+from vitx.data.images.resizing import ResizeImages
 from vitx.data.sources import open_source
 
 
@@ -50,19 +50,6 @@ def test_images_are_those_of_the_files(folder, make_data, draw):
   np.testing.assert_array_equal(found[0], pixels)
 
 
-def test_directory_per_split(splits, make_data):
-  source = open_source(make_data(source=f"folder:{splits}"), seed=0)
-  assert [len(source.role(role)) for role in ("train", "validation", "test")] == [12, 6, 8]
-  assert all(name.startswith("val/") for name in names(source.validation))
-  assert all(name.startswith("test/") for name in names(source.test))
-
-
-def test_without_a_test_split_the_validation_split_tests(splits, make_data):
-  shutil.rmtree(splits / "test")
-  source = open_source(make_data(source=f"folder:{splits}", validation=0.5), seed=0)
-  assert [len(source.role(role)) for role in ("train", "validation", "test")] == [6, 6, 6]
-
-
 def test_test_without_labels_is_not_used(splits, make_data, draw):
   shutil.rmtree(splits / "test")
   draw(splits / "test" / "0.png")
@@ -71,20 +58,6 @@ def test_test_without_labels_is_not_used(splits, make_data, draw):
   data.splits.test = "test"
   with pytest.raises(ConfigError, match=r"'test'.*has no labels"):
     open_source(data, seed=0)
-
-
-def test_splits_are_directories_of_any_name(splits, make_data):
-  (splits / "train").rename(splits / "fit")
-  data = make_data(source=f"folder:{splits}", splits={"train": "fit"})
-  assert len(open_source(data, seed=0).train) == 12
-  with pytest.raises(ConfigError, match=r"'train'.*does not exist.*fit, test, val"):
-    open_source(make_data(source=f"folder:{splits}"), seed=0)
-
-
-def test_classes_must_agree(splits, make_data):
-  (splits / "val" / "bee").rename(splits / "val" / "wasp")
-  with pytest.raises(ConfigError, match=r"'val' differ from those of 'train': missing bee.*wasp"):
-    open_source(make_data(source=f"folder:{splits}"), seed=0)
 
 
 def test_hidden_files_are_ignored_and_others_skipped_with_a_warning(
@@ -167,15 +140,6 @@ def test_how_images_are_read_is_told_by_the_config(folder, make_data, draw):
       read(**fields)
 
 
-def test_unreadable_image_is_named(folder, make_data):
-  for path in (folder / "owl").iterdir():
-    path.write_bytes(b"not an image")
-  source = open_source(make_data(source=f"folder:{folder}"), seed=0)
-  owl = int(np.flatnonzero(source.train.labels == 2)[0])
-  with pytest.raises(ConfigError, match=rf"{folder}/owl/\d\.png cannot be read"):
-    source.train[owl]["image"]
-
-
 def test_every_unreadable_image_is_named_by_its_path(folder, make_data):
   broken = sorted((folder / "cat").iterdir())
   for path in broken:
@@ -185,7 +149,7 @@ def test_every_unreadable_image_is_named_by_its_path(folder, make_data):
   held = [folder / train.name(i) for i in range(len(train)) if train.labels[i] == 0]
   for memory in ("always", "auto"):
     with pytest.raises(ConfigError) as error:
-      in_memory.keep(train, transform=SquareImages(8, "center"), memory=memory, threads=2)
+      in_memory.keep(train, transform=ResizeImages(8, "center"), memory=memory, threads=2)
     message = str(error.value)
     assert message.startswith(f"{len(held)} examples cannot be read:") and "BytesIO" not in message
     assert all(f"\n  {path} cannot be read as an image" in message for path in held)

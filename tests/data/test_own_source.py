@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from tests.data.test_batches import assert_same
 from vitx.config.errors import ConfigError
 from vitx.config.registry import trusting
 from vitx.data import batches, order
@@ -80,13 +81,6 @@ def train(source, transform=None, **changes):
   return batches.TrainBatches(source.train, transform=transform or Identity(), **settings)
 
 
-def assert_same(a, b):
-  assert a.keys() == b.keys()
-  for key in a:
-    assert a[key].dtype == b[key].dtype, key
-    np.testing.assert_array_equal(a[key], b[key])
-
-
 def test_splits_without_classes_are_disjoint_and_fixed_by_the_seed():
   source, again, other = (open_source(make(), seed) for seed in (0, 0, 1))
   roles = [source.role(role) for role in ("train", "validation", "test")]
@@ -108,19 +102,6 @@ def test_splits_that_the_source_has_are_used():
   assert (source.info.vocabulary, source.info.fingerprint) == (7, "abc")
 
 
-def test_batches_in_memory_and_streamed_are_identical():
-  source = open_source(make(), 0)
-  kept, streamed = (train(source, memory=memory) for memory in ("auto", "never"))
-  assert kept.in_memory and not streamed.in_memory
-  for step, (a, b) in enumerate(zip(kept.iterate(0, 9), streamed.iterate(0, 9), strict=True)):
-    assert_same(a, b)
-    assert_same(a, kept.batch(step))
-    which = order.example_at(3, np.arange(step * 8, step * 8 + 8), 36)
-    targets = [source.train[int(i)]["target"] for i in which]
-    np.testing.assert_array_equal(a["target"], targets)
-    assert a["vector"].dtype == np.float32 and a["target"].dtype == np.float64
-
-
 def test_what_a_transform_draws_follows_from_seed_step_and_index():
   source = open_source(make(), 0)
   noisy = train(source, Noisy(), memory="auto")
@@ -137,32 +118,6 @@ def test_what_a_transform_draws_follows_from_seed_step_and_index():
     train(source, Noisy(), memory="always")
   with pytest.raises(ValueError, match="draws random bits"):
     batches.evaluation_batches(source.test, transform=Noisy(), batch_size=8, threads=1)
-
-
-@pytest.mark.parametrize("memory", ["always", "never"])
-@pytest.mark.parametrize("processes", [1, 2])
-def test_evaluation_pads_with_zeros(memory, processes):
-  examples = open_source(make(), 0).test
-  kept = batches.keep(examples, transform=Identity(), memory=memory, threads=2)
-  found = [
-    batch
-    for p in range(processes)
-    for batch in batches.evaluation_batches(
-      kept,
-      transform=Identity(),
-      batch_size=6,
-      threads=2,
-      process_index=p,
-      process_count=processes,
-    )
-  ]
-  joined = {key: np.concatenate([batch[key] for batch in found]) for key in found[0]}
-  mask = joined["mask"]
-  assert mask.sum() == 10 and len(mask) == 12 and mask.dtype == bool
-  assert not joined["vector"][~mask].any() and (joined["example"][~mask] == -1).all()
-  assert sorted(joined["example"][mask].tolist()) == list(range(10))
-  for i, target in zip(joined["example"][mask], joined["target"][mask], strict=True):
-    assert target == examples[int(i)]["target"]
 
 
 def test_the_fingerprint_follows_the_arrays():

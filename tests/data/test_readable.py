@@ -8,8 +8,8 @@ import pytest
 from vitx.config.errors import ConfigError
 from vitx.data import in_memory
 from vitx.data.dataset import Dataset, DatasetInfo
+from vitx.data.images.resizing import ResizeImages
 from vitx.data.images.settings import image_spec
-from vitx.data.images.square import SquareImages
 from vitx.data.sources import open_dataset, open_source
 
 
@@ -57,7 +57,7 @@ def test_a_file_that_cannot_be_read_is_named_or_left_out(damage, folder, make_da
   with pytest.raises(ConfigError, match=r"cat/3\.png cannot be read"):
     for role in ("train", "validation", "test"):
       examples = open_source(data, seed=0).role(role)
-      in_memory.keep(examples, transform=SquareImages(8), memory="always", threads=2)
+      in_memory.keep(examples, transform=ResizeImages(8), memory="always", threads=2)
   data.on_unreadable = "skip"
   source = open_source(data, seed=0)
   assert source.unreadable == ("cat/3.png",)
@@ -68,7 +68,7 @@ def test_a_file_that_cannot_be_read_is_named_or_left_out(damage, folder, make_da
   for role in ("train", "validation", "test"):
     examples, again = source.role(role), open_source(data, seed=0).role(role)
     assert names(examples) == names(again)
-    in_memory.keep(examples, transform=SquareImages(8), memory="always", threads=2)
+    in_memory.keep(examples, transform=ResizeImages(8), memory="always", threads=2)
     folders = [name.split("/")[0] for name in names(examples)]
     assert [source.info.class_names[k] for k in examples.labels] == folders
 

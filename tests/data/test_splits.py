@@ -56,11 +56,6 @@ def test_which_split_plays_which_role(names, unlabeled, validation, test):
   assert found == {"train": "train", "validation": validation, "test": test}
 
 
-def test_test_split_never_validates():
-  given = {"train": "", "validation": "", "test": "validation"}
-  assert splits.find_splits(fake("train", "validation", "test"), given)["validation"] == ""
-
-
 @pytest.mark.parametrize(
   ("given", "message"),
   [
@@ -120,20 +115,6 @@ def test_fractions_are_balanced_and_nested(make_data):
     previous = names
   whole = splits.assign(dataset, make_data(), seed=0)["train"]
   assert previous <= {whole.name(i) for i in range(len(whole))}
-
-
-@pytest.mark.parametrize(
-  ("change", "message"),
-  [
-    ({"validation": 0.0}, r"data\.validation=0"),
-    ({"validation": 1.0}, r"data\.validation=1"),
-    ({"fraction": 0.0}, r"data\.fraction=0"),
-    ({"fraction": 1.5}, r"data\.fraction=1\.5"),
-  ],
-)
-def test_bad_shares(make_data, change, message):
-  with pytest.raises(ConfigError, match=message):
-    splits.assign(fake("train", "test"), make_data(**change), seed=0)
 
 
 class Unscanned(Labeled):

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.data.test_batches import assert_same
 from vitx.config.errors import ConfigError
 from vitx.data import batches, stream
 from vitx.data.dataset import read_encoded
-from vitx.data.images import SquareImages
+from vitx.data.images import ResizeImages
 from vitx.data.images.decode import Encoded
 from vitx.data.sources import open_source
 from vitx.data.transform import Identity
@@ -52,13 +53,6 @@ def make(examples, memory="never", transform=None, **changes):
   settings = {"batch_size": ROWS, "seed": 1, "threads": 4} | changes
   transform = transform or Identity()
   return batches.TrainBatches(examples, transform=transform, memory=memory, **settings)
-
-
-def assert_same(a, b):
-  assert a.keys() == b.keys()
-  for key in a:
-    assert a[key].dtype == b[key].dtype, key
-    np.testing.assert_array_equal(a[key], b[key])
 
 
 def await_threads(before):
@@ -135,15 +129,6 @@ def test_the_first_bad_example_in_the_order_is_named_and_no_thread_left():
   await_threads(before)
 
 
-def test_arrays_of_another_shape_are_named():
-  class Uneven(Counted):
-    def __getitem__(self, i):
-      return {"number": np.zeros(2 + (i == 5))}
-
-  with pytest.raises(ConfigError, match=r"'number' of 'number 5' is float64 \(3,\), of the first"):
-    list(make(Uneven(40)).iterate(0, 1))
-
-
 class Arrays:
   """The examples of another, never encoded."""
 
@@ -180,7 +165,7 @@ def test_squares_of_encoded_images_are_those_of_their_arrays(
   pictures, make_data, channels, mode, train
 ):
   source = open_source(make_data(source=f"folder:{pictures}", channels=channels), seed=0)
-  transform = SquareImages(12, mode, train=train)
+  transform = ResizeImages(12, mode, train=train)
   assert isinstance(read_encoded(source.train, 0)["image"], Encoded)
 
   arrays = Arrays(source.train)

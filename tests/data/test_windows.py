@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from vitx.config.errors import ConfigError
-from vitx.data import batches, order
+from vitx.data import order
 from vitx.data.documents import Documents
-from vitx.data.transform import Identity
 from vitx.data.windows import CropWindow, Windows
 
 
@@ -65,40 +64,6 @@ def test_crops_reach_every_place_and_draw_evenly():
   assert crop({"tokens": np.arange(4)}, order.generator(0, 1))["tokens"].tolist() == [0, 1, 2, 3]
   with pytest.raises(ValueError, match="random bits"):
     crop(example)
-
-
-def test_training_batches_are_functions_of_seed_and_step():
-  windows = Windows(make(40, 90), 8, stretch=True)
-
-  def batch(step, seed=1, threads=2, **changes):
-    made = batches.TrainBatches(
-      windows,
-      transform=CropWindow(8),
-      batch_size=4,
-      seed=seed,
-      memory="auto",
-      threads=threads,
-      **changes,
-    )
-    assert not made.in_memory
-    return made.batch(step)
-
-  first = batch(3)
-  assert first["tokens"].shape == (4, 8) and first["tokens"].dtype == np.uint8
-  np.testing.assert_array_equal(first["tokens"], batch(3, threads=1)["tokens"])
-  assert (first["tokens"] != batch(4)["tokens"]).any()
-  assert (first["tokens"] != batch(3, seed=2)["tokens"]).any()
-  halves = [batch(3, process_index=p, process_count=2)["tokens"] for p in (0, 1)]
-  np.testing.assert_array_equal(first["tokens"], np.concatenate(halves))
-
-
-def test_evaluation_batches_score_every_token():
-  windows = Windows(make(30, 19), 8, hop=5)
-  seen = []
-  for batch in batches.evaluation_batches(windows, transform=Identity(), batch_size=4, threads=2):
-    for tokens, first, real in zip(batch["tokens"], batch["first"], batch["mask"], strict=True):
-      seen += tokens[first:].tolist() if real else []
-  assert seen == list(range(49))
 
 
 @pytest.mark.parametrize(

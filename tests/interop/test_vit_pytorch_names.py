@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from tests.attention.golden import close, load
+from tests.interop.published import shapes_of
 from vitx.checkpoints.tree import name_leaves, nest
 from vitx.config.errors import ConfigError
 from vitx.interop import foreign_names
@@ -12,7 +13,7 @@ from vitx.interop.export import write_safetensors
 from vitx.interop.foreign import guess_layout
 from vitx.interop.init_from import initial_variables
 from vitx.interop.transfer import transfer
-from vitx.models import create_model, initialize
+from vitx.models import create_model
 from vitx.ops.layout import TokenLayout
 
 EPSILON = dict(name="layer", epsilon=1e-5)
@@ -28,11 +29,7 @@ def fill(model, theirs, side=8):
   """Our variables with those of a state dict, of which nothing is left over or missing."""
   ours, left = foreign_names.to_ours(theirs, model.num_heads)
   assert left == []
-  shapes = jax.eval_shape(
-    lambda key: initialize(model, key, np.zeros((1, side, side, 3), np.float32)),
-    jax.random.key(0),
-  )
-  blank = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), dict(shapes))
+  blank = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), dict(shapes_of(model, side)))
   source = nest(ours)
   wanted = {name: x for name, x in blank.items() if name != "features"}
   _, report = transfer(wanted, {name: x for name, x in source.items() if name in wanted})
@@ -140,9 +137,7 @@ def test_fixed_features_of_performer_are_taken_over(tmp_path):
     theirs |= {f"transformer.layers.{block}.0.fn.{key}": x for key, x in arrays.items()}
   write_safetensors(tmp_path / "vip.safetensors", theirs)
   model = network(width=16, num_heads=4, mlp_dim=8, token_mixer=MIXERS["performer_softmax"])
-  images = np.zeros((1, 8, 8, 3), np.float32)
-  shapes = jax.eval_shape(lambda key: initialize(model, key, images), jax.random.key(0))
-  blank = jax.tree.map(lambda x: np.full(x.shape, 7, x.dtype), dict(shapes))
+  blank = jax.tree.map(lambda x: np.full(x.shape, 7, x.dtype), dict(shapes_of(model, 8)))
   source = str(tmp_path / "vip.safetensors")
   params, state = blank.pop("params"), blank
   _, state = initial_variables(source, params, state, TokenLayout((4, 4), 1))

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.drawn import draw_variables
 from vitx.attention.conv_attention import CvTAttention, LeViTAttention
 from vitx.config.errors import ConfigError
 from vitx.layers.norms import BatchNorm
@@ -62,9 +63,7 @@ def test_two_devices_share_one_batch():
 def test_evaluation_uses_the_running_statistics():
   """An example's result does not depend on its neighbors, though in training it does."""
   module, layout = LeViTAttention(2), TokenLayout((5,))
-  shapes = jax.eval_shape(lambda: module.init(jax.random.key(0), X, layout, train=False))
-  random = np.random.default_rng(3)
-  variables = jax.tree.map(lambda x: random.uniform(0.5, 1, x.shape).astype(np.float32), shapes)
+  variables = draw_variables(module.init, X, layout=layout, train=False)
 
   @jax.jit
   def run(variables, x):

@@ -8,6 +8,7 @@ import optax
 import pytest
 
 import vitx
+from tests.drawn import draw_variables
 from tests.training import small
 from vitx.analysis.counting import count_parameters
 from vitx.config.errors import ConfigError
@@ -74,21 +75,20 @@ def model_of(name):
 def test_an_image_is_evaluated_alone_and_trained_in_its_batch(name):
   model, random = model_of(name), np.random.default_rng(0)
   images = random.normal(size=(4, 8, 8, 3)).astype(np.float32)
-  shapes = jax.eval_shape(model.init, jax.random.key(0), images)
-  draw = lambda x: random.normal(0, 0.3, x.shape).astype(np.float32)  # noqa: E731
-  params = jax.tree.map(draw, shapes["params"])
-  before = jax.tree.map(lambda x: 1 + np.abs(draw(x)), shapes["batch_stats"])
+  variables = draw_variables(model.init, images)
 
   @jax.jit
   def run(images):
-    variables = {"params": params, "batch_stats": before}
     trained, state = model.apply(variables, images, train=True, mutable=["batch_stats"])
     return model.apply(variables, images)[0], trained[0], state["batch_stats"]
 
   (alone, one, after), (same, other, _) = run(images), run(np.r_[images[:1], images[1:] + 1])
   np.testing.assert_allclose(alone, same, rtol=1e-4, atol=1e-5)
   assert np.abs(one - other).max() > 1e-3
-  assert all(np.any(a != b) for a, b in zip(*map(jax.tree.leaves, (before, after)), strict=True))
+  assert all(
+    np.any(a != b)
+    for a, b in zip(*map(jax.tree.leaves, (variables["batch_stats"], after)), strict=True)
+  )
 
 
 @pytest.mark.slow  # compiles two steps

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 
+from tests.drawn import draw_variables
 from vitx.config.errors import ConfigError
 from vitx.models import create_model, initialize
 
@@ -17,11 +18,7 @@ STEM = dict(name="normalized", channels=(4, 4, 4), strides=(1, 1, 1), patch=4)
 def make(name, **fields):
   """A network and its variables, of which none is zero."""
   model = create_model(name, **SMALL, **fields)
-  shapes = jax.eval_shape(model.init, jax.random.key(1), IMAGES)
-  random = np.random.default_rng(2)
-  draw = lambda low: lambda x: random.uniform(low, 1, x.shape).astype(x.dtype)  # noqa: E731
-  state = {name: jax.tree.map(draw(0.5), x) for name, x in shapes.items() if name != "params"}
-  return model, {"params": jax.tree.map(draw(-0.6), shapes["params"]), **state}
+  return model, draw_variables(model.init, IMAGES)
 
 
 @partial(jax.jit, static_argnums=0)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import vitx
+from tests.drawn import draw_variables
 from tests.slow import all_but
 from vitx.config.errors import ConfigError
 from vitx.models import initialize, names
@@ -35,11 +36,7 @@ MIXERS = {
 def make(mixer, **fields):
   """Returns a model and parameters of which none is zero."""
   model = vitx.create_model("sparse_transformer", token_mixer=mixer, **{**SMALL, **fields})
-  random = np.random.default_rng(0)
-  tokens = jax.ShapeDtypeStruct((1, model.layout.length), jnp.int32)
-  shapes = jax.eval_shape(model.init, jax.random.key(0), tokens)
-  draw = lambda x: jnp.asarray(random.normal(0, 0.3, x.shape), x.dtype)  # noqa: E731
-  return model, jax.tree.map(draw, shapes)
+  return model, draw_variables(model.init, np.zeros((1, model.layout.length), np.int32))
 
 
 def draw(number=3, length=20):

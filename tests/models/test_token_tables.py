@@ -6,11 +6,12 @@ import jax
 import numpy as np
 import pytest
 
+from tests.drawn import draw_variables
 from tests.slow import all_but
 from vitx.attention import MIXERS
 from vitx.checkpoints.tree import name_leaves
 from vitx.interop.transfer import transfer
-from vitx.models import create_model, initialize, names
+from vitx.models import create_model, names
 from vitx.models.token_tables import explain_refusal, resize
 from vitx.ops.layout import TokenLayout
 
@@ -80,11 +81,7 @@ def make(mixer, side, **fields):
   settings = dict(num_classes=3, width=8, depth=1, num_heads=2, mlp_dim=8, **fields)
   model = create_model("vit", stem=dict(name="linear", patch=1), token_mixer=mixer, **settings)
   images = np.zeros((1, side, side, 3), np.float32)
-  shapes = jax.eval_shape(lambda key: initialize(model, key, images), jax.random.key(0))
-  random = np.random.default_rng(side)
-  return model, jax.tree.map(
-    lambda x: random.normal(size=x.shape).astype(x.dtype), shapes["params"]
-  )
+  return model, draw_variables(model.init, images, seed=side)["params"]
 
 
 def test_every_mixer_of_fixed_length_is_known():

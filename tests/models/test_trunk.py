@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from vitx.attention import MIXERS
-from vitx.attention.base import TokenMixer
 from vitx.blocks.registry import BLOCKS
 from vitx.config.errors import ConfigError
 from vitx.config.registry import build
@@ -148,29 +147,6 @@ def test_a_prefix_at_its_places_is_a_prefix_of_the_whole(mixer, posemb):
   np.testing.assert_allclose(some, whole, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.slow
-def test_a_mask_reaches_attention():
-  """What masked tokens hold changes nothing of the others."""
-  images = np.random.default_rng(1).normal(size=(2, 8, 8, 3)).astype(np.float32)
-  fields = {"width": 8, "depth": 2, "num_heads": 2, "mlp_dim": 8, "initialization": "pytorch"}
-  model = create_model("vit", num_classes=3, **fields)
-  mask = np.array([[1, 1, 1, 0, 1]] * 2, bool)  # the class token and 2 x 2 patches
-  other = images.copy()
-  other[:, 4:, :4] += 1  # the patch of the masked token
-
-  @jax.jit
-  def last_tokens(x, mask):
-    variables = model.init(jax.random.key(0), images)
-    _, kept = model.apply(variables, x, mask=mask, mutable="intermediates")
-    return kept["intermediates"]["tokens"][-1]
-
-  given = (images, mask), (other, mask), (images, np.ones_like(mask))
-  found, moved, unmasked = (np.asarray(last_tokens(*each)) for each in given)
-  np.testing.assert_array_equal(found[:, mask[0]], moved[:, mask[0]])
-  assert np.abs(found - moved).max() > 1e-3
-  assert np.abs(found - unmasked).max() > 1e-4
-
-
 @pytest.mark.parametrize(
   ("fields", "given", "message"),
   [
@@ -191,23 +167,3 @@ def test_a_field_is_set_once():
   )
   with pytest.raises(ConfigError, match="one of the two"):
     jax.eval_shape(model.init, jax.random.key(0), np.zeros((1, 8, 8, 3)))
-
-
-@pytest.mark.skipif(
-  "causal" not in TokenMixer.__dataclass_fields__, reason="no token mixer is causal yet"
-)
-def test_a_causal_network_knows_nothing_of_later_tokens():
-  images = np.random.default_rng(1).normal(size=(2, 8, 8, 3)).astype(np.float32)
-  fields = {"width": 8, "depth": 1, "num_heads": 2, "mlp_dim": 8, "pool": "mean", "causal": True}
-  model = create_model("vit", num_classes=3, stem={"name": "linear", "patch": 2}, **fields)
-  other = images.copy()
-  other[:, 4:] += 1  # the lower half: tokens 8 and later
-
-  @jax.jit
-  def last_tokens(x):
-    variables = model.init(jax.random.key(0), images)
-    return model.apply(variables, x, mutable="intermediates")[1]["intermediates"]["tokens"][-1]
-
-  tokens = [np.asarray(last_tokens(x)) for x in (images, other)]
-  np.testing.assert_allclose(tokens[0][:, :8], tokens[1][:, :8], atol=1e-6)
-  assert np.abs(tokens[0][:, 8:] - tokens[1][:, 8:]).max() > 1e-3

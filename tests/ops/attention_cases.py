@@ -122,9 +122,3 @@ def assert_linear(lengths, values):
 def exponent(lengths, values):
   """The slope of log(value) over log(N)."""
   return float(np.polyfit(np.log(lengths), np.log(values), 1)[0])
-
-
-def check_lowers(function, *arrays):
-  """Lowers a function for platforms that are not here."""
-  exported = jax.export.export(jax.jit(function), platforms=("cuda", "tpu"))(*arrays)
-  assert exported.platforms == ("cuda", "tpu")

@@ -33,11 +33,11 @@ OPS = {
   "linformer": (ops.linformer_attention, (shape(N, 4), shape(N, 4))),
   "shaped": (ops.shaped_attention, (ALPHA, ALPHA, ALPHA)),
   "predicted": (
-    functools.partial(ops.predicted_attention, kept=4),
+    functools.partial(ops.predicted_attention, budget=4),
     (shape(B, H, N, 3), shape(N, 3)),
   ),
   "predicted_blocks": (
-    functools.partial(ops.predicted_block_attention, kept=2, block=4),
+    functools.partial(ops.predicted_block_attention, budget=2, block=4),
     (shape(B, H, N, 3), shape(N, 3)),
   ),
   "bilevel": (functools.partial(ops.bilevel_attention, layout=LAYOUT, regions=2), REGIONS),

@@ -27,22 +27,18 @@ def installed(monkeypatch):
   monkeypatch.setattr(cudnn_library, "check_cudnn_version", lambda: 91100)
 
 
-def program(platform, dtype, n, *, m=None, masked=False, width=64, lengths=False, **given):
+def program(platform, dtype, n, *, m=None, masked=False, width=64, **given):
   """Returns the gradient program as text."""
   m = n if m is None else m
   q = jax.ShapeDtypeStruct((1, n, 2, width), dtype)
   k = jax.ShapeDtypeStruct((1, m, 2, width), dtype)
   mask = jax.ShapeDtypeStruct((1, m), bool) if masked else None
-  held = jax.ShapeDtypeStruct((1,), jnp.int32) if lengths else None
 
-  def loss(q, k, v, mask, held):
-    if lengths:
-      out = kernelized_attention(q, k, v, key_lengths=held, **given)
-    else:
-      out, _ = attention(q, k, v, key_mask=mask, implementation="kernelized", **given)
+  def loss(q, k, v, mask):
+    out, _ = attention(q, k, v, key_mask=mask, implementation="kernelized", **given)
     return jnp.sum(out.astype(jnp.float32) ** 2)
 
-  return lower(jax.grad(loss, argnums=(0, 1, 2)), q, k, k, mask, held, platform=platform)
+  return lower(jax.grad(loss, argnums=(0, 1, 2)), q, k, k, mask, platform=platform)
 
 
 def fused(text):
@@ -105,7 +101,6 @@ def test_no_square_in_the_steps_of_a_cpu(monkeypatch):
 def test_what_cudnn_does_not_take_or_is_not_there_for_goes_by_tiles(installed, monkeypatch):
   assert fused(program("cuda", jnp.float16, 129, width=20))  # padded to 24
   assert fused(program("cuda", jnp.bfloat16, 128, m=77))
-  assert fused(program("cuda", jnp.bfloat16, 129, lengths=True))
   assert not fused(program("cuda", jnp.bfloat16, 129, width=136))
   assert not fused(program("cpu", jnp.bfloat16, 129))
 
@@ -130,7 +125,7 @@ def test_the_padding_around_cudnn_changes_nothing(monkeypatch):
   random = np.random.default_rng(0)
   shapes = ((2, 9, 2, 20), (2, 9, 2, 20), (2, 9, 2, 12))
   arrays = [random.normal(size=shape).astype(np.float32) for shape in shapes]
-  for given in ({}, {"causal": True}, {"key_lengths": np.array([4, 0], np.int32)}):
+  for given in ({}, {"causal": True}):
     found, expected = (
       jax.jit(functools.partial(attend, scale=0.3, **given))(*arrays)
       for attend in (cudnn.cudnn_attention, kernelized_attention)

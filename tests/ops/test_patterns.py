@@ -121,13 +121,6 @@ def test_two_steps_join_everything_before():
     np.testing.assert_array_equal(joined, np.tril(np.ones((16, 16), bool)))
 
 
-def test_axial_equals_strided_over_the_grid():
-  layout = LAYOUTS[0]
-  for axis, part in ((-1, "local"), (0, "column")):
-    strided_2d = Strided(part=part, form="axial")
-    np.testing.assert_array_equal(edges(Axial(axis), layout), edges(strided_2d, layout))
-
-
 def test_distinct_summaries_cover_the_run():
   """l = 128, c = 32: four sub-runs, one for each head, together the whole run."""
   layout = TokenLayout((256,))

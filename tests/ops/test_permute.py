@@ -98,19 +98,6 @@ def test_the_same_edges(pattern, grid, tile):
   np.testing.assert_array_equal(found.dense(), expected)
 
 
-@pytest.mark.parametrize("masked", [False, True])
-def test_attention_and_lse(masked):
-  layout, pattern = TokenLayout((8, 8)), Neighborhood(5)
-  arrays = cases.inputs(2, 64, 2, 4)[:3]
-  seen = cases.seen_keys(2, 64) if masked else None
-  run = jax.jit(lambda *x: [attend(plan(pattern, layout, t), *x, key_mask=seen) for t in (16, 7)])
-  mask = dense_mask(pattern, layout, 2)[None]
-  expected = cases.masked(*arrays, mask & seen[:, None, None] if masked else mask)
-  for found in run(*arrays):
-    for a, b in zip(found, expected, strict=True):
-      np.testing.assert_allclose(a, b, atol=2e-6)
-
-
 def test_fewer_elements_than_tiles_of_rows():
   layout, pattern = TokenLayout((64, 64)), Neighborhood(7)
   by_patches = block_mask(pattern, layout, 16, 1, patches((64, 64), 16)[1])

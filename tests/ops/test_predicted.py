@@ -1,13 +1,11 @@
 """Attention to predicted keys: masked, gathered and hidden agree; only the first is N x N."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from tests.ops import attention_cases as cases
-from vitx.analysis.cost import flops
-from vitx.ops import predicted_attention, predicted_block_attention
+from vitx.ops import predicted_attention
 from vitx.ops.kernels import predicted, tiling
 
 SLOW = pytest.mark.slow  # compiles a lot
@@ -71,65 +69,3 @@ def test_masked_is_softmax_over_the_first_of_equal_scores():
   mask = first(*chosen, 9)
   np.testing.assert_array_equal(np.asarray(matrix(*arrays[:3])) > 0, mask)
   cases.assert_close(everything(9, "masked"), cases.reference(*arrays, mask=mask))
-
-
-@SLOW
-@pytest.mark.parametrize("kept", [2, 9])
-def test_bfloat16(kept):
-  arrays, chosen, _ = inputs()
-
-  def attend(q, k, v):
-    return predicted_attention(q, k, v, *chosen, kept, implementation="kernelized")[0]
-
-  cases.assert_bfloat16_keeps_up(attend, arrays, first(*chosen, kept))
-
-
-@SLOW
-def test_without_jit_and_under_vmap():
-  arrays, (coefficients, basis), _ = inputs()
-  given = [jnp.asarray(x) for x in (*arrays[:3], coefficients)]
-  for kept in (2, 9):
-    attend = lambda *x, kept=kept: predicted_attention(*x, kept, implementation="kernelized")[0]  # noqa: E731
-    expected = jax.jit(attend)(*given, basis)
-    alone = jax.vmap(lambda *x, f=attend: f(*(y[None] for y in x), basis)[0])
-    np.testing.assert_allclose(jax.jit(alone)(*given), expected, atol=2e-6)
-    if kept == 2:  # without jit each op is a program
-      np.testing.assert_allclose(attend(*given, jnp.asarray(basis)), expected, atol=2e-6)
-
-
-def growing(n, kept, block=None):
-  """The gradient at n tokens, as a function and its inputs' shapes."""
-  x = jax.ShapeDtypeStruct((1, n, 2, 32), jnp.float32)
-  coefficients = jax.ShapeDtypeStruct((1, 2, n, 32), jnp.float32)
-  basis = jax.ShapeDtypeStruct((n, 32), jnp.float32)
-
-  def loss(q, k, v, *chosen):
-    if block is None:
-      out = predicted_attention(q, k, v, *chosen, kept, implementation="kernelized")[0]
-    else:
-      out = predicted_block_attention(q, k, v, *chosen, kept, block, implementation="kernelized")[0]
-    return jnp.sum(out)
-
-  return jax.grad(loss, argnums=(0, 1, 2)), (x, x, x, coefficients, basis)
-
-
-@SLOW
-@pytest.mark.parametrize("kind", ["gathered", "hidden", "blocks"])
-def test_memory_is_linear(kind, monkeypatch):
-  monkeypatch.setattr(tiling, "CPU_STEP_BYTES", 1 << 16)
-  lengths, memory, work = [2048, 8192], [], []
-  for n in lengths:
-    kept = {"gathered": 16, "hidden": n // 4, "blocks": 4}[kind]
-    function, shapes = growing(n, kept, 64 if kind == "blocks" else None)
-    program = jax.jit(function).lower(*shapes).compile()
-    memory.append(program.memory_analysis().temp_size_in_bytes)
-    work.append(flops(function, *shapes))
-  cases.assert_linear(lengths, memory)
-  power = {"gathered": 2, "hidden": 2, "blocks": 1}[kind]  # all keys are scored, of blocks few
-  assert cases.exponent(lengths, work) < power + 0.15
-
-
-@pytest.mark.parametrize("kept", [8, 100])
-def test_lowers_for_accelerators(kept):
-  function, shapes = growing(300, kept)
-  cases.check_lowers(function, *shapes)

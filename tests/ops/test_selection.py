@@ -6,7 +6,6 @@ import jax
 import numpy as np
 import pytest
 
-from tests.ops import attention_cases as cases
 from vitx.ops.kernels.selection import find_cut, is_kept, keep_first
 
 ROWS = 40
@@ -72,7 +71,3 @@ def test_under_vmap_rows_stop_apart():
   scores = np.stack([rows(kind, 40) for kind in ("distinct", "all equal", "many zeros")])
   found = jax.jit(jax.vmap(lambda x: is_kept(x, find_cut(x, 11))))(scores)
   np.testing.assert_array_equal(found, first(scores, 11))
-
-
-def test_lowers_for_accelerators():
-  cases.check_lowers(lambda x: find_cut(x, 7), *cases.floats((3, 40)))

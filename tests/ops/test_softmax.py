@@ -7,7 +7,7 @@ import pytest
 
 from tests.ops import attention_cases as cases
 from vitx.ops import attention
-from vitx.ops.kernels.softmax import kernelized_attention, masked_attention, masked_softmax
+from vitx.ops.kernels.softmax import masked_attention, masked_softmax
 
 
 def arrays(n=7, m=5, dtype=np.float32):
@@ -49,15 +49,6 @@ def test_the_matrix_is_the_definition_and_has_empty_rows():
   d_out[:, np.arange(7) != 3] = 0
   for array in cases.program(lambda *x: masked_attention(*x, mask=mask)[0])(q, k, v, d_out)[1:]:
     np.testing.assert_array_equal(array, 0)
-
-
-def test_lengths_are_a_mask_of_the_first_keys():
-  q, k, v, _ = arrays()
-  lengths = np.array([3, 0], np.int32)
-  found = jax.jit(kernelized_attention)(q, k, v, key_lengths=lengths)
-  expected = jax.jit(kernelized_attention)(q, k, v, key_mask=np.arange(5) < lengths[:, None])
-  np.testing.assert_array_equal(found, expected)
-  np.testing.assert_array_equal(found[1], 0)
 
 
 def test_softmax_is_stable_and_float32():

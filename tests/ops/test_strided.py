@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from tests.ops import attention_cases as cases
-from vitx.analysis.cost import flops
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns import Strided
 from vitx.ops.sparse.attend import attend
@@ -46,24 +45,3 @@ def test_equals_the_definition(n, stride, form):
 def test_one_part_alone(form, part):
   kernel = functools.partial(strided_attention, stride=8, form=form, part=part)
   cases.check(kernel, cases.inputs(1, 50, 2, 16), mask=dense(50, 8, form, part))
-
-
-def test_bfloat16():
-  kernel = functools.partial(strided_attention, stride=16)
-  mask = dense(130, 16, "paper", "merged")
-  cases.assert_bfloat16_keeps_up(kernel, cases.inputs(2, 130, 2, 32), mask)
-
-
-def test_lowers_for_accelerators():
-  kernel = functools.partial(strided_attention, stride=16)
-  cases.check_lowers(cases.gradients(kernel), *cases.floats(*[(1, 100, 2, 32)] * 3))
-
-
-def test_cost_is_n_times_its_square_root():
-  lengths, work, memory = [1024, 2304], [], []
-  for n, stride in zip(lengths, (32, 48), strict=True):
-    kernel, shapes = functools.partial(strided_attention, stride=stride), [(1, n, 1, 32)] * 3
-    work.append(flops(cases.gradients(kernel), *cases.floats(*shapes)))
-    memory.append(cases.temporaries(kernel, *shapes))
-  assert abs(cases.exponent(lengths, work) - 1.5) < 0.15, work
-  assert cases.exponent(lengths, memory) < 1.5 + 0.15, memory

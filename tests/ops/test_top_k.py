@@ -1,4 +1,4 @@
-"""Attention over kept keys: three paths agree, and what is not kept does not exist."""
+"""Attention over kept keys: two paths agree, and what is not kept does not exist."""
 
 import jax
 import jax.numpy as jnp
@@ -6,13 +6,10 @@ import numpy as np
 import pytest
 
 from tests.ops import attention_cases as cases
-from tests.slow import all_but
-from vitx.analysis.cost import flops
 from vitx.ops.kernels import tiling
-from vitx.ops.kernels.top_k import fastest, kept_keys_attention, kept_mask
+from vitx.ops.kernels.top_k import kept_keys_attention, kept_mask
 
 SLOW = pytest.mark.slow  # compiles a lot
-METHODS = ["gathered", "chunked"]
 B, N, M, H, D = 2, 65, 41, 2, 16  # nothing divides anything
 
 
@@ -34,8 +31,8 @@ def arrays(dtype=np.float32):
   return q, k, v, d_out
 
 
-def kernel(indices, valid, method, scale=None):
-  return lambda q, k, v: kept_keys_attention(q, k, v, indices, valid, scale=scale, method=method)
+def kernel(indices, valid, scale=None):
+  return lambda q, k, v: kept_keys_attention(q, k, v, indices, valid, scale=scale)
 
 
 def dense(indices, valid):
@@ -57,26 +54,24 @@ def test_mask_holds_exactly_the_kept():
   np.testing.assert_array_equal(np.sum(ties, -1), 4)
 
 
-@pytest.mark.parametrize("method", all_but("chunked", of=METHODS))
 @pytest.mark.parametrize(
   ("heads", "count", "step", "scale"),
   [(2, 7, 1 << 13, None), (1, 1, 1 << 20, None), (1, 5, 1 << 20, 0.7)],
 )
-def test_equals_the_reference(heads, count, step, scale, method, monkeypatch):
+def test_equals_the_reference(heads, count, step, scale, monkeypatch):
   monkeypatch.setattr(tiling, "CPU_STEP_BYTES", step)  # several tiles, or all heads at once
   indices, valid = kept(heads, count)
   mask = dense(indices, valid)
-  found = cases.check(kernel(indices, valid, method, scale), arrays(), mask=mask, scale=scale)
+  found = cases.check(kernel(indices, valid, scale), arrays(), mask=mask, scale=scale)
   out, dq, dk, dv = found
   for array in (out[:, 3], dq[:, 3], dk[:, 5], dv[:, 5]):
     np.testing.assert_array_equal(array, 0)
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_gradient_reaches_exactly_the_kept_and_nothing_else_changes_anything(method):
+def test_gradient_reaches_exactly_the_kept_and_nothing_else_changes_anything():
   indices, valid = kept(1, 6)
   (q, k, v, d_out), mask = arrays(), dense(indices, valid)[:, 0]
-  run = cases.program(kernel(indices, valid, method))
+  run = cases.program(kernel(indices, valid))
   for query in (0, 20):
     one = np.where(np.arange(N)[:, None, None] == query, d_out, 0)
     for grad in run(q, k, v, one)[2:]:
@@ -89,80 +84,24 @@ def test_gradient_reaches_exactly_the_kept_and_nothing_else_changes_anything(met
 
 
 @SLOW
-@pytest.mark.parametrize("method", METHODS)
-def test_all_keys_kept_is_softmax_and_valid_may_be_left_out(method):
+def test_all_keys_kept_is_softmax_and_valid_may_be_left_out():
   indices = np.stack([np.random.default_rng(i).permutation(M) for i in range(B * N)])
-  cases.check(kernel(indices.reshape(B, 1, N, M), None, method), arrays())
+  cases.check(kernel(indices.reshape(B, 1, N, M), None), arrays())
 
 
 @SLOW
-@pytest.mark.parametrize("method", METHODS)
-def test_bfloat16(method):
-  indices, valid = kept(2, 7)
-  run, half = kernel(indices, valid, method), arrays(jnp.bfloat16)
-  assert jax.eval_shape(run, *half[:3]).dtype == jnp.bfloat16
-  cases.assert_bfloat16_keeps_up(run, half, dense(indices, valid))
-
-
-@SLOW
-@pytest.mark.parametrize("method", METHODS)
-def test_without_jit_and_under_vmap(method):
+def test_without_jit_and_under_vmap():
   indices, valid = kept(2, 4)
   given = [jnp.asarray(x) for x in (*arrays()[:3], indices, valid)]
   expected, _ = cases.masked(*given[:3], dense(indices, valid))
-  plain = kept_keys_attention(*given, method=method)
-  one = jax.vmap(lambda *x: kept_keys_attention(*(y[None] for y in x), method=method)[0])
+  plain = kept_keys_attention(*given)
+  one = jax.vmap(lambda *x: kept_keys_attention(*(y[None] for y in x))[0])
   for found in (plain, jax.jit(one)(*given)):
     np.testing.assert_allclose(found, expected, atol=2e-6)
-
-
-def test_auto_gathers_few_keys():
-  assert fastest(1025, 32) == fastest(4096, 409) == "gathered"
-  assert fastest(1025, 128) == fastest(4096, 512) == "chunked"
-  indices, valid = kept(2, 4)
-  q, k, v, _ = arrays()
-  programs = {
-    method: str(jax.make_jaxpr(kernel(indices, valid, method))(q, k, v))
-    for method in ("auto", *METHODS)
-  }
-  assert programs["auto"] == programs["gathered"] != programs["chunked"]
 
 
 def test_refusals():
   indices, valid = kept(2, 4)
   q, k, v, _ = arrays()
-  with pytest.raises(ValueError, match="valid: auto, gathered, chunked"):
-    kept_keys_attention(q, k, v, indices, valid, method="sparse")
   with pytest.raises(ValueError, match=r"\(2, 2 or 1, 65, K\)"):
     kept_keys_attention(q, k, v, indices[:, :, 1:], valid)
-
-
-def growing(n, method):
-  """The gradient at n tokens that keep 32 keys each, as a function and its inputs' shapes."""
-  x = jax.ShapeDtypeStruct((1, n, 2, 32), jnp.float32)
-  indices = jax.ShapeDtypeStruct((1, 2, n, 32), jnp.int32)
-
-  def loss(q, k, v, indices):
-    return jnp.sum(kept_keys_attention(q, k, v, indices, method=method))
-
-  return jax.grad(loss, argnums=(0, 1, 2)), (x, x, x, indices)
-
-
-@SLOW
-@pytest.mark.parametrize(("method", "power"), [("gathered", 1), ("chunked", 2)])
-def test_cost(method, power):
-  lengths = [2048, 8192]
-  memory, work = [], []
-  for n in lengths:
-    function, shapes = growing(n, method)
-    program = jax.jit(function).lower(*shapes).compile()
-    memory.append(program.memory_analysis().temp_size_in_bytes)
-    work.append(flops(function, *shapes))
-  cases.assert_linear(lengths, memory)
-  assert abs(cases.exponent(lengths, work) - power) < 0.05
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_lowers_for_accelerators(method):
-  function, shapes = growing(300, method)
-  cases.check_lowers(function, *shapes)

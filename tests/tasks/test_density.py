@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests import runs
+from tests.drawn import draw_variables
 from vitx.config.errors import ConfigError
 from vitx.configs.density_digits import get_config as digits
 from vitx.configs.density_text import get_config as text
@@ -43,9 +44,7 @@ def batch(task, rows=3):
 
 def drawn(task):
   """Parameters of which none is zero."""
-  shapes = jax.eval_shape(task.init, jax.random.key(0), batch(task))["params"]
-  random = np.random.default_rng(7)
-  return jax.tree.map(lambda x: random.normal(0, 0.5, x.shape).astype(x.dtype), shapes)
+  return draw_variables(task.init, batch(task), scale=0.5)["params"]
 
 
 def test_bits_of_the_scored_tokens():
@@ -110,20 +109,6 @@ class Documents:
 
   def name(self, i):
     return f"text {i}"
-
-
-@pytest.mark.parametrize("min_context", [0, 5, 11])
-def test_every_token_is_scored_once_with_its_context(min_context):
-  documents = Documents(50, 12, 31)
-  task = text_task(min_context=min_context)
-  windows = task.examples(documents, train=False)
-  scored = []
-  for i in range(len(windows)):
-    example = task.transform(train=False)(windows[i], None)
-    assert example["tokens"].shape == (12,)
-    scored.append(example["tokens"][int(example["first"]) :])
-    assert example["first"] in (0, min_context) or int(example["first"]) > min_context
-  np.testing.assert_array_equal(np.concatenate(scored), np.concatenate(documents.texts))
 
 
 def test_training_windows_lie_anywhere_and_follow_from_the_bits():

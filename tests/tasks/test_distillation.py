@@ -10,6 +10,7 @@ import pytest
 
 from configs.sparsifiner_imagenet import BACKBONE, PREDICTOR
 from tests import runs
+from tests.drawn import draw_variables
 from tests.training import small
 from vitx.checkpoints.tree import name_arrays
 from vitx.config.errors import ConfigError
@@ -30,17 +31,6 @@ def network(name="vit", **fields):
   return create_model(name, num_classes=small.CLASSES, **(WIDE | fields))
 
 
-def drawn(task):
-  """Variables of which none is zero or one, and whose variances are positive."""
-  shapes = jax.eval_shape(task.init, KEY, small.batch(0))
-  random = np.random.default_rng(5)
-  params = jax.tree.map(
-    lambda x: random.normal(0, 0.3, x.shape).astype(x.dtype), shapes.pop("params")
-  )
-  state = jax.tree.map(lambda x: random.uniform(0.5, 1.5, x.shape).astype(x.dtype), shapes)
-  return {"params": params, **state}
-
-
 def make(student, teacher, **fields):
   """A task, the student's parameters and state, and the constants."""
   base = small.task({})
@@ -48,8 +38,10 @@ def make(student, teacher, **fields):
   weights = Weights(**{"classes": 0.0} | fields.pop("weights", {}))
   taught = Teacher("there", teacher, base.input_spec)
   task = Distillation(**plain | {"model": student}, teacher=taught, weights=weights, **fields)
-  variables = drawn(task)
-  constants = {"teacher": drawn(dataclasses.replace(base, model=teacher))}
+  variables = draw_variables(task.init, small.batch(0))
+  constants = {
+    "teacher": draw_variables(dataclasses.replace(base, model=teacher).init, small.batch(0))
+  }
   return task, variables.pop("params"), variables, constants
 
 

@@ -24,7 +24,7 @@ SHOWN = {"top1": ("top-1 %", 100.0, 2), "bits": ("bits", 1.0, 4)}
 LEFT_OUT = ("kind", "step")  # of a row of metrics, in the CSV file
 
 
-def shown(figure: str) -> tuple[str, float, int]:
+def figure_format(figure: str) -> tuple[str, float, int]:
   """Returns how a figure is written: its name for people, what it is multiplied by, digits."""
   return SHOWN.get(figure, (figure, 1.0, 4))
 
@@ -74,7 +74,7 @@ class Outcome:
 
 
 @dataclasses.dataclass(frozen=True)
-class Line:
+class MethodSummary:
   """A method's line of the table.
 
   Attributes:
@@ -124,7 +124,7 @@ class Comparison:
       if each.method == method and not each.problem
     }
 
-  def lines(self) -> list[Line]:
+  def lines(self) -> list[MethodSummary]:
     """Returns the table's lines."""
     lines = [self._measure(method) for method in self.methods]
     ran = [line for line in lines if line.test]
@@ -141,13 +141,13 @@ class Comparison:
     ours = [line.test.mean for line in both if line.test]
     return agree(ours, [line.published for line in both if line.published is not None])
 
-  def _adjust(self, lines: Sequence[Line]) -> list[Line]:
+  def _adjust(self, lines: Sequence[MethodSummary]) -> list[MethodSummary]:
     """Returns the lines with p-values that hold for all differences of the table together."""
     tested = [line for line in lines if line.difference and line.difference.p is not None]
     raised = adjust([line.difference.p for line in tested])  # type: ignore[union-attr, misc]
     return _replace(lines, tested, "p", raised)
 
-  def _measure(self, method: Method) -> Line:
+  def _measure(self, method: Method) -> MethodSummary:
     own = self.values(method.name, "test")
     base = self.values(self.methods[0].name, "test")
     pairs = [seed for seed in own if seed in base]
@@ -162,7 +162,7 @@ class Comparison:
       if each.method == method.name and each.seen and not each.problem
     ]
     published = method.published.get(self.figure)
-    return Line(
+    return MethodSummary(
       method,
       validation=spread(list(self.values(method.name, "validation").values())) if own else None,
       test=spread(list(own.values())) if own else None,
@@ -172,7 +172,7 @@ class Comparison:
     )
 
 
-def _find_published(lines: Sequence[Line]) -> list[Line]:
+def _find_published(lines: Sequence[MethodSummary]) -> list[MethodSummary]:
   """Returns the lines that ran and have a published figure; of variants of one row the first."""
   both = [line for line in lines if line.test and line.published is not None]
   rows = [line.method.published for line in both]
@@ -180,8 +180,8 @@ def _find_published(lines: Sequence[Line]) -> list[Line]:
 
 
 def _replace(
-  lines: Sequence[Line], chosen: Sequence[Line], field: str, values: Sequence[Any]
-) -> list[Line]:
+  lines: Sequence[MethodSummary], chosen: Sequence[MethodSummary], field: str, values: Sequence[Any]
+) -> list[MethodSummary]:
   """Returns the lines, the chosen ones with these values in a field."""
   given: dict[str, dict[str, Any]] = {
     line.method.name: {field: value} for line, value in zip(chosen, values, strict=True)
@@ -191,7 +191,7 @@ def _replace(
 
 def format_table(comparison: Comparison) -> str:
   """Returns the table in Markdown with what its columns mean."""
-  name, scale, digits = shown(comparison.figure)
+  name, scale, digits = figure_format(comparison.figure)
   lines = comparison.lines()
   first = comparison.methods[0].name
   has_best = any(line.best_on_test for line in lines)
@@ -255,7 +255,7 @@ def _tell_counts(comparison: Comparison) -> list[str]:
   if len(counts) != 1 or 0 in (known := counts.pop()):
     return []
   text = "Figures are of {:,} examples of validation and {:,} of test".format(*known)
-  if shown(comparison.figure)[1] == 100:
+  if figure_format(comparison.figure)[1] == 100:
     share = float(np.mean([each.test[comparison.figure] for each in good]))
     error = 100 * math.sqrt(share * (1 - share) / known[1])
     text += f"; at the mean of {share:.1%} the standard error of one run's test figure is"

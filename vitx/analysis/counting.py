@@ -25,14 +25,14 @@ class Count(NamedTuple):
   summary: int
 
 
-def count_parameters(model: nn.Module, given: Input) -> Count:
+def count_parameters(model: nn.Module, inputs: Input) -> Count:
   """Returns how many parameters a network has; `init` is traced, nothing is allocated.
 
   Args:
     model: a network.
-    given: what it is called with; a shape is that of images, (B, height, width, channels).
+    inputs: what it is called with; a shape is that of images, (B, height, width, channels).
   """
-  return count_variables(variable_shapes(model, given))
+  return count_variables(variable_shapes(model, inputs))
 
 
 def count_variables(variables: Any) -> Count:

@@ -10,22 +10,22 @@ from vitx.analysis.shapes import Input, variable_shapes
 from vitx.ops.implementation import recording_implementations
 
 
-def implementations(model: nn.Module, given: Input, examples: int | None = None) -> dict[str, str]:
+def implementations(model: nn.Module, inputs: Input, examples: int | None = None) -> dict[str, str]:
   """Returns what "auto" picks, found by tracing `init`, for images (B, rows, columns, C).
 
   Args:
     model: a network.
-    given: what it is called with; a shape is that of images.
-    examples: B, where it is not that of `given`.
+    inputs: what it is called with; a shape is that of images.
+    examples: B, where it is not that of `inputs`.
 
   Returns:
     "masked", "kernelized", or "auto" for a mixer with one path only, by the mixer's place in the
     network, such as "block_0/token_mixer".
   """
-  if isinstance(given, tuple):
-    given = jax.ShapeDtypeStruct(given, jnp.float32)
+  if isinstance(inputs, tuple):
+    inputs = jax.ShapeDtypeStruct(inputs, jnp.float32)
   if examples is not None:
-    given = jax.ShapeDtypeStruct((examples, *given.shape[1:]), given.dtype)
+    inputs = jax.ShapeDtypeStruct((examples, *inputs.shape[1:]), inputs.dtype)
   found: dict[str, str] = {}
 
   def look(call, arguments, keywords, context):
@@ -38,7 +38,7 @@ def implementations(model: nn.Module, given: Input, examples: int | None = None)
     return out
 
   with nn.intercept_methods(look):
-    variable_shapes(model, given)
+    variable_shapes(model, inputs)
   return found
 
 

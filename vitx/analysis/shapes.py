@@ -11,13 +11,13 @@ from vitx.models import initialize
 Input = tuple[int, ...] | jax.ShapeDtypeStruct
 
 
-def variable_shapes(model: nn.Module, given: Input) -> Any:
+def variable_shapes(model: nn.Module, inputs: Input) -> Any:
   """Returns all variables as shapes; traces `initialize`, so that its errors are raised too.
 
   Args:
     model: a network.
-    given: what it is called with; a shape is that of images, (B, height, width, channels).
+    inputs: what it is called with; a shape is that of images, (B, height, width, channels).
   """
-  if isinstance(given, tuple):
-    given = jax.ShapeDtypeStruct(given, jnp.float32)
-  return jax.eval_shape(lambda key, x: initialize(model, key, x), jax.random.key(0), given)
+  if isinstance(inputs, tuple):
+    inputs = jax.ShapeDtypeStruct(inputs, jnp.float32)
+  return jax.eval_shape(lambda key, x: initialize(model, key, x), jax.random.key(0), inputs)

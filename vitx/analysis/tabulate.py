@@ -12,7 +12,7 @@ from vitx.analysis.shapes import Input, variable_shapes
 
 
 @dataclasses.dataclass(frozen=True)
-class Layer:
+class LayerSizes:
   """One module of a network.
 
   Attributes:
@@ -30,14 +30,14 @@ class Layer:
   parameters: int
 
 
-def list_layers(model: nn.Module, given: Input) -> list[Layer]:
+def list_layers(model: nn.Module, inputs: Input) -> list[LayerSizes]:
   """Returns the modules of a network in the order of their first call.
 
   Modules without parameters that keep the shape (dropout, ...) are left out.
 
   Args:
     model: a network.
-    given: what it is called with; a shape is that of images, (B, height, width, channels).
+    inputs: what it is called with; a shape is that of images, (B, height, width, channels).
   """
   calls: dict[tuple[str, ...], tuple] = {}
 
@@ -50,7 +50,7 @@ def list_layers(model: nn.Module, given: Input) -> list[Layer]:
     return out
 
   with nn.intercept_methods(record):
-    variables = variable_shapes(model, given)
+    variables = variable_shapes(model, inputs)
   paths, _ = jax.tree.flatten_with_path(variables["params"])
   leaves = {tuple(entry.key for entry in path): leaf.shape for path, leaf in paths}
   found = []
@@ -59,14 +59,14 @@ def list_layers(model: nn.Module, given: Input) -> list[Layer]:
     if not below and taken == output:
       continue
     own = {name[-1]: size for name, size in below.items() if len(name) == len(path) + 1}
-    found.append(Layer(path, kind, output, own, sum(map(math.prod, below.values()))))
+    found.append(LayerSizes(path, kind, output, own, sum(map(math.prod, below.values()))))
   return found
 
 
-def format_layers(found: Sequence[Layer]) -> str:
+def format_layers(layers: Sequence[LayerSizes]) -> str:
   """Formats the modules as a table, indented by depth."""
   lines = [("module", "", "output", "parameters", "of its own")]
-  for layer in found:
+  for layer in layers:
     name = "  " * len(layer.path) + (layer.path[-1] if layer.path else "network")
     own = ", ".join(f"{key} {format_shape(size)}" for key, size in layer.own.items())
     lines.append((name, layer.kind, format_shape(layer.output), f"{layer.parameters:,}", own))

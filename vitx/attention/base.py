@@ -6,12 +6,13 @@ from typing import ClassVar, Literal
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from vitx.attention.contract import Properties
 from vitx.attention.positions import apply_rope, bias_tables
 from vitx.config.checks import NonNegativeInt, Positive, PositiveInt, check_fields
 from vitx.config.errors import ConfigError
-from vitx.layers.projections import Dtype, project_qkv, resolve_head_dim
+from vitx.layers.projections import project_qkv, resolve_head_dim
 from vitx.ops.implementation import Implementation
 from vitx.ops.kernels.decode import Cache, decode_step, empty_cache
 from vitx.ops.kernels.softmax import masked_softmax
@@ -49,7 +50,7 @@ class TokenMixer(nn.Module):
   relative_bias: Literal["none", "axial"] = "none"
   implementation: Implementation = "auto"
   causal: bool = False
-  dtype: Dtype = jnp.float32
+  dtype: DTypeLike = jnp.float32
   layer: NonNegativeInt = 0
   depth: PositiveInt = 1
 

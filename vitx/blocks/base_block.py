@@ -6,14 +6,13 @@ from collections.abc import Callable
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from vitx.attention.base import cannot_decode
 from vitx.config.errors import ConfigError
 from vitx.layers.dropout import Dropout
 from vitx.layers.mlp import MLP, gelu
 from vitx.ops.layout import TokenLayout
-
-Dtype = jax.typing.DTypeLike
 
 
 class Block(nn.Module):
@@ -38,7 +37,7 @@ class Block(nn.Module):
   norm: Callable[..., nn.Module] = nn.LayerNorm
   dropout: float = 0.0
   stochastic_depth: float = 0.0
-  dtype: Dtype = jnp.float32
+  dtype: DTypeLike = jnp.float32
 
   def normalize(self, x: jax.Array, name: str) -> jax.Array:
     """Applies the normalization `name` to (B, N, C)."""

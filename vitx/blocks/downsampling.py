@@ -3,13 +3,12 @@
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from vitx.config.errors import ConfigError
 from vitx.layers.convolution import Conv
 from vitx.layers.depthwise import DepthwiseConvolution
 from vitx.ops.layout import TokenLayout
-
-Dtype = jax.typing.DTypeLike
 
 
 class DepthwisePool(nn.Module):
@@ -24,7 +23,7 @@ class DepthwisePool(nn.Module):
   """
 
   width: int
-  dtype: Dtype = jnp.float32
+  dtype: DTypeLike = jnp.float32
 
   @nn.compact
   def __call__(self, x: jax.Array, layout: TokenLayout) -> tuple[jax.Array, TokenLayout]:

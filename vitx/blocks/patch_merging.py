@@ -5,10 +5,9 @@ from collections.abc import Callable
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from vitx.ops.layout import TokenLayout
-
-Dtype = jax.typing.DTypeLike
 
 
 class PatchMerging(nn.Module):
@@ -23,7 +22,7 @@ class PatchMerging(nn.Module):
   """
 
   norm: Callable[..., nn.Module] = nn.LayerNorm
-  dtype: Dtype = jnp.float32
+  dtype: DTypeLike = jnp.float32
 
   @nn.compact
   def __call__(self, x: jax.Array, layout: TokenLayout) -> tuple[jax.Array, TokenLayout]:

@@ -5,14 +5,13 @@ from collections.abc import Callable
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from vitx.config.checks import PositiveInt
 from vitx.config.errors import ConfigError
 from vitx.layers.convolution import Conv
 from vitx.layers.norms import BatchNorm
 from vitx.ops.kernels.pooling import max_pool
-
-Dtype = jax.typing.DTypeLike
 
 
 def check_divisible(images: jax.Array, patch: int) -> None:
@@ -40,7 +39,7 @@ class LinearStem(nn.Module):
   width: int
   patch: PositiveInt = 4
   stride: PositiveInt | None = None
-  dtype: Dtype = jnp.float32
+  dtype: DTypeLike = jnp.float32
 
   @nn.compact
   def __call__(self, images: jax.Array) -> jax.Array:
@@ -63,7 +62,7 @@ class LinearStem(nn.Module):
 
 
 def _conv(
-  number: int, width: int, kernel: int, stride: int, *, use_bias: bool, dtype: Dtype
+  number: int, width: int, kernel: int, stride: int, *, use_bias: bool, dtype: DTypeLike
 ) -> nn.Conv:
   """Makes the convolution `conv_NUMBER` of a stem, padded by half its kernel."""
   # Padding by number, as PyTorch has it: "SAME" pads strided convolutions on one side only.
@@ -91,7 +90,7 @@ class _Convolutions(nn.Module):
   width: int
   channels: tuple[PositiveInt, ...] = (32, 64)
   strides: tuple[PositiveInt, ...] = ()
-  dtype: Dtype = jnp.float32
+  dtype: DTypeLike = jnp.float32
 
   def convolve(
     self,
@@ -217,7 +216,7 @@ class NormalizedStem(nn.Module):
   kernels: tuple[PositiveInt, ...] = (7, 3, 3)
   strides: tuple[PositiveInt, ...] = (2, 1, 1)
   patch: PositiveInt = 8
-  dtype: Dtype = jnp.float32
+  dtype: DTypeLike = jnp.float32
 
   @nn.compact
   def __call__(self, images: jax.Array, train: bool = False) -> jax.Array:

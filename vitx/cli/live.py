@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from vitx.analysis.comparison import Outcome, shown
+from vitx.analysis.comparison import Outcome, figure_format
 from vitx.analysis.statistics import spread
 from vitx.cli.tables import lay_out
 from vitx.config.errors import escape
@@ -28,7 +28,7 @@ class Live:
       figure: that is shown.
     """
     self._points, self._directory = points, directory
-    self._name, self._scale, self._digits = shown(figure)
+    self._name, self._scale, self._digits = figure_format(figure)
     self._figure = figure
     self._terminal = sys.stdout
     self._drawn = 0  # lines of the table that stand on the terminal

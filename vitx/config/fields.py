@@ -110,7 +110,7 @@ class DataSettings:
       source's own.
     default_image_size: that size for sources whose images vary in size.
     decode_size: the size that the host keeps, in the same form; None is enough for the above.
-    resize_mode: how an image gets that size, see `vitx.data.images.square.SquareImages`.
+    resize_mode: how an image gets that size, see `vitx.data.images.resizing.ResizeImages`.
     interpolation: how the host resizes; random draws bilinear or bicubic for each random crop.
     memory: whether examples are read once and kept.
     device: whether those that are kept lie in the devices' memory too; auto is on accelerators.

@@ -13,7 +13,7 @@ from vitx.config.errors import ConfigError
 from vitx.data import order
 from vitx.data.dataset import ArraySpec, Example, Examples
 from vitx.data.in_memory import InMemory, blank_rows, keep, store_row, transform_one
-from vitx.data.stream import Batch, stream
+from vitx.data.stream import HostBatch, stream
 from vitx.data.transform import Transform
 
 
@@ -95,12 +95,12 @@ class TrainBatches:
     first = self._first if kept is None else {name: x[0] for name, x in kept.items()}
     return {name: ArraySpec(np.shape(x), np.asarray(x).dtype.name) for name, x in first.items()}
 
-  def names(self, step: int) -> Batch:
+  def names(self, step: int) -> HostBatch:
     """Returns which examples a batch holds: places in `arrays`, int32 (b,), and its index."""
     which = self._examples_at(step, self._places)
     return {"example": which.astype(np.int32), "index": self._rows.astype(np.int32)}
 
-  def batch(self, step: int) -> Batch:
+  def batch(self, step: int) -> HostBatch:
     """Returns this process's share of the batch of one step."""
     if self.arrays is not None:
       named = self.names(step)
@@ -108,7 +108,7 @@ class TrainBatches:
       return {**taken, "index": named["index"]}
     return next(self.iterate(step, step + 1))
 
-  def iterate(self, start: int, stop: int) -> Iterator[Batch]:
+  def iterate(self, start: int, stop: int) -> Iterator[HostBatch]:
     """Yields the batches of the steps start ... stop-1."""
     if self.in_memory:
       for step in range(start, stop):
@@ -121,7 +121,7 @@ class TrainBatches:
     """Returns the arrays of the first example, whose shapes and dtypes all have."""
     return self._transformed(0, 0, 0)
 
-  def _read(self, step: int, rows: slice) -> Batch:
+  def _read(self, step: int, rows: slice) -> HostBatch:
     """Reads some rows of this process's share of the batch of a step."""
     index = self._rows[rows]
     which = self._examples_at(step, self._places[rows])
@@ -152,7 +152,7 @@ def evaluation_batches(
   threads: int,
   process_index: int = 0,
   process_count: int = 1,
-) -> Iterator[Batch]:
+) -> Iterator[HostBatch]:
   """Yields every example exactly once over all processes, in as many batches in each of them.
 
   A batch holds the transform's arrays, stacked, mask bool (b,) and example int32 (b,). Where the
@@ -169,7 +169,7 @@ def evaluation_batches(
   first = transform_one(examples, transform, 0) if count else {}
   steps = range(-(-count // batch_size))
 
-  def read(step: int, some: slice) -> Batch:
+  def read(step: int, some: slice) -> HostBatch:
     which = step * batch_size + rows[some]
     mask = which < count
     batch = blank_rows(first, len(which))

@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import re
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import numpy as np
 from tensorflow_datasets.core.utils import resource_utils
 
 from vitx.config.errors import ConfigError
-from vitx.data.dataset import Dataset, DatasetInfo, Example, Examples, read_encoded
+from vitx.data.dataset import Dataset, DatasetInfo, Example, Examples, Subset
 from vitx.files import read_bytes
 
 FILE = "classes.txt"  # names the classes in their order, in a folder or beside a file of weights
@@ -195,24 +195,21 @@ def renumber(dataset: Dataset, names: Sequence[str], *, unnamed: bool = False) -
   places = find_places(dataset.info, names, unnamed=unnamed)
   if places is None:
     return None
-  info = dataclasses.replace(dataset.info, class_names=tuple(names))
-  open_split = dataset.open_split
-  if not np.array_equal(places, np.arange(len(places))):
-    open_split = _make_renumbering(open_split, places)
-  return dataclasses.replace(dataset, info=info, open_split=open_split)
+  found = dataclasses.replace(
+    dataset, info=dataclasses.replace(dataset.info, class_names=tuple(names))
+  )
+  if np.array_equal(places, np.arange(len(places))):
+    return found
+  return dataclasses.replace(
+    found, open_split=lambda expression: Renumbered(dataset.open_split(expression), places)
+  )
 
 
-def _make_renumbering(
-  open_split: Callable[[str], Examples], places: np.ndarray
-) -> Callable[[str], Examples]:
-  return lambda expression: Renumbered(open_split(expression), places)
-
-
-class Renumbered:
+class Renumbered(Subset):
   """Examples whose labels are places in another list of classes."""
 
   def __init__(self, parent: Examples, places: np.ndarray):
-    self._parent = parent
+    super().__init__(parent, lambda: np.arange(len(parent)))
     self._places = places
 
   @functools.cached_property
@@ -220,17 +217,11 @@ class Renumbered:
     labels = self._parent.labels
     return None if labels is None else self._places[labels]
 
-  def __len__(self) -> int:
-    return len(self._parent)
-
   def __getitem__(self, i: int) -> Example:
-    return self._renumber(self._parent[i])
+    return self._renumber(super().__getitem__(i))
 
   def encoded(self, i: int) -> dict[str, Any]:
-    return self._renumber(read_encoded(self._parent, i))
-
-  def name(self, i: int) -> str:
-    return self._parent.name(i)
+    return self._renumber(super().encoded(i))
 
   def _renumber(self, example: dict[str, Any]) -> dict[str, Any]:
     return {**example, "label": self._places[example["label"]]}

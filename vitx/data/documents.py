@@ -23,7 +23,7 @@ class Documents:
     read: from a document's number to its tokens, uint8 (n,); called from several threads.
     lengths: gives the number of tokens of each, int64 (count,); called at the first need.
     name: from a document's number to its name.
-    kept: bytes of tokens that are kept; 0 for documents that cost nothing to read.
+    cache_size: bytes of tokens that stay in memory; 0 for documents that cost nothing to read.
   """
 
   labels = None
@@ -34,12 +34,12 @@ class Documents:
     lengths: Callable[[], np.ndarray],
     name: Callable[[int], str],
     *,
-    kept: int = KEPT,
+    cache_size: int = KEPT,
   ):
     self._read = read
     self._find_lengths = lengths
     self.name = name
-    self._capacity = kept
+    self._capacity = cache_size
     self._held = 0  # bytes
     self._kept: collections.OrderedDict[int, np.ndarray] = collections.OrderedDict()
     self._lock = threading.Lock()

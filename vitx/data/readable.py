@@ -47,22 +47,22 @@ def _leave_out(dataset: Dataset, split: str, threads: int, unreadable: list[str]
   if not problems:
     return examples
   count, name = len(examples), dataset.info.name
-  kept = np.setdiff1d(np.arange(count), list(problems))
+  readable = np.setdiff1d(np.arange(count), list(problems))
   listed = list_problems(list(problems.values()))
-  told = f"{len(problems)} of {count} examples of {split!r} that cannot be read:\n{listed}"
-  _check_classes(dataset, examples, kept, split, told)
-  logging.warning("%s: skipped %s", name, told)
+  message = f"{len(problems)} of {count} examples of {split!r} that cannot be read:\n{listed}"
+  _check_classes(dataset, examples, readable, split, message)
+  logging.warning("%s: skipped %s", name, message)
   unreadable += [each for i in problems if (each := examples.name(i)) not in unreadable]
-  return Subset(examples, lambda: kept)
+  return Subset(examples, lambda: readable)
 
 
 def _check_classes(
-  dataset: Dataset, examples: Examples, kept: np.ndarray, split: str, told: str
+  dataset: Dataset, examples: Examples, readable: np.ndarray, split: str, message: str
 ) -> None:
   """Raises ConfigError where no example is left, or none of a class."""
   names, labels = dataset.info.class_names, examples.labels
-  lost = "any example" if not kept.size else ""
-  if kept.size and names is not None and labels is not None:
-    lost = listing(names[k] for k in np.setdiff1d(labels, labels[kept]))
+  lost = "any example" if not readable.size else ""
+  if readable.size and names is not None and labels is not None:
+    lost = listing(names[k] for k in np.setdiff1d(labels, labels[readable]))
   if lost:
-    raise ConfigError(f"{dataset.info.name!r}: nothing is left of {lost} without {told}")
+    raise ConfigError(f"{dataset.info.name!r}: nothing is left of {lost} without {message}")

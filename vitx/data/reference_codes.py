@@ -5,11 +5,8 @@ They are computed once per data, on at most 10 MB of each role, and kept in the 
 
 import bz2
 import gzip
-import hashlib
 import json
 import lzma
-import os
-import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Literal
@@ -19,6 +16,8 @@ from absl import logging
 
 from vitx.data.cache import cache_directory
 from vitx.data.count_models import count_model_bits, per_position_bits
+from vitx.data.fingerprint import digest
+from vitx.files import replace_text
 
 # Tokens of each role that are used, its first.
 LIMIT = 10_000_000
@@ -27,11 +26,11 @@ DISCOUNT = 0.75
 # Part of the digest: another number computes anew what was kept.
 VERSION = 2
 
-Kind = Literal["images", "documents"]
+SequenceKind = Literal["images", "documents"]
 
 
 def reference_figures(
-  train: Iterable[np.ndarray], test: Iterable[np.ndarray], *, vocabulary: int, kind: Kind
+  train: Iterable[np.ndarray], test: Iterable[np.ndarray], *, vocabulary: int, kind: SequenceKind
 ) -> dict[str, float]:
   """Returns the bits per token that models which only count, and compressors, need for test.
 
@@ -75,7 +74,7 @@ def compressor_bits(data: bytes) -> dict[str, float]:
   return {name: 8 * size / len(data) for name, size in sizes.items()}
 
 
-def _take(sequences: Iterable[np.ndarray], kind: Kind) -> list[np.ndarray]:
+def _take(sequences: Iterable[np.ndarray], kind: SequenceKind) -> list[np.ndarray]:
   """Returns the first sequences, whole images or up to the last byte that is used."""
   taken: list[np.ndarray] = []
   left = LIMIT
@@ -91,13 +90,11 @@ def _take(sequences: Iterable[np.ndarray], kind: Kind) -> list[np.ndarray]:
   return taken
 
 
-def _digest(train: list[np.ndarray], test: list[np.ndarray], vocabulary: int, kind: Kind) -> str:
-  sha = hashlib.sha256(f"{VERSION} {LIMIT} {vocabulary} {kind}".encode())
-  for role in (train, test):
-    sha.update(np.array([len(role), *map(len, role)], np.int64).tobytes())
-    for each in role:
-      sha.update(each.tobytes())
-  return sha.hexdigest()[:32]
+def _digest(
+  train: list[np.ndarray], test: list[np.ndarray], vocabulary: int, kind: SequenceKind
+) -> str:
+  parts: list[str | bytes] = [f"{VERSION} {LIMIT} {vocabulary} {kind}", str(len(train))]
+  return digest([*parts, *(each.tobytes() for each in (*train, *test))])
 
 
 def _load(path: Path) -> dict[str, float] | None:
@@ -114,9 +111,6 @@ def _load(path: Path) -> dict[str, float] | None:
 def _store(path: Path, figures: Mapping[str, float]) -> None:
   """Keeps the figures; a place that cannot be written costs only the time of the next run."""
   try:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".part", delete=False) as file:
-      json.dump(figures, file)
-    os.replace(file.name, path)  # whole or not at all, however many runs compute it
+    replace_text(path, json.dumps(figures))  # however many runs compute it
   except OSError as error:
     logging.warning("%s cannot be written (%s): it will be computed again", path, error)

@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator
 import grain
 import numpy as np
 
-Batch = dict[str, np.ndarray]
+HostBatch = dict[str, np.ndarray]
 # Reads some neighboring rows of the batch of a step.
-ReadRows = Callable[[int, slice], Batch]
+ReadRows = Callable[[int, slice], HostBatch]
 
 # Rows that a thread reads at once: what Grain does for an element costs as much as a small image.
 CHUNK = 16
@@ -15,7 +15,7 @@ CHUNK = 16
 AHEAD = 2
 
 
-def stream(read: ReadRows, steps: range, rows: int, threads: int) -> Iterator[Batch]:
+def stream(read: ReadRows, steps: range, rows: int, threads: int) -> Iterator[HostBatch]:
   """Yields the batches of some steps, read through Grain.
 
   What is read ahead is at most `AHEAD` batches, or a chunk for each thread if that is more.
@@ -28,7 +28,7 @@ def stream(read: ReadRows, steps: range, rows: int, threads: int) -> Iterator[Ba
   """
   chunks = -(-rows // CHUNK)
 
-  def read_chunk(number: int) -> Batch:
+  def read_chunk(number: int) -> HostBatch:
     place, chunk = divmod(number, chunks)
     return read(steps[place], slice(chunk * CHUNK, min((chunk + 1) * CHUNK, rows)))
 

@@ -24,7 +24,7 @@ from vitx.inference.model_card import CARD, write_card
 from vitx.inference.opening import open_model
 from vitx.interop.export import export_arrays, write_safetensors
 from vitx.interop.init_from import check_source, initial_variables
-from vitx.interop.timm_networks import Network, find_network
+from vitx.interop.timm_networks import ForeignNetwork, find_network
 from vitx.tasks import build_task, task_class
 from vitx.tasks.base import Task
 from vitx.training.experiment import resolve
@@ -107,7 +107,7 @@ def _read(
 
 def export_weights(
   workdir: str | Path, out: str | Path, *, checkpoint: str | int = "best", trust_code: bool = False
-) -> Network:
+) -> ForeignNetwork:
   """Writes a run's weights as `.safetensors`, and a model card and its class names beside them.
 
   Args:
@@ -140,7 +140,7 @@ def export_weights(
   return network
 
 
-def describe(loaded: Loaded) -> Network:
+def describe(loaded: Loaded) -> ForeignNetwork:
   """Returns the network that a model is under other names.
 
   Raises:

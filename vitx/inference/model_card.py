@@ -8,14 +8,14 @@ from vitx.analysis.markdown import code, table, text, without_places
 from vitx.checkpoints.load import Loaded
 from vitx.checkpoints.workdir import read_json, to_plain
 from vitx.data.images.settings import sides
-from vitx.interop.timm_networks import Network
+from vitx.interop.timm_networks import ForeignNetwork
 from vitx.training.record.log import read_metrics
 
 CARD = "README.md"
 _FIGURES = ("test", "validation")
 
 
-def write_card(loaded: Loaded, network: Network, file: str) -> str:
+def write_card(loaded: Loaded, network: ForeignNetwork, file: str) -> str:
   """Returns the card of a trained model's weights in a file, Markdown.
 
   Args:
@@ -41,7 +41,7 @@ def write_card(loaded: Loaded, network: Network, file: str) -> str:
   return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _usage(network: Network, file: str) -> str:
+def _usage(network: ForeignNetwork, file: str) -> str:
   if not network.code:
     return ""
   return (

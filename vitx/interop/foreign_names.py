@@ -9,7 +9,7 @@ import numpy as np
 
 from vitx.config.errors import ConfigError
 from vitx.interop import google_names, timm_names, transformers_names, vit_pytorch_names
-from vitx.interop.naming import Arrays, Rule, convert_in, convert_out
+from vitx.interop.naming import Arrays, NameRule, convert_in, convert_out
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Family:
   """
 
   marks: tuple[str, ...]
-  rules: list[Rule]
+  rules: list[NameRule]
 
 
 _TIMM = ("patch_embed.proj.weight", "cls_token")

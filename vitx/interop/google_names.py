@@ -3,10 +3,10 @@
 Their arrays are laid out as ours.
 """
 
-from vitx.interop.naming import QKV, Rule, same
+from vitx.interop.naming import QKV, NameRule, same
 
 
-def _block(block: str, norms: tuple[str, str], attention: str, mlp: str) -> list[Rule]:
+def _block(block: str, norms: tuple[str, str], attention: str, mlp: str) -> list[NameRule]:
   parts = {
     **dict(zip(norms, ("mixer_norm", "mlp_norm"), strict=True)),
     **{f"{attention}/{part}": f"token_mixer/{part}" for part in (*QKV, "out")},
@@ -19,7 +19,7 @@ def _block(block: str, norms: tuple[str, str], attention: str, mlp: str) -> list
   ]
 
 
-def _network(prefix: str, positions: str, block: list[Rule]) -> list[Rule]:
+def _network(prefix: str, positions: str, block: list[NameRule]) -> list[NameRule]:
   return [
     same(f"{prefix}cls", "params/cls"),
     same(f"{prefix}{positions}", "params/posemb/table"),

@@ -22,7 +22,7 @@ MIXER = "params/block_{}/token_mixer"
 
 
 @dataclasses.dataclass(frozen=True)
-class Rule:
+class NameRule:
   """Arrays of theirs and those of ours that hold the same.
 
   Attributes:
@@ -38,34 +38,34 @@ class Rule:
   back: Callable[[Several], Several]
 
 
-def rule(theirs: str, ours: tuple[str, ...], into: Into, back: Back) -> Rule:
+def rule(theirs: str, ours: tuple[str, ...], into: Into, back: Back) -> NameRule:
   """Returns the rule of one array of theirs."""
-  return Rule((theirs,), ours, lambda xs, heads: into(xs[0], heads), lambda xs: (back(xs),))
+  return NameRule((theirs,), ours, lambda xs, heads: into(xs[0], heads), lambda xs: (back(xs),))
 
 
-def same(theirs: str, ours: str) -> Rule:
+def same(theirs: str, ours: str) -> NameRule:
   """Returns the rule of an array that both lay out alike."""
   return rule(theirs, (ours,), lambda x, heads: (x,), lambda xs: xs[0])
 
 
-def turned(theirs: str, ours: str) -> Rule:
+def linear_kernel(theirs: str, ours: str) -> NameRule:
   """Returns the rule of a linear map (out, in)."""
   return rule(theirs, (ours,), lambda x, heads: (x.T,), lambda xs: xs[0].T)
 
 
-def convolution(theirs: str, ours: str) -> Rule:
+def convolution(theirs: str, ours: str) -> NameRule:
   """Returns the rule of a convolution (out, in / groups, height, width)."""
   into: Into = lambda x, heads: (x.transpose(2, 3, 1, 0),)  # noqa: E731
   return rule(theirs, (ours,), into, lambda xs: xs[0].transpose(3, 2, 0, 1))
 
 
-def from_heads(theirs: str, ours: str) -> Rule:
+def from_heads(theirs: str, ours: str) -> NameRule:
   """Returns the rule of a linear map (C, H D) that reads the heads one after another."""
   into: Into = lambda x, heads: (x.T.reshape(heads, -1, len(x)),)  # noqa: E731
   return rule(theirs, (ours,), into, lambda xs: xs[0].reshape(-1, xs[0].shape[-1]).T)
 
 
-def stacked_weight(theirs: str, ours: tuple[str, ...]) -> Rule:
+def stacked_weight(theirs: str, ours: tuple[str, ...]) -> NameRule:
   """Returns the rule of linear maps (H D, C), one above the other; a head's rows are together."""
 
   def into(x: np.ndarray, heads: int) -> tuple[np.ndarray, ...]:
@@ -74,7 +74,7 @@ def stacked_weight(theirs: str, ours: tuple[str, ...]) -> Rule:
   return rule(theirs, ours, into, lambda xs: np.concatenate([w.reshape(len(w), -1).T for w in xs]))
 
 
-def stacked_bias(theirs: str, ours: tuple[str, ...]) -> Rule:
+def stacked_bias(theirs: str, ours: tuple[str, ...]) -> NameRule:
   """Returns the rule of the biases of such linear maps, one after the other."""
 
   def into(x: np.ndarray, heads: int) -> tuple[np.ndarray, ...]:
@@ -83,12 +83,15 @@ def stacked_bias(theirs: str, ours: tuple[str, ...]) -> Rule:
   return rule(theirs, ours, into, lambda xs: np.concatenate([b.reshape(-1) for b in xs]))
 
 
-def linear(theirs: str, ours: str) -> list[Rule]:
+def linear(theirs: str, ours: str) -> list[NameRule]:
   """Returns the rules of a linear map with a bias."""
-  return [turned(f"{theirs}.weight", f"{ours}/kernel"), same(f"{theirs}.bias", f"{ours}/bias")]
+  return [
+    linear_kernel(f"{theirs}.weight", f"{ours}/kernel"),
+    same(f"{theirs}.bias", f"{ours}/bias"),
+  ]
 
 
-def linear_to_heads(theirs: str, *ours: str) -> list[Rule]:
+def linear_to_heads(theirs: str, *ours: str) -> list[NameRule]:
   """Returns the rules of a linear map to the heads with a bias, or of several in one array."""
   return [
     stacked_weight(f"{theirs}.weight", tuple(f"{each}/kernel" for each in ours)),
@@ -96,17 +99,17 @@ def linear_to_heads(theirs: str, *ours: str) -> list[Rule]:
   ]
 
 
-def linear_from_heads(theirs: str, ours: str) -> list[Rule]:
+def linear_from_heads(theirs: str, ours: str) -> list[NameRule]:
   """Returns the rules of a linear map from the heads with a bias."""
   return [from_heads(f"{theirs}.weight", f"{ours}/kernel"), same(f"{theirs}.bias", f"{ours}/bias")]
 
 
-def norm(theirs: str, ours: str) -> list[Rule]:
+def norm(theirs: str, ours: str) -> list[NameRule]:
   """Returns the rules of a normalization's factor and offset."""
   return [same(f"{theirs}.weight", f"{ours}/scale"), same(f"{theirs}.bias", f"{ours}/bias")]
 
 
-def batch_norm(theirs: str, ours: str) -> list[Rule]:
+def batch_norm(theirs: str, ours: str) -> list[NameRule]:
   """Returns the rules of a batch normalization, its running statistics included.
 
   `ours` is without the collection, such as "stem/norm_0".
@@ -119,7 +122,7 @@ def batch_norm(theirs: str, ours: str) -> list[Rule]:
 
 
 def convert_in(
-  rules: Iterable[Rule], theirs: Arrays, num_heads: int
+  rules: Iterable[NameRule], theirs: Arrays, num_heads: int
 ) -> tuple[dict[str, np.ndarray], list[str]]:
   """Returns the arrays under our names, and the names that no rule has.
 
@@ -141,7 +144,7 @@ def convert_in(
   return ours, list(left)
 
 
-def convert_out(rules: Iterable[Rule], ours: Arrays) -> tuple[dict[str, np.ndarray], list[str]]:
+def convert_out(rules: Iterable[NameRule], ours: Arrays) -> tuple[dict[str, np.ndarray], list[str]]:
   """Returns the arrays under their names, and the names of ours that no rule has."""
   left = dict(ours)
   theirs: dict[str, np.ndarray] = {}

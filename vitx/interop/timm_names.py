@@ -8,16 +8,16 @@ import numpy as np
 from vitx.interop.naming import (
   MIXER,
   QKV,
-  Rule,
+  NameRule,
   Several,
   batch_norm,
   convolution,
   linear,
   linear_from_heads,
+  linear_kernel,
   linear_to_heads,
   norm,
   same,
-  turned,
 )
 
 _PREDICTOR = "blocks.{}.attn.mask_predictor"
@@ -46,9 +46,9 @@ _PATCHES = [
 ]
 
 
-def both_tokens(token: str, distillation: str) -> Rule:
+def both_tokens(token: str, distillation: str) -> NameRule:
   """Returns the rule of a class token and a distillation token, which ours keeps in one array."""
-  return Rule(
+  return NameRule(
     (token, distillation),
     ("params/cls",),
     lambda xs, heads: (np.concatenate(xs, axis=1),),
@@ -56,7 +56,7 @@ def both_tokens(token: str, distillation: str) -> Rule:
   )
 
 
-def placed_class(token: str, positions: str) -> Rule:
+def placed_class(token: str, positions: str) -> NameRule:
   """Returns the rule of DINOv2's class token: it has a position, the registers behind it have none.
 
   The two are only ever added, so ours is their sum, and nothing in front of the grid has a place.
@@ -72,10 +72,10 @@ def placed_class(token: str, positions: str) -> Rule:
     token, table = xs
     return token, np.concatenate([np.zeros_like(token), table], axis=1)
 
-  return Rule((token, positions), ("params/cls", "params/posemb/table"), into, back)
+  return NameRule((token, positions), ("params/cls", "params/posemb/table"), into, back)
 
 
-def _lv_stem(number: int) -> list[Rule]:
+def _lv_stem(number: int) -> list[NameRule]:
   return [
     convolution(f"patch_embed.conv{number + 1}.weight", f"params/stem/conv_{number}/kernel"),
     *batch_norm(f"patch_embed.bn{number + 1}", f"stem/norm_{number}"),
@@ -122,7 +122,7 @@ MLP_MIXER = [
 ]
 
 
-def _convolved(theirs: str, ours: str) -> list[Rule]:
+def _convolved(theirs: str, ours: str) -> list[NameRule]:
   return [
     convolution(f"{theirs}.weight", f"params/{ours}/kernel"),
     same(f"{theirs}.bias", f"params/{ours}/bias"),
@@ -136,6 +136,6 @@ CONVMIXER = [
   *batch_norm("blocks.{}.0.fn.2", "depthwise_{}_norm"),
   *_convolved("blocks.{}.1", "pointwise_{}"),
   *batch_norm("blocks.{}.3", "pointwise_{}_norm"),
-  turned("head.weight", "params/head/kernel"),
+  linear_kernel("head.weight", "params/head/kernel"),
   same("head.bias", "params/head/bias"),
 ]

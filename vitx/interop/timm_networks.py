@@ -12,7 +12,7 @@ from typing import Any
 from vitx.config.errors import ConfigError
 
 Fields = Mapping[str, Any]
-Size = int | tuple[int, int]  # the side of a square, or (height, width)
+ImageSize = int | tuple[int, int]  # the side of a square, or (height, width)
 # Fields that say how a network begins, is trained or run, and not what it computes.
 FREE = (
   *("initialization", "pool.stddev", "posemb.stddev"),
@@ -25,7 +25,7 @@ _ACTIVATIONS = {"gelu": None, "gelu_tanh": "gelu_tanh", "quick_gelu": "quick_gel
 
 
 @dataclasses.dataclass(frozen=True)
-class Network:
+class ForeignNetwork:
   """A network under the names of another project.
 
   Attributes:
@@ -43,16 +43,18 @@ class _Kind:
 
   Attributes:
     names: the named choices, by field.
-    told: the fields that its constructor is told.
-    write: `(fields, size, channels) -> Network`.
+    arguments: the fields that its constructor takes.
+    write: `(fields, size, channels) -> ForeignNetwork`.
   """
 
   names: Mapping[str, str]
-  told: tuple[str, ...]
-  write: Callable[[Fields, Size, int], Network]
+  arguments: tuple[str, ...]
+  write: Callable[[Fields, ImageSize, int], ForeignNetwork]
 
 
-def find_network(fields: Fields, defaults: Fields, size: Size, channels: int) -> Network:
+def find_network(
+  fields: Fields, defaults: Fields, size: ImageSize, channels: int
+) -> ForeignNetwork:
   """Returns which network another project makes of a config's model.
 
   Args:
@@ -91,7 +93,7 @@ def _explain(kind: _Kind, fields: Fields, defaults: Fields) -> str:
     )
   for field, value in fields.items():
     free = any(field == other or field.startswith(f"{other}.") for other in FREE)
-    if free or field in kind.names or field in kind.told or value == defaults.get(field):
+    if free or field in kind.names or field in kind.arguments or value == defaults.get(field):
       continue
     if field == "token_mixer.head_dim" and value * fields["num_heads"] == fields["width"]:
       continue
@@ -121,7 +123,7 @@ def _activation(fields: Fields) -> str | None:
   return None if name is None else repr(name)
 
 
-def _vit_arguments(fields: Fields, size: Size, channels: int) -> dict[str, Any]:
+def _vit_arguments(fields: Fields, size: ImageSize, channels: int) -> dict[str, Any]:
   return {
     "img_size": size,
     "patch_size": fields["stem.patch"],
@@ -144,22 +146,22 @@ def _ratio(hidden: int, width: int) -> str:
   return repr(exact) if int(width * exact) == hidden else f"{hidden} / {width} + 1e-9"
 
 
-def _write_vit(fields: Fields, size: Size, channels: int) -> Network:
+def _write_vit(fields: Fields, size: ImageSize, channels: int) -> ForeignNetwork:
   arguments = _vit_arguments(fields, size, channels)
   if fields["extra_tokens"]:
     arguments["reg_tokens"] = fields["extra_tokens"]
   if not fields["posemb.prefix"]:
     arguments["no_embed_class"] = True
   family = "registers" if fields["extra_tokens"] else "timm"
-  return Network(family, _call("vision_transformer", "VisionTransformer", arguments))
+  return ForeignNetwork(family, _call("vision_transformer", "VisionTransformer", arguments))
 
 
-def _write_distilled(fields: Fields, size: Size, channels: int) -> Network:
+def _write_distilled(fields: Fields, size: ImageSize, channels: int) -> ForeignNetwork:
   arguments = _vit_arguments(fields, size, channels)
-  return Network("distilled", _call("deit", "VisionTransformerDistilled", arguments))
+  return ForeignNetwork("distilled", _call("deit", "VisionTransformerDistilled", arguments))
 
 
-def _write_mixer(fields: Fields, size: Size, channels: int) -> Network:
+def _write_mixer(fields: Fields, size: ImageSize, channels: int) -> ForeignNetwork:
   width, patch = fields["width"], fields["stem.patch"]
   height, across = (size, size) if isinstance(size, int) else size
   tokens = fields["token_mixer.hidden"] or (height // patch) * (across // patch)
@@ -173,10 +175,10 @@ def _write_mixer(fields: Fields, size: Size, channels: int) -> Network:
     "mlp_ratio": f"({_ratio(tokens, width)}, {_ratio(fields['mlp_dim'], width)})",
     "norm_layer": _epsilon(fields),
   }
-  return Network("mlp_mixer", _call("mlp_mixer", "MlpMixer", arguments))
+  return ForeignNetwork("mlp_mixer", _call("mlp_mixer", "MlpMixer", arguments))
 
 
-def _write_convmixer(fields: Fields, size: Size, channels: int) -> Network:
+def _write_convmixer(fields: Fields, size: ImageSize, channels: int) -> ForeignNetwork:
   arguments = {
     "dim": fields["width"],
     "depth": fields["depth"],
@@ -185,7 +187,7 @@ def _write_convmixer(fields: Fields, size: Size, channels: int) -> Network:
     "in_chans": channels,
     "num_classes": fields["num_classes"],
   }
-  return Network("convmixer", _call("convmixer", "ConvMixer", arguments))
+  return ForeignNetwork("convmixer", _call("convmixer", "ConvMixer", arguments))
 
 
 _PLAIN = {
@@ -221,7 +223,7 @@ KINDS = (
   _Kind(
     {"name": "lv_vit", **_PLAIN, "stem.name": "normalized", "pool.name": "cls"},
     (*_SIZES, "stem.channels", "norm.epsilon", "token_mixer.use_bias", "block.branch_divisor"),
-    lambda fields, size, channels: Network("lv_vit", ""),
+    lambda fields, size, channels: ForeignNetwork("lv_vit", ""),
   ),
   _Kind(
     {"name": "convmixer"},

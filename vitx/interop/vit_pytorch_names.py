@@ -14,7 +14,7 @@ from vitx.interop.naming import (
   MIXER,
   QKV,
   Into,
-  Rule,
+  NameRule,
   Several,
   linear,
   linear_from_heads,
@@ -29,7 +29,7 @@ from vitx.interop.naming import (
 _FN = "transformer.layers.{}.0.fn"
 
 
-def _patches(theirs: str, ours: str) -> Rule:
+def _patches(theirs: str, ours: str) -> NameRule:
   """Returns the rule of a linear map (C, p p c) of patches, whose channels run fastest."""
 
   def into(x: np.ndarray, heads: int) -> tuple[np.ndarray, ...]:
@@ -42,7 +42,7 @@ def _patches(theirs: str, ours: str) -> Rule:
   return rule(theirs, (ours,), into, lambda xs: xs[0].reshape(-1, xs[0].shape[-1]).T)
 
 
-def _query_and_key() -> Rule:
+def _query_and_key() -> NameRule:
   """Linear maps (H D, C) of queries and (H D, C) or, of one head for all, (D, C) of keys."""
 
   def into(xs: Several, heads: int) -> Several:
@@ -54,10 +54,10 @@ def _query_and_key() -> Rule:
     return tuple(x.reshape(len(x), -1).T for x in xs)
 
   theirs = (f"{_FN}.to_q.weight", f"{_FN}.to_k.weight")
-  return Rule(theirs, (f"{MIXER}/query/kernel", f"{MIXER}/key/kernel"), into, back)
+  return NameRule(theirs, (f"{MIXER}/query/kernel", f"{MIXER}/key/kernel"), into, back)
 
 
-def _taps() -> Rule:
+def _taps() -> NameRule:
   """Nyströmformer's convolution along the tokens (H, 1, taps, 1)."""
   into: Into = lambda x, heads: (x[:, 0, :, 0].T,)  # noqa: E731
   back = lambda xs: xs[0].T[:, None, :, None]  # noqa: E731

@@ -3,8 +3,8 @@
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
-from vitx.layers.projections import Dtype
 from vitx.ops.kernels.depthwise import grid_convolution
 
 
@@ -26,7 +26,7 @@ class DepthwiseConvolution(nn.Module):
   stride: int = 1
   width: int | None = None
   use_bias: bool = True
-  dtype: Dtype = jnp.float32
+  dtype: DTypeLike = jnp.float32
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:

@@ -6,11 +6,10 @@ from collections.abc import Callable
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from vitx.config.checks import PositiveInt, Rate
 from vitx.layers.dropout import Dropout
-
-Dtype = jax.typing.DTypeLike
 
 
 @jax.custom_vjp
@@ -71,7 +70,7 @@ class MLP(nn.Module):
   hidden: PositiveInt
   dropout: Rate = 0.0
   activation: Callable[[jax.Array], jax.Array] = gelu
-  dtype: Dtype = jnp.float32
+  dtype: DTypeLike = jnp.float32
 
   @nn.compact
   def __call__(self, x: jax.Array, train: bool) -> jax.Array:

@@ -5,11 +5,10 @@ from typing import ClassVar
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from vitx.config.checks import Positive, Probability
 from vitx.ops import replicas
-
-Dtype = jax.typing.DTypeLike
 
 
 class BatchNorm(nn.Module):
@@ -30,7 +29,7 @@ class BatchNorm(nn.Module):
   momentum: Probability = 0.9
   epsilon: Positive = 1e-5
   scale_init: nn.initializers.Initializer = nn.initializers.ones
-  dtype: Dtype = jnp.float32
+  dtype: DTypeLike = jnp.float32
 
   @nn.compact
   def __call__(self, x: jax.Array, train: bool) -> jax.Array:
@@ -66,7 +65,7 @@ class ChannelNorm(nn.Module):
   """
 
   epsilon: Positive = 1e-5
-  dtype: Dtype = jnp.float32
+  dtype: DTypeLike = jnp.float32
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
@@ -88,7 +87,7 @@ class NoNorm(nn.Module):
     dtype: not used; every normalization has it.
   """
 
-  dtype: Dtype = jnp.float32
+  dtype: DTypeLike = jnp.float32
 
   def __call__(self, x: jax.Array) -> jax.Array:
     return x
@@ -99,7 +98,7 @@ def layer_norm(
   epsilon: Positive = 1e-6,
   use_bias: bool = True,
   use_scale: bool = True,
-  dtype: Dtype = jnp.float32,
+  dtype: DTypeLike = jnp.float32,
   name: str | None = None,
 ) -> nn.LayerNorm:
   """Makes a layer normalization (Ba et al. 2016) over the channels.

@@ -6,10 +6,10 @@ between mixers and from published checkpoints.
 
 import flax.linen as nn
 import jax
+from jax.typing import DTypeLike
 
 from vitx.config.errors import ConfigError
 
-Dtype = jax.typing.DTypeLike
 XAVIER = nn.initializers.xavier_uniform()
 
 
@@ -18,7 +18,7 @@ def to_heads(
   head_dim: int,
   name: str,
   *,
-  dtype: Dtype,
+  dtype: DTypeLike,
   use_bias: bool = True,
   kernel_init: nn.initializers.Initializer = XAVIER,
 ):
@@ -38,7 +38,7 @@ def project_qkv(
   head_dim: int,
   value_dim: int | None = None,
   *,
-  dtype: Dtype,
+  dtype: DTypeLike,
   use_bias: bool = True,
   value_bias: bool = True,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -58,7 +58,7 @@ def from_heads(
   width: int,
   name: str = "out",
   *,
-  dtype: Dtype,
+  dtype: DTypeLike,
   use_bias: bool = True,
   kernel_init: nn.initializers.Initializer = XAVIER,
 ):

@@ -3,6 +3,7 @@
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from vitx.blocks.stems import LinearStem
 from vitx.config.checks import Depth, PositiveInt
@@ -12,8 +13,6 @@ from vitx.layers.depthwise import DepthwiseConvolution
 from vitx.layers.mlp import gelu
 from vitx.layers.norms import BatchNorm
 from vitx.models import names
-
-Dtype = jax.typing.DTypeLike
 
 
 class ConvMixer(nn.Module):
@@ -35,7 +34,7 @@ class ConvMixer(nn.Module):
   depth: Depth = 8
   patch: PositiveInt = 2
   kernel: PositiveInt = 5
-  dtype: Dtype = jnp.float32
+  dtype: DTypeLike = jnp.float32
 
   @nn.compact
   def __call__(self, images: jax.Array, *, train: bool = False) -> jax.Array:

@@ -3,6 +3,7 @@
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from vitx.config.checks import Depth, PositiveInt
 from vitx.config.errors import ConfigError
@@ -10,7 +11,6 @@ from vitx.layers.convolution import Conv
 from vitx.layers.norms import BatchNorm
 from vitx.models import names
 
-Dtype = jax.typing.DTypeLike
 HE = nn.initializers.variance_scaling(2.0, "fan_in", "normal")
 STAGES = 3
 
@@ -30,7 +30,7 @@ class ResNet(nn.Module):
   num_classes: int
   depth: Depth = 20
   width: PositiveInt = 16
-  dtype: Dtype = jnp.float32
+  dtype: DTypeLike = jnp.float32
 
   @nn.compact
   def __call__(self, images: jax.Array, *, train: bool = False) -> jax.Array:
@@ -77,7 +77,7 @@ class ResidualBlock(nn.Module):
 
   width: int
   stride: int = 1
-  dtype: Dtype = jnp.float32
+  dtype: DTypeLike = jnp.float32
 
   @nn.compact
   def __call__(self, x: jax.Array, train: bool) -> jax.Array:

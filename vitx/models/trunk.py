@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from vitx.attention import FROM_MODEL as MIXER_FROM_MODEL
 from vitx.attention import MIXERS
@@ -22,7 +23,6 @@ from vitx.models import names
 from vitx.models.initializers import INITIALIZATIONS
 from vitx.ops.layout import TokenLayout
 
-Dtype = jax.typing.DTypeLike
 Parts = dict[str, tuple[Mapping[str, Any], Any, tuple[str, ...]]]
 
 
@@ -76,7 +76,7 @@ class Trunk(nn.Module, kw_only=True):
   dropout: Rate = 0.0
   stochastic_depth: Rate = 0.0
   remat: bool = False
-  dtype: Dtype = jnp.float32
+  dtype: DTypeLike = jnp.float32
 
   def add_positions(
     self, x: jax.Array, layout: TokenLayout, at: jax.Array | None = None

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from vitx.config.errors import ConfigError, listing
+from vitx.files import replace_text
 
 # What shares a rule, and what it is.
 FAMILIES = {
@@ -199,10 +200,7 @@ def write_families(path: Path, device_kind: str, families: Mapping[str, Any]) ->
   text = json.dumps({"device_kind": device_kind, "families": families}, indent=1)
   text = re.sub(r"\[[^\[\]{}]*\]", lambda found: " ".join(found.group().split()), text)
   try:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    partial.write_text(text + "\n", encoding="utf-8")
-    partial.replace(path)
+    replace_text(path, text + "\n")
   except OSError as error:
     raise ConfigError(f"out={str(path)!r} cannot be written: {error}") from error
   _load.cache_clear()

@@ -16,8 +16,8 @@ from vitx.config.fields import DataSettings, HostInterpolation, ResizeMode, Size
 from vitx.data.dataset import DatasetInfo, check_arrays
 from vitx.data.images.augment import make_eval_preprocess, make_train_augment
 from vitx.data.images.decode import ValueRange, decode_size
+from vitx.data.images.resizing import ResizeImages
 from vitx.data.images.settings import find_channels, find_size, image_spec, sides
-from vitx.data.images.square import SquareImages
 from vitx.data.images.statistics import statistics
 from vitx.data.sources.folder import SUFFIXES
 from vitx.models import initialize, model_from_config, token_layout
@@ -172,7 +172,7 @@ class Classification(Task):
   def transform(self, *, train):
     """Returns what gives images their size; evaluation takes the center where training draws."""
     size = self._train_size if train else self.decode_size
-    return SquareImages(size, self.resize_mode, self.interpolation, train=train)
+    return ResizeImages(size, self.resize_mode, self.interpolation, train=train)
 
   def token_layout(self) -> TokenLayout | None:
     """Returns how the tokens lie that positions are added to, found by tracing the model."""

@@ -25,7 +25,7 @@ from vitx.tasks.density_images import Pixels
 from vitx.tasks.density_resolve import BYTES, resolve
 
 Levels = Annotated[int, Range("[2, 256]")]
-Window = Annotated[int, Range("[1, 16777216]")]  # the paper's longest has 1,048,576 tokens
+WindowLength = Annotated[int, Range("[1, 16777216]")]  # the paper's longest has 1,048,576 tokens
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Density(Task):
     cls,
     config: ConfigDict,
     *,
-    window: Window | None = None,
+    window: WindowLength | None = None,
     levels: Levels = BYTES,
     min_context: Annotated[int, Range("[0, 16777216]")] = 0,
   ) -> "Density":

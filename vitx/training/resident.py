@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from vitx.config.errors import ConfigError
 from vitx.data.batches import TrainBatches
 from vitx.data.dataset import Example
-from vitx.data.stream import Batch
+from vitx.data.stream import HostBatch
 from vitx.training import parallel
 
 # Of a device's memory that examples may take without being asked for.
@@ -26,7 +26,7 @@ class Feed:
     fill: makes the batches of it on the devices, (devices, K, b, ...); None if it is the batches.
   """
 
-  iterate: Callable[[int, int], Iterator[Batch]]
+  iterate: Callable[[int, int], Iterator[HostBatch]]
   fill: Callable[[Any], Any] | None = None
 
 

@@ -72,12 +72,6 @@ def test_rectangles_agree_with_pillow(interpolation):
     np.testing.assert_allclose(out, np.clip(expected, 0, 1), atol=2e-3)
 
 
-def test_rotation_by_quarter_turns_is_counter_clockwise():
-  image = noise(17)
-  out = rotate(image, 90.0, "bilinear")
-  np.testing.assert_allclose(out, np.rot90(image), atol=1e-5)
-
-
 @pytest.mark.parametrize("interpolation", ["bilinear", "nearest"])
 def test_affine_agrees_with_scipy(interpolation):
   image = noise(20, seed=1)

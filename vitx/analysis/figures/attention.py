@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from vitx.analysis.figures import style
-from vitx.analysis.figures.capture import Layer, capture
+from vitx.analysis.figures.capture import MixerCapture, capture
 from vitx.analysis.figures.subject import Subject
 from vitx.attention.fnet import FNet
 from vitx.config.errors import ConfigError
@@ -25,14 +25,14 @@ class Maps:
 
   Attributes:
     label: of the model.
-    told: what was run.
+    note: what was run.
     images: (B, height, width, channels), normalized.
     layouts: of the tokens, by layer.
     layers: by layer (B, H, N, N); a row holds what a query attends.
   """
 
   label: str
-  told: str
+  note: str
   images: np.ndarray
   layouts: tuple[TokenLayout, ...]
   layers: tuple[np.ndarray, ...]
@@ -83,10 +83,10 @@ def compute_maps(subject: Subject) -> Maps:
     raise ConfigError(f"attention: {subject.label} has no token mixers, so nothing attends")
   maps = tuple(np.asarray(layer.map) for layer in layers)
   layouts = tuple(layer.layout for layer in layers)
-  return Maps(subject.label, subject.told, np.asarray(images), layouts, maps)
+  return Maps(subject.label, subject.note, np.asarray(images), layouts, maps)
 
 
-def _check(layer: Layer, label: str) -> None:
+def _check(layer: MixerCapture, label: str) -> None:
   n = layer.layout.length
   if layer.matrix is None or layer.matrix.shape[-2:] != (n, n):
     held = "none" if layer.matrix is None else f"one of shape {layer.matrix.shape}"
@@ -165,7 +165,7 @@ def plot_heads(maps: Maps, example: int = 0, query: int | None = None) -> Any:
   heads = style.choose_some(max(layer.shape[1] for layer in maps.layers), DRAWN_HEADS)
   side = min(0.85, style.PAGE / (len(layers) + 1))
   what = _name_query(maps, query)
-  caption = f"{maps.told}. Attention of the {what} in validation example {example}, by layer and"
+  caption = f"{maps.note}. Attention of the {what} in validation example {example}, by layer and"
   caption += " head, each panel from zero to its own highest."
   rows = len(heads)
   width, height = max(style.COLUMN, side * (len(layers) + 1)), side * rows + 0.25
@@ -178,12 +178,12 @@ def plot_heads(maps: Maps, example: int = 0, query: int | None = None) -> Any:
         continue
       title = f"layer {number}" if head == heads[0] else ""
       style.show_plane(axes, read_row(matrix[head], layout, query), title, vmin=0)
-      _mark(axes, query, layout)
+      mark_patch(axes, query, layout)
     row[1].set_ylabel(f"head {head}", fontsize=style.SMALL, labelpad=2)
     row[0].axis("off")
   panels[0, 0].axis("on")
   show_image(panels[0, 0], maps.images[example], "image")
-  _mark(panels[0, 0], query, maps.layouts[0], maps.images.shape[1:3])
+  mark_patch(panels[0, 0], query, maps.layouts[0], maps.images.shape[1:3])
   return canvas
 
 
@@ -197,21 +197,21 @@ def plot_side_by_side(found: Sequence[Maps], query: int | None = None) -> Any:
   count = min(len(maps.images) for maps in found)
   side = min(0.95, style.PAGE / (len(kinds) + 1))
   width = max(style.COLUMN, side * (len(kinds) + 1))
-  told = "; ".join(f"{maps.label}: {maps.told}" for maps in found)
-  caption = f"{told}. Attention of the {_name_query(found[0], query)}, mean of the heads"
+  note = "; ".join(f"{maps.label}: {maps.note}" for maps in found)
+  caption = f"{note}. Attention of the {_name_query(found[0], query)}, mean of the heads"
   if any(kind == "rollout" for _, kind in kinds):
     caption += "; rollout with half an identity in each layer"
   caption += ". Each panel is from zero to its own highest."
   canvas, panels = style.make_panels(count, len(kinds) + 1, width, side * count + 0.4, caption)
   for number, row in enumerate(panels):
     show_image(row[0], found[0].images[number], "" if number else "image")
-    _mark(row[0], query, found[0].layouts[0], found[0].images.shape[1:3])
+    mark_patch(row[0], query, found[0].layouts[0], found[0].images.shape[1:3])
     for axes, (maps, kind) in zip(row[1:], kinds, strict=True):
       own = [layer[number : number + 1] for layer in maps.layers]
       matrix = own[-1].mean(axis=1) if kind == "last layer" else rollout(own)
       plane = read_row(matrix[0], maps.layouts[-1], query)
       style.show_plane(axes, plane, "" if number else f"{maps.label}\n{kind}", vmin=0)
-      _mark(axes, query, maps.layouts[-1])
+      mark_patch(axes, query, maps.layouts[-1])
   return canvas
 
 
@@ -230,7 +230,7 @@ def show_image(axes: Any, image: np.ndarray, title: str = "") -> None:
   style.show_plane(axes, picture if color else picture[..., 0], title, cmap="gray")
 
 
-def _mark(
+def mark_patch(
   axes: Any, query: int | None, layout: TokenLayout, size: tuple[int, ...] | None = None
 ) -> None:
   """Marks the middle of a patch on the grid, or in an image (height, width)."""

@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from vitx.analysis import csv_files
 from vitx.analysis.figures import style
 from vitx.analysis.figures.subject import Subject
 from vitx.config.errors import ConfigError
@@ -42,13 +41,13 @@ def draw_attention_past(subject: Subject, out: Path) -> list[Path]:
     subject.model, subject.variables(), inputs, grid=grid, local=local, queries=queries
   )
   name = f"attention_past_{subject.label}"
-  told = f"{subject.told}; {subject.examples} examples"
-  drawn = plot_attention_past(maps, np.asarray(inputs[0]), queries, grid, masses, told)
+  note = f"{subject.note}; {subject.examples} examples"
+  drawn = plot_attention_past(maps, np.asarray(inputs[0]), queries, grid, masses, note)
   picture = style.keep(drawn, out, name)
-  table = out / f"{name}.csv"
   uniform = {m: float(x) for m, x in uniform_mass(grid, local).items()}
-  _write_table(table, masses, uniform)
-  return [picture, table]
+  rows = [*enumerate(masses), ("uniform", uniform)]
+  table = [{"layer": layer, **dict(_ordered(each))} for layer, each in rows]
+  return [picture, style.write_rows(out / f"{name}.csv", table)]
 
 
 def attention_mass(
@@ -169,7 +168,7 @@ def plot_attention_past(
   queries: Sequence[int],
   grid: Sequence[int],
   masses: Sequence[Mapping[str, float]],
-  told: str = "",
+  note: str = "",
 ) -> Any:
   """Returns a picture with a row for each of a few layers, and a column for each query.
 
@@ -179,13 +178,13 @@ def plot_attention_past(
     queries: (Q,) positions.
     grid: how the N tokens lie.
     masses: of each layer, of `capture`.
-    told: what was run, for the caption.
+    note: what was run, for the caption.
   """
-  layers = np.unique(np.linspace(0, len(maps) - 1, min(DRAWN_LAYERS, len(maps))).round())
+  layers = style.choose_some(len(maps), DRAWN_LAYERS)
   columns = len(queries) + 1
   height = (style.PAGE / columns + 0.3) * len(layers)
-  canvas, panels = style.make_panels(len(layers), columns, style.PAGE, height, told)
-  for row, layer in zip(panels, layers.astype(int), strict=True):
+  canvas, panels = style.make_panels(len(layers), columns, style.PAGE, height, note)
+  for row, layer in zip(panels, layers, strict=True):
     _show_example(row[0], example, grid)
     said = "\n".join(f"{name} {mass:.2f}" for name, mass in _ordered(masses[layer]))
     row[0].set_title(f"layer {layer}", fontsize=style.SMALL, loc="left", pad=2)
@@ -216,12 +215,3 @@ def _show_example(axes: Any, example: np.ndarray, grid: Sequence[int]) -> None:
   color = picture.shape[-1] == 3
   axes.imshow(picture / top if color else picture[..., 0], cmap="gray", vmin=0, aspect="auto")
   axes.set(xticks=[], yticks=[])
-
-
-def _write_table(path: Path, masses: list[dict[str, float]], uniform: dict[str, float]) -> None:
-  """Writes the masses of the layers, and of uniform attention at the end."""
-  names = [name for name in MASSES if name in uniform]
-  rows = [[str(i), *(masses[i][name] for name in names)] for i in range(len(masses))]
-  rows.append(["uniform", *(uniform[name] for name in names)])
-  shown = [[row[0], *(f"{value:.6f}" for value in row[1:])] for row in rows]
-  csv_files.write(path, [["layer", *names], *shown])

@@ -18,7 +18,7 @@ from vitx.ops.layout import TokenLayout
 
 
 @dataclasses.dataclass(frozen=True)
-class Layer:
+class MixerCapture:
   """One token mixer on B examples.
 
   Attributes:
@@ -52,7 +52,7 @@ def softmax_map(q: Any, k: Any, scale: float) -> np.ndarray:
   return np.asarray(masked_softmax(logits, None))
 
 
-def capture(model: nn.Module, variables: Mapping[str, Any], inputs: Any) -> list[Layer]:
+def capture(model: nn.Module, variables: Mapping[str, Any], inputs: Any) -> list[MixerCapture]:
   """Runs a model and returns what each of its token mixers held, in the order of the blocks.
 
   Args:
@@ -86,5 +86,6 @@ def capture(model: nn.Module, variables: Mapping[str, Any], inputs: Any) -> list
   matrices, held = jax.device_get(jax.jit(look)(variables, inputs))
   order = [*matrices, *(path for path in known if path not in matrices)]
   return [
-    Layer(path, matrix=matrices.get(path), **known[path], **held.get(path, {})) for path in order
+    MixerCapture(path, matrix=matrices.get(path), **known[path], **held.get(path, {}))
+    for path in order
   ]

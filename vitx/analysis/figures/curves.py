@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from vitx.analysis.comparison import shown
+from vitx.analysis.comparison import figure_format
 from vitx.analysis.figures import style
 from vitx.config.errors import ConfigError
 
@@ -76,17 +76,17 @@ def plot_curves(
   for curve in curves:
     methods.setdefault(curve.method, []).append(curve)
   several = len(curves) > len(methods)
-  told = "mean and standard deviation over the runs of a method" if several else "one run a method"
-  told += "; × published" if published else ""
+  note = "mean and standard deviation over the runs of a method" if several else "one run a method"
+  note += "; × published" if published else ""
   if len(methods) > TOGETHER:
-    return _plot_each(methods, figure, told, published or {})
-  return _plot_together(methods, figure, told, published or {})
+    return _plot_each(methods, figure, note, published or {})
+  return _plot_together(methods, figure, note, published or {})
 
 
 def _plot_together(
   methods: Mapping[str, Sequence[Curve]],
   figure: str,
-  told: str,
+  note: str,
   published: Mapping[str, Mapping[float, float]],
 ) -> Any:
   """Returns diagrams that have a line for each method."""
@@ -94,9 +94,9 @@ def _plot_together(
   fitting = CHARACTERS // (KEY + max(map(len, labels.values())))
   columns = max(1, min(WIDE, len(methods), fitting))
   height = 2.3 + 0.13 * -(-len(methods) // columns)
-  canvas, panels = style.make_panels(1, 3 if published else 2, style.PAGE, height, told)
+  canvas, panels = style.make_panels(1, 3 if published else 2, style.PAGE, height, note)
   left, *between, right = panels[0]
-  words, scale, _ = shown(figure)
+  words, scale, _ = figure_format(figure)
   for number, (method, own) in enumerate(methods.items()):
     line = {"color": f"C{number % COLORS}", "linestyle": "-" if number < COLORS else "--"}
     _draw_band(left, [curve.loss for curve in own], 1.0, line)
@@ -116,11 +116,11 @@ def _plot_together(
 def _plot_each(
   methods: Mapping[str, Sequence[Curve]],
   figure: str,
-  told: str,
+  note: str,
   published: Mapping[str, Mapping[float, float]],
 ) -> Any:
   """Returns a diagram for each method, all of one scale."""
-  words, scale, _ = shown(figure)
+  words, scale, _ = figure_format(figure)
   kind = "training" if published else "validation"
   values = {
     method: [curve.training if published else curve.figure for curve in own]
@@ -130,8 +130,8 @@ def _plot_each(
   titles = [f"{method} ({len(own)})" for method, own in methods.items()]
   across = max(1, min(ACROSS, CHARACTERS // max(map(len, titles))))
   rows = -(-len(methods) // across)
-  told = f"{kind} {words} by step, {told}; gray: the other methods; in brackets: runs"
-  canvas, panels = style.make_panels(rows, across, style.PAGE, 1.1 * rows, told)
+  note = f"{kind} {words} by step, {note}; gray: the other methods; in brackets: runs"
+  canvas, panels = style.make_panels(rows, across, style.PAGE, 1.1 * rows, note)
   for axes in panels.flat[len(methods) :]:
     axes.remove()
   for number, (method, axes) in enumerate(zip(methods, panels.flat, strict=False)):

@@ -17,7 +17,6 @@ SHOWN = {
   "clustering": "clustering",
   "spectral_gap": "spectral gap",
 }
-Row = dict[str, Any]
 
 
 def draw_graph(subjects: Sequence[Subject], out: Path) -> list[Path]:
@@ -32,11 +31,11 @@ def draw_graph(subjects: Sequence[Subject], out: Path) -> list[Path]:
   rows = [row for subject in subjects for row in compute_graph(subject)]
   name = "_".join(["graph", *(subject.label for subject in subjects)])
   table = style.write_rows(out / f"{name}.csv", rows)
-  told = "; ".join(dict.fromkeys(subject.network for subject in subjects))
-  return [style.keep(plot_graph(rows, told), out, name), table]
+  note = "; ".join(dict.fromkeys(subject.network for subject in subjects))
+  return [style.keep(plot_graph(rows, note), out, name), table]
 
 
-def compute_graph(subject: Subject) -> list[Row]:
+def compute_graph(subject: Subject) -> list[dict[str, Any]]:
   """Returns the graph figures of each distinct pattern and head, with what has it.
 
   Raises:
@@ -54,7 +53,7 @@ def compute_graph(subject: Subject) -> list[Row]:
   ]
 
 
-def _flatten(found: GraphFigures) -> Row:
+def _flatten(found: GraphFigures) -> dict[str, Any]:
   return {
     "tokens": found.tokens,
     "edges": found.edges,
@@ -74,9 +73,9 @@ def _flatten(found: GraphFigures) -> Row:
   }
 
 
-def plot_graph(rows: Sequence[Row], told: str) -> Any:
+def plot_graph(rows: Sequence[dict[str, Any]], note: str) -> Any:
   """Returns a picture with a bar for each row in a panel for each of four figures."""
-  caption = f"{told}. Graphs of attention patterns, an edge from each query to each of its keys."
+  caption = f"{note}. Graphs of attention patterns, an edge from each query to each of its keys."
   height = 0.45 + 0.16 * len(rows)
   canvas, panels = style.make_panels(1, len(SHOWN), style.PAGE, height, caption)
   names = [_name(row, rows) for row in rows]
@@ -94,7 +93,7 @@ def plot_graph(rows: Sequence[Row], told: str) -> Any:
   return canvas
 
 
-def _name(row: Row, rows: Sequence[Row]) -> str:
+def _name(row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> str:
   """Returns the model, and what tells its line from the model's others."""
   own = [other for other in rows if other["model"] == row["model"]]
   parts = [row["model"]]

@@ -27,7 +27,7 @@ class Landmarks:
 
   Attributes:
     label: of the model.
-    told: what was run.
+    note: what was run.
     image: (height, width, channels), normalized.
     layout: of the tokens.
     segments: (N,), the landmark of which a token is part.
@@ -36,7 +36,7 @@ class Landmarks:
   """
 
   label: str
-  told: str
+  note: str
   image: np.ndarray
   layout: TokenLayout
   segments: np.ndarray
@@ -52,7 +52,7 @@ def draw_landmarks(subject: Subject, out: Path) -> list[Path]:
   """
   found = compute_landmarks(subject)
   name = f"landmarks_{subject.label}"
-  caption = f"{subject.told}. Relative error of the attention matrix by landmarks M,"
+  caption = f"{subject.note}. Relative error of the attention matrix by landmarks M,"
   caption += f" {subject.examples} validation examples."
   error = approximation.plot_errors(found.errors, "landmarks M", caption)
   return [
@@ -86,7 +86,7 @@ def compute_landmarks(subject: Subject) -> Landmarks:
   length = math.ceil(layout.length / count)
   return Landmarks(
     subject.label,
-    subject.told,
+    subject.note,
     np.asarray(subject.inputs(1)[0]),
     layout,
     np.arange(layout.length) // length,
@@ -107,12 +107,14 @@ def attend_from_landmarks(pair: approximation.Pair, count: int) -> np.ndarray:
   return np.asarray(masked_softmax(logits, None))
 
 
-def plot_landmarks(found: Landmarks) -> Any:
+def plot_landmarks(landmarks: Landmarks) -> Any:
   """Returns a picture: the tokens of each landmark, and what some landmarks attend by layer."""
-  layers = style.choose_some(len(found.attended), DRAWN_LAYERS)
-  some = style.choose_some(found.attended.shape[1], DRAWN_LANDMARKS)
+  layers = style.choose_some(len(landmarks.attended), DRAWN_LAYERS)
+  some = style.choose_some(landmarks.attended.shape[1], DRAWN_LANDMARKS)
   side = min(0.8, style.PAGE / (len(some) + 1))
-  caption = f"{found.told}. {found.attended.shape[1]} landmarks, each the mean of consecutive"
+  caption = (
+    f"{landmarks.note}. {landmarks.attended.shape[1]} landmarks, each the mean of consecutive"
+  )
   caption += " tokens (white); what its mean query attends, mean of the heads, by layer."
   width = side * (len(some) + 1)
   canvas, panels = style.make_panels(
@@ -122,15 +124,15 @@ def plot_landmarks(found: Landmarks) -> Any:
     side * (len(layers) + 1) + 0.2,
     caption,
   )
-  grid, prefix = found.layout.grid, found.layout.prefix
-  show_image(panels[0, 0], found.image, "image")
+  grid, prefix = landmarks.layout.grid, landmarks.layout.prefix
+  show_image(panels[0, 0], landmarks.image, "image")
   for axes, landmark in zip(panels[0, 1:], some, strict=True):
-    own = (found.segments[prefix:] == landmark).reshape(grid)
+    own = (landmarks.segments[prefix:] == landmark).reshape(grid)
     style.show_plane(axes, own, f"landmark {landmark}", cmap="gray", vmin=0, vmax=1)
   for row, layer in zip(panels[1:], layers, strict=True):
     row[0].axis("off")
     row[0].text(0.5, 0.5, f"layer {layer}", fontsize=style.SMALL, ha="center", va="center")
     for axes, landmark in zip(row[1:], some, strict=True):
-      plane = found.attended[layer, landmark, prefix:].reshape(grid)
+      plane = landmarks.attended[layer, landmark, prefix:].reshape(grid)
       style.show_plane(axes, plane, vmin=0)
   return canvas

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from vitx.analysis import csv_files
-from vitx.analysis.comparison import shown
+from vitx.analysis.comparison import figure_format
 from vitx.analysis.figures import style
 from vitx.config.errors import ConfigError
 
@@ -19,7 +19,7 @@ TOLERANCE = 0.02  # of FLOPs
 
 
 @dataclasses.dataclass(frozen=True)
-class Point:
+class MemoryPoint:
   """One method of a sweep.
 
   Attributes:
@@ -66,10 +66,10 @@ def read_costs(path: str | Path) -> dict[str, float]:
   Args:
     path: of `read_results`.
   """
-  told = (row for row in _read(path) if row.get("flops"))
+  counted = (row for row in _read(path) if row.get("flops"))
   return {
     row["method"]: _number(row["flops"], "flops", path) / _number(row["steps"], "steps", path)
-    for row in told
+    for row in counted
   }
 
 
@@ -116,7 +116,7 @@ def draw_memory(
   results: Mapping[str, tuple[float, ...]],
   gigabytes: Mapping[str, float],
   figure: str,
-  told: str,
+  note: str,
   out: Path,
   name: str,
 ) -> list[Path]:
@@ -126,25 +126,25 @@ def draw_memory(
     results: of `read_results`.
     gigabytes: by method.
     figure: what the results are of.
-    told: what was run, and how the memory was found.
+    note: what was run, and how the memory was found.
     out: folder of the files.
     name: of the files, without their ending.
   """
-  points = [Point(method, gigabytes[method], values) for method, values in results.items()]
-  words, scale, _ = shown(figure)
+  points = [MemoryPoint(method, gigabytes[method], values) for method, values in results.items()]
+  words, scale, _ = figure_format(figure)
   rows = [
     {"method": point.method, "runs": len(point.values), "gigabytes": point.gigabytes}
     | {f"{PREFIX}{figure}": float(np.mean(point.values))}
     for point in points
   ]
-  canvas = plot_memory(points, f"test {words}", scale, told)
+  canvas = plot_memory(points, f"test {words}", scale, note)
   return [style.keep(canvas, out, name), style.write_rows(out / f"{name}.csv", rows)]
 
 
-def plot_memory(points: Sequence[Point], words: str, scale: float, told: str) -> Any:
+def plot_memory(points: Sequence[MemoryPoint], words: str, scale: float, note: str) -> Any:
   """Returns a picture: mean and standard deviation of each method against its memory."""
   height = max(2.6, 0.12 * (len(points) + 6))  # of the legend, a line for each
-  canvas, panels = style.make_panels(1, 1, style.COLUMN * 1.3, height, told)
+  canvas, panels = style.make_panels(1, 1, style.COLUMN * 1.3, height, note)
   axes = panels[0, 0]
   for number, point in enumerate(points):
     values = np.array(point.values) * scale

@@ -38,7 +38,7 @@ def find_front(points: Points, more: tuple[bool, bool]) -> list[str]:
 
 
 def draw_pareto(
-  points: Points, columns: tuple[str, str], more: tuple[bool, bool], told: str, out: Path, name: str
+  points: Points, columns: tuple[str, str], more: tuple[bool, bool], note: str, out: Path, name: str
 ) -> Path:
   """Draws two columns of a table against each other.
 
@@ -46,7 +46,7 @@ def draw_pareto(
     points: both columns, by row.
     columns: what the axes call them.
     more: of each column, whether more is better; False: less.
-    told: what was measured, for the caption.
+    note: what was measured, for the caption.
     out: folder of the picture.
     name: of the file, without its ending.
 
@@ -54,11 +54,11 @@ def draw_pareto(
     MissingExtraError: matplotlib is not installed.
     ConfigError: the picture cannot be written.
   """
-  return style.keep(plot_pareto(points, columns, more, told), out, name)
+  return style.keep(plot_pareto(points, columns, more, note), out, name)
 
 
 def plot_pareto(
-  points: Points, columns: tuple[str, str], more: tuple[bool, bool], told: str
+  points: Points, columns: tuple[str, str], more: tuple[bool, bool], note: str
 ) -> Any:
   """Returns a picture: a point for each row, the front as a line, as in `draw_pareto`.
 
@@ -68,7 +68,7 @@ def plot_pareto(
   better = " and ".join(
     f"{'more' if up else 'less'} {column}" for column, up in zip(columns, more, strict=True)
   )
-  caption = f"{told} Better is {better}; on the line are the rows that no other beats."
+  caption = f"{note} Better is {better}; on the line are the rows that no other beats."
   canvas, panels = style.make_panels(1, 1, style.COLUMN * 1.5, 3.4, caption)
   axes = panels[0, 0]
   line = [points[name] for name in front]

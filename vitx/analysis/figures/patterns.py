@@ -47,7 +47,7 @@ def draw_patterns(subject: Subject, out: Path) -> list[Path]:
   used = find_patterns(subject.model, subject.input_spec)
   name = f"patterns_{subject.label}"
   if used:
-    return [style.keep(plot_patterns(used, told=subject.told), out, name)]
+    return [style.keep(plot_patterns(used, note=subject.note), out, name)]
   layout = TokenLayout(EXAMPLE_GRID)
   examples = [Used(pattern.at(0), layout, 1, key) for key, pattern in PATTERNS.items()]
   return [style.keep(plot_patterns(examples, columns=3), out, f"{name}_examples")]
@@ -81,19 +81,19 @@ def _name_layers(layers: list[int]) -> str:
   return f"layer{'s' if len(layers) > 1 else ''} {text}"
 
 
-def plot_patterns(used: Sequence[Used], columns: int = 1, told: str = "") -> Any:
+def plot_patterns(used: Sequence[Used], columns: int = 1, note: str = "") -> Any:
   """Returns a matrix and a grid for each pattern and head, `columns` of such pairs in a row.
 
   Args:
     used: of `find_patterns`, or made.
     columns: in a row.
-    told: what was drawn, for the caption.
+    note: what was drawn, for the caption.
   """
   shown = [(each, head) for each in used for head in range(_distinct_heads(each))]
   rows = -(-len(shown) // columns)
   width = style.PAGE if columns > 1 else style.COLUMN * 1.5
   height = (width / columns / 2 + 0.3) * rows
-  canvas, panels = style.make_panels(rows, 2 * columns, width, height, told)
+  canvas, panels = style.make_panels(rows, 2 * columns, width, height, note)
   panels = panels.reshape(-1, 2)
   for axes in panels[len(shown) :].ravel():
     axes.axis("off")

@@ -18,7 +18,7 @@ def draw_performer_error(subject: Subject, out: Path) -> list[Path]:
   layers = approximation.look(subject)
   errors = approximation.measure_errors(layers, approximation.PERFORMER, counts, draws)
   name = f"performer_error_{subject.label}"
-  caption = f"{subject.told}. Relative error of the attention matrix by M positive random features"
+  caption = f"{subject.note}. Relative error of the attention matrix by M positive random features"
   caption += f" (FAVOR+), {subject.examples} validation examples, mean ± standard deviation of"
   caption += f" {draws} draws."
   picture = style.keep(approximation.plot_errors(errors, "features M", caption), out, name)

@@ -47,7 +47,7 @@ def draw_posemb(subject: Subject, out: Path) -> list[Path]:
     ConfigError: a model that adds no positions.
   """
   found = compute_positions(subject)
-  canvas = plot_similarity(found, subject.told)
+  canvas = plot_similarity(found, subject.note)
   return [style.keep(canvas, out, f"posemb_{subject.label}")]
 
 
@@ -96,14 +96,14 @@ def find_positions(model: nn.Module, variables: Mapping[str, Any], inputs: Any) 
   return Positions(np.asarray(added[0]), layouts[0]) if added else None
 
 
-def plot_similarity(found: Positions, told: str) -> Any:
+def plot_similarity(positions: Positions, note: str) -> Any:
   """Returns a picture with a tile for each place; a tile has the similarity to all places."""
-  grid = found.layout.grid
-  alike = found.similarity()
+  grid = positions.layout.grid
+  alike = positions.similarity()
   rows, columns = (1, grid[0]) if len(grid) == 1 else grid[:2]
   place = int(np.prod(grid[2:]))
   shown = [style.choose_some(count, MOST) for count in (rows, columns)]
-  caption = f"{told}. Cosine similarity of the position embedding of each patch (a tile, at its"
+  caption = f"{note}. Cosine similarity of the position embedding of each patch (a tile, at its"
   caption += " place in the grid) to those of all patches."
   height = max(0.5, 0.85 * style.COLUMN * len(shown[0]) / len(shown[1]))
   canvas, panels = style.make_panels(len(shown[0]), len(shown[1]), style.COLUMN, height, caption)

@@ -39,7 +39,7 @@ def draw_projections(subject: Subject, out: Path) -> list[Path]:
         | {"uniform": uniform, "diagonal_mean": float(np.diagonal(product).mean())}
       )
   files = [
-    style.keep(plot_products(products, KINDS[kind], subject.told), out, f"{name}_{kind}")
+    style.keep(plot_products(products, KINDS[kind], subject.note), out, f"{name}_{kind}")
     for kind, products in found.items()
   ]
   return [*files, style.write_rows(out / f"{name}.csv", rows)]
@@ -104,12 +104,12 @@ def diagonal_mass(product: np.ndarray) -> float:
   return float(np.abs(np.diagonal(product)).sum() / total) if total else 0.0
 
 
-def plot_products(products: np.ndarray, name: str, told: str) -> Any:
+def plot_products(products: np.ndarray, name: str, note: str) -> Any:
   """Returns a picture of products (L, H, C, C): a row for each head, a column for each layer."""
   layers = style.choose_some(products.shape[0], DRAWN_LAYERS)
   heads = style.choose_some(products.shape[1], DRAWN_HEADS)
   side = min(1.2, style.PAGE / len(layers))
-  caption = f"{told}. {name} ({products.shape[-1]} x {products.shape[-1]}) by layer and head, red"
+  caption = f"{note}. {name} ({products.shape[-1]} x {products.shape[-1]}) by layer and head, red"
   caption += " positive, blue negative, ends of the scale at three standard deviations of each; in"
   caption += f" percent the absolute mass on the diagonal, {1 / products.shape[-1]:.1%} if uniform."
   width = max(style.COLUMN, side * len(layers))

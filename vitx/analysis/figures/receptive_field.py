@@ -25,7 +25,7 @@ PANELS = 6
 
 
 @dataclasses.dataclass(frozen=True)
-class Edges:
+class LayerPattern:
   """The edges of one layer.
 
   Attributes:
@@ -42,19 +42,19 @@ class Edges:
 
 
 @dataclasses.dataclass(frozen=True)
-class Fields:
+class ReceptiveFields:
   """What Q queries read.
 
   Attributes:
     label: of the model.
-    told: what was looked at.
+    note: what was looked at.
     layout: of the tokens.
     queries: (Q,) places on the grid.
     seen: bool (L, Q, N); entry l is what they read through the last l + 1 layers.
   """
 
   label: str
-  told: str
+  note: str
   layout: TokenLayout
   queries: tuple[int, ...]
   seen: np.ndarray
@@ -79,7 +79,7 @@ def draw_receptive_field(subject: Subject, out: Path) -> list[Path]:
   return [picture, style.write_rows(out / f"{name}.csv", rows)]
 
 
-def list_edges(model: nn.Module, spec: jax.ShapeDtypeStruct) -> list[Edges]:
+def list_edges(model: nn.Module, spec: jax.ShapeDtypeStruct) -> list[LayerPattern]:
   """Returns the pattern of every layer in order; nothing is computed.
 
   Args:
@@ -89,7 +89,7 @@ def list_edges(model: nn.Module, spec: jax.ShapeDtypeStruct) -> list[Edges]:
   Raises:
     ConfigError: a token mixer has no pattern.
   """
-  layers: dict[tuple[str, ...], Edges] = {}
+  layers: dict[tuple[str, ...], LayerPattern] = {}
 
   def note(call: Any, args: Any, kwargs: Any, context: Any) -> Any:
     module = context.module
@@ -103,7 +103,7 @@ def list_edges(model: nn.Module, spec: jax.ShapeDtypeStruct) -> list[Edges]:
         )
       pattern = module.full_pattern(layout)
       pattern = pattern & Causal() if module.causal else pattern
-      layers[module.path] = Edges(module.layer, pattern, layout, module.num_heads)
+      layers[module.path] = LayerPattern(module.layer, pattern, layout, module.num_heads)
     return call(*args, **kwargs)
 
   with nn.intercept_methods(note):
@@ -111,7 +111,7 @@ def list_edges(model: nn.Module, spec: jax.ShapeDtypeStruct) -> list[Edges]:
   return list(layers.values())
 
 
-def receptive_fields(layers: Sequence[Edges], queries: np.ndarray) -> np.ndarray:
+def receptive_fields(layers: Sequence[LayerPattern], queries: np.ndarray) -> np.ndarray:
   """Returns what queries read through the last 1, 2, ... L layers, a query itself included.
 
   Blocks carry a token past their mixer, so a layer's step is I + A, A the edges of any head.
@@ -145,7 +145,7 @@ def receptive_fields(layers: Sequence[Edges], queries: np.ndarray) -> np.ndarray
   return np.stack(seen)
 
 
-def _step(layer: Edges) -> scipy.sparse.csr_array:
+def _step(layer: LayerPattern) -> scipy.sparse.csr_array:
   """Returns I + A, (N, N)."""
   n = layer.layout.length
   total = scipy.sparse.eye_array(n, dtype=np.float32, format="csr")
@@ -156,7 +156,7 @@ def _step(layer: Edges) -> scipy.sparse.csr_array:
   return total.sign()
 
 
-def compute_fields(subject: Subject) -> Fields:
+def compute_fields(subject: Subject) -> ReceptiveFields:
   """Returns the receptive fields of the subject's queries, or of one in the middle.
 
   Raises:
@@ -172,34 +172,36 @@ def compute_fields(subject: Subject) -> Fields:
     if not 0 <= query < places:
       raise ConfigError(f"queries={query} is no place of the grid; choose from 0 to {places - 1}")
   seen = receptive_fields(layers, np.array(queries) + layout.prefix)
-  return Fields(subject.label, subject.network, layout, tuple(queries), seen)
+  return ReceptiveFields(subject.label, subject.network, layout, tuple(queries), seen)
 
 
-def plot_fields(found: Fields) -> Any:
+def plot_fields(fields: ReceptiveFields) -> Any:
   """Returns a picture with a row for each query and a column for each of the first depths.
 
   Darker places are read through fewer layers.
   """
-  full = np.flatnonzero(found.seen.all(axis=(1, 2)))
-  depth = min(PANELS, len(found.seen), *(full[:1] + 1))
+  full = np.flatnonzero(fields.seen.all(axis=(1, 2)))
+  depth = min(PANELS, len(fields.seen), *(full[:1] + 1))
   side = min(1.3, style.PAGE / depth)
-  rows, columns = found.layout.grid[0], int(np.prod(found.layout.grid[1:2]))
-  if len(found.layout.grid) == 1:
-    rows, columns = 1, found.layout.grid[0]
+  rows, columns = fields.layout.grid[0], int(np.prod(fields.layout.grid[1:2]))
+  if len(fields.layout.grid) == 1:
+    rows, columns = 1, fields.layout.grid[0]
   height = max(0.35, side * min(rows / columns, 2.0)) + 0.2
-  caption = f"{found.told}. Places that a query (green) reads through the last layers, darker where"
+  caption = (
+    f"{fields.note}. Places that a query (green) reads through the last layers, darker where"
+  )
   caption += " fewer suffice; edges of any head, and the skip past each layer."
   width = max(style.COLUMN, side * depth)
   aspect = "equal" if columns <= 2 * rows else "auto"  # a sequence is no line of a pixel's height
   canvas, panels = style.make_panels(
-    len(found.queries), depth, width, height * len(found.queries) + 0.15, caption
+    len(fields.queries), depth, width, height * len(fields.queries) + 0.15, caption
   )
-  for i, (row, query) in enumerate(zip(panels, found.queries, strict=True)):
+  for i, (row, query) in enumerate(zip(panels, fields.queries, strict=True)):
     for number, axes in enumerate(row):
-      counted = found.seen[: number + 1, i, found.layout.prefix :].sum(axis=0)
-      plane = to_plane(counted.astype(float), found.layout.grid)
-      share = found.seen[number, i].mean()
+      counted = fields.seen[: number + 1, i, fields.layout.prefix :].sum(axis=0)
+      plane = to_plane(counted.astype(float), fields.layout.grid)
+      share = fields.seen[number, i].mean()
       title = f"{number + 1} layer{'s' if number else ''}\n{share:.0%} of tokens"
       style.show_plane(axes, plane, title, cmap="Blues", vmin=0, vmax=depth, aspect=aspect)
-      mark(axes, query, found.layout.grid)
+      mark(axes, query, fields.layout.grid)
   return canvas

@@ -30,8 +30,8 @@ def draw_shaped_scalars(subjects: Sequence[Subject], out: Path) -> list[Path]:
     for scalar, values in scalars.items()
     for (layer, head), value in np.ndenumerate(values)
   ]
-  told = "; ".join(f"{subject.label}: {subject.told}" for subject in subjects)
-  picture = style.keep(plot_scalars(found, told), out, name)
+  note = "; ".join(f"{subject.label}: {subject.note}" for subject in subjects)
+  picture = style.keep(plot_scalars(found, note), out, name)
   return [picture, style.write_rows(out / f"{name}.csv", rows)]
 
 
@@ -65,14 +65,14 @@ def read_scalars(params: Mapping[str, Any]) -> Scalars:
   }
 
 
-def plot_scalars(found: Mapping[str, Scalars], told: str) -> Any:
+def plot_scalars(found: Mapping[str, Scalars], note: str) -> Any:
   """Returns a picture with a panel for each model: layers by value, a color for each letter.
 
   Args:
     found: by label of the model.
-    told: what was run.
+    note: what was run.
   """
-  caption = f"{told}. Learned scalars of α I + β A - γ C; a line for each head where heads differ."
+  caption = f"{note}. Learned scalars of α I + β A - γ C; a line for each head where heads differ."
   width = min(style.PAGE, max(style.COLUMN, 2.2 * len(found)))
   canvas, panels = style.make_panels(1, len(found), width, 1.9, caption)
   for axes, (label, scalars) in zip(panels[0], found.items(), strict=True):

@@ -10,8 +10,8 @@ import jax
 import numpy as np
 from flax.traverse_util import flatten_dict
 
-from vitx.analysis import csv_files
 from vitx.analysis.figures import style
+from vitx.analysis.figures.attention import mark_patch, show_image
 from vitx.analysis.figures.subject import Subject
 from vitx.config.errors import ConfigError
 from vitx.models.sown import collect
@@ -47,14 +47,13 @@ def draw_sparsifiner(subject: Subject, out: Path) -> list[Path]:
   name = f"sparsifiner_{subject.label}"
   files = [
     style.keep(
-      plot_example(np.asarray(image), i, layers, queries, layout, subject.told), out, f"{name}_{i}"
+      plot_example(np.asarray(image), i, layers, queries, layout, subject.note), out, f"{name}_{i}"
     )
     for i, image in enumerate(images)
   ]
-  files.append(style.keep(plot_bases(layers, layout, subject.told), out, f"{name}_basis"))
-  table = out / f"{name}.csv"
-  _write_table(table, [describe_layer(layer, layout) for layer in layers])
-  return [*files, table]
+  files.append(style.keep(plot_bases(layers, layout, subject.note), out, f"{name}_basis"))
+  rows = [{"layer": i, **describe_layer(layer, layout)} for i, layer in enumerate(layers)]
+  return [*files, style.write_rows(out / f"{name}.csv", rows)]
 
 
 def capture(
@@ -144,7 +143,7 @@ def plot_example(
   layers: Sequence[Mapping],
   queries: Sequence[int],
   layout: TokenLayout,
-  told: str = "",
+  note: str = "",
 ) -> Any:
   """Returns a picture with three rows for each query, and a column for each head of each layer.
 
@@ -154,56 +153,48 @@ def plot_example(
     layers: of `capture`.
     queries: places on the grid.
     layout: of the tokens.
-    told: what was run, for the caption.
+    note: what was run, for the caption.
   """
-  chosen = np.unique(np.linspace(0, len(layers) - 1, min(DRAWN_LAYERS, len(layers))).round())
+  chosen = style.choose_some(len(layers), DRAWN_LAYERS)
   heads = min(DRAWN_HEADS, layers[0]["sparse"].shape[1])
-  columns = [(int(layer), head) for layer in chosen for head in range(heads)]
+  columns = [(layer, head) for layer in chosen for head in range(heads)]
   count = len(columns) + 1
   rows = 3 * len(queries)
   height = (style.PAGE / count + 0.06) * rows + 0.2
-  canvas, panels = style.make_panels(rows, count, style.PAGE, height, told)
+  canvas, panels = style.make_panels(rows, count, style.PAGE, height, note)
   for axes in panels.flat:
     axes.set(xticks=[], yticks=[])
   for number, query in enumerate(queries):
-    place, at = divmod(query, layout.grid[1]), layout.prefix + query
     for kind, row in zip(("mask", "sparse", "full"), panels[3 * number :], strict=False):
       row[0].set_ylabel(kind, fontsize=style.SMALL, labelpad=2)
-      _show_image(row[0], image, place, layout)
+      show_image(row[0], image)
+      mark_patch(row[0], query, layout, image.shape[:2])
       for axes, (layer, head) in zip(row[1:], columns, strict=True):
-        weights = layers[layer]["full" if kind == "full" else "sparse"][example, head, at]
+        matrices = layers[layer]["full" if kind == "full" else "sparse"]
+        weights = matrices[example, head, layout.prefix + query]
         plane = (weights > 0) if kind == "mask" else weights
         axes.imshow(
           plane[layout.prefix :].reshape(layout.grid), cmap="gray" if kind == "mask" else "magma"
         )
-        axes.plot(place[1], place[0], "s", mec="tab:green", mfc="none", ms=3, mew=0.7)
+        mark_patch(axes, query, layout)
         if number == 0 and kind == "mask":
           axes.set_title(f"layer {layer}\nhead {head}", fontsize=style.SMALL, pad=2)
   return canvas
 
 
-def _show_image(axes: Any, image: np.ndarray, place: tuple[int, int], layout: TokenLayout) -> None:
-  low, high = image.min(), image.max()
-  picture = (image - low) / max(high - low, 1e-6)
-  size = picture.shape[0] / layout.grid[0], picture.shape[1] / layout.grid[1]
-  axes.imshow(picture if picture.shape[-1] == 3 else picture[..., 0], cmap="gray")
-  middle = [(p + 0.5) * s - 0.5 for p, s in zip(place, size, strict=True)]
-  axes.plot(middle[1], middle[0], "s", mec="tab:green", mfc="none", ms=4, mew=0.7)
-
-
-def plot_bases(layers: Sequence[Mapping], layout: TokenLayout, told: str = "") -> Any:
+def plot_bases(layers: Sequence[Mapping], layout: TokenLayout, note: str = "") -> Any:
   """Returns a picture with a row for each of the first layers, and a column for each slot.
 
   Args:
     layers: of `capture`.
     layout: of the tokens.
-    told: what was run, for the caption.
+    note: what was run, for the caption.
   """
   some = layers[:BASIS_LAYERS]
   slots = some[0]["basis"].shape[1]
   width = min(style.PAGE, 0.5 * slots + 0.5)
   canvas, panels = style.make_panels(
-    len(some), slots, width, (width / slots + 0.06) * len(some) + 0.1, told
+    len(some), slots, width, (width / slots + 0.06) * len(some) + 0.1, note
   )
   for number, (row, layer) in enumerate(zip(panels, some, strict=True)):
     for axes, slot in zip(row, np.abs(layer["basis"])[layout.prefix :].T, strict=True):
@@ -211,8 +202,3 @@ def plot_bases(layers: Sequence[Mapping], layout: TokenLayout, told: str = "") -
       axes.set(xticks=[], yticks=[])
     row[0].set_ylabel(f"layer {number}", fontsize=style.SMALL, labelpad=2)
   return canvas
-
-
-def _write_table(path: Path, rows: Sequence[Mapping[str, float]]) -> None:
-  layers = [[i, *(f"{value:.4f}" for value in row.values())] for i, row in enumerate(rows)]
-  csv_files.write(path, [["layer", *rows[0]], *layers])

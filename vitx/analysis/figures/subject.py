@@ -45,7 +45,7 @@ class Subject:
   weights: str = ""
 
   @property
-  def told(self) -> str:
+  def note(self) -> str:
     """Returns what was run, for captions."""
     return ", ".join(filter(None, (self.network, self.weights)))
 

@@ -1,5 +1,5 @@
 """Images: decoding and resizing on the host, statistics, augmentation on the device."""
 
-from vitx.data.images.square import SquareImages
+from vitx.data.images.resizing import ResizeImages
 
-__all__ = ["SquareImages"]
+__all__ = ["ResizeImages"]

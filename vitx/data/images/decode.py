@@ -40,7 +40,7 @@ _BITS_PER_SAMPLE, _PHOTOMETRIC, _WHITE_IS_ZERO = 258, 262, 0  # tags of TIFF
 # The content of a file decides its format, whatever the file is called. Only formats that Pillow
 # decodes within this process are read: an EPS, for one, would start Ghostscript.
 FORMATS = ("BMP", "GIF", "ICO", "JPEG", "JPEG2000", "PNG", "PPM", "TGA", "TIFF", "WEBP")
-Pixels = np.ndarray | Image.Image
+ImageLike = np.ndarray | Image.Image
 ValueRange = tuple[float, float] | None
 
 
@@ -213,7 +213,7 @@ def _find_range(image: Image.Image, values: np.ndarray) -> tuple[float, float]:
 
 
 def resize(
-  image: Pixels,
+  image: ImageLike,
   size: Size,
   mode: str,
   bits: np.random.Philox | None = None,
@@ -260,7 +260,7 @@ def resize(
   return _resample(image, (columns, rows), _filter(interpolation), box)
 
 
-def resize_short_side(image: Pixels, size: Size, interpolation: str) -> np.ndarray:
+def resize_short_side(image: ImageLike, size: Size, interpolation: str) -> np.ndarray:
   """Resizes a whole image until it just covers `size` and cuts out its middle.
 
   As torchvision's Resize and CenterCrop do it for a square, whose side becomes the short side: the
@@ -287,14 +287,14 @@ def resize_short_side(image: Pixels, size: Size, interpolation: str) -> np.ndarr
   return array[top : top + rows, left : left + columns]
 
 
-def _crop(image: Pixels, left: int, top: int, right: int, bottom: int) -> Pixels:
+def _crop(image: ImageLike, left: int, top: int, right: int, bottom: int) -> ImageLike:
   if isinstance(image, np.ndarray):
     return image[top:bottom, left:right]
   return image.crop((left, top, right, bottom))
 
 
 def _resample(
-  image: Pixels,
+  image: ImageLike,
   size: tuple[int, int],
   how: Image.Resampling,
   box: tuple[float, float, float, float] | None = None,
@@ -311,7 +311,7 @@ def _resample(
   return np.stack([np.asarray(part.resize(size, how, box)) for part in parts], axis=-1)
 
 
-def _channels(image: Pixels) -> int:
+def _channels(image: ImageLike) -> int:
   return image.shape[-1] if isinstance(image, np.ndarray) else len(image.getbands())
 
 
@@ -324,14 +324,14 @@ def _filter(interpolation: str, bits: np.random.Philox | None = None) -> Image.R
   return Image.Resampling.BILINEAR if drawn else Image.Resampling.BICUBIC
 
 
-def to_picture(image: Pixels) -> Image.Image:
+def to_picture(image: ImageLike) -> Image.Image:
   """Returns Pillow's picture of an image."""
   if isinstance(image, Image.Image):
     return image
   return Image.fromarray(image[..., 0] if image.shape[-1] == 1 else image)
 
 
-def _shape(image: Pixels) -> tuple[int, int]:
+def _shape(image: ImageLike) -> tuple[int, int]:
   """Returns (height, width)."""
   return image.shape[:2] if isinstance(image, np.ndarray) else (image.height, image.width)
 

@@ -42,6 +42,7 @@ def open_audio(data: Mapping[str, Any]) -> Dataset:
 
   Raises:
     ConfigError: no such directory, no WAV file in it, one that is none, is empty or damaged.
+    MissingExtraError: `soundfile`, which reads WAV files, is not installed.
   """
   settings = read_fields(DataSettings, data)
   name = settings.source

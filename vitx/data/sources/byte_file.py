@@ -47,7 +47,7 @@ def open_bytes(data: Mapping[str, Any]) -> Dataset:
       read=lambda i: content[slice(*ranges[i])],
       lengths=lambda: np.array([stop - start for start, stop in ranges]),
       name=lambda i: _name(path, ranges[i], len(content)),
-      kept=0,
+      cache_size=0,
     )
 
   return Dataset(

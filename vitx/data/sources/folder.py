@@ -18,7 +18,7 @@ from vitx.data.fingerprint import choose_sample, digest
 from vitx.data.images.decode import Encoded
 from vitx.data.images.settings import check_file_settings, image_spec
 from vitx.data.sources.files import find_files, list_files, warn_of_skipped
-from vitx.data.sources.folder_layout import Classes, Layout, find_layout
+from vitx.data.sources.folder_layout import Classes, FolderLayout, find_layout
 from vitx.data.split_names import find_role, find_roles
 from vitx.data.splits import find_bases
 from vitx.files import read_bytes
@@ -143,7 +143,7 @@ def _join(name: str, files: Mapping[str, Files], expression: str) -> Examples:
 
 
 def _name_classes(
-  field: str, root: Path, layout: Layout, stated: tuple[str, ...]
+  field: str, root: Path, layout: FolderLayout, stated: tuple[str, ...]
 ) -> tuple[tuple[str, ...], bool]:
   """Returns the class names in their order, which all splits share, and whether they are listed."""
   splits = layout.splits
@@ -177,7 +177,7 @@ def _name_classes(
   return (stated, True) if stated else (class_names.sort_names(sorted(present)), False)
 
 
-def _warn_of_strays(name: str, root: Path, layout: Layout) -> None:
+def _warn_of_strays(name: str, root: Path, layout: FolderLayout) -> None:
   """Says which images lie in no directory of a class, and which directories are none, if any."""
   classes = [each for found in layout.splits.values() for each in found.values()]
   places = {root} | {path.parent for each in classes for path in each.values()}

@@ -17,7 +17,7 @@ Classes = dict[str, dict[str, Path]]
 
 
 @dataclass(frozen=True)
-class Layout:
+class FolderLayout:
   """The directories of a folder.
 
   Attributes:
@@ -56,7 +56,7 @@ def find_layout(
   suffixes: Sequence[str],
   stated: Collection[str],
   named: Collection[str],
-) -> Layout:
+) -> FolderLayout:
   """Returns which directories are splits, and which classes.
 
   Splits are what `named` names, else directories of directories whose names state a role, or that
@@ -135,11 +135,11 @@ def _are_classes_of_splits(places: Sequence[_Place]) -> bool:
   )
 
 
-def _read_classes(places: Sequence[_Place]) -> Layout:
-  return Layout({"train": _group(place.path for place in places)})
+def _read_classes(places: Sequence[_Place]) -> FolderLayout:
+  return FolderLayout({"train": _group(place.path for place in places)})
 
 
-def _read_classes_of_splits(places: Sequence[_Place]) -> Layout:
+def _read_classes_of_splits(places: Sequence[_Place]) -> FolderLayout:
   splits: dict[str, Classes] = {}
   skipped = []
   for place in places:
@@ -149,12 +149,12 @@ def _read_classes_of_splits(places: Sequence[_Place]) -> Layout:
         continue
       classes = splits.setdefault(path.name, {})
       classes.setdefault(normalize(place.path.name), {})[place.path.name] = path
-  return Layout(splits, skipped=tuple(skipped))
+  return FolderLayout(splits, skipped=tuple(skipped))
 
 
 def _read_splits(
   places: Sequence[_Place], known: Sequence[_Place], named: Collection[str], hint: str = ""
-) -> Layout:
+) -> FolderLayout:
   """Returns a layout of splits: those that are known, and what else holds their classes.
 
   Beside those that are named, no other counts that lacks a class.
@@ -167,7 +167,7 @@ def _read_splits(
   ]
   others = [place for place in places if place not in splits]
   unlabeled = [place for place in others if place.role or place.path.name in named]
-  return Layout(
+  return FolderLayout(
     {place.path.name: _group(place.inner) for place in splits},
     tuple(place.path.name for place in unlabeled),
     tuple(place.path for place in others if place not in unlabeled),

@@ -20,7 +20,7 @@ class Gathered:
   """Some queries of one head and the keys they see, read one by one: logits are (c, K)."""
 
   indices: jax.Array  # (c, K)
-  seen: jax.Array | None  # (c, K)
+  visible: jax.Array | None  # (c, K)
 
   @staticmethod
   def turn(table: jax.Array) -> jax.Array:
@@ -45,7 +45,7 @@ class Gathered:
 class Hidden:
   """Some queries of one head against all keys, most of them hidden: logits are (c, M)."""
 
-  seen: jax.Array  # (c, M)
+  visible: jax.Array  # (c, M)
 
   @staticmethod
   def turn(table: jax.Array) -> jax.Array:
@@ -66,7 +66,7 @@ View = Gathered | Hidden
 
 
 def forward(
-  kind: type[View], q, k, v, told: Any, shown: Any, see: Callable, scale: float, wide: int
+  kind: type[View], q, k, v, selectors: Any, visible: Any, see: Callable, scale: float, wide: int
 ):
   """Attends from tiles of queries.
 
@@ -74,10 +74,10 @@ def forward(
     kind: of the views.
     q: (B, N, H, D).
     k, v: (B, M, H, D).
-    told: tree of (B, H or 1, N, ...), what tells a query's keys.
-    shown: tree of (B, M), what is known of the keys.
-    see: (`told` of a tile, (c, ...), `shown` of its example, (M,)) -> (view, tree of (c, ...), what
-      the backward pass will need).
+    selectors: tree of (B, H or 1, N, ...), what tells a query's keys.
+    visible: tree of (B, M), what is known of the keys.
+    see: (`selectors` of a tile, (c, ...), `visible` of its example, (M,)) -> (view, tree of
+      (c, ...), what the backward pass will need).
     scale: of the logits.
     wide: numbers that a step holds for a query.
 
@@ -87,30 +87,30 @@ def forward(
   heads = q.shape[2]
 
   def head(rows, tables):
-    k, v, shown = tables
+    k, v, visible = tables
     keys = kind.turn(k)
 
     def tile(xs):
-      q, told = xs
-      view, kept = see(told, shown)
+      q, selectors = xs
+      view, residuals = see(selectors, visible)
       logits = _logits(view, q.astype(jnp.float32) * scale, keys)
       out, lse = tiling.softmax_tile(logits, v, view.weigh)
-      return out.astype(v.dtype), lse, kept
+      return out.astype(v.dtype), lse, residuals
 
     return jax.lax.map(tile, rows), None
 
   q, k, v = map(tiling.heads_first, (q, k, v))
-  told, shown = _flat(told, heads), _over_examples(shown, heads)
-  (out, lse, kept), _ = _over_heads(head, (q, told), (k, v, shown), wide)
-  return tiling.heads_last(out, heads), lse, kept
+  selectors, visible = _flat(selectors, heads), _over_examples(visible, heads)
+  (out, lse, residuals), _ = _over_heads(head, (q, selectors), (k, v, visible), wide)
+  return tiling.heads_last(out, heads), lse, residuals
 
 
 def backward(
   kind: type[View],
   arrays,
-  told: Any,
-  kept: Any,
-  shown: Any,
+  selectors: Any,
+  residuals: Any,
+  visible: Any,
   see: Callable,
   scale: float,
   wide: int,
@@ -120,21 +120,21 @@ def backward(
   Args:
     kind: of the views.
     arrays: q, k, v, the output, its lse (B·H, N) and its cotangent.
-    told, shown: as in the forward pass.
-    kept: tree of (B·H, N, ...), what the forward pass returned.
-    see: (`told` of a tile, `kept` of it, `shown` of its example) -> view.
+    selectors, visible: as in the forward pass.
+    residuals: tree of (B·H, N, ...), what the forward pass returned.
+    see: (`selectors` of a tile, `residuals` of it, `visible` of its example) -> view.
     scale, wide: as in the forward pass.
   """
   q, k, v, out, lse, d_out = arrays
   heads, dtypes = q.shape[2], (q.dtype, k.dtype, v.dtype)
 
   def head(rows, tables):
-    k, v, shown = tables
+    k, v, visible = tables
     keys, values = kind.turn(k), kind.turn(v)
 
     def tile(totals, xs):
-      q, d_out, lse, delta, told, kept = xs
-      view = see(told, kept, shown)
+      q, d_out, lse, delta, selectors, residuals = xs
+      view = see(selectors, residuals, visible)
       q, d_out = q.astype(jnp.float32) * scale, d_out.astype(jnp.float32)
       logits, products = _logits(view, q, keys), view.products(d_out, values)
       p, ds = tiling.logit_gradient(logits, products, lse[:, None], delta[:, None])
@@ -147,8 +147,10 @@ def backward(
 
   q, k, v, out, d_out = map(tiling.heads_first, (q, k, v, out, d_out))
   lse, delta = tiling.backward_statistics(out, lse, d_out, 0.0)
-  told, shown = _flat(told, heads), _over_examples(shown, heads)
-  dq, (dk, dv) = _over_heads(head, (q, d_out, lse, delta, told, kept), (k, v, shown), wide)
+  selectors, visible = _flat(selectors, heads), _over_examples(visible, heads)
+  dq, (dk, dv) = _over_heads(
+    head, (q, d_out, lse, delta, selectors, residuals), (k, v, visible), wide
+  )
   return tuple(
     tiling.heads_last(x, heads).astype(t) for x, t in zip((dq, dk, dv), dtypes, strict=True)
   )
@@ -156,7 +158,7 @@ def backward(
 
 def _logits(view: View, rows: jax.Array, table: jax.Array) -> jax.Array:
   logits = view.products(rows, table)
-  return logits if view.seen is None else jnp.where(view.seen, logits, -jnp.inf)
+  return logits if view.visible is None else jnp.where(view.visible, logits, -jnp.inf)
 
 
 def _over_heads(function, per_query, per_key, wide: int):

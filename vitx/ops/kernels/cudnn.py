@@ -21,13 +21,7 @@ def applies(q: jax.Array, k: jax.Array, v: jax.Array) -> bool:
 
 
 def cudnn_attention(
-  q: jax.Array,
-  k: jax.Array,
-  v: jax.Array,
-  key_lengths: jax.Array | None = None,
-  *,
-  scale: float,
-  causal: bool = False,
+  q: jax.Array, k: jax.Array, v: jax.Array, *, scale: float, causal: bool = False
 ) -> jax.Array:
   """Computes softmax(q kᵀ · scale) v on a CUDA device, forward and backward fused.
 
@@ -38,30 +32,22 @@ def cudnn_attention(
     q: (B, N, H, D), float16 or bfloat16.
     k: (B, M, H, D).
     v: (B, M, H, E).
-    key_lengths: int32 (B,): the first so many keys of each example may be attended.
     scale: of the logits.
     causal: query i sees keys 0 ... i only.
 
   Returns:
-    The output (B, N, H, E); zero for an example without keys.
+    The output (B, N, H, E).
   """
   (batch, n, _, _), m, width = q.shape, k.shape[1], v.shape[-1]
   most = -(-max(q.shape[-1], width) // 8) * 8
-  lengths = key_lengths
-  if lengths is None and m % 2 and not (causal and n == m):
-    lengths = jnp.full((batch,), m, jnp.int32)
-  # The kernel has nothing to say of an example without keys: it sees one, and is zeroed.
-  some = None if lengths is None else jnp.maximum(lengths, 1).astype(jnp.int32)
-  out = jax.nn.dot_product_attention(
+  is_padded = m % 2 and not (causal and n == m)
+  return jax.nn.dot_product_attention(
     *(_pad(x, most) for x in (q, k, v)),
     scale=scale,
     is_causal=causal,
-    key_value_seq_lengths=some,
+    key_value_seq_lengths=jnp.full((batch,), m, jnp.int32) if is_padded else None,
     implementation="cudnn",
   )[:, :n, :, :width]
-  if key_lengths is None:
-    return out
-  return jnp.where((key_lengths > 0)[:, None, None, None], out, jnp.zeros_like(out))
 
 
 def _pad(x: jax.Array, width: int) -> jax.Array:

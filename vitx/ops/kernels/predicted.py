@@ -32,7 +32,7 @@ def predicted_attention(
   v: jax.Array,
   coefficients: jax.Array,
   basis: jax.Array,
-  kept: int,
+  budget: int,
   *,
   prefix: int = 0,
   key_mask: jax.Array | None = None,
@@ -40,7 +40,7 @@ def predicted_attention(
   implementation: str = "auto",
   predictor: str = "auto",
 ) -> tuple[jax.Array, jax.Array | None]:
-  """Computes softmax(q kᵀ · scale) v over the `kept` keys of each query that are scored highest.
+  """Computes softmax(q kᵀ · scale) v over the `budget` keys of each query that are scored highest.
 
   Which keys are kept has no gradient.
 
@@ -48,7 +48,7 @@ def predicted_attention(
     q, k, v: (B, N, H, D).
     coefficients: (B, H, N - prefix, S), of the queries behind the prefix.
     basis: (N, S), of the keys.
-    kept: K, 1 ... N.
+    budget: K, 1 ... N.
     prefix: queries in front that attend all keys; as keys they are like any other.
     key_mask: boolean (B, N), True = may be attended; of fewer keys than K all are kept.
     scale: of the logits; None for 1 / sqrt(D).
@@ -68,28 +68,28 @@ def predicted_attention(
   length = k.shape[1]
   picked = resolve_implementation("predicted_attention", implementation, "predicted_keys", q.shape)
   if picked == "masked":
-    shown = None if key_mask is None else key_mask[:, None, None]
-    scores = score_keys(coefficients, basis, shown, predictor)
-    mask = kept_mask(*keep_first(scores, kept), length)
+    visible = None if key_mask is None else key_mask[:, None, None]
+    scores = score_keys(coefficients, basis, visible, predictor)
+    mask = kept_mask(*keep_first(scores, budget), length)
     every = jnp.ones((*mask.shape[:2], prefix, length), bool)
-    every = every if shown is None else every & shown
+    every = every if visible is None else every & visible
     mask = jnp.concatenate([every, mask], axis=2)
     return masked_attention(q, k, v, mask=mask, scale=scale)
-  if kept >= length:
+  if budget >= length:
     return kernelized_attention(q, k, v, key_mask=key_mask, scale=scale), None
   behind = q[:, prefix:]
-  if gathers(length, kept):
-    chosen = _choose(coefficients, basis, kept, key_mask, predictor)
-    out = kept_keys_attention(behind, k, v, *chosen, scale=scale, method="gathered")
+  if gathers(length, budget):
+    chosen = _choose(coefficients, basis, budget, key_mask, predictor)
+    out = kept_keys_attention(behind, k, v, *chosen, scale=scale)
   else:
-    out = _hidden(behind, k, v, coefficients, basis, key_mask, kept, scale, predictor)
+    out = _hidden(behind, k, v, coefficients, basis, key_mask, budget, scale, predictor)
   if prefix:
     front = kernelized_attention(q[:, :prefix], k, v, key_mask=key_mask, scale=scale)
     out = jnp.concatenate([front, out], axis=1)
   return out, None
 
 
-def gathers(keys: int, kept: int) -> bool:
+def gathers(keys: int, budget: int) -> bool:
   """Returns whether kept keys are read one by one: up to a sixteenth of all.
 
   Measured forward and backward on two CPU cores in float32, in CPU time, hiding over gathering: at
@@ -99,22 +99,22 @@ def gathers(keys: int, kept: int) -> bool:
 
   Args:
     keys: N.
-    kept: K.
+    budget: K.
   """
-  return kept * GATHER_SHARE <= keys
+  return budget * GATHER_SHARE <= keys
 
 
-def _choose(coefficients, basis, kept: int, key_mask, predictor: str):
+def _choose(coefficients, basis, budget: int, key_mask, predictor: str):
   """Returns the kept keys, int32 (B, H, N, K), and which of them count, None if all do."""
   batch, heads, n, _ = coefficients.shape
   size = tiling.tile_rows(tiling.step_elements() / (batch * heads), len(basis), FEWEST_ROWS)
   count = math.ceil(n / min(n, size))
   size = math.ceil(n / count)
-  shown = None if key_mask is None else key_mask[:, None, None]
+  visible = None if key_mask is None else key_mask[:, None, None]
 
   def choose(part: jax.Array):
-    indices, valid = keep_first(score_keys(part, basis, shown, predictor), kept)
-    return indices, None if shown is None else valid
+    indices, valid = keep_first(score_keys(part, basis, visible, predictor), budget)
+    return indices, None if visible is None else valid
 
   parts = tiling.split_rows(coefficients.reshape(batch * heads, n, -1), count, size)
   parts = jnp.moveaxis(parts, 1, 0).reshape(count, batch, heads, size, -1)
@@ -126,19 +126,19 @@ def _choose(coefficients, basis, kept: int, key_mask, predictor: str):
   return jax.tree.map(join, found)
 
 
-def _score(told, basis, shown, predictor: str) -> jax.Array:
-  return score_keys(told, basis, None if shown is None else shown[None], predictor)
+def _score(selectors, basis, visible, predictor: str) -> jax.Array:
+  return score_keys(selectors, basis, None if visible is None else visible[None], predictor)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(6, 7, 8))
-def _hidden(q, k, v, coefficients, basis, key_mask, kept: int, scale: float, predictor: str):
-  return _hidden_forward(q, k, v, coefficients, basis, key_mask, kept, scale, predictor)[0]
+def _hidden(q, k, v, coefficients, basis, key_mask, budget: int, scale: float, predictor: str):
+  return _hidden_forward(q, k, v, coefficients, basis, key_mask, budget, scale, predictor)[0]
 
 
-def _hidden_forward(q, k, v, coefficients, basis, key_mask, kept, scale, predictor):
-  def see(told, shown):
-    scores = _score(told, basis, shown, predictor)
-    cut = find_cut(scores, kept)
+def _hidden_forward(q, k, v, coefficients, basis, key_mask, budget, scale, predictor):
+  def see(selectors, visible):
+    scores = _score(selectors, basis, visible, predictor)
+    cut = find_cut(scores, budget)
     return chosen_keys.Hidden(is_kept(scores, cut)), cut
 
   wide = SCORES_BESIDE * k.shape[1]
@@ -147,11 +147,11 @@ def _hidden_forward(q, k, v, coefficients, basis, key_mask, kept, scale, predict
   return out, (q, k, v, coefficients, basis, key_mask, out, lse, cut)
 
 
-def _hidden_backward(kept, scale, predictor, saved, d_out):
+def _hidden_backward(budget, scale, predictor, saved, d_out):
   q, k, v, coefficients, basis, key_mask, out, lse, cut = saved
 
-  def see(told, cut, shown):
-    return chosen_keys.Hidden(is_kept(_score(told, basis, shown, predictor), cut))
+  def see(selectors, cut, visible):
+    return chosen_keys.Hidden(is_kept(_score(selectors, basis, visible, predictor), cut))
 
   arrays, wide = (q, k, v, out, lse, d_out), SCORES_BESIDE * k.shape[1]
   kind = chosen_keys.Hidden

@@ -35,21 +35,21 @@ def count_kept(share: float, total: int) -> int:
   return min(total, math.ceil(share * total - 1e-9))
 
 
-def keep_first(scores: jax.Array, kept: int) -> tuple[jax.Array, jax.Array]:
+def keep_first(scores: jax.Array, budget: int) -> tuple[jax.Array, jax.Array]:
   """Returns the places of the largest scores, the lower number first where they are equal.
 
   Args:
     scores: (..., M).
-    kept: K, at most M.
+    budget: K, at most M.
 
   Returns:
     int32 indices (..., K), and bool (..., K), False for a score of -inf.
   """
-  values, indices = jax.lax.top_k(scores, kept)
+  values, indices = jax.lax.top_k(scores, budget)
   return indices, values > -jnp.inf
 
 
-def find_cut(scores: jax.Array, kept: int) -> Cut:
+def find_cut(scores: jax.Array, budget: int) -> Cut:
   """Returns where to cut rows of scores so that what `keep_first` names is kept.
 
   Where the K-th and the next score differ, the cut lies half-way, so that scores computed anew with
@@ -57,17 +57,17 @@ def find_cut(scores: jax.Array, kept: int) -> Cut:
 
   Args:
     scores: float32 (..., M); a zero must not be negative, which `jax.lax.top_k` ranks lower.
-    kept: K, 1 ... M.
+    budget: K, 1 ... M.
   """
   keys, end = _ordered(scores), scores.shape[-1] - 1
-  low, count, larger = _bisect_values(keys, kept)
-  tied = count > kept
+  low, count, larger = _bisect_values(keys, budget)
+  tied = count > budget
   reached = keys >= low[..., None]
   least = jnp.maximum(-_largest(jnp.where(reached, -scores, -jnp.inf)), LOWEST)
   most = jnp.maximum(_largest(jnp.where(reached, -jnp.inf, scores)), LOWEST)
   middle = most + (least - most) / 2
   between = ~tied & (middle > most) & (middle < least)
-  last = _bisect_places(keys == low[..., None], kept - larger, tied)
+  last = _bisect_places(keys == low[..., None], budget - larger, tied)
   every = ~tied | (least == LOWEST)  # of fewer scores than K that count, all are kept
   return Cut(jnp.where(between, middle, least), jnp.where(every, end, last))
 
@@ -109,19 +109,19 @@ def _ordered(scores: jax.Array) -> jax.Array:
   return jnp.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
 
 
-def _bisect_values(keys: jax.Array, kept: int) -> tuple[jax.Array, jax.Array, jax.Array]:
+def _bisect_values(keys: jax.Array, budget: int) -> tuple[jax.Array, jax.Array, jax.Array]:
   """Returns the largest value that at least K keys reach, or a smaller one that exactly K reach.
 
   Args:
     keys: int32 (..., M).
-    kept: K.
+    budget: K.
 
   Returns:
     int32 (...,) each: the value, how many reach it, and how many exceed it where that matters:
     where more than K reach it.
   """
   positive, negative = _count(keys > 0), _count(keys < 0)
-  above, below = positive >= kept, keys.shape[-1] - negative < kept
+  above, below = positive >= budget, keys.shape[-1] - negative < budget
   # Zeros, of which pruned scores are full, are settled at once; the others have one sign.
   low = jnp.where(above, 1, jnp.where(below, -INFINITE, 0)).astype(jnp.int32)
   high = jnp.where(above, INFINITE, jnp.where(below, 0, 1)).astype(jnp.int32)
@@ -129,13 +129,13 @@ def _bisect_values(keys: jax.Array, kept: int) -> tuple[jax.Array, jax.Array, ja
   exceed = jnp.where(above, 0, jnp.where(below, keys.shape[-1] - negative, positive))
 
   def is_open(low, high, reach):
-    return (reach != kept) & (high - low > 1)
+    return (reach != budget) & (high - low > 1)
 
   def halve(state):
     low, high, reach, exceed = state
     middle = low + (high - low) // 2
     count = _count(keys >= middle[..., None])
-    up, open_ = count >= kept, is_open(low, high, reach)
+    up, open_ = count >= budget, is_open(low, high, reach)
     return (
       jnp.where(open_ & up, middle, low),
       jnp.where(open_ & ~up, middle, high),

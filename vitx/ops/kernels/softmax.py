@@ -75,7 +75,6 @@ def kernelized_attention(
   v: jax.Array,
   *,
   key_mask: jax.Array | None = None,
-  key_lengths: jax.Array | None = None,
   scale: float | None = None,
   causal: bool = False,
 ) -> jax.Array:
@@ -91,8 +90,6 @@ def kernelized_attention(
     k: (B, M, H, D).
     v: (B, M, H, E).
     key_mask: boolean (B, M), True = may be attended.
-    key_lengths: int32 (B,): the first so many keys of each example may be attended; instead of
-      `key_mask`, which cuDNN does not take.
     scale: of the logits; None for 1 / sqrt(D).
     causal: query i sees keys 0 ... i only.
 
@@ -105,24 +102,14 @@ def kernelized_attention(
       q,
       k,
       v,
-      key_lengths,
       cuda=partial(cudnn.cudnn_attention, scale=scale, causal=causal),
       default=partial(_tiles, scale=scale, causal=causal),
     )
-  if key_mask is not None:
-    return _tiles(q, k, v, None, key_mask, scale=scale, causal=causal)
-  return _tiles(q, k, v, key_lengths, scale=scale, causal=causal)
+  return _tiles(q, k, v, key_mask, scale=scale, causal=causal)
 
 
-def _tiles(q, k, v, key_lengths, key_mask=None, *, scale, causal):
-  if key_lengths is not None:
-    key_mask = prefix_mask(key_lengths, k.shape[1])
+def _tiles(q, k, v, key_mask=None, *, scale, causal):
   if k.shape[1] <= min(FEW_KEYS, q.shape[1] // 2):  # as of Linformer: linear in N as it is
     mask = None if key_mask is None else key_mask[:, None, None, :]
     return masked_attention(q, k, v, mask=mask, scale=scale)[0]
   return flash_attention(q, k, v, key_mask=key_mask, scale=scale, causal=causal)[0]
-
-
-def prefix_mask(lengths: jax.Array, count: int) -> jax.Array:
-  """Returns boolean (B, M), True for the first `lengths` (B,) of M keys."""
-  return jnp.arange(count) < lengths[:, None]

@@ -14,7 +14,7 @@ from vitx.ops.patterns.base import (
   cycle,
   per_head,
 )
-from vitx.ops.patterns.bigbird import GivenBlocks, QueryParts, RandomBlocks, bigbird
+from vitx.ops.patterns.bigbird_blocks import GivenBlocks, QueryParts, RandomBlocks, bigbird
 from vitx.ops.patterns.bigbird_draws import draw
 from vitx.ops.patterns.examples import PATTERNS
 from vitx.ops.patterns.factorized import Fixed, Strided

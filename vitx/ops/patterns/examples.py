@@ -5,7 +5,7 @@ heads.
 """
 
 from vitx.ops.patterns.base import OnGrid, Pattern, cycle, per_head
-from vitx.ops.patterns.bigbird import PARTS, VARIANTS, QueryParts, bigbird
+from vitx.ops.patterns.bigbird_blocks import PARTS, VARIANTS, QueryParts, bigbird
 from vitx.ops.patterns.factorized import Fixed, Strided
 from vitx.ops.patterns.grid import Axial, Neighborhood, ShiftedWindow
 from vitx.ops.patterns.local import Causal, DilatedWindow, Full, Global, Nothing, Window

@@ -100,7 +100,7 @@ class Part:
   causal: bool = False
 
   @property
-  def rearranged(self) -> bool:
+  def is_reordered(self) -> bool:
     """Returns whether this is more than blocks of the usual order."""
     return self.order is not None or self.core == "block_diagonal"
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns.base import Intersection, OnGrid, Pattern, Union
-from vitx.ops.patterns.bigbird import GivenBlocks, RandomBlocks
+from vitx.ops.patterns.bigbird_blocks import GivenBlocks, RandomBlocks
 
 
 def redraw_blocks(pattern: Pattern, layout: TokenLayout, seed: Any) -> Pattern:

@@ -16,7 +16,7 @@ from vitx.ops.sparse.block_mask import BlockMask, remember
 from vitx.ops.sparse.block_sparse import block_sparse_attention, block_sparse_attention_dynamic
 from vitx.ops.sparse.merge import Partial, merge, with_prefix
 from vitx.ops.sparse.permute import in_order, permute, restore
-from vitx.ops.sparse.plan import Plan
+from vitx.ops.sparse.plan import SparsePlan
 
 
 @remember(64)
@@ -36,7 +36,7 @@ def block_mask(
 
 
 def attend(
-  plan: Plan,
+  plan: SparsePlan,
   q: jax.Array,
   k: jax.Array,
   v: jax.Array,
@@ -65,7 +65,7 @@ def attend(
   return with_prefix(grid, q, k, v, prefix=plan.prefix, kind=plan.prefix_kind, **given)
 
 
-def _by_head(plan: Plan, q, k, v, given: dict[str, Any]) -> Partial:
+def _by_head(plan: SparsePlan, q, k, v, given: dict[str, Any]) -> Partial:
   """Attends with each group of heads that have the same parts."""
   if all(parts == plan.heads[0] for parts in plan.heads):
     return _merge_parts(plan.heads[0], plan.layout, q, k, v, given)

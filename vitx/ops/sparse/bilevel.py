@@ -67,7 +67,7 @@ def _order(grid: tuple[int, ...], regions: int) -> Order | None:
 
 
 def route(
-  q: jax.Array, k: jax.Array, numbers: np.ndarray, kept: int, key_mask: jax.Array | None = None
+  q: jax.Array, k: jax.Array, numbers: np.ndarray, budget: int, key_mask: jax.Array | None = None
 ) -> tuple[jax.Array, jax.Array]:
   """Returns the regions that each region attends: whose mean key meets its mean query best.
 
@@ -76,7 +76,7 @@ def route(
   Args:
     q, k: (B, N, H, D), of the grid.
     numbers: int (R, b), of `region_numbers`.
-    kept: regions that a region attends, at most R.
+    budget: regions that a region attends, at most R.
     key_mask: boolean (B, N), True = counts; a region without such tokens is not attended.
 
   Returns:
@@ -94,7 +94,7 @@ def route(
 
   scores = jnp.einsum("brc,bsc->brs", mean(q), mean(k))
   scores = jnp.where(jnp.any(counts, axis=2)[:, None], scores, -jnp.inf)
-  indices, valid = keep_first(scores, kept)
+  indices, valid = keep_first(scores, budget)
   return indices[:, None], valid[:, None]
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from vitx.ops.kernels import tiling
 from vitx.ops.kernels.tiling import product, product_transposed
-from vitx.ops.sparse.rows import Indices, Rows, Side
+from vitx.ops.sparse.rows import Indices, MaskSide, Rows
 
 
 class Layout(NamedTuple):
@@ -41,7 +41,7 @@ class _Blocks(NamedTuple):
   delta: Any = None
 
 
-def forward(q, k, v, key_mask, rows: Side, layout: Layout, scale: float):
+def forward(q, k, v, key_mask, rows: MaskSide, layout: Layout, scale: float):
   """Attends along lists of blocks.
 
   Args:
@@ -71,7 +71,7 @@ def forward(q, k, v, key_mask, rows: Side, layout: Layout, scale: float):
   return _in_parts(part, (q, k, v, _per_head(key_mask, q)), rows, layout)
 
 
-def backward(arrays, rows: Side, columns: Side, layout: Layout, scale: float):
+def backward(arrays, rows: MaskSide, columns: MaskSide, layout: Layout, scale: float):
   """Returns the gradients of q, k and v, (B, N, H, D) each.
 
   Args:
@@ -105,7 +105,7 @@ def _per_head(key_mask: jax.Array | None, q: jax.Array) -> jax.Array | None:
   return jnp.broadcast_to(key_mask if key_mask.ndim == 3 else key_mask[:, :, None], q.shape[:3])
 
 
-def _in_parts(part: Callable, arrays, side: Side, layout: Layout):
+def _in_parts(part: Callable, arrays, side: MaskSide, layout: Layout):
   """Applies `part` to as many examples as one step holds, or to some heads of one example.
 
   Args:
@@ -139,14 +139,16 @@ def _in_parts(part: Callable, arrays, side: Side, layout: Layout):
   return tiling.map_groups(by_heads, arrays, 1)
 
 
-def _keep_tiles(rows: Side, blocks: _Blocks) -> bool:
+def _keep_tiles(rows: MaskSide, blocks: _Blocks) -> bool:
   """Returns whether a pair's two tiles are no larger than its keys, and one step holds all."""
   z, _, block, dim = blocks.q.shape
   elements = z * block**2 * sum(r.others.size for r in rows.classes)
   return 2 * block <= dim and elements <= tiling.step_elements()
 
 
-def _gradients_in_turn(blocks: _Blocks, rows: Side, columns: Side, layout: Layout, scale: float):
+def _gradients_in_turn(
+  blocks: _Blocks, rows: MaskSide, columns: MaskSide, layout: Layout, scale: float
+):
   """Computes the gradient of q, then those of k and v, with logits and probabilities anew.
 
   With the forward pass's two it makes nine products over the edges.
@@ -157,7 +159,9 @@ def _gradients_in_turn(blocks: _Blocks, rows: Side, columns: Side, layout: Layou
   return *dq, *dkv
 
 
-def _gradients_at_once(blocks: _Blocks, rows: Side, columns: Side, layout: Layout, scale: float):
+def _gradients_at_once(
+  blocks: _Blocks, rows: MaskSide, columns: MaskSide, layout: Layout, scale: float
+):
   """Computes all gradients with the tiles of the queries' lists kept for the keys'.
 
   With the forward pass's two it makes seven products over the edges.
@@ -261,7 +265,7 @@ def _from_blocks(x: jax.Array, layout: Layout, shape: tuple[int, ...]) -> jax.Ar
   return jnp.swapaxes(x[:, :, :n], 1, 2)
 
 
-def _over_rows(step: Callable, side: Side, layout: Layout, z: int, fills: tuple[float, ...]):
+def _over_rows(step: Callable, side: MaskSide, layout: Layout, z: int, fills: tuple[float, ...]):
   """Runs `step` over all rows of all classes, some at a time; the results in block order.
 
   Args:
@@ -276,13 +280,15 @@ def _over_rows(step: Callable, side: Side, layout: Layout, z: int, fills: tuple[
   return _in_order(parts, side, layout, fills)
 
 
-def _classes(side: Side, layout: Layout) -> tuple[Rows, ...]:
+def _classes(side: MaskSide, layout: Layout) -> tuple[Rows, ...]:
   """Returns at least one class: without edges a dead row gives the shapes."""
   dead = np.full((1, 1), layout.heads * layout.rows, np.int32)
   return side.classes or (Rows(dead[0], dead, None, True, np.ones_like(dead)),)
 
 
-def _in_order(parts: list[tuple], side: Side, layout: Layout, fills: tuple[float, ...]) -> tuple:
+def _in_order(
+  parts: list[tuple], side: MaskSide, layout: Layout, fills: tuple[float, ...]
+) -> tuple:
   """Joins the results of classes, each (z, c, b, ...), in block order: (z, G·R, b, ...)."""
   blocks = layout.heads * layout.rows
   joined = [jnp.concatenate(x, axis=1) for x in zip(*parts, strict=True)]

@@ -14,7 +14,7 @@ CLASS = Global(prefix=True)
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
+class SparsePlan:
   """What the kernelized path does along a pattern.
 
   Attributes:
@@ -37,7 +37,7 @@ class Plan:
     return "pattern_runs" if dense else "pattern_blocks"
 
 
-def plan(pattern: Pattern, layout: TokenLayout, tile: int | None = None) -> Plan:
+def plan(pattern: Pattern, layout: TokenLayout, tile: int | None = None) -> SparsePlan:
   """Returns how the kernelized path attends along a pattern.
 
   Args:
@@ -51,9 +51,9 @@ def plan(pattern: Pattern, layout: TokenLayout, tile: int | None = None) -> Plan
   pattern = _without_repeats(pattern, layout)
   split = _split_prefix(pattern, layout)
   if split is None:
-    return Plan(layout, _by_head(pattern, layout, tile))
+    return SparsePlan(layout, _by_head(pattern, layout, tile))
   grid = TokenLayout(layout.grid)
-  return Plan(grid, _by_head(split[0], grid, tile), layout.prefix, split[1])
+  return SparsePlan(grid, _by_head(split[0], grid, tile), layout.prefix, split[1])
 
 
 def _without_repeats(pattern: Pattern, layout: TokenLayout) -> Pattern:
@@ -104,6 +104,6 @@ def _split(pattern: Pattern, layout: TokenLayout, tile: int) -> Heads:
   if heads != (pattern,) and all(own.head_period == 1 for own in heads):
     found = tuple(own.split(layout, tile) for own in heads)
     # Blocks of the usual order serve all heads at once, however they differ.
-    if any(part.rearranged for parts in found for part in parts):
+    if any(part.is_reordered for parts in found for part in parts):
       return found
   return (pattern.split(layout, tile),)

@@ -17,7 +17,7 @@ from vitx.ops.sparse.chosen_blocks import chosen_block_attention
 def choose_blocks(
   coefficients: jax.Array,
   basis: jax.Array,
-  kept: int,
+  budget: int,
   block: int,
   *,
   key_mask: jax.Array | None = None,
@@ -27,7 +27,7 @@ def choose_blocks(
   Args:
     coefficients: (B, H, N, S), of the queries.
     basis: (N, S), of the keys.
-    kept: K, key blocks that a query block chooses, at most R = ceil(N / b).
+    budget: K, key blocks that a query block chooses, at most R = ceil(N / b).
     block: b, tokens in a block; the last may have fewer.
     key_mask: boolean (B, N), True = counts, as a query and as a key. A block without such tokens is
       not chosen.
@@ -38,12 +38,12 @@ def choose_blocks(
   coefficients, basis = jax.lax.stop_gradient((coefficients, basis))
   if key_mask is None:
     scores = score_keys(_sum_blocks(coefficients, block), _sum_blocks(basis, block))
-    return keep_first(scores, kept)
+    return keep_first(scores, budget)
   coefficients = jnp.where(key_mask[:, None, :, None], coefficients, 0)
   basis = jnp.where(key_mask[:, :, None], basis, 0)
   counts = _sum_blocks(key_mask[..., None], block)[:, None, None, :, 0]
   queries, keys = _sum_blocks(coefficients, block), _sum_blocks(basis, block)[:, None]
-  return keep_first(score_keys(queries, keys, counts > 0), kept)
+  return keep_first(score_keys(queries, keys, counts > 0), budget)
 
 
 def predicted_block_attention(
@@ -52,7 +52,7 @@ def predicted_block_attention(
   v: jax.Array,
   coefficients: jax.Array,
   basis: jax.Array,
-  kept: int,
+  budget: int,
   block: int,
   *,
   prefix: int = 0,
@@ -60,7 +60,7 @@ def predicted_block_attention(
   scale: float | None = None,
   implementation: str = "auto",
 ) -> tuple[jax.Array, jax.Array | None]:
-  """Computes softmax(q kᵀ · scale) v over the `kept` key blocks scored highest for a query block.
+  """Computes softmax(q kᵀ · scale) v over the `budget` key blocks scored highest for a query block.
 
   Which blocks are kept has no gradient.
 
@@ -68,7 +68,7 @@ def predicted_block_attention(
     q, k, v: (B, N, H, D).
     coefficients: (B, H, N - prefix, S), of the queries behind the prefix.
     basis: (N, S), of the keys; those of the prefix are not looked at.
-    kept: K, 1 ... R.
+    budget: K, 1 ... R.
     block: b, tokens in a block behind the prefix.
     prefix: tokens in front that attend all and that all attend.
     key_mask: boolean (B, N), True = may be attended; hidden tokens do not count for their blocks.
@@ -84,7 +84,7 @@ def predicted_block_attention(
   """
   check_inputs(q, k, v, key_mask, same_length=True)
   grid = None if key_mask is None else key_mask[:, prefix:]
-  chosen = choose_blocks(coefficients, basis[prefix:], kept, block, key_mask=grid)
+  chosen = choose_blocks(coefficients, basis[prefix:], budget, block, key_mask=grid)
   return chosen_block_attention(
     q,
     k,

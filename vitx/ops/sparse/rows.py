@@ -41,7 +41,7 @@ class Rows:
 
 
 @dataclasses.dataclass(frozen=True)
-class Side:
+class MaskSide:
   """All rows that have blocks, and where each block's row stands once the classes are joined.
 
   Attributes:
@@ -62,7 +62,7 @@ class Side:
 
 
 @functools.lru_cache(maxsize=256)
-def sides(mask: BlockMask) -> tuple[Side, Side]:
+def sides(mask: BlockMask) -> tuple[MaskSide, MaskSide]:
   """Returns the rows by query block and by key block."""
   rows, columns = _side(mask), _side(mask.transpose())
   return rows, _with_pairs(columns, rows, mask.heads * mask.rows)
@@ -90,7 +90,7 @@ def class_widths(lengths: np.ndarray, classes: int = MAX_CLASSES) -> list[int]:
   return last[2] if last else []
 
 
-def _side(mask: BlockMask) -> Side:
+def _side(mask: BlockMask) -> MaskSide:
   lengths = np.diff(mask.offsets)
   count = lengths.size
   head = np.arange(count) // mask.rows
@@ -111,10 +111,10 @@ def _side(mask: BlockMask) -> Side:
     position[own] = placed + np.arange(own.size)
     placed, narrower = placed + own.size, width
   in_order = np.array_equal(position, np.arange(count)) and placed == count
-  return Side(tuple(classes), None if in_order else position)
+  return MaskSide(tuple(classes), None if in_order else position)
 
 
-def _with_pairs(columns: Side, rows: Side, dead: int) -> Side:
+def _with_pairs(columns: MaskSide, rows: MaskSide, dead: int) -> MaskSide:
   """Returns `columns` with the place of each of their pairs in the lists of `rows`."""
 
   def numbers(queries: Indices, keys: Indices) -> np.ndarray:
@@ -134,7 +134,7 @@ def _with_pairs(columns: Side, rows: Side, dead: int) -> Side:
   return dataclasses.replace(columns, classes=classes)
 
 
-def drawn_sides(indices: jax.Array, valid: jax.Array) -> tuple[Side, Side]:
+def drawn_sides(indices: jax.Array, valid: jax.Array) -> tuple[MaskSide, MaskSide]:
   """Returns the rows by query block and by key block of lists known only at run time.
 
   Args:
@@ -146,7 +146,7 @@ def drawn_sides(indices: jax.Array, valid: jax.Array) -> tuple[Side, Side]:
   others = jnp.where(valid, others, G * R).reshape(G * R, K).astype(jnp.int32)
   pairs = jnp.arange(others.size, dtype=jnp.int32).reshape(others.shape)
   rows = Rows(jnp.arange(G * R, dtype=jnp.int32), others, None, True, pairs)
-  return Side((rows,)), Side((_transpose_drawn(others),), repeated=True)
+  return MaskSide((rows,)), MaskSide((_transpose_drawn(others),), repeated=True)
 
 
 def _transpose_drawn(others: jax.Array) -> Rows:

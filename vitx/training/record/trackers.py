@@ -5,8 +5,6 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any, ClassVar
 
-Figures = Mapping[str, float]
-
 
 @dataclasses.dataclass(frozen=True)
 class TrackedRun:
@@ -51,7 +49,7 @@ class Tracker:
   def __init__(self, run: TrackedRun):
     """Begins a run, or goes on with the one of that id."""
 
-  def write(self, kind: str, step: int, figures: Figures) -> None:
+  def write(self, kind: str, step: int, figures: Mapping[str, float]) -> None:
     """Takes in a row of the metrics.
 
     Args:
@@ -166,7 +164,7 @@ class Trackio(Tracker):
     self._run.finish()
 
 
-def prefix(kind: str, figures: Figures) -> dict[str, float]:
+def prefix(kind: str, figures: Mapping[str, float]) -> dict[str, float]:
   """Returns figures by `kind/name`."""
   return {f"{kind}/{name}": value for name, value in figures.items()}
 

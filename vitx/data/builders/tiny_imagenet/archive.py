@@ -34,7 +34,7 @@ class Archive:
     self._root = min(roots, key=len)
     own = sorted(n.removeprefix(self._root) for n in names if n.startswith(self._root))
     self._names = dict.fromkeys(own)
-    self.wnids = sorted(self._read(f"{self._root}wnids.txt").decode().split())
+    self.wnids = sorted(" ".join(self._read_lines("wnids.txt")).split())
 
   def _open_directory(self) -> tuple[list[str], Callable[[str], bytes]]:
     files = (path for path in self._path.rglob("*") if path.is_file())
@@ -54,9 +54,14 @@ class Archive:
 
     return opened.namelist(), read
 
+  def _read_lines(self, name: str) -> list[str]:
+    content = self._read(self._root + name)
+    with reading(f"--from {self._path}: {name} cannot be read as text"):
+      return content.decode().splitlines()
+
   def words(self) -> dict[str, str]:
     """Returns the English names of the classes, from words.txt."""
-    lines = self._read(f"{self._root}words.txt").decode().splitlines()
+    lines = self._read_lines("words.txt")
     words = dict(line.split("\t", 1) for line in lines if "\t" in line)
     return {wnid: words.get(wnid, "") for wnid in self.wnids}
 
@@ -69,7 +74,7 @@ class Archive:
 
   def validation(self) -> Iterator[tuple[str, bytes, str]]:
     """Yields (file name, encoded image, class) of val/images, labeled by val_annotations.txt."""
-    for line in self._read(f"{self._root}val/val_annotations.txt").decode().splitlines():
+    for line in self._read_lines("val/val_annotations.txt"):
       if line.strip():
         file_name, wnid = line.split("\t")[:2]
         path = f"val/images/{file_name}"

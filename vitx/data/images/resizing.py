@@ -1,4 +1,4 @@
-"""The transform of labeled images on the host: squares, or rectangles, of one size."""
+"""The transform of labeled images on the host, which gives all of them one size."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from vitx.data.images.decode import Encoded, resize, resize_short_side
 
 
 @dataclass(frozen=True)
-class SquareImages:
+class ResizeImages:
   """Makes image uint8 (S, S, C) and label int32 () from images of any size.
 
   Attributes:
@@ -47,10 +47,10 @@ class SquareImages:
     image = example["image"]
     pixels = image.open() if isinstance(image, Encoded) else image
     if self.resize_mode == "random" and not self.train:
-      square = resize_short_side(pixels, self.decode_size, self.interpolation)
+      resized = resize_short_side(pixels, self.decode_size, self.interpolation)
     else:
-      square = resize(pixels, self.decode_size, self.resize_mode, bits, self.interpolation)
+      resized = resize(pixels, self.decode_size, self.resize_mode, bits, self.interpolation)
     label = np.asarray(example["label"])
     if label.ndim or label.dtype.kind not in "biu":
       raise ConfigError(f"a label is {label.dtype} {label.shape}; it must be one whole number")
-    return {"image": square, "label": label.astype(np.int32)}
+    return {"image": resized, "label": label.astype(np.int32)}
