@@ -21,14 +21,14 @@ def find_runs(workdirs: Sequence[str | Path]) -> list[str]:
   found = []
   for workdir in workdirs:
     points = sorted(epath.Path(workdir).glob(f"*/{POINT}"))
-    begun = [str(path.parent) for path in points if _is_begun(path.parent)]
-    if points and not begun:
+    runs = [str(path.parent) for path in points if _has_config(path.parent)]
+    if points and not runs:
       raise ConfigError(f"workdir={str(workdir)!r}: no run of this sweep has begun yet")
-    found += begun or [str(workdir)]
+    found += runs or [str(workdir)]
   return found
 
 
-def _is_begun(run: epath.Path) -> bool:
+def _has_config(run: epath.Path) -> bool:
   return (epath.Path(wd.find_run(run)) / "config.json").exists()
 
 
