@@ -70,19 +70,13 @@ published: not yet run.
 The best epoch is chosen by 10 % of the training set that training does not see. Images of any data
 set are resized to the 184 (368) pixels at which 53 blocks of 10 make up the tokens, as the script
 does; a block of 10 is less than half a row of patches, so no window reaches the row below.
-Operations that `vitx summary` counts are those of the tiles of 30 tokens that are computed, more
+Operations that `vitx plan` counts are those of the tiles of 30 tokens that are computed, more
 than the edges alone would need; they are no figure of the paper.
 """
 
 from ml_collections import ConfigDict
 
-from vitx.configs.common import (
-  default_config,
-  parse_arg,
-  take_override,
-  with_overrides,
-  with_source_facts,
-)
+from vitx.config import default_config, parse_arg, take_override, with_overrides, with_source_facts
 
 RECIPES = ("run", "text")
 SCALES = ("paper", "small")

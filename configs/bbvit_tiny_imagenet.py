@@ -18,8 +18,8 @@ published figures.
 
 from ml_collections import ConfigDict
 
+from vitx.config import parse_arg, take_override, with_overrides, with_source_facts
 from vitx.configs.bbvit_imagenette import FLAT_ROWS, RECIPES, make_config
-from vitx.configs.common import parse_arg, take_override, with_overrides, with_source_facts
 
 ROWS = FLAT_ROWS
 PUBLISHED: dict[str, dict] = {}

@@ -51,7 +51,7 @@ The other rows, with what their sources publish in `PUBLISHED` (ours: not yet ru
 
 from ml_collections import ConfigDict
 
-from vitx.configs.common import default_config, parse_arg, with_overrides, with_source_facts
+from vitx.config import default_config, parse_arg, with_overrides, with_source_facts
 
 # Test accuracy in percent and parameters in millions, as the sources print them.
 PUBLISHED = {

@@ -19,7 +19,7 @@ What needs no learning, on the same pixels: each place alone 2.406; counts of or
 
 from ml_collections import ConfigDict
 
-from vitx.configs.common import default_config, parse_arg, with_overrides
+from vitx.config import default_config, parse_arg, with_overrides
 
 # Each mixer's fields; a row of the image is eight tokens.
 MIXERS: dict[str, dict] = {

@@ -23,7 +23,7 @@ at a time, 2 to 3 minutes each (2026-11-22):
 
 from ml_collections import ConfigDict
 
-from vitx.configs.common import default_config, parse_arg, with_overrides
+from vitx.config import default_config, parse_arg, with_overrides
 
 PUBLISHED: dict[str, dict] = {"dense": dict(bits=2.12)}  # nanoGPT's
 MIXERS: dict[str, dict] = {

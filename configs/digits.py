@@ -31,7 +31,7 @@ minutes.
 
 from ml_collections import ConfigDict
 
-from vitx.configs.common import default_config, parse_arg, with_overrides
+from vitx.config import Names, default_config, parse_arg, with_overrides
 
 # Each mixer's fields for a grid of 8 x 8 tokens.
 MIXERS: dict[str, dict] = {
@@ -57,53 +57,8 @@ MIXERS: dict[str, dict] = {
   "strided": {},
   "watts_strogatz": dict(neighbors=8),
 }
-# Named patterns (`vitx.ops.patterns.PATTERNS`) that no mixer above is called after.
-PATTERNS = (
-  "full",
-  "causal",
-  "attention_free",
-  "window",
-  "window_one_sided",
-  "window_circular",
-  "window_blocks_circular",
-  "window_causal",
-  "window_and_class",
-  "dilated_window",
-  "dilated_window_per_head",
-  "dilated_window_causal",
-  "global_tokens",
-  "global_blocks",
-  "etc",
-  *(f"bigbird_{v}" for v in ("R", "W", "G", "R+W", "W+G", "R+G", "R+W+G")),
-  "bigbird_R_without_self",
-  "bigbird_G_without_self",
-  "bigbird_published_plan",
-  "bigbird_etc",
-  "bigbird_one_draw",
-  *(f"bbvit_{part}" for part in ("random", "window", "global", "random_global")),
-  *(
-    f"strided_{part}_{form}"
-    for part in ("merged", "local", "column")
-    for form in ("paper", "code", "bidirectional", "axial")
-  ),
-  "strided_per_head",
-  "strided_layer_of_cycle",
-  "fixed_causal",
-  "fixed_bidirectional",
-  "fixed_local",
-  "fixed_summary",
-  "fixed_distinct_summaries",
-  "fixed_and_class",
-  "axial_rows",
-  "axial_columns",
-  "axial_per_head",
-  "neighborhood_even",
-  "neighborhood_dilated",
-  "shifted_window_plain",
-  "erdos_renyi_symmetric",
-  "watts_strogatz_kept",
-)
-ROWS = (*MIXERS, *PATTERNS)
+# The mixers, then the named patterns that no mixer is called after.
+ROWS = Names(MIXERS, "vitx.ops.patterns:PATTERNS")
 
 
 def get_config(arg: str | None = None) -> ConfigDict:

@@ -45,7 +45,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from vitx.configs.common import default_config, parse_arg, with_overrides, with_source_facts
+from vitx.config import default_config, parse_arg, with_overrides, with_source_facts
 
 WIDTHS = {"ti": 192, "s": 384, "b": 768}  # of depth 12 and heads of 64
 # What the files are called where they were published.

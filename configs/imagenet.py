@@ -46,7 +46,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from vitx.configs.common import default_config, parse_arg, with_overrides, with_source_facts
+from vitx.config import default_config, parse_arg, with_overrides, with_source_facts
 
 DEIT = {"deit_ti": 192, "deit_s": 384, "deit_b": 768}  # width
 LINFORMER = dict(name="linformer", slots=197 // 4)

@@ -81,7 +81,7 @@ and Kolter's start for queries and keys and, in vanilla, for values and output.
 
 from ml_collections import ConfigDict
 
-from vitx.configs.common import default_config, parse_arg, with_overrides, with_source_facts
+from vitx.config import default_config, parse_arg, with_overrides, with_source_facts
 
 # Width and depth of each size.
 SIZES = {"w96_d8": (96, 8), "w128_d8": (128, 8), "w128_d12": (128, 12)}

@@ -30,11 +30,13 @@ the step needs 0.93 GB beside the state, as they compile it.
   }
 """
 
+import re
 from typing import Any
 
+import numpy as np
 from ml_collections import ConfigDict
 
-from vitx.configs.common import default_config, parse_arg, with_overrides
+from vitx.config import ConfigError, default_config, parse_arg, with_overrides
 
 # Bits per dim of the test set, and parameters in millions, as the sources print them.
 PUBLISHED = {
@@ -46,6 +48,9 @@ PUBLISHED = {
   "c10_150m": dict(parameters_m=150),
 }
 ROWS = tuple(PUBLISHED)
+
+# Of the released code: training images, those of them that it holds out, and the seed.
+TRAINING_IMAGES, HELD_OUT, SPLIT_SEED = 50_000, 2_000, 11172018
 
 
 def get_config(arg: str | None = None) -> ConfigDict:
@@ -106,3 +111,30 @@ def make_mixer(kind: str, *, stride: int, **fields: Any) -> dict[str, Any]:
     return merged | fields
   cycle = dict(name="strided", form="code", arrangement="layers", local_layers=3)
   return cycle | dict(stride=stride) | fields
+
+
+def choose_validation(train: Any) -> np.ndarray:
+  """Chooses the 2,000 images of CIFAR-10 that the released code holds out.
+
+  It calls scikit-learn's `train_test_split(test_size=2000, random_state=11172018)` on the images in
+  the order of the batch files, which TFDS keeps in an image's name: train_00000 is the first.
+
+  Args:
+    train: examples of `vitx.data`.
+
+  Returns:
+    bool (n,): whether each example is held out.
+
+  Raises:
+    ConfigError: these are not CIFAR-10's training images.
+  """
+  matches = [re.fullmatch(r"train_(\d{5})", train.name(i)) for i in range(len(train))]
+  numbers = np.array([int(match[1]) for match in matches if match])
+  if len(numbers) != TRAINING_IMAGES or len(np.unique(numbers)) != TRAINING_IMAGES:
+    raise ConfigError(
+      "data.validation_choice='sparse_transformer_cifar10' chooses among"
+      f" the {TRAINING_IMAGES:,} training images of TFDS's cifar10 and knows them by name; leave it"
+      " out for any other source"
+    )
+  held_out = np.random.RandomState(SPLIT_SEED).permutation(TRAINING_IMAGES)[:HELD_OUT]
+  return np.isin(numbers, held_out)

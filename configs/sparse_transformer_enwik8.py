@@ -18,7 +18,7 @@ code's for this width, are our guesses.
 
 from ml_collections import ConfigDict
 
-from vitx.configs.common import parse_arg, with_overrides
+from vitx.config import parse_arg, with_overrides
 from vitx.configs.sparse_transformer_cifar10 import make_mixer, sparse_transformer
 
 # Bits per byte of the test, and parameters in millions, as the paper prints them.

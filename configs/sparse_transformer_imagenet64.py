@@ -14,7 +14,7 @@ device, the kept activations 48 x 12,288 x 512 halves, 0.6 GB. On 8 devices add
 
 from ml_collections import ConfigDict
 
-from vitx.configs.common import parse_arg, with_overrides
+from vitx.config import parse_arg, with_overrides
 from vitx.configs.sparse_transformer_cifar10 import make_mixer, sparse_transformer
 
 # Bits per dim of the validation set, which is the test set here, and parameters in millions.

@@ -13,7 +13,7 @@ Batch, learning rate and dropout are guesses too.
 
 from ml_collections import ConfigDict
 
-from vitx.configs.common import parse_arg, with_overrides
+from vitx.config import parse_arg, with_overrides
 from vitx.configs.sparse_transformer_cifar10 import make_mixer, sparse_transformer
 
 # Bits per byte, and parameters in millions, as the paper prints them.

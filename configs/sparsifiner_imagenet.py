@@ -30,11 +30,12 @@ in evaluation, so that LV-ViT's batch statistics stay; the weight of the L1 norm
 code's argument parser, since the published run's is not known, and falls to zero over phase 1.
 """
 
+import dataclasses
 from typing import Any
 
 from ml_collections import ConfigDict
 
-from vitx.configs.common import parse_arg, take_override, with_overrides, with_source_facts
+from vitx.config import parse_arg, take_override, with_overrides, with_source_facts
 from vitx.configs.imagenet import get_config as dense_config
 
 PREDICTOR = r".*/token_mixer/(reduce_query|reduce_key|down|basis)(/.*)?"
@@ -161,3 +162,73 @@ def _phase1(attention_weight: float, is_l1: bool) -> dict[str, Any]:
     weight_decay_mask="rank_but_bases" if is_l1 else "rank",
     schedule=dict(name="cosine", warmup="3 epochs", final=2 / 3),
   )
+
+
+# MHSA is what the paper calls the two products with the attention matrix and the predictor, without
+# projections; its FLOPs are multiply-adds (Tables 1 to 3).
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+  """The sizes of a backbone that its attention's multiply-adds depend on.
+
+  Attributes:
+    depth: L.
+    tokens: n, the class token among them.
+    width: d.
+    heads: H.
+    density: s, the share of the products of coefficients and basis that are not zero, as the
+      published figures imply.
+    slots: of the predictor.
+    channel_divisor: by which the predictor reduces a head's channels.
+  """
+
+  depth: int
+  tokens: int
+  width: int
+  heads: int
+  density: float
+  slots: int = 32
+  channel_divisor: int = 2
+
+
+SIZES = {
+  "deit_s": Sizes(12, 197, 384, 6, 0.13 * 0.092),
+  "lv_vit_s": Sizes(16, 197, 384, 6, 0.0197),
+  "lv_vit_m": Sizes(20, 197, 512, 8, 0.0172),
+}
+
+
+def dense_macs(sizes: Sizes) -> int:
+  """Returns the multiply-adds of dense attention, 2 n² d in a layer."""
+  return 2 * sizes.depth * sizes.tokens**2 * sizes.width
+
+
+def published_macs(sizes: Sizes, kept: int) -> float:
+  """Returns the multiply-adds that reproduce the paper's tables.
+
+  Attention to B keys of the patches and to all of the class token; of the predictor one reduction
+  of channels, one mixing of the keys, the product of both at half the channels, and the
+  sparse-sparse product. Slope and constant were fitted to the tables: 75.28 M + 1.80634 M B for
+  DeiT-S; how the constant splits is a guess, and one product of the released code is missing.
+
+  Args:
+    sizes: of the backbone.
+    kept: B.
+  """
+  n, d, S = sizes.tokens, sizes.width, sizes.slots
+  sparse = sizes.density * sizes.heads * (n - 1) * n * S
+  attention = 2 * (n - 1) * d * kept + 2 * n * d
+  reduced = d // sizes.channel_divisor
+  return sizes.depth * (attention + n * d * S + (n - 1) * d * S + (n - 1) * reduced * S + sparse)
+
+
+def released_macs(sizes: Sizes, kept: int) -> float:
+  """Returns the multiply-adds of the products in the released code, the sparse one as if sparse.
+
+  Both reductions of channels, the mixing of the keys, the product with the mixtures, and attention
+  as in `published_macs`; the released code itself multiplies dense matrices.
+  """
+  n, d, S = sizes.tokens, sizes.width, sizes.slots
+  reduced = d // sizes.heads // sizes.channel_divisor  # channels of a head
+  predictor = 2 * n * d * reduced + 2 * n * sizes.heads * reduced * S
+  sparse = sizes.density * sizes.heads * (n - 1) * n * S
+  return sizes.depth * (2 * (n - 1) * d * kept + 2 * n * d + predictor + sparse)

@@ -27,7 +27,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from vitx.configs.common import default_config, parse_arg, split, with_overrides
+from vitx.config import default_config, parse_arg, take_override, with_overrides
 from vitx.configs.sparsifiner_imagenet import BACKBONE, PREDICTOR
 
 SHARES = (0.5, 0.25, 0.1, 0.05)
@@ -53,7 +53,8 @@ def get_config(arg: str | None = None) -> ConfigDict:
   """Returns the config of `ROW,field=value,...`; the row defaults to "digits_keep_0.25"."""
   row, overrides = parse_arg(arg, ROWS, default="digits_keep_0.25")
   data, kind = row.split("_")[:2]
-  (backbone, predictors), overrides = _take(overrides, ("backbone", "predictors"))
+  backbone, overrides = take_override(overrides, "backbone")
+  predictors, overrides = take_override(overrides, "predictors")
   dense, predict, refine = EPOCHS[data]
   config = default_config()
   config.model = ConfigDict(_small(data))
@@ -179,15 +180,3 @@ def _phase1(duration: str, warmup: str) -> dict[str, Any]:
     weight_decay_mask="rank",
     schedule=dict(name="cosine", warmup=warmup, final=0.1),
   )
-
-
-def _take(overrides: str, keys: tuple[str, ...]) -> tuple[list[str], str]:
-  """Takes `key=WORKDIR` out of the overrides, for each key; "" where it is left out."""
-  items, values = split(overrides), []
-  for key in keys:
-    own = [item for item in items if item.split("=", 1)[0] == key]
-    if len(own) > 1:
-      raise ValueError(f"config override {own[1]!r}: {own[0]} is set already; say once")
-    values.append(own[0].partition("=")[2] if own else "")
-  left = [item for item in items if item.split("=", 1)[0] not in keys]
-  return values, ",".join(left)

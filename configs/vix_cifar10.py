@@ -54,13 +54,8 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from vitx.configs.common import (
-  default_config,
-  parse_arg,
-  take_override,
-  with_overrides,
-  with_source_facts,
-)
+from vitx.config import default_config, parse_arg, take_override, with_overrides, with_source_facts
+from vitx.configs._torchsummary import estimate_size
 
 RECIPES = ("run", "text")
 STRIDES = ("1", "2", "4")  # sides of a patch in pixels
@@ -98,8 +93,8 @@ def list_published(table: dict[str, tuple], figures: tuple[str, ...] = FIGURES) 
 
 
 # As printed. `size_mb` is torchsummary's "estimated total size" for one image, activations
-# included, no size of the weights (`vitx benchmark models --config` computes it); `gpu_gb` is at
-# batch 64, by a method that is not in the code.
+# included, no size of the weights (`vitx plan` computes it by `COMPUTED`); `gpu_gb` is at batch 64,
+# by a method that is not in the code.
 PUBLISHED = {
   **list_published(  # Table 1
     {
@@ -160,6 +155,10 @@ PUBLISHED = {
 # Figures that cannot be, and what they should be: the row's printed size and its Tiny ImageNet twin
 # in Table 4 both belong to the model with 40,000 fewer.
 MISPRINTS = {"levip": {"parameters": 622_410}}
+# Printed figures that follow from a completed config and the parameters that torchsummary sees.
+COMPUTED = {
+  "size_mb": lambda config, seen: estimate_size(config.model, config.data.image_size, seen)
+}
 
 # Epochs that the scripts allow, by family. Softmax models and PiX, whose scripts are not there but
 # for ViT's and CCT's, as those: 40.

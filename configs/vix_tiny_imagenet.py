@@ -19,8 +19,10 @@ has no PiT and no rotary row here; ours are for the asking:
 
 from ml_collections import ConfigDict
 
-from vitx.configs.common import parse_arg, take_override, with_overrides, with_source_facts
-from vitx.configs.vix_cifar10 import RECIPES, VIX_ROWS, list_published, make_config
+from vitx.config import parse_arg, take_override, with_overrides, with_source_facts
+from vitx.configs.vix_cifar10 import COMPUTED, RECIPES, VIX_ROWS, list_published, make_config
+
+__all__ = ["COMPUTED", "MISPRINTS", "PUBLISHED", "ROWS", "get_config"]
 
 ROWS = VIX_ROWS
 

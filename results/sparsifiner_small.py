@@ -30,8 +30,8 @@ import jax
 import numpy as np
 
 import vitx
-from vitx.analysis.mhsa_flops import Backbone, released_macs
 from vitx.checkpoints.workdir import find_run
+from vitx.configs.sparsifiner_imagenet import Sizes, released_macs
 from vitx.ops.kernels.selection import count_kept
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -143,7 +143,7 @@ def count_macs(method: str, loaded: Any, nonzero: np.ndarray) -> float:
   """
   model, layout = loaded.config.model, loaded.task.token_layout()
   n, mixer = layout.length, model.token_mixer
-  sizes = Backbone(model.depth, n, model.width, model.num_heads, float(nonzero.prod()))
+  sizes = Sizes(model.depth, n, model.width, model.num_heads, float(nonzero.prod()))
   kind = method.split("_")[0]
   if kind == "keep":
     sizes = dataclasses.replace(sizes, slots=mixer.slots)

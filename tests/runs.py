@@ -7,12 +7,12 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from configs.common import split
 from configs.digits import get_config
+from vitx.config.overrides import split
 
 ROOT = Path(__file__).resolve().parents[1]
 # Small, and yet with augmentation, mixing and dropout. One layer has no stochastic depth, whose
-# randomness `tests/training/test_train_step.py` checks.
+# randomness `tests/training/test_step.py` checks.
 TINY = (
   "softmax,stem=linear,stem.patch=4,model.width=16,model.depth=1,model.num_heads=2,model.mlp_dim=32,"
   "model.dropout=0.1,model.stochastic_depth=0.1,augment.mixup=0.2,batch_size=32,"

@@ -47,7 +47,10 @@ ELSEWHERE = {
   "vitx visualize receptive_field": ("tests/cli/test_visualize.py", '"receptive_field"'),
   "vitx visualize sparsifiner": ("colab/sparsifiner.ipynb", '\\"sparsifiner\\"'),
   "vitx plan": ("tests/cli/test_plan.py", '"plan"'),
-  "vitx summary": ("tests/cli/test_summary.py", '"summary"'),
+  **{
+    f"python -m tests.benchmarks.{name}": (f"tests/benchmarks/test_{name}.py", "measure")
+    for name in ("cases", "sparsifiner", "steps")
+  },
 }
 OTHERS = ("pip", "pytest", "srun", "gcloud", "pre-commit", ".ci/run", "python")
 TRAINING = ("train", "sweep", "reproduce")
@@ -124,8 +127,9 @@ def make_ready(command, monkeypatch):
   words = command.vitx
   phases = load_config(words[words.index("--config") + 1]).get("phases")  # tried out by themselves
   with monkeypatch.context() as patch:
-    none = lambda *given, **more: loop.Result("", 0, True)  # noqa: E731
-    patch.setattr(loop, "train" if phases else "_open", none)
+    if phases:
+      patch.setattr(loop, "train", lambda *given, **more: loop.Result("", 0, True))
+    patch.setattr(loop.compilation, "dry_run", lambda *given, **more: None)
     assert main([*words, "--dry_run"]) == 0, command.text
 
 

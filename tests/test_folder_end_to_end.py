@@ -7,10 +7,10 @@ from PIL import Image
 
 import vitx
 from tests import runs
-from vitx.cli.evaluate import evaluate
 from vitx.config.errors import ConfigError
+from vitx.inference.evaluate import evaluate
 from vitx.training import compilation, loop
-from vitx.training.setup import make_experiment
+from vitx.training.experiment import make_experiment
 
 CLASSES = ("bright", "dark", "striped")
 PER_CLASS = 24

@@ -126,22 +126,6 @@ def test_a_signal_breaks_off_a_compilation(tmp_path):
   assert "compiling" in output and "compiling:" not in output
 
 
-def test_a_workdir_that_is_deleted_meanwhile_is_written_again(finished_run, tmp_path, monkeypatch):
-  workdir, validate = tmp_path / "run", loop.validate
-
-  def delete(run, evaluate, state, step):
-    if step == 20:
-      run.store.wait()
-      workdir.rename(tmp_path / "gone")
-    return validate(run, evaluate, state, step)
-
-  monkeypatch.setattr(loop, "validate", delete)
-  assert loop.train(runs.tiny(), workdir).finished
-  same_run(finished_run[0], workdir)
-  names = [{path.name for path in one.iterdir()} for one in (workdir, finished_run[0])]
-  assert names[0] == names[1]
-
-
 def test_many_steps_on_two_virtual_devices_without_evaluation_or_save(tmp_path):
   """Unbounded dispatch deadlocks XLA's collectives between virtual CPU devices."""
   never = ("evaluation.every=1000 steps", "checkpoint.every=1000 steps", "log_every=1000 steps")

@@ -1,6 +1,8 @@
 """Two processes on loopback train as one process with two devices, and checkpoint and resume."""
 
 import socket
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -18,6 +20,16 @@ def port():
       server.setsockopt(socket.SOL_SOCKET, option, 1)
     server.bind(("127.0.0.1", 0))
     yield server.getsockname()[1]
+
+
+PIPES = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+COORDINATOR = """
+import sys
+from jax._src.lib import _jax
+service = _jax.get_distributed_runtime_service(f"[::]:{sys.argv[1]}", 2)
+print("listening", flush=True)
+input()
+"""
 
 
 def run_two(workdir, port, *overrides: str, code: int = 0, before: str = "") -> list[str]:
@@ -86,3 +98,16 @@ def test_who_loses_another_process_ends_with_a_line(tmp_path, port, victim, how,
     assert own.splitlines()[-1] == "OSError: the disk of this host is full"
   if how == "1 / 0":
     assert own.splitlines()[-1] == "ZeroDivisionError: division by zero"
+
+
+def test_a_process_that_the_others_do_not_expect_ends_with_a_line(tmp_path, port):
+  command = [sys.executable, "-c", COORDINATOR, str(port)]
+  with subprocess.Popen(command, text=True, **PIPES) as coordinator:
+    try:
+      assert coordinator.stdout.readline() == "listening\n"
+      flags = [f"--coordinator=127.0.0.1:{port}", "--processes=3", "--process=2"]
+      *_, last = runs.finish(runs.start(tmp_path, flags=flags), 1).splitlines()
+    finally:
+      coordinator.kill()
+  assert last.startswith(f"ConfigError: --coordinator='127.0.0.1:{port}': the 3 processes of this")
+  assert not list(tmp_path.iterdir())

@@ -17,15 +17,15 @@ __version__ = "0.1.0"
 
 _PUBLIC = {
   "create_model": "vitx.models",
-  "evaluate": "vitx.cli.evaluate",
-  "export": "vitx.cli.export",
+  "evaluate": "vitx.inference.evaluate",
+  "export": "vitx.inference.export",
   "initialize": "vitx.models",
   "list_models": "vitx.models",
   "load": "vitx.checkpoints.load",
   "load_config": "vitx.config.loader",
-  "predict": "vitx.cli.predict",
+  "predict": "vitx.inference.predict",
   "read_metrics": "vitx.training.record.log",
-  "sample": "vitx.cli.sample",
+  "sample": "vitx.inference.sample",
   "to_nnx": "vitx.interop.nnx",
   "train": "vitx.training.phases",
 }
@@ -47,11 +47,11 @@ __all__ = [
 
 if TYPE_CHECKING:
   from vitx.checkpoints.load import load
-  from vitx.cli.evaluate import evaluate
-  from vitx.cli.export import export
-  from vitx.cli.predict import predict
-  from vitx.cli.sample import sample
   from vitx.config.loader import load_config
+  from vitx.inference.evaluate import evaluate
+  from vitx.inference.export import export
+  from vitx.inference.predict import predict
+  from vitx.inference.sample import sample
   from vitx.interop.nnx import to_nnx
   from vitx.models import create_model, initialize, list_models
   from vitx.training.phases import train

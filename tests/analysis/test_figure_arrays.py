@@ -10,8 +10,8 @@ from vitx.analysis.figures import shaped_scalars as scalars
 from vitx.analysis.figures.capture import capture
 from vitx.analysis.figures.landmarks import attend_from_landmarks
 from vitx.analysis.graph import graph_figures
-from vitx.cli.visualize import open_subject
 from vitx.config.errors import ConfigError
+from vitx.inference.visualize import open_subject
 from vitx.layers.posemb import sine_cosine_table
 from vitx.models import model_from_config
 from vitx.ops.layout import TokenLayout

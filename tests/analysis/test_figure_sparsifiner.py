@@ -7,8 +7,8 @@ import pytest
 
 from tests.drawn import draw_variables
 from vitx.analysis.figures.sparsifiner import capture, describe_layer
-from vitx.cli.visualize import Options, visualize
 from vitx.config.errors import ConfigError
+from vitx.inference.visualize import Options, visualize
 from vitx.models import model_from_config
 from vitx.ops.layout import TokenLayout
 

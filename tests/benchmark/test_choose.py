@@ -52,7 +52,7 @@ def test_several_mixers_share_a_rule():
 
 def test_every_family_has_a_mixer_that_calls_it():
   found = {
-    choose.Subject(spec, Setting(heads=2, head_dim=4)).find_family((64,))
+    choose.Candidate(spec, Setting(heads=2, head_dim=4)).find_family((64,))
     for spec in choose.SUBJECTS
   }
   assert found == {*rule.FAMILIES, None}  # MLP mixing has one path
@@ -99,6 +99,6 @@ def test_another_place_and_unknown_ops(tmp_path, monkeypatch, capsys):
 
 
 def test_what_does_not_fit_is_no_gain(monkeypatch):
-  subject = choose.Subject({"name": "softmax"}, Setting(heads=2, head_dim=4))
+  subject = choose.Candidate({"name": "softmax"}, Setting(heads=2, head_dim=4))
   monkeypatch.setattr("vitx.benchmark.timing.find_free_bytes", lambda: 10**5)
   assert subject.compare(256, 4, 1, 0.1) == (math.inf, 0.0)

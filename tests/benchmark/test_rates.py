@@ -1,7 +1,6 @@
 """The best batch, found with a clock that the programs turn."""
 
-from vitx.benchmark.rates import Rate, find_rates
-from vitx.benchmark.timing import TooLargeError
+from vitx.benchmark.timing import Rate, TooLargeError, find_rates
 
 
 class Clock:

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vitx.benchmark import models, reading
-from vitx.cli import reading as streamed
+from vitx.benchmark import reading, timing
 from vitx.cli.main import main
 
 CONFIG = "digits:softmax,batch_size=16,model.depth=1,data.threads=2"
@@ -43,15 +42,15 @@ def test_pillow_reads_every_image(monkeypatch):
     return resize(self, size, *args)
 
   monkeypatch.setattr(Image.Image, "resize", spy)
-  reading.make_pillow([buffer.getvalue()] * 3, "RGB", (5, 5), ("PNG",))()
+  reading.make_pillow([buffer.getvalue()] * 3, "RGB", (5, 5))()
   assert seen == [("RGB", (5, 5))] * 3
 
 
 def test_the_same_images_are_read_both_ways():
-  experiment = streamed.open_streamed(CONFIG)
+  experiment = reading.open_streamed(CONFIG)
   batches = experiment.batches()
-  assert not batches.in_memory and streamed.count_steps(experiment, 50) == 3
-  readers = streamed.make_readers(experiment, 50)
+  assert not batches.in_memory and reading.count_steps(experiment, 50) == 3
+  readers = reading.make_readers(experiment, 50)
   (contents,) = [
     cell.cell_contents
     for cell in readers[reading.PILLOW].__closure__
@@ -63,7 +62,7 @@ def test_the_same_images_are_read_both_ways():
 
 
 def test_from_arguments_to_lines(monkeypatch, capsys):
-  monkeypatch.setattr(models, "peak_bytes", lambda *given: 3_000_000)
+  monkeypatch.setattr(timing, "peak_bytes", lambda *given: 3_000_000)
   assert main(["benchmark", "data", "--config", CONFIG, "--examples=64", "--runs=2"]) == 0
   lines = capsys.readouterr().out.splitlines()
   assert lines[0] == "Examples a second, 64 a run, 2 threads, batch_size=16"
@@ -73,6 +72,6 @@ def test_from_arguments_to_lines(monkeypatch, capsys):
 
 @pytest.mark.slow(reason="a process of its own")
 def test_streaming_takes_little_memory_beside_the_opened_data():
-  make = functools.partial(streamed.make_stream, 512)
-  peak = models.peak_bytes(functools.partial(make, CONFIG), make, CONFIG, 1)
+  make = functools.partial(reading.make_stream, 512)
+  peak = timing.peak_bytes(functools.partial(make, CONFIG), make, CONFIG, 1)
   assert 0 <= peak < 100e6

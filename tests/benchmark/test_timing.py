@@ -100,3 +100,13 @@ def test_niced_neighbors_count(monkeypatch):
   with timing.Neighbors() as neighbors:
     sum(range(1000))
   assert neighbors.cores > 1000
+
+
+def take(name):
+  held = bytearray(int(name))
+  return lambda: held.__setitem__(slice(None, None, 4096), b"x" * len(held[::4096]))
+
+
+@pytest.mark.slow(reason="a process of its own")
+def test_peak_memory_is_above_what_was_imported():
+  assert 90e6 < timing.peak_bytes(int, take, "100000000") < 140e6

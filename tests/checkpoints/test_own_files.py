@@ -11,12 +11,12 @@ from tests import runs
 from vitx.checkpoints import lock
 from vitx.checkpoints.errors import CheckpointError
 from vitx.checkpoints.store import CheckpointStore
-from vitx.checkpoints.workdir import KeptFiles, find_run, read_config, write_json
+from vitx.checkpoints.workdir import find_run, read_config, write_json
 from vitx.cli.main import main
 from vitx.config.errors import ConfigError
 from vitx.sweeps.sweep import FAILED, POINT, _claim
 from vitx.training import phases, unevaluated
-from vitx.training.record.console import RunLog
+from vitx.training.record.console import keep_log
 from vitx.training.record.log import MetricsLog
 
 SECRET = "what a stranger's link leads to\n"
@@ -48,7 +48,7 @@ def write_rows(workdir):
 def write_json_files(workdir):
   for name in ("config.json", "environment.json", "phases.json", POINT, FAILED, "tracking.json"):
     write_json(workdir, name, {"a": 1})
-  KeptFiles(workdir).write("config.json", {"a": 2})
+  write_json(workdir, "config.json", {"a": 2})
 
 
 def take_lock(workdir):
@@ -66,10 +66,15 @@ def save_unevaluated(workdir):
   unevaluated.remove(workdir)
 
 
+def write_log(workdir):
+  with keep_log(workdir, write=True):
+    pass
+
+
 # What writes, and the names in whose place a link may lie.
 REFUSED = [
   (write_rows, "metrics.jsonl"),
-  (lambda workdir: RunLog(workdir, write=True), "log.txt"),
+  (write_log, "log.txt"),
   (take_lock, "train.lock"),
   (save, "checkpoints"),
 ]
@@ -136,7 +141,7 @@ def test_what_is_no_file_is_neither_read_nor_waited_for(make, workdir):
       use(workdir)
   if make is os.mkfifo:  # a directory is as a full disk: what is said must not end a run
     with pytest.raises(ConfigError, match=r"log\.txt.* is no file"):
-      RunLog(workdir, write=True)
+      write_log(workdir)
 
 
 def test_a_link_may_be_read(workdir, tmp_path):

@@ -8,8 +8,11 @@ import numpy as np
 import pytest
 from ml_collections import ConfigDict
 
+from tests.cli import density_models
 from tests.data.conftest import digits_dir, draw, make_data
+from vitx.cli.main import main
 from vitx.data.images import statistics
+from vitx.inference import opening
 from vitx.sweeps import sweep as trained
 from vitx.training import phases
 from vitx.training.loop import Result
@@ -72,3 +75,27 @@ def quick(monkeypatch, uncleared):
   monkeypatch.setattr(phases, "train", train)
   monkeypatch.setattr(trained, "_read_seconds", lambda _: 36.0)
   return ran
+
+
+@pytest.fixture(scope="session")
+def digits():
+  """An untrained density model of images."""
+  return density_models.make()
+
+
+@pytest.fixture(scope="session")
+def text():
+  """An untrained density model of bytes."""
+  return density_models.text()
+
+
+@pytest.fixture
+def command(monkeypatch, tmp_path, capsys):
+  """Runs a command on a model that is in no workdir; returns status, output and errors."""
+
+  def run(loaded, name, *arguments):
+    monkeypatch.setattr(opening, "load", lambda *_, **__: loaded)
+    status = main([name, "--workdir", str(tmp_path), *map(str, arguments)])
+    return status, *capsys.readouterr()
+
+  return run

@@ -2,10 +2,10 @@
 
 import pytest
 
-from configs.common import split
 from tests import runs
 from tests.cli import refusal
 from tests.cli.refusal import elsewhere, refuse
+from vitx.config.overrides import split
 from vitx.training import sizes
 from vitx.training.record import tracking
 
@@ -39,6 +39,7 @@ FIELDS = [
   ),
   ("model.name=vitt", "model.name='vitt'", "Did you mean 'vit'?"),
   ("model.wdth=3", "model.wdth=3", "Did you mean 'width'?"),
+  ("model.drop_path=0.1", "model.drop_path=0.1", "Did you mean 'model.stochastic_depth'?"),
   ("model.dtype=float33", "model.dtype='float33'", "Did you mean 'float32'?"),
   ("model.norm=layernrm", "model.norm.name='layernrm'", "Did you mean 'layer'?"),
   ("model.block=pre_norms", "model.block.name='pre_norms'", "Did you mean 'pre_norm'?"),
@@ -94,7 +95,7 @@ FIELDS = [
     "optimizer.weight_decay=-1.0 is out of range; it must lie in [0, inf)",
   ),
   ("optimizer.b1=1.5", "optimizer.b1=1.5 is out of range; it must lie in [0, 1)"),
-  ("optimizer.lr=3", "optimizer.lr=3", "Valid: b1"),
+  ("optimizer.lr=3", "optimizer.lr=3", "Did you mean 'learning_rate'? Valid: b1"),
   ("schedule=cosin", "schedule.name='cosin'", "Did you mean 'cosine'?"),
   (
     "schedule.warmup=-5",
@@ -202,10 +203,10 @@ FIELDS = [
   ("tracking=tensorbord", "tracking.name='tensorbord'", "Did you mean 'tensorboard'?"),
   ("tracking=3", "tracking=3 must be a name, or a dict with a name and fields"),
   ("tracking=wandb,tracking.prject=x", "tracking.prject='x'", "Did you mean 'project'?"),
-  ("tracking=wandb,tracking.project=3", "tracking.project=3 must be a string"),
+  ("tracking={'name':'wandb','project':3}", "tracking.project=3 must be a string"),
   ("tracking=os:getcwd", "tracking.name='os:getcwd' is", "not a Tracker"),
   ("tracking=none,tracking.project=x", "tracking.project='x': Tracker has no field 'project'"),
-  ("tensorboard=True", "no field 'tensorboard': it is now tracking (tracking=tensorboard)"),
+  ("tensorboard=True", "no field 'tensorboard'. Did you mean 'tracking=tensorboard'?"),
   (
     "evaluation.attention_entropy=-1",
     "evaluation.attention_entropy=-1 is out of range; it must be an integer in [0, 1000000]",
@@ -317,7 +318,7 @@ FIELDS = [
   ("data.mean=(1,2)", "data.mean=(1.0, 2.0) has 2 values for 1 channels."),
   ("data.std=(0,)", "data.std[0]=0 is out of range; it must lie in (0, inf)"),
   ("data.std=abc", "data.std='abc' must be a tuple"),
-  ("data.fit=centre", "config has no field 'data.fit': it is now data.resize_mode"),
+  ("data.fit=centre", "config has no field 'data.fit'. Did you mean 'data.resize_mode'?"),
   ("optimizer=3", "optimizer=3 must be a name, or a dict with a name and fields"),
   ("batch_size", "config override 'batch_size' is not of the form field=value"),
   ("data.image_size=60000", "batch_size=32: so many examples", "(1, 60000, 60000, 1)", "Lower it"),
@@ -339,6 +340,7 @@ FIELDS = [
 
 # Whose message names what follows from them, the field of today, or the value as it is read.
 TOLD_OTHERWISE = (
+  "tracking={'name':'wandb','project':3}",  # by its own field
   "model.dropout=True",
   "model.width=1000000",
   "data.fraction=0.00001",
@@ -384,11 +386,10 @@ def test_a_dry_run_refuses_it_too(override, elsewhere, capsys):
 
 
 @pytest.mark.parametrize("override", ["model.width=1000000000", "data.image_size=100000"])
-@pytest.mark.parametrize("command", ["plan", "summary"])
-def test_impossible_sizes_are_refused_wherever_they_come(command, override, elsewhere, capsys):
+def test_impossible_sizes_are_refused_wherever_they_come(override, elsewhere, capsys):
   parts = next(parts for own, *parts in FIELDS if own == override)
   config = "configs/digits.py:" + runs.replace(runs.TINY, override)
-  refuse(capsys, elsewhere, [command, "--config", config], *parts)
+  refuse(capsys, elsewhere, ["plan", "--config", config], *parts)
 
 
 @pytest.mark.slow  # compiles a training step

@@ -41,7 +41,7 @@ FILES = {
 }
 
 
-@pytest.mark.parametrize("command", ["train", "summary", "sweep"])
+@pytest.mark.parametrize("command", ["train", "plan", "sweep"])
 @pytest.mark.parametrize("name", FILES)
 def test_a_config_file_that_does_not_run(command, name, elsewhere, capsys):
   content, *parts = FILES[name]
@@ -49,7 +49,7 @@ def test_a_config_file_that_does_not_run(command, name, elsewhere, capsys):
   path.write_bytes(content if isinstance(content, bytes) else content.encode())
   given = {
     "train": ["train", "--config", "mine.py:row", "--workdir", "run"],
-    "summary": ["summary", "--config", "mine.py:row"],
+    "plan": ["plan", "--config", "mine.py:row"],
     "sweep": ["sweep", "--config", "mine.py:row", "--seeds", "2", "--workdir", "runs"],
   }
   refuse(capsys, elsewhere, given[command], *parts)
@@ -186,8 +186,8 @@ WRITES = [
   ("benchmark mixers --plot {file}", "plot"),
   ("benchmark choose --out a_folder", "out"),
   ("benchmark choose --out some.txt/below", "out"),
-  ("benchmark models --config digits --csv {file}", "csv"),
-  ("benchmark models --config digits --json {file}", "json"),
+  ("plan --config digits --csv {file}", "csv"),
+  ("plan --config digits --json {file}", "json"),
   ("sample --workdir nowhere --out {folder}", "out"),
   ("visualize attention --workdir nowhere --out {folder}", "out"),
   ("convert nowhere.npz --config digits:softmax --out {folder}", "out"),

@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 from tests import runs
 from tests.cli.refusal import elsewhere, refuse
 from vitx.checkpoints.workdir import to_plain
-from vitx.training import loop, setup
+from vitx.training import experiment, loop
 
 __all__ = ["elsewhere"]
 
@@ -82,7 +82,7 @@ DAMAGES = {
 
 @functools.cache
 def make_experiment(config, **more):
-  return setup.make_experiment(ConfigDict(json.loads(config)), **more)
+  return experiment.make_experiment(ConfigDict(json.loads(config)), **more)
 
 
 @pytest.fixture(autouse=True)
@@ -154,11 +154,11 @@ def test_checkpoints_that_are_all_damaged(command, run_copy, capsys):
     (["--checkpoint", "bst"], "checkpoint='bst' is not there; choose best, latest"),
     (["--checkpoint", "-1"], "checkpoint='-1' is not there"),
     (["--weights", "emma"], "weights='emma' is unknown. Did you mean 'ema'?"),
-    (["--split", "tset"], "split='tset' is no role. Did you mean 'test'?"),
+    (["--split", "tset"], "split='tset' is unknown. Did you mean 'test'?"),
     (["--source", "digit"], "Did you mean 'digits'?"),
     (["--source", "folder:nowhere"], "nowhere is not a directory"),
-    (["--batch_size", "0"], "batch_size=0 must be at least 1"),
-    (["--batch_size", "-4"], "batch_size=-4 must be at least 1"),
+    (["--batch_size", "0"], "batch_size=0 is out of range"),
+    (["--batch_size", "-4"], "batch_size=-4 is out of range"),
     (["--task", "lable=1"], "lable"),
     (["--task", "label_smoothing=3"], "label_smoothing=3"),
     (["--limit", "0"], "limit"),

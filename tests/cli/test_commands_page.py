@@ -1,13 +1,12 @@
 """docs/commands.md is what the parsers say, every argument of every command in it."""
 
-import importlib
 import re
 
 import pytest
 
 from tests import documents
 from vitx.cli import commands_page
-from vitx.cli.main import COMMANDS, Parser
+from vitx.cli.main import COMMANDS, Parser, declare_arguments
 
 PAGE = "docs/commands.md"
 
@@ -21,7 +20,7 @@ def test_the_page_is_what_the_parsers_say():
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_flag_stands_in_the_section_of_its_command(name):
   parser = Parser(prog=name)
-  importlib.import_module(f"vitx.cli.arguments.{name}").add_arguments(parser)
+  declare_arguments(name, parser)
   (section,) = re.findall(rf"^## vitx {name}$(.*?)(?=^## |\Z)", documents.read(PAGE), re.S | re.M)
   named = " ".join(re.findall(r"^\| `([^`]*)`", section, re.M))
   assert set(re.findall(r"--\w+", named)) >= set(re.findall(r"--\w+", parser.format_usage()))

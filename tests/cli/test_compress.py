@@ -11,37 +11,13 @@ from PIL import Image
 
 from tests.cli import density_models
 from tests.slow import all_but
-from vitx.cli import compress, decompress
-from vitx.cli.main import main
 from vitx.config.errors import ConfigError, MissingExtraError
 from vitx.data.sources import open_source
 from vitx.inference import code_file
-from vitx.models.coding import group_windows
+from vitx.inference.coding import group_windows
+from vitx.inference.compress import compress, decompress
 from vitx.tasks.density_images import to_values
 from vitx.training.record import progress
-
-
-@pytest.fixture(scope="module")
-def digits():
-  return density_models.make()
-
-
-@pytest.fixture(scope="module")
-def text():
-  return density_models.text()
-
-
-@pytest.fixture
-def command(monkeypatch, capsys):
-  """Runs a command on a model that is in no workdir; returns status, output and errors."""
-
-  def run(loaded, name, *arguments):
-    for module in (compress, decompress):
-      monkeypatch.setattr(module, "load", lambda *_, **__: loaded)
-    status = main([name, "--workdir", "runs/density", *map(str, arguments)])
-    return status, *capsys.readouterr()
-
-  return run
 
 
 def evaluated_bits(loaded, examples):
@@ -81,7 +57,7 @@ def test_bytes_come_back_in_the_evaluations_bits(text, command, tmp_path, count,
   monkeypatch.setattr(progress, "SOON", 0.0)  # how far it is shows at once
   path, data = tmp_path / "data.bin", draw_bytes(count)
   path.write_bytes(data)
-  found = compress.compress(text, path)
+  found = compress(text, path)
   wanted = evaluated_bits(text, Document(data))
   assert abs(found.bits - wanted) < 1e-4 * wanted
   assert abs(8 * found.code_bytes - wanted) < 0.01 * wanted + 32
@@ -98,10 +74,10 @@ def test_bytes_come_back_in_the_evaluations_bits(text, command, tmp_path, count,
 @pytest.mark.parametrize(("count", "lanes"), [(1, 32), (23, 4), (25, 4), (100, 3)])
 def test_files_of_every_length(text, tmp_path, count, lanes):
   (tmp_path / "data").write_bytes(draw_bytes(count))
-  found = compress.compress(text, tmp_path / "data", lanes=lanes)
+  found = compress(text, tmp_path / "data", lanes=lanes)
   assert found.header.lanes == min(lanes, max(count // 24, 1))
   (tmp_path / "code").write_bytes(found.data)
-  assert decompress.decompress(text, tmp_path / "code").tobytes() == draw_bytes(count)
+  assert decompress(text, tmp_path / "code").tobytes() == draw_bytes(count)
 
 
 @pytest.mark.slow
@@ -138,9 +114,9 @@ def test_improbable_tokens_can_be_coded(digits, tmp_path):
   loaded.variables["params"] = params
   images = to_values(np.random.default_rng(0).integers(0, 17, (2, 8, 8, 1)), 17)
   np.savez(tmp_path / "images.npz", images)
-  found = compress.compress(loaded, tmp_path / "images.npz")
+  found = compress(loaded, tmp_path / "images.npz")
   (tmp_path / "code").write_bytes(found.data)
-  np.testing.assert_array_equal(decompress.decompress(loaded, tmp_path / "code"), images)
+  np.testing.assert_array_equal(decompress(loaded, tmp_path / "code"), images)
 
 
 def test_windows_are_those_of_the_evaluation():
@@ -153,26 +129,26 @@ def test_windows_are_those_of_the_evaluation():
 
 def test_another_models_file_and_damage_are_told(text, tmp_path):
   (tmp_path / "data").write_bytes(draw_bytes(100))
-  data = compress.compress(text, tmp_path / "data").data
+  data = compress(text, tmp_path / "data").data
   path = tmp_path / "code"
   path.write_bytes(data)
   other = density_models.text()
   other.variables["params"]["head"]["kernel"] += jnp.float32(1)
   with pytest.raises(ConfigError, match=r"compressed with other weights \(step 7, digest \w{16}\)"):
-    decompress.decompress(other, path)
+    decompress(other, path)
   for damaged in (data[:-8], data[:-20] + bytes(20)):
     path.write_bytes(damaged)
     with pytest.raises(ConfigError, match=r"does not decode .*made on .*jax"):
-      decompress.decompress(text, path)
+      decompress(text, path)
   path.write_bytes(data[:40])
   with pytest.raises(ConfigError, match="is damaged: its header cannot be read"):
-    decompress.decompress(text, path)
+    decompress(text, path)
   path.write_bytes(data[:4] + b"\x09" + data[5:])
   with pytest.raises(ConfigError, match="version 9 of the format; this vitx reads version 1"):
-    decompress.decompress(text, path)
+    decompress(text, path)
   path.write_bytes(b"something else")
   with pytest.raises(ConfigError, match="was not written by vitx compress"):
-    decompress.decompress(text, path)
+    decompress(text, path)
 
 
 @pytest.mark.parametrize(
@@ -220,4 +196,4 @@ def test_says_what_to_install(text, tmp_path, monkeypatch):
   monkeypatch.setitem(sys.modules, "constriction", None)
   (tmp_path / "word").write_bytes(b"word")
   with pytest.raises(MissingExtraError, match=r'the extra "compress": pip install'):
-    compress.compress(text, tmp_path / "word")
+    compress(text, tmp_path / "word")

@@ -8,13 +8,12 @@ import pytest
 from tests import runs
 from tests.slow import all_but
 from vitx.analysis.implementations import implementations
-from vitx.cli.fields import complete, describe, read_meanings, show_kind
 from vitx.cli.main import main
-from vitx.cli.summary import complete_config
+from vitx.config.describe import complete, describe
 from vitx.config.loader import load_config
 from vitx.models import MODELS
 from vitx.tasks import build_task
-from vitx.training.trial import make_training_step
+from vitx.training.trial import complete_config, make_training_step
 
 
 def printed(capsys, *arguments):
@@ -107,34 +106,3 @@ def test_explained(capsys):
   assert "center | squash | random" in found["data.resize_mode"]
   assert "probability of a flip" in found["augment.hflip"]
   assert "tokens in a block" in found["model.token_mixer.block"]
-
-
-def test_every_field_has_a_meaning():
-  for row in ("digits", "vix_cifar10:vip"):
-    described = describe(load_config(row))
-    common = ("optimizer.", "schedule.", "model.norm.")
-    without = [path for path, field in described.items() if not field.meaning]
-    assert [path for path in without if not path.startswith(common)] == []
-
-
-def test_kinds_and_meanings():
-  assert show_kind(tuple[int, ...] | None) == "tuple[int, ...] or None"
-
-  class Base:
-    """Something.
-
-    Attributes:
-      a, b: of both
-        lines.
-      c: of the base.
-    """
-
-  class Derived(Base):
-    """More.
-
-    Attributes:
-      c: of the derived.
-    """
-
-  both = dict.fromkeys(("a", "b"), "of both lines.")
-  assert read_meanings(Derived) == both | {"c": "of the derived."}

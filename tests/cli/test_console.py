@@ -13,9 +13,11 @@ from PIL import Image
 
 import vitx
 from tests import runs
+from vitx.checkpoints import load
 from vitx.checkpoints.errors import CorruptCheckpoint
-from vitx.cli import evaluate, main, predict, tables
+from vitx.cli import main, tables
 from vitx.config.errors import ConfigError, escape
+from vitx.inference import evaluate
 from vitx.training.record import console
 from vitx.training.record.progress import count_bar
 
@@ -103,8 +105,7 @@ def theirs(finished_run):
 
 
 def test_commands_show_names_and_write_them_for_spreadsheets(theirs, tmp_path, monkeypatch, capsys):
-  monkeypatch.setattr(evaluate, "load", lambda *_, **__: theirs)
-  monkeypatch.setattr(predict, "load", lambda *_, **__: theirs)
+  monkeypatch.setattr(load, "load", lambda *_, **__: theirs)
   monkeypatch.setattr(evaluate, "_match", lambda loaded, dataset: dataset)
   monkeypatch.chdir(tmp_path)
   Image.fromarray(np.zeros((8, 8), np.uint8)).save("=x.png")

@@ -14,9 +14,9 @@ from tests import runs
 from tests.interop.published import FILES
 from vitx.analysis.markdown import without_places
 from vitx.checkpoints.tree import name_leaves
-from vitx.cli import convert as convert_module
 from vitx.cli import main as front
-from vitx.cli import model_card
+from vitx.inference import convert as convert_module
+from vitx.inference import model_card
 
 SHORT = ("duration=2 steps", "schedule.warmup=1 steps", "pool=cls", "evaluation.every=2 steps")
 ROW = runs.replace(runs.TINY, *SHORT)

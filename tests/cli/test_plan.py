@@ -1,160 +1,231 @@
-"""The planner: what it says of a third size is what the compiler says of it."""
+"""The command `vitx plan`, from its arguments to its tables and files."""
 
 import argparse
-import types
+import csv
+import json
+from pathlib import Path
 
-import jax
 import pytest
 
-from configs import digits
-from vitx.analysis import cost
-from vitx.analysis.implementations import implementations
+from vitx.benchmark import rows as library
 from vitx.cli import plan
-from vitx.cli.arguments import plan as arguments
 from vitx.cli.main import main
-from vitx.cli.summary import complete_config
-from vitx.config.errors import ConfigError
-from vitx.ops.implementation import choosing_by
-from vitx.ops.rule import FAMILIES, Rule
-from vitx.tasks import build_task
-from vitx.training.trial import measure_training_bytes
 
+ROOT = Path(__file__).resolve().parents[2]
+CONFIG = """
+from ml_collections import ConfigDict
+from vitx.configs.common import default_config, parse_arg, with_overrides
+ROWS = ("one", "two")
+PUBLISHED = {"two": {"parameters": 4242, "top1": 51.5, "by_epoch": {1: 10.0, 7: 20.5}}}
+MISPRINTS = {"two": {"top1": 15.5}}
+def get_config(arg=None):
+  row, overrides = parse_arg(arg, ROWS, default="two")
+  config = default_config()
+  config.data.image_size, config.batch_size = 8, 4
+  config.model = ConfigDict(dict(name="vit", num_classes=3, width=8, num_heads=2, mlp_dim=16))
+  with config.unlocked():
+    config.model.depth = ROWS.index(row) + 1
+    config.model.token_mixer = ConfigDict({"name": "softmax", "implementation": "masked"})
+  return with_overrides(config, overrides)
+"""
 SMALL = "model.depth=1,model.width=16,model.num_heads=2,model.mlp_dim=32"
 
 
-def complete(*overrides):
-  return complete_config(digits.get_config(",".join([SMALL, *overrides])))
-
-
 @pytest.fixture
-def uncompiled(monkeypatch):
-  """Lets a step need 1 MB and 0.1 MB an example of a device; the list says what was timed."""
-  timed = []
-
-  def compile_steps(config, size, steps):
-    return types.SimpleNamespace(program=types.SimpleNamespace(compiled=size, steps=steps))
-
-  def measure(programs, config):
-    timed.append([made.program.compiled for made in programs])
-    return [1.0, 2.0]
-
-  def measure_bytes(config):
-    build_task(config)  # it is a network
-    size = config.batch_size / config.grad_accum_steps  # of one device
-    if config.model.dtype == "bfloat16":
-      size /= 2
-    return int(1e6 + 1e5 * size / (4 if config.model.remat else 1))
-
-  monkeypatch.setattr(plan, "_compile", compile_steps)
-  monkeypatch.setattr(plan, "_time", measure)
-  monkeypatch.setattr(plan, "measure_training_bytes", measure_bytes)
-  monkeypatch.setattr(cost, "compiled_bytes", lambda size: int(1e6 + 1e5 * size))
-  return timed
+def file(tmp_path):
+  (tmp_path / "rows.py").write_text(CONFIG)
+  return str(tmp_path / "rows.py")
 
 
-@pytest.mark.slow  # compiles three steps
-def test_memory_of_a_third_size(data_dir):
-  config = complete(f"batch_size={64 * jax.device_count()},steps_per_dispatch=1")
-  planned = plan.make_plan(config, timed=False, most=16)
-  assert planned.sizes == (4, 16) and planned.seconds is None
-  assert planned.bytes.at(64) == pytest.approx(
-    measure_training_bytes(complete("batch_size=64")), rel=0.1
-  )
+def parameters(depth):
+  """Of the file's networks: 4 x 4 patches, 5 tokens of 8 channels."""
+  layer = 4 * (8 * 8 + 8) + 2 * 8 * 16 + 16 + 8 + 4 * 8
+  return 48 * 8 + 8 + 5 * 8 + 8 + depth * layer + 16 + 3 * 8 + 3
 
 
-def test_small_sizes_pick_what_the_batch_picks(data_dir, monkeypatch):
-  """At 32 examples a device 64 matrices; the sizes compiled have fewer, 8 examples and 32."""
-  picked = {}
-
-  def compile_dispatch(config, steps):
-    task, size = build_task(config), plan.share(config)
-    chosen = implementations(task.model, (size, *task.input_spec.shape[1:]))
-    picked.setdefault(limit, {})[size] = set(chosen.values())
-    return types.SimpleNamespace(program=types.SimpleNamespace(compiled=size))
-
-  monkeypatch.setattr(plan, "compile_dispatch", compile_dispatch)
-  monkeypatch.setattr(cost, "compiled_bytes", lambda size: size)
-  config = complete("batch_size=64,steps_per_dispatch=1")
-  nothing = dict.fromkeys(FAMILIES, ())
-  for limit in (0, 32, 64):
-    bounds = {"pattern_blocks": ((1000, limit),)} if limit else {}
-    with choosing_by(Rule("any", "a test", nothing | bounds)):
-      plan.make_plan(config, timed=False)
-  kernelized, masked = ({8: {way}, 32: {way}} for way in ("kernelized", "masked"))
-  assert picked == {0: kernelized, 32: kernelized, 64: masked}
+def gflops(depth):
+  n, c, hidden = 5, 8, 16
+  layer = 4 * n * c * c + 2 * n * n * c + 2 * n * c * hidden
+  return 2 * (4 * 48 * c + depth * layer + 3 * c) / 1e9
 
 
-def test_the_largest_batch_is_a_multiple_that_fits():
-  planned = plan.Plan((1, 2), plan.Line(fixed=100, each=10), None)
-  assert planned.largest(145, 1) == 4
-  assert planned.largest(145, 2) == 4
-  assert planned.largest(139, 2) == 2
-  assert planned.largest(119, 2) == 0
-  with pytest.raises(ConfigError, match="does not grow"):
-    plan.Plan((1, 2), plan.Line(fixed=100, each=0), None).largest(200, 1)
+def run(capsys, *arguments):
+  code = main(["plan", *arguments])
+  return code, *capsys.readouterr()
+
+
+def counted(capsys, *arguments):
+  code, out, _ = run(capsys, "--no-compile", *arguments)
+  assert code == 0
+  return out
+
+
+def cells(out):
+  """Returns the printed rows by name, each by column."""
+  head, _, *lines = [line[2:-2].split(" | ") for line in out.splitlines() if line.startswith("|")]
+  return {line[0]: dict(zip(head, line, strict=True)) for line in lines}
+
+
+def test_a_table_of_rows_with_the_published_figures_beside_them(file, capsys):
+  out = counted(capsys, "--config", file, "--all")
+  found = cells(out)
+  assert list(found["one"])[:3] == ["row", "parameters", "published_parameters"]
+  for depth, row in enumerate(found.values(), 1):
+    assert row["parameters"] == f"{parameters(depth):,}"
+    assert row["parameters_torchsummary"] == f"{parameters(depth) - 5 * 8 - 8:,}"
+    assert float(row["gflops_products"]) == pytest.approx(gflops(depth), rel=1e-3)
+  quoted = {key: value for key, value in found["two"].items() if key.startswith("published")}
+  assert list(quoted.values()) == ["4,242", "51.5", "20.5 at 7"]
+  assert "misprint: two's top1 should be 15.5" in out.splitlines()
+
+
+def test_a_row_is_printed_as_soon_as_it_is_done(file, capsys, monkeypatch):
+  seen = []
+  monkeypatch.setattr(library, "fill", lambda *_, **__: seen.append(capsys.readouterr().out))
+  counted(capsys, "--config", file, "--all")
+  assert seen[0].startswith("| row |") and seen[1].startswith("| one |")
+
+
+def test_overrides_hold_for_every_row(file, capsys):
+  found = cells(counted(capsys, "--config", f"{file}:model.num_classes=5", "--all"))
+  assert [row["parameters"] for row in found.values()] == [
+    f"{parameters(depth) + 2 * 9:,}" for depth in (1, 2)
+  ]
+
+
+def test_a_row_that_does_not_build_says_why_and_the_others_stand(file, capsys):
+  out = counted(capsys, "--config", f"{file}:data.image_size=10", "--all")
+  assert list(cells(out)) == ["one", "two"]
+  assert "one: model.stem.patch=4 does not divide the image of 10 x 10" in out
 
 
 @pytest.mark.parametrize(
-  ("batch", "unit", "sizes"),
-  [(1, 1, (2, 8)), (64, 1, (16, 64)), (12, 1, (3, 12)), (62, 4, (12, 60)), (64, 32, (32, 64))],
+  ("config", "parts"),
+  [
+    ("{file}:thre", ["unknown row 'thre'", "Rows: one, two"]),
+    ("{file}:one,model.dept=3", ["depth"]),
+    ("nowhere.py", ["'nowhere.py' is no file"]),
+    ("{root}/configs/vix_cifar10.py:vip,dataset=food110", ["food110", "food101"]),
+  ],
 )
-def test_sizes_are_multiples_of_the_micro_batches(batch, unit, sizes):
-  assert plan.probe_sizes(batch, unit) == sizes
+def test_errors_are_one_line(file, config, parts, capsys):
+  given = config.format(file=file, root=ROOT)
+  code, _, err = run(capsys, "--no-compile", "--config", given)
+  assert code == 1 and len(err.splitlines()) == 1
+  assert all(part in err for part in parts)
+
+
+def test_the_modules_of_a_row(file, capsys):
+  out = counted(capsys, "--config", f"{file}:model.mlp_dim=24", "--modules")
+  table, figures = out.split("\n\n")
+  lines = [line.split() for line in table.splitlines()]
+  total = parameters(2) + 2 * 8 * (2 * 8 + 1)
+  assert lines[1] == ["network", "ViT", "1x3", f"{total:,}", "cls", "1x1x8"]
+  assert ["embed", "Conv", "1x2x2x8", "392", "bias", "8,", "kernel", "4x4x3x8"] in lines
+  found = {line.split()[0]: line.split()[1] for line in figures.splitlines()}
+  # The default is the second row, and its source's figures stand beside it.
+  assert (found["parameters"], found["published_top1"]) == (f"{total:,}", "51.5")
+
+
+def test_it_works_from_any_folder_without_data(tmp_path, monkeypatch, capsys):
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.setenv("TFDS_DATA_DIR", "nowhere")
+  config = "configs/finetune.py:deit_ti,dataset=cifar100,model.depth=1"
+  assert "100 classes (cifar100)" in counted(capsys, "--config", config)
+  assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow  # compiles two steps and times them
 def test_a_batch_that_fits(data_dir, capsys, monkeypatch):
-  monkeypatch.setattr(plan, "SECONDS", 0.01)
+  monkeypatch.setattr(library, "SECONDS", 0.01)
   config = f"configs/digits.py:softmax,{SMALL},steps_per_dispatch=2"
-  assert main(["plan", "--config", config, "--memory", "4GB"]) == 0
-  out = capsys.readouterr().out
-  assert f"memory {4 / jax.device_count():.2f} GB; steps of 8 and 32 examples" in out
-  assert "s an example" in out and out.endswith("s a step: it fits\n")
+  code, out, _ = run(capsys, "--config", config, "--memory", "4GB")
+  found = {line.split()[0]: line.split()[1] for line in out.splitlines() if line}
+  assert code == 0 and out.endswith("batch_size=64 fits\n")
+  assert int(found["largest_batch"].replace(",", "")) > 64 and float(found["batch_s"]) > 0
 
 
-def test_sizes_that_do_not_fit_are_not_run(uncompiled, monkeypatch):
-  config = complete(f"batch_size={64 * jax.device_count()},steps_per_dispatch=1")
-  needed = plan.make_plan(config, timed=False).bytes.at(64)
-  assert needed == pytest.approx(7.4e6) and not uncompiled
-  monkeypatch.setattr(plan, "find_free_bytes", lambda: 0.6 * needed * jax.device_count())
-  planned = plan.make_plan(config)
-  assert planned.sizes == (4, 16) and uncompiled == [[4, 16]]
-  assert planned.seconds.at(16) == pytest.approx(2)
-
-
-def test_what_helps_where_it_does_not_fit(uncompiled, capsys):
-  devices = jax.device_count()
-  memory = 1e6 + 17e5 + 10  # of a device's 32 examples 17 fit: micro-batches of 16
-  arguments = ["--memory", f"{memory * devices / 1e6:.6f}MB", "--no-time"]
-  assert main(["plan", "--config", f"configs/digits.py:{SMALL}", *arguments]) == 0
-  out = capsys.readouterr().out.splitlines()
-  accum = f"grad_accum_steps={64 // devices // 16}"
-  assert f"largest batch_size that fits: {17 * devices}" in out and not uncompiled
-  head = next(i for i, line in enumerate(out) if line.startswith("setting"))
-  assert [line.split() for line in out[head + 1 :]] == [
-    [accum, "2.60", "MB", "fits"],
-    ["model.dtype=bfloat16", "2.60", "MB", "fits"],
-    ["model.remat=True", "1.80", "MB", "fits"],
-    ["model.dtype=bfloat16,model.remat=True", "1.40", "MB", "fits"],
+def test_a_batch_that_does_not_fit(capsys, monkeypatch):
+  needs = library.StepNeeds((8, 32), library.Growth(1e6, 1e5), None)
+  monkeypatch.setattr(library, "compile_costs", lambda config: {})
+  monkeypatch.setattr(library, "measure_needs", lambda config, timed: needs)
+  remedies = [({"model.remat": True}, 10**6), ({"model.dtype": "bfloat16"}, 10**9)]
+  monkeypatch.setattr(library, "measure_remedies", lambda *given: iter(remedies))
+  arguments = ["--config", f"configs/digits.py:{SMALL}", "--no-time", "--memory"]
+  lines = run(capsys, *arguments, "3MB")[1].splitlines()
+  assert "does not fit" in lines[-4]
+  assert [line.split() for line in lines[-2:]] == [
+    ["model.remat=True", "1.00", "fits"],
+    ["model.dtype=bfloat16", "1,000.00"],
   ]
-
-
-def test_nothing_fits(uncompiled, capsys):
-  main(["plan", "--config", f"configs/digits.py:{SMALL}", "--memory", "0.01MB", "--no-time"])
-  out = capsys.readouterr().out
-  assert "largest batch_size that fits: none" in out
-  assert "grad_accum_steps=32,model.dtype=bfloat16,model.remat=True" in out
-  assert out.splitlines()[-1].startswith("None fits")
+  remedies.pop(0)
+  assert run(capsys, *arguments, "3MB")[1].splitlines()[-1].startswith("None fits")
 
 
 @pytest.mark.parametrize("text", ["16", "16gb", "0GB", "-1GB", "nanGB", "1.2.3GB"])
 def test_memory_that_cannot_be_read(text):
   with pytest.raises(argparse.ArgumentTypeError, match="16GB"):
-    arguments.parse_memory(text)
-  assert arguments.parse_memory("1.5 GiB") == 1.5 * 2**30
+    plan.parse_memory(text)
+  assert plan.parse_memory("1.5 GiB") == 1.5 * 2**30
 
 
-def test_a_backend_that_tells_nothing(uncompiled, monkeypatch):
-  monkeypatch.setattr(cost, "compiled_bytes", lambda compiled: None)
-  with pytest.raises(ConfigError, match="does not say"):
-    plan.make_plan(complete("steps_per_dispatch=1"), timed=False)
+@pytest.fixture
+def made_up(monkeypatch):
+  """Nothing is compiled: rows cost what is said here, by their mixers."""
+  costs = {"softmax": (9.0, 2.0), "performer": (4.0, 3.0), "fnet": (1.0, 1.0)}
+
+  def fill(row, config, **_):
+    train, flops = costs[config.model.token_mixer.name]
+    row |= {"parameters": 12_345, "train_mb": train, "gflops": flops}
+
+  monkeypatch.setattr(library, "fill", fill)
+
+
+@pytest.mark.usefixtures("made_up")
+def test_files_and_front(tmp_path, capsys):
+  files = ["--csv", str(tmp_path / "rows.csv"), "--json", str(tmp_path / "rows.json")]
+  plot = ["--pareto", "train_mb,published_top1", "--out", str(tmp_path)]
+  code, out, _ = run(
+    capsys, "--config", "vix_cifar10", "--rows", "vit,vip,fnet", "--no-time", *files, *plot
+  )
+  # 58.23 at 4, 50.87 at 1; vit has 56.81 at 9.
+  assert code == 0 and "rows that no other beats: fnet, vip" in out
+  with open(tmp_path / "rows.csv", newline="", encoding="utf-8") as opened:
+    written = {row["row"]: row for row in csv.DictReader(opened)}
+  listed = json.loads((tmp_path / "rows.json").read_text())
+  assert list(written) == [row["row"] for row in listed["rows"]] == ["vit", "vip", "fnet"]
+  assert float(written["vip"]["published_top1"]) == listed["rows"][1]["published_top1"] == 58.23
+  assert written["vip"]["front"] == "True" and "cpu" in listed["device"]
+  picture = tmp_path / "pareto_vix_cifar10_train_mb_published_top1.png"
+  assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_which_rows(tmp_path):
+  find = plan.find_texts
+  assert find("vix_cifar10:fnet,model.depth=1", [], False) == {
+    "fnet": "vix_cifar10:fnet,model.depth=1"
+  }
+  assert find("vix_cifar10:stride=2", [], False) == {"vit": "vix_cifar10:stride=2"}
+  (tmp_path / "own.py").write_text("from vitx.configs.digits import get_config\n")
+  for whole in (True, False):
+    assert find(f"{tmp_path}/own.py", [], whole) == {"own": f"{tmp_path}/own.py"}
+  assert find("digits:seed=3", ["fnet"], False) == {"fnet": "digits:fnet,seed=3"}
+  assert len(find("vix_cifar10", [], True)) == 60
+
+
+@pytest.mark.usefixtures("made_up")
+def test_rates_stand_in_the_table(monkeypatch, capsys):
+  efforts = []
+
+  def measure_rates(config, **effort):
+    efforts.append((effort["repeats"], effort["seconds"]))
+    return {"train_per_s": 100.0, "inference_batch": 8}
+
+  monkeypatch.setattr(library, "measure_peaks", lambda texts, say: {"vip": {"train_peak_mb": 7.0}})
+  monkeypatch.setattr(library, "measure_rates", measure_rates)
+  arguments = ["--rows", "vit,vip", "--rates", "--repeats", "2", "--seconds", "3"]
+  code, out, _ = run(capsys, "--config", "vix_cifar10", *arguments)
+  shown = cells(out)
+  assert code == 0 and efforts == [(2, 3.0)] * 2
+  assert [row["train_peak_mb"] for row in shown.values()] == ["", "7.000"]
+  assert (shown["vip"]["train_per_s"], shown["vip"]["inference_batch"]) == ("100.0", "8")

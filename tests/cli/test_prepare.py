@@ -9,9 +9,9 @@ import pytest
 import tensorflow_datasets as tfds
 from etils import epath
 
-from vitx.cli import prepare
 from vitx.cli.main import main
 from vitx.config.errors import ConfigError, MissingExtraError
+from vitx.data import prepare
 from vitx.data.builders import tfrecord_to_array_record
 from vitx.data.sources import open_source, tfds_dir
 

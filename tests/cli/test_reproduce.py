@@ -8,8 +8,8 @@ import pytest
 import vitx
 from tests.cli.sweeps import TINY
 from vitx.cli import reproduce
-from vitx.cli.arguments import reproduce as arguments
 from vitx.cli.main import main
+from vitx.training.trial import complete_config, count_training_flops
 
 OWN = '''
 """Two digits models beside figures that nobody printed."""
@@ -53,8 +53,8 @@ def test_a_budget_gives_every_row_the_same_operations(monkeypatch):
   spent = {}
   for row in ("softmax", "fnet"):
     steps = int(found[row].removesuffix(" steps"))
-    config = reproduce.complete_config(vitx.load_config(f"digits.py:{row},{small}"))
-    each = reproduce.count_training_flops(config)
+    config = complete_config(vitx.load_config(f"digits.py:{row},{small}"))
+    each = count_training_flops(config)
     assert steps * each <= 20e12 < (steps + 1) * each
     spent[row] = steps
   assert spent["fnet"] > spent["softmax"]
@@ -86,7 +86,7 @@ def test_budgets_have_a_unit(text, capsys):
 
 @pytest.mark.parametrize(("text", "value"), [("0.05PFLOP", 5e13), ("3 TFLOPs", 3e12)])
 def test_budgets(text, value):
-  assert arguments.parse_budget(text) == value
+  assert reproduce.parse_budget(text) == value
 
 
 @pytest.mark.slow  # counts the operations of three networks, several times
@@ -95,7 +95,7 @@ def test_rows_of_a_file_of_one_s_own_beside_what_was_printed(tmp_path, monkeypat
   (tmp_path / "own.py").write_text(OWN)
   text = ",".join(part for part in TINY.split(",") if not part.startswith("duration="))
   command = ["reproduce", f"--config=own.py:{text}", "--seeds=1"]
-  command += ["--budget=0.5GFLOP", "--together=1"]
+  command.append("--budget=0.5GFLOP")
   assert main(command) == 0
   table = (tmp_path / "results" / "reproduce_own.md").read_text()
   compared, _, printed_alone = table.partition("| as printed ")
@@ -103,8 +103,8 @@ def test_rows_of_a_file_of_one_s_own_beside_what_was_printed(tmp_path, monkeypat
   for row, printed in (("| softmax", "80.5"), ("| fnet", "70"), ("| performer", "60")):
     assert lines[row][1:3] == ["1", printed]
     spent = float(lines[row][-1].rstrip(" |"))
-    config = reproduce.complete_config(vitx.load_config(f"own.py:{row.removeprefix('| ')},{text}"))
-    each = reproduce.count_training_flops(config) / 1e12
+    config = complete_config(vitx.load_config(f"own.py:{row.removeprefix('| ')},{text}"))
+    each = count_training_flops(config) / 1e12
     assert 5e-4 - each < spent <= 5e-4  # no further step fits
   assert re.search(r"Spearman's correlation with the published order over 3 lines: -?[01]\.", table)
   assert printed_alone.startswith("| top1 | parameters | train_top1 |")

@@ -9,8 +9,6 @@ from PIL import Image
 
 import vitx
 from tests.cli import density_models
-from vitx.cli import sample
-from vitx.cli.main import main
 from vitx.config.errors import ConfigError
 from vitx.data.mu_law import mu_law_decode
 from vitx.inference.sample_files import draw_grid, to_text
@@ -19,33 +17,11 @@ from vitx.tasks.density_images import to_values
 from vitx.training.record import progress
 
 
-@pytest.fixture(scope="module")
-def digits():
-  return density_models.make()
-
-
-@pytest.fixture(scope="module")
-def text():
-  return density_models.text()
-
-
-@pytest.fixture
-def command(monkeypatch, tmp_path, capsys):
-  """Runs the command on a model that is in no workdir; returns status, output and errors."""
-
-  def run(loaded, *arguments):
-    monkeypatch.setattr(sample, "load", lambda *_, **__: loaded)
-    status = main(["sample", "--workdir", str(tmp_path), *arguments])
-    return status, *capsys.readouterr()
-
-  return run
-
-
 def test_samples_of_images_in_a_grid(digits, command, tmp_path):
   found = vitx.sample(digits, count=5, seed=2)
   assert found.images.shape == (5, 8, 8, 1) and found.images.dtype == np.uint8
   assert set(np.unique(found.images)) <= set(to_values(np.arange(17), 17))
-  assert command(digits, "--count", "5", "--seed", "2")[0] == 0
+  assert command(digits, "sample", "--count", "5", "--seed", "2")[0] == 0
   with Image.open(tmp_path / "samples" / "samples.png") as image:
     grid = np.asarray(image)
   assert grid.shape == (2 * 66 + 2, 3 * 66 + 2)  # eight-fold, two rows of three
@@ -59,12 +35,12 @@ def test_samples_stay_in_their_workdir(digits, command, tmp_path):
   (tmp_path / "elsewhere").mkdir()
   (tmp_path / "victim").write_text("kept")
   (tmp_path / "samples").symlink_to("elsewhere")
-  status, _, error = command(digits, "--count", "1")
+  status, _, error = command(digits, "sample", "--count", "1")
   assert status == 1 and "samples' is a link to 'elsewhere'" in error
   (tmp_path / "samples").unlink()
   (tmp_path / "samples").mkdir()
   (tmp_path / "samples" / "samples.png").symlink_to("../victim")
-  assert command(digits, "--count", "1")[0] == 0
+  assert command(digits, "sample", "--count", "1")[0] == 0
   assert not (tmp_path / "samples" / "samples.png").is_symlink()
   assert (tmp_path / "victim").read_text() == "kept" and not list(
     (tmp_path / "elsewhere").iterdir()
@@ -78,7 +54,7 @@ def test_completions_begin_as_their_originals(digits, command, tmp_path):
   assert np.all(rows[:, :, :32] == found.originals[:, None, :32])
   assert np.all(np.any(rows[:, :, 32:] != found.originals[:, None, 32:], axis=-1))
   assert (
-    command(digits, "--count", "3", "--complete", "0.5", "--out", str(tmp_path / "here"))[0] == 0
+    command(digits, "sample", "--count=3", "--complete=0.5", "--out", tmp_path / "here")[0] == 0
   )
   with Image.open(tmp_path / "here" / "completions.png") as image:
     grid = np.asarray(image)
@@ -103,7 +79,7 @@ def test_an_image_of_ones_own_is_completed(digits, tmp_path):
 def test_text_goes_to_the_terminal_and_to_a_file(text, command, tmp_path, monkeypatch):
   monkeypatch.setattr(progress, "SOON", 0.0)  # how far it is shows at once
   (tmp_path / "start.txt").write_bytes("Die Höhe".encode())
-  status, out, shown = command(text, "--prompt", str(tmp_path / "start.txt"), "--count", "2")
+  status, out, shown = command(text, "sample", "--prompt", tmp_path / "start.txt", "--count=2")
   assert status == 0 and "sampling: " in shown
   assert out.startswith("--- sample 0\nDie Höhe") and "--- sample 1\nDie Höhe" in out
   written = (tmp_path / "samples" / "samples.txt").read_text(encoding="utf-8")
@@ -121,7 +97,7 @@ def test_texts_are_completed(command, tmp_path):
   book = tmp_path / "book.txt"
   book.write_bytes(bytes(range(32, 122)) * 20)
   loaded = density_models.text(f"bytes:{book}")
-  status, out, _ = command(loaded, "--complete", "0.5", "--count", "2")
+  status, out, _ = command(loaded, "sample", "--complete", "0.5", "--count", "2")
   found = vitx.sample(loaded, complete=0.5, count=2)
   assert status == 0 and found.tokens.shape == (2, 24)
   assert f"--- given 1\n{to_text(found.originals[1, :12])}\n--- original\n" in out
@@ -130,7 +106,7 @@ def test_texts_are_completed(command, tmp_path):
 @pytest.mark.slow
 def test_sound_is_written_as_it_is_modeled(command, tmp_path):
   loaded = density_models.text("audio:recordings")
-  assert command(loaded, "--count", "2")[0] == 0
+  assert command(loaded, "sample", "--count", "2")[0] == 0
   with wave.open(str(tmp_path / "samples" / "samples_1.wav")) as file:
     assert (file.getframerate(), file.getnchannels(), file.getnframes()) == (12000, 1, 24)
     written = np.frombuffer(file.readframes(24), "<i2") / 32767
@@ -161,7 +137,7 @@ def test_a_small_vocabulary_refuses_other_bytes():
   ],
 )
 def test_what_it_refuses(text, command, arguments, message):
-  status, out, errors = command(text, *arguments)
+  status, out, errors = command(text, "sample", *arguments)
   assert status == 1 and errors.startswith("ConfigError: ") and message in errors and not out
 
 

@@ -35,7 +35,7 @@ class Silent:
   def __init__(self):
     self.told = []
 
-  def training(self, points):
+  def training(self, point):
     return open(os.devnull)
 
   def looked_at(self, point, state):
@@ -50,16 +50,14 @@ def test_a_method_that_cannot_train_is_named_before_the_first_trains(tmp_path, q
     "model.num_heads=[1,3]", config=f"digits.py:{TINY.replace('model.num_heads=2,', '')}"
   )
   with pytest.raises(ConfigError, match="num_heads-3: "):
-    sweep.measure_methods(found, {}, str(tmp_path))
+    writing.measure_methods(found, {}, str(tmp_path))
   assert not quick and not list(tmp_path.iterdir())
 
 
 def test_a_missing_extra_is_said_before_the_long_part(tmp_path, monkeypatch):
   monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
   with pytest.raises(MissingExtraError, match=r"--no-plot.*\[plot\]"):
-    sweep.compare(
-      [], {}, str(tmp_path), out="x", name=None, plot=True, together=8, trust_code=False
-    )
+    sweep.compare([], {}, str(tmp_path), out="x", name=None, plot=True, trust_code=False)
 
 
 # How they are trained
@@ -110,7 +108,7 @@ def test_a_training_by_hand_in_a_point_is_waited_for(tmp_path, quick, monkeypatc
     raise lock.WorkdirInUseError("in use")
 
   monkeypatch.setattr(phases, "train", refuse)
-  assert trained._train_group([found], tmp_path, Silent(), False) == [State.BUSY]
+  assert trained._train_point(found, tmp_path, Silent()) is State.BUSY
 
 
 def test_a_loss_that_is_not_finite_is_a_result(tmp_path, quick, monkeypatch):
@@ -256,7 +254,6 @@ def test_on_a_terminal_the_table_is_drawn_over_itself(tmp_path, quick, monkeypat
 
 def test_a_sweep_writes_its_results(tmp_path, quick, capsys):
   command = ["sweep", f"--config=digits.py:{TINY}", "--over=row=[softmax,fnet]", "--seeds=2"]
-  command.append("--together=1")
   command += [f"--workdir={tmp_path / 'mixers'}", f"--out={tmp_path / 'out'}"]
   assert main(command) == 0
   names = ["mixers.csv", "mixers.md", "mixers_curves.png"]
@@ -275,10 +272,10 @@ def test_published_figures_stand_beside_rows(tmp_path, quick, monkeypatch):
   seen = {}
   monkeypatch.setattr(sweep, "compare", lambda p, published, *_, **__: seen.update(published) or 0)
   output = dict(out="o", name=None, plot=False, trust_code=False)
-  sweep.run("cifar10.py", "row=[resnet20,cct_2_3x2]", 1, "w", **output)
+  sweep.run("cifar10.py", "row=[resnet20,cct_2_3x2]", 1, workdir="w", **output)
   assert seen["resnet20"]["top1"] == 91.25
   seen.clear()
-  sweep.run("cifar10.py", "row=[resnet20],batch_size=[8]", 1, "w", **output)
+  sweep.run("cifar10.py", "row=[resnet20],batch_size=[8]", 1, workdir="w", **output)
   assert not seen  # the source ran no such thing
 
 
@@ -350,7 +347,7 @@ def test_a_point_of_several_phases_is_done_after_the_last(tmp_path, monkeypatch,
   assert train_points([point], tmp_path, Silent()) and trained.is_done(whole)
   outcome = trained.read_outcome(point, tmp_path)
   assert (outcome.best, outcome.validation["top1"], outcome.seconds) == (4, 0.5, 7.5)
-  (methods, _) = sweep.measure_methods([point], {}, str(tmp_path))
+  (methods, _) = writing.measure_methods([point], {}, str(tmp_path))
   assert methods[0].steps == 6
   shutil.rmtree(f"{whole}/b")
   assert not trained.is_done(whole)

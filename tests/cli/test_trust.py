@@ -20,16 +20,16 @@ from PIL import EpsImagePlugin, Image
 import vitx
 from tests import runs
 from vitx.cli.main import main
-from vitx.cli.visualize import open_subject
 from vitx.config import registry
 from vitx.config.errors import ConfigError
 from vitx.data.images.decode import decode_image
 from vitx.data.sources import open_dataset
+from vitx.inference.visualize import open_subject
 from vitx.interop import foreign
 from vitx.training import loop
-from vitx.training.beginning import check_beginning
+from vitx.training.experiment import make_experiment
 from vitx.training.phases import check as check_phases
-from vitx.training.setup import make_experiment
+from vitx.training.restore import check_beginning
 
 OWN = """
 import pathlib
@@ -69,7 +69,7 @@ def commands(workdir):
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["evaluate", "predict", "train", "dry_run"])
 def test_commands(command, workdir, monkeypatch, capsys):
-  monkeypatch.setattr(loop, "_run", lambda *_: loop.Result("new", 6, True))  # as good as trained
+  monkeypatch.setattr(loop, "_train", lambda *_: loop.Result("new", 6, True))  # as good as trained
   arguments = commands(workdir)[command]
   assert main(arguments) == 1
   error = capsys.readouterr().err
@@ -130,10 +130,8 @@ def test_every_command_refuses_it(workdir, capsys):
     ["sweep", "--config", theirs, "--workdir", "new"],
     ["reproduce", "--config", theirs, "--workdir", "new"],
     ["plan", "--config", theirs],
-    ["summary", "--config", theirs],
     ["config", theirs],
     ["config", theirs, "--explain"],
-    ["benchmark", "models", "--config", theirs],
     ["benchmark", "data", "--config", theirs],
     ["visualize", "patterns", "--config", theirs, "--out", "new"],
   ):
@@ -158,7 +156,8 @@ def test_a_teacher_names_no_code(mixer, workdir):
   assert not (workdir.parent / "imported").exists()
   if mixer["name"] != "pattern":
     sys.path.append(str(workdir.parent))
-    make_experiment(tiny, is_trial=True, trust_code=True)
+    with registry.trusting(True):
+      make_experiment(tiny, is_trial=True)
     assert (workdir.parent / "imported").exists()
 
 
@@ -206,7 +205,7 @@ def test_a_data_directory_names_no_code(how, data_dir, tmp_path, monkeypatch):
         assert open_dataset(data).info.class_names == tuple("0123456789")
     if how == "as_written":
       config = runs.tiny(f"data.data_dir='{data['data_dir']}'")
-      assert make_experiment(config, is_trial=True, trust_code=True).source.info.class_names
+      assert make_experiment(config, is_trial=True).source.info.class_names
   finally:
     sys.modules.pop("own_feature", None)
     tfds.features.FeatureConnector._registered_features.pop("own_feature.Scan", None)
@@ -327,8 +326,8 @@ class Theirs:
 def train(trusted, **more):
   """Checks a run of the user's own that takes something of theirs, up to its compilation."""
   config = runs.tiny(*(f"{field}='{value}'" for field, value in more.items()))
-  experiment = make_experiment(config, is_trial=True, trust_code=trusted)
-  check_beginning(experiment, "new", writes=False, trust_code=trusted)
+  with registry.trusting(trusted or None):
+    check_beginning(make_experiment(config, is_trial=True), "new", writes=False)
 
 
 def a_workdir(theirs):
@@ -372,7 +371,7 @@ def phases_of_a_config(theirs):
 def check_config(path):
   def use(trusted):
     with registry.trusting(trusted or None):  # as the command's flag says
-      check_phases(vitx.load_config(path), "new", trust_code=trusted)
+      check_phases(vitx.load_config(path), "new")
 
   return use
 

@@ -13,15 +13,14 @@ import vitx
 from configs.density_digits import get_config
 from tests.runs import ROOT
 from vitx.analysis.figures import attention, memory, patterns
-from vitx.cli import visualize as command
 from vitx.cli.main import main
-from vitx.cli.summary import complete_config
-from vitx.cli.visualize import Options, open_subject, visualize
 from vitx.config.errors import ConfigError
 from vitx.config.loader import load_config
 from vitx.data.sources import open_source
+from vitx.inference import visualize as command
+from vitx.inference.visualize import Options, open_subject, visualize
 from vitx.ops.layout import TokenLayout
-from vitx.training.trial import count_training_flops
+from vitx.training.trial import complete_config, count_training_flops
 
 NARROW = "model.width=16,model.depth=1,model.num_heads=2,model.mlp_dim=16"
 SMALL = (
@@ -42,7 +41,7 @@ def read(path):
     (["patterns"], "neither given"),
     (["patterns", "--config=density_digits", "--workdir=x"], "both given"),
     (["attention_past", "--config=digits:softmax"], "task.name='density'"),
-    (["patterns", "--config=density_digits", "--examples=0"], "examples=0 must be at least 1"),
+    (["patterns", "--config=density_digits", "--examples=0"], "examples=0 is out of range"),
     (["attention_past", "--config=density_digits:dense", "--queries=64"], "choose from 0 to 63"),
     (["attention", "--config=digits", "--inputs", "a.png"], "a config alone does not say how"),
     (["patterns", "--inputs", "a.png", "--config=digits"], "a config alone does not say how"),

@@ -11,12 +11,12 @@ from tests.models.vit_pytorch_weights import CARRY, Weights
 from tests.slow import all_but
 from vitx.attention.registry import MIXERS
 from vitx.blocks.pre_norm import PreNormBlock
-from vitx.cli.summary import complete_config
 from vitx.models import count, model_from_config
 from vitx.ops.layout import TokenLayout
+from vitx.training.experiment import resolve
 from vitx.training.optim.optimizers import make_optimizer
 from vitx.training.optim.schedules import make_schedule
-from vitx.training.setup import resolve
+from vitx.training.trial import complete_config
 
 LAYOUT = TokenLayout((23, 23), prefix=1)
 COUNTS = {

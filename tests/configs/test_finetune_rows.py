@@ -9,10 +9,10 @@ from configs import finetune, imagenet
 from tests.configs.test_vix_rows import count_by_layers
 from tests.interop.published import FILES, begin
 from tests.slow import all_but
-from vitx.cli.summary import complete_config
 from vitx.models import count, model_from_config, token_layout
 from vitx.ops.layout import TokenLayout
 from vitx.training import loop
+from vitx.training.trial import complete_config
 
 # Of the backbone: DINOv2's with the token that stands for a hidden patch, as its authors count.
 BACKBONES = {"dinov2_s": 22_056_576, "dinov2_b": 86_580_480}

@@ -13,15 +13,14 @@ from tests.configs.test_vix_rows import (
   source_of,
 )
 from tests.slow import all_but
-from vitx.cli.summary import complete_config
 from vitx.data import order
 from vitx.data.dataset import DatasetInfo
 from vitx.data.images.settings import image_spec
 from vitx.models import count
 from vitx.tasks import build_task
+from vitx.training.experiment import resolve
 from vitx.training.optim.schedules import make_schedule
-from vitx.training.setup import resolve
-from vitx.training.trial import make_training_step
+from vitx.training.trial import complete_config, make_training_step
 
 COUNTS = {
   (cifar10, "vit"): 591_946,

@@ -12,7 +12,7 @@ from tests.configs.test_vix_rows import check_step, drawn, info_of
 from tests.runs import replace
 from tests.slow import all_but
 from vitx.models import count, initialize, model_from_config
-from vitx.training.setup import resolve
+from vitx.training.experiment import resolve
 
 # Every parameter included, as the blog prints them.
 COUNTS = {

@@ -6,12 +6,12 @@ import importlib
 import pytest
 
 from tests.slow import all_but
-from vitx.cli.summary import complete_config
 from vitx.data.dataset import ArraySpec, DatasetInfo
 from vitx.models import count
 from vitx.tasks import build_task, task_class
 from vitx.tasks.density import Density
-from vitx.training.setup import resolve
+from vitx.training.experiment import resolve
+from vitx.training.trial import complete_config
 
 COUNTS = {
   ("cifar10", "strided"): 59_196_928,

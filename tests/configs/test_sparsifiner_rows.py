@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from configs import sparsifiner_imagenet, sparsifiner_small
-from configs.common import split, with_overrides
 from tests.configs.test_vix_rows import count_by_layers
 from tests.slow import all_but
 from vitx.attention.sparsifiner import count_kept
 from vitx.checkpoints import tree
+from vitx.config.overrides import split, with_overrides
 from vitx.interop.transfer import transfer
 from vitx.models import initialize, model_from_config
 from vitx.training import durations

@@ -9,14 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from configs.common import default_config, with_overrides
 from tests.slow import all_but
+from vitx.config import default_config, with_overrides
 from vitx.data.dataset import ArraySpec, DatasetInfo
 from vitx.models import count, model_from_config
 from vitx.tasks import build_task
+from vitx.training.experiment import resolve
 from vitx.training.optim.optimizers import make_optimizer
 from vitx.training.parameters import parameter_names
-from vitx.training.setup import resolve
 
 FILES = ("vix_cifar10", "vix_tiny_imagenet")
 MODULES = {name: importlib.import_module(f"configs.{name}") for name in FILES}

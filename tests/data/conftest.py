@@ -7,9 +7,8 @@ import pytest
 from ml_collections import ConfigDict
 from PIL import Image
 
+from vitx.config.fields import DataSettings
 from vitx.data.builders import digits
-from vitx.data.images.settings import ImageSettings
-from vitx.data.settings import DataSettings
 
 
 @pytest.fixture(scope="session")
@@ -25,7 +24,7 @@ def make_data():
   """Returns a function from changed fields to a config's `data`."""
 
   def make(**changes):
-    fields = dataclasses.asdict(DataSettings()) | dataclasses.asdict(ImageSettings())
+    fields = dataclasses.asdict(DataSettings()) | dataclasses.asdict(DataSettings())
     splits = {"train": "", "validation": "", "test": ""} | changes.pop("splits", {})
     return ConfigDict(fields | {"splits": splits} | changes)
 

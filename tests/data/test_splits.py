@@ -7,7 +7,6 @@ from sklearn.model_selection import train_test_split
 from vitx.config.errors import ConfigError
 from vitx.data import splits
 from vitx.data.dataset import Dataset, DatasetInfo
-from vitx.data.released_splits import sparse_transformer_cifar10
 
 
 class Labeled:
@@ -161,7 +160,9 @@ class Named:
 
 def test_what_the_sparse_transformer_holds_out_is_what_scikit_learn_would():
   order = np.random.default_rng(0).permutation(50_000)
-  chosen = sparse_transformer_cifar10(Named([f"train_{number:05d}" for number in order]))
+  chosen = splits.CHOICES["sparse_transformer_cifar10"](
+    Named([f"train_{number:05d}" for number in order])
+  )
   _, expected = train_test_split(np.arange(50_000), test_size=2000, random_state=11172018)
   assert set(order[chosen]) == set(expected)
 
@@ -169,7 +170,7 @@ def test_what_the_sparse_transformer_holds_out_is_what_scikit_learn_would():
 @pytest.mark.parametrize("names", [["train_00000"], ["train_0"] * 50_000, ["a"] * 50_000])
 def test_what_the_sparse_transformer_holds_out_is_of_cifar10_alone(names):
   with pytest.raises(ConfigError, match=r"data\.validation_choice=.*50,000"):
-    sparse_transformer_cifar10(Named(names))
+    splits.CHOICES["sparse_transformer_cifar10"](Named(names))
 
 
 def test_labels_are_found_only_when_needed(make_data):

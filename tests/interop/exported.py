@@ -13,8 +13,8 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from configs.common import default_config
-from vitx.cli.convert import describe
+from vitx.config import default_config
+from vitx.inference.convert import describe
 from vitx.interop.export import export_arrays, write_safetensors
 from vitx.models import create_model, initialize
 

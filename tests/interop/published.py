@@ -7,12 +7,11 @@ import jax
 import numpy as np
 
 from vitx.checkpoints.store import CheckpointStore
-from vitx.checkpoints.workdir import KeptFiles
 from vitx.interop.init_from import initial_variables
 from vitx.models import create_model, initialize
 from vitx.ops.layout import TokenLayout
-from vitx.training import beginning
-from vitx.training.setup import make_experiment
+from vitx.training import restore
+from vitx.training.experiment import make_experiment
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 SIZE = dict(num_classes=5, width=12, depth=2, num_heads=3, mlp_dim=48)
@@ -102,12 +101,10 @@ def fill(name, side=None, layout=None, allowed=(), mixer="softmax", **fields):
 def begin(config, workdir):
   """How a run begins whose new network is of `FRESH` numbers; it compiles nothing, nor trains."""
   experiment = make_experiment(config)
-  beginning.check_beginning(experiment, str(workdir), writes=True, trust_code=False)
+  restore.check_beginning(experiment, str(workdir), writes=True)
   state = jax.tree.map(lambda x: np.full(x.shape, FRESH, x.dtype), experiment.named_shapes())
   with CheckpointStore(Path(workdir) / "checkpoints") as store:
-    return beginning.begin(
-      experiment, str(workdir), store, KeptFiles(workdir), lambda: state, trust_code=False
-    )
+    return restore.begin(experiment, str(workdir), store, lambda: state)
 
 
 def golden(name):

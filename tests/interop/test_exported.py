@@ -11,8 +11,8 @@ from configs import cifar10, imagenet, vix_cifar10
 from tests.interop.exported import CALLS, GOLDEN, MODELS, images, make
 from tests.interop.published import run
 from vitx.checkpoints.tree import name_leaves
-from vitx.cli.convert import describe
 from vitx.config.errors import ConfigError, MissingExtraError
+from vitx.inference.convert import describe
 from vitx.interop import foreign, foreign_names
 from vitx.interop.export import export_arrays, write_safetensors
 

@@ -35,7 +35,7 @@ from vitx.interop.init_from import initial_variables
 from vitx.interop.transfer import transfer
 from vitx.ops.layout import TokenLayout
 from vitx.training import loop
-from vitx.training.setup import Experiment, make_experiment
+from vitx.training.experiment import Experiment, make_experiment
 
 # Whose class token has a position of its own, which is added to it here.
 PLACED = ("dinov2_registers", "transformers_dinov2")

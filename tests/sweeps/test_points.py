@@ -89,13 +89,6 @@ def test_rows_of_a_file():
     find_rows("run/config.json", [])
 
 
-def test_a_program_trains_at_least_one_run(tmp_path, capsys):
-  command = ["sweep", f"--config=digits.py:softmax,{TINY}", f"--workdir={tmp_path / 'sweep'}"]
-  assert main([*command, "--together=0"]) == 1
-  assert "together=0 is out of range; it must be an integer in [1, 1000]" in capsys.readouterr().err
-  assert not list(tmp_path.iterdir())
-
-
 @pytest.mark.parametrize(
   ("name", "text"), [("config.json", '{"seed": 0}'), ("phases.json", '{"phases": ["a", "b"]}')]
 )

@@ -15,7 +15,7 @@ from vitx.configs.density_text import get_config as text
 from vitx.data.dataset import ArraySpec, DatasetInfo
 from vitx.tasks import build_task
 from vitx.tasks.density_images import Pixels, to_tokens, to_values
-from vitx.training.setup import resolve
+from vitx.training.experiment import resolve
 
 TINY = "model.width=8,model.depth=1,model.num_heads=2,model.mlp_dim=16"
 SEQUENCES = DatasetInfo("text", {"tokens": ArraySpec((None,), "uint8")}, vocabulary=256)

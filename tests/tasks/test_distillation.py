@@ -19,8 +19,8 @@ from vitx.tasks import build_task
 from vitx.tasks.base import Teacher
 from vitx.tasks.classification import Classification
 from vitx.tasks.distillation import Distillation, Weights
+from vitx.training.experiment import make_experiment
 from vitx.training.optim.optimizers import make_optimizer
-from vitx.training.setup import make_experiment
 
 KEY = jax.random.key(3, impl="threefry2x32")
 SPARSE = dict(name="sparsifiner", slots=3, keep=0.4, coefficient_threshold=0.3)

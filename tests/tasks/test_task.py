@@ -105,7 +105,7 @@ def test_a_task_is_found_by_name_and_its_fields_are_checked():
 
 @pytest.mark.usefixtures("whole_runs")
 def test_what_a_task_says_of_its_data():
-  from vitx.training.setup import make_experiment
+  from vitx.training.experiment import make_experiment
 
   task = build_task(make_experiment(runs.tiny()).config)
   assert task.element_spec["image"].shape == (8, 8, 1) and task.input_spec.shape == (1, 8, 8, 1)

@@ -3,7 +3,7 @@
 import pytest
 
 from vitx.ops.implementation import current_rule
-from vitx.training import compilation, loop, members, phases, running, setup, together
+from vitx.training import compilation, experiment, loop, phases, validation
 from vitx.training.failures import StopRequest
 
 _made = {}
@@ -21,24 +21,21 @@ def _once(function, key):
   return call
 
 
-def _compile_evaluation(experiment, request):
-  return running.compile_evaluation(experiment, StopRequest())  # no signal of an earlier run
+def _compile_evaluation(made, request):
+  return validation.compile_evaluation(made, StopRequest())  # no signal of an earlier run
 
 
 @pytest.fixture(scope="module", autouse=True)
 def one_experiment_of_a_config():
   """A run that goes on takes the programs of the run before, which changes none of its bits."""
   config = lambda config, **options: repr((config.to_dict(), options, current_rule()))  # noqa: E731
-  experiment = lambda experiment, *_: (id(experiment.step), experiment.devices)  # noqa: E731
-  variants = lambda variants, *_, **__: tuple(map(id, variants))  # noqa: E731
+  by_step = lambda experiment, *_: id(experiment.step)  # noqa: E731
   with pytest.MonkeyPatch.context() as patch:
-    for user in (loop, phases, together):
-      patch.setattr(user, "make_experiment", _once(setup.make_experiment, config))
-    for user in (loop, together):
-      patch.setattr(user, "compile_evaluation", _once(_compile_evaluation, experiment))
-    patch.setattr(together, "compile_members", _once(members.compile_members, variants))
-    patch.setattr(compilation, "forward_flops", _once(compilation.forward_flops, experiment))
+    for user in (loop, phases):
+      patch.setattr(user, "make_experiment", _once(experiment.make_experiment, config))
+    patch.setattr(loop, "compile_evaluation", _once(_compile_evaluation, by_step))
+    patch.setattr(compilation, "forward_flops", _once(compilation.forward_flops, by_step))
     for name in ("init_state", "implementations", "tokens"):
-      method = getattr(setup.Experiment, name)
-      patch.setattr(setup.Experiment, name, _once(method, experiment))
+      method = getattr(experiment.Experiment, name)
+      patch.setattr(experiment.Experiment, name, _once(method, by_step))
     yield

@@ -7,12 +7,12 @@ import jax
 import numpy as np
 import optax
 
-from configs.common import default_config
+from vitx.config import default_config
 from vitx.data.images.augment import make_eval_preprocess, make_train_augment
 from vitx.models import create_model
 from vitx.tasks.classification import Classification
 from vitx.training import parallel
-from vitx.training.train_step import Step, TrainState
+from vitx.training.step import Step, TrainState
 
 CLASSES, SIZE = 5, 8
 STATISTICS = {"image_size": SIZE, "mean": (0.5,), "std": (0.25,)}
@@ -33,7 +33,6 @@ def task(augment=None, mean=(0.5,), **fields):
     decode_size=SIZE,
     image_size=SIZE,
     channels=1,
-    mean_and_std=(mean, STATISTICS["std"]),
   )
 
 

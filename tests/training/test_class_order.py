@@ -13,8 +13,8 @@ from vitx.checkpoints.workdir import find_class_names
 from vitx.config.errors import ConfigError
 from vitx.data import class_names
 from vitx.training import loop, phases, teacher
+from vitx.training.experiment import make_experiment
 from vitx.training.record import provenance
-from vitx.training.setup import make_experiment
 
 NAMES = tuple(map(str, range(12)))
 BEFORE = tuple(sorted(NAMES))  # 0, 1, 10, 11, 2, ...: how folders were numbered before

@@ -28,9 +28,9 @@ from vitx.ops.rule import FAMILIES, write_families
 from vitx.tasks.classification import Classification
 from vitx.tasks.classification_figures import summarize_classification
 from vitx.training import loop
+from vitx.training.experiment import resolve
 from vitx.training.failures import EXIT_INTERRUPTED, NonFiniteError
 from vitx.training.record.recorder import Record, Recorder
-from vitx.training.setup import resolve
 
 
 def same(a, b):
@@ -483,7 +483,7 @@ def test_a_field_that_an_earlier_version_did_not_have_refuses_nobody(run_copy):
 
 def test_exit_codes_are_as_documented():
   assert EXIT_INTERRUPTED == 75
-  from vitx.cli.arguments import train
+  from vitx.cli import train
 
   assert "75" in train.__doc__
 

@@ -10,12 +10,12 @@ from ml_collections import ConfigDict
 
 import vitx
 from configs import sparsifiner_small
-from configs.common import with_overrides
 from tests import runs
 from vitx.checkpoints.load import load
 from vitx.checkpoints.tree import name_arrays
 from vitx.checkpoints.workdir import to_plain
-from vitx.cli.fields import complete
+from vitx.config import registry, with_overrides
+from vitx.config.describe import complete
 from vitx.config.errors import ConfigError
 from vitx.config.loader import load_config
 from vitx.tasks.classification import Classification
@@ -142,8 +142,8 @@ def _begun(monkeypatch, config, workdir):
   """The config with which each phase begins, and whether it trusts what it begins from."""
   begun = {}
 
-  def train(config, workdir, *, dry_run, trust_code):
-    begun[workdir.rpartition("/")[2]] = config, trust_code
+  def train(config, workdir, *, dry_run):
+    begun[workdir.rpartition("/")[2]] = config, registry.is_trusted()
     return loop.Result(workdir, 40, True)
 
   monkeypatch.setattr(loop, "train", train)
@@ -300,18 +300,18 @@ def test_the_journey_stops_goes_on_and_ends_as_if_it_had_not_stopped(tmp_path, m
 
 def _stop_in_phase1_then_go_on(config, workdir, monkeypatch):
   """Ends the run as a signal would, at the fourth step of its second phase."""
-  run = loop._run
+  train = loop._train
 
-  def interrupted(own, begun):
+  def interrupted(own):
     if own.workdir.endswith("phase1"):
       steps = []
       count = own.recorder.count_step
       own.recorder.count_step = lambda *a: (steps.append(a[0]), count(*a))[1]
       own.request.asked = lambda: len(steps) >= 3
-    return run(own, begun)
+    return train(own)
 
   with monkeypatch.context() as patch:
-    patch.setattr(loop, "_run", interrupted)
+    patch.setattr(loop, "_train", interrupted)
     result = vitx.train(config, workdir)
   assert not result.finished and result.workdir.endswith("phase1") and 0 < result.step < 8
   assert not (workdir / "phase2").exists()

@@ -10,7 +10,6 @@ import pytest
 from tests import runs
 from vitx.config.errors import ConfigError
 from vitx.training import loop, parallel, resident
-from vitx.training.alike import likeness
 
 
 def open_batches(*overrides):
@@ -63,7 +62,3 @@ def test_what_is_streamed_cannot_lie_there():
   for streamed in ("data.memory=never", "data.resize_mode=random"):
     with pytest.raises(ConfigError, match=r"data.device='always'"):
       loop.make_experiment(runs.tiny("data.device=always", streamed))
-
-
-def test_runs_of_one_program_are_sent_their_batches():
-  assert likeness(runs.tiny()) and likeness(runs.tiny("data.device=always")) is None

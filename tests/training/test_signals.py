@@ -103,6 +103,6 @@ def test_what_does_not_train_is_interrupted_without_a_traceback(monkeypatch, cap
   def press(*_, **__):
     raise KeyboardInterrupt
 
-  monkeypatch.setattr("vitx.cli.evaluate.load", press)
+  monkeypatch.setattr("vitx.checkpoints.load.load", press)
   assert main(["evaluate", "--workdir", "run"]) == 130
   assert capsys.readouterr().err == "interrupted\n"

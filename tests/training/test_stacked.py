@@ -17,9 +17,9 @@ from tests.training.optim.directions import settings
 from vitx.configs.density_digits import get_config
 from vitx.models import stacked
 from vitx.training import loop, parallel
+from vitx.training.experiment import batch_shapes, make_step, resolve
 from vitx.training.optim.optimizers import DECAY_MASKS, ELEMENTWISE, OPTIMIZERS, make_optimizer
 from vitx.training.parameters import parameter_names
-from vitx.training.setup import batch_shapes, make_step, resolve
 
 SMALL = (
   "dense,model.width=8,model.depth=4,model.num_heads=2,model.mlp_dim=16,model.dropout=0.0,"

@@ -6,8 +6,8 @@ import pytest
 
 import vitx
 from tests import runs
-from vitx.cli.evaluate import evaluate
 from vitx.config.errors import ConfigError
+from vitx.inference.evaluate import evaluate
 from vitx.interop.init_from import initial_variables
 from vitx.tasks.base import Task
 from vitx.training import loop

@@ -75,7 +75,7 @@ def measure(
     minutes: of all timing; what remains is shared by what remains. Compiling comes on top.
     say: is told of progress.
   """
-  subjects = [Subject(spec, setting) for spec in SUBJECTS]
+  subjects = [Candidate(spec, setting) for spec in SUBJECTS]
   found = [(subject, subject.find_family(tokens) or "") for subject in subjects]
   sizes = list(itertools.product(tokens, batches))
   cells = [(mixer, of, *size) for mixer, of in found if of in families for size in sizes]
@@ -93,7 +93,7 @@ def measure(
   return ratios
 
 
-class Subject:
+class Candidate:
   """A mixer that is measured in both implementations."""
 
   def __init__(self, spec: Mapping[str, Any], setting: Setting):

@@ -14,7 +14,7 @@ from vitx.analysis.implementations import describe_choices
 from vitx.attention.contract import Properties
 from vitx.attention.registry import MIXERS
 from vitx.benchmark.timing import (
-  Program,
+  TimedProgram,
   Times,
   TooLargeError,
   check_masked,
@@ -51,7 +51,7 @@ class Setting:
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class MixerCost:
   """One mixer in one implementation at one number of tokens.
 
   Attributes:
@@ -89,7 +89,7 @@ def measure(
   repeats: int = 3,
   seconds: float = 10.0,
   say: Callable[[str], None] = lambda message: None,
-) -> list[Row]:
+) -> list[MixerCost]:
   """Measures forward and backward of each mixer, by input and parameters, projections included.
 
   Args:
@@ -109,22 +109,22 @@ def measure(
   specs = [fields_of(spec) for spec in mixers]
   specs = [{"name": BASELINE}] + [spec for spec in specs if spec != {"name": BASELINE}]
   builders = {label(spec): build(MIXERS, spec, "token_mixer") for spec in specs}
-  rows: list[Row] = []
+  rows: list[MixerCost] = []
   for n in tokens:
     rows += _at_length(builders, n, setting, repeats, seconds, say)
   return rows
 
 
-def _at_length(builders, n, setting, repeats, seconds, say) -> list[Row]:
-  rows: list[Row] = []
-  programs: dict[str, Program] = {}
+def _at_length(builders, n, setting, repeats, seconds, say) -> list[MixerCost]:
+  rows: list[MixerCost] = []
+  programs: dict[str, TimedProgram] = {}
   for name, builder in builders.items():
     builder = partial(builder, num_heads=setting.heads, dtype=setting.dtype)
     choices = find_choices(builder(), n, setting)
     picked = "" if choices is None else describe_choices(choices)
     for implementation, module in _variants(builder):
       say(f"N={n}: compiling {name} {implementation}")
-      row = Row(n, name, implementation, picked == implementation)
+      row = MixerCost(n, name, implementation, picked == implementation)
       try:
         variables = draw_variables(module, n, setting)
         program = compile_mixer(module, variables, implementation, n, setting)
@@ -182,7 +182,7 @@ def draw_variables(module: nn.Module, n: int, setting: Setting) -> dict[str, Any
 
 def compile_mixer(
   module: nn.Module, variables: Mapping[str, Any], implementation: str, n: int, setting: Setting
-) -> Program:
+) -> TimedProgram:
   """Compiles forward and backward of a mixer, by input and parameters, for N tokens.
 
   Args:

@@ -1,30 +1,35 @@
-"""How many examples a second arrive, beside one thread of Pillow on the same images."""
+"""The batches that a config's training reads, streamed, beside one thread of Pillow."""
 
 import io
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
 from PIL import Image
 
+from vitx.config.loader import load_config
+from vitx.data import order
+from vitx.data.dataset import read_encoded
+from vitx.data.images.decode import FORMATS, Encoded
+from vitx.training.experiment import Experiment, make_experiment
+
 STREAM, PILLOW = "streamed batches", "one thread of Pillow"
+MODES = {1: "L", 3: "RGB"}
 
 
-def make_pillow(
-  contents: Sequence[bytes], mode: str, size: tuple[int, int], formats: tuple[str, ...]
-) -> Callable[[], None]:
+def make_pillow(contents: Sequence[bytes], mode: str, size: tuple[int, ...]) -> Callable[[], None]:
   """Returns what decodes and resizes images in one thread, by Pillow and nothing else.
 
   Args:
     contents: of the files, in memory.
     mode: of the decoded images, L or RGB.
     size: (height, width) of the resized images, in pixels; bilinear.
-    formats: of Pillow, one of which each file has.
   """
 
   def run() -> None:
     for content in contents:
-      with Image.open(io.BytesIO(content), formats=formats) as file:
+      with Image.open(io.BytesIO(content), formats=FORMATS) as file:
         file.load()
         image = file if file.mode == mode else file.convert(mode)
       image.resize((size[1], size[0]), Image.Resampling.BILINEAR)
@@ -72,3 +77,50 @@ def format_rates(found: Mapping[str, list[float]]) -> str:
     values = "  ".join(f"{ratio:.2f}" for ratio in ratios)
     lines.append(f"{'ratio':<24}{values}  median {statistics.median(ratios):.2f}")
   return "\n".join(lines)
+
+
+def open_streamed(text: str) -> Experiment:
+  """Opens the data of a config, as training does where they do not fit memory.
+
+  Raises:
+    ConfigError: of the config or its data.
+  """
+  config = load_config(text)
+  config.data.memory = "never"
+  return make_experiment(config, is_trial=True)
+
+
+def count_steps(experiment: Experiment, examples: int) -> int:
+  """Returns the steps that read about so many examples."""
+  return max(1, examples // experiment.config.batch_size)
+
+
+def make_stream(examples: int, text: str) -> Callable[[], None]:
+  """Returns what `read_batches` does, of a config."""
+  return read_batches(open_streamed(text), examples)
+
+
+def read_batches(experiment: Experiment, examples: int) -> Callable[[], None]:
+  """Returns what reads the first batches of a training once, about so many examples."""
+  batches, steps = experiment.batches(), count_steps(experiment, examples)
+
+  def run() -> None:
+    for _ in batches.iterate(0, steps):
+      pass
+
+  return run
+
+
+def make_readers(experiment: Experiment, examples: int) -> dict[str, Callable[[], None]]:
+  """Returns what reads the first batches, and what decodes their images by Pillow if they are."""
+  readers = {STREAM: read_batches(experiment, examples)}
+  config, train = experiment.config, experiment.examples.train
+  positions = np.arange(count_steps(experiment, examples) * config.batch_size)
+  which = order.example_at(config.data_seed, positions, len(train), config.data.repeats)
+  images = [read_encoded(train, i).get("image") for i in which.tolist()]
+  stored = [image for image in images if isinstance(image, Encoded)]
+  if stored:
+    size = experiment.task.train_spec["image"].shape[:2]
+    contents, mode = [image.content for image in stored], MODES[stored[0].channels]
+    readers[PILLOW] = make_pillow(contents, mode, size)
+  return readers

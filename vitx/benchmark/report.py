@@ -1,15 +1,14 @@
-"""The measured rows as ratios, for reading and as CSV."""
+"""The measured mixers as ratios: for reading, as CSV, and as a picture over N."""
 
-import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 
 from vitx.analysis import csv_files
-from vitx.benchmark.mixers import BASELINE, Row, Setting
-from vitx.benchmark.named import Outcome
-from vitx.config.errors import ConfigError
+from vitx.benchmark.mixers import BASELINE, MixerCost, Setting
+from vitx.config.errors import ConfigError, MissingExtraError
 
 QUANTITIES = ("time", "memory", "flops")
 BASELINES = ("masked", "kernelized")
@@ -20,27 +19,29 @@ def is_gpu() -> bool:
   return jax.default_backend() == "gpu"
 
 
-def read_quantity(row: Row, name: str) -> float | None:
+def read_quantity(row: MixerCost, name: str) -> float | None:
   """Returns seconds, temporary bytes or FLOPs of a row; `None` if it was skipped."""
   if name == "time":
     return row.times.seconds if row.times else None
   return row.temporary_bytes if name == "memory" else row.flops
 
 
-def find_baseline(rows: Iterable[Row], tokens: int, implementation: str) -> Row | None:
+def find_baseline(rows: Iterable[MixerCost], tokens: int, implementation: str) -> MixerCost | None:
   """Returns the row of dense softmax at N tokens in one implementation, `None` without one."""
   wanted = (tokens, BASELINE, implementation)
   return next((r for r in rows if (r.tokens, r.mixer, r.implementation) == wanted), None)
 
 
-def compute_ratio(rows: Iterable[Row], row: Row, name: str, implementation: str) -> float | None:
+def compute_ratio(
+  rows: Iterable[MixerCost], row: MixerCost, name: str, implementation: str
+) -> float | None:
   """Returns how many times less than dense softmax a row takes; `None` if either was skipped."""
   base = find_baseline(rows, row.tokens, implementation)
   mine, other = read_quantity(row, name), None if base is None else read_quantity(base, name)
   return None if mine is None or other is None else other / max(mine, 1e-12)
 
 
-def find_crossover(rows: Sequence[Row], mixer: str, against: str) -> int | None:
+def find_crossover(rows: Sequence[MixerCost], mixer: str, against: str) -> int | None:
   """Returns the smallest measured N from which on a mixer's kernelized path beats another path.
 
   Args:
@@ -64,7 +65,7 @@ def find_crossover(rows: Sequence[Row], mixer: str, against: str) -> int | None:
   return found
 
 
-def format_rows(rows: Sequence[Row], setting: Setting) -> str:
+def format_rows(rows: Sequence[MixerCost], setting: Setting) -> str:
   """Formats the rows for reading, a block for each N."""
   lines = [
     "Forward + backward of the whole module by input and parameters, projections included.",
@@ -87,11 +88,11 @@ def _heading(n: int) -> str:
   return f"{groups}\n{names}{'       ms' if is_gpu() else ''}"
 
 
-def _line(rows: Sequence[Row], row: Row) -> str:
+def _line(rows: Sequence[MixerCost], row: MixerCost) -> str:
   name = f"{row.mixer:<20} {row.implementation:<11}{'*' if row.picked else ' '} "
   if row.note:
     return f"{name}{row.note}"
-  cells = [_times(compute_ratio(rows, row, q, b)) for q in QUANTITIES for b in BASELINES]
+  cells = [format_ratio(compute_ratio(rows, row, q, b)) for q in QUANTITIES for b in BASELINES]
   megabytes = f"{'-' if row.temporary_bytes is None else f'{row.temporary_bytes / 1e6:.1f}':>9}"
   text = f"{name}{cells[0]:>8}{cells[1]:>10}{megabytes}{cells[2]:>8}{cells[3]:>8}"
   text += f"{cells[4]:>9}{cells[5]:>8}"
@@ -100,7 +101,7 @@ def _line(rows: Sequence[Row], row: Row) -> str:
   return text
 
 
-def _cut(rows: Sequence[Row]) -> list[str]:
+def _cut(rows: Sequence[MixerCost]) -> list[str]:
   """Says which programs were sampled less often than others, for want of time."""
   most = max((row.times.samples for row in rows if row.times), default=0)
   cut = [
@@ -111,13 +112,14 @@ def _cut(rows: Sequence[Row]) -> list[str]:
   return [f"timed fewer than {most} times, to keep to --seconds: {', '.join(cut)}"] if cut else []
 
 
-def _times(value: float | None) -> str:
+def format_ratio(value: float | None) -> str:
+  """Returns a ratio with three digits, or "-" where it is not known."""
   if value is None:
     return "-"
   return f"{value:.0f}" if value >= 100 else f"{value:.2f}" if value < 10 else f"{value:.1f}"
 
 
-def _crossovers(rows: Sequence[Row]) -> list[str]:
+def _crossovers(rows: Sequence[MixerCost]) -> list[str]:
   lines = [
     f"{'kernelized faster from N on than':<34}{'dense kernelized':>18}{'its own masked':>18}"
   ]
@@ -127,63 +129,115 @@ def _crossovers(rows: Sequence[Row]) -> list[str]:
   return lines
 
 
-def format_named(outcomes: Sequence[Outcome]) -> str:
-  """Formats the named cases with what was asked and what was found."""
-  lines = ["Named cases, on queries, keys and values alone; forward + backward, float32."]
-  for case in dict.fromkeys(outcome.case for outcome in outcomes):
-    lines.append(case)
-    lines += [_outcome_line(outcome) for outcome in outcomes if outcome.case == case]
-  return "\n".join(lines)
-
-
-def _outcome_line(outcome: Outcome) -> str:
-  figure = outcome.figure
-  what = "faster than" if figure.quantity == "time" else "less temporaries than"
-  text = f"  {figure.kernel}: {what} {figure.other}"
-  if outcome.note:
-    return f"{text:<72} {outcome.note}"
-  found = "  ".join(_times(ratio) for ratio in outcome.found)
-  if figure.at_least is None:
-    return f"{text:<72} {found}"
-  met = f"met in {outcome.met} of {len(outcome.found)}"
-  return f"{text:<72} >= {figure.at_least:<5g} {found}  {met}"
-
-
-COLUMNS = (
-  "tokens",
-  "mixer",
-  "implementation",
-  "picked",
-  *(f"{q}_times_less_than_{b}" for q in QUANTITIES for b in BASELINES),
-  "temporary_bytes",
-  "flops",
-  "samples",
-  "milliseconds",
-  "note",
-)
-
-
-def write_csv(path: str | Path, rows: Sequence[Row]) -> None:
-  """Writes `COLUMNS`; what was skipped is empty, and so are milliseconds on a CPU.
+def write_csv(path: str | Path, rows: Sequence[MixerCost]) -> None:
+  """Writes a record for each row; what was skipped is empty, and so are milliseconds on a CPU.
 
   Raises:
+    OSError: the file cannot be written.
+  """
+  csv_files.write_records(path, [_record(rows, row) for row in rows])
+
+
+def _record(rows: Sequence[MixerCost], row: MixerCost) -> dict[str, Any]:
+  head = {name: getattr(row, name) for name in ("tokens", "mixer", "implementation", "picked")}
+  ratios = {(q, b): compute_ratio(rows, row, q, b) for q in QUANTITIES for b in BASELINES}
+  return {
+    **head,
+    **{f"{q}_times_less_than_{b}": ratio for (q, b), ratio in ratios.items()},
+    "temporary_bytes": row.temporary_bytes,
+    "flops": row.flops,
+    "samples": row.times.samples if row.times else 0,
+    "milliseconds": row.times.seconds * 1e3 if row.times and is_gpu() else None,
+    "note": row.note,
+  }
+
+
+def write_plot(path: str | Path, rows: Sequence[MixerCost]) -> None:
+  """Draws two panels over N: time and temporary memory of each kernelized path.
+
+  A circle marks the N from which on a mixer beats dense softmax's kernelized path, a triangle that
+  from which on it beats its own masked path. Time is in ms on a GPU, else relative to dense
+  kernelized softmax at the smallest N.
+
+  Args:
+    path: of a file whose ending matplotlib knows, such as .png.
+    rows: of one run.
+
+  Raises:
+    MissingExtraError: matplotlib is not installed.
     ConfigError: the file cannot be written.
   """
+  figure = import_figure()(figsize=(14, 7), layout="constrained")
+  left, right = figure.subplots(1, 2)
+  unit, unit_name = _time_unit(rows)
+  times = _panel(left, rows, lambda row: _scale(read_quantity(row, "time"), unit), unit_name)
+  _mark_crossovers(left, rows, times)
+  _panel(right, rows, lambda row: _scale(row.temporary_bytes, 1e6), "temporary memory (MB)")
+  left.scatter([], [], marker="o", c="k", label="faster than dense kernelized from here on")
+  left.scatter([], [], marker="^", c="k", label="faster than its own masked path from here on")
+  handles, labels = left.get_legend_handles_labels()
+  figure.legend(handles, labels, loc="outside right upper", fontsize="small")
   try:
-    csv_files.write(path, [COLUMNS, *(_cells(rows, row) for row in rows)])
-  except OSError as error:
-    raise ConfigError(f"csv={str(path)!r} cannot be written: {error}") from error
+    figure.savefig(path, dpi=120)
+  except (OSError, ValueError) as error:
+    raise ConfigError(f"plot={str(path)!r} cannot be written: {error}") from error
 
 
-def _cells(rows: Sequence[Row], row: Row) -> list:
-  ratios = [compute_ratio(rows, row, q, b) for q in QUANTITIES for b in BASELINES]
-  milliseconds = row.times.seconds * 1e3 if row.times and is_gpu() else None
-  return [
-    *dataclasses.astuple(row)[:4],
-    *ratios,
-    row.temporary_bytes,
-    row.flops,
-    row.times.samples if row.times else 0,
-    milliseconds,
-    row.note,
-  ]
+def import_figure() -> Callable:
+  """Returns matplotlib's class of figures. Raises MissingExtraError without matplotlib."""
+  try:
+    from matplotlib.figure import Figure  # no pyplot: no window, no global state
+  except ImportError as error:
+    raise MissingExtraError("the plot", "plot") from error
+  return Figure
+
+
+def _time_unit(rows: Sequence[MixerCost]) -> tuple[float, str]:
+  """Returns the seconds of one unit, and its name."""
+  smallest = min(row.tokens for row in rows)
+  first = find_baseline(rows, smallest, "kernelized")
+  if is_gpu() or first is None or first.times is None:
+    return 1e-3, "time (ms)"
+  return first.times.seconds, f"time / that of dense kernelized softmax at N = {smallest}"
+
+
+def _scale(value: float | None, unit: float) -> float | None:
+  return None if value is None else value / unit
+
+
+def _panel(
+  axes, rows: Sequence[MixerCost], value: Callable[[MixerCost], float | None], name: str
+) -> dict:
+  """Draws the lines; returns each kernelized path's color and its values by N."""
+  drawn = {}
+  mixers = dict.fromkeys(row.mixer for row in rows)
+  for number, mixer in enumerate(mixers):
+    color = "k" if mixer == BASELINE else f"C{number % 10}"
+    style = ("-", "--", ":")[number // 10 % 3]
+    own = [row for row in rows if row.mixer == mixer and value(row) is not None]
+    kernelized = {row.tokens: value(row) for row in own if row.implementation != "masked"}
+    width = 3 if mixer == BASELINE else 1.2
+    if kernelized:
+      axes.plot(*_points(kernelized), style, marker=".", c=color, lw=width, label=mixer)
+    drawn[mixer] = color, kernelized
+    if mixer == BASELINE:
+      masked = {row.tokens: value(row) for row in own if row.implementation == "masked"}
+      axes.plot(*_points(masked), ":", c="k", lw=3, label=f"{mixer}, masked")
+  axes.set(xscale="log", yscale="log", xlabel="tokens N", ylabel=name)
+  axes.set_xticks(sorted({row.tokens for row in rows}))
+  axes.get_xaxis().set_major_formatter("{x:.0f}")
+  axes.minorticks_off()
+  axes.grid(alpha=0.3)
+  return drawn
+
+
+def _mark_crossovers(axes, rows: Sequence[MixerCost], drawn: dict) -> None:
+  for mixer, (color, values) in drawn.items():
+    for against, marker, size in (("kernelized", "o", 45), ("masked", "^", 18)):
+      n = find_crossover(rows, mixer, against)
+      if n in values:
+        axes.scatter([n], [values[n]], marker=marker, s=size, c=color)
+
+
+def _points(values: dict) -> tuple[list, list]:
+  return list(values), list(values.values())

@@ -1,20 +1,26 @@
-"""Programs of one step each, forward and backward, timed in turns."""
+"""Programs timed in turns, their best batches, and the memory of a process of its own."""
 
 import dataclasses
+import multiprocessing
 import statistics
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import jax
 import psutil
 
 from vitx.analysis import cost
+from vitx.config.errors import ConfigError
 
 MIN_SAMPLE = 0.02  # seconds; a shorter program runs several times in one sample
 # Seconds. The first run after another program pays for the caches and pages that this one took,
 # which in training nothing does; what takes longer hardly feels it.
 WARM_BELOW = 0.5
+GROWTH = 1.05  # of the best rate so far, that a batch twice as large must reach to be doubled again
+STATUS = Path("/proc/self/status")
 
 
 class TooLargeError(Exception):
@@ -22,7 +28,7 @@ class TooLargeError(Exception):
 
 
 @dataclasses.dataclass(frozen=True)
-class Program:
+class TimedProgram:
   """A compiled function with its arguments.
 
   Attributes:
@@ -45,7 +51,9 @@ class Times:
   samples: int
 
 
-def compile_step(function: Callable[..., Any], *args: Any, fixed: tuple[Any, ...] = ()) -> Program:
+def compile_step(
+  function: Callable[..., Any], *args: Any, fixed: tuple[Any, ...] = ()
+) -> TimedProgram:
   """Compiles a function and the gradients of a weighted sum of its output, by all `args`.
 
   Args:
@@ -72,7 +80,7 @@ def compile_step(function: Callable[..., Any], *args: Any, fixed: tuple[Any, ...
   def run() -> None:
     jax.block_until_ready(compiled(weight, args, fixed))
 
-  return Program(run, temporary, cost.flops(step, weight, args, fixed))
+  return TimedProgram(run, temporary, cost.flops(step, weight, args, fixed))
 
 
 def find_free_bytes() -> int:
@@ -142,6 +150,99 @@ def _sample(run: Callable[[], None], count: int, clock: Callable[[], float]) -> 
   return clock() - start
 
 
+@dataclasses.dataclass(frozen=True)
+class Rate:
+  """The best rate of a program.
+
+  Attributes:
+    batch: at which it was reached.
+    per_second: examples.
+  """
+
+  batch: int
+  per_second: float
+
+
+def find_rates(
+  makers: Mapping[str, Callable[[int], Callable[[], None]]],
+  *,
+  say: Callable[[str], None],
+  **effort: Any,
+) -> dict[str, Rate]:
+  """Returns the best rate of each program; batches are 1, 2, 4, ... of all programs in turns.
+
+  A program takes part until a batch does not fit the memory that is free, or is no `GROWTH` better
+  than the best before it. One whose first batch does not fit has no rate.
+
+  Args:
+    makers: each returns what runs a batch of so many examples to its end, or raises TooLargeError.
+    say: is told of progress.
+    **effort: of `interleave`.
+  """
+  best: dict[str, Rate] = {}
+  going, batch = dict(makers), 1
+  while going:
+    say(f"batch {batch}: {', '.join(going)}")
+    runs = {}
+    for name, make in going.items():
+      try:
+        runs[name] = make(batch)
+      except TooLargeError as error:
+        say(f"{name}: a batch of {batch} {error}")
+    found = {
+      name: Rate(batch, batch / times.seconds) for name, times in interleave(runs, **effort).items()
+    }
+    going = {name: makers[name] for name, rate in found.items() if _pays(rate, best.get(name))}
+    for name, rate in found.items():
+      best[name] = max(rate, best.get(name, rate), key=lambda rate: rate.per_second)
+    batch *= 2
+  return best
+
+
+def _pays(rate: Rate, best: Rate | None) -> bool:
+  return best is None or rate.per_second >= GROWTH * best.per_second
+
+
+def peak_bytes(
+  prepare: Callable[[], Any],
+  make: Callable[[str], Callable[[], None]],
+  name: str,
+  steps: int = 3,
+  read: Callable[[], int] | None = None,
+) -> int:
+  """Returns the peak of memory of some steps, in a process of its own, above its imports'.
+
+  Args:
+    prepare: imports what the step needs; importable itself, like the others.
+    make: returns a step, given its name.
+    name: of the step.
+    steps: to run.
+    read: returns the peak of its process so far; that of the resident memory by default.
+  """
+  spawn = multiprocessing.get_context("spawn")
+  with ProcessPoolExecutor(1, mp_context=spawn) as pool:
+    return pool.submit(_measure_peak, prepare, make, name, steps, read or _read_peak).result()
+
+
+def _measure_peak(
+  prepare: Callable, make: Callable, name: str, steps: int, read: Callable[[], int]
+) -> int:
+  prepare()
+  before = read()
+  step = make(name)
+  for _ in range(steps):
+    step()
+  return read() - before
+
+
+def _read_peak() -> int:
+  """Returns the peak resident bytes of this process; `getrusage` counts its parent's too."""
+  if not STATUS.exists():
+    raise ConfigError(f"the peak of memory is read from {STATUS}, which Linux alone has")
+  lines = STATUS.read_text().splitlines()
+  return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
+
+
 class Neighbors:
   """What other processes take of this machine's cores while a `with` block runs.
 
@@ -157,6 +258,10 @@ class Neighbors:
   def __exit__(self, *_) -> None:
     wall = time.perf_counter() - self._start
     self.cores = max(0.0, self._others() - self._before) / max(wall, 1e-9)
+
+  def print(self) -> None:
+    """Prints, behind the block, what was taken."""
+    print(f"\nMeanwhile other processes used {self.cores:.1f} cores of this machine.", flush=True)
 
   @staticmethod
   def _others() -> float:

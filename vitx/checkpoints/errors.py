@@ -2,7 +2,7 @@
 
 import re
 
-from vitx.config.errors import ConfigError, escape
+from vitx.config.errors import ConfigError, UserError
 
 # A read that fails with these says nothing about the content.
 TRANSIENT = (PermissionError, MemoryError, TimeoutError, ConnectionError)
@@ -10,11 +10,8 @@ TRANSIENT_CODES = ("PERMISSION_DENIED", "UNAUTHENTICATED", "UNAVAILABLE", "RESOU
 HALF = 150  # characters kept of either end of a long reason
 
 
-class CheckpointError(RuntimeError):
+class CheckpointError(UserError, RuntimeError):
   """A checkpoint could not be written or read; those that were there are untouched."""
-
-  def __init__(self, message: str):
-    super().__init__(escape(message))
 
 
 class CorruptCheckpoint(CheckpointError):  # noqa: N818 (a state of the checkpoint)

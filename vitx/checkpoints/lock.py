@@ -144,7 +144,6 @@ class Lock:
       return
     holder = self._read()
     if holder is None:
-      self._path.parent.mkdir(parents=True, exist_ok=True)
       if self._create():
         return
       holder = self._read() or TORN_HOLDER
@@ -258,7 +257,7 @@ class Lock:
 
 
 @contextlib.contextmanager
-def hold(directory: str | Path, name: str = TRAIN, *, unless: bool = False) -> Iterator[Lock]:
+def hold(directory: str | Path, name: str = TRAIN) -> Iterator[Lock]:
   """Holds a workdir's lock while a `with` block trains there.
 
   Every process of a run comes here; process 0 takes the lock, and all are refused with it.
@@ -266,7 +265,6 @@ def hold(directory: str | Path, name: str = TRAIN, *, unless: bool = False) -> I
   Args:
     directory: exists.
     name: of the file.
-    unless: true for a block that writes nothing: no lock is taken.
 
   Yields:
     The lock, to be checked before what must not be written twice.
@@ -275,9 +273,6 @@ def hold(directory: str | Path, name: str = TRAIN, *, unless: bool = False) -> I
     WorkdirInUseError: another training holds it.
   """
   lock = Lock(directory, name)
-  if unless:
-    yield lock
-    return
   refusal = None
   try:
     if jax.process_index() == 0:

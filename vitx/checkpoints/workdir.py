@@ -49,8 +49,6 @@ RECORDS: dict[str, dict[str, Any]] = {
     "tracking?": dict,
     "id?": str,
     "known?": [list],
-    "until?": int,
-    "missing?": [list],
   },
   "environment.json": {
     "data?": {
@@ -103,6 +101,8 @@ def check_name(workdir: str | Path) -> None:
     ConfigError: it is empty, holds a NUL, or is a URL whose file system no package here reads.
     MissingExtraError: `gs://...` without the package that reads it.
   """
+  if not isinstance(workdir, str | os.PathLike):
+    raise ConfigError(f"workdir={workdir!r:.60} must be the path of a directory, such as 'runs/x'")
   check_text(str(workdir), "workdir")
   if not str(workdir).strip():
     raise ConfigError(f"workdir={str(workdir)!r} is empty; name a directory, such as runs/digits")
@@ -301,29 +301,6 @@ def check_whole(workdir: str | Path) -> None:
 def write_json(workdir: str | Path, name: str, value: Any) -> None:
   """Writes a JSON file so that a reader sees the old or the new one, never a part."""
   own_files.replace(workdir, name, json.dumps(value, indent=2) + "\n")
-
-
-class KeptFiles:
-  """JSON files that a run writes once, and again where they were deleted while it goes on."""
-
-  def __init__(self, workdir: str | Path):
-    """Begins with none."""
-    self._workdir = workdir
-    self._files: dict[str, Any] = {}
-
-  def write(self, name: str, value: Any) -> None:
-    """Writes a file."""
-    self._files[name] = value
-    write_json(self._workdir, name, value)
-
-  def restore(self) -> None:
-    """Writes the files again that are gone, and says so."""
-    for name, value in self._files.items():
-      path = epath.Path(self._workdir) / name
-      if not path.exists():
-        logging.warning("%s was deleted while the run goes on; it is written again", path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(self._workdir, name, value)
 
 
 def check_writable(workdir: str | Path) -> None:

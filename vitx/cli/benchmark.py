@@ -1,194 +1,171 @@
-"""Measures mixers, models, training steps, data: `vitx benchmark`."""
+"""Measures mixers and data on this machine: `vitx benchmark mixers | choose | data`.
+
+Mixers: every token mixer as a module in both implementations, forward and backward, side by side
+with dense softmax in the same run: time, compiled temporary memory and FLOPs as ratios. On a CPU no
+absolute time is shown: its cores are shared. Choose: which of a mixer's two implementations is the
+faster here, written to the file that `auto` goes by. Data: the batches of a config's training,
+streamed, beside one thread of Pillow that decodes and resizes the same images, in examples a
+second, and their memory. What the rows of a config cost is told by `vitx plan`.
+"""
 
 import argparse
-import functools
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
-import jax
-
-from vitx.analysis import mhsa_flops
-from vitx.attention.registry import MIXERS
-from vitx.benchmark import (
-  density,
-  density_steps,
-  mixers,
-  models,
-  named,
-  plot,
-  reading,
-  report,
-  sparsifiner,
-)
-from vitx.benchmark.cases import CASES
-from vitx.benchmark.timing import Neighbors
-from vitx.cli import beside_peers, choose, costs
-from vitx.cli import reading as streamed
-from vitx.cli.arguments.benchmark import DENSITY_PARTS, SPARSIFINER_PARTS
-from vitx.cli.summary import complete_config
+from vitx.checkpoints.outputs import check_folder
+from vitx.cli.flags import OutFile, add_trust, names, positive, positives
 from vitx.config.errors import ConfigError, listing, nearest
-from vitx.config.loader import load_config
-from vitx.training import phases, trial
 
-SHARES = (0.9, 0.7, 0.5, 0.25, 0.1, 0.05)  # of keys, in the table of multiply-adds
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+  """Declares the arguments of `run`."""
+  what = parser.add_subparsers(dest="what", metavar="WHAT", required=True)
+  add = what.add_parser("mixers", help="token mixers side by side with dense softmax").add_argument
+  add("--tokens", type=positives, default="256,1024,4096", help="N, separated by commas")
+  add(
+    "--mixers",
+    type=names,
+    help="names separated by commas, or your own as module:Name; else all",
+  )
+  add("--batch", type=positive, default=1, help="B")
+  _add_heads(add)
+  add("--repeats", type=positive, default=3, help="rounds; the median counts")
+  add("--seconds", type=float, default=10.0, help="one program may take per N; then fewer rounds")
+  add("--csv", action=OutFile, metavar="FILE", help="write a row per N, mixer and implementation")
+  add("--plot", action=OutFile, metavar="FILE", help="write a picture of time and memory against N")
+  help_text = "measure what auto should pick on this kind of device, and store it"
+  add = what.add_parser("choose", help=help_text).add_argument
+  add("--out", metavar="FILE", help="write here; else where auto looks, for this user")
+  add("--ops", type=names, help="families of operations; else all. The others stay as they are")
+  add("--minutes", type=float, default=20.0, help="of all timing; compiling comes on top")
+  add("--tokens", type=positives, help="N, separated by commas; else 64 to 512")
+  add("--batches", type=positives, help="B, separated by commas; else 1 to 64")
+  _add_heads(add)
+  add("--repeats", type=positive, default=5, help="rounds; the median counts")
+  add = what.add_parser("data", help="batches that are read as they are needed").add_argument
+  add("--config", metavar="FILE:ROW,...", required=True, help="whose data; takes overrides")
+  add_trust(add)
+  add("--examples", type=positive, default=4096, help="read in a run")
+  add("--runs", type=positive, default=5, help="each reads the same examples")
+
+
+def _add_heads(add: Any) -> None:
+  add("--heads", type=positive, default=4, help="H")
+  add("--head_dim", type=positive, default=64, help="D; the width is H D")
+  add("--dtype", choices=("float32", "bfloat16"), default="float32")
 
 
 def run(what: str, **options: Any) -> None:
-  """Measures "mixers", "choose", "density", "sparsifiner", "models" or "data"."""
-  runs = {
-    "mixers": run_mixers,
-    "choose": choose.run,
-    "density": run_density,
-    "sparsifiner": run_sparsifiner,
-    "models": run_models,
-    "data": run_data,
+  """Measures "mixers", "choose" or "data"."""
+  measures: dict[str, Callable[..., None]] = {
+    "mixers": _run_mixers,
+    "choose": _run_choose,
+    "data": _run_data,
   }
-  runs[what](argparse.Namespace(**options))
+  measures[what](**options)
 
 
-def run_sparsifiner(options: argparse.Namespace) -> None:
-  """Measures Sparsifiner's attention and counts its operations, and prints a table of each.
+def _run_mixers(
+  tokens: Sequence[int],
+  mixers: Sequence[str] | None,
+  repeats: int,
+  seconds: float,
+  csv: str | None,
+  plot: str | None,
+  **setting: Any,
+) -> None:
+  from vitx.attention.registry import MIXERS
+  from vitx.benchmark import report
+  from vitx.benchmark.mixers import Setting, measure
+  from vitx.benchmark.timing import Neighbors
 
-  Raises:
-    ConfigError: an unknown part.
-  """
-  _check_names("parts", options.parts, SPARSIFINER_PARTS)
-  if "attention" in options.parts:
-    effort = {"repeats": options.repeats, "seconds": options.seconds, "runs": options.runs}
-    with Neighbors() as neighbors:
-      cases = sparsifiner.make_cases(block=options.block or sparsifiner.BLOCK)
-      print(report.format_named(named.measure(cases, say=_say, **effort)), flush=True)
-    _print_neighbors(neighbors)
-  if "flops" in options.parts:
-    for name in mhsa_flops.BACKBONES:
-      print(f"\n{mhsa_flops.format_macs(name, SHARES)}")
-
-
-def run_models(options: argparse.Namespace) -> None:
-  """Measures a config's rows, or training steps beside PyTorch's or a product of matrices.
-
-  Raises:
-    ConfigError: an unknown row, or arguments that do not go together.
-    MissingExtraError: the peers are not installed.
-  """
-  of_rows = ("time", "pareto", "out", "csv", "json")
-  _check_together(options, bool(options.config) and not options.peers, of_rows)
-  if options.memory and not options.peers:
-    raise ConfigError("--memory is of the peers; add --peers, or take --time for a config's rows")
-  if options.peers or options.config:
-    with Neighbors() as neighbors:
-      (beside_peers if options.peers else costs).run(options, _say)
-    _print_neighbors(neighbors)
-    return
-  names = options.rows or list(models.SHARES)
-  _check_names("rows", names, models.SHARES)
-  effort: dict[str, Any] = {"repeats": options.repeats, "seconds": options.seconds}
+  if plot:
+    report.import_figure()  # what is missing is said before the long part
+  effort: dict[str, Any] = {"repeats": repeats, "seconds": seconds, "say": _say}
   with Neighbors() as neighbors:
-    phases.use_cores(map(load_config, names))
-    made = {name: _make_dispatch(name) for name in names}
-    steps = {name: dispatch for name, (dispatch, _, _) in made.items()}
-    flops = {name: count for name, (_, _, count) in made.items()}
-    found = models.share_of_product(steps, flops, runs=options.runs, say=_say, **effort)
-    print(f"FLOP/s of a step over those of a product of {models.PRODUCT} x {models.PRODUCT}")
-    print(models.format_ratios(found, models.SHARES, most=False), flush=True)
-  _print_neighbors(neighbors)
+    rows = measure(mixers or list(MIXERS), tokens, Setting(**setting), **effort)
+  print(report.format_rows(rows, Setting(**setting)), flush=True)
+  if csv:
+    report.write_csv(csv, rows)
+  if plot:
+    report.write_plot(plot, rows)
+  neighbors.print()
 
 
-def _check_together(options: argparse.Namespace, given: bool, others: Sequence[str]) -> None:
-  """Raises ConfigError for an argument of the costs of a config's rows where they are not asked."""
-  for name in others:
-    if getattr(options, name) and not given:
-      instead = "leave out --peers" if options.peers else "name a --config whose rows it is of"
-      raise ConfigError(f"--{name} is of what a config's rows cost; {instead}")
+def _run_choose(
+  ops: Sequence[str] | None,
+  out: str | None,
+  tokens: Sequence[int] | None,
+  batches: Sequence[int] | None,
+  repeats: int,
+  minutes: float,
+  **setting: Any,
+) -> None:
+  """Measures some families of ops, prints a table, and writes the file of this kind of device.
+
+  Families that are not asked for keep the bounds and the provenance that are in force.
+
+  Raises:
+    ConfigError: an unknown family, a damaged file in force, or the file cannot be written.
+  """
+  import jax
+
+  from vitx.benchmark import choose
+  from vitx.benchmark.mixers import Setting
+  from vitx.benchmark.timing import Neighbors
+  from vitx.ops import rule
+
+  chosen = ops or list(rule.FAMILIES)
+  for name in chosen:
+    if name not in rule.FAMILIES:
+      raise ConfigError(
+        f"ops={name!r} is unknown.{nearest(name, rule.FAMILIES)} Valid: {listing(rule.FAMILIES)}"
+      )
+  kind = jax.devices()[0].device_kind
+  path = Path(out) if out else rule.user_directory() / rule.file_name(kind)
+  check_folder(path.parent, "out")
+  if path.is_dir():
+    raise ConfigError(f"out={str(path)!r} is a folder; name a file")
+  whole = set(chosen) == set(rule.FAMILIES)
+  families = {} if whole else rule.find_families(kind)
+  tokens, batches = tokens or list(choose.TOKENS), batches or list(choose.BATCHES)
+  effort: dict[str, Any] = {"repeats": repeats, "minutes": minutes, "say": _say}
+  with Neighbors() as neighbors:
+    ratios = choose.measure(chosen, tokens, batches, Setting(**setting), **effort)
+  bounds = {}
+  for name in (name for name in rule.FAMILIES if name in chosen):
+    own = [ratio for ratio in ratios if ratio.family == name]
+    if not own:
+      raise ConfigError(f"ops={name!r}: no mixer of it fits tokens={tokens}; add others")
+    bounds[name] = choose.fit(own)
+    measured = choose.describe(own, Setting(**setting), repeats, neighbors)
+    families[name] = {"masked": [list(bound) for bound in bounds[name]], "measured": measured}
+  print(choose.format_ratios(ratios, bounds))
+  neighbors.print()
+  rule.write_families(path, kind, families)
+  print(f"wrote {path}, the rule of auto on {kind!r}")
 
 
-def _make_dispatch(text: str) -> tuple[Callable[[], None], int, int]:
-  return trial.make_dispatch(complete_config(load_config(text)))
-
-
-def run_data(options: argparse.Namespace) -> None:
+def _run_data(config: str, examples: int, runs: int) -> None:
   """Measures how fast the batches of a config arrive, and prints rates and memory."""
-  experiment = streamed.open_streamed(options.config)
-  make = functools.partial(streamed.make_stream, options.examples)
-  peak = models.peak_bytes(functools.partial(make, options.config), make, options.config, 1)
-  count = streamed.count_steps(experiment, options.examples) * experiment.config.batch_size
-  with Neighbors() as neighbors:
-    readers = streamed.make_readers(experiment, options.examples)
-    rates = reading.measure_rates(readers, count, runs=options.runs, say=_say)
-  threads, size = experiment.config.data.threads, experiment.config.batch_size
+  from functools import partial
+
+  from vitx.benchmark import reading, timing
+
+  experiment = reading.open_streamed(config)
+  make = partial(reading.make_stream, examples)
+  peak = timing.peak_bytes(partial(make, config), make, config, 1)
+  size, threads = experiment.config.batch_size, experiment.config.data.threads
+  count = reading.count_steps(experiment, examples) * size
+  with timing.Neighbors() as neighbors:
+    readers = reading.make_readers(experiment, examples)
+    rates = reading.measure_rates(readers, count, runs=runs, say=_say)
   print(f"Examples a second, {count:,} a run, {threads} threads, batch_size={size}")
   print(reading.format_rates(rates))
   print(f"Peak memory of the streamed batches beside the opened data: {peak / 1e6:,.0f} MB")
-  _print_neighbors(neighbors)
-
-
-def run_density(options: argparse.Namespace) -> None:
-  """Measures the parts of density models that are asked for, and prints a table of each.
-
-  Raises:
-    ConfigError: an unknown part or setup.
-  """
-  _check_names("parts", options.parts, DENSITY_PARTS)
-  chosen = options.setups or list(density_steps.SETUPS)
-  _check_names("setups", chosen, density_steps.SETUPS)
-  effort = {"repeats": options.repeats, "seconds": options.seconds, "runs": options.runs}
-  with Neighbors() as neighbors:
-    if "attention" in options.parts:
-      _run_attention(options, effort)
-    if "steps" in options.parts:
-      setups = {name: density_steps.SETUPS[name] for name in chosen}
-      steps = density_steps.measure_steps(setups, depth=options.depth, say=_say, **effort)
-      print(f"\n{density_steps.format_steps(steps, options.depth)}", flush=True)
-    if "sampling" in options.parts:
-      sampled = density_steps.measure_sampling(depth=options.depth, say=_say, **effort)
-      print(f"\n{density_steps.format_sampling(sampled, options.depth)}", flush=True)
-  _print_neighbors(neighbors)
-
-
-def _run_attention(options: argparse.Namespace, effort: dict[str, Any]) -> None:
-  for tokens in options.tokens:
-    sizes = {"stride": options.stride, "summary": options.summary}
-    rows = density.measure(tokens, **sizes, say=_say, **effort)
-    heading = (
-      f"N = {tokens}, H = {density.HEADS}, D = {density.HEAD_DIM}, l = {options.stride}, c ="
-      f" {options.summary}, float32, forward + backward, beside {density.FLASH}"
-    )
-    print(f"\n{density.format_measured(rows, heading)}", flush=True)
-    if tokens == density.TOKENS:  # the figures are those of this size
-      print(report.format_named(density.judge(rows, f"density, N={tokens}")), flush=True)
-
-
-def _check_names(field: str, given: list[str], known: Collection[str]) -> None:
-  for name in given:
-    if name not in known:
-      raise ConfigError(
-        f"{field}={name!r} is unknown.{nearest(name, known)} Valid: {listing(known)}"
-      )
-
-
-def run_mixers(options: argparse.Namespace) -> None:
-  """Measures the mixers and then the named cases, prints tables and writes files."""
-  setting = mixers.Setting(options.batch, options.heads, options.head_dim, options.dtype)
-  effort = {"repeats": options.repeats, "seconds": options.seconds, "say": _say}
-  if options.plot:
-    plot.import_figure()  # what is missing is said before the long part
-  with Neighbors() as neighbors:
-    rows = mixers.measure(options.mixers or list(MIXERS), options.tokens, setting, **effort)
-    print(report.format_rows(rows, setting), flush=True)
-    if options.csv:
-      report.write_csv(options.csv, rows)
-    if options.plot:
-      plot.write_plot(options.plot, rows)
-    if options.runs:
-      outcomes = named.measure(CASES, runs=options.runs, **effort)
-      print(f"\n{report.format_named(outcomes)}")
-  _print_neighbors(neighbors)
-
-
-def _print_neighbors(neighbors: Neighbors) -> None:
-  if jax.default_backend() == "cpu":
-    print(f"\nMeanwhile other processes used {neighbors.cores:.1f} cores of this machine.")
+  neighbors.print()
 
 
 def _say(message: str) -> None:

@@ -1,10 +1,9 @@
 """The page of every command's arguments: `python -m vitx.cli.commands_page > docs/commands.md`."""
 
 import argparse
-import importlib
 from collections.abc import Iterator
 
-from vitx.cli.main import COMMANDS, Parser
+from vitx.cli.main import COMMANDS, Parser, declare_arguments
 
 INTRODUCTION = """# Every command and its arguments
 
@@ -23,7 +22,7 @@ def render() -> str:
   parts = [INTRODUCTION]
   for name, summary in COMMANDS.items():
     parser = Parser(prog=f"vitx {name}", add_help=False)
-    importlib.import_module(f"vitx.cli.arguments.{name}").add_arguments(parser)
+    declare_arguments(name, parser)
     parts.append(f"## vitx {name}\n\n{_sentence(summary)}\n")
     inner = next((x for x in parser._actions if isinstance(x, argparse._SubParsersAction)), None)
     if inner is None:

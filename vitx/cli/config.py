@@ -1,17 +1,36 @@
-"""Prints a whole config as JSON, or explains its fields: `vitx config`."""
+"""Prints a whole config as JSON, a recipe to copy: `vitx config FILE:ROW,field=value > mine.json`.
 
+It has every field, also those of the named choices that the row leaves at their defaults, and
+`vitx train --config mine.json` trains as the row does, to the bit. `--explain` prints a table of
+the fields instead: value, what the field takes, what it means.
+"""
+
+import argparse
 import json
 import shutil
 import textwrap
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from vitx.cli.fields import Described, complete, describe
+from vitx.cli.flags import add_trust
 from vitx.cli.tables import lay_out
 from vitx.config.loader import load_config
+
+if TYPE_CHECKING:
+  from vitx.config.describe import Description
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+  """Declares the arguments of `run`."""
+  parser.add_argument("config", metavar="CONFIG", help="FILE, FILE:ROW,field=value, a config.json")
+  add_trust(parser.add_argument)
+  parser.add_argument("--explain", action="store_true", help="a table of fields, for reading")
 
 
 def run(config: str, explain: bool) -> None:
   """Prints the config."""
+  from vitx.config.describe import complete, describe
+
   loaded = load_config(config)
   if not explain:
     print(json.dumps(complete(loaded), indent=2))
@@ -19,7 +38,7 @@ def run(config: str, explain: bool) -> None:
   print(_table(describe(loaded)))
 
 
-def _table(fields: Mapping[str, Described]) -> str:
+def _table(fields: "Mapping[str, Description]") -> str:
   """Lays fields out, their meanings within the terminal's width."""
   rows = [("field", "value", "takes", "meaning")]
   rows += [(path, _short(field.value), field.kind, field.meaning) for path, field in fields.items()]

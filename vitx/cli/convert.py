@@ -1,178 +1,46 @@
-"""Converts published weights into a workdir, and a workdir's weights out: `vitx convert`."""
+"""Converts published weights into a workdir, and a workdir's weights to names that others know.
 
-import dataclasses
-import os
-from pathlib import Path
-from typing import Any
+    vitx convert deit_small.pth --config configs/imagenet.py:deit_s --out runs/deit_s
+    vitx convert hf:timm/deit_small_patch16_224.fb_in1k --config imagenet:deit_s --out runs/deit_s
+    vitx convert runs/deit_s --out exported/deit_s.safetensors
 
-import jax
-import numpy as np
-from absl import logging
-from ml_collections import ConfigDict
+In: a file, or `hf:NAME`, becomes a workdir that `vitx evaluate`, `predict`, `visualize` and
+`init_from` read. Its config is the row that names the network; every weight must fit, positions
+alone are resized. The data set of the config is opened for its classes, unless `--without_data`:
+then the config must say classes and image size, and classes are called by their numbers.
 
-from vitx.analysis.implementations import implementations
-from vitx.checkpoints import workdir as wd
-from vitx.checkpoints.load import Loaded, load
-from vitx.checkpoints.store import CheckpointStore
-from vitx.cli.fields import complete
-from vitx.cli.model_card import write_card
-from vitx.cli.tables import check_folder, write_file
-from vitx.config import registry
+Out: `.safetensors` under timm's names (for LV-ViT under its own code's), and beside it `README.md`,
+a model card with the call that makes the network in timm. A network that timm would compute
+otherwise is refused.
+"""
+
+import argparse
+
+from vitx.cli.flags import CHECKPOINT, TRUST_RUN
 from vitx.config.errors import ConfigError
 from vitx.config.loader import load_config
-from vitx.data.class_names import FILE, fit_lines, read_names
-from vitx.data.dataset import DatasetInfo, Source
-from vitx.data.sources import open_source
-from vitx.interop import foreign
-from vitx.interop.export import export_arrays, write_safetensors
-from vitx.interop.init_from import check_source, initial_variables
-from vitx.interop.timm_networks import ForeignNetwork, find_network
-from vitx.tasks import build_task, task_class
-from vitx.tasks.base import Task
-from vitx.training.beginning import fitting
-from vitx.training.fields import check_config
-from vitx.training.record import provenance
-from vitx.training.record.recorder import Record
-from vitx.training.setup import resolve
-
-CARD = "README.md"
 
 
-def import_weights(
-  source: str, config: ConfigDict, workdir: str | Path, *, without_data: bool = False
-) -> None:
-  """Makes a workdir of published weights; what became of each of them is printed.
-
-  Args:
-    source: a file, or `hf:NAME`.
-    config: of the network; `init_from_except` may allow names that need not fit.
-    workdir: a directory without checkpoints.
-    without_data: whether the data set stays closed.
-
-  Raises:
-    ConfigError: the file cannot be read or does not fit the network (a head for other classes
-      included), the data set is not there, or the workdir holds a run.
-    MissingExtraError: a package is missing that reads the file.
-  """
-  check_config(config)
-  check_folder(workdir, "out")
-  if CheckpointStore(wd.locate_checkpoints(workdir), read_only=True).steps():
-    raise ConfigError(f"out={str(workdir)!r} holds a run already; name another directory")
-  config, info, data = _resolve(config, source, without_data)
-  task = build_task(config)
-  params, state = _read(source, config, info, task)
-  wd.check_writable(workdir)
-  with CheckpointStore(wd.locate_checkpoints(workdir)) as store:
-    store.save(0, {"params": params, "model_state": state}, dataclasses.asdict(Record()))
-  wd.write_json(workdir, "config.json", wd.to_plain(config))
-  picked = implementations(task.model, task.input_spec)
-  wd.write_json(workdir, "environment.json", provenance.environment(data, picked))
-
-
-def _resolve(
-  config: ConfigDict, source: str, without_data: bool
-) -> tuple[ConfigDict, DatasetInfo, dict[str, Any]]:
-  """Returns the resolved config, the facts of its data and what identifies them, as JSON."""
-  opened: Source | DatasetInfo
-  if without_data:
-    info = task_class(config.task).state_info(config)
-    if info is None:
-      raise ConfigError(
-        "without_data: the config does not say by itself how many classes and how large an image;"
-        " set model.num_classes and data.image_size"
-      )
-    named = read_names(Path(source).parent / FILE) if Path(source).is_file() else None
-    names = list(info.class_names or ())
-    if named is not None and len(named) == len(names):  # else the head tells
-      names = list(named)
-    opened = info = dataclasses.replace(info, class_names=tuple(names))
-    data = {"source": info.name, "fingerprint": "", "class_names": names, "vocabulary": None}
-  else:
-    opened = open_source(config.data, config.seed if config.data_seed is None else config.data_seed)
-    info, data = opened.info, provenance.describe_data(opened)
-  config = resolve(config, opened)
-  with config.unlocked():
-    config.init_from = source
-  return config, info, data
-
-
-def _read(
-  source: str, config: ConfigDict, info: DatasetInfo, task: Task
-) -> tuple[Any, dict[str, Any]]:
-  """Returns parameters and state of the network with the weights of a file."""
-  blank = {name: np.zeros((1, *x.shape), x.dtype) for name, x in task.element_spec.items()}
-  key = jax.random.key(config.init_seed)
-  layout = task.token_layout()
-
-  def split(variables: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    return variables["params"], {name: x for name, x in variables.items() if name != "params"}
-
-  shapes = split(dict(jax.eval_shape(task.init, key, blank)))
-  check_source(source, *shapes, layout, **fitting(config, info), new_head=False)
-  fresh = split(dict(jax.jit(task.init)(key, blank)))
-  return initial_variables(source, *fresh, layout, **fitting(config, info))
-
-
-def export_weights(
-  workdir: str | Path, out: str | Path, *, checkpoint: str | int = "best", trust_code: bool = False
-) -> ForeignNetwork:
-  """Writes a run's weights as `.safetensors`, and a model card and its class names beside them.
-
-  Args:
-    workdir: of a run.
-    out: the file; its directory is created.
-    checkpoint: "best", "latest" or a step.
-    trust_code: import what the run's config names as `module:Name`.
-
-  Returns:
-    The network that the weights are of in the other project.
-
-  Raises:
-    ConfigError: no such run, or a network that timm would compute otherwise; names the field.
-    OSError: the files cannot be written, or is there already.
-  """
-  path = Path(out)
-  check_folder(path.parent, "out")
-  for each in (path, path.parent / CARD, path.parent / FILE):
-    if os.path.lexists(each):
-      raise ConfigError(f"out={str(out)!r}: {each} is there already; name another directory")
-  loaded = load(workdir, checkpoint, trust_code=trust_code)
-  with registry.trusting(trust_code):
-    network = describe(loaded)
-  arrays = export_arrays(loaded.variables, network.family)
-  path.parent.mkdir(parents=True, exist_ok=True)
-  write_safetensors(path, arrays)
-  write_file(path.parent / CARD, write_card(loaded, network, path.name))
-  if loaded.class_names and fit_lines(loaded.class_names):
-    write_file(path.parent / FILE, "".join(f"{name}\n" for name in loaded.class_names))
-  elif loaded.class_names:
-    logging.warning("%s is not written: a class has a name that is no line of it", FILE)
-  return network
-
-
-def describe(loaded: Loaded) -> ForeignNetwork:
-  """Returns the network that a model is under other names.
-
-  Raises:
-    ConfigError: there is none; names the field.
-  """
-  config = loaded.config.copy_and_resolve_references()
-  fields = wd.flatten(complete(config)["model"])
-  with config.unlocked():
-    named = {
-      key: {"name": value["name"] if hasattr(value, "keys") else value}
-      for key, value in config.model.items()
-      if f"{key}.name" in fields
-    }
-    config.model = ConfigDict({"name": config.model.name, **named})
-  defaults = wd.flatten(complete(config)["model"])
-  return find_network(fields, defaults, config.data.image_size, config.data.channels)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+  """Declares the arguments of `run`."""
+  add = parser.add_argument
+  add("source", metavar="SOURCE", help="a file of weights, hf:NAME, or the workdir of a run")
+  add("--out", required=True, help="the workdir to make, or the .safetensors file to write")
+  add("--config", default="", help="of a file's network: FILE:ROW,field=value or a config.json")
+  add("--without_data", action="store_true", help="do not open the data set of the config")
+  add("--checkpoint", default="best", help=f"of a workdir: {CHECKPOINT}")
+  add("--trust_code", action="store_true", help=TRUST_RUN)
 
 
 def run(
   source: str, out: str, config: str, without_data: bool, checkpoint: str, trust_code: bool
 ) -> None:
   """Converts in the direction that the source asks for, and says what was written."""
+  from vitx.data.class_names import FILE
+  from vitx.inference.convert import export_weights, import_weights
+  from vitx.inference.model_card import CARD
+  from vitx.interop import foreign
+
   if foreign.is_file(source):
     if not config:
       raise ConfigError(f"{source!r} needs --config FILE:ROW, which says what network it is of")

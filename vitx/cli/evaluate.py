@@ -1,250 +1,42 @@
-"""Evaluates a trained model from its workdir: `vitx evaluate`."""
+"""Evaluates a trained model from its workdir: `vitx evaluate --workdir DIR`."""
 
-import contextlib
-from collections.abc import Iterator
-from pathlib import Path
+import argparse
 from typing import Any
 
-import numpy as np
-from absl import logging
-from ml_collections import ConfigDict
-
-from vitx.analysis import csv_files
-from vitx.checkpoints.load import Loaded, explained, load
-from vitx.checkpoints.workdir import DATA_PLACES, join, tell_places
-from vitx.cli.tables import check_file, write_json
-from vitx.config import registry
-from vitx.config.checks import PositiveInt, check_value
-from vitx.config.errors import ConfigError, nearest
-from vitx.configs.common import split as split_overrides
-from vitx.configs.common import with_overrides
-from vitx.data.class_names import FILE, compare, renumber
-from vitx.data.dataset import ROLES, Dataset, Examples, Joined, spread
-from vitx.data.sources import open_dataset
-from vitx.data.splits import assign
-from vitx.training import cache, evaluation, parallel
-from vitx.training.record.progress import show_bar
-
-SPLITS = (*ROLES, "all")
+from vitx.checkpoints.outputs import write_json
+from vitx.cli.flags import CHECKPOINT, DATA_DIR, RUN, TRUST_RUN, OutFile
 
 
-def evaluate(
-  workdir: str | Path | Loaded,
-  *,
-  checkpoint: str | int = "best",
-  weights: str | None = None,
-  split: str | None = None,
-  source: str | None = None,
-  data_dir: str | None = None,
-  batch_size: int | None = None,
-  limit: int | None = None,
-  task: str = "",
-  predictions: str | Path | None = None,
-  trust_code: bool = False,
-) -> dict[str, Any]:
-  """Evaluates over exactly every example of a split, on any number of devices.
-
-  Args:
-    workdir: of a training run, or what `vitx.load` made of one.
-    checkpoint: "best" by the task's primary figure on *validation*, "latest" or a step.
-    weights: "ema" or "raw", see `vitx.load`; `None` means those that chose the best.
-    split: train, validation or test (the roles as in training), or all: every example of the
-      source, whatever its splits. `None` means test of the run's source, all of another. Of the
-      run's very data in another place the roles are the run's.
-    source: another source whose classes the model knows by their names, such as folder:PATH; `None`
-      means the run's.
-    data_dir: where TFDS sets lie, if not where the run found them.
-    batch_size: over all devices; `None` means the run's evaluation batch.
-    limit: a quick look at so many examples, spread evenly over the split; `None` means all.
-    task: `field=value,...` for fields of the task that evaluation reads, such as `min_context=64`.
-    predictions: a CSV file to write, a row per example: its name and the task's columns.
-    trust_code: import what the run's config names as `module:Name`.
-
-  Returns:
-    workdir, step, source, split, class_names; and the task's figures, examples among them.
-
-  Raises:
-    ConfigError: no workdir, checkpoint, source or split of that name, or other classes.
-    CorruptCheckpoint: the checkpoint is damaged.
-  """
-  check_file(predictions, "predictions")
-  cache.enable()
-  with registry.trusting(trust_code):
-    loaded = (
-      workdir
-      if isinstance(workdir, Loaded)
-      else load(workdir, checkpoint, weights=weights, trust_code=trust_code)
-    )
-    config = loaded.config.copy_and_resolve_references()
-    if batch_size is not None:
-      if batch_size < 1:
-        raise ConfigError(f"batch_size={batch_size} must be at least 1")
-      config.evaluation.batch_size = batch_size
-    loaded = _change_task(loaded, config, task)
-    check_value(limit, "limit", PositiveInt | None)
-    with explained(loaded.workdir):
-      evaluation.batch_size_for(config), config.data.threads, config.data_seed
-    dataset, train, examples, split = _open(loaded, split, source, data_dir)
-    examples = examples if limit is None else spread(examples, limit)
-    read = loaded.task.examples(examples, train=False)
-    figures = _figures(loaded, config, read, predictions)
-    if train is not None:
-      figures |= loaded.task.references(train, examples)
-  return {
-    "workdir": loaded.workdir,
-    "step": loaded.step,
-    "source": dataset.info.name,
-    "split": split,
-    "class_names": list(loaded.class_names),
-    **figures,
-  }
-
-
-def _change_task(loaded: Loaded, config: ConfigDict, fields: str) -> Loaded:
-  """Returns the model with other fields of its task, `field=value,...`."""
-  if not fields:
-    return loaded
-  try:
-    with_overrides(config, ",".join(f"task.{item}" for item in split_overrides(fields)))
-  except ValueError as error:
-    raise ConfigError(f"task={fields!r}: {error}") from error
-  return loaded.with_task(config)
-
-
-def _figures(
-  loaded: Loaded, config: Any, examples: Examples, predictions: str | Path | None
-) -> dict[str, Any]:
-  task = loaded.task
-  state = {name: parallel.replicate(tree) for name, tree in loaded.variables.items()}
-  params = state.pop("params")
-  batches = show_bar(
-    evaluation.split_batches(config, task, examples),
-    "evaluating",
-    evaluation.count_batches(config, len(examples)),
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+  """Declares the arguments of `run`."""
+  add = parser.add_argument
+  add("--workdir", required=True, help=RUN)
+  add("--checkpoint", default="best", help=CHECKPOINT)
+  add("--weights", help="ema or raw; without it those that chose the best")
+  add(
+    "--split",
+    help="train, validation or test, as in training, or all of the source;"
+    " without it test of the run's source, all of another",
   )
-  constants = parallel.replicate(task.constants())
-  with _predictions(predictions, examples, loaded) as write:
-    step = loaded.program(
-      ("evaluate", evaluation.batch_size_for(config)), lambda: evaluation.make_evaluate(task)
-    )
-    return evaluation.evaluate(task, step, params, state, constants, batches, write)
-
-
-def _open(
-  loaded: Loaded, split: str | None, source: str | None, data_dir: str | None
-) -> tuple[Dataset, Examples | None, Examples, str]:
-  """Returns the data set, its train, the examples to evaluate and which split they are.
-
-  Of all splits together none is the one to learn from.
-  """
-  data = loaded.config.data.copy_and_resolve_references()
-  own = source in (None, data.source)
-  split = split or ("test" if own else "all")
-  if split not in SPLITS:
-    raise ConfigError(
-      f"split={split!r} is no role.{nearest(split, SPLITS)} Choose {', '.join(SPLITS)}."
-    )
-  if data_dir is not None:
-    data.data_dir = data_dir
-  taken = zip(DATA_PLACES, (own, data_dir is None), strict=True)
-  fields = [field for field, is_taken in taken if is_taken]
-  tell_places(loaded.config, join(loaded.workdir, "config.json"), fields)
-  dataset = open_dataset(data) if source is None or own else _open_other(loaded, data, source)
-  dataset = _match(loaded, dataset)
-  same = dataset.info.fingerprint == loaded.fingerprint
-  if own and not same:
-    logging.warning(
-      "%s has changed since the run: what is now its %s may have been trained on",
-      dataset.info.name,
-      split,
-    )
-  if not own and same and split in ("train", "all"):
-    logging.warning(
-      "%s holds the very data of the run, also what it was trained on", dataset.info.name
-    )
-  if split == "all":
-    return dataset, None, Joined([dataset.open_split(name) for name in dataset.splits]), split
-  roles = assign(dataset, data, loaded.config.data_seed)
-  return dataset, roles["train"], roles[split], split
-
-
-def _open_other(loaded: Loaded, data: ConfigDict, source: str) -> Dataset:
-  """Opens another source than the run names, and sets `data`, in place, to what holds of it.
-
-  Which splits play which role is said of the run's data: it holds if these are the same, lying in
-  another place or named in another way.
-  """
-  data.source = source
-  dataset = None
-  with contextlib.suppress(ConfigError):  # what `data.splits` says may not be of this source
-    dataset = open_dataset(data)
-  if dataset is not None and dataset.info.fingerprint == loaded.fingerprint:
-    return dataset
-  data.fraction = 1.0
-  if dataset is None or any(data.splits.values()):
-    data.splits = {role: "" for role in ROLES}
-    dataset = open_dataset(data)
-  return dataset
-
-
-def _match(loaded: Loaded, dataset: Dataset) -> Dataset:
-  """Returns a data set whose labels are the model's.
-
-  Raises:
-    ConfigError: it holds other arrays or classes than the run's.
-  """
-  names, wanted = dataset.info.class_names or (), loaded.class_names
-  unnamed = not loaded.knows_class_names
-  matched = renumber(dataset, wanted, unnamed=unnamed) if names and wanted else dataset
-  if matched is None or bool(names) != bool(wanted):
-    raise ConfigError(
-      f"source={dataset.info.name!r} has {len(names)} classes, the model was trained on"
-      f" {len(wanted)}, and they are found by their names"
-      f" ({compare(names, wanted, 'source', 'model')}). Rename the source's, or list the model's in"
-      f" their order in a file {FILE}: in the source's folder, where the model knows numbers alone,"
-      " or beside the weights before `vitx convert`."
-    )
-  if "image" in dataset.info.spec:
-    channels = dataset.info.spec["image"].shape[-1]
-    if channels != loaded.config.data.channels:
-      raise ConfigError(
-        f"source={dataset.info.name!r} has images of {channels} channels, the model takes"
-        f" {loaded.config.data.channels}"
-      )
-  return matched
-
-
-@contextlib.contextmanager
-def _predictions(
-  path: str | Path | None, examples: Examples, loaded: Loaded
-) -> Iterator[evaluation.TakeRows | None]:
-  """Gives a function that writes a row for each example of a batch."""
-  if path is None:
-    yield None
-    return
-  with csv_files.create(path) as table:
-    table.add(["name", *loaded.task.prediction_columns(loaded.data)])
-
-    def write(batch: dict[str, np.ndarray], rows: dict[str, np.ndarray]) -> None:
-      values = loaded.task.prediction_rows(loaded.data, batch, rows)
-      for number, row in zip(batch["example"].tolist(), values, strict=True):
-        table.add([examples.name(number), *row])
-
-    yield write
+  add("--source", help="another source with the same classes, e.g. folder:PATH")
+  add("--data_dir", help=DATA_DIR)
+  add("--batch_size", type=int, help="over all devices; else the run's")
+  add("--limit", type=int, help="a quick look at so many examples, spread over the split")
+  add("--task", default="", metavar="FIELD=VALUE,...", help="other fields of the task")
+  add("--predictions", action=OutFile, metavar="FILE", help="write a CSV row per example")
+  add("--json", action=OutFile, metavar="FILE", help="write the figures as JSON")
+  add("--trust_code", action="store_true", help=TRUST_RUN)
 
 
 def run(
-  *,
-  workdir: str,
-  checkpoint: str,
-  weights: str | None,
-  json: str | None,
-  trust_code: bool,
-  **options: Any,
+  workdir: str, checkpoint: str, weights: str | None, json: str | None, **options: Any
 ) -> None:
   """Evaluates a run, prints the task's table and writes the files that are asked for."""
-  loaded = load(workdir, checkpoint, weights=weights, trust_code=trust_code)
-  result = evaluate(loaded, trust_code=trust_code, **options)
+  from vitx.checkpoints.load import load
+  from vitx.inference.evaluate import evaluate
+
+  loaded = load(workdir, checkpoint, weights=weights, trust_code=options["trust_code"])
+  result = evaluate(loaded, **options)
   print(
     f"{workdir}, checkpoint {result['step']}, on {result['source']} ({result['split']})\n"
     f"  examples            {result['examples']:>9,}\n"

@@ -1,88 +1,73 @@
-"""Writes a trained model as a program that runs without vitx: `vitx export`."""
+"""Writes a trained model as a program of JAX: a file that runs without vitx, weights inside.
 
-import os
-from collections.abc import Sequence
+    vitx export --workdir runs/digits --out digits.jaxprogram
+    vitx export --workdir runs/long --out long.jaxprogram \\
+      --platforms tpu --implementation kernelized --batch 8
+
+Whoever has jax and flatbuffers runs it: jax.export.deserialize(file.read()).call(images).
+
+It takes what `vitx predict` prepares on the host. Of a classifier of images: uint8 (B, S, S, C),
+pixels 0 ... 255 of images of the size that the run keeps (data.decode_size); it resizes, crops and
+normalizes as the evaluation does, and returns logits and probabilities, float32 (B, K). Of a
+density model: tokens uint8 (B, N); it returns logits (B, N, V), those of place t from the tokens
+before t, and log_probabilities (B, N) of the tokens in nats. FILE.json beside it says names, shapes
+and dtypes, the classes, and how examples are prepared.
+
+Mixers of implementation=auto become "masked", which holds the matrix of attention and takes any
+batch, or by the flag "kernelized", which never does, and mostly has to know its batch. A program
+for several platforms has only what runs on all; of "kernelized" one for tpu alone has its splash
+kernel, and one for cuda alone, exported where cuDNN is installed, cuDNN's attention in half
+precision.
+"""
+
+import argparse
 from pathlib import Path
 from typing import Any
 
-import jax
-
-from vitx.checkpoints.load import Loaded, load
-from vitx.cli.tables import check_file, write_file, write_json
-from vitx.config import registry
-from vitx.config.checks import PositiveInt, check_value
-from vitx.config.errors import ConfigError
-from vitx.inference.program import check_extra, check_platforms, input_specs, make_program
+from vitx.cli.flags import CHECKPOINT, RUN, TRUST_RUN, names
 
 
-def export(
-  model: Loaded | str | Path,
-  out: str | Path,
-  *,
-  checkpoint: str | int = "best",
-  platforms: Sequence[str] = ("cpu", "cuda", "tpu"),
-  batch: int | None = None,
-  implementation: str = "masked",
-  trust_code: bool = False,
-) -> dict[str, Any]:
-  """Writes a program of `jax.export` with the weights inside, and beside it what it takes.
-
-  Args:
-    model: of `vitx.load`, or a workdir.
-    out: the file; `{out}.json` describes it.
-    checkpoint: of a workdir: "best", "latest" or a step.
-    platforms: of cpu, cuda and tpu. Several of them have one program of what runs on all, one alone
-      has its own kernels.
-    batch: B; None for a program that takes any.
-    implementation: what a mixer's "auto" becomes: "masked" or "kernelized".
-    trust_code: import what the run's config names as `module:Name`.
-
-  Returns:
-    What `{out}.json` holds: inputs in their order, outputs by name, class names and how an example
-    is prepared.
+def batch(text: str) -> int | None:
+  """Returns a number of examples, or None for `symbolic`.
 
   Raises:
-    ConfigError: no workdir, a path where no file can be written or where there is one, an unknown
-      platform or implementation, or a network that must know its batch (names the fix).
-    MissingExtraError: `flatbuffers` is not installed.
+    argparse.ArgumentTypeError: the text is neither.
   """
-  path, beside = Path(out), Path(f"{out}.json")
-  for each in (path, beside):
-    check_file(each, "out")
-    if os.path.lexists(each):
-      raise ConfigError(f"out={str(out)!r}: {each} is there already; name another file")
-  check_extra(f"out={str(out)!r}")
-  check_platforms(platforms)
-  check_value(batch, "batch", PositiveInt | None)
-  loaded = model if isinstance(model, Loaded) else load(model, checkpoint, trust_code=trust_code)
-  with registry.trusting(trust_code):
-    program = make_program(loaded, platforms, batch, implementation)
-    described = {
-      "inputs": [{"name": name, **_shape(x)} for name, x in input_specs(loaded, batch).items()],
-      "outputs": {
-        name: _shape(x)
-        for name, x in jax.tree.unflatten(program.out_tree, program.out_avals).items()
-      },
-      "prepared_by": str(loaded.task.transform(train=False)),
-      "class_names": list(loaded.class_names),
-      "platforms": list(program.platforms),
-      "implementation": implementation,
-      "step": loaded.step,
-      "jax": jax.__version__,
-    }
-  write_file(path, program.serialize())
-  write_json(beside, described)
-  return described
+  if text == "symbolic":
+    return None
+  if not text.isdecimal() or int(text) < 1:
+    raise argparse.ArgumentTypeError(f"{text!r}: write symbolic, or a number of examples from 1")
+  return int(text)
 
 
-def _shape(array: Any) -> dict[str, Any]:
-  """Returns an array's shape and dtype; `b` is a size that the program takes as it comes."""
-  sizes = [n if isinstance(n, int) else str(n) for n in array.shape]
-  return {"shape": sizes, "dtype": str(array.dtype)}
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+  """Declares the arguments of `run`."""
+  add = parser.add_argument
+  add("--workdir", required=True, help=RUN)
+  add("--out", required=True, metavar="FILE", help="the program; it must not be there yet")
+  add("--checkpoint", default="best", help=CHECKPOINT)
+  add(
+    "--platforms",
+    type=names,
+    default="cpu,cuda,tpu",
+    metavar="NAMES",
+    help="of cpu, cuda, tpu, separated by commas",
+  )
+  add(
+    "--batch",
+    type=batch,
+    default="symbolic",
+    metavar="N",
+    help="B of the program; symbolic: it takes any",
+  )
+  add("--implementation", default="masked", help="masked or kernelized, for mixers of auto")
+  add("--trust_code", action="store_true", help=TRUST_RUN)
 
 
 def run(workdir: str, out: str, **options: Any) -> None:
   """Writes the program and says what it takes and returns."""
+  from vitx.inference.export import export
+
   told = export(workdir, out, **options)
   size = Path(out).stat().st_size
   print(f"{out}: {size:,} bytes for {', '.join(told['platforms'])}; described in {out}.json")

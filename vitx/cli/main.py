@@ -1,8 +1,8 @@
 """The command `vitx`: one table of commands, one place where an error becomes a line.
 
-A command is a file of this folder with `run(**options)`, and one of the same name in `arguments`
-with `add_arguments(parser)`. The first is imported when the second has read what was given: help
-and mistakes wait for no JAX.
+A command is a file of this folder: its docstring is the description, `add_arguments(parser)`
+declares what it takes, and `run(**options)` does it. What takes long to import is imported in
+`run`: help and mistakes wait for no JAX.
 """
 
 import argparse
@@ -11,11 +11,10 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from vitx.checkpoints.errors import CheckpointError
 from vitx.cli import console
 from vitx.config import registry
 from vitx.config.checks import check_text
-from vitx.config.errors import ConfigError, MissingExtraError
+from vitx.config.errors import UserError
 from vitx.config.loader import join_text, split_flags
 
 COMMANDS = {
@@ -26,20 +25,15 @@ COMMANDS = {
   "sample": "draw images, text or sound from a density model",
   "compress": "code a file with a density model's probabilities",
   "decompress": "undo vitx compress",
-  "summary": "parameters, operations and memory of a config's rows, or the layers of one",
-  "plan": "the largest batch that fits a device, and what helps where a batch does not",
+  "plan": "parameters, operations, memory and time of a config's rows, and what batch fits",
   "config": "print a whole config as JSON, or explain its fields",
   "prepare": "download or convert a data set",
   "convert": "published weights into a workdir, or a workdir's weights out to timm's names",
-  "benchmark": "measure mixers, models, training steps and data side by side",
+  "benchmark": "measure mixers and data on this machine, and what auto should pick",
   "visualize": "draw a figure of a trained model or of a config",
   "sweep": "train a config over values of its fields and seeds, and compare",
   "reproduce": "train a config's rows and set the published figures beside ours",
 }
-# Errors whose message is all that a user needs.
-SAY_ALL = (ConfigError, MissingExtraError, CheckpointError, OSError)
-
-
 INTERRUPTED = 130  # as a shell tells it of SIGINT
 GONE = 141  # and of SIGPIPE
 
@@ -84,7 +78,7 @@ def _run(command: Callable[[], int | None]) -> int:
   try:
     return command() or 0
   except Exception as error:
-    if not _says_all(error):
+    if not isinstance(error, UserError | OSError):
       _end_among_others(error)
       raise
     print(f"{type(error).__name__}: {error}", file=sys.stderr)
@@ -103,9 +97,7 @@ def _dispatch(arguments: list[str]) -> int | None:
   for name, summary in COMMANDS.items():
     own = commands.add_parser(name, help=summary, description=summary)
     if arguments[:1] == [name]:
-      arguments_of = importlib.import_module(f"vitx.cli.arguments.{name}")
-      own.description = arguments_of.__doc__
-      arguments_of.add_arguments(own)
+      declare_arguments(name, own)
   rest, overrides = split_flags(arguments)
   options = parser.parse_args(rest)
   name = options.__dict__.pop("command")
@@ -118,6 +110,13 @@ def _dispatch(arguments: list[str]) -> int | None:
     return importlib.import_module(f"vitx.cli.{name}").run(**vars(options))
 
 
+def declare_arguments(name: str, parser: argparse.ArgumentParser) -> None:
+  """Gives a parser the description and the arguments of a command."""
+  module = importlib.import_module(f"vitx.cli.{name}")
+  parser.description = module.__doc__
+  module.add_arguments(parser)
+
+
 def _end_among_others(error: Exception | None) -> None:
   """Ends this process at once if it is one of several, which would not let it go.
 
@@ -127,14 +126,3 @@ def _end_among_others(error: Exception | None) -> None:
   distributed: Any = sys.modules.get("vitx.training.distributed")
   if distributed is not None and distributed.is_joined():
     distributed.end(error)
-
-
-def _says_all(error: Exception) -> bool:
-  """Returns whether an error's message is all that a user needs.
-
-  Those of training stand beside heavy imports: what was not imported was not raised.
-  """
-  failures: Any = sys.modules.get("vitx.training.failures")
-  names = ("NonFiniteError", "OutOfMemoryError", "TrackingError")
-  more = [getattr(failures, name) for name in names] if failures else []
-  return isinstance(error, (*SAY_ALL, *more))

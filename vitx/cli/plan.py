@@ -1,219 +1,332 @@
-"""What batch fits, found from a training step at two batch sizes: `vitx plan`."""
+"""What a config's rows are and need, without data or training: `vitx plan`.
 
-import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
-from fractions import Fraction
+    vitx plan --config configs/cifar10.py:vit                       # a row, and what batch fits
+    vitx plan --config runs/digits/config.json --memory 2GB --no-time
+    vitx plan --config configs/vix_cifar10.py:vip --modules --no-compile
+    vitx plan --config configs/vix_cifar10.py --all --no-compile    # every row, counted: quick
+    vitx plan --config digits:posemb=rope --rows softmax,fnet --rates --csv digits.csv
+
+A row is printed as soon as it is done, beside what the config quotes from its source. Parameters
+are counted twice: all of them, and as torchsummary counts, which several papers print. Operations
+are of the forward pass of one example, a multiply-add counted as two. Memory is of programs
+compiled for the device at hand, never run, and says nothing certain about another kind of device.
+Memory and seconds of a training step grow linearly with its examples: two sizes, which are timed
+too, tell both lines, and so the largest batch that fits. They are one device's, with its share of
+the batch; a CPU's cores are devices that share its memory. Where the batch of a single row does not
+fit, its step is compiled with gradient accumulation, recomputation and bfloat16, and what each
+needs is printed.
+"""
+
+import argparse
+import math
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-import jax
-from ml_collections import ConfigDict
-
-from vitx.analysis import cost
-from vitx.benchmark.timing import find_free_bytes, interleave
-from vitx.cli.summary import complete_config
+from vitx.checkpoints.outputs import write_json
+from vitx.cli.flags import OutFile, add_trust, names, positive
 from vitx.cli.tables import lay_out
-from vitx.config.errors import ConfigError
-from vitx.config.loader import load_config
-from vitx.ops.implementation import choosing_by, current_rule
-from vitx.training import phases
-from vitx.training.compilation import count_steps
-from vitx.training.trial import (
-  Dispatch,
-  begin,
-  compile_dispatch,
-  count_training_flops,
-  measure_training_bytes,
-)
+from vitx.config.errors import ConfigError, listing, nearest
+from vitx.config.loader import join_text, load_config, open_config, split_text
 
-USABLE = 0.9  # of the memory that is free, where none is given
-LARGEST_PROBE = 64  # examples of the larger size, where the batch has as many
-RUNS, SECONDS = 7, 5.0  # of timing each size
+UNITS = {"MB": 10**6, "GB": 10**9, "MiB": 2**20, "GiB": 2**30}
 
-
-@dataclasses.dataclass(frozen=True)
-class Line:
-  """A quantity that grows linearly with the examples of a step.
-
-  Attributes:
-    fixed: of a step without examples.
-    each: that an example adds.
-  """
-
-  fixed: float
-  each: float
-
-  @classmethod
-  def through(cls, sizes: Sequence[int], values: Sequence[float]) -> "Line":
-    """Makes the line through two points; neither part is negative."""
-    (small, large), (low, high) = sizes, values
-    each = max(0.0, (high - low) / (large - small))
-    return cls(max(0.0, low - each * small), each)
-
-  def at(self, size: int) -> float:
-    """Returns the value at so many examples."""
-    return self.fixed + self.each * size
-
-
-@dataclasses.dataclass(frozen=True)
-class Plan:
-  """What a step needs, by the examples of one device.
-
-  Attributes:
-    sizes: the two that were compiled.
-    bytes: of memory.
-    seconds: of a step; None if it was not run.
-  """
-
-  sizes: tuple[int, int]
-  bytes: Line
-  seconds: Line | None
-
-  def largest(self, memory: float, unit: int) -> int:
-    """Returns the most examples that fit, a multiple of `unit`; 0 if none do."""
-    if self.bytes.at(unit) > memory:
-      return 0
-    if not self.bytes.each:
-      raise ConfigError("a step's memory does not grow with its batch: any batch_size fits")
-    return int((memory - self.bytes.fixed) / self.bytes.each) // unit * unit
+# Columns, and what they are.
+COUNTED = {
+  "parameters": "parameters, all of them",
+  "parameters_torchsummary": "parameters that torchsummary sees",
+  "gflops_products": "GFLOP of products, one example",
+  "gflops": "GFLOP, one example",
+}
+COMPILED = {
+  "train_parameters_mb": "memory of the parameters (MB)",
+  "train_optimizer_mb": "memory of the optimizer (MB)",
+  "train_activations_mb": "memory of activations and gradients, 64 examples (MB)",
+  "train_mb": "memory of training, 64 examples (MB)",
+  **{f"inference_{n}_mb": f"memory of inference, {n} examples (MB)" for n in (1, 32, 128)},
+  "step_mb": "memory of a step without examples (MB)",
+  "example_mb": "memory that an example adds (MB)",
+  "batch_mb": "memory of the config's batch (MB)",
+  "largest_batch": "largest batch_size that fits",
+}
+TIMED = {
+  "step_s": "seconds of a step without examples",
+  "example_s": "seconds that an example adds",
+  "batch_s": "seconds of a step of the config's batch",
+}
+RATED = {
+  "train_peak_mb": "peak of memory of training, 64 examples (MB)",
+  "train_batch": "best batch of training",
+  "train_per_s": "trained examples a second",
+  "inference_batch": "best batch of inference",
+  "inference_per_s": "inferred examples a second",
+}
+QUOTED = {
+  "size_mb": "torchsummary's total size (MB)",
+  "top1": "top-1 (%)",
+  "top5": "top-5 (%)",
+  "gpu_gb": "memory of a GPU (GB)",
+  "parameters_m": "parameters (millions)",
+}
+LABELS = COUNTED | COMPILED | TIMED | RATED | QUOTED
+PUBLISHED = "published_"
+MORE = ("_per_s", "_batch", "top1", "top5")  # ends of columns of which more is better
 
 
-def make_plan(config: ConfigDict, *, timed: bool = True, most: int = LARGEST_PROBE) -> Plan:
-  """Measures a completed config's training step at two sizes, smaller ones if these do not fit.
-
-  Args:
-    config: with what follows from its data; its `batch_size` bounds the sizes.
-    timed: whether the steps are run too.
-    most: examples of the larger size.
+def parse_memory(text: str) -> float:
+  """Returns the bytes of a text such as "16GB" or "1.5 GiB".
 
   Raises:
-    ConfigError: the backend does not say what a program needs.
+    argparse.ArgumentTypeError: not such a text.
   """
-  unit = config.grad_accum_steps
-  sizes = probe_sizes(min(share(config), most), unit)
-  steps = config.steps_per_dispatch or count_steps(count_training_flops(config))
-  compiled = [_compile(config, size, steps) for size in sizes]
-  used = [_known(cost.compiled_bytes(made.program.compiled)) for made in compiled]
-  if not timed:
-    return Plan(sizes, Line.through(sizes, used), None)
-  smaller = sizes[1] // 4
-  if max(used) > _of_each(USABLE * find_free_bytes()) and probe_sizes(smaller, unit) < sizes:
-    return make_plan(config, most=smaller)
-  return Plan(sizes, Line.through(sizes, used), Line.through(sizes, _time(compiled, config)))
+  found = re.fullmatch(r"([0-9.]+) ?(MB|GB|MiB|GiB)", text)
+  if not found or not re.fullmatch(r"\d+(\.\d+)?", found[1]) or not float(found[1]):
+    raise argparse.ArgumentTypeError(f"{text!r}: write a number and MB, GB, MiB or GiB, as 16GB")
+  return float(found[1]) * UNITS[found[2]]
 
 
-def probe_sizes(batch: int, unit: int) -> tuple[int, int]:
-  """Returns the two sizes: multiples of `unit`, the larger four times the smaller if it can be."""
-  large = max(2, batch // unit, 8 // unit)
-  return max(1, large // 4) * unit, large * unit
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+  """Declares the arguments of `run`."""
+  add = parser.add_argument
+  add("--config", required=True, help="FILE, FILE:ROW,field=value or the config.json of a run")
+  add_trust(add)
+  add("--all", action="store_true", dest="whole", help="every row of the file; else the default")
+  add("--rows", type=names, default=(), help="these rows of the file, separated by commas")
+  add("--modules", action="store_true", help="of one row: also a table of its modules")
+  help_text = "of a device or of a CPU, as 16GB; else nine tenths of what is free"
+  add("--memory", type=parse_memory, help=help_text)
+  switch: dict[str, Any] = {"action": argparse.BooleanOptionalAction, "default": True}
+  add("--compile", **switch, help="tell memory and the largest batch: seconds a row")
+  add("--time", **switch, help="run the steps too")
+  add("--rates", action="store_true", help="also examples a second at the best batch, and the peak")
+  add("--repeats", type=positive, default=5, help="rounds of --rates; the median counts")
+  add("--seconds", type=float, default=60.0, help="one program may take; then fewer rounds")
+  add("--csv", action=OutFile, metavar="FILE", help="write the rows as CSV")
+  add("--json", action=OutFile, metavar="FILE", help="write the rows as JSON")
+  add("--pareto", type=names, metavar="X,Y", help="draw two columns, and find what none beats")
+  add("--out", metavar="DIR", help="folder of that plot")
 
 
-def share(config: ConfigDict) -> int:
-  """Returns the examples of a batch that one device has."""
-  return max(1, config.batch_size // jax.device_count())
+def find_texts(config: str, rows: Sequence[str], whole: bool) -> dict[str, str]:
+  """Returns the text of a config for each row that is asked for, by the row.
 
+  Args:
+    config: of one row, its file's default if it names none; or a file with overrides of all.
+    rows: of the file.
+    whole: whether all its rows are asked for; a file without rows is one.
 
-def _compile(config: ConfigDict, size: int, steps: int) -> Dispatch:
-  """Returns a compiled dispatch of `size` examples a step on each device.
-
-  Its ops pick the implementations that they pick in a step of the config's own batch: only what is
-  one program grows linearly.
+  Raises:
+    ConfigError: an unknown row, or one that is named on both sides.
   """
-  with choosing_by(current_rule().scaled(Fraction(size, share(config)))):
-    return compile_dispatch(_with(config, {"batch_size": size * jax.device_count()}), steps)
+  from vitx.sweeps.points import find_rows
+
+  path, arg = split_text(config)
+  known = () if path.endswith(".json") else open_config(path).get("ROWS", ())
+  first = arg.split(",")[0]
+  if first and "=" not in first:
+    if rows or whole:
+      given = "--rows" if rows else "--all"
+      raise ConfigError(f"config={config!r} names the row {first!r} already: leave out {given}")
+    return {first: config}
+  if rows or (whole and known):
+    chosen = find_rows(path, rows)
+    return {row: join_text(f"{path}:{row}", [arg] if arg else []) for row in chosen}
+  plain = load_config(path) if known else None
+  default = (row for row in known if load_config(f"{path}:{row}") == plain)
+  return {next(default, Path(path).stem): config}
 
 
-def _time(programs: Sequence[Dispatch], config: ConfigDict) -> list[float]:
-  """Returns the median seconds of a step of each program; they take turns."""
-  state = jax.device_get(begin(config))
-  runs = {str(number): made.start(state) for number, made in enumerate(programs)}
-  times = interleave(runs, repeats=RUNS, seconds=SECONDS)
-  return [
-    times[name].seconds / made.program.steps for name, made in zip(runs, programs, strict=True)
-  ]
+def run(config: str, **given: Any) -> None:
+  """Prints what each row is and needs, and writes what is asked for.
 
-
-def _of_each(memory: float) -> float:
-  """Returns one device's part: those of a CPU share its memory."""
-  return memory / jax.local_device_count() if jax.default_backend() == "cpu" else memory
-
-
-def _known(value: int | None) -> int:
-  if value is None:
-    raise ConfigError(f"{jax.default_backend()} does not say what memory a program needs")
-  return value
-
-
-def remedies(config: ConfigDict, plan: Plan, memory: float) -> Iterator[dict[str, Any]]:
-  """Yields the settings to try where the batch does not fit, the cheapest in time first.
-
-  Accumulation comes with the fewest micro-batches of which one fits.
+  Raises:
+    ConfigError: an unknown row or column, a file that cannot be written; nothing was compiled.
+    MissingExtraError: a plot is asked for, and matplotlib is not installed.
   """
-  accum, batch = config.grad_accum_steps, share(config)
-  counts = [k for k in range(accum + 1, batch + 1) if batch % k == 0]
-  fits = next((k for k in counts if plan.bytes.at(batch // k) <= memory), None)
-  if fits is not None:
-    yield {"grad_accum_steps": fits}
-  half: dict[str, Any] = (
-    {"model.dtype": "bfloat16"} if config.model.get("dtype") == "float32" else {}
-  )
-  again: dict[str, Any] = {"model.remat": True} if config.model.get("remat") is False else {}
-  for settings in (half, again, half | again if half and again else {}):
-    if settings:
-      yield settings
-  if counts and (half or again):
-    yield {"grad_accum_steps": counts[-1]} | half | again
+  from vitx.analysis import markdown
+  from vitx.benchmark import rows as library
+  from vitx.benchmark.timing import Neighbors
+  from vitx.training import phases, trial
+
+  options = argparse.Namespace(**given)
+  texts, path = find_texts(config, options.rows, options.whole), split_text(config)[0]
+  defined: Mapping[str, Any] = {} if path.endswith(".json") else open_config(path)
+  quoted = {name: defined.get("PUBLISHED", {}).get(name, {}) for name in texts}
+  computed, misprints = defined.get("COMPUTED", {}), defined.get("MISPRINTS", {})
+  columns = _list_columns(options, dict.fromkeys(key for row in quoted.values() for key in row))
+  _check(options, columns, len(texts))
+  loaded = {name: load_config(text) for name, text in texts.items()}
+  phases.use_cores(loaded.values())
+  rows: dict[str, dict[str, Any]] = {name: {} for name in texts}
+  if options.rates:
+    rows |= library.measure_peaks(texts, _say)
+  memory = library.find_memory(options.memory) if options.compile else None
+  many = len(texts) > 1
+  if many:
+    print(markdown.table([["row", *columns]]), flush=True)
+  with Neighbors() as neighbors:
+    for name, row in rows.items():
+      row |= {f"{PUBLISHED}{key}": value for key, value in quoted[name].items()}
+      own = {key: compute for key, compute in computed.items() if key in quoted[name]}
+      try:
+        completed = trial.complete_config(loaded[name])
+        if not many:
+          _show_network(completed, options.modules)
+        needs = library.fill(row, completed, computed=own, memory=memory, timed=options.time)
+        if options.rates:
+          effort = {"repeats": options.repeats, "seconds": options.seconds}
+          row |= library.measure_rates(completed, say=_say, **effort)
+      except ConfigError as error:
+        if not many:
+          raise
+        row["problem"] = str(error)
+      cells = [_format(column, row.get(column, "")) for column in columns]
+      if many:
+        print(markdown.table([[name, *cells]]).partition("\n")[0], flush=True)
+      else:
+        print(lay_out([*zip(columns, cells, map(_label, columns), strict=True)], right=(1,)))
+        if needs and memory:
+          _show_remedies(completed, needs, memory)
+  for name in texts:
+    for key, value in misprints.get(name, {}).items():
+      print(f"misprint: {name}'s {key} should be {_format(PUBLISHED, value)}")
+  if many:
+    problems = [f"{name}: {row['problem']}" for name, row in rows.items() if "problem" in row]
+    legend = [f"{column}: {LABELS[column]}" for column in columns if column in LABELS]
+    print("\n".join([*problems, "", *legend]))
+  _write(rows, options, path)
+  if options.rates:
+    neighbors.print()
 
 
-def _with(config: ConfigDict, settings: Mapping[str, Any]) -> ConfigDict:
-  config = config.copy_and_resolve_references()
-  with config.unlocked():
-    for field, value in settings.items():
-      *path, name = field.split(".")
-      place = config
-      for part in path:
-        place = place[part]
-      place[name] = value
-  return config
+def _list_columns(options: argparse.Namespace, quoted: Mapping[str, Any]) -> list[str]:
+  """Returns what there is to tell, a published figure beside ours where there are both."""
+  columns = [*COUNTED, *(["size_mb"] if "size_mb" in quoted else [])]
+  columns += [*COMPILED] * options.compile + [*TIMED] * (options.compile and options.time)
+  columns += [*RATED] * options.rates
+  place = {column: number for number, column in enumerate(columns)}
+  columns += [f"{PUBLISHED}{key}" for key in quoted]
+  return sorted(columns, key=lambda column: place.get(column.removeprefix(PUBLISHED), len(place)))
 
 
-def run(config: str, memory: float | None, time: bool) -> None:
-  """Prints what fits, and what helps where the config's batch does not."""
-  loaded = load_config(config)
-  phases.use_cores([loaded])
-  complete = complete_config(loaded)
-  memory = _of_each(memory or USABLE * find_free_bytes())
-  plan, batch = make_plan(complete, timed=time), share(complete)
-  devices = jax.device_count()
-  print(f"{devices} x {jax.devices()[0].device_kind} ({jax.default_backend()}), of each:")
-  small, large = plan.sizes
-  print(f"  memory {_gb(memory)}; steps of {small} and {large} examples were compiled")
-  print(f"  needs {_gb(plan.bytes.fixed)} and {_gb(plan.bytes.each)} an example")
-  if plan.seconds:
-    each, fixed = plan.seconds.each, plan.seconds.fixed
-    print(f"  takes {fixed:.4f} s a step and {each:.4f} s an example")
-  most = plan.largest(memory, complete.grad_accum_steps) * devices
-  needed = plan.bytes.at(batch)
-  print(f"largest batch_size that fits: {most or 'none'}")
-  print(f"batch_size={complete.batch_size} needs {_gb(needed)}{_step_time(plan, batch)}", end="")
-  if needed <= memory:
-    print(": it fits")
+def _check(options: argparse.Namespace, columns: Sequence[str], count: int) -> None:
+  """Raises ConfigError for options that do not go together, before anything is measured."""
+  if options.modules and count > 1:
+    raise ConfigError(f"--modules is of one row, and {count} are asked for: name one")
+  if options.rates and not options.compile:
+    raise ConfigError("--rates runs what --no-compile leaves out: give one of them")
+  if (options.pareto is None) != (options.out is None):
+    raise ConfigError("--pareto names two columns, and --out the folder of their plot: give both")
+  if options.pareto is None:
     return
-  print(": it does not fit; with these settings it was compiled to")
-  rows = [("setting", "needs", "")]
-  for settings in remedies(complete, plan, memory):
-    used = _known(measure_training_bytes(_with(complete, {"batch_size": batch} | settings)))
+  given = ",".join(options.pareto)
+  if len(set(options.pareto)) != 2 or len(options.pareto) != 2:
+    raise ConfigError(f"pareto={given!r}: name two columns, such as train_mb,gflops")
+  for column in options.pareto:
+    if column in RATED and column not in columns:
+      raise ConfigError(f"pareto={column!r} is measured: add --rates")
+    if column not in columns:
+      raise ConfigError(
+        f"pareto={column!r} is no column.{nearest(column, columns)} Valid: {listing(columns)}"
+      )
+  if not Path(options.out).is_dir():
+    raise ConfigError(f"out={options.out!r} is no folder; make it first")
+  from vitx.analysis.figures.subject import make_canvas
+
+  make_canvas(1, 1)  # raises without matplotlib
+
+
+def _show_network(config: Any, modules: bool) -> None:
+  """Prints what a completed config's network takes, and its modules if they are asked for."""
+  from vitx.analysis.tabulate import format_layers, format_shape, list_layers
+  from vitx.tasks import build_task
+
+  task, classes = build_task(config), config.model.get("num_classes")
+  if modules:
+    print(f"{format_layers(list_layers(task.model, task.input_spec))}\n")
+  several = f", {classes} classes" if classes else ""
+  print(
+    f"input {format_shape(task.input_spec.shape[1:])}{several} ({config.data.source})", flush=True
+  )
+
+
+def _show_remedies(config: Any, needs: Any, memory: float) -> None:
+  """Prints whether the config's batch fits a device, and what helps where it does not."""
+  import jax
+
+  from vitx.benchmark import rows as library
+
+  print(
+    f"\n{jax.device_count()} x {jax.devices()[0].device_kind} ({jax.default_backend()})", end=""
+  )
+  print(f", {memory / 1e6:,.0f} MB each; steps of {' and '.join(map(str, needs.sizes))} examples")
+  print(f"batch_size={config.batch_size}", end="")
+  if needs.bytes.at(library.share(config)) <= memory:
+    print(" fits")
+    return
+  print(" does not fit; with these settings it was compiled to")
+  lines = [("setting", "MB", "")]
+  for settings, used in library.measure_remedies(config, needs, memory):
     name = ",".join(f"{field}={value}" for field, value in settings.items())
-    rows.append((name, _gb(used), "fits" if used <= memory else ""))
-    if used <= memory and len(settings) > 1:
-      break
-  print(lay_out(rows, right=(1,)))
-  if not any(row[2] == "fits" for row in rows):
+    lines.append((name, f"{used / 1e6:,.2f}", "fits" if used <= memory else ""))
+  print(lay_out(lines, right=(1,)))
+  if not any(line[2] for line in lines):
     print("None fits: take larger patches, fewer tokens or a mixer with linear memory")
 
 
-def _step_time(plan: Plan, batch: int) -> str:
-  return f", {plan.seconds.at(batch):.3f} s a step" if plan.seconds else ""
+def _write(rows: Mapping[str, dict[str, Any]], options: argparse.Namespace, path: str) -> None:
+  """Writes the files that are asked for, and draws the plot."""
+  import jax
+
+  from vitx.analysis import csv_files
+  from vitx.analysis.figures import pareto
+
+  kind = jax.devices()[0].device_kind
+  figures = {name: {key: _last(value) for key, value in row.items()} for name, row in rows.items()}
+  if options.pareto:
+    x, y = options.pareto
+    points = {name: (row[x], row[y]) for name, row in figures.items() if x in row and y in row}
+    if not points:
+      raise ConfigError(f"pareto={x + ',' + y!r}: no row has both figures here")
+    more = x.endswith(MORE), y.endswith(MORE)
+    front = pareto.find_front(points, more)
+    figures = {name: row | {"front": name in front} for name, row in figures.items()}
+    print(f"rows that no other beats: {', '.join(front)}")
+    told, name = f"Rows of {Path(path).name} on one {kind}.", f"pareto_{Path(path).stem}_{x}_{y}"
+    labels = _label(x), _label(y)
+    print(pareto.draw_pareto(points, labels, more, told, Path(options.out), name))
+  records = [{"row": name} | row for name, row in figures.items()]
+  if options.csv:
+    csv_files.write_records(options.csv, records)
+  if options.json:
+    device = f"one {kind} ({jax.default_backend()})"
+    write_json(options.json, {"device": device, "rows": records})
 
 
-def _gb(value: float) -> str:
-  return f"{value / 1e9:.2f} GB" if value >= 1e8 else f"{value / 1e6:.2f} MB"
+def _label(column: str) -> str:
+  """Returns what a picture calls a column."""
+  own = column.removeprefix(PUBLISHED)
+  return f"{'published ' * (own != column)}{LABELS.get(own, own)}"
+
+
+def _last(value: Any) -> Any:
+  """Returns a published figure; of one by epoch the last."""
+  return list(value.values())[-1] if isinstance(value, Mapping) else value
+
+
+def _format(column: str, value: Any) -> str:
+  """Returns a value with at least four digits; one as it is printed, or a count, with all."""
+  if isinstance(value, Mapping):
+    return f"{_last(value)} at {list(value)[-1]}"
+  if value is None or isinstance(value, str):
+    return value or ""
+  if isinstance(value, int) or column == "size_mb" or column.startswith(PUBLISHED):
+    return f"{value:,}"
+  digits = max(0, 3 - math.floor(math.log10(abs(value)))) if value else 0
+  return f"{value:,.{digits}f}"
+
+
+def _say(message: str) -> None:
+  print(message, file=sys.stderr, flush=True)

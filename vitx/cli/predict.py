@@ -1,193 +1,42 @@
-"""Predicts with a trained model: `vitx predict`."""
+"""Predicts with a trained model: `vitx predict --workdir runs/digits scan.png photographs ...`.
 
-import dataclasses
+A line for each input says its name, the most probable class and its probability; of a model that
+tells no classes, the task's own columns. A folder stands for all images beneath it, sorted; files
+of other suffixes are skipped, and stderr says how many.
+"""
+
+import argparse
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
-import flax.linen as nn
-import jax
-import numpy as np
-
 from vitx.analysis import csv_files
-from vitx.checkpoints.load import Loaded, load
-from vitx.cli.tables import lay_out, write_json
-from vitx.config import registry
+from vitx.checkpoints.outputs import write_json
+from vitx.cli.flags import CHECKPOINT, RUN, TRUST_RUN, OutFile
+from vitx.cli.tables import lay_out
 from vitx.config.checks import check_integer
-from vitx.config.errors import ConfigError
-from vitx.data.in_memory import raise_all
-from vitx.inference.inputs import list_inputs, make_reader, name_input
-from vitx.models import names
-from vitx.training import cache
-from vitx.training.record.progress import count_bar
 
-BATCH = 64
-FEATURES = "features"
-WRITTEN = ("logits", FEATURES)  # of the rows, beside the task's columns
+WRITTEN = ("logits", "features")  # of the rows, beside the task's columns
 
 
-@dataclasses.dataclass(frozen=True)
-class Prediction:
-  """What a model says of examples.
-
-  Attributes:
-    rows: what the task's evaluation says of each, arrays (B, ...) by name.
-    class_names: of the K classes; () where there are none.
-    columns: names and values of what the task tells of each.
-    names: the path of each, those in folders too; its number, from 0, of an array.
-    skipped: why inputs were left out that could not be read, a line with the path for each.
-  """
-
-  rows: Mapping[str, np.ndarray]
-  class_names: tuple[str, ...]
-  columns: Mapping[str, list[Any]]
-  names: tuple[str, ...]
-  skipped: tuple[str, ...] = ()
-
-  @property
-  def probabilities(self) -> np.ndarray:
-    """Class probabilities, float32 (B, K)."""
-    return self.rows["probabilities"]
-
-  @property
-  def logits(self) -> np.ndarray:
-    """What the head says of each class, float32 (B, K)."""
-    return self.rows["logits"]
-
-  @property
-  def features(self) -> np.ndarray:
-    """What the head reads, (B, C); there if `predict` was told `features=True`."""
-    return self.rows[FEATURES]
-
-  def top_k(self, k: int) -> list[list[tuple[str, float]]]:
-    """Returns the k most probable classes of each example with their probabilities, best first.
-
-    Raises:
-      ConfigError: k is not in 1..K.
-    """
-    check_integer(k, "top_k", f"[1, {len(self.class_names)}]")
-    order = np.argsort(-self.probabilities, axis=1, kind="stable")[:, :k]
-    return [
-      [(self.class_names[i], float(p[i])) for i in best]
-      for best, p in zip(order, self.probabilities, strict=True)
-    ]
-
-  @property
-  def classes(self) -> list[str]:
-    """The name of the most probable class, per example."""
-    return [self.class_names[i] for i in self.probabilities.argmax(axis=1)]
-
-
-def predict(
-  model: Loaded | str | Path,
-  inputs: Sequence[Any] | np.ndarray,
-  *,
-  features: bool = False,
-  skip_unreadable: bool = False,
-  trust_code: bool = False,
-) -> Prediction:
-  """Predicts inputs, such as images of any size, prepared as in the run's evaluation.
-
-  Args:
-    model: of `vitx.load`, or a workdir (its best checkpoint).
-    inputs: what the task reads, see `Task.read_input`. A classifier of images takes paths of image
-      files, Pillow's images and arrays (height, width, C), uint8 or float in 0..1, or one array
-      (B, height, width, C); any task takes paths of `.npz` files and dicts of arrays, examples as
-      the run's source has them. The path of a folder stands for the files beneath it that the task
-      reads, sorted.
-    features: also return what the network's head reads.
-    skip_unreadable: leave inputs out that cannot be read, and say which, if others can.
-    trust_code: import what the run's config names as `module:Name`.
-
-  Returns:
-    Probabilities and logits (B, K) and class names, or what else the task tells.
-
-  Raises:
-    ConfigError: no workdir, an input that cannot be read (names its path), a folder without any, or
-      features of a network without a head.
-    ValueError: no list, or an array that is no input of the task.
-  """
-  cache.enable()
-  with registry.trusting(trust_code):
-    loaded = model if isinstance(model, Loaded) else load(model, trust_code=trust_code)
-    return _predict(loaded, inputs, features, skip_unreadable)
-
-
-def _predict(
-  loaded: Loaded, inputs: Sequence[Any] | np.ndarray, features: bool, skips: bool
-) -> Prediction:
-  task, spec = loaded.task, loaded.task.element_spec
-  examples = list_inputs(inputs, task)
-  evaluate = loaded.program(
-    ("predict", features),
-    lambda: jax.jit(_with_features(task.evaluate) if features else task.evaluate),
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+  """Declares the arguments of `run`."""
+  add = parser.add_argument
+  add("files", metavar="FILE", nargs="+", help="an image, what else the task reads, or a folder")
+  add("--workdir", required=True, help=RUN)
+  add("--checkpoint", default="best", help=CHECKPOINT)
+  add("--top_k", type=int, default=1, help="tell so many classes of each, the best first")
+  add("--features", action="store_true", help="also write what the network's head reads, as JSON")
+  add(
+    "--skip_unreadable",
+    action="store_true",
+    help="leave inputs out that cannot be read, and name them on stderr",
   )
-  state = dict(jax.device_put(loaded.variables))
-  arguments = (state.pop("params"), state, task.constants())
-  read_one = make_reader(task)
-  # A few sizes of batches, each compiled once, with blank examples at the end.
-  size = min(BATCH, 1 << max(len(examples) - 1, 0).bit_length())
-  blank = {name: np.zeros(x.shape, x.dtype) for name, x in spec.items()}
-  results, told, named = [], [], []
-  problems: list[ConfigError] = []
-
-  def read(given: Any, number: int) -> dict[str, np.ndarray] | None:
-    try:
-      return read_one(given, number)
-    except ConfigError as error:  # all that cannot be read are named, at the end
-      problems.append(error)
-      return None
-
-  with count_bar("predicting", len(examples), "input") as bar:
-    for start in range(0, max(len(examples), 1), size):
-      chunk = examples[start : start + size]
-      found = [(i, read(given, i)) for i, given in enumerate(chunk, start)]
-      filled = [each for _, each in found if each is not None]
-      bar.update(len(chunk))
-      if (problems and not skips) or (chunk and not filled):
-        continue
-      named += [name_input(examples[i], i) for i, each in found if each is not None]
-      mask = np.arange(size) < len(filled)
-      filled += [blank] * (size - len(filled))
-      batch = {name: np.stack([each[name] for each in filled]) for name in spec}
-      rows = evaluate(*arguments, {**batch, "mask": mask})["rows"]
-      rows = {name: np.asarray(value)[mask] for name, value in rows.items()}
-      batch = {name: value[mask] for name, value in batch.items()}
-      told += list(task.prediction_rows(loaded.data, batch, rows))
-      results.append(rows)
-  if not skips or not results:
-    raise_all(problems)
-  rows = {name: np.concatenate([each[name] for each in results]) for name in results[0]}
-  skipped, columns = tuple(map(str, problems)), _columns(loaded, told)
-  return Prediction(rows, loaded.class_names, columns, tuple(named), skipped)
-
-
-def _with_features(evaluate: Callable[..., Any]) -> Callable[..., Any]:
-  """Returns a task's `evaluate` whose rows also have what the network's head reads."""
-
-  def run(*arguments: Any) -> Any:
-    read: list[jax.Array] = []
-
-    def note(call: Callable, args: tuple, kwargs: dict, context: Any) -> Any:
-      if context.module.name == names.HEAD and context.method_name == "__call__":
-        read.append(args[0])
-      return call(*args, **kwargs)
-
-    with nn.intercept_methods(note):
-      result = evaluate(*arguments)
-    if not read:
-      raise ConfigError(f"features: the network has no module {names.HEAD!r} that reads them")
-    return {**result, "rows": {**result["rows"], FEATURES: read[0]}}
-
-  return run
-
-
-def _columns(loaded: Loaded, told: Sequence[Sequence[Any]]) -> dict[str, list[Any]]:
-  """Returns the task's columns but for those of an example's own arrays, made up here."""
-  heads = loaded.task.prediction_columns(loaded.data)
-  columns = {head: [row[i] for row in told] for i, head in enumerate(heads)}
-  return {head: column for head, column in columns.items() if head not in loaded.task.element_spec}
+  add("--json", action=OutFile, metavar="FILE", help="write all that the model tells as JSON")
+  add(
+    "--csv", action=OutFile, metavar="FILE", help="write the printed columns, a row for each input"
+  )
+  add("--trust_code", action="store_true", help=TRUST_RUN)
 
 
 def run(
@@ -195,17 +44,17 @@ def run(
   workdir: str,
   checkpoint: str,
   top_k: int,
-  features: bool,
-  skip_unreadable: bool,
   json: str | None,
   csv: str | None,
-  trust_code: bool,
+  **options: Any,
 ) -> None:
   """Prints a prediction for each file, and writes the JSON and CSV that are asked for."""
-  loaded = load(workdir, checkpoint, trust_code=trust_code)
+  from vitx.checkpoints.load import load
+  from vitx.inference.predict import predict
+
+  loaded = load(workdir, checkpoint, trust_code=options["trust_code"])
   if loaded.class_names:
     check_integer(top_k, "top_k", f"[1, {len(loaded.class_names)}]")
-  options = {"features": features, "skip_unreadable": skip_unreadable, "trust_code": trust_code}
   prediction = predict(loaded, files, **options)
   told = {"name": list(prediction.names), **prediction.columns}
   told |= {name: prediction.rows[name].tolist() for name in WRITTEN if name in prediction.rows}
@@ -224,7 +73,7 @@ def run(
     csv_files.write(csv, [list(shown), *rows])
 
 
-def _best_columns(prediction: Prediction, k: int) -> dict[str, list[Any]]:
+def _best_columns(prediction: Any, k: int) -> dict[str, list[Any]]:
   """Returns the k most probable classes of each example and their probabilities, as columns."""
   columns: dict[str, list[Any]] = {}
   for place, best in enumerate(zip(*prediction.top_k(k), strict=True), 1):

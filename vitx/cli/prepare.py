@@ -1,60 +1,28 @@
-"""Prepares a data set for training: `vitx prepare`."""
+"""Prepares a data set for training: `vitx prepare NAME [--data_dir D] [--from PATH]`.
 
-import importlib.util
-import os
+NAME is `digits`, `tiny_imagenet` (with --from tiny-imagenet-200.zip or its directory) or a TFDS
+set such as `cifar10` or `imagenette/320px-v2`, which is downloaded and written as ArrayRecord. That
+needs TensorFlow (the extra `prepare`); reading the result does not. With --from DIR a TFDS set is
+converted from a TFRECORD copy in DIR instead, without a download and without TensorFlow.
+"""
 
-import tensorflow_datasets as tfds
-from etils import epath
+import argparse
 
-from vitx.config.errors import ConfigError, MissingExtraError
-from vitx.data.builders import BUILDERS, tfrecord_to_array_record
-from vitx.data.sources import tfds_dir
-from vitx.data.sources.tfds_records import find_content
-
-
-def prepare(name: str, data_dir: str | None = None, source: str | None = None) -> epath.Path:
-  """Prepares a data set as ArrayRecord and returns the directory of its version.
-
-  Args:
-    name: `NAME[/CONFIG][:VERSION]`.
-    data_dir: where to write; else $TFDS_DATA_DIR, else ~/tensorflow_datasets.
-    source: what to prepare from: an archive (`tiny_imagenet`) or a TFRECORD copy (TFDS sets).
-
-  Raises:
-    ConfigError: unknown name, nothing to prepare from, a damaged copy.
-    MissingExtraError: TensorFlow is needed and not installed.
-  """
-  root = tfds_dir.default_data_dir(data_dir)
-  base = tfds_dir.parse_name(name)[0]
-  own = BUILDERS.get(base)
-  if own is not None and own.archive:
-    if not source:
-      raise ConfigError(
-        f"{base} is prepared from its official archive, which you download yourself: {own.url}."
-        f" Run: {tfds_dir.command(name, data_dir, f'PATH_OF_{own.archive}')}"
-      )
-    return own.prepare(root, source)
-  if source:
-    return tfrecord_to_array_record.convert(name, source, root)
-  if own is not None:
-    return own.prepare(root)
-  return _download(name, root)
+from vitx.cli.flags import add_trust
 
 
-def _download(name: str, root: epath.Path) -> epath.Path:
-  tfds_dir.check_known(name)
-  found = tfds_dir.find(name, root)
-  if found is not None:
-    tfds_dir.check_readable(name, found, root)
-    return found
-  if importlib.util.find_spec("tensorflow") is None:
-    raise MissingExtraError(f"Preparing {name!r}", "prepare")
-  builder = tfds.builder(name, data_dir=os.fspath(root), file_format=tfds_dir.READABLE)
-  find_content(builder.info, name)  # before hours of downloading
-  builder.download_and_prepare()
-  return epath.Path(builder.data_dir)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+  """Declares the arguments of `run`."""
+  parser.add_argument("name", metavar="NAME", help="digits, tiny_imagenet or a TFDS name")
+  add_trust(parser.add_argument)
+  parser.add_argument("--data_dir", help="TFDS directory to write to")
+  parser.add_argument(
+    "--from", dest="source", metavar="PATH", help="a TFRECORD copy, or an archive (tiny_imagenet)"
+  )
 
 
 def run(name: str, data_dir: str | None, source: str | None) -> None:
   """Prepares a data set and prints where it lies."""
+  from vitx.data.prepare import prepare
+
   print(f"{name} is ready in {prepare(name, data_dir, source)}")

@@ -1,14 +1,48 @@
-"""Trains a config's rows and sets its source's figures beside ours: `vitx reproduce`."""
+"""Trains the rows of a config file and sets its source's figures beside ours.
 
+    vitx reproduce --config vix_cifar10.py --rows vit,vip,vin --seeds 3 --duration "2 epochs"
+    vitx reproduce --config vix_cifar10.py --budget 0.05PFLOP
+    vitx reproduce --config digits.py:ema_decay=0 --rows softmax,fnet
+
+`--budget` gives every row as many steps as the floating-point operations of its training allow
+(evaluations apart), so that cheap rows train longer. It is `vitx sweep` over rows otherwise.
+"""
+
+import argparse
 import re
 from typing import Any
 
-from vitx.cli.summary import complete_config
-from vitx.cli.sweep import compare
-from vitx.config.errors import ConfigError
-from vitx.config.loader import join_text, load_config, split_text
-from vitx.sweeps.points import ROW, expand, find_published, find_rows, make_points
-from vitx.training.trial import count_training_flops
+from vitx.cli.sweep import add_output, compare
+from vitx.config.loader import join_text, split_text
+
+UNITS = {"FLOP": 1.0, "GFLOP": 1e9, "TFLOP": 1e12, "PFLOP": 1e15, "EFLOP": 1e18}
+
+
+def parse_budget(text: str) -> float:
+  """Returns the operations of a text such as "0.05PFLOP" or "3 TFLOP".
+
+  Raises:
+    argparse.ArgumentTypeError: not such a text.
+  """
+  found = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+) ?([GTPE]?FLOP)s?", text)
+  if not found or not float(found[1]):
+    raise argparse.ArgumentTypeError(
+      f"{text!r}: write a number and GFLOP, TFLOP or PFLOP, 0.05PFLOP"
+    )
+  return float(found[1]) * UNITS[found[2]]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+  """Declares the arguments of `run`."""
+  add = parser.add_argument
+  add("--config", required=True, help="FILE, or FILE:field=value for all rows; no seed")
+  add("--rows", default="", help="of the file, separated by commas; else all")
+  add("--seeds", type=int, default=3, help="how many, from 0; 3")
+  length = parser.add_mutually_exclusive_group()
+  length.add_argument("--duration", help="of every run, as '2 epochs'; else the rows' own")
+  length.add_argument("--budget", type=parse_budget, help="operations of every run, as 0.05PFLOP")
+  add("--workdir", metavar="DIR", help="where the runs lie; runs/reproduce_FILE")
+  add_output(parser)
 
 
 def run(
@@ -21,26 +55,14 @@ def run(
   **output: Any,
 ) -> int:
   """Trains, writes the results and returns the exit status."""
+  from vitx.sweeps import points
+
   path, _ = split_text(config)
-  wanted = find_rows(path, [row.strip() for row in rows.split(",") if row.strip()])
-  texts = expand(config, {ROW: wanted})
+  wanted = points.find_rows(path, [row.strip() for row in rows.split(",") if row.strip()])
+  texts = points.expand(config, {points.ROW: wanted})
   if duration is not None:
     texts = {row: join_text(text, [f"duration={duration}"]) for row, text in texts.items()}
   if budget is not None:
-    texts = {row: _spend(row, text, budget) for row, text in texts.items()}
-  stem = re.sub(r"\.py$", "", path.rpartition("/")[2])
-  points = make_points(texts, seeds)
-  return compare(points, find_published(path), workdir or f"runs/reproduce_{stem}", **output)
-
-
-def _spend(row: str, text: str, budget: float) -> str:
-  """Returns a row's text with the duration that the budget allows."""
-  config = load_config(text)
-  if config.get("phases"):
-    raise ConfigError(f"budget: {row} runs in phases; give a duration, or phases.NAME.duration")
-  each = count_training_flops(complete_config(config))
-  if budget < each:
-    raise ConfigError(
-      f"budget={budget:.3g} FLOP is less than the {each:.3g} of one step of {row}; raise it"
-    )
-  return join_text(text, [f"duration={int(budget // each)} steps"])
+    texts = {row: points.fit_budget(row, text, budget) for row, text in texts.items()}
+  workdir = workdir or f"runs/reproduce_{points.name_file(path)}"
+  return compare(points.make_points(texts, seeds), points.find_published(path), workdir, **output)

@@ -1,267 +1,46 @@
-"""Samples from a trained density model: `vitx sample`."""
+"""Samples from a trained density model: `vitx sample --workdir runs/digits --count 64`.
 
-import dataclasses
-import math
+Images become a PNG grid, text goes to the terminal and to a file, sound becomes WAV files.
+"""
+
+import argparse
 import sys
 from pathlib import Path
+from typing import Any
 
-import numpy as np
-
-from vitx.checkpoints import own_files
-from vitx.checkpoints.load import Loaded, load
-from vitx.checkpoints.workdir import DATA_PLACES, join, tell_places
-from vitx.cli.tables import check_folder
-from vitx.config import registry
-from vitx.config.checks import PositiveInt, Seed, check_number, check_value
-from vitx.config.errors import ConfigError
-from vitx.data.sources import open_source
-from vitx.files import read_bytes
-from vitx.inference import density_model
-from vitx.inference.sample_files import draw_grid, to_png, to_text, to_wav
-from vitx.models.decoding import Sampling, sample_tokens
-from vitx.tasks.density_images import to_values
-from vitx.training import cache
-from vitx.training.record.progress import count_bar
-
-BATCH = 64
-COMPLETIONS = 4  # of each image
+from vitx.checkpoints.outputs import check_folder
+from vitx.checkpoints.own_files import check_output
+from vitx.cli.flags import CHECKPOINT, DATA_DIR, DENSITY_RUN, TRUST_RUN
 
 
-@dataclasses.dataclass(frozen=True)
-class Samples:
-  """What was drawn.
-
-  Attributes:
-    tokens: int32 (S, N), what was given included; S is R times as many completions of each.
-    given: tokens of each that were given.
-    originals: int32 (R, N), whose beginnings were completed; None for samples.
-    kind: what the tokens are.
-    levels: of images.
-    grid: of images, (height, width, channels).
-  """
-
-  tokens: np.ndarray
-  given: int
-  originals: np.ndarray | None
-  kind: density_model.Kind
-  levels: int
-  grid: tuple[int, ...]
-
-  @property
-  def images(self) -> np.ndarray:
-    """Returns uint8 (S, height, width, channels)."""
-    return self.to_images(self.tokens)
-
-  @property
-  def texts(self) -> list[str]:
-    """Returns the tokens as UTF-8, with a sign in the place of what is none."""
-    return [to_text(tokens) for tokens in self.tokens]
-
-  def to_images(self, tokens: np.ndarray) -> np.ndarray:
-    """Returns tokens (n, N) as uint8 (n, height, width, channels)."""
-    return to_values(tokens, self.levels).reshape(-1, *self.grid)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+  """Declares the arguments of `run`."""
+  add = parser.add_argument
+  add("--workdir", required=True, help=DENSITY_RUN)
+  add("--count", type=int, default=16, help="samples, or originals to complete")
+  add("--prompt", metavar="FILE|TEXT", help="what every sample begins with")
+  add("--complete", type=float, metavar="FRACTION", help="complete test examples, so much is given")
+  add("--temperature", type=float, default=1.0, help="below 1 the probable becomes more so")
+  add("--top_k", type=int, help="draw from the k most probable tokens")
+  add("--top_p", type=float, help="draw from the most probable tokens of this probability together")
+  add("--seed", type=int, default=0, help="of the draws")
+  add("--out", metavar="DIR", help="where files are written; WORKDIR/samples by default")
+  add("--checkpoint", default="best", help=CHECKPOINT)
+  add("--data_dir", help=DATA_DIR)
+  add("--trust_code", action="store_true", help=TRUST_RUN)
 
 
-def sample(
-  model: Loaded | str | Path,
-  *,
-  count: int = 16,
-  prompt: str | Path | bytes | None = None,
-  complete: float | None = None,
-  temperature: float = 1.0,
-  top_k: int | None = None,
-  top_p: float | None = None,
-  seed: int = 0,
-  checkpoint: str | int = "best",
-  data_dir: str | None = None,
-  trust_code: bool = False,
-) -> Samples:
-  """Draws from a density model, token by token.
-
-  Args:
-    model: of `vitx.load`, or a workdir.
-    count: samples, or images to complete (four times each) or windows of text or sound (once).
-    prompt: what all samples begin with: bytes, a text, or the path of a file, of sound a WAV file;
-      of an image model an image file, of which `complete` says how much is given.
-    complete: the share of every original that is given, in (0, 1); the originals are the first of
-      the test split, or the image that is the prompt.
-    temperature: divides the logits.
-    top_k: draw from the k most probable tokens only.
-    top_p: draw from the most probable tokens that together reach this probability.
-    seed: of the draws; a sample does not depend on how many are drawn.
-    checkpoint: "best", "latest" or a step.
-    data_dir: where TFDS sets lie, if not where the run found them.
-    trust_code: import what the run's config names as `module:Name`.
-
-  Raises:
-    ConfigError: no density model, or one whose mixer has no cache; a prompt that is longer than the
-      model's window or has tokens that the model does not know; an argument out of range.
-  """
-  cache.enable()
-  sampling = Sampling(temperature, top_k, top_p)
-  check_value(count, "count", PositiveInt)
-  check_value(seed, "seed", Seed)
-  with registry.trusting(trust_code):
-    loaded = model if isinstance(model, Loaded) else load(model, checkpoint, trust_code=trust_code)
-    task, kind = density_model.density_task(loaded), density_model.kind_of(loaded)
-    originals = None
-    if complete is not None:
-      check_number(complete, "complete", "(0, 1)")
-      originals = _originals(loaded, prompt, count, data_dir)
-      given = min(max(round(complete * task.length), 1), task.length - 1)
-      copies = count if prompt is not None else COMPLETIONS if kind == "image" else 1
-      prompts = originals[:, :given].repeat(copies, axis=0)
-    else:
-      start = _read_prompt(loaded, prompt)
-      given = start.size
-      prompts = np.tile(start, (count, 1))
-    tokens = _draw(loaded, prompts, sampling, seed)
-  return Samples(tokens, given, originals, kind, task.levels, density_model.grid_of(loaded))
-
-
-def _draw(loaded: Loaded, prompts: np.ndarray, sampling: Sampling, seed: int) -> np.ndarray:
-  """Returns int32 (S, N), by batches of one size."""
-  length, size = density_model.density_task(loaded).length, min(BATCH, len(prompts))
-  batches, found = math.ceil(len(prompts) / size), []
-  with count_bar("sampling", batches * length, "token") as bar:
-    for first in range(0, len(prompts), size):
-      own = np.resize(prompts[first : first + size], (size, prompts.shape[1]))
-      tokens = sample_tokens(
-        loaded.model,
-        loaded.variables,
-        own,
-        length,
-        sampling,
-        seed=seed,
-        first=first,
-        progress=bar.update,
-      )
-      found.append(tokens[: len(prompts) - first])
-  return np.concatenate(found)
-
-
-def _read_prompt(loaded: Loaded, prompt: str | Path | bytes | None) -> np.ndarray:
-  """Returns the tokens of a prompt, int32 (P,).
-
-  Raises:
-    ConfigError: it is no prompt for this model.
-  """
-  if prompt is None:
-    return np.zeros(0, np.int32)
-  kind, length = density_model.kind_of(loaded), density_model.density_task(loaded).length
-  if isinstance(prompt, bytes):
-    tokens = np.frombuffer(prompt, np.uint8)
-  elif kind == "image":
-    raise ConfigError(
-      f"prompt={str(prompt)!r:.80} of a model of images is a whole image; set complete to the share"
-      " of it that is given"
-    )
-  elif _is_file(prompt):
-    tokens = _read_file(Path(prompt), kind)
-  elif kind == "audio" or isinstance(prompt, Path):
-    raise ConfigError(f"prompt={str(prompt)!r:.80} is no file")
-  else:
-    tokens = np.frombuffer(prompt.encode(), np.uint8)
-  if tokens.size >= length:
-    raise ConfigError(
-      f"prompt has {tokens.size} tokens; the model's window of {length} must hold it and at least"
-      " one more: shorten it"
-    )
-  return density_model.check_tokens(tokens, loaded, "prompt")
-
-
-def _read_file(path: Path, kind: density_model.Kind) -> np.ndarray:
-  if kind != "audio":
-    return np.frombuffer(read_bytes(path), np.uint8)
-  from vitx.data.sources.audio import read_sound
-  from vitx.data.wav import read_head
-
-  return read_sound(read_head(path))
-
-
-def _is_file(prompt: str | Path) -> bool:
-  try:
-    return Path(prompt).is_file()
-  except (OSError, ValueError):  # a text too long for a path, or with a zero in it
-    return False
-
-
-def _originals(
-  loaded: Loaded, prompt: str | Path | bytes | None, count: int, data_dir: str | None
-) -> np.ndarray:
-  """Returns what is completed, int32 (R, N): the image that is the prompt, or the first of test."""
-  task = density_model.density_task(loaded)
-  if prompt is not None:
-    if density_model.kind_of(loaded) != "image" or isinstance(prompt, bytes):
-      raise ConfigError(
-        "complete and prompt are both set: a prompt is given whole; use one of the two (a prompt"
-        " with complete is the file of an image)"
-      )
-    return density_model.image_tokens(density_model.read_image(prompt, loaded)[None], loaded)
-  data = loaded.config.data.copy_and_resolve_references()
-  fields = DATA_PLACES if data_dir is None else DATA_PLACES[:1]
-  tell_places(loaded.config, join(loaded.workdir, "config.json"), fields)
-  if data_dir is not None:
-    data.data_dir = data_dir
-  test = task.examples(open_source(data, loaded.config.data_seed).test, train=False)
-  prepare = task.transform(train=False)
-  count = min(count, len(test))
-  return np.stack([prepare(test[i], None)["tokens"] for i in range(count)]).astype(np.int32)
-
-
-def run(workdir: str, out: str | None, **settings) -> None:
+def run(workdir: str, out: str | None, **options: Any) -> None:
   """Draws samples, shows them and writes them."""
+  from vitx.inference.sample import sample
+  from vitx.inference.sample_files import title_texts, write_samples
+
   folder = Path(out) if out is not None else Path(workdir) / "samples"
-  own_files.check_output(folder)
+  check_output(folder)
   if out is not None or Path(workdir).is_dir():
     check_folder(folder, "out")
-  found = sample(workdir, **settings)
-  folder.mkdir(parents=True, exist_ok=True)
-  name = "samples" if found.originals is None else "completions"
-  if found.kind == "image":
-    images, columns = _arrange(found)
-    own_files.replace(folder, f"{name}.png", to_png(draw_grid(images, columns)))
-    print(folder / f"{name}.png")
-  elif found.kind == "text":
-    texts = _titled(found)
-    _show(texts)
-    own_files.replace(folder, f"{name}.txt", texts)
-    print(folder / f"{name}.txt")
-  else:
-    for number, tokens in enumerate(found.tokens):
-      own_files.replace(folder, f"{name}_{number}.wav", to_wav(tokens))
-    for number, tokens in enumerate(() if found.originals is None else found.originals):
-      own_files.replace(folder, f"original_{number}.wav", to_wav(tokens))
-    print(folder)
-
-
-def _arrange(found: Samples) -> tuple[np.ndarray, int]:
-  """Returns the images of a grid and its columns: each original, then its completions."""
-  if found.originals is None:
-    return found.images, math.ceil(math.sqrt(len(found.tokens)))
-  originals = found.to_images(found.originals)[:, None]
-  completions = found.images.reshape(len(originals), -1, *found.grid)
-  rows = np.concatenate([originals, completions], axis=1)
-  return rows.reshape(-1, *found.grid), rows.shape[1]
-
-
-def _titled(found: Samples) -> str:
-  """Returns all texts under titles; of completions what was given, the original, and the rest."""
-  parts = []
-  for number, text in enumerate(found.texts):
-    if found.originals is None:
-      parts.append(f"--- sample {number}\n{text}\n")
-      continue
-    rest = slice(found.given, None)
-    parts.append(
-      f"--- given {number}\n{to_text(found.tokens[number, : found.given])}\n"
-      f"--- original\n{to_text(found.originals[number, rest])}\n"
-      f"--- completion\n{to_text(found.tokens[number, rest])}\n"
-    )
-  return "".join(parts)
-
-
-def _show(text: str) -> None:
-  """Prints text on a terminal that may not know every letter."""
-  encoding = sys.stdout.encoding or "utf-8"
-  print(text.encode(encoding, errors="replace").decode(encoding))
+  found = sample(workdir, **options)
+  if found.kind == "text":  # the terminal may not know every letter
+    encoding = sys.stdout.encoding or "utf-8"
+    print(title_texts(found).encode(encoding, errors="replace").decode(encoding))
+  print(write_samples(found, folder))

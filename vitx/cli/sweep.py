@@ -1,40 +1,67 @@
-"""Trains a config over values of its fields and seeds, and compares: `vitx sweep`."""
+"""Trains a config over values of its fields and seeds, and compares them in a table.
 
+    vitx sweep --config digits.py --over "row=[softmax,fnet]" --seeds 8 --workdir runs/mixers
+    vitx sweep --config digits.py:softmax,duration=500 \\
+      --over "learning_rate=[1e-3,2e-3],optimizer.weight_decay=[0,0.05]" --workdir runs/rates
+
+Every combination is a run in an ordinary workdir of its own, DIR/NAME. The same command goes on
+where it was stopped; started several times, also on machines that share the directory, each run is
+trained by one of them. In the end OUT/NAME.md, .csv and _curves.png compare the methods with the
+first: means, paired differences with their intervals, ranks. Exit status: 0 finished, 75 stopped by
+SIGTERM or SIGINT with everything saved, 1 anything else.
+"""
+
+import argparse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from vitx.analysis.comparison import Comparison
-from vitx.analysis.figures.subject import make_canvas
 from vitx.checkpoints import workdir as wd
-from vitx.cli.live import Live
-from vitx.cli.tables import check_file, check_folder
-from vitx.config.checks import check_integer
+from vitx.cli.flags import CONFIG, TRUST
 from vitx.config.errors import ConfigError, MissingExtraError
 from vitx.config.loader import split_text
-from vitx.sweeps.points import ROW, expand, find_published, make_points, parse_grid
-from vitx.sweeps.results import measure_methods, write_results
-from vitx.sweeps.sweep import Point, train_points
-from vitx.training import cache, failures, phases
+
+if TYPE_CHECKING:
+  from vitx.sweeps.sweep import Point
 
 
-def run(config: str, over: str | None, seeds: int, workdir: str, **output: Any) -> int:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+  """Declares the arguments of `run`."""
+  add = parser.add_argument
+  add("--config", required=True, help=f"{CONFIG}; no seed")
+  add("--over", help="field=[value,value],...; `row` stands for the file's rows")
+  add("--seeds", type=int, default=1, help="how many, from 0")
+  add("--workdir", required=True, metavar="DIR", help="where the runs lie; gs://... works too")
+  add_output(parser)
+
+
+def add_output(parser: argparse.ArgumentParser) -> None:
+  """Declares the arguments that say where the results go."""
+  add = parser.add_argument
+  add("--out", default="results", help="folder of the table (results)")
+  add("--name", help="of the table (the workdir's name)")
+  add("--plot", action=argparse.BooleanOptionalAction, default=True, help="draw the curves")
+  add("--trust_code", action="store_true", help=TRUST)
+
+
+def run(config: str, over: str | None, seeds: int, **options: Any) -> int:
   """Trains, writes the results and returns the exit status."""
+  from vitx.sweeps.points import ROW, expand, find_published, make_points, parse_grid
+
   grid = parse_grid(over) if over is not None else {}
   points = make_points(expand(config, grid), seeds)
   published = find_published(split_text(config)[0]) if list(grid) == [ROW] else {}
-  return compare(points, published, workdir, **output)
+  return compare(points, published, **options)
 
 
 def compare(
-  points: Sequence[Point],
+  points: "Sequence[Point]",
   published: Mapping[str, Mapping[str, Any]],
   workdir: str,
   *,
   out: str,
   name: str | None,
   plot: bool,
-  together: int,
   trust_code: bool,
 ) -> int:
   """Trains the points, writes their results and returns the exit status.
@@ -46,22 +73,27 @@ def compare(
     out: folder of the results.
     name: of the results; None for the name of the workdir.
     plot: whether to draw the curves.
-    together: how many points one program trains at most.
     trust_code: whether code that the configs name may be imported.
 
   Raises:
-    ConfigError: `together` is out of range, the directory is the workdir of a run, or the results
-      cannot be written; nothing was trained.
+    ConfigError: the directory is the workdir of a run, or the results cannot be written; nothing
+      was trained.
     MissingExtraError: matplotlib is not installed and `plot` is set; nothing was trained.
   """
-  check_integer(together, "together", "[1, 1000]")
+  from vitx.analysis.comparison import Comparison
+  from vitx.analysis.figures.subject import make_canvas
+  from vitx.cli.live import Live
+  from vitx.sweeps.results import check_results, measure_methods, write_results
+  from vitx.sweeps.sweep import train_points
+  from vitx.training import cache, failures, phases
+
   if wd.read_json(workdir, "config.json") or wd.read_json(workdir, wd.PHASES):
     raise ConfigError(
       f"workdir={workdir!r} is the workdir of one run; name another directory, in which each run of"
       " the sweep gets its own"
     )
   named = workdir.rstrip("/").rpartition("/")[2] if name is None else name
-  _check_output(out, named)
+  check_results(out, named)
   if plot:
     try:
       make_canvas(1, 1)  # what is missing is said before the long part
@@ -70,9 +102,9 @@ def compare(
   cache.enable()
   phases.use_cores(point.config for point in points)
   print(f"checking {len({point.method for point in points})} methods ...", flush=True)
-  methods, (figure, mode) = measure_methods(points, published, workdir, trust_code=trust_code)
+  methods, (figure, mode) = measure_methods(points, published, workdir)
   live = Live(points, workdir, figure)
-  if not train_points(points, workdir, live, together=together, trust_code=trust_code):
+  if not train_points(points, workdir, live):
     print("\nstopped; the same command goes on", flush=True)
     return failures.leave(failures.EXIT_INTERRUPTED)
   outcomes = live.outcomes()
@@ -83,13 +115,3 @@ def compare(
   ):
     print(path)
   return 1 if any(outcome.problem for outcome in outcomes) else 0
-
-
-def _check_output(out: str, name: str) -> None:
-  """Raises ConfigError if the results cannot be written, see `write_results`."""
-  check_folder(out, "out")
-  if name in ("", ".", "..") or "/" in name or "\0" in name:
-    raise ConfigError(f"name={name!r} names no files of results; give one without a slash (--name)")
-  if Path(out).is_dir():
-    for end in (".md", ".csv", "_curves.png"):
-      check_file(Path(out) / f"{name}{end}", "name")

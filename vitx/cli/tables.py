@@ -1,17 +1,8 @@
-"""How commands print tables and write files."""
+"""How commands print tables."""
 
-import argparse
-import json
-import os
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
-from vitx.checkpoints.own_files import check_output
-from vitx.config.checks import check_text
-from vitx.config.errors import ConfigError, escape, naming
-
-LONGEST = 255  # bytes of a file's name
+from vitx.config.errors import escape
 
 
 def lay_out(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
@@ -29,65 +20,3 @@ def lay_out(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
     for row in rows
   )
   return "\n".join(line.rstrip() for line in lines)
-
-
-def write_json(path: str | Path, value: Any) -> None:
-  """Writes a JSON file, for people and programs."""
-  write_file(path, json.dumps(value, indent=2) + "\n")
-
-
-def write_file(path: str | Path, content: str | bytes | bytearray) -> None:
-  """Writes a file that the user has asked for. Raises OSError, with its path, if it cannot be."""
-  with naming(path):
-    Path(path).write_bytes(content.encode() if isinstance(content, str) else content)
-
-
-def check_file(path: str | Path | None, field: str) -> None:
-  """Raises ConfigError for a path where no file may be written; None for no file is right.
-
-  To be asked before anything is computed.
-  """
-  if path is None:
-    return
-  given, parent = Path(check_text(str(path), field)), Path(path).parent
-  check_output(path)
-  if len(os.fsencode(given.name)) > LONGEST:
-    raise ConfigError(f"{field}={str(path)!r} cannot be the path of a file; name another place")
-  if not str(path) or given.is_dir():
-    raise ConfigError(f"{field}={str(path)!r} is a folder; name a file")
-  if not parent.is_dir():
-    raise ConfigError(f"{field}={str(path)!r}: there is no folder {str(parent)!r}; make it first")
-  if not _is_writable(given if given.exists() else parent):
-    raise ConfigError(f"{field}={str(path)!r} cannot be written; name another place")
-
-
-def check_folder(path: str | Path, field: str) -> None:
-  """Raises ConfigError for a folder that can neither be made nor written; a URL is not looked at.
-
-  To be asked before anything is computed.
-  """
-  if "://" in str(path):
-    return
-  check_output(path)
-  given = Path(path)
-  there = next(each for each in (given, *given.parents, Path()) if each.exists())
-  if not str(path) or not there.is_dir():
-    raise ConfigError(
-      f"{field}={str(path)!r} cannot be written: {str(there)!r} is no folder; name another place"
-    )
-  if not _is_writable(there):
-    raise ConfigError(f"{field}={str(path)!r} cannot be written; name another place")
-
-
-def _is_writable(path: Path) -> bool:
-  return os.access(path, os.W_OK)
-
-
-class OutFile(argparse.Action):
-  """Takes the path of a file that a command writes in the end, if one can be written there."""
-
-  def __call__(
-    self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: Any = None
-  ) -> None:
-    check_file(values, self.dest)
-    setattr(namespace, self.dest, values)

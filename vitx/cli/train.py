@@ -1,19 +1,32 @@
-"""Trains a model, or goes on where its run stopped: `vitx train`."""
+"""Trains a model, or goes on where its run stopped.
 
+    vitx train --config configs/digits.py --workdir runs/digits
+    vitx train --config configs/digits.py:performer,seed=3 --config.model.depth=2 --workdir runs/p
+
+Exit status: 0 finished, 75 stopped by SIGTERM or SIGINT with everything saved (the same command
+goes on), 1 anything else.
+"""
+
+import argparse
 from typing import Any
 
+from vitx.cli.flags import CONFIG, TRUST
 from vitx.config.loader import load_config
 
 
-def run(
-  config: str,
-  workdir: str,
-  dry_run: bool,
-  trust_code: bool,
-  coordinator: str | None,
-  processes: int | None,
-  process: int | None,
-) -> int:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+  """Declares the arguments of `run`."""
+  add = parser.add_argument
+  add("--config", required=True, help=f"{CONFIG}; --config.field=value overrides too")
+  add("--workdir", required=True, help="where the run keeps everything; gs://... works too")
+  add("--dry_run", action="store_true", help="compile, print memory and seconds per step, exit")
+  add("--trust_code", action="store_true", help=TRUST)
+  add("--coordinator", metavar="HOST:PORT", help="of process 0, of several hosts")
+  add("--processes", type=int, help="how many processes there are")
+  add("--process", type=int, help="which process this is, from 0")
+
+
+def run(config: str, workdir: str, dry_run: bool, trust_code: bool, **place: Any) -> int:
   """Trains and returns the exit status."""
   loaded = load_config(config)  # what is misspelled is said before the heavy imports
   from absl import logging
@@ -22,10 +35,9 @@ def run(
 
   logging.use_absl_handler()
   logging.set_verbosity(logging.WARNING)
-  distributed.initialize(coordinator, processes, process)
+  distributed.initialize(**place)
   phases.use_cores([loaded])
-  more: Any = {"trust_code": True} if trust_code else {}
-  result = phases.train(loaded, workdir, dry_run=dry_run, **more)
+  result = phases.train(loaded, workdir, dry_run=dry_run, trust_code=trust_code)
   if not result.finished:
     print(f"stopped at step {result.step}; the same command goes on", flush=True)
     return failures.leave(failures.EXIT_INTERRUPTED)

@@ -1,330 +1,80 @@
-"""Draws a figure of a trained model or of a config: `vitx visualize`."""
+"""Draws a figure of a trained model or of a config: `vitx visualize FIGURE --out DIR`.
 
-import dataclasses
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+    vitx visualize attention_past --workdir runs/text --out pictures
+    vitx visualize patterns --config sparse_transformer_cifar10:strided --out pictures
+    vitx visualize attention --workdir runs/a runs/b --out pictures
+    vitx visualize attention --workdir runs/a --inputs one.png two.jpg --out pictures
+    vitx visualize curves --workdir runs/a runs/b --out pictures
+    vitx visualize curves --workdir runs/vanilla_w96_d8 --config simplified_cifar10 --out pictures
+    vitx visualize gallery --patterns window,axial_rows --grid 12,12 --out pictures
+    vitx visualize memory --results results/vix.csv --config vix_cifar10 --out pictures
+
+Files are named after the figure and the row, or the name of the workdir. A model of a config has
+its starting weights; weights of others' code become a workdir by `vitx convert`. A sweep's workdir
+stands for all its runs. Curves have those of the source over them, of rows of `--config` by which
+the workdirs are called. Figures:
+"""
+
+import argparse
+from collections.abc import Sequence
 from typing import Any
 
-import jax
-import numpy as np
-from ml_collections import ConfigDict
-
-from vitx.analysis.figures import (
-  FIGURES,
-  PATTERN_FIGURES,
-  RESULT_FIGURES,
-  RUN_FIGURES,
-  SIDE_BY_SIDE,
-  Subject,
-)
-from vitx.analysis.figures.gallery import GRID
-from vitx.analysis.figures.memory import check_cost, read_costs, read_results
-from vitx.analysis.figures.subject import make_canvas
-from vitx.analysis.markdown import without_places
-from vitx.analysis.matrices import hold_matrices
-from vitx.checkpoints.load import Loaded, load
-from vitx.checkpoints.workdir import DATA_PLACES, join, tell_places
-from vitx.cli.summary import complete_config
-from vitx.cli.tables import check_folder
-from vitx.config import registry
-from vitx.config.errors import ConfigError, listing, nearest
-from vitx.config.loader import join_text, load_config, split_text
-from vitx.config.registry import fields_of
-from vitx.data.sources import open_source
-from vitx.inference.inputs import list_inputs, make_reader
-from vitx.models import model_from_config
-from vitx.sweeps.curves import find_printed, find_runs, read_curves
-from vitx.sweeps.points import find_published, find_rows
-from vitx.tasks import build_task
-from vitx.tasks.base import Task
-from vitx.tasks.classification import Classification
-from vitx.tasks.density import Density
-from vitx.training.setup import resolve
-from vitx.training.trial import count_training_flops, measure_training_bytes
-
-ALL_FIGURES: dict[str, Callable[..., list[Path]]] = {
-  **FIGURES,
-  **SIDE_BY_SIDE,
-  **RUN_FIGURES,
-  **RESULT_FIGURES,
-  **PATTERN_FIGURES,
-}
+from vitx.analysis.figures import ALL_FIGURES
+from vitx.cli.flags import CHECKPOINT, RUN, integers, names
 
 
-@dataclasses.dataclass(frozen=True)
-class Options:
-  """What may be said of a figure; a figure takes what it knows.
-
-  Attributes:
-    local: l, the last tokens that count as near; None for a row of the grid.
-    examples: how many are looked at.
-    queries: positions that are drawn; () for some.
-    inputs: looked at instead of the first of *validation*, all of them: what `vitx.predict` takes.
-  """
-
-  local: int | None = None
-  examples: int = 4
-  queries: tuple[int, ...] = ()
-  inputs: tuple[Any, ...] = ()
-
-
-def visualize(
-  figure: str,
-  out: str | Path,
-  *,
-  workdir: str | Sequence[str] | None = None,
-  config: str | None = None,
-  results: str | None = None,
-  checkpoint: str = "best",
-  options: Options | None = None,
-  patterns: Sequence[str] = (),
-  grid: Sequence[int] = (),
-  trust_code: bool = False,
-) -> list[Path]:
-  """Draws a figure and returns the files that were written.
-
-  Args:
-    figure: a name of `FIGURES`, `SIDE_BY_SIDE`, `RUN_FIGURES`, `RESULT_FIGURES` or
-      `PATTERN_FIGURES`.
-    out: folder of the files.
-    workdir: of a training run, of several for a figure of `SIDE_BY_SIDE` or `RUN_FIGURES`; or
-    config: `FILE:ROW,field=value` or a config.json; of curves, the file whose source printed some.
-    results: the CSV file of a sweep over the rows of the config, for a figure of `RESULT_FIGURES`.
-    checkpoint: of the workdir: best, latest or a step.
-    options: of the figure of a model.
-    patterns: for a figure of `PATTERN_FIGURES`: names of `vitx.ops.patterns.PATTERNS`, or
-      `module:NAME`; () for eight of them.
-    grid: rows and columns that those are laid over; () for those of the gallery.
-    trust_code: import what the config names as `module:Name`.
-
-  Raises:
-    ConfigError: an unknown figure (with the nearest), both or neither of workdir and config, or a
-      model that the figure cannot show.
-    MissingExtraError: matplotlib is not installed.
-  """
-  known = tuple(ALL_FIGURES)
-  if figure not in known:
-    raise ConfigError(
-      f"figure={figure!r} is unknown.{nearest(figure, known)} Valid: {listing(known)}"
-    )
-  check_folder(out, "out")
-  workdirs = [workdir] if isinstance(workdir, str) else list(workdir or ())
-  if options and options.inputs and figure not in {**FIGURES, **SIDE_BY_SIDE}:
-    raise ConfigError(f"--inputs: {figure} looks at no inputs; leave them out")
-  if figure in RESULT_FIGURES:
-    return _draw_results(figure, Path(out), results, config, workdirs)
-  if results is not None:
-    raise ConfigError(f"results={results!r}: {figure} is no figure of results; leave it out")
-  if figure in RUN_FIGURES:
-    return _draw_runs(figure, Path(out), workdirs, config, trust_code)
-  if figure in PATTERN_FIGURES:
-    if workdirs or config is not None:
-      raise ConfigError(f"{figure} is a figure of --patterns: give no --workdir and no --config")
-    return PATTERN_FIGURES[figure](patterns, grid or GRID, Path(out))
-  if patterns:
-    raise ConfigError(f"--patterns: {figure} is a figure of a model; gallery draws patterns")
-  if len(workdirs) > 1 and figure not in SIDE_BY_SIDE:
-    raise ConfigError(f"--workdir: {figure} is a figure of one run, {len(workdirs)} are given")
-  if (workdir is None) == (config is None):
-    given = "both" if workdir else "neither"
-    raise ConfigError(f"--workdir and --config: {given} given; a figure is of one of them")
-  make_canvas(1, 1)  # what is missing is said before the long part
-  chosen: dict[str, Any] = {"checkpoint": checkpoint, "options": options, "trust_code": trust_code}
-  if workdirs:
-    subjects = [open_subject(workdir=each, **chosen) for each in workdirs]
-  else:
-    subjects = [open_subject(config=config, **chosen)]
-  labels = [subject.label for subject in subjects]
-  if len(set(labels)) < len(labels):
-    raise ConfigError(f"--workdir: two are called alike ({', '.join(labels)}); files need names")
-  with registry.trusting(trust_code):
-    if figure in SIDE_BY_SIDE:
-      return SIDE_BY_SIDE[figure](subjects, Path(out))
-    return FIGURES[figure](subjects[0], Path(out))
-
-
-def open_subject(
-  *,
-  workdir: str | Path | None = None,
-  config: str | None = None,
-  checkpoint: str = "best",
-  options: Options | None = None,
-  trust_code: bool = False,
-) -> Subject:
-  """Returns what the functions of `vitx.analysis.figures` take, of a run or of a config.
-
-  Args:
-    workdir: of a training run; or
-    config: `FILE:ROW,field=value` or a config.json, with starting weights.
-    checkpoint: of the workdir: best, latest or a step.
-    options: of the figure.
-    trust_code: import what the config names as `module:Name`.
-
-  Raises:
-    ConfigError: both or neither of workdir and config, or one that cannot be opened.
-  """
-  if (workdir is None) == (config is None):
-    raise ConfigError("open_subject: give a workdir or a config, and not both")
-  chosen = options or Options()
-  with registry.trusting(trust_code):
-    if workdir is not None:
-      return _of_run(load(workdir, checkpoint, trust_code=trust_code), chosen)
-    return _of_config(str(config), chosen)
-
-
-def _draw_results(
-  figure: str, out: Path, results: str | None, config: str | None, workdirs: Sequence[str]
-) -> list[Path]:
-  """Draws a figure of a sweep over rows, whose training steps are compiled for their memory."""
-  if results is None or config is None or workdirs:
-    raise ConfigError(
-      f"{figure} is a figure of results: give the CSV file of vitx reproduce as --results, the"
-      " config file whose rows it has as --config, and no --workdir"
-    )
-  make_canvas(1, 1)
-  path, overrides = split_text(config)
-  first = complete_config(load_config(config))
-  value = build_task(first).primary
-  found, costs = read_results(results, value), read_costs(results)
-  memory = {}
-  for row in find_rows(path, list(found)):
-    own = complete_config(load_config(join_text(f"{path}:{row}", [overrides])))
-    if row in costs:
-      check_cost(row, count_training_flops(own), costs[row], config)
-    used = measure_training_bytes(own)
-    if used is None:
-      raise ConfigError(f"{figure}: {jax.default_backend()} does not tell the memory of a program")
-    memory[row] = used / 1e9
-  kind, backend = jax.devices()[0].device_kind, jax.default_backend()
-  told = f"{Path(results).name}, rows of {config}: test figure of finished runs"
-  told += ", mean ± standard deviation over seeds" * (max(map(len, found.values())) > 1)
-  told += ", against the memory of a training step of the row's whole batch, compiled for"
-  told += f" {kind}{f' ({backend})' if backend != kind else ''}, never run."
-  name = f"{figure}_{Path(results).stem}"
-  return RESULT_FIGURES[figure](found, memory, value, told, out, name)
-
-
-def _draw_runs(
-  figure: str, out: Path, workdirs: Sequence[str], config: str | None, trust_code: bool
-) -> list[Path]:
-  if not workdirs:
-    raise ConfigError(
-      f"{figure} is a figure of runs: give their --workdir, and as --config at most the file whose"
-      " source printed such figures"
-    )
-  make_canvas(1, 1)
-  curves, value = read_curves(find_runs(workdirs), trust_code=trust_code)
-  printed = find_printed(find_published(split_text(config)[0]), value) if config else {}
-  if config and not printed.keys() & {curve.method for curve in curves}:
-    methods = listing({curve.method for curve in curves})
-    raise ConfigError(
-      f"config={config!r}: its source printed no training {value} of {methods}; leave it out"
-    )
-  first = Path(workdirs[0]).resolve().name
-  return RUN_FIGURES[figure](curves, value, out, f"{figure}_{first}", printed)
-
-
-def _of_run(loaded: Loaded, options: Options) -> Subject:
-  label = Path(loaded.workdir).resolve().name
-  weights = f"checkpoint of step {loaded.step}"
-  if not options.inputs:
-    tell_places(loaded.config, join(loaded.workdir, "config.json"), DATA_PLACES)
-  return _subject(label, weights, loaded.config, loaded.task, options, lambda: loaded.variables)
-
-
-def _of_config(text: str, options: Options) -> Subject:
-  if options.inputs:
-    raise ConfigError(
-      "--inputs: a config alone does not say how its data are normalized; give a --workdir, which"
-      " vitx train or vitx convert makes"
-    )
-  config = complete_config(load_config(text))
-  path, arg = split_text(text)
-  row = arg.split(",")[0]
-  label = row if row and "=" not in row else Path(path).stem
-  task = build_task(config)
-
-  def variables() -> dict[str, Any]:
-    spec = task.element_spec
-    blank = {name: np.zeros((1, *x.shape), x.dtype) for name, x in spec.items()}
-    return jax.jit(task.init)(jax.random.key(config.init_seed), blank)
-
-  return _subject(label, "starting weights", config, task, options, variables)
-
-
-def _describe(config: ConfigDict) -> str:
-  """Returns the network and its data in a few words."""
-  model = config.model
-  mixer = fields_of(model.get("token_mixer", "softmax"))
-  block = fields_of(model.get("block", "pre_norm"))["name"]
-  parts = [
-    f"{model.name} with {mixer.get('edges', mixer['name'])}",
-    *([f"{block} blocks"] if block != "pre_norm" else []),
-  ]
-  parts += [f"{name} {model[name]}" for name in ("depth", "width") if name in model]
-  return f"{', '.join(parts)}, {without_places(config.data.source)}"
-
-
-def _subject(
-  label: str, weights: str, config: ConfigDict, task: Task, options: Options, variables
-) -> Subject:
-  held = config.copy_and_resolve_references()
-  held.model = hold_matrices(held.model)
-  given = list_inputs(options.inputs, task) if options.inputs else []
-  is_trusted = registry.is_trusted()
-
-  def inputs(count: int) -> Any:
-    with registry.trusting(is_trusted):  # whenever it is called
-      return read_inputs(count)
-
-  def read_inputs(count: int) -> Any:
-    if given:
-      read = make_reader(task)
-      return task.model_inputs(_stack(task, [read(one, i) for i, one in enumerate(given)][:count]))
-    source = open_source(config.data, config.data_seed)
-    # Statistics of a config's pixels were made up, and what follows from the data is known by now.
-    own = build_task(resolve(config, source))
-    examples = own.examples(source.role("validation"), train=False)
-    prepare = own.transform(train=False)
-    some = [prepare(examples[i], None) for i in range(min(count, len(examples)))]
-    return own.model_inputs(_stack(own, some))
-
-  return Subject(
-    label=label,
-    model=model_from_config(held.model),
-    input_spec=task.input_spec,
-    grid=tuple(task.model.grid) if isinstance(task, Density) else None,  # type: ignore[attr-defined]
-    layout=task.token_layout() if isinstance(task, Classification) else None,
-    variables=variables,
-    inputs=inputs,
-    network=_describe(config),
-    weights=weights,
-    local=options.local,
-    examples=len(given) or options.examples,
-    queries=options.queries,
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+  """Declares the arguments of `run`."""
+  lines = (f"    {name:<16}{what}" for name, what in ALL_FIGURES.items())
+  parser.description = "\n".join([parser.description or "", *lines])
+  add = parser.add_argument
+  add("figure", metavar="FIGURE", help="a name of the list above")
+  add("--workdir", nargs="+", help=f"{RUN}; some figures take several, curves sweeps")
+  add(
+    "--config",
+    help="FILE:ROW,field=value or a config.json, with starting weights; of curves, whose source's",
   )
+  add("--results", metavar="CSV", help="of vitx reproduce or sweep over the rows of --config")
+  add("--checkpoint", default="best", help=f"of the workdir: {CHECKPOINT}")
+  add("--out", required=True, metavar="DIR", help="where the files are written")
+  add("--local", type=int, help="the last so many tokens count as near; else a row")
+  add("--examples", type=int, default=4, help="that are looked at, the first of validation")
+  add(
+    "--inputs",
+    nargs="+",
+    default=(),
+    metavar="FILE",
+    help="that are looked at instead, such as images of your own, or folders of them",
+  )
+  add(
+    "--queries",
+    type=integers,
+    default=(),
+    help="positions that are drawn, separated by commas; else a few, spread evenly",
+  )
+  add(
+    "--patterns",
+    type=names,
+    default=(),
+    metavar="NAMES",
+    help="that gallery draws, separated by commas; else eight of them",
+  )
+  add(
+    "--grid",
+    type=integers,
+    default=(),
+    metavar="ROWS,COLUMNS",
+    help="that the gallery's patterns are laid over, as 12,12",
+  )
+  add("--trust_code", action="store_true", help="let the config name Python of its own")
 
 
-def _stack(task: Task, examples: Sequence[Mapping[str, np.ndarray]]) -> dict[str, Any]:
-  return {name: np.stack([each[name] for each in examples]) for name in task.element_spec}
-
-
-def run(
-  figure: str,
-  out: str,
-  *,
-  local: int | None,
-  examples: int,
-  queries: tuple[int, ...],
-  inputs: Sequence[str],
-  **given: Any,
-) -> None:
+def run(figure: str, out: str, inputs: Sequence[str], **given: Any) -> None:
   """Draws the figure and prints the names of its files, and its table if it has one."""
-  for name, value in (("local", local), ("examples", examples)):
-    if value is not None and value < 1:
-      raise ConfigError(f"{name}={value} must be at least 1")
-  options = Options(local, examples, queries, tuple(inputs))
-  for path in visualize(figure, out, options=options, **given):
+  from vitx.inference.visualize import Options, visualize
+
+  own = {name: given.pop(name) for name in ("local", "examples", "queries")}
+  for path in visualize(figure, out, options=Options(**own, inputs=tuple(inputs)), **given):
     print(path)
     if path.suffix == ".csv":
       print(path.read_text(encoding="utf-8"), end="")

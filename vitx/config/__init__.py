@@ -1,0 +1,19 @@
+"""Configs: their fields, overrides in one string, and the registry of named choices.
+
+A config file begins with `default_config()`, sets what is its own, and ends with `with_overrides`.
+"""
+
+from vitx.config.errors import ConfigError
+from vitx.config.fields import default_config
+from vitx.config.overrides import parse_arg, take_override, with_overrides, with_source_facts
+from vitx.config.registry import Names
+
+__all__ = [
+  "ConfigError",
+  "Names",
+  "default_config",
+  "parse_arg",
+  "take_override",
+  "with_overrides",
+  "with_source_facts",
+]

@@ -33,6 +33,17 @@ class Range:
     return above and below
 
 
+@dataclasses.dataclass(frozen=True)
+class ChoiceTable:
+  """The table that a field names an entry of, unless it names code of the user's own.
+
+  Attributes:
+    name: "module:NAME"; the module is imported when the table is read.
+  """
+
+  name: str
+
+
 # Sizes end where an array of that extent could no longer be held by anyone.
 PositiveInt = Annotated[int, Range("[1, 1000000]")]
 NonNegativeInt = Annotated[int, Range("[0, 1000000]")]
@@ -136,6 +147,16 @@ def check_value(value: Any, field: str, kind: Any) -> None:
   )
 
 
+def base_types(kind: Any) -> set[type]:
+  """Returns the types of a declared kind's values: {int, tuple} of `int | tuple[int, int]`."""
+  origin, arguments = get_origin(kind), get_args(kind)
+  if origin in (Union, types.UnionType):
+    return set().union(*map(base_types, arguments))
+  if origin is Annotated:
+    return base_types(arguments[0])
+  return set(map(type, arguments)) if origin is Literal else {origin or kind}
+
+
 def _options(kind: Any) -> list[Any] | None:
   """Returns the kinds of which a value may be any, `None` for an annotation not checked."""
   options = list(get_args(kind)) if get_origin(kind) in (Union, types.UnionType) else [kind]
@@ -158,6 +179,8 @@ def _resembles(value: Any, kind: Any) -> bool:
 
 
 def _check_one(value: Any, field: str, kind: Any) -> None:
+  notes = getattr(kind, "__metadata__", ())
+  kind = get_args(kind)[0] if notes else kind
   origin = get_origin(kind)
   if kind in (None, type(None)):
     if value is not None:
@@ -173,9 +196,8 @@ def _check_one(value: Any, field: str, kind: Any) -> None:
     if kind is str:
       check_text(value, field)
   else:
-    base, *notes = get_args(kind) if origin is Annotated else (kind,)
     intervals = [note.interval for note in notes if isinstance(note, Range)]
-    check = check_integer if base is int else check_number
+    check = check_integer if kind is int else check_number
     check(value, field, intervals[0] if intervals else "(-inf, inf)")
 
 

@@ -37,14 +37,18 @@ def naming(path: str | Path) -> Iterator[None]:
     raise OSError(error.errno, error.strerror, str(path)) from error
 
 
-class ConfigError(ValueError):
-  """A setting that cannot work. The message names the field, the value and the fix."""
+class UserError(Exception):
+  """An error whose message is all that a user needs; a command shows no traceback of it."""
 
   def __init__(self, message: str):
     super().__init__(escape(message))
 
 
-class MissingExtraError(ImportError):
+class ConfigError(UserError, ValueError):
+  """A setting that cannot work. The message names the field, the value and the fix."""
+
+
+class MissingExtraError(UserError, ImportError):
   """An optional dependency is not installed. The message names the extra to install."""
 
   def __init__(self, feature: str, extra: str):

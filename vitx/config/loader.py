@@ -25,9 +25,11 @@ from ml_collections import ConfigDict
 
 from vitx.config import registry
 from vitx.config.errors import ConfigError, listing, nearest
-from vitx.configs import __path__ as shipped
+from vitx.config.fields import declarations, default_config
+from vitx.config.overrides import set_field, split, with_overrides
 
 FLAG = "--config."
+SHIPPED = Path(importlib.import_module("vitx.configs").__path__[0])  # the folder of config files
 
 
 def split_flags(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -49,7 +51,7 @@ def split_flags(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
       value = next(given, "--")
     if not field or value.startswith("--"):
       raise ConfigError(f"{argument} needs a value: {FLAG}{field or 'FIELD'}=VALUE")
-    whole = len(_common().split(value)) < 2  # else its commas would part it
+    whole = len(split(value)) < 2  # else its commas would part it
     overrides.append(f"{field}={value if whole else repr(value)}")
   return rest, overrides
 
@@ -67,17 +69,21 @@ def join_text(text: str, overrides: Iterable[str]) -> str:
   return f"{path}:{','.join(filter(None, (arg, *overrides)))}"
 
 
-def load_config(text: str) -> ConfigDict:
+def load_config(text: str | Path) -> ConfigDict:
   """Returns the config that a text names.
 
   Args:
     text: `FILE`, `FILE:ROW,field=value,...`, or the path of a `config.json`, which has no rows.
 
   Raises:
-    ConfigError: no such file, row or field (with the nearest), a value that cannot be, or a
-      `config.json` that names code outside `registry.trusting(True)`.
+    ConfigError: neither a text nor a path; no such file, row or field (with the nearest); a value
+      that cannot be; or a `config.json` that names code outside `registry.trusting(True)`.
   """
-  path, arg = split_text(text)
+  if not isinstance(text, str | Path):
+    raise ConfigError(
+      f"config={text!r:.60} must name a file, such as 'configs/digits.py:performer,seed=3'"
+    )
+  path, arg = split_text(str(text))
   if path.endswith(".json"):
     return call(_read_json(path), arg)
   return call(open_config(path)["get_config"], arg)
@@ -92,13 +98,13 @@ def call(get_config: Callable[..., ConfigDict], arg: str) -> ConfigDict:
 
 
 def open_config(path: str) -> dict[str, Any]:
-  """Returns the names that a config file defines: `get_config`, and `ROWS` and `PUBLISHED` if any.
+  """Returns the names that a config file defines: `get_config`, and `ROWS` and such, if any.
 
   Raises:
     ConfigError: there is no such file, it cannot be run, or it has no `get_config`.
   """
   file = find(path)
-  if Path(shipped[0]) not in file.parents:
+  if SHIPPED not in file.parents:
     registry.reach_current_folder()  # it may import what lies there
   with _running(path, ConfigError):
     names = runpy.run_path(str(file))
@@ -113,7 +119,7 @@ def open_config(path: str) -> dict[str, Any]:
     if not isinstance(config, ConfigDict):
       raise ConfigError(
         f"config={path!r}: get_config returned {type(config).__name__}; return a ConfigDict, such"
-        " as default_config() of vitx.configs.common"
+        " as default_config() of vitx.config"
       )
     return config
 
@@ -150,10 +156,10 @@ def find(path: str) -> Path:
   """
   if Path(path).is_file() and path.endswith(".py"):
     return Path(path)
-  folder, own = Path(path).parent, Path(shipped[0])
-  names = sorted(p.stem for p in own.glob("*.py") if p.stem not in ("__init__", "common"))
+  folder = Path(path).parent
+  names = sorted(p.stem for p in SHIPPED.glob("*.py") if p.stem[0] != "_")
   if str(folder) in (".", "configs") and Path(path).name.removesuffix(".py") in names:
-    return own / f"{Path(path).name.removesuffix('.py')}.py"
+    return SHIPPED / f"{Path(path).name.removesuffix('.py')}.py"
   near = nearest(Path(path).name.removesuffix(".py"), names)
   what = "neither a .py file nor a .json file" if Path(path).is_file() else "no file"
   raise ConfigError(f"config={path!r} is {what}.{near} Shipped: {listing(names)}.")
@@ -178,12 +184,11 @@ def _read_json(path: str) -> Callable[..., ConfigDict]:
     del mixer["seed"]
 
   def get_config(overrides: str = "") -> ConfigDict:
-    common = _common()
-    config = common.default_config()
+    config = default_config()
     for field, value in tree.items():
-      common.set_field(config, field, _make_tuples(value))
+      set_field(config, field, _make_tuples(value))
     source = config.data.source
-    config = common.with_overrides(config, overrides)
+    config = with_overrides(config, overrides)
     if config.data.source != source:
       raise ConfigError(
         f"data.source={config.data.source!r}: {path} has classes, sizes and statistics of"
@@ -194,22 +199,19 @@ def _read_json(path: str) -> Callable[..., ConfigDict]:
   return get_config
 
 
-# Fields that are paths, regular expressions or expressions over splits.
-_TEXTS = re.compile(
-  r"(^|\.)(init_from|init_from_except|freeze|data\.data_dir|data\.splits\.\w+|task\.teacher)$"
-)
+# What fields take that hold paths, regular expressions or expressions over splits.
+_TEXTS = (str, str | None, tuple[str, ...])
 
 
 def _is_text(field: str, value: str) -> bool:
   """Returns whether a field's value names no code though it may hold a colon."""
-  if re.search(r"(^|\.)optimizer(\.name)?$", field):
+  field = re.sub(r"^phases\.[^.]*\.", "", field)
+  if field in ("optimizer", "optimizer.name"):
     return value.startswith("optax:")  # which takes functions of optax alone
-  if re.search(r"(^|\.)data\.source$", field):
-    from vitx.data.sources import SOURCES
-
+  if field == "data.source":
     kind, _, rest = value.partition(":")
-    return kind in SOURCES or not rest.isidentifier()
-  return bool(_TEXTS.search(field))
+    return kind in registry.import_name("vitx.data.sources:SOURCES") or not rest.isidentifier()
+  return field == "task.teacher" or getattr(declarations().get(field), "type", None) in _TEXTS
 
 
 def _parse(path: str) -> dict[str, Any]:
@@ -229,7 +231,3 @@ def _make_tuples(value: Any) -> Any:
   if isinstance(value, dict):
     return {key: _make_tuples(entry) for key, entry in value.items()}
   return tuple(map(_make_tuples, value)) if isinstance(value, list) else value
-
-
-def _common() -> Any:
-  return importlib.import_module("vitx.configs.common")

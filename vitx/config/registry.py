@@ -16,12 +16,13 @@ import importlib
 import inspect
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from vitx.config.checks import check_fields
 from vitx.config.errors import ConfigError, listing, nearest
+from vitx.config.fields import suggest
 
 # True: the user trusts foreign code. False: no foreign code runs. None: nobody was asked.
 _trusted: contextvars.ContextVar[bool | None] = contextvars.ContextVar("trusted", default=None)
@@ -155,12 +156,44 @@ def _check_kind(found: Any, kinds: tuple[type, ...], what: str) -> None:
 
 
 def _import(name: str, field: str) -> Any:
-  module, attribute = name.split(":", 1)
   reach_current_folder()
   try:
-    return functools.reduce(getattr, attribute.split("."), importlib.import_module(module))
+    return import_name(name)
   except (ImportError, AttributeError, ValueError) as error:
     raise ConfigError(f"{field}={name!r} cannot be imported: {error}") from error
+
+
+def import_name(name: str) -> Any:
+  """Returns the object at a dotted name, such as "vitx.models:MODELS"."""
+  module, attribute = name.split(":", 1)
+  return functools.reduce(getattr, attribute.split("."), importlib.import_module(module))
+
+
+def function_of(entry: Any) -> Callable:
+  """Returns the function or class of a table's entry whose arguments are fields of a config."""
+  return getattr(entry, "from_config", entry)
+
+
+class Names(Sequence[str]):
+  """Names, and those of a table behind them, whose module is imported when one of these is wanted.
+
+  Attributes:
+    first: the names in front; an entry of the table that is one of them is left out.
+    table: the table, as "module:NAME".
+  """
+
+  def __init__(self, first: Iterable[str], table: str):
+    self.first, self.table = tuple(first), table
+
+  def __iter__(self) -> Iterator[str]:
+    yield from self.first
+    yield from (name for name in import_name(self.table) if name not in self.first)
+
+  def __len__(self) -> int:
+    return sum(1 for _ in self)
+
+  def __getitem__(self, index: Any) -> Any:
+    return tuple(self)[index]
 
 
 def fields_of(spec: str | Mapping[str, Any]) -> dict[str, Any]:
@@ -182,7 +215,8 @@ def check_options(function: Callable, given: Mapping[str, Any], field: str, hidd
     if key not in valid:
       owner = getattr(function, "__name__", str(function))
       raise ConfigError(
-        f"{field}.{key}={given[key]!r}: {owner} has no field {key!r}.{nearest(key, valid)}"
+        f"{field}.{key}={given[key]!r}: {owner} has no field {key!r}."
+        f"{suggest(f'{field}.{key}', valid)}"
         f" Valid: {listing(valid) or 'none'}."
       )
 

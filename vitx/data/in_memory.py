@@ -10,8 +10,8 @@ from tqdm import tqdm
 
 from vitx.config.checks import check_fields
 from vitx.config.errors import ConfigError
+from vitx.config.fields import DataSettings
 from vitx.data.dataset import Example, Examples, read_encoded
-from vitx.data.settings import DataSettings
 from vitx.data.transform import Transform
 
 # Examples that a thread takes at once.

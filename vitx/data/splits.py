@@ -1,6 +1,7 @@
 """Which examples train, which validate, which test; and how a split is divided."""
 
 import functools
+import importlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -8,16 +9,25 @@ import numpy as np
 
 from vitx.config.checks import check_value
 from vitx.config.errors import ConfigError, nearest
+from vitx.config.fields import DataSettings, read_fields
 from vitx.config.registry import lookup
-from vitx.data import order, released_splits
+from vitx.data import order
 from vitx.data.dataset import ROLES, Dataset, Examples, Subset
-from vitx.data.settings import DataSettings, read_fields
 from vitx.data.split_names import NAMES
 
 # Set aside for testing where a set has no split for it, whatever the seed.
 TEST_SHARE = 0.2
+
+
+def _choose_published(recipe: str, train: Examples) -> np.ndarray:
+  """Chooses as a paper's code does: by `choose_validation` of the shipped config of its rows."""
+  return importlib.import_module(f"vitx.configs.{recipe}").choose_validation(train)
+
+
 # Functions that `data.validation_choice` names, and a config that nobody vouches for may name.
-CHOICES = {"sparse_transformer_cifar10": released_splits.sparse_transformer_cifar10}
+CHOICES = {
+  name: functools.partial(_choose_published, name) for name in ("sparse_transformer_cifar10",)
+}
 
 
 def assign(dataset: Dataset, data: Mapping[str, Any], seed: int) -> dict[str, Examples]:
@@ -33,7 +43,7 @@ def assign(dataset: Dataset, data: Mapping[str, Any], seed: int) -> dict[str, Ex
     ConfigError: a split is missing, unlabeled or used twice; a share lies out of range.
   """
   settings = read_fields(DataSettings, data)
-  names = find_splits(dataset, settings.splits)
+  names = find_splits(dataset, data.get("splits", {}))
   train = dataset.open_split(names["train"])
   result: dict[str, Examples] = {}
   if names["test"]:

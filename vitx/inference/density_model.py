@@ -39,11 +39,6 @@ def kind_of(loaded: Loaded) -> Kind:
   return "audio" if str(loaded.config.data.source).startswith("audio:") else "text"
 
 
-def vocabulary_of(loaded: Loaded) -> int:
-  """Returns V."""
-  return loaded.model.vocabulary  # type: ignore[attr-defined]
-
-
 def grid_of(loaded: Loaded) -> tuple[int, ...]:
   """Returns how the tokens of a window lie, (height, width, channels) of images."""
   return tuple(loaded.model.grid)  # type: ignore[attr-defined]
@@ -55,7 +50,7 @@ def check_tokens(tokens: np.ndarray, loaded: Loaded, where: str) -> np.ndarray:
   Raises:
     ConfigError: one is outside the model's vocabulary; names the first and its place.
   """
-  V = vocabulary_of(loaded)
+  V = loaded.model.vocabulary  # type: ignore[attr-defined]
   wrong = np.flatnonzero((tokens < 0) | (tokens >= V))
   if wrong.size:
     raise ConfigError(

@@ -1,14 +1,102 @@
 """Samples as one looks at them or listens to them: grids of images, text, WAV files."""
 
+import dataclasses
 import io
 import math
 import wave
+from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
+from vitx.checkpoints import own_files
+from vitx.inference.density_model import Kind
+from vitx.tasks.density_images import to_values
+
 GAP = 2  # pixels between images
 SIDE = 64  # pixels, to which smaller images are enlarged by an integer
+
+
+@dataclasses.dataclass(frozen=True)
+class Samples:
+  """What was drawn.
+
+  Attributes:
+    tokens: int32 (S, N), what was given included; S is R times as many completions of each.
+    given: tokens of each that were given.
+    originals: int32 (R, N), whose beginnings were completed; None for samples.
+    kind: what the tokens are.
+    levels: of images.
+    grid: of images, (height, width, channels).
+  """
+
+  tokens: np.ndarray
+  given: int
+  originals: np.ndarray | None
+  kind: Kind
+  levels: int
+  grid: tuple[int, ...]
+
+  @property
+  def images(self) -> np.ndarray:
+    """Returns uint8 (S, height, width, channels)."""
+    return self.to_images(self.tokens)
+
+  @property
+  def texts(self) -> list[str]:
+    """Returns the tokens as UTF-8, with a sign in the place of what is none."""
+    return [to_text(tokens) for tokens in self.tokens]
+
+  def to_images(self, tokens: np.ndarray) -> np.ndarray:
+    """Returns tokens (n, N) as uint8 (n, height, width, channels)."""
+    return to_values(tokens, self.levels).reshape(-1, *self.grid)
+
+
+def write_samples(found: Samples, folder: Path) -> Path:
+  """Writes the files of samples into a folder, which is created if absent.
+
+  Returns:
+    The file of all images or texts, or the folder of the sounds.
+  """
+  folder.mkdir(parents=True, exist_ok=True)
+  name = "samples" if found.originals is None else "completions"
+  if found.kind == "image":
+    files = {f"{name}.png": to_png(draw_grid(*_arrange(found)))}
+  elif found.kind == "text":
+    files = {f"{name}.txt": title_texts(found).encode()}
+  else:
+    originals = () if found.originals is None else found.originals
+    files = {f"{name}_{number}.wav": to_wav(codes) for number, codes in enumerate(found.tokens)}
+    files |= {f"original_{number}.wav": to_wav(codes) for number, codes in enumerate(originals)}
+  for file, content in files.items():
+    own_files.replace(folder, file, content)
+  return folder if found.kind == "audio" else folder / next(iter(files))
+
+
+def _arrange(found: Samples) -> tuple[np.ndarray, int]:
+  """Returns the images of a grid and its columns: each original, then its completions."""
+  if found.originals is None:
+    return found.images, math.ceil(math.sqrt(len(found.tokens)))
+  originals = found.to_images(found.originals)[:, None]
+  completions = found.images.reshape(len(originals), -1, *found.grid)
+  rows = np.concatenate([originals, completions], axis=1)
+  return rows.reshape(-1, *found.grid), rows.shape[1]
+
+
+def title_texts(found: Samples) -> str:
+  """Returns all texts under titles; of completions what was given, the original, and the rest."""
+  parts = []
+  for number, text in enumerate(found.texts):
+    if found.originals is None:
+      parts.append(f"--- sample {number}\n{text}\n")
+      continue
+    rest = slice(found.given, None)
+    parts.append(
+      f"--- given {number}\n{to_text(found.tokens[number, : found.given])}\n"
+      f"--- original\n{to_text(found.originals[number, rest])}\n"
+      f"--- completion\n{to_text(found.tokens[number, rest])}\n"
+    )
+  return "".join(parts)
 
 
 def draw_grid(images: np.ndarray, columns: int) -> Image.Image:

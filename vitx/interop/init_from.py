@@ -31,12 +31,12 @@ def initial_variables(
   mixer: str = "",
   new_head: bool = True,
   find_places: FindPlaces | None = None,
-  trust_code: bool = False,
 ) -> tuple[Any, dict[str, Any]]:
   """Returns a new run's parameters and state with weights of another run, or of a published file.
 
   A head for other classes starts anew, a position table for another grid is resized. What became of
-  each parameter is printed.
+  each parameter is printed. Code that the other run's config names is imported inside
+  `registry.trusting(True)` alone.
 
   Args:
     source: the workdir of the other run, whose best checkpoint is taken, a file of weights, or
@@ -49,7 +49,6 @@ def initial_variables(
     mixer: name of the network's token mixer, for errors.
     new_head: whether a head of other classes than a file's may start anew.
     find_places: finds the run's classes among the source's; None where there are none.
-    trust_code: as in `load`.
 
   Raises:
     ConfigError: the source cannot be read, or names of a file do not fit and are not allowed to.
@@ -62,8 +61,8 @@ def initial_variables(
   else:
     target = {"params": params}
     target |= {name: model_state[name] for name in STATISTICS if name in model_state}
-    loaded = load(source, trust_code=trust_code)
-    with registry.trusting(trust_code):
+    loaded = load(source, trust_code=registry.is_trusted())
+    with registry.trusting(registry.is_trusted()):
       before = loaded.task.token_layout()
     found = {name: loaded.variables[name] for name in target if name in loaded.variables}
     known = loaded.class_names if loaded.knows_class_names else None
@@ -87,7 +86,6 @@ def check_source(
   mixer: str = "",
   new_head: bool = True,
   find_places: FindPlaces | None = None,
-  trust_code: bool = False,
 ) -> None:
   """Raises what `initial_variables` would raise, as far as it shows without reading a checkpoint.
 
@@ -103,7 +101,7 @@ def check_source(
     return
   try:
     run = find_run(source)
-    with registry.trusting(trust_code):
+    with registry.trusting(registry.is_trusted()):
       read_task(read_config(run), run)
   except ConfigError as error:
     raise ConfigError(f"init_from={source!r}: {error}") from error

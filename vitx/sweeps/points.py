@@ -11,10 +11,11 @@ from ml_collections import ConfigDict
 
 from vitx.checkpoints.workdir import to_plain
 from vitx.config.errors import ConfigError, listing, nearest
-from vitx.config.loader import load_config, open_config, split_text
-from vitx.configs.common import split
+from vitx.config.loader import join_text, load_config, open_config, split_text
+from vitx.config.overrides import split
 from vitx.sweeps.sweep import Point
 from vitx.training.record.progress import count_bar
+from vitx.training.trial import complete_config, count_training_flops
 
 ROW = "row"  # what stands for the config file's row among the fields
 LONGEST = 200  # characters of a workdir's name
@@ -97,11 +98,28 @@ def expand(config: str, grid: Mapping[str, Sequence[str]]) -> dict[str, str]:
     settings = [f"{field}={value}" for field, value in chosen.items() if field != ROW]
     row = [chosen[ROW]] if ROW in chosen else []
     parts = [f"{'' if f == ROW else f'{short[f]}-'}{_clean(v)}" for f, v in chosen.items()]
-    name = "_".join(parts or own or [_clean(_stem(path))])
+    name = "_".join(parts or own or [_clean(name_file(path))])
     if name in texts:
       raise ConfigError(f"over: two points are called {name!r}: {texts[name]!r} is there already")
     texts[name] = f"{path}:{','.join([*row, *items, *settings])}"
   return texts
+
+
+def fit_budget(row: str, text: str, budget: float) -> str:
+  """Returns a row's text with as many steps as so many floating-point operations allow.
+
+  Raises:
+    ConfigError: the row runs in phases, or one step takes more.
+  """
+  config = load_config(text)
+  if config.get("phases"):
+    raise ConfigError(f"budget: {row} runs in phases; give a duration, or phases.NAME.duration")
+  each = count_training_flops(complete_config(config))
+  if budget < each:
+    raise ConfigError(
+      f"budget={budget:.3g} FLOP is less than the {each:.3g} of one step of {row}; raise it"
+    )
+  return join_text(text, [f"duration={int(budget // each)} steps"])
 
 
 def make_points(texts: Mapping[str, str], seeds: int) -> list[Point]:
@@ -164,7 +182,8 @@ def _shorten(fields: Iterable[str]) -> dict[str, str]:
   return {field: end if ends.count(end) == 1 else field for field, end in last.items()}
 
 
-def _stem(path: str) -> str:
+def name_file(path: str) -> str:
+  """Returns the name of a config file without its folder and suffix."""
   return re.sub(r"\.(py|json)$", "", path.rstrip("/").rpartition("/")[2])
 
 

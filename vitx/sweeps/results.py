@@ -17,6 +17,7 @@ from vitx.analysis.comparison import Comparison, Method, Outcome, format_csv, fo
 from vitx.analysis.counting import count_parameters
 from vitx.analysis.figures.curves import draw_curves
 from vitx.checkpoints import workdir as wd
+from vitx.checkpoints.outputs import check_file, check_folder
 from vitx.config.errors import ConfigError, naming
 from vitx.sweeps.curves import find_printed, read_curves
 from vitx.sweeps.sweep import Point
@@ -32,8 +33,6 @@ def measure_methods(
   points: Sequence[Point],
   published: Mapping[str, Mapping[str, Any]],
   directory: str,
-  *,
-  trust_code: bool = False,
 ) -> tuple[list[Method], Facts]:
   """Checks the first point of each method as a trial, and counts what it costs.
 
@@ -41,7 +40,6 @@ def measure_methods(
     points: of the sweep.
     published: figures by method.
     directory: of the workdirs.
-    trust_code: whether code that their configs name may be imported.
 
   Returns:
     The methods in order, and name and mode of the figure that compares them.
@@ -52,7 +50,7 @@ def measure_methods(
   methods, facts = [], {}
   for point in {each.method: each for each in reversed(points)}.values():
     try:
-      runs = phases.check(point.config, wd.join(directory, point.name), trust_code=trust_code)
+      runs = phases.check(point.config, wd.join(directory, point.name))
     except ConfigError as error:
       raise ConfigError(f"{point.method}: {error}") from error
     task = runs[-1].task
@@ -106,6 +104,16 @@ def write_results(
   _write(rows, format_csv(comparison))
   _write(table, "\n\n".join(parts) + "\n")
   return [table, rows, *drawn]
+
+
+def check_results(out: str, name: str) -> None:
+  """Raises ConfigError if the results cannot be written, see `write_results`."""
+  check_folder(out, "out")
+  if name in ("", ".", "..") or "/" in name or "\0" in name:
+    raise ConfigError(f"name={name!r} names no files of results; give one without a slash (--name)")
+  if Path(out).is_dir():
+    for end in (".md", ".csv", "_curves.png"):
+      check_file(Path(out) / f"{name}{end}", "name")
 
 
 def _write(path: Path, text: str) -> None:

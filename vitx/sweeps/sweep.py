@@ -1,4 +1,4 @@
-"""Many runs, one after the other or several in one program, each in a workdir of its own.
+"""Many runs, one after the other, each in a workdir of its own.
 
 Several processes, or machines that see the same directory, may work through the same points:
 whoever holds a point's lock trains it, the others go on to the next. What is finished is skipped,
@@ -23,13 +23,12 @@ from vitx.analysis.comparison import Outcome
 from vitx.checkpoints import lock, own_files
 from vitx.checkpoints import workdir as wd
 from vitx.config.errors import ConfigError
-from vitx.training import phases, together
-from vitx.training.alike import likeness
+from vitx.config.fields import RunSettings
+from vitx.training import phases
 from vitx.training.failures import NonFiniteError, count_received
 from vitx.training.record import provenance
 from vitx.training.record.log import read_metrics
-from vitx.training.running import SEEN
-from vitx.training.together import Ended
+from vitx.training.validation import SEEN
 
 POINT, FAILED = wd.POINT, wd.FAILED
 # A finished point is not trained again, so where it ends is not free as it is of a run alone.
@@ -60,14 +59,13 @@ class State(enum.Enum):
   DONE = "done"  # finished or failed, here or elsewhere
   BUSY = "busy"  # another process trains it
   STOPPED = "stopped"  # a signal ended it
-  LATER = "later"  # its fellows in a program stand at another step and come first
 
 
 class Show(Protocol):
   """What a sweep tells of itself."""
 
-  def training(self, points: Sequence[Point]) -> AbstractContextManager:
-    """Surrounds the training of points, in one program if there are several."""
+  def training(self, point: Point) -> AbstractContextManager:
+    """Surrounds the training of a point."""
     ...
 
   def looked_at(self, point: Point, state: State) -> None:
@@ -75,24 +73,16 @@ class Show(Protocol):
     ...
 
 
-def train_points(
-  points: Sequence[Point],
-  directory: str | Path,
-  show: Show,
-  *,
-  together: int = 1,
-  trust_code: bool = False,
-) -> bool:
+def train_points(points: Sequence[Point], directory: str | Path, show: Show) -> bool:
   """Trains what is neither finished nor failed, and waits for what other processes train.
 
-  A point whose loss is not finite has failed; it is recorded and not tried again.
+  A point whose loss is not finite has failed; it is recorded and not tried again. Code that the
+  config of `init_from`, or of a teacher, names is imported inside `registry.trusting(True)` alone.
 
   Args:
     points: in their order.
     directory: that holds their workdirs; created if absent.
     show: of the progress.
-    together: how many points one program trains at most, where `likeness` allows.
-    trust_code: whether code that the config of `init_from`, or of a teacher, names may be imported.
 
   Returns:
     False if a signal ended it; the same call goes on.
@@ -103,28 +93,26 @@ def train_points(
   """
   for point in points:
     _check_end(point)
-  groups, before = group_points(points, together), count_received()
-  done: set[str] = set()
-  while groups:
-    left, before_done = [], len(done)
-    for group in groups:
-      states = _train_group(group, directory, show, trust_code)
-      if State.STOPPED in states:
+  before = count_received()
+  while points:
+    left: list[Point] = []
+    for point in points:
+      state = _train_point(point, directory, show)
+      if state is State.STOPPED:
         return False
-      done |= {p.name for p, state in zip(group, states, strict=True) if state is State.DONE}
-      if any(state is not State.DONE for state in states):
-        left.append(group)
-      is_rest = left or group is not groups[-1]
-      if is_rest and count_received() > before:  # it came when the group was as good as over
+      if state is State.BUSY:
+        left.append(point)
+      is_rest = left or point is not points[-1]
+      if is_rest and count_received() > before:  # it came when the point was as good as over
         return False
-    if left and len(done) == before_done:
+    if len(left) == len(points):
       time.sleep(POLL)
-    groups = left
+    points = left
   return True
 
 
 def _check_end(point: Point) -> None:
-  stop = point.config.get("stop_after", "")
+  stop = point.config.get("stop_after", RunSettings.stop_after)
   if stop != "" and point.config.get("phases"):
     raise ConfigError(
       f"stop_after={stop!r} ends a run of phases in its first, where a point of a sweep has no"
@@ -132,72 +120,25 @@ def _check_end(point: Point) -> None:
     )
 
 
-def group_points(points: Sequence[Point], together: int) -> list[list[Point]]:
-  """Returns which points one program trains, in the order of the first of each.
-
-  It depends on all points, whichever are finished, so that a sweep that was stopped goes on with
-  the same programs.
-  """
-  groups: list[list[Point]] = []
-  open_groups: dict[str, list[Point]] = {}
-  for point in points:
-    alike = likeness(point.config) if together > 1 else None
-    group = [] if alike is None else open_groups.setdefault(alike, [])
-    if not group:
-      groups.append(group)
-    group.append(point)
-    if alike is not None and len(group) == together:
-      del open_groups[alike]
-  return groups
-
-
-def _train_group(
-  points: Sequence[Point], directory: str | Path, show: Show, trust_code: bool
-) -> list[State]:
-  """Trains points that one program can train, or a single one; returns how they stand."""
-  workdirs = [wd.join(directory, point.name) for point in points]
+def _train_point(point: Point, directory: str | Path, show: Show) -> State:
+  """Trains a point unless it is done or another process trains it; returns how it stands."""
+  workdir = wd.join(directory, point.name)
   with contextlib.ExitStack() as locks:
-    claims = [
-      _claim(point, workdir, locks) for point, workdir in zip(points, workdirs, strict=True)
-    ]
-    mine = [point for point, state in zip(points, claims, strict=True) if state is None]
-    ended: Sequence[Ended] = [None] * len(points)
-    if mine:
+    state = _claim(point, workdir, locks)
+    if state is None:
       try:
-        with show.training(mine):
-          ended = _train(points, workdirs, claims, trust_code)
+        with show.training(point):
+          state = _train(point, workdir)
       finally:
         # Programs of runs that are over hold memory, and maps of which a process may have few.
         jax.clear_caches()
         gc.collect()
-    states = [
-      state or _settle(workdir, how)
-      for workdir, state, how in zip(workdirs, claims, ended, strict=True)
-    ]
-  for point, state in zip(points, states, strict=True):
-    if state is not State.LATER:
-      show.looked_at(point, state)
-  return states
-
-
-def _train(
-  points: Sequence[Point],
-  workdirs: Sequence[str],
-  claims: Sequence[State | None],
-  trust_code: bool,
-) -> Sequence[Ended]:
-  """Trains the points that nobody else has claimed; returns how they ended."""
-  if len(points) > 1:
-    now = [None if state else each for each, state in zip(workdirs, claims, strict=True)]
-    return together.train([point.config for point in points], now, trust_code=trust_code)
-  try:
-    return [phases.train(points[0].config, workdirs[0], trust_code=trust_code)]
-  except (NonFiniteError, lock.WorkdirInUseError) as error:
-    return [error]
+  show.looked_at(point, state)
+  return state
 
 
 def _claim(point: Point, workdir: str, locks: contextlib.ExitStack) -> State | None:
-  """Returns how a point stands that is not to be trained here; None where it is, and is locked."""
+  """Locks a point that is to be trained here; returns how any other point stands."""
   own_files.check_no_link(workdir)  # the sweep's directory may be one, a point's not
   asked = {"method": point.method, "seed": point.seed, "config": wd.to_plain(point.config)}
   _check_same_point(workdir, asked)
@@ -214,16 +155,16 @@ def _claim(point: Point, workdir: str, locks: contextlib.ExitStack) -> State | N
   return None
 
 
-def _settle(workdir: str, ended: Ended) -> State:
-  """Returns how a point stands whose training has ended; records a loss that is not finite."""
-  if ended is None:
-    return State.LATER
-  if isinstance(ended, lock.WorkdirInUseError):
+def _train(point: Point, workdir: str) -> State:
+  """Trains a point and returns how it stands; records a loss that is not finite."""
+  try:
+    result = phases.train(point.config, workdir)
+  except lock.WorkdirInUseError:
     return State.BUSY
-  if isinstance(ended, NonFiniteError):
-    wd.write_json(workdir, FAILED, {"error": str(ended)})
+  except NonFiniteError as error:
+    wd.write_json(workdir, FAILED, {"error": str(error)})
     return State.DONE
-  return State.DONE if ended.finished else State.STOPPED
+  return State.DONE if result.finished else State.STOPPED
 
 
 def _check_same_point(workdir: str, asked: dict[str, Any]) -> None:

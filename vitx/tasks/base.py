@@ -55,14 +55,12 @@ class Task(Protocol):
   Attributes:
     model: the network.
     teacher: whose weights the loss needs; None for none.
-    sections: dataclasses that declare the fields which the task reads, by the config's section.
     answers: arrays of an example that only an answer would tell; an exported program does without.
     input_suffixes: in lower case, of the files that `vitx predict` reads of a folder.
   """
 
   model: nn.Module
   teacher: Teacher | None = None
-  sections: ClassVar[Mapping[str, type]] = {}
   answers: ClassVar[tuple[str, ...]] = ()
   input_suffixes: ClassVar[tuple[str, ...]] = (".npz",)
 
@@ -146,17 +144,6 @@ class Task(Protocol):
   def init(self, key: jax.Array, batch: Batch) -> dict[str, Any]:
     """Returns all variables; depends on `key` and the batch's shapes only."""
     ...
-
-  def found_in_data(self) -> Any:
-    """Returns arrays that follow from the training examples, and no shape from them.
-
-    Runs whose training examples differ are trained as one program by `with_found`.
-    """
-    return {}
-
-  def with_found(self, found: Any) -> "Task":
-    """Returns the task with other arrays of `found_in_data`, traced ones for instance."""
-    return self
 
   def constants(self) -> Any:
     """Returns arrays that are neither trained nor saved; training adds "teacher" to them."""

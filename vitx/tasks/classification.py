@@ -1,8 +1,7 @@
 """Classification of images: cross-entropy against (mixed, smoothed) class targets."""
 
 import dataclasses
-import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, Literal
 
 import flax.linen as nn
@@ -13,22 +12,13 @@ from ml_collections import ConfigDict
 
 from vitx.config.checks import Probability, check_value
 from vitx.config.errors import ConfigError, escape
+from vitx.config.fields import DataSettings, HostInterpolation, ResizeMode, Size
 from vitx.data.dataset import DatasetInfo, check_arrays
 from vitx.data.images.augment import make_eval_preprocess, make_train_augment
-from vitx.data.images.augment_settings import AugmentSettings, EvalSettings
 from vitx.data.images.decode import ValueRange, decode_size
 from vitx.data.images.resizing import ResizeImages
-from vitx.data.images.settings import (
-  HostInterpolation,
-  ImageSettings,
-  ResizeMode,
-  Size,
-  find_channels,
-  find_size,
-  image_spec,
-  sides,
-)
-from vitx.data.images.statistics import Channels, statistics
+from vitx.data.images.settings import find_channels, find_size, image_spec, sides
+from vitx.data.images.statistics import statistics
 from vitx.data.sources.folder import SUFFIXES
 from vitx.models import initialize, model_from_config, token_layout
 from vitx.ops.dropout import examples_at
@@ -61,8 +51,6 @@ class Classification(Task):
     channels: C.
     resize_mode: how the host gives an image its size in training.
     interpolation: of the host's resizing.
-    mean_and_std: per channel, by which `augment` and `preprocess` normalize; they take others as
-      `statistics`.
     value_range: `data.value_range`, of images to predict.
   """
 
@@ -73,16 +61,10 @@ class Classification(Task):
   decode_size: Size
   image_size: Size
   channels: int
-  resize_mode: ResizeMode = "center"
-  interpolation: HostInterpolation = "bilinear"
-  mean_and_std: tuple[Channels, Channels] = ((), ())
+  resize_mode: ResizeMode = DataSettings.resize_mode
+  interpolation: HostInterpolation = DataSettings.interpolation
   value_range: ValueRange = None
 
-  sections: ClassVar[Mapping[str, type]] = {
-    "data": ImageSettings,
-    "augment": AugmentSettings,
-    "evaluation": EvalSettings,
-  }
   answers: ClassVar[tuple[str, ...]] = ("label",)
   input_suffixes: ClassVar[tuple[str, ...]] = SUFFIXES
 
@@ -147,21 +129,8 @@ class Classification(Task):
       image_size=data.image_size,
       channels=data.channels,
       resize_mode=data.resize_mode,
-      interpolation=data.get("interpolation", ImageSettings.interpolation),
-      mean_and_std=(tuple(data.mean), tuple(data.std)),
+      interpolation=data.get("interpolation", DataSettings.interpolation),
       value_range=data.get("value_range"),
-    )
-
-  def found_in_data(self):
-    """Returns mean and standard deviation per channel, float32 (C,)."""
-    return tuple(np.asarray(each, np.float32) for each in self.mean_and_std)
-
-  def with_found(self, found):
-    """Returns the task that normalizes images by another mean and standard deviation."""
-    return dataclasses.replace(
-      self,
-      augment=functools.partial(self.augment, statistics=found),
-      preprocess=functools.partial(self.preprocess, statistics=found),
     )
 
   @property

@@ -57,7 +57,7 @@ def check(config: ConfigDict, params: Any, model_state: Any, batch: Mapping[str,
     )
 
 
-def make_step(config: ConfigDict, run: parallel.Run = parallel.at_once) -> Callable:
+def make_step(config: ConfigDict, run: parallel.Runner = parallel.at_once) -> Callable:
   """Returns the sums over a batch on every device: `(params, model_state, batch)`.
 
   Args:

@@ -13,9 +13,9 @@ from ml_collections import ConfigDict
 from vitx.analysis import cost
 from vitx.data.dataset import ROLES
 from vitx.training import parallel
+from vitx.training.experiment import Experiment, batch_shapes, evaluation_shapes
 from vitx.training.record.progress import Progress, announce
-from vitx.training.setup import Experiment, batch_shapes, evaluation_shapes
-from vitx.training.train_step import Step
+from vitx.training.step import Step
 
 # What a dispatch may have where the config leaves it open: a second or two of a CPU's time, so that
 # a signal is soon heeded.
@@ -27,7 +27,7 @@ CPU_OPTIONS = {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
 
 
 @dataclasses.dataclass(frozen=True)
-class Program:
+class StepProgram:
   """Training steps as compiled for every device.
 
   Attributes:
@@ -44,11 +44,11 @@ class Program:
     self, state: Any, constants: Any, batches: Sequence[Mapping[str, np.ndarray]], stop: bool
   ) -> tuple[Any, dict[str, jax.Array], dict[str, jax.Array], jax.Array]:
     """Makes a step for each of this process's batches, in order; see `Step.train_several`."""
-    fed = parallel.split_steps(batches, self.steps)
+    rows = parallel.split_steps(batches, self.steps)
     if self.fill:
-      fed = self.fill(fed)
+      rows = self.fill(rows)
     count = parallel.number(len(batches))
-    return self.compiled(state, constants, fed, count, parallel.number(stop))
+    return self.compiled(state, constants, rows, count, parallel.number(stop))
 
 
 def compile_steps(
@@ -57,8 +57,8 @@ def compile_steps(
   constants: Any,
   workdir: str = "",
   *,
-  run: parallel.Run = parallel.at_once,
-) -> Program:
+  run: parallel.Runner = parallel.at_once,
+) -> StepProgram:
   """Prints a header of the run; returns the compiled training steps.
 
   Args:
@@ -107,8 +107,8 @@ def compile_program(
   steps: int,
   *,
   options: Any = None,
-  run: parallel.Run = parallel.at_once,
-) -> Program:
+  run: parallel.Runner = parallel.at_once,
+) -> StepProgram:
   """Compiles training steps for every device.
 
   Args:
@@ -120,12 +120,12 @@ def compile_program(
     options: for the compiler.
     run: calls the compiler, see `parallel.compile_for`.
   """
-  fed = parallel.split_steps([batch], steps)
-  arguments = (state, constants, fed, parallel.number(1), parallel.number(0))
+  rows = parallel.split_steps([batch], steps)
+  arguments = (state, constants, rows, parallel.number(1), parallel.number(0))
   compiled = parallel.compile_for(
     arguments, step.train_several, donate=(0,), options=options, run=run
   )
-  return Program(compiled, steps)
+  return StepProgram(compiled, steps)
 
 
 def count_steps(flops: int) -> int:
@@ -163,14 +163,14 @@ def _count(names: Iterable[str]) -> str:
   return ", ".join(f"{n} x {name}" for name, n in collections.Counter(names).items())
 
 
-def dry_run(experiment: Experiment, state: Any, *, run: parallel.Run = parallel.at_once) -> None:
+def dry_run(experiment: Experiment, *, run: parallel.Runner = parallel.at_once) -> None:
   """Prints the table of parameters and, after three timed dispatches, how long a run takes.
 
   Args:
-    experiment: of this run.
-    state: replicated; used up.
+    experiment: what a run would train.
     run: calls the compiler, see `parallel.compile_for`.
   """
+  state = experiment.replicate(experiment.init_state(run))
   overview = parameter_overview.get_parameter_overview(
     parallel.unreplicate(state.params), include_stats=False
   )

@@ -6,6 +6,7 @@ import functools
 import importlib.util
 import os
 import signal
+import socket
 import sys
 import traceback
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ import jax
 from jax._src.lib import _jax  # one function of it, see `_join`
 
 from vitx.config.errors import ConfigError
-from vitx.training import rendezvous
+from vitx.training.record.progress import announce
 
 # The number of processes as the launcher of a job step gives it: SLURM's srun, Open MPI.
 COUNTS = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE")
@@ -24,6 +25,7 @@ COUNTS = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE")
 HOSTS = ("TPU_PROCESS_ADDRESSES", "TPU_WORKER_HOSTNAMES")
 SEVERAL = ("MEGASCALE_COORDINATOR_ADDRESS", "JOB_COMPLETION_INDEX")
 
+PATIENCE = 300  # seconds for all processes to come
 HEARTBEAT = 60  # seconds after which a process that gives no sign of life is taken for gone
 GONE = (
   "another process of this run has ended, or cannot be reached: {}; begin all of them again with"
@@ -45,8 +47,8 @@ def initialize(
     process: which one this is, from 0.
 
   Raises:
-    ConfigError: only some of the three are given, the process is out of range, or the processes
-      do not meet.
+    ConfigError: only some of the three are given, the process is out of range, the coordinator is
+      no address, or the processes do not meet.
   """
   given = (coordinator, processes, process)
   if any(value is not None for value in given):
@@ -59,14 +61,56 @@ def initialize(
       raise ConfigError(f"--processes={processes} must be at least 1")
     if not 0 <= process < processes:
       raise ConfigError(f"--process={process} must lie in 0..{processes - 1}")
-    rendezvous.meet(coordinator, processes, process)
-    _join(coordinator, processes, process)
+    _check_address(coordinator, process)
+    announce(
+      f"waiting for {processes} processes at {coordinator}",
+      lambda: _meet(coordinator, processes, process),
+    )
   elif _in_cluster():
     _join()
   elif _on_tpu_vm():
     # Only the cloud's metadata server tells whether this host is one of a pod; JAX asks it.
     with contextlib.suppress(ValueError):  # raised where there is no such server: one host
       _join()
+
+
+def _check_address(coordinator: str, process: int) -> None:
+  """Raises ConfigError where XLA would wait, or end in a crash."""
+  host, _, port = coordinator.rpartition(":")
+  if not host or "/" in host or not port.isdecimal() or not 0 < int(port) < 65536:
+    raise ConfigError(
+      f"--coordinator={coordinator!r} is not of the form HOST:PORT with a port in 1..65535, such as"
+      " host0:1234"
+    )
+  try:
+    socket.getaddrinfo(host.strip("[]"), int(port))
+  except (OSError, UnicodeError) as error:  # the latter of a name such as a..b
+    raise ConfigError(
+      f"--coordinator={coordinator!r}: there is no host {host!r} ({error}); name the host of"
+      " process 0"
+    ) from error
+  both = socket.has_dualstack_ipv6()
+  family = socket.AF_INET6 if both else socket.AF_INET
+  try:
+    if process == 0:
+      socket.create_server(("", int(port)), family=family, dualstack_ipv6=both).close()
+  except OSError as error:
+    raise ConfigError(
+      f"--coordinator={coordinator!r}: process 0 cannot listen at port {port} of this host"
+      f" ({error.strerror}); choose another port, the same in all processes"
+    ) from error
+
+
+def _meet(coordinator: str, processes: int, process: int) -> None:
+  """Joins the other processes; XLA says why it could not in lines of its own, if at all."""
+  try:
+    _join(coordinator, processes, process)
+  except RuntimeError as error:
+    raise ConfigError(
+      f"--coordinator={coordinator!r}: the {processes} processes of this run did not meet; within"
+      f" {PATIENCE} s start each with the same --coordinator, whose host is that of process 0, the"
+      f" same --processes, and a --process of its own from 0 to {processes - 1}"
+    ) from error
 
 
 def _join(*given: Any) -> None:
@@ -82,7 +126,7 @@ def _join(*given: Any) -> None:
   try:
     jax.config.update("jax_enable_preemption_service", False)  # signals are told with the steps
     initialize: Any = jax.distributed.initialize
-    initialize(*given, heartbeat_timeout_seconds=HEARTBEAT)
+    initialize(*given, initialization_timeout=PATIENCE, heartbeat_timeout_seconds=HEARTBEAT)
   finally:
     _jax.get_distributed_runtime_client = make
   if is_joined() and sys.platform == "linux":

@@ -11,13 +11,13 @@ from vitx.data.batches import evaluation_batches
 from vitx.data.dataset import Examples
 from vitx.tasks.base import Figures, Task
 from vitx.training import parallel
-from vitx.training.train_step import TrainState, evaluation_step
+from vitx.training.step import TrainState, evaluation_step
 
 # Takes this process's examples of a batch: their arrays, and the rows of the task's evaluation.
 TakeRows = Callable[[dict[str, np.ndarray], dict[str, np.ndarray]], None]
 
 
-def make_evaluate(task: Task, run: parallel.Run = parallel.at_once) -> Callable:
+def make_evaluate(task: Task, run: parallel.Runner = parallel.at_once) -> Callable:
   """Returns the evaluation step on every device: `(params, model_state, constants, batch)`.
 
   Args:

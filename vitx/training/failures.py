@@ -13,14 +13,15 @@ from typing import Any, TypeVar
 
 import jax
 
+from vitx.config.errors import UserError
 from vitx.config.registry import fields_of
 
 # EX_TEMPFAIL of sysexits.h: everything is saved, and the same command goes on.
 EXIT_INTERRUPTED = 75
 POLL = 0.1  # seconds between two looks at whether a signal has come, while something else works
 T = TypeVar("T")
+LEFT_ALONE = "vitx work that a signal may break off"  # the name of its threads
 _received: list[int] = []  # signals that were turned into a flag, in this process
-_left_alone: list[threading.Thread] = []  # of works that were broken off
 
 
 class Interrupted(BaseException):
@@ -30,15 +31,15 @@ class Interrupted(BaseException):
   """
 
 
-class NonFiniteError(ArithmeticError):
+class NonFiniteError(UserError, ArithmeticError):
   """The loss, a gradient or a figure of an evaluation is not a finite number."""
 
 
-class OutOfMemoryError(RuntimeError):
+class OutOfMemoryError(UserError, RuntimeError):
   """The device has too little memory for the step."""
 
 
-class TrackingError(RuntimeError):
+class TrackingError(UserError, RuntimeError):
   """A tracker of metrics could not be reached, or does not work."""
 
 
@@ -111,19 +112,13 @@ class StopRequest:
       except BaseException as error:
         result.set_exception(error)
 
-    thread = threading.Thread(target=body, daemon=True)
-    _left_alone.append(thread)  # before it begins: a signal may raise at any line from here
-    try:
-      thread.start()
-      while True:
-        with contextlib.suppress(TimeoutError):
-          return result.result(POLL)
-        if result.done():  # while the time ran out, or by a TimeoutError of its own
-          return result.result()
-        self.check()
-    finally:
-      if result.done():
-        _left_alone.remove(thread)
+    threading.Thread(target=body, daemon=True, name=LEFT_ALONE).start()
+    while True:
+      with contextlib.suppress(TimeoutError):
+        return result.result(POLL)
+      if result.done():  # while the time ran out, or by a TimeoutError of its own
+        return result.result()
+      self.check()
 
   def _handle(self, number: int, frame: object) -> None:
     self.received = signal.Signals(number)
@@ -152,44 +147,46 @@ def leave(status: int) -> int:
 
   The interpreter would take down XLA while it compiles, and crash.
   """
-  if any(thread.is_alive() for thread in _left_alone):
+  if any(thread.name == LEFT_ALONE for thread in threading.enumerate()):
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
   return status
 
 
-def check_finite(step: int, metrics: Mapping[str, float], *, half: bool, kept: Callable) -> None:
+def check_finite(
+  step: int, metrics: Mapping[str, float], *, half: bool, last_good: Callable
+) -> None:
   """Raises NonFiniteError if a step's loss or gradient is not finite.
 
   Args:
     step: the step whose metrics these are.
     metrics: loss and gradient_norm.
     half: under float16 a gradient may overflow: the step was skipped and the loss scale lowered.
-    kept: returns the step of the last checkpoint or None, for the message.
+    last_good: returns the step of the last checkpoint or None, for the message.
   """
   for name in ("loss",) if half else ("loss", "gradient_norm"):
     value = metrics[name]
     if not abs(value) < float("inf"):
-      raise _not_finite(name, value, step, kept)
+      raise _not_finite(name, value, step, last_good)
 
 
-def check_figures(step: int, figures: Mapping[str, Any], *, kept: Callable) -> None:
+def check_figures(step: int, figures: Mapping[str, Any], *, last_good: Callable) -> None:
   """Raises NonFiniteError if a figure of an evaluation is not finite.
 
   Args:
     step: at which was evaluated.
     figures: of the task; numbers and lists of them are looked at.
-    kept: returns the step of the last checkpoint or None, for the message.
+    last_good: returns the step of the last checkpoint or None, for the message.
   """
   for name, figure in figures.items():
     for value in figure if isinstance(figure, list | tuple) else (figure,):
       if isinstance(value, float) and not math.isfinite(value):
-        raise _not_finite(f"the evaluation's {name}", value, step, kept)
+        raise _not_finite(f"the evaluation's {name}", value, step, last_good)
 
 
-def _not_finite(name: str, value: float, step: int, kept: Callable) -> NonFiniteError:
-  good = kept()
+def _not_finite(name: str, value: float, step: int, last_good: Callable) -> NonFiniteError:
+  good = last_good()
   last = "no checkpoint yet" if good is None else f"the checkpoint of step {good} is good"
   return NonFiniteError(
     f"{name} is {value} at step {step}; {last}. Lower learning_rate, lengthen schedule.warmup"

@@ -17,24 +17,19 @@ class InFlight:
     stop: whether a step that was awaited said that a process was asked to end.
   """
 
-  def __init__(
-    self,
-    finish: Callable[[int, dict[str, Any], dict[str, Any]], None],
-    read: Callable[[jax.Array], np.ndarray] | None = None,
-  ):
+  def __init__(self, finish: Callable[[int, dict[str, Any], dict[str, Any]], None]):
     """Starts with no step.
 
     Args:
       finish: called for every step, in order, once it is done, with its number, its metrics, and
         what was measured of the state after it: {} but for the last step of a dispatch.
-      read: returns a metric on the host, by step; None where all devices have the same.
     """
     self.stop = False
-    self._finish, self._read = finish, read or first_copy
+    self._finish = finish
     self._steps: collections.deque[tuple[range, Any, Any, jax.Array, Any]] = collections.deque()
 
   def add(
-    self, steps: range, metrics: Any, measured: Any, stop: jax.Array, told: Mapping[str, Any]
+    self, steps: range, metrics: Any, measured: Any, stop: jax.Array, more: Mapping[str, Any]
   ) -> None:
     """Takes in what a dispatch returned, on its devices: metrics of each of its steps.
 
@@ -43,9 +38,9 @@ class InFlight:
       metrics: of each step.
       measured: of the state after the last.
       stop: whether a process was asked to end.
-      told: what else is known of that state, on the host, as `finish` takes it.
+      more: further figures of that state, on the host, as `finish` takes them.
     """
-    self._steps.append((steps, metrics, measured, stop, told))
+    self._steps.append((steps, metrics, measured, stop, more))
 
   def make_room(self) -> None:
     """Waits for the oldest dispatch if the limit is reached."""
@@ -58,9 +53,9 @@ class InFlight:
       self._wait_for_oldest()
 
   def _wait_for_oldest(self) -> None:
-    steps, metrics, measured, stop, told = self._steps.popleft()
-    values = {name: self._read(x) for name, x in metrics.items()}
-    last = {name: self._read(x).tolist() for name, x in measured.items()} | dict(told)
+    steps, metrics, measured, stop, more = self._steps.popleft()
+    values = {name: first_copy(x) for name, x in metrics.items()}
+    last = {name: first_copy(x).tolist() for name, x in measured.items()} | dict(more)
     for i, step in enumerate(steps):
       own = {name: value[i].tolist() for name, value in values.items()}
       self._finish(step, own, last if step == steps[-1] else {})

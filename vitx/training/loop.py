@@ -12,13 +12,11 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
-from vitx.checkpoints import lock
 from vitx.checkpoints import workdir as wd
 from vitx.ops.implementation import choosing_by
 from vitx.training import cache, compilation, parallel, resident, unevaluated
 from vitx.training.attention_entropy import make_measure
-from vitx.training.beginning import Beginning, check_beginning
-from vitx.training.distributed import ending, is_writer
+from vitx.training.experiment import make_experiment
 from vitx.training.failures import (
   Interrupted,
   StopRequest,
@@ -26,18 +24,16 @@ from vitx.training.failures import (
   explain_out_of_memory,
 )
 from vitx.training.in_flight import InFlight
-from vitx.training.record import console, provenance
-from vitx.training.running import (
-  Run,
+from vitx.training.record import provenance
+from vitx.training.restore import check_beginning
+from vitx.training.run import Run, open_run
+from vitx.training.validation import (
   compile_evaluation,
   is_measured,
-  last_good,
-  make_evaluate,
-  open_run,
+  make_evaluator,
   test_best,
   validate,
 )
-from vitx.training.setup import Experiment, make_experiment
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,16 +54,16 @@ class Result:
   test: dict[str, Any] | None = None
 
 
-def train(
-  config: ConfigDict, workdir: str | Path, *, dry_run: bool = False, trust_code: bool = False
-) -> Result:
+def train(config: ConfigDict, workdir: str | Path, *, dry_run: bool = False) -> Result:
   """Trains as the config says, or goes on where the workdir stands.
+
+  Code that the config of `init_from`, or of a teacher, names is imported inside
+  `registry.trusting(True)` alone.
 
   Args:
     config: of `get_config`.
     workdir: a directory or a URL such as `gs://...`; created if absent.
     dry_run: compile, print parameters, memory and seconds per step, and return; writes nothing.
-    trust_code: whether code that the config of `init_from`, or of a teacher, names may be imported.
 
   Returns:
     How the run ended.
@@ -80,78 +76,56 @@ def train(
     CheckpointError: a checkpoint could not be written; the last one stands.
   """
   cache.enable()
-  with choosing_by(provenance.keep_rule(workdir)):
-    return _train(config, str(workdir), dry_run, trust_code)
-
-
-def _train(config: ConfigDict, workdir: str, dry_run: bool, trust_code: bool) -> Result:
-  """Trains by the rule of "auto" that is in force, see `train`."""
-  with StopRequest() as request:
+  workdir = str(workdir)
+  with choosing_by(provenance.keep_rule(workdir)), StopRequest() as request:
     try:
       with request.breakable():
         names = wd.find_class_names(workdir)
-        experiment = make_experiment(config, trust_code=trust_code, class_names=names)
-        check_beginning(experiment, workdir, writes=not dry_run, trust_code=trust_code)
-    except Interrupted:
-      return Result(workdir, 0 if dry_run else unevaluated.find_step(workdir), False)
-    return _open(experiment, workdir, dry_run, trust_code, request)
-
-
-def _open(
-  experiment: Experiment, workdir: str, dry_run: bool, trust_code: bool, request: StopRequest
-) -> Result:
-  """Trains what was made ready."""
-  out_of_memory = explain_out_of_memory(
-    experiment.config, experiment.tokens(), "" if dry_run else workdir
-  )
-  with lock.hold(workdir, unless=dry_run) as held, out_of_memory:
-    try:
-      if dry_run:
-        with request.breakable():
-          state = experiment.replicate(experiment.init_state(request.run))
-          compilation.dry_run(experiment, state, run=request.run)
-        return Result(workdir, 0, True)
-      with (
-        console.keep_log(workdir, write=is_writer()),
-        open_run(experiment, workdir, held, request, trust_code) as (opened, begun),
-        ending(),
+        experiment = make_experiment(config, class_names=names)
+        check_beginning(experiment, workdir, writes=not dry_run)
+      with explain_out_of_memory(
+        experiment.config, experiment.tokens(), "" if dry_run else workdir
       ):
-        return _run(opened, begun)
+        if not dry_run:
+          with open_run(experiment, workdir, request) as run:
+            return _train(run)
+        with request.breakable():
+          compilation.dry_run(experiment, run=request.run)
+        return Result(workdir, 0, True)
     except Interrupted:
       return Result(workdir, 0 if dry_run else unevaluated.find_step(workdir), False)
 
 
-def _run(run: Run, begun: Beginning) -> Result:
-  """Runs evaluation, saving and step, in this order, to the end or a signal to any process."""
-  experiment, recorder, request = run.experiment, run.recorder, run.request
-  config, total, step = experiment.config, experiment.total_steps, begun.step
-  state = experiment.replicate(begun.state)
+def _train(run: Run) -> Result:
+  """Evaluates, saves and steps, in this order, to the end or a signal to any process."""
+  experiment, recorder, request, start = run.experiment, run.recorder, run.request, run.start
+  config, total, step = experiment.config, experiment.total_steps, start.step
+  state = experiment.replicate(start.state)
   constants = parallel.replicate(experiment.constants)
   examples = functools.cache(experiment.keep)
-  programs = compile_evaluation(experiment, request)
-  evaluate = make_evaluate(run, programs, constants, examples)
+  evaluation_program, entropy_program = compile_evaluation(experiment, request)
+  evaluate = make_evaluator(run, evaluation_program, constants, examples)
 
-  def finish(step: int, metrics: dict[str, float], measured: dict[str, float]) -> None:
-    check_finite(step, metrics, half=experiment.step.half, kept=lambda: last_good(run.store))
-    recorder.count_step(step, metrics, measured)
+  def finish(step: int, metrics: dict[str, float], figures: dict[str, float]) -> None:
+    check_finite(step, metrics, half=experiment.step.half, last_good=run.last_good)
+    recorder.count_step(step, metrics, figures)
 
   in_flight = InFlight(finish)
-  if step < total or not begun.is_evaluated:
+  if step < total or not start.is_evaluated:
     # Read before compiling: an example that cannot be read is named at once.
     with request.breakable():
-      batches = experiment.batches()
-      feed = resident.open_feed(batches, config.data.device)
+      feed = resident.open_feed(experiment.batches(), config.data.device)
       for role in ("validation", "test"):
         examples(role)
       program = compilation.compile_steps(
         experiment, state, constants, run.workdir, run=request.run
       )
       program = dataclasses.replace(program, fill=feed.fill)
-      measure = make_measure(config, programs.entropy, examples, state)
+      measure = make_measure(config, entropy_program, examples, state)
     recorder.progress.begin()
     stream = recorder.progress.timed(feed.iterate(step, total))
     while True:
-      is_new = step > begun.step or not begun.is_evaluated
+      is_new = step > start.step or not start.is_evaluated
       is_last = step >= total  # later, where `stop_after` was lowered
       if is_new and (is_last or experiment.is_due(step, config.evaluation.every)):
         in_flight.wait()
@@ -164,16 +138,16 @@ def _run(run: Run, begun: Beginning) -> Result:
       if is_last or in_flight.stop:
         break
       steps = range(step, experiment.next_event(step, program.steps))
-      fed = [next(stream) for _ in steps]
+      batches = [next(stream) for _ in steps]
       in_flight.make_room()
       with jax.profiler.StepTraceAnnotation("train", step_num=step):
-        state, metrics, measured, stop = program(state, constants, fed, request.asked())
+        state, metrics, measured, stop = program(state, constants, batches, request.asked())
       step = steps.stop
-      told = {}
+      entropies = {}
       if is_measured(experiment, step):
         in_flight.wait()  # so that the rows before have their own times
-        told = measure(state.params, state.model_state)
-      in_flight.add(steps, metrics, measured, stop, told)
+        entropies = measure(state.params, state.model_state)
+      in_flight.add(steps, metrics, measured, stop, entropies)
   if step < total:
     return Result(run.workdir, step, False)
   return Result(run.workdir, step, True, test_best(run, evaluate, state, step))

@@ -23,7 +23,7 @@ LEAST = 4  # examples on a device that is one core: fewer were not measured
 HOST_DEVICES = "xla_force_host_platform_device_count"
 
 T = TypeVar("T")
-Run = Callable[[Callable[[], T]], T]  # calls a function, and may not wait for its end
+Runner = Callable[[Callable[[], T]], T]  # calls a function, and may not wait for its end
 
 
 def at_once(work: Callable[[], T]) -> T:
@@ -129,58 +129,14 @@ def split_steps(batches: Sequence[Any], steps: int) -> Any:
   return place(jax.tree.map(stack, *batches))
 
 
-def deal(trees: Sequence[Any], places: int) -> Any:
-  """Puts trees that belong to one member each on the devices in turn, none of them on two.
-
-  Args:
-    trees: of host arrays, alike in shape and dtype; at least one.
-    places: P, for members on a device: at least `count_places(len(trees))`.
-
-  Returns:
-    (devices, P, ...): member i lies on device i % devices, at i // devices; copies of the first
-    elsewhere, for a program may compute with them.
-  """
-  devices = jax.local_device_count()
-
-  def stack(*members: Any) -> np.ndarray:
-    first = np.asarray(members[0])
-    out = np.empty((devices, places, *first.shape), first.dtype)
-    for i in range(devices * places):
-      out[i % devices, i // devices] = members[i] if i < len(members) else first
-    return out
-
-  return place(jax.tree.map(stack, *trees))
-
-
-def collect(tree: Any, members: int) -> list[Any]:
-  """Returns what each of so many members has, as host arrays: the inverse of `deal`."""
-  whole = jax.tree.map(lambda x: np.asarray(_local(x)), tree)
-  devices = jax.local_device_count()
-  return [
-    jax.tree.map(lambda x, i=i: x[i % devices, i // devices].copy(), whole) for i in range(members)
-  ]
-
-
-def count_places(members: int) -> int:
-  """Returns how many of so many members a device has at most, see `deal`."""
-  return -(-members // jax.local_device_count())
-
-
-def members_here(members: int) -> jax.Array:
-  """Returns how many of so many members each device has, int32 (devices,), see `deal`."""
-  devices = jax.local_device_count()
-  here = [len(range(device, members, devices)) for device in range(devices)]
-  return place(np.array(here, np.int32))
-
-
 def join(tree: Any) -> Any:
   """Returns this process's rows as host arrays: the inverse of `split`."""
-  return jax.tree.map(lambda x: np.asarray(_local(x)).reshape(-1, *x.shape[2:]), tree)
 
+  def gather(x: jax.Array) -> np.ndarray:
+    shards = sorted(x.addressable_shards, key=lambda shard: shard.index[0].start or 0)
+    return np.concatenate([np.asarray(shard.data) for shard in shards]).reshape(-1, *x.shape[2:])
 
-def _local(x: jax.Array) -> np.ndarray:
-  shards = sorted(x.addressable_shards, key=lambda shard: shard.index[0].start or 0)
-  return np.concatenate([np.asarray(shard.data) for shard in shards])
+  return jax.tree.map(gather, tree)
 
 
 def compile_for(
@@ -189,7 +145,7 @@ def compile_for(
   *,
   donate: tuple[int, ...] = (),
   options: Any = None,
-  run: Run = at_once,
+  run: Runner = at_once,
 ) -> jax.stages.Compiled:
   """Compiles `function` for every device, over the axis `AXIS`.
 
@@ -227,7 +183,7 @@ def _give_back_memory() -> None:
       trim(0)
 
 
-def compile_once(function: Callable, run: Run = at_once) -> Callable:
+def compile_once(function: Callable, run: Runner = at_once) -> Callable:
   """Returns `function` on every device, compiled for the shapes of its first call.
 
   Args:

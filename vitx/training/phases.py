@@ -16,15 +16,15 @@ from ml_collections import ConfigDict
 from vitx.checkpoints import own_files
 from vitx.checkpoints import workdir as wd
 from vitx.config import registry
-from vitx.config.errors import ConfigError, listing, nearest
+from vitx.config.errors import ConfigError, listing
+from vitx.config.fields import check_config, check_is_config, suggest
 from vitx.training import durations, loop, parallel, teacher, unevaluated
-from vitx.training.beginning import check_source
 from vitx.training.distributed import is_writer
+from vitx.training.experiment import Experiment, make_experiment
 from vitx.training.failures import count_received
-from vitx.training.fields import check_config
 from vitx.training.loop import Result
 from vitx.training.record import provenance
-from vitx.training.setup import Experiment, make_experiment
+from vitx.training.restore import check_source
 
 PREFIX = "phase:"  # before the name of a phase, where a workdir or file could stand
 ENDS = ("stop_after", "duration")  # fields by which a run ends
@@ -52,19 +52,25 @@ def train(
     ConfigError: a setting cannot work; nothing was compiled or changed.
     NonFiniteError, OutOfMemoryError, CheckpointError: as of one run.
   """
-  if not config.get("phases"):
-    return loop.train(config, workdir, dry_run=dry_run, trust_code=trust_code)
-  phases = split_phases(config, str(workdir))
-  experiments = check(config, workdir, trust_code=trust_code)
-  _check_ends(phases, experiments, str(workdir))
-  _check_beginnings(experiments, [wd.join(workdir, name) for name in phases], dry_run, trust_code)
-  files = wd.KeptFiles(workdir)
+  check_is_config(config)
+  with registry.trusting(trust_code or None):
+    if not config.get("phases"):
+      return loop.train(config, workdir, dry_run=dry_run)
+    return _train_phases(config, str(workdir), dry_run)
+
+
+def _train_phases(config: ConfigDict, workdir: str, dry_run: bool) -> Result:
+  """Trains a run's phases one after the other, to the end of one that ends the run."""
+  phases = split_phases(config, workdir)
+  experiments = check(config, workdir)
+  _check_ends(phases, experiments, workdir)
+  _check_beginnings(experiments, [wd.join(workdir, name) for name in phases], dry_run)
   if not dry_run:
     for name in phases:
       own_files.check_no_link(wd.join(workdir, name))
     wd.check_writable(workdir)
     if is_writer():
-      files.write(wd.PHASES, {"phases": list(phases)})
+      wd.write_json(workdir, wd.PHASES, {"phases": list(phases)})
   before = count_received()
   for (name, phase), experiment in zip(phases.items(), experiments, strict=True):
     print(f"{name}:", flush=True)
@@ -72,9 +78,8 @@ def train(
       phase.init_from = ""  # its weights are not there yet, nor needed
     # Of a dry run nobody has seen whether the workdir is this run's.
     is_own = not dry_run and _begins_from_own(phase, [wd.join(workdir, each) for each in phases])
-    trusts = trust_code or is_own
-    result = loop.train(phase, wd.join(workdir, name), dry_run=dry_run, trust_code=trusts)
-    files.restore()
+    with registry.trusting(is_own or None):
+      result = loop.train(phase, wd.join(workdir, name), dry_run=dry_run)
     is_stopped = name != list(phases)[-1] and count_received() > before  # as good as over
     if is_stopped or not result.finished:
       result = dataclasses.replace(result, finished=False)
@@ -95,7 +100,7 @@ def _begins_from_own(phase: ConfigDict, runs: Sequence[str]) -> bool:
 
 
 def _check_beginnings(
-  experiments: Sequence[Experiment], runs: Sequence[str], dry_run: bool, trust_code: bool
+  experiments: Sequence[Experiment], runs: Sequence[str], dry_run: bool
 ) -> None:
   """Raises ConfigError for a phase that could not begin when its turn has come.
 
@@ -103,15 +108,14 @@ def _check_beginnings(
     experiments: of the phases.
     runs: their workdirs.
     dry_run: whether nothing is written.
-    trust_code: as of `train`.
   """
   for run, experiment in zip(runs, experiments, strict=True):
     config, source = experiment.config, experiment.task.teacher
     name = run.rpartition("/")[2]
     try:
       if config.init_from not in runs:
-        check_source(experiment, run, writes=not dry_run, trust_code=trust_code)
-      elif not (trust_code or _begins_from_own(config, runs)):
+        check_source(experiment, run, writes=not dry_run)
+      elif not (registry.is_trusted() or _begins_from_own(config, runs)):
         before = experiments[runs.index(config.init_from)].config
         registry.refuse_names_of_code({"task": before.task, "model": before.model}, "")
       if not dry_run:
@@ -169,13 +173,14 @@ def use_cores(configs: Iterable[ConfigDict]) -> None:
   parallel.use_cores(phase.batch_size // phase.grad_accum_steps for phase in each)
 
 
-def check(config: ConfigDict, workdir: str | Path, *, trust_code: bool = False) -> list[Experiment]:
+def check(config: ConfigDict, workdir: str | Path) -> list[Experiment]:
   """Makes the experiment of each run as a trial: all that can be checked is, nothing is compiled.
+
+  Code that a teacher's config names is imported inside `registry.trusting(True)` alone.
 
   Args:
     config: of `get_config`.
     workdir: where it would train.
-    trust_code: whether code that a teacher's config names may be imported.
 
   Returns:
     One for each phase in their order; one of a config without phases.
@@ -184,11 +189,11 @@ def check(config: ConfigDict, workdir: str | Path, *, trust_code: bool = False) 
     ConfigError: naming the phase, if there are any, and the field.
   """
   if not config.get("phases"):
-    return [make_experiment(config, trust_code=trust_code, is_trial=True)]
+    return [make_experiment(config, is_trial=True)]
   experiments = []
   for name, phase in split_phases(config, str(workdir)).items():
     try:
-      experiments.append(make_experiment(phase, trust_code=trust_code, is_trial=True))
+      experiments.append(make_experiment(phase, is_trial=True))
     except ConfigError as error:
       raise ConfigError(f"phases.{name}: {error}") from error
   return experiments
@@ -235,7 +240,7 @@ def _change(config: ConfigDict, changes: Mapping[str, Any], where: str) -> None:
     old = config.get(key)
     if key not in config and "name" not in config:
       raise ConfigError(
-        f"{where}.{key}: config has no field {key!r}.{nearest(key, config)} Fields there:"
+        f"{where}.{key}: config has no field {key!r}.{suggest(key, config)} Fields there:"
         f" {listing(config)}."
       )
     is_group = isinstance(value, ConfigDict) and isinstance(old, ConfigDict)

@@ -20,7 +20,7 @@ from vitx.interop.init_from import check_source as check_weights
 from vitx.interop.init_from import initial_variables
 from vitx.models import initialize, names, token_layout
 from vitx.tasks.base import Task, Teacher
-from vitx.training.train_step import TrainState
+from vitx.training.step import TrainState
 
 CONSTANT = "teacher"  # what the task's constants call it
 
@@ -52,16 +52,13 @@ def blank_constants(task: Task) -> dict[str, Any]:
   return {CONSTANT: jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)}
 
 
-def load_constants(
-  task: Task, config: ConfigDict, info: DatasetInfo, trust_code: bool = False
-) -> dict[str, Any]:
+def load_constants(task: Task, config: ConfigDict, info: DatasetInfo) -> dict[str, Any]:
   """Returns the teacher's weights, under their name among the constants; {} of a task without.
 
   Args:
     task: that learns.
     config: resolved, of the run.
     info: of the run's data, by whose classes the teacher's are found.
-    trust_code: whether code that the teacher's config names may be imported.
 
   Raises:
     ConfigError: they cannot be read, are of another network or other classes, or were trained on
@@ -73,7 +70,7 @@ def load_constants(
   if foreign.is_file(teacher.source):
     return {CONSTANT: _from_file(teacher, info)}
   _read(teacher.source)
-  loaded = load(teacher.source, trust_code=trust_code)
+  loaded = load(teacher.source, trust_code=registry.is_trusted())
   _check_data(teacher, loaded.config, config)
   tree.check_arrays(loaded.variables, _shapes(teacher), f"task.teacher={teacher.source!r}")
   return {CONSTANT: _order_classes(loaded, teacher, info)}

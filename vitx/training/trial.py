@@ -12,36 +12,32 @@ from ml_collections import ConfigDict
 
 from vitx.analysis import cost
 from vitx.analysis.shapes import variable_shapes
+from vitx.data.sources import find_info
 from vitx.models import initialize
-from vitx.tasks import build_task
+from vitx.tasks import build_task, task_class
 from vitx.training import compilation, parallel
-from vitx.training.setup import batch_shapes, make_step
+from vitx.training.experiment import batch_shapes, make_step, resolve
+from vitx.training.step import TrainState
 from vitx.training.teacher import blank_constants
-from vitx.training.train_step import TrainState
 
 Shapes = Mapping[str, jax.ShapeDtypeStruct]
 
 
-@dataclasses.dataclass(frozen=True)
-class StepBytes:
-  """What a training step needs on one device, as compiled.
+def complete_config(config: ConfigDict) -> ConfigDict:
+  """Returns the config with what follows from its data set.
 
-  Attributes:
-    parameters: of the network.
-    optimizer: all else that a step keeps for the next: moments, the average of the parameters,
-      batch statistics.
-    activations: what a step needs besides: activations and gradients, of which the compiler plans
-      when each comes and goes, so that only their sum has a peak; and the batch.
+  A set of TFDS, or of ours, is known by its name; any other is opened where the config says too
+  little. Statistics of the pixels are made up: they change nothing of what is shown.
+
+  Raises:
+    ConfigError: the data set has to be asked for its classes or image size, and is not prepared.
   """
-
-  parameters: int
-  optimizer: int
-  activations: int
-
-  @property
-  def total(self) -> int:
-    """All of them."""
-    return self.parameters + self.optimizer + self.activations
+  info = task_class(config.task).state_info(config) or find_info(config.data)
+  config = config.copy_and_resolve_references()
+  if "image" in info.spec:
+    with config.unlocked():
+      config.data.mean = config.data.std = (0.5,) * (info.spec["image"].shape[-1] or 1)
+  return resolve(config, info)
 
 
 def make_training_step(config: ConfigDict) -> tuple[Callable, TrainState, dict[str, Any]]:
@@ -64,21 +60,6 @@ def begin(config: ConfigDict) -> TrainState:
   return jax.jit(step.init)(jax.random.key(0), draw_batch(batch_shapes(step.task, 1)))
 
 
-def make_dispatch(config: ConfigDict) -> tuple[Callable[[], None], int, int]:
-  """Returns what a dispatch of training on noise does, on all devices, as `vitx train` makes it.
-
-  Args:
-    config: completed.
-
-  Returns:
-    The dispatch, which runs to its end; the steps that it makes; and the FLOPs of all of them.
-  """
-  flops = count_training_flops(config)
-  steps = config.steps_per_dispatch or compilation.count_steps(flops)
-  state = begin(config)  # before compilation, as in training
-  return compile_dispatch(config, steps).start(state), steps, steps * flops
-
-
 @dataclasses.dataclass(frozen=True)
 class Dispatch:
   """Training steps on noise, compiled for all devices.
@@ -89,7 +70,7 @@ class Dispatch:
     batch: of this process.
   """
 
-  program: compilation.Program
+  program: compilation.StepProgram
   constants: Any
   batch: Mapping[str, np.ndarray]
 
@@ -133,18 +114,29 @@ def draw_batch(shapes: Shapes) -> dict[str, np.ndarray]:
 def measure_training_bytes(config: ConfigDict) -> int | None:
   """Returns what a compiled step of a completed config's whole batch needs on one device."""
   found = split_training_bytes(config)
-  return None if found is None else found.total
+  return sum(found.values()) if found else None
 
 
-def split_training_bytes(config: ConfigDict) -> StepBytes | None:
-  """Returns the same in its parts; None where the compiler does not say."""
+def split_training_bytes(config: ConfigDict) -> dict[str, int]:
+  """Returns what a compiled step of a completed config's whole batch needs, in its parts.
+
+  Returns:
+    `parameters`; `optimizer`: all else that a step keeps for the next, moments, the average of the
+    parameters, batch statistics; `activations`: what a step needs besides: activations and
+    gradients, of which the compiler plans when each comes and goes, so that only their sum has a
+    peak; and the batch. Empty where the compiler does not say.
+  """
   train, state, batch = make_training_step(config)
   options = compilation.choose_options(config)
   total = cost.compiled_bytes(_compile_quickly(train, state, batch, donate=(0,), options=options))
   if total is None:
-    return None
-  parameters, kept = cost.tree_bytes(state.params), cost.tree_bytes(state)
-  return StepBytes(parameters, kept - parameters, total - kept)
+    return {}
+  parameters, whole = cost.tree_bytes(state.params), cost.tree_bytes(state)
+  return {
+    "parameters": parameters,
+    "optimizer": whole - parameters,
+    "activations": total - whole,
+  }
 
 
 def measure_inference_bytes(config: ConfigDict, batch: int) -> int | None:
@@ -202,16 +194,15 @@ def prepare_training(
 
 
 def prepare_inference(
-  config: ConfigDict, start: Callable[[], Any], batch: int
+  config: ConfigDict, start: Callable[[], Any]
 ) -> tuple[Callable[[], None], int | None]:
   """Returns a completed config's network on noise, on one device, and the bytes that it needs.
 
   Args:
     config: completed.
     start: returns the variables.
-    batch: examples.
   """
-  model, given = _describe_inference(config, batch)
+  model, given = _describe_inference(config, config.batch_size)
   program = jax.jit(model.apply).lower(variable_shapes(model, given), given).compile()
   held: list[Any] = []
 

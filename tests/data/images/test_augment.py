@@ -8,10 +8,10 @@ import pytest
 from ml_collections import ConfigDict
 from PIL import Image
 
-from configs.common import default_config
+from vitx.config import default_config
 from vitx.config.errors import ConfigError
+from vitx.config.fields import AugmentSettings
 from vitx.data.images.augment import make_eval_preprocess, make_train_augment
-from vitx.data.images.augment_settings import AugmentSettings
 
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)
 EVERYTHING = dict(  # but for RandAugment and mixup, which others below have
@@ -350,22 +350,6 @@ def test_mixing_shares_of_a_huge_alpha_are_halves():
 def test_any_value_of_evaluation_is_named(field, value):
   with pytest.raises(ConfigError, match=rf"^evaluation\.{field}=[^\n]*$"):
     evaluate(batch(2)[1], 16, **{field: value})
-
-
-@pytest.mark.slow  # compiles RandAugment twice
-def test_another_mean_and_deviation_may_be_traced():
-  """As of several runs in one program, each with the statistics of its own images."""
-  settings = {"randaugment": (1, 9.0), "randaugment_operations": "increasing", "hflip": 0.5}
-  index, images, labels = batch(4)
-  other = (np.asarray(MEAN, np.float32), np.asarray(STD, np.float32))
-  made = make_train_augment(
-    settings, image_size=16, mean=(0.1,) * 3, std=(1.0,) * 3, num_classes=5, label_smoothing=0.0
-  )
-  got, _ = jax.jit(made)(jax.random.key(0), index, images, labels, other)
-  expected, _ = jax.jit(train(settings))(jax.random.key(0), index, images, labels)
-  np.testing.assert_allclose(got, expected, atol=1e-5)
-  seen = jax.jit(make_eval_preprocess({}, image_size=16, mean=(0.1,) * 3, std=(1.0,) * 3))
-  np.testing.assert_allclose(seen(images, other), evaluate(images, 16), atol=1e-5)
 
 
 @pytest.mark.parametrize("stored", [(24, 16), (30, 50)])

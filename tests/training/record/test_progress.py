@@ -29,17 +29,16 @@ def test_what_is_quick_is_not_shown(capsys):
 
 
 def test_the_time_left_is_told_by_the_steps_of_this_session(monkeypatch):
-  """A run that goes on may do so on another machine; runs of one program end together."""
+  """A run that goes on may do so on another machine."""
   now = [100.0]
   monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
   clock = progress.Progress(step=30, total=100, batch_size=8, seconds=6.0)
-  clock.share(2)
   now[0] += 50.0  # decoding and compiling
   clock.begin()
   for step, eta in ((40, 4.0 * 60), (50, 4.0 * 50), (100, 0.0)):
     now[0] = 150.0 + 4.0 * (step - 30)
     assert clock.window(step)["eta"] == eta
-  assert clock.seconds == 6.0 + 4.0 * 70 / 2
+  assert clock.seconds == 6.0 + 4.0 * 70
 
 
 def test_the_log_holds_every_line_that_a_terminal_drew_over(tmp_path, capsys):

@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 import pytest
 
 from tests import runs
-from vitx.checkpoints.workdir import KeptFiles
 from vitx.config.errors import ConfigError, MissingExtraError
 from vitx.training import loop
 from vitx.training.failures import TrackingError
@@ -93,7 +92,7 @@ def open_log(workdir, rows, keep, *overrides):
   """Goes on after `keep` rows and writes those that are missing of `rows`, as a run does."""
   log = MetricsLog(workdir, write=True, keep=keep)
   config = runs.tiny(KEPT, *overrides)
-  track = tracking.open_tracking(config, str(workdir), KeptFiles(workdir), log)
+  track = tracking.open_tracking(config, str(workdir), log)
   for row in rows[keep:]:
     log.append(row)
     log.flush()
@@ -135,54 +134,10 @@ def test_a_tracker_that_fails_is_told_and_not_hidden(tmp_path, monkeypatch, wher
   monkeypatch.setattr(Broken, "at", where)
   config = runs.tiny(f"tracking={__name__}:Broken")
   log = MetricsLog(tmp_path, write=True, keep=0)
-  track = tracking.open_tracking(config, str(tmp_path), KeptFiles(tmp_path), log)
+  track = tracking.open_tracking(config, str(tmp_path), log)
   with pytest.raises(TrackingError, match=rf"Broken failed: no network at {where}.*tracking=none"):
     track.write(rows(1)[0])
     track.close()
-
-
-def test_what_a_tracker_did_not_get_is_sent_when_the_run_goes_on(tmp_path, monkeypatch):
-  open_log(tmp_path, rows(2), 0)
-  write, refused = Kept.write, rows(4)[3]["step"]
-
-  def fail(self, kind, step, figures):
-    if step == refused:
-      raise OSError("no network")
-    write(self, kind, step, figures)
-
-  monkeypatch.setattr(Kept, "write", fail)
-  with pytest.raises(TrackingError, match="no network"):
-    open_log(tmp_path, rows(6), 2)
-  monkeypatch.setattr(Kept, "write", write)
-  got = [row["step"] for row in kept(tmp_path)[0]]
-  assert got[:3] == [0, 1, 2] and refused not in got
-  open_log(tmp_path, rows(3), 3, "tracking=none")  # forgets 3, and logs nothing
-  open_log(tmp_path, rows(8), 3)
-  assert sorted(kept(tmp_path)[0], key=lambda row: row["step"]) == rows(8)
-
-
-def test_what_it_did_not_get_and_stands_in_the_log_is_sent_too(tmp_path, monkeypatch):
-  monkeypatch.setattr(Kept, "close", lambda self: 1 / 0)
-  with pytest.raises(TrackingError):
-    open_log(tmp_path, rows(2), 0)
-  write = Kept.write
-  monkeypatch.setattr(Kept, "write", lambda *_: 1 / 0)
-  with pytest.raises(TrackingError):
-    open_log(tmp_path, rows(4), 2)
-  monkeypatch.undo()
-  assert Kept.write is write
-  stand = len((tmp_path / "metrics.jsonl").read_text().splitlines())
-  open_log(tmp_path, rows(6), stand)
-  assert kept(tmp_path)[0] == rows(6)
-
-
-def test_what_is_logged_without_the_tracker_is_sent_when_it_is_back(tmp_path):
-  open_log(tmp_path, rows(3), 0)
-  open_log(tmp_path, rows(5), 2, "tracking=none")  # step 2 is forgotten, and comes again
-  open_log(tmp_path, rows(6), 4, "tracking=none")
-  open_log(tmp_path, rows(8), 5)  # step 5 is forgotten, which it never got
-  assert kept(tmp_path)[0] == rows(8)
-  assert len([line for line in kept(tmp_path)[1] if "begin" in line]) == 2
 
 
 def test_processes_that_do_not_write_track_nothing(tmp_path):

@@ -1,54 +1,46 @@
-"""Figures of models by name: what `vitx visualize FIGURE` draws.
+"""Figures by name: what `vitx visualize FIGURE` draws, and what it says of each.
 
-A figure is a function of a `Subject` and a folder; it writes its files there and returns their
-paths. One that sets several models side by side is a function of their subjects; one of several
-runs is a function of their curves, the figure's name, a folder and the file's name; one of the
-results of a sweep is a function of those, of the memory of its methods and of the same; one of
-patterns, without a model, is a function of their names, a grid and a folder. A new one is a file
-and a line here. For notebooks each file also has functions that return arrays and one that returns
-matplotlib's figure of them (`plot_...`).
+A figure is the function `draw_NAME` of the file `NAME.py` of this folder, which is imported when
+the figure is drawn. It writes its files into a folder and returns their paths. A figure of
+`FIGURES` is a function of a `Subject` and the folder; one of `SIDE_BY_SIDE` of several subjects;
+one of `RUN_FIGURES` of the runs' curves, the figure's name, the folder and the file's name; one of
+`RESULT_FIGURES` of a sweep's results, the memory of its methods, the figure's name, a caption, the
+folder and the file's name; one of `PATTERN_FIGURES` of names of patterns, a grid and the folder. A
+new figure is a file and a line here. For notebooks each file also has functions that return arrays
+and one that returns matplotlib's figure of them (`plot_...`).
 """
 
-from collections.abc import Callable, Sequence
+import importlib
+from collections.abc import Callable
 from pathlib import Path
 
-from vitx.analysis.figures.approximation import draw_performer_error
-from vitx.analysis.figures.attention import draw_attention
-from vitx.analysis.figures.attention_past import draw_attention_past
-from vitx.analysis.figures.curves import draw_curves
-from vitx.analysis.figures.gallery import draw_gallery
-from vitx.analysis.figures.graph import draw_graph
-from vitx.analysis.figures.landmarks import draw_landmarks
-from vitx.analysis.figures.memory import draw_memory
-from vitx.analysis.figures.patterns import draw_patterns
-from vitx.analysis.figures.posemb import draw_posemb
-from vitx.analysis.figures.projections import draw_projections
-from vitx.analysis.figures.receptive_field import draw_receptive_field
-from vitx.analysis.figures.shaped_scalars import draw_shaped_scalars
-from vitx.analysis.figures.sparsifiner import draw_sparsifiner
-from vitx.analysis.figures.subject import Subject
+FIGURES = {
+  "attention_past": "a density model's attention over the past by layer, and the mass near",
+  "landmarks": "Nystromformer's landmarks, and the error against their number",
+  "patterns": "the layers' patterns: the matrix, and on the grid what one query sees",
+  "performer_error": "error of Performer's features against their number, by layer",
+  "posemb": "cosine similarity of the position embeddings of all places",
+  "projections": "W_Q W_K^T and W_V W_O by layer and head, and the mass on their diagonals",
+  "receptive_field": "what a query of the grid reads through the last layers of a pattern",
+  "sparsifiner": "Sparsifiner's masks, sparse and full attention of a few queries, its bases",
+}
+SIDE_BY_SIDE = {
+  "attention": "attention over the image: each layer and head, last layer and rollout",
+  "graph": "density, path length, clustering, spectral gap, ... of the layers' patterns",
+  "shaped_scalars": "learned α, β and γ of shaped attention by layer and head",
+}
+RUN_FIGURES = {
+  "curves": "loss and validation figure of runs by step, mean ± standard deviation",
+}
+PATTERN_FIGURES = {
+  "gallery": "named patterns on a grid, and the receptive field of a query by layers",
+}
+RESULT_FIGURES = {
+  "memory": "test figure of a sweep's methods against the memory of a training step",
+}
+ALL_FIGURES = FIGURES | SIDE_BY_SIDE | RUN_FIGURES | RESULT_FIGURES | PATTERN_FIGURES
 
-FIGURES: dict[str, Callable[[Subject, Path], list[Path]]] = {
-  "attention_past": draw_attention_past,
-  "landmarks": draw_landmarks,
-  "patterns": draw_patterns,
-  "performer_error": draw_performer_error,
-  "posemb": draw_posemb,
-  "projections": draw_projections,
-  "receptive_field": draw_receptive_field,
-  "sparsifiner": draw_sparsifiner,
-}
-SIDE_BY_SIDE: dict[str, Callable[[Sequence[Subject], Path], list[Path]]] = {
-  "attention": draw_attention,
-  "graph": draw_graph,
-  "shaped_scalars": draw_shaped_scalars,
-}
-RUN_FIGURES: dict[str, Callable[..., list[Path]]] = {
-  "curves": draw_curves,
-}
-PATTERN_FIGURES: dict[str, Callable[[Sequence[str], Sequence[int], Path], list[Path]]] = {
-  "gallery": draw_gallery,
-}
-RESULT_FIGURES: dict[str, Callable[..., list[Path]]] = {
-  "memory": draw_memory,
-}
+
+def find_figure(name: str) -> Callable[..., list[Path]]:
+  """Returns the function that draws a figure of `ALL_FIGURES`."""
+  return getattr(importlib.import_module(f"{__name__}.{name}"), f"draw_{name}")

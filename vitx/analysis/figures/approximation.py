@@ -3,7 +3,6 @@
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -52,23 +51,6 @@ class Errors:
 
   counts: tuple[int, ...]
   values: dict[str, np.ndarray]
-
-
-def draw_performer_error(subject: Subject, out: Path) -> list[Path]:
-  """Error of Performer's features against their number M, by layer, orthogonal and independent.
-
-  On queries and keys of any model that has them: its softmax attention is what is approximated.
-
-  Raises:
-    ConfigError: a model without queries and keys.
-  """
-  errors = measure_errors(look(subject), PERFORMER, COUNTS, DRAWS)
-  name = f"performer_error_{subject.label}"
-  caption = f"{subject.note}. Relative error of the attention matrix by M positive random features"
-  caption += f" (FAVOR+), {subject.examples} validation examples, mean ± standard deviation of"
-  caption += f" {DRAWS} draws."
-  picture = style.keep(plot_errors(errors, "features M", caption), out, name)
-  return [picture, style.write_rows(out / f"{name}.csv", list_errors(errors))]
 
 
 def look(subject: Subject) -> list[Pair]:

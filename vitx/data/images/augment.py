@@ -16,15 +16,14 @@ import numpy as np
 
 from vitx.config.checks import Probability, check_number, check_value
 from vitx.config.errors import ConfigError
+from vitx.config.fields import AugmentSettings, EvaluationSettings, Size, read_fields
 from vitx.data.images import autoaugment, color, cropping, image_ops, mixup, randaugment
-from vitx.data.images.augment_settings import AugmentSettings, EvalSettings, read_augment
-from vitx.data.images.settings import Size, sides
-from vitx.data.settings import read_fields
+from vitx.data.images.augment_settings import read_augment
+from vitx.data.images.settings import sides
 
 TrainAugment = Callable[..., tuple[jax.Array, jax.Array]]
 EvalPreprocess = Callable[..., jax.Array]
 # Mean and standard deviation per channel, of pixels in 0..1.
-Statistics = tuple[Any, Any]
 ImageStage = Callable[[jax.Array, jax.Array], jax.Array]
 Stages = dict[str, ImageStage]
 
@@ -56,12 +55,11 @@ def make_train_augment(
     label_smoothing: e; targets are (1 - e) one-hot + e / K.
 
   Returns:
-    A function (key, index, images, labels, statistics=(mean, std)) -> (images, targets):
+    A function (key, index, images, labels) -> (images, targets):
       key: threefry key of this step (other generators do not draw the same under `jax.vmap`).
       index: int32 (B,), position of each example in the global batch.
       images: uint8 (B, S, S, C).
       labels: int32 (B,).
-      statistics: a mean and a standard deviation instead of those given, may be traced.
     It returns float32 (B, s, s, C), normalized, and float32 (B, K). With mixup or cutmix on, the
     batch must consist of whole pairs (2p, 2p + 1) of the global batch side by side, which are mixed
     with each other; an odd one raises ConfigError while it is traced.
@@ -77,26 +75,20 @@ def make_train_augment(
   _check_color(settings, len(mean))
   mixes = bool(settings.mixup or settings.cutmix)
 
-  def example(
-    key: Any, image: jax.Array, before: Stages, after: Stages, statistics: Statistics
-  ) -> jax.Array:
+  def example(key: Any, image: jax.Array, before: Stages, after: Stages) -> jax.Array:
     image = image.astype(jnp.float32) / 255.0
     if not settings.random_resized_crop:
       image = image_ops.resize(image, size, _fixed(settings.interpolation))
     image = _run(before, key, image)
-    return _run(after, key, _normalize(image, *statistics))
+    return _run(after, key, _normalize(image, mean, std))
 
   def apply(
-    key: jax.Array,
-    index: jax.Array,
-    images: jax.Array,
-    labels: jax.Array,
-    statistics: Statistics = (mean, std),
+    key: jax.Array, index: jax.Array, images: jax.Array, labels: jax.Array
   ) -> tuple[jax.Array, jax.Array]:
     _check_images(images, len(mean))
-    stages = _stages(settings, size, statistics[0]), _late_stages(settings)
+    stages = _stages(settings, size, mean), _late_stages(settings)
     keys = _fold(key, index) if any(stages) else None  # None: nothing is drawn
-    out = jax.vmap(lambda key, image: example(key, image, *stages, statistics))(keys, images)
+    out = jax.vmap(lambda key, image: example(key, image, *stages))(keys, images)
     targets = mixup.smooth_targets(labels, num_classes, label_smoothing)
     if mixes:
       _check_pairs(len(images))
@@ -125,27 +117,26 @@ def make_eval_preprocess(
     std: per channel, of pixels in 0..1; above 0.
 
   Returns:
-    A function from uint8 images (B, S, S, C) to float32 (B, s, s, C), normalized; `statistics` as
-    in training.
+    A function from uint8 images (B, S, S, C) to float32 (B, s, s, C), normalized.
 
   Raises:
     ConfigError: a setting out of range, named with its field.
   """
   _check_statistics(mean, std)
   check_value(image_size, "data.image_size", Size)
-  settings = read_fields(EvalSettings, evaluation, "evaluation")
+  settings = read_fields(EvaluationSettings, evaluation, "evaluation")
   height, width = sides(image_size)
   resized = round(height / settings.crop_ratio), round(width / settings.crop_ratio)
   top, left = (resized[0] - height) // 2, (resized[1] - width) // 2
 
-  def example(image: jax.Array, statistics: Statistics) -> jax.Array:
+  def example(image: jax.Array) -> jax.Array:
     image = image_ops.resize(image.astype(jnp.float32) / 255.0, resized, settings.interpolation)
     image = image[top : top + height, left : left + width]
-    return _normalize(image, *statistics)
+    return _normalize(image, mean, std)
 
-  def apply(images: jax.Array, statistics: Statistics = (mean, std)) -> jax.Array:
+  def apply(images: jax.Array) -> jax.Array:
     _check_images(images, len(mean))
-    return jax.vmap(lambda image: example(image, statistics))(images)
+    return jax.vmap(example)(images)
 
   return apply
 
@@ -239,8 +230,7 @@ def _rotate(key: jax.Array, image: jax.Array, largest: float, interpolation: str
 
 
 def _normalize(image: jax.Array, mean: Any, std: Any) -> jax.Array:
-  if not isinstance(mean, jax.Array):  # a constant of the program
-    mean, std = np.asarray(mean, np.float32), np.asarray(std, np.float32)
+  mean, std = np.asarray(mean, np.float32), np.asarray(std, np.float32)
   return (image - mean.reshape(1, 1, -1)) / std.reshape(1, 1, -1)
 
 

@@ -1,78 +1,12 @@
-"""The fields of `config.augment` and `config.evaluation`, checked before anything is compiled."""
+"""Checks of `config.augment` that depend on the images, before anything is compiled."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Any
 
-from vitx.config.checks import (
-  NonNegative,
-  NonNegativeInt,
-  Probability,
-  Range,
-  Share,
-  check_fields,
-  check_integer,
-  check_number,
-)
+from vitx.config.checks import check_fields, check_integer, check_number
 from vitx.config.errors import ConfigError
+from vitx.config.fields import AugmentSettings
 from vitx.config.registry import check_options
-from vitx.data.images.settings import Interpolation
-
-
-@dataclass(frozen=True)
-class AugmentSettings:
-  """What is done to a training image; each field is off by default.
-
-  Attributes:
-    pad_crop: pixels of zero padding before a random crop back to the image size.
-    random_resized_crop: (smallest, largest) share of the area; () is off.
-    hflip: probability of a flip from left to right.
-    vflip: probability of a flip upside down.
-    rotate: largest angle in degrees, either way.
-    color_jitter: (brightness, contrast, saturation, hue); () is off.
-    randaugment: (number of operations, magnitude 0..10); () is off.
-    randaugment_probability: with which each of its operations is applied.
-    randaugment_std: standard deviation of the magnitude, drawn for each operation.
-    randaugment_operations: the paper's 14, or timm's 15 whose effect increases with the magnitude.
-    autoaugment: whether the CIFAR policy is applied.
-    random_erasing: probability of erasing a box.
-    random_erasing_fill: zero (the mean), or noise, normal for each pixel, in a box of timm's.
-    mixup: alpha; 0 is off.
-    cutmix: alpha; 0 is off.
-    mixing: whether each pair draws its share (and which of the two), or the batch one for all.
-    interpolation: of every resampling; random draws bilinear or bicubic each time.
-  """
-
-  pad_crop: NonNegativeInt = 0
-  random_resized_crop: tuple[Share, ...] = ()
-  hflip: Probability = 0.0
-  vflip: Probability = 0.0
-  rotate: Annotated[float, Range("[0, 180]")] = 0.0
-  color_jitter: tuple[NonNegative, ...] = ()
-  randaugment: tuple[NonNegative, ...] = ()
-  randaugment_probability: Probability = 1.0
-  randaugment_std: NonNegative = 0.0
-  randaugment_operations: Literal["paper", "increasing"] = "paper"
-  autoaugment: bool = False
-  random_erasing: Probability = 0.0
-  random_erasing_fill: Literal["zero", "noise"] = "zero"
-  mixup: NonNegative = 0.0
-  cutmix: NonNegative = 0.0
-  mixing: Literal["pair", "batch"] = "pair"
-  interpolation: Literal["bilinear", "nearest", "bicubic", "random"] = "bilinear"
-
-
-@dataclass(frozen=True)
-class EvalSettings:
-  """How an image is prepared for evaluation.
-
-  Attributes:
-    crop_ratio: image size / side to which the image is resized before its center is cut out.
-    interpolation: of the resizing.
-  """
-
-  crop_ratio: Share = 1.0
-  interpolation: Interpolation = "bilinear"
 
 
 def read_augment(augment: Mapping[str, Any], image_size: int, channels: int) -> AugmentSettings:

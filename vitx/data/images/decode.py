@@ -14,18 +14,10 @@ from PIL import ExifTags, Image, UnidentifiedImageError
 from vitx import files
 from vitx.config.checks import check_number, check_value
 from vitx.config.errors import ConfigError
+from vitx.config.fields import DataSettings, HostInterpolation, ResizeMode, Size, read_fields
 from vitx.data import order
 from vitx.data.dataset import DatasetInfo
-from vitx.data.images.settings import (
-  HostInterpolation,
-  ImageSettings,
-  ResizeMode,
-  Size,
-  find_size,
-  scale_size,
-  sides,
-)
-from vitx.data.settings import read_fields
+from vitx.data.images.settings import find_size, scale_size, sides
 
 # torchvision's RandomResizedCrop, the field's usual defaults: share of the area, width / height.
 SCALE = (0.08, 1.0)
@@ -380,7 +372,7 @@ def decode_size(data: Mapping[str, Any], info: DatasetInfo, crop_ratio: float) -
   Raises:
     ConfigError: the images vary in size and the config names no size; a field out of its range.
   """
-  settings = read_fields(ImageSettings, data)
+  settings = read_fields(DataSettings, data)
   if settings.decode_size is not None:
     return settings.decode_size
   own = find_size(info)

@@ -8,9 +8,9 @@ import numpy as np
 
 from vitx.config.checks import check_fields
 from vitx.config.errors import ConfigError
+from vitx.config.fields import DataSettings, HostInterpolation, ResizeMode, Size
 from vitx.data.dataset import Example
 from vitx.data.images.decode import Encoded, resize, resize_short_side
-from vitx.data.images.settings import HostInterpolation, ResizeMode, Size
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,8 @@ class ResizeImages:
   """
 
   decode_size: Size
-  resize_mode: ResizeMode = "center"
-  interpolation: HostInterpolation = "bilinear"
+  resize_mode: ResizeMode = DataSettings.resize_mode
+  interpolation: HostInterpolation = DataSettings.interpolation
   train: bool = True
 
   takes_encoded: ClassVar[bool] = True

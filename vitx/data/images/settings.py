@@ -1,48 +1,9 @@
-"""The fields of `config.data` that concern images, and what a set of images says of itself."""
+"""Sizes and channels of images: of `config.data`, and of a set of images."""
 
-from dataclasses import dataclass
-from typing import Annotated, Literal
-
-from vitx.config.checks import Finite, Positive, Range, check_choice
+from vitx.config.checks import check_choice
 from vitx.config.errors import ConfigError, listing
+from vitx.config.fields import DataSettings, Size
 from vitx.data.dataset import ArraySpec, DatasetInfo
-
-Side = Annotated[int, Range("[1, 65536]")]
-Size = Side | tuple[Side, Side]  # a square's side, or (height, width)
-ResizeMode = Literal["center", "squash", "random"]
-Interpolation = Literal["nearest", "bilinear", "bicubic"]
-# Of the host, with Pillow; "random" draws one of the two for each crop.
-HostInterpolation = Literal["bilinear", "bicubic", "random"]
-
-
-@dataclass(frozen=True)
-class ImageSettings:
-  """How images are read, and which size the host keeps.
-
-  Attributes:
-    channels: 1 (gray), 3 (RGB) or 4 (RGBA), for sources whose images have no number of their own;
-      a source of your own may have any number.
-    value_range: the values of black and white in images of more than 8 bits; None is what their
-      format states.
-    image_size: of what the model sees, in pixels: the side of a square or (height, width); None is
-      the source's own.
-    default_image_size: that size for sources whose images vary in size.
-    decode_size: of what the host keeps, alike; None is enough for the above.
-    resize_mode: how an image gets that size, see `resizing.ResizeImages`.
-    interpolation: of the host's resizing; random draws bilinear or bicubic for each random crop.
-    mean: per channel, of pixels in 0..1; None is the source's.
-    std: per channel, of pixels in 0..1; None is the source's.
-  """
-
-  channels: Annotated[int, Range("[1, 4096]")] = 3
-  value_range: tuple[Finite, Finite] | None = None
-  image_size: Size | None = None
-  default_image_size: Size | None = None
-  decode_size: Size | None = None
-  resize_mode: ResizeMode = "center"
-  interpolation: HostInterpolation = "bilinear"
-  mean: tuple[Finite, ...] | None = None
-  std: tuple[Positive, ...] | None = None
 
 
 def sides(size: Size) -> tuple[int, int]:
@@ -61,7 +22,7 @@ def scale_size(size: Size, numerator: float, denominator: float) -> Size:
 FILE_CHANNELS = (1, 3, 4)
 
 
-def check_file_settings(settings: ImageSettings) -> None:
+def check_file_settings(settings: DataSettings) -> None:
   """Raises ConfigError for channels or a range of values that no image file can be read in."""
   check_choice(settings.channels, "data.channels", FILE_CHANNELS)
   given = settings.value_range

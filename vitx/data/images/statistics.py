@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 
 from vitx.config.errors import ConfigError
+from vitx.config.fields import DataSettings, read_fields
 from vitx.data import order
 from vitx.data.dataset import DatasetInfo, Examples
-from vitx.data.images.settings import ImageSettings, find_channels
-from vitx.data.settings import read_fields
+from vitx.data.images.settings import find_channels
 
 Channels = tuple[float, ...]
 # As many training images as give the third decimal.
@@ -48,7 +48,7 @@ def statistics(
     ConfigError: a field of the wrong length, a std that is not positive; the training examples are
       needed and are None.
   """
-  settings = read_fields(ImageSettings, data)
+  settings = read_fields(DataSettings, data)
   mean, std = settings.mean, settings.std
   if mean is None or std is None:
     own_mean, own_std = _own(info, train)

@@ -26,13 +26,13 @@ from typing import Any
 import numpy as np
 
 from vitx.config.errors import ConfigError
+from vitx.config.fields import DataSettings, read_fields
 from vitx.config.registry import lookup
 from vitx.data import splits
 from vitx.data.class_names import renumber
 from vitx.data.dataset import Dataset, DatasetInfo, Examples, Source
 from vitx.data.fingerprint import digest_arrays
 from vitx.data.readable import skip_unreadable
-from vitx.data.settings import DataSettings, read_fields
 from vitx.data.sources import audio, byte_file, folder, tfds
 
 __all__ = [
@@ -86,9 +86,8 @@ def open_dataset(data: Mapping[str, Any]) -> Dataset:
     ConfigError: unknown, unprepared or unreadable set; names the field and the fix.
   """
   settings = read_fields(DataSettings, data)
-  defaults = {each.name: getattr(settings, each.name) for each in dataclasses.fields(settings)}
   opener = find_opener(settings.source)
-  dataset = opener({**data, **defaults})
+  dataset = opener({**data, **dataclasses.asdict(settings)})
   if not isinstance(dataset, Dataset):
     raise ConfigError(
       f"data.source={settings.source!r} returns a {type(dataset).__name__}, not a"

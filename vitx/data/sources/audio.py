@@ -14,11 +14,11 @@ import numpy as np
 from absl import logging
 
 from vitx.config.errors import ConfigError, listing
+from vitx.config.fields import DataSettings, read_fields
 from vitx.data.dataset import Dataset, DatasetInfo
 from vitx.data.documents import SPEC, VOCABULARY, Documents, carve_end
 from vitx.data.fingerprint import choose_sample, digest
 from vitx.data.mu_law import mu_law_encode
-from vitx.data.settings import DataSettings, read_fields
 from vitx.data.sources.files import find_directories, find_files, warn_of_skipped
 from vitx.data.split_names import find_roles, states_role
 from vitx.data.wav import Wav, read_head
@@ -53,7 +53,7 @@ def open_audio(data: Mapping[str, Any]) -> Dataset:
   inside = find_directories(field, root, SUFFIXES)
   found = {path.name: find_files(field, path, SUFFIXES) for path in inside}
   found = {split: files for split, files in found.items() if files[0]}
-  if not any(map(states_role, found)) and not any(settings.splits.values()):
+  if not any(map(states_role, found)) and not any(data.get("splits", {}).values()):
     found = {"train": find_files(field, root, SUFFIXES)}
   splits = {split: tuple(map(read_head, paths)) for split, (paths, _) in found.items()}
   if not any(splits.values()):

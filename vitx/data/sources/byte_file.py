@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from vitx.config.errors import ConfigError
+from vitx.config.fields import DataSettings, read_fields
 from vitx.data.dataset import Dataset, DatasetInfo
 from vitx.data.documents import SPEC, VOCABULARY, Documents, carve_end
 from vitx.data.fingerprint import choose_sample, digest
-from vitx.data.settings import DataSettings, read_fields
 from vitx.files import open_file
 
 # Of a large file some blocks of this many bytes are fingerprinted.

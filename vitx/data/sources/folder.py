@@ -10,13 +10,13 @@ import numpy as np
 from absl import logging
 
 from vitx.config.errors import ConfigError, listing
+from vitx.config.fields import DataSettings, read_fields
 from vitx.data import class_names
 from vitx.data.class_names import normalize
 from vitx.data.dataset import Dataset, DatasetInfo, Example, Examples, Joined
 from vitx.data.fingerprint import choose_sample, digest
 from vitx.data.images.decode import Encoded
-from vitx.data.images.settings import ImageSettings, check_file_settings, image_spec
-from vitx.data.settings import DataSettings, read_fields
+from vitx.data.images.settings import check_file_settings, image_spec
 from vitx.data.sources.files import find_files, list_files, warn_of_skipped
 from vitx.data.sources.folder_layout import Classes, FolderLayout, find_layout
 from vitx.data.split_names import find_role, find_roles
@@ -45,7 +45,7 @@ class Files:
   paths: tuple[str, ...]
   labels: np.ndarray
   directories: tuple[str, ...]
-  settings: ImageSettings
+  settings: DataSettings
 
   def __len__(self) -> int:
     return len(self.paths)
@@ -93,27 +93,28 @@ def open_folder(data: Mapping[str, Any]) -> Dataset:
       whose classes differ, a list of classes that lacks one.
   """
   settings = read_fields(DataSettings, data)
-  name, images = settings.source, read_fields(ImageSettings, data)
-  check_file_settings(images)
+  check_file_settings(settings)
+  name = settings.source
   path = name.removeprefix("folder:")
   root, field = Path(path).expanduser(), f"data.source={name!r}"
   if not path or not root.is_dir():
     raise ConfigError(f"{field}: {root if path else 'PATH'} is not a directory.")
   stated = class_names.read_names(root / class_names.FILE) or ()
-  named = {base for given in settings.splits.values() if given for base in find_bases(given)}
+  given = filter(None, data.get("splits", {}).values())
+  named = {base for split in given for base in find_bases(split)}
   layout = find_layout(field, root, SUFFIXES, stated, named)
   names, is_stated = _name_classes(field, root, layout, stated)
   files: dict[str, Files] = {}
   skipped: list[Path] = []
   for split, classes in layout.splits.items():
-    files[split], others = _files(field, root, classes, names, images)
+    files[split], others = _files(field, root, classes, names, settings)
     skipped += others
     _check_filled(name, split, files[split], set(classes) if is_stated else set(names))
   warn_of_skipped(name, root, skipped, SUFFIXES)
   _warn_of_strays(name, root, layout)
   info = DatasetInfo(
     name=name,
-    spec=image_spec(images.channels),
+    spec=image_spec(settings.channels),
     class_names=names,
     fingerprint=_fingerprint(files, skips=settings.on_unreadable == "skip"),
     numbered=is_stated or class_names.are_numbered(names),
@@ -203,7 +204,7 @@ def _warn_of_strays(name: str, root: Path, layout: FolderLayout) -> None:
 
 
 def _files(
-  field: str, root: Path, classes: Classes, names: tuple[str, ...], settings: ImageSettings
+  field: str, root: Path, classes: Classes, names: tuple[str, ...], settings: DataSettings
 ) -> tuple[Files, list[Path]]:
   """Returns the images of a split, and what else lies in the directories of its classes.
 

@@ -8,18 +8,13 @@ from typing import Any
 import numpy as np
 import tensorflow_datasets as tfds
 
+from vitx.config.fields import DataSettings, read_fields
 from vitx.data.builders import BUILDERS
 from vitx.data.dataset import Dataset, DatasetInfo, Example, Examples
 from vitx.data.documents import SPEC, VOCABULARY, Documents, carve_end
 from vitx.data.fingerprint import choose_sample, digest
 from vitx.data.images.decode import Encoded
-from vitx.data.images.settings import (
-  ImageSettings,
-  check_file_settings,
-  find_channels,
-  image_spec,
-)
-from vitx.data.settings import DataSettings, read_fields
+from vitx.data.images.settings import check_file_settings, find_channels, image_spec
 from vitx.data.sources import tfds_dir
 from vitx.data.sources.record_files import check_threads
 from vitx.data.sources.tfds_records import Content, Records, find_content
@@ -45,9 +40,8 @@ def open_tfds(data: Mapping[str, Any]) -> Dataset:
   content = find_content(builder.info, settings.source)
   if content.text:
     return _open_texts(builder, settings.source, content)
-  images = read_fields(ImageSettings, data)
-  check_file_settings(images)
-  return _open_images(builder, settings.source, content, images)
+  check_file_settings(settings)
+  return _open_images(builder, settings.source, content, settings)
 
 
 def find_facts(data: Mapping[str, Any]) -> DatasetInfo | None:
@@ -63,7 +57,6 @@ def find_facts(data: Mapping[str, Any]) -> DatasetInfo | None:
   """
   settings = read_fields(DataSettings, data)
   name, config, _ = tfds_dir.parse_name(settings.source)
-  channels = read_fields(ImageSettings, data).channels
   if name in BUILDERS:
     own = BUILDERS[name]
     spec = image_spec(own.shape[-1], own.shape[:2])
@@ -74,7 +67,9 @@ def find_facts(data: Mapping[str, Any]) -> DatasetInfo | None:
     info = tfds.builder(f"{name}/{config}" if config else name, data_dir=NOWHERE).info
   except Exception:  # it needs TensorFlow to say what it is like, or has no such config
     return None
-  return _describe(info.features, settings.source, find_content(info, settings.source), channels)
+  return _describe(
+    info.features, settings.source, find_content(info, settings.source), settings.channels
+  )
 
 
 class Images(Records):
@@ -86,7 +81,7 @@ class Images(Records):
     name: str,
     split: str,
     content: Content,
-    settings: ImageSettings,
+    settings: DataSettings,
   ):
     super().__init__(builder, name, split)
     self._content = content
@@ -137,7 +132,7 @@ class Images(Records):
 
 
 def _open_images(
-  builder: tfds.core.DatasetBuilder, name: str, content: Content, settings: ImageSettings
+  builder: tfds.core.DatasetBuilder, name: str, content: Content, settings: DataSettings
 ) -> Dataset:
   facts = _describe(builder.info.features, name, content, settings.channels)
   settings = dataclasses.replace(settings, channels=find_channels(facts))

@@ -36,8 +36,8 @@ PATTERNS: dict[str, Pattern] = {
   "bigbird_R_without_self": bigbird("R", block=8, random=2, heads=HEADS, keep_self=False),
   "bigbird_G_without_self": bigbird("G", block=8, keep_self=False),
   "bigbird_published_plan": bigbird(block=4, random=2, heads=HEADS, plan="bigbird"),
-  "bigbird_one_draw": bigbird(block=8, random=1, global_blocks=(0,)),
   "bigbird_etc": OnGrid(_BIGBIRD) | _CLASS,
+  "bigbird_one_draw": bigbird(block=8, random=1, global_blocks=(0,)),
   **{f"bbvit_{part}": _BIGBIRD & QueryParts((part,), 8) for part in PARTS},
   "bbvit_random_global": _BIGBIRD & QueryParts(("random", "global"), 8),
   **{

@@ -28,7 +28,7 @@ Schedule = Callable[[Any], jax.Array]
 
 
 @dataclasses.dataclass(frozen=True)
-class Run:
+class RunLength:
   """What a schedule knows of the run.
 
   Attributes:
@@ -60,19 +60,19 @@ class Run:
     return steps
 
 
-def constant(run: Run, *, warmup: str | int = "0 steps") -> Schedule:
+def constant(run: RunLength, *, warmup: str | int = "0 steps") -> Schedule:
   """Returns the peak throughout."""
   return _warm_up(run.warmup_steps(warmup), jnp.ones_like)
 
 
-def cosine(run: Run, *, warmup: str | int = "0 steps", final: Probability = 0.0) -> Schedule:
+def cosine(run: RunLength, *, warmup: str | int = "0 steps", final: Probability = 0.0) -> Schedule:
   """Falls from the peak to its share `final` along half a cosine (Loshchilov and Hutter, 2017)."""
   start = run.warmup_steps(warmup)
   decay = optax.cosine_decay_schedule(1.0, max(run.total_steps - start, 1), alpha=final)
   return _warm_up(start, lambda step: decay(jnp.maximum(step - start, 0)))
 
 
-def linear(run: Run, *, warmup: str | int = "0 steps", final: Probability = 0.0) -> Schedule:
+def linear(run: RunLength, *, warmup: str | int = "0 steps", final: Probability = 0.0) -> Schedule:
   """Falls from the peak to its share `final` along a line."""
   start = run.warmup_steps(warmup)
   decay = optax.linear_schedule(1.0, final, max(run.total_steps - start, 1))
@@ -80,7 +80,7 @@ def linear(run: Run, *, warmup: str | int = "0 steps", final: Probability = 0.0)
 
 
 def epoch_cosine(
-  run: Run,
+  run: RunLength,
   *,
   warmup: str | int = "0 epochs",
   start: Probability = 0.0,
@@ -128,7 +128,7 @@ def epoch_cosine(
 
 
 def step(
-  run: Run,
+  run: RunLength,
   *,
   warmup: str | int = "0 steps",
   boundaries: Sequence[str | int] = (),
@@ -149,7 +149,7 @@ def step(
 
 
 def plateau(
-  run: Run,
+  run: RunLength,
   *,
   warmup: str | int = "0 steps",
   mode: Literal["min", "max"] = "min",
@@ -197,7 +197,9 @@ def make_schedule(
     ConfigError: unknown name or field, no duration, a warm-up longer than the run, or a number out
       of range.
   """
-  share = build(SCHEDULES, spec, "schedule", hidden=("run",))(Run(total_steps, steps_per_epoch))
+  share = build(SCHEDULES, spec, "schedule", hidden=("run",))(
+    RunLength(total_steps, steps_per_epoch)
+  )
   return lambda step: jnp.asarray(learning_rate * share(jnp.asarray(step)), jnp.float32)
 
 

@@ -76,53 +76,33 @@ class _Both(io.TextIOBase):
     return self._console.encoding
 
 
-class RunLog:
-  """The `log.txt` of a workdir, of one run or of one that goes on."""
+@contextlib.contextmanager
+def keep_log(workdir: str | Path, *, write: bool) -> Iterator[None]:
+  """Writes what a `with` block prints, warns and raises to `log.txt` too, after a line of the time.
 
-  def __init__(self, workdir: str | Path, *, write: bool):
-    """Begins with a line that says when.
+  Args:
+    workdir: a directory or URL that exists.
+    write: whether this process writes.
 
-    Args:
-      workdir: a directory or URL that exists.
-      write: whether this process writes.
-
-    Raises:
-      ConfigError: `log.txt` there is a link.
-    """
-    self._log: _Log | None = None
-    if write:
-      self._log = _Log(workdir)
-      self._log.write(f"--- {datetime.datetime.now().astimezone().isoformat(' ', 'seconds')}\n")
-
-  @contextlib.contextmanager
-  def told(self) -> Iterator[None]:
-    """Also writes there what is printed, warned and raised in a `with` block."""
-    if self._log is None:
-      yield
-      return
-    handler = std_logging.StreamHandler(self._log)
-    logger = logging.get_absl_logger()
+  Raises:
+    ConfigError: `log.txt` there is a link.
+  """
+  if not write:
+    yield
+    return
+  logger = logging.get_absl_logger()
+  with _Log(workdir) as log:
+    log.write(f"--- {datetime.datetime.now().astimezone().isoformat(' ', 'seconds')}\n")
+    handler = std_logging.StreamHandler(log)
     logger.addHandler(handler)
     try:
-      with contextlib.redirect_stdout(_Both(sys.stdout, self._log)):
+      with contextlib.redirect_stdout(_Both(sys.stdout, log)):
         yield
     except Interrupted:
-      self._log.write("stopped by a signal; the same command goes on\n")
+      log.write("stopped by a signal; the same command goes on\n")
       raise
     except Exception as error:
-      self._log.write(f"{type(error).__name__}: {error}\n")
+      log.write(f"{type(error).__name__}: {error}\n")
       raise
     finally:
       logger.removeHandler(handler)
-
-  def close(self) -> None:
-    """Writes what is not yet written."""
-    if self._log is not None:
-      self._log.close()
-
-
-@contextlib.contextmanager
-def keep_log(workdir: str | Path, *, write: bool) -> Iterator[None]:
-  """Keeps a `RunLog` of all that happens in a `with` block."""
-  with contextlib.closing(RunLog(workdir, write=write)) as log, log.told():
-    yield

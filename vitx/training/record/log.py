@@ -2,11 +2,10 @@
 
 import contextlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from absl import logging
 from etils import epath
 
 from vitx.checkpoints import own_files
@@ -30,13 +29,7 @@ class MetricsLog:
   """
 
   def __init__(
-    self,
-    workdir: str | Path,
-    *,
-    write: bool,
-    keep: int,
-    appendable: bool | None = None,
-    guard: Callable[[], None] = lambda: None,
+    self, workdir: str | Path, *, write: bool, keep: int, appendable: bool | None = None
   ):
     """Opens the log and drops everything after the first `keep` rows, a torn last line included.
 
@@ -45,8 +38,6 @@ class MetricsLog:
       write: whether this process writes.
       keep: rows that stand.
       appendable: whether files can grow; `None` means unless the workdir is a URL (`gs://...`).
-      guard: called before a file that was deleted meanwhile is written again; raises if that must
-        not be.
 
     Raises:
       ConfigError: no text, a damaged row, or fewer than `keep` rows are there.
@@ -57,15 +48,9 @@ class MetricsLog:
     self._write = write
     self._pending: list[str] = []
     self._appendable = "://" not in str(workdir) if appendable is None else appendable
-    self._guard = guard
-    self._written: list[str] = []  # what a file that can grow holds
     if write:
       own_files.check_no_link(str(self._workdir / _NAME))
       self._cut(keep)
-    path = self._workdir / _NAME
-    if write and self._appendable and path.exists():
-      self._written = _split(_read_text(path))
-    self._size = sum(len(line.encode()) for line in self._written)
 
   def append(self, row: dict[str, Any]) -> None:
     """Adds a row; `flush` makes it durable."""
@@ -79,23 +64,11 @@ class MetricsLog:
       return
     text = "".join(self._pending)
     if self._appendable:
-      self._restore()
       own_files.append(self._workdir, _NAME, text, sync=True)
-      self._written += self._pending
-      self._size += len(text.encode())
     else:
       first = self.rows - len(self._pending)
       own_files.replace(self._workdir, f"metrics-{first:08d}.jsonl", text)
     self._pending = []
-
-  def _restore(self) -> None:
-    """Writes the rows again that were deleted since the last flush."""
-    path = self._workdir / _NAME
-    self._workdir.mkdir(parents=True, exist_ok=True)
-    if self._size and (not path.exists() or path.stat().length < self._size):
-      self._guard()
-      logging.warning("%s lost rows while the run goes on; it is written again", path)
-      own_files.replace(self._workdir, _NAME, "".join(self._written))
 
   def _cut(self, keep: int) -> None:
     standing = 0

@@ -93,10 +93,7 @@ def format_seconds(seconds: float) -> str:
 
 
 class Progress:
-  """Counts time: per window, waiting for data, and over all runs of the workdir.
-
-  Runs that are trained as one program share its time: each counts an equal part.
-  """
+  """Counts time: per window, waiting for data, and over all runs of the workdir."""
 
   def __init__(self, *, step: int, total: int, batch_size: int, seconds: float):
     """Starts counting.
@@ -107,7 +104,7 @@ class Progress:
       batch_size: examples per step.
       seconds: spent by earlier runs on the steps before `step`.
     """
-    self._total, self._batch_size, self._sharing = total, batch_size, 1
+    self._total, self._batch_size = total, batch_size
     self._before, self._first, self._window_step = seconds, step, step
     self.begin()
 
@@ -116,14 +113,10 @@ class Progress:
     self._start = self._window_start = time.monotonic()
     self._waited = 0.0
 
-  def share(self, runs: int) -> None:
-    """Is told how many runs the program trains, before it begins."""
-    self._sharing = runs
-
   @property
   def seconds(self) -> float:
     """Returns the seconds spent on this training so far, over all its runs."""
-    return self._before + (time.monotonic() - self._start) / self._sharing
+    return self._before + time.monotonic() - self._start
 
   def timed(self, batches: Iterator[T]) -> Iterator[T]:
     """Passes batches on and counts the time that the training waits for them."""
@@ -143,10 +136,10 @@ class Progress:
     told from the steps since `begin` alone: earlier ones may have run on another machine.
     """
     now = time.monotonic()
-    span = max((now - self._window_start) / self._sharing, 1e-9)
+    span = max(now - self._window_start, 1e-9)
     figures = {
       "examples_per_second": (step - self._window_step) * self._batch_size / span,
-      "waiting": self._waited / (span * self._sharing),
+      "waiting": self._waited / span,
       "eta": (now - self._start) / (step - self._first) * (self._total - step),
       "seconds": self.seconds,
     }

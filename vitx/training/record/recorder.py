@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from vitx.tasks.base import Figures
+from vitx.training.experiment import Experiment
 from vitx.training.record.log import MetricsLog
 from vitx.training.record.progress import Progress
 from vitx.training.record.tracking import Tracking
-from vitx.training.setup import Experiment
 
 # What a step returns that is not averaged over the steps between two rows of kind "train".
 NO_MEANS = ("learning_rate", "gradient_norm")
@@ -88,7 +88,7 @@ class Recorder:
       start: the step to begin at.
       write: whether this process writes.
       track: returns what also gets the rows, or None, for the log as it is cut back.
-      guard: see `MetricsLog`.
+      guard: called before a row is written; raises where another training has taken over.
     """
     self.record = record
     self.progress = Progress(
@@ -98,7 +98,7 @@ class Recorder:
       seconds=record.seconds,
     )
     self._experiment, self._guard = experiment, guard
-    self._log = MetricsLog(workdir, write=write, keep=record.rows, guard=guard)
+    self._log = MetricsLog(workdir, write=write, keep=record.rows)
     self._tracking = track(self._log) if write else None
 
   def count_step(

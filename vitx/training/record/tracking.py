@@ -54,45 +54,29 @@ def _is_installed(package: str) -> bool:
   )  # else a folder of that name, as wandb makes
 
 
-def open_tracking(
-  config: ConfigDict, workdir: str, files: wd.KeptFiles, log: MetricsLog
-) -> "Tracking | None":
+def open_tracking(config: ConfigDict, workdir: str, log: MetricsLog) -> "Tracking | None":
   """Returns the way to the config's tracker; None where that keeps nothing.
 
-  What was logged before the tracker was chosen is sent first.
+  A tracker that the run did not have before is sent what was logged before.
 
   Args:
     config: of the run.
-    workdir: of the run.
-    files: writes the tracker's id of the run.
+    workdir: of the run, in which a file has the tracker's id of the run.
     log: as it was cut back to what the run goes on from.
   """
-  make, stored = _make(config), wd.read_json(workdir, FILE)
-  is_none, chosen = make.func is Tracker, wd.to_plain(config.tracking)
-  if is_none and not stored:
+  make, stored, chosen = _make(config), wd.read_json(workdir, FILE), wd.to_plain(config.tracking)
+  if make.func is Tracker:
     return None
-  if not is_none and stored.get("tracking") != chosen:
-    stored = {"tracking": chosen, "id": secrets.token_hex(4), "known": [], "until": 0}
-  # How many rows of the log went to the tracker: all, unless it was left out for a while.
-  until = stored.pop("until", log.rows + len(log.dropped))
-  missing = {(kind, step) for kind, step in stored.pop("missing", ())}
-  known = {(kind, step) for kind, step in stored["known"]}
-  known |= {_key(row) for row in log.dropped[: max(until - log.rows, 0)]}
-  stored["known"] = sorted(known - missing)
-  if is_none:
-    left_out = {"until": min(until, log.rows), "missing": sorted(missing)}
-    files.write(FILE, stored | left_out)
-    return None
-  files.write(FILE, stored)
-  run = TrackedRun(workdir, stored["id"], wd.to_plain(config))
-
-  def keep(unsent: Iterable[Key]) -> None:
-    files.write(FILE, stored | {"missing": sorted(unsent)})
-
-  tracking = Tracking(config.tracking.name, partial(make, run=run), known - missing, keep)
-  for number, row in enumerate(read_metrics(workdir)):
-    if number >= until or _key(row) in missing:
-      tracking.write(row)
+  is_new = stored.get("tracking") != chosen
+  known: set[Key] = set()
+  if not is_new:
+    known = {(kind, step) for kind, step in stored["known"]} | {_key(row) for row in log.dropped}
+  id = secrets.token_hex(4) if is_new else stored["id"]
+  wd.write_json(workdir, FILE, {"tracking": chosen, "id": id, "known": sorted(known)})
+  run = TrackedRun(workdir, id, wd.to_plain(config))
+  tracking = Tracking(config.tracking.name, partial(make, run=run), known)
+  for row in read_metrics(workdir) if is_new else ():
+    tracking.write(row)
   return tracking
 
 
@@ -103,13 +87,7 @@ def _key(row: dict[str, Any]) -> Key:
 class Tracking:
   """Hands rows to a tracker that is made and called in a thread of its own."""
 
-  def __init__(
-    self,
-    name: str,
-    make: Callable[[], Tracker],
-    known: Iterable[Key] = (),
-    keep: Callable[[Iterable[Key]], None] = lambda unsent: None,
-  ):
+  def __init__(self, name: str, make: Callable[[], Tracker], known: Iterable[Key] = ()):
     """Begins to make the tracker.
 
     Args:
@@ -117,10 +95,8 @@ class Tracking:
       make: makes it.
       known: kinds and steps of the rows that it has already: those that the run logged, and forgot
         since it went on from an earlier checkpoint. They come again and are not sent again.
-      keep: is told, where the tracker fails, which rows it did not get.
     """
-    self._name, self._make, self._known, self._keep = name, make, set(known), keep
-    self._unsent: dict[Key, None] = {}
+    self._name, self._make, self._known = name, make, set(known)
     self._tracker: Tracker | None = None
     self._pool = asynclib.Pool(f"tracking={name}", max_workers=1)
     self._run(self._open)
@@ -133,7 +109,6 @@ class Tracking:
     """
     if _key(row) in self._known:
       return
-    self._unsent[_key(row)] = None
     figures = {
       name: value
       for name, value in {**row, **row.get("time", {})}.items()
@@ -159,7 +134,6 @@ class Tracking:
       return
     tracker.write(kind, step, figures)
     self._tracker = tracker
-    del self._unsent[kind, step]
 
   def _close(self) -> None:
     if self._tracker is not None:
@@ -172,7 +146,6 @@ class Tracking:
     try:
       work(*arguments)
     except asynclib.AsyncError as error:
-      self._keep(list(self._unsent))
       why = str(error.__cause__).rstrip(". ")
       raise TrackingError(
         f"tracking={self._name} failed: {why}; the run is saved up to its last checkpoint and goes"

@@ -1,0 +1,33 @@
+"""Tables of modules: they add up to the network."""
+
+import math
+
+import pytest
+
+from configs import cifar10, vix_cifar10
+from vitx.analysis.tabulate import list_layers
+from vitx.models import count, model_from_config
+
+
+@pytest.mark.parametrize("row", ["hybrid_vin", "cvt", "rope_vil", "mlp_mixer"])
+def test_layers_add_up_to_the_count(row):
+  config = vix_cifar10.get_config(row)
+  found = list_layers(model_from_config(config.model), (1, 32, 32, 3))
+  assert found[0].path == () and found[0].parameters == count(config).total
+  paths = [layer.path for layer in found]
+  assert len(set(paths)) == len(paths)
+  for layer in found:
+    below = [x for x in found if x.path[:-1] == layer.path and x.path]
+    own = sum(map(math.prod, layer.own.values()))
+    assert layer.parameters == own + sum(x.parameters for x in below), layer.path
+    assert layer.output[0] == 1
+
+
+def test_layers_of_a_recomputed_network_are_the_same():
+  plain, remat = (
+    list_layers(model_from_config(cifar10.get_config(f"vit,model.remat={r}").model), (1, 32, 32, 3))
+    for r in (False, True)
+  )
+  assert {x.path: (x.kind, x.output, x.own) for x in remat} == {
+    x.path: (x.kind, x.output, x.own) for x in plain
+  }

@@ -1,0 +1,198 @@
+"""What a row costs and needs: what is said of a third size is what the compiler says of it."""
+
+import types
+
+import jax
+import pytest
+
+from configs import digits, vix_cifar10
+from vitx.analysis import cost
+from vitx.analysis.implementations import implementations
+from vitx.benchmark import rows, timing
+from vitx.benchmark.timing import TooLargeError
+from vitx.config.errors import ConfigError
+from vitx.data import sources
+from vitx.ops.implementation import choosing_by
+from vitx.ops.rule import FAMILIES, Rule
+from vitx.tasks import build_task
+from vitx.training import trial
+
+SMALL = "model.depth=1,model.width=16,model.num_heads=2,model.mlp_dim=32"
+TINY = "softmax,model.depth=1,model.width=8,model.num_heads=1,model.mlp_dim=8,stem=linear"
+
+
+def complete(*overrides):
+  return trial.complete_config(digits.get_config(",".join(overrides)))
+
+
+@pytest.fixture
+def uncompiled(monkeypatch):
+  """Lets a step need 1 MB and 0.1 MB an example of a device; the list says what was timed."""
+  timed = []
+
+  def compile_steps(config, size, steps):
+    return types.SimpleNamespace(program=types.SimpleNamespace(compiled=size, steps=steps))
+
+  def measure(programs, config):
+    timed.append([each.program.compiled for each in programs])
+    return [1.0, 2.0]
+
+  monkeypatch.setattr(rows, "_compile", compile_steps)
+  monkeypatch.setattr(rows, "_time", measure)
+  monkeypatch.setattr(cost, "compiled_bytes", lambda size: int(1e6 + 1e5 * size))
+  return timed
+
+
+@pytest.mark.slow(reason="compiles a step of training and three of inference")
+def test_a_row_is_counted_and_compiled():
+  config = complete(TINY, "stem.patch=4", "batch_size=30", "grad_accum_steps=3")
+  counted, compiled = rows.count(config), rows.compile_costs(config)
+  assert 0 < counted["gflops_products"] < counted["gflops"]
+  parts = ("parameters", "optimizer", "activations")
+  assert compiled["train_mb"] == pytest.approx(sum(compiled[f"train_{p}_mb"] for p in parts))
+  assert compiled["train_parameters_mb"] == 4 * counted["parameters"] / 1e6
+  assert compiled["inference_1_mb"] < compiled["inference_32_mb"] < compiled["inference_128_mb"]
+
+
+def test_training_is_compiled_at_one_batch_without_micro_batches(monkeypatch):
+  seen = []
+  monkeypatch.setattr(trial, "split_training_bytes", lambda config: seen.append(config) or {})
+  monkeypatch.setattr(trial, "measure_inference_bytes", lambda config, batch: None)
+  assert rows.compile_costs(complete(TINY, "batch_size=30,grad_accum_steps=3")) == {}
+  assert [(each.batch_size, each.grad_accum_steps) for each in seen] == [(64, 1)]
+
+
+def test_nothing_is_opened_or_allocated_where_the_config_says_all(monkeypatch):
+  monkeypatch.setattr(sources, "open_dataset", None)
+  config = vix_cifar10.get_config("vip,data.image_size=1024,data.data_dir=/nowhere")
+  before = len(jax.live_arrays())
+  row = rows.count(trial.complete_config(config))
+  assert row["gflops_products"] > 100 and row["parameters"] > 1024**2 * 128
+  assert len(jax.live_arrays()) <= before + 4
+
+
+@pytest.mark.slow  # compiles three steps
+def test_memory_of_a_third_size(data_dir):
+  config = complete(SMALL, f"batch_size={64 * jax.device_count()},steps_per_dispatch=1")
+  needs = rows.measure_needs(config, timed=False, most=16)
+  assert needs.sizes == (4, 16) and needs.seconds is None
+  assert needs.bytes.at(64) == pytest.approx(
+    trial.measure_training_bytes(complete(SMALL, "batch_size=64")), rel=0.1
+  )
+
+
+def test_small_sizes_pick_what_the_batch_picks(data_dir, monkeypatch):
+  """At 32 examples a device 64 matrices; the sizes compiled have fewer, 8 examples and 32."""
+  picked = {}
+
+  def compile_dispatch(config, steps):
+    task, size = build_task(config), rows.share(config)
+    chosen = implementations(task.model, (size, *task.input_spec.shape[1:]))
+    picked.setdefault(limit, {})[size] = set(chosen.values())
+    return types.SimpleNamespace(program=types.SimpleNamespace(compiled=size))
+
+  monkeypatch.setattr(trial, "compile_dispatch", compile_dispatch)
+  monkeypatch.setattr(cost, "compiled_bytes", lambda size: size)
+  config = complete(SMALL, "batch_size=64,steps_per_dispatch=1")
+  nothing = dict.fromkeys(FAMILIES, ())
+  for limit in (0, 32, 64):
+    bounds = {"pattern_blocks": ((1000, limit),)} if limit else {}
+    with choosing_by(Rule("any", "a test", nothing | bounds)):
+      rows.measure_needs(config, timed=False)
+  kernelized, masked = ({8: {way}, 32: {way}} for way in ("kernelized", "masked"))
+  assert picked == {0: kernelized, 32: kernelized, 64: masked}
+
+
+def test_the_largest_batch_is_a_multiple_that_fits():
+  needs = rows.StepNeeds((1, 2), rows.Growth(fixed=100, each=10), None)
+  assert needs.largest(145, 1) == 4
+  assert needs.largest(145, 2) == 4
+  assert needs.largest(139, 2) == 2
+  assert needs.largest(119, 2) == 0
+  with pytest.raises(ConfigError, match="does not grow"):
+    rows.StepNeeds((1, 2), rows.Growth(fixed=100, each=0), None).largest(200, 1)
+
+
+@pytest.mark.parametrize(
+  ("batch", "unit", "sizes"),
+  [(1, 1, (2, 8)), (64, 1, (16, 64)), (12, 1, (3, 12)), (62, 4, (12, 60)), (64, 32, (32, 64))],
+)
+def test_sizes_are_multiples_of_the_micro_batches(batch, unit, sizes):
+  assert rows.probe_sizes(batch, unit) == sizes
+
+
+def test_sizes_that_do_not_fit_are_not_run(uncompiled, monkeypatch):
+  config = complete(SMALL, f"batch_size={64 * jax.device_count()},steps_per_dispatch=1")
+  needed = rows.measure_needs(config, timed=False).bytes.at(64)
+  assert needed == pytest.approx(7.4e6) and not uncompiled
+  monkeypatch.setattr(timing, "find_free_bytes", lambda: 0.6 * needed * jax.device_count())
+  needs = rows.measure_needs(config)
+  assert needs.sizes == (4, 16) and uncompiled == [[4, 16]]
+  assert needs.seconds.at(16) == pytest.approx(2)
+
+
+@pytest.fixture
+def remedies(monkeypatch):
+  """Lets a step need memory by its batch, dtype and recomputation; nothing is compiled."""
+
+  def measure_bytes(config):
+    build_task(config)  # it is a network
+    size = config.batch_size / config.grad_accum_steps  # of one device
+    if config.model.dtype == "bfloat16":
+      size /= 2
+    return int(1e6 + 1e5 * size / (4 if config.model.remat else 1))
+
+  monkeypatch.setattr(trial, "measure_training_bytes", measure_bytes)
+  config, needs = complete(SMALL), rows.StepNeeds((8, 32), rows.Growth(1e6, 1e5), None)
+  return lambda memory: dict(
+    (",".join(f"{k}={v}" for k, v in settings.items()), used / 1e6)
+    for settings, used in rows.measure_remedies(config, needs, memory)
+  )
+
+
+def test_what_helps_where_it_does_not_fit(remedies):
+  devices = jax.device_count()  # of 64 / devices examples 17 fit: micro-batches of 16
+  assert remedies(1e6 + 17e5 + 10) == {
+    f"grad_accum_steps={64 // devices // 16}": 2.6,
+    "model.dtype=bfloat16": 1 + 3.2 / devices,
+    "model.remat=True": 1 + 1.6 / devices,
+    "model.dtype=bfloat16,model.remat=True": 1 + 0.8 / devices,
+  }
+
+
+def test_nothing_fits(remedies):
+  found = remedies(1e4)
+  assert min(found.values()) > 0.01
+  assert "grad_accum_steps=32,model.dtype=bfloat16,model.remat=True" in found
+
+
+def test_a_backend_that_tells_nothing(uncompiled, monkeypatch):
+  monkeypatch.setattr(cost, "compiled_bytes", lambda compiled: None)
+  with pytest.raises(ConfigError, match="does not say"):
+    rows.measure_needs(complete(SMALL, "steps_per_dispatch=1"), timed=False)
+
+
+def test_peaks_of_rows(monkeypatch):
+  """A row that does not fit has none; a device that does not tell is asked once."""
+
+  def peak_bytes(prepare, make, text, **_):
+    if text == "large":
+      raise TooLargeError("needs 9 GB")
+    return 3_000_000
+
+  said = []
+  monkeypatch.setattr(timing, "peak_bytes", peak_bytes)
+  found = rows.measure_peaks({"one": "large", "two": "small"}, said.append)
+  assert found == {"two": {"train_peak_mb": 3.0}}
+  assert "one: a step of 64 needs 9 GB" in said
+  monkeypatch.setattr(timing, "peak_bytes", lambda *_, **__: rows._read_peak())
+  assert rows.measure_peaks({"one": "a", "two": "b"}, said.append) == {} and len(said) == 4
+
+
+@pytest.mark.slow(reason="compiles and runs steps of training and inference")
+def test_rates_are_measured(monkeypatch):
+  monkeypatch.setattr(timing, "GROWTH", 1e9)  # a batch of two is the last
+  config = complete(TINY, "stem.patch=4")
+  rates = rows.measure_rates(config, repeats=1, seconds=0.1, say=lambda text: None)
+  assert rates["train_per_s"] > 0 and rates["inference_per_s"] > 0
+  assert rates["train_batch"] in (1, 2) and rates["inference_batch"] in (1, 2)

@@ -1,0 +1,217 @@
+"""Whole training steps and sampled tokens of density models, dense and along the patterns.
+
+A step is forward, backward and an Adam update of one sequence, blocks recomputed as the article
+does. The models are the article's but for their depth: a few layers, so that a CPU ends.
+"""
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import optax
+
+from vitx.benchmark.timing import TooLargeError, check_memory, interleave
+from vitx.models import model_from_config
+
+VOCABULARY = 256
+PATTERNS: dict[str, dict[str, Any]] = {
+  "dense": {"name": "softmax"},
+  "fixed": {"name": "fixed", "arrangement": "merged", "distinct": 4},
+  "strided": {
+    **{"name": "strided", "arrangement": "layers", "form": "code"},
+    **{"local_layers": 3},
+  },
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Setup:
+  """A model of the article and the times of an iteration that its Table 2 gives for it.
+
+  Attributes:
+    grid: of its places.
+    fields: of the model.
+    mixer: fields of every token mixer.
+    stride, summary: l and c of the patterns.
+    published: by pattern, as printed; the article names no unit.
+  """
+
+  grid: tuple[int, ...]
+  fields: Mapping[str, Any]
+  mixer: Mapping[str, Any]
+  stride: int
+  summary: int
+  published: Mapping[str, float]
+
+  @property
+  def tokens(self) -> int:
+    return math.prod(self.grid)
+
+
+SETUPS = {
+  "CIFAR-10": Setup(
+    (32, 32, 3),
+    {"width": 256, "num_heads": 2, "mlp_dim": 512},
+    {"head_dim": 64, "value_dim": 128},
+    96,
+    24,
+    {"dense": 0.54, "fixed": 0.47, "strided": 0.38},
+  ),
+  "Enwik8": Setup(
+    (96, 128),
+    {"width": 512, "num_heads": 8, "mlp_dim": 2048},
+    {},
+    128,
+    32,
+    {"dense": 1.31, "fixed": 0.55, "strided": 0.35},
+  ),
+}
+
+
+def make_model(setup: Setup, pattern: str, depth: int) -> nn.Module:
+  """Returns the model of one pattern with `depth` layers."""
+  mixer = {**PATTERNS[pattern], **setup.mixer}
+  if pattern != "dense":
+    mixer["stride"] = setup.stride
+  if pattern == "fixed":
+    mixer["summary"] = setup.summary
+  return model_from_config(
+    {
+      "name": "sparse_transformer",
+      "vocabulary": VOCABULARY,
+      "grid": setup.grid,
+      "depth": depth,
+      "remat": True,
+      "token_mixer": mixer,
+      **setup.fields,
+    }
+  )
+
+
+def measure_steps(
+  setups: Mapping[str, Setup],
+  depth: int,
+  *,
+  runs: int,
+  say: Callable[[str], None],
+  **effort: Any,
+) -> None:
+  """Prints how many times faster than the dense model's a training step of each pattern is.
+
+  Beside it stands what Table 2 of the article has. Steps of one setup take turns.
+
+  Args:
+    setups: by name.
+    depth: L, a multiple of the four layers after which the strided model repeats.
+    runs: of each setup.
+    say: is told of progress.
+    **effort: of `interleave`.
+  """
+  print(f"Training steps, batch 1, {depth} layers, forward + backward + Adam, blocks recomputed")
+  print(f"{'':<12}{'N':>8}  {'pattern':<10}{'times faster':>14}{'Table 2':>9}{'MB':>10}")
+  for name, setup in setups.items():
+    compiled = {}
+    for pattern in PATTERNS:
+      say(f"{name}, N={setup.tokens}: compiling {pattern}")
+      compiled[pattern] = _compile_step(make_model(setup, pattern, depth), setup.tokens)
+    steps = {pattern: step for pattern, (step, _, _) in compiled.items() if step}
+    seconds: dict[str, list[float]] = {pattern: [] for pattern in PATTERNS}
+    for run in range(runs):
+      say(f"{name}, N={setup.tokens}: run {run + 1} of {runs}")
+      for pattern, found in interleave(steps, **effort).items():
+        seconds[pattern].append(found.seconds)
+    for pattern, (_, size, note) in compiled.items():
+      ratio = "-"
+      if seconds[pattern] and seconds["dense"]:
+        ratio = f"{statistics.median(seconds['dense']) / statistics.median(seconds[pattern]):.2f}"
+      published = setup.published["dense"] / setup.published[pattern]
+      megabytes = f"{size / 1e6:.0f}" if size else "-"
+      line = f"{name:<12}{setup.tokens:>8}  {pattern:<10}{ratio:>14}{published:>9.2f}"
+      print(f"{line}{megabytes:>10}  {note}".rstrip(), flush=True)
+
+
+def _compile_step(
+  model: nn.Module, tokens: int
+) -> tuple[Callable[[], None] | None, int | None, str]:
+  """Returns what runs a step, None if it does not fit; its temporary bytes; and why not."""
+  optimizer = optax.adam(1e-4)
+  batch = jax.random.randint(jax.random.key(1), (1, tokens), 0, VOCABULARY)
+
+  def loss(params, batch):
+    logits = model.apply({"params": params}, batch, train=False)
+    return jnp.mean(optax.softmax_cross_entropy_with_integer_labels(logits, batch))
+
+  def step(params, state, batch):
+    value, gradients = jax.value_and_grad(loss)(params, batch)
+    updates, state = optimizer.update(gradients, state, params)
+    return optax.apply_updates(params, updates), state, value
+
+  params = jax.jit(model.init)(jax.random.key(0), batch)["params"]
+  state = optimizer.init(params)
+  compiled = jax.jit(step).lower(params, state, batch).compile()
+  analysis = compiled.memory_analysis()
+  size = None if analysis is None else analysis.temp_size_in_bytes
+  try:
+    check_memory(size or 0)
+  except TooLargeError as error:
+    return None, size, str(error)
+  return lambda: jax.block_until_ready(compiled(params, state, batch)), size, ""
+
+
+def measure_sampling(
+  setup: Setup, depth: int, *, runs: int, say: Callable[[str], None], **effort: Any
+) -> None:
+  """Prints how many times faster a token at the end of a sequence comes from the cache.
+
+  Args:
+    setup: the model.
+    depth: L.
+    runs, say, effort: as of `measure_steps`.
+  """
+  print(f"A sampled token at the end, batch 1, {depth} layers: from the cache, against all anew")
+  print(f"{'pattern':<12}{'N':>8}{'times faster':>14}{'sd':>8}{'cache MB':>10}")
+  for pattern in PATTERNS:
+    say(f"sampling, N={setup.tokens}: {pattern}")
+    model: Any = make_model(setup, pattern, depth)
+    batch = jax.random.randint(jax.random.key(1), (1, setup.tokens), 0, VOCABULARY)
+    params = jax.jit(model.init)(jax.random.key(0), batch)["params"]
+    cache = model.init_cache(1)
+    size = sum(x.nbytes for x in jax.tree.leaves(cache)) / 1e6
+    steps = {
+      "cached": _compile_cached(model, params, cache, setup.tokens - 1),
+      "anew": _compile_anew(model, params, batch),
+    }
+    times = [interleave(steps, **effort) for _ in range(runs)]
+    ratios = [found["anew"].seconds / found["cached"].seconds for found in times]
+    spread = f"{statistics.stdev(ratios):.1f}" if runs > 1 else "-"
+    line = f"{pattern:<12}{setup.tokens:>8}{statistics.median(ratios):>14.0f}{spread:>8}"
+    print(f"{line}{size:>10.1f}", flush=True)
+
+
+def _compile_anew(model: Any, params: Any, batch: jax.Array) -> Callable[[], None]:
+  apply = jax.jit(lambda params, batch: model.apply({"params": params}, batch)[:, -1])
+  return lambda: jax.block_until_ready(apply(params, batch))
+
+
+def _compile_cached(model: Any, params: Any, cache: Any, place: int) -> Callable[[], None]:
+  """Returns what computes the logits of one place; it updates the cache in its own memory."""
+
+  def step(params, cache, previous, at):
+    given = {"params": params, "cache": cache}
+    logits, changed = model.apply(given, previous, at=at, mutable=["cache"])
+    return logits, changed["cache"]
+
+  compiled = jax.jit(step, donate_argnums=1)
+  previous, at = jnp.zeros((1, 1), jnp.int32), jnp.array([place], jnp.int32)
+  held = [cache]
+
+  def run() -> None:
+    logits, held[0] = compiled(params, held[0], previous, at)
+    jax.block_until_ready((logits, held[0]))
+
+  return run

@@ -1,0 +1,280 @@
+"""Training steps beside PyTorch's of a config's sizes (extra `peers`).
+
+python -m tests.benchmarks.peers
+python -m tests.benchmarks.peers --memory
+python -m tests.benchmarks.peers --config vix_cifar10:stride=2 --rows vit,vip
+
+PyTorch's are what a user would otherwise take: vit-pytorch's, with its attention, with PyTorch's
+fused one, or with the mixers of performer-pytorch, linformer and nystrom-attention.
+"""
+
+import dataclasses
+import functools
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from tests.benchmarks import console, steps
+from vitx.attention.registry import MIXERS
+from vitx.benchmark.timing import peak_bytes
+from vitx.cli.plan import find_texts
+from vitx.config.errors import ConfigError, MissingExtraError, listing
+from vitx.config.loader import load_config
+from vitx.config.registry import fields_of
+from vitx.training import phases, trial
+
+# The config whose steps have figures to reach, at B = 8, and those of its rows that have peers.
+CONFIG = "vix_cifar10:batch_size=8"
+ROWS = ("vit", "vip", "vil", "vin", "fnet")
+# Time of our step over the peer's, at most.
+GOALS = {"vit/fused": 1.0, "vip": 0.8, "vil": 0.8, "vin": 0.8, "fnet": 0.8}
+
+# What vit-pytorch's network is made of, by the field of `model`; also what is meant by none.
+PARTS = {
+  "stem": "linear",
+  "posemb": "learned",
+  "pool": "cls",
+  "norm": "layer",
+  "block": "pre_norm",
+}
+
+
+def import_torch() -> Any:
+  """Imports PyTorch and the packages of the peers.
+
+  Raises:
+    MissingExtraError: the extra is not installed.
+  """
+  try:
+    import linformer  # noqa: F401
+    import nystrom_attention  # noqa: F401
+    import performer_pytorch  # noqa: F401
+    import torch
+    import vit_pytorch  # noqa: F401
+  except ImportError as error:
+    raise MissingExtraError("tests.benchmarks.peers", "peers") from error
+  return torch
+
+
+def find_peers(config: ConfigDict) -> list[str]:
+  """Returns the names of PyTorch's networks like a config's: of `PEERS`, none where there is none.
+
+  Args:
+    config: completed.
+  """
+  model = config.model
+  if config.task.name != "classification" or model.name != "vit" or model.dtype != "float32":
+    return []
+  if isinstance(config.data.image_size, tuple):  # theirs are square
+    return []
+  like_theirs = all(
+    fields_of(model.get(part, name))["name"] == name for part, name in PARTS.items()
+  )
+  return list(PEERS.get(fields_of(model.token_mixer)["name"], {})) if like_theirs else []
+
+
+def make_step(config: ConfigDict, peer: str) -> Callable[[], None]:
+  """Returns a training step of a peer: forward, backward and AdamW on a batch of noise.
+
+  Args:
+    config: completed; one of those that have this peer.
+    peer: of `find_peers`.
+  """
+  torch = import_torch()
+  torch.manual_seed(0)
+  random, size = np.random.default_rng(0), config.data.image_size
+  shape = (config.batch_size, config.data.channels, size, size)
+  images = torch.tensor(random.normal(size=shape), dtype=torch.float32)
+  labels = torch.tensor(random.integers(0, config.model.num_classes, config.batch_size))
+  network = make_network(torch, config, peer)
+  optimizer = torch.optim.AdamW(network.parameters(), lr=1e-3, fused=True)
+  network.train()
+
+  def step() -> None:
+    optimizer.zero_grad(set_to_none=True)
+    torch.nn.functional.cross_entropy(network(images), labels).backward()
+    optimizer.step()
+
+  return step
+
+
+def make_network(torch: Any, config: ConfigDict, peer: str) -> Any:
+  """Returns vit-pytorch's network of a completed config's sizes, with a peer's token mixer."""
+  from vit_pytorch import ViT
+
+  model, mixer = config.model, fields_of(config.model.token_mixer)
+  defaults = {field.name: field.default for field in dataclasses.fields(MIXERS[mixer["name"]])}
+  fields = defaults | mixer
+  fields["head_dim"] = fields.get("head_dim") or model.width // model.num_heads
+  network = ViT(
+    image_size=config.data.image_size,
+    patch_size=model.stem.patch,
+    num_classes=model.num_classes,
+    channels=config.data.channels,
+    dim=model.width,
+    depth=model.depth,
+    heads=model.num_heads,
+    dim_head=fields["head_dim"],
+    mlp_dim=model.mlp_dim,
+  )
+  make = PEERS[mixer["name"]][peer]
+  for layer in network.transformer.layers if make else ():
+    tokens = (config.data.image_size // model.stem.patch) ** 2 + 1  # with the class token
+    own = make(torch, model.width, model.num_heads, fields | {"tokens": tokens})
+    layer[0] = torch.nn.Sequential(torch.nn.LayerNorm(model.width), own)
+  return network
+
+
+def _fused(torch: Any, width: int, heads: int, fields: Mapping[str, Any]) -> Any:
+  inner = heads * fields["head_dim"]
+
+  class Fused(torch.nn.Module):
+    def __init__(self) -> None:
+      super().__init__()
+      self.to_qkv = torch.nn.Linear(width, 3 * inner, bias=False)
+      self.to_out = torch.nn.Linear(inner, width)
+
+    def forward(self, x: Any) -> Any:
+      shape = (*x.shape[:2], heads, fields["head_dim"])
+      q, k, v = (y.reshape(shape).transpose(1, 2) for y in self.to_qkv(x).chunk(3, dim=-1))
+      out = torch.nn.functional.scaled_dot_product_attention(q, k, v)
+      return self.to_out(out.transpose(1, 2).reshape(*x.shape[:2], inner))
+
+  return Fused()
+
+
+def _performer(torch: Any, width: int, heads: int, fields: Mapping[str, Any]) -> Any:
+  from performer_pytorch import SelfAttention
+
+  sizes = {"dim_head": fields["head_dim"], "nb_features": fields["features"]}
+  return SelfAttention(width, heads=heads, **sizes)
+
+
+def _linformer(torch: Any, width: int, heads: int, fields: Mapping[str, Any]) -> Any:
+  from linformer import LinformerSelfAttention
+
+  shared = {name: fields[name] for name in ("one_kv_head", "share_kv")}
+  sizes = {"k": fields["slots"], "heads": heads, "dim_head": fields["head_dim"]}
+  return LinformerSelfAttention(width, fields["tokens"], **sizes, **shared)
+
+
+def _nystrom(torch: Any, width: int, heads: int, fields: Mapping[str, Any]) -> Any:
+  from nystrom_attention import NystromAttention
+
+  return NystromAttention(width, fields["head_dim"], heads, num_landmarks=fields["landmarks"])
+
+
+def _fourier(torch: Any, width: int, heads: int, fields: Mapping[str, Any]) -> Any:
+  class Fourier(torch.nn.Module):
+    def forward(self, x: Any) -> Any:
+      return torch.fft.fft2(x).real
+
+  return Fourier()
+
+
+# What stands beside a network with each token mixer: the maker of a mixer, None for vit-pytorch's
+# own, by a name that tells two of them apart.
+PEERS: Mapping[str, Mapping[str, Callable | None]] = {
+  "softmax": {"eager": None, "fused": _fused},
+  "performer": {"performer-pytorch": _performer},
+  "linformer": {"linformer": _linformer},
+  "nystromformer": {"nystrom-attention": _nystrom},
+  "fnet": {"torch.fft": _fourier},
+}
+
+
+def measure(
+  config: str | None, rows: Sequence[str] | None, memory: bool, effort: Mapping[str, Any]
+) -> None:
+  """Prints our steps' time, and with `memory` their peak of memory, over those of the peers.
+
+  Raises:
+    ConfigError: an unknown row, one without a peer, or a config of which no row has one.
+    MissingExtraError: PyTorch or a peer is not installed.
+  """
+  texts = _find_rows(config or CONFIG, rows or (() if config else ROWS), effort["say"])
+  import_torch()
+  pairs = {name: pair for row in texts for name, pair in pair_row(row, texts[row]).items()}
+  of = f"of our step over PyTorch's, float32, {config or CONFIG}"
+  phases.use_cores(map(load_config, texts.values()))
+  jax.devices()
+  if memory:
+    peaks = {}
+    for name, (row, peer) in pairs.items():
+      effort["say"](f"{name}: memory")
+      mine = peak_bytes(functools.partial(_begin, texts[row]), _make_ours, texts[row])
+      theirs = peak_bytes(import_torch, functools.partial(_make_peer, peer), texts[row])
+      peaks[name] = [mine / theirs]
+    print(f"Peak memory {of}")
+    print(console.format_ratios(peaks, dict.fromkeys(pairs, 1.0), most=True), flush=True)
+  made = {row: steps.make_dispatch(load_config(text)) for row, text in texts.items()}
+  # Both sides make as many steps in a sample.
+  both = {
+    name: (made[row][0], _repeat(_make_peer(peer, texts[row]), made[row][1]))
+    for name, (row, peer) in pairs.items()
+  }
+  found = steps.compare(both, **effort)
+  print(f"Time {of}")
+  print(console.format_ratios(found, {} if config else GOALS, most=True), flush=True)
+
+
+def _find_rows(config: str, wanted: Sequence[str], say: Callable) -> dict[str, str]:
+  """Returns the text of each row that has a peer; those that were named must have one."""
+  texts = find_texts(config, wanted, whole=not wanted)
+  having = {row: text for row, text in texts.items() if find_peers(_complete(text))}
+  without = [row for row in texts if row not in having]
+  parts = ", ".join(f"{part}={name}" for part, name in PARTS.items())
+  what = (
+    f"PyTorch's are a vit in float32 of square images with {parts} and a token_mixer of"
+    f" {listing(PEERS)}"
+  )
+  if not having or (wanted and without):
+    raise ConfigError(f"peers: there is none beside {listing(without)}; {what}")
+  if without:
+    say(f"no peer: {listing(without)}; {what}")
+  return having
+
+
+def pair_row(row: str, text: str) -> dict[str, tuple[str, str]]:
+  """Returns a row with each of its peers, named by both where there are several."""
+  found = find_peers(_complete(text))
+  return {row if len(found) == 1 else f"{row}/{peer}": (row, peer) for peer in found}
+
+
+def _complete(text: str) -> ConfigDict:
+  return trial.complete_config(load_config(text))
+
+
+def _begin(text: str) -> None:
+  """Begins JAX as a training of this config does."""
+  phases.use_cores([load_config(text)])
+  jax.devices()
+
+
+def _make_ours(text: str) -> Callable[[], None]:
+  """Returns a dispatch of ours, for its memory."""
+  return steps.make_dispatch(load_config(text))[0]
+
+
+def _make_peer(peer: str, text: str) -> Callable[[], None]:
+  return make_step(_complete(text), peer)
+
+
+def _repeat(step: Callable[[], None], times: int) -> Callable[[], None]:
+  def steps() -> None:
+    for _ in range(times):
+      step()
+
+  return steps
+
+
+if __name__ == "__main__":
+  parser = console.make_parser(__doc__, repeats=5)
+  parser.add_argument("--config", metavar="FILE", help="of whose rows; else the Vision X-former's")
+  parser.add_argument("--rows", nargs="+", help="of the config; else all that have a peer")
+  parser.add_argument("--memory", action="store_true", help="also the peak of a process of its own")
+  sys.exit(console.start(measure, parser))

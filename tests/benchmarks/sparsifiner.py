@@ -1,0 +1,213 @@
+"""Sparsifiner's attention, forward and backward: by keys, by given indices, by blocks of keys.
+
+The figures hold for two quiet CPU cores, float32. The predictor's arrays have no gradient, as in
+the mixer; what it predicts is random, which is the hardest case for a kernel. The second table has
+the multiply-adds as published and as made.
+
+python -m tests.benchmarks.sparsifiner
+python -m tests.benchmarks.sparsifiner --parts flops
+"""
+
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tests.benchmarks import console, named
+from tests.benchmarks.cases import attend_kept, draw_kept
+from tests.benchmarks.named import Attention, Case, Figure, Kernel
+from vitx import ops
+from vitx.analysis import cost
+from vitx.configs.sparsifiner_imagenet import (
+  SIZES,
+  Sizes,
+  dense_macs,
+  published_macs,
+  released_macs,
+)
+from vitx.ops.kernels.key_scores import predict_coefficients
+from vitx.ops.kernels.selection import count_kept
+from vitx.ops.kernels.softmax import kernelized_attention
+
+HEADS, HEAD_DIM, SLOTS = 4, 64, 32
+SHARE, BLOCK_SHARE, GIVEN = 0.1, 0.06, 32  # of keys, of key blocks; keys whose indices are given
+BLOCK = 64
+FLASH = "dense flash"
+PARTS = ("attention", "flops")
+SHARES = (0.9, 0.7, 0.5, 0.25, 0.1, 0.05)  # of keys, in the table of multiply-adds
+
+
+def make_cases(short: int = 1024, long: int = 4096, block: int = BLOCK) -> tuple[Case, ...]:
+  """Returns the cases; the figures are those of the defaults.
+
+  Args:
+    short: N where keys are chosen one by one.
+    long: N of the others.
+    block: tokens in a block.
+  """
+  kept, blocks = math.ceil(SHARE * short), math.ceil(BLOCK_SHARE * long / block)
+  return (
+    Case(
+      f"keys, {kept} of N={short}, predictor included",
+      (1, short, HEADS, HEAD_DIM),
+      {
+        "masked": _predicted(short, kept, implementation="masked"),
+        "kernelized": _predicted(short, kept, implementation="kernelized"),
+        "sparse": _predicted(short, kept, implementation="kernelized", predictor="sparse"),
+        FLASH: Kernel(kernelized_attention),
+      },
+      (
+        Figure("kernelized", "masked", "memory", 3),
+        Figure("kernelized", "masked", "time", 1),
+        Figure("kernelized", FLASH, "time", None),
+        Figure("sparse", "kernelized", "time", None),
+      ),
+    ),
+    Case(
+      f"given keys, {GIVEN} of N={long}",
+      (1, long, HEADS, HEAD_DIM),
+      {
+        way: Kernel(attend_kept(way), fixed=partial(draw_kept, GIVEN, long, HEADS))
+        for way in ("masked", "auto")
+      },
+      (Figure("auto", "masked", "time", 6),),
+    ),
+    Case(
+      f"blocks of {block}, {blocks} of {-(-long // block)}, N={long}, predictor included",
+      (1, long, HEADS, HEAD_DIM),
+      {
+        "masked": _predicted(long, blocks, block=block, implementation="masked"),
+        "kernelized": _predicted(long, blocks, block=block, implementation="kernelized"),
+        FLASH: Kernel(kernelized_attention),
+      },
+      (
+        Figure("kernelized", "masked", "time", 6),
+        Figure("kernelized", FLASH, "time", 2),
+        Figure("kernelized", "masked", "memory", None),
+      ),
+    ),
+  )
+
+
+def _predicted(tokens: int, kept: int, **given) -> Kernel:
+  attend: Attention = partial(_attend, kept=kept, **given)
+  return Kernel(attend, fixed=partial(_draw_predictor, tokens))
+
+
+def _attend(q, k, v, reduction, down, basis, **given) -> jax.Array:
+  return predict_and_attend(q, k, v, reduction, down, basis, **given)
+
+
+def _draw_predictor(tokens: int) -> tuple[np.ndarray, ...]:
+  """Returns reductions, mixtures and a basis of which nine tenths are pruned, as is published."""
+  random = np.random.default_rng(0)
+  reduction = random.normal(size=(2, HEAD_DIM, HEAD_DIM // 2)) / math.sqrt(HEAD_DIM)
+  down = random.normal(size=(tokens, SLOTS)) / math.sqrt(tokens)
+  basis = np.abs(random.normal(size=(tokens, SLOTS)))
+  basis = np.where(basis > np.quantile(basis, 0.9), basis, 0)
+  return tuple(x.astype(np.float32) for x in (reduction, down, basis))
+
+
+def predict_and_attend(
+  q: jax.Array,
+  k: jax.Array,
+  v: jax.Array,
+  reduction: jax.Array,
+  down: jax.Array,
+  basis: jax.Array,
+  kept: int,
+  *,
+  block: int | None = None,
+  prefix: int = 0,
+  **given: Any,
+) -> jax.Array:
+  """Returns what Sparsifiner makes of queries, keys and values, the predictor included.
+
+  Args:
+    q, k, v: (B, N, H, D).
+    reduction: (2, D, c), of the channels of queries and of keys.
+    down, basis: (N, S).
+    kept: keys of a query, or with `block` key blocks of a query block.
+    block: tokens in a block; None where keys are chosen one by one.
+    prefix: tokens in front that attend all.
+    **given: of the op, such as `implementation`.
+  """
+  queries = jnp.einsum("bnhd,dc->bnhc", q[:, prefix:], reduction[0])
+  keys = jnp.einsum("bnhd,dc->bnhc", k, reduction[1])
+  coefficients = predict_coefficients(queries, keys, down, scale=q.shape[2] ** -0.5)
+  pruned = jnp.where(coefficients > 0.05, coefficients, 0)
+  if block is None:
+    out, _ = ops.predicted_attention(q, k, v, pruned, basis, kept, prefix=prefix, **given)
+  else:
+    out, _ = ops.predicted_block_attention(
+      q, k, v, pruned, basis, kept, block, prefix=prefix, **given
+    )
+  return out
+
+
+def counted_macs(
+  sizes: Sizes,
+  kept: int,
+  *,
+  block: int | None = None,
+  implementation: str = "kernelized",
+) -> int:
+  """Returns the multiply-adds of all products that vitx makes, found by tracing; nothing is run.
+
+  Products with zeros and with what is hidden count; comparisons and the softmax do not.
+
+  Args:
+    sizes: of the backbone.
+    kept: B; with `block` the number of key blocks.
+    block: tokens in a block; None where keys are chosen one by one.
+    implementation: "masked" or "kernelized".
+  """
+  n, H, S = sizes.tokens, sizes.heads, sizes.slots
+  D = sizes.width // H
+  few = D // sizes.channel_divisor
+  attend = partial(
+    predict_and_attend, kept=kept, block=block, prefix=1, implementation=implementation
+  )
+  shapes = [(1, n, H, D)] * 3 + [(2, D, few), (n, S), (n, S)]
+  arrays = [jax.ShapeDtypeStruct(shape, np.float32) for shape in shapes]
+  return sizes.depth * cost.flops(attend, *arrays) // 2
+
+
+def format_macs(name: str, shares: Sequence[float]) -> str:
+  """Formats a backbone's multiply-adds for several shares of kept keys, in millions."""
+  sizes = SIZES[name]
+  lines = [
+    f"MHSA of {name}, M multiply-adds for one image; dense {dense_macs(sizes) / 1e6:.1f}",
+    f"{'keep':<8}{'keys':>6}{'as published':>14}{'released':>10}{'masked':>10}{'kernelized':>12}",
+  ]
+  for share in shares:
+    kept = count_kept(share, sizes.tokens)
+    counts = (
+      published_macs(sizes, kept),
+      released_macs(sizes, kept),
+      counted_macs(sizes, kept, implementation="masked"),
+      counted_macs(sizes, kept, implementation="kernelized"),
+    )
+    cells = [f"{count / 1e6:.1f}" for count in counts]
+    lines.append(f"{share:<8g}{kept:>6}{cells[0]:>14}{cells[1]:>10}{cells[2]:>10}{cells[3]:>12}")
+  return "\n".join(lines)
+
+
+def measure(parts: Sequence[str], block: int, effort: Mapping[str, Any]) -> None:
+  """Prints a table of each part: of `PARTS`."""
+  if "attention" in parts:
+    print(named.format_named(named.measure(make_cases(block=block), **effort)), flush=True)
+  if "flops" in parts:
+    print("\n\n".join(format_macs(name, SHARES) for name in SIZES))
+
+
+if __name__ == "__main__":
+  parser = console.make_parser(__doc__)
+  parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
+  parser.add_argument("--block", type=int, default=BLOCK, help="tokens in a block")
+  sys.exit(console.start(measure, parser))

@@ -1,0 +1,91 @@
+"""Whole training steps, as a share of the FLOP/s that a product of two matrices reaches.
+
+python -m tests.benchmarks.steps
+python -m tests.benchmarks.steps --rows digits:bigbird --runs 5
+"""
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+from ml_collections import ConfigDict
+
+from tests.benchmarks import console
+from vitx.benchmark.timing import interleave
+from vitx.config.loader import load_config
+from vitx.training import phases, trial
+from vitx.training.compilation import count_steps
+
+# FLOP/s of a step over those of a float32 product, at least.
+SHARES = {
+  "cifar10:vit": 0.45,
+  "cifar10:cct_2_3x2": 0.3,
+  "cifar10:resnet20": 0.3,
+  "simplified_cifar10:simplified_w96_d8": 0.3,
+  "digits:bigbird": 0.3,
+}
+PRODUCT = 2048  # rows and columns of both matrices
+
+Step = Callable[[], None]
+
+
+def compare(
+  pairs: Mapping[str, tuple[Step, Step]], *, runs: int, say: Callable[[str], None], **effort: Any
+) -> dict[str, list[float]]:
+  """Returns the time of the first step of each pair over the second's, one for each run.
+
+  Args:
+    pairs: two steps, which take turns, by name.
+    runs: of each pair.
+    say: is told of progress.
+    **effort: of `interleave`.
+  """
+  found: dict[str, list[float]] = {name: [] for name in pairs}
+  for run in range(runs):
+    for name, pair in pairs.items():
+      say(f"{name}: run {run + 1} of {runs}")
+      first, second = interleave(dict(enumerate(pair)), **effort).values()
+      found[name].append(first.seconds / second.seconds)
+  return found
+
+
+def make_dispatch(config: ConfigDict) -> tuple[Step, int, int]:
+  """Returns what a dispatch of training on noise does, on all devices, as `vitx train` makes it.
+
+  Args:
+    config: of a row.
+
+  Returns:
+    The dispatch, which runs to its end; the steps that it makes; and the FLOPs of all of them.
+  """
+  config = trial.complete_config(config)
+  flops = trial.count_training_flops(config)
+  steps = config.steps_per_dispatch or count_steps(flops)
+  state = trial.begin(config)  # before compilation, as in training
+  return trial.compile_dispatch(config, steps).start(state), steps, steps * flops
+
+
+def multiply() -> Step:
+  """Returns what multiplies two float32 matrices of `PRODUCT` rows and columns."""
+  square = jax.random.normal(jax.random.key(0), (PRODUCT, PRODUCT))
+  product = jax.jit(lambda x: x @ x)
+  return lambda: jax.block_until_ready(product(square))
+
+
+def measure(rows: Sequence[str], effort: Mapping[str, Any]) -> None:
+  """Prints the shares of some rows of `SHARES`."""
+  phases.use_cores(map(load_config, rows))
+  made = {row: make_dispatch(load_config(row)) for row in rows}
+  product = multiply()
+  times = compare({row: (product, step) for row, (step, _, _) in made.items()}, **effort)
+  flops = {row: made[row][2] / (2 * PRODUCT**3) for row in rows}  # in products
+  shares = {row: [flops[row] * ratio for ratio in ratios] for row, ratios in times.items()}
+  print(f"FLOP/s of a step over those of a product of {PRODUCT} x {PRODUCT}")
+  print(console.format_ratios(shares, SHARES, most=False), flush=True)
+
+
+if __name__ == "__main__":
+  parser = console.make_parser(__doc__, repeats=5)
+  parser.add_argument("--rows", nargs="+", choices=SHARES, default=list(SHARES))
+  sys.exit(console.start(measure, parser))

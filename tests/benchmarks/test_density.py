@@ -1,0 +1,68 @@
+"""The benchmark of density models in small."""
+
+import jax
+import numpy as np
+import pytest
+
+from tests.benchmarks import density, density_steps, named
+from tests.ops import attention_cases as cases
+from vitx.ops import TokenLayout, dense_mask
+from vitx.ops.patterns import Fixed, Strided
+
+QUICK = {"runs": 2, "repeats": 1, "seconds": 0.1, "say": lambda text: None}
+SETUP = density_steps.Setup(
+  grid=(4, 8),
+  fields={"width": 8, "num_heads": 2, "mlp_dim": 8},
+  mixer={"head_dim": 4, "value_dim": 2},
+  stride=8,
+  summary=2,
+  published={"dense": 3.0, "fixed": 2.0, "strided": 1.5},
+)
+
+
+@pytest.mark.slow
+def test_the_kernels_compute_their_patterns():
+  q, k, v, _ = cases.inputs(1, 64, 4, 8)
+  kernels = {n: k for n, k in density.make_case(64, 8, 2).kernels.items() if k.layers == 1}
+  outs = jax.jit(lambda *given: {name: k.attend(*given) for name, k in kernels.items()})(q, k, v)
+  edges = {
+    "strided, local": Strided(8, "local", "code"),
+    "strided, column": Strided(8, "column", "code"),
+    "strided, merged": Strided(8, "merged", "code"),
+    "fixed": Fixed(8, 2, distinct=4),
+  }
+  for name, out in outs.items():
+    mask = np.tri(64, dtype=bool)
+    if name in edges:
+      mask = np.asarray(dense_mask(edges[name], TokenLayout((64,)), 4))
+    np.testing.assert_allclose(out, cases.masked(q, k, v, mask)[0], atol=2e-6, err_msg=name)
+
+
+@pytest.mark.slow  # compiles all kernels forward and backward
+def test_attention_in_small(monkeypatch):
+  monkeypatch.setattr(density, "MASKED_UP_TO", 32)
+  case = density.make_case(64, stride=8, summary=2, head_dim=8)
+  outcomes = {o.figure[:3]: o for o in named.measure([case], **QUICK)}
+  run = [o for o in outcomes.values() if o.figure.quantity == "time"]
+  assert [len(o.found) for o in run] == [2] * (len(run) - 1) + [0]
+  assert run[-1].note == "compiled, not run" and run[-1].figure.other == density.MASKED
+  memory = outcomes[density.FLASH, density.MASKED, "memory"]
+  assert memory.found[0] > 1 and memory.note.endswith("MB")
+  assert all(o.figure.at_least is None for o in outcomes.values())  # they are of another size
+  assert density.make_case(density.TOKENS, 8, 2).figures == density.FIGURES
+
+
+@pytest.mark.slow  # compiles three models forward and backward
+def test_steps_in_small(capsys):
+  density_steps.measure_steps({"small": SETUP}, 1, **QUICK)
+  lines = [line.split() for line in capsys.readouterr().out.splitlines()[2:]]
+  assert lines[0][:5] == ["small", "32", "dense", "1.00", "1.00"]
+  assert [(line[2], line[4]) for line in lines[1:]] == [("fixed", "1.50"), ("strided", "2.00")]
+
+
+@pytest.mark.slow  # compiles three models twice
+def test_sampling_in_small(capsys):
+  density_steps.measure_sampling(SETUP, 2, **QUICK)
+  rows = {line.split()[0]: line.split() for line in capsys.readouterr().out.splitlines()[2:]}
+  assert list(rows) == list(density_steps.PATTERNS)
+  assert all(float(row[2]) > 0 for row in rows.values())

@@ -1,0 +1,45 @@
+"""What is said of every field: its value, what it takes and what it means."""
+
+from vitx.config.describe import complete, describe, read_meanings, show_kind
+from vitx.config.loader import load_config
+
+
+def test_every_field_has_a_meaning():
+  for row in ("digits", "vix_cifar10:vip"):
+    described = describe(load_config(row))
+    common = ("optimizer.", "schedule.", "model.norm.")
+    without = [path for path, field in described.items() if not field.meaning]
+    assert [path for path in without if not path.startswith(common)] == []
+
+
+def test_kinds_and_meanings():
+  assert show_kind(tuple[int, ...] | None) == "tuple[int, ...] or None"
+
+  class Base:
+    """Something.
+
+    Attributes:
+      a, b: of both
+        lines.
+      c: of the base.
+    """
+
+  class Derived(Base):
+    """More.
+
+    Attributes:
+      c: of the derived.
+    """
+
+  both = dict.fromkeys(("a", "b"), "of both lines.")
+  assert read_meanings(Derived) == both | {"c": "of the derived."}
+
+
+def test_fields_of_ones_own_stand_behind_ours():
+  config = load_config("digits")
+  with config.unlocked():
+    config.data.folds, config.mine = 5, {"depth": 3}
+  described = describe(config)
+  assert list(described)[-2:] == ["data.folds", "mine.depth"]
+  assert (described["data.folds"].value, described["data.folds"].kind) == (5, "int")
+  assert complete(config)["data"]["folds"] == 5 and complete(config)["mine"] == {"depth": 3}

@@ -1,0 +1,107 @@
+"""Sampling with a cache: the logits of the whole sequence, draws that depend on nothing else."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.cli.density_models import make, text
+from vitx.config.errors import ConfigError
+from vitx.inference.decoding import Sampling, next_logits, sample_tokens
+
+
+@pytest.mark.parametrize(
+  "mixer",
+  [
+    pytest.param({"name": "softmax"}, marks=pytest.mark.slow),
+    {"name": "strided", "form": "code", "stride": 8, "arrangement": "layers"},
+    pytest.param(
+      {"name": "fixed", "stride": 8, "summary": 2, "distinct": 2, "arrangement": "merged"},
+      marks=pytest.mark.slow,
+    ),
+    pytest.param({"name": "longformer", "window": 7}, marks=pytest.mark.slow),
+  ],
+  ids=lambda mixer: mixer["name"],
+)
+def test_the_models_cached_logits_are_those_of_the_whole_sequence(mixer):
+  loaded = make(mixer=mixer)
+  tokens = np.random.default_rng(0).integers(0, 17, (3, 64)).astype(np.int32)
+  whole = jax.jit(loaded.model.apply)(loaded.variables, tokens)
+
+  def step(cache, given):
+    previous, at = given
+    variables = loaded.variables
+    logits, cache = next_logits(loaded.model, variables, cache, previous[:, None], at[None])
+    return cache, logits
+
+  previous = np.roll(tokens.T, 1, axis=0)  # of place 0 another's, which is not looked at
+  places = jnp.arange(64, dtype=jnp.int32)
+  run = jax.jit(lambda cache: jax.lax.scan(step, cache, (previous, places))[1])
+  found = run(loaded.model.init_cache(3))
+  np.testing.assert_allclose(found.swapaxes(0, 1), whole, rtol=2e-5, atol=2e-5)
+
+
+def draw(loaded, prompts, sampling=Sampling(), **given):  # noqa: B008, a frozen value
+  length = loaded.task.length
+  return sample_tokens(loaded.model, loaded.variables, prompts, length, sampling, **given)
+
+
+@pytest.mark.slow
+def test_nearly_no_temperature_takes_the_most_probable_token():
+  loaded = text()
+  prompt = np.array([[104, 105, 0]], np.int32)
+  found = draw(loaded, prompt, Sampling(temperature=1e-4))
+  logits = jax.jit(loaded.model.apply)(loaded.variables, found)
+  np.testing.assert_array_equal(found[:, :3], prompt)
+  np.testing.assert_array_equal(found[:, 3:], np.argmax(logits, axis=-1)[:, 3:])
+
+
+@pytest.mark.slow
+def test_a_sample_depends_on_its_number_and_the_seed_alone():
+  loaded = make()
+  none = np.zeros((6, 0), np.int32)
+  six = draw(loaded, none, seed=3)
+  assert len(np.unique(six, axis=0)) == 6
+  np.testing.assert_array_equal(draw(loaded, none[:2], seed=3, first=4), six[4:])
+  done = []
+  assert not np.array_equal(draw(loaded, none, seed=4, progress=done.append), six)
+  assert sum(done) == 64 and len(done) > 10
+
+
+def test_draws_have_the_models_probabilities():
+  loaded = make(grid=(1, 2, 1))
+  found = draw(loaded, np.zeros((4000, 0), np.int32))[:, 0]
+  logits = jax.jit(loaded.model.apply)(loaded.variables, np.zeros((1, 2), np.int32))[0, 0]
+  expected = 4000 * np.exp(logits) / np.exp(logits).sum()
+  counts = np.bincount(found, minlength=17)
+  assert np.all(np.abs(counts - expected) < 5 * np.sqrt(expected) + 3)
+
+
+def test_top_k_and_top_p():
+  logits = np.log(np.array([[0.1, 0.4, 0.2, 0.3], [0.25, 0.25, 0.25, 0.25]], np.float32))
+
+  def kept(**given):
+    return np.isfinite(jax.jit(Sampling(**given).scale)(logits)).tolist()
+
+  assert kept(top_k=2) == [[False, True, False, True], [True] * 4]  # as probable as the last
+  assert kept(top_k=9) == [[True] * 4] * 2
+  assert kept(top_p=0.05)[0] == [False, True, False, False]
+  assert kept(top_p=0.69)[0] == [False, True, False, True]
+  assert kept(top_p=0.71)[0] == [False, True, True, True]
+  assert kept(top_p=1.0) == [[True] * 4] * 2
+  np.testing.assert_allclose(Sampling(temperature=0.5).scale(logits), 2 * logits)
+
+
+@pytest.mark.parametrize(
+  ("fields", "message"),
+  [
+    ({"temperature": 0.0}, r"temperature=0.0 is out of range; it must lie in \(0, inf\)"),
+    ({"temperature": -1.0}, "temperature=-1.0 is out of range"),
+    ({"top_k": 0}, "top_k=0 is out of range"),
+    ({"top_p": 1.5}, r"top_p=1.5 is out of range; it must lie in \(0, 1\]"),
+    ({"top_k": 5, "top_p": 0.5}, "top_k=5 and top_p=0.5: give one of the two"),
+  ],
+)
+def test_what_is_no_way_of_drawing(fields, message):
+  with pytest.raises(ConfigError, match=message):
+    Sampling(**fields)

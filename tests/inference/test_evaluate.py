@@ -1,0 +1,380 @@
+"""Evaluation from a workdir: the right figures, every example once, nothing needed but the run."""
+
+import csv
+import dataclasses
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+from absl import logging
+from PIL import Image
+
+import vitx
+from tests import runs
+from tests.slow import all_but
+from vitx.checkpoints.errors import CorruptCheckpoint
+from vitx.checkpoints.store import CheckpointStore
+from vitx.cli.main import main
+from vitx.config.errors import ConfigError
+from vitx.data.sources import open_source
+from vitx.inference.evaluate import evaluate
+
+COUNTS = {"train": 1294, "validation": 144, "test": 359, "all": 1797}
+
+
+@pytest.fixture(scope="module")
+def run(finished_run):
+  return finished_run
+
+
+@pytest.fixture
+def copy(run, tmp_path):
+  """The run in another place, to be spoilt."""
+  return shutil.copytree(run[0], tmp_path / "copy")
+
+
+@pytest.fixture
+def warnings(monkeypatch):
+  messages: list[str] = []
+  monkeypatch.setattr(logging, "warning", lambda text, *values: messages.append(text % values))
+  return messages
+
+
+def examples_of(role="test"):
+  """Images, labels and names, opened as the training opened them."""
+  source = open_source(runs.tiny().data, seed=0)
+  role = source.role(role)
+  images = np.stack([role[i]["image"] for i in range(len(role))])
+  return images, np.asarray(role.labels), [role.name(i) for i in range(len(role))]
+
+
+def probabilities_of(workdir, images, params="ema"):
+  """The newest checkpoint's, float64, in one go."""
+  loaded = vitx.load(workdir)
+  config = loaded.config
+  x = (images / 255 - np.array(config.data.mean)) / np.array(config.data.std)
+  variables = {"params": runs.final_state(workdir)[params]}
+  logits = np.asarray(jax.jit(loaded.model.apply)(variables, x.astype(np.float32)), np.float64)
+  odds = np.exp(logits - logits.max(1, keepdims=True))
+  return odds / odds.sum(1, keepdims=True)
+
+
+def figures_of(p, labels):
+  """By their definitions, in NumPy."""
+  hit, confidence = p.argmax(1) == labels, p.max(1)
+  bins = np.ceil(confidence * 15).astype(int)
+  gaps = [
+    (bins == b).mean() * abs(hit[bins == b].mean() - confidence[bins == b].mean())
+    for b in np.unique(bins)
+  ]
+  return {
+    "examples": len(labels),
+    "top1": hit.mean(),
+    "top5": (np.argsort(-p, 1)[:, :5] == labels[:, None]).any(1).mean(),
+    "nll": -np.log(p[np.arange(len(labels)), labels]).mean(),
+    "ece": sum(gaps),
+    "class_top1": [hit[labels == k].mean() for k in range(10)],
+  }
+
+
+def assert_figures(result, expected):
+  for name, value in expected.items():
+    assert result[name] == pytest.approx(value, rel=1e-5), name
+
+
+def read_csv(path):
+  with open(path, newline="", encoding="utf-8") as file:
+    return list(csv.DictReader(file))
+
+
+def damage(checkpoint):
+  """Flips a bit of a checkpoint's largest file."""
+  path = max((checkpoint / "state" / "d").iterdir(), key=lambda path: path.stat().st_size)
+  content = bytearray(path.read_bytes())
+  content[len(content) // 2] ^= 1
+  path.write_bytes(content)
+
+
+@pytest.mark.parametrize("batch_size", all_but(64, of=(7, 64, 359)))
+def test_every_example_counts_once(run, batch_size):
+  assert jax.device_count() == 2
+  workdir, _ = run
+  images, labels, _ = examples_of()
+  result = evaluate(workdir, batch_size=batch_size, checkpoint="latest")
+  assert_figures(result, figures_of(probabilities_of(workdir, images), labels))
+  plain = figures_of(probabilities_of(workdir, images, "params"), labels)
+  assert result["nll"] != pytest.approx(plain["nll"], rel=1e-4)  # the moving average it was
+
+
+def test_the_figures_are_those_that_training_reported(run):
+  workdir, trained = run
+  result = evaluate(workdir)
+  assert {name: result[name] for name in trained.test} == trained.test
+  assert result["class_names"] == [str(i) for i in range(10)]
+
+
+@pytest.mark.slow
+def test_splits_are_those_of_training(run, tmp_path):
+  workdir, _ = run
+  names = {}
+  for split, count in COUNTS.items():
+    path = tmp_path / f"{split}.csv"
+    result = evaluate(workdir, split=split, predictions=path)
+    assert result["examples"] == count and result["split"] == split
+    names[split] = [row["name"] for row in read_csv(path)]
+    if split != "all":
+      assert names[split] == examples_of(split)[2]
+  assert len(set(names["all"])) == COUNTS["all"]
+  assert sorted(names["train"] + names["validation"] + names["test"]) == sorted(names["all"])
+  with pytest.raises(ConfigError, match=r"'tests' is unknown. Did you mean 'test'\?.*all"):
+    evaluate(workdir, split="tests")
+
+
+def test_predictions(run, tmp_path):
+  workdir, _ = run
+  images, labels, names = examples_of()
+  result = evaluate(workdir, checkpoint="latest", batch_size=50, predictions=tmp_path / "p.csv")
+  rows = read_csv(tmp_path / "p.csv")
+  assert [row["name"] for row in rows] == names
+  assert [row["label"] for row in rows] == [str(label) for label in labels]
+  p = np.array([[row[f"p({k})"] for k in range(10)] for row in rows], np.float32)
+  np.testing.assert_allclose(p, probabilities_of(workdir, images), rtol=1e-4, atol=1e-6)
+  assert [row["prediction"] for row in rows] == [str(k) for k in p.argmax(1)]
+  assert (p.argmax(1) == labels).mean() == pytest.approx(result["top1"])
+
+
+def test_a_file_that_cannot_be_written_is_named_before_evaluating(run, tmp_path, monkeypatch):
+  monkeypatch.setattr("vitx.training.evaluation.evaluate", lambda *a: pytest.fail("evaluated"))
+  with pytest.raises(ConfigError, match=r"absent/p.csv': there is no folder"):
+    evaluate(run[0], predictions=tmp_path / "absent" / "p.csv")
+
+
+@pytest.mark.slow
+def test_checkpoints(run, copy):
+  workdir, _ = run
+  # One more, worse, by a run that says that the best was step 40.
+  with CheckpointStore(copy / "checkpoints", keep=9) as store:
+    newest = store.restore(40)
+    state = jax.tree.map(np.zeros_like, newest.state)
+    store.save(48, state, newest.record | {"best_step": 40})
+  best = evaluate(copy)
+  assert best["step"] == 40 and best["nll"] == evaluate(workdir, checkpoint="latest")["nll"]
+  assert evaluate(copy, checkpoint="best")["step"] == 40
+  latest = evaluate(copy, checkpoint="latest")
+  assert latest["step"] == 48 and latest["nll"] == pytest.approx(np.log(10))
+  assert evaluate(copy, checkpoint="40") == evaluate(copy, checkpoint=40) == best
+  for unknown in (41, "41", "-40", "bets"):
+    with pytest.raises(ConfigError) as error:
+      evaluate(copy, checkpoint=unknown)
+    assert f"checkpoint={unknown!r}" in str(error.value) and "[32, 40, 48]" in str(error.value)
+
+
+@pytest.mark.slow
+def test_a_corrupt_best_checkpoint(copy, capsys):
+  with CheckpointStore(copy / "checkpoints", keep=9) as store:
+    newest = store.restore(40)
+    store.save(48, newest.state, newest.record | {"best_step": 40})
+  damage(copy / "checkpoints" / "40")
+  before = runs.snapshot(copy)
+  assert main(["evaluate", "--workdir", str(copy)]) == 1
+  error = capsys.readouterr().err
+  assert "CorruptCheckpoint: checkpoint 40" in error and "Traceback" not in error
+  assert evaluate(copy, checkpoint="latest")["step"] == 48
+  damage(copy / "checkpoints" / "48")
+  assert evaluate(copy, checkpoint="latest")["step"] == 32
+  damage(copy / "checkpoints" / "32")
+  with pytest.raises(CorruptCheckpoint, match="every checkpoint"):
+    evaluate(copy, checkpoint="latest")
+  assert {path.name for path in before} == {path.name for path in runs.snapshot(copy)}
+
+
+def test_a_corrupt_newest_checkpoint_that_was_the_best(copy, warnings):
+  with CheckpointStore(copy / "checkpoints", keep=9) as store:
+    newest = store.restore(40)
+    store.save(48, newest.state, newest.record | {"best_step": 48})
+    store.save(56, newest.state, newest.record | {"best_step": 40})
+  damage(copy / "checkpoints" / "56")
+  assert evaluate(copy)["step"] == 48
+  assert "checkpoint 56" in warnings[0] and "corrupt" in warnings[0]
+  shutil.rmtree(copy / "checkpoints" / "48")
+  with CheckpointStore(copy / "checkpoints", keep=9) as store:
+    store.save(64, newest.state, newest.record | {"best_step": 48})
+  with pytest.raises(ConfigError, match=r"was step 48 .* no longer there; choose latest or .*64"):
+    evaluate(copy)
+
+
+@pytest.mark.slow
+def test_the_directory_is_all_it_needs(run, copy, tmp_path):
+  """As a command elsewhere, on one device, where TensorFlow would be found but is not imported."""
+  workdir = shutil.copytree(copy, tmp_path / "elsewhere" / "run")
+  shutil.rmtree(copy)
+  (tmp_path / "traps" / "tensorflow").mkdir(parents=True)
+  trap = "import os; os.write(2, b'TensorFlow was imported'); os._exit(3)"
+  (tmp_path / "traps" / "tensorflow" / "__init__.py").write_text(trap)
+  for path in (workdir, *workdir.rglob("*")):
+    path.chmod(0o555 if path.is_dir() else 0o444)
+  before = runs.snapshot(workdir)
+  environment = os.environ | {
+    "JAX_PLATFORMS": "cpu",
+    "JAX_NUM_CPU_DEVICES": "1",
+    "PYTHONPATH": os.pathsep.join([str(tmp_path / "traps"), str(runs.ROOT)]),
+  }
+  files = ["--json", "figures.json", "--predictions", "p.csv"]
+  process = subprocess.run(
+    [sys.executable, "-m", "vitx", "evaluate", "--workdir", "elsewhere/run", *files],
+    cwd=tmp_path,
+    env=environment,
+    capture_output=True,
+    text=True,
+  )
+  assert process.returncode == 0, process.stderr
+  here = evaluate(run[0], predictions=tmp_path / "here.csv")
+  figures = json.loads((tmp_path / "figures.json").read_text())
+  assert figures.pop("workdir") == "elsewhere/run" and here.pop("workdir")
+  assert {name: figures[name] for name in ("step", "source", "split", "class_names")} == {
+    name: here.pop(name) for name in ("step", "source", "split", "class_names")
+  }
+  assert_figures(figures, here)
+  for a, b in zip(read_csv(tmp_path / "p.csv"), read_csv(tmp_path / "here.csv"), strict=True):
+    assert (a["name"], a["label"], a["prediction"]) == (b["name"], b["label"], b["prediction"])
+  for shown in (f"{here['top1']:.2%}", "359", "checkpoint 40", "digits (test)"):
+    assert shown in process.stdout
+  assert runs.snapshot(workdir) == before
+
+
+@pytest.fixture
+def exported(run, tmp_path):
+  """60 digits of the test split as a folder with the same class names, 4 or more of each."""
+  images, labels, _ = examples_of()
+  chosen = [i for k in range(10) for i in np.flatnonzero(labels == k)[:6]]
+  for i in chosen:
+    path = tmp_path / "digits" / str(labels[i]) / f"{i}.png"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(images[i, ..., 0]).save(path)
+  return tmp_path / "digits", images[chosen], labels[chosen]
+
+
+@pytest.mark.slow
+def test_another_source_is_evaluated_whole(run, exported):
+  folder, images, labels = exported
+  result = evaluate(run[0], source=f"folder:{folder}", checkpoint="latest")
+  assert result["split"] == "all" and result["source"] == f"folder:{folder}"
+  assert_figures(result, figures_of(probabilities_of(run[0], images), labels))
+  counts = {
+    split: evaluate(run[0], source=f"folder:{folder}", split=split)["examples"]
+    for split in ("train", "validation", "test", "all")
+  }
+  assert counts == {"train": 40, "validation": 10, "test": 10, "all": 60}
+
+
+@pytest.mark.slow
+def test_a_source_with_any_splits_is_evaluated_whole(run, exported, tmp_path):
+  folder, images, labels = exported
+  shutil.copytree(folder, tmp_path / "splits" / "test")
+  result = evaluate(run[0], source=f"folder:{tmp_path / 'splits'}", checkpoint="latest")
+  assert_figures(result, figures_of(probabilities_of(run[0], images), labels))
+  shutil.copytree(folder, tmp_path / "splits" / "val")
+  assert evaluate(run[0], source=f"folder:{tmp_path / 'splits'}")["examples"] == 120
+
+
+def test_the_own_source_by_name_keeps_its_test(run, warnings):
+  assert evaluate(run[0], source="digits") == evaluate(run[0])
+  assert not warnings
+  assert evaluate(run[0], source="digits:1.0.0")["examples"] == 1797
+  assert "also what it was trained on" in warnings[0]
+
+
+def test_changed_data_is_noticed(copy, warnings):
+  environment = json.loads((copy / "environment.json").read_text())
+  environment["data"]["fingerprint"] = "other"
+  (copy / "environment.json").write_text(json.dumps(environment))
+  assert evaluate(copy)["examples"] == 359
+  assert "digits has changed since the run" in warnings[0]
+
+
+def test_other_classes_or_channels(run, exported, copy, capsys):
+  folder, _, _ = exported
+  shutil.move(folder / "9", folder / "ten")
+  command = ["evaluate", "--workdir", str(run[0]), "--source", f"folder:{folder}"]
+  assert main(command) == 1
+  error = capsys.readouterr().err
+  assert "not in the source: ['9']; not in the model: ['ten']" in error
+  loaded = vitx.load(copy)
+  loaded.config.data.update(channels=3, source="folder:of_color")
+  with pytest.raises(ConfigError, match="images of 1 channels, the model takes 3"):
+    evaluate(loaded, source="digits")
+
+
+def rename(workdir, class_names, **data):
+  """Lets a run say that its classes are called so."""
+  environment = json.loads((workdir / "environment.json").read_text())
+  environment["data"] |= {"class_names": list(class_names)} | data
+  (workdir / "environment.json").write_text(json.dumps(environment))
+  return workdir
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the mean of no example
+def test_classes_are_found_by_their_names(exported, copy):
+  """The model's output k is called 9 - k, and the source lacks two classes."""
+  folder, images, labels = exported
+  for name in ("3", "7"):
+    shutil.rmtree(folder / name)
+  (folder / "4").rename(folder / "04")
+  rename(copy, map(str, reversed(range(10))))
+  kept = ~np.isin(labels, (3, 7))
+  result = evaluate(copy, source=f"folder:{folder}", checkpoint="latest")
+  p, places = probabilities_of(copy, images[kept]), 9 - labels[kept]
+  expected = figures_of(p, places)
+  del expected["class_top1"]
+  assert_figures(result, expected)
+  hits = [
+    None if k in (3, 7) else (p.argmax(1) == places)[places == 9 - k].mean() for k in range(10)
+  ]
+  assert result["class_top1"] == [None if x is None else pytest.approx(x) for x in hits[::-1]]
+  own = evaluate(copy, checkpoint="latest")  # the run's own source, too
+  images, labels, _ = examples_of()
+  assert own["top1"] == pytest.approx(
+    (probabilities_of(copy, images).argmax(1) == 9 - labels).mean()
+  )
+
+
+def test_numbers_for_want_of_names_are_places_in_a_list(exported, copy):
+  """As of weights that were converted without their data."""
+  folder, images, labels = exported
+  names = ["cat", "dog", "ant", "bee", "fly", "emu", "elk", "asp", "bat", "cod"]
+  for k, name in enumerate(names):
+    (folder / str(k)).rename(folder / name)
+  with pytest.raises(ConfigError, match=r"not in the model: \['ant', 'asp'.*classes\.txt"):
+    evaluate(rename(copy, map(str, range(10)), fingerprint=""), source=f"folder:{folder}")
+  (folder / "classes.txt").write_text("\n".join(names))
+  result = evaluate(copy, source=f"folder:{folder}", checkpoint="latest")
+  assert_figures(result, figures_of(probabilities_of(copy, images), labels))
+
+
+def test_of_moved_data_the_roles_are_the_runs(exported, copy, tmp_path, warnings):
+  folder, _, _ = exported
+  for split in ("train", "site_a", "site_b"):
+    shutil.copytree(folder, tmp_path / "in" / split)
+  loaded = vitx.load(copy)
+  splits = {"train": "train", "validation": "site_a", "test": "site_b"}
+  loaded.config.data.update(source=f"folder:{tmp_path / 'in'}", splits=splits, fraction=0.5)
+  opened = open_source(loaded.config.data, 0).info
+  loaded = dataclasses.replace(loaded, data={**loaded.data, "fingerprint": opened.fingerprint})
+  os.symlink(tmp_path / "in", tmp_path / "link")
+  shutil.copytree(tmp_path / "in", tmp_path / "moved")
+  for place in (None, f"{tmp_path}/./in/", f"{tmp_path}/link", f"{tmp_path}/moved"):
+    source = place and f"folder:{place}"
+    evaluate(loaded, source=source, split="test", predictions=tmp_path / "p.csv")
+    names = [row["name"] for row in read_csv(tmp_path / "p.csv")]
+    assert len(names) == 60 and all(name.startswith("site_b/") for name in names)
+    assert evaluate(loaded, source=source, split="train")["examples"] == 30
+  assert sum("also what it was trained on" in text for text in warnings) == 3
+  (tmp_path / "moved" / "site_b" / "0").rename(tmp_path / "moved" / "site_b" / "1" / "more")
+  with pytest.raises(ConfigError, match="'site_b' differ"):
+    evaluate(loaded, source=f"folder:{tmp_path}/moved")
+  assert evaluate(loaded, source=f"folder:{folder}", split="all")["examples"] == 60

@@ -1,0 +1,154 @@
+"""Programs of trained models: the same answers, any batch, no platform's own kernels but alone."""
+
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import export
+from jax._src.cudnn import fused_attention_stablehlo as cudnn_library
+
+import vitx
+from tests.checkpoints import untrained
+from tests.cli import density_models
+from vitx.attention.registry import MIXERS
+from vitx.config.errors import ConfigError
+from vitx.inference.export import PLATFORMS, check_target, input_specs, make_program
+from vitx.models import list_models
+from vitx.ops.layout import TokenLayout
+
+ALL = tuple(PLATFORMS)
+SMALL = dict(width=8, depth=1, num_heads=2, mlp_dim=16, stem=dict(name="linear", patch=4))
+MODELS = {
+  "cct": dict(width=8, depth=1, num_heads=2, mlp_dim=16),
+  "convmixer": dict(width=8, depth=1, patch=4, kernel=3),
+  "cvt": dict(width=8, depth=(1,), num_heads=2, mlp_dim=16),
+  "distilled_vit": SMALL,
+  "levit": dict(width=8, depth=1, num_heads=2, mlp_dim=16),
+  "lv_vit": SMALL
+  | dict(stem=dict(name="normalized", channels=(4, 4, 4), strides=(1, 1, 1), patch=4)),
+  "pit": dict(width=(8, 16), depth=(1, 1), num_heads=2, mlp_dim=16),
+  "resnet": dict(depth=8),
+  "swin": dict(
+    width=8, depth=(1, 1), num_heads=(2, 4), mlp_ratio=2, stem=dict(name="linear", patch=2)
+  ),
+}
+NEEDED = {  # fields without which a mixer does not fit the 16 tokens or has no default
+  "linformer": dict(slots=4),
+  "nystromformer": dict(landmarks=4),
+  "sparsifiner": dict(slots=4),
+  "bilevel": dict(regions=2, top=2),
+  "bigbird": dict(block=4),
+  "neighborhood": dict(size=3),
+  "shifted_window": dict(size=2),
+  "watts_strogatz": dict(neighbors=4),
+}
+
+
+def call(program, *arrays):
+  """Runs what a file of it would hold."""
+  return jax.jit(export.deserialize(program.serialize()).call)(*arrays)
+
+
+def check(loaded, program, count):
+  given = untrained.images(count)
+  told, expected = call(program, given), vitx.predict(loaded, given)
+  for name in ("logits", "probabilities"):
+    np.testing.assert_allclose(told[name], expected.rows[name], rtol=1e-5, atol=1e-5)
+  assert np.ptp(expected.logits) > 0.1, "nothing is told by models that say the same of all"
+
+
+def alone(name):
+  """What `make_program` reads of a model whose network is one token mixer."""
+  mixer, layout = MIXERS[name](2, **NEEDED.get(name, {})), TokenLayout((4, 4))
+  tokens = jax.ShapeDtypeStruct((16, 8), jnp.float32)
+  init = lambda x: mixer.init(jax.random.key(0), x[None], layout, train=False)  # noqa: E731
+
+  def respond(params, state, inputs):
+    variables = {"params": params, **state}
+    return {"tokens": mixer.apply(variables, inputs["tokens"], layout, train=False)}
+
+  task = SimpleNamespace(element_spec={"tokens": tokens}, answers=(), respond=respond)
+  variables = {"params": {}} | untrained.draw(jax.eval_shape(init, tokens))
+  return SimpleNamespace(task=task, variables=variables)
+
+
+def test_one_program_for_all_platforms_and_batches():
+  loaded = untrained.make(**SMALL, pool="mean")
+  program = make_program(loaded, ALL, None, "masked")
+  assert program.platforms == ALL
+  for count in (1, 3):
+    check(loaded, program, count)
+
+
+@pytest.mark.slow  # compiles two programs of each mixer
+@pytest.mark.parametrize("mixer", sorted(MIXERS))
+def test_every_mixer_of_any_batch_is_that_of_one_batch_by_kernels(mixer):
+  loaded = alone(mixer)
+  tokens = np.random.default_rng(1).normal(size=(3, 16, 8)).astype(np.float32)
+  masked = call(make_program(loaded, ALL, None, "masked"), tokens)["tokens"]
+  kernelized = call(make_program(loaded, ALL, 3, "kernelized"), tokens)["tokens"]
+  np.testing.assert_allclose(masked, kernelized, rtol=1e-5, atol=1e-5)
+  assert np.ptp(masked, axis=0).max() > 1e-3, "nothing is told by mixers that say the same of all"
+
+
+@pytest.mark.slow  # compiles two programs of each network
+@pytest.mark.parametrize("name", sorted(set(list_models()) - {"sparse_transformer", "vit"}))
+def test_every_network(name):
+  loaded = untrained.make(name, **MODELS[name])
+  check(loaded, make_program(loaded, ALL, None, "masked"), 3)
+
+
+def test_a_density_model():
+  loaded = density_models.make()
+  tokens = np.random.default_rng(0).integers(0, 17, (2, 64), np.uint8)
+  given = {"tokens": tokens, "first": np.zeros(2, np.int32), "mask": np.ones(2, bool)}
+  rows = jax.jit(loaded.task.evaluate)(loaded.variables["params"], {}, {}, given)["rows"]
+  for batch in (None, 2):
+    assert list(input_specs(loaded, batch)) == ["tokens"]
+    told = call(make_program(loaded, ALL, batch, "masked"), tokens)
+    assert told["logits"].shape == (2, 64, 17)
+    bits = -np.asarray(told["log_probabilities"]).mean(axis=1) / np.log(2)
+    np.testing.assert_allclose(bits, rows["bits"], rtol=1e-5)
+
+
+def test_one_platform_alone_has_its_own_kernels(monkeypatch):
+  monkeypatch.setattr(cudnn_library, "check_cudnn_version", lambda: 91100)  # as if it were there
+  half = untrained.make(**SMALL, dtype="bfloat16")
+  given = {"image": untrained.images(2)}
+  jax.eval_shape(half.task.respond, half.variables["params"], {}, given)  # for a CPU; not taken
+
+  def text(*platforms, implementation="kernelized"):
+    return str(make_program(half, platforms, 2, implementation).mlir_module())
+
+  splash, fused = "tpu_custom_call", "__cudnn$fmha"
+  assert splash in text("tpu") and fused in text("cuda")
+  for others in (("cpu",), ("cuda", "tpu")):
+    program = text(*others)
+    assert splash not in program and fused not in program
+  assert splash not in text("tpu", implementation="masked")
+  assert fused not in text("cuda", implementation="masked")
+
+
+def test_what_must_know_its_batch_says_so():
+  loaded = untrained.make(**SMALL)
+  with pytest.raises(
+    ConfigError, match=r"batch='symbolic'.*kernelized.*--batch N, or take.*masked"
+  ):
+    make_program(loaded, ALL, None, "kernelized")
+  assert make_program(loaded, ALL, 3, "kernelized").in_avals[0].shape[0] == 3
+  told = untrained.make(**SMALL, token_mixer=dict(name="softmax", implementation="kernelized"))
+  with pytest.raises(ConfigError, match=r"say how large it is by --batch N$"):
+    make_program(told, ALL, None, "masked")
+
+
+@pytest.mark.parametrize("platforms", [(), ("cpu", "cpu"), ("gpu",), ("",)])
+def test_platforms(platforms):
+  with pytest.raises(ConfigError, match=r"platforms='.*must name each once, of cpu, cuda, tpu"):
+    check_target(platforms, "masked")
+
+
+def test_implementations():
+  with pytest.raises(ConfigError, match=r"implementation='auto' is unknown.*kernelized, masked"):
+    check_target(ALL, "auto")

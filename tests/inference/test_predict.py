@@ -1,0 +1,336 @@
+"""Prediction: files and arrays of every kind, and the same answers as the evaluation's."""
+
+import csv
+import dataclasses
+import json
+import os
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from PIL import Image
+
+import vitx
+from tests import runs
+from tests.cli import density_models
+from vitx.cli.main import main
+from vitx.config.errors import ConfigError
+from vitx.data.images.decode import resize
+from vitx.data.sources import open_source
+from vitx.inference import predict
+from vitx.inference.evaluate import evaluate
+from vitx.tasks import build_task
+
+
+@pytest.fixture(scope="module")
+def run(finished_run):
+  return finished_run[0]
+
+
+@pytest.fixture(scope="module")
+def loaded(run):
+  return vitx.load(run)
+
+
+@pytest.fixture(scope="module")
+def color(loaded):
+  """An untrained model of RGB images."""
+  config = loaded.config.copy_and_resolve_references()
+  config.data.update(channels=3, mean=(0.5, 0.4, 0.3), std=(0.2, 0.3, 0.2))
+  task = build_task(config)
+  variables = jax.jit(task.init)(jax.random.key(0), {"image": np.zeros((1, 8, 8, 3), np.uint8)})
+  return dataclasses.replace(loaded, task=task, config=config, variables=variables)
+
+
+@pytest.fixture(scope="module")
+def digits(run):
+  """uint8 (359, 8, 8, 1)."""
+  test = open_source(runs.tiny().data, seed=0).test
+  return np.stack([test[i]["image"] for i in range(len(test))])
+
+
+def test_agrees_with_the_evaluation(run, loaded, digits, tmp_path):
+  evaluate(run, predictions=tmp_path / "p.csv")
+  with open(tmp_path / "p.csv", newline="") as file:
+    rows = list(csv.DictReader(file))
+  expected = np.array([[row[f"p({name})"] for name in loaded.class_names] for row in rows], float)
+  result = vitx.predict(loaded, digits)  # 359 images: several chunks, the last not full
+  assert result.probabilities.shape == (359, 10) and result.probabilities.dtype == np.float32
+  np.testing.assert_allclose(result.probabilities, expected, rtol=1e-5, atol=1e-7)
+  assert result.classes == [row["prediction"] for row in rows]
+  assert len(set(result.classes)) > 1
+
+
+def test_a_workdir_a_list_a_path_and_one_array_say_the_same(run, loaded, digits, tmp_path):
+  chosen = digits[:5]
+  expected = vitx.predict(loaded, chosen).probabilities
+  paths = [tmp_path / f"{i}.png" for i in range(5)]
+  for path, image in zip(paths, chosen, strict=True):
+    Image.fromarray(image[..., 0]).save(path)
+  mixed = [str(paths[0]), chosen[1], chosen[2][..., 0], jnp.asarray(chosen[3]), Path(paths[4])]
+  for model, images in (
+    (run, chosen),
+    (str(run), list(chosen)),
+    (loaded, jnp.asarray(chosen)),
+    (loaded, paths),
+    (loaded, tuple(mixed)),
+  ):
+    np.testing.assert_array_equal(vitx.predict(model, images).probabilities, expected)
+
+
+def test_each_image_is_predicted_alone(loaded, digits):
+  together = vitx.predict(loaded, digits[:70]).probabilities
+  for i in (0, 3, 63, 64, 69):
+    alone = vitx.predict(loaded, digits[i : i + 1]).probabilities
+    np.testing.assert_allclose(alone[0], together[i], rtol=1e-5, atol=1e-7)
+
+
+def test_images_of_various_sizes_are_resized_as_in_training(loaded):
+  rng = np.random.default_rng(0)
+  images = [rng.integers(0, 256, (h, w, 1), np.uint8) for h, w in ((8, 8), (31, 12), (5, 40))]
+  square = np.stack([resize(image, 8, "center") for image in images])
+  np.testing.assert_array_equal(
+    vitx.predict(loaded, images).probabilities, vitx.predict(loaded, square).probabilities
+  )
+
+
+@pytest.mark.slow
+def test_files_of_every_mode(loaded, color, tmp_path):
+  gray = np.random.default_rng(1).integers(0, 256, (10, 12), np.uint8)
+  rgb = np.random.default_rng(2).integers(0, 256, (10, 12, 3), np.uint8)
+  image = Image.fromarray(rgb)
+  image.putalpha(Image.fromarray(gray))
+  image.save(tmp_path / "alpha.png")
+  Image.fromarray(gray).save(tmp_path / "gray.png")
+  Image.fromarray(gray).convert("P").save(tmp_path / "palette.png")
+  opaque = np.dstack([rgb, np.full((10, 12), 255, np.uint8)])
+  Image.fromarray(opaque).save(tmp_path / "opaque.png")
+  Image.fromarray(rgb).save(tmp_path / "rgb.bmp")
+  predict = lambda model, *images: vitx.predict(model, images).probabilities  # noqa: E731
+  as_files = predict(color, *(tmp_path / f"{n}.png" for n in ("gray", "palette", "opaque")))
+  as_arrays = predict(color, np.repeat(gray[..., None], 3, 2), np.dstack([gray] * 3), rgb)
+  np.testing.assert_array_equal(as_files, as_arrays)
+  share = gray[..., None] / 255
+  on_white = np.round(rgb * share + 255 * (1 - share)).astype(np.uint8)
+  np.testing.assert_allclose(
+    predict(color, tmp_path / "alpha.png"), predict(color, on_white), atol=1e-3
+  )
+  two = predict(loaded, tmp_path / "gray.png", tmp_path / "rgb.bmp")  # color becomes gray
+  luma = np.asarray(Image.fromarray(rgb).convert("L"))
+  np.testing.assert_array_equal(two, predict(loaded, gray, luma))
+
+
+def test_photographs_are_turned_upright(color, tmp_path):
+  rgb = np.random.default_rng(3).integers(0, 256, (8, 8, 3), np.uint8)
+  exif = Image.Exif()
+  exif[0x0112] = 3  # upside down
+  Image.fromarray(rgb[::-1, ::-1]).save(tmp_path / "turned.png", exif=exif)
+  np.testing.assert_array_equal(
+    vitx.predict(color, [tmp_path / "turned.png"]).probabilities,
+    vitx.predict(color, [rgb]).probabilities,
+  )
+
+
+def test_floats_and_pillows_images_say_the_same(loaded, color, digits):
+  expected = vitx.predict(loaded, digits[:4]).probabilities
+  floats = digits[:4] / np.float32(255)
+  pictures = [Image.fromarray(image[..., 0]) for image in digits[:4]]
+  for images in (floats, floats.astype(np.float64), jnp.asarray(floats), list(floats), pictures):
+    np.testing.assert_array_equal(vitx.predict(loaded, images).probabilities, expected)
+  half = jnp.asarray(floats, jnp.bfloat16)  # 8 bits of mantissa: a level beside it at most
+  np.testing.assert_allclose(vitx.predict(loaded, half).probabilities, expected, atol=0.02)
+  turned = Image.fromarray(digits[0][..., 0]).convert("P")
+  alone = vitx.predict(loaded, digits[:1]).probabilities  # a batch of one may be another program
+  np.testing.assert_array_equal(vitx.predict(loaded, [turned]).probabilities, alone)
+
+
+def test_logits_features_and_the_best_classes(loaded, digits):
+  result = vitx.predict(loaded, digits[:5], features=True)
+  np.testing.assert_allclose(jax.nn.softmax(result.logits), result.probabilities, rtol=1e-5)
+  head = loaded.variables["params"]["head"]
+  read = result.features @ head["kernel"] + head["bias"]
+  np.testing.assert_allclose(read, result.logits, atol=1e-5)
+  best = result.top_k(3)
+  for (first, second, third), p, name in zip(
+    best, result.probabilities, result.classes, strict=True
+  ):
+    assert first[0] == name and first[1] == p.max()
+    assert [first[1], second[1], third[1]] == sorted(p.tolist(), reverse=True)[:3]
+  assert "features" not in vitx.predict(loaded, digits[:5]).rows
+  for k in (0, 11, 1.5):
+    with pytest.raises(ConfigError, match=rf"top_k={k}"):
+      result.top_k(k)
+
+
+def test_the_command_tells_the_best_classes_and_writes_logits(run, digits, tmp_path, capsys):
+  Image.fromarray(digits[0][..., 0]).save(tmp_path / "0.png")
+  path = str(tmp_path / "0.png")
+  out = ["--top_k", "2", "--features", "--json", str(tmp_path / "p.json")]
+  assert main(["predict", path, "--workdir", str(run), *out]) == 0
+  printed = capsys.readouterr().out
+  result = vitx.predict(run, [path], features=True)
+  (best,) = result.top_k(2)
+  assert "class 2" in printed and all(f"{p:.4f}" in printed for _, p in best)
+  (row,) = json.loads((tmp_path / "p.json").read_text())
+  np.testing.assert_allclose(row["logits"], result.logits[0], rtol=1e-6)
+  np.testing.assert_allclose(row["features"], result.features[0], rtol=1e-6)
+  assert main(["predict", path, "--workdir", str(run), "--top_k", "11"]) == 1
+  assert "top_k=11 is out of range; it must be an integer in [1, 10]" in capsys.readouterr().err
+
+
+@pytest.fixture
+def album(digits, tmp_path):
+  """A folder with images at several depths, and files that are none."""
+  folder = tmp_path / "album"
+  for name, i in (("b.png", 0), ("a/2.png", 1), ("a/1.bmp", 2), ("a/deep/x.PNG", 3)):
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(digits[i][..., 0]).save(folder / name)
+  Image.fromarray(digits[4][..., 0]).save(folder / ".hidden.png")
+  (folder / "notes.txt").write_text("no image")
+  (folder / "a" / "table.npz").write_bytes(b"")
+  return folder
+
+
+def test_a_folder_stands_for_the_images_beneath_it(loaded, digits, album, tmp_path, caplog):
+  Image.fromarray(digits[5][..., 0]).save(tmp_path / "own.png")
+  result = vitx.predict(loaded, [tmp_path / "own.png", str(album), digits[6]])
+  inside = [str(album / name) for name in ("a/1.bmp", "a/2.png", "a/deep/x.PNG", "b.png")]
+  assert result.names == (str(tmp_path / "own.png"), *inside, "5")
+  expected = vitx.predict(loaded, digits[[5, 2, 1, 3, 0, 6]])
+  np.testing.assert_array_equal(result.probabilities, expected.probabilities)
+  assert "skipped 2 files" in caplog.text and "a/table.npz, notes.txt" in caplog.text
+  (tmp_path / "empty").mkdir()
+  with pytest.raises(ConfigError, match=r"folder '.*empty' holds no file to predict; put \.bmp"):
+    vitx.predict(loaded, [album, tmp_path / "empty"])
+  (album / "again").symlink_to(album)
+  with pytest.raises(ConfigError, match=r"^folder '.*album': the link .*again leads back"):
+    vitx.predict(loaded, [album])
+
+
+def test_a_density_model_refuses_folders_as_it_refuses_files(album):
+  with pytest.raises(ConfigError, match=r"use vitx sample, vitx compress"):
+    vitx.predict(density_models.make(), [album])
+
+
+@pytest.mark.parametrize("k", [1, 3])
+def test_the_command_writes_the_printed_columns_as_csv(run, album, tmp_path, capsys, caplog, k):
+  path = tmp_path / "p.csv"
+  words = ["--workdir", str(run), "--top_k", str(k), "--csv", str(path)]
+  assert main(["predict", str(album), *words]) == 0
+  told = capsys.readouterr().out
+  assert "skipped 2 files" in caplog.text
+  with open(path, newline="", encoding="utf-8") as file:
+    head, *rows = csv.reader(file)
+  assert head[0] == "name" and head[1:3] == (
+    ["class", "probability"] if k == 1 else ["class 1", "probability 1"]
+  )
+  result = vitx.predict(run, [album])
+  assert [row[0] for row in rows] == list(result.names) and len(rows) == 4
+  for row, best in zip(rows, result.top_k(k), strict=True):
+    assert [(row[i], float(row[i + 1])) for i in range(1, 2 * k, 2)] == best
+    assert row[0] in told
+
+
+@pytest.mark.parametrize("none", [[], np.zeros((0, 8, 8, 1), np.uint8)])
+def test_no_images(loaded, none):
+  result = vitx.predict(loaded, none)
+  assert result.probabilities.shape == (0, 10) and result.classes == []
+
+
+def test_a_model_is_compiled_once(loaded, digits, monkeypatch):
+  vitx.predict(loaded, digits[:4])
+  monkeypatch.setattr(predict.jax, "jit", lambda f: pytest.fail("compiled again"))
+  vitx.predict(loaded, digits[:4])
+
+
+@pytest.mark.parametrize(
+  ("images", "message"),
+  [
+    (
+      [np.zeros((8, 8, 1), np.int64)],
+      r"image 0 must be uint8, or float in 0..1, \(height, width, 1\) .* not int64 \(8, 8, 1\)",
+    ),
+    ([np.full((8, 8, 1), 2.0)], r"image 0 is float in 2.0..2.0, not in 0..1; divide it"),
+    ([np.full((8, 8, 1), -0.1)], r"image 0 is float in -0.1..-0.1, not in 0..1"),
+    ([np.full((8, 8, 1), np.nan)], r"image 0 is float in nan..nan, not in 0..1"),
+    ([np.zeros((0, 8, 1), np.uint8)], r"image 0 .* at least one pixel, not uint8 \(0, 8, 1\)"),
+    (np.zeros((0,)), r"an array of 4 axes, not an array of shape \(0,\)"),
+    (None, r"inputs must be a list or an array of 4 axes, not None"),
+    (Image.new("L", (8, 8)), r"inputs must be a list .* one input is a list of one"),
+    (
+      [np.zeros((8, 8), np.uint8), np.zeros((8, 8, 3), np.uint8)],
+      r"image 1 .* not uint8 \(8, 8, 3\)",
+    ),
+    (
+      np.zeros((2, 8, 8, 3), np.uint8),
+      r"image 0 must be uint8, or float in 0..1, \(height, width, 1\)",
+    ),
+    (np.zeros((8, 8, 1), np.uint8), r"array of shape \(8, 8, 1\); one input is a list of one"),
+    ("digit.png", r"must be a list .* not 'digit.png'; one input is a list of one"),
+    ([3], r"not int"),
+  ],
+)
+def test_what_is_no_image(loaded, images, message):
+  with pytest.raises(ValueError, match=message):
+    vitx.predict(loaded, images)
+
+
+def test_unreadable_files_are_named(loaded, tmp_path):
+  with pytest.raises(ConfigError, match=r"absent.png' cannot be read: .*No such file"):
+    vitx.predict(loaded, [tmp_path / "absent.png"])
+  (tmp_path / "torn.png").write_bytes(b"\x89PNG\r\n\x1a\n")
+  with pytest.raises(ConfigError, match=r"torn.png cannot be read as an image"):
+    vitx.predict(loaded, [tmp_path / "torn.png"])
+  with pytest.raises(ConfigError, match="is no workdir"):
+    vitx.predict(tmp_path, [])
+
+
+def test_arrays_by_name(loaded, digits, tmp_path):
+  """A wrong name once predicted a blank picture."""
+  wanted = vitx.predict(loaded, digits[:1]).classes
+  for arrays in ({"image": digits[0]}, {"image": digits[0], "label": np.int32(3), "more": 1}):
+    np.savez(tmp_path / "digit.npz", **arrays)
+    assert vitx.predict(loaded, [arrays]).classes == wanted
+    assert vitx.predict(loaded, [tmp_path / "digit.npz"]).classes == wanted
+  for arrays, message in (
+    ({"images": digits[0]}, r"has the arrays images and lacks image; give every"),
+    ({}, r"has the arrays none and lacks image"),
+  ):
+    np.savez(tmp_path / "wrong.npz", **arrays)
+    for given in (arrays, tmp_path / "wrong.npz"):
+      with pytest.raises(ConfigError, match=message):
+        vitx.predict(loaded, [given])
+  np.savez(tmp_path / "flat.npz", image=np.zeros(64, np.uint8))
+  with pytest.raises(ConfigError, match=r"flat\.npz': image 0 must be uint8.*not uint8 \(64,\)"):
+    vitx.predict(loaded, [tmp_path / "flat.npz"])
+
+
+def test_unreadable_files_are_left_out_if_told(run, loaded, digits, tmp_path, capsys):
+  """In any batch, whole ones too."""
+  for i in range(130):
+    path = tmp_path / "in" / f"{i:03}.png"
+    path.parent.mkdir(exist_ok=True)
+    Image.fromarray(digits[i, ..., 0]).save(path)
+  broken = [0, *range(64, 128), 129]
+  for i in broken:
+    (tmp_path / "in" / f"{i:03}.png").write_bytes(b"broken")
+  (tmp_path / "in" / "129.png").unlink()
+  os.mkfifo(tmp_path / "in" / "129.png")
+  with pytest.raises(ConfigError, match="66 examples cannot be read"):
+    vitx.predict(loaded, [tmp_path / "in"])
+  found = vitx.predict(loaded, [tmp_path / "in"], skip_unreadable=True)
+  kept = [i for i in range(130) if i not in broken]
+  assert found.names == tuple(f"{tmp_path}/in/{i:03}.png" for i in kept)
+  expected = vitx.predict(loaded, digits[kept])
+  np.testing.assert_allclose(found.probabilities, expected.probabilities, rtol=1e-5)
+  assert found.columns["prediction"] == expected.columns["prediction"]
+  assert len(found.skipped) == 66 and "129.png' cannot be read" in found.skipped[-1]
+  paths = [str(tmp_path / "in" / f"{i:03}.png") for i in (0, 1)]
+  assert main(["predict", "--workdir", str(run), "--skip_unreadable", *paths]) == 0
+  told = capsys.readouterr()
+  assert "001.png" in told.out and "000.png" not in told.out
+  assert "skipped 1 inputs that cannot be read:\n" in told.err and paths[0] in told.err
+  assert main(["predict", "--workdir", str(run), "--skip_unreadable", paths[0]]) == 1
+  assert f"{paths[0]} cannot be read as an image" in capsys.readouterr().err

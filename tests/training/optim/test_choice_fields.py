@@ -1,0 +1,55 @@
+"""Every value of a field of an optimizer or schedule works, or is refused by the field's name."""
+
+import jax
+import numpy as np
+import pytest
+
+from vitx.config import default_config
+from vitx.config.errors import ConfigError
+from vitx.config.registry import options
+from vitx.training.optim.optimizers import OPTIMIZERS, make_optimizer
+from vitx.training.optim.plateau import Plateau
+from vitx.training.optim.schedules import SCHEDULES, make_schedule
+
+NAN = float("nan")
+BAD = (-1, 0, 10**9, 1e9, NAN, "x", True, None, (0,), ())
+PARAMS = {"kernel": np.ones((2, 2), np.float32), "bias": np.ones(2, np.float32)}
+
+
+def fields_of(table, hidden):
+  return [(name, f) for name, made in table.items() for f in options(made) if f not in hidden]
+
+
+def check_each(field, run):
+  """Runs what each value of `BAD` may break; it works, or the field is named."""
+  for value in BAD:
+    try:
+      run(value)
+    except ConfigError as error:
+      assert field in str(error) and "\n" not in str(error), (value, str(error))
+    except Exception as error:
+      error.add_note(f"{field}={value!r}")
+      raise
+
+
+@pytest.mark.parametrize(("name", "field"), fields_of(OPTIMIZERS, ("decay_mask",)))
+def test_fields_of_optimizers(name, field):
+  def run(value):
+    config = {**default_config().to_dict(), "optimizer": {"name": name, field: value}}
+    optimizer = make_optimizer(config, PARAMS)
+    updates, _ = optimizer.update(PARAMS, optimizer.init(PARAMS), PARAMS)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(updates))
+
+  check_each(f"optimizer.{field}", run)
+
+
+@pytest.mark.parametrize(("name", "field"), fields_of(SCHEDULES, ("run",)))
+def test_fields_of_schedules(name, field):
+  def run(value):
+    spec = {"name": name, **({"boundaries": (4, 8)} if name == "step" else {}), field: value}
+    rates = jax.vmap(make_schedule(spec, 0.1, 12, 2.5))(np.arange(12, dtype=np.int32))
+    assert np.isfinite(rates).all() and (np.asarray(rates) >= 0).all()
+    if name == "plateau":
+      Plateau.from_config(spec).update(1.0)
+
+  check_each(f"schedule.{field}", run)

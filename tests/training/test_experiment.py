@@ -1,0 +1,138 @@
+"""What follows from a config and its source."""
+
+import numpy as np
+import pytest
+
+from tests import runs
+from tests.training.test_loop import resolved
+from vitx.analysis.implementations import implementations
+from vitx.config.errors import ConfigError
+from vitx.config.loader import load_config
+from vitx.data.dataset import ArraySpec, DatasetInfo, Source
+from vitx.models import model_from_config
+from vitx.ops.implementation import choosing_by
+from vitx.ops.rule import FAMILIES, Rule
+from vitx.tasks.density import Density
+from vitx.training import experiment as making
+from vitx.training.experiment import make_experiment
+
+
+@pytest.mark.parametrize(
+  ("overrides", "seed"),
+  [
+    ("token_mixer=erdos_renyi", 0),
+    ("token_mixer=erdos_renyi,seed=3", 3),
+    ("token_mixer=erdos_renyi,seed=3,graph_seed=5", 5),
+    ("token_mixer=bigbird,graph_seed=5,token_mixer.seed=7", 7),
+    ("token_mixer=softmax,graph_seed=5", None),
+  ],
+)
+def test_the_graph_seed_reaches_mixers_that_draw_a_graph(overrides, seed):
+  assert resolved(overrides).model.token_mixer.get("seed") == seed
+
+
+@pytest.mark.parametrize("implementation", ["masked", "kernelized"])
+def test_implementations_are_found_in_the_whole_network(implementation):
+  mixer = f"token_mixer=performer,token_mixer.implementation={implementation},model.depth=2"
+  found = implementations(model_from_config(resolved(mixer).model), (1, 8, 8, 1))
+  assert found == dict.fromkeys(("block_0/token_mixer", "block_1/token_mixer"), implementation)
+
+
+def test_implementations_are_those_of_the_examples_that_a_device_has_at_once():
+  """Two devices; 24 examples a step, in micro-batches or not, of 4 heads."""
+  bounds = {"dense": ((1000, 32),)}
+  rule = Rule("any", "a test", dict.fromkeys(FAMILIES, ()) | bounds)
+  picked = []
+  for steps in (1, 2):
+    text = f"token_mixer=softmax,model.num_heads=4,batch_size=24,grad_accum_steps={steps}"
+    with choosing_by(rule):
+      picked += make_experiment(runs.tiny(text)).implementations().values()
+  assert picked == ["kernelized", "masked"]
+
+
+def test_auto_never_holds_the_matrix_of_many_tokens():
+  model = model_from_config(resolved("token_mixer=softmax,posemb=none").model)
+  found = implementations(model, (1, 256, 256, 1))  # 4,096 tokens
+  assert set(found.values()) == {"kernelized"}
+
+
+class Given:
+  """Examples that are all alike."""
+
+  def __init__(self, **arrays):
+    self._arrays = arrays
+
+  labels = np.zeros(60, np.int32)
+
+  def __len__(self):
+    return 60
+
+  def __getitem__(self, i):
+    return dict(self._arrays)
+
+  def name(self, i):
+    return f"example {i}"
+
+
+IMAGE, LABEL = ArraySpec((8, 8, 1), "uint8"), ArraySpec((), "int32")
+ARRAYS = {"image": np.zeros((8, 8, 1), np.uint8), "label": np.int32(1)}
+
+
+# What the spec says, what the examples are, and what is said of it.
+GIVEN = {
+  "uint16": (
+    {"image": ArraySpec((8, 8, 1), "uint16"), "label": LABEL},
+    ARRAYS,
+    "image uint16.*takes image uint8",
+  ),
+  "float": (
+    {"image": ArraySpec((8, 8, 1), "float32"), "label": LABEL},
+    ARRAYS,
+    "image float32.*takes image uint8",
+  ),
+  "soft": (
+    {"image": IMAGE, "label": ArraySpec((), "float32")},
+    ARRAYS,
+    "label float32.*takes label integer",
+  ),
+  "rank": (
+    {"image": IMAGE, "label": ArraySpec((2,), "int32")},
+    ARRAYS,
+    r"label int32 \(2,\).*of 0 axes",
+  ),
+  "missing": ({"image": IMAGE}, ARRAYS, "says no label.*takes label integer"),
+  "lies": (
+    {"image": IMAGE, "label": LABEL},
+    ARRAYS | {"label": np.float32(0.7)},
+    "a label is float32",
+  ),
+}
+SEQUENCES = {
+  "wide": ({"tokens": ArraySpec((None,), "int32")}, "tokens int32.*tokens uint8"),
+  "grid": ({"tokens": ArraySpec((4, 4), "uint8")}, r"tokens uint8 \(4, 4\).*of 1 axes"),
+}
+
+
+@pytest.mark.parametrize("kind", GIVEN)
+def test_a_source_whose_arrays_are_not_the_tasks_is_refused_before_anything(kind, monkeypatch):
+  spec, arrays, message = GIVEN[kind]
+  info, given = DatasetInfo("mine", spec, class_names=("a", "b")), Given(**arrays)
+  monkeypatch.setattr(making, "open_source", lambda *_: Source(info, given, given, given))
+  config = runs.tiny("batch_size=8", "data.image_size=8", "data.mean=(0.5,)", "data.std=(0.5,)")
+  with pytest.raises(ConfigError, match=rf"data\.source=.*{message}|{message}"):
+    making.make_experiment(config).batches()
+
+
+@pytest.mark.parametrize("kind", SEQUENCES)
+def test_sequences_of_another_kind_are_refused(kind):
+  spec, message = SEQUENCES[kind]
+  config = load_config("density_text")
+  with config.unlocked(), pytest.raises(ConfigError, match=message):
+    Density.resolve(config, DatasetInfo("mine", spec, vocabulary=256))
+
+
+def test_images_of_another_kind_are_refused_by_a_density_model():
+  config = load_config("density_digits")
+  info = DatasetInfo("mine", {"image": ArraySpec((8, 8, 1), "float32")})
+  with config.unlocked(), pytest.raises(ConfigError, match=r"image float32.*image uint8 of 3 axes"):
+    Density.resolve(config, info)

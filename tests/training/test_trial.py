@@ -1,0 +1,72 @@
+"""Steps without data: what follows from a set's name, what a step needs, and that it goes on."""
+
+import dataclasses
+import types
+
+import pytest
+
+from configs import cifar10, digits
+from vitx.analysis import cost
+from vitx.config.loader import load_config
+from vitx.data import sources
+from vitx.data.dataset import DatasetInfo
+from vitx.data.images.settings import image_spec
+from vitx.training import trial
+
+TINY = "model.depth=1,model.width=8,model.num_heads=1,model.mlp_dim=8,stem=linear,stem.patch=4"
+
+
+def complete(*overrides):
+  return trial.complete_config(load_config(",".join([f"digits:softmax,{TINY}", *overrides])))
+
+
+def test_what_the_data_set_says_is_asked_where_it_is_needed(monkeypatch):
+  info = DatasetInfo("folder:x", image_spec(1, (28, 28)), class_names=("a", "b", "c"))
+  dataset = types.SimpleNamespace(info=info)
+  monkeypatch.setattr(sources, "open_dataset", lambda data: dataset)
+  config = trial.complete_config(cifar10.get_config("vit,dataset=folder:x"))
+  assert (config.model.num_classes, config.data.image_size, config.data.channels) == (3, 28, 1)
+
+
+KNOWN = {  # from each set's own paper or page
+  "mnist": ((28, 28, 1), 10),
+  "cifar100": ((32, 32, 3), 100),
+  "stl10": ((96, 96, 3), 10),
+  "imagenette/320px-v2": ((None, None, 3), 10),
+  "imagenet2012:5.1.0": ((None, None, 3), 1000),
+  "tiny_imagenet": ((64, 64, 3), 200),
+}
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_what_a_known_set_is_like_ships_with_its_name(name, tmp_path, monkeypatch):
+  monkeypatch.setattr(sources, "open_dataset", None)
+  shape, classes = KNOWN[name]
+  data = cifar10.get_config(f"vit,dataset={name},data.data_dir={tmp_path}").data
+  info = sources.find_info(data)
+  assert (info.spec["image"].shape, len(info.class_names)) == (shape, classes)
+  assert not list(tmp_path.iterdir())
+
+
+def test_what_is_known_of_a_set_is_what_it_is_when_opened(data_dir):
+  data = digits.get_config().data
+  known, opened = sources.find_info(data), sources.open_dataset(data).info
+  assert dataclasses.replace(opened, fingerprint="") == known
+
+
+@pytest.mark.slow  # compiles two steps
+def test_memory_holds_the_state_and_grows_with_the_batch():
+  small, large = (trial.split_training_bytes(complete(f"batch_size={b}")) for b in (4, 256))
+  # Two moments of Adam and the average of the parameters, and a few counters.
+  assert 3 <= small["optimizer"] / small["parameters"] < 3.1
+  assert {**small, "activations": 0} == {**large, "activations": 0}
+  assert large["activations"] - small["activations"] > 252 * 4 * 4 * 8  # at the least the tokens
+
+
+def test_a_step_goes_on_from_its_own_state():
+  config = complete("batch_size=2")
+  step, needed = trial.prepare_training(config, lambda: trial.begin(config))
+  step()
+  step()  # the first state was donated: it would be refused
+  _, state, _ = trial.make_training_step(config)
+  assert needed > cost.tree_bytes(state)

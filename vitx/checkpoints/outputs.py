@@ -1,0 +1,78 @@
+"""Files and folders that a user asks for: whether they can be written, and writing them."""
+
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from vitx.checkpoints.own_files import check_output
+from vitx.config.checks import check_text
+from vitx.config.errors import ConfigError, naming
+
+LONGEST = 255  # bytes of a file's name
+
+
+def write_json(path: str | Path, value: Any) -> None:
+  """Writes a JSON file, for people and programs."""
+  write_file(path, json.dumps(value, indent=2) + "\n")
+
+
+def write_file(path: str | Path, content: str | bytes | bytearray) -> None:
+  """Writes a file that the user has asked for. Raises OSError, with its path, if it cannot be."""
+  with naming(path):
+    Path(path).write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def check_absent(paths: Iterable[Path], advice: str, where: str = "") -> None:
+  """Raises ConfigError for the first path that is there already.
+
+  Args:
+    paths: of the files that are to be written.
+    advice: says what the user may do instead.
+    where: begins the message, such as "out='x': ".
+  """
+  for path in paths:
+    if os.path.lexists(path):
+      raise ConfigError(f"{where}{path} is there already; {advice}")
+
+
+def check_file(path: str | Path | None, field: str) -> None:
+  """Raises ConfigError for a path where no file may be written; None for no file is right.
+
+  To be asked before anything is computed.
+  """
+  if path is None:
+    return
+  given, parent = Path(check_text(str(path), field)), Path(path).parent
+  check_output(path)
+  if len(os.fsencode(given.name)) > LONGEST:
+    raise ConfigError(f"{field}={str(path)!r} cannot be the path of a file; name another place")
+  if not str(path) or given.is_dir():
+    raise ConfigError(f"{field}={str(path)!r} is a folder; name a file")
+  if not parent.is_dir():
+    raise ConfigError(f"{field}={str(path)!r}: there is no folder {str(parent)!r}; make it first")
+  if not _is_writable(given if given.exists() else parent):
+    raise ConfigError(f"{field}={str(path)!r} cannot be written; name another place")
+
+
+def check_folder(path: str | Path, field: str) -> None:
+  """Raises ConfigError for a folder that can neither be made nor written; a URL is not looked at.
+
+  To be asked before anything is computed.
+  """
+  if "://" in str(path):
+    return
+  check_output(path)
+  given = Path(path)
+  there = next(each for each in (given, *given.parents, Path()) if each.exists())
+  if not str(path) or not there.is_dir():
+    raise ConfigError(
+      f"{field}={str(path)!r} cannot be written: {str(there)!r} is no folder; name another place"
+    )
+  if not _is_writable(there):
+    raise ConfigError(f"{field}={str(path)!r} cannot be written; name another place")
+
+
+def _is_writable(path: Path) -> bool:
+  return os.access(path, os.W_OK)

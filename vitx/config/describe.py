@@ -1,0 +1,204 @@
+"""Every field of a config: its value, what it takes and what it means.
+
+A config says what differs from the defaults of the named choices (`model`, `optimizer`, ...);
+`complete` says all. Types, defaults and meanings stand where a field is declared: in
+`vitx.config.fields`, or in the signatures and docstrings of the classes and functions that the
+names stand for.
+"""
+
+import dataclasses
+import inspect
+import math
+import re
+import types
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from jax.typing import DTypeLike
+from ml_collections import ConfigDict
+
+from vitx.config import registry
+from vitx.config.checks import Range
+from vitx.config.fields import MISSING, find, named_choices, walk
+
+# Arguments that the model sets from other fields, or that training gives a choice of optax.
+FOLLOWING = ("seed",)
+HIDDEN = ("decay_mask", "learning_rate", "mask")
+
+
+@dataclasses.dataclass(frozen=True)
+class Description:
+  """A field.
+
+  Attributes:
+    value: of the config, or the default; JSON.
+    kind: what it takes, for reading; "" if that is not declared.
+    meaning: in a few words; "" if nobody wrote them.
+  """
+
+  value: Any
+  kind: str = ""
+  meaning: str = ""
+
+
+def complete(config: ConfigDict) -> dict[str, Any]:
+  """Returns the whole config as JSON has it, with every field of its named choices."""
+  tree: dict[str, Any] = {}
+  for path, described in describe(config).items():
+    *parents, last = path.split(".")
+    node = tree
+    for parent in parents:
+      node = node.setdefault(parent, {})
+    node[last] = described.value
+  tree["phases"] = _plain(config.phases)  # one that changes nothing has no field
+  return tree
+
+
+def describe(config: ConfigDict) -> dict[str, Description]:
+  """Returns every field by its path, in the order of `vitx.config.fields`.
+
+  Raises:
+    ConfigError: a named choice that is unknown.
+  """
+  found: dict[str, Description] = {}
+  choices = named_choices()
+  for path, section, each in walk():
+    value = find(config, path)
+    if value is MISSING:
+      continue
+    if path == "model":
+      found |= _model(value)
+    elif path in choices:
+      found |= _choice(path, value, registry.import_name(choices[path].name), HIDDEN)
+    else:
+      described = Description(None, show_kind(each.type), read_meanings(section)[each.name])
+      found |= _leaves(path, value, described)
+  sections = (_leaves(key, config[key], Description(None)) for key in config if key not in choices)
+  leaves = {path: leaf for section in sections for path, leaf in section.items()}
+  return found | {path: leaf for path, leaf in leaves.items() if path not in found}  # a user's own
+
+
+def _leaves(path: str, value: Any, described: Description) -> dict[str, Description]:
+  """Describes a value, or each value of a group of fields that nobody declares."""
+  if not isinstance(value, ConfigDict):
+    kind = described.kind or show_kind(type(value))
+    return {path: dataclasses.replace(described, value=_plain(value), kind=kind)}
+  inner = (_leaves(f"{path}.{key}", value[key], Description(None)) for key in value)
+  return {name: leaf for leaves in inner for name, leaf in leaves.items()}
+
+
+def _model(model: ConfigDict) -> dict[str, Description]:
+  """Describes the fields of a model and of its parts."""
+  models = registry.import_name("vitx.models:MODELS")
+  made = registry.lookup(models, model.name, "model.name")
+  parts = getattr(made, "PARTS", {})
+  own = {key: value for key, value in model.items() if key not in parts}
+  found = _choice("model", own, models, ())
+  for part, (table, default, hidden) in parts.items():
+    spec = model.get(part, default)
+    if part == "token_mixer":
+      hidden = (*hidden, *FOLLOWING, *_set_by_positions(model, parts))
+    found |= _choice(f"model.{part}", spec, table, hidden)
+  return found
+
+
+def _set_by_positions(model: ConfigDict, parts: Mapping[str, tuple]) -> tuple[str, ...]:
+  """Returns the mixer's fields that the positions set, which a config may not set again."""
+  table, default, _ = parts["posemb"]
+  name, fields = _name_and_fields(model.get("posemb", default))
+  posemb = registry.lookup(table, name, "model.posemb.name")
+  return tuple(getattr(posemb(**fields, parent=None), "mixer_fields", {}))
+
+
+def _choice(
+  path: str, spec: Any, table: Mapping[str, Any], hidden: tuple[str, ...]
+) -> dict[str, Description]:
+  """Describes a named choice: name, what the config says of it, and the other defaults."""
+  name, given = _name_and_fields(spec)
+  entry = registry.lookup(table, name, f"{path}.name")
+  function = registry.function_of(entry)
+  own = {key: field for key, field in registry.options(function).items() if key != "name"}
+  meanings = read_meanings(function)
+  found = {f"{path}.name": Description(name, "", first_line(entry))}
+  for key in dict.fromkeys([*own, *given]):
+    field = own.get(key)
+    default = inspect.Parameter.empty if field is None else field.default
+    if key not in given and (key in hidden or not _is_plain(_to_name(default))):
+      continue
+    value = _plain(given.get(key, _to_name(default)))
+    kind = "" if field is None else show_kind(field.annotation)
+    found[f"{path}.{key}"] = Description(value, kind, meanings.get(key, ""))
+  return found
+
+
+def _name_and_fields(spec: Any) -> tuple[str, dict[str, Any]]:
+  fields = registry.fields_of(spec)
+  return fields.pop("name"), fields
+
+
+def _to_name(value: Any) -> Any:
+  """Returns the name of a dtype, and anything else as it is."""
+  return next((name for name, dtype in _dtypes().items() if value is dtype), value)
+
+
+def _dtypes() -> dict[str, Any]:
+  return registry.import_name("vitx.models:DTYPES")
+
+
+def _is_plain(value: Any) -> bool:
+  if isinstance(value, tuple | list):
+    return all(map(_is_plain, value))
+  if isinstance(value, float):
+    return math.isfinite(value)
+  return value is None or isinstance(value, bool | int | str)
+
+
+def _plain(value: Any) -> Any:
+  if isinstance(value, ConfigDict | Mapping):
+    return {key: _plain(entry) for key, entry in value.items()}
+  return [_plain(entry) for entry in value] if isinstance(value, tuple | list) else value
+
+
+def show_kind(annotation: Any) -> str:
+  """Returns a declared type for reading: "int in [1, 1000]", "center | squash", "float or None"."""
+  origin, arguments = get_origin(annotation), get_args(annotation)
+  if annotation in (inspect.Parameter.empty, Any):
+    return ""
+  if annotation in (None, type(None)):
+    return "None"
+  if annotation == DTypeLike:
+    return " | ".join(_dtypes())
+  if origin is Literal:
+    return " | ".join(map(str, arguments))
+  if origin is Annotated:
+    ranges = [note.interval for note in arguments[1:] if isinstance(note, Range)]
+    return " in ".join([show_kind(arguments[0]), *ranges])
+  if origin in (Union, types.UnionType):
+    return " or ".join(map(show_kind, arguments))
+  if origin is not None:
+    inner = ", ".join("..." if entry is ... else show_kind(entry) for entry in arguments)
+    return f"{getattr(origin, '__name__', origin)}[{inner}]"
+  return getattr(annotation, "__name__", str(annotation))
+
+
+def first_line(function: Any) -> str:
+  """Returns the first line of a docstring."""
+  return (inspect.getdoc(function) or "").split("\n")[0]
+
+
+def read_meanings(function: Callable) -> dict[str, str]:
+  """Returns what the docstring of a class (and of its bases) or a function says of each field."""
+  owners = reversed(function.__mro__) if isinstance(function, type) else [function]
+  found: dict[str, str] = {}
+  for owner in owners:
+    found |= _entries(inspect.cleandoc(owner.__doc__ or ""))
+  return found
+
+
+def _entries(text: str) -> dict[str, str]:
+  """Returns the entries under "Attributes:" and "Args:" of a docstring, each in one line."""
+  found: dict[str, str] = {}
+  for block in re.findall(r"^(?:Attributes|Args):\n((?:[ \t]+.*\n?|\n)*)", text, re.MULTILINE):
+    for names, meaning in re.findall(r"^  (\w[\w, ]*): (.*(?:\n {4,}.*)*)", block, re.MULTILINE):
+      found |= dict.fromkeys(names.split(", "), " ".join(meaning.split()))
+  return found

@@ -1,0 +1,275 @@
+"""Overrides of a config in one string: `ROW,field=value,...`, as `get_config(arg)` takes it.
+
+For example `--config configs/digits.py:performer,seed=3,optimizer.weight_decay=0.1`. A field that
+holds a named choice (a dict with a `name`) is replaced whole by a bare name: `token_mixer=softmax`
+drops the fields of the mixer that stood there. A field of text keeps the text that was given, such
+as `init_from=2024_11_25`; of the others a value is a Python literal.
+"""
+
+import ast
+import copy
+from collections.abc import Iterable
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from vitx.config import fields, registry
+from vitx.config.checks import base_types
+from vitx.config.errors import listing, nearest
+
+# What a user may write for a field that lies deeper.
+SHORT = {
+  "dataset": "data.source",
+  "token_mixer": "model.token_mixer",
+  "posemb": "model.posemb",
+  "pool": "model.pool",
+  "stem": "model.stem",
+  "dtype": "model.dtype",
+}
+# What a field takes, in words.
+KINDS = {
+  bool: "True or False",
+  int: "an integer",
+  float: "a number",
+  str: "a string",
+  tuple: "a tuple",
+}
+
+
+def with_overrides(config: ConfigDict, overrides: str) -> ConfigDict:
+  """Returns a copy of a config with `field=value,field=value` applied.
+
+  Raises:
+    ValueError: an unknown field (with the nearest), a value of the wrong type, a field that is set
+      twice, or a choice that drops the fields set before it.
+  """
+  config = copy.deepcopy(config)
+  seen: dict[str, str] = {}
+  for item in split(overrides):
+    if "=" not in item:
+      raise ValueError(
+        f"config override {item!r} is not of the form field=value; a value that has commas stands"
+        " in quotes: field='a,b'"
+      )
+    field, text = item.split("=", 1)
+    head, dot, rest = field.partition(".")
+    field = SHORT.get(head, head) + dot + rest
+    if field in seen:
+      raise ValueError(f"config override {item!r}: {field}={seen[field]} is set already; say once")
+    below = [other for other in seen if other.startswith(f"{field}.")]
+    if below:
+      raise ValueError(f"config override {item!r} drops {below[0]}={seen[below[0]]}; say it first")
+    seen[field] = text
+    set_field(config, field, _read(config, field, text))
+  return config
+
+
+def parse_arg(arg: str | None, rows: Iterable[str], default: str) -> tuple[str, str]:
+  """Splits `ROW,field=value,...` into the row's name and the overrides; the row may be left out.
+
+  Raises:
+    ValueError: the row is unknown; lists the rows and the nearest.
+  """
+  items = split(arg or "")
+  row = items.pop(0) if items and "=" not in items[0] else default
+  if row not in rows:
+    raise ValueError(f"unknown row {row!r}.{nearest(row, rows)} Rows: {', '.join(rows)}.")
+  return row, ",".join(items)
+
+
+def take_override(overrides: str, key: str, choices: Iterable[str] = ()) -> tuple[str, str]:
+  """Takes `key=value` out of the overrides, for a file that gives it a meaning of its own.
+
+  Args:
+    overrides: `field=value,...`.
+    key: the name that the file gives a meaning.
+    choices: the values that it may have; empty for any.
+
+  Returns:
+    The value, the first of `choices` or "" where it is left out, and the other overrides.
+
+  Raises:
+    ValueError: the value is none of the choices; lists them and the nearest.
+  """
+  items = split(overrides)
+  own = [item for item in items if item.split("=", 1)[0] == key]
+  if len(own) > 1:
+    raise ValueError(f"config override {own[1]!r}: {own[0]} is set already; say once")
+  value = own[0].partition("=")[2] if own else next(iter(choices), "")
+  if choices and value not in choices:
+    raise ValueError(f"{key}={value!r} is unknown.{nearest(value, choices)} Valid: {choices}.")
+  return value, ",".join(item for item in items if item not in own)
+
+
+def with_source_facts(
+  config: ConfigDict, source: str, *, num_classes: int, **data: Any
+) -> ConfigDict:
+  """Says what a data set is like, as far as the config still uses it and has not said otherwise.
+
+  Another data set has its own classes, image size and statistics, which are found when it is
+  opened. Call it after the overrides.
+
+  Args:
+    config: with its overrides.
+    source: the data set that the facts are about.
+    num_classes: of it.
+    **data: fields of `config.data`, such as `image_size`, `mean`, `std`.
+  """
+  if config.data.source != source:
+    return config
+  with config.unlocked():
+    config.model.num_classes = config.model.get("num_classes", num_classes)
+    for field, value in data.items():
+      if config.data[field] is None:
+        config.data[field] = value
+  return config
+
+
+def set_field(config: ConfigDict, path: str, value: Any) -> None:
+  """Sets a dotted field, keeping its type; a bare name for a named choice replaces it whole.
+
+  Raises:
+    ValueError: no such field (names the one that is meant, or the nearest), or another type.
+  """
+  *parents, last = path.split(".")
+  if parents[:1] == ["phases"]:
+    _set_in_phase(config, path, value)
+    return
+  node = config
+  for depth, key in enumerate(parents):
+    if isinstance(node.get(key), str) and "name" in node and key != "name":
+      _replace(node, key, ConfigDict({"name": node[key]}))  # a bare name, about to get a field
+    if not isinstance(node.get(key), ConfigDict):
+      raise ValueError(_unknown(".".join(parents[: depth + 1]), node))
+    node = node[key]
+  # A named choice takes any field: whoever builds it knows its fields and checks them.
+  if last not in node and "name" not in node:
+    raise ValueError(_unknown(path, node))
+  old = node.get(last)
+  if isinstance(old, ConfigDict) and "name" not in old and isinstance(value, dict):
+    for key, entry in value.items():  # a group of fields keeps what is not mentioned
+      set_field(config, f"{path}.{key}", entry)
+    return
+  if "name" not in node:
+    _check_kind(path, old, value)
+  if parents == ["model"] and old is None and isinstance(value, str):
+    is_part = last in getattr(_find_entry(config, "model"), "PARTS", ())
+    value = {"name": value} if is_part else value
+  value = _fit(old, value)
+  try:
+    _replace(node, last, value)
+  except TypeError as error:
+    wanted = KINDS.get(node.get_type(last), f"like {old!r}")
+    example = "" if old is None else f", such as {old!r}"
+    raise ValueError(f"{path}={value!r} must be {wanted}{example}") from error
+
+
+def _set_in_phase(config: ConfigDict, path: str, value: Any) -> None:
+  """Sets what a phase changes; its fields are held to the config's where phases are split."""
+  *parents, last = path.split(".")[1:]  # the phase's name, then a path of a config
+  if not parents and not isinstance(value, dict):
+    raise ValueError(f"{path}={value!r}: it has fields of its own, those of a config")
+  like = fields.find(config, path.split(".", 2)[2]) if parents else None
+  node = config.phases
+  for key in parents:
+    _replace(node, key, node.get(key) or ConfigDict())
+    node = node[key]
+  _replace(node, last, _fit(node.get(last, like) if parents else None, value))
+
+
+def _replace(node: ConfigDict, key: str, value: Any) -> None:
+  """Sets an entry, whose type stays but for a name that becomes a choice with fields."""
+  with node.unlocked():
+    if isinstance(node.get(key), str) and isinstance(value, ConfigDict):
+      del node[key]
+    node[key] = value
+
+
+def _check_kind(path: str, old: Any, value: Any) -> None:
+  """Raises ValueError for what ConfigDict lets pass, such as True as a number."""
+  if isinstance(old, ConfigDict) and not isinstance(value, dict):
+    if "name" not in old:
+      raise ValueError(f"{path}={value!r}: it has fields of its own: {', '.join(sorted(old))}")
+    if not isinstance(value, str) or not value:
+      raise ValueError(f"{path}={value!r} must be a name, or a dict with a name and fields")
+  elif isinstance(value, bool) and isinstance(old, int | float) and not isinstance(old, bool):
+    raise ValueError(f"{path}={value!r} must be a number")
+  elif value is None and old is not None and fields.default_of(path) is not None:
+    raise ValueError(f"{path}=None cannot be; say a value such as {old!r}")
+
+
+def _fit(old: Any, value: Any) -> Any:
+  """Returns a value as the field keeps it that holds `old`."""
+  if isinstance(value, str) and isinstance(old, ConfigDict) and "name" in old:
+    value = {"name": value}
+  if isinstance(value, dict):
+    return ConfigDict(value)
+  if isinstance(old, str) and not isinstance(value, str | None):
+    return str(value)  # a duration in steps may be written as a number
+  if isinstance(old, tuple) and not isinstance(value, tuple | None):
+    return tuple(value) if isinstance(value, list) else (value,)
+  return value
+
+
+def _read(config: ConfigDict, path: str, text: str) -> Any:
+  """Returns the value of a text; a field of text keeps the text, but for quotes around it."""
+  try:
+    value = ast.literal_eval(text)
+  except (ValueError, SyntaxError):
+    return text
+  if value is None or isinstance(value, str | dict):
+    return value
+  kinds = base_types(_kind_of(config, path))
+  return text if str in kinds and type(value) not in kinds else value
+
+
+def _kind_of(config: ConfigDict, path: str) -> Any:
+  """Returns what a field takes; where nobody declares it, the type of its value."""
+  if path.startswith("phases."):
+    path = path.split(".", 2)[-1]
+  known = fields.declarations()
+  if path in known:
+    return known[path].type
+  head, _, name = path.partition(".")
+  old = fields.find(config, path)
+  if "." not in name and (old is fields.MISSING or isinstance(old, str | None)):
+    entry = _find_entry(config, head)
+    options = registry.options(registry.function_of(entry)) if entry else {}
+    return options[name].annotation if name in options else type(old)
+  return type(old)
+
+
+def _find_entry(config: ConfigDict, head: str) -> Any:
+  """Returns what a named choice stands for; None where that is code of the user's own.
+
+  Such code is not run to read a config.
+  """
+  choice = fields.named_choices().get(head)
+  name = registry.fields_of(config[head]).get("name") if choice else None
+  if choice is None or not isinstance(name, str) or ":" in name:
+    return None
+  return registry.lookup(registry.import_name(choice.name), name, f"{head}.name")
+
+
+def split(text: str) -> list[str]:
+  """Splits at commas that stand outside brackets and quotes: `data.source='folder:/a,b'`."""
+  items, depth, start = [], 0, 0
+  quote, before = "", ","
+  for i, character in enumerate(text):
+    if quote:
+      quote = "" if character == quote else quote
+    elif character in "'\"" and before in "=,:([{":  # where a value begins; else an apostrophe
+      quote = character
+    else:
+      depth += (character in "([{") - (character in ")]}")
+      if character == "," and depth == 0:
+        items.append(text[start:i].strip())
+        start = i + 1
+    before = before if character.isspace() else character
+  return [item for item in [*items, text[start:].strip()] if item]
+
+
+def _unknown(field: str, node: ConfigDict) -> str:
+  return (
+    f"config has no field {field!r}.{fields.suggest(field, node)} Fields there: {listing(node)}."
+  )

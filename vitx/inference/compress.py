@@ -1,0 +1,179 @@
+"""Compresses files with a density model's probabilities, and undoes it."""
+
+import dataclasses
+import io
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from vitx.checkpoints.load import Loaded
+from vitx.config.checks import PositiveInt, check_value
+from vitx.config.errors import ConfigError
+from vitx.files import read_arrays, read_bytes
+from vitx.inference import code_file, density_model
+from vitx.inference.coding import WindowCoder
+from vitx.inference.opening import open_model
+from vitx.tasks.density_images import to_values
+from vitx.training.record.progress import count_bar
+
+
+@dataclasses.dataclass(frozen=True)
+class Compressed:
+  """A compressed file and what it took.
+
+  Attributes:
+    data: the whole file.
+    header: of it.
+    code_bytes: of the arithmetic code, the rest being the header.
+    bits: what the model's probabilities give the tokens, in all.
+  """
+
+  data: bytes
+  header: code_file.Header
+  code_bytes: int
+  bits: float
+
+
+def compress(
+  model: Loaded | str | Path,
+  path: str | Path,
+  *,
+  lanes: int = 32,
+  checkpoint: str | int = "best",
+  trust_code: bool = False,
+) -> Compressed:
+  """Codes a file with a density model's probabilities.
+
+  Windows are those of an evaluation without a minimum context.
+
+  Args:
+    model: of `vitx.load`, or a workdir.
+    path: of the file.
+    lanes: windows that are coded at a time; more are faster and take more memory, here and when
+      decompressing.
+    checkpoint: "best", "latest" or a step.
+    trust_code: import what the run's config names as `module:Name`.
+
+  Raises:
+    ConfigError: no density model, or a file that it has no tokens for.
+    MissingExtraError: `constriction` is not installed.
+    OSError: the file cannot be read.
+  """
+  check_value(lanes, "lanes", PositiveInt)
+  with open_model(model, checkpoint, trust_code=trust_code) as loaded:
+    kind, shape, tokens = read_tokens(Path(path), loaded)
+    size = density_model.density_task(loaded).length
+    lanes = min(lanes, max(tokens.size // size, 1))
+    with count_bar("coding", tokens.size, "token") as bar:
+      coder = WindowCoder(loaded.model, loaded.variables, size, lanes, bar.update)
+      code, bits = coder.encode(tokens)
+  header = code_file.Header(
+    kind,
+    shape,
+    lanes,
+    loaded.step,
+    code_file.digest_weights(loaded),
+    code_file.digest_tokens(tokens),
+    code_file.describe_machine(),
+  )
+  return Compressed(code_file.write(header, code), header, len(code), bits)
+
+
+def read_tokens(path: Path, loaded: Loaded) -> tuple[str, tuple[int, ...], np.ndarray]:
+  """Returns the kind of a file, the shape of what it holds, and its tokens, int32 (n,).
+
+  Raises:
+    ConfigError: it is empty, or holds what the model has no tokens for.
+  """
+  if density_model.kind_of(loaded) != "image":
+    tokens = np.frombuffer(read_bytes(path), np.uint8)
+    kind, shape = "bytes", tokens.shape
+    tokens = density_model.check_tokens(tokens, loaded, str(path))
+  elif path.suffix in (".npy", ".npz"):
+    images = _read_array(path, density_model.grid_of(loaded))
+    kind, shape, tokens = "images", images.shape, density_model.image_tokens(images, loaded)
+  else:
+    images = density_model.read_image(path, loaded)[None]
+    kind, shape, tokens = "image", images.shape, density_model.image_tokens(images, loaded)
+  if not tokens.size:
+    raise ConfigError(f"{path} is empty: there is nothing to compress")
+  return kind, shape, tokens.reshape(-1)
+
+
+def _read_array(path: Path, grid: tuple[int, ...]) -> np.ndarray:
+  """Returns the images of an array file, or of the one array in an `.npz`."""
+  arrays = list(read_arrays(path).values())
+  if len(arrays) != 1 or arrays[0].dtype != np.uint8 or arrays[0].shape[1:] != grid:
+    held = ", ".join(f"{array.dtype} {array.shape}" for array in arrays)
+    raise ConfigError(
+      f"{path} must hold one array of images, uint8 (n, {', '.join(map(str, grid))}), not {held}"
+    )
+  return arrays[0]
+
+
+def decompress(
+  model: Loaded | str | Path, path: str | Path, *, trust_code: bool = False
+) -> np.ndarray:
+  """Returns what was compressed: uint8 (n,) bytes, or (n, height, width, channels).
+
+  Args:
+    model: of `vitx.load`, or a workdir, of which the checkpoint is loaded that compressed.
+    path: of the compressed file.
+    trust_code: import what the run's config names as `module:Name`.
+
+  Raises:
+    ConfigError: no such file or a damaged one, another model, or another machine.
+    MissingExtraError: `constriction` is not installed.
+    OSError: the file cannot be read.
+  """
+  header, code = code_file.read(path)
+  with open_model(model, header.step, trust_code=trust_code) as loaded:
+    task = density_model.density_task(loaded)
+    weights = code_file.digest_weights(loaded)
+    if weights != header.weights:
+      raise ConfigError(
+        f"{path} was compressed with other weights (step {header.step}, digest {header.weights})"
+        f" than those of workdir={loaded.workdir!r} (step {loaded.step}, digest {weights}); use the"
+        " workdir that compressed it"
+      )
+    with count_bar("decoding", header.count, "token") as bar:
+      lanes = header.lanes
+      coder = WindowCoder(loaded.model, loaded.variables, task.length, lanes, bar.update)
+      tokens = _decode(coder, header, code, str(path))
+  if header.kind == "bytes":
+    return tokens.astype(np.uint8)
+  return to_values(tokens, task.levels).reshape(header.shape)
+
+
+def _decode(coder: WindowCoder, header: code_file.Header, code: bytes, path: str) -> np.ndarray:
+  try:
+    tokens = coder.decode(code, header.count)
+    intact = code_file.digest_tokens(tokens) == header.tokens
+  except (ValueError, AssertionError, RuntimeError):  # what the coder finds impossible
+    intact = False
+  if not intact:
+    raise ConfigError(
+      f"{path} does not decode to what was compressed: it is damaged, or was made where logits"
+      f" round otherwise (made on {header.made_on}; here {code_file.describe_machine()})"
+    )
+  return tokens
+
+
+def to_file(kind: str, found: np.ndarray, suffix: str) -> bytes:
+  """Returns the bytes of the file that is written.
+
+  Args:
+    kind: of the header.
+    found: of `decompress`.
+    suffix: of the file's name, from which an image's format and an array's follow.
+  """
+  if kind == "bytes":
+    return found.tobytes()
+  buffer = io.BytesIO()
+  if kind == "images":
+    (np.savez if suffix == ".npz" else np.save)(buffer, found)
+  else:
+    image = Image.fromarray(found[0, ..., 0] if found.shape[-1] == 1 else found[0])
+    image.save(buffer, format="png")
+  return buffer.getvalue()

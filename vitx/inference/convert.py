@@ -1,0 +1,159 @@
+"""Converts published weights into a workdir, and a workdir's weights out."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from absl import logging
+from ml_collections import ConfigDict
+
+from vitx.analysis.implementations import implementations
+from vitx.checkpoints import workdir as wd
+from vitx.checkpoints.load import Loaded
+from vitx.checkpoints.outputs import check_absent, check_folder, write_file
+from vitx.checkpoints.store import CheckpointStore
+from vitx.config.describe import complete
+from vitx.config.errors import ConfigError
+from vitx.config.fields import check_config
+from vitx.data.class_names import FILE, fit_lines, read_names
+from vitx.data.dataset import DatasetInfo, Source
+from vitx.data.sources import open_source
+from vitx.inference.model_card import CARD, write_card
+from vitx.inference.opening import open_model
+from vitx.interop.export import export_arrays, write_safetensors
+from vitx.interop.init_from import check_source, initial_variables
+from vitx.interop.timm_networks import ForeignNetwork, find_network
+from vitx.tasks import build_task, task_class
+from vitx.tasks.base import Task
+from vitx.training.experiment import resolve
+from vitx.training.record import provenance
+from vitx.training.record.recorder import Record
+from vitx.training.restore import fitting
+
+
+def import_weights(
+  source: str, config: ConfigDict, workdir: str | Path, *, without_data: bool = False
+) -> None:
+  """Makes a workdir of published weights; what became of each of them is printed.
+
+  Args:
+    source: a file, or `hf:NAME`.
+    config: of the network; `init_from_except` may allow names that need not fit.
+    workdir: a directory without checkpoints.
+    without_data: whether the data set stays closed.
+
+  Raises:
+    ConfigError: the file cannot be read or does not fit the network (a head for other classes
+      included), the data set is not there, or the workdir holds a run.
+    MissingExtraError: a package is missing that reads the file.
+  """
+  check_config(config)
+  check_folder(workdir, "out")
+  if CheckpointStore(wd.locate_checkpoints(workdir), read_only=True).steps():
+    raise ConfigError(f"out={str(workdir)!r} holds a run already; name another directory")
+  config, info, data = _resolve(config, source, without_data)
+  task = build_task(config)
+  params, state = _read(source, config, info, task)
+  wd.check_writable(workdir)
+  with CheckpointStore(wd.locate_checkpoints(workdir)) as store:
+    store.save(0, {"params": params, "model_state": state}, dataclasses.asdict(Record()))
+  wd.write_json(workdir, "config.json", wd.to_plain(config))
+  picked = implementations(task.model, task.input_spec)
+  wd.write_json(workdir, "environment.json", provenance.environment(data, picked))
+
+
+def _resolve(
+  config: ConfigDict, source: str, without_data: bool
+) -> tuple[ConfigDict, DatasetInfo, dict[str, Any]]:
+  """Returns the resolved config, the facts of its data and what identifies them, as JSON."""
+  opened: Source | DatasetInfo
+  if without_data:
+    info = task_class(config.task).state_info(config)
+    if info is None:
+      raise ConfigError(
+        "without_data: the config does not say by itself how many classes and how large an image;"
+        " set model.num_classes and data.image_size"
+      )
+    named = read_names(Path(source).parent / FILE) if Path(source).is_file() else None
+    names = list(info.class_names or ())
+    if named is not None and len(named) == len(names):  # else the head tells
+      names = list(named)
+    opened = info = dataclasses.replace(info, class_names=tuple(names))
+    data = {"source": info.name, "fingerprint": "", "class_names": names, "vocabulary": None}
+  else:
+    opened = open_source(config.data, config.seed if config.data_seed is None else config.data_seed)
+    info, data = opened.info, provenance.describe_data(opened)
+  config = resolve(config, opened)
+  with config.unlocked():
+    config.init_from = source
+  return config, info, data
+
+
+def _read(
+  source: str, config: ConfigDict, info: DatasetInfo, task: Task
+) -> tuple[Any, dict[str, Any]]:
+  """Returns parameters and state of the network with the weights of a file."""
+  blank = {name: np.zeros((1, *x.shape), x.dtype) for name, x in task.element_spec.items()}
+  key = jax.random.key(config.init_seed)
+  layout = task.token_layout()
+  shapes = dict(jax.eval_shape(task.init, key, blank))
+  more = fitting(config, info)
+  check_source(source, shapes.pop("params"), shapes, layout, **more, new_head=False)
+  state = dict(jax.jit(task.init)(key, blank))
+  return initial_variables(source, state.pop("params"), state, layout, **more)
+
+
+def export_weights(
+  workdir: str | Path, out: str | Path, *, checkpoint: str | int = "best", trust_code: bool = False
+) -> ForeignNetwork:
+  """Writes a run's weights as `.safetensors`, and a model card and its class names beside them.
+
+  Args:
+    workdir: of a run.
+    out: the file; its directory is created.
+    checkpoint: "best", "latest" or a step.
+    trust_code: import what the run's config names as `module:Name`.
+
+  Returns:
+    The network that the weights are of in the other project.
+
+  Raises:
+    ConfigError: no such run, or a network that timm would compute otherwise; names the field.
+    OSError: the files cannot be written, or is there already.
+  """
+  path = Path(out)
+  check_folder(path.parent, "out")
+  written = (path, path.parent / CARD, path.parent / FILE)
+  check_absent(written, "name another directory", f"out={str(out)!r}: ")
+  with open_model(workdir, checkpoint, trust_code=trust_code) as loaded:
+    network = describe(loaded)
+  arrays = export_arrays(loaded.variables, network.family)
+  path.parent.mkdir(parents=True, exist_ok=True)
+  write_safetensors(path, arrays)
+  write_file(path.parent / CARD, write_card(loaded, network, path.name))
+  if loaded.class_names and fit_lines(loaded.class_names):
+    write_file(path.parent / FILE, "".join(f"{name}\n" for name in loaded.class_names))
+  elif loaded.class_names:
+    logging.warning("%s is not written: a class has a name that is no line of it", FILE)
+  return network
+
+
+def describe(loaded: Loaded) -> ForeignNetwork:
+  """Returns the network that a model is under other names.
+
+  Raises:
+    ConfigError: there is none; names the field.
+  """
+  config = loaded.config.copy_and_resolve_references()
+  fields = wd.flatten(complete(config)["model"])
+  with config.unlocked():
+    named = {
+      key: {"name": value["name"] if hasattr(value, "keys") else value}
+      for key, value in config.model.items()
+      if f"{key}.name" in fields
+    }
+    config.model = ConfigDict({"name": config.model.name, **named})
+  defaults = wd.flatten(complete(config)["model"])
+  return find_network(fields, defaults, config.data.image_size, config.data.channels)

@@ -1,0 +1,50 @@
+"""What every function of this room opens: a model, and the data of its run."""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from ml_collections import ConfigDict
+
+from vitx.checkpoints.load import Loaded, load
+from vitx.checkpoints.workdir import DATA_PLACES, join, tell_places
+from vitx.config import registry
+from vitx.training import cache
+
+
+@contextlib.contextmanager
+def open_model(
+  model: Loaded | str | Path,
+  checkpoint: str | int = "best",
+  *,
+  weights: str | None = None,
+  trust_code: bool = False,
+) -> Iterator[Loaded]:
+  """Gives a model that is loaded as it is, and that of a workdir as `vitx.load` does.
+
+  While the `with` block runs, code that the config names may be imported if `trust_code` is set.
+  """
+  cache.enable()
+  with registry.trusting(trust_code):
+    if not isinstance(model, Loaded):
+      model = load(model, checkpoint, weights=weights, trust_code=trust_code)
+    yield model
+
+
+def copy_data_fields(
+  loaded: Loaded, data_dir: str | None = None, *, own_source: bool = True
+) -> ConfigDict:
+  """Returns a copy of the run's `data`, and says which of the places that it names are read.
+
+  Args:
+    loaded: the model.
+    data_dir: where TFDS sets lie; None for where the run found them.
+    own_source: whether the source of the run is read.
+  """
+  source, folder = DATA_PLACES
+  fields = [*[source] * own_source, *[folder] * (data_dir is None)]
+  tell_places(loaded.config, join(loaded.workdir, "config.json"), fields)
+  data = loaded.config.data.copy_and_resolve_references()
+  if data_dir is not None:
+    data.data_dir = data_dir
+  return data

@@ -1,0 +1,161 @@
+"""Samples from a trained density model."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+
+from vitx.checkpoints.load import Loaded
+from vitx.config.checks import PositiveInt, Seed, check_number, check_value
+from vitx.config.errors import ConfigError
+from vitx.data.sources import open_source
+from vitx.files import read_bytes
+from vitx.inference import density_model
+from vitx.inference.decoding import Sampling, sample_tokens
+from vitx.inference.opening import copy_data_fields, open_model
+from vitx.inference.sample_files import Samples
+from vitx.training.record.progress import count_bar
+
+BATCH = 64
+COMPLETIONS = 4  # of each image
+
+
+def sample(
+  model: Loaded | str | Path,
+  *,
+  count: int = 16,
+  prompt: str | Path | bytes | None = None,
+  complete: float | None = None,
+  temperature: float = 1.0,
+  top_k: int | None = None,
+  top_p: float | None = None,
+  seed: int = 0,
+  checkpoint: str | int = "best",
+  data_dir: str | None = None,
+  trust_code: bool = False,
+) -> Samples:
+  """Draws from a density model, token by token.
+
+  Args:
+    model: of `vitx.load`, or a workdir.
+    count: samples, or images to complete (four times each) or windows of text or sound (once).
+    prompt: what all samples begin with: bytes, a text, or the path of a file, of sound a WAV file;
+      of an image model an image file, of which `complete` says how much is given.
+    complete: the share of every original that is given, in (0, 1); the originals are the first of
+      the test split, or the image that is the prompt.
+    temperature: divides the logits.
+    top_k: draw from the k most probable tokens only.
+    top_p: draw from the most probable tokens that together reach this probability.
+    seed: of the draws; a sample does not depend on how many are drawn.
+    checkpoint: "best", "latest" or a step.
+    data_dir: where TFDS sets lie, if not where the run found them.
+    trust_code: import what the run's config names as `module:Name`.
+
+  Raises:
+    ConfigError: no density model, or one whose mixer has no cache; a prompt that is longer than the
+      model's window or has tokens that the model does not know; an argument out of range.
+  """
+  sampling = Sampling(temperature, top_k, top_p)
+  check_value(count, "count", PositiveInt)
+  check_value(seed, "seed", Seed)
+  with open_model(model, checkpoint, trust_code=trust_code) as loaded:
+    task, kind = density_model.density_task(loaded), density_model.kind_of(loaded)
+    originals = None
+    if complete is not None:
+      check_number(complete, "complete", "(0, 1)")
+      originals = _originals(loaded, prompt, count, data_dir)
+      given = min(max(round(complete * task.length), 1), task.length - 1)
+      copies = count if prompt is not None else COMPLETIONS if kind == "image" else 1
+      prompts = originals[:, :given].repeat(copies, axis=0)
+    else:
+      start = _read_prompt(loaded, prompt)
+      given = start.size
+      prompts = np.tile(start, (count, 1))
+    tokens = _draw(loaded, prompts, sampling, seed)
+  return Samples(tokens, given, originals, kind, task.levels, density_model.grid_of(loaded))
+
+
+def _draw(loaded: Loaded, prompts: np.ndarray, sampling: Sampling, seed: int) -> np.ndarray:
+  """Returns int32 (S, N), by batches of one size."""
+  length, size = density_model.density_task(loaded).length, min(BATCH, len(prompts))
+  batches, found = math.ceil(len(prompts) / size), []
+  with count_bar("sampling", batches * length, "token") as bar:
+    for first in range(0, len(prompts), size):
+      own = np.resize(prompts[first : first + size], (size, prompts.shape[1]))
+      tokens = sample_tokens(
+        loaded.model,
+        loaded.variables,
+        own,
+        length,
+        sampling,
+        seed=seed,
+        first=first,
+        progress=bar.update,
+      )
+      found.append(tokens[: len(prompts) - first])
+  return np.concatenate(found)
+
+
+def _read_prompt(loaded: Loaded, prompt: str | Path | bytes | None) -> np.ndarray:
+  """Returns the tokens of a prompt, int32 (P,).
+
+  Raises:
+    ConfigError: it is no prompt for this model.
+  """
+  if prompt is None:
+    return np.zeros(0, np.int32)
+  kind, length = density_model.kind_of(loaded), density_model.density_task(loaded).length
+  if isinstance(prompt, bytes):
+    tokens = np.frombuffer(prompt, np.uint8)
+  elif kind == "image":
+    raise ConfigError(
+      f"prompt={str(prompt)!r:.80} of a model of images is a whole image; set complete to the share"
+      " of it that is given"
+    )
+  elif _is_file(prompt):
+    tokens = _read_file(Path(prompt), kind)
+  elif kind == "audio" or isinstance(prompt, Path):
+    raise ConfigError(f"prompt={str(prompt)!r:.80} is no file")
+  else:
+    tokens = np.frombuffer(prompt.encode(), np.uint8)
+  if tokens.size >= length:
+    raise ConfigError(
+      f"prompt has {tokens.size} tokens; the model's window of {length} must hold it and at least"
+      " one more: shorten it"
+    )
+  return density_model.check_tokens(tokens, loaded, "prompt")
+
+
+def _read_file(path: Path, kind: density_model.Kind) -> np.ndarray:
+  if kind != "audio":
+    return np.frombuffer(read_bytes(path), np.uint8)
+  from vitx.data.sources.audio import read_sound
+  from vitx.data.wav import read_head
+
+  return read_sound(read_head(path))
+
+
+def _is_file(prompt: str | Path) -> bool:
+  try:
+    return Path(prompt).is_file()
+  except (OSError, ValueError):  # a text too long for a path, or with a zero in it
+    return False
+
+
+def _originals(
+  loaded: Loaded, prompt: str | Path | bytes | None, count: int, data_dir: str | None
+) -> np.ndarray:
+  """Returns what is completed, int32 (R, N): the image that is the prompt, or the first of test."""
+  task = density_model.density_task(loaded)
+  if prompt is not None:
+    if density_model.kind_of(loaded) != "image" or isinstance(prompt, bytes):
+      raise ConfigError(
+        "complete and prompt are both set: a prompt is given whole; use one of the two (a prompt"
+        " with complete is the file of an image)"
+      )
+    return density_model.image_tokens(density_model.read_image(prompt, loaded)[None], loaded)
+  data = copy_data_fields(loaded, data_dir)
+  test = task.examples(open_source(data, loaded.config.data_seed).test, train=False)
+  prepare = task.transform(train=False)
+  count = min(count, len(test))
+  return np.stack([prepare(test[i], None)["tokens"] for i in range(count)]).astype(np.int32)

@@ -1,0 +1,286 @@
+"""Draws a figure of a trained model, of a config, of runs, of a sweep or of patterns."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from vitx.analysis import figures
+from vitx.analysis.figures.gallery import GRID
+from vitx.analysis.figures.memory import check_cost, read_costs, read_results
+from vitx.analysis.figures.subject import Subject, make_canvas
+from vitx.analysis.markdown import without_places
+from vitx.analysis.matrices import hold_matrices
+from vitx.checkpoints.load import Loaded, load
+from vitx.checkpoints.outputs import check_folder
+from vitx.checkpoints.workdir import DATA_PLACES, join, tell_places
+from vitx.config import registry
+from vitx.config.checks import PositiveInt, check_choice, check_fields
+from vitx.config.errors import ConfigError, listing
+from vitx.config.loader import join_text, load_config, split_text
+from vitx.config.registry import fields_of
+from vitx.data.sources import open_source
+from vitx.inference.inputs import list_inputs, make_reader
+from vitx.models import model_from_config
+from vitx.sweeps.curves import find_printed, find_runs, read_curves
+from vitx.sweeps.points import find_published, find_rows
+from vitx.tasks import build_task
+from vitx.tasks.base import Task
+from vitx.tasks.classification import Classification
+from vitx.tasks.density import Density
+from vitx.training.experiment import resolve
+from vitx.training.trial import complete_config, count_training_flops, measure_training_bytes
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+  """What may be said of a figure; a figure takes what it knows.
+
+  Attributes:
+    local: l, the last tokens that count as near; None for a row of the grid.
+    examples: how many are looked at.
+    queries: positions that are drawn; () for some.
+    inputs: looked at instead of the first of *validation*, all of them: what `vitx.predict` takes.
+  """
+
+  local: PositiveInt | None = None
+  examples: PositiveInt = 4
+  queries: tuple[int, ...] = ()
+  inputs: tuple[Any, ...] = ()
+
+  def __post_init__(self):
+    """Raises ConfigError for a value out of range."""
+    check_fields(type(self), vars(self), "")
+
+
+def visualize(
+  figure: str,
+  out: str | Path,
+  *,
+  workdir: str | Sequence[str] | None = None,
+  config: str | None = None,
+  results: str | None = None,
+  checkpoint: str = "best",
+  options: Options | None = None,
+  patterns: Sequence[str] = (),
+  grid: Sequence[int] = (),
+  trust_code: bool = False,
+) -> list[Path]:
+  """Draws a figure and returns the files that were written.
+
+  Args:
+    figure: a name of `FIGURES`, `SIDE_BY_SIDE`, `RUN_FIGURES`, `RESULT_FIGURES` or
+      `PATTERN_FIGURES`.
+    out: folder of the files.
+    workdir: of a training run, of several for a figure of `SIDE_BY_SIDE` or `RUN_FIGURES`; or
+    config: `FILE:ROW,field=value` or a config.json; of curves, the file whose source printed some.
+    results: the CSV file of a sweep over the rows of the config, for a figure of `RESULT_FIGURES`.
+    checkpoint: of the workdir: best, latest or a step.
+    options: of the figure of a model.
+    patterns: for a figure of `PATTERN_FIGURES`: names of `vitx.ops.patterns.PATTERNS`, or
+      `module:NAME`; () for eight of them.
+    grid: rows and columns that those are laid over; () for those of the gallery.
+    trust_code: import what the config names as `module:Name`.
+
+  Raises:
+    ConfigError: an unknown figure (with the nearest), both or neither of workdir and config, or a
+      model that the figure cannot show.
+    MissingExtraError: matplotlib is not installed.
+  """
+  check_choice(figure, "figure", tuple(figures.ALL_FIGURES))
+  check_folder(out, "out")
+  make_canvas(1, 1)  # what is missing is said before the long part
+  workdirs = [workdir] if isinstance(workdir, str) else list(workdir or ())
+  if options and options.inputs and figure not in {**figures.FIGURES, **figures.SIDE_BY_SIDE}:
+    raise ConfigError(f"--inputs: {figure} looks at no inputs; leave them out")
+  if figure in figures.RESULT_FIGURES:
+    return _draw_results(figure, Path(out), results, config, workdirs)
+  if results is not None:
+    raise ConfigError(f"results={results!r}: {figure} is no figure of results; leave it out")
+  if figure in figures.RUN_FIGURES:
+    return _draw_runs(figure, Path(out), workdirs, config, trust_code)
+  if figure in figures.PATTERN_FIGURES:
+    if workdirs or config is not None:
+      raise ConfigError(f"{figure} is a figure of --patterns: give no --workdir and no --config")
+    return figures.find_figure(figure)(patterns, grid or GRID, Path(out))
+  if patterns:
+    raise ConfigError(f"--patterns: {figure} is a figure of a model; gallery draws patterns")
+  if len(workdirs) > 1 and figure not in figures.SIDE_BY_SIDE:
+    raise ConfigError(f"--workdir: {figure} is a figure of one run, {len(workdirs)} are given")
+  chosen: dict[str, Any] = {"checkpoint": checkpoint, "options": options, "trust_code": trust_code}
+  subjects = [open_subject(workdir=each, config=config, **chosen) for each in workdirs or (None,)]
+  labels = [subject.label for subject in subjects]
+  if len(set(labels)) < len(labels):
+    raise ConfigError(f"--workdir: two are called alike ({', '.join(labels)}); files need names")
+  with registry.trusting(trust_code):
+    shown = subjects if figure in figures.SIDE_BY_SIDE else subjects[0]
+    return figures.find_figure(figure)(shown, Path(out))
+
+
+def open_subject(
+  *,
+  workdir: str | Path | None = None,
+  config: str | None = None,
+  checkpoint: str = "best",
+  options: Options | None = None,
+  trust_code: bool = False,
+) -> Subject:
+  """Returns what the functions of `vitx.analysis.figures` take, of a run or of a config.
+
+  Args:
+    workdir: of a training run; or
+    config: `FILE:ROW,field=value` or a config.json, with starting weights.
+    checkpoint: of the workdir: best, latest or a step.
+    options: of the figure.
+    trust_code: import what the config names as `module:Name`.
+
+  Raises:
+    ConfigError: both or neither of workdir and config, or one that cannot be opened.
+  """
+  if (workdir is None) == (config is None):
+    given = "neither" if workdir is None else "both"
+    raise ConfigError(f"--workdir and --config: {given} given; a figure is of one of them")
+  chosen = options or Options()
+  with registry.trusting(trust_code):
+    if workdir is not None:
+      return _of_run(load(workdir, checkpoint, trust_code=trust_code), chosen)
+    return _of_config(str(config), chosen)
+
+
+def _draw_results(
+  figure: str, out: Path, results: str | None, config: str | None, workdirs: Sequence[str]
+) -> list[Path]:
+  """Draws a figure of a sweep over rows, whose training steps are compiled for their memory."""
+  if results is None or config is None or workdirs:
+    raise ConfigError(
+      f"{figure} is a figure of results: give the CSV file of vitx reproduce as --results, the"
+      " config file whose rows it has as --config, and no --workdir"
+    )
+  path, overrides = split_text(config)
+  first = complete_config(load_config(config))
+  value = build_task(first).primary
+  found, costs = read_results(results, value), read_costs(results)
+  memory = {}
+  for row in find_rows(path, list(found)):
+    own = complete_config(load_config(join_text(f"{path}:{row}", [overrides])))
+    if row in costs:
+      check_cost(row, count_training_flops(own), costs[row], config)
+    used = measure_training_bytes(own)
+    if used is None:
+      raise ConfigError(f"{figure}: {jax.default_backend()} does not tell the memory of a program")
+    memory[row] = used / 1e9
+  kind, backend = jax.devices()[0].device_kind, jax.default_backend()
+  told = f"{Path(results).name}, rows of {config}: test figure of finished runs"
+  told += ", mean ± standard deviation over seeds" * (max(map(len, found.values())) > 1)
+  told += ", against the memory of a training step of the row's whole batch, compiled for"
+  told += f" {kind}{f' ({backend})' if backend != kind else ''}, never run."
+  name = f"{figure}_{Path(results).stem}"
+  return figures.find_figure(figure)(found, memory, value, told, out, name)
+
+
+def _draw_runs(
+  figure: str, out: Path, workdirs: Sequence[str], config: str | None, trust_code: bool
+) -> list[Path]:
+  if not workdirs:
+    raise ConfigError(
+      f"{figure} is a figure of runs: give their --workdir, and as --config at most the file whose"
+      " source printed such figures"
+    )
+  curves, value = read_curves(find_runs(workdirs), trust_code=trust_code)
+  printed = find_printed(find_published(split_text(config)[0]), value) if config else {}
+  if config and not printed.keys() & {curve.method for curve in curves}:
+    methods = listing({curve.method for curve in curves})
+    raise ConfigError(
+      f"config={config!r}: its source printed no training {value} of {methods}; leave it out"
+    )
+  first = Path(workdirs[0]).resolve().name
+  return figures.find_figure(figure)(curves, value, out, f"{figure}_{first}", printed)
+
+
+def _of_run(loaded: Loaded, options: Options) -> Subject:
+  label = Path(loaded.workdir).resolve().name
+  weights = f"checkpoint of step {loaded.step}"
+  if not options.inputs:
+    tell_places(loaded.config, join(loaded.workdir, "config.json"), DATA_PLACES)
+  return _subject(label, weights, loaded.config, loaded.task, options, lambda: loaded.variables)
+
+
+def _of_config(text: str, options: Options) -> Subject:
+  if options.inputs:
+    raise ConfigError(
+      "--inputs: a config alone does not say how its data are normalized; give a --workdir, which"
+      " vitx train or vitx convert makes"
+    )
+  config = complete_config(load_config(text))
+  path, arg = split_text(text)
+  row = arg.split(",")[0]
+  label = row if row and "=" not in row else Path(path).stem
+  task = build_task(config)
+
+  def variables() -> dict[str, Any]:
+    spec = task.element_spec
+    blank = {name: np.zeros((1, *x.shape), x.dtype) for name, x in spec.items()}
+    return jax.jit(task.init)(jax.random.key(config.init_seed), blank)
+
+  return _subject(label, "starting weights", config, task, options, variables)
+
+
+def _describe(config: ConfigDict) -> str:
+  """Returns the network and its data in a few words."""
+  model = config.model
+  mixer = fields_of(model.get("token_mixer", "softmax"))
+  block = fields_of(model.get("block", "pre_norm"))["name"]
+  parts = [
+    f"{model.name} with {mixer.get('edges', mixer['name'])}",
+    *([f"{block} blocks"] if block != "pre_norm" else []),
+  ]
+  parts += [f"{name} {model[name]}" for name in ("depth", "width") if name in model]
+  return f"{', '.join(parts)}, {without_places(config.data.source)}"
+
+
+def _subject(
+  label: str, weights: str, config: ConfigDict, task: Task, options: Options, variables
+) -> Subject:
+  held = config.copy_and_resolve_references()
+  held.model = hold_matrices(held.model)
+  given = list_inputs(options.inputs, task) if options.inputs else []
+  is_trusted = registry.is_trusted()
+
+  def inputs(count: int) -> Any:
+    with registry.trusting(is_trusted):  # whenever it is called
+      return read_inputs(count)
+
+  def read_inputs(count: int) -> Any:
+    if given:
+      read = make_reader(task)
+      return task.model_inputs(_stack(task, [read(one, i) for i, one in enumerate(given)][:count]))
+    source = open_source(config.data, config.data_seed)
+    # Statistics of a config's pixels were made up, and what follows from the data is known by now.
+    own = build_task(resolve(config, source))
+    examples = own.examples(source.role("validation"), train=False)
+    prepare = own.transform(train=False)
+    some = [prepare(examples[i], None) for i in range(min(count, len(examples)))]
+    return own.model_inputs(_stack(own, some))
+
+  return Subject(
+    label=label,
+    model=model_from_config(held.model),
+    input_spec=task.input_spec,
+    grid=tuple(task.model.grid) if isinstance(task, Density) else None,  # type: ignore[attr-defined]
+    layout=task.token_layout() if isinstance(task, Classification) else None,
+    variables=variables,
+    inputs=inputs,
+    network=_describe(config),
+    weights=weights,
+    local=options.local,
+    examples=len(given) or options.examples,
+    queries=options.queries,
+  )
+
+
+def _stack(task: Task, examples: Sequence[Mapping[str, np.ndarray]]) -> dict[str, Any]:
+  return {name: np.stack([each[name] for each in examples]) for name in task.element_spec}

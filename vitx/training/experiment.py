@@ -1,0 +1,339 @@
+"""From a config to the objects that train; all checks come before compiling."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from ml_collections import ConfigDict
+
+from vitx.analysis.implementations import implementations
+from vitx.checkpoints.store import check_keep
+from vitx.config.errors import ConfigError
+from vitx.config.fields import SEEDS, RunSettings, check_config, named_choices
+from vitx.data import in_memory
+from vitx.data.batches import TrainBatches
+from vitx.data.dataset import ROLES, ArraySpec, DatasetInfo, Examples, Source, spread
+from vitx.data.sources import open_source
+from vitx.models import check_model, logged, resolve_model, stacked
+from vitx.tasks import build_task, task_class
+from vitx.tasks.base import Figures, Task
+from vitx.training import attention_entropy, durations, parallel, resident, sizes, teacher
+from vitx.training.evaluation import check_weights, describe_figures
+from vitx.training.optim.optimizers import find_frozen, is_elementwise, make_optimizer
+from vitx.training.optim.schedules import make_schedule
+from vitx.training.record import tracking
+from vitx.training.step import Step, TrainState
+
+LONGEST = 2**31 - 1  # steps that the counter of a run can hold
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment:
+  """A config made real.
+
+  Attributes:
+    config: resolved: every field that follows from the source is set.
+    source: the data.
+    examples: the same, as the task reads them.
+    step: the training step, for the devices of this run.
+    shapes: of the state that the step takes, and dtypes, before replication.
+    constants: of the task, on the host, with a teacher's unless it is a trial.
+    steps_per_epoch: batches per pass over *train*; not an integer in general.
+    total_steps: where the run ends.
+  """
+
+  config: ConfigDict
+  source: Source
+  examples: Source
+  step: Step
+  shapes: TrainState
+  constants: Any
+  steps_per_epoch: Fraction
+  total_steps: int
+
+  @property
+  def task(self) -> Task:
+    """The task that is learned."""
+    return self.step.task
+
+  def tokens(self) -> int | None:
+    """Returns N, the number of tokens that positions are added to; None if there are none."""
+    layout = self.task.token_layout()
+    return None if layout is None else layout.length
+
+  def init_state(self, run: parallel.Runner = parallel.at_once) -> TrainState:
+    """Returns the state before the first step on the host, a function of `config.init_seed`.
+
+    Args:
+      run: calls the compiler, see `parallel.compile_for`.
+    """
+
+    def compute(function: Callable, *arguments: Any) -> Any:
+      lowered = jax.jit(function).lower(*arguments)
+      return jax.device_get(run(lowered.compile)(*arguments))
+
+    key, cycle = jax.random.key(self.config.init_seed), self.step.cycle
+    batch = _blank(self.task.element_spec, 1)
+    if not cycle:
+      return compute(self.step.init, key, batch)
+    # Layers are stacked on the host: the compiler takes a minute over hundreds of concatenations.
+    variables = compute(self.task.init, key, batch)
+    return stacked.unstack(compute(self.step.begin, stacked.stack(variables, cycle)))
+
+  def named_shapes(self) -> TrainState:
+    """Returns the shapes and dtypes of a state with every parameter by its name."""
+    return jax.eval_shape(stacked.unstack, self.shapes)
+
+  def replicate(self, state: TrainState) -> TrainState:
+    """Returns a state of the host on every device, as the step takes it."""
+    return parallel.replicate(stacked.stack(state, self.step.cycle))
+
+  def unreplicate(self, state: TrainState) -> TrainState:
+    """Returns a state of the devices on the host, with every parameter by its name."""
+    return stacked.unstack(parallel.unreplicate(state))
+
+  def batches(self) -> TrainBatches:
+    """Returns this process's share of the training batches.
+
+    Raises:
+      ConfigError: an example cannot be read, or has other arrays than the task takes.
+    """
+    config = self.config
+    batches = TrainBatches(
+      self.examples.train,
+      transform=self.task.transform(train=True),
+      batch_size=config.batch_size,
+      seed=config.data_seed,
+      repeats=config.data.repeats,
+      memory=config.data.memory,
+      threads=config.data.threads,
+      process_index=jax.process_index(),
+      process_count=jax.process_count(),
+    )
+    for name, wanted in self.task.train_spec.items():
+      found = batches.spec.get(name)
+      if found != ArraySpec(wanted.shape, wanted.dtype.name):
+        said = "nothing of it" if found is None else f"{found.dtype} {found.shape}"
+        raise ConfigError(
+          f"data.source={self.source.info.name!r}: the task takes {name} {wanted.dtype}"
+          f" {wanted.shape}, its examples give {said}; let the source give what its spec says"
+        )
+    return batches
+
+  def implementations(self) -> dict[str, str]:
+    """Returns which implementation each token mixer runs in training, by its place in the network.
+
+    Which is the faster depends on how many examples a device has at once.
+    """
+    examples = self.config.batch_size // jax.device_count() // self.config.grad_accum_steps
+    return implementations(self.task.model, self.task.input_spec, examples)
+
+  def keep(self, role: str) -> Examples:
+    """Returns the examples of a role that is read often: read once, if memory allows.
+
+    Of *validation* there are so many as `config.evaluation.limit` says.
+    """
+    data, limit = self.config.data, self.config.evaluation.limit
+    examples = self.examples.role(role)
+    return in_memory.keep(
+      spread(examples, limit) if limit and role == "validation" else examples,
+      transform=self.task.transform(train=False),
+      memory=data.memory,
+      threads=data.threads,
+    )
+
+  def references(self, role: str) -> dict[str, float]:
+    """Returns the figures of a role that need no learning, see `Task.references`."""
+    return self.task.references(self.source.train, self.source.role(role))
+
+  def describe(self, figures: Figures) -> str:
+    """Returns the task's words for the figures of all the weights that are evaluated."""
+    return describe_figures(self.task, figures, self.config.evaluation.weights)
+
+  def is_due(self, step: int, every: str) -> bool:
+    """Returns whether an event that comes `every` so often falls on `step`."""
+    return durations.is_due(step, every, self.steps_per_epoch)
+
+  def next_event(self, step: int, most: int) -> int:
+    """Returns the next step, at most `most` on, at which something is logged, evaluated or saved.
+
+    Where there is none, that is `step + most`; the end of the run is one.
+    """
+    config = self.config
+    cadences = (config.log_every, config.evaluation.every, config.checkpoint.every)
+    last = min(step + most, self.total_steps)
+    later = range(step + 1, last)
+    return next((s for s in later if any(self.is_due(s, every) for every in cadences)), last)
+
+
+def resolve(config: ConfigDict, source: Source | DatasetInfo) -> ConfigDict:
+  """Returns the config with what follows from other fields and from the data filled in.
+
+  Args:
+    config: stays as it is.
+    source: the data, or only what is known of them where no example must be read.
+
+  Raises:
+    ConfigError: a field contradicts the source.
+  """
+  config = config.copy_and_resolve_references()
+  with config.unlocked():
+    for choice in named_choices():
+      if isinstance(config.get(choice), str):  # a run of an earlier version may lack one
+        config[choice] = ConfigDict({"name": config[choice]})
+    for seed in SEEDS:
+      if config[seed] is None:
+        config[seed] = config.seed
+    task_class(config.task).resolve(config, source)
+    config.model = ConfigDict(resolve_model(config.model, seed=config.graph_seed))
+  return config
+
+
+def make_experiment(
+  config: ConfigDict,
+  *,
+  is_trial: bool = False,
+  class_names: Sequence[str] | None = None,
+) -> Experiment:
+  """Opens the source, resolves the config and checks all that can be checked without compiling.
+
+  Code that a teacher's config or a prepared set names is imported inside `registry.trusting(True)`
+  alone.
+
+  Args:
+    config: of `get_config`.
+    is_trial: whether it is not about to train: a teacher's weights, which may not be there yet, are
+      not read.
+
+  Raises:
+    ConfigError: naming the field, the value and the fix.
+  """
+  check_config(config)
+  config = teacher.with_model(config)
+  if not isinstance(config.model, str):
+    check_model(config.model)  # before a set that prepares itself is written
+  seed = config.seed if config.data_seed is None else config.data_seed
+  source = open_source(config.data, seed, class_names)
+  config = resolve(config, source)
+  task = build_task(config)
+  arrays = {"input of the model": task.input_spec, **task.train_spec}
+  sizes.check_batch(arrays, config.batch_size // jax.process_count())
+  examples = read_examples(task, source)
+  _check(config, examples)
+  draws = task.transform(train=True).draws
+  resident.check(config.data.device, are_kept=config.data.memory != "never" and not draws)
+  tracking.check(config, is_trial=is_trial)
+  steps_per_epoch = Fraction(len(examples.train), config.batch_size)
+  total = durations.to_steps(config.duration, steps_per_epoch, "duration")
+  schedule = make_schedule(config.schedule, config.learning_rate, total, steps_per_epoch)
+  end = _find_end(config, total, steps_per_epoch)
+  step, shapes = make_step(config, schedule)
+  sizes.check_state(shapes)
+  if config.schedule.name == "plateau":
+    step.task.plateau_figure(config.schedule.get("mode", "min"))
+  constants = step.task.constants()
+  blank = constants | teacher.blank_constants(step.task)
+  # The training pass has parts of its own (dropout, mixing): trace it too, which compiles nothing.
+  batch = batch_shapes(step.task, config.batch_size // jax.device_count())
+  jax.eval_shape(step.train, shapes, blank, batch, jnp.int32(0))
+  own = evaluation_shapes(task, 1)
+  attention_entropy.check(config, shapes.params, shapes.model_state, own)
+  if not is_trial:
+    constants |= teacher.load_constants(step.task, config, source.info)
+  step = dataclasses.replace(step, axis=parallel.AXIS)
+  return Experiment(config, source, examples, step, shapes, constants, steps_per_epoch, end)
+
+
+def read_examples(task: Task, source: Source) -> Source:
+  """Returns a source whose roles hold what the task reads, see `Task.examples`."""
+  roles: dict[str, Any] = {
+    name: task.examples(source.role(name), train=name == "train") for name in ROLES
+  }
+  return dataclasses.replace(source, **roles)
+
+
+def make_step(
+  config: ConfigDict, schedule: Callable[[jax.Array], jax.Array]
+) -> tuple[Step, TrainState]:
+  """Returns the training step of a resolved config on one device, and its state's shapes.
+
+  It needs no data.
+  """
+  task = build_task(config)
+  batch = _blank(task.element_spec, 1)
+  with logged.finding() as found:  # by a function of its own, which is traced whatever was before
+    variables = jax.eval_shape(lambda *given: task.init(*given), jax.random.key(0), batch)
+  # Deep networks compile in a tenth of the time where the optimizer lets their layers be stacked.
+  cycle = stacked.cycle_of(task.model) if is_elementwise(config) else 0
+  step = Step(
+    task=task,
+    optimizer=make_optimizer(config, stacked.first_cycle(variables["params"], cycle)),
+    schedule=schedule,
+    seed=config.data_seed,
+    grad_accum_steps=config.grad_accum_steps,
+    ema_decay=config.ema_decay,
+    ema_warmup=config.ema_warmup,
+    half=config.model.get("dtype", "float32") == "float16",
+    cycle=cycle,
+    frozen=find_frozen(config, variables["params"]),
+    logged=tuple(sorted(found)),
+  )
+  return step, jax.eval_shape(step.begin, variables)
+
+
+def batch_shapes(task: Task, rows: int) -> dict[str, jax.ShapeDtypeStruct]:
+  """Returns the shapes of a training batch of `rows` examples."""
+  arrays = _blank(task.train_spec, rows) | {"index": np.zeros((rows,), np.int32)}
+  return {name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in arrays.items()}
+
+
+def evaluation_shapes(task: Task, rows: int) -> dict[str, jax.ShapeDtypeStruct]:
+  """Returns the shapes of an evaluation batch of `rows` examples."""
+  arrays = _blank(task.element_spec, rows) | {"mask": np.zeros((rows,), np.bool_)}
+  return {name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in arrays.items()}
+
+
+def _blank(spec: Mapping[str, jax.ShapeDtypeStruct], rows: int) -> dict[str, np.ndarray]:
+  """Returns zeros shaped like `rows` examples."""
+  return {name: np.zeros((rows, *x.shape), x.dtype) for name, x in spec.items()}
+
+
+def _find_end(config: ConfigDict, total: int, per_epoch: Fraction) -> int:
+  """Returns where the run ends: with its duration, or before."""
+  stop = config.get("stop_after", RunSettings.stop_after)  # which a run of an earlier version lacks
+  if stop == "":
+    return total
+  end = durations.to_steps(stop, per_epoch, "stop_after")
+  if not 1 <= end <= total:
+    raise ConfigError(
+      f"stop_after={stop!r} is step {end}; it must lie from 1 to {total}, the end of"
+      f" duration={config.duration!r}"
+    )
+  return end
+
+
+def _check(config: ConfigDict, source: Source) -> None:
+  parallel.check_batch(config.batch_size, config.grad_accum_steps)
+  if config.batch_size > len(source.train):
+    raise ConfigError(
+      f"batch_size={config.batch_size} is larger than the {len(source.train)} training examples of"
+      f" {source.info.name!r}; lower it, or take more of them (data.fraction, data.splits.train)"
+    )
+  per_epoch = Fraction(len(source.train), config.batch_size)
+  total = durations.to_steps(config.duration, per_epoch, "duration")
+  if total < 1:
+    raise ConfigError(f"duration={config.duration!r} has no step; lengthen it")
+  if total > LONGEST:
+    raise ConfigError(f"duration={config.duration!r} is longer than {LONGEST:,} steps; shorten it")
+  check_keep(config.checkpoint.keep)
+  check_weights(config.evaluation.weights, config.ema_decay)
+  for field, value in (
+    ("log_every", config.log_every),
+    ("evaluation.every", config.evaluation.every),
+    ("checkpoint.every", config.checkpoint.every),
+  ):
+    durations.is_due(1, value, per_epoch, field)

@@ -1,0 +1,135 @@
+"""How a run begins, or goes on from what is saved in its workdir."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from vitx.analysis import cost
+from vitx.checkpoints import workdir as wd
+from vitx.checkpoints.directory import Directory
+from vitx.checkpoints.store import CheckpointStore
+from vitx.config.registry import fields_of
+from vitx.data.class_names import find_in_weights
+from vitx.data.dataset import DatasetInfo
+from vitx.interop import init_from
+from vitx.interop.init_from import initial_variables
+from vitx.training import unevaluated
+from vitx.training.distributed import is_writer
+from vitx.training.experiment import Experiment
+from vitx.training.record import provenance
+from vitx.training.record.recorder import Record
+
+
+@dataclasses.dataclass(frozen=True)
+class Beginning:
+  """Where a run begins or goes on.
+
+  Attributes:
+    state: on the host.
+    step: of it.
+    record: of the run so far.
+    is_evaluated: False if a signal broke off the evaluation of this state.
+  """
+
+  state: Any
+  step: int
+  record: Record
+  is_evaluated: bool
+
+
+def check_beginning(experiment: Experiment, workdir: str, *, writes: bool) -> None:
+  """Raises ConfigError if a run cannot begin, or go on, in a workdir; changes nothing.
+
+  Args:
+    experiment: to be run.
+    workdir: of the run.
+    writes: false for a dry run, which needs no workdir.
+  """
+  config = experiment.config
+  check_source(experiment, workdir, writes=writes)
+  if writes:
+    provenance.check_same_run(workdir, config, experiment.source.info.fingerprint)
+    if unevaluated.list_steps(workdir):
+      provenance.check_same_data(workdir, provenance.describe_data(experiment.source))
+    wd.check_place(workdir, cost.tree_bytes(experiment.shapes), config.checkpoint.keep)
+
+
+def check_source(experiment: Experiment, workdir: str, *, writes: bool) -> None:
+  """Raises ConfigError if a run cannot begin from its `init_from`, unless it goes on; see above."""
+  config = experiment.config
+  if config.init_from and not (writes and Directory(wd.locate_checkpoints(workdir)).steps()):
+    # Before anything is written; the weights themselves are read when there is a state to fill.
+    shapes, layout = experiment.named_shapes(), experiment.task.token_layout()
+    init_from.check_source(
+      config.init_from,
+      shapes.params,
+      shapes.model_state,
+      layout,
+      **fitting(config, experiment.source.info),
+    )
+
+
+def begin(
+  experiment: Experiment,
+  workdir: str,
+  store: CheckpointStore,
+  initialize: Callable[[], Any],
+) -> Beginning:
+  """Returns the newest good state that was saved, or a new run's, and writes the run's files.
+
+  Args:
+    experiment: that is run.
+    workdir: of the run.
+    store: of its checkpoints.
+    initialize: returns the state of a new run, on the host; it compiles.
+  """
+  config, record, start = experiment.config, Record(), 0
+  target = experiment.named_shapes()
+  restored = store.restore_latest(target)
+  later = unevaluated.restore(workdir, -1 if restored is None else restored.step, target)
+  restored = later or restored
+  if restored is not None:
+    state, start = restored.state, restored.step
+    record = Record.from_json(restored.record)
+    if start < experiment.total_steps:
+      record = record.go_on()
+      if later is None and not is_regular(experiment, record, start):
+        store.let_go(start)
+    print(f"resuming {workdir} at step {start}", flush=True)
+  else:
+    state = initialize()
+  if restored is None and config.init_from:
+    params, model_state = initial_variables(
+      config.init_from,
+      state.params,
+      state.model_state,
+      experiment.task.token_layout(),
+      **fitting(config, experiment.source.info),
+    )
+    ema = None if state.ema is None else jax.tree.map(np.copy, params)
+    state = state.replace(params=params, model_state=model_state, ema=ema)
+  if is_writer():
+    wd.write_json(workdir, "config.json", wd.to_plain(config))
+    data = provenance.describe_data(experiment.source)
+    environment = provenance.environment(data, experiment.implementations())
+    wd.write_json(workdir, "environment.json", environment)
+  return Beginning(state, start, record, is_evaluated=later is None)
+
+
+def is_regular(experiment: Experiment, record: Record, step: int) -> bool:
+  """Returns whether a run that was not stopped has a checkpoint of a step, too."""
+  return record.best_step == step or experiment.is_due(step, experiment.config.checkpoint.every)
+
+
+def fitting(config: ConfigDict, info: DatasetInfo) -> dict[str, Any]:
+  """Returns how far the weights of `config.init_from` must fit, and whose classes they are."""
+  mixer = fields_of(config.model.get("token_mixer", ""))["name"]
+  find = None
+  if info.class_names is not None:
+    find = functools.partial(find_in_weights, info, config.init_from)
+  return {"allowed": config.init_from_except, "mixer": mixer, "find_places": find}

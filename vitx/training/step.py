@@ -1,0 +1,287 @@
+"""The training and evaluation steps: pure functions of one device's share and an axis name.
+
+Written once against a task, without mention of how they are spread over devices.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import struct
+
+from vitx.config.fields import RunSettings
+from vitx.models import frozen, logged
+from vitx.models.stacked import stack
+from vitx.ops import replicas
+from vitx.tasks.base import Batch, Task
+from vitx.training.parameters import parameter_names, replace_leaves
+
+GROWTH_INTERVAL = 2000  # good steps after which a loss scale is doubled
+LARGEST = 2.0**24
+
+
+class LossScale(struct.PyTreeNode):
+  """Dynamic loss scaling for float16 (Micikevicius et al. 2018, section 3.2).
+
+  The factor on the loss is halved when a gradient overflows, doubled after 2,000 good steps.
+
+  Attributes:
+    value: float32 scalar.
+    good_steps: int32 scalar, steps since the last change.
+  """
+
+  value: jax.Array
+  good_steps: jax.Array
+
+  @classmethod
+  def create(cls) -> "LossScale":
+    """Starts at 2^16 (Child et al. 2019, section 6)."""
+    return cls(value=jnp.float32(2.0**16), good_steps=jnp.int32(0))
+
+  def adjust(self, finite: jax.Array) -> "LossScale":
+    """Returns the scale after a step whose gradients were (or were not) all finite."""
+    grow = finite & (self.good_steps + 1 >= GROWTH_INTERVAL)
+    value = jnp.where(grow, jnp.minimum(self.value * 2, LARGEST), self.value)
+    value = jnp.where(finite, value, jnp.maximum(self.value / 2, 1.0))
+    return LossScale(value, jnp.where(finite & ~grow, self.good_steps + 1, 0))
+
+
+class TrainState(struct.PyTreeNode):
+  """Everything that a step changes.
+
+  Attributes:
+    step: int32 scalar, the number of updates done.
+    params: learned parameters, float32.
+    model_state: the model's other collections (batch statistics, fixed features).
+    opt_state: of the optimizer.
+    ema: moving average of `params`, or None.
+    loss_scale: for float16, else None.
+    plateau: float32 factor on the learning rate, set by the plateau schedule after an evaluation.
+  """
+
+  step: jax.Array
+  params: Any
+  model_state: Any
+  opt_state: Any
+  ema: Any
+  loss_scale: LossScale | None
+  plateau: jax.Array
+
+  @property
+  def averaged(self) -> Any:
+    """Returns the moving average of the parameters where there is one, else the parameters."""
+    return self.params if self.ema is None else self.ema
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+  """The settings of a training step.
+
+  Attributes:
+    task: gives the loss.
+    optimizer: gives the direction, not yet multiplied by the learning rate.
+    schedule: step -> learning rate.
+    seed: of all that training draws; keys are folded from (seed, step, index in the global batch).
+      An integer below 2**32.
+    grad_accum_steps: micro-batches per step.
+    ema_decay: of the moving average of parameters; 0 keeps no average.
+    ema_warmup: whether the average is short at first, (1 + n) / (10 + n) after n updates.
+    half: whether the loss is scaled for float16.
+    cycle: the layers that repeat and whose parameters the state holds stacked
+      (`vitx.models.stacked`); 0 if it holds every parameter by its name.
+    frozen: names of the parameters that the optimizer leaves alone; their average stays with them,
+      and the state of modules that have no others, see `vitx.models.frozen`.
+    logged: which parameters' means are told beside the metrics, see `vitx.models.logged`.
+    axis: the name of the device axis; None on one device.
+  """
+
+  task: Task
+  optimizer: optax.GradientTransformation
+  schedule: Callable[[jax.Array], jax.Array]
+  seed: int
+  grad_accum_steps: int = RunSettings.grad_accum_steps
+  ema_decay: float = RunSettings.ema_decay
+  ema_warmup: bool = RunSettings.ema_warmup
+  half: bool = False
+  cycle: int = 0
+  frozen: frozenset[str] = frozenset()
+  logged: tuple[str, ...] = ()
+  axis: str | None = None
+
+  def init(self, key: jax.Array, batch: Batch) -> TrainState:
+    """Returns the state before the first step; depends on `key` and shapes only."""
+    return self.begin(self.task.init(key, batch))
+
+  def begin(self, variables: Mapping[str, Any]) -> TrainState:
+    """Returns the state before the first step with the variables of a task, by name."""
+    params = stack(variables["params"], self.cycle)
+    return TrainState(
+      step=jnp.int32(0),
+      params=params,
+      model_state={name: tree for name, tree in variables.items() if name != "params"},
+      opt_state=self.optimizer.init(params),
+      # A copy: state is donated to the step, and a buffer may be donated only once.
+      ema=jax.tree.map(jnp.copy, params) if self.ema_decay else None,
+      loss_scale=LossScale.create() if self.half else None,
+      plateau=jnp.float32(1),
+    )
+
+  def train(
+    self, state: TrainState, constants: Any, batch: Batch, stop: jax.Array
+  ) -> tuple[TrainState, dict[str, jax.Array], jax.Array]:
+    """Makes one update.
+
+    Args:
+      state: replicated over the axis.
+      constants: of the task, replicated over the axis; neither trained nor saved.
+      batch: this device's rows: the arrays of the task's element spec and index, (B, ...).
+      stop: int32 scalar, 1 if this process was asked to end.
+
+    Returns:
+      The new state; metrics: those of the task, loss, gradient_norm (of what the optimizer gets,
+      before it clips) and learning_rate; and whether any process was asked to end. All are the same
+      on every device.
+    """
+    # Threefry alone draws the same under `vmap` as one by one, which device counts rest on.
+    key = jax.random.fold_in(jax.random.key(self.seed, impl="threefry2x32"), state.step)
+    scale = state.loss_scale.value if state.loss_scale else jnp.float32(1)
+    names = parameter_names(state.params)
+    # Batch statistics are those of the whole batch.
+    with replicas.over(self.axis), frozen.hold(names, self.frozen):
+      loss, grads, model_state, metrics = self._gradient(state, constants, batch, key, scale)
+    grads = jax.tree.map(lambda g: g.astype(jnp.float32) / scale, grads)
+    loss, grads, model_state, metrics = self._mean((loss, grads, model_state, metrics))
+    model_state = frozen.keep_state(state.model_state, model_state, names, self.frozen)
+
+    rate = self.schedule(state.step) * state.plateau
+    direction, opt_state = self.optimizer.update(grads, state.opt_state, state.params)
+    params = jax.tree.map(lambda p, u: p - rate * u, state.params, direction)
+    new = state.replace(
+      params=params, model_state=model_state, opt_state=opt_state, ema=self._average(state, params)
+    )
+    if state.loss_scale:
+      finite = all_finite(grads)
+      # An overflow skips the update; only the scale learns from it.
+      new = jax.tree.map(lambda new, old: jnp.where(finite, new, old), new, state)
+      new = new.replace(loss_scale=state.loss_scale.adjust(finite))
+    metrics |= {
+      "loss": loss,
+      "gradient_norm": optax.tree.norm(grads),
+      "learning_rate": jnp.asarray(rate, jnp.float32),
+    }
+    stop = jax.lax.pmax(stop, self.axis) if self.axis else stop
+    return new.replace(step=state.step + 1), metrics, stop
+
+  def train_several(
+    self, state: TrainState, constants: Any, batches: Batch, count: jax.Array, stop: jax.Array
+  ) -> tuple[TrainState, dict[str, jax.Array], dict[str, jax.Array], jax.Array]:
+    """Makes several updates, one after another, in one program: a host need not come between.
+
+    The number is no part of the program, so that any way of parting a run gives the same bits.
+
+    Args:
+      state: replicated over the axis.
+      constants: of the task, replicated over the axis.
+      batches: as of `train`, of K steps: (K, B, ...).
+      count: int32 scalar, how many of the K are made, from the first.
+      stop: int32 scalar, 1 if this process was asked to end.
+
+    Returns:
+      The new state; metrics of each step, (K,), of which the first `count` count; `measure` of the
+      new state; and whether any process was asked to end.
+    """
+    train = jax.jit(self.train, inline=True)  # traced once, for its shapes and for the loop's body
+    first = jax.tree.map(lambda x: x[0], batches)
+    _, shapes, _ = jax.eval_shape(train, state, constants, first, stop)
+    (steps,) = {x.shape[0] for x in jax.tree.leaves(batches)}
+    blank = jax.tree.map(lambda x: jnp.zeros((steps, *x.shape), x.dtype), shapes)
+
+    def body(i, carry):
+      state, kept, _ = carry
+      batch = jax.tree.map(lambda x: jax.lax.dynamic_index_in_dim(x, i, keepdims=False), batches)
+      state, metrics, asked = train(state, constants, batch, stop)
+      return state, jax.tree.map(lambda all, one: all.at[i].set(one), kept, metrics), asked
+
+    state, metrics, stop = jax.lax.fori_loop(0, count, body, (state, blank, stop))
+    return state, metrics, self.measure(state), stop  # once, and outside the steps: their bits stay
+
+  def measure(self, state: TrainState) -> dict[str, jax.Array]:
+    """Returns what is logged of a state: parameter_norm, and the means of `logged` by name."""
+    norm = optax.tree.norm(jax.tree.map(lambda p: p.astype(jnp.float32), state.params))
+    return {"parameter_norm": norm, **logged.means(state.params, self.logged)}
+
+  def _gradient(
+    self, state: TrainState, constants: Any, batch: Batch, key: jax.Array, scale: jax.Array
+  ):
+    """Returns mean loss, gradient of `scale` times it, model state and metrics of these rows."""
+
+    def scaled(params, model_state, micro):
+      loss, (new_state, metrics) = self.task.loss(
+        params, model_state, constants, micro, key, state.step
+      )
+      return loss * scale, (loss, new_state, metrics)
+
+    differentiate = jax.grad(scaled, has_aux=True)
+    if self.grad_accum_steps == 1:
+      grads, (loss, model_state, metrics) = differentiate(state.params, state.model_state, batch)
+      return loss, grads, model_state, metrics
+
+    def body(carry, micro):
+      model_state, total = carry
+      grads, (loss, model_state, metrics) = differentiate(state.params, model_state, micro)
+      total = jax.tree.map(jnp.add, total, (loss, grads))
+      return (model_state, total), metrics
+
+    micros = jax.tree.map(lambda x: x.reshape(self.grad_accum_steps, -1, *x.shape[1:]), batch)
+    zero = (jnp.float32(0), jax.tree.map(jnp.zeros_like, state.params))
+    (model_state, total), metrics = jax.lax.scan(body, (state.model_state, zero), micros)
+    loss, grads = jax.tree.map(lambda x: x / self.grad_accum_steps, total)
+    return loss, grads, model_state, jax.tree.map(lambda m: m.mean(0), metrics)
+
+  def _mean(self, tree: Any) -> Any:
+    if not self.axis:
+      return tree
+    # Integers (counters, indices) are the same on every device and have no mean.
+    return jax.tree.map(
+      lambda x: jax.lax.pmean(x, self.axis) if jnp.issubdtype(x.dtype, jnp.inexact) else x, tree
+    )
+
+  def _average(self, state: TrainState, params: Any) -> Any:
+    if state.ema is None:
+      return None
+    decay = jnp.float32(self.ema_decay)
+    if self.ema_warmup:  # so that the random initialization is soon forgotten
+      count = state.step.astype(jnp.float32)
+      decay = jnp.minimum(decay, (1 + count) / (10 + count))
+    moved = jax.tree.map(lambda e, p: decay * e + (1 - decay) * p, state.ema, params)
+    if not self.frozen:
+      return moved
+    stays = [name in self.frozen for name in parameter_names(params)]  # rounding would move it
+    return jax.tree.map(
+      lambda stay, e, m: e if stay else m, replace_leaves(params, stays), state.ema, moved
+    )
+
+
+def all_finite(tree: Any) -> jax.Array:
+  """Returns whether every entry of every leaf is finite, a boolean scalar."""
+  return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]))
+
+
+def evaluation_step(task: Task, axis: str | None = None) -> Callable:
+  """Returns `task.evaluate` as a step: `(params, model_state, constants, batch) -> results`.
+
+  Args:
+    task: gives sums and rows of one device's share.
+    axis: the device axis over which sums are taken; None on one device.
+  """
+
+  def evaluate(
+    params: Any, model_state: Any, constants: Any, batch: Batch
+  ) -> dict[str, dict[str, jax.Array]]:
+    result = task.evaluate(params, model_state, constants, batch)
+    return result | {"sums": jax.lax.psum(result["sums"], axis)} if axis else result
+
+  return evaluate

@@ -1,0 +1,155 @@
+"""Evaluations of a run under way; those on *validation* choose its best checkpoint."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from vitx.checkpoints.errors import CheckpointError
+from vitx.data.dataset import Examples
+from vitx.tasks.base import Figures
+from vitx.training import attention_entropy, evaluation, parallel, unevaluated
+from vitx.training.experiment import Experiment
+from vitx.training.failures import Interrupted, StopRequest, check_figures
+from vitx.training.optim.plateau import Plateau
+from vitx.training.record.progress import SOON, announce, show_bar
+from vitx.training.run import Run
+
+# Evaluates the state at a step on a role's examples, under each of `config.evaluation.weights`; a
+# figure that is not finite is an error.
+Evaluate = Callable[[Any, int, str], Figures]
+# The kind of rows of `config.evaluation.on_test`: figures of *test* that choose nothing.
+SEEN = "test_seen"
+
+
+def compile_evaluation(experiment: Experiment, request: StopRequest) -> tuple[Callable, Callable]:
+  """Returns programs for states of an experiment, each compiled when it is first called.
+
+  Returns:
+    The evaluation step, see `evaluation.make_evaluate`, and the step of the attention entropy, see
+    `attention_entropy.make_step`.
+  """
+
+  def compile_step(work: Callable[[], Any]) -> Any:
+    return announce("compiling the evaluation", lambda: request.run(work), patience=SOON)
+
+  return (
+    evaluation.make_evaluate(experiment.task, compile_step),
+    attention_entropy.make_step(experiment.config, compile_step),
+  )
+
+
+def make_evaluator(
+  run: Run, program: Callable, constants: Any, examples: Callable[[str], Examples]
+) -> Evaluate:
+  """Returns the function that evaluates states of a run.
+
+  Args:
+    run: the run.
+    program: the evaluation step of `compile_evaluation`.
+    constants: the task's constants, replicated.
+    examples: returns the examples of a role.
+  """
+  task, config, request = run.experiment.task, run.experiment.config, run.request
+  references = functools.cache(run.experiment.references)  # they read the data
+
+  def evaluate(state: Any, step: int, role: str) -> Figures:
+    with request.breakable():
+      batches = request.watch(
+        show_bar(
+          evaluation.split_batches(config, task, examples(role)),
+          f"evaluating {role}",
+          evaluation.count_batches(config, len(examples(role))),
+        )
+      )
+      params = evaluation.choose_params(state, config.evaluation.weights)
+      arguments = (params, state.model_state, constants)
+      each = evaluation.evaluate_each(task, program, *arguments, batches)
+      figures = evaluation.join_figures(each)
+      check_figures(step, figures, last_good=run.last_good)
+      return figures | references(role)
+
+  return evaluate
+
+
+def is_measured(experiment: Experiment, step: int) -> bool:
+  """Returns whether the attention entropy at a step may go into a row of kind "train"."""
+  config = experiment.config
+  is_row = step == experiment.total_steps or experiment.is_due(step, config.log_every)
+  return is_row and config.evaluation.attention_entropy > 0
+
+
+def validate(run: Run, evaluate: Evaluate, state: Any, step: int) -> Any:
+  """Evaluates on *validation*, moves the best, and returns the state with the plateau's rate.
+
+  What is not due is evaluated for the sake of a run's end: a run that goes on beyond it, since it
+  was stopped there or is lengthened, neither has the row nor knows of the best, and its plateau
+  does not hear of it.
+
+  Raises:
+    Interrupted: a signal broke it off; the state is saved, to be evaluated when the run goes on.
+  """
+  experiment, recorder, record = run.experiment, run.recorder, run.recorder.record
+  task, schedule = experiment.task, experiment.config.schedule
+  try:
+    figures = evaluate(state, step, "validation")
+    seen = evaluate(state, step, "test") if experiment.config.evaluation.on_test else None
+  except Interrupted:
+    run.lock.check()
+    unevaluated.save(run.workdir, step, experiment.unreplicate(state), recorder.snapshot())
+    raise
+  run.store.wait()
+  if record.best_step not in (None, *run.store.steps()):  # somebody deleted it
+    record.best_step = record.best_value = None
+  is_due = experiment.is_due(step, experiment.config.evaluation.every)
+  if not is_due:
+    recorder.set_aside()
+  recorder.write_figures("validation", step, figures)
+  if seen is not None:
+    recorder.write_figures(SEEN, step, seen)
+  recorder.progress.message(f"step {step}  validation: {experiment.describe(figures)}")
+  record.improve(step, figures[task.primary], task.mode)
+  if schedule.name == "plateau" and is_due:
+    plateau = Plateau.from_config(schedule, record.plateau)
+    plateau = plateau.update(figures[task.plateau_figure(plateau.mode)])
+    record.plateau = plateau.to_dict()
+    state = state.replace(plateau=parallel.replicate(np.float32(plateau.scale)))
+  recorder.write_end()
+  return state
+
+
+def test_best(run: Run, evaluate: Evaluate, state: Any, step: int) -> dict[str, Any]:
+  """Evaluates the best checkpoint on *test*, the end of a run at `step`.
+
+  Returns:
+    The figures, and `step` of the checkpoint.
+  """
+  experiment, recorder = run.experiment, run.recorder
+  state, best = _restore_best(run, state, step)
+  figures = evaluate(state, best, "test")
+  run.store.wait()  # the row says that the run is over: not before its last checkpoint stands
+  recorder.write_figures("test", best, figures)
+  recorder.progress.message(
+    f"test (checkpoint {best}, {figures['examples']:,} examples): {experiment.describe(figures)}"
+  )
+  if run.last_good() is None:
+    raise CheckpointError(
+      f"workdir={run.workdir!r}: its checkpoints were deleted while the run went on, and nothing is"
+      " left of the model; the figures above and metrics.jsonl stand"
+    )
+  unevaluated.remove(run.workdir)
+  return {"step": best, **figures}
+
+
+def _restore_best(run: Run, state: Any, step: int) -> tuple[Any, int]:
+  """Returns the state that validated best, and its step; the last where that one is damaged."""
+  best, experiment = run.recorder.record.best_step, run.experiment
+  if best not in (step, *run.store.steps()):  # it was damaged and set aside
+    run.recorder.progress.message(f"the best checkpoint, {best}, is gone; testing the last, {step}")
+    best = step
+  assert best is not None
+  if best != step:
+    restored = run.store.restore(best, experiment.unreplicate(state))
+    state = experiment.replicate(restored.state)
+  return state, best
