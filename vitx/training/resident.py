@@ -47,10 +47,11 @@ def open_feed(batches: TrainBatches, device: str) -> Feed:
   check(device, are_kept=arrays is not None)
   if arrays is None or device == "never" or (device == "auto" and not _fits(arrays)):
     return Feed(batches.iterate)
-  kept = parallel.replicate(arrays)
+  resident = parallel.replicate(arrays)
   gather = parallel.compile_once(_gather)
   return Feed(
-    lambda start, stop: map(batches.names, range(start, stop)), lambda fed: gather(kept, fed)
+    lambda start, stop: map(batches.names, range(start, stop)),
+    lambda names: gather(resident, names),
   )
 
 
@@ -73,7 +74,7 @@ def _fits(arrays: Example) -> bool:
   return size <= SHARE * min(each.get("bytes_limit", 0) for each in told)
 
 
-def _gather(kept: Any, fed: Any) -> dict[str, jax.Array]:
+def _gather(arrays: Any, names: Any) -> dict[str, jax.Array]:
   """Returns the batches (K, b, ...) of named examples, of a device's share."""
-  taken = {key: jnp.take(array, fed["example"], axis=0, mode="clip") for key, array in kept.items()}
-  return {**taken, "index": fed["index"]}
+  taken = {key: jnp.take(x, names["example"], axis=0, mode="clip") for key, x in arrays.items()}
+  return {**taken, "index": names["index"]}
