@@ -13,7 +13,7 @@ import jax
 from ml_collections import ConfigDict
 
 from vitx.checkpoints import tree
-from vitx.checkpoints.store import CheckpointStore, Restored
+from vitx.checkpoints.store import Checkpoint, CheckpointStore
 from vitx.checkpoints.workdir import (
   find_run,
   locate_checkpoints,
@@ -72,13 +72,13 @@ class Loaded:
       name: a key with everything besides the task that decides the program.
       make: compiles the function if the process has none under this name.
     """
-    kept = self.programs.pop(name, None)
-    if kept is None or kept[0] is not self.task:
-      kept = self.task, make()
-    self.programs[name] = kept  # the last that was asked for
+    entry = self.programs.pop(name, None)
+    if entry is None or entry[0] is not self.task:
+      entry = self.task, make()
+    self.programs[name] = entry  # the last that was asked for
     while len(self.programs) > PROGRAMS_KEPT:
       del self.programs[next(iter(self.programs))]
-    return kept[1]
+    return entry[1]
 
   @property
   def model(self) -> nn.Module:
@@ -267,7 +267,7 @@ def _variable_shapes(task: Task) -> dict[str, Any]:
   return jax.eval_shape(task.init, jax.random.key(0), batch)
 
 
-def _read(workdir: str | Path, checkpoint: str | int) -> Restored:
+def _read(workdir: str | Path, checkpoint: str | int) -> Checkpoint:
   with CheckpointStore(locate_checkpoints(workdir), read_only=True) as store:
     steps = store.steps()
     choice = str(checkpoint)

@@ -17,7 +17,7 @@ def find_newest(steps: Iterable[int], bad: Container[int]) -> int | None:
   return None if step < 0 else step
 
 
-def check_all_alike(good: bool, where: str) -> None:
+def check_agreement(good: bool, where: str) -> None:
   """Raises CheckpointError if some processes can read the checkpoint and others cannot."""
   if jax.process_count() == 1:
     return

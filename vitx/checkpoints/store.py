@@ -50,7 +50,7 @@ for _module in filter(None, map(sys.modules.get, TIMED)):
 
 
 @dataclasses.dataclass(frozen=True)
-class Restored:
+class Checkpoint:
   """A verified checkpoint.
 
   Attributes:
@@ -190,8 +190,8 @@ class CheckpointStore:
     if step not in steps:
       raise self._not_saved(step, FileNotFoundError("it is not there though Orbax wrote it"))
     passing, self._passing = self._passing, None
-    kept = [each for each in steps if each != passing][-self._keep :]
-    for old in sorted(set(steps).difference(kept, self._stay)):
+    newest = [each for each in steps if each != passing][-self._keep :]
+    for old in sorted(set(steps).difference(newest, self._stay)):
       if self._tidies:
         self._directory.delete(old)
 
@@ -211,7 +211,7 @@ class CheckpointStore:
 
   def restore(
     self, step: int, target: Any = None, *, only: Iterable[str] | None = None
-  ) -> Restored:
+  ) -> Checkpoint:
     """Reads one checkpoint and verifies it.
 
     Args:
@@ -233,7 +233,7 @@ class CheckpointStore:
 
   def restore_latest(
     self, target: Any = None, *, only: Iterable[str] | None = None
-  ) -> Restored | None:
+  ) -> Checkpoint | None:
     """Restores the newest good checkpoint; names the corrupt ones after it and sets them aside.
 
     Set aside means renamed to `corrupt-STEP`, unless the store is read-only.
@@ -257,7 +257,7 @@ class CheckpointStore:
         restored = self._restore(step, target, only)
       except CorruptCheckpoint as error:
         bad[step] = error
-      processes.check_all_alike(restored is not None, f"checkpoint {step} in {self._directory}")
+      processes.check_agreement(restored is not None, f"checkpoint {step} in {self._directory}")
       if restored is not None:
         for each in bad.values():
           logging.warning("skipping a checkpoint: %s", each)
@@ -270,7 +270,7 @@ class CheckpointStore:
       )
     return None
 
-  def _restore(self, step: int, target: Any, only: Iterable[str] | None) -> Restored:
+  def _restore(self, step: int, target: Any, only: Iterable[str] | None) -> Checkpoint:
     where = f"checkpoint {step} in {self._directory}"
     stored = read_record(self._directory / step, where)
     if stored["step"] != step:
@@ -283,7 +283,7 @@ class CheckpointStore:
       more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
       raise make_corrupt_error(where, f"state leaf {wrong[0]!r}{more}", "not what was saved")
     state = tree.nest(leaves) if target is None else tree.fill(target, leaves)
-    return Restored(step, state, stored["record"])
+    return Checkpoint(step, state, stored["record"])
 
   def _set_aside(self, steps: Iterable[int]) -> None:
     if self._tidies:
@@ -309,10 +309,10 @@ class CheckpointStore:
       with contextlib.suppress(OSError):
         self._directory.remove_leftovers()
     last = self.latest()
-    kept = "There is none before it." if last is None else f"The last one, {last}, is untouched."
+    before = "There is none before it." if last is None else f"The last one, {last}, is untouched."
     return CheckpointError(
       f"checkpoint {step} could not be written to {self._directory}: {format_error(error)}."
-      f" {space} {kept}"
+      f" {space} {before}"
     )
 
 

@@ -77,8 +77,8 @@ def find_run(workdir: str | Path) -> str:
   """Returns the workdir of one run: of several phases the last that has a checkpoint."""
   check_name(workdir)
   runs = [join(workdir, name) for name in read_phases(workdir)]
-  begun = [run for run in runs if epath.Path(locate_checkpoints(run)).exists()]
-  return (begun or runs or [str(workdir)])[-1 if begun else 0]
+  with_some = [run for run in runs if epath.Path(locate_checkpoints(run)).exists()]
+  return (with_some or runs or [str(workdir)])[-1 if with_some else 0]
 
 
 def read_phases(workdir: str | Path) -> tuple[str, ...]:

@@ -97,11 +97,11 @@ def make_measure(
     process_index=jax.process_index(),
     process_count=jax.process_count(),
   )
-  fed = parallel.split({name: batch[name] for name in (*task.element_spec, "mask")})
+  rows = parallel.split({name: batch[name] for name in (*task.element_spec, "mask")})
 
   def measure(params: Any, model_state: Any) -> Figures:
     jax.block_until_ready(params)  # too many programs under way can deadlock, see `in_flight`
-    sums = parallel.unreplicate(step(params, model_state, fed))
+    sums = parallel.unreplicate(step(params, model_state, rows))
     total = float(sums.pop("count"))
     return {name: float(value) / total for name, value in sums.items()}
 
@@ -111,10 +111,10 @@ def make_measure(
 
 def _make_step(config: ConfigDict, axis: str | None) -> Callable[[Any, Any, Batch], Any]:
   """Returns the sums over a batch's examples of each layer's entropy, and their `count`."""
-  held = config.copy_and_resolve_references()
-  with held.unlocked():
-    held.model = hold_matrices(held.model)
-  task = build_task(held)
+  config = config.copy_and_resolve_references()
+  with config.unlocked():
+    config.model = hold_matrices(config.model)
+  task = build_task(config)
 
   def attention_entropy(params: Any, model_state: Any, batch: Batch) -> dict[str, jax.Array]:
     variables = {"params": unstack(params), **model_state}

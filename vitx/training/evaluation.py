@@ -99,9 +99,9 @@ def evaluate_each(
   totals: dict[str, dict[str, Any]] = {name: {} for name in params}
   first = next(iter(params))
   for batch in batches:
-    fed = parallel.split({name: batch[name] for name in (*task.element_spec, "mask")})
+    share = parallel.split({name: batch[name] for name in (*task.element_spec, "mask")})
     for name, tree in params.items():
-      result = evaluate_step(tree, model_state, constants, fed)
+      result = evaluate_step(tree, model_state, constants, share)
       totals[name] = add_sums(totals[name], parallel.unreplicate(result["sums"]))
       if take_rows is not None and name == first:
         mask, rows = batch["mask"], parallel.join(result["rows"])

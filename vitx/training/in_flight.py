@@ -1,4 +1,4 @@
-"""Steps that were dispatched and not yet awaited: those of at most two dispatches."""
+"""Steps under way: they were dispatched and not yet awaited, in at most two dispatches."""
 
 import collections
 from collections.abc import Callable, Mapping
@@ -14,7 +14,7 @@ class InFlight:
   """The steps under way, oldest first.
 
   Attributes:
-    stop: whether a step that was awaited said that a process was asked to end.
+    stop: whether a process was asked to end, as a step that was awaited has told.
   """
 
   def __init__(self, finish: Callable[[int, dict[str, Any], dict[str, Any]], None]):
@@ -34,9 +34,9 @@ class InFlight:
     """Takes in what a dispatch returned, on its devices: metrics of each of its steps.
 
     Args:
-      steps: of the dispatch.
-      metrics: of each step.
-      measured: of the state after the last.
+      steps: the numbers of the dispatch's steps.
+      metrics: an entry for each step.
+      measured: figures of the state after the last step.
       stop: whether a process was asked to end.
       more: further figures of that state, on the host, as `finish` takes them.
     """

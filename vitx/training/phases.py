@@ -53,6 +53,7 @@ def train(
     NonFiniteError, OutOfMemoryError, CheckpointError: as of one run.
   """
   check_is_config(config)
+  wd.check_name(workdir)
   with registry.trusting(trust_code or None):
     if not config.get("phases"):
       return loop.train(config, workdir, dry_run=dry_run)
@@ -148,11 +149,11 @@ def _check_ends(
     if not ends or step >= experiment.total_steps:
       continue
     for other, later in phases.items():
-      begun = wd.join(workdir, other)
-      if run in (later.init_from, later.task.get("teacher")) and unevaluated.find_step(begun):
+      place = wd.join(workdir, other)
+      if run in (later.init_from, later.task.get("teacher")) and unevaluated.find_step(place):
         raise ConfigError(
           f"phases.{name}.{ends[0]}={phase[ends[0]]!r} was {stored[ends[0]]!r} when {other} began"
-          f" from step {step} of {name}; set it back, or move {begun} away, so that {other} begins"
+          f" from step {step} of {name}; set it back, or move {place} away, so that {other} begins"
           " anew"
         )
 

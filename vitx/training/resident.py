@@ -47,10 +47,11 @@ def open_feed(batches: TrainBatches, device: str) -> Feed:
   check(device, are_kept=arrays is not None)
   if arrays is None or device == "never" or (device == "auto" and not _fits(arrays)):
     return Feed(batches.iterate)
-  kept = parallel.replicate(arrays)
+  examples = parallel.replicate(arrays)
   gather = parallel.compile_once(_gather)
   return Feed(
-    lambda start, stop: map(batches.names, range(start, stop)), lambda fed: gather(kept, fed)
+    lambda start, stop: map(batches.names, range(start, stop)),
+    lambda names: gather(examples, names),
   )
 
 
@@ -68,12 +69,13 @@ def _fits(arrays: Example) -> bool:
   """Returns whether arrays take little of an accelerator's memory; a CPU's is the host's."""
   if jax.default_backend() == "cpu":
     return False
-  told = [device.memory_stats() or {} for device in jax.local_devices()]
+  memories = [device.memory_stats() or {} for device in jax.local_devices()]
   size = sum(array.nbytes for array in arrays.values())
-  return size <= SHARE * min(each.get("bytes_limit", 0) for each in told)
+  return size <= SHARE * min(each.get("bytes_limit", 0) for each in memories)
 
 
-def _gather(kept: Any, fed: Any) -> dict[str, jax.Array]:
+def _gather(examples: Any, names: Any) -> dict[str, jax.Array]:
   """Returns the batches (K, b, ...) of named examples, of a device's share."""
-  taken = {key: jnp.take(array, fed["example"], axis=0, mode="clip") for key, array in kept.items()}
-  return {**taken, "index": fed["index"]}
+  numbers = names["example"]
+  rows = {key: jnp.take(x, numbers, axis=0, mode="clip") for key, x in examples.items()}
+  return {**rows, "index": names["index"]}

@@ -30,9 +30,9 @@ class Beginning:
   """Where a run begins or goes on.
 
   Attributes:
-    state: on the host.
-    step: of it.
-    record: of the run so far.
+    state: the training state, on the host.
+    step: the number of updates that the state has had.
+    record: the record of the run so far.
     is_evaluated: False if a signal broke off the evaluation of this state.
   """
 
@@ -46,9 +46,9 @@ def check_beginning(experiment: Experiment, workdir: str, *, writes: bool) -> No
   """Raises ConfigError if a run cannot begin, or go on, in a workdir; changes nothing.
 
   Args:
-    experiment: to be run.
-    workdir: of the run.
-    writes: false for a dry run, which needs no workdir.
+    experiment: what the run trains.
+    workdir: where the run writes.
+    writes: False for a dry run, which needs no workdir.
   """
   config = experiment.config
   check_source(experiment, workdir, writes=writes)
@@ -60,7 +60,7 @@ def check_beginning(experiment: Experiment, workdir: str, *, writes: bool) -> No
 
 
 def check_source(experiment: Experiment, workdir: str, *, writes: bool) -> None:
-  """Raises ConfigError if a run cannot begin from its `init_from`, unless it goes on; see above."""
+  """Raises ConfigError if a new run cannot begin from its `init_from`; see `check_beginning`."""
   config = experiment.config
   if config.init_from and not (writes and Directory(wd.locate_checkpoints(workdir)).steps()):
     # Before anything is written; the weights themselves are read when there is a state to fill.
@@ -75,18 +75,15 @@ def check_source(experiment: Experiment, workdir: str, *, writes: bool) -> None:
 
 
 def begin(
-  experiment: Experiment,
-  workdir: str,
-  store: CheckpointStore,
-  initialize: Callable[[], Any],
+  experiment: Experiment, workdir: str, store: CheckpointStore, initialize: Callable[[], Any]
 ) -> Beginning:
   """Returns the newest good state that was saved, or a new run's, and writes the run's files.
 
   Args:
-    experiment: that is run.
-    workdir: of the run.
-    store: of its checkpoints.
-    initialize: returns the state of a new run, on the host; it compiles.
+    experiment: what the run trains.
+    workdir: where the run writes.
+    store: the run's checkpoints.
+    initialize: returns the state of a new run, on the host; it compiles a program.
   """
   config, record, start = experiment.config, Record(), 0
   target = experiment.named_shapes()
@@ -127,7 +124,7 @@ def is_regular(experiment: Experiment, record: Record, step: int) -> bool:
 
 
 def fitting(config: ConfigDict, info: DatasetInfo) -> dict[str, Any]:
-  """Returns how far the weights of `config.init_from` must fit, and whose classes they are."""
+  """Returns keyword arguments of `initial_variables`: how far the weights must fit a run."""
   mixer = fields_of(config.model.get("token_mixer", ""))["name"]
   find = None
   if info.class_names is not None:

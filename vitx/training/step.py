@@ -200,10 +200,10 @@ class Step:
     blank = jax.tree.map(lambda x: jnp.zeros((steps, *x.shape), x.dtype), shapes)
 
     def body(i, carry):
-      state, kept, _ = carry
+      state, every, _ = carry
       batch = jax.tree.map(lambda x: jax.lax.dynamic_index_in_dim(x, i, keepdims=False), batches)
       state, metrics, asked = train(state, constants, batch, stop)
-      return state, jax.tree.map(lambda all, one: all.at[i].set(one), kept, metrics), asked
+      return state, jax.tree.map(lambda all, one: all.at[i].set(one), every, metrics), asked
 
     state, metrics, stop = jax.lax.fori_loop(0, count, body, (state, blank, stop))
     return state, metrics, self.measure(state), stop  # once, and outside the steps: their bits stay

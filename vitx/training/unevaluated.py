@@ -11,7 +11,7 @@ from absl import logging
 
 from vitx.checkpoints.directory import Directory
 from vitx.checkpoints.errors import CorruptCheckpoint
-from vitx.checkpoints.store import CheckpointStore, Restored
+from vitx.checkpoints.store import Checkpoint, CheckpointStore
 from vitx.checkpoints.workdir import join, locate_checkpoints
 from vitx.training.distributed import is_writer
 
@@ -34,7 +34,7 @@ def save(workdir: str | Path, step: int, state: Any, record: dict[str, Any]) -> 
     store.save(step, state, record)
 
 
-def restore(workdir: str | Path, after: int, target: Any) -> Restored | None:
+def restore(workdir: str | Path, after: int, target: Any) -> Checkpoint | None:
   """Returns the state that was saved, if it is good and later than the step `after`."""
   if max(_directory(workdir).steps(), default=-1) <= after:
     return None

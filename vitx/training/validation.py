@@ -81,14 +81,15 @@ def is_measured(experiment: Experiment, step: int) -> bool:
 
 
 def validate(run: Run, evaluate: Evaluate, state: Any, step: int) -> Any:
-  """Evaluates on *validation*, moves the best, and returns the state with the plateau's rate.
+  """Evaluates on *validation*, notes the best step, and returns the state with the plateau's rate.
 
-  What is not due is evaluated for the sake of a run's end: a run that goes on beyond it, since it
-  was stopped there or is lengthened, neither has the row nor knows of the best, and its plateau
-  does not hear of it.
+  An evaluation that is not due belongs to the end of a run. Where the run goes on beyond this step,
+  since it was stopped or is lengthened, that evaluation leaves no row, chooses no best checkpoint,
+  and its figure does not reach the plateau.
 
   Raises:
-    Interrupted: a signal broke it off; the state is saved, to be evaluated when the run goes on.
+    Interrupted: a signal broke the evaluation off; the state is saved, and is evaluated when the
+      run goes on.
   """
   experiment, recorder, record = run.experiment, run.recorder, run.recorder.record
   task, schedule = experiment.task, experiment.config.schedule
@@ -120,10 +121,19 @@ def validate(run: Run, evaluate: Evaluate, state: Any, step: int) -> Any:
 
 
 def test_best(run: Run, evaluate: Evaluate, state: Any, step: int) -> dict[str, Any]:
-  """Evaluates the best checkpoint on *test*, the end of a run at `step`.
+  """Evaluates the best checkpoint on *test*, at the end of a run.
+
+  Args:
+    run: the run.
+    evaluate: its evaluation function.
+    state: the last state, on the devices.
+    step: the step of that state.
 
   Returns:
     The figures, and `step` of the checkpoint.
+
+  Raises:
+    CheckpointError: somebody deleted all checkpoints meanwhile.
   """
   experiment, recorder = run.experiment, run.recorder
   state, best = _restore_best(run, state, step)

@@ -75,15 +75,15 @@ class MetricsLog:
     for path in _files(self._workdir):
       text = _read_text(path)
       lines = _split(text)
-      kept = lines[: keep - standing]
-      for number, line in enumerate(kept, 1):
+      own = lines[: keep - standing]
+      for number, line in enumerate(own, 1):
         parse_row(line, path, number)
       self._remember(lines[keep - standing :])
-      standing += len(kept)
-      if not kept and path.name != _NAME:
+      standing += len(own)
+      if not own and path.name != _NAME:
         path.unlink()
-      elif "".join(kept) != text:
-        own_files.replace(self._workdir, path.name, "".join(kept))
+      elif "".join(own) != text:
+        own_files.replace(self._workdir, path.name, "".join(own))
     if standing < keep:
       raise ConfigError(
         f"{self._workdir / _NAME} has {standing} rows, the checkpoint that goes on knew"

@@ -32,15 +32,15 @@ def check(config: ConfigDict, *, is_trial: bool = False) -> partial:
     ConfigError: no such tracker, or it has no such field, or it could not begin here.
     MissingExtraError: it needs what is not installed.
   """
-  made = _make(config)
-  kind: Any = made.func
+  maker = _make(config)
+  kind: Any = maker.func
   for package in kind.packages:
     if not is_trial and not _is_installed(package):
       raise MissingExtraError(f"tracking={config.tracking.name}", kind.extra)
   problem = "" if is_trial or not is_writer() else kind.find_problem()
   if problem:
     raise ConfigError(f"tracking={config.tracking.name!r}: {problem}")
-  return made
+  return maker
 
 
 def _make(config: ConfigDict) -> partial:
