@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 
 from vitx.analysis import cost
 from vitx.analysis.shapes import variable_shapes
-from vitx.data.sources import find_info
+from vitx.data.sources import find_info, make_up_statistics
 from vitx.models import initialize
 from vitx.tasks import build_task, task_class
 from vitx.training import compilation, parallel
@@ -34,9 +34,8 @@ def complete_config(config: ConfigDict) -> ConfigDict:
   """
   info = task_class(config.task).state_info(config) or find_info(config.data)
   config = config.copy_and_resolve_references()
-  if "image" in info.spec:
-    with config.unlocked():
-      config.data.mean = config.data.std = (0.5,) * (info.spec["image"].shape[-1] or 1)
+  with config.unlocked():
+    make_up_statistics(config.data, info)
   return resolve(config, info)
 
 
