@@ -1,6 +1,6 @@
 """The best batch, found with a clock that the programs turn."""
 
-from vitx.benchmark.timing import Rate, TooLargeError, find_rates
+from vitx.benchmark.timing import BestRate, TooLargeError, find_rates
 
 
 class Clock:
@@ -38,7 +38,7 @@ def test_doubled_until_it_no_longer_pays():
 def test_a_slower_larger_batch_is_not_the_best():
   clock = Clock()
   found = clock.find({"a": clock.maker("a", lambda batch: 1.0 if batch < 8 else batch)})
-  assert found == {"a": Rate(4, 4.0)}
+  assert found == {"a": BestRate(4, 4.0)}
 
 
 def test_rows_take_turns_and_stop_by_themselves():
@@ -49,7 +49,7 @@ def test_rows_take_turns_and_stop_by_themselves():
     "huge": clock.maker("huge", lambda batch: 1.0, largest=0),
   }
   found = clock.find(makers, told.append)
-  assert found == {"quick": Rate(8, 8.0), "flat": Rate(1, 1.0)}
+  assert found == {"quick": BestRate(8, 8.0), "flat": BestRate(1, 1.0)}
   first = [name for name, batch in clock.ran if batch == 1]
   assert first.index("flat") < len(first) - 1 - first[::-1].index("quick")
   assert any("quick: a batch of 16 needs 16 GB" in line for line in told)

@@ -2,7 +2,7 @@
 
 python -m tests.benchmarks.peers
 python -m tests.benchmarks.peers --memory
-python -m tests.benchmarks.peers --config vix_cifar10:stride=2 --rows vit,vip
+python -m tests.benchmarks.peers --config vix_cifar10:stride=2 --rows vit vip
 
 PyTorch's are what a user would otherwise take: vit-pytorch's, with its attention, with PyTorch's
 fused one, or with the mixers of performer-pytorch, linformer and nystrom-attention.

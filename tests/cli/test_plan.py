@@ -14,7 +14,7 @@ from vitx.cli.main import main
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = """
 from ml_collections import ConfigDict
-from vitx.configs.common import default_config, parse_arg, with_overrides
+from vitx.config import default_config, parse_arg, with_overrides
 ROWS = ("one", "two")
 PUBLISHED = {"two": {"parameters": 4242, "top1": 51.5, "by_epoch": {1: 10.0, 7: 20.5}}}
 MISPRINTS = {"two": {"top1": 15.5}}

@@ -57,7 +57,7 @@ def test_a_method_that_cannot_train_is_named_before_the_first_trains(tmp_path, q
 def test_a_missing_extra_is_said_before_the_long_part(tmp_path, monkeypatch):
   monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
   with pytest.raises(MissingExtraError, match=r"--no-plot.*\[plot\]"):
-    sweep.compare([], {}, str(tmp_path), out="x", name=None, plot=True, trust_code=False)
+    sweep.compare([], {}, str(tmp_path), out="x", name=None, plot=True)
 
 
 # How they are trained
@@ -259,7 +259,7 @@ def test_a_sweep_writes_its_results(tmp_path, quick, capsys):
   names = ["mixers.csv", "mixers.md", "mixers_curves.png"]
   assert sorted(path.name for path in (tmp_path / "out").iterdir()) == names
   text = (tmp_path / "out" / "mixers.md").read_text()
-  assert "| fnet | 2 | 60.50 ± 0.71 | 60.50 ± 0.71 | +10.00 | 0.5 | 1 |" in text
+  assert "| fnet | 2 | 60.50 ± 0.71 | 60.50 ± 0.71 | +10.00 |  | 1 |" in text
   assert "- hours of training: 0.04 in all; softmax 0.02, fnet 0.02" in text
   assert "- hardware: 1 x cpu; 2 cores of p" in text and "fingerprint abc" in text
   assert "4 of 4 points" in capsys.readouterr().out
@@ -271,7 +271,7 @@ def test_a_sweep_writes_its_results(tmp_path, quick, capsys):
 def test_published_figures_stand_beside_rows(tmp_path, quick, monkeypatch):
   seen = {}
   monkeypatch.setattr(sweep, "compare", lambda p, published, *_, **__: seen.update(published) or 0)
-  output = dict(out="o", name=None, plot=False, trust_code=False)
+  output = dict(out="o", name=None, plot=False)
   sweep.run("cifar10.py", "row=[resnet20,cct_2_3x2]", 1, workdir="w", **output)
   assert seen["resnet20"]["top1"] == 91.25
   seen.clear()

@@ -83,7 +83,7 @@ def test_untrusted_names_are_not_imported():
     # Something foreign that one of our modules happens to have imported.
     with pytest.raises(ConfigError, match=r"subprocess\.run.*trust_code=True"):
       lookup({"f": print}, "vitx.training.record.provenance:subprocess.run", "schedule")
-    with trusting(True):
+    with trusting(True), trusting(False):  # a context that trusts is kept
       assert lookup(MIXERS, "own_code:Mixer", "token_mixer")
   with pytest.raises(SystemExit, match="evil was imported"):
     lookup(MIXERS, "evil_code:Mixer", "token_mixer")

@@ -9,8 +9,7 @@ import jax
 
 from vitx.analysis.shapes import Input, variable_shapes
 from vitx.config.errors import ConfigError
-from vitx.config.registry import lookup
-from vitx.models import MODELS, model_from_config, names
+from vitx.models import model_from_config, names
 
 
 class Count(NamedTuple):
@@ -56,14 +55,13 @@ def count(config: Mapping[str, Any]) -> Count:
   Raises:
     ConfigError: the config does not say how many classes, or how large an image.
   """
-  if hasattr(lookup(MODELS, config["model"]["name"], "model.name"), "input_spec"):
-    model: Any = model_from_config(config["model"])
+  model: Any = model_from_config(config["model"])
+  if hasattr(model, "input_spec"):
     return count_parameters(model, model.input_spec)
   size = config["data"]["image_size"]
   if size is None:
     raise ConfigError(
       "data.image_size is not set: resolve the config against its source first, or set it"
     )
-  model = model_from_config(config["model"])
   height, width = (size, size) if isinstance(size, int) else size
   return count_parameters(model, (1, height, width, config["data"]["channels"]))

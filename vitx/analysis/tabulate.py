@@ -63,19 +63,14 @@ def list_layers(model: nn.Module, inputs: Input) -> list[LayerSizes]:
   return found
 
 
-def format_layers(layers: Sequence[LayerSizes]) -> str:
-  """Formats the modules as a table, indented by depth."""
-  lines = [("module", "", "output", "parameters", "of its own")]
+def list_cells(layers: Sequence[LayerSizes]) -> list[tuple[str, ...]]:
+  """Returns the cells of a table of modules, indented by depth; the first row is the head."""
+  rows: list[tuple[str, ...]] = [("module", "", "output", "parameters", "of its own")]
   for layer in layers:
     name = "  " * len(layer.path) + (layer.path[-1] if layer.path else "network")
     own = ", ".join(f"{key} {format_shape(size)}" for key, size in layer.own.items())
-    lines.append((name, layer.kind, format_shape(layer.output), f"{layer.parameters:,}", own))
-  widths = [max(len(line[i]) for line in lines) for i in range(4)]
-  return "\n".join(
-    f"{line[0]:<{widths[0]}}  {line[1]:<{widths[1]}}  {line[2]:<{widths[2]}}"
-    f"  {line[3]:>{widths[3]}}  {line[4]}".rstrip()
-    for line in lines
-  )
+    rows.append((name, layer.kind, format_shape(layer.output), f"{layer.parameters:,}", own))
+  return rows
 
 
 def format_shape(shape: Iterable[int]) -> str:

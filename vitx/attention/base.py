@@ -201,7 +201,7 @@ class AttentionModule(TokenMixer):
 
   def _check_placed(self, layout: TokenLayout) -> None:
     for field in ("rotary", "relative_bias"):
-      if not layout.placed and getattr(self, field) != "none":
+      if not layout.has_places and getattr(self, field) != "none":
         raise ConfigError(
           f"token_mixer.{field}={getattr(self, field)!r} needs the places of tokens, which"
           " model.token_reduction gave up; use 'none' (model.posemb='learned'), or"

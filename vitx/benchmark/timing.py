@@ -151,7 +151,7 @@ def _sample(run: Callable[[], None], count: int, clock: Callable[[], float]) -> 
 
 
 @dataclasses.dataclass(frozen=True)
-class Rate:
+class BestRate:
   """The best rate of a program.
 
   Attributes:
@@ -168,7 +168,7 @@ def find_rates(
   *,
   say: Callable[[str], None],
   **effort: Any,
-) -> dict[str, Rate]:
+) -> dict[str, BestRate]:
   """Returns the best rate of each program; batches are 1, 2, 4, ... of all programs in turns.
 
   A program takes part until a batch does not fit the memory that is free, or is no `GROWTH` better
@@ -179,7 +179,7 @@ def find_rates(
     say: is told of progress.
     **effort: of `interleave`.
   """
-  best: dict[str, Rate] = {}
+  best: dict[str, BestRate] = {}
   going, batch = dict(makers), 1
   while going:
     say(f"batch {batch}: {', '.join(going)}")
@@ -190,7 +190,8 @@ def find_rates(
       except TooLargeError as error:
         say(f"{name}: a batch of {batch} {error}")
     found = {
-      name: Rate(batch, batch / times.seconds) for name, times in interleave(runs, **effort).items()
+      name: BestRate(batch, batch / times.seconds)
+      for name, times in interleave(runs, **effort).items()
     }
     going = {name: makers[name] for name, rate in found.items() if _pays(rate, best.get(name))}
     for name, rate in found.items():
@@ -199,7 +200,7 @@ def find_rates(
   return best
 
 
-def _pays(rate: Rate, best: Rate | None) -> bool:
+def _pays(rate: BestRate, best: BestRate | None) -> bool:
   return best is None or rate.per_second >= GROWTH * best.per_second
 
 

@@ -116,7 +116,7 @@ class FuseInattentive(TokenReduction):
     count = count_kept(self.keep, n)
     if layer not in self.layers or count == n:
       return layout
-    return TokenLayout((count + self.fuse,), layout.prefix, placed=False)
+    return TokenLayout((count + self.fuse,), layout.prefix, has_places=False)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from vitx.checkpoints.outputs import check_absent, check_file, write_file
-from vitx.cli.flags import CHECKPOINT, DENSITY_RUN, TRUST_RUN
+from vitx.cli.flags import CHECKPOINT, DENSITY_RUN, TRUST_RUN, add_trust
 
 SUFFIX = ".vitx"
 
@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add("--out", metavar="FILE", help=f"to write; FILE{SUFFIX} by default")
   add("--lanes", type=int, default=32, help="windows coded at a time")
   add("--checkpoint", default="best", help=CHECKPOINT)
-  add("--trust_code", action="store_true", help=TRUST_RUN)
+  add_trust(add, TRUST_RUN)
 
 
 def run(file: str, workdir: str, out: str | None, **options: Any) -> None:

@@ -16,7 +16,7 @@ otherwise is refused.
 
 import argparse
 
-from vitx.cli.flags import CHECKPOINT, TRUST_RUN
+from vitx.cli.flags import CHECKPOINT, TRUST_RUN, add_trust
 from vitx.config.errors import ConfigError
 from vitx.config.loader import load_config
 
@@ -29,12 +29,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add("--config", default="", help="of a file's network: FILE:ROW,field=value or a config.json")
   add("--without_data", action="store_true", help="do not open the data set of the config")
   add("--checkpoint", default="best", help=f"of a workdir: {CHECKPOINT}")
-  add("--trust_code", action="store_true", help=TRUST_RUN)
+  add_trust(add, TRUST_RUN)
 
 
-def run(
-  source: str, out: str, config: str, without_data: bool, checkpoint: str, trust_code: bool
-) -> None:
+def run(source: str, out: str, config: str, without_data: bool, checkpoint: str) -> None:
   """Converts in the direction that the source asks for, and says what was written."""
   from vitx.data.class_names import FILE
   from vitx.inference.convert import export_weights, import_weights
@@ -49,5 +47,5 @@ def run(
     return
   if config or without_data:
     raise ConfigError(f"{source!r} is a workdir, which has its config; leave --config out")
-  network = export_weights(source, out, checkpoint=checkpoint, trust_code=trust_code)
+  network = export_weights(source, out, checkpoint=checkpoint)
   print(f"{out}: {network.family} names, with {CARD} and {FILE} beside it")

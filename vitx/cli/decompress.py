@@ -8,7 +8,7 @@ import argparse
 
 from vitx.checkpoints.outputs import write_file
 from vitx.cli.compress import SUFFIX, choose_path
-from vitx.cli.flags import TRUST_RUN
+from vitx.cli.flags import TRUST_RUN, add_trust
 from vitx.config.errors import ConfigError
 
 
@@ -18,10 +18,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add("file", metavar="FILE", help="written by vitx compress")
   add("--workdir", required=True, help="of the run that compressed it")
   add("--out", metavar="FILE", help=f"to write; FILE without {SUFFIX} by default")
-  add("--trust_code", action="store_true", help=TRUST_RUN)
+  add_trust(add, TRUST_RUN)
 
 
-def run(file: str, workdir: str, out: str | None, trust_code: bool) -> None:
+def run(file: str, workdir: str, out: str | None) -> None:
   """Decompresses a file and prints where it went."""
   from vitx.inference.code_file import read
   from vitx.inference.compress import decompress, to_file
@@ -29,6 +29,6 @@ def run(file: str, workdir: str, out: str | None, trust_code: bool) -> None:
   if out is None and not file.endswith(SUFFIX):
     raise ConfigError(f"{file} does not end in {SUFFIX}; name the file to write with --out")
   path = choose_path(out, file.removesuffix(SUFFIX))
-  found = decompress(workdir, file, trust_code=trust_code)
+  found = decompress(workdir, file)
   write_file(path, to_file(read(file)[0].kind, found, path.suffix))
   print(f"{path}: {path.stat().st_size:,} bytes")

@@ -4,7 +4,7 @@ import argparse
 from typing import Any
 
 from vitx.checkpoints.outputs import write_json
-from vitx.cli.flags import CHECKPOINT, DATA_DIR, RUN, TRUST_RUN, OutFile
+from vitx.cli.flags import CHECKPOINT, DATA_DIR, RUN, TRUST_RUN, OutFile, add_trust
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add("--task", default="", metavar="FIELD=VALUE,...", help="other fields of the task")
   add("--predictions", action=OutFile, metavar="FILE", help="write a CSV row per example")
   add("--json", action=OutFile, metavar="FILE", help="write the figures as JSON")
-  add("--trust_code", action="store_true", help=TRUST_RUN)
+  add_trust(add, TRUST_RUN)
 
 
 def run(
@@ -35,7 +35,7 @@ def run(
   from vitx.checkpoints.load import load
   from vitx.inference.evaluate import evaluate
 
-  loaded = load(workdir, checkpoint, weights=weights, trust_code=options["trust_code"])
+  loaded = load(workdir, checkpoint, weights=weights)
   result = evaluate(loaded, **options)
   print(
     f"{workdir}, checkpoint {result['step']}, on {result['source']} ({result['split']})\n"

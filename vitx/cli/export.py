@@ -24,7 +24,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from vitx.cli.flags import CHECKPOINT, RUN, TRUST_RUN, names
+from vitx.cli.flags import CHECKPOINT, RUN, TRUST_RUN, add_trust, names
 
 
 def batch(text: str) -> int | None:
@@ -61,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help="B of the program; symbolic: it takes any",
   )
   add("--implementation", default="masked", help="masked or kernelized, for mixers of auto")
-  add("--trust_code", action="store_true", help=TRUST_RUN)
+  add_trust(add, TRUST_RUN)
 
 
 def run(workdir: str, out: str, **options: Any) -> None:

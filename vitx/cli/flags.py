@@ -18,9 +18,9 @@ TRUST = "let a config.json, data set or run that the config names run Python of 
 TRUST_RUN = "let the run's config name Python of its own"
 
 
-def add_trust(add: Callable[..., object]) -> None:
-  """Declares `--trust_code` of a command that reads a config and no workdir."""
-  add("--trust_code", action="store_true", dest="trust_config", help=TRUST)
+def add_trust(add: Callable[..., object], words: str = TRUST) -> None:
+  """Declares `--trust_code`, which holds while the command's `run` is called."""
+  add("--trust_code", action="store_true", help=words)
 
 
 class OutFile(argparse.Action):

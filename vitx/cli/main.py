@@ -105,8 +105,7 @@ def _dispatch(arguments: list[str]) -> int | None:
     if getattr(options, "config", None) is None:
       parser.error(f"unrecognized arguments: --config.{overrides[0]}")
     options.config = join_text(options.config, overrides)
-  trusted = options.__dict__.pop("trust_config", False) or getattr(options, "trust_code", False)
-  with registry.trusting(trusted or None):
+  with registry.trusting(options.__dict__.pop("trust_code", False) or None):
     return importlib.import_module(f"vitx.cli.{name}").run(**vars(options))
 
 

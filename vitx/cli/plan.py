@@ -35,7 +35,7 @@ UNITS = {"MB": 10**6, "GB": 10**9, "MiB": 2**20, "GiB": 2**30}
 
 # Columns, and what they are.
 COUNTED = {
-  "parameters": "parameters, all of them",
+  "parameters": "parameters",
   "parameters_torchsummary": "parameters that torchsummary sees",
   "gflops_products": "GFLOP of products, one example",
   "gflops": "GFLOP, one example",
@@ -45,7 +45,7 @@ COMPILED = {
   "train_optimizer_mb": "memory of the optimizer (MB)",
   "train_activations_mb": "memory of activations and gradients, 64 examples (MB)",
   "train_mb": "memory of training, 64 examples (MB)",
-  **{f"inference_{n}_mb": f"memory of inference, {n} examples (MB)" for n in (1, 32, 128)},
+  **{f"inference_{n}_mb": f"memory of inference, batch {n} (MB)" for n in (1, 32, 128)},
   "step_mb": "memory of a step without examples (MB)",
   "example_mb": "memory that an example adds (MB)",
   "batch_mb": "memory of the config's batch (MB)",
@@ -194,7 +194,7 @@ def run(config: str, **given: Any) -> None:
       print(f"misprint: {name}'s {key} should be {_format(PUBLISHED, value)}")
   if many:
     problems = [f"{name}: {row['problem']}" for name, row in rows.items() if "problem" in row]
-    legend = [f"{column}: {LABELS[column]}" for column in columns if column in LABELS]
+    legend = [f"{c}: {LABELS[c]}" for c in columns if LABELS.get(c, c) != c]
     print("\n".join([*problems, "", *legend]))
   _write(rows, options, path)
   if options.rates:
@@ -240,12 +240,12 @@ def _check(options: argparse.Namespace, columns: Sequence[str], count: int) -> N
 
 def _show_network(config: Any, modules: bool) -> None:
   """Prints what a completed config's network takes, and its modules if they are asked for."""
-  from vitx.analysis.tabulate import format_layers, format_shape, list_layers
+  from vitx.analysis.tabulate import format_shape, list_cells, list_layers
   from vitx.tasks import build_task
 
   task, classes = build_task(config), config.model.get("num_classes")
   if modules:
-    print(f"{format_layers(list_layers(task.model, task.input_spec))}\n")
+    print(lay_out(list_cells(list_layers(task.model, task.input_spec)), right=(3,)), end="\n\n")
   several = f", {classes} classes" if classes else ""
   print(
     f"input {format_shape(task.input_spec.shape[1:])}{several} ({config.data.source})", flush=True

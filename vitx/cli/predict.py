@@ -12,7 +12,7 @@ from typing import Any
 
 from vitx.analysis import csv_files
 from vitx.checkpoints.outputs import write_json
-from vitx.cli.flags import CHECKPOINT, RUN, TRUST_RUN, OutFile
+from vitx.cli.flags import CHECKPOINT, RUN, TRUST_RUN, OutFile, add_trust
 from vitx.cli.tables import lay_out
 from vitx.config.checks import check_integer
 
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add(
     "--csv", action=OutFile, metavar="FILE", help="write the printed columns, a row for each input"
   )
-  add("--trust_code", action="store_true", help=TRUST_RUN)
+  add_trust(add, TRUST_RUN)
 
 
 def run(
@@ -52,7 +52,7 @@ def run(
   from vitx.checkpoints.load import load
   from vitx.inference.predict import predict
 
-  loaded = load(workdir, checkpoint, trust_code=options["trust_code"])
+  loaded = load(workdir, checkpoint)
   if loaded.class_names:
     check_integer(top_k, "top_k", f"[1, {len(loaded.class_names)}]")
   prediction = predict(loaded, files, **options)

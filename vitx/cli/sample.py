@@ -10,7 +10,7 @@ from typing import Any
 
 from vitx.checkpoints.outputs import check_folder
 from vitx.checkpoints.own_files import check_output
-from vitx.cli.flags import CHECKPOINT, DATA_DIR, DENSITY_RUN, TRUST_RUN
+from vitx.cli.flags import CHECKPOINT, DATA_DIR, DENSITY_RUN, TRUST_RUN, add_trust
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add("--out", metavar="DIR", help="where files are written; WORKDIR/samples by default")
   add("--checkpoint", default="best", help=CHECKPOINT)
   add("--data_dir", help=DATA_DIR)
-  add("--trust_code", action="store_true", help=TRUST_RUN)
+  add_trust(add, TRUST_RUN)
 
 
 def run(workdir: str, out: str | None, **options: Any) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitx.checkpoints import workdir as wd
-from vitx.cli.flags import CONFIG, TRUST
+from vitx.cli.flags import CONFIG, add_trust
 from vitx.config.errors import ConfigError, MissingExtraError
 from vitx.config.loader import split_text
 
@@ -41,7 +41,7 @@ def add_output(parser: argparse.ArgumentParser) -> None:
   add("--out", default="results", help="folder of the table (results)")
   add("--name", help="of the table (the workdir's name)")
   add("--plot", action=argparse.BooleanOptionalAction, default=True, help="draw the curves")
-  add("--trust_code", action="store_true", help=TRUST)
+  add_trust(add)
 
 
 def run(config: str, over: str | None, seeds: int, **options: Any) -> int:
@@ -62,7 +62,6 @@ def compare(
   out: str,
   name: str | None,
   plot: bool,
-  trust_code: bool,
 ) -> int:
   """Trains the points, writes their results and returns the exit status.
 
@@ -73,7 +72,6 @@ def compare(
     out: folder of the results.
     name: of the results; None for the name of the workdir.
     plot: whether to draw the curves.
-    trust_code: whether code that the configs name may be imported.
 
   Raises:
     ConfigError: the directory is the workdir of a run, or the results cannot be written; nothing
@@ -110,8 +108,6 @@ def compare(
   outcomes = live.outcomes()
   comparison = Comparison(figure, mode, methods, outcomes)
   print(f"\n{live.table()}")
-  for path in write_results(
-    comparison, points, workdir, Path(out), named, plot=plot, trust_code=trust_code
-  ):
+  for path in write_results(comparison, points, workdir, Path(out), named, plot=plot):
     print(path)
   return 1 if any(outcome.problem for outcome in outcomes) else 0

@@ -10,7 +10,7 @@ goes on), 1 anything else.
 import argparse
 from typing import Any
 
-from vitx.cli.flags import CONFIG, TRUST
+from vitx.cli.flags import CONFIG, add_trust
 from vitx.config.loader import load_config
 
 
@@ -20,13 +20,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add("--config", required=True, help=f"{CONFIG}; --config.field=value overrides too")
   add("--workdir", required=True, help="where the run keeps everything; gs://... works too")
   add("--dry_run", action="store_true", help="compile, print memory and seconds per step, exit")
-  add("--trust_code", action="store_true", help=TRUST)
+  add_trust(add)
   add("--coordinator", metavar="HOST:PORT", help="of process 0, of several hosts")
   add("--processes", type=int, help="how many processes there are")
   add("--process", type=int, help="which process this is, from 0")
 
 
-def run(config: str, workdir: str, dry_run: bool, trust_code: bool, **place: Any) -> int:
+def run(config: str, workdir: str, dry_run: bool, **place: Any) -> int:
   """Trains and returns the exit status."""
   loaded = load_config(config)  # what is misspelled is said before the heavy imports
   from absl import logging
@@ -37,7 +37,7 @@ def run(config: str, workdir: str, dry_run: bool, trust_code: bool, **place: Any
   logging.set_verbosity(logging.WARNING)
   distributed.initialize(**place)
   phases.use_cores([loaded])
-  result = phases.train(loaded, workdir, dry_run=dry_run, trust_code=trust_code)
+  result = phases.train(loaded, workdir, dry_run=dry_run)
   if not result.finished:
     print(f"stopped at step {result.step}; the same command goes on", flush=True)
     return failures.leave(failures.EXIT_INTERRUPTED)

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from vitx.analysis.figures import ALL_FIGURES
-from vitx.cli.flags import CHECKPOINT, RUN, integers, names
+from vitx.cli.flags import CHECKPOINT, RUN, add_trust, integers, names
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -66,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     metavar="ROWS,COLUMNS",
     help="that the gallery's patterns are laid over, as 12,12",
   )
-  add("--trust_code", action="store_true", help="let the config name Python of its own")
+  add_trust(add, "let the config name Python of its own")
 
 
 def run(figure: str, out: str, inputs: Sequence[str], **given: Any) -> None:

@@ -127,19 +127,19 @@ def open_config(path: str) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _running(path: str, told: type[Exception]) -> Iterator[None]:
+def _running(path: str, own: type[Exception]) -> Iterator[None]:
   """Tells what fails in a config file, a user's own perhaps, in one line that names its place.
 
-  Errors of the kind `told` say all that there is to say, and stay as they are.
+  Errors of the kind `own` say all that there is to say, and stay as they are.
   """
   try:
     yield
-  except told:
+  except own:
     raise
   except Exception as error:
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame.lineno for frame in frames if Path(frame.filename).name == Path(path).name]
-    line = error.lineno if isinstance(error, SyntaxError) else next(reversed(own), None)
+    lines = [frame.lineno for frame in frames if Path(frame.filename).name == Path(path).name]
+    line = error.lineno if isinstance(error, SyntaxError) else next(reversed(lines), None)
     where = path if line is None else f"{path}, line {line}"
     what = " ".join(str(error).split())
     raise ConfigError(

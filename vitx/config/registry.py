@@ -11,12 +11,13 @@ the user's own is read without either: its names are imported, but what else a f
 
 import contextlib
 import contextvars
+import dataclasses
 import functools
 import importlib
 import inspect
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -34,9 +35,10 @@ def trusting(allowed: bool | None) -> Iterator[None]:
 
   Args:
     allowed: True after `--trust_code`; False for a config that somebody else may have written; None
-      keeps what the surrounding context states.
+      keeps what the surrounding context states. A context that trusts is kept by either.
   """
-  token = _trusted.set(_trusted.get() if allowed is None else allowed)
+  stated = _trusted.get()
+  token = _trusted.set(stated if stated or allowed is None else allowed)
   try:
     yield
   finally:
@@ -174,7 +176,8 @@ def function_of(entry: Any) -> Callable:
   return getattr(entry, "from_config", entry)
 
 
-class Names(Sequence[str]):
+@dataclasses.dataclass(frozen=True)
+class Names:
   """Names, and those of a table behind them, whose module is imported when one of these is wanted.
 
   Attributes:
@@ -182,18 +185,12 @@ class Names(Sequence[str]):
     table: the table, as "module:NAME".
   """
 
-  def __init__(self, first: Iterable[str], table: str):
-    self.first, self.table = tuple(first), table
+  first: Collection[str]
+  table: str
 
   def __iter__(self) -> Iterator[str]:
     yield from self.first
     yield from (name for name in import_name(self.table) if name not in self.first)
-
-  def __len__(self) -> int:
-    return sum(1 for _ in self)
-
-  def __getitem__(self, index: Any) -> Any:
-    return tuple(self)[index]
 
 
 def fields_of(spec: str | Mapping[str, Any]) -> dict[str, Any]:

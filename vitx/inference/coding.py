@@ -18,7 +18,7 @@ from vitx.config.errors import MissingExtraError
 from vitx.inference.decoding import next_logits
 
 
-class Group(NamedTuple):
+class WindowGroup(NamedTuple):
   """Windows that are coded side by side.
 
   Attributes:
@@ -32,7 +32,7 @@ class Group(NamedTuple):
   stop: int
 
 
-def group_windows(count: int, size: int, lanes: int) -> list[Group]:
+def group_windows(count: int, size: int, lanes: int) -> list[WindowGroup]:
   """Cuts a sequence into windows as evaluation does without a minimum context.
 
   Windows follow each other; what remains is the end of a last window, which ends with the sequence.
@@ -44,12 +44,12 @@ def group_windows(count: int, size: int, lanes: int) -> list[Group]:
     lanes: windows at a time.
   """
   starts = np.arange(count // size) * size
-  groups = [Group(starts[i : i + lanes], 0, size) for i in range(0, starts.size, lanes)]
+  groups = [WindowGroup(starts[i : i + lanes], 0, size) for i in range(0, starts.size, lanes)]
   rest = count % size
   if rest and starts.size:
-    groups.append(Group(np.array([count - size]), size - rest, size))
+    groups.append(WindowGroup(np.array([count - size]), size - rest, size))
   elif rest:
-    groups.append(Group(np.array([0]), 0, rest))
+    groups.append(WindowGroup(np.array([0]), 0, rest))
   return groups
 
 
@@ -120,7 +120,9 @@ class WindowCoder:
         tokens[own] = choose(own, probabilities)
         self.progress(own.size)
 
-  def _probabilities(self, tokens: np.ndarray, group: Group) -> Iterator[tuple[int, np.ndarray]]:
+  def _probabilities(
+    self, tokens: np.ndarray, group: WindowGroup
+  ) -> Iterator[tuple[int, np.ndarray]]:
     """Yields each coded place with its probabilities (windows, V), then reads its tokens."""
     cache = self.model.init_cache(self.lanes)  # type: ignore[attr-defined]
     previous = np.zeros((self.lanes, 1), np.int32)

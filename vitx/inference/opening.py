@@ -27,7 +27,7 @@ def open_model(
   cache.enable()
   with registry.trusting(trust_code):
     if not isinstance(model, Loaded):
-      model = load(model, checkpoint, weights=weights, trust_code=trust_code)
+      model = load(model, checkpoint, weights=weights)
     yield model
 
 

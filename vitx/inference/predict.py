@@ -123,7 +123,7 @@ def _predict(
   # A few sizes of batches, each compiled once, with blank examples at the end.
   size = min(BATCH, 1 << max(len(examples) - 1, 0).bit_length())
   blank = {name: np.zeros(x.shape, x.dtype) for name, x in spec.items()}
-  results, told, named = [], [], []
+  results, answers, named = [], [], []
   problems: list[ConfigError] = []
 
   def read(given: Any, number: int) -> dict[str, np.ndarray] | None:
@@ -148,12 +148,12 @@ def _predict(
       rows = evaluate(*arguments, {**batch, "mask": mask})["rows"]
       rows = {name: np.asarray(value)[mask] for name, value in rows.items()}
       batch = {name: value[mask] for name, value in batch.items()}
-      told += list(task.prediction_rows(loaded.data, batch, rows))
+      answers += list(task.prediction_rows(loaded.data, batch, rows))
       results.append(rows)
   if not skips or not results:
     raise_all(problems)
   rows = {name: np.concatenate([each[name] for each in results]) for name in results[0]}
-  skipped, columns = tuple(map(str, problems)), _columns(loaded, told)
+  skipped, columns = tuple(map(str, problems)), _columns(loaded, answers)
   return Prediction(rows, loaded.class_names, columns, tuple(named), skipped)
 
 
@@ -177,8 +177,8 @@ def _with_features(evaluate: Callable[..., Any]) -> Callable[..., Any]:
   return run
 
 
-def _columns(loaded: Loaded, told: Sequence[Sequence[Any]]) -> dict[str, list[Any]]:
+def _columns(loaded: Loaded, answers: Sequence[Sequence[Any]]) -> dict[str, list[Any]]:
   """Returns the task's columns but for those of an example's own arrays, made up here."""
   heads = loaded.task.prediction_columns(loaded.data)
-  columns = {head: [row[i] for row in told] for i, head in enumerate(heads)}
+  columns = {head: [row[i] for row in answers] for i, head in enumerate(heads)}
   return {head: column for head, column in columns.items() if head not in loaded.task.element_spec}

@@ -102,7 +102,8 @@ def visualize(
   if results is not None:
     raise ConfigError(f"results={results!r}: {figure} is no figure of results; leave it out")
   if figure in figures.RUN_FIGURES:
-    return _draw_runs(figure, Path(out), workdirs, config, trust_code)
+    with registry.trusting(trust_code):
+      return _draw_runs(figure, Path(out), workdirs, config)
   if figure in figures.PATTERN_FIGURES:
     if workdirs or config is not None:
       raise ConfigError(f"{figure} is a figure of --patterns: give no --workdir and no --config")
@@ -147,7 +148,7 @@ def open_subject(
   chosen = options or Options()
   with registry.trusting(trust_code):
     if workdir is not None:
-      return _of_run(load(workdir, checkpoint, trust_code=trust_code), chosen)
+      return _of_run(load(workdir, checkpoint), chosen)
     return _of_config(str(config), chosen)
 
 
@@ -182,15 +183,13 @@ def _draw_results(
   return figures.find_figure(figure)(found, memory, value, told, out, name)
 
 
-def _draw_runs(
-  figure: str, out: Path, workdirs: Sequence[str], config: str | None, trust_code: bool
-) -> list[Path]:
+def _draw_runs(figure: str, out: Path, workdirs: Sequence[str], config: str | None) -> list[Path]:
   if not workdirs:
     raise ConfigError(
       f"{figure} is a figure of runs: give their --workdir, and as --config at most the file whose"
       " source printed such figures"
     )
-  curves, value = read_curves(find_runs(workdirs), trust_code=trust_code)
+  curves, value = read_curves(find_runs(workdirs))
   printed = find_printed(find_published(split_text(config)[0]), value) if config else {}
   if config and not printed.keys() & {curve.method for curve in curves}:
     methods = listing({curve.method for curve in curves})

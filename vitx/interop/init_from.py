@@ -61,8 +61,8 @@ def initial_variables(
   else:
     target = {"params": params}
     target |= {name: model_state[name] for name in STATISTICS if name in model_state}
-    loaded = load(source, trust_code=registry.is_trusted())
-    with registry.trusting(registry.is_trusted()):
+    loaded = load(source)
+    with registry.trusting(False):
       before = loaded.task.token_layout()
     found = {name: loaded.variables[name] for name in target if name in loaded.variables}
     known = loaded.class_names if loaded.knows_class_names else None
@@ -101,7 +101,7 @@ def check_source(
     return
   try:
     run = find_run(source)
-    with registry.trusting(registry.is_trusted()):
+    with registry.trusting(False):
       read_task(read_config(run), run)
   except ConfigError as error:
     raise ConfigError(f"init_from={source!r}: {error}") from error

@@ -16,13 +16,13 @@ class TokenLayout:
     grid: extent of the token grid, `(height, width)` for images, `(length,)` for sequences. It is
       unrolled in C order, the last axis fastest.
     prefix: tokens in front of the grid that have no place in it (class token, registers).
-    placed: False where tokens were given up or fused on the way: then those behind the prefix stand
+    has_places: False where tokens were given up or fused on the way: those behind the prefix stand
       in no order that means anything, and `grid` is their number.
   """
 
   grid: tuple[int, ...]
   prefix: int = 0
-  placed: bool = True
+  has_places: bool = True
 
   def __post_init__(self):
     sizes = (*self.grid, self.prefix + 1)

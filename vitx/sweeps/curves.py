@@ -32,14 +32,13 @@ def _has_config(run: epath.Path) -> bool:
   return (epath.Path(wd.find_run(run)) / "config.json").exists()
 
 
-def read_curves(runs: Sequence[str], *, trust_code: bool = False) -> tuple[list[Curve], str]:
+def read_curves(runs: Sequence[str]) -> tuple[list[Curve], str]:
   """Returns the curves of runs and the name of their tasks' primary figure.
 
   A point of a sweep goes by its method, another run by the name of its workdir.
 
   Args:
     runs: workdirs.
-    trust_code: whether code that their configs name may be imported.
 
   Raises:
     ConfigError: one is no workdir, or they have different primary figures.
@@ -48,7 +47,7 @@ def read_curves(runs: Sequence[str], *, trust_code: bool = False) -> tuple[list[
   for run in runs:
     last = wd.find_run(run)
     config = wd.read_config(last)
-    with registry.trusting(trust_code):
+    with registry.trusting(False):
       figure = read_task(config, last)[0].primary
     figures[figure] = run
     rows = read_metrics(run)

@@ -75,7 +75,6 @@ def write_results(
   name: str,
   *,
   plot: bool,
-  trust_code: bool = False,
 ) -> list[Path]:
   """Writes the table, its points and the curves; returns the files.
 
@@ -86,7 +85,6 @@ def write_results(
     out: folder of the files, created if absent.
     name: of the files.
     plot: whether to draw the curves, which needs matplotlib.
-    trust_code: whether code that the configs name may be imported.
   """
   out.mkdir(parents=True, exist_ok=True)
   table, rows = out / f"{name}.md", out / f"{name}.csv"
@@ -95,7 +93,7 @@ def write_results(
   parts = [f"# {markdown.text(name)}", format_table(comparison)]
   drawn = []
   if plot and ran:
-    curves, figure = read_curves(ran, trust_code=trust_code)
+    curves, figure = read_curves(ran)
     printed = find_printed({m.name: m.published for m in comparison.methods}, figure)
     drawn = draw_curves(curves, figure, out, f"{name}_curves", printed)
     parts.append(f"![learning curves]({drawn[0].name})")

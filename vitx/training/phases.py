@@ -53,6 +53,7 @@ def train(
     NonFiniteError, OutOfMemoryError, CheckpointError: as of one run.
   """
   check_is_config(config)
+  wd.check_name(workdir)
   with registry.trusting(trust_code or None):
     if not config.get("phases"):
       return loop.train(config, workdir, dry_run=dry_run)

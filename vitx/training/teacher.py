@@ -70,7 +70,7 @@ def load_constants(task: Task, config: ConfigDict, info: DatasetInfo) -> dict[st
   if foreign.is_file(teacher.source):
     return {CONSTANT: _from_file(teacher, info)}
   _read(teacher.source)
-  loaded = load(teacher.source, trust_code=registry.is_trusted())
+  loaded = load(teacher.source)
   _check_data(teacher, loaded.config, config)
   tree.check_arrays(loaded.variables, _shapes(teacher), f"task.teacher={teacher.source!r}")
   return {CONSTANT: _order_classes(loaded, teacher, info)}

@@ -100,7 +100,7 @@ def _check(layer: MixerCapture, label: str) -> None:
       f"attention: {label} has mixers ({layer.mixer} in {layer.path}) whose matrix is a Fourier"
       " transform, the same for every image: nothing attends"
     )
-  if not layer.layout.placed:
+  if not layer.layout.has_places:
     raise ConfigError(
       f"attention: {label} gives tokens up before {layer.path} (model.token_reduction), so that"
       " what stays has no place in the image; use model.token_reduction='zeroed' or 'none'"

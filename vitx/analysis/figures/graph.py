@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from vitx.analysis.figures import style
-from vitx.analysis.figures.receptive_field import list_edges
+from vitx.analysis.figures.patterns import list_edges
 from vitx.analysis.figures.subject import Subject
 from vitx.analysis.graph import GraphFigures, graph_figures
 

@@ -12,13 +12,32 @@ import numpy as np
 from vitx.analysis.figures import style
 from vitx.analysis.figures.attention_past import mark, to_plane
 from vitx.analysis.figures.subject import Subject
+from vitx.attention.base import TokenMixer
 from vitx.attention.pattern import PatternAttention
+from vitx.config.errors import ConfigError
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns import PATTERNS, Causal, Pattern
 
 MATRIX = 512  # tokens of the matrix that are drawn; of more no dot could be told from another
 HEADS = 4  # that are drawn where they differ
 EXAMPLE_GRID = (8, 8)
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerPattern:
+  """The edges of one layer.
+
+  Attributes:
+    layer: its number.
+    pattern: of all heads.
+    layout: of the tokens.
+    heads: H.
+  """
+
+  layer: int
+  pattern: Pattern
+  layout: TokenLayout
+  heads: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,6 +72,43 @@ def draw_patterns(subject: Subject, out: Path) -> list[Path]:
   return [style.keep(plot_patterns(examples, columns=3), out, f"{name}_examples")]
 
 
+def list_edges(
+  model: nn.Module, spec: jax.ShapeDtypeStruct, *, mixed: bool = False
+) -> list[LayerPattern]:
+  """Returns the pattern of every layer in order; nothing is computed.
+
+  Args:
+    model: of any kind.
+    spec: of a batch of one example.
+    mixed: whether layers without a pattern are left out.
+
+  Raises:
+    ConfigError: a token mixer has no pattern, unless the layers are mixed.
+  """
+  layers: dict[tuple[str, ...], LayerPattern] = {}
+
+  def note(call: Any, args: Any, kwargs: Any, context: Any) -> Any:
+    module = context.module
+    if isinstance(module, TokenMixer) and context.method_name == "__call__":
+      layout = args[1] if len(args) > 1 else kwargs["layout"]
+      if not isinstance(module, PatternAttention):
+        if mixed:
+          return call(*args, **kwargs)
+        raise ConfigError(
+          f"{'/'.join(module.path)} is {type(module).__name__}, which has no pattern of edges that"
+          " stands before the input is seen; use a model whose token_mixer is a pattern, such as"
+          " neighborhood, bigbird, strided, or pattern with edges=NAME"
+        )
+      pattern = module.full_pattern(layout)
+      pattern = pattern & Causal() if module.causal else pattern
+      layers[module.path] = LayerPattern(module.layer, pattern, layout, module.num_heads)
+    return call(*args, **kwargs)
+
+  with nn.intercept_methods(note):
+    jax.eval_shape(lambda x: model.init(jax.random.key(0), x, train=False), spec)
+  return list(layers.values())
+
+
 def find_patterns(model: nn.Module, spec: jax.ShapeDtypeStruct) -> list[Used]:
   """Returns the distinct patterns of a model's layers in order; nothing is computed.
 
@@ -61,18 +117,8 @@ def find_patterns(model: nn.Module, spec: jax.ShapeDtypeStruct) -> list[Used]:
     spec: of a batch of one example.
   """
   layers: dict[tuple[Pattern, TokenLayout, int], list[int]] = {}
-
-  def note(call: Any, args: Any, kwargs: Any, context: Any) -> Any:
-    module = context.module
-    if isinstance(module, PatternAttention) and context.method_name == "__call__":
-      layout = args[1] if len(args) > 1 else kwargs["layout"]
-      pattern = module.full_pattern(layout)
-      pattern = pattern & Causal() if module.causal else pattern
-      layers.setdefault((pattern, layout, module.num_heads), []).append(module.layer)
-    return call(*args, **kwargs)
-
-  with nn.intercept_methods(note):
-    jax.eval_shape(lambda x: model.init(jax.random.key(0), x, train=False), spec)
+  for each in list_edges(model, spec, mixed=True):
+    layers.setdefault((each.pattern, each.layout, each.heads), []).append(each.layer)
   return [Used(*key, name=_name_layers(sorted(set(own)))) for key, own in layers.items()]
 
 

@@ -5,40 +5,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import flax.linen as nn
-import jax
 import numpy as np
 import scipy.sparse
 
 from vitx.analysis.edges import from_pattern
 from vitx.analysis.figures import style
 from vitx.analysis.figures.attention_past import mark, to_plane
-from vitx.analysis.figures.patterns import choose_query
+from vitx.analysis.figures.patterns import LayerPattern, choose_query, list_edges
 from vitx.analysis.figures.subject import Subject
-from vitx.attention.base import TokenMixer
-from vitx.attention.pattern import PatternAttention
 from vitx.config.errors import ConfigError
 from vitx.ops.layout import TokenLayout
-from vitx.ops.patterns import Causal, Pattern
+from vitx.ops.patterns import Pattern
 
 PANELS = 6
-
-
-@dataclasses.dataclass(frozen=True)
-class LayerPattern:
-  """The edges of one layer.
-
-  Attributes:
-    layer: its number.
-    pattern: of all heads.
-    layout: of the tokens.
-    heads: H.
-  """
-
-  layer: int
-  pattern: Pattern
-  layout: TokenLayout
-  heads: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,38 +56,6 @@ def draw_receptive_field(subject: Subject, out: Path) -> list[Path]:
   ]
   picture = style.keep(plot_fields(found), out, name)
   return [picture, style.write_rows(out / f"{name}.csv", rows)]
-
-
-def list_edges(model: nn.Module, spec: jax.ShapeDtypeStruct) -> list[LayerPattern]:
-  """Returns the pattern of every layer in order; nothing is computed.
-
-  Args:
-    model: of any kind.
-    spec: of a batch of one example.
-
-  Raises:
-    ConfigError: a token mixer has no pattern.
-  """
-  layers: dict[tuple[str, ...], LayerPattern] = {}
-
-  def note(call: Any, args: Any, kwargs: Any, context: Any) -> Any:
-    module = context.module
-    if isinstance(module, TokenMixer) and context.method_name == "__call__":
-      layout = args[1] if len(args) > 1 else kwargs["layout"]
-      if not isinstance(module, PatternAttention):
-        raise ConfigError(
-          f"{'/'.join(module.path)} is {type(module).__name__}, which has no pattern of edges that"
-          " stands before the input is seen; use a model whose token_mixer is a pattern, such as"
-          " neighborhood, bigbird, strided, or pattern with edges=NAME"
-        )
-      pattern = module.full_pattern(layout)
-      pattern = pattern & Causal() if module.causal else pattern
-      layers[module.path] = LayerPattern(module.layer, pattern, layout, module.num_heads)
-    return call(*args, **kwargs)
-
-  with nn.intercept_methods(note):
-    jax.eval_shape(lambda x: model.init(jax.random.key(0), x, train=False), spec)
-  return list(layers.values())
 
 
 def receptive_fields(layers: Sequence[LayerPattern], queries: np.ndarray) -> np.ndarray:

@@ -72,7 +72,6 @@ def make_train_augment(
   check_value(label_smoothing, "task.label_smoothing", Probability)
   size = sides(image_size)
   settings = read_augment(augment, min(size), len(mean))
-  _check_color(settings, len(mean))
   mixes = bool(settings.mixup or settings.cutmix)
 
   def example(key: Any, image: jax.Array, before: Stages, after: Stages) -> jax.Array:
@@ -242,16 +241,6 @@ def _check_statistics(mean: Sequence[float], std: Sequence[float]) -> None:
   for i, (center, spread) in enumerate(zip(mean, std, strict=True)):
     check_number(center, f"data.mean[{i}]", "(-inf, inf)")
     check_number(spread, f"data.std[{i}]", "(0, inf)")
-
-
-def _check_color(settings: AugmentSettings, channels: int) -> None:
-  """Raises ConfigError for operations on colors that images do not have."""
-  for field in ("color_jitter", "randaugment", "autoaugment"):
-    if getattr(settings, field) and channels not in (1, 3):
-      raise ConfigError(
-        f"augment.{field}={getattr(settings, field)!r} changes colors, which images of {channels}"
-        " channels do not have; leave it off"
-      )
 
 
 def _check_images(images: jax.Array, channels: int) -> None:

@@ -111,7 +111,7 @@ class Pattern:
     return 1
 
   @property
-  def drawn(self) -> bool:
+  def is_drawn(self) -> bool:
     """Returns whether the edges are known only at run time."""
     return False
 
@@ -176,8 +176,8 @@ class Combination(Pattern):
     return math.gcd(*(pattern.grain(layout) for pattern in self.patterns))
 
   @property
-  def drawn(self) -> bool:
-    return any(pattern.drawn for pattern in self.patterns)
+  def is_drawn(self) -> bool:
+    return any(pattern.is_drawn for pattern in self.patterns)
 
   def at(self, layer: int) -> Pattern:
     return type(self)(tuple(pattern.at(layer) for pattern in self.patterns))
@@ -206,8 +206,8 @@ class Union(Combination):
 
   def split(self, layout, tile):
     members = self.members(layout)
-    drawn = [member for member in members if member.drawn]
-    static = [member for member in members if not member.drawn]
+    drawn = [member for member in members if member.is_drawn]
+    static = [member for member in members if not member.is_drawn]
     found = [part for member in drawn for part in member.split(layout, tile)]
     if len(static) == 1:
       found.extend(static[0].split(layout, tile))
@@ -243,7 +243,7 @@ class Intersection(Combination):
 
   def split(self, layout, tile):
     whole, *limits = self.patterns
-    if whole.drawn or any(limit.head_period > 1 for limit in limits):
+    if whole.is_drawn or any(limit.head_period > 1 for limit in limits):
       return super().split(layout, tile)
     found = whole.split(layout, tile)
     for limit in limits:
@@ -321,8 +321,8 @@ class OnGrid(Pattern):
     return 1 if layout.prefix else self.pattern.grain(layout)
 
   @property
-  def drawn(self) -> bool:
-    return self.pattern.drawn
+  def is_drawn(self) -> bool:
+    return self.pattern.is_drawn
 
   def at(self, layer: int) -> Pattern:
     return OnGrid(self.pattern.at(layer))

@@ -125,11 +125,11 @@ class GivenBlocks(Pattern):
     return self.block
 
   @property
-  def drawn(self) -> bool:
+  def is_drawn(self) -> bool:
     return isinstance(self.indices, jax.Array)
 
   def split(self, layout, tile):
-    if not self.drawn:
+    if not self.is_drawn:
       return super().split(layout, tile)
     return (Part(self, "drawn", self.block),)
 

@@ -118,11 +118,6 @@ class BlockMask:
     """Returns edges over G N²."""
     return self.edges / (self.heads * self.length**2)
 
-  @property
-  def block_density(self) -> float:
-    """Returns stored blocks over G R²."""
-    return self.keys.size / (self.heads * self.rows**2)
-
   @functools.cached_property
   def _digest(self) -> str:
     digest = hashlib.sha256(f"{self.length} {self.block} {self.heads}".encode())
@@ -272,7 +267,7 @@ def remember(size: int) -> Callable[[Callable], Callable]:
     @functools.wraps(function)
     def call(pattern: Pattern | None, layout: TokenLayout, *arguments: Any) -> Any:
       edges = ""
-      if pattern is not None and not pattern.is_fixed and not pattern.drawn:
+      if pattern is not None and not pattern.is_fixed and not pattern.is_drawn:
         edges = BlockMask.from_pattern(pattern, layout, KEY_BLOCK, pattern.head_period).digest()
       return remembered(edges, pattern, layout, *arguments)
 

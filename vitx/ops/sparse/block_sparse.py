@@ -120,7 +120,7 @@ def _static_backward(mask, scale, saved, cotangents):
 
 
 def _layout(mask: BlockMask) -> xla.Layout:
-  dead = any(side.padded for side in rows.sides(mask))
+  dead = any(side.is_padded for side in rows.sides(mask))
   return xla.Layout(mask.heads, mask.rows, mask.block, dead, jnp.asarray(mask.tables))
 
 

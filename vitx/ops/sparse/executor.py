@@ -212,7 +212,7 @@ def _logits(blocks: _Blocks, rows: Rows, layout: Layout, scale: float) -> jax.Ar
   """Returns logits (z, c, b, W·b) of query blocks, -inf where an element may not be seen."""
   queries = blocks.q[:, rows.own].astype(jnp.float32) * scale
   logits = product_transposed(queries, _wide(blocks.k, rows.others))
-  if blocks.every_bias or rows.padded:
+  if blocks.every_bias or rows.is_padded:
     logits = logits + _wide(blocks.bias, rows.others)[:, :, None]
   return _mask(logits, rows, layout.tables)
 
@@ -292,7 +292,7 @@ def _in_order(
   """Joins the results of classes, each (z, c, b, ...), in block order: (z, G·R, b, ...)."""
   blocks = layout.heads * layout.rows
   joined = [jnp.concatenate(x, axis=1) for x in zip(*parts, strict=True)]
-  if side.repeated:
+  if side.repeats:
     return tuple(_add_rows(x, side.classes[0].own, blocks) for x in joined)
   if side.position is None:
     return tuple(joined)
@@ -325,7 +325,7 @@ def _over_class(step: Callable, rows: Rows, layout: Layout, z: int) -> tuple:
 
   table = None if rows.table is None else chunks(rows.table)
   xs = (chunks(rows.own), chunks(rows.others), table, chunks(rows.pairs))
-  found = jax.lax.map(lambda x: step(Rows(x[0], x[1], x[2], rows.padded, x[3])), xs)
+  found = jax.lax.map(lambda x: step(Rows(x[0], x[1], x[2], rows.is_padded, x[3])), xs)
 
   def whole(x: jax.Array) -> jax.Array:  # (steps, z, size, b, ...) -> (z, n, b, ...)
     x = jnp.moveaxis(x, 0, 1)

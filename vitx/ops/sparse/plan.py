@@ -84,7 +84,7 @@ def _split_prefix(
 
 
 def _by_head(pattern: Pattern, layout: TokenLayout, tile: int | None) -> Heads:
-  if tile or pattern.drawn:
+  if tile or pattern.is_drawn:
     return _split(pattern, layout, tile or pattern.tile or max(TILES))
   return _cheapest(pattern, layout)
 

@@ -28,7 +28,7 @@ class Rows:
     own: int32 (n,), the block that each row belongs to.
     others: int32 (n, W), the blocks it meets; the dead block pads.
     table: int32 (n, W), the element masks of those blocks; None if all blocks are full.
-    padded: whether `others` holds the dead block.
+    is_padded: whether `others` holds the dead block.
     pairs: int32 (n, W), places in the lists of the query blocks, class after class. A query block's
       are consecutive, a key block's say where the same pairs stand; behind the last for padding.
   """
@@ -36,7 +36,7 @@ class Rows:
   own: Indices
   others: Indices
   table: Indices | None
-  padded: bool
+  is_padded: bool
   pairs: Indices
 
 
@@ -48,17 +48,17 @@ class MaskSide:
     classes: of rows.
     position: int32 (G·R,), into the classes' rows in order; behind the last for a block without
       rows. None if the rows already stand in order.
-    repeated: a block may own several rows, in sequence, whose results are to be added.
+    repeats: whether a block may own several rows, in sequence, whose results are to be added.
   """
 
   classes: tuple[Rows, ...]
   position: np.ndarray | None = None
-  repeated: bool = False
+  repeats: bool = False
 
   @property
-  def padded(self) -> bool:
+  def is_padded(self) -> bool:
     """Returns whether the dead block is needed: a list is padded, or there is no list at all."""
-    return not self.classes or any(rows.padded for rows in self.classes)
+    return not self.classes or any(rows.is_padded for rows in self.classes)
 
 
 @functools.lru_cache(maxsize=256)
@@ -146,7 +146,7 @@ def drawn_sides(indices: jax.Array, valid: jax.Array) -> tuple[MaskSide, MaskSid
   others = jnp.where(valid, others, G * R).reshape(G * R, K).astype(jnp.int32)
   pairs = jnp.arange(others.size, dtype=jnp.int32).reshape(others.shape)
   rows = Rows(jnp.arange(G * R, dtype=jnp.int32), others, None, True, pairs)
-  return MaskSide((rows,)), MaskSide((_transpose_drawn(others),), repeated=True)
+  return MaskSide((rows,)), MaskSide((_transpose_drawn(others),), repeats=True)
 
 
 def _transpose_drawn(others: jax.Array) -> Rows:

@@ -73,7 +73,7 @@ def decode_plan(pattern: Pattern | None, layout: TokenLayout, num_heads: int) ->
     numbers = np.arange(N, dtype=np.int32)[None]
     none = np.zeros(num_heads, np.int32)
     return DecodePlan(layout, none, none[:1], numbers, N, None, None)
-  if pattern.drawn:
+  if pattern.is_drawn:
     raise ConfigError(
       "token_mixer: a graph that is drawn at run time cannot be decoded token by token; use a"
       " fixed one (token_mixer.redraw='never')"

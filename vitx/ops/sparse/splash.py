@@ -44,7 +44,7 @@ def applies(
     layout: of the N tokens.
   """
   same = q.dtype == k.dtype == v.dtype and q.dtype in DTYPES
-  if not same or not q.shape[1] == k.shape[1] <= LONGEST or pattern.drawn:
+  if not same or not q.shape[1] == k.shape[1] <= LONGEST or pattern.is_drawn:
     return False
   blocks = block_mask(pattern, layout, BLOCK, q.shape[2])
   held = max(FEW_BLOCKS, DIFFERENT_BLOCKS * blocks.rows)
