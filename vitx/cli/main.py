@@ -64,7 +64,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def run(command: Callable[[], int | None]) -> int:
   """Runs a command and returns its exit status; an expected error is one line on stderr and 1.
-  
+
   The message of such an error is complete in itself; a traceback would bury it.
   """
   try:
@@ -118,7 +118,7 @@ def declare_arguments(name: str, parser: argparse.ArgumentParser) -> None:
 
 def _end_among_others(error: Exception | None) -> None:
   """Ends this process at once if it is one of several, since the others would keep it waiting.
-  
+
   Args:
     error: The error that has not been printed yet, or `None`.
   """

@@ -58,7 +58,7 @@ def compress(
   Raises:
     ConfigError: The model is not a density model, or has no tokens for the file.
     MissingExtraError: `constriction` is not installed.
-    OSError: the file cannot be read.
+    OSError: The file cannot be read.
   """
   check_value(lanes, "lanes", PositiveInt)
   with open_model(model, checkpoint, trust_code=trust_code) as loaded:
@@ -126,7 +126,7 @@ def decompress(
   Raises:
     ConfigError: The file is missing or damaged, or the model or the machine is another one.
     MissingExtraError: `constriction` is not installed.
-    OSError: the file cannot be read.
+    OSError: The file cannot be read.
   """
   header, code = code_file.read(path)
   with open_model(model, header.step, trust_code=trust_code) as loaded:
