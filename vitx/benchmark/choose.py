@@ -153,7 +153,7 @@ def fit(ratios: Iterable[Ratio]) -> tuple[Bound, ...]:
   matrices = sorted({ratio.matrices for ratio in ratios})
 
   def lost(counts: tuple[int, ...]) -> float:
-    """Returns the loss if `counts[i]` of the sorted numbers of matrices are masked at `tokens[i]`."""
+    """Returns the loss if the `counts[i]` least numbers of matrices are masked at `tokens[i]`."""
     total = 0.0
     for ratio in ratios:
       gain = -math.log(ratio.value / WORTH)  # The gain of "masked" over "kernelized".
