@@ -71,7 +71,7 @@ def _equation(equation: Any, elementwise: bool) -> int:
   if name == "conv_general_dilated":
     kernel = equation.invars[1].aval.shape
     features = kernel[params["dimension_numbers"].rhs_spec[0]]
-    spread = math.prod(params["lhs_dilation"])  # Dilation inserts zeros, whose products are free.
+    spread = math.prod(params["lhs_dilation"])  # Products with the zeros between are free.
     return 2 * _size(equation) * math.prod(kernel) // (features * spread)
   if name == "fft":
     return _fourier(equation.invars[0].aval, equation.outvars[0].aval, params["fft_lengths"])

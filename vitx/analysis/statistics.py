@@ -72,7 +72,7 @@ def spread(values: Sequence[float]) -> Spread:
 
 
 def compare_pairs(values: Sequence[float], base: Sequence[float]) -> Difference:
-  """Returns the difference of values to those of equal seeds in `base`, by Student's t.
+  """Returns the mean difference of `values` and `base`, paired by seed, with Student's t.
 
   Raises:
     ValueError: There are no pairs.

@@ -173,7 +173,7 @@ def fit(ratios: Iterable[Ratio]) -> tuple[Bound, ...]:
 def describe(
   ratios: Sequence[Ratio], setting: Setting, repeats: int, neighbors: Neighbors
 ) -> dict[str, Any]:
-  """Returns a JSON record of one family's measurement: when, where, with what, and the ratios."""
+  """Returns a JSON record of one family's measurement: date, device, versions, sizes, ratios."""
   found: dict[str, dict[str, dict[str, float | None]]] = {}
   for ratio in ratios:
     value = round(ratio.value, 3) if math.isfinite(ratio.value) else None

@@ -50,7 +50,7 @@ def find_crossover(rows: Sequence[MixerCost], mixer: str, against: str) -> int |
     against: "kernelized" for dense softmax's kernelized path, or "masked" for the mixer's own.
 
   Returns:
-    The number N, or `None` if the mixer loses at the largest N with both paths, or there is none.
+    The number N, or `None` if the mixer loses at the largest N with both paths, or no N has both.
   """
   found = None
   for n in sorted({row.tokens for row in rows}, reverse=True):

@@ -192,7 +192,7 @@ def _time(programs: Sequence[trial.Dispatch], config: ConfigDict) -> list[float]
 
 
 def find_memory(given: float | None = None) -> float:
-  """Returns the bytes that a device may use, of those given or free; CPU devices share them."""
+  """Returns a device's share of the given or free memory in bytes; only CPU devices share it."""
   memory = given or USABLE * timing.find_free_bytes()
   return memory / jax.local_device_count() if jax.default_backend() == "cpu" else memory
 

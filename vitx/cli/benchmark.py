@@ -3,9 +3,9 @@
 Mixers: every token mixer runs as a module in both implementations, forward and backward, beside
 dense softmax. Time, compiled temporary memory and FLOPs are printed as ratios to it. On a CPU no
 absolute time is shown, because its cores are shared. Choose: finds the faster of a mixer's two
-implementations on this device and writes the file that `auto` reads. Data: streams the batches of
-a config's training and compares them with one thread of Pillow that decodes and resizes the same
-images, in examples per second, and prints their memory. `vitx plan` measures a config's rows.
+implementations on this device and writes the file that `auto` reads. Data: streams the batches of a
+config's training and compares them with one thread of Pillow that decodes and resizes those images,
+in examples per second, and prints the memory of the batches. `vitx plan` measures a config's rows.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Converts published weights into a workdir, and a workdir's weights to names that others know.
+"""Converts published weights into a workdir, and a workdir's weights to other projects' names.
 
     vitx convert deit_small.pth --config configs/imagenet.py:deit_s --out runs/deit_s
     vitx convert hf:timm/deit_small_patch16_224.fb_in1k --config imagenet:deit_s --out runs/deit_s

@@ -6,12 +6,12 @@
 
 Any machine with jax and flatbuffers runs it: jax.export.deserialize(file.read()).call(images).
 
-The program's input is what `vitx predict` prepares on the host. A classifier of images takes uint8
-(B, S, S, C), pixels 0 ... 255 of images of the run's stored size (data.decode_size). It resizes,
-crops and normalizes as the evaluation does, and returns logits and probabilities, float32 (B, K). A
-density model takes tokens, uint8 (B, N). It returns logits (B, N, V), where place t depends on the
-tokens before t, and log_probabilities (B, N) of the tokens in nats. FILE.json beside the program
-lists names, shapes and dtypes, the classes, and the preparation of examples.
+The program takes examples as `vitx predict` prepares them on the host. A classifier of images takes
+uint8 (B, S, S, C), pixels 0 ... 255 of images of the run's stored size (data.decode_size). It
+resizes, crops and normalizes as the evaluation does, and returns logits and probabilities, float32
+(B, K). A density model takes tokens, uint8 (B, N). It returns logits (B, N, V), where place t
+depends on the tokens before t, and log_probabilities (B, N) of the tokens in nats. FILE.json beside
+the program lists names, shapes and dtypes, the classes, and the preparation of examples.
 
 Mixers with implementation=auto become "masked", which holds the attention matrix and takes any
 batch. A flag selects "kernelized" instead, which never holds the matrix and mostly needs a fixed

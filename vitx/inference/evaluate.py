@@ -56,7 +56,7 @@ def evaluate(
     data_dir: The directory of TFDS sets; `None` means the run's.
     batch_size: The batch size over all devices; `None` means the run's evaluation batch size.
     limit: The number of examples to evaluate, spread evenly over the split; `None` means all.
-    task: Changes `field=value,...` to fields of the task that evaluation reads, such as
+    task: The changes `field=value,...` of task fields that evaluation reads, such as
       `min_context=64`.
     predictions: The path of a CSV file to write, with a row per example: its name and the task's
       columns.

@@ -60,7 +60,7 @@ class Prediction:
     """Returns the k most probable classes of each example with their probabilities, best first.
 
     Raises:
-      ConfigError: K is not in 1..K.
+      ConfigError: `k` is not in 1..K.
     """
     check_integer(k, "top_k", f"[1, {len(self.class_names)}]")
     order = np.argsort(-self.probabilities, axis=1, kind="stable")[:, :k]
@@ -179,7 +179,7 @@ def _with_features(evaluate: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _columns(loaded: Loaded, answers: Sequence[Sequence[Any]]) -> dict[str, list[Any]]:
-  """Returns the task's columns without those of the example's own arrays, which are blank here."""
+  """Returns the task's columns without the examples' own arrays, which are blank in a prediction."""
   heads = loaded.task.prediction_columns(loaded.data)
   columns = {head: [row[i] for row in answers] for i, head in enumerate(heads)}
   return {head: column for head, column in columns.items() if head not in loaded.task.element_spec}

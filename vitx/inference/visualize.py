@@ -38,7 +38,7 @@ from vitx.training.trial import complete_config, count_training_flops, measure_t
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-  """The options of a figure; each figure reads only those that it needs.
+  """The options of a figure; each figure reads the options that it needs.
 
   Attributes:
     local: The number l of last tokens that count as near; `None` means a row of the grid.

@@ -90,7 +90,7 @@ def check_source(
 ) -> None:
   """Raises the errors of `initial_variables` that can be found without reading a checkpoint.
 
-  Args not listed here are those of `initial_variables`.
+  `initial_variables` describes the other arguments.
 
   Args:
     source: The workdir of the other run, a file of weights, or `hf:NAME`.

@@ -30,7 +30,7 @@ _DTYPES = {
   "CharStorage": np.int8,
   "ByteStorage": np.uint8,
   "BoolStorage": np.bool_,
-  # Typed tensors use this storage, which has no type of its own; the entries below are their types.
+  # Tensors that state their own type use this untyped storage; the entries below are those types.
   "UntypedStorage": np.uint8,
   "float8_e4m3fn": ml_dtypes.float8_e4m3fn,
   "float8_e4m3fnuz": ml_dtypes.float8_e4m3fnuz,

@@ -110,8 +110,8 @@ def transfer(
   Args:
     target: A nested dict of freshly initialized arrays.
     source: A nested dict of trained arrays.
-    layout: The layout of the target's tokens that positions are added to. If it is `None`, no array
-      is resized.
+    layout: The layout of the target's tokens that positions are added to. If it is `None`, tables
+      of another length are left as initialized.
     source_layout: The layout of the source's tokens, or `None` if it is not known.
     places: The index of each target class in the source, or the reason why the classes differ, see
       `FindPlaces`. If it is `None`, a head is filled if the number of classes agrees.
