@@ -65,7 +65,7 @@ The rows of this file:
 Our results at `scale=small`, 4 TFLOP a row (91 to 252 steps), test top-1 of three seeds, images
 squashed to 160 x 160 and stored as JPEG a second time, one CPU core for the three, 2026-11-25:
 `tiny_vit` 32.66 ± 1.09; the other key sets 29.91 to 33.53 and the query blocks 30.77 to 31.95,
-without significant differences; `tiny_cvt` 41.86 ± 1.27, `tiny_swin` 28.16 ± 2.40
+none distinguishable from another; `tiny_cvt` 41.86 ± 1.27, `tiny_swin` 28.16 ± 2.40
 (results/bbvit_imagenette_small.md). At the published scale: not yet run.
 
 The best epoch is chosen on 10 % of the training set, which training does not see. Images of any

@@ -179,7 +179,7 @@ def _with_features(evaluate: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _columns(loaded: Loaded, answers: Sequence[Sequence[Any]]) -> dict[str, list[Any]]:
-  """Returns the task's columns without the examples' own arrays, which are blank in a prediction."""
+  """Returns the task's columns without the examples' own arrays, which predictions leave blank."""
   heads = loaded.task.prediction_columns(loaded.data)
   columns = {head: [row[i] for row in answers] for i, head in enumerate(heads)}
   return {head: column for head, column in columns.items() if head not in loaded.task.element_spec}

@@ -1,6 +1,6 @@
 """Search for the timm network that equals a network of vitx, and code that builds it.
 
-Parameters alone do not determine the function of a network: an activation or the rotation of queries
+Parameters do not determine the function of a network: an activation or the rotation of queries
 leaves no trace in them. So every field of a config's model must be an argument of timm's
 constructor, have no effect on a trained network, or have its default value.
 """
