@@ -73,7 +73,7 @@ def measure(
     setting: The sizes and dtype of the mixers; its batch size is ignored.
     repeats: The number of rounds; the median counts.
     minutes: The limit on all timing in minutes, without compilation. Time that one comparison
-      leaves is shared by those after it.
+      leaves is shared by the later ones.
     say: A function called with messages on the progress.
   """
   subjects = [Candidate(spec, setting) for spec in SUBJECTS]

@@ -210,7 +210,7 @@ def measure_remedies(
   """Yields settings that may help if the batch does not fit, the cheapest in time first.
 
   Each comes with the compiled memory of its step in bytes. Accumulation is tried with the fewest
-  micro-batches that fit, and at the end with the most.
+  micro-batches such that one fits, and at the end with the most.
   """
   accum, batch = config.grad_accum_steps, share(config)
   counts = [k for k in range(accum + 1, batch + 1) if batch % k == 0]

@@ -125,7 +125,7 @@ def batch_norm(theirs: str, ours: str) -> list[NameRule]:
 def convert_in(
   rules: Iterable[NameRule], theirs: Arrays, num_heads: int
 ) -> tuple[dict[str, np.ndarray], list[str]]:
-  """Returns the arrays under our names, and the names that no rule covers.
+  """Returns the arrays under vitx's names, and the published names that no rule covers.
 
   Raises:
     ConfigError: A shape does not split into H heads, or an array's counterpart is missing.
@@ -146,7 +146,7 @@ def convert_in(
 
 
 def convert_out(rules: Iterable[NameRule], ours: Arrays) -> tuple[dict[str, np.ndarray], list[str]]:
-  """Returns the arrays under their names, and the names of ours that no rule covers."""
+  """Returns the arrays under the published names, and the names in vitx that no rule covers."""
   left = dict(ours)
   theirs: dict[str, np.ndarray] = {}
   for each in rules:

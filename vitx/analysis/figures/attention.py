@@ -65,7 +65,7 @@ def draw_attention(subjects: Sequence[Subject], out: Path) -> list[Path]:
 def compute_maps(subject: Subject) -> Maps:
   """Runs a model on its examples and returns the attention of all layers.
 
-  For shaped attention α I + β A - γ C it is A.
+  For shaped attention α I + β A - γ C, the matrix is A.
 
   Raises:
     ConfigError: A mixer of the model holds no matrix over the tokens of a grid.

@@ -82,8 +82,8 @@ def list_edges(
     spec: The shape and dtype of a batch of one example.
     mixed: Whether to ignore layers without a pattern.
 
-    Raises:
-      ConfigError: A token mixer has no pattern, and `mixed` is not set.
+  Raises:
+    ConfigError: A token mixer has no pattern, and `mixed` is not set.
   """
   layers: dict[tuple[str, ...], LayerPattern] = {}
 

@@ -68,7 +68,7 @@ def compute_positions(subject: Subject) -> Positions:
 
 
 def find_positions(model: nn.Module, variables: Mapping[str, Any], inputs: Any) -> Positions | None:
-  """Returns the output of the module of positions, or `None` for a model without one.
+  """Returns the embeddings that the module of positions adds, or `None` without such a module.
 
   Args:
     model: A network; if it has several stages, the positions of the first are returned.

@@ -20,7 +20,7 @@ MAP, SIGNED = "magma", "RdBu_r"  # The colors of nonnegative and of signed value
 def make_panels(
   rows: int, columns: int, width: float, height: float, caption: str
 ) -> tuple[Any, np.ndarray]:
-  """Returns an empty figure and its panels (rows, columns); the size is in inches.
+  """Returns an empty figure of a size in inches with a caption, and its panels (rows, columns).
 
   Raises:
     MissingExtraError: Matplotlib is not installed.
