@@ -121,7 +121,7 @@ def draw_grid(images: np.ndarray, columns: int) -> Image.Image:
 
 
 def to_text(tokens: np.ndarray) -> str:
-  """Returns bytes as UTF-8 text, with a replacement character for each that is not printable."""
+  """Returns bytes as UTF-8 text, with replacement characters for invalid or unprintable parts."""
   text = tokens.astype(np.uint8).tobytes().decode("utf-8", errors="replace")
   return "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text)
 

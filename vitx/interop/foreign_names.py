@@ -87,8 +87,8 @@ def strip(theirs: Arrays, order: Sequence[str]) -> tuple[Arrays, dict[str, str]]
 
   Args:
     theirs: The arrays by their names in the file.
-    order: Words in prefixes, by priority; of two networks in a file, the one with the
-      earlier word is taken.
+    order: Words in prefixes, by priority; of two networks in a file, the one with the earlier
+      word is taken.
 
   Returns:
     The arrays, and notes on the removed prefixes and the arrays left out.

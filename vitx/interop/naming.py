@@ -67,7 +67,7 @@ def from_heads(theirs: str, ours: str) -> NameRule:
 
 
 def stacked_weight(theirs: str, ours: tuple[str, ...]) -> NameRule:
-  """Returns the rule of linear maps (H D, C) that are stacked along axis 0, head after head."""
+  """Returns the rule of stacked linear maps (H D, C), in which each head's rows are consecutive."""
 
   def into(x: np.ndarray, heads: int) -> tuple[np.ndarray, ...]:
     return tuple(w.T.reshape(x.shape[1], heads, -1) for w in np.split(x, len(ours)))

@@ -25,11 +25,11 @@ def draw_sparsifiner(subject: Subject, out: Path) -> list[Path]:
   """Draws Sparsifiner's masks, sparse and full attention of a few queries, and its bases.
 
   There is one figure for each example (supplement, Figures 1 and 2). For a few layers and heads it
-  shows the keys that a query of the grid keeps, its attention to them, and its attention with
-  these weights but no mask. Another figure shows the absolute values of the bases over the grid (Figure 3). The table
-  has per layer the share of zeros in basis and coefficients, the share of full attention on kept
-  keys, and the overlap of the kept keys of two queries of a head (intersection over union, averaged
-  over pairs).
+  shows the keys that a query of the grid keeps, its attention to them, and its attention with these
+  weights but no mask. Another figure shows the absolute values of the bases over the grid (Figure
+  3). The table has per layer the share of zeros in basis and coefficients, the share of full
+  attention on kept keys, and the overlap of the kept keys of two queries of a head (intersection
+  over union, averaged over pairs).
 
   Raises:
     ConfigError: The model has no Sparsifiner mixers, or its masks are off, or a query does not
