@@ -247,8 +247,8 @@ class RunSettings:
     weight_decay_mask: The parameters that weight decay applies to.
     grad_clip_norm: The global norm to which the gradient is clipped; None is no clipping.
     layer_decay: The ratio of a block's learning rate to the next block's.
-    freeze: Patterns of the names of fixed parameters, such as "block_0/.*"; running statistics with
-      a matching name are fixed too.
+    freeze: Patterns of the names of parameters that are not trained, such as "block_0/.*"; the
+      running statistics of such modules are fixed too.
     ema_decay: The decay of the moving average of the parameters; 0 is off.
     ema_warmup: Whether the moving average is short at first.
     log_every: The interval between log rows of kind "train".
