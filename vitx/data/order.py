@@ -70,9 +70,9 @@ def example_at(seed: int, positions: np.ndarray | int, count: int, repeats: int 
 def places(rows: np.ndarray, batch_size: int, repeats: int) -> np.ndarray:
   """Returns for each row of a batch its position in the batch's part of the order.
 
-  Without repeats the positions of the rows are 0, 1, 2, ...; with repeats they are 0, B - 1, 1, B -
-  2, ... Mixing pairs neighboring rows. With repeats these have the positions p and B - 1 - p, as if
-  the batch were mixed with its reverse, and are hardly ever two copies of one example.
+  Without repeats the positions of the rows are 0, 1, 2, ...; with repeats they are 0, B-1, 1, B-2,
+  ... Mixing pairs neighboring rows. With repeats these have the positions p and B-1-p, as if the
+  batch were mixed with its reverse, and are hardly ever two copies of one example.
 
   Args:
     rows: The row numbers in the global batch.

@@ -52,9 +52,9 @@ def _strip(word: str) -> str:
 
 
 def find_roles(splits: Iterable[str]) -> dict[str, list[str]]:
-  """Returns the splits for each role whose names state it by a word that is not documented.
+  """Returns, by role, the splits whose names state the role in an undocumented word.
 
-  A role for which a documented name exists is left out; a role that no name states has none.
+  Roles for which there is a split with a documented name are left out.
   """
   names = list(splits)
   return {

@@ -144,7 +144,7 @@ def _check_split(dataset: Dataset, role: str, expression: str) -> None:
 def choose_balanced(
   classes: np.ndarray, share: float, seed: int, stream: int, spare: int
 ) -> np.ndarray:
-  """Chooses a share of each class: at least one example, and all but at least `spare`.
+  """Chooses a share of each class, at least one example, but leaves at least `spare`.
 
   The first examples of a fixed order of each class are chosen, so a smaller share is a subset of a
   larger one.

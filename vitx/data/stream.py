@@ -22,7 +22,7 @@ def stream(read: ReadRows, steps: range, rows: int, threads: int) -> Iterator[Ho
 
   Args:
     read: A function from a step and a range of rows to their arrays; called from several threads.
-    steps: The steps.
+    steps: The steps to read.
     rows: The number of rows in a batch.
     threads: The number of reading threads.
   """

@@ -23,7 +23,7 @@ class Wav:
     path: The path of the file.
     rate: The number of samples per second.
     channels: The number of channels.
-    samples: The number of samples per channel; less than the header says if the file is cut short.
+    samples: The number of samples per channel; fewer than the header says if the file is cut short.
   """
 
   path: Path
