@@ -9,6 +9,6 @@ _CLONE = os.path.dirname(os.path.dirname(__file__))
 if sys.path[:1] == [os.getcwd()] and not os.path.samefile(_CLONE, sys.path[0]):
   del sys.path[0]
 
-from vitx.cli.main import start  # noqa: E402 (only now)
+from vitx.cli.main import start  # noqa: E402 (`sys.path` comes first)
 
 sys.exit(start())

@@ -34,7 +34,7 @@ class Description:
   Attributes:
     value: The value in the config, or else the default, as JSON.
     kind: The declared type in readable form; "" if there is none.
-    meaning: The meaning in a few words; "" if its docstring has no entry.
+    meaning: The meaning in a few words; "" if no docstring explains the field.
   """
 
   value: Any

@@ -1,6 +1,6 @@
 """Overrides of a config in one string, `ROW,field=value,...`, the argument of `get_config`.
 
-For example `--config configs/digits.py:performer,seed=3,optimizer.weight_decay=0.1`. A bare name
+An example is `--config configs/digits.py:performer,seed=3,optimizer.weight_decay=0.1`. A bare name
 replaces the whole of a named choice (a dict with a `name`): `token_mixer=softmax` drops the fields
 of the previous mixer. A string field takes the text as it is, such as `init_from=2024_11_25`; the
 value of any other field is a Python literal.

@@ -43,7 +43,7 @@ class TrainBatches:
   Args:
     examples: The source's `train`. The constructor reads them if they are to be kept in memory.
     transform: The transform of each example; its random bits depend on seed, step and index.
-    batch_size: The number of examples over all processes.
+    batch_size: The number of examples in a batch over all processes.
     seed: The data seed, for the order of the examples and the bits of the transform.
     repeats: The number of times that an example comes in a row, see `order.example_at` and
       `order.places`.
@@ -184,6 +184,6 @@ def evaluation_batches(
         store_row(batch, place, arrays, functools.partial(examples.name, i))
     return {**batch, "mask": mask, "example": np.where(mask, which, -1).astype(np.int32)}
 
-  if isinstance(examples, InMemory):  # nothing to read, so nothing to wait for
+  if isinstance(examples, InMemory):  # no reading, so no threads are needed
     return (read(step, slice(None)) for step in steps)
   return stream(read, steps, len(rows), threads)

@@ -39,8 +39,8 @@ def sort_names(names: Sequence[str]) -> tuple[str, ...]:
 def are_numbered(names: Sequence[str]) -> bool:
   """Returns whether the names alone give each class its number.
 
-  True for consecutive numbers from 0 or 1 with equal text around them, and for all of ImageNet's
-  names.
+  They do if they are consecutive numbers from 0 or 1 with equal text around them, or all of
+  ImageNet's names.
   """
   numbers = sorted((_read_numbers(names) or {}).values())
   in_a_row = numbers in (list(range(len(names))), list(range(1, len(names) + 1)))
@@ -192,7 +192,7 @@ def renumber(dataset: Dataset, names: Sequence[str], *, unnamed: bool = False) -
   Args:
     dataset: The data set, which has classes.
     names: The other list of names.
-    unnamed: The argument of `find_places`.
+    unnamed: The argument `unnamed` of `find_places`.
   """
   places = find_places(dataset.info, names, unnamed=unnamed)
   if places is None:

@@ -81,7 +81,7 @@ def _take(sequences: Iterable[np.ndarray], kind: SequenceKind) -> list[np.ndarra
   taken: list[np.ndarray] = []
   left = LIMIT
   for each in sequences:
-    # Cut before it is copied: a document may be a file mapped into memory.
+    # The cut comes before the copy, as a document may be a file mapped into memory.
     part = np.array(each if kind == "images" else each[:left], np.uint8).ravel()
     if taken and len(part) > left:
       break

@@ -1,4 +1,4 @@
-"""Converts a TFRECORD copy of a TFDS set to ArrayRecord by record, without TensorFlow."""
+"""Converts a TFRECORD copy of a TFDS set to ArrayRecord, record by record, without TensorFlow."""
 
 import json
 import os

@@ -41,8 +41,8 @@ def autocontrast(image: jax.Array) -> jax.Array:
 def equalize(image: jax.Array) -> jax.Array:
   """Equalizes the histogram of each channel.
 
-  By Pillow's rule, a step is a 255th of the pixels below the highest value. If that is less than
-  one pixel, as in every image of fewer than 256 pixels, the channel stays unchanged.
+  By Pillow's rule, a step is a 255th of the number of pixels below the highest value. If that is
+  less than one pixel, as in every image of fewer than 256 pixels, the channel stays unchanged.
   """
   H, W, C = image.shape
   values = image.astype(jnp.int32).reshape(H * W, C)
@@ -62,7 +62,7 @@ def brightness(image: jax.Array, factor: jax.Array) -> jax.Array:
 
 
 def color(image: jax.Array, factor: jax.Array) -> jax.Array:
-  """Blends with gray: factor 0 gives gray, 1 the image; one channel stays unchanged."""
+  """Blends with gray: factor 0 gives gray, 1 the image; a gray image does not change."""
   return _blend(_luma(image), image, factor)
 
 

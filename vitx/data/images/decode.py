@@ -69,7 +69,7 @@ class Encoded:
       ConfigError: The bytes are not a readable image, or have more pixels than
         `files.check_inflated` allows.
     """
-    if files.limit() > files.DEFAULT:  # else Pillow's own limit applies
+    if files.limit() > files.DEFAULT:  # DEFAULT is Pillow's own limit
       Image.MAX_IMAGE_PIXELS = int(files.limit()) // 3
     _check_icon(self.content, self.where)
     try:

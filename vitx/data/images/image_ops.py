@@ -57,7 +57,7 @@ def affine(image: jax.Array, matrix: jax.Array, interpolation: str) -> jax.Array
 
 
 def rotation(degrees: jax.Array, height: int, width: int) -> jax.Array:
-  """Returns the matrix (2, 3) for `affine` that turns an image counter-clockwise."""
+  """Returns the matrix (2, 3) for `affine` that rotates an image counter-clockwise."""
   angle = jnp.deg2rad(degrees)
   cos, sin = jnp.cos(angle), jnp.sin(angle)
   x, y = 0.5 * width, 0.5 * height  # the center

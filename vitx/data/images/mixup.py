@@ -18,7 +18,7 @@ def smooth_targets(labels: jax.Array, num_classes: int, smoothing: float) -> jax
 def mix(
   images: jax.Array, targets: jax.Array, keep: jax.Array, share: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-  """Mixes each image and its target with those of its partner.
+  """Mixes each image and target with its partner's.
 
   Args:
     images: The normalized images (B, height, width, C); B is even.

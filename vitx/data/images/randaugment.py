@@ -35,7 +35,7 @@ class Draws:
   probability: float = 1.0
 
   def __call__(self, key: jax.Array, choices: int) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Draws operations from `choices`, strengths, and a mask of those to apply, (count,) each.
+    """Draws operations below `choices`, strengths, and a mask of those to apply, (count,) each.
 
     A strength in -1..1 is a tenth of the level; its sign is the direction of the operations that
     have one.

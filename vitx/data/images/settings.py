@@ -33,7 +33,7 @@ def check_file_settings(settings: DataSettings) -> None:
 def image_spec(
   channels: int, size: tuple[int | None, int | None] = (None, None), *, labeled: bool = True
 ) -> dict[str, ArraySpec]:
-  """Returns the spec of images of (height, width), None for a varying side."""
+  """Returns the spec of images, where None is a varying side, and of labels if `labeled`."""
   image = {"image": ArraySpec((*size, channels), "uint8")}
   return {**image, "label": ArraySpec((), "int32")} if labeled else image
 

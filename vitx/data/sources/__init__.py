@@ -9,9 +9,9 @@ Your own source is a function from the config's `data` (a mapping with at least 
 the fields of `data` that it needs, such as `data["data_dir"]`, and returns a `Dataset` with
 
 - `info`: the name, the `ArraySpec` of each array of an example, class names or a vocabulary where
-    there are any, and a fingerprint of the content ("": computed from the examples' arrays);
+  there are any, and a fingerprint of the content ("": computed from the examples' arrays);
 - `splits` and `open_split`, a function from a split's name to its examples with `len(examples)`,
-    `examples[i]` (a dict of arrays), `examples.name(i)` and `examples.labels` (the classes, int32
+  `examples[i]` (a dict of arrays), `examples.name(i)` and `examples.labels` (the classes, int32
   (n,), or None), all of which may be called from several threads at once;
 - `carve`, such as `documents.carve_end`, for sequences that must not be drawn one by one.
 

@@ -16,15 +16,15 @@ _OPTIONS = "readahead_buffer_size:0,max_parallelism:0"
 _BUFFER = 32768  # bytes
 
 
-_THREADS = 64  # the reader's, for all files of a process; with fewer it hangs
+_THREADS = 64  # the reader's threads for all files of a process; with fewer it hangs
 
 
 @functools.cache
 def check_threads() -> None:
   """Raises ConfigError, before a file is opened, unless this process may start enough threads.
 
-  The limits of virtual memory (`ulimit -v`), of processes (`ulimit -u`) and of a container can
-  prevent it.
+  Limits of virtual memory (`ulimit -v`), of processes (`ulimit -u`) or of a container can prevent
+  this.
   """
   end, started = threading.Event(), []
   try:

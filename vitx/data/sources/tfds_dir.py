@@ -14,7 +14,7 @@ from vitx.data.cache import cache_directory
 
 READABLE = "array_record"
 _NAME = re.compile(r"(?P<name>\w+)(?:/(?P<config>[^:/]+))?(?::(?P<version>\d+\.\d+\.\d+))?")
-_TEMPLATE = re.compile(r"([^{}]|\{[A-Z_]+\})*")  # the file names of a split
+_TEMPLATE = re.compile(r"([^{}]|\{[A-Z_]+\})*")  # templates of a split's file names
 _VERSION = re.compile(r"\d+\.\d+\.\d+")
 
 
@@ -157,7 +157,7 @@ class _CodeRefusedError(Exception):
 
 
 def _guard_feature_classes() -> None:
-  """Prevents TFDS from importing feature classes named by a prepared set.
+  """Prevents TFDS from importing the feature classes of a prepared set without permission.
 
   TFDS imports the module of each class in `features.json`. All lookups (the file has two forms,
   which may nest) use the one method that this function replaces. TFDS has already registered its
