@@ -156,7 +156,7 @@ class _Case:
     return found
 
   def _gradients(self, name, params, x, mask):
-    """Returns the output, and the gradients of a weighted sum over its unmasked tokens."""
+    """Returns the output, and gradients by params and x of a weighted sum over unmasked tokens."""
 
     def loss(params, x):
       out = self.apply(params, x, mask, implementation=name)
@@ -181,7 +181,7 @@ class _Case:
         self.close(slopes[key], slopes[first], what + "gradients")
 
   def check_mask(self):
-    """Checks that no output or gradient depends on masked tokens."""
+    """Checks that masked tokens affect no output and have no gradient, and that others have one."""
     kept = self.mask[..., None]
     other = self.x + np.where(kept, 0, 3 * self.weight)
     full, _, slopes = self.results

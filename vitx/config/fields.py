@@ -77,7 +77,7 @@ def declare(default: Any, *names: str, **paths: str) -> Any:
 
 @dataclass(frozen=True)
 class SplitSettings:
-  """The splits of the source for the three roles; "" chooses a split by its name.
+  """The splits of the source for the three roles; "" finds a split by its name or carves one.
 
   Attributes:
     train: The split that the model learns from.
@@ -159,14 +159,16 @@ class AugmentSettings:
     randaugment: The (number of operations, magnitude 0..10); () is off. Not with autoaugment.
     randaugment_probability: The probability that a RandAugment operation is applied.
     randaugment_std: The standard deviation of the magnitude, which is drawn for each operation.
-    randaugment_operations: The paper's 14, or timm's 15 whose effect increases with the magnitude.
+    randaugment_operations: The set of operations: the paper's 14, or timm's 15 whose effect
+      increases with the magnitude.
     autoaugment: Whether the CIFAR policy is applied.
     random_erasing: The probability of erasing a box.
-    random_erasing_fill: The content of the box: zero (the mean), or normal noise in timm's box.
+    random_erasing_fill: The content of the box: zero (the mean), or normal noise for each pixel, in
+      timm's box.
     mixup: The alpha of mixup; 0 is off.
     cutmix: The alpha of CutMix; 0 is off. If mixup is on too, one of the two is drawn.
-    mixing: The unit that draws one share, and one of mixup and CutMix: each pair or the whole
-      batch.
+    mixing: Whether the share, and the choice of mixup or CutMix, is drawn for each pair or once for
+      the whole batch.
     interpolation: The interpolation of every operation; random draws bilinear or bicubic each time.
   """
 
@@ -239,8 +241,8 @@ class RunSettings:
     graph_seed: The seed of random attention graphs; None means seed.
     batch_size: The number of examples in a step over all devices and processes.
     grad_accum_steps: The number of micro-batches per step.
-    steps_per_dispatch: The most steps in one call; it does not change a bit of the result; None
-      chooses 1 to 16 by the FLOPs of a step.
+    steps_per_dispatch: The maximum number of steps in one call, which does not change a bit of the
+      results; None chooses 1 to 16 by the FLOPs of a step.
     duration: The length of the run and of its schedule.
     stop_after: The point at which the run ends early; "" is the whole duration.
     learning_rate: The peak of the schedule.

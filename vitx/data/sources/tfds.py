@@ -115,7 +115,7 @@ class Images(Records):
     return {**image, "label": np.asarray(self._label(features), np.int32)}
 
   def is_usable(self) -> bool:
-    """Returns whether the split has labels; TFDS writes -1 if not (ImageNet's test)."""
+    """Returns whether no label is missing; TFDS writes -1 for one, as in ImageNet's test."""
     return not self._content.label or self._label(self.read(0)) >= 0
 
   def digest(self, indices: np.ndarray, what: str) -> str:
