@@ -187,7 +187,7 @@ class Combination(Pattern):
 
 @dataclasses.dataclass(frozen=True)
 class Union(Combination):
-  """The edges of any of the patterns. A pattern drawn at run time must share none with the others."""
+  """The edges of any of the patterns. A pattern drawn at run time shares none with the others."""
 
   def allows(self, layout, q, k, head=0):
     parts = [pattern.allows(layout, q, k, head) for pattern in self.patterns]

@@ -25,7 +25,7 @@ def in_grid(layout: TokenLayout, q: Index, k: Index) -> Any:
 
 
 def coordinates(layout: TokenLayout, index: Index) -> list[Index]:
-  """Returns the grid coordinates of tokens, one array per axis; a prefix token's are meaningless."""
+  """Returns the grid coordinates of tokens, one array per axis; meaningless for prefix tokens."""
   position, result = index - layout.prefix, []
   for extent in reversed(layout.grid):
     result.append(position % extent)

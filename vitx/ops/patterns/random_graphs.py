@@ -55,9 +55,9 @@ class ErdosRenyi(Pattern):
 class WattsStrogatz(Pattern):
   """A ring of near neighbors with some links moved to random tokens: clustered and small.
 
-  Watts and Strogatz 1998: token i is linked to the next w/2 tokens on the ring. Each link stays with
-  probability 1 - beta, else its far end moves to a token outside i's neighborhood on the ring. The
-  new ends for one token are all different; two tokens that draw each other share a link.
+  Watts and Strogatz 1998: token i is linked to the next w/2 tokens on the ring. Each link stays
+  with probability 1 - beta, else its far end moves to a token outside i's neighborhood on the ring.
+  The new ends for one token are all different; two tokens that draw each other share a link.
 
   Attributes:
     neighbors: The even number w of a token's links before any is moved, half of them on each side.
