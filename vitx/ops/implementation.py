@@ -24,7 +24,7 @@ class Choice(NamedTuple):
   Attributes:
     op: The name of the op.
     family: The family whose rule "auto" follows, a key of `vitx.ops.rule.FAMILIES`.
-    implementation: "masked" or "kernelized".
+    implementation: The path that was taken: "masked" or "kernelized".
   """
 
   op: str
@@ -54,8 +54,8 @@ def lowering_for(platform: str) -> Iterator[None]:
   `target`.
 
   Args:
-    platform: "cpu", "gpu" or "tpu"; or "any" for several platforms, which leaves such kernels out,
-      because jax lowers everything that a program holds for each of its platforms.
+    platform: The platform "cpu", "gpu" or "tpu"; or "any" for several, which leaves such kernels
+      out, because jax lowers everything that a program holds for each of its platforms.
   """
   token = _target.set(platform)
   try:
@@ -109,7 +109,7 @@ def resolve_implementation(
 
   Args:
     op: The name under which the choice is recorded.
-    implementation: "auto", "masked" or "kernelized".
+    implementation: The path to take: "auto", "masked" or "kernelized".
     family: The family whose rule "auto" follows, a key of `vitx.ops.rule.FAMILIES`.
     shape: The shape of the queries, (B, N, H, ...). The masked path would hold B H matrices of N
       rows.

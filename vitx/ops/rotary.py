@@ -21,9 +21,9 @@ def rotary_angles(
   Args:
     layout: The layout of the N tokens.
     head_dim: The channels D of a head.
-    kind: "sequence" rotates pair j of D / 2 by position * base^(-2j/D), with the position in the
-      unrolled grid; "axial" gives each of the A grid axes D / A channels and rotates them by the
-      coordinate on that axis.
+    kind: The kind of position. "sequence" rotates pair j of D / 2 by position * base^(-2j/D), with
+      the position in the unrolled grid; "axial" gives each of the A grid axes D / A channels and
+      rotates them by the coordinate on that axis.
     base: The base of the geometric series of frequencies.
 
   Returns:

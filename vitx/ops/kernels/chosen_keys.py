@@ -120,7 +120,7 @@ def backward(
 
   Args:
     kind: The class of the views.
-    arrays: q, k, v, the output, its lse (B·H, N) and its cotangent.
+    arrays: The tuple of q, k, v, the output, its lse (B·H, N) and its cotangent.
     selectors, visible: The arguments of the forward pass.
     residuals: The tree of arrays (B·H, N, ...) that the forward pass returned.
     see: A function (`selectors` of a tile, its `residuals`, `visible` of its example) -> view.

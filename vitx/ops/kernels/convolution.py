@@ -32,7 +32,7 @@ def convolve(
     images: The images, (B, height, width, C).
     kernel: The kernel, (rows, columns, C, channels).
     strides: The strides of the two axes.
-    padding: "SAME", "VALID", or the numbers of zeros before and after each axis.
+    padding: The padding: "SAME", "VALID", or the numbers of zeros before and after each axis.
     **settings: Other arguments of `lax.conv_general_dilated`. With groups, dilation, a precision or
       another number of axes the convolution is JAX's own, gradients included.
 

@@ -9,7 +9,7 @@ DTYPES = (jnp.float16, jnp.bfloat16)
 
 
 def applies(q: jax.Array, k: jax.Array, v: jax.Array) -> bool:
-  """Returns whether cuDNN is installed and accepts the dtypes and widths of q, k, v (B, N, H, D)."""
+  """Returns whether cuDNN is installed and takes the dtypes and widths of q, k, v (B, N, H, D)."""
   widest = max(q.shape[-1], v.shape[-1])
   if len({q.dtype, k.dtype, v.dtype}) > 1 or q.dtype not in DTYPES or widest > MAX_WIDTH:
     return False

@@ -15,8 +15,8 @@ def fourier_mixing(
 
   Args:
     x: The tokens, (B, N, C).
-    implementation: "masked" (the transforms' matrices), "kernelized" (the fast transform) or
-      "auto".
+    implementation: The path to take: "masked" (the transforms' matrices), "kernelized" (the fast
+      transform) or "auto".
 
   Returns:
     The output (B, N, C) in the dtype of `x`, unnormalized: about sqrt(N C / 2) times as large as

@@ -60,8 +60,8 @@ def score_keys(
     basis: The basis over the keys, (M, S); "dense" also takes one per example, broadcastable to
       (..., M, S).
     key_mask: A boolean mask broadcastable to (..., N, M), True = may be attended, or `None`.
-    predictor: "dense", "sparse" or "auto", which is "dense": on two CPU cores "sparse" has never
-      been faster with more than one of 32 coefficients left.
+    predictor: The predictor, "dense", "sparse" or "auto", which is "dense": on two CPU cores
+      "sparse" has never been faster with more than one of 32 coefficients left.
 
   Raises:
     ConfigError: The predictor is unknown.

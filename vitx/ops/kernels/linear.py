@@ -22,7 +22,7 @@ def linear_attention(
     k: The key features φ(k), float32 (B, M, H, F), zero for tokens that may not be attended.
     v: The values, (B, M, H, D).
     causal: Whether a query attends only tokens up to its own position.
-    implementation: "masked", "kernelized" (linear in N) or "auto".
+    implementation: The path to take: "masked", "kernelized" (linear in N) or "auto".
 
   Returns:
     The output (B, N, H, D) in the dtype of `v`, and on the masked path the matrix (B, H, N, M) in

@@ -28,8 +28,8 @@ def local_attention(
     window: The number of tokens per block.
     key_mask: A boolean mask (B, N), True = may be attended, or `None`.
     causal: Whether a token sees neither the block after its own nor later tokens in its own.
-    implementation: "masked", "kernelized" (linear in N) or "auto", which follows the rule of
-      `linear_attention`, because these heads run beside its heads.
+    implementation: The path to take: "masked", "kernelized" (linear in N) or "auto", which follows
+      the rule of `linear_attention`, because these heads run beside its heads.
 
   Returns:
     The output (B, N, H, D), and on the masked path the matrix (B, H, N, N) in float32, else `None`.

@@ -33,9 +33,9 @@ def nystrom_attention(
     landmarks: The largest number M of landmarks, each the mean of consecutive tokens.
     key_mask: A boolean mask (B, N), True = may be attended, or `None`.
     iterations: The number of iterations of the pseudo-inverse; each triples the number of correct
-      digits once it is near.
+      digits once the guess is near.
     pinv_scale: The scope of the maxima in the inverse's first guess, "example" or "batch".
-    implementation: "masked", "kernelized" (linear in N) or "auto".
+    implementation: The path to take: "masked", "kernelized" (linear in N) or "auto".
 
   Returns:
     The output (B, N, H, D) in the dtype of `v`, and on the masked path the matrix (B, H, N, N) in
@@ -124,8 +124,8 @@ def masked_nystrom_attention(
   Args:
     q, k, v: The queries, keys and values, (B, N, H, D).
     landmarks: The largest number M of landmarks.
-    **options: `mask`, boolean (B, N), True = may be attended; `iterations` and `pinv_scale`
-      ("example" or "batch") of the pseudo-inverse.
+    **options: The boolean `mask` (B, N), True = may be attended, and the `iterations` and the
+      `pinv_scale` ("example" or "batch") of the pseudo-inverse.
 
   Returns:
     The output (B, N, H, D) in the dtype of `v` and the matrix (B, H, N, N) in float32; its rows sum
@@ -145,8 +145,8 @@ def kernelized_nystrom_attention(
   Args:
     q, k, v: The queries, keys and values, (B, N, H, D).
     landmarks: The largest number M of landmarks.
-    **options: `mask`, boolean (B, N), True = may be attended; `iterations` and `pinv_scale`
-      ("example" or "batch") of the pseudo-inverse.
+    **options: The boolean `mask` (B, N), True = may be attended, and the `iterations` and the
+      `pinv_scale` ("example" or "batch") of the pseudo-inverse.
 
   Returns:
     The output (B, N, H, D) in the dtype of `v`.

@@ -53,7 +53,7 @@ def predicted_attention(
     key_mask: A boolean mask (B, N), True = may be attended, or `None`; if it leaves fewer than K
       keys, all of them are kept.
     scale: The factor of the logits; `None` for 1 / sqrt(D).
-    implementation: "masked", "kernelized" or "auto".
+    implementation: The path to take: "masked", "kernelized" or "auto".
     predictor: The way to compute scores, see `score_keys`.
 
   Returns:

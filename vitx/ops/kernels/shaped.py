@@ -35,7 +35,7 @@ def shaped_attention(
     key_mask: A boolean mask (B, N), True = may be attended, or `None`. A masked token contributes
       nothing, not even to its own output.
     scale: The factor of the logits; `None` for 1 / sqrt(D).
-    implementation: "masked", "kernelized" (memory linear in N) or "auto".
+    implementation: The path to take: "masked", "kernelized" (memory linear in N) or "auto".
 
   Returns:
     The output (B, N, H, E) in the dtype of `v`, and on the masked path the matrix

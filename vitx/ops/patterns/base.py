@@ -22,7 +22,7 @@ from vitx.ops.patterns.parts import Part, as_order
 
 @dataclasses.dataclass(frozen=True)
 class Pattern:
-  """A static sparse attention. Combine with `|` and `&`; see also `per_head` and `cycle`."""
+  """A set of edges over tokens. Combine with `|` and `&`; see also `per_head` and `cycle`."""
 
   def allows(self, layout: TokenLayout, q: Index, k: Index, head: Index = 0) -> Any:
     """Returns whether query token `q` may attend key token `k`.

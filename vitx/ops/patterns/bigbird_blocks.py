@@ -25,7 +25,7 @@ VARIANTS = ("R", "W", "G", "R+W", "W+G", "R+G", "R+W+G")
 
 @dataclasses.dataclass(frozen=True)
 class RandomBlocks(Pattern):
-  """Every query block attends `count` random key blocks.
+  """A pattern in which every query block attends `count` random key blocks.
 
   Attributes:
     count: The number r of random key blocks.
@@ -103,7 +103,7 @@ def _draw_static(pattern: RandomBlocks, length: int) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class GivenBlocks(Pattern):
-  """Every query block attends the key blocks of an array, which may be traced.
+  """A pattern in which every query block attends the key blocks of an array, maybe a traced one.
 
   Attributes:
     indices: The key blocks, int (heads, m, r), -1 where there is none.
@@ -152,10 +152,11 @@ class GivenBlocks(Pattern):
 
 @dataclasses.dataclass(frozen=True)
 class QueryParts(Pattern):
-  """Only the queries of the enabled parts attend (the flags in the code of BBViT's authors).
+  """A pattern in which only the queries of the enabled parts attend.
 
-  The part "random" is query block 0, "window" blocks 1 ... m-2 and "global" block m-1. Intersect
-  this pattern with full BigBird. A query block outside the parts attends nothing: its output is 0.
+  The parts are the flags in the code of BBViT's authors: "random" is query block 0, "window" blocks
+  1 ... m-2 and "global" block m-1. Intersect this pattern with full BigBird. A query block outside
+  the parts attends nothing, so that its output is zero.
 
   Attributes:
     parts: The enabled parts.

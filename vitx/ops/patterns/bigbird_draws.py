@@ -42,7 +42,7 @@ def draw(
     block: The number b of tokens in a block.
     count: The number r of blocks to draw.
     heads: The number of different draws.
-    plan: "uniform" or "bigbird".
+    plan: The rule of the draw, "uniform" or "bigbird".
     seed, step, layer: The integers that determine the draw; the step stays 0 for a graph that is
       drawn once.
     window: The width in blocks that "uniform" avoids; 0 avoids the query's own block only.

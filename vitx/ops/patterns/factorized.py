@@ -29,14 +29,14 @@ def _check(pattern: Pattern, field: str, value: str, valid: tuple[str, ...]) -> 
 
 @dataclasses.dataclass(frozen=True)
 class Strided(Pattern):
-  """A1: the last l positions; A2: every l-th position, which is the query's column.
+  """The strided pattern. A1: the last l positions; A2: every l-th position, the query's column.
 
   Attributes:
     stride: The stride l; `None` for the width of the grid.
     part: The keys to attend: "merged", "local" (A1) or "column" (A2).
-    form: "paper" is causal with A1 = {i-l ... i}, l + 1 keys; "code" is causal with the l keys of
-      OpenAI's release, {i-l+1 ... i}; "bidirectional" takes |i-j| < l; "axial" takes the query's
-      own row of l positions, in both directions.
+    form: The form of A1. "paper" is causal with A1 = {i-l ... i}, l + 1 keys; "code" is causal with
+      the l keys of OpenAI's release, {i-l+1 ... i}; "bidirectional" takes |i-j| < l; "axial" takes
+      the query's own row of l positions, in both directions.
   """
 
   stride: int | None = None
@@ -129,7 +129,7 @@ class _OffColumn(Pattern):
 
 @dataclasses.dataclass(frozen=True)
 class Fixed(Pattern):
-  """A1: the query's own run of l positions; A2: c summary positions of every run.
+  """The fixed pattern. A1: the query's own run of l positions; A2: c summary positions per run.
 
   Attributes:
     stride: The length l of a run; `None` for the width of the grid.

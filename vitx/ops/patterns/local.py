@@ -19,7 +19,7 @@ def tile_of_blocks(block: int) -> int | None:
 
 @dataclasses.dataclass(frozen=True)
 class Full(Pattern):
-  """Every token attends every token (Vaswani et al. 2017)."""
+  """The pattern in which every token attends every token (Vaswani et al. 2017)."""
 
   def allows(self, layout, q, k, head=0):
     return (q >= 0) & (k >= 0)
@@ -33,7 +33,7 @@ class Full(Pattern):
 
 @dataclasses.dataclass(frozen=True)
 class Nothing(Pattern):
-  """No token attends any token: the attention-free control, a network of MLPs only."""
+  """The pattern without edges: the attention-free control, a network of MLPs only."""
 
   @property
   def on_grid(self) -> bool:
@@ -48,7 +48,7 @@ class Nothing(Pattern):
 
 @dataclasses.dataclass(frozen=True)
 class Causal(Pattern):
-  """A token attends itself and all tokens before it, prefix tokens first."""
+  """The pattern in which a token attends itself and all tokens before it, prefix tokens first."""
 
   def allows(self, layout, q, k, head=0):
     return k <= q

@@ -14,7 +14,7 @@ from vitx.ops.patterns.indices import Index, blocks_between, blocks_of, namespac
 
 @dataclasses.dataclass(frozen=True)
 class ErdosRenyi(Pattern):
-  """Every edge exists with probability p, independently (Erdős and Rényi 1959).
+  """A random graph whose edges exist independently with probability p (Erdős and Rényi 1959).
 
   The predicate is a hash of (seed, layer, head, query, key): there is no array of edges.
 

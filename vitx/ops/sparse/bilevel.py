@@ -122,7 +122,7 @@ def bilevel_attention(
     regions: The number S of regions along every axis of the grid.
     key_mask: A boolean mask (B, N), True = may be attended, or `None`.
     scale: The factor of the logits; `None` for 1 / sqrt(D).
-    implementation: "masked", "kernelized" or "auto".
+    implementation: The path to take: "masked", "kernelized" or "auto".
 
   Returns:
     The output (B, N, H, D) in the dtype of `v`, and on the masked path the probabilities

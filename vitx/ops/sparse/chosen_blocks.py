@@ -41,7 +41,7 @@ def chosen_block_attention(
     prefix: The number P of tokens that attend all and that all attend.
     key_mask: A boolean mask (B, N), True = may be attended, or `None`.
     scale: The factor of the logits; `None` for 1 / sqrt(D).
-    implementation: "masked", "kernelized" or "auto".
+    implementation: The path to take: "masked", "kernelized" or "auto".
     op: The name under which the choice is recorded.
 
   Returns:

@@ -76,7 +76,7 @@ def backward(arrays, rows: MaskSide, columns: MaskSide, layout: Layout, scale: f
   """Returns the gradients of q, k and v, (B, N, H, D) each.
 
   Args:
-    arrays: q, k, v, key_mask, the output's cotangent, lse and delta, (B, N, ...).
+    arrays: The tuple of q, k, v, key_mask, the output's cotangent, lse and delta, (B, N, ...).
     rows: The rows of the query blocks, as in the forward pass, for the queries' gradient.
     columns: The rows of the key blocks, for the gradients of keys and values, so that no result is
       scattered.
@@ -251,7 +251,7 @@ def _blocks(layout: Layout, q, k, v, seen: jax.Array | None) -> _Blocks:
 
 
 def _to_blocks(x: jax.Array, layout: Layout, fill: float = 0) -> jax.Array:
-  """Cuts (g, N, H, ...) into (z, G·R + 1, b, ...); `fill` is behind token N and in the dead block."""
+  """Cuts (g, N, H, ...) into (z, G·R + 1, b, ...), padded with `fill` from token N on."""
   G, R, b, dead, _ = layout
   g, n, heads, *rest = x.shape
   free = [(0, 0)] * len(rest)

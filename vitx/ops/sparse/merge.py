@@ -57,8 +57,8 @@ def with_prefix(
     q, k: The queries and the keys, (B, N, H, D), prefix tokens first.
     v: The values, (B, N, H, E).
     prefix: The number P of prefix tokens.
-    kind: "global": prefix tokens attend all, and all attend them; "causal": in addition, no token
-      attends later ones; "apart": prefix tokens attend nothing, and nothing attends them.
+    kind: The kind of the prefix. "global": prefix tokens attend all, and all attend them; "causal":
+      in addition, no token attends later ones; "apart": prefix tokens have no edges.
     key_mask: A boolean mask (B, N), True = may be attended, or `None`.
     scale: The factor of the logits; `None` for 1 / sqrt(D).
 

@@ -22,8 +22,9 @@ class SparsePlan:
     heads: The parts of the heads, which repeat after P: head h has `heads[h % P]`, disjoint parts
       that are merged.
     prefix: The number of tokens in front that are attended separately from the parts.
-    prefix_kind: "global": the prefix attends all and is attended by all, a dense row and a dense
-      column; "causal": in addition, no token attends later ones; "apart": it has no edges.
+    prefix_kind: The kind of the prefix. "global": it attends all and is attended by all, a dense
+      row and a dense column; "causal": in addition, no token attends later ones; "apart": it has
+      no edges.
   """
 
   layout: TokenLayout
@@ -71,7 +72,7 @@ def _without_repeats(pattern: Pattern, layout: TokenLayout) -> Pattern:
 def _split_prefix(
   pattern: Pattern, layout: TokenLayout
 ) -> tuple[Pattern, Literal["global", "causal", "apart"]] | None:
-  """Returns the pattern of the grid alone and the kind of the prefix; None if inseparable."""
+  """Returns the pattern of the grid alone and the kind of its prefix; `None` if inseparable."""
   if isinstance(pattern, Intersection) and pattern.patterns[1:] == (Causal(),):
     split = _split_prefix(pattern.patterns[0], layout)
     if split is None:

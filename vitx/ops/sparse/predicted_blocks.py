@@ -75,7 +75,7 @@ def predicted_block_attention(
     key_mask: A boolean mask (B, N), True = may be attended, or `None`; hidden tokens do not count
       for their blocks.
     scale: The factor of the logits; `None` for 1 / sqrt(D).
-    implementation: "masked", "kernelized" or "auto".
+    implementation: The path to take: "masked", "kernelized" or "auto".
 
   Returns:
     The output (B, N, H, D) in the dtype of `v`, and on the masked path the probabilities
