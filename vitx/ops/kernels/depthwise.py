@@ -2,7 +2,7 @@
 
 On a CPU XLA's grouped convolution takes six times as long forward and backward, and longer still in
 the body of a loop, such as a loop over steps; the sum's automatic gradient would hold a copy of the
-grid for each tap. Other platforms use XLA's convolution, which calls their library.
+grid for each tap. Other platforms use XLA's convolution, that of the platform's library.
 """
 
 import itertools

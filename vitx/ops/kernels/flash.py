@@ -17,8 +17,8 @@ from vitx.ops.kernels import tiling
 from vitx.ops.kernels.tiling import heads_first, heads_last, map_groups, product
 
 _MIN_ROWS = 128  # with fewer, the products of a tile no longer keep the matrix units busy
-_STEPS = 2  # a tile is this many times larger than other kernels': fewer, larger products
-_BANDS = 4  # a causal matrix has so many; each computes a rectangle around its part
+_STEPS = 2  # a tile may be so many times as large as other kernels': fewer, larger products
+_BANDS = 4  # bands of a causal matrix; each computes a rectangle around its part of the triangle
 
 
 def flash_attention(

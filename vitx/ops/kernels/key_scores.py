@@ -52,8 +52,8 @@ def score_keys(
 ) -> jax.Array:
   """Returns the scores of all keys, float32 (..., N, M); -inf where a key may not be attended.
 
-  Both predictors add over the coefficients in their order and differ by rounding at most. Scores
-  whose terms are all zero are equal in both: they are zero.
+  Both predictors add over the coefficients in their order and differ by rounding at most. A score
+  without a nonzero term is exactly zero in both, so that such scores are equal.
 
   Args:
     coefficients: The coefficients of the queries, (..., N, S).
@@ -75,7 +75,7 @@ def score_keys(
 
 
 def _add_rows(coefficients: jax.Array, basis: jax.Array) -> jax.Array:
-  """Adds the basis rows of every query's nonzero coefficients, one of each query per step.
+  """Adds the basis rows of every query's nonzero coefficients, one per query in each step.
 
   Args:
     coefficients: The coefficients of the queries, (..., N, S).

@@ -21,7 +21,7 @@ from vitx.ops.kernels.selection import find_cut, is_kept, keep_first
 from vitx.ops.kernels.softmax import kernelized_attention, masked_attention
 from vitx.ops.kernels.top_k import kept_keys_attention, kept_mask
 
-FEWEST_ROWS = 16  # queries in a step, per example and head; fewer are slower and no smaller
+FEWEST_ROWS = 16  # queries per example and head in a step; with fewer it is slower, not smaller
 SCORES_BESIDE = 2  # a step holds a tile of logits and a tile of scores
 GATHER_SHARE = 16  # see `gathers`
 

@@ -2,8 +2,8 @@
 
 `jax.lax.top_k` sorts the scores that it selects, which costs a CPU more than all the attention that
 follows. For a mask of the kept keys a cut is enough: a value, and a place among scores equal to it.
-Both are found by bisection on integers whose order is that of the floats' bits, so that no score is
-moved.
+Both are found by bisection on integers made of the floats' bits, which have the order of the
+floats, so that no score is moved.
 """
 
 import functools
@@ -153,7 +153,7 @@ def _bisect_values(keys: jax.Array, budget: int) -> tuple[jax.Array, jax.Array, 
 
 
 def _bisect_places(equal: jax.Array, count: jax.Array, asked: jax.Array) -> jax.Array:
-  """Returns the place of the last of the first `count` True entries of `equal`, where `asked`.
+  """Returns the place of the `count`-th True entry of `equal` in the rows where `asked` is True.
 
   Args:
     equal: A mask of the entries equal to the threshold, bool (..., M).

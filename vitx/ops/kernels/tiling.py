@@ -15,7 +15,7 @@ from vitx.ops.implementation import target
 # The logits of one step fit the caches of a few cores on a CPU, and fill other devices.
 CPU_STEP_BYTES = 1 << 20
 ACCELERATOR_STEP_BYTES = 1 << 28
-MOST_ROWS = 512  # the most rows beside more columns, so that no tile is all of a large matrix
+MOST_ROWS = 512  # the most rows if there are more columns: no tile is all of a large matrix
 
 
 def step_elements() -> int:

@@ -20,7 +20,7 @@ from vitx.ops.sparse.rows import Indices, MaskSide, Rows
 
 
 class Layout(NamedTuple):
-  """The number G of heads' layouts, the query blocks R of each, block b, and masks (T, b, b)."""
+  """The layouts of heads: their number G, query blocks R of each, block b, masks (T, b, b)."""
 
   heads: int
   rows: int
