@@ -212,7 +212,7 @@ class Step:
       return state, jax.tree.map(lambda all, one: all.at[i].set(one), every, metrics), asked
 
     state, metrics, stop = jax.lax.fori_loop(0, count, body, (state, blank, stop))
-    return state, metrics, self.measure(state), stop  # outside the loop, which keeps the steps' bits
+    return state, metrics, self.measure(state), stop  # outside the loop, to keep the steps' bits
 
   def measure(self, state: TrainState) -> dict[str, jax.Array]:
     """Returns the logged figures of a state: parameter_norm, and the means of `logged` by name."""
