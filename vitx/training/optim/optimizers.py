@@ -242,7 +242,7 @@ def find_frozen(config: Mapping[str, Any], params: Any) -> frozenset[str]:
 
 
 def _in_float32(inner: optax.GradientTransformation) -> optax.GradientTransformation:
-  """Casts the gradients and parameters that `inner` gets to float32, and so its state and updates."""
+  """Runs `inner` on gradients and parameters in float32, so that its state and updates are too."""
 
   def cast(tree: Any) -> Any:
     return jax.tree.map(lambda x: x.astype(jnp.float32), tree)
