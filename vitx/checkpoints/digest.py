@@ -1,4 +1,4 @@
-"""Digests, which show whether the data that are read were saved; Orbax misses flipped bits."""
+"""Digests, which show whether data are read as they were saved; Orbax misses flipped bits."""
 
 import hashlib
 import json

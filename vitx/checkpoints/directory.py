@@ -39,7 +39,7 @@ class Directory:
     return sorted(int(path.name) for path in self.path.iterdir() if self._complete(path))
 
   def delete(self, step: int) -> None:
-    """Deletes a checkpoint; if the process is killed meanwhile, the rest no longer counts."""
+    """Deletes a checkpoint; if the process is killed meanwhile, the remains no longer count."""
     path = self / step
     if self.remote:
       (path / COMMITTED).unlink()
@@ -48,7 +48,7 @@ class Directory:
     path.rmtree()
 
   def remove(self) -> None:
-    """Removes the directory with its content, if it exists; of a link, the link alone."""
+    """Removes the directory and its content, if it exists; a link is removed without its target."""
     _remove(self.path)
 
   def set_aside(self, step: int) -> epath.Path:

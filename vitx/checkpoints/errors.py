@@ -4,7 +4,7 @@ import re
 
 from vitx.config.errors import ConfigError, UserError
 
-# A read that fails with these says nothing about the content.
+# Errors of a read that say nothing about the content.
 TRANSIENT = (PermissionError, MemoryError, TimeoutError, ConnectionError)
 TRANSIENT_CODES = ("PERMISSION_DENIED", "UNAUTHENTICATED", "UNAVAILABLE", "RESOURCE_EXHAUSTED")
 HALF = 150  # characters that are kept at either end of a long reason

@@ -28,7 +28,7 @@ from vitx.ops.implementation import current_rule
 from vitx.tasks import TASKS, build_task
 from vitx.tasks.base import Task
 
-SECTIONS = ("model", "task", "data", "evaluation")  # sections that loading reads
+SECTIONS = ("model", "task", "data", "evaluation")  # sections of a config that loading reads
 CHOICES = ("best", "latest")
 WEIGHTS = ("ema", "raw")
 WANTED = ("params", "ema", "model_state")  # parts of the training state; "opt_state" is not read
@@ -120,15 +120,15 @@ def load(
     checkpoint: The checkpoint: "best" by the task's primary figure on *validation* (the latest
       before the first evaluation), "latest", or a step. A damaged newest one is skipped with a
       warning.
-    weights: The weights: "ema", the moving average, or "raw"; None takes those that chose the best,
-      the first of `evaluation.weights`. A run without an average has but one kind, which None
-      takes.
+    weights: The weights: "ema", the moving average, or "raw"; None takes the weights that chose the
+      best checkpoint, the first of `evaluation.weights`. A run without an average has only one
+      kind, which None takes.
     trust_code: Whether the config may name code outside vitx (`module:Name`), which is imported.
 
   Raises:
     ConfigError: There is no workdir, no checkpoint yet, no such step (the message lists all steps)
       or no such weights, or no model can be built from the config.
-    ShapeMismatch: The checkpoint's arrays are not those of the config's model.
+    ShapeMismatch: The checkpoint holds other arrays than the config's model.
     CorruptCheckpoint: The checkpoint, or every one, is damaged.
   """
   workdir = find_run(workdir)
@@ -168,7 +168,7 @@ def _check_class_names(data: Mapping[str, Any], task: Task, workdir: str | Path)
 
 
 def build_once(config: ConfigDict) -> tuple[Task, dict[Hashable, tuple[Task, Any]]]:
-  """Returns a resolved config's task and its programs; all configs that decide equally share them.
+  """Returns a resolved config's task and its programs, made once for all equal configs.
 
   So a process that loads, evaluates or predicts in a loop compiles once. A program holds memory and
   memory maps, of which Linux gives a process 65,530.

@@ -130,7 +130,7 @@ class Lock:
       )
       return
     self._held = True
-    for leftover in self._path.parent.glob(f"{self._name}.*"):  # of takers that were killed
+    for leftover in self._path.parent.glob(f"{self._name}.*"):  # the second locks of killed takers
       leftover.unlink(missing_ok=True)
     threading.Thread(target=self._beat, daemon=True).start()
 

@@ -52,8 +52,8 @@ def create(directory: str | Path, name: str, text: str) -> None:
 def replace(directory: str | Path, name: str, content: str | bytes) -> None:
   """Writes a file so that a reader sees the old or the new one, never a part.
 
-  A link of that name is replaced by the file; nothing is written to the link's target. The errors
-  are those of `append`.
+  A link of that name is replaced by the file; nothing is written to the link's target. Raises the
+  errors of `append`.
   """
   data = content.encode() if isinstance(content, str) else content
   if "://" in str(directory):  # object stores replace a whole object at once

@@ -72,7 +72,8 @@ def _check_declared(
     math.prod(leaf["shape"]) * jax.numpy.dtype(leaf["dtype"]).itemsize
     for leaf in described.values()
   )
-  if declared > files.limit() and "://" not in str(path):  # counts the files of few states
+  # Few states are so large that the sizes of their files must be added up.
+  if declared > files.limit() and "://" not in str(path):
     stored = sum(each.stat().st_size for each in Path(path).rglob("*") if each.is_file())
     files.check_inflated(where, declared, stored)
   try:

@@ -1,7 +1,7 @@
 """Saving and restoring through Orbax, which only this file and `reading` import.
 
 A checkpoint is a directory `STEP/` with two Orbax items: `state`, a nested dict of arrays, and
-`record`, JSON. The latter holds the caller's record, the digest, shape and dtype of every leaf, and
+`record`, JSON. The record holds the caller's record, the digest, shape and dtype of every leaf, and
 a digest of the whole. Every read is verified against these. Orbax writes to a temporary directory
 that it renames when complete. Steps are listed, retained and set aside here, not by Orbax's
 `CheckpointManager`: the manager's `save` silently returns False when there is a later step.
@@ -220,15 +220,15 @@ class CheckpointStore:
       step: One of `steps()`.
       target: A tree of arrays or `jax.ShapeDtypeStruct` whose structure, names, shapes and dtypes
         the state must have; `None` gives nested dicts, without None and empty containers.
-      only: The top-level keys of the state to read, which alone the target then has; `None` means
-        all.
+      only: The top-level keys of the state to read; the target then has these keys alone. `None`
+        means all.
 
     Raises:
       ConfigError: There is no such step, or nothing under these keys.
       ShapeMismatch: The target wants other arrays.
       CorruptCheckpoint: The content differs from the saved content.
-      CheckpointError: The checkpoint cannot be read now, for want of permission, memory or
-        connection.
+      CheckpointError: The checkpoint cannot be read now, because permission, memory or connection
+        is missing.
     """
     self.wait()
     if step not in (steps := self.steps()):

@@ -84,7 +84,7 @@ def check_match(stored: Mapping[str, Mapping], target: Any, where: str) -> None:
     where: The name of the checkpoint in the error.
 
   Raises:
-    ShapeMismatch: They differ; the message lists the leaves.
+    ShapeMismatch: Leaves differ; the message lists them.
   """
   wanted = {name: _kind(leaf) for name, leaf in name_leaves(target).items()}
   found = {name: (tuple(s["shape"]), s["dtype"]) for name, s in stored.items()}

@@ -74,7 +74,7 @@ def join(workdir: str | Path, name: str) -> str:
 
 
 def find_run(workdir: str | Path) -> str:
-  """Returns the workdir of one run; of several phases, of the last that has a checkpoint."""
+  """Returns the workdir of a run; for a run of phases, of the last phase with a checkpoint."""
   check_name(workdir)
   runs = [join(workdir, name) for name in read_phases(workdir)]
   with_some = [run for run in runs if epath.Path(locate_checkpoints(run)).exists()]
@@ -214,7 +214,7 @@ def read_json(workdir: str | Path, name: str) -> dict[str, Any]:
     return {}
   try:
     value = json.loads(own_files.read(workdir, name))
-  except (ValueError, RecursionError) as error:  # JSON's and UTF-8's errors too
+  except (ValueError, RecursionError) as error:  # ValueError: of JSON or UTF-8
     raise ConfigError(f"{path} is damaged ({error}). {_RESTORE}") from error
   if not isinstance(value, dict):
     raise ConfigError(f"{path} is damaged (it holds no JSON object). {_RESTORE}")

@@ -17,7 +17,7 @@ from vitx.training.record.log import read_figure, read_metrics
 
 
 def find_runs(workdirs: Sequence[str | Path]) -> list[str]:
-  """Returns the workdirs, in which the workdirs of its points replace that of a sweep."""
+  """Returns the workdirs, with a sweep's workdir replaced by the workdirs of its points."""
   found = []
   for workdir in workdirs:
     points = sorted(epath.Path(workdir).glob(f"*/{POINT}"))

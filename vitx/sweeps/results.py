@@ -24,7 +24,8 @@ from vitx.sweeps.sweep import Point
 from vitx.training import phases
 from vitx.training.trial import count_training_flops
 
-TOLD = ("data", "commit", "python", "versions", "devices", "processor", "cores")  # per run
+# Entries of a run's environment.json that the results report.
+TOLD = ("data", "commit", "python", "versions", "devices", "processor", "cores")
 
 Facts = tuple[str, Any]  # name and mode of the primary figure
 
@@ -116,7 +117,7 @@ def check_results(out: str, name: str) -> None:
 
 
 def _write(path: Path, text: str) -> None:
-  """Writes a file at once, since all processes that share a sweep write its results."""
+  """Writes a file atomically, since all processes that share a sweep write its results."""
   partial = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.partial")
   with naming(path):
     partial.write_text(text, encoding="utf-8", newline="")

@@ -76,8 +76,8 @@ class Show(Protocol):
 def train_points(points: Sequence[Point], directory: str | Path, show: Show) -> bool:
   """Trains all points that are not done, and waits for points that other processes train.
 
-  A point whose loss is not finite has failed, which is recorded, and is not tried again. Code that
-  the config of `init_from`, or of a teacher, names is imported only inside
+  A point whose loss is not finite has failed; the failure is recorded and the point not tried
+  again. Code that the config of `init_from`, or of a teacher, names is imported only inside
   `registry.trusting(True)`.
 
   Args:
@@ -140,7 +140,8 @@ def _train_point(point: Point, directory: str | Path, show: Show) -> State:
 
 def _claim(point: Point, workdir: str, locks: contextlib.ExitStack) -> State | None:
   """Locks a point that is to be trained here and returns None, or returns its state."""
-  own_files.check_no_link(workdir)  # the sweep's directory may be a link
+  # The sweep's directory may be a link, but not a point's.
+  own_files.check_no_link(workdir)
   asked = {"method": point.method, "seed": point.seed, "config": wd.to_plain(point.config)}
   _check_same_point(workdir, asked)
   if is_done(workdir):

@@ -102,7 +102,7 @@ def make_measure(
   rows = parallel.split({name: batch[name] for name in (*task.element_spec, "mask")})
 
   def measure(params: Any, model_state: Any) -> Figures:
-    jax.block_until_ready(params)  # too many programs under way can deadlock, see `in_flight`
+    jax.block_until_ready(params)  # too many programs in flight can deadlock, see `in_flight`
     sums = parallel.unreplicate(step(params, model_state, rows))
     total = float(sums.pop("count"))
     return {name: float(value) / total for name, value in sums.items()}

@@ -24,7 +24,7 @@ def to_steps(
     field: The name of the config field, for the error message.
 
   Raises:
-    ConfigError: The duration has neither form, is negative, or is a broken number of steps.
+    ConfigError: The duration has neither form, is negative, or has a fraction of a step.
   """
   return round(_period(duration, steps_per_epoch, field))
 
@@ -35,7 +35,7 @@ def is_due(
   steps_per_epoch: int | float | Fraction,
   field: str = "every",
 ) -> bool:
-  """Returns whether an event that recurs after each `every` falls on `step`.
+  """Returns whether an event with the period `every` falls on `step`.
 
   Event k = 1, 2, ... falls on `to_steps(k * every)`; none falls on step 0. Events that are less
   than a step apart share one step.

@@ -100,7 +100,7 @@ class Experiment:
     """Returns this process's share of the training batches.
 
     Raises:
-      ConfigError: An example cannot be read, or its arrays are not those of the task.
+      ConfigError: An example cannot be read, or has other arrays than the task takes.
     """
     config = self.config
     batches = TrainBatches(
@@ -155,7 +155,7 @@ class Experiment:
     return describe_figures(self.task, figures, self.config.evaluation.weights)
 
   def is_due(self, step: int, every: str) -> bool:
-    """Returns whether an event that recurs after each `every` falls on `step`."""
+    """Returns whether an event with the period `every` falls on `step`."""
     return durations.is_due(step, every, self.steps_per_epoch)
 
   def next_event(self, step: int, most: int) -> int:

@@ -44,11 +44,10 @@ class TrackingError(UserError, RuntimeError):
 
 
 class StopRequest:
-  """Turns the first SIGTERM or SIGINT into a flag; the second acts as usual.
+  """A handler that turns the first SIGTERM or SIGINT into a flag; the second acts as usual.
 
-  Long phases are broken off by `check`, `watch`, `run` and `breakable`, but not if there are
-  several processes, which would wait for each other. There the next steps pass the signal on to
-  all.
+  Long phases are broken off by `check`, `watch`, `run` and `breakable`, unless there are several
+  processes, which would wait for each other: the next steps then pass the signal on to all of them.
   """
 
   def __init__(self) -> None:
@@ -164,8 +163,8 @@ def check_finite(
   Args:
     step: The number of the step.
     metrics: The step's metrics, with loss and gradient_norm.
-    half: Whether the step is in float16, whose gradient may overflow: the step was then skipped and
-      the loss scale lowered.
+    half: Whether the loss is scaled for float16, where a gradient may overflow: the step is then
+      skipped and the loss scale lowered.
     last_good: A function that returns the step of the last checkpoint or None, for the message.
   """
   for name in ("loss",) if half else ("loss", "gradient_norm"):

@@ -73,7 +73,8 @@ def train(config: ConfigDict, workdir: str | Path, *, dry_run: bool = False) -> 
     ConfigError: A setting cannot work, or another training holds the workdir; nothing was compiled
       or changed.
     NonFiniteError: The loss or an evaluation is not finite; the last checkpoint is kept.
-    OutOfMemoryError: The memory is too small; the message names what needs it and what helps.
+    OutOfMemoryError: The memory is too small; the message names the settings that need it and a
+      command that helps.
     CheckpointError: A checkpoint could not be written; the last one is kept.
   """
   cache.enable()

@@ -48,12 +48,13 @@ def use_cores(batches: Iterable[int]) -> None:
   """Makes as many devices of a CPU as it has cores, if batches divide among them.
 
   XLA runs many of a step's operations on one core; several devices run theirs in parallel. The
-  function does nothing if JAX has already begun or has a number of devices from the user
-  (`JAX_NUM_CPU_DEVICES`, `XLA_FLAGS`), with several processes, and to other accelerators.
+  function does nothing if JAX has already begun, if the user has set a number of devices
+  (`JAX_NUM_CPU_DEVICES`, `XLA_FLAGS`) or if there are several processes, and never changes other
+  accelerators.
 
   Args:
-    batches: The numbers of examples of every micro-batch of the run; each device keeps `LEAST` at
-      least.
+    batches: The numbers of examples of every micro-batch of the run; each device keeps at least
+      `LEAST`.
   """
   is_told = jax.config.values["jax_num_cpu_devices"] >= 0 or HOST_DEVICES in os.environ.get(
     "XLA_FLAGS", ""

@@ -33,7 +33,7 @@ ENDS = ("stop_after", "duration")  # the fields that decide where a run ends
 def train(
   config: ConfigDict, workdir: str | Path, *, dry_run: bool = False, trust_code: bool = False
 ) -> Result:
-  """Trains a config in one run or in its phases, or continues what is saved in the workdir.
+  """Trains a config in one run or in its phases, or continues the run that the workdir holds.
 
   A phase starts from the best checkpoint of the phase before, unless its `init_from` says
   otherwise; `init_from` and `task.teacher` may be "phase:NAME". All phases are checked before the
@@ -82,7 +82,8 @@ def _train_phases(config: ConfigDict, workdir: str, dry_run: bool) -> Result:
     is_own = not dry_run and _begins_from_own(phase, [wd.join(workdir, each) for each in phases])
     with registry.trusting(is_own or None):
       result = loop.train(phase, wd.join(workdir, name), dry_run=dry_run)
-    is_stopped = name != list(phases)[-1] and count_received() > before  # at the phase's end
+    # A signal may have come at the end of a phase, too late to break it off.
+    is_stopped = name != list(phases)[-1] and count_received() > before
     if is_stopped or not result.finished:
       result = dataclasses.replace(result, finished=False)
       break
@@ -97,7 +98,7 @@ def _train_phases(config: ConfigDict, workdir: str, dry_run: bool) -> Result:
 
 
 def _begins_from_own(phase: ConfigDict, runs: Sequence[str]) -> bool:
-  """Returns whether a phase takes weights from this run alone, whose code is its own."""
+  """Returns whether a phase takes weights only from this run, whose code is its own."""
   return {phase.init_from, phase.task.get("teacher", "")} <= {"", *runs}
 
 

@@ -38,8 +38,8 @@ def open_feed(batches: TrainBatches, device: str) -> Feed:
 
   Args:
     batches: The training batches of the run.
-    device: always | never | auto; auto puts the examples on accelerators if they are kept in the
-      host's memory and take at most a tenth of a device's.
+    device: The setting always, never or auto; auto puts the examples on accelerators if they are
+      kept in the host's memory and take at most a tenth of a device's.
 
   Raises:
     ConfigError: `device` is `always`, but the examples are not kept in the host's memory.

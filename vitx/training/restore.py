@@ -77,7 +77,9 @@ def check_source(experiment: Experiment, workdir: str, *, writes: bool) -> None:
 def begin(
   experiment: Experiment, workdir: str, store: CheckpointStore, initialize: Callable[[], Any]
 ) -> Beginning:
-  """Returns the newest good state in the workdir, or a new one; writes the run's description.
+  """Returns the newest good state in the workdir, or a new one.
+
+  It also writes `config.json` and `environment.json`.
 
   Args:
     experiment: The experiment that the run trains.

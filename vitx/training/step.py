@@ -89,11 +89,11 @@ class Step:
       step, index in the global batch).
     grad_accum_steps: The number of micro-batches per step.
     ema_decay: The decay of the moving average of the parameters; 0 keeps no average.
-    ema_warmup: Whether the average is short at first, with decay (1 + n) / (10 + n) after n
-      updates.
+    ema_warmup: Whether the average is short at first: its decay is at most (1 + n) / (10 + n) after
+      n updates.
     half: Whether the loss is scaled for float16.
-    cycle: The number of layers that repeat and whose parameters the state holds stacked
-      (`vitx.models.stacked`); 0 if it holds every parameter by its name.
+    cycle: The number of layers after which the model's layers repeat, so that the state holds their
+      parameters stacked (`vitx.models.stacked`); 0 if it holds every parameter by its name.
     frozen: The names of the parameters that the optimizer does not change. Their average and the
       state of modules without other parameters do not change either, see `vitx.models.frozen`.
     logged: The ends of the names of parameters whose means are logged with the metrics, see

@@ -22,7 +22,7 @@ from vitx.models import initialize, names, token_layout
 from vitx.tasks.base import Task, Teacher
 from vitx.training.step import TrainState
 
-CONSTANT = "teacher"  # its name among the task's constants
+CONSTANT = "teacher"  # the teacher's name among the task's constants
 
 
 def with_model(config: ConfigDict) -> ConfigDict:
@@ -58,7 +58,7 @@ def load_constants(task: Task, config: ConfigDict, info: DatasetInfo) -> dict[st
   Args:
     task: The task that learns.
     config: The resolved config of the run.
-    info: The description of the run's data, which gives the order of the teacher's classes.
+    info: The description of the run's data, whose classes are looked up among the teacher's.
 
   Raises:
     ConfigError: The weights cannot be read, are of another network or other classes, or were

@@ -122,10 +122,9 @@ def split_training_bytes(config: ConfigDict) -> dict[str, int]:
 
   Returns:
     The bytes of `parameters`; of `optimizer`: all else that a step keeps for the next, moments, the
-    average of the parameters, batch statistics; and of `activations`: all that a step needs
-    besides, which is the batch, activations and gradients. The compiler plans when each activation
-    or gradient comes and goes, so that only their sum has a peak. Empty where the compiler does not
-    say.
+    average of the parameters, batch statistics; and of `activations`: all else that a step needs,
+    the batch, activations and gradients. The compiler plans when each activation or gradient comes
+    and goes, so that only their sum has a peak. Empty where the compiler does not say.
   """
   train, state, batch = make_training_step(config)
   options = compilation.choose_options(config)

@@ -1,4 +1,4 @@
-"""Evaluations during a run; those on *validation* choose its best checkpoint."""
+"""Evaluations during a run; the evaluations on *validation* choose its best checkpoint."""
 
 import functools
 from collections.abc import Callable
@@ -46,10 +46,10 @@ def make_evaluator(
   """Returns the function that evaluates states of a run.
 
   Args:
-    run: the run.
-    program: the evaluation step of `compile_evaluation`.
-    constants: the task's constants, replicated.
-    examples: returns the examples of a role.
+    run: The run.
+    program: The evaluation step of `compile_evaluation`.
+    constants: The task's constants, replicated.
+    examples: A function that returns the examples of a role.
   """
   task, config, request = run.experiment.task, run.experiment.config, run.request
   references = functools.cache(run.experiment.references)  # they read the data

@@ -149,8 +149,8 @@ def make_optimizer(config: Mapping[str, Any], params: Any) -> optax.GradientTran
 
   First the gradient of the trainable parameters is clipped to a global norm of `grad_clip_norm`,
   then the optimizer gives a direction with weight decay, and last `layer_decay` scales it (and so
-  the decay, as a learning rate would). Frozen parameters get exactly zero, count in no norm and
-  have no moments.
+  the decay, as a learning rate would). Frozen parameters get updates of exactly zero, count in no
+  norm and have no moments.
 
   Args:
     config: A config with `optimizer`, `weight_decay_mask`, `grad_clip_norm`, `layer_decay` and
@@ -196,8 +196,8 @@ def is_elementwise(config: Mapping[str, Any]) -> bool:
 def layer_scales(params: Any, layer_decay: float) -> Any:
   """Returns the factor on each parameter's learning rate, as a tree of floats like `params`.
 
-  In a model with L blocks, layer l (`vitx.models.names.layer_of`) has the factor layer_decay ** (L
-  + 1 - l), as in BEiT (Bao et al., 2022) and MAE (He et al., 2022).
+  Layer l (`vitx.models.names.layer_of`) of a model with L blocks has layer_decay ** (L + 1 - l), as
+  in BEiT (Bao et al., 2022) and MAE (He et al., 2022).
 
   Raises:
     ConfigError: The parameters have no `block_0`, ... at the top.

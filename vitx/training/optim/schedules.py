@@ -41,7 +41,7 @@ class RunLength:
   steps_per_epoch: float | Fraction
 
   def steps(self, duration: str | int, field: str) -> int:
-    """Returns a duration of the schedule in steps; raises ConfigError for a text that is none."""
+    """Returns a duration of the schedule in steps; raises ConfigError if it is no duration."""
     return durations.to_steps(duration, self.steps_per_epoch, f"schedule.{field}")
 
   def epochs(self, steps: int) -> int | Fraction:

@@ -85,7 +85,7 @@ def keep_log(workdir: str | Path, *, write: bool) -> Iterator[None]:
     write: Whether this process writes.
 
   Raises:
-    ConfigError: `log.txt` there is a link.
+    ConfigError: `log.txt` is a link.
   """
   if not write:
     yield

@@ -13,7 +13,7 @@ from vitx.checkpoints.workdir import find_problem, find_run
 from vitx.config.errors import ConfigError
 
 _NAME = "metrics.jsonl"  # the file, where files can grow
-ROW = {"kind": str, "step": int, "time?": {"seconds": float}}  # the fields of every row
+ROW = {"kind": str, "step": int, "time?": {"seconds": float}}  # the fields that all rows share
 
 
 class MetricsLog:

@@ -160,7 +160,7 @@ def _is_free(field: str, free: Container[str]) -> bool:
 
 
 def describe_data(source: Source) -> dict[str, Any]:
-  """Returns a description of a run's data, with all that prediction needs of them, as JSON."""
+  """Returns the identity of a run's data and all that prediction needs of them, as JSON."""
   info = source.info
   return {
     "source": info.name,
@@ -195,10 +195,11 @@ def check_same_data(workdir: str | Path, data: Mapping[str, Any]) -> None:
 
 
 def keep_rule(workdir: str | Path) -> Rule:
-  """Returns the "auto" rule of a run: the rule of its start on such a device, or else today's.
+  """Returns the rule by which "auto" chooses the implementations of a run.
 
-  So no file that a user adds or that comes with a later version changes what a run computes. If
-  today's rule differs, a line says so.
+  It is the rule with which the run began on a device of this kind, or else today's. So no file that
+  a user adds or that comes with a later version changes the results of a run. If today's rule
+  differs, a line says so.
 
   Raises:
     ConfigError: Today's file or the run's record is damaged, or the workdir cannot be reached.

@@ -1,4 +1,4 @@
-"""Sending of metrics to a tracker, in a thread beside the training and each row only once."""
+"""The way of a run's metrics to a tracker: in a thread beside the training, each row once."""
 
 import importlib.util
 import secrets
