@@ -63,7 +63,7 @@ class MeanOfAll(nn.Module):
 
 
 class SequencePooling(nn.Module):
-  """A mean of the grid's tokens by a softmax of learned scores (Hassani et al. 2021, section 3.2)."""
+  """The mean of the grid's tokens by a softmax of learned scores (Hassani et al. 2021, 3.2)."""
 
   prefix: ClassVar[int] = 0
 
