@@ -35,7 +35,7 @@ class BilevelAttention(AttentionModule):
     regions: The number of regions S along each axis of the grid.
     top: The number k of regions that a region attends; all if there are fewer.
     local_kernel: The side of the LCE's kernel, odd; 0 means no LCE.
-    scale_by: The width whose root divides the logits: "head_dim", or "width", that of all heads
+    scale_by: The width whose root divides the logits: "head_dim", or "width" for all heads
       together, as in the released code.
 
   `AttentionModule` has the other attributes; regions are chosen by queries and keys without

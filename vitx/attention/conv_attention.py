@@ -1,4 +1,7 @@
-"""Softmax attention with convolutions and batch statistics: the token mixers of LeViT and CvT."""
+"""Softmax attention with convolutions and batch statistics: the token mixers of LeViT and CvT.
+
+The "masked" and the "kernelized" implementation share their parameters.
+"""
 
 import dataclasses
 import math

@@ -40,11 +40,11 @@ class NeighborhoodAttention(PatternAttention):
 class ShiftedWindowAttention(PatternAttention):
   """Attention in windows, shifted by half in every other layer (Liu et al. 2021, section 3.2).
 
-  Along an axis that one window covers nothing is shifted, as in the released code. If the window
+  Nothing is shifted along an axis that one window covers, as in the released code. If the window
   does not divide the grid, the grid is padded at its end before it is rolled, as in Hugging Face's
   `SwinLayer`. Here no query attends the padding. In `SwinLayer`, and in timm, which pads after
-  rolling, the zeros of the padding take a share of each softmax. If the window divides the grid,
-  all three agree.
+  rolling, the padding's zeros take a share of each softmax. If the window divides the grid, all
+  three agree.
 
   Attributes:
     size: The side of a window in tokens.

@@ -34,7 +34,7 @@ class Performer(AttentionModule):
       code. A causal mixer subtracts none, since a maximum over all keys would reveal later tokens.
     redraw: The number of training calls between two draws (each micro-batch counts); 0 draws once.
     local_heads: The number of heads, the last of H, that use plain softmax over `local_window`.
-    local_window: The number of tokens per block; a token attends its own block and its neighbors.
+    local_window: The number of tokens per block; a token attends its block and those beside it.
 
   `AttentionModule` has the other attributes; queries and keys are rotated before the features.
   """

@@ -53,8 +53,7 @@ class StridedAttention(_Factorized):
     form: The form: "paper" and "code" are causal, with l + 1 and l local keys; "bidirectional" has
       the local keys |i - j| < l; "axial" has the query's own row, in both directions.
 
-  `_Factorized` has `stride`, `arrangement`, `local_layers` and `first`, `PatternAttention` the
-  others.
+  `_Factorized` has `stride`, `arrangement`, `local_layers`, `first`; `PatternAttention` the others.
   """
 
   form: Literal["paper", "code", "bidirectional", "axial"] = "axial"

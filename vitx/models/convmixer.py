@@ -18,7 +18,7 @@ from vitx.models import names
 class ConvMixer(nn.Module):
   """ConvMixer (Trockman and Kolter 2022, section 2).
 
-  Batch statistics are those of the whole batch, on any number of devices.
+  Batch statistics are taken over the whole batch, on any number of devices.
 
   Attributes:
     num_classes: The number of outputs of the head.

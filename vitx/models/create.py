@@ -106,7 +106,7 @@ def model_from_config(model: Mapping[str, Any]) -> nn.Module:
 def initialize(model: nn.Module, rngs: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
   """Returns the variables with which training starts.
 
-  They are those of `model.init`; a model with a field `initialization` applies it to the
+  `model.init` makes them, and a field `initialization` of the model is then applied to the
   parameters. `model.init` itself is Flax's own and knows nothing of `initialization`.
 
   Args:

@@ -64,7 +64,7 @@ def truncated_normal(
   stddev: Positive = 0.02,
   convolutions: Literal["he", "pytorch"] = "he",
 ) -> Params:
-  """Draws linear maps normal, cut at ±2 as in PyTorch, biases zero, and convolutions by He.
+  """Draws normal linear maps, cut at ±2 as in PyTorch, zero biases, and He's convolutions.
 
   Args:
     key: The key of all draws.
@@ -92,9 +92,9 @@ def truncated_normal(
 
 
 def sparse_transformer(key: jax.Array, params: Params) -> Params:
-  """Draws linear maps normal, variance 0.125 / fan in, biases zero (Child et al. 2019, 5.3).
+  """Draws normal linear maps, variance 0.125 / fan in, and zero biases (Child et al. 2019, 5.3).
 
-  The last map of each residual branch (attention's `out`, the MLP's `down`) is smaller by
+  The last map of each residual branch (attention's `out`, the MLP's `down`) is scaled by
   1 / sqrt(2 L). A head that was made zero stays zero. The paper writes 0.125 / sqrt(fan in); its
   released code, like this function, takes the square root of the whole as standard deviation.
 
@@ -142,10 +142,10 @@ def mimetic(
 ) -> Params:
   """Draws attention that resembles trained attention (Trockman and Kolter 2023, section 4).
 
-  W_Q W_Kᵀ of each head is the rank-D part of a Z + b I, and W_V W_O of all heads together is a Z +
-  b I. Z is normal with variance 1 / C and drawn anew each time. A singular value decomposition
-  gives the factors U √Σ and √Σ Vᵀ. Biases of these projections are zero. A mixer without `value`
-  and `out` has only the first part.
+  W_Q W_Kᵀ of each head is the best approximation of a Z + b I of rank D, and W_V W_O of all heads
+  together is a Z + b I. Z is normal with variance 1 / C and drawn anew each time. A singular value
+  decomposition gives the factors U √Σ and √Σ Vᵀ. Biases of these projections are zero. A mixer
+  without `value` and `out` has only the first part.
 
   Args:
     key: The key of all draws.

@@ -11,8 +11,8 @@ class LeViT(ViT):
 
   It has bare convolutions, blocks without normalization, and the mean of the tokens. Only its own
   attention has statistics: any other `token_mixer` leaves a network without normalization, like
-  ViX's LeViP, LeViL and LeViN. `token_mixer="softmax"` is the fair baseline of those;
-  `norm="layer"` gives all of them the usual blocks.
+  ViX's LeViP, LeViL and LeViN. Their fair baseline is `token_mixer="softmax"`; `norm="layer"` gives
+  all of them the usual blocks.
   """
 
   PARTS: ClassVar[Parts] = with_defaults(

@@ -24,7 +24,7 @@ HEAD_HIDDEN = "head_hidden"
 HEAD_DISTILLATION = "head_distillation"  # the head of the distillation token
 HEAD_PATCHES = "head_patches"  # the head of the patches
 
-# Inside a block.
+# Modules inside a block.
 TOKEN_MIXER = "token_mixer"
 MLP = "mlp"
 QUERY, KEY, VALUE, OUT = "query", "key", "value", "out"
@@ -75,7 +75,7 @@ def token_axis(name: str) -> tuple[int, bool] | None:
   """Returns the axis of a parameter's tokens, and whether tokens are summed over it.
 
   `None` means that the parameter has no such axis. In a position table, which `is_position_table`
-  recognizes, the axis is the last but one.
+  recognizes, the axis is the second to last.
   """
   parts = tuple(name.split("/"))
   for end, found in _OF_TOKENS.items():
@@ -85,7 +85,7 @@ def token_axis(name: str) -> tuple[int, bool] | None:
 
 
 def is_head(name: str) -> bool:
-  """Returns whether the parameter belongs to a last linear map, which depends on the classes."""
+  """Returns whether the parameter belongs to a head, which depends on the number of classes."""
   return not {HEAD, HEAD_DISTILLATION, HEAD_PATCHES}.isdisjoint(name.split("/"))
 
 
@@ -110,8 +110,8 @@ def layer_of(name: str, depth: int) -> int:
   """Returns the layer of a parameter for layer-wise learning rates.
 
   The numbers follow BEiT (Bao et al. 2022) and MAE (He et al. 2022): stem, positions, class token,
-  extra tokens and start are layer 0, `block_i` is layer i + 1, and later modules are layer depth +
-  1.
+  extra tokens and start are layer 0, `block_i` is layer i + 1, and later modules have the layer
+  depth + 1.
 
   Args:
     name: The name of the parameter.

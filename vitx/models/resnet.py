@@ -18,7 +18,7 @@ STAGES = 3
 class ResNet(nn.Module):
   """ResNet for CIFAR (He et al. 2016, section 4.2): 6 n + 2 layers, no parameters in shortcuts.
 
-  Batch statistics are those of the whole batch, on any number of devices.
+  Batch statistics are taken over the whole batch, on any number of devices.
 
   Attributes:
     num_classes: The number of outputs of the head.

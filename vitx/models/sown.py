@@ -12,7 +12,7 @@ def collect(sown: Mapping[str, Any], name: str) -> dict[str, Any]:
 
   Args:
     sown: The collection "intermediates".
-    name: The name, such as "attention"; of several values from one module the first is returned.
+    name: The name, such as "attention". If a module sowed it several times, the first value counts.
   """
   flat, end = flatten_dict(dict(sown), sep="/"), f"/{name}"
   found = {path.removesuffix(end): x[0] for path, x in flat.items() if path.endswith(end)}

@@ -125,7 +125,7 @@ class SparseTransformer(Trunk, kw_only=True):
     return head(x.astype(jnp.float32))
 
   def _enter(self, tokens: jax.Array, layout: TokenLayout, at: jax.Array | None) -> jax.Array:
-    """Returns the input of the blocks, (B, N, C): embeddings moved on by one place."""
+    """Returns the input of the blocks, (B, N, C): embeddings shifted by one place."""
     normal = nn.initializers.normal(self.embedding_stddev)
     embed = nn.Embed(
       self.vocabulary, self.width, embedding_init=normal, dtype=self.dtype, name=names.STEM

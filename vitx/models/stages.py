@@ -15,7 +15,7 @@ def per_stage(value: int | Sequence[int], stages: int, field: str) -> tuple[int,
   """Returns one value for each stage; a single value serves all stages.
 
   Raises:
-    ConfigError: If the number of values is another.
+    ConfigError: If there is neither a single value nor one for each stage.
   """
   values = tuple(value) if isinstance(value, Sequence) else (value,)
   values = values * stages if len(values) == 1 else values

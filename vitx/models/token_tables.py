@@ -1,4 +1,4 @@
-"""The resizing of token mixers' weights that are bound to the number of tokens to another grid.
+"""The resizing, to another grid, of token mixers' weights that are bound to the number of tokens.
 
 Such a weight has an entry for each token: a row of Linformer's projection, of MLP-Mixer's token
 MLP, or of Sparsifiner's basis. Entries of the grid are interpolated like the rows of a position

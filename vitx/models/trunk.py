@@ -185,7 +185,7 @@ def _check_free(token_mixer: Callable[..., nn.Module], field: str) -> None:
   reason = "model.causal=True" if field == "causal" else "model.posemb='rope'"
   bound: Mapping[str, Any] = {}
   kind: Any = token_mixer
-  if isinstance(token_mixer, partial):  # a partial has the fields that the config set
+  if isinstance(token_mixer, partial):  # its keywords are the fields that the config set
     kind, bound = token_mixer.func, token_mixer.keywords
   if field in bound:
     raise ConfigError(

@@ -57,7 +57,7 @@ class ViT(Network):
 
     Args:
       images: The images, (B, height, width, channels), normalized floats.
-      mask: A boolean mask (B, N), True = may be attended, over all tokens, with those in front of
+      mask: A boolean mask (B, N), True = may be attended, over all tokens, also those in front of
         the grid; `None` means that all may. Pooling by a mean still counts masked tokens.
       train: Whether dropout and stochastic depth (stream "dropout") are active and batch statistics
         (collection "batch_stats", then mutable) are taken from the batch.

@@ -99,7 +99,7 @@ class Density(Task):
       window: The number N of tokens of a text or sound that the model sees; None for images.
       levels: The number of gray levels V of images: V values of 0 ... 255 at equal distances.
       min_context: The number of tokens of a window that are read but not scored in evaluation
-        (Child et al. 2019, Table 3). Windows then overlap by so many; the first window scores all
+        (Child et al. 2019, Table 3). Windows then overlap by as many; the first window scores all
         its tokens.
 
     Raises:
@@ -217,7 +217,7 @@ class Density(Task):
     return "bits"
 
   def describe(self, figures):
-    """Returns the bits per token, and those of the best code that learns nothing."""
+    """Returns the bits per token of the model and of the best code that learns nothing."""
     known = {name: figures[name] for name in REFERENCES if name in figures}
     text = f"{figures['bits']:.4f} bits/{self.unit}"
     if known:

@@ -63,7 +63,7 @@ def attention_errors(student: Any, teacher: Any) -> jax.Array:
 def zero_share(x: jax.Array, mask: jax.Array) -> jax.Array:
   """Returns the share of zeros in `x`, over the unmasked examples if `x` has a batch axis."""
   zero = (x == 0).astype(jnp.float32)
-  if x.ndim == 2:  # a basis has no examples
+  if x.ndim == 2:  # a basis has no axis of examples
     return jnp.mean(zero)
   share = jnp.mean(zero.reshape(x.shape[0], -1), axis=1)
   count = jnp.sum(mask, dtype=jnp.float32)

@@ -27,7 +27,7 @@ def read_image(
 
   Raises:
     ConfigError: If a file cannot be read.
-    ValueError: If an array is no such image, or if no picture has that number of channels.
+    ValueError: If `check_image` refuses an array, or if no image file can have so many channels.
   """
   is_path = isinstance(given, str | Path) and Path(given).suffix != ".npz"
   if channels not in FILE_CHANNELS and (is_path or isinstance(given, Image.Image)):
