@@ -1,4 +1,4 @@
-"""The shipped config files: in a checkout they lie in the top-level `configs/`.
+"""The shipped config files: in a checkout they are in the top-level `configs/`.
 
 An installation has them here, see `vitx/packaging.py`.
 """

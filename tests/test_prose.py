@@ -1,0 +1,65 @@
+"""Docstrings are plain English: sentences and noun phrases that can be read alone."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+FILES = [*sorted((ROOT / "vitx").rglob("*.py")), *sorted((ROOT / "configs").glob("*.py"))]
+OWNERS = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+PREPOSITION = re.compile(
+  r"(about|after|among|as|at|before|behind|below|beside|between|beyond|by|during|for|from|in|inside"
+  r"|into|of|off|on|onto|out|outside|over|per|since|through|to|under|until|up|upon|with|within"
+  r"|without) ",
+  re.IGNORECASE,
+)
+# How many entries may begin with a preposition, such as "at: In seconds".
+MOST = 40
+TURNS = (
+  r"\bas there\b",
+  r"\bof those (that|which)\b",
+  r"\bthe same[.,;:)]|\bthe same (of|from|for|by|in|with)\b",
+  r"\b(is|are|was|were|be|been) told\b|\btold (of|by|apart)\b",
+  r"\bstands?\b(?! for\b)",
+  r"\blies?\b(?! (in|within|outside) [\[(])",
+  r"\bReturns? (what|that|how|where|which|whose|whom)\b",
+  r"\bYields? (what|that|how|where|which|whose|whom)\b",
+)
+
+
+def read_docstrings(path: Path) -> Iterator[tuple[str, str]]:
+  """Yields (place, text) of every docstring of a file."""
+  for node in ast.walk(ast.parse(path.read_text())):
+    if isinstance(node, OWNERS) and (text := ast.get_docstring(node)):
+      yield f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 1)}", text
+
+
+def read_entries(text: str) -> Iterator[str]:
+  """Yields the first words of the entries under Args and Attributes."""
+  for block in re.findall(r"^(?:Args|Attributes):\n((?:[ \t]+.*\n?|\n)*)", text, re.MULTILINE):
+    yield from re.findall(r"^  \**\w[\w, *]*: (.*)", block, re.MULTILINE)
+
+
+def test_entries_are_noun_phrases():
+  found = [
+    f"{place}: {entry}"
+    for path in FILES
+    for place, text in read_docstrings(path)
+    for entry in read_entries(text)
+    if PREPOSITION.match(entry)
+  ]
+  assert len(found) < MOST, "\n".join(found)
+
+
+@pytest.mark.parametrize("turn", TURNS)
+def test_no_docstring_has_a_turn_that_needs_a_second_reading(turn):
+  found = [
+    f"{place}: {match[0]}"
+    for path in FILES
+    for place, text in read_docstrings(path)
+    for match in re.finditer(turn, text)
+  ]
+  assert not found, "\n".join(found)
