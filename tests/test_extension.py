@@ -178,7 +178,7 @@ class DiagonalAttention(AttentionModule):
   @nn.compact
   def __call__(self, x, layout, *, mask=None, train):
     q, k, v = self.project(x)
-    out, matrix = ops.attention(
+    out, matrix = ops.attention_with_weights(
       q, k, v, Diagonals(), layout, key_mask=mask, implementation=self.implementation
     )
     self.sow_matrix(matrix)

@@ -40,7 +40,9 @@ class _BatchStatisticsAttention(AttentionModule):
     scale = 1 / math.sqrt(q.shape[-1])
     if q.shape == k.shape:
       q, k = self.apply_positions(q, k, layout, scale)
-    out, matrix = ops.attention(q, k, v, scale=scale, implementation=self.implementation)
+    out, matrix = ops.attention_with_weights(
+      q, k, v, scale=scale, implementation=self.implementation
+    )
     self.sow_matrix(matrix)
     return out
 

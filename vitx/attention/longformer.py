@@ -58,7 +58,7 @@ class LongformerAttention(PatternAttention):
     q, k, v = (self._global(name, x) for name in ("query", "key", "value"))
     scale = 1 / math.sqrt(q.shape[-1])
     q, k = self.apply_positions(q, k, layout, scale)
-    own, probabilities = ops.attention(
+    own, probabilities = ops.attention_with_weights(
       q[:, rows],
       k,
       v,

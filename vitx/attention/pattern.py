@@ -122,7 +122,7 @@ class PatternAttention(AttentionModule):
         f"model.token_mixer: {type(self).__name__} cannot be called for tokens `at` some places of"
         " the layout, but for one at a time with a cache; use another token_mixer"
       )
-    out, matrix = ops.attention(
+    out, matrix = ops.attention_with_weights(
       q,
       k,
       v,

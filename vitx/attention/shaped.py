@@ -88,7 +88,9 @@ class ShapedAttention(AttentionModule):
     )
     attended = None
     if matrix is not None and self.is_mutable_collection("intermediates"):
-      _, attended = ops.attention(q, k, k, key_mask=mask, scale=scale, implementation="masked")
+      _, attended = ops.attention_with_weights(
+        q, k, k, key_mask=mask, scale=scale, implementation="masked"
+      )
     self.sow_matrix(matrix, attended)
     return self._from_values(out, width)
 

@@ -79,7 +79,7 @@ class SoftmaxAttention(AttentionModule):
     if at is not None and self.is_decoding(x, at):
       out = self.decode(q, k, v, None, layout, scale, at)
     else:
-      out, matrix = ops.attention(
+      out, matrix = ops.attention_with_weights(
         q,
         k,
         v,

@@ -117,7 +117,7 @@ class Sparsifiner(AttentionModule):
     if self.sparse:
       out, matrix = self._attend(q, k, v, pruned, self._prune_basis(basis), layout, mask, scale)
     else:
-      out, matrix = ops.attention(
+      out, matrix = ops.attention_with_weights(
         q, k, v, key_mask=mask, scale=scale, implementation=self.implementation
       )
     self.sow_matrix(matrix)

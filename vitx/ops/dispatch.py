@@ -1,4 +1,4 @@
-"""Softmax attention, dense or along a pattern: the op decides which implementation runs."""
+"""Softmax attention, dense or along a pattern, by whichever implementation suits the call."""
 
 from collections.abc import Callable
 
@@ -31,37 +31,64 @@ def attention(
   key: jax.Array | None = None,
   implementation: str = "auto",
   tile: int | None = None,
-) -> tuple[jax.Array, jax.Array | None]:
+) -> jax.Array:
   """Computes softmax(q kᵀ · scale) v over all pairs of tokens, or over the edges of a pattern.
-
-  Args:
-    q: (B, N, H, D).
-    k: (B, M, H, D); with a pattern M = N.
-    v: (B, M, H, E).
-    pattern: the edges; or a function `mask_mod(b, h, q_idx, k_idx) -> bool` as FlexAttention has
-      it, elementwise on index arrays and with b = 0; or None, which attends all.
-    layout: how the N tokens lie; None for a sequence. Only a pattern needs it.
-    key_mask: boolean (B, M), True = may be attended.
-    scale: of the logits; None for 1 / sqrt(D).
-    causal: query i sees keys 0 ... i only, of those that the pattern allows.
-    dropout: rate at which probabilities are dropped, where there is a `key`; only the masked path
-      can.
-    key: for the dropout; None outside training.
-    implementation: "masked" holds the matrix; "kernelized" never does: it works on tiles, or on the
-      blocks that hold edges; "auto" is the faster.
-    tile: tokens in a block of the kernelized path, no part of the result; None for what suits the
-      pattern.
 
   The kernelized path has derivatives in reverse mode only (`jax.grad`, not `jax.jvp`).
 
+  Args:
+    q: The queries (B, N, H, D).
+    k: The keys (B, M, H, D); with a pattern M = N.
+    v: The values (B, M, H, E).
+    pattern: The edges as a `Pattern`, or as a function `mask_mod(b, h, q_idx, k_idx) -> bool` such
+      as FlexAttention takes, elementwise on index arrays, called with b = 0. `None` means that
+      every query attends every key.
+    layout: The arrangement of the N tokens, which only a pattern needs; `None` for a sequence.
+    key_mask: A boolean array (B, M), True = may be attended; `None` for all keys.
+    scale: The factor of the logits; `None` for 1 / sqrt(D).
+    causal: Whether query i attends only keys 0 ... i, among those that the pattern allows.
+    dropout: The rate at which probabilities are dropped if there is a `key`. The kernelized path
+      cannot drop any.
+    key: The random key of the dropout; `None` outside training.
+    implementation: "masked" holds the matrix (B, H, N, M). "kernelized" never holds it: it works
+      on tiles, or on the blocks that contain edges. "auto" picks the faster.
+    tile: The number of tokens in a block of the kernelized path, which does not change the result;
+      `None` for the size that suits the pattern.
+
   Returns:
-    The output (B, N, H, E) in the dtype of `v`; and on the masked path the probabilities
-    (B, H, N, M) in float32, as they were before dropout, else None. A query without edges has
-    output 0 and no gradient.
+    The output (B, N, H, E) in the dtype of `v`. A query without edges has output 0 and no gradient.
 
   Raises:
-    ConfigError: unknown implementation, "kernelized" with dropout, a pattern that does not fit the
-      layout, or arrays, a mask or a layout that do not fit each other.
+    ConfigError: The implementation is unknown, or is "kernelized" with dropout; the pattern does
+      not fit the layout; or arrays, mask and layout do not fit each other.
+  """
+  options = {"key_mask": key_mask, "scale": scale, "causal": causal, "dropout": dropout}
+  options |= {"key": key, "implementation": implementation, "tile": tile}
+  return attention_with_weights(q, k, v, pattern, layout, **options)[0]
+
+
+def attention_with_weights(
+  q: jax.Array,
+  k: jax.Array,
+  v: jax.Array,
+  pattern: Pattern | Callable | None = None,
+  layout: TokenLayout | None = None,
+  *,
+  key_mask: jax.Array | None = None,
+  scale: float | None = None,
+  causal: bool = False,
+  dropout: float = 0.0,
+  key: jax.Array | None = None,
+  implementation: str = "auto",
+  tile: int | None = None,
+) -> tuple[jax.Array, jax.Array | None]:
+  """Computes `attention`, and returns the probabilities too if the masked path runs.
+
+  The arguments and the errors are those of `attention`.
+
+  Returns:
+    The output (B, N, H, E), and the probabilities (B, H, N, M) in float32 before dropout. The
+    kernelized path never holds the probabilities and returns `None` for them.
   """
   laid_out = pattern is not None
   check_inputs(
@@ -97,10 +124,10 @@ def attention(
 
 
 def _splash(q, k, v, pattern: Pattern, layout: TokenLayout, key_mask, scale) -> jax.Array | None:
-  """Returns the output of a TPU's own kernel, None where it is not for this call."""
+  """Returns the output of the TPU's own kernel, or None if that cannot serve this call."""
   if target() != "tpu" or key_mask is not None:
     return None
-  from vitx.ops.sparse import splash  # a quarter of a second that others need not wait
+  from vitx.ops.sparse import splash  # importing it takes a quarter of a second
 
   if not splash.applies(q, k, v, pattern, layout):
     return None
@@ -108,16 +135,16 @@ def _splash(q, k, v, pattern: Pattern, layout: TokenLayout, key_mask, scale) -> 
 
 
 def dense_mask(pattern: Pattern, layout: TokenLayout, num_heads: int):
-  """Returns the edges as an array, for the masked path, tests and pictures.
+  """Returns a pattern's edges as an array, for the masked path, tests and pictures.
 
   Args:
-    pattern: of one layer.
-    layout: of the N tokens.
-    num_heads: H.
+    pattern: The pattern of one layer.
+    layout: The arrangement of the N tokens.
+    num_heads: The number of heads H.
 
   Returns:
-    bool (G, N, N), True = query may attend key; G is 1 if the heads do not differ, else H. NumPy,
-    or JAX for a pattern that was drawn while tracing.
+    A boolean array (G, N, N), True = the query may attend the key. G is 1 if all heads have equal
+    edges, else H. It is a NumPy array, or a JAX array if the pattern was drawn while tracing.
   """
   heads, N = 1 if pattern.head_period == 1 else num_heads, layout.length
   head, q, k = np.ogrid[:heads, :N, :N]
@@ -126,7 +153,7 @@ def dense_mask(pattern: Pattern, layout: TokenLayout, num_heads: int):
 
 
 def _masked(q, k, v, mask, key_mask, scale, dropout, key):
-  """Attends under a mask broadcastable to (B, H, N, M), or None, and a mask of keys, or None."""
+  """Attends under the optional masks `mask`, broadcastable to (B, H, N, M), and `key_mask`."""
   if key_mask is not None:
     keys = key_mask[:, None, None, :]
     mask = keys if mask is None else mask & keys
