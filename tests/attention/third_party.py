@@ -5,9 +5,7 @@ import jax
 import jax.numpy as jnp
 
 from vitx import ops
-from vitx.attention.base import AttentionModule
-from vitx.attention.contract import Properties
-from vitx.layers.projections import from_heads
+from vitx.attention import AttentionModule, Properties, from_heads
 
 
 def unit(x):

@@ -62,9 +62,21 @@ def attention(
     ConfigError: The implementation is unknown, or is "kernelized" with dropout; the pattern does
       not fit the layout; or arrays, mask and layout do not fit each other.
   """
-  options = {"key_mask": key_mask, "scale": scale, "causal": causal, "dropout": dropout}
-  options |= {"key": key, "implementation": implementation, "tile": tile}
-  return attention_with_weights(q, k, v, pattern, layout, **options)[0]
+  out, _ = attention_with_weights(
+    q,
+    k,
+    v,
+    pattern,
+    layout,
+    key_mask=key_mask,
+    scale=scale,
+    causal=causal,
+    dropout=dropout,
+    key=key,
+    implementation=implementation,
+    tile=tile,
+  )
+  return out
 
 
 def attention_with_weights(
