@@ -51,7 +51,15 @@ class LongformerAttention(PatternAttention):
     window = DilatedWindow(self.window, tuple(self.dilation))
     return window | Global(tokens=tuple(self.global_tokens)) if self.global_tokens else window
 
-  def replace_rows(self, x, layout, mask, train, out, matrix):
+  def replace_rows(
+    self,
+    x: jax.Array,
+    layout: TokenLayout,
+    mask: jax.Array | None,
+    train: bool,
+    out: jax.Array,
+    matrix: jax.Array | None,
+  ) -> tuple[jax.Array, jax.Array | None]:
     if self.global_projections == "shared":
       return out, matrix
     rows = self._rows(layout)

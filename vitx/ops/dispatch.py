@@ -146,7 +146,7 @@ def _splash(q, k, v, pattern: Pattern, layout: TokenLayout, key_mask, scale) -> 
   return splash.splash_attention(q, k, v, pattern, layout, scale=scale)
 
 
-def dense_mask(pattern: Pattern, layout: TokenLayout, num_heads: int):
+def dense_mask(pattern: Pattern, layout: TokenLayout, num_heads: int) -> np.ndarray | jax.Array:
   """Returns a pattern's edges as an array, for the masked path, tests and pictures.
 
   Args:

@@ -66,8 +66,16 @@ View = Gathered | Hidden
 
 
 def forward(
-  kind: type[View], q, k, v, selectors: Any, visible: Any, see: Callable, scale: float, wide: int
-):
+  kind: type[View],
+  q: jax.Array,
+  k: jax.Array,
+  v: jax.Array,
+  selectors: Any,
+  visible: Any,
+  see: Callable,
+  scale: float,
+  wide: int,
+) -> tuple[jax.Array, jax.Array, Any]:
   """Attends from tiles of queries.
 
   Args:
@@ -107,14 +115,14 @@ def forward(
 
 def backward(
   kind: type[View],
-  arrays,
+  arrays: tuple[jax.Array, ...],
   selectors: Any,
   residuals: Any,
   visible: Any,
   see: Callable,
   scale: float,
   wide: int,
-):
+) -> tuple[jax.Array, ...]:
   """Returns the gradients of q, k and v, (B, N, H, D) each.
 
   Args:

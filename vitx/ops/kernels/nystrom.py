@@ -1,6 +1,7 @@
 """Nyström approximation of softmax attention (Xiong et al. 2021)."""
 
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -115,7 +116,7 @@ def pseudo_inverse(a: jax.Array, iterations: int = 6, *, scale: str = "example")
 
 
 def masked_nystrom_attention(
-  q: jax.Array, k: jax.Array, v: jax.Array, landmarks: int, **options
+  q: jax.Array, k: jax.Array, v: jax.Array, landmarks: int, **options: Any
 ) -> tuple[jax.Array, jax.Array]:
   """Multiplies Nyström's factors from the left, with their N x N product in memory.
 
@@ -136,7 +137,7 @@ def masked_nystrom_attention(
 
 
 def kernelized_nystrom_attention(
-  q: jax.Array, k: jax.Array, v: jax.Array, landmarks: int, **options
+  q: jax.Array, k: jax.Array, v: jax.Array, landmarks: int, **options: Any
 ) -> jax.Array:
   """Multiplies Nyström's factors from the right, so that nothing is larger than N x M.
 

@@ -41,7 +41,15 @@ class _Blocks(NamedTuple):
   delta: Any = None
 
 
-def forward(q, k, v, key_mask, rows: MaskSide, layout: Layout, scale: float):
+def forward(
+  q: jax.Array,
+  k: jax.Array,
+  v: jax.Array,
+  key_mask: jax.Array | None,
+  rows: MaskSide,
+  layout: Layout,
+  scale: float,
+) -> tuple[jax.Array, jax.Array]:
   """Attends along lists of blocks.
 
   Args:
@@ -71,7 +79,9 @@ def forward(q, k, v, key_mask, rows: MaskSide, layout: Layout, scale: float):
   return _in_parts(part, (q, k, v, _per_head(key_mask, q)), rows, layout)
 
 
-def backward(arrays, rows: MaskSide, columns: MaskSide, layout: Layout, scale: float):
+def backward(
+  arrays: tuple[jax.Array, ...], rows: MaskSide, columns: MaskSide, layout: Layout, scale: float
+) -> tuple[jax.Array, ...]:
   """Returns the gradients of q, k and v, (B, N, H, D) each.
 
   Args:

@@ -2,6 +2,7 @@
 
 import dataclasses
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +11,7 @@ import numpy as np
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns.base import Pattern
 from vitx.ops.patterns.grid import Near, Patches
-from vitx.ops.patterns.indices import distinct
+from vitx.ops.patterns.indices import Index, distinct
 from vitx.ops.patterns.parts import Order
 
 
@@ -92,13 +93,15 @@ class Permuted(Pattern):
   def head_period(self) -> int:
     return self.pattern.head_period
 
-  def allows(self, layout, q, k, head=0):
+  def allows(self, layout: TokenLayout, q: Index, k: Index, head: Index = 0) -> Any:
     N, (q, k) = self.order.length, (self.order.numbers[index] for index in (q, k))
     inside = (q < N) & (k < N)
     q, k = np.minimum(q, N - 1), np.minimum(k, N - 1)
     return inside & self.pattern.allows(self.layout, q, k, head)
 
-  def candidates(self, layout, first, last, block, head):
+  def candidates(
+    self, layout: TokenLayout, first: int, last: int, block: int, head: int
+  ) -> np.ndarray | None:
     order, pattern = self.order, self.pattern
     if isinstance(order, Patches) and isinstance(pattern, Near) and block == order.tokens:
       return pattern.patches_near(self.layout, order.sides, first // block)

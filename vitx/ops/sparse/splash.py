@@ -110,7 +110,7 @@ def _make(
 class Tiles(masks.Mask):
   """The edges of one head, N rounded up to whole blocks, made block by block when they are read."""
 
-  def __init__(self, blocks: BlockMask, head: int):
+  def __init__(self, blocks: BlockMask, head: int) -> None:
     self._blocks, self._head = blocks, head
     start, stop = blocks.offsets[[head * blocks.rows, (head + 1) * blocks.rows]]
     own = slice(start, stop)
