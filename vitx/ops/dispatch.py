@@ -13,25 +13,26 @@ from vitx.ops.kernels.softmax import kernelized_attention, masked_attention
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns import Causal, Full, MaskFunction, Pattern
 from vitx.ops.patterns.indices import namespace
+from vitx.ops.shapes import Array, Bool, Float
 from vitx.ops.sparse.attend import attend
 from vitx.ops.sparse.plan import plan
 
 
 def attention(
-  q: jax.Array,
-  k: jax.Array,
-  v: jax.Array,
+  q: Float[Array, "B N H D"],
+  k: Float[Array, "B M H D"],
+  v: Float[Array, "B M H E"],
   pattern: Pattern | Callable | None = None,
   layout: TokenLayout | None = None,
   *,
-  key_mask: jax.Array | None = None,
+  key_mask: Bool[Array, "B M"] | None = None,
   scale: float | None = None,
   causal: bool = False,
   dropout: float = 0.0,
   key: jax.Array | None = None,
   implementation: str = "auto",
   tile: int | None = None,
-) -> jax.Array:
+) -> Float[Array, "B N H E"]:
   """Computes softmax(q kᵀ · scale) v over all pairs of tokens, or over the edges of a pattern.
 
   The kernelized path has derivatives in reverse mode only (`jax.grad`, not `jax.jvp`).
@@ -80,20 +81,20 @@ def attention(
 
 
 def attention_with_weights(
-  q: jax.Array,
-  k: jax.Array,
-  v: jax.Array,
+  q: Float[Array, "B N H D"],
+  k: Float[Array, "B M H D"],
+  v: Float[Array, "B M H E"],
   pattern: Pattern | Callable | None = None,
   layout: TokenLayout | None = None,
   *,
-  key_mask: jax.Array | None = None,
+  key_mask: Bool[Array, "B M"] | None = None,
   scale: float | None = None,
   causal: bool = False,
   dropout: float = 0.0,
   key: jax.Array | None = None,
   implementation: str = "auto",
   tile: int | None = None,
-) -> tuple[jax.Array, jax.Array | None]:
+) -> tuple[Float[Array, "B N H E"], Float[Array, "B H N M"] | None]:
   """Computes `attention`, and returns the probabilities too if the masked path runs.
 
   The arguments and the errors are those of `attention`.
@@ -146,7 +147,9 @@ def _splash(q, k, v, pattern: Pattern, layout: TokenLayout, key_mask, scale) -> 
   return splash.splash_attention(q, k, v, pattern, layout, scale=scale)
 
 
-def dense_mask(pattern: Pattern, layout: TokenLayout, num_heads: int) -> np.ndarray | jax.Array:
+def dense_mask(
+  pattern: Pattern, layout: TokenLayout, num_heads: int
+) -> Bool[np.ndarray | Array, "G N N"]:
   """Returns a pattern's edges as an array, for the masked path, tests and pictures.
 
   Args:

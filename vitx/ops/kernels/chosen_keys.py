@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from vitx.ops.kernels import tiling
+from vitx.ops.shapes import Array, Float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,15 +68,15 @@ View = Gathered | Hidden
 
 def forward(
   kind: type[View],
-  q: jax.Array,
-  k: jax.Array,
-  v: jax.Array,
+  q: Float[Array, "B N H D"],
+  k: Float[Array, "B M H D"],
+  v: Float[Array, "B M H D"],
   selectors: Any,
   visible: Any,
   see: Callable,
   scale: float,
   wide: int,
-) -> tuple[jax.Array, jax.Array, Any]:
+) -> tuple[Float[Array, "B N H D"], Float[Array, "Z N"], Any]:
   """Attends from tiles of queries.
 
   Args:

@@ -13,10 +13,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from vitx.ops.kernels.shifts import spread
+from vitx.ops.shapes import Array, Float
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(2,))
-def grid_convolution(x: jax.Array, taps: jax.Array, stride: int = 1) -> jax.Array:
+def grid_convolution(
+  x: Float[Array, "B *grid C"], taps: Float[Array, "*window C"], stride: int = 1
+) -> Float[Array, "B *out C"]:
   """Convolves each channel with taps of its own, zeros beyond the ends.
 
   Args:
@@ -35,7 +38,9 @@ def grid_convolution(x: jax.Array, taps: jax.Array, stride: int = 1) -> jax.Arra
   )
 
 
-def convolve_groups(x: jax.Array, taps: jax.Array, stride: int) -> jax.Array:
+def convolve_groups(
+  x: Float[Array, "B *grid C"], taps: Float[Array, "*window C"], stride: int
+) -> Float[Array, "B *out C"]:
   """Returns the same by XLA's convolution."""
   reach = taps.shape[0] // 2
   letters = "xyzw"[: x.ndim - 2]
@@ -49,7 +54,9 @@ def convolve_groups(x: jax.Array, taps: jax.Array, stride: int) -> jax.Array:
   )
 
 
-def add_shifted(x: jax.Array, taps: jax.Array, stride: int) -> jax.Array:
+def add_shifted(
+  x: Float[Array, "B *grid C"], taps: Float[Array, "*window C"], stride: int
+) -> Float[Array, "B *out C"]:
   """Returns the same as a sum over the taps."""
   padded = _pad(x, taps.shape[0])
   extents = [-(-g // stride) for g in x.shape[1:-1]]
@@ -81,8 +88,11 @@ def _backward(stride, saved, d_out):
 
 
 def shifted_gradients(
-  x: jax.Array, taps: jax.Array, d_out: jax.Array, stride: int
-) -> tuple[jax.Array, jax.Array]:
+  x: Float[Array, "B *grid C"],
+  taps: Float[Array, "*window C"],
+  d_out: Float[Array, "B *out C"],
+  stride: int,
+) -> tuple[Float[Array, "B *grid C"], Float[Array, "*window C"]]:
   """Returns the gradients of `add_shifted` by the grid and by the taps."""
   axes = tuple(range(x.ndim - 1))
   padded = _pad(x, taps.shape[0])

@@ -13,6 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from vitx.ops.shapes import Array, Bool, Float, Int
+
 SLICES = 8  # of a row, see `_slices`
 INFINITE = 0x7F800001  # above the integer of infinity, see `_ordered`
 LOWEST = float(np.finfo(np.float32).min)  # no score that counts lies below
@@ -35,7 +37,9 @@ def count_kept(share: float, total: int) -> int:
   return min(total, math.ceil(share * total - 1e-9))
 
 
-def keep_first(scores: jax.Array, budget: int) -> tuple[jax.Array, jax.Array]:
+def keep_first(
+  scores: Float[Array, "... M"], budget: int
+) -> tuple[Int[Array, "... K"], Bool[Array, "... K"]]:
   """Returns the places of the largest scores, the lower number first where they are equal.
 
   Args:
@@ -49,7 +53,7 @@ def keep_first(scores: jax.Array, budget: int) -> tuple[jax.Array, jax.Array]:
   return indices, values > -jnp.inf
 
 
-def find_cut(scores: jax.Array, budget: int) -> Cut:
+def find_cut(scores: Float[Array, "... M"], budget: int) -> Cut:
   """Returns where to cut rows of scores so that what `keep_first` names is kept.
 
   Where the K-th and the next score differ, the cut lies half-way, so that scores computed anew with
@@ -72,7 +76,7 @@ def find_cut(scores: jax.Array, budget: int) -> Cut:
   return Cut(jnp.where(between, middle, least), jnp.where(every, end, last))
 
 
-def is_kept(scores: jax.Array, cut: Cut) -> jax.Array:
+def is_kept(scores: Float[Array, "... M"], cut: Cut) -> Bool[Array, "... M"]:
   """Returns bool (..., M), what a cut keeps of scores (..., M); never one of -inf."""
   value, place = cut.value[..., None], cut.place[..., None]
   return (scores > value) | ((scores == value) & (_places(scores) <= place))

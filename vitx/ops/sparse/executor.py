@@ -15,6 +15,7 @@ import numpy as np
 
 from vitx.ops.kernels import tiling
 from vitx.ops.kernels.tiling import product, product_transposed
+from vitx.ops.shapes import Array, Bool, Float
 from vitx.ops.sparse.rows import Indices, MaskSide, Rows
 
 
@@ -42,14 +43,14 @@ class _Blocks(NamedTuple):
 
 
 def forward(
-  q: jax.Array,
-  k: jax.Array,
-  v: jax.Array,
-  key_mask: jax.Array | None,
+  q: Float[Array, "B N H D"],
+  k: Float[Array, "B N H D"],
+  v: Float[Array, "B N H E"],
+  key_mask: Bool[Array, "B N ..."] | None,
   rows: MaskSide,
   layout: Layout,
   scale: float,
-) -> tuple[jax.Array, jax.Array]:
+) -> tuple[Float[Array, "B N H E"], Float[Array, "B N H"]]:
   """Attends along lists of blocks.
 
   Args:

@@ -13,9 +13,10 @@ from vitx.ops.patterns.base import Pattern
 from vitx.ops.patterns.grid import Near, Patches
 from vitx.ops.patterns.indices import Index, distinct
 from vitx.ops.patterns.parts import Order
+from vitx.ops.shapes import Array, Shaped
 
 
-def permute(x: jax.Array, order: Order) -> jax.Array:
+def permute(x: Shaped[Array, "B N ..."], order: Order) -> Shaped[Array, "B M ..."]:
   """Brings tokens into an order.
 
   Args:
@@ -34,7 +35,7 @@ def permute(x: jax.Array, order: Order) -> jax.Array:
   return _transpose(x, shape, axes)
 
 
-def restore(x: jax.Array, order: Order) -> jax.Array:
+def restore(x: Shaped[Array, "B M ..."], order: Order) -> Shaped[Array, "B N ..."]:
   """Undoes `permute`: (B, N', ...) -> (B, N, ...)."""
   if order.axes is None:
     return _take(x, order, True)[:, : order.length]
