@@ -1,8 +1,8 @@
 """A convolution of every channel by itself over a grid; on a CPU, as a sum of shifted grids.
 
-XLA's grouped convolution takes a CPU six times as long forward and backward, and in the body of a
-loop, as of several steps, longer still; the sum's own gradient would hold a copy of the grid for
-each tap. Elsewhere it is XLA's, that is the library's.
+On a CPU XLA's grouped convolution takes six times as long forward and backward, and longer still in
+the body of a loop, such as a loop over steps; the sum's automatic gradient would hold a copy of the
+grid for each tap. Other platforms use XLA's convolution, that of the platform's library.
 """
 
 import itertools
@@ -20,15 +20,16 @@ from vitx.ops.shapes import Array, Float
 def grid_convolution(
   x: Float[Array, "B *grid C"], taps: Float[Array, "*window C"], stride: int = 1
 ) -> Float[Array, "B *out C"]:
-  """Convolves each channel with taps of its own, zeros beyond the ends.
+  """Convolves each channel with its own taps, with zeros beyond the ends.
 
   Args:
-    x: (B, g, ..., g', C).
-    taps: (K, ..., K, C), K odd; output n is the sum over i of taps[i] x[s n + i - K // 2].
-    stride: s, along every axis.
+    x: The grid, (B, g, ..., g', C).
+    taps: The taps, (K, ..., K, C), K odd; output n is the sum over i of
+      taps[i] x[s n + i - K // 2].
+    stride: The stride s along every axis.
 
   Returns:
-    (B, ceil(g / s), ..., ceil(g' / s), C), in the dtype of `x`.
+    The result, (B, ceil(g / s), ..., ceil(g' / s), C), in the dtype of `x`.
   """
   return jax.lax.platform_dependent(
     x,
@@ -41,7 +42,7 @@ def grid_convolution(
 def convolve_groups(
   x: Float[Array, "B *grid C"], taps: Float[Array, "*window C"], stride: int
 ) -> Float[Array, "B *out C"]:
-  """Returns the same by XLA's convolution."""
+  """Computes `grid_convolution` by XLA's grouped convolution."""
   reach = taps.shape[0] // 2
   letters = "xyzw"[: x.ndim - 2]
   return jax.lax.conv_general_dilated(
@@ -57,7 +58,7 @@ def convolve_groups(
 def add_shifted(
   x: Float[Array, "B *grid C"], taps: Float[Array, "*window C"], stride: int
 ) -> Float[Array, "B *out C"]:
-  """Returns the same as a sum over the taps."""
+  """Computes `grid_convolution` as a sum over the taps."""
   padded = _pad(x, taps.shape[0])
   extents = [-(-g // stride) for g in x.shape[1:-1]]
   total = jnp.zeros((x.shape[0], *extents, x.shape[-1]), x.dtype)
@@ -93,12 +94,12 @@ def shifted_gradients(
   d_out: Float[Array, "B *out C"],
   stride: int,
 ) -> tuple[Float[Array, "B *grid C"], Float[Array, "*window C"]]:
-  """Returns the gradients of `add_shifted` by the grid and by the taps."""
+  """Returns the gradients of `add_shifted` with respect to the grid and to the taps."""
   axes = tuple(range(x.ndim - 1))
   padded = _pad(x, taps.shape[0])
   d_out = spread(d_out, (0,) * (x.ndim - 2), x.shape[1:-1], stride)
 
-  def one(tap: jax.Array) -> jax.Array:  # in turn: else each tap's products would be held
+  def one(tap: jax.Array) -> jax.Array:  # one by one, or the products of all taps would be held
     start = (0, *tap, 0)
     shifted = jax.lax.dynamic_slice(padded, start, x.shape)
     return jnp.sum(shifted.astype(jnp.float32) * d_out.astype(jnp.float32), axis=axes)
