@@ -25,12 +25,10 @@ from sklearn import datasets
 
 from tests import runs
 from vitx import ops
-from vitx.attention.base import AttentionModule
-from vitx.attention.contract import Properties
+from vitx.attention import AttentionModule, Properties, from_heads
 from vitx.cli.main import main
 from vitx.config.errors import ConfigError
 from vitx.data.dataset import ArraySpec, Dataset, DatasetInfo
-from vitx.layers.projections import from_heads
 from vitx.models import initialize, model_from_config
 from vitx.ops.dropout import examples_at
 from vitx.tasks.base import Task
@@ -178,7 +176,7 @@ class DiagonalAttention(AttentionModule):
   @nn.compact
   def __call__(self, x, layout, *, mask=None, train):
     q, k, v = self.project(x)
-    out, matrix = ops.attention(
+    out, matrix = ops.attention_with_weights(
       q, k, v, Diagonals(), layout, key_mask=mask, implementation=self.implementation
     )
     self.sow_matrix(matrix)

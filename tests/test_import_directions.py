@@ -126,6 +126,7 @@ def is_for_types(node: ast.stmt) -> bool:
 
 # Imported one after the other by one process.
 PUBLIC = (
+  "vitx.attention",
   "vitx.models",
   "vitx.checkpoints.store",
   "vitx.training.loop",

@@ -7,7 +7,9 @@
     vitx.evaluate("runs/digits")
     vitx.export(loaded, "digits.jaxprogram")
 
-Names are imported at their first use: `import vitx` touches no device.
+`dir(vitx)` lists the names. Each is imported at its first use: `import vitx` touches no device.
+One's own mixer begins with `from vitx.attention import AttentionModule`, and arithmetic on arrays
+with `from vitx import ops`.
 """
 
 import importlib
@@ -29,36 +31,28 @@ _PUBLIC = {
   "to_nnx": "vitx.interop.nnx",
   "train": "vitx.training.phases",
 }
-__all__ = [
-  "__version__",
-  "create_model",
-  "evaluate",
-  "export",
-  "initialize",
-  "list_models",
-  "load",
-  "load_config",
-  "predict",
-  "read_metrics",
-  "sample",
-  "to_nnx",
-  "train",
-]
+__all__ = ["__version__", *_PUBLIC]
 
 if TYPE_CHECKING:
-  from vitx.checkpoints.load import load
-  from vitx.config.loader import load_config
-  from vitx.inference.evaluate import evaluate
-  from vitx.inference.export import export
-  from vitx.inference.predict import predict
-  from vitx.inference.sample import sample
-  from vitx.interop.nnx import to_nnx
-  from vitx.models import create_model, initialize, list_models
-  from vitx.training.phases import train
-  from vitx.training.record.log import read_metrics
+  from vitx.checkpoints.load import load as load
+  from vitx.config.loader import load_config as load_config
+  from vitx.inference.evaluate import evaluate as evaluate
+  from vitx.inference.export import export as export
+  from vitx.inference.predict import predict as predict
+  from vitx.inference.sample import sample as sample
+  from vitx.interop.nnx import to_nnx as to_nnx
+  from vitx.models import create_model as create_model
+  from vitx.models import initialize as initialize
+  from vitx.models import list_models as list_models
+  from vitx.training.phases import train as train
+  from vitx.training.record.log import read_metrics as read_metrics
 
 
 def __getattr__(name: str) -> Any:
   if name not in _PUBLIC:
     raise AttributeError(f"module 'vitx' has no attribute {name!r}")
   return getattr(importlib.import_module(_PUBLIC[name]), name)
+
+
+def __dir__() -> list[str]:
+  return sorted(__all__)

@@ -10,7 +10,7 @@ from vitx.analysis.figures.attention_past import attention_mass, capture, unifor
 from vitx.config.errors import ConfigError, escape
 from vitx.models import model_from_config
 from vitx.models.sown import collect
-from vitx.ops.attention import dense_mask
+from vitx.ops.dispatch import dense_mask
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns import PATTERNS
 

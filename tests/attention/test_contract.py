@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 
 from tests.slow import all_but
+from vitx.attention import MIXERS
 from vitx.attention.pattern import PatternAttention
-from vitx.attention.registry import MIXERS
 from vitx.testing import LAYOUTS, check_token_mixer
 
 ORDERED = {"permutation_equivariant": False, "masking_is_deletion": False}

@@ -9,7 +9,7 @@ import pytest
 
 from tests.drawn import draw_variables
 from tests.slow import all_but
-from vitx.attention.registry import MIXERS
+from vitx.attention import MIXERS
 from vitx.blocks.pre_norm import PreNormBlock
 from vitx.config.errors import ConfigError
 from vitx.ops.layout import TokenLayout

@@ -8,7 +8,7 @@ import pytest
 
 from tests.slow import all_but
 from vitx.analysis import cost
-from vitx.attention.registry import MIXERS
+from vitx.attention import MIXERS
 from vitx.benchmark.mixers import make_grid
 from vitx.ops.kernels import tiling
 

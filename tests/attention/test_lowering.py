@@ -13,7 +13,7 @@ from jax._src.cudnn import fused_attention_stablehlo as cudnn_library
 
 from tests.ops.lowered import lower, matrices
 from tests.slow import all_but
-from vitx.attention.registry import MIXERS
+from vitx.attention import MIXERS
 from vitx.ops.layout import TokenLayout
 
 GRID, PREFIXED = TokenLayout((32, 64)), TokenLayout((32, 64), prefix=1)

@@ -8,8 +8,8 @@ import pytest
 from tests.attention.test_contract import CASES
 from tests.drawn import draw_variables
 from tests.slow import all_but
+from vitx.attention import MIXERS
 from vitx.attention.pattern import PatternAttention
-from vitx.attention.registry import MIXERS
 from vitx.ops.layout import TokenLayout
 
 LAYOUT = TokenLayout((4, 5), prefix=1)

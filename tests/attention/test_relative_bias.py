@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from vitx.attention import MIXERS
 from vitx.attention.grid import ShiftedWindowAttention
-from vitx.attention.registry import MIXERS
 from vitx.attention.shaped import ShapedAttention
 from vitx.attention.softmax import SoftmaxAttention
 from vitx.config.errors import ConfigError

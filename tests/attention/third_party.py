@@ -5,9 +5,7 @@ import jax
 import jax.numpy as jnp
 
 from vitx import ops
-from vitx.attention.base import AttentionModule
-from vitx.attention.contract import Properties
-from vitx.layers.projections import from_heads
+from vitx.attention import AttentionModule, Properties, from_heads
 
 
 def unit(x):
@@ -33,6 +31,6 @@ class CosineAttention(AttentionModule):
     q, k = unit(q) * temperature.astype(q.dtype), unit(k)
     q, k = self.apply_positions(q, k, layout)  # rotary and relative_bias, as a config sets them
     settings = {"causal": self.causal, "implementation": self.implementation}
-    out, matrix = ops.attention(q, k, v, key_mask=mask, scale=1.0, **settings)
+    out, matrix = ops.attention_with_weights(q, k, v, key_mask=mask, scale=1.0, **settings)
     self.sow_matrix(matrix)  # None where the implementation never holds it
     return from_heads(x.shape[-1], dtype=self.dtype)(out)  # (B, N, C)

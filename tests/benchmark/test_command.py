@@ -4,7 +4,7 @@ import csv
 
 import pytest
 
-from vitx.attention.registry import MIXERS
+from vitx.attention import MIXERS
 from vitx.benchmark import mixers, report, timing
 from vitx.cli.main import main
 

@@ -27,14 +27,14 @@ from vitx.ops.patterns import Global, Pattern, Strided, Window
 
 def _attend_masked(pattern: Pattern | None = None) -> Attention:
   def masked(q, k, v):
-    return attention(q, k, v, pattern, implementation="masked")[0]
+    return attention(q, k, v, pattern, implementation="masked")
 
   return masked
 
 
 def _attend_block_sparse(pattern: Pattern, block: int | None = None) -> Attention:
   def block_sparse(q, k, v):
-    return attention(q, k, v, pattern, implementation="kernelized", tile=block)[0]
+    return attention(q, k, v, pattern, implementation="kernelized", tile=block)
 
   return block_sparse
 

@@ -58,7 +58,7 @@ def make_case(tokens: int, stride: int, summary: int, head_dim: int = HEAD_DIM) 
     return column(q, k, v) + sum(local(q * (n + 2), k, v) for n in range(LOCAL_LAYERS))
 
   def masked(q, k, v):
-    return attention(q, k, v, causal=True, implementation="masked")[0]
+    return attention(q, k, v, causal=True, implementation="masked")
 
   return Case(
     f"density, N={tokens}, H={HEADS}, D={head_dim}, l={stride}, c={summary}",
@@ -77,7 +77,7 @@ def make_case(tokens: int, stride: int, summary: int, head_dim: int = HEAD_DIM) 
 
 
 def _along(pattern: Pattern) -> Attention:
-  return lambda q, k, v: attention(q, k, v, pattern, implementation="kernelized")[0]
+  return lambda q, k, v: attention(q, k, v, pattern, implementation="kernelized")
 
 
 def measure(

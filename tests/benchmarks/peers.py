@@ -19,7 +19,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from tests.benchmarks import console, steps
-from vitx.attention.registry import MIXERS
+from vitx.attention import MIXERS
 from vitx.benchmark.timing import peak_bytes
 from vitx.cli.plan import find_texts
 from vitx.config.errors import ConfigError, MissingExtraError, listing

@@ -109,3 +109,7 @@ def test_any_other_error_keeps_its_traceback():
 
 def test_every_public_name_is_there():
   assert all(getattr(vitx, name) is not None for name in vitx.__all__)
+
+
+def test_dir_lists_the_public_names():
+  assert {"create_model", "predict", "train"} < set(dir(vitx)) == set(vitx.__all__)

@@ -12,7 +12,7 @@ from jax._src.cudnn import fused_attention_stablehlo as cudnn_library
 import vitx
 from tests.checkpoints import untrained
 from tests.cli import density_models
-from vitx.attention.registry import MIXERS
+from vitx.attention import MIXERS
 from vitx.config.errors import ConfigError
 from vitx.inference.export import PLATFORMS, check_target, input_specs, make_program
 from vitx.models import list_models

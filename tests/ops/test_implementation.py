@@ -7,7 +7,7 @@ import pytest
 
 from vitx import ops
 from vitx.analysis.implementations import describe_choices
-from vitx.attention.registry import MIXERS
+from vitx.attention import MIXERS
 from vitx.benchmark.mixers import make_grid
 from vitx.config.errors import ConfigError
 from vitx.ops import TokenLayout, recording_implementations

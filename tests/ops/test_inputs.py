@@ -25,9 +25,12 @@ ALPHA = shape(H)
 REGIONS = (shape(B, 1, 4, 2, dtype=np.int32), shape(B, 1, 4, 2, dtype=bool))
 # Every op on queries, keys and values, with whatever else it takes.
 OPS = {
-  "dense": (ops.attention, ()),
-  "window": (functools.partial(ops.attention, pattern=Window(3), layout=LAYOUT), ()),
-  "function": (functools.partial(ops.attention, pattern=lambda b, h, q, k: q >= k), ()),
+  "dense": (ops.attention_with_weights, ()),
+  "window": (functools.partial(ops.attention_with_weights, pattern=Window(3), layout=LAYOUT), ()),
+  "function": (
+    functools.partial(ops.attention_with_weights, pattern=lambda b, h, q, k: q >= k),
+    (),
+  ),
   "nystrom": (functools.partial(ops.nystrom_attention, landmarks=4), ()),
   "local": (functools.partial(ops.local_attention, window=4), ()),
   "linformer": (ops.linformer_attention, (shape(N, 4), shape(N, 4))),

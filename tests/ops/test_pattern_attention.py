@@ -88,7 +88,7 @@ def test_the_op_and_its_gradients_are_those_of_the_edges(implementation):
 
   def attend(*x):
     given = {"key_mask": key_mask, "scale": 0.4, "causal": True}
-    return attention(*x, COMPOSED[1], layout, implementation=implementation, **given)[0]
+    return attention(*x, COMPOSED[1], layout, implementation=implementation, **given)
 
   mask = dense_mask(COMPOSED[1] & Causal(), layout, 4) & key_mask[:, None, None]
   cases.check(attend, cases.inputs(2, 44, 4, 8), mask=mask, scale=0.4)
@@ -162,7 +162,7 @@ def test_a_plain_function_is_a_pattern():
   @jax.jit
   def run(q, k, v):
     return [
-      attention(q, k, v, function, causal=True, implementation=name, tile=16)[0]
+      attention(q, k, v, function, causal=True, implementation=name, tile=16)
       for function in (same, by_head)
       for name in ("masked", "kernelized")
     ]
@@ -186,7 +186,7 @@ def test_a_query_without_edges_is_zero_with_zero_gradient(pattern, implementatio
   key_mask[1] = False
 
   def attend(*x):
-    return attention(*x, pattern, layout, key_mask=key_mask, implementation=implementation)[0]
+    return attention(*x, pattern, layout, key_mask=key_mask, implementation=implementation)
 
   for x in cases.program(attend)(*cases.inputs(2, 18, 2, 8)):
     np.testing.assert_array_equal(x[:, :2], 0)
@@ -237,7 +237,7 @@ def test_edges_that_have_changed_are_seen(name, monkeypatch):
     monkeypatch.setitem(globals(), "WIDTH", width)
     DOCUMENTS[:] = np.arange(40) // length
     masks.append(np.asarray(dense_mask(pattern, layout, 2)))
-    run = jax.jit(lambda *x: attention(*x, edges, layout, implementation="kernelized")[0])
+    run = jax.jit(lambda *x: attention(*x, edges, layout, implementation="kernelized"))
     found = run(q, k, v)
     np.testing.assert_allclose(found, cases.masked(q, k, v, masks[-1])[0], atol=1e-5)
     np.testing.assert_array_equal(block_mask(pattern, layout, 16, 2).dense(), masks[-1])

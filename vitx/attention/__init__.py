@@ -1,12 +1,94 @@
 """Token mixers: Flax modules called as `module(x, layout, *, mask=None, train)`, x (B, N, C).
 
+    from vitx.attention import AttentionModule, Properties, from_heads
+
 To begin a variant of your own, copy `softmax.py`; name it in a config as
 `token_mixer=dict(name="my_package.my_file:MyAttention", ...)`. The model sets the fields
-`num_heads`, `dtype`, `layer` and `depth`; every other field is yours.
+`num_heads`, `dtype`, `layer` and `depth`; every other field is yours. `MIXERS` has the classes by
+the names that configs use; the attribute `properties` of a class says what the class promises.
 """
 
-from vitx.attention.registry import MIXERS
+from vitx.attention.base import AttentionModule, TokenMixer
+from vitx.attention.bigbird import BigBirdAttention
+from vitx.attention.bilevel import BilevelAttention
+from vitx.attention.contract import Properties
+from vitx.attention.conv_attention import CvTAttention, LeViTAttention
+from vitx.attention.fnet import FNet
+from vitx.attention.grid import (
+  AxialAttention,
+  NeighborhoodAttention,
+  ShiftedWindowAttention,
+)
+from vitx.attention.linear_transformer import LinearTransformer
+from vitx.attention.linformer import Linformer
+from vitx.attention.longformer import LongformerAttention
+from vitx.attention.mlp_mixing import MLPMixing
+from vitx.attention.named_pattern import GivenPatternAttention
+from vitx.attention.nystromformer import Nystromformer
+from vitx.attention.pattern import PatternAttention
+from vitx.attention.performer import Performer
+from vitx.attention.random_graph import ErdosRenyiAttention, WattsStrogatzAttention
+from vitx.attention.shaped import ShapedAttention
+from vitx.attention.softmax import SoftmaxAttention
+from vitx.attention.sparse_transformer import FixedAttention, StridedAttention
+from vitx.attention.sparsifiner import Sparsifiner
+from vitx.layers.projections import from_heads, to_heads
 
-__all__ = ["FROM_MODEL", "MIXERS"]
+__all__ = [
+  "FROM_MODEL",
+  "MIXERS",
+  "AttentionModule",
+  "AxialAttention",
+  "BigBirdAttention",
+  "BilevelAttention",
+  "CvTAttention",
+  "ErdosRenyiAttention",
+  "FNet",
+  "FixedAttention",
+  "GivenPatternAttention",
+  "LeViTAttention",
+  "LinearTransformer",
+  "Linformer",
+  "LongformerAttention",
+  "MLPMixing",
+  "NeighborhoodAttention",
+  "Nystromformer",
+  "PatternAttention",
+  "Performer",
+  "Properties",
+  "ShapedAttention",
+  "ShiftedWindowAttention",
+  "SoftmaxAttention",
+  "Sparsifiner",
+  "StridedAttention",
+  "TokenMixer",
+  "WattsStrogatzAttention",
+  "from_heads",
+  "to_heads",
+]
 # Set by the model, not by the config entry of a mixer.
 FROM_MODEL = ("num_heads", "dtype", "layer", "depth", "name")
+MIXERS = {
+  "axial": AxialAttention,
+  "bigbird": BigBirdAttention,
+  "bilevel": BilevelAttention,
+  "cvt": CvTAttention,
+  "erdos_renyi": ErdosRenyiAttention,
+  "fixed": FixedAttention,
+  "fnet": FNet,
+  "levit": LeViTAttention,
+  "linear_transformer": LinearTransformer,
+  "linformer": Linformer,
+  "longformer": LongformerAttention,
+  "mlp_mixing": MLPMixing,
+  "neighborhood": NeighborhoodAttention,
+  "nystromformer": Nystromformer,
+  "pattern": GivenPatternAttention,
+  "performer": Performer,
+  "shaped": ShapedAttention,
+  "shifted_window": ShiftedWindowAttention,
+  "softmax": SoftmaxAttention,
+  "sparsifiner": Sparsifiner,
+  "strided": StridedAttention,
+  "watts_strogatz": WattsStrogatzAttention,
+}

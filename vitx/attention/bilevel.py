@@ -15,6 +15,7 @@ from vitx.config.errors import ConfigError
 from vitx.layers.depthwise import DepthwiseConvolution
 from vitx.layers.projections import from_heads
 from vitx.ops.layout import TokenLayout
+from vitx.ops.shapes import TokenMask, Tokens
 from vitx.ops.sparse.bilevel import region_numbers, route
 
 
@@ -51,8 +52,8 @@ class BilevelAttention(AttentionModule):
 
   @nn.compact
   def __call__(
-    self, x: jax.Array, layout: TokenLayout, *, mask: jax.Array | None = None, train: bool
-  ) -> jax.Array:
+    self, x: Tokens, layout: TokenLayout, *, mask: TokenMask | None = None, train: bool
+  ) -> Tokens:
     """Mixes tokens.
 
     Args:

@@ -20,6 +20,7 @@ from vitx.layers.mlp import gelu
 from vitx.layers.norms import BatchNorm
 from vitx.layers.projections import from_heads, to_heads
 from vitx.ops.layout import TokenLayout
+from vitx.ops.shapes import TokenMask, Tokens
 
 
 class _BatchStatisticsAttention(AttentionModule):
@@ -40,7 +41,9 @@ class _BatchStatisticsAttention(AttentionModule):
     scale = 1 / math.sqrt(q.shape[-1])
     if q.shape == k.shape:
       q, k = self.apply_positions(q, k, layout, scale)
-    out, matrix = ops.attention(q, k, v, scale=scale, implementation=self.implementation)
+    out, matrix = ops.attention_with_weights(
+      q, k, v, scale=scale, implementation=self.implementation
+    )
     self.sow_matrix(matrix)
     return out
 
@@ -68,8 +71,8 @@ class LeViTAttention(_BatchStatisticsAttention):
 
   @nn.compact
   def __call__(
-    self, x: jax.Array, layout: TokenLayout, *, mask: jax.Array | None = None, train: bool
-  ) -> jax.Array:
+    self, x: Tokens, layout: TokenLayout, *, mask: TokenMask | None = None, train: bool
+  ) -> Tokens:
     """Maps (B, N, C) to (B, N, C); in training the collection "batch_stats" must be mutable.
 
     Raises:
@@ -109,8 +112,8 @@ class CvTAttention(_BatchStatisticsAttention):
 
   @nn.compact
   def __call__(
-    self, x: jax.Array, layout: TokenLayout, *, mask: jax.Array | None = None, train: bool
-  ) -> jax.Array:
+    self, x: Tokens, layout: TokenLayout, *, mask: TokenMask | None = None, train: bool
+  ) -> Tokens:
     """Maps (B, N, C) to (B, N, C); in training the collection "batch_stats" must be mutable.
 
     Raises:

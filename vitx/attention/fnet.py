@@ -3,13 +3,13 @@
 from typing import ClassVar
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
 
 from vitx import ops
 from vitx.attention.base import TokenMixer
 from vitx.attention.contract import Properties
 from vitx.ops.layout import TokenLayout
+from vitx.ops.shapes import TokenMask, Tokens
 
 
 class FNet(TokenMixer):
@@ -32,8 +32,8 @@ class FNet(TokenMixer):
 
   @nn.compact
   def __call__(
-    self, x: jax.Array, layout: TokenLayout, *, mask: jax.Array | None = None, train: bool
-  ) -> jax.Array:
+    self, x: Tokens, layout: TokenLayout, *, mask: TokenMask | None = None, train: bool
+  ) -> Tokens:
     """Maps (B, N, C) to (B, N, C); tokens whose `mask` (B, N) is False count as zeros."""
     if mask is not None:
       x = jnp.where(mask[:, :, None], x, jnp.zeros_like(x))

@@ -3,7 +3,6 @@
 from typing import ClassVar
 
 import flax.linen as nn
-import jax
 
 from vitx import ops
 from vitx.attention.base import AttentionModule
@@ -11,6 +10,7 @@ from vitx.attention.contract import Properties
 from vitx.layers.projections import from_heads
 from vitx.ops.kernels.features import elu_features
 from vitx.ops.layout import TokenLayout
+from vitx.ops.shapes import TokenMask, TokenPlaces, Tokens
 
 
 class LinearTransformer(AttentionModule):
@@ -27,13 +27,13 @@ class LinearTransformer(AttentionModule):
   @nn.compact
   def __call__(
     self,
-    x: jax.Array,
+    x: Tokens,
     layout: TokenLayout,
     *,
-    mask: jax.Array | None = None,
-    at: jax.Array | None = None,
+    mask: TokenMask | None = None,
+    at: TokenPlaces | None = None,
     train: bool,
-  ) -> jax.Array:
+  ) -> Tokens:
     """Maps (B, N, C) to (B, N, C); tokens whose `mask` (B, N) is False contribute nothing.
 
     `at`, integers (N,), ascending, has the places in the layout of these tokens; None means all

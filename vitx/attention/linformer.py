@@ -13,6 +13,7 @@ from vitx.attention.positions import check_length
 from vitx.config.checks import PositiveInt, Rate
 from vitx.layers.projections import from_heads, to_heads
 from vitx.ops.layout import TokenLayout
+from vitx.ops.shapes import TokenMask, Tokens
 
 
 def _uniform(key, shape):
@@ -46,8 +47,8 @@ class Linformer(AttentionModule):
 
   @nn.compact
   def __call__(
-    self, x: jax.Array, layout: TokenLayout, *, mask: jax.Array | None = None, train: bool
-  ) -> jax.Array:
+    self, x: Tokens, layout: TokenLayout, *, mask: TokenMask | None = None, train: bool
+  ) -> Tokens:
     """Mixes tokens.
 
     Args:

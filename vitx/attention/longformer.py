@@ -55,14 +55,22 @@ class LongformerAttention(PatternAttention):
     window = DilatedWindow(self.window, tuple(self.dilation))
     return window | Global(tokens=tuple(self.global_tokens)) if self.global_tokens else window
 
-  def replace_rows(self, x, layout, mask, train, out, matrix):
+  def replace_rows(
+    self,
+    x: jax.Array,
+    layout: TokenLayout,
+    mask: jax.Array | None,
+    train: bool,
+    out: jax.Array,
+    matrix: jax.Array | None,
+  ) -> tuple[jax.Array, jax.Array | None]:
     if self.global_projections == "shared":
       return out, matrix
     rows = self._rows(layout)
     q, k, v = (self._global(name, x) for name in ("query", "key", "value"))
     scale = 1 / math.sqrt(q.shape[-1])
     q, k = self.apply_positions(q, k, layout, scale)
-    own, probabilities = ops.attention(
+    own, probabilities = ops.attention_with_weights(
       q[:, rows],
       k,
       v,

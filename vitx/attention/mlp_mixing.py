@@ -3,7 +3,6 @@
 from typing import ClassVar
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
 
 from vitx.attention.base import TokenMixer
@@ -13,6 +12,7 @@ from vitx.config.checks import PositiveInt
 from vitx.config.errors import ConfigError
 from vitx.layers.mlp import gelu
 from vitx.ops.layout import TokenLayout
+from vitx.ops.shapes import TokenMask, Tokens
 
 
 class MLPMixing(TokenMixer):
@@ -36,8 +36,8 @@ class MLPMixing(TokenMixer):
 
   @nn.compact
   def __call__(
-    self, x: jax.Array, layout: TokenLayout, *, mask: jax.Array | None = None, train: bool
-  ) -> jax.Array:
+    self, x: Tokens, layout: TokenLayout, *, mask: TokenMask | None = None, train: bool
+  ) -> Tokens:
     """Maps (B, N, C) to (B, N, C); tokens whose `mask` (B, N) is False count as zeros.
 
     Raises:

@@ -14,6 +14,7 @@ from vitx.config.errors import ConfigError
 from vitx.layers.projections import from_heads
 from vitx.ops.kernels.nystrom import depthwise_convolution
 from vitx.ops.layout import TokenLayout
+from vitx.ops.shapes import TokenMask, Tokens
 
 Iterations = Annotated[int, Range("[1, 100]")]  # the program unrolls every iteration
 
@@ -47,8 +48,8 @@ class Nystromformer(AttentionModule):
 
   @nn.compact
   def __call__(
-    self, x: jax.Array, layout: TokenLayout, *, mask: jax.Array | None = None, train: bool
-  ) -> jax.Array:
+    self, x: Tokens, layout: TokenLayout, *, mask: TokenMask | None = None, train: bool
+  ) -> Tokens:
     """Maps (B, N, C) to (B, N, C); tokens whose `mask` (B, N) is False contribute nothing.
 
     Raises:

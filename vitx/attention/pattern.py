@@ -14,6 +14,7 @@ from vitx.config.errors import ConfigError
 from vitx.layers.projections import from_heads
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns import Global, Pattern
+from vitx.ops.shapes import TokenMask, TokenPlaces, Tokens
 
 
 class PatternAttention(AttentionModule):
@@ -80,13 +81,13 @@ class PatternAttention(AttentionModule):
   @nn.compact
   def __call__(
     self,
-    x: jax.Array,
+    x: Tokens,
     layout: TokenLayout,
     *,
-    mask: jax.Array | None = None,
-    at: jax.Array | None = None,
+    mask: TokenMask | None = None,
+    at: TokenPlaces | None = None,
     train: bool,
-  ) -> jax.Array:
+  ) -> Tokens:
     """Mixes tokens.
 
     Args:
@@ -122,7 +123,7 @@ class PatternAttention(AttentionModule):
         f"model.token_mixer: {type(self).__name__} cannot be called for tokens `at` some places of"
         " the layout, but for one at a time with a cache; use another token_mixer"
       )
-    out, matrix = ops.attention(
+    out, matrix = ops.attention_with_weights(
       q,
       k,
       v,

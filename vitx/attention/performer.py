@@ -14,6 +14,7 @@ from vitx.config.errors import ConfigError
 from vitx.layers.projections import from_heads
 from vitx.ops.kernels import features
 from vitx.ops.layout import TokenLayout
+from vitx.ops.shapes import TokenMask, TokenPlaces, Tokens
 
 
 class Performer(AttentionModule):
@@ -56,13 +57,13 @@ class Performer(AttentionModule):
   @nn.compact
   def __call__(
     self,
-    x: jax.Array,
+    x: Tokens,
     layout: TokenLayout,
     *,
-    mask: jax.Array | None = None,
-    at: jax.Array | None = None,
+    mask: TokenMask | None = None,
+    at: TokenPlaces | None = None,
     train: bool,
-  ) -> jax.Array:
+  ) -> Tokens:
     """Mixes tokens.
 
     Args:

@@ -11,6 +11,7 @@ from vitx.attention.base import AttentionModule
 from vitx.attention.contract import Properties
 from vitx.layers.projections import from_heads, resolve_head_dim, to_heads
 from vitx.ops.layout import TokenLayout
+from vitx.ops.shapes import TokenMask, Tokens
 
 # (α, β) of layer i = 1, ..., L. γ starts at β, so that β A - γ C starts centered.
 STARTS = {
@@ -66,8 +67,8 @@ class ShapedAttention(AttentionModule):
 
   @nn.compact
   def __call__(
-    self, x: jax.Array, layout: TokenLayout, *, mask: jax.Array | None = None, train: bool
-  ) -> jax.Array:
+    self, x: Tokens, layout: TokenLayout, *, mask: TokenMask | None = None, train: bool
+  ) -> Tokens:
     """Maps (B, N, C) to (B, N, C); tokens whose `mask` (B, N) is False contribute nothing.
 
     Raises:
@@ -91,7 +92,9 @@ class ShapedAttention(AttentionModule):
     )
     attended = None
     if matrix is not None and self.is_mutable_collection("intermediates"):
-      _, attended = ops.attention(q, k, k, key_mask=mask, scale=scale, implementation="masked")
+      _, attended = ops.attention_with_weights(
+        q, k, k, key_mask=mask, scale=scale, implementation="masked"
+      )
     self.sow_matrix(matrix, attended)
     return self._from_values(out, width)
 

@@ -5,7 +5,6 @@ from functools import partial
 from typing import Any, ClassVar
 
 import flax.linen as nn
-import jax
 
 from vitx import ops
 from vitx.attention.base import AttentionModule
@@ -13,6 +12,7 @@ from vitx.attention.contract import Properties
 from vitx.config.checks import PositiveInt, Rate
 from vitx.layers.projections import from_heads
 from vitx.ops.layout import TokenLayout
+from vitx.ops.shapes import TokenMask, TokenPlaces, Tokens
 
 
 class SoftmaxAttention(AttentionModule):
@@ -46,11 +46,11 @@ class SoftmaxAttention(AttentionModule):
   @nn.compact
   def __call__(
     self,
-    x: jax.Array,
+    x: Tokens,
     layout: TokenLayout,
     *,
-    mask: jax.Array | None = None,
-    at: jax.Array | None = None,
+    mask: TokenMask | None = None,
+    at: TokenPlaces | None = None,
     class_attention: bool = False,
     train: bool,
   ) -> Any:
@@ -82,7 +82,7 @@ class SoftmaxAttention(AttentionModule):
     if at is not None and self.is_decoding(x, at):
       out = self.decode(q, k, v, None, layout, scale, at)
     else:
-      out, matrix = ops.attention(
+      out, matrix = ops.attention_with_weights(
         q,
         k,
         v,

@@ -18,6 +18,7 @@ from vitx.ops.kernels.key_scores import Predictor, predict_coefficients
 from vitx.ops.kernels.selection import count_kept
 from vitx.ops.kernels.top_k import kept_mask
 from vitx.ops.layout import TokenLayout
+from vitx.ops.shapes import TokenMask, Tokens
 
 DRAW = nn.initializers.truncated_normal(0.02)
 
@@ -85,10 +86,10 @@ class Sparsifiner(AttentionModule):
   @nn.compact
   def __call__(
     self,
-    x: jax.Array,
+    x: Tokens,
     layout: TokenLayout,
     *,
-    mask: jax.Array | None = None,
+    mask: TokenMask | None = None,
     class_attention: bool = False,
     train: bool,
   ) -> Any:
@@ -123,7 +124,7 @@ class Sparsifiner(AttentionModule):
     if self.sparse:
       out, matrix = self._attend(q, k, v, pruned, self._prune_basis(basis), layout, mask, scale)
     else:
-      out, matrix = ops.attention(
+      out, matrix = ops.attention_with_weights(
         q, k, v, key_mask=mask, scale=scale, implementation=self.implementation
       )
     self.sow_matrix(matrix)

@@ -13,7 +13,7 @@ from typing import Any
 
 import jax
 
-from vitx.attention.registry import MIXERS
+from vitx.attention import MIXERS
 from vitx.benchmark.mixers import Setting, compile_mixer, draw_variables, find_choices, label
 from vitx.benchmark.timing import Neighbors, TooLargeError, interleave
 from vitx.config.errors import ConfigError

@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 
 from vitx.analysis.implementations import describe_choices
+from vitx.attention import MIXERS
 from vitx.attention.contract import Properties
-from vitx.attention.registry import MIXERS
 from vitx.benchmark.timing import (
   TimedProgram,
   Times,

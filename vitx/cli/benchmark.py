@@ -76,7 +76,7 @@ def _run_mixers(
   plot: str | None,
   **setting: Any,
 ) -> None:
-  from vitx.attention.registry import MIXERS
+  from vitx.attention import MIXERS
   from vitx.benchmark import report
   from vitx.benchmark.mixers import Setting, measure
   from vitx.benchmark.timing import Neighbors

@@ -1,17 +1,17 @@
-"""Arithmetic of efficient attention on arrays: no Flax, no parameters, usable on its own.
+"""Arithmetic of efficient attention on arrays, without Flax and without parameters.
 
     from vitx import ops
 
-    out, _ = ops.attention(q, k, v)  # q, k, v: (B, N, H, D)
-    out, matrix = ops.attention(q, k, v, pattern, layout, implementation="masked")
+    out = ops.attention(q, k, v)  # q, k, v: (B, N, H, D)
+    out, matrix = ops.attention_with_weights(q, k, v, pattern, layout, implementation="masked")
 
-Every op takes `implementation`: "masked" holds the attention matrix and returns it beside the
-output, "kernelized" never holds it and returns None in its place, "auto" picks the faster.
-Patterns, and what combines them, stand in `ops.patterns`.
+Every op takes `implementation`: "masked" holds the attention matrix, "kernelized" never holds it,
+and "auto" picks the faster. Every op but `attention` returns its output and that matrix, which is
+`None` for "kernelized". Patterns, and the functions that combine them, are in `ops.patterns`.
 """
 
 from vitx.ops import patterns
-from vitx.ops.attention import attention, dense_mask
+from vitx.ops.dispatch import attention, attention_with_weights, dense_mask
 from vitx.ops.implementation import recording_implementations
 from vitx.ops.kernels.fourier import fourier_mixing
 from vitx.ops.kernels.linear import linear_attention
@@ -28,6 +28,7 @@ from vitx.ops.sparse.predicted_blocks import predicted_block_attention
 __all__ = [
   "TokenLayout",
   "attention",
+  "attention_with_weights",
   "bilevel_attention",
   "dense_mask",
   "fourier_mixing",

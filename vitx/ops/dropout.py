@@ -12,11 +12,13 @@ from collections.abc import Iterator, Sequence
 import jax
 import jax.numpy as jnp
 
+from vitx.ops.shapes import Array, Float, Int
+
 _index: contextvars.ContextVar[jax.Array | None] = contextvars.ContextVar("examples", default=None)
 
 
 @contextlib.contextmanager
-def examples_at(index: jax.Array) -> Iterator[None]:
+def examples_at(index: Int[Array, " B"]) -> Iterator[None]:
   """Declares that row b is example `index[b]` of the global batch, while tracing inside.
 
   Args:
@@ -42,7 +44,9 @@ def example_keys(key: jax.Array, batch: int) -> jax.Array:
   return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, index)
 
 
-def dropout(x: jax.Array, rate: float, key: jax.Array, broadcast: Sequence[int] = ()) -> jax.Array:
+def dropout(
+  x: Float[Array, "B ..."], rate: float, key: jax.Array, broadcast: Sequence[int] = ()
+) -> Float[Array, "B ..."]:
   """Zeroes entries of `x` (B, ...) with probability `rate` and scales the rest by 1 / (1 - rate).
 
   Args:

@@ -14,6 +14,7 @@ import numpy as np
 
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns.indices import coordinates
+from vitx.ops.shapes import Array, Float, Int
 
 
 class Places(NamedTuple):
@@ -43,7 +44,7 @@ def table_shape(extents: Sequence[int]) -> tuple[int, ...]:
   return tuple(2 * extent - 1 for extent in extents)
 
 
-def between_places(table: jax.Array, extents: tuple[int, ...]) -> jax.Array:
+def between_places(table: Float[Array, "H ..."], extents: tuple[int, ...]) -> Float[Array, "H P P"]:
   """Returns the bias between any two places.
 
   Args:
@@ -61,13 +62,13 @@ def between_places(table: jax.Array, extents: tuple[int, ...]) -> jax.Array:
 
 
 def fold_bias_into_qk(
-  q: jax.Array,
-  k: jax.Array,
+  q: Float[Array, "B N H D"],
+  k: Float[Array, "B N H D"],
   tables: Sequence[jax.Array],
   places: Sequence[Places],
   scale: float,
-  at: jax.Array | None = None,
-) -> tuple[jax.Array, jax.Array]:
+  at: Int[Array, " N"] | None = None,
+) -> tuple[Float[Array, "B N H W"], Float[Array, "B N H W"]]:
   """Widens queries and keys so that their scaled products contain the bias.
 
   (Liu et al. 2021, equation 4.)

@@ -1,10 +1,10 @@
 """Rotary position embeddings (Su et al. 2021): queries and keys are rotated by their position."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
 from vitx.ops.layout import TokenLayout
+from vitx.ops.shapes import Array, Float
 
 KINDS = ("sequence", "axial")
 
@@ -50,7 +50,9 @@ def rotary_angles(
   return angles.reshape(-1, head_dim // 2).astype(np.float32)
 
 
-def rotate(x: jax.Array, angles: np.ndarray | jax.Array) -> jax.Array:
+def rotate(
+  x: Float[Array, "B N H D"], angles: Float[np.ndarray | Array, "N half"]
+) -> Float[Array, "B N H D"]:
   """Rotates the interleaved pairs (x_2j, x_2j+1) of each head.
 
   Args:

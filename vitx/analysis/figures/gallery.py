@@ -12,7 +12,7 @@ from vitx.analysis.figures.subject import make_canvas, save
 from vitx.analysis.graph import graph_figures
 from vitx.config import registry
 from vitx.config.errors import ConfigError
-from vitx.ops.attention import dense_mask
+from vitx.ops.dispatch import dense_mask
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns import PATTERNS, Pattern
 

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from vitx.ops.kernels import tiling
+from vitx.ops.shapes import Array, Float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,8 +67,16 @@ View = Gathered | Hidden
 
 
 def forward(
-  kind: type[View], q, k, v, selectors: Any, visible: Any, see: Callable, scale: float, wide: int
-):
+  kind: type[View],
+  q: Float[Array, "B N H D"],
+  k: Float[Array, "B M H D"],
+  v: Float[Array, "B M H D"],
+  selectors: Any,
+  visible: Any,
+  see: Callable,
+  scale: float,
+  wide: int,
+) -> tuple[Float[Array, "B N H D"], Float[Array, "Z N"], Any]:
   """Attends from tiles of queries.
 
   Args:
@@ -108,14 +117,14 @@ def forward(
 
 def backward(
   kind: type[View],
-  arrays,
+  arrays: tuple[jax.Array, ...],
   selectors: Any,
   residuals: Any,
   visible: Any,
   see: Callable,
   scale: float,
   wide: int,
-):
+) -> tuple[jax.Array, ...]:
   """Returns the gradients of q, k and v, (B, N, H, D) each.
 
   Args:

@@ -14,18 +14,20 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from vitx.ops.shapes import Array, Float
+
 Pads = tuple[tuple[int, int], ...]
 
 LAYOUT = ("NHWC", "HWIO", "NHWC")
 
 
 def convolve(
-  images: jax.Array,
-  kernel: jax.Array,
+  images: Float[Array, "B ... C"],
+  kernel: Float[Array, "... channels"],
   strides: Sequence[int],
   padding: str | Sequence[tuple[int, int]],
   **settings: Any,
-) -> jax.Array:
+) -> Float[Array, "B ... channels"]:
   """Convolves as `lax.conv_general_dilated` does: for `nn.Conv(conv_general_dilated=...)`.
 
   Args:

@@ -4,11 +4,15 @@ import jax
 import jax.numpy as jnp
 from jax._src.cudnn import fused_attention_stablehlo as library
 
+from vitx.ops.shapes import Array, Float
+
 MAX_WIDTH = 128  # channels of a head; newer cards take more, but lowering may not know the card
 DTYPES = (jnp.float16, jnp.bfloat16)
 
 
-def applies(q: jax.Array, k: jax.Array, v: jax.Array) -> bool:
+def applies(
+  q: Float[Array, "B N H D"], k: Float[Array, "B M H D"], v: Float[Array, "B M H E"]
+) -> bool:
   """Returns whether cuDNN is installed and takes the dtypes and widths of q, k, v (B, N, H, D)."""
   widest = max(q.shape[-1], v.shape[-1])
   if len({q.dtype, k.dtype, v.dtype}) > 1 or q.dtype not in DTYPES or widest > MAX_WIDTH:
@@ -21,8 +25,13 @@ def applies(q: jax.Array, k: jax.Array, v: jax.Array) -> bool:
 
 
 def cudnn_attention(
-  q: jax.Array, k: jax.Array, v: jax.Array, *, scale: float, causal: bool = False
-) -> jax.Array:
+  q: Float[Array, "B N H D"],
+  k: Float[Array, "B M H D"],
+  v: Float[Array, "B M H E"],
+  *,
+  scale: float,
+  causal: bool = False,
+) -> Float[Array, "B N H E"]:
   """Computes softmax(q kᵀ · scale) v on a CUDA device, forward and backward fused.
 
   The kernel requires one width of queries, keys and values, a multiple of 8, and in training even

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from vitx.ops.kernels.softmax import masked_softmax
+from vitx.ops.shapes import Array, Float, Int
 from vitx.ops.sparse.slots import DecodePlan
 
 
@@ -30,15 +31,15 @@ class Cache(NamedTuple):
 
 
 def decode_step(
-  q: jax.Array,
-  k: jax.Array,
-  v: jax.Array,
+  q: Float[Array, "B 1 H D"],
+  k: Float[Array, "B 1 H D"],
+  v: Float[Array, "B 1 H E"],
   cache: Cache,
   plan: DecodePlan,
-  at: jax.Array,
+  at: Int[Array, " 1"],
   *,
   scale: float | None = None,
-) -> tuple[jax.Array, Cache]:
+) -> tuple[Float[Array, "B 1 H E"], Cache]:
   """Attends from one token to itself and to the tokens before it that the cache holds.
 
   The tokens must come in order, from 0: a slot holds the latest of the tokens that share it.

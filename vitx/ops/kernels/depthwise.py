@@ -13,10 +13,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from vitx.ops.kernels.shifts import spread
+from vitx.ops.shapes import Array, Float
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(2,))
-def grid_convolution(x: jax.Array, taps: jax.Array, stride: int = 1) -> jax.Array:
+def grid_convolution(
+  x: Float[Array, "B *grid C"], taps: Float[Array, "*window C"], stride: int = 1
+) -> Float[Array, "B *out C"]:
   """Convolves each channel with its own taps, with zeros beyond the ends.
 
   Args:
@@ -36,7 +39,9 @@ def grid_convolution(x: jax.Array, taps: jax.Array, stride: int = 1) -> jax.Arra
   )
 
 
-def convolve_groups(x: jax.Array, taps: jax.Array, stride: int) -> jax.Array:
+def convolve_groups(
+  x: Float[Array, "B *grid C"], taps: Float[Array, "*window C"], stride: int
+) -> Float[Array, "B *out C"]:
   """Computes `grid_convolution` by XLA's grouped convolution."""
   reach = taps.shape[0] // 2
   letters = "xyzw"[: x.ndim - 2]
@@ -50,7 +55,9 @@ def convolve_groups(x: jax.Array, taps: jax.Array, stride: int) -> jax.Array:
   )
 
 
-def add_shifted(x: jax.Array, taps: jax.Array, stride: int) -> jax.Array:
+def add_shifted(
+  x: Float[Array, "B *grid C"], taps: Float[Array, "*window C"], stride: int
+) -> Float[Array, "B *out C"]:
   """Computes `grid_convolution` as a sum over the taps."""
   padded = _pad(x, taps.shape[0])
   extents = [-(-g // stride) for g in x.shape[1:-1]]
@@ -82,8 +89,11 @@ def _backward(stride, saved, d_out):
 
 
 def shifted_gradients(
-  x: jax.Array, taps: jax.Array, d_out: jax.Array, stride: int
-) -> tuple[jax.Array, jax.Array]:
+  x: Float[Array, "B *grid C"],
+  taps: Float[Array, "*window C"],
+  d_out: Float[Array, "B *out C"],
+  stride: int,
+) -> tuple[Float[Array, "B *grid C"], Float[Array, "*window C"]]:
   """Returns the gradients of `add_shifted` with respect to the grid and to the taps."""
   axes = tuple(range(x.ndim - 1))
   padded = _pad(x, taps.shape[0])

@@ -10,6 +10,8 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
+from vitx.ops.shapes import Array, Bool, Float
+
 STABILIZERS = ("example", "batch", "none")
 LARGEST_EXPONENT = 25.0  # without a stabilizer, a sum of a million squared features stays finite
 KERNELS: dict[str, Callable[[jax.Array], jax.Array]] = {
@@ -27,7 +29,7 @@ def default_count(head_dim: int) -> int:
   return max(1, math.floor(head_dim * math.log(head_dim)))
 
 
-def orthogonal_gaussian(key: jax.Array, count: int, head_dim: int) -> jax.Array:
+def orthogonal_gaussian(key: jax.Array, count: int, head_dim: int) -> Float[Array, "M D"]:
   """Draws Gaussian rows, orthogonal in blocks of D (Choromanski et al. 2021, section 2.4).
 
   Directions are uniform (Haar) and independent between blocks; lengths have the distribution of
@@ -52,7 +54,9 @@ def orthogonal_gaussian(key: jax.Array, count: int, head_dim: int) -> jax.Array:
   return rows * lengths[:, None]
 
 
-def softmax_query_features(q: jax.Array, projection: jax.Array, *, eps: float = 1e-4) -> jax.Array:
+def softmax_query_features(
+  q: Float[Array, "B N H D"], projection: Float[Array, "M D"], *, eps: float = 1e-4
+) -> Float[Array, "B N H M"]:
   """Returns positive random features of the softmax kernel exp(q·k / sqrt(D)), for queries.
 
   M^(-1/2) (exp(Wx - |x|²/2 - max(Wx)) + eps) with x = q / D^(1/4) and the maximum over a query's
@@ -74,13 +78,13 @@ def softmax_query_features(q: jax.Array, projection: jax.Array, *, eps: float = 
 
 
 def softmax_key_features(
-  k: jax.Array,
-  projection: jax.Array,
+  k: Float[Array, "B N H D"],
+  projection: Float[Array, "M D"],
   *,
-  mask: jax.Array | None = None,
+  mask: Bool[Array, "B N"] | None = None,
   stabilizer: str = "example",
   eps: float = 1e-4,
-) -> jax.Array:
+) -> Float[Array, "B N H M"]:
   """Returns positive random features of the softmax kernel exp(q·k / sqrt(D)), for keys.
 
   M^(-1/2) (exp(Wx - |x|²/2 - max(Wx)) + eps) with x = k / D^(1/4); all keys that a query compares
@@ -121,13 +125,13 @@ def softmax_key_features(
 
 
 def generalized_features(
-  x: jax.Array,
-  projection: jax.Array,
+  x: Float[Array, "B N H D"],
+  projection: Float[Array, "M D"],
   kernel: Callable[[jax.Array], jax.Array] = jax.nn.relu,
   *,
-  mask: jax.Array | None = None,
+  mask: Bool[Array, "B N"] | None = None,
   eps: float = 1e-3,
-) -> jax.Array:
+) -> Float[Array, "B N H M"]:
   """Returns f(W x / D^(1/4)) + eps, the features of queries and of keys.
 
   (Choromanski et al. 2021, section 2.2.)
@@ -146,7 +150,9 @@ def generalized_features(
   return features if mask is None else jnp.where(mask[:, :, None, None], features, 0.0)
 
 
-def elu_features(x: jax.Array, *, mask: jax.Array | None = None) -> jax.Array:
+def elu_features(
+  x: Float[Array, "B N H D"], *, mask: Bool[Array, "B N"] | None = None
+) -> Float[Array, "B N H D"]:
   """Returns elu(x) + 1 (Katharopoulos et al. 2020, equation 7).
 
   Args:

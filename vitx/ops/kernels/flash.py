@@ -15,6 +15,7 @@ import jax.numpy as jnp
 
 from vitx.ops.kernels import tiling
 from vitx.ops.kernels.tiling import heads_first, heads_last, map_groups, product
+from vitx.ops.shapes import Array, Bool, Float
 
 _MIN_ROWS = 128  # with fewer, the products of a tile no longer keep the matrix units busy
 _STEPS = 2  # a tile may be so many times as large as other kernels': fewer, larger products
@@ -22,15 +23,15 @@ _BANDS = 4  # bands of a causal matrix; each computes a rectangle around its par
 
 
 def flash_attention(
-  q: jax.Array,
-  k: jax.Array,
-  v: jax.Array,
+  q: Float[Array, "B N H D"],
+  k: Float[Array, "B M H D"],
+  v: Float[Array, "B M H E"],
   *,
-  key_mask: jax.Array | None = None,
+  key_mask: Bool[Array, "B M ..."] | None = None,
   scale: float | None = None,
   causal: bool = False,
   steps: tuple[int, int] = (1, 1),
-) -> tuple[jax.Array, jax.Array]:
+) -> tuple[Float[Array, "B N H E"], Float[Array, "B H N"]]:
   """Returns softmax(q kᵀ · scale) v without the matrix in memory.
 
   Args:

@@ -4,11 +4,12 @@ import jax
 import jax.numpy as jnp
 
 from vitx.ops.implementation import resolve_implementation
+from vitx.ops.shapes import Array, Float
 
 
 def fourier_mixing(
-  x: jax.Array, *, implementation: str = "auto"
-) -> tuple[jax.Array, jax.Array | None]:
+  x: Float[Array, "B N C"], *, implementation: str = "auto"
+) -> tuple[Float[Array, "B N C"], Float[Array, "1 2 N N"] | None]:
   """Returns the real part of the 2-D discrete Fourier transform over tokens and channels.
 
   (Lee-Thorp et al. 2022, equation 3.)
@@ -40,7 +41,9 @@ def _dft(size: int) -> tuple[jax.Array, jax.Array]:
   return jnp.cos(angle), jnp.sin(angle)
 
 
-def masked_fourier_mixing(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+def masked_fourier_mixing(
+  x: Float[Array, "B N C"],
+) -> tuple[Float[Array, "B N C"], Float[Array, "2 N N"]]:
   """Computes Re(F_N x F_C) with the matrices of both transforms in memory.
 
   Args:
@@ -60,7 +63,7 @@ def masked_fourier_mixing(x: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 @jax.custom_vjp
-def fast_fourier_mixing(x: jax.Array) -> jax.Array:
+def fast_fourier_mixing(x: Float[Array, "B N C"]) -> Float[Array, "B N C"]:
   """Computes Re(F_N x F_C) by the fast Fourier transform, in float32.
 
   Real tokens need half of a transform: channel C - c is channel c with its tokens in reverse. The

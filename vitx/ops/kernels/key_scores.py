@@ -12,19 +12,20 @@ import jax.numpy as jnp
 
 from vitx.config.errors import ConfigError, listing
 from vitx.ops.kernels.tiling import product_transposed
+from vitx.ops.shapes import Array, Bool, Float
 
 Predictor = Literal["auto", "dense", "sparse"]
 PREDICTORS = ("auto", "dense", "sparse")
 
 
 def predict_coefficients(
-  q: jax.Array,
-  k: jax.Array,
-  down: jax.Array,
+  q: Float[Array, "B N H D"],
+  k: Float[Array, "B M H D"],
+  down: Float[Array, "M S"],
   *,
-  key_mask: jax.Array | None = None,
+  key_mask: Bool[Array, "B M"] | None = None,
   scale: float,
-) -> jax.Array:
+) -> Float[Array, "B H N S"]:
   """Returns the softmax over slots of the products of queries with mixed keys, float32.
 
   Args:
@@ -45,11 +46,11 @@ def predict_coefficients(
 
 
 def score_keys(
-  coefficients: jax.Array,
-  basis: jax.Array,
+  coefficients: Float[Array, "... N S"],
+  basis: Float[Array, "... M S"],
   key_mask: jax.Array | None = None,
   predictor: str = "auto",
-) -> jax.Array:
+) -> Float[Array, "... N M"]:
   """Returns the scores of all keys, float32 (..., N, M); -inf where a key may not be attended.
 
   Both predictors add over the coefficients in their order and differ by rounding at most. A score

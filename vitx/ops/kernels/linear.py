@@ -5,16 +5,17 @@ import jax.numpy as jnp
 
 from vitx.ops.implementation import resolve_implementation
 from vitx.ops.inputs import check_inputs
+from vitx.ops.shapes import Array, Float
 
 
 def linear_attention(
-  q: jax.Array,
-  k: jax.Array,
-  v: jax.Array,
+  q: Float[Array, "B N H F"],
+  k: Float[Array, "B M H F"],
+  v: Float[Array, "B M H D"],
   *,
   causal: bool = False,
   implementation: str = "auto",
-) -> tuple[jax.Array, jax.Array | None]:
+) -> tuple[Float[Array, "B N H D"], Float[Array, "B H N M"] | None]:
   """Attends by features, φ(q) φ(k)ᵀ v with rows that sum to one (Katharopoulos et al. 2020, eq. 5).
 
   Args:
@@ -39,8 +40,12 @@ def linear_attention(
 
 
 def masked_linear_attention(
-  q: jax.Array, k: jax.Array, v: jax.Array, *, causal: bool = False
-) -> tuple[jax.Array, jax.Array]:
+  q: Float[Array, "B N H F"],
+  k: Float[Array, "B M H F"],
+  v: Float[Array, "B M H D"],
+  *,
+  causal: bool = False,
+) -> tuple[Float[Array, "B N H D"], Float[Array, "B H N M"]]:
   """Computes the N x M matrix φ(q) φ(k)ᵀ with rows that sum to one, times v.
 
   Args:
@@ -63,8 +68,13 @@ def masked_linear_attention(
 
 
 def kernelized_linear_attention(
-  q: jax.Array, k: jax.Array, v: jax.Array, *, causal: bool = False, chunk: int = 128
-) -> jax.Array:
+  q: Float[Array, "B N H F"],
+  k: Float[Array, "B M H F"],
+  v: Float[Array, "B M H D"],
+  *,
+  causal: bool = False,
+  chunk: int = 128,
+) -> Float[Array, "B N H D"]:
   """Computes φ(q) (φ(k)ᵀ v), row-normalized, in time and memory linear in N.
 
   Args:

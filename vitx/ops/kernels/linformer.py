@@ -6,21 +6,22 @@ import jax.numpy as jnp
 from vitx.ops.implementation import resolve_implementation
 from vitx.ops.inputs import check_inputs
 from vitx.ops.kernels.softmax import kernelized_attention, masked_attention
+from vitx.ops.shapes import Array, Bool, Float
 
 
 def linformer_attention(
-  q: jax.Array,
-  k: jax.Array,
-  v: jax.Array,
-  key_slots: jax.Array,
-  value_slots: jax.Array,
+  q: Float[Array, "B N H D"],
+  k: Float[Array, "B N #H D"],
+  v: Float[Array, "B N #H D"],
+  key_slots: Float[Array, "N M"],
+  value_slots: Float[Array, "N M"],
   *,
-  key_mask: jax.Array | None = None,
+  key_mask: Bool[Array, "B N"] | None = None,
   scale: float | None = None,
   dropout: float = 0.0,
   key: jax.Array | None = None,
   implementation: str = "auto",
-) -> tuple[jax.Array, jax.Array | None]:
+) -> tuple[Float[Array, "B N H D"], Float[Array, "B H N M"] | None]:
   """Computes softmax(q (Eᵀ k)ᵀ · scale) Fᵀ v (Wang et al. 2020, equation 7).
 
   Args:
@@ -51,7 +52,12 @@ def linformer_attention(
   return kernelized_attention(q, k, v, scale=scale), None
 
 
-def to_slots(x: jax.Array, projection: jax.Array, *, mask: jax.Array | None = None) -> jax.Array:
+def to_slots(
+  x: Float[Array, "B N H D"],
+  projection: Float[Array, "N M"],
+  *,
+  mask: Bool[Array, "B N"] | None = None,
+) -> Float[Array, "B M H D"]:
   """Mixes N tokens into M slots, Eᵀ x (Wang et al. 2020, equation 7).
 
   Args:

@@ -9,18 +9,19 @@ from vitx.ops.implementation import resolve_implementation
 from vitx.ops.inputs import check_inputs
 from vitx.ops.kernels.softmax import masked_attention
 from vitx.ops.kernels.tiling import join_rows, split_rows
+from vitx.ops.shapes import Array, Bool, Float
 
 
 def local_attention(
-  q: jax.Array,
-  k: jax.Array,
-  v: jax.Array,
+  q: Float[Array, "B N H D"],
+  k: Float[Array, "B N H D"],
+  v: Float[Array, "B N H D"],
   window: int,
   *,
-  key_mask: jax.Array | None = None,
+  key_mask: Bool[Array, "B N"] | None = None,
   causal: bool = False,
   implementation: str = "auto",
-) -> tuple[jax.Array, jax.Array | None]:
+) -> tuple[Float[Array, "B N H D"], Float[Array, "B H N N"] | None]:
   """Attends inside and between neighboring blocks of a sequence, as Performer's local heads do.
 
   Args:
@@ -45,7 +46,7 @@ def local_attention(
   return kernelized_local_attention(q, k, v, window, **given), None
 
 
-def block_local_mask(length: int, window: int, *, causal: bool = False) -> jax.Array:
+def block_local_mask(length: int, window: int, *, causal: bool = False) -> Bool[Array, "N N"]:
   """Returns a mask by which a token attends its own block and the two blocks beside it.
 
   Args:
@@ -63,14 +64,14 @@ def block_local_mask(length: int, window: int, *, causal: bool = False) -> jax.A
 
 
 def masked_local_attention(
-  q: jax.Array,
-  k: jax.Array,
-  v: jax.Array,
+  q: Float[Array, "B N H D"],
+  k: Float[Array, "B N H D"],
+  v: Float[Array, "B N H D"],
   window: int,
   *,
-  mask: jax.Array | None = None,
+  mask: Bool[Array, "B N"] | None = None,
   causal: bool = False,
-) -> tuple[jax.Array, jax.Array]:
+) -> tuple[Float[Array, "B N H D"], Float[Array, "B H N N"]]:
   """Computes the softmax under `block_local_mask`, with the N x N matrix in memory.
 
   Args:
@@ -89,14 +90,14 @@ def masked_local_attention(
 
 
 def kernelized_local_attention(
-  q: jax.Array,
-  k: jax.Array,
-  v: jax.Array,
+  q: Float[Array, "B N H D"],
+  k: Float[Array, "B N H D"],
+  v: Float[Array, "B N H D"],
   window: int,
   *,
-  mask: jax.Array | None = None,
+  mask: Bool[Array, "B N"] | None = None,
   causal: bool = False,
-) -> jax.Array:
+) -> Float[Array, "B N H D"]:
   """Computes local attention block by block: each block of queries against three blocks of keys.
 
   Args:

@@ -1,6 +1,7 @@
 """Nyström approximation of softmax attention (Xiong et al. 2021)."""
 
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +10,7 @@ from vitx.ops.implementation import resolve_implementation
 from vitx.ops.inputs import check_inputs
 from vitx.ops.kernels.softmax import masked_softmax
 from vitx.ops.kernels.tiling import split_rows
+from vitx.ops.shapes import Array, Bool, Float
 
 PINV_SCALES = ("example", "batch")
 HIGHEST = jax.lax.Precision.HIGHEST
@@ -16,16 +18,16 @@ BLOCK = 64  # tokens per product of `depthwise_convolution`
 
 
 def nystrom_attention(
-  q: jax.Array,
-  k: jax.Array,
-  v: jax.Array,
+  q: Float[Array, "B N H D"],
+  k: Float[Array, "B N H D"],
+  v: Float[Array, "B N H D"],
   landmarks: int,
   *,
-  key_mask: jax.Array | None = None,
+  key_mask: Bool[Array, "B N"] | None = None,
   iterations: int = 6,
   pinv_scale: str = "example",
   implementation: str = "auto",
-) -> tuple[jax.Array, jax.Array | None]:
+) -> tuple[Float[Array, "B N H D"], Float[Array, "B H N N"] | None]:
   """Computes softmax(q k̃ᵀ) pinv(softmax(q̃ k̃ᵀ)) softmax(q̃ kᵀ) v (Xiong et al. 2021, equation 13).
 
   Args:
@@ -53,8 +55,8 @@ def nystrom_attention(
 
 
 def segment_means(
-  x: jax.Array, landmarks: int, *, mask: jax.Array | None = None
-) -> tuple[jax.Array, jax.Array]:
+  x: Float[Array, "B N H D"], landmarks: int, *, mask: Bool[Array, "B N"] | None = None
+) -> tuple[Float[Array, "B M H D"], Bool[Array, "B M"]]:
   """Returns means of ceil(N / landmarks) consecutive tokens each (Xiong et al. 2021, section 4.2).
 
   The last segment may be short. If N is no multiple of `landmarks`, fewer segments may cover all
@@ -79,7 +81,9 @@ def segment_means(
   return total / jnp.maximum(tokens, 1)[..., None, None], tokens > 0
 
 
-def pseudo_inverse(a: jax.Array, iterations: int = 6, *, scale: str = "example") -> jax.Array:
+def pseudo_inverse(
+  a: Float[Array, "B H M M"], iterations: int = 6, *, scale: str = "example"
+) -> Float[Array, "B H M M"]:
   """Returns the Moore-Penrose inverse by a third-order iteration (Xiong et al. 2021, equation 11).
 
   Products are float32 at the highest precision: with half-precision products the iteration grows
@@ -117,8 +121,12 @@ def pseudo_inverse(a: jax.Array, iterations: int = 6, *, scale: str = "example")
 
 
 def masked_nystrom_attention(
-  q: jax.Array, k: jax.Array, v: jax.Array, landmarks: int, **options
-) -> tuple[jax.Array, jax.Array]:
+  q: Float[Array, "B N H D"],
+  k: Float[Array, "B N H D"],
+  v: Float[Array, "B N H D"],
+  landmarks: int,
+  **options: Any,
+) -> tuple[Float[Array, "B N H D"], Float[Array, "B H N N"]]:
   """Multiplies Nyström's factors from the left, with their N x N product in memory.
 
   Args:
@@ -138,8 +146,12 @@ def masked_nystrom_attention(
 
 
 def kernelized_nystrom_attention(
-  q: jax.Array, k: jax.Array, v: jax.Array, landmarks: int, **options
-) -> jax.Array:
+  q: Float[Array, "B N H D"],
+  k: Float[Array, "B N H D"],
+  v: Float[Array, "B N H D"],
+  landmarks: int,
+  **options: Any,
+) -> Float[Array, "B N H D"]:
   """Multiplies Nyström's factors from the right, so that nothing is larger than N x M.
 
   Args:
@@ -183,7 +195,9 @@ def _factors(
   return near, pseudo_inverse(middle, iterations, scale=pinv_scale), far
 
 
-def depthwise_convolution(x: jax.Array, taps: jax.Array) -> jax.Array:
+def depthwise_convolution(
+  x: Float[Array, "B N H D"], taps: Float[Array, "K H"]
+) -> Float[Array, "B N H D"]:
   """Convolves along the tokens, with one filter per head and zeros beyond the ends.
 
   The products with small banded matrices are ten times as fast as a grouped convolution on CPUs.

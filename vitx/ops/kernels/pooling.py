@@ -13,10 +13,13 @@ import jax
 import jax.numpy as jnp
 
 from vitx.ops.kernels.shifts import spread
+from vitx.ops.shapes import Array, Float
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(1, 2, 3))
-def max_pool(x: jax.Array, size: int, stride: int, padding: int) -> jax.Array:
+def max_pool(
+  x: Float[Array, "B rows columns C"], size: int, stride: int, padding: int
+) -> Float[Array, "B ... C"]:
   """Takes the largest value of each window; its gradient goes to the first element of that value.
 
   Args:
@@ -35,7 +38,9 @@ def max_pool(x: jax.Array, size: int, stride: int, padding: int) -> jax.Array:
   )
 
 
-def pool_windows(x: jax.Array, size: int, stride: int, padding: int) -> jax.Array:
+def pool_windows(
+  x: Float[Array, "B rows columns C"], size: int, stride: int, padding: int
+) -> Float[Array, "B ... C"]:
   """Computes `max_pool` by XLA's windows."""
   around = ((0, 0), (padding, padding), (padding, padding), (0, 0))
   return jax.lax.reduce_window(  # by a plain -inf JAX recognizes the maximum and its gradient
@@ -43,7 +48,9 @@ def pool_windows(x: jax.Array, size: int, stride: int, padding: int) -> jax.Arra
   )
 
 
-def take_largest(x: jax.Array, size: int, stride: int, padding: int) -> jax.Array:
+def take_largest(
+  x: Float[Array, "B rows columns C"], size: int, stride: int, padding: int
+) -> Float[Array, "B ... C"]:
   """Computes `max_pool` from shifted images, over the rows and then the columns of windows."""
   for axis in (1, 2):
     padded = _pad(x, padding, -jnp.inf, (axis,))
@@ -71,8 +78,13 @@ def _backward(size, stride, padding, saved, d_out):
 
 
 def spread_gradient(
-  x: jax.Array, out: jax.Array, d_out: jax.Array, size: int, stride: int, padding: int
-) -> jax.Array:
+  x: Float[Array, "B rows columns C"],
+  out: Float[Array, "B ... C"],
+  d_out: Float[Array, "B ... C"],
+  size: int,
+  stride: int,
+  padding: int,
+) -> Float[Array, "B rows columns C"]:
   """Returns the gradient of `take_largest`: each window's goes to the first of its largest values.
 
   Args:

@@ -20,6 +20,7 @@ from vitx.ops.kernels.key_scores import score_keys
 from vitx.ops.kernels.selection import find_cut, is_kept, keep_first
 from vitx.ops.kernels.softmax import kernelized_attention, masked_attention
 from vitx.ops.kernels.top_k import kept_keys_attention, kept_mask
+from vitx.ops.shapes import Array, Bool, Float
 
 FEWEST_ROWS = 16  # queries per example and head in a step; with fewer it is slower, not smaller
 SCORES_BESIDE = 2  # a step holds a tile of logits and a tile of scores
@@ -27,19 +28,19 @@ GATHER_SHARE = 16  # see `gathers`
 
 
 def predicted_attention(
-  q: jax.Array,
-  k: jax.Array,
-  v: jax.Array,
-  coefficients: jax.Array,
-  basis: jax.Array,
+  q: Float[Array, "B N H D"],
+  k: Float[Array, "B N H D"],
+  v: Float[Array, "B N H D"],
+  coefficients: Float[Array, "B H grid S"],
+  basis: Float[Array, "N S"],
   budget: int,
   *,
   prefix: int = 0,
-  key_mask: jax.Array | None = None,
+  key_mask: Bool[Array, "B N"] | None = None,
   scale: float | None = None,
   implementation: str = "auto",
   predictor: str = "auto",
-) -> tuple[jax.Array, jax.Array | None]:
+) -> tuple[Float[Array, "B N H D"], Float[Array, "B H N N"] | None]:
   """Computes softmax(q kᵀ · scale) v over each query's `budget` keys with the highest scores.
 
   The choice of the keys has no gradient.

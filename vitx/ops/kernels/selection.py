@@ -14,6 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from vitx.ops.shapes import Array, Bool, Float, Int
+
 SLICES = 8  # pieces of a row, see `_slices`
 INFINITE = 0x7F800001  # one more than the integer of infinity, see `_ordered`
 LOWEST = float(np.finfo(np.float32).min)  # no valid score is lower
@@ -36,7 +38,9 @@ def count_kept(share: float, total: int) -> int:
   return min(total, math.ceil(share * total - 1e-9))
 
 
-def keep_first(scores: jax.Array, budget: int) -> tuple[jax.Array, jax.Array]:
+def keep_first(
+  scores: Float[Array, "... M"], budget: int
+) -> tuple[Int[Array, "... K"], Bool[Array, "... K"]]:
   """Returns the places of the largest scores; of equal scores the lower place comes first.
 
   Args:
@@ -50,7 +54,7 @@ def keep_first(scores: jax.Array, budget: int) -> tuple[jax.Array, jax.Array]:
   return indices, values > -jnp.inf
 
 
-def find_cut(scores: jax.Array, budget: int) -> Cut:
+def find_cut(scores: Float[Array, "... M"], budget: int) -> Cut:
   """Returns the cut of rows of scores that keeps the entries that `keep_first` selects.
 
   If the K-th and the next score differ, the cut is half-way between them, so that scores recomputed
@@ -74,7 +78,7 @@ def find_cut(scores: jax.Array, budget: int) -> Cut:
   return Cut(jnp.where(between, middle, least), jnp.where(every, end, last))
 
 
-def is_kept(scores: jax.Array, cut: Cut) -> jax.Array:
+def is_kept(scores: Float[Array, "... M"], cut: Cut) -> Bool[Array, "... M"]:
   """Returns a mask of the scores (..., M) that a cut keeps, bool (..., M); False for -inf."""
   value, place = cut.value[..., None], cut.place[..., None]
   return (scores > value) | ((scores == value) & (_places(scores) <= place))

@@ -12,20 +12,21 @@ import jax.numpy as jnp
 from vitx.ops.implementation import resolve_implementation
 from vitx.ops.inputs import check_inputs
 from vitx.ops.kernels.softmax import kernelized_attention, masked_softmax
+from vitx.ops.shapes import Array, Bool, Float
 
 
 def shaped_attention(
-  q: jax.Array,
-  k: jax.Array,
-  v: jax.Array,
-  alpha: jax.Array,
-  beta: jax.Array,
-  gamma: jax.Array,
+  q: Float[Array, "B N #H D"],
+  k: Float[Array, "B N #H D"],
+  v: Float[Array, "B N H E"],
+  alpha: Float[Array, " #H"],
+  beta: Float[Array, " #H"],
+  gamma: Float[Array, " #H"],
   *,
-  key_mask: jax.Array | None = None,
+  key_mask: Bool[Array, "B N"] | None = None,
   scale: float | None = None,
   implementation: str = "auto",
-) -> tuple[jax.Array, jax.Array | None]:
+) -> tuple[Float[Array, "B N H E"], Float[Array, "B _ N N"] | None]:
   """Computes (α I + β A - γ C) v (He and Hofmann 2024, equation 8).
 
   Args:
@@ -54,16 +55,16 @@ def shaped_attention(
 
 
 def masked_shaped_attention(
-  q: jax.Array,
-  k: jax.Array,
-  v: jax.Array,
-  alpha: jax.Array,
-  beta: jax.Array,
-  gamma: jax.Array,
+  q: Float[Array, "B N #H D"],
+  k: Float[Array, "B N #H D"],
+  v: Float[Array, "B N H E"],
+  alpha: Float[Array, " #H"],
+  beta: Float[Array, " #H"],
+  gamma: Float[Array, " #H"],
   *,
-  mask: jax.Array | None = None,
+  mask: Bool[Array, "B N"] | None = None,
   scale: float | None = None,
-) -> tuple[jax.Array, jax.Array]:
+) -> tuple[Float[Array, "B N H E"], Float[Array, "B _ N N"]]:
   """Computes (α I + β A - γ C) v with the matrix in memory.
 
   Args:
@@ -93,16 +94,16 @@ def masked_shaped_attention(
 
 
 def kernelized_shaped_attention(
-  q: jax.Array,
-  k: jax.Array,
-  v: jax.Array,
-  alpha: jax.Array,
-  beta: jax.Array,
-  gamma: jax.Array,
+  q: Float[Array, "B N #H D"],
+  k: Float[Array, "B N #H D"],
+  v: Float[Array, "B N H E"],
+  alpha: Float[Array, " #H"],
+  beta: Float[Array, " #H"],
+  gamma: Float[Array, " #H"],
   *,
-  mask: jax.Array | None = None,
+  mask: Bool[Array, "B N"] | None = None,
   scale: float | None = None,
-) -> jax.Array:
+) -> Float[Array, "B N H E"]:
   """Computes α v + β attention(v) - γ mean(v): an epilogue on fused softmax attention.
 
   Args:

@@ -5,8 +5,12 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 
+from vitx.ops.shapes import Array, Float
 
-def spread(x: jax.Array, start: Sequence[int], extents: Sequence[int], stride: int) -> jax.Array:
+
+def spread(
+  x: Float[Array, "B ... C"], start: Sequence[int], extents: Sequence[int], stride: int
+) -> Float[Array, "B ... C"]:
   """Returns a grid of zeros with values at regular places: the gradient of strided slicing.
 
   It pads, because adding at places would write the whole grid.

@@ -10,11 +10,14 @@ from vitx.ops.dropout import dropout
 from vitx.ops.implementation import target
 from vitx.ops.kernels import cudnn
 from vitx.ops.kernels.flash import flash_attention
+from vitx.ops.shapes import Array, Bool, Float
 
 FEW_KEYS = 128  # with at most so many, a tile costs less to keep than to compute again
 
 
-def masked_softmax(logits: jax.Array, mask: jax.Array | None = None) -> jax.Array:
+def masked_softmax(
+  logits: Float[Array, "... N M"], mask: jax.Array | None = None
+) -> Float[Array, "... N M"]:
   """Returns the softmax over the last axis in float32; an empty row is exactly zero.
 
   Args:
@@ -37,15 +40,15 @@ def masked_softmax(logits: jax.Array, mask: jax.Array | None = None) -> jax.Arra
 
 
 def masked_attention(
-  q: jax.Array,
-  k: jax.Array,
-  v: jax.Array,
+  q: Float[Array, "B N H D"],
+  k: Float[Array, "B M H D"],
+  v: Float[Array, "B M H E"],
   *,
-  mask: jax.Array | None = None,
+  mask: Bool[Array, "#B #H #N #M"] | None = None,
   scale: float | None = None,
   dropout_rate: float = 0.0,
   key: jax.Array | None = None,
-) -> tuple[jax.Array, jax.Array]:
+) -> tuple[Float[Array, "B N H E"], Float[Array, "B H N M"]]:
   """Computes softmax(q kᵀ · scale) v with the matrix in memory (Vaswani et al. 2017, equation 1).
 
   Args:
@@ -70,14 +73,14 @@ def masked_attention(
 
 
 def kernelized_attention(
-  q: jax.Array,
-  k: jax.Array,
-  v: jax.Array,
+  q: Float[Array, "B N H D"],
+  k: Float[Array, "B M H D"],
+  v: Float[Array, "B M H E"],
   *,
-  key_mask: jax.Array | None = None,
+  key_mask: Bool[Array, "B M"] | None = None,
   scale: float | None = None,
   causal: bool = False,
-) -> jax.Array:
+) -> Float[Array, "B N H E"]:
   """Computes softmax(q kᵀ · scale) v without an N x N matrix in memory, on every platform.
 
   A program that is lowered for CUDA uses cuDNN's fused kernel where it applies: half precision, no

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from vitx.ops.implementation import target
+from vitx.ops.shapes import Array, Float, Shaped
 
 # The logits of one step fit the caches of a few cores on a CPU, and fill other devices.
 CPU_STEP_BYTES = 1 << 20
@@ -62,24 +63,26 @@ def map_groups(function: Callable, arrays: Any, group: int) -> Any:
   return jax.tree.map(lambda x: x.reshape(total, *x.shape[2:]), out)
 
 
-def split_rows(x: jax.Array, count: int, size: int) -> jax.Array:
+def split_rows(
+  x: Shaped[Array, "Z N ..."], count: int, size: int
+) -> Shaped[Array, "Z count size ..."]:
   """Cuts (Z, N, ...) into (Z, count, size, ...), with zeros behind row N; `count * size` >= N."""
   padding = [(0, 0), (0, count * size - x.shape[1])] + [(0, 0)] * (x.ndim - 2)
   return jnp.pad(x, padding).reshape(x.shape[0], count, size, *x.shape[2:])
 
 
-def join_rows(x: jax.Array, n: int) -> jax.Array:
+def join_rows(x: Shaped[Array, "Z count size ..."], n: int) -> Shaped[Array, "Z N ..."]:
   """Undoes `split_rows`: (Z, count, size, ...) -> (Z, N, ...)."""
   return x.reshape(x.shape[0], x.shape[1] * x.shape[2], *x.shape[3:])[:, :n]
 
 
-def heads_first(x: jax.Array) -> jax.Array:
+def heads_first(x: Shaped[Array, "B N H D"]) -> Shaped[Array, "Z N D"]:
   """Moves heads into the batch: (B, N, H, D) -> (B·H, N, D)."""
   batch, n, heads, dim = x.shape
   return jnp.swapaxes(x, 1, 2).reshape(batch * heads, n, dim)
 
 
-def heads_last(x: jax.Array, heads: int) -> jax.Array:
+def heads_last(x: Shaped[Array, "Z N D"], heads: int) -> Shaped[Array, "B N H D"]:
   """Moves heads out of the batch: (B·H, N, D) -> (B, N, H, D)."""
   return jnp.swapaxes(x.reshape(-1, heads, *x.shape[1:]), 1, 2)
 
@@ -92,12 +95,14 @@ def _without_axis(tree: Any) -> Any:
   return jax.tree.map(lambda x: x[0], tree)
 
 
-def product(x: jax.Array, y: jax.Array) -> jax.Array:
+def product(x: Float[Array, "... n d"], y: Float[Array, "... d m"]) -> Float[Array, "... n m"]:
   """Returns x y over leading batch axes in float32: (..., n, d), (..., d, m) -> (..., n, m)."""
   return jnp.matmul(x.astype(jnp.float32), y.astype(jnp.float32))
 
 
-def product_transposed(x: jax.Array, y: jax.Array) -> jax.Array:
+def product_transposed(
+  x: Float[Array, "... n d"], y: Float[Array, "... m d"]
+) -> Float[Array, "... n m"]:
   """Returns x yᵀ over leading batch axes in float32: (..., n, d), (..., m, d) -> (..., n, m)."""
   return product(x, jnp.swapaxes(y, -1, -2))
 
@@ -124,8 +129,11 @@ def softmax_tile(
 
 
 def backward_statistics(
-  out: jax.Array, lse: jax.Array, d_out: jax.Array, d_lse: jax.Array | float
-) -> tuple[jax.Array, jax.Array]:
+  out: Float[Array, "... n D"],
+  lse: Float[Array, "... n"],
+  d_out: Float[Array, "... n D"],
+  d_lse: jax.Array | float,
+) -> tuple[Float[Array, "... n"], Float[Array, "... n"]]:
   """Returns numbers per query with which its logits' gradient is p · (dp − delta).
 
   Args:
@@ -143,8 +151,11 @@ def backward_statistics(
 
 
 def logit_gradient(
-  logits: jax.Array, products: jax.Array, lse: jax.Array, delta: jax.Array
-) -> tuple[jax.Array, jax.Array]:
+  logits: Float[Array, "... n m"],
+  products: Float[Array, "... n m"],
+  lse: jax.Array,
+  delta: jax.Array,
+) -> tuple[Float[Array, "... n m"], Float[Array, "... n m"]]:
   """Returns probabilities and the gradient of the logits of one tile, (..., n, m) each.
 
   Args:

@@ -13,9 +13,12 @@ import jax
 import jax.numpy as jnp
 
 from vitx.ops.kernels import chosen_keys
+from vitx.ops.shapes import Array, Bool, Float, Int
 
 
-def kept_mask(indices: jax.Array, valid: jax.Array | None, keys: int) -> jax.Array:
+def kept_mask(
+  indices: Int[Array, "... K"], valid: Bool[Array, "... K"] | None, keys: int
+) -> Bool[Array, "... M"]:
   """Returns the kept keys as a mask; made from indices, so ties of scores admit no further key.
 
   Args:
@@ -35,14 +38,14 @@ def kept_mask(indices: jax.Array, valid: jax.Array | None, keys: int) -> jax.Arr
 
 
 def kept_keys_attention(
-  q: jax.Array,
-  k: jax.Array,
-  v: jax.Array,
-  indices: jax.Array,
-  valid: jax.Array | None = None,
+  q: Float[Array, "B N H D"],
+  k: Float[Array, "B M H D"],
+  v: Float[Array, "B M H D"],
+  indices: Int[Array, " B #H N K"],
+  valid: Bool[Array, " B #H N K"] | None = None,
   *,
   scale: float | None = None,
-) -> jax.Array:
+) -> Float[Array, "B N H D"]:
   """Computes softmax(q kᵀ · scale) v over the keys that each query keeps.
 
   Args:

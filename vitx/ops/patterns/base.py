@@ -174,7 +174,7 @@ class Combination(Pattern):
   def tile(self) -> int | None:
     return min((p.tile for p in self.patterns if p.tile is not None), default=None)
 
-  def grain(self, layout):
+  def grain(self, layout: TokenLayout) -> int:
     return math.gcd(*(pattern.grain(layout) for pattern in self.patterns))
 
   @property
@@ -189,11 +189,13 @@ class Combination(Pattern):
 class Union(Combination):
   """The edges of any of the patterns. A pattern drawn at run time shares none with the others."""
 
-  def allows(self, layout, q, k, head=0):
+  def allows(self, layout: TokenLayout, q: Index, k: Index, head: Index = 0) -> Any:
     parts = [pattern.allows(layout, q, k, head) for pattern in self.patterns]
     return functools.reduce(lambda a, b: a | b, parts)
 
-  def candidates(self, layout, first, last, block, head):
+  def candidates(
+    self, layout: TokenLayout, first: int, last: int, block: int, head: int
+  ) -> np.ndarray | None:
     parts = []
     for pattern in self.patterns:
       part = pattern.candidates(layout, first, last, block, head)
@@ -206,7 +208,7 @@ class Union(Combination):
     """Returns the patterns of the union, those of nested unions included."""
     return [inner for pattern in self.patterns for inner in _members(pattern, layout)]
 
-  def split(self, layout, tile):
+  def split(self, layout: TokenLayout, tile: int) -> tuple[Part, ...]:
     members = self.members(layout)
     drawn = [member for member in members if member.is_drawn]
     static = [member for member in members if not member.is_drawn]
@@ -228,22 +230,24 @@ def _members(pattern: Pattern, layout: TokenLayout) -> list[Pattern]:
 class Intersection(Combination):
   """The edges that all the patterns have."""
 
-  def allows(self, layout, q, k, head=0):
+  def allows(self, layout: TokenLayout, q: Index, k: Index, head: Index = 0) -> Any:
     parts = [pattern.allows(layout, q, k, head) for pattern in self.patterns]
     return functools.reduce(lambda a, b: a & b, parts)
 
-  def candidates(self, layout, first, last, block, head):
+  def candidates(
+    self, layout: TokenLayout, first: int, last: int, block: int, head: int
+  ) -> np.ndarray | None:
     parts = [p.candidates(layout, first, last, block, head) for p in self.patterns]
     known = [part for part in parts if part is not None]
     common = functools.partial(np.intersect1d, assume_unique=True)
     return functools.reduce(common, known) if known else None
 
-  def by_head(self):
+  def by_head(self) -> tuple[Pattern, ...]:
     counts = [p.by_head() for p in self.patterns]
     heads = math.lcm(*(len(patterns) for patterns in counts))
     return tuple(Intersection(tuple(ps[h % len(ps)] for ps in counts)) for h in range(heads))
 
-  def split(self, layout, tile):
+  def split(self, layout: TokenLayout, tile: int) -> tuple[Part, ...]:
     whole, *limits = self.patterns
     if whole.is_drawn or any(limit.head_period > 1 for limit in limits):
       return super().split(layout, tile)
@@ -264,18 +268,20 @@ class PerHead(Combination):
   def head_period(self) -> int:
     return math.lcm(len(self.patterns), super().head_period)
 
-  def allows(self, layout, q, k, head=0):
+  def allows(self, layout: TokenLayout, q: Index, k: Index, head: Index = 0) -> Any:
     turn = head % len(self.patterns)
     parts = [
       (turn == i) & pattern.allows(layout, q, k, head) for i, pattern in enumerate(self.patterns)
     ]
     return functools.reduce(lambda a, b: a | b, parts)
 
-  def candidates(self, layout, first, last, block, head):
+  def candidates(
+    self, layout: TokenLayout, first: int, last: int, block: int, head: int
+  ) -> np.ndarray | None:
     pattern = self.patterns[head % len(self.patterns)]
     return pattern.candidates(layout, first, last, block, head)
 
-  def by_head(self):
+  def by_head(self) -> tuple[Pattern, ...]:
     members = [pattern.by_head() for pattern in self.patterns]
     heads = math.lcm(len(members), *(len(patterns) for patterns in members))
     own = (members[head % len(members)] for head in range(heads))
@@ -289,7 +295,7 @@ class Cycle(Combination):
   def at(self, layer: int) -> Pattern:
     return self.patterns[layer % len(self.patterns)].at(layer)
 
-  def allows(self, layout, q, k, head=0):
+  def allows(self, layout: TokenLayout, q: Index, k: Index, head: Index = 0) -> Any:
     raise ConfigError("a cycle of patterns has edges only in a layer: use pattern.at(layer)")
 
 
@@ -319,7 +325,7 @@ class OnGrid(Pattern):
   def tile(self) -> int | None:
     return self.pattern.tile
 
-  def grain(self, layout):
+  def grain(self, layout: TokenLayout) -> int:
     return 1 if layout.prefix else self.pattern.grain(layout)
 
   @property
@@ -329,19 +335,21 @@ class OnGrid(Pattern):
   def at(self, layer: int) -> Pattern:
     return OnGrid(self.pattern.at(layer))
 
-  def by_head(self):
+  def by_head(self) -> tuple[Pattern, ...]:
     return tuple(OnGrid(pattern) for pattern in self.pattern.by_head())
 
-  def split(self, layout, tile):
+  def split(self, layout: TokenLayout, tile: int) -> tuple[Part, ...]:
     return super().split(layout, tile) if layout.prefix else self.pattern.split(layout, tile)
 
-  def allows(self, layout, q, k, head=0):
+  def allows(self, layout: TokenLayout, q: Index, k: Index, head: Index = 0) -> Any:
     inside, P = in_grid(layout, q, k), layout.prefix
     xp = namespace(q, k)
     q, k = xp.maximum(q - P, 0), xp.maximum(k - P, 0)
     return inside & self.pattern.allows(TokenLayout(layout.grid), q, k, head)
 
-  def candidates(self, layout, first, last, block, head):
+  def candidates(
+    self, layout: TokenLayout, first: int, last: int, block: int, head: int
+  ) -> np.ndarray | None:
     P = layout.prefix
     if last < P:
       return np.arange(0)

@@ -15,7 +15,7 @@ from vitx.config.errors import ConfigError, listing
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns.base import Pattern, Union
 from vitx.ops.patterns.bigbird_draws import PLANS, draw
-from vitx.ops.patterns.indices import blocks_between, distinct, namespace
+from vitx.ops.patterns.indices import Index, blocks_between, distinct, namespace
 from vitx.ops.patterns.local import Global, Window, tile_of_blocks
 from vitx.ops.patterns.parts import Part
 
@@ -60,7 +60,7 @@ class RandomBlocks(Pattern):
   def tile(self) -> int | None:
     return tile_of_blocks(self.block)
 
-  def grain(self, layout):
+  def grain(self, layout: TokenLayout) -> int:
     return self.block
 
   def at(self, layer: int) -> "RandomBlocks":
@@ -85,10 +85,12 @@ class RandomBlocks(Pattern):
       anchors=self.anchors,
     )
 
-  def allows(self, layout, q, k, head=0):
+  def allows(self, layout: TokenLayout, q: Index, k: Index, head: Index = 0) -> Any:
     return GivenBlocks(self.indices(layout), self.block).allows(layout, q, k, head)
 
-  def candidates(self, layout, first, last, block, head):
+  def candidates(
+    self, layout: TokenLayout, first: int, last: int, block: int, head: int
+  ) -> np.ndarray | None:
     return GivenBlocks(self.indices(layout), self.block).candidates(
       layout, first, last, block, head
     )
@@ -121,19 +123,19 @@ class GivenBlocks(Pattern):
   def tile(self) -> int | None:
     return tile_of_blocks(self.block)
 
-  def grain(self, layout):
+  def grain(self, layout: TokenLayout) -> int:
     return self.block
 
   @property
   def is_drawn(self) -> bool:
     return isinstance(self.indices, jax.Array)
 
-  def split(self, layout, tile):
+  def split(self, layout: TokenLayout, tile: int) -> tuple[Part, ...]:
     if not self.is_drawn:
       return super().split(layout, tile)
     return (Part(self, "drawn", self.block),)
 
-  def allows(self, layout, q, k, head=0):
+  def allows(self, layout: TokenLayout, q: Index, k: Index, head: Index = 0) -> Any:
     table = namespace(self.indices, q, k, head).asarray(self.indices)
     head, row, key = head % table.shape[0], q // self.block, k // self.block
     found = (q < 0) & (k < 0)
@@ -141,7 +143,9 @@ class GivenBlocks(Pattern):
       found = found | (table[head, row, column] == key)
     return found
 
-  def candidates(self, layout, first, last, block, head):
+  def candidates(
+    self, layout: TokenLayout, first: int, last: int, block: int, head: int
+  ) -> np.ndarray | None:
     rows = self.indices[head % len(self.indices), first // self.block : last // self.block + 1]
     parts = [
       blocks_between(key * self.block, (key + 1) * self.block - 1, block, layout.length)
@@ -171,7 +175,7 @@ class QueryParts(Pattern):
       if part not in PARTS:
         raise ConfigError(f"QueryParts.parts holds {part!r}; valid: {listing(PARTS)}")
 
-  def allows(self, layout, q, k, head=0):
+  def allows(self, layout: TokenLayout, q: Index, k: Index, head: Index = 0) -> Any:
     row, m = q // self.block, -(-layout.length // self.block)
     found = (q < 0) & (k < 0)
     if "random" in self.parts:
@@ -182,10 +186,12 @@ class QueryParts(Pattern):
       found = found | ((row == m - 1) & (m > 1))
     return found & (k >= 0)
 
-  def grain(self, layout):
+  def grain(self, layout: TokenLayout) -> int:
     return self.block
 
-  def candidates(self, layout, first, last, block, head):
+  def candidates(
+    self, layout: TokenLayout, first: int, last: int, block: int, head: int
+  ) -> np.ndarray | None:
     tokens = np.arange(first, last + 1)
     return None if self.allows(layout, tokens, tokens).any() else np.arange(0)
 

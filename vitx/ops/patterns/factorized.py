@@ -6,13 +6,21 @@ head, in separate heads (`per_head`) or in separate layers (`cycle`).
 """
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 
 from vitx.config.errors import ConfigError, listing
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns.base import Pattern
-from vitx.ops.patterns.indices import blocks_between, blocks_of, blocks_of_runs, distinct, in_grid
+from vitx.ops.patterns.indices import (
+  Index,
+  blocks_between,
+  blocks_of,
+  blocks_of_runs,
+  distinct,
+  in_grid,
+)
 from vitx.ops.patterns.parts import Part, as_order
 
 FORMS = ("paper", "code", "bidirectional", "axial")
@@ -58,7 +66,7 @@ class Strided(Pattern):
   def on_grid(self) -> bool:
     return True
 
-  def allows(self, layout, q, k, head=0):
+  def allows(self, layout: TokenLayout, q: Index, k: Index, head: Index = 0) -> Any:
     l = _stride(self.stride, layout)  # noqa: E741, the paper's letter
     i, j = q - layout.prefix, k - layout.prefix
     column = (i - j) % l == 0
@@ -71,7 +79,9 @@ class Strided(Pattern):
     found = found & in_grid(layout, q, k)
     return found & (k <= q) if self.causal else found
 
-  def candidates(self, layout, first, last, block, head):
+  def candidates(
+    self, layout: TokenLayout, first: int, last: int, block: int, head: int
+  ) -> np.ndarray | None:
     l, N = _stride(self.stride, layout), layout.length  # noqa: E741
     first = max(first, layout.prefix)
     end = last if self.causal else N - 1
@@ -88,7 +98,7 @@ class Strided(Pattern):
     found = distinct(parts)
     return found[found <= end // block]
 
-  def split(self, layout, tile):
+  def split(self, layout: TokenLayout, tile: int) -> tuple[Part, ...]:
     if layout.prefix:
       return super().split(layout, tile)
     l, found = _stride(self.stride, layout), []  # noqa: E741
@@ -120,10 +130,12 @@ class _OffColumn(Pattern):
 
   local: Strided
 
-  def allows(self, layout, q, k, head=0):
+  def allows(self, layout: TokenLayout, q: Index, k: Index, head: Index = 0) -> Any:
     return self.local.allows(layout, q, k, head) & ((q - k) % self.local.stride != 0)
 
-  def candidates(self, layout, first, last, block, head):
+  def candidates(
+    self, layout: TokenLayout, first: int, last: int, block: int, head: int
+  ) -> np.ndarray | None:
     return self.local.candidates(layout, first, last, block, head)
 
 
@@ -168,7 +180,7 @@ class Fixed(Pattern):
   def on_grid(self) -> bool:
     return True
 
-  def allows(self, layout, q, k, head=0):
+  def allows(self, layout: TokenLayout, q: Index, k: Index, head: Index = 0) -> Any:
     l, c = self._runs(layout), self.summary  # noqa: E741
     i, j = q - layout.prefix, k - layout.prefix
     local = i // l == j // l
@@ -178,7 +190,9 @@ class Fixed(Pattern):
     found = found & in_grid(layout, q, k)
     return found & (k <= q) if self.causal else found
 
-  def candidates(self, layout, first, last, block, head):
+  def candidates(
+    self, layout: TokenLayout, first: int, last: int, block: int, head: int
+  ) -> np.ndarray | None:
     l, N, start = self._runs(layout), layout.length, layout.prefix  # noqa: E741
     end = last if self.causal else N - 1
     parts = []
@@ -191,7 +205,7 @@ class Fixed(Pattern):
       parts.append(blocks_of(columns[columns <= end], block, N))
     return distinct(parts)
 
-  def split(self, layout, tile):
+  def split(self, layout: TokenLayout, tile: int) -> tuple[Part, ...]:
     if layout.prefix or not (self.causal or self.part == "local"):
       return super().split(layout, tile)
     l = self._runs(layout)  # noqa: E741
@@ -219,7 +233,7 @@ class EarlierSummaries(Pattern):
   def head_period(self) -> int:
     return self.fixed.distinct
 
-  def allows(self, layout, q, k, head=0):
+  def allows(self, layout: TokenLayout, q: Index, k: Index, head: Index = 0) -> Any:
     l = _stride(self.fixed.stride, layout)  # noqa: E741, the paper's letter
     summary = dataclasses.replace(self.fixed, part="summary")
     return summary.allows(layout, q, k, head) & (k // l < q // l)

@@ -7,7 +7,9 @@ from typing import Any
 import jax
 import numpy as np
 
+from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns.base import Pattern
+from vitx.ops.patterns.indices import Index
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +39,7 @@ class MaskFunction(Pattern):
     # The result has an axis of heads only if the function uses the head.
     return self.heads if len(found) == 3 and found[0] == 2 else 1
 
-  def allows(self, layout, q, k, head=0):
+  def allows(self, layout: TokenLayout, q: Index, k: Index, head: Index = 0) -> Any:
     if any(isinstance(index, jax.core.Tracer) for index in (q, k, head)):
       return self.mask_mod(0, head, q, k)
     return self._call(head, q, k)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from typing import Any
 
 import numpy as np
 
@@ -123,7 +124,9 @@ class Near(Pattern):
     """
     raise NotImplementedError
 
-  def candidates(self, layout, first, last, block, head):
+  def candidates(
+    self, layout: TokenLayout, first: int, last: int, block: int, head: int
+  ) -> np.ndarray | None:
     first = max(first, layout.prefix)
     if last < first:
       return np.arange(0)
@@ -146,7 +149,7 @@ class Near(Pattern):
     )
     return (rows[:, None] * across + columns).ravel()
 
-  def split(self, layout, tile):
+  def split(self, layout: TokenLayout, tile: int) -> tuple[Part, ...]:
     if layout.prefix:
       return super().split(layout, tile)
     block, order = patches(layout.grid, tile)
@@ -167,7 +170,7 @@ class Axial(Pattern):
   def on_grid(self) -> bool:
     return True
 
-  def allows(self, layout, q, k, head=0):
+  def allows(self, layout: TokenLayout, q: Index, k: Index, head: Index = 0) -> Any:
     axes = len(layout.grid)
     if not -axes <= self.axis < axes:
       raise ConfigError(f"Axial.axis={self.axis} on a grid of {layout.grid}: use 0 ... {axes - 1}")
@@ -178,7 +181,9 @@ class Axial(Pattern):
         found = found & (i == j)
     return found
 
-  def candidates(self, layout, first, last, block, head):
+  def candidates(
+    self, layout: TokenLayout, first: int, last: int, block: int, head: int
+  ) -> np.ndarray | None:
     first, axis = max(first, layout.prefix), self.axis % len(layout.grid)
     if last < first:
       return np.arange(0)
@@ -192,13 +197,13 @@ class Axial(Pattern):
     shifts = np.arange(-layout.grid[axis], layout.grid[axis] + 1) * step
     return blocks_of_runs(first + shifts, last + shifts, block, layout.length)
 
-  def permutation(self, layout):
+  def permutation(self, layout: TokenLayout) -> np.ndarray | None:
     axis = self.axis % len(layout.grid)
     if layout.prefix or axis == len(layout.grid) - 1:
       return None
     return np.moveaxis(np.arange(layout.length).reshape(layout.grid), axis, -1).ravel()
 
-  def split(self, layout, tile):
+  def split(self, layout: TokenLayout, tile: int) -> tuple[Part, ...]:
     if layout.prefix:
       return super().split(layout, tile)
     order = as_order(self.permutation(layout), layout.length)
@@ -233,7 +238,7 @@ class Neighborhood(Near):
         )
     return list(zip(sizes, dilations, layout.grid, strict=True))
 
-  def allows(self, layout, q, k, head=0):
+  def allows(self, layout: TokenLayout, q: Index, k: Index, head: Index = 0) -> Any:
     found = in_grid(layout, q, k)
     pairs = zip(coordinates(layout, q), coordinates(layout, k), strict=True)
     for (i, j), (size, dilation, extent) in zip(pairs, self._settings(layout), strict=True):
@@ -242,7 +247,9 @@ class Neighborhood(Near):
       found = found & (j // dilation >= start) & (j // dilation < start + size)
     return found
 
-  def reach(self, layout, low, high):
+  def reach(
+    self, layout: TokenLayout, low: list[int], high: list[int]
+  ) -> tuple[list[int], list[int]]:
     low, high = [*low], [*high]
     for axis, (size, dilation, extent) in enumerate(self._settings(layout)):
       span = size * dilation
@@ -295,7 +302,7 @@ class ShiftedWindow(Near):
     )
     return sizes, np.where(tokens < layout.prefix, -1, np.ravel_multi_index(inside, sizes))
 
-  def allows(self, layout, q, k, head=0):
+  def allows(self, layout: TokenLayout, q: Index, k: Index, head: Index = 0) -> Any:
     found = in_grid(layout, q, k)
     pairs = zip(coordinates(layout, q), coordinates(layout, k), strict=True)
     for (i, j), (size, shift, extent) in zip(pairs, self._settings(layout), strict=True):
@@ -304,7 +311,9 @@ class ShiftedWindow(Near):
       found = found & (box_i == box_j) & ((i < shift) == (j < shift))
     return found
 
-  def reach(self, layout, low, high):
+  def reach(
+    self, layout: TokenLayout, low: list[int], high: list[int]
+  ) -> tuple[list[int], list[int]]:
     low, high = [*low], [*high]
     for axis, (size, shift, _) in enumerate(self._settings(layout)):
       # Without wrapping, boxes begin at shift + n * size; the box before `shift` is cut short.

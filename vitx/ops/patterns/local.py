@@ -1,12 +1,21 @@
 """Patterns over a sequence: all tokens, no tokens, earlier tokens, windows, and global tokens."""
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 
 from vitx.config.errors import ConfigError
+from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns.base import Pattern
-from vitx.ops.patterns.indices import blocks_between, blocks_of_runs, distinct, in_grid, namespace
+from vitx.ops.patterns.indices import (
+  Index,
+  blocks_between,
+  blocks_of_runs,
+  distinct,
+  in_grid,
+  namespace,
+)
 from vitx.ops.patterns.parts import Part
 
 NO_BLOCKS = np.arange(0)
@@ -21,13 +30,13 @@ def tile_of_blocks(block: int) -> int | None:
 class Full(Pattern):
   """The pattern in which every token attends every token (Vaswani et al. 2017)."""
 
-  def allows(self, layout, q, k, head=0):
+  def allows(self, layout: TokenLayout, q: Index, k: Index, head: Index = 0) -> Any:
     return (q >= 0) & (k >= 0)
 
-  def split(self, layout, tile):
+  def split(self, layout: TokenLayout, tile: int) -> tuple[Part, ...]:
     return (Part(self, "block_diagonal", layout.length),)
 
-  def restrict(self, part, layout):
+  def restrict(self, part: Part, layout: TokenLayout) -> Part | None:
     return part
 
 
@@ -39,10 +48,12 @@ class Nothing(Pattern):
   def on_grid(self) -> bool:
     return True
 
-  def allows(self, layout, q, k, head=0):
+  def allows(self, layout: TokenLayout, q: Index, k: Index, head: Index = 0) -> Any:
     return (q < 0) & (k < 0)
 
-  def candidates(self, layout, first, last, block, head):
+  def candidates(
+    self, layout: TokenLayout, first: int, last: int, block: int, head: int
+  ) -> np.ndarray | None:
     return NO_BLOCKS
 
 
@@ -50,16 +61,18 @@ class Nothing(Pattern):
 class Causal(Pattern):
   """The pattern in which a token attends itself and all tokens before it, prefix tokens first."""
 
-  def allows(self, layout, q, k, head=0):
+  def allows(self, layout: TokenLayout, q: Index, k: Index, head: Index = 0) -> Any:
     return k <= q
 
-  def candidates(self, layout, first, last, block, head):
+  def candidates(
+    self, layout: TokenLayout, first: int, last: int, block: int, head: int
+  ) -> np.ndarray | None:
     return blocks_between(0, last, block, layout.length)
 
-  def split(self, layout, tile):
+  def split(self, layout: TokenLayout, tile: int) -> tuple[Part, ...]:
     return (Part(self, "block_diagonal", layout.length, causal=True),)
 
-  def restrict(self, part, layout):
+  def restrict(self, part: Part, layout: TokenLayout) -> Part | None:
     if part.core == "summaries":
       return part  # its keys are in earlier runs, so all its edges are causal
     if part.core != "block_diagonal":
@@ -106,14 +119,14 @@ class Window(Pattern):
   def tile(self) -> int | None:
     return tile_of_blocks(self.block)
 
-  def grain(self, layout):
+  def grain(self, layout: TokenLayout) -> int:
     return self.block if self.count_prefix or not layout.prefix else 1
 
   @property
   def _right(self) -> int:
     return self.left if self.right is None else self.right
 
-  def allows(self, layout, q, k, head=0):
+  def allows(self, layout: TokenLayout, q: Index, k: Index, head: Index = 0) -> Any:
     start = 0 if self.count_prefix else layout.prefix
     ahead = (k - start) // self.block - (q - start) // self.block
     if self.circular:
@@ -123,7 +136,9 @@ class Window(Pattern):
       near = (ahead <= self._right) & (-ahead <= self.left)
     return near if self.count_prefix else near & in_grid(layout, q, k)
 
-  def candidates(self, layout, first, last, block, head):
+  def candidates(
+    self, layout: TokenLayout, first: int, last: int, block: int, head: int
+  ) -> np.ndarray | None:
     start, N = 0 if self.count_prefix else layout.prefix, layout.length
     size, units = self.block, -(-(N - start) // self.block)
     low = (max(first, start) - start) // size - self.left
@@ -163,10 +178,10 @@ class DilatedWindow(Pattern):
   def on_grid(self) -> bool:
     return True
 
-  def by_head(self):
+  def by_head(self) -> tuple[Pattern, ...]:
     return tuple(dataclasses.replace(self, dilation=(step,)) for step in self.dilation)
 
-  def permutation(self, layout):
+  def permutation(self, layout: TokenLayout) -> np.ndarray | None:
     step = self.dilation[0]
     if layout.prefix or self.head_period > 1 or step == 1 or step >= layout.length:
       return None
@@ -174,7 +189,7 @@ class DilatedWindow(Pattern):
     rows = -(-layout.length // step)
     return np.arange(rows * step).reshape(rows, step).T.ravel()
 
-  def allows(self, layout, q, k, head=0):
+  def allows(self, layout: TokenLayout, q: Index, k: Index, head: Index = 0) -> Any:
     if self.head_period == 1:
       step = self.dilation[0]
     else:
@@ -185,7 +200,9 @@ class DilatedWindow(Pattern):
     near = near & (ahead <= (0 if self.causal else self.radius * step))
     return near & in_grid(layout, q, k)
 
-  def candidates(self, layout, first, last, block, head):
+  def candidates(
+    self, layout: TokenLayout, first: int, last: int, block: int, head: int
+  ) -> np.ndarray | None:
     first = max(first, layout.prefix)
     step = self.dilation[head % len(self.dilation)]
     if step <= block:
@@ -224,10 +241,10 @@ class Global(Pattern):
   def tile(self) -> int | None:
     return tile_of_blocks(self.block)
 
-  def grain(self, layout):
+  def grain(self, layout: TokenLayout) -> int:
     return 1 if self.tokens or (self.prefix and layout.prefix) else self.block
 
-  def spans(self, layout) -> list[tuple[int, int]]:
+  def spans(self, layout: TokenLayout) -> list[tuple[int, int]]:
     """Returns the first and last token of each run of global tokens.
 
     Raises:
@@ -244,13 +261,15 @@ class Global(Pattern):
       found.append((first, min(first + self.block, N) - 1))
     return found
 
-  def allows(self, layout, q, k, head=0):
+  def allows(self, layout: TokenLayout, q: Index, k: Index, head: Index = 0) -> Any:
     result = (q < 0) & (k < 0)
     for first, last in self.spans(layout):
       result = result | ((q >= first) & (q <= last)) | ((k >= first) & (k <= last))
     return result
 
-  def candidates(self, layout, first, last, block, head):
+  def candidates(
+    self, layout: TokenLayout, first: int, last: int, block: int, head: int
+  ) -> np.ndarray | None:
     spans = self.spans(layout)
     if any(first <= high and low <= last for low, high in spans):
       return None

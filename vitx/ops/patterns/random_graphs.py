@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from typing import Any
 
 import numpy as np
 
@@ -44,7 +45,7 @@ class ErdosRenyi(Pattern):
   def at(self, layer: int) -> "ErdosRenyi":
     return dataclasses.replace(self, layer=layer)
 
-  def allows(self, layout, q, k, head=0):
+  def allows(self, layout: TokenLayout, q: Index, k: Index, head: Index = 0) -> Any:
     xp = namespace(q, k, head)
     low, high = (xp.minimum(q, k), xp.maximum(q, k)) if self.symmetric else (q, k)
     drawn = below(self.p, EDGES, self.seed, self.layer, head % self.heads, low, high)
@@ -94,7 +95,7 @@ class WattsStrogatz(Pattern):
     """
     return _targets(self, layout.length)
 
-  def allows(self, layout, q, k, head=0):
+  def allows(self, layout: TokenLayout, q: Index, k: Index, head: Index = 0) -> Any:
     table = namespace(q, k, head).asarray(self.targets(layout))
     turn = head % self.heads
     found = (q == k) & self.keep_self
@@ -102,7 +103,9 @@ class WattsStrogatz(Pattern):
       found = found | (table[turn, q, column] == k) | (table[turn, k, column] == q)
     return found
 
-  def candidates(self, layout, first, last, block, head):
+  def candidates(
+    self, layout: TokenLayout, first: int, last: int, block: int, head: int
+  ) -> np.ndarray | None:
     N, half = layout.length, self.neighbors // 2
     outgoing = self.targets(layout)[head % self.heads, first : last + 1]
     order, starts = _incoming(self, N, head % self.heads)

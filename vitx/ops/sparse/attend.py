@@ -12,6 +12,7 @@ from vitx.ops.kernels.flash import flash_attention
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns.base import Pattern
 from vitx.ops.patterns.parts import Order, Part
+from vitx.ops.shapes import Array, Bool, Float
 from vitx.ops.sparse.block_mask import BlockMask, remember
 from vitx.ops.sparse.block_sparse import block_sparse_attention, block_sparse_attention_dynamic
 from vitx.ops.sparse.merge import Partial, merge, with_prefix
@@ -37,11 +38,11 @@ def block_mask(
 
 def attend(
   plan: SparsePlan,
-  q: jax.Array,
-  k: jax.Array,
-  v: jax.Array,
+  q: Float[Array, "B N H D"],
+  k: Float[Array, "B N H D"],
+  v: Float[Array, "B N H E"],
   *,
-  key_mask: jax.Array | None = None,
+  key_mask: Bool[Array, "B N"] | None = None,
   scale: float | None = None,
 ) -> Partial:
   """Returns softmax(q kᵀ · scale) v over the edges of a plan.

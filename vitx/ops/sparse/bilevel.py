@@ -19,6 +19,7 @@ from vitx.ops.kernels.softmax import masked_attention
 from vitx.ops.kernels.top_k import kept_mask
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns.parts import Order, as_order
+from vitx.ops.shapes import Array, Bool, Float, Int
 from vitx.ops.sparse.chosen_blocks import attend_chosen
 from vitx.ops.sparse.merge import Partial, with_prefix
 from vitx.ops.sparse.permute import permute, restore
@@ -67,8 +68,12 @@ def _order(grid: tuple[int, ...], regions: int) -> Order | None:
 
 
 def route(
-  q: jax.Array, k: jax.Array, numbers: np.ndarray, budget: int, key_mask: jax.Array | None = None
-) -> tuple[jax.Array, jax.Array]:
+  q: Float[Array, "B N H D"],
+  k: Float[Array, "B N H D"],
+  numbers: np.ndarray,
+  budget: int,
+  key_mask: Bool[Array, "B N"] | None = None,
+) -> tuple[Int[Array, "B 1 R K"], Bool[Array, "B 1 R K"]]:
   """Returns the regions that each region attends: their mean keys best match its mean query.
 
   All heads decide together: the products run over all channels. They have no gradient.
@@ -101,18 +106,18 @@ def route(
 
 
 def bilevel_attention(
-  q: jax.Array,
-  k: jax.Array,
-  v: jax.Array,
-  indices: jax.Array,
-  valid: jax.Array,
+  q: Float[Array, "B N H D"],
+  k: Float[Array, "B N H D"],
+  v: Float[Array, "B N H D"],
+  indices: Int[Array, "B 1 R K"],
+  valid: Bool[Array, "B 1 R K"],
   layout: TokenLayout,
   regions: int,
   *,
-  key_mask: jax.Array | None = None,
+  key_mask: Bool[Array, "B N"] | None = None,
   scale: float | None = None,
   implementation: str = "auto",
-) -> tuple[jax.Array, jax.Array | None]:
+) -> tuple[Float[Array, "B N H D"], Float[Array, "B H N N"] | None]:
   """Computes softmax(q kᵀ · scale) v over the tokens of the regions that a query's region chose.
 
   Args:

@@ -7,20 +7,21 @@ import jax
 import jax.numpy as jnp
 
 from vitx.ops.kernels import tiling
+from vitx.ops.shapes import Array, Bool, Float, Int
 from vitx.ops.sparse import executor as xla
 from vitx.ops.sparse import rows
 from vitx.ops.sparse.block_mask import BlockMask
 
 
 def block_sparse_attention(
-  q: jax.Array,
-  k: jax.Array,
-  v: jax.Array,
+  q: Float[Array, "B N H D"],
+  k: Float[Array, "B N H D"],
+  v: Float[Array, "B N H E"],
   mask: BlockMask,
   *,
-  key_mask: jax.Array | None = None,
+  key_mask: Bool[Array, "B N"] | None = None,
   scale: float | None = None,
-) -> tuple[jax.Array, jax.Array]:
+) -> tuple[Float[Array, "B N H E"], Float[Array, "B H N"]]:
   """Computes softmax(q kᵀ · scale) v over the edges of `mask`.
 
   Args:
@@ -43,16 +44,16 @@ def block_sparse_attention(
 
 
 def block_sparse_attention_dynamic(
-  q: jax.Array,
-  k: jax.Array,
-  v: jax.Array,
-  indices: jax.Array,
-  valid: jax.Array,
+  q: Float[Array, "B N H D"],
+  k: Float[Array, "B N H D"],
+  v: Float[Array, "B N H E"],
+  indices: Int[Array, "G R K"],
+  valid: Bool[Array, "G R K"],
   block: int,
   *,
-  key_mask: jax.Array | None = None,
+  key_mask: Bool[Array, "B N ..."] | None = None,
   scale: float | None = None,
-) -> tuple[jax.Array, jax.Array]:
+) -> tuple[Float[Array, "B N H E"], Float[Array, "B H N"]]:
   """Computes softmax(q kᵀ · scale) v over whole blocks that are known only at run time.
 
   Args:

@@ -12,24 +12,25 @@ import jax.numpy as jnp
 from vitx.ops.implementation import resolve_implementation
 from vitx.ops.kernels.softmax import masked_attention
 from vitx.ops.kernels.top_k import kept_mask
+from vitx.ops.shapes import Array, Bool, Float, Int
 from vitx.ops.sparse.block_sparse import block_sparse_attention_dynamic
 from vitx.ops.sparse.merge import Partial, with_prefix
 
 
 def chosen_block_attention(
-  q: jax.Array,
-  k: jax.Array,
-  v: jax.Array,
-  indices: jax.Array,
-  valid: jax.Array,
+  q: Float[Array, "B N H D"],
+  k: Float[Array, "B N H D"],
+  v: Float[Array, "B N H D"],
+  indices: Int[Array, " B #H R K"],
+  valid: Bool[Array, " B #H R K"],
   block: int,
   *,
   prefix: int = 0,
-  key_mask: jax.Array | None = None,
+  key_mask: Bool[Array, "B N"] | None = None,
   scale: float | None = None,
   implementation: str = "auto",
   op: str = "chosen_block_attention",
-) -> tuple[jax.Array, jax.Array | None]:
+) -> tuple[Float[Array, "B N H D"], Float[Array, "B H N N"] | None]:
   """Computes softmax(q kᵀ · scale) v over the key blocks that each query block chose.
 
   Args:
@@ -61,8 +62,12 @@ def chosen_block_attention(
 
 
 def chosen_mask(
-  indices: jax.Array, valid: jax.Array, block: int, length: int, prefix: int = 0
-) -> jax.Array:
+  indices: Int[Array, "B G R K"],
+  valid: Bool[Array, "B G R K"],
+  block: int,
+  length: int,
+  prefix: int = 0,
+) -> Bool[Array, "B G N N"]:
   """Returns the mask (B, H or 1, N, N) of `chosen_block_attention`; `length` is N."""
   blocks = kept_mask(indices, valid, indices.shape[2])
   tokens = jnp.repeat(jnp.repeat(blocks, block, axis=2), block, axis=3)
@@ -71,14 +76,14 @@ def chosen_mask(
 
 
 def attend_chosen(
-  q: jax.Array,
-  k: jax.Array,
-  v: jax.Array,
+  q: Float[Array, "B N H D"],
+  k: Float[Array, "B N H D"],
+  v: Float[Array, "B N H D"],
   *,
-  indices: jax.Array,
-  valid: jax.Array,
+  indices: Int[Array, " B #H R K"],
+  valid: Bool[Array, " B #H R K"],
   block: int,
-  key_mask: jax.Array | None = None,
+  key_mask: Bool[Array, "B N"] | None = None,
   scale: float | None = None,
 ) -> Partial:
   """Returns the output (B, N, H, D) and lse (B, H, N) over chosen blocks, without a prefix."""

@@ -16,6 +16,7 @@ import numpy as np
 
 from vitx.ops.kernels import tiling
 from vitx.ops.kernels.tiling import product, product_transposed
+from vitx.ops.shapes import Array, Bool, Float
 from vitx.ops.sparse.rows import Indices, MaskSide, Rows
 
 
@@ -42,7 +43,15 @@ class _Blocks(NamedTuple):
   delta: Any = None
 
 
-def forward(q, k, v, key_mask, rows: MaskSide, layout: Layout, scale: float):
+def forward(
+  q: Float[Array, "B N H D"],
+  k: Float[Array, "B N H D"],
+  v: Float[Array, "B N H E"],
+  key_mask: Bool[Array, "B N ..."] | None,
+  rows: MaskSide,
+  layout: Layout,
+  scale: float,
+) -> tuple[Float[Array, "B N H E"], Float[Array, "B N H"]]:
   """Attends along lists of blocks.
 
   Args:
@@ -72,7 +81,9 @@ def forward(q, k, v, key_mask, rows: MaskSide, layout: Layout, scale: float):
   return _in_parts(part, (q, k, v, _per_head(key_mask, q)), rows, layout)
 
 
-def backward(arrays, rows: MaskSide, columns: MaskSide, layout: Layout, scale: float):
+def backward(
+  arrays: tuple[jax.Array, ...], rows: MaskSide, columns: MaskSide, layout: Layout, scale: float
+) -> tuple[jax.Array, ...]:
   """Returns the gradients of q, k and v, (B, N, H, D) each.
 
   Args:

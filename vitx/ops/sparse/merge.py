@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from vitx.ops.kernels.flash import flash_attention
+from vitx.ops.shapes import Array, Bool, Float
 
 Partial = tuple[jax.Array, jax.Array]  # (out, lse)
 
@@ -38,13 +39,13 @@ def merge(parts: Sequence[Partial]) -> Partial:
 
 def with_prefix(
   attend: Callable[..., Partial],
-  q: jax.Array,
-  k: jax.Array,
-  v: jax.Array,
+  q: Float[Array, "B N H D"],
+  k: Float[Array, "B N H D"],
+  v: Float[Array, "B N H E"],
   *,
   prefix: int,
   kind: str = "global",
-  key_mask: jax.Array | None = None,
+  key_mask: Bool[Array, "B N"] | None = None,
   scale: float | None = None,
 ) -> Partial:
   """Attends over a grid and over the prefix tokens in front of it.

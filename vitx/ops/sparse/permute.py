@@ -2,6 +2,7 @@
 
 import dataclasses
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,11 +11,12 @@ import numpy as np
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns.base import Pattern
 from vitx.ops.patterns.grid import Near, Patches
-from vitx.ops.patterns.indices import distinct
+from vitx.ops.patterns.indices import Index, distinct
 from vitx.ops.patterns.parts import Order
+from vitx.ops.shapes import Array, Shaped
 
 
-def permute(x: jax.Array, order: Order) -> jax.Array:
+def permute(x: Shaped[Array, "B N ..."], order: Order) -> Shaped[Array, "B M ..."]:
   """Brings tokens into an order.
 
   Args:
@@ -33,7 +35,7 @@ def permute(x: jax.Array, order: Order) -> jax.Array:
   return _transpose(x, shape, axes)
 
 
-def restore(x: jax.Array, order: Order) -> jax.Array:
+def restore(x: Shaped[Array, "B M ..."], order: Order) -> Shaped[Array, "B N ..."]:
   """Undoes `permute`: (B, N', ...) -> (B, N, ...)."""
   if order.axes is None:
     return _take(x, order, True)[:, : order.length]
@@ -92,13 +94,15 @@ class Permuted(Pattern):
   def head_period(self) -> int:
     return self.pattern.head_period
 
-  def allows(self, layout, q, k, head=0):
+  def allows(self, layout: TokenLayout, q: Index, k: Index, head: Index = 0) -> Any:
     N, (q, k) = self.order.length, (self.order.numbers[index] for index in (q, k))
     inside = (q < N) & (k < N)
     q, k = np.minimum(q, N - 1), np.minimum(k, N - 1)
     return inside & self.pattern.allows(self.layout, q, k, head)
 
-  def candidates(self, layout, first, last, block, head):
+  def candidates(
+    self, layout: TokenLayout, first: int, last: int, block: int, head: int
+  ) -> np.ndarray | None:
     order, pattern = self.order, self.pattern
     if isinstance(order, Patches) and isinstance(pattern, Near) and block == order.tokens:
       return pattern.patches_near(self.layout, order.sides, first // block)

@@ -11,17 +11,18 @@ import jax.numpy as jnp
 from vitx.ops.inputs import check_inputs
 from vitx.ops.kernels.key_scores import score_keys
 from vitx.ops.kernels.selection import keep_first
+from vitx.ops.shapes import Array, Bool, Float, Int
 from vitx.ops.sparse.chosen_blocks import chosen_block_attention
 
 
 def choose_blocks(
-  coefficients: jax.Array,
-  basis: jax.Array,
+  coefficients: Float[Array, "B H N S"],
+  basis: Float[Array, "N S"],
   budget: int,
   block: int,
   *,
-  key_mask: jax.Array | None = None,
-) -> tuple[jax.Array, jax.Array]:
+  key_mask: Bool[Array, "B N"] | None = None,
+) -> tuple[Int[Array, "B H R K"], Bool[Array, "B H R K"]]:
   """Returns the key blocks with the largest predicted sum for each query block.
 
   Args:
@@ -48,19 +49,19 @@ def choose_blocks(
 
 
 def predicted_block_attention(
-  q: jax.Array,
-  k: jax.Array,
-  v: jax.Array,
-  coefficients: jax.Array,
-  basis: jax.Array,
+  q: Float[Array, "B N H D"],
+  k: Float[Array, "B N H D"],
+  v: Float[Array, "B N H D"],
+  coefficients: Float[Array, "B H grid S"],
+  basis: Float[Array, "N S"],
   budget: int,
   block: int,
   *,
   prefix: int = 0,
-  key_mask: jax.Array | None = None,
+  key_mask: Bool[Array, "B N"] | None = None,
   scale: float | None = None,
   implementation: str = "auto",
-) -> tuple[jax.Array, jax.Array | None]:
+) -> tuple[Float[Array, "B N H D"], Float[Array, "B H N N"] | None]:
   """Computes softmax(q kᵀ · scale) v over the `budget` key blocks scored highest for a query block.
 
   The choice of the blocks has no gradient.

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from vitx.ops.shapes import Array, Bool, Int
 from vitx.ops.sparse.block_mask import BlockMask
 
 MAX_CLASSES = 3
@@ -135,7 +136,9 @@ def _with_pairs(columns: MaskSide, rows: MaskSide, dead: int) -> MaskSide:
   return dataclasses.replace(columns, classes=classes)
 
 
-def drawn_sides(indices: jax.Array, valid: jax.Array) -> tuple[MaskSide, MaskSide]:
+def drawn_sides(
+  indices: Int[Array, "G R K"], valid: Bool[Array, "G R K"]
+) -> tuple[MaskSide, MaskSide]:
   """Returns the rows by query block and by key block for lists known only at run time.
 
   Args:

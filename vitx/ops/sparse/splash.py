@@ -21,6 +21,7 @@ from jax.experimental.pallas.ops.tpu.splash_attention import (
 
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns.base import Pattern
+from vitx.ops.shapes import Array, Float
 from vitx.ops.sparse.attend import block_mask
 from vitx.ops.sparse.block_mask import BlockMask, remember
 
@@ -34,7 +35,11 @@ DTYPES = (jnp.float32, jnp.bfloat16)
 
 
 def applies(
-  q: jax.Array, k: jax.Array, v: jax.Array, pattern: Pattern, layout: TokenLayout
+  q: Float[Array, "B N H D"],
+  k: Float[Array, "B N H D"],
+  v: Float[Array, "B N H E"],
+  pattern: Pattern,
+  layout: TokenLayout,
 ) -> bool:
   """Returns whether the kernel takes q, k, v (B, N, H, D) along a pattern.
 
@@ -52,15 +57,15 @@ def applies(
 
 
 def splash_attention(
-  q: jax.Array,
-  k: jax.Array,
-  v: jax.Array,
+  q: Float[Array, "B N H D"],
+  k: Float[Array, "B N H D"],
+  v: Float[Array, "B N H E"],
   pattern: Pattern,
   layout: TokenLayout,
   *,
   scale: float | None = None,
   interpret: bool = False,
-) -> jax.Array:
+) -> Float[Array, "B N H E"]:
   """Computes softmax(q kᵀ · scale) v over the edges of a static pattern.
 
   Args:
@@ -110,7 +115,7 @@ def _make(
 class Tiles(masks.Mask):
   """The edges of one head, N rounded up to whole blocks; each block is made when it is read."""
 
-  def __init__(self, blocks: BlockMask, head: int):
+  def __init__(self, blocks: BlockMask, head: int) -> None:
     self._blocks, self._head = blocks, head
     start, stop = blocks.offsets[[head * blocks.rows, (head + 1) * blocks.rows]]
     own = slice(start, stop)

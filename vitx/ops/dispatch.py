@@ -1,0 +1,175 @@
+"""Softmax attention, dense or along a pattern, by whichever implementation suits the call."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from vitx.config.errors import ConfigError
+from vitx.ops.implementation import resolve_implementation, target
+from vitx.ops.inputs import check_inputs
+from vitx.ops.kernels.softmax import kernelized_attention, masked_attention
+from vitx.ops.layout import TokenLayout
+from vitx.ops.patterns import Causal, Full, MaskFunction, Pattern
+from vitx.ops.patterns.indices import namespace
+from vitx.ops.shapes import Array, Bool, Float
+from vitx.ops.sparse.attend import attend
+from vitx.ops.sparse.plan import plan
+
+
+def attention(
+  q: Float[Array, "B N H D"],
+  k: Float[Array, "B M H D"],
+  v: Float[Array, "B M H E"],
+  pattern: Pattern | Callable | None = None,
+  layout: TokenLayout | None = None,
+  *,
+  key_mask: Bool[Array, "B M"] | None = None,
+  scale: float | None = None,
+  causal: bool = False,
+  dropout: float = 0.0,
+  key: jax.Array | None = None,
+  implementation: str = "auto",
+  tile: int | None = None,
+) -> Float[Array, "B N H E"]:
+  """Computes softmax(q kᵀ · scale) v over all pairs of tokens, or over the edges of a pattern.
+
+  The kernelized path has derivatives in reverse mode only (`jax.grad`, not `jax.jvp`).
+
+  Args:
+    q: The queries (B, N, H, D).
+    k: The keys (B, M, H, D); with a pattern M = N.
+    v: The values (B, M, H, E).
+    pattern: The edges as a `Pattern`, or as a function `mask_mod(b, h, q_idx, k_idx) -> bool` such
+      as FlexAttention takes, elementwise on index arrays, called with b = 0. `None` means that
+      every query attends every key.
+    layout: The arrangement of the N tokens, which only a pattern needs; `None` for a sequence.
+    key_mask: A boolean array (B, M), True = may be attended; `None` for all keys.
+    scale: The factor of the logits; `None` for 1 / sqrt(D).
+    causal: Whether query i attends only keys 0 ... i, among those that the pattern allows.
+    dropout: The rate at which probabilities are dropped if there is a `key`. The kernelized path
+      cannot drop any.
+    key: The random key of the dropout; `None` outside training.
+    implementation: "masked" holds the matrix (B, H, N, M). "kernelized" never holds it: it works
+      on tiles, or on the blocks that contain edges. "auto" picks the faster.
+    tile: The number of tokens in a block of the kernelized path, which does not change the result;
+      `None` for the size that suits the pattern.
+
+  Returns:
+    The output (B, N, H, E) in the dtype of `v`. A query without edges has output 0 and no gradient.
+
+  Raises:
+    ConfigError: The implementation is unknown, or is "kernelized" with dropout; the pattern does
+      not fit the layout; or arrays, mask and layout do not fit each other.
+  """
+  out, _ = attention_with_weights(
+    q,
+    k,
+    v,
+    pattern,
+    layout,
+    key_mask=key_mask,
+    scale=scale,
+    causal=causal,
+    dropout=dropout,
+    key=key,
+    implementation=implementation,
+    tile=tile,
+  )
+  return out
+
+
+def attention_with_weights(
+  q: Float[Array, "B N H D"],
+  k: Float[Array, "B M H D"],
+  v: Float[Array, "B M H E"],
+  pattern: Pattern | Callable | None = None,
+  layout: TokenLayout | None = None,
+  *,
+  key_mask: Bool[Array, "B M"] | None = None,
+  scale: float | None = None,
+  causal: bool = False,
+  dropout: float = 0.0,
+  key: jax.Array | None = None,
+  implementation: str = "auto",
+  tile: int | None = None,
+) -> tuple[Float[Array, "B N H E"], Float[Array, "B H N M"] | None]:
+  """Computes `attention`, and returns the probabilities too if the masked path runs.
+
+  The arguments and the errors are those of `attention`.
+
+  Returns:
+    The output (B, N, H, E), and the probabilities (B, H, N, M) in float32 before dropout. The
+    kernelized path never holds the probabilities and returns `None` for them.
+  """
+  laid_out = pattern is not None
+  check_inputs(
+    q, k, v, key_mask, layout=layout if laid_out else None, same_length=causal or laid_out
+  )
+  if tile is not None and tile < 1:
+    raise ConfigError(f"tile={tile} must be at least 1")
+  if pattern is None:
+    picked = resolve_implementation("attention", implementation, "dense", q.shape, dropout=dropout)
+    if picked == "kernelized":
+      every, line = Causal() if causal else Full(), TokenLayout((q.shape[1],))
+      out = _splash(q, k, v, every, line, key_mask, scale)
+      if out is None:
+        out = kernelized_attention(q, k, v, key_mask=key_mask, scale=scale, causal=causal)
+      return out, None
+    mask = jnp.tri(q.shape[1], dtype=bool) if causal else None
+    return _masked(q, k, v, mask, key_mask, scale, dropout, key)
+  if not isinstance(pattern, Pattern):
+    pattern = MaskFunction(pattern, q.shape[2])
+  pattern = pattern & Causal() if causal else pattern
+  layout = TokenLayout((q.shape[1],)) if layout is None else layout
+  steps = plan(pattern, layout, tile)
+  picked = resolve_implementation(
+    "attention", implementation, steps.family, q.shape, dropout=dropout
+  )
+  if picked == "kernelized":
+    out = _splash(q, k, v, pattern, layout, key_mask, scale)
+    if out is None:
+      out, _ = attend(steps, q, k, v, key_mask=key_mask, scale=scale)
+    return out, None
+  mask = jnp.asarray(dense_mask(pattern, layout, q.shape[2]))[None]
+  return _masked(q, k, v, mask, key_mask, scale, dropout, key)
+
+
+def _splash(q, k, v, pattern: Pattern, layout: TokenLayout, key_mask, scale) -> jax.Array | None:
+  """Returns the output of the TPU's own kernel, or None if that cannot serve this call."""
+  if target() != "tpu" or key_mask is not None:
+    return None
+  from vitx.ops.sparse import splash  # importing it takes a quarter of a second
+
+  if not splash.applies(q, k, v, pattern, layout):
+    return None
+  return splash.splash_attention(q, k, v, pattern, layout, scale=scale)
+
+
+def dense_mask(
+  pattern: Pattern, layout: TokenLayout, num_heads: int
+) -> Bool[np.ndarray | Array, "G N N"]:
+  """Returns a pattern's edges as an array, for the masked path, tests and pictures.
+
+  Args:
+    pattern: The pattern of one layer.
+    layout: The arrangement of the N tokens.
+    num_heads: The number of heads H.
+
+  Returns:
+    A boolean array (G, N, N), True = the query may attend the key. G is 1 if all heads have equal
+    edges, else H. It is a NumPy array, or a JAX array if the pattern was drawn while tracing.
+  """
+  heads, N = 1 if pattern.head_period == 1 else num_heads, layout.length
+  head, q, k = np.ogrid[:heads, :N, :N]
+  allowed = pattern.allows(layout, q, k, head)
+  return namespace(allowed).broadcast_to(allowed, (heads, N, N))
+
+
+def _masked(q, k, v, mask, key_mask, scale, dropout, key):
+  """Attends under the optional masks `mask`, broadcastable to (B, H, N, M), and `key_mask`."""
+  if key_mask is not None:
+    keys = key_mask[:, None, None, :]
+    mask = keys if mask is None else mask & keys
+  return masked_attention(q, k, v, mask=mask, scale=scale, dropout_rate=dropout, key=key)

@@ -1,0 +1,31 @@
+"""Annotations of arrays: the kind of their dtype, and a letter for each of their axes.
+
+The letters are B batch, N tokens, H heads, D channels of a head, E channels of a head's values, C
+channels, M keys, landmarks, slots or features, and L layers; every function binds them anew. Type
+checkers read the annotations as jaxtyping's, `Float[Array, "B N H D"]`. At run time they need no
+package and check nothing; a test turns them into jaxtyping's and calls the ops under them.
+"""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+from jax import Array as Array
+
+if TYPE_CHECKING:
+  from jaxtyping import Bool, Float, Int, Shaped
+else:
+
+  class _Kind:
+    """A kind of dtype, to be followed by an array's type and its axes in brackets."""
+
+    def __init__(self, name: str):
+      self.name = name
+
+    def __getitem__(self, item: tuple[Any, str]) -> Any:
+      array, axes = item
+      return Annotated[array, self.name, axes]
+
+  Bool, Float, Int, Shaped = map(_Kind, ("Bool", "Float", "Int", "Shaped"))
+
+Tokens = Float[Array, "B N C"]
+TokenMask = Bool[Array, "B N"]  # True = may be attended
+TokenPlaces = Int[Array, " N"]
