@@ -1,16 +1,16 @@
-"""What torchsummary says of the Vision X-formers' PyTorch networks: their "Size (MB)".
+"""torchsummary's "Size (MB)" of the Vision X-formers' PyTorch networks.
 
 torchsummary 1.5.1 adds 8 bytes for every number that a module returns for one image (4 forward, 4
 backward), 4 for every number of the image and 4 for every parameter that it counts, in units of
-2^20 bytes. It asks every module but the network, `Sequential` and `ModuleList`, so that a wrapper's
-result counts again and what is computed between modules does not: an X-former's products inside
-count nothing, a softmax that is a module all of its H N N. The batch is what the first axis is,
-even where heads are folded into it.
+2^20 bytes. It visits every module except the network, `Sequential` and `ModuleList`. So the result
+of a wrapper counts again, and a result computed between modules does not count: the products inside
+an X-former count nothing, but a softmax that is a module counts all of its H N N numbers. The first
+axis is taken for the batch, even if heads are folded into it.
 
-So the figure depends on how the code is cut into modules, and is told here for theirs only:
-vit-pytorch's of 2021 with the mixers of performer-pytorch, linformer and nystrom-attention, and
-compact-transformers'. That they are cut like this was read off the figures that Jeevan and Sethi
-(WACV 2022) print: with it 53 of 54 come out to the last digit.
+So the figure depends on the division of the code into modules. It is computed here only for the
+authors' code: vit-pytorch of 2021 with the mixers of performer-pytorch, linformer and
+nystrom-attention, and compact-transformers. Their division was inferred from the figures that
+Jeevan and Sethi (WACV 2022) print: it reproduces 53 of 54 to the last digit.
 """
 
 import math
@@ -21,15 +21,15 @@ BYTES, MEGABYTE = 4, 2**20
 
 
 class Layer(NamedTuple):
-  """The sizes that a layer's modules return.
+  """The dimensions of a layer, from which the sizes of its modules' outputs follow.
 
   Attributes:
-    mixer: the `token_mixer` of the model.
-    tokens: N.
-    width: C.
-    hidden: of the MLP.
-    heads: H.
-    inner: H D.
+    mixer: The `token_mixer` of the model.
+    tokens: The number of tokens, N.
+    width: The width of a token, C.
+    hidden: The hidden width of the MLP.
+    heads: The number of heads, H.
+    inner: The width of all heads together, H D.
   """
 
   mixer: Mapping[str, Any]
@@ -43,12 +43,12 @@ class Layer(NamedTuple):
 def estimate_size(
   model: Mapping[str, Any], side: int | tuple[int, int], parameters: int
 ) -> float | None:
-  """Returns torchsummary's "Estimated Total Size (MB)", as printed; None for a network not theirs.
+  """Returns torchsummary's "Estimated Total Size (MB)", or None for a network not in their code.
 
   Args:
-    model: the `model` of a config.
-    side: of the images, of three channels; theirs are square.
-    parameters: as torchsummary counts them.
+    model: The `model` of a config.
+    side: The size of the images, which have three channels; the authors' are square.
+    parameters: The number of parameters that torchsummary counts.
   """
   mixer = model["token_mixer"]
   body = (mixer["name"] if mixer["name"] == "mlp_mixing" else "", model["name"])
@@ -70,24 +70,24 @@ def _layer(model: Mapping[str, Any], tokens: int, stage: int = 0) -> Layer:
 
 
 def _softmax(x: Layer) -> int:
-  """Query, key and value in one; softmax or its dropout; out; dropout; the whole."""
+  """Counts query, key and value in one; softmax or its dropout; out; dropout; the whole mixer."""
   return x.tokens * (3 * x.inner + 3 * x.width) + x.heads * x.tokens**2
 
 
 def _performer(x: Layer) -> int:
-  """Query, key, value; the attention proper; out; dropout; the whole."""
+  """Counts query, key, value; the attention itself; out; dropout; the whole mixer."""
   return x.tokens * (4 * x.inner + 3 * x.width)
 
 
 def _linformer(x: Layer) -> int:
-  """Query; key, and value if it is another; dropout on the matrix; out; the whole."""
+  """Counts query; key, and value if separate; dropout on the matrix; out; the whole mixer."""
   key = x.inner // x.heads if x.mixer["one_kv_head"] else x.inner
   read = key if x.mixer["share_kv"] else 2 * key
   return x.tokens * (x.inner + read + x.heads * x.mixer["slots"] + 2 * x.width)
 
 
 def _nystrom(x: Layer) -> int:
-  """Query, key and value in one; convolution of the values; out; dropout, all padded; the whole."""
+  """Counts, padded: joint projection, convolution of the values, out, dropout; the whole mixer."""
   landmarks = x.mixer["landmarks"]
   padded = math.ceil(x.tokens / landmarks) * landmarks
   return padded * (4 * x.inner + 2 * x.width) + x.tokens * x.width
@@ -98,15 +98,15 @@ def _fourier(x: Layer) -> int:
 
 
 def _levit(x: Layer) -> int:
-  """Query, key, value, each also normalized; softmax; GELU; out, so too; dropout; the whole."""
+  """Counts query, key, value and out, each also normalized; softmax; GELU; dropout; the whole."""
   return x.tokens * (7 * x.inner + 4 * x.width) + x.heads * x.tokens**2
 
 
 def _cvt(x: Layer) -> int:
-  """Separable convolutions of query and of key and value; softmax; out; dropout; the whole."""
-  query = 2 * x.width + 2 * x.inner  # the depthwise part, also normalized; the rest; both
+  """Counts separable convolutions of query and of key and value; softmax; out; dropout; whole."""
+  query = 2 * x.width + 2 * x.inner  # depthwise and normalized; pointwise; the whole module
   both = 2 * x.width + 4 * x.inner
-  # Softmax has the heads in the axis of the batch.
+  # torchsummary ignores the heads of the softmax, since they are folded into the batch axis.
   return x.tokens * (query + both + 3 * x.width) + x.tokens**2
 
 
@@ -121,13 +121,13 @@ MIXERS: dict[str, Callable[[Layer], int]] = {
 }
 
 
-# Fields of the rows' mixers that the sizes depend on.
+# The fields of the mixers that the sizes depend on.
 FIELDS = {"linformer": {"one_kv_head", "share_kv", "slots"}, "nystromformer": {"landmarks"}}
 STEMS = ("linear", "hybrid", "cct")
 
 
 def _mlp(x: Layer) -> int:
-  """First map, GELU, dropout; second map, dropout; the whole."""
+  """Counts the first map, GELU, dropout; the second map, dropout; the whole MLP."""
   return x.tokens * (3 * x.hidden + 3 * x.width)
 
 
@@ -136,12 +136,12 @@ def _mix(x: Layer) -> int:
 
 
 def _pre_norm(x: Layer) -> int:
-  """Mixer and MLP, each with its normalization and the wrapper of both."""
+  """Counts the mixer and the MLP, each with its normalization and a wrapper around both."""
   return _mix(x) + _mlp(x) + 4 * x.tokens * x.width
 
 
 def _stem(model: Mapping[str, Any], side: int) -> tuple[int, int]:
-  """Returns N, and what a stem's modules return: patches laid out and mapped, or convolutions."""
+  """Returns N, and the size of a stem's outputs: patches laid out and mapped, or convolutions."""
   stem, width = model["stem"], model["width"]
   width = width[0] if isinstance(width, tuple) else width
   if stem["name"] == "linear":
@@ -155,8 +155,8 @@ def _vit(model: Mapping[str, Any], side: int) -> int:
   tokens, outputs = _stem(model, side)
   x = _layer(model, tokens + 1)
   if model["stem"]["name"] != "linear":
-    outputs += tokens * x.width  # laid out as tokens
-  outputs += 2 * x.tokens * x.width  # dropout of the embedding; all layers
+    outputs += tokens * x.width  # The feature map is laid out as tokens.
+  outputs += 2 * x.tokens * x.width  # dropout of the embedding; the module of all layers
   return outputs + model["depth"] * _pre_norm(x) + 2 * x.width + model["num_classes"]
 
 
@@ -165,7 +165,7 @@ def _mlp_mixer(model: Mapping[str, Any], side: int) -> int:
   x = _layer(model, tokens)
   if model["stem"]["name"] != "linear":
     outputs += tokens * x.width
-  tokens_mlp = x.width * 5 * x.tokens  # two maps of the tokens, GELU, two dropouts
+  tokens_mlp = x.width * 5 * x.tokens  # two maps over the tokens, GELU, two dropouts
   channels_mlp = x.tokens * (3 * x.hidden + 2 * x.width)
   wrapped = 4 * x.tokens * x.width
   outputs += model["depth"] * (tokens_mlp + channels_mlp + wrapped)
@@ -175,7 +175,7 @@ def _mlp_mixer(model: Mapping[str, Any], side: int) -> int:
 def _levit_body(model: Mapping[str, Any], side: int) -> int:
   tokens, outputs = _stem(model, side)
   x = _layer(model, tokens)
-  turned = 0 if x.mixer["name"] == "levit" else 2 * tokens * x.width  # to tokens, and back
+  turned = 0 if x.mixer["name"] == "levit" else 2 * tokens * x.width  # to tokens and back
   outputs += tokens * x.width + model["depth"] * (_mix(x) + turned + _mlp(x))
   return outputs + 2 * x.width + model["num_classes"]
 
@@ -183,11 +183,11 @@ def _levit_body(model: Mapping[str, Any], side: int) -> int:
 def _cct(model: Mapping[str, Any], side: int) -> int:
   tokens, convolved = _stem(model, side)
   x = _layer(model, tokens)
-  outputs = 3 * convolved + 2 * tokens * x.width  # ReLU, pooling; laid out; the whole tokenizer
-  # Two normalizations, the drop of each of two paths, the layer; no module for GELU and the MLP.
+  outputs = 3 * convolved + 2 * tokens * x.width  # ReLU, pooling; tokens; the whole tokenizer
+  # Two normalizations, the drop of each of two paths, the layer; GELU and the MLP are no modules.
   mlp = x.tokens * (2 * x.hidden + 2 * x.width)
   outputs += model["depth"] * (_mix(x) + mlp + 5 * x.tokens * x.width)
-  # Dropout, last normalization, the weights of the pool, the classifier within the network.
+  # Dropout, the last normalization, the weights of the pool, the classifier inside the network.
   return outputs + 2 * x.tokens * x.width + x.tokens + 2 * model["num_classes"]
 
 
@@ -204,19 +204,19 @@ def _pit(model: Mapping[str, Any], side: int) -> int:
   tokens, outputs = _stem(model, side)
   first = _layer(model, tokens + 1)
   if model["stem"]["name"] == "linear":
-    outputs += tokens * 3 * model["stem"]["patch"] ** 2  # unfolded, then laid out
+    outputs += tokens * 3 * model["stem"]["patch"] ** 2  # The patches are unfolded, then laid out.
   else:
     outputs += tokens * first.width
   outputs += first.tokens * first.width  # dropout
   second = _layer(model, tokens // 4 + 1, 1)
   for x, depth in zip((first, second), model["depth"], strict=True):
     outputs += depth * _pre_norm(x) + x.tokens * x.width
-  # Pooling: the class token's map; depthwise convolution, the one after it, both; the whole.
+  # Pooling: the map of the class token; two convolutions and their wrapper; the whole module.
   outputs += second.width + 3 * (second.tokens - 1) * second.width + second.tokens * second.width
   return outputs + second.width + model["num_classes"]
 
 
-# By the mixer that makes a body of its own, and the body.
+# The bodies by the name of a mixer that needs a body of its own, and the name of the model.
 BODIES: dict[tuple[str, str], Callable[[Mapping[str, Any], int], int]] = {
   ("", "vit"): _vit,
   ("mlp_mixing", "vit"): _mlp_mixer,

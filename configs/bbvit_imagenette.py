@@ -1,4 +1,4 @@
-"""BBViT ("sufficient" attention) on Imagenette: every row of the paper, exact to the parameter.
+"""BBViT ("sufficient" attention) on Imagenette: every row of the paper, with its exact sizes.
 
 vitx prepare imagenette/320px-v2  # for the tiny rows
 vitx prepare imagenette/full-size-v2  # for the moderate rows
@@ -17,61 +17,62 @@ python train.py --config configs/bbvit_imagenette.py:tiny_bbvit --workdir runs/t
     year      = {2020}
   }
 
-What was claimed: small vision transformers learn better with BigBird's sparse attention than with
-full attention, even with random attention (R) alone; window (W) and global (G) attention are best;
-moderate ones do not.
+The paper claims that small vision transformers learn better with BigBird's sparse attention than
+with full attention, even with random attention (R) alone; that window (W) and global (G) attention
+are best; and that moderate-sized networks do not learn better.
 
-What was really run, after the authors' code:
-- As the code that was committed has it, the ablation switched query blocks on and off, not key
-  sets. Only its state "global" alone is preserved; that the other rows were made like it is
-  inferred. "Random" lets the first 10 tokens attend everything, "window" all but the first and last
-  10 (with their window, global and random keys), "global" the last 10. Whoever is off gets nothing
-  from attention; as committed, with "global" alone, 520 of 530 tokens see only themselves. So the 6
-  points of random over full attention would say nothing about random attention.
+The experiments behind it, according to the authors' code:
+- In the committed code, the ablation switches query blocks on and off, not key sets. Only its state
+  "global" alone is preserved; that the other rows were made in this way is inferred. "Random" lets
+  the first 10 tokens attend to everything, "window" lets all but the first and last 10 attend (to
+  their window, global and random keys), and "global" lets the last 10 attend. Tokens that are
+  switched off get nothing from attention: with "global" alone, as committed, 520 of 530 tokens see
+  only themselves. So the 6 points of random over full attention would say nothing about random
+  attention.
 - BBViT differs from ViT in more than the attention: it has no output projection and no dropout in
-  or after attention (ViT: 0.1), and biases of queries, keys and values.
+  or after attention (ViT: 0.1), and it has biases of queries, keys and values.
 - Random blocks are drawn anew for every batch, layer and head, also in validation, and only from
-  about the top 4 of 23 rows of patches, as BigBird's released code draws.
+  about the top 4 of 23 rows of patches, as BigBird's released code does.
 - Dropout was active in validation, on about a quarter of the test set, 960 images (standard error
-  1.6 points). That an accuracy is the best of all epochs, of one run, is a guess; 63.39, 65.66,
-  75.89 and 64.25 are no multiples of 1/960. An older table of theirs, with a recipe that was not
+  1.6 points). We guess that an accuracy is the best of all epochs of one run; 63.39, 65.66, 75.89
+  and 64.25 are no multiples of 1/960. An older table of the authors, with a recipe that was not
   kept, has full attention on top (`older_top1`).
-- Imagenette was the full-size version, squashed to 184 pixels. The tiny rows here read the one
-  whose short side has 320 pixels: `dataset=imagenette/full-size-v2` is theirs.
+- Imagenette was the full-size version, squashed to 184 pixels. The tiny rows here read the version
+  whose short side has 320 pixels: `dataset=imagenette/full-size-v2` reads the authors'.
 - The printed sizes belong to other image sizes than the text's: 7.5 and 51.7 M to 368 pixels, 6.8
   and 45.5 M to 384.
-- When the moderate results were already there, its script had a rate of 3e-5 that falls to 70 %
-  every epoch, 50 epochs, and the class token instead of the mean.
+- The script for the moderate rows, at a time when their results already existed, had a rate of 3e-5
+  that falls to 70 % every epoch, 50 epochs, and the class token instead of the mean.
 
-What we offer:
-- `tiny_vit`, `tiny_bbvit` and `tiny_{r,w,g,rw,wg,rg}`: R, W and G as key sets, as the text has
-  them. Every block attends itself; random blocks are uniform and fixed by layer and head.
-- `tiny_authors_{bbvit,r,w,g,rw,wg,rg}`: query blocks and redrawn blocks, as run; evaluated with one
-  fixed draw and without dropout.
-- `tiny_attention_free`: BBViT whose attention gives nothing. `tiny_vit_without_out` and
-  `tiny_bbvit_with_out`: the output projection exchanged.
-- `tiny_cvt`, `tiny_swin`: CvT and Swin, which the last section asks for, by the tiny rows' recipe:
-  three stages of 128, 256 and 512 channels from patches of 4 pixels, 6.4 and 6.2 M parameters. Swin
-  sees 192 pixels, which windows of 6 x 6 tokens divide. Sparse attention in them: for example
-  `tiny_cvt,token_mixer=bigbird,token_mixer.block=8`.
-- `scale=small`, of the tiny rows: width 128 with 4 heads, patches of 8 in images of 104 pixels,
-  from the version of 160 pixels; 170 tokens in 17 blocks of 10, of which R, W and G
-  together cover half. 0.40 to 0.44 M parameters and a fortieth of the operations. CvT and Swin
-  begin with 32 channels.
-- `moderate_vit`, `moderate_bbvit`, `moderate_authors_bbvit`, with what the script had;
-  `recipe=text` gives them the text's, which is that of the tiny ones.
+The rows of this file:
+- `tiny_vit`, `tiny_bbvit` and `tiny_{r,w,g,rw,wg,rg}`: R, W and G are key sets, as in the paper's
+  text. Every block attends to itself; random blocks are uniform and fixed per layer and head.
+- `tiny_authors_{bbvit,r,w,g,rw,wg,rg}`: query blocks and redrawn blocks, as in the authors' runs,
+  but evaluated with one fixed draw and without dropout.
+- `tiny_attention_free`: BBViT with an attention that gives nothing. `tiny_vit_without_out` and
+  `tiny_bbvit_with_out`: the output projection removed and added.
+- `tiny_cvt`, `tiny_swin`: CvT and Swin, which the paper's last section asks for, with the tiny
+  rows' recipe: three stages of 128, 256 and 512 channels from patches of 4 pixels, 6.4 and 6.2 M
+  parameters. Swin sees 192 pixels, which windows of 6 x 6 tokens divide. An example of sparse
+  attention in them is `tiny_cvt,token_mixer=bigbird,token_mixer.block=8`.
+- `scale=small` for the tiny rows: width 128 with 4 heads, patches of 8 in images of 104 pixels,
+  from the version of 160 pixels; 170 tokens in 17 blocks of 10, of which R, W and G together cover
+  half. 0.40 to 0.44 M parameters and a fortieth of the operations. CvT and Swin begin with 32
+  channels.
+- `moderate_vit`, `moderate_bbvit`, `moderate_authors_bbvit`: the script's recipe; with
+  `recipe=text` the text's recipe, which is that of the tiny rows.
 
-Ours at `scale=small`, 4 TFLOP a row (91 to 252 steps), test top-1 of three seeds, images squashed
-to 160 x 160 and stored as JPEG a second time, one CPU core for the three, 2026-11-25: `tiny_vit`
-32.66 ± 1.09; the other key sets 29.91 to 33.53, the query blocks 30.77 to 31.95, none told from
-another; `tiny_cvt` 41.86 ± 1.27, `tiny_swin` 28.16 ± 2.40 (results/bbvit_imagenette_small.md). As
-published: not yet run.
+Our results at `scale=small`, 4 TFLOP a row (91 to 252 steps), test top-1 of three seeds, images
+squashed to 160 x 160 and stored as JPEG a second time, one CPU core for the three, 2026-11-25:
+`tiny_vit` 32.66 ± 1.09; the other key sets 29.91 to 33.53 and the query blocks 30.77 to 31.95,
+none distinguishable from another; `tiny_cvt` 41.86 ± 1.27, `tiny_swin` 28.16 ± 2.40
+(results/bbvit_imagenette_small.md). At the published scale: not yet run.
 
-The best epoch is chosen by 10 % of the training set that training does not see. Images of any data
-set are resized to the 184 (368) pixels at which 53 blocks of 10 make up the tokens, as the script
-does; a block of 10 is less than half a row of patches, so no window reaches the row below.
-Operations that `vitx plan` counts are those of the tiles of 30 tokens that are computed, more
-than the edges alone would need; they are no figure of the paper.
+The best epoch is chosen on 10 % of the training set, which training does not see. Images of any
+data set are resized to the 184 (368) pixels at which the tokens fill 53 blocks of 10, as in the
+script; a block of 10 is less than half a row of patches, so no window reaches the next row. `vitx
+plan` counts the operations of the tiles of 30 tokens that are computed, which are more than those
+of the edges alone; the paper has no such figure.
 """
 
 from ml_collections import ConfigDict
@@ -83,7 +84,7 @@ SCALES = ("paper", "small")
 
 VARIANTS = {"r": "R", "w": "W", "g": "G", "rw": "R+W", "wg": "W+G", "rg": "R+G"}
 PARTS = {"R": "random", "W": "window", "G": "global"}
-# Rows whose tokens are the paper's 530.
+# The rows with the paper's 530 tokens.
 FLAT_ROWS = (
   "tiny_vit",
   "tiny_bbvit",
@@ -104,13 +105,13 @@ SIZES = {
 }
 IMAGES = {"tiny": (184, 8), "moderate": (368, 16)}  # pixels and patch: 23 x 23 + 1 = 530 tokens
 STAGES = {"tiny_cvt": (184, 4), "tiny_swin": (192, 4)}  # 46 x 46 and 48 x 48 tokens at first
-# Of `scale=small`: 13 x 13 + 1 = 170 tokens, 17 blocks of 10; 26 x 26 and 24 x 24 tokens at first.
+# For `scale=small`: 13 x 13 + 1 = 170 tokens, 17 blocks of 10; 26 x 26 and 24 x 24 tokens at first.
 SMALL = dict(width=128, depth=3, num_heads=4, mlp_dim=256)
 SMALL_IMAGES = {"tiny_cvt": 104, "tiny_swin": 96}
 SMALL_IMAGE = 104
 
-# As printed: `parameters_m` in millions, `top1` on the test set. `readme_top1` where the authors'
-# README has another; `older_top1` from an earlier table there.
+# The printed figures: `parameters_m` in millions, `top1` on the test set in percent. `readme_top1`
+# is a different figure in the authors' README; `older_top1` is from an earlier table there.
 PUBLISHED: dict[str, dict[str, float]] = {
   "tiny_vit": dict(parameters_m=7.5, top1=53.33, older_top1=66),
   "tiny_bbvit": dict(parameters_m=6.8, top1=64.58, older_top1=61),
@@ -123,7 +124,7 @@ PUBLISHED: dict[str, dict[str, float]] = {
   "moderate_vit": dict(parameters_m=51.7, top1=75.89, readme_top1=75),
   "moderate_bbvit": dict(parameters_m=45.5, top1=73.85),
 }
-# What was printed for a key set was run with query blocks.
+# The figures printed for key sets were measured with query blocks.
 PUBLISHED |= {
   row.replace("_", "_authors_"): figures
   for row, figures in PUBLISHED.items()
@@ -137,7 +138,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
   The row defaults to "tiny_vit".
 
   Raises:
-    ValueError: a moderate row at `scale=small`.
+    ValueError: A moderate row is combined with `scale=small`.
   """
   row, overrides = parse_arg(arg, ROWS, default="tiny_vit")
   recipe, overrides = take_override(overrides, "recipe", RECIPES)
@@ -158,7 +159,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
 
 
 def make_config(row: str, recipe: str, image_size: int, patch: int) -> ConfigDict:
-  """Makes the config of a row, all but its data set."""
+  """Makes the config of a row without its data set."""
   config = default_config()
   as_tiny = row.startswith("tiny_") or recipe == "text"
   if row in STAGES:
@@ -207,7 +208,7 @@ def make_model(row: str, patch: int, pool: str) -> dict:
 
 
 def make_small(row: str) -> dict:
-  """Makes what is smaller in a row at `scale=small`."""
+  """Makes the `model` fields that `scale=small` changes in a row."""
   if row == "tiny_swin":
     return dict(width=32)
   if row == "tiny_cvt":
@@ -216,7 +217,7 @@ def make_small(row: str) -> dict:
 
 
 def make_stages(row: str, patch: int) -> dict:
-  """Makes the `model` entry of a row whose tokens get fewer and wider."""
+  """Makes the `model` entry of a row whose stages have ever fewer and wider tokens."""
   common = dict(dropout=0.1, stochastic_depth=0.0, remat=False, dtype="float32")
   if row == "tiny_swin":
     return common | dict(
@@ -248,7 +249,7 @@ def _mixer(kind: str) -> dict:
     return full | dict(use_bias=False, dropout=0.1)
   if kind == "attention_free":
     return dict(name="pattern", edges="attention_free", prefix_global=False, out_projection=False)
-  # Tiles of three blocks: smaller ones take longer, in larger ones nearly every tile has an edge.
+  # Tiles have three blocks: smaller tiles are slower, and larger ones nearly all have an edge.
   bigbird = dict(name="bigbird", block=10, random=3, tile=30)
   bigbird |= dict(out_projection=kind == "bbvit_with_out")
   variant = VARIANTS.get(kind.removeprefix("authors_"), "R+W+G")

@@ -1,4 +1,4 @@
-"""BBViT on Tiny ImageNet: what the paper names as its future work.
+"""BBViT on Tiny ImageNet, which the paper names as future work.
 
 vitx prepare tiny_imagenet --from DIRECTORY
 python train.py --config configs/bbvit_tiny_imagenet.py:tiny_bbvit --workdir runs/tiny_bbvit_200
@@ -10,10 +10,10 @@ python train.py --config configs/bbvit_tiny_imagenet.py:tiny_bbvit --workdir run
     year   = {2022}
   }
 
-The rows of `bbvit_imagenette.py` (see there for what was claimed and what was run) but `tiny_cvt`
-and `tiny_swin`, with 200 classes. Images of 64 pixels are resized to 69, in patches of 3: again
-23 x 23 + 1 tokens in 53 blocks of 10, so that every graph equals the one there. There are no
-published figures.
+The rows are those of `bbvit_imagenette.py` (which describes the paper's claims and experiments)
+without `tiny_cvt` and `tiny_swin`, for 200 classes. Images of 64 pixels are resized to 69, in
+patches of 3: again 23 x 23 + 1 tokens in 53 blocks of 10, so that every graph is identical to that
+file's. There are no published figures.
 """
 
 from ml_collections import ConfigDict

@@ -1,4 +1,4 @@
-"""CIFAR-10 from scratch: a baseline, the strongest small recipes that we know, and two CNNs.
+"""CIFAR-10 from scratch: a baseline, the strongest small recipes known to us, and two CNNs.
 
 vitx prepare cifar10
 python train.py --config configs/cifar10.py --workdir runs/cifar10
@@ -8,14 +8,14 @@ Row `vit`: 0.6 M parameters, 64 tokens. Ours, test top-1: 49.45 % after `duratio
 JPEG (quality 75) copy of the set (2 shared CPU cores, 13 min, 2026-11-21); the 100 epochs: not yet
 run.
 
-The other rows, with what their sources publish in `PUBLISHED` (ours: not yet run):
+The other rows, whose published figures are in `PUBLISHED` (ours: not yet run):
 - `cct_2_3x2 cct_4_3x2 vit_lite_7_4`: compact transformers (Hassani et al. 2021), 200 epochs.
-- `cct_7_3x1`: their recipe of 300 epochs, but for mixing, which they turn off after epoch 175.
+- `cct_7_3x1`: their recipe of 300 epochs, except that they turn mixing off after epoch 175.
 - `swin`: windows of 4 x 4 tokens in three stages (Liu et al. 2021), 2.6 M parameters, with the
-  recipe of Lee et al. 2021 for small data sets, but for repeated augmentation, and with our CIFAR
-  policy.
+  recipe of Lee et al. 2021 for small data sets, but without repeated augmentation and with our
+  CIFAR policy.
 - `resnet20 resnet56` (He et al. 2016) and `convmixer` (Trockman and Kolter 2022; 256/8, patches of
-  2, kernels of 5; the rate falls along one line after the warm-up where the authors' has a knee).
+  2, kernels of 5; after the warm-up the rate falls linearly, while the authors' line has a knee).
 
   @article{hassani2021escaping,
     title   = {Escaping the Big Data Paradigm with Compact Transformers},
@@ -53,7 +53,7 @@ from ml_collections import ConfigDict
 
 from vitx.config import default_config, parse_arg, with_overrides, with_source_facts
 
-# Test accuracy in percent and parameters in millions, as the sources print them.
+# Test accuracies in percent and parameters in millions, as printed by the sources.
 PUBLISHED = {
   "cct_2_3x2": dict(parameters_m=0.28, top1=89.17),
   "cct_4_3x2": dict(parameters_m=0.48, top1=91.45),
@@ -63,7 +63,7 @@ PUBLISHED = {
   "resnet56": dict(parameters_m=0.85, top1=93.03),
   "convmixer": dict(top1=94.0),
 }
-# Width, depth, heads, MLP, and channels of the convolutions before the last.
+# The width, depth, heads, MLP width, and channels of all convolutions but the last.
 COMPACT = {
   "cct_2_3x2": (128, 2, 2, 128, (64,)),
   "cct_4_3x2": (128, 4, 2, 128, (64,)),

@@ -2,18 +2,18 @@
 
 python train.py --config configs/density_digits.py:strided --workdir runs/density_digits
 
-1,797 scans of 8 x 8 pixels that scikit-learn ships, 359 of them the test. A row is a causal token
-mixer in one and the same Sparse Transformer: 6 blocks of width 96, 0.7 M parameters. The split is
-our own: no published figure.
+The data are 1,797 scans of 8 x 8 pixels that scikit-learn includes; 359 of them are the test set.
+Each row is a causal token mixer in one Sparse Transformer: 6 blocks of width 96, 0.7 M parameters.
+The split is our own, so there is no published figure.
 
-Bits per dimension of the test, mean ± standard deviation of seeds 0 to 2, one H100 shared by eight
-runs at a time, 1 to 3 minutes each; and of seed 0 on one CPU core, 19 minutes (2026-11-22):
+Bits per dimension of the test set, mean ± standard deviation of seeds 0 to 2, one H100 shared by
+eight runs at a time, 1 to 3 minutes each; and of seed 0 on one CPU core, 19 minutes (2026-11-22):
 
   strided  1.781 ± 0.001    1.781
   dense    1.872 ± 0.024    1.869
 
-The first CPU run of `strided` codes the test in 5,268 bytes with `vitx compress`: 1.7813 bits.
-What needs no learning, on the same pixels: each place alone 2.406; counts of order 0 to 5: 2.971,
+The first CPU run of `strided` codes the test set in 5,268 bytes with `vitx compress`: 1.7813 bits.
+Baselines without learning, on these pixels: each place alone 2.406; counts of order 0 to 5: 2.971,
 2.688, 2.521, 2.567, 2.650, 2.783; gzip 3.177, bz2 2.817, xz 2.869.
 """
 
@@ -21,7 +21,7 @@ from ml_collections import ConfigDict
 
 from vitx.config import default_config, parse_arg, with_overrides
 
-# Each mixer's fields; a row of the image is eight tokens.
+# The fields of each mixer; a row of the image is eight tokens.
 MIXERS: dict[str, dict] = {
   "dense": dict(name="softmax"),
   "strided": dict(

@@ -3,29 +3,29 @@
 vitx prepare tiny_shakespeare
 python train.py --config configs/density_text.py:dense --workdir runs/density_text
 
-The test is the last 10 % of the text, TFDS's validation and test together, as in nanoGPT, whose
-model of 10.6 M parameters reaches 2.12 bits per byte (1.4697 nats); counts of order 4 have 2.46,
-learned from what we train on. The checkpoint is chosen on the last 1 % of the training text: what
-follows it in the same play is the test, and without the last 5 % the counts need 2.91. A row is a
-causal token mixer in one and the same model of 1.8 M parameters; hidden matrices are moved by Muon,
-since AdamW (2e-3, the same steps) ends at 2.21 for `dense` and 2.23 for `strided`.
+The test set is the last 10 % of the text, TFDS's validation and test together, as in nanoGPT, whose
+model of 10.6 M parameters reaches 2.12 bits per byte (1.4697 nats). Counts of order 4, learned from
+our training text, reach 2.46. The checkpoint is chosen on the last 1 % of the training text, since
+the test set continues the play at its end: without the last 5 % the counts need 2.91. Each row is a
+causal token mixer in one model of 1.8 M parameters. Muon updates the hidden matrices, since AdamW
+(2e-3, as many steps) ends at 2.21 for `dense` and 2.23 for `strided`.
 
-Bits per byte of the test, mean ± standard deviation of seeds 0 to 2, one H100 shared by eight runs
-at a time, 2 to 3 minutes each (2026-11-22):
+Bits per byte of the test set, mean ± standard deviation of seeds 0 to 2, one H100 shared by eight
+runs at a time, 2 to 3 minutes each (2026-11-22):
 
   dense    2.126 ± 0.001
   strided  2.130 ± 0.009
   fixed    2.110 ± 0.011
 
-`dense,duration=2000 steps`, seed 0, on two CPU cores that other work shared at times: 2.138 after
-61 minutes.
+`dense,duration=2000 steps`, seed 0, on two CPU cores that other work used at times: 2.138 after 61
+minutes.
 """
 
 from ml_collections import ConfigDict
 
 from vitx.config import default_config, parse_arg, with_overrides
 
-PUBLISHED: dict[str, dict] = {"dense": dict(bits=2.12)}  # nanoGPT's
+PUBLISHED: dict[str, dict] = {"dense": dict(bits=2.12)}  # nanoGPT's figure
 MIXERS: dict[str, dict] = {
   "dense": dict(name="softmax"),
   "strided": dict(name="strided", form="code", stride=16, arrangement="layers", local_layers=3),
@@ -66,6 +66,6 @@ def get_config(arg: str | None = None) -> ConfigDict:
   config.checkpoint.every = "250 steps"
   config.log_every = "50 steps"
   config = with_overrides(config, overrides)
-  if config.data.source == "tiny_shakespeare":  # another text has other splits
+  if config.data.source == "tiny_shakespeare":  # Another text has other splits.
     config.data.splits.test = config.data.splits.test or "validation+test"
   return config

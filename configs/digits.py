@@ -1,11 +1,11 @@
-"""The default job: 1,797 scans of handwritten digits, 8 x 8 pixels, that scikit-learn ships.
+"""The default job: 1,797 scans of handwritten digits, 8 x 8 pixels, included in scikit-learn.
 
 python train.py --config configs/digits.py --workdir runs/digits
 vitx train --config configs/digits.py:performer --workdir runs/performer
 
-A row is a token mixer, or a pattern of edges for attention, in one and the same network: three
-small convolutions, 64 tokens, 4 blocks of width 64, 0.2 M parameters. The split is our own: no
-published figure. Ours, test top-1 (359 scans, one of them is 0.28 %; seed 0, 2 shared CPU cores,
+Each row is a token mixer, or a pattern of edges for attention, in one network: three small
+convolutions, 64 tokens, 4 blocks of width 64, 0.2 M parameters. The split is our own, so there is
+no published figure. Our test top-1 (359 scans, one of them is 0.28 %; seed 0, 2 shared CPU cores,
 2026-11-21); `bilevel`, `cvt`, `levit`, `sparsifiner` and the patterns without a mixer of their own
 are not yet run for 40 epochs:
 
@@ -18,22 +18,23 @@ are not yet run for 40 epochs:
 All mixers over ten epochs, eight seeds each, paired: results/digits_mixers_10_epochs.md
 (two cores of an Intel Xeon, 2026-11-25), from 98.50 ± 0.39 (`cvt`) to 90.15 ± 2.59 (`fnet`).
 
-One seed each says little. `bigbird`, seeds 0 to 7 (two shared cores of an AMD EPYC, 2026-11-23):
+One seed each is weak evidence. `bigbird`, seeds 0 to 7 (two shared cores of an AMD EPYC,
+2026-11-23):
 
   98.61  98.33  99.44  98.61  98.89  98.05  98.05  99.44   mean 98.68, standard deviation 0.55
 
 Seed 0 ended at 97.77 on one core and at 99.44 on two cores of another machine: the last bits depend
-on the processor's kernels and on the number of threads and devices, and grow. In its two
-implementations, which differ by rounding, it ended at 98.61 and 99.16. It is the default since no
-row was better on *validation* (99.31 %, as `erdos_renyi`; softmax 98.61); its run takes two
-minutes.
+on the processor's kernels and on the number of threads and devices, and the differences grow. The
+two implementations of `bigbird`, which differ by rounding, ended at 98.61 and 99.16. It is the
+default since no row was better on *validation* (99.31 %, tied with `erdos_renyi`; softmax 98.61);
+its run takes two minutes.
 """
 
 from ml_collections import ConfigDict
 
 from vitx.config import Names, default_config, parse_arg, with_overrides
 
-# Each mixer's fields for a grid of 8 x 8 tokens.
+# The fields of each mixer for a grid of 8 x 8 tokens.
 MIXERS: dict[str, dict] = {
   "axial": {},
   "bigbird": dict(block=8, random=1, global_blocks=(0,), tile=16),
@@ -53,11 +54,11 @@ MIXERS: dict[str, dict] = {
   "shaped": {},
   "shifted_window": dict(size=4),
   "softmax": {},
-  "sparsifiner": dict(slots=16),  # trained like this its predictor stays as it was drawn
+  "sparsifiner": dict(slots=16),  # This recipe leaves its predictor at its initial values.
   "strided": {},
   "watts_strogatz": dict(neighbors=8),
 }
-# The mixers, then the named patterns that no mixer is called after.
+# The mixers, then the named patterns that have no mixer of their name.
 ROWS = Names(MIXERS, "vitx.ops.patterns:PATTERNS")
 
 

@@ -5,25 +5,26 @@ python train.py --config configs/finetune.py:deit_s --workdir runs/finetuned
 python train.py --workdir runs/finetuned_dinov2 \\
   --config configs/finetune.py:dinov2_s,init_from=hf:timm/vit_small_patch14_dinov2.lvd142m
 
-A row is a backbone. `init_from` is the file of its weights: by default the published file's own
-name (`FILES`), looked for where the command runs; `hf:NAME` fetches timm's copy of it. The head is
-new, positions are resized, and whatever else does not fit is an error.
+Each row is a backbone. `init_from` is the file of its weights: by default the published file's own
+name (`FILES`) in the current directory; `hf:NAME` downloads timm's copy of it. The head is new,
+positions are resized, and any other mismatch is an error.
 
 - `augreg_ti augreg_s augreg_b`: patches of 16, trained on ImageNet-21k with augmentation and
-  regularization (Steiner et al. 2022), whose networks compute GELU by tanh. The recipe is that of
-  Dosovitskiy et al. 2021 (appendix B.1.1): SGD with momentum 0.9, batches of 512, no weight decay,
-  clipping at norm 1, 10,000 steps along a cosine after 500 of warm-up; of their four rates 0.01.
+  regularization (Steiner et al. 2022); GELU is computed by tanh. The recipe is that of Dosovitskiy
+  et al. 2021 (appendix B.1.1): SGD with momentum 0.9, batches of 512, no weight decay, clipping at
+  norm 1, 10,000 steps along a cosine after 500 of warm-up; of their four rates 0.01.
 - `deit_ti deit_s deit_b`: DeiT, trained on ImageNet-1k (Touvron et al. 2021).
 - `dinov2_s dinov2_b`, and `dinov2_reg_s dinov2_reg_b` with four registers: patches of 14, trained
   without labels at 518 pixels (Oquab et al. 2024; Darcet et al. 2024), with LayerScale.
-  DeiT's and DINOv2's recipe is ours, after BEiT's and MAE's: AdamW at a low rate that falls by a
-  quarter from block to block towards the input, stochastic depth 0.1, 20 epochs.
 
-Ours: not yet run. The data set is CIFAR-10 at 224 pixels unless `dataset=` says otherwise; the
-sources print figures at other sizes and recipes, so none is quoted. Images are normalized as the
-backbone's training did. On gray images the first convolution starts anew, and they have a mean of
-their own: `dataset=mnist,data.mean=None,data.std=None,init_from_except=('.*stem/embed/kernel',)`.
-Any mixer goes in and keeps the projections that it shares with the backbone:
+The recipe for DeiT and DINOv2 is ours, after BEiT's and MAE's: AdamW at a low rate that falls by a
+quarter from block to block towards the input, stochastic depth 0.1, 20 epochs.
+
+Ours: not yet run. The data set is CIFAR-10 at 224 pixels unless `dataset=` names another; the
+sources print figures for other sizes and recipes, so none is quoted. Images are normalized as in
+the backbone's training. Gray images need a new first convolution and their own mean:
+`dataset=mnist,data.mean=None,data.std=None,init_from_except=('.*stem/embed/kernel',)`. Any mixer
+may replace the backbone's; it keeps the projections that both have:
 `token_mixer=linformer,init_from_except=('.*_slots',)`.
 
   @article{steiner2022train,
@@ -47,8 +48,8 @@ from ml_collections import ConfigDict
 
 from vitx.config import default_config, parse_arg, with_overrides, with_source_facts
 
-WIDTHS = {"ti": 192, "s": 384, "b": 768}  # of depth 12 and heads of 64
-# What the files are called where they were published.
+WIDTHS = {"ti": 192, "s": 384, "b": 768}  # All have depth 12 and heads of width 64.
+# The names of the published files.
 FILES = {
   "augreg_ti": "Ti_16-i21k-300ep-lr_0.001-aug_none-wd_0.03-do_0.0-sd_0.0.npz",
   "augreg_s": "S_16-i21k-300ep-lr_0.001-aug_light1-wd_0.03-do_0.0-sd_0.0.npz",
@@ -62,7 +63,7 @@ FILES = {
   "dinov2_reg_b": "dinov2_vitb14_reg4_pretrain.pth",
 }
 ROWS = tuple(FILES)
-# (mean, std) of the pixels that the backbones saw.
+# The (mean, std) of the pixels in the backbones' training.
 HALF = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 

@@ -1,4 +1,4 @@
-"""ImageNet-1k from scratch: DeiT's recipe, for whoever has the accelerators.
+"""ImageNet-1k from scratch with DeiT's recipe, for users with enough accelerators.
 
 python train.py --config configs/imagenet.py:deit_s --workdir runs/deit_s
 
@@ -16,30 +16,31 @@ python train.py --config configs/imagenet.py:deit_s --workdir runs/deit_s
     year      = {2021}
   }
 
-Rows: DeiT's three sizes, plain and `_distilled` (a second token and head; a teacher for it is not
-part of these recipes), `deit_s_linformer` (the baseline in Sparsifiner's released code: tokens are
-mixed to a quarter as many, keys and values by matrices of their own, shared by the heads, on a
-trained DeiT-S: `init_from=FILE,init_from_except=('.*_slots',)`), and LV-ViT's `lv_vit_t`, `_s` and
-`_m`. Not yet run.
+Rows: DeiT's three sizes, plain and `_distilled` (with a second token and head; these recipes have
+no teacher for it), `deit_s_linformer` (the baseline in Sparsifiner's released code: tokens are
+mixed to a quarter of their number by separate matrices for keys and values, shared by the heads, on
+a trained DeiT-S: `init_from=FILE,init_from_except=('.*_slots',)`), and LV-ViT's `lv_vit_t`, `_s`
+and `_m`. Not yet run.
 
-The recipes are those of the released code, also where it is not obvious: DeiT's rate comes an epoch
-late, its raw weights are those that are evaluated, and color jitter is off beside RandAugment,
-which is timm's with 15 operations, levels that vary and half of them left out; erasing writes
-noise.
+The recipes are those of the released code, including its less obvious details: DeiT's rate comes an
+epoch late, its raw weights are evaluated, and RandAugment replaces color jitter. RandAugment is
+timm's with 15 operations, random levels, and a chance of one half for each operation; erasing
+writes noise.
 
-Where we differ from DeiT's recipe:
-- 1 % of train is withheld to choose the checkpoint.
+Differences from DeiT's recipe:
+- 1 % of the training set is withheld to choose the checkpoint.
 - Arithmetic is bfloat16; theirs is float16 with a scaled loss.
-- Batches run on from epoch to epoch without a remainder, which theirs drop.
-- One share of mixup or CutMix is drawn for the global batch of 1,024; theirs for the images of each
-  GPU. Image 2i is mixed with 2i + 1; theirs the first with the last.
-And from LV-ViT's: the batch statistics beside the moving average are the current ones, and it
-learns without token labels and MixToken, so that its printed accuracies are those of another
-recipe.
+- Batches continue from epoch to epoch; theirs drop the remainder of an epoch.
+- One share of mixup or CutMix is drawn for the global batch of 1,024; theirs is drawn for the
+  images of each GPU. Image 2i is mixed with 2i + 1; theirs mix the first with the last.
+
+Differences from LV-ViT's recipe: the batch statistics beside the moving average are the current
+ones, and there are no token labels and no MixToken, so that its printed accuracies belong to
+another recipe.
 
 The data set is TFDS's `imagenet2012`, which needs the archives of image-net.org: see its page in
-the TFDS catalogue. Images of any data set are brought to 224 pixels; for small ones say
-`dataset=cifar10,data.image_size=32,stem.patch=4`, and `stem.strides=(1,1,1)` besides for LV-ViT.
+the TFDS catalogue. Images of any data set are resized to 224 pixels. For small images set
+`dataset=cifar10,data.image_size=32,stem.patch=4`, and for LV-ViT also `stem.strides=(1,1,1)`.
 """
 
 from typing import Any
@@ -48,9 +49,9 @@ from ml_collections import ConfigDict
 
 from vitx.config import default_config, parse_arg, with_overrides, with_source_facts
 
-DEIT = {"deit_ti": 192, "deit_s": 384, "deit_b": 768}  # width
+DEIT = {"deit_ti": 192, "deit_s": 384, "deit_b": 768}  # The widths.
 LINFORMER = dict(name="linformer", slots=197 // 4)
-LV_VIT = {  # width, depth, heads, what branches are divided by
+LV_VIT = {  # The width, depth, heads and divisor of the branches.
   "lv_vit_t": (240, 12, 4, 1.0),
   "lv_vit_s": (384, 16, 6, 2.0),
   "lv_vit_m": (512, 20, 8, 2.0),
@@ -87,7 +88,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
   config.model = ConfigDict((deit(row) if is_deit else lv_vit(row)) | shared)
   config.data.source = "imagenet2012"
   config.data.image_size = 224
-  # The crop is drawn from the whole image; evaluation takes the middle.
+  # Training crops from the whole image; evaluation takes the middle.
   config.data.resize_mode = "random"
   config.data.interpolation = config.augment.interpolation = "bicubic" if is_deit else "random"
   config.data.validation = 0.01
@@ -104,7 +105,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
   config.schedule = ConfigDict(dict(name="epoch_cosine", warmup="5 epochs") | ends | late)
   config.ema_decay = 0.99996 if is_deit else 0.99992
   config.ema_warmup = False
-  # 256 and 248 (the floor of 224 / 0.9) pixels, of which the middle 224 are seen.
+  # Images are resized to 256 or 248 (the floor of 224 / 0.9) pixels and cropped to the middle 224.
   config.evaluation.crop_ratio = 224 / (256 if is_deit else 248)
   config.evaluation.interpolation = "bicubic"
   config.evaluation.weights = ("raw", "ema") if is_deit else ("ema", "raw")
@@ -113,9 +114,9 @@ def get_config(arg: str | None = None) -> ConfigDict:
 
 
 def augment(config: ConfigDict, is_deit: bool) -> None:
-  """Sets what timm does to images, `rand-m9-mstd0.5-inc1` and mode "pixel" of erasing.
+  """Sets timm's image augmentations, `rand-m9-mstd0.5-inc1` and mode "pixel" of erasing.
 
-  DeiT mixes images and repeats them three times besides (Touvron et al. 2021, Table 9).
+  For DeiT, images are also mixed and repeated three times (Touvron et al. 2021, Table 9).
   """
   augment = config.augment
   augment.hflip = 0.5
@@ -128,7 +129,7 @@ def augment(config: ConfigDict, is_deit: bool) -> None:
 
 
 def deit(row: str) -> dict[str, Any]:
-  """Returns what DeiT's networks differ in (Touvron et al. 2021, Table 1)."""
+  """Returns the fields specific to DeiT's networks (Touvron et al. 2021, Table 1)."""
   size, _, kind = row.removeprefix("deit_").partition("_")
   distilled, width = kind == "distilled", DEIT[f"deit_{size}"]
   return dict(
@@ -146,7 +147,7 @@ def deit(row: str) -> dict[str, Any]:
 
 
 def lv_vit(row: str) -> dict[str, Any]:
-  """Returns what LV-ViT's networks differ in (Jiang et al. 2021, Table 1, and released code)."""
+  """Returns the fields specific to LV-ViT's networks (Jiang et al. 2021, Table 1, and its code)."""
   width, depth, num_heads, divisor = LV_VIT[row]
   return dict(
     name="lv_vit",

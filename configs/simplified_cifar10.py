@@ -1,4 +1,4 @@
-"""Simplified transformer blocks on CIFAR-10: every model of a blog post, exact to the parameter.
+"""Simplified transformer blocks on CIFAR-10: every model of a blog post, with its exact sizes.
 
 vitx prepare cifar10
 python train.py --config configs/simplified_cifar10.py:simplified_w96_d8 --workdir runs/simplified
@@ -22,30 +22,31 @@ python train.py --config configs/simplified_cifar10.py:simplified_w96_d8 --workd
     year      = {2023}
   }
 
-What was claimed: a block without skips, with one normalization and without value and output
+The post claims that a block without skips, with one normalization and without value and output
 projections learns as well as the pre-norm block with 42 % fewer parameters, and better in wider and
-deeper networks; of the ways to start α I + β A, layer i with α = 1/i and β = 1 - 1/i is the best.
+deeper networks; and that among the initializations of α I + β A, layer i with α = 1/i and β = 1 -
+1/i is the best.
 
-What was really run, as far as text, code listing, parameter counts and plotted data say (the
+The experiments behind it, according to text, code listing, parameter counts and plotted data (the
 training code is not public):
-- Every figure is a training accuracy: by our reading on the augmented images while it trains. No
+- Every figure is a training accuracy: by our reading, on the augmented images during training. No
   test accuracy was published.
 - "4 heads" only divides the width: one matrix A of width / 4 channels serves all channels, in
-  vanilla too. MLPs are as wide as the tokens. α and β are two numbers a layer.
-- Each start was run once. Their differences are hardly larger than those between runs of one start.
-  Depth 12 has three runs in the plot, five in the text.
+  vanilla too. MLPs are as wide as the tokens. α and β are two numbers per layer.
+- Each initialization was run once. Their differences are hardly larger than those between runs of
+  one initialization. Depth 12 has three runs in the plot, five in the text.
 - The listing multiplies logits by the root of the head's width instead of dividing.
-- Left open, and assumed here: no warm-up, no smoothing, dropout or clipping, betas 0.9 and 0.999, a
-  cosine that ends at 0, and CIFAR-10's own mean and standard deviation.
+- Assumptions on unstated details: no warm-up, no smoothing, dropout or clipping, betas 0.9 and
+  0.999, a cosine that ends at 0, and CIFAR-10's own mean and standard deviation.
 
-The printed counts fix the sizes of all maps, but not their order. Ours: positions for patches only;
-the class token is read through a normalization and a hidden layer; the vanilla block has one
-normalization, used twice; the simplified block's MLP is parallel to its attention; logits are
-divided. Others that the counts allow: `model.block.norms=mlp`,
+The printed counts determine the sizes of all maps, but not their order. We chose: positions for
+patches only; the class token is read through a normalization and a hidden layer; the vanilla block
+has one normalization, used twice; the simplified block's MLP is parallel to its attention; logits
+are divided. The counts also allow `model.block.norms=mlp`,
 `model.block.norms=two,token_mixer.value_bias=False`, `model.block.serial=True`,
 `token_mixer.large_logits=True`.
 
-Training accuracy in percent after epochs 1 to 5, published and on this code (seed 0, a copy of the
+Training accuracy in percent after epochs 1 to 5, published and by this code (seed 0, a copy of the
 set as JPEG, quality 75, 2 CPU cores, 2026-11-21):
 
                                               1     2     3     4     5
@@ -57,33 +58,37 @@ set as JPEG, quality 75, 2 CPU cores, 2026-11-21):
     ... and model.block.norms=two          27.6  36.4  42.2  45.5  47.9
     ... and model.block.norms=mlp          16.2
 
-The post trained on all images. With 2 % of them kept to validate by, as we did at first, vanilla is
-3.2 points behind at epoch 5, 3.3 with two normalizations; `norms=mlp`, run for one epoch, is 10.6
-behind after it. So these rows keep 0.2 %, 100 images, which choose nothing finely; with them
-vanilla is 2.2 behind. All are one run of one seed, so that the gain of 1.0 is no proof.
-As they stand, after epochs 1, 5, 10, 20, 30, 40 and 50 (seed 0, the same copy, AMD EPYC, one or two
-cores, 45 to 140 s an epoch, 2026-11-24 and 25), and then on the test set: `simplified_w96_d8` 29.4,
-52.3, 59.0, 66.6, 73.6, 80.1, 82.6 and 65.45; `vanilla_w96_d8` 27.5, 48.9, 56.9, 66.5, 74.0, 81.1,
-84.1 and 64.96. `skipless_w128_d8` after 1 to 5 of 20: 10.0, 9.8, 9.7, 10.0, 9.8 (one core). The
-starts of `simplified_w128_d8_*` after 1 and 2 epochs (one core each, 2026-11-25): equal 30.2, 42.3;
-identity 19.7, 34.0; inverse 31.0, 41.6; dynamic 30.9, 43.0; inverse_dynamic 30.3, 41.3.
-`with_skips_w128_d8` 26.1, 23.1 and 25.9 after 6, where 47.3 is printed after 5: at width 128 ours
-all but stops; `parallel_w128_d8` 25.2, 30.6, 35.4 after 1 to 3. Other rows: not yet run.
+The post trained on all images. With 2 % of them withheld for validation, as in our first runs,
+vanilla is 3.2 points behind the post at epoch 5, 3.3 with two normalizations; `norms=mlp`, run for
+one epoch, is 10.6 behind after it. So these rows withhold 0.2 %, 100 images, which are too few for
+a fine choice; with them vanilla is 2.2 behind. All are one run of one seed, so that the gain of 1.0
+is no proof.
 
-What we offer: these models with a test at the end; the starts as rows or, in any row, as
-`token_mixer.start=dynamic`; `skipless`, vanilla without skips, which in the post learns nothing,
-and `with_skips`, vanilla over the same 20 epochs; `parallel`, vanilla's attention and MLP side by
-side; `multi_head`, the same block with 4 matrices; `sas_p`, He and Hofmann's own block with
-centered attention, a matrix and three scalars a head, learned gains and the first layer's values
-(their MLP has ReLU, no biases and four times the width, their norm no mean); `mimetic`, Trockman
-and Kolter's start for queries and keys and, in vanilla, for values and output.
+The current rows after epochs 1, 5, 10, 20, 30, 40 and 50 (seed 0, a JPEG copy as above, AMD EPYC,
+one or two cores, 45 to 140 s an epoch, 2026-11-24 and 25), and then on the test set:
+`simplified_w96_d8` 29.4, 52.3, 59.0, 66.6, 73.6, 80.1, 82.6 and 65.45; `vanilla_w96_d8` 27.5, 48.9,
+56.9, 66.5, 74.0, 81.1, 84.1 and 64.96. `skipless_w128_d8` after 1 to 5 of 20: 10.0, 9.8, 9.7, 10.0,
+9.8 (one core). The initializations of `simplified_w128_d8_*` after 1 and 2 epochs (one core each,
+2026-11-25): equal 30.2, 42.3; identity 19.7, 34.0; inverse 31.0, 41.6; dynamic 30.9, 43.0;
+inverse_dynamic 30.3, 41.3. `with_skips_w128_d8` 26.1, 23.1 and 25.9 after 6, where 47.3 is printed
+after 5: at width 128 ours nearly stops learning; `parallel_w128_d8` 25.2, 30.6, 35.4 after 1 to 3.
+Other rows: not yet run.
+
+The rows of this file are these models, with a test at the end. The initializations are rows, or in
+any row `token_mixer.start=dynamic`. Further rows: `skipless`, vanilla without skips, which in the
+post learns nothing; `with_skips`, vanilla over those 20 epochs; `parallel`, vanilla's attention and
+MLP side by side; `multi_head`, the simplified block with 4 matrices; `sas_p`, He and Hofmann's own
+block with centered attention, a matrix and three scalars per head, learned gains and the first
+layer's values (their MLP has ReLU, no biases and four times the width, their norm no mean);
+`mimetic`, Trockman and Kolter's initialization for queries and keys and, in vanilla, for values and
+output.
 """
 
 from ml_collections import ConfigDict
 
 from vitx.config import default_config, parse_arg, with_overrides, with_source_facts
 
-# Width and depth of each size.
+# The width and depth of each size.
 SIZES = {"w96_d8": (96, 8), "w128_d8": (128, 8), "w128_d12": (128, 12)}
 STARTS = ("equal", "identity", "inverse", "dynamic", "inverse_dynamic")
 OWN = ("parallel", "multi_head", "sas_p", "mimetic_vanilla", "mimetic_simplified")
@@ -99,14 +104,14 @@ EPOCHS = (1, 5, 10, 20, 30, 40, 50)
 
 
 def list_published(*top1: float, spread: float | None = None, **figures: float) -> dict:
-  """Names the figures of a row: training accuracy in percent after `EPOCHS`."""
+  """Returns the figures of a row: its training accuracies in percent after `EPOCHS`, and others."""
   accuracy = dict(zip(EPOCHS, top1, strict=False))
   return figures | {"train_top1": accuracy} | ({"spread": spread} if spread else {})
 
 
-# `train_top1`: over an epoch, augmented, in percent, mean of three runs where there is a `spread`
-# (what the plot has as ± at the last epoch), else one run. `epoch_seconds`: on hardware that is not
-# named. There are no test figures.
+# `train_top1` is the accuracy over an epoch of augmented images in percent: the mean of three runs
+# if there is a `spread` (the plot's ± at the last epoch), else of one run. `epoch_seconds` was
+# measured on unnamed hardware. There are no test figures.
 PUBLISHED = {
   "vanilla_w96_d8": list_published(
     26.8, 51.2, 60.2, 67.7, 74.2, 80.7, 83.75, spread=0.33, parameters=358_186, epoch_seconds=12.954
@@ -143,18 +148,18 @@ def get_config(arg: str | None = None) -> ConfigDict:
   config.model = ConfigDict(make_model(row))
   config.data.source = "cifar10"
   config.data.default_image_size = 32
-  config.data.validation = 0.002  # the source trained on all images
+  config.data.validation = 0.002  # The source trained on all images.
   config.augment.hflip = 0.5
   config.augment.vflip = 0.5
   config.augment.rotate = 15.0
-  config.augment.interpolation = "nearest"  # torchvision's default of a rotation
+  config.augment.interpolation = "nearest"  # torchvision's default for a rotation
   config.batch_size = 256
   config.duration = "20 epochs" if row.startswith(("skipless", "with_skips")) else "50 epochs"
   config.learning_rate = 3e-3
   config.optimizer = ConfigDict({"name": "adamw", "weight_decay": 0.01})
   # PyTorch's AdamW decays every parameter; He and Hofmann's gains and scalars have no decay.
   config.weight_decay_mask = "matrices" if row == "sas_p_w128_d8" else "all"
-  config.log_every = "1 epochs"  # so that a row of kind "train" is the published figure
+  config.log_every = "1 epochs"  # A row of kind "train" is then the published figure.
   config = with_overrides(config, overrides)
   return with_source_facts(config, "cifar10", num_classes=10, image_size=32)
 
@@ -184,7 +189,7 @@ def make_model(row: str) -> dict:
     dtype="float32",
   )
   if kind in ("vanilla", "skipless", "with_skips", "parallel", "mimetic_vanilla"):
-    # "4 heads" is but a divisor: one matrix of width / 4 channels serves all values.
+    # "4 heads" is only a divisor: one matrix of width / 4 channels serves all values.
     model["token_mixer"] = dict(name="softmax", head_dim=width // 4, value_dim=width)
     model |= dict(num_heads=1, block=dict(name="vanilla", norms="shared", skips=kind != "skipless"))
   if kind == "parallel":
@@ -192,10 +197,10 @@ def make_model(row: str) -> dict:
   if kind == "multi_head":
     model["token_mixer"] = dict(name="shaped", center=False, start="equal")
   if kind == "sas_p":
-    # Their gain is 0.1 at 18 layers, and of order 1 / sqrt(depth).
+    # He and Hofmann's gain is 0.1 at 18 layers, and of order 1 / sqrt(depth).
     model["block"] = dict(name="sas_p", mlp_gain=0.15)
     model["token_mixer"] = dict(name="shaped", values="first")
-    model["initialization"] = "as_made"  # queries, and what is added to the values, start at zero
+    model["initialization"] = "as_made"  # Queries, and the additions to the values, start at zero.
   if kind.startswith("mimetic"):
     model["initialization"] = dict(name="mimetic", base="pytorch")
   if kind == "mimetic_vanilla":

@@ -1,4 +1,4 @@
-"""CIFAR-10 as 3,072 bytes an image: the Sparse Transformer's density models (Child et al. 2019).
+"""CIFAR-10 as 3,072 bytes per image: the Sparse Transformer's density models (Child et al. 2019).
 
 vitx prepare cifar10
 python train.py --config configs/sparse_transformer_cifar10.py:strided --workdir runs/st_cifar10
@@ -8,19 +8,19 @@ layers of width 256, 59.2 M parameters. Rows of the released code: `c10_58m` (wa
 steps, 140 epochs), `c10_15m` (32 layers) and `c10_150m` (48 layers of width 512). Ours: not yet
 run; `strided,model.depth=4,model.dtype=float32,batch_size=2,learning_rate=1e-3` with 50 steps of
 warm-up went from 7.97 to 7.15 bits in 220 steps, 9 minutes on two CPU cores (2026-11-22). From the
-released code come the stride of 96 bytes (a row of the image), the cycle of one strided layer and
-three local ones, and the standard deviations of the initial values; that `fixed` has four summaries
-of 24 bytes is our guess.
+released code we take the stride of 96 bytes (a row of the image), the cycle of one strided layer
+and three local ones, and the standard deviations of the initial values. The four summaries of 24
+bytes in `fixed` are our guess.
 
-Labels are not looked at. Of the training images 2,000 choose the checkpoint, drawn as the released
-code draws them (`data.validation_choice`).
+Labels are ignored. The checkpoint is chosen on 2,000 of the training images, drawn as in the
+released code (`data.validation_choice`).
 
-Memory and devices: `remat` keeps one activation (N, C) a block, `layer_cycle` compiles four layers
-and runs them 32 times. The paper's batch of 16 was two images on each of 8 GPUs; here the same
-config runs on 1, 8 or 16 devices with equal losses, and `grad_accum_steps=16` on one small device.
-Two CPU cores compile the step of 128 layers in 14 s, the same as that of eight, since the state on
-the devices holds one array for all cycles, and the initial values in 60 s; for one image in float32
-the step needs 0.93 GB beside the state, as they compile it.
+Memory and devices: `remat` keeps one activation (N, C) per block; `layer_cycle` compiles four
+layers and runs them 32 times. The paper's batch of 16 was two images on each of 8 GPUs. Here the
+config runs on 1, 8 or 16 devices with equal losses, and with `grad_accum_steps=16` on one small
+device. Two CPU cores compile the step of 128 layers in 14 s, as fast as that of eight, since the
+state on the devices holds one array for all cycles, and the initial values in 60 s. As compiled
+there, the step for one image in float32 needs 0.93 GB beside the state.
 
   @article{child2019generating,
     title   = {Generating Long Sequences with Sparse Transformers},
@@ -38,7 +38,7 @@ from ml_collections import ConfigDict
 
 from vitx.config import ConfigError, default_config, parse_arg, with_overrides
 
-# Bits per dim of the test set, and parameters in millions, as the sources print them.
+# Bits per dim of the test set, and parameters in millions, as printed by the sources.
 PUBLISHED = {
   "strided": dict(bits=2.80, parameters_m=59),
   "fixed": dict(bits=2.85, parameters_m=59),
@@ -49,7 +49,7 @@ PUBLISHED = {
 }
 ROWS = tuple(PUBLISHED)
 
-# Of the released code: training images, those of them that it holds out, and the seed.
+# The released code's number of training images, number of withheld ones, and random seed.
 TRAINING_IMAGES, HELD_OUT, SPLIT_SEED = 50_000, 2_000, 11172018
 
 
@@ -59,7 +59,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
   config = sparse_transformer()
   config.data.source = "cifar10"
   config.data.validation_choice = "sparse_transformer_cifar10"
-  half = dict(head_dim=64, value_dim=128)  # queries and keys of half size
+  half = dict(head_dim=64, value_dim=128)  # Queries and keys have half the width.
   mixers: dict[str, dict[str, Any]] = {
     "fixed": make_mixer("fixed", stride=96, summary=24) | half,
     "dense": dict(name="softmax") | half,
@@ -91,7 +91,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
 
 
 def sparse_transformer() -> ConfigDict:
-  """Returns what all density models of the paper share (sections 5 and 6)."""
+  """Returns the config that all density models of the paper share (sections 5 and 6)."""
   config = default_config()
   config.task = ConfigDict(dict(name="density"))
   config.model = ConfigDict(dict(name="sparse_transformer", remat=True, dtype="float16"))
@@ -105,7 +105,7 @@ def sparse_transformer() -> ConfigDict:
 
 
 def make_mixer(kind: str, *, stride: int, **fields: Any) -> dict[str, Any]:
-  """Makes a `token_mixer` entry: "strided", or "fixed" with its heads' own summaries."""
+  """Makes a `token_mixer` entry: "strided", or "fixed" with distinct summaries per head."""
   if kind == "fixed":
     merged = dict(name="fixed", stride=stride, arrangement="merged", summary=32, distinct=4)
     return merged | fields
@@ -114,19 +114,20 @@ def make_mixer(kind: str, *, stride: int, **fields: Any) -> dict[str, Any]:
 
 
 def choose_validation(train: Any) -> np.ndarray:
-  """Chooses the 2,000 images of CIFAR-10 that the released code holds out.
+  """Chooses the 2,000 images of CIFAR-10 that the released code withholds.
 
-  It calls scikit-learn's `train_test_split(test_size=2000, random_state=11172018)` on the images in
-  the order of the batch files, which TFDS keeps in an image's name: train_00000 is the first.
+  The released code calls scikit-learn's `train_test_split(test_size=2000, random_state=11172018)`
+  on the images in the order of the batch files. TFDS keeps that order in an image's name:
+  train_00000 is the first.
 
   Args:
-    train: examples of `vitx.data`.
+    train: Training examples of `vitx.data`.
 
   Returns:
-    bool (n,): whether each example is held out.
+    A boolean array (n,), True for each withheld example.
 
   Raises:
-    ConfigError: these are not CIFAR-10's training images.
+    ConfigError: The examples are not CIFAR-10's training images.
   """
   matches = [re.fullmatch(r"train_(\d{5})", train.name(i)) for i in range(len(train))]
   numbers = np.array([int(match[1]) for match in matches if match])

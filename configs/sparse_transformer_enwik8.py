@@ -2,18 +2,20 @@
 
 python train.py --config configs/sparse_transformer_enwik8.py --workdir runs/st_enwik8
 
-Reads the file `enwik8` in the current directory (mattmahoney.net/dc/enwik8.zip, unpacked); another
-place is `dataset=bytes:PATH`. The first 90 MB train, the next 5 choose the checkpoint, the last 5
-are the test. 30 layers of width 512, 8 heads, dropout 0.4, 94.9 M parameters.
+Reads the file `enwik8` in the current directory (mattmahoney.net/dc/enwik8.zip, unpacked);
+`dataset=bytes:PATH` reads another place. The first 90 MB are for training, the next 5 choose the
+checkpoint, the last 5 are the test set. 30 layers of width 512, 8 heads, dropout 0.4, 94.9 M
+parameters.
 
 Bits per byte of the paper (Table 2): `fixed` 0.99, `dense` 1.00, `strided` 1.13. Table 3 has
-`fixed` by the least context of a scored byte, here `vitx evaluate --task min_context=6144`:
+`fixed` by the least context of a scored byte, which is `min_context` in `vitx evaluate --task
+min_context=6144`:
 
   0: 0.99   6,144: .9952   9,216: .9936   10,752: .9932   11,904: .9930   12,096: .9922
   12,160: .9908
 
-Ours: not yet run. The paper states neither batch nor learning rate: 8 and 1.5e-4, the released
-code's for this width, are our guesses.
+Ours: not yet run. The paper states neither batch nor learning rate: 8 and 1.5e-4 are our guesses;
+the released code has them for this width.
 """
 
 from ml_collections import ConfigDict
@@ -21,7 +23,7 @@ from ml_collections import ConfigDict
 from vitx.config import parse_arg, with_overrides
 from vitx.configs.sparse_transformer_cifar10 import make_mixer, sparse_transformer
 
-# Bits per byte of the test, and parameters in millions, as the paper prints them.
+# Bits per byte of the test set, and parameters in millions, as printed in the paper.
 PUBLISHED = {
   "fixed": dict(bits=0.99, parameters_m=95),
   "strided": dict(bits=1.13, parameters_m=95),
@@ -52,7 +54,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
     grid=(96, 128),
     embedding_stddev=0.013,
     dropout=0.4,
-    # 30 layers are no multiple of strided's four.
+    # 30 layers are not a multiple of strided's cycle of four.
     layer_cycle=0 if row == "strided" else 1,
   )
   config.batch_size = 8

@@ -5,11 +5,11 @@ python train.py --config configs/sparse_transformer_imagenet64.py --workdir runs
 
 Row `strided`: 48 layers of width 512, 16 heads, stride 128, 151.6 M parameters; the paper has 3.44
 bits per dim after 70 epochs, 7 days on 64 V100. Row `released`: the released code's recipe for 8
-GPUs, 28 layers and 4 heads. Ours: not yet run. The batch is not stated: 64 is our guess.
+GPUs, 28 layers and 4 heads. Ours: not yet run. The batch size is not stated: 64 is our guess.
 
-On 64 devices: one image each, `remat=True`; parameters, moments and average take 2.4 GB on every
-device, the kept activations 48 x 12,288 x 512 halves, 0.6 GB. On 8 devices add
-`grad_accum_steps=8`: equal losses. The same command runs on each host (`jax.distributed`).
+On 64 devices, each has one image, with `remat=True`; parameters, moments and average take 2.4 GB on
+every device, the kept activations 48 x 12,288 x 512 halves, 0.6 GB. On 8 devices add
+`grad_accum_steps=8` for equal losses. Run the command on each host (`jax.distributed`).
 """
 
 from ml_collections import ConfigDict

@@ -3,12 +3,12 @@
 python train.py --config configs/sparse_transformer_music.py:n65536,dataset=audio:FOLDER \
     --workdir runs/st_music
 
-FOLDER has WAV files of any rate. The paper trained on the music of Dieleman et al. 2018, which
-cannot be had, and prints bits per byte at three lengths: 1.97 at 65,536 bytes (5 s; 152 M
+FOLDER has WAV files of any rate. The paper trained on the music of Dieleman et al. 2018, which is
+not available, and prints bits per byte at three lengths: 1.97 at 65,536 bytes (5 s; 152 M
 parameters), 2.17 at 262,144 (25 M) and 2.99 at 1,048,576 (3 M). Ours: not yet run.
 
-Depth and width are unpublished: **those below are our guess**, made to come near the parameters.
-Batch, learning rate and dropout are guesses too.
+Depth and width are unpublished: **those below are our guess**, chosen to come near the published
+numbers of parameters. Batch size, learning rate and dropout are guesses too.
 """
 
 from ml_collections import ConfigDict
@@ -16,14 +16,14 @@ from ml_collections import ConfigDict
 from vitx.config import parse_arg, with_overrides
 from vitx.configs.sparse_transformer_cifar10 import make_mixer, sparse_transformer
 
-# Bits per byte, and parameters in millions, as the paper prints them.
+# Bits per byte, and parameters in millions, as printed in the paper.
 PUBLISHED = {
   "n65536": dict(bits=1.97, parameters_m=152),
   "n262144": dict(bits=2.17, parameters_m=25),
   "n1048576": dict(bits=2.99, parameters_m=3),
 }
 ROWS = tuple(PUBLISHED)
-# Stride, width, depth and heads: our guess.
+# The stride, width, depth and heads: our guess.
 GUESSED = {
   "n65536": (256, 512, 48, 16),
   "n262144": (512, 256, 32, 8),

@@ -1,4 +1,4 @@
-"""Sparsifiner on ImageNet-1k: a published backbone learns what to attend (Wei et al. 2023).
+"""Sparsifiner on ImageNet-1k: a published backbone learns a sparse attention (Wei et al. 2023).
 
 python train.py --config configs/sparsifiner_imagenet.py:deit_s_keep_0.25 --workdir runs/sparsifiner
 
@@ -10,24 +10,25 @@ python train.py --config configs/sparsifiner_imagenet.py:deit_s_keep_0.25 --work
     year      = {2023}
   }
 
-Two phases, one after the other in the same workdir. `phase1` trains the predictors alone, to say
-what the dense backbone attends; `phase2`, which is the config itself, trains the backbone under the
-hard masks, taught by the dense one. The backbone is a file that its authors publish, sought in the
-current directory under its own name; `init_from=FILE` names another, for both phases and the
-teacher. Fields of phase 1 are set as `phases.phase1.duration='1 epochs'`, those of phase 2 as
-`duration='5 epochs'`.
+Two phases run in sequence in one workdir. `phase1` trains only the predictors, which learn the
+attention of the dense backbone. `phase2`, which is the config itself, trains the backbone under the
+hard masks, with the dense backbone as teacher. The backbone is a file that its authors publish; it
+is read from the current directory under its original name. `init_from=FILE` names another file, for
+both phases and the teacher. Set fields of phase 1 by `phases.phase1.duration='1 epochs'`, those of
+phase 2 by `duration='5 epochs'`.
 
 Rows: `deit_s_keep_R`, `lvvit_s_keep_R` and `lvvit_m_keep_R` for each published share R of the 197
-keys, `deit_s_l1` with an L1 norm on the bases in the place of weight decay on them. The recipe is
-the supplement's; `recipe=yaml` is that of the released settings (45 epochs, the first 8 of 32
-coefficients, a threshold of 0.02 on the basis, a weight of 0.01 on the attention's error).
-Published are top-1 and the millions of multiplications of attention (QKᵀ, AV and predictor). Not
-yet run.
+keys; `deit_s_l1` with an L1 norm on the bases instead of weight decay on them. The recipe is the
+supplement's; `recipe=yaml` is that of the released settings (45 epochs, the first 8 of 32
+coefficients, a threshold of 0.02 on the basis, a weight of 0.01 on the attention's error). The
+published figures are top-1 and millions of multiplications of attention (QKᵀ, AV and predictor).
+Not yet run.
 
-Ours differs from the released code in these: the attention's error is a mean over images, so its
-weight is 168 times theirs, which sum over the 168 images of one GPU; phase 1 runs the backbone as
-in evaluation, so that LV-ViT's batch statistics stay; the weight of the L1 norm is that of the
-code's argument parser, since the published run's is not known, and falls to zero over phase 1.
+Differences from the released code: the attention's error is a mean over images, so its weight is
+168 times theirs, which sum over the 168 images of one GPU. Phase 1 runs the backbone as in
+evaluation, so that LV-ViT's batch statistics do not change. The weight of the L1 norm is the
+default of the code's argument parser, since the published run's is not known, and falls to zero
+over phase 1.
 """
 
 import dataclasses
@@ -40,8 +41,8 @@ from vitx.configs.imagenet import get_config as dense_config
 
 PREDICTOR = r".*/token_mixer/(reduce_query|reduce_key|down|basis)(/.*)?"
 BACKBONE = rf"(?!{PREDICTOR}$).*"  # every other parameter
-GPU_BATCH = 168  # images whose errors the released code sums
-BACKBONES = {  # the row of configs/imagenet.py, and its file
+GPU_BATCH = 168  # The released code sums the errors of this many images.
+BACKBONES = {  # The row of configs/imagenet.py, and the name of its file.
   "deit_s": ("deit_s", "deit_small_patch16_224-cd65a155.pth"),
   "lvvit_s": ("lv_vit_s", "lvvit_s-26M-224-83.3.pth.tar"),
   "lvvit_m": ("lv_vit_m", "lvvit_m-56M-224-84.0.pth.tar"),
@@ -61,7 +62,7 @@ _DEIT_S = {  # share of the keys: MFLOPs, top-1
   0.01: (78.9, 73.03),
 }
 _LV_VIT_S = {0.5: (339.7, 83.4), 0.25: (221.7, 83.3), 0.1: (149.5, 82.8)}
-_LV_VIT_M = {0.25: (369.0, 83.83), 0.1: (249.0, 83.59)}  # read off a plot
+_LV_VIT_M = {0.25: (369.0, 83.83), 0.1: (249.0, 83.59)}  # estimated from a plot
 
 
 def _published(backbone: str, parameters: int | None, rows: dict) -> dict[str, dict[str, Any]]:
@@ -80,7 +81,7 @@ PUBLISHED = {
 ROWS = tuple(PUBLISHED)
 RECIPES: dict[
   str, tuple[dict[str, Any], str, float]
-] = {  # of the mixer; epochs of phase 2; the weight of the attention's error
+] = {  # The mixer's fields; the duration of phase 2; the weight of the attention's error.
   "supplement": (dict(coefficient_threshold=0.05, basis_threshold=0.01), "40 epochs", 1.0),
   "yaml": (
     dict(coefficient_threshold=None, coefficient_top=8, basis_threshold=0.02),
@@ -131,8 +132,8 @@ def get_config(arg: str | None = None) -> ConfigDict:
   config.learning_rate = 8e-5
   config.schedule = ConfigDict({"name": "cosine", "warmup": "3 epochs", "final": 0.025})
   config.ema_decay = 0.9999
-  # The weights themselves go from phase to phase, as in the released code: after phase 1 the
-  # average would still have 62 % of the predictors' random start.
+  # Each phase continues from the raw weights, as in the released code: after phase 1 the average
+  # would still contain 62 % of the predictors' random initial values.
   config.evaluation.weights = ("raw", "ema")
   config.phases = ConfigDict(
     dict(phase1=_phase1(attention_weight, is_l1=row == "deit_s_l1"), phase2=dict())
@@ -143,7 +144,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
 
 
 def _phase1(attention_weight: float, is_l1: bool) -> dict[str, Any]:
-  """Returns what the phase of the predictors changes; with an L1 norm, bases are not decayed."""
+  """Returns the fields that change in the predictors' phase; an L1 norm replaces decay of bases."""
   steps = 5 * 1_281_167 // (8 * GPU_BATCH)
   return dict(
     model=dict(token_mixer=dict(sparse=False)),
@@ -164,21 +165,21 @@ def _phase1(attention_weight: float, is_l1: bool) -> dict[str, Any]:
   )
 
 
-# MHSA is what the paper calls the two products with the attention matrix and the predictor, without
+# "MHSA" in the paper means the two products with the attention matrix and the predictor, without
 # projections; its FLOPs are multiply-adds (Tables 1 to 3).
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-  """The sizes of a backbone that its attention's multiply-adds depend on.
+  """The sizes of a backbone that determine its attention's multiply-adds.
 
   Attributes:
-    depth: L.
-    tokens: n, the class token among them.
-    width: d.
-    heads: H.
-    density: s, the share of the products of coefficients and basis that are not zero, as the
-      published figures imply.
-    slots: of the predictor.
-    channel_divisor: by which the predictor reduces a head's channels.
+    depth: The number of layers, L.
+    tokens: The number of tokens, n, including the class token.
+    width: The width of a token, d.
+    heads: The number of heads, H.
+    density: The share s of the products of coefficients and basis that are not zero, as implied by
+      the published figures.
+    slots: The number of slots of the predictor.
+    channel_divisor: The factor by which the predictor reduces a head's channels.
   """
 
   depth: int
@@ -198,21 +199,22 @@ SIZES = {
 
 
 def dense_macs(sizes: Sizes) -> int:
-  """Returns the multiply-adds of dense attention, 2 n² d in a layer."""
+  """Returns the multiply-adds of dense attention, 2 n² d per layer."""
   return 2 * sizes.depth * sizes.tokens**2 * sizes.width
 
 
 def published_macs(sizes: Sizes, kept: int) -> float:
   """Returns the multiply-adds that reproduce the paper's tables.
 
-  Attention to B keys of the patches and to all of the class token; of the predictor one reduction
-  of channels, one mixing of the keys, the product of both at half the channels, and the
-  sparse-sparse product. Slope and constant were fitted to the tables: 75.28 M + 1.80634 M B for
-  DeiT-S; how the constant splits is a guess, and one product of the released code is missing.
+  Included are attention from the patches to B keys each and from the class token to all keys, and
+  of the predictor one reduction of channels, one mixing of the keys, the product of both at half
+  the channels, and the sparse-sparse product. Slope and constant were fitted to the tables: 75.28 M
+  + 1.80634 M B for DeiT-S. The parts of the constant are a guess, and one product of the released
+  code is missing.
 
   Args:
-    sizes: of the backbone.
-    kept: B.
+    sizes: The sizes of the backbone.
+    kept: The number of kept keys, B.
   """
   n, d, S = sizes.tokens, sizes.width, sizes.slots
   sparse = sizes.density * sizes.heads * (n - 1) * n * S
@@ -222,13 +224,13 @@ def published_macs(sizes: Sizes, kept: int) -> float:
 
 
 def released_macs(sizes: Sizes, kept: int) -> float:
-  """Returns the multiply-adds of the products in the released code, the sparse one as if sparse.
+  """Returns the multiply-adds in the released code, with its sparse product counted as sparse.
 
-  Both reductions of channels, the mixing of the keys, the product with the mixtures, and attention
-  as in `published_macs`; the released code itself multiplies dense matrices.
+  Included are both reductions of channels, the mixing of the keys, the product with the mixtures,
+  and attention as in `published_macs`; the released code itself multiplies dense matrices.
   """
   n, d, S = sizes.tokens, sizes.width, sizes.slots
-  reduced = d // sizes.heads // sizes.channel_divisor  # channels of a head
+  reduced = d // sizes.heads // sizes.channel_divisor  # the reduced channels of a head
   predictor = 2 * n * d * reduced + 2 * n * sizes.heads * reduced * S
   sparse = sizes.density * sizes.heads * (n - 1) * n * S
   return sizes.depth * (2 * (n - 1) * d * kept + 2 * n * d + predictor + sparse)

@@ -1,25 +1,25 @@
-"""Sparsifiner's whole journey on small images: a dense network, its predictors, the sparse network.
+"""Sparsifiner on small images, all phases: a dense network, its predictors, the sparse network.
 
 python train.py --config configs/sparsifiner_small.py:digits_keep_0.25 --workdir runs/keep_0.25
 
-Three phases in one workdir: `phase0` trains a dense vision transformer, `phase1` the predictors on
-what it attends, `phase2`, which is the config itself, the sparse network with the dense one as
-teacher. `backbone=WORKDIR` takes a dense network that is there, of the row `DATA_dense`, and leaves
-`phase0` out; `predictors=WORKDIR` takes predictors, of the row `DATA_predictors`, and leaves
-`phase1` out: they do not depend on the share, so several rows may share them.
+Three phases run in one workdir: `phase0` trains a dense vision transformer, `phase1` the predictors
+on its attention, `phase2`, which is the config itself, the sparse network with the dense one as
+teacher. `backbone=WORKDIR` uses an existing dense network, of the row `DATA_dense`, and skips
+`phase0`. `predictors=WORKDIR` uses existing predictors, of the row `DATA_predictors`, and skips
+`phase1`: predictors do not depend on the share, so several rows may share them.
 
-Rows are DATA_METHOD, data `digits` (1,797 scans, which are shipped), `cifar10` and `imagenette`
-(TFDS; 64 pixels). Methods: `dense`; `predictors`, the first phases alone; `keep_R`, a share R of
-the keys by Sparsifiner; `random_R`, a random graph of as many edges, drawn for every layer and
-head, fine-tuned alike (every token attends itself and the class token besides, which Sparsifiner
-does not give away); `bilevel`, BiFormer's routing to a quarter of the regions; `evit_R`, EViT, two
-times keeping a share R of the tokens, after a quarter and a half of the layers (they are other ones
-than the teacher's and are not compared).
+Rows are DATA_METHOD, with data `digits` (1,797 scans, which scikit-learn includes), `cifar10` and
+`imagenette` (TFDS; 64 pixels). Methods: `dense`; `predictors`, the first phases alone; `keep_R`, a
+share R of the keys by Sparsifiner; `random_R`, a random graph of that share of edges, drawn for
+every layer and head, and fine-tuned by that recipe (every token also attends to itself and the
+class token, which Sparsifiner does not guarantee); `bilevel`, BiFormer's routing to a quarter of
+the regions; `evit_R`, EViT, which keeps a share R of the tokens twice, after a quarter and a half
+of the layers (since the tokens differ from the teacher's, they are not compared).
 
-The recipe is that of configs/sparsifiner_imagenet.py at a smaller scale. No published figure. Ours,
-test top-1 of three seeds on two CPU cores: digits, 2026-11-22, dense 98.70 ± 0.70, `keep_0.25`
-98.79 ± 0.58, `random_0.25` 98.89 ± 0.74; CIFAR-10, a JPEG copy, 2026-11-23, dense 54.97 ± 0.53,
-`keep_0.25` 55.12 ± 0.60, `random_0.25` 54.80 ± 0.47. All rows that were run are in
+The recipe is that of configs/sparsifiner_imagenet.py at a smaller scale. There is no published
+figure. Our test top-1 of three seeds on two CPU cores: digits, 2026-11-22, dense 98.70 ± 0.70,
+`keep_0.25` 98.79 ± 0.58, `random_0.25` 98.89 ± 0.74; CIFAR-10, a JPEG copy, 2026-11-23, dense 54.97
+± 0.53, `keep_0.25` 55.12 ± 0.60, `random_0.25` 54.80 ± 0.47. All finished rows are in
 docs/sparsifiner.md. Imagenette: not yet run.
 """
 
@@ -41,7 +41,7 @@ METHODS = (
 )
 DATA = ("digits", "cifar10", "imagenette")
 ROWS = tuple(f"{data}_{method}" for data in DATA for method in METHODS)
-# Durations of the phases and of their warm-ups; CIFAR-10's are short for the sake of two CPU cores.
+# The durations of the phases and of their warm-ups; CIFAR-10's are short, to suit two CPU cores.
 EPOCHS = {
   "digits": (("40 epochs", "2 epochs"), ("10 epochs", "1 epochs"), ("15 epochs", "1 epochs")),
   "cifar10": (("5 epochs", "0.5 epochs"), ("1 epochs", "0.2 epochs"), ("2 epochs", "0.2 epochs")),
@@ -107,12 +107,12 @@ def get_config(arg: str | None = None) -> ConfigDict:
 
 
 def _mixer(row: str) -> dict[str, Any]:
-  """Returns the token mixer of a row; slots are a sixth of 65 tokens, thresholds as published."""
+  """Returns the token mixer of a row, with 10 slots for 65 tokens and the published thresholds."""
   _, kind, share = (*row.split("_"), "")[:3]
   if kind == "random":
     return dict(name="erdos_renyi", p=float(share))
   if kind == "evit":
-    return dict(name="softmax", implementation="masked")  # its matrix ranks the tokens
+    return dict(name="softmax", implementation="masked")  # EViT ranks the tokens by its matrix.
   if kind == "bilevel":
     return dict(name="bilevel", regions=4, top=4, local_kernel=0)
   return dict(

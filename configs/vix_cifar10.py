@@ -1,4 +1,4 @@
-"""Vision X-formers on CIFAR-10: Tables 1, 3, 5 and 6 of the paper, exact to the parameter.
+"""Vision X-formers on CIFAR-10: Tables 1, 3, 5 and 6 of the paper, with their exact sizes.
 
 vitx prepare cifar10
 python train.py --config configs/vix_cifar10.py:hybrid_vin --workdir runs/hybrid_vin
@@ -13,41 +13,43 @@ python train.py --config configs/vix_cifar10.py:hybrid_vin --workdir runs/hybrid
 
 Rows: ViT, LeViT, CCT, CvT and PiT with softmax attention (`vit levit cct cvt pit`), Performer (last
 letter p), Linformer (l) or Nyströmformer (n); FNet and MLP-Mixer; `hybrid_` with three convolutions
-in place of the patches, `rope_` with rotary positions. `PUBLISHED` has the paper's figures.
+instead of the patches, `rope_` with rotary positions. `PUBLISHED` has the paper's figures.
 
-What was really run, after the authors' scripts and logs, is the default:
+The default recipe is the one really run, according to the authors' scripts and logs:
 - Adam with decoupled decay on all parameters, constant rate 1e-3, no augmentation, float32. Batch
-  and epochs as the scripts say; every log ends before that, after 2 to 39 epochs. The paper says
+  size and epochs are the scripts'; every log ends earlier, after 2 to 39 epochs. The paper says
   best of three runs. For about 10 of its 62 rows there is a log, of one run, whose best epoch on
-  the test set is the printed accuracy; of the others it is not known. We choose by 10 % of the
-  training set that training does not see (`data.validation`), so that 45,000 images train.
-- No dropout, as the text and the notebook with logs have it. The scripts as last committed have
-  0.25 in `vit`, `vin` and `hybrid_vin`, 0.5 in `rope_hybrid_vin`, and 0.5 after the positions in
-  the two Nyströmformers with rotation: not taken over.
-- Performer has the softmax kernel and no local window; its random directions are uniform here,
-  where the authors' package leaves the signs as QR makes them. Linformer has one head of keys,
-  which are the values too; with rotation four. The committed script of `hybrid_vil`, and its one
-  log, have heads of their own (557,642 parameters: `token_mixer.one_kv_head=False`); the row has
-  one, which the printed 508,490 demand. Nyströmformer pads in front with zeros that take part.
+  the test set is the printed accuracy; for the others we do not know. We choose the epoch on 10 %
+  of the training set, which training does not see (`data.validation`), so that 45,000 images train.
+- No dropout, as in the text and the notebook with logs. The last committed scripts have 0.25 in
+  `vit`, `vin` and `hybrid_vin`, 0.5 in `rope_hybrid_vin`, and 0.5 after the positions in the two
+  Nyströmformers with rotation; we do not use these.
+- Performer has the softmax kernel and no local window. Its random directions are uniform here,
+  while the authors' package keeps the signs of the QR decomposition. Linformer has one head of
+  keys, which are also the values; with rotation four. The committed script of `hybrid_vil`, and its
+  one log, have separate heads (557,642 parameters: `token_mixer.one_kv_head=False`); the row has
+  one, as the printed 508,490 require. Nyströmformer pads at the front with zeros that take part.
 - Positions and class token begin with standard deviation 1.
-- LeViP, LeViL and LeViN have no normalization anywhere: against LeViT they lose batch norm and a
-  GELU besides the attention (fair: `levit,token_mixer=softmax`). CvP, CvL and CvN lose CvT's
-  convolutions in the attention (fair: `cvt,token_mixer=softmax`).
-- CCT's and its kin's MLP is 512 wide; Mixer's 1,024 over tokens and 128 over channels.
+- LeViP, LeViL and LeViN have no normalization anywhere: besides LeViT's attention they lack its
+  batch norm and a GELU (a fair comparison: `levit,token_mixer=softmax`). CvP, CvL and CvN lack
+  CvT's convolutions in the attention (a fair comparison: `cvt,token_mixer=softmax`).
+- The MLP of CCT and its relatives is 512 wide; Mixer's 1,024 over tokens and 128 over channels.
 
-`recipe=text` is what the paper says instead where the two differ: Adam with coupled decay, mixed
-precision, batch 64, a ReLU kernel with a local window of 256, no dropout, width 128 and MLP 256
-throughout. Epochs stay the scripts', as the paper states none. `stride=2` has patches of 2 x 2
-pixels, or a first convolution of that stride, and so a quarter of the tokens; `stride=4` a
-sixteenth. A mixer named anew (`token_mixer=performer`) has none of the authors' peculiarities. The
-rows `pil`, `hybrid_pil` and rotation outside ViT are ours: the paper has no figures.
+`recipe=text` follows the paper's text where it differs: Adam with coupled decay, mixed precision,
+batch 64, a ReLU kernel with a local window of 256, no dropout, width 128 and MLP 256 throughout.
+Epochs remain the scripts', since the paper states none. `stride=2` has patches of 2 x 2 pixels, or
+a first convolution of that stride, and so a quarter of the tokens; `stride=4` a sixteenth. A mixer
+set by an override (`token_mixer=performer`) has none of the authors' peculiarities. The rows `pil`,
+`hybrid_pil` and rotation outside ViT are ours: the paper has no figures.
 
 Ours at `stride=2`, `batch_size=64` and one budget of 0.05 PFLOP a row, seed 0, test top-1 on a JPEG
 copy (quality 75), one core of an AMD EPYC, 9 to 15 minutes each, 2026-11-25: `vit` 38.29, `vip`
 32.42, `vil` 50.52, `vin` 42.43, `fnet` 37.14, `mlp_mixer` 53.71; `hybrid_` 46.46, 33.15, 51.23,
-45.65, 41.34, 52.76. The order is not the printed one (Spearman 0.08). As published: not yet run.
+45.65, 41.34, 52.76. The order differs from the printed one (Spearman 0.08). As published: not yet
+run.
 
-The memory advantage holds against attention that stores the N x N matrix, as the paper's did.
+The memory advantage holds in comparison to attention that stores the N x N matrix, as the paper's
+did.
 """
 
 from typing import Any
@@ -58,7 +60,7 @@ from vitx.config import default_config, parse_arg, take_override, with_overrides
 from vitx.configs._torchsummary import estimate_size
 
 RECIPES = ("run", "text")
-STRIDES = ("1", "2", "4")  # sides of a patch in pixels
+STRIDES = ("1", "2", "4")  # The side of a patch in pixels.
 
 SOFTMAX = dict(name="softmax", use_bias=False)
 PERFORMER = dict(name="performer", stabilizer="batch")
@@ -66,7 +68,7 @@ LINFORMER = dict(name="linformer", slots=64, share_kv=True, one_kv_head=True, us
 NYSTROMFORMER = dict(
   name="nystromformer", landmarks=64, padding="front", pinv_scale="batch", use_bias=False
 )
-# The last letter of a row's name.
+# The mixers by the last letter of a row's name.
 MIXERS: dict[str, dict[str, Any]] = {
   "t": SOFTMAX,
   "p": PERFORMER,
@@ -88,13 +90,13 @@ FIGURES = ("parameters", "size_mb", "top1", "top5", "gpu_gb")
 
 
 def list_published(table: dict[str, tuple], figures: tuple[str, ...] = FIGURES) -> dict[str, dict]:
-  """Names the columns of a table."""
+  """Returns the figures of a table by row, each with the name of its column."""
   return {row: dict(zip(figures, values, strict=True)) for row, values in table.items()}
 
 
-# As printed. `size_mb` is torchsummary's "estimated total size" for one image, activations
-# included, no size of the weights (`vitx plan` computes it by `COMPUTED`); `gpu_gb` is at batch 64,
-# by a method that is not in the code.
+# The printed figures. `size_mb` is torchsummary's "estimated total size" for one image: it includes
+# activations and is no size of the weights (`vitx plan` computes it by `COMPUTED`). `gpu_gb` is at
+# batch size 64, by a method that is not in the code.
 PUBLISHED = {
   **list_published(  # Table 1
     {
@@ -152,18 +154,18 @@ PUBLISHED = {
     ("top1", "top5", "gpu_gb"),
   ),
 }
-# Figures that cannot be, and what they should be: the row's printed size and its Tiny ImageNet twin
-# in Table 4 both belong to the model with 40,000 fewer.
+# Figures that cannot be right, and their likely values: both the row's printed size and its Tiny
+# ImageNet counterpart in Table 4 belong to a model with 40,000 parameters fewer.
 MISPRINTS = {"levip": {"parameters": 622_410}}
-# Printed figures that follow from a completed config and the parameters that torchsummary sees.
+# Printed figures as functions of a completed config and the parameters that torchsummary counts.
 COMPUTED = {
   "size_mb": lambda config, seen: estimate_size(config.model, config.data.image_size, seen)
 }
 
-# Epochs that the scripts allow, by family. Softmax models and PiX, whose scripts are not there but
-# for ViT's and CCT's, as those: 40.
+# The epochs in the scripts, by family, else 40. There are no scripts for softmax models and PiX,
+# except ViT's and CCT's, whose 40 epochs they all use.
 EPOCHS = {"fnet": 100, "levi": 150, "cv": 150, "cc": 150}
-# Training batches in the scripts, by family and mixer; 64 (the paper's text) where there is none.
+# The training batch sizes in the scripts, by family and mixer, or 64 (from the text) without one.
 BATCHES = {
   "fnet": 512,
   "mlp_mixer": 640,
@@ -199,12 +201,13 @@ def get_config(arg: str | None = None) -> ConfigDict:
 
 
 def make_config(row: str, recipe: str, stride: int) -> ConfigDict:
-  """Makes the config of a row, all but its data set.
+  """Makes the config of a row without its data set.
 
   Args:
-    row: of `ROWS`.
+    row: A row of `ROWS`.
     recipe: "run" or "text".
-    stride: side of a patch, or stride of the first convolution: 1,024 tokens of 32 x 32 or 64 x 64.
+    stride: The side of a patch in pixels, or the stride of the first convolution; 1 gives 1,024
+      tokens of 32 x 32 pixels, 2 of 64 x 64.
   """
   config = default_config()
   config.model = ConfigDict(make_model(row, recipe, stride))
@@ -265,7 +268,7 @@ def make_model(row: str, recipe: str, stride: int) -> dict[str, Any]:
       stochastic_depth=0.0 if text else 0.1,
     )
   if "rope_" in prefix:
-    # The scripts of these rows leave the learned table in, unread.
+    # The scripts of these rows still create the learned table, but do not use it.
     unused = family == "vi" and x in "tl" and not text
     model["posemb"] = dict(name="rope", unused_table=unused, stddev=1.0)
     if x == "l":
@@ -307,6 +310,6 @@ def _mixer(family: str, x: str, recipe: str) -> dict[str, Any]:
   if family == "pi":
     mixer["head_dim"] = 32
   if x == "p" and text:
-    # How many heads the window has is not said: half of them.
+    # The number of heads with the window is not stated; we use half of them.
     mixer |= dict(kernel="relu", local_heads=2, local_window=256)
   return mixer

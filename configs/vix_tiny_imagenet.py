@@ -1,4 +1,4 @@
-"""Vision X-formers on Tiny ImageNet: Tables 2 and 4 of the paper, exact to the parameter.
+"""Vision X-formers on Tiny ImageNet: Tables 2 and 4 of the paper, with their exact sizes.
 
 vitx prepare tiny_imagenet --from DIRECTORY
 python train.py --config configs/vix_tiny_imagenet.py:hybrid_vin --workdir runs/hybrid_vin_tiny
@@ -11,9 +11,9 @@ python train.py --config configs/vix_tiny_imagenet.py:hybrid_vin --workdir runs/
     note      = {arXiv:2107.02239}
   }
 
-The models of `vix_cifar10.py` (see there for what was claimed and what was run) for 64 x 64 pixels
-and 200 classes: patches of 2, or a first convolution of stride 2, so again 1,024 tokens. The paper
-has no PiT and no rotary row here; ours are for the asking:
+The models are those of `vix_cifar10.py` (which describes the authors' experiments), for 64 x 64
+pixels and 200 classes: patches of 2, or a first convolution of stride 2, so again 1,024 tokens. The
+paper has no PiT and no rotary row here; ours are
 `configs/vix_cifar10.py:pin,dataset=tiny_imagenet,stem.patch=2`, or here `vin,posemb=rope`.
 """
 
@@ -26,7 +26,7 @@ __all__ = ["COMPUTED", "MISPRINTS", "PUBLISHED", "ROWS", "get_config"]
 
 ROWS = VIX_ROWS
 
-# As printed; see `vix_cifar10.py` for what the columns mean.
+# The printed figures; `vix_cifar10.py` describes the columns.
 PUBLISHED = list_published(
   {
     # Table 2
@@ -68,7 +68,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
   config.data.source = "tiny_imagenet"
   config.data.default_image_size = 64
   config = with_overrides(config, overrides)
-  # The authors', of pixels in 0..255.
+  # The authors' statistics, of pixels in 0..255.
   mean, std = (122.4786, 114.2755, 101.3963), (70.4924, 68.5679, 71.8127)
   return with_source_facts(
     config,

@@ -1,4 +1,4 @@
-"""Files that others made: which are opened, what readers raise, how large they may become."""
+"""Safe reading of files from others: regular files only, one error, a limit on inflated size."""
 
 import contextlib
 import errno
@@ -15,18 +15,18 @@ from vitx.config.checks import check_number
 from vitx.config.errors import ConfigError, MissingExtraError
 
 VARIABLE = "VITX_MAX_INFLATED_GIB"
-DEFAULT = 2**28  # bytes; Pillow's limit too, of 89 million pixels in three bytes
-# A file that becomes no more than so many times its own size is no bomb, however large.
+DEFAULT = 2**28  # bytes; equals Pillow's limit of 89 million pixels of three bytes
+# A file whose content inflates at most by this factor is allowed, however large it is.
 RATIO = 20
 
 
 def open_file(path: str | os.PathLike) -> BinaryIO:
   """Opens a file for reading.
 
-  A pipe would keep its reader waiting for ever, and a device may have no end: neither is opened.
+  Pipes and devices are refused: reading a pipe may never return, and a device may have no end.
 
   Raises:
-    OSError: it cannot be read, or is no regular file.
+    OSError: The file cannot be read or is not a regular file.
   """
   descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
   if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -39,16 +39,16 @@ def read_bytes(path: str | os.PathLike) -> bytes:
   """Returns the content of a file.
 
   Raises:
-    OSError: as of `open_file`.
+    OSError: The file cannot be read or is not a regular file.
   """
   with open_file(path) as file:
     return file.read()
 
 
 def replace_text(path: Path, text: str) -> None:
-  """Writes a file so that a reader sees the old or the new one, never a part.
+  """Writes a file so that a reader sees the old or the new content, never a part.
 
-  Its folder is created if absent. Raises OSError if it cannot be written.
+  Creates the folder if necessary. Raises OSError if the file cannot be written.
   """
   path.parent.mkdir(parents=True, exist_ok=True)
   partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
@@ -58,16 +58,17 @@ def replace_text(path: Path, text: str) -> None:
 
 @contextlib.contextmanager
 def reading(problem: str) -> Iterator[None]:
-  """Lets whatever a reader raises on a damaged file become one ConfigError, in one line.
+  """Turns any exception from reading a damaged file into a ConfigError of one line.
 
-  A reader of foreign bytes meets all that its libraries raise: errors of zlib and struct, of memory
-  and of recursion, attributes that are not there.
+  Libraries raise many kinds of exceptions for damaged files: of zlib and struct, of memory and
+  recursion, and for missing attributes.
 
   Args:
-    problem: names the file and says what failed, such as "'a.npz' cannot be read as arrays".
+    problem: The beginning of the message, with the file and the failure, such as "'a.npz' cannot be
+      read as arrays".
 
   Raises:
-    ConfigError: in the block anything was raised but a ConfigError or MissingExtraError.
+    ConfigError: The block raised anything but a ConfigError or MissingExtraError.
   """
   try:
     yield
@@ -79,16 +80,16 @@ def reading(problem: str) -> Iterator[None]:
 
 
 def check_inflated(where: str, declared: int, stored: int) -> None:
-  """Holds what a file says it will become to the limit, before any of it is inflated.
+  """Checks the declared size of a file's content against the limit, before inflating it.
 
   Args:
-    where: names the file, for the error.
-    declared: bytes of memory that the file says its content becomes.
-    stored: bytes of the file.
+    where: The name of the file, for the error.
+    declared: The size of the content in memory that the file declares, in bytes.
+    stored: The size of the file in bytes.
 
   Raises:
-    ConfigError: it is over `RATIO` times the file and over the limit, which the environment
-      variable `VITX_MAX_INFLATED_GIB` raises.
+    ConfigError: The declared size is over `RATIO` times the file's size and over the limit, which
+      the environment variable `VITX_MAX_INFLATED_GIB` can raise.
   """
   if declared > max(limit(), RATIO * stored):
     raise ConfigError(
@@ -99,10 +100,10 @@ def check_inflated(where: str, declared: int, stored: int) -> None:
 
 
 def limit() -> float:
-  """Returns the bytes that any file may become, however small it is.
+  """Returns the size in bytes that the content of any file may have, however small the file is.
 
   Raises:
-    ConfigError: the environment variable is no positive number.
+    ConfigError: The environment variable is not a positive number.
   """
   given = os.environ.get(VARIABLE, "")
   if not given:
@@ -115,15 +116,15 @@ def limit() -> float:
 
 
 def read_arrays(path: str | Path) -> dict[str, np.ndarray]:
-  """Returns the arrays of an `.npz` file by name, or that of an `.npy` file under "".
+  """Returns the arrays of an `.npz` file by name, or the array of an `.npy` file under "".
 
-  Nothing that a file pickles is executed.
+  Pickled objects in a file are refused, so that no code runs.
 
   Raises:
-    ConfigError: there is no such file, it is no whole file of arrays, or its arrays are larger than
-      `check_inflated` allows.
+    ConfigError: The file does not exist, is not a complete file of arrays, or has larger arrays
+      than `check_inflated` allows.
   """
-  # NumPy leaves a file open that it cannot read, if it opened it itself.
+  # The file is opened here because NumPy does not close a file that it opened and cannot read.
   with reading(f"{str(path)!r} cannot be read as arrays"), open_file(path) as raw:
     found = np.load(raw, allow_pickle=False)
     if isinstance(found, np.ndarray):

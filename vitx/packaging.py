@@ -1,18 +1,19 @@
-"""How setuptools builds a wheel: the top-level `configs/` go into the package, as `vitx.configs`.
+"""The build step that puts the top-level `configs/` into the wheel as `vitx.configs`.
 
-A table of directories in pyproject.toml would say it too, but then an editable installation finds
-the package by a hook that comes after the current folder, in which a clone called `vitx` is taken
-for the package. A path, which setuptools writes where packages lie as they are called, comes first.
+A table of directories in pyproject.toml would do this too. But then an editable installation finds
+the package by an import hook that comes after the current folder, so that Python takes a clone
+called `vitx` there for the package. If every package is in the directory of its name, setuptools
+writes a path instead, which comes first.
 """
 
 from setuptools.command.build_py import build_py
 
 
 class BuildPy(build_py):
-  """Takes the modules of `vitx.configs` from `configs/`."""
+  """A `build_py` command that takes the modules of `vitx.configs` from `configs/`."""
 
   def find_package_modules(self, package: str, package_dir: str) -> list[tuple[str, str, str]]:
-    """Returns (package, module, file) of each module of a package."""
+    """Returns the (package, module, file) of each module in a package."""
     return super().find_package_modules(
       package, "configs" if package == "vitx.configs" else package_dir
     )

@@ -1,4 +1,4 @@
-"""The contract of a token mixer, as one call on any module, a user's own included.
+"""Tests of any token mixer, including a user's own, against the contract, in one call.
 
 from vitx.testing import check_token_mixer
 check_token_mixer(MyAttention, window=3)
@@ -19,10 +19,10 @@ from vitx.config.errors import ConfigError
 from vitx.ops.dropout import examples_at
 from vitx.ops.layout import TokenLayout
 
-LAYOUTS = (TokenLayout((4, 4)), TokenLayout((4, 4), prefix=1))  # N aligned, and odd
+LAYOUTS = (TokenLayout((4, 4)), TokenLayout((4, 4), prefix=1))  # an aligned N and an odd N
 
 
-# For programs that run once on a few tokens: compiling them is all the time they take.
+# For programs that run once on a few tokens, almost all of the time is compilation.
 UNOPTIMIZED = {"xla_backend_optimization_level": 0}
 
 
@@ -38,27 +38,29 @@ def check_token_mixer(
   half_tolerance: float = 0.06,
   **fields: Any,
 ) -> None:
-  """Runs the contract of a token mixer (`vitx.attention`).
+  """Checks a token mixer against the contract (`vitx.attention`).
 
-  Implementations agree in outputs and gradients, with and without a mask; bfloat16 is float32 but
-  for rounding; jit equals no jit; two devices equal one; a mask, permutations and another length do
-  what `properties` says, and so does `causal`; the gradient lowers for CUDA and TPU.
+  All implementations agree in outputs and gradients, with and without a mask. bfloat16 equals
+  float32 up to rounding, jit equals no jit, and two devices equal one. A mask, permutations,
+  another length and `causal` have the effect that `properties` states. The gradient lowers for CUDA
+  and TPU.
 
   Args:
-    module: a token mixer; built with num_heads, dtype, layer, depth and `fields`.
-    properties: what the mixer promises; `None` means the class's own, or nothing.
-    layouts: of the tokens it is run on.
-    width: C.
-    num_heads: H.
-    pairwise: in a hurry: the last layout only; gradients, which alone are lowered, and bfloat16
-      with a mask or without, not both; always jitted, on one device, and compiled without
-      optimization.
-    tolerance: of float32 outputs and gradients, relative to their largest entry.
-    half_tolerance: of bfloat16 outputs, relative to their largest entry.
-    **fields: of the module.
+    module: The class of the token mixer, which is built with num_heads, dtype, layer, depth and
+      `fields`.
+    properties: The promises of the mixer; `None` means those of the class, or none.
+    layouts: The layouts of the tokens to run it on.
+    width: The width C of the tokens.
+    num_heads: The number of heads H.
+    pairwise: Whether to save time: only the last layout; gradients (the only part to be lowered)
+      and bfloat16 each either with or without a mask; always jitted, on one device, and compiled
+      without optimization.
+    tolerance: The tolerance of float32 outputs and gradients, relative to their largest entry.
+    half_tolerance: The tolerance of bfloat16 outputs, relative to their largest entry.
+    **fields: The fields of the module.
 
   Raises:
-    AssertionError: a promise is broken; the message says which.
+    AssertionError: A promise is broken; the message names it.
   """
   if properties is None:
     bare = Properties(implementations=(), accepts_mask=False)
@@ -94,12 +96,12 @@ def check_token_mixer(
 
 
 class _Case:
-  """A mixer, its variables and its input on one layout."""
+  """A mixer with its variables and inputs on one layout."""
 
   def __init__(self, module, fields, layout, width, tolerance, properties, fast):
     names = properties.implementations or ("auto",)
-    fields = {"implementation": names[-1], **fields}  # on so few tokens "auto" may be "masked"
-    # A module of one path need not have the field `implementation`.
+    fields = {"implementation": names[-1], **fields}  # "auto" may choose "masked" for few tokens
+    # A module with one implementation need not have the field `implementation`.
     known = lambda key: properties.implementations or key != "implementation"  # noqa: E731
     self.build = lambda **more: module(
       **{key: value for key, value in {**fields, **more}.items() if known(key)}
@@ -108,16 +110,16 @@ class _Case:
     self.properties, self.names = properties, names
     self.masks = (False, True) if properties.accepts_mask else (False,)
     self.jit = partial(jax.jit, compiler_options=UNOPTIMIZED if fast else None)
-    # Programs within programs: what is traced for one platform is lowered for others as well.
+    # The gradients are jitted so that other programs and other platforms reuse their traces.
     self.default = fields["implementation"]
     self.gradients = {n: jax.jit(partial(self._gradients, n)) for n in {*names, self.default}}
     random = np.random.default_rng(0)
     self.x, self.weight = random.normal(size=(2, 4, layout.length, width)).astype(np.float32)
     self.mask = random.random(self.x.shape[:2]) < 0.6
-    self.mask[0], self.mask[1], self.mask[:, -1] = True, False, False  # one example sees none
+    self.mask[0], self.mask[1], self.mask[:, -1] = True, False, False  # example 1 has no token
     init = self.jit(lambda key: self.build().init(key, self.x, layout, train=False))
     self.state = dict(init(jax.random.key(0)))
-    # Parameters that start at zero must matter too.
+    # The noise makes parameters that start at zero affect the outputs.
     self.params = jax.tree.map(
       lambda x: x + (0.1 * random.normal(size=x.shape)).astype(x.dtype),
       self.state.pop("params", {}),
@@ -136,10 +138,10 @@ class _Case:
     return jax.device_get(self.compiled(self.params, x, mask))
 
   def everything(self, params, x, mask):
-    """Returns outputs, bfloat16's and gradients, each by implementation and whether masked.
+    """Returns float32 outputs, bfloat16 outputs and gradients, by (implementation, masked).
 
-    It is one program, which compiles sooner than a program for each. Where time is short, gradients
-    and bfloat16 come with a mask or without, not both.
+    One program for all compiles faster than one for each. In the fast mode, gradients and bfloat16
+    are each computed either with or without a mask.
     """
     found: tuple[dict, dict, dict] = ({}, {}, {})
     full, half, slopes = found
@@ -154,7 +156,7 @@ class _Case:
     return found
 
   def _gradients(self, name, params, x, mask):
-    """Returns output and gradients, by parameters and input, of a weighted sum of the unmasked."""
+    """Returns the output, and gradients by params and x of a weighted sum over unmasked tokens."""
 
     def loss(params, x):
       out = self.apply(params, x, mask, implementation=name)
@@ -179,7 +181,7 @@ class _Case:
         self.close(slopes[key], slopes[first], what + "gradients")
 
   def check_mask(self):
-    """Checks that masked tokens change nothing, and that nothing depends on them."""
+    """Checks that masked tokens affect no output and have no gradient, and that others have one."""
     kept = self.mask[..., None]
     other = self.x + np.where(kept, 0, 3 * self.weight)
     full, _, slopes = self.results
@@ -208,7 +210,7 @@ class _Case:
     traced.lower(lowering_platforms=("cuda", "tpu"))
 
   def check_causality(self):
-    """Checks that with `causal` no output depends on a later token."""
+    """Checks that no output depends on a later token if `causal` is set."""
     here = self.layout.length // 2
     changed = self.x.copy()
     changed[:, here:] = 3 * self.weight[:, here:]
@@ -243,7 +245,7 @@ class _Case:
       self.close(self._on_devices(), plain, "several devices differ from one")
 
   def _on_devices(self) -> np.ndarray:
-    # Here, because only a few of the users of this file want the training room.
+    # The import is here because few users of this file need `vitx.training`.
     from vitx.training import parallel
 
     rows = jax.local_device_count() * -(-len(self.x) // jax.local_device_count())
@@ -261,7 +263,7 @@ class _Case:
     tolerance = self.tolerance if tolerance is None else tolerance
     trees = ([np.asarray(y, np.float32) for y in jax.tree.leaves(t)] for t in (found, expected))
     pairs = list(zip(*trees, strict=True))
-    # A gradient that is zero in exact arithmetic (a key's bias) is measured by the others.
+    # For a gradient that is zero in exact arithmetic (a key's bias) the largest one sets the scale.
     largest = max(np.abs(b).max() for _, b in pairs)
     for a, b in pairs:
       size = max(np.abs(b).max(), 0.05 * largest)

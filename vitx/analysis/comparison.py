@@ -1,4 +1,4 @@
-"""Methods side by side over seeds: the table of a sweep, in Markdown and as CSV."""
+"""Comparison of methods over seeds: the table of a sweep, in Markdown and as CSV."""
 
 import dataclasses
 import math
@@ -21,24 +21,24 @@ from vitx.analysis.statistics import (
 )
 
 SHOWN = {"top1": ("top-1 %", 100.0, 2), "bits": ("bits", 1.0, 4)}
-LEFT_OUT = ("kind", "step")  # of a row of metrics, in the CSV file
+LEFT_OUT = ("kind", "step")  # The fields of a row of metrics that the CSV file leaves out.
 
 
 def figure_format(figure: str) -> tuple[str, float, int]:
-  """Returns how a figure is written: its name for people, what it is multiplied by, digits."""
+  """Returns the format of a figure: its name for display, its factor and its number of digits."""
   return SHOWN.get(figure, (figure, 1.0, 4))
 
 
 @dataclasses.dataclass(frozen=True)
 class Method:
-  """What the points that differ only in their seed have in common.
+  """A method: the points that differ only in their seed.
 
   Attributes:
-    name: in the table.
-    steps: of the training.
-    flops: of the training, evaluations apart.
-    parameters: of the network.
-    published: the source's figures, by name; one that is mapped goes by epoch.
+    name: The name in the table.
+    steps: The number of training steps.
+    flops: The operations of the training, without evaluations.
+    parameters: The number of parameters of the network.
+    published: The figures of the source, by name; a mapping has one per epoch.
   """
 
   name: str
@@ -50,17 +50,17 @@ class Method:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-  """How a point ended.
+  """The outcome of a point.
 
   Attributes:
-    method: its name.
-    seed: of the run.
-    best: the step of the checkpoint that validated best; None if it failed.
-    validation: figures of that checkpoint.
-    test: figures of that checkpoint.
-    seen: figures of every evaluation on *test*, where the run made them.
-    seconds: of training.
-    problem: why it failed; "" if it did not.
+    method: The name of the method.
+    seed: The seed of the run.
+    best: The step of the checkpoint with the best validation figure, or `None` if the run failed.
+    validation: The validation figures of that checkpoint.
+    test: The test figures of that checkpoint.
+    seen: The figures of every evaluation on *test* during the run, if it made any.
+    seconds: The duration of the training in seconds.
+    problem: The reason of the failure, or "" without one.
   """
 
   method: str
@@ -78,15 +78,17 @@ class MethodSummary:
   """A method's line of the table.
 
   Attributes:
-    method: whose it is.
-    validation: the figure, best by *validation*; None without a finished run.
-    test: the figure of the same checkpoints.
-    best_on_test: the best figure of any evaluation on *test*; None where runs have none.
-    difference: of the test figure to the first method's, by seed; None of the first one.
-    rank: of the mean test figure.
+    method: The method.
+    validation: The best validation figure, or `None` without a finished run.
+    test: The test figure of the checkpoints that validated best.
+    best_on_test: The best figure of any evaluation on *test*, or `None` if the runs have none.
+    difference: The difference of the test figure to the first method's, paired by seed, or `None`
+      for the first method.
+    rank: The rank of the mean test figure.
     p: The p-value of the difference, corrected for the number of differences in the table.
-    published: the figure as printed.
-    published_rank: among the methods that have both; None for a further variant of one row.
+    published: The printed figure.
+    published_rank: The rank of the printed figure among the methods with both figures, or `None`
+      for a further variant of a row.
   """
 
   method: Method
@@ -102,13 +104,13 @@ class MethodSummary:
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-  """Methods and their runs.
+  """Several methods and their runs.
 
   Attributes:
-    figure: the task's primary one.
-    mode: whether a good one is high ("max") or low ("min").
-    methods: in the order of the table; the others are compared with the first.
-    outcomes: of all points.
+    figure: The name of the task's primary figure.
+    mode: Whether high ("max") or low ("min") figures are good.
+    methods: The methods in the order of the table; the others are compared with the first.
+    outcomes: The outcomes of all points.
   """
 
   figure: str
@@ -117,7 +119,7 @@ class Comparison:
   outcomes: Sequence[Outcome]
 
   def values(self, method: str, role: str) -> dict[int, float]:
-    """Returns the figure of a role ("validation" or "test") by seed, of the runs that finished."""
+    """Returns the figures of a role ("validation" or "test") by seed, for the finished runs."""
     return {
       each.seed: getattr(each, role)[self.figure]
       for each in self.outcomes
@@ -125,7 +127,7 @@ class Comparison:
     }
 
   def lines(self) -> list[MethodSummary]:
-    """Returns the table's lines."""
+    """Returns the lines of the table."""
     lines = [self._measure(method) for method in self.methods]
     ran = [line for line in lines if line.test]
     ranks = rank([line.test.mean for line in ran if line.test], self.mode)
@@ -136,13 +138,13 @@ class Comparison:
     return _replace(lines, both, "published_rank", printed)
 
   def agreement(self) -> Agreement | None:
-    """Returns how far our order agrees with the published one; None where none can be told."""
+    """Returns the agreement of our order with the published one, or `None` if it is undefined."""
     both = _find_published(self.lines())
     ours = [line.test.mean for line in both if line.test]
     return agree(ours, [line.published for line in both if line.published is not None])
 
   def _adjust(self, lines: Sequence[MethodSummary]) -> list[MethodSummary]:
-    """Returns the lines with p-values that hold for all differences of the table together."""
+    """Returns the lines with p-values corrected for the number of differences in the table."""
     tested = [line for line in lines if line.difference and line.difference.p is not None]
     raised = adjust([line.difference.p for line in tested])  # type: ignore[union-attr, misc]
     return _replace(lines, tested, "p", raised)
@@ -173,7 +175,7 @@ class Comparison:
 
 
 def _find_published(lines: Sequence[MethodSummary]) -> list[MethodSummary]:
-  """Returns the lines that ran and have a published figure; of variants of one row the first."""
+  """Returns finished lines with a published figure; of several variants of a row, the first."""
   both = [line for line in lines if line.test and line.published is not None]
   rows = [line.method.published for line in both]
   return [line for i, line in enumerate(both) if rows[i] not in rows[:i]]
@@ -182,7 +184,7 @@ def _find_published(lines: Sequence[MethodSummary]) -> list[MethodSummary]:
 def _replace(
   lines: Sequence[MethodSummary], chosen: Sequence[MethodSummary], field: str, values: Sequence[Any]
 ) -> list[MethodSummary]:
-  """Returns the lines, the chosen ones with these values in a field."""
+  """Returns all lines, with new values in one field of the chosen ones."""
   given: dict[str, dict[str, Any]] = {
     line.method.name: {field: value} for line, value in zip(chosen, values, strict=True)
   }
@@ -190,7 +192,7 @@ def _replace(
 
 
 def format_table(comparison: Comparison) -> str:
-  """Returns the table in Markdown with what its columns mean."""
+  """Returns the table in Markdown, with an explanation of its columns."""
   name, scale, digits = figure_format(comparison.figure)
   lines = comparison.lines()
   first = comparison.methods[0].name
@@ -249,7 +251,7 @@ def _explain(comparison: Comparison, has_published: bool) -> str:
 
 
 def _tell_counts(comparison: Comparison) -> list[str]:
-  """Returns a sentence on the examples behind a figure, and how closely so many tell a share."""
+  """Returns a sentence on the number of examples behind a figure, and the resulting precision."""
   good = [each for each in comparison.outcomes if each.test]
   counts = {(o.validation.get("examples", 0), o.test.get("examples", 0)) for o in good}
   if len(counts) != 1 or 0 in (known := counts.pop()):
@@ -284,7 +286,7 @@ def _number(value: float | None, form: str = "g") -> str:
 
 
 def format_csv(comparison: Comparison) -> str:
-  """Returns a line per point: what its method costs, and its figures that are numbers; no times."""
+  """Returns CSV with a line per point: its method's cost and its numeric figures, without times."""
   methods = {method.name: method for method in comparison.methods}
   rows = [_flatten(each, methods[each.method]) for each in comparison.outcomes]
   return csv_files.format_records(rows)

@@ -1,4 +1,4 @@
-"""What a function costs before it runs: FLOPs counted over its jaxpr, memory as compiled."""
+"""The cost of a function before it runs: FLOPs counted over its jaxpr, memory as compiled."""
 
 import math
 from collections.abc import Callable
@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.interpreters import partial_eval
 
-# One operation for each element of the result, transcendental functions too: softmax counts as its
-# maximum, difference, exponential, sum and quotient, GELU as its products and its erf or tanh.
+# These count one operation per element of the result, transcendental functions included: softmax is
+# its maximum, difference, exponential, sum and quotient, GELU its products and its erf or tanh.
 ELEMENTWISE = frozenset(
   {
     *("abs", "add", "add_any", "ceil", "clamp", "div", "floor", "max", "min", "mul", "neg", "rem"),
@@ -23,14 +23,14 @@ ELEMENTWISE = frozenset(
     *("digamma", "erf", "erf_inv", "erfc", "lgamma"),
   }
 )
-# One for each element of what is reduced.
+# These count one operation per element of the reduced array.
 REDUCING = frozenset(
   {
     *("argmax", "argmin", "cumlogsumexp", "cummax", "cummin", "cumprod", "cumsum"),
     *("reduce_max", "reduce_min", "reduce_prod", "reduce_sum"),
   }
 )
-# One for each element of what is added, compared or multiplied in.
+# These count one operation per element that is added, compared or multiplied in.
 SCATTERING = frozenset(f"scatter{how}" for how in ("-add", "-max", "-min", "-mul", "-sub"))
 WINDOWED = frozenset(f"reduce_window_{how}" for how in ("max", "min", "sum"))
 SINGLE = ELEMENTWISE | REDUCING | SCATTERING | WINDOWED
@@ -40,20 +40,20 @@ def flops(function: Callable, *args: Any, elementwise: bool = False) -> int:
   """Returns the floating-point operations of matrix products, convolutions and Fourier transforms.
 
   A multiply-add counts as two, the transform of n complex numbers as 5 n log2 n, of n real ones as
-  half of that. Loops count as often as they run (the compiler's own estimate counts a loop's body
-  once); of the branches of a conditional the dearest counts. A `while` loop without a known trip
-  count counts once.
+  half of that. The body of a loop counts once per iteration (the compiler's own estimate counts it
+  once); of the branches of a conditional, only the most expensive counts. A `while` loop without a
+  known trip count counts once.
 
   Args:
-    function: whatever it calls is counted too.
-    *args: its arguments; `jax.ShapeDtypeStruct` will do.
-    elementwise: whether arithmetic on single floating-point numbers counts too: one for each
-      element of the result of `ELEMENTWISE`, exponentials and such like sums; one for each element
-      that goes into a reduction. Comparisons, choices, conversions, moves, and what integers and
-      random bits cost, never count.
+    function: The function; all functions that it calls are counted too.
+    *args: The arguments of the function, arrays or `jax.ShapeDtypeStruct`.
+    elementwise: Whether arithmetic on single floating-point numbers counts too: one per element of
+      the result of `ELEMENTWISE` functions, exponentials as well as sums, and one per element that
+      goes into a reduction. Comparisons, choices, conversions and moves never count, nor does the
+      work on integers and random bits.
   """
   jaxpr = jax.make_jaxpr(function)(*args).jaxpr
-  # What nothing reads, as a gradient of the images, is never computed: the compiler drops it too.
+  # Unused results, such as a gradient of the images, are left out: the compiler drops them too.
   alive, _ = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
   return _count(alive, elementwise)
 
@@ -71,20 +71,20 @@ def _equation(equation: Any, elementwise: bool) -> int:
   if name == "conv_general_dilated":
     kernel = equation.invars[1].aval.shape
     features = kernel[params["dimension_numbers"].rhs_spec[0]]
-    spread = math.prod(params["lhs_dilation"])  # between its numbers stand zeros, as many as that
+    spread = math.prod(params["lhs_dilation"])  # Products with the zeros between are free.
     return 2 * _size(equation) * math.prod(kernel) // (features * spread)
   if name == "fft":
     return _fourier(equation.invars[0].aval, equation.outvars[0].aval, params["fft_lengths"])
   if name == "cond":
     return max(_count(branch.jaxpr, elementwise) for branch in params["branches"])
-  if name in SINGLE:  # what a scatter adds with is a function inside it
+  if name in SINGLE:  # Some scatters contain a function, which must not count a second time.
     return _single(name, equation) if elementwise else 0
   times = params["length"] if name == "scan" else 1
   return times * sum(_count(inner, elementwise) for inner in _inner(params))
 
 
 def _single(name: str, equation: Any) -> int:
-  """Returns the operations of a primitive that works on single numbers."""
+  """Returns the operations of an elementwise, reducing, scattering or windowed primitive."""
   if not jnp.issubdtype(equation.invars[0].aval.dtype, jnp.inexact):
     return 0
   if name in ELEMENTWISE:
@@ -117,15 +117,15 @@ def _inner(params: dict[str, Any]):
 
 
 def tree_bytes(tree: Any) -> int:
-  """Returns the bytes of all leaves."""
+  """Returns the number of bytes of all leaves."""
   return sum(math.prod(x.shape) * np.dtype(x.dtype).itemsize for x in jax.tree.leaves(tree))
 
 
 def compiled_bytes(compiled: Any) -> int | None:
-  """Returns the bytes that a compiled function needs at once on one device, `None` if unknown.
+  """Returns the peak memory of a compiled function on one device in bytes, or `None` if unknown.
 
-  Arguments, results and temporaries, less what they share. What the CPU's compiler says is no
-  statement about a GPU.
+  It is the sum of arguments, results and temporaries, minus shared buffers. A figure of the CPU's
+  compiler says nothing about a GPU.
   """
   analysis = compiled.memory_analysis()
   if analysis is None:

@@ -1,4 +1,4 @@
-"""How many parameters a network has: all of them, and as torchsummary counts."""
+"""The number of parameters of a network, in total and by torchsummary's convention."""
 
 import math
 from collections.abc import Mapping
@@ -13,11 +13,12 @@ from vitx.models import model_from_config, names
 
 
 class Count(NamedTuple):
-  """Parameters of a network.
+  """The number of parameters of a network, by two conventions.
 
   Attributes:
-    total: every one.
-    summary: by torchsummary's convention, which several papers print: those of layers only.
+    total: The number of all parameters.
+    summary: The number that torchsummary counts and several papers print: parameters of layers
+      only.
   """
 
   total: int
@@ -25,17 +26,17 @@ class Count(NamedTuple):
 
 
 def count_parameters(model: nn.Module, inputs: Input) -> Count:
-  """Returns how many parameters a network has; `init` is traced, nothing is allocated.
+  """Returns the number of parameters of a network; `init` is traced, nothing is allocated.
 
   Args:
-    model: a network.
-    inputs: what it is called with; a shape is that of images, (B, height, width, channels).
+    model: A network.
+    inputs: The inputs of the network; a shape is that of images, (B, height, width, channels).
   """
   return count_variables(variable_shapes(model, inputs))
 
 
 def count_variables(variables: Any) -> Count:
-  """Returns how many parameters there are among a network's variables, or their shapes."""
+  """Returns the number of parameters among a network's variables, or their shapes."""
   paths, _ = jax.tree.flatten_with_path(variables["params"])
   sizes = [
     (jax.tree_util.keystr(path, simple=True, separator="/"), math.prod(leaf.shape))
@@ -47,13 +48,13 @@ def count_variables(variables: Any) -> Count:
 
 
 def count(config: Mapping[str, Any]) -> Count:
-  """Returns the parameters of a config's network, by two conventions; nothing is allocated.
+  """Returns the number of parameters of a config's network; nothing is allocated.
 
   Args:
-    config: as `get_config` returns it, or resolved.
+    config: A config from `get_config`, or a resolved one.
 
   Raises:
-    ConfigError: the config does not say how many classes, or how large an image.
+    ConfigError: The config lacks the number of classes or the image size.
   """
   model: Any = model_from_config(config["model"])
   if hasattr(model, "input_spec"):

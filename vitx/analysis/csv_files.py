@@ -1,8 +1,8 @@
-"""CSV files that a spreadsheet shows and does not compute.
+"""CSV files with cells that a spreadsheet shows as text and does not compute.
 
-A spreadsheet takes a cell that begins with one of `= + - @` for a formula, which may open links and
-start programs. A text that begins so, a class name perhaps, gets an apostrophe before it; a number,
-also one written as text, stays as it is. `read` takes the apostrophe off again.
+A spreadsheet interprets a cell that begins with one of `= + - @` as a formula, which may open links
+and start programs. So an apostrophe is written before a text of that form, for example a class
+name. Numbers, also those written as text, are unchanged. `read` removes the apostrophe.
 """
 
 import contextlib
@@ -15,19 +15,19 @@ from typing import Any, TextIO
 
 from vitx.config.errors import naming
 
-# Spreadsheets of East Asia read the wide forms too; some skip blanks before the sign.
+# Spreadsheets in East Asia also read the wide forms; some skip whitespace before the sign.
 _FORMULA = re.compile(r"'*[=+\-@\t\r\n＝＋－＠]")
 
 
 def guard(cell: Any) -> Any:
-  """Returns a cell; a text that is no number and would be a formula has an apostrophe before it."""
+  """Returns a cell, with an apostrophe before a text that would be a formula and is no number."""
   if not isinstance(cell, str) or not _FORMULA.match(cell) or _is_number(cell):
     return cell
   return f"'{cell}"
 
 
 def unguard(cell: str) -> str:
-  """Returns the cell of which `guard` made this one."""
+  """Returns the original of a cell from `guard`."""
   return cell[1:] if cell.startswith("'") and _FORMULA.match(cell) else cell
 
 
@@ -40,7 +40,7 @@ def _is_number(text: str) -> bool:
 
 
 class Table:
-  """Writes rows to an open file, `newline=""`."""
+  """A writer of rows to a file that was opened with `newline=""`."""
 
   def __init__(self, file: TextIO):
     self._writer = csv.writer(file)
@@ -52,26 +52,26 @@ class Table:
 
 @contextlib.contextmanager
 def create(path: str | Path) -> Iterator[Table]:
-  """Creates a file. Raises OSError, with its path, for one that cannot be written to its end."""
+  """Creates a CSV file; raises OSError with its path if it cannot be written."""
   with naming(path), open(path, "w", newline="", encoding="utf-8") as file:
     yield Table(file)
 
 
 def write(path: str | Path, rows: Iterable[Iterable[Any]]) -> None:
-  """Writes a file, of which the first row is the head. Raises like `create`."""
+  """Writes a file from rows; the first row is the head. Raises the errors of `create`."""
   with create(path) as table:
     for row in rows:
       table.add(row)
 
 
 def write_records(path: str | Path, records: Sequence[Mapping[str, Any]]) -> None:
-  """Writes a row for each record under the keys of all. Raises like `create`."""
+  """Writes a row per record; the columns are the keys of all. Raises the errors of `create`."""
   with naming(path):
     Path(path).write_text(format_records(records), encoding="utf-8", newline="")
 
 
 def format_records(records: Sequence[Mapping[str, Any]]) -> str:
-  """Returns a file's text: a row for each record under the keys of all, in their order."""
+  """Returns the text of a CSV file with a row for each record; the columns are the keys of all."""
   heads, file = dict.fromkeys(key for record in records for key in record), io.StringIO()
   table = Table(file)
   table.add(heads)
@@ -81,10 +81,10 @@ def format_records(records: Sequence[Mapping[str, Any]]) -> str:
 
 
 def read(path: str | Path) -> list[dict[str, str]]:
-  """Reads the rows of a file that this module wrote, by the names in its first row.
+  """Returns the rows of a file that this module wrote, by the names in its first row.
 
   Raises:
-    OSError, UnicodeDecodeError: it cannot be read.
+    OSError, UnicodeDecodeError: The file cannot be read.
   """
   with open(path, newline="", encoding="utf-8") as file:
     reader = csv.DictReader(file, restval="")

@@ -9,7 +9,7 @@ from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns import Pattern
 from vitx.ops.sparse.block_mask import BlockMask
 
-AT_ONCE = 2**22  # entries of a temporary
+AT_ONCE = 2**22  # The most entries of a temporary array.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,9 +17,9 @@ class Edges:
   """A directed graph: query q reads keys `keys[starts[q] : starts[q + 1]]`, ascending.
 
   Attributes:
-    starts: int64 (N + 1,).
-    keys: int32 (edges,).
-    weights: float64 (edges,), `None` where all edges weigh the same.
+    starts: The index of each query's first key, int64 (N + 1,).
+    keys: The keys, int32 (edges,).
+    weights: The weights, float64 (edges,), or `None` if all edges weigh equally.
   """
 
   starts: np.ndarray
@@ -28,7 +28,7 @@ class Edges:
 
   @property
   def length(self) -> int:
-    """N, the number of tokens."""
+    """The number of tokens, N."""
     return self.starts.size - 1
 
   @property
@@ -37,7 +37,7 @@ class Edges:
     return np.repeat(np.arange(self.length, dtype=np.int32), np.diff(self.starts))
 
   def reversed(self) -> "Edges":
-    """Returns the edges turned around, from key to query."""
+    """Returns the edges with reversed direction, from key to query."""
     return from_pairs(self.keys, self.queries, self.length)
 
   def undirected(self) -> "Edges":
@@ -56,12 +56,12 @@ class Edges:
 
 
 def from_pairs(queries: np.ndarray, keys: np.ndarray, length: int) -> Edges:
-  """Builds the lists from pairs in any order, without repeats."""
+  """Builds the neighbor lists from distinct pairs in any order."""
   return _from_codes(np.sort(queries.astype(np.int64) * length + keys), length)
 
 
 def _from_codes(codes: np.ndarray, length: int) -> Edges:
-  """Builds the lists from q N + k of every edge, ascending."""
+  """Builds the neighbor lists from the ascending codes q N + k of all edges."""
   queries, keys = np.divmod(codes, max(length, 1))
   starts = np.concatenate([[0], np.cumsum(np.bincount(queries, minlength=length))])
   return Edges(starts.astype(np.int64), keys.astype(np.int32))
@@ -71,7 +71,7 @@ def from_matrix(matrix: np.ndarray, threshold: float = 0.0) -> Edges:
   """Returns the entries of an attention matrix (N, N) above `threshold`, with their weights.
 
   Raises:
-    ConfigError: the matrix is not square.
+    ConfigError: The matrix is not square.
   """
   matrix = np.asarray(matrix)
   if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
@@ -83,7 +83,7 @@ def from_matrix(matrix: np.ndarray, threshold: float = 0.0) -> Edges:
 
 
 def from_pattern(pattern: Pattern, layout: TokenLayout, head: int = 0, block: int = 64) -> Edges:
-  """Returns the edges of one head, found tile by tile: memory grows with them, not with N²."""
+  """Returns one head's edges, found tile by tile: memory grows with their number, not with N²."""
   mask = BlockMask.from_pattern(pattern, layout, block, head + 1)
   rows = slice(
     *np.searchsorted(mask.queries, [(mask.heads - 1) * mask.rows, mask.heads * mask.rows])
@@ -105,14 +105,15 @@ def from_pattern(pattern: Pattern, layout: TokenLayout, head: int = 0, block: in
 def distances(edges: Edges, sources: np.ndarray) -> np.ndarray:
   """Counts the ordered pairs (source, token) by the length of the shortest path between them.
 
-  Breadth first from all sources at once, one bit for each source and token.
+  This is a breadth-first search from all sources at once, with one bit per source and token.
 
   Args:
-    edges: information flows from key to query; a path follows the edges from the source's query.
-    sources: (S,) token indices, without repeats.
+    edges: The edges. Information flows from key to query, but a path starts at the source as a
+      query and follows its edges.
+    sources: The source tokens, distinct indices (S,).
 
   Returns:
-    int64 (longest + 1,): entry d is the number of pairs at distance d; entry 0 is S.
+    The counts, int64 (longest + 1,): entry d is the number of pairs at distance d; entry 0 is S.
   """
   incoming = edges.reversed()
   S, N = sources.size, edges.length
@@ -131,11 +132,11 @@ def distances(edges: Edges, sources: np.ndarray) -> np.ndarray:
 
 
 def _spread(reached: np.ndarray, incoming: Edges) -> np.ndarray:
-  """Takes one step: a token is reached by whatever reached a query that reads it."""
+  """Takes one step: a token is reached by all sources that reach a query with an edge to it."""
   result, words = reached.copy(), reached.shape[1]
   degree = np.diff(incoming.starts)
-  fed = np.flatnonzero(degree)  # `reduceat` has no notion of an empty run
-  # A hub has up to N edges, so chunks end by edges and not by tokens.
+  fed = np.flatnonzero(degree)  # `reduceat` cannot handle an empty run.
+  # A token may have up to N edges, so chunks are cut by edges and not by tokens.
   ends = np.searchsorted(
     np.cumsum(degree[fed]) * words, np.arange(AT_ONCE, degree.sum() * words + AT_ONCE, AT_ONCE)
   )

@@ -1,10 +1,10 @@
-"""Figures of the graph that an attention pattern, or an attention matrix, spans over tokens.
+"""Graph properties of an attention pattern, or of an attention matrix, over its tokens.
 
-An edge (q, k) says that query q reads key k. Above `EXACT` tokens distances start from `SAMPLE`
-random tokens (each search is exact over the whole graph) and clustering averages over `SAMPLE`
-random tokens, the few hubs among them over `PAIRS` random pairs of their neighbors; degrees,
-density and the spectrum stay exact, the latter by Lanczos iterations above `DENSE_SPECTRUM`.
-Memory grows with the number of edges.
+An edge (q, k) says that query q reads key k. Above `EXACT` tokens, distances start from `SAMPLE`
+random tokens (each search is exact over the whole graph), and clustering is averaged over `SAMPLE`
+random tokens; for the few hubs among them it uses `PAIRS` random pairs of neighbors. Degrees,
+density and the spectrum are always exact; the spectrum comes from Lanczos iterations above
+`DENSE_SPECTRUM` tokens. Memory grows with the number of edges.
 """
 
 import dataclasses
@@ -24,28 +24,28 @@ EXACT, SAMPLE, PAIRS, DENSE_SPECTRUM = 4096, 256, 20_000, 1024
 
 @dataclasses.dataclass(frozen=True)
 class GraphFigures:
-  """Figures of one head.
+  """The graph properties of one head.
 
   Attributes:
-    tokens: N.
-    edges: number of (query, key).
-    density: edges over N².
-    out_degree: least, mean and most keys that a query reads, itself included.
-    in_degree: least, mean and most queries that read a key.
-    reach: fraction of the ordered pairs of different tokens that a path joins.
-    path_length: mean shortest path over the joined pairs; NaN where there is none.
-    diameter: the longest shortest path over the joined pairs.
-    layers_to_mixing: least L with (I + A)^L > 0 everywhere, layers until every token may have read
-      every other: the diameter, or infinity where some pair is not joined.
-    clustering: mean over tokens of the closed fraction of pairs of neighbors, undirected, without
+    tokens: The number of tokens, N.
+    edges: The number of (query, key) edges.
+    density: The number of edges over N².
+    out_degree: The least, mean and largest number of keys that a query reads, itself included.
+    in_degree: The least, mean and largest number of queries that read a key.
+    reach: The share of ordered pairs of different tokens that a path joins.
+    path_length: The mean shortest path over joined pairs, or NaN without any.
+    diameter: The longest shortest path over joined pairs.
+    layers_to_mixing: The least L with (I + A)^L > 0 everywhere, which is the number of layers until
+      every token may have read every other: the diameter, or infinity if some pair is not joined.
+    clustering: The mean over tokens of the closed share of pairs of neighbors, undirected, without
       self-loops (Watts and Strogatz 1998); a token with fewer than two neighbors counts as 0.
-    transitivity: three times the triangles over the connected triples, undirected.
-    clustering_directed: mean of Fagiolo's coefficient (2007), which tells directions apart.
-    spectral_gap: 1 - |λ₂| of the random walk that follows the attention, uniform over the edges of
-      a pattern, by the weights of a matrix; a query that attends nothing ends the walk.
-    laplacian: λ₂ of I - D^(-1/2) U D^(-1/2), U undirected without self-loops; a token without
-      neighbors counts as a component of its own.
-    sampled: whether path and clustering figures are estimates from a sample.
+    transitivity: Three times the triangles over the connected triples, undirected.
+    clustering_directed: The mean of Fagiolo's coefficient (2007), which distinguishes directions.
+    spectral_gap: The value 1 - |λ₂| of the random walk that follows the attention, uniform over the
+      edges of a pattern, or by the weights of a matrix; a query without keys ends the walk.
+    laplacian: The value λ₂ of I - D^(-1/2) U D^(-1/2), where U is undirected without self-loops; a
+      token without neighbors counts as a component of its own.
+    sampled: Whether path and clustering figures are estimates from a sample.
   """
 
   tokens: int
@@ -73,17 +73,17 @@ def graph_figures(
   threshold: float = 0.0,
   seed: int = 0,
 ) -> GraphFigures:
-  """Computes all figures of one head.
+  """Computes all graph properties of one head.
 
   Args:
-    graph: a pattern, or an attention matrix (N, N), boolean or of weights.
-    layout: how the tokens lie; needed for a pattern.
-    head: of a pattern.
-    threshold: weights of a matrix above it are edges.
-    seed: of the sample.
+    graph: A pattern, or an attention matrix (N, N), boolean or of weights.
+    layout: The layout of the tokens; a pattern needs it.
+    head: The head of a pattern.
+    threshold: The threshold of a matrix; weights above it are edges.
+    seed: The random seed of the sample.
 
   Raises:
-    ConfigError: a pattern without a layout, or a matrix that is not square.
+    ConfigError: A pattern has no layout, or a matrix is not square.
   """
   if isinstance(graph, Pattern):
     if layout is None:
@@ -127,13 +127,13 @@ def _degrees(degrees: np.ndarray) -> tuple[int, float, int]:
 def compute_clusterings(
   edges: Edges, both: Edges, tokens: np.ndarray | None, rng: np.random.Generator
 ) -> tuple[float, float, float]:
-  """Returns mean C_i, transitivity and mean directed C_i, over all tokens or the given ones.
+  """Returns mean C_i, transitivity and mean directed C_i, over all tokens or a sample.
 
   Args:
-    edges: directed.
-    both: these edges, undirected.
-    tokens: the sample; `None` means all tokens.
-    rng: picks pairs of neighbors of hubs.
+    edges: The directed edges.
+    both: The undirected version of `edges`.
+    tokens: The tokens of the sample; `None` means all tokens.
+    rng: The random generator for pairs of neighbors of hubs.
   """
   degree = np.diff(both.starts).astype(np.float64)
   total, mutual = _directed_degrees(edges)
@@ -156,7 +156,7 @@ def compute_clusterings(
 
 
 def _directed_degrees(edges: Edges) -> tuple[np.ndarray, np.ndarray]:
-  """Returns in- plus out-degree and number of mutual edges of each token, without self-loops."""
+  """Returns each token's in- plus out-degree and number of mutual edges, without self-loops."""
   N, q, k = edges.length, edges.queries, edges.keys
   apart = q != k
   q, k = q[apart].astype(np.int64), k[apart].astype(np.int64)
@@ -168,7 +168,7 @@ def _directed_degrees(edges: Edges) -> tuple[np.ndarray, np.ndarray]:
 def _sampled_triangles(
   edges: Edges, both: Edges, tokens: np.ndarray, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Returns (U³)_ii and ((A + Aᵀ)³)_ii of the tokens, of hubs estimated by pairs of neighbors."""
+  """Returns the tokens' (U³)_ii and ((A + Aᵀ)³)_ii; for hubs, estimates from pairs of neighbors."""
   N = edges.length
   codes = edges.queries.astype(np.int64) * N + edges.keys  # ascending
   closed, directed = np.zeros(tokens.size), np.zeros(tokens.size)
@@ -191,7 +191,7 @@ def _sampled_triangles(
 
 
 def _multiplicity(codes: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-  """Returns 1 where the edge exists, else 0."""
+  """Returns 1 for each wanted edge that exists, else 0."""
   place = np.minimum(np.searchsorted(codes, wanted), codes.size - 1)
   return (codes[place] == wanted).astype(np.int64)
 
@@ -211,10 +211,10 @@ def compute_spectral_gap(edges: Edges) -> float:
 
 
 def compute_laplacian(both: Edges) -> float:
-  """Returns the second least eigenvalue of the normalized Laplacian of an undirected graph."""
+  """Returns the second smallest eigenvalue of an undirected graph's normalized Laplacian."""
   degree = np.diff(both.starts).astype(np.float64)
   root = np.divide(1.0, np.sqrt(degree), out=np.zeros_like(degree), where=degree > 0)
-  # A token alone is a component: its eigenvalue 0 of the Laplacian is a 1 here.
+  # An isolated token is a component: its eigenvalue 0 of the Laplacian is a 1 here.
   alone = scipy.sparse.diags_array((degree == 0).astype(np.float64))
   U = scipy.sparse.csr_array(
     (np.ones(both.keys.size), both.keys, both.starts), shape=(both.length,) * 2
@@ -230,5 +230,5 @@ def compute_laplacian(both: Edges) -> float:
 
 
 def _start(matrix: scipy.sparse.sparray) -> np.ndarray:
-  """Returns where Lanczos begins: fixed, to repeat; random, to meet every eigenvector."""
+  """Returns Lanczos's start: fixed, for repeatability; random, to have all eigenvectors in it."""
   return np.random.default_rng(0).normal(size=matrix.shape[0])

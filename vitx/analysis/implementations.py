@@ -1,4 +1,4 @@
-"""Which implementation every token mixer of a network runs."""
+"""The implementations that the token mixers of a network run."""
 
 from typing import Any
 
@@ -11,15 +11,15 @@ from vitx.ops.implementation import recording_implementations
 
 
 def implementations(model: nn.Module, inputs: Input, examples: int | None = None) -> dict[str, str]:
-  """Returns what "auto" picks, found by tracing `init`, for images (B, rows, columns, C).
+  """Returns the implementations that "auto" picks, found by tracing `init`.
 
   Args:
-    model: a network.
-    inputs: what it is called with; a shape is that of images.
-    examples: B, where it is not that of `inputs`.
+    model: A network.
+    inputs: The inputs of the network; a shape is that of images, (B, rows, columns, C).
+    examples: The batch size B, or `None` for that of `inputs`.
 
   Returns:
-    "masked", "kernelized", or "auto" for a mixer with one path only, by the mixer's place in the
+    "masked", "kernelized", or "auto" for a mixer with only one path, by the mixer's path in the
     network, such as "block_0/token_mixer".
   """
   if isinstance(inputs, tuple):
@@ -43,5 +43,5 @@ def implementations(model: nn.Module, inputs: Input, examples: int | None = None
 
 
 def describe_choices(choices: list) -> str:
-  """Returns what the ops of one mixer picked, of which all pick the same, or "auto" without ops."""
+  """Returns the implementations that one mixer's ops picked, joined by "+"; "auto" without ops."""
   return "+".join(sorted({choice.implementation for choice in choices})) or "auto"

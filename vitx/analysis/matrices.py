@@ -1,4 +1,4 @@
-"""A model whose token mixers hold their matrices, and how spread out their attention is."""
+"""Models whose token mixers hold their matrices, and the entropy of their attention."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,17 +16,17 @@ from vitx.models.sown import collect
 
 
 def hold_matrices(model: ConfigDict) -> ConfigDict:
-  """Returns the config of a model whose mixers hold their matrices, if they can; parameters stay.
+  """Returns a model config whose mixers hold their matrices if they can, with equal parameters.
 
   Args:
-    model: `config.model`; it stays as it is.
+    model: The `config.model`, which is not changed.
   """
   held = model.copy_and_resolve_references()
   with held.unlocked():
     if held.get("layer_cycle"):
-      held.layer_cycle = 0  # nothing is sown inside its loop
+      held.layer_cycle = 0  # Nothing can be sown inside its loop.
     if held.get("remat"):
-      held.remat = False  # so that what a mixer holds can leave it
+      held.remat = False  # Rematerialization would not let the matrices out.
     mixer = registry.fields_of(held.get("token_mixer", "softmax"))
     found = registry.lookup(MIXERS, mixer["name"], "model.token_mixer")
     several = getattr(getattr(found, "properties", None), "implementations", ("masked",))
@@ -38,16 +38,17 @@ def hold_matrices(model: ConfigDict) -> ConfigDict:
 def attention_entropies(
   model: nn.Module, variables: Mapping[str, Any], inputs: Any
 ) -> dict[str, jax.Array]:
-  """Returns the entropy of what the queries of each token mixer attend, mean of heads and queries.
+  """Returns the entropy of each token mixer's attention, averaged over heads and queries.
 
   Args:
-    model: of `hold_matrices`.
-    variables: its collections.
-    inputs: (B, ...), as the task prepares them.
+    model: A model of a config from `hold_matrices`.
+    variables: Its variable collections.
+    inputs: The inputs, (B, ...), prepared by the task.
 
   Returns:
-    Nats, float32 (B,), by "attention_entropy/block_00" and so on; from 0, where every query attends
-    one key, to the logarithm of the number of keys. {} for mixers without softmax probabilities.
+    The entropies in nats, float32 (B,), by "attention_entropy/block_00" and so on: from 0, if every
+    query attends to one key, to the logarithm of the number of keys. Mixers without softmax
+    probabilities give {}.
   """
   sown = model.apply(variables, inputs, train=False, mutable=["intermediates"])[1]
   held = collect(sown.get("intermediates", {}), "probabilities")

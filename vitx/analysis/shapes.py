@@ -1,4 +1,4 @@
-"""The variables of a network before any is computed."""
+"""The shapes of a network's variables, without computing any."""
 
 from typing import Any
 
@@ -12,11 +12,11 @@ Input = tuple[int, ...] | jax.ShapeDtypeStruct
 
 
 def variable_shapes(model: nn.Module, inputs: Input) -> Any:
-  """Returns all variables as shapes; traces `initialize`, so that its errors are raised too.
+  """Returns all variables as shapes; it traces `initialize`, and so raises its errors.
 
   Args:
-    model: a network.
-    inputs: what it is called with; a shape is that of images, (B, height, width, channels).
+    model: A network.
+    inputs: The inputs of the network; a shape is that of images, (B, height, width, channels).
   """
   if isinstance(inputs, tuple):
     inputs = jax.ShapeDtypeStruct(inputs, jnp.float32)

@@ -1,4 +1,4 @@
-"""What a few runs can say: spread, paired differences with their uncertainty, and ranks.
+"""Statistics of a few runs: spread, paired differences with their uncertainty, and ranks.
 
 Runs of one seed share order, splits and augmentation, so methods are compared seed by seed.
 """
@@ -11,17 +11,17 @@ from typing import Literal
 import numpy as np
 from scipy import stats
 
-LEVEL = 0.95  # of intervals
+LEVEL = 0.95  # The level of the intervals.
 
 
 @dataclasses.dataclass(frozen=True)
 class Spread:
-  """Mean and standard deviation of a figure over seeds.
+  """The mean and standard deviation of a figure over seeds.
 
   Attributes:
-    mean: of the values.
-    sd: with n - 1 in the denominator; None of one value.
-    count: n.
+    mean: The mean of the values.
+    sd: The standard deviation with n - 1 in the denominator, or `None` for one value.
+    count: The number of values, n.
   """
 
   mean: float
@@ -31,13 +31,13 @@ class Spread:
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-  """A method minus another over the seeds that both have.
+  """The difference of two methods over the seeds that both have.
 
   Attributes:
-    mean: of the differences.
-    low, high: The ends of the 95 % t interval of the mean; None of one pair, or where all
+    mean: The mean of the differences.
+    low, high: The ends of the 95 % t interval of the mean, or `None` if there is one pair or all
       differences are equal: Student's t is not defined there.
-    p: The two-sided p-value of the paired t-test; None where the interval is.
+    p: The two-sided p-value of the paired t-test, or `None` without an interval.
     count: The number of pairs.
   """
 
@@ -50,12 +50,12 @@ class Difference:
 
 @dataclasses.dataclass(frozen=True)
 class Agreement:
-  """How far two orders of the same methods agree.
+  """The agreement of two orders of methods.
 
   Attributes:
     rho: Spearman's correlation of the ranks, in -1..1.
-    p: two-sided, against no correlation, by permutation.
-    count: methods.
+    p: The two-sided p-value of no correlation, by permutation.
+    count: The number of methods.
   """
 
   rho: float
@@ -72,17 +72,17 @@ def spread(values: Sequence[float]) -> Spread:
 
 
 def compare_pairs(values: Sequence[float], base: Sequence[float]) -> Difference:
-  """Returns how much the values exceed those of the same seeds in `base`, by Student's t.
+  """Returns the mean difference of `values` and `base`, paired by seed, with Student's t.
 
   Raises:
-    ValueError: there are no pairs.
+    ValueError: There are no pairs.
   """
   differences = np.asarray(values, float) - np.asarray(base, float)
   count = differences.size
   if not count:
     raise ValueError("no pairs")
   mean = float(differences.mean())
-  # Accuracies on few examples tie: a spread that rounding alone has made is none.
+  # Accuracies on few examples tie: a spread that is only due to rounding does not count.
   if count == 1 or np.ptp(differences) <= 1e-9 * np.abs(differences).max():
     return Difference(mean, None, None, None, count)
   error = float(differences.std(ddof=1)) / math.sqrt(count)
@@ -92,7 +92,7 @@ def compare_pairs(values: Sequence[float], base: Sequence[float]) -> Difference:
 
 
 def adjust(p_values: Sequence[float]) -> list[float]:
-  """Returns p-values that hold for all tests together, by Holm (1979), in the order given."""
+  """Returns p-values corrected for the number of tests by Holm (1979), in the given order."""
   order = np.argsort(p_values, kind="stable")
   factors = len(p_values) - np.arange(len(p_values))
   raised = np.minimum(np.maximum.accumulate(np.asarray(p_values, float)[order] * factors), 1.0)
@@ -102,25 +102,25 @@ def adjust(p_values: Sequence[float]) -> list[float]:
 
 
 def rank(values: Sequence[float], mode: Literal["max", "min"]) -> list[float]:
-  """Returns the rank of each value from 1, the best; those that tie share the mean of theirs.
+  """Returns the rank of each value, 1 for the best; tied values share the mean of their ranks.
 
   Args:
-    values: of one figure.
-    mode: whether a good value is high ("max") or low ("min").
+    values: The values of one figure.
+    mode: Whether high ("max") or low ("min") values are good.
   """
   return _rank([-value if mode == "max" else value for value in values]).tolist()
 
 
 def _rank(values: Sequence[float]) -> np.ndarray:
-  """Returns ranks from 1, the lowest; means that differ only in their rounding tie."""
+  """Returns ranks from 1, the lowest; values that differ only by rounding tie."""
   return stats.rankdata([float(f"{value:.12g}") for value in values])
 
 
 def agree(ours: Sequence[float], published: Sequence[float]) -> Agreement | None:
-  """Returns Spearman's correlation of two lists of a figure; None where it is not defined.
+  """Returns Spearman's correlation of two lists of a figure, or `None` if it is not defined.
 
-  That is of fewer than three methods, or where all tie in one of the lists. The p-value is exact up
-  to 8 methods, beyond of 9,999 permutations.
+  It is not defined for fewer than three methods, or if all values of a list tie. The p-value is
+  exact for up to 8 methods, and comes from 9,999 permutations for more.
   """
   x, y = (_rank(values) for values in (ours, published))
   if len(x) < 3 or np.ptp(x) == 0 or np.ptp(y) == 0:
@@ -128,7 +128,7 @@ def agree(ours: Sequence[float], published: Sequence[float]) -> Agreement | None
   rho, centered = float(stats.spearmanr(x, y).statistic), y - y.mean()
   tested = stats.permutation_test(
     (x,),
-    lambda order, axis: (order * centered).sum(axis),  # goes with rho
+    lambda order, axis: (order * centered).sum(axis),  # This increases with rho.
     permutation_type="pairings",
     vectorized=True,
     n_resamples=9_999 if len(x) > 8 else 50_000,

@@ -1,4 +1,4 @@
-"""A network module by module, found by tracing it: nothing is computed or allocated."""
+"""The modules of a network as a table, found by tracing: nothing is computed or allocated."""
 
 import dataclasses
 import math
@@ -13,14 +13,14 @@ from vitx.analysis.shapes import Input, variable_shapes
 
 @dataclasses.dataclass(frozen=True)
 class LayerSizes:
-  """One module of a network.
+  """The sizes of one module of a network.
 
   Attributes:
-    path: names from the network down to the module; empty: the network.
-    kind: its class.
-    output: shape of (the first array of) what it returned.
-    own: shapes of the parameters that are its own, by name.
-    parameters: how many it has with all modules below.
+    path: The names from the network down to the module; empty for the network.
+    kind: The name of its class.
+    output: The shape of the first array that it returned.
+    own: The shapes of its own parameters, by name.
+    parameters: The number of its parameters, including all modules below.
   """
 
   path: tuple[str, ...]
@@ -33,18 +33,18 @@ class LayerSizes:
 def list_layers(model: nn.Module, inputs: Input) -> list[LayerSizes]:
   """Returns the modules of a network in the order of their first call.
 
-  Modules without parameters that keep the shape (dropout, ...) are left out.
+  Modules without parameters that keep the shape, such as dropout, are left out.
 
   Args:
-    model: a network.
-    inputs: what it is called with; a shape is that of images, (B, height, width, channels).
+    model: A network.
+    inputs: The inputs of the network; a shape is that of images, (B, height, width, channels).
   """
   calls: dict[tuple[str, ...], tuple] = {}
 
   def record(call: Any, args: Any, kwargs: Any, context: nn.module.InterceptorContext) -> Any:
     if context.method_name != "__call__":
       return call(*args, **kwargs)
-    calls.setdefault(context.module.path, ())  # in order of entering
+    calls.setdefault(context.module.path, ())  # The order is that of entering the modules.
     out = call(*args, **kwargs)
     calls[context.module.path] = (type(context.module).__name__, _shape(args), _shape(out))
     return out
@@ -74,7 +74,7 @@ def list_cells(layers: Sequence[LayerSizes]) -> list[tuple[str, ...]]:
 
 
 def format_shape(shape: Iterable[int]) -> str:
-  """Formats a shape as in 32x32x3."""
+  """Returns a shape as text, such as 32x32x3."""
   return "x".join(map(str, shape)) or "scalar"
 
 

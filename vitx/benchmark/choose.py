@@ -1,4 +1,4 @@
-"""Which implementation "auto" should pick: every mixer in both, at many sizes, and the rule."""
+"""Measurement of the rule for "auto": every mixer in both implementations, at many sizes."""
 
 import dataclasses
 import datetime
@@ -23,10 +23,10 @@ from vitx.ops.rule import FAMILIES, Bound, Rule
 
 TOKENS = (64, 128, 256, 512)
 BATCHES = (1, 4, 16, 64)
-# A masked path that is not at least so much faster is not worth its matrix.
+# The masked path is only worth its matrix if its time is at most this share of the other's.
 WORTH = 0.95
 
-# What stands for every family: all mixers as they are, and the one form that has an op of its own.
+# The mixers that represent the families: all of them, and one option that has an op of its own.
 SUBJECTS: tuple[dict[str, Any], ...] = (
   *({"name": name} for name in MIXERS),
   {"name": "sparsifiner", "granularity": "block"},
@@ -37,14 +37,14 @@ KERNELIZED = Rule("any", "kernelized throughout", dict.fromkeys(FAMILIES, ()))
 
 @dataclasses.dataclass(frozen=True)
 class Ratio:
-  """Time of a mixer's masked over that of its kernelized path, forward and backward.
+  """The time of a mixer's masked path divided by its kernelized path's, forward and backward.
 
   Attributes:
-    family: of `FAMILIES`, whose op the mixer calls.
-    mixer: its name.
-    tokens: N.
-    matrices: B H.
-    value: infinite where the masked path does not fit the memory.
+    family: The family of the op that the mixer calls, a key of `FAMILIES`.
+    mixer: The name of the mixer.
+    tokens: The number of tokens, N.
+    matrices: The number of attention matrices, B H.
+    value: The ratio, infinite if the masked path does not fit in memory.
   """
 
   family: str
@@ -64,16 +64,17 @@ def measure(
   minutes: float,
   say: Callable[[str], None] = lambda message: None,
 ) -> list[Ratio]:
-  """Measures every mixer of some families in both implementations, in turns.
+  """Measures every mixer of some families, alternating between its two implementations.
 
   Args:
-    families: of `FAMILIES`.
-    tokens: the N.
-    batches: the B.
-    setting: of the mixers, but for B.
-    repeats: rounds of the two; the median counts.
-    minutes: of all timing; what remains is shared by what remains. Compiling comes on top.
-    say: is told of progress.
+    families: Keys of `FAMILIES`.
+    tokens: The numbers of tokens, N.
+    batches: The batch sizes, B.
+    setting: The sizes and dtype of the mixers; its batch size is ignored.
+    repeats: The number of rounds; the median counts.
+    minutes: The limit on all timing in minutes, without compilation. Time that one comparison
+      leaves is shared by the later ones.
+    say: A function called with messages on the progress.
   """
   subjects = [Candidate(spec, setting) for spec in SUBJECTS]
   found = [(subject, subject.find_family(tokens) or "") for subject in subjects]
@@ -94,37 +95,37 @@ def measure(
 
 
 class Candidate:
-  """A mixer that is measured in both implementations."""
+  """A mixer to measure in both implementations."""
 
   def __init__(self, spec: Mapping[str, Any], setting: Setting):
     self.name, self._setting = label(spec), setting
     builder = build(MIXERS, spec, "token_mixer")
     self._make = partial(builder, num_heads=setting.heads, dtype=setting.dtype)
-    # Of one N all batches follow each other.
+    # One entry is enough: the batch sizes of one N are measured in sequence.
     self._draw = functools.lru_cache(maxsize=1)(
       lambda n: draw_variables(self._make(implementation="kernelized"), n, setting)
     )
 
   def find_family(self, tokens: Sequence[int]) -> str | None:
-    """Returns the family of the ops that it calls, found by tracing.
+    """Returns the family of the ops that the mixer calls, found by tracing.
 
     Returns:
-      None for a mixer with one path, of several families, or that fits none of the numbers of
-      tokens.
+      The family, or `None` if the mixer has only one path, calls several families, or fits none of
+      the numbers of tokens.
     """
     module = self._make()
     if not module.properties.implementations:
       return None
-    with choosing_by(KERNELIZED):  # whatever the rule in force says, be it damaged
+    with choosing_by(KERNELIZED):  # The installed rule has no influence, even if it is damaged.
       picked = [find_choices(module, n, self._setting) or [] for n in tokens]
     found = {choice.family for choices in picked for choice in choices}
     return found.pop() if len(found) == 1 else None
 
   def compare(self, n: int, batch: int, repeats: int, seconds: float) -> tuple[float, float]:
-    """Returns time of masked over kernelized, and the seconds that timing took.
+    """Returns the ratio of masked to kernelized time, and the seconds spent on timing.
 
     Raises:
-      ConfigError: it does not fit N tokens, or the kernelized path the memory.
+      ConfigError: The mixer does not fit N tokens, or the kernelized path does not fit in memory.
     """
     setting = dataclasses.replace(self._setting, batch=batch)
     variables, runs = self._draw(n), {}
@@ -142,20 +143,20 @@ class Candidate:
 
 
 def fit(ratios: Iterable[Ratio]) -> tuple[Bound, ...]:
-  """Returns the bounds of one family that lose the least time, as logarithms of ratios.
+  """Returns the bounds of one family that lose the least time, summed as logarithms of ratios.
 
-  Of more tokens never more matrices are masked than of fewer, so noise cannot make islands. Where
-  "masked" is the faster for the most matrices that were measured, it is picked for any number.
+  The masked number of matrices never grows with the number of tokens, so that noise cannot make
+  islands. If "masked" is faster for the largest measured number of matrices, it has no limit.
   """
   ratios = list(ratios)
   tokens = sorted({ratio.tokens for ratio in ratios})
   matrices = sorted({ratio.matrices for ratio in ratios})
 
   def lost(counts: tuple[int, ...]) -> float:
-    """Sums what is lost where the `counts[i]` smallest batches of `tokens[i]` are masked."""
+    """Returns the loss if the `counts[i]` least numbers of matrices are masked at `tokens[i]`."""
     total = 0.0
     for ratio in ratios:
-      gain = -math.log(ratio.value / WORTH)  # of "masked"
+      gain = -math.log(ratio.value / WORTH)  # The gain of "masked" over "kernelized".
       is_masked = matrices.index(ratio.matrices) < counts[tokens.index(ratio.tokens)]
       total += max(0.0, -gain) if is_masked else max(0.0, gain)
     return total
@@ -165,14 +166,14 @@ def fit(ratios: Iterable[Ratio]) -> tuple[Bound, ...]:
   limits: list[int | None] = [*matrices[:-1], None]
   bounds = {
     limits[count - 1]: n for n, count in zip(tokens, best, strict=True) if count
-  }  # of equal limits the most tokens stand
+  }  # Among equal limits, the one with the most tokens wins.
   return tuple((n, limit) for limit, n in bounds.items())
 
 
 def describe(
   ratios: Sequence[Ratio], setting: Setting, repeats: int, neighbors: Neighbors
 ) -> dict[str, Any]:
-  """Returns how one family was measured, as JSON: when, where, with what, and the ratios."""
+  """Returns a JSON record of one family's measurement: date, device, versions, sizes, ratios."""
   found: dict[str, dict[str, dict[str, float | None]]] = {}
   for ratio in ratios:
     value = round(ratio.value, 3) if math.isfinite(ratio.value) else None
@@ -193,7 +194,7 @@ def describe(
 
 
 def format_ratios(ratios: Sequence[Ratio], bounds: Mapping[str, Sequence[Bound]]) -> str:
-  """Formats the ratios by family, mixer and N for reading, with the bounds that follow."""
+  """Returns the ratios by family, mixer and N, with the resulting bounds, as text."""
   matrices = sorted({ratio.matrices for ratio in ratios})
   lines = [
     "Time of masked over kernelized, forward + backward of the module, by M = B H matrices.",

@@ -1,4 +1,4 @@
-"""Every token mixer as a module, both implementations, side by side with dense softmax."""
+"""Measurement of every token mixer, in both implementations, in comparison to dense softmax."""
 
 import dataclasses
 import math
@@ -26,18 +26,18 @@ from vitx.config.registry import build, fields_of
 from vitx.ops import TokenLayout, recording_implementations
 from vitx.ops.implementation import Choice
 
-BASELINE = "softmax"  # in its two implementations
+BASELINE = "softmax"  # measured in both of its implementations
 
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-  """What all mixers are given.
+  """The sizes and the dtype that all mixers share.
 
   Attributes:
-    batch: B.
-    heads: H.
-    head_dim: D; the width of the tokens is H D.
-    dtype: of the computation; parameters are float32.
+    batch: The batch size, B.
+    heads: The number of heads, H.
+    head_dim: The width of a head, D; the width of a token is H D.
+    dtype: The dtype of the computation; parameters are float32.
   """
 
   batch: int = 1
@@ -52,17 +52,17 @@ class Setting:
 
 @dataclasses.dataclass(frozen=True)
 class MixerCost:
-  """One mixer in one implementation at one number of tokens.
+  """The cost of one mixer in one implementation at one number of tokens.
 
   Attributes:
-    tokens: N.
-    mixer: name.
+    tokens: The number of tokens, N.
+    mixer: The name of the mixer.
     implementation: "masked", "kernelized", or "auto" for a mixer with one path.
-    picked: whether "auto" picks it.
-    times: `None` if it was skipped.
-    temporary_bytes: of one step, as compiled.
-    flops: of one step.
-    note: why it was skipped.
+    picked: Whether "auto" picks this implementation.
+    times: The measured times, or `None` if the program was skipped.
+    temporary_bytes: The temporary memory of one compiled step, in bytes.
+    flops: The number of floating-point operations of one step.
+    note: The reason why the program was skipped.
   """
 
   tokens: int
@@ -76,7 +76,7 @@ class MixerCost:
 
 
 def make_grid(tokens: int) -> TokenLayout:
-  """Returns the most nearly square grid of so many tokens, no more rows than columns."""
+  """Returns the grid of `tokens` tokens that is nearest to a square, with rows <= columns."""
   rows = next(d for d in range(math.isqrt(tokens), 0, -1) if tokens % d == 0)
   return TokenLayout((rows, tokens // rows))
 
@@ -90,21 +90,22 @@ def measure(
   seconds: float = 10.0,
   say: Callable[[str], None] = lambda message: None,
 ) -> list[MixerCost]:
-  """Measures forward and backward of each mixer, by input and parameters, projections included.
+  """Measures each mixer forward and backward, by input and parameters, projections included.
 
   Args:
-    mixers: names of `MIXERS`, or of the user's own as "module:Name"; a mapping has fields too.
-    tokens: the N.
-    setting: sizes and dtype.
-    repeats: rounds over all programs of one N; the median counts.
-    seconds: that one program may take in these rounds; beyond, it gets fewer.
-    say: is told of progress.
+    mixers: Names of `MIXERS` or user-defined ones as "module:Name"; a mapping may set fields as
+      well.
+    tokens: The numbers of tokens, N.
+    setting: The sizes and the dtype.
+    repeats: The number of rounds over all programs of one N; the median counts.
+    seconds: The time that one program may take in all rounds; a slower one gets fewer rounds.
+    say: A function called with messages on the progress.
 
   Returns:
-    A row for every N, mixer and implementation, the two of dense softmax first for every N.
+    A row for every N, mixer and implementation; the two of dense softmax come first for every N.
 
   Raises:
-    ConfigError: unknown mixer or field.
+    ConfigError: A mixer or field is unknown.
   """
   specs = [fields_of(spec) for spec in mixers]
   specs = [{"name": BASELINE}] + [spec for spec in specs if spec != {"name": BASELINE}]
@@ -144,19 +145,19 @@ def _at_length(builders, n, setting, repeats, seconds, say) -> list[MixerCost]:
 
 
 def find_choices(module: nn.Module, n: int, setting: Setting) -> list[Choice] | None:
-  """Returns what a mixer's ops pick for N tokens, found by tracing; None where it does not fit."""
+  """Returns the choices of a mixer's ops for N tokens, by tracing, or `None` if N does not fit."""
   x = jax.ShapeDtypeStruct((setting.batch, n, setting.width), setting.dtype)
   layout = make_grid(n)
   with recording_implementations() as found:
     try:
       jax.eval_shape(lambda x: module.init(jax.random.key(0), x, layout, train=False), x)
-    except ConfigError:  # said when it is compiled
+    except ConfigError:  # Compilation will report the error.
       return None
   return found
 
 
 def label(spec: Mapping[str, Any]) -> str:
-  """Returns a mixer's name in tables: with its fields, where it has any."""
+  """Returns a mixer's name for tables, with its fields if it has any."""
   fields = ", ".join(f"{name}={value!r}" for name, value in spec.items() if name != "name")
   return f"{spec['name']}({fields})" if fields else spec["name"]
 
@@ -171,10 +172,10 @@ def _variants(builder: partial) -> Iterator[tuple[str, nn.Module]]:
 
 
 def draw_variables(module: nn.Module, n: int, setting: Setting) -> dict[str, Any]:
-  """Returns a mixer's variables for N tokens, the same for its implementations and for all B.
+  """Returns a mixer's variables for N tokens, which serve every implementation and every B.
 
   Raises:
-    ConfigError: the mixer does not fit so many tokens.
+    ConfigError: The mixer does not fit N tokens.
   """
   x, layout = jnp.zeros((1, n, setting.width), setting.dtype), make_grid(n)
   return dict(jax.jit(lambda key: module.init(key, x, layout, train=False))(jax.random.key(0)))
@@ -186,15 +187,15 @@ def compile_mixer(
   """Compiles forward and backward of a mixer, by input and parameters, for N tokens.
 
   Args:
-    module: with its implementation.
-    variables: of `draw_variables`.
-    implementation: "masked" is not even tried where its matrices would not fit.
-    n: N, laid out by `make_grid`.
-    setting: sizes and dtype.
+    module: The mixer in one implementation.
+    variables: The variables from `draw_variables`.
+    implementation: The implementation's name; "masked" is not tried if its matrices would not fit.
+    n: The number of tokens, N, in the layout of `make_grid`.
+    setting: The sizes and the dtype.
 
   Raises:
-    TooLargeError: it needs more memory than is free.
-    ConfigError: the mixer does not fit so many tokens.
+    TooLargeError: The program needs more memory than is free.
+    ConfigError: The mixer does not fit N tokens.
   """
   if implementation == "masked":
     check_masked(setting.batch, setting.heads, n)

@@ -1,4 +1,4 @@
-"""The batches that a config's training reads, streamed, beside one thread of Pillow."""
+"""Reading rates of a config's streamed training batches, in comparison to a thread of Pillow."""
 
 import io
 import statistics
@@ -19,12 +19,12 @@ MODES = {1: "L", 3: "RGB"}
 
 
 def make_pillow(contents: Sequence[bytes], mode: str, size: tuple[int, ...]) -> Callable[[], None]:
-  """Returns what decodes and resizes images in one thread, by Pillow and nothing else.
+  """Returns a function that decodes and resizes images in one thread with Pillow alone.
 
   Args:
-    contents: of the files, in memory.
-    mode: of the decoded images, L or RGB.
-    size: (height, width) of the resized images, in pixels; bilinear.
+    contents: The contents of the image files.
+    mode: The mode of the decoded images, "L" or "RGB".
+    size: The size of the bilinearly resized images, (height, width), in pixels.
   """
 
   def run() -> None:
@@ -45,14 +45,15 @@ def measure_rates(
   say: Callable[[str], None],
   clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, list[float]]:
-  """Returns the examples that each reader reads a second, one figure for each run.
+  """Returns the examples per second of each reader, one figure per run.
 
   Args:
-    readers: each reads the same examples once; untimed first, then in turns.
-    examples: how many.
-    runs: of each.
-    say: is told of progress.
-    clock: gives seconds.
+    readers: Functions that each read the same examples once. Each is called once untimed, then all
+      take turns.
+    examples: The number of examples.
+    runs: The number of timed runs of each reader.
+    say: A function called with messages on the progress.
+    clock: A function that returns the time in seconds.
   """
   for read in readers.values():
     read()
@@ -67,7 +68,7 @@ def measure_rates(
 
 
 def format_rates(found: Mapping[str, list[float]]) -> str:
-  """Returns lines for reading: the examples a second of every run, and the ratio to Pillow."""
+  """Returns the examples per second of every run, and the ratio to Pillow, as text."""
   lines = []
   for name, rates in found.items():
     values = "  ".join(f"{rate:,.0f}" for rate in rates)
@@ -80,10 +81,10 @@ def format_rates(found: Mapping[str, list[float]]) -> str:
 
 
 def open_streamed(text: str) -> Experiment:
-  """Opens the data of a config, as training does where they do not fit memory.
+  """Opens the data of a config for streaming, as training does if they do not fit in memory.
 
   Raises:
-    ConfigError: of the config or its data.
+    ConfigError: The config or its data are invalid.
   """
   config = load_config(text)
   config.data.memory = "never"
@@ -91,17 +92,17 @@ def open_streamed(text: str) -> Experiment:
 
 
 def count_steps(experiment: Experiment, examples: int) -> int:
-  """Returns the steps that read about so many examples."""
+  """Returns the number of steps that read about `examples` examples."""
   return max(1, examples // experiment.config.batch_size)
 
 
 def make_stream(examples: int, text: str) -> Callable[[], None]:
-  """Returns what `read_batches` does, of a config."""
+  """Returns the function of `read_batches` for the config `text`."""
   return read_batches(open_streamed(text), examples)
 
 
 def read_batches(experiment: Experiment, examples: int) -> Callable[[], None]:
-  """Returns what reads the first batches of a training once, about so many examples."""
+  """Returns a function that reads the first batches of a training, about `examples` examples."""
   batches, steps = experiment.batches(), count_steps(experiment, examples)
 
   def run() -> None:
@@ -112,7 +113,7 @@ def read_batches(experiment: Experiment, examples: int) -> Callable[[], None]:
 
 
 def make_readers(experiment: Experiment, examples: int) -> dict[str, Callable[[], None]]:
-  """Returns what reads the first batches, and what decodes their images by Pillow if they are."""
+  """Returns a reader of the first batches, and one that decodes their files by Pillow, if any."""
   readers = {STREAM: read_batches(experiment, examples)}
   config, train = experiment.config, experiment.examples.train
   positions = np.arange(count_steps(experiment, examples) * config.batch_size)

@@ -1,4 +1,4 @@
-"""The measured mixers as ratios: for reading, as CSV, and as a picture over N."""
+"""Reports of measured mixers as ratios: as text, as CSV, and as a plot over N."""
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -15,19 +15,19 @@ BASELINES = ("masked", "kernelized")
 
 
 def is_gpu() -> bool:
-  """Returns whether absolute times mean something: a CPU's cores are shared and noisy."""
+  """Returns whether absolute times are meaningful; on a CPU they are not: its cores are shared."""
   return jax.default_backend() == "gpu"
 
 
 def read_quantity(row: MixerCost, name: str) -> float | None:
-  """Returns seconds, temporary bytes or FLOPs of a row; `None` if it was skipped."""
+  """Returns the seconds, temporary bytes or FLOPs of a row, or `None` if it was skipped."""
   if name == "time":
     return row.times.seconds if row.times else None
   return row.temporary_bytes if name == "memory" else row.flops
 
 
 def find_baseline(rows: Iterable[MixerCost], tokens: int, implementation: str) -> MixerCost | None:
-  """Returns the row of dense softmax at N tokens in one implementation, `None` without one."""
+  """Returns the row of dense softmax at N tokens in one implementation, or `None`."""
   wanted = (tokens, BASELINE, implementation)
   return next((r for r in rows if (r.tokens, r.mixer, r.implementation) == wanted), None)
 
@@ -35,7 +35,7 @@ def find_baseline(rows: Iterable[MixerCost], tokens: int, implementation: str) -
 def compute_ratio(
   rows: Iterable[MixerCost], row: MixerCost, name: str, implementation: str
 ) -> float | None:
-  """Returns how many times less than dense softmax a row takes; `None` if either was skipped."""
+  """Returns a quantity of dense softmax divided by the row's; `None` if either was skipped."""
   base = find_baseline(rows, row.tokens, implementation)
   mine, other = read_quantity(row, name), None if base is None else read_quantity(base, name)
   return None if mine is None or other is None else other / max(mine, 1e-12)
@@ -45,12 +45,12 @@ def find_crossover(rows: Sequence[MixerCost], mixer: str, against: str) -> int |
   """Returns the smallest measured N from which on a mixer's kernelized path beats another path.
 
   Args:
-    rows: of one run.
-    mixer: its name.
-    against: "kernelized", dense softmax's kernelized path; or "masked", the mixer's own.
+    rows: The rows of one run.
+    mixer: The name of the mixer.
+    against: "kernelized" for dense softmax's kernelized path, or "masked" for the mixer's own.
 
   Returns:
-    None if it loses at the largest N that has both, or there is none.
+    The number N, or `None` if the mixer loses at the largest N with both paths, or no N has both.
   """
   found = None
   for n in sorted({row.tokens for row in rows}, reverse=True):
@@ -66,7 +66,7 @@ def find_crossover(rows: Sequence[MixerCost], mixer: str, against: str) -> int |
 
 
 def format_rows(rows: Sequence[MixerCost], setting: Setting) -> str:
-  """Formats the rows for reading, a block for each N."""
+  """Returns the rows as text, with a block for each N."""
   lines = [
     "Forward + backward of the whole module by input and parameters, projections included.",
     f"B={setting.batch} H={setting.heads} D={setting.head_dim} {setting.dtype},"
@@ -102,7 +102,7 @@ def _line(rows: Sequence[MixerCost], row: MixerCost) -> str:
 
 
 def _cut(rows: Sequence[MixerCost]) -> list[str]:
-  """Says which programs were sampled less often than others, for want of time."""
+  """Returns a line that lists the programs with fewer samples than others, for lack of time."""
   most = max((row.times.samples for row in rows if row.times), default=0)
   cut = [
     f"{row.mixer} {row.implementation} ({row.times.samples})"
@@ -113,7 +113,7 @@ def _cut(rows: Sequence[MixerCost]) -> list[str]:
 
 
 def format_ratio(value: float | None) -> str:
-  """Returns a ratio with three digits, or "-" where it is not known."""
+  """Returns a ratio with three digits, or "-" if it is not known."""
   if value is None:
     return "-"
   return f"{value:.0f}" if value >= 100 else f"{value:.2f}" if value < 10 else f"{value:.1f}"
@@ -130,10 +130,10 @@ def _crossovers(rows: Sequence[MixerCost]) -> list[str]:
 
 
 def write_csv(path: str | Path, rows: Sequence[MixerCost]) -> None:
-  """Writes a record for each row; what was skipped is empty, and so are milliseconds on a CPU.
+  """Writes a record for each row; skipped values are empty, and so are milliseconds on a CPU.
 
   Raises:
-    OSError: the file cannot be written.
+    OSError: The file cannot be written.
   """
   csv_files.write_records(path, [_record(rows, row) for row in rows])
 
@@ -155,17 +155,17 @@ def _record(rows: Sequence[MixerCost], row: MixerCost) -> dict[str, Any]:
 def write_plot(path: str | Path, rows: Sequence[MixerCost]) -> None:
   """Draws two panels over N: time and temporary memory of each kernelized path.
 
-  A circle marks the N from which on a mixer beats dense softmax's kernelized path, a triangle that
-  from which on it beats its own masked path. Time is in ms on a GPU, else relative to dense
-  kernelized softmax at the smallest N.
+  A circle marks the N from which on a mixer beats dense softmax's kernelized path; a triangle marks
+  the N from which on it beats its own masked path. Time is in ms on a GPU, and otherwise relative
+  to dense kernelized softmax at the smallest N.
 
   Args:
-    path: of a file whose ending matplotlib knows, such as .png.
-    rows: of one run.
+    path: The path of a file with a suffix that matplotlib supports, such as .png.
+    rows: The rows of one run.
 
   Raises:
-    MissingExtraError: matplotlib is not installed.
-    ConfigError: the file cannot be written.
+    MissingExtraError: Matplotlib is not installed.
+    ConfigError: The file cannot be written.
   """
   figure = import_figure()(figsize=(14, 7), layout="constrained")
   left, right = figure.subplots(1, 2)
@@ -184,16 +184,16 @@ def write_plot(path: str | Path, rows: Sequence[MixerCost]) -> None:
 
 
 def import_figure() -> Callable:
-  """Returns matplotlib's class of figures. Raises MissingExtraError without matplotlib."""
+  """Returns matplotlib's class of figures, or raises MissingExtraError without matplotlib."""
   try:
-    from matplotlib.figure import Figure  # no pyplot: no window, no global state
+    from matplotlib.figure import Figure  # Without pyplot there is no window and no global state.
   except ImportError as error:
     raise MissingExtraError("the plot", "plot") from error
   return Figure
 
 
 def _time_unit(rows: Sequence[MixerCost]) -> tuple[float, str]:
-  """Returns the seconds of one unit, and its name."""
+  """Returns the number of seconds in the plot's unit of time, and the label of its axis."""
   smallest = min(row.tokens for row in rows)
   first = find_baseline(rows, smallest, "kernelized")
   if is_gpu() or first is None or first.times is None:
@@ -208,7 +208,7 @@ def _scale(value: float | None, unit: float) -> float | None:
 def _panel(
   axes, rows: Sequence[MixerCost], value: Callable[[MixerCost], float | None], name: str
 ) -> dict:
-  """Draws the lines; returns each kernelized path's color and its values by N."""
+  """Draws the lines and returns each kernelized path's color and its values by N."""
   drawn = {}
   mixers = dict.fromkeys(row.mixer for row in rows)
   for number, mixer in enumerate(mixers):

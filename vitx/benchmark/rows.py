@@ -1,8 +1,8 @@
-"""What a row of a config costs: counted, compiled and timed, and what batch fits.
+"""The costs of a config's row: counted, compiled and timed, and the largest batch that fits.
 
-Memory and seconds of a training step grow linearly with its examples: two sizes tell both lines,
-and so the largest batch. The metrics are those of Nauen et al. (Which Transformer to Favor, WACV
-2025).
+Memory and seconds of a training step grow linearly with its examples: two measured sizes determine
+both lines, and so the largest batch. The metrics are those of Nauen et al. (Which Transformer to
+Favor, WACV 2025).
 """
 
 import functools
@@ -24,13 +24,13 @@ from vitx.tasks import build_task
 from vitx.training import trial
 from vitx.training.compilation import count_steps
 
-USABLE = 0.9  # of the memory that is free, where none is given
-LARGEST_PROBE = 64  # examples of the larger size, where the batch has as many
-RUNS, SECONDS = 7, 5.0  # of timing each size
-BATCH = 64  # examples of the training step whose memory is told in its parts
-INFERENCE = (1, 32, 128)  # examples, of which the memory of inference is told
+USABLE = 0.9  # The share of the free memory that is used if no memory is given.
+LARGEST_PROBE = 64  # The most examples of the larger size; a smaller batch has fewer.
+RUNS, SECONDS = 7, 5.0  # The rounds of timing, and the limit in seconds, of each size.
+BATCH = 64  # The examples of the training step whose memory is split into parts.
+INFERENCE = (1, 32, 128)  # The batch sizes at which the memory of inference is measured.
 
-Costs = dict[str, Any]  # values by column; of what is not known there is none
+Costs = dict[str, Any]  # The values by column; unknown values are left out.
 
 
 def fill(
@@ -43,19 +43,21 @@ def fill(
   effort: Mapping[str, Any] | None,
   say: Callable[[str], None],
 ) -> None:
-  """Fills the columns of a row, one after the other: those before an error stay.
+  """Fills the columns of a row one after the other; an error keeps the columns before it.
 
   Args:
-    row: to fill.
-    config: of the row, completed.
-    computed: what its file computes, from the config and the parameters that torchsummary sees.
-    memory: bytes that a device may use; None to compile nothing.
-    timed: whether training steps are run too.
-    effort: of `timing.interleave`, to find the best batches too; None to leave them out.
-    say: prints progress.
+    row: The row to fill.
+    config: The completed config of the row.
+    computed: Functions of the config file by column, from the config and the number of parameters
+      that torchsummary counts.
+    memory: The bytes that a device may use, or `None` to compile nothing.
+    timed: Whether to run the training steps.
+    effort: Arguments of `timing.interleave` for the search for the best batches, or `None` to skip
+      it.
+    say: A function that prints progress.
 
   Raises:
-    ConfigError: the network does not build, or the backend does not say what a program needs.
+    ConfigError: The network cannot be built, or the backend does not report a program's memory.
   """
   row |= count(config)
   values = {key: value(config, row["parameters_torchsummary"]) for key, value in computed.items()}
@@ -85,7 +87,7 @@ def count(config: ConfigDict) -> Costs:
 
 
 def compile_costs(config: ConfigDict) -> Costs:
-  """Returns what memory a completed config's training and inference need, at fixed batches."""
+  """Returns the memory of a completed config's training and inference at fixed batch sizes."""
   parts = trial.split_training_bytes(_at(config, BATCH))
   used: dict[str, int | None] = {f"train_{part}": size for part, size in parts.items()}
   used |= {"train": sum(parts.values()) or None}
@@ -94,12 +96,12 @@ def compile_costs(config: ConfigDict) -> Costs:
 
 
 def _at(config: ConfigDict, batch: int) -> ConfigDict:
-  """Returns the config with so many examples in a step, all at once."""
+  """Returns the config with `batch` examples in a step and no gradient accumulation."""
   return with_settings(config, {"batch_size": batch, "grad_accum_steps": 1})
 
 
 def with_settings(config: ConfigDict, settings: Mapping[str, Any]) -> ConfigDict:
-  """Returns a config with other values of some fields, by their paths."""
+  """Returns a copy of a config with other values of some fields, given by their paths."""
   config = config.copy_and_resolve_references()
   with config.unlocked():
     config.update_from_flattened_dict(settings)
@@ -107,19 +109,19 @@ def with_settings(config: ConfigDict, settings: Mapping[str, Any]) -> ConfigDict
 
 
 def grow(unit: str, sizes: Sequence[int], values: Sequence[float]) -> Costs:
-  """Returns the line through the values at two sizes as two columns; neither is negative."""
+  """Returns offset and slope of the line through two points as columns; neither is negative."""
   (small, large), (low, high) = sizes, values
   each = max(0.0, (high - low) / (large - small))
   return {f"step_{unit}": max(0.0, low - each * small), f"example_{unit}": each}
 
 
 def at(needs: Costs, unit: str, size: int) -> float:
-  """Returns what a step of so many examples needs: "mb" of memory or "s" of time."""
+  """Returns the cost of a step of `size` examples: memory ("mb") or time ("s")."""
   return needs[f"step_{unit}"] + needs[f"example_{unit}"] * size
 
 
 def find_largest(needs: Costs, memory: float, step: int) -> int:
-  """Returns the most examples of a device that fit, a multiple of `step`; 0 if none do."""
+  """Returns the most examples that fit a device, a multiple of `step`; 0 if none do."""
   if at(needs, "mb", step) > memory / 1e6:
     return 0
   if not needs["example_mb"]:
@@ -133,16 +135,16 @@ def measure_needs(
   """Measures a completed config's training step at two sizes, smaller ones if these do not fit.
 
   Args:
-    config: with what follows from its data; its `batch_size` bounds the sizes.
-    say: prints progress.
-    timed: whether the steps are run too.
-    most: examples of the larger size.
+    config: The completed config; its `batch_size` bounds the sizes.
+    say: A function that prints progress.
+    timed: Whether to run the steps as well.
+    most: The most examples of the larger size.
 
   Returns:
-    What a step of one device needs without examples, and what an example adds.
+    The cost of a step of one device without examples, and the cost that each example adds.
 
   Raises:
-    ConfigError: the backend does not say what a program needs.
+    ConfigError: The backend does not report a program's memory.
   """
   unit = config.grad_accum_steps
   sizes = probe_sizes(min(share(config), most), unit)
@@ -158,21 +160,21 @@ def measure_needs(
 
 
 def probe_sizes(batch: int, unit: int) -> tuple[int, int]:
-  """Returns the two sizes: multiples of `unit`, the larger four times the smaller if it can be."""
+  """Returns two sizes, multiples of `unit`; the larger is four times the smaller if possible."""
   large = max(2, batch // unit, 8 // unit)
   return max(1, large // 4) * unit, large * unit
 
 
 def share(config: ConfigDict) -> int:
-  """Returns the examples of a batch that one device has."""
+  """Returns the number of a batch's examples that each device gets."""
   return max(1, config.batch_size // jax.device_count())
 
 
 def _compile(config: ConfigDict, size: int, steps: int) -> trial.Dispatch:
   """Returns a compiled dispatch of `size` examples a step on each device.
 
-  Its ops pick the implementations that they pick in a step of the config's own batch: only what is
-  one program grows linearly.
+  The ops pick the implementations of a step of the config's own batch, since memory and time only
+  grow linearly within one choice of implementations.
   """
   with choosing_by(current_rule().scaled(Fraction(size, share(config)))):
     whole = {"batch_size": size * jax.device_count()}
@@ -180,7 +182,7 @@ def _compile(config: ConfigDict, size: int, steps: int) -> trial.Dispatch:
 
 
 def _time(programs: Sequence[trial.Dispatch], config: ConfigDict) -> list[float]:
-  """Returns the median seconds of a step of each program; they take turns."""
+  """Returns the median seconds of a step of each program; the programs take turns."""
   state = jax.device_get(trial.begin(config))
   runs = {str(number): each.start(state) for number, each in enumerate(programs)}
   times = timing.interleave(runs, repeats=RUNS, seconds=SECONDS)
@@ -190,13 +192,13 @@ def _time(programs: Sequence[trial.Dispatch], config: ConfigDict) -> list[float]
 
 
 def find_memory(given: float | None = None) -> float:
-  """Returns what a device may use, of the bytes given or free; those of a CPU share its memory."""
+  """Returns a device's share of the given or free memory in bytes; only CPU devices share it."""
   memory = given or USABLE * timing.find_free_bytes()
   return memory / jax.local_device_count() if jax.default_backend() == "cpu" else memory
 
 
 def require_known(value: int | None) -> int:
-  """Returns the bytes of a program. Raises ConfigError where the backend does not say them."""
+  """Returns the bytes of a program, or raises ConfigError if the backend does not report them."""
   if value is None:
     raise ConfigError(f"{jax.default_backend()} does not say what memory a program needs")
   return value
@@ -205,10 +207,10 @@ def require_known(value: int | None) -> int:
 def measure_remedies(
   config: ConfigDict, needs: Costs, memory: float
 ) -> Iterator[tuple[Costs, int]]:
-  """Yields settings that may help where the batch does not fit, the cheapest in time first.
+  """Yields settings that may help if the batch does not fit, the cheapest in time first.
 
-  Beside them stand the bytes that a step needs, as compiled. Accumulation comes with the fewest
-  micro-batches of which one fits, and in the end with the most.
+  Each comes with the compiled memory of its step in bytes. Accumulation is tried with the fewest
+  micro-batches such that one fits, and at the end with the most.
   """
   accum, batch = config.grad_accum_steps, share(config)
   counts = [k for k in range(accum + 1, batch + 1) if batch % k == 0]
@@ -227,9 +229,9 @@ def measure_remedies(
 
 
 def measure_peaks(texts: Mapping[str, str], say: Callable[[str], None]) -> dict[str, Costs]:
-  """Returns the measured peak of training by row; nothing where the device does not tell.
+  """Returns the measured peak memory of training by row, or nothing if the device has no figure.
 
-  Each row is measured in a process of its own, before this one takes the device's memory.
+  Each row is measured in a process of its own, before this process takes the device's memory.
   """
   found: dict[str, Costs] = {}
   for name, text in texts.items():
@@ -245,7 +247,7 @@ def measure_peaks(texts: Mapping[str, str], say: Callable[[str], None]) -> dict[
 
 
 def _read_peak() -> int:
-  """Returns the most bytes that the device held. Raises LookupError if it does not tell."""
+  """Returns the device's peak memory in bytes, or raises LookupError if it has no figure."""
   return (jax.local_devices()[0].memory_stats() or {})["peak_bytes_in_use"]
 
 
@@ -255,15 +257,15 @@ def _make_step(text: str) -> Callable[[], None]:
 
 
 def measure_rates(config: ConfigDict, **effort: Any) -> Costs:
-  """Returns the examples a second of training and of inference at the best batch, on one device.
+  """Returns examples per second of training and inference at the best batch, on one device.
 
   Args:
-    config: completed.
-    **effort: of `timing.find_rates`.
+    config: The completed config.
+    **effort: Arguments of `timing.find_rates`.
   """
 
   def keep(start: Callable) -> Callable[[], Any]:
-    """Computes a start once and keeps it on the host, where no step can take it away."""
+    """Computes an initial state once and keeps it on the host, where no step can donate it."""
     return functools.cache(lambda: jax.device_get(start(config)))
 
   programs = {
@@ -280,7 +282,7 @@ def measure_rates(config: ConfigDict, **effort: Any) -> Costs:
 def _make(
   prepare: Callable, start: Callable[[], Any], config: ConfigDict, batch: int
 ) -> Callable[[], None]:
-  """Returns a program of so many examples. Raises TooLargeError where it does not fit."""
+  """Returns a program of `batch` examples, or raises TooLargeError if it does not fit."""
   program, needed = prepare(_at(config, batch), start)
   if needed is not None:
     timing.check_memory(needed)

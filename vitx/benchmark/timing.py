@@ -1,4 +1,4 @@
-"""Programs timed in turns, their best batches, and the memory of a process of its own."""
+"""Timing of programs in turns, their best batches, and the memory of a separate process."""
 
 import dataclasses
 import multiprocessing
@@ -15,16 +15,16 @@ import psutil
 from vitx.analysis import cost
 from vitx.config.errors import ConfigError
 
-MIN_SAMPLE = 0.02  # seconds; a shorter program runs several times in one sample
-# Seconds. The first run after another program pays for the caches and pages that this one took,
-# which in training nothing does; what takes longer hardly feels it.
+MIN_SAMPLE = 0.02  # Seconds; a shorter program runs several times in one sample.
+# Seconds. The first run after another program refills caches and pages, which in training does not
+# happen. Programs that take longer than this are hardly affected.
 WARM_BELOW = 0.5
-GROWTH = 1.05  # of the best rate so far, that a batch twice as large must reach to be doubled again
+GROWTH = 1.05  # Doubling goes on if a batch reaches at least this multiple of the best rate so far.
 STATUS = Path("/proc/self/status")
 
 
 class TooLargeError(Exception):
-  """A program that would not fit the device's free memory. The message says how much it needs."""
+  """Raised for a program that would not fit the device's free memory; the message has its size."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,10 +32,10 @@ class TimedProgram:
   """A compiled function with its arguments.
 
   Attributes:
-    run: runs it to the end.
-    temporary_bytes: beyond arguments and results, as compiled for the default backend; `None` where
-      the compiler does not say.
-    flops: of matrix products, convolutions and Fourier transforms.
+    run: A function that runs the program to its end.
+    temporary_bytes: The memory beyond arguments and results, as compiled for the default backend,
+      or `None` if the compiler does not report it.
+    flops: The operations of matrix products, convolutions and Fourier transforms.
   """
 
   run: Callable[[], None]
@@ -45,7 +45,7 @@ class TimedProgram:
 
 @dataclasses.dataclass(frozen=True)
 class Times:
-  """Seconds of one program: the median of its samples, and how many those are."""
+  """The median of a program's samples in seconds, and the number of samples."""
 
   seconds: float
   samples: int
@@ -54,15 +54,15 @@ class Times:
 def compile_step(
   function: Callable[..., Any], *args: Any, fixed: tuple[Any, ...] = ()
 ) -> TimedProgram:
-  """Compiles a function and the gradients of a weighted sum of its output, by all `args`.
+  """Compiles a function and its gradients by all `args`, for a weighted sum of the output.
 
   Args:
-    function: of the arguments, then the fixed ones; returns one array.
-    *args: trees of floating-point arrays.
-    fixed: trees of arrays, by which there is no gradient.
+    function: A function of the arguments, then the fixed ones, that returns one array.
+    *args: Trees of floating-point arrays.
+    fixed: Trees of arrays without gradients.
 
   Raises:
-    TooLargeError: compiled, it needs more memory than is free.
+    TooLargeError: The compiled program needs more memory than is free.
   """
   shape = jax.eval_shape(function, *args, *fixed)
   weight = jax.random.normal(jax.random.key(1), shape.shape, shape.dtype)
@@ -84,7 +84,7 @@ def compile_step(
 
 
 def find_free_bytes() -> int:
-  """Returns the bytes of memory that the default device has to spare."""
+  """Returns the free memory of the default device in bytes."""
   stats = jax.local_devices()[0].memory_stats()
   if stats and "bytes_limit" in stats:
     return stats["bytes_limit"] - stats["bytes_in_use"]
@@ -92,16 +92,16 @@ def find_free_bytes() -> int:
 
 
 def check_memory(needed: int) -> None:
-  """Raises TooLargeError if `needed` bytes leave less than a tenth of what is free."""
+  """Raises TooLargeError if `needed` bytes leave less than a tenth of the free memory."""
   free = find_free_bytes()
   if needed > 0.9 * free:
     raise TooLargeError(f"needs {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB are free")
 
 
 def check_masked(batch: int, heads: int, tokens: int) -> None:
-  """Raises TooLargeError if the matrices of a masked path do not fit, before any is made.
+  """Raises TooLargeError if the matrices of a masked path do not fit, before any is allocated.
 
-  It holds three of (B, H, N, N) in float32, forward and backward.
+  Forward and backward hold three matrices (B, H, N, N) in float32.
   """
   check_memory(3 * 4 * batch * heads * tokens**2)
 
@@ -113,18 +113,18 @@ def interleave(
   seconds: float,
   clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, Times]:
-  """Measures programs in turns, so that a slow minute of the machine meets all alike.
+  """Measures programs in turns, so that a slow minute of the machine affects all equally.
 
   Args:
-    runs: each runs one program to its end; untimed first, then timed at least once. A short one
-      runs untimed before each of its samples.
-    repeats: rounds.
-    seconds: of one program, after which it takes no part in further rounds.
-    clock: gives seconds.
+    runs: Functions that each run one program to its end. Each runs untimed first, then timed at
+      least once. A short program also runs untimed before each of its samples.
+    repeats: The number of rounds.
+    seconds: The time after which a program takes no part in further rounds.
+    clock: A function that returns the time in seconds.
   """
   counts, short, spent = {}, {}, dict.fromkeys(runs, 0.0)
   for name, run in runs.items():
-    took = _sample(run, 1, clock)  # the first run also loads the program: never a sample
+    took = _sample(run, 1, clock)  # The first run also loads the program, so it is no sample.
     if took < MIN_SAMPLE:
       took = _sample(run, 1, clock)
     counts[name] = max(1, round(MIN_SAMPLE / max(took, 1e-9)))
@@ -152,11 +152,11 @@ def _sample(run: Callable[[], None], count: int, clock: Callable[[], float]) -> 
 
 @dataclasses.dataclass(frozen=True)
 class BestRate:
-  """The best rate of a program.
+  """The best rate of a program over batch sizes.
 
   Attributes:
-    batch: at which it was reached.
-    per_second: examples.
+    batch: The batch size with the best rate.
+    per_second: The rate in examples per second.
   """
 
   batch: int
@@ -169,15 +169,16 @@ def find_rates(
   say: Callable[[str], None],
   **effort: Any,
 ) -> dict[str, BestRate]:
-  """Returns the best rate of each program; batches are 1, 2, 4, ... of all programs in turns.
+  """Returns the best rate of each program; batch sizes 1, 2, 4, ... of all programs take turns.
 
-  A program takes part until a batch does not fit the memory that is free, or is no `GROWTH` better
-  than the best before it. One whose first batch does not fit has no rate.
+  A program drops out if a batch does not fit the free memory, or if its rate is not `GROWTH` times
+  the best before it. A program whose first batch does not fit has no rate.
 
   Args:
-    makers: each returns what runs a batch of so many examples to its end, or raises TooLargeError.
-    say: is told of progress.
-    **effort: of `interleave`.
+    makers: Functions that each return a function to run one batch of the given size to its end, or
+      raise TooLargeError.
+    say: A function called with messages on the progress.
+    **effort: Arguments of `interleave`.
   """
   best: dict[str, BestRate] = {}
   going, batch = dict(makers), 1
@@ -211,14 +212,15 @@ def peak_bytes(
   steps: int = 3,
   read: Callable[[], int] | None = None,
 ) -> int:
-  """Returns the peak of memory of some steps, in a process of its own, above its imports'.
+  """Returns the peak memory of some steps in a process of its own, above that of its imports.
 
   Args:
-    prepare: imports what the step needs; importable itself, like the others.
-    make: returns a step, given its name.
-    name: of the step.
-    steps: to run.
-    read: returns the peak of its process so far; that of the resident memory by default.
+    prepare: A function that imports all that the step needs; it must be importable, as must the
+      other functions.
+    make: A function that returns a step, given its name.
+    name: The name of the step.
+    steps: The number of steps to run.
+    read: A function that returns the peak of its process so far; the default is resident memory.
   """
   spawn = multiprocessing.get_context("spawn")
   with ProcessPoolExecutor(1, mp_context=spawn) as pool:
@@ -237,7 +239,7 @@ def _measure_peak(
 
 
 def _read_peak() -> int:
-  """Returns the peak resident bytes of this process; `getrusage` counts its parent's too."""
+  """Returns this process's peak resident bytes; `getrusage` would include the parent's."""
   if not STATUS.exists():
     raise ConfigError(f"the peak of memory is read from {STATUS}, which Linux alone has")
   lines = STATUS.read_text().splitlines()
@@ -245,10 +247,10 @@ def _read_peak() -> int:
 
 
 class Neighbors:
-  """What other processes take of this machine's cores while a `with` block runs.
+  """The use of this machine's cores by other processes while a `with` block runs.
 
   Attributes:
-    cores: on average, known at the end.
+    cores: The average number of cores in use, known after the block.
   """
 
   def __enter__(self) -> "Neighbors":
@@ -261,12 +263,12 @@ class Neighbors:
     self.cores = max(0.0, self._others() - self._before) / max(wall, 1e-9)
 
   def print(self) -> None:
-    """Prints, behind the block, what was taken."""
+    """Prints the use of the cores; call it after the block."""
     print(f"\nMeanwhile other processes used {self.cores:.1f} cores of this machine.", flush=True)
 
   @staticmethod
   def _others() -> float:
-    """Returns the CPU seconds of all processes but this one."""
+    """Returns the CPU seconds of all processes except this one."""
     machine, own = psutil.cpu_times(), psutil.Process().cpu_times()
-    nice = getattr(machine, "nice", 0.0)  # where there is such a thing, it is not in `user`
+    nice = getattr(machine, "nice", 0.0)  # Where it exists, `user` does not include it.
     return machine.user + nice + machine.system - own.user - own.system

@@ -1,4 +1,4 @@
-"""Digests: is what was read what was saved? Orbax restores flipped bits unnoticed."""
+"""Digests, which show whether data are read as they were saved; Orbax misses flipped bits."""
 
 import hashlib
 import json
@@ -12,20 +12,20 @@ SIZE = 16  # bytes; an accident passes unnoticed once in 2^128
 
 
 def digest_array(array: np.ndarray) -> str:
-  """Returns BLAKE2b over dtype, shape and the elements' bytes in C order, as hex."""
+  """Returns the BLAKE2b digest of dtype, shape and the elements' bytes in C order, as hex."""
   digest = hashlib.blake2b(f"{array.dtype.name}{array.shape}".encode(), digest_size=SIZE)
   digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
   return digest.hexdigest()
 
 
 def digest_json(value: Any) -> str:
-  """Returns BLAKE2b over the canonical text of a JSON value, as hex, whatever the order of keys."""
+  """Returns the BLAKE2b digest of a JSON value's canonical text, as hex; key order is ignored."""
   text = json.dumps(value, sort_keys=True, separators=(",", ":"))
   return hashlib.blake2b(text.encode(), digest_size=SIZE).hexdigest()
 
 
 def describe(leaves: Mapping[str, np.ndarray]) -> dict[str, dict[str, Any]]:
-  """Returns digest, shape and dtype per leaf, as JSON has them."""
+  """Returns the digest, shape and dtype of each leaf, as JSON."""
   with ThreadPoolExecutor() as pool:  # hashing releases the GIL
     digests = list(pool.map(digest_array, leaves.values()))
   return {
@@ -35,6 +35,6 @@ def describe(leaves: Mapping[str, np.ndarray]) -> dict[str, dict[str, Any]]:
 
 
 def find_altered(leaves: Mapping[str, np.ndarray], described: Mapping[str, Mapping]) -> list[str]:
-  """Returns names of the leaves that are not as `describe` found them, missing ones included."""
+  """Returns the names of the leaves that do not match their descriptions, missing ones included."""
   found = describe(leaves)
   return [name for name, expected in described.items() if found.get(name) != expected]

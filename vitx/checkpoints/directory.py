@@ -1,7 +1,7 @@
-"""The directory of checkpoints: which are complete, and how one goes away.
+"""The directory of a run's checkpoints: the list of complete ones, and their deletion.
 
 `STEP/` is a complete checkpoint. On a local disk it appears and disappears by one rename, so a kill
-leaves nothing half done under that name; an object store has no such rename, there a marker file is
+leaves nothing half done under that name. An object store has no such rename: there a marker file is
 written last and removed first.
 """
 
@@ -13,14 +13,14 @@ from pathlib import Path
 from etils import epath
 
 STEP = re.compile(r"0|[1-9]\d*")
-UNFINISHED = ".orbax-checkpoint-tmp"  # in the name of a save under way, or killed
-DELETED = "deleted-"  # before the name of a checkpoint whose deletion is under way, or was killed
+UNFINISHED = ".orbax-checkpoint-tmp"  # in the name of a save that is in progress or was killed
+DELETED = "deleted-"  # begins the name if a checkpoint's deletion is in progress or was killed
 CORRUPT = "corrupt-"
 COMMITTED = "commit_success.txt"  # Orbax's marker
 
 
 class Directory:
-  """Checkpoints by step; `path` is where they lie."""
+  """The checkpoints of a run by step, in the directory `path`."""
 
   def __init__(self, path: str | Path | epath.Path):
     self.remote = "://" in str(path)
@@ -39,7 +39,7 @@ class Directory:
     return sorted(int(path.name) for path in self.path.iterdir() if self._complete(path))
 
   def delete(self, step: int) -> None:
-    """Deletes a checkpoint; if killed on the way, what is left no longer counts."""
+    """Deletes a checkpoint; if the process is killed meanwhile, the remains no longer count."""
     path = self / step
     if self.remote:
       (path / COMMITTED).unlink()
@@ -48,7 +48,7 @@ class Directory:
     path.rmtree()
 
   def remove(self) -> None:
-    """Removes the directory with all that is in it, if it is there; of a link the link alone."""
+    """Removes the directory and its content, if it exists; a link is removed without its target."""
     _remove(self.path)
 
   def set_aside(self, step: int) -> epath.Path:
@@ -56,7 +56,7 @@ class Directory:
     return (self / step).rename(self._free_name(f"{CORRUPT}{step}"))
 
   def remove_leftovers(self) -> None:
-    """Removes what killed saves and deletions left."""
+    """Removes the remains of killed saves and deletions."""
     for path in self.path.iterdir():
       uncommitted = self.remote and STEP.fullmatch(path.name) and not self._complete(path)
       if uncommitted or UNFINISHED in path.name or path.name.startswith(DELETED):
@@ -73,7 +73,7 @@ class Directory:
     return sorted(path for path in paths if not self._complete(path))
 
   def space(self) -> str:
-    """Returns how much is free, as a sentence; "" where that has no meaning."""
+    """Returns a sentence about the free disk space; "" for an object store."""
     if self.remote:
       return ""
     return f"{shutil.disk_usage(self.path).free / 2**20:,.1f} MiB were free there."
@@ -94,7 +94,7 @@ class Directory:
 
 
 def _remove(path: epath.Path) -> None:
-  """Removes a directory with its content; what is none, such as a link, alone."""
+  """Removes a directory with its content; removes anything else, such as a link, alone."""
   if path.is_dir() and not os.path.islink(path):
     path.rmtree()
   else:

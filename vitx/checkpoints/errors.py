@@ -1,29 +1,29 @@
-"""What can go wrong with a checkpoint."""
+"""The errors of checkpoints."""
 
 import re
 
 from vitx.config.errors import ConfigError, UserError
 
-# A read that fails with these says nothing about the content.
+# Errors of a read that say nothing about the content.
 TRANSIENT = (PermissionError, MemoryError, TimeoutError, ConnectionError)
 TRANSIENT_CODES = ("PERMISSION_DENIED", "UNAUTHENTICATED", "UNAVAILABLE", "RESOURCE_EXHAUSTED")
-HALF = 150  # characters kept of either end of a long reason
+HALF = 150  # characters that are kept at either end of a long reason
 
 
 class CheckpointError(UserError, RuntimeError):
-  """A checkpoint could not be written or read; those that were there are untouched."""
+  """A checkpoint could not be written or read; the existing ones are untouched."""
 
 
 class CorruptCheckpoint(CheckpointError):  # noqa: N818 (a state of the checkpoint)
-  """A checkpoint is not what was saved: truncated, incomplete or altered."""
+  """A checkpoint differs from the saved one: it is truncated, incomplete or altered."""
 
 
 class ShapeMismatch(ConfigError):  # noqa: N818
-  """An intact checkpoint holds other arrays than the model that is to take them."""
+  """An intact checkpoint holds other arrays than the model needs."""
 
 
 def make_corrupt_error(where: str, part: str, why: str) -> CorruptCheckpoint:
-  """Returns the error for a checkpoint of which a part, such as a leaf, is not what was saved."""
+  """Returns the error for a checkpoint in which a part, such as a leaf, is not as it was saved."""
   return CorruptCheckpoint(f"{where} is corrupt: {part}: {why}.")
 
 
@@ -35,7 +35,7 @@ def make_read_error(where: str, part: str, error: Exception) -> CheckpointError:
 
 
 def format_error(error: Exception) -> str:
-  """Returns an error, with its notes, in one line; a long one without its middle."""
+  """Returns an error with its notes in one line; a long message loses its middle."""
   text = re.sub(r" \[tensorstore_spec=.*?\}'\]", "", " ".join(str(error).split())).rstrip(".")
   if len(text) > 2 * HALF:
     text = f"{text[:HALF]} ... {text[-HALF:]}"

@@ -1,4 +1,4 @@
-"""From a workdir to a model with its weights."""
+"""Loading of a trained model from its workdir."""
 
 import contextlib
 import dataclasses
@@ -28,12 +28,12 @@ from vitx.ops.implementation import current_rule
 from vitx.tasks import TASKS, build_task
 from vitx.tasks.base import Task
 
-SECTIONS = ("model", "task", "data", "evaluation")  # of a config, that loading reads
+SECTIONS = ("model", "task", "data", "evaluation")  # sections of a config that loading reads
 CHOICES = ("best", "latest")
 WEIGHTS = ("ema", "raw")
-WANTED = ("params", "ema", "model_state")  # of the training state; the optimizer's is not read
+WANTED = ("params", "ema", "model_state")  # parts of the training state; "opt_state" is not read
 READ = (*SECTIONS, "augment")  # sections from which a shipped task is built
-TASKS_KEPT, PROGRAMS_KEPT = 16, 8  # tasks of a process, and programs of each
+TASKS_KEPT, PROGRAMS_KEPT = 16, 8  # the most tasks of a process, and programs of a task
 
 T = TypeVar("T")
 
@@ -43,13 +43,15 @@ class Loaded:
   """A trained model.
 
   Attributes:
-    task: what was learned; has the model, prepares its inputs and names its predictions.
-    variables: the collections, "params" among them (those that were asked for, see `load`).
-    config: the run's, resolved.
-    data: what the run wrote of its data: source, fingerprint, class_names, vocabulary.
-    step: of the checkpoint.
-    workdir: where it came from.
-    programs: of this task, see `program`; all that is loaded with the task shares them.
+    task: The task that was learned; it has the model, prepares its inputs and names its
+      predictions.
+    variables: The collections, "params" among them, with the weights that `load` was asked for.
+    config: The resolved config of the run.
+    data: The run's record of its data: source, fingerprint, class_names, vocabulary.
+    step: The step of the checkpoint.
+    workdir: The workdir of the run.
+    programs: The compiled programs of this task, see `program`; all models that are loaded with the
+      task share them.
   """
 
   task: Task
@@ -61,21 +63,21 @@ class Loaded:
   programs: dict[Hashable, tuple[Task, Any]] = dataclasses.field(default_factory=dict, repr=False)
 
   def with_task(self, config: ConfigDict) -> "Loaded":
-    """Returns the model with the task of another config, such as that of one field changed."""
+    """Returns the model with the task of another config, such as a config with one other field."""
     task, programs = build_once(config)
     return dataclasses.replace(self, task=task, programs=programs)
 
   def program(self, name: Hashable, make: Callable[[], T]) -> T:
-    """Returns the compiled function that `make` returns, which is called once for this task.
+    """Returns the compiled function that `make` returned; it is made once for this task.
 
     Args:
-      name: a key with everything besides the task that decides the program.
-      make: compiles the function if the process has none under this name.
+      name: A key with everything besides the task that decides the program.
+      make: A function that compiles, called if the process has no program under this name.
     """
     entry = self.programs.pop(name, None)
     if entry is None or entry[0] is not self.task:
       entry = self.task, make()
-    self.programs[name] = entry  # the last that was asked for
+    self.programs[name] = entry  # at the end, as the last one used
     while len(self.programs) > PROGRAMS_KEPT:
       del self.programs[next(iter(self.programs))]
     return entry[1]
@@ -87,12 +89,12 @@ class Loaded:
 
   @property
   def class_names(self) -> tuple[str, ...]:
-    """Returns the names of the classes; () where the data have none."""
+    """Returns the names of the classes; () if the data have none."""
     return tuple(self.data.get("class_names") or ())
 
   @property
   def knows_class_names(self) -> bool:
-    """Returns whether the classes have names; those of weights without data are but numbers."""
+    """Returns whether the classes have names, not numbers alone as in weights without data."""
     return bool(self.fingerprint) or self.class_names != tuple(
       map(str, range(len(self.class_names)))
     )
@@ -110,21 +112,24 @@ def load(
   weights: str | None = None,
   trust_code: bool = False,
 ) -> Loaded:
-  """Restores a trained model; needs nothing but the directory.
+  """Restores a trained model from its workdir alone.
 
   Args:
-    workdir: of a training run; of a run of several phases it is the last that has a checkpoint.
-    checkpoint: "best" by the task's primary figure on *validation* (the latest before the first
-      evaluation), "latest", or a step. A damaged newest one is skipped with a warning.
-    weights: "ema", the moving average, or "raw"; None is those that chose the best, the first of
-      `evaluation.weights`. A run without an average has but one kind, which None takes.
-    trust_code: whether the config may name code outside vitx (`module:Name`), which is imported.
+    workdir: The workdir of a training run; of several phases the last that has a checkpoint is
+      loaded.
+    checkpoint: The checkpoint: "best" by the task's primary figure on *validation* (the latest
+      before the first evaluation), "latest", or a step. A damaged newest one is skipped with a
+      warning.
+    weights: The weights: "ema", the moving average, or "raw"; None takes the weights that chose the
+      best checkpoint, the first of `evaluation.weights`. A run without an average has only one
+      kind, which None takes.
+    trust_code: Whether the config may name code outside vitx (`module:Name`), which is imported.
 
   Raises:
-    ConfigError: no workdir, no checkpoint yet, no such step (lists those there are), no such
-      weights, or a config that no model can be built from.
-    ShapeMismatch: the checkpoint's arrays are not those of the config's model.
-    CorruptCheckpoint: the checkpoint, or every one, is damaged.
+    ConfigError: There is no workdir, no checkpoint yet, no such step (the message lists all steps)
+      or no such weights, or no model can be built from the config.
+    ShapeMismatch: The checkpoint holds other arrays than the config's model.
+    CorruptCheckpoint: The checkpoint, or every one, is damaged.
   """
   workdir = find_run(workdir)
   config = read_config(workdir)
@@ -163,20 +168,20 @@ def _check_class_names(data: Mapping[str, Any], task: Task, workdir: str | Path)
 
 
 def build_once(config: ConfigDict) -> tuple[Task, dict[Hashable, tuple[Task, Any]]]:
-  """Returns the task of a resolved config and its programs: one object for all that decides it.
+  """Returns a resolved config's task and its programs, made once for all equal configs.
 
-  A process that loads, evaluates or predicts in a loop so compiles once: a program holds memory
-  and maps of it, of which Linux gives a process 65,530.
+  So a process that loads, evaluates or predicts in a loop compiles once. A program holds memory and
+  memory maps, of which Linux gives a process 65,530.
 
   Raises:
-    ConfigError: as `build_task`.
+    ConfigError: The task cannot be built, see `build_task`.
   """
   key = _decide(config)
   built = _BUILT.pop(key, None)
   if built is None:
     built = build_task(config.copy_and_resolve_references()), {}
-    key = _decide(config)  # anew: building has imported what it names
-  _BUILT[key] = built  # the last that was asked for
+    key = _decide(config)  # a new key, since building has imported the config's code
+  _BUILT[key] = built  # at the end, as the last one used
   while len(_BUILT) > TASKS_KEPT:
     del _BUILT[next(iter(_BUILT))]
   return built
@@ -186,7 +191,7 @@ _BUILT: dict[Hashable, tuple[Task, dict[Hashable, tuple[Task, Any]]]] = {}
 
 
 def _decide(config: ConfigDict) -> Hashable:
-  """Returns all that decides the task of a config."""
+  """Returns a key of all that decides the task of a config."""
   plain = to_plain(config)
   if str(plain["task"]["name"]) in TASKS:
     plain = {name: plain[name] for name in READ if name in plain}
@@ -196,7 +201,7 @@ def _decide(config: ConfigDict) -> Hashable:
 
 
 def _find_code(plain: Any) -> Iterator[Any]:
-  """Yields the objects that `module:Name` stands for now; a cell that runs again makes another."""
+  """Yields the objects that each `module:Name` stands for now, which a notebook may redefine."""
   if isinstance(plain, dict | list):
     for each in plain.values() if isinstance(plain, dict) else plain:
       yield from _find_code(each)
@@ -214,8 +219,8 @@ def read_task(
   """Returns the task of a workdir's config, and its programs.
 
   Raises:
-    ConfigError: the config lacks a field or has a value from which nothing can be built, as one
-      that was edited or that another version wrote.
+    ConfigError: The config lacks a field or has a value from which nothing can be built, such as
+      after an edit or from another version.
   """
   with explained(workdir):
     for name in SECTIONS:
@@ -228,7 +233,7 @@ def read_task(
 
 @contextlib.contextmanager
 def explained(workdir: str | Path) -> Iterator[None]:
-  """Lets whatever a `with` block raises of a stored config be a ConfigError that names its file."""
+  """Turns an error of a stored config in a `with` block into a ConfigError that names its file."""
   where = f"config.json of workdir={str(workdir)!r}"
   try:
     yield
@@ -240,8 +245,8 @@ def explained(workdir: str | Path) -> Iterator[None]:
       f"{where} lacks the field {field!r}: edited, or written by a version of vitx whose fields had"
       " other names"
     ) from error
-  except Exception as error:  # whatever a value makes of the code that it reaches
-    if registry.is_trusted():  # code of the user's own may have raised it: its traceback is theirs
+  except Exception as error:  # a bad value may raise anything in the code that it reaches
+    if registry.is_trusted():  # the user's own code may have raised it and needs its traceback
       raise
     first = str(error).strip().partition("\n")[0]
     raise ConfigError(
@@ -250,7 +255,7 @@ def explained(workdir: str | Path) -> Iterator[None]:
 
 
 def _choose_params(state: Mapping[str, Any], weights: str | None, chose_best: str) -> Any:
-  """Returns the parameters that are asked for, or those that chose the best."""
+  """Returns the parameters that are asked for, or by default the ones that chose the best."""
   if weights is not None:
     check_choice(weights, "weights", WEIGHTS)
     if weights == "ema" and "ema" not in state:

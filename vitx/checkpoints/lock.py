@@ -1,12 +1,12 @@
 """The lock on a workdir: one training at a time writes there.
 
-It is a file that is created exclusively and says who holds it. Its holder touches it twice a
-minute and removes it in the end. Who finds one asks whether its holder is alive: on the same
-machine the process table knows, elsewhere the file's age tells. A stale lock is replaced, in one
-rename, by the one process that holds a second lock, named after the stale one: of two takers one
-wins.
+The lock is a file that is created exclusively and names its holder. The holder touches it twice a
+minute and removes it in the end. A process that finds a lock checks whether the holder is alive: on
+the holder's own machine by the process table, elsewhere by the file's age. A stale lock is
+replaced, in one rename, by the one process that holds a second lock, named after the stale one, so
+that only one of two takers wins.
 
-An object store creates nothing exclusively through our interface: there the file is written and
+An object store creates nothing exclusively through our interface. There the file is written and
 read back, two trainings that start in the same moment are found out at their first save, and the
 log says so.
 """
@@ -34,12 +34,12 @@ from vitx.checkpoints import own_files, processes
 from vitx.checkpoints.workdir import write_json
 from vitx.config.errors import ConfigError
 
-TRAIN = "train.lock"  # of a training
-POINT = "point.lock"  # of whoever is about to train one point of a sweep
+TRAIN = "train.lock"  # the lock of a training
+POINT = "point.lock"  # the lock of a process that is about to train one point of a sweep
 BEAT = 30.0  # seconds between two signs of life
 STALE = 300.0  # seconds without one, after which a holder on another machine counts as gone
-TORN = 10.0  # seconds after which a lock without content counts as a killed process's
-# What a file system says that cannot create a file exclusively.
+TORN = 10.0  # seconds after which a lock without content counts as left by a killed process
+# The errors of a file system that cannot create a file exclusively.
 UNABLE = (errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.ENOLCK)
 
 _TOKEN = re.compile(r"\w+")
@@ -51,15 +51,15 @@ class WorkdirInUseError(ConfigError):
 
 @dataclasses.dataclass(frozen=True)
 class Holder:
-  """Who holds a lock.
+  """The holder of a lock.
 
   Attributes:
-    host: name of the computer.
-    pid: of the process.
-    began: when the process started, in ticks since the machine did; "" where that is not told.
-    machine: what process numbers belong to: a start of a computer, a container.
-    token: of this lock and no other.
-    since: local time, for people.
+    host: The name of the computer.
+    pid: The number of the process.
+    began: The start of the process, in ticks since the machine's start; "" if it is unknown.
+    machine: The place where process numbers are unique: a start of a computer, a container.
+    token: A token of this lock and no other.
+    since: The local time at which the lock was made, for people.
   """
 
   host: str
@@ -77,7 +77,7 @@ class Holder:
 
   @classmethod
   def from_json(cls, stored: Any) -> "Holder":
-    """Returns the holder that a file tells. Raises TypeError or ValueError for what is none."""
+    """Returns the holder in a file's JSON; raises TypeError or ValueError if that is malformed."""
     holder = cls(**stored)
     for field in dataclasses.fields(cls):
       if type(value := getattr(holder, field.name)) is not field.type:
@@ -87,7 +87,7 @@ class Holder:
     return holder
 
   def is_alive(self) -> bool:
-    """Returns whether the process runs, asked on its own machine."""
+    """Returns whether the process runs, if called on the process's own machine."""
     try:
       if psutil.Process(self.pid).status() == psutil.STATUS_ZOMBIE:
         return False
@@ -98,14 +98,14 @@ class Holder:
     return _began(self.pid) == self.began  # the number may be another process's by now
 
 
-TORN_HOLDER = Holder("?", 0, "", "", "torn", "?")  # of a file without content
+TORN_HOLDER = Holder("?", 0, "", "", "torn", "?")  # for a file without content
 
 
 class Lock:
-  """A lock file in a directory, which exists; `acquire`, `check` and `release` it."""
+  """A lock file in an existing directory, with `acquire`, `check` and `release`."""
 
   def __init__(self, directory: str | Path, name: str = TRAIN):
-    """Describes the lock; nothing is written."""
+    """Describes the lock without writing anything."""
     self._directory, self._name = str(directory), name
     self._path = epath.Path(directory) / name
     self._remote = "://" in self._directory
@@ -116,7 +116,7 @@ class Lock:
     """Takes the lock, and keeps it alive in a thread.
 
     Raises:
-      WorkdirInUseError: another process holds it.
+      WorkdirInUseError: Another process holds the lock.
     """
     try:
       self._take()
@@ -130,15 +130,15 @@ class Lock:
       )
       return
     self._held = True
-    for leftover in self._path.parent.glob(f"{self._name}.*"):  # of takers that were killed
+    for leftover in self._path.parent.glob(f"{self._name}.*"):  # the second locks of killed takers
       leftover.unlink(missing_ok=True)
     threading.Thread(target=self._beat, daemon=True).start()
 
   def check(self) -> None:
-    """Makes sure that the lock is still this process's; where it was deleted it is written again.
+    """Checks that this process still holds the lock; writes the file again if it was deleted.
 
     Raises:
-      WorkdirInUseError: another process has taken it over meanwhile.
+      WorkdirInUseError: Another process has taken the lock over meanwhile.
     """
     if not self._held:
       return
@@ -160,10 +160,10 @@ class Lock:
     own_files.check_no_link(str(self._path))
     if not self._create():
       holder = self._read()
-      # It may have gone between the two lines: then this is like a first attempt.
+      # The file may have gone between the two lines: then this is like a first attempt.
       if holder is not None or not self._create():
         self._replace(holder or TORN_HOLDER)
-    if not self._is_own():  # on an object store, or where this process was stopped for long
+    if not self._is_own():  # on an object store, or after a long pause of this process
       raise self._refusal(self._read() or TORN_HOLDER)
 
   def _create(self) -> bool:
@@ -184,7 +184,7 @@ class Lock:
     return True
 
   def _replace(self, holder: Holder) -> None:
-    """Takes a stale lock's place; raises WorkdirInUseError if it is not stale."""
+    """Replaces a stale lock; raises WorkdirInUseError if the lock is not stale."""
     if not self._is_stale(holder):
       raise self._refusal(holder)
     second = Lock(self._directory, f"{self._name}.{holder.token}")
@@ -211,18 +211,18 @@ class Lock:
     return self._age() > STALE
 
   def _age(self) -> float:
-    """Returns seconds since the last sign of life, by the clock of whoever keeps the files."""
+    """Returns the seconds since the last sign of life, by the clock of the file system."""
     probe = self._path.parent / f"{self._name}.probe-{self._own.token}"
     try:
-      probe.write_text("")  # nobody knows its name before
+      probe.write_text("")  # no link can be there, since nobody knows the name before
       return probe.stat().mtime - self._path.stat().mtime
-    except FileNotFoundError:  # somebody else was faster
+    except FileNotFoundError:  # another process was faster
       return 0.0
     finally:
       probe.unlink(missing_ok=True)
 
   def _read(self) -> Holder | None:
-    """Returns who holds the lock; None if nobody does."""
+    """Returns the holder of the lock; None if there is none."""
     try:
       return Holder.from_json(json.loads(own_files.read(self._directory, self._name)))
     except FileNotFoundError:
@@ -260,17 +260,17 @@ class Lock:
 def hold(directory: str | Path, name: str = TRAIN) -> Iterator[Lock]:
   """Holds a workdir's lock while a `with` block trains there.
 
-  Every process of a run comes here; process 0 takes the lock, and all are refused with it.
+  Every process of a run calls this; process 0 takes the lock, and a refusal applies to all.
 
   Args:
-    directory: exists.
-    name: of the file.
+    directory: An existing directory.
+    name: The name of the file.
 
   Yields:
-    The lock, to be checked before what must not be written twice.
+    The lock, to be checked before each write that must not happen twice.
 
   Raises:
-    WorkdirInUseError: another training holds it.
+    WorkdirInUseError: Another training holds the lock.
   """
   lock = Lock(directory, name)
   refusal = None
@@ -288,7 +288,7 @@ def hold(directory: str | Path, name: str = TRAIN) -> Iterator[Lock]:
 
 
 def _machine() -> str:
-  """Returns what tells apart machines, their starts and containers, as far as the system says."""
+  """Returns an identity of the machine, its last start and its container, as far as known."""
   parts = [socket.gethostname()]
   with contextlib.suppress(OSError):
     parts.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
@@ -297,7 +297,7 @@ def _machine() -> str:
 
 
 def _began(pid: int) -> str:
-  """Returns when a process started, in ticks since its machine did; "" where that is not told."""
+  """Returns the start of a process, in ticks since the machine's start; "" if it is unknown."""
   try:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
   except OSError:

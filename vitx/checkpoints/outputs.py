@@ -1,4 +1,4 @@
-"""Files and folders that a user asks for: whether they can be written, and writing them."""
+"""Files and folders that a user asks for: checks whether they can be written, and writing."""
 
 import json
 import os
@@ -19,18 +19,18 @@ def write_json(path: str | Path, value: Any) -> None:
 
 
 def write_file(path: str | Path, content: str | bytes | bytearray) -> None:
-  """Writes a file that the user has asked for. Raises OSError, with its path, if it cannot be."""
+  """Writes a file that the user has asked for; raises OSError, with its path, if that fails."""
   with naming(path):
     Path(path).write_bytes(content.encode() if isinstance(content, str) else content)
 
 
 def check_absent(paths: Iterable[Path], advice: str, where: str = "") -> None:
-  """Raises ConfigError for the first path that is there already.
+  """Raises ConfigError for the first path that exists already.
 
   Args:
-    paths: of the files that are to be written.
-    advice: says what the user may do instead.
-    where: begins the message, such as "out='x': ".
+    paths: The paths of the files that are to be written.
+    advice: The alternative for the user, for the message.
+    where: The beginning of the message, such as "out='x': ".
   """
   for path in paths:
     if os.path.lexists(path):
@@ -38,9 +38,9 @@ def check_absent(paths: Iterable[Path], advice: str, where: str = "") -> None:
 
 
 def check_file(path: str | Path | None, field: str) -> None:
-  """Raises ConfigError for a path where no file may be written; None for no file is right.
+  """Raises ConfigError for a path to which no file may be written; accepts None, for no file.
 
-  To be asked before anything is computed.
+  Call it before anything is computed.
   """
   if path is None:
     return
@@ -57,9 +57,9 @@ def check_file(path: str | Path | None, field: str) -> None:
 
 
 def check_folder(path: str | Path, field: str) -> None:
-  """Raises ConfigError for a folder that can neither be made nor written; a URL is not looked at.
+  """Raises ConfigError for a folder that can neither be made nor written; a URL is not checked.
 
-  To be asked before anything is computed.
+  Call it before anything is computed.
   """
   if "://" in str(path):
     return

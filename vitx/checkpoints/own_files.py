@@ -1,8 +1,8 @@
 """Files of a workdir: written through descriptors that follow no link, read if they are files.
 
 A workdir may have been made by a stranger. A link in it, such as `log.txt` or `checkpoints`, would
-lead what is written there to a file elsewhere. The workdir itself may be a link, which is its
-user's own. An object store has neither links nor descriptors.
+redirect a write to a file elsewhere. The workdir itself may be a link, which is its user's own. An
+object store has neither links nor descriptors.
 """
 
 import contextlib
@@ -17,24 +17,24 @@ from etils import epath
 
 from vitx.config.errors import ConfigError
 
-# What opening says of a link that is not followed (ELOOP; EMLINK on some systems), and of a pipe.
+# The errors of opening a link that is not followed (ELOOP; EMLINK on some systems), or a pipe.
 _STRANGE = (errno.ELOOP, errno.EMLINK, errno.ENXIO)
-# What a run has written into its workdir, one of phases too.
+# Files by which the workdir of a run, or of a run of phases, is recognized.
 _MARKS = ("environment.json", "phases.json")
 
 
 def append(directory: str | Path, name: str, text: str, *, sync: bool = False) -> None:
-  """Writes at the end of a file of a local directory, which is created if absent.
+  """Writes at the end of a file of a local directory; creates the file if it is absent.
 
   Args:
-    directory: exists.
-    name: of the file, without a folder.
-    text: what is added.
-    sync: whether to wait until it is on the disk.
+    directory: An existing directory.
+    name: The name of the file, without a folder.
+    text: The text to add.
+    sync: Whether to wait until the text is on the disk.
 
   Raises:
-    ConfigError: there is a link of that name, or another thing that is no file.
-    OSError: it cannot be written; names its path.
+    ConfigError: There is a link of that name, or another thing that is no file.
+    OSError: The file cannot be written; the error has its path.
   """
   with _open(directory, name, os.O_WRONLY | os.O_APPEND | os.O_CREAT) as file:
     file.write(text.encode())
@@ -44,7 +44,7 @@ def append(directory: str | Path, name: str, text: str, *, sync: bool = False) -
 
 
 def create(directory: str | Path, name: str, text: str) -> None:
-  """Writes a new file. Raises like `append`, and FileExistsError if there is anything."""
+  """Writes a new file; raises FileExistsError if the path exists, else the errors of `append`."""
   with _open(directory, name, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as file:
     file.write(text.encode())
 
@@ -52,8 +52,8 @@ def create(directory: str | Path, name: str, text: str) -> None:
 def replace(directory: str | Path, name: str, content: str | bytes) -> None:
   """Writes a file so that a reader sees the old or the new one, never a part.
 
-  A link of that name gives way to the file; nothing is written where it leads. Raises like
-  `append`.
+  A link of that name is replaced by the file; nothing is written to the link's target. Raises the
+  errors of `append`.
   """
   data = content.encode() if isinstance(content, str) else content
   if "://" in str(directory):  # object stores replace a whole object at once
@@ -62,18 +62,18 @@ def replace(directory: str | Path, name: str, content: str | bytes) -> None:
   partial = f".{name}.partial"
   path = os.path.join(directory, partial)
   with contextlib.suppress(FileNotFoundError):
-    os.unlink(path)  # what a kill left, or a link
+    os.unlink(path)  # the remains of a kill, or a link
   with _open(directory, partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as file:
     file.write(data)
   os.replace(path, os.path.join(directory, name))
 
 
 def read(directory: str | Path, name: str) -> bytes:
-  """Returns the content of a file, links followed: who downloads a run may have links to its files.
+  """Returns the content of a file; follows links, which a downloaded run may have to its files.
 
   Raises:
-    ConfigError: it is a pipe, a device or a directory.
-    OSError: it is not there, or cannot be read.
+    ConfigError: The path is a pipe, a device or a directory.
+    OSError: The file does not exist, or cannot be read.
   """
   path = epath.Path(directory) / name
   if "://" not in str(directory) and not stat.S_ISREG(os.stat(path).st_mode):
@@ -82,13 +82,13 @@ def read(directory: str | Path, name: str) -> bytes:
 
 
 def check_no_link(path: str | Path) -> None:
-  """Raises ConfigError for a link, where a file or directory of a workdir is or will be."""
+  """Raises ConfigError if a path of a workdir's file or directory is a link."""
   if "://" not in str(path) and os.path.islink(path):
     raise _refuse(path)
 
 
 def check_output(path: str | Path) -> None:
-  """Raises ConfigError for a path of the user's that leads through a link in a workdir.
+  """Raises ConfigError for a user's path that leads through a link in a workdir.
 
   Links elsewhere, such as `/dev/stdout` or the workdir itself, are followed.
   """
@@ -111,7 +111,7 @@ def _refuse(path: str | Path) -> ConfigError:
 
 @contextlib.contextmanager
 def _open(directory: str | Path, name: str, flags: int) -> Iterator[BinaryIO]:
-  """Opens a file of a directory to write it, unless it is a link or no file."""
+  """Opens a file of a directory for writing, unless it is a link or no file."""
   assert os.path.basename(name) == name, name
   path = os.path.join(directory, name)
   try:

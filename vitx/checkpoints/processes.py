@@ -1,4 +1,4 @@
-"""Agreement between the processes of a run; with one process, nothing to agree on."""
+"""Agreement between the processes of a run; a single process has nothing to agree on."""
 
 from collections.abc import Container, Iterable
 
@@ -10,7 +10,7 @@ from vitx.checkpoints.errors import CheckpointError
 
 
 def find_newest(steps: Iterable[int], bad: Container[int]) -> int | None:
-  """Returns the greatest step that is not bad, as process 0 sees it; `None` without one."""
+  """Returns the greatest step that is not bad, as process 0 sees it, or `None`."""
   step = max((step for step in steps if step not in bad), default=-1)
   if jax.process_count() > 1:
     step = int(multihost_utils.broadcast_one_to_all(np.int32(step)))
@@ -37,6 +37,6 @@ def ask_first(yes: bool) -> bool:
 
 
 def wait_for_all(what: str) -> None:
-  """Returns when every process has come here."""
+  """Waits until every process has called this function."""
   if jax.process_count() > 1:
     multihost_utils.sync_global_devices(f"vitx: {what}")

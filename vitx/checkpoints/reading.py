@@ -1,4 +1,4 @@
-"""Reads the two Orbax items of a checkpoint's directory."""
+"""Reading of the two Orbax items in a checkpoint's directory."""
 
 import asyncio
 import math
@@ -17,7 +17,7 @@ from vitx.checkpoints.errors import make_corrupt_error, make_read_error
 
 
 def read_record(path: epath.Path, where: str) -> dict[str, Any]:
-  """Reads and verifies the record that lies there."""
+  """Reads and verifies the record of a checkpoint."""
   try:
     stored = ocp.JsonCheckpointHandler().restore(path / "record")
   except Exception as error:
@@ -31,10 +31,10 @@ def read_record(path: epath.Path, where: str) -> dict[str, Any]:
 def read_leaves(
   path: epath.Path, described: Mapping[str, Mapping], where: str
 ) -> dict[str, np.ndarray]:
-  """Reads the leaves of these names to the host, whatever devices they came from, unverified.
+  """Reads the described leaves to the host, whatever devices they came from, unverified.
 
-  Nothing is read of arrays that are not of the shapes described, or that are larger than
-  `files.check_inflated` allows.
+  Nothing is read if an array has another shape than its description, or if the arrays are larger
+  than `files.check_inflated` allows.
   """
   leaves = {
     name: np.zeros(leaf["shape"], jax.numpy.dtype(leaf["dtype"]))
@@ -50,7 +50,8 @@ def read_leaves(
       (np.ndarray, _HostArrays()),
       (jax.Array, handlers.ArrayHandler()),  # unused; Orbax warns without it
     )
-    # The handler itself: a checkpointer would wait for the other processes, which may fail alone.
+    # The handler is called directly: a checkpointer would wait for the other processes, but a
+    # process may fail alone.
     handler = ocp.PyTreeCheckpointHandler(type_handler_registry=registry)
     _check_declared(handler, path / "state", described, where)
     try:
@@ -66,12 +67,13 @@ def _check_declared(
   described: Mapping[str, Mapping],
   where: str,
 ) -> None:
-  """Compares what the files declare with what the record describes, before arrays are made."""
+  """Compares the shapes that the files declare with the record, before arrays are made."""
   declared = sum(
     math.prod(leaf["shape"]) * jax.numpy.dtype(leaf["dtype"]).itemsize
     for leaf in described.values()
   )
-  if declared > files.limit() and "://" not in str(path):  # of few states all files are counted
+  # Few states are so large that the sizes of their files must be added up.
+  if declared > files.limit() and "://" not in str(path):
     stored = sum(each.stat().st_size for each in Path(path).rglob("*") if each.is_file())
     files.check_inflated(where, declared, stored)
   try:
@@ -84,10 +86,10 @@ def _check_declared(
 
 
 class _HostArrays(ocp.type_handlers.NumpyHandler):
-  """Reads every leaf to its end, also when one fails, and then names that one.
+  """A handler that reads every leaf to its end, even if one fails, and then names that leaf.
 
-  Orbax closes its event loop at the first failure; the reads still under way would then each print
-  a traceback of their own.
+  Orbax closes its event loop at the first failure; each read still in progress would then print a
+  traceback of its own.
   """
 
   async def deserialize(self, infos, args=None):
@@ -104,7 +106,8 @@ class _HostArrays(ocp.type_handlers.NumpyHandler):
 class _Later:
   """A coroutine that is made when it is awaited.
 
-  Orbax awaits none of those it has asked for if the next one is of a kind that it does not know.
+  Orbax never awaits the coroutines it has asked for if the next one is of a kind that it does not
+  know.
   """
 
   def __init__(self, make: Callable[[], Coroutine]):

@@ -1,10 +1,10 @@
-"""Saving and restoring through Orbax, which `reading` and this file alone import.
+"""Saving and restoring through Orbax, which only this file and `reading` import.
 
 A checkpoint is a directory `STEP/` with two Orbax items: `state`, a nested dict of arrays, and
-`record`, JSON: the caller's record beside digest, shape and dtype of every leaf and a digest of the
-whole. Every read is verified against these. Orbax writes to a temporary directory that it renames
-when complete. Steps are listed, retained and set aside here, not by its `CheckpointManager`: the
-manager's `save` returns False, without a word, when there is a later step.
+`record`, JSON. The record holds the caller's record, the digest, shape and dtype of every leaf, and
+a digest of the whole. Every read is verified against these. Orbax writes to a temporary directory
+that it renames when complete. Steps are listed, retained and set aside here, not by Orbax's
+`CheckpointManager`: the manager's `save` silently returns False when there is a later step.
 """
 
 import contextlib
@@ -33,12 +33,12 @@ from vitx.checkpoints.errors import (
 from vitx.checkpoints.reading import read_leaves, read_record
 from vitx.config.errors import ConfigError
 
-# Modules of Orbax that end a save whose time is over, by a clock that somebody may set meanwhile.
+# Modules of Orbax that end a save after a timeout, by a clock that somebody may set meanwhile.
 TIMED = tuple(f"orbax.checkpoint._src.futures.{name}" for name in ("future", "signaling_client"))
 
 
 class _SteadyTime:
-  """Python's `time`, of which `time` itself is a clock that nobody sets."""
+  """Python's module `time`, in which `time.time` is a clock that nobody sets."""
 
   def __getattr__(self, name: str) -> Any:
     return getattr(time, "monotonic" if name == "time" else name)
@@ -54,9 +54,9 @@ class Checkpoint:
   """A verified checkpoint.
 
   Attributes:
-    step: it was saved at.
-    state: NumPy arrays, in the target's structure or in nested dicts.
-    record: the caller's.
+    step: The step at which it was saved.
+    state: The state as NumPy arrays, in the target's structure or in nested dicts.
+    record: The caller's record.
   """
 
   step: int
@@ -76,26 +76,27 @@ class CheckpointStore:
   """The checkpoints of one run.
 
   Every process of a run makes the same calls with the same values; process 0 writes and all read,
-  so all must see the directory. A context manager: leaving it waits for the save under way.
+  so all must see the directory. The store is a context manager, whose exit waits for the save in
+  progress.
   """
 
   def __init__(self, directory: str | Path | epath.Path, *, keep: int = 2, read_only: bool = False):
-    """Opens the directory, created if absent, and removes what killed saves left.
+    """Opens the directory, creates it if absent, and removes the remains of killed saves.
 
     Args:
-      directory: local, or a URL such as gs://bucket/path.
-      keep: the newest checkpoints that stay, at least 2; the best stays besides.
-      read_only: create, rename and delete nothing.
+      directory: A local path, or a URL such as gs://bucket/path.
+      keep: The number of newest checkpoints that stay, at least 2; the best stays besides.
+      read_only: Whether to create, rename and delete nothing.
 
     Raises:
-      ConfigError: keep < 2, or the directory is a link and is to be written.
-      CheckpointError: the directory cannot be created or tidied.
+      ConfigError: `keep` is less than 2, or the directory is a link and is to be written.
+      CheckpointError: The directory cannot be created or tidied.
     """
     check_keep(keep)
     self._directory = Directory(directory)
     self._keep, self._read_only = keep, read_only
     self._tidies = not read_only and jax.process_index() == 0
-    self._pending: int | None = None  # the step of the save under way
+    self._pending: int | None = None  # the step of the save in progress
     self._stay: Collection[int] = ()
     self._passing: int | None = None
     self._checkpointer: ocp.AsyncCheckpointer | None = None
@@ -120,30 +121,30 @@ class CheckpointStore:
     except CheckpointError as failure:
       if error is None:
         raise
-      logging.error("%s", failure)  # the error that ends the run goes first
+      logging.error("%s", failure)  # the error that ends the run has priority
 
   def steps(self) -> list[int]:
     """Returns the steps of the complete checkpoints, ascending."""
     return self._directory.steps()
 
   def latest(self) -> int | None:
-    """Returns the newest complete step, `None` without one."""
+    """Returns the newest complete step, or `None` if there is none."""
     return max(self.steps(), default=None)
 
   def save(
     self, step: int, state: Any, record: Mapping[str, Any], *, stay: Collection[int] = ()
   ) -> None:
-    """Starts saving; returns once the arrays are copied. Waits for the save before, if any.
+    """Starts saving and returns once the arrays are copied; waits for an earlier save first.
 
     Args:
-      step: greater than every step there.
-      state: tree of arrays that this host holds whole.
-      record: JSON.
-      stay: checkpoints (this or earlier ones) that stay besides the newest `keep`.
+      step: The step, greater than every step in the directory.
+      state: A tree of arrays that this host holds whole.
+      record: The caller's record, as JSON.
+      stay: The checkpoints (this or earlier ones) that stay besides the newest `keep`.
 
     Raises:
-      CheckpointError: this save, or the one before, cannot be written; the others are untouched.
-      ConfigError: the state holds what cannot be saved.
+      CheckpointError: This save, or the one before, cannot be written; the others are untouched.
+      ConfigError: The state holds something that cannot be saved.
     """
     if self._read_only:
       raise CheckpointError(f"{self._directory} was opened read-only")
@@ -174,10 +175,10 @@ class CheckpointStore:
     self._pending, self._stay = step, stay
 
   def wait(self) -> None:
-    """Waits for the save under way, then deletes what need not stay.
+    """Waits for the save in progress, then deletes all checkpoints that need not stay.
 
     Raises:
-      CheckpointError: it could not be written; the checkpoints before it are untouched.
+      CheckpointError: The save could not be written; the checkpoints before it are untouched.
     """
     if self._pending is None or self._checkpointer is None:
       return
@@ -196,14 +197,15 @@ class CheckpointStore:
         self._directory.delete(old)
 
   def let_go(self, step: int) -> None:
-    """Makes a checkpoint the first to be deleted, when a later one stands.
+    """Makes a checkpoint the first to be deleted, once a later one is saved.
 
-    It is one of a run that was stopped there, which a run that never stops does not save.
+    It is meant for the checkpoint of a run that was stopped there; a run that never stops does not
+    save it.
     """
     self._passing = step
 
   def close(self) -> None:
-    """Waits for the save under way and frees Orbax's threads. Raises like `wait`."""
+    """Waits for the save in progress and frees Orbax's threads. Raises the errors of `wait`."""
     try:
       self.wait()
     finally:
@@ -215,16 +217,18 @@ class CheckpointStore:
     """Reads one checkpoint and verifies it.
 
     Args:
-      step: one of `steps()`.
-      target: tree of arrays or `jax.ShapeDtypeStruct` whose structure, names, shapes and dtypes the
-        state must have; `None` gives nested dicts, without None and empty containers.
-      only: top-level keys of the state to read, which alone the target then has; `None` means all.
+      step: One of `steps()`.
+      target: A tree of arrays or `jax.ShapeDtypeStruct` whose structure, names, shapes and dtypes
+        the state must have; `None` gives nested dicts, without None and empty containers.
+      only: The top-level keys of the state to read; the target then has these keys alone. `None`
+        means all.
 
     Raises:
-      ConfigError: no such step, or nothing under these keys.
-      ShapeMismatch: the target wants other arrays.
-      CorruptCheckpoint: the content is not what was saved.
-      CheckpointError: it cannot be read now, for want of permission, memory or connection.
+      ConfigError: There is no such step, or nothing under these keys.
+      ShapeMismatch: The target wants other arrays.
+      CorruptCheckpoint: The content differs from the saved content.
+      CheckpointError: The checkpoint cannot be read now, because permission, memory or connection
+        is missing.
     """
     self.wait()
     if step not in (steps := self.steps()):
@@ -236,18 +240,18 @@ class CheckpointStore:
   ) -> Checkpoint | None:
     """Restores the newest good checkpoint; names the corrupt ones after it and sets them aside.
 
-    Set aside means renamed to `corrupt-STEP`, unless the store is read-only.
+    To set one aside means to rename it to `corrupt-STEP`; a read-only store renames none.
 
     Args:
-      target: tree that the state must be like; see `restore`.
-      only: top-level keys of the state to read; see `restore`.
+      target: A tree that the state must match; see `restore`.
+      only: The top-level keys of the state to read; see `restore`.
 
     Returns:
-      None if there is no checkpoint at all.
+      The checkpoint, or None if there is none at all.
 
     Raises:
-      CorruptCheckpoint: there are some, all corrupt; none is renamed.
-      ConfigError, ShapeMismatch, CheckpointError: as in `restore`.
+      CorruptCheckpoint: There are checkpoints, but all are corrupt; none is renamed.
+      ConfigError, ShapeMismatch, CheckpointError: The checkpoint cannot be restored, see `restore`.
     """
     self.wait()
     bad: dict[int, CorruptCheckpoint] = {}
@@ -296,7 +300,7 @@ class CheckpointStore:
   def _drop_checkpointer(self) -> None:
     checkpointer, self._checkpointer = self._checkpointer, None
     if checkpointer is not None:
-      # After a failed save this raises the same once more; that is why a new one is made then.
+      # After a failed save this raises its error again; that is why a new one is made then.
       with contextlib.suppress(Exception):
         checkpointer.close()
       _absl().removeFilter(_without_tracebacks)
@@ -305,7 +309,7 @@ class CheckpointStore:
     space = self._directory.space()
     self._drop_checkpointer()
     if self._tidies:
-      # Orbax's threads may still be writing there; what stays is removed when it is next opened.
+      # Orbax's threads may still be writing there; the next opening removes the remains.
       with contextlib.suppress(OSError):
         self._directory.remove_leftovers()
     last = self.latest()
@@ -321,5 +325,5 @@ def _absl() -> std_logging.Logger:
 
 
 def _without_tracebacks(entry: std_logging.LogRecord) -> bool:
-  """Keeps out what Orbax logs, thread by thread, of the failure that `wait` raises as one error."""
+  """Filters out Orbax's log entries, one per thread, for a failure that `wait` raises once."""
   return not (entry.exc_info and "orbax" in entry.pathname)

@@ -1,4 +1,4 @@
-"""States as named arrays: `params/blocks_0/kernel`, whatever containers they come in."""
+"""States as named arrays: `params/blocks_0/kernel`, in whatever containers they come."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -9,14 +9,14 @@ from flax.serialization import from_state_dict, to_state_dict
 from vitx.checkpoints.errors import ShapeMismatch
 from vitx.config.errors import ConfigError, listing, nearest
 
-LISTED = 10  # differing leaves that an error names before it only counts
+LISTED = 10  # differing leaves that an error names; it only counts the others
 
 
 def name_leaves(tree: Any) -> dict[str, Any]:
   """Returns the leaves of any Flax-serializable tree by name; `None` and {} have no leaves.
 
   Raises:
-    ConfigError: a key contains "/", or two names differ only in "/" and "." (one file to Orbax).
+    ConfigError: A key contains "/", or two names differ only in "/" and "." (one file to Orbax).
   """
   leaves = dict(_walk(to_state_dict(tree), ""))
   if len({name.replace("/", ".") for name in leaves}) < len(leaves):
@@ -28,7 +28,7 @@ def name_arrays(tree: Any) -> dict[str, np.ndarray]:
   """Returns the leaves as NumPy arrays by name.
 
   Raises:
-    ConfigError: a leaf is no array of numbers, or lies on other hosts.
+    ConfigError: A leaf is no array of numbers, or is on other hosts.
   """
   found = {}
   for name, leaf in name_leaves(tree).items():
@@ -54,7 +54,7 @@ def nest(leaves: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def fill(target: Any, leaves: Mapping[str, Any]) -> Any:
-  """Returns a tree of the target's structure with the leaves of these names."""
+  """Returns a tree of the target's structure with the leaves that have the target's names."""
   return from_state_dict(target, _replace(to_state_dict(target), leaves, ""))
 
 
@@ -62,7 +62,7 @@ def take_under(leaves: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]
   """Returns the leaves below these top-level keys.
 
   Raises:
-    ConfigError: there are none.
+    ConfigError: There are no such leaves.
   """
   keys = set(keys)
   selected = {name: leaf for name, leaf in leaves.items() if name.split("/")[0] in keys}
@@ -76,15 +76,15 @@ def take_under(leaves: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]
 
 
 def check_match(stored: Mapping[str, Mapping], target: Any, where: str) -> None:
-  """Compares names, shapes and dtypes of a checkpoint with those wanted.
+  """Compares the names, shapes and dtypes of a checkpoint's leaves with a target.
 
   Args:
-    stored: shape and dtype per leaf, of `digest.describe`.
-    target: tree of arrays or `jax.ShapeDtypeStruct`.
-    where: names the checkpoint in the error.
+    stored: The shape and dtype of each leaf, as `digest.describe` returns them.
+    target: A tree of arrays or `jax.ShapeDtypeStruct`.
+    where: The name of the checkpoint in the error.
 
   Raises:
-    ShapeMismatch: they differ; lists the leaves.
+    ShapeMismatch: Leaves differ; the message lists them.
   """
   wanted = {name: _kind(leaf) for name, leaf in name_leaves(target).items()}
   found = {name: (tuple(s["shape"]), s["dtype"]) for name, s in stored.items()}
@@ -106,7 +106,7 @@ def check_match(stored: Mapping[str, Mapping], target: Any, where: str) -> None:
 
 
 def check_arrays(arrays: Any, target: Any, where: str) -> None:
-  """Compares a tree of arrays with those wanted, as `check_match` does."""
+  """Compares a tree of arrays with a target, as `check_match` does."""
   found = {
     name: {"shape": x.shape, "dtype": x.dtype.name} for name, x in name_arrays(arrays).items()
   }

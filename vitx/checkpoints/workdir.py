@@ -25,17 +25,17 @@ from vitx.config.checks import check_text
 from vitx.config.errors import ConfigError, MissingExtraError
 
 _RESTORE = "Restore it from a copy, or choose another --workdir."
-PHASES = "phases.json"  # in a workdir of several runs: their names, in order
-# Fields of a config that name what is read besides the config, in its phases too.
+PHASES = "phases.json"  # in a workdir of several phases: their names, in order
+# Fields of a config, and of its phases, that name files or data to read besides the config.
 PLACES = ("data.source", "data.data_dir", "init_from", "task.teacher")
 DATA_PLACES = PLACES[:2]
 PHASE_NAME = r"\w[\w.-]*"
-# What a run adds to in place: where one is a link, its content would go elsewhere.
+# Files and folders that a run adds to in place; through a link the content would go elsewhere.
 GROWING = ("checkpoints", "log.txt", "metrics.jsonl", "wandb")
-POINT = "point.json"  # which point of a sweep a workdir is
-FAILED = "failed.json"  # why a point ended without a result
-TRACKING = "tracking.json"  # what its tracker knows of a run
-# What records hold, where something reads it. A field with "?" may be missing or null.
+POINT = "point.json"  # the point of a sweep that a workdir belongs to
+FAILED = "failed.json"  # the reason why a point ended without a result
+TRACKING = "tracking.json"  # the tracker of a run, and the rows that it knows
+# The fields of records that something reads. A field with "?" may be missing or null.
 RECORDS: dict[str, dict[str, Any]] = {
   "config.json": {
     "batch_size?": int,
@@ -69,12 +69,12 @@ RECORDS: dict[str, dict[str, Any]] = {
 
 
 def join(workdir: str | Path, name: str) -> str:
-  """Returns the path of something in a workdir, which may be a URL."""
+  """Returns the path of a file or folder in a workdir, which may be a URL."""
   return f"{str(workdir).rstrip('/')}/{name}"
 
 
 def find_run(workdir: str | Path) -> str:
-  """Returns the workdir of one run: of several phases the last that has a checkpoint."""
+  """Returns the workdir of a run; for a run of phases, of the last phase with a checkpoint."""
   check_name(workdir)
   runs = [join(workdir, name) for name in read_phases(workdir)]
   with_some = [run for run in runs if epath.Path(locate_checkpoints(run)).exists()]
@@ -82,10 +82,10 @@ def find_run(workdir: str | Path) -> str:
 
 
 def read_phases(workdir: str | Path) -> tuple[str, ...]:
-  """Reads the names of a run's phases, in order; () of a run without.
+  """Reads the names of a run's phases, in order; () for a run without phases.
 
   Raises:
-    ConfigError: the file is damaged, or a name would lead out of the workdir.
+    ConfigError: The file is damaged, or a name would lead out of the workdir.
   """
   names = read_json(workdir, PHASES).get("phases", ())
   if not all(re.fullmatch(PHASE_NAME, name) for name in names):
@@ -95,11 +95,12 @@ def read_phases(workdir: str | Path) -> tuple[str, ...]:
 
 
 def check_name(workdir: str | Path) -> None:
-  """Raises what keeps a directory or URL from being one, whether there is anything or not.
+  """Raises an error for a name that no workdir can have, whether it exists or not.
 
   Raises:
-    ConfigError: it is empty, holds a NUL, or is a URL whose file system no package here reads.
-    MissingExtraError: `gs://...` without the package that reads it.
+    ConfigError: The name is empty, holds a NUL, or is a URL whose file system no package here
+      reads.
+    MissingExtraError: The name is `gs://...`, and the package that reads it is missing.
   """
   if not isinstance(workdir, str | os.PathLike):
     raise ConfigError(f"workdir={workdir!r:.60} must be the path of a directory, such as 'runs/x'")
@@ -124,7 +125,7 @@ def locate_checkpoints(workdir: str | Path) -> str:
 
 
 def to_plain(value: Any) -> Any:
-  """Returns a config as JSON has it: dicts, lists, numbers, strings."""
+  """Returns a config as JSON values: dicts, lists, numbers, strings."""
   if isinstance(value, ConfigDict | Mapping):
     return {key: to_plain(item) for key, item in value.items()}
   if isinstance(value, tuple | list):
@@ -142,7 +143,7 @@ def from_plain(value: Any) -> Any:
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-  """Returns a nested config by dotted names: `{"a": {"b": 1}}` gives `{"a.b": 1}`."""
+  """Returns a nested config as one dict by dotted names: `{"a": {"b": 1}}` gives `{"a.b": 1}`."""
   flat: dict[str, Any] = {}
   for key, value in config.items():
     nested = isinstance(value, Mapping)
@@ -154,7 +155,7 @@ def read_config(workdir: str | Path) -> ConfigDict:
   """Reads the resolved config of a run.
 
   Raises:
-    ConfigError: the directory is no workdir, or the file is damaged.
+    ConfigError: The directory is no workdir, or the file is damaged.
   """
   path = epath.Path(workdir) / "config.json"
   if not path.exists():
@@ -166,15 +167,15 @@ def read_config(workdir: str | Path) -> ConfigDict:
 
 
 def tell_places(config: Mapping[str, Any], path: str, fields: Iterable[str] = PLACES) -> None:
-  """Says in one line which files, folders and sources are read because a config names them.
+  """Logs in one line the files, folders and sources that are read because a config names them.
 
-  Somebody else may have written the config. Nothing is said of a data set of TFDS in the user's own
-  directory, nor after `--trust_code`.
+  Somebody else may have written the config. Nothing is logged of a data set of TFDS in the user's
+  own directory, nor after `--trust_code`.
 
   Args:
-    config: the config, or its fields by name.
-    path: of its file.
-    fields: those that are read now.
+    config: The config, or its fields by name.
+    path: The path of the config's file.
+    fields: The fields that are read now.
   """
   if registry.is_trusted():
     return
@@ -190,12 +191,12 @@ def tell_places(config: Mapping[str, Any], path: str, fields: Iterable[str] = PL
 
 @functools.lru_cache(maxsize=1024)
 def _tell_once(text: str) -> None:
-  """Says it in the first of many calls, such as a sweep's for each of its points."""
+  """Logs a text in the first of many calls, such as a sweep's for each of its points."""
   logging.warning("%s", text)
 
 
 def _say_where(value: str) -> str:
-  """Returns where a relative path leads from the current folder; "" for what is none."""
+  """Returns a note with the absolute path of a relative one; "" for any other value."""
   place = value.partition(":")[2] or value
   if "://" in value or value.startswith("hf:") or os.path.isabs(os.path.expanduser(place)):
     return ""
@@ -203,17 +204,17 @@ def _say_where(value: str) -> str:
 
 
 def read_json(workdir: str | Path, name: str) -> dict[str, Any]:
-  """Reads a JSON file of the workdir, {} if it is not there.
+  """Reads a JSON file of the workdir; returns {} if it does not exist.
 
   Raises:
-    ConfigError: it holds no JSON object; names its path.
+    ConfigError: The file holds no JSON object; the message names its path.
   """
   path = epath.Path(workdir) / name
   if not path.exists():
     return {}
   try:
     value = json.loads(own_files.read(workdir, name))
-  except (ValueError, RecursionError) as error:  # JSON's and UTF-8's errors are such
+  except (ValueError, RecursionError) as error:  # ValueError: of JSON or UTF-8
     raise ConfigError(f"{path} is damaged ({error}). {_RESTORE}") from error
   if not isinstance(value, dict):
     raise ConfigError(f"{path} is damaged (it holds no JSON object). {_RESTORE}")
@@ -223,12 +224,12 @@ def read_json(workdir: str | Path, name: str) -> dict[str, Any]:
 
 
 def find_problem(value: Any, wanted: Any, where: str = "") -> str:
-  """Returns what is wrong with a record, "" for nothing.
+  """Returns the problem of a record in words, "" for none.
 
   Args:
-    value: of JSON.
-    wanted: a type, `[type]` for a list of such, or fields and what they hold, see `RECORDS`.
-    where: the name of the value, for reading.
+    value: The JSON value.
+    wanted: A type, `[type]` for a list of it, or fields and their contents, see `RECORDS`.
+    where: The name of the value, for the message.
   """
   if isinstance(wanted, list):
     if not isinstance(value, list):
@@ -255,10 +256,10 @@ _WORDS = {str: "text", int: "integer", float: "number", list: "list", dict: "obj
 
 
 def read_data(workdir: str | Path) -> dict[str, Any]:
-  """Reads what a run wrote of its data: source, fingerprint, class_names, vocabulary.
+  """Reads a run's record of its data: source, fingerprint, class_names, vocabulary.
 
   Raises:
-    ConfigError: the file is missing or damaged; names its path.
+    ConfigError: The file is missing or damaged; the message names its path.
   """
   data = read_json(workdir, "environment.json").get("data")
   if not isinstance(data, dict) or "fingerprint" not in data:
@@ -268,10 +269,10 @@ def read_data(workdir: str | Path) -> dict[str, Any]:
 
 
 def find_class_names(workdir: str | Path) -> tuple[str, ...] | None:
-  """Returns the order of classes that a run recorded, or an earlier phase of the same run.
+  """Returns the order of classes that a run, or an earlier phase of it, recorded, or None.
 
   Raises:
-    ConfigError: a file is damaged.
+    ConfigError: A file is damaged.
   """
   check_name(workdir)
   whole, _, own = str(workdir).rstrip("/").rpartition("/")
@@ -285,9 +286,9 @@ def find_class_names(workdir: str | Path) -> tuple[str, ...] | None:
 
 
 def check_whole(workdir: str | Path) -> None:
-  """Raises ConfigError for a run whose checkpoints are there and whose other files are not.
+  """Raises ConfigError for a run that has checkpoints and has lost its other files.
 
-  Such a run cannot go on as the same one: nobody knows its config or its data.
+  Such a run cannot continue: nobody knows its config or its data.
   """
   check_name(workdir)
   if not Directory(locate_checkpoints(workdir)).steps():
@@ -307,7 +308,7 @@ def check_writable(workdir: str | Path) -> None:
   """Creates the directory and tries to write there.
 
   Raises:
-    ConfigError: it cannot be created or written, or leads elsewhere by a link in it.
+    ConfigError: The directory cannot be created or written, or a link in it leads elsewhere.
   """
   path = epath.Path(workdir)
   for name in GROWING:
@@ -324,15 +325,16 @@ def check_writable(workdir: str | Path) -> None:
 
 
 def check_place(workdir: str | Path, state_bytes: int, keep: int) -> None:
-  """Creates the directory of a run, unless it cannot be; then nothing of it is left.
+  """Creates the directory of a run; if that fails, nothing of it is left.
 
   Args:
-    workdir: of the run.
-    state_bytes: of one checkpoint.
-    keep: checkpoints that stay.
+    workdir: The workdir of the run.
+    state_bytes: The bytes of one checkpoint.
+    keep: The number of checkpoints that stay.
 
   Raises:
-    ConfigError: it cannot be created or written, or its disk cannot hold the checkpoints.
+    ConfigError: The directory cannot be created or written, or its disk cannot hold the
+      checkpoints.
   """
   place = Path(workdir).absolute()
   new = () if "://" in str(workdir) else [p for p in (place, *place.parents) if not p.exists()]
@@ -350,7 +352,7 @@ def check_space(workdir: str | Path, state_bytes: int, keep: int) -> None:
   """Raises ConfigError if the disk cannot hold the checkpoints that the run keeps."""
   if "://" in str(workdir):
     return
-  # The kept ones, the best and the one being written.
+  # The disk holds the kept checkpoints, the best and the one being written.
   needed = state_bytes * (keep + 2)
   free = shutil.disk_usage(workdir).free
   if free < needed:

@@ -1,11 +1,11 @@
 """Measures mixers and data on this machine: `vitx benchmark mixers | choose | data`.
 
-Mixers: every token mixer as a module in both implementations, forward and backward, side by side
-with dense softmax in the same run: time, compiled temporary memory and FLOPs as ratios. On a CPU no
-absolute time is shown: its cores are shared. Choose: which of a mixer's two implementations is the
-faster here, written to the file that `auto` goes by. Data: the batches of a config's training,
-streamed, beside one thread of Pillow that decodes and resizes the same images, in examples a
-second, and their memory. What the rows of a config cost is told by `vitx plan`.
+Mixers: every token mixer runs as a module in both implementations, forward and backward, beside
+dense softmax. Time, compiled temporary memory and FLOPs are printed as ratios to it. On a CPU no
+absolute time is shown, because its cores are shared. Choose: finds the faster of a mixer's two
+implementations on this device and writes the file that `auto` reads. Data: streams the batches of a
+config's training and compares them with one thread of Pillow that decodes and resizes those images,
+in examples per second, and prints the memory of the batches. `vitx plan` measures a config's rows.
 """
 
 import argparse
@@ -82,7 +82,7 @@ def _run_mixers(
   from vitx.benchmark.timing import Neighbors
 
   if plot:
-    report.import_figure()  # what is missing is said before the long part
+    report.import_figure()  # A missing matplotlib is reported before the long measurement.
   effort: dict[str, Any] = {"repeats": repeats, "seconds": seconds, "say": _say}
   with Neighbors() as neighbors:
     rows = measure(mixers or list(MIXERS), tokens, Setting(**setting), **effort)
@@ -105,10 +105,10 @@ def _run_choose(
 ) -> None:
   """Measures some families of ops, prints a table, and writes the file of this kind of device.
 
-  Families that are not asked for keep the bounds and the provenance that are in force.
+  Families that are not asked for keep their bounds and their provenance.
 
   Raises:
-    ConfigError: an unknown family, a damaged file in force, or the file cannot be written.
+    ConfigError: A family is unknown, the current file is damaged, or the file cannot be written.
   """
   import jax
 

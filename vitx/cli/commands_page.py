@@ -14,11 +14,11 @@ names a config, `--config.field=value` sets one of its fields, see [training](tr
 This page is written by `python -m vitx.cli.commands_page`, from what the commands read.
 """
 HEAD = ("argument", "default", "what it is")
-BOOLEAN_HELP = " (default: %(default)s)"  # which argparse adds before Python 3.13
+BOOLEAN_HELP = " (default: %(default)s)"  # The ending that argparse adds before Python 3.13.
 
 
 def render() -> str:
-  """Returns the page."""
+  """Returns the page as Markdown."""
   parts = [INTRODUCTION]
   for name, summary in COMMANDS.items():
     parser = Parser(prog=f"vitx {name}", add_help=False)

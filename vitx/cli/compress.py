@@ -1,9 +1,10 @@
 """Compresses a file with a density model: `vitx compress --workdir runs/text book.txt`.
 
-The arithmetic code of the model's own probabilities: as many bits as the model says, and a header
-of some 200 bytes. `vitx decompress` needs the same workdir, the same kind of device and the same
-versions. A model of images codes an image file of its size, or all images of a `.npy` or `.npz`
-array uint8 (n, height, width, channels); any other model any file.
+The file holds an arithmetic code under the model's own probabilities, about as many bits as the
+model's log-likelihood, and a header of about 200 bytes. `vitx decompress` needs the same workdir,
+the same kind of device and the same versions. A model of images codes an image file of its size, or
+all images of a `.npy` or `.npz` array, uint8 (n, height, width, channels). Any other model codes
+any file.
 """
 
 import argparse
@@ -28,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(file: str, workdir: str, out: str | None, **options: Any) -> None:
-  """Compresses a file and prints what it took."""
+  """Compresses a file and prints its size before and after."""
   from vitx.inference.compress import compress
 
   path = choose_path(out, file + SUFFIX)
@@ -47,7 +48,7 @@ def choose_path(out: str | None, default: str) -> Path:
   """Returns the path of the file to write.
 
   Raises:
-    ConfigError: no file can be written there, or the default is there already.
+    ConfigError: No file can be written there, or the default path exists already.
   """
   check_file(default if out is None else out, "out")
   if out is None:

@@ -1,8 +1,8 @@
 """Prints a whole config as JSON, a recipe to copy: `vitx config FILE:ROW,field=value > mine.json`.
 
-It has every field, also those of the named choices that the row leaves at their defaults, and
-`vitx train --config mine.json` trains as the row does, to the bit. `--explain` prints a table of
-the fields instead: value, what the field takes, what it means.
+The JSON has every field, including the fields of the named choices that the row leaves at their
+defaults. `vitx train --config mine.json` trains exactly as the row does, bit for bit. `--explain`
+prints a table of the fields instead: the value, the type and the meaning of each.
 """
 
 import argparse
@@ -39,7 +39,7 @@ def run(config: str, explain: bool) -> None:
 
 
 def _table(fields: "Mapping[str, Description]") -> str:
-  """Lays fields out, their meanings within the terminal's width."""
+  """Returns a table of fields as text, with the meanings wrapped to the terminal's width."""
   rows = [("field", "value", "takes", "meaning")]
   rows += [(path, _short(field.value), field.kind, field.meaning) for path, field in fields.items()]
   others = sum(max(len(row[i]) for row in rows) + 2 for i in range(3))

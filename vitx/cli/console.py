@@ -1,7 +1,7 @@
-"""The console of a command: what strangers' names would make a terminal do is shown, not done.
+"""A console that shows the control characters of foreign names instead of obeying them.
 
-Names of classes and files, texts of configs and of other people's errors may hold control
-characters, which move the cursor, hide lines or set the window's title. `guard` lets `print`,
+Names of classes and files and texts of configs and of other libraries' errors may hold control
+characters, which move the cursor, hide lines or set the window's title. `guard` makes `print`,
 `logging` and errors write them as escapes, such as `\\x1b`.
 """
 
@@ -15,16 +15,16 @@ from typing import Any, TextIO
 
 from vitx.config.errors import escape
 
-# What a write of our own, and of tqdm, begins with: over the line, or over the lines of a table.
+# Our own writes, and those of tqdm, may begin with these sequences: they redraw a line or a table.
 _DRAWN = re.compile(r"\r(\033\[K)?|(\033\[\d+A\r)?\033\[J|\n*(\033\[A)+$")
 
 
 class ConsoleGone(BaseException):
-  """Nobody reads what is printed any more: no error, `head` has read enough."""
+  """Signals that the reader of the output has gone, as `head` does once it has read enough."""
 
 
 class _Console:
-  """A stream that shows control characters as escapes; the rest is the stream's own."""
+  """A stream that shows control characters as escapes and otherwise acts as the wrapped stream."""
 
   def __init__(self, stream: TextIO):
     self._stream = stream
@@ -48,7 +48,7 @@ class _Console:
     try:
       yield
     except BrokenPipeError as error:
-      # The interpreter flushes it once more at its end, and would complain.
+      # The interpreter flushes the stream once more when it exits, and would print an error.
       with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
       raise ConsoleGone from error
@@ -61,13 +61,13 @@ def _escape_record(record: logging.LogRecord) -> bool:
 
 @contextlib.contextmanager
 def guard() -> Iterator[None]:
-  """Guards the console, and the logger that vitx uses, while a `with` block runs.
+  """Guards the console and the logger that vitx uses for the duration of a `with` block.
 
   Raises:
-    ConsoleGone: somebody has closed it, as `vitx ... | head` does.
+    ConsoleGone: The reader has closed the stream, as `vitx ... | head` does.
   """
   logger = logging.getLogger("absl")
-  logger.addFilter(_escape_record)  # a handler may hold the stream of before
+  logger.addFilter(_escape_record)  # A handler may still hold the unguarded stream.
   with contextlib.ExitStack() as stack:
     stack.callback(logger.removeFilter, _escape_record)
     stack.enter_context(contextlib.redirect_stdout(_Console(sys.stdout)))  # type: ignore[type-var]

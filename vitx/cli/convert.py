@@ -1,17 +1,18 @@
-"""Converts published weights into a workdir, and a workdir's weights to names that others know.
+"""Converts published weights into a workdir, and a workdir's weights to other projects' names.
 
     vitx convert deit_small.pth --config configs/imagenet.py:deit_s --out runs/deit_s
     vitx convert hf:timm/deit_small_patch16_224.fb_in1k --config imagenet:deit_s --out runs/deit_s
     vitx convert runs/deit_s --out exported/deit_s.safetensors
 
-In: a file, or `hf:NAME`, becomes a workdir that `vitx evaluate`, `predict`, `visualize` and
-`init_from` read. Its config is the row that names the network; every weight must fit, positions
-alone are resized. The data set of the config is opened for its classes, unless `--without_data`:
-then the config must say classes and image size, and classes are called by their numbers.
+Import: a file or `hf:NAME` becomes a workdir for `vitx evaluate`, `predict`, `visualize` and
+`init_from`. The config must be the row that describes the network. Every weight must fit; only
+positions are resized. The config's data set is opened for its class names, unless `--without_data`
+is given: then the config must give the number of classes and the image size, and numbers name the
+classes.
 
-Out: `.safetensors` under timm's names (for LV-ViT under its own code's), and beside it `README.md`,
-a model card with the call that makes the network in timm. A network that timm would compute
-otherwise is refused.
+Export: the weights are written as `.safetensors` under timm's names (for LV-ViT under the names of
+its own code). Beside it a model card, `README.md`, shows the call that builds the network in timm.
+A network that timm would compute differently is refused.
 """
 
 import argparse
@@ -33,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(source: str, out: str, config: str, without_data: bool, checkpoint: str) -> None:
-  """Converts in the direction that the source asks for, and says what was written."""
+  """Imports or exports weights, depending on the source, and prints the path of the result."""
   from vitx.data.class_names import FILE
   from vitx.inference.convert import export_weights, import_weights
   from vitx.inference.model_card import CARD

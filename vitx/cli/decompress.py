@@ -1,7 +1,8 @@
 """Undoes `vitx compress`: `vitx decompress --workdir runs/text book.txt.vitx`.
 
-The file that comes out is the one that went in, byte for byte; of an image or an array, value for
-value. Needs the workdir that compressed, on the same kind of device with the same versions.
+The output is identical to the compressed file, byte for byte; an image or an array is identical in
+its values. Decompression needs the workdir that compressed the file, the same kind of device and
+the same versions.
 """
 
 import argparse
@@ -22,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(file: str, workdir: str, out: str | None) -> None:
-  """Decompresses a file and prints where it went."""
+  """Decompresses a file and prints the path of the result."""
   from vitx.inference.code_file import read
   from vitx.inference.compress import decompress, to_file
 

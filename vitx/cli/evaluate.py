@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(
   workdir: str, checkpoint: str, weights: str | None, json: str | None, **options: Any
 ) -> None:
-  """Evaluates a run, prints the task's table and writes the files that are asked for."""
+  """Evaluates a run, prints the task's table and writes the requested files."""
   from vitx.checkpoints.load import load
   from vitx.inference.evaluate import evaluate
 

@@ -1,23 +1,23 @@
-"""Writes a trained model as a program of JAX: a file that runs without vitx, weights inside.
+"""Writes a trained model as a JAX program: a file that holds the weights and runs without vitx.
 
     vitx export --workdir runs/digits --out digits.jaxprogram
     vitx export --workdir runs/long --out long.jaxprogram \\
       --platforms tpu --implementation kernelized --batch 8
 
-Whoever has jax and flatbuffers runs it: jax.export.deserialize(file.read()).call(images).
+Any machine with jax and flatbuffers runs it: jax.export.deserialize(file.read()).call(images).
 
-It takes what `vitx predict` prepares on the host. Of a classifier of images: uint8 (B, S, S, C),
-pixels 0 ... 255 of images of the size that the run keeps (data.decode_size); it resizes, crops and
-normalizes as the evaluation does, and returns logits and probabilities, float32 (B, K). Of a
-density model: tokens uint8 (B, N); it returns logits (B, N, V), those of place t from the tokens
-before t, and log_probabilities (B, N) of the tokens in nats. FILE.json beside it says names, shapes
-and dtypes, the classes, and how examples are prepared.
+The program takes examples as `vitx predict` prepares them on the host. A classifier of images takes
+uint8 (B, S, S, C), pixels 0 ... 255 of images of the run's stored size (data.decode_size). It
+resizes, crops and normalizes as the evaluation does, and returns logits and probabilities, float32
+(B, K). A density model takes tokens, uint8 (B, N). It returns logits (B, N, V), where place t
+depends on the tokens before t, and log_probabilities (B, N) of the tokens in nats. FILE.json beside
+the program lists names, shapes and dtypes, the classes, and the preparation of examples.
 
-Mixers of implementation=auto become "masked", which holds the matrix of attention and takes any
-batch, or by the flag "kernelized", which never does, and mostly has to know its batch. A program
-for several platforms has only what runs on all; of "kernelized" one for tpu alone has its splash
-kernel, and one for cuda alone, exported where cuDNN is installed, cuDNN's attention in half
-precision.
+Mixers with implementation=auto become "masked", which holds the attention matrix and takes any
+batch. A flag selects "kernelized" instead, which never holds the matrix and mostly needs a fixed
+batch. A program for several platforms uses only what runs on all of them. A "kernelized" program
+for tpu alone has the TPU's splash kernel; one for cuda alone, exported where cuDNN is installed,
+has cuDNN's attention in half precision.
 """
 
 import argparse
@@ -31,7 +31,7 @@ def batch(text: str) -> int | None:
   """Returns a number of examples, or None for `symbolic`.
 
   Raises:
-    argparse.ArgumentTypeError: the text is neither.
+    argparse.ArgumentTypeError: The text is neither a positive integer nor `symbolic`.
   """
   if text == "symbolic":
     return None
@@ -65,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(workdir: str, out: str, **options: Any) -> None:
-  """Writes the program and says what it takes and returns."""
+  """Writes the program and prints its inputs and outputs."""
   from vitx.inference.export import export
 
   told = export(workdir, out, **options)

@@ -1,6 +1,6 @@
-"""The words of arguments that several commands take, and how their texts are read.
+"""Help texts and parsers of arguments that several commands share.
 
-Nothing here imports what takes long: JAX, Flax and TensorFlow come with a command's `run`.
+This file imports nothing slow: JAX, Flax and TensorFlow are imported by a command's `run`.
 """
 
 import argparse
@@ -19,12 +19,12 @@ TRUST_RUN = "let the run's config name Python of its own"
 
 
 def add_trust(add: Callable[..., object], words: str = TRUST) -> None:
-  """Declares `--trust_code`, which holds while the command's `run` is called."""
+  """Declares `--trust_code`, which is in force while the command's `run` is called."""
   add("--trust_code", action="store_true", help=words)
 
 
 class OutFile(argparse.Action):
-  """Takes the path of a file that a command writes in the end, if one can be written there."""
+  """An action for the path of an output file; it checks early that the file can be written."""
 
   def __call__(
     self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: Any = None
@@ -34,15 +34,15 @@ class OutFile(argparse.Action):
 
 
 def names(text: str) -> list[str]:
-  """Returns names that are separated by commas."""
+  """Returns the names of a text that separates them by commas."""
   return text.split(",")
 
 
 def positives(text: str) -> list[int]:
-  """Returns positive integers that are separated by commas.
+  """Returns the positive integers of a text that separates them by commas.
 
   Raises:
-    argparse.ArgumentTypeError: one is none.
+    argparse.ArgumentTypeError: A part is not a positive integer.
   """
   found = integers(text)
   if min(found) < 1:
@@ -54,7 +54,7 @@ def positive(text: str) -> int:
   """Returns a positive integer.
 
   Raises:
-    argparse.ArgumentTypeError: the text is none.
+    argparse.ArgumentTypeError: The text is not one positive integer.
   """
   found = positives(text)
   if len(found) > 1:
@@ -63,10 +63,10 @@ def positive(text: str) -> int:
 
 
 def integers(text: str) -> tuple[int, ...]:
-  """Returns integers that are separated by commas.
+  """Returns the integers of a text that separates them by commas.
 
   Raises:
-    argparse.ArgumentTypeError: one is none.
+    argparse.ArgumentTypeError: A part is not an integer.
   """
   try:
     return tuple(int(part) for part in text.split(","))

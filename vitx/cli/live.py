@@ -1,4 +1,4 @@
-"""A sweep as it goes on: a table that is drawn anew on a terminal, lines elsewhere."""
+"""The display of a running sweep: a table redrawn on a terminal, plain lines elsewhere."""
 
 import contextlib
 import io
@@ -17,28 +17,28 @@ from vitx.training.record.progress import format_seconds
 
 
 class Live:
-  """Shows a sweep; of its training's own lines, which `log.txt` keeps, the last."""
+  """Shows the state of a sweep, and the latest line that a training prints (`log.txt` has all)."""
 
   def __init__(self, points: Sequence[Point], directory: str | Path, figure: str):
-    """Begins with what is there.
+    """Starts the display with nothing finished.
 
     Args:
-      points: of the sweep.
-      directory: of their workdirs.
-      figure: that is shown.
+      points: The points of the sweep.
+      directory: The directory of their workdirs.
+      figure: The name of the test figure to show.
     """
     self._points, self._directory = points, directory
     self._name, self._scale, self._digits = figure_format(figure)
     self._figure = figure
     self._terminal = sys.stdout
-    self._drawn = 0  # lines of the table that stand on the terminal
+    self._drawn = 0  # The number of lines of the table on the terminal.
     self._outcomes: dict[str, Outcome] = {}
-    self._busy: set[str] = set()  # points that are trained now, here or elsewhere
-    self._seconds: list[float] = []  # of the points that were trained here
+    self._busy: set[str] = set()  # The points in training now, by this process or another.
+    self._seconds: list[float] = []  # The duration of each training by this process.
 
   @contextlib.contextmanager
   def training(self, point: Point) -> Iterator[None]:
-    """Shows the last line that is printed while a `with` block trains a point."""
+    """Trains a point within a `with` block and shows the latest line that the block prints."""
     start = time.monotonic()
     self._busy.add(point.name)
     self._draw(f"training {point.name} ...")
@@ -50,7 +50,7 @@ class Live:
       self._seconds.append(time.monotonic() - start)
 
   def looked_at(self, point: Point, state: State) -> None:
-    """Takes note of how a point stands."""
+    """Updates the display with the state of a point."""
     if state is State.DONE:
       outcome = read_outcome(point, self._directory)
       assert outcome is not None
@@ -62,7 +62,7 @@ class Live:
       self._draw(f"{point.name}: another process trains it")
 
   def outcomes(self) -> list[Outcome]:
-    """Returns how the points ended, in their order."""
+    """Returns the outcomes of all points, in the order of the points."""
     return [self._outcomes[point.name] for point in self._points]
 
   def _describe(self, outcome: Outcome) -> str:
@@ -71,7 +71,7 @@ class Live:
     return f"test {self._name} {outcome.test[self._figure] * self._scale:.{self._digits}f}"
 
   def _draw(self, line: str) -> None:
-    """Draws the table anew and the line below it; elsewhere than on a terminal the line alone."""
+    """Redraws the table with a line below it; prints only the line if there is no terminal."""
     if not self._terminal.isatty():
       print(f"[{len(self._outcomes)}/{len(self._points)}] {line}", file=self._terminal, flush=True)
       return
@@ -82,14 +82,14 @@ class Live:
     self._tell(line)
 
   def _tell(self, line: str) -> None:
-    """Replaces the line below the table, on a terminal."""
+    """Replaces the line below the table if there is a terminal."""
     if self._terminal.isatty():
       width = shutil.get_terminal_size().columns - 1
       self._terminal.write(f"\r\033[K{escape(line, line=True)[:width]}")
       self._terminal.flush()
 
   def table(self) -> str:
-    """Returns how the methods stand."""
+    """Returns the table of the methods: points done, busy and failed, and the mean test figure."""
     rows = [("", "done", "busy", "failed", f"test {self._name}")]
     for method in dict.fromkeys(point.method for point in self._points):
       own = [point for point in self._points if point.method == method]
@@ -114,7 +114,7 @@ class Live:
 
 
 class _Told(io.TextIOBase):
-  """A console of which the last line is told."""
+  """A text stream that passes the last line of each write to a callback."""
 
   def __init__(self, tell: Callable[[str], None]):
     self._tell = tell

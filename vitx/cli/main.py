@@ -1,8 +1,8 @@
-"""The command `vitx`: one table of commands, one place where an error becomes a line.
+"""The command `vitx`: the table of commands, and the place where errors become one line.
 
-A command is a file of this folder: its docstring is the description, `add_arguments(parser)`
-declares what it takes, and `run(**options)` does it. What takes long to import is imported in
-`run`: help and mistakes wait for no JAX.
+Each command is a file of this folder: its docstring is the description, `add_arguments(parser)`
+declares its arguments, and `run(**options)` executes it. Slow imports are inside `run`, so that
+help and error messages do not wait for JAX.
 """
 
 import argparse
@@ -34,12 +34,12 @@ COMMANDS = {
   "sweep": "train a config over values of its fields and seeds, and compare",
   "reproduce": "train a config's rows and set the published figures beside ours",
 }
-INTERRUPTED = 130  # as a shell tells it of SIGINT
-GONE = 141  # and of SIGPIPE
+INTERRUPTED = 130  # The shell's exit status for SIGINT.
+GONE = 141  # The shell's exit status for SIGPIPE.
 
 
 class Parser(argparse.ArgumentParser):
-  """Reads arguments as absl does: no abbreviations, and exit status 1 for what cannot be read."""
+  """A parser that acts as absl does: no abbreviations, and exit status 1 for bad arguments."""
 
   def __init__(self, **settings: Any):
     super().__init__(
@@ -52,7 +52,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def start(*before: str) -> int:
-  """Runs the command line of this process, behind `before`, and returns the exit status."""
+  """Runs this process's command line, preceded by `before`, and returns the exit status."""
   return main([*before, *sys.argv[1:]])
 
 
@@ -63,9 +63,9 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def run(command: Callable[[], int | None]) -> int:
-  """Runs a command; what it cannot do is one line on stderr and the status 1.
+  """Runs a command and returns its exit status; an expected error is one line on stderr and 1.
 
-  The message of such an error says it all; a traceback would bury it.
+  The message of such an error is complete in itself; a traceback would bury it.
   """
   try:
     with console.guard():
@@ -84,7 +84,7 @@ def _run(command: Callable[[], int | None]) -> int:
     print(f"{type(error).__name__}: {error}", file=sys.stderr)
     _end_among_others(None)
     return 1
-  except KeyboardInterrupt:  # what trains saves its state instead, and returns 75
+  except KeyboardInterrupt:  # Training handles the signal itself: it saves and returns 75.
     print("interrupted", file=sys.stderr)
     return INTERRUPTED
 
@@ -117,10 +117,10 @@ def declare_arguments(name: str, parser: argparse.ArgumentParser) -> None:
 
 
 def _end_among_others(error: Exception | None) -> None:
-  """Ends this process at once if it is one of several, which would not let it go.
+  """Ends this process at once if it is one of several, since the others would keep it waiting.
 
   Args:
-    error: that nobody has said yet; None if it was said.
+    error: The error that has not been printed yet, or `None`.
   """
   distributed: Any = sys.modules.get("vitx.training.distributed")
   if distributed is not None and distributed.is_joined():

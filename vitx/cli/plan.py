@@ -1,4 +1,4 @@
-"""What a config's rows are and need, without data or training: `vitx plan`.
+"""The size and the cost of a config's rows, without data or training: `vitx plan`.
 
     vitx plan --config configs/cifar10.py:vit                       # a row, and what batch fits
     vitx plan --config runs/digits/config.json --memory 2GB --no-time
@@ -6,15 +6,15 @@
     vitx plan --config configs/vix_cifar10.py --all --no-compile    # every row, counted: quick
     vitx plan --config digits:posemb=rope --rows softmax,fnet --rates --csv digits.csv
 
-A row is printed as soon as it is done, beside what the config quotes from its source. Parameters
-are counted twice: all of them, and as torchsummary counts, which several papers print. Operations
-are of the forward pass of one example, a multiply-add counted as two. Memory is of programs
-compiled for the device at hand, never run, and says nothing certain about another kind of device.
-Memory and seconds of a training step grow linearly with its examples: two sizes, which are timed
-too, tell both lines, and so the largest batch that fits. They are one device's, with its share of
-the batch; a CPU's cores are devices that share its memory. Where the batch of a single row does not
-fit, its step is compiled with gradient accumulation, recomputation and bfloat16, and what each
-needs is printed.
+Each row is printed as soon as it is finished, beside the figures that the config quotes from its
+source. Parameters are counted twice: all of them, and by torchsummary's convention, which several
+papers print. Operations are those of the forward pass of one example; a multiply-add counts as two.
+Memory is that of programs compiled for the current device, never run, and is no estimate for
+another kind of device. Memory and seconds of a training step grow linearly with its examples: two
+measured batch sizes give both lines, and so the largest batch that fits. They are per device, with
+its share of the batch; a CPU's cores are devices that share its memory. If the batch of a single
+row does not fit, its step is also compiled with gradient accumulation, recomputation and bfloat16,
+and the memory of each is printed.
 """
 
 import argparse
@@ -33,7 +33,7 @@ from vitx.config.loader import join_text, load_config, open_config, split_text
 
 UNITS = {"MB": 10**6, "GB": 10**9, "MiB": 2**20, "GiB": 2**30}
 
-# Columns, and what they are.
+# The columns and their labels.
 COUNTED = {
   "parameters": "parameters",
   "parameters_torchsummary": "parameters that torchsummary sees",
@@ -72,14 +72,14 @@ QUOTED = {
 }
 LABELS = COUNTED | COMPILED | TIMED | RATED | QUOTED
 PUBLISHED = "published_"
-MORE = ("_per_s", "_batch", "top1", "top5")  # ends of columns of which more is better
+MORE = ("_per_s", "_batch", "top1", "top5")  # Endings of the columns in which more is better.
 
 
 def parse_memory(text: str) -> float:
   """Returns the bytes of a text such as "16GB" or "1.5 GiB".
 
   Raises:
-    argparse.ArgumentTypeError: not such a text.
+    argparse.ArgumentTypeError: The text is not a number with a unit of `UNITS`.
   """
   found = re.fullmatch(r"([0-9.]+) ?(MB|GB|MiB|GiB)", text)
   if not found or not re.fullmatch(r"\d+(\.\d+)?", found[1]) or not float(found[1]):
@@ -110,15 +110,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def find_texts(config: str, rows: Sequence[str], whole: bool) -> dict[str, str]:
-  """Returns the text of a config for each row that is asked for, by the row.
+  """Returns the text of a config for each requested row, by the name of the row.
 
   Args:
-    config: of one row, its file's default if it names none; or a file with overrides of all.
-    rows: of the file.
-    whole: whether all its rows are asked for; a file without rows is one.
+    config: The config of one row (the file's default if it names none), or a file with overrides
+      for all rows.
+    rows: The names of the requested rows of the file.
+    whole: Whether all rows of the file are requested; a file without rows counts as one row.
 
   Raises:
-    ConfigError: an unknown row, or one that is named on both sides.
+    ConfigError: A row is unknown, or `config` names a row although others are requested.
   """
   from vitx.sweeps.points import find_rows
 
@@ -139,11 +140,11 @@ def find_texts(config: str, rows: Sequence[str], whole: bool) -> dict[str, str]:
 
 
 def run(config: str, **arguments: Any) -> None:
-  """Prints what each row is and needs, and writes what is asked for.
+  """Prints the size and the cost of each row, and writes the requested files.
 
   Raises:
-    ConfigError: an unknown row or column, a file that cannot be written; nothing was compiled.
-    MissingExtraError: a plot is asked for, and matplotlib is not installed.
+    ConfigError: A row or column is unknown, or a file cannot be written; nothing was compiled.
+    MissingExtraError: A plot is requested, and matplotlib is not installed.
   """
   from vitx.analysis import markdown
   from vitx.benchmark import rows as library
@@ -201,7 +202,7 @@ def run(config: str, **arguments: Any) -> None:
 
 
 def _list_columns(options: argparse.Namespace, quoted: Mapping[str, Any]) -> list[str]:
-  """Returns what there is to tell, a published figure beside ours where there are both."""
+  """Returns the columns to print; a published figure comes right after our own, if we have it."""
   columns = [*COUNTED, *(["size_mb"] if "size_mb" in quoted else [])]
   columns += [*COMPILED] * options.compile + [*TIMED] * (options.compile and options.time)
   columns += [*RATED] * options.rates
@@ -211,7 +212,7 @@ def _list_columns(options: argparse.Namespace, quoted: Mapping[str, Any]) -> lis
 
 
 def _check(options: argparse.Namespace, columns: Sequence[str], count: int) -> None:
-  """Raises ConfigError for options that do not go together, before anything is measured."""
+  """Raises ConfigError if options contradict each other, before any measurement."""
   if options.modules and count > 1:
     raise ConfigError(f"--modules is of one row, and {count} are asked for: name one")
   if options.rates and not options.compile:
@@ -234,11 +235,11 @@ def _check(options: argparse.Namespace, columns: Sequence[str], count: int) -> N
     raise ConfigError(f"out={options.out!r} is no folder; make it first")
   from vitx.analysis.figures.subject import make_canvas
 
-  make_canvas(1, 1)  # raises without matplotlib
+  make_canvas(1, 1)  # This raises MissingExtraError without matplotlib.
 
 
 def _show_network(config: Any, modules: bool) -> None:
-  """Prints what a completed config's network takes, and its modules if they are asked for."""
+  """Prints the input of a completed config's network, and its modules if `modules` is set."""
   from vitx.analysis.tabulate import format_shape, list_cells, list_layers
   from vitx.tasks import build_task
 
@@ -252,7 +253,7 @@ def _show_network(config: Any, modules: bool) -> None:
 
 
 def _show_remedies(config: Any, row: dict[str, Any], memory: float) -> None:
-  """Prints whether the config's batch fits a device, and what helps where it does not."""
+  """Prints whether the config's batch fits a device, and settings that help if it does not."""
   import jax
 
   from vitx.benchmark import rows as library
@@ -274,7 +275,7 @@ def _show_remedies(config: Any, row: dict[str, Any], memory: float) -> None:
 
 
 def _write(rows: Mapping[str, dict[str, Any]], options: argparse.Namespace, path: str) -> None:
-  """Writes the files that are asked for, and draws the plot."""
+  """Writes the requested files and draws the plot."""
   import jax
 
   from vitx.analysis import csv_files
@@ -303,18 +304,18 @@ def _write(rows: Mapping[str, dict[str, Any]], options: argparse.Namespace, path
 
 
 def _label(column: str) -> str:
-  """Returns what a picture calls a column."""
+  """Returns the label of a column in a plot."""
   own = column.removeprefix(PUBLISHED)
   return f"{'published ' * (own != column)}{LABELS.get(own, own)}"
 
 
 def _last(value: Any) -> Any:
-  """Returns a published figure; of one by epoch the last."""
+  """Returns a published figure; if it is a mapping by epoch, the last one."""
   return list(value.values())[-1] if isinstance(value, Mapping) else value
 
 
 def _format(column: str, value: Any) -> str:
-  """Returns a value with at least four digits; one as it is printed, or a count, with all."""
+  """Formats a value with at least four digits; published figures and counts keep all digits."""
   if isinstance(value, Mapping):
     return f"{_last(value)} at {list(value)[-1]}"
   if value is None or isinstance(value, str):

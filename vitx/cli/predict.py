@@ -1,8 +1,8 @@
 """Predicts with a trained model: `vitx predict --workdir runs/digits scan.png photographs ...`.
 
-A line for each input says its name, the most probable class and its probability; of a model that
-tells no classes, the task's own columns. A folder stands for all images beneath it, sorted; files
-of other suffixes are skipped, and stderr says how many.
+Each line shows an input's name, its most probable class and the probability. A model without
+classes shows the columns of its task. A folder means all images beneath it, sorted; files with
+other suffixes are skipped, and stderr shows their number.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from vitx.cli.flags import CHECKPOINT, RUN, TRUST_RUN, OutFile, add_trust
 from vitx.cli.tables import lay_out
 from vitx.config.checks import check_integer
 
-WRITTEN = ("logits", "features")  # of the rows, beside the task's columns
+WRITTEN = ("logits", "features")  # The rows that JSON has beside the task's columns.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,7 +48,7 @@ def run(
   csv: str | None,
   **options: Any,
 ) -> None:
-  """Prints a prediction for each file, and writes the JSON and CSV that are asked for."""
+  """Prints a prediction for each file, and writes the requested JSON and CSV."""
   from vitx.checkpoints.load import load
   from vitx.inference.predict import predict
 

@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(name: str, data_dir: str | None, source: str | None) -> None:
-  """Prepares a data set and prints where it lies."""
+  """Prepares a data set and prints its path."""
   from vitx.data.prepare import prepare
 
   print(f"{name} is ready in {prepare(name, data_dir, source)}")

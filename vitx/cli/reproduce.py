@@ -1,11 +1,12 @@
-"""Trains the rows of a config file and sets its source's figures beside ours.
+"""Trains the rows of a config file and compares the results with the published figures.
 
     vitx reproduce --config vix_cifar10.py --rows vit,vip,vin --seeds 3 --duration "2 epochs"
     vitx reproduce --config vix_cifar10.py --budget 0.05PFLOP
     vitx reproduce --config digits.py:ema_decay=0 --rows softmax,fnet
 
-`--budget` gives every row as many steps as the floating-point operations of its training allow
-(evaluations apart), so that cheap rows train longer. It is `vitx sweep` over rows otherwise.
+`--budget` gives every row as many steps as its training can make with that number of floating-point
+operations (without evaluations), so that cheap rows train longer. In all else the command is `vitx
+sweep` over rows.
 """
 
 import argparse
@@ -22,7 +23,7 @@ def parse_budget(text: str) -> float:
   """Returns the operations of a text such as "0.05PFLOP" or "3 TFLOP".
 
   Raises:
-    argparse.ArgumentTypeError: not such a text.
+    argparse.ArgumentTypeError: The text is not a number with a unit of `UNITS`.
   """
   found = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+) ?([GTPE]?FLOP)s?", text)
   if not found or not float(found[1]):

@@ -40,7 +40,7 @@ def run(workdir: str, out: str | None, **options: Any) -> None:
   if out is not None or Path(workdir).is_dir():
     check_folder(folder, "out")
   found = sample(workdir, **options)
-  if found.kind == "text":  # the terminal may not know every letter
+  if found.kind == "text":  # The terminal's encoding may lack some characters.
     encoding = sys.stdout.encoding or "utf-8"
     print(title_texts(found).encode(encoding, errors="replace").decode(encoding))
   print(write_samples(found, folder))

@@ -1,14 +1,14 @@
-"""Trains a config over values of its fields and seeds, and compares them in a table.
+"""Trains a config over values of its fields and seeds, and compares the results in a table.
 
     vitx sweep --config digits.py --over "row=[softmax,fnet]" --seeds 8 --workdir runs/mixers
     vitx sweep --config digits.py:softmax,duration=500 \\
       --over "learning_rate=[1e-3,2e-3],optimizer.weight_decay=[0,0.05]" --workdir runs/rates
 
-Every combination is a run in an ordinary workdir of its own, DIR/NAME. The same command goes on
-where it was stopped; started several times, also on machines that share the directory, each run is
-trained by one of them. In the end OUT/NAME.md, .csv and _curves.png compare the methods with the
-first: means, paired differences with their intervals, ranks. Exit status: 0 finished, 75 stopped by
-SIGTERM or SIGINT with everything saved, 1 anything else.
+Every combination is a run with an ordinary workdir of its own, DIR/NAME. After a stop, the same
+command resumes. The command may be started several times, also on machines that share the
+directory: each run is trained by one of the processes. At the end OUT/NAME.md, .csv and _curves.png
+compare the methods with the first one: means, paired differences with their intervals, ranks. Exit
+status: 0 finished, 75 stopped by SIGTERM or SIGINT with everything saved, 1 anything else.
 """
 
 import argparse
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:
-  """Declares the arguments that say where the results go."""
+  """Declares the arguments for the files of results."""
   add = parser.add_argument
   add("--out", default="results", help="folder of the table (results)")
   add("--name", help="of the table (the workdir's name)")
@@ -66,17 +66,17 @@ def compare(
   """Trains the points, writes their results and returns the exit status.
 
   Args:
-    points: of all methods.
-    published: the source's figures, by method.
-    workdir: directory of the runs.
-    out: folder of the results.
-    name: of the results; None for the name of the workdir.
-    plot: whether to draw the curves.
+    points: The points of all methods.
+    published: The figures of the source, by method.
+    workdir: The directory of the runs.
+    out: The folder of the results.
+    name: The name of the results, or `None` for the name of the workdir.
+    plot: Whether to draw the curves.
 
   Raises:
-    ConfigError: the directory is the workdir of a run, or the results cannot be written; nothing
+    ConfigError: The directory is the workdir of a run, or the results cannot be written; nothing
       was trained.
-    MissingExtraError: matplotlib is not installed and `plot` is set; nothing was trained.
+    MissingExtraError: `plot` is set, and matplotlib is not installed; nothing was trained.
   """
   from vitx.analysis.comparison import Comparison
   from vitx.analysis.figures.subject import make_canvas
@@ -94,7 +94,7 @@ def compare(
   check_results(out, named)
   if plot:
     try:
-      make_canvas(1, 1)  # what is missing is said before the long part
+      make_canvas(1, 1)  # A missing matplotlib is reported before the long training.
     except MissingExtraError as error:
       raise MissingExtraError("the plot (--no-plot does without)", "plot") from error
   cache.enable()

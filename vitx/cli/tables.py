@@ -1,4 +1,4 @@
-"""How commands print tables."""
+"""The layout of tables that commands print."""
 
 from collections.abc import Sequence
 
@@ -9,8 +9,8 @@ def lay_out(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
   """Returns rows of cells as lines with aligned columns.
 
   Args:
-    rows: the first is the head; all have the same number of cells.
-    right: the columns, from 0, that are aligned at their right end.
+    rows: The rows; the first is the head, and all have the same number of cells.
+    right: The numbers, from 0, of the right-aligned columns.
   """
   rows = [[escape(cell, line=True) for cell in row] for row in rows]
   widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

@@ -1,10 +1,10 @@
-"""Trains a model, or goes on where its run stopped.
+"""Trains a model, or resumes a stopped run.
 
     vitx train --config configs/digits.py --workdir runs/digits
     vitx train --config configs/digits.py:performer,seed=3 --config.model.depth=2 --workdir runs/p
 
 Exit status: 0 finished, 75 stopped by SIGTERM or SIGINT with everything saved (the same command
-goes on), 1 anything else.
+resumes), 1 anything else.
 """
 
 import argparse
@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(config: str, workdir: str, dry_run: bool, **place: Any) -> int:
   """Trains and returns the exit status."""
-  loaded = load_config(config)  # what is misspelled is said before the heavy imports
+  loaded = load_config(config)  # A misspelled config is reported before the slow imports.
   from absl import logging
 
   from vitx.training import distributed, failures, phases

@@ -9,10 +9,10 @@
     vitx visualize gallery --patterns window,axial_rows --grid 12,12 --out pictures
     vitx visualize memory --results results/vix.csv --config vix_cifar10 --out pictures
 
-Files are named after the figure and the row, or the name of the workdir. A model of a config has
-its starting weights; weights of others' code become a workdir by `vitx convert`. A sweep's workdir
-stands for all its runs. Curves have those of the source over them, of rows of `--config` by which
-the workdirs are called. Figures:
+Files are named after the figure and the row, or after the workdir. A model of a config has its
+initial weights; `vitx convert` makes a workdir of foreign weights. The workdir of a sweep means all
+its runs. Curves also show the published ones, of the rows of `--config` that have the names of the
+workdirs. Figures:
 """
 
 import argparse
@@ -70,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(figure: str, out: str, inputs: Sequence[str], **given: Any) -> None:
-  """Draws the figure and prints the names of its files, and its table if it has one."""
+  """Draws the figure and prints the names of its files, and its table if there is one."""
   from vitx.inference.visualize import Options, visualize
 
   own = {name: given.pop(name) for name in ("local", "examples", "queries")}

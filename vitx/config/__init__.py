@@ -1,6 +1,6 @@
-"""Configs: their fields, overrides in one string, and the registry of named choices.
+"""Configs: fields, overrides in one string, and the registry of named choices.
 
-A config file begins with `default_config()`, sets what is its own, and ends with `with_overrides`.
+A config file begins with `default_config()`, sets some fields, and ends with `with_overrides`.
 """
 
 from vitx.config.errors import ConfigError

@@ -1,8 +1,8 @@
-"""What a config may give a field: declared as the field's type, checked in one place.
+"""The types that config fields are declared with, and the checks of values against them.
 
-A field says what it takes where it is declared, `num_heads: PositiveInt = 3` or
-`dropout: Rate = 0.0`; `check_fields` holds the values of a config to it, and `registry.build` calls
-that for every named choice. A range of your own is `Annotated[float, Range("(0, 2]")]`.
+A field declares its type and range, such as `num_heads: PositiveInt = 3` or `dropout: Rate = 0.0`.
+`check_fields` checks the values of a config against the declarations, and `registry.build` calls it
+for every named choice. Write your own range as `Annotated[float, Range("(0, 2]")]`.
 """
 
 import dataclasses
@@ -18,10 +18,10 @@ from vitx.config.errors import ConfigError, listing, nearest
 
 @dataclasses.dataclass(frozen=True)
 class Range:
-  """The interval that a number must lie in, as written in mathematics.
+  """An interval of numbers in mathematical notation.
 
   Attributes:
-    interval: such as "[0, 1)" or "(0, inf)"; it stands in the error.
+    interval: The interval, such as "[0, 1)" or "(0, inf)"; error messages show it.
   """
 
   interval: str
@@ -35,16 +35,16 @@ class Range:
 
 @dataclasses.dataclass(frozen=True)
 class ChoiceTable:
-  """The table that a field names an entry of, unless it names code of the user's own.
+  """The table of the valid names of a field, besides `module:Name` for the user's own code.
 
   Attributes:
-    name: "module:NAME"; the module is imported when the table is read.
+    name: The table as "module:NAME"; the module is imported when the table is read.
   """
 
   name: str
 
 
-# Sizes end where an array of that extent could no longer be held by anyone.
+# The upper bounds of sizes reject values for which no machine could hold the array.
 PositiveInt = Annotated[int, Range("[1, 1000000]")]
 NonNegativeInt = Annotated[int, Range("[0, 1000000]")]
 Depth = Annotated[int, Range("[1, 1000]")]
@@ -61,12 +61,12 @@ def check_number(value: Any, field: str, interval: str) -> float:
   """Returns `value` if it is a finite number in `interval`.
 
   Args:
-    value: what the config says.
-    field: where it says so, for the error.
-    interval: as written in mathematics, such as "[0, 1)" or "(0, inf)"; it stands in the error.
+    value: The value in the config.
+    field: The path of the field, for the error.
+    interval: The interval, such as "[0, 1)" or "(0, inf)", which the error shows.
 
   Raises:
-    ConfigError: not a number, not finite, or outside the interval.
+    ConfigError: The value is not a number, not finite, or outside the interval.
   """
   if isinstance(value, bool) or not isinstance(value, (int, float)) or not _is_finite(value):
     raise ConfigError(f"{field}={value!r} is not a number; it must lie in {interval}")
@@ -85,7 +85,7 @@ def check_integer(value: Any, field: str, interval: str = "[0, inf)") -> int:
 
 
 def check_choice(value: Any, field: str, choices: Sequence[Any]) -> Any:
-  """Returns `value` if it is one of `choices`; raises ConfigError, with the nearest, otherwise."""
+  """Returns `value` if it is one of `choices`, else raises ConfigError with the nearest one."""
   if not any(value == choice and type(value) is type(choice) for choice in choices):
     raise ConfigError(
       f"{field}={value!r} is unknown.{nearest(value, choices)} Valid: {listing(choices)}."
@@ -96,7 +96,7 @@ def check_choice(value: Any, field: str, choices: Sequence[Any]) -> Any:
 def check_text(value: str, field: str) -> str:
   """Returns `value` if it holds no NUL; raises ConfigError otherwise.
 
-  No text of a config or a command needs one, and a path with one fails in every library otherwise.
+  No string in a config or a command needs a NUL, and every library fails on a path that has one.
   """
   if "\0" in value:
     raise ConfigError(f"{field}={value!r} holds the character NUL, which no path or name can have")
@@ -104,7 +104,7 @@ def check_text(value: str, field: str) -> str:
 
 
 def check_pattern(value: str, field: str) -> re.Pattern[str]:
-  """Returns a regular expression compiled; raises ConfigError for what is none."""
+  """Compiles a regular expression; raises ConfigError if it is not valid."""
   try:
     return re.compile(value)
   except re.error as error:
@@ -112,16 +112,16 @@ def check_pattern(value: str, field: str) -> re.Pattern[str]:
 
 
 def check_fields(function: Callable, given: Mapping[str, Any], field: str) -> None:
-  """Holds the values of a config to the types that a class or function declares for them.
+  """Checks the values of a config against the types that a class or function declares.
 
   Args:
-    function: declares fields or arguments; annotations that are no numbers, strings, booleans,
-      literals or sequences of these are not looked at.
-    given: the config's values, by name.
-    field: where they stand in the config, for the error; "" at its top.
+    function: The class or function with annotated fields or arguments. Annotations other than
+      numbers, strings, booleans, literals and sequences of these are not checked.
+    given: The config's values by name.
+    field: The path of the values' section, for the error; "" for the top of the config.
 
   Raises:
-    ConfigError: a value of another type or out of range, in one line.
+    ConfigError: A value has another type or is out of range; the message is one line.
   """
   parameters = inspect.signature(function).parameters
   for name, value in given.items():
@@ -141,14 +141,14 @@ def check_value(value: Any, field: str, kind: Any) -> None:
       return
     except ConfigError as error:
       problems.append(error)
-  # Of several kinds, the error of the one that the value resembles says most.
+  # The error of the option that the value resembles is the most useful one.
   raise next(
     (e for e, o in zip(problems, options, strict=True) if _resembles(value, o)), problems[0]
   )
 
 
 def base_types(kind: Any) -> set[type]:
-  """Returns the types of a declared kind's values: {int, tuple} of `int | tuple[int, int]`."""
+  """Returns the base types of an annotation: {int, tuple} for `int | tuple[int, int]`."""
   origin, arguments = get_origin(kind), get_args(kind)
   if origin in (Union, types.UnionType):
     return set().union(*map(base_types, arguments))
@@ -158,7 +158,7 @@ def base_types(kind: Any) -> set[type]:
 
 
 def _options(kind: Any) -> list[Any] | None:
-  """Returns the kinds of which a value may be any, `None` for an annotation not checked."""
+  """Returns the alternatives of an annotation, or `None` if it is not one that is checked."""
   options = list(get_args(kind)) if get_origin(kind) in (Union, types.UnionType) else [kind]
   return options if all(_is_known(option) for option in options) else None
 

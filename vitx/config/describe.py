@@ -1,9 +1,9 @@
-"""Every field of a config: its value, what it takes and what it means.
+"""Descriptions of every field of a config: its value, its type and its meaning.
 
-A config says what differs from the defaults of the named choices (`model`, `optimizer`, ...);
-`complete` says all. Types, defaults and meanings stand where a field is declared: in
-`vitx.config.fields`, or in the signatures and docstrings of the classes and functions that the
-names stand for.
+A config holds only the differences from the defaults of its named choices (`model`, `optimizer`,
+...); `complete` adds the defaults. Types, defaults and meanings come from the declarations of the
+fields: from `vitx.config.fields`, or from the signatures and docstrings of the classes and
+functions that the names of the choices refer to.
 """
 
 import dataclasses
@@ -21,19 +21,20 @@ from vitx.config import registry
 from vitx.config.checks import Range
 from vitx.config.fields import MISSING, find, named_choices, walk
 
-# Arguments that the model sets from other fields, or that training gives a choice of optax.
+# The model sets the arguments in FOLLOWING from other fields; training passes those in HIDDEN to
+# the functions of optax.
 FOLLOWING = ("seed",)
 HIDDEN = ("decay_mask", "learning_rate", "mask")
 
 
 @dataclasses.dataclass(frozen=True)
 class Description:
-  """A field.
+  """The description of a field.
 
   Attributes:
-    value: of the config, or the default; JSON.
-    kind: what it takes, for reading; "" if that is not declared.
-    meaning: in a few words; "" if nobody wrote them.
+    value: The value in the config, or else the default, as JSON.
+    kind: The declared type in readable form; "" if there is none.
+    meaning: The meaning in a few words; "" if no docstring explains the field.
   """
 
   value: Any
@@ -42,7 +43,7 @@ class Description:
 
 
 def complete(config: ConfigDict) -> dict[str, Any]:
-  """Returns the whole config as JSON has it, with every field of its named choices."""
+  """Returns the whole config as a JSON tree, with every field of its named choices."""
   tree: dict[str, Any] = {}
   for path, described in describe(config).items():
     *parents, last = path.split(".")
@@ -50,15 +51,15 @@ def complete(config: ConfigDict) -> dict[str, Any]:
     for parent in parents:
       node = node.setdefault(parent, {})
     node[last] = described.value
-  tree["phases"] = _plain(config.phases)  # one that changes nothing has no field
+  tree["phases"] = _plain(config.phases)  # a phase that changes nothing has no field
   return tree
 
 
 def describe(config: ConfigDict) -> dict[str, Description]:
-  """Returns every field by its path, in the order of `vitx.config.fields`.
+  """Returns the description of every field by its path, in the order of `vitx.config.fields`.
 
   Raises:
-    ConfigError: a named choice that is unknown.
+    ConfigError: A named choice is unknown.
   """
   found: dict[str, Description] = {}
   choices = named_choices()
@@ -75,11 +76,11 @@ def describe(config: ConfigDict) -> dict[str, Description]:
       found |= _leaves(path, value, described)
   sections = (_leaves(key, config[key], Description(None)) for key in config if key not in choices)
   leaves = {path: leaf for section in sections for path, leaf in section.items()}
-  return found | {path: leaf for path, leaf in leaves.items() if path not in found}  # a user's own
+  return found | {path: leaf for path, leaf in leaves.items() if path not in found}  # user fields
 
 
 def _leaves(path: str, value: Any, described: Description) -> dict[str, Description]:
-  """Describes a value, or each value of a group of fields that nobody declares."""
+  """Describes a value, or each value in a group of undeclared fields."""
   if not isinstance(value, ConfigDict):
     kind = described.kind or show_kind(type(value))
     return {path: dataclasses.replace(described, value=_plain(value), kind=kind)}
@@ -103,7 +104,7 @@ def _model(model: ConfigDict) -> dict[str, Description]:
 
 
 def _set_by_positions(model: ConfigDict, parts: Mapping[str, tuple]) -> tuple[str, ...]:
-  """Returns the mixer's fields that the positions set, which a config may not set again."""
+  """Returns the fields of the mixer that the position embedding sets, so that a config may not."""
   table, default, _ = parts["posemb"]
   name, fields = _name_and_fields(model.get("posemb", default))
   posemb = registry.lookup(table, name, "model.posemb.name")
@@ -113,7 +114,7 @@ def _set_by_positions(model: ConfigDict, parts: Mapping[str, tuple]) -> tuple[st
 def _choice(
   path: str, spec: Any, table: Mapping[str, Any], hidden: tuple[str, ...]
 ) -> dict[str, Description]:
-  """Describes a named choice: name, what the config says of it, and the other defaults."""
+  """Describes a named choice: its name, the fields that the config sets, and other defaults."""
   name, given = _name_and_fields(spec)
   entry = registry.lookup(table, name, f"{path}.name")
   function = registry.function_of(entry)
@@ -137,7 +138,7 @@ def _name_and_fields(spec: Any) -> tuple[str, dict[str, Any]]:
 
 
 def _to_name(value: Any) -> Any:
-  """Returns the name of a dtype, and anything else as it is."""
+  """Returns the name of a dtype, and any other value unchanged."""
   return next((name for name, dtype in _dtypes().items() if value is dtype), value)
 
 
@@ -160,7 +161,7 @@ def _plain(value: Any) -> Any:
 
 
 def show_kind(annotation: Any) -> str:
-  """Returns a declared type for reading: "int in [1, 1000]", "center | squash", "float or None"."""
+  """Formats a declared type: "int in [1, 1000]", "center | squash", "float or None"."""
   origin, arguments = get_origin(annotation), get_args(annotation)
   if annotation in (inspect.Parameter.empty, Any):
     return ""
@@ -187,7 +188,7 @@ def first_line(function: Any) -> str:
 
 
 def read_meanings(function: Callable) -> dict[str, str]:
-  """Returns what the docstring of a class (and of its bases) or a function says of each field."""
+  """Returns the docstring entry of each field of a function, or of a class and its bases."""
   owners = reversed(function.__mro__) if isinstance(function, type) else [function]
   found: dict[str, str] = {}
   for owner in owners:
@@ -196,7 +197,7 @@ def read_meanings(function: Callable) -> dict[str, str]:
 
 
 def _entries(text: str) -> dict[str, str]:
-  """Returns the entries under "Attributes:" and "Args:" of a docstring, each in one line."""
+  """Returns the entries under "Attributes:" and "Args:" in a docstring, joined to one line each."""
   found: dict[str, str] = {}
   for block in re.findall(r"^(?:Attributes|Args):\n((?:[ \t]+.*\n?|\n)*)", text, re.MULTILINE):
     for names, meaning in re.findall(r"^  (\w[\w, ]*): (.*(?:\n {4,}.*)*)", block, re.MULTILINE):

@@ -1,4 +1,4 @@
-"""Errors that name the field, the value and the fix."""
+"""Exceptions and error messages, which name the field, the value and the fix."""
 
 import contextlib
 import difflib
@@ -6,18 +6,19 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-# What a terminal obeys, or what turns the direction of letters; no half of a pair that UTF-8 lacks.
+# Characters that a terminal obeys or that change the direction of text, and lone surrogates, which
+# UTF-8 cannot encode.
 _OBEYED = re.compile(
   r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 
 
 def escape(text: str, *, line: bool = False) -> str:
-  """Returns text with control characters written out, as `\\x1b`, which a terminal would obey.
+  """Escapes the control characters in a text, such as `\\x1b`, which a terminal would obey.
 
   Args:
-    text: may hold a name that a stranger gave.
-    line: whether it is part of a line, where a newline or a tab is written out too.
+    text: A text that may hold a name from an untrusted file.
+    line: Whether the text is part of a line, so that newlines and tabs are escaped too.
   """
   text = _OBEYED.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
   return text.replace("\t", "\\t").replace("\n", "\\n") if line else text
@@ -25,9 +26,9 @@ def escape(text: str, *, line: bool = False) -> str:
 
 @contextlib.contextmanager
 def naming(path: str | Path) -> Iterator[None]:
-  """Lets an OSError of a `with` block say the path of the file that is written, as on a full disk.
+  """Adds the path of the file being written to an OSError of the `with` block.
 
-  Writing to an open file fails without its name.
+  An error of writing to an open file, such as on a full disk, does not name the file.
   """
   try:
     yield
@@ -38,7 +39,7 @@ def naming(path: str | Path) -> Iterator[None]:
 
 
 class UserError(Exception):
-  """An error whose message is all that a user needs; a command shows no traceback of it."""
+  """An error whose message is all that a user needs; a command prints no traceback."""
 
   def __init__(self, message: str):
     super().__init__(escape(message))
@@ -62,5 +63,5 @@ def nearest(name: str, choices: Iterable[str]) -> str:
 
 
 def listing(choices: Iterable[str]) -> str:
-  """Returns the choices sorted, separated by commas."""
+  """Returns the sorted choices, separated by commas."""
   return ", ".join(sorted(str(choice) for choice in choices))

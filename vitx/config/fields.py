@@ -1,12 +1,13 @@
-"""Every field of a config that no named choice owns, declared once.
+"""Declarations of all config fields that do not belong to a named choice.
 
-A field is one line of a dataclass: its name, what it takes, its default. `declare` adds the names
-by which timm, big_vision or Hugging Face know it, and our own old ones; error messages point from
-them to the field. What the field means is a sentence of the class's docstring. The default config,
-the checks, typed overrides and `vitx config --explain` follow from these lines.
+A field is one line of a dataclass: its name, its type and its default. `declare` adds the names
+that timm, big_vision or Hugging Face use for the field, and former names in vitx; an error message
+for such a name suggests the field. The docstring of the dataclass explains each field in one
+sentence. The default config, the checks, typed overrides and `vitx config --explain` are derived
+from these declarations.
 
 The fields of a named choice, such as `optimizer` or `model.token_mixer`, are declared by the class
-or function that the name stands for.
+or function that the name refers to.
 """
 
 # ruff: noqa: RUF009 (`declare` makes a dataclass field)
@@ -41,16 +42,16 @@ from vitx.config.checks import (
 from vitx.config.errors import ConfigError, nearest
 
 Section = TypeVar("Section")
-Group = Mapping[str, Any]  # of fields that are not declared here
+Group = Mapping[str, Any]  # a group of fields that are not declared here
 Duration = str | int
 Side = Annotated[int, Range("[1, 65536]")]
 Size = Side | tuple[Side, Side]  # a square's side, or (height, width)
 ResizeMode = Literal["center", "squash", "random"]
 Interpolation = Literal["nearest", "bilinear", "bicubic"]
-# Of the host, with Pillow; "random" draws one of the two for each crop.
+# The host resizes with Pillow; "random" draws bilinear or bicubic for each crop.
 HostInterpolation = Literal["bilinear", "bicubic", "random"]
 KeepMode = Literal["auto", "always", "never"]
-# Named choices, by the tables of what may be chosen.
+# The types of named choices; each names the table of its entries.
 SourceName = Annotated[str, ChoiceTable("vitx.data.sources:SOURCES")]
 ModelChoice = Annotated[Group, ChoiceTable("vitx.models:MODELS")]
 TaskChoice = Annotated[Group, ChoiceTable("vitx.tasks:TASKS")]
@@ -61,12 +62,12 @@ SEEDS = ("init_seed", "data_seed", "graph_seed")
 
 
 def declare(default: Any, *names: str, **paths: str) -> Any:
-  """Declares a default together with the names by which others know the field.
+  """Returns a dataclass field with a default and with other names for the field.
 
   Args:
-    default: the default; that of a named choice is a dict.
-    *names: other names of the field.
-    **paths: other names of what lies below the field, each with that path, such as ".warmup".
+    default: The default value; a dict for a named choice.
+    *names: Other names for the field.
+    **paths: Other names for nested fields, each with the path below this field, such as ".warmup".
   """
   metadata = {"aliases": dict.fromkeys(names, "") | paths}
   if isinstance(default, dict):
@@ -76,12 +77,12 @@ def declare(default: Any, *names: str, **paths: str) -> Any:
 
 @dataclass(frozen=True)
 class SplitSettings:
-  """Which splits of the source play the three roles; "" is found from the source.
+  """The splits of the source for the three roles; "" finds a split by its name or carves one.
 
   Attributes:
-    train: the split that the model learns from.
-    validation: the split that chooses the best checkpoint.
-    test: the split that is evaluated once, at the end.
+    train: The split that the model learns from.
+    validation: The split that chooses the best checkpoint.
+    test: The split that is evaluated once, at the end.
   """
 
   train: str | None = declare("", "train_split")
@@ -91,34 +92,35 @@ class SplitSettings:
 
 @dataclass(frozen=True)
 class DataSettings:
-  """Which examples train, how they are read, and which size of an image the host keeps.
+  """The training examples, how they are read, and the size of the images that the host keeps.
 
   Attributes:
-    source: a TFDS set, `KIND:REST` of `vitx.data.sources.SOURCES`, or your own `module:function`.
-    data_dir: TFDS directory; None is $TFDS_DATA_DIR, else ~/tensorflow_datasets.
-    validation: the share carved from train for validation if no split is to spare.
-    validation_choice: a function that chooses them, from the examples of train to booleans (n,): a
-      name of `vitx.data.splits.CHOICES` or your own `module:function`; None draws the share.
-    fraction: the part of train that is used, class-balanced where there are classes.
-    repeats: how often an example comes in a row, differently augmented (Hoffer et al. 2020); an
-      epoch of as many examples has as much fewer different ones.
-    channels: 1 (gray), 3 (RGB) or 4 (RGBA), for sources whose images have no number of their own;
-      a source of your own may have any number.
-    value_range: the values of black and white in images of more than 8 bits; None is what their
-      format states.
-    image_size: what the model sees, in pixels: the side of a square or (height, width); None is the
-      source's own.
-    default_image_size: that size for sources whose images vary in size.
-    decode_size: the size that the host keeps, in the same form; None is enough for the above.
-    resize_mode: how an image gets that size, see `vitx.data.images.resizing.ResizeImages`.
-    interpolation: how the host resizes; random draws bilinear or bicubic for each random crop.
-    memory: whether examples are read once and kept.
-    device: whether those that are kept lie in the devices' memory too; auto is on accelerators.
-    threads: how many threads read and decode.
-    on_unreadable: refuse (None, too) examples that cannot be read, all named; or skip them, found
-      and told before training.
-    mean: the mean per channel, of pixels in 0..1; None is the source's.
-    std: the standard deviation per channel, of pixels in 0..1; None is the source's.
+    source: A TFDS set, `KIND:REST` of `vitx.data.sources.SOURCES`, or your own `module:function`.
+    data_dir: The TFDS directory; None is $TFDS_DATA_DIR, else ~/tensorflow_datasets.
+    validation: The share of train that is carved off for validation if no other split can serve.
+    validation_choice: A function from the examples of train to booleans (n,), True = validation: a
+      name of `vitx.data.splits.CHOICES` or your own `module:function`; None draws at random.
+    fraction: The share of train that is used, class-balanced where there are classes.
+    repeats: The number of differently augmented copies of an example in a row (Hoffer et al. 2020);
+      an epoch keeps its length, so it has fewer different examples.
+    channels: The number of channels where the source does not fix it: 1 (gray), 3 (RGB) or 4
+      (RGBA); your own source may have any number.
+    value_range: The values of black and white in images of more than 8 bits; None takes the range
+      that the file format states.
+    image_size: The size of the model's input in pixels: the side of a square or (height, width);
+      None is the source's own size.
+    default_image_size: The image_size for sources whose images vary in size.
+    decode_size: The size of the images that the host keeps, in the form of image_size; None is the
+      source's own size, or if that varies image_size / evaluation.crop_ratio.
+    resize_mode: The way an image gets decode_size, see `vitx.data.images.resizing.ResizeImages`.
+    interpolation: The host's interpolation; random draws bilinear or bicubic for each random crop.
+    memory: Whether examples are read once and kept in memory.
+    device: Whether examples kept in memory are copied to the devices; auto does so on accelerators.
+    threads: The number of threads that read and decode.
+    on_unreadable: The treatment of examples that cannot be read: refuse (or None) raises an error
+      that names them; skip finds, reports and leaves them out before training.
+    mean: The mean per channel, for pixels in 0..1; None is the source's.
+    std: The standard deviation per channel, for pixels in 0..1; None is the source's.
   """
 
   source: SourceName = declare("digits", "dataset_name")
@@ -145,26 +147,29 @@ class DataSettings:
 
 @dataclass(frozen=True)
 class AugmentSettings:
-  """What is done to a training image; each field is off by default.
+  """Augmentation of training images; every operation is off by default.
 
   Attributes:
-    pad_crop: pixels of zero padding before a random crop back to the image size.
-    random_resized_crop: (smallest, largest) share of the area; () is off. Not with pad_crop.
-    hflip: probability of a flip from left to right.
-    vflip: probability of a flip upside down.
-    rotate: largest angle in degrees, either way.
-    color_jitter: (brightness, contrast, saturation, hue); () is off.
-    randaugment: (number of operations, magnitude 0..10); () is off. Not with autoaugment.
-    randaugment_probability: the probability with which each of its operations is applied.
-    randaugment_std: standard deviation of the magnitude, drawn for each operation.
-    randaugment_operations: the paper's 14, or timm's 15 whose effect increases with the magnitude.
-    autoaugment: whether the CIFAR policy is applied.
-    random_erasing: probability of erasing a box.
-    random_erasing_fill: zero (the mean), or noise, normal for each pixel, in a box of timm's.
-    mixup: alpha; 0 is off.
-    cutmix: alpha; 0 is off. With mixup, each pair draws one of the two.
-    mixing: whether each pair draws its share (and which of the two), or the batch one for all.
-    interpolation: how every operation samples; random draws bilinear or bicubic each time.
+    pad_crop: The zero padding in pixels before a random crop back to the image size.
+    random_resized_crop: The (smallest, largest) share of the area; () is off. Not with pad_crop.
+    hflip: The probability of a flip from left to right.
+    vflip: The probability of a flip upside down.
+    rotate: The largest angle in degrees, in either direction.
+    color_jitter: The amounts of (brightness, contrast, saturation, hue); () is off.
+    randaugment: The (number of operations, magnitude 0..10); () is off. Not with autoaugment.
+    randaugment_probability: The probability that a RandAugment operation is applied.
+    randaugment_std: The standard deviation of the magnitude, which is drawn for each operation.
+    randaugment_operations: The set of operations: the paper's 14, or timm's 15 whose effect
+      increases with the magnitude.
+    autoaugment: Whether the CIFAR policy is applied.
+    random_erasing: The probability of erasing a box.
+    random_erasing_fill: The content of the box: zero (the mean), or normal noise for each pixel, in
+      timm's box.
+    mixup: The alpha of mixup; 0 is off.
+    cutmix: The alpha of CutMix; 0 is off. If mixup is on too, one of the two is drawn.
+    mixing: Whether the share, and the choice of mixup or CutMix, is drawn for each pair or once for
+      the whole batch.
+    interpolation: The interpolation of every operation; random draws bilinear or bicubic each time.
   """
 
   pad_crop: NonNegativeInt = declare(0, "padding")
@@ -188,18 +193,18 @@ class AugmentSettings:
 
 @dataclass(frozen=True)
 class EvaluationSettings:
-  """When and how a split is evaluated.
+  """The times and the settings of evaluation.
 
   Attributes:
-    every: how often validation is evaluated.
-    batch_size: examples of a batch over all devices; None means the training batch.
-    limit: examples of validation, spread evenly over it; None means all.
-    attention_entropy: examples of validation from which rows of kind "train" state the entropy of
-      attention; 0 is off.
-    crop_ratio: image size / side to which the image is resized before its center is cut out.
-    interpolation: how the image is resized.
-    on_test: whether test is evaluated each time, too; it chooses nothing.
-    weights: ema, raw or both are evaluated; the first chooses the best.
+    every: The interval between evaluations of validation.
+    batch_size: The number of examples in a batch over all devices; None is the training batch size.
+    limit: The number of validation examples, evenly spread over the split; None is all.
+    attention_entropy: The number of validation examples from which the entropy of attention is
+      computed for log rows of kind "train"; 0 is off.
+    crop_ratio: The ratio of the image size to the size before the center crop.
+    interpolation: The interpolation of the resizing.
+    on_test: Whether each evaluation includes test; its figures choose no checkpoint.
+    weights: The weights to evaluate: ema, raw or both; the first choose the best checkpoint.
   """
 
   every: Duration = declare("1 epochs", "eval_every", "eval_steps")
@@ -214,11 +219,11 @@ class EvaluationSettings:
 
 @dataclass(frozen=True)
 class CheckpointSettings:
-  """When the state is saved.
+  """The checkpoints of a run.
 
   Attributes:
-    every: how often the state is saved.
-    keep: how many checkpoints are kept beside the best.
+    every: The interval between checkpoints.
+    keep: The number of checkpoints that are kept besides the best.
   """
 
   every: Duration = declare("1 epochs", "save_every", "save_steps", "ckpt_steps")
@@ -227,30 +232,33 @@ class CheckpointSettings:
 
 @dataclass(frozen=True)
 class RunSettings:
-  """A run. Durations are texts: "300 steps", "2.5 epochs".
+  """The settings of a run. Durations are strings: "300 steps", "2.5 epochs".
 
   Attributes:
-    seed: the seed that the others follow from unless they are set.
-    init_seed: the seed of the parameters; None means seed.
-    data_seed: the seed of order, splits, augmentation and dropout; None means seed.
-    graph_seed: the seed of random attention graphs; None means seed.
-    batch_size: examples of a step over all devices and processes.
-    grad_accum_steps: micro-batches per step.
-    steps_per_dispatch: the most steps of one call, with equal bits; None is 1 to 16 by their FLOPs.
-    duration: how long the run is, and its schedule.
-    stop_after: where the run ends before that; "" is with the duration.
-    learning_rate: the schedule's peak.
-    weight_decay_mask: the parameters that decay.
-    grad_clip_norm: the global norm to which a gradient is clipped; None means not clipped.
-    layer_decay: learning rate of a block relative to the next one.
-    freeze: patterns of parameter names such as "block_0/.*"; their statistics stay too.
-    ema_decay: decay of the moving average of parameters; 0 is off.
-    ema_warmup: whether the average is short at first.
-    log_every: how often a row of kind "train" is written.
-    init_from: a workdir, file of weights or hf:NAME that a new run starts from.
-    init_from_except: regular expressions of names that need not fit such a file.
-    phases: what each of several runs changes, by its name; empty is one run.
-    deterministic: whether a GPU computes repeatable bits, slower.
+    seed: The default of the other three seeds.
+    init_seed: The seed of the parameters; None means seed.
+    data_seed: The seed of order, splits, augmentation and dropout; None means seed.
+    graph_seed: The seed of random attention graphs; None means seed.
+    batch_size: The number of examples in a step over all devices and processes.
+    grad_accum_steps: The number of micro-batches per step.
+    steps_per_dispatch: The maximum number of steps in one call, which does not change a bit of the
+      results; None chooses 1 to 16 by the FLOPs of a step.
+    duration: The length of the run and of its schedule.
+    stop_after: The point at which the run ends early; "" is the whole duration.
+    learning_rate: The peak of the schedule.
+    weight_decay_mask: The parameters that weight decay applies to.
+    grad_clip_norm: The global norm to which the gradient is clipped; None is no clipping.
+    layer_decay: The ratio of a block's learning rate to the next block's.
+    freeze: Patterns of the names of parameters that are not trained, such as "block_0/.*"; the
+      running statistics of such modules are fixed too.
+    ema_decay: The decay of the moving average of the parameters; 0 is off.
+    ema_warmup: Whether the moving average is short at first.
+    log_every: The interval between log rows of kind "train".
+    init_from: A workdir, file of weights or hf:NAME that a new run starts from.
+    init_from_except: Regular expressions of the parameter names that need not fit init_from.
+    phases: The changes to the config by the name of each phase, for several runs in a row; empty is
+      one run.
+    deterministic: Whether a GPU gives bitwise repeatable results, at lower speed.
   """
 
   seed: Seed = declare(0, "rng_seed", "random_seed")
@@ -318,7 +326,7 @@ class RunSettings:
 
 
 def walk(section: type | None = None, prefix: str = "") -> Iterator[tuple[str, type, Any]]:
-  """Yields every declared field in order: its path, the class that declares it, its declaration."""
+  """Yields (path, declaring class, declaration) of every declared field in order."""
   section = section or RunSettings
   for each in dataclasses.fields(section):
     if dataclasses.is_dataclass(each.type):
@@ -338,7 +346,7 @@ def _declarations(settings: type) -> dict[str, Any]:
 
 
 def find(config: Mapping[str, Any], path: str) -> Any:
-  """Returns the value at a dotted path of a config; `MISSING` where there is none."""
+  """Returns the value at a dotted path of a config, or `MISSING` if there is none."""
   node: Any = config
   for key in path.split("."):
     if not hasattr(node, "keys") or key not in node:
@@ -348,7 +356,7 @@ def find(config: Mapping[str, Any], path: str) -> Any:
 
 
 def default_of(path: str) -> Any:
-  """Returns the default of a field; None for a field that is not declared here."""
+  """Returns the default of a field, or None for a field that is not declared here."""
   each = declarations().get(path)
   if each is None:
     return None
@@ -356,7 +364,7 @@ def default_of(path: str) -> Any:
 
 
 def default_config() -> ConfigDict:
-  """Returns every field with its default, of its type."""
+  """Returns a config in which every field has its default and its declared type."""
   config = ConfigDict()
   for path, each in declarations().items():
     *parents, last = path.split(".")
@@ -373,7 +381,7 @@ def default_config() -> ConfigDict:
 
 
 def named_choices() -> dict[str, ChoiceTable]:
-  """Returns the fields that hold a named choice, each with its table."""
+  """Returns the table of each field that holds a named choice, by the field's path."""
   return {
     path: note
     for path, each in declarations().items()
@@ -383,12 +391,12 @@ def named_choices() -> dict[str, ChoiceTable]:
 
 
 def suggest(path: str, valid: Iterable[str]) -> str:
-  """Returns " Did you mean 'x'?" for a name that is no field, or "" if nothing is meant.
+  """Returns " Did you mean 'x'?" for a name that is no field, or "" without a suggestion.
 
   Args:
-    path: the name as it was given, such as "lr" or "data.fit"; where others know a field by the
-      last part of it, that field is meant.
-    valid: the fields that stand in its place, of which the nearest is meant otherwise.
+    path: The unknown name, such as "lr" or "data.fit". If its last part is another name for a
+      field, that field is suggested.
+    valid: The valid fields in its section, of which the nearest is suggested otherwise.
   """
   known = {
     f"{field.removesuffix(each.name)}{alias}": f"{field}{below}"
@@ -402,15 +410,15 @@ def suggest(path: str, valid: Iterable[str]) -> str:
 
 
 def read_fields(cls: type[Section], given: Mapping[str, Any], section: str = "data") -> Section:
-  """Returns the fields that a dataclass declares from a section of a config.
+  """Reads the fields that a dataclass declares from a section of a config.
 
   Args:
-    cls: a dataclass whose annotations say what each field takes.
-    given: the section, with any other fields beside these; those left out have their defaults.
-    section: its name, for errors.
+    cls: A dataclass whose annotations are the types of the fields.
+    given: The section. It may have other fields too; missing fields have their defaults.
+    section: The name of the section, for errors.
 
   Raises:
-    ConfigError: a value of another type or out of range.
+    ConfigError: A value has another type or is out of range.
   """
   names = [each.name for each in dataclasses.fields(cls)]  # type: ignore[arg-type]
   own = {name: given[name] for name in names if name in given}
@@ -419,7 +427,7 @@ def read_fields(cls: type[Section], given: Mapping[str, Any], section: str = "da
 
 
 def check_is_config(config: Any) -> None:
-  """Raises ConfigError unless a config is a ConfigDict that makes the choices of a run."""
+  """Raises ConfigError unless a config is a ConfigDict with every named choice of a run."""
   if not isinstance(config, ConfigDict):
     raise ConfigError(
       f"config={config!r:.60} must be a ConfigDict, such as vitx.load_config('digits') returns"
@@ -432,12 +440,12 @@ def check_is_config(config: Any) -> None:
 
 
 def check_config(config: ConfigDict) -> None:
-  """Holds a config to the types and ranges of its fields, before anything is opened.
+  """Checks the types and ranges of a config's fields, before anything is opened.
 
-  The fields of named choices are checked where those are built.
+  `registry.build` checks the fields of named choices.
 
   Raises:
-    ConfigError: naming the field, in one line.
+    ConfigError: A value is wrong; the message names the field in one line.
   """
   check_is_config(config)
   choices = named_choices()

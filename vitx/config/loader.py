@@ -1,11 +1,11 @@
-"""The one way to a config: from a file's row, from overrides, or from the JSON of a run.
+"""Loads a config from a config file, with a row and overrides, or from the JSON of a run.
 
     configs/digits.py                         the file's default row
     configs/digits.py:performer,seed=3        a row and overrides
-    runs/digits/config.json:duration=90       what a run wrote, or `vitx config` printed
+    runs/digits/config.json:duration=90       the JSON of a run or of `vitx config`
 
-A Python file is code, and runs. A `config.json` is data, which somebody else may have written: the
-names of code in it (`module:Name`) are refused unless the user has said `--trust_code`.
+A Python file is code, and is executed. A `config.json` is data, which somebody else may have
+written: the names of code in it (`module:Name`) are refused unless the user passes `--trust_code`.
 
 Shipped files are found from any folder: `configs/digits.py`, `digits.py` or `digits`.
 """
@@ -33,13 +33,13 @@ SHIPPED = Path(importlib.import_module("vitx.configs").__path__[0])  # the folde
 
 
 def split_flags(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-  """Takes every `--config.field=value` out of a command's arguments.
+  """Separates every `--config.field=value` from a command's other arguments.
 
   Returns:
-    The other arguments, and the overrides `field=value` in their order.
+    The other arguments, and the overrides `field=value` in order.
 
   Raises:
-    ConfigError: such a flag without a value.
+    ConfigError: A flag has no value.
   """
   rest, overrides, given = [], [], iter(arguments)
   for argument in given:
@@ -51,7 +51,7 @@ def split_flags(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
       value = next(given, "--")
     if not field or value.startswith("--"):
       raise ConfigError(f"{argument} needs a value: {FLAG}{field or 'FIELD'}=VALUE")
-    whole = len(split(value)) < 2  # else its commas would part it
+    whole = len(split(value)) < 2  # else the commas would split the value
     overrides.append(f"{field}={value if whole else repr(value)}")
   return rest, overrides
 
@@ -64,20 +64,21 @@ def split_text(text: str) -> tuple[str, str]:
 
 
 def join_text(text: str, overrides: Iterable[str]) -> str:
-  """Returns `FILE:ROW,field=value` with further overrides behind it."""
+  """Appends overrides to `FILE:ROW,field=value`."""
   path, arg = split_text(text)
   return f"{path}:{','.join(filter(None, (arg, *overrides)))}"
 
 
 def load_config(text: str | Path) -> ConfigDict:
-  """Returns the config that a text names.
+  """Loads the config that a text names.
 
   Args:
     text: `FILE`, `FILE:ROW,field=value,...`, or the path of a `config.json`, which has no rows.
 
   Raises:
-    ConfigError: neither a text nor a path; no such file, row or field (with the nearest); a value
-      that cannot be; or a `config.json` that names code outside `registry.trusting(True)`.
+    ConfigError: The argument is neither a string nor a path; the file, row or field does not exist
+      (the message has the nearest name); a value is invalid; or a `config.json` names code outside
+      `registry.trusting(True)`.
   """
   if not isinstance(text, str | Path):
     raise ConfigError(
@@ -90,7 +91,7 @@ def load_config(text: str | Path) -> ConfigDict:
 
 
 def call(get_config: Callable[..., ConfigDict], arg: str) -> ConfigDict:
-  """Returns `get_config(arg)`; what that refuses is a ConfigError in one line."""
+  """Returns `get_config(arg)`; turns its ValueError into a ConfigError of one line."""
   try:
     return get_config(arg) if arg else get_config()
   except ValueError as error:
@@ -98,14 +99,14 @@ def call(get_config: Callable[..., ConfigDict], arg: str) -> ConfigDict:
 
 
 def open_config(path: str) -> dict[str, Any]:
-  """Returns the names that a config file defines: `get_config`, and `ROWS` and such, if any.
+  """Returns the global names of a config file: `get_config`, and others such as `ROWS`.
 
   Raises:
-    ConfigError: there is no such file, it cannot be run, or it has no `get_config`.
+    ConfigError: The file does not exist, fails to run, or has no `get_config`.
   """
   file = find(path)
   if SHIPPED not in file.parents:
-    registry.reach_current_folder()  # it may import what lies there
+    registry.reach_current_folder()  # the file may import modules from there
   with _running(path, ConfigError):
     names = runpy.run_path(str(file))
   get_config = names.get("get_config")
@@ -114,7 +115,7 @@ def open_config(path: str) -> dict[str, Any]:
 
   @functools.wraps(get_config)
   def get_checked(*arguments: str) -> ConfigDict:
-    with _running(path, ValueError):  # what it refuses, see `call`
+    with _running(path, ValueError):  # `call` handles a ValueError
       config = get_config(*arguments)
     if not isinstance(config, ConfigDict):
       raise ConfigError(
@@ -128,9 +129,9 @@ def open_config(path: str) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _running(path: str, own: type[Exception]) -> Iterator[None]:
-  """Tells what fails in a config file, a user's own perhaps, in one line that names its place.
+  """Turns an exception in a config file into a ConfigError of one line, with the line number.
 
-  Errors of the kind `own` say all that there is to say, and stay as they are.
+  Exceptions of the class `own` have a sufficient message and pass unchanged.
   """
   try:
     yield
@@ -149,10 +150,10 @@ def _running(path: str, own: type[Exception]) -> Iterator[None]:
 
 
 def find(path: str) -> Path:
-  """Returns the `.py` file of that path, else the shipped one of that name.
+  """Returns the `.py` file at a path, else the shipped config file with that name.
 
   Raises:
-    ConfigError: there is neither; lists those that are shipped, and the nearest.
+    ConfigError: There is neither; the message lists the shipped files and the nearest name.
   """
   if Path(path).is_file() and path.endswith(".py"):
     return Path(path)
@@ -166,9 +167,9 @@ def find(path: str) -> Path:
 
 
 def _read_json(path: str) -> Callable[..., ConfigDict]:
-  """Returns a `get_config` of one row, which a run or `vitx config` wrote.
+  """Returns a `get_config` without rows, for the JSON of a run or of `vitx config`.
 
-  Seeds that follow from `seed` are left to follow, so that an override of `seed` reaches them.
+  Seeds equal to `seed` are unset, so that an override of `seed` changes them too.
   """
   tree = _parse(path)
   if not registry.is_trusted():
@@ -199,15 +200,15 @@ def _read_json(path: str) -> Callable[..., ConfigDict]:
   return get_config
 
 
-# What fields take that hold paths, regular expressions or expressions over splits.
+# The types of the fields for paths, regular expressions and expressions over splits.
 _TEXTS = (str, str | None, tuple[str, ...])
 
 
 def _is_text(field: str, value: str) -> bool:
-  """Returns whether a field's value names no code though it may hold a colon."""
+  """Returns whether a field holds plain text, so that a colon in it does not name code."""
   field = re.sub(r"^phases\.[^.]*\.", "", field)
   if field in ("optimizer", "optimizer.name"):
-    return value.startswith("optax:")  # which takes functions of optax alone
+    return value.startswith("optax:")  # which gives functions of optax only
   if field == "data.source":
     kind, _, rest = value.partition(":")
     return kind in registry.import_name("vitx.data.sources:SOURCES") or not rest.isidentifier()
@@ -227,7 +228,7 @@ def _parse(path: str) -> dict[str, Any]:
 
 
 def _make_tuples(value: Any) -> Any:
-  """Returns JSON's value as a config has it: tuples instead of lists."""
+  """Returns a JSON value with tuples instead of lists, as a config needs it."""
   if isinstance(value, dict):
     return {key: _make_tuples(entry) for key, entry in value.items()}
   return tuple(map(_make_tuples, value)) if isinstance(value, list) else value

@@ -1,9 +1,9 @@
-"""Overrides of a config in one string: `ROW,field=value,...`, as `get_config(arg)` takes it.
+"""Overrides of a config in one string, `ROW,field=value,...`, the argument of `get_config`.
 
-For example `--config configs/digits.py:performer,seed=3,optimizer.weight_decay=0.1`. A field that
-holds a named choice (a dict with a `name`) is replaced whole by a bare name: `token_mixer=softmax`
-drops the fields of the mixer that stood there. A field of text keeps the text that was given, such
-as `init_from=2024_11_25`; of the others a value is a Python literal.
+An example is `--config configs/digits.py:performer,seed=3,optimizer.weight_decay=0.1`. A bare name
+replaces the whole of a named choice (a dict with a `name`): `token_mixer=softmax` drops the fields
+of the previous mixer. A string field takes the text as it is, such as `init_from=2024_11_25`; the
+value of any other field is a Python literal.
 """
 
 import ast
@@ -17,7 +17,7 @@ from vitx.config import fields, registry
 from vitx.config.checks import base_types
 from vitx.config.errors import listing, nearest
 
-# What a user may write for a field that lies deeper.
+# Short names for nested fields.
 SHORT = {
   "dataset": "data.source",
   "token_mixer": "model.token_mixer",
@@ -26,7 +26,7 @@ SHORT = {
   "stem": "model.stem",
   "dtype": "model.dtype",
 }
-# What a field takes, in words.
+# Descriptions of the types, for error messages.
 KINDS = {
   bool: "True or False",
   int: "an integer",
@@ -40,8 +40,8 @@ def with_overrides(config: ConfigDict, overrides: str) -> ConfigDict:
   """Returns a copy of a config with `field=value,field=value` applied.
 
   Raises:
-    ValueError: an unknown field (with the nearest), a value of the wrong type, a field that is set
-      twice, or a choice that drops the fields set before it.
+    ValueError: A field is unknown (the message has the nearest), a value has the wrong type, a
+      field is set twice, or a choice drops fields that were set before it.
   """
   config = copy.deepcopy(config)
   seen: dict[str, str] = {}
@@ -68,7 +68,7 @@ def parse_arg(arg: str | None, rows: Iterable[str], default: str) -> tuple[str, 
   """Splits `ROW,field=value,...` into the row's name and the overrides; the row may be left out.
 
   Raises:
-    ValueError: the row is unknown; lists the rows and the nearest.
+    ValueError: The row is unknown; the message lists the rows and the nearest.
   """
   items = split(arg or "")
   row = items.pop(0) if items and "=" not in items[0] else default
@@ -78,18 +78,19 @@ def parse_arg(arg: str | None, rows: Iterable[str], default: str) -> tuple[str, 
 
 
 def take_override(overrides: str, key: str, choices: Iterable[str] = ()) -> tuple[str, str]:
-  """Takes `key=value` out of the overrides, for a file that gives it a meaning of its own.
+  """Separates `key=value` from the overrides, for a config file that gives `key` its own meaning.
 
   Args:
-    overrides: `field=value,...`.
-    key: the name that the file gives a meaning.
-    choices: the values that it may have; empty for any.
+    overrides: The overrides, `field=value,...`.
+    key: The key to separate.
+    choices: The valid values; empty for any.
 
   Returns:
-    The value, the first of `choices` or "" where it is left out, and the other overrides.
+    The value and the other overrides. Without an override the value is the first of `choices`, or
+    "" if there are none.
 
   Raises:
-    ValueError: the value is none of the choices; lists them and the nearest.
+    ValueError: The value is none of the choices; the message lists them and the nearest.
   """
   items = split(overrides)
   own = [item for item in items if item.split("=", 1)[0] == key]
@@ -104,16 +105,16 @@ def take_override(overrides: str, key: str, choices: Iterable[str] = ()) -> tupl
 def with_source_facts(
   config: ConfigDict, source: str, *, num_classes: int, **data: Any
 ) -> ConfigDict:
-  """Says what a data set is like, as far as the config still uses it and has not said otherwise.
+  """Sets known facts about a data set, if the config uses it, in fields that are still unset.
 
-  Another data set has its own classes, image size and statistics, which are found when it is
-  opened. Call it after the overrides.
+  For another data set the classes, image size and statistics are found when it is opened. Call this
+  function after the overrides.
 
   Args:
-    config: with its overrides.
-    source: the data set that the facts are about.
-    num_classes: of it.
-    **data: fields of `config.data`, such as `image_size`, `mean`, `std`.
+    config: The config, overrides included.
+    source: The data set that the facts are about.
+    num_classes: The number of classes.
+    **data: Values for fields of `config.data`, such as `image_size`, `mean`, `std`.
   """
   if config.data.source != source:
     return config
@@ -126,10 +127,10 @@ def with_source_facts(
 
 
 def set_field(config: ConfigDict, path: str, value: Any) -> None:
-  """Sets a dotted field, keeping its type; a bare name for a named choice replaces it whole.
+  """Sets a field at a dotted path, keeping its type; a bare name replaces a whole named choice.
 
   Raises:
-    ValueError: no such field (names the one that is meant, or the nearest), or another type.
+    ValueError: The field does not exist (the message suggests one), or the type is wrong.
   """
   *parents, last = path.split(".")
   if parents[:1] == ["phases"]:
@@ -142,12 +143,12 @@ def set_field(config: ConfigDict, path: str, value: Any) -> None:
     if not isinstance(node.get(key), ConfigDict):
       raise ValueError(_unknown(".".join(parents[: depth + 1]), node))
     node = node[key]
-  # A named choice takes any field: whoever builds it knows its fields and checks them.
+  # A named choice accepts any field here; `registry.build` checks its fields later.
   if last not in node and "name" not in node:
     raise ValueError(_unknown(path, node))
   old = node.get(last)
   if isinstance(old, ConfigDict) and "name" not in old and isinstance(value, dict):
-    for key, entry in value.items():  # a group of fields keeps what is not mentioned
+    for key, entry in value.items():  # the other fields of the group keep their values
       set_field(config, f"{path}.{key}", entry)
     return
   if "name" not in node:
@@ -165,7 +166,7 @@ def set_field(config: ConfigDict, path: str, value: Any) -> None:
 
 
 def _set_in_phase(config: ConfigDict, path: str, value: Any) -> None:
-  """Sets what a phase changes; its fields are held to the config's where phases are split."""
+  """Sets a change of a phase; the fields are checked later, when the phases are split."""
   *parents, last = path.split(".")[1:]  # the phase's name, then a path of a config
   if not parents and not isinstance(value, dict):
     raise ValueError(f"{path}={value!r}: it has fields of its own, those of a config")
@@ -178,7 +179,7 @@ def _set_in_phase(config: ConfigDict, path: str, value: Any) -> None:
 
 
 def _replace(node: ConfigDict, key: str, value: Any) -> None:
-  """Sets an entry, whose type stays but for a name that becomes a choice with fields."""
+  """Sets an entry, keeping its type unless a bare name becomes a choice with fields."""
   with node.unlocked():
     if isinstance(node.get(key), str) and isinstance(value, ConfigDict):
       del node[key]
@@ -186,7 +187,7 @@ def _replace(node: ConfigDict, key: str, value: Any) -> None:
 
 
 def _check_kind(path: str, old: Any, value: Any) -> None:
-  """Raises ValueError for what ConfigDict lets pass, such as True as a number."""
+  """Raises ValueError for wrong values that ConfigDict accepts, such as True for a number."""
   if isinstance(old, ConfigDict) and not isinstance(value, dict):
     if "name" not in old:
       raise ValueError(f"{path}={value!r}: it has fields of its own: {', '.join(sorted(old))}")
@@ -199,7 +200,7 @@ def _check_kind(path: str, old: Any, value: Any) -> None:
 
 
 def _fit(old: Any, value: Any) -> Any:
-  """Returns a value as the field keeps it that holds `old`."""
+  """Converts a value to the form of the field's old value."""
   if isinstance(value, str) and isinstance(old, ConfigDict) and "name" in old:
     value = {"name": value}
   if isinstance(value, dict):
@@ -212,7 +213,7 @@ def _fit(old: Any, value: Any) -> Any:
 
 
 def _read(config: ConfigDict, path: str, text: str) -> Any:
-  """Returns the value of a text; a field of text keeps the text, but for quotes around it."""
+  """Parses the text of a value; a string field keeps the text without enclosing quotes."""
   try:
     value = ast.literal_eval(text)
   except (ValueError, SyntaxError):
@@ -224,7 +225,7 @@ def _read(config: ConfigDict, path: str, text: str) -> Any:
 
 
 def _kind_of(config: ConfigDict, path: str) -> Any:
-  """Returns what a field takes; where nobody declares it, the type of its value."""
+  """Returns the declared type of a field, or the type of its value if it is undeclared."""
   if path.startswith("phases."):
     path = path.split(".", 2)[-1]
   known = fields.declarations()
@@ -240,9 +241,9 @@ def _kind_of(config: ConfigDict, path: str) -> Any:
 
 
 def _find_entry(config: ConfigDict, head: str) -> Any:
-  """Returns what a named choice stands for; None where that is code of the user's own.
+  """Returns the table entry of a named choice, or None for the user's own code.
 
-  Such code is not run to read a config.
+  The user's code is not run while a config is read.
   """
   choice = fields.named_choices().get(head)
   name = registry.fields_of(config[head]).get("name") if choice else None
@@ -252,13 +253,13 @@ def _find_entry(config: ConfigDict, head: str) -> Any:
 
 
 def split(text: str) -> list[str]:
-  """Splits at commas that stand outside brackets and quotes: `data.source='folder:/a,b'`."""
+  """Splits at commas outside brackets and quotes; `data.source='folder:/a,b'` stays whole."""
   items, depth, start = [], 0, 0
   quote, before = "", ","
   for i, character in enumerate(text):
     if quote:
       quote = "" if character == quote else quote
-    elif character in "'\"" and before in "=,:([{":  # where a value begins; else an apostrophe
+    elif character in "'\"" and before in "=,:([{":  # else an apostrophe
       quote = character
     else:
       depth += (character in "([{") - (character in ")]}")

@@ -1,12 +1,13 @@
-"""Names to code: the one way to turn a config's named choice into a callable.
+"""Turns the named choices of a config into callables.
 
-Every named choice of a config (`dict(name="softmax", ...)`) is resolved by `build`: an unknown name
-or option raises `ConfigError`, lists the valid ones and says which is nearest. Nothing is filtered.
+`build` resolves every named choice of a config (`dict(name="softmax", ...)`). An unknown name or
+option raises `ConfigError`, which lists the valid ones and the nearest; no option is dropped
+silently.
 
-A name `module:Name` imports code, so a config that somebody else wrote is read under
-`trusting(False)`, where only entries of the tables are taken and nothing is imported. A config of
-the user's own is read without either: its names are imported, but what else a foreign file names
-(the feature classes of a data set) needs `trusting(True)`.
+A name `module:Name` imports code. So a config that somebody else wrote is read under
+`trusting(False)`, which allows only entries of the tables and imports nothing. The user's own
+config is read in neither state: its names are imported, but names in foreign files (the feature
+classes of a data set) need `trusting(True)`.
 """
 
 import contextlib
@@ -25,17 +26,17 @@ from vitx.config.checks import check_fields
 from vitx.config.errors import ConfigError, listing, nearest
 from vitx.config.fields import suggest
 
-# True: the user trusts foreign code. False: no foreign code runs. None: nobody was asked.
+# True: the user trusts foreign code. False: no foreign code runs. None: neither is stated.
 _trusted: contextvars.ContextVar[bool | None] = contextvars.ContextVar("trusted", default=None)
 
 
 @contextlib.contextmanager
 def trusting(allowed: bool | None) -> Iterator[None]:
-  """States, while the context lasts, whether code that a foreign file names may be imported.
+  """Sets whether code that a foreign file names may be imported, within the context.
 
   Args:
     allowed: True after `--trust_code`; False for a config that somebody else may have written; None
-      keeps what the surrounding context states. A context that trusts is kept by either.
+      keeps the state of the surrounding context. False does not revoke a surrounding True.
   """
   stated = _trusted.get()
   token = _trusted.set(stated if stated or allowed is None else allowed)
@@ -46,15 +47,15 @@ def trusting(allowed: bool | None) -> Iterator[None]:
 
 
 def is_trusted() -> bool:
-  """Returns whether the user has said that foreign code may run (`--trust_code`)."""
+  """Returns whether the user allows foreign code to run (`--trust_code`)."""
   return _trusted.get() is True
 
 
 def reach_current_folder() -> None:
-  """Lets code be imported that lies in the current folder, behind all that is installed.
+  """Adds the current folder to the end of `sys.path`, after the installed packages.
 
-  To be called where code of the user's own, or trusted code, is about to be imported. Until then an
-  optional package that is missing is not looked for among a stranger's files.
+  Call it only before importing the user's own or trusted code. Until then, Python does not look for
+  a missing optional package among the files of a folder that may be a stranger's.
   """
   if os.getcwd() not in sys.path:
     sys.path.append(os.getcwd())
@@ -65,7 +66,7 @@ def _never(field: str, value: str) -> bool:
 
 
 def refuse_code(name: str, field: str) -> ConfigError:
-  """Returns the error for a name of code that nobody has allowed to run."""
+  """Returns the error for a name of code that the user has not allowed to run."""
   return ConfigError(
     f"{field}={name!r} names Python code that would be run; if you trust whoever made it, say"
     " trust_code=True (--trust_code)"
@@ -75,12 +76,13 @@ def refuse_code(name: str, field: str) -> ConfigError:
 def refuse_names_of_code(
   tree: Any, field: str, is_text: Callable[[str, str], bool] = _never
 ) -> None:
-  """Raises ConfigError for a text of a foreign config that `lookup` would import.
+  """Raises ConfigError if a string in a foreign config names code that `lookup` would import.
 
   Args:
-    tree: nested mappings and sequences.
-    field: where it stands in the config, for the error.
-    is_text: from a field and its value to whether it is never looked up, and may hold a colon.
+    tree: Nested mappings and sequences.
+    field: The path of the tree in the config, for the error.
+    is_text: A function of a field's path and value; True if the value is never looked up as a name,
+      so that it may hold a colon.
   """
   if isinstance(tree, Mapping) or hasattr(tree, "items"):
     for key, entry in tree.items():
@@ -93,7 +95,7 @@ def refuse_names_of_code(
 
 
 def _find_shipped(table: Mapping[str, Any], name: str, field: str) -> Any:
-  """Returns the entry of a table that `module:Name` names, without importing anything."""
+  """Returns the table entry whose own name is `module:Name`, without importing anything."""
   for entry in table.values():
     own = entry.func if isinstance(entry, partial) else entry
     if name == f"{getattr(own, '__module__', '')}:{getattr(own, '__qualname__', '')}":
@@ -105,15 +107,15 @@ def lookup(table: Mapping[str, Any], name: str, field: str, kind: Any = None) ->
   """Returns `table[name]`, or the object at a dotted name such as "my_package.my_file:MyMixer".
 
   Args:
-    table: the built-in choices by name.
-    name: a key of the table, or `module:attribute` of the user's own.
-    field: the config field, for the error.
-    kind: a class of which the user's own must be a subclass or instance. `None` means the kind of
-      those in the table, as `kind_of` has it.
+    table: The built-in choices by name.
+    name: A key of the table, or `module:attribute` of the user's own code.
+    field: The path of the config field, for the error.
+    kind: The class that the user's own object must be a subclass or an instance of. `None` means
+      the classes that `kind_of` returns for the table.
 
   Raises:
-    ConfigError: the name is neither (lists the valid names and the nearest), may not be imported
-      here, or is of another kind.
+    ConfigError: The name is neither (the message lists the valid names and the nearest), may not be
+      imported here, or refers to an object of another kind.
   """
   if isinstance(name, str) and name in table:
     return table[name]
@@ -130,17 +132,17 @@ def lookup(table: Mapping[str, Any], name: str, field: str, kind: Any = None) ->
 
 
 def kind_of(table: Mapping[str, Any]) -> tuple[type, ...]:
-  """Returns the classes that all entries of a table are subclasses, or else instances, of.
+  """Returns the classes that all entries of a table are subclasses or instances of.
 
-  What shares one of them may stand beside those entries. Empty: whatever can be called, as where a
-  table has no entries.
+  The user's own object must be a subclass or an instance of one of them. An empty tuple, as for an
+  empty table, allows any callable.
   """
   entries = list(table.values())
   classes = all(isinstance(entry, type) for entry in entries)
   if not entries or (not classes and any(callable(entry) for entry in entries)):
     return ()
   bases = [set((entry if classes else type(entry)).__mro__) - {object} for entry in entries]
-  # Of a single entry nobody can say which of its bases is meant.
+  # A single entry does not show which of its bases is meant.
   common = set.intersection(*bases) if len(bases) > 1 else set()
   return tuple(sorted(common, key=lambda base: base.__name__)) or ((type,) if classes else ())
 
@@ -172,17 +174,17 @@ def import_name(name: str) -> Any:
 
 
 def function_of(entry: Any) -> Callable:
-  """Returns the function or class of a table's entry whose arguments are fields of a config."""
+  """Returns the callable of a table entry whose arguments are the config fields."""
   return getattr(entry, "from_config", entry)
 
 
 @dataclasses.dataclass(frozen=True)
 class Names:
-  """Names, and those of a table behind them, whose module is imported when one of these is wanted.
+  """An iterable of given names and then the names in a table, which is imported only when needed.
 
   Attributes:
-    first: the names in front; an entry of the table that is one of them is left out.
-    table: the table, as "module:NAME".
+    first: The names that come first; the table's entries with these names are left out.
+    table: The table as "module:NAME".
   """
 
   first: Collection[str]
@@ -194,12 +196,12 @@ class Names:
 
 
 def fields_of(spec: str | Mapping[str, Any]) -> dict[str, Any]:
-  """Returns a choice, `dict(name=..., **fields)` or the bare name, as a dict of its own."""
+  """Returns a choice, `dict(name=..., **fields)` or a bare name, as a new dict."""
   return {"name": spec} if isinstance(spec, str) else dict(spec)
 
 
 def options(function: Callable) -> dict[str, inspect.Parameter]:
-  """Returns what a class or function takes by keyword, Flax's own fields left out."""
+  """Returns the keyword parameters of a class or function without Flax's own fields."""
   parameters = inspect.signature(function).parameters.values()
   kinds = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
   return {p.name: p for p in parameters if p.kind in kinds and p.name not in ("parent", "self")}
@@ -228,15 +230,15 @@ def build(
   """Turns `dict(name=..., **fields)`, or a bare name, into a callable with those fields bound.
 
   Args:
-    table: the built-in choices by name.
-    spec: the config's entry.
-    field: where the entry stands in the config, for errors.
-    hidden: arguments that the caller supplies itself, which a config may not set.
-    kind: of the user's own, see `lookup`.
+    table: The built-in choices by name.
+    spec: The entry in the config.
+    field: The path of the entry in the config, for errors.
+    hidden: The arguments that the caller supplies itself, so that a config may not set them.
+    kind: The class of the user's own object, see `lookup`.
 
   Raises:
-    ConfigError: unknown name or field (lists the valid ones and the nearest), or a value that is
-      not of the type which the field declares.
+    ConfigError: A name or field is unknown (the message lists the valid ones and the nearest), or a
+      value does not have the declared type of its field.
   """
   if not isinstance(spec, str) and not hasattr(spec, "keys"):
     raise ConfigError(f"{field}={spec!r} must be a name. Valid: {listing(table)}.")

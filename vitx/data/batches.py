@@ -1,7 +1,7 @@
-"""Batches as pure functions of (seed, step): from memory where the examples fit, else streamed.
+"""Batches as pure functions of (seed, step), from memory if the examples fit, else streamed.
 
-Both ways give the same bytes. A batch is a dict of NumPy arrays; of a global batch of B process p
-holds the rows p*b ... (p+1)*b-1, b = B / process_count.
+Both ways give equal bytes. A batch is a dict of NumPy arrays. Process p has the rows p*b ...
+(p+1)*b-1 of a global batch of size B, where b = B / process_count.
 """
 
 import functools
@@ -18,10 +18,10 @@ from vitx.data.transform import Transform
 
 
 def share(batch_size: int, process_index: int, process_count: int) -> np.ndarray:
-  """Returns which rows of the global batch a process holds, int64 (b,).
+  """Returns the row numbers of a process in the global batch, int64 (b,).
 
   Raises:
-    ConfigError: the batch does not divide among the processes.
+    ConfigError: The batch size is not divisible by the number of processes.
   """
   if batch_size < 1 or batch_size % process_count:
     low = batch_size // process_count * process_count
@@ -35,24 +35,25 @@ def share(batch_size: int, process_index: int, process_count: int) -> np.ndarray
 
 
 class TrainBatches:
-  """The endless sequence of training batches, each reachable by its step.
+  """The endless sequence of training batches, with random access by step.
 
-  A batch holds the transform's arrays, stacked, and index int32 (b,): the position in the global
-  batch, from which the device folds its random keys.
+  A batch has the stacked arrays of the transform, and index int32 (b,), the row in the global
+  batch, which the device folds into its random keys.
 
   Args:
-    examples: the source's `train`; read here and now if they are to be kept in memory.
-    transform: applied to each example; its random bits follow from seed, step and index.
-    batch_size: over all processes.
-    seed: the data seed: order of the examples and bits of the transform.
-    repeats: how often each example comes in a row, see `order.example_at` and `order.places`.
-    memory: auto | always | never, see `keep`.
-    threads: that read and transform.
-    process_index: this process.
-    process_count: number of processes that share each batch.
+    examples: The source's `train`. The constructor reads them if they are to be kept in memory.
+    transform: The transform of each example; its random bits depend on seed, step and index.
+    batch_size: The number of examples in a batch over all processes.
+    seed: The data seed, for the order of the examples and the bits of the transform.
+    repeats: The number of times that an example comes in a row, see `order.example_at` and
+      `order.places`.
+    memory: One of auto, always and never, see `keep`.
+    threads: The number of threads that read and transform.
+    process_index: The index of this process.
+    process_count: The number of processes that share each batch.
 
   Raises:
-    ConfigError: an unknown value, a batch that does not divide, an example that cannot be read.
+    ConfigError: A value is unknown, the batch is not divisible, or an example cannot be read.
   """
 
   def __init__(
@@ -80,23 +81,23 @@ class TrainBatches:
 
   @property
   def in_memory(self) -> bool:
-    """Returns whether the transformed examples are kept."""
+    """Returns whether the transformed examples are kept in memory."""
     return self.arrays is not None
 
   @property
   def arrays(self) -> Example | None:
-    """Returns the arrays of all examples, (n, ...) each, where they are kept."""
+    """Returns the arrays of all examples, (n, ...) each, or None if they are not in memory."""
     return self._examples.arrays if isinstance(self._examples, InMemory) else None
 
   @property
   def spec(self) -> dict[str, ArraySpec]:
-    """Returns what the arrays of a transformed example really are."""
+    """Returns the actual shapes and dtypes of a transformed example's arrays."""
     kept = self.arrays
     first = self._first if kept is None else {name: x[0] for name, x in kept.items()}
     return {name: ArraySpec(np.shape(x), np.asarray(x).dtype.name) for name, x in first.items()}
 
   def names(self, step: int) -> HostBatch:
-    """Returns which examples a batch holds: places in `arrays`, int32 (b,), and its index."""
+    """Returns the batch's `index`, and `example`: indices into `arrays`, int32 (b,)."""
     which = self._examples_at(step, self._places)
     return {"example": which.astype(np.int32), "index": self._rows.astype(np.int32)}
 
@@ -118,7 +119,7 @@ class TrainBatches:
 
   @functools.cached_property
   def _first(self) -> Example:
-    """Returns the arrays of the first example, whose shapes and dtypes all have."""
+    """Returns the arrays of the first example; all others have their shapes and dtypes."""
     return self._transformed(0, 0, 0)
 
   def _read(self, step: int, rows: slice) -> HostBatch:
@@ -132,14 +133,14 @@ class TrainBatches:
     return {**batch, "index": index.astype(np.int32)}
 
   def _transformed(self, i: int, row: int, step: int) -> Example:
-    """Returns the arrays of an example in a row of the global batch of a step."""
+    """Returns the arrays of an example for a row of the global batch of a step."""
     bits = None
     if self._transform.draws:
       bits = order.generator(self._seed, order.TRANSFORM, row, step)
     return transform_one(self._examples, self._transform, i, bits)
 
   def _examples_at(self, step: int, places: np.ndarray) -> np.ndarray:
-    """Returns which examples stand at some places of the batch of a step."""
+    """Returns the indices of the examples at some positions of the batch of a step."""
     positions = step * self._batch_size + places
     return order.example_at(self._seed, positions, self._count, self._repeats)
 
@@ -153,14 +154,15 @@ def evaluation_batches(
   process_index: int = 0,
   process_count: int = 1,
 ) -> Iterator[HostBatch]:
-  """Yields every example exactly once over all processes, in as many batches in each of them.
+  """Yields every example exactly once over all processes, in equally many batches per process.
 
-  A batch holds the transform's arrays, stacked, mask bool (b,) and example int32 (b,). Where the
-  mask is False the row is padding: zeros, example -1. To evaluate often, pass what `keep` returns.
+  A batch has the stacked arrays of the transform, mask bool (b,) and example int32 (b,). Where the
+  mask is False the row is padding: zeros, with example -1. To evaluate often, pass the result of
+  `keep`.
 
   Raises:
-    ConfigError: a batch that does not divide, an example that cannot be read.
-    ValueError: the transform draws; evaluation has no random bits.
+    ConfigError: The batch is not divisible among the processes, or an example cannot be read.
+    ValueError: The transform draws random bits, which an evaluation does not have.
   """
   if transform.draws:
     raise ValueError(f"{transform!r} draws random bits; an evaluation needs one that does not")
@@ -177,11 +179,11 @@ def evaluation_batches(
       for key, kept in examples.arrays.items():
         batch[key][mask] = kept[which[mask]]
     else:
-      for place, i in enumerate(which[mask].tolist()):  # what is no padding comes first
+      for place, i in enumerate(which[mask].tolist()):  # padding comes last
         arrays = transform_one(examples, transform, i)
         store_row(batch, place, arrays, functools.partial(examples.name, i))
     return {**batch, "mask": mask, "example": np.where(mask, which, -1).astype(np.int32)}
 
-  if isinstance(examples, InMemory):  # nothing to read, so nothing to wait for
+  if isinstance(examples, InMemory):  # no reading, so no threads are needed
     return (read(step, slice(None)) for step in steps)
   return stream(read, steps, len(rows), threads)

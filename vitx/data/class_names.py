@@ -1,7 +1,7 @@
-"""Classes by their names: how a folder's are ordered, and where those of one list stand in another.
+"""Class names: their order in a folder, and the mapping from one list of names to another.
 
-Labels are places in a list of names. Wherever two lists meet (a model and a data set, the weights
-that a run begins from and its own data) a class is found by its name, never by its place alone.
+A label is an index into a list of names. Wherever two lists meet (of a model and a data set, or of
+a run's initial weights and its data), classes are matched by name, never by index alone.
 """
 
 import dataclasses
@@ -19,27 +19,28 @@ from vitx.config.errors import ConfigError
 from vitx.data.dataset import Dataset, DatasetInfo, Example, Examples, Subset
 from vitx.files import read_bytes
 
-FILE = "classes.txt"  # names the classes in their order, in a folder or beside a file of weights
-LISTED = 5  # names that an error shows
+FILE = "classes.txt"  # lists the classes in order, in a folder or beside a file of weights
+LISTED = 5  # an error shows this many names
 _NUMBERED = re.compile(r"(\D*)(\d+)(\D*)", re.ASCII)
 _WORDNET = re.compile(r"(n\d{8})(?:[\s,:].*)?", re.ASCII)
 
 
 def normalize(name: str) -> str:
-  """Returns a name with its accents composed: file systems differ in how they write them."""
+  """Returns a name with composed accents, because file systems encode accents differently."""
   return unicodedata.normalize("NFC", name)
 
 
 def sort_names(names: Sequence[str]) -> tuple[str, ...]:
-  """Returns names in order: numbered ones by their number, others by their characters."""
+  """Returns the names in order: by number if they are numbered, else by character."""
   numbers = _read_numbers(names)
   return tuple(sorted(names) if numbers is None else sorted(names, key=lambda n: (numbers[n], n)))
 
 
 def are_numbered(names: Sequence[str]) -> bool:
-  """Returns whether names alone say which number each class has.
+  """Returns whether the names alone give each class its number.
 
-  So do numbers in a row from 0 or 1, with the same text around each, and all of ImageNet's names.
+  They do if they are consecutive numbers from 0 or 1 with equal text around them, or all of
+  ImageNet's names.
   """
   numbers = sorted((_read_numbers(names) or {}).values())
   in_a_row = numbers in (list(range(len(names))), list(range(1, len(names) + 1)))
@@ -47,7 +48,7 @@ def are_numbered(names: Sequence[str]) -> bool:
 
 
 def _read_numbers(names: Sequence[str]) -> dict[str, int] | None:
-  """Returns the number in each name; None unless all differ in one number only."""
+  """Returns the number in each name, or None unless the names differ in one number only."""
   found = {name: _NUMBERED.fullmatch(name) for name in names}
   around = {match and (match[1], match[3]) for match in found.values()}
   if None in around or len(around) != 1:
@@ -57,18 +58,18 @@ def _read_numbers(names: Sequence[str]) -> dict[str, int] | None:
 
 @functools.cache
 def imagenet_places() -> dict[str, int]:
-  """Returns the number that each of ImageNet's 1,000 classes has, by its WordNet id."""
+  """Returns the number of each of ImageNet's 1,000 classes by WordNet id."""
   path = resource_utils.tfds_path("datasets/imagenet2012/labels.txt")
   return {name: i for i, name in enumerate(path.read_text().split())}
 
 
 def read_names(path: Path) -> tuple[str, ...] | None:
-  """Returns the class names that a file lists, one a line; None if there is no such file.
+  """Reads class names from a file with one name per line; returns None if it does not exist.
 
-  What follows a WordNet id on its line (`n01440764 tench`) is for people and left out.
+  Text after a WordNet id (`n01440764 tench`) is a comment and left out.
 
   Raises:
-    ConfigError: it is no text, names no class or one of them twice.
+    ConfigError: The file is not text, names no class or names a class twice.
   """
   try:
     text = read_bytes(path).decode("utf-8-sig")
@@ -87,7 +88,7 @@ def read_names(path: Path) -> tuple[str, ...] | None:
 
 
 def fit_lines(names: Sequence[str]) -> bool:
-  """Returns whether `read_names` would give these names back, were each written to a line."""
+  """Returns whether `read_names` restores these names from a file with one name per line."""
   ids = [_WORDNET.fullmatch(name) for name in names]
   lines = [name if match is None else match[1] for name, match in zip(names, ids, strict=True)]
   return [line.strip() for name in names for line in name.splitlines()] == lines == list(names)
@@ -96,18 +97,18 @@ def fit_lines(names: Sequence[str]) -> bool:
 def find_places(
   info: DatasetInfo, others: Sequence[str], *, unnamed: bool = False
 ) -> np.ndarray | None:
-  """Returns where each class of a data set stands in another list of names, int32 (K,).
+  """Returns the index of each class of a data set in another list of names.
 
-  Of ImageNet's classes the names are their WordNet ids, or all their numbers from 0.
+  ImageNet's classes may be named by their WordNet ids or, all of them, by their numbers from 0.
 
   Args:
-    info: of the data set.
-    others: the names of a model's classes, or of another data set's.
-    unnamed: whether those are the numbers from 0 for want of names; then they are places in the
-      order of the data set, if it numbers its classes itself.
+    info: The facts about the data set.
+    others: The names of the classes of a model or of another data set.
+    unnamed: Whether `others` are the numbers from 0 because the names are unknown. They are then
+      the labels of the data set, if it numbers its classes itself.
 
   Returns:
-    None if one of its classes has no place there.
+    The indices, int32 (K,), or None if a class is not in the list.
   """
   own, theirs = _keys(info.class_names or ()), _keys(others)
   place, known = {name: i for i, name in enumerate(theirs)}, imagenet_places()
@@ -126,19 +127,20 @@ def find_places(
 def find_in_weights(
   info: DatasetInfo, source: str, names: Sequence[str] | None, count: int
 ) -> np.ndarray | str:
-  """Returns where each class of a data set stands in the head of some weights, or why it does not.
+  """Returns the index of each class of a data set in the head of some weights, or an explanation.
 
   Args:
-    info: of the data set, which has classes.
-    source: the workdir or the file of the weights.
-    names: of their classes; None if it does not know them. `classes.txt` may name those of a file.
-    count: of the classes that the head knows.
+    info: The facts about the data set, which has classes.
+    source: The workdir or the file of the weights.
+    names: The names of the weights' classes, or None if unknown; for a file, `classes.txt` beside
+      it may list them.
+    count: The number of classes of the head.
 
   Returns:
-    int32 (K,), or a reason in words.
+    The indices, int32 (K,), or the reason in words why there are none.
 
   Raises:
-    ConfigError: `classes.txt` is no list, or one of another length.
+    ConfigError: `classes.txt` is not a list of names, or has another length.
   """
   own = info.class_names or ()
   if not names and Path(source).is_file():
@@ -163,12 +165,12 @@ def find_in_weights(
 
 
 def _are_places(keys: Sequence[str], count: int) -> bool:
-  """Returns whether names are the numbers from 0 of so many classes."""
+  """Returns whether names are the numbers 0 ... count-1."""
   return set(keys) == {str(i) for i in range(count)}
 
 
 def _keys(names: Sequence[str]) -> list[str]:
-  """Returns what tells names apart: 07 is 7 where all are numbers."""
+  """Returns names in a comparable form: 07 becomes 7 where all are numbers."""
   composed = [normalize(name) for name in names]
   if all(name.isascii() and name.isdecimal() for name in composed):
     numbers = [str(int(name)) for name in composed]
@@ -177,7 +179,7 @@ def _keys(names: Sequence[str]) -> list[str]:
 
 
 def compare(names: Sequence[str], others: Sequence[str], what: str, other: str) -> str:
-  """Returns which names each of two lists has alone, in words."""
+  """Describes the names that only one of two lists has."""
   own, theirs = set(_keys(names)), set(_keys(others))
   missing = [name for name in _keys(others) if name not in own][:LISTED]
   extra = [name for name in _keys(names) if name not in theirs][:LISTED]
@@ -185,12 +187,12 @@ def compare(names: Sequence[str], others: Sequence[str], what: str, other: str) 
 
 
 def renumber(dataset: Dataset, names: Sequence[str], *, unnamed: bool = False) -> Dataset | None:
-  """Returns a data set whose labels are places in another list; None if a class is not there.
+  """Returns a data set with labels for another list of names, or None if a class is not in it.
 
   Args:
-    dataset: with classes.
-    names: of the list.
-    unnamed: as of `find_places`.
+    dataset: The data set, which has classes.
+    names: The other list of names.
+    unnamed: The argument `unnamed` of `find_places`.
   """
   places = find_places(dataset.info, names, unnamed=unnamed)
   if places is None:
@@ -206,7 +208,7 @@ def renumber(dataset: Dataset, names: Sequence[str], *, unnamed: bool = False) -
 
 
 class Renumbered(Subset):
-  """Examples whose labels are places in another list of classes."""
+  """Examples with labels for another list of classes."""
 
   def __init__(self, parent: Examples, places: np.ndarray):
     super().__init__(parent, lambda: np.arange(len(parent)))

@@ -1,28 +1,28 @@
-"""Models of sequences that only count: n-grams of bytes, and each position for itself."""
+"""Models of sequences by counting: n-grams of tokens, and tokens at each position."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-# A discount where none can be estimated, since no n-gram was seen just once.
+# The discount if none can be estimated because no n-gram occurs exactly once.
 DISCOUNT = 0.5
 _LARGEST = 2**63
 
 
 @dataclass(frozen=True)
 class _Counts:
-  """How often each n-gram of one order occurs, sorted by its key.
+  """The counts of the n-grams of one order, sorted by key.
 
-  A key is the context's key times (V + 1), plus the token.
+  The key of an n-gram is the key of its context times (V + 1), plus its last token.
 
   Attributes:
-    grams: (g,), keys, int64.
-    counts: (g,), of each.
-    contexts: (c,), keys of their contexts.
-    totals: (c,), tokens that follow each.
-    kinds: (c,), different tokens that follow each.
-    discount: what is taken from each count, between 0 and 1.
+    grams: The keys of the n-grams, int64 (g,).
+    counts: The number of occurrences of each n-gram, (g,).
+    contexts: The keys of the contexts, (c,).
+    totals: The number of tokens after each context, (c,).
+    kinds: The number of different tokens after each context, (c,).
+    discount: The number between 0 and 1 that is subtracted from each count.
   """
 
   grams: np.ndarray
@@ -43,23 +43,24 @@ def count_model_bits(
 ) -> list[float]:
   """Returns the bits per token of n-gram models, by interpolated absolute discounting.
 
-  The model of order k predicts a token from the k before it in its sequence: each count is lowered
-  by a discount d, and what that frees is given to the model of order k-1; below order 0 all tokens
-  are equally likely. Before its first token a sequence has starts, which are no token.
+  The model of order k predicts a token from the k tokens before it in its sequence. A discount d is
+  subtracted from each count, and the probability that this frees is distributed by the model of
+  order k-1; below order 0 all tokens are equally likely. A sequence is padded at its beginning with
+  a start symbol, which is not a token.
 
   Args:
-    train: sequences that are counted, (n,) integers each, or an array (count, n).
-    test: sequences that are predicted, with nothing learned from them.
-    vocabulary: V; tokens are 0 ... V-1.
-    orders: of the models, ascending from 0 without a gap.
-    discount: d, in (0, 1]; None is n1 / (n1 + 2 n2) of each order, from how many n-grams
-      train holds once and twice (Ney, Essen and Kneser 1994).
+    train: The sequences to count, (n,) integers each, or an array (count, n).
+    test: The sequences to predict; the models do not learn from them.
+    vocabulary: The number of tokens V; tokens are 0 ... V-1.
+    orders: The orders of the models: 0, 1, ... without a gap.
+    discount: The discount d in (0, 1]; None is n1 / (n1 + 2 n2) for each order, where n1 and n2
+      n-grams occur once and twice in train (Ney, Essen and Kneser 1994).
 
   Returns:
-    One figure per order.
+    The bits per token for each order.
 
   Raises:
-    ValueError: no token, one outside the vocabulary, orders whose keys do not fit 64 bits.
+    ValueError: There is no token, a token is outside the vocabulary, or keys do not fit 64 bits.
   """
   if list(orders) != list(range(len(orders))):
     raise ValueError(f"orders must be 0, 1, ..., not {list(orders)}")
@@ -88,16 +89,16 @@ def _check(sequences: Sequence[np.ndarray], vocabulary: int) -> list[np.ndarray]
 
 
 def _keys(sequences: list[np.ndarray], base: int, orders: int) -> Iterator[np.ndarray]:
-  """Yields for each order the key of the n-gram that ends at each token, (tokens,) int64."""
+  """Yields, for each order, the keys of the n-grams that end at each token, int64 (tokens,)."""
   tokens = np.concatenate(sequences).astype(np.int64)
   lengths = np.array([len(each) for each in sequences])
-  # The place of each token in its own sequence.
+  # The position of each token in its own sequence.
   place = np.arange(len(tokens)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
   context = np.zeros_like(tokens)
   for order in range(orders):
     if order:
       before = np.concatenate([np.full(order, base - 1), tokens])[: len(tokens)]
-      before[place < order] = base - 1  # a start, which is no token
+      before[place < order] = base - 1  # the start symbol
       context = context + before * base ** (order - 1)
     yield context * base + tokens
 
@@ -112,8 +113,8 @@ def _count(grams: np.ndarray, base: int, discount: float | None) -> _Counts:
 
 
 def _interpolate(counts: _Counts, grams: np.ndarray, base: int, lower: np.ndarray) -> np.ndarray:
-  """Returns the probability of each token, (tokens,), from that of the next lower order."""
-  unique, inverse = np.unique(grams, return_inverse=True)  # sorted: looked up many times faster
+  """Returns the probability of each token, (tokens,), given those of the next lower order."""
+  unique, inverse = np.unique(grams, return_inverse=True)  # sorted keys are looked up faster
   count = _look_up(counts.grams, counts.counts, unique)
   total = _look_up(counts.contexts, counts.totals, unique // base)
   kinds = _look_up(counts.contexts, counts.kinds, unique // base)
@@ -125,20 +126,21 @@ def _interpolate(counts: _Counts, grams: np.ndarray, base: int, lower: np.ndarra
 
 
 def _look_up(keys: np.ndarray, values: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-  """Returns the value of each wanted key, 0 for those that are not among the sorted keys."""
+  """Returns the value of each wanted key, 0 for a key that is not among the sorted keys."""
   places = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
   return np.where(keys[places] == wanted, values[places], 0)
 
 
 def per_position_bits(train: np.ndarray, test: np.ndarray, vocabulary: int) -> float:
-  """Returns the bits per token of a model that predicts each position by itself.
+  """Returns the bits per token of a model that predicts each position independently.
 
-  A token is as probable as it was frequent there in train; 1/2 is added to each count.
+  The probability of a token at a position is its frequency there in train, with 1/2 added to each
+  count.
 
   Args:
-    train: (n, N) integers in 0 ... V-1.
-    test: (m, N).
-    vocabulary: V.
+    train: The training sequences, (n, N) integers in 0 ... V-1.
+    test: The test sequences, (m, N).
+    vocabulary: The number of tokens V.
   """
   places = np.arange(train.shape[1]) * vocabulary
   counts = np.bincount((train + places).ravel(), minlength=train.shape[1] * vocabulary)

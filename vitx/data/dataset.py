@@ -1,4 +1,4 @@
-"""What a data set is before and after its splits get roles, whatever arrays its examples hold."""
+"""Types of data sets before and after their splits get roles, independent of the examples."""
 
 import functools
 import operator
@@ -17,11 +17,11 @@ Example = dict[str, np.ndarray]
 
 @dataclass(frozen=True)
 class ArraySpec:
-  """One array of an example.
+  """The shape and dtype of one array of an example.
 
   Attributes:
-    shape: without a batch axis; None where it varies from example to example.
-    dtype: NumPy's name of it, such as "uint8".
+    shape: The shape without a batch axis; None for a side that varies between examples.
+    dtype: NumPy's name of the dtype, such as "uint8".
   """
 
   shape: tuple[int | None, ...]
@@ -33,16 +33,16 @@ class DatasetInfo:
   """Facts about a data set, known without reading an example.
 
   Attributes:
-    name: as `data.source` writes it.
-    spec: the arrays of an example, by their key.
-    class_names: (K,), by class number; None if the examples have no classes.
-    vocabulary: number of token ids, for sequences of tokens; None for anything else.
-    fingerprint: hexadecimal digest of the content, wherever it lies.
-    numbered: whether the set says which number each class has; False where that follows from the
-      order of the names alone.
+    name: The name in `data.source`.
+    spec: The arrays of an example by key.
+    class_names: The K names in the order of the labels; None if the examples have no classes.
+    vocabulary: The number of token ids; None for examples that are not token sequences.
+    fingerprint: A hexadecimal digest of the content, independent of its location.
+    numbered: Whether the set itself numbers its classes; False if only the order of the names gives
+      the numbers.
 
   Raises:
-    ConfigError: names of classes that are no texts, empty, or the same twice.
+    ConfigError: A class name is not a string, is empty, or occurs twice.
   """
 
   name: str
@@ -66,12 +66,12 @@ def _is_name(name: object) -> bool:
 
 
 def check_arrays(info: DatasetInfo, reads: Mapping[str, tuple[str, int]], task: str) -> None:
-  """Raises ConfigError unless the spec of a set has the arrays that a task reads.
+  """Raises ConfigError unless the spec of a data set has the arrays that a task reads.
 
   Args:
-    info: of the set.
-    reads: dtype and number of axes by key; "integer" stands for every dtype of whole numbers.
-    task: its name.
+    info: The facts about the data set.
+    reads: The dtype and number of axes by key; "integer" allows every integer dtype.
+    task: The name of the task.
   """
   for name, (dtype, axes) in reads.items():
     found = info.spec.get(name)
@@ -90,31 +90,32 @@ def check_arrays(info: DatasetInfo, reads: Mapping[str, tuple[str, int]], task: 
 class Examples(Protocol):
   """Examples by index; every method may be called from several threads at once.
 
-  They may also have `encoded(i)`, see `read_encoded`.
+  An implementation may also have `encoded(i)`, see `read_encoded`.
   """
 
   @property
   def labels(self) -> np.ndarray | None:
-    """Returns the class of each example, int32 (n,), decoding none; None without classes."""
+    """Returns the labels, int32 (n,), without decoding an example; None without classes."""
 
   def __len__(self) -> int: ...
 
   def __getitem__(self, i: int) -> Example:
-    """Returns the arrays of one example. Raises ConfigError naming one that cannot be read."""
+    """Returns the arrays of an example; raises ConfigError with its name if it is unreadable."""
     ...
 
   def name(self, i: int) -> str:
-    """Returns a path or an id, for errors and files of predictions."""
+    """Returns a path or an id of the example, for errors and files of predictions."""
     ...
 
 
 def read_encoded(examples: Examples, i: int) -> dict[str, Any]:
-  """Returns an example as it is stored, such as with a `decode.Encoded` in the place of an image.
+  """Returns an example in its stored form, for example with a `decode.Encoded` for an image.
 
-  It is for transforms whose `takes_encoded` is True. Examples without `encoded` give their arrays.
+  Transforms whose `takes_encoded` is True need this form. Examples without a method `encoded` are
+  returned as arrays.
 
   Raises:
-    ConfigError: naming an example that cannot be read.
+    ConfigError: The example cannot be read; the message has its name.
   """
   read = getattr(examples, "encoded", None)
   return examples[i] if read is None else read(i)
@@ -122,21 +123,23 @@ def read_encoded(examples: Examples, i: int) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Dataset:
-  """A data set as it lies on disk.
+  """A data set whose splits have no roles yet.
 
   Attributes:
-    info: its facts.
-    splits: names of the splits that can be used.
-    open_split: from a split (or an expression over splits) to its examples.
-    unlabeled: names of the splits that cannot be used, for want of labels.
-    roles: the splits that may play a role, where their names state it in other words than train,
+    info: The facts about the data set.
+    splits: The names of the usable splits.
+    open_split: A function from a split (or an expression over splits) to its examples.
+    unlabeled: The names of the splits that are unusable because they have no labels.
+    roles: The candidate splits by role, if their names state it in a word other than train,
       validation, val, valid, dev or test.
-    unreadable: names of the examples that were left out of the splits which have been opened, see
+    unreadable: The names of the examples left out of the splits opened so far, see
       `readable.skip_unreadable`.
-    hint: a sentence for the error of a split that is missing; "" for none.
-    overlap: whether two splits share examples; by default each shares them with itself only.
-    carve: from examples and a share to (the rest, the share), for sets whose examples must not be
-      drawn one by one, such as texts; None draws them, balanced where they have classes.
+    hint: A sentence for the error about a missing split; "" for none.
+    overlap: A function that returns whether two splits share examples; by default different splits
+      do not.
+    carve: A function from examples and a share to (the rest, the share), for sets whose examples
+      must not be drawn one by one, such as texts; None draws examples, balanced over the classes if
+      there are any.
   """
 
   info: DatasetInfo
@@ -155,11 +158,11 @@ class Source:
   """A data set whose examples have roles.
 
   Attributes:
-    info: the facts of the data set.
-    train: what the model learns from.
-    validation: what chooses between models; disjoint from train.
-    test: what the final figures are of, touched once at the end.
-    unreadable: names of the examples that were left out, for `data.on_unreadable="skip"`.
+    info: The facts about the data set.
+    train: The examples that the model learns from.
+    validation: The examples for choosing between models; disjoint from train.
+    test: The examples for the final figures, used once at the end.
+    unreadable: The names of the examples left out under `data.on_unreadable="skip"`.
   """
 
   info: DatasetInfo
@@ -169,7 +172,7 @@ class Source:
   unreadable: tuple[str, ...] = ()
 
   def role(self, name: str) -> Examples:
-    """Returns the examples of a role. Raises ConfigError for any other word."""
+    """Returns the examples of a role; raises ConfigError for an unknown role."""
     if name not in ROLES:
       raise ConfigError(
         f"split={name!r} is no role.{nearest(name, ROLES)} Roles: {', '.join(ROLES)}."
@@ -178,7 +181,7 @@ class Source:
 
 
 def spread(examples: Examples, count: int) -> Examples:
-  """Returns so many examples, at equal distances from each other; all if there are no more."""
+  """Returns `count` evenly spaced examples, or all if there are no more."""
   total = len(examples)
   if count >= total:
     return examples
@@ -186,7 +189,7 @@ def spread(examples: Examples, count: int) -> Examples:
 
 
 class Subset:
-  """Some of the examples of another; which ones is decided at the first use."""
+  """A subset of other examples, chosen at the first use."""
 
   def __init__(self, parent: Examples, choose: Callable[[], np.ndarray]):
     self._parent = parent
@@ -194,7 +197,7 @@ class Subset:
 
   @functools.cached_property
   def indices(self) -> np.ndarray:
-    """Returns where in the parent each example stands, int64 (n,)."""
+    """Returns the index of each example in the parent, int64 (n,)."""
     return self._choose()
 
   @functools.cached_property
@@ -216,7 +219,7 @@ class Subset:
 
 
 class Joined:
-  """The examples of several others, one after the other."""
+  """The concatenation of several sets of examples."""
 
   def __init__(self, parts: Sequence[Examples]):
     self._parts = parts

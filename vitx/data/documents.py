@@ -1,4 +1,4 @@
-"""Sequences of bytes as examples: documents, how they are kept, and how their end is carved."""
+"""Documents, which are sequences of bytes: reading, caching, and carving off their end."""
 
 import collections
 import functools
@@ -12,18 +12,20 @@ from vitx.data.dataset import ArraySpec, Example, Examples
 
 VOCABULARY = 256
 SPEC = {"tokens": ArraySpec((None,), "uint8")}
-# Bytes of documents that each split keeps, so that the windows of one do not read it anew each.
+# Each split caches this many bytes of documents, so that not every window reads its document again.
 KEPT = 2**30
 
 
 class Documents:
-  """Documents that are read when they are asked for; those read last are kept.
+  """Documents that are read on access, with a cache of the most recently used.
 
   Args:
-    read: from a document's number to its tokens, uint8 (n,); called from several threads.
-    lengths: gives the number of tokens of each, int64 (count,); called at the first need.
-    name: from a document's number to its name.
-    cache_size: bytes of tokens that stay in memory; 0 for documents that cost nothing to read.
+    read: A function from a document's number to its tokens, uint8 (n,); called from several
+      threads.
+    lengths: A function that returns the number of tokens of each document, int64 (count,); called
+      at the first use.
+    name: A function from a document's number to its name.
+    cache_size: The size of the cache in bytes; 0 for documents that cost nothing to read.
   """
 
   labels = None
@@ -48,7 +50,7 @@ class Documents:
   @property
   def lengths(self) -> np.ndarray:
     """Returns the number of tokens of each document, int64 (count,)."""
-    with self._lock:  # found once, however many threads ask
+    with self._lock:  # computed once, however many threads call
       if self._lengths is None:
         self._lengths = np.asarray(self._find_lengths(), np.int64)
       return self._lengths
@@ -57,7 +59,7 @@ class Documents:
     return len(self.lengths)
 
   def __getitem__(self, i: int) -> Example:
-    """Returns tokens uint8 (n,)."""
+    """Returns the tokens of a document, uint8 (n,)."""
     with self._lock:
       tokens = self._kept.get(i)
       if tokens is not None:
@@ -71,7 +73,7 @@ class Documents:
     if tokens.nbytes > self._capacity:
       return
     with self._lock:
-      if i in self._kept:  # another thread read it, too
+      if i in self._kept:  # another thread has read it too
         return
       self._kept[i] = tokens
       self._held += tokens.nbytes
@@ -80,26 +82,28 @@ class Documents:
 
 
 class Span:
-  """A stretch of the concatenation of documents; those at its ends may be cut.
+  """A contiguous part of the concatenation of documents, which may cut the first and the last.
 
-  Documents that have no token in it are left out.
+  Documents without a token in the span are left out.
 
   Args:
-    parent: the documents.
-    choose: gives (start, stop), places in the concatenation; called at the first use.
+    parent: The documents.
+    choose: A function that returns the (start, stop) positions in the concatenation; called at the
+      first use.
   """
 
   labels = None
 
   def __init__(self, parent: Examples, choose: Callable[[], tuple[int, int]]):
-    # A stretch of a stretch is one of the whole, so that names say where in a document it is.
+    # A span of a span refers to the documents themselves, so that names show the place in a
+    # document.
     self._outer = parent if isinstance(parent, Span) else None
     self._parent: Examples = parent if self._outer is None else self._outer._parent
     self._choose = choose
 
   @functools.cached_property
   def _bounds(self) -> tuple[int, int]:
-    """Returns start and stop in the concatenation of the parent's documents."""
+    """Returns the start and stop in the concatenation of the parent's documents."""
     start, stop = self._choose()
     low, high = (0, int(find_lengths(self._parent).sum()))
     if self._outer is not None:
@@ -108,7 +112,7 @@ class Span:
 
   @functools.cached_property
   def _pieces(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Returns which documents are left, where each starts and stops in itself, and its length."""
+    """Returns for each remaining document its number, start, stop and uncut length, (n,) each."""
     start, stop = self._bounds
     whole = find_lengths(self._parent)
     ends = np.cumsum(whole)
@@ -127,12 +131,12 @@ class Span:
     return len(self._pieces[0])
 
   def __getitem__(self, i: int) -> Example:
-    """Returns tokens uint8 (n,)."""
+    """Returns the tokens of a document, uint8 (n,)."""
     which, low, high, _ = (int(values[i]) for values in self._pieces)
     return {"tokens": self._parent[which]["tokens"][low:high]}
 
   def name(self, i: int) -> str:
-    """Returns the document's name, with the place of the piece if it was cut."""
+    """Returns the document's name, with the positions of the piece if the document is cut."""
     which, low, high, whole = (int(values[i]) for values in self._pieces)
     name = self._parent.name(which)
     return name if high - low == whole else f"{name}[{low}:{high}]"
@@ -141,7 +145,7 @@ class Span:
 def find_lengths(documents: Examples) -> np.ndarray:
   """Returns the number of tokens of each document, int64 (count,).
 
-  Documents that have no `lengths` are read for it.
+  Reads the documents if they have no attribute `lengths`.
   """
   known = getattr(documents, "lengths", None)
   if known is not None:
@@ -150,17 +154,17 @@ def find_lengths(documents: Examples) -> np.ndarray:
 
 
 def carve_end(documents: Examples, share: float) -> tuple[Span, Span]:
-  """Divides documents into (the rest, a share): the share is the end of their concatenation.
+  """Divides documents into (the rest, a share), where the share is the end of the concatenation.
 
-  What stands next to each other in a text is alike, so a share drawn here and there would be known
-  from its neighbors. Both parts hold a token at least.
+  Neighboring parts of a text are similar, so a share drawn from scattered places could be predicted
+  from its neighbors. Both parts have at least one token.
 
   Args:
-    documents: examples with tokens (n,).
-    share: of the tokens, between 0 and 1.
+    documents: The examples, with tokens (n,).
+    share: The share of the tokens, between 0 and 1.
 
   Raises:
-    ConfigError: at the first use, if there are not two tokens to divide.
+    ConfigError: At the first use, there are fewer than two tokens to divide.
   """
 
   @functools.cache

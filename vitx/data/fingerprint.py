@@ -1,4 +1,4 @@
-"""Digests of a data set's content, by which a run knows its data again."""
+"""Digests of a data set's content, by which a run recognizes its data."""
 
 import hashlib
 from collections.abc import Iterable, Iterator
@@ -7,7 +7,7 @@ import numpy as np
 
 from vitx.data.dataset import Dataset, Examples
 
-# Sets up to this size are fingerprinted by their whole content, larger ones by a sample of it.
+# A fingerprint covers the whole content of a set up to this size in bytes, else SAMPLE items.
 HASH_ALL = 256 * 2**20
 SAMPLE = 256
 
@@ -23,16 +23,16 @@ def digest(parts: Iterable[str | bytes]) -> str:
 
 
 def choose_sample(count: int, size_in_bytes: int) -> np.ndarray:
-  """Returns which of `count` items enter a fingerprint: all if small, else evenly spaced ones."""
+  """Returns the indices of the items to fingerprint: all, or evenly spaced ones of a large set."""
   if size_in_bytes <= HASH_ALL or count <= SAMPLE:
     return np.arange(count)
   return np.linspace(0, count - 1, SAMPLE).astype(np.int64)
 
 
 def digest_arrays(dataset: Dataset) -> str:
-  """Returns the fingerprint of a data set that brings none of its own, from its arrays.
+  """Computes the fingerprint of a data set from the arrays of its examples.
 
-  Reads every example of all splits, or a sample of each split that is large.
+  Reads every example of a split, or a sample if the split is large.
   """
   parts: list[str | bytes] = [dataset.info.name, *(dataset.info.class_names or ())]
   for split in sorted(dataset.splits):

@@ -1,4 +1,4 @@
-"""Examples that fit memory are read once: indexing an array outruns every loader."""
+"""Examples kept in memory as arrays, since indexing an array is faster than any loader."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,21 +14,21 @@ from vitx.config.fields import DataSettings
 from vitx.data.dataset import Example, Examples, read_encoded
 from vitx.data.transform import Transform
 
-# Examples that a thread takes at once.
+# A thread takes this many examples at once.
 _CHUNK = 64
-# Examples that cannot be read, of which an error names each; further ones are counted.
+# An error lists at most this many unreadable examples and counts the others.
 _LISTED = 100
 
 
 class InMemory:
-  """Examples whose transformed arrays are in memory; they need no transform any more.
+  """Examples whose transformed arrays are in memory.
 
   Attributes:
-    arrays: (n, ...) each, by key.
+    arrays: The arrays of all examples by key, (n, ...) each.
 
   Raises:
-    ConfigError: names every example that cannot be read, or whose arrays have another shape than
-      the first's.
+    ConfigError: Examples cannot be read, or their arrays have another shape than the first
+      example's; the message names every one.
   """
 
   def __init__(self, examples: Examples, transform: Transform, threads: int):
@@ -59,15 +59,15 @@ class InMemory:
 def find_problems(
   read: Callable[[int], object], count: int, threads: int
 ) -> dict[int, ConfigError]:
-  """Reads all examples, with progress, and returns what was raised of those that cannot be read.
+  """Reads all examples, with a progress bar, and returns the errors of the unreadable ones.
 
   Args:
-    read: reads one, by its number.
-    count: of the examples.
-    threads: that read.
+    read: A function that reads the example with a given index.
+    count: The number of examples.
+    threads: The number of reading threads.
 
   Returns:
-    The errors by the examples' numbers, in their order.
+    The errors by the index of the example, in ascending order.
   """
   problems: dict[int, ConfigError] = {}
 
@@ -92,21 +92,21 @@ def find_problems(
 
 
 def blank_rows(first: Example, count: int) -> Example:
-  """Returns arrays (count, ...) of zeros for rows like the first example's arrays."""
+  """Returns arrays of zeros, (count, ...), for `count` examples like the first one."""
   return {key: np.zeros((count, *array.shape), array.dtype) for key, array in first.items()}
 
 
 def store_row(rows: Example, i: int, row: Example, name: Callable[[], str]) -> None:
-  """Puts the arrays of an example in their place of `blank_rows`.
+  """Copies the arrays of an example into a row of arrays from `blank_rows`.
 
   Args:
-    rows: (n, ...) each, by key.
-    i: place among them.
-    row: the transformed arrays of the example.
-    name: gives its name, for the error.
+    rows: The target arrays by key, (n, ...) each.
+    i: The index of the row.
+    row: The transformed arrays of the example.
+    name: A function that returns the name of the example, for the error.
 
   Raises:
-    ConfigError: its arrays have another shape or dtype than the first example's.
+    ConfigError: An array has another shape or dtype than the first example's.
   """
   for key, kept in rows.items():
     array = row[key]
@@ -119,7 +119,7 @@ def store_row(rows: Example, i: int, row: Example, name: Callable[[], str]) -> N
 
 
 def _first(examples: Examples, transform: Transform) -> Example:
-  """Returns the arrays of the first example that can be read, of those that a thread takes."""
+  """Returns the arrays of the first readable example among the first `_CHUNK`."""
   problems: list[ConfigError] = []
   for i in range(min(len(examples), _CHUNK)):
     try:
@@ -131,7 +131,7 @@ def _first(examples: Examples, transform: Transform) -> Example:
 
 
 def raise_all(problems: Sequence[ConfigError]) -> None:
-  """Raises the problems there are as one, a line for each of the first."""
+  """Raises all problems as one ConfigError, with a line for each of the first ones."""
   if len(problems) < 2:
     for problem in problems:
       raise problem
@@ -140,7 +140,7 @@ def raise_all(problems: Sequence[ConfigError]) -> None:
 
 
 def list_problems(problems: Sequence[ConfigError]) -> str:
-  """Returns a line for each of the first problems, and one that counts the others."""
+  """Returns a line for each of the first problems and a line with the number of others."""
   lines = [f"  {problem}" for problem in problems[:_LISTED]]
   if len(problems) > _LISTED:
     lines.append(f"  and {len(problems) - _LISTED} more")
@@ -150,7 +150,7 @@ def list_problems(problems: Sequence[ConfigError]) -> str:
 def transform_one(
   examples: Examples, transform: Transform, i: int, bits: np.random.Philox | None = None
 ) -> Example:
-  """Returns the transformed arrays of one example; those of `InMemory` are transformed already."""
+  """Returns the transformed arrays of an example; `InMemory` has them already."""
   if isinstance(examples, InMemory):
     return examples[i]
   decodes = getattr(transform, "takes_encoded", False)
@@ -159,17 +159,19 @@ def transform_one(
 
 
 def keep(examples: Examples, *, transform: Transform, memory: str, threads: int) -> Examples:
-  """Reads all examples once and keeps them, if `memory` says so; else returns them as they are.
+  """Reads all examples into memory if `memory` says so, else returns them unchanged.
 
   Args:
-    examples: one role of a source.
-    transform: applied before they are kept. What draws anew for each step cannot be kept.
-    memory: always | never | auto, which keeps what takes at most half of the available memory.
-    threads: that read and transform.
+    examples: The examples of one role of a source.
+    transform: The transform that is applied before. A transform that draws for each step prevents
+      keeping the examples.
+    memory: One of always, never and auto; auto keeps examples that take at most half of the
+      available memory.
+    threads: The number of threads that read and transform.
 
   Raises:
-    ConfigError: an unknown value, `always` with a transform that draws, no examples, an example
-      that cannot be read or whose arrays have another shape than the first's.
+    ConfigError: A value is unknown, `always` is given with a transform that draws, there are no
+      examples, or an example is unreadable or has arrays of another shape than the first.
   """
   check_fields(DataSettings, {"memory": memory, "threads": threads}, "data")
   if memory == "always" and transform.draws:

@@ -1,15 +1,17 @@
-"""The order of examples: a pure function of (seed, epoch), whatever the version of NumPy.
+"""The order of examples: a pure function of (seed, epoch), for every version of NumPy.
 
-Training reads the endless concatenation of one permutation per epoch. Batch `step` of global size B
-is its positions step*B ... step*B + B-1, so no example is dropped and nothing has to be remembered.
-Only raw bits of the Philox generator are used: NumPy promises those, not the algorithms above them.
+Training reads an endless sequence, the concatenation of one permutation per epoch. Batch `step` of
+global size B takes the positions step*B ... step*B + B-1, so no example is dropped and the order
+needs no state. Only raw bits of the Philox generator are used, because NumPy guarantees these but
+not the algorithms built on them.
 """
 
 import functools
 
 import numpy as np
 
-# Which decision a stream of random bits belongs to; part of the generator's key.
+# Each kind of random decision has its own stream of bits; its number is part of the generator's
+# key.
 ORDER, TRANSFORM, TEST, VALIDATION, FRACTION, STATISTICS = range(6)
 _WORD = 2**64 - 1
 
@@ -17,7 +19,7 @@ _WORD = 2**64 - 1
 def generator(seed: int, stream: int, *counter: int) -> np.random.Philox:
   """Returns the bit generator for one decision; `counter` holds up to three integers.
 
-  The lowest word of Philox's counter stays zero: it counts the bits drawn.
+  The lowest word of Philox's counter starts at zero: the generator counts its draws there.
   """
   words = [0, *counter, *[0] * (3 - len(counter))]
   return np.random.Philox(
@@ -26,7 +28,7 @@ def generator(seed: int, stream: int, *counter: int) -> np.random.Philox:
 
 
 def uniform(bits: np.random.Philox, count: int) -> np.ndarray:
-  """Draws `count` float64 from [0, 1): the upper 53 bits of each word."""
+  """Draws `count` float64 numbers in [0, 1) from the upper 53 bits of each word."""
   return (bits.random_raw(count) >> np.uint64(11)) * 2.0**-53
 
 
@@ -37,21 +39,21 @@ def shuffle(seed: int, stream: int, epoch: int, count: int) -> np.ndarray:
 
 @functools.lru_cache(maxsize=4)
 def permutation(seed: int, epoch: int, count: int) -> np.ndarray:
-  """Returns the order of one epoch; the last few are kept (a batch may span two epochs)."""
+  """Returns the order of one epoch; the last few are cached, as a batch may span two epochs."""
   result = shuffle(seed, ORDER, epoch, count)
   result.flags.writeable = False
   return result
 
 
 def example_at(seed: int, positions: np.ndarray | int, count: int, repeats: int = 1) -> np.ndarray:
-  """Returns which of `count` examples stand at `positions` of the endless training order.
+  """Returns the indices of the examples at positions of the endless training order.
 
   Args:
-    seed: the data seed.
-    positions: integers >= 0, any shape.
-    count: number of examples in an epoch.
-    repeats: how often each comes in a row. An epoch is as long as ever, so that only its first
-      `count / repeats` examples come (as DeiT's sampler has it).
+    seed: The data seed.
+    positions: Integers >= 0 of any shape.
+    count: The number of examples in an epoch.
+    repeats: The number of times that an example comes in a row. An epoch keeps its length, so it
+      has only the first `count / repeats` examples of its permutation (as in DeiT's sampler).
   """
   positions = np.asarray(positions, np.int64)
   epochs, offsets = np.divmod(positions, count)
@@ -66,16 +68,16 @@ def example_at(seed: int, positions: np.ndarray | int, count: int, repeats: int 
 
 
 def places(rows: np.ndarray, batch_size: int, repeats: int) -> np.ndarray:
-  """Returns which place of a batch's part of the order each of its rows has.
+  """Returns for each row of a batch its position in the batch's part of the order.
 
-  Rows have the places 0, 1, 2, ... in turn; with repeats 0, B - 1, 1, B - 2, ... Neighbors, which
-  mixing takes for partners, are then the places p and B - 1 - p, as where a batch is mixed with
-  itself turned around, and hardly ever two copies of one example.
+  Without repeats the positions of the rows are 0, 1, 2, ...; with repeats they are 0, B-1, 1, B-2,
+  ... Mixing pairs neighboring rows. With repeats these have the positions p and B-1-p, as if the
+  batch were mixed with its reverse, and are hardly ever two copies of one example.
 
   Args:
-    rows: of the global batch.
-    batch_size: B, of the global batch.
-    repeats: how often an example comes in a row.
+    rows: The row numbers in the global batch.
+    batch_size: The size B of the global batch.
+    repeats: The number of times that an example comes in a row.
   """
   if repeats == 1:
     return rows

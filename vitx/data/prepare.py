@@ -16,12 +16,12 @@ def prepare(name: str, data_dir: str | None = None, source: str | None = None) -
   """Prepares a data set as ArrayRecord and returns the directory of its version.
 
   Args:
-    name: `NAME[/CONFIG][:VERSION]`.
-    data_dir: where to write; else $TFDS_DATA_DIR, else ~/tensorflow_datasets.
-    source: what to prepare from: an archive (`tiny_imagenet`) or a TFRECORD copy (TFDS sets).
+    name: The name, `NAME[/CONFIG][:VERSION]`.
+    data_dir: The directory to write to; None is $TFDS_DATA_DIR, else ~/tensorflow_datasets.
+    source: The path of the archive (`tiny_imagenet`) or of a TFRECORD copy (TFDS sets).
 
   Raises:
-    ConfigError: unknown name, nothing to prepare from, a damaged copy.
+    ConfigError: The name is unknown, `source` is missing, or the copy is damaged.
     MissingExtraError: TensorFlow is needed and not installed.
   """
   root = tfds_dir.default_data_dir(data_dir)
@@ -50,6 +50,6 @@ def _download(name: str, root: epath.Path) -> epath.Path:
   if importlib.util.find_spec("tensorflow") is None:
     raise MissingExtraError(f"Preparing {name!r}", "prepare")
   builder = tfds.builder(name, data_dir=os.fspath(root), file_format=tfds_dir.READABLE)
-  find_content(builder.info, name)  # before hours of downloading
+  find_content(builder.info, name)  # fails before hours of downloading
   builder.download_and_prepare()
   return epath.Path(builder.data_dir)

@@ -1,4 +1,4 @@
-"""Examples that cannot be read, found before anything is trained on the others."""
+"""Removal of unreadable examples before training."""
 
 import dataclasses
 
@@ -13,16 +13,16 @@ from vitx.data.in_memory import find_problems, list_problems
 def skip_unreadable(dataset: Dataset, threads: int) -> Dataset:
   """Returns a data set without the examples that cannot be read (`data.on_unreadable="skip"`).
 
-  A split is read once as it is opened, before it plays a role or is divided; so a run is a function
-  of its config and its data. `Dataset.unreadable` names what was left out so far.
+  Opening a split reads it once, before it gets a role or is divided, so a run is a function of its
+  config and its data. `Dataset.unreadable` has the names of the examples left out so far.
 
   Args:
-    dataset: whose examples stand for themselves.
-    threads: that read.
+    dataset: The data set. Its examples must be independent, not documents.
+    threads: The number of reading threads.
 
   Raises:
-    ConfigError: its examples are documents; and, when a split is opened, none of its examples, or
-      none of a class, can be read.
+    ConfigError: The examples are documents; or, when a split is opened, no example of it or of one
+      of its classes can be read.
   """
   if dataset.carve is not None:
     raise ConfigError(
@@ -41,7 +41,7 @@ def skip_unreadable(dataset: Dataset, threads: int) -> Dataset:
 
 
 def _leave_out(dataset: Dataset, split: str, threads: int, unreadable: list[str]) -> Examples:
-  """Returns the examples of a split that can be read; adds the others' names to `unreadable`."""
+  """Returns the readable examples of a split; adds the names of the others to `unreadable`."""
   examples = dataset.open_split(split)
   problems = find_problems(examples.__getitem__, len(examples), threads)
   if not problems:
@@ -59,7 +59,7 @@ def _leave_out(dataset: Dataset, split: str, threads: int, unreadable: list[str]
 def _check_classes(
   dataset: Dataset, examples: Examples, readable: np.ndarray, split: str, message: str
 ) -> None:
-  """Raises ConfigError where no example is left, or none of a class."""
+  """Raises ConfigError if no example is left, or no example of some class."""
   names, labels = dataset.info.class_names, examples.labels
   lost = "any example" if not readable.size else ""
   if readable.size and names is not None and labels is not None:

@@ -1,6 +1,6 @@
-"""Figures that need no learning, to stand beside those of a density model.
+"""Reference figures for density models, from counting and from compressors.
 
-They are computed once per data, on at most 10 MB of each role, and kept in the cache directory.
+They are computed once for each data set, on at most 10 MB of each role, and cached.
 """
 
 import bz2
@@ -19,11 +19,11 @@ from vitx.data.count_models import count_model_bits, per_position_bits
 from vitx.data.fingerprint import digest
 from vitx.files import replace_text
 
-# Tokens of each role that are used, its first.
+# The first LIMIT tokens of each role are used.
 LIMIT = 10_000_000
-# Of the count models: better here than estimating it, so the harder figure to beat.
+# The discount of the count models: better here than an estimate, so harder to beat.
 DISCOUNT = 0.75
-# Part of the digest: another number computes anew what was kept.
+# Part of the digest: a new number makes cached figures be computed again.
 VERSION = 2
 
 SequenceKind = Literal["images", "documents"]
@@ -32,17 +32,19 @@ SequenceKind = Literal["images", "documents"]
 def reference_figures(
   train: Iterable[np.ndarray], test: Iterable[np.ndarray], *, vocabulary: int, kind: SequenceKind
 ) -> dict[str, float]:
-  """Returns the bits per token that models which only count, and compressors, need for test.
+  """Returns the bits per token of count models and compressors on test.
 
   Args:
-    train: sequences (n,) of tokens, which the count models count; read only as far as needed.
-    test: sequences that are predicted and compressed.
-    vocabulary: V <= 256; tokens are 0 ... V-1.
-    kind: images are sequences of one length N, whose positions are counted, too.
+    train: The token sequences (n,) for the count models; read only as far as needed.
+    test: The sequences to predict and to compress.
+    vocabulary: The number of tokens V <= 256; tokens are 0 ... V-1.
+    kind: The kind of sequences. Images have one length N, and a model of each position is counted
+      too.
 
   Returns:
-    count_0 ... count_5, gzip, xz, bz2 (of test, a byte per token) and, for images, per_position:
-    bits per token. reference_bytes and reference_train_bytes: how many of test and train were used.
+    The bits per token under count_0 ... count_5, gzip, xz, bz2 (of test, a byte per token) and, for
+    images, per_position; the numbers of bytes used of test and train under reference_bytes and
+    reference_train_bytes.
   """
   train, test = _take(train, kind), _take(test, kind)
   path = cache_directory() / "references" / f"{_digest(train, test, vocabulary, kind)}.json"
@@ -65,7 +67,7 @@ def reference_figures(
 
 
 def compressor_bits(data: bytes) -> dict[str, float]:
-  """Returns the bits per byte of gzip, xz and bz2 files, each at its strongest."""
+  """Returns the bits per byte of gzip, xz and bz2 files at the strongest compression."""
   sizes = {
     "gzip": len(gzip.compress(data, 9)),
     "xz": len(lzma.compress(data, preset=9 | lzma.PRESET_EXTREME)),
@@ -75,11 +77,11 @@ def compressor_bits(data: bytes) -> dict[str, float]:
 
 
 def _take(sequences: Iterable[np.ndarray], kind: SequenceKind) -> list[np.ndarray]:
-  """Returns the first sequences, whole images or up to the last byte that is used."""
+  """Returns the first sequences up to LIMIT tokens: whole images, or documents cut at the limit."""
   taken: list[np.ndarray] = []
   left = LIMIT
   for each in sequences:
-    # Cut before it is copied: a document may be a file mapped into memory.
+    # The cut comes before the copy, as a document may be a file mapped into memory.
     part = np.array(each if kind == "images" else each[:left], np.uint8).ravel()
     if taken and len(part) > left:
       break
@@ -98,7 +100,7 @@ def _digest(
 
 
 def _load(path: Path) -> dict[str, float] | None:
-  """Returns what was kept; None if there is nothing, or it cannot be read as what it should be."""
+  """Returns the cached figures, or None if there are none or the file is not valid."""
   try:
     kept = json.loads(path.read_text())
   except (OSError, ValueError):
@@ -109,8 +111,8 @@ def _load(path: Path) -> dict[str, float] | None:
 
 
 def _store(path: Path, figures: Mapping[str, float]) -> None:
-  """Keeps the figures; a place that cannot be written costs only the time of the next run."""
+  """Caches the figures; if that fails, the next run computes them again."""
   try:
-    replace_text(path, json.dumps(figures))  # however many runs compute it
+    replace_text(path, json.dumps(figures))  # several runs may write at once
   except OSError as error:
     logging.warning("%s cannot be written (%s): it will be computed again", path, error)

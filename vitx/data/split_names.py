@@ -1,17 +1,17 @@
-"""The role of a split by its name, however people write it."""
+"""Finds the role of a split from the many ways to name it."""
 
 import re
 from collections.abc import Iterable
 
 from vitx.data.dataset import ROLES
 
-# What is documented; of several directories for validation the first counts.
+# The documented names. If a set has several of a role, the first one listed is used.
 NAMES = {
   "train": ("train",),
   "validation": ("validation", "val", "valid", "dev"),
   "test": ("test",),
 }
-FOLD = "fold"  # of a part that has a number and no role
+FOLD = "fold"  # the result for a name with a number and no role
 _WORDS = {
   "train": ("train", "training", "trn", "trainval"),
   "validation": NAMES["validation"]
@@ -20,13 +20,13 @@ _WORDS = {
 }
 _ROLE_OF = {word: role for role, words in _WORDS.items() for word in words}
 _FOLDS = {"fold", "kfold", "cv", "split", "part", "partition", "subset"}
-# What stands beside such a word without another meaning.
+# Words that add no meaning to a word for a role.
 _FILLERS = {"set", "sets", "data", "dataset", "split", "splits", "folder", "dir", "seg", "cls"}
 _FILLERS |= {"image", "images", "img", "imgs", "pics", "pictures", "photos", "samples", "part"}
 
 
 def find_role(name: str) -> str | None:
-  """Returns the role that a name states, `FOLD` for a numbered part, None for any other name."""
+  """Returns the role in a name, `FOLD` for a numbered part, or None for any other name."""
   apart = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).casefold()
   words = [_strip(word) for word in re.findall(r"[^\W\d_]+", apart)]
   known = [_ROLE_OF[word] for word in words if word in _ROLE_OF]
@@ -44,7 +44,7 @@ def states_role(name: str) -> bool:
 
 
 def _strip(word: str) -> str:
-  """Returns `train` of `trainset`."""
+  """Removes a suffix from a word for a role: `trainset` becomes `train`."""
   for filler in ("set", "data", "images", "imgs", "split"):
     if word.removesuffix(filler) in _ROLE_OF:
       return word.removesuffix(filler)
@@ -52,9 +52,9 @@ def _strip(word: str) -> str:
 
 
 def find_roles(splits: Iterable[str]) -> dict[str, list[str]]:
-  """Returns the splits whose names state each role in other words than the documented ones.
+  """Returns, by role, the splits whose names state the role in an undocumented word.
 
-  A role that a documented name states has none, and so has one that no name states.
+  Roles for which there is a split with a documented name are left out.
   """
   names = list(splits)
   return {

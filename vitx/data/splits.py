@@ -1,4 +1,4 @@
-"""Which examples train, which validate, which test; and how a split is divided."""
+"""The assignment of examples to train, validation and test, and the division of splits."""
 
 import functools
 import importlib
@@ -15,16 +15,16 @@ from vitx.data import order
 from vitx.data.dataset import ROLES, Dataset, Examples, Subset
 from vitx.data.split_names import NAMES
 
-# Set aside for testing where a set has no split for it, whatever the seed.
+# The share of train that is set aside for test if a set has no split for it, for every seed.
 TEST_SHARE = 0.2
 
 
 def _choose_published(recipe: str, train: Examples) -> np.ndarray:
-  """Chooses as a paper's code does: by `choose_validation` of the shipped config of its rows."""
+  """Chooses validation like a paper's code: by `choose_validation` of a shipped config file."""
   return importlib.import_module(f"vitx.configs.{recipe}").choose_validation(train)
 
 
-# Functions that `data.validation_choice` names, and a config that nobody vouches for may name.
+# The valid names of `data.validation_choice`, also in a config that is not trusted.
 CHOICES = {
   name: functools.partial(_choose_published, name) for name in ("sparse_transformer_cifar10",)
 }
@@ -33,14 +33,16 @@ CHOICES = {
 def assign(dataset: Dataset, data: Mapping[str, Any], seed: int) -> dict[str, Examples]:
   """Returns the examples of each role.
 
-  test: the split `test`, else the validation split, else 20 % of train.
-  validation: the validation split if it is not the test, else the share `data.validation` of train.
-  train: the split `train` less what was carved from it, then the share `data.fraction` of that.
-  `data.splits` overrides each. What is carved is disjoint from what remains, and class-balanced
-  where the examples have classes; a set with `carve` (sequences) has its own way.
+  test: The split `test`, else the validation split, else 20 % of train.
+  validation: The validation split unless it serves as test, else the share `data.validation` of
+    train.
+  train: The share `data.fraction` of the split `train` without the examples of the other roles.
+
+  `data.splits` overrides each choice. Carved parts are disjoint from the rest, and class-balanced
+  where the examples have classes; a set with its own `carve` (sequences) is divided by it.
 
   Raises:
-    ConfigError: a split is missing, unlabeled or used twice; a share lies out of range.
+    ConfigError: A split is missing, unlabeled or used twice, or a share is out of range.
   """
   settings = read_fields(DataSettings, data)
   names = find_splits(dataset, data.get("splits", {}))
@@ -62,20 +64,20 @@ def assign(dataset: Dataset, data: Mapping[str, Any], seed: int) -> dict[str, Ex
   if settings.fraction < 1.0:
     if dataset.carve is None:
       train = take_fraction(train, settings.fraction, seed)
-    else:  # the first part, so a smaller one is a part of a larger one
+    else:  # the beginning, so a smaller part is contained in a larger one
       train, _ = dataset.carve(train, 1.0 - settings.fraction)
   return {**result, "train": train}
 
 
 def find_splits(dataset: Dataset, given: Mapping[str, str]) -> dict[str, str]:
-  """Returns the split of each role; "" means that it is carved from train.
+  """Returns the split of each role, or "" for a role that is carved from train.
 
   Args:
-    dataset: whose splits they are.
-    given: `data.splits`; a role that is left out or "" is found.
+    dataset: The data set.
+    given: `data.splits`; a missing role or "" chooses a split by its name.
 
   Raises:
-    ConfigError: no role, or a split that is missing, unlabeled or used twice.
+    ConfigError: A key is not a role, or a split is missing, unlabeled or used twice.
   """
   for role in given:
     if role not in ROLES:
@@ -100,7 +102,7 @@ def find_splits(dataset: Dataset, given: Mapping[str, str]) -> dict[str, str]:
 
 
 def _find_split(dataset: Dataset, role: str) -> str:
-  """Returns the split whose name states a role, "" if none does."""
+  """Returns the split whose name states a role, or "" if there is none."""
   documented = [name for name in NAMES[role] if name in dataset.splits]
   found = documented[:1] or list(dataset.roles.get(role, ()))
   if len(found) > 1:
@@ -112,7 +114,7 @@ def _find_split(dataset: Dataset, role: str) -> str:
 
 
 def find_bases(expression: str) -> list[str]:
-  """Returns the splits that an expression such as "validation+test[:50%]" takes from."""
+  """Returns the names of the splits in an expression such as "validation+test[:50%]"."""
   return [term.split("[")[0].strip() for term in expression.split("+")]
 
 
@@ -142,20 +144,20 @@ def _check_split(dataset: Dataset, role: str, expression: str) -> None:
 def choose_balanced(
   classes: np.ndarray, share: float, seed: int, stream: int, spare: int
 ) -> np.ndarray:
-  """Chooses the share of each class, at least one example of each, and leaves `spare` of each.
+  """Chooses a share of each class, at least one example, but leaves at least `spare`.
 
-  Each class has one fixed order from which the first are taken, so a smaller share is a subset of a
+  The first examples of a fixed order of each class are chosen, so a smaller share is a subset of a
   larger one.
 
   Args:
-    classes: (n,), the class of each example.
-    share: between 0 and 1.
-    seed: of the order.
-    stream: which decision this is, see `order`.
-    spare: examples of each class that are not chosen.
+    classes: The class of each example, (n,).
+    share: The share, between 0 and 1.
+    seed: The seed of the order.
+    stream: The stream of random bits, see `order`.
+    spare: The least number of examples of each class that are not chosen.
 
   Returns:
-    bool (n,): the chosen examples.
+    A mask of the chosen examples, bool (n,).
   """
   shuffled = order.shuffle(seed, stream, 0, len(classes))
   by_class = shuffled[np.argsort(classes[shuffled], kind="stable")]
@@ -170,12 +172,12 @@ def choose_balanced(
 
 
 def carve(train: Examples, share: float, seed: int, stream: int) -> tuple[Subset, Subset]:
-  """Divides a split into (the rest, a share), balanced; the rest keeps one of each class."""
+  """Divides a split into (the rest, a share), class-balanced; the rest keeps one of each class."""
   return _divide(train, lambda: choose_balanced(_classes(train), share, seed, stream, spare=1))
 
 
 def _divide(train: Examples, choose: Callable[[], np.ndarray]) -> tuple[Subset, Subset]:
-  """Divides a split into (the rest, what is chosen), by booleans (n,) found at the first use."""
+  """Divides a split into (the rest, the chosen), by a mask (n,) computed at the first use."""
   chosen = functools.cache(choose)
   return (
     Subset(train, lambda: np.flatnonzero(~chosen())),
@@ -184,7 +186,7 @@ def _divide(train: Examples, choose: Callable[[], np.ndarray]) -> tuple[Subset, 
 
 
 def take_fraction(train: Examples, share: float, seed: int) -> Subset:
-  """Returns a balanced part; a smaller one is a subset of a larger one of the same seed."""
+  """Returns a class-balanced share; for one seed a smaller share is a subset of a larger one."""
 
   def choose() -> np.ndarray:
     return np.flatnonzero(choose_balanced(_classes(train), share, seed, order.FRACTION, spare=0))
@@ -193,5 +195,5 @@ def take_fraction(train: Examples, share: float, seed: int) -> Subset:
 
 
 def _classes(examples: Examples) -> np.ndarray:
-  """Returns the class of each example; without classes all are of one."""
+  """Returns the class of each example; without classes all examples have class 0."""
   return np.zeros(len(examples), np.int32) if examples.labels is None else examples.labels

@@ -1,4 +1,4 @@
-"""Batches that threads read ahead of their use: in order, a bounded number of them."""
+"""Reads batches ahead in threads, in order and up to a bounded number."""
 
 from collections.abc import Callable, Iterator
 
@@ -6,25 +6,25 @@ import grain
 import numpy as np
 
 HostBatch = dict[str, np.ndarray]
-# Reads some neighboring rows of the batch of a step.
+# A function that reads a range of rows of the batch of a step.
 ReadRows = Callable[[int, slice], HostBatch]
 
-# Rows that a thread reads at once: what Grain does for an element costs as much as a small image.
+# A thread reads this many rows at once, because Grain's cost per element is that of a small image.
 CHUNK = 16
-# Batches read before they are asked for.
+# This many batches are read ahead.
 AHEAD = 2
 
 
 def stream(read: ReadRows, steps: range, rows: int, threads: int) -> Iterator[HostBatch]:
   """Yields the batches of some steps, read through Grain.
 
-  What is read ahead is at most `AHEAD` batches, or a chunk for each thread if that is more.
+  Reads at most `AHEAD` batches ahead, or one chunk for each thread if that is more.
 
   Args:
-    read: from a step and some rows of its batch to their arrays; called from several threads.
-    steps: whose batches.
-    rows: of a batch.
-    threads: that read.
+    read: A function from a step and a range of rows to their arrays; called from several threads.
+    steps: The steps to read.
+    rows: The number of rows in a batch.
+    threads: The number of reading threads.
   """
   chunks = -(-rows // CHUNK)
 

@@ -1,4 +1,4 @@
-"""What the host does to one example before it enters a batch."""
+"""Transforms of single examples on the host, before they enter a batch."""
 
 from typing import Protocol
 
@@ -8,24 +8,24 @@ from vitx.data.dataset import Example
 
 
 class Transform(Protocol):
-  """From an example to the arrays of a batch's row, which have one shape for all examples.
+  """A function from an example to the arrays of a row, with one shape for all examples.
 
   Attributes:
-    draws: whether the result depends on random bits, so that it cannot be kept in memory.
+    draws: Whether the result depends on random bits, so that it cannot be kept in memory.
 
-  One that has `takes_encoded = True` is given examples as `dataset.read_encoded` has them.
+  A transform with `takes_encoded = True` gets examples from `dataset.read_encoded`.
   """
 
   @property
   def draws(self) -> bool: ...
 
   def __call__(self, example: Example, bits: np.random.Philox | None) -> Example:
-    """Returns the arrays of a row; `bits` are this row's own where it draws, else None."""
+    """Returns the arrays of a row; `bits` are the bits of this row if `draws`, else None."""
     ...
 
 
 class Identity:
-  """Leaves examples as they are, for sources whose arrays have one shape."""
+  """A transform that returns its input, for sources whose arrays have one shape."""
 
   draws = False
 

@@ -1,4 +1,4 @@
-"""WAV files: the head without the sound, and the sound as float32, both read by `soundfile`."""
+"""Reads headers and samples of WAV files with `soundfile`."""
 
 import contextlib
 from collections.abc import Iterator
@@ -11,19 +11,19 @@ import numpy as np
 from vitx.config.errors import ConfigError, MissingExtraError, listing
 from vitx.files import open_file
 
-FORMATS = ("WAV", "WAVEX")  # libsndfile reads many others, which a suffix `.wav` does not promise
+FORMATS = ("WAV", "WAVEX")  # libsndfile would accept many other formats under the suffix `.wav`
 SUBTYPES = ("PCM_U8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE")
 
 
 @dataclass(frozen=True)
 class Wav:
-  """A WAV file, as its head describes it.
+  """A WAV file, as its header describes it.
 
   Attributes:
-    path: of the file.
-    rate: samples per second.
-    channels: number of them.
-    samples: of each channel; fewer than the head says where the file was cut short.
+    path: The path of the file.
+    rate: The number of samples per second.
+    channels: The number of channels.
+    samples: The number of samples per channel; fewer than the header says if the file is cut short.
   """
 
   path: Path
@@ -35,17 +35,17 @@ class Wav:
     """Returns the samples, float32 (samples, channels); PCM in [-1, 1).
 
     Raises:
-      ConfigError: the file cannot be read any more.
+      ConfigError: The file can no longer be read.
     """
     with _open_sound(self.path) as sound:
       return sound.read(dtype="float32", always_2d=True)
 
 
 def read_head(path: Path) -> Wav:
-  """Returns what the head of a WAV file says.
+  """Reads the header of a WAV file.
 
   Raises:
-    ConfigError: it cannot be read, is no WAV of PCM or float, or has no samples.
+    ConfigError: The file cannot be read, is not WAV of PCM or float, or has no samples.
     MissingExtraError: `soundfile` is not installed.
   """
   with _open_sound(path) as sound:

@@ -1,4 +1,4 @@
-"""Windows of one size over documents: each token scored once, or crops drawn for training."""
+"""Windows of equal size over documents: to score each token once, or to crop for training."""
 
 import functools
 from dataclasses import dataclass
@@ -13,24 +13,25 @@ from vitx.data.documents import find_lengths
 
 
 class Windows:
-  """Windows over documents, themselves examples; none crosses from one document to the next.
+  """Windows over documents as examples; no window spans two documents.
 
-  An example is tokens uint8 (size,) and first int32 (), the place of its first token that is
-  scored. The windows of a document start `hop` tokens apart; each after the first scores its last
-  `hop` tokens, so that each of those is predicted from `size - hop` tokens or more. What remains is
-  a last window at the document's end that scores only what no window before it scored. So every
-  token of every document is scored exactly once.
+  An example has tokens uint8 (size,) and first int32 (), the position of the first scored token.
+  The windows of a document start `hop` tokens apart. Each window after the first scores its last
+  `hop` tokens, so that each of these is predicted from at least `size - hop` tokens. The last
+  window ends at the document's end and scores only the tokens that no earlier window scores. So
+  every token of every document is scored exactly once.
 
   Args:
-    documents: examples with tokens (n,), n >= size.
-    size: tokens of a window.
-    hop: tokens between the starts of two windows; None is `size`, windows that do not overlap.
-    stretch: for training: example i of a document is its tokens i*size up to 2*size-1 of them, from
-      which `CropWindow` takes `size`, so that every window of the document can be drawn.
+    documents: The examples, with tokens (n,), n >= size.
+    size: The number of tokens in a window.
+    hop: The distance in tokens between the starts of two windows; None is `size`: no overlap.
+    stretch: Whether an example is longer, for training: example i of a document has up to 2*size-1
+      tokens, from token i*size on. `CropWindow` takes `size` of them, so that every window of the
+      document can be drawn.
 
   Raises:
-    ConfigError: a size or a hop out of range; and, at the first use, a document that is shorter
-      than a window, or no document.
+    ConfigError: The size or the hop is out of range; or, at the first use, a document is shorter
+      than a window, or there is no document.
   """
 
   labels = None
@@ -60,7 +61,7 @@ class Windows:
 
   @functools.cached_property
   def _ends(self) -> np.ndarray:
-    """Returns how many windows the documents up to each have together, int64 (count,)."""
+    """Returns the cumulative number of windows up to each document, int64 (count,)."""
     if self._stretch:
       return np.cumsum(self._lengths // self._size)
     return np.cumsum(1 - (self._size - self._lengths) // self._hop)
@@ -69,25 +70,25 @@ class Windows:
     return int(self._ends[-1])
 
   def __getitem__(self, i: int) -> Example:
-    """Returns tokens uint8 (size,), or up to 2*size-1 where they stretch, and first int32 ()."""
+    """Returns tokens uint8 (size,), up to 2*size-1 with `stretch`, and first int32 ()."""
     document, start, stop, first = self._place(i)
     tokens = np.array(self._documents[document]["tokens"][start:stop])
     return {"tokens": tokens, "first": np.asarray(first, np.int32)}
 
   def name(self, i: int) -> str:
-    """Returns the document's name and which of its tokens these are."""
+    """Returns the document's name and the range of its tokens."""
     document, start, stop, _ = self._place(i)
     return f"{self._documents.name(document)}[{start}:{stop}]"
 
   def _place(self, i: int) -> tuple[int, int, int, int]:
-    """Returns the document of a window, its start and stop there, and its first scored place."""
+    """Returns the document, start, stop and first scored position of a window."""
     document = int(np.searchsorted(self._ends, i, side="right"))
     number = i - (int(self._ends[document - 1]) if document else 0)
     length, size = int(self._lengths[document]), self._size
     start = number * self._hop
     if self._stretch:
       return document, start, min(start + 2 * size - 1, length), 0
-    scored = start + size - self._hop if number else 0  # what the windows before this one scored
+    scored = start + size - self._hop if number else 0  # the end of the earlier windows
     start = min(start, length - size)
     return document, start, start + size, scored - start
 
@@ -108,10 +109,10 @@ def _check_lengths(documents: Examples, lengths: np.ndarray, size: int) -> None:
 
 @dataclass(frozen=True)
 class CropWindow:
-  """Takes a window of `size` tokens at a drawn place, for training.
+  """A transform that takes a window of `size` tokens at a random position, for training.
 
   Attributes:
-    size: tokens of a window.
+    size: The number of tokens in a window.
   """
 
   size: PositiveInt
@@ -122,10 +123,10 @@ class CropWindow:
     check_fields(type(self), vars(self), "task")
 
   def __call__(self, example: Example, bits: np.random.Philox | None = None) -> Example:
-    """Returns tokens uint8 (size,) and what else the example holds.
+    """Returns the example with its tokens cropped, uint8 (size,).
 
     Raises:
-      ValueError: no random bits.
+      ValueError: `bits` is None.
     """
     if bits is None:
       raise ValueError("CropWindow needs the random bits of the example")

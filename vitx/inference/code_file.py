@@ -1,4 +1,4 @@
-"""The file of `vitx compress`: magic, version, what is coded and with which weights, the code."""
+"""The file format of `vitx compress`: magic, version, a header in JSON, the code."""
 
 import dataclasses
 import hashlib
@@ -21,21 +21,21 @@ from vitx.files import check_inflated, read_bytes
 
 MAGIC = b"vitx"
 VERSION = 1
-_HEAD = struct.Struct("<4sBH")  # magic, version, bytes of the JSON that follows
+_HEAD = struct.Struct("<4sBH")  # magic, version, length of the JSON in bytes
 
 
 @dataclasses.dataclass(frozen=True)
 class Header:
-  """What a compressed file says of itself, some 200 bytes.
+  """The description of a compressed file's content, about 200 bytes.
 
   Attributes:
     kind: "bytes", "image" (one file) or "images" (an array).
-    shape: of what is coded: (n,) bytes or (n, height, width, channels).
-    lanes: windows that were coded at a time, the model's batch.
-    step: of the checkpoint.
-    weights: digest of the model's variables.
-    tokens: digest of the tokens, which tells whether decoding succeeded.
-    made_on: kind of device and version of JAX.
+    shape: The shape of the content: (n,) bytes or (n, height, width, channels).
+    lanes: The number of windows coded at a time, which is the model's batch size.
+    step: The step of the checkpoint.
+    weights: A digest of the model's variables.
+    tokens: A digest of the tokens, which shows whether decoding succeeded.
+    made_on: The kind of device and the version of JAX.
   """
 
   kind: str
@@ -62,9 +62,9 @@ def read(path: str | Path) -> tuple[Header, bytes]:
   """Returns the header and the code of a compressed file.
 
   Raises:
-    ConfigError: it is none, is cut off, of another version, or declares more tokens than
-      `files.check_inflated` allows.
-    OSError: it cannot be read.
+    ConfigError: The file is not a compressed file, is cut off, has another version, or declares
+      more tokens than `files.check_inflated` allows.
+    OSError: The file cannot be read.
   """
   data = read_bytes(path)
   if data[:4] != MAGIC or len(data) < _HEAD.size:
@@ -97,5 +97,5 @@ def digest_tokens(tokens: np.ndarray) -> str:
 
 
 def describe_machine() -> str:
-  """Returns the kind of device and the version of JAX, on which the last bit of a logit depends."""
+  """Returns the device kind and JAX's version, on which the last bits of a logit depend."""
   return f"{jax.devices()[0].device_kind}, jax {jax.__version__}"

@@ -1,8 +1,8 @@
 """Arithmetic coding of tokens with an autoregressive model's own probabilities.
 
-Coder and decoder run the same one-token program on batches of one shape, and turn its logits into
-probabilities in the same way on the host, so that both see the same bits: on the same kind of
-device, with the same versions. Windows of the model are coded side by side in lanes.
+Coder and decoder run the same one-token program on batches of one shape and compute probabilities
+from its logits on the host. So both get the same bits, on the same kind of device with the same
+versions. Several windows are coded side by side; each is a lane.
 """
 
 import dataclasses
@@ -19,12 +19,12 @@ from vitx.inference.decoding import next_logits
 
 
 class WindowGroup(NamedTuple):
-  """Windows that are coded side by side.
+  """A group of windows that are coded side by side.
 
   Attributes:
-    starts: the first token of each window.
-    first, stop: the places of the windows that are coded: first ... stop - 1. The tokens of the
-      places before are known from other groups.
+    starts: The index of the first token of each window.
+    first, stop: The range of places to code in each window: first ... stop - 1. Tokens at earlier
+      places are known from other groups.
   """
 
   starts: np.ndarray
@@ -35,13 +35,13 @@ class WindowGroup(NamedTuple):
 def group_windows(count: int, size: int, lanes: int) -> list[WindowGroup]:
   """Cuts a sequence into windows as evaluation does without a minimum context.
 
-  Windows follow each other; what remains is the end of a last window, which ends with the sequence.
-  A sequence shorter than a window is the beginning of one.
+  Windows follow each other. A remainder is the end of one more window, which ends with the
+  sequence. A sequence shorter than a window is coded as the beginning of one window.
 
   Args:
-    count: tokens of the sequence.
-    size: N, of a window.
-    lanes: windows at a time.
+    count: The number of tokens of the sequence.
+    size: The number of tokens of a window, N.
+    lanes: The number of windows in a group.
   """
   starts = np.arange(count // size) * size
   groups = [WindowGroup(starts[i : i + lanes], 0, size) for i in range(0, starts.size, lanes)]
@@ -58,11 +58,11 @@ class WindowCoder:
   """Codes tokens with a model's probabilities, several windows side by side.
 
   Attributes:
-    model: with `init_cache`, see `next_logits`.
-    variables: its collections.
-    size: N, tokens of the model's window.
-    lanes: windows at a time: the model's batch.
-    progress: called with a number of tokens that are done.
+    model: A model with `init_cache`, see `next_logits`.
+    variables: The model's variable collections.
+    size: The number of tokens of the model's window, N.
+    lanes: The number of windows coded at a time, which is the model's batch size.
+    progress: A function called with the number of tokens just finished.
   """
 
   model: nn.Module
@@ -72,11 +72,11 @@ class WindowCoder:
   progress: Callable[[int], Any] = lambda tokens: None
 
   def encode(self, tokens: np.ndarray) -> tuple[bytes, float]:
-    """Codes integers (n,), all in the model's vocabulary.
+    """Codes the integers `tokens`, (n,), all in the model's vocabulary.
 
     Returns:
-      The code, and the bits that the model's probabilities give the tokens, which the code exceeds
-      by less than a hundred bits and a 24-bit rounding of the probabilities.
+      The code, and the negative log-likelihood of the tokens in bits. The code is longer by less
+      than a hundred bits and the effect of rounding the probabilities to 24 bits.
 
     Raises:
       MissingExtraError: `constriction` is not installed.
@@ -98,8 +98,8 @@ class WindowCoder:
   def decode(self, code: bytes, count: int) -> np.ndarray:
     """Returns the tokens of a code, int32 (count,).
 
-    A code that was made with other probabilities gives other tokens: whoever stores one stores a
-    digest too.
+    A code that was made with other probabilities decodes to wrong tokens without an error. Store a
+    digest of the tokens with the code.
 
     Raises:
       MissingExtraError: `constriction` is not installed.
@@ -113,7 +113,7 @@ class WindowCoder:
   def _visit(
     self, tokens: np.ndarray, choose: Callable[[np.ndarray, np.ndarray], np.ndarray]
   ) -> None:
-    """Sets every token in the order of the code to what `choose(places, probabilities)` says."""
+    """Sets every token to `choose(places, probabilities)`, in the order of the code."""
     for group in group_windows(tokens.size, self.size, self.lanes):
       for place, probabilities in self._probabilities(tokens, group):
         own = group.starts + place
@@ -123,7 +123,7 @@ class WindowCoder:
   def _probabilities(
     self, tokens: np.ndarray, group: WindowGroup
   ) -> Iterator[tuple[int, np.ndarray]]:
-    """Yields each coded place with its probabilities (windows, V), then reads its tokens."""
+    """Yields each coded place and its probabilities (windows, V), then reads the place's tokens."""
     cache = self.model.init_cache(self.lanes)  # type: ignore[attr-defined]
     previous = np.zeros((self.lanes, 1), np.int32)
     used = group.starts.size
@@ -137,7 +137,7 @@ class WindowCoder:
 
 
 def _softmax(logits: np.ndarray) -> np.ndarray:
-  """Returns float32 probabilities (n, V) that sum to one in float64 before they are rounded."""
+  """Returns float32 probabilities (n, V), which are rounded from a softmax in float64."""
   weights = np.exp(logits.astype(np.float64) - logits.max(axis=-1, keepdims=True))
   return (weights / weights.sum(axis=-1, keepdims=True)).astype(np.float32)
 
@@ -146,7 +146,7 @@ _step = partial(jax.jit, static_argnums=0, donate_argnums=2)(next_logits)
 
 
 def _coder(name: str) -> Callable[..., tuple[Any, Any]]:
-  """Returns what makes a coder of `constriction`, and its family of distributions."""
+  """Returns a function that makes a coder of `constriction` and its family of distributions."""
   try:
     import constriction
   except ImportError as error:

@@ -1,4 +1,4 @@
-"""Compresses files with a density model's probabilities, and undoes it."""
+"""Compression of files with a density model's probabilities, and decompression."""
 
 import dataclasses
 import io
@@ -20,13 +20,13 @@ from vitx.training.record.progress import count_bar
 
 @dataclasses.dataclass(frozen=True)
 class Compressed:
-  """A compressed file and what it took.
+  """A compressed file and its sizes.
 
   Attributes:
-    data: the whole file.
-    header: of it.
-    code_bytes: of the arithmetic code, the rest being the header.
-    bits: what the model's probabilities give the tokens, in all.
+    data: The bytes of the whole file.
+    header: The header of the file.
+    code_bytes: The number of bytes of the arithmetic code, which is all but the header.
+    bits: The negative log-likelihood of all tokens under the model, in bits.
   """
 
   data: bytes
@@ -45,20 +45,20 @@ def compress(
 ) -> Compressed:
   """Codes a file with a density model's probabilities.
 
-  Windows are those of an evaluation without a minimum context.
+  The file is cut into windows as in an evaluation without a minimum context.
 
   Args:
-    model: of `vitx.load`, or a workdir.
-    path: of the file.
-    lanes: windows that are coded at a time; more are faster and take more memory, here and when
-      decompressing.
+    model: A model that `vitx.load` returned, or a workdir.
+    path: The path of the file.
+    lanes: The number of windows coded at a time; more are faster and take more memory, here and in
+      decompression.
     checkpoint: "best", "latest" or a step.
-    trust_code: import what the run's config names as `module:Name`.
+    trust_code: Whether to import the objects that the run's config names as `module:Name`.
 
   Raises:
-    ConfigError: no density model, or a file that it has no tokens for.
+    ConfigError: The model is not a density model, or has no tokens for the file.
     MissingExtraError: `constriction` is not installed.
-    OSError: the file cannot be read.
+    OSError: The file cannot be read.
   """
   check_value(lanes, "lanes", PositiveInt)
   with open_model(model, checkpoint, trust_code=trust_code) as loaded:
@@ -81,10 +81,10 @@ def compress(
 
 
 def read_tokens(path: Path, loaded: Loaded) -> tuple[str, tuple[int, ...], np.ndarray]:
-  """Returns the kind of a file, the shape of what it holds, and its tokens, int32 (n,).
+  """Returns the kind of a file, the shape of its content, and its tokens, int32 (n,).
 
   Raises:
-    ConfigError: it is empty, or holds what the model has no tokens for.
+    ConfigError: The file is empty, or the model has no tokens for its content.
   """
   if density_model.kind_of(loaded) != "image":
     tokens = np.frombuffer(read_bytes(path), np.uint8)
@@ -102,7 +102,7 @@ def read_tokens(path: Path, loaded: Loaded) -> tuple[str, tuple[int, ...], np.nd
 
 
 def _read_array(path: Path, grid: tuple[int, ...]) -> np.ndarray:
-  """Returns the images of an array file, or of the one array in an `.npz`."""
+  """Returns the images of an array file, or of an `.npz` with one array."""
   arrays = list(read_arrays(path).values())
   if len(arrays) != 1 or arrays[0].dtype != np.uint8 or arrays[0].shape[1:] != grid:
     held = ", ".join(f"{array.dtype} {array.shape}" for array in arrays)
@@ -115,17 +115,18 @@ def _read_array(path: Path, grid: tuple[int, ...]) -> np.ndarray:
 def decompress(
   model: Loaded | str | Path, path: str | Path, *, trust_code: bool = False
 ) -> np.ndarray:
-  """Returns what was compressed: uint8 (n,) bytes, or (n, height, width, channels).
+  """Returns the original content: uint8 (n,) bytes, or (n, height, width, channels).
 
   Args:
-    model: of `vitx.load`, or a workdir, of which the checkpoint is loaded that compressed.
-    path: of the compressed file.
-    trust_code: import what the run's config names as `module:Name`.
+    model: A model that `vitx.load` returned, or a workdir, from which the right checkpoint is
+      loaded.
+    path: The path of the compressed file.
+    trust_code: Whether to import the objects that the run's config names as `module:Name`.
 
   Raises:
-    ConfigError: no such file or a damaged one, another model, or another machine.
+    ConfigError: The file is missing or damaged, or the model or the machine is another one.
     MissingExtraError: `constriction` is not installed.
-    OSError: the file cannot be read.
+    OSError: The file cannot be read.
   """
   header, code = code_file.read(path)
   with open_model(model, header.step, trust_code=trust_code) as loaded:
@@ -150,7 +151,7 @@ def _decode(coder: WindowCoder, header: code_file.Header, code: bytes, path: str
   try:
     tokens = coder.decode(code, header.count)
     intact = code_file.digest_tokens(tokens) == header.tokens
-  except (ValueError, AssertionError, RuntimeError):  # what the coder finds impossible
+  except (ValueError, AssertionError, RuntimeError):  # The coder raises these for a damaged code.
     intact = False
   if not intact:
     raise ConfigError(
@@ -161,12 +162,12 @@ def _decode(coder: WindowCoder, header: code_file.Header, code: bytes, path: str
 
 
 def to_file(kind: str, found: np.ndarray, suffix: str) -> bytes:
-  """Returns the bytes of the file that is written.
+  """Returns the bytes of the decompressed file.
 
   Args:
-    kind: of the header.
-    found: of `decompress`.
-    suffix: of the file's name, from which an image's format and an array's follow.
+    kind: The kind in the header.
+    found: The array that `decompress` returned.
+    suffix: The suffix of the file's name, which selects `.npz` for arrays.
   """
   if kind == "bytes":
     return found.tobytes()

@@ -1,4 +1,4 @@
-"""Converts published weights into a workdir, and a workdir's weights out."""
+"""Conversion of published weights into a workdir, and of a workdir's weights into a file."""
 
 import dataclasses
 from pathlib import Path
@@ -36,18 +36,18 @@ from vitx.training.restore import fitting
 def import_weights(
   source: str, config: ConfigDict, workdir: str | Path, *, without_data: bool = False
 ) -> None:
-  """Makes a workdir of published weights; what became of each of them is printed.
+  """Makes a workdir of published weights and prints the fate of each weight.
 
   Args:
-    source: a file, or `hf:NAME`.
-    config: of the network; `init_from_except` may allow names that need not fit.
-    workdir: a directory without checkpoints.
-    without_data: whether the data set stays closed.
+    source: The path of a file, or `hf:NAME`.
+    config: The config of the network; its `init_from_except` may list names that need not fit.
+    workdir: A directory without checkpoints.
+    without_data: Whether to leave the data set closed.
 
   Raises:
-    ConfigError: the file cannot be read or does not fit the network (a head for other classes
-      included), the data set is not there, or the workdir holds a run.
-    MissingExtraError: a package is missing that reads the file.
+    ConfigError: The file cannot be read or does not fit the network (a head for other classes
+      included), the data set is missing, or the workdir holds a run.
+    MissingExtraError: A package that reads the file is not installed.
   """
   check_config(config)
   check_folder(workdir, "out")
@@ -67,7 +67,7 @@ def import_weights(
 def _resolve(
   config: ConfigDict, source: str, without_data: bool
 ) -> tuple[ConfigDict, DatasetInfo, dict[str, Any]]:
-  """Returns the resolved config, the facts of its data and what identifies them, as JSON."""
+  """Returns the resolved config, the facts of its data, and the identity of the data as JSON."""
   opened: Source | DatasetInfo
   if without_data:
     info = task_class(config.task).state_info(config)
@@ -78,7 +78,7 @@ def _resolve(
       )
     named = read_names(Path(source).parent / FILE) if Path(source).is_file() else None
     names = list(info.class_names or ())
-    if named is not None and len(named) == len(names):  # else the head tells
+    if named is not None and len(named) == len(names):  # Otherwise the head sets the number.
       names = list(named)
     opened = info = dataclasses.replace(info, class_names=tuple(names))
     data = {"source": info.name, "fingerprint": "", "class_names": names, "vocabulary": None}
@@ -94,7 +94,7 @@ def _resolve(
 def _read(
   source: str, config: ConfigDict, info: DatasetInfo, task: Task
 ) -> tuple[Any, dict[str, Any]]:
-  """Returns parameters and state of the network with the weights of a file."""
+  """Returns the network's parameters and state, with the weights of a file."""
   blank = {name: np.zeros((1, *x.shape), x.dtype) for name, x in task.element_spec.items()}
   key = jax.random.key(config.init_seed)
   layout = task.token_layout()
@@ -108,20 +108,21 @@ def _read(
 def export_weights(
   workdir: str | Path, out: str | Path, *, checkpoint: str | int = "best", trust_code: bool = False
 ) -> ForeignNetwork:
-  """Writes a run's weights as `.safetensors`, and a model card and its class names beside them.
+  """Writes a run's weights as `.safetensors`, with a model card and the class names beside it.
 
   Args:
-    workdir: of a run.
-    out: the file; its directory is created.
+    workdir: The workdir of a run.
+    out: The path of the file; its directory is created.
     checkpoint: "best", "latest" or a step.
-    trust_code: import what the run's config names as `module:Name`.
+    trust_code: Whether to import the objects that the run's config names as `module:Name`.
 
   Returns:
-    The network that the weights are of in the other project.
+    The equivalent network of the other project.
 
   Raises:
-    ConfigError: no such run, or a network that timm would compute otherwise; names the field.
-    OSError: the files cannot be written, or is there already.
+    ConfigError: The run does not exist, or timm would compute the network differently; the message
+      names the field.
+    OSError: The files cannot be written, or one exists already.
   """
   path = Path(out)
   check_folder(path.parent, "out")
@@ -141,10 +142,10 @@ def export_weights(
 
 
 def describe(loaded: Loaded) -> ForeignNetwork:
-  """Returns the network that a model is under other names.
+  """Returns the equivalent network of another project.
 
   Raises:
-    ConfigError: there is none; names the field.
+    ConfigError: There is none; the message names the field.
   """
   config = loaded.config.copy_and_resolve_references()
   fields = wd.flatten(complete(config)["model"])

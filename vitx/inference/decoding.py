@@ -14,18 +14,19 @@ import numpy as np
 from vitx.config.checks import Positive, PositiveInt, Share, check_fields
 from vitx.config.errors import ConfigError
 
-CHUNKS = 50  # calls in which a sequence is sampled, between which progress is told
+CHUNKS = 50  # The number of calls per sequence; progress is reported between them.
 
 
 @dataclasses.dataclass(frozen=True)
 class Sampling:
-  """How a token is drawn from the model's probabilities.
+  """The way in which a token is drawn from the model's probabilities.
 
   Attributes:
-    temperature: divides the logits; 1 draws from the model itself.
-    top_k: only the k most probable tokens are drawn, and those as probable as the last of them;
-      None for all.
-    top_p: only the most probable tokens that together reach this probability; None for all.
+    temperature: The divisor of the logits; 1 draws from the model itself.
+    top_k: The number k of tokens that may be drawn, the most probable ones and any tied with the
+      last of them, or `None` for all.
+    top_p: The probability that the drawable tokens, the most probable ones, must reach together, or
+      `None` for all.
   """
 
   temperature: Positive = 1.0
@@ -33,17 +34,17 @@ class Sampling:
   top_p: Share | None = None
 
   def __post_init__(self):
-    """Refuses what is no way of drawing.
+    """Checks the fields.
 
     Raises:
-      ConfigError: a value out of range, or both `top_k` and `top_p`.
+      ConfigError: A value is out of range, or both `top_k` and `top_p` are set.
     """
     check_fields(type(self), dataclasses.asdict(self), "")
     if self.top_k is not None and self.top_p is not None:
       raise ConfigError(f"top_k={self.top_k} and top_p={self.top_p}: give one of the two")
 
   def scale(self, logits: jax.Array) -> jax.Array:
-    """Returns the logits (..., V) to draw from, -inf for tokens that are not drawn."""
+    """Returns the logits (..., V) to draw from; tokens that must not be drawn have -inf."""
     logits = logits / self.temperature
     if self.top_k is not None:
       lowest = jax.lax.top_k(logits, min(self.top_k, logits.shape[-1]))[0][..., -1:]
@@ -51,7 +52,7 @@ class Sampling:
     if self.top_p is not None:
       ordered = jnp.flip(jnp.sort(logits, axis=-1), axis=-1)
       share = jax.nn.softmax(ordered, axis=-1)
-      before = jnp.cumsum(share, axis=-1) - share  # of the first it is 0, so that one stays
+      before = jnp.cumsum(share, axis=-1) - share  # The first token has 0, so it is always kept.
       lowest = jnp.min(jnp.where(before < self.top_p, ordered, jnp.inf), axis=-1, keepdims=True)
       return jnp.where(logits < lowest, -jnp.inf, logits)
     return logits
@@ -63,14 +64,14 @@ def next_logits(
   """Computes the logits of one place from the token before it and the cache.
 
   Args:
-    model: called as `model.apply(variables, previous, at=at, mutable=["cache"])`.
-    variables: its collections but for the cache.
-    cache: of the places before; `model.init_cache(B)` for none.
-    previous: integers (B, 1), the token before the place; not looked at for place 0.
-    at: int32 (1,), the place.
+    model: The model, called as `model.apply(variables, previous, at=at, mutable=["cache"])`.
+    variables: Its variable collections without the cache.
+    cache: The cache of all earlier places; `model.init_cache(B)` is an empty one.
+    previous: The token before the place, integers (B, 1); ignored for place 0.
+    at: The place, int32 (1,).
 
   Returns:
-    float32 (B, V), and the new cache.
+    The logits, float32 (B, V), and the new cache.
   """
   given = {**variables, "cache": cache}
   logits, changed = model.apply(given, previous, at=at, mutable=["cache"])
@@ -90,21 +91,21 @@ def sample_tokens(
 ) -> np.ndarray:
   """Draws the tokens that follow prompts.
 
-  A token depends on the seed, its place and its example's number, not on how many are drawn beside
-  it (but for the rounding of the logits).
+  A token depends on the seed, its place and the number of its example, but not on the number of
+  examples in the batch (except for the rounding of the logits).
 
   Args:
-    model: with `init_cache`, see `next_logits`.
-    variables: its collections.
-    prompts: integers (B, P), given tokens, P < N.
-    length: N.
-    sampling: how tokens are drawn.
-    seed: of the draws.
-    first: number of the first example.
-    progress: called with a number of places that are done.
+    model: A model with `init_cache`, see `next_logits`.
+    variables: Its variable collections.
+    prompts: The given first tokens, integers (B, P), P < N.
+    length: The number of tokens of a whole sequence, N.
+    sampling: The way in which tokens are drawn.
+    seed: The random seed.
+    first: The number of the first example.
+    progress: A function called with the number of places just finished.
 
   Returns:
-    int32 (B, N), prompts included.
+    The tokens, int32 (B, N), prompts included.
   """
   batch, given = prompts.shape
   tokens = np.zeros((batch, length), np.int32)
@@ -131,7 +132,7 @@ def _advance(
   numbers: jax.Array,
   seed: jax.Array,
 ) -> tuple[Any, jax.Array]:
-  """Goes on from place bounds[0] to bounds[1]; the places before bounds[2] have their tokens."""
+  """Samples places bounds[0] ... bounds[1] - 1; places before bounds[2] keep their tokens."""
   start, stop, given = bounds
   key = jax.random.key(seed)
 

@@ -1,4 +1,4 @@
-"""What `sample`, `compress` and `decompress` ask of a workdir: a density model, and its tokens."""
+"""The density model of a workdir and its tokens, for `sample`, `compress` and `decompress`."""
 
 import io
 from pathlib import Path
@@ -21,7 +21,7 @@ def density_task(loaded: Loaded) -> Density:
   """Returns the task of a density model.
 
   Raises:
-    ConfigError: the model is of another task.
+    ConfigError: The model has another task.
   """
   if not isinstance(loaded.task, Density):
     name = type(loaded.task).__name__.lower()
@@ -33,22 +33,22 @@ def density_task(loaded: Loaded) -> Density:
 
 
 def kind_of(loaded: Loaded) -> Kind:
-  """Returns what the tokens of a density model are."""
+  """Returns the kind of data that a density model's tokens encode."""
   if density_task(loaded).window is None:
     return "image"
   return "audio" if str(loaded.config.data.source).startswith("audio:") else "text"
 
 
 def grid_of(loaded: Loaded) -> tuple[int, ...]:
-  """Returns how the tokens of a window lie, (height, width, channels) of images."""
+  """Returns the grid of a window's tokens, (height, width, channels) for images."""
   return tuple(loaded.model.grid)  # type: ignore[attr-defined]
 
 
 def check_tokens(tokens: np.ndarray, loaded: Loaded, where: str) -> np.ndarray:
-  """Returns tokens as int32.
+  """Checks that tokens are in the model's vocabulary and returns them as int32.
 
   Raises:
-    ConfigError: one is outside the model's vocabulary; names the first and its place.
+    ConfigError: A token is outside the vocabulary; the message names the first one and its place.
   """
   V = loaded.model.vocabulary  # type: ignore[attr-defined]
   wrong = np.flatnonzero((tokens < 0) | (tokens >= V))
@@ -61,11 +61,11 @@ def check_tokens(tokens: np.ndarray, loaded: Loaded, where: str) -> np.ndarray:
 
 
 def read_image(path: str | Path, loaded: Loaded) -> np.ndarray:
-  """Returns an image file's pixels, uint8 (height, width, channels), as they are stored.
+  """Returns the stored pixels of an image file, uint8 (height, width, channels).
 
   Raises:
-    ConfigError: no image of the model's size and channels.
-    OSError: the file cannot be read.
+    ConfigError: The file is not an image with the model's size and channels.
+    OSError: The file cannot be read.
   """
   height, width, channels = grid_of(loaded)
   content = read_bytes(path)
@@ -85,7 +85,7 @@ def image_tokens(images: np.ndarray, loaded: Loaded) -> np.ndarray:
   """Returns the tokens of images (n, height, width, channels), int32 (n, N).
 
   Raises:
-    ConfigError: a value between the levels of the model.
+    ConfigError: A value is between the levels of the model.
   """
   tokens = to_tokens(images, density_task(loaded).levels)
   return tokens.reshape(len(images), -1).astype(np.int32)

@@ -1,4 +1,4 @@
-"""Evaluates a trained model over a split."""
+"""Evaluation of a trained model on a split."""
 
 import contextlib
 from collections.abc import Iterator
@@ -41,30 +41,33 @@ def evaluate(
   predictions: str | Path | None = None,
   trust_code: bool = False,
 ) -> dict[str, Any]:
-  """Evaluates over exactly every example of a split, on any number of devices.
+  """Evaluates a model on every example of a split exactly once, on any number of devices.
 
   Args:
-    workdir: of a training run, or what `vitx.load` made of one.
-    checkpoint: "best" by the task's primary figure on *validation*, "latest" or a step.
-    weights: "ema" or "raw", see `vitx.load`; `None` means those that chose the best.
-    split: train, validation or test (the roles as in training), or all: every example of the
-      source, whatever its splits. `None` means test of the run's source, all of another. Of the
-      run's very data in another place the roles are the run's.
-    source: another source whose classes the model knows by their names, such as folder:PATH; `None`
-      means the run's.
-    data_dir: where TFDS sets lie, if not where the run found them.
-    batch_size: over all devices; `None` means the run's evaluation batch.
-    limit: a quick look at so many examples, spread evenly over the split; `None` means all.
-    task: `field=value,...` for fields of the task that evaluation reads, such as `min_context=64`.
-    predictions: a CSV file to write, a row per example: its name and the task's columns.
-    trust_code: import what the run's config names as `module:Name`.
+    workdir: The workdir of a training run, or a model that `vitx.load` returned.
+    checkpoint: "best" (by the task's primary figure on *validation*), "latest" or a step.
+    weights: "ema" or "raw", see `vitx.load`; `None` means the kind that selected the best
+      checkpoint.
+    split: "train", "validation" or "test", as in training, or "all" for every example of the
+      source. `None` means "test" for the run's source and "all" for another. A copy of the run's
+      data in another place is split as the run's data.
+    source: Another source, such as folder:PATH, whose class names the model knows; `None` means the
+      run's source.
+    data_dir: The directory of TFDS sets; `None` means the run's.
+    batch_size: The batch size over all devices; `None` means the run's evaluation batch size.
+    limit: The number of examples to evaluate, spread evenly over the split; `None` means all.
+    task: The changes `field=value,...` of task fields that evaluation reads, such as
+      `min_context=64`.
+    predictions: The path of a CSV file to write, with a row per example: its name and the task's
+      columns.
+    trust_code: Whether to import the objects that the run's config names as `module:Name`.
 
   Returns:
-    workdir, step, source, split, class_names; and the task's figures, examples among them.
+    The workdir, step, source, split and class_names, and the task's figures, with `examples`.
 
   Raises:
-    ConfigError: no workdir, checkpoint, source or split of that name, or other classes.
-    CorruptCheckpoint: the checkpoint is damaged.
+    ConfigError: The workdir, checkpoint, source or split does not exist, or the classes differ.
+    CorruptCheckpoint: The checkpoint is damaged.
   """
   check_file(predictions, "predictions")
   with open_model(workdir, checkpoint, weights=weights, trust_code=trust_code) as loaded:
@@ -93,7 +96,7 @@ def evaluate(
 
 
 def _change_task(loaded: Loaded, config: ConfigDict, fields: str) -> Loaded:
-  """Returns the model with other fields of its task, `field=value,...`."""
+  """Returns the model with changed fields of its task, `field=value,...`."""
   if not fields:
     return loaded
   try:
@@ -125,9 +128,9 @@ def _figures(
 def _open(
   loaded: Loaded, split: str | None, source: str | None, data_dir: str | None
 ) -> tuple[Dataset, Examples | None, Examples, str]:
-  """Returns the data set, its train, the examples to evaluate and which split they are.
+  """Returns the data set, its training split, the examples to evaluate and the split's name.
 
-  Of all splits together none is the one to learn from.
+  For split "all" the training split is `None`: no examples are left to learn from.
   """
   own = source in (None, loaded.config.data.source)
   split = check_choice(split or ("test" if own else "all"), "split", SPLITS)
@@ -152,14 +155,14 @@ def _open(
 
 
 def _open_other(loaded: Loaded, data: ConfigDict, source: str) -> Dataset:
-  """Opens another source than the run names, and sets `data`, in place, to what holds of it.
+  """Opens a source other than the run's, and adapts `data` to it in place.
 
-  Which splits play which role is said of the run's data: it holds if these are the same, lying in
-  another place or named in another way.
+  The roles in `data.splits` belong to the run's data. They are kept only if the source holds the
+  run's data under another path or name.
   """
   data.source = source
   dataset = None
-  with contextlib.suppress(ConfigError):  # what `data.splits` says may not be of this source
+  with contextlib.suppress(ConfigError):  # The source may lack the splits in `data.splits`.
     dataset = open_dataset(data)
   if dataset is not None and dataset.info.fingerprint == loaded.fingerprint:
     return dataset
@@ -171,10 +174,10 @@ def _open_other(loaded: Loaded, data: ConfigDict, source: str) -> Dataset:
 
 
 def _match(loaded: Loaded, dataset: Dataset) -> Dataset:
-  """Returns a data set whose labels are the model's.
+  """Returns the data set with its labels renumbered to the model's classes.
 
   Raises:
-    ConfigError: it holds other arrays or classes than the run's.
+    ConfigError: The data set has other arrays or classes than the run's.
   """
   names, wanted = dataset.info.class_names or (), loaded.class_names
   unnamed = not loaded.knows_class_names
@@ -201,7 +204,7 @@ def _match(loaded: Loaded, dataset: Dataset) -> Dataset:
 def _predictions(
   path: str | Path | None, examples: Examples, loaded: Loaded
 ) -> Iterator[evaluation.TakeRows | None]:
-  """Gives a function that writes a row for each example of a batch."""
+  """Yields a function that writes a CSV row for each example of a batch, or `None`."""
   if path is None:
     yield None
     return

@@ -1,4 +1,4 @@
-"""Writes a trained model as a program of `jax.export`, which runs without vitx."""
+"""Export of a trained model as a program of `jax.export`, which runs without vitx."""
 
 import importlib.util
 import sys
@@ -17,11 +17,11 @@ from vitx.inference.opening import open_model
 from vitx.ops.implementation import choosing_by, lowering_for
 from vitx.ops.rule import FAMILIES, Rule
 
-PLATFORMS = {"cpu": "cpu", "cuda": "gpu", "tpu": "tpu"}  # as jax calls them, as ops do
+PLATFORMS = {"cpu": "cpu", "cuda": "gpu", "tpu": "tpu"}  # jax.export's names, and the ops' names.
 IMPLEMENTATIONS = ("masked", "kernelized")
-# What "auto" becomes: no rule was measured for devices that are not known yet.
+# The rules that replace "auto": no measured rule applies, since the target devices are not known.
 ALWAYS = {"masked": ((sys.maxsize, None),), "kernelized": ()}
-# cuDNN's attention: jax promises to keep what other kernels' calls mean, and not yet of this one.
+# JAX does not yet guarantee that the custom call of cuDNN's attention stays stable, unlike others.
 CUDNN = programs.DisabledSafetyCheck.custom_call("__cudnn$fmhaSoftmax")
 
 
@@ -35,25 +35,25 @@ def export(
   implementation: str = "masked",
   trust_code: bool = False,
 ) -> dict[str, Any]:
-  """Writes a program of `jax.export` with the weights inside, and beside it what it takes.
+  """Writes a program of `jax.export` with the weights inside, and a description beside it.
 
   Args:
-    model: of `vitx.load`, or a workdir.
-    out: the file; `{out}.json` describes it.
-    checkpoint: of a workdir: "best", "latest" or a step.
-    platforms: of cpu, cuda and tpu. Several of them have one program of what runs on all, one alone
-      has its own kernels.
-    batch: B; None for a program that takes any.
-    implementation: what a mixer's "auto" becomes: "masked" or "kernelized".
-    trust_code: import what the run's config names as `module:Name`.
+    model: A model that `vitx.load` returned, or a workdir.
+    out: The path of the program; `{out}.json` describes it.
+    checkpoint: The checkpoint of a workdir: "best", "latest" or a step.
+    platforms: The target platforms, any of cpu, cuda and tpu. A program for one platform has its
+      kernels; a program for several uses only what runs on all of them.
+    batch: The batch size B, or `None` for a program that takes any.
+    implementation: The implementation that replaces a mixer's "auto": "masked" or "kernelized".
+    trust_code: Whether to import the objects that the run's config names as `module:Name`.
 
   Returns:
-    What `{out}.json` holds: inputs in their order, outputs by name, class names and how an example
-    is prepared.
+    The content of `{out}.json`: the inputs in order, the outputs by name, the class names and the
+    preparation of an example.
 
   Raises:
-    ConfigError: no workdir, a path where no file can be written or where there is one, an unknown
-      platform or implementation, or a network that must know its batch (names the fix).
+    ConfigError: The workdir does not exist, the file exists or cannot be written, the platform or
+      implementation is unknown, or the network needs a fixed batch (the message names the fix).
     MissingExtraError: `flatbuffers` is not installed.
   """
   path, beside = Path(out), Path(f"{out}.json")
@@ -85,13 +85,13 @@ def export(
 
 
 def _shape(array: Any) -> dict[str, Any]:
-  """Returns an array's shape and dtype; `b` is a size that the program takes as it comes."""
+  """Returns an array's shape and dtype; the name `b` is a size that the caller chooses."""
   sizes = [n if isinstance(n, int) else str(n) for n in array.shape]
   return {"shape": sizes, "dtype": str(array.dtype)}
 
 
 def check_target(platforms: Sequence[str], implementation: str) -> None:
-  """Raises ConfigError for platforms or an implementation that no program is made for."""
+  """Raises ConfigError if no program can be made for the platforms or the implementation."""
   if not platforms or len(set(platforms)) < len(platforms) or not set(platforms) <= set(PLATFORMS):
     raise ConfigError(
       f"platforms={','.join(platforms)!r} must name each once, of {', '.join(PLATFORMS)} (an NVIDIA"
@@ -101,11 +101,11 @@ def check_target(platforms: Sequence[str], implementation: str) -> None:
 
 
 def input_specs(loaded: Loaded, batch: int | None) -> dict[str, jax.ShapeDtypeStruct]:
-  """Returns what a program takes, in order: each array of an example but answers, with a batch.
+  """Returns the specs of a program's inputs, in order: the arrays of a batch without the answers.
 
   Args:
-    loaded: the model.
-    batch: B; None for any, which is a symbol `b` of the program's.
+    loaded: The model.
+    batch: The batch size B, or `None` for the program's symbol `b`, which is any size.
   """
   task = loaded.task
   size = programs.symbolic_shape("b")[0] if batch is None else batch
@@ -121,17 +121,17 @@ def make_program(
 ) -> programs.Exported:
   """Returns a program with the model's weights inside, for one platform or several.
 
-  It takes the arrays of `input_specs` and returns those of `Task.respond`. For one platform it has
-  that platform's kernels and tiles, for several those that run on all.
+  The program takes the arrays of `input_specs` and returns those of `Task.respond`. For one
+  platform it uses that platform's kernels and tiles; for several, kernels that run on all.
 
   Args:
-    loaded: the model.
-    platforms: of `PLATFORMS`, see `check_target`.
-    batch: B, or None for a program that takes any.
-    implementation: what a mixer's "auto" becomes, of `IMPLEMENTATIONS`.
+    loaded: The model.
+    platforms: Names of `PLATFORMS`, see `check_target`.
+    batch: The batch size B, or `None` for a program that takes any.
+    implementation: The implementation that replaces a mixer's "auto", one of `IMPLEMENTATIONS`.
 
   Raises:
-    ConfigError: the network is no program of any batch.
+    ConfigError: The network cannot be a program for any batch size.
   """
   specs = input_specs(loaded, batch)
   rule = Rule("any", "vitx export", dict.fromkeys(FAMILIES, ALWAYS[implementation]))
@@ -148,7 +148,7 @@ def make_program(
   except Exception as error:
     if batch is not None:
       raise
-    # Wherever a network wants a number of its batch, another error is raised.
+    # A network that needs its batch size raises a different error at each such place.
     raise ConfigError(
       f"batch='symbolic': with implementation={implementation!r} this network is no program of any"
       f" batch ({type(error).__name__}: {_first_line(error)}); say how large it is by --batch N"

@@ -1,4 +1,4 @@
-"""What a user gives for prediction: a list or an array, of which folders become their files."""
+"""The inputs of a prediction: a list or an array, in which folders are replaced by their files."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -13,19 +13,18 @@ from vitx.tasks.base import Example, Task
 
 
 def list_inputs(inputs: Any, task: Task) -> list[Any]:
-  """Returns the inputs one by one, the files of a folder in its place.
+  """Returns the inputs as a list, with a folder replaced by its files.
 
-  They are found as the folder source finds them: beneath it at any depth, sorted by their paths,
-  links followed, hidden ones left out; what has none of the task's suffixes is skipped with a
-  warning.
+  Files are found by the folder source's rules: at any depth, sorted by path, links followed, hidden
+  files left out. A file without one of the task's suffixes is skipped with a warning.
 
   Args:
-    inputs: a sequence of what `Task.read_input` takes and of paths of folders, or one array.
-    task: knows which files it reads.
+    inputs: A sequence of inputs of `Task.read_input` and of folder paths, or one array.
+    task: The task, which decides the suffixes of its files.
 
   Raises:
-    ConfigError: a folder without such files, or with a link that leads back to where it lies.
-    ValueError: no sequence, or an array that holds no inputs of the task.
+    ConfigError: A folder has no such files, or a link in it leads back to a folder above it.
+    ValueError: The inputs are not a sequence, or are an array that does not fit the task.
   """
   found: list[Any] = []
   for given in _as_list(inputs, task.element_spec):
@@ -37,11 +36,11 @@ def list_inputs(inputs: Any, task: Task) -> list[Any]:
 
 
 def make_reader(task: Task) -> Callable[[Any, int], Example]:
-  """Returns a function from an input and its number to an example as the task evaluates it.
+  """Returns a function from an input and its number to an example, prepared as in evaluation.
 
-  What only an answer would say, such as a label, is blank. The function raises ConfigError for a
-  file that cannot be read and for arrays without one that the task reads, and ValueError for an
-  input of another kind.
+  Arrays that only an answer would give, such as a label, are zeros. The function raises ConfigError
+  if a file cannot be read or the task's arrays are incomplete, and ValueError for an input of
+  another kind.
   """
   prepare = task.transform(train=False)
   blank = {name: np.zeros(x.shape, x.dtype) for name, x in task.element_spec.items()}
@@ -67,7 +66,7 @@ def make_reader(task: Task) -> Callable[[Any, int], Example]:
 
 
 def name_input(given: Any, number: int) -> str:
-  """Returns the path of an input, or its number, from 0, where it has none."""
+  """Returns the path of an input, or its number from 0 if it has no path."""
   return str(given) if isinstance(given, str | Path) else str(number)
 
 

@@ -1,4 +1,4 @@
-"""The model card beside exported weights: what they are, and how they came to be."""
+"""The model card beside exported weights: a description of the weights and their training."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -16,12 +16,12 @@ _FIGURES = ("test", "validation")
 
 
 def write_card(loaded: Loaded, network: ForeignNetwork, file: str) -> str:
-  """Returns the card of a trained model's weights in a file, Markdown.
+  """Returns the model card of a file of trained weights, as Markdown.
 
   Args:
-    loaded: the model.
-    network: which it is in the other project.
-    file: name of the file of weights.
+    loaded: The model.
+    network: The equivalent network of the other project.
+    file: The name of the file of weights.
   """
   environment = read_json(loaded.workdir, "environment.json")
   library = "library_name: timm\n" if network.code else ""
@@ -73,7 +73,7 @@ def _data(loaded: Loaded) -> str:
 
 
 def _figures(rows: Sequence[Mapping[str, Any]], step: int) -> str:
-  """Returns a table of the evaluations of this checkpoint."""
+  """Returns a table of the figures of this checkpoint."""
   found = {row["kind"]: row for row in rows if row.get("step") == step and row["kind"] in _FIGURES}
   if not found:
     return "## Figures\n\nNone: this run evaluated nothing."

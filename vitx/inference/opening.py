@@ -1,4 +1,4 @@
-"""What every function of this room opens: a model, and the data of its run."""
+"""Functions that open a model and the data of its run."""
 
 import contextlib
 from collections.abc import Iterator
@@ -20,9 +20,9 @@ def open_model(
   weights: str | None = None,
   trust_code: bool = False,
 ) -> Iterator[Loaded]:
-  """Gives a model that is loaded as it is, and that of a workdir as `vitx.load` does.
+  """Yields the model, loaded by `vitx.load` if it is given as a workdir.
 
-  While the `with` block runs, code that the config names may be imported if `trust_code` is set.
+  Inside the `with` block, code that the config names may be imported if `trust_code` is set.
   """
   cache.enable()
   with registry.trusting(trust_code):
@@ -34,12 +34,12 @@ def open_model(
 def copy_data_fields(
   loaded: Loaded, data_dir: str | None = None, *, own_source: bool = True
 ) -> ConfigDict:
-  """Returns a copy of the run's `data`, and says which of the places that it names are read.
+  """Returns a copy of the run's `data` config, and logs the places in it that will be read.
 
   Args:
-    loaded: the model.
-    data_dir: where TFDS sets lie; None for where the run found them.
-    own_source: whether the source of the run is read.
+    loaded: The model.
+    data_dir: The directory of TFDS sets, or `None` for the run's.
+    own_source: Whether the source of the run is read.
   """
   source, folder = DATA_PLACES
   fields = [*[source] * own_source, *[folder] * (data_dir is None)]

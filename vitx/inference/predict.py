@@ -1,4 +1,4 @@
-"""Predicts with a trained model."""
+"""Prediction with a trained model."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -20,19 +20,19 @@ from vitx.training.record.progress import count_bar
 
 BATCH = 64
 FEATURES = "features"
-WRITTEN = ("logits", FEATURES)  # of the rows, beside the task's columns
+WRITTEN = ("logits", FEATURES)  # The rows that are written beside the task's columns.
 
 
 @dataclasses.dataclass(frozen=True)
 class Prediction:
-  """What a model says of examples.
+  """The predictions of a model for B examples.
 
   Attributes:
-    rows: what the task's evaluation says of each, arrays (B, ...) by name.
-    class_names: of the K classes; () where there are none.
-    columns: names and values of what the task tells of each.
-    names: the path of each, those in folders too; its number, from 0, of an array.
-    skipped: why inputs were left out that could not be read, a line with the path for each.
+    rows: The outputs of the task's evaluation per example, arrays (B, ...) by name.
+    class_names: The names of the K classes, or () if there are none.
+    columns: The values of the task's columns, by column name.
+    names: The paths of the inputs, files of folders included; for an array, its numbers from 0.
+    skipped: A line for each unreadable input that was left out, with its path and the reason.
   """
 
   rows: Mapping[str, np.ndarray]
@@ -48,19 +48,19 @@ class Prediction:
 
   @property
   def logits(self) -> np.ndarray:
-    """What the head says of each class, float32 (B, K)."""
+    """The logits of the classes, float32 (B, K)."""
     return self.rows["logits"]
 
   @property
   def features(self) -> np.ndarray:
-    """What the head reads, (B, C); there if `predict` was told `features=True`."""
+    """The input of the head, (B, C); only present if `predict` got `features=True`."""
     return self.rows[FEATURES]
 
   def top_k(self, k: int) -> list[list[tuple[str, float]]]:
     """Returns the k most probable classes of each example with their probabilities, best first.
 
     Raises:
-      ConfigError: k is not in 1..K.
+      ConfigError: `k` is not in 1..K.
     """
     check_integer(k, "top_k", f"[1, {len(self.class_names)}]")
     order = np.argsort(-self.probabilities, axis=1, kind="stable")[:, :k]
@@ -71,7 +71,7 @@ class Prediction:
 
   @property
   def classes(self) -> list[str]:
-    """The name of the most probable class, per example."""
+    """The name of the most probable class of each example."""
     return [self.class_names[i] for i in self.probabilities.argmax(axis=1)]
 
 
@@ -86,23 +86,24 @@ def predict(
   """Predicts inputs, such as images of any size, prepared as in the run's evaluation.
 
   Args:
-    model: of `vitx.load`, or a workdir (its best checkpoint).
-    inputs: what the task reads, see `Task.read_input`. A classifier of images takes paths of image
-      files, Pillow's images and arrays (height, width, C), uint8 or float in 0..1, or one array
-      (B, height, width, C); any task takes paths of `.npz` files and dicts of arrays, examples as
-      the run's source has them. The path of a folder stands for the files beneath it that the task
-      reads, sorted.
-    features: also return what the network's head reads.
-    skip_unreadable: leave inputs out that cannot be read, and say which, if others can.
-    trust_code: import what the run's config names as `module:Name`.
+    model: A model that `vitx.load` returned, or a workdir (its best checkpoint is loaded).
+    inputs: The inputs of the task, see `Task.read_input`. A classifier of images takes paths of
+      image files, Pillow images and arrays (height, width, C), uint8 or float in 0..1, or one array
+      (B, height, width, C). Any task takes paths of `.npz` files and dicts of arrays, with the
+      arrays of an example of the run's source. The path of a folder means all files beneath it that
+      the task reads, sorted.
+    features: Whether to also return the input of the network's head.
+    skip_unreadable: Whether to leave out and report unreadable inputs, as long as others are
+      readable.
+    trust_code: Whether to import the objects that the run's config names as `module:Name`.
 
   Returns:
-    Probabilities and logits (B, K) and class names, or what else the task tells.
+    The probabilities and logits (B, K) and class names, or the outputs of another task.
 
   Raises:
-    ConfigError: no workdir, an input that cannot be read (names its path), a folder without any, or
-      features of a network without a head.
-    ValueError: no list, or an array that is no input of the task.
+    ConfigError: The workdir does not exist, an input cannot be read (the message names its path), a
+      folder has no inputs, or the network has no head for `features`.
+    ValueError: The inputs are not a list, or are an array that does not fit the task.
   """
   with open_model(model, trust_code=trust_code) as loaded:
     return _predict(loaded, inputs, features, skip_unreadable)
@@ -120,7 +121,7 @@ def _predict(
   state = dict(jax.device_put(loaded.variables))
   arguments = (state.pop("params"), state, task.constants())
   read_one = make_reader(task)
-  # A few sizes of batches, each compiled once, with blank examples at the end.
+  # Batches are padded with blank examples to a few sizes, so that few programs are compiled.
   size = min(BATCH, 1 << max(len(examples) - 1, 0).bit_length())
   blank = {name: np.zeros(x.shape, x.dtype) for name, x in spec.items()}
   results, answers, named = [], [], []
@@ -129,7 +130,7 @@ def _predict(
   def read(given: Any, number: int) -> dict[str, np.ndarray] | None:
     try:
       return read_one(given, number)
-    except ConfigError as error:  # all that cannot be read are named, at the end
+    except ConfigError as error:  # All unreadable inputs are reported together at the end.
       problems.append(error)
       return None
 
@@ -158,7 +159,7 @@ def _predict(
 
 
 def _with_features(evaluate: Callable[..., Any]) -> Callable[..., Any]:
-  """Returns a task's `evaluate` whose rows also have what the network's head reads."""
+  """Returns a task's `evaluate` whose rows also have the input of the network's head."""
 
   def run(*arguments: Any) -> Any:
     read: list[jax.Array] = []
@@ -178,7 +179,7 @@ def _with_features(evaluate: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _columns(loaded: Loaded, answers: Sequence[Sequence[Any]]) -> dict[str, list[Any]]:
-  """Returns the task's columns but for those of an example's own arrays, made up here."""
+  """Returns the task's columns without the examples' own arrays, which predictions leave blank."""
   heads = loaded.task.prediction_columns(loaded.data)
   columns = {head: [row[i] for row in answers] for i, head in enumerate(heads)}
   return {head: column for head, column in columns.items() if head not in loaded.task.element_spec}

@@ -1,4 +1,4 @@
-"""Samples from a trained density model."""
+"""Sampling from a trained density model."""
 
 import math
 from pathlib import Path
@@ -17,7 +17,7 @@ from vitx.inference.sample_files import Samples
 from vitx.training.record.progress import count_bar
 
 BATCH = 64
-COMPLETIONS = 4  # of each image
+COMPLETIONS = 4  # The number of completions per image.
 
 
 def sample(
@@ -34,26 +34,28 @@ def sample(
   data_dir: str | None = None,
   trust_code: bool = False,
 ) -> Samples:
-  """Draws from a density model, token by token.
+  """Draws samples from a density model, token by token.
 
   Args:
-    model: of `vitx.load`, or a workdir.
-    count: samples, or images to complete (four times each) or windows of text or sound (once).
-    prompt: what all samples begin with: bytes, a text, or the path of a file, of sound a WAV file;
-      of an image model an image file, of which `complete` says how much is given.
-    complete: the share of every original that is given, in (0, 1); the originals are the first of
-      the test split, or the image that is the prompt.
-    temperature: divides the logits.
-    top_k: draw from the k most probable tokens only.
-    top_p: draw from the most probable tokens that together reach this probability.
-    seed: of the draws; a sample does not depend on how many are drawn.
+    model: A model that `vitx.load` returned, or a workdir.
+    count: The number of samples, or of images (each completed four times) or windows of text or
+      sound (each completed once).
+    prompt: The beginning of all samples: bytes, a text, or the path of a file (a WAV file for
+      sound). For an image model it is an image file, of which the share `complete` is given.
+    complete: The share of every original that is given, in (0, 1). The originals are the first
+      examples of the test split, or the image that `prompt` names.
+    temperature: The divisor of the logits.
+    top_k: The number of most probable tokens to draw from.
+    top_p: The probability that the most probable tokens, which alone are drawn, must reach
+      together.
+    seed: The random seed; a sample does not depend on `count`.
     checkpoint: "best", "latest" or a step.
-    data_dir: where TFDS sets lie, if not where the run found them.
-    trust_code: import what the run's config names as `module:Name`.
+    data_dir: The directory of TFDS sets; `None` means the run's.
+    trust_code: Whether to import the objects that the run's config names as `module:Name`.
 
   Raises:
-    ConfigError: no density model, or one whose mixer has no cache; a prompt that is longer than the
-      model's window or has tokens that the model does not know; an argument out of range.
+    ConfigError: The model is not a density model, or its mixer has no cache; the prompt is longer
+      than the model's window or has unknown tokens; an argument is out of range.
   """
   sampling = Sampling(temperature, top_k, top_p)
   check_value(count, "count", PositiveInt)
@@ -76,7 +78,7 @@ def sample(
 
 
 def _draw(loaded: Loaded, prompts: np.ndarray, sampling: Sampling, seed: int) -> np.ndarray:
-  """Returns int32 (S, N), by batches of one size."""
+  """Returns the sampled tokens, int32 (S, N), drawn in batches of one size."""
   length, size = density_model.density_task(loaded).length, min(BATCH, len(prompts))
   batches, found = math.ceil(len(prompts) / size), []
   with count_bar("sampling", batches * length, "token") as bar:
@@ -100,7 +102,7 @@ def _read_prompt(loaded: Loaded, prompt: str | Path | bytes | None) -> np.ndarra
   """Returns the tokens of a prompt, int32 (P,).
 
   Raises:
-    ConfigError: it is no prompt for this model.
+    ConfigError: The prompt does not fit the model.
   """
   if prompt is None:
     return np.zeros(0, np.int32)
@@ -138,14 +140,14 @@ def _read_file(path: Path, kind: density_model.Kind) -> np.ndarray:
 def _is_file(prompt: str | Path) -> bool:
   try:
     return Path(prompt).is_file()
-  except (OSError, ValueError):  # a text too long for a path, or with a zero in it
+  except (OSError, ValueError):  # The text is too long for a path or has a zero in it.
     return False
 
 
 def _originals(
   loaded: Loaded, prompt: str | Path | bytes | None, count: int, data_dir: str | None
 ) -> np.ndarray:
-  """Returns what is completed, int32 (R, N): the image that is the prompt, or the first of test."""
+  """Returns the originals to complete, int32 (R, N): the prompt's image, or the first of test."""
   task = density_model.density_task(loaded)
   if prompt is not None:
     if density_model.kind_of(loaded) != "image" or isinstance(prompt, bytes):

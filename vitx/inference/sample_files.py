@@ -1,4 +1,4 @@
-"""Samples as one looks at them or listens to them: grids of images, text, WAV files."""
+"""Samples as files: grids of images, text, WAV files."""
 
 import dataclasses
 import io
@@ -13,21 +13,22 @@ from vitx.checkpoints import own_files
 from vitx.inference.density_model import Kind
 from vitx.tasks.density_images import to_values
 
-GAP = 2  # pixels between images
-SIDE = 64  # pixels, to which smaller images are enlarged by an integer
+GAP = 2  # The space between images in pixels.
+SIDE = 64  # The size in pixels up to which small images are enlarged by an integer factor.
 
 
 @dataclasses.dataclass(frozen=True)
 class Samples:
-  """What was drawn.
+  """The samples of a density model.
 
   Attributes:
-    tokens: int32 (S, N), what was given included; S is R times as many completions of each.
-    given: tokens of each that were given.
-    originals: int32 (R, N), whose beginnings were completed; None for samples.
-    kind: what the tokens are.
-    levels: of images.
-    grid: of images, (height, width, channels).
+    tokens: The tokens, int32 (S, N), given ones included; S is R times the completions per
+      original.
+    given: The number of given tokens of each sample.
+    originals: The originals whose beginnings were completed, int32 (R, N), or `None` for samples.
+    kind: The kind of data that the tokens encode.
+    levels: The number of levels of an image's values.
+    grid: The shape of an image, (height, width, channels).
   """
 
   tokens: np.ndarray
@@ -39,16 +40,16 @@ class Samples:
 
   @property
   def images(self) -> np.ndarray:
-    """Returns uint8 (S, height, width, channels)."""
+    """Returns the samples as images, uint8 (S, height, width, channels)."""
     return self.to_images(self.tokens)
 
   @property
   def texts(self) -> list[str]:
-    """Returns the tokens as UTF-8, with a sign in the place of what is none."""
+    """Returns the samples as UTF-8 text, with a replacement character for invalid bytes."""
     return [to_text(tokens) for tokens in self.tokens]
 
   def to_images(self, tokens: np.ndarray) -> np.ndarray:
-    """Returns tokens (n, N) as uint8 (n, height, width, channels)."""
+    """Returns tokens (n, N) as images, uint8 (n, height, width, channels)."""
     return to_values(tokens, self.levels).reshape(-1, *self.grid)
 
 
@@ -74,7 +75,7 @@ def write_samples(found: Samples, folder: Path) -> Path:
 
 
 def _arrange(found: Samples) -> tuple[np.ndarray, int]:
-  """Returns the images of a grid and its columns: each original, then its completions."""
+  """Returns the images of a grid and its number of columns; a completion follows its original."""
   if found.originals is None:
     return found.images, math.ceil(math.sqrt(len(found.tokens)))
   originals = found.to_images(found.originals)[:, None]
@@ -84,7 +85,7 @@ def _arrange(found: Samples) -> tuple[np.ndarray, int]:
 
 
 def title_texts(found: Samples) -> str:
-  """Returns all texts under titles; of completions what was given, the original, and the rest."""
+  """Returns all texts under titles; completions show the given part, the original, the rest."""
   parts = []
   for number, text in enumerate(found.texts):
     if found.originals is None:
@@ -100,11 +101,11 @@ def title_texts(found: Samples) -> str:
 
 
 def draw_grid(images: np.ndarray, columns: int) -> Image.Image:
-  """Draws images in rows, enlarged where they are small, on white.
+  """Draws images in rows on white, and enlarges small ones.
 
   Args:
-    images: uint8 (n, height, width, c), c 1 or 3.
-    columns: images of a row.
+    images: The images, uint8 (n, height, width, c), c = 1 or 3.
+    columns: The number of images in a row.
   """
   factor = max(1, SIDE // max(images.shape[1:3]))
   images = images.repeat(factor, axis=1).repeat(factor, axis=2)
@@ -120,7 +121,7 @@ def draw_grid(images: np.ndarray, columns: int) -> Image.Image:
 
 
 def to_text(tokens: np.ndarray) -> str:
-  """Returns bytes as text: UTF-8, with a sign in the place of what is none or does not print."""
+  """Returns bytes as UTF-8 text, with replacement characters for invalid or unprintable parts."""
   text = tokens.astype(np.uint8).tobytes().decode("utf-8", errors="replace")
   return "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text)
 
@@ -133,7 +134,7 @@ def to_png(image: Image.Image) -> bytes:
 
 
 def to_wav(codes: np.ndarray) -> bytes:
-  """Returns the WAV file of mu-law codes, uint8 (n,): 16 bits at the rate that is modeled."""
+  """Returns a WAV file of mu-law codes, uint8 (n,): 16 bits at the sample rate of the model."""
   from vitx.data.mu_law import mu_law_decode
   from vitx.data.sources.audio import RATE
 

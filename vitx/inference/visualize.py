@@ -1,4 +1,4 @@
-"""Draws a figure of a trained model, of a config, of runs, of a sweep or of patterns."""
+"""Figures of a trained model, of a config, of runs, of a sweep or of patterns."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -38,13 +38,14 @@ from vitx.training.trial import complete_config, count_training_flops, measure_t
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-  """What may be said of a figure; a figure takes what it knows.
+  """The options of a figure; each figure reads the options that it needs.
 
   Attributes:
-    local: l, the last tokens that count as near; None for a row of the grid.
-    examples: how many are looked at.
-    queries: positions that are drawn; () for some.
-    inputs: looked at instead of the first of *validation*, all of them: what `vitx.predict` takes.
+    local: The number l of last tokens that count as near; `None` means a row of the grid.
+    examples: The number of examples to look at.
+    queries: The positions to draw, or () for a default choice.
+    inputs: The inputs to look at instead of the first of *validation*, as `vitx.predict` takes
+      them.
   """
 
   local: PositiveInt | None = None
@@ -70,30 +71,31 @@ def visualize(
   grid: Sequence[int] = (),
   trust_code: bool = False,
 ) -> list[Path]:
-  """Draws a figure and returns the files that were written.
+  """Draws a figure and returns the paths of the written files.
 
   Args:
-    figure: a name of `FIGURES`, `SIDE_BY_SIDE`, `RUN_FIGURES`, `RESULT_FIGURES` or
+    figure: A name of `FIGURES`, `SIDE_BY_SIDE`, `RUN_FIGURES`, `RESULT_FIGURES` or
       `PATTERN_FIGURES`.
-    out: folder of the files.
-    workdir: of a training run, of several for a figure of `SIDE_BY_SIDE` or `RUN_FIGURES`; or
-    config: `FILE:ROW,field=value` or a config.json; of curves, the file whose source printed some.
-    results: the CSV file of a sweep over the rows of the config, for a figure of `RESULT_FIGURES`.
-    checkpoint: of the workdir: best, latest or a step.
-    options: of the figure of a model.
-    patterns: for a figure of `PATTERN_FIGURES`: names of `vitx.ops.patterns.PATTERNS`, or
-      `module:NAME`; () for eight of them.
-    grid: rows and columns that those are laid over; () for those of the gallery.
-    trust_code: import what the config names as `module:Name`.
+    out: The folder of the files.
+    workdir: The workdir of a training run; `SIDE_BY_SIDE` and `RUN_FIGURES` take several.
+    config: `FILE:ROW,field=value` or a config.json, instead of a workdir. For curves, the config
+      file whose source published curves.
+    results: The CSV file of a sweep over the config's rows, for a figure of `RESULT_FIGURES`.
+    checkpoint: The checkpoint of the workdir: "best", "latest" or a step.
+    options: The options of a model's figure.
+    patterns: The patterns of a figure of `PATTERN_FIGURES`: names of `vitx.ops.patterns.PATTERNS`,
+      or `module:NAME`; () for eight of them.
+    grid: The rows and columns of the grid under the patterns; () for the gallery's default.
+    trust_code: Whether to import the objects that the config names as `module:Name`.
 
   Raises:
-    ConfigError: an unknown figure (with the nearest), both or neither of workdir and config, or a
-      model that the figure cannot show.
-    MissingExtraError: matplotlib is not installed.
+    ConfigError: The figure is unknown (the message names the nearest), both or neither of workdir
+      and config are given, or the figure cannot show the model.
+    MissingExtraError: Matplotlib is not installed.
   """
   check_choice(figure, "figure", tuple(figures.ALL_FIGURES))
   check_folder(out, "out")
-  make_canvas(1, 1)  # what is missing is said before the long part
+  make_canvas(1, 1)  # A missing matplotlib is reported before the long computation.
   workdirs = [workdir] if isinstance(workdir, str) else list(workdir or ())
   if options and options.inputs and figure not in {**figures.FIGURES, **figures.SIDE_BY_SIDE}:
     raise ConfigError(f"--inputs: {figure} looks at no inputs; leave them out")
@@ -130,17 +132,17 @@ def open_subject(
   options: Options | None = None,
   trust_code: bool = False,
 ) -> Subject:
-  """Returns what the functions of `vitx.analysis.figures` take, of a run or of a config.
+  """Returns the subject of a figure, for the functions of `vitx.analysis.figures`.
 
   Args:
-    workdir: of a training run; or
-    config: `FILE:ROW,field=value` or a config.json, with starting weights.
-    checkpoint: of the workdir: best, latest or a step.
-    options: of the figure.
-    trust_code: import what the config names as `module:Name`.
+    workdir: The workdir of a training run.
+    config: `FILE:ROW,field=value` or a config.json, instead of a workdir, with initial weights.
+    checkpoint: The checkpoint of the workdir: "best", "latest" or a step.
+    options: The options of the figure.
+    trust_code: Whether to import the objects that the config names as `module:Name`.
 
   Raises:
-    ConfigError: both or neither of workdir and config, or one that cannot be opened.
+    ConfigError: Both or neither of workdir and config are given, or one cannot be opened.
   """
   if (workdir is None) == (config is None):
     given = "neither" if workdir is None else "both"
@@ -155,7 +157,7 @@ def open_subject(
 def _draw_results(
   figure: str, out: Path, results: str | None, config: str | None, workdirs: Sequence[str]
 ) -> list[Path]:
-  """Draws a figure of a sweep over rows, whose training steps are compiled for their memory."""
+  """Draws a figure of a sweep over rows; their training steps are compiled to know their memory."""
   if results is None or config is None or workdirs:
     raise ConfigError(
       f"{figure} is a figure of results: give the CSV file of vitx reproduce as --results, the"
@@ -229,7 +231,7 @@ def _of_config(text: str, options: Options) -> Subject:
 
 
 def _describe(config: ConfigDict) -> str:
-  """Returns the network and its data in a few words."""
+  """Returns a short description of the network and its data."""
   model = config.model
   mixer = fields_of(model.get("token_mixer", "softmax"))
   block = fields_of(model.get("block", "pre_norm"))["name"]
@@ -250,7 +252,7 @@ def _subject(
   is_trusted = registry.is_trusted()
 
   def inputs(count: int) -> Any:
-    with registry.trusting(is_trusted):  # whenever it is called
+    with registry.trusting(is_trusted):  # The call may come after the caller's own `with` block.
       return read_inputs(count)
 
   def read_inputs(count: int) -> Any:
@@ -258,7 +260,7 @@ def _subject(
       read = make_reader(task)
       return task.model_inputs(_stack(task, [read(one, i) for i, one in enumerate(given)][:count]))
     source = open_source(config.data, config.data_seed)
-    # Statistics of a config's pixels were made up, and what follows from the data is known by now.
+    # A config's pixel statistics were placeholders until here; the opened data have the real ones.
     own = build_task(resolve(config, source))
     examples = own.examples(source.role("validation"), train=False)
     prepare = own.transform(train=False)

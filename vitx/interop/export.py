@@ -1,4 +1,4 @@
-"""Weights out: a network of ours as a `.safetensors` file under names that others know."""
+"""Export of a network's weights to a `.safetensors` file under another project's names."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,17 +17,17 @@ def export_arrays(variables: Mapping[str, Any], family: str) -> dict[str, np.nda
   """Returns a network's variables under the names of a family of `foreign_names.FAMILIES`.
 
   Raises:
-    ConfigError: a variable has no place there.
+    ConfigError: A variable has no name in the family.
   """
   return to_theirs(tree.name_arrays(variables), family)
 
 
 def write_safetensors(path: str | Path, arrays: Mapping[str, np.ndarray]) -> None:
-  """Writes arrays by name.
+  """Writes arrays by name to a `.safetensors` file.
 
   Raises:
-    ConfigError: the path does not end in `.safetensors`, or cannot be written.
-    MissingExtraError: that package is not installed.
+    ConfigError: The path does not end in `.safetensors`, or cannot be written.
+    MissingExtraError: The package safetensors is not installed.
   """
   if not str(path).endswith(SUFFIX):
     raise ConfigError(f"out={str(path)!r} must end in {SUFFIX}: weights go out in that form alone")
@@ -37,6 +37,6 @@ def write_safetensors(path: str | Path, arrays: Mapping[str, np.ndarray]) -> Non
   except ImportError as error:
     raise MissingExtraError(f"out={str(path)!r}", "foreign") from error
   try:
-    save_file(dict(arrays), str(path), metadata={"format": "pt"})  # as timm writes and asks for
+    save_file(dict(arrays), str(path), metadata={"format": "pt"})  # timm writes and expects this.
   except (OSError, SafetensorError) as error:
     raise ConfigError(f"out={str(path)!r} cannot be written: {error}") from error

@@ -1,6 +1,6 @@
-"""Weights that others published, from their files: `init_from=deit_small.pth`.
+"""Published weights of other projects, read from their files: `init_from=deit_small.pth`.
 
-They may also be named `hf:NAME`, and are then downloaded.
+The name `hf:NAME` downloads a file from the Hugging Face Hub.
 """
 
 import math
@@ -22,8 +22,8 @@ from vitx.models import names
 from vitx.ops.layout import TokenLayout
 
 SUFFIXES = (".pth", ".pt", ".bin", ".tar", ".ckpt", ".npz", ".safetensors")
-# Where training code puts the weights beside other things; of several the first is taken. Of two
-# networks that train each other it is the one that their authors evaluate.
+# Training code may save the weights under one of these keys; of several the first one is taken. If
+# two networks train each other, it is the one that their authors evaluate.
 STATE_DICTS = (
   *("model", "state_dict", "model_state_dict", "network", "net", "module", "teacher"),
   *("target_encoder", "student", "encoder", "backbone", "model_ema", "state_dict_ema", "ema"),
@@ -42,7 +42,7 @@ _DTYPES = {
 
 
 def is_file(source: str) -> bool:
-  """Returns whether `init_from` names a file of weights, here or on the Hub, and not a workdir."""
+  """Returns whether `init_from` names a file of weights, local or on the Hub, and not a workdir."""
   with files.reading(f"init_from={source!r} is no path"):
     path = Path(source)
     named = source.endswith(SUFFIXES) and not path.is_dir()
@@ -50,16 +50,16 @@ def is_file(source: str) -> bool:
 
 
 def read_arrays(path: str) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-  """Returns the arrays of a `.safetensors` or `.npz` file, or of one of `torch.save`, by name.
+  """Returns the arrays of a `.safetensors`, `.npz` or `torch.save` file, by name.
 
-  Nothing that a file pickles is executed.
+  Pickled code in the file is never executed.
 
   Returns:
-    The arrays, and what lies beside them in the file, by name, and what it is.
+    The arrays, and descriptions of the other values in the file, both by name.
 
   Raises:
-    ConfigError: there is no such file, it cannot be read, or it holds no dict of arrays.
-    MissingExtraError: `.safetensors` without that package.
+    ConfigError: The file does not exist, cannot be read, or holds no dict of arrays.
+    MissingExtraError: The file is `.safetensors`, and that package is not installed.
   """
   if not Path(path).is_file():
     raise ConfigError(f"init_from={path!r}: there is no such file")
@@ -76,19 +76,19 @@ def read_arrays(path: str) -> tuple[dict[str, np.ndarray], dict[str, str]]:
 
 
 def read_variables(source: str, num_heads: int) -> tuple[dict[str, Any], list[str], dict[str, str]]:
-  """Returns a file's weights as collections of ours, nested.
+  """Returns a file's weights as nested variable collections of vitx.
 
   Args:
-    source: path of the file, or `hf:NAME`.
-    num_heads: H of the network.
+    source: The path of the file, or `hf:NAME`.
+    num_heads: The number of heads of the network, H.
 
   Returns:
-    The collections, the names of arrays that have no place in them, and what of the file is no
-    part of the network: things beside the weights, and prefixes of their names.
+    The collections, the names of arrays that have no place in them, and descriptions of the parts
+    of the file outside the network: values beside the weights, and prefixes of their names.
 
   Raises:
-    ConfigError: the file cannot be read, or its source is not known.
-    MissingExtraError: a package is missing that reads it.
+    ConfigError: The file cannot be read, or its naming scheme is unknown.
+    MissingExtraError: A package that reads the file is not installed.
   """
   arrays, beside = read_arrays(hub.download(source) if hub.is_name(source) else source)
   try:
@@ -100,7 +100,7 @@ def read_variables(source: str, num_heads: int) -> tuple[dict[str, Any], list[st
 
 
 def count_heads(params: Mapping[str, Any]) -> int:
-  """Returns H of a network by its first query projection (C, H, D); 1 where it has none."""
+  """Returns a network's number of heads, from its first query projection (C, H, D), or 1."""
   for name, leaf in name_leaves(params).items():
     if name.endswith("query/kernel") and leaf.ndim == 3:
       return leaf.shape[1]
@@ -108,16 +108,16 @@ def count_heads(params: Mapping[str, Any]) -> int:
 
 
 def guess_layout(variables: Mapping[str, Any]) -> TokenLayout | None:
-  """Returns how the tokens lie that some weights belong to, taking their grid for a square.
+  """Returns the token layout of a network with some weights, assuming that its grid is square.
 
-  `None` if no weights tell: there is neither a position table nor a mixer bound to the tokens, or
-  their number is no square's.
+  Returns `None` if there is neither a position table nor a mixer with weights per token, or if the
+  number of tokens does not give a square grid.
   """
   params = variables["params"]
   before = [params[name] for name in (names.CLASS_TOKEN, names.EXTRA_TOKENS) if name in params]
   prefix = sum(x.shape[-2] for x in before if x.ndim > 1)
   rows = _count_rows(name_leaves(params))
-  # A table has a row for all tokens in front of the grid or, as with registers, for none of them.
+  # A table has rows for all tokens before the grid or, with registers, for none of them.
   for known in (0, prefix) if names.EXTRA_TOKENS in params else (prefix, 0):
     side = math.isqrt(max(rows - known, 0))
     if side and side**2 + known == rows:
@@ -126,7 +126,7 @@ def guess_layout(variables: Mapping[str, Any]) -> TokenLayout | None:
 
 
 def _count_rows(leaves: Mapping[str, Any]) -> int:
-  """Returns the entries of the first position table, else of weights that have one per token."""
+  """Returns the rows of the first position table, else of the first weight with a row per token."""
   for name, leaf in leaves.items():
     if names.is_position_table(name) and leaf.ndim > 1:
       return leaf.shape[-2]
@@ -138,7 +138,7 @@ def _count_rows(leaves: Mapping[str, Any]) -> int:
 
 
 def _find_weights(content: Any, path: str) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-  """Returns the arrays in what a file of `torch.save` holds, and what lies beside them."""
+  """Finds the arrays in the content of a `torch.save` file, and describes the other values."""
   where = ""
   beside: dict[str, str] = {}
   while isinstance(content, Mapping):
@@ -166,7 +166,7 @@ def _find_weights(content: Any, path: str) -> tuple[dict[str, np.ndarray], dict[
 def _split(
   content: Mapping[Any, Any], where: str, path: str, beside: Mapping[str, str] | None = None
 ) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-  """Returns the numeric arrays of a dict by name, and what else is in it."""
+  """Returns the numeric arrays of a dict by name, and descriptions of its other values."""
   arrays = {
     str(key): value
     for key, value in content.items()
@@ -180,7 +180,7 @@ def _split(
 
 
 def _holds_arrays(value: Any, depth: int = 2) -> bool:
-  """Returns whether a value is a dict of arrays, or one of such dicts under known names."""
+  """Returns whether a value is a dict of arrays, or a dict with such a dict under a known key."""
   if not isinstance(value, Mapping):
     return False
   inner = [value.get(key) for key in STATE_DICTS] if depth else []
@@ -190,7 +190,7 @@ def _holds_arrays(value: Any, depth: int = 2) -> bool:
 
 
 def _describe(value: Any) -> str:
-  """Returns a description of a value that a file holds beside the weights."""
+  """Returns a description of a value beside the weights."""
   if isinstance(value, Opaque):
     return f"a {type(value).__name__}, which was not executed"
   if isinstance(value, np.ndarray):

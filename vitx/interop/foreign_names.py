@@ -1,4 +1,4 @@
-"""The sources whose names are known: which one named a file's arrays, theirs to ours, and back."""
+"""The known naming schemes of other projects: detection, and renaming to vitx's names and back."""
 
 import dataclasses
 import itertools
@@ -14,11 +14,11 @@ from vitx.interop.naming import Arrays, NameRule, convert_in, convert_out
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-  """Names that one source gives.
+  """A naming scheme of another project.
 
   Attributes:
-    marks: names of theirs by which the family is known.
-    rules: of the arrays.
+    marks: Names of the scheme that identify it when all are present.
+    rules: The rules that rename the arrays.
   """
 
   marks: tuple[str, ...]
@@ -27,7 +27,7 @@ class Family:
 
 _TIMM = ("patch_embed.proj.weight", "cls_token")
 _TRANSFORMERS = ("embeddings.patch_embeddings.projection.weight", "embeddings.cls_token")
-# The first whose marks a file all has is its source.
+# A file belongs to the first family whose marks it has all.
 FAMILIES = {
   "lv_vit": Family(("patch_embed.conv1.weight",), timm_names.LV_VIT),
   "distilled": Family((*_TIMM, "dist_token"), timm_names.DISTILLED),
@@ -53,18 +53,18 @@ FAMILIES = {
   "augreg": Family(("embedding/kernel",), google_names.AUGREG),
   "big_vision": Family(("params/embedding/kernel",), google_names.BIG_VISION),
 }
-# What no network reads: counters of PyTorch's batch norm, the token that stands for a hidden patch
-# while DINOv2 is trained, and the layer behind the class token that transformers adds.
+# Arrays that no network reads: counters of PyTorch's batch norm, the token that replaces a hidden
+# patch during DINOv2's training, and the layer that transformers adds after the class token.
 _UNREAD = re.compile(r".*\.num_batches_tracked|(embeddings\.)?mask_token|pooler\.dense\..*")
-# What PyTorch puts into names where a part of a network is compiled, sharded or recomputed.
+# PyTorch adds these parts to names if a part of a network is compiled, sharded or recomputed.
 _WRAPPERS = re.compile(r"(?<![^.])(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
 
 
 def find_family(theirs: Arrays) -> str:
-  """Returns which of `FAMILIES` named these arrays.
+  """Returns the name of the first family in `FAMILIES` whose marks the arrays have.
 
   Raises:
-    ConfigError: none of them did.
+    ConfigError: The arrays belong to no known family.
   """
   for name, family in FAMILIES.items():
     if all(mark in theirs for mark in family.marks):
@@ -79,21 +79,22 @@ def find_family(theirs: Arrays) -> str:
 
 
 def strip(theirs: Arrays, order: Sequence[str]) -> tuple[Arrays, dict[str, str]]:
-  """Returns arrays without what stands in front of every name of a network, and what that was.
+  """Removes the common prefix of a network's array names.
 
-  A file may hold the network as a part of another: `module.`, `backbone.`, `vit.`. Parts beside it
-  that its source knows too, such as a head, come along; if there are others, all are left out,
-  since what stands between is not known.
+  A file may hold the network as a part of another: `module.`, `backbone.`, `vit.`. Parts beside it,
+  such as a head, are kept if the family knows all of them. Otherwise all are left out, since the
+  parts between them and the network are not known.
 
   Args:
-    theirs: arrays by the name that their source gave them.
-    order: of two networks in a file, that under the earlier of these words is taken.
+    theirs: The arrays by their names in the file.
+    order: Words in prefixes, by priority; of two networks in a file, the one with the earlier
+      word is taken.
 
   Returns:
-    The arrays, and what was taken off or left out, with the reason.
+    The arrays, and notes on the removed prefixes and the arrays left out.
 
   Raises:
-    ConfigError: there are several networks, and none comes first; or one name twice.
+    ConfigError: No network of several comes first by `order`, or a name occurs twice.
   """
   plain = {_WRAPPERS.sub("", name): x for name, x in theirs.items()}
   if len(plain) < len(theirs):
@@ -124,7 +125,7 @@ def _locate(theirs: Arrays, order: Sequence[str]) -> tuple[str, str]:
       whole = not front or front[-1] in "./"
       if whole and all(front + mark in theirs for mark in family.marks):
         found.setdefault(front, name)
-  # big_vision's names are AugReg's, and more in front.
+  # The names of big_vision are AugReg's with a prefix.
   outer = [x for x in found if not any(x != y and x.startswith(y) for y in found)]
   if len(outer) > 1:
     ranks = {
@@ -141,31 +142,34 @@ def _locate(theirs: Arrays, order: Sequence[str]) -> tuple[str, str]:
 
 
 def _cut(name: str, prefix: str) -> str:
-  """Returns a name without the parts that it begins with as `prefix` does."""
+  """Returns a name without the leading parts that it shares with `prefix`."""
   parts, front = (re.split(r"(?<=[./])", each) for each in (name, prefix))
   alike = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(parts, front, strict=False))
   return "".join(parts[len(list(alike)) :])
 
 
 def to_ours(theirs: Arrays, num_heads: int) -> tuple[dict[str, np.ndarray], list[str]]:
-  """Returns the arrays under our names, such as "params/block_0/mlp/up/kernel", and what is left.
+  """Renames arrays to vitx's names, such as "params/block_0/mlp/up/kernel".
 
   Args:
-    theirs: arrays by the name that their source gave them.
-    num_heads: H, which their shapes do not tell.
+    theirs: The arrays by their names in the file.
+    num_heads: The number of heads H, which the shapes do not show.
+
+  Returns:
+    The renamed arrays, and the names that no rule covers.
 
   Raises:
-    ConfigError: names of no known source, or a shape that does not split into H heads.
+    ConfigError: The naming scheme is unknown, or a shape does not split into H heads.
   """
   ours, left = convert_in(FAMILIES[find_family(theirs)].rules, theirs, num_heads)
   return ours, [name for name in left if not _UNREAD.fullmatch(name)]
 
 
 def to_theirs(ours: Arrays, family: str) -> dict[str, np.ndarray]:
-  """Returns arrays of ours under the names of a family, the inverse of `to_ours`.
+  """Renames arrays from vitx's names to those of a family, the inverse of `to_ours`.
 
   Raises:
-    ConfigError: an array of ours has no place there.
+    ConfigError: An array has no name in the family.
   """
   theirs, left = convert_out(FAMILIES[family].rules, ours)
   if left:

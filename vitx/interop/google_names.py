@@ -1,6 +1,6 @@
-"""Where the weights of Google's AugReg and big_vision files stand in our trees.
+"""Rules that rename the arrays of Google's AugReg and big_vision files to vitx's names.
 
-Their arrays are laid out as ours.
+The arrays have vitx's axes.
 """
 
 from vitx.interop.naming import QKV, NameRule, same

@@ -1,6 +1,6 @@
 """Weights of the Hugging Face Hub: `init_from=hf:NAME[@REVISION]`.
 
-The library keeps what it downloads in its own cache, and without a network takes it from there.
+The library huggingface_hub keeps downloads in its own cache and reads them there when offline.
 """
 
 import re
@@ -8,7 +8,7 @@ import re
 from vitx.config.errors import ConfigError, MissingExtraError
 
 PREFIX = "hf:"
-# Of a repository's files, the first that is there holds the weights.
+# A repository's weights are in the first of these files that exists.
 FILES = ("model.safetensors", "pytorch_model.bin")
 _NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
@@ -19,13 +19,13 @@ def is_name(source: str) -> bool:
 
 
 def download(source: str) -> str:
-  """Returns the path of the file of weights of `hf:NAME` or `hf:NAME@REVISION`.
+  """Downloads the weights of `hf:NAME` or `hf:NAME@REVISION` and returns the path of their file.
 
   Args:
-    source: NAME is OWNER/REPOSITORY, REVISION a branch, tag or commit.
+    source: The name; NAME is OWNER/REPOSITORY, REVISION is a branch, tag or commit.
 
   Raises:
-    ConfigError: no such repository, revision or file of weights, or no way to the Hub.
+    ConfigError: The repository, revision or file does not exist, or the Hub cannot be reached.
     MissingExtraError: `huggingface_hub` is not installed.
   """
   name, at, revision = source.removeprefix(PREFIX).partition("@")
@@ -48,7 +48,7 @@ def download(source: str) -> str:
       ) from error
     except errors.EntryNotFoundError:
       continue
-    # Repositories, revisions and connections all fail as one of these.
+    # A missing repository or revision and a failed connection all raise one of these.
     except (OSError, ValueError) as error:
       raise ConfigError(f"init_from={source!r} cannot be fetched: {_first_line(error)}") from error
   raise ConfigError(

@@ -1,4 +1,4 @@
-"""A new run's first weights: those of another run, or of a published file."""
+"""The initial weights of a new run, from another run or from a published file."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +18,7 @@ from vitx.interop.transfer import FindPlaces, Report, check_fit, transfer
 from vitx.models import names
 from vitx.ops.layout import TokenLayout
 
-STATISTICS = ("batch_stats",)  # state that belongs to the weights
+STATISTICS = ("batch_stats",)  # The state collections that belong to the weights.
 
 
 def initial_variables(
@@ -32,27 +32,28 @@ def initial_variables(
   new_head: bool = True,
   find_places: FindPlaces | None = None,
 ) -> tuple[Any, dict[str, Any]]:
-  """Returns a new run's parameters and state with weights of another run, or of a published file.
+  """Returns a new run's parameters and state, filled from another run or a published file.
 
-  A head for other classes starts anew, a position table for another grid is resized. What became of
-  each parameter is printed. Code that the other run's config names is imported inside
-  `registry.trusting(True)` alone.
+  A head for other classes is left as initialized; a position table for another grid is resized. The
+  fate of each parameter is printed. Code that the other run's config names is imported only inside
+  `registry.trusting(True)`.
 
   Args:
-    source: the workdir of the other run, whose best checkpoint is taken, a file of weights, or
+    source: The workdir of the other run, whose best checkpoint is loaded, or a file of weights, or
       `hf:NAME` for one on the Hugging Face Hub.
-    params: freshly initialized.
-    model_state: the other collections, of which batch statistics are taken over, and what else a
-      file has of them.
-    layout: of the new run's tokens that positions are added to; None where there are none.
-    allowed: regular expressions of names, ours or a file's own, that need not fit the file.
-    mixer: name of the network's token mixer, for errors.
-    new_head: whether a head of other classes than a file's may start anew.
-    find_places: finds the run's classes among the source's; None where there are none.
+    params: Freshly initialized parameters.
+    model_state: The other collections. Batch statistics are filled, and any other state in the
+      file.
+    layout: The layout of the tokens that the new run adds positions to, or `None`.
+    allowed: Regular expressions of names, vitx's or the file's, that need not fit.
+    mixer: The name of the network's token mixer, for error messages.
+    new_head: Whether a head for other classes than the file's may be left as initialized.
+    find_places: A function that finds the run's classes among the source's, or `None` without
+      classes.
 
   Raises:
-    ConfigError: the source cannot be read, or names of a file do not fit and are not allowed to.
-    MissingExtraError: a package is missing that reads the file.
+    ConfigError: The source cannot be read, or names of the file do not fit and are not allowed.
+    MissingExtraError: A package that reads the file is not installed.
   """
   if foreign.is_file(source):
     filled, report = _transfer_file(source, params, model_state, layout, find_places)
@@ -87,12 +88,14 @@ def check_source(
   new_head: bool = True,
   find_places: FindPlaces | None = None,
 ) -> None:
-  """Raises what `initial_variables` would raise, as far as it shows without reading a checkpoint.
+  """Raises the errors of `initial_variables` that can be found without reading a checkpoint.
+
+  `initial_variables` describes the other arguments.
 
   Args:
-    source: see `initial_variables`, as are the arguments that are not described here.
-    params: the shapes and dtypes of the parameters; nothing is compiled.
-    model_state: the shapes and dtypes of the other collections.
+    source: The workdir of the other run, a file of weights, or `hf:NAME`.
+    params: The shapes and dtypes of the parameters; nothing is compiled.
+    model_state: The shapes and dtypes of the other collections.
   """
   if foreign.is_file(source):
     blank = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), (params, model_state))
@@ -116,7 +119,7 @@ def _transfer_file(
   layout: TokenLayout | None,
   find_places: FindPlaces | None,
 ) -> tuple[Any, Report]:
-  """Fills parameters, batch statistics and what else of the state a published file has."""
+  """Fills parameters, batch statistics and any other state that a published file has."""
   found, left, ignored = foreign.read_variables(source, foreign.count_heads(params))
   told = tree.name_leaves({name: x for name, x in found.items() if name != "params"})
   state = {
@@ -133,6 +136,6 @@ def _transfer_file(
 def _find_places(
   find: FindPlaces | None, class_names: Sequence[str] | None, variables: Mapping[str, Any]
 ) -> np.ndarray | str | None:
-  """Returns where a network's classes stand among those of the head of some variables."""
+  """Returns the indices of a network's classes in the head of `variables`, see `FindPlaces`."""
   heads = [x for name, x in tree.name_arrays(variables["params"]).items() if names.is_head(name)]
   return None if find is None or not heads else find(class_names, heads[0].shape[-1])

@@ -1,7 +1,8 @@
-"""Rules that say which arrays of a published file hold what some of ours hold, and back.
+"""Rules that map arrays of published files to vitx's arrays and back.
 
-A rule names arrays of theirs, those of ours that they become (several, where one of theirs holds
-query, key and value), and the map between them in both directions. `{}` is the number of a block.
+A rule has names of "their" arrays (the published ones), names of "our" arrays, and functions that
+convert the values in both directions. One array of theirs may hold several of ours, such as query,
+key and value. In a name, `{}` is the number of a block.
 """
 
 import dataclasses
@@ -23,13 +24,13 @@ MIXER = "params/block_{}/token_mixer"
 
 @dataclasses.dataclass(frozen=True)
 class NameRule:
-  """Arrays of theirs and those of ours that hold the same.
+  """A rule that relates published arrays to the equivalent arrays of vitx.
 
   Attributes:
-    theirs: their names, `{}` for the number of a block.
-    ours: names of ours.
-    into: `(theirs, H) -> ours`.
-    back: `ours -> theirs`.
+    theirs: The published names, with `{}` for the number of a block.
+    ours: The names in vitx.
+    into: The function from their arrays and the number of heads H to ours.
+    back: The function from our arrays to theirs.
   """
 
   theirs: tuple[str, ...]
@@ -39,34 +40,34 @@ class NameRule:
 
 
 def rule(theirs: str, ours: tuple[str, ...], into: Into, back: Back) -> NameRule:
-  """Returns the rule of one array of theirs."""
+  """Returns the rule of a single published array."""
   return NameRule((theirs,), ours, lambda xs, heads: into(xs[0], heads), lambda xs: (back(xs),))
 
 
 def same(theirs: str, ours: str) -> NameRule:
-  """Returns the rule of an array that both lay out alike."""
+  """Returns the rule of an array that is stored identically on both sides."""
   return rule(theirs, (ours,), lambda x, heads: (x,), lambda xs: xs[0])
 
 
 def linear_kernel(theirs: str, ours: str) -> NameRule:
-  """Returns the rule of a linear map (out, in)."""
+  """Returns the rule of a linear map that they store as (out, in)."""
   return rule(theirs, (ours,), lambda x, heads: (x.T,), lambda xs: xs[0].T)
 
 
 def convolution(theirs: str, ours: str) -> NameRule:
-  """Returns the rule of a convolution (out, in / groups, height, width)."""
+  """Returns the rule of a convolution that they store as (out, in / groups, height, width)."""
   into: Into = lambda x, heads: (x.transpose(2, 3, 1, 0),)  # noqa: E731
   return rule(theirs, (ours,), into, lambda xs: xs[0].transpose(3, 2, 0, 1))
 
 
 def from_heads(theirs: str, ours: str) -> NameRule:
-  """Returns the rule of a linear map (C, H D) that reads the heads one after another."""
+  """Returns the rule of a linear map from concatenated heads, which they store as (C, H D)."""
   into: Into = lambda x, heads: (x.T.reshape(heads, -1, len(x)),)  # noqa: E731
   return rule(theirs, (ours,), into, lambda xs: xs[0].reshape(-1, xs[0].shape[-1]).T)
 
 
 def stacked_weight(theirs: str, ours: tuple[str, ...]) -> NameRule:
-  """Returns the rule of linear maps (H D, C), one above the other; a head's rows are together."""
+  """Returns the rule of stacked linear maps (H D, C), in which each head's rows are consecutive."""
 
   def into(x: np.ndarray, heads: int) -> tuple[np.ndarray, ...]:
     return tuple(w.T.reshape(x.shape[1], heads, -1) for w in np.split(x, len(ours)))
@@ -75,7 +76,7 @@ def stacked_weight(theirs: str, ours: tuple[str, ...]) -> NameRule:
 
 
 def stacked_bias(theirs: str, ours: tuple[str, ...]) -> NameRule:
-  """Returns the rule of the biases of such linear maps, one after the other."""
+  """Returns the rule of the concatenated biases of linear maps to the heads."""
 
   def into(x: np.ndarray, heads: int) -> tuple[np.ndarray, ...]:
     return tuple(b.reshape(heads, -1) for b in np.split(x, len(ours)))
@@ -92,7 +93,7 @@ def linear(theirs: str, ours: str) -> list[NameRule]:
 
 
 def linear_to_heads(theirs: str, *ours: str) -> list[NameRule]:
-  """Returns the rules of a linear map to the heads with a bias, or of several in one array."""
+  """Returns the rules of linear maps to the heads with biases, one or several in an array."""
   return [
     stacked_weight(f"{theirs}.weight", tuple(f"{each}/kernel" for each in ours)),
     stacked_bias(f"{theirs}.bias", tuple(f"{each}/bias" for each in ours)),
@@ -124,10 +125,10 @@ def batch_norm(theirs: str, ours: str) -> list[NameRule]:
 def convert_in(
   rules: Iterable[NameRule], theirs: Arrays, num_heads: int
 ) -> tuple[dict[str, np.ndarray], list[str]]:
-  """Returns the arrays under our names, and the names that no rule has.
+  """Returns the arrays under vitx's names, and the published names that no rule covers.
 
   Raises:
-    ConfigError: a shape does not split into H heads, or an array lacks the one that goes with it.
+    ConfigError: A shape does not split into H heads, or an array's counterpart is missing.
   """
   left = dict(theirs)
   ours: dict[str, np.ndarray] = {}
@@ -145,7 +146,7 @@ def convert_in(
 
 
 def convert_out(rules: Iterable[NameRule], ours: Arrays) -> tuple[dict[str, np.ndarray], list[str]]:
-  """Returns the arrays under their names, and the names of ours that no rule has."""
+  """Returns the arrays under the published names, and the names in vitx that no rule covers."""
   left = dict(ours)
   theirs: dict[str, np.ndarray] = {}
   for each in rules:
@@ -157,7 +158,7 @@ def convert_out(rules: Iterable[NameRule], ours: Arrays) -> tuple[dict[str, np.n
 def _take(
   templates: tuple[str, ...], left: dict[str, np.ndarray]
 ) -> Iterator[tuple[str, str, Several]]:
-  """Takes arrays that belong together out of `left`: the first's name, the number, the arrays."""
+  """Pops groups of related arrays from `left`; yields the first's name, the number, the arrays."""
   for first, number in _matching(templates[0], left):
     names = [template.format(number) for template in templates]
     missing = [name for name in names if name not in left]
@@ -171,7 +172,7 @@ def _name(templates: tuple[str, ...], number: str, arrays: Several) -> dict[str,
 
 
 def _matching(template: str, names: Arrays) -> list[tuple[str, str]]:
-  """Returns the names that a template stands for, each with its number."""
+  """Returns the names that match a template, each with its number."""
   pattern = re.compile(re.escape(template).replace(r"\{\}", r"(\d+)"))
   found = [(name, pattern.fullmatch(name)) for name in names]
   return [(name, match[1] if match.groups() else "") for name, match in found if match]

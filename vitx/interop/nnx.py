@@ -8,16 +8,16 @@ from vitx.checkpoints.load import Loaded
 
 
 def to_nnx(loaded: Loaded) -> bridge.ToNNX:
-  """Returns the network as an NNX module, by Flax's own bridge, with the trained weights in it.
+  """Returns the network as an NNX module with the trained weights, made by Flax's own bridge.
 
-  It is called as the network is, with inputs as the task prepares them: `module(inputs)`, in
-  training `module(inputs, train=True, rngs=nnx.Rngs(dropout=0), mutable=["batch_stats"])`.
-  `nnx.split`, `nnx.jit`, `nnx.grad` and NNX's optimizers take it; each collection is a type of
-  variables, "params" `nnx.Param`, "batch_stats" `nnx.BatchStat`.
+  Call it as the network, with inputs that the task prepared: `module(inputs)`, or in training
+  `module(inputs, train=True, rngs=nnx.Rngs(dropout=0), mutable=["batch_stats"])`. It works with
+  `nnx.split`, `nnx.jit`, `nnx.grad` and NNX's optimizers. Each collection is a type of variable:
+  "params" is `nnx.Param`, "batch_stats" is `nnx.BatchStat`.
 
   Args:
-    loaded: of `vitx.load`; it and the module share no variable, so the one may change without the
-      other.
+    loaded: A model that `vitx.load` returned. It and the module share no variable, so each may
+      change without the other.
   """
   module = bridge.ToNNX(loaded.model)
   for name, value in linen_vars_to_nnx_attrs(loaded.variables).items():

@@ -1,6 +1,6 @@
-"""Where the weights of timm, DeiT, DINO, DINOv2, LV-ViT and Sparsifiner stand in our trees.
+"""Rules for the weights of timm, DeiT, DINO, DINOv2, LV-ViT and Sparsifiner.
 
-The projects share the names of one vision transformer and add to it.
+All these projects extend the names of one vision transformer.
 """
 
 import numpy as np
@@ -31,7 +31,7 @@ _BLOCKS = [
   *linear("blocks.{}.mlp.fc1", "params/block_{}/mlp/up"),
   *linear("blocks.{}.mlp.fc2", "params/block_{}/mlp/down"),
   same("blocks.{}.ls2.gamma", "params/block_{}/mlp_scale"),
-  # Sparsifiner's, inside the attention of either backbone.
+  # Sparsifiner adds these inside the attention of either backbone.
   *linear(f"{_PREDICTOR}.proj_c_q", f"{MIXER}/reduce_query"),
   *linear(f"{_PREDICTOR}.proj_c_k", f"{MIXER}/reduce_key"),
   same(f"{_PREDICTOR}.proj_n", f"{MIXER}/down"),
@@ -47,7 +47,7 @@ _PATCHES = [
 
 
 def both_tokens(token: str, distillation: str) -> NameRule:
-  """Returns the rule of a class token and a distillation token, which ours keeps in one array."""
+  """Returns the rule of a class token and a distillation token, which vitx keeps in one array."""
   return NameRule(
     (token, distillation),
     ("params/cls",),
@@ -57,9 +57,10 @@ def both_tokens(token: str, distillation: str) -> NameRule:
 
 
 def placed_class(token: str, positions: str) -> NameRule:
-  """Returns the rule of DINOv2's class token: it has a position, the registers behind it have none.
+  """Returns the rule of DINOv2's class token, which has a position while the registers have none.
 
-  The two are only ever added, so ours is their sum, and nothing in front of the grid has a place.
+  The token and its position are only ever used as a sum. So vitx stores the sum as the class token,
+  and positions of the grid only.
   """
 
   def into(xs: Several, heads: int) -> Several:

@@ -1,8 +1,8 @@
-"""Which network of timm a network of ours is, and the call that makes it there.
+"""Search for the timm network that equals a network of vitx, and code that builds it.
 
-Parameters alone do not say what a network computes: an activation or the rotation of queries leaves
-no trace in them. So every field of a config's model is one that timm's constructor is told, one
-that changes nothing of a trained network, or must stand at its default.
+Parameters do not determine the function of a network: an activation or the rotation of queries
+leaves no trace in them. So every field of a config's model must be an argument of timm's
+constructor, have no effect on a trained network, or have its default value.
 """
 
 import dataclasses
@@ -12,8 +12,8 @@ from typing import Any
 from vitx.config.errors import ConfigError
 
 Fields = Mapping[str, Any]
-ImageSize = int | tuple[int, int]  # the side of a square, or (height, width)
-# Fields that say how a network begins, is trained or run, and not what it computes.
+ImageSize = int | tuple[int, int]  # The side of a square, or (height, width).
+# Fields that affect a network's initialization, training or execution, but not its function.
 FREE = (
   *("initialization", "pool.stddev", "posemb.stddev"),
   *("dropout", "stochastic_depth", "block.mixer_dropout", "token_mixer.dropout"),
@@ -26,11 +26,11 @@ _ACTIVATIONS = {"gelu": None, "gelu_tanh": "gelu_tanh", "quick_gelu": "quick_gel
 
 @dataclasses.dataclass(frozen=True)
 class ForeignNetwork:
-  """A network under the names of another project.
+  """A network of another project.
 
   Attributes:
-    family: of `foreign_names.FAMILIES`.
-    code: Python that makes the network `model` there; "" if timm has no such network.
+    family: The naming family, a key of `foreign_names.FAMILIES`.
+    code: Python code that builds the network as `model`, or "" if timm has no such network.
   """
 
   family: str
@@ -39,12 +39,12 @@ class ForeignNetwork:
 
 @dataclasses.dataclass(frozen=True)
 class _Kind:
-  """Networks of ours that another project has too.
+  """A kind of network that vitx shares with another project.
 
   Attributes:
-    names: the named choices, by field.
-    arguments: the fields that its constructor takes.
-    write: `(fields, size, channels) -> ForeignNetwork`.
+    names: The named choices that the kind requires, by field.
+    arguments: The fields that are arguments of the other constructor.
+    write: The function `(fields, size, channels) -> ForeignNetwork`.
   """
 
   names: Mapping[str, str]
@@ -55,16 +55,16 @@ class _Kind:
 def find_network(
   fields: Fields, defaults: Fields, size: ImageSize, channels: int
 ) -> ForeignNetwork:
-  """Returns which network another project makes of a config's model.
+  """Returns the network of another project that equals a config's model.
 
   Args:
-    fields: every field of `config.model` by its dotted path, such as "block.activation".
-    defaults: the same fields where a config names the choices alone.
-    size: side of the images, or (height, width).
-    channels: of the images.
+    fields: Every field of `config.model` by its dotted path, such as "block.activation".
+    defaults: The fields of a config that has only the named choices, all else at its default.
+    size: The side of the images in pixels, or (height, width).
+    channels: The number of channels of the images.
 
   Raises:
-    ConfigError: no network there computes the same; names the field.
+    ConfigError: There is no such network; the message names the field.
   """
   candidates = [kind for kind in KINDS if kind.names["name"] == fields["name"]]
   if not candidates:
@@ -80,12 +80,12 @@ def find_network(
 
 
 def _differing(kind: _Kind, fields: Fields) -> list[str]:
-  """Returns the named choices that are not those of a kind."""
+  """Returns the fields whose named choice differs from a kind's."""
   return [field for field, name in kind.names.items() if fields[field] != name]
 
 
 def _explain(kind: _Kind, fields: Fields, defaults: Fields) -> str:
-  """Returns why a model is not of that kind; "" if it is."""
+  """Returns the reason why a model is not of a kind, or "" if it is."""
   for field in _differing(kind, fields):
     return (
       f"model.{field.removesuffix('.name')}={fields[field]!r}: the network that timm has names for"
@@ -113,7 +113,7 @@ def _call(module: str, name: str, arguments: Mapping[str, Any]) -> str:
 
 
 def _epsilon(fields: Fields) -> str | None:
-  """Returns timm's normalization where its epsilon is not the 1e-6 that is the default there."""
+  """Returns code for timm's normalization, or `None` if epsilon is timm's default, 1e-6."""
   epsilon = fields["norm.epsilon"]
   return None if epsilon == 1e-6 else f"partial(torch.nn.LayerNorm, eps={epsilon!r})"
 
@@ -141,7 +141,7 @@ def _vit_arguments(fields: Fields, size: ImageSize, channels: int) -> dict[str, 
 
 
 def _ratio(hidden: int, width: int) -> str:
-  """Returns what timm multiplies the width by and rounds down, as Python that does so exactly."""
+  """Returns Python code of an MLP ratio that gives exactly `hidden` when timm rounds down."""
   exact = hidden / width
   return repr(exact) if int(width * exact) == hidden else f"{hidden} / {width} + 1e-9"
 

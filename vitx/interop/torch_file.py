@@ -1,8 +1,8 @@
-"""Files that `torch.save` wrote, read without PyTorch and without executing what is pickled.
+"""A reader of `torch.save` files that needs no PyTorch and executes no pickled code.
 
-A pickle is a program that may call anything it names. Here it names inert stand-ins of ours: those
-of tensors and plain containers hold what they should, and whatever else it names is an `Opaque`
-thing, which is neither looked up nor called.
+A pickle is a program that may call anything it names. Here every name resolves to an inert
+substitute. Those for tensors and plain containers hold the data; any other name becomes an
+`Opaque` object, and the real one is neither imported nor called.
 """
 
 import io
@@ -30,7 +30,7 @@ _DTYPES = {
   "CharStorage": np.int8,
   "ByteStorage": np.uint8,
   "BoolStorage": np.bool_,
-  # Of tensors that say their type themselves, since no kind of storage is of it.
+  # Tensors that state their own type use this untyped storage; the entries below are those types.
   "UntypedStorage": np.uint8,
   "float8_e4m3fn": ml_dtypes.float8_e4m3fn,
   "float8_e4m3fnuz": ml_dtypes.float8_e4m3fnuz,
@@ -40,21 +40,21 @@ _DTYPES = {
   **{name: np.dtype(name) for name in ("uint16", "uint32", "uint64")},
 }
 _PARAMETERS = ("_rebuild_parameter", "_rebuild_parameter_with_state")
-# Bytes of memory that a byte of a pickle may become: an empty dict is written as one.
+# The most memory, in bytes, that one byte of a pickle may need: an empty dict is written as one.
 _GROWTH = 64
-# What a file of before PyTorch 1.6 begins with, each pickled by itself.
+# A file from before PyTorch 1.6 begins with these numbers, each pickled separately.
 _MAGIC, _PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
 MOST_IN_A_TUPLE = 100_000
 
 
 def read_torch(path: str | Path) -> Any:
-  """Returns what a file of `torch.save` holds: containers, numbers and text, tensors as arrays.
+  """Returns the content of a `torch.save` file, with tensors as NumPy arrays.
 
-  Both forms are read, the archive and that of PyTorch before 1.6. What is neither a tensor nor a
-  plain container is an `Opaque` in its place.
+  Both formats are read, the archive and the stream of PyTorch before 1.6. Any object other than a
+  tensor, a plain container, a number or text is replaced by an `Opaque`.
 
   Raises:
-    ConfigError: there is no such file, it is damaged, or its tensors are larger than
+    ConfigError: The file does not exist, is damaged, or has tensors larger than
       `files.check_inflated` allows.
   """
   with reading(f"{str(path)!r} is no readable file of torch.save"):
@@ -84,7 +84,7 @@ def _read_archive(path: str | Path) -> Any:
 
 
 def _read_stream(path: str | Path) -> Any:
-  """Reads the older form: the storages follow what refers to them, so it is read twice."""
+  """Reads the older format twice, since its storages come after the objects that use them."""
   storages: dict[str, np.ndarray] = {}
   wanted: dict[str, tuple[np.dtype, int]] = {}
 
@@ -95,7 +95,7 @@ def _read_stream(path: str | Path) -> Any:
   with open(path, "rb") as file:
     if _Reader(file, path).load() != _MAGIC or _Reader(file, path).load() != _PROTOCOL:
       raise ValueError("it does not begin as one")
-    _Reader(file, path).load()  # of the machine that wrote it
+    _Reader(file, path).load()  # This part describes the machine that wrote the file.
     start = file.tell()
     _Reader(file, path, note, look=False).load()
     for key in _Reader(file, path).load():
@@ -115,9 +115,9 @@ _TUPLES = {code[0] for code in (pickle.TUPLE, pickle.TUPLE1, pickle.TUPLE2, pick
 
 
 def _count_tuple(run: Callable) -> Callable:
-  """Returns an instruction that makes a tuple, and raises ValueError for one that holds too much.
+  """Wraps a tuple instruction of the unpickler so that it raises ValueError for too large a tuple.
 
-  A hundred bytes can say "twice the last one" forty times; to hash such a key takes for ever.
+  A hundred bytes can nest a tuple of "the last one twice" forty times; hashing it would never end.
   """
 
   def make(reader: "_Reader") -> None:
@@ -132,13 +132,13 @@ def _count_tuple(run: Callable) -> Callable:
 
 
 class _Reader(pickle._Unpickler):
-  """The virtual machine of pickles, which finds stand-ins alone.
+  """An unpickler that resolves every name to an inert substitute.
 
-  It is Python's own in Python: that in C reserves memory for as many remembered objects as twenty
-  bytes may ask for.
+  It extends Python's pure Python unpickler. The one in C reserves as much memory for remembered
+  objects as twenty bytes may ask for.
   """
 
-  # PyTorch writes no byte arrays, and one of any length would be reserved before it is read.
+  # PyTorch writes no byte arrays, and the unpickler would reserve any length before it reads one.
   dispatch = {  # noqa: RUF012
     code: _count_tuple(run) if code in _TUPLES else run
     for code, run in pickle._Unpickler.dispatch.items()
@@ -150,9 +150,9 @@ class _Reader(pickle._Unpickler):
   ) -> None:
     super().__init__(file)
     self._path, self._load, self._look = path, load, look
-    self._viewed = 0  # bytes of all tensors: many may view one storage
+    self._viewed = 0  # The bytes of all tensors, since many may view one storage.
     self._opaque: dict[str, type[Opaque]] = {}
-    self.tuples: dict[int, tuple[int, tuple]] = {}  # how much is in each, by its id
+    self.tuples: dict[int, tuple[int, tuple]] = {}  # The number of values in each tuple, by its id.
 
   def find_class(self, module: str, name: str) -> Any:
     if (module, name) == ("collections", "OrderedDict"):
@@ -163,7 +163,7 @@ class _Reader(pickle._Unpickler):
       return _StandIn(self._view_typed if self._look else _nothing)
     if module == "torch._utils" and name in _PARAMETERS:
       return _StandIn(_parameter)
-    if (module, name) == ("argparse", "Namespace"):  # beside the weights in training checkpoints
+    if (module, name) == ("argparse", "Namespace"):  # Training checkpoints often contain one.
       return _Settings
     if module in ("torch", "torch.storage") and name in _DTYPES:
       return _Kind(np.dtype(_DTYPES[name]))
@@ -191,10 +191,10 @@ class _Reader(pickle._Unpickler):
       raise ValueError("a tensor where none belongs")
     tag, kind, *_ = pid
     if tag == "module" and isinstance(kind, type) and issubclass(kind, Opaque):
-      return kind  # the older form has a class with its source
+      return kind  # The older format includes the source of a class.
     tag, kind, key, _, count, *view = pid
     if tag == "storage" and isinstance(kind, type) and issubclass(kind, Opaque):
-      return kind()  # of numbers that NumPy does not have
+      return kind()  # NumPy has no such type of number.
     if tag != "storage" or not isinstance(kind, _Kind) or not isinstance(key, str):
       raise ValueError("a reference that is no storage")
     if any(part is not None for part in view):
@@ -203,7 +203,7 @@ class _Reader(pickle._Unpickler):
 
 
 class _Inert:
-  """What a pickle may name and not change."""
+  """An object that a pickle may name but not change."""
 
   __slots__ = ()
 
@@ -212,10 +212,10 @@ class _Inert:
 
 
 class Opaque(_Inert):
-  """What a pickle names beside tensors and containers, under its name; all it is given is dropped.
+  """A substitute for any object that is neither a tensor nor a container; it drops all arguments.
 
-  A name is a class of its own, so that a pickle may make one, call it as a function and set on it
-  whatever it sets on the real one.
+  Each name gets a class of its own, so that a pickle may instantiate it, call it as a function and
+  set any attribute that it sets on the real object.
   """
 
   def __new__(cls, *_: Any, **__: Any) -> "Opaque":
@@ -237,7 +237,7 @@ class Opaque(_Inert):
 
 
 class _StandIn(_Inert):
-  """A function in the place of one that a pickle names."""
+  """A substitute for a function that a pickle names."""
 
   __slots__ = ("_function",)
 
@@ -258,14 +258,14 @@ class _Kind(_Inert):
 
 
 class _Mapping(dict):
-  """An ordered dict; what was set on it as an attribute is dropped."""
+  """An ordered dict that drops attributes set by a pickle."""
 
   def __setstate__(self, state: Any) -> None:
     pass
 
 
 class _Settings(dict):
-  """The arguments of a command."""
+  """The arguments of a command, as a dict."""
 
   def __setstate__(self, state: Any) -> None:
     if isinstance(state, dict):
@@ -275,7 +275,7 @@ class _Settings(dict):
 def _view(
   storage: np.ndarray, offset: int, size: tuple[int, ...], stride: tuple[int, ...], *_: Any
 ) -> np.ndarray:
-  """Returns the part of a storage that a tensor is, a copy."""
+  """Returns a copy of the part of a storage that a tensor views."""
   if not all(isinstance(n, int) and n >= 0 for n in (offset, *size, *stride)):
     raise ValueError("a tensor with a negative extent")
   last = offset + sum((n - 1) * step for n, step in zip(size, stride, strict=True))

@@ -1,4 +1,4 @@
-"""A new run's parameters from another run's: by name, with a report of what became of each."""
+"""Transfer of a trained network's parameters to a new one by name, with a report on each."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,25 +12,25 @@ from vitx.config.errors import ConfigError
 from vitx.models import names, position_tables, token_tables
 from vitx.ops.layout import TokenLayout
 
-LISTED = 5  # names that an error shows before it only counts
-# From the names of the classes that some weights know (None: not told) and their number to where
-# each class of the network stands among them, int32 (K,), or to why they are others.
+LISTED = 5  # The number of names that an error lists before it only counts them.
+# A function from the source's class names (None if unknown) and number of classes to the index of
+# each class of the new network in the source, int32 (K,), or to the reason why the classes differ.
 FindPlaces = Callable[[Sequence[str] | None, int], np.ndarray | str]
 
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-  """What became of each parameter, by name.
+  """The fate of each parameter; dicts map names to details.
 
   Attributes:
-    loaded: taken as they are.
-    resized: position tables and weights of token mixers for another grid, a first convolution for
-      gray images, heads whose classes stand in another order; and how.
-    head: of other classes, left as initialized.
-    skipped: of another shape, left as initialized, and why.
-    new: only in the new model, left as initialized.
-    unused: only in the source.
-    ignored: what a file holds beside weights, and what stands in front of their names.
+    loaded: The parameters taken unchanged.
+    resized: The parameters taken after a change: position tables and mixer weights resized to
+      another grid, a first convolution summed for gray images, heads with their classes reordered.
+    head: The heads of other classes, left as initialized.
+    skipped: The parameters of another shape, left as initialized.
+    new: The parameters missing in the source, left as initialized.
+    unused: The parameters of the source that the new model lacks.
+    ignored: Other values in a file, and removed prefixes of names.
   """
 
   loaded: tuple[str, ...]
@@ -47,7 +47,7 @@ class Report:
       names = getattr(self, field.name)
       rows.append(f"{field.name:<8}{len(names):>6}")
       if field.name == "loaded":
-        continue  # the rule; the exceptions are worth a line each
+        continue  # Loaded parameters are the rule; only the exceptions get a line each.
       reasons = names if isinstance(names, Mapping) else dict.fromkeys(names, "")
       rows += [f"  {name}  {reason}".rstrip() for name, reason in reasons.items()]
     return "\n".join(rows)
@@ -56,14 +56,14 @@ class Report:
 def check_fit(
   report: Report, source: str, allowed: Iterable[str], mixer: str = "", *, new_head: bool = True
 ) -> None:
-  """Raises ConfigError for parameters that a file does not fit, unless their names are allowed.
+  """Raises ConfigError if parameters do not fit a file, unless their names are allowed.
 
   Args:
-    report: of `transfer`.
-    source: the file.
-    allowed: regular expressions, of which one must match the whole name.
-    mixer: name of the network's token mixer, for the error; "" if it has none.
-    new_head: whether a head may start anew that the file has of other classes, or has not.
+    report: The report of `transfer`.
+    source: The name of the file, for the error.
+    allowed: Regular expressions; a name is allowed if one matches all of it.
+    mixer: The name of the network's token mixer, for the error, or "" if it has none.
+    new_head: Whether a head may be left as initialized if the file lacks it or has other classes.
   """
   patterns = [check_pattern(pattern, "init_from_except") for pattern in allowed]
   wrong = {name: "has no place in this network" for name in report.unused}
@@ -99,28 +99,28 @@ def transfer(
   source_layout: TokenLayout | None = None,
   places: np.ndarray | str | None = None,
 ) -> tuple[Any, Report]:
-  """Fills freshly initialized parameters with those of the same name and shape.
+  """Fills freshly initialized parameters with trained ones of equal name and shape.
 
-  A position table (1, N, C) or (N, C) of another layout is resized: prefix tokens stay, the grid is
-  interpolated (cubic; Dosovitskiy et al. 2021, section 3.2). So are weights of token mixers that
-  are bound to the number of tokens, see `vitx.models.token_tables`. A first convolution of color
-  images is summed over their channels for gray ones, as timm does. A head of other classes stays
-  new.
+  A position table (1, N, C) or (N, C) of another layout is resized: prefix tokens are kept, the
+  grid is interpolated (cubic; Dosovitskiy et al. 2021, section 3.2). Mixer weights that depend on
+  the number of tokens are resized too, see `vitx.models.token_tables`. A first convolution for
+  color images is summed over the channels for gray ones, as in timm. A head of other classes is
+  left as initialized.
 
   Args:
-    target: nested dict of arrays, freshly initialized.
-    source: nested dict of arrays, trained.
-    layout: of the target's tokens that positions are added to; `None` if that is not known, and
-      what is of another length stays new.
-    source_layout: of the source's tokens; `None` where that is not known.
-    places: where each class of the target stands among the source's, or why they are others, see
-      `FindPlaces`; `None` keeps a head of as many classes, whatever they are.
+    target: A nested dict of freshly initialized arrays.
+    source: A nested dict of trained arrays.
+    layout: The layout of the target's tokens that positions are added to. If it is `None`, tables
+      of another length are left as initialized.
+    source_layout: The layout of the source's tokens, or `None` if it is not known.
+    places: The index of each target class in the source, or the reason why the classes differ, see
+      `FindPlaces`. If it is `None`, a head is filled if the number of classes agrees.
 
   Returns:
-    A tree of the target's structure and dtypes, and the report.
+    A tree with the target's structure and dtypes, and the report.
 
   Raises:
-    ConfigError: not one parameter could be loaded.
+    ConfigError: Not a single parameter could be loaded.
   """
   fresh, trained = tree.name_leaves(target), tree.name_arrays(source)
   result: dict[str, Any] = dict(fresh)
@@ -172,7 +172,7 @@ def transfer(
 
 
 def _is_gray(source: tuple[int, ...], target: tuple[int, ...]) -> bool:
-  """Returns whether kernels (height, width, channels, C) differ in being of color and of gray."""
+  """Returns whether the shapes (h, w, channels, C) are of a color kernel and its gray version."""
   return len(source) == 4 and source[2] == 3 and target == (*source[:2], 1, source[3])
 
 

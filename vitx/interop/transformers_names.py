@@ -1,7 +1,7 @@
-"""Where the weights of the library transformers stand in our trees: its ViT, DeiT and DINOv2.
+"""Rules for the weights of the library transformers: its ViT, DeiT and DINOv2.
 
-ViT and DeiT share names, DINOv2 has timm's in its blocks. Files have the older names, also those
-that newer versions of the library save; in memory those versions call the parts otherwise.
+ViT and DeiT share names; DINOv2's blocks have timm's names. Files have the library's older names,
+even those saved by newer versions, which use newer names in memory.
 """
 
 from vitx.interop.naming import (
@@ -21,10 +21,10 @@ def _block(block: str, attention: dict[str, str], norms: tuple[str, str], mlp: l
   """Returns the rules of a block.
 
   Args:
-    block: name of a block.
-    attention: their names of our query, key, value and out.
-    norms: their names of the two normalizations.
-    mlp: their names of the two layers of the MLP.
+    block: The published name of a block.
+    attention: The published names of query, key, value and out.
+    norms: The published names of the two normalizations.
+    mlp: The published names of the two layers of the MLP.
   """
   return [
     *linear_to_heads(f"{block}.{attention['query']}", f"{MIXER}/query"),

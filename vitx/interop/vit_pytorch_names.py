@@ -1,9 +1,9 @@
-"""Where the weights of vit-pytorch's ViT stand in our trees, and of papers that changed its mixer.
+"""Rules for the weights of vit-pytorch's ViT, and of papers that replaced its mixer.
 
-BBViT's code is that ViT with BigBird's attention, VisionXformer's that ViT with the attention of
+BBViT's code is this ViT with BigBird's attention. VisionXformer's is this ViT with the attention of
 the packages performer-pytorch, linformer and nystrom-attention. The names inside a mixer are those
-of its package. That it stands where the ViT has its own, as `layers.{}.0.fn`, is a guess: no file
-of theirs was published.
+of its package. Its position in the network, `layers.{}.0.fn`, is a guess after the original ViT:
+neither project published a file.
 """
 
 import math
@@ -30,7 +30,7 @@ _FN = "transformer.layers.{}.0.fn"
 
 
 def _patches(theirs: str, ours: str) -> NameRule:
-  """Returns the rule of a linear map (C, p p c) of patches, whose channels run fastest."""
+  """Returns the rule of a linear map (C, p p c) of patches, with channels as the last axis."""
 
   def into(x: np.ndarray, heads: int) -> tuple[np.ndarray, ...]:
     for channels in (3, 1):
@@ -43,7 +43,7 @@ def _patches(theirs: str, ours: str) -> NameRule:
 
 
 def _query_and_key() -> NameRule:
-  """Linear maps (H D, C) of queries and (H D, C) or, of one head for all, (D, C) of keys."""
+  """Returns the rule of linear maps of queries (H D, C) and keys (H D, C), or (D, C) if shared."""
 
   def into(xs: Several, heads: int) -> Several:
     query, key = xs
@@ -58,7 +58,7 @@ def _query_and_key() -> NameRule:
 
 
 def _taps() -> NameRule:
-  """Nyströmformer's convolution along the tokens (H, 1, taps, 1)."""
+  """Returns the rule of Nyströmformer's convolution along the tokens, (H, 1, taps, 1)."""
   into: Into = lambda x, heads: (x[:, 0, :, 0].T,)  # noqa: E731
   back = lambda xs: xs[0].T[:, None, :, None]  # noqa: E731
   return rule(f"{_FN}.res_conv.weight", (f"{MIXER}/convolution",), into, back)
@@ -70,13 +70,13 @@ VIT_PYTORCH = [
   _patches("to_patch_embedding.1.weight", "params/stem/embed/kernel"),
   same("to_patch_embedding.1.bias", "params/stem/embed/bias"),
   *norm("transformer.layers.{}.0.norm", "params/block_{}/mixer_norm"),
-  # The ViT's own, Nyströmformer's.
+  # These belong to the ViT itself and to Nyströmformer.
   stacked_weight(f"{_FN}.to_qkv.weight", tuple(f"{MIXER}/{x}/kernel" for x in QKV)),
   *linear_from_heads(f"{_FN}.to_out.0", f"{MIXER}/out"),
   _taps(),
-  # BigBird's.
+  # These belong to BigBird.
   *(each for part in QKV for each in linear_to_heads(f"{_FN}.{part}", f"{MIXER}/{part}")),
-  # Performer's and Linformer's.
+  # These belong to Performer and Linformer.
   _query_and_key(),
   stacked_weight(f"{_FN}.to_v.weight", (f"{MIXER}/value/kernel",)),
   *(stacked_bias(f"{_FN}.to_{x[0]}.bias", (f"{MIXER}/{x}/bias",)) for x in QKV),

@@ -1,8 +1,8 @@
 """Randomness that belongs to an example and not to a device.
 
-The bits that example i of a global batch sees depend on (key, i) alone, so that one device with B
-examples and two devices with B/2 draw the same. The training step says which examples a device
-holds with `examples_at`; without it they count from zero.
+The random bits for example i of a global batch depend on (key, i) alone, so that one device with B
+examples draws the same bits as two devices with B/2 examples each. The training step declares with
+`examples_at` which examples a device holds; without it examples count from zero.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ def examples_at(index: jax.Array) -> Iterator[None]:
   """Declares that row b is example `index[b]` of the global batch, while tracing inside.
 
   Args:
-    index: (B,) integers.
+    index: The global indices, integers (B,).
   """
   token = _index.set(index)
   try:
@@ -33,7 +33,7 @@ def example_keys(key: jax.Array, batch: int) -> jax.Array:
   """Returns one key per example, (B,), folded from `key` and the example's global index.
 
   Raises:
-    ValueError: `examples_at` announced another number of examples.
+    ValueError: `batch` differs from the number of examples given to `examples_at`.
   """
   index = _index.get()
   index = jnp.arange(batch) if index is None else index
@@ -46,13 +46,14 @@ def dropout(x: jax.Array, rate: float, key: jax.Array, broadcast: Sequence[int] 
   """Zeroes entries of `x` (B, ...) with probability `rate` and scales the rest by 1 / (1 - rate).
 
   Args:
-    x: (B, ...), its leading axis the examples.
-    rate: in [0, 1).
-    key: the same for every device; folded per example here.
-    broadcast: axes (not 0) along which one draw serves all; every axis but 0 is stochastic depth.
+    x: An array (B, ...) whose leading axis is the examples.
+    rate: The probability of a zero, in [0, 1).
+    key: A key that is equal on every device; it is folded per example here.
+    broadcast: The axes (not 0) along which entries share one draw; every axis but 0 makes this
+      stochastic depth.
 
   Raises:
-    ValueError: the rate is not in [0, 1).
+    ValueError: The rate is not in [0, 1).
   """
   if not 0 <= rate < 1:
     raise ValueError(f"dropout rate {rate} must lie in [0, 1)")

@@ -1,7 +1,7 @@
-"""Which implementation of an op runs, by a rule that was measured.
+"""The choice of an op's implementation, by a measured rule.
 
-"masked" holds the attention matrix, "kernelized" never does, and "auto" is the faster on this kind
-of device, for so many tokens and so many matrices at once: see `vitx.ops.rule`.
+"masked" holds the attention matrix, "kernelized" never does, and "auto" picks the faster of the
+two for the kind of device, the number of tokens and the number of matrices: see `vitx.ops.rule`.
 """
 
 import contextlib
@@ -19,12 +19,12 @@ IMPLEMENTATIONS = ("auto", "masked", "kernelized")
 
 
 class Choice(NamedTuple):
-  """What one call of an op runs.
+  """The implementation that one call of an op runs.
 
   Attributes:
-    op: its name.
-    family: whose rule "auto" goes by, of `vitx.ops.rule.FAMILIES`.
-    implementation: "masked" or "kernelized".
+    op: The name of the op.
+    family: The family whose rule "auto" follows, a key of `vitx.ops.rule.FAMILIES`.
+    implementation: The path that was taken: "masked" or "kernelized".
   """
 
   op: str
@@ -42,19 +42,20 @@ _rule: contextvars.ContextVar[Rule | None] = contextvars.ContextVar("rule", defa
 
 
 def target() -> str:
-  """Returns the platform that is traced for: that of the default device, or of `lowering_for`."""
+  """Returns the platform to trace for: `lowering_for`'s, else the default device's."""
   return _target.get() or jax.default_backend()
 
 
 @contextlib.contextmanager
 def lowering_for(platform: str) -> Iterator[None]:
-  """Traces inside for another platform than the default device's.
+  """Lets `target` return another platform than the default device's inside the context.
 
-  Kernels that only one platform has, and that cost others time to trace, are taken by it.
+  Some kernels exist on one platform only and cost tracing time on others; ops choose them by
+  `target`.
 
   Args:
-    platform: "cpu", "gpu" or "tpu"; or "any" for several, which leaves such kernels out: jax lowers
-      all that a program holds for each of its platforms.
+    platform: The platform "cpu", "gpu" or "tpu"; or "any" for several, which leaves such kernels
+      out, because jax lowers everything that a program holds for each of its platforms.
   """
   token = _target.set(platform)
   try:
@@ -64,17 +65,17 @@ def lowering_for(platform: str) -> Iterator[None]:
 
 
 def current_rule() -> Rule:
-  """Returns the rule of "auto": that of `choosing_by`, else that of the kind of device traced for.
+  """Returns the rule for "auto": `choosing_by`'s, else the rule of the device kind to trace for.
 
   Raises:
-    ConfigError: its file is damaged.
+    ConfigError: The file of the rule is damaged.
   """
   return _rule.get() or load_rule(_target.get() or jax.devices()[0].device_kind)
 
 
 @contextlib.contextmanager
 def choosing_by(rule: Rule | None) -> Iterator[None]:
-  """Lets "auto" pick inside by a given rule; None for the rule of the device."""
+  """Lets "auto" follow a given rule inside the context; `None` means the rule of the device."""
   token = _rule.set(rule)
   try:
     yield
@@ -84,9 +85,9 @@ def choosing_by(rule: Rule | None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def recording_implementations() -> Iterator[list[Choice]]:
-  """Collects what every op picks while it is traced inside, in the order of the calls.
+  """Collects the choice of every op that is traced inside the context, in the order of the calls.
 
-  Where recordings are nested, the innermost one collects.
+  In nested recordings only the innermost one collects.
   """
   found: list[Choice] = []
   token = _records.set(found)
@@ -104,17 +105,19 @@ def resolve_implementation(
   *,
   dropout: float = 0.0,
 ) -> str:
-  """Returns "masked" or "kernelized": of "auto" the faster, but only "masked" can draw dropout.
+  """Returns "masked" or "kernelized"; "auto" becomes the faster, or "masked" if there is dropout.
 
   Args:
-    op: the name under which the choice is recorded.
-    implementation: "auto", "masked" or "kernelized".
-    family: whose rule "auto" goes by, of `vitx.ops.rule.FAMILIES`.
-    shape: of the queries, (B, N, H, ...): the masked path would hold B H matrices of N rows.
-    dropout: rate at which attention probabilities are dropped in training.
+    op: The name under which the choice is recorded.
+    implementation: The path to take: "auto", "masked" or "kernelized".
+    family: The family whose rule "auto" follows, a key of `vitx.ops.rule.FAMILIES`.
+    shape: The shape of the queries, (B, N, H, ...). The masked path would hold B H matrices of N
+      rows.
+    dropout: The rate at which attention probabilities are dropped in training. Only the masked
+      path can drop them.
 
   Raises:
-    ConfigError: unknown implementation, or "kernelized" with dropout.
+    ConfigError: The implementation is unknown, or "kernelized" with dropout.
   """
   if implementation not in IMPLEMENTATIONS:
     raise ConfigError(f"implementation={implementation!r}; valid: {listing(IMPLEMENTATIONS)}")

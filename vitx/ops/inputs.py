@@ -1,4 +1,4 @@
-"""What every op asks of its arrays, whichever implementation runs: dtypes, ranks and shapes."""
+"""Checks of the dtypes, ranks and shapes of an op's arrays, for every implementation."""
 
 from typing import Any
 
@@ -21,16 +21,17 @@ def check_inputs(
   """Raises ConfigError unless queries, keys, values and their mask fit each other.
 
   Args:
-    q: (B, N, H, D).
-    k: (B, M, H, D).
-    v: (B, M, H, E).
-    key_mask: boolean (B, M), True = may be attended; None for none.
-    layout: of N = M tokens; None where nothing is laid out.
-    same_length: whether N and M must be equal, as they must with a layout.
-    one_head: whether some of the arrays may have one head that all share.
+    q: The queries, (B, N, H, D).
+    k: The keys, (B, M, H, D).
+    v: The values, (B, M, H, E).
+    key_mask: A boolean mask (B, M), True = may be attended, or `None`.
+    layout: The layout of the N = M tokens; `None` if they have none.
+    same_length: Whether N and M must be equal. A layout always requires that.
+    one_head: Whether some of the arrays may have a single head that all heads share.
 
   Raises:
-    ConfigError: names the argument, its dtype and shape, and what it should be.
+    ConfigError: An array does not fit. The message names the argument, its dtype and shape, and
+      what it should be.
   """
   for name, x in (("q", q), ("k", k), ("v", v)):
     if not jnp.issubdtype(x.dtype, jnp.floating) or len(x.shape) != 4:

@@ -1,4 +1,4 @@
-"""How tokens lie: a grid unrolled row by row behind a few prefix tokens."""
+"""The layout of tokens: a grid unrolled row by row behind a few prefix tokens."""
 
 import dataclasses
 import math
@@ -13,11 +13,12 @@ class TokenLayout:
   """The arrangement of N tokens.
 
   Attributes:
-    grid: extent of the token grid, `(height, width)` for images, `(length,)` for sequences. It is
-      unrolled in C order, the last axis fastest.
-    prefix: tokens in front of the grid that have no place in it (class token, registers).
-    has_places: False where tokens were given up or fused on the way: those behind the prefix stand
-      in no order that means anything, and `grid` is their number.
+    grid: The extents of the token grid, `(height, width)` for images, `(length,)` for sequences.
+      The grid is unrolled in C order, the last axis fastest.
+    prefix: The number of tokens in front of the grid that have no place in it (class token,
+      registers).
+    has_places: Whether grid tokens have a place. False if tokens were dropped or fused earlier:
+      the order of the tokens behind the prefix then means nothing, and `grid` is their number.
   """
 
   grid: tuple[int, ...]

@@ -1,7 +1,7 @@
-"""Relative position bias without the N x N bias: queries and keys widened by a few channels.
+"""Relative position bias without an N x N array: queries and keys get a few more channels.
 
-A bias that depends on the places of query i and key j alone is a product, e_i T e_j with one-hot e:
-appending T[place of i] to the query and e_j to the key adds it to their logit, exactly and on any
+A bias that depends only on the places of query i and key j is a product e_i T e_j with one-hot e.
+Appending T[place of i] to the query and e_j to the key adds it to their logit, exactly and on any
 path that computes logits.
 """
 
@@ -17,11 +17,12 @@ from vitx.ops.patterns.indices import coordinates
 
 
 class Places(NamedTuple):
-  """Where tokens stand in a box of places.
+  """The places of tokens in a box.
 
   Attributes:
-    extents: of the box.
-    place: int (N,), the place in the unrolled box; -1 for no place, where the bias is zero.
+    extents: The extents of the box.
+    place: The place of each token in the unrolled box, int (N,); -1 for a token without a place,
+      whose bias is zero.
   """
 
   extents: tuple[int, ...]
@@ -38,7 +39,7 @@ def axial_places(layout: TokenLayout) -> list[Places]:
 
 
 def table_shape(extents: Sequence[int]) -> tuple[int, ...]:
-  """Returns (2 e - 1, ...): the differences of two places, for each axis."""
+  """Returns (2 e - 1, ...), the number of differences between two places along each axis."""
   return tuple(2 * extent - 1 for extent in extents)
 
 
@@ -46,11 +47,12 @@ def between_places(table: jax.Array, extents: tuple[int, ...]) -> jax.Array:
   """Returns the bias between any two places.
 
   Args:
-    table: (H, 2 e - 1, ...), by difference: entry e - 1 is that of no difference.
-    extents: e, for each axis.
+    table: The bias for each difference of places, (H, 2 e - 1, ...); entry e - 1 is for the
+      difference zero.
+    extents: The extent e of each axis.
 
   Returns:
-    (H, P, P) by (query's place, key's place), P the product of the extents.
+    The bias (H, P, P) by query place and key place, P the product of the extents.
   """
   points = np.indices(extents).reshape(len(extents), -1)  # (A, P)
   apart = points[:, :, None] - points[:, None, :] + np.array(extents)[:, None, None] - 1
@@ -71,14 +73,14 @@ def fold_bias_into_qk(
   (Liu et al. 2021, equation 4.)
 
   Args:
-    q, k: (B, N, H, D).
-    tables: (H, 2 e - 1, ...) each, by the difference of places; their biases add up.
-    places: of all tokens of a layout, one for each table.
-    scale: that the logits will be multiplied by; the bias is not.
-    at: int (N,), which tokens of the layout these are; None for all.
+    q, k: The queries and the keys, (B, N, H, D).
+    tables: Biases by difference of places, (H, 2 e - 1, ...) each. They add up.
+    places: The places of all tokens of a layout, one entry for each table.
+    scale: The factor by which the logits will be multiplied; it does not affect the bias.
+    at: The indices of these tokens in the layout, int (N,); `None` for all tokens.
 
   Returns:
-    (B, N, H, D + E) each, E the number of places.
+    The widened queries and keys, (B, N, H, D + E) each, E the number of places.
   """
   rows, ones = [], []
   for table, (extents, found) in zip(tables, places, strict=True):

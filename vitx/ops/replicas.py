@@ -1,7 +1,7 @@
-"""Means over the devices that share a batch, for layers that need the whole of it.
+"""Means over the devices that share a batch, for layers that need the whole batch.
 
-Layers know no device axis. The training step says which one it runs over with `over`; without it a
-batch is whole on one device and the means are the identity.
+Layers know no device axis. The training step declares with `over` the axis that it is mapped over;
+without it one device holds the whole batch and the means are the identity.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ def over(axis: str | None) -> Iterator[None]:
   """Declares that a batch is spread over the devices of a mapped axis, while tracing inside.
 
   Args:
-    axis: its name; None for a batch that is whole on one device.
+    axis: The name of the axis; `None` if one device holds the whole batch.
   """
   token = _axis.set(axis)
   try:
@@ -28,7 +28,7 @@ def over(axis: str | None) -> Iterator[None]:
 
 
 def mean(x: jax.Array) -> jax.Array:
-  """Returns the mean of `x` over the devices, the same on each."""
+  """Returns the mean of `x` over the devices, equal on each."""
   axis = _axis.get()
   return x if axis is None else jax.lax.pmean(x, axis)
 

@@ -1,4 +1,4 @@
-"""Rotary position embeddings (Su et al. 2021): queries and keys turned by their position."""
+"""Rotary position embeddings (Su et al. 2021): queries and keys are rotated by their position."""
 
 import jax
 import jax.numpy as jnp
@@ -12,24 +12,25 @@ KINDS = ("sequence", "axial")
 def rotary_angles(
   layout: TokenLayout, head_dim: int, *, kind: str = "sequence", base: float = 10000.0
 ) -> np.ndarray:
-  """Returns the angle by which each pair of channels of each token is turned.
+  """Returns the angle by which each pair of channels of each token is rotated.
 
-  A prefix token stands at position 0 and is not turned; behind a prefix, positions on the grid
-  count from 1, without one from 0. So a class token takes position 0 and the grid 1, 2, ..., as in
-  the published models with one.
+  A prefix token has position 0 and is not rotated. Positions on the grid count from 1 behind a
+  prefix and from 0 without one. So a class token has position 0 and the grid has positions 1, 2,
+  ..., as in the published models with a class token.
 
   Args:
-    layout: of the N tokens.
-    head_dim: D.
-    kind: "sequence": pair j of D / 2 turns by position * base^(-2j/D), the position that in the
-      unrolled grid; "axial": of A grid axes each has D / A channels, turned so by its coordinate.
-    base: of the geometric series of frequencies.
+    layout: The layout of the N tokens.
+    head_dim: The channels D of a head.
+    kind: The kind of position. "sequence" rotates pair j of D / 2 by position * base^(-2j/D), with
+      the position in the unrolled grid; "axial" gives each of the A grid axes D / A channels and
+      rotates them by the coordinate on that axis.
+    base: The base of the geometric series of frequencies.
 
   Returns:
-    float32 (N, D / 2).
+    The angles in radians, float32 (N, D / 2).
 
   Raises:
-    ValueError: unknown kind, or D does not split into pairs for every axis.
+    ValueError: The kind is unknown, or D does not split into pairs for every axis.
   """
   if kind not in KINDS:
     raise ValueError(f"rotary={kind!r}; valid: none, {', '.join(KINDS)}")
@@ -50,14 +51,14 @@ def rotary_angles(
 
 
 def rotate(x: jax.Array, angles: np.ndarray | jax.Array) -> jax.Array:
-  """Turns the interleaved pairs (x_2j, x_2j+1) of each head.
+  """Rotates the interleaved pairs (x_2j, x_2j+1) of each head.
 
   Args:
-    x: (B, N, H, D).
-    angles: (N, D / 2).
+    x: The queries or keys, (B, N, H, D).
+    angles: The angles, (N, D / 2).
 
   Returns:
-    (B, N, H, D) in the dtype of `x`, computed in float32.
+    The rotated array (B, N, H, D) in the dtype of `x`, computed in float32.
   """
   cos, sin = jnp.cos(angles)[:, None, :], jnp.sin(angles)[:, None, :]
   pairs = x.astype(jnp.float32).reshape(*x.shape[:-1], -1, 2)

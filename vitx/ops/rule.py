@@ -1,7 +1,7 @@
-"""The rule by which "auto" picks: a JSON file for each kind of device, measured and not guessed.
+"""The rule by which "auto" picks: a JSON file for each kind of device, from measurements.
 
-`vitx benchmark choose` writes one; that of the CPU ships with the package. It says of every family
-of ops up to how many tokens, and for how many matrices (B H) at once, the masked path was the
+`vitx benchmark choose` writes such a file; the CPU's file ships with the package. For every family
+of ops it holds the number of tokens, and of matrices (B H) at once, up to which the masked path was
 faster. Nothing here touches a device.
 """
 
@@ -20,7 +20,7 @@ from typing import Any
 from vitx.config.errors import ConfigError, listing
 from vitx.files import replace_text
 
-# What shares a rule, and what it is.
+# The families of ops that share a rule, each with a description.
 FAMILIES = {
   "dense": "softmax over all pairs of tokens",
   "pattern_blocks": "softmax along a pattern, by blocks that hold edges",
@@ -35,7 +35,7 @@ FAMILIES = {
   "bilevel": "softmax over regions that each region chooses",
 }
 SHIPPED = Path(__file__).parent / "choices"
-UNMEASURED = "cpu"  # whose shipped file serves devices that have none
+UNMEASURED = "cpu"  # its shipped file serves the devices without a file
 VARIABLE = "VITX_CHOICES"
 FIX = "write it anew by `vitx benchmark choose`, or delete it"
 
@@ -44,13 +44,14 @@ Bound = tuple[int, int | Fraction | None]
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-  """What "auto" picks on a kind of device.
+  """The choices of "auto" on a kind of device.
 
   Attributes:
-    device_kind: for which it is.
-    source: where it comes from, in words.
-    masked: by family the bounds (N, M), N rising and M falling: of at most N tokens up to M
-      matrices are masked, `None` for any number. Beyond all bounds "kernelized" is picked.
+    device_kind: The kind of device for which the rule holds.
+    source: The origin of the rule, in words.
+    masked: The bounds (N, M) of each family, N rising and M falling. The first bound with at least
+      as many tokens as the call decides: "masked" for at most M matrices (`None`: any number), else
+      "kernelized". Beyond all bounds "kernelized" is picked.
   """
 
   device_kind: str
@@ -61,9 +62,9 @@ class Rule:
     """Returns whether "masked" is picked.
 
     Args:
-      family: of `FAMILIES`.
-      length: N.
-      matrices: of N queries that one call would hold, B H.
+      family: A key of `FAMILIES`.
+      length: The number of tokens N.
+      matrices: The number of matrices of N rows that one call would hold, B H.
     """
     for most_tokens, most_matrices in self.masked[family]:
       if length <= most_tokens:
@@ -71,7 +72,7 @@ class Rule:
     return False
 
   def scaled(self, factor: Fraction) -> "Rule":
-    """Returns the rule that picks for `factor` M matrices what this one picks for M."""
+    """Returns a rule that picks for `factor` M matrices as this one picks for M."""
     masked = {
       family: tuple((n, None if limit is None else limit * factor) for n, limit in bounds)
       for family, bounds in self.masked.items()
@@ -79,21 +80,21 @@ class Rule:
     return dataclasses.replace(self, masked=masked)
 
   def to_json(self) -> dict[str, Any]:
-    """Returns the rule as a run records it; `from_json` reads it."""
+    """Returns the rule in the form that a run records and `from_json` reads."""
     masked = {family: [list(bound) for bound in found] for family, found in self.masked.items()}
     return {"device_kind": self.device_kind, "source": self.source, "masked": masked}
 
   @classmethod
   def from_json(cls, stored: Mapping[str, Any], where: str, fix: str) -> "Rule":
-    """Returns the rule that `to_json` gave; families that are not there are not in it.
+    """Returns the rule that `to_json` recorded, without the families that are missing there.
 
     Args:
-      stored: the JSON.
-      where: it stands, for errors.
-      fix: that errors name.
+      stored: The recorded JSON.
+      where: The place of the JSON, for error messages.
+      fix: The remedy that error messages name.
 
     Raises:
-      ConfigError: damaged.
+      ConfigError: The JSON is damaged.
     """
     try:
       kind, source, masked = stored["device_kind"], stored["source"], dict(stored["masked"])
@@ -108,7 +109,7 @@ class Rule:
 
 
 def user_directory() -> Path:
-  """Returns where users keep rules of their own: `VITX_CHOICES`, or the configuration directory.
+  """Returns the directory of a user's own rules: `VITX_CHOICES`, or the configuration directory.
 
   Raises:
     ConfigError: `VITX_CHOICES` is a file.
@@ -123,17 +124,17 @@ def user_directory() -> Path:
 
 
 def file_name(device_kind: str) -> str:
-  """Returns the name of a device kind's file: "NVIDIA H100 PCIe" has `nvidia_h100_pcie.json`."""
+  """Returns the file name for a device kind: "NVIDIA H100 PCIe" has `nvidia_h100_pcie.json`."""
   return re.sub(r"[^a-z0-9]+", "_", device_kind.lower()).strip("_") + ".json"
 
 
 def load_rule(device_kind: str) -> Rule:
   """Returns the rule for a kind of device: the user's, else the shipped one, else the CPU's.
 
-  `source` says which.
+  The rule's `source` says which one it is.
 
   Raises:
-    ConfigError: the file is damaged.
+    ConfigError: The file is damaged.
   """
   return _load(device_kind, user_directory())
 
@@ -163,15 +164,16 @@ def _find(device_kind: str, directory: Path) -> tuple[Path, str]:
 
 
 def find_families(device_kind: str) -> dict[str, Any]:
-  """Returns all families of the file that is in force for a kind of device, see `read_families`."""
+  """Returns all families of the file in force for a kind of device, as `read_families` does."""
   return read_families(_find(device_kind, user_directory())[0])
 
 
 def read_families(path: Path) -> dict[str, Any]:
-  """Returns a file's families: of each its bounds, "masked", and how they were "measured".
+  """Returns the families in a file: the bounds, "masked", and their measurements, "measured".
 
   Raises:
-    ConfigError: it cannot be read, is no JSON or has other families; names file and fix.
+    ConfigError: The file cannot be read, is not JSON or has other families. The message names the
+      file and the remedy.
   """
   try:
     families = json.loads(path.read_text(encoding="utf-8"))["families"]
@@ -187,15 +189,15 @@ def read_families(path: Path) -> dict[str, Any]:
 
 
 def write_families(path: Path, device_kind: str, families: Mapping[str, Any]) -> None:
-  """Writes a file that `load_rule` finds, and that the next `load_rule` of this process reads.
+  """Writes a file of families and makes the next `load_rule` of this process read it.
 
   Args:
-    path: `user_directory() / file_name(device_kind)`, or elsewhere.
-    device_kind: that was measured.
-    families: as of `read_families`, all of them.
+    path: The file, `user_directory() / file_name(device_kind)` or another path.
+    device_kind: The kind of device that was measured.
+    families: All families, in the format of `read_families`.
 
   Raises:
-    ConfigError: the file cannot be written.
+    ConfigError: The file cannot be written.
   """
   text = json.dumps({"device_kind": device_kind, "families": families}, indent=1)
   text = re.sub(r"\[[^\[\]{}]*\]", lambda found: " ".join(found.group().split()), text)
@@ -207,7 +209,7 @@ def write_families(path: Path, device_kind: str, families: Mapping[str, Any]) ->
 
 
 def _parse_bounds(stored: Any, where: str, fix: str) -> tuple[Bound, ...]:
-  """Returns the bounds that a JSON list of pairs holds; ConfigError unless N rises and M falls."""
+  """Returns the bounds in a JSON list of pairs; raises ConfigError unless N rises and M falls."""
   try:
     bounds = tuple((length, matrices) for length, matrices in stored)
   except (TypeError, ValueError):

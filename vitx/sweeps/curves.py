@@ -1,4 +1,4 @@
-"""Learning curves out of workdirs, and out of the workdirs of a sweep."""
+"""Learning curves from the workdirs of runs and sweeps."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from vitx.training.record.log import read_figure, read_metrics
 
 
 def find_runs(workdirs: Sequence[str | Path]) -> list[str]:
-  """Returns the workdirs, that of a sweep replaced by those of its points."""
+  """Returns the workdirs, with a sweep's workdir replaced by the workdirs of its points."""
   found = []
   for workdir in workdirs:
     points = sorted(epath.Path(workdir).glob(f"*/{POINT}"))
@@ -35,13 +35,13 @@ def _has_config(run: epath.Path) -> bool:
 def read_curves(runs: Sequence[str]) -> tuple[list[Curve], str]:
   """Returns the curves of runs and the name of their tasks' primary figure.
 
-  A point of a sweep goes by its method, another run by the name of its workdir.
+  A point of a sweep is named after its method, another run after its workdir.
 
   Args:
-    runs: workdirs.
+    runs: The workdirs of the runs.
 
   Raises:
-    ConfigError: one is no workdir, or they have different primary figures.
+    ConfigError: A directory is no workdir, or the runs have different primary figures.
   """
   curves, figures = [], {}
   for run in runs:
@@ -70,11 +70,11 @@ def read_curves(runs: Sequence[str]) -> tuple[list[Curve], str]:
 def find_printed(
   published: Mapping[str, Mapping[str, Any]], figure: str
 ) -> dict[str, Mapping[float, float]]:
-  """Returns what a source printed of a figure while it trained, by method and epoch.
+  """Returns a source's printed values of a figure during training, by method and epoch.
 
   Args:
-    published: all its figures, by method.
-    figure: such as "top1".
+    published: All figures of the source, by method.
+    figure: The name of the figure, such as "top1".
   """
   printed = {method: figures.get(f"train_{figure}") for method, figures in published.items()}
   return {method: values for method, values in printed.items() if isinstance(values, Mapping)}

@@ -17,16 +17,16 @@ from vitx.sweeps.sweep import Point
 from vitx.training.record.progress import count_bar
 from vitx.training.trial import complete_config, count_training_flops
 
-ROW = "row"  # what stands for the config file's row among the fields
+ROW = "row"  # the name of the config file's row among the fields
 LONGEST = 200  # characters of a workdir's name
-MOST = 10_000  # points of a sweep
+MOST = 10_000  # the most points of a sweep
 
 
 def parse_grid(text: str) -> dict[str, list[str]]:
   """Reads `field=[value,value],field=[value]`; `row` stands for the rows of the config file.
 
   Raises:
-    ConfigError: not such a text, a field without values, or one that comes twice.
+    ConfigError: The text has another form, or a field has no values or comes twice.
   """
   grid: dict[str, list[str]] = {}
   if not split(text):
@@ -48,10 +48,11 @@ def parse_grid(text: str) -> dict[str, list[str]]:
 
 
 def find_rows(path: str, wanted: Sequence[str]) -> list[str]:
-  """Returns the rows of a config file that are wanted, all of them if none is named.
+  """Returns the rows of a config file that are wanted, or all rows if none is named.
 
   Raises:
-    ConfigError: an unknown row (with the nearest), one that is named twice, or a file without rows.
+    ConfigError: A row is unknown (the error names the nearest) or named twice, or the file has no
+      rows.
   """
   known = () if path.endswith(".json") else tuple(open_config(path).get("ROWS", ()))
   if not known:
@@ -75,11 +76,12 @@ def expand(config: str, grid: Mapping[str, Sequence[str]]) -> dict[str, str]:
   """Returns a config's text for each combination of values, by the name of the method.
 
   Args:
-    config: `FILE`, or `FILE:ROW,field=value`.
-    grid: of `parse_grid`; empty for the config alone.
+    config: The text `FILE`, or `FILE:ROW,field=value`.
+    grid: The result of `parse_grid`; empty for the config alone.
 
   Raises:
-    ConfigError: a row on both sides, a seed, or two methods of one name.
+    ConfigError: Config and grid both name a row, the config has a seed, or two methods have one
+      name.
   """
   path, arg = split_text(config)
   items = split(arg)
@@ -106,10 +108,10 @@ def expand(config: str, grid: Mapping[str, Sequence[str]]) -> dict[str, str]:
 
 
 def fit_budget(row: str, text: str, budget: float) -> str:
-  """Returns a row's text with as many steps as so many floating-point operations allow.
+  """Returns a row's text with as many steps as a budget of floating-point operations allows.
 
   Raises:
-    ConfigError: the row runs in phases, or one step takes more.
+    ConfigError: The row runs in phases, or one step takes more.
   """
   config = load_config(text)
   if config.get("phases"):
@@ -123,15 +125,15 @@ def fit_budget(row: str, text: str, budget: float) -> str:
 
 
 def make_points(texts: Mapping[str, str], seeds: int) -> list[Point]:
-  """Returns the points, seed by seed, so that each seed's comparison is soon complete.
+  """Returns the points in the order of seeds, so that each seed's comparison is soon complete.
 
   Args:
-    texts: a config for each method, without a seed.
-    seeds: how many.
+    texts: The config for each method, without a seed.
+    seeds: The number of seeds.
 
   Raises:
-    ConfigError: no seed, more than `MOST` points, an unknown field or wrong value, two points with
-      the same config, or a name that is too long for a folder.
+    ConfigError: There is no seed, there are more than `MOST` points, a field is unknown or has a
+      wrong value, two points have equal configs, or a name is too long for a folder.
   """
   if seeds < 1:
     raise ConfigError(f"seeds={seeds}: the sweep is empty; give at least 1")
@@ -139,7 +141,7 @@ def make_points(texts: Mapping[str, str], seeds: int) -> list[Point]:
   points = []
   with count_bar("reading configs", len(texts) * seeds, "point") as bar:
     for method, text in texts.items():
-      load_config(text)  # what cannot be is said of the text that the user wrote
+      load_config(text)  # so that an error quotes the text that the user wrote
       for seed in range(seeds):
         config = load_config(f"{text}{'' if text.endswith(':') else ','}seed={seed}")
         points.append(Point(f"{method}_seed-{seed}", method, seed, config))
@@ -171,12 +173,12 @@ def _fingerprint(config: ConfigDict) -> str:
   plain = to_plain(config)
   for name, value in plain.items():
     if isinstance(value, dict) and set(value) == {"name"}:
-      plain[name] = value["name"]  # a choice without fields is its name
+      plain[name] = value["name"]  # a choice without fields equals its name
   return json.dumps(plain, sort_keys=True)
 
 
 def _shorten(fields: Iterable[str]) -> dict[str, str]:
-  """Returns the last part of each field, or the whole of it where two end alike."""
+  """Returns the last part of each field's name, or the whole name if two have one last part."""
   last = {field: field.rpartition(".")[2] for field in fields}
   ends = list(last.values())
   return {field: end if ends.count(end) == 1 else field for field, end in last.items()}
@@ -188,6 +190,6 @@ def name_file(path: str) -> str:
 
 
 def _clean(text: str) -> str:
-  """Returns a text as part of a folder's name that needs no quotes."""
+  """Returns a text that needs no quotes as a part of a folder's name."""
   cleaned = re.sub(r"[^\w.+-]+", "-", text).rstrip("-")
   return cleaned if re.match(r"-\d", text) else cleaned.lstrip("-")  # a number keeps its sign

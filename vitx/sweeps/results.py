@@ -1,4 +1,4 @@
-"""What a sweep leaves: `NAME.md`, `NAME.csv` and the picture of its learning curves.
+"""The results of a sweep: `NAME.md`, `NAME.csv` and the picture of its learning curves.
 
 Everything but the section "Run" (date, hours, machine, versions) is a function of the points.
 """
@@ -24,7 +24,8 @@ from vitx.sweeps.sweep import Point
 from vitx.training import phases
 from vitx.training.trial import count_training_flops
 
-TOLD = ("data", "commit", "python", "versions", "devices", "processor", "cores")  # of a run
+# Entries of a run's environment.json that the results report.
+TOLD = ("data", "commit", "python", "versions", "devices", "processor", "cores")
 
 Facts = tuple[str, Any]  # name and mode of the primary figure
 
@@ -34,18 +35,19 @@ def measure_methods(
   published: Mapping[str, Mapping[str, Any]],
   directory: str,
 ) -> tuple[list[Method], Facts]:
-  """Checks the first point of each method as a trial, and counts what it costs.
+  """Checks the first point of each method as a trial, and counts its cost.
 
   Args:
-    points: of the sweep.
-    published: figures by method.
-    directory: of the workdirs.
+    points: The points of the sweep.
+    published: The published figures by method.
+    directory: The directory of the workdirs.
 
   Returns:
-    The methods in order, and name and mode of the figure that compares them.
+    The methods in order, and the name and mode of the figure that compares them.
 
   Raises:
-    ConfigError: a config that cannot train, naming the method; or methods whose figures differ.
+    ConfigError: A config cannot train, and the message names the method; or the methods' figures
+      differ.
   """
   methods, facts = [], {}
   for point in {each.method: each for each in reversed(points)}.values():
@@ -76,15 +78,15 @@ def write_results(
   *,
   plot: bool,
 ) -> list[Path]:
-  """Writes the table, its points and the curves; returns the files.
+  """Writes the table, its points and the curves; returns the paths of the files.
 
   Args:
-    comparison: of the finished sweep.
-    points: of it.
-    directory: of their workdirs.
-    out: folder of the files, created if absent.
-    name: of the files.
-    plot: whether to draw the curves, which needs matplotlib.
+    comparison: The comparison of the finished sweep.
+    points: The points of the sweep.
+    directory: The directory of the points' workdirs.
+    out: The folder of the files, created if absent.
+    name: The name of the files, without a suffix.
+    plot: Whether to draw the curves, which needs matplotlib.
   """
   out.mkdir(parents=True, exist_ok=True)
   table, rows = out / f"{name}.md", out / f"{name}.csv"
@@ -115,7 +117,7 @@ def check_results(out: str, name: str) -> None:
 
 
 def _write(path: Path, text: str) -> None:
-  """Writes a file at once: processes that share a sweep all write its results."""
+  """Writes a file atomically, since all processes that share a sweep write its results."""
   partial = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.partial")
   with naming(path):
     partial.write_text(text, encoding="utf-8", newline="")
@@ -123,7 +125,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _quote(methods: Sequence[Method]) -> list[str]:
-  """Returns the table of all figures that the source printed; nothing if there are none."""
+  """Returns a table of all figures that the source printed, or nothing if there are none."""
   names = list(dict.fromkeys(name for method in methods for name in method.published))
   if not names:
     return []

@@ -1,8 +1,8 @@
 """Many runs, one after the other, each in a workdir of its own.
 
-Several processes, or machines that see the same directory, may work through the same points:
-whoever holds a point's lock trains it, the others go on to the next. What is finished is skipped,
-what was stopped or killed goes on.
+Several processes, or machines that see the same directory, may work through the same points: the
+process that holds a point's lock trains it, the others go on to the next point. Finished points are
+skipped, stopped or killed ones continue.
 """
 
 import contextlib
@@ -31,9 +31,9 @@ from vitx.training.record.log import read_metrics
 from vitx.training.validation import SEEN
 
 POINT, FAILED = wd.POINT, wd.FAILED
-# A finished point is not trained again, so where it ends is not free as it is of a run alone.
+# A finished point is not trained again, so its end must not differ, unlike that of a single run.
 FREE = frozenset(provenance.FREE) - {"stop_after"}
-POLL = 2.0  # seconds between two looks at what other processes train
+POLL = 2.0  # seconds between two checks of the points that other processes train
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,10 +41,10 @@ class Point:
   """One run of a sweep.
 
   Attributes:
-    name: of its workdir in the sweep's directory.
-    method: what it shares with the points that differ from it only in their seed.
-    seed: of the run.
-    config: of `get_config`, not resolved.
+    name: The name of its workdir in the sweep's directory.
+    method: The name that it shares with the points that differ from it only in their seed.
+    seed: The seed of the run.
+    config: The config that `get_config` returned, not resolved.
   """
 
   name: str
@@ -54,7 +54,7 @@ class Point:
 
 
 class State(enum.Enum):
-  """How a point stands after it was looked at."""
+  """The state of a point after a visit."""
 
   DONE = "done"  # finished or failed, here or elsewhere
   BUSY = "busy"  # another process trains it
@@ -62,34 +62,35 @@ class State(enum.Enum):
 
 
 class Show(Protocol):
-  """What a sweep tells of itself."""
+  """The display of a sweep's progress."""
 
   def training(self, point: Point) -> AbstractContextManager:
     """Surrounds the training of a point."""
     ...
 
   def looked_at(self, point: Point, state: State) -> None:
-    """Is told how a point stands."""
+    """Shows the state of a point after a visit."""
     ...
 
 
 def train_points(points: Sequence[Point], directory: str | Path, show: Show) -> bool:
-  """Trains what is neither finished nor failed, and waits for what other processes train.
+  """Trains all points that are not done, and waits for points that other processes train.
 
-  A point whose loss is not finite has failed; it is recorded and not tried again. Code that the
-  config of `init_from`, or of a teacher, names is imported inside `registry.trusting(True)` alone.
+  A point whose loss is not finite has failed; the failure is recorded and the point not tried
+  again. Code that the config of `init_from`, or of a teacher, names is imported only inside
+  `registry.trusting(True)`.
 
   Args:
-    points: in their order.
-    directory: that holds their workdirs; created if absent.
-    show: of the progress.
+    points: The points in their order.
+    directory: The directory that holds their workdirs; created if absent.
+    show: The display of the progress.
 
   Returns:
-    False if a signal ended it; the same call goes on.
+    False if a signal ended the sweep, which the same call continues; else True.
 
   Raises:
-    ConfigError: a workdir belongs to another run.
-    OutOfMemoryError, CheckpointError: as of one run.
+    ConfigError: A workdir belongs to another run.
+    OutOfMemoryError, CheckpointError: A run failed, see `loop.train`.
   """
   for point in points:
     _check_end(point)
@@ -103,7 +104,7 @@ def train_points(points: Sequence[Point], directory: str | Path, show: Show) -> 
       if state is State.BUSY:
         left.append(point)
       is_rest = left or point is not points[-1]
-      if is_rest and count_received() > before:  # it came when the point was as good as over
+      if is_rest and count_received() > before:  # it came at the end of the point
         return False
     if len(left) == len(points):
       time.sleep(POLL)
@@ -121,7 +122,7 @@ def _check_end(point: Point) -> None:
 
 
 def _train_point(point: Point, directory: str | Path, show: Show) -> State:
-  """Trains a point unless it is done or another process trains it; returns how it stands."""
+  """Trains a point unless it is done or another process trains it; returns its state."""
   workdir = wd.join(directory, point.name)
   with contextlib.ExitStack() as locks:
     state = _claim(point, workdir, locks)
@@ -130,7 +131,7 @@ def _train_point(point: Point, directory: str | Path, show: Show) -> State:
         with show.training(point):
           state = _train(point, workdir)
       finally:
-        # Programs of runs that are over hold memory, and maps of which a process may have few.
+        # Programs of finished runs hold memory, and memory maps, of which a process has few.
         jax.clear_caches()
         gc.collect()
   show.looked_at(point, state)
@@ -138,8 +139,9 @@ def _train_point(point: Point, directory: str | Path, show: Show) -> State:
 
 
 def _claim(point: Point, workdir: str, locks: contextlib.ExitStack) -> State | None:
-  """Locks a point that is to be trained here; returns how any other point stands."""
-  own_files.check_no_link(workdir)  # the sweep's directory may be one, a point's not
+  """Locks a point that is to be trained here and returns None, or returns its state."""
+  # The sweep's directory may be a link, but not a point's.
+  own_files.check_no_link(workdir)
   asked = {"method": point.method, "seed": point.seed, "config": wd.to_plain(point.config)}
   _check_same_point(workdir, asked)
   if is_done(workdir):
@@ -149,14 +151,14 @@ def _claim(point: Point, workdir: str, locks: contextlib.ExitStack) -> State | N
     locks.enter_context(lock.hold(workdir, lock.POINT))
   except lock.WorkdirInUseError:
     return State.BUSY
-  if is_done(workdir):  # meanwhile
+  if is_done(workdir):  # another process finished it meanwhile
     return State.DONE
   wd.write_json(workdir, POINT, asked)
   return None
 
 
 def _train(point: Point, workdir: str) -> State:
-  """Trains a point and returns how it stands; records a loss that is not finite."""
+  """Trains a point and returns its state; records a loss that is not finite."""
   try:
     result = phases.train(point.config, workdir)
   except lock.WorkdirInUseError:
@@ -184,7 +186,7 @@ def is_done(workdir: str) -> bool:
 
 
 def read_outcome(point: Point, directory: str | Path) -> Outcome | None:
-  """Returns how a point ended; None if it has not."""
+  """Returns the outcome of a point; None if it has not ended."""
   workdir = wd.join(directory, point.name)
   failed, test = wd.read_json(workdir, FAILED), _test_row(workdir)
   if failed:
@@ -213,7 +215,7 @@ def _test_row(workdir: str) -> dict[str, Any] | None:
 
 
 def _read_seconds(workdir: str) -> float:
-  """Returns how long a point trained, over all its phases and attempts, compilation apart."""
+  """Returns the seconds of a point's training, over all phases and attempts, without compiling."""
   names = wd.read_phases(workdir)
   seconds = 0.0
   for run in [wd.join(workdir, name) for name in names] or [workdir]:

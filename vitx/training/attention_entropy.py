@@ -1,7 +1,7 @@
-"""Attention entropy by layer while a model trains, on a few examples of *validation*.
+"""The attention entropy of each layer during training, on a few examples of *validation*.
 
-A kernelized mixer never holds what its queries attend. So the network is run once more, with mixers
-that do, on the same few examples at each row of kind "train".
+A kernelized mixer never holds its attention matrix. So, at each row of kind "train", the network is
+run once more on the same few examples with mixers that do.
 """
 
 from collections.abc import Callable, Mapping
@@ -26,17 +26,19 @@ Measure = Callable[[Any, Any], Figures]
 
 
 def check(config: ConfigDict, params: Any, model_state: Any, batch: Mapping[str, Any]) -> None:
-  """Refuses a network of whose attention nothing can be said; nothing is computed.
+  """Raises ConfigError if the attention entropy is asked for and a network has none.
+
+  Nothing is computed.
 
   Args:
-    config: resolved.
-    params: their shapes, as a step takes them.
-    model_state: shapes of the model's other collections.
-    batch: shapes of a batch of an evaluation.
+    config: The resolved config.
+    params: The shapes of the parameters, as a step takes them.
+    model_state: The shapes of the model's other collections.
+    batch: The shapes of an evaluation batch.
 
   Raises:
-    ConfigError: no mixer has softmax probabilities, or the task does not tell what its model is
-      called with.
+    ConfigError: No mixer has softmax probabilities, or the task does not say which inputs its model
+      takes.
   """
   count = config.evaluation.attention_entropy
   if not count:
@@ -58,11 +60,11 @@ def check(config: ConfigDict, params: Any, model_state: Any, batch: Mapping[str,
 
 
 def make_step(config: ConfigDict, run: parallel.Runner = parallel.at_once) -> Callable:
-  """Returns the sums over a batch on every device: `(params, model_state, batch)`.
+  """Returns the step `(params, model_state, batch) -> sums` over a batch, run on every device.
 
   Args:
-    config: resolved.
-    run: calls the compiler, see `parallel.compile_for`.
+    config: The resolved config.
+    run: A function that calls the compiler, see `parallel.compile_for`.
   """
   if not config.evaluation.attention_entropy:
     return lambda *_: {}
@@ -72,17 +74,17 @@ def make_step(config: ConfigDict, run: parallel.Runner = parallel.at_once) -> Ca
 def make_measure(
   config: ConfigDict, step: Callable, examples: Callable[[str], Examples], state: Any
 ) -> Measure:
-  """Returns what tells the attention entropy of each layer: `(params, model_state) -> figures`.
+  """Returns the function `(params, model_state) -> figures`: the attention entropy of each layer.
 
-  Its arguments are replicated. It is compiled at once: where a signal came during a compilation
-  between steps, those since the last checkpoint would be lost. What it does not need is neither
-  read nor compiled.
+  The function takes replicated arguments. It is compiled here, because a signal during a
+  compilation between steps would lose the steps since the last checkpoint. If the config asks for
+  no entropy, nothing is read or compiled.
 
   Args:
-    config: resolved.
-    step: of `make_step`.
-    examples: of each role.
-    state: replicated, of which the shapes count.
+    config: The resolved config.
+    step: The step of `make_step`.
+    examples: A function that returns the examples of a role.
+    state: A replicated training state, of which only the shapes matter.
   """
   count = config.evaluation.attention_entropy
   if not count:
@@ -100,7 +102,7 @@ def make_measure(
   rows = parallel.split({name: batch[name] for name in (*task.element_spec, "mask")})
 
   def measure(params: Any, model_state: Any) -> Figures:
-    jax.block_until_ready(params)  # too many programs under way can deadlock, see `in_flight`
+    jax.block_until_ready(params)  # too many programs in flight can deadlock, see `in_flight`
     sums = parallel.unreplicate(step(params, model_state, rows))
     total = float(sums.pop("count"))
     return {name: float(value) / total for name, value in sums.items()}
@@ -110,7 +112,7 @@ def make_measure(
 
 
 def _make_step(config: ConfigDict, axis: str | None) -> Callable[[Any, Any, Batch], Any]:
-  """Returns the sums over a batch's examples of each layer's entropy, and their `count`."""
+  """Returns a function that sums each layer's entropy over a batch, and counts the examples."""
   config = config.copy_and_resolve_references()
   with config.unlocked():
     config.model = hold_matrices(config.model)

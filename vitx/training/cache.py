@@ -6,6 +6,9 @@ from vitx.data.cache import cache_directory
 
 
 def enable() -> None:
-  """Points JAX at `~/.cache/vitx/jax`, unless $JAX_COMPILATION_CACHE_DIR or the caller chose."""
+  """Sets JAX's cache to `~/.cache/vitx/jax` unless the caller or the environment sets one.
+
+  The environment's variable is `JAX_COMPILATION_CACHE_DIR`.
+  """
   if jax.config.jax_compilation_cache_dir is None:  # type: ignore[attr-defined]
     jax.config.update("jax_compilation_cache_dir", str(cache_directory() / "jax"))

@@ -1,4 +1,4 @@
-"""What happens before the first step: the run is announced and its steps compiled."""
+"""The work before a run's first step: a header is printed and the steps are compiled."""
 
 import collections
 import dataclasses
@@ -17,23 +17,24 @@ from vitx.training.experiment import Experiment, batch_shapes, evaluation_shapes
 from vitx.training.record.progress import Progress, announce
 from vitx.training.step import Step
 
-# What a dispatch may have where the config leaves it open: a second or two of a CPU's time, so that
-# a signal is soon heeded.
+# The most that a dispatch computes if the config does not say: a second or two of a CPU's time, so
+# that the run soon reacts to a signal.
 FLOPS_PER_DISPATCH = 2**37
 MOST_STEPS = 16
-# XLA's own order of a step's operations keeps more of them ready to run side by side, and their
-# operands in memory: a third more. A device of one core gains nothing by it.
+# XLA's default schedule keeps more operations of a step ready to run in parallel, and needs a third
+# more memory for their operands. A device of one core gains nothing from that.
 CPU_OPTIONS = {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
 
 
 @dataclasses.dataclass(frozen=True)
 class StepProgram:
-  """Training steps as compiled for every device.
+  """Training steps compiled for every device.
 
   Attributes:
-    compiled: of `Step.train_several`.
-    steps: the most that one dispatch makes.
-    fill: makes batches on the devices of what is sent there, see `resident`; None if they are sent.
+    compiled: The compiled `Step.train_several`.
+    steps: The largest number of steps in one dispatch.
+    fill: A function that makes batches on the devices from the data sent there, see `resident`;
+      None if the batches themselves are sent.
   """
 
   compiled: jax.stages.Compiled
@@ -43,7 +44,7 @@ class StepProgram:
   def __call__(
     self, state: Any, constants: Any, batches: Sequence[Mapping[str, np.ndarray]], stop: bool
   ) -> tuple[Any, dict[str, jax.Array], dict[str, jax.Array], jax.Array]:
-    """Makes a step for each of this process's batches, in order; see `Step.train_several`."""
+    """Makes one step for each of this process's batches, in order; see `Step.train_several`."""
     rows = parallel.split_steps(batches, self.steps)
     if self.fill:
       rows = self.fill(rows)
@@ -59,14 +60,14 @@ def compile_steps(
   *,
   run: parallel.Runner = parallel.at_once,
 ) -> StepProgram:
-  """Prints a header of the run; returns the compiled training steps.
+  """Prints a header of the run and returns the compiled training steps.
 
   Args:
-    experiment: of this run.
-    state: replicated.
-    constants: of the task, replicated.
-    workdir: where the run writes; "" if nowhere.
-    run: calls the compiler, see `parallel.compile_for`.
+    experiment: The experiment of this run.
+    state: The replicated training state.
+    constants: The task's constants, replicated.
+    workdir: The directory that the run writes to; "" if it writes nothing.
+    run: A function that calls the compiler, see `parallel.compile_for`.
   """
   config = experiment.config
   flops = forward_flops(experiment)
@@ -84,7 +85,7 @@ def compile_steps(
 
 
 def choose_options(config: ConfigDict) -> dict[str, Any]:
-  """Returns what a config tells the compiler of training steps."""
+  """Returns the compiler options for a config's training steps."""
   backend = jax.default_backend()
   if backend == "gpu" and config.deterministic:
     return {"xla_gpu_deterministic_ops": True}
@@ -92,7 +93,7 @@ def choose_options(config: ConfigDict) -> dict[str, Any]:
 
 
 def print_memory(compiled: jax.stages.Compiled) -> None:
-  """Prints what a compiled program needs, where that is known."""
+  """Prints the memory that a compiled program needs, if it is known."""
   needed = cost.compiled_bytes(compiled)
   if needed is not None:
     backend = jax.default_backend()
@@ -112,13 +113,13 @@ def compile_program(
   """Compiles training steps for every device.
 
   Args:
-    step: over the axis of the devices.
-    state: replicated.
-    constants: of the task, replicated.
-    batch: this process's share of one, of which shapes and dtypes count.
-    steps: the most that one dispatch makes.
-    options: for the compiler.
-    run: calls the compiler, see `parallel.compile_for`.
+    step: The training step, with the devices' axis.
+    state: The replicated training state.
+    constants: The task's constants, replicated.
+    batch: This process's share of a batch, of which only shapes and dtypes matter.
+    steps: The largest number of steps in one dispatch.
+    options: The compiler options.
+    run: A function that calls the compiler, see `parallel.compile_for`.
   """
   rows = parallel.split_steps([batch], steps)
   arguments = (state, constants, rows, parallel.number(1), parallel.number(0))
@@ -129,18 +130,18 @@ def compile_program(
 
 
 def count_steps(flops: int) -> int:
-  """Returns how many steps of so many FLOPs one dispatch makes, where nothing else says it."""
+  """Returns the number of steps per dispatch, for steps of `flops` FLOPs, if no config sets it."""
   return max(1, min(MOST_STEPS, FLOPS_PER_DISPATCH // max(1, flops)))
 
 
 def make_header(experiment: Experiment, flops: int, steps: int, workdir: str) -> str:
-  """Returns what is about to run, in a few lines: where, devices, data, steps, network.
+  """Returns a header of a few lines: workdir, devices, data, steps, network and token mixers.
 
   Args:
-    experiment: of this run.
-    flops: of an example, forward.
-    steps: of a dispatch, at most.
-    workdir: where the run writes; "" if nowhere.
+    experiment: The experiment of this run.
+    flops: The FLOPs of one example's forward pass.
+    steps: The largest number of steps in one dispatch.
+    workdir: The directory that the run writes to; "" if it writes nothing.
   """
   config, info = experiment.config, experiment.source.info
   examples = ", ".join(f"{len(experiment.examples.role(role)):,} {role}" for role in ROLES)
@@ -164,11 +165,11 @@ def _count(names: Iterable[str]) -> str:
 
 
 def dry_run(experiment: Experiment, *, run: parallel.Runner = parallel.at_once) -> None:
-  """Prints the table of parameters and, after three timed dispatches, how long a run takes.
+  """Prints the table of parameters and, after three timed dispatches, the time that a run takes.
 
   Args:
-    experiment: what a run would train.
-    run: calls the compiler, see `parallel.compile_for`.
+    experiment: The experiment that a run would train.
+    run: A function that calls the compiler, see `parallel.compile_for`.
   """
   state = experiment.replicate(experiment.init_state(run))
   overview = parameter_overview.get_parameter_overview(
@@ -193,7 +194,7 @@ def dry_run(experiment: Experiment, *, run: parallel.Runner = parallel.at_once) 
 
 
 def blank_batch(experiment: Experiment) -> dict[str, np.ndarray]:
-  """Returns this process's share of a batch, zeros on the host."""
+  """Returns this process's share of a batch as zeros on the host."""
   rows = experiment.config.batch_size // jax.process_count()
   shapes = batch_shapes(experiment.task, rows)
   return {name: np.zeros(x.shape, x.dtype) for name, x in shapes.items()}

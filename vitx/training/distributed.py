@@ -1,4 +1,4 @@
-"""Several processes: one per host, found from flags or from the cluster's environment."""
+"""Runs of several processes, one per host, set up from flags or the cluster's environment."""
 
 import contextlib
 import ctypes
@@ -19,14 +19,15 @@ from jax._src.lib import _jax  # one function of it, see `_join`
 from vitx.config.errors import ConfigError
 from vitx.training.record.progress import announce
 
-# The number of processes as the launcher of a job step gives it: SLURM's srun, Open MPI.
+# Variables in which the launcher of a job step, SLURM's srun or Open MPI, counts the processes.
 COUNTS = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE")
-# Set in a pod of several hosts or slices on GKE, and in an indexed job of Kubernetes.
+# Variables that are set in a pod of several hosts or slices on GKE, and in an indexed job of
+# Kubernetes.
 HOSTS = ("TPU_PROCESS_ADDRESSES", "TPU_WORKER_HOSTNAMES")
 SEVERAL = ("MEGASCALE_COORDINATOR_ADDRESS", "JOB_COMPLETION_INDEX")
 
-PATIENCE = 300  # seconds for all processes to come
-HEARTBEAT = 60  # seconds after which a process that gives no sign of life is taken for gone
+PATIENCE = 300  # seconds within which all processes must join
+HEARTBEAT = 60  # seconds without a sign of life after which a process counts as gone
 GONE = (
   "another process of this run has ended, or cannot be reached: {}; begin all of them again with"
   " the same command, which goes on from the last checkpoint"
@@ -36,19 +37,19 @@ GONE = (
 def initialize(
   coordinator: str | None = None, processes: int | None = None, process: int | None = None
 ) -> None:
-  """Joins this process to the others; does nothing where there are none.
+  """Joins this process to the run's other processes; does nothing if there are none.
 
   Call it before any other use of JAX. Without arguments the environment decides: a SLURM or Open
   MPI job of several tasks, or a TPU pod of several workers.
 
   Args:
-    coordinator: `host:port` of process 0.
-    processes: how many there are.
-    process: which one this is, from 0.
+    coordinator: The address `host:port` of process 0.
+    processes: The number of processes.
+    process: The number of this process, from 0.
 
   Raises:
-    ConfigError: only some of the three are given, the process is out of range, the coordinator is
-      no address, or the processes do not meet.
+    ConfigError: Only some of the three arguments are given, the process is out of range, the
+      coordinator is no address, or the processes do not meet.
   """
   given = (coordinator, processes, process)
   if any(value is not None for value in given):
@@ -69,13 +70,13 @@ def initialize(
   elif _in_cluster():
     _join()
   elif _on_tpu_vm():
-    # Only the cloud's metadata server tells whether this host is one of a pod; JAX asks it.
-    with contextlib.suppress(ValueError):  # raised where there is no such server: one host
+    # Only the cloud's metadata server knows whether this host belongs to a pod; JAX asks it.
+    with contextlib.suppress(ValueError):  # raised without such a server: this is the only host
       _join()
 
 
 def _check_address(coordinator: str, process: int) -> None:
-  """Raises ConfigError where XLA would wait, or end in a crash."""
+  """Raises ConfigError for an address at which XLA would wait or crash."""
   host, _, port = coordinator.rpartition(":")
   if not host or "/" in host or not port.isdecimal() or not 0 < int(port) < 65536:
     raise ConfigError(
@@ -84,7 +85,7 @@ def _check_address(coordinator: str, process: int) -> None:
     )
   try:
     socket.getaddrinfo(host.strip("[]"), int(port))
-  except (OSError, UnicodeError) as error:  # the latter of a name such as a..b
+  except (OSError, UnicodeError) as error:  # UnicodeError for a name such as a..b
     raise ConfigError(
       f"--coordinator={coordinator!r}: there is no host {host!r} ({error}); name the host of"
       " process 0"
@@ -102,7 +103,7 @@ def _check_address(coordinator: str, process: int) -> None:
 
 
 def _meet(coordinator: str, processes: int, process: int) -> None:
-  """Joins the other processes; XLA says why it could not in lines of its own, if at all."""
+  """Joins the other processes; if that fails, only XLA's own lines may give the reason."""
   try:
     _join(coordinator, processes, process)
   except RuntimeError as error:
@@ -114,28 +115,29 @@ def _meet(coordinator: str, processes: int, process: int) -> None:
 
 
 def _join(*given: Any) -> None:
-  """Begins JAX among the processes; a process that loses another says so in a line, and ends.
+  """Starts JAX among the processes; a process that loses another prints one line and ends.
 
-  XLA aborts then: from a thread of its own, with a page of its stack. JAX has no argument for what
-  it calls instead, which may itself end in an abort, so both are caught.
+  By default XLA aborts then, from a thread of its own, with a page of its stack. JAX has no
+  argument to replace that callback, and the callback may itself end in an abort, so both are
+  caught.
   """
   make = _jax.get_distributed_runtime_client
   _jax.get_distributed_runtime_client = functools.partial(
     make, missed_heartbeat_callback=lambda status: end_alone(GONE.format(first_line(status)))
   )
   try:
-    jax.config.update("jax_enable_preemption_service", False)  # signals are told with the steps
+    jax.config.update("jax_enable_preemption_service", False)  # the steps pass signals on
     initialize: Any = jax.distributed.initialize
     initialize(*given, initialization_timeout=PATIENCE, heartbeat_timeout_seconds=HEARTBEAT)
   finally:
     _jax.get_distributed_runtime_client = make
   if is_joined() and sys.platform == "linux":
-    ctypes.CDLL(None).signal(signal.SIGABRT, _on_abort)  # Python's would wait for a thread
+    ctypes.CDLL(None).signal(signal.SIGABRT, _on_abort)  # Python's handler waits for a thread
 
 
 @ctypes.CFUNCTYPE(None, ctypes.c_int)
 def _on_abort(number: int) -> None:
-  """Ends the process in the place of an abort."""
+  """Ends the process in place of an abort."""
   end_alone(GONE.format("XLA's lines above say why"))
 
 
@@ -146,9 +148,10 @@ def is_joined() -> bool:
 
 @contextlib.contextmanager
 def ending() -> Iterator[None]:
-  """Ends the process where a collective operation fails in a `with` block: another one is gone.
+  """Ends the process if a collective operation fails in a `with` block.
 
-  What lies around the block would wait for it, to save together, until its heartbeat is missed.
+  Such a failure means that another process is gone. The code around the block would wait for that
+  process, to save together, until its heartbeat is missed.
   """
   try:
     yield
@@ -159,10 +162,10 @@ def ending() -> Iterator[None]:
 
 
 def end(error: Exception | None) -> NoReturn:
-  """Ends this process for an error: what a collective operation reports is that another is gone.
+  """Ends this process after an error; reports a failed collective as the loss of a process.
 
   Args:
-    error: that nobody has said yet; None if it was said.
+    error: An error that has not been printed yet; None if it has been.
   """
   if isinstance(error, jax.errors.JaxRuntimeError):
     end_alone(GONE.format(first_line(error)))
@@ -170,10 +173,10 @@ def end(error: Exception | None) -> NoReturn:
 
 
 def end_alone(message: str) -> NoReturn:
-  """Ends this process at once: to let it go as usual, JAX would wait for the others for minutes.
+  """Ends this process at once; a normal exit of JAX would wait for the others for minutes.
 
   Args:
-    message: for stderr; "" for none.
+    message: The text for stderr; "" for none.
   """
   sys.stdout.flush()
   if message:
@@ -183,7 +186,7 @@ def end_alone(message: str) -> NoReturn:
 
 
 def first_line(error: object) -> str:
-  """Returns what an error says, in one line."""
+  """Returns the first line of an error's message."""
   return str(error).strip().partition("\n")[0]
 
 

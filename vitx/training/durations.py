@@ -1,4 +1,4 @@
-"""Durations in steps or epochs, and events that come every so often.
+"""Durations in steps or epochs, and events that recur after a duration.
 
 "300 steps", "300" and 300 are steps; "2.5 epochs" depends on the steps per epoch, which need not be
 an integer: an epoch of 1,617 examples in batches of 128 has 12.6328125 steps. Amounts are kept as
@@ -19,12 +19,12 @@ def to_steps(
   """Returns a duration in whole steps; epochs are rounded to the nearest step, half to even.
 
   Args:
-    duration: such as "300 steps", "2.5 epochs", "300" or 300.
-    steps_per_epoch: examples / batch size.
-    field: the config field, for the error.
+    duration: A duration such as "300 steps", "2.5 epochs", "300" or 300.
+    steps_per_epoch: The number of examples divided by the batch size.
+    field: The name of the config field, for the error message.
 
   Raises:
-    ConfigError: neither form, negative, or a broken number of steps.
+    ConfigError: The duration has neither form, is negative, or has a fraction of a step.
   """
   return round(_period(duration, steps_per_epoch, field))
 
@@ -35,16 +35,16 @@ def is_due(
   steps_per_epoch: int | float | Fraction,
   field: str = "every",
 ) -> bool:
-  """Returns whether an event that comes `every` so often falls on `step`.
+  """Returns whether an event with the period `every` falls on `step`.
 
-  Event k = 1, 2, ... falls on `to_steps(k * every)`; none falls on step 0. Events closer than a
-  step share one.
+  Event k = 1, 2, ... falls on `to_steps(k * every)`; none falls on step 0. Events that are less
+  than a step apart share one step.
 
   Args:
-    step: the number of steps done.
-    every: a duration.
-    steps_per_epoch: examples / batch size.
-    field: the config field, for the error.
+    step: The number of steps done.
+    every: The duration between two events.
+    steps_per_epoch: The number of examples divided by the batch size.
+    field: The name of the config field, for the error message.
 
   Raises:
     ConfigError: `every` is no duration, or is zero.
@@ -58,7 +58,7 @@ def is_due(
 
 
 def _period(duration: str | int, steps_per_epoch: int | float | Fraction, field: str) -> Fraction:
-  """Returns a duration in steps, not rounded."""
+  """Returns a duration as an exact number of steps."""
   is_number = isinstance(duration, int) and not isinstance(duration, bool)
   match = (
     _DURATION.fullmatch(str(duration).strip()) if is_number or isinstance(duration, str) else None

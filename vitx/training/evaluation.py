@@ -1,4 +1,4 @@
-"""Evaluates parameters over a split: every example exactly once, on any number of devices."""
+"""Evaluation of parameters over a split: every example exactly once, on any number of devices."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -13,7 +13,7 @@ from vitx.tasks.base import Figures, Task
 from vitx.training import parallel
 from vitx.training.step import TrainState, evaluation_step
 
-# Takes this process's examples of a batch: their arrays, and the rows of the task's evaluation.
+# A function of the arrays of this process's examples in a batch, and of their evaluation's rows.
 TakeRows = Callable[[dict[str, np.ndarray], dict[str, np.ndarray]], None]
 
 
@@ -21,20 +21,20 @@ def make_evaluate(task: Task, run: parallel.Runner = parallel.at_once) -> Callab
   """Returns the evaluation step on every device: `(params, model_state, constants, batch)`.
 
   Args:
-    task: that is evaluated.
-    run: calls the compiler, see `parallel.compile_for`.
+    task: The task that is evaluated.
+    run: A function that calls the compiler, see `parallel.compile_for`.
   """
   return parallel.compile_once(evaluation_step(task, parallel.AXIS), run)
 
 
 def batch_size_for(config: Any) -> int:
-  """Returns the configured evaluation batch, rounded up to what the devices share evenly."""
+  """Returns the size of an evaluation batch, rounded up to a multiple of the devices' number."""
   size = config.evaluation.batch_size or config.batch_size
   return -(-size // jax.device_count()) * jax.device_count()
 
 
 def count_batches(config: Any, examples: int) -> int:
-  """Returns how many batches so many examples make."""
+  """Returns the number of evaluation batches that a number of examples fills."""
   return -(-examples // batch_size_for(config))
 
 
@@ -62,17 +62,18 @@ def evaluate(
   """Returns the task's figures over all batches.
 
   Args:
-    task: gives the names of a batch's arrays, and the figures.
-    evaluate_step: of `make_evaluate`.
-    params: replicated.
-    model_state: replicated.
-    constants: of the task, replicated.
-    batches: of `split_batches`.
-    take_rows: called per batch with this process's examples: the batch's arrays, `example` (their
-      numbers in the split) among them, and the rows of the task's evaluation.
+    task: The task, which gives the names of a batch's arrays, and the figures.
+    evaluate_step: The step of `make_evaluate`.
+    params: The replicated parameters.
+    model_state: The model's other collections, replicated.
+    constants: The task's constants, replicated.
+    batches: The batches of `split_batches`.
+    take_rows: A function that is called for each batch with this process's examples: first the
+      batch's arrays, among them `example` (the examples' numbers in the split), then the rows of
+      the task's evaluation.
 
   Raises:
-    ValueError: there were no examples.
+    ValueError: There are no examples.
   """
   one = {"": params}
   return evaluate_each(task, evaluate_step, one, model_state, constants, batches, take_rows)[""]
@@ -90,11 +91,11 @@ def evaluate_each(
   """Returns the figures of several sets of parameters, by name; the batches are read once.
 
   Args:
-    params: by name, replicated; `take_rows` gets the rows of the first. The others as `evaluate`
-      has them.
+    params: The replicated parameters by name; `take_rows` gets the rows of the first. The other
+      arguments are documented at `evaluate`.
 
   Raises:
-    ValueError: there were no examples.
+    ValueError: There are no examples.
   """
   totals: dict[str, dict[str, Any]] = {name: {} for name in params}
   first = next(iter(params))
@@ -113,11 +114,12 @@ def evaluate_each(
 
 
 def check_weights(weights: tuple[str, ...], ema_decay: float) -> None:
-  """Raises ConfigError unless there are such weights, each said once.
+  """Raises ConfigError unless the weights exist and each is named once.
 
   Args:
-    weights: `config.evaluation.weights`: which are evaluated; the first chooses the best.
-    ema_decay: `config.ema_decay`.
+    weights: The names of the weights to evaluate, `config.evaluation.weights`; the first chooses
+      the best checkpoint.
+    ema_decay: The decay of the moving average, `config.ema_decay`.
   """
   field = f"evaluation.weights={tuple(weights)!r}"
   if not weights or len(set(weights)) < len(weights):
@@ -132,13 +134,13 @@ def check_weights(weights: tuple[str, ...], ema_decay: float) -> None:
 
 
 def choose_params(state: TrainState, weights: Iterable[str]) -> dict[str, Any]:
-  """Returns the parameters of a state by name: ema, raw. Without an average, ema is raw."""
+  """Returns a state's parameters by name, ema or raw. Without an average, ema is raw."""
   trees = {"ema": state.averaged, "raw": state.params}
   return {name: trees[name] for name in weights}
 
 
 def join_figures(by_name: Mapping[str, Figures]) -> Figures:
-  """Returns the first figures as they are, and the others with `NAME_` before each of theirs."""
+  """Returns the first figures as they are, and all others with `NAME_` before their names."""
   (_, joined), *others = by_name.items()
   for name, figures in others:
     joined = joined | {f"{name}_{figure}": value for figure, value in figures.items()}
@@ -146,7 +148,7 @@ def join_figures(by_name: Mapping[str, Figures]) -> Figures:
 
 
 def describe_figures(task: Task, figures: Figures, weights: Iterable[str]) -> str:
-  """Returns the task's words for figures of `join_figures`; the first weights need no name."""
+  """Returns the task's words for figures of `join_figures`; the first weights are not named."""
   _, *others = weights
   words = [task.describe(figures)]
   for name in others:
@@ -156,7 +158,7 @@ def describe_figures(task: Task, figures: Figures, weights: Iterable[str]) -> st
 
 
 def add_sums(total: Mapping[str, Any], sums: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns a running total with one batch's sums, in float64; what it lacks counts as zero."""
+  """Returns a total plus one batch's sums, in float64; a name that the total lacks has zero."""
   return {
     name: total.get(name, 0.0) + np.asarray(value, np.float64) for name, value in sums.items()
   }

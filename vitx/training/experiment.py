@@ -1,4 +1,4 @@
-"""From a config to the objects that train; all checks come before compiling."""
+"""The objects that train a config; all checks come before compiling."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -33,17 +33,17 @@ LONGEST = 2**31 - 1  # steps that the counter of a run can hold
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:
-  """A config made real.
+  """A config, with the data, task and step that it describes.
 
   Attributes:
-    config: resolved: every field that follows from the source is set.
-    source: the data.
-    examples: the same, as the task reads them.
-    step: the training step, for the devices of this run.
-    shapes: of the state that the step takes, and dtypes, before replication.
-    constants: of the task, on the host, with a teacher's unless it is a trial.
-    steps_per_epoch: batches per pass over *train*; not an integer in general.
-    total_steps: where the run ends.
+    config: The resolved config: every field that follows from the source is set.
+    source: The data.
+    examples: The data as the task reads them.
+    step: The training step, for the devices of this run.
+    shapes: The shapes and dtypes of the state that the step takes, before replication.
+    constants: The task's constants on the host, with a teacher's unless this is a trial.
+    steps_per_epoch: The number of batches per pass over *train*; not an integer in general.
+    total_steps: The step at which the run ends.
   """
 
   config: ConfigDict
@@ -69,7 +69,7 @@ class Experiment:
     """Returns the state before the first step on the host, a function of `config.init_seed`.
 
     Args:
-      run: calls the compiler, see `parallel.compile_for`.
+      run: A function that calls the compiler, see `parallel.compile_for`.
     """
 
     def compute(function: Callable, *arguments: Any) -> Any:
@@ -85,22 +85,22 @@ class Experiment:
     return stacked.unstack(compute(self.step.begin, stacked.stack(variables, cycle)))
 
   def named_shapes(self) -> TrainState:
-    """Returns the shapes and dtypes of a state with every parameter by its name."""
+    """Returns the shapes and dtypes of a state that holds every parameter by its name."""
     return jax.eval_shape(stacked.unstack, self.shapes)
 
   def replicate(self, state: TrainState) -> TrainState:
-    """Returns a state of the host on every device, as the step takes it."""
+    """Copies a state from the host to every device, in the form that the step takes."""
     return parallel.replicate(stacked.stack(state, self.step.cycle))
 
   def unreplicate(self, state: TrainState) -> TrainState:
-    """Returns a state of the devices on the host, with every parameter by its name."""
+    """Copies a state from the devices to the host, with every parameter by its name."""
     return stacked.unstack(parallel.unreplicate(state))
 
   def batches(self) -> TrainBatches:
     """Returns this process's share of the training batches.
 
     Raises:
-      ConfigError: an example cannot be read, or has other arrays than the task takes.
+      ConfigError: An example cannot be read, or has other arrays than the task takes.
     """
     config = self.config
     batches = TrainBatches(
@@ -125,17 +125,17 @@ class Experiment:
     return batches
 
   def implementations(self) -> dict[str, str]:
-    """Returns which implementation each token mixer runs in training, by its place in the network.
+    """Returns the implementation of each token mixer in training, by its place in the network.
 
-    Which is the faster depends on how many examples a device has at once.
+    The choice depends on the number of examples that a device has at once.
     """
     examples = self.config.batch_size // jax.device_count() // self.config.grad_accum_steps
     return implementations(self.task.model, self.task.input_spec, examples)
 
   def keep(self, role: str) -> Examples:
-    """Returns the examples of a role that is read often: read once, if memory allows.
+    """Returns a role's examples for repeated reading; they are read once if memory allows.
 
-    Of *validation* there are so many as `config.evaluation.limit` says.
+    *validation* is limited to `config.evaluation.limit` examples, if that is set.
     """
     data, limit = self.config.data, self.config.evaluation.limit
     examples = self.examples.role(role)
@@ -151,17 +151,17 @@ class Experiment:
     return self.task.references(self.source.train, self.source.role(role))
 
   def describe(self, figures: Figures) -> str:
-    """Returns the task's words for the figures of all the weights that are evaluated."""
+    """Returns the task's words for the figures of all evaluated weights."""
     return describe_figures(self.task, figures, self.config.evaluation.weights)
 
   def is_due(self, step: int, every: str) -> bool:
-    """Returns whether an event that comes `every` so often falls on `step`."""
+    """Returns whether an event with the period `every` falls on `step`."""
     return durations.is_due(step, every, self.steps_per_epoch)
 
   def next_event(self, step: int, most: int) -> int:
-    """Returns the next step, at most `most` on, at which something is logged, evaluated or saved.
+    """Returns the next step at which the run logs, evaluates, saves or ends.
 
-    Where there is none, that is `step + most`; the end of the run is one.
+    If no such step comes within the next `most` steps, the result is `step + most`.
     """
     config = self.config
     cadences = (config.log_every, config.evaluation.every, config.checkpoint.every)
@@ -171,14 +171,14 @@ class Experiment:
 
 
 def resolve(config: ConfigDict, source: Source | DatasetInfo) -> ConfigDict:
-  """Returns the config with what follows from other fields and from the data filled in.
+  """Returns a config in which the fields that follow from other fields and the data are set.
 
   Args:
-    config: stays as it is.
-    source: the data, or only what is known of them where no example must be read.
+    config: The config, which is not changed.
+    source: The data, or only their description if no example must be read.
 
   Raises:
-    ConfigError: a field contradicts the source.
+    ConfigError: A field contradicts the source.
   """
   config = config.copy_and_resolve_references()
   with config.unlocked():
@@ -201,16 +201,17 @@ def make_experiment(
 ) -> Experiment:
   """Opens the source, resolves the config and checks all that can be checked without compiling.
 
-  Code that a teacher's config or a prepared set names is imported inside `registry.trusting(True)`
-  alone.
+  Code that a teacher's config or a prepared set names is imported only inside
+  `registry.trusting(True)`.
 
   Args:
-    config: of `get_config`.
-    is_trial: whether it is not about to train: a teacher's weights, which may not be there yet, are
+    config: The config that `get_config` returned.
+    is_trial: Whether no training follows: a teacher's weights, which may not exist yet, are then
       not read.
+    class_names: The order of the classes that the run recorded before, if any.
 
   Raises:
-    ConfigError: naming the field, the value and the fix.
+    ConfigError: A check failed; the message names the field, the value and the fix.
   """
   check_config(config)
   config = teacher.with_model(config)
@@ -249,7 +250,7 @@ def make_experiment(
 
 
 def read_examples(task: Task, source: Source) -> Source:
-  """Returns a source whose roles hold what the task reads, see `Task.examples`."""
+  """Returns a source whose roles hold the examples that the task reads, see `Task.examples`."""
   roles: dict[str, Any] = {
     name: task.examples(source.role(name), train=name == "train") for name in ROLES
   }
@@ -261,11 +262,11 @@ def make_step(
 ) -> tuple[Step, TrainState]:
   """Returns the training step of a resolved config on one device, and its state's shapes.
 
-  It needs no data.
+  No data are needed.
   """
   task = build_task(config)
   batch = _blank(task.element_spec, 1)
-  with logged.finding() as found:  # by a function of its own, which is traced whatever was before
+  with logged.finding() as found:  # a new function each time, since JAX traces an old one once
     variables = jax.eval_shape(lambda *given: task.init(*given), jax.random.key(0), batch)
   # Deep networks compile in a tenth of the time where the optimizer lets their layers be stacked.
   cycle = stacked.cycle_of(task.model) if is_elementwise(config) else 0
@@ -298,13 +299,13 @@ def evaluation_shapes(task: Task, rows: int) -> dict[str, jax.ShapeDtypeStruct]:
 
 
 def _blank(spec: Mapping[str, jax.ShapeDtypeStruct], rows: int) -> dict[str, np.ndarray]:
-  """Returns zeros shaped like `rows` examples."""
+  """Returns arrays of zeros in the shapes of `rows` examples."""
   return {name: np.zeros((rows, *x.shape), x.dtype) for name, x in spec.items()}
 
 
 def _find_end(config: ConfigDict, total: int, per_epoch: Fraction) -> int:
-  """Returns where the run ends: with its duration, or before."""
-  stop = config.get("stop_after", RunSettings.stop_after)  # which a run of an earlier version lacks
+  """Returns the step at which the run ends: the end of its duration, or an earlier one."""
+  stop = config.get("stop_after", RunSettings.stop_after)  # a run of an earlier version has none
   if stop == "":
     return total
   end = durations.to_steps(stop, per_epoch, "stop_after")

@@ -1,4 +1,4 @@
-"""How a run ends before its time: signals, a loss that is not finite, too little memory."""
+"""Early ends of a run: signals, a loss that is not finite, too little memory."""
 
 import contextlib
 import contextvars
@@ -16,18 +16,18 @@ import jax
 from vitx.config.errors import UserError
 from vitx.config.registry import fields_of
 
-# EX_TEMPFAIL of sysexits.h: everything is saved, and the same command goes on.
+# EX_TEMPFAIL of sysexits.h: everything is saved, and the same command continues the run.
 EXIT_INTERRUPTED = 75
-POLL = 0.1  # seconds between two looks at whether a signal has come, while something else works
+POLL = 0.1  # seconds between two checks for a signal during other work
 T = TypeVar("T")
-LEFT_ALONE = "vitx work that a signal may break off"  # the name of its threads
+LEFT_ALONE = "vitx work that a signal may break off"  # the name of the threads of such work
 _received: list[int] = []  # signals that were turned into a flag, in this process
 
 
 class Interrupted(BaseException):
   """A signal asks a run to end, at a place where nothing is half done.
 
-  It is no error, so that no reader that meets all errors of damaged files takes it for one.
+  It is no `Exception`, so that code that catches all errors of damaged files does not catch it.
   """
 
 
@@ -40,14 +40,14 @@ class OutOfMemoryError(UserError, RuntimeError):
 
 
 class TrackingError(UserError, RuntimeError):
-  """A tracker of metrics could not be reached, or does not work."""
+  """A tracker of metrics cannot be reached, or does not work."""
 
 
 class StopRequest:
-  """Turns the first SIGTERM or SIGINT into a flag; the second acts as usual.
+  """A handler that turns the first SIGTERM or SIGINT into a flag; the second acts as usual.
 
-  Long phases are broken off by `check`, `watch`, `run` and `breakable`, but not where there are
-  several processes: they would wait for each other. There the next steps tell all of them.
+  Long phases are broken off by `check`, `watch`, `run` and `breakable`, unless there are several
+  processes, which would wait for each other: the next steps then pass the signal on to all of them.
   """
 
   def __init__(self) -> None:
@@ -66,7 +66,7 @@ class StopRequest:
     self._restore()
 
   def asked(self) -> bool:
-    """Returns whether a signal has come, for the steps to tell the other processes."""
+    """Returns whether a signal has come, which the steps pass on to the other processes."""
     return self.received is not None
 
   def check(self) -> None:
@@ -82,9 +82,10 @@ class StopRequest:
 
   @contextlib.contextmanager
   def breakable(self) -> Iterator[None]:
-    """Lets a signal raise Interrupted anywhere in a `with` block, which changes nothing that stays.
+    """Lets a signal raise Interrupted anywhere in a `with` block.
 
-    Such a block traces functions, which takes minutes where networks are deep.
+    The block must change nothing that lasts. It is meant for the tracing of functions, which takes
+    minutes for deep networks.
     """
     self.check()
     self._is_breakable = True
@@ -94,11 +95,11 @@ class StopRequest:
       self._is_breakable = False
 
   def run(self, work: Callable[[], T]) -> T:
-    """Returns what `work` returns; raises Interrupted as soon as a signal comes.
+    """Calls `work` and returns its result; raises Interrupted as soon as a signal comes.
 
-    Python heeds signals in the main thread and between two of its own instructions, and XLA's
-    compiler returns after minutes. So the work is done in a thread that is left alone if need be:
-    see `leave`.
+    Python handles signals only in the main thread and between two of its own instructions, and
+    XLA's compiler returns after minutes. So the work is done in a thread, which is abandoned if a
+    signal comes; see `leave`.
     """
     self.check()
     if not self._before:  # no signal is turned into a flag here
@@ -116,7 +117,7 @@ class StopRequest:
     while True:
       with contextlib.suppress(TimeoutError):
         return result.result(POLL)
-      if result.done():  # while the time ran out, or by a TimeoutError of its own
+      if result.done():  # it ended just now, or with a TimeoutError of its own
         return result.result()
       self.check()
 
@@ -138,14 +139,14 @@ class StopRequest:
 
 
 def count_received() -> int:
-  """Returns how many signals runs of this process were asked to end by."""
+  """Returns the number of signals that asked runs of this process to end."""
   return len(_received)
 
 
 def leave(status: int) -> int:
-  """Returns the exit status; ends the process with it if something still works that was broken off.
+  """Returns the exit status, or ends the process with it if a thread of broken-off work still runs.
 
-  The interpreter would take down XLA while it compiles, and crash.
+  The interpreter's own exit would tear XLA down while it compiles, and crash.
   """
   if any(thread.name == LEFT_ALONE for thread in threading.enumerate()):
     sys.stdout.flush()
@@ -160,10 +161,11 @@ def check_finite(
   """Raises NonFiniteError if a step's loss or gradient is not finite.
 
   Args:
-    step: the step whose metrics these are.
-    metrics: loss and gradient_norm.
-    half: under float16 a gradient may overflow: the step was skipped and the loss scale lowered.
-    last_good: returns the step of the last checkpoint or None, for the message.
+    step: The number of the step.
+    metrics: The step's metrics, with loss and gradient_norm.
+    half: Whether the loss is scaled for float16, where a gradient may overflow: the step is then
+      skipped and the loss scale lowered.
+    last_good: A function that returns the step of the last checkpoint or None, for the message.
   """
   for name in ("loss",) if half else ("loss", "gradient_norm"):
     value = metrics[name]
@@ -175,9 +177,9 @@ def check_figures(step: int, figures: Mapping[str, Any], *, last_good: Callable)
   """Raises NonFiniteError if a figure of an evaluation is not finite.
 
   Args:
-    step: at which was evaluated.
-    figures: of the task; numbers and lists of them are looked at.
-    last_good: returns the step of the last checkpoint or None, for the message.
+    step: The step of the evaluated state.
+    figures: The task's figures, of which numbers and lists of numbers are checked.
+    last_good: A function that returns the step of the last checkpoint or None, for the message.
   """
   for name, figure in figures.items():
     for value in figure if isinstance(figure, list | tuple) else (figure,):
@@ -196,12 +198,12 @@ def _not_finite(name: str, value: float, step: int, last_good: Callable) -> NonF
 
 @contextlib.contextmanager
 def explain_out_of_memory(config: Any, tokens: int | None, workdir: str = "") -> Iterator[None]:
-  """Explains running out of memory: names batch, tokens, mixer and the command that helps.
+  """Explains an out-of-memory error: names batch, tokens, mixer and the command that helps.
 
   Args:
-    config: of the run.
-    tokens: of an example, if it has any.
-    workdir: where the config is written; "" where it is not.
+    config: The run's config.
+    tokens: The number of tokens of an example, if it has any.
+    workdir: The directory in which the config is written; "" if it is not.
   """
   try:
     yield

@@ -1,4 +1,4 @@
-"""Steps under way: they were dispatched and not yet awaited, in at most two dispatches."""
+"""Steps in flight: dispatched but not yet awaited, in at most two dispatches."""
 
 import collections
 from collections.abc import Callable, Mapping
@@ -11,18 +11,19 @@ LIMIT = 2  # unbounded dispatch deadlocks XLA's collectives between virtual CPU 
 
 
 class InFlight:
-  """The steps under way, oldest first.
+  """The steps in flight, oldest first.
 
   Attributes:
-    stop: whether a process was asked to end, as a step that was awaited has told.
+    stop: Whether a process was asked to end, according to the steps that were awaited.
   """
 
   def __init__(self, finish: Callable[[int, dict[str, Any], dict[str, Any]], None]):
-    """Starts with no step.
+    """Starts without steps.
 
     Args:
-      finish: called for every step, in order, once it is done, with its number, its metrics, and
-        what was measured of the state after it: {} but for the last step of a dispatch.
+      finish: A function that is called for every step, in order, once it is done, with its number,
+        its metrics and the figures of the state after it; these are {} except for the last step of
+        a dispatch.
     """
     self.stop = False
     self._finish = finish
@@ -31,14 +32,14 @@ class InFlight:
   def add(
     self, steps: range, metrics: Any, measured: Any, stop: jax.Array, more: Mapping[str, Any]
   ) -> None:
-    """Takes in what a dispatch returned, on its devices: metrics of each of its steps.
+    """Adds the results of a dispatch, which are on the devices.
 
     Args:
-      steps: the numbers of the dispatch's steps.
-      metrics: an entry for each step.
-      measured: figures of the state after the last step.
-      stop: whether a process was asked to end.
-      more: further figures of that state, on the host, as `finish` takes them.
+      steps: The numbers of the dispatch's steps.
+      metrics: The metrics, with an entry for each step.
+      measured: The figures of the state after the last step.
+      stop: Whether a process was asked to end.
+      more: Further figures of that state, on the host; `finish` gets them too.
     """
     self._steps.append((steps, metrics, measured, stop, more))
 
@@ -63,5 +64,5 @@ class InFlight:
 
 
 def first_copy(x: jax.Array) -> np.ndarray:
-  """Returns what the first local device has; it is the same on all."""
+  """Returns an array's copy on the first local device; all copies are equal."""
   return np.asarray(x.addressable_data(0))[0]

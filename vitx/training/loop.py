@@ -38,14 +38,14 @@ from vitx.training.validation import (
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-  """How a run ended.
+  """The outcome of a run.
 
   Attributes:
-    workdir: where everything lies.
-    step: the last step done.
-    finished: False if a signal ended it before its time; the same command goes on.
-    test: figures of the best checkpoint on the test examples, and its step; None if not finished,
-      or if it was a dry run.
+    workdir: The directory that holds the run's files.
+    step: The last step done.
+    finished: False if a signal ended the run early; the same command continues it.
+    test: The figures of the best checkpoint on the test examples, and its step; None if the run is
+      not finished, or was a dry run.
   """
 
   workdir: str
@@ -55,25 +55,27 @@ class Result:
 
 
 def train(config: ConfigDict, workdir: str | Path, *, dry_run: bool = False) -> Result:
-  """Trains as the config says, or goes on where the workdir stands.
+  """Trains a config's run in a workdir, or continues the run that is saved there.
 
-  Code that the config of `init_from`, or of a teacher, names is imported inside
-  `registry.trusting(True)` alone.
+  The configs of `init_from` and of a teacher may name code, which is imported only inside
+  `registry.trusting(True)`.
 
   Args:
-    config: of `get_config`.
-    workdir: a directory or a URL such as `gs://...`; created if absent.
-    dry_run: compile, print parameters, memory and seconds per step, and return; writes nothing.
+    config: The config that `get_config` returned.
+    workdir: A directory or a URL such as `gs://...`; created if absent.
+    dry_run: Whether to compile, print parameters, memory and seconds per step, and return without
+      writing anything.
 
   Returns:
-    How the run ended.
+    The outcome of the run.
 
   Raises:
-    ConfigError: a setting cannot work, or another training holds the workdir; nothing was compiled
+    ConfigError: A setting cannot work, or another training holds the workdir; nothing was compiled
       or changed.
-    NonFiniteError: the loss or an evaluation is not finite; the last checkpoint stands.
-    OutOfMemoryError: names what needs the memory and what helps.
-    CheckpointError: a checkpoint could not be written; the last one stands.
+    NonFiniteError: The loss or an evaluation is not finite; the last checkpoint is kept.
+    OutOfMemoryError: The memory is too small; the message names the settings that need it and a
+      command that helps.
+    CheckpointError: A checkpoint could not be written; the last one is kept.
   """
   cache.enable()
   workdir = str(workdir)
@@ -97,7 +99,7 @@ def train(config: ConfigDict, workdir: str | Path, *, dry_run: bool = False) -> 
 
 
 def _train(run: Run) -> Result:
-  """Evaluates, saves and steps, in this order, to the end or a signal to any process."""
+  """Evaluates, saves and steps, in this order, until the run ends or a process gets a signal."""
   experiment, recorder, request, start = run.experiment, run.recorder, run.request, run.start
   config, total, step = experiment.config, experiment.total_steps, start.step
   state = experiment.replicate(start.state)
@@ -112,7 +114,7 @@ def _train(run: Run) -> Result:
 
   in_flight = InFlight(finish)
   if step < total or not start.is_evaluated:
-    # Read before compiling: an example that cannot be read is named at once.
+    # The data are opened before compiling, so that an unreadable example is reported at once.
     with request.breakable():
       feed = resident.open_feed(experiment.batches(), config.data.device)
       for role in ("validation", "test"):
@@ -126,7 +128,7 @@ def _train(run: Run) -> Result:
     stream = recorder.progress.timed(feed.iterate(step, total))
     while True:
       is_new = step > start.step or not start.is_evaluated
-      is_last = step >= total  # later, where `stop_after` was lowered
+      is_last = step >= total  # a lowered `stop_after` may end the run before `step`
       if is_new and (is_last or experiment.is_due(step, config.evaluation.every)):
         in_flight.wait()
         state = validate(run, evaluate, state, step)
@@ -145,7 +147,7 @@ def _train(run: Run) -> Result:
       step = steps.stop
       entropies = {}
       if is_measured(experiment, step):
-        in_flight.wait()  # so that the rows before have their own times
+        in_flight.wait()  # so that earlier rows have their own times
         entropies = measure(state.params, state.model_state)
       in_flight.add(steps, metrics, measured, stop, entropies)
   if step < total:

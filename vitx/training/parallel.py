@@ -19,15 +19,15 @@ import numpy as np
 from vitx.config.errors import ConfigError
 
 AXIS = "devices"
-LEAST = 4  # examples on a device that is one core: fewer were not measured
+LEAST = 4  # the fewest examples for a device of one core; fewer were not measured
 HOST_DEVICES = "xla_force_host_platform_device_count"
 
 T = TypeVar("T")
-Runner = Callable[[Callable[[], T]], T]  # calls a function, and may not wait for its end
+Runner = Callable[[Callable[[], T]], T]  # calls a function, and may give up before its end
 
 
 def at_once(work: Callable[[], T]) -> T:
-  """Returns what `work` returns."""
+  """Calls `work` and returns its result."""
   return work()
 
 
@@ -45,14 +45,16 @@ def check_batch(batch_size: int, grad_accum_steps: int, field: str = "batch_size
 
 
 def use_cores(batches: Iterable[int]) -> None:
-  """Makes as many devices of a CPU as it has cores, where batches divide among them.
+  """Makes as many devices of a CPU as it has cores, if batches divide among them.
 
-  XLA runs many of a step's operations on one core; devices run theirs side by side. It does nothing
-  where JAX was told a number (`JAX_NUM_CPU_DEVICES`, `XLA_FLAGS`) or has already begun, with
-  several processes, and to other accelerators.
+  XLA runs many of a step's operations on one core; several devices run theirs in parallel. The
+  function does nothing if JAX has already begun, if the user has set a number of devices
+  (`JAX_NUM_CPU_DEVICES`, `XLA_FLAGS`) or if there are several processes, and never changes other
+  accelerators.
 
   Args:
-    batches: the examples of every micro-batch of the run; each device keeps `LEAST` at least.
+    batches: The numbers of examples of every micro-batch of the run; each device keeps at least
+      `LEAST`.
   """
   is_told = jax.config.values["jax_num_cpu_devices"] >= 0 or HOST_DEVICES in os.environ.get(
     "XLA_FLAGS", ""
@@ -62,12 +64,12 @@ def use_cores(batches: Iterable[int]) -> None:
   common = math.gcd(*batches)
   cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
   most = max(1, min(cores, common // LEAST))
-  with contextlib.suppress(RuntimeError):  # JAX has begun: its devices are what they are
+  with contextlib.suppress(RuntimeError):  # JAX has begun, and its devices are fixed
     jax.config.update("jax_num_cpu_devices", max(n for n in range(1, most + 1) if common % n == 0))
 
 
 def place(tree: Any) -> Any:
-  """Puts host arrays (local devices, ...) on the devices, each process its part of the whole."""
+  """Puts host arrays (local devices, ...) on the devices; each process places its own part."""
   mesh = jax.sharding.Mesh(np.array(jax.devices()), (AXIS,))
   sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(AXIS))
 
@@ -79,7 +81,7 @@ def place(tree: Any) -> Any:
 
 
 def replicate(tree: Any) -> Any:
-  """Copies every leaf to each device: a leading axis of that length."""
+  """Copies every leaf to each device, along a new leading axis over the devices."""
   devices = jax.local_device_count()
 
   def copies(x: Any) -> np.ndarray:
@@ -90,12 +92,12 @@ def replicate(tree: Any) -> Any:
 
 
 def number(value: int) -> jax.Array:
-  """Returns this process's number on each of its devices, int32 (devices,)."""
+  """Returns an integer of this process on each of its devices, int32 (devices,)."""
   return place(np.full(jax.local_device_count(), value, np.int32))
 
 
 def unreplicate(tree: Any) -> Any:
-  """Returns the first local device's copy, as host arrays."""
+  """Returns the first local device's copy as host arrays."""
   return jax.tree.map(lambda x: np.asarray(x.addressable_data(0)).reshape(x.shape[1:]), tree)
 
 
@@ -108,14 +110,14 @@ def split(batch: Any) -> Any:
 
 
 def split_steps(batches: Sequence[Any], steps: int) -> Any:
-  """Splits this process's rows of some batches over its devices, with room for `steps` of them.
+  """Splits this process's rows of several batches over its devices, with room for `steps` batches.
 
   Args:
-    batches: of consecutive steps, each (b, ...); at least one.
-    steps: K, at least as many.
+    batches: The batches of consecutive steps, each (b, ...); at least one.
+    steps: The number K of steps, at least the number of batches.
 
   Returns:
-    (devices, K, b / devices, ...); zeros beyond the given batches.
+    Arrays (devices, K, b / devices, ...), which are zero beyond the given batches.
   """
   devices = jax.local_device_count()
 
@@ -150,14 +152,14 @@ def compile_for(
   """Compiles `function` for every device, over the axis `AXIS`.
 
   Args:
-    arguments: placed arrays, or anything with their shape (devices, ...) and dtype.
-    function: of one device's part of the arguments.
-    donate: numbers of the arguments whose memory the results may take.
-    options: for the compiler.
-    run: calls the compiler, such as `StopRequest.run`.
+    arguments: The placed arrays, or anything with their shape (devices, ...) and dtype.
+    function: A function of one device's part of the arguments.
+    donate: The numbers of the arguments whose memory the results may take.
+    options: The compiler options.
+    run: A function that calls the compiler, such as `StopRequest.run`.
 
   Returns:
-    The compiled program; it takes placed arrays and returns such.
+    The compiled program, which takes and returns placed arrays.
   """
   local = jax.local_device_count()
 
@@ -173,12 +175,12 @@ def compile_for(
 
 
 def _give_back_memory() -> None:
-  """Returns to the system what the compiler no longer uses: glibc would keep it for this process.
+  """Returns the compiler's free memory to the system; glibc would keep it for this process.
 
-  Of a small network's training it is a fifth of the memory.
+  It is a fifth of the memory of a small network's training.
   """
   if sys.platform == "linux":
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's alone
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # only glibc has it
     if trim is not None:
       trim(0)
 
@@ -187,8 +189,8 @@ def compile_once(function: Callable, run: Runner = at_once) -> Callable:
   """Returns `function` on every device, compiled for the shapes of its first call.
 
   Args:
-    function: of one device's part of its arguments.
-    run: calls the compiler, such as `StopRequest.run`.
+    function: A function of one device's part of its arguments.
+    run: A function that calls the compiler, such as `StopRequest.run`.
   """
   program: list[jax.stages.Compiled] = []
 

@@ -1,8 +1,8 @@
-"""Runs of several phases, each from the best of the one before, in one workdir.
+"""Runs of several phases in one workdir, each from the best checkpoint of the phase before.
 
-`config.phases` says what each phase changes, by its name; they run in alphabetical order of their
-names, each as a run of its own in a directory of its name, `WORKDIR/phase1`, `WORKDIR/phase2`, ....
-What loads the workdir finds the last of them that has a checkpoint.
+`config.phases` holds each phase's changes by the phase's name. The phases run in alphabetical order
+of their names, each as a run of its own in a directory of its name: `WORKDIR/phase1`,
+`WORKDIR/phase2`, .... Loading the workdir finds the last phase that has a checkpoint.
 """
 
 import dataclasses
@@ -26,31 +26,32 @@ from vitx.training.loop import Result
 from vitx.training.record import provenance
 from vitx.training.restore import check_source
 
-PREFIX = "phase:"  # before the name of a phase, where a workdir or file could stand
-ENDS = ("stop_after", "duration")  # fields by which a run ends
+PREFIX = "phase:"  # precedes a phase's name in a field that also takes a workdir or a file
+ENDS = ("stop_after", "duration")  # the fields that decide where a run ends
 
 
 def train(
   config: ConfigDict, workdir: str | Path, *, dry_run: bool = False, trust_code: bool = False
 ) -> Result:
-  """Trains as the config says, in one run or in its phases; goes on where the workdir stands.
+  """Trains a config in one run or in its phases, or continues the run that the workdir holds.
 
-  A phase starts from the best checkpoint of the one before, unless its `init_from` says otherwise;
-  `init_from` and `task.teacher` may be "phase:NAME". All phases are checked before the first
-  begins. A `stop_after` that is not of a phase's own ends the run in its first phase.
+  A phase starts from the best checkpoint of the phase before, unless its `init_from` says
+  otherwise; `init_from` and `task.teacher` may be "phase:NAME". All phases are checked before the
+  first begins. A `stop_after` that no phase sets itself ends the run in its first phase.
 
   Args:
-    config: of `get_config`.
-    workdir: a directory or a URL such as `gs://...`; created if absent.
-    dry_run: compile, print parameters, memory and seconds per step, and return; writes nothing.
-    trust_code: whether code that the config of `init_from`, or of a teacher, names may be imported.
+    config: The config that `get_config` returned.
+    workdir: A directory or a URL such as `gs://...`; created if absent.
+    dry_run: Whether to compile, print parameters, memory and seconds per step, and return without
+      writing anything.
+    trust_code: Whether code that the config of `init_from`, or of a teacher, names may be imported.
 
   Returns:
-    How the last run that began has ended.
+    The outcome of the last run that began.
 
   Raises:
-    ConfigError: a setting cannot work; nothing was compiled or changed.
-    NonFiniteError, OutOfMemoryError, CheckpointError: as of one run.
+    ConfigError: A setting cannot work; nothing was compiled or changed.
+    NonFiniteError, OutOfMemoryError, CheckpointError: A run failed, see `loop.train`.
   """
   check_is_config(config)
   wd.check_name(workdir)
@@ -61,7 +62,7 @@ def train(
 
 
 def _train_phases(config: ConfigDict, workdir: str, dry_run: bool) -> Result:
-  """Trains a run's phases one after the other, to the end of one that ends the run."""
+  """Trains the phases of a run in order, until the last one or one that ends the run."""
   phases = split_phases(config, workdir)
   experiments = check(config, workdir)
   _check_ends(phases, experiments, workdir)
@@ -76,12 +77,13 @@ def _train_phases(config: ConfigDict, workdir: str, dry_run: bool) -> Result:
   for (name, phase), experiment in zip(phases.items(), experiments, strict=True):
     print(f"{name}:", flush=True)
     if dry_run and phase.init_from in [wd.join(workdir, other) for other in phases]:
-      phase.init_from = ""  # its weights are not there yet, nor needed
-    # Of a dry run nobody has seen whether the workdir is this run's.
+      phase.init_from = ""  # a dry run has no such weights, and needs none
+    # A dry run does not check whether the workdir belongs to this run.
     is_own = not dry_run and _begins_from_own(phase, [wd.join(workdir, each) for each in phases])
     with registry.trusting(is_own or None):
       result = loop.train(phase, wd.join(workdir, name), dry_run=dry_run)
-    is_stopped = name != list(phases)[-1] and count_received() > before  # as good as over
+    # A signal may have come at the end of a phase, too late to break it off.
+    is_stopped = name != list(phases)[-1] and count_received() > before
     if is_stopped or not result.finished:
       result = dataclasses.replace(result, finished=False)
       break
@@ -96,19 +98,19 @@ def _train_phases(config: ConfigDict, workdir: str, dry_run: bool) -> Result:
 
 
 def _begins_from_own(phase: ConfigDict, runs: Sequence[str]) -> bool:
-  """Returns whether all weights that a phase takes over are of this run, whose code is its own."""
+  """Returns whether a phase takes weights only from this run, whose code is its own."""
   return {phase.init_from, phase.task.get("teacher", "")} <= {"", *runs}
 
 
 def _check_beginnings(
   experiments: Sequence[Experiment], runs: Sequence[str], dry_run: bool
 ) -> None:
-  """Raises ConfigError for a phase that could not begin when its turn has come.
+  """Raises ConfigError for a phase that could not begin when its turn comes.
 
   Args:
-    experiments: of the phases.
-    runs: their workdirs.
-    dry_run: whether nothing is written.
+    experiments: The experiments of the phases.
+    runs: The workdirs of the phases.
+    dry_run: Whether nothing is written.
   """
   for run, experiment in zip(runs, experiments, strict=True):
     config, source = experiment.config, experiment.task.teacher
@@ -131,7 +133,7 @@ def _check_beginnings(
 
 
 def _ends_run(config: ConfigDict, name: str, experiment: Experiment) -> bool:
-  """Returns whether `stop_after` of the whole run, not of a phase's own, ends a phase early."""
+  """Returns whether the whole run's `stop_after`, not one of the phase, ends a phase early."""
   own, per_epoch = experiment.config, experiment.steps_per_epoch
   whole = durations.to_steps(own.duration, per_epoch, "duration")
   return "stop_after" not in config.phases[name] and experiment.total_steps < whole
@@ -140,7 +142,7 @@ def _ends_run(config: ConfigDict, name: str, experiment: Experiment) -> bool:
 def _check_ends(
   phases: Mapping[str, ConfigDict], experiments: Iterable[Experiment], workdir: str
 ) -> None:
-  """Refuses another end of a phase from whose end another phase has begun."""
+  """Raises ConfigError if a phase would end elsewhere than when another phase began from it."""
   for (name, phase), experiment in zip(phases.items(), experiments, strict=True):
     run = wd.join(workdir, name)
     stored = wd.read_json(run, "config.json")
@@ -159,13 +161,13 @@ def _check_ends(
 
 
 def use_cores(configs: Iterable[ConfigDict]) -> None:
-  """Makes a CPU's cores devices that the batches of every run divide among; see `parallel`.
+  """Makes devices of a CPU's cores, as many as divide the batches of every run; see `parallel`.
 
   Args:
-    configs: of all that this process will train, each of one run or of phases.
+    configs: The configs of all runs of this process, with or without phases.
 
   Raises:
-    ConfigError: a field of another type or range.
+    ConfigError: A field has a wrong type or is out of range.
   """
   runs = (split_phases(c, "").values() if c.get("phases") else [c] for c in configs)
   each = [phase for run in runs for phase in run]
@@ -175,19 +177,19 @@ def use_cores(configs: Iterable[ConfigDict]) -> None:
 
 
 def check(config: ConfigDict, workdir: str | Path) -> list[Experiment]:
-  """Makes the experiment of each run as a trial: all that can be checked is, nothing is compiled.
+  """Builds the experiment of each phase as a trial, which checks all that needs no compiling.
 
-  Code that a teacher's config names is imported inside `registry.trusting(True)` alone.
+  Code that a teacher's config names is imported only inside `registry.trusting(True)`.
 
   Args:
-    config: of `get_config`.
-    workdir: where it would train.
+    config: The config that `get_config` returned.
+    workdir: The directory in which the config would be trained.
 
   Returns:
-    One for each phase in their order; one of a config without phases.
+    An experiment for each phase, in order; a single one for a config without phases.
 
   Raises:
-    ConfigError: naming the phase, if there are any, and the field.
+    ConfigError: A setting cannot work; the message names the field, and the phase if there is one.
   """
   if not config.get("phases"):
     return [make_experiment(config, is_trial=True)]
@@ -201,15 +203,15 @@ def check(config: ConfigDict, workdir: str | Path) -> list[Experiment]:
 
 
 def split_phases(config: ConfigDict, workdir: str) -> dict[str, ConfigDict]:
-  """Returns the config of each phase, by its name, in the order in which they run.
+  """Returns the config of each phase, by its name, in the order in which the phases run.
 
   Args:
-    config: with `phases`.
-    workdir: of all of them.
+    config: A config with `phases`.
+    workdir: The workdir of the whole run.
 
   Raises:
-    ConfigError: a phase that is no group of fields, a field that does not exist, or a reference to
-      a phase that does not come before.
+    ConfigError: A phase is no group of fields, has a field that does not exist, or refers to a
+      phase that does not come before it.
   """
   phases: dict[str, ConfigDict] = {}
   for name in sorted(config.phases):
@@ -224,7 +226,7 @@ def split_phases(config: ConfigDict, workdir: str) -> dict[str, ConfigDict]:
       phase.phases = ConfigDict()
       _change(phase, changes, f"phases.{name}")
       if isinstance(task := phase.task, str):
-        del phase.task  # which would keep its type
+        del phase.task  # else the field would keep its type
         phase.task = ConfigDict({"name": task})
       if phases and "init_from" not in changes:
         phase.init_from = PREFIX + next(reversed(phases))
@@ -236,7 +238,7 @@ def split_phases(config: ConfigDict, workdir: str) -> dict[str, ConfigDict]:
 
 
 def _change(config: ConfigDict, changes: Mapping[str, Any], where: str) -> None:
-  """Sets fields in place; a named choice of another name replaces the one that stood there."""
+  """Sets fields in place; a named choice replaces a choice of another name."""
   for key, value in changes.items():
     old = config.get(key)
     if key not in config and "name" not in config:
@@ -250,7 +252,7 @@ def _change(config: ConfigDict, changes: Mapping[str, Any], where: str) -> None:
     else:
       if isinstance(old, ConfigDict | str) and type(old) is not type(value):
         del config[key]  # a choice may be a name, or a name with fields
-      if isinstance(value, ConfigDict):  # of the phase's own: fields are set in it later
+      if isinstance(value, ConfigDict):  # a copy, in which fields are set later
         value = value.copy_and_resolve_references().unlock()
       config[key] = value
 
@@ -258,7 +260,7 @@ def _change(config: ConfigDict, changes: Mapping[str, Any], where: str) -> None:
 def _share_teacher(
   task: ConfigDict, name: str, phases: Mapping[str, ConfigDict], workdir: str
 ) -> None:
-  """Turns a teacher that is another phase into its workdir and its network."""
+  """Replaces a teacher that is another phase by the workdir and the network of that phase."""
   if task.teacher.startswith(PREFIX) and task.get("teacher_model") is None:
     other = task.teacher.removeprefix(PREFIX)
     if other in phases:
@@ -269,7 +271,7 @@ def _share_teacher(
 def _locate(
   source: str, field: str, name: str, phases: Mapping[str, ConfigDict], workdir: str
 ) -> str:
-  """Returns the workdir that "phase:NAME" stands for, and anything else as it is."""
+  """Returns the workdir that "phase:NAME" stands for, or any other source unchanged."""
   if not source.startswith(PREFIX):
     return source
   other = source.removeprefix(PREFIX)

@@ -1,4 +1,4 @@
-"""Examples in the devices' memory: a step is told which it takes, and nothing else is sent."""
+"""Examples in the devices' memory: for each step the host sends only their numbers."""
 
 import dataclasses
 from collections.abc import Callable, Iterator
@@ -13,17 +13,18 @@ from vitx.data.dataset import Example
 from vitx.data.stream import HostBatch
 from vitx.training import parallel
 
-# Of a device's memory that examples may take without being asked for.
+# The share of a device's memory that examples may take if the config leaves the choice open.
 SHARE = 0.1
 
 
 @dataclasses.dataclass(frozen=True)
 class Feed:
-  """What a run sends to its devices for each step.
+  """The data that a run sends to its devices for each step.
 
   Attributes:
-    iterate: yields it for the steps from one up to another.
-    fill: makes the batches of it on the devices, (devices, K, b, ...); None if it is the batches.
+    iterate: A function that yields these data for the steps from one up to another.
+    fill: A function that makes the batches of these data on the devices, (devices, K, b, ...); None
+      if the data are the batches.
   """
 
   iterate: Callable[[int, int], Iterator[HostBatch]]
@@ -31,17 +32,17 @@ class Feed:
 
 
 def open_feed(batches: TrainBatches, device: str) -> Feed:
-  """Returns the feed of a run, the examples put on every device where that is wished.
+  """Returns the feed of a run; puts the examples on every device if that is wanted.
 
-  Its batches are those of `batches`, to the bit.
+  The resulting batches equal those of `batches` bit by bit.
 
   Args:
-    batches: of the run.
-    device: always | never | auto, which puts them on accelerators where they are kept in the host's
-      memory and take at most a tenth of a device's.
+    batches: The training batches of the run.
+    device: The setting always, never or auto; auto puts the examples on accelerators if they are
+      kept in the host's memory and take at most a tenth of a device's.
 
   Raises:
-    ConfigError: `always`, and the examples are not kept in the host's memory.
+    ConfigError: `device` is `always`, but the examples are not kept in the host's memory.
   """
   arrays = batches.arrays
   check(device, are_kept=arrays is not None)
@@ -56,7 +57,7 @@ def open_feed(batches: TrainBatches, device: str) -> Feed:
 
 
 def check(device: str, *, are_kept: bool) -> None:
-  """Raises ConfigError if examples are to lie on the devices that the host does not keep."""
+  """Raises ConfigError if the devices should hold examples that the host does not keep."""
   if device == "always" and not are_kept:
     raise ConfigError(
       "data.device='always' puts the examples on the devices that are kept in memory, and these are"
@@ -66,7 +67,7 @@ def check(device: str, *, are_kept: bool) -> None:
 
 
 def _fits(arrays: Example) -> bool:
-  """Returns whether arrays take little of an accelerator's memory; a CPU's is the host's."""
+  """Returns whether arrays take little of an accelerator's memory; False on a CPU."""
   if jax.default_backend() == "cpu":
     return False
   memories = [device.memory_stats() or {} for device in jax.local_devices()]
@@ -75,7 +76,7 @@ def _fits(arrays: Example) -> bool:
 
 
 def _gather(examples: Any, names: Any) -> dict[str, jax.Array]:
-  """Returns the batches (K, b, ...) of named examples, of a device's share."""
+  """Returns a device's share of the batches, (K, b, ...), from the numbers of their examples."""
   numbers = names["example"]
   rows = {key: jnp.take(x, numbers, axis=0, mode="clip") for key, x in examples.items()}
   return {**rows, "index": names["index"]}

@@ -1,4 +1,4 @@
-"""How a run begins, or goes on from what is saved in its workdir."""
+"""The beginning of a run, from a new state or from the one that its workdir holds."""
 
 import dataclasses
 import functools
@@ -27,12 +27,12 @@ from vitx.training.record.recorder import Record
 
 @dataclasses.dataclass(frozen=True)
 class Beginning:
-  """Where a run begins or goes on.
+  """The state from which a run begins or continues.
 
   Attributes:
-    state: the training state, on the host.
-    step: the number of updates that the state has had.
-    record: the record of the run so far.
+    state: The training state, on the host.
+    step: The number of updates that the state has had.
+    record: The record of the run so far.
     is_evaluated: False if a signal broke off the evaluation of this state.
   """
 
@@ -43,11 +43,11 @@ class Beginning:
 
 
 def check_beginning(experiment: Experiment, workdir: str, *, writes: bool) -> None:
-  """Raises ConfigError if a run cannot begin, or go on, in a workdir; changes nothing.
+  """Raises ConfigError if a run cannot begin or continue in a workdir; changes no file there.
 
   Args:
-    experiment: what the run trains.
-    workdir: where the run writes.
+    experiment: The experiment that the run trains.
+    workdir: The directory that the run writes to.
     writes: False for a dry run, which needs no workdir.
   """
   config = experiment.config
@@ -63,7 +63,7 @@ def check_source(experiment: Experiment, workdir: str, *, writes: bool) -> None:
   """Raises ConfigError if a new run cannot begin from its `init_from`; see `check_beginning`."""
   config = experiment.config
   if config.init_from and not (writes and Directory(wd.locate_checkpoints(workdir)).steps()):
-    # Before anything is written; the weights themselves are read when there is a state to fill.
+    # This comes before anything is written; the weights are read when there is a state to fill.
     shapes, layout = experiment.named_shapes(), experiment.task.token_layout()
     init_from.check_source(
       config.init_from,
@@ -77,13 +77,15 @@ def check_source(experiment: Experiment, workdir: str, *, writes: bool) -> None:
 def begin(
   experiment: Experiment, workdir: str, store: CheckpointStore, initialize: Callable[[], Any]
 ) -> Beginning:
-  """Returns the newest good state that was saved, or a new run's, and writes the run's files.
+  """Returns the newest good state in the workdir, or a new one.
+
+  It also writes `config.json` and `environment.json`.
 
   Args:
-    experiment: what the run trains.
-    workdir: where the run writes.
-    store: the run's checkpoints.
-    initialize: returns the state of a new run, on the host; it compiles a program.
+    experiment: The experiment that the run trains.
+    workdir: The directory that the run writes to.
+    store: The run's checkpoints.
+    initialize: A function that returns the state of a new run, on the host; it compiles a program.
   """
   config, record, start = experiment.config, Record(), 0
   target = experiment.named_shapes()
@@ -119,12 +121,12 @@ def begin(
 
 
 def is_regular(experiment: Experiment, record: Record, step: int) -> bool:
-  """Returns whether a run that was not stopped has a checkpoint of a step, too."""
+  """Returns whether a run that is never stopped has a checkpoint of a step, too."""
   return record.best_step == step or experiment.is_due(step, experiment.config.checkpoint.every)
 
 
 def fitting(config: ConfigDict, info: DatasetInfo) -> dict[str, Any]:
-  """Returns keyword arguments of `initial_variables`: how far the weights must fit a run."""
+  """Returns keyword arguments of `initial_variables` that say how far weights must fit a run."""
   mixer = fields_of(config.model.get("token_mixer", ""))["name"]
   find = None
   if info.class_names is not None:

@@ -1,4 +1,4 @@
-"""A run under way, opened in its workdir."""
+"""A run in progress, opened in its workdir."""
 
 import contextlib
 import dataclasses
@@ -24,13 +24,13 @@ class Run:
   """A run in its workdir.
 
   Attributes:
-    experiment: what the run trains.
-    workdir: where the run writes.
-    lock: its lock on the workdir.
-    request: a request to end before time.
-    store: its checkpoints.
-    recorder: its console and metrics.
-    start: the state that it begins or goes on with.
+    experiment: The experiment that the run trains.
+    workdir: The directory that the run writes to.
+    lock: The run's lock on the workdir.
+    request: The request to end the run early.
+    store: The run's checkpoints.
+    recorder: The recorder of metrics and console lines.
+    start: The state from which the run begins or continues.
   """
 
   experiment: Experiment
@@ -42,7 +42,7 @@ class Run:
   start: Beginning
 
   def save(self, step: int, state: Any) -> None:
-    """Saves a state of the devices as the checkpoint of a step."""
+    """Saves a state that is on the devices as the checkpoint of a step."""
     self.lock.check()
     record = self.recorder.record
     bests = (record.best_step, record.go_on().best_step)
@@ -51,26 +51,26 @@ class Run:
     self.store.save(step, state, self.recorder.snapshot(), stay=stay)
 
   def last_good(self) -> int | None:
-    """Returns the step of the newest checkpoint, the one being written included."""
+    """Returns the newest checkpoint's step, or None; waits for a save in progress first."""
     self.store.wait()
     return self.store.latest()
 
 
 @contextlib.contextmanager
 def open_run(experiment: Experiment, workdir: str, request: StopRequest) -> Iterator[Run]:
-  """Opens a run in a workdir that it locks, from what is saved there or anew.
+  """Locks a workdir and opens a run in it, from the saved state or from a new one.
 
   Args:
-    experiment: what the run trains.
-    workdir: an existing directory or URL.
-    request: a request to end before time.
+    experiment: The experiment that the run trains.
+    workdir: An existing directory or URL.
+    request: The request to end the run early.
 
   Yields:
     The run.
 
   Raises:
-    WorkdirInUseError: another training holds the workdir.
-    Interrupted: a signal came before the run had begun.
+    WorkdirInUseError: Another training holds the workdir.
+    Interrupted: A signal came before the run had begun.
   """
   config = experiment.config
 

@@ -1,4 +1,4 @@
-"""Sizes that no machine holds, found before anything is allocated."""
+"""Checks for sizes that no machine holds, before anything is allocated."""
 
 import math
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from vitx.training.parameters import parameter_names
 
 
 def find_memory() -> int:
-  """Returns the bytes of memory that this machine has."""
+  """Returns the bytes of memory of this machine."""
   return psutil.virtual_memory().total
 
 
@@ -22,8 +22,8 @@ def check_batch(spec: Mapping[str, jax.ShapeDtypeStruct], batch_size: int) -> No
   """Raises ConfigError for a batch larger than this machine's memory.
 
   Args:
-    spec: arrays of an example by their names.
-    batch_size: examples that this process holds at once.
+    spec: The shapes and dtypes of an example's arrays, by their names.
+    batch_size: The number of examples that this process holds at once.
   """
   total = find_memory()
   sizes = {name: math.prod(x.shape) * np.dtype(x.dtype).itemsize for name, x in spec.items()}
@@ -41,7 +41,7 @@ def check_state(shapes: Any) -> None:
   """Raises ConfigError for a training state larger than this machine's memory.
 
   Args:
-    shapes: of the state, with `params`.
+    shapes: The shapes and dtypes of the state, with `params`.
   """
   total, needed = find_memory(), tree_bytes(shapes)
   if needed > total:

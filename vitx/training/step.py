@@ -1,6 +1,6 @@
 """The training and evaluation steps: pure functions of one device's share and an axis name.
 
-Written once against a task, without mention of how they are spread over devices.
+They are written once for all tasks, and do not depend on how they are spread over devices.
 """
 
 import dataclasses
@@ -26,11 +26,11 @@ LARGEST = 2.0**24
 class LossScale(struct.PyTreeNode):
   """Dynamic loss scaling for float16 (Micikevicius et al. 2018, section 3.2).
 
-  The factor on the loss is halved when a gradient overflows, doubled after 2,000 good steps.
+  The factor on the loss is halved when a gradient overflows, and doubled after 2,000 good steps.
 
   Attributes:
-    value: float32 scalar.
-    good_steps: int32 scalar, steps since the last change.
+    value: The factor, a float32 scalar.
+    good_steps: The number of steps since the last change, an int32 scalar.
   """
 
   value: jax.Array
@@ -38,11 +38,11 @@ class LossScale(struct.PyTreeNode):
 
   @classmethod
   def create(cls) -> "LossScale":
-    """Starts at 2^16 (Child et al. 2019, section 6)."""
+    """Returns a scale of 2^16 (Child et al. 2019, section 6)."""
     return cls(value=jnp.float32(2.0**16), good_steps=jnp.int32(0))
 
   def adjust(self, finite: jax.Array) -> "LossScale":
-    """Returns the scale after a step whose gradients were (or were not) all finite."""
+    """Returns the scale after a step, given whether all its gradients were finite."""
     grow = finite & (self.good_steps + 1 >= GROWTH_INTERVAL)
     value = jnp.where(grow, jnp.minimum(self.value * 2, LARGEST), self.value)
     value = jnp.where(finite, value, jnp.maximum(self.value / 2, 1.0))
@@ -50,16 +50,17 @@ class LossScale(struct.PyTreeNode):
 
 
 class TrainState(struct.PyTreeNode):
-  """Everything that a step changes.
+  """The training state: everything that a step changes.
 
   Attributes:
-    step: int32 scalar, the number of updates done.
-    params: learned parameters, float32.
-    model_state: the model's other collections (batch statistics, fixed features).
-    opt_state: of the optimizer.
-    ema: moving average of `params`, or None.
-    loss_scale: for float16, else None.
-    plateau: float32 factor on the learning rate, set by the plateau schedule after an evaluation.
+    step: The number of updates done, an int32 scalar.
+    params: The learned parameters, float32.
+    model_state: The model's other collections (batch statistics, fixed features).
+    opt_state: The optimizer's state.
+    ema: The moving average of `params`, or None.
+    loss_scale: The loss scale for float16, else None.
+    plateau: The factor on the learning rate, a float32 scalar; the plateau schedule sets it after
+      an evaluation.
   """
 
   step: jax.Array
@@ -72,7 +73,7 @@ class TrainState(struct.PyTreeNode):
 
   @property
   def averaged(self) -> Any:
-    """Returns the moving average of the parameters where there is one, else the parameters."""
+    """Returns the moving average of the parameters if there is one, else the parameters."""
     return self.params if self.ema is None else self.ema
 
 
@@ -81,21 +82,23 @@ class Step:
   """The settings of a training step.
 
   Attributes:
-    task: gives the loss.
-    optimizer: gives the direction, not yet multiplied by the learning rate.
-    schedule: step -> learning rate.
-    seed: of all that training draws; keys are folded from (seed, step, index in the global batch).
-      An integer below 2**32.
-    grad_accum_steps: micro-batches per step.
-    ema_decay: of the moving average of parameters; 0 keeps no average.
-    ema_warmup: whether the average is short at first, (1 + n) / (10 + n) after n updates.
-    half: whether the loss is scaled for float16.
-    cycle: the layers that repeat and whose parameters the state holds stacked
-      (`vitx.models.stacked`); 0 if it holds every parameter by its name.
-    frozen: names of the parameters that the optimizer leaves alone; their average stays with them,
-      and the state of modules that have no others, see `vitx.models.frozen`.
-    logged: which parameters' means are told beside the metrics, see `vitx.models.logged`.
-    axis: the name of the device axis; None on one device.
+    task: The task, which gives the loss.
+    optimizer: The optimizer, whose updates are not yet multiplied by the learning rate.
+    schedule: The learning rate as a function of the step.
+    seed: The seed of all that training draws, an integer below 2**32; keys are folded from (seed,
+      step, index in the global batch).
+    grad_accum_steps: The number of micro-batches per step.
+    ema_decay: The decay of the moving average of the parameters; 0 keeps no average.
+    ema_warmup: Whether the average is short at first: its decay is at most (1 + n) / (10 + n) after
+      n updates.
+    half: Whether the loss is scaled for float16.
+    cycle: The number of layers after which the model's layers repeat, so that the state holds their
+      parameters stacked (`vitx.models.stacked`); 0 if it holds every parameter by its name.
+    frozen: The names of the parameters that the optimizer does not change. Their average and the
+      state of modules without other parameters do not change either, see `vitx.models.frozen`.
+    logged: The ends of the names of parameters whose means are logged with the metrics, see
+      `vitx.models.logged`.
+    axis: The name of the device axis; None on one device.
   """
 
   task: Task
@@ -112,11 +115,11 @@ class Step:
   axis: str | None = None
 
   def init(self, key: jax.Array, batch: Batch) -> TrainState:
-    """Returns the state before the first step; depends on `key` and shapes only."""
+    """Returns the state before the first step, which depends on `key` and shapes only."""
     return self.begin(self.task.init(key, batch))
 
   def begin(self, variables: Mapping[str, Any]) -> TrainState:
-    """Returns the state before the first step with the variables of a task, by name."""
+    """Returns the state before the first step, made of a task's variables by name."""
     params = stack(variables["params"], self.cycle)
     return TrainState(
       step=jnp.int32(0),
@@ -135,21 +138,23 @@ class Step:
     """Makes one update.
 
     Args:
-      state: replicated over the axis.
-      constants: of the task, replicated over the axis; neither trained nor saved.
-      batch: this device's rows: the arrays of the task's element spec and index, (B, ...).
-      stop: int32 scalar, 1 if this process was asked to end.
+      state: The training state, replicated over the axis.
+      constants: The task's constants, replicated over the axis; neither trained nor saved.
+      batch: This device's rows of the batch: the arrays of the task's element spec and `index`,
+        each (B, ...).
+      stop: An int32 scalar, 1 if this process was asked to end.
 
     Returns:
-      The new state; metrics: those of the task, loss, gradient_norm (of what the optimizer gets,
-      before it clips) and learning_rate; and whether any process was asked to end. All are the same
-      on every device.
+      The new state; the metrics: the task's own, loss, gradient_norm (of the gradient that the
+      optimizer gets, before clipping) and learning_rate; and whether any process was asked to end.
+      All are equal on every device.
     """
-    # Threefry alone draws the same under `vmap` as one by one, which device counts rest on.
+    # Only Threefry draws the same numbers under `vmap` as one by one, so that results do not
+    # depend on the number of devices.
     key = jax.random.fold_in(jax.random.key(self.seed, impl="threefry2x32"), state.step)
     scale = state.loss_scale.value if state.loss_scale else jnp.float32(1)
     names = parameter_names(state.params)
-    # Batch statistics are those of the whole batch.
+    # Batch statistics are taken over the whole batch.
     with replicas.over(self.axis), frozen.hold(names, self.frozen):
       loss, grads, model_state, metrics = self._gradient(state, constants, batch, key, scale)
     grads = jax.tree.map(lambda g: g.astype(jnp.float32) / scale, grads)
@@ -164,7 +169,7 @@ class Step:
     )
     if state.loss_scale:
       finite = all_finite(grads)
-      # An overflow skips the update; only the scale learns from it.
+      # An overflow skips the update and changes only the scale.
       new = jax.tree.map(lambda new, old: jnp.where(finite, new, old), new, state)
       new = new.replace(loss_scale=state.loss_scale.adjust(finite))
     metrics |= {
@@ -178,20 +183,21 @@ class Step:
   def train_several(
     self, state: TrainState, constants: Any, batches: Batch, count: jax.Array, stop: jax.Array
   ) -> tuple[TrainState, dict[str, jax.Array], dict[str, jax.Array], jax.Array]:
-    """Makes several updates, one after another, in one program: a host need not come between.
+    """Makes several updates, one after another, in one program, without the host in between.
 
-    The number is no part of the program, so that any way of parting a run gives the same bits.
+    The number of updates is an argument and not part of the program, so that a run gives the same
+    bits however it is divided into dispatches.
 
     Args:
-      state: replicated over the axis.
-      constants: of the task, replicated over the axis.
-      batches: as of `train`, of K steps: (K, B, ...).
-      count: int32 scalar, how many of the K are made, from the first.
-      stop: int32 scalar, 1 if this process was asked to end.
+      state: The training state, replicated over the axis.
+      constants: The task's constants, replicated over the axis.
+      batches: The batches of K steps, stacked: (K, B, ...), see `train`.
+      count: The number of updates, at most K, an int32 scalar; the first batches are used.
+      stop: An int32 scalar, 1 if this process was asked to end.
 
     Returns:
-      The new state; metrics of each step, (K,), of which the first `count` count; `measure` of the
-      new state; and whether any process was asked to end.
+      The new state; the metrics of each step, (K,), of which the first `count` are valid; `measure`
+      of the new state; and whether any process was asked to end.
     """
     train = jax.jit(self.train, inline=True)  # traced once, for its shapes and for the loop's body
     first = jax.tree.map(lambda x: x[0], batches)
@@ -206,17 +212,17 @@ class Step:
       return state, jax.tree.map(lambda all, one: all.at[i].set(one), every, metrics), asked
 
     state, metrics, stop = jax.lax.fori_loop(0, count, body, (state, blank, stop))
-    return state, metrics, self.measure(state), stop  # once, and outside the steps: their bits stay
+    return state, metrics, self.measure(state), stop  # outside the loop, to keep the steps' bits
 
   def measure(self, state: TrainState) -> dict[str, jax.Array]:
-    """Returns what is logged of a state: parameter_norm, and the means of `logged` by name."""
+    """Returns the logged figures of a state: parameter_norm, and the means of `logged` by name."""
     norm = optax.tree.norm(jax.tree.map(lambda p: p.astype(jnp.float32), state.params))
     return {"parameter_norm": norm, **logged.means(state.params, self.logged)}
 
   def _gradient(
     self, state: TrainState, constants: Any, batch: Batch, key: jax.Array, scale: jax.Array
   ):
-    """Returns mean loss, gradient of `scale` times it, model state and metrics of these rows."""
+    """Returns these rows' mean loss, gradient of `scale` * loss, model state and metrics."""
 
     def scaled(params, model_state, micro):
       loss, (new_state, metrics) = self.task.loss(
@@ -259,14 +265,14 @@ class Step:
     moved = jax.tree.map(lambda e, p: decay * e + (1 - decay) * p, state.ema, params)
     if not self.frozen:
       return moved
-    stays = [name in self.frozen for name in parameter_names(params)]  # rounding would move it
+    stays = [name in self.frozen for name in parameter_names(params)]  # rounding would move these
     return jax.tree.map(
       lambda stay, e, m: e if stay else m, replace_leaves(params, stays), state.ema, moved
     )
 
 
 def all_finite(tree: Any) -> jax.Array:
-  """Returns whether every entry of every leaf is finite, a boolean scalar."""
+  """Returns whether every entry of every leaf is finite, as a boolean scalar."""
   return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]))
 
 
@@ -274,8 +280,8 @@ def evaluation_step(task: Task, axis: str | None = None) -> Callable:
   """Returns `task.evaluate` as a step: `(params, model_state, constants, batch) -> results`.
 
   Args:
-    task: gives sums and rows of one device's share.
-    axis: the device axis over which sums are taken; None on one device.
+    task: The task, which gives the sums and rows of one device's share.
+    axis: The name of the device axis over which sums are taken; None on one device.
   """
 
   def evaluate(

@@ -22,11 +22,11 @@ from vitx.models import initialize, names, token_layout
 from vitx.tasks.base import Task, Teacher
 from vitx.training.step import TrainState
 
-CONSTANT = "teacher"  # what the task's constants call it
+CONSTANT = "teacher"  # the teacher's name among the task's constants
 
 
 def with_model(config: ConfigDict) -> ConfigDict:
-  """Returns a config that says its teacher's network, read from the teacher's workdir.
+  """Returns a config that includes its teacher's network, read from the teacher's workdir.
 
   Raises:
     ConfigError: `task.teacher` is no workdir, or its network names code outside
@@ -45,7 +45,7 @@ def with_model(config: ConfigDict) -> ConfigDict:
 
 
 def blank_constants(task: Task) -> dict[str, Any]:
-  """Returns zeros in the place of `load_constants`, which need no file."""
+  """Returns zeros in the shapes of `load_constants`, without reading a file."""
   if task.teacher is None:
     return {}
   shapes = _shapes(task.teacher)
@@ -53,16 +53,16 @@ def blank_constants(task: Task) -> dict[str, Any]:
 
 
 def load_constants(task: Task, config: ConfigDict, info: DatasetInfo) -> dict[str, Any]:
-  """Returns the teacher's weights, under their name among the constants; {} of a task without.
+  """Returns the teacher's weights, under their name among the constants; {} without a teacher.
 
   Args:
-    task: that learns.
-    config: resolved, of the run.
-    info: of the run's data, by whose classes the teacher's are found.
+    task: The task that learns.
+    config: The resolved config of the run.
+    info: The description of the run's data, whose classes are looked up among the teacher's.
 
   Raises:
-    ConfigError: they cannot be read, are of another network or other classes, or were trained on
-      other images.
+    ConfigError: The weights cannot be read, are of another network or other classes, or were
+      trained on other images.
   """
   teacher = task.teacher
   if teacher is None:
@@ -80,7 +80,7 @@ def _order_classes(loaded: Loaded, teacher: Teacher, info: DatasetInfo) -> dict[
   """Returns a teacher's variables with the columns of its heads in the order of the run's classes.
 
   Raises:
-    ConfigError: it knows other classes.
+    ConfigError: The teacher knows other classes.
   """
   if info.class_names is None:
     return loaded.variables
@@ -98,11 +98,11 @@ def _order_classes(loaded: Loaded, teacher: Teacher, info: DatasetInfo) -> dict[
 
 
 def check_source(task: Task, config: ConfigDict) -> None:
-  """Raises what `load_constants` would raise, as far as it shows without reading a checkpoint.
+  """Raises the errors of `load_constants` that show without reading a checkpoint.
 
   Args:
-    task: with a teacher.
-    config: resolved, of the run.
+    task: A task with a teacher.
+    config: The resolved config of the run.
   """
   teacher = task.teacher
   assert teacher is not None
@@ -115,13 +115,13 @@ def check_source(task: Task, config: ConfigDict) -> None:
 
 
 def check_run(task: Task, config: ConfigDict, theirs: ConfigDict, shapes: TrainState) -> None:
-  """Raises what `load_constants` would raise of a teacher that is not trained yet.
+  """Raises the errors of `load_constants` for a teacher that is not trained yet.
 
   Args:
-    task: that learns.
-    config: resolved, of its run.
-    theirs: that of the teacher's run.
-    shapes: of the teacher's training state, and dtypes.
+    task: The task that learns.
+    config: The resolved config of the task's run.
+    theirs: The config of the teacher's run.
+    shapes: The shapes and dtypes of the teacher's training state.
   """
   teacher = task.teacher
   assert teacher is not None
@@ -132,7 +132,7 @@ def check_run(task: Task, config: ConfigDict, theirs: ConfigDict, shapes: TrainS
 
 
 def _check_data(teacher: Teacher, theirs: ConfigDict, ours: ConfigDict) -> None:
-  """Raises ConfigError if the teacher does not see what it knows."""
+  """Raises ConfigError if a field of the data that must agree differs from the teacher's."""
   for field in teacher.agree:
     before, now = theirs.data.get(field), ours.data.get(field)
     if before != now:
@@ -150,7 +150,7 @@ def _read(source: str) -> ConfigDict:
 
 
 def _from_file(teacher: Teacher, info: DatasetInfo) -> dict[str, Any]:
-  """Returns the variables of a teacher that a file of published weights holds."""
+  """Returns a teacher's variables from a file of published weights."""
   make = jax.jit(lambda key: _initialize(teacher, key))
   variables = jax.tree.map(jnp.asarray, make(jax.random.key(0)))
   params = variables.pop("params")

@@ -1,4 +1,4 @@
-"""Training and inference without data: what tables, plans and benchmarks compile or run."""
+"""Training and inference without data, for tables, plans and benchmarks to compile or run."""
 
 import dataclasses
 import types
@@ -24,13 +24,14 @@ Shapes = Mapping[str, jax.ShapeDtypeStruct]
 
 
 def complete_config(config: ConfigDict) -> ConfigDict:
-  """Returns the config with what follows from its data set.
+  """Returns a config completed with the fields that follow from its data set.
 
-  A set of TFDS, or of ours, is known by its name; any other is opened where the config says too
-  little. Statistics of the pixels are made up: they change nothing of what is shown.
+  A data set of TFDS or of vitx is known by its name; any other is opened if the config says too
+  little about it. The statistics of the pixels are made up, since no result that is shown depends
+  on them.
 
   Raises:
-    ConfigError: the data set has to be asked for its classes or image size, and is not prepared.
+    ConfigError: The data set must be opened for its classes or image size, and is not prepared.
   """
   info = task_class(config.task).state_info(config) or find_info(config.data)
   config = config.copy_and_resolve_references()
@@ -44,7 +45,7 @@ def make_training_step(config: ConfigDict) -> tuple[Callable, TrainState, dict[s
 
   The step is `(state, batch) -> (state, metrics)`.
   """
-  step, state = make_step(config, schedule=jnp.ones_like)  # costs as little as any other
+  step, state = make_step(config, schedule=jnp.ones_like)  # as cheap as any other schedule
   constants = step.task.constants() | blank_constants(step.task)
 
   def train(state: TrainState, batch: Mapping[str, jax.Array]) -> tuple[TrainState, dict]:
@@ -64,9 +65,9 @@ class Dispatch:
   """Training steps on noise, compiled for all devices.
 
   Attributes:
-    program: of as many steps as it has.
-    constants: of the task, on the devices.
-    batch: of this process.
+    program: The compiled steps.
+    constants: The task's constants, on the devices.
+    batch: This process's share of a batch.
   """
 
   program: compilation.StepProgram
@@ -74,7 +75,7 @@ class Dispatch:
   batch: Mapping[str, np.ndarray]
 
   def start(self, state: TrainState) -> Callable[[], None]:
-    """Returns what makes the steps and waits for their end; it goes on from its own state."""
+    """Returns a function that makes the steps and waits for them, each time from its last state."""
     held = [parallel.replicate(jax.device_get(state))]
     batches = [self.batch] * self.program.steps
 
@@ -86,8 +87,8 @@ class Dispatch:
 
 
 def compile_dispatch(config: ConfigDict, steps: int) -> Dispatch:
-  """Compiles so many training steps of a completed config as `vitx train` does."""
-  step, state = make_step(config, schedule=jnp.ones_like)  # costs as little as any other
+  """Compiles `steps` training steps of a completed config as `vitx train` does."""
+  step, state = make_step(config, schedule=jnp.ones_like)  # as cheap as any other schedule
   step = dataclasses.replace(step, axis=parallel.AXIS)
   constants = parallel.replicate(step.task.constants() | blank_constants(step.task))
   batch = draw_batch(batch_shapes(step.task, config.batch_size // jax.process_count()))
@@ -99,7 +100,7 @@ def compile_dispatch(config: ConfigDict, steps: int) -> Dispatch:
 
 
 def draw_batch(shapes: Shapes) -> dict[str, np.ndarray]:
-  """Returns a batch of noise where there are images, and of zeros elsewhere."""
+  """Returns a batch with noise for images and zeros for all other arrays."""
   random = np.random.default_rng(0)
 
   def draw(x: jax.ShapeDtypeStruct) -> np.ndarray:
@@ -111,19 +112,19 @@ def draw_batch(shapes: Shapes) -> dict[str, np.ndarray]:
 
 
 def measure_training_bytes(config: ConfigDict) -> int | None:
-  """Returns what a compiled step of a completed config's whole batch needs on one device."""
+  """Returns the bytes of a completed config's compiled step, its whole batch on one device."""
   found = split_training_bytes(config)
   return sum(found.values()) if found else None
 
 
 def split_training_bytes(config: ConfigDict) -> dict[str, int]:
-  """Returns what a compiled step of a completed config's whole batch needs, in its parts.
+  """Returns the bytes of `measure_training_bytes` in its parts.
 
   Returns:
-    `parameters`; `optimizer`: all else that a step keeps for the next, moments, the average of the
-    parameters, batch statistics; `activations`: what a step needs besides: activations and
-    gradients, of which the compiler plans when each comes and goes, so that only their sum has a
-    peak; and the batch. Empty where the compiler does not say.
+    The bytes of `parameters`; of `optimizer`: all else that a step keeps for the next, moments, the
+    average of the parameters, batch statistics; and of `activations`: all else that a step needs,
+    the batch, activations and gradients. The compiler plans when each activation or gradient comes
+    and goes, so that only their sum has a peak. Empty where the compiler does not say.
   """
   train, state, batch = make_training_step(config)
   options = compilation.choose_options(config)
@@ -139,7 +140,7 @@ def split_training_bytes(config: ConfigDict) -> dict[str, int]:
 
 
 def measure_inference_bytes(config: ConfigDict, batch: int) -> int | None:
-  """Returns what a completed config's network needs on one device for so many examples."""
+  """Returns the bytes that a completed config's network needs on one device for a batch."""
   model, given = _describe_inference(config, batch)
   compiled = _compile_quickly(model.apply, variable_shapes(model, given), given)
   return cost.compiled_bytes(compiled)
@@ -151,7 +152,7 @@ def _compile_quickly(
   donate: tuple[int, ...] = (),
   options: Mapping[str, Any] = types.MappingProxyType({}),
 ) -> Any:
-  """Compiles what is not run, for its memory."""
+  """Compiles a function to measure its memory, not to run it."""
   # LLVM's optimization changes nothing in the buffers; without it a CPU compiles twice as fast.
   options = dict(options)
   if jax.default_backend() == "cpu":
@@ -160,7 +161,7 @@ def _compile_quickly(
 
 
 def _describe_inference(config: ConfigDict, batch: int) -> tuple[Any, jax.ShapeDtypeStruct]:
-  """Returns the network and what it is called with."""
+  """Returns the network, and the shape and dtype of its input."""
   task = build_task(config)
   return task.model, jax.ShapeDtypeStruct(
     (batch, *task.input_spec.shape[1:]), task.input_spec.dtype
@@ -170,13 +171,14 @@ def _describe_inference(config: ConfigDict, batch: int) -> tuple[Any, jax.ShapeD
 def prepare_training(
   config: ConfigDict, start: Callable[[], TrainState]
 ) -> tuple[Callable[[], None], int | None]:
-  """Returns a step of a completed config on noise, on one device, and the bytes that it needs.
+  """Returns a completed config's step on noise, on one device, and the bytes that it needs.
 
-  The step runs to its end and goes on from its own state.
+  A call of the step waits for its end and continues from the state of the call before.
 
   Args:
-    config: completed.
-    start: returns the state of the first step, which no other may use if it is on the device.
+    config: A completed config.
+    start: A function that returns the state of the first step; nothing else may use that state if
+      it is on the device.
   """
   train, state, batch = make_training_step(config)
   options = compilation.choose_options(config)
@@ -198,8 +200,8 @@ def prepare_inference(
   """Returns a completed config's network on noise, on one device, and the bytes that it needs.
 
   Args:
-    config: completed.
-    start: returns the variables.
+    config: A completed config.
+    start: A function that returns the variables.
   """
   model, given = _describe_inference(config, config.batch_size)
   program = jax.jit(model.apply).lower(variable_shapes(model, given), given).compile()
@@ -214,18 +216,18 @@ def prepare_inference(
 
 
 def begin_inference(config: ConfigDict) -> Any:
-  """Returns the variables that training of a completed config starts from."""
+  """Returns the variables from which the training of a completed config starts."""
   model, given = _describe_inference(config, 1)
   return jax.jit(lambda key, x: initialize(model, key, x))(jax.random.key(0), _draw(given))
 
 
 def _draw(x: jax.ShapeDtypeStruct) -> np.ndarray:
-  """Returns normal numbers, or zeros where integers are wanted, such as the bytes of a text."""
+  """Returns normal numbers, or zeros for an integer dtype, such as the bytes of a text."""
   if not jnp.issubdtype(x.dtype, jnp.floating):
     return np.zeros(x.shape, x.dtype)
   return np.random.default_rng(0).normal(size=x.shape).astype(x.dtype)
 
 
 def count_training_flops(config: ConfigDict) -> int:
-  """Returns the FLOPs of a completed config's training step, its whole batch, see `cost.flops`."""
+  """Returns the FLOPs of a completed config's training step, whole batch, see `cost.flops`."""
   return cost.flops(*make_training_step(config))

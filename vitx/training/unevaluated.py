@@ -1,7 +1,7 @@
 """The state of a run whose evaluation a signal broke off.
 
-A checkpoint holds the state after its step's evaluation. This one holds the state before: it lies
-apart from them, where nothing looks for a model, and the run that goes on evaluates it first.
+A checkpoint holds the state after its step's evaluation. An unevaluated state is saved apart from
+the checkpoints, where nothing looks for a model, and is evaluated first when the run continues.
 """
 
 from pathlib import Path
@@ -15,17 +15,17 @@ from vitx.checkpoints.store import Checkpoint, CheckpointStore
 from vitx.checkpoints.workdir import join, locate_checkpoints
 from vitx.training.distributed import is_writer
 
-NAME = "unevaluated"  # a directory beside the checkpoints' own
+NAME = "unevaluated"  # its directory, beside those of the checkpoints
 
 
 def save(workdir: str | Path, step: int, state: Any, record: dict[str, Any]) -> None:
-  """Saves a state, unless it is there already.
+  """Saves a state, unless it is saved already.
 
   Args:
-    workdir: of the run.
-    step: of the state, later than that of every checkpoint.
-    state: on the host, see `CheckpointStore.save`.
-    record: JSON.
+    workdir: The workdir of the run.
+    step: The step of the state, later than every checkpoint.
+    state: The state on the host, see `CheckpointStore.save`.
+    record: The record of the run, as JSON.
   """
   if step in _directory(workdir).steps():
     return
@@ -35,7 +35,7 @@ def save(workdir: str | Path, step: int, state: Any, record: dict[str, Any]) -> 
 
 
 def restore(workdir: str | Path, after: int, target: Any) -> Checkpoint | None:
-  """Returns the state that was saved, if it is good and later than the step `after`."""
+  """Returns the saved state if it is good and later than the step `after`, else None."""
   if max(_directory(workdir).steps(), default=-1) <= after:
     return None
   try:
@@ -47,7 +47,7 @@ def restore(workdir: str | Path, after: int, target: Any) -> Checkpoint | None:
 
 
 def find_step(workdir: str | Path) -> int:
-  """Returns the last step that is saved in a workdir, evaluated or not; 0 if none is."""
+  """Returns the last step that is saved in a workdir, evaluated or not; 0 if there is none."""
   return max(list_steps(workdir), default=0)
 
 
@@ -57,7 +57,7 @@ def list_steps(workdir: str | Path) -> list[int]:
 
 
 def remove(workdir: str | Path) -> None:
-  """Removes what was saved, when it is of no more use."""
+  """Removes the saved state, when it is no longer needed."""
   if is_writer():
     _directory(workdir).remove()
 

@@ -1,4 +1,4 @@
-"""Evaluations of a run under way; those on *validation* choose its best checkpoint."""
+"""Evaluations during a run; the evaluations on *validation* choose its best checkpoint."""
 
 import functools
 from collections.abc import Callable
@@ -16,10 +16,10 @@ from vitx.training.optim.plateau import Plateau
 from vitx.training.record.progress import SOON, announce, show_bar
 from vitx.training.run import Run
 
-# Evaluates the state at a step on a role's examples, under each of `config.evaluation.weights`; a
-# figure that is not finite is an error.
+# A function that evaluates the state at a step on a role's examples, under each of
+# `config.evaluation.weights`; a figure that is not finite is an error.
 Evaluate = Callable[[Any, int, str], Figures]
-# The kind of rows of `config.evaluation.on_test`: figures of *test* that choose nothing.
+# The kind of the rows that `config.evaluation.on_test` adds: figures of *test* that choose nothing.
 SEEN = "test_seen"
 
 
@@ -46,10 +46,10 @@ def make_evaluator(
   """Returns the function that evaluates states of a run.
 
   Args:
-    run: the run.
-    program: the evaluation step of `compile_evaluation`.
-    constants: the task's constants, replicated.
-    examples: returns the examples of a role.
+    run: The run.
+    program: The evaluation step of `compile_evaluation`.
+    constants: The task's constants, replicated.
+    examples: A function that returns the examples of a role.
   """
   task, config, request = run.experiment.task, run.experiment.config, run.request
   references = functools.cache(run.experiment.references)  # they read the data
@@ -83,13 +83,13 @@ def is_measured(experiment: Experiment, step: int) -> bool:
 def validate(run: Run, evaluate: Evaluate, state: Any, step: int) -> Any:
   """Evaluates on *validation*, notes the best step, and returns the state with the plateau's rate.
 
-  An evaluation that is not due belongs to the end of a run. Where the run goes on beyond this step,
-  since it was stopped or is lengthened, that evaluation leaves no row, chooses no best checkpoint,
-  and its figure does not reach the plateau.
+  An evaluation that is not due belongs to the end of a run. If the run later continues beyond this
+  step, because it was stopped or is lengthened, that evaluation leaves no row, chooses no best
+  checkpoint, and does not count for the plateau.
 
   Raises:
-    Interrupted: a signal broke the evaluation off; the state is saved, and is evaluated when the
-      run goes on.
+    Interrupted: A signal broke the evaluation off; the state is saved, and is evaluated when the
+      run continues.
   """
   experiment, recorder, record = run.experiment, run.recorder, run.recorder.record
   task, schedule = experiment.task, experiment.config.schedule
@@ -101,7 +101,7 @@ def validate(run: Run, evaluate: Evaluate, state: Any, step: int) -> Any:
     unevaluated.save(run.workdir, step, experiment.unreplicate(state), recorder.snapshot())
     raise
   run.store.wait()
-  if record.best_step not in (None, *run.store.steps()):  # somebody deleted it
+  if record.best_step not in (None, *run.store.steps()):  # it was deleted
     record.best_step = record.best_value = None
   is_due = experiment.is_due(step, experiment.config.evaluation.every)
   if not is_due:
@@ -124,21 +124,21 @@ def test_best(run: Run, evaluate: Evaluate, state: Any, step: int) -> dict[str, 
   """Evaluates the best checkpoint on *test*, at the end of a run.
 
   Args:
-    run: the run.
-    evaluate: its evaluation function.
-    state: the last state, on the devices.
-    step: the step of that state.
+    run: The run.
+    evaluate: The run's evaluation function.
+    state: The last state, on the devices.
+    step: The step of that state.
 
   Returns:
-    The figures, and `step` of the checkpoint.
+    The figures, and the checkpoint's `step`.
 
   Raises:
-    CheckpointError: somebody deleted all checkpoints meanwhile.
+    CheckpointError: All checkpoints were deleted meanwhile.
   """
   experiment, recorder = run.experiment, run.recorder
   state, best = _restore_best(run, state, step)
   figures = evaluate(state, best, "test")
-  run.store.wait()  # the row says that the run is over: not before its last checkpoint stands
+  run.store.wait()  # the row says that the run is over, so its last checkpoint must be saved
   recorder.write_figures("test", best, figures)
   recorder.progress.message(
     f"test (checkpoint {best}, {figures['examples']:,} examples): {experiment.describe(figures)}"
@@ -153,7 +153,7 @@ def test_best(run: Run, evaluate: Evaluate, state: Any, step: int) -> dict[str, 
 
 
 def _restore_best(run: Run, state: Any, step: int) -> tuple[Any, int]:
-  """Returns the state that validated best, and its step; the last where that one is damaged."""
+  """Returns the best state on *validation* and its step; the last state if the best is damaged."""
   best, experiment = run.recorder.record.best_step, run.experiment
   if best not in (step, *run.store.steps()):  # it was damaged and set aside
     run.recorder.progress.message(f"the best checkpoint, {best}, is gone; testing the last, {step}")

@@ -1,4 +1,4 @@
-"""How far an approximation is from softmax attention, on the queries and keys of a model."""
+"""The error of approximations of softmax attention, on the queries and keys of a model."""
 
 import dataclasses
 import math
@@ -25,12 +25,12 @@ Approximate = Callable[[jax.Array, jax.Array, int, jax.Array], jax.Array]
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-  """Queries and keys of a layer.
+  """The queries and keys of a layer.
 
   Attributes:
-    q, k: (B, N, H, D).
-    scale: of the logits.
-    layout: of the N tokens.
+    q, k: The queries and keys, (B, N, H, D).
+    scale: The scale of the logits.
+    layout: The layout of the N tokens.
   """
 
   q: np.ndarray
@@ -41,12 +41,12 @@ class Pair:
 
 @dataclasses.dataclass(frozen=True)
 class Errors:
-  """Relative errors |Â - A| / |A| (Frobenius) of matrices of attention.
+  """Relative errors |Â - A| / |A| (Frobenius norm) of approximate attention matrices.
 
   Attributes:
-    counts: (M,) sizes of the approximation: features or landmarks.
-    values: by kind of approximation (L, M, S), S draws of its randomness; the mean over examples
-      and heads.
+    counts: The M sizes of the approximation: numbers of features or landmarks.
+    values: The errors by kind of approximation, (L, M, S) for L layers and S random draws; each is
+      the mean over examples and heads.
   """
 
   counts: tuple[int, ...]
@@ -54,10 +54,10 @@ class Errors:
 
 
 def look(subject: Subject) -> list[Pair]:
-  """Returns the layers of the subject's model that have queries and keys, on its examples.
+  """Returns the queries and keys of the subject's model on its examples, for layers with both.
 
   Raises:
-    ConfigError: there is none.
+    ConfigError: No layer has both.
   """
   layers = capture(subject.model, subject.variables(), subject.inputs(subject.examples))
   pairs = [
@@ -74,12 +74,12 @@ def look(subject: Subject) -> list[Pair]:
 
 
 def orthogonal(q: jax.Array, k: jax.Array, count: int, key: jax.Array) -> jax.Array:
-  """Returns FAVOR+'s matrix (B, H, N, N) with orthogonal features, as the mixer draws them."""
+  """Returns FAVOR+'s matrix (B, H, N, N) with orthogonal features, drawn as in the mixer."""
   return _positive_features(q, k, features.orthogonal_gaussian(key, count, q.shape[-1]))
 
 
 def independent(q: jax.Array, k: jax.Array, count: int, key: jax.Array) -> jax.Array:
-  """Returns the matrix (B, H, N, N) of positive features that are drawn independently."""
+  """Returns FAVOR+'s matrix (B, H, N, N) with independently drawn features."""
   return _positive_features(q, k, jax.random.normal(key, (count, q.shape[-1])))
 
 
@@ -90,7 +90,7 @@ def _positive_features(q: jax.Array, k: jax.Array, projection: jax.Array) -> jax
 
 
 def landmarks(q: jax.Array, k: jax.Array, count: int, key: jax.Array) -> jax.Array:
-  """Returns Nyströmformer's matrix (B, H, N, N), in which nothing is random."""
+  """Returns Nyströmformer's matrix (B, H, N, N); it does not depend on `key`."""
   return masked_nystrom_attention(q, k, k, count)[1]
 
 
@@ -106,15 +106,15 @@ def measure_errors(
   """Returns the relative errors of approximations of the layers' softmax attention.
 
   Args:
-    layers: with queries and keys.
-    kinds: functions of q, k (B, N, H, D), M and a key, for logits q·k / sqrt(D).
-    counts: values of M.
-    draws: S.
+    layers: The queries and keys of the layers.
+    kinds: Functions of q, k (B, N, H, D), a size and a random key, for logits q·k / sqrt(D).
+    counts: The sizes of the approximation.
+    draws: The number of random draws, S.
   """
   keys = jax.random.split(jax.random.key(0), draws)
   values = {kind: np.zeros((len(layers), len(counts), draws)) for kind in kinds}
   for number, layer in enumerate(layers):
-    # As the approximations see it: a factor that is not 1 / sqrt(D) goes into the queries.
+    # The approximations assume the scale 1 / sqrt(D); the queries take any other factor.
     q = jnp.asarray(layer.q) * (layer.scale * math.sqrt(layer.q.shape[-1]))
     k = jnp.asarray(layer.k)
     exact = jnp.asarray(softmax_map(q, k, 1 / math.sqrt(q.shape[-1])))
@@ -134,7 +134,7 @@ def _errors(q, k, exact, keys, approximate: Approximate, count: int) -> np.ndarr
 
 
 def list_errors(errors: Errors) -> list[dict[str, Any]]:
-  """Returns a table's lines: mean and standard deviation over draws by kind, layer and M."""
+  """Returns table rows with mean and standard deviation of the error by kind, layer and size."""
   return [
     {"kind": kind, "layer": layer, "M": count, "error": float(values[layer, place].mean())}
     | {"deviation": float(values[layer, place].std(ddof=1)) if values.shape[-1] > 1 else 0.0}
@@ -145,7 +145,7 @@ def list_errors(errors: Errors) -> list[dict[str, Any]]:
 
 
 def plot_errors(errors: Errors, name: str, caption: str) -> Any:
-  """Returns a picture with a panel for each kind: error by M, a line for each layer."""
+  """Returns a figure with a panel for each kind: the error over M, a line for each layer."""
   kinds = errors.values
   width = style.PAGE if len(kinds) > 1 else style.COLUMN
   canvas, panels = style.make_panels(1, len(kinds), width, 2.1, caption)

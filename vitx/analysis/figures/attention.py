@@ -1,4 +1,4 @@
-"""What a classifier's layers and heads attend, over the image; models side by side."""
+"""Attention of a classifier's layers and heads over the image, for one or several models."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -21,14 +21,14 @@ MEAN = "mean of all queries"
 
 @dataclasses.dataclass(frozen=True)
 class Maps:
-  """Attention of a model in B examples.
+  """The attention of a model in B examples.
 
   Attributes:
-    label: of the model.
-    note: what was run.
-    images: (B, height, width, channels), normalized.
-    layouts: of the tokens, by layer.
-    layers: by layer (B, H, N, N); a row holds what a query attends.
+    label: The label of the model.
+    note: A description of the model, for captions.
+    images: The normalized images, (B, height, width, channels).
+    layouts: The layouts of the tokens, one per layer.
+    layers: The attention matrices, one (B, H, N, N) per layer; each row belongs to a query.
   """
 
   label: str
@@ -39,15 +39,15 @@ class Maps:
 
 
 def draw_attention(subjects: Sequence[Subject], out: Path) -> list[Path]:
-  """Attention over the image: each layer and head, last layer and rollout, models side by side.
+  """Draws attention over the image: each layer and head, the last layer and the rollout.
 
-  The row of the class token is drawn, of a model without one the mean of all queries, or the rows
-  of --queries. For each model there is a picture of all layers and heads in the first example; one
-  for all models has every example with the mean of the heads of the last layer, and the rollout.
+  The rows drawn are those of --queries, or the class token's, or the mean of all queries in a model
+  without one. For each model there is a picture of all layers and heads in the first example. One
+  picture of all models has every example with the last layer's mean over heads, and the rollout.
 
   Raises:
-    ConfigError: a model whose mixers hold no matrix over the tokens of a grid, or a query that
-      there is not.
+    ConfigError: A mixer of a model holds no matrix over the tokens of a grid, or a query does not
+      exist.
   """
   found = [compute_maps(subject) for subject in subjects]
   queries: list[int | None] = [*subjects[0].queries] or [None]
@@ -65,10 +65,10 @@ def draw_attention(subjects: Sequence[Subject], out: Path) -> list[Path]:
 def compute_maps(subject: Subject) -> Maps:
   """Runs a model on its examples and returns the attention of all layers.
 
-  Of shaped attention α I + β A - γ C it is A.
+  For shaped attention α I + β A - γ C, the matrix is A.
 
   Raises:
-    ConfigError: a model whose mixers hold no matrix over the tokens of a grid.
+    ConfigError: A mixer of the model holds no matrix over the tokens of a grid.
   """
   if subject.layout is None or len(subject.layout.grid) != 2:
     raise ConfigError(
@@ -108,20 +108,20 @@ def _check(layer: MixerCapture, label: str) -> None:
 
 
 def rollout(layers: Sequence[np.ndarray], skip: float = 0.5) -> np.ndarray:
-  """Returns how much of each token of the input is in each token of the output.
+  """Returns the share of each input token in each output token.
 
-  The product over layers, the last one at the left, of s I + (1 - s) A with A the mean of the heads
-  (Abnar and Zuidema 2020, section 3).
+  It is the product over layers, the last one at the left, of s I + (1 - s) A, where A is the mean
+  over heads (Abnar and Zuidema 2020, section 3).
 
   Args:
-    layers: (B, H, N, N), rows sum to one.
-    skip: s, the part that the skip connection carries.
+    layers: The attention matrices, (B, H, N, N) each; rows sum to one.
+    skip: The share s of the skip connection.
 
   Returns:
-    (B, N, N), rows sum to one.
+    The shares, (B, N, N); rows sum to one.
 
   Raises:
-    ConfigError: layers of different numbers of tokens, or s outside [0, 1].
+    ConfigError: The layers have different numbers of tokens, or s is outside [0, 1].
   """
   if not 0 <= skip <= 1:
     raise ConfigError(f"rollout: skip={skip} must lie in [0, 1]")
@@ -136,16 +136,16 @@ def rollout(layers: Sequence[np.ndarray], skip: float = 0.5) -> np.ndarray:
 
 
 def read_row(matrix: np.ndarray, layout: TokenLayout, query: int | None = None) -> np.ndarray:
-  """Returns what a query attends of the grid, (..., rows, columns) of a matrix (..., N, N).
+  """Returns the attention of a query over the grid, (..., rows, columns).
 
   Args:
-    matrix: (..., N, N).
-    layout: of the N tokens.
-    query: a patch by its number on the grid; None for the class token, in a layout without prefix
-      tokens for the mean of all queries.
+    matrix: The attention matrices, (..., N, N).
+    layout: The layout of the N tokens.
+    query: The number of a patch on the grid, or `None` for the class token (in a layout without
+      prefix tokens, for the mean of all queries).
 
   Raises:
-    ConfigError: there is no such patch.
+    ConfigError: There is no such patch.
   """
   patches = layout.length - layout.prefix
   if query is not None and not 0 <= query < patches:
@@ -160,7 +160,7 @@ def read_row(matrix: np.ndarray, layout: TokenLayout, query: int | None = None) 
 
 
 def plot_heads(maps: Maps, example: int = 0, query: int | None = None) -> Any:
-  """Returns a picture of one example: a row for each head, a column for each layer."""
+  """Returns a figure of one example, with a row for each head and a column for each layer."""
   layers = style.choose_some(len(maps.layers), DRAWN_LAYERS)
   heads = style.choose_some(max(layer.shape[1] for layer in maps.layers), DRAWN_HEADS)
   side = min(0.85, style.PAGE / (len(layers) + 1))
@@ -188,9 +188,9 @@ def plot_heads(maps: Maps, example: int = 0, query: int | None = None) -> Any:
 
 
 def plot_side_by_side(found: Sequence[Maps], query: int | None = None) -> Any:
-  """Returns a picture with a row for each example, and two columns for each model.
+  """Returns a figure with a row for each example, and up to two columns for each model.
 
-  The mean of the heads of the last layer, and where all layers have one grid the rollout.
+  The columns are the last layer's mean over heads and, if all layers have one grid, the rollout.
   """
   kinds = [(maps, kind) for maps in found for kind in ("last layer", "rollout")]
   kinds = [(m, kind) for m, kind in kinds if kind != "rollout" or len({*m.layouts}) == 1]
@@ -216,14 +216,14 @@ def plot_side_by_side(found: Sequence[Maps], query: int | None = None) -> Any:
 
 
 def _blank(axes: Any) -> None:
-  """Shows nothing of a panel but what is written beside it."""
+  """Hides the content of a panel, but not the text beside it."""
   axes.set(xticks=[], yticks=[])
   axes.spines[:].set_visible(False)
   axes.patch.set_visible(False)
 
 
 def show_image(axes: Any, image: np.ndarray, title: str = "") -> None:
-  """Draws a normalized image (height, width, channels), its values stretched to the whole range."""
+  """Draws a normalized image (height, width, channels), with its values scaled to full range."""
   low, high = image.min(), image.max()
   picture = (image - low) / max(high - low, 1e-6)
   color = picture.shape[-1] == 3
@@ -233,7 +233,7 @@ def show_image(axes: Any, image: np.ndarray, title: str = "") -> None:
 def mark_patch(
   axes: Any, query: int | None, layout: TokenLayout, size: tuple[int, ...] | None = None
 ) -> None:
-  """Marks the middle of a patch on the grid, or in an image (height, width)."""
+  """Marks the middle of a patch on the grid, or in an image of `size` (height, width)."""
   if query is not None:
     place = zip(divmod(query, layout.grid[1]), size or layout.grid, layout.grid, strict=True)
     y, x = ((at + 0.5) * pixels / count - 0.5 for at, pixels, count in place)

@@ -1,4 +1,4 @@
-"""Where the layers of a dense density model look (Child et al. 2019, Figure 2)."""
+"""A figure of the attention of a dense density model's layers (Child et al. 2019, Figure 2)."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,14 +19,15 @@ DRAWN_LAYERS, DRAWN_QUERIES = 8, 4
 
 
 def draw_attention_past(subject: Subject, out: Path) -> list[Path]:
-  """Attention over the past by layer: maps of a few queries, and the mass near, in row and column.
+  """Draws attention over the past by layer: maps of a few queries, and masses of sets of keys.
 
-  The maps are of one example, the mean of the heads; beside them stands the example. The table is
-  the mean over heads, queries and examples, with what attention that is uniform over the past would
-  give. It needs a model whose mixers hold the matrix (implementation="masked"), such as "softmax".
+  The maps are means over heads for one example, which is shown beside them. The masses are those of
+  `attention_mass`. The table has their means over heads, queries and examples, and the masses of an
+  attention that is uniform over the past. The model needs mixers that hold the matrix
+  (implementation="masked"), such as "softmax".
 
   Raises:
-    ConfigError: a classifier, a mixer that holds no matrix, or a query that there is not.
+    ConfigError: The model is a classifier, a mixer holds no matrix, or a query does not exist.
   """
   grid = subject.grid
   if grid is None or not getattr(subject.model, "causal", False):
@@ -53,23 +54,23 @@ def draw_attention_past(subject: Subject, out: Path) -> list[Path]:
 def attention_mass(
   matrix: jax.Array | np.ndarray, grid: Sequence[int], local: int
 ) -> dict[str, jax.Array]:
-  """Returns how much of the attention falls on near keys, on the query's row and on its column.
+  """Returns the shares of attention to near keys, to the query's row and to its column.
 
   The sets overlap: the query itself is in all three. Positions are those of the tokens: at the
-  input of the blocks token i stands for value i - 1, by which all shift alike.
+  input of the blocks, token i represents value i - 1, which shifts all positions equally.
 
   Args:
-    matrix: probabilities (H, N, N) by (query, key); also (..., H, N, N).
-    grid: how the N tokens lie: (rows, columns), (rows, columns, channels), whose channels are one
-      place, or (N,), which has neither rows nor columns.
-    local: l; the last l tokens up to the query count as near.
+    matrix: The probabilities by query and key, (H, N, N) or (..., H, N, N).
+    grid: The grid of the N tokens: (rows, columns), (rows, columns, channels), in which the
+      channels share a place, or (N,), which has neither rows nor columns.
+    local: The number l of last tokens, up to the query, that count as near.
 
   Returns:
-    Scalars: the mean over heads and queries (and what stands before) of "local", and of "row" and
-    "column" where there are such.
+    Scalars: the mean over heads and queries (and leading axes) of "local", and of "row" and
+    "column" if the grid has them.
   """
   matrix = jnp.asarray(matrix)
-  # One set at a time, and as a sum over keys: the boolean (N, N) is all that is held beside it.
+  # Each set is summed over the keys on its own, so that only one boolean (N, N) is held at a time.
   return {
     name: jnp.mean(jnp.sum(jnp.where(allowed, matrix, jnp.zeros((), matrix.dtype)), axis=-1))
     for name, allowed in _sets(grid, local).items()
@@ -77,18 +78,18 @@ def attention_mass(
 
 
 def uniform_mass(grid: Sequence[int], local: int) -> dict[str, jax.Array]:
-  """Returns `attention_mass` of attention that is uniform over the query and its past."""
+  """Returns `attention_mass` of an attention that is uniform over the query and its past."""
   n = int(np.prod(grid))
   return attention_mass(jnp.tril(1 / jnp.arange(1.0, n + 1)[:, None] * jnp.ones(n)), grid, local)
 
 
 def _sets(grid: Sequence[int], local: int) -> dict[str, jax.Array]:
-  """Returns the keys of each set, bool (N, N)."""
+  """Returns the keys of each set as boolean (N, N), by query and key."""
   n = int(np.prod(grid))
   q, k = jnp.arange(n)[:, None], jnp.arange(n)
   sets = {"local": (q - k < local) & (k <= q)}
   if len(grid) > 1:
-    place = int(np.prod(grid[2:]))  # tokens of one pixel
+    place = int(np.prod(grid[2:]))  # The number of tokens per pixel.
     row = int(grid[1]) * place
     sets["row"] = q // row == k // row
     sets["column"] = (q % row) // place == (k % row) // place
@@ -104,22 +105,22 @@ def capture(
   local: int,
   queries: Sequence[int],
 ) -> tuple[np.ndarray, list[dict[str, float]]]:
-  """Runs a causal model on examples, one at a time, and reduces each layer's matrix at once.
+  """Runs a causal model on one example at a time, and reduces each layer's matrix at once.
 
   Args:
-    model: whose mixers sow intermediate `attention` (B, H, N, N).
-    variables: its collections.
-    inputs: (B, ...).
-    grid: how the N tokens lie.
-    local: l of `attention_mass`.
-    queries: (Q,) positions.
+    model: A model with mixers that sow the intermediate `attention`, (B, H, N, N).
+    variables: Its variable collections.
+    inputs: The inputs, (B, ...).
+    grid: The grid of the N tokens.
+    local: The number l of `attention_mass`.
+    queries: The Q positions of the queries.
 
   Returns:
-    The rows of the queries in the first example, the mean of the heads, (L, Q, N); and the masses
-    of each layer, the mean over examples.
+    The rows of the queries in the first example, averaged over heads, (L, Q, N); and the masses of
+    each layer, averaged over examples.
 
   Raises:
-    ConfigError: the mixers of the model hold no matrix.
+    ConfigError: The mixers of the model hold no matrix.
   """
   n, at = int(np.prod(grid)), np.asarray(queries)
 
@@ -146,7 +147,7 @@ def capture(
 
 
 def _choose_queries(given: Sequence[int], grid: Sequence[int]) -> list[int]:
-  """Returns those that are given, or a few, spread evenly, in the middle of their rows."""
+  """Returns the given queries, or a few that are evenly spread, in the middle of their rows."""
   n, shift = int(np.prod(grid)), int(np.prod(grid[1:])) // 2 if len(grid) > 1 else 0
   for query in given:
     if not 0 <= query < n:
@@ -157,7 +158,7 @@ def _choose_queries(given: Sequence[int], grid: Sequence[int]) -> list[int]:
 
 
 def to_plane(values: np.ndarray, grid: Sequence[int]) -> np.ndarray:
-  """Returns values of tokens (N,) over the grid's rows and columns; channels are summed."""
+  """Returns values of tokens (N,) in the grid's rows and columns; channels are summed."""
   shape = (1, *grid) if len(grid) == 1 else tuple(grid)
   return values.reshape(*shape[:2], -1).sum(axis=-1)
 
@@ -170,15 +171,15 @@ def plot_attention_past(
   masses: Sequence[Mapping[str, float]],
   note: str = "",
 ) -> Any:
-  """Returns a picture with a row for each of a few layers, and a column for each query.
+  """Returns a figure with a row for each of a few layers, and a column for each query.
 
   Args:
-    maps: (L, Q, N), of `capture`.
-    example: the values (N,) of the grid.
-    queries: (Q,) positions.
-    grid: how the N tokens lie.
-    masses: of each layer, of `capture`.
-    note: what was run, for the caption.
+    maps: The maps from `capture`, (L, Q, N).
+    example: The values of the grid, (N,).
+    queries: The Q positions of the queries.
+    grid: The grid of the N tokens.
+    masses: The masses of each layer, from `capture`.
+    note: A description of the model, for the caption.
   """
   layers = style.choose_some(len(maps), DRAWN_LAYERS)
   columns = len(queries) + 1
@@ -201,7 +202,7 @@ def _ordered(masses: Mapping[str, float]) -> list[tuple[str, float]]:
 
 
 def mark(axes: Any, query: int, grid: Sequence[int]) -> None:
-  """Marks a token's place in a picture of the grid, and leaves out the axes' numbers."""
+  """Marks a token's place in a figure of the grid, and hides the ticks of the axes."""
   shape = (1, *grid) if len(grid) == 1 else tuple(grid)
   place = np.unravel_index(query, shape)
   axes.plot(place[1], place[0], "s", mec="tab:green", mfc="none", ms=3, mew=0.7)

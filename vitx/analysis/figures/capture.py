@@ -1,4 +1,4 @@
-"""What the token mixers of a model hold while it runs on some examples."""
+"""Capture of the attention matrices, queries and keys of a model's token mixers."""
 
 import dataclasses
 import math
@@ -19,15 +19,16 @@ from vitx.ops.layout import TokenLayout
 
 @dataclasses.dataclass(frozen=True)
 class MixerCapture:
-  """One token mixer on B examples.
+  """The captured arrays of one token mixer for B examples.
 
   Attributes:
-    path: of the module, such as "block_0/token_mixer".
-    mixer: name of its class.
-    layout: of its tokens.
-    matrix: what it sowed, (B, H, N, N) float32 for most mixers; None without.
-    q, k: queries and keys with their positions, (B, N, H, D); None for a mixer that has none.
-    scale: of the logits.
+    path: The path of the module, such as "block_0/token_mixer".
+    mixer: The name of its class.
+    layout: The layout of its tokens.
+    matrix: The matrix that it sowed, (B, H, N, N) float32 for most mixers, or `None`.
+    q, k: The queries and keys with positions applied, (B, N, H, D), or `None` if the mixer has
+      none.
+    scale: The scale of the logits.
   """
 
   path: str
@@ -40,7 +41,7 @@ class MixerCapture:
 
   @property
   def map(self) -> np.ndarray | None:
-    """Returns the softmax attention A where the matrix is α I + β A - γ C, else the matrix."""
+    """Returns the attention A if the matrix is α I + β A - γ C, else the matrix itself."""
     if self.mixer != ShapedAttention.__name__ or self.q is None or self.k is None:
       return self.matrix
     return softmax_map(self.q, self.k, self.scale)
@@ -53,12 +54,13 @@ def softmax_map(q: Any, k: Any, scale: float) -> np.ndarray:
 
 
 def capture(model: nn.Module, variables: Mapping[str, Any], inputs: Any) -> list[MixerCapture]:
-  """Runs a model and returns what each of its token mixers held, in the order of the blocks.
+  """Runs a model and returns the captures of its token mixers, in the order of the blocks.
 
   Args:
-    model: whose mixers hold their matrices (implementation="masked") and are not rematerialized.
-    variables: its collections.
-    inputs: (B, ...), as the task prepares them.
+    model: A model with mixers that hold their matrices (implementation="masked"), without
+      rematerialization.
+    variables: Its variable collections.
+    inputs: The inputs, (B, ...), prepared by the task.
   """
   known: dict[str, dict[str, Any]] = {}
 

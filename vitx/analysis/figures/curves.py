@@ -1,4 +1,4 @@
-"""Learning curves of runs, those of one method as mean and band, and a source's beside them."""
+"""Learning curves of runs, as a mean and a band for each method, beside published curves."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -11,24 +11,25 @@ from vitx.analysis.comparison import figure_format
 from vitx.analysis.figures import style
 from vitx.config.errors import ConfigError
 
-TOGETHER = 12  # lines that can be told apart; of more methods each gets a diagram of its own
-COLORS = 10  # the lines of further methods are dashed
-WIDE = 4  # columns of the legend, above the panels, at most
-# Characters that fit side by side in it, and as many as the line before a name takes.
+TOGETHER = 12  # The most methods in one diagram; more methods get a diagram each.
+COLORS = 10  # The number of colors; the lines of further methods are dashed.
+WIDE = 4  # The most columns of the legend above the panels.
+# The characters that fit side by side in the legend, and the width of the line before a name.
 CHARACTERS, KEY = 145, 9
-ACROSS = 5  # diagrams of one method each, side by side
+ACROSS = 5  # The number of diagrams of one method each, side by side.
 
 
 @dataclasses.dataclass(frozen=True)
 class Curve:
-  """What a run wrote while it learned.
+  """The training history of a run.
 
   Attributes:
-    method: the runs of one method make one line.
-    loss: mean training loss since the value before, by step.
-    figure: on *validation*, by step.
-    training: the same figure of the batches since the value before, by step.
-    per_epoch: steps in a pass over *train*, not an integer in general; 0 where it is not known.
+    method: The name of the method; the runs of one method make one line.
+    loss: The mean training loss since the previous value, by step.
+    figure: The figure on *validation*, by step.
+    training: The figure on the training batches since the previous value, by step.
+    per_epoch: The number of steps per pass over *train*, not an integer in general, or 0 if
+      unknown.
   """
 
   method: str
@@ -45,21 +46,22 @@ def draw_curves(
   name: str,
   published: Mapping[str, Mapping[float, float]] | None = None,
 ) -> list[Path]:
-  """The loss and the validation figure of runs by step, each method's mean ± standard deviation.
+  """Draws the loss and the validation figure of runs by step, mean ± deviation of each method.
 
-  Of more than twelve methods each has a diagram of its validation figure, over the others in gray.
+  If there are more than twelve methods, each has a diagram of its validation figure, over the
+  others in gray.
 
   Args:
-    curves: of the runs.
-    figure: what the validation figure is called.
-    out: folder of the file.
-    name: of the file, without its ending.
-    published: a source's figure while it trained, as printed, by method and epoch; then the runs'
-      own stands in a picture between, and the source's as crosses over it.
+    curves: The curves of the runs.
+    figure: The name of the validation figure.
+    out: The folder of the file.
+    name: The name of the file, without its suffix.
+    published: The printed training figures of the source, by method and epoch. If they are given, a
+      further panel has the runs' training figure, with the source's as crosses over it.
 
   Raises:
-    ConfigError: no run has come to a validation.
-    MissingExtraError: matplotlib is not installed.
+    ConfigError: No run has reached a validation.
+    MissingExtraError: Matplotlib is not installed.
   """
   return [style.keep(plot_curves(curves, figure, published), out, name)]
 
@@ -69,7 +71,7 @@ def plot_curves(
   figure: str,
   published: Mapping[str, Mapping[float, float]] | None = None,
 ) -> Any:
-  """Returns the picture of `draw_curves`, whose arguments and errors it has."""
+  """Returns the figure of `draw_curves`, with its arguments and errors."""
   if not any(curve.figure for curve in curves):
     raise ConfigError("curves: no run has been validated yet; let one train for evaluation.every")
   methods: dict[str, list[Curve]] = {}
@@ -89,7 +91,7 @@ def _plot_together(
   note: str,
   published: Mapping[str, Mapping[float, float]],
 ) -> Any:
-  """Returns diagrams that have a line for each method."""
+  """Returns diagrams with a line for each method."""
   labels = {method: f"{method} ({len(own)})" for method, own in methods.items()}
   fitting = CHARACTERS // (KEY + max(map(len, labels.values())))
   columns = max(1, min(WIDE, len(methods), fitting))
@@ -119,7 +121,7 @@ def _plot_each(
   note: str,
   published: Mapping[str, Mapping[float, float]],
 ) -> Any:
-  """Returns a diagram for each method, all of one scale."""
+  """Returns a diagram for each method, all with one scale."""
   words, scale, _ = figure_format(figure)
   kind = "training" if published else "validation"
   values = {
@@ -149,9 +151,9 @@ def _plot_each(
 
 
 def average(values: Sequence[Mapping[int, float]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """Returns steps, means and standard deviations, at the steps that all runs have come to.
+  """Returns steps, means and standard deviations, at the steps that all runs have reached.
 
-  Runs that have not come to any are left out.
+  Runs without any step are ignored.
   """
   values = [each for each in values if each] or values
   steps = sorted(set.intersection(*(set(each) for each in values)))
@@ -173,8 +175,8 @@ def _draw_band(
 
 
 def _draw_published(axes: Any, values: Mapping[float, float], per_epoch: float, color: str) -> None:
-  """Draws those that lie within the steps of the runs, as crosses."""
+  """Draws the published values that are within the runs' steps, as crosses."""
   last = axes.dataLim.x1
   placed = {epoch * per_epoch: value for epoch, value in values.items()}
-  steps = [step for step in placed if 0 < step < last + 1]  # an epoch is no whole number of steps
+  steps = [step for step in placed if 0 < step < last + 1]  # Epochs need not end at whole steps.
   axes.plot(steps, [placed[step] for step in steps], "x", color=color, markersize=4)

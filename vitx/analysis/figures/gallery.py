@@ -1,4 +1,4 @@
-"""Named attention patterns side by side: the pairs of tokens they join, and what one token sees."""
+"""A gallery of named attention patterns: their pairs of tokens, and the view of one token."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -21,20 +21,21 @@ CHOSEN = (
   *("shifted_window", "strided_merged_axial", "bigbird_R+W+G", "watts_strogatz"),
 )
 GRID = (12, 12)
-MOST = 2_304  # tokens, whose matrix of pairs is held
+MOST = 2_304  # The most tokens, since the matrix of pairs is held.
 COLUMNS, LAYERS = 4, 3
-# The query, what it sees after 1, 2 and 3 layers, and what it does not see by then.
+# The query, the tokens that it sees after 1, 2 and 3 layers, and those that it does not see by
+# then.
 COLORS = ("#d95f02", "#08519c", "#6baed6", "#c6dbef", "#ffffff")
 
 
 def draw_gallery(names: Sequence[str], grid: Sequence[int], out: Path) -> list[Path]:
-  """Named patterns on a grid: connectivity, and the receptive field of a query by layers.
+  """Draws named patterns on a grid: connectivity, and the receptive field of a query by layers.
 
-  Of patterns that differ by head or layer, head 0 of layer 0 is drawn.
+  If a pattern differs by head or layer, head 0 of layer 0 is drawn.
 
   Raises:
-    ConfigError: an unknown pattern (with the nearest), or a grid that is not two numbers, or too
-      small or too large for the picture or for a pattern.
+    ConfigError: A pattern is unknown (the message names the nearest), or the grid is not two
+      numbers, or it is too small or too large for the figure or for a pattern.
   """
   chosen = {name: registry.lookup(PATTERNS, name, "patterns").at(0) for name in (names or CHOSEN)}
   if len(grid) != 2 or min(grid) < 2 or math.prod(grid) > MOST:
@@ -47,7 +48,7 @@ def draw_gallery(names: Sequence[str], grid: Sequence[int], out: Path) -> list[P
 
 
 def plot_gallery(chosen: Mapping[str, Pattern], layout: TokenLayout) -> Any:
-  """Returns the picture of patterns by name, each of one layer."""
+  """Returns the figure of patterns by name, each of one layer."""
   columns = min(COLUMNS, len(chosen))
   rows = -(-len(chosen) // columns)
   canvas = make_canvas(2.8 * columns, 1.9 * rows + 0.3)
@@ -64,13 +65,14 @@ def receptive_field(mask: np.ndarray, query: int, layers: int) -> np.ndarray:
   """Counts the layers after which a query has seen each token.
 
   Args:
-    mask: whether a query attends a key, bool (N, N).
-    query: 0 ... N-1.
-    layers: with the same pattern and, as around any attention, a skip connection.
+    mask: A boolean mask by query and key, (N, N), True = attends.
+    query: The query, 0 ... N-1.
+    layers: The number of layers, each with this pattern and, as around any attention, a skip
+      connection.
 
   Returns:
-    int (N,): 0 for the query itself, 1 for what it attends, up to `layers`; `layers` + 1 for tokens
-    that it has not seen by then.
+    The depths, int (N,): 0 for the query itself, 1 for the tokens that it attends to, up to
+    `layers`; `layers` + 1 for tokens that it has not seen by then.
   """
   seen = np.arange(mask.shape[0]) == query
   depth = np.where(seen, 0, layers + 1)
@@ -98,7 +100,7 @@ def _draw_pair(pair: Any, name: str, pattern: Pattern, layout: TokenLayout) -> N
   right.set_title(said, fontsize=9, loc="left")
   for axes in (left, right):
     axes.set(xticks=[], yticks=[])
-    axes.spines[:].set(color="gray", linewidth=0.5)  # else it hides the first and the last token
+    axes.spines[:].set(color="gray", linewidth=0.5)  # A wider frame hides the outer tokens.
   left.set_xlabel("keys", fontsize=8, labelpad=2)
   left.set_ylabel("queries", fontsize=8, labelpad=2)
   right.set_xlabel("the image", fontsize=8, labelpad=2)

@@ -1,4 +1,4 @@
-"""What kind of graph the patterns of a model are: a table, and bars side by side."""
+"""A figure of graph properties of a model's patterns: a table, and bars side by side."""
 
 import math
 from collections.abc import Sequence
@@ -20,13 +20,12 @@ SHOWN = {
 
 
 def draw_graph(subjects: Sequence[Subject], out: Path) -> list[Path]:
-  """Density, path length, clustering, spectral gap, ... of the layers' distinct patterns.
+  """Draws density, path length, clustering, spectral gap, ... of the layers' distinct patterns.
 
-  Of heads that differ each has its own line. What the columns mean stands in
-  `vitx.analysis.graph.GraphFigures`.
+  If heads differ, each has its own row. `vitx.analysis.graph.GraphFigures` describes the columns.
 
   Raises:
-    ConfigError: a model whose mixers have no pattern.
+    ConfigError: The mixers of a model have no pattern.
   """
   rows = [row for subject in subjects for row in compute_graph(subject)]
   name = "_".join(["graph", *(subject.label for subject in subjects)])
@@ -36,10 +35,10 @@ def draw_graph(subjects: Sequence[Subject], out: Path) -> list[Path]:
 
 
 def compute_graph(subject: Subject) -> list[dict[str, Any]]:
-  """Returns the graph figures of each distinct pattern and head, with what has it.
+  """Returns the graph figures of each distinct pattern and head, with the layers that have it.
 
   Raises:
-    ConfigError: a model whose mixers have no pattern.
+    ConfigError: The mixers of the model have no pattern.
   """
   distinct: dict[Any, list[int]] = {}
   for edges in list_edges(subject.model, subject.input_spec):
@@ -74,7 +73,7 @@ def _flatten(found: GraphFigures) -> dict[str, Any]:
 
 
 def plot_graph(rows: Sequence[dict[str, Any]], note: str) -> Any:
-  """Returns a picture with a bar for each row in a panel for each of four figures."""
+  """Returns a figure with a panel for each of four quantities, and a bar in it for each row."""
   caption = f"{note}. Graphs of attention patterns, an edge from each query to each of its keys."
   height = 0.45 + 0.16 * len(rows)
   canvas, panels = style.make_panels(1, len(SHOWN), style.PAGE, height, caption)
@@ -94,7 +93,7 @@ def plot_graph(rows: Sequence[dict[str, Any]], note: str) -> Any:
 
 
 def _name(row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> str:
-  """Returns the model, and what tells its line from the model's others."""
+  """Returns the model's name, with layer and head if they are needed to identify the row."""
   own = [other for other in rows if other["model"] == row["model"]]
   parts = [row["model"]]
   if len({other["layers"] for other in own}) > 1:

@@ -1,4 +1,4 @@
-"""Nyströmformer's landmarks: of which tokens they are made and what they attend."""
+"""A figure of Nyströmformer's landmarks: the tokens of each, and its attention."""
 
 import dataclasses
 import math
@@ -23,16 +23,16 @@ DRAWN_LAYERS, DRAWN_LANDMARKS = 4, 8
 
 @dataclasses.dataclass(frozen=True)
 class Landmarks:
-  """Landmarks of a model in one example.
+  """The landmarks of a model in one example.
 
   Attributes:
-    label: of the model.
-    note: what was run.
-    image: (height, width, channels), normalized.
-    layout: of the tokens.
-    segments: (N,), the landmark of which a token is part.
-    attended: (L, M, N), what the mean query of each landmark attends, the mean of the heads.
-    errors: of Nyström's matrix against the number of landmarks.
+    label: The label of the model.
+    note: A description of the model, for captions.
+    image: The normalized image, (height, width, channels).
+    layout: The layout of the tokens.
+    segments: The landmark of each token, (N,).
+    attended: The attention of each landmark's mean query, averaged over heads, (L, M, N).
+    errors: The errors of Nyström's matrix by number of landmarks.
   """
 
   label: str
@@ -45,10 +45,10 @@ class Landmarks:
 
 
 def draw_landmarks(subject: Subject, out: Path) -> list[Path]:
-  """Nystromformer's landmarks over the image, and the error against their number; a table of it.
+  """Draws Nyströmformer's landmarks over the image, and the error by their number, with a table.
 
   Raises:
-    ConfigError: a model without Nyströmformer's mixers, or not of images.
+    ConfigError: The model has no Nyströmformer mixers, or is not a model of images.
   """
   found = compute_landmarks(subject)
   name = f"landmarks_{subject.label}"
@@ -66,7 +66,7 @@ def compute_landmarks(subject: Subject) -> Landmarks:
   """Runs a model and returns its landmarks in the first example.
 
   Raises:
-    ConfigError: a model without Nyströmformer's mixers, or not of images.
+    ConfigError: The model has no Nyströmformer mixers, or is not a model of images.
   """
   mixer: Any = getattr(subject.model, "token_mixer", None)
   if getattr(mixer, "func", None) is not Nystromformer or subject.layout is None:
@@ -96,11 +96,11 @@ def compute_landmarks(subject: Subject) -> Landmarks:
 
 
 def attend_from_landmarks(pair: approximation.Pair, count: int) -> np.ndarray:
-  """Returns what the mean query of each landmark attends, (B, H, M, N), rows sum to one.
+  """Returns the attention of the mean query of each landmark, (B, H, M, N); rows sum to one.
 
   Args:
-    pair: of a layer.
-    count: the most landmarks that are made.
+    pair: The queries and keys of a layer.
+    count: The most landmarks to make.
   """
   means, _ = segment_means(jnp.asarray(pair.q), count)
   logits = jnp.einsum("bmhd,bnhd->bhmn", means, pair.k, precision="highest") * pair.scale
@@ -108,7 +108,7 @@ def attend_from_landmarks(pair: approximation.Pair, count: int) -> np.ndarray:
 
 
 def plot_landmarks(landmarks: Landmarks) -> Any:
-  """Returns a picture: the tokens of each landmark, and what some landmarks attend by layer."""
+  """Returns a figure of the tokens of each landmark, and the attention of some by layer."""
   layers = style.choose_some(len(landmarks.attended), DRAWN_LAYERS)
   some = style.choose_some(landmarks.attended.shape[1], DRAWN_LANDMARKS)
   side = min(0.8, style.PAGE / (len(some) + 1))

@@ -1,4 +1,4 @@
-"""Accuracy against the memory of training, a point for each method (Jeevan and Sethi, Figure 4)."""
+"""A figure of accuracy against training memory, by method (Jeevan and Sethi, Figure 4)."""
 
 import csv
 import dataclasses
@@ -15,7 +15,7 @@ from vitx.analysis.figures import style
 from vitx.config.errors import ConfigError
 
 PREFIX = "test_"
-TOLERANCE = 0.02  # of FLOPs
+TOLERANCE = 0.02  # The relative tolerance of FLOPs.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,9 +23,9 @@ class MemoryPoint:
   """One method of a sweep.
 
   Attributes:
-    method: its name.
-    gigabytes: of a training step.
-    values: the test figure of each finished run.
+    method: The name of the method.
+    gigabytes: The memory of a training step in GB.
+    values: The test figure of each finished run.
   """
 
   method: str
@@ -37,11 +37,11 @@ def read_results(path: str | Path, figure: str) -> dict[str, tuple[float, ...]]:
   """Returns the test figures of the finished runs by method.
 
   Args:
-    path: the CSV file that `vitx sweep` or `vitx reproduce` wrote.
-    figure: the task's primary one, such as "top1".
+    path: The CSV file that `vitx sweep` or `vitx reproduce` wrote.
+    figure: The name of the task's primary figure, such as "top1".
 
   Raises:
-    ConfigError: no such file, no such column, or no run that finished.
+    ConfigError: The file or the column does not exist, or no run has finished.
   """
   column = f"{PREFIX}{figure}"
   rows = _read(path)
@@ -61,10 +61,10 @@ def read_results(path: str | Path, figure: str) -> dict[str, tuple[float, ...]]:
 
 
 def read_costs(path: str | Path) -> dict[str, float]:
-  """Returns the FLOPs of a training step by method; nothing of a file that does not tell them.
+  """Returns the FLOPs of a training step by method, or nothing if the file lacks them.
 
   Args:
-    path: of `read_results`.
+    path: The CSV file, see `read_results`.
   """
   counted = (row for row in _read(path) if row.get("flops"))
   return {
@@ -74,16 +74,16 @@ def read_costs(path: str | Path) -> dict[str, float]:
 
 
 def check_cost(method: str, flops: int, ran: float, config: str) -> None:
-  """Refuses a config whose training step is not that of the runs.
+  """Raises ConfigError if a config's training step has another cost than the runs'.
 
   Args:
-    method: for reading.
-    flops: of a training step by the config.
-    ran: the FLOPs of a training step of the runs.
-    config: for reading.
+    method: The name of the method, for the error.
+    flops: The FLOPs of a training step by the config.
+    ran: The FLOPs of a training step of the runs.
+    config: The text of the config, for the error.
 
   Raises:
-    ConfigError: they are further apart than versions of vitx count.
+    ConfigError: The two differ by more than versions of vitx differ in counting.
   """
   if abs(ran - flops) > TOLERANCE * ran:
     raise ConfigError(
@@ -120,15 +120,15 @@ def draw_memory(
   out: Path,
   name: str,
 ) -> list[Path]:
-  """Test figure of a sweep's methods against the memory of their training step, and a table.
+  """Draws the test figure of a sweep's methods against the memory of a training step, with a table.
 
   Args:
-    results: of `read_results`.
-    gigabytes: by method.
-    figure: what the results are of.
-    note: what was run, and how the memory was found.
-    out: folder of the files.
-    name: of the files, without their ending.
+    results: The results from `read_results`.
+    gigabytes: The memory by method in GB.
+    figure: The name of the figure in the results.
+    note: A description of the runs and of the memory's measurement, for the caption.
+    out: The folder of the files.
+    name: The name of the files, without their suffix.
   """
   points = [MemoryPoint(method, gigabytes[method], values) for method, values in results.items()]
   words, scale, _ = figure_format(figure)
@@ -142,8 +142,8 @@ def draw_memory(
 
 
 def plot_memory(points: Sequence[MemoryPoint], words: str, scale: float, note: str) -> Any:
-  """Returns a picture: mean and standard deviation of each method against its memory."""
-  height = max(2.6, 0.12 * (len(points) + 6))  # of the legend, a line for each
+  """Returns a figure: mean and standard deviation of each method against its memory."""
+  height = max(2.6, 0.12 * (len(points) + 6))  # The legend has a line for each point.
   canvas, panels = style.make_panels(1, 1, style.COLUMN * 1.3, height, note)
   axes = panels[0, 0]
   for number, point in enumerate(points):

@@ -1,4 +1,4 @@
-"""Two columns of a table of rows against each other, and the rows that no other row beats."""
+"""A figure of two columns of a table against each other, and the rows that no other row beats."""
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,9 +7,9 @@ from typing import Any
 
 from vitx.analysis.figures import style
 
-FRONT, OTHERS = "C3", "0.45"  # colors
-WIDE = 10.0  # times, from the least to the most, from which on an axis is logarithmic
-# Where a name may stand: from its point, in points, the nearest first.
+FRONT, OTHERS = "C3", "0.45"  # The colors of the front and of other rows.
+WIDE = 10.0  # An axis is logarithmic if its largest value is above this multiple of its smallest.
+# The candidate positions of a name: distances from its point, in points, the nearest first.
 DISTANCES = (3, 9, 16)
 DIRECTIONS = ((1, 1), (1, -1), (-1, 1), (-1, -1), (1, 0), (-1, 0), (0, 1), (0, -1))
 
@@ -19,12 +19,12 @@ Points = Mapping[str, tuple[float, float]]
 def find_front(points: Points, more: tuple[bool, bool]) -> list[str]:
   """Returns the Pareto front: rows that no other beats.
 
-  One beats another if it is as good in both columns and better in one of them. They come in the
-  order of the first column, the least first.
+  A row beats another if it is as good in both columns and better in one of them. The result is in
+  ascending order of the first column.
 
   Args:
-    points: both columns, by row.
-    more: of each column, whether more is better; False: less.
+    points: The values of both columns, by row.
+    more: Whether more is better, for each column.
   """
   good = {
     name: tuple(value if up else -value for value, up in zip(values, more, strict=True))
@@ -43,16 +43,16 @@ def draw_pareto(
   """Draws two columns of a table against each other.
 
   Args:
-    points: both columns, by row.
-    columns: what the axes call them.
-    more: of each column, whether more is better; False: less.
-    note: what was measured, for the caption.
-    out: folder of the picture.
-    name: of the file, without its ending.
+    points: The values of both columns, by row.
+    columns: The labels of the axes.
+    more: Whether more is better, for each column.
+    note: A description of the measurement, for the caption.
+    out: The folder of the file.
+    name: The name of the file, without its suffix.
 
   Raises:
-    MissingExtraError: matplotlib is not installed.
-    ConfigError: the picture cannot be written.
+    MissingExtraError: Matplotlib is not installed.
+    ConfigError: The file cannot be written.
   """
   return style.keep(plot_pareto(points, columns, more, note), out, name)
 
@@ -60,9 +60,9 @@ def draw_pareto(
 def plot_pareto(
   points: Points, columns: tuple[str, str], more: tuple[bool, bool], note: str
 ) -> Any:
-  """Returns a picture: a point for each row, the front as a line, as in `draw_pareto`.
+  """Returns a figure with a point for each row, and the front as a line, see `draw_pareto`.
 
-  Rows of the front are named, others where there is room.
+  Rows of the front are named; other rows are named if there is room.
   """
   front = find_front(points, more)
   better = " and ".join(
@@ -73,7 +73,7 @@ def plot_pareto(
   axes = panels[0, 0]
   line = [points[name] for name in front]
   others = [name for name in points if name not in front]
-  # What a row of the front reaches is reached up to the next one's cost, so the line is of steps.
+  # A row of the front is the best choice up to the next row's cost, so the line consists of steps.
   axes.step(*zip(*line, strict=True), where=_steps(more), c=FRONT, lw=0.8, zorder=1)
   for names, color, size in ((others, OTHERS, 9), (front, FRONT, 16)):
     if names:
@@ -82,14 +82,14 @@ def plot_pareto(
   for number, axis in enumerate((axes.xaxis, axes.yaxis)):
     _scale(axis, [point[number] for point in points.values()])
   style.name_axes(axes, *columns)
-  canvas.set_dpi(style.DOTS)  # as it will be written
-  canvas.draw_without_rendering()  # now every point has its place
+  canvas.set_dpi(style.DOTS)  # The resolution of the file.
+  canvas.draw_without_rendering()  # This fixes the position of every point.
   _name_points(axes, points, front, others, _steps(more) == "post")
   return canvas
 
 
 def _scale(axis: Any, values: Sequence[float]) -> None:
-  """Makes an axis logarithmic where values are far apart, with plain numbers at 1, 2 and 5."""
+  """Makes an axis logarithmic if its values are far apart, with plain numbers at 1, 2 and 5."""
   from matplotlib.ticker import LogLocator, NullLocator
 
   if min(values) > 0 and max(values) > WIDE * min(values):
@@ -100,7 +100,7 @@ def _scale(axis: Any, values: Sequence[float]) -> None:
 
 
 def _steps(more: tuple[bool, bool]) -> str:
-  """Returns where a line from left to right rises or falls: nothing better lies behind it."""
+  """Returns the `where` of matplotlib's `step` for which no row is better than the line."""
   return "post" if not more[0] else "pre"
 
 
@@ -113,7 +113,7 @@ def _name_points(
   places = {name: axes.transData.transform(point) for name, point in points.items()}
   taken = [Bbox.from_bounds(x - 6, y - 6, 12, 12) for x, y in places.values()]
   for (x, y), (right, above) in itertools.pairwise(places[name] for name in front):
-    level, side = (y, right) if post else (above, x)  # the line's two parts between two points
+    level, side = (y, right) if post else (above, x)  # the two parts of the line between two points
     taken += [Bbox([[x, level - 1], [right, level + 1]])]
     taken += [Bbox([[side - 1, min(y, above)], [side + 1, max(y, above)]])]
   for name in (*front, *others):
@@ -136,7 +136,7 @@ def _name_points(
 
 
 def _candidates() -> Iterator[tuple[tuple[float, float], dict[str, Any]]]:
-  """Yields offsets and how a name is aligned there; one that is far has a line to its point."""
+  """Yields offsets of a name and its alignment there; a distant name has a line to its point."""
   for distance in DISTANCES:
     for x, y in DIRECTIONS:
       ha = {1: "left", 0: "center", -1: "right"}[x]

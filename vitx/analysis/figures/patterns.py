@@ -1,4 +1,4 @@
-"""Which tokens the layers of a model connect (Child et al. 2019, Figure 3)."""
+"""A figure of the tokens that the layers of a model connect (Child et al. 2019, Figure 3)."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -18,8 +18,8 @@ from vitx.config.errors import ConfigError
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns import PATTERNS, Causal, Pattern
 
-MATRIX = 512  # tokens of the matrix that are drawn; of more no dot could be told from another
-HEADS = 4  # that are drawn where they differ
+MATRIX = 512  # The most tokens of a drawn matrix; dots of a larger one would blur.
+HEADS = 4  # The most heads to draw if heads differ.
 EXAMPLE_GRID = (8, 8)
 
 
@@ -28,10 +28,10 @@ class LayerPattern:
   """The edges of one layer.
 
   Attributes:
-    layer: its number.
-    pattern: of all heads.
-    layout: of the tokens.
-    heads: H.
+    layer: The number of the layer.
+    pattern: The pattern of all heads.
+    layout: The layout of the tokens.
+    heads: The number of heads, H.
   """
 
   layer: int
@@ -42,13 +42,13 @@ class LayerPattern:
 
 @dataclasses.dataclass(frozen=True)
 class Used:
-  """A pattern and the layers that have it.
+  """A pattern and the name of the layers that use it.
 
   Attributes:
-    pattern: the edges.
-    layout: of the tokens.
-    heads: H.
-    name: what is written above it.
+    pattern: The pattern.
+    layout: The layout of the tokens.
+    heads: The number of heads, H.
+    name: The title above the pattern.
   """
 
   pattern: Pattern
@@ -58,10 +58,10 @@ class Used:
 
 
 def draw_patterns(subject: Subject, out: Path) -> list[Path]:
-  """The layers' distinct patterns: the matrix, and on the grid what one query sees.
+  """Draws the layers' distinct patterns: the matrix, and the keys of one query on the grid.
 
-  Of heads that differ each has its own matrix. A model whose mixers have no pattern gets a picture
-  of every kind of pattern instead, on a grid of 8 x 8.
+  If heads differ, each has its own matrix. For a model whose mixers have no pattern, every kind of
+  pattern is drawn instead, on a grid of 8 x 8.
   """
   used = find_patterns(subject.model, subject.input_spec)
   name = f"patterns_{subject.label}"
@@ -78,12 +78,12 @@ def list_edges(
   """Returns the pattern of every layer in order; nothing is computed.
 
   Args:
-    model: of any kind.
-    spec: of a batch of one example.
-    mixed: whether layers without a pattern are left out.
+    model: A network.
+    spec: The shape and dtype of a batch of one example.
+    mixed: Whether to ignore layers without a pattern.
 
   Raises:
-    ConfigError: a token mixer has no pattern, unless the layers are mixed.
+    ConfigError: A token mixer has no pattern, and `mixed` is not set.
   """
   layers: dict[tuple[str, ...], LayerPattern] = {}
 
@@ -113,8 +113,8 @@ def find_patterns(model: nn.Module, spec: jax.ShapeDtypeStruct) -> list[Used]:
   """Returns the distinct patterns of a model's layers in order; nothing is computed.
 
   Args:
-    model: of any kind; mixers other than `PatternAttention` are left out.
-    spec: of a batch of one example.
+    model: A network; mixers other than `PatternAttention` are ignored.
+    spec: The shape and dtype of a batch of one example.
   """
   layers: dict[tuple[Pattern, TokenLayout, int], list[int]] = {}
   for each in list_edges(model, spec, mixed=True):
@@ -128,12 +128,12 @@ def _name_layers(layers: list[int]) -> str:
 
 
 def plot_patterns(used: Sequence[Used], columns: int = 1, note: str = "") -> Any:
-  """Returns a matrix and a grid for each pattern and head, `columns` of such pairs in a row.
+  """Returns a figure with a matrix and a grid for each pattern and head.
 
   Args:
-    used: of `find_patterns`, or made.
-    columns: in a row.
-    note: what was drawn, for the caption.
+    used: The patterns, for example from `find_patterns`.
+    columns: The number of pairs of matrix and grid in a row.
+    note: A description of the model, for the caption.
   """
   shown = [(each, head) for each in used for head in range(_distinct_heads(each))]
   rows = -(-len(shown) // columns)
@@ -172,19 +172,19 @@ def _draw_grid(axes: Any, used: Used, head: int) -> None:
   grid = layout.grid
   axes.imshow(to_plane(seen[layout.prefix :].astype(float), grid), cmap="Blues", vmin=0)
   mark(axes, query, grid)
-  # In the second line: the name of the pattern beside it may need the first.
+  # The text is in the second line, since the name of the pattern beside it may need the first.
   said = f"\nquery {query} sees {int(seen.sum()):,}"
   axes.set_title(said, fontsize=style.SMALL, loc="left", pad=3)
 
 
 def choose_query(layout: TokenLayout) -> int:
-  """Returns a position of the grid past its middle, in no special place of its row."""
+  """Returns a position of the grid beyond its middle, in the middle of its row."""
   n = layout.length - layout.prefix
   row = n // layout.grid[0] if len(layout.grid) > 1 else 0
   return min(n - 1, (layout.grid[0] * 2 // 3) * row + row // 2 if row else n * 2 // 3)
 
 
 def edges_between(used: Used, head: int, q: np.ndarray, k: np.ndarray) -> np.ndarray:
-  """Returns which of the queries (Q,) see which of the keys (K,), bool (Q, K)."""
+  """Returns the edges from queries (Q,) to keys (K,) as boolean (Q, K)."""
   allowed = used.pattern.allows(used.layout, q[:, None], k[None], np.int64(head))
   return np.broadcast_to(np.asarray(allowed), (q.size, k.size))

@@ -1,4 +1,4 @@
-"""How far Performer's features are from softmax attention, for `vitx visualize performer_error`."""
+"""A figure of the error of Performer's features: `vitx visualize performer_error`."""
 
 from pathlib import Path
 
@@ -7,12 +7,13 @@ from vitx.analysis.figures.subject import Subject
 
 
 def draw_performer_error(subject: Subject, out: Path) -> list[Path]:
-  """Error of Performer's features against their number M, by layer, orthogonal and independent.
+  """Draws the error of Performer's features by their number M and by layer, for two kinds of draws.
 
-  On queries and keys of any model that has them: its softmax attention is what is approximated.
+  The draws are orthogonal or independent. The features approximate the softmax attention of any
+  model's queries and keys.
 
   Raises:
-    ConfigError: a model without queries and keys.
+    ConfigError: The model has no queries and keys.
   """
   counts, draws = approximation.COUNTS, approximation.DRAWS
   layers = approximation.look(subject)

@@ -1,4 +1,4 @@
-"""How alike the position embeddings of patches are (Dosovitskiy et al. 2021, Figure 7)."""
+"""A figure of the similarity of position embeddings (Dosovitskiy et al. 2021, Figure 7)."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -16,23 +16,23 @@ from vitx.config.errors import ConfigError
 from vitx.models import names
 from vitx.ops.layout import TokenLayout
 
-MOST = 16  # rows and columns of tiles that are drawn
+MOST = 16  # The most rows and columns of tiles.
 
 
 @dataclasses.dataclass(frozen=True)
 class Positions:
-  """What a model adds to its tokens.
+  """The position embeddings of a model.
 
   Attributes:
-    table: (N, C), prefix tokens first.
-    layout: of the N tokens.
+    table: The embeddings, (N, C), with prefix tokens first.
+    layout: The layout of the N tokens.
   """
 
   table: np.ndarray
   layout: TokenLayout
 
   def similarity(self) -> np.ndarray:
-    """Returns cosines between the vectors of places of the grid, (n, n); 0 beside a zero vector."""
+    """Returns cosines between the vectors of the grid's places, (n, n); 0 beside a zero vector."""
     grid = self.table[self.layout.prefix :].astype(np.float64)
     norms = np.linalg.norm(grid, axis=1)
     products = grid @ grid.T
@@ -41,10 +41,10 @@ class Positions:
 
 
 def draw_posemb(subject: Subject, out: Path) -> list[Path]:
-  """Cosine similarity of every place's position embedding to those of all others.
+  """Draws the cosine similarity of every place's position embedding to those of all others.
 
   Raises:
-    ConfigError: a model that adds no positions.
+    ConfigError: The model adds no positions.
   """
   found = compute_positions(subject)
   canvas = plot_similarity(found, subject.note)
@@ -52,10 +52,10 @@ def draw_posemb(subject: Subject, out: Path) -> list[Path]:
 
 
 def compute_positions(subject: Subject) -> Positions:
-  """Returns what the subject's model adds to its tokens.
+  """Returns the position embeddings that the subject's model adds to its tokens.
 
   Raises:
-    ConfigError: a model that adds no positions.
+    ConfigError: The model adds no positions.
   """
   spec = subject.input_spec
   found = find_positions(subject.model, subject.variables(), np.zeros(spec.shape, spec.dtype))
@@ -68,12 +68,12 @@ def compute_positions(subject: Subject) -> Positions:
 
 
 def find_positions(model: nn.Module, variables: Mapping[str, Any], inputs: Any) -> Positions | None:
-  """Returns what the module of positions adds to the tokens; None for a model without one.
+  """Returns the embeddings that the module of positions adds, or `None` without such a module.
 
   Args:
-    model: of any kind; of several stages it is the first.
-    variables: its collections.
-    inputs: (1, ...).
+    model: A network; if it has several stages, the positions of the first are returned.
+    variables: Its variable collections.
+    inputs: The inputs, (1, ...).
   """
   layouts: list[TokenLayout] = []
 
@@ -97,7 +97,7 @@ def find_positions(model: nn.Module, variables: Mapping[str, Any], inputs: Any) 
 
 
 def plot_similarity(positions: Positions, note: str) -> Any:
-  """Returns a picture with a tile for each place; a tile has the similarity to all places."""
+  """Returns a figure with a tile for each place; a tile has the similarity to all places."""
   grid = positions.layout.grid
   alike = positions.similarity()
   rows, columns = (1, grid[0]) if len(grid) == 1 else grid[:2]

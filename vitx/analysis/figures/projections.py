@@ -1,4 +1,4 @@
-"""Products of a mixer's projections: W_Q W_K^T and W_V W_O, and how diagonal they are.
+"""A figure of the products of a mixer's projections, W_Q W_K^T and W_V W_O, and their diagonals.
 
 (Trockman and Kolter 2023, Figure 1; Diaz 2023, Figure 11.)
 """
@@ -22,10 +22,10 @@ Products = dict[str, np.ndarray]
 
 
 def draw_projections(subject: Subject, out: Path) -> list[Path]:
-  """W_Q W_K^T and W_V W_O by layer and head, and a table of the mass on their diagonals.
+  """Draws W_Q W_K^T and W_V W_O by layer and head, with a table of the mass on their diagonals.
 
   Raises:
-    ConfigError: a model whose mixers have no query and key projections.
+    ConfigError: The mixers of the model have no query and key projections.
   """
   found = compute_products(subject)
   name = f"projections_{subject.label}"
@@ -49,7 +49,7 @@ def compute_products(subject: Subject) -> Products:
   """Returns `multiply_projections` of the subject's parameters.
 
   Raises:
-    ConfigError: a model whose mixers have no query and key projections.
+    ConfigError: The mixers of the model have no query and key projections.
   """
   found = multiply_projections(subject.variables()["params"])
   if not found:
@@ -61,15 +61,16 @@ def compute_products(subject: Subject) -> Products:
 
 
 def multiply_projections(params: Mapping[str, Any]) -> Products:
-  """Returns "query_key", W_Q W_K^T, and where they are kept "value_out", W_V W_O, (L, H, C, C).
+  """Returns "query_key", W_Q W_K^T, and "value_out", W_V W_O, (L, H, C, C) each.
 
-  Keys or values of one head stand for all. Layers without such projections are left out.
+  A single head of keys or values is used for all heads. Layers without such projections are
+  ignored.
 
   Args:
-    params: of a network whose layers have one width.
+    params: The parameters of a network whose layers have one width.
 
   Raises:
-    ConfigError: layers of several widths.
+    ConfigError: The layers have several widths.
   """
   leaves = {path: (x,) for path, x in flatten_dict(dict(params), sep="/").items()}
   mixer = names.TOKEN_MIXER
@@ -90,7 +91,7 @@ def multiply_projections(params: Mapping[str, Any]) -> Products:
 
 
 def _multiply(sum_over: str, a: np.ndarray, b: np.ndarray, of_a: int, of_b: int) -> np.ndarray:
-  """Multiplies two kernels, one head of either (its axis is told) standing for all."""
+  """Multiplies two kernels; a single head (at axis `of_a` or `of_b`) is repeated for all heads."""
   heads = max(a.shape[of_a], b.shape[of_b])
   a, b = (
     x if x.shape[axis] == heads else np.repeat(x, heads, axis) for x, axis in ((a, of_a), (b, of_b))
@@ -99,13 +100,13 @@ def _multiply(sum_over: str, a: np.ndarray, b: np.ndarray, of_a: int, of_b: int)
 
 
 def diagonal_mass(product: np.ndarray) -> float:
-  """Returns the absolute values on the diagonal of a matrix (C, C) over all; uniform has 1 / C."""
+  """Returns the share of absolute values on a matrix's diagonal; a uniform (C, C) has 1 / C."""
   total = np.abs(product).sum()
   return float(np.abs(np.diagonal(product)).sum() / total) if total else 0.0
 
 
 def plot_products(products: np.ndarray, name: str, note: str) -> Any:
-  """Returns a picture of products (L, H, C, C): a row for each head, a column for each layer."""
+  """Returns a figure of products (L, H, C, C): a row for each head, a column for each layer."""
   layers = style.choose_some(products.shape[0], DRAWN_LAYERS)
   heads = style.choose_some(products.shape[1], DRAWN_HEADS)
   side = min(1.2, style.PAGE / len(layers))

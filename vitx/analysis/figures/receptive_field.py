@@ -1,4 +1,4 @@
-"""What a query reads, directly and by way of others, after one layer, two and more."""
+"""A figure of the tokens that a query reads, directly or indirectly, through one or more layers."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -22,14 +22,14 @@ PANELS = 6
 
 @dataclasses.dataclass(frozen=True)
 class ReceptiveFields:
-  """What Q queries read.
+  """The receptive fields of Q queries.
 
   Attributes:
-    label: of the model.
-    note: what was looked at.
-    layout: of the tokens.
-    queries: (Q,) places on the grid.
-    seen: bool (L, Q, N); entry l is what they read through the last l + 1 layers.
+    label: The label of the model.
+    note: A description of the model, for captions.
+    layout: The layout of the tokens.
+    queries: The Q places of the queries on the grid.
+    seen: A boolean array (L, Q, N); entry l has the tokens read through the last l + 1 layers.
   """
 
   label: str
@@ -40,12 +40,12 @@ class ReceptiveFields:
 
 
 def draw_receptive_field(subject: Subject, out: Path) -> list[Path]:
-  """What a query of the grid reads through the last 1, 2, ... layers of a pattern, and a table.
+  """Draws the tokens that a query reads through a pattern's last 1, 2, ... layers, with a table.
 
-  Queries are those of --queries, or one. The table counts the tokens by query and layers.
+  Queries are those of --queries, or one. The table counts the tokens by query and number of layers.
 
   Raises:
-    ConfigError: a model without patterns, of several grids, or a query that there is not.
+    ConfigError: The model has no patterns or several grids, or a query does not exist.
   """
   found = compute_fields(subject)
   name = f"receptive_field_{subject.label}"
@@ -59,19 +59,20 @@ def draw_receptive_field(subject: Subject, out: Path) -> list[Path]:
 
 
 def receptive_fields(layers: Sequence[LayerPattern], queries: np.ndarray) -> np.ndarray:
-  """Returns what queries read through the last 1, 2, ... L layers, a query itself included.
+  """Returns the tokens that queries read through the last 1, 2, ... L layers, themselves included.
 
-  Blocks carry a token past their mixer, so a layer's step is I + A, A the edges of any head.
+  Blocks carry a token past their mixer, so a layer's step is I + A, where A has the edges of any
+  head.
 
   Args:
-    layers: of one layout, the first one first.
-    queries: (Q,) token indices, prefix tokens counted.
+    layers: The patterns of all layers, the first one first, all with one layout.
+    queries: The token indices of the queries, (Q,), counted with prefix tokens.
 
   Returns:
-    bool (L, Q, N).
+    A boolean array (L, Q, N), True for each token that is read.
 
   Raises:
-    ConfigError: layers of several layouts.
+    ConfigError: The layers have several layouts.
   """
   if len({layer.layout for layer in layers}) > 1:
     raise ConfigError("receptive_field: the layers have grids of several sizes; one is needed")
@@ -84,7 +85,7 @@ def receptive_fields(layers: Sequence[LayerPattern], queries: np.ndarray) -> np.
   rows[np.arange(len(queries)), queries] = 1
   seen = []
   for number in range(len(layers)):
-    # Through the last layers only: what stands before them is their input.
+    # Only the last layers count: the output of the layers before them is their input.
     now = rows
     for layer in reversed(layers[len(layers) - number - 1 :]):
       now = np.asarray((now @ steps[layer.pattern]) > 0, np.float32)
@@ -93,7 +94,7 @@ def receptive_fields(layers: Sequence[LayerPattern], queries: np.ndarray) -> np.
 
 
 def _step(layer: LayerPattern) -> scipy.sparse.csr_array:
-  """Returns I + A, (N, N)."""
+  """Returns the sparse matrix I + A, (N, N)."""
   n = layer.layout.length
   total = scipy.sparse.eye_array(n, dtype=np.float32, format="csr")
   for head in range(min(layer.pattern.head_period, layer.heads)):
@@ -104,10 +105,10 @@ def _step(layer: LayerPattern) -> scipy.sparse.csr_array:
 
 
 def compute_fields(subject: Subject) -> ReceptiveFields:
-  """Returns the receptive fields of the subject's queries, or of one in the middle.
+  """Returns the receptive fields of the subject's queries, or of one beyond the middle.
 
   Raises:
-    ConfigError: a model without patterns, of several grids, or a query that there is not.
+    ConfigError: The model has no patterns or several grids, or a query does not exist.
   """
   layers = list_edges(subject.model, subject.input_spec)
   if not layers:
@@ -123,7 +124,7 @@ def compute_fields(subject: Subject) -> ReceptiveFields:
 
 
 def plot_fields(fields: ReceptiveFields) -> Any:
-  """Returns a picture with a row for each query and a column for each of the first depths.
+  """Returns a figure with a row for each query and a column for each of the first depths.
 
   Darker places are read through fewer layers.
   """
@@ -139,7 +140,7 @@ def plot_fields(fields: ReceptiveFields) -> Any:
   )
   caption += " fewer suffice; edges of any head, and the skip past each layer."
   width = max(style.COLUMN, side * depth)
-  aspect = "equal" if columns <= 2 * rows else "auto"  # a sequence is no line of a pixel's height
+  aspect = "equal" if columns <= 2 * rows else "auto"  # A sequence would be one pixel high.
   canvas, panels = style.make_panels(
     len(fields.queries), depth, width, height * len(fields.queries) + 0.15, caption
   )

@@ -1,4 +1,4 @@
-"""The learned scalars of shaped attention, α I + β A - γ C, by layer (Diaz 2023)."""
+"""A figure of the learned scalars of shaped attention, α I + β A - γ C, by layer (Diaz 2023)."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,10 +17,10 @@ Scalars = dict[str, np.ndarray]
 
 
 def draw_shaped_scalars(subjects: Sequence[Subject], out: Path) -> list[Path]:
-  """Learned α, β and γ of shaped attention by layer: a line for each head, and a table.
+  """Draws learned α, β and γ of shaped attention by layer: a line for each head, with a table.
 
   Raises:
-    ConfigError: a model without shaped attention.
+    ConfigError: A model has no shaped attention.
   """
   found = {subject.label: compute_scalars(subject) for subject in subjects}
   name = "_".join(["shaped_scalars", *found])
@@ -39,7 +39,7 @@ def compute_scalars(subject: Subject) -> Scalars:
   """Returns `read_scalars` of the subject's parameters.
 
   Raises:
-    ConfigError: a model without shaped attention.
+    ConfigError: The model has no shaped attention.
   """
   found = read_scalars(subject.variables()["params"])
   if not found:
@@ -51,10 +51,10 @@ def compute_scalars(subject: Subject) -> Scalars:
 
 
 def read_scalars(params: Mapping[str, Any]) -> Scalars:
-  """Returns "alpha", "beta" and, where there is one, "gamma" (L, H), or (L, 1) shared by heads.
+  """Returns "alpha", "beta" and, if present, "gamma", (L, H) each, or (L, 1) if heads share them.
 
   Args:
-    params: of a network; layers without such scalars are left out.
+    params: The parameters of a network; layers without such scalars are ignored.
   """
   leaves = {path: (x,) for path, x in flatten_dict(dict(params), sep="/").items()}
   found = {letter: collect(leaves, letter) for letter in LETTERS}
@@ -66,11 +66,11 @@ def read_scalars(params: Mapping[str, Any]) -> Scalars:
 
 
 def plot_scalars(found: Mapping[str, Scalars], note: str) -> Any:
-  """Returns a picture with a panel for each model: layers by value, a color for each letter.
+  """Returns a figure with a panel for each model: values over layers, a color for each letter.
 
   Args:
-    found: by label of the model.
-    note: what was run.
+    found: The scalars by label of the model.
+    note: A description of the models, for the caption.
   """
   caption = f"{note}. Learned scalars of α I + β A - γ C; a line for each head where heads differ."
   width = min(style.PAGE, max(style.COLUMN, 2.2 * len(found)))

@@ -1,4 +1,4 @@
-"""What Sparsifiner's queries attend, and the bases they choose from (Wei et al. 2023)."""
+"""A figure of the attention of Sparsifiner's queries, and of its bases (Wei et al. 2023)."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -22,18 +22,18 @@ BASIS_LAYERS = 6
 
 
 def draw_sparsifiner(subject: Subject, out: Path) -> list[Path]:
-  """Sparsifiner's masks, sparse and full attention of a few queries, and its bases.
+  """Draws Sparsifiner's masks, sparse and full attention of a few queries, and its bases.
 
-  One picture for each example (supplement, Figures 1 and 2): for a few layers and heads, which keys
-  a query of the grid keeps, what it attends of them, and what it attends with the same weights
-  where no mask is in force. One picture of the absolute values of the bases over the grid (Figure
-  3). The table has by layer the share of zeros of basis and coefficients, the share of full
-  attention that falls on kept keys, and how much the kept keys of two queries of a head overlap
-  (intersection over union, the mean over pairs).
+  There is one figure for each example (supplement, Figures 1 and 2). For a few layers and heads it
+  shows the keys that a query of the grid keeps, its attention to them, and its attention with these
+  weights but no mask. Another figure shows the absolute values of the bases over the grid (Figure
+  3). The table has per layer the share of zeros in basis and coefficients, the share of full
+  attention on kept keys, and the overlap of the kept keys of two queries of a head (intersection
+  over union, averaged over pairs).
 
   Raises:
-    ConfigError: a model without Sparsifiner's mixers or with all attended, or a query that there is
-      not.
+    ConfigError: The model has no Sparsifiner mixers, or its masks are off, or a query does not
+      exist.
   """
   layout = subject.layout
   if layout is None or len(layout.grid) != 2:
@@ -62,16 +62,16 @@ def capture(
   """Runs a model with Sparsifiner's mixers, with its masks and without.
 
   Args:
-    model: whose mixers hold their matrices.
-    variables: its collections.
-    images: (B, height, width, channels), normalized.
+    model: A model with mixers that hold their matrices.
+    variables: Its variable collections.
+    images: The normalized images, (B, height, width, channels).
 
   Returns:
-    By layer: `sparse` and `full` attention (B, H, N, N), `coefficients` (B, H, N - prefix, S) and
-    `pruned_basis` (N, S), and `basis` (N, S) as learned.
+    A dict for each layer: `sparse` and `full` attention (B, H, N, N), `coefficients` (B, H, N -
+    prefix, S), `pruned_basis` (N, S), and the learned `basis` (N, S).
 
   Raises:
-    ConfigError: the model has no such mixers, or they attend all.
+    ConfigError: The model has no Sparsifiner mixers, or their masks are off.
   """
   mixer: Any = getattr(model, "token_mixer", None)
   fields = getattr(mixer, "keywords", {})
@@ -97,7 +97,7 @@ def capture(
 
 
 def describe_layer(layer: Mapping[str, np.ndarray], layout: TokenLayout) -> dict[str, float]:
-  """Returns the figures of a layer's row of the table, of the queries of the grid."""
+  """Returns the figures of a layer for its row of the table, over the queries of the grid."""
   rows = layer["sparse"].shape[-1] - layout.prefix
   kept = (layer["sparse"] > 0)[:, :, -rows:].astype(np.float64)  # (B, H, n, N)
   full = layer["full"][:, :, -rows:]
@@ -117,7 +117,7 @@ def describe_layer(layer: Mapping[str, np.ndarray], layout: TokenLayout) -> dict
 def _sown(
   model: nn.Module, variables: Mapping[str, Any], images: Any
 ) -> dict[str, dict[str, np.ndarray]]:
-  """Returns what the mixers sowed, by its name and theirs."""
+  """Returns the arrays that the mixers sowed, by name of the array and path of the mixer."""
 
   def look(variables, images):
     return model.apply(variables, images, train=False, mutable=["intermediates"])[1]
@@ -127,7 +127,7 @@ def _sown(
 
 
 def _choose_queries(given: Sequence[int], layout: TokenLayout) -> list[int]:
-  """Returns places on the grid: those given, or a few, spread evenly."""
+  """Returns the given places on the grid, or a few that are evenly spread."""
   n = layout.length - layout.prefix
   for query in given:
     if not 0 <= query < n:
@@ -145,15 +145,15 @@ def plot_example(
   layout: TokenLayout,
   note: str = "",
 ) -> Any:
-  """Returns a picture with three rows for each query, and a column for each head of each layer.
+  """Returns a figure with three rows for each query, and a column for each head of each layer.
 
   Args:
-    image: (height, width, channels), normalized.
-    example: its number in what was captured.
-    layers: of `capture`.
-    queries: places on the grid.
-    layout: of the tokens.
-    note: what was run, for the caption.
+    image: The normalized image, (height, width, channels).
+    example: The index of the image among the captured examples.
+    layers: The layers from `capture`.
+    queries: The places of the queries on the grid.
+    layout: The layout of the tokens.
+    note: A description of the model, for the caption.
   """
   chosen = style.choose_some(len(layers), DRAWN_LAYERS)
   heads = min(DRAWN_HEADS, layers[0]["sparse"].shape[1])
@@ -183,12 +183,12 @@ def plot_example(
 
 
 def plot_bases(layers: Sequence[Mapping], layout: TokenLayout, note: str = "") -> Any:
-  """Returns a picture with a row for each of the first layers, and a column for each slot.
+  """Returns a figure with a row for each of the first layers, and a column for each slot.
 
   Args:
-    layers: of `capture`.
-    layout: of the tokens.
-    note: what was run, for the caption.
+    layers: The layers from `capture`.
+    layout: The layout of the tokens.
+    note: A description of the model, for the caption.
   """
   some = layers[:BASIS_LAYERS]
   slots = some[0]["basis"].shape[1]

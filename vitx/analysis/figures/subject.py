@@ -1,4 +1,4 @@
-"""What a figure is of, and where its files go."""
+"""The model that a figure shows, and functions to create and write figures."""
 
 import dataclasses
 from collections.abc import Callable
@@ -14,21 +14,21 @@ from vitx.ops.layout import TokenLayout
 
 @dataclasses.dataclass(frozen=True)
 class Subject:
-  """A model with what is needed to run it; what costs time is a function.
+  """A model with everything needed to run it; slow parts are functions.
 
   Attributes:
-    label: in the files' names: the row of a config, or the name of a workdir.
-    model: the network; its mixers hold their matrices if they can.
-    input_spec: shape and dtype of a batch of one example.
-    grid: how the tokens of a density model lie; None for a model of another kind.
-    layout: how the tokens of an image lie; None for a model of another kind.
-    variables: returns the collections, "params" among them.
-    inputs: returns what the model is called with for so many examples (B, ...).
-    local: l, the last tokens that count as near; None for a row of the grid.
-    examples: how many are looked at.
-    queries: positions that are drawn; () for a few that are spread evenly.
-    network: what the model is, and its data, for captions.
-    weights: where they are from, for captions.
+    label: The name in file names: the row of a config, or the name of a workdir.
+    model: The network; its mixers hold their matrices if they can.
+    input_spec: The shape and dtype of a batch of one example.
+    grid: The grid of a density model's tokens; `None` for other models.
+    layout: The layout of an image's tokens; `None` for other models.
+    variables: A function that returns the variable collections, including "params".
+    inputs: A function that returns the model's inputs (B, ...) for a given number of examples.
+    local: The number l of last tokens that count as near; `None` means a row of the grid.
+    examples: The number of examples to look at.
+    queries: The positions to draw, or () for a few that are evenly spread.
+    network: A description of the model and its data, for captions.
+    weights: A description of the source of the weights, for captions.
   """
 
   label: str
@@ -46,37 +46,37 @@ class Subject:
 
   @property
   def note(self) -> str:
-    """Returns what was run, for captions."""
+    """Returns a description of the model and its weights, for captions."""
     return ", ".join(filter(None, (self.network, self.weights)))
 
 
 def make_canvas(width: float, height: float) -> Any:
-  """Returns an empty picture of so many inches.
+  """Returns an empty figure; width and height are in inches.
 
   Raises:
-    MissingExtraError: matplotlib is not installed.
+    MissingExtraError: Matplotlib is not installed.
   """
   try:
-    from matplotlib.figure import Figure  # no pyplot: no window, no global state
+    from matplotlib.figure import Figure  # Without pyplot there is no window and no global state.
   except ImportError as error:
     raise MissingExtraError("the figure", "plot") from error
   return Figure(figsize=(width, height), layout="constrained")
 
 
 def save(canvas: Any, out: Path, name: str, dots: int = 120) -> Path:
-  """Writes a picture as `name`.png, so many dots an inch; the folder is made if need be.
+  """Writes a figure as `name`.png with `dots` dots per inch; creates the folder if it is missing.
 
   Raises:
-    ConfigError: it cannot be written.
+    ConfigError: The file cannot be written.
   """
   from matplotlib.text import Text
 
-  for each in canvas.findobj(Text):  # names and captions; what axes count is written later
-    each.set(text=escape(each.get_text()), parse_math=False)  # a name with $ is no formula
+  for each in canvas.findobj(Text):  # Names and captions; tick labels are set later, when drawn.
+    each.set(text=escape(each.get_text()), parse_math=False)  # A name with $ must not become math.
   path = out / f"{name}.png"
   try:
     out.mkdir(parents=True, exist_ok=True)
-    # Nothing but the pixels, so that the same figure is the same file.
+    # Without metadata, equal figures are equal files.
     canvas.savefig(path, dpi=dots, metadata={"Software": None})
   except OSError as error:
     raise ConfigError(f"out={str(out)!r} cannot be written: {error}") from error

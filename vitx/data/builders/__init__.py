@@ -1,6 +1,6 @@
-"""TFDS sets that vitx itself knows how to prepare, by name.
+"""The TFDS sets for which vitx has its own builders.
 
-One more is a package here with a TFDS builder class, and its line in `BUILDERS`.
+To add a set, write a package here with a TFDS builder class, and an entry of `BUILDERS`.
 """
 
 from collections.abc import Callable
@@ -13,15 +13,15 @@ from vitx.data.builders import digits, tiny_imagenet
 
 @dataclass(frozen=True)
 class OwnBuilder:
-  """How a set is prepared as ArrayRecord, without TensorFlow.
+  """A set that is prepared as ArrayRecord without TensorFlow.
 
   Attributes:
-    shape: of its images, (height, width, C).
-    classes: K.
-    prepare: from the TFDS directory to write to, and the archive where one is needed, to the
-      directory of the version.
-    archive: file name of the archive that the user brings; "" if the set prepares itself.
-    url: where the archive can be downloaded.
+    shape: The shape of its images, (height, width, C).
+    classes: The number of classes K.
+    prepare: A function from the TFDS directory to write to, and the archive if one is needed, to
+      the directory of the prepared version.
+    archive: The file name of the archive that the user provides; "" if none is needed.
+    url: The URL of the archive.
   """
 
   shape: tuple[int, int, int]

@@ -1,4 +1,4 @@
-"""Turns a TFRECORD copy of a TFDS set into ArrayRecord, record by record, without TensorFlow."""
+"""Converts a TFRECORD copy of a TFDS set to ArrayRecord, record by record, without TensorFlow."""
 
 import json
 import os
@@ -18,15 +18,15 @@ _CRC32C = 0x82F63B78  # Castagnoli's polynomial, reflected
 
 
 def convert(name: str, source: str, data_dir: epath.Path) -> epath.Path:
-  """Writes an ArrayRecord copy that keeps examples, shards and metadata; returns its directory.
+  """Writes an ArrayRecord copy with equal examples, shards and metadata; returns its directory.
 
   Args:
-    name: `NAME[/CONFIG][:VERSION]`.
-    source: the TFDS directory that holds the TFRECORD copy, or its version directory.
-    data_dir: the TFDS directory to write to; must be another one.
+    name: The name, `NAME[/CONFIG][:VERSION]`.
+    source: The TFDS directory with the TFRECORD copy, or the version directory of the copy.
+    data_dir: The TFDS directory to write to, different from that of the TFRECORD copy.
 
   Raises:
-    ConfigError: no TFRECORD copy there, the target exists, a file that is missing or truncated.
+    ConfigError: There is no TFRECORD copy, the target exists, or a file is missing or truncated.
   """
   base, config, _ = tfds_dir.parse_name(name)
   directory = _source_directory(name, epath.Path(source).expanduser())
@@ -80,7 +80,7 @@ def _write(source: epath.Path, target: epath.Path) -> None:
   with tqdm(total=size, desc=info.full_name, unit="B", unit_scale=True, delay=1) as progress:
     for split in info.splits.values():
       count = len(split.shard_lengths)
-      # Said here, because old copies do not name their format.
+      # The suffix is set here because old copies do not name their format.
       template = split.filename_template.replace(filetype_suffix="tfrecord")
       old = template.sharded_filepaths(count)
       new = template.replace(data_dir=target, filetype_suffix=tfds_dir.READABLE)
@@ -114,12 +114,12 @@ def _convert_shard(old: epath.Path, new: epath.Path, length: int, progress: tqdm
 def read_tfrecord(path: epath.Path) -> Iterator[bytes]:
   """Yields the records of a TFRECORD file.
 
-  A record is its length (uint64), the masked CRC-32C of these 8 bytes, the data and the data's CRC,
-  all little-endian. The CRC of each length is verified, that of the data is not (slow in Python; a
-  damaged image shows when it is decoded).
+  A record consists of its length (uint64), the masked CRC-32C of these 8 bytes, the data and the
+  data's CRC, all little-endian. Only the CRC of the length is verified: that of the data is slow in
+  Python, and decoding detects a damaged image.
 
   Raises:
-    ConfigError: the file is missing, truncated or no TFRECORD file.
+    ConfigError: The file is missing, is truncated or is not a TFRECORD file.
   """
   if not path.exists():
     raise ConfigError(f"{path} does not exist: the TFRECORD copy is incomplete.")
@@ -135,7 +135,7 @@ def read_tfrecord(path: epath.Path) -> Iterator[bytes]:
 
 
 def masked_crc32c(data: bytes) -> int:
-  """Returns the CRC-32C of a few bytes, rotated and offset as TFRECORD stores it."""
+  """Returns the CRC-32C of a few bytes, rotated and offset as in TFRECORD files."""
   crc = 0xFFFFFFFF
   for byte in data:
     crc ^= byte

@@ -1,9 +1,9 @@
-"""Images on the device: augmentation in training, resizing and cropping in evaluation.
+"""Image processing on the device: augmentation in training, resize and crop in evaluation.
 
-Both makers check their settings and return a pure function that may be jitted, mapped and pmapped.
-The order in training: crop (or resize), flips, rotation, AutoAugment or RandAugment, color jitter,
-normalization, random erasing, mixing. Every draw is a function of (key, index in the global batch,
-operation): it depends neither on the devices nor on which other operations are on.
+Both factories check their settings and return a pure function that may be jitted, vmapped and
+pmapped. The order in training is: crop (or resize), flips, rotation, AutoAugment or RandAugment,
+color jitter, normalization, random erasing, mixing. Every draw is a function of (key, index in the
+global batch, operation), independent of the devices and of the other operations.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,13 +23,13 @@ from vitx.data.images.settings import sides
 
 TrainAugment = Callable[..., tuple[jax.Array, jax.Array]]
 EvalPreprocess = Callable[..., jax.Array]
-# Mean and standard deviation per channel, of pixels in 0..1.
+# A function from (key, image (H, W, C)) to an image.
 ImageStage = Callable[[jax.Array, jax.Array], jax.Array]
 Stages = dict[str, ImageStage]
 
-# The random stream of each operation. Only ever append: the position defines what a seed draws.
+# The random stream of each operation. Only append: the position determines the draws of a seed.
 STREAMS = ("crop", "hflip", "vflip", "rotate", "policy", "jitter", "erasing", "mixing")
-# Folded in where no index of an example can be, and no number of a stream or of a split key.
+# Numbers to fold into a key, distinct from every example index, stream number and split.
 WHOLE_BATCH = 2**31 - 1
 WHICH_OF_TWO = 2**31 - 2
 
@@ -46,26 +46,26 @@ def make_train_augment(
   """Builds the augmentation of a training batch.
 
   Args:
-    augment: `config.augment`; see `AugmentSettings`. With everything off, images are resized to
-      `image_size` if they have another size, and normalized; the key is not used.
-    image_size: side s of what the model sees, or (height, width), which then stands for (s, s).
-    mean: per channel, of pixels in 0..1.
-    std: per channel, of pixels in 0..1; above 0.
-    num_classes: K.
-    label_smoothing: e; targets are (1 - e) one-hot + e / K.
+    augment: `config.augment`; see `AugmentSettings`. With everything off, images are only resized
+      to `image_size` if necessary and normalized; the key is not used.
+    image_size: The side s of the model's input, or (height, width), which then replaces (s, s).
+    mean: The mean per channel, for pixels in 0..1.
+    std: The standard deviation per channel, for pixels in 0..1; above 0.
+    num_classes: The number of classes K.
+    label_smoothing: The smoothing e; targets are (1 - e) one-hot + e / K.
 
   Returns:
     A function (key, index, images, labels) -> (images, targets):
-      key: threefry key of this step (other generators do not draw the same under `jax.vmap`).
-      index: int32 (B,), position of each example in the global batch.
-      images: uint8 (B, S, S, C).
-      labels: int32 (B,).
-    It returns float32 (B, s, s, C), normalized, and float32 (B, K). With mixup or cutmix on, the
-    batch must consist of whole pairs (2p, 2p + 1) of the global batch side by side, which are mixed
-    with each other; an odd one raises ConfigError while it is traced.
+      key: A threefry key of this step (other generators draw other bits under `jax.vmap`).
+      index: The position of each example in the global batch, int32 (B,).
+      images: The images, uint8 (B, S, S, C).
+      labels: The labels, int32 (B,).
+    It returns normalized images, float32 (B, s, s, C), and targets, float32 (B, K). With mixup or
+    cutmix on, the batch must consist of adjacent whole pairs (2p, 2p + 1) of the global batch,
+    which are mixed with each other; an odd batch raises ConfigError during tracing.
 
   Raises:
-    ConfigError: a setting out of range, named with its field.
+    ConfigError: A setting is out of range; the message names its field.
   """
   _check_statistics(mean, std)
   check_value(image_size, "data.image_size", Size)
@@ -86,7 +86,7 @@ def make_train_augment(
   ) -> tuple[jax.Array, jax.Array]:
     _check_images(images, len(mean))
     stages = _stages(settings, size, mean), _late_stages(settings)
-    keys = _fold(key, index) if any(stages) else None  # None: nothing is drawn
+    keys = _fold(key, index) if any(stages) else None  # None if nothing is drawn
     out = jax.vmap(lambda key, image: example(key, image, *stages))(keys, images)
     targets = mixup.smooth_targets(labels, num_classes, label_smoothing)
     if mixes:
@@ -109,17 +109,17 @@ def make_eval_preprocess(
   """Builds the preprocessing of an evaluation batch.
 
   Args:
-    evaluation: `config.evaluation`, of which `crop_ratio` and `interpolation` are read. The kept
-      image is resized to image_size / crop_ratio (rounded), of which the center is cut out.
-    image_size: side s of what the model sees, or (height, width), which then stands for (s, s).
-    mean: per channel, of pixels in 0..1.
-    std: per channel, of pixels in 0..1; above 0.
+    evaluation: `config.evaluation`, of which `crop_ratio` and `interpolation` are read. An image is
+      resized to image_size / crop_ratio (rounded) before its center is cut out.
+    image_size: The side s of the model's input, or (height, width), which then replaces (s, s).
+    mean: The mean per channel, for pixels in 0..1.
+    std: The standard deviation per channel, for pixels in 0..1; above 0.
 
   Returns:
-    A function from uint8 images (B, S, S, C) to float32 (B, s, s, C), normalized.
+    A function from uint8 images (B, S, S, C) to normalized float32 images (B, s, s, C).
 
   Raises:
-    ConfigError: a setting out of range, named with its field.
+    ConfigError: A setting is out of range; the message names its field.
   """
   _check_statistics(mean, std)
   check_value(image_size, "data.image_size", Size)
@@ -141,7 +141,7 @@ def make_eval_preprocess(
 
 
 def _stages(settings: AugmentSettings, size: tuple[int, int], mean: Any) -> Stages:
-  """Returns the random operations on pixels 0..1, by stream, in order."""
+  """Returns the random operations on pixels in 0..1, by stream, in order."""
   stages: Stages = {}
   how = settings.interpolation
   if settings.pad_crop:
@@ -189,7 +189,7 @@ def _randaugment(settings: AugmentSettings, mean: Any) -> ImageStage:
 def _resampling(
   stage: Callable[[jax.Array, jax.Array, str], jax.Array], interpolation: str
 ) -> ImageStage:
-  """Returns an operation under one interpolation, which it draws itself where that is random."""
+  """Binds the interpolation of an operation; a random one is drawn at each call."""
   if interpolation != "random":
     return lambda key, x: stage(key, x, interpolation)
 
@@ -201,7 +201,7 @@ def _resampling(
 
 
 def _fixed(interpolation: str) -> str:
-  """Returns the interpolation of what is not random: the better of the two where it is drawn."""
+  """Returns the interpolation for deterministic resizing: bicubic in place of random."""
   return "bicubic" if interpolation == "random" else interpolation
 
 

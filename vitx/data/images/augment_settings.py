@@ -1,4 +1,4 @@
-"""Checks of `config.augment` that depend on the images, before anything is compiled."""
+"""Checks `config.augment` against the images, before anything is compiled."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,10 +10,10 @@ from vitx.config.registry import check_options
 
 
 def read_augment(augment: Mapping[str, Any], image_size: int, channels: int) -> AugmentSettings:
-  """Checks `config.augment` for images of the given size and channels.
+  """Reads and checks `config.augment` for images of the given size and channels.
 
   Raises:
-    ConfigError: an unknown field, a value out of its range, or two fields that exclude each other.
+    ConfigError: A field is unknown, a value is out of range, or two fields exclude each other.
   """
   given = dict(augment)
   check_options(AugmentSettings, given, "augment")

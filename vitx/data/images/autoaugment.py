@@ -1,8 +1,9 @@
 """RandAugment (Cubuk et al. 2019) and the CIFAR policy of AutoAugment (Cubuk et al. 2018).
 
-Both apply operations of one list to an 8-bit image. The strength of each is one signed number in
--1..1, where 1 is the largest magnitude of the papers: shear 0.3, translation by 150/331 of the
-side, 30 degrees, factors 0.1 or 1.9, 4 bits, threshold 0. What comes in from outside is black.
+Both apply operations from one list to an 8-bit image. The strength of an operation is a signed
+number in -1..1, where 1 is the largest magnitude in the papers: shear 0.3, translation by 150/331
+of the side, 30 degrees, factors 0.1 or 1.9, 4 bits, threshold 0. Pixels from outside the image are
+black.
 """
 
 from collections.abc import Callable
@@ -14,14 +15,14 @@ import numpy as np
 from vitx.data.images import color_uint8, image_ops
 from vitx.data.images.randaugment import Draws
 
-TRANSLATION = 150 / 331  # 150 pixels of the 331 of the papers' ImageNet images
+TRANSLATION = 150 / 331  # 150 pixels of ImageNet images with side 331 in the papers
 
 
 def _pixels(strength: jax.Array, size: int) -> jax.Array:
   return jnp.trunc(TRANSLATION * size * strength)
 
 
-# Matrices for image_ops.affine, from (strength, (height, width)).
+# Functions from (strength, (height, width)) to a matrix for image_ops.affine.
 GEOMETRIC: dict[str, Callable[[jax.Array, tuple[int, int]], jax.Array]] = {
   "shear_x": lambda strength, size: image_ops.matrix((1, 0.3 * strength, 0), (0, 1, 0)),
   "shear_y": lambda strength, size: image_ops.matrix((1, 0, 0), (0.3 * strength, 1, 0)),
@@ -52,7 +53,7 @@ COLOR: dict[str, Callable[[jax.Array, jax.Array], jax.Array]] = {
   "invert": lambda image, strength: color_uint8.invert(image),
 }
 OPERATIONS = (*GEOMETRIC, *(name for name in COLOR if name != "identity"))
-RANDAUGMENT = len(OPERATIONS) - 1  # the first 14: all but invert
+RANDAUGMENT = len(OPERATIONS) - 1  # the first 14, without invert
 
 # 25 pairs of (operation, probability, level 0..9), in the order of the paper's table.
 CIFAR_POLICY = (
@@ -90,20 +91,20 @@ def operate(
   """Applies one operation to an image (H, W, C) of whole numbers 0..255 in float32.
 
   Under `jax.vmap` a switch computes all its branches. So the geometric operations only choose a
-  matrix and share one sampling; the color operations are all computed, on every image.
+  matrix and share one sampling, and all color operations are computed for every image.
 
   Args:
-    image: (H, W, C).
-    operation: index into `OPERATIONS`.
-    strength: in -1..1; operations without a direction take its absolute value.
-    interpolation: bilinear, bicubic or nearest, of the geometric operations.
+    image: The image (H, W, C).
+    operation: The index in `OPERATIONS`.
+    strength: The strength in -1..1; operations without a direction take its absolute value.
+    interpolation: The interpolation of the geometric operations: bilinear, bicubic or nearest.
   """
   size = image.shape[:2]
-  plain = len(GEOMETRIC) - 1  # the identity: the last geometric operation and the first of color
+  plain = len(GEOMETRIC) - 1  # the identity: last in GEOMETRIC and first in COLOR
   matrices = [lambda value, f=f: f(value, size) for f in GEOMETRIC.values()]
   matrix = jax.lax.switch(jnp.minimum(operation, plain), matrices, strength)
   moved = jnp.clip(image_ops.affine(image, matrix, interpolation), 0.0, 255.0)
-  # Pillow truncates what it interpolates; float32 may miss a whole number by less than 2^-10.
+  # Pillow truncates interpolated values; float32 may miss a whole number by less than 2^-10.
   image = jnp.floor(moved + 2.0**-10)
   colors = list(COLOR.values())
   return jax.lax.switch(jnp.maximum(operation - plain, 0), colors, image, strength)
@@ -113,10 +114,10 @@ def randaugment(key: jax.Array, image: jax.Array, draws: Draws, interpolation: s
   """Applies operations drawn from the 14 of RandAugment with replacement.
 
   Args:
-    key: of this example and operation.
-    image: (H, W, C) with values 0..1; it is rounded to 8 bits first.
-    draws: which of them, how strong. (torchvision counts the magnitude 0..30.)
-    interpolation: bilinear, bicubic or nearest.
+    key: The random key of this example and operation.
+    image: An image (H, W, C) with values in 0..1, which is first rounded to 8 bits.
+    draws: The distribution of the operations and strengths. (torchvision's magnitude is 0..30.)
+    interpolation: One of bilinear, bicubic and nearest.
   """
   operations, strengths, applied = draws(key, RANDAUGMENT)
   operations = jnp.where(applied, operations, OPERATIONS.index("identity"))
@@ -124,12 +125,12 @@ def randaugment(key: jax.Array, image: jax.Array, draws: Draws, interpolation: s
 
 
 def autoaugment(key: jax.Array, image: jax.Array, interpolation: str) -> jax.Array:
-  """Applies one of the 25 pairs of the CIFAR policy; each of the two with its own probability.
+  """Applies one of the 25 pairs of the CIFAR policy, each operation with its own probability.
 
   Args:
-    key: of this example and operation.
-    image: (H, W, C) with values 0..1; it is rounded to 8 bits first.
-    interpolation: bilinear, bicubic or nearest.
+    key: The random key of this example and operation.
+    image: An image (H, W, C) with values in 0..1, which is first rounded to 8 bits.
+    interpolation: One of bilinear, bicubic and nearest.
   """
   names, probabilities, levels = np.moveaxis(np.asarray(CIFAR_POLICY, dtype=object), -1, 0)
   table = np.vectorize(OPERATIONS.index, otypes=[np.int32])(names)
@@ -146,7 +147,7 @@ def _sequence(
   image: jax.Array, operations: jax.Array, strengths: jax.Array, interpolation: str
 ) -> jax.Array:
   image = jnp.round(image * 255.0)
-  # A scan, so that the long list of operations is compiled once.
+  # A scan compiles the long list of operations only once.
   draws = (operations, strengths)
   image, _ = jax.lax.scan(lambda x, draw: (operate(x, *draw, interpolation), None), image, draws)
   return image / 255.0

@@ -1,7 +1,7 @@
-"""The color operations of RandAugment and AutoAugment, which Pillow defines on 8-bit images.
+"""The color operations of RandAugment and AutoAugment, as Pillow defines them for 8-bit images.
 
-Each takes and returns one image (H, W, C) of whole numbers 0..255 held in float32, and rounds where
-Pillow rounds (`ImageOps`, `ImageEnhance`), so that it can be compared with it level by level.
+Each function takes and returns one image (H, W, C) of whole numbers 0..255 in float32, and rounds
+where Pillow does (`ImageOps`, `ImageEnhance`), so that the results can be compared exactly.
 """
 
 import jax
@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 
 def invert(image: jax.Array) -> jax.Array:
-  """Returns the negative."""
+  """Returns the negative of an image."""
   return 255.0 - image
 
 
@@ -19,7 +19,7 @@ def solarize(image: jax.Array, threshold: jax.Array) -> jax.Array:
 
 
 def solarize_add(image: jax.Array, amount: jax.Array) -> jax.Array:
-  """Adds to the values below 128, up to 255."""
+  """Adds an amount to the values below 128, up to 255."""
   return jnp.where(image < 128, jnp.minimum(image + amount, 255.0), image)
 
 
@@ -30,7 +30,7 @@ def posterize(image: jax.Array, bits: jax.Array) -> jax.Array:
 
 
 def autocontrast(image: jax.Array) -> jax.Array:
-  """Stretches each channel to 0..255; a channel of one value stays."""
+  """Stretches each channel to 0..255; a channel of one value stays unchanged."""
   values = image.astype(jnp.int32)
   low = jnp.min(values, axis=(0, 1), keepdims=True)
   span = jnp.max(values, axis=(0, 1), keepdims=True) - low
@@ -41,8 +41,8 @@ def autocontrast(image: jax.Array) -> jax.Array:
 def equalize(image: jax.Array) -> jax.Array:
   """Equalizes the histogram of each channel.
 
-  Pillow's rule: a step is a 255th of the pixels not counting those of the highest value; where that
-  is less than one pixel (always on images of fewer than 256 pixels) the channel stays.
+  By Pillow's rule, a step is a 255th of the number of pixels below the highest value. If that is
+  less than one pixel, as in every image of fewer than 256 pixels, the channel stays unchanged.
   """
   H, W, C = image.shape
   values = image.astype(jnp.int32).reshape(H * W, C)
@@ -57,25 +57,25 @@ def equalize(image: jax.Array) -> jax.Array:
 
 
 def brightness(image: jax.Array, factor: jax.Array) -> jax.Array:
-  """Blends with black: factor 0 is black, 1 the image."""
+  """Blends with black: factor 0 gives black, 1 the image."""
   return _blend(jnp.zeros_like(image), image, factor)
 
 
 def color(image: jax.Array, factor: jax.Array) -> jax.Array:
-  """Blends with gray: factor 0 is gray, 1 the image, as is any of an image with one channel."""
+  """Blends with gray: factor 0 gives gray, 1 the image; a gray image does not change."""
   return _blend(_luma(image), image, factor)
 
 
 def contrast(image: jax.Array, factor: jax.Array) -> jax.Array:
-  """Blends with the mean luma: factor 0 is that everywhere, 1 the image."""
+  """Blends with the mean luma: factor 0 gives plain gray, 1 the image."""
   mean = jnp.floor(jnp.mean(_luma(image), keepdims=True) + 0.5)
   return _blend(mean, image, factor)
 
 
 def sharpness(image: jax.Array, factor: jax.Array) -> jax.Array:
-  """Blends with the smoothed image: factor 0 is smooth, 1 the image; the edge stays.
+  """Blends with the smoothed image: factor 0 gives the smoothed image, 1 the image.
 
-  The kernel is 3x3: ones, and 5 in the middle.
+  The kernel is 3x3: ones, with 5 in the center. The border of the image stays unchanged.
   """
   rows = image[:-2] + image[1:-1] + image[2:]
   inner = rows[:, :-2] + rows[:, 1:-1] + rows[:, 2:] + 4.0 * image[1:-1, 1:-1]
@@ -88,7 +88,7 @@ def _blend(start: jax.Array, image: jax.Array, factor: jax.Array) -> jax.Array:
 
 
 def _luma(image: jax.Array) -> jax.Array:
-  """Converts to Pillow's mode L, in its fixed-point arithmetic: (H, W, 1)."""
+  """Converts to Pillow's mode L in fixed-point arithmetic: (H, W, 1)."""
   if image.shape[-1] == 1:
     return image
   red, green, blue = (image[..., i].astype(jnp.int32) for i in range(3))

@@ -1,4 +1,4 @@
-"""Random crops and random erasing of one float image (H, W, C), each from its own key."""
+"""Random crops and random erasing of one float image (H, W, C)."""
 
 import math
 
@@ -8,17 +8,17 @@ import jax.numpy as jnp
 from vitx.data.images import image_ops
 
 CROP_RATIO = (3 / 4, 4 / 3)  # width / height of a random resized crop (Szegedy et al. 2015)
-# Zhong et al. 2017, the settings of its image classification experiments.
+# Zhong et al. 2017, settings of the image classification experiments.
 ERASED_AREA = (0.02, 0.33)
 ERASED_RATIO = (0.3, 3.3)
-# What timm makes of them, and so DeiT: share of the area, height / width, attempts at a box.
+# The settings of timm, and so of DeiT: share of the area, height / width, attempts at a box.
 NOISE_AREA = (0.02, 1 / 3)
 NOISE_RATIO = (0.3, 1 / 0.3)
 NOISE_ATTEMPTS = 10
 
 
 def pad_crop(key: jax.Array, image: jax.Array, padding: int) -> jax.Array:
-  """Pads with zeros on all sides and cuts the old size out at a uniform whole-pixel position."""
+  """Pads all sides with zeros and crops to the old size at a uniform whole-pixel position."""
   padded = jnp.pad(image, ((padding, padding), (padding, padding), (0, 0)))
   top, left = jax.random.randint(key, (2,), 0, 2 * padding + 1)
   return jax.lax.dynamic_slice(padded, (top, left, jnp.zeros_like(top)), image.shape)
@@ -31,19 +31,19 @@ def random_resized_crop(
   size: tuple[int, int],
   interpolation: str,
 ) -> jax.Array:
-  """Cuts a random box of an `area` share and 3/4..4/3 ratio, resized to (height, width, C)."""
+  """Crops a random box of `area` share and 3/4..4/3 ratio and resizes it to (height, width, C)."""
   box = _pixels(random_box(key, area, _shares(CROP_RATIO, image)), image)
   return image_ops.crop_resize(image, box, size, interpolation)
 
 
 def _shares(ratio: tuple[float, float], image: jax.Array) -> tuple[float, float]:
-  """Returns a range of width / height in pixels as one of shares of the image's sides."""
+  """Converts a range of width / height from pixels to shares of the image's sides."""
   aspect = image.shape[1] / image.shape[0]
   return ratio[0] / aspect, ratio[1] / aspect
 
 
 def _pixels(box: tuple[jax.Array, ...], image: jax.Array) -> tuple[jax.Array, ...]:
-  """Returns top, left, height, width in pixels from shares of the image's sides."""
+  """Converts (top, left, height, width) from shares of the image's sides to pixels."""
   H, W, _ = image.shape
   return tuple(share * side for share, side in zip(box, (H, W, H, W), strict=True))
 
@@ -51,8 +51,8 @@ def _pixels(box: tuple[jax.Array, ...], image: jax.Array) -> tuple[jax.Array, ..
 def random_erasing(key: jax.Array, image: jax.Array, probability: float) -> jax.Array:
   """Sets a random box to zero with the given probability (Zhong et al. 2017).
 
-  The image is normalized already, so zero is the mean of the data set. A pixel is erased if its
-  center lies in the box (which on images of a few pixels may hold none).
+  The image is already normalized, so zero is the mean of the data set. A pixel is erased if its
+  center is in the box; in an image of a few pixels the box may contain no center.
   """
   chosen, place = jax.random.split(key)
   drawn = random_box(place, ERASED_AREA, _shares(ERASED_RATIO, image))
@@ -65,9 +65,9 @@ def random_erasing(key: jax.Array, image: jax.Array, probability: float) -> jax.
 
 
 def noise_erasing(key: jax.Array, image: jax.Array, probability: float) -> jax.Array:
-  """Fills a random box with normal noise, with the given probability: timm's mode "pixel".
+  """Fills a random box with normal noise with the given probability: timm's mode "pixel".
 
-  The image is normalized already; each pixel and channel is drawn anew (Touvron et al. 2021, A).
+  The image is already normalized; each pixel and channel is drawn anew (Touvron et al. 2021, A).
   """
   chosen, place, noise = jax.random.split(key, 3)
   draws = jax.random.uniform(place, (NOISE_ATTEMPTS, 4))
@@ -80,20 +80,20 @@ def noise_erasing(key: jax.Array, image: jax.Array, probability: float) -> jax.A
 
 
 def fit_box(draws: jax.Array, H: int, W: int) -> tuple[jax.Array, ...]:
-  """Returns timm's box of whole pixels: the first attempt whose sides are less than the image's.
+  """Returns timm's box of whole pixels: the first attempt that is smaller than the image.
 
   Args:
-    draws: (attempts, 4) in [0, 1): area, ratio, place from above and from the left.
-    H: height of the image.
-    W: its width.
+    draws: Numbers in [0, 1) for area, ratio, top and left, (attempts, 4).
+    H: The height of the image.
+    W: The width of the image.
 
   Returns:
-    int32 top, left, height, width; no attempt that fits has height and width 0.
+    The int32 scalars top, left, height, width; height and width are 0 if no attempt fits.
   """
   share = NOISE_AREA[0] + (NOISE_AREA[1] - NOISE_AREA[0]) * draws[:, 0]
   low, high = (math.log(ratio) for ratio in NOISE_RATIO)
   ratio = jnp.exp(low + (high - low) * draws[:, 1])
-  size = math.sqrt(H * W)  # of a square, its side
+  size = math.sqrt(H * W)  # the side of a square of equal area
   heights = jnp.round(size * jnp.sqrt(share * ratio)).astype(jnp.int32)
   widths = jnp.round(size * jnp.sqrt(share / ratio)).astype(jnp.int32)
   fits = (heights < H) & (widths < W)
@@ -111,12 +111,12 @@ def random_box(
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
   """Draws a box inside the unit square.
 
-  The area is uniform in its range; the logarithm of width / height is uniform in its range cut to
-  what fits a square. The usual rejection loop (draw until it fits) has the same support, favors
-  small boxes a little, and needs a fallback.
+  The area is uniform in its range; the logarithm of width / height is uniform in the part of its
+  range that fits the square. The usual rejection loop (draw until the box fits) has an equal
+  support, slightly favors small boxes, and needs a fallback.
 
   Returns:
-    top, left, height, width, as shares of the square's side.
+    The (top, left, height, width) as shares of the square's side.
   """
   area_draw, ratio_draw, row, column = jax.random.uniform(key, (4,))
   area_share = area[0] + (area[1] - area[0]) * area_draw

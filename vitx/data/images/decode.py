@@ -1,4 +1,4 @@
-"""From encoded bytes to uint8 arrays with Pillow, whose pixels depend on nothing else installed."""
+"""Decodes image files with Pillow, whose pixels do not depend on other installed libraries."""
 
 import io
 import math
@@ -19,14 +19,14 @@ from vitx.data import order
 from vitx.data.dataset import DatasetInfo
 from vitx.data.images.settings import find_size, scale_size, sides
 
-# torchvision's RandomResizedCrop, the field's usual defaults: share of the area, width / height.
+# The usual defaults, from torchvision's RandomResizedCrop: share of the area, width / height.
 SCALE = (0.08, 1.0)
 RATIO = (3 / 4, 4 / 3)
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
-# Modes of more than 8 bits a channel, all of them gray.
+# The modes with more than 8 bits per channel, all of them gray.
 _DEEP = ("I;16", "I;16B", "I;16L", "I;16N", "I", "F")
 _SIXTEEN_BITS, _TWELVE_BITS = 65535, 4095
-# What turns an image upright, by its EXIF orientation.
+# The transformation that turns an image upright, by its EXIF orientation.
 _TURNS = {
   2: Image.Transpose.FLIP_LEFT_RIGHT,
   3: Image.Transpose.ROTATE_180,
@@ -37,8 +37,8 @@ _TURNS = {
   8: Image.Transpose.ROTATE_90,
 }
 _BITS_PER_SAMPLE, _PHOTOMETRIC, _WHITE_IS_ZERO = 258, 262, 0  # tags of TIFF
-# The content of a file decides its format, whatever the file is called. Only formats that Pillow
-# decodes within this process are read: an EPS, for one, would start Ghostscript.
+# The content of a file determines its format, not its name. Only formats that Pillow decodes within
+# this process are read; an EPS file would start Ghostscript.
 FORMATS = ("BMP", "GIF", "ICO", "JPEG", "JPEG2000", "PNG", "PPM", "TGA", "TIFF", "WEBP")
 ImageLike = np.ndarray | Image.Image
 ValueRange = tuple[float, float] | None
@@ -46,14 +46,14 @@ ValueRange = tuple[float, float] | None
 
 @dataclass(frozen=True)
 class Encoded:
-  """An image as a source stores it.
+  """An encoded image from a source.
 
   Attributes:
-    content: the file's bytes.
-    channels: 1 (gray), 3 (RGB) or 4 (RGBA) once decoded.
-    where: the path or the example, for the error.
-    upright: whether it is turned as its EXIF orientation says (photographs of the user's own).
-    value_range: `data.value_range`, see `to_mode`.
+    content: The bytes of the file.
+    channels: The number of channels after decoding: 1 (gray), 3 (RGB) or 4 (RGBA).
+    where: The path or the name of the example, for errors.
+    upright: Whether to turn the image by its EXIF orientation (for the user's photographs).
+    value_range: The setting `data.value_range`, see `to_mode`.
   """
 
   content: bytes
@@ -63,13 +63,13 @@ class Encoded:
   value_range: ValueRange = None
 
   def open(self) -> Image.Image:
-    """Decodes an image of any of Pillow's modes to 8 bits, see `to_mode`; the first frame counts.
+    """Decodes the first frame, of any of Pillow's modes, to 8 bits, see `to_mode`.
 
     Raises:
-      ConfigError: the bytes are no readable image, or of more pixels than `files.check_inflated`
-        allows.
+      ConfigError: The bytes are not a readable image, or have more pixels than
+        `files.check_inflated` allows.
     """
-    if files.limit() > files.DEFAULT:  # Pillow's own, the same number, would still hold
+    if files.limit() > files.DEFAULT:  # DEFAULT is Pillow's own limit
       Image.MAX_IMAGE_PIXELS = int(files.limit()) // 3
     _check_icon(self.content, self.where)
     try:
@@ -78,8 +78,8 @@ class Encoded:
         return to_mode(file, self.channels, self.value_range, upright=self.upright)
     except ConfigError:
       raise
-    except Exception as error:  # Pillow's readers of damaged files raise all there is
-      # Pillow names an object in memory, which nobody could find.
+    except Exception as error:  # Pillow raises all kinds for damaged files
+      # Pillow's message names an object in memory, which does not help a user.
       unknown = isinstance(error, UnidentifiedImageError)
       reason = f"of none of the formats {', '.join(FORMATS)}" if unknown else str(error)
       reason = reason or type(error).__name__
@@ -95,9 +95,9 @@ class Encoded:
 
 
 def _check_icon(content: bytes, where: str) -> None:
-  """Raises ConfigError for a Windows icon in which a PNG declares too many pixels.
+  """Raises ConfigError for a Windows icon that contains a PNG with too many pixels.
 
-  Pillow decodes icons as it opens them, whatever size their own heads say.
+  Pillow decodes the images in an icon already when it opens the file, whatever their sizes.
   """
   if content.startswith(b"\0\0\1\0"):
     for found in re.finditer(rb"\x89PNG\r\n\x1a\n....IHDR(.{8})", content, re.DOTALL):
@@ -116,35 +116,36 @@ def decode_image(
   """Returns the pixels of an image file, uint8 (height, width, channels); see `Encoded`.
 
   Raises:
-    ConfigError: the bytes are no readable image.
+    ConfigError: The bytes are not a readable image.
   """
   return Encoded(encoded, channels, where, upright, value_range).decode()
 
 
 def to_array(picture: Image.Image) -> np.ndarray:
   """Returns the pixels of a picture of 8-bit channels, uint8 (height, width, C)."""
-  pixels = bytearray(picture.tobytes())  # of bytes, an array could not be written to
+  pixels = bytearray(picture.tobytes())  # an array of immutable bytes would be read-only
   return np.frombuffer(pixels, np.uint8).reshape(picture.height, picture.width, -1)
 
 
 def to_mode(
   image: Image.Image, channels: int, value_range: ValueRange = None, *, upright: bool = False
 ) -> Image.Image:
-  """Returns an image of any of Pillow's modes in 8 bits: the mode L, RGB or RGBA.
+  """Converts an image of any of Pillow's modes to 8 bits: the mode L, RGB or RGBA.
 
-  Of 1 and 3 channels, transparency is composited on white. The fourth of four is the transparency,
-  or what else an image stores there, and 255 for an image without. Values of more than 8 bits are
-  scaled to 0..255 from the range that is stated: 16 bits from 0..65535, fewer as TIFF says them.
+  For 1 and 3 channels, transparent pixels are composited on white. For 4 channels, the fourth is
+  the transparency or any other fourth channel of the image, and 255 for an image without one.
+  Values of more than 8 bits are scaled to 0..255 from the stated range: from 0..65535 for 16 bits,
+  or from fewer bits if TIFF tags say so.
 
   Args:
-    image: Pillow's.
-    channels: 1 (gray), 3 (RGB) or 4 (RGBA) in the result.
-    value_range: the values of black and white in an image of more than 8 bits; None: those that its
-      format states.
-    upright: turn it as its EXIF orientation says.
+    image: An image of Pillow.
+    channels: The number of channels in the result: 1 (gray), 3 (RGB) or 4 (RGBA).
+    value_range: The values of black and white in an image of more than 8 bits; None takes the range
+      that the format states.
+    upright: Whether to turn the image by its EXIF orientation.
 
   Raises:
-    ValueError: values whose range is not stated, or not known to be the stated one.
+    ValueError: The range of the values is not stated, or the values contradict it.
   """
   image.load()
   turn = _TURNS.get(_find_orientation(image)) if upright else None
@@ -154,15 +155,15 @@ def to_mode(
 
 
 def _find_orientation(image: Image.Image) -> int:
-  """Returns an image's EXIF orientation, 1 where EXIF cannot be read."""
+  """Returns the EXIF orientation of an image, or 1 if EXIF cannot be read."""
   try:
     return image.getexif().get(ExifTags.Base.Orientation, 1)
-  except Exception:  # whatever Pillow meets in damaged EXIF, beside pixels that it can read
+  except Exception:  # damaged EXIF beside readable pixels raises many kinds
     return 1
 
 
 def _flatten(image: Image.Image, channels: int, value_range: ValueRange) -> Image.Image:
-  """Returns the image with 8 bits per channel, and without transparency if that is not wanted."""
+  """Returns the image with 8 bits per channel, and without transparency unless 4 are wanted."""
   if image.mode in _DEEP:
     return _scale(image, value_range)
   if image.mode == "RGBX" and channels == 4:
@@ -177,10 +178,10 @@ def _flatten(image: Image.Image, channels: int, value_range: ValueRange) -> Imag
 
 
 def _scale(image: Image.Image, value_range: ValueRange) -> Image.Image:
-  """Returns a gray image of more than 8 bits in the mode L.
+  """Converts a gray image of more than 8 bits to the mode L.
 
   Raises:
-    ValueError: as of `to_mode`.
+    ValueError: The range of the values is unknown, see `to_mode`.
   """
   values = np.asarray(image).astype(np.float64)
   if not np.isfinite(values).all():
@@ -194,7 +195,7 @@ def _scale(image: Image.Image, value_range: ValueRange) -> Image.Image:
 
 
 def _find_range(image: Image.Image, values: np.ndarray) -> tuple[float, float]:
-  """Returns the values of black and white that a format states."""
+  """Returns the values of black and white that the file format states."""
   say = "set data.value_range to the values of black and white, such as"
   if not image.mode.startswith("I;16") and image.format != "PPM":
     raise ValueError(
@@ -219,25 +220,24 @@ def resize(
   bits: np.random.Philox | None = None,
   interpolation: str = "bilinear",
 ) -> np.ndarray:
-  """Gives an image the size that the host keeps.
+  """Resizes an image to the size that the host keeps.
 
   Args:
-    image: uint8 (height, width, C), or Pillow's of the mode L, RGB or RGBA.
-    size: of the result in pixels, the side of a square or (height, width).
-    mode: `center` cuts out the middle, as large as the size's aspect ratio allows, and resizes it;
-      `squash` ignores the aspect ratio; `random` cuts a box of random area and aspect ratio and
-      resizes it.
-      An image that has the size already passes `center` and `squash` untouched.
-    bits: the random bits of this example, for `random`: its own `order.generator`.
-    interpolation: bilinear or bicubic, with antialiasing; or random, which draws one of the two for
-      a random crop and is bicubic otherwise.
+    image: An array, uint8 (height, width, C), or an image of Pillow in the mode L, RGB or RGBA.
+    size: The size of the result in pixels, the side of a square or (height, width).
+    mode: The resize mode. `center` resizes the largest central box with the aspect ratio of the
+      size; `squash` ignores the aspect ratio; `random` resizes a box of random area and aspect
+      ratio. `center` and `squash` do not change an image that already has the size.
+    bits: The random bits of this example for `random`, from its own `order.generator`.
+    interpolation: One of bilinear and bicubic, with antialiasing, and random, which draws one of
+      the two for a random crop and is bicubic otherwise.
 
   Returns:
-    uint8 (size, size, C), or (height, width, C).
+    The resized image, uint8 (size, size, C) or (height, width, C).
 
   Raises:
-    ConfigError: an unknown mode or interpolation.
-    ValueError: `random` without bits.
+    ConfigError: The mode or the interpolation is unknown.
+    ValueError: The mode is `random` and `bits` is None.
   """
   height, width = _shape(image)
   rows, columns = sides(size)
@@ -245,7 +245,7 @@ def resize(
     if bits is None:
       raise ValueError("resize_mode='random' needs the random bits of the example")
     left, top, right, bottom = map(int, draw_box(height, width, bits))
-    # Cut first: what lies beside the box must not show at its edge, as it does with `box=`.
+    # The crop comes first, because with `box=` pixels beside the box would affect its edge.
     cut = _crop(image, left, top, right, bottom)
     return _resample(cut, (columns, rows), _filter(interpolation, bits))
   if mode == "squash":
@@ -261,18 +261,18 @@ def resize(
 
 
 def resize_short_side(image: ImageLike, size: Size, interpolation: str) -> np.ndarray:
-  """Resizes a whole image until it just covers `size` and cuts out its middle.
+  """Resizes a whole image so that it just covers `size`, and crops the center.
 
-  As torchvision's Resize and CenterCrop do it for a square, whose side becomes the short side: the
-  long side is a whole number of pixels too, and so is the place of the crop.
+  For a square this equals torchvision's Resize and CenterCrop: the short side becomes the square's
+  side, and the long side and the crop's position are rounded to whole pixels.
 
   Args:
-    image: as `resize` has it.
-    size: as `resize` has it.
-    interpolation: as `resize` has it.
+    image: The image, see `resize`.
+    size: The size of the result, see `resize`.
+    interpolation: The interpolation, see `resize`.
 
   Returns:
-    uint8 (size, size, C), or (height, width, C).
+    The resized image, uint8 (size, size, C) or (height, width, C).
   """
   height, width = own = _shape(image)
   rows, columns = sides(size)
@@ -299,10 +299,10 @@ def _resample(
   how: Image.Resampling,
   box: tuple[float, float, float, float] | None = None,
 ) -> np.ndarray:
-  """Returns an image resized to (width, height), uint8 (height, width, C).
+  """Resizes an image to (width, height); returns uint8 (height, width, C).
 
-  Channels that are neither gray nor RGB are resized one by one: Pillow would take the fourth for
-  transparency, and weigh the others by it.
+  Channels of images other than gray and RGB are resized separately, because Pillow would interpret
+  a fourth channel as transparency and weight the others by it.
   """
   if _channels(image) in (1, 3):
     return to_array(to_picture(image).resize(size, how, box))
@@ -316,7 +316,7 @@ def _channels(image: ImageLike) -> int:
 
 
 def _filter(interpolation: str, bits: np.random.Philox | None = None) -> Image.Resampling:
-  """Returns Pillow's filter; a random one is drawn, and bicubic where there are no bits."""
+  """Returns Pillow's filter; random is drawn from `bits`, or is bicubic without them."""
   if interpolation == "bilinear":
     return Image.Resampling.BILINEAR
   check_value(interpolation, "data.interpolation", HostInterpolation)
@@ -325,22 +325,22 @@ def _filter(interpolation: str, bits: np.random.Philox | None = None) -> Image.R
 
 
 def to_picture(image: ImageLike) -> Image.Image:
-  """Returns Pillow's picture of an image."""
+  """Converts an image to an image of Pillow."""
   if isinstance(image, Image.Image):
     return image
   return Image.fromarray(image[..., 0] if image.shape[-1] == 1 else image)
 
 
 def _shape(image: ImageLike) -> tuple[int, int]:
-  """Returns (height, width)."""
+  """Returns the (height, width) of an image."""
   return image.shape[:2] if isinstance(image, np.ndarray) else (image.height, image.width)
 
 
 def draw_box(height: int, width: int, bits: np.random.Philox) -> tuple[float, float, float, float]:
-  """Draws the (left, top, right, bottom) of a crop as torchvision's RandomResizedCrop does.
+  """Draws the (left, top, right, bottom) of a crop like torchvision's RandomResizedCrop.
 
-  Area uniform in SCALE, aspect ratio log-uniform in RATIO, ten attempts to fit it into the image,
-  then the largest central box of an allowed ratio.
+  The area is uniform in SCALE and the aspect ratio log-uniform in RATIO. If ten attempts do not fit
+  the image, the result is the largest central box of an allowed ratio.
   """
   draws = order.uniform(bits, 40).reshape(10, 4)
   low, high = math.log(RATIO[0]), math.log(RATIO[1])
@@ -360,17 +360,16 @@ def draw_box(height: int, width: int, bits: np.random.Philox) -> tuple[float, fl
 def decode_size(data: Mapping[str, Any], info: DatasetInfo, crop_ratio: float) -> Size:
   """Returns the size of the images that the host keeps, in pixels, in the form of `image_size`.
 
-  `data.decode_size` if set; else the set's own size (as much of it as has the aspect ratio of
-  `data.image_size`) if all images share one; else what the evaluation needs, image_size /
-  crop_ratio.
+  It is `data.decode_size` if set; else, if all images share one size, the largest part of it with
+  the aspect ratio of `data.image_size`; else image_size / crop_ratio, which the evaluation needs.
 
   Args:
-    data: the config's `data`.
-    info: of the data set.
-    crop_ratio: `evaluation.crop_ratio`.
+    data: The config's `data`.
+    info: The facts about the data set.
+    crop_ratio: The value of `evaluation.crop_ratio`.
 
   Raises:
-    ConfigError: the images vary in size and the config names no size; a field out of its range.
+    ConfigError: The images vary in size and the config has no size, or a field is out of range.
   """
   settings = read_fields(DataSettings, data)
   if settings.decode_size is not None:

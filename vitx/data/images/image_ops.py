@@ -1,8 +1,8 @@
-"""Geometry on one float image (H, W, C): affine sampling, resizing, and crops that are resized.
+"""Geometry of one float image (H, W, C): affine sampling, resizing, and resized crops.
 
-Positions are measured as Pillow does: the pixel at row i, column j covers [j, j + 1) x [i, i + 1),
-so its center lies at (j + 0.5, i + 0.5). Everything outside the image is zero. All functions may be
-mapped over a batch with `jax.vmap`; what varies per example is an argument, the sizes are static.
+Coordinates follow Pillow: the pixel at row i, column j covers [j, j + 1) x [i, i + 1), so its
+center is (j + 0.5, i + 0.5). Everything outside the image is zero. All functions may be mapped over
+a batch with `jax.vmap`; sizes are static, and all other arguments may vary between examples.
 """
 
 import jax
@@ -13,7 +13,7 @@ from vitx.data.images import sampling
 
 
 def matrix(*rows: tuple) -> jax.Array:
-  """Returns a float32 matrix of numbers, traced ones among them."""
+  """Returns a float32 matrix from rows of numbers, which may be traced."""
   return jnp.stack([jnp.stack([jnp.float32(value) for value in row]) for row in rows])
 
 
@@ -21,13 +21,13 @@ def affine(image: jax.Array, matrix: jax.Array, interpolation: str) -> jax.Array
   """Samples the image on a transformed grid.
 
   Args:
-    image: (H, W, C) float.
-    matrix: (2, 3); an output pixel at (x, y) shows the input at `matrix @ (x, y, 1)`.
-    interpolation: bilinear (between the image and the zeros around it), nearest, or bicubic (with
+    image: A float image (H, W, C).
+    matrix: The transform (2, 3): the output at (x, y) shows the input at `matrix @ (x, y, 1)`.
+    interpolation: One of bilinear (with zeros around the image), nearest, and bicubic (with
       Pillow's rules at the edges, see `sampling`, and not clipped).
 
   Returns:
-    (H, W, C). The identity matrix returns the image exactly.
+    The sampled image (H, W, C). The identity matrix returns the image exactly.
   """
   H, W, C = image.shape
   if interpolation == "bicubic":
@@ -38,7 +38,7 @@ def affine(image: jax.Array, matrix: jax.Array, interpolation: str) -> jax.Array
   row = matrix[1, 0] * x + matrix[1, 1] * y + matrix[1, 2]
   if interpolation == "bilinear":
     column, row = column - 0.5, row - 0.5
-  # A border of zeros (one pixel before, two behind) stands for everything outside, so that neither
+  # A border of zeros (one pixel before, two after) represents everything outside, so that neither
   # the clipped position nor its right and lower neighbors need a test.
   border = jnp.pad(image, ((1, 2), (1, 2), (0, 0))).reshape((H + 3) * (W + 3), C)
   column, row = jnp.clip(column, -1.0, W) + 1.0, jnp.clip(row, -1.0, H) + 1.0
@@ -57,20 +57,20 @@ def affine(image: jax.Array, matrix: jax.Array, interpolation: str) -> jax.Array
 
 
 def rotation(degrees: jax.Array, height: int, width: int) -> jax.Array:
-  """Returns the matrix (2, 3) for `affine` that turns an image counter-clockwise."""
+  """Returns the matrix (2, 3) for `affine` that rotates an image counter-clockwise."""
   angle = jnp.deg2rad(degrees)
   cos, sin = jnp.cos(angle), jnp.sin(angle)
-  x, y = 0.5 * width, 0.5 * height  # of the center
+  x, y = 0.5 * width, 0.5 * height  # the center
   right, down = x * (1.0 - cos + sin), y * (1.0 - sin - cos)
-  if x != y:  # a square's are exactly as they always were
+  if x != y:  # keeps the bits for squares
     right, down = right + (y - x) * sin, down + (y - x) * sin
   return jnp.stack([jnp.stack([cos, -sin, right]), jnp.stack([sin, cos, down])])
 
 
 def rotate(image: jax.Array, degrees: jax.Array, interpolation: str) -> jax.Array:
-  """Turns an image (H, W, C) counter-clockwise about its center; the corners become zero.
+  """Rotates an image (H, W, C) counter-clockwise about its center; the corners become zero.
 
-  Values lie in 0..1, to which bicubic overshoot is clipped.
+  Values are in 0..1, and bicubic overshoot is clipped to this range.
   """
   turned = affine(image, rotation(degrees, *image.shape[:2]), interpolation)
   return jnp.clip(turned, 0.0, 1.0) if interpolation == "bicubic" else turned
@@ -79,12 +79,12 @@ def rotate(image: jax.Array, degrees: jax.Array, interpolation: str) -> jax.Arra
 def resize(image: jax.Array, size: tuple[int, int], interpolation: str) -> jax.Array:
   """Resizes an image of values 0..1 to (height, width, C), antialiased where it shrinks.
 
-  Bicubic overshoot is clipped to 0..1. An image that already has the size is returned as it is.
+  Bicubic overshoot is clipped to 0..1. An image that already has the size is returned unchanged.
   """
   if image.shape[:2] == size:
     return image
   if interpolation == "nearest":
-    # In whole numbers: jax.image.resize errs at some sizes where a center falls on a pixel's edge.
+    # Whole numbers are exact; jax.image.resize errs at some sizes where a center falls on an edge.
     rows, columns = (
       (2 * np.arange(new) + 1) * old // (2 * new)
       for new, old in zip(size, image.shape[:2], strict=True)
@@ -100,11 +100,11 @@ def crop_resize(
   """Cuts a box out of an image (H, W, C) and resizes it to (height, width, C).
 
   Args:
-    image: (H, W, C) float.
-    box: top, left, height, width in pixels, fractions allowed, inside the image.
-    size: (height, width) of the result.
-    interpolation: nearest, bilinear or bicubic, of which the latter two are antialiased where they
-      shrink; pixels just outside the box take part, as in Pillow's `resize(box=...)`, and bicubic
+    image: A float image (H, W, C).
+    box: The (top, left, height, width) in pixels, possibly fractional, inside the image.
+    size: The (height, width) of the result.
+    interpolation: One of nearest, bilinear and bicubic. The latter two are antialiased where they
+      shrink; pixels just outside the box contribute, as in Pillow's `resize(box=...)`, and bicubic
       overshoot is clipped to 0..1.
   """
   H, W, C = image.shape

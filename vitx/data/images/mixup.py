@@ -1,9 +1,9 @@
-"""Targets, and mixing of neighbors: mixup (Zhang et al. 2017) and CutMix (Yun et al. 2019).
+"""Smoothed targets, and mixing of pairs: mixup (Zhang et al. 2017) and CutMix (Yun et al. 2019).
 
-Global examples 2p and 2p + 1 form pair p. They lie side by side on one device, so mixing needs no
-communication and does not depend on the number of devices. (timm mixes a batch with the same one
-turned around. In a shuffled batch any other example will do, and where `data.repeats` puts the same
-one into a batch several times, its rows lie so that neighbors are the partners that timm makes.)
+Rows 2p and 2p + 1 of the global batch form pair p. Both are on one device, so mixing needs no
+communication and does not depend on the number of devices. (timm mixes a batch with its reverse. In
+a shuffled batch any other partner is equivalent. If `data.repeats` puts copies of an example into a
+batch, `order.places` arranges the rows so that neighbors are the partners in timm.)
 """
 
 import jax
@@ -18,17 +18,17 @@ def smooth_targets(labels: jax.Array, num_classes: int, smoothing: float) -> jax
 def mix(
   images: jax.Array, targets: jax.Array, keep: jax.Array, share: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-  """Mixes each image and its target with those of its partner.
+  """Mixes each image and target with its partner's.
 
   Args:
-    images: (B, height, width, C), normalized; B is even.
-    targets: (B, K).
-    keep: (B, height, width, 1), the weights of the own image, equal within a pair; or (1, height,
-      width, 1) for all.
-    share: (B,) or (1,), of the own target.
+    images: The normalized images (B, height, width, C); B is even.
+    targets: The targets (B, K).
+    keep: The weights of the own image, (B, height, width, 1), equal within a pair; or (1, height,
+      width, 1) for all pairs.
+    share: The share of the own target, (B,) or (1,).
 
   Returns:
-    Mixed images and targets.
+    The mixed images and targets.
   """
   images = keep * images + (1.0 - keep) * _swap(images)
   share = share[:, None]
@@ -44,18 +44,18 @@ def _swap(values: jax.Array) -> jax.Array:
 def draw(
   key: jax.Array, *, size: tuple[int, int], mixup: float, cutmix: float
 ) -> tuple[jax.Array, jax.Array]:
-  """Draws how a pair, or a batch, is mixed.
+  """Draws the mixing weights of a pair or a batch.
 
   Args:
-    key: of the pair or the batch.
-    size: (height, width).
-    mixup: alpha of Beta(alpha, alpha), from which the share of the own image is drawn; 0: off.
-    cutmix: alpha of the share of the area kept; 0: off. With both on, one of them is drawn with
-      probability 1/2.
+    key: The random key of the pair or the batch.
+    size: The (height, width) of the images.
+    mixup: The alpha of Beta(alpha, alpha), from which the share of the own image is drawn; 0: off.
+    cutmix: The alpha of the distribution of the kept share of the area; 0: off. If both are on,
+      each is drawn with probability 1/2.
 
   Returns:
-    The weights (height, width, 1) of the own image, and the share of the own target, their mean:
-    the true share of pixels kept.
+    The weights of the own image, (height, width, 1), and the share of the own target, which is the
+    mean of the weights: the true share of kept pixels.
   """
   mixup_key, cutmix_key, choice = jax.random.split(key, 3)
   if not cutmix:
@@ -78,19 +78,19 @@ def _mixup(key: jax.Array, size: tuple[int, int], alpha: float) -> tuple[jax.Arr
 def _cutmix(key: jax.Array, size: tuple[int, int], alpha: float) -> tuple[jax.Array, jax.Array]:
   share_key, place = jax.random.split(key)
   share = jax.random.beta(share_key, alpha, alpha, dtype=jnp.float32)
-  # The center is uniform over the image and the box is cut off at its edge, as in the paper.
+  # As in the paper, the center is uniform over the image and the box is cut off at the edge.
   return keep_around(jax.random.randint(place, (2,), 0, jnp.asarray(size)), share, size)
 
 
 def keep_around(
   center: jax.Array, share: jax.Array, size: tuple[int, int]
 ) -> tuple[jax.Array, jax.Array]:
-  """Returns the weights (height, width, 1) of the own image around CutMix's box, and their mean.
+  """Returns the weights of the own image for a CutMix box, (height, width, 1), and their mean.
 
   Args:
-    center: int32 (2,), the row and column of the middle of the box, which is shaped as the image.
-    share: of the area that would be kept if the box lay inside the image.
-    size: (height, width).
+    center: The row and column of the center of the box, int32 (2,). The box has the image's ratio.
+    share: The share of the area that is kept if the box is wholly inside the image.
+    size: The (height, width) of the images.
   """
   down, across = ((side * jnp.sqrt(1.0 - share)).astype(jnp.int32) for side in size)
   top, left = center[0] - down // 2, center[1] - across // 2

@@ -1,9 +1,9 @@
-"""RandAugment (Cubuk et al. 2019): what it draws, and the "increasing" operations of timm.
+"""RandAugment (Cubuk et al. 2019): its random draws, and the "increasing" operations of timm.
 
-The operations of the paper stand in `autoaugment`, which AutoAugment shares. Those of timm, which
-DeiT, LV-ViT and their successors train with (`rand-m9-mstd0.5-inc1`), differ: 15 operations, all of
-which change the image more at a higher level, levels that vary from operation to operation, other
-ranges, positions between pixels, and the mean color where nothing is.
+The operations of the paper, which AutoAugment shares, are in `autoaugment`. DeiT, LV-ViT and their
+successors train with the operations of timm (`rand-m9-mstd0.5-inc1`), which differ: there are 15,
+each changes the image more at a higher level, the level varies between operations, the ranges
+differ, positions between pixels are allowed, and the mean color fills empty areas.
 """
 
 from collections.abc import Callable
@@ -15,18 +15,18 @@ import jax.numpy as jnp
 
 from vitx.data.images import color_uint8, image_ops, sampling
 
-TRANSLATION = 0.45  # of the side
+TRANSLATION = 0.45  # share of the side
 
 
 @dataclass(frozen=True)
 class Draws:
-  """What is drawn for an image.
+  """The distribution of the operations on an image.
 
   Attributes:
-    count: operations, drawn with replacement.
-    magnitude: mean level of each, 0..10.
-    magnitude_std: standard deviation of the level, which is clipped to 0..10.
-    probability: with which each operation is applied.
+    count: The number of operations, drawn with replacement.
+    magnitude: The mean level of an operation, 0..10.
+    magnitude_std: The standard deviation of the level, which is clipped to 0..10.
+    probability: The probability that an operation is applied.
   """
 
   count: int
@@ -35,12 +35,12 @@ class Draws:
   probability: float = 1.0
 
   def __call__(self, key: jax.Array, choices: int) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Returns which of `choices` operations, strengths, and which are applied, (count,) each.
+    """Draws operations below `choices`, strengths, and a mask of those to apply, (count,) each.
 
-    A strength in -1..1 is a tenth of the level; its sign is the direction, for the operations that
+    A strength in -1..1 is a tenth of the level; its sign is the direction of the operations that
     have one.
     """
-    which, direction = jax.random.split(key)  # the same as folding in 0 and 1
+    which, direction = jax.random.split(key)  # equals folding in 0 and 1
     operations = jax.random.randint(which, (self.count,), 0, choices)
     sign = jax.random.rademacher(direction, (self.count,), jnp.float32)
     strengths = jnp.full(self.count, self.magnitude / 10, jnp.float32)
@@ -54,7 +54,7 @@ class Draws:
 
 
 def _whole(value: jax.Array) -> jax.Array:
-  """Returns the value without its fraction, where float32 may miss a whole number by a little."""
+  """Rounds down, allowing for a float32 value slightly below a whole number."""
   return jnp.floor(value + 2.0**-12)
 
 
@@ -62,7 +62,7 @@ def _factor(strength: jax.Array) -> jax.Array:
   return jnp.maximum(1.0 + 0.9 * strength, 0.1)
 
 
-# Matrices for `sampling.sample`, from (strength in -1..1, (height, width)).
+# Functions from (strength in -1..1, (height, width)) to a matrix for `sampling.sample`.
 GEOMETRIC: dict[str, Callable[[jax.Array, tuple[int, int]], jax.Array]] = {
   "shear_x": lambda strength, size: image_ops.matrix((1, 0.3 * strength, 0), (0, 1, 0)),
   "shear_y": lambda strength, size: image_ops.matrix((1, 0, 0), (0.3 * strength, 1, 0)),
@@ -95,7 +95,7 @@ COLOR: dict[str, Callable[[jax.Array, jax.Array], jax.Array]] = {
   "invert": lambda image, strength: color_uint8.invert(image),
   "identity": lambda image, strength: image,
 }
-# The identity, last in both, is no choice of timm's: it stands for what is not applied.
+# timm does not choose the identity, which is last in both: it replaces operations not applied.
 OPERATIONS = (*list(GEOMETRIC)[:-1], *COLOR)
 
 
@@ -111,17 +111,17 @@ def operate(
   Under `jax.vmap` a switch computes all its branches, see `autoaugment.operate`.
 
   Args:
-    image: (H, W, C).
-    operation: index into `OPERATIONS`.
-    strength: in -1..1; operations without a direction take its absolute value.
-    cubic: whether the geometric operations sample bicubically, else bilinearly.
-    fill: (C,), whole numbers, what they show from outside.
+    image: The image (H, W, C).
+    operation: The index in `OPERATIONS`.
+    strength: The strength in -1..1; operations without a direction take its absolute value.
+    cubic: Whether the geometric operations sample bicubically, else bilinearly.
+    fill: The color of pixels from outside the image, whole numbers (C,).
   """
   plain = len(GEOMETRIC) - 1
   matrices = [lambda value, f=f: f(value, image.shape[:2]) for f in GEOMETRIC.values()]
   matrix = jax.lax.switch(jnp.minimum(operation, plain), matrices, strength)
   moved = jnp.clip(sampling.sample(image, matrix, cubic, fill), 0.0, 255.0)
-  # Pillow truncates what it interpolates; float32 may miss a whole number by less than 2^-10.
+  # Pillow truncates interpolated values; float32 may miss a whole number by less than 2^-10.
   image = jnp.floor(moved + 2.0**-10)
   color = jnp.where(operation < plain, len(COLOR) - 1, operation - plain)
   return jax.lax.switch(color, list(COLOR.values()), image, strength)
@@ -133,11 +133,11 @@ def increasing(
   """Applies operations drawn from timm's 15 increasing ones.
 
   Args:
-    key: of this example and operation.
-    image: (H, W, C) with values 0..1; it is rounded to 8 bits first.
-    draws: which, how many, how strong.
-    interpolation: bilinear, bicubic, or random: each operation draws one of the two.
-    mean: per channel, of pixels in 0..1: what comes in from outside, rounded to 8 bits.
+    key: The random key of this example and operation.
+    image: An image (H, W, C) with values in 0..1, which is first rounded to 8 bits.
+    draws: The distribution of the operations and strengths.
+    interpolation: One of bilinear, bicubic and random; with random, each operation draws one.
+    mean: The mean per channel in 0..1, rounded to 8 bits as the color of pixels from outside.
   """
   operations, strengths, applied = draws(key, len(OPERATIONS) - 1)
   operations = jnp.where(applied, operations, OPERATIONS.index("identity"))
@@ -151,6 +151,6 @@ def increasing(
     how = False if interpolation == "bilinear" else one_cubic
     return operate(x, operation, strength, how, fill), None
 
-  # A scan, so that the long list of operations is compiled once.
+  # A scan compiles the long list of operations only once.
   image, _ = jax.lax.scan(apply, jnp.round(image * 255.0), (operations, strengths, cubic))
   return image / 255.0

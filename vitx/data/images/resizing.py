@@ -1,4 +1,4 @@
-"""The transform of labeled images on the host, which gives all of them one size."""
+"""The host's transform of labeled images to one size."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,17 +15,17 @@ from vitx.data.images.decode import Encoded, resize, resize_short_side
 
 @dataclass(frozen=True)
 class ResizeImages:
-  """Makes image uint8 (S, S, C) and label int32 () from images of any size.
+  """A transform of labeled images of any size to image uint8 (S, S, C) and label int32 ().
 
   Attributes:
-    decode_size: side S; or (height, width), of which the images then are.
-    resize_mode: center | squash | random, see `decode.resize`. In evaluation `random` takes the
-      middle, as `decode.resize_short_side` has it.
-    interpolation: bilinear | bicubic | random, of the resizing.
-    train: whether `random` draws a crop.
+    decode_size: The side S of the result, or its (height, width).
+    resize_mode: One of center, squash and random, see `decode.resize`. In evaluation, `random`
+      takes the center by `decode.resize_short_side`.
+    interpolation: The interpolation: bilinear, bicubic or random.
+    train: Whether `random` draws a crop.
 
   Raises:
-    ConfigError: an unknown mode or a size out of range.
+    ConfigError: The mode is unknown or the size is out of range.
   """
 
   decode_size: Size
@@ -40,7 +40,7 @@ class ResizeImages:
 
   @property
   def draws(self) -> bool:
-    """Returns whether each row of each step has a crop of its own."""
+    """Returns whether each row of each step gets a new random crop."""
     return self.train and self.resize_mode == "random"
 
   def __call__(self, example: Mapping[str, Any], bits: np.random.Philox | None = None) -> Example:

@@ -1,8 +1,8 @@
-"""An image seen on a transformed grid, with Pillow's own rules: `Image.transform(..., fillcolor)`.
+"""Samples an image on a transformed grid by the rules of Pillow's `Image.transform`.
 
-Where a position lies in the image, the pixels around it are weighted, those beyond the edge being
-the edge's own; where it lies outside there is the fill. (`image_ops.affine` interpolates towards
-zeros instead, so that an edge that moves is smooth.)
+A position inside the image gets a weighted sum of the pixels around it, where the edge is repeated
+outwards; a position outside gets the fill color. (`image_ops.affine` interpolates towards zeros
+instead, so that a moving edge is smooth.)
 """
 
 import jax
@@ -15,14 +15,14 @@ def sample(
   """Samples the image as Pillow's affine transform does.
 
   Args:
-    image: (H, W, C) float.
-    matrix: (2, 3); an output pixel at (x, y) shows the input at `matrix @ (x, y, 1)`, its center
-      lying at a whole number and a half.
-    cubic: whether to sample bicubically, else bilinearly; may be traced.
-    fill: (C,), shown where a position lies outside.
+    image: A float image (H, W, C).
+    matrix: The transform (2, 3): the output at (x, y) shows the input at `matrix @ (x, y, 1)`;
+      pixel centers have coordinates i + 1/2.
+    cubic: Whether to sample bicubically, else bilinearly; may be traced.
+    fill: The color of positions outside the image, (C,).
 
   Returns:
-    (H, W, C), not clipped: bicubic sampling may leave the range of the image.
+    The sampled image (H, W, C), not clipped: bicubic sampling may leave the range of the image.
   """
   H, W, C = image.shape
   x = (jnp.arange(W, dtype=jnp.float32) + 0.5)[None, :]
@@ -45,14 +45,14 @@ def sample(
 def _taps(
   position: jax.Array, size: int, cubic: jax.Array | bool
 ) -> tuple[list[jax.Array], list[jax.Array]]:
-  """Returns the pixels along one axis that a position takes part of, and their weights."""
+  """Returns the indices of the pixels along one axis that a position samples, and their weights."""
   first = jnp.floor(position - 0.5)
   d = position - 0.5 - first
   linear = [jnp.zeros_like(d), 1 - d, d, jnp.zeros_like(d)]
-  # Keys (1981) with a = -1, which Pillow's transform has (its `resize` has a = -1/2).
+  # Keys (1981) with a = -1 as in Pillow's transform; Pillow's `resize` uses a = -1/2.
   keys = [-d + 2 * d**2 - d**3, 1 - 2 * d**2 + d**3, d + d**2 - d**3, d**3 - d**2]
   both = [jnp.where(cubic, k, w) for k, w in zip(keys, linear, strict=True)]
-  # A position outside, which shows the fill, may be any number.
+  # A position outside, whose pixel shows the fill, may be any number.
   first = jnp.clip(first, -1, size).astype(jnp.int32)
   taps = [jnp.clip(first + offset, 0, size - 1) for offset in (-1, 0, 1, 2)]
   return (taps[1:3], linear[1:3]) if cubic is False else (taps, both)

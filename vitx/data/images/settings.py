@@ -1,4 +1,4 @@
-"""Sizes and channels of images: of `config.data`, and of a set of images."""
+"""Sizes and channels of images in `config.data` and in data sets."""
 
 from vitx.config.checks import check_choice
 from vitx.config.errors import ConfigError, listing
@@ -7,12 +7,12 @@ from vitx.data.dataset import ArraySpec, DatasetInfo
 
 
 def sides(size: Size) -> tuple[int, int]:
-  """Returns (height, width) of a size, which may be the side of a square."""
+  """Returns a size, which may be the side of a square, as (height, width)."""
   return (size, size) if isinstance(size, int) else (size[0], size[1])
 
 
 def scale_size(size: Size, numerator: float, denominator: float) -> Size:
-  """Returns a size times numerator / denominator, rounded, in the form that it has."""
+  """Returns a size times numerator / denominator, rounded, in the form of the size."""
   if isinstance(size, int):
     return round(size * numerator / denominator)
   height, width = (round(side * numerator / denominator) for side in size)
@@ -23,7 +23,7 @@ FILE_CHANNELS = (1, 3, 4)
 
 
 def check_file_settings(settings: DataSettings) -> None:
-  """Raises ConfigError for channels or a range of values that no image file can be read in."""
+  """Raises ConfigError for channels or a value range that are invalid for image files."""
   check_choice(settings.channels, "data.channels", FILE_CHANNELS)
   given = settings.value_range
   if given is not None and not given[0] < given[1]:
@@ -33,16 +33,16 @@ def check_file_settings(settings: DataSettings) -> None:
 def image_spec(
   channels: int, size: tuple[int | None, int | None] = (None, None), *, labeled: bool = True
 ) -> dict[str, ArraySpec]:
-  """Returns the spec of images of (height, width), None where it varies; with labels or without."""
+  """Returns the spec of images, where None is a varying side, and of labels if `labeled`."""
   image = {"image": ArraySpec((*size, channels), "uint8")}
   return {**image, "label": ArraySpec((), "int32")} if labeled else image
 
 
 def find_size(info: DatasetInfo) -> tuple[int, int] | None:
-  """Returns (height, width) of a set's images; None if they vary.
+  """Returns the (height, width) of a set's images, or None if they vary.
 
   Raises:
-    ConfigError: the set holds no images.
+    ConfigError: The set has no images.
   """
   height, width, _ = _find_shape(info)
   return None if height is None or width is None else (height, width)
@@ -52,7 +52,7 @@ def find_channels(info: DatasetInfo) -> int:
   """Returns the number of channels of a set's images.
 
   Raises:
-    ConfigError: the set holds no images, or their channels vary.
+    ConfigError: The set has no images, or their channels vary.
   """
   channels = _find_shape(info)[2]
   if channels is None:

@@ -1,4 +1,4 @@
-"""Mean and standard deviation per channel, of pixels in 0..1, by which images are normalized."""
+"""Mean and standard deviation per channel of pixels in 0..1, for normalization."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,11 +12,11 @@ from vitx.data.dataset import DatasetInfo, Examples
 from vitx.data.images.settings import find_channels
 
 Channels = tuple[float, ...]
-# As many training images as give the third decimal.
+# Enough training images for three correct decimals.
 LARGEST_SAMPLE = 5000
 
-# The values that published recipes use (torchvision's for ImageNet and its subsets; for the others
-# the training set's own, as in the recipes of pytorch-cifar and the PyTorch MNIST example).
+# The values in published recipes: torchvision's for ImageNet and its subsets; for other sets those
+# of the training set, as in the recipes of pytorch-cifar and the PyTorch MNIST example.
 _IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 KNOWN: dict[str, tuple[Channels, Channels]] = {
   "cifar10": ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
@@ -36,17 +36,18 @@ def statistics(
 ) -> tuple[Channels, Channels]:
   """Returns (mean, std), one float per channel.
 
-  `data.mean` and `data.std` where set, else the published constants of a well-known set, else
-  those of up to 5,000 training images; the seed matters only for what was carved from train.
+  They are `data.mean` and `data.std` if set, else the published constants of a well-known set, else
+  computed from up to 5,000 training images. They depend on the seed only if splits are carved from
+  train.
 
   Args:
-    data: the config's `data`.
-    info: of the data set.
-    train: its training examples; None where they are not to be read.
+    data: The config's `data`.
+    info: The facts about the data set.
+    train: The training examples; None if they are not to be read.
 
   Raises:
-    ConfigError: a field of the wrong length, a std that is not positive; the training examples are
-      needed and are None.
+    ConfigError: A field has the wrong length, a std is not positive, or the training examples are
+      needed and None.
   """
   settings = read_fields(DataSettings, data)
   mean, std = settings.mean, settings.std
@@ -74,7 +75,7 @@ def _own(info: DatasetInfo, train: Examples | None) -> tuple[Channels, Channels]
 def compute(examples: Examples) -> tuple[Channels, Channels]:
   """Returns (mean, std) of up to 5,000 examples; every image has equal weight, whatever its size.
 
-  Rounded to four decimals, so that they do not depend on the version of the JPEG decoder.
+  The results are rounded to four decimals, to be independent of the version of the JPEG decoder.
   """
   chosen = order.shuffle(0, order.STATISTICS, 0, len(examples))[:LARGEST_SAMPLE]
   moments = []

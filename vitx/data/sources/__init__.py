@@ -1,21 +1,22 @@
-"""Data sets by name: a TFDS name, `KIND:PATH`, or `module:function` of your own.
+"""Opens data sets by name: a TFDS name, `KIND:PATH`, or your own `module:function`.
 
-`digits`, `cifar10` or `tiny_shakespeare` are sets of TFDS: images or texts. `folder:PATH` is a
-folder of images, `bytes:FILE` any file as a sequence of bytes, `audio:FOLDER` a folder of WAV.
+`digits`, `cifar10` and `tiny_shakespeare` are TFDS sets of images or texts. `folder:PATH` is a
+folder of images, `bytes:FILE` any file as a sequence of bytes, `audio:FOLDER` a folder of WAV
+files.
 
-A source of your own is a function from the config's `data` (a mapping that has at least the fields
-of `DataSettings`) to a `Dataset`; `data.source=my_package.my_file:open_mine` names it. It reads
-what it needs of `data`, such as `data["data_dir"]`, and returns
+Your own source is a function from the config's `data` (a mapping with at least the fields of
+`DataSettings`) to a `Dataset`. Select it by `data.source=my_package.my_file:open_mine`. It reads
+the fields of `data` that it needs, such as `data["data_dir"]`, and returns a `Dataset` with
 
 - `info`: the name, the `ArraySpec` of each array of an example, class names or a vocabulary where
-  there are any, and a fingerprint of the content; "" has one made of the examples' arrays;
-- `splits` and `open_split`, from a split's name to its examples: `len(examples)`, `examples[i]` (a
-  dict of arrays), `examples.name(i)` and `examples.labels` (the classes, int32 (n,), or None);
-  all may be called from several threads at once;
-- for sequences that must not be drawn one by one, `carve`, such as `documents.carve_end`.
+  there are any, and a fingerprint of the content ("": computed from the examples' arrays);
+- `splits` and `open_split`, a function from a split's name to its examples with `len(examples)`,
+  `examples[i]` (a dict of arrays), `examples.name(i)` and `examples.labels` (the classes, int32
+  (n,), or None), all of which may be called from several threads at once;
+- `carve`, such as `documents.carve_end`, for sequences that must not be drawn one by one.
 
-It needs one split called `train` and no other: what is missing for validation and testing is carved
-from that. A kind of source that ships with vitx is a line of `SOURCES`.
+Only the split `train` is required: missing validation and test splits are carved from it. Each kind
+of source that ships with vitx is an entry of `SOURCES`.
 """
 
 import dataclasses
@@ -48,7 +49,7 @@ __all__ = [
 ]
 
 Opener = Callable[[Mapping[str, Any]], Dataset]
-# By what stands before the colon of `KIND:REST`.
+# The functions that open a source `KIND:REST`, by KIND.
 SOURCES: dict[str, Opener] = {
   "audio": audio.open_audio,
   "bytes": byte_file.open_bytes,
@@ -62,13 +63,14 @@ def open_source(
   """Opens the data set that a config's `data` names, without decoding an example.
 
   Args:
-    data: the config's `data`; `DataSettings` says which fields every source has.
-    seed: the data seed, from which the carved splits follow.
-    class_names: the order in which a run has numbered the classes before; None for a new run. It
-      holds if the set has these classes.
+    data: The config's `data`; `DataSettings` declares the fields that every source has.
+    seed: The data seed, which determines the carved splits.
+    class_names: The classes in the order of an existing run, which is kept if the set has these
+      classes; None for a new run.
 
   Raises:
-    ConfigError: unknown, unprepared or unreadable set, missing split; names the field and the fix.
+    ConfigError: The set is unknown, unprepared or unreadable, or a split is missing; the message
+      names the field and the fix.
   """
   dataset = open_dataset(data)
   if class_names is not None and len(class_names) == len(dataset.info.class_names or ()):
@@ -81,10 +83,11 @@ def open_dataset(data: Mapping[str, Any]) -> Dataset:
   """Opens a data set before its splits get roles.
 
   Args:
-    data: the config's `data`; `DataSettings` says which fields every source has.
+    data: The config's `data`; `DataSettings` declares the fields that every source has.
 
   Raises:
-    ConfigError: unknown, unprepared or unreadable set; names the field and the fix.
+    ConfigError: The set is unknown, unprepared or unreadable; the message names the field and the
+      fix.
   """
   settings = read_fields(DataSettings, data)
   opener = find_opener(settings.source)
@@ -105,7 +108,7 @@ def open_dataset(data: Mapping[str, Any]) -> Dataset:
 
 
 def _check_labels(dataset: Dataset) -> None:
-  """Raises ConfigError for labels of a user's own source that have no class name."""
+  """Raises ConfigError if a label of the user's own source has no class name."""
   info, count = dataset.info, len(dataset.info.class_names or ())
   for split in dataset.splits if info.class_names is not None else ():
     labels = _labels(dataset.open_split(split))
@@ -123,13 +126,13 @@ def _labels(examples: Examples) -> np.ndarray:
 
 
 def find_info(data: Mapping[str, Any]) -> DatasetInfo:
-  """Returns what a data set is like; it is opened only if its name does not say it.
+  """Returns the facts about a data set; opens it only if its name does not determine them.
 
   Args:
-    data: the config's `data`; `DataSettings` says which fields every source has.
+    data: The config's `data`; `DataSettings` declares the fields that every source has.
 
   Raises:
-    ConfigError: unknown name; or the set has to be opened and cannot be, as `open_dataset` says.
+    ConfigError: The name is unknown, or the set must be opened and `open_dataset` fails.
   """
   is_named = find_opener(read_fields(DataSettings, data).source) is tfds.open_tfds
   known = tfds.find_facts(data) if is_named else None
@@ -137,7 +140,7 @@ def find_info(data: Mapping[str, Any]) -> DatasetInfo:
 
 
 def make_up_statistics(data: ConfigDict, info: DatasetInfo) -> None:
-  """Sets mean and standard deviation of images in a config's `data`; no image is read for them."""
+  """Sets placeholders for the mean and std of images in a config's `data`; reads no image."""
   if "image" in info.spec:
     data.mean = data.std = (0.5,) * (info.spec["image"].shape[-1] or 1)
 
@@ -146,8 +149,8 @@ def find_opener(name: str) -> Opener:
   """Returns the function that opens a source.
 
   Args:
-    name: `data.source`: `KIND:REST` of a kind in `SOURCES`, `module:function`, or a TFDS name,
-      which may end in `:VERSION`.
+    name: The value of `data.source`: `KIND:REST` with a kind in `SOURCES`, `module:function`, or a
+      TFDS name, which may end in `:VERSION`.
 
   Raises:
     ConfigError: `module:function` cannot be imported.
@@ -163,7 +166,7 @@ def find_opener(name: str) -> Opener:
 
 
 def _check_opener(opener: Opener, name: str) -> None:
-  """Raises ConfigError for a function that cannot be called with the config's `data` alone."""
+  """Raises ConfigError unless a function can be called with the config's `data` alone."""
   try:
     inspect.signature(opener).bind({})
   except TypeError as error:

@@ -1,4 +1,4 @@
-"""`audio:FOLDER`: WAV files at 12 kHz as 8-bit mu-law, a document each.
+"""The source `audio:FOLDER`: each WAV file is a document of 8-bit mu-law codes at 12 kHz.
 
 The Sparse Transformer article models classical piano music in this form (section 7.4).
 """
@@ -31,17 +31,18 @@ SUFFIXES = (".wav", ".wave")
 def open_audio(data: Mapping[str, Any]) -> Dataset:
   """Opens `audio:FOLDER`: WAV files of 8, 16, 24 or 32-bit PCM or float, of any rate.
 
-  Channels are averaged, other rates resampled to 12 kHz. The layout is FOLDER/SPLIT/... if a
-  directory whose name states a role (train, val, valid, validation, dev, test, Training)
-  holds WAV files; else all in FOLDER and below it is one split, `train`. Hidden files are ignored,
-  those of other suffixes skipped with a warning.
+  Channels are averaged, and other rates are resampled to 12 kHz. The layout is FOLDER/SPLIT/... if
+  a directory whose name states a role (train, val, valid, validation, dev, test, Training) has WAV
+  files; else all files in FOLDER and below it are one split, `train`. Hidden files are ignored;
+  files with other suffixes are skipped with a warning.
 
   Args:
-    data: the config's `data`: source; splits, which if any is given says that FOLDER holds a
-      directory per split, whatever their names.
+    data: The config's `data`, of which these fields are read: source; splits. If any split is
+      given, FOLDER must have a directory per split, and their names may be arbitrary.
 
   Raises:
-    ConfigError: no such directory, no WAV file in it, one that is none, is empty or damaged.
+    ConfigError: The directory does not exist or has no WAV file, or a file is not WAV, is empty or
+      is damaged.
     MissingExtraError: `soundfile`, which reads WAV files, is not installed.
   """
   settings = read_fields(DataSettings, data)
@@ -74,24 +75,24 @@ def open_audio(data: Mapping[str, Any]) -> Dataset:
 
 
 def read_sound(wav: Wav) -> np.ndarray:
-  """Returns a WAV file as it is modeled: 12 kHz, one channel, mu-law codes uint8 (n,).
+  """Reads a WAV file as mu-law codes, uint8 (n,), of one channel at 12 kHz.
 
   Raises:
-    ConfigError: it cannot be read, or holds a sample that is not finite.
+    ConfigError: The file cannot be read, or has a sample that is not finite.
   """
   sound = wav.read().mean(axis=1)
   if not np.isfinite(sound).all():
     raise ConfigError(f"{wav.path} holds a sample that is not finite. Replace or remove it.")
   up, down = _ratio(wav.rate)
   if up != down:
-    import scipy.signal  # takes a second, and most runs are not of sound at another rate
+    import scipy.signal  # takes a second, and few runs need it
 
     sound = scipy.signal.resample_poly(sound, up, down)
   return mu_law_encode(sound)
 
 
 def _length(wav: Wav) -> int:
-  """Returns the number of samples at 12 kHz."""
+  """Returns the number of samples of a file at 12 kHz."""
   up, down = _ratio(wav.rate)
   return -(-wav.samples * up // down)
 
@@ -118,7 +119,7 @@ def _log_rates(name: str, splits: Mapping[str, tuple[Wav, ...]]) -> None:
 
 
 def _fingerprint(root: Path, splits: Mapping[str, tuple[Wav, ...]]) -> str:
-  """Hashes names and sizes of all files, and their content (a sample if large)."""
+  """Hashes the names and sizes of all files, and their content (a sample if large)."""
   parts: list[str | bytes] = ["audio", str(RATE)]
   for split in sorted(splits):
     paths = [wav.path for wav in splits[split]]

@@ -1,4 +1,4 @@
-"""`bytes:FILE`: any file as one document of bytes, whose splits are slices in bytes or percent."""
+"""The source `bytes:FILE`: a file as one document; its splits are slices in bytes or percent."""
 
 import functools
 import itertools
@@ -16,7 +16,7 @@ from vitx.data.documents import SPEC, VOCABULARY, Documents, carve_end
 from vitx.data.fingerprint import choose_sample, digest
 from vitx.files import open_file
 
-# Of a large file some blocks of this many bytes are fingerprinted.
+# The fingerprint of a large file samples blocks of this many bytes.
 BLOCK = 2**20
 _SLICE = re.compile(r"\s*train\s*(?:\[\s*(?P<low>[^:\]]*?)\s*:\s*(?P<high>[^:\]]*?)\s*\])?\s*")
 _BYTES = re.compile(r"-?\d[\d_]*")
@@ -24,17 +24,17 @@ _PERCENT = re.compile(r"-?\d+(\.\d+)?%")
 
 
 def open_bytes(data: Mapping[str, Any]) -> Dataset:
-  """Opens `bytes:FILE`: the whole file is the split `train`, mapped into memory, not read.
+  """Opens `bytes:FILE`: the whole file is the split `train`, mapped into memory.
 
   `data.splits` may slice it as TFDS does, in bytes or percent: `train[:90000000]`,
   `train[90_000_000:95_000_000]`, `train[-5%:]`, `train[:10%]+train[90%:]` (two documents).
 
   Args:
-    data: the config's `data`: source.
+    data: The config's `data`, of which only source is read.
 
   Raises:
-    ConfigError: a file that is missing, empty or unreadable; and, when a split is opened, a slice
-      that is malformed, empty or beyond the file.
+    ConfigError: The file is missing, empty or unreadable; or, when a split is opened, a slice is
+      malformed, empty or beyond the file.
   """
   name = read_fields(DataSettings, data).source
   path = Path(name.removeprefix("bytes:")).expanduser()
@@ -60,7 +60,7 @@ def open_bytes(data: Mapping[str, Any]) -> Dataset:
 
 
 def _map(name: str, path: Path) -> np.ndarray:
-  """Returns the bytes of a file, uint8 (n,), read where they are looked at."""
+  """Maps the bytes of a file into memory, uint8 (n,)."""
   try:
     if path.is_dir():
       raise ConfigError(f"data.source={name!r}: {path} is a directory. Name one file.")
@@ -101,7 +101,7 @@ def _slices(name: str, size: int, expression: str) -> list[tuple[int, int]]:
 
 
 def _place(text: str, size: int) -> int | None:
-  """Returns where in the file a bound is, from the end if negative; None if it is no bound."""
+  """Returns the position of a bound, negative from the end; None for text of another form."""
   if _BYTES.fullmatch(text):
     place = int(text)
   elif _PERCENT.fullmatch(text):
@@ -122,7 +122,7 @@ def _overlap(a: list[tuple[int, int]], b: list[tuple[int, int]]) -> bool:
 
 
 def _fingerprint(content: np.ndarray) -> str:
-  """Hashes the size and the content, or blocks of it if it is large; not the name."""
+  """Hashes the size and the content (a sample of blocks if large), but not the name."""
   size = len(content)
   chosen = choose_sample(-(-size // BLOCK), size)
 

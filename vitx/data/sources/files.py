@@ -1,4 +1,4 @@
-"""The files of a folder of the user's own."""
+"""Finds the files in the user's own folder."""
 
 import os
 from collections.abc import Sequence
@@ -8,31 +8,32 @@ from absl import logging
 
 from vitx.config.errors import ConfigError
 
-LISTED = 5  # skipped files that are named; the others are counted
-# What archives, file managers and Python leave beside files, with copies of them inside.
+LISTED = 5  # a warning names this many skipped files and counts the others
+# Directories that archives, file managers and Python leave beside files, with copies of them
+# inside.
 LEFTOVERS = {"__macosx", "__pycache__", "@eadir", "$recycle.bin", "lost+found"}
 LEFTOVERS |= {"system volume information"}
-# Of a run: its checkpoints, and one of the files that it writes at its beginning.
+# A workdir has a directory of checkpoints and one of these files, which a run writes at its start.
 RUN = ("config.json", "log.txt", "train.lock")
 
 
 def find_files(
   field: str, directory: Path, suffixes: Sequence[str]
 ) -> tuple[list[Path], list[Path]]:
-  """Returns the files in a directory and below it, links followed.
+  """Returns the files in a directory and below it; follows links.
 
-  Hidden files, what archives and file managers leave, and runs of vitx are left out.
+  Hidden files, leftovers of archives and file managers, and workdirs of vitx are left out.
 
   Args:
-    field: that named it and its value, for errors.
-    directory: where to look.
-    suffixes: in lower case, of the files that are looked for.
+    field: The config field and its value, for errors.
+    directory: The directory to search.
+    suffixes: The suffixes to search for, in lower case.
 
   Returns:
-    The files with one of the suffixes, sorted, and the others, sorted.
+    The sorted files with one of the suffixes, and the sorted other files.
 
   Raises:
-    ConfigError: a link leads back to a directory that it lies in, or a name is not UTF-8.
+    ConfigError: A link leads back to a directory that contains it, or a name is not UTF-8.
   """
   found: list[Path] = []
   others: list[Path] = []
@@ -49,17 +50,17 @@ def find_files(
 
 
 def find_directories(field: str, directory: Path, suffixes: Sequence[str]) -> list[Path]:
-  """Returns the directories in a directory that may hold files of the user's, sorted.
+  """Returns the sorted directories in a directory that may have files of the user.
 
-  Hidden ones, what archives and file managers leave, and folders of runs are left out.
+  Hidden directories, leftovers of archives and file managers, and workdirs are left out.
 
   Args:
-    field: that named it and its value, for errors.
-    directory: where to look.
-    suffixes: in lower case, of the files that are wanted.
+    field: The config field and its value, for errors.
+    directory: The directory to search.
+    suffixes: The suffixes of the wanted files, in lower case.
 
   Raises:
-    ConfigError: a name is not UTF-8.
+    ConfigError: A name is not UTF-8.
   """
   found = sorted(p for p in directory.iterdir() if p.is_dir() and not _is_leftover(p))
   found = [path for path in found if not _holds_runs_alone(path, suffixes)]
@@ -73,14 +74,14 @@ def _is_leftover(path: Path) -> bool:
 
 
 def _is_run(path: Path) -> bool:
-  """Returns whether a directory is the workdir of a run, or of several."""
+  """Returns whether a directory is the workdir of a run or of several runs."""
   if (path / "phases.json").is_file():
     return True
   return (path / "checkpoints").is_dir() and any((path / name).is_file() for name in RUN)
 
 
 def _holds_runs_alone(path: Path, suffixes: Sequence[str]) -> bool:
-  """Returns whether there are runs in a directory, and outside of them no file that is wanted."""
+  """Returns whether a directory has workdirs and no wanted file outside of them."""
   is_seen = False
   for folder, inner, names in os.walk(path):
     if any(each.lower().endswith(tuple(suffixes)) for each in names if not each.startswith(".")):
@@ -92,9 +93,9 @@ def _holds_runs_alone(path: Path, suffixes: Sequence[str]) -> bool:
 
 
 def check_name(field: str, path: Path) -> None:
-  """Raises ConfigError, which begins with `field`, for a path that is not UTF-8.
+  """Raises ConfigError, beginning with `field`, for a path that is not UTF-8.
 
-  No file of ours could hold it.
+  No file that vitx writes could contain the path.
   """
   try:
     str(path).encode()
@@ -107,7 +108,7 @@ def check_name(field: str, path: Path) -> None:
 def warn_of_skipped(
   name: str, root: Path, skipped: Sequence[Path], suffixes: Sequence[str]
 ) -> None:
-  """Says which files of a folder are not read, if there are any."""
+  """Logs a warning that names the skipped files of a folder, if there are any."""
   if skipped:
     wanted, some = ", ".join(suffixes), list_files(root, skipped)
     logging.warning(
@@ -116,7 +117,7 @@ def warn_of_skipped(
 
 
 def list_files(root: Path, files: Sequence[Path]) -> str:
-  """Returns the first files, relative to a folder, and how many more there are."""
+  """Lists the first files, relative to a folder, and the number of others."""
   some = ", ".join(path.relative_to(root).as_posix() for path in files[:LISTED])
   return f"{some} and {len(files) - LISTED} more" if len(files) > LISTED else some
 

@@ -1,4 +1,4 @@
-"""A folder of the user's own images: a directory per class, perhaps in a directory per split."""
+"""The source `folder:PATH`: a directory per class, optionally in a directory per split."""
 
 import itertools
 from collections.abc import Collection, Mapping
@@ -31,14 +31,14 @@ SUFFIXES = (
 
 @dataclass(frozen=True)
 class Files:
-  """The images of one split; labels follow from the directories.
+  """The images of one split, labeled by their directories.
 
   Attributes:
-    root: the folder that the config names.
-    paths: (n,), relative to the root.
-    labels: int32 (n,).
-    directories: (n,), the name of the class as the file system has it.
-    settings: how images are read.
+    root: The folder in the config.
+    paths: The n paths relative to the root.
+    labels: The labels, int32 (n,).
+    directories: The n class names as the file system spells them.
+    settings: The settings for reading images.
   """
 
   root: Path
@@ -51,19 +51,19 @@ class Files:
     return len(self.paths)
 
   def __getitem__(self, i: int) -> Example:
-    """Returns image uint8 (height, width, C), native size, and label int32 ()."""
+    """Returns image uint8 (height, width, C) in native size, and label int32 ()."""
     stored = self.encoded(i)
     return {**stored, "image": stored["image"].decode()}
 
   def encoded(self, i: int) -> dict[str, Any]:
-    """Returns the same with the image as it is stored."""
+    """Returns an example whose image is still `Encoded`."""
     path, content = self.root / self.paths[i], self.read(i)
     channels, values = self.settings.channels, self.settings.value_range
     image = Encoded(content, channels, str(path), upright=True, value_range=values)
     return {"image": image, "label": np.asarray(self.labels[i])}
 
   def read(self, i: int) -> bytes:
-    """Returns the content of a file. Raises ConfigError, with its path, if it cannot be read."""
+    """Returns the content of a file; raises ConfigError with its path if it is unreadable."""
     path = self.root / self.paths[i]
     try:
       return read_bytes(path)
@@ -77,20 +77,20 @@ class Files:
 def open_folder(data: Mapping[str, Any]) -> Dataset:
   """Opens `folder:PATH`.
 
-  `folder_layout.find_layout` says which directories are splits and which classes. A split without
-  class directories has no labels and is not used. Classes are numbered as `classes.txt` in PATH
-  lists them, else by the number in their names, else in the order of the names. Hidden files and
-  leftovers of other programs are ignored; other files whose suffix is none of `SUFFIXES`, and
-  images beside the directories of the classes, are skipped with a warning. Of several frames the
-  first counts. `data.splits` may join splits: `fold1+fold2`.
+  `folder_layout.find_layout` finds the splits and the classes. A split without class directories
+  has no labels and is not used. Classes are numbered in the order of `classes.txt` in PATH, else by
+  the number in their names, else in the order of the names. Hidden files and leftovers of other
+  programs are ignored. Other files whose suffix is not in `SUFFIXES`, and images outside the class
+  directories, are skipped with a warning. Only the first frame of an image file is used.
+  `data.splits` may join splits: `fold1+fold2`.
 
   Args:
-    data: the config's `data`: source; channels, to which images are converted; splits, which if any
-      is given says which directories of PATH are splits, whatever their names.
+    data: The config's `data`, of which these fields are read: source; channels, to which images are
+      converted; splits. If any split is given, the named directories of PATH are the splits.
 
   Raises:
-    ConfigError: no such directory, fewer than two classes, a class without images in train, splits
-      whose classes differ, a list of classes that lacks one.
+    ConfigError: The directory does not exist, there are fewer than two classes, a class has no
+      images in train, splits have different classes, or `classes.txt` lacks a class.
   """
   settings = read_fields(DataSettings, data)
   check_file_settings(settings)
@@ -131,7 +131,7 @@ def open_folder(data: Mapping[str, Any]) -> Dataset:
 
 
 def _join(name: str, files: Mapping[str, Files], expression: str) -> Examples:
-  """Returns the images of splits that are joined by `+`."""
+  """Returns the images of an expression of splits joined by `+`."""
   bases = [term.strip() for term in expression.split("+")]
   for base in bases:
     if base not in files or bases.count(base) > 1:
@@ -145,7 +145,7 @@ def _join(name: str, files: Mapping[str, Files], expression: str) -> Examples:
 def _name_classes(
   field: str, root: Path, layout: FolderLayout, stated: tuple[str, ...]
 ) -> tuple[tuple[str, ...], bool]:
-  """Returns the class names in their order, which all splits share, and whether they are listed."""
+  """Returns the ordered class names of all splits, and whether `classes.txt` lists them."""
   splits = layout.splits
   first = next((s for s in splits if s == "train"), next(iter(splits), ""))
   present = set(itertools.chain.from_iterable(splits.values()))
@@ -178,7 +178,7 @@ def _name_classes(
 
 
 def _warn_of_strays(name: str, root: Path, layout: FolderLayout) -> None:
-  """Says which images lie in no directory of a class, and which directories are none, if any."""
+  """Warns of images outside class directories, and of directories that are no classes."""
   classes = [each for found in layout.splits.values() for each in found.values()]
   places = {root} | {path.parent for each in classes for path in each.values()}
   strays = [
@@ -206,10 +206,10 @@ def _warn_of_strays(name: str, root: Path, layout: FolderLayout) -> None:
 def _files(
   field: str, root: Path, classes: Classes, names: tuple[str, ...], settings: DataSettings
 ) -> tuple[Files, list[Path]]:
-  """Returns the images of a split, and what else lies in the directories of its classes.
+  """Returns the images of a split, and the other files in its class directories.
 
-  Their order is that of the directories' names, whatever number a class has: so a run draws the
-  same examples in whichever order it numbers the classes.
+  Images are in the order of the directory names, independent of the labels, so that a run draws the
+  same examples however its classes are numbered.
   """
   paths: list[str] = []
   labels: list[int] = []
@@ -228,7 +228,7 @@ def _files(
 
 
 def _check_filled(name: str, split: str, files: Files, wanted: Collection[str]) -> None:
-  """Raises ConfigError for a split without images, or that trains and lacks those of a class."""
+  """Raises ConfigError if a split has no images, or train has none of some class."""
   empty = set(wanted) - {normalize(each) for each in files.directories}
   if empty and (find_role(split) == "train" or not len(files)):
     raise ConfigError(
@@ -238,10 +238,10 @@ def _check_filled(name: str, split: str, files: Files, wanted: Collection[str]) 
 
 
 def _fingerprint(files: dict[str, Files], *, skips: bool) -> str:
-  """Hashes names, sizes and classes of all files, and their content (a sample if large).
+  """Hashes the names, sizes and classes of all files, and their content (a sample if large).
 
-  A class counts by its place among the sorted names, whatever its number. A file that cannot be
-  read counts as empty, where such files are skipped.
+  A class enters as its index among the sorted names, independent of its label. An unreadable file
+  counts as empty if such files are skipped.
   """
   names = sorted({each for found in files.values() for each in found.directories})
   place = {each: i for i, each in enumerate(names)}
@@ -259,7 +259,7 @@ def _fingerprint(files: dict[str, Files], *, skips: bool) -> str:
 def _measure(path: Path) -> int:
   try:
     return path.stat().st_size
-  except OSError:  # such as a link that leads nowhere, which is told when it is read
+  except OSError:  # such as a broken link; reading it reports the error
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Which directories of a folder are splits and which are classes, by their names and shape."""
+"""Finds the splits and the classes in a folder by the names and contents of its directories."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -11,20 +11,20 @@ from vitx.data.dataset import ROLES
 from vitx.data.sources.files import find_directories
 from vitx.data.split_names import FOLD, find_role, states_role
 
-# The directories that hold the images of a class, by its name and then by the name that the file
-# system has: there are several where these differ in how their accents are written.
+# The image directories of each class, by the normalized class name and then by the name in the file
+# system. A class has several directories if their names differ only in the encoding of accents.
 Classes = dict[str, dict[str, Path]]
 
 
 @dataclass(frozen=True)
 class FolderLayout:
-  """The directories of a folder.
+  """The splits and the classes of a folder.
 
   Attributes:
-    splits: the directories of each class, by split.
-    unlabeled: splits without directories of classes.
-    skipped: directories that are neither split nor class.
-    hint: why they are taken for splits, where only their shape says so; "" otherwise.
+    splits: The directories of each class, by split.
+    unlabeled: The splits without class directories.
+    skipped: The directories that are neither splits nor classes.
+    hint: The reason why directories count as splits, if only their contents show it; else "".
   """
 
   splits: Mapping[str, Classes]
@@ -35,7 +35,7 @@ class FolderLayout:
 
 @dataclass(frozen=True)
 class _Place:
-  """A directory, the directories in it, and whether images lie beside them."""
+  """A directory, its subdirectories, and whether it contains images itself."""
 
   path: Path
   inner: tuple[Path, ...]
@@ -57,21 +57,22 @@ def find_layout(
   stated: Collection[str],
   named: Collection[str],
 ) -> FolderLayout:
-  """Returns which directories are splits, and which classes.
+  """Finds the directories that are splits and those that are classes.
 
-  Splits are what `named` names, else directories of directories whose names state a role, or that
-  mostly hold directories of equal names. The other way round, a directory per class may hold one
-  per split. All else is a directory per class, in one split called train.
+  Splits are the directories in `named`. Otherwise they are directories with subdirectories, if
+  their names state a role or most of them have subdirectories of equal names. The nesting may be
+  reversed: each class directory may have a directory per split. In any other layout, each directory
+  is a class of one split called train.
 
   Args:
-    field: that named the folder and its value, for errors.
-    root: the folder.
-    suffixes: in lower case, of images.
-    stated: the class names of `classes.txt`, which settle what is a class.
-    named: the splits that `data.splits` names.
+    field: The config field and its value, for errors.
+    root: The folder.
+    suffixes: The suffixes of images, in lower case.
+    stated: The class names in `classes.txt`; a directory with such a name is a class.
+    named: The splits in `data.splits`.
 
   Raises:
-    ConfigError: splits without directories of classes.
+    ConfigError: The directories are splits by their names and have no class directories.
   """
   places = [_look(field, path, suffixes) for path in find_directories(field, root, suffixes)]
   if not {normalize(place.path.name) for place in places}.isdisjoint(stated):
@@ -108,9 +109,9 @@ def _look(field: str, path: Path, suffixes: Sequence[str]) -> _Place:
 
 
 def _find_alike(places: Sequence[_Place]) -> list[_Place]:
-  """Returns the directories that look like splits by what they hold; [] if most do not.
+  """Returns the directories that look like splits by their contents; [] if most do not.
 
-  Half of the directories in each have a namesake in another.
+  At least half of the subdirectories of each have a namesake in another one.
   """
   count = Counter(name for place in places for name in place.names)
   shared = {name for name in count if count[name] > 1}
@@ -119,14 +120,15 @@ def _find_alike(places: Sequence[_Place]) -> list[_Place]:
 
 
 def _is_like(place: _Place, names: set[str]) -> bool:
-  """Returns whether a directory may be a split: half of the directories in it, and two at least,
-  have these names, and no image lies beside them.
+  """Returns whether a directory may be a split.
+
+  It contains no image itself, and at least half of its subdirectories, and two, have these names.
   """
   return not place.has_images and len(place.names & names) >= max(2, len(place.names) / 2)
 
 
 def _are_classes_of_splits(places: Sequence[_Place]) -> bool:
-  """Returns whether there is a directory per class with one per split inside, train among them."""
+  """Returns whether each directory is a class with a directory per split, including train."""
   return len(places) > 1 and all(
     not place.has_images
     and not states_role(place.path.name)
@@ -155,9 +157,9 @@ def _read_classes_of_splits(places: Sequence[_Place]) -> FolderLayout:
 def _read_splits(
   places: Sequence[_Place], known: Sequence[_Place], named: Collection[str], hint: str = ""
 ) -> FolderLayout:
-  """Returns a layout of splits: those that are known, and what else holds their classes.
+  """Returns a layout of the known splits and of other directories with the same classes.
 
-  Beside those that are named, no other counts that lacks a class.
+  If the config names splits, another directory is a split only if its classes are equal.
   """
   like = next((place for place in known if place.role == "train"), known[0])
   splits = [
@@ -183,7 +185,7 @@ def _group(paths: Iterable[Path]) -> Classes:
 
 
 def _check_unlabeled(field: str, places: Sequence[_Place]) -> None:
-  """Raises ConfigError where all directories are called like splits and none holds a class."""
+  """Raises ConfigError if all directories are named like splits but have no class directory."""
   roles = {place.role for place in places}
   if len(roles) > 1 and "train" in roles and roles <= {*ROLES}:
     raise ConfigError(

@@ -1,4 +1,4 @@
-"""Records of ArrayRecord files by random access, from several threads at once."""
+"""Random access to the records of ArrayRecord files, from several threads at once."""
 
 import bisect
 import functools
@@ -11,19 +11,20 @@ from array_record.python import array_record_module
 
 from vitx.config.errors import ConfigError
 
-# Nothing is read ahead: the next record lies elsewhere.
+# Reading ahead is useless, as the next record is elsewhere.
 _OPTIONS = "readahead_buffer_size:0,max_parallelism:0"
 _BUFFER = 32768  # bytes
 
 
-_THREADS = 64  # of the reader, for all files of a process; where it gets fewer it waits for ever
+_THREADS = 64  # the reader's threads for all files of a process; with fewer it hangs
 
 
 @functools.cache
 def check_threads() -> None:
   """Raises ConfigError, before a file is opened, unless this process may start enough threads.
 
-  Limits of virtual memory (`ulimit -v`), of processes (`ulimit -u`) and of a container count.
+  Limits of virtual memory (`ulimit -v`), of processes (`ulimit -u`) or of a container can prevent
+  this.
   """
   end, started = threading.Event(), []
   try:
@@ -44,7 +45,7 @@ def check_threads() -> None:
 
 
 class FileInstruction(Protocol):
-  """Which records of a file belong to a split, as TFDS says it: `take` of them after `skip`."""
+  """The TFDS description of a split's records in a file: `take` of them after `skip`."""
 
   filename: str
   skip: int
@@ -52,10 +53,10 @@ class FileInstruction(Protocol):
 
 
 class RecordFiles:
-  """The records of some files, one after the other.
+  """The concatenated records of some files.
 
-  `ArrayRecordDataSource` is the library's own. To get one record it goes through all of its file,
-  which for a file of 50,000 takes ten times as long as reading the range of one record.
+  The library's own `ArrayRecordDataSource` goes through the whole file to get one record. In a file
+  of 50,000 records, that takes ten times as long as reading a range of one record.
   """
 
   def __init__(self, files: Sequence[FileInstruction]):
@@ -76,7 +77,7 @@ class RecordFiles:
     return self._reader(which).read(place, place + 1)[0]
 
   def _reader(self, which: int) -> array_record_module.ArrayRecordReader:
-    """Returns the reader of a file, opened at its first use; one serves all threads."""
+    """Returns the reader of a file, opened at the first use and shared by all threads."""
     reader = self._readers.get(which)
     if reader is None:
       with self._lock:

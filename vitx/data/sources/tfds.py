@@ -1,4 +1,4 @@
-"""TFDS sets of images or texts, read from ArrayRecord files; nothing here imports TensorFlow."""
+"""TFDS sets of images or texts, read from ArrayRecord files without TensorFlow."""
 
 import dataclasses
 import threading
@@ -19,19 +19,19 @@ from vitx.data.sources import tfds_dir
 from vitx.data.sources.record_files import check_threads
 from vitx.data.sources.tfds_records import Content, Records, find_content
 
-NOWHERE = "/nonexistent"  # as TFDS's directory: what a set is like is asked of its code alone
+NOWHERE = "/nonexistent"  # as the TFDS directory, so that only the code of a set is asked
 
 
 def open_tfds(data: Mapping[str, Any]) -> Dataset:
   """Opens a prepared TFDS set of images or of texts; `digits` prepares itself.
 
   Args:
-    data: the config's `data`: source, `NAME[/CONFIG][:VERSION]`; data_dir; channels, for sets whose
-      images have no fixed number.
+    data: The config's `data`, of which these fields are read: source, `NAME[/CONFIG][:VERSION]`;
+      data_dir; channels, for sets whose images have no fixed number; value_range.
 
   Raises:
-    ConfigError: unknown name, not prepared (with the command), a copy of another format, a set of
-      another kind, or a process that may start too few threads to read it.
+    ConfigError: The name is unknown, the set is not prepared (the message has the command), is
+      stored in another format or is of another kind, or this process may start too few threads.
   """
   settings = read_fields(DataSettings, data)
   directory = tfds_dir.prepared_directory(settings.source, settings.data_dir)
@@ -45,15 +45,15 @@ def open_tfds(data: Mapping[str, Any]) -> Dataset:
 
 
 def find_facts(data: Mapping[str, Any]) -> DatasetInfo | None:
-  """Returns what is known of a set by its name, prepared or not; it has no fingerprint.
+  """Returns the facts about a set that follow from its name, without a fingerprint.
 
-  TFDS ships what its sets are like, and we do for ours.
+  The set need not be prepared: TFDS ships the facts about its sets, and vitx about its own.
 
   Args:
-    data: as of `open_tfds`.
+    data: The config's `data`.
 
   Returns:
-    None if nothing is known: the set has to be opened.
+    The facts, or None if they are unknown until the set is opened.
   """
   settings = read_fields(DataSettings, data)
   name, config, _ = tfds_dir.parse_name(settings.source)
@@ -65,7 +65,7 @@ def find_facts(data: Mapping[str, Any]) -> DatasetInfo | None:
     return None
   try:
     info = tfds.builder(f"{name}/{config}" if config else name, data_dir=NOWHERE).info
-  except Exception:  # it needs TensorFlow to say what it is like, or has no such config
+  except Exception:  # the builder needs TensorFlow, or the config does not exist
     return None
   return _describe(
     info.features, settings.source, find_content(info, settings.source), settings.channels
@@ -73,7 +73,7 @@ def find_facts(data: Mapping[str, Any]) -> DatasetInfo | None:
 
 
 class Images(Records):
-  """The images of one split expression, with their labels where the set has them."""
+  """The images of one split expression, with labels if the set has them."""
 
   def __init__(
     self,
@@ -87,7 +87,7 @@ class Images(Records):
     self._content = content
     self._settings = settings
     self._labels: np.ndarray | None = None
-    self._lock = threading.Lock()  # one scan for the labels, however many threads ask
+    self._lock = threading.Lock()  # one scan for the labels, however many threads call
 
   @property
   def labels(self) -> np.ndarray | None:
@@ -100,12 +100,12 @@ class Images(Records):
       return self._labels
 
   def __getitem__(self, i: int) -> Example:
-    """Returns image uint8 (height, width, C), native size, and label int32 () if there are any."""
+    """Returns image uint8 (height, width, C) in native size, and label int32 () if any."""
     stored = self.encoded(i)
     return {**stored, "image": stored["image"].decode()}
 
   def encoded(self, i: int) -> dict[str, Any]:
-    """Returns the same with the image as it is stored."""
+    """Returns an example whose image is still `Encoded`."""
     features = self.read(i)
     content = features[self._content.image].bytes_list.value[0]
     channels, values = self._settings.channels, self._settings.value_range
@@ -115,11 +115,11 @@ class Images(Records):
     return {**image, "label": np.asarray(self._label(features), np.int32)}
 
   def is_usable(self) -> bool:
-    """Returns whether no label is missing: where TFDS has none (ImageNet's test) it writes -1."""
+    """Returns whether no label is missing; TFDS writes -1 for one, as in ImageNet's test."""
     return not self._content.label or self._label(self.read(0)) >= 0
 
   def digest(self, indices: np.ndarray, what: str) -> str:
-    """Hashes label and encoded image at `indices`, in one string each."""
+    """Hashes the examples at `indices`: label and encoded image in one string each."""
     return digest(self._strings(indices, what))
 
   def _strings(self, indices: np.ndarray, what: str) -> Iterator[bytes]:
@@ -158,7 +158,7 @@ def _open_images(
 def _describe(
   features: Mapping[str, Any], name: str, content: Content, default_channels: int
 ) -> DatasetInfo:
-  """Returns what features of TFDS say of a set."""
+  """Returns the facts about a set that its TFDS features state."""
   if content.text:
     return DatasetInfo(name, SPEC, vocabulary=VOCABULARY)
   height, width, own_channels = features[content.image].shape
@@ -183,7 +183,7 @@ class Texts(Records):
     return np.frombuffer(self.read(i)[self._key].bytes_list.value[0], np.uint8)
 
   def find_lengths(self) -> np.ndarray:
-    """Returns the bytes that each text has, int64 (count,); reads them all."""
+    """Returns the length of each text in bytes, int64 (count,); reads all texts."""
     scan = self.scan(np.arange(len(self)), "lengths of texts")
     return np.array([len(each[self._key].bytes_list.value[0]) for each in scan], np.int64)
 
@@ -221,7 +221,7 @@ def _filled(info: tfds.core.DatasetInfo) -> list[str]:
 def _fingerprint(
   builder: tfds.core.DatasetBuilder, splits: Mapping[str, Images | Texts], names: tuple[str, ...]
 ) -> str:
-  """Hashes the content: files and records depend on who wrote them, and with what."""
+  """Hashes the content, because files and records depend on the software that wrote them."""
   info = builder.info
   parts: list[str | bytes] = [info.full_name, *names]
   for split in sorted(splits):

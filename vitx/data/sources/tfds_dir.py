@@ -1,4 +1,4 @@
-"""Where TFDS sets lie, whether they can be read, and which command prepares them."""
+"""Finds prepared TFDS sets, checks that they are readable, and names the command to run if not."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from vitx.data.cache import cache_directory
 
 READABLE = "array_record"
 _NAME = re.compile(r"(?P<name>\w+)(?:/(?P<config>[^:/]+))?(?::(?P<version>\d+\.\d+\.\d+))?")
-_TEMPLATE = re.compile(r"([^{}]|\{[A-Z_]+\})*")  # of the names of a split's files
+_TEMPLATE = re.compile(r"([^{}]|\{[A-Z_]+\})*")  # templates of a split's file names
 _VERSION = re.compile(r"\d+\.\d+\.\d+")
 
 
@@ -25,12 +25,12 @@ def default_data_dir(data_dir: str | os.PathLike | None) -> epath.Path:
 
 
 def known_names() -> list[str]:
-  """Returns the names that TFDS has a builder for, and ours; asks no network."""
+  """Returns the names of the builders in TFDS and vitx, without network access."""
   return [*tfds.list_builders(with_community_datasets=False), *BUILDERS]
 
 
 def parse_name(name: str) -> tuple[str, str | None, str | None]:
-  """Splits `NAME[/CONFIG][:VERSION]`. Raises ConfigError for any other form."""
+  """Splits `NAME[/CONFIG][:VERSION]`; raises ConfigError for any other form."""
   match = _NAME.fullmatch(name)
   if match is None:
     raise ConfigError(
@@ -41,7 +41,7 @@ def parse_name(name: str) -> tuple[str, str | None, str | None]:
 
 
 def check_known(name: str) -> None:
-  """Raises ConfigError, with the nearest match, for a name that neither TFDS nor vitx has."""
+  """Raises ConfigError, with the nearest match, for a name unknown to TFDS and vitx."""
   base = parse_name(name)[0]
   names = known_names()
   if base not in names:
@@ -61,7 +61,7 @@ def command(name: str, data_dir: str | os.PathLike | None = None, source: str = 
 
 
 def versions(directory: epath.Path) -> list[epath.Path]:
-  """Returns the prepared versions in a directory, the newest last."""
+  """Returns the directories of the prepared versions in a directory, the newest last."""
   if not directory.is_dir():
     return []
   found = [
@@ -73,10 +73,10 @@ def versions(directory: epath.Path) -> list[epath.Path]:
 
 
 def find(name: str, data_dir: epath.Path) -> epath.Path | None:
-  """Returns the directory of the newest prepared version (or the one named), if there is one.
+  """Returns the directory of the named or else the newest prepared version, or None.
 
   Raises:
-    ConfigError: the set has configs and the name chooses none.
+    ConfigError: The set has configs and the name does not choose one.
   """
   base, config, version = parse_name(name)
   directory = data_dir / base / config if config else data_dir / base
@@ -92,13 +92,14 @@ def find(name: str, data_dir: epath.Path) -> epath.Path | None:
 
 
 def prepared_directory(name: str, data_dir: str | None) -> epath.Path:
-  """Returns the version directory of a set that can be read.
+  """Returns the version directory of a prepared, readable set.
 
-  A set of our own that needs no archive is prepared if need be, in a cache of our own: the
-  directory of TFDS is the user's.
+  If necessary, prepares a set of vitx that needs no archive. It goes to the cache of vitx, because
+  the TFDS directory is the user's.
 
   Raises:
-    ConfigError: unknown name; not prepared, or not as ArrayRecord: names the command to run.
+    ConfigError: The name is unknown, or the set is not prepared as ArrayRecord; the message has the
+      command to run.
   """
   root = default_data_dir(data_dir)
   directory = find(name, root)
@@ -117,7 +118,7 @@ def prepared_directory(name: str, data_dir: str | None) -> epath.Path:
 
 
 def file_formats(directory: epath.Path) -> list[str]:
-  """Returns the formats in which a version is there; TFDS before 4.4 wrote TFRECORD and no name."""
+  """Returns the formats of a prepared version; TFDS before 4.4 wrote TFRECORD without its name."""
   path = directory / "dataset_info.json"
   try:
     info = json.loads(path.read_bytes())
@@ -129,7 +130,7 @@ def file_formats(directory: epath.Path) -> list[str]:
 
 
 def make_damage_error(path: epath.Path, why: object) -> ConfigError:
-  """Returns the error for a file of a prepared set that cannot be what TFDS wrote."""
+  """Returns the error for a damaged file of a prepared set."""
   return ConfigError(
     f"{path} is damaged ({why}). Remove {path.parent} and prepare the set again, or restore it from"
     " a copy."
@@ -137,7 +138,7 @@ def make_damage_error(path: epath.Path, why: object) -> ConfigError:
 
 
 def check_readable(name: str, directory: epath.Path, root: epath.Path) -> None:
-  """Raises ConfigError, with the command that converts it, unless a copy is ArrayRecord."""
+  """Raises ConfigError, with the command to convert it, unless a copy is ArrayRecord."""
   formats = file_formats(directory)
   if READABLE in formats:
     return
@@ -152,15 +153,15 @@ def check_readable(name: str, directory: epath.Path, root: epath.Path) -> None:
 
 
 class _CodeRefusedError(Exception):
-  """A prepared set names a feature class that TFDS would import, and that nobody has allowed."""
+  """A prepared set names a feature class that TFDS would import without the user's consent."""
 
 
 def _guard_feature_classes() -> None:
-  """Keeps TFDS from importing the feature classes that a prepared set names.
+  """Prevents TFDS from importing the feature classes of a prepared set without permission.
 
-  TFDS looks each class of `features.json` up by its module and imports the module. All ways to a
-  class (the file has two forms, which may nest) pass this one method. Its own classes are
-  registered already.
+  TFDS imports the module of each class in `features.json`. All lookups (the file has two forms,
+  which may nest) use the one method that this function replaces. TFDS has already registered its
+  own classes.
   """
   base = tfds.features.FeatureConnector
   find = base.cls_from_name
@@ -183,13 +184,12 @@ def open_builder(directory: epath.Path, file_format: str | None = None) -> tfds.
   """Returns TFDS's builder of a prepared version.
 
   Args:
-    directory: of the version.
-    file_format: of the files that are read; None for the one that the set names.
+    directory: The directory of the version.
+    file_format: The format of the files to read; None is the format that the set names.
 
   Raises:
-    ConfigError: the files are not those of a prepared set, or lie outside its directory; or
-      `features.json` names a feature class that TFDS does not ship and the user has not said that
-      foreign code may run.
+    ConfigError: The files are not a prepared set, or are outside its directory; or `features.json`
+      names a feature class outside TFDS and the user does not allow foreign code to run.
   """
   try:
     builder = tfds.builder_from_directory(os.fspath(directory), file_format=file_format)
@@ -199,19 +199,19 @@ def open_builder(directory: epath.Path, file_format: str | None = None) -> tfds.
     raise refuse_code(str(error), f"{directory / 'features.json'}: pythonClassName") from error
   except ConfigError:
     raise
-  except Exception as error:  # whatever TFDS meets in files that are not what it wrote
+  except Exception as error:  # TFDS raises many kinds for files that it did not write
     raise make_damage_error(directory / "features.json", error) from error
   return builder
 
 
 def _check_names(split: tfds.core.SplitInfo, directory: epath.Path) -> None:
-  """Raises ConfigError for a split whose files, as `dataset_info.json` names them, lie elsewhere.
+  """Raises ConfigError if `dataset_info.json` names files of a split outside the directory.
 
-  TFDS makes their names of a template and of the names of set and split, and joins them to the
-  directory unread.
+  TFDS makes the names from a template and the names of set and split, and joins them to the
+  directory without a check.
   """
   template = split.filename_template
-  plain = _TEMPLATE.fullmatch(template.template)  # no width of a million, no attributes
+  plain = _TEMPLATE.fullmatch(template.template)  # no field width of a million, no attribute access
   name = template.relative_filepath(shard_index=0, num_shards=1) if plain else template.template
   place = os.path.normpath(name)
   if not plain or "://" in name or os.path.isabs(place) or place.split(os.sep)[0] == os.pardir:

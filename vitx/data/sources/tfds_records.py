@@ -1,4 +1,4 @@
-"""The records of a TFDS split, read by random access, and which features of theirs can be used."""
+"""Random access to the records of a TFDS split, and the choice of the features to read."""
 
 import itertools
 from collections.abc import Iterator
@@ -16,20 +16,20 @@ from vitx.config.errors import ConfigError, listing
 from vitx.data.sources import tfds_dir
 from vitx.data.sources.record_files import RecordFiles
 
-# Of the readers of records, whose messages name no file.
+# The errors of the readers of records; their messages name no file.
 READ_ERRORS = (RuntimeError, ValueError, IndexError, DecodeError)
-# Features that name an example, in TFDS sets.
+# The features that name an example in TFDS sets.
 _NAMES = ("id", "file_name", "filename", "image/filename")
 
 
 @dataclass(frozen=True)
 class Content:
-  """Which features of a TFDS set are read: an image, perhaps with its class, or a text.
+  """The features of a TFDS set to read: an image with or without a class, or a text.
 
   Attributes:
-    image: key of the image; "" for texts.
-    label: key of its class label; "" where there is none.
-    text: key of the text; "" for images.
+    image: The key of the image; "" for texts.
+    label: The key of the class label; "" if there is none.
+    text: The key of the text; "" for images.
   """
 
   image: str = ""
@@ -38,12 +38,12 @@ class Content:
 
 
 def find_content(info: tfds.core.DatasetInfo, name: str) -> Content:
-  """Returns the features of a set of single images, with one class label or none, or of texts.
+  """Finds the features of a set of single images with at most one label, or of texts.
 
-  Where several could be meant, those that TFDS calls supervised are, or the one called "text".
+  If there are several candidates, takes the supervised keys of TFDS, or the feature "text".
 
   Raises:
-    ConfigError: the set is of another kind.
+    ConfigError: The set is of another kind.
   """
   features = info.features
 
@@ -72,8 +72,8 @@ class Records:
   """The records of one split expression, such as "train[:80%]".
 
   Attributes:
-    files: which records of which files they are.
-    where: how an error names an example, up to its number.
+    files: The TFDS file instructions: files, each with a range of its records.
+    where: The name of an example in errors, up to its number.
   """
 
   def __init__(self, builder: tfds.core.DatasetBuilder, name: str, split: str):
@@ -113,13 +113,13 @@ class Records:
       raise tfds_dir.make_damage_error(self._file(i), error) from error
 
   def name(self, i: int) -> str:
-    """Returns what the set calls an example, else its split and number."""
+    """Returns the set's own name of an example, else its split and number."""
     if self._name_key is None:
       return f"{self._split}#{i}"
     return self.read(i)[self._name_key].bytes_list.value[0].decode()
 
   def scan(self, indices: np.ndarray, what: str) -> Iterator[Any]:
-    """Yields the features of the records at `indices`; shows progress if it takes a while."""
+    """Yields the features of the records at `indices`; shows a progress bar if it is slow."""
     progress = tqdm(total=len(indices), desc=what, delay=2, mininterval=1, leave=False)
     with progress:
       for i in indices.tolist():
@@ -132,12 +132,12 @@ class Records:
     return epath.Path(self.files[int(np.searchsorted(ends, i, side="right"))].filename)
 
   def overlap(self, other: "Records") -> bool:
-    """Returns whether a record belongs to both."""
+    """Returns whether two splits share a record."""
     return any(_overlaps(one, two) for one in self.files for two in other.files)
 
 
 def _overlaps(one: Any, two: Any) -> bool:
-  """Returns whether a record belongs to both of two parts of files."""
+  """Returns whether two file instructions share a record."""
   return (
     one.filename == two.filename
     and one.skip < two.skip + two.take

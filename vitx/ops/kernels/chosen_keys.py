@@ -1,7 +1,7 @@
-"""Attention of queries that each see keys of their own: tiles of queries, recomputed backward.
+"""Attention of queries that each see their own keys: tiles of queries, recomputed backward.
 
-How the keys of a query are told is another's part: it gives a view of a tile, `Gathered` or
-`Hidden`, and may keep a few numbers of every query for the backward pass. No N x M array is held.
+The caller selects the keys of a query: it gives a view of a tile, `Gathered` or `Hidden`, and may
+keep a few numbers per query for the backward pass. No N x M array is held.
 """
 
 import dataclasses
@@ -17,14 +17,14 @@ from vitx.ops.kernels import tiling
 
 @dataclasses.dataclass(frozen=True)
 class Gathered:
-  """Some queries of one head and the keys they see, read one by one: logits are (c, K)."""
+  """Some queries of one head with the indices of the keys they see: logits are (c, K)."""
 
   indices: jax.Array  # (c, K)
   visible: jax.Array | None  # (c, K)
 
   @staticmethod
   def turn(table: jax.Array) -> jax.Array:
-    """Returns (M, D) as `products` and `spread` have it."""
+    """Returns a table (M, D) in the layout of `products` and `spread`: unchanged."""
     return table
 
   def products(self, rows: jax.Array, table: jax.Array) -> jax.Array:
@@ -49,7 +49,7 @@ class Hidden:
 
   @staticmethod
   def turn(table: jax.Array) -> jax.Array:
-    """Returns (M, D) as `products` and `spread` have it: (D, M), so that no tile is turned."""
+    """Returns a table (M, D) as (D, M) for `products` and `spread`, which then turn no tile."""
     return table.T
 
   def products(self, rows: jax.Array, table: jax.Array) -> jax.Array:
@@ -71,18 +71,19 @@ def forward(
   """Attends from tiles of queries.
 
   Args:
-    kind: of the views.
-    q: (B, N, H, D).
-    k, v: (B, M, H, D).
-    selectors: tree of (B, H or 1, N, ...), what tells a query's keys.
-    visible: tree of (B, M), what is known of the keys.
-    see: (`selectors` of a tile, (c, ...), `visible` of its example, (M,)) -> (view, tree of
-      (c, ...), what the backward pass will need).
-    scale: of the logits.
-    wide: numbers that a step holds for a query.
+    kind: The class of the views.
+    q: The queries, (B, N, H, D).
+    k, v: The keys and the values, (B, M, H, D).
+    selectors: A tree of arrays (B, H or 1, N, ...) from which `see` finds each query's keys.
+    visible: A tree of arrays (B, M) that describe the keys.
+    see: A function (`selectors` of a tile, (c, ...), `visible` of its example, (M,)) -> (view, tree
+      of arrays (c, ...) that the backward pass will need).
+    scale: The factor of the logits.
+    wide: The count of numbers that a step holds for each query.
 
   Returns:
-    out (B, N, H, D) in the dtype of `v`, lse (B·H, N) float32, and what `see` keeps, (B·H, N, ...).
+    The output (B, N, H, D) in the dtype of `v`, lse (B·H, N) float32, and the arrays that `see`
+    keeps, (B·H, N, ...).
   """
   heads = q.shape[2]
 
@@ -118,12 +119,12 @@ def backward(
   """Returns the gradients of q, k and v, (B, N, H, D) each.
 
   Args:
-    kind: of the views.
-    arrays: q, k, v, the output, its lse (B·H, N) and its cotangent.
-    selectors, visible: as in the forward pass.
-    residuals: tree of (B·H, N, ...), what the forward pass returned.
-    see: (`selectors` of a tile, `residuals` of it, `visible` of its example) -> view.
-    scale, wide: as in the forward pass.
+    kind: The class of the views.
+    arrays: The tuple of q, k, v, the output, its lse (B·H, N) and its cotangent.
+    selectors, visible: The arguments of the forward pass.
+    residuals: The tree of arrays (B·H, N, ...) that the forward pass returned.
+    see: A function (`selectors` of a tile, its `residuals`, `visible` of its example) -> view.
+    scale, wide: The arguments of the forward pass.
   """
   q, k, v, out, lse, d_out = arrays
   heads, dtypes = q.shape[2], (q.dtype, k.dtype, v.dtype)
@@ -162,14 +163,14 @@ def _logits(view: View, rows: jax.Array, table: jax.Array) -> jax.Array:
 
 
 def _over_heads(function, per_query, per_key, wide: int):
-  """Calls `function` for every example and head, whose queries come in tiles that fit the cache.
+  """Calls `function` for every example and head, with queries in tiles that fit the cache.
 
   Args:
-    function: (queries' arrays (tiles, c, ...), keys' arrays (M, ...)) -> (arrays like the first,
-      arrays like the second).
-    per_query: tree of (Z, N, ...).
-    per_key: tree of (Z, M, ...).
-    wide: numbers that a step holds for a query.
+    function: A function (queries' arrays (tiles, c, ...), keys' arrays (M, ...)) -> (arrays like
+      the first, arrays like the second).
+    per_query: A tree of arrays (Z, N, ...).
+    per_key: A tree of arrays (Z, M, ...).
+    wide: The count of numbers that a step holds for each query.
   """
   total, n = jax.tree.leaves(per_query)[0].shape[:2]
   tiles = math.ceil(n / tiling.tile_rows(tiling.step_elements(), wide))

@@ -1,8 +1,9 @@
 """A convolution whose gradients are convolutions in the same layout.
 
-JAX writes them with batch and channels in each other's places. XLA's CPU compiler turns such axes
-in front of a program's own convolutions, but not inside a loop (micro-batches, several steps in a
-dispatch), where it then multiplies one by one: ResNet-20 took ten times as long.
+JAX writes the gradients with the batch axis and the channel axis exchanged. XLA's CPU compiler
+transposes such operands of a convolution at the top level of a program, but not inside a loop
+(micro-batches, several steps in a dispatch), where it multiplies numbers one by one: ResNet-20 took
+ten times as long.
 """
 
 import functools
@@ -28,15 +29,15 @@ def convolve(
   """Convolves as `lax.conv_general_dilated` does: for `nn.Conv(conv_general_dilated=...)`.
 
   Args:
-    images: (B, height, width, C).
-    kernel: (rows, columns, C, channels).
-    strides: of the two axes.
-    padding: "SAME", "VALID", or zeros before and after each axis.
-    **settings: of `lax.conv_general_dilated`. Groups, dilation, a precision or another number of
-      axes leave everything to JAX.
+    images: The images, (B, height, width, C).
+    kernel: The kernel, (rows, columns, C, channels).
+    strides: The strides of the two axes.
+    padding: The padding: "SAME", "VALID", or the numbers of zeros before and after each axis.
+    **settings: Other arguments of `lax.conv_general_dilated`. With groups, dilation, a precision or
+      another number of axes the convolution is JAX's own, gradients included.
 
   Returns:
-    (B, rows', columns', channels).
+    The result, (B, rows', columns', channels).
   """
   if images.ndim != 4 or not _is_plain(**settings):
     return lax.conv_general_dilated(images, kernel, strides, padding, **settings)
@@ -75,7 +76,7 @@ def _backward(strides, pads, saved, g):
 
 
 def _to_images(g, x, kernel, strides, pads) -> jax.Array:
-  """Returns the gradient by the images: the kernel turned around over the gradient spread out."""
+  """Returns the gradient of the images: the flipped kernel over the dilated gradient."""
   taken = []
   for axis, (stride, (low, _)) in enumerate(zip(strides, pads, strict=True)):
     size, window = x.shape[1 + axis], kernel.shape[axis]
@@ -89,13 +90,13 @@ def _to_images(g, x, kernel, strides, pads) -> jax.Array:
 
 
 def _to_kernel(g, x, kernel, strides, pads) -> jax.Array:
-  """Returns the gradient by the kernel."""
+  """Returns the gradient of the kernel."""
   found = _of_taps if max(strides) > 1 else _of_channels
   return jnp.asarray(found(g, x, kernel, strides, pads), kernel.dtype)
 
 
 def _of_channels(g, x, kernel, strides, pads) -> jax.Array:
-  """Convolves with channels in the batch's place and the gradient as kernel."""
+  """Convolves with the channels as batch axis and the output's gradient as kernel."""
   taken = []
   for axis, (stride, (low, _)) in enumerate(zip(strides, pads, strict=True)):
     spread = (g.shape[1 + axis] - 1) * stride + 1
@@ -112,13 +113,13 @@ def _of_channels(g, x, kernel, strides, pads) -> jax.Array:
 
 
 def _of_taps(g, x, kernel, strides, pads) -> jax.Array:
-  """Multiplies what each row of the kernel meets by the gradient: one product for each row.
+  """Multiplies the inputs under each row of the kernel by the gradient: one product per row.
 
   With strides this is up to twice as fast on a CPU as the convolution, whose kernel has gaps.
   """
   rows, columns, channels, features = kernel.shape
   across = [(g.shape[1 + axis] - 1) * stride + 1 for axis, stride in enumerate(strides)]
-  # Zeros, or a cut, to just what the taps reach: `pad` takes negative widths.
+  # Pads or cuts to the extent that the taps reach: `pad` takes negative widths.
   reach = [
     (low, size - 1 + spread - length - low, 0)
     for size, spread, length, (low, _) in zip(

@@ -1,21 +1,21 @@
-"""cuDNN's fused attention by the library's call, for what it takes, odd lengths included."""
+"""cuDNN's fused attention, called through jax, for the inputs it accepts, odd lengths included."""
 
 import jax
 import jax.numpy as jnp
 from jax._src.cudnn import fused_attention_stablehlo as library
 
-MAX_WIDTH = 128  # of a head; newer cards take more, but a program may be lowered without the card
+MAX_WIDTH = 128  # channels of a head; newer cards take more, but lowering may not know the card
 DTYPES = (jnp.float16, jnp.bfloat16)
 
 
 def applies(q: jax.Array, k: jax.Array, v: jax.Array) -> bool:
-  """Returns whether cuDNN is installed and takes q, k, v (B, N, H, D) of such dtypes and widths."""
+  """Returns whether cuDNN is installed and takes the dtypes and widths of q, k, v (B, N, H, D)."""
   widest = max(q.shape[-1], v.shape[-1])
   if len({q.dtype, k.dtype, v.dtype}) > 1 or q.dtype not in DTYPES or widest > MAX_WIDTH:
     return False
   try:
     library.check_cudnn_version()
-  except RuntimeError:  # it cannot even be traced
+  except RuntimeError:  # the call could not even be traced
     return False
   return True
 
@@ -25,15 +25,15 @@ def cudnn_attention(
 ) -> jax.Array:
   """Computes softmax(q kᵀ · scale) v on a CUDA device, forward and backward fused.
 
-  The kernel wants one width of queries, keys and values, a multiple of 8, and in training even
-  lengths: arrays are padded with zeros, and padded keys are hidden by causality or by lengths.
+  The kernel requires one width of queries, keys and values, a multiple of 8, and in training even
+  lengths. So arrays are padded with zeros, and padded keys are hidden by causality or by lengths.
 
   Args:
-    q: (B, N, H, D), float16 or bfloat16.
-    k: (B, M, H, D).
-    v: (B, M, H, E).
-    scale: of the logits.
-    causal: query i sees keys 0 ... i only.
+    q: The queries, (B, N, H, D), float16 or bfloat16.
+    k: The keys, (B, M, H, D).
+    v: The values, (B, M, H, E).
+    scale: The factor of the logits.
+    causal: Whether query i sees keys 0 ... i only.
 
   Returns:
     The output (B, N, H, E).

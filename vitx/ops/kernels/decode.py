@@ -12,16 +12,16 @@ from vitx.ops.sparse.slots import DecodePlan
 
 
 class Cache(NamedTuple):
-  """What a step leaves to the next; all zeros before the first.
+  """The keys and values that a step leaves to the next; all zeros before the first step.
 
-  Heads stand before slots, so that a step multiplies what lies in one piece: five times faster on a
-  CPU than slots before heads at B = 16, M = 3,072.
+  The axis of heads comes before the axis of slots, so that a step multiplies contiguous memory: at
+  B = 16, M = 3,072 five times faster on a CPU than slots before heads.
 
   Attributes:
-    key: (B, H, M, D).
-    value: (B, H, M, E).
-    place: int32 (G, M), one more than the token in each slot, 0 for none; None where the plan does
-      not keep it.
+    key: The keys, (B, H, M, D).
+    value: The values, (B, H, M, E).
+    place: One more than the number of the token in each slot, 0 for an empty slot, int32 (G, M);
+      `None` if the plan does not keep it.
   """
 
   key: jax.Array
@@ -39,17 +39,17 @@ def decode_step(
   *,
   scale: float | None = None,
 ) -> tuple[jax.Array, Cache]:
-  """Attends from one token to itself and to what the cache holds of those before it.
+  """Attends from one token to itself and to the tokens before it that the cache holds.
 
-  The tokens must come in order, from 0: a slot holds what the last token wrote that has it.
+  The tokens must come in order, from 0: a slot holds the latest of the tokens that share it.
 
   Args:
-    q, k: (B, 1, H, D), of the token.
-    v: (B, 1, H, E).
-    cache: of the steps before.
-    plan: of the cache; its pattern tells which keys are attended.
-    at: int32 (1,), the token's number in the layout; may be traced.
-    scale: of the logits; None for 1 / sqrt(D).
+    q, k: The query and the key of the token, (B, 1, H, D).
+    v: The value of the token, (B, 1, H, E).
+    cache: The cache after the step before.
+    plan: The plan of the cache; its pattern decides which keys are attended.
+    at: The token's number in the layout, int32 (1,); may be traced.
+    scale: The factor of the logits; `None` for 1 / sqrt(D).
 
   Returns:
     The output (B, 1, H, E) in the dtype of `v`, zero for a query without edges, and the new cache.
@@ -74,15 +74,15 @@ def _float32(x: jax.Array) -> jax.Array:
 
 
 def _write(held: jax.Array, new: jax.Array, slot: jax.Array, plan: DecodePlan) -> jax.Array:
-  """Writes (B, 1, H, D) into the slot of each group."""
-  # A scatter also where all heads have one slot: around a dynamic_update_slice XLA copies the cache
-  # on the CPU, at every step.
+  """Writes a token's keys or values, (B, 1, H, D), into its slot for each head."""
+  # A scatter even if all heads have the same slot: around a dynamic_update_slice XLA copies the
+  # cache at every step on the CPU.
   new = new[:, 0].astype(held.dtype)
   return held.at[:, np.arange(plan.groups.size), slot[plan.groups]].set(new)
 
 
 def _read(cache: Cache, plan: DecodePlan, at: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-  """Returns keys (B, H, K, D), values (B, H, K, E) and which count, (H, K) or (1, K)."""
+  """Returns keys (B, H, K, D), values (B, H, K, E) and a mask of the keys, (H, K) or (1, K)."""
   if plan.table is None:
     mask = _allowed(cache, plan, at)
     return cache.key, cache.value, mask if len(mask) == 1 else mask[plan.groups]
@@ -97,7 +97,7 @@ def _read(cache: Cache, plan: DecodePlan, at: jax.Array) -> tuple[jax.Array, jax
 
 
 def _allowed(cache: Cache, plan: DecodePlan, at: jax.Array) -> jax.Array:
-  """Returns which slots hold a key of this query, bool (G, M)."""
+  """Returns a mask of the slots that hold a key of this query, bool (G, M)."""
   if cache.place is None:
     held = jnp.arange(plan.count, dtype=jnp.int32)[None]
   else:

@@ -1,8 +1,8 @@
 """A convolution of every channel by itself over a grid; on a CPU, as a sum of shifted grids.
 
-XLA's grouped convolution takes a CPU six times as long forward and backward, and in the body of a
-loop, as of several steps, longer still; the sum's own gradient would hold a copy of the grid for
-each tap. Elsewhere it is XLA's, that is the library's.
+On a CPU XLA's grouped convolution takes six times as long forward and backward, and longer still in
+the body of a loop, such as a loop over steps; the sum's automatic gradient would hold a copy of the
+grid for each tap. Other platforms use XLA's convolution, that of the platform's library.
 """
 
 import itertools
@@ -17,15 +17,16 @@ from vitx.ops.kernels.shifts import spread
 
 @partial(jax.custom_vjp, nondiff_argnums=(2,))
 def grid_convolution(x: jax.Array, taps: jax.Array, stride: int = 1) -> jax.Array:
-  """Convolves each channel with taps of its own, zeros beyond the ends.
+  """Convolves each channel with its own taps, with zeros beyond the ends.
 
   Args:
-    x: (B, g, ..., g', C).
-    taps: (K, ..., K, C), K odd; output n is the sum over i of taps[i] x[s n + i - K // 2].
-    stride: s, along every axis.
+    x: The grid, (B, g, ..., g', C).
+    taps: The taps, (K, ..., K, C), K odd; output n is the sum over i of
+      taps[i] x[s n + i - K // 2].
+    stride: The stride s along every axis.
 
   Returns:
-    (B, ceil(g / s), ..., ceil(g' / s), C), in the dtype of `x`.
+    The result, (B, ceil(g / s), ..., ceil(g' / s), C), in the dtype of `x`.
   """
   return jax.lax.platform_dependent(
     x,
@@ -36,7 +37,7 @@ def grid_convolution(x: jax.Array, taps: jax.Array, stride: int = 1) -> jax.Arra
 
 
 def convolve_groups(x: jax.Array, taps: jax.Array, stride: int) -> jax.Array:
-  """Returns the same by XLA's convolution."""
+  """Computes `grid_convolution` by XLA's grouped convolution."""
   reach = taps.shape[0] // 2
   letters = "xyzw"[: x.ndim - 2]
   return jax.lax.conv_general_dilated(
@@ -50,7 +51,7 @@ def convolve_groups(x: jax.Array, taps: jax.Array, stride: int) -> jax.Array:
 
 
 def add_shifted(x: jax.Array, taps: jax.Array, stride: int) -> jax.Array:
-  """Returns the same as a sum over the taps."""
+  """Computes `grid_convolution` as a sum over the taps."""
   padded = _pad(x, taps.shape[0])
   extents = [-(-g // stride) for g in x.shape[1:-1]]
   total = jnp.zeros((x.shape[0], *extents, x.shape[-1]), x.dtype)
@@ -83,12 +84,12 @@ def _backward(stride, saved, d_out):
 def shifted_gradients(
   x: jax.Array, taps: jax.Array, d_out: jax.Array, stride: int
 ) -> tuple[jax.Array, jax.Array]:
-  """Returns the gradients of `add_shifted` by the grid and by the taps."""
+  """Returns the gradients of `add_shifted` with respect to the grid and to the taps."""
   axes = tuple(range(x.ndim - 1))
   padded = _pad(x, taps.shape[0])
   d_out = spread(d_out, (0,) * (x.ndim - 2), x.shape[1:-1], stride)
 
-  def one(tap: jax.Array) -> jax.Array:  # in turn: else each tap's products would be held
+  def one(tap: jax.Array) -> jax.Array:  # one by one, or the products of all taps would be held
     start = (0, *tap, 0)
     shifted = jax.lax.dynamic_slice(padded, start, x.shape)
     return jnp.sum(shifted.astype(jnp.float32) * d_out.astype(jnp.float32), axis=axes)

@@ -1,7 +1,7 @@
-"""Feature maps φ with φ(q)·φ(k) in place of a kernel of q and k.
+"""Feature maps φ such that φ(q)·φ(k) replaces a kernel of q and k.
 
-All are computed and returned in float32: their exponentials overflow half precision, and the sums
-over N tokens that follow lose it.
+All features are computed and returned in float32: their exponentials overflow half precision, and
+the later sums over N tokens would lose precision.
 """
 
 import math
@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 STABILIZERS = ("example", "batch", "none")
-LARGEST_EXPONENT = 25.0  # without a stabilizer: sums of a million squares of features stay finite
+LARGEST_EXPONENT = 25.0  # without a stabilizer, a sum of a million squared features stays finite
 KERNELS: dict[str, Callable[[jax.Array], jax.Array]] = {
   "relu": jax.nn.relu,
   "exp": jnp.exp,
@@ -30,22 +30,22 @@ def default_count(head_dim: int) -> int:
 def orthogonal_gaussian(key: jax.Array, count: int, head_dim: int) -> jax.Array:
   """Draws Gaussian rows, orthogonal in blocks of D (Choromanski et al. 2021, section 2.4).
 
-  Directions are uniform (Haar) and independent between blocks; lengths are those of independent
-  D-dimensional Gaussian vectors.
+  Directions are uniform (Haar) and independent between blocks; lengths have the distribution of
+  independent D-dimensional Gaussian vectors.
 
   Args:
-    key: the whole of the randomness.
-    count: M.
-    head_dim: D.
+    key: The random key, the only source of randomness.
+    count: The number M of rows.
+    head_dim: The width D of a row.
 
   Returns:
-    float32 (M, D).
+    The rows, float32 (M, D).
   """
   direction_key, length_key = jax.random.split(key)
   blocks = -(-count // head_dim)
   gaussian = jax.random.normal(direction_key, (blocks, head_dim, head_dim), jnp.float32)
   q, r = jnp.linalg.qr(gaussian)
-  # QR fixes the sign of a column by convention; undone, the directions are uniform.
+  # QR fixes the sign of a column by convention; without that the directions are uniform.
   q = q * jnp.sign(jnp.diagonal(r, axis1=-2, axis2=-1))[:, None, :]
   rows = jnp.swapaxes(q, -1, -2).reshape(blocks * head_dim, head_dim)[:count]
   lengths = jnp.linalg.norm(jax.random.normal(length_key, (count, head_dim), jnp.float32), axis=1)
@@ -60,12 +60,12 @@ def softmax_query_features(q: jax.Array, projection: jax.Array, *, eps: float = 
   (Choromanski et al. 2021, lemma 1 and equation 8.)
 
   Args:
-    q: (B, N, H, D).
-    projection: W, (M, D), shared by the heads.
-    eps: keeps every feature positive.
+    q: The queries, (B, N, H, D).
+    projection: The matrix W, (M, D), shared by the heads.
+    eps: A constant that keeps every feature positive.
 
   Returns:
-    float32 (B, N, H, M).
+    The features, float32 (B, N, H, M).
   """
   logits, half_square = _exponent(q, projection)
   top = jax.lax.stop_gradient(jnp.max(logits, axis=-1, keepdims=True))
@@ -83,26 +83,26 @@ def softmax_key_features(
 ) -> jax.Array:
   """Returns positive random features of the softmax kernel exp(q·k / sqrt(D)), for keys.
 
-  M^(-1/2) (exp(Wx - |x|²/2 - max(Wx)) + eps) with x = k / D^(1/4); the maximum must be shared by
-  all keys that a query compares. (Choromanski et al. 2021, lemma 1 and equation 8.)
+  M^(-1/2) (exp(Wx - |x|²/2 - max(Wx)) + eps) with x = k / D^(1/4); all keys that a query compares
+  must share the maximum. (Choromanski et al. 2021, lemma 1 and equation 8.)
 
   Args:
-    k: (B, N, H, D).
-    projection: W, (M, D).
-    mask: boolean (B, N), True = may be attended. Features of masked tokens are zero, and they have
-      no part in the maximum.
-    stabilizer: the maximum's extent. "example": each example and head its own; "batch": one over
-      examples and heads, as in the authors' first code, by which an example's output depends, by
-      way of eps, on its neighbors; "none": nothing is subtracted, for causal attention, where a
-      maximum would tell earlier tokens of later ones, by way of eps. Exponents end at
-      `LARGEST_EXPONENT` then, which Wx - |x|²/2 <= |W|²/2 hardly reaches.
-    eps: keeps every feature positive.
+    k: The keys, (B, N, H, D).
+    projection: The matrix W, (M, D).
+    mask: A boolean mask (B, N), True = may be attended. Masked tokens have features of zero and do
+      not affect the maximum.
+    stabilizer: The scope of the maximum. "example": one maximum for each example and head; "batch":
+      one for all examples and heads, as in the authors' first code, so that an example's output
+      depends through eps on its neighbors; "none": nothing is subtracted, for causal attention,
+      because a maximum would leak later tokens to earlier ones through eps. Exponents are then
+      capped at `LARGEST_EXPONENT`, which Wx - |x|²/2 <= |W|²/2 hardly reaches.
+    eps: A constant that keeps every feature positive.
 
   Returns:
-    float32 (B, N, H, M).
+    The features, float32 (B, N, H, M).
 
   Raises:
-    ValueError: unknown stabilizer.
+    ValueError: The stabilizer is unknown.
   """
   if stabilizer not in STABILIZERS:
     raise ValueError(f"stabilizer={stabilizer!r}; valid: {', '.join(STABILIZERS)}")
@@ -128,19 +128,19 @@ def generalized_features(
   mask: jax.Array | None = None,
   eps: float = 1e-3,
 ) -> jax.Array:
-  """Returns f(W x / D^(1/4)) + eps, for queries and keys alike.
+  """Returns f(W x / D^(1/4)) + eps, the features of queries and of keys.
 
   (Choromanski et al. 2021, section 2.2.)
 
   Args:
-    x: (B, N, H, D).
-    projection: W, (M, D).
-    kernel: f, elementwise, nowhere negative.
-    mask: boolean (B, N); features of masked tokens are zero.
-    eps: keeps the normalizer positive.
+    x: The queries or keys, (B, N, H, D).
+    projection: The matrix W, (M, D).
+    kernel: The function f, elementwise and never negative.
+    mask: A boolean mask (B, N); features of masked tokens are zero.
+    eps: A constant that keeps the normalizer positive.
 
   Returns:
-    float32 (B, N, H, M).
+    The features, float32 (B, N, H, M).
   """
   features = _tokens_first(kernel(_exponent(x, projection)[0]) + eps)
   return features if mask is None else jnp.where(mask[:, :, None, None], features, 0.0)
@@ -150,11 +150,11 @@ def elu_features(x: jax.Array, *, mask: jax.Array | None = None) -> jax.Array:
   """Returns elu(x) + 1 (Katharopoulos et al. 2020, equation 7).
 
   Args:
-    x: (B, N, H, D).
-    mask: boolean (B, N); features of masked tokens are zero.
+    x: The queries or keys, (B, N, H, D).
+    mask: A boolean mask (B, N); features of masked tokens are zero.
 
   Returns:
-    float32 (B, N, H, D).
+    The features, float32 (B, N, H, D).
   """
   features = jax.nn.elu(x.astype(jnp.float32)) + 1
   return features if mask is None else jnp.where(mask[:, :, None, None], features, 0.0)
@@ -163,7 +163,7 @@ def elu_features(x: jax.Array, *, mask: jax.Array | None = None) -> jax.Array:
 def _exponent(x: jax.Array, projection: jax.Array) -> tuple[jax.Array, jax.Array]:
   """Returns W x / D^(1/4), (B, H, N, M), and |x|² / (2 sqrt(D)), (B, H, N, 1), in float32.
 
-  Heads first, as the products that follow want them: only the small `x` is moved in memory.
+  Heads come first, as the later products need them: only the small `x` is moved in memory.
   """
   x = jnp.swapaxes(x, 1, 2).astype(jnp.float32) * x.shape[-1] ** -0.25
   projected = jnp.einsum("bhnd,md->bhnm", x, projection.astype(jnp.float32))

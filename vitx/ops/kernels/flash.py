@@ -1,8 +1,9 @@
 """Dense softmax attention whose memory is linear in N: tiles of rows, recomputed backward.
 
-Forward, a tile is some queries against all keys (an exact softmax, nothing to rescale); backward,
-some keys against all queries, so that the keys' and values' gradients come out whole and only the
-queries' is accumulated. Recomputing tiles: Dao et al. 2022, https://arxiv.org/abs/2205.14135.
+In the forward pass a tile is some queries against all keys (an exact softmax, nothing to rescale).
+In the backward pass it is some keys against all queries, so that the gradients of keys and values
+are complete at once and only the queries' gradient is accumulated. Tiles are recomputed as in
+Dao et al. 2022, https://arxiv.org/abs/2205.14135.
 """
 
 import itertools
@@ -15,9 +16,9 @@ import jax.numpy as jnp
 from vitx.ops.kernels import tiling
 from vitx.ops.kernels.tiling import heads_first, heads_last, map_groups, product
 
-_MIN_ROWS = 128  # below, the products of a tile no longer keep the matrix units busy
-_STEPS = 2  # a tile may hold so many times what other kernels' may: fewer, larger products
-_BANDS = 4  # of a causal matrix; each computes a rectangle around its part of the triangle
+_MIN_ROWS = 128  # with fewer, the products of a tile no longer keep the matrix units busy
+_STEPS = 2  # a tile may be so many times as large as other kernels': fewer, larger products
+_BANDS = 4  # bands of a causal matrix; each computes a rectangle around its part of the triangle
 
 
 def flash_attention(
@@ -33,21 +34,21 @@ def flash_attention(
   """Returns softmax(q kᵀ · scale) v without the matrix in memory.
 
   Args:
-    q: (B, N, H, D).
-    k: (B, M, H, D).
-    v: (B, M, H, E).
-    key_mask: (B, M), or (B, M, H), boolean, True = may be attended.
-    scale: of the logits; None for 1 / sqrt(D).
-    causal: query i sees keys 0 … i only.
-    steps: (a, b), of the stairs that causality makes: query i sees key j where j // b <= i // a.
+    q: The queries, (B, N, H, D).
+    k: The keys, (B, M, H, D).
+    v: The values, (B, M, H, E).
+    key_mask: A boolean mask (B, M) or (B, M, H), True = may be attended, or `None`.
+    scale: The factor of the logits; `None` for 1 / sqrt(D).
+    causal: Whether query i sees keys 0 … i only.
+    steps: The sizes (a, b) of the causal mask's stairs: query i sees key j where j // b <= i // a.
 
   Returns:
-    out (B, N, H, E) in the dtype of `v`, and lse (B, H, N) float32, the logarithm of each query's
-    sum of exponentials. A query that sees nothing has out 0, lse -inf and no gradient. Both may be
-    differentiated.
+    The output (B, N, H, E) in the dtype of `v`, and lse (B, H, N) float32, the logarithm of each
+    query's sum of exponentials. A query that sees nothing has output 0, lse -inf and no gradient.
+    Both results may be differentiated.
 
   Raises:
-    ValueError: causal with fewer or more keys than the stairs have room for.
+    ValueError: Causal queries and keys make different numbers of stairs.
   """
   stairs = steps if causal else None
   if causal and -(-q.shape[1] // steps[0]) != -(-k.shape[1] // steps[1]):
@@ -64,11 +65,11 @@ def flash_attention(
 
 
 def _bands(n: int, step: int | None) -> list[tuple[int, int]]:
-  """Returns ranges of rows that are computed as one rectangle; they begin with a step of causality.
+  """Returns ranges of rows to compute as one rectangle each; they begin with a step of causality.
 
   Args:
-    n: rows.
-    step: rows that see the same; None where all do.
+    n: The number of rows.
+    step: The number of rows in a causal step, whose masks are equal; `None` if not causal.
   """
   count = min(_BANDS, max(1, n // max(48, step))) if step else 1
   edges = [n * i // count // (step or 1) * (step or 1) for i in range(count)]
@@ -76,7 +77,7 @@ def _bands(n: int, step: int | None) -> list[tuple[int, int]]:
 
 
 def _tile_rows(batch: int, rows: int, columns: int) -> tuple[int, int, int]:
-  """Chooses (entries of the batch, rows per tile, tiles) so that one step fits the cache."""
+  """Returns (entries of the batch, rows per tile, tiles) for a step that fits the cache."""
   budget = _STEPS * tiling.step_elements()
   tiles = math.ceil(rows / min(rows, tiling.tile_rows(budget, columns, _MIN_ROWS)))
   size = math.ceil(rows / tiles)
@@ -84,7 +85,7 @@ def _tile_rows(batch: int, rows: int, columns: int) -> tuple[int, int, int]:
 
 
 def _tiles(x: jax.Array, size: int, tiles: int) -> jax.Array:
-  """Cuts (g, rows, ...) into (tiles, g, size, ...), zeros behind the last row."""
+  """Cuts (g, rows, ...) into (tiles, g, size, ...), with zeros behind the last row."""
   return jnp.moveaxis(tiling.split_rows(x, tiles, size), 1, 0)
 
 
@@ -97,12 +98,12 @@ def _logits(rows, columns, bias, first_row, stairs, transposed=False):
   """Returns logits (g, n, m); rows are queries and columns keys, or the reverse if transposed.
 
   Args:
-    rows: (g, n, D).
-    columns: (g, D, m), so that a product need not turn them for every tile.
-    bias: (g, m) or, transposed, (g, n); None for none.
-    first_row: number of the first row.
-    stairs: of causality, None where all are seen.
-    transposed: whether rows are keys.
+    rows: The rows, (g, n, D).
+    columns: The columns, (g, D, m), so that no product has to transpose them for every tile.
+    bias: The bias of the keys, (g, m) or, transposed, (g, n); `None` for no bias.
+    first_row: The number of the first row.
+    stairs: The steps (a, b) of causality; `None` if not causal.
+    transposed: Whether rows are keys.
   """
   logits = product(rows, columns)
   if bias is not None:
@@ -110,14 +111,14 @@ def _logits(rows, columns, bias, first_row, stairs, transposed=False):
   if stairs:
     own, other = reversed(stairs) if transposed else stairs
     step = ((first_row + jnp.arange(rows.shape[1])) // own)[:, None]
-    j = jnp.arange(columns.shape[2])  # not divided: that would be done anew for every logit
+    j = jnp.arange(columns.shape[2])  # multiplying the step avoids a division for every logit
     seen = j >= step * other if transposed else j < (step + 1) * other
     logits = jnp.where(seen, logits, -jnp.inf)
   return logits
 
 
 def _forward_band(q, k, v, bias, scale, stairs, first):
-  """Attends with queries `first`, … to all of `k`; all (Z, ·, D), bias (Z, M) or None."""
+  """Attends from queries `first`, … to all of `k`; all are (Z, ·, D), the bias (Z, M) or `None`."""
   group, size, tiles = _tile_rows(q.shape[0], q.shape[1], k.shape[1])
 
   def instance(args):
@@ -138,7 +139,7 @@ def _forward_band(q, k, v, bias, scale, stairs, first):
 
 
 def _fold_heads(bias, heads):
-  """Returns a bias (B, 1, M) or (B, H, M) as (B·H, M); None stays."""
+  """Returns a bias (B, 1, M) or (B, H, M) as (B·H, M), and `None` for `None`."""
   if bias is None:
     return None
   return jnp.broadcast_to(bias, (bias.shape[0], heads, bias.shape[2])).reshape(-1, bias.shape[2])
@@ -160,7 +161,7 @@ def _forward(q, k, v, bias, scale, stairs):
 
 
 def _backward_band(arrays, scale, stairs):
-  """Returns what a band of keys adds to the queries from its first row on, and its gradients."""
+  """Returns the summand of a band of keys in the queries' gradient, and the band's gradients."""
   k, q = arrays[0], arrays[3]  # (Z, ·, D)
   group, size, tiles = _tile_rows(k.shape[0], k.shape[1], q.shape[1])
 
@@ -176,7 +177,7 @@ def _backward_band(arrays, scale, stairs):
         logits, product(values, d_columns), lse[:, None], delta[:, None]
       )
       dk, dv = product(ds, q), product(p, d_out)
-      # Transposed, so that not the tile is turned but the few columns of its keys.
+      # In this form the few columns of the tile's keys are transposed and not the tile.
       dq = dq + product(jnp.swapaxes(rows, 1, 2), ds)
       return dq, (dk.astype(k.dtype), dv.astype(v.dtype))
 

@@ -14,16 +14,16 @@ def fourier_mixing(
   (Lee-Thorp et al. 2022, equation 3.)
 
   Args:
-    x: (B, N, C).
-    implementation: "masked" (the transforms' matrices), "kernelized" (the fast transform) or
-      "auto".
+    x: The tokens, (B, N, C).
+    implementation: The path to take: "masked" (the transforms' matrices), "kernelized" (the fast
+      transform) or "auto".
 
   Returns:
-    (B, N, C) in the dtype of `x`, unnormalized: about sqrt(N C / 2) times as large as `x`; and on
-    the masked path the token matrices, cosine and sine, (1, 2, N, N), else None.
+    The output (B, N, C) in the dtype of `x`, unnormalized: about sqrt(N C / 2) times as large as
+    `x`; and on the masked path the token matrices, cosine and sine, (1, 2, N, N), else `None`.
 
   Raises:
-    ConfigError: unknown implementation.
+    ConfigError: The implementation is unknown.
   """
   picked = resolve_implementation("fourier_mixing", implementation, "fourier", (*x.shape[:2], 1))
   if picked == "masked":
@@ -33,7 +33,7 @@ def fourier_mixing(
 
 
 def _dft(size: int) -> tuple[jax.Array, jax.Array]:
-  """Returns cosine and sine of 2π ij / size, (size, size) each; i j is reduced before it rounds."""
+  """Returns cosine and sine of 2π ij / size, (size, size) each; i j is first reduced mod size."""
   index = jnp.arange(size)
   turns = (index[:, None] * index[None, :]) % size
   angle = (2 * jnp.pi / size) * turns.astype(jnp.float32)
@@ -44,7 +44,7 @@ def masked_fourier_mixing(x: jax.Array) -> tuple[jax.Array, jax.Array]:
   """Computes Re(F_N x F_C) with the matrices of both transforms in memory.
 
   Args:
-    x: (B, N, C).
+    x: The tokens, (B, N, C).
 
   Returns:
     The output (B, N, C) in the dtype of `x` and the token matrices, cosine and sine, (2, N, N):
@@ -63,14 +63,15 @@ def masked_fourier_mixing(x: jax.Array) -> tuple[jax.Array, jax.Array]:
 def fast_fourier_mixing(x: jax.Array) -> jax.Array:
   """Computes Re(F_N x F_C) by the fast Fourier transform, in float32.
 
-  Real tokens need half of a transform: channel C - c is channel c with its tokens turned about. The
-  map is its own transpose, so its gradient is the same transform again.
+  Real tokens need half of a transform: channel C - c is channel c with its tokens in reverse. The
+  map is its own transpose, so its gradient is the transform of the cotangent.
 
   Args:
-    x: (B, N, C).
+    x: The tokens, (B, N, C).
 
   Returns:
-    (B, N, C) in the dtype of `x`, unnormalized: about sqrt(N C / 2) times as large as `x`.
+    The output (B, N, C) in the dtype of `x`, unnormalized: about sqrt(N C / 2) times as large as
+    `x`.
   """
   half = jnp.fft.rfft2(x.astype(jnp.float32), axes=(1, 2)).real  # channels 0 ... C // 2
   rest = jnp.flip(half[:, :, 1 : (x.shape[2] + 1) // 2], axis=2)

@@ -1,8 +1,8 @@
 """Scores of keys for queries, predicted without reading any key (Wei et al. 2023, section 3.2).
 
-A query has few coefficients, a key has an entry for each of them in a learned basis; their product
-is the score. Of the coefficients most are pruned: "sparse" adds up the basis rows of those that are
-left, a query at a time, "dense" multiplies with all.
+A query has a few coefficients, and a key has an entry for each of them in a learned basis; the
+score is the product of the two. Most coefficients are pruned to zero: "sparse" adds up the basis
+rows of the remaining ones for each query, "dense" multiplies with all.
 """
 
 from typing import Literal
@@ -25,17 +25,17 @@ def predict_coefficients(
   key_mask: jax.Array | None = None,
   scale: float,
 ) -> jax.Array:
-  """Returns the softmax over slots of queries' products with mixtures of the keys, float32.
+  """Returns the softmax over slots of the products of queries with mixed keys, float32.
 
   Args:
-    q: (B, N, H, D), of few channels.
-    k: (B, M, H, D).
-    down: (M, S), how the keys are mixed to slots.
-    key_mask: boolean (B, M), True = takes part.
-    scale: of the logits.
+    q: The queries, (B, N, H, D), with few channels D.
+    k: The keys, (B, M, H, D).
+    down: The weights by which keys are mixed into slots, (M, S).
+    key_mask: A boolean mask (B, M), True = takes part, or `None`.
+    scale: The factor of the logits.
 
   Returns:
-    (B, H, N, S).
+    The coefficients, (B, H, N, S).
   """
   if key_mask is not None:
     k = jnp.where(key_mask[:, :, None, None], k, jnp.zeros_like(k))
@@ -52,38 +52,39 @@ def score_keys(
 ) -> jax.Array:
   """Returns the scores of all keys, float32 (..., N, M); -inf where a key may not be attended.
 
-  Both predictors add over the coefficients in their order and differ by rounding at most; scores
-  that are equal because nothing of the basis meets the query are zero in both.
+  Both predictors add over the coefficients in their order and differ by rounding at most. A score
+  without a nonzero term is exactly zero in both, so that such scores are equal.
 
   Args:
-    coefficients: (..., N, S).
-    basis: (M, S); "dense" also takes one of each example, broadcastable to (..., M, S).
-    key_mask: boolean, broadcastable to (..., N, M), True = may be attended.
-    predictor: "dense", "sparse", or "auto", the faster: "dense", which "sparse" has not beaten on
-      two CPU cores wherever more than one of 32 coefficients is left.
+    coefficients: The coefficients of the queries, (..., N, S).
+    basis: The basis over the keys, (M, S); "dense" also takes one per example, broadcastable to
+      (..., M, S).
+    key_mask: A boolean mask broadcastable to (..., N, M), True = may be attended, or `None`.
+    predictor: The predictor, "dense", "sparse" or "auto", which is "dense": on two CPU cores
+      "sparse" has never been faster with more than one of 32 coefficients left.
 
   Raises:
-    ConfigError: unknown predictor.
+    ConfigError: The predictor is unknown.
   """
   if predictor not in PREDICTORS:
     raise ConfigError(f"predictor={predictor!r}; valid: {listing(PREDICTORS)}")
   multiply = _add_rows if predictor == "sparse" else product_transposed
   scores = multiply(coefficients, basis)
-  scores = jnp.where(scores == 0, 0.0, scores)  # a zero of either sign is the same score
+  scores = jnp.where(scores == 0, 0.0, scores)  # -0.0 and 0.0 must rank as equal scores
   return scores if key_mask is None else jnp.where(key_mask, scores, -jnp.inf)
 
 
 def _add_rows(coefficients: jax.Array, basis: jax.Array) -> jax.Array:
-  """Adds for every query the basis of its coefficients that are not zero: as many steps as those.
+  """Adds the basis rows of every query's nonzero coefficients, one per query in each step.
 
   Args:
-    coefficients: (..., N, S).
-    basis: (M, S).
+    coefficients: The coefficients of the queries, (..., N, S).
+    basis: The basis over the keys, (M, S).
   """
   rows = coefficients.reshape(-1, coefficients.shape[-1]).astype(jnp.float32)
   table = basis.T.astype(jnp.float32)  # (S, M)
   left = rows != 0
-  turn = jnp.where(left, jnp.cumsum(left, axis=-1), 0)  # 1, 2, ... for those that are left
+  turn = jnp.where(left, jnp.cumsum(left, axis=-1), 0)  # 1, 2, ... for nonzero coefficients
 
   def add(number, total):
     own = turn == number

@@ -18,18 +18,18 @@ def linear_attention(
   """Attends by features, φ(q) φ(k)ᵀ v with rows that sum to one (Katharopoulos et al. 2020, eq. 5).
 
   Args:
-    q: φ(q), float32 (B, N, H, F), nowhere negative.
-    k: φ(k), float32 (B, M, H, F), zero for tokens that may not be attended.
-    v: (B, M, H, D).
-    causal: a query attends tokens up to its own position.
-    implementation: "masked", "kernelized" (linear in N) or "auto".
+    q: The query features φ(q), float32 (B, N, H, F), never negative.
+    k: The key features φ(k), float32 (B, M, H, F), zero for tokens that may not be attended.
+    v: The values, (B, M, H, D).
+    causal: Whether a query attends only tokens up to its own position.
+    implementation: The path to take: "masked", "kernelized" (linear in N) or "auto".
 
   Returns:
     The output (B, N, H, D) in the dtype of `v`, and on the masked path the matrix (B, H, N, M) in
-    float32, else None. A row without weight is zero.
+    float32, else `None`. A row without weight is zero.
 
   Raises:
-    ConfigError: unknown implementation.
+    ConfigError: The implementation is unknown.
   """
   check_inputs(q, k, v, same_length=causal)
   picked = resolve_implementation("linear_attention", implementation, "linear", q.shape)
@@ -44,10 +44,10 @@ def masked_linear_attention(
   """Computes the N x M matrix φ(q) φ(k)ᵀ with rows that sum to one, times v.
 
   Args:
-    q: φ(q), float32 (B, N, H, F), nowhere negative.
-    k: φ(k), float32 (B, M, H, F), zero for tokens that may not be attended.
-    v: (B, M, H, D).
-    causal: a query attends tokens up to its own position.
+    q: The query features φ(q), float32 (B, N, H, F), never negative.
+    k: The key features φ(k), float32 (B, M, H, F), zero for tokens that may not be attended.
+    v: The values, (B, M, H, D).
+    causal: Whether a query attends only tokens up to its own position.
 
   Returns:
     The output (B, N, H, D) in the dtype of `v` and the matrix (B, H, N, M) in float32. A row
@@ -68,18 +68,19 @@ def kernelized_linear_attention(
   """Computes φ(q) (φ(k)ᵀ v), row-normalized, in time and memory linear in N.
 
   Args:
-    q: φ(q), float32 (B, N, H, F), nowhere negative.
-    k: φ(k), float32 (B, M, H, F), zero for tokens that may not be attended.
-    v: (B, M, H, D).
-    causal: a query attends tokens up to its own position.
-    chunk: tokens whose causal matrix is formed at once; before them stand prefix sums of φ(k)ᵀ v.
+    q: The query features φ(q), float32 (B, N, H, F), never negative.
+    k: The key features φ(k), float32 (B, M, H, F), zero for tokens that may not be attended.
+    v: The values, (B, M, H, D).
+    causal: Whether a query attends only tokens up to its own position.
+    chunk: The number of tokens whose causal matrix is formed at once; earlier chunks enter as
+      prefix sums of φ(k)ᵀ v.
 
   Returns:
     The output (B, N, H, D) in the dtype of `v`. A row without weight is zero.
   """
   # Heads first: the compiler then moves neither features nor sums in memory.
   q, k, v32 = (jnp.swapaxes(x, 1, 2) for x in (q, k, v.astype(jnp.float32)))
-  # A column of ones behind the values makes the normalizer by the same products.
+  # With a column of ones behind the values, the products also compute the normalizer.
   extended = jnp.concatenate([v32, jnp.ones((*v32.shape[:-1], 1))], axis=-1)  # (B, H, M, D + 1)
   if causal:
     out = _causal(q, k, extended, min(chunk, q.shape[2]))
@@ -98,7 +99,7 @@ def _causal(q: jax.Array, k: jax.Array, v: jax.Array, chunk: int) -> jax.Array:
 
   q, k, v = chunks(q), chunks(k), chunks(v)
   own = jnp.einsum("bhgmf,bhgmd->bhgfd", k, v)
-  # The sum over the chunks before, not less the chunk's own: a difference would cancel.
+  # Sums only the chunks before: subtracting a chunk's own sum would lose digits.
   before = jnp.pad(own[:, :, :-1], ((0, 0), (0, 0), (1, 0), (0, 0), (0, 0)))
   weights = jnp.einsum("bhgnf,bhgmf->bhgnm", q, k)
   weights = jnp.where(jnp.tri(chunk, dtype=bool), weights, 0.0)

@@ -24,21 +24,21 @@ def linformer_attention(
   """Computes softmax(q (Eᵀ k)ᵀ · scale) Fᵀ v (Wang et al. 2020, equation 7).
 
   Args:
-    q: (B, N, H, D).
-    k, v: (B, N, H, D), or with one head that all query heads read.
-    key_slots: E, (N, M).
-    value_slots: F, (N, M).
-    key_mask: boolean (B, N); masked tokens are left out of every slot.
-    scale: of the logits; None for 1 / sqrt(D).
-    dropout: rate at which probabilities are dropped, where there is a `key`.
-    key: for the dropout; None outside training.
-    implementation: "masked", "kernelized" (whose matrix need not be kept) or "auto".
+    q: The queries, (B, N, H, D).
+    k, v: The keys and the values, (B, N, H, D), or with one head that all query heads read.
+    key_slots: The matrix E, (N, M).
+    value_slots: The matrix F, (N, M).
+    key_mask: A boolean mask (B, N) or `None`; masked tokens are left out of every slot.
+    scale: The factor of the logits; `None` for 1 / sqrt(D).
+    dropout: The rate at which probabilities are dropped, if there is a `key`.
+    key: The random key of the dropout; `None` outside training.
+    implementation: The path: "masked", "kernelized" (whose matrix need not be kept) or "auto".
 
   Returns:
-    The output (B, N, H, D), and on the masked path the matrix (B, H, N, M) in float32, else None.
+    The output (B, N, H, D), and on the masked path the matrix (B, H, N, M) in float32, else `None`.
 
   Raises:
-    ConfigError: unknown implementation, or "kernelized" with dropout.
+    ConfigError: The implementation is unknown, or "kernelized" with dropout.
   """
   check_inputs(q, k, v, key_mask, same_length=True, one_head=True)
   picked = resolve_implementation(
@@ -55,12 +55,12 @@ def to_slots(x: jax.Array, projection: jax.Array, *, mask: jax.Array | None = No
   """Mixes N tokens into M slots, Eᵀ x (Wang et al. 2020, equation 7).
 
   Args:
-    x: (B, N, H, D), keys or values.
-    projection: E, (N, M).
-    mask: boolean (B, N); masked tokens are left out of every slot.
+    x: The keys or values, (B, N, H, D).
+    projection: The matrix E, (N, M).
+    mask: A boolean mask (B, N) or `None`; masked tokens are left out of every slot.
 
   Returns:
-    (B, M, H, D) in the dtype of `x`.
+    The slots (B, M, H, D) in the dtype of `x`.
   """
   if mask is not None:
     x = jnp.where(mask[:, :, None, None], x, jnp.zeros_like(x))

@@ -21,21 +21,21 @@ def local_attention(
   causal: bool = False,
   implementation: str = "auto",
 ) -> tuple[jax.Array, jax.Array | None]:
-  """Attends inside and between neighboring blocks of a sequence, Performer's local heads.
+  """Attends inside and between neighboring blocks of a sequence, as Performer's local heads do.
 
   Args:
-    q, k, v: (B, N, H, D).
-    window: tokens per block.
-    key_mask: boolean (B, N), True = may be attended.
-    causal: whether a token sees neither the block after its own nor later tokens in its own.
-    implementation: "masked", "kernelized" (linear in N) or "auto", which picks as
-      `linear_attention` does, beside which these heads stand.
+    q, k, v: The queries, keys and values, (B, N, H, D).
+    window: The number of tokens per block.
+    key_mask: A boolean mask (B, N), True = may be attended, or `None`.
+    causal: Whether a token sees neither the block after its own nor later tokens in its own.
+    implementation: The path to take: "masked", "kernelized" (linear in N) or "auto", which follows
+      the rule of `linear_attention`, because these heads run beside its heads.
 
   Returns:
-    The output (B, N, H, D), and on the masked path the matrix (B, H, N, N) in float32, else None.
+    The output (B, N, H, D), and on the masked path the matrix (B, H, N, N) in float32, else `None`.
 
   Raises:
-    ConfigError: unknown implementation.
+    ConfigError: The implementation is unknown.
   """
   check_inputs(q, k, v, key_mask, same_length=True)
   given: dict[str, Any] = {"mask": key_mask, "causal": causal}
@@ -46,12 +46,15 @@ def local_attention(
 
 
 def block_local_mask(length: int, window: int, *, causal: bool = False) -> jax.Array:
-  """Returns boolean (N, N): a token attends its block of `window` tokens and the blocks beside it.
+  """Returns a mask by which a token attends its own block and the two blocks beside it.
 
   Args:
-    length: N.
-    window: tokens per block.
-    causal: the block after is left out, and within the own block the tokens after.
+    length: The number N of tokens.
+    window: The number of tokens per block.
+    causal: Whether to leave out the block after and, within the own block, later tokens.
+
+  Returns:
+    A boolean mask (N, N), True = may attend.
   """
   token = jnp.arange(length)
   block = token // window
@@ -68,13 +71,13 @@ def masked_local_attention(
   mask: jax.Array | None = None,
   causal: bool = False,
 ) -> tuple[jax.Array, jax.Array]:
-  """Computes the softmax under `block_local_mask`, the N x N matrix in memory.
+  """Computes the softmax under `block_local_mask`, with the N x N matrix in memory.
 
   Args:
-    q, k, v: (B, N, H, D).
-    window: tokens per block.
-    mask: boolean (B, N), True = may be attended.
-    causal: whether a token sees neither the block after its own nor later tokens in its own.
+    q, k, v: The queries, keys and values, (B, N, H, D).
+    window: The number of tokens per block.
+    mask: A boolean mask (B, N), True = may be attended, or `None`.
+    causal: Whether a token sees neither the block after its own nor later tokens in its own.
 
   Returns:
     The output (B, N, H, D) and the matrix (B, H, N, N) in float32.
@@ -97,10 +100,10 @@ def kernelized_local_attention(
   """Computes local attention block by block: each block of queries against three blocks of keys.
 
   Args:
-    q, k, v: (B, N, H, D).
-    window: tokens per block.
-    mask: boolean (B, N), True = may be attended.
-    causal: whether a token sees neither the block after its own nor later tokens in its own.
+    q, k, v: The queries, keys and values, (B, N, H, D).
+    window: The number of tokens per block.
+    mask: A boolean mask (B, N), True = may be attended, or `None`.
+    causal: Whether a token sees neither the block after its own nor later tokens in its own.
 
   Returns:
     The output (B, N, H, D).
@@ -108,7 +111,7 @@ def kernelized_local_attention(
   batch, length = q.shape[:2]
   count = -(-length // window)
   q, k, v = (split_rows(x, count, window) for x in (q, k, v))
-  sides = 1 if causal else 2  # blocks beside the own one
+  sides = 1 if causal else 2  # the number of blocks beside a query's own
 
   def around(x: jax.Array) -> jax.Array:  # (B, G, w, ...) -> (B G, (1 + sides) w, ...)
     x = jnp.pad(x, ((0, 0), (1, sides - 1), *((0, 0),) * (x.ndim - 2)))

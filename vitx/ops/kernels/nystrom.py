@@ -29,19 +29,20 @@ def nystrom_attention(
   """Computes softmax(q k̃ᵀ) pinv(softmax(q̃ k̃ᵀ)) softmax(q̃ kᵀ) v (Xiong et al. 2021, equation 13).
 
   Args:
-    q, k, v: (B, N, H, D).
-    landmarks: M, the most that are made of the N tokens, each the mean of consecutive ones.
-    key_mask: boolean (B, N), True = may be attended.
-    iterations: of the pseudo-inverse; each triples the number of correct digits, once near.
-    pinv_scale: extent of the maxima in the inverse's first guess, "example" or "batch".
-    implementation: "masked", "kernelized" (linear in N) or "auto".
+    q, k, v: The queries, keys and values, (B, N, H, D).
+    landmarks: The largest number M of landmarks, each the mean of consecutive tokens.
+    key_mask: A boolean mask (B, N), True = may be attended, or `None`.
+    iterations: The number of iterations of the pseudo-inverse; each triples the number of correct
+      digits once the guess is near.
+    pinv_scale: The scope of the maxima in the inverse's first guess, "example" or "batch".
+    implementation: The path to take: "masked", "kernelized" (linear in N) or "auto".
 
   Returns:
     The output (B, N, H, D) in the dtype of `v`, and on the masked path the matrix (B, H, N, N) in
-    float32, whose rows sum to one but for the error of the inverse, else None.
+    float32, whose rows sum to one but for the error of the inverse, else `None`.
 
   Raises:
-    ConfigError: unknown implementation.
+    ConfigError: The implementation is unknown.
   """
   check_inputs(q, k, v, key_mask, same_length=True)
   given = {"mask": key_mask, "iterations": iterations, "pinv_scale": pinv_scale}
@@ -56,13 +57,13 @@ def segment_means(
 ) -> tuple[jax.Array, jax.Array]:
   """Returns means of ceil(N / landmarks) consecutive tokens each (Xiong et al. 2021, section 4.2).
 
-  The last segment may be short. Where N is no multiple, fewer than `landmarks` segments may cover
-  it; empty ones are left out.
+  The last segment may be short. If N is no multiple of `landmarks`, fewer segments may cover all
+  tokens; empty segments are left out.
 
   Args:
-    x: (B, N, H, D).
-    landmarks: the most that are made.
-    mask: boolean (B, N); masked tokens are left out of the means.
+    x: The tokens, (B, N, H, D).
+    landmarks: The largest number of segments.
+    mask: A boolean mask (B, N) or `None`; masked tokens are left out of the means.
 
   Returns:
     The means (B, M, H, D) in float32, zero for a segment without tokens, and boolean (B, M), True
@@ -81,21 +82,22 @@ def segment_means(
 def pseudo_inverse(a: jax.Array, iterations: int = 6, *, scale: str = "example") -> jax.Array:
   """Returns the Moore-Penrose inverse by a third-order iteration (Xiong et al. 2021, equation 11).
 
-  In float32 at the highest precision: with half-precision products the iteration grows worse from
-  about the sixth step on.
+  Products are float32 at the highest precision: with half-precision products the iteration grows
+  worse from about the sixth step on.
 
   Args:
-    a: (B, H, M, M), nowhere negative.
-    iterations: each triples the number of correct digits, once near.
-    scale: of the first guess aᵀ / (max row sum * max column sum). "example": of each matrix its
-      own; "batch": the maxima over all matrices, as in the authors' code, by which an example's
-      output depends on its neighbors.
+    a: The matrices, (B, H, M, M), never negative.
+    iterations: The number of iterations; each triples the number of correct digits once the guess
+      is near.
+    scale: The scope of the maxima in the first guess aᵀ / (max row sum * max column sum).
+      "example": each matrix has its own; "batch": one for all matrices, as in the authors' code,
+      so that an example's output depends on its neighbors.
 
   Returns:
-    float32 (B, H, M, M).
+    The inverses, float32 (B, H, M, M).
 
   Raises:
-    ValueError: unknown scale.
+    ValueError: The scale is unknown.
   """
   if scale not in PINV_SCALES:
     raise ValueError(f"pinv_scale={scale!r}; valid: {', '.join(PINV_SCALES)}")
@@ -120,10 +122,10 @@ def masked_nystrom_attention(
   """Multiplies Nyström's factors from the left, with their N x N product in memory.
 
   Args:
-    q, k, v: (B, N, H, D).
-    landmarks: M, the most that are made of the N tokens.
-    **options: `mask`, boolean (B, N), True = may be attended; `iterations` and `pinv_scale`
-      ("example" or "batch") of the pseudo-inverse.
+    q, k, v: The queries, keys and values, (B, N, H, D).
+    landmarks: The largest number M of landmarks.
+    **options: The boolean `mask` (B, N), True = may be attended, and the `iterations` and the
+      `pinv_scale` ("example" or "batch") of the pseudo-inverse.
 
   Returns:
     The output (B, N, H, D) in the dtype of `v` and the matrix (B, H, N, N) in float32; its rows sum
@@ -141,10 +143,10 @@ def kernelized_nystrom_attention(
   """Multiplies Nyström's factors from the right, so that nothing is larger than N x M.
 
   Args:
-    q, k, v: (B, N, H, D).
-    landmarks: M, the most that are made of the N tokens.
-    **options: `mask`, boolean (B, N), True = may be attended; `iterations` and `pinv_scale`
-      ("example" or "batch") of the pseudo-inverse.
+    q, k, v: The queries, keys and values, (B, N, H, D).
+    landmarks: The largest number M of landmarks.
+    **options: The boolean `mask` (B, N), True = may be attended, and the `iterations` and the
+      `pinv_scale` ("example" or "batch") of the pseudo-inverse.
 
   Returns:
     The output (B, N, H, D) in the dtype of `v`.
@@ -173,7 +175,7 @@ def _factors(
     columns = used[:, None, None, :]  # (B, 1, 1, M)
     pairs = columns & used[:, None, :, None]
     rows = used[:, None, :, None] & mask[:, None, None, :]  # (B, 1, M, N)
-  # Heads first, once: else every product moves them in memory for itself.
+  # Heads are moved first once here; otherwise every product would move them in memory.
   q, k = jnp.swapaxes(q, 1, 2), jnp.swapaxes(k, 1, 2)
   near = masked_softmax(jnp.einsum("bhnd,bmhd->bhnm", q, k_means), columns)
   middle = masked_softmax(jnp.einsum("bnhd,bmhd->bhnm", q_means, k_means, precision=HIGHEST), pairs)
@@ -182,22 +184,22 @@ def _factors(
 
 
 def depthwise_convolution(x: jax.Array, taps: jax.Array) -> jax.Array:
-  """Convolves along the tokens, with one filter per head, zeros beyond the ends.
+  """Convolves along the tokens, with one filter per head and zeros beyond the ends.
 
-  As products with small banded matrices, which outrun a grouped convolution tenfold on CPUs.
+  The products with small banded matrices are ten times as fast as a grouped convolution on CPUs.
 
   Args:
-    x: (B, N, H, D).
-    taps: (K, H), K odd; output n is the sum over i of taps[i] * x[n + i - K // 2].
+    x: The tokens, (B, N, H, D).
+    taps: The filters, (K, H), K odd; output n is the sum over i of taps[i] * x[n + i - K // 2].
 
   Returns:
-    (B, N, H, D) in the dtype of `x`.
+    The result (B, N, H, D) in the dtype of `x`.
   """
   batch, length, heads, dim = x.shape
   size = taps.shape[0]
   reach = size // 2
   count = -(-length // BLOCK)
-  blocks = -(-2 * reach // BLOCK)  # of what lies beyond a block
+  blocks = -(-2 * reach // BLOCK)  # how many further blocks a filter reaches
   after = (count + blocks) * BLOCK - length - reach
   padded = jnp.pad(jnp.swapaxes(x, 1, 2), ((0, 0), (0, 0), (reach, after), (0, 0)))
   padded = padded.reshape(batch, heads, count + blocks, BLOCK, dim)

@@ -1,7 +1,7 @@
-"""The largest values of windows of an image; on a CPU, of shifted images.
+"""Max pooling of images; on a CPU, as the maximum of shifted images.
 
-XLA's CPU looks at the elements of a window one by one, and finds its gradient through a list of the
-winners' places: of a step of CCT, two fifths of the time. Elsewhere it is XLA's.
+On a CPU XLA reads the elements of a window one by one, and finds the gradient through a list of the
+places of the largest: this took two fifths of a step of CCT. Other platforms use XLA's pooling.
 """
 
 import functools
@@ -17,16 +17,17 @@ from vitx.ops.kernels.shifts import spread
 
 @partial(jax.custom_vjp, nondiff_argnums=(1, 2, 3))
 def max_pool(x: jax.Array, size: int, stride: int, padding: int) -> jax.Array:
-  """Takes the largest value of each window; its gradient goes to the first that is as large.
+  """Takes the largest value of each window; its gradient goes to the first element of that value.
 
   Args:
-    x: (B, rows, columns, C).
-    size: K, rows and columns of a window.
-    stride: between windows, along both axes.
-    padding: rows and columns of nothing on each side, less than K.
+    x: The images, (B, rows, columns, C).
+    size: The number K of rows and of columns in a window.
+    stride: The step between windows, along both axes.
+    padding: The number of rows and columns added on each side, less than K; they are never the
+      largest.
 
   Returns:
-    (B, rows', columns', C), where rows' is (rows + 2 padding - K) // stride + 1.
+    The result (B, rows', columns', C), where rows' is (rows + 2 padding - K) // stride + 1.
   """
   window: Any = {"size": size, "stride": stride, "padding": padding}
   return jax.lax.platform_dependent(
@@ -35,15 +36,15 @@ def max_pool(x: jax.Array, size: int, stride: int, padding: int) -> jax.Array:
 
 
 def pool_windows(x: jax.Array, size: int, stride: int, padding: int) -> jax.Array:
-  """Returns the same by XLA's windows."""
+  """Computes `max_pool` by XLA's windows."""
   around = ((0, 0), (padding, padding), (padding, padding), (0, 0))
-  return jax.lax.reduce_window(  # a number, by which JAX knows the maximum and its gradient
+  return jax.lax.reduce_window(  # by a plain -inf JAX recognizes the maximum and its gradient
     x, -jnp.inf, jax.lax.max, (1, size, size, 1), (1, stride, stride, 1), around
   )
 
 
 def take_largest(x: jax.Array, size: int, stride: int, padding: int) -> jax.Array:
-  """Returns the same from shifted images: of windows' rows first, of their columns then."""
+  """Computes `max_pool` from shifted images, over the rows and then the columns of windows."""
   for axis in (1, 2):
     padded = _pad(x, padding, -jnp.inf, (axis,))
     shifted = (_shift(padded, i, size, stride, axis) for i in range(size))
@@ -72,13 +73,13 @@ def _backward(size, stride, padding, saved, d_out):
 def spread_gradient(
   x: jax.Array, out: jax.Array, d_out: jax.Array, size: int, stride: int, padding: int
 ) -> jax.Array:
-  """Returns the gradient of `take_largest`: each window's goes to its first value as large as it.
+  """Returns the gradient of `take_largest`: each window's goes to the first of its largest values.
 
   Args:
-    x: (B, rows, columns, C).
-    out: of it.
-    d_out: gradient of that.
-    size, stride, padding: as of `max_pool`.
+    x: The images, (B, rows, columns, C).
+    out: The result of `take_largest`.
+    d_out: The gradient of `out`.
+    size, stride, padding: The arguments of `max_pool`.
   """
   padded = _pad(x, padding, -jnp.inf, (1, 2))
   gradient, is_left = jnp.zeros(padded.shape, d_out.dtype), jnp.ones(out.shape, bool)
@@ -99,7 +100,7 @@ def _pad(x: jax.Array, padding: int, value: float, axes: tuple[int, ...]) -> jax
 
 
 def _shift(padded: jax.Array, start: int, size: int, stride: int, axis: int) -> jax.Array:
-  """Returns of each window along an axis the element at `start`."""
+  """Returns the element at `start` of each window along an axis."""
   count = (padded.shape[axis] - size) // stride + 1
   return jax.lax.slice_in_dim(padded, start, start + stride * (count - 1) + 1, stride, axis)
 

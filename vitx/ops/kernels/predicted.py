@@ -1,10 +1,10 @@
 """Attention to the keys that a low-rank prediction ranks first (Sparsifiner: Wei et al. 2023).
 
 The score of a query and a key is a product of coefficients of the query and a basis over the keys,
-both known beforehand. "masked" scores all pairs at once and attends under a mask; "kernelized" does
-so for some queries at a time, and neither scores nor mask nor logits are ever (N, N). Where few
-keys are kept it reads those one by one; else it hides the others of all, and remembers of every
-query where its scores were cut: two numbers, from which the backward pass makes the mask again.
+both given. "masked" scores all pairs at once and attends under a mask; "kernelized" scores some
+queries at a time, so that scores, mask and logits are never (N, N). If few keys are kept, it reads
+them one by one. Otherwise it hides the others and keeps two numbers per query, the cut of its
+scores, from which the backward pass makes the mask again.
 """
 
 import math
@@ -21,8 +21,8 @@ from vitx.ops.kernels.selection import find_cut, is_kept, keep_first
 from vitx.ops.kernels.softmax import kernelized_attention, masked_attention
 from vitx.ops.kernels.top_k import kept_keys_attention, kept_mask
 
-FEWEST_ROWS = 16  # queries of every example and head in a step: fewer are slow, not smaller
-SCORES_BESIDE = 2  # a tile of logits stands beside one of scores
+FEWEST_ROWS = 16  # queries per example and head in a step; with fewer it is slower, not smaller
+SCORES_BESIDE = 2  # a step holds a tile of logits and a tile of scores
 GATHER_SHARE = 16  # see `gathers`
 
 
@@ -40,27 +40,28 @@ def predicted_attention(
   implementation: str = "auto",
   predictor: str = "auto",
 ) -> tuple[jax.Array, jax.Array | None]:
-  """Computes softmax(q kᵀ · scale) v over the `budget` keys of each query that are scored highest.
+  """Computes softmax(q kᵀ · scale) v over each query's `budget` keys with the highest scores.
 
-  Which keys are kept has no gradient.
+  The choice of the keys has no gradient.
 
   Args:
-    q, k, v: (B, N, H, D).
-    coefficients: (B, H, N - prefix, S), of the queries behind the prefix.
-    basis: (N, S), of the keys.
-    budget: K, 1 ... N.
-    prefix: queries in front that attend all keys; as keys they are like any other.
-    key_mask: boolean (B, N), True = may be attended; of fewer keys than K all are kept.
-    scale: of the logits; None for 1 / sqrt(D).
-    implementation: "masked", "kernelized" or "auto".
-    predictor: how scores are computed, see `score_keys`.
+    q, k, v: The queries, keys and values, (B, N, H, D).
+    coefficients: The coefficients of the queries behind the prefix, (B, H, N - prefix, S).
+    basis: The basis over the keys, (N, S).
+    budget: The number K of keys to keep, 1 ... N.
+    prefix: The number of queries in front that attend all keys; as keys they have no privilege.
+    key_mask: A boolean mask (B, N), True = may be attended, or `None`; if it leaves fewer than K
+      keys, all of them are kept.
+    scale: The factor of the logits; `None` for 1 / sqrt(D).
+    implementation: The path to take: "masked", "kernelized" or "auto".
+    predictor: The way to compute scores, see `score_keys`.
 
   Returns:
     The output (B, N, H, D) in the dtype of `v`, and on the masked path the probabilities
-    (B, H, N, N), else None.
+    (B, H, N, N), else `None`.
 
   Raises:
-    ConfigError: unknown implementation or predictor.
+    ConfigError: The implementation or the predictor is unknown.
   """
   check_inputs(q, k, v, key_mask, same_length=True)
   coefficients, basis = jax.lax.stop_gradient((coefficients, basis))
@@ -92,20 +93,20 @@ def predicted_attention(
 def gathers(keys: int, budget: int) -> bool:
   """Returns whether kept keys are read one by one: up to a sixteenth of all.
 
-  Measured forward and backward on two CPU cores in float32, in CPU time, hiding over gathering: at
-  197 tokens 1.3, 1.1, 0.8 for 5, 7, 10 %; at 1024 tokens 1.5, 0.9, 0.7 for 3, 6, 8 %; at 4096
-  tokens 3.1, 1.6, 1.1, 0.8 for 1, 3, 5, 7 %. Lists of keys must be made first, which is dearer than
-  a cut; so it pays for fewer keys than where the lists are given.
+  The ratio of CPU times, hiding over gathering, was measured forward and backward on two CPU cores
+  in float32: at 197 tokens 1.3, 1.1, 0.8 for 5, 7, 10 % of keys; at 1024 tokens 1.5, 0.9, 0.7 for
+  3, 6, 8 %; at 4096 tokens 3.1, 1.6, 1.1, 0.8 for 1, 3, 5, 7 %. Gathering must first make lists of
+  keys, which cost more than a cut, so it pays for fewer keys than if the lists are given.
 
   Args:
-    keys: N.
-    budget: K.
+    keys: The number N of keys.
+    budget: The number K of kept keys.
   """
   return budget * GATHER_SHARE <= keys
 
 
 def _choose(coefficients, basis, budget: int, key_mask, predictor: str):
-  """Returns the kept keys, int32 (B, H, N, K), and which of them count, None if all do."""
+  """Returns the kept keys, int32 (B, H, N, K), and a mask of the valid ones, `None` if all are."""
   batch, heads, n, _ = coefficients.shape
   size = tiling.tile_rows(tiling.step_elements() / (batch * heads), len(basis), FEWEST_ROWS)
   count = math.ceil(n / min(n, size))

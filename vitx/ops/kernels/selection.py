@@ -1,8 +1,9 @@
-"""Which of many scores are the largest: a cut instead of a sorted list.
+"""Selection of the largest scores by a cut instead of a sorted list.
 
-`jax.lax.top_k` orders what it finds, which costs a CPU more than all the attention that follows. To
-know which keys stay it is enough to know where to cut: a value, and among equals a number. Both are
-found by bisection, on the integers that order floats as their bits do, so that no score is moved.
+`jax.lax.top_k` sorts the scores that it selects, which costs a CPU more than all the attention that
+follows. For a mask of the kept keys a cut is enough: a value, and a place among scores equal to it.
+Both are found by bisection on integers made of the floats' bits, which have the order of the
+floats, so that no score is moved.
 """
 
 import functools
@@ -13,17 +14,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-SLICES = 8  # of a row, see `_slices`
-INFINITE = 0x7F800001  # above the integer of infinity, see `_ordered`
-LOWEST = float(np.finfo(np.float32).min)  # no score that counts lies below
+SLICES = 8  # pieces of a row, see `_slices`
+INFINITE = 0x7F800001  # one more than the integer of infinity, see `_ordered`
+LOWEST = float(np.finfo(np.float32).min)  # no valid score is lower
 
 
 class Cut(NamedTuple):
-  """Where rows of scores are cut: what `is_kept` needs.
+  """A cut of rows of scores, which `is_kept` applies.
 
   Attributes:
-    value: float32 (...,); what is larger is kept.
-    place: int32 (...,); of what is equal, the entries up to this number are.
+    value: A threshold, float32 (...,); larger scores are kept.
+    place: The last place at which a score equal to the threshold is kept, int32 (...,).
   """
 
   value: jax.Array
@@ -31,33 +32,34 @@ class Cut(NamedTuple):
 
 
 def count_kept(share: float, total: int) -> int:
-  """Returns ceil(share total), of the number that `share` was meant to be: 0.7 of 10 are 7."""
+  """Returns ceil(share total) without the rounding error of `share`: 0.7 of 10 are 7."""
   return min(total, math.ceil(share * total - 1e-9))
 
 
 def keep_first(scores: jax.Array, budget: int) -> tuple[jax.Array, jax.Array]:
-  """Returns the places of the largest scores, the lower number first where they are equal.
+  """Returns the places of the largest scores; of equal scores the lower place comes first.
 
   Args:
-    scores: (..., M).
-    budget: K, at most M.
+    scores: The scores, (..., M).
+    budget: The number K of places, at most M.
 
   Returns:
-    int32 indices (..., K), and bool (..., K), False for a score of -inf.
+    The places, int32 (..., K), and bool (..., K), False for a score of -inf.
   """
   values, indices = jax.lax.top_k(scores, budget)
   return indices, values > -jnp.inf
 
 
 def find_cut(scores: jax.Array, budget: int) -> Cut:
-  """Returns where to cut rows of scores so that what `keep_first` names is kept.
+  """Returns the cut of rows of scores that keeps the entries that `keep_first` selects.
 
-  Where the K-th and the next score differ, the cut lies half-way, so that scores computed anew with
-  another rounding are cut in the same place.
+  If the K-th and the next score differ, the cut is half-way between them, so that scores recomputed
+  with other rounding are cut at the same place.
 
   Args:
-    scores: float32 (..., M); a zero must not be negative, which `jax.lax.top_k` ranks lower.
-    budget: K, 1 ... M.
+    scores: The scores, float32 (..., M); a zero must not be negative, as `jax.lax.top_k` ranks a
+      negative zero lower.
+    budget: The number K of entries to keep, 1 ... M.
   """
   keys, end = _ordered(scores), scores.shape[-1] - 1
   low, count, larger = _bisect_values(keys, budget)
@@ -68,12 +70,12 @@ def find_cut(scores: jax.Array, budget: int) -> Cut:
   middle = most + (least - most) / 2
   between = ~tied & (middle > most) & (middle < least)
   last = _bisect_places(keys == low[..., None], budget - larger, tied)
-  every = ~tied | (least == LOWEST)  # of fewer scores than K that count, all are kept
+  every = ~tied | (least == LOWEST)  # if fewer than K scores are valid, all are kept
   return Cut(jnp.where(between, middle, least), jnp.where(every, end, last))
 
 
 def is_kept(scores: jax.Array, cut: Cut) -> jax.Array:
-  """Returns bool (..., M), what a cut keeps of scores (..., M); never one of -inf."""
+  """Returns a mask of the scores (..., M) that a cut keeps, bool (..., M); False for -inf."""
   value, place = cut.value[..., None], cut.place[..., None]
   return (scores > value) | ((scores == value) & (_places(scores) <= place))
 
@@ -83,7 +85,7 @@ def _places(scores: jax.Array) -> jax.Array:
 
 
 def _slices(x: jax.Array, fill: float | bool) -> list[jax.Array]:
-  """Cuts rows (..., M) into a few pieces (..., m) to be joined elementwise.
+  """Cuts rows (..., M) into a few pieces (..., m) to be combined elementwise.
 
   XLA's own reductions over the last axis take a CPU ten times as long as elementwise work.
   """
@@ -94,7 +96,7 @@ def _slices(x: jax.Array, fill: float | bool) -> list[jax.Array]:
 
 
 def _count(mask: jax.Array) -> jax.Array:
-  """Returns how many entries of bool (..., M) are True, int32 (...,)."""
+  """Returns the number of True entries of bool (..., M), int32 (...,)."""
   total = functools.reduce(jnp.add, (x.astype(jnp.float32) for x in _slices(mask, False)))
   return jnp.dot(total, jnp.ones(total.shape[-1], jnp.float32)).astype(jnp.int32)
 
@@ -104,7 +106,7 @@ def _largest(x: jax.Array) -> jax.Array:
 
 
 def _ordered(scores: jax.Array) -> jax.Array:
-  """Returns int32 that are ordered as the floats are; 0.0 is 0."""
+  """Returns int32 numbers in the order of the floats; 0.0 becomes 0."""
   bits = jax.lax.bitcast_convert_type(scores, jnp.int32)
   return jnp.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
 
@@ -113,16 +115,16 @@ def _bisect_values(keys: jax.Array, budget: int) -> tuple[jax.Array, jax.Array, 
   """Returns the largest value that at least K keys reach, or a smaller one that exactly K reach.
 
   Args:
-    keys: int32 (..., M).
-    budget: K.
+    keys: The keys, int32 (..., M).
+    budget: The number K.
 
   Returns:
-    int32 (...,) each: the value, how many reach it, and how many exceed it where that matters:
-    where more than K reach it.
+    Three arrays int32 (...,): the value, the number of keys that reach it, and the number of keys
+    that exceed it, which is valid only if more than K reach it.
   """
   positive, negative = _count(keys > 0), _count(keys < 0)
   above, below = positive >= budget, keys.shape[-1] - negative < budget
-  # Zeros, of which pruned scores are full, are settled at once; the others have one sign.
+  # Zeros, frequent in pruned scores, are settled at once; other values have a known sign.
   low = jnp.where(above, 1, jnp.where(below, -INFINITE, 0)).astype(jnp.int32)
   high = jnp.where(above, INFINITE, jnp.where(below, 0, 1)).astype(jnp.int32)
   reach = jnp.where(above, positive, keys.shape[-1] - jnp.where(below, 0, negative))
@@ -151,12 +153,12 @@ def _bisect_values(keys: jax.Array, budget: int) -> tuple[jax.Array, jax.Array, 
 
 
 def _bisect_places(equal: jax.Array, count: jax.Array, asked: jax.Array) -> jax.Array:
-  """Returns the place at which the first `count` entries of `equal` end, where that is asked.
+  """Returns the place of the `count`-th True entry of `equal` in the rows where `asked` is True.
 
   Args:
-    equal: bool (..., M).
-    count: int32 (...,), at least 1 where asked.
-    asked: bool (...,).
+    equal: A mask of the entries equal to the threshold, bool (..., M).
+    count: The number of entries, int32 (...,), at least 1 where asked.
+    asked: A mask of the rows that need the place, bool (...,).
   """
   places, end = _places(equal), equal.shape[-1] - 1
   high = jnp.full(count.shape, end, jnp.int32)

@@ -1,6 +1,6 @@
 """Shaped attention (Noci et al. 2023; He and Hofmann 2024): α I + β A - γ C.
 
-A is softmax attention, I the identity and C what A is when all logits are equal: uniform.
+A is softmax attention, I the identity and C uniform attention, which A is if all logits are equal.
 """
 
 import math
@@ -29,24 +29,24 @@ def shaped_attention(
   """Computes (α I + β A - γ C) v (He and Hofmann 2024, equation 8).
 
   Args:
-    q, k: (B, N, G, D), G either H or 1: one map for all heads.
-    v: (B, N, H, E).
-    alpha, beta, gamma: float32, (H,) or (1,).
-    key_mask: boolean (B, N), True = may be attended. A masked token contributes nothing, not even
-      to its own output.
-    scale: of the logits; None for 1 / sqrt(D).
-    implementation: "masked", "kernelized" (memory linear in N) or "auto".
+    q, k: The queries and keys, (B, N, G, D), G either H or 1: one map for all heads.
+    v: The values, (B, N, H, E).
+    alpha, beta, gamma: The coefficients, float32, (H,) or (1,).
+    key_mask: A boolean mask (B, N), True = may be attended, or `None`. A masked token contributes
+      nothing, not even to its own output.
+    scale: The factor of the logits; `None` for 1 / sqrt(D).
+    implementation: The path to take: "masked", "kernelized" (memory linear in N) or "auto".
 
   Returns:
     The output (B, N, H, E) in the dtype of `v`, and on the masked path the matrix
-    (B, H or G, N, N) in float32, else None.
+    (B, H or G, N, N) in float32, else `None`.
 
   Raises:
-    ConfigError: unknown implementation.
+    ConfigError: The implementation is unknown.
   """
   check_inputs(q, k, v, key_mask, same_length=True, one_head=True)
   given: dict[str, Any] = {"mask": key_mask, "scale": scale}
-  # Maps shared by all heads are held once for each of them.
+  # A map that all heads share is held once for each head, so the matrices are counted by `v`.
   picked = resolve_implementation("shaped_attention", implementation, "shaped", v.shape)
   if picked == "masked":
     return masked_shaped_attention(q, k, v, alpha, beta, gamma, **given)
@@ -67,12 +67,12 @@ def masked_shaped_attention(
   """Computes (α I + β A - γ C) v with the matrix in memory.
 
   Args:
-    q, k: (B, N, G, D), G either H or 1: one map for all heads.
-    v: (B, N, H, E).
-    alpha, beta, gamma: float32, (H,) or (1,).
-    mask: boolean (B, N), True = may be attended. A masked token contributes nothing, not even to
-      its own output.
-    scale: of the logits; None for 1 / sqrt(D).
+    q, k: The queries and keys, (B, N, G, D), G either H or 1: one map for all heads.
+    v: The values, (B, N, H, E).
+    alpha, beta, gamma: The coefficients, float32, (H,) or (1,).
+    mask: A boolean mask (B, N), True = may be attended, or `None`. A masked token contributes
+      nothing, not even to its own output.
+    scale: The factor of the logits; `None` for 1 / sqrt(D).
 
   Returns:
     The output (B, N, H, E) in the dtype of `v` and the matrix (B, H or G, N, N) in float32.
@@ -106,12 +106,12 @@ def kernelized_shaped_attention(
   """Computes α v + β attention(v) - γ mean(v): an epilogue on fused softmax attention.
 
   Args:
-    q, k: (B, N, G, D), G either H or 1: one map for all heads.
-    v: (B, N, H, E).
-    alpha, beta, gamma: float32, (H,) or (1,).
-    mask: boolean (B, N), True = may be attended. A masked token contributes nothing, not even to
-      its own output.
-    scale: of the logits; None for 1 / sqrt(D).
+    q, k: The queries and keys, (B, N, G, D), G either H or 1: one map for all heads.
+    v: The values, (B, N, H, E).
+    alpha, beta, gamma: The coefficients, float32, (H,) or (1,).
+    mask: A boolean mask (B, N), True = may be attended, or `None`. A masked token contributes
+      nothing, not even to its own output.
+    scale: The factor of the logits; `None` for 1 / sqrt(D).
 
   Returns:
     The output (B, N, H, E) in the dtype of `v`.

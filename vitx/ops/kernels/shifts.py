@@ -1,4 +1,4 @@
-"""Grids that a stride thinned out, spread again."""
+"""The inverse of thinning out a grid by a stride."""
 
 from collections.abc import Sequence
 
@@ -7,18 +7,18 @@ import jax.numpy as jnp
 
 
 def spread(x: jax.Array, start: Sequence[int], extents: Sequence[int], stride: int) -> jax.Array:
-  """Returns a grid of zeros with values at regular places: the gradient of thinning one out.
+  """Returns a grid of zeros with values at regular places: the gradient of strided slicing.
 
-  By padding: adding at places would write the whole grid.
+  It pads, because adding at places would write the whole grid.
 
   Args:
-    x: (B, n, ..., n', C).
-    start: the first place along each axis of the grid.
-    extents: g, ..., g' of the result, which have room.
-    stride: from one place to the next, along every axis.
+    x: The values, (B, n, ..., n', C).
+    start: The first place along each axis of the grid.
+    extents: The extents g, ..., g' of the result, large enough for all places.
+    stride: The step from one place to the next, along every axis.
 
   Returns:
-    (B, g, ..., g', C).
+    The grid, (B, g, ..., g', C).
   """
   axes = [
     (first, whole - first - stride * (count - 1) - 1, stride - 1)

@@ -11,24 +11,24 @@ from vitx.ops.implementation import target
 from vitx.ops.kernels import cudnn
 from vitx.ops.kernels.flash import flash_attention
 
-FEW_KEYS = 128  # of up to so many, a tile costs less to keep than to compute again
+FEW_KEYS = 128  # with at most so many, a tile costs less to keep than to compute again
 
 
 def masked_softmax(logits: jax.Array, mask: jax.Array | None = None) -> jax.Array:
   """Returns the softmax over the last axis in float32; an empty row is exactly zero.
 
   Args:
-    logits: (..., N, M).
-    mask: boolean, broadcastable to `logits`, True = may attend.
+    logits: The logits, (..., N, M).
+    mask: A boolean mask, broadcastable to `logits`, True = may attend, or `None`.
 
   Returns:
-    float32 probabilities (..., N, M).
+    The probabilities, float32 (..., N, M).
   """
   logits = logits.astype(jnp.float32)
   if mask is None:
     return jax.nn.softmax(logits, axis=-1)
   logits = jnp.where(mask, logits, -jnp.inf)
-  # An empty row has no maximum: subtract zero there, so that neither value nor gradient is NaN.
+  # An empty row has no maximum; subtracting zero keeps its value and its gradient from being NaN.
   top = jax.lax.stop_gradient(jnp.max(logits, axis=-1, keepdims=True))
   top = jnp.where(jnp.isfinite(top), top, 0.0)
   weights = jnp.where(mask, jnp.exp(jnp.where(mask, logits - top, 0.0)), 0.0)
@@ -49,17 +49,17 @@ def masked_attention(
   """Computes softmax(q kᵀ · scale) v with the matrix in memory (Vaswani et al. 2017, equation 1).
 
   Args:
-    q: (B, N, H, D).
-    k: (B, M, H, D).
-    v: (B, M, H, E).
-    mask: boolean, broadcastable to (B, H, N, M), True = may attend.
-    scale: of the logits; None for 1 / sqrt(D).
-    dropout_rate: of the probabilities, drawn per example.
-    key: for the dropout.
+    q: The queries, (B, N, H, D).
+    k: The keys, (B, M, H, D).
+    v: The values, (B, M, H, E).
+    mask: A boolean mask, broadcastable to (B, H, N, M), True = may attend, or `None`.
+    scale: The factor of the logits; `None` for 1 / sqrt(D).
+    dropout_rate: The rate of dropped probabilities, which are drawn per example.
+    key: The random key of the dropout; `None` drops nothing.
 
   Returns:
-    The output (B, N, H, E) in the dtype of `v` and the probabilities (B, H, N, M) in float32, as
-    they were before dropout.
+    The output (B, N, H, E) in the dtype of `v` and the probabilities (B, H, N, M) in float32,
+    before dropout.
   """
   scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
   logits = jnp.einsum("bnhd,bmhd->bhnm", q, k, preferred_element_type=jnp.float32) * scale
@@ -78,20 +78,20 @@ def kernelized_attention(
   scale: float | None = None,
   causal: bool = False,
 ) -> jax.Array:
-  """Computes softmax(q kᵀ · scale) v without an N x N matrix in memory, whatever the platform.
+  """Computes softmax(q kᵀ · scale) v without an N x N matrix in memory, on every platform.
 
-  A program that is lowered for CUDA takes cuDNN's fused kernel where that applies: half precision,
-  no `key_mask`, heads of up to 128 channels, and cuDNN installed. All else takes our tiles:
-  `jax.nn.dot_product_attention` itself would hold the matrix, also as the bias to which it turns a
-  mask. The choice falls when the program is lowered, so one traced on a CPU is right as well.
+  A program that is lowered for CUDA uses cuDNN's fused kernel where it applies: half precision, no
+  `key_mask`, heads of up to 128 channels, and cuDNN installed. Everything else uses the tiles of
+  this package: `jax.nn.dot_product_attention` itself would hold the matrix, or a mask as a bias of
+  its size. The choice is made at lowering, so it is also right for a program traced on a CPU.
 
   Args:
-    q: (B, N, H, D).
-    k: (B, M, H, D).
-    v: (B, M, H, E).
-    key_mask: boolean (B, M), True = may be attended.
-    scale: of the logits; None for 1 / sqrt(D).
-    causal: query i sees keys 0 ... i only.
+    q: The queries, (B, N, H, D).
+    k: The keys, (B, M, H, D).
+    v: The values, (B, M, H, E).
+    key_mask: A boolean mask (B, M), True = may be attended, or `None`.
+    scale: The factor of the logits; `None` for 1 / sqrt(D).
+    causal: Whether query i sees keys 0 ... i only.
 
   Returns:
     The output (B, N, H, E); zero for a query that sees nothing.
@@ -109,7 +109,7 @@ def kernelized_attention(
 
 
 def _tiles(q, k, v, key_mask=None, *, scale, causal):
-  if k.shape[1] <= min(FEW_KEYS, q.shape[1] // 2):  # as of Linformer: linear in N as it is
+  if k.shape[1] <= min(FEW_KEYS, q.shape[1] // 2):  # such as Linformer's slots: linear in N
     mask = None if key_mask is None else key_mask[:, None, None, :]
     return masked_attention(q, k, v, mask=mask, scale=scale)[0]
   return flash_attention(q, k, v, key_mask=key_mask, scale=scale, causal=causal)[0]

@@ -1,6 +1,6 @@
-"""How rows are cut into tiles, how much one step of a loop holds, and the softmax of one tile.
+"""Tiles of rows, the size of one step of a loop, and the softmax of one tile.
 
-Tiles are float32 whatever the inputs: a half-precision product would round logits before the
+Tiles are float32 for inputs of every dtype: a half-precision product would round logits before the
 softmax, and the CPU's compiler has no float16 product that accumulates in float32.
 """
 
@@ -12,25 +12,25 @@ import jax.numpy as jnp
 
 from vitx.ops.implementation import target
 
-# Logits of one step: on a CPU what a few cores keep in their caches, elsewhere what fills a device.
+# The logits of one step fit the caches of a few cores on a CPU, and fill other devices.
 CPU_STEP_BYTES = 1 << 20
 ACCELERATOR_STEP_BYTES = 1 << 28
-MOST_ROWS = 512  # of many columns: a tile is never all of a large matrix, whatever a step may hold
+MOST_ROWS = 512  # the most rows if there are more columns: no tile is all of a large matrix
 
 
 def step_elements() -> int:
-  """Returns how many logits one step of a loop may hold on the platform that is traced for."""
+  """Returns the number of logits that one step of a loop may hold on the platform to trace for."""
   cpu = target() == "cpu"
   return (CPU_STEP_BYTES if cpu else ACCELERATOR_STEP_BYTES) // 4
 
 
 def tile_rows(elements: float, columns: int, least: int = 1) -> int:
-  """Returns how many rows of a matrix a tile may have.
+  """Returns the number of rows of a matrix that a tile may have.
 
   Args:
-    elements: of the matrix, what a step may hold.
-    columns: of the matrix.
-    least: rows that a tile has even where a step should hold fewer.
+    elements: The number of elements that a step may hold.
+    columns: The number of columns of the matrix.
+    least: The number of rows that a tile has even if a step should hold fewer.
   """
   most = max(least, int(elements // columns))
   return min(most, MOST_ROWS) if columns > MOST_ROWS else most
@@ -45,9 +45,9 @@ def map_groups(function: Callable, arrays: Any, group: int) -> Any:
   """Applies `function` over the leading axis, `group` entries at a time.
 
   Args:
-    function: takes and returns trees of arrays with a leading axis of `group`.
-    arrays: a tree of arrays (Z, ...).
-    group: entries at a time, a divisor of Z.
+    function: A function that takes and returns trees of arrays with a leading axis of `group`.
+    arrays: A tree of arrays (Z, ...).
+    group: The number of entries at a time, a divisor of Z.
 
   Returns:
     The results with a leading axis of Z.
@@ -55,7 +55,7 @@ def map_groups(function: Callable, arrays: Any, group: int) -> Any:
   total = jax.tree.leaves(arrays)[0].shape[0]
   if total == group:
     return function(arrays)
-  if group == 1:  # without an axis of one, which would make the compiler copy what the loop reads
+  if group == 1:  # an axis of length one would make the compiler copy the loop's inputs
     return jax.lax.map(lambda entry: _without_axis(function(_with_axis(entry))), arrays)
   grouped = jax.tree.map(lambda x: x.reshape(total // group, group, *x.shape[1:]), arrays)
   out = jax.lax.map(function, grouped)
@@ -63,7 +63,7 @@ def map_groups(function: Callable, arrays: Any, group: int) -> Any:
 
 
 def split_rows(x: jax.Array, count: int, size: int) -> jax.Array:
-  """Cuts (Z, N, ...) into (Z, count, size, ...), zeros behind row N; `count * size` >= N."""
+  """Cuts (Z, N, ...) into (Z, count, size, ...), with zeros behind row N; `count * size` >= N."""
   padding = [(0, 0), (0, count * size - x.shape[1])] + [(0, 0)] * (x.ndim - 2)
   return jnp.pad(x, padding).reshape(x.shape[0], count, size, *x.shape[2:])
 
@@ -108,12 +108,12 @@ def softmax_tile(
   """Computes attention of some queries over all the keys they may see.
 
   Args:
-    logits: (..., n, m) float32, -inf where a query may not look.
-    v: (..., m, D), or what `weigh` takes.
-    weigh: (weights (..., n, m), v) -> their sums (..., n, D).
+    logits: The logits, (..., n, m) float32, -inf where a query may not attend.
+    v: The values, (..., m, D), or another argument that `weigh` takes.
+    weigh: A function (weights (..., n, m), v) -> their sums (..., n, D).
 
   Returns:
-    out (..., n, D) float32 and lse (..., n); zero and -inf for a row of -inf.
+    The output (..., n, D) float32 and lse (..., n); zero and -inf for a row of -inf.
   """
   top = jnp.max(logits, axis=-1, keepdims=True)
   top = jnp.where(top == -jnp.inf, 0.0, top)
@@ -126,11 +126,12 @@ def softmax_tile(
 def backward_statistics(
   out: jax.Array, lse: jax.Array, d_out: jax.Array, d_lse: jax.Array | float
 ) -> tuple[jax.Array, jax.Array]:
-  """Returns what a query must remember so that its logits' gradient is p · (dp − delta).
+  """Returns numbers per query with which its logits' gradient is p · (dp − delta).
 
   Args:
-    out, d_out: (..., n, D), the output and its cotangent.
-    lse, d_lse: (..., n), and its cotangent; `d_lse` is 0.0 if nothing depends on it.
+    out, d_out: The output and its cotangent, (..., n, D).
+    lse, d_lse: The logarithm of the sum of exponentials and its cotangent, (..., n); `d_lse` is 0.0
+      if nothing depends on it.
 
   Returns:
     lse (..., n), +inf for a query that sees nothing, so that exp(logit − lse) is exactly zero; and
@@ -147,9 +148,9 @@ def logit_gradient(
   """Returns probabilities and the gradient of the logits of one tile, (..., n, m) each.
 
   Args:
-    logits: (..., n, m), -inf where nothing is seen.
-    products: of the output's cotangent with the values, same shape.
-    lse, delta: from `backward_statistics`, broadcastable to it.
+    logits: The logits, (..., n, m), -inf where nothing is seen.
+    products: The products of the output's cotangent with the values, (..., n, m).
+    lse, delta: The results of `backward_statistics`, broadcastable to (..., n, m).
   """
   weights = jnp.exp(logits - lse)
   return weights, weights * (products - delta)

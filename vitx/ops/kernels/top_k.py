@@ -1,8 +1,8 @@
-"""Softmax attention in which every query keeps keys of its own (Sparsifiner: Wei et al. 2023).
+"""Softmax attention in which every query keeps its own keys (Sparsifiner: Wei et al. 2023).
 
-The keys kept come as indices and are known only when it runs. `softmax.masked_attention` under
-`kept_mask` is the definition; here the kept keys are read one by one, for tiles of queries that fit
-the cache and are computed anew backward, so that no N x N array is held.
+The kept keys are given as indices that are known only at run time. `softmax.masked_attention` under
+`kept_mask` is the definition. Here the kept keys are read one by one, for tiles of queries that fit
+the cache and are recomputed backward, so that no N x N array is held.
 """
 
 import math
@@ -19,16 +19,16 @@ def kept_mask(indices: jax.Array, valid: jax.Array | None, keys: int) -> jax.Arr
   """Returns the kept keys as a mask; made from indices, so ties of scores admit no further key.
 
   Args:
-    indices: int (..., K), in 0 ... M-1 where valid.
-    valid: bool (..., K), False where an index only fills the array; None if all are valid.
-    keys: M.
+    indices: The kept keys, int (..., K), in 0 ... M-1 where valid.
+    valid: A mask (..., K), False where an index only fills the array; `None` if all are valid.
+    keys: The number M of keys.
 
   Returns:
-    bool (..., M).
+    A boolean mask (..., M).
   """
   chosen = indices if valid is None else jnp.where(valid, indices, keys)
   rows = chosen.reshape(-1, chosen.shape[-1])
-  count = rows.shape[0]  # also of a program of any batch, for which there is no `len`
+  count = rows.shape[0]  # `len` fails for a symbolic batch, in a program for any batch size
   mask = jnp.zeros((count, keys), bool)
   mask = mask.at[jnp.arange(count)[:, None], rows].set(True, mode="drop")
   return mask.reshape(*indices.shape[:-1], keys)
@@ -46,19 +46,19 @@ def kept_keys_attention(
   """Computes softmax(q kᵀ · scale) v over the keys that each query keeps.
 
   Args:
-    q: (B, N, H, D).
-    k, v: (B, M, H, D).
-    indices: int (B, H or 1, N, K), the kept keys of each query, none twice.
-    valid: bool (B, H or 1, N, K), False where an index only fills the array; None if all are
+    q: The queries, (B, N, H, D).
+    k, v: The keys and the values, (B, M, H, D).
+    indices: The kept keys of each query, int (B, H or 1, N, K), none twice.
+    valid: A mask (B, H or 1, N, K), False where an index only fills the array; `None` if all are
       valid.
-    scale: of the logits; None for 1 / sqrt(D).
+    scale: The factor of the logits; `None` for 1 / sqrt(D).
 
   Returns:
-    out (B, N, H, D) in the dtype of `v`. A query that keeps nothing has out 0 and no gradient, as
-    has a key that nobody keeps.
+    The output (B, N, H, D) in the dtype of `v`. A query that keeps nothing has output 0 and no
+    gradient; a key that no query keeps has no gradient.
 
   Raises:
-    ValueError: indices of another shape.
+    ValueError: The indices have another shape.
   """
   batch, n, heads, dim = q.shape
   if indices.shape[:3] not in ((batch, heads, n), (batch, 1, n)):

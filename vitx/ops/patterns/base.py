@@ -1,9 +1,10 @@
-"""What an attention pattern is, and how patterns combine.
+"""The base class of attention patterns, and the combinations of patterns.
 
-A pattern is a set of edges (query, key), defined by an elementwise predicate on index arrays. All
-else (masks, block lists, figures, pictures) is derived from it. A pattern of your own is a frozen
-dataclass with `allows`. Two methods are optional: `candidates` makes it cheap to lay over many
-tokens, and `permutation` makes it fast where its edges are near each other in another order.
+A pattern is a set of edges (query, key), defined by an elementwise predicate on index arrays.
+Everything else (masks, block lists, figures, pictures) is derived from it. A pattern of your own is
+a frozen dataclass with the method `allows`. Two methods are optional: `candidates` makes the
+pattern cheap to evaluate over many tokens, and `permutation` makes attention fast if another order
+of the tokens brings those with edges close together.
 """
 
 import dataclasses
@@ -21,21 +22,22 @@ from vitx.ops.patterns.parts import Part, as_order
 
 @dataclasses.dataclass(frozen=True)
 class Pattern:
-  """A static sparse attention. Combine with `|` and `&`; see also `per_head` and `cycle`."""
+  """A set of edges over tokens. Combine with `|` and `&`; see also `per_head` and `cycle`."""
 
   def allows(self, layout: TokenLayout, q: Index, k: Index, head: Index = 0) -> Any:
     """Returns whether query token `q` may attend key token `k`.
 
     Args:
-      layout: how the N tokens lie.
-      q, k: token indices in 0 ... N-1, prefix tokens first; any shapes that broadcast.
-      head: head indices, broadcastable to `q` and `k`.
+      layout: The layout of the N tokens.
+      q, k: Token indices in 0 ... N-1, prefix tokens first; any shapes that broadcast.
+      head: Head indices, broadcastable to `q` and `k`.
 
     Returns:
-      bool, broadcastable to the common shape of `q`, `k` and `head`; NumPy or JAX as they are.
+      A boolean array, broadcastable to the common shape of `q`, `k` and `head`; NumPy or JAX like
+      the indices.
 
     Raises:
-      ConfigError: the pattern cannot be laid over this layout.
+      ConfigError: The pattern does not fit this layout.
     """
     raise NotImplementedError
 
@@ -45,68 +47,68 @@ class Pattern:
     """Returns key blocks that hold every key of the queries `first ... last`.
 
     Args:
-      layout: how the N tokens lie.
-      first, last: token indices, both inclusive.
-      block: b, tokens in a block.
-      head: one head.
+      layout: The layout of the N tokens.
+      first, last: The first and the last query token, both inclusive.
+      block: The number b of tokens in a block.
+      head: The index of one head.
 
     Returns:
-      Indices of key blocks, sorted, without repeats; may hold some too many. None where any block
-      may hold keys.
+      The indices of key blocks, sorted, without repeats; blocks without such keys may be among
+      them. `None` if every block is a candidate.
     """
     return None
 
   def permutation(self, layout: TokenLayout) -> np.ndarray | None:
-    """Returns an order of the tokens in which those that attend each other stand close.
+    """Returns an order of the tokens that brings tokens with a common edge close together.
 
-    The kernelized path attends in that order, where fewer blocks hold edges. An order that is a
+    The kernelized path attends in that order, in which fewer blocks hold edges. An order that is a
     reshape and a transposition of the tokens costs no gather.
 
     Args:
-      layout: how the N tokens lie.
+      layout: The layout of the N tokens.
 
     Returns:
-      int (N,), the token at each place; may be longer, then numbers from N on are padding. None for
+      The token at each place, int (N,), or longer: numbers from N on are then padding. `None` for
       the usual order.
     """
     return None
 
   def split(self, layout: TokenLayout, tile: int) -> tuple[Part, ...]:
-    """Returns disjoint parts whose union is this pattern: how the kernelized path attends along it.
+    """Returns disjoint parts whose union is this pattern. The kernelized path attends part by part.
 
     Args:
-      layout: how the N tokens lie.
-      tile: tokens in a block, unless the pattern knows better.
+      layout: The layout of the N tokens.
+      tile: The number of tokens in a block, for parts whose block size the pattern does not fix.
     """
     order = as_order(self.permutation(layout), layout.length)
     return (Part(self, "block_sparse", tile, order),)
 
   def restrict(self, part: Part, layout: TokenLayout) -> Part | None:
-    """Returns a part of another pattern with only those edges that this one has too.
+    """Returns a part, of another pattern, limited to the edges that this pattern also has.
 
-    None if that is no part of its kind.
+    Returns `None` if no part with the same core has exactly those edges.
     """
     if part.core != "block_sparse":
       return None
     return dataclasses.replace(part, pattern=Intersection((part.pattern, self)))
 
   def by_head(self) -> tuple["Pattern", ...]:
-    """Returns patterns without a difference of heads of which head h has number h mod P."""
+    """Returns patterns for the heads: head h has the edges of pattern h mod P, P their number."""
     return (self,)
 
   @property
   def tile(self) -> int | None:
-    """Returns tokens in a block of which edges are made, one more tile to try; None for none."""
+    """Returns an additional tile size to try, which fits the pattern's blocks, or `None`."""
     return None
 
   def grain(self, layout: TokenLayout) -> int:
-    """Returns b where edges are those of whole blocks of b tokens; 1 where that is not known.
+    """Returns b if all edges join whole blocks of b tokens, and 1 if that is not known.
 
-    Blocks are counted from token 0; the last may be short. What speaks for a block is then
-    evaluated once, not for each of its b² pairs.
+    Blocks are counted from token 0; the last may be short. One pair of tokens is then evaluated for
+    each pair of blocks instead of b² pairs.
 
     Args:
-      layout: how the N tokens lie.
+      layout: The layout of the N tokens.
     """
     return 1
 
@@ -117,25 +119,25 @@ class Pattern:
 
   @property
   def is_fixed(self) -> bool:
-    """Returns whether equal patterns have equal edges, so that what follows may be remembered.
+    """Returns whether equal patterns always have equal edges, so that results may be cached.
 
-    True of the patterns of vitx, which their fields define. A class of the user's own may read
-    what changes: a global, an array, a cell of a notebook that runs again.
+    This is true of the patterns of vitx, which their fields define. A class outside vitx may depend
+    on values that change: a global, an array, a notebook cell that runs again.
     """
     return type(self).__module__.partition(".")[0] == "vitx"
 
   @property
   def head_period(self) -> int:
-    """Returns the heads after which the pattern repeats; 1 where all have the same edges."""
+    """Returns the number of heads after which edges repeat; 1 if all heads have equal edges."""
     return 1
 
   @property
   def on_grid(self) -> bool:
-    """Returns whether prefix tokens have no edges and the others those of the grid alone."""
+    """Returns whether prefix tokens have no edges and do not change the edges of the grid."""
     return False
 
   def at(self, layer: int) -> "Pattern":
-    """Returns the pattern of one layer: picks from cycles, and the layer's own random draw."""
+    """Returns the pattern of one layer: selects from cycles and sets the layer of random draws."""
     return self
 
   def __or__(self, other: "Pattern") -> "Union":
@@ -147,7 +149,7 @@ class Pattern:
 
 @dataclasses.dataclass(frozen=True)
 class Combination(Pattern):
-  """Several patterns that act together."""
+  """The base class of patterns that combine several patterns."""
 
   patterns: tuple[Pattern, ...]
 
@@ -185,7 +187,7 @@ class Combination(Pattern):
 
 @dataclasses.dataclass(frozen=True)
 class Union(Combination):
-  """The edges of any of the patterns; one that is drawn at run time shares none with the others."""
+  """The edges of any of the patterns. A pattern drawn at run time shares none with the others."""
 
   def allows(self, layout, q, k, head=0):
     parts = [pattern.allows(layout, q, k, head) for pattern in self.patterns]
@@ -201,7 +203,7 @@ class Union(Combination):
     return distinct(parts)
 
   def members(self, layout: TokenLayout) -> list[Pattern]:
-    """Returns the patterns whose union it is, without unions among them."""
+    """Returns the patterns of the union, those of nested unions included."""
     return [inner for pattern in self.patterns for inner in _members(pattern, layout)]
 
   def split(self, layout, tile):
@@ -224,7 +226,7 @@ def _members(pattern: Pattern, layout: TokenLayout) -> list[Pattern]:
 
 @dataclasses.dataclass(frozen=True)
 class Intersection(Combination):
-  """The edges of all the patterns."""
+  """The edges that all the patterns have."""
 
   def allows(self, layout, q, k, head=0):
     parts = [pattern.allows(layout, q, k, head) for pattern in self.patterns]
@@ -248,7 +250,7 @@ class Intersection(Combination):
     found = whole.split(layout, tile)
     for limit in limits:
       limited = [limit.restrict(part, layout) for part in found]
-      if not all(limited):  # the blocks of the usual order serve any edges
+      if not all(limited):  # blocks in the usual order can hold any edges
         return super().split(layout, tile)
       found = tuple(part for part in limited if part is not None)
     return found
@@ -256,7 +258,7 @@ class Intersection(Combination):
 
 @dataclasses.dataclass(frozen=True)
 class PerHead(Combination):
-  """Head h has the edges of pattern h mod P."""
+  """A pattern for each head: head h has the edges of pattern h mod P."""
 
   @property
   def head_period(self) -> int:
@@ -282,7 +284,7 @@ class PerHead(Combination):
 
 @dataclasses.dataclass(frozen=True)
 class Cycle(Combination):
-  """Layer l has the edges of pattern l mod P; has no edges of its own before `at(layer)`."""
+  """A pattern for each layer: layer l has the edges of pattern l mod P, which `at(l)` returns."""
 
   def at(self, layer: int) -> Pattern:
     return self.patterns[layer % len(self.patterns)].at(layer)
@@ -293,10 +295,10 @@ class Cycle(Combination):
 
 @dataclasses.dataclass(frozen=True)
 class OnGrid(Pattern):
-  """A pattern over the grid alone, as if no prefix tokens stood in front; they have no edges here.
+  """A pattern over the grid alone: prefix tokens have no edges and do not count as positions.
 
   Attributes:
-    pattern: of the grid.
+    pattern: The pattern of the grid.
   """
 
   pattern: Pattern
@@ -351,12 +353,12 @@ class OnGrid(Pattern):
 
 
 def per_head(*patterns: Pattern) -> Pattern:
-  """Gives each head a pattern of its own; with fewer patterns than heads they repeat."""
+  """Gives each head a pattern of its own; if there are fewer patterns than heads, they repeat."""
   return PerHead(patterns)
 
 
 def cycle(*patterns: Pattern) -> Pattern:
-  """Gives each layer a pattern of its own; with fewer patterns than layers they repeat.
+  """Gives each layer a pattern of its own; if there are fewer patterns than layers, they repeat.
 
   Repeat an argument for a ratio: `cycle(strided, local, local, local)` is OpenAI's 1:3.
   """

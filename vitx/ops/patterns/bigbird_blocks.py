@@ -1,7 +1,7 @@
-"""BigBird by blocks (Zaheer et al. 2020, section 2 and appendix D), and what BBViT's authors ran.
+"""BigBird by blocks (Zaheer et al. 2020, section 2 and appendix D), and the parts that BBViT ran.
 
-Blocks are runs of b tokens counted from token 0, class token included, as published; the last is
-short where b does not divide N.
+Blocks are runs of b tokens counted from token 0, class token included, as published; the last
+block is short if b does not divide N.
 """
 
 import dataclasses
@@ -25,16 +25,16 @@ VARIANTS = ("R", "W", "G", "R+W", "W+G", "R+G", "R+W+G")
 
 @dataclasses.dataclass(frozen=True)
 class RandomBlocks(Pattern):
-  """Every query block attends `count` random key blocks.
+  """A pattern in which every query block attends `count` random key blocks.
 
   Attributes:
-    count: r.
-    block: b.
-    plan: "uniform" over all key blocks, or "bigbird", that of the released code.
-    heads: draws; head h has draw h mod `heads`.
-    seed, layer: name the draw; `at(layer)` sets the layer.
-    window: width in blocks of a window that draws avoid; 0 for the own block only.
-    anchors: global blocks that draws avoid, and whose own rows draw nothing.
+    count: The number r of random key blocks.
+    block: The number b of tokens in a block.
+    plan: The rule of the draw: "uniform" over all key blocks, or "bigbird", the released code's.
+    heads: The number of different draws; head h has draw h mod `heads`.
+    seed, layer: The integers that determine the draw; `at(layer)` sets the layer.
+    window: The width in blocks of a window that draws avoid; 0 avoids the query's own block only.
+    anchors: The global blocks, which draws avoid and whose own rows draw nothing.
   """
 
   count: int = 3
@@ -71,7 +71,7 @@ class RandomBlocks(Pattern):
     return _draw_static(self, layout.length)
 
   def redraw(self, layout: TokenLayout, seed: Any, step: Any) -> Any:
-    """Draws `indices` anew for one step of training; seed and step may be traced."""
+    """Draws new `indices` for one step of training; seed and step may be traced."""
     return draw(
       layout.length,
       self.block,
@@ -103,11 +103,11 @@ def _draw_static(pattern: RandomBlocks, length: int) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class GivenBlocks(Pattern):
-  """Every query block attends the key blocks of an array, which may be traced.
+  """A pattern in which every query block attends the key blocks of an array, maybe a traced one.
 
   Attributes:
-    indices: int (heads, m, r), -1 where there is none.
-    block: b.
+    indices: The key blocks, int (heads, m, r), -1 where there is none.
+    block: The number b of tokens in a block.
   """
 
   indices: Any
@@ -152,14 +152,15 @@ class GivenBlocks(Pattern):
 
 @dataclasses.dataclass(frozen=True)
 class QueryParts(Pattern):
-  """Only the queries of the enabled parts attend (the flags in the code of BBViT's authors).
+  """A pattern in which only the queries of the enabled parts attend.
 
-  Their "random" is query block 0, "window" blocks 1 ... m-2 and "global" block m-1. Intersect it
-  with full BigBird; a query block outside attends nothing, so that its output is zero.
+  The parts are the flags in the code of BBViT's authors: "random" is query block 0, "window" blocks
+  1 ... m-2 and "global" block m-1. Intersect this pattern with full BigBird. A query block outside
+  the parts attends nothing, so that its output is zero.
 
   Attributes:
-    parts: the enabled ones.
-    block: b.
+    parts: The enabled parts.
+    block: The number b of tokens in a block.
   """
 
   parts: tuple[str, ...] = PARTS
@@ -204,18 +205,20 @@ def bigbird(
   """Returns a union of BigBird's building blocks.
 
   Args:
-    variant: any of "R", "W", "G" joined by "+": random, window, global.
-    block: b.
-    window: blocks in the window, the own one included; odd.
-    random: r, random blocks of a row. They avoid what the union has anyway.
-    global_blocks: indices, negative ones from the end; the internal construction has both ends.
-    keep_self: whether the own block is attended where the variant itself does not say so.
-    plan: of the random draw, "uniform" or "bigbird".
-    heads: distinct random draws; give H.
-    seed: of the random draw, which also differs by layer.
+    variant: Any of "R" (random), "W" (window) and "G" (global), joined by "+".
+    block: The number b of tokens in a block.
+    window: The odd number of blocks in the window, the query's own block included.
+    random: The number r of random blocks in a row. They avoid the other blocks of the union.
+    global_blocks: The indices of the global blocks, negative ones from the end; BigBird's internal
+      construction has both ends.
+    keep_self: Whether a query attends its own block even if the variant has no window.
+    plan: The rule of the random draw, "uniform" or "bigbird".
+    heads: The number of different random draws, usually H.
+    seed: The seed of the random draw, which also differs by layer.
 
   Raises:
-    ConfigError: unknown variant, an even window, or no global block where the variant has some.
+    ConfigError: The variant is unknown, the window is even, or the variant has global blocks and
+      none is given.
   """
   letters = variant.split("+")
   if not set(letters) <= {"R", "W", "G"} or len(set(letters)) != len(letters):

@@ -1,4 +1,4 @@
-"""Which key blocks BigBird's query blocks draw: uniformly, or by the released code's plan."""
+"""The random key blocks of BigBird's query blocks: uniform, or by the released code's plan."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from vitx.ops.patterns.draws import BLOCKS, skip_excluded, subsets
 from vitx.ops.patterns.indices import namespace
 
 PLANS = ("uniform", "bigbird")
-OLD_LENGTHS = (1024, 3072, 4096)  # the lengths of the paper's own runs have a plan of their own
+OLD_LENGTHS = (1024, 3072, 4096)  # the lengths of the paper's own runs, which have another plan
 
 
 def draw(
@@ -27,30 +27,32 @@ def draw(
 ) -> Any:
   """Draws the random key blocks of every query block, without replacement.
 
-  The draw is a function of (seed, step, layer): NumPy for plain integers, and the same numbers in
-  JAX where one of them is traced.
+  The draw is a function of (seed, step, layer): in NumPy for plain integers, and with equal numbers
+  in JAX if one of them is traced.
 
-  Plan "uniform" draws from all blocks but the own one, those of the window and the anchors. Plan
-  "bigbird" restricts where blocks may fall as the released code does (google-research/bigbird,
-  `core/attention.py`): with m > 2r + 5 blocks only to the first 2r + 5, always apart from the three
-  blocks of the window and from the first and last of the range. It says nothing of the first and
-  the last row, which attend all there: where they are no anchors they draw uniformly.
+  Plan "uniform" draws from all blocks except the query's own, the window and the anchors. Plan
+  "bigbird" restricts the range of the draw as the released code does (google-research/bigbird,
+  `core/attention.py`): with m > 2r + 5 blocks to the first 2r + 5, and always without the three
+  blocks of the window and the first and last block of the range. That code has no draw for the
+  first and the last row, which attend everything there; if they are no anchors, they draw
+  uniformly here.
 
   Args:
-    length: N.
-    block: b.
-    count: r.
-    heads: distinct draws.
-    plan: "uniform" or "bigbird".
-    seed, step, layer: name the draw; step stays 0 for a graph that is drawn once.
-    window: width in blocks that "uniform" avoids; 0 for the own block only.
-    anchors: global blocks that "uniform" avoids; in both plans their rows draw nothing.
+    length: The number N of tokens.
+    block: The number b of tokens in a block.
+    count: The number r of blocks to draw.
+    heads: The number of different draws.
+    plan: The rule of the draw, "uniform" or "bigbird".
+    seed, step, layer: The integers that determine the draw; the step stays 0 for a graph that is
+      drawn once.
+    window: The width in blocks that "uniform" avoids; 0 avoids the query's own block only.
+    anchors: The global blocks, which "uniform" avoids; in both plans their rows draw nothing.
 
   Returns:
-    int32 (heads, m, r), m = ceil(N / b); -1 where fewer blocks are legal.
+    The key blocks, int32 (heads, m, r), m = ceil(N / b); -1 if fewer than r blocks are legal.
 
   Raises:
-    ConfigError: unknown plan.
+    ConfigError: The plan is unknown.
   """
   if plan not in PLANS:
     raise ConfigError(f"plan={plan!r} of the random blocks; valid: {', '.join(PLANS)}")
@@ -88,10 +90,10 @@ def is_old(length: int, block: int) -> bool:
 
 
 def published_ranges(length: int, block: int, count: int) -> list[tuple[int, int, int]]:
-  """Returns the ranges (first, end, blocks drawn from it) of the released code's plan.
+  """Returns the ranges (first, end, number of draws) of the released code's plan.
 
-  Lengths 1024, 3072 and 4096 draw from the first 1024 tokens, which its first author calls
-  intentional; other long inputs from the first 2r + 5 blocks; short ones from two ranges or one.
+  Lengths 1024, 3072 and 4096 draw from the first 1024 tokens, which BigBird's first author calls
+  intentional; other long inputs from the first 2r + 5 blocks; short ones from one or two ranges.
   """
   m, near = -(-length // block), count + 5
   if is_old(length, block):
@@ -106,13 +108,13 @@ def published_ranges(length: int, block: int, count: int) -> list[tuple[int, int
 
 
 def published_exclusions(m: int, high: int, old: bool) -> list[np.ndarray]:
-  """Returns blocks that the released code keeps out of a range, each (m,), for the m rows."""
+  """Returns the blocks that the released code excludes from a range, arrays (m,) for the m rows."""
   rows = np.arange(m)
   illegal = [rows - 1, rows, rows + 1, np.zeros(m, int)]
   if old:
     return illegal
   illegal.append(np.full(m, high - 1))
-  # The second row may not draw the second last block of the range, nor that row the second block.
+  # Row 1 may not draw the second to last block of the range, nor may that block's row draw block 1.
   illegal.append(np.where(rows == 1, high - 2, 0))
   illegal.append(np.where(rows == high - 2, 1, 0))
   return illegal

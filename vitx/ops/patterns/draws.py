@@ -1,6 +1,6 @@
-"""Random draws that are functions of integers: the same in NumPy and JAX, traced or not.
+"""Random draws that are functions of integers, equal in NumPy and JAX, traced or not.
 
-A number is hashed from the words that name it (seed, step, layer, head, query, key, ...), so that
+A number is a hash of the words that identify it (seed, step, layer, head, query, key, ...), so that
 a random graph needs no state and its predicate stays elementwise.
 """
 
@@ -11,21 +11,21 @@ import numpy as np
 
 from vitx.ops.patterns.indices import Index, namespace
 
-# What a stream of numbers decides; the first word hashed.
+# The purposes of draws; each is the first word of its hashes.
 BLOCKS, EDGES, REWIRE, TARGETS = range(4)
 
 
 def hash_words(*words: Index) -> Any:
-  """Returns uint32, uniform and independent for different words; shapes broadcast.
+  """Returns uint32 numbers, uniform and independent for different words; shapes broadcast.
 
-  Each word, modulo 2^32, enters as in MurmurHash3 (Appleby 2011) and is followed by its finalizer.
+  Each word, modulo 2^32, enters as in MurmurHash3 (Appleby 2011); its finalizer follows each word.
   """
   xp = namespace(*words)
   shape = np.broadcast_shapes(*(np.shape(word) for word in words))
   state = np.zeros(1, np.uint32)
   for word in words:
     array = word if isinstance(word, jax.Array) else np.asarray(word)
-    # NumPy warns of scalars that wrap around, and not of arrays.
+    # NumPy warns if a scalar overflows, but not if an array does.
     mixed = xp.atleast_1d(array.astype(np.uint32)) * np.uint32(0xCC9E2D51)
     mixed = ((mixed << np.uint32(15)) | (mixed >> np.uint32(17))) * np.uint32(0x1B873593)
     state = state ^ mixed
@@ -41,7 +41,7 @@ def _finalize(x: Any) -> Any:
 
 
 def below(probability: float, *words: Index) -> Any:
-  """Returns True with the given probability, for each combination of words."""
+  """Returns a boolean for each combination of words, True with the given probability."""
   if probability >= 1:
     return hash_words(*words) >= np.uint32(0)
   return hash_words(*words) < np.uint32(probability * 2**32)
@@ -50,20 +50,20 @@ def below(probability: float, *words: Index) -> Any:
 def subsets(sizes: Index, count: int, *words: Index) -> Any:
   """Draws `count` different numbers from 0 ... size-1, every subset equally likely.
 
-  By Floyd's algorithm (Bentley and Floyd 1987), which needs `count` draws whatever the size.
+  This is Floyd's algorithm (Bentley and Floyd 1987), which needs `count` draws for any size.
 
   Args:
-    sizes: int, any shape.
-    count: r.
-    *words: name each draw; they broadcast with `sizes`.
+    sizes: The sizes, integers of any shape.
+    count: The number r of draws.
+    *words: The words that identify each draw; they broadcast with `sizes`.
 
   Returns:
-    int32 (..., r); where a size is less than r, all of its numbers and -1 for the rest.
+    The numbers, int32 (..., r). If a size is less than r, all of its numbers, and -1 for the rest.
   """
   xp = namespace(sizes, *words)
   drawn: list[Any] = []
   for step in range(count):
-    top = xp.asarray(sizes) - count + step  # the largest number that may be drawn by now
+    top = xp.asarray(sizes) - count + step  # the largest number that this step may draw
     bits = hash_words(*words, step)
     pick = (bits % xp.maximum(top + 1, 1).astype(np.uint32)).astype(np.int32)
     taken = xp.zeros_like(pick, dtype=bool)
@@ -75,11 +75,12 @@ def subsets(sizes: Index, count: int, *words: Index) -> Any:
 
 
 def skip_excluded(ranks: Index, excluded: Index) -> Any:
-  """Returns the rank-th of 0, 1, 2, ... that is not excluded; -1 stays -1.
+  """Returns the rank-th of the numbers 0, 1, 2, ... that are not excluded; -1 stays -1.
 
   Args:
-    ranks: int (..., r).
-    excluded: int (..., x), ascending, without repeats; a number never reached is harmless.
+    ranks: The ranks, int (..., r).
+    excluded: The excluded numbers, int (..., x), ascending, without repeats; they may be larger
+      than any result.
   """
   xp = namespace(ranks, excluded)
   value = ranks

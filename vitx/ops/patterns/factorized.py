@@ -1,8 +1,8 @@
 """The factorized patterns of the Sparse Transformer (Child et al. 2019, section 4.3).
 
-Positions are those of the grid in raster order; the class token has no place in them (make it
-global). Each pattern is two sets of keys, A1 and A2, joined by a path of two steps; take them
-merged in one head, in separate heads (`per_head`) or in separate layers (`cycle`).
+Positions are those of the grid in raster order; a class token has no position (make it global).
+Each pattern is two sets of keys, A1 and A2, joined by a path of two steps; use them merged in one
+head, in separate heads (`per_head`) or in separate layers (`cycle`).
 """
 
 import dataclasses
@@ -29,14 +29,14 @@ def _check(pattern: Pattern, field: str, value: str, valid: tuple[str, ...]) -> 
 
 @dataclasses.dataclass(frozen=True)
 class Strided(Pattern):
-  """A1: the last l positions; A2: every l-th position, which is the query's column.
+  """The strided pattern. A1: the last l positions; A2: every l-th position, the query's column.
 
   Attributes:
-    stride: l; None for the width of the grid.
-    part: "merged", "local" (A1) or "column" (A2).
-    form: "paper" is causal with A1 = {i-l ... i}, l + 1 keys; "code" is causal with the l keys of
-      OpenAI's release, {i-l+1 ... i}; "bidirectional" takes |i-j| < l; "axial" takes the query's
-      own row of l positions, in both directions.
+    stride: The stride l; `None` for the width of the grid.
+    part: The keys to attend: "merged", "local" (A1) or "column" (A2).
+    form: The form of A1. "paper" is causal with A1 = {i-l ... i}, l + 1 keys; "code" is causal with
+      the l keys of OpenAI's release, {i-l+1 ... i}; "bidirectional" takes |i-j| < l; "axial" takes
+      the query's own row of l positions, in both directions.
   """
 
   stride: int | None = None
@@ -51,7 +51,7 @@ class Strided(Pattern):
 
   @property
   def causal(self) -> bool:
-    """Returns whether only keys up to the query are read."""
+    """Returns whether a query attends only keys up to its own position."""
     return self.form in ("paper", "code")
 
   @property
@@ -77,7 +77,7 @@ class Strided(Pattern):
     end = last if self.causal else N - 1
     parts = []
     if self.part != "column":
-      # The reach is at most l; a row of the axial form may begin l - 1 before and end l - 1 after.
+      # The reach is at most l; an axial row begins up to l - 1 before and ends up to l - 1 after.
       parts.append(blocks_between(max(first - l, layout.prefix), min(last + l, end), block, N))
     if self.part != "local":
       if l <= block:
@@ -116,7 +116,7 @@ class Strided(Pattern):
 
 @dataclasses.dataclass(frozen=True)
 class _OffColumn(Pattern):
-  """The local part without its members of the column."""
+  """The local part without the keys that are also in the column."""
 
   local: Strided
 
@@ -129,15 +129,16 @@ class _OffColumn(Pattern):
 
 @dataclasses.dataclass(frozen=True)
 class Fixed(Pattern):
-  """A1: the query's own run of l positions; A2: c summary positions of every run.
+  """The fixed pattern. A1: the query's own run of l positions; A2: c summary positions per run.
 
   Attributes:
-    stride: l; None for the width of the grid.
-    summary: c, positions of a run that carry its summary, the last ones for head 0.
-    part: "merged", "local" (A1) or "summary" (A2).
-    causal: as published; False reads summaries in both directions.
-    distinct: sub-runs of c positions, counted from the end of the run: head h reads sub-run h mod
-      `distinct`, as the paper found best; with 1 all heads read the last.
+    stride: The length l of a run; `None` for the width of the grid.
+    summary: The number c of positions that carry a run's summary, the last of the run for head 0.
+    part: The keys to attend: "merged", "local" (A1) or "summary" (A2).
+    causal: Whether a query attends only keys up to its own position, as published; `False` reads
+      summaries in both directions.
+    distinct: The number of sub-runs of c positions, counted from the end of the run: head h reads
+      sub-run h mod `distinct`, as the paper found best; with 1 all heads read the last sub-run.
   """
 
   stride: int | None = None
@@ -195,7 +196,7 @@ class Fixed(Pattern):
       return super().split(layout, tile)
     l = self._runs(layout)  # noqa: E741
     local = dataclasses.replace(self, part="local")
-    if self.part == "summary":  # of its own run a query sees what comes before it
+    if self.part == "summary":  # in its own run a query sees the summary up to itself
       found = Part(self & local, "block_sparse", tile)
     else:
       found = Part(local, "block_diagonal", l, causal=self.causal)
@@ -206,10 +207,10 @@ class Fixed(Pattern):
 
 @dataclasses.dataclass(frozen=True)
 class EarlierSummaries(Pattern):
-  """The summaries of the runs before a query's own, the same for all queries of a run.
+  """The summaries of all runs before a query's own; all queries of a run have equal edges.
 
   Attributes:
-    fixed: the pattern that they belong to.
+    fixed: The pattern whose summaries these are.
   """
 
   fixed: Fixed

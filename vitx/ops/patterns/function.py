@@ -1,4 +1,4 @@
-"""A plain function as a pattern, as FlexAttention takes it."""
+"""A plain function as a pattern, in the form that FlexAttention takes."""
 
 import dataclasses
 from collections.abc import Callable
@@ -15,9 +15,9 @@ class MaskFunction(Pattern):
   """The edges that a function allows.
 
   Attributes:
-    mask_mod: elementwise `(b, h, q_idx, k_idx) -> bool` on integer arrays of NumPy or JAX; it is
-      called with b = 0, as all examples have the same edges.
-    heads: H, where it differs by head. Heads are told apart only where the function uses `h`.
+    mask_mod: An elementwise function `(b, h, q_idx, k_idx) -> bool` on integer arrays of NumPy or
+      JAX; it is called with b = 0, as all examples have equal edges.
+    heads: The number H of heads. It matters only if the function uses `h`.
   """
 
   mask_mod: Callable[[Any, Any, Any, Any], Any]
@@ -34,7 +34,7 @@ class MaskFunction(Pattern):
     head = np.zeros((2, 1, 1), np.int32)
     query, key = np.zeros((1, 3, 1), np.int32), np.zeros((1, 1, 5), np.int32)
     found = np.shape(self._call(head, query, key))
-    # What does not depend on the head does not have its axis.
+    # The result has an axis of heads only if the function uses the head.
     return self.heads if len(found) == 3 and found[0] == 2 else 1
 
   def allows(self, layout, q, k, head=0):

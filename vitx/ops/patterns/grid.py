@@ -33,7 +33,7 @@ def _per_axis(value: Sizes, layout: TokenLayout, field: str, least: int) -> tupl
 
 
 def _rows_of_box(layout: TokenLayout, low: list[int], high: list[int], block: int) -> np.ndarray:
-  """Returns the key blocks of the points in the box `low ... high`, inclusive, in the grid."""
+  """Returns the key blocks of the grid points in the box `low ... high`, inclusive."""
   if any(a > b for a, b in zip(low, high, strict=True)):
     return np.arange(0)
   rows = np.zeros(1, np.int64)
@@ -47,11 +47,11 @@ def _rows_of_box(layout: TokenLayout, low: list[int], high: list[int], block: in
 
 
 def _box_of(layout: TokenLayout, first: int, last: int) -> tuple[list[int], list[int]]:
-  """Returns the smallest box, or one too large, around the grid points of `first ... last`."""
+  """Returns a box, not always the smallest, around the grid points of tokens `first ... last`."""
   low = [int(c) for c in coordinates(layout, first)]
   high = [int(c) for c in coordinates(layout, last)]
   split = next((axis for axis, (a, b) in enumerate(zip(low, high, strict=True)) if a != b), None)
-  if split is not None:  # beyond the first axis on which they differ, all coordinates occur
+  if split is not None:  # on axes after the first that differs, all coordinates occur
     for axis in range(split + 1, len(low)):
       low[axis], high[axis] = 0, layout.grid[axis] - 1
   return low, high
@@ -59,18 +59,18 @@ def _box_of(layout: TokenLayout, first: int, last: int) -> tuple[list[int], list
 
 @functools.lru_cache(maxsize=64)
 def patches(grid: tuple[int, ...], tile: int) -> tuple[int, Order | None]:
-  """Renumbers a plane patch by patch, so that a tile is short in both directions.
+  """Returns an order of a plane patch by patch, so that a tile is short in both directions.
 
-  In row-major order a tile is a piece of a row, and what is near its tokens lies in pieces of many
-  rows; in patches, it lies in the patches around.
+  In row-major order a tile is a piece of a row, and its tokens' neighbors are spread over pieces of
+  many rows; with patches the neighbors are in the surrounding patches.
 
   Args:
-    grid: its extents.
-    tile: the most tokens of a patch; patches are as square as they come.
+    grid: The extents of the grid.
+    tile: The largest number of tokens in a patch; patches are as square as possible.
 
   Returns:
-    The tokens of a patch and the order; `tile` and None where that would not help: the grid is no
-    plane, or its sides have no divisors that make a patch of at least half of `tile`.
+    The number of tokens in a patch and the order; `tile` and `None` if patches would not help: the
+    grid is no plane, or its sides have no divisors that make a patch of at least half of `tile`.
   """
   if len(grid) != 2:
     return tile, None
@@ -93,20 +93,20 @@ class Patches(Order):
   """The order of a plane patch by patch.
 
   Attributes:
-    sides: of a patch, rows and columns.
+    sides: The rows and columns of a patch.
   """
 
   sides: tuple[int, int]
 
   @property
   def tokens(self) -> int:
-    """Returns the tokens of a patch."""
+    """Returns the number of tokens in a patch."""
     return self.sides[0] * self.sides[1]
 
 
 @dataclasses.dataclass(frozen=True)
 class Near(Pattern):
-  """Base of the patterns whose edges are short on the grid, which patches suit."""
+  """The base class of patterns with short edges on the grid, for which patches are efficient."""
 
   @property
   def on_grid(self) -> bool:
@@ -118,8 +118,8 @@ class Near(Pattern):
     """Returns the corners, inclusive, of a box that holds all keys of the queries in a box.
 
     Args:
-      layout: how the N tokens lie.
-      low, high: its corners, inclusive.
+      layout: The layout of the N tokens.
+      low, high: The corners of the queries' box, inclusive.
     """
     raise NotImplementedError
 
@@ -133,9 +133,9 @@ class Near(Pattern):
     """Returns the patches that hold every key of a patch's queries, ascending.
 
     Args:
-      layout: how the N tokens lie, without a prefix.
-      sides: of a patch.
-      number: of the patch.
+      layout: The layout of the N tokens, without a prefix.
+      sides: The rows and columns of a patch.
+      number: The index of the patch.
     """
     across = layout.grid[1] // sides[1]
     corner = [i * side for i, side in zip(divmod(number, across), sides, strict=True)]
@@ -158,7 +158,7 @@ class Axial(Pattern):
   """Attention along one axis: all other coordinates equal (Ho et al. 2019, section 3).
 
   Attributes:
-    axis: of the grid; -1 is along the query's row, 0 along its column (of an image).
+    axis: The axis of the grid; -1 is along the query's row, 0 along its column (of an image).
   """
 
   axis: int = -1
@@ -184,7 +184,7 @@ class Axial(Pattern):
       return np.arange(0)
     step = int(np.prod(layout.grid[axis + 1 :]))
     length = step * layout.grid[axis]
-    # A line along the axis lies in one run of `length` tokens, `step` apart.
+    # A line along the axis is part of one run of `length` tokens; its tokens are `step` apart.
     run = (first - layout.prefix) // length, (last - layout.prefix) // length
     start, end = layout.prefix + run[0] * length, layout.prefix + (run[1] + 1) * length - 1
     if step <= block or run[0] != run[1]:
@@ -209,13 +209,14 @@ class Axial(Pattern):
 class Neighborhood(Near):
   """The `size` nearest keys on every axis; at the border the window shifts and keeps its size.
 
-  Neighborhood attention (Hassani et al. 2023, section 3), dilated as in NATTEN: the same rule among
-  the coordinates that are equal modulo `dilation`. An even window has one more key on the left.
+  Neighborhood attention (Hassani et al. 2023, section 3), dilated as in NATTEN: a dilated window
+  holds the nearest keys whose coordinates equal the query's modulo `dilation`. An even window has
+  one more key on the left.
 
   Attributes:
-    size: keys on an axis, one number or one for each axis.
-    dilation: step between keys, one number or one for each axis; `size * dilation` may not exceed
-      the extent.
+    size: The number of keys along an axis, one number or one for each axis.
+    dilation: The step between keys, one number or one for each axis; `size * dilation` may not
+      exceed the extent.
   """
 
   size: Sizes = 7
@@ -245,7 +246,7 @@ class Neighborhood(Near):
     low, high = [*low], [*high]
     for axis, (size, dilation, extent) in enumerate(self._settings(layout)):
       span = size * dilation
-      # A window reaches half its span from its query, or all of it from the border at which it is.
+      # A window reaches half its span from its query, or its whole span from a border it touches.
       half = size // 2 * dilation
       low[axis] = max(0, min(low[axis] - half, extent - span - dilation))
       high[axis] = min(extent - 1, max(high[axis] + half, span + dilation))
@@ -253,7 +254,7 @@ class Neighborhood(Near):
 
 
 def _start(i: Index, size: int, dilation: int, extent: int) -> Index:
-  """Returns where the window of coordinate `i` begins, counted within its residue class."""
+  """Returns the first key of the window of coordinate `i`, counted within its residue class."""
   members = (extent - 1 - i % dilation) // dilation + 1
   xp = namespace(i)
   return xp.clip(i // dilation - size // 2, 0, members - size)
@@ -261,15 +262,15 @@ def _start(i: Index, size: int, dilation: int, extent: int) -> Index:
 
 @dataclasses.dataclass(frozen=True)
 class ShiftedWindow(Near):
-  """Swin's windows: the grid cut into boxes, every other layer by `shift` later.
+  """Swin's windows: the grid is cut into boxes; Swin moves the cut by `shift` in every other layer.
 
-  Liu et al. 2021, section 3.2. The cut is made on the grid rolled back by `shift`; what was rolled
-  past the border may not attend the rest of its box (the published region mask). An extent that
-  `size` does not divide is padded at its end before rolling; padding is nobody's key.
+  Liu et al. 2021, section 3.2. The cut is made on the grid rolled back by `shift`; tokens that were
+  rolled past the border may not attend the rest of their box (the published region mask). An extent
+  that `size` does not divide is padded at its end before rolling; no query attends padding.
 
   Attributes:
-    size: of a box, one number or one for each axis.
-    shift: one number or one for each axis, less than `size`; 0 is the plain cut.
+    size: The extent of a box, one number or one for each axis.
+    shift: The shift, one number or one for each axis, less than `size`; 0 is the plain cut.
   """
 
   size: Sizes = 7
@@ -285,7 +286,7 @@ class ShiftedWindow(Near):
     return list(zip(sizes, shifts, padded, strict=True))
 
   def place(self, layout: TokenLayout) -> tuple[tuple[int, ...], np.ndarray]:
-    """Returns the extents of a box, and int (N,), places in it; -1 for prefix tokens."""
+    """Returns the extents of a box and each token's place in it, int (N,); -1 for prefix tokens."""
     tokens, settings = np.arange(layout.length), self._settings(layout)
     sizes = tuple(size for size, _, _ in settings)
     inside = tuple(
@@ -298,7 +299,7 @@ class ShiftedWindow(Near):
     found = in_grid(layout, q, k)
     pairs = zip(coordinates(layout, q), coordinates(layout, k), strict=True)
     for (i, j), (size, shift, extent) in zip(pairs, self._settings(layout), strict=True):
-      # Rolled back by `shift`, the first `shift` coordinates stand at the end of the last box.
+      # After rolling back by `shift`, the first `shift` coordinates end the last box.
       box_i, box_j = (i - shift) % extent // size, (j - shift) % extent // size
       found = found & (box_i == box_j) & ((i < shift) == (j < shift))
     return found
@@ -306,7 +307,7 @@ class ShiftedWindow(Near):
   def reach(self, layout, low, high):
     low, high = [*low], [*high]
     for axis, (size, shift, _) in enumerate(self._settings(layout)):
-      # Without wrapping, boxes begin at shift + n * size; the one before `shift` is cut short.
+      # Without wrapping, boxes begin at shift + n * size; the box before `shift` is cut short.
       low[axis] = max(0, (low[axis] - shift) // size * size + shift)
       end = (high[axis] - shift) // size * size + shift + size - 1
       high[axis] = min(layout.grid[axis] - 1, end)

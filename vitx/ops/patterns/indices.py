@@ -9,7 +9,7 @@ import numpy as np
 
 from vitx.ops.layout import TokenLayout
 
-FEW = 256  # indices that Python sorts sooner than NumPy
+FEW = 256  # Python sorts up to this many indices faster than NumPy
 
 Index = Any  # an integer, or an integer array of NumPy or JAX, traced or not
 
@@ -20,12 +20,12 @@ def namespace(*arrays: Index) -> Any:
 
 
 def in_grid(layout: TokenLayout, q: Index, k: Index) -> Any:
-  """Returns whether both tokens lie in the grid."""
+  """Returns whether both tokens belong to the grid and not to the prefix."""
   return (q >= layout.prefix) & (k >= layout.prefix)
 
 
 def coordinates(layout: TokenLayout, index: Index) -> list[Index]:
-  """Returns the grid coordinates of tokens, one array for each axis; of no meaning for a prefix."""
+  """Returns the grid coordinates of tokens, one array per axis; meaningless for prefix tokens."""
   position, result = index - layout.prefix, []
   for extent in reversed(layout.grid):
     result.append(position % extent)
@@ -54,6 +54,6 @@ def blocks_of(tokens: Any, block: int, length: int) -> np.ndarray:
 
 
 def blocks_of_runs(first: np.ndarray, last: np.ndarray, block: int, length: int) -> np.ndarray:
-  """Returns the blocks of the runs `first[i] ... last[i]`, clipped; none is longer than a block."""
+  """Returns the blocks of the runs `first[i] ... last[i]`, clipped; no run may exceed a block."""
   inside = (last >= 0) & (first < length)
   return blocks_of(np.clip([first[inside], last[inside]], 0, length - 1), block, length)

@@ -1,4 +1,4 @@
-"""Patterns over a sequence: everything, nothing, the past, windows, and global tokens."""
+"""Patterns over a sequence: all tokens, no tokens, earlier tokens, windows, and global tokens."""
 
 import dataclasses
 
@@ -13,13 +13,13 @@ NO_BLOCKS = np.arange(0)
 
 
 def tile_of_blocks(block: int) -> int | None:
-  """Returns the tokens of as many whole blocks of a pattern as make 16 or more."""
+  """Returns the smallest multiple of `block` from 16 tokens on; `None` for blocks of one token."""
   return None if block == 1 else block * -(-16 // block)
 
 
 @dataclasses.dataclass(frozen=True)
 class Full(Pattern):
-  """Every token attends every token (Vaswani et al. 2017)."""
+  """The pattern in which every token attends every token (Vaswani et al. 2017)."""
 
   def allows(self, layout, q, k, head=0):
     return (q >= 0) & (k >= 0)
@@ -33,7 +33,7 @@ class Full(Pattern):
 
 @dataclasses.dataclass(frozen=True)
 class Nothing(Pattern):
-  """No token attends any: the attention-free control, a network of MLPs only."""
+  """The pattern without edges: the attention-free control, a network of MLPs only."""
 
   @property
   def on_grid(self) -> bool:
@@ -48,7 +48,7 @@ class Nothing(Pattern):
 
 @dataclasses.dataclass(frozen=True)
 class Causal(Pattern):
-  """A token attends itself and what comes before it, prefix tokens first."""
+  """The pattern in which a token attends itself and all tokens before it, prefix tokens first."""
 
   def allows(self, layout, q, k, head=0):
     return k <= q
@@ -61,31 +61,31 @@ class Causal(Pattern):
 
   def restrict(self, part, layout):
     if part.core == "summaries":
-      return part  # of runs that came before
+      return part  # its keys are in earlier runs, so all its edges are causal
     if part.core != "block_diagonal":
       return super().restrict(part, layout)
     return dataclasses.replace(part, causal=True) if _ascends(part) else None
 
 
 def _ascends(part: Part) -> bool:
-  """Returns whether tokens stand in their usual order within each run of a block-diagonal part."""
+  """Returns whether tokens keep their usual order within each run of a block-diagonal part."""
   numbers = None if part.order is None else part.order.numbers
   return numbers is None or bool(np.all(np.diff(numbers.reshape(-1, part.block)) > 0))
 
 
 @dataclasses.dataclass(frozen=True)
 class Window(Pattern):
-  """A sliding window over positions, or over blocks of them.
+  """A sliding window over positions, or over blocks of positions.
 
   Longformer (Beltagy et al. 2020, section 3.1) for single tokens, BigBird's window (Zaheer et al.
-  2020, section 2) for blocks; `Window(left, 0)` is the causal, one-sided one.
+  2020, section 2) for blocks; `Window(left, 0)` is the causal, one-sided window.
 
   Attributes:
-    left: units before the query's own that it may attend.
-    right: units after it; None for as many as `left`.
-    circular: whether the sequence closes to a ring.
-    block: positions in a unit.
-    count_prefix: whether prefix tokens count as the first positions; else they have no edges here.
+    left: The number of units before the query's own that it may attend.
+    right: The number of units after the query's own; `None` for as many as `left`.
+    circular: Whether the sequence closes to a ring.
+    block: The number of positions in a unit.
+    count_prefix: Whether prefix tokens count as the first positions; otherwise they have no edges.
   """
 
   left: int
@@ -142,9 +142,9 @@ class DilatedWindow(Pattern):
   """A window with gaps: the keys q + d·t, |t| <= radius (Longformer, section 3.1).
 
   Attributes:
-    radius: keys on each side, the query's own apart.
-    dilation: d for each head; with fewer than heads they repeat.
-    causal: whether only the keys before the query and itself remain.
+    radius: The number of keys on each side of the query's own.
+    dilation: The dilation d of each head; if there are fewer than heads, they repeat.
+    causal: Whether only the query's own key and earlier ones remain.
   """
 
   radius: int
@@ -170,7 +170,7 @@ class DilatedWindow(Pattern):
     step = self.dilation[0]
     if layout.prefix or self.head_period > 1 or step == 1 or step >= layout.length:
       return None
-    # Residue class after class: the window has no gaps there.
+    # Residue classes follow one another: within a class the window has no gaps.
     rows = -(-layout.length // step)
     return np.arange(rows * step).reshape(rows, step).T.ravel()
 
@@ -197,16 +197,16 @@ class DilatedWindow(Pattern):
 
 @dataclasses.dataclass(frozen=True)
 class Global(Pattern):
-  """Tokens that attend all and that all attend.
+  """Tokens that attend all tokens and that all tokens attend.
 
-  BigBird's internal construction when they are blocks, its extended one (ETC) when they are learned
-  tokens in front, Longformer's global attention (section 3.1) when they are picked by index.
+  Global blocks are BigBird's internal construction, learned tokens in front are its extended one
+  (ETC), and tokens given by index are Longformer's global attention (section 3.1).
 
   Attributes:
-    tokens: indices in 0 ... N-1; negative ones count from the end.
-    blocks: indices of blocks; negative ones count from the end.
-    block: tokens in a block, counted from token 0.
-    prefix: whether the prefix tokens are global.
+    tokens: The indices of tokens in 0 ... N-1; negative ones count from the end.
+    blocks: The indices of blocks; negative ones count from the end.
+    block: The number of tokens in a block, counted from token 0.
+    prefix: Whether the prefix tokens are global.
   """
 
   tokens: tuple[int, ...] = ()
@@ -231,7 +231,7 @@ class Global(Pattern):
     """Returns the first and last token of each run of global tokens.
 
     Raises:
-      ConfigError: a token or block lies outside the layout.
+      ConfigError: A token or block is outside the layout.
     """
     N = layout.length
     R = -(-N // self.block)

@@ -1,4 +1,4 @@
-"""How a pattern may be attended along: in an order of its own, by blocks."""
+"""The parts of a pattern for the kernelized path, each with its order of the tokens."""
 
 import dataclasses
 import functools
@@ -17,9 +17,9 @@ class Order:
   """An order of N tokens; hashable by content.
 
   Attributes:
-    numbers: int (N',), N' >= N: the token at each place. Every token stands once; a number of N or
+    numbers: The token at each place, int (N',), N' >= N. Every token occurs once; a number of N or
       more is padding.
-    length: N.
+    length: The number N of tokens.
   """
 
   numbers: np.ndarray
@@ -34,15 +34,15 @@ class Order:
 
   @functools.cached_property
   def places(self) -> np.ndarray:
-    """Returns int (N',), the place of each token: the inverse of `numbers`."""
+    """Returns the place of each token, int (N',), the inverse of `numbers`."""
     return np.argsort(self.numbers)
 
   @functools.cached_property
   def axes(self) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """Returns shape and axes of the transposition that this order is; None if it is none.
+    """Returns (shape, axes) if this order is a transposition, else `None`.
 
-    Reshaped to the shape and transposed by the axes, tokens stand in this order, so that nothing
-    need be gathered.
+    Tokens reshaped to the shape and transposed by the axes are in this order, so that no gather is
+    needed.
     """
     extents, strides, rest = [], [], self.numbers
     while rest.size > 1:  # the fastest axis first: the longest run of equal steps
@@ -79,18 +79,18 @@ class Order:
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-  """One term of a plan: some edges, the order in which their tokens stand, and what attends them.
+  """One term of a plan: some edges, the order of their tokens, and the way to attend them.
 
   Attributes:
-    pattern: the edges, in the tokens' usual order.
-    core: "block_sparse": over the blocks that hold edges. "block_diagonal": the order is cut into
-      runs of `block` tokens, and each token attends its own run; with one run that is dense
-      attention. "drawn": over whole blocks whose indices, `GivenBlocks`, are known only at run
-      time. "summaries": of `EarlierSummaries`, whose keys are gathered once for all queries.
-    block: tokens in a block, or in a run.
-    order: of the tokens; None for the usual one.
-    causal: for "block_diagonal", whether a token attends only what stands before it in its run, and
-      itself; padding must then stand last in its run.
+    pattern: The edges, in the tokens' usual order.
+    core: The way to attend. "block_sparse": over the blocks that hold edges. "block_diagonal": the
+      order is cut into runs of `block` tokens, and each token attends its own run; one run is dense
+      attention. "drawn": over whole blocks whose indices, of `GivenBlocks`, are known only at run
+      time. "summaries": over the keys of `EarlierSummaries`, gathered once for all queries.
+    block: The number of tokens in a block, or in a run.
+    order: The order of the tokens; `None` for the usual one.
+    causal: Whether, in "block_diagonal", a token attends only itself and earlier tokens of its run;
+      padding must then be last in its run.
   """
 
   pattern: "Pattern"
@@ -101,12 +101,12 @@ class Part:
 
   @property
   def is_reordered(self) -> bool:
-    """Returns whether this is more than blocks of the usual order."""
+    """Returns whether the part needs more than blocks in the usual order."""
     return self.order is not None or self.core == "block_diagonal"
 
 
 def as_order(numbers: Any, length: int) -> Order | None:
-  """Returns an `Order` of what a pattern's `permutation` says; None for the usual order."""
+  """Returns the `Order` of the numbers from `Pattern.permutation`; `None` for the usual order."""
   if numbers is None or np.array_equal(numbers, np.arange(length)):
     return None
   return Order(np.asarray(numbers), length)

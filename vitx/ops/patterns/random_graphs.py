@@ -1,4 +1,4 @@
-"""Random graphs over tokens, the models BigBird's argument rests on; seeded and stateless."""
+"""Random graphs over tokens, the models that BigBird's argument rests on; seeded and stateless."""
 
 import dataclasses
 import functools
@@ -14,16 +14,16 @@ from vitx.ops.patterns.indices import Index, blocks_between, blocks_of, namespac
 
 @dataclasses.dataclass(frozen=True)
 class ErdosRenyi(Pattern):
-  """Every edge exists with probability p, independently (Erdős and Rényi 1959).
+  """A random graph whose edges exist independently with probability p (Erdős and Rényi 1959).
 
-  Its predicate is a hash of (seed, layer, head, query, key): no array of edges exists.
+  The predicate is a hash of (seed, layer, head, query, key): there is no array of edges.
 
   Attributes:
-    p: probability of an edge.
-    keep_self: whether every token attends itself besides.
-    symmetric: whether edge (q, k) implies (k, q), as in the undirected model.
-    heads: draws; head h has draw h mod `heads`.
-    seed, layer: name the draw; `at(layer)` sets the layer.
+    p: The probability of an edge.
+    keep_self: Whether every token also attends itself.
+    symmetric: Whether edge (q, k) implies (k, q), as in the undirected model.
+    heads: The number of different draws; head h has draw h mod `heads`.
+    seed, layer: The integers that determine the draw; `at(layer)` sets the layer.
   """
 
   p: float
@@ -55,17 +55,17 @@ class ErdosRenyi(Pattern):
 class WattsStrogatz(Pattern):
   """A ring of near neighbors with some links moved to random tokens: clustered and small.
 
-  Watts and Strogatz 1998: token i is linked to the w/2 next on the ring; each link stays with
-  probability 1 - beta, else its far end moves to a token outside i's neighborhood on the ring. The
-  ends drawn for one token are all different; two tokens that draw each other share a link.
+  Watts and Strogatz 1998: token i is linked to the next w/2 tokens on the ring. Each link stays
+  with probability 1 - beta, else its far end moves to a token outside i's neighborhood on the ring.
+  The new ends for one token are all different; two tokens that draw each other share a link.
 
   Attributes:
-    neighbors: w, even: links of a token before any is moved, half of them on each side.
-    beta: probability that a link moves.
-    keep_moved: whether a moved link also stays, as BigBird's appendix has it.
-    keep_self: whether every token attends itself besides.
-    heads: draws; head h has draw h mod `heads`.
-    seed, layer: name the draw; `at(layer)` sets the layer.
+    neighbors: The even number w of a token's links before any is moved, half of them on each side.
+    beta: The probability that a link moves.
+    keep_moved: Whether a moved link also stays, as in BigBird's appendix.
+    keep_self: Whether every token also attends itself.
+    heads: The number of different draws; head h has draw h mod `heads`.
+    seed, layer: The integers that determine the draw; `at(layer)` sets the layer.
   """
 
   neighbors: int = 8
@@ -88,9 +88,9 @@ class WattsStrogatz(Pattern):
     return dataclasses.replace(self, layer=layer)
 
   def targets(self, layout: TokenLayout) -> np.ndarray:
-    """Returns where the links of each token lead.
+    """Returns the far ends of each token's links.
 
-    int32 (heads, N, w/2), or (heads, N, w) with `keep_moved`.
+    They are int32 (heads, N, w/2), or (heads, N, w) with `keep_moved`.
     """
     return _targets(self, layout.length)
 
@@ -140,7 +140,7 @@ def _targets(pattern: WattsStrogatz, length: int) -> np.ndarray:
 
 @functools.lru_cache(maxsize=64)
 def _incoming(pattern: WattsStrogatz, length: int, head: int) -> tuple[np.ndarray, np.ndarray]:
-  """Returns tokens sorted by where their links lead, and where each target's run begins."""
+  """Returns tokens sorted by the far ends of their links, and the start of each far end's run."""
   table = _targets(pattern, length)[head]
   flat = table.reshape(-1)
   order = np.argsort(flat, kind="stable") // table.shape[-1]

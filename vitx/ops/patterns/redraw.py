@@ -1,4 +1,4 @@
-"""BigBird's pattern with random blocks that are drawn while tracing, such as anew at every step."""
+"""BigBird's pattern with random blocks that are drawn while tracing, for example at every step."""
 
 from typing import Any
 
@@ -11,15 +11,15 @@ from vitx.ops.patterns.bigbird_blocks import GivenBlocks, RandomBlocks
 
 
 def redraw_blocks(pattern: Pattern, layout: TokenLayout, seed: Any) -> Pattern:
-  """Draws the random blocks of `bigbird(...)` anew, also on the grid or for some query parts.
+  """Draws new random blocks for `bigbird(...)`, also on the grid or for some query parts.
 
   Args:
-    pattern: of one layer.
-    layout: of the N tokens.
-    seed: an integer, which may be traced; the draw is a function of (seed, layer, head).
+    pattern: The pattern of one layer.
+    layout: The layout of the N tokens.
+    seed: An integer, which may be traced; the draw is a function of (seed, layer, head).
 
   Returns:
-    A union in which `GivenBlocks` stand for the drawn ones, none of which its other members hold.
+    A union with `GivenBlocks` in place of the random blocks; the other members hold none of them.
   """
   if isinstance(pattern, OnGrid):
     return OnGrid(redraw_blocks(pattern.pattern, TokenLayout(layout.grid), seed))
@@ -36,7 +36,7 @@ def _redraw(whole: Any, layout: TokenLayout, seed: Any, parts: Pattern | None) -
   drawn = []
   for member in random:
     indices = jnp.asarray(member.redraw(layout, seed, 0))
-    # All members are made of whole blocks: the first tokens of two blocks speak for them.
+    # All members consist of whole blocks, so the first tokens of two blocks decide for both.
     row = np.arange(indices.shape[1])[:, None] * member.block
     head = np.arange(indices.shape[0])[:, None, None]
     key = jnp.maximum(indices, 0) * member.block

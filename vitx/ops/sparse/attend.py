@@ -1,4 +1,4 @@
-"""Softmax attention by a plan: work and memory in proportion to what its parts hold."""
+"""Softmax attention by a plan, with work and memory in proportion to its parts."""
 
 from collections.abc import Callable
 from typing import Any
@@ -23,14 +23,14 @@ from vitx.ops.sparse.plan import SparsePlan
 def block_mask(
   pattern: Pattern, layout: TokenLayout, tile: int, num_heads: int, order: Order | None = None
 ) -> BlockMask:
-  """Remembers `BlockMask.from_pattern`: every layer of a model asks for the same few.
+  """Returns a cached `BlockMask.from_pattern`: the layers of a model need the same few masks.
 
   Args:
-    pattern: of one layer.
-    layout: of the N tokens.
-    tile: tokens in a block.
-    num_heads: H.
-    order: in which the tokens stand; None for the usual one.
+    pattern: The pattern of one layer.
+    layout: The layout of the N tokens.
+    tile: The number of tokens in a block.
+    num_heads: The number of heads H.
+    order: The order of the tokens; `None` for the usual one.
   """
   return BlockMask.from_pattern(*in_order(pattern, layout, order), tile, num_heads)
 
@@ -47,11 +47,11 @@ def attend(
   """Returns softmax(q kᵀ · scale) v over the edges of a plan.
 
   Args:
-    plan: of the N tokens.
-    q, k: (B, N, H, D).
-    v: (B, N, H, E).
-    key_mask: boolean (B, N), True = may be attended.
-    scale: of the logits; None for 1 / sqrt(D).
+    plan: The plan for the N tokens.
+    q, k: The queries and the keys, (B, N, H, D).
+    v: The values, (B, N, H, E).
+    key_mask: A boolean mask (B, N), True = may be attended, or `None`.
+    scale: The factor of the logits; `None` for 1 / sqrt(D).
 
   Returns:
     The output (B, N, H, E) in the dtype of `v` and lse (B, H, N) in float32. A query without edges
@@ -66,7 +66,7 @@ def attend(
 
 
 def _by_head(plan: SparsePlan, q, k, v, given: dict[str, Any]) -> Partial:
-  """Attends with each group of heads that have the same parts."""
+  """Attends with each group of heads that have equal parts."""
   if all(parts == plan.heads[0] for parts in plan.heads):
     return _merge_parts(plan.heads[0], plan.layout, q, k, v, given)
   heads = np.arange(q.shape[2])
@@ -114,7 +114,7 @@ def _attend_drawn(part: Part, layout: TokenLayout, q, k, v, key_mask, scale) -> 
 
 
 def _attend_runs(part: Part, layout: TokenLayout, q, k, v, key_mask, scale) -> Partial:
-  """Attends densely inside runs of `part.block` tokens, each of which is an example of its own."""
+  """Attends densely inside runs of `part.block` tokens, with each run as a separate example."""
   (batch, n), size = q.shape[:2], part.block
   count = -(-n // size)
   if count == 1:
@@ -137,7 +137,7 @@ def _attend_runs(part: Part, layout: TokenLayout, q, k, v, key_mask, scale) -> P
 
 
 def _attend_summaries(part: Part, layout: TokenLayout, q, k, v, key_mask, scale) -> Partial:
-  """Attends few keys, the summaries of all runs but the last, which a run sees from its end on."""
+  """Attends the summaries of all runs but the last; a query sees those of runs before its own."""
   given: Any = part.pattern
   fixed, n, size = given.fixed, q.shape[1], part.block
   runs, heads = (n - 1) // size, q.shape[2]

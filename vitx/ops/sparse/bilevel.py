@@ -1,4 +1,4 @@
-"""Bi-level routing attention: a region of the grid attends the few regions most like it.
+"""Bi-level routing attention: a region of the grid attends the few regions most similar to it.
 
 (Zhu et al. 2023, section 3.2: region-to-region routing, then token-to-token attention.)
 """
@@ -28,18 +28,18 @@ from vitx.ops.sparse.permute import permute, restore
 def region_numbers(grid: tuple[int, ...], regions: int) -> tuple[np.ndarray, int]:
   """Cuts a grid into boxes, row by row.
 
-  Along an axis of g tokens a box has ceil(g / S); what lies beyond the grid is padding. Boxes that
-  would hold nothing else are left out, so there may be fewer than S along an axis.
+  Along an axis of g tokens a box has extent ceil(g / S); places beyond the grid are padding. Boxes
+  of padding alone are left out, so there may be fewer than S along an axis.
 
   Args:
-    grid: its extents.
-    regions: S, boxes along every axis.
+    grid: The extents of the grid.
+    regions: The number S of boxes along every axis.
 
   Returns:
-    int (R, b), the tokens of each region, -1 for padding; and R.
+    The tokens of each region, int (R, b), -1 for padding; and R.
 
   Raises:
-    ConfigError: more regions than tokens along an axis.
+    ConfigError: There are more regions than tokens along an axis.
   """
   if regions > min(grid):
     raise ConfigError(
@@ -60,7 +60,7 @@ def region_numbers(grid: tuple[int, ...], regions: int) -> tuple[np.ndarray, int
 
 @functools.lru_cache(maxsize=64)
 def _order(grid: tuple[int, ...], regions: int) -> Order | None:
-  """Returns the order in which regions stand one after another, padding included."""
+  """Returns the order of the tokens region by region, padding included."""
   numbers, length = region_numbers(grid, regions)[0].ravel().copy(), math.prod(grid)
   numbers[numbers < 0] = np.arange(length, numbers.size)
   return as_order(numbers, length)
@@ -69,18 +69,20 @@ def _order(grid: tuple[int, ...], regions: int) -> Order | None:
 def route(
   q: jax.Array, k: jax.Array, numbers: np.ndarray, budget: int, key_mask: jax.Array | None = None
 ) -> tuple[jax.Array, jax.Array]:
-  """Returns the regions that each region attends: whose mean key meets its mean query best.
+  """Returns the regions that each region attends: their mean keys best match its mean query.
 
-  All heads together decide, so the products run over all channels; they have no gradient.
+  All heads decide together: the products run over all channels. They have no gradient.
 
   Args:
-    q, k: (B, N, H, D), of the grid.
-    numbers: int (R, b), of `region_numbers`.
-    budget: regions that a region attends, at most R.
-    key_mask: boolean (B, N), True = counts; a region without such tokens is not attended.
+    q, k: The queries and the keys of the grid, (B, N, H, D).
+    numbers: The tokens of each region from `region_numbers`, int (R, b).
+    budget: The number K of regions that a region attends, at most R.
+    key_mask: A boolean mask (B, N), True = counts, or `None`; a region without such tokens is not
+      attended.
 
   Returns:
-    int32 indices (B, 1, R, K), and bool (B, 1, R, K), False where an index only fills the array.
+    The regions, int32 (B, 1, R, K), and bool (B, 1, R, K), False where an index only fills the
+    array.
   """
   q, k = jax.lax.stop_gradient((q, k))
   counts = jnp.asarray(numbers >= 0)[None]
@@ -114,20 +116,20 @@ def bilevel_attention(
   """Computes softmax(q kᵀ · scale) v over the tokens of the regions that a query's region chose.
 
   Args:
-    q, k, v: (B, N, H, D).
-    indices, valid: (B, 1, R, K), of `route`.
-    layout: of the N tokens; a prefix attends all and is attended by all.
-    regions: S, along every axis of the grid.
-    key_mask: boolean (B, N), True = may be attended.
-    scale: of the logits; None for 1 / sqrt(D).
-    implementation: "masked", "kernelized" or "auto".
+    q, k, v: The queries, keys and values, (B, N, H, D).
+    indices, valid: The results of `route`, (B, 1, R, K).
+    layout: The layout of the N tokens; a prefix attends all and is attended by all.
+    regions: The number S of regions along every axis of the grid.
+    key_mask: A boolean mask (B, N), True = may be attended, or `None`.
+    scale: The factor of the logits; `None` for 1 / sqrt(D).
+    implementation: The path to take: "masked", "kernelized" or "auto".
 
   Returns:
     The output (B, N, H, D) in the dtype of `v`, and on the masked path the probabilities
-    (B, H, N, N), else None.
+    (B, H, N, N), else `None`.
 
   Raises:
-    ConfigError: unknown implementation, or more regions than tokens along an axis.
+    ConfigError: The implementation is unknown, or there are more regions than tokens along an axis.
   """
   check_inputs(q, k, v, key_mask, layout=layout)
   numbers, count = region_numbers(layout.grid, regions)
@@ -154,12 +156,12 @@ def bilevel_attention(
 def _attend_regions(
   q, k, v, *, indices, valid, size: int, order: Order | None, key_mask=None, scale=None
 ) -> Partial:
-  """Brings the grid's tokens region by region, in which a region is a block."""
+  """Attends with the grid's tokens reordered region by region, so that a region is a block."""
   attend = partial(attend_chosen, indices=indices, valid=valid, block=size, scale=scale)
   if order is None:
     return attend(q, k, v, key_mask=key_mask)
   if key_mask is None and order.numbers.size > order.length:
-    key_mask = jnp.ones(q.shape[:2], bool)  # padding gets False beside it
+    key_mask = jnp.ones(q.shape[:2], bool)  # `permute` adds False for padding
   seen = None if key_mask is None else permute(key_mask, order)
   out, lse = attend(*(permute(x, order) for x in (q, k, v)), key_mask=seen)
   return restore(out, order), jnp.swapaxes(restore(jnp.swapaxes(lse, 1, 2), order), 1, 2)

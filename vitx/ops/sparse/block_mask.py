@@ -1,4 +1,4 @@
-"""Which blocks of the attention matrix hold edges: the form that block-sparse kernels read."""
+"""The blocks of the attention matrix that hold edges, in the form that block-sparse kernels use."""
 
 import dataclasses
 import functools
@@ -13,7 +13,7 @@ from vitx.config.errors import ConfigError
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns.base import Pattern
 
-KEY_BLOCK = 32  # tokens in a block of the edges by which `remember` tells patterns apart
+KEY_BLOCK = 32  # tokens in a block of the masks by which `remember` compares patterns
 TILES_AT_ONCE = 2**20  # elements evaluated in one call of `allows`: they stay in the cache
 
 
@@ -22,15 +22,16 @@ class BlockMask:
   """The edges of a pattern by blocks of b x b; NumPy, read-only, hashable by content.
 
   Attributes:
-    length: N, queries and keys.
-    block: b.
-    heads: G, 1 if all heads have the same edges.
-    offsets: int32 (G*R + 1,), R = ceil(N / b); the stored blocks of query block r of head g are
-      `offsets[g*R + r] ... offsets[g*R + r + 1] - 1`.
-    keys: int32 (E,), the key block of each stored block, ascending within a row.
-    table: int32 (E,), an index into `tables`; 0 where every element inside N x N is allowed.
-    tables: bool (T, b, b) by (query, key) inside the block, without repeats; `tables[0]` is all
-      True, the others are False outside N x N.
+    length: The number N of queries and of keys.
+    block: The number b of tokens in a block.
+    heads: The number G of heads with edges of their own, 1 if all heads have equal edges.
+    offsets: The start of each row, int32 (G*R + 1,), R = ceil(N / b); the stored blocks of query
+      block r of head g are `offsets[g*R + r] ... offsets[g*R + r + 1] - 1`.
+    keys: The key block of each stored block, int32 (E,), ascending within a row.
+    table: An index into `tables` for each stored block, int32 (E,); 0 if every element inside
+      N x N is allowed.
+    tables: The masks by (query, key) inside a block, bool (T, b, b), without repeats; `tables[0]`
+      is all True, the others are False outside N x N.
   """
 
   length: int
@@ -63,10 +64,10 @@ class BlockMask:
     """Evaluates a pattern tile by tile, and only the tiles that the pattern names as candidates.
 
     Args:
-      pattern: of one layer.
-      layout: of the N tokens.
-      block: b.
-      num_heads: H; G is H, or 1 if the pattern's heads do not differ.
+      pattern: The pattern of one layer.
+      layout: The layout of the N tokens.
+      block: The number b of tokens in a block.
+      num_heads: The number of heads H; G is H, or 1 if the pattern's heads do not differ.
 
     Raises:
       ConfigError: `block` is not positive, or the pattern does not fit the layout.
@@ -82,7 +83,7 @@ class BlockMask:
     return found.block_mask(heads)
 
   def transpose(self) -> "BlockMask":
-    """Returns these edges by key block: rows are key blocks, `keys` are query blocks."""
+    """Returns the edges by key block: rows are key blocks, `keys` are query blocks."""
     head, query = np.divmod(self.queries, self.rows)
     row = head * self.rows + self.keys
     order = np.argsort(row, kind="stable")  # within a row the queries stay ascending
@@ -97,7 +98,7 @@ class BlockMask:
     )
 
   def dense(self) -> np.ndarray:
-    """Returns the edges as bool (G, N, N), for tests and pictures: it is as large as it looks."""
+    """Returns the edges as bool (G, N, N), for tests and pictures; the array has all N² pairs."""
     R, b = self.rows, self.block
     full = np.zeros((self.heads * R, R, b, b), bool)
     full[self.queries, self.keys] = self.tables[self.table]
@@ -106,7 +107,7 @@ class BlockMask:
 
   @functools.cached_property
   def edges(self) -> int:
-    """Returns the number of allowed (head, query, key)."""
+    """Returns the number of allowed triples (head, query, key)."""
     height = np.minimum(self.length - (self.queries % self.rows) * self.block, self.block)
     width = np.minimum(self.length - self.keys * self.block, self.block)
     inside = height.astype(np.int64) * width
@@ -115,7 +116,7 @@ class BlockMask:
 
   @property
   def density(self) -> float:
-    """Returns edges over G N²."""
+    """Returns the number of edges divided by G N²."""
     return self.edges / (self.heads * self.length**2)
 
   @functools.cached_property
@@ -127,7 +128,7 @@ class BlockMask:
     return digest.hexdigest()
 
   def digest(self) -> str:
-    """Returns a hexadecimal hash, the same on every machine for the same content."""
+    """Returns a hexadecimal hash of the content that does not depend on the machine."""
     return self._digest
 
   def __hash__(self) -> int:
@@ -138,13 +139,13 @@ class BlockMask:
 
 
 def count_tiles(pattern: Pattern, layout: TokenLayout, block: int, rows: np.ndarray) -> np.ndarray:
-  """Returns how many tiles of some query blocks hold edges of head 0, int (n,).
+  """Returns the number of tiles with edges of head 0 in each of some query blocks, int (n,).
 
   Args:
-    pattern: of one layer.
-    layout: of the N tokens.
-    block: b.
-    rows: int (n,), the query blocks, ascending.
+    pattern: The pattern of one layer.
+    layout: The layout of the N tokens.
+    block: The number b of tokens in a block.
+    rows: The query blocks, int (n,), ascending.
   """
   counts = np.zeros(-(-layout.length // block), np.int64)
   for own, keys in _batches(pattern, layout, block, 0, rows):
@@ -156,7 +157,7 @@ def count_tiles(pattern: Pattern, layout: TokenLayout, block: int, rows: np.ndar
 def _batches(
   pattern: Pattern, layout: TokenLayout, block: int, head: int, rows: Iterable[int]
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-  """Yields (query blocks, key blocks) of candidate tiles, a cache-sized number at a time."""
+  """Yields (query blocks, key blocks) of candidate tiles, as many at a time as fit the cache."""
   N, limit = layout.length, max(1, TILES_AT_ONCE // block**2)
   everything = np.arange(-(-N // block))
   own: list[np.ndarray] = []
@@ -186,9 +187,9 @@ def _evaluate(
   keys: np.ndarray,
   head: int,
 ) -> np.ndarray:
-  """Returns the pattern on some tiles, bool (tiles, b, b), False outside N x N."""
+  """Returns the edges in some tiles, bool (tiles, b, b), False outside N x N."""
   N, grain = layout.length, math.gcd(pattern.grain(layout), block)
-  inside = np.arange(0, block, grain, dtype=np.int32)  # the first of a grain speaks for it
+  inside = np.arange(0, block, grain, dtype=np.int32)  # the first token of each grain
   q = rows[:, None, None].astype(np.int32) * block + inside[:, None]
   k = keys[:, None, None].astype(np.int32) * block + inside
   ragged = N % block != 0 and bool(rows.max() == N // block or keys.max() == N // block)
@@ -204,7 +205,7 @@ def _evaluate(
 
 
 class _Found:
-  """Collects the tiles that hold edges; partial ones are numbered by their content."""
+  """A collector of the tiles that hold edges; partly filled ones are numbered by their content."""
 
   def __init__(self, length: int, block: int):
     self.length, self.block = length, block
@@ -244,19 +245,19 @@ class _Found:
 
 
 def _offsets(rows: np.ndarray, count: int) -> np.ndarray:
-  """Returns where each row begins in the sorted `rows`, int32 (count + 1,)."""
+  """Returns the start of each row in the sorted `rows`, int32 (count + 1,)."""
   ends = np.cumsum(np.bincount(rows, minlength=count))
   return np.concatenate([[0], ends]).astype(np.int32)
 
 
 def remember(size: int) -> Callable[[Callable], Callable]:
-  """Returns a decorator that remembers a function's results by the edges of a pattern.
+  """Returns a decorator that caches a function's results by the edges of a pattern.
 
-  The function takes a pattern, or None, a layout and hashable arguments. The edges of a pattern
+  The function takes a pattern, or `None`, a layout and hashable arguments. The edges of a pattern
   that is not fixed (see `Pattern.is_fixed`) are evaluated at each call and belong to the key.
 
   Args:
-    size: how many results are kept.
+    size: The number of results to keep.
   """
 
   def decorate(function: Callable) -> Callable:

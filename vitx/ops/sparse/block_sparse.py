@@ -24,18 +24,18 @@ def block_sparse_attention(
   """Computes softmax(q kᵀ · scale) v over the edges of `mask`.
 
   Args:
-    q, k: (B, N, H, D).
-    v: (B, N, H, E).
-    mask: static; its G is 1 or H.
-    key_mask: (B, N) boolean, True = may be attended.
-    scale: of the logits; None for 1 / sqrt(D).
+    q, k: The queries and the keys, (B, N, H, D).
+    v: The values, (B, N, H, E).
+    mask: The static edges; their G is 1 or H.
+    key_mask: A boolean mask (B, N), True = may be attended, or `None`.
+    scale: The factor of the logits; `None` for 1 / sqrt(D).
 
   Returns:
-    out (B, N, H, E) in the dtype of `v`, and lse (B, H, N) float32. A query without edges has
-    out 0, lse -inf and no gradient. Both may be differentiated.
+    The output (B, N, H, E) in the dtype of `v`, and lse (B, H, N) float32. A query without edges
+    has output 0, lse -inf and no gradient. Both results may be differentiated.
 
   Raises:
-    ValueError: the mask is of another length or number of heads.
+    ValueError: The mask has another length or number of heads.
   """
   _check(q, mask.length, mask.heads, "the mask")
   scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
@@ -53,24 +53,24 @@ def block_sparse_attention_dynamic(
   key_mask: jax.Array | None = None,
   scale: float | None = None,
 ) -> tuple[jax.Array, jax.Array]:
-  """Computes softmax(q kᵀ · scale) v over whole blocks that are known only when it runs.
+  """Computes softmax(q kᵀ · scale) v over whole blocks that are known only at run time.
 
   Args:
-    q, k: (B, N, H, D).
-    v: (B, N, H, E).
-    indices: int (G, R, K), R = ceil(N / block): the key blocks that each query block reads, none
+    q, k: The queries and the keys, (B, N, H, D).
+    v: The values, (B, N, H, E).
+    indices: The key blocks that each query block reads, int (G, R, K), R = ceil(N / block), none
       twice; G is 1 or H.
-    valid: bool (G, R, K), False where an index only fills the array.
-    block: b.
-    key_mask: (B, N), or (B, N, H), boolean, True = may be attended.
-    scale: of the logits; None for 1 / sqrt(D).
+    valid: A mask (G, R, K), False where an index only fills the array.
+    block: The number b of tokens in a block.
+    key_mask: A boolean mask (B, N) or (B, N, H), True = may be attended, or `None`.
+    scale: The factor of the logits; `None` for 1 / sqrt(D).
 
   Returns:
-    out (B, N, H, E) in the dtype of `v`, and lse (B, H, N) float32. A query without edges has
-    out 0, lse -inf and no gradient. Both may be differentiated.
+    The output (B, N, H, E) in the dtype of `v`, and lse (B, H, N) float32. A query without edges
+    has output 0, lse -inf and no gradient. Both results may be differentiated.
 
   Raises:
-    ValueError: the indices fit another length or number of heads.
+    ValueError: The indices fit another length or number of heads.
   """
   G, R, _ = indices.shape
   if -(-q.shape[1] // block) != R:
@@ -89,8 +89,8 @@ def _check(q: jax.Array, length: int, layouts: int, what: str) -> None:
     )
 
 
-# Where a lowering is chosen. There is one, for all platforms: `executor`. A Pallas kernel
-# (GPU) or splash attention (TPU) takes the same arrays and static mask in these two functions.
+# These two functions choose the lowering. There is one for all platforms: `executor`. A Pallas
+# kernel (GPU) or splash attention (TPU) would take the same arrays and static mask here.
 def _forward(q, k, v, key_mask, sides, layout: xla.Layout, scale: float):
   out, lse = xla.forward(q, k, v, key_mask, sides[0], layout, scale)
   return out, jnp.swapaxes(lse, 1, 2)

@@ -1,7 +1,7 @@
-"""Attention to whole blocks of keys that each example chooses for itself, and a prefix beside them.
+"""Attention to whole blocks of keys that each example chooses for itself, and to a prefix.
 
-The masked path is the definition: a block that is chosen is seen with all its keys. The kernelized
-one gives each example's heads to the block-sparse kernel as heads of one example, with a list each.
+The masked path is the definition: all keys of a chosen block are seen. The kernelized path gives
+the heads of all examples to the block-sparse kernel as heads of one example, each with its list.
 """
 
 from functools import partial
@@ -33,22 +33,23 @@ def chosen_block_attention(
   """Computes softmax(q kᵀ · scale) v over the key blocks that each query block chose.
 
   Args:
-    q, k, v: (B, N, H, D), of which the P first are a prefix, and the others stand in R blocks.
-    indices: int (B, H or 1, R, K), the key blocks of each query block, none twice.
-    valid: bool like `indices`, False where an index only fills the array.
-    block: b, tokens in a block; the last may have fewer.
-    prefix: P, tokens that attend all and that all attend.
-    key_mask: boolean (B, N), True = may be attended.
-    scale: of the logits; None for 1 / sqrt(D).
-    implementation: "masked", "kernelized" or "auto".
-    op: the name under which the choice is recorded.
+    q, k, v: The queries, keys and values, (B, N, H, D); the first P tokens are a prefix, and the
+      others form R blocks.
+    indices: The key blocks of each query block, int (B, H or 1, R, K), none twice.
+    valid: A mask like `indices`, False where an index only fills the array.
+    block: The number b of tokens in a block; the last may have fewer.
+    prefix: The number P of tokens that attend all and that all attend.
+    key_mask: A boolean mask (B, N), True = may be attended, or `None`.
+    scale: The factor of the logits; `None` for 1 / sqrt(D).
+    implementation: The path to take: "masked", "kernelized" or "auto".
+    op: The name under which the choice is recorded.
 
   Returns:
     The output (B, N, H, D) in the dtype of `v`, and on the masked path the probabilities
-    (B, H, N, N), else None.
+    (B, H, N, N), else `None`.
 
   Raises:
-    ConfigError: unknown implementation.
+    ConfigError: The implementation is unknown.
   """
   if resolve_implementation(op, implementation, "chosen_blocks", q.shape) == "masked":
     mask = chosen_mask(indices, valid, block, q.shape[1], prefix)
@@ -62,7 +63,7 @@ def chosen_block_attention(
 def chosen_mask(
   indices: jax.Array, valid: jax.Array, block: int, length: int, prefix: int = 0
 ) -> jax.Array:
-  """Returns which keys a query sees, bool (B, H or 1, N, N); arguments as above, `length` is N."""
+  """Returns the mask (B, H or 1, N, N) of `chosen_block_attention`; `length` is N."""
   blocks = kept_mask(indices, valid, indices.shape[2])
   tokens = jnp.repeat(jnp.repeat(blocks, block, axis=2), block, axis=3)
   grid = tokens[:, :, : length - prefix, : length - prefix]
@@ -80,7 +81,7 @@ def attend_chosen(
   key_mask: jax.Array | None = None,
   scale: float | None = None,
 ) -> Partial:
-  """Returns output (B, N, H, D) and lse (B, H, N) over chosen blocks; there is no prefix here."""
+  """Returns the output (B, N, H, D) and lse (B, H, N) over chosen blocks, without a prefix."""
   batch, length, heads, _ = q.shape
 
   def fold(x: jax.Array) -> jax.Array:  # (B, N, H, ...) -> (1, N, B·H, ...)

@@ -1,8 +1,9 @@
 """Block-sparse attention in plain XLA: gathers of blocks and dense products, some examples a step.
 
-Inside a step blocks stand as (z, G·R + 1, b, ...): with a layout per head (G = H) z counts
-examples, with one layout for all (G = 1) heads of examples. Where lists are padded the last block
-is dead, keys with a bias of -inf and queries with lse = +inf, so that it contributes exactly zero.
+Inside a step blocks have the shape (z, G·R + 1, b, ...). With a layout per head (G = H) z counts
+examples; with one layout for all heads (G = 1) it counts heads of examples. If lists are padded,
+the last block is dead: its keys have a bias of -inf and its queries lse = +inf, so that it
+contributes exactly zero.
 """
 
 import math
@@ -19,24 +20,24 @@ from vitx.ops.sparse.rows import Indices, MaskSide, Rows
 
 
 class Layout(NamedTuple):
-  """Heads G with a layout of their own, query blocks R of each, block b, masks (T, b, b)."""
+  """The layouts of heads: their number G, query blocks R of each, block b, masks (T, b, b)."""
 
   heads: int
   rows: int
   block: int
-  dead: bool  # whether there is a dead block behind the G·R
+  dead: bool  # whether a dead block follows the G·R blocks
   tables: jax.Array | None = None
 
 
 class _Blocks(NamedTuple):
-  """What one step works on, all (z, G·R + 1, b, ...)."""
+  """The arrays of one step, all (z, G·R + 1, b, ...)."""
 
   q: jax.Array
   k: jax.Array
   v: jax.Array
   bias: jax.Array
-  every_bias: bool  # whether keys are hidden in blocks that no list pads
-  d_out: Any = None  # these only backward
+  every_bias: bool  # whether keys of other blocks than the dead one are hidden
+  d_out: Any = None  # only backward, as are `lse` and `delta`
   lse: Any = None
   delta: Any = None
 
@@ -45,15 +46,15 @@ def forward(q, k, v, key_mask, rows: MaskSide, layout: Layout, scale: float):
   """Attends along lists of blocks.
 
   Args:
-    q, k: (B, N, H, D).
-    v: (B, N, H, E).
-    key_mask: (B, N), or (B, N, H), boolean, True = may be attended; None for all.
-    rows: the key blocks of the query blocks.
-    layout: of heads and blocks.
-    scale: of the logits.
+    q, k: The queries and the keys, (B, N, H, D).
+    v: The values, (B, N, H, E).
+    key_mask: A boolean mask (B, N) or (B, N, H), True = may be attended; `None` for all.
+    rows: The key blocks of the query blocks.
+    layout: The layout of heads and blocks.
+    scale: The factor of the logits.
 
   Returns:
-    out (B, N, H, E) in the dtype of `v` and lse (B, N, H) float32.
+    The output (B, N, H, E) in the dtype of `v` and lse (B, N, H) float32.
   """
 
   def part(arrays):
@@ -75,11 +76,12 @@ def backward(arrays, rows: MaskSide, columns: MaskSide, layout: Layout, scale: f
   """Returns the gradients of q, k and v, (B, N, H, D) each.
 
   Args:
-    arrays: q, k, v, key_mask, the output's cotangent, lse and delta, (B, N, ...).
-    rows: of the query blocks, as in the forward pass; for the queries' gradient.
-    columns: of the key blocks; for the keys' and values'. So no result is ever scattered.
-    layout: of heads and blocks.
-    scale: of the logits.
+    arrays: The tuple of q, k, v, key_mask, the output's cotangent, lse and delta, (B, N, ...).
+    rows: The rows of the query blocks, as in the forward pass, for the queries' gradient.
+    columns: The rows of the key blocks, for the gradients of keys and values, so that no result is
+      scattered.
+    layout: The layout of heads and blocks.
+    scale: The factor of the logits.
   """
   q, k, v, key_mask, *rest = arrays
 
@@ -109,20 +111,20 @@ def _in_parts(part: Callable, arrays, side: MaskSide, layout: Layout):
   """Applies `part` to as many examples as one step holds, or to some heads of one example.
 
   Args:
-    part: takes and returns trees of (g, N, h, ...).
-    arrays: trees of (B, N, H, ...).
+    part: A function that takes and returns trees of arrays (g, N, h, ...).
+    arrays: Trees of arrays (B, N, H, ...).
   """
   batch, _, heads = arrays[0].shape[:3]
   largest = max((rows.others.size for rows in side.classes), default=1)
   per_example = largest * layout.block**2 * heads // layout.heads
-  # The blocks that rows meet stand beside their logits, D numbers where those are b.
+  # Beside the logits a step holds the gathered blocks, D numbers per token instead of b.
   fit = tiling.step_elements() / per_example * min(1.0, layout.block / arrays[0].shape[-1])
   if fit >= 1 or layout.heads > 1:
     return tiling.map_groups(part, arrays, tiling.largest_divisor(batch, fit))
   some = tiling.largest_divisor(heads, fit * heads)
 
   def by_heads(example):
-    def cut(first):  # not moved in front: that would copy all heads
+    def cut(first):  # moving heads in front would copy all of them
       return jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, first, some, 2), example)
 
     def step(i, found):
@@ -140,7 +142,7 @@ def _in_parts(part: Callable, arrays, side: MaskSide, layout: Layout):
 
 
 def _keep_tiles(rows: MaskSide, blocks: _Blocks) -> bool:
-  """Returns whether a pair's two tiles are no larger than its keys, and one step holds all."""
+  """Returns whether a pair's two tiles are no larger than its keys and one step holds all tiles."""
   z, _, block, dim = blocks.q.shape
   elements = z * block**2 * sum(r.others.size for r in rows.classes)
   return 2 * block <= dim and elements <= tiling.step_elements()
@@ -149,9 +151,9 @@ def _keep_tiles(rows: MaskSide, blocks: _Blocks) -> bool:
 def _gradients_in_turn(
   blocks: _Blocks, rows: MaskSide, columns: MaskSide, layout: Layout, scale: float
 ):
-  """Computes the gradient of q, then those of k and v, with logits and probabilities anew.
+  """Computes the gradient of q, then those of k and v, and recomputes the probabilities for each.
 
-  With the forward pass's two it makes nine products over the edges.
+  With the two products of the forward pass this makes nine products over the edges.
   """
   z = blocks.q.shape[0]
   dq = _over_rows(lambda r: _query_step(blocks, r, layout, scale)[:1], rows, layout, z, (0.0,))
@@ -162,9 +164,9 @@ def _gradients_in_turn(
 def _gradients_at_once(
   blocks: _Blocks, rows: MaskSide, columns: MaskSide, layout: Layout, scale: float
 ):
-  """Computes all gradients with the tiles of the queries' lists kept for the keys'.
+  """Computes all gradients with the tiles of the query blocks kept for the key blocks.
 
-  With the forward pass's two it makes seven products over the edges.
+  With the two products of the forward pass this makes seven products over the edges.
   """
   found = [_query_step(blocks, r, layout, scale) for r in _classes(rows, layout)]
   dq = _in_order([x[:1] for x in found], rows, layout, (0.0,))
@@ -178,7 +180,7 @@ def _gradients_at_once(
 
 
 def _tiles(rows: list[jax.Array], block: int) -> jax.Array:
-  """Joins classes (z, c, b, W·b) to (z, pairs + 1, b, b) by (key, query), the last zeros."""
+  """Joins classes (z, c, b, W·b) to tiles (z, pairs + 1, b, b) by (key, query), the last zeros."""
   parts = [
     jnp.moveaxis(x.reshape(*x.shape[:3], -1, block), 2, 4).reshape(x.shape[0], -1, block, block)
     for x in rows
@@ -187,7 +189,7 @@ def _tiles(rows: list[jax.Array], block: int) -> jax.Array:
 
 
 def _query_step(blocks: _Blocks, rows: Rows, layout: Layout, scale: float):
-  """Returns the gradient of query blocks, (z, c, b, D), probabilities and logits' gradient."""
+  """Returns the gradient of query blocks, (z, c, b, D), probabilities and the logits' gradient."""
   logits = _logits(blocks, rows, layout, scale)
   products = product_transposed(blocks.d_out[:, rows.own], _wide(blocks.v, rows.others))
   lse, delta = (x[:, rows.own][..., None] for x in (blocks.lse, blocks.delta))
@@ -199,7 +201,7 @@ def _key_step(blocks: _Blocks, rows: Rows, layout: Layout, scale: float):
   """Returns the gradients of key and value blocks, (z, c, b, D); logits are by (key, query)."""
   queries, d_outs = _wide(blocks.q, rows.others), _wide(blocks.d_out, rows.others)
   logits = product_transposed(blocks.k[:, rows.own].astype(jnp.float32) * scale, queries)
-  if blocks.every_bias:  # padding needs none here: a dead query's probabilities are zero
+  if blocks.every_bias:  # padding needs no bias: a dead query's probabilities are zero
     logits = logits + blocks.bias[:, rows.own][..., None]
   logits = _mask(logits, rows, None if layout.tables is None else layout.tables.swapaxes(1, 2))
   products = product_transposed(blocks.v[:, rows.own], d_outs)
@@ -225,7 +227,7 @@ def _mask(logits: jax.Array, rows: Rows, tables) -> jax.Array:
 
 
 def _wide(x: jax.Array, indices: Indices) -> jax.Array:
-  """Lays blocks side by side, by indices (c, W): (z, blocks, b, ...) -> (z, c, W·b, ...)."""
+  """Joins the blocks at indices (c, W): (z, blocks, b, ...) -> (z, c, W·b, ...)."""
   found = _at(x, indices)
   return found.reshape(*found.shape[:2], -1, *found.shape[4:])
 
@@ -235,7 +237,7 @@ def _at(x: jax.Array, indices: Indices) -> jax.Array:
 
 
 def _across(tiles: jax.Array, pairs: Indices) -> jax.Array:
-  """Lays tiles by (key, query) side by side: (z, pairs, b, b), (c, W) -> (z, c, b, W·b)."""
+  """Joins the tiles, by (key, query), at pairs (c, W): (z, pairs, b, b) -> (z, c, b, W·b)."""
   found = jnp.swapaxes(_at(tiles, pairs), 2, 3)
   return found.reshape(*found.shape[:3], -1)
 
@@ -249,7 +251,7 @@ def _blocks(layout: Layout, q, k, v, seen: jax.Array | None) -> _Blocks:
 
 
 def _to_blocks(x: jax.Array, layout: Layout, fill: float = 0) -> jax.Array:
-  """Cuts (g, N, H, ...) into (z, G·R + 1, b, ...), `fill` behind token N and in the dead block."""
+  """Cuts (g, N, H, ...) into (z, G·R + 1, b, ...), padded with `fill` from token N on."""
   G, R, b, dead, _ = layout
   g, n, heads, *rest = x.shape
   free = [(0, 0)] * len(rest)
@@ -266,12 +268,12 @@ def _from_blocks(x: jax.Array, layout: Layout, shape: tuple[int, ...]) -> jax.Ar
 
 
 def _over_rows(step: Callable, side: MaskSide, layout: Layout, z: int, fills: tuple[float, ...]):
-  """Runs `step` over all rows of all classes, some at a time; the results in block order.
+  """Runs `step` over all rows of all classes, some at a time, and returns results in block order.
 
   Args:
-    step: Rows with c rows -> a tuple of arrays (z, c, b, ...).
-    z: leading axis of those.
-    fills: what a block without rows gets, for each result.
+    step: A function from Rows with c rows to a tuple of arrays (z, c, b, ...).
+    z: The leading axis of these arrays.
+    fills: The value for blocks without rows, one for each result.
 
   Returns:
     A tuple of arrays (z, G·R, b, ...).
@@ -281,7 +283,7 @@ def _over_rows(step: Callable, side: MaskSide, layout: Layout, z: int, fills: tu
 
 
 def _classes(side: MaskSide, layout: Layout) -> tuple[Rows, ...]:
-  """Returns at least one class: without edges a dead row gives the shapes."""
+  """Returns the classes of rows; if there are no edges, one dead row that gives the shapes."""
   dead = np.full((1, 1), layout.heads * layout.rows, np.int32)
   return side.classes or (Rows(dead[0], dead, None, True, np.ones_like(dead)),)
 
@@ -304,14 +306,14 @@ def _in_order(
 
 
 def _add_rows(x: jax.Array, own, blocks: int) -> jax.Array:
-  """Sums the rows of each block, (z, rows, b, D) -> (z, G·R, b, D); dead rows fall out."""
+  """Sums the rows of each block, (z, rows, b, D) -> (z, G·R, b, D), without dead rows."""
   return jax.vmap(
     lambda x: jax.ops.segment_sum(x, own, num_segments=blocks, indices_are_sorted=True)
   )(x)
 
 
 def _over_class(step: Callable, rows: Rows, layout: Layout, z: int) -> tuple:
-  """Runs one class in chunks that one step holds: a tuple of arrays (z, n, b, ...)."""
+  """Runs one class in chunks that fit one step: a tuple of arrays (z, n, b, ...)."""
   n, width = rows.others.shape
   steps = math.ceil(z * n * width * layout.block**2 / tiling.step_elements())
   if steps <= 1:
@@ -319,7 +321,7 @@ def _over_class(step: Callable, rows: Rows, layout: Layout, z: int) -> tuple:
   size = math.ceil(n / min(n, steps))
   steps = math.ceil(n / size)
 
-  def chunks(x):  # the last row fills up; what comes of it is cut off again
+  def chunks(x):  # copies of the last row fill the last chunk; their results are cut off
     pad = [(0, steps * size - n)] + [(0, 0)] * (x.ndim - 1)
     return jnp.pad(jnp.asarray(x), pad, mode="edge").reshape(steps, size, *x.shape[1:])
 

@@ -1,4 +1,4 @@
-"""Attention over a union of disjoint key sets, from the attention over each."""
+"""Attention over a union of disjoint key sets, from the attention over each set."""
 
 from collections.abc import Callable, Sequence
 
@@ -14,11 +14,11 @@ def merge(parts: Sequence[Partial]) -> Partial:
   """Joins partial attentions as if one softmax had run over all their keys.
 
   Args:
-    parts: (out, lse) of each, (B, N, H, D) and (B, H, N); the key sets of a query are disjoint. A
-      part in which a query sees nothing (lse -inf) adds nothing to it.
+    parts: The (out, lse) of each part, (B, N, H, D) and (B, H, N); the key sets of a query are
+      disjoint. A part in which a query sees nothing (lse -inf) adds nothing to it.
 
   Returns:
-    out (B, N, H, D) in the dtype of the first part, and lse (B, H, N) float32.
+    The output (B, N, H, D) in the dtype of the first part, and lse (B, H, N) float32.
   """
   top = jnp.max(jnp.stack([jax.lax.stop_gradient(lse) for _, lse in parts]), axis=0)
   top = jnp.where(top == -jnp.inf, 0.0, top)
@@ -53,17 +53,17 @@ def with_prefix(
   blocks.
 
   Args:
-    attend: (q, k, v, key_mask=..., scale=...) of the grid alone -> (out, lse).
-    q, k: (B, N, H, D), prefix tokens first.
-    v: (B, N, H, E).
-    prefix: P, how many.
-    kind: "global": prefix tokens attend all, and all attend them; "causal": so too, but no token
-      attends what comes after it; "apart": they attend nothing, and nothing attends them.
-    key_mask: (B, N) boolean, True = may be attended.
-    scale: of the logits; None for 1 / sqrt(D).
+    attend: A function (q, k, v, key_mask=..., scale=...) -> (out, lse) for the grid alone.
+    q, k: The queries and the keys, (B, N, H, D), prefix tokens first.
+    v: The values, (B, N, H, E).
+    prefix: The number P of prefix tokens.
+    kind: The kind of the prefix. "global": prefix tokens attend all, and all attend them; "causal":
+      in addition, no token attends later ones; "apart": prefix tokens have no edges.
+    key_mask: A boolean mask (B, N), True = may be attended, or `None`.
+    scale: The factor of the logits; `None` for 1 / sqrt(D).
 
   Returns:
-    out (B, N, H, E) and lse (B, H, N).
+    The output (B, N, H, E) and lse (B, H, N).
   """
   P = prefix
   masks = (None, None) if key_mask is None else (key_mask[:, :P], key_mask[:, P:])

@@ -1,4 +1,4 @@
-"""Another order of the tokens, without a gather wherever a transposition makes it."""
+"""Reordering of tokens, without a gather if the order is a transposition."""
 
 import dataclasses
 from functools import partial
@@ -18,11 +18,11 @@ def permute(x: jax.Array, order: Order) -> jax.Array:
   """Brings tokens into an order.
 
   Args:
-    x: (B, N, ...).
-    order: of the N tokens.
+    x: An array (B, N, ...).
+    order: The order of the N tokens.
 
   Returns:
-    (B, N', ...), zeros at the places of padding.
+    The reordered array (B, N', ...), with zeros at the places of padding.
   """
   padding = order.numbers.size - order.length
   if padding:
@@ -54,7 +54,7 @@ def _take(x: jax.Array, order: Order, back: bool) -> jax.Array:
   return x.at[:, numbers].get(mode="promise_in_bounds", unique_indices=True)
 
 
-# The gradient of a gather is a scatter, but of a permutation it is the other gather.
+# The gradient of a gather is a scatter, but that of a permutation is the inverse gather.
 _take.defvjp(
   lambda x, order, back: (_take(x, order, back), None),
   lambda order, back, _, cotangent: (_take(cotangent, order, not back),),
@@ -64,7 +64,7 @@ _take.defvjp(
 def in_order(
   pattern: Pattern, layout: TokenLayout, order: Order | None
 ) -> tuple[Pattern, TokenLayout]:
-  """Returns edges between tokens in an order, and those tokens' layout; None is the usual order."""
+  """Returns a pattern for tokens in an order, and their layout; `None` is the usual order."""
   if order is None:
     return pattern, layout
   return Permuted(pattern, layout, order), TokenLayout((order.numbers.size,))
@@ -72,12 +72,12 @@ def in_order(
 
 @dataclasses.dataclass(frozen=True)
 class Permuted(Pattern):
-  """A pattern's edges between tokens that stand in another order.
+  """A pattern's edges between reordered tokens.
 
   Attributes:
-    pattern: of the tokens in their usual order.
-    layout: of the N tokens in their usual order.
-    order: in which they stand.
+    pattern: The pattern of the tokens in their usual order.
+    layout: The layout of the N tokens in their usual order.
+    order: The new order of the tokens.
   """
 
   pattern: Pattern
@@ -108,7 +108,7 @@ class Permuted(Pattern):
       return np.arange(0)
     breaks = np.flatnonzero(np.diff(tokens) != 1) + 1
     found = []
-    for run in np.split(tokens, breaks):  # what is near a run is asked in runs of its length
+    for run in np.split(tokens, breaks):  # the candidates of a run are blocks of its length
       width = run.size
       keys = self.pattern.candidates(self.layout, int(run[0]), int(run[-1]), width, head)
       if keys is None:

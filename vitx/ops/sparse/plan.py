@@ -1,4 +1,4 @@
-"""How to attend along a pattern without the matrix: a merge of parts, each in its own order."""
+"""Plans for attention along a pattern without the matrix: merged parts, each in its own order."""
 
 import dataclasses
 from typing import Literal
@@ -15,14 +15,16 @@ CLASS = Global(prefix=True)
 
 @dataclasses.dataclass(frozen=True)
 class SparsePlan:
-  """What the kernelized path does along a pattern.
+  """The parts in which the kernelized path attends along a pattern.
 
   Attributes:
-    layout: of the tokens that the parts attend.
-    heads: the parts of head h are `heads[h % P]`; they are disjoint and are merged.
-    prefix: P, tokens in front of those that are attended apart from the parts.
-    prefix_kind: "global": the prefix attends all and is attended by all, a dense row and a dense
-      column; "causal": so too, but no token attends what comes after it; "apart": it has no edges.
+    layout: The layout of the tokens that the parts attend.
+    heads: The parts of the heads, which repeat after P: head h has `heads[h % P]`, disjoint parts
+      that are merged.
+    prefix: The number of tokens in front that are attended separately from the parts.
+    prefix_kind: The kind of the prefix. "global": it attends all and is attended by all, a dense
+      row and a dense column; "causal": in addition, no token attends later ones; "apart": it has
+      no edges.
   """
 
   layout: TokenLayout
@@ -32,21 +34,21 @@ class SparsePlan:
 
   @property
   def family(self) -> str:
-    """Returns the family of `vitx.ops.rule` that this is of: are some runs of tokens dense?"""
+    """Returns the plan's family in `vitx.ops.rule`, "pattern_runs" if some runs are dense."""
     dense = any(part.core == "block_diagonal" for parts in self.heads for part in parts)
     return "pattern_runs" if dense else "pattern_blocks"
 
 
 def plan(pattern: Pattern, layout: TokenLayout, tile: int | None = None) -> SparsePlan:
-  """Returns how the kernelized path attends along a pattern.
+  """Returns the plan of the kernelized path along a pattern.
 
   Args:
-    pattern: of one layer.
-    layout: of the N tokens.
-    tile: tokens in a block, no part of the result; None for the cheapest.
+    pattern: The pattern of one layer.
+    layout: The layout of the N tokens.
+    tile: The number of tokens in a block, without effect on the result; `None` for the cheapest.
 
   Raises:
-    ConfigError: the pattern does not fit the layout.
+    ConfigError: The pattern does not fit the layout.
   """
   pattern = _without_repeats(pattern, layout)
   split = _split_prefix(pattern, layout)
@@ -57,7 +59,10 @@ def plan(pattern: Pattern, layout: TokenLayout, tile: int | None = None) -> Spar
 
 
 def _without_repeats(pattern: Pattern, layout: TokenLayout) -> Pattern:
-  """Returns the same edges; what is joined to all edges adds none and would hide that they are."""
+  """Returns a pattern of equal edges in which `Full` replaces every union that contains it.
+
+  Joined to all edges, other patterns add none and would hide that the attention is dense.
+  """
   if isinstance(pattern, Intersection):
     return Intersection(tuple(_without_repeats(each, layout) for each in pattern.patterns))
   joined = isinstance(pattern, Union) and Full() in pattern.members(layout)
@@ -67,7 +72,7 @@ def _without_repeats(pattern: Pattern, layout: TokenLayout) -> Pattern:
 def _split_prefix(
   pattern: Pattern, layout: TokenLayout
 ) -> tuple[Pattern, Literal["global", "causal", "apart"]] | None:
-  """Returns the pattern of the grid alone and the kind of the prefix; None if inseparable."""
+  """Returns the pattern of the grid alone and the kind of its prefix; `None` if inseparable."""
   if isinstance(pattern, Intersection) and pattern.patterns[1:] == (Causal(),):
     split = _split_prefix(pattern.patterns[0], layout)
     if split is None:
@@ -91,11 +96,11 @@ def _by_head(pattern: Pattern, layout: TokenLayout, tile: int | None) -> Heads:
 
 @remember(256)
 def _cheapest(pattern: Pattern, layout: TokenLayout) -> Heads:
-  """Remembers the tile: every layer of a model asks for the same few patterns."""
+  """Returns the cheapest split, cached: the layers of a model have the same few patterns."""
   own = [] if pattern.tile is None else [pattern.tile]
   ways = [_split(pattern, layout, tile) for tile in sorted({*TILES, *own}, reverse=True)]
   if all(part.core == "block_sparse" and part.order for parts in ways[0] for part in parts):
-    ways.append(((Part(pattern, "block_sparse", max(TILES)),),))  # the usual order serves any edges
+    ways.append(((Part(pattern, "block_sparse", max(TILES)),),))  # the usual order fits any edges
   return ways[0] if len({*ways}) == 1 else cheapest(ways, layout)
 
 
@@ -103,7 +108,7 @@ def _split(pattern: Pattern, layout: TokenLayout, tile: int) -> Heads:
   heads = pattern.by_head()
   if heads != (pattern,) and all(own.head_period == 1 for own in heads):
     found = tuple(own.split(layout, tile) for own in heads)
-    # Blocks of the usual order serve all heads at once, however they differ.
+    # Blocks in the usual order fit all heads at once, even if their edges differ.
     if any(part.is_reordered for parts in found for part in parts):
       return found
   return (pattern.split(layout, tile),)

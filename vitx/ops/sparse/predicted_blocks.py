@@ -1,8 +1,8 @@
-"""Attention to the blocks of keys that a low-rank prediction ranks first; ours.
+"""Attention to the blocks of keys that a low-rank prediction ranks first; a method of vitx.
 
-A score of two tokens is a product of coefficients and a basis (`key_scores`), so its sum over the
-pairs of a query block and a key block is the product of the blocks' sums: as exact, and a block
-squared cheaper. Blocks are what a kernel can skip, where single keys are not.
+The score of two tokens is a product of coefficients and a basis (`key_scores`), so the sum of
+scores over the pairs of a query block and a key block is the product of the blocks' sums: equally
+exact, and cheaper by the square of the block size. A kernel can skip blocks, but not single keys.
 """
 
 import jax
@@ -22,18 +22,19 @@ def choose_blocks(
   *,
   key_mask: jax.Array | None = None,
 ) -> tuple[jax.Array, jax.Array]:
-  """Returns the key blocks that hold most of what is predicted for a query block.
+  """Returns the key blocks with the largest predicted sum for each query block.
 
   Args:
-    coefficients: (B, H, N, S), of the queries.
-    basis: (N, S), of the keys.
-    budget: K, key blocks that a query block chooses, at most R = ceil(N / b).
-    block: b, tokens in a block; the last may have fewer.
-    key_mask: boolean (B, N), True = counts, as a query and as a key. A block without such tokens is
-      not chosen.
+    coefficients: The coefficients of the queries, (B, H, N, S).
+    basis: The basis over the keys, (N, S).
+    budget: The number K of key blocks that a query block chooses, at most R = ceil(N / b).
+    block: The number b of tokens in a block; the last may have fewer.
+    key_mask: A boolean mask (B, N), True = counts, as a query and as a key, or `None`. A block
+      without such tokens is not chosen.
 
   Returns:
-    int32 indices (B, H, R, K), and bool (B, H, R, K), False where an index only fills the array.
+    The key blocks, int32 (B, H, R, K), and bool (B, H, R, K), False where an index only fills the
+    array.
   """
   coefficients, basis = jax.lax.stop_gradient((coefficients, basis))
   if key_mask is None:
@@ -62,25 +63,26 @@ def predicted_block_attention(
 ) -> tuple[jax.Array, jax.Array | None]:
   """Computes softmax(q kᵀ · scale) v over the `budget` key blocks scored highest for a query block.
 
-  Which blocks are kept has no gradient.
+  The choice of the blocks has no gradient.
 
   Args:
-    q, k, v: (B, N, H, D).
-    coefficients: (B, H, N - prefix, S), of the queries behind the prefix.
-    basis: (N, S), of the keys; those of the prefix are not looked at.
-    budget: K, 1 ... R.
-    block: b, tokens in a block behind the prefix.
-    prefix: tokens in front that attend all and that all attend.
-    key_mask: boolean (B, N), True = may be attended; hidden tokens do not count for their blocks.
-    scale: of the logits; None for 1 / sqrt(D).
-    implementation: "masked", "kernelized" or "auto".
+    q, k, v: The queries, keys and values, (B, N, H, D).
+    coefficients: The coefficients of the queries behind the prefix, (B, H, N - prefix, S).
+    basis: The basis over the keys, (N, S); its rows for the prefix are not used.
+    budget: The number K of key blocks to keep, 1 ... R.
+    block: The number b of tokens in a block behind the prefix.
+    prefix: The number of tokens in front that attend all and that all attend.
+    key_mask: A boolean mask (B, N), True = may be attended, or `None`; hidden tokens do not count
+      for their blocks.
+    scale: The factor of the logits; `None` for 1 / sqrt(D).
+    implementation: The path to take: "masked", "kernelized" or "auto".
 
   Returns:
     The output (B, N, H, D) in the dtype of `v`, and on the masked path the probabilities
-    (B, H, N, N), else None.
+    (B, H, N, N), else `None`.
 
   Raises:
-    ConfigError: unknown implementation.
+    ConfigError: The implementation is unknown.
   """
   check_inputs(q, k, v, key_mask, same_length=True)
   grid = None if key_mask is None else key_mask[:, prefix:]

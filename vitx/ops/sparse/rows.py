@@ -1,4 +1,4 @@
-"""Lists of blocks in the shape that loops want: few classes of rows, each of one width.
+"""Lists of blocks in a shape for loops: a few classes of rows, each class of one width.
 
 A row is a query block with the key blocks it reads or, transposed, a key block with the query
 blocks that read it. Blocks are numbered head-major, g·R + r; the number G·R is a dead block that
@@ -25,12 +25,13 @@ class Rows:
   """Rows of equal width.
 
   Attributes:
-    own: int32 (n,), the block that each row belongs to.
-    others: int32 (n, W), the blocks it meets; the dead block pads.
-    table: int32 (n, W), the element masks of those blocks; None if all blocks are full.
-    is_padded: whether `others` holds the dead block.
-    pairs: int32 (n, W), places in the lists of the query blocks, class after class. A query block's
-      are consecutive, a key block's say where the same pairs stand; behind the last for padding.
+    own: The block that each row belongs to, int32 (n,).
+    others: The blocks that it meets, int32 (n, W), padded with the dead block.
+    table: The numbers of those blocks' element masks, int32 (n, W); `None` if all blocks are full.
+    is_padded: Whether `others` holds the dead block.
+    pairs: The place of each pair of blocks in the lists of the query blocks, class after class,
+      int32 (n, W). Places are consecutive in the rows of query blocks; padding in the rows of key
+      blocks has the place behind the last.
   """
 
   own: Indices
@@ -42,13 +43,13 @@ class Rows:
 
 @dataclasses.dataclass(frozen=True)
 class MaskSide:
-  """All rows that have blocks, and where each block's row stands once the classes are joined.
+  """The rows of all blocks that have any, and the place of each block's row among them.
 
   Attributes:
-    classes: of rows.
-    position: int32 (G·R,), into the classes' rows in order; behind the last for a block without
-      rows. None if the rows already stand in order.
-    repeats: whether a block may own several rows, in sequence, whose results are to be added.
+    classes: The classes of rows.
+    position: The place of each block's row among the joined classes, int32 (G·R,); the place behind
+      the last for a block without rows. `None` if the rows are already in the order of the blocks.
+    repeats: Whether a block may own several consecutive rows, whose results are to be added.
   """
 
   classes: tuple[Rows, ...]
@@ -69,10 +70,10 @@ def sides(mask: BlockMask) -> tuple[MaskSide, MaskSide]:
 
 
 def class_widths(lengths: np.ndarray, classes: int = MAX_CLASSES) -> list[int]:
-  """Returns the widths, ascending, that pad rows of these lengths least.
+  """Returns the widths, ascending, that need the least padding for rows of these lengths.
 
-  Every row takes the next wider. Dynamic programming over the distinct lengths; of equal costs the
-  fewest classes.
+  Every row takes the smallest width that holds it. The search is dynamic programming over the
+  distinct lengths; of equal costs it takes the fewest classes.
   """
   distinct, counts = np.unique(lengths[lengths > 0], return_counts=True)
   rows = np.concatenate([[0], np.cumsum(counts)])
@@ -135,11 +136,11 @@ def _with_pairs(columns: MaskSide, rows: MaskSide, dead: int) -> MaskSide:
 
 
 def drawn_sides(indices: jax.Array, valid: jax.Array) -> tuple[MaskSide, MaskSide]:
-  """Returns the rows by query block and by key block of lists known only at run time.
+  """Returns the rows by query block and by key block for lists known only at run time.
 
   Args:
-    indices: int (G, R, K), key blocks.
-    valid: bool (G, R, K), False pads.
+    indices: The key blocks, int (G, R, K).
+    valid: A mask (G, R, K), False for padding.
   """
   G, R, K = indices.shape
   others = indices + R * jnp.arange(G, dtype=indices.dtype)[:, None, None]
@@ -150,20 +151,20 @@ def drawn_sides(indices: jax.Array, valid: jax.Array) -> tuple[MaskSide, MaskSid
 
 
 def _transpose_drawn(others: jax.Array) -> Rows:
-  """Sorts pairs (query block, key block) by key block, cut into rows of half the width.
+  """Sorts pairs (query block, key block) by key block and cuts them into rows of half the width.
 
-  How many query blocks read a key block is not known, so a key block owns as many rows as it
-  needs; their total is bounded. What is left of the bound belongs to the dead block.
+  The number of query blocks that read a key block is unknown, so a key block owns as many rows as
+  it needs. Their total is bounded; unused rows belong to the dead block.
 
   Args:
-    others: (G·R, K), the key blocks of each query block.
+    others: The key blocks of each query block, (G·R, K).
   """
   count, K = others.shape
   width = math.ceil(K / 2)
   keys = others.reshape(-1)
   order = jnp.argsort(keys, stable=True)
-  start = jnp.searchsorted(keys[order], jnp.arange(count + 1))  # of each key block's pairs
-  end = jnp.cumsum(-(-jnp.diff(start) // width))  # of each key block's rows
+  start = jnp.searchsorted(keys[order], jnp.arange(count + 1))  # each key block's first pair
+  end = jnp.cumsum(-(-jnp.diff(start) // width))  # the end of each key block's rows
   row = jnp.arange(count + count * K // width)
   own = jnp.searchsorted(end, row, side="right")
   first = jnp.concatenate([jnp.zeros(1, end.dtype), end])[own]

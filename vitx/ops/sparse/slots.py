@@ -1,8 +1,8 @@
-"""Where a decoder keeps the keys that its pattern still needs, and which of them a step reads.
+"""Slots for the keys that a decoder's pattern still needs, and the slots that each step reads.
 
-A key is needed from its own step to the last query that attends it. Intervals that share no step
-share a slot, so memory follows the pattern: a window of l keeps l slots, the "fixed" pattern its
-current run and the summaries of earlier runs.
+A key is needed from its own step to the last query that attends it. Keys whose intervals do not
+overlap share a slot, so memory follows the pattern: a window of l keeps l slots, the "fixed"
+pattern its current run and the summaries of earlier runs.
 """
 
 import dataclasses
@@ -16,25 +16,25 @@ from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns import Causal, Pattern
 from vitx.ops.sparse.block_mask import remember
 
-BLOCK = 64  # queries of which the pattern is evaluated at once
+BLOCK = 64  # queries for which the pattern is evaluated at once
 TABLE_ENTRIES = 1 << 25  # a table of reads is part of the program: 128 MiB at most
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class DecodePlan:
-  """Slots of a cache, and what each step reads of them.
+  """The slots of a cache, and the slots that each step reads.
 
-  Heads of equal edges form a group; each group has slots of its own, of the same number.
+  Heads with equal edges form a group; each group has its own slots, all groups equally many.
 
   Attributes:
-    layout: of the N tokens.
-    groups: int32 (H,), the group of each head.
-    heads: int32 (G,), one head of each group.
-    slots: int32 (G, N), where the key of each token is kept.
-    count: M, slots of a head.
-    table: int32 (N, G, K), the slots that each query reads, -1 pads; None where all slots are read
-      and the pattern tells at run time which of them count.
-    pattern: the edges; None for every key up to the query.
+    layout: The layout of the N tokens.
+    groups: The group of each head, int32 (H,).
+    heads: One head of each group, int32 (G,).
+    slots: The slot of each token's key, int32 (G, N).
+    count: The number M of slots of a head.
+    table: The slots that each query reads, int32 (N, G, K), -1 for padding; `None` if all slots are
+      read and the pattern decides at run time which of them count.
+    pattern: The edges; `None` for every key up to the query.
   """
 
   layout: TokenLayout
@@ -52,21 +52,22 @@ class DecodePlan:
 
   @property
   def keeps_places(self) -> bool:
-    """Returns whether a cache must say which token each slot holds."""
+    """Returns whether a cache must record the token in each slot."""
     return self.table is None and not self.in_order
 
 
 @remember(256)
 def decode_plan(pattern: Pattern | None, layout: TokenLayout, num_heads: int) -> DecodePlan:
-  """Plans the cache of a causal attention that is computed token by token.
+  """Returns the plan of the cache for causal attention that is computed token by token.
 
   Args:
-    pattern: of one layer; edges to later tokens are left out. None attends all earlier tokens.
-    layout: of the N tokens.
-    num_heads: H.
+    pattern: The pattern of one layer, whose edges to later tokens are left out; `None` attends all
+      earlier tokens.
+    layout: The layout of the N tokens.
+    num_heads: The number of heads H.
 
   Raises:
-    ConfigError: the pattern is drawn at run time, or does not fit the layout.
+    ConfigError: The pattern is drawn at run time, or does not fit the layout.
   """
   N = layout.length
   if pattern is None:
@@ -93,7 +94,7 @@ def decode_plan(pattern: Pattern | None, layout: TokenLayout, num_heads: int) ->
 
 
 def _group_heads(pattern: Pattern, num_heads: int) -> tuple[np.ndarray, list[tuple[Pattern, int]]]:
-  """Returns the group of each head, int32 (H,), and each group's edges: a pattern's of a head."""
+  """Returns the group of each head, int32 (H,), and each group's edges: a pattern and a head."""
   members = pattern.by_head()
   groups: list[int] = []
   numbers: dict[tuple[Pattern, int], int] = {}
@@ -111,7 +112,7 @@ def _group_heads(pattern: Pattern, num_heads: int) -> tuple[np.ndarray, list[tup
 def _edges(
   pattern: Pattern, layout: TokenLayout, head: int
 ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-  """Yields (first query, keys (n,), allowed (b, n)), some queries after the other."""
+  """Yields (first query, keys (n,), allowed (b, n)) for one block of queries after another."""
   N = layout.length
   for first in range(0, N, BLOCK):
     q = np.arange(first, min(first + BLOCK, N), dtype=np.int32)
@@ -128,7 +129,7 @@ def _edges(
 def _last_queries(
   pattern: Pattern, layout: TokenLayout, head: int
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Returns the last query that attends each key, itself if none, and the keys of each query."""
+  """Returns each key's last query, its own if no other, and the number of keys of each query."""
   last, counts = np.arange(layout.length), np.zeros(layout.length, np.int64)
   for first, k, allowed in _edges(pattern, layout, head):
     row = first + allowed.shape[0] - 1 - allowed[::-1].argmax(axis=0)
@@ -139,7 +140,7 @@ def _last_queries(
 
 
 def _assign_slots(last: np.ndarray) -> tuple[np.ndarray, int]:
-  """Gives every key the lowest slot that is free when it comes; returns slots and their number."""
+  """Gives every key the lowest slot that is free at its step; returns slots and their number."""
   slots, count = np.zeros(last.size, np.int32), 0
   free: list[int] = []
   taken: list[tuple[int, int]] = []  # (last query, slot)
@@ -157,7 +158,7 @@ def _assign_slots(last: np.ndarray) -> tuple[np.ndarray, int]:
 def _reads(
   pattern: Pattern, head: int, layout: TokenLayout, slots: np.ndarray, width: int
 ) -> np.ndarray:
-  """Returns the slots of the keys of each query, int32 (N, K), by key; -1 pads."""
+  """Returns the slots of the keys of each query, int32 (N, K), in order of the keys; -1 pads."""
   table = np.full((layout.length, width), -1, np.int32)
   for first, k, allowed in _edges(pattern, layout, head):
     row, column = np.nonzero(allowed)

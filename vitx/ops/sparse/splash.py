@@ -1,9 +1,9 @@
 """Attention on a TPU by the splash kernel that ships with jax, which skips blocks without edges.
 
-It takes static patterns, dense and causal included, in float32 and bfloat16. Masks of keys that are
-known only when it runs, and patterns drawn then, are not its: they take our own blocks. So do edges
-that lie in most of its blocks and in each another way, as of graphs of random tokens: it holds the
-elements of every partly filled block that it has not met, 128 x 128 of them, 32 bits each.
+The kernel takes static patterns, dense and causal included, in float32 and bfloat16. Key masks and
+patterns that are known only at run time use the blocks of vitx instead. So do edges that fill most
+of the kernel's blocks partly and each differently, as in graphs of random tokens: for every
+different partly filled block the kernel holds its 128 x 128 elements, 32 bits each.
 """
 
 import math
@@ -25,11 +25,11 @@ from vitx.ops.sparse.attend import block_mask
 from vitx.ops.sparse.block_mask import BlockMask, remember
 
 BLOCK = 128  # tokens: the lanes of a TPU
-# Partly filled blocks of different content, in a row of blocks of a head, that are held at most;
-# and those that are held at any length. Regular patterns have up to 3, random tokens fill the row.
+# The most different partly filled blocks that are held: for each row of blocks of a head, and at
+# any length. Regular patterns have up to 3 in a row, random tokens fill the row.
 DIFFERENT_BLOCKS = 4
 FEW_BLOCKS = 64
-LONGEST = 2**16  # N; the kernel's table of all pairs of blocks stays below 2 MB a head
+LONGEST = 2**16  # the largest N; the kernel's table of block pairs stays below 2 MB a head
 DTYPES = (jnp.float32, jnp.bfloat16)
 
 
@@ -39,9 +39,9 @@ def applies(
   """Returns whether the kernel takes q, k, v (B, N, H, D) along a pattern.
 
   Args:
-    q, k, v: of attention.
-    pattern: of one layer.
-    layout: of the N tokens.
+    q, k, v: The queries, keys and values.
+    pattern: The pattern of one layer.
+    layout: The layout of the N tokens.
   """
   same = q.dtype == k.dtype == v.dtype and q.dtype in DTYPES
   if not same or not q.shape[1] == k.shape[1] <= LONGEST or pattern.is_drawn:
@@ -64,15 +64,15 @@ def splash_attention(
   """Computes softmax(q kᵀ · scale) v over the edges of a static pattern.
 
   Args:
-    q, k: (B, N, H, D), float32 or bfloat16.
-    v: (B, N, H, E).
-    pattern: of one layer.
-    layout: of the N tokens.
-    scale: of the logits; None for 1 / sqrt(D).
-    interpret: run it step by step on any device, for tests.
+    q, k: The queries and the keys, (B, N, H, D), float32 or bfloat16.
+    v: The values, (B, N, H, E).
+    pattern: The pattern of one layer.
+    layout: The layout of the N tokens.
+    scale: The factor of the logits; `None` for 1 / sqrt(D).
+    interpret: Whether to run the kernel step by step on any device, for tests.
 
   Returns:
-    (B, N, H, E) in the dtype of `v`. A query without edges has output 0 and no gradient.
+    The output (B, N, H, E) in the dtype of `v`. A query without edges has output 0 and no gradient.
   """
   n, heads = q.shape[1:3]
   scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
@@ -92,23 +92,23 @@ def splash_attention(
 def _make(
   pattern: Pattern, layout: TokenLayout, heads: int, interpret: bool
 ) -> tuple[kernels.SplashAttentionKernel | None, np.ndarray | None]:
-  """Returns the kernel, and which queries have edges, (N, H or 1, 1), None if all have.
+  """Returns the kernel and a mask of the queries with edges, (N, H or 1, 1), `None` for all.
 
-  There is no kernel where there are no edges: it would never run and leave its results unwritten.
+  Without edges the kernel is `None`: it would never run and would leave its results unwritten.
   """
   blocks = block_mask(pattern, layout, BLOCK, heads)
   if not blocks.keys.size:
     return None, None
   tiles = [Tiles(blocks, head) for head in range(blocks.heads)]
   mask = masks.MultiHeadMask([tiles[head % blocks.heads] for head in range(heads)])
-  with jax.ensure_compile_time_eval():  # it is remembered, so it must hold no tracer
+  with jax.ensure_compile_time_eval():  # the kernel is cached, so it must hold no tracer
     kernel = kernels.make_splash_mha_single_device(mask=mask, interpret=interpret)
   seeing = np.stack([each.rows_with_edges() for each in tiles], axis=1)[:, :, None]
   return kernel, None if seeing.all() else seeing
 
 
 class Tiles(masks.Mask):
-  """The edges of one head, N rounded up to whole blocks, made block by block when they are read."""
+  """The edges of one head, N rounded up to whole blocks; each block is made when it is read."""
 
   def __init__(self, blocks: BlockMask, head: int):
     self._blocks, self._head = blocks, head
@@ -119,11 +119,11 @@ class Tiles(masks.Mask):
 
   @property
   def shape(self) -> tuple[int, ...]:
-    """Returns the extent that the kernel works on."""
+    """Returns the shape of the matrix that the kernel works on."""
     return (self._blocks.rows * self._blocks.block,) * 2
 
   def __getitem__(self, index: tuple[slice, slice]) -> np.ndarray:
-    """Returns bool (q, k) for slices that begin and end with a block."""
+    """Returns the edges, bool (q, k), for slices that begin and end with a block."""
     (first, last), (left, right) = (
       (part.start // self._blocks.block, part.stop // self._blocks.block) for part in index
     )
@@ -136,12 +136,12 @@ class Tiles(masks.Mask):
     found = self._blocks.tables[number]
     if number:
       return found
-    inside = np.arange(size)  # a full one may reach over the end
+    inside = np.arange(size)  # a full block may reach beyond token N
     n = self._blocks.length
     return found & (q * size + inside < n)[:, None] & (k * size + inside < n)
 
   def rows_with_edges(self) -> np.ndarray:
-    """Returns bool (N,), whether a query has any."""
+    """Returns a mask of the queries that have edges, bool (N,)."""
     found = np.zeros((self._blocks.rows, self._blocks.block), bool)
     for (q, k), _ in self._table.items():
       found[q] |= self._tile(q, k).any(axis=1)

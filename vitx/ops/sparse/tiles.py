@@ -1,12 +1,12 @@
-"""Which tiles a pattern is attended in: those that a model of their cost says are the cheapest.
+"""The choice of the tiles for a pattern: the cheapest by a model of their cost.
 
-Small tiles visit less of the matrix, large ones cost less for what they visit. A pair of a query
-block and a key block of b tokens each, what pads the lists included, costs
-PAIR + ROW b + ELEMENT b²: once, for its rows, and for its elements. The numbers are nanoseconds of
-processor time for one example and head, forward and backward, D = 64, float32, on two CPU cores: a
-least-squares fit over seven patterns in tiles of 16, 32 and 64 tokens, B = 2, H = 4. For eight
-others the tile that it chooses was the fastest measured: `docs/patterns.md` has the table. Only
-the ratios of the numbers matter; other platforms have not been measured and get the same.
+Small tiles visit less of the matrix; large ones cost less for each element that they visit. A pair
+of a query block and a key block of b tokens each, padding of the lists included, costs
+PAIR + ROW b + ELEMENT b²: a constant, a cost of its rows, and a cost of its elements. The numbers
+are nanoseconds of processor time for one example and head, forward and backward, D = 64, float32,
+on two CPU cores: a least-squares fit over seven patterns in tiles of 16, 32 and 64 tokens, B = 2,
+H = 4. For eight other patterns the chosen tile was the fastest measured: `docs/patterns.md` has the
+table. Only the ratios of the numbers matter; other platforms, not measured, use these numbers too.
 """
 
 import numpy as np
@@ -19,29 +19,29 @@ from vitx.ops.sparse.rows import class_widths
 
 TILES = (16, 32, 64)  # tokens; a patch of a plane is 4 x 4, 4 x 8, 8 x 8 where the sides divide
 PAIR, ROW, ELEMENT = 6700.0, 190.0, 27.0
-SAMPLE = 2048  # queries of which tiles are counted; of a longer sequence some rows speak for all
+SAMPLE = 2048  # queries whose tiles are counted; they are a sample of a longer sequence
 
 Heads = tuple[tuple[Part, ...], ...]
 
 
 def cheapest(ways: list[Heads], layout: TokenLayout) -> Heads:
-  """Returns the way that costs least; of equals the first.
+  """Returns the way that costs least, the first of equal ones.
 
   Args:
-    ways: of attending along one pattern, parts for each head.
-    layout: of the N tokens.
+    ways: The ways of attending along one pattern, each with parts for each head.
+    layout: The layout of the N tokens.
   """
   return min(ways, key=lambda heads: cost(heads, layout))
 
 
 def cost(heads: Heads, layout: TokenLayout) -> float:
-  """Returns nanoseconds of an example and head, of the parts that are attended by tiles.
+  """Returns the cost in nanoseconds per example and head of the parts that are attended by tiles.
 
-  The others, such as dense runs, are the same whatever the tile.
+  The cost of other parts, such as dense runs, does not depend on the tile.
 
   Args:
-    heads: parts for each head.
-    layout: of the N tokens.
+    heads: The parts of each head.
+    layout: The layout of the N tokens.
   """
   total = 0.0
   for parts in heads:
@@ -53,13 +53,13 @@ def cost(heads: Heads, layout: TokenLayout) -> float:
 
 
 def _count_pairs(part: Part, layout: TokenLayout) -> float:
-  """Returns the pairs of blocks that the lists of the first head's query blocks hold, padded."""
+  """Returns the number of block pairs in the padded lists of the first head's query blocks."""
   pattern, layout = in_order(part.pattern, layout, part.order)
   count = -(-layout.length // part.block)
   sampled = max(3, SAMPLE // part.block)
   rows = np.unique(np.linspace(0, count - 1, min(count, sampled)).round().astype(np.int64))
   lengths = count_tiles(pattern, layout, part.block, rows)
-  # The ends, where what is global mostly stands, speak for themselves, the others for all between.
+  # The ends, where global tokens mostly are, count once; the others represent all rows between.
   inner = max(0, count - 2) / max(1, rows.size - 2)
   weights = np.where((rows == 0) | (rows == count - 1), 1.0, inner)
   widths = np.array([0, *class_widths(np.repeat(lengths, np.ceil(weights).astype(np.int64)))])

@@ -1,4 +1,4 @@
-"""Muon: the momentum of every hidden matrix is made orthogonal; Adam steps for all else."""
+"""Muon: makes the momentum of every hidden matrix orthogonal, and uses Adam for all else."""
 
 from typing import Any
 
@@ -22,18 +22,18 @@ def muon(
 ) -> optax.GradientTransformation:
   """Makes Muon (Jordan et al., 2024) with decoupled decay; its directions are as large as Adam's.
 
-  Kernels of the blocks, however many axes they have, are matrices from their inputs to their
-  outputs. Stem, head, embeddings, tables, scales and biases take Adam's steps, as Muon's authors
-  advise; `optax:contrib.muon` tells parameters apart by their number of axes alone. Root mean
-  squares of 0.2 are from Liu et al. (2025), so learning rates of AdamW serve.
+  Each kernel of a block, however many axes it has, is a matrix from its inputs to its outputs.
+  Stem, head, embeddings, tables, scales and biases take Adam's steps, as Muon's authors advise;
+  `optax:contrib.muon` decides by the number of a parameter's axes alone. The directions' root mean
+  square of 0.2 is from Liu et al. (2025), so learning rates of AdamW serve.
 
   Args:
-    decay_mask: of the parameters that `weight_decay` touches.
-    beta: decay of the momentum.
-    ns_steps: Newton and Schulz's, of each step.
-    b1, b2: decays of Adam's moments.
-    eps: of both.
-    weight_decay: times the parameters is added to the direction.
+    decay_mask: The mask of the parameters that `weight_decay` touches.
+    beta: The decay of the momentum.
+    ns_steps: The number of Newton-Schulz iterations in each step.
+    b1, b2: The decays of Adam's moments.
+    eps: The small number that keeps Muon's and Adam's denominators from zero.
+    weight_decay: The factor of the parameters that are added to the direction.
   """
   directions = optax.contrib.muon(
     1.0,
@@ -50,7 +50,7 @@ def muon(
 
 
 def _hidden_matrices(params: Any) -> Any:
-  """Returns the axes of each matrix, None of what is none, in a tree like `params`."""
+  """Returns a tree like `params` with the axes of each matrix, and None for all else."""
   axes = [
     _find_axes(name, leaf.ndim)
     for name, leaf in zip(parameter_names(params), jax.tree.leaves(params), strict=True)

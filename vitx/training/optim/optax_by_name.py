@@ -14,8 +14,8 @@ from vitx.config.errors import ConfigError, nearest
 from vitx.config.registry import check_options, fields_of
 
 PREFIX = "optax:"
-OURS = ("learning_rate", "mask")  # arguments that the step and `weight_decay_mask` take care of
-# What optax's own annotations do not say.
+OURS = ("learning_rate", "mask")  # arguments that the step and `weight_decay_mask` supply
+# Ranges that optax's own annotations do not give.
 RANGES = {"b1": Rate, "b2": Rate, "eps": NonNegative, "momentum": Rate, "weight_decay": NonNegative}
 
 
@@ -30,16 +30,18 @@ def build(
 ) -> optax.GradientTransformation:
   """Returns a transformation whose updates are directions before the learning rate.
 
-  What takes a learning rate (`lion`, `contrib.muon`) is called with 1 and its sign is turned, since
-  it descends and a direction is subtracted; `scale_by_*` and their kind are taken as they are.
+  A function with a learning rate (`lion`, `contrib.muon`) is called with 1 and the sign of its
+  updates is turned, since it descends and a direction is subtracted; a `scale_by_*` function or one
+  like it is used as it is.
 
   Args:
-    spec: `optax:NAME`, or a mapping with that as `name` and the function's own arguments.
-    decay_mask: for its argument `mask`, if it decays weights.
-    params: the parameters, or their shapes; the transformation is traced with them.
+    spec: The text `optax:NAME`, or a mapping with that as `name` and the function's own arguments.
+    decay_mask: The mask for the function's argument `mask`, if the function decays weights.
+    params: The parameters, or their shapes; the transformation is traced with them.
 
   Raises:
-    ConfigError: an unknown name (with the nearest) or field, or what optax cannot work with.
+    ConfigError: A name (the error names the nearest) or field is unknown, or optax cannot work with
+      the fields.
   """
   fields = fields_of(spec)
   name = fields.pop("name")
@@ -80,7 +82,7 @@ def _find(name: str) -> Callable:
 
 
 def _check(value: Any, path: str, field: str, default: Any) -> None:
-  """Holds a value to the range of that field, or to the type of its default."""
+  """Checks a value against the range of its field, or against the type of the field's default."""
   if field in RANGES:
     check_value(value, path, RANGES[field])
   elif isinstance(default, bool | int | float) and value is not None:
@@ -90,7 +92,7 @@ def _check(value: Any, path: str, field: str, default: Any) -> None:
 
 
 def _trace(transformation: optax.GradientTransformation, params: Any) -> None:
-  """Traces one update, which finds wrong types, and what needs more than gradients."""
+  """Traces one update, which finds wrong types and updates that need more than gradients."""
   shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, jnp.float32), params)
   state = jax.eval_shape(transformation.init, shapes)
   jax.eval_shape(transformation.update, shapes, state, shapes)

@@ -22,7 +22,7 @@ from vitx.training.optim import optax_by_name
 from vitx.training.optim.muon import muon
 from vitx.training.parameters import nearest_names, parameter_names, replace_leaves
 
-# A tree of booleans like the parameters: which of them weight decay touches.
+# A tree of booleans like the parameters, True where weight decay touches them.
 Mask = Any
 
 
@@ -77,7 +77,7 @@ def lion(
 def matrices(params: Any) -> Mask:
   """Returns the mask of parameters called "kernel" that have two or more axes.
 
-  Those are the weights of projections and convolutions. Biases (also those of shape (H, D)),
+  These are the weights of projections and convolutions. Biases (also those of shape (H, D)),
   scales, embeddings, position tables and class tokens have other names.
   """
   kernel = (name.split("/")[-1] == "kernel" for name in parameter_names(params))
@@ -88,10 +88,10 @@ def matrices(params: Any) -> Mask:
 
 
 def tensors(params: Any) -> Mask:
-  """Returns the mask of all parameters of two or more axes but biases.
+  """Returns the mask of all parameters of two or more axes except biases.
 
-  Weights, embeddings and position tables (Child et al. 2019, released code, whose biases have one
-  axis).
+  These are weights, embeddings and position tables (Child et al. 2019, released code, whose biases
+  have one axis).
   """
   wanted = [
     name.split("/")[-1] != names.BIAS and leaf.ndim >= 2
@@ -103,8 +103,9 @@ def tensors(params: Any) -> Mask:
 def rank(params: Any) -> Mask:
   """Returns the mask of `tensors` without position tables and class tokens.
 
-  That is what timm's optimizers decay of DeiT (Touvron et al. 2021, released code): all but what
-  has one axis in PyTorch, `pos_embed` and `cls_token`. The token of the distilled form is decayed.
+  timm's optimizers decay these parameters of DeiT (Touvron et al. 2021, released code): all except
+  `pos_embed`, `cls_token` and parameters that have one axis in PyTorch. The token of the distilled
+  form is decayed.
   """
   wanted = [
     wanted and not names.is_position_table(name) and name.split("/")[-1] != names.CLASS_TOKEN
@@ -116,7 +117,7 @@ def rank(params: Any) -> Mask:
 def rank_but_bases(params: Any) -> Mask:
   """Returns the mask of `rank` without Sparsifiner's bases, which an L1 norm holds down instead.
 
-  So the released code decays its predictors under that norm (Wei et al. 2023).
+  The released code decays its predictors in this way under that norm (Wei et al. 2023).
   """
   wanted = [
     wanted and name.split("/")[-1] != BASIS
@@ -131,8 +132,8 @@ def all_parameters(params: Any) -> Mask:
 
 
 OPTIMIZERS = {"adam": adam, "adamw": adamw, "sgd": sgd, "lion": lion, "muon": muon}
-# Those whose direction of a number depends on its own past alone (and, by clipping, on a norm), so
-# that it is the same however numbers are gathered into arrays.
+# Optimizers whose direction for a number depends on that number's past alone (and, by clipping, on
+# a norm), so that it does not matter how numbers are gathered into arrays.
 ELEMENTWISE = frozenset({"adam", "adamw", "sgd", "lion"})
 DECAY_MASKS: dict[str, Callable[[Any], Mask]] = {
   "matrices": matrices,
@@ -146,20 +147,21 @@ DECAY_MASKS: dict[str, Callable[[Any], Mask]] = {
 def make_optimizer(config: Mapping[str, Any], params: Any) -> optax.GradientTransformation:
   """Returns the optimizer of a config; its updates are directions before the learning rate.
 
-  In order: the gradient of the trainable parameters is clipped to a global norm of
-  `grad_clip_norm`, the optimizer gives a direction with weight decay, `layer_decay` scales it (and
-  so the decay, as a learning rate would). Frozen parameters get exactly zero, count in no norm and
-  have no moments.
+  First the gradient of the trainable parameters is clipped to a global norm of `grad_clip_norm`,
+  then the optimizer gives a direction with weight decay, and last `layer_decay` scales it (and so
+  the decay, as a learning rate would). Frozen parameters get updates of exactly zero, count in no
+  norm and have no moments.
 
   Args:
-    config: has `optimizer`, `weight_decay_mask`, `grad_clip_norm`, `layer_decay` and `freeze`. The
-      optimizer is one of `OPTIMIZERS`, any transformation of optax (`optax:NAME`), or a function
-      of your own (`module:function`), `(decay_mask, **fields)`, that returns a transformation.
-    params: the parameters, or their shapes.
+    config: A config with `optimizer`, `weight_decay_mask`, `grad_clip_norm`, `layer_decay` and
+      `freeze`. The optimizer is one of `OPTIMIZERS`, any transformation of optax (`optax:NAME`), or
+      a function of your own (`module:function`), `(decay_mask, **fields)`, that returns a
+      transformation.
+    params: The parameters, or their shapes.
 
   Raises:
-    ConfigError: unknown name or field, a number out of range, a pattern of `freeze` that matches
-      nothing, or nothing left to train.
+    ConfigError: A name or field is unknown, a number is out of range, a pattern of `freeze` matches
+      nothing, or nothing is left to train.
   """
   decay_mask = lookup(DECAY_MASKS, config["weight_decay_mask"], "weight_decay_mask")(params)
   spec = config["optimizer"]
@@ -183,22 +185,22 @@ def make_optimizer(config: Mapping[str, Any], params: Any) -> optax.GradientTran
 
 
 def is_elementwise(config: Mapping[str, Any]) -> bool:
-  """Returns whether a config's optimizer does the same with parameters that are stacked.
+  """Returns whether a config's optimizer gives stacked parameters the updates of separate ones.
 
-  It must treat numbers one by one, and all layers alike: none frozen, none slower.
+  It must treat each number by itself and all layers equally: none is frozen, none is slower.
   """
   name = fields_of(config["optimizer"])["name"]
   return name in ELEMENTWISE and not config["freeze"] and config["layer_decay"] == 1
 
 
 def layer_scales(params: Any, layer_decay: float) -> Any:
-  """Returns what the rate of each parameter is multiplied by, a tree of floats like `params`.
+  """Returns the factor on each parameter's learning rate, as a tree of floats like `params`.
 
-  Of a model with L blocks, layer l (`vitx.models.names.layer_of`) has
-  layer_decay ** (L + 1 - l), as in BEiT (Bao et al., 2022) and MAE (He et al., 2022).
+  Layer l (`vitx.models.names.layer_of`) of a model with L blocks has layer_decay ** (L + 1 - l), as
+  in BEiT (Bao et al., 2022) and MAE (He et al., 2022).
 
   Raises:
-    ConfigError: the parameters have no `block_0`, ... at the top.
+    ConfigError: The parameters have no `block_0`, ... at the top.
   """
   paths = parameter_names(params)
   depth = names.count_blocks(paths)
@@ -213,10 +215,10 @@ def layer_scales(params: Any, layer_decay: float) -> Any:
 
 
 def find_frozen(config: Mapping[str, Any], params: Any) -> frozenset[str]:
-  """Returns the names of the parameters that one of the patterns of `freeze` matches.
+  """Returns the names of the parameters that match one of the patterns of `freeze`.
 
   Raises:
-    ConfigError: a pattern that matches nothing, or nothing left to train.
+    ConfigError: A pattern matches nothing, or nothing is left to train.
   """
   patterns = config["freeze"]
   if isinstance(patterns, str):
@@ -240,7 +242,7 @@ def find_frozen(config: Mapping[str, Any], params: Any) -> frozenset[str]:
 
 
 def _in_float32(inner: optax.GradientTransformation) -> optax.GradientTransformation:
-  """Shows gradients and parameters to `inner` as float32, so that its state and updates are."""
+  """Runs `inner` on gradients and parameters in float32, so that its state and updates are too."""
 
   def cast(tree: Any) -> Any:
     return jax.tree.map(lambda x: x.astype(jnp.float32), tree)

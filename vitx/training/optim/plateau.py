@@ -1,4 +1,4 @@
-"""The learning rate falls when a metric stops improving."""
+"""A learning rate that falls when a metric stops improving."""
 
 import dataclasses
 import sys
@@ -10,30 +10,31 @@ from vitx.config.registry import check_options
 
 PlateauFactor = Annotated[float, Range("(0, 1)")]
 _STATE = ("scale", "best", "bad", "cooling")
-# Worse than any metric, and yet a number that JSON knows.
+# Worse than any metric, but finite, since JSON has no infinity.
 _WORST = sys.float_info.max
 
 
 @dataclasses.dataclass(frozen=True)
 class Plateau:
-  """PyTorch's `ReduceLROnPlateau`: settings and state, a value that `update` replaces.
+  """PyTorch's `ReduceLROnPlateau`: an immutable value of settings and state, replaced by `update`.
 
-  The scale starts at 1 and moves as PyTorch's learning rate does when that starts at 1. The
-  rate falls at the (patience + 1)-th evaluation in a row that is not better than the best.
+  The scale starts at 1 and moves as PyTorch's learning rate does when that starts at 1. The rate
+  falls at the (patience + 1)-th evaluation in a row that is not better than the best.
 
   Attributes:
-    mode: whether a good metric is small ("min", a loss) or large ("max", an accuracy).
-    factor: by which the scale falls.
-    patience: bad evaluations in a row that are tolerated.
-    threshold: by how much a metric must beat the best to count as better.
-    threshold_mode: the threshold is a share of the best ("rel") or absolute ("abs").
-    cooldown: evaluations after a fall that are not counted as bad.
-    minimum: the scale falls no lower; PyTorch's `min_lr` as a share of the peak rate.
-    eps: a fall by no more than this is left out; a share of the peak rate.
-    scale: state: what the learning rate is multiplied by.
-    best: state: the best metric so far.
-    bad: state: bad evaluations in a row.
-    cooling: state: evaluations of the cooldown that are left.
+    mode: The sense of the metric: a good one is small ("min", a loss) or large ("max", an
+      accuracy).
+    factor: The factor by which the scale falls.
+    patience: The number of bad evaluations in a row that are tolerated.
+    threshold: The margin by which a metric must beat the best to count as better.
+    threshold_mode: The unit of the threshold: a share of the best ("rel") or absolute ("abs").
+    cooldown: The number of evaluations after a fall that are not counted as bad.
+    minimum: The lowest scale: PyTorch's `min_lr` as a share of the peak rate.
+    eps: The largest fall that is left out, as a share of the peak rate.
+    scale: The state's factor on the learning rate.
+    best: The state's best metric so far.
+    bad: The state's number of bad evaluations in a row.
+    cooling: The state's number of evaluations that are left of the cooldown.
   """
 
   mode: Literal["min", "max"] = "min"
@@ -57,15 +58,15 @@ class Plateau:
   def from_config(
     cls, spec: Mapping[str, Any], state: Mapping[str, float] | None = None
   ) -> "Plateau":
-    """Returns the plateau of `config.schedule`, at its start or where `to_dict` left it.
+    """Returns the plateau of `config.schedule`, at its start or in a state of `to_dict`.
 
     Args:
-      spec: the schedule's entry; its name and warm-up are no business of the plateau.
-      state: of `to_dict`; None for the start.
+      spec: The schedule's entry; its name and warm-up do not concern the plateau.
+      state: The result of `to_dict`; None for the start.
 
     Raises:
-      ConfigError: an unknown field (with the nearest) or a setting out of range.
-      ValueError: `state` is not what `to_dict` returns.
+      ConfigError: A field is unknown (the error names the nearest) or out of range.
+      ValueError: `state` is no result of `to_dict`.
     """
     settings = {key: value for key, value in spec.items() if key not in ("name", "warmup")}
     check_options(cls, settings, "schedule", hidden=_STATE)

@@ -1,7 +1,7 @@
 """Learning rates over a run: a table of schedules, each with a linear warm-up.
 
 The warm-up of W steps gives step s = 0, 1, ... the share (s + 1) / W of the peak, so that step 0
-moves already and step W - 1 has the peak; a decay begins at step W and reaches its end at step
+already learns and step W - 1 has the peak; a decay begins at step W and reaches its end at step
 `total_steps`, one after the last step that is done. The boundaries of `step` count from step 0.
 `epoch_cosine` has rules of its own.
 """
@@ -23,28 +23,29 @@ from vitx.config.registry import build
 from vitx.training import durations
 from vitx.training.optim.plateau import Plateau, PlateauFactor
 
-# step -> learning rate, or the share of the peak. The step is an integer scalar, traced or not.
+# A function of the step, an integer scalar, traced or not. Its result is the learning rate, or the
+# share of the peak.
 Schedule = Callable[[Any], jax.Array]
 
 
 @dataclasses.dataclass(frozen=True)
 class RunLength:
-  """What a schedule knows of the run.
+  """The length of a run, as a schedule needs it.
 
   Attributes:
-    total_steps: where the run ends.
-    steps_per_epoch: not an integer in general.
+    total_steps: The step at which the run ends.
+    steps_per_epoch: The number of steps per epoch; not an integer in general.
   """
 
   total_steps: int
   steps_per_epoch: float | Fraction
 
   def steps(self, duration: str | int, field: str) -> int:
-    """Returns a duration of the schedule in steps; raises ConfigError if it is none."""
+    """Returns a duration of the schedule in steps; raises ConfigError if it is no duration."""
     return durations.to_steps(duration, self.steps_per_epoch, f"schedule.{field}")
 
   def epochs(self, steps: int) -> int | Fraction:
-    """Returns steps in epochs: the whole number that comes to so many, if one does."""
+    """Returns steps in epochs: the whole number that gives these steps, or else a fraction."""
     exact = Fraction(steps) / Fraction(self.steps_per_epoch)
     whole = round(exact)
     return whole if round(whole * Fraction(self.steps_per_epoch)) == steps else exact
@@ -61,7 +62,7 @@ class RunLength:
 
 
 def constant(run: RunLength, *, warmup: str | int = "0 steps") -> Schedule:
-  """Returns the peak throughout."""
+  """Stays at the peak throughout."""
   return _warm_up(run.warmup_steps(warmup), jnp.ones_like)
 
 
@@ -88,18 +89,19 @@ def epoch_cosine(
   cooldown: str | int = "0 epochs",
   delay: NonNegativeInt = 0,
 ) -> Schedule:
-  """Gives each epoch one rate: timm's cosine, by which DeiT and LV-ViT were trained.
+  """Gives each epoch one rate: timm's cosine, with which DeiT and LV-ViT were trained.
 
   The rate of epoch e rises along a line for `warmup` epochs; then it follows half a cosine that
   began at epoch 0, warm-up or not, and ends where `cooldown` begins.
 
   Args:
-    run: how long it is.
-    warmup: of the run's first epochs.
-    start: share of the peak in epoch 0 of a warm-up.
-    final: share of the peak at the end of the cosine and from then on.
-    cooldown: of the run's last epochs.
-    delay: in epochs, by which the rate comes late (DeiT's loop steps its schedule one late).
+    run: The length of the run.
+    warmup: The duration of the warm-up, at the beginning of the run.
+    start: The share of the peak in epoch 0 of a warm-up.
+    final: The share of the peak at the end of the cosine and from then on.
+    cooldown: The duration of the cooldown, at the end of the run.
+    delay: The number of epochs by which the rate comes late (DeiT's loop steps its schedule one
+      late).
   """
   rise, rest = run.epochs(run.warmup_steps(warmup)), run.steps(cooldown, "cooldown")
   if rest >= run.total_steps:
@@ -134,7 +136,7 @@ def step(
   boundaries: Sequence[str | int] = (),
   factor: Share = 0.1,
 ) -> Schedule:
-  """Multiplies by `factor` at each of the boundaries, durations from the start of the run."""
+  """Multiplies the rate by `factor` at each boundary, a duration from the start of the run."""
   if not boundaries:
     raise ConfigError(
       f"schedule.boundaries={boundaries!r} must be durations such as ('30 epochs', '60 epochs')"
@@ -161,7 +163,7 @@ def plateau(
   minimum: Probability = Plateau.minimum,
   eps: NonNegative = Plateau.eps,
 ) -> Schedule:
-  """Stays at the peak; `Plateau`, driven by evaluations, gives what the loop multiplies it by."""
+  """Stays at the peak; the loop multiplies it by the factor of `Plateau`, set by evaluations."""
   return constant(run, warmup=warmup)
 
 
@@ -184,18 +186,19 @@ def make_schedule(
   """Returns the learning rate as a function of the step, from 0 to `total_steps` - 1.
 
   Args:
-    spec: `config.schedule`: a name of `SCHEDULES` and its fields. A schedule of the user's own is a
-      function `(run, **fields)` that returns the share of the peak as a function of the step.
-    learning_rate: the peak, at least 0.
-    total_steps: where the run ends.
-    steps_per_epoch: examples / batch size.
+    spec: The entry `config.schedule`: a name of `SCHEDULES` and its fields. A schedule of the
+      user's own is a function `(run, **fields)` that returns the share of the peak as a function of
+      the step.
+    learning_rate: The peak, at least 0.
+    total_steps: The step at which the run ends.
+    steps_per_epoch: The number of examples divided by the batch size.
 
   Returns:
-    step (int32 scalar, may be traced) -> float32 scalar.
+    A function of the step (int32 scalar, may be traced) whose result is a float32 scalar.
 
   Raises:
-    ConfigError: unknown name or field, no duration, a warm-up longer than the run, or a number out
-      of range.
+    ConfigError: A name or field is unknown, a text is no duration, the warm-up is longer than the
+      run, or a number is out of range.
   """
   share = build(SCHEDULES, spec, "schedule", hidden=("run",))(
     RunLength(total_steps, steps_per_epoch)
@@ -204,7 +207,7 @@ def make_schedule(
 
 
 def _warm_up(warmup: int, share: Schedule) -> Schedule:
-  """Multiplies a schedule by the warm-up."""
+  """Multiplies a schedule by a linear warm-up."""
   if warmup == 0:
     return share
   return lambda step: share(step) * jnp.minimum((step + 1) / warmup, 1.0)

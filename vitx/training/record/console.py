@@ -1,4 +1,4 @@
-"""What a run prints, also kept in its workdir: `log.txt`."""
+"""The file `log.txt` of a workdir, which keeps all that a run prints."""
 
 import contextlib
 import datetime
@@ -18,11 +18,11 @@ from vitx.config.errors import escape
 from vitx.training.failures import Interrupted
 
 LOG = "log.txt"
-_DRAWN_OVER = re.compile(r"\r(?:\033\[K)?")  # what progress on a terminal begins with
+_DRAWN_OVER = re.compile(r"\r(?:\033\[K)?")  # the beginning of a line of progress
 
 
 class _Log(io.TextIOBase):
-  """A text file at whose end lines are written; an object store gets them all when it is closed."""
+  """A text file that grows line by line; an object store gets all lines when it is closed."""
 
   def __init__(self, workdir: str | Path):
     self._workdir, self._appendable = workdir, "://" not in str(workdir)
@@ -30,7 +30,7 @@ class _Log(io.TextIOBase):
 
   def write(self, text: str) -> int:
     if self._appendable:
-      # What is said of a run must not end it: a disk may be full, or the workdir deleted.
+      # A log that fails must not end the run: a disk may be full, or the workdir deleted.
       with contextlib.suppress(OSError):
         own_files.append(self._workdir, LOG, escape(text))
     else:
@@ -48,11 +48,11 @@ class _Log(io.TextIOBase):
 
 
 class _Both(io.TextIOBase):
-  """The console, which is also written to a log."""
+  """A console whose output is also written to a log."""
 
   def __init__(self, console: TextIO, log: _Log):
     self._console, self._log = console, log
-    self._is_begun = False  # a line of the log, which has no end yet
+    self._is_begun = False  # whether the log's last line has no end yet
 
   def write(self, text: str) -> int:
     drawn = _DRAWN_OVER.match(text)
@@ -78,14 +78,14 @@ class _Both(io.TextIOBase):
 
 @contextlib.contextmanager
 def keep_log(workdir: str | Path, *, write: bool) -> Iterator[None]:
-  """Writes what a `with` block prints, warns and raises to `log.txt` too, after a line of the time.
+  """Copies a `with` block's prints, warnings and error to `log.txt`, after a line with the time.
 
   Args:
-    workdir: a directory or URL that exists.
-    write: whether this process writes.
+    workdir: A directory or URL that exists.
+    write: Whether this process writes.
 
   Raises:
-    ConfigError: `log.txt` there is a link.
+    ConfigError: `log.txt` is a link.
   """
   if not write:
     yield

@@ -1,4 +1,4 @@
-"""What a run writes down: `metrics.jsonl`."""
+"""The rows of a run's metrics: `metrics.jsonl`."""
 
 import contextlib
 import json
@@ -13,19 +13,19 @@ from vitx.checkpoints.workdir import find_problem, find_run
 from vitx.config.errors import ConfigError
 
 _NAME = "metrics.jsonl"  # the file, where files can grow
-ROW = {"kind": str, "step": int, "time?": {"seconds": float}}  # a row's own fields
+ROW = {"kind": str, "step": int, "time?": {"seconds": float}}  # the fields that all rows share
 
 
 class MetricsLog:
-  """Rows of JSON, one a line, that can be cut back to what a checkpoint knew.
+  """Rows of JSON, one per line, that can be cut back to the rows that a checkpoint knew.
 
-  In a local directory it is the file `metrics.jsonl`. An object store cannot append: there each
-  `flush` writes the rows since the last one to `metrics-NNNNNNNN.jsonl`, numbered by its first row.
-  Only the writing process (process 0) keeps rows; the others count them.
+  In a local directory the log is the file `metrics.jsonl`. An object store cannot append: there
+  each `flush` writes the rows since the last flush to `metrics-NNNNNNNN.jsonl`, numbered by its
+  first row. Only the writing process (process 0) keeps rows; the others count them.
 
   Attributes:
-    rows: how many there are.
-    dropped: rows that were there and are forgotten.
+    rows: The number of rows.
+    dropped: The rows that were cut off when the log was opened.
   """
 
   def __init__(
@@ -34,13 +34,14 @@ class MetricsLog:
     """Opens the log and drops everything after the first `keep` rows, a torn last line included.
 
     Args:
-      workdir: an existing directory, in which `metrics.jsonl` is no link.
-      write: whether this process writes.
-      keep: rows that stand.
-      appendable: whether files can grow; `None` means unless the workdir is a URL (`gs://...`).
+      workdir: An existing directory, in which `metrics.jsonl` is no link.
+      write: Whether this process writes.
+      keep: The number of rows to keep.
+      appendable: Whether files can grow; `None` means yes, unless the workdir is a URL
+        (`gs://...`).
 
     Raises:
-      ConfigError: no text, a damaged row, or fewer than `keep` rows are there.
+      ConfigError: The file is no text, has a damaged row, or has fewer than `keep` rows.
     """
     self.rows = keep
     self.dropped: list[dict[str, Any]] = []
@@ -92,7 +93,7 @@ class MetricsLog:
 
   def _remember(self, lines: list[str]) -> None:
     for line in lines:
-      with contextlib.suppress(ConfigError):  # somebody wrote into the file
+      with contextlib.suppress(ConfigError):  # a row that somebody else wrote
         self.dropped.append(parse_row(line, self._workdir, 0))
 
 
@@ -111,10 +112,10 @@ def _files(workdir: epath.Path) -> list[epath.Path]:
 def read_metrics(workdir: str | Path) -> list[dict[str, Any]]:
   """Reads the rows of a run: dicts with `kind` (train, validation, test), `step` and figures.
 
-  Of a run of several phases they are those of the last that has a checkpoint.
+  A run of several phases gives the rows of its last phase that has a checkpoint.
 
   Raises:
-    ConfigError: a row is damaged; names its line.
+    ConfigError: A row is damaged; the message names its line.
   """
   rows = []
   for path in _files(epath.Path(find_run(workdir))):
@@ -127,12 +128,12 @@ def parse_row(line: str, path: epath.Path, number: int) -> dict[str, Any]:
   """Returns a row of metrics.
 
   Args:
-    line: of JSON.
-    path: of its file.
-    number: of the line there, from 1.
+    line: The row as JSON.
+    path: The file of the row.
+    number: The number of the line in the file, from 1.
 
   Raises:
-    ConfigError: it is no row.
+    ConfigError: The line is no row.
   """
   try:
     row = json.loads(line)
@@ -145,7 +146,7 @@ def parse_row(line: str, path: epath.Path, number: int) -> dict[str, Any]:
 
 
 def read_figure(row: Mapping[str, Any], name: str, workdir: str | Path) -> Any:
-  """Returns a figure of a row of a run; raises ConfigError where it is missing."""
+  """Returns a figure from a row of a run; raises ConfigError if it is missing."""
   value = row.get(name)
   if not isinstance(value, int | float):
     raise ConfigError(
@@ -156,6 +157,9 @@ def read_figure(row: Mapping[str, Any], name: str, workdir: str | Path) -> Any:
 
 
 def _split(text: str) -> list[str]:
-  """Returns lines; what has no newline was torn by a kill. No other character ends a row."""
+  """Returns the lines that end with a newline; a rest without one was torn by a kill.
+
+  No other character ends a row.
+  """
   *lines, _ = text.split("\n")
   return [f"{line}\n" for line in lines]

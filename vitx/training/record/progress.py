@@ -1,4 +1,4 @@
-"""What a person sees of a run: a line about compiling, then a line of progress."""
+"""The console output of a run: a line about compiling, then a line of progress."""
 
 import contextlib
 import itertools
@@ -11,18 +11,11 @@ from typing import Any, TypeVar
 from tqdm import tqdm
 
 T = TypeVar("T")
-SOON = 2.0  # seconds after which a phase shows how far it is
+SOON = 2.0  # seconds after which a phase shows its progress
 
 
 def announce(what: str, work: Callable[[], T], *, every: float = 10.0, patience: float = 0.0) -> T:
-  """Runs `work`, says so and, each `every` seconds, for how long already; returns its result.
-
-  Args:
-    what: the work, for reading.
-    work: is called once.
-    every: seconds between two lines.
-    patience: seconds before the first; of a shorter work nothing is said.
-  """
+  """Runs `work` and returns its result; prints its name and, every `every` seconds, its time."""
   start, console = time.monotonic(), sys.stdout
   done = threading.Event()
 
@@ -45,18 +38,18 @@ def announce(what: str, work: Callable[[], T], *, every: float = 10.0, patience:
 
 @contextlib.contextmanager
 def count_bar(what: str, total: int, unit: str) -> Iterator[tqdm]:
-  """Shows how much of a count is done and how long the rest takes, after two seconds.
+  """Shows, after two seconds, how much of a count is done and how long the rest takes.
 
-  On a terminal it is a bar that is gone in the end, elsewhere a line every ten seconds. It also
-  shows that nothing is done yet, as while a program is compiled.
+  On a terminal the progress is a bar that disappears at the end, elsewhere a line every ten
+  seconds. It also shows while nothing is done yet, such as while a program is compiled.
 
   Args:
-    what: is done, for reading.
-    total: the count.
-    unit: what is counted.
+    what: The name of the work, for the console.
+    total: The count.
+    unit: The name of the things that are counted.
 
   Yields:
-    The bar; `update(n)` counts on.
+    The bar; `update(n)` adds to the count.
   """
   apart, over = 0.2 if sys.stderr.isatty() else 10.0, threading.Event()
   with tqdm(total=total, desc=what, unit=unit, mininterval=apart, delay=SOON, leave=False) as bar:
@@ -65,7 +58,7 @@ def count_bar(what: str, total: int, unit: str) -> Iterator[tqdm]:
       wait = SOON
       while not over.wait(wait):
         bar.refresh()
-        bar.last_print_t = time.time()  # else it takes itself for never shown, and stays
+        bar.last_print_t = time.time()  # else tqdm thinks it was never shown, and leaves it
         wait = max(apart, 1.0)
 
     threading.Thread(target=tick, daemon=True).start()
@@ -76,7 +69,7 @@ def count_bar(what: str, total: int, unit: str) -> Iterator[tqdm]:
 
 
 def show_bar(work: Iterable[T], what: str, total: int, unit: str = "batch") -> Iterator[T]:
-  """Passes items on, with a `count_bar` of them."""
+  """Passes items on, and shows a `count_bar` of them."""
   with count_bar(what, total, unit) as bar:
     for item in work:
       yield item
@@ -93,16 +86,16 @@ def format_seconds(seconds: float) -> str:
 
 
 class Progress:
-  """Counts time: per window, waiting for data, and over all runs of the workdir."""
+  """A clock for windows of steps, for waiting for data, and for all runs of the workdir."""
 
   def __init__(self, *, step: int, total: int, batch_size: int, seconds: float):
-    """Starts counting.
+    """Starts the clock.
 
     Args:
-      step: the step to begin at.
-      total: the last step.
-      batch_size: examples per step.
-      seconds: spent by earlier runs on the steps before `step`.
+      step: The step to begin at.
+      total: The last step.
+      batch_size: The number of examples per step.
+      seconds: The seconds that earlier runs spent on the steps before `step`.
     """
     self._total, self._batch_size = total, batch_size
     self._before, self._first, self._window_step = seconds, step, step
@@ -130,10 +123,10 @@ class Progress:
       yield batch
 
   def window(self, step: int) -> dict[str, Any]:
-    """Returns figures since the last call.
+    """Returns the figures of the time since the last call.
 
-    They are examples_per_second, waiting (share of time), eta and seconds. The time that is left is
-    told from the steps since `begin` alone: earlier ones may have run on another machine.
+    The figures are examples_per_second, waiting (a share of the time), eta and seconds. The eta
+    comes from the steps since `begin` alone: earlier steps may have run on another machine.
     """
     now = time.monotonic()
     span = max(now - self._window_start, 1e-9)
@@ -152,11 +145,11 @@ class Progress:
     """Prints a line of progress, over the previous one on a terminal.
 
     Args:
-      step: the number of steps done.
-      row: of the metrics, with loss and learning_rate.
-      words: what the task says of the row; "" for nothing.
-      times: of `window`.
-      epoch: the number of epochs done.
+      step: The number of steps done.
+      row: A row of metrics, with loss and learning_rate.
+      words: The task's words about the row; "" for none.
+      times: The figures of `window`.
+      epoch: The number of epochs done.
     """
     words = words and f"  {words}"
     text = (

@@ -1,4 +1,4 @@
-"""What makes a run the same run: its config and its data; and a record of what it ran on."""
+"""The identity of a run, which is its config and its data, and a record of its environment."""
 
 import dataclasses
 import os
@@ -43,13 +43,13 @@ PACKAGES = (
   "numpy",
   "pillow",
 )
-# What may differ when a run goes on: it changes what is seen of the run, not the run.
+# Fields that may differ when a run continues: they change what is seen of the run, not the run.
 FREE = (
   "stop_after",
   "log_every",
   "steps_per_dispatch",
   "tracking",
-  "tensorboard",  # of workdirs from before `tracking`
+  "tensorboard",  # in workdirs from before `tracking`
   "checkpoint.every",
   "checkpoint.keep",
   "evaluation.batch_size",
@@ -60,9 +60,9 @@ FREE = (
   "data.device",
   "data.threads",
 )
-# Where a phase may name another one, by its path.
+# Fields in which a phase may name another phase by its path.
 PLACES = ("init_from", "task.teacher")
-# Why a cadence that is free otherwise is not.
+# The reason why the cadence of evaluations may not differ under schedule=plateau.
 HEARS = (
   " (schedule=plateau lowers the learning rate after so many evaluations without progress: another"
   " cadence is another run)"
@@ -70,19 +70,19 @@ HEARS = (
 
 
 def check_same_run(workdir: str | Path, config: ConfigDict, fingerprint: str) -> None:
-  """Refuses to continue a run under another config.
+  """Raises ConfigError if a run would continue under another config.
 
-  Free to differ are `FREE`, where the run stops among them; the cadence of evaluations unless the
-  plateau schedule listens to them; a longer duration where the schedule does not depend on it; and
-  how the source is named, if its content is the same.
+  The fields in `FREE` may differ, among them the step at which the run stops. So may the cadence of
+  evaluations unless the plateau schedule depends on it, a longer duration if the schedule does not
+  depend on it, and the name of the source if its content is unchanged.
 
   Args:
-    workdir: of the run.
-    config: resolved, that is asked for.
-    fingerprint: of its data; "" where a source has none.
+    workdir: The workdir of the run.
+    config: The resolved config that is asked for.
+    fingerprint: The fingerprint of its data; "" if a source has none.
 
   Raises:
-    ConfigError: with one line per differing field; or the workdir has lost a file.
+    ConfigError: Fields differ, and the message has a line for each; or the workdir has lost a file.
   """
   check_whole(workdir)
   stored = read_json(workdir, "config.json")
@@ -107,19 +107,19 @@ def check_same_fields(
   free: Container[str],
   reasons: Mapping[str, str] = types.MappingProxyType({}),
 ) -> None:
-  """Refuses two plain configs that differ in other than the free fields.
+  """Raises ConfigError if two plain configs differ in a field that is not free.
 
-  A field that an earlier version did not have is like one that is not set.
+  A field that an earlier version did not have counts as a field that is not set.
 
   Args:
-    workdir: for the error.
-    stored: the config that is there.
-    wanted: the config that is asked for.
-    free: fields that may differ, or whole sections.
-    reasons: why others may not, where that is not plain.
+    workdir: The workdir, for the error message.
+    stored: The config in the workdir.
+    wanted: The config that is asked for.
+    free: The fields, or whole sections, that may differ.
+    reasons: The reasons why other fields may not differ, for fields where that is not plain.
 
   Raises:
-    ConfigError: with one line per differing field.
+    ConfigError: Fields differ; the message has a line for each.
   """
   old, new, missing = flatten(stored), flatten(wanted), "(absent)"
   lines = [
@@ -141,7 +141,7 @@ def check_same_fields(
 
 
 def _is_same_phase(workdir: str | Path, old: Any, new: Any) -> bool:
-  """Returns whether both name the same phase of the run, however the way there is written."""
+  """Returns whether two paths name the same phase of the run, however its directory is written."""
   run, _, own = str(workdir).rstrip("/").rpartition("/")
   place, _, name = str(new).rpartition("/")
   phases = read_phases(run) if run else ()
@@ -160,7 +160,7 @@ def _is_free(field: str, free: Container[str]) -> bool:
 
 
 def describe_data(source: Source) -> dict[str, Any]:
-  """Returns what identifies the data of a run, and what prediction needs of it, as JSON."""
+  """Returns the identity of a run's data and all that prediction needs of them, as JSON."""
   info = source.info
   return {
     "source": info.name,
@@ -173,10 +173,10 @@ def describe_data(source: Source) -> dict[str, Any]:
 
 
 def check_same_data(workdir: str | Path, data: Mapping[str, Any]) -> None:
-  """Refuses to continue a run on data that changed, or whose roles others play.
+  """Raises ConfigError if a run would continue on changed data, or with other splits as roles.
 
   Raises:
-    ConfigError: with both fingerprints, or the numbers of examples.
+    ConfigError: The data differ; the message names both fingerprints, or the numbers of examples.
   """
   before = read_data(workdir)
   if before["fingerprint"] != data["fingerprint"]:
@@ -195,13 +195,14 @@ def check_same_data(workdir: str | Path, data: Mapping[str, Any]) -> None:
 
 
 def keep_rule(workdir: str | Path) -> Rule:
-  """Returns the rule of "auto" for a run: the one it began with on such a device, else today's.
+  """Returns the rule by which "auto" chooses the implementations of a run.
 
-  So no file that a user adds or that ships with a later version changes what a run computes. Where
-  today's differs, a line says so.
+  It is the rule with which the run began on a device of this kind, or else today's. So no file that
+  a user adds or that comes with a later version changes the results of a run. If today's rule
+  differs, a line says so.
 
   Raises:
-    ConfigError: today's file or the run's record is damaged, or the workdir cannot be reached.
+    ConfigError: Today's file or the run's record is damaged, or the workdir cannot be reached.
   """
   check_name(workdir)
   today = current_rule()
@@ -225,10 +226,10 @@ def keep_rule(workdir: str | Path) -> Rule:
 
 
 def environment(data: Mapping[str, Any], implementations: Mapping[str, str]) -> dict[str, Any]:
-  """Returns what a run depends on besides its config, as JSON.
+  """Returns a record of all that a run depends on besides its config, as JSON.
 
-  That is: data, commit, command, versions, devices and processor, what "auto" picked for each token
-  mixer, and by which rule.
+  The record holds data, commit, command, versions, devices and processor, the implementation that
+  "auto" picked for each token mixer, and the rule of that choice.
   """
   return {
     "data": dict(data),
@@ -246,7 +247,7 @@ def environment(data: Mapping[str, Any], implementations: Mapping[str, str]) -> 
 
 
 def _processor() -> str:
-  """Returns the name of the processor as the system has it."""
+  """Returns the processor's name from the operating system."""
   try:
     text = Path("/proc/cpuinfo").read_text()
   except OSError:

@@ -1,4 +1,4 @@
-"""What a run says and writes while it trains: windows, rows of metrics, lines on the console."""
+"""The record of a run while it trains: windows, rows of metrics, lines on the console."""
 
 import dataclasses
 import json
@@ -12,25 +12,26 @@ from vitx.training.record.log import MetricsLog
 from vitx.training.record.progress import Progress
 from vitx.training.record.tracking import Tracking
 
-# What a step returns that is not averaged over the steps between two rows of kind "train".
+# Metrics of a step that are not averaged over the steps between two rows of kind "train".
 NO_MEANS = ("learning_rate", "gradient_norm")
 
 
 @dataclasses.dataclass
 class Record:
-  """What a checkpoint knows besides the state; JSON.
+  """The contents of a checkpoint besides the state; JSON.
 
   Attributes:
-    rows: of `metrics.jsonl` that stand at this step.
-    seconds: trained so far, over all runs.
-    window: sums of the loss and the task's metrics since the last row of kind "train", and the
+    rows: The number of rows of `metrics.jsonl` up to this step.
+    seconds: The seconds of training so far, over all runs.
+    window: The sums of the loss and the task's metrics since the last row of kind "train", and the
       number of steps.
-    best_step: of the best evaluation on *validation* so far; a tie goes to the later.
-    best_value: of the task's primary figure, there.
-    plateau: state of the plateau schedule, if that is the schedule.
-    end_row: of kind "train" of a run that is too short for another; it waits for the evaluation.
-    onward: the record with which a run goes on beyond this step, if it is another: of a run that
-      ends here `rows` and the best also have what stands for its end alone.
+    best_step: The step of the best evaluation on *validation* so far; a tie goes to the later.
+    best_value: The task's primary figure at that step.
+    plateau: The state of the plateau schedule, if that is the schedule.
+    end_row: The row of kind "train" of a run that is too short for another; it waits for the
+      evaluation.
+    onward: The record with which a run continues beyond this step, if that is another record: at a
+      run's end, `rows` and the best also count entries that exist only because the run ends there.
   """
 
   rows: int = 0
@@ -44,28 +45,28 @@ class Record:
 
   @classmethod
   def from_json(cls, stored: Mapping[str, Any]) -> "Record":
-    """Returns the record that `Recorder.snapshot` gave."""
-    stored = {"end_row": None, "onward": None, **stored}  # which an earlier version lacks
+    """Returns the record that `Recorder.snapshot` made."""
+    stored = {"end_row": None, "onward": None, **stored}  # an earlier version lacks these
     return cls(**{field.name: stored[field.name] for field in dataclasses.fields(cls)})
 
   def go_on(self) -> "Record":
-    """Returns the record of a run that goes on beyond this step, however it came to stop here."""
+    """Returns the record of a run that continues beyond this step, whatever stopped it here."""
     record = self if self.onward is None else self.from_json(self.onward)
     return dataclasses.replace(record, seconds=self.seconds, end_row=None)
 
   def improve(self, step: int, value: float, mode: str) -> None:
-    """Takes an evaluation's primary figure for the best if none was better."""
+    """Makes an evaluation the best one if none was better."""
     best = self.best_value
     if best is None or (value >= best if mode == "max" else value <= best):
       self.best_step, self.best_value = step, value
 
 
 class Recorder:
-  """Counts steps into windows and writes rows; knows what a checkpoint must know.
+  """The recorder of a run, which counts steps into windows, writes rows and keeps the record.
 
   Attributes:
-    record: of the run so far.
-    progress: its clock.
+    record: The record of the run so far.
+    progress: The clock of the run.
   """
 
   def __init__(
@@ -79,16 +80,18 @@ class Recorder:
     track: Callable[[MetricsLog], Tracking | None] = lambda log: None,
     guard: Callable[[], None] = lambda: None,
   ):
-    """Opens the log and cuts it back to what the record knew.
+    """Opens the log and cuts it back to the rows that the record knew.
 
     Args:
-      experiment: of this run.
-      workdir: where the log lies.
-      record: new, or of the checkpoint that the run goes on from.
-      start: the step to begin at.
-      write: whether this process writes.
-      track: returns what also gets the rows, or None, for the log as it is cut back.
-      guard: called before a row is written; raises where another training has taken over.
+      experiment: The experiment of this run.
+      workdir: The directory of the log.
+      record: A new record, or the record of the checkpoint from which the run continues.
+      start: The step to begin at.
+      write: Whether this process writes.
+      track: A function of the log, after it is cut back, that returns a `Tracking` that also gets
+        the rows, or None.
+      guard: A function that is called before a row is written; it raises if another training has
+        taken over.
     """
     self.record = record
     self.progress = Progress(
@@ -104,20 +107,20 @@ class Recorder:
   def count_step(
     self, step: int, metrics: Mapping[str, float], measured: Mapping[str, float]
   ) -> None:
-    """Adds the metrics of the step from `step` to the window; writes a row where one is due.
+    """Adds the metrics of a step to the window; writes a row if one is due.
 
     A run shorter than `log_every` has one row, at its end.
 
     Args:
-      step: the number of steps done before it.
-      metrics: of the step.
-      measured: of the state after it; only where a row may be due.
+      step: The number of steps done before this one.
+      metrics: The metrics of the step.
+      measured: The figures of the state after the step; needed only if a row may be due.
     """
     sums, count = self.record.window
     means = {name: value for name, value in metrics.items() if name not in NO_MEANS}
     self.record.window = ({n: sums.get(n, 0.0) + value for n, value in means.items()}, count + 1)
     total = self._experiment.total_steps
-    is_only = step + 1 == total == self.record.window[1]  # the end of a run without a row
+    is_only = step + 1 == total == self.record.window[1]  # the end of a run that has no row
     is_due = self._experiment.is_due(step + 1, self._experiment.config.log_every)
     if is_only or is_due:
       own = {name: metrics[name] for name in NO_MEANS}
@@ -129,7 +132,7 @@ class Recorder:
         self.record.end_row = row
 
   def set_aside(self) -> None:
-    """Keeps the record as it is for a run that goes on: what comes next stands for an end alone."""
+    """Keeps a copy of the record for a run that continues, without entries that only an end has."""
     if self.record.onward is None:
       self.record.onward = self.snapshot() | {"end_row": None}
 
@@ -138,7 +141,7 @@ class Recorder:
     self._write({"kind": role, "step": step, **figures})
 
   def write_end(self) -> None:
-    """Writes the row that stands for a run's end alone, if there is one, after its evaluation."""
+    """Writes the row that a run has only because it ends, if there is one, after its evaluation."""
     if self.record.end_row is not None:
       self.set_aside()
       self._write(self.record.end_row)
@@ -155,10 +158,10 @@ class Recorder:
       self._tracking.close()
 
   def _make_row(self, step: int, own: Mapping[str, float]) -> dict[str, Any]:
-    """Returns the mean loss and metrics of the window, and what is the step's own; tells them."""
+    """Returns a row of the window's means and the step's own figures, and prints its line."""
     sums, count = self.record.window
     means = {name: total / count for name, total in sums.items()}
-    # JSON has no infinity, which the gradient of a step in float16 that is skipped may have.
+    # JSON has no infinity, but the gradient of a skipped step in float16 may be infinite.
     finite = {name: value if math.isfinite(value) else None for name, value in own.items()}
     row = {"kind": "train", "step": step, **means, **finite}
     times = self.progress.window(step)
@@ -168,7 +171,7 @@ class Recorder:
     return row | {"time": times}
 
   def _write(self, row: dict[str, Any]) -> None:
-    self._guard()  # what another training has taken over gets no rows of this one
+    self._guard()  # a log that another training has taken over gets no rows of this one
     self._log.append(row)
     self._log.flush()
     if self._tracking is not None:

@@ -1,4 +1,4 @@
-"""Where the rows of a run's metrics go besides `metrics.jsonl`: one class for each tracker."""
+"""Trackers, which get the rows of a run's metrics besides `metrics.jsonl`: one class for each."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -8,12 +8,12 @@ from typing import Any, ClassVar
 
 @dataclasses.dataclass(frozen=True)
 class TrackedRun:
-  """What a tracker is told of a run.
+  """The description of a run for a tracker.
 
   Attributes:
-    workdir: of the run, a directory or a URL.
-    id: drawn when the run began; the same each time that it goes on.
-    config: of the run, as JSON has it.
+    workdir: The workdir of the run, a directory or a URL.
+    id: The id of the run, drawn when it began and kept whenever it continues.
+    config: The config of the run, as JSON.
   """
 
   workdir: str
@@ -27,15 +27,15 @@ class TrackedRun:
 
 
 class Tracker:
-  """Keeps nothing; base of those that do.
+  """A tracker that keeps nothing; the base class of all others.
 
-  One of your own is `tracking=my_file:MyTracker`. Its methods are called by one thread beside the
-  training, so they may take their time. What it takes by keyword besides `run` are its fields in a
+  A tracker of your own is `tracking=my_file:MyTracker`. Its methods are called by one thread beside
+  the training, so they may take their time. Its keyword arguments besides `run` are its fields in a
   config, `tracking.FIELD`.
 
   Attributes:
-    extra: of this package that installs what it needs; "" for nothing.
-    packages: that it imports.
+    extra: The extra of vitx that installs the packages; "" for none.
+    packages: The packages that the tracker imports.
   """
 
   extra: ClassVar[str] = ""
@@ -43,23 +43,23 @@ class Tracker:
 
   @classmethod
   def find_problem(cls) -> str:
-    """Returns why no run could begin on this machine, in words; "" where nothing is known."""
+    """Returns the reason why no run could begin on this machine; "" if none is known."""
     return ""
 
   def __init__(self, run: TrackedRun):
-    """Begins a run, or goes on with the one of that id."""
+    """Begins a run, or continues the run of that id."""
 
   def write(self, kind: str, step: int, figures: Mapping[str, float]) -> None:
-    """Takes in a row of the metrics.
+    """Adds a row of metrics.
 
     Args:
-      kind: train, validation or test.
-      step: of the row.
-      figures: its numbers by name, times included; what it has of lists is left out.
+      kind: The kind of the row: train, validation or test.
+      step: The step of the row.
+      figures: The row's numbers by name, times included; lists are left out.
     """
 
   def close(self) -> None:
-    """Waits until everything is kept; the run is over, or goes on another time."""
+    """Waits until everything is kept; the run is over, or continues another time."""
 
 
 class TensorBoard(Tracker):
@@ -89,10 +89,10 @@ class TensorBoard(Tracker):
 
 
 class Wandb(Tracker):
-  """Sends rows to Weights & Biases; its variables (`WANDB_MODE=offline`) hold.
+  """Sends rows to Weights & Biases; its environment variables (`WANDB_MODE=offline`) apply.
 
   Attributes:
-    project: that the run belongs to.
+    project: The project that the run belongs to.
   """
 
   extra = "wandb"
@@ -100,7 +100,7 @@ class Wandb(Tracker):
 
   @classmethod
   def find_problem(cls):
-    """Returns that nobody is logged in, or with a wrong key, where rows would be sent."""
+    """Returns a message if rows would be sent and nobody is logged in, or the key is wrong."""
     import wandb
 
     if wandb.setup().settings.mode in ("offline", "disabled"):
@@ -123,9 +123,9 @@ class Wandb(Tracker):
       resume="allow",
       reinit="create_new",  # else another run of this process, as in a sweep, would get its rows
       dir=None if "://" in run.workdir else run.workdir,
-      settings=wandb.Settings(console="off"),  # `log.txt` has it, whose writer it would displace
+      settings=wandb.Settings(console="off"),  # it would replace the writer of `log.txt`
     )
-    # Its own counter must not go back, as the step does where the best checkpoint is tested.
+    # W&B's own counter must not go back, but the step does when the best checkpoint is tested.
     self._run.define_metric("step", hidden=True)
     self._run.define_metric("*", step_metric="step")
 
@@ -139,10 +139,10 @@ class Wandb(Tracker):
 
 
 class Trackio(Tracker):
-  """Keeps rows in Trackio's local database; its variables (`TRACKIO_DIR`) hold.
+  """Keeps rows in Trackio's local database; its environment variables (`TRACKIO_DIR`) apply.
 
   Attributes:
-    project: that the run belongs to.
+    project: The project that the run belongs to.
   """
 
   extra = "trackio"
@@ -151,7 +151,7 @@ class Trackio(Tracker):
   def __init__(self, run: TrackedRun, *, project: str = "vitx"):
     import trackio
 
-    # Runs go by their names, which must differ.
+    # Trackio knows runs by their names, which must differ.
     name = f"{run.name}-{run.id}"
     self._run = trackio.init(project, name=name, config=dict(run.config), resume="allow")
 
@@ -165,7 +165,7 @@ class Trackio(Tracker):
 
 
 def prefix(kind: str, figures: Mapping[str, float]) -> dict[str, float]:
-  """Returns figures by `kind/name`."""
+  """Returns the figures under the names `kind/name`."""
   return {f"{kind}/{name}": value for name, value in figures.items()}
 
 

@@ -1,4 +1,4 @@
-"""Rows of metrics on their way to a tracker: beside the training, and each of them once."""
+"""The way of a run's metrics to a tracker: in a thread beside the training, each row once."""
 
 import importlib.util
 import secrets
@@ -17,20 +17,20 @@ from vitx.training.failures import TrackingError
 from vitx.training.record.log import MetricsLog, read_metrics
 from vitx.training.record.trackers import TRACKERS, TrackedRun, Tracker
 
-FILE = wd.TRACKING  # in the workdir: of which tracker, the run's id there, rows known there
-Key = tuple[str, int]  # kind and step of a row, which no two have in common
+FILE = wd.TRACKING  # in the workdir: the tracker, the run's id there, the rows known there
+Key = tuple[str, int]  # kind and step, which identify a row
 
 
 def check(config: ConfigDict, *, is_trial: bool = False) -> partial:
-  """Returns what makes the tracker of `config.tracking`, called with a `TrackedRun`.
+  """Returns a function of a `TrackedRun` that makes the tracker of `config.tracking`.
 
   Args:
-    config: of a run.
-    is_trial: whether nothing will be tracked: what is not installed is then not missed.
+    config: The config of a run.
+    is_trial: Whether nothing will be tracked; packages may then be missing.
 
   Raises:
-    ConfigError: no such tracker, or it has no such field, or it could not begin here.
-    MissingExtraError: it needs what is not installed.
+    ConfigError: There is no such tracker, or it has no such field, or it could not begin here.
+    MissingExtraError: The tracker needs a package that is not installed.
   """
   maker = _make(config)
   kind: Any = maker.func
@@ -55,14 +55,14 @@ def _is_installed(package: str) -> bool:
 
 
 def open_tracking(config: ConfigDict, workdir: str, log: MetricsLog) -> "Tracking | None":
-  """Returns the way to the config's tracker; None where that keeps nothing.
+  """Returns the `Tracking` of the config's tracker; None if that keeps nothing.
 
-  A tracker that the run did not have before is sent what was logged before.
+  A tracker that the run did not have before gets all rows that were logged before.
 
   Args:
-    config: of the run.
-    workdir: of the run, in which a file has the tracker's id of the run.
-    log: as it was cut back to what the run goes on from.
+    config: The config of the run.
+    workdir: The workdir of the run, in which a file has the tracker's id of the run.
+    log: The log, cut back to the rows from which the run continues.
   """
   make, stored, chosen = _make(config), wd.read_json(workdir, FILE), wd.to_plain(config.tracking)
   if make.func is Tracker:
@@ -85,16 +85,17 @@ def _key(row: dict[str, Any]) -> Key:
 
 
 class Tracking:
-  """Hands rows to a tracker that is made and called in a thread of its own."""
+  """A sender of rows to a tracker, which is made and called in a thread of its own."""
 
   def __init__(self, name: str, make: Callable[[], Tracker], known: Iterable[Key] = ()):
     """Begins to make the tracker.
 
     Args:
-      name: of the tracker, for errors.
-      make: makes it.
-      known: kinds and steps of the rows that it has already: those that the run logged, and forgot
-        since it went on from an earlier checkpoint. They come again and are not sent again.
+      name: The name of the tracker, for errors.
+      make: A function that makes the tracker.
+      known: The kinds and steps of the rows that the tracker has already: the run logged them and
+        dropped them when it continued from an earlier checkpoint. They come again and are not sent
+        again.
     """
     self._name, self._make, self._known = name, make, set(known)
     self._tracker: Tracker | None = None
@@ -105,7 +106,7 @@ class Tracking:
     """Sends the numbers of a row of metrics, its times among them.
 
     Raises:
-      TrackingError: the tracker failed on an earlier row.
+      TrackingError: The tracker failed on an earlier row.
     """
     if _key(row) in self._known:
       return
@@ -120,7 +121,7 @@ class Tracking:
     """Waits until the tracker has everything.
 
     Raises:
-      TrackingError: it failed.
+      TrackingError: The tracker failed.
     """
     self._run(self._close)
     self._run_now(self._pool.close)
@@ -130,7 +131,7 @@ class Tracking:
 
   def _write(self, kind: str, step: int, figures: dict[str, float]) -> None:
     tracker, self._tracker = self._tracker, None
-    if tracker is None:  # its beginning or an earlier row failed, which the next call says
+    if tracker is None:  # an earlier call failed, and the next one says so
       return
     tracker.write(kind, step, figures)
     self._tracker = tracker

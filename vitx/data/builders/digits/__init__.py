@@ -1,4 +1,4 @@
-"""The 1,797 handwritten digits that scikit-learn ships, as a TFDS set that prepares itself."""
+"""The 1,797 handwritten digits in scikit-learn as a TFDS set."""
 
 import os
 
@@ -10,12 +10,12 @@ from vitx.config.errors import ConfigError
 def prepare(data_dir: os.PathLike | str) -> epath.Path:
   """Prepares the set as ArrayRecord, without TensorFlow or a download, and returns its directory.
 
-  Several processes may do so at once: each writes to a directory of its own and one renaming wins.
+  Several processes may prepare it at once: each writes to its own directory, and one renaming wins.
 
   Raises:
-    ConfigError: the directory cannot be written.
+    ConfigError: The directory cannot be written.
   """
-  # Imported here: TFDS registers the class at import, and most runs need none of it.
+  # The import is here because TFDS registers the class at import, and most runs do not need it.
   from vitx.data.builders.digits.digits_dataset_builder import Builder
 
   builder = Builder(data_dir=os.fspath(data_dir), file_format="array_record")

@@ -1,4 +1,4 @@
-"""TFDS builder of `digits`."""
+"""The TFDS builder of `digits`."""
 
 import io
 from typing import ClassVar
@@ -14,12 +14,12 @@ _CITATION = """@misc{uci_digits,
   publisher = {UCI Machine Learning Repository},
   doi = {10.24432/C50P49},
 }"""
-# Pixels are counts of 0..16 dark points in a 4x4 cell of the scan.
+# A pixel is the number of dark points, 0..16, in a 4x4 cell of the scan.
 _LARGEST = 16
 
 
 class Builder(tfds.core.GeneratorBasedBuilder):
-  """Scanned digits of 8x8 gray pixels; every fifth is test (359), the others train (1,438)."""
+  """Scanned digits of 8x8 gray pixels: every fifth is in test (359), others in train (1,438)."""
 
   VERSION = tfds.core.Version("1.0.0")
   RELEASE_NOTES: ClassVar = {
@@ -60,7 +60,7 @@ class Builder(tfds.core.GeneratorBasedBuilder):
 
 
 def _png(pixels: np.ndarray) -> bytes:
-  """Encodes without compression, so that bytes and fingerprint do not depend on the zlib."""
+  """Encodes without compression, so that bytes and fingerprint do not depend on zlib."""
   buffer = io.BytesIO()
   Image.fromarray(pixels).save(buffer, format="PNG", compress_level=0)
   return buffer.getvalue()

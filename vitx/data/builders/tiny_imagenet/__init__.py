@@ -1,4 +1,4 @@
-"""Tiny ImageNet-200 as a TFDS set, from the official archive that the user has."""
+"""Tiny ImageNet-200 as a TFDS set, from the user's copy of the official archive."""
 
 import os
 
@@ -9,13 +9,13 @@ def prepare(data_dir: os.PathLike | str, archive: os.PathLike | str) -> epath.Pa
   """Prepares the set as ArrayRecord, without TensorFlow, and returns its directory.
 
   Args:
-    data_dir: TFDS directory to write to.
-    archive: tiny-imagenet-200.zip, or the directory extracted from it.
+    data_dir: The TFDS directory to write to.
+    archive: The path of tiny-imagenet-200.zip, or of the directory extracted from it.
 
   Raises:
-    ConfigError: the archive is missing or has another layout.
+    ConfigError: The archive is missing or has another layout.
   """
-  # Imported here: TFDS registers the class at import, and most runs need none of it.
+  # The import is here because TFDS registers the class at import, and most runs do not need it.
   from vitx.data.builders.tiny_imagenet.tiny_imagenet_dataset_builder import Builder
 
   builder = Builder(data_dir=os.fspath(data_dir), file_format="array_record", archive=archive)

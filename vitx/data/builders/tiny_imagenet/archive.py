@@ -10,11 +10,11 @@ from vitx.files import check_inflated, reading
 
 
 class Archive:
-  """The files of tiny-imagenet-200 by their path inside it.
+  """The files of tiny-imagenet-200, by their path inside the archive.
 
   Raises:
-    ConfigError: nothing there, not the official layout, damage (also where a file is read), or
-      more than `files.check_inflated` allows.
+    ConfigError: The archive does not exist, does not have the official layout, is damaged (also
+      raised when a file is read), or is larger than `files.check_inflated` allows.
   """
 
   def __init__(self, path: os.PathLike | str):
@@ -66,19 +66,19 @@ class Archive:
     return {wnid: words.get(wnid, "") for wnid in self.wnids}
 
   def train(self) -> Iterator[tuple[str, bytes, str]]:
-    """Yields (file name, encoded image, class) of train/WNID/images/*.JPEG."""
+    """Yields the (file name, encoded image, class) of each train/WNID/images/*.JPEG."""
     for name in self._names:
       parts = name.split("/")
       if len(parts) == 4 and parts[0] == "train" and parts[2] == "images":
         yield parts[3], self._read(self._root + name), parts[1]
 
   def validation(self) -> Iterator[tuple[str, bytes, str]]:
-    """Yields (file name, encoded image, class) of val/images, labeled by val_annotations.txt."""
+    """Yields the (file name, encoded image, class) of each image in val_annotations.txt."""
     for line in self._read_lines("val/val_annotations.txt"):
       if line.strip():
         file_name, wnid = line.split("\t")[:2]
         path = f"val/images/{file_name}"
-        if path not in self._names:  # nor one that leads out of a directory
+        if path not in self._names:  # also rejects paths out of the directory
           raise ConfigError(
             f"--from {self._path}: val_annotations.txt names {file_name!r}, which is no file of"
             " val/images; take the official archive"

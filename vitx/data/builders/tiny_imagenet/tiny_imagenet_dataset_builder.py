@@ -1,4 +1,4 @@
-"""TFDS builder of `tiny_imagenet`."""
+"""The TFDS builder of `tiny_imagenet`."""
 
 from typing import ClassVar
 
@@ -17,8 +17,8 @@ _CITATION = """@techreport{le2015tiny,
 class Builder(tfds.core.GeneratorBasedBuilder):
   """Tiny ImageNet-200: 64x64, 500 training and 50 validation images in each of 200 classes.
 
-  The images keep the archive's encoding; the classes are its WordNet ids in sorted order; the
-  unlabeled test part is left out.
+  The images keep the archive's encoding, the classes are its sorted WordNet ids, and the unlabeled
+  test part is left out.
   """
 
   VERSION = tfds.core.Version("1.0.0")
