@@ -15,7 +15,7 @@ import vitx.models
 import vitx.testing
 from tests.runs import ROOT
 from vitx import ops
-from vitx.attention.registry import MIXERS
+from vitx.attention import MIXERS
 from vitx.blocks.registry import BLOCKS
 from vitx.models import MODELS
 from vitx.ops import patterns
