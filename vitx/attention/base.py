@@ -1,4 +1,4 @@
-"""What token mixers share: the fields that a config sets, and how tokens become q, k and v."""
+"""The base classes of token mixers: shared fields, and the projection of tokens to q, k and v."""
 
 import dataclasses
 from typing import ClassVar, Literal
@@ -26,25 +26,27 @@ class TokenMixer(nn.Module):
   """Base of the token mixers: modules called as `module(x, layout, *, mask=None, train)`.
 
   Attributes:
-    num_heads: H; the model sets it for every mixer, with heads or without.
-    relative_bias: of the logits, learned for each head: "axial" adds, for every axis of the grid,
-      the entry of a table (H, 2 g - 1) at the coordinates' difference; zero at the start, and for
-      prefix tokens. An error where a mixer has no logits between tokens.
-    implementation: "masked" holds the attention matrix and sows it as intermediate `attention`
-      (B, H, N, N); "kernelized" never holds it; "auto" is the faster, which the op knows.
-    causal: whether a token attends itself and what comes before it only, prefix tokens first; an
-      error for a mixer that cannot.
-    dtype: of the computation; probabilities, features and their sums are float32.
-    layer, depth: the position of the block that this mixer serves.
+    num_heads: The number of heads H; the model sets it for every mixer, with heads or without.
+    relative_bias: The learned bias of the logits, per head. "axial" adds, for every axis of the
+      grid, the entry of a table (H, 2 g - 1) at the difference of the coordinates. It starts at
+      zero and is zero for prefix tokens. A mixer without logits between tokens raises ConfigError.
+    implementation: The way to compute: "masked" holds the attention matrix and sows it as the
+      intermediate `attention` (B, H, N, N); "kernelized" never holds it; "auto" lets the op choose
+      the faster one.
+    causal: Whether a token attends only itself and earlier tokens; prefix tokens come first. A
+      mixer that cannot do this raises ConfigError.
+    dtype: The dtype of the computation; probabilities, features and their sums are float32.
+    layer: The number of the block that this mixer serves, from 0.
+    depth: The number of blocks L.
   """
 
   properties: ClassVar = Properties()
-  without_logits: ClassVar[str] = ""  # why there is none between two tokens to add a bias to
-  decodes: ClassVar[bool] = False  # whether it can be called token by token, with a cache
-  # Whether `__call__` takes `class_attention=True`, and then also returns what the first token
-  # attends: (B, N) float32, the mean over the heads.
+  without_logits: ClassVar[str] = ""  # the reason why no logits can take a bias
+  decodes: ClassVar[bool] = False  # whether the mixer can be called token by token
+  # Whether `__call__` accepts `class_attention=True`. It then also returns the attention of the
+  # first token to all tokens: (B, N) float32, the mean over the heads.
   tells_class_attention: ClassVar[bool] = False
-  logged: ClassVar[tuple[str, ...]] = ()  # own parameters whose means are logged in training
+  logged: ClassVar[tuple[str, ...]] = ()  # parameters whose means are logged in training
 
   num_heads: PositiveInt
   relative_bias: Literal["none", "axial"] = "none"
@@ -55,11 +57,11 @@ class TokenMixer(nn.Module):
   depth: PositiveInt = 1
 
   def __post_init__(self):
-    """Refuses what the mixer cannot do.
+    """Checks the fields.
 
     Raises:
-      ConfigError: a field of another type or out of range, `causal` of a mixer that cannot keep
-        tokens apart, or a relative bias of one without logits.
+      ConfigError: If a field has the wrong type or is out of range, if `causal` is set for a mixer
+        that cannot hide later tokens, or if a relative bias is set for a mixer without logits.
     """
     super().__post_init__()
     names = {field.name for field in dataclasses.fields(self)} - {"parent", "name"}
@@ -84,20 +86,20 @@ class TokenMixer(nn.Module):
       )
 
   def is_decoding(self, x: jax.Array, at: jax.Array | None) -> bool:
-    """Returns whether this call is a step of decoding: places `at`, and a mutable "cache".
+    """Returns whether this call decodes a token: it has places `at` and a mutable "cache".
 
     Args:
-      x: (B, N, C); N is 1 then.
-      at: int (N,), the places of the tokens; None for all.
+      x: The tokens, (B, N, C); N is 1 in decoding.
+      at: The places of the tokens, int (N,); None means all places.
 
     Raises:
-      ConfigError: it is, and the mixer cannot be decoded token by token.
-      ValueError: several tokens at once.
+      ConfigError: If the call decodes, and the mixer cannot be decoded token by token.
+      ValueError: If the call decodes several tokens at once.
     """
     if at is None or not self.is_mutable_collection("cache"):
       return False
     if self.is_initializing() and not (self.causal and x.shape[1] == 1):
-      return False  # parameters are made; a cache is, where a token stands alone
+      return False  # this call makes parameters; only a single token makes a cache too
     if not self.decodes:
       raise ConfigError(cannot_decode(self))
     if not self.causal:
@@ -110,12 +112,13 @@ class TokenMixer(nn.Module):
     return True
 
   def sow_matrix(self, matrix: jax.Array | None, probabilities: jax.Array | None = None) -> None:
-    """Sows what an op returned beside its output; None is nothing.
+    """Sows the matrices that an op returned beside its output.
 
     Args:
-      matrix: (B, H, N, N), as intermediate `attention`.
-      probabilities: what queries attend by a softmax, (B, H, N, N), as intermediate
-        `probabilities`; None if it is the matrix, or if there is none (`without_logits`).
+      matrix: The mixing matrix, (B, H, N, N), sown as `attention`; None sows nothing.
+      probabilities: The softmax attention of the queries, (B, H, N, N), sown as `probabilities`.
+        None means that `matrix` is sown in its place, or nothing for a mixer that is
+        `without_logits`.
     """
     if matrix is None:
       return
@@ -126,7 +129,7 @@ class TokenMixer(nn.Module):
 
 
 def cannot_decode(mixer: nn.Module) -> str:
-  """Returns the message about a mixer that has no cache."""
+  """Returns the error message for a mixer that has no cache."""
   return (
     f"model.token_mixer: {type(mixer).__name__} cannot be decoded token by token (it has no cache"
     " of keys and values); use softmax, or an attention pattern such as strided or fixed"
@@ -137,10 +140,10 @@ class AttentionModule(TokenMixer):
   """Base of the mixers with queries, keys and values; call its helpers inside `nn.compact`.
 
   Attributes:
-    head_dim: D; None for C / H.
-    use_bias: of the query, key and value projections.
-    rotary: "none", "sequence" or "axial" rotation of queries and keys by their position.
-    rotary_base: of the frequencies.
+    head_dim: The width D of a head; None means C / H.
+    use_bias: Whether the query, key and value projections have a bias.
+    rotary: The rotation of queries and keys by their position: "none", "sequence" or "axial".
+    rotary_base: The base of the rotation's frequencies.
 
   `TokenMixer` has the other attributes.
   """
@@ -154,19 +157,19 @@ class AttentionModule(TokenMixer):
     """Returns D for tokens (B, N, C).
 
     Raises:
-      ConfigError: H does not divide C.
+      ConfigError: If H does not divide C.
     """
     return resolve_head_dim(x.shape[-1], self.num_heads, self.head_dim)
 
   def project(
     self, x: jax.Array, value_dim: int | None = None, value_bias: bool = True
   ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Makes queries, keys and values (B, N, H, D) of tokens (B, N, C), without positions.
+    """Projects tokens (B, N, C) to queries, keys and values (B, N, H, D), without positions.
 
     Args:
-      x: (B, N, C).
-      value_dim: D of the values, if it is another.
-      value_bias: whether values have a bias where queries and keys do.
+      x: The tokens, (B, N, C).
+      value_dim: The D of the values; None means the D of the queries and keys.
+      value_bias: Whether the values have a bias where the queries and keys have one.
     """
     heads, dim, bias = self.num_heads, self.resolve_head_dim(x), self.use_bias
     return project_qkv(
@@ -184,13 +187,13 @@ class AttentionModule(TokenMixer):
     """Applies `rotary` and `relative_bias`; the latter makes queries and keys wider than D.
 
     Args:
-      q, k: (B, N, H, D).
-      layout: of all tokens.
-      scale: that the logits will be multiplied by; the bias is not.
-      at: int (N,), which tokens of the layout these are, as when decoding; None for all.
+      q, k: The queries and keys, (B, N, H, D).
+      layout: The layout of all tokens.
+      scale: The factor by which the logits will be multiplied; the bias is not scaled.
+      at: The places in the layout of these tokens, int (N,), as in decoding; None means all places.
 
     Raises:
-      ConfigError: a kind that does not fit, or tokens without places.
+      ConfigError: If the kind of position does not fit, or if the tokens have no places.
     """
     self._check_placed(layout)
     q, k = apply_rope(self.rotary, self.rotary_base, layout, q, k, at=at)
@@ -211,12 +214,12 @@ class AttentionModule(TokenMixer):
   def class_attention(
     self, q: jax.Array, k: jax.Array, scale: float, mask: jax.Array | None
   ) -> jax.Array:
-    """Returns what the first token attends, the mean over the heads, float32 (B, N).
+    """Returns the attention of the first token, the mean over the heads, float32 (B, N).
 
     Args:
-      q, k: (B, N, H, D), with positions.
-      scale: of the logits.
-      mask: boolean (B, N), True = may be attended.
+      q, k: The queries and keys with positions, (B, N, H, D).
+      scale: The factor of the logits.
+      mask: A boolean mask (B, N), True = may be attended, or None.
     """
     logits = jnp.einsum("bhd,bnhd->bhn", q[:, 0], k, preferred_element_type=jnp.float32) * scale
     return jnp.mean(masked_softmax(logits, None if mask is None else mask[:, None]), axis=1)
@@ -231,22 +234,22 @@ class AttentionModule(TokenMixer):
     scale: float,
     at: jax.Array,
   ) -> jax.Array:
-    """Attends from one token to itself and those before it, which the collection "cache" holds.
+    """Attends from one token to itself and to the earlier tokens in the collection "cache".
 
-    Its variables `cached_key` (B, H, M, D) and `cached_value` (B, H, M, E) have the M slots that
-    the pattern needs, `cached_place` (G, M), where there is one, says which tokens they hold. All
-    are zeros before the first token; tokens must come in order.
+    The pattern needs M slots of the cache. The variables `cached_key` (B, H, M, D) and
+    `cached_value` (B, H, M, E) hold them, and `cached_place` (G, M), if the plan has one, holds the
+    token of each slot. All are zeros before the first token; tokens must come in order.
 
     Args:
-      q, k: (B, 1, H, D), with positions.
-      v: (B, 1, H, E).
-      pattern: of this layer; None for all tokens up to this one.
-      layout: of all tokens.
-      scale: of the logits.
-      at: int32 (1,), the token's place.
+      q, k: The query and key with positions, (B, 1, H, D).
+      v: The value, (B, 1, H, E).
+      pattern: The pattern of this layer; None means all tokens up to this one.
+      layout: The layout of all tokens.
+      scale: The factor of the logits.
+      at: The token's place, int32 (1,).
 
     Returns:
-      (B, 1, H, E).
+      The output of the heads, (B, 1, H, E).
     """
     plan = decode_plan(pattern, layout, self.num_heads)
     start = empty_cache(plan, q.shape[0], k.shape[-1], v.shape[-1], v.dtype)
@@ -263,15 +266,15 @@ class AttentionModule(TokenMixer):
     return out
 
   def places(self, layout: TokenLayout) -> list[Places]:
-    """Returns where the tokens stand, for each table of `relative_bias`.
+    """Returns the coordinates of the tokens, for each table of `relative_bias`.
 
     Raises:
-      ConfigError: a kind of bias that the mixer does not have.
+      ConfigError: If the mixer does not have this kind of bias.
     """
     if self.relative_bias != "axial":
       raise ConfigError(f"token_mixer.relative_bias={self.relative_bias!r}; valid: axial, none")
     return axial_places(layout)
 
   def dropout_key(self, train: bool) -> jax.Array | None:
-    """Returns the key for dropping attention probabilities, or None where nothing is dropped."""
+    """Returns the key that drops attention probabilities, or None if none are dropped."""
     return self.make_rng("dropout") if train and getattr(self, "dropout", False) else None

@@ -16,25 +16,26 @@ from vitx.ops.patterns import OnGrid, Pattern, QueryParts, bigbird, redraw_block
 class BigBirdAttention(PatternAttention):
   """Window, global and random blocks (Zaheer et al. 2020, section 2 and appendix D).
 
-  The extended construction (ETC: g learned tokens in front of all blocks, global and carried
-  through the network) is `prefix_global=True` with `model.extra_tokens=g`.
+  The extended construction (ETC) has g learned tokens in front of all blocks, which are global and
+  pass through the whole network. It is `prefix_global=True` with `model.extra_tokens=g`.
 
   Attributes:
-    variant: the parts, joined by "+": "R+W+G", "W+G", "R", ...
-    block: tokens in a block; no need to divide N.
-    window: blocks in the window, odd.
-    random: random blocks of a query block; no more than there are blocks, but for the default,
-      which few blocks cut short.
-    global_blocks: indices of blocks that attend all and are attended by all.
-    keep_self: whether every block attends itself in the variants that do not say so.
-    plan: of the random draw: "uniform", or "bigbird", which is that of the released code.
-    seed: of the random draw, which differs by head and layer.
-    redraw: "never", or "step": in training the random blocks are drawn anew at every step, from the
-      stream "graph", the same for all examples and devices; evaluation keeps the fixed draw.
-    query_parts: query blocks that attend at all, of "random", "window", "global", as the flags in
-      the code of BBViT's authors have it; () for all.
-    prefix_global: whether blocks are counted on the grid, and prefix tokens attend all and are
-      attended by all; else prefix tokens are the first tokens of block 0, as published.
+    variant: The parts, joined by "+": "R+W+G", "W+G", "R", ...
+    block: The number of tokens in a block; it need not divide N.
+    window: The number of blocks in the window, odd.
+    random: The number of random blocks of a query block. It must not exceed the number of blocks;
+      only the default is reduced to it.
+    global_blocks: The indices of blocks that attend all and are attended by all.
+    keep_self: Whether every block attends itself, in variants whose parts do not include this.
+    plan: The plan of the random draw: "uniform", or "bigbird" as in the released code.
+    seed: The seed of the random draw, which differs by head and layer.
+    redraw: The time of the random draw: "never" keeps it fixed; "step" draws the blocks anew at
+      every training step from the stream "graph", for all examples and devices at once. Evaluation
+      always uses the fixed draw.
+    query_parts: The kinds of query blocks that attend at all, of "random", "window" and "global",
+      like the flags in the code of BBViT's authors; () means all.
+    prefix_global: Whether blocks are counted on the grid, and prefix tokens attend all tokens and
+      are attended by all. If not, prefix tokens are the first tokens of block 0, as published.
 
   `PatternAttention` has the other attributes.
   """
@@ -70,7 +71,7 @@ class BigBirdAttention(PatternAttention):
         heads=self.num_heads,
         seed=self.seed,
       )
-    except ConfigError as error:  # the fields bear the names of the arguments
+    except ConfigError as error:  # the arguments have the names of the fields
       raise ConfigError(f"token_mixer.{error}") from error
     parts = tuple(self.query_parts)
     pattern = pattern & QueryParts(parts, self.block) if parts else pattern
@@ -89,7 +90,7 @@ class BigBirdAttention(PatternAttention):
         "token_mixer.redraw='step' draws blocks in training: apply the model with a key of the"
         " step, rngs={'graph': key}, or set token_mixer.redraw='never'"
       )
-    # Flax folds the module's path into the stream's key, so that layers differ.
+    # Flax folds the module's path into the key of the stream, so that layers differ.
     key = jax.random.fold_in(self.make_rng("graph"), self.seed)
     seed = jax.random.bits(key, (), jnp.uint32)
     return self.with_prefix(

@@ -1,4 +1,4 @@
-"""BiFormer's attention: regions choose regions, tokens attend tokens."""
+"""BiFormer's attention: each region chooses regions, and its tokens attend the tokens in them."""
 
 import math
 from typing import ClassVar, Literal
@@ -21,24 +21,25 @@ from vitx.ops.sparse.bilevel import region_numbers, route
 class BilevelAttention(AttentionModule):
   """Bi-level routing attention (Zhu et al. 2023, section 3.2 and equation 6).
 
-  The grid is cut into `regions` along each axis; each region attends the `top` regions whose mean
-  key has the largest product with its mean query, all heads alike, and inside those every token
-  attends every token. To that comes the local context enhancement (LCE), a depthwise convolution of
-  the values over the grid. Which regions are chosen has no gradient.
+  The grid is cut into `regions` along each axis. Each region attends the `top` regions whose mean
+  key has the largest product with its mean query; all heads share this choice. Inside the chosen
+  regions every token attends every token. The local context enhancement (LCE), a depthwise
+  convolution of the values over the grid, is added. The choice of regions has no gradient.
 
-  Where `regions` does not divide the grid, the grid is padded at its end; padding is nobody's key
-  and takes no part in means (in the released code, which pads only on demand, it is and does).
-  Prefix tokens, which BiFormer has none of, attend all and are attended by all.
+  If `regions` does not divide the grid, the grid is padded at its end. No query attends the
+  padding, and means leave it out. (The released code pads only on demand; there the padding is
+  attended and counts in means.) BiFormer has no prefix tokens; here they attend all tokens and are
+  attended by all.
 
   Attributes:
-    regions: S, along each axis of the grid.
-    top: k, regions that a region attends; where there are fewer, all.
-    local_kernel: side of the LCE's kernel, odd; 0 for none.
-    scale_by: logits are divided by the root of the "head_dim", or of the "width" of all heads
+    regions: The number of regions S along each axis of the grid.
+    top: The number k of regions that a region attends; all if there are fewer.
+    local_kernel: The side of the LCE's kernel, odd; 0 means no LCE.
+    scale_by: The width whose root divides the logits: "head_dim", or "width" for all heads
       together, as in the released code.
 
   `AttentionModule` has the other attributes; regions are chosen by queries and keys without
-  positions. The matrix is without the LCE.
+  positions. The sown matrix does not include the LCE.
   """
 
   properties: ClassVar = Properties(flops_exponent=2.0)
@@ -55,16 +56,16 @@ class BilevelAttention(AttentionModule):
     """Mixes tokens.
 
     Args:
-      x: (B, N, C).
-      layout: the tokens' arrangement.
-      mask: boolean (B, N), True = may be attended. Masked tokens contribute exactly nothing.
-      train: not used: nothing is random.
+      x: The tokens, (B, N, C).
+      layout: The arrangement of the tokens.
+      mask: A boolean mask (B, N), True = may be attended. Masked tokens contribute exactly nothing.
+      train: Not used, since nothing is random.
 
     Returns:
-      (B, N, C).
+      The mixed tokens, (B, N, C).
 
     Raises:
-      ConfigError: more regions than tokens along an axis, or an even kernel.
+      ConfigError: If there are more regions than tokens along an axis, or if the kernel is even.
     """
     if self.local_kernel and self.local_kernel % 2 == 0:
       raise ConfigError(

@@ -1,22 +1,23 @@
-"""What a token mixer promises; `vitx.testing.check_token_mixer` holds it to that."""
+"""The guarantees of a token mixer; `vitx.testing.check_token_mixer` tests them."""
 
 import dataclasses
 
 
 @dataclasses.dataclass(frozen=True)
 class Properties:
-  """What a mixer guarantees with its default fields; a class states its own as `properties`.
+  """The guarantees of a mixer with its default fields; a class declares its own as `properties`.
 
   Attributes:
-    implementations: those that exist and must agree; empty where there is one path only.
-    accepts_mask: masked tokens contribute exactly nothing; else a mask raises ConfigError.
-    accepts_causal: with `causal=True` no output depends on a later token; else that raises
+    implementations: The implementations that exist and must agree; empty if there is one path only.
+    accepts_mask: Whether masked tokens contribute exactly nothing; if not, a mask raises
       ConfigError.
-    permutation_equivariant: permuted tokens give permuted outputs.
-    masking_is_deletion: masking tokens gives what leaving them out gives.
-    fixed_length: parameters depend on N, which stays as it was at `init`.
-    memory_exponent: of the kernelized path's temporary memory, in N.
-    flops_exponent: of its floating-point operations, in N.
+    accepts_causal: Whether with `causal=True` no output depends on a later token; if not,
+      `causal=True` raises ConfigError.
+    permutation_equivariant: Whether permuted tokens give permuted outputs.
+    masking_is_deletion: Whether masking tokens has the same effect as leaving them out.
+    fixed_length: Whether parameters depend on N, which must then stay as it was at `init`.
+    memory_exponent: The exponent of N in the temporary memory of the kernelized path.
+    flops_exponent: The exponent of N in the floating-point operations of the kernelized path.
   """
 
   implementations: tuple[str, ...] = ("masked", "kernelized")

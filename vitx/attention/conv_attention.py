@@ -1,6 +1,6 @@
-"""Softmax attention with convolutions and batch statistics: LeViT's and CvT's token mixers.
+"""Softmax attention with convolutions and batch statistics: the token mixers of LeViT and CvT.
 
-Both implementations share parameters.
+The "masked" and the "kernelized" implementation share their parameters.
 """
 
 import dataclasses
@@ -36,7 +36,7 @@ class _BatchStatisticsAttention(AttentionModule):
   use_bias: bool = False
 
   def attend(self, layout: TokenLayout, q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
-    """Returns what the heads give, (B, N, H, D), of q (B, N, H, D) and k, v (B, M, H, D)."""
+    """Returns the output of the heads, (B, N, H, D), for q (B, N, H, D) and k, v (B, M, H, D)."""
     scale = 1 / math.sqrt(q.shape[-1])
     if q.shape == k.shape:
       q, k = self.apply_positions(q, k, layout, scale)
@@ -54,14 +54,14 @@ class _BatchStatisticsAttention(AttentionModule):
 
 
 class LeViTAttention(_BatchStatisticsAttention):
-  """LeViT's attention (Graham et al. 2021, section 4.4), as vit-pytorch 0.19.6 has it.
+  """LeViT's attention (Graham et al. 2021, section 4.4), as in vit-pytorch 0.19.6.
 
-  Queries, keys and values are batch-normalized; what the heads give passes a GELU (Hardswish in
-  LeViT's own code), the projection and a batch normalization whose factor starts at zero. Without
-  the attention bias, as in ViX (section 3); `relative_bias="axial"` has one.
+  Queries, keys and values are batch-normalized. The output of the heads passes a GELU (Hardswish in
+  LeViT's own code), the projection and a batch normalization whose factor starts at zero. There is
+  no attention bias, as in ViX (section 3); `relative_bias="axial"` adds one.
 
   Attributes:
-    use_bias: of the query, key and value projections.
+    use_bias: Whether the query, key and value projections have a bias.
 
   `AttentionModule` has the other attributes.
   """
@@ -73,7 +73,7 @@ class LeViTAttention(_BatchStatisticsAttention):
     """Maps (B, N, C) to (B, N, C); in training the collection "batch_stats" must be mutable.
 
     Raises:
-      ConfigError: there is a mask, which batch statistics cannot honor.
+      ConfigError: If there is a mask, which batch statistics cannot honor.
     """
     self.refuse_mask(mask)
     width = x.shape[-1]
@@ -93,13 +93,13 @@ class LeViTAttention(_BatchStatisticsAttention):
 class CvTAttention(_BatchStatisticsAttention):
   """CvT's attention (Wu et al. 2021, section 3.2): projections of depthwise convolutions.
 
-  A depthwise convolution, a batch normalization and a linear map make the queries; another such
-  pair, perhaps strided, makes keys and values, which share it, as in vit-pytorch 0.19.6.
+  A depthwise convolution, a batch normalization and a linear map make the queries. Keys and values
+  share a second convolution, perhaps strided, and normalization, as in vit-pytorch 0.19.6.
 
   Attributes:
-    use_bias: of the query, key and value projections.
-    kernel: side of the depthwise convolutions.
-    kv_stride: of the keys' and values' convolution.
+    use_bias: Whether the query, key and value projections have a bias.
+    kernel: The side of the depthwise convolutions.
+    kv_stride: The stride of the convolution of keys and values.
 
   `AttentionModule` has the other attributes.
   """
@@ -114,7 +114,8 @@ class CvTAttention(_BatchStatisticsAttention):
     """Maps (B, N, C) to (B, N, C); in training the collection "batch_stats" must be mutable.
 
     Raises:
-      ConfigError: an even kernel, a mask, a prefix token, no 2-D grid, positions of strided keys.
+      ConfigError: If the kernel is even, the grid is not two-dimensional, strided keys have
+        positions, or there is a mask or a prefix token.
     """
     self.refuse_mask(mask)
     self._check(layout)

@@ -1,4 +1,4 @@
-"""Attention along rows and columns, in neighborhoods, and in windows of a grid."""
+"""Attention along rows and columns, in neighborhoods and in windows of a grid."""
 
 from typing import ClassVar, Literal
 
@@ -11,7 +11,7 @@ from vitx.ops.relative_bias import Places
 
 
 class AxialAttention(PatternAttention):
-  """Half of the heads attend along rows, the others along columns (Ho et al. 2019)."""
+  """Attention along rows in half of the heads and along columns in the others (Ho et al. 2019)."""
 
   properties: ClassVar = Properties(accepts_causal=True, flops_exponent=1.5)
 
@@ -21,11 +21,11 @@ class AxialAttention(PatternAttention):
 
 
 class NeighborhoodAttention(PatternAttention):
-  """The k x k neighborhood, shifted inside at the border (Hassani et al. 2023, section 3.1).
+  """Attention to the k x k neighborhood, kept inside the border (Hassani et al. 2023, section 3.1).
 
   Attributes:
-    size: k, along each axis; no larger than the grid.
-    dilation: step between neighbors.
+    size: The side k along each axis; no larger than the grid.
+    dilation: The step between neighbors.
 
   `PatternAttention` has the other attributes.
   """
@@ -38,17 +38,19 @@ class NeighborhoodAttention(PatternAttention):
 
 
 class ShiftedWindowAttention(PatternAttention):
-  """Windows of the grid, shifted by half in every other layer (Liu et al. 2021, section 3.2).
+  """Attention in windows, shifted by half in every other layer (Liu et al. 2021, section 3.2).
 
-  Along an axis that one window holds nothing is shifted, as in the released code. Where the window
-  does not divide the grid, the grid is padded at its end before it is rolled, as Hugging Face's
-  `SwinLayer` does it, but padding is nobody's key; there, and in timm, which pads after rolling,
-  its zeros take their share of each softmax. Where the window divides, all are the same.
+  Nothing is shifted along an axis that one window covers, as in the released code. If the window
+  does not divide the grid, the grid is padded at its end before it is rolled, as in Hugging Face's
+  `SwinLayer`. Here no query attends the padding. In `SwinLayer`, and in timm, which pads after
+  rolling, the padding's zeros take a share of each softmax. If the window divides the grid, all
+  three agree.
 
   Attributes:
-    size: side of a window in tokens.
-    relative_bias: also "window", as published (equation 4): one table (H, 2 M - 1, 2 M - 1) by the
-      difference of both coordinates inside a window of M x M.
+    size: The side of a window in tokens.
+    relative_bias: The learned bias of the logits: beside "none" and "axial" also "window", as
+      published (equation 4): one table (H, 2 M - 1, 2 M - 1), indexed by the difference of both
+      coordinates inside a window of M x M.
 
   `PatternAttention` has the other attributes.
   """

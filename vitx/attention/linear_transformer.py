@@ -1,4 +1,4 @@
-"""Linear transformer: attention with the feature map elu + 1."""
+"""The linear transformer: attention with the feature map elu + 1."""
 
 from typing import ClassVar
 
@@ -16,7 +16,7 @@ from vitx.ops.layout import TokenLayout
 class LinearTransformer(AttentionModule):
   """Linear attention (Katharopoulos et al. 2020, section 3.2).
 
-  `AttentionModule` has the attributes; rotation comes before the feature map.
+  `AttentionModule` has the attributes; queries and keys are rotated before the feature map.
   """
 
   properties: ClassVar = Properties(
@@ -36,10 +36,10 @@ class LinearTransformer(AttentionModule):
   ) -> jax.Array:
     """Maps (B, N, C) to (B, N, C); tokens whose `mask` (B, N) is False contribute nothing.
 
-    `at`, integers (N,), ascending, gives the places in the layout that these tokens have; None for
-    all.
+    `at`, integers (N,), ascending, has the places in the layout of these tokens; None means all
+    places.
     """
-    self.is_decoding(x, at)  # refused: sums over keys are not kept
+    self.is_decoding(x, at)  # decoding is refused: sums over keys are not cached
     q, k, v = self.project(x)  # (B, N, H, D)
     q, k = self.apply_positions(q, k, layout, at=at)
     q, k = elu_features(q), elu_features(k, mask=mask)

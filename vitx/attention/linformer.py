@@ -1,4 +1,4 @@
-"""Linformer: softmax attention over slots that mix the tokens."""
+"""Linformer: softmax attention over slots, each a mix of all tokens."""
 
 from typing import ClassVar
 
@@ -16,7 +16,7 @@ from vitx.ops.layout import TokenLayout
 
 
 def _uniform(key, shape):
-  """Draws within 1/sqrt(M), as published."""
+  """Draws uniformly within ±1/sqrt(M), as published."""
   return jax.random.uniform(key, shape, jnp.float32, -1, 1) / shape[1] ** 0.5
 
 
@@ -24,12 +24,12 @@ class Linformer(AttentionModule):
   """Linformer attention (Wang et al. 2020). The number of tokens is fixed at `init`.
 
   Attributes:
-    slots: M, to which N tokens are mixed.
-    share_projection: keys and values are mixed by the same matrix.
-    share_kv: the values are the keys themselves, which implies `share_projection`; without
-      rotation, where there is one.
-    one_kv_head: keys and values have one head, which all query heads read.
-    dropout: of the attention probabilities; only "masked" can draw it.
+    slots: The number of slots M to which N tokens are mixed.
+    share_projection: Whether one matrix mixes both keys and values.
+    share_kv: Whether the values are the keys themselves, without rotation; this implies
+      `share_projection`.
+    one_kv_head: Whether keys and values have one head, which all query heads read.
+    dropout: The rate at which attention probabilities are dropped; only "masked" can drop them.
 
   `AttentionModule` has the other attributes; keys are rotated before they are mixed, and the matrix
   is (B, H, N, M).
@@ -51,16 +51,16 @@ class Linformer(AttentionModule):
     """Mixes tokens.
 
     Args:
-      x: (B, N, C), N as at `init`.
-      layout: the tokens' arrangement, for rotary positions.
-      mask: boolean (B, N), True = may be attended. Masked tokens are left out of every slot.
-      train: whether dropout is active; it draws from the stream "dropout".
+      x: The tokens, (B, N, C), with the N of `init`.
+      layout: The arrangement of the tokens, for rotary positions.
+      mask: A boolean mask (B, N), True = may be attended. Masked tokens are left out of every slot.
+      train: Whether dropout is active; it draws from the stream "dropout".
 
     Returns:
-      (B, N, C).
+      The mixed tokens, (B, N, C).
 
     Raises:
-      ConfigError: another N than at `init`; "kernelized" with dropout.
+      ConfigError: If N is not the N of `init`, or if "kernelized" meets dropout.
     """
     length, width = x.shape[1:]
     head_dim = self.resolve_head_dim(x)

@@ -19,14 +19,14 @@ class LongformerAttention(PatternAttention):
   """A sliding window, dilated in some heads, and global tokens (Beltagy et al. 2020, section 3.1).
 
   Attributes:
-    window: keys on each side of the query.
-    dilation: step between keys, for each head; fewer than H repeat.
-    global_tokens: tokens that are global beside the prefix, 0 ... N-1 with prefix tokens counted,
-      negative ones from the end.
-    global_projections: "shared", or "separate", as published: the queries of global tokens attend
-      all keys by projections of their own (`query_global`, `key_global`, `value_global`, which
-      start with the values of the local ones); the other queries read global keys by the local
-      ones, in one softmax with their window.
+    window: The number of keys on each side of the query.
+    dilation: The step between keys, for each head; fewer than H values repeat.
+    global_tokens: The tokens that are global beside the prefix, 0 ... N-1 with prefix tokens
+      counted; negative numbers count from the end.
+    global_projections: The projections of global tokens: "shared", or "separate", as published.
+      "separate" lets global queries attend all keys by their own projections (`query_global`,
+      `key_global`, `value_global`, which start as copies of the local ones). The other queries read
+      global keys by the local projections, in one softmax with their window.
 
   `PatternAttention` has the other attributes.
   """
@@ -37,7 +37,11 @@ class LongformerAttention(PatternAttention):
   global_projections: Literal["shared", "separate"] = "shared"
 
   def __post_init__(self):
-    """Refuses separate projections of a causal mixer; see `TokenMixer`."""
+    """Checks the fields; see `TokenMixer`.
+
+    Raises:
+      ConfigError: If a causal mixer has separate projections.
+    """
     super().__post_init__()
     if self.causal and self.global_projections == "separate":
       raise ConfigError(
@@ -73,7 +77,7 @@ class LongformerAttention(PatternAttention):
     return out.at[:, rows].set(own), matrix
 
   def _global(self, name: str, x: jax.Array) -> jax.Array:
-    """Makes a projection of its own that starts as a copy of the local one."""
+    """Makes a separate projection of global tokens that starts as a copy of the local one."""
     local: jax.Array = self.get_variable("params", name)["kernel"]
 
     def copy(key, shape, dtype):
@@ -90,10 +94,10 @@ class LongformerAttention(PatternAttention):
     )(x)
 
   def _rows(self, layout: TokenLayout) -> np.ndarray:
-    """Returns the global tokens.
+    """Returns the numbers of the global tokens.
 
     Raises:
-      ConfigError: there is none.
+      ConfigError: If there is no global token.
     """
     field = f"token_mixer.global_projections={self.global_projections!r}"
     prefix = range(layout.prefix) if self.prefix_global else ()

@@ -1,4 +1,4 @@
-"""MLP-Mixer's token mixing: an MLP along the tokens."""
+"""The token mixing of MLP-Mixer: an MLP along the tokens."""
 
 from typing import ClassVar
 
@@ -16,14 +16,14 @@ from vitx.ops.layout import TokenLayout
 
 
 class MLPMixing(TokenMixer):
-  """Two linear maps over the tokens with a GELU between, shared by the channels.
+  """Two linear maps over the tokens with a GELU between them, shared by the channels.
 
-  (Tolstikhin et al. 2021, equation 1.) The number of tokens is fixed at `init`. There is one path
-  only: the maps are the matrix.
+  (Tolstikhin et al. 2021, equation 1.) The number of tokens is fixed at `init`. There is only one
+  path, since the maps themselves are the matrix.
 
   Attributes:
-    hidden: width between the two maps; None for N.
-    implementation: "auto", the one path.
+    hidden: The width between the two maps; None means N.
+    implementation: "auto", the only path.
 
   `TokenMixer` has the other attributes.
   """
@@ -41,7 +41,7 @@ class MLPMixing(TokenMixer):
     """Maps (B, N, C) to (B, N, C); tokens whose `mask` (B, N) is False count as zeros.
 
     Raises:
-      ConfigError: another N than at `init`, or an implementation but "auto".
+      ConfigError: If N is not the N of `init`, or if the implementation is not "auto".
     """
     if self.implementation != "auto":
       raise ConfigError(

@@ -13,12 +13,12 @@ class GivenPatternAttention(PatternAttention):
   """Softmax attention along the edges of one of `vitx.ops.patterns.PATTERNS`.
 
   Attributes:
-    edges: the pattern's name.
+    edges: The name of the pattern.
 
   `PatternAttention` has the other attributes.
   """
 
-  properties: ClassVar = Properties(accepts_causal=True, flops_exponent=2.0)  # as of "full"
+  properties: ClassVar = Properties(accepts_causal=True, flops_exponent=2.0)  # quadratic for "full"
 
   edges: str = "full"
 

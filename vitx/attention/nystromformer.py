@@ -15,25 +15,25 @@ from vitx.layers.projections import from_heads
 from vitx.ops.kernels.nystrom import depthwise_convolution
 from vitx.ops.layout import TokenLayout
 
-Iterations = Annotated[int, Range("[1, 100]")]  # each is written out in the program
+Iterations = Annotated[int, Range("[1, 100]")]  # the program unrolls every iteration
 
 
 class Nystromformer(AttentionModule):
   """Nyström attention with a depthwise convolution of the values beside it (Xiong et al. 2021).
 
   Attributes:
-    landmarks: M, the most that are used.
-    iterations: of the pseudo-inverse.
-    kernel_size: taps of the convolution over the tokens, odd; 0 for no convolution.
-    padding: where N is no multiple of `landmarks`. "masked": the last segment is shorter. "front":
-      tokens of zeros are put in front, take part in everything and are cut off again, as in the
-      published code; a mask leaves them out. Rotations are the same for both: a shift of all
-      positions changes no logit.
-    pinv_scale: extent of the maxima in the inverse's first guess: "example", each matrix its own,
-      or "batch", as published, over all examples.
+    landmarks: The largest number of landmarks M.
+    iterations: The number of iterations of the pseudo-inverse.
+    kernel_size: The number of taps of the convolution over the tokens, odd; 0 means no convolution.
+    padding: The treatment of an N that is no multiple of `landmarks`: "masked" makes the last
+      segment shorter. "front" puts tokens of zeros in front, which take part in everything and are
+      cut off at the end, as in the published code; a mask leaves them out. Both rotate tokens by
+      their original positions: a shift of all positions changes no logit.
+    pinv_scale: The extent of the maxima in the first guess of the inverse: "example" takes them per
+      matrix, "batch" over all examples, as published.
 
-  `AttentionModule` has the other attributes; rotation comes before landmarks are made, and the
-  matrix is without the convolution and with the padding in front.
+  `AttentionModule` has the other attributes. Tokens are rotated before landmarks are made. The sown
+  matrix does not include the convolution, and includes the padding in front.
   """
 
   properties: ClassVar = Properties()
@@ -52,7 +52,7 @@ class Nystromformer(AttentionModule):
     """Maps (B, N, C) to (B, N, C); tokens whose `mask` (B, N) is False contribute nothing.
 
     Raises:
-      ConfigError: a field has no valid value.
+      ConfigError: If a field has no valid value.
     """
     self._check()
     length, width = x.shape[1:]
@@ -81,7 +81,7 @@ class Nystromformer(AttentionModule):
     return from_heads(width, dtype=self.dtype)(out[:, front:])
 
   def _apply_positions(self, q: jax.Array, k: jax.Array, layout: TokenLayout, front: int):
-    """Applies positions to the tokens behind the padding, which stays: rotated zeros are zeros."""
+    """Applies positions to the tokens behind the padding, whose zeros no rotation would change."""
     placed = self.apply_positions(q[:, front:], k[:, front:], layout)
     if not front:
       return placed

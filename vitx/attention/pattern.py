@@ -1,4 +1,4 @@
-"""What all sparse attention modules share: projections once, then attention along a pattern."""
+"""The base of all sparse attention modules: projections, then attention along a pattern."""
 
 import math
 from typing import ClassVar
@@ -17,16 +17,16 @@ from vitx.ops.patterns import Global, Pattern
 
 
 class PatternAttention(AttentionModule):
-  """Softmax attention along the edges of a pattern; a subclass says which in `pattern`.
+  """Softmax attention along the edges of a pattern, which a subclass returns from `pattern`.
 
   Attributes:
-    value_dim: D of the values; None for that of queries and keys.
-    out_projection: whether the heads are mixed by a learned projection at the end.
-    prefix_global: whether prefix tokens (the class token, a model's `extra_tokens`) attend all and
-      are attended by all.
-    tile: tokens in a block of the kernelized path, no part of the result; None for what suits the
-      pattern.
-    dropout: of the attention probabilities; only "masked" can draw it.
+    value_dim: The D of the values; None means the D of the queries and keys.
+    out_projection: Whether a learned projection mixes the heads at the end.
+    prefix_global: Whether prefix tokens (the class token, a model's `extra_tokens`) attend all
+      tokens and are attended by all.
+    tile: The number of tokens in a block of the kernelized path, without effect on the result; None
+      chooses one that suits the pattern.
+    dropout: The rate at which attention probabilities are dropped; only "masked" can drop them.
 
   `AttentionModule` has the other attributes; "kernelized" works on the tiles that hold edges.
   """
@@ -45,15 +45,15 @@ class PatternAttention(AttentionModule):
     raise NotImplementedError
 
   def full_pattern(self, layout: TokenLayout) -> Pattern:
-    """Returns the edges of this layer, prefix tokens included; `causal` comes on top."""
+    """Returns the edges of this layer with prefix tokens, before `causal` removes any."""
     return self.with_prefix(self.pattern(layout).at(self.layer), layout)
 
   def with_prefix(self, pattern: Pattern, layout: TokenLayout) -> Pattern:
-    """Returns a pattern and what `prefix_global` adds to it."""
+    """Returns the pattern with the edges that `prefix_global` adds."""
     return pattern | Global(prefix=True) if self.prefix_global and layout.prefix else pattern
 
   def training_pattern(self, layout: TokenLayout) -> Pattern:
-    """Returns the edges of this layer at a step of training; a subclass may draw them anew."""
+    """Returns the edges of this layer at a training step; a subclass may draw them anew."""
     return self.full_pattern(layout)
 
   def replace_rows(
@@ -65,12 +65,12 @@ class PatternAttention(AttentionModule):
     out: jax.Array,
     matrix: jax.Array | None,
   ) -> tuple[jax.Array, jax.Array | None]:
-    """Replaces the rows of queries that attend in a way of their own; here there are none.
+    """Replaces the output of queries that attend in a special way; the base class has none.
 
     Args:
-      x, layout, mask, train: of the call.
-      out: (B, N, H, D), along the pattern.
-      matrix: (B, H, N, N) of the masked path, else None.
+      x, layout, mask, train: The arguments of `__call__`.
+      out: The output along the pattern, (B, N, H, D).
+      matrix: The matrix (B, H, N, N) of the masked path, or None.
 
     Returns:
       `out` and `matrix`, with the rows of those queries replaced.
@@ -90,19 +90,19 @@ class PatternAttention(AttentionModule):
     """Mixes tokens.
 
     Args:
-      x: (B, N, C).
-      layout: the tokens' arrangement.
-      mask: boolean (B, N), True = may be attended. Masked tokens contribute exactly nothing.
-      at: int32 (1,), the place of the one token that is decoded with a mutable collection "cache";
-        None for all.
-      train: whether dropout is active; it draws from the stream "dropout".
+      x: The tokens, (B, N, C).
+      layout: The arrangement of the tokens.
+      mask: A boolean mask (B, N), True = may be attended. Masked tokens contribute exactly nothing.
+      at: The place of the one token that is decoded with a mutable collection "cache", int32 (1,);
+        None means all tokens.
+      train: Whether dropout is active; it draws from the stream "dropout".
 
     Returns:
-      (B, N, C).
+      The mixed tokens, (B, N, C).
 
     Raises:
-      ConfigError: unknown implementation, "kernelized" with dropout, a pattern that does not fit,
-        places `at` without a cache, or a cache without `causal`.
+      ConfigError: If the implementation is unknown, if "kernelized" meets dropout, if the pattern
+        does not fit, or if there are places `at` without a cache or a cache without `causal`.
     """
     q, k, v = self.project(x, self.value_dim)  # (B, N, H, D)
     scale = 1 / math.sqrt(q.shape[-1])

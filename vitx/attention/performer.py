@@ -19,29 +19,30 @@ from vitx.ops.layout import TokenLayout
 class Performer(AttentionModule):
   """FAVOR+ attention (Choromanski et al. 2021).
 
-  The random projection is no parameter: it lives in the collection "features", one per layer for
-  all heads. With `redraw` it is drawn anew in training: the features of training call t are a
-  function of (the seed drawn at `init`, t // redraw, layer), t counted in the same collection.
+  The random projection is not a parameter. It is kept in the collection "features", one per layer
+  for all heads. With `redraw` it is drawn anew in training: the features of training call t are a
+  function of (the seed drawn at `init`, t // redraw, layer). The same collection counts t.
 
   Attributes:
-    features: M; None for floor(D ln D).
-    kernel: "softmax", or a function of `vitx.ops.kernels.features.KERNELS` ("relu", ...)
-      for generalized attention.
-    eps: added to the features; None for 1e-4 with softmax, 1e-3 for the others, as published.
-    stabilizer: extent of the maximum that is subtracted in the softmax features of keys: "example",
-      each example and head its own, or "batch", as in the authors' first code; without a part in a
-      causal mixer, where a maximum over all keys would tell of later ones.
-    redraw: training calls between two draws (micro-batches count each); 0 for no second draw.
-    local_heads: of the H heads, the last so many use plain softmax over `local_window` instead.
-    local_window: tokens per block; a token sees its own block and the ones beside it.
+    features: The number of features M; None means floor(D ln D).
+    kernel: The kernel: "softmax", or a function of `vitx.ops.kernels.features.KERNELS` ("relu",
+      ...) for generalized attention.
+    eps: The number added to the features; None means the published values, 1e-4 with "softmax" and
+      1e-3 with the other kernels.
+    stabilizer: The extent of the maximum that is subtracted in the softmax features of keys:
+      "example" takes it per example and head, "batch" over the batch, as in the authors' first
+      code. A causal mixer subtracts none, since a maximum over all keys would reveal later tokens.
+    redraw: The number of training calls between two draws (each micro-batch counts); 0 draws once.
+    local_heads: The number of heads, the last of H, that use plain softmax over `local_window`.
+    local_window: The number of tokens per block; a token attends its block and those beside it.
 
-  `AttentionModule` has the other attributes; rotation comes before the features.
+  `AttentionModule` has the other attributes; queries and keys are rotated before the features.
   """
 
   properties: ClassVar = Properties(
     accepts_causal=True, permutation_equivariant=True, masking_is_deletion=True
   )
-  keeps_state: ClassVar = True  # its features: of a frozen one they are not redrawn
+  keeps_state: ClassVar = True  # a frozen Performer does not redraw its features
   without_logits: ClassVar = "keys are summed, as random features, before any query meets them"
 
   features: PositiveInt | None = None
@@ -65,20 +66,20 @@ class Performer(AttentionModule):
     """Mixes tokens.
 
     Args:
-      x: (B, N, C).
-      layout: the tokens' arrangement, for rotary positions.
-      mask: boolean (B, N), True = may be attended. Masked tokens contribute exactly nothing.
-      at: integers (N,), ascending, the places in the layout that these tokens have; None for all.
-      train: whether features are redrawn; then the collection "features" must be mutable.
+      x: The tokens, (B, N, C).
+      layout: The arrangement of the tokens, for rotary positions.
+      mask: A boolean mask (B, N), True = may be attended. Masked tokens contribute exactly nothing.
+      at: The places in the layout of these tokens, integers (N,), ascending; None means all places.
+      train: Whether features are redrawn; then the collection "features" must be mutable.
 
     Returns:
-      (B, N, C).
+      The mixed tokens, (B, N, C).
 
     Raises:
-      ConfigError: a field has no valid value; features to redraw are not mutable.
+      ConfigError: If a field has no valid value, or if features to redraw are not mutable.
     """
     self._check()
-    self.is_decoding(x, at)  # refused: sums over keys are not kept
+    self.is_decoding(x, at)  # decoding is refused: sums over keys are not cached
     q, k, v = self.project(x)  # (B, N, H, D)
     q, k = self.apply_positions(q, k, layout, at=at)
     distant = self.num_heads - self.local_heads
@@ -111,11 +112,11 @@ class Performer(AttentionModule):
     )
 
   def _projection(self, head_dim: int, train: bool) -> jax.Array:
-    """Returns this call's projection (M, D); training counts the call and may draw anew."""
+    """Returns this call's projection (M, D); a training call is counted and may draw it anew."""
     count = features.default_count(head_dim) if self.features is None else self.features
 
     def draw(seed: jax.Array, epoch: jax.Array | int) -> jax.Array:
-      # One named generator, so that a checkpoint means the same whatever JAX's default is.
+      # The generator is named, so that a checkpoint does not depend on JAX's default generator.
       key = jax.random.wrap_key_data(seed, impl="threefry2x32")
       return features.orthogonal_gaussian(jax.random.fold_in(key, epoch), count, head_dim)
 

@@ -1,4 +1,4 @@
-"""Positions inside mixers: rotary embeddings, tables of bias, parameters that fix N."""
+"""Positions inside mixers: rotary embeddings, tables of bias, and parameters that fix N."""
 
 from collections.abc import Sequence
 
@@ -22,15 +22,15 @@ def apply_rope(
   """Rotates queries or keys by their position.
 
   Args:
-    rotary: by the place in the unrolled grid, "sequence", or by each coordinate, "axial"; "none"
-      changes nothing.
-    base: of the frequencies.
-    layout: of all tokens.
-    *arrays: (B, N, H, D) each.
-    at: int (N,), which tokens of the layout these are, as when decoding; None for all.
+    rotary: The kind of rotation: "sequence" by the place in the unrolled grid, "axial" by each
+      coordinate, "none" not at all.
+    base: The base of the frequencies.
+    layout: The layout of all tokens.
+    *arrays: The queries or keys, (B, N, H, D) each.
+    at: The places in the layout of these tokens, int (N,), as in decoding; None means all places.
 
   Raises:
-    ConfigError: unknown kind, a head dim that does not fit, or a layout of another length.
+    ConfigError: If the kind is unknown, or if the head dim or the length does not fit.
   """
   if rotary == "none":
     return arrays
@@ -43,13 +43,13 @@ def apply_rope(
 
 
 def bias_tables(module: nn.Module, places: Sequence[Places], heads: int) -> list[jax.Array]:
-  """Makes the tables (H, 2 g - 1, ...) of a relative bias, `relative_bias_0`, ...; zero at first.
+  """Creates the tables (H, 2 g - 1, ...) of a relative bias as `relative_bias_0`, ..., all zero.
 
-  Published tables start at a normal of 0.02, which is nearly the same; from zero a mixer starts as
-  it would without.
+  Published code draws them with a standard deviation of 0.02, which is close to zero. With zeros a
+  mixer starts exactly as it would without a bias.
 
   Raises:
-    ConfigError: they were made for another grid.
+    ConfigError: If the parameters were made for another grid.
   """
   tables = []
   for number, (extents, _) in enumerate(places):
@@ -66,12 +66,12 @@ def bias_tables(module: nn.Module, places: Sequence[Places], heads: int) -> list
 
 
 def check_length(found: tuple[int, ...], length: int, name: str) -> None:
-  """Raises ConfigError if a parameter made for another number of tokens is called with `length`.
+  """Raises ConfigError if a parameter was made for another number of tokens than `length`.
 
   Args:
-    found: shape of the parameter, tokens first.
-    length: N of the call.
-    name: of the parameter.
+    found: The shape of the parameter, tokens first.
+    length: The number of tokens N of the call.
+    name: The name of the parameter.
   """
   if found[0] != length:
     raise ConfigError(

@@ -10,11 +10,11 @@ from vitx.ops.patterns import ErdosRenyi, Pattern, WattsStrogatz
 
 
 class ErdosRenyiAttention(PatternAttention):
-  """Every edge is there with probability p, by head and layer (Zaheer et al. 2020, section 2).
+  """Attention on a random graph per head and layer (Zaheer et al. 2020, section 2).
 
   Attributes:
-    p: probability of an edge.
-    seed: of the draw.
+    p: The probability of each edge.
+    seed: The seed of the draw.
 
   `PatternAttention` has the other attributes.
   """
@@ -29,12 +29,12 @@ class ErdosRenyiAttention(PatternAttention):
 
 
 class WattsStrogatzAttention(PatternAttention):
-  """A ring of neighbors, a share of whose edges lead elsewhere (Zaheer et al. 2020, section 2).
+  """Attention on a ring of neighbors with some edges redirected (Zaheer et al. 2020, section 2).
 
   Attributes:
-    neighbors: w, tokens that each token is linked to, half on each side.
-    beta: share of edges that are redirected at random.
-    seed: of the draw.
+    neighbors: The number w of tokens that each token is linked to, half on each side.
+    beta: The share of edges that are redirected at random.
+    seed: The seed of the draw.
 
   `PatternAttention` has the other attributes.
   """

@@ -1,4 +1,4 @@
-"""The token mixers by name. What each promises stands in its class, as `properties`."""
+"""The token mixers by name. Each class declares its guarantees as `properties`."""
 
 from vitx.attention.bigbird import BigBirdAttention
 from vitx.attention.bilevel import BilevelAttention

@@ -12,7 +12,7 @@ from vitx.attention.contract import Properties
 from vitx.layers.projections import from_heads, resolve_head_dim, to_heads
 from vitx.ops.layout import TokenLayout
 
-# (α, β) of layer i = 1, ..., L; γ starts at β, so that β A - γ C starts centered.
+# (α, β) of layer i = 1, ..., L. γ starts at β, so that β A - γ C starts centered.
 STARTS = {
   "ones": lambda i: (1.0, 1.0),
   "equal": lambda i: (0.5, 0.5),
@@ -28,24 +28,27 @@ def _zeros(wanted: bool) -> dict:
 
 
 class ShapedAttention(AttentionModule):
-  """(α I + β A - γ C) v, A softmax attention, C uniform attention (He and Hofmann 2024, section 4).
+  """Attention (α I + β A - γ C) v, A softmax, C uniform attention (He and Hofmann 2024, section 4).
 
-  The model's heads share one map, or have one each; the scalars are learned.
+  The model's heads share one attention map or have one each; the scalars α, β, γ are learned.
 
   Attributes:
-    one_map: one pair of query and key projections makes one matrix A for all channels.
-    per_head: α, β, γ for each head instead of one for the layer.
-    center: whether there is γ C; then the query kernel starts at zero, so that A = C and the mixer
+    one_map: Whether one pair of query and key projections makes one matrix A for all channels.
+    per_head: Whether each head has its own α, β, γ; if not, the layer has one of each.
+    center: Whether there is γ C. The query kernel then starts at zero, so that A = C and the mixer
       starts as α I.
-    start: of α and β, a name of `STARTS`; "dynamic" is 1/i and 1 - 1/i in layer i.
-    values: "kept", "dropped" (the heads are groups of channels), "identity": s I + r ΔW with ΔW
-      starting at zero and learned gains s, r at one; or "first": "identity" without bias in layer
-      0, "dropped" in the others.
-    output: of the output projection: "kept", "dropped" or "identity" as for the values.
-    large_logits: logits times sqrt(D) instead of 1/sqrt(D), as in one published listing.
+    start: The initial values of α and β, a name of `STARTS`; "dynamic" is 1/i and 1 - 1/i in layer
+      i.
+    values: The value projection: "kept"; "dropped" (the heads are groups of channels); "identity",
+      which is s I + r ΔW with ΔW starting at zero and learned gains s, r at one; or "first", which
+      is "identity" without bias in layer 0 and "dropped" in the others.
+    output: The output projection: "kept", "dropped" or "identity", with the meanings of `values`.
+    large_logits: Whether logits are multiplied by sqrt(D) instead of 1/sqrt(D), as in one published
+      listing.
 
-  `AttentionModule` has the other attributes; `head_dim` is that of queries and keys, `use_bias` is
-  of the output projection too, and the matrix is (B, 1, N, N) where heads share map and scalars.
+  `AttentionModule` has the other attributes. `head_dim` is the width of queries and keys,
+  `use_bias` also applies to the output projection, and the matrix is (B, 1, N, N) if heads share
+  map and scalars.
   """
 
   properties: ClassVar = Properties(
@@ -68,7 +71,7 @@ class ShapedAttention(AttentionModule):
     """Maps (B, N, C) to (B, N, C); tokens whose `mask` (B, N) is False contribute nothing.
 
     Raises:
-      ConfigError: H does not divide C.
+      ConfigError: If H does not divide C.
     """
     x = x.astype(self.dtype)
     width = x.shape[-1]

@@ -19,10 +19,11 @@ class SoftmaxAttention(AttentionModule):
   """Multi-head softmax attention (Vaswani et al. 2017, section 3.2).
 
   Attributes:
-    value_dim: D of the values; None for that of queries and keys.
-    value_bias: whether the projections of the values and of the output have biases.
-    qk_norm: a layer normalization, without bias, of queries and of keys (Dehghani et al. 2023).
-    dropout: of the attention probabilities; only "masked" can draw it.
+    value_dim: The D of the values; None means the D of the queries and keys.
+    value_bias: Whether the projections of the values and of the output have biases.
+    qk_norm: Whether queries and keys pass a layer normalization without bias (Dehghani et al.
+      2023).
+    dropout: The rate at which attention probabilities are dropped; only "masked" can drop them.
 
   `AttentionModule` has the other attributes.
   """
@@ -56,19 +57,21 @@ class SoftmaxAttention(AttentionModule):
     """Mixes tokens.
 
     Args:
-      x: (B, N, C).
-      layout: the tokens' arrangement, for positions.
-      mask: boolean (B, N), True = may be attended. Masked tokens contribute exactly nothing.
-      at: integers (N,), ascending, the places in the layout that these tokens have; None for all.
-        With a mutable collection "cache" N is 1, and the tokens before it are attended too.
-      class_attention: also return what the first token attends.
-      train: whether dropout is active; it draws from the stream "dropout".
+      x: The tokens, (B, N, C).
+      layout: The arrangement of the tokens, for positions.
+      mask: A boolean mask (B, N), True = may be attended. Masked tokens contribute exactly nothing.
+      at: The places in the layout of these tokens, integers (N,), ascending; None means all places.
+        With a mutable collection "cache" N is 1, and the token also attends the earlier ones.
+      class_attention: Whether to return the attention of the first token as well.
+      train: Whether dropout is active; it draws from the stream "dropout".
 
     Returns:
-      (B, N, C); with `class_attention` also float32 (B, N), the mean over the heads.
+      The mixed tokens (B, N, C); with `class_attention` also the attention of the first token,
+      float32 (B, N), the mean over the heads.
 
     Raises:
-      ConfigError: unknown implementation, "kernelized" with dropout, or a cache without `causal`.
+      ConfigError: If the implementation is unknown, "kernelized" meets dropout, or a cache is not
+        `causal`.
     """
     q, k, v = self.project(x, self.value_dim, self.value_bias)  # (B, N, H, D)
     if self.qk_norm:

@@ -10,14 +10,14 @@ from vitx.ops.patterns import Fixed, Pattern, Strided, cycle, per_head
 
 
 class _Factorized(PatternAttention):
-  """A pattern of two parts: arranged in one head, over heads, or over layers.
+  """A pattern of two parts, arranged in one head, over heads, or over layers.
 
   Attributes:
-    stride: l; None for the width of the grid.
-    arrangement: "merged" unites the parts; "heads" gives the first half of the heads the local
-      part and the others the second; "layers" cycles through layers.
-    local_layers: with "layers", local layers for each one of the second part.
-    first: with "layers", the first layer that has the second part.
+    stride: The number of tokens l; None means the width of the grid.
+    arrangement: The arrangement: "merged" unites the parts; "heads" gives the local part to the
+      first half of the heads and the second part to the others; "layers" cycles through layers.
+    local_layers: The number of local layers for each layer of the second part, with "layers".
+    first: The first layer that has the second part, with "layers".
 
   `PatternAttention` has the other attributes.
   """
@@ -30,11 +30,11 @@ class _Factorized(PatternAttention):
   first: NonNegativeInt = 0
 
   def part(self, name: str) -> Pattern:
-    """Returns the pattern of one part: "merged", "local" or the second part's own name."""
+    """Returns the pattern of one part: "merged", "local" or the name of the second part."""
     raise NotImplementedError
 
   def arrange(self, second: str) -> Pattern:
-    """Returns the parts as `arrangement` says."""
+    """Returns the pattern in the chosen `arrangement`."""
     if self.arrangement == "merged":
       return self.part("merged")
     if self.arrangement == "heads":
@@ -50,10 +50,10 @@ class StridedAttention(_Factorized):
   """The last l tokens, and every l-th token (Child et al. 2019, section 4.3, "strided").
 
   Attributes:
-    form: "paper" and "code" are causal, with l + 1 and l local keys; "bidirectional" has
-      |i - j| < l; "axial" the query's own row, in both directions.
+    form: The form: "paper" and "code" are causal, with l + 1 and l local keys; "bidirectional" has
+      the local keys |i - j| < l; "axial" has the query's own row, in both directions.
 
-  `_Factorized` has `stride`, `arrangement` and `local_layers`, `PatternAttention` the others.
+  `_Factorized` has `stride`, `arrangement`, `local_layers`, `first`; `PatternAttention` the others.
   """
 
   form: Literal["paper", "code", "bidirectional", "axial"] = "axial"
@@ -71,11 +71,12 @@ class FixedAttention(_Factorized):
   (Child et al. 2019, section 4.3, "fixed".)
 
   Attributes:
-    summary: c.
-    distinct: heads that read summaries of their own before they repeat; with 1 all read the same.
-    causal: as published; False reads summaries in both directions.
+    summary: The number c of summary tokens in a run.
+    distinct: The number of different summaries of a run: head h reads the sub-run h mod `distinct`
+      of c tokens, counted from the end of the run.
+    causal: Whether attention is causal, as published; False reads summaries in both directions.
 
-  `_Factorized` has `stride`, `arrangement` and `local_layers`, `PatternAttention` the others.
+  `_Factorized` has `stride`, `arrangement`, `local_layers`, `first`; `PatternAttention` the others.
   """
 
   summary: PositiveInt = 1

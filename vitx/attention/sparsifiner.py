@@ -1,4 +1,4 @@
-"""Sparsifiner: every query attends the keys that a small predictor ranks first."""
+"""Sparsifiner: every query attends the keys that a small predictor ranks highest."""
 
 import math
 from typing import Any, ClassVar, Literal
@@ -25,33 +25,33 @@ DRAW = nn.initializers.truncated_normal(0.02)
 class Sparsifiner(AttentionModule):
   """Softmax attention under a mask of each image, head and query (Wei et al. 2023, section 3).
 
-  As released: queries and keys of fewer channels meet `slots` mixtures of the keys, whose softmax
-  gives each query coefficients of a learned basis over the tokens; of the N keys the ceil(keep N)
-  with the largest sum are attended. Queries in front of the grid (the class token) attend all keys.
-  The number of tokens is fixed at `init`.
+  The predictor is that of the released code. Queries and keys of fewer channels meet `slots`
+  mixtures of the keys. The softmax over them gives each query the coefficients of a learned basis
+  over the tokens, and the query attends the ceil(keep N) keys with the largest sum. Queries in
+  front of the grid (the class token) attend all keys. The number of tokens is fixed at `init`.
 
   Attributes:
-    keep: share of the keys that a query attends.
-    sparse: whether it does; False: it attends all, and the predictor is only computed, for its loss
-      (phase 1).
-    slots: S; the released code has N // 6, which is 32 of 197 tokens.
-    channel_divisor: by which the head's channels are reduced.
-    coefficient_threshold: coefficients not above it are zero; None: all stay.
-    coefficient_top: so many of a query's coefficients stay; None: all do.
-    basis_threshold: entries of the basis whose absolute value is not above it are zero, and the
-      others are taken absolute; None: as they are, with their sign.
-    predictor_implementation: "dense" multiplies with all coefficients, "sparse" adds the basis of
-      those that are left; "auto" is the faster.
-    granularity: "token", as published; or "block" (ours), with the same parameters: the tokens
-      behind the prefix stand in blocks, the score of two blocks is the sum of their tokens' scores,
-      of R key blocks each query block attends the ceil(keep R) best with all their tokens, and the
-      prefix is attended by all.
-    block: tokens in a block.
+    keep: The share of the keys that a query attends.
+    sparse: Whether queries attend that share only; False attends all keys and computes the
+      predictor only for its loss (phase 1).
+    slots: The number of slots S; the released code has N // 6, which is 32 for 197 tokens.
+    channel_divisor: The factor by which the head's channels are reduced.
+    coefficient_threshold: The threshold up to which coefficients become zero; None keeps all.
+    coefficient_top: The number of largest coefficients that each query keeps; None keeps all.
+    basis_threshold: The threshold of absolute value up to which entries of the basis become zero;
+      the other entries become their absolute values. None keeps the basis with its signs.
+    predictor_implementation: The way to predict: "dense" multiplies with all coefficients, "sparse"
+      adds the basis entries of the coefficients that are left; "auto" chooses the faster one.
+    granularity: The unit of the choice: "token", as published, or "block" (ours), with the same
+      parameters. "block" groups the tokens behind the prefix into blocks. The score of two blocks
+      is the sum of their tokens' scores, and each query block attends all tokens of the ceil(keep
+      R) best of R key blocks. All queries attend the prefix.
+    block: The number of tokens in a block.
 
-  `AttentionModule` has the other attributes; the predictor sees queries and keys without positions.
-  Sown in "intermediates" are `approximation` (B, H, N - prefix, N), what the predictor says without
-  any threshold, and, behind their thresholds, `coefficients` (B, H, N - prefix, S) and
-  `pruned_basis` (N, S).
+  `AttentionModule` has the other attributes. The predictor sees queries and keys without positions.
+  The mixer sows three arrays into "intermediates": `approximation` (B, H, N - prefix, N), the
+  prediction before any threshold, and, after the thresholds, `coefficients` (B, H, N - prefix, S)
+  and `pruned_basis` (N, S).
   """
 
   properties: ClassVar = Properties(fixed_length=True, flops_exponent=2.0)
@@ -69,7 +69,12 @@ class Sparsifiner(AttentionModule):
   block: PositiveInt = 16
 
   def __post_init__(self):
-    """Refuses sums of coefficients, which are not sparse, as sparse; see `TokenMixer`."""
+    """Checks the fields; see `TokenMixer`.
+
+    Raises:
+      ConfigError: If "block" meets the "sparse" predictor, whose sums of coefficients are not
+        sparse.
+    """
     super().__post_init__()
     if self.granularity == "block" and self.predictor_implementation == "sparse":
       raise ConfigError(
@@ -90,19 +95,20 @@ class Sparsifiner(AttentionModule):
     """Mixes tokens.
 
     Args:
-      x: (B, N, C), N as at `init`.
-      layout: the tokens' arrangement, for its prefix and for rotary positions.
-      mask: boolean (B, N), True = may be attended. Masked tokens are left out of every mixture, and
-        no query keeps them.
-      class_attention: also return what the first token attends.
-      train: not used: nothing is random.
+      x: The tokens, (B, N, C), with the N of `init`.
+      layout: The arrangement of the tokens, for its prefix and for rotary positions.
+      mask: A boolean mask (B, N), True = may be attended. Masked tokens are left out of every
+        mixture, and no query keeps them.
+      class_attention: Whether to return the attention of the first token as well.
+      train: Not used, since nothing is random.
 
     Returns:
-      (B, N, C); with `class_attention` also float32 (B, N), the mean over the heads.
+      The mixed tokens (B, N, C); with `class_attention` also the attention of the first token,
+      float32 (B, N), the mean over the heads.
 
     Raises:
-      ConfigError: another N than at `init`, more coefficients than slots, or a divisor that leaves
-        no channels.
+      ConfigError: If N is not the N of `init`, if `coefficient_top` exceeds the slots, or if the
+        divisor leaves no channels.
     """
     q, k, v = self.project(x)  # (B, N, H, D)
     coefficients, basis = self._predict(q, k, layout.prefix, mask)
@@ -125,7 +131,7 @@ class Sparsifiner(AttentionModule):
     return (out, self.class_attention(q, k, scale, mask)) if class_attention else out
 
   def _attend(self, q, k, v, coefficients, basis, layout: TokenLayout, mask, scale: float):
-    """Attends the keys, or the blocks of keys, that score highest."""
+    """Attends the keys, or the blocks of keys, with the highest scores."""
     given: dict[str, Any] = {"prefix": layout.prefix, "key_mask": mask, "scale": scale}
     given["implementation"] = self.implementation
     if self.granularity == "block":
@@ -139,7 +145,7 @@ class Sparsifiner(AttentionModule):
   def _predict(
     self, q: jax.Array, k: jax.Array, prefix: int, mask: jax.Array | None
   ) -> tuple[jax.Array, jax.Array]:
-    """Returns coefficients (B, H, N - prefix, S) and basis (N, S), both float32, as learned."""
+    """Returns float32 coefficients (B, H, N - prefix, S) and basis (N, S), before thresholds."""
     length, heads, dim = q.shape[1:]
     slots, channels = self.slots, dim // self.channel_divisor
     _check(self.coefficient_top, slots, self.channel_divisor, dim)
@@ -154,11 +160,11 @@ class Sparsifiner(AttentionModule):
 
     q, k = reduce(q[:, prefix:], "reduce_query"), reduce(k, "reduce_key")
     down, basis = table("down"), table("basis")
-    # The released code divides by the root of the heads, not of their channels.
+    # The released code divides by the root of the number of heads, not of their channels.
     return predict_coefficients(q, k, down, key_mask=mask, scale=heads**-0.5), basis
 
   def _prune(self, coefficients: jax.Array) -> jax.Array:
-    """Returns the coefficients that count, zeros in the place of the others."""
+    """Returns the coefficients, zero outside the threshold and the top."""
     if self.coefficient_threshold is not None:
       coefficients = jnp.where(coefficients > self.coefficient_threshold, coefficients, 0)
     if self.coefficient_top is not None:

@@ -1,1 +1,1 @@
-"""Blocks: how a token mixer and a channel MLP are arranged; stems, pooling and downsampling."""
+"""Blocks, which arrange a token mixer and a channel MLP; also stems, pooling and downsampling."""

@@ -1,4 +1,4 @@
-"""What all blocks are made of."""
+"""The base class of all blocks."""
 
 import inspect
 from collections.abc import Callable
@@ -19,17 +19,17 @@ class Block(nn.Module):
   """One token mixer and one channel MLP; subclasses arrange them in `__call__`.
 
   A block is called as `block(x, layout, *, mask=None, at=None, train)` and maps tokens x (B, N, C)
-  to (B, N, C). `mask` is boolean (B, N), True = may be attended. `at`, integers (N,), says which
-  places of the layout the tokens have, `None` if all, in order. A subclass hands
-  layout, mask and places to `mix_tokens`, which hands them to the mixer.
+  to (B, N, C). `mask` is boolean (B, N), True = may be attended. `at`, integers (N,), has the
+  places of the tokens in the layout; `None` means all places, in order. A subclass passes layout,
+  mask and places to `mix_tokens`, which passes them to the mixer.
 
   Attributes:
-    token_mixer: makes the mixer; called with `name`.
-    mlp_dim: hidden width of the MLP.
-    norm: makes the normalizations; called with `dtype` and `name`.
-    dropout: on both branches and inside the MLP.
-    stochastic_depth: probability that a branch is dropped for an example, each by itself.
-    dtype: of the computation; normalization statistics are float32.
+    token_mixer: A function of `name` that makes the mixer.
+    mlp_dim: The hidden width of the MLP.
+    norm: A function of `dtype` and `name` that makes a normalization.
+    dropout: The dropout rate on both branches and inside the MLP.
+    stochastic_depth: The probability that a branch is dropped for an example, drawn per branch.
+    dtype: The dtype of the computation; normalization statistics are float32.
   """
 
   token_mixer: Callable[..., nn.Module]
@@ -40,7 +40,7 @@ class Block(nn.Module):
   dtype: DTypeLike = jnp.float32
 
   def normalize(self, x: jax.Array, name: str) -> jax.Array:
-    """Applies the normalization `name` to (B, N, C)."""
+    """Applies the normalization called `name` to (B, N, C)."""
     return self.norm(dtype=self.dtype, name=name)(x)
 
   def mix_tokens(
@@ -52,11 +52,11 @@ class Block(nn.Module):
     train: bool,
     dropout: float | None = None,
   ) -> jax.Array:
-    """Applies the token mixer to (B, N, C), then dropout, perhaps of another rate.
+    """Applies the token mixer to (B, N, C), then dropout with the rate `dropout`, or the block's.
 
     Raises:
-      ConfigError: there are places `at`, and the mixer's call takes none, or a mutable collection
-        "cache" besides, and the mixer cannot be decoded token by token.
+      ConfigError: If there are places `at` that the mixer's call does not accept, or if they come
+        with a mutable collection "cache" and the mixer cannot be decoded token by token.
     """
     mixer = self.token_mixer(name="token_mixer")
     if at is None:
@@ -76,13 +76,13 @@ class Block(nn.Module):
     train: bool,
     dropout: float | None = None,
   ) -> tuple[jax.Array, jax.Array]:
-    """Mixes tokens (B, N, C) as `mix_tokens` does, and asks what the first of them attends.
+    """Mixes tokens (B, N, C) as `mix_tokens` does, and finds the attention of the first token.
 
     Returns:
-      (B, N, C), and float32 (B, N), the mean over the heads.
+      The mixed tokens (B, N, C), and the attention, float32 (B, N), the mean over the heads.
 
     Raises:
-      ConfigError: a mixer that cannot tell.
+      ConfigError: If the mixer cannot return the attention of the first token.
     """
     mixer = self.token_mixer(name="token_mixer")
     if not getattr(mixer, "tells_class_attention", False):
@@ -97,7 +97,7 @@ class Block(nn.Module):
   def apply_mlp(
     self, x: jax.Array, train: bool, activation: Callable[[jax.Array], jax.Array] = gelu
   ) -> jax.Array:
-    """Applies the MLP with that activation to (B, N, C), then dropout."""
+    """Applies the MLP with the given activation to (B, N, C), then dropout."""
     return MLP(self.mlp_dim, self.dropout, activation, dtype=self.dtype, name="mlp")(x, train)
 
   def drop_branch(self, y: jax.Array, train: bool) -> jax.Array:
@@ -105,7 +105,7 @@ class Block(nn.Module):
     return Dropout(self.stochastic_depth, whole_example=True)(y, train)
 
   def refuse_stochastic_depth(self, block: str) -> None:
-    """Raises ConfigError if there is any: a block without skips has no branch to leave out."""
+    """Raises ConfigError if the rate is not zero: without a skip no branch can be left out."""
     if self.stochastic_depth:
       raise ConfigError(
         f"model.stochastic_depth={self.stochastic_depth:g}: model.block={block!r} has no skip past"

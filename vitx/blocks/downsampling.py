@@ -1,4 +1,4 @@
-"""Between the stages of a network: fewer tokens, more channels."""
+"""The step between the stages of a network: fewer tokens, more channels."""
 
 import flax.linen as nn
 import jax
@@ -12,14 +12,15 @@ from vitx.ops.layout import TokenLayout
 
 
 class DepthwisePool(nn.Module):
-  """PiT's pooling layer as vit-pytorch 0.19.6 has it (cf. Heo et al. 2021, section 3.2).
+  """PiT's pooling layer as in vit-pytorch 0.19.6 (cf. Heo et al. 2021, section 3.2).
 
-  The grid passes a 3 x 3 convolution of stride 2, each channel by itself giving `width / C` others,
-  and a 1 x 1 convolution (which PiT's own code has not); prefix tokens pass a linear map.
+  The grid passes two convolutions: a depthwise one of 3 x 3 and stride 2, which makes `width / C`
+  channels of each channel, and one of 1 x 1, which PiT's own code does not have. Prefix tokens pass
+  a linear map.
 
   Attributes:
-    width: channels afterwards, a multiple of those before.
-    dtype: of the computation.
+    width: The number of channels of the output, a multiple of C.
+    dtype: The dtype of the computation.
   """
 
   width: int
@@ -30,7 +31,7 @@ class DepthwisePool(nn.Module):
     """Returns (B, N', width) and the layout of the N' tokens.
 
     Raises:
-      ConfigError: the width is no multiple of C.
+      ConfigError: If the width is no multiple of C.
     """
     batch, _, channels = x.shape
     if self.width % channels:

@@ -8,14 +8,15 @@ from vitx.ops.layout import TokenLayout
 
 
 class ParallelBlock(Block):
-  """y = norm(x), then x + mixer(y) + MLP(y), one normalization for both.
+  """y = norm(x), then x + mixer(y) + MLP(y), with one normalization for both branches.
 
-  GPT-J's block (Wang and Komatsuzaki 2021). ViT-22B's (Dehghani et al. 2023, section 2.1) is this
-  with normalized queries and keys and no biases in their projections: token mixer
+  This is GPT-J's block (Wang and Komatsuzaki 2021). ViT-22B's block (Dehghani et al. 2023, section
+  2.1) also normalizes queries and keys and has no biases in their projections: token mixer
   `dict(name="softmax", use_bias=False, qk_norm=True)`.
 
   Attributes:
-    separate_norms: a normalization for each branch: GPT-NeoX's (Black et al. 2022, section 2.1).
+    separate_norms: Whether each branch has a normalization of its own, as in GPT-NeoX (Black et al.
+      2022, section 2.1).
   """
 
   separate_norms: bool = False
@@ -30,7 +31,7 @@ class ParallelBlock(Block):
     at: jax.Array | None = None,
     train: bool,
   ) -> jax.Array:
-    """Maps tokens (B, N, C) to (B, N, C); arguments as `Block` says."""
+    """Maps tokens (B, N, C) to (B, N, C); `Block` describes the arguments."""
     y = self.normalize(x, "norm")
     mixed = self.mix_tokens(y, layout, mask, at, train)
     if self.separate_norms:

@@ -1,4 +1,4 @@
-"""Swin's step between stages: four neighboring tokens become one."""
+"""Swin's step between stages, which merges four neighboring tokens into one."""
 
 from collections.abc import Callable
 
@@ -11,14 +11,14 @@ from vitx.ops.layout import TokenLayout
 
 
 class PatchMerging(nn.Module):
-  """The tokens of each 2 x 2 cell side by side, normalized, and mapped linearly to twice C.
+  """The tokens of each 2 x 2 cell, concatenated, normalized, and mapped linearly to twice C.
 
-  Liu et al. 2021, section 3.1. The order in a cell is that of the released code, down the columns;
-  an odd grid has a row or column of zeros added at its end.
+  (Liu et al. 2021, section 3.1.) The order in a cell is that of the released code, down the
+  columns. An odd grid has a row or column of zeros added at its end.
 
   Attributes:
-    norm: makes the normalization; called with `dtype` and `name`.
-    dtype: of the computation.
+    norm: A function of `dtype` and `name` that makes the normalization.
+    dtype: The dtype of the computation.
   """
 
   norm: Callable[..., nn.Module] = nn.LayerNorm
@@ -26,7 +26,7 @@ class PatchMerging(nn.Module):
 
   @nn.compact
   def __call__(self, x: jax.Array, layout: TokenLayout) -> tuple[jax.Array, TokenLayout]:
-    """Returns (B, N', 2 C) and the layout of the N' tokens; there is no prefix token."""
+    """Returns (B, N', 2 C) and the layout of the N' tokens; there must be no prefix token."""
     rows, columns = layout.grid
     batch, _, width = x.shape
     grid = x.reshape(batch, rows, columns, width)

@@ -1,4 +1,4 @@
-"""From tokens (B, N, C) to one vector (B, C) for the head."""
+"""Pooling of tokens (B, N, C) to one vector (B, C) for the head."""
 
 from typing import ClassVar
 
@@ -14,7 +14,7 @@ class ClassToken(nn.Module):
   """The first token, which the model puts in front of the grid (Dosovitskiy et al. 2021, eq. 1).
 
   Attributes:
-    stddev: of its normal initialization.
+    stddev: The standard deviation of the token's normal initialization.
   """
 
   prefix: ClassVar[int] = 1
@@ -22,12 +22,12 @@ class ClassToken(nn.Module):
   stddev: NonNegative = 0.0
 
   def __call__(self, x: jax.Array, layout: TokenLayout) -> jax.Array:
-    """Returns the first token."""
+    """Returns the first token, (B, C)."""
     return x[:, 0]
 
 
 class ClassAndDistillation(ClassToken):
-  """The first two tokens: of the class, and of a teacher's (Touvron et al. 2021, section 4)."""
+  """The class token and the distillation token (Touvron et al. 2021, section 4)."""
 
   prefix: ClassVar[int] = 2
 
@@ -42,15 +42,15 @@ class Mean(nn.Module):
   prefix: ClassVar[int] = 0
 
   def __call__(self, x: jax.Array, layout: TokenLayout) -> jax.Array:
-    """Returns the mean of the tokens of the grid."""
+    """Returns the mean of the grid's tokens, (B, C)."""
     return jnp.mean(x[:, layout.prefix :], axis=1, dtype=jnp.float32).astype(x.dtype)
 
 
 class MeanOfAll(nn.Module):
-  """The mean of all tokens, a class token in front of the grid included, in float32.
+  """The mean of all tokens with a class token in front of the grid, in float32.
 
   Attributes:
-    stddev: of the class token's normal initialization.
+    stddev: The standard deviation of the class token's normal initialization.
   """
 
   prefix: ClassVar[int] = 1
@@ -58,18 +58,18 @@ class MeanOfAll(nn.Module):
   stddev: NonNegative = 0.0
 
   def __call__(self, x: jax.Array, layout: TokenLayout) -> jax.Array:
-    """Returns the mean of all tokens."""
+    """Returns the mean of all tokens, (B, C)."""
     return jnp.mean(x, axis=1, dtype=jnp.float32).astype(x.dtype)
 
 
 class SequencePooling(nn.Module):
-  """The grid's tokens weighted by a softmax of learned scores (Hassani et al. 2021, 3.2)."""
+  """The mean of the grid's tokens by a softmax of learned scores (Hassani et al. 2021, 3.2)."""
 
   prefix: ClassVar[int] = 0
 
   @nn.compact
   def __call__(self, x: jax.Array, layout: TokenLayout) -> jax.Array:
-    """Returns the weighted mean of the tokens of the grid."""
+    """Returns the weighted mean of the grid's tokens, (B, C)."""
     full = x[:, layout.prefix :].astype(jnp.float32)
     weights = jax.nn.softmax(nn.Dense(1, name="score")(full), axis=1)  # (B, N, 1)
     return jnp.sum(weights * full, axis=1).astype(x.dtype)

@@ -1,4 +1,4 @@
-"""The pre-norm block of the vision transformer, and CCT's."""
+"""The pre-norm block of the vision transformer, and the block of CCT."""
 
 from typing import Any, Literal
 
@@ -17,13 +17,12 @@ class PreNormBlock(Block):
   """x + mixer(norm(x)), then x + MLP(norm(x)) (Dosovitskiy et al. 2021, equations 2 and 3).
 
   Attributes:
-    mixer_dropout: on the mixer's branch; `None` means `dropout`.
-    activation: of the MLP; "gelu" is exact, "gelu_tanh" what Google's code computes.
-    branch_divisor: what both branches are divided by before they are added (Jiang et al. 2021,
+    mixer_dropout: The dropout rate on the mixer's branch; `None` means `dropout`.
+    activation: The activation of the MLP; "gelu" is exact, "gelu_tanh" is that of Google's code.
+    branch_divisor: The number that divides both branches before they are added (Jiang et al. 2021,
       released code: `skip_lam`, 2 in LV-ViT-S).
-    layer_scale: what both branches are multiplied by at the start, each channel by a factor of its
-      own that is learned (LayerScale; Touvron et al. 2021b, equation 4); `None` for no factors.
-      DINOv2 has 1e-5.
+    layer_scale: The initial value of learned factors, one per channel, that multiply both branches
+      (LayerScale; Touvron et al. 2021b, equation 4); `None` means no factors. DINOv2 has 1e-5.
   """
 
   mixer_dropout: Rate | None = None
@@ -42,10 +41,10 @@ class PreNormBlock(Block):
     reduce: Reduce | None = None,
     train: bool,
   ) -> Any:
-    """Maps tokens (B, N, C) to (B, N, C); arguments as `Block` says.
+    """Maps tokens (B, N, C) to (B, N, C); `Block` describes the other arguments.
 
-    With `reduce`, of a `TokenReduction`, some tokens are given up before the MLP: then it returns
-    (B, N', C) and their mask (B, N'), or None.
+    With `reduce`, from a `TokenReduction`, some tokens are removed before the MLP. The block then
+    returns (B, N', C) and their mask (B, N') or None.
     """
     y, attention = self.normalize(x, "mixer_norm"), None
     if reduce is None:
@@ -65,7 +64,7 @@ class PreNormBlock(Block):
     return self.apply_mlp(x, train, ACTIVATIONS[self.activation])
 
   def scale(self, branch: jax.Array, name: str) -> jax.Array:
-    """Multiplies the channels of a branch (B, N, C) by their factors, the parameter `name`."""
+    """Multiplies the channels of a branch (B, N, C) by factors, the parameter called `name`."""
     if self.layer_scale is None:
       return branch
     start = nn.initializers.constant(self.layer_scale)
@@ -73,18 +72,18 @@ class PreNormBlock(Block):
     return branch * factors.astype(branch.dtype)
 
   def divide(self, branch: jax.Array) -> jax.Array:
-    """Returns a branch (B, N, C) as it is added to the stream."""
+    """Divides a branch (B, N, C) by `branch_divisor`."""
     return branch if self.branch_divisor == 1 else branch / self.branch_divisor
 
   def stream(self, x: jax.Array, normalized: jax.Array) -> jax.Array:
-    """Returns what the MLP's branch is added to."""
+    """Returns the tokens (B, N, C) to which the MLP's branch is added."""
     return x
 
 
 class NormalizedStreamBlock(PreNormBlock):
   """x + mixer(norm(x)), then y = norm(x), y + MLP(y): CCT's (Hassani et al. 2021, their code).
 
-  The second normalization sits on the residual stream itself.
+  The second normalization is applied to the residual stream itself.
   """
 
   def stream(self, x: jax.Array, normalized: jax.Array) -> jax.Array:

@@ -1,4 +1,4 @@
-"""The blocks by name."""
+"""The table of blocks by name."""
 
 from vitx.blocks.parallel import ParallelBlock
 from vitx.blocks.pre_norm import NormalizedStreamBlock, PreNormBlock
@@ -6,7 +6,7 @@ from vitx.blocks.simplified import SASBlock, SASParallelBlock, SimplifiedBlock
 from vitx.blocks.sparse_transformer import SparseTransformerBlock
 from vitx.blocks.vanilla import SkiplessBlock, VanillaBlock
 
-# Set by the model, not by the config entry of a block.
+# The model sets these fields, not the config entry of a block.
 FROM_MODEL = ("token_mixer", "norm", "mlp_dim", "dropout", "stochastic_depth", "dtype", "name")
 
 BLOCKS = {

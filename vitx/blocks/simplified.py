@@ -1,7 +1,7 @@
 """Simplified blocks: no skip around the token mixer, which itself starts near the identity.
 
-They are made for the token mixer "shaped", whose matrix has the identity in it and which needs
-neither value nor output projection. With another mixer they train as badly as skipless blocks.
+They are made for the token mixer "shaped", whose matrix includes the identity and which needs
+neither a value nor an output projection. With another mixer they train as badly as skipless blocks.
 """
 
 from typing import ClassVar
@@ -19,9 +19,10 @@ class SASParallelBlock(Block):
   """y = norm(x), then g mixer(y) + h MLP(y), no skip: SAS-P (He and Hofmann 2024, section 4.3).
 
   Attributes:
-    stochastic_depth: must be 0.
-    mixer_gain: g at the start; learned.
-    mlp_gain: h at the start; learned. Theirs is 0.1 at 18 layers, of order 1 / sqrt(depth).
+    stochastic_depth: The probability that a branch is dropped; must be 0.
+    mixer_gain: The initial value of the learned g.
+    mlp_gain: The initial value of the learned h. He and Hofmann use 0.1 at 18 layers, of order
+      1 / sqrt(depth).
   """
 
   logged: ClassVar[tuple[str, ...]] = ("mixer_gain", "mlp_gain")
@@ -39,10 +40,10 @@ class SASParallelBlock(Block):
     at: jax.Array | None = None,
     train: bool,
   ) -> jax.Array:
-    """Maps tokens (B, N, C) to (B, N, C); arguments as `Block` says.
+    """Maps tokens (B, N, C) to (B, N, C); `Block` describes the arguments.
 
     Raises:
-      ConfigError: stochastic depth.
+      ConfigError: If there is stochastic depth.
     """
     self.refuse_stochastic_depth("sas_p")
     y = self.normalize(x, "norm")
@@ -50,7 +51,7 @@ class SASParallelBlock(Block):
     return self.gain("mixer_gain") * mixed + self.gain("mlp_gain") * mlp
 
   def gain(self, name: str) -> jax.Array:
-    """Makes a learned scalar; being no "kernel" it is left alone by weight decay of matrices."""
+    """Makes a learned scalar. Weight decay of matrices skips it, since its name is not "kernel"."""
     start = nn.initializers.constant(getattr(self, name))
     return self.param(name, start, (), jnp.float32).astype(self.dtype)
 
@@ -61,7 +62,7 @@ class SASBlock(SASParallelBlock):
   Only the MLP has a skip.
 
   Attributes:
-    skip_gain: s at the start; learned.
+    skip_gain: The initial value of the learned s.
   """
 
   logged: ClassVar = ("mixer_gain", "mlp_gain", "skip_gain")
@@ -78,10 +79,10 @@ class SASBlock(SASParallelBlock):
     at: jax.Array | None = None,
     train: bool,
   ) -> jax.Array:
-    """Maps tokens (B, N, C) to (B, N, C); arguments as `Block` says.
+    """Maps tokens (B, N, C) to (B, N, C); `Block` describes the arguments.
 
     Raises:
-      ConfigError: stochastic depth.
+      ConfigError: If there is stochastic depth.
     """
     self.refuse_stochastic_depth("sas")
     mixed = self.mix_tokens(self.normalize(x, "mixer_norm"), layout, mask, at, train)
@@ -93,11 +94,12 @@ class SASBlock(SASParallelBlock):
 class SimplifiedBlock(Block):
   """y = norm(x), then mixer(y) + MLP(y), no skip and no gains (Diaz 2023).
 
-  The block's figure, without the gains that it leaves out of SAS-P.
+  This is the block in the source's figure: SAS-P without its gains.
 
   Attributes:
-    stochastic_depth: must be 0.
-    serial: MLP(mixer(y)) instead, as the source's formula of the vanilla block reads.
+    stochastic_depth: The probability that a branch is dropped; must be 0.
+    serial: Whether the block is MLP(mixer(y)) instead, like the source's formula of the vanilla
+      block.
   """
 
   serial: bool = False
@@ -112,10 +114,10 @@ class SimplifiedBlock(Block):
     at: jax.Array | None = None,
     train: bool,
   ) -> jax.Array:
-    """Maps tokens (B, N, C) to (B, N, C); arguments as `Block` says.
+    """Maps tokens (B, N, C) to (B, N, C); `Block` describes the arguments.
 
     Raises:
-      ConfigError: stochastic depth.
+      ConfigError: If there is stochastic depth.
     """
     self.refuse_stochastic_depth("simplified")
     y = self.normalize(x, "norm")

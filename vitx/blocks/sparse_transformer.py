@@ -12,7 +12,7 @@ from vitx.layers.mlp import ACTIVATIONS, MLP
 class SparseTransformerBlock(PreNormBlock):
   """x + a + b with a = mixer(norm(x)), b = MLP(norm(x + a)) (Child et al. 2019, section 5.2).
 
-  The MLP's activation is x · sigmoid(1.702 x), and dropout stands at the end of each branch only.
+  The MLP's activation is x · sigmoid(1.702 x). Dropout is applied only at the end of each branch.
   """
 
   activation: Literal["gelu", "gelu_tanh", "quick_gelu", "relu"] = "quick_gelu"

@@ -1,4 +1,4 @@
-"""Stems: from an image (B, height, width, channels) to a grid of tokens (B, rows, columns, C)."""
+"""Stems, which turn images (B, height, width, channels) into token grids (B, rows, columns, C)."""
 
 from collections.abc import Callable
 
@@ -15,7 +15,7 @@ from vitx.ops.kernels.pooling import max_pool
 
 
 def check_divisible(images: jax.Array, patch: int) -> None:
-  """Raises ConfigError if the image does not split into patches; names sizes that do."""
+  """Raises ConfigError if the image does not split into patches, and names sizes that do."""
   height, width = images.shape[1:3]
   if height % patch or width % patch:
     below = max(patch, min(height, width) // patch * patch)
@@ -30,10 +30,10 @@ class LinearStem(nn.Module):
   """Patches, each projected linearly (Dosovitskiy et al. 2021, equation 1).
 
   Attributes:
-    width: C.
-    patch: side of a patch in pixels.
-    stride: from patch to patch; `None` means `patch`, so that none overlap (PiT's do).
-    dtype: of the computation.
+    width: The number of channels C of a token.
+    patch: The side of a patch in pixels.
+    stride: The step from patch to patch; `None` means `patch`, without overlap (PiT's overlap).
+    dtype: The dtype of the computation.
   """
 
   width: int
@@ -46,7 +46,7 @@ class LinearStem(nn.Module):
     """Maps images (B, height, width, channels) to a grid of tokens (B, rows, columns, C).
 
     Raises:
-      ConfigError: patches do not divide the image.
+      ConfigError: If patches do not divide the image.
     """
     check_divisible(images, self.patch)
     stride = self.patch if self.stride is None else self.stride
@@ -65,7 +65,7 @@ def _conv(
   number: int, width: int, kernel: int, stride: int, *, use_bias: bool, dtype: DTypeLike
 ) -> nn.Conv:
   """Makes the convolution `conv_NUMBER` of a stem, padded by half its kernel."""
-  # Padding by number, as PyTorch has it: "SAME" pads strided convolutions on one side only.
+  # The padding is a number, as in PyTorch: "SAME" pads strided convolutions on one side only.
   return Conv(
     width,
     (kernel, kernel),
@@ -78,13 +78,13 @@ def _conv(
 
 
 class _Convolutions(nn.Module):
-  """Convolutions one after another, of which subclasses make a stem.
+  """A sequence of convolutions, the base of several stems.
 
   Attributes:
-    width: C.
-    channels: output channels of each convolution.
-    strides: of each convolution; empty: all 1.
-    dtype: of the computation.
+    width: The number of channels C of a token.
+    channels: The output channels of each convolution.
+    strides: The stride of each convolution; empty means all 1.
+    dtype: The dtype of the computation.
   """
 
   width: int
@@ -101,10 +101,12 @@ class _Convolutions(nn.Module):
     use_bias: bool = True,
     after: Callable[[jax.Array], jax.Array] = lambda y: y,
   ) -> jax.Array:
-    """Applies the convolutions `conv_0`, ..., perhaps one more to `width`, with `after` each.
+    """Applies the convolutions `conv_0`, ..., and `after` to the output of each.
+
+    With `to_width` there is one more convolution, to `width` channels.
 
     Raises:
-      ConfigError: there are not as many strides as convolutions.
+      ConfigError: If the number of strides is not the number of convolutions.
     """
     widths = (*self.channels, self.width) if to_width else tuple(self.channels)
     strides = tuple(self.strides) or (1,) * len(widths)
@@ -122,11 +124,11 @@ class ConvStem(_Convolutions):
   """3 x 3 convolutions with GELU, then a linear projection of patches (cf. Xiao et al. 2021).
 
   Attributes:
-    width: C.
-    channels: output channels of each convolution.
-    strides: of each convolution; empty: all 1.
-    patch: side of the patches of the last feature map.
-    dtype: of the computation.
+    width: The number of channels C of a token.
+    channels: The output channels of each convolution.
+    strides: The stride of each convolution; empty means all 1.
+    patch: The side of the patches of the last feature map.
+    dtype: The dtype of the computation.
   """
 
   patch: PositiveInt = 1
@@ -136,24 +138,24 @@ class ConvStem(_Convolutions):
     """Maps images (B, height, width, channels) to a grid of tokens (B, rows, columns, C).
 
     Raises:
-      ConfigError: patches do not divide the image.
+      ConfigError: If patches do not divide the image.
     """
     x = self.convolve(images, 3, to_width=False, after=nn.gelu)
     return LinearStem(self.width, self.patch, dtype=self.dtype, name="patches")(x)
 
 
 class HybridStem(_Convolutions):
-  """Bare convolutions, one after another: nothing between them and nothing after the last.
+  """A sequence of convolutions with nothing between them and nothing after the last.
 
-  The hybrid stem of ViX (Jeevan and Sethi 2022, section 3), LeViT's as vit-pytorch has it and, with
-  a single convolution, CvT's embedding.
+  This is the hybrid stem of ViX (Jeevan and Sethi 2022, section 3), the stem of LeViT in
+  vit-pytorch and, with a single convolution, CvT's embedding.
 
   Attributes:
-    width: C, the channels of the last convolution.
-    channels: of the convolutions before it.
-    strides: of each convolution, the last included; empty: all 1.
-    kernel: side of each; half of it is padded around the image.
-    dtype: of the computation.
+    width: The number of channels C of the last convolution.
+    channels: The output channels of the convolutions before the last.
+    strides: The stride of each convolution, the last included; empty means all 1.
+    kernel: The side of each convolution; half of it is padded around the image.
+    dtype: The dtype of the computation.
   """
 
   kernel: PositiveInt = 3
@@ -163,7 +165,7 @@ class HybridStem(_Convolutions):
     """Maps images (B, height, width, channels) to a grid of tokens (B, rows, columns, C).
 
     Raises:
-      ConfigError: there are not as many strides as convolutions.
+      ConfigError: If the number of strides is not the number of convolutions.
     """
     return self.convolve(images, self.kernel)
 
@@ -172,11 +174,11 @@ class CCTTokenizer(HybridStem):
   """Convolutions without bias, each with ReLU and a maximum over windows (Hassani et al. 2021).
 
   Attributes:
-    channels: of the convolutions before the last, whose channels are `width`.
-    strides: of each convolution, the last included; empty: all 1.
-    kernel: side of each; half of it is padded around the image.
-    pool: side of the windows.
-    pool_stride: from window to window.
+    channels: The output channels of the convolutions before the last, which has `width`.
+    strides: The stride of each convolution, the last included; empty means all 1.
+    kernel: The side of each convolution; half of it is padded around the image.
+    pool: The side of the windows.
+    pool_stride: The step from window to window.
   """
 
   channels: tuple[PositiveInt, ...] = (64,)
@@ -188,7 +190,7 @@ class CCTTokenizer(HybridStem):
     """Maps images (B, height, width, channels) to a grid of tokens (B, rows, columns, C).
 
     Raises:
-      ConfigError: there are not as many strides as convolutions.
+      ConfigError: If the number of strides is not the number of convolutions.
     """
 
     def pool(y: jax.Array) -> jax.Array:
@@ -200,15 +202,15 @@ class CCTTokenizer(HybridStem):
 class NormalizedStem(nn.Module):
   """Convolutions, each with batch normalization and ReLU, then patches (Jiang et al. 2021).
 
-  LV-ViT's "4_2", which divides the sides of the image by 2 and then by 8.
+  This is LV-ViT's "4_2", which divides the sides of the image by 2 and then by 8.
 
   Attributes:
-    width: C.
-    channels: output channels of each convolution.
-    kernels: side of each; half of it is padded around its input.
-    strides: of each.
-    patch: side of the patches of the last feature map.
-    dtype: of the computation; batch statistics are float32.
+    width: The number of channels C of a token.
+    channels: The output channels of each convolution.
+    kernels: The side of each convolution; half of it is padded around its input.
+    strides: The stride of each convolution.
+    patch: The side of the patches of the last feature map.
+    dtype: The dtype of the computation; batch statistics are float32.
   """
 
   width: int
@@ -223,8 +225,8 @@ class NormalizedStem(nn.Module):
     """Maps images (B, height, width, channels) to a grid of tokens (B, rows, columns, C).
 
     Raises:
-      ConfigError: channels, kernels and strides differ in number, or patches do not divide the
-        image.
+      ConfigError: If channels, kernels and strides differ in number, or if patches do not divide
+        the image.
     """
     settings = {"channels": self.channels, "kernels": self.kernels, "strides": self.strides}
     if len({len(numbers) for numbers in settings.values()}) > 1:

@@ -1,7 +1,7 @@
-"""Fewer tokens from some layers on: those that the class token attends least are given up.
+"""Token reduction: some layers remove the tokens that the class token attends least.
 
 A reduction works inside a block, between the token mixer and the MLP, and keeps shapes static. It
-is handed the class token's attention, which not every mixer can tell.
+needs the attention of the class token, which not every mixer can return.
 """
 
 import dataclasses
@@ -24,18 +24,18 @@ Reduce = Callable[..., tuple[jax.Array, jax.Array | None]]
 
 @dataclasses.dataclass(frozen=True)
 class TokenReduction:
-  """Base: nothing is given up.
+  """The base class, which removes no tokens.
 
   Attributes:
-    layers: from 0, in which tokens are given up.
-    keeps_places: whether all tokens stay where they are, so that every mixer with a mask goes on.
+    layers: The layers, from 0, in which tokens are removed.
+    keeps_places: Whether all tokens keep their places, so that every mixer with a mask still works.
   """
 
   layers: tuple[NonNegativeInt, ...] = ()
   keeps_places = True
 
   def check(self, depth: int) -> None:
-    """Raises ConfigError for layers that are not there, or not in order."""
+    """Raises ConfigError if a layer does not exist or the layers are not in order."""
     layers = list(self.layers)
     if layers != sorted(set(layers)) or (layers and layers[-1] >= depth):
       raise ConfigError(
@@ -44,7 +44,7 @@ class TokenReduction:
       )
 
   def at(self, layer: int) -> Reduce | None:
-    """Returns what a block calls in that layer, None where nothing is given up.
+    """Returns the function that a block calls in the given layer, None if no tokens are removed.
 
     It maps x (B, N, C), the layout, a mask (B, N) or None, and the class token's attention (B, N),
     float32, to x (B, N', C) and the mask (B, N') or None.
@@ -52,11 +52,11 @@ class TokenReduction:
     return partial(self.reduce, number=self.layers.index(layer)) if layer in self.layers else None
 
   def reduce(self, x, layout: TokenLayout, mask, attention, *, number: int):
-    """Gives tokens up for the `number`-th time, from 0; see `at`."""
+    """Removes tokens for the `number`-th time, counted from 0; see `at`."""
     raise NotImplementedError
 
   def layout_after(self, layout: TokenLayout, layer: int) -> TokenLayout:
-    """Returns the arrangement of the tokens that leave a layer."""
+    """Returns the layout of the tokens after a layer."""
     return layout
 
   def settle(self, x: jax.Array, mask: jax.Array | None) -> jax.Array:
@@ -66,7 +66,7 @@ class TokenReduction:
 
 @dataclasses.dataclass(frozen=True)
 class NoReduction(TokenReduction):
-  """All tokens stay to the end."""
+  """No reduction: all tokens stay to the end."""
 
   layers: tuple[NonNegativeInt, ...] = dataclasses.field(default=(), init=False)
 
@@ -75,15 +75,15 @@ class NoReduction(TokenReduction):
 class FuseInattentive(TokenReduction):
   """EViT: inattentive tokens become one (Liang et al. 2022, section 3.2).
 
-  Of n tokens behind the prefix the ceil(keep n) that the class token attends most, in the mean of
-  the heads, stay; the others are added up, each times that attention. The sum is one more token,
-  which in later layers may be given up like any other. Where ceil(keep n) is n nothing is given up.
-  Tokens then stand in no order, so a mixer must not ask for one.
+  Of n tokens behind the prefix the ceil(keep n) with the most attention from the class token, in
+  the mean of the heads, stay. The others are added up, each times its attention. The sum is one
+  more token, which later layers may remove like any other. If ceil(keep n) is n, nothing is
+  removed. The remaining tokens have no order, so the mixer must not need one.
 
   Attributes:
-    layers: from 0, in which tokens are given up.
-    keep: share that stays each time.
-    fuse: whether the others become a token; False: they are dropped.
+    layers: The layers, from 0, in which tokens are removed.
+    keep: The share of the tokens that stays each time.
+    fuse: Whether the other tokens become one token; False drops them.
   """
 
   layers: tuple[NonNegativeInt, ...] = (3, 6, 9)
@@ -121,17 +121,17 @@ class FuseInattentive(TokenReduction):
 
 @dataclasses.dataclass(frozen=True)
 class ZeroInattentive(TokenReduction):
-  """Inattentive tokens become zeros that nobody attends, as in Sparsifiner's released code.
+  """Inattentive tokens become zeros that no token attends, as in Sparsifiner's released code.
 
-  The i-th time the ceil(keep^i n) tokens of the grid that the class token attends most, in the mean
-  of the heads, stay, of those that stayed before. N and all places remain, so that parameters
-  bound to N go on: nothing is saved but what a mixer saves on masked tokens. A pool that looks at
-  other tokens than the class token sees the zeros. (The class token of the released code still
-  counts them in its softmax's denominator.)
+  The i-th reduction keeps ceil(keep^i n) of the n tokens of the grid: from the tokens kept so far,
+  those with the most attention from the class token, in the mean of the heads. N and all places
+  remain, so that parameters bound to N still fit; time is saved only where a mixer saves it on
+  masked tokens. A pool that reads more than the class token sees the zeros. (The class token of the
+  released code still counts them in the denominator of its softmax.)
 
   Attributes:
-    layers: from 0, in which tokens are given up.
-    keep: share that stays each time.
+    layers: The layers, from 0, in which tokens are removed.
+    keep: The share of the tokens that stays each time.
   """
 
   layers: tuple[NonNegativeInt, ...] = (3, 6, 9)
@@ -149,7 +149,7 @@ class ZeroInattentive(TokenReduction):
 
 
 def check_reduces(block: Any) -> None:
-  """Raises ConfigError if a block's call takes no `reduce`."""
+  """Raises ConfigError if a block's call has no argument `reduce`."""
   if "reduce" not in inspect.signature(type(block).__call__).parameters:
     raise ConfigError(
       f"model.token_reduction gives up tokens between a block's token mixer and its MLP, and"

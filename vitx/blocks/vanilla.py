@@ -1,4 +1,4 @@
-"""The pre-norm block as small codebases write it, and without its skips."""
+"""The pre-norm block as in small codebases, and the block without skips."""
 
 from collections.abc import Callable
 from typing import Literal, get_args
@@ -17,10 +17,9 @@ class VanillaBlock(Block):
   """x + mixer(norm(x)), then x + MLP(norm(x)), with fewer normalizations than `PreNormBlock`.
 
   Attributes:
-    norms: "shared": one and the same normalization in both places; "mlp": one, before the MLP only;
-      "two": one each, which is `PreNormBlock`.
-    skips: whether each branch is added to x, or takes its place (then there is no stochastic
-      depth).
+    norms: The normalizations: "shared" has one, used in both places; "mlp" has one, before the MLP
+      only; "two" has one in each place, which is `PreNormBlock`.
+    skips: Whether each branch is added to x; False puts it in place of x, without stochastic depth.
   """
 
   norms: Norms = "shared"
@@ -36,10 +35,10 @@ class VanillaBlock(Block):
     at: jax.Array | None = None,
     train: bool,
   ) -> jax.Array:
-    """Maps tokens (B, N, C) to (B, N, C); arguments as `Block` says.
+    """Maps tokens (B, N, C) to (B, N, C); `Block` describes the arguments.
 
     Raises:
-      ConfigError: `norms` has no valid value, or stochastic depth without skips.
+      ConfigError: If `norms` has no valid value, or if there is stochastic depth without skips.
     """
     if not self.skips:
       self.refuse_stochastic_depth("skipless")
@@ -63,7 +62,8 @@ class VanillaBlock(Block):
 class SkiplessBlock(VanillaBlock):
   """MLP(norm(mixer(norm(x)))): the pre-norm block with both skips removed.
 
-  Each layer averages the tokens, until all are alike (Dong et al. 2021): deep stacks hardly train.
+  Each layer averages the tokens, until they are all equal (Dong et al. 2021); deep stacks hardly
+  train.
   """
 
   norms: Norms = "two"

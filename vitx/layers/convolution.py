@@ -1,4 +1,4 @@
-"""The convolution of stems, bodies and embeddings."""
+"""The convolution of stems, networks and embeddings."""
 
 import functools
 
@@ -6,5 +6,5 @@ import flax.linen as nn
 
 from vitx.ops.kernels.convolution import convolve
 
-# Parameters and results are those of `nn.Conv`; gradients are as quick inside a loop as outside.
+# Parameters and results are those of `nn.Conv`, but gradients in a loop are as fast as outside it.
 Conv = functools.partial(nn.Conv, conv_general_dilated=convolve)

@@ -1,4 +1,4 @@
-"""A convolution of every channel by itself, over a grid of any number of axes."""
+"""A depthwise convolution over a grid of any number of axes."""
 
 import flax.linen as nn
 import jax
@@ -9,17 +9,17 @@ from vitx.ops.kernels.depthwise import grid_convolution
 
 
 class DepthwiseConvolution(nn.Module):
-  """A depthwise convolution, zeros beyond the ends.
+  """A depthwise convolution with zeros beyond the ends of the grid.
 
-  Its parameters are those of `nn.Conv` with as many groups as channels and a padding of K // 2,
+  The parameters are those of `nn.Conv` with as many groups as channels and a padding of K // 2:
   `kernel` (K, ..., K, 1, W) and `bias` (W,).
 
   Attributes:
-    size: K, along every axis; odd.
-    stride: along every axis.
-    width: W, the channels of the output, a multiple of those of the input; None for as many.
-    use_bias: whether there is a bias.
-    dtype: of the computation.
+    size: The size K of the kernel along every axis; odd.
+    stride: The stride along every axis.
+    width: The channels W of the output, a multiple of the input's; None means the input's channels.
+    use_bias: Whether there is a bias.
+    dtype: The dtype of the computation.
   """
 
   size: int

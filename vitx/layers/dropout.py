@@ -1,4 +1,4 @@
-"""Dropout and stochastic depth whose draws belong to the example, whatever the device."""
+"""Dropout and stochastic depth with draws per example, whatever device holds the example."""
 
 import flax.linen as nn
 import jax
@@ -8,11 +8,11 @@ from vitx.ops.dropout import dropout
 
 
 class Dropout(nn.Module):
-  """Drops entries of (B, ...) with probability `rate`, from the stream "dropout".
+  """Dropout of entries of (B, ...) with probability `rate`, from the stream "dropout".
 
   Attributes:
-    rate: in [0, 1).
-    whole_example: one draw for the whole of an example: stochastic depth (Huang et al. 2016).
+    rate: The probability, in [0, 1).
+    whole_example: Whether an example is dropped as a whole: stochastic depth (Huang et al. 2016).
   """
 
   rate: Rate

@@ -16,13 +16,13 @@ from vitx.layers.dropout import Dropout
 def gelu(x: jax.Array) -> jax.Array:
   """Applies the exact GELU, x · Φ(x) (Hendrycks and Gimpel 2016), in float32.
 
-  The forward pass keeps the slope in place of `x`: the backward pass need not find Φ again.
+  The forward pass saves the slope instead of `x`, so that the backward pass need not compute Φ.
   """
   return (x.astype(jnp.float32) * _normal_cdf(x)).astype(x.dtype)
 
 
 def _normal_cdf(x: jax.Array) -> jax.Array:
-  # By erf: `jax.scipy.stats.norm.cdf` goes through erfc, which computes two formulas everywhere.
+  # `jax.scipy.stats.norm.cdf` uses erfc, which computes two formulas for every element.
   return 0.5 + 0.5 * jax.lax.erf(x.astype(jnp.float32) * math.sqrt(0.5))
 
 
@@ -40,12 +40,12 @@ gelu.defvjp(_gelu_forward, _gelu_backward)
 
 
 def quick_gelu(x: jax.Array) -> jax.Array:
-  """Applies x · sigmoid(1.702 x), the sigmoid's approximation of GELU (the same, section 2)."""
+  """Approximates GELU by x · sigmoid(1.702 x) (Hendrycks and Gimpel 2016, section 2)."""
   return x * nn.sigmoid(1.702 * x)
 
 
 def gelu_tanh(x: jax.Array) -> jax.Array:
-  """Applies GELU by its approximation with tanh (Hendrycks and Gimpel 2016, section 2)."""
+  """Approximates GELU by its formula with tanh (Hendrycks and Gimpel 2016, section 2)."""
   return nn.gelu(x, approximate=True)
 
 
@@ -61,10 +61,10 @@ class MLP(nn.Module):
   """Two linear maps with an activation between them, applied to each token.
 
   Attributes:
-    hidden: width between the two maps.
-    dropout: after the activation and after the second map.
-    activation: between the two maps, elementwise.
-    dtype: of the computation.
+    hidden: The width between the two maps.
+    dropout: The rate of dropout after the activation and after the second map.
+    activation: The elementwise function between the two maps.
+    dtype: The dtype of the computation.
   """
 
   hidden: PositiveInt

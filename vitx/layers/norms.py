@@ -12,16 +12,16 @@ from vitx.ops import replicas
 
 
 class BatchNorm(nn.Module):
-  """Batch normalization (Ioffe and Szegedy 2015) over the whole batch, on however many devices.
+  """Batch normalization (Ioffe and Szegedy 2015) over the whole batch, on any number of devices.
 
-  The running statistics live in the collection "batch_stats": `mean` and the unbiased `var`, as
-  PyTorch keeps them. With micro-batches (`grad_accum_steps`) each normalizes by itself.
+  The collection "batch_stats" holds the running statistics: `mean` and the unbiased `var`, as in
+  PyTorch. With micro-batches (`grad_accum_steps`) each micro-batch is normalized by itself.
 
   Attributes:
-    momentum: share of the old running statistics that a step keeps.
-    epsilon: added to the variance.
-    scale_init: of the factor; zeros: a residual branch that starts as nothing.
-    dtype: of the result; statistics are float32.
+    momentum: The share of the old running statistics that a step keeps.
+    epsilon: The number added to the variance.
+    scale_init: The initializer of the factor; zeros start a residual branch at zero.
+    dtype: The dtype of the result; statistics are float32.
   """
 
   keeps_state: ClassVar = True
@@ -33,7 +33,7 @@ class BatchNorm(nn.Module):
 
   @nn.compact
   def __call__(self, x: jax.Array, train: bool) -> jax.Array:
-    """Normalizes (..., C) by the batch's statistics in training, else by the running ones."""
+    """Normalizes (..., C) by the batch's statistics in training, otherwise by the running ones."""
     width = x.shape[-1:]
     running_mean = self.variable("batch_stats", "mean", jnp.zeros, width, jnp.float32)
     running_var = self.variable("batch_stats", "var", jnp.ones, width, jnp.float32)
@@ -55,13 +55,13 @@ class BatchNorm(nn.Module):
 
 
 class ChannelNorm(nn.Module):
-  """(x - mean) / (std + epsilon) * gain + shift over the channels: CvT's, as ViX ran it.
+  """CvT's normalization, (x - mean) / (std + epsilon) * gain + shift over the channels, as in ViX.
 
-  Not `LayerNorm`: epsilon is added to the deviation instead of the variance.
+  It differs from `LayerNorm`: epsilon is added to the standard deviation, not to the variance.
 
   Attributes:
-    epsilon: added to the standard deviation.
-    dtype: of the result; statistics are float32.
+    epsilon: The number added to the standard deviation.
+    dtype: The dtype of the result; statistics are float32.
   """
 
   epsilon: Positive = 1e-5
@@ -75,16 +75,16 @@ class ChannelNorm(nn.Module):
     full = x.astype(jnp.float32)
     centered = full - jnp.mean(full, axis=-1, keepdims=True)
     var = jnp.mean(jnp.square(centered), axis=-1, keepdims=True)
-    # The root has no slope at zero: a constant token must have a gradient all the same.
+    # The root has no finite slope at zero, but a constant token must have a gradient too.
     std = jnp.where(var > 0, jnp.sqrt(jnp.where(var > 0, var, 1.0)), 0.0)
     return (centered / (std + self.epsilon) * gain + shift).astype(self.dtype)
 
 
 class NoNorm(nn.Module):
-  """Leaves its input as it is.
+  """The identity, in place of a normalization.
 
   Attributes:
-    dtype: not used; every normalization has it.
+    dtype: Not used; it exists because every normalization has it.
   """
 
   dtype: DTypeLike = jnp.float32
@@ -104,16 +104,16 @@ def layer_norm(
   """Makes a layer normalization (Ba et al. 2016) over the channels.
 
   Args:
-    epsilon: added to the variance.
-    use_bias: whether there is a learned offset.
-    use_scale: whether there is a learned factor.
-    dtype: of the result; statistics are float32.
-    name: of the module.
+    epsilon: The number added to the variance.
+    use_bias: Whether there is a learned offset.
+    use_scale: Whether there is a learned factor.
+    dtype: The dtype of the result; statistics are float32.
+    name: The name of the module.
   """
   return nn.LayerNorm(
     epsilon=epsilon, dtype=dtype, use_bias=use_bias, use_scale=use_scale, name=name
   )
 
 
-# `BatchNorm` is none of these: it needs to know whether it trains.
+# `BatchNorm` is not in this table, because its call needs to know whether it trains.
 NORMS = {"layer": layer_norm, "channel": ChannelNorm, "none": NoNorm}

@@ -1,4 +1,4 @@
-"""Positions: embeddings that are added to the tokens, and rotation, which the mixers do."""
+"""Positions: embeddings added to the tokens, and rotation, which the mixers apply."""
 
 from typing import Any, Literal
 
@@ -16,8 +16,8 @@ class LearnedPosition(nn.Module):
   """One learned vector per token (Dosovitskiy et al. 2021, equation 1).
 
   Attributes:
-    stddev: of the normal initialization.
-    prefix: whether prefix tokens (class token) have one too.
+    stddev: The standard deviation of the normal initialization.
+    prefix: Whether prefix tokens (class token) have a vector too.
   """
 
   stddev: NonNegative = 0.02
@@ -25,7 +25,7 @@ class LearnedPosition(nn.Module):
 
   @nn.compact
   def __call__(self, x: jax.Array, layout: TokenLayout, at: jax.Array | None = None) -> jax.Array:
-    """Adds to tokens (B, N, C) the vectors of all places of the layout, or of those `at` (N,)."""
+    """Adds to tokens (B, N, C) the vectors of all places, or of the places `at` (N,)."""
     bare = 0 if self.prefix else layout.prefix
     shape = (1, layout.length - bare, x.shape[-1])
     table = self.param("table", nn.initializers.normal(self.stddev), shape, jnp.float32)
@@ -39,17 +39,17 @@ class AxesPosition(nn.Module):
   (Child et al. 2019, section 5.3: row, column and channel of images, row and column of text.)
 
   Attributes:
-    stddev: of the sum of a token's entries at the start.
+    stddev: The initial standard deviation of the sum of a token's entries.
   """
 
   stddev: NonNegative = 0.01
 
   @nn.compact
   def __call__(self, x: jax.Array, layout: TokenLayout, at: jax.Array | None = None) -> jax.Array:
-    """Adds to tokens (B, N, C) the vectors of all places of the layout, or of those `at` (N,).
+    """Adds to tokens (B, N, C) the vectors of all places, or of the places `at` (N,).
 
     Raises:
-      ConfigError: prefix tokens, which have no coordinates.
+      ConfigError: If there are prefix tokens, which have no coordinates.
     """
     if layout.prefix:
       raise ConfigError(
@@ -69,20 +69,20 @@ class AxesPosition(nn.Module):
 class SineCosinePosition(nn.Module):
   """Fixed sines and cosines of a token's place in the grid (He et al. 2022, masked autoencoders).
 
-  Of C channels each of the A axes has C / A: first the sines of its coordinate times
+  Each of the A axes has C / A of the C channels: first the sines of its coordinate times
   base^(-2jA/C), then the cosines. Prefix tokens have zeros.
 
   Attributes:
-    base: of the geometric series of frequencies.
+    base: The base of the geometric series of frequencies.
   """
 
   base: Positive = 10000.0
 
   def __call__(self, x: jax.Array, layout: TokenLayout, at: jax.Array | None = None) -> jax.Array:
-    """Adds to tokens (B, N, C) the vectors of all places of the layout, or of those `at` (N,).
+    """Adds to tokens (B, N, C) the vectors of all places, or of the places `at` (N,).
 
     Raises:
-      ConfigError: the width does not split into pairs for every axis.
+      ConfigError: If the width does not split into pairs for every axis.
     """
     table = jnp.asarray(sine_cosine_table(layout, x.shape[-1], self.base), x.dtype)
     return x + (table if at is None else table[at])
@@ -92,7 +92,7 @@ def sine_cosine_table(layout: TokenLayout, width: int, base: float = 10000.0) ->
   """Returns the table (N, C) of `SineCosinePosition`, float32.
 
   Raises:
-    ConfigError: the width does not split into pairs for every axis.
+    ConfigError: If the width does not split into pairs for every axis.
   """
   axes = len(layout.grid)
   if width % (2 * axes):
@@ -109,14 +109,15 @@ def sine_cosine_table(layout: TokenLayout, width: int, base: float = 10000.0) ->
 
 
 class RotaryPosition(nn.Module):
-  """Adds nothing: every mixer turns its queries and keys instead (Su et al. 2021).
+  """Rotary positions, applied by every mixer to its queries and keys (Su et al. 2021).
 
   Attributes:
-    kind: "sequence": by the place in the unrolled grid; "axial": by row and by column.
-    base: of the geometric series of frequencies.
-    unused_table: keep a learned table that nothing reads, as some published code does; it counts as
-      parameters and weight decay shrinks it.
-    stddev: of that table.
+    kind: The kind of rotation: "sequence" by the place in the unrolled grid, or "axial" by row and
+      by column.
+    base: The base of the geometric series of frequencies.
+    unused_table: Whether to keep a learned table that nothing reads, as some published code does;
+      it counts as parameters, and weight decay shrinks it.
+    stddev: The standard deviation of that table at the start.
   """
 
   kind: Literal["sequence", "axial"] = "sequence"
@@ -126,7 +127,7 @@ class RotaryPosition(nn.Module):
 
   @nn.compact
   def __call__(self, x: jax.Array, layout: TokenLayout, at: jax.Array | None = None) -> jax.Array:
-    """Returns the tokens (B, N, C) as they are."""
+    """Returns the tokens (B, N, C) unchanged."""
     if self.unused_table:
       shape = (1, layout.length, x.shape[-1])
       self.param("table", nn.initializers.normal(self.stddev), shape, jnp.float32)
@@ -139,10 +140,10 @@ class RotaryPosition(nn.Module):
 
 
 class NoPosition(nn.Module):
-  """Leaves the tokens as they are."""
+  """No positions: the tokens stay unchanged."""
 
   def __call__(self, x: jax.Array, layout: TokenLayout, at: jax.Array | None = None) -> jax.Array:
-    """Returns the tokens (B, N, C) as they are."""
+    """Returns the tokens (B, N, C) unchanged."""
     return x
 
 

@@ -1,7 +1,7 @@
-"""The projections that attention modules share, named and shaped as in Flax's own attention.
+"""The projections that attention modules share, with the names and shapes of Flax's own attention.
 
-Kernels are `(C, H, D)` for `query`, `key`, `value` and `(H, D, C)` for `out`, so that weights move
-between mixers and from published checkpoints.
+Kernels are `(C, H, D)` for `query`, `key`, `value` and `(H, D, C)` for `out`, so that weights can
+be moved between mixers and from published checkpoints.
 """
 
 import flax.linen as nn
@@ -42,9 +42,9 @@ def project_qkv(
   use_bias: bool = True,
   value_bias: bool = True,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-  """Makes queries, keys and values (B, N, H, D) of tokens (B, N, C), in the calling module.
+  """Projects tokens (B, N, C) to queries, keys and values (B, N, H, D), in the calling module.
 
-  `value_dim` is the D of the values, if it is another; without `value_bias` they have no bias.
+  `value_dim` is the D of the values, None for `head_dim`; `value_bias=False` removes their bias.
   """
 
   def project(name: str, dim: int, bias: bool) -> jax.Array:
@@ -74,10 +74,10 @@ def from_heads(
 
 
 def resolve_head_dim(width: int, num_heads: int, head_dim: int | None) -> int:
-  """Returns D, given or C / H.
+  """Returns D: `head_dim` if it is given, otherwise C / H.
 
   Raises:
-    ConfigError: H does not divide C.
+    ConfigError: If H does not divide C.
   """
   if head_dim is not None:
     return head_dim

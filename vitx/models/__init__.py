@@ -29,7 +29,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-  # Imported at its first use: `analysis` stands above this room.
+  # The import waits for the first use: `vitx.analysis` itself imports this package.
   if name == "count":
     return importlib.import_module("vitx.analysis.counting").count
   raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""ConvMixer: patches, and convolutions in the place of token mixer and MLP."""
+"""ConvMixer: patches, and convolutions in place of token mixer and MLP."""
 
 import flax.linen as nn
 import jax
@@ -18,15 +18,15 @@ from vitx.models import names
 class ConvMixer(nn.Module):
   """ConvMixer (Trockman and Kolter 2022, section 2).
 
-  Batch statistics are those of the whole batch, on however many devices.
+  Batch statistics are taken over the whole batch, on any number of devices.
 
   Attributes:
-    num_classes: outputs of the head.
-    width: C.
-    depth: L.
-    patch: side of a patch in pixels.
-    kernel: side of the depthwise convolutions, odd.
-    dtype: of the computation; parameters and statistics are float32.
+    num_classes: The number of outputs of the head.
+    width: The number of channels C.
+    depth: The number of layers L.
+    patch: The side of a patch in pixels.
+    kernel: The side of the depthwise convolutions, odd.
+    dtype: The dtype of the computation; parameters and statistics are float32.
   """
 
   num_classes: int
@@ -41,12 +41,12 @@ class ConvMixer(nn.Module):
     """Returns float32 logits (B, num_classes).
 
     Args:
-      images: (B, height, width, channels), normalized floats.
-      train: whether batch statistics (collection "batch_stats", then mutable) are those of the
+      images: The images, (B, height, width, channels), normalized floats.
+      train: Whether batch statistics (collection "batch_stats", then mutable) are taken from the
         batch.
 
     Raises:
-      ConfigError: an even kernel, around which no padding keeps the grid as large as it is.
+      ConfigError: If the kernel is even: no padding around it would keep the size of the grid.
     """
     if self.kernel % 2 == 0:
       raise ConfigError(f"model.kernel={self.kernel} must be odd, such as {self.kernel + 1}")

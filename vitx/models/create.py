@@ -1,4 +1,4 @@
-"""From a config's `model` entry to a network."""
+"""Networks made from the `model` entry of a config."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -47,18 +47,18 @@ def create_model(name: str, *, num_classes: int | None = None, **fields: Any) ->
   """Makes a network.
 
   Args:
-    name: one of `list_models()`, or `module:Class` of your own.
-    num_classes: outputs of the head of a classifier; None for a model of another kind.
-    **fields: the model's fields, named choices as a name or a dict with a `name`, for example
+    name: The name of a network, one of `list_models()`, or `module:Class` for a class of your own.
+    num_classes: The number of outputs of a classifier's head; None for other models.
+    **fields: The model's fields. A named choice is a name or a dict with a `name`, for example
       `create_model("vit", num_classes=10, depth=4, token_mixer=dict(name="softmax"))`.
 
   Returns:
-    A Flax module: `variables = initialize(model, key, images)` gives its starting values,
-    `logits = model.apply(variables, images)` its outputs, images (B, height, width, channels).
+    A Flax module. `variables = initialize(model, key, images)` makes its initial variables, and
+    `model.apply(variables, images)` computes logits for images (B, height, width, channels).
 
   Raises:
-    ConfigError: an unknown model, field, part or option (lists the valid ones), or a value that the
-      field does not take.
+    ConfigError: If a model, field, part or option is unknown (the message lists the valid ones), or
+      if a field does not accept its value.
   """
   model = lookup(MODELS, name, "model.name")
   fields = _build_fields(model, fields)
@@ -69,18 +69,18 @@ def create_model(name: str, *, num_classes: int | None = None, **fields: Any) ->
 
 
 def check_model(model: Mapping[str, Any]) -> None:
-  """Holds a config's `model` entry to its names and fields, before the data tell the classes.
+  """Checks the names and fields of a config's `model` entry, before the number of classes is known.
 
   Raises:
-    ConfigError: an unknown model, part or option (lists the valid ones), or a value that the field
-      does not take.
+    ConfigError: If a model, part or option is unknown (the message lists the valid ones), or if a
+      field does not accept its value.
   """
   fields = {key: value for key, value in model.items() if key not in ("name", "num_classes")}
   _build_fields(lookup(MODELS, model.get("name", ""), "model.name"), fields)
 
 
 def _build_fields(model: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns the fields of a model as it takes them: parts built, a dtype for its name."""
+  """Returns the fields of a model, with its parts and its dtype made from their names."""
   check_options(model, fields, "model", hidden=("num_classes", "name"))
   check_fields(model, fields, "model")
   built = dict(fields)
@@ -92,10 +92,10 @@ def _build_fields(model: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def model_from_config(model: Mapping[str, Any]) -> nn.Module:
-  """Makes the network of a config's `model` entry, which says how many classes there are.
+  """Makes the network of a config's `model` entry, which must include the number of classes.
 
   Raises:
-    ConfigError: `num_classes` is not set; a name or field is unknown, or a value cannot be.
+    ConfigError: If `num_classes` is not set, a name or field is unknown, or a value is invalid.
   """
   made = lookup(MODELS, model.get("name", ""), "model.name")
   if model.get("num_classes") is None and "num_classes" in options(made):
@@ -104,22 +104,22 @@ def model_from_config(model: Mapping[str, Any]) -> nn.Module:
 
 
 def initialize(model: nn.Module, rngs: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
-  """Returns the variables that training starts from.
+  """Returns the variables with which training starts.
 
-  They are those of `model.init`, with the model's `initialization` applied to the parameters where
-  it has that field. `model.init` itself is Flax's own and knows nothing of `initialization`.
+  `model.init` makes them, and a field `initialization` of the model is then applied to the
+  parameters. `model.init` itself is Flax's own and knows nothing of `initialization`.
 
   Args:
-    model: a network, with a field `initialization`, `(key, params) -> params`, or without.
-    rngs: a key, or a dict of keys by stream with "params" among them.
-    *args: what the model is called with, images (B, height, width, channels) for a classifier.
-    **kwargs: further arguments of that call, such as `train`.
+    model: The network, with or without a field `initialization`, `(key, params) -> params`.
+    rngs: A key, or a dict of keys by stream with "params" among them.
+    *args: The arguments of the model's call: images (B, height, width, channels) for a classifier.
+    **kwargs: The keyword arguments of that call, such as `train`.
   """
   variables = dict(model.init(rngs, *args, **kwargs))
   initialization = getattr(model, "initialization", None)
   if initialization is not None:
     key = rngs["params"] if isinstance(rngs, Mapping) else rngs
-    # Not the key that the modules drew from.
+    # A new key, so that these draws are independent of the modules' draws.
     variables["params"] = initialization(jax.random.fold_in(key, 1), variables["params"])
   return variables
 
@@ -127,15 +127,15 @@ def initialize(model: nn.Module, rngs: Any, *args: Any, **kwargs: Any) -> dict[s
 def resolve_model(model: Mapping[str, Any], *, seed: int) -> dict[str, Any]:
   """Returns a config's `model` entry with the seed of its random graphs filled in.
 
-  A token mixer that draws a graph has a field `seed`; where the entry sets none it becomes `seed`,
-  and the mixer a dict with a `name`. All else stays as it is.
+  A token mixer that draws a graph has a field `seed`. If the entry does not set it, the mixer
+  becomes a dict with its `name` and this `seed`. Everything else stays unchanged.
 
   Args:
-    model: the config's entry.
-    seed: of the graphs.
+    model: The config's entry.
+    seed: The seed of the graphs.
 
   Raises:
-    ConfigError: unknown model, or a token mixer that cannot be built.
+    ConfigError: If the model is unknown, or if the token mixer cannot be built.
   """
   resolved = dict(model)
   parts = _parts(lookup(MODELS, model.get("name", ""), "model.name"))
@@ -154,6 +154,6 @@ def _parts(model: Any) -> Mapping[str, tuple]:
 
 
 def _to_dtype(dtype: Any) -> Any:
-  if dtype in list(DTYPES.values()):  # from Python; a config has names
+  if dtype in list(DTYPES.values()):  # a caller in Python may pass a dtype; a config has its name
     return dtype
   return DTYPES[check_choice(dtype, "model.dtype", tuple(DTYPES))]

@@ -1,4 +1,4 @@
-"""The convolutional vision transformer: stages, each a convolutional embedding and blocks."""
+"""The convolutional vision transformer: stages of a convolutional embedding and blocks."""
 
 from typing import ClassVar
 
@@ -17,18 +17,18 @@ from vitx.ops.layout import TokenLayout
 class CvT(Network):
   """CvT (Wu et al. 2021): the token grid is convolved between stages, and in the attention.
 
-  What may differ by stage is one value for all or one for each. The stem is the first stage's
-  embedding. With another `token_mixer` the convolutions in the attention and their batch statistics
-  are gone, as in ViX's CvP, CvL and CvN. No class token and no normalization before the head, as in
-  vit-pytorch 0.19.6.
+  Fields that may differ by stage have one value for all stages or one for each. The stem is the
+  embedding of the first stage. Another `token_mixer` removes the convolutions and batch statistics
+  of the attention, as in ViX's CvP, CvL and CvN. There is no class token and no normalization
+  before the head, as in vit-pytorch 0.19.6.
 
   Attributes:
-    width: C of the stages.
-    depth: L of each stage.
-    num_heads: H of the stages.
-    mlp_dim: hidden width of the MLPs, of the stages.
-    kernel: side of the convolutions between stages.
-    strides: of the convolutions between stages, one fewer than there are stages.
+    width: The number of channels C, by stage.
+    depth: The number of blocks L of each stage.
+    num_heads: The number of heads H, by stage.
+    mlp_dim: The hidden width of the MLPs, by stage.
+    kernel: The side of the convolutions between stages.
+    strides: The strides of the convolutions between stages, one fewer than there are stages.
   """
 
   PARTS: ClassVar[Parts] = with_defaults(
@@ -52,12 +52,13 @@ class CvT(Network):
     """Returns float32 logits (B, num_classes).
 
     Args:
-      images: (B, height, width, channels), normalized floats.
-      train: whether dropout, stochastic depth (stream "dropout") and batch statistics (collection
-        "batch_stats", then mutable) are those of training.
+      images: The images, (B, height, width, channels), normalized floats.
+      train: Whether dropout and stochastic depth (stream "dropout") are active and batch statistics
+        (collection "batch_stats", then mutable) are taken from the batch.
 
     Raises:
-      ConfigError: a class token, or a sequence of another length than there are stages.
+      ConfigError: If there is a class token, or if a sequence has another length than there are
+        stages.
     """
     stages = stage_layers(self.depth)
     widths = per_stage(self.width, len(stages), "width")

@@ -1,4 +1,4 @@
-"""DeiT's distilled vision transformer: a second token, with a head of its own, has a teacher."""
+"""DeiT's distilled vision transformer, with a second token and head that learn from a teacher."""
 
 from typing import ClassVar
 
@@ -13,9 +13,9 @@ from vitx.models.vit import ViT
 class DistilledViT(ViT, kw_only=True):
   """Vision transformer with a distillation token beside the class token (Touvron et al. 2021).
 
-  Its logits are the mean of both heads', as DeiT evaluates. What each says is sown in
-  "intermediates", as `class_logits` and `distillation_logits`, for a task that has a teacher.
-  `pool` can be nothing but "class_and_distillation".
+  Its logits are the mean of both heads' logits, as in DeiT's evaluation. It sows the logits of each
+  head into "intermediates", as `class_logits` and `distillation_logits`, for a task with a teacher.
+  `pool` must be "class_and_distillation".
   """
 
   PARTS: ClassVar[Parts] = with_defaults(ViT.PARTS, pool="class_and_distillation")
@@ -24,7 +24,7 @@ class DistilledViT(ViT, kw_only=True):
     """Maps both tokens (B, 2, C) to float32 logits (B, num_classes).
 
     Raises:
-      ConfigError: a pool that gives one vector.
+      ConfigError: If the pool gives one vector.
     """
     if vector.ndim != 3:
       raise ConfigError(

@@ -1,8 +1,8 @@
-"""What frozen parameters hold still besides themselves: the statistics that were learned with them.
+"""The state of frozen modules, such as batch statistics, which is frozen with their parameters.
 
-State such as batch statistics belongs to the innermost module around it that has parameters. Where
-all of these are frozen it neither moves nor depends on the batch: as Keras does it for layers that
-are not trainable, batch normalization runs as in evaluation. Dropout goes on: it has no state.
+State belongs to the innermost module around it that has parameters. If all of these are frozen,
+the state neither changes nor depends on the batch: batch normalization runs as in evaluation, as in
+Keras for layers that are not trainable. Dropout stays active, since it has no state.
 """
 
 import inspect
@@ -13,17 +13,17 @@ from typing import Any
 import flax.linen as nn
 import jax
 
-MARK = "keeps_state"  # a class attribute of modules that keep state where they are told `train`
+MARK = "keeps_state"  # a class attribute of modules that update state if `train`
 
 
 def hold(names: Collection[str], frozen: Collection[str]) -> AbstractContextManager:
-  """Lets frozen modules that keep state run as in evaluation while a network is traced inside.
+  """Runs frozen modules that keep state as in evaluation while a network is traced in this context.
 
-  Those are modules with the class attribute `keeps_state`, and Flax's `BatchNorm`.
+  These are modules with the class attribute `keeps_state`, and Flax's `BatchNorm`.
 
   Args:
-    names: of all parameters of the network.
-    frozen: those of them that are.
+    names: The names of all parameters of the network.
+    frozen: The names of the frozen parameters.
   """
 
   def run(call: Callable, args: tuple, kwargs: dict, context: nn.module.InterceptorContext) -> Any:
@@ -34,7 +34,7 @@ def hold(names: Collection[str], frozen: Collection[str]) -> AbstractContextMana
     if not is_frozen(module.path, names, frozen):
       return call(*args, **kwargs)
     bound = inspect.signature(type(module).__call__).bind(module, *args, **kwargs)
-    if is_flax:  # which takes it as a field, too, and refuses both
+    if is_flax:  # Flax refuses the setting as both field and argument
       bound.arguments.pop("use_running_average", None)
       object.__setattr__(module, "use_running_average", True)
     else:
@@ -45,13 +45,13 @@ def hold(names: Collection[str], frozen: Collection[str]) -> AbstractContextMana
 
 
 def keep_state(old: Any, new: Any, names: Collection[str], frozen: Collection[str]) -> Any:
-  """Returns the new state of a network, in which that of frozen modules is the old.
+  """Returns the new state of a network with the old state of its frozen modules.
 
   Args:
-    old: collections by name, before a step.
-    new: after it.
-    names: of all parameters of the network.
-    frozen: those of them that are.
+    old: The collections by name before a step.
+    new: The collections by name after the step.
+    names: The names of all parameters of the network.
+    frozen: The names of the frozen parameters.
   """
 
   def choose(path: tuple, before: Any, after: Any) -> Any:
@@ -62,12 +62,12 @@ def keep_state(old: Any, new: Any, names: Collection[str], frozen: Collection[st
 
 
 def is_frozen(module: Sequence[str], names: Collection[str], frozen: Collection[str]) -> bool:
-  """Returns whether all parameters are frozen of the innermost module around a path that has any.
+  """Returns whether the innermost module that encloses a path and has parameters is wholly frozen.
 
   Args:
-    module: the path.
-    names: of all parameters.
-    frozen: those of them that are.
+    module: The path.
+    names: The names of all parameters.
+    frozen: The names of the frozen parameters.
   """
   for depth in range(len(module), -1, -1):
     inside = "".join(f"{each}/" for each in module[:depth])

@@ -1,9 +1,9 @@
 """Initializations of a whole network: functions `(key, params) -> params`.
 
-A network is first made as its modules say; these then draw anew what a source drew otherwise. So
-one initialization serves every mixer and block, a user's own included, and one that couples several
-parameters is no harder than one that does not. Parameters are known by name: `kernel` with the
-`bias` beside it; what else a module owns (norms, tables, slots) stays as it was made. The
+The modules of a network first draw their own parameters; an initialization then draws some of them
+anew, as a publication did. So one initialization serves every mixer and block, a user's own
+included, and can couple several parameters. It finds parameters by name: `kernel` with the `bias`
+beside it. A module's other parameters (norms, tables, slots) stay as they were made. The
 projections of attention are the modules `query` and `key`, and `value` and `out`, with kernels
 (C, H, D) and (H, D, C).
 """
@@ -45,7 +45,7 @@ def as_made(key: jax.Array, params: Params) -> Params:
 def pytorch(key: jax.Array, params: Params) -> Params:
   """Draws linear maps and convolutions as PyTorch does: uniform within 1 / sqrt(fan in).
 
-  Kernels by `kaiming_uniform_(a=sqrt(5))`, which comes to that bound, and biases alike.
+  This is the bound of `kaiming_uniform_(a=sqrt(5))` for kernels; biases have it too.
   """
 
   def bound(owner: str, kernel: jax.Array, leaf: jax.Array) -> float:
@@ -64,16 +64,17 @@ def truncated_normal(
   stddev: Positive = 0.02,
   convolutions: Literal["he", "pytorch"] = "he",
 ) -> Params:
-  """Draws linear maps normal, cut at ±2 as PyTorch cuts, biases zero, and convolutions by He.
+  """Draws normal linear maps, cut at ±2 as in PyTorch, zero biases, and He's convolutions.
 
   Args:
-    key: the whole of the randomness.
-    params: of the network.
-    stddev: of linear maps.
-    convolutions: he draws their kernels by `kaiming_normal_`, with variance 2 / fan in, and makes
-      biases zero; pytorch leaves both as PyTorch makes them, see `pytorch` (DeiT and timm do).
+    key: The key of all draws.
+    params: The parameters of the network.
+    stddev: The standard deviation of linear maps.
+    convolutions: The initialization of convolutions: "he" draws kernels by `kaiming_normal_`, with
+      variance 2 / fan in, and makes biases zero; "pytorch" draws both as `pytorch` does (as
+      in DeiT and timm).
   """
-  # Beyond five deviations the float32 uniform that is behind it has no numbers left.
+  # Beyond five deviations the float32 uniform behind this draw has no numbers left.
   cut = min(2 / stddev, 5.0)
 
   def deviation(owner: str, kernel: jax.Array, leaf: jax.Array) -> float:
@@ -91,14 +92,14 @@ def truncated_normal(
 
 
 def sparse_transformer(key: jax.Array, params: Params) -> Params:
-  """Draws linear maps normal, variance 0.125 / fan in, biases zero (Child et al. 2019, 5.3).
+  """Draws normal linear maps, variance 0.125 / fan in, and zero biases (Child et al. 2019, 5.3).
 
-  The last map of each residual branch (attention's `out`, the MLP's `down`) is smaller by
+  The last map of each residual branch (attention's `out`, the MLP's `down`) is scaled by
   1 / sqrt(2 L). A head that was made zero stays zero. The paper writes 0.125 / sqrt(fan in); its
-  released code has the square root of the whole, as here.
+  released code, like this function, takes the square root of the whole as standard deviation.
 
   Raises:
-    ConfigError: the network has no sequence of blocks.
+    ConfigError: If the network has no sequence of blocks.
   """
   depth = count_blocks(params)
   if not depth:
@@ -120,9 +121,9 @@ def zero_query(key: jax.Array, params: Params, *, base: Base = "as_made") -> Par
   """Makes query projections zero: attention starts uniform (He and Hofmann 2024, section 4.1).
 
   Args:
-    key: the whole of the randomness.
-    params: of the network.
-    base: the initialization of everything else.
+    key: The key of all draws.
+    params: The parameters of the network.
+    base: The initialization of all other parameters.
   """
 
   def draw(key: jax.Array, kernels: Kernels) -> Kernels:
@@ -139,19 +140,19 @@ def mimetic(
   query_key: tuple[Finite, Finite] = (0.7, 0.7),
   value_out: tuple[Finite, Finite] = (0.4, -0.4),
 ) -> Params:
-  """Draws attention that looks like a trained one's (Trockman and Kolter 2023, section 4).
+  """Draws attention that resembles trained attention (Trockman and Kolter 2023, section 4).
 
-  W_Q W_Kᵀ of each head is what rank D keeps of a Z + b I, and W_V W_O of all heads together is
-  a Z + b I, with Z normal of variance 1 / C, drawn anew each time, and factors by singular values:
-  U √Σ and √Σ Vᵀ. Biases of these projections are zero. A mixer without `value` and `out` has the
-  first part only.
+  W_Q W_Kᵀ of each head is the best approximation of a Z + b I of rank D, and W_V W_O of all heads
+  together is a Z + b I. Z is normal with variance 1 / C and drawn anew each time. A singular value
+  decomposition gives the factors U √Σ and √Σ Vᵀ. Biases of these projections are zero. A mixer
+  without `value` and `out` has only the first part.
 
   Args:
-    key: the whole of the randomness.
-    params: of the network.
-    base: the initialization of everything else.
-    query_key: (a, b) of queries and keys.
-    value_out: (a, b) of values and output; b is negative in trained networks.
+    key: The key of all draws.
+    params: The parameters of the network.
+    base: The initialization of all other parameters.
+    query_key: The pair (a, b) of queries and keys.
+    value_out: The pair (a, b) of values and output; b is negative in trained networks.
   """
 
   def pair(key: jax.Array, kernels: Kernels) -> Kernels:
@@ -177,15 +178,15 @@ def mimetic(
 
 
 def fan_in(owner: str, shape: tuple[int, ...]) -> int:
-  """Returns the inputs of one output of a kernel of that shape in a module of that name."""
+  """Returns the number of inputs of one output of a kernel, by its shape and its module's name."""
   return math.prod(shape[axis] for axis in input_axes(owner, len(shape)))
 
 
 def _redraw_kernels(params: Params, scale: Callable, draw: Callable) -> Params:
   """Makes every `kernel`, and the `bias` beside it, `scale(owner, kernel, leaf)` times a draw.
 
-  One draw serves all, since each draw takes the compiler long. Parameters of one shape are cut out
-  of it in a loop: the compiler would put the whole computation of the draw into each cut.
+  There is only one draw, since each one takes the compiler long. A loop cuts the parameters of each
+  shape out of it; without the loop the compiler would put the whole draw into each cut.
   """
   paths, tree = jax.tree.flatten_with_path(params)
   names = [tuple(entry.key for entry in path) for path, _ in paths]
@@ -208,7 +209,7 @@ def _redraw_kernels(params: Params, scale: Callable, draw: Callable) -> Params:
 
 
 def _take_convolutions(source: Params, params: Params) -> Params:
-  """Returns the parameters with those of convolutions, which have four axes, from another tree."""
+  """Returns the parameters, with kernels of four axes and their biases taken from `source`."""
   if KERNEL in params and not isinstance(params[KERNEL], dict):
     return source if params[KERNEL].ndim == 4 else params
   return {
@@ -230,10 +231,10 @@ def _redraw_modules(
   *,
   needed: bool = True,
 ) -> Params:
-  """Draws the kernels of modules `names` anew, wherever they stand side by side; biases are zero.
+  """Draws the kernels of modules `names` anew, where they are side by side; biases become zero.
 
   Raises:
-    ConfigError: they stand nowhere, and `needed`.
+    ConfigError: If they are not found, and `needed` is True.
   """
   found = False
 
@@ -241,7 +242,7 @@ def _redraw_modules(
     nonlocal found
     if all(isinstance(tree.get(name), dict) and KERNEL in tree[name] for name in names):
       found = True
-      # By name, so that values do not depend on what else the network has.
+      # The key depends on the path, so that values do not depend on the rest of the network.
       own = jax.random.fold_in(key, zlib.crc32(path.encode()))
       kernels = draw(own, {name: tree[name][KERNEL] for name in names})
       tree = {**tree, **{name: _with_kernel(tree[name], kernels[name]) for name in names}}
@@ -278,7 +279,7 @@ def _apply_base(key: jax.Array, params: Params, base: Base) -> Params:
   return initialization(key, params)
 
 
-# Those that others may stand on.
+# These may be the base of another initialization.
 BASES = {"as_made": as_made, "pytorch": pytorch, "truncated_normal": truncated_normal}
 INITIALIZATIONS = {
   **BASES,

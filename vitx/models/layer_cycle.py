@@ -24,22 +24,22 @@ def run_cycle(
 ) -> jax.Array:
   """Applies all blocks of a trunk to tokens (B, N, C) as a loop over cycles of layers.
 
-  Parameters stand where `Trunk.run_blocks` would have them, `block_0`, ..., and are stacked here,
-  or they were stacked before (`vitx.models.stacked`). Nothing is sown, and dropout draws otherwise
-  than without the loop.
+  Parameters have the names of `Trunk.run_blocks`, `block_0`, ..., and are stacked here, unless they
+  are already stacked (`vitx.models.stacked`). Nothing is sown, and dropout draws other values than
+  without the loop.
 
   Args:
-    trunk: a bound `Trunk`.
-    x: (B, N, C).
-    layout: the arrangement of all tokens.
-    cycle: layers after which the mixers repeat; divides `depth`.
-    depth: L.
-    num_heads: H.
-    mlp_dim: hidden width of the MLPs.
-    train: whether dropout is that of training.
+    trunk: A bound `Trunk`.
+    x: The tokens, (B, N, C).
+    layout: The arrangement of all tokens.
+    cycle: The number of layers after which the mixers repeat; it divides `depth`.
+    depth: The number of blocks L.
+    num_heads: The number of heads H.
+    mlp_dim: The hidden width of the MLPs.
+    train: Whether dropout is active.
 
   Returns:
-    (B, N, C).
+    The tokens after the last block, (B, N, C).
   """
   blocks = [
     trunk.make_block(
@@ -63,7 +63,7 @@ def run_cycle(
   def body(x: jax.Array, entry: Any) -> tuple[jax.Array, None]:
     number, params = entry
     for i, block in enumerate(blocks):
-      # A closure over the block, so that its recomputation holds no more than its input.
+      # The function closes over the block, so that its recomputation holds no more than its input.
       run = lambda p, x, layer, block=block: apply(block, p, x, layer)  # noqa: E731
       x = (jax.checkpoint(run) if trunk.remat else run)(params[i], x, number * cycle + i)
     return x, None
@@ -74,7 +74,7 @@ def run_cycle(
 def _make_parameters(
   trunk: Any, blocks: list[nn.Module], x: jax.Array, layout: TokenLayout, depth: int
 ) -> None:
-  """Makes the parameters of all layers, those of one layer of the cycles in one go."""
+  """Makes the parameters of all layers, with one vmapped `init` for each layer of the cycle."""
   base = trunk.make_rng("params")
   for first, block in enumerate(blocks):
     layers = range(first, depth, len(blocks))

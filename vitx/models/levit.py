@@ -1,4 +1,4 @@
-"""LeViT of one stage, a sentence of its own defaults."""
+"""LeViT of one stage, a ViT with other defaults."""
 
 from typing import ClassVar
 
@@ -7,12 +7,12 @@ from vitx.models.vit import ViT
 
 
 class LeViT(ViT):
-  """LeViT of one stage (Graham et al. 2021), as ViX has it: no attention bias, no positions.
+  """LeViT of one stage (Graham et al. 2021), as in ViX: no attention bias, no positions.
 
-  Bare convolutions, blocks without normalization, the mean of the tokens. The only statistics are
-  in its own attention: any other `token_mixer` leaves a network without any normalization, as
-  ViX's LeViP, LeViL and LeViN are. `token_mixer="softmax"` is what those compare with fairly;
-  `norm="layer"` gives all of them the usual blocks.
+  It has bare convolutions, blocks without normalization, and the mean of the tokens. Only its own
+  attention has statistics: any other `token_mixer` leaves a network without normalization, like
+  ViX's LeViP, LeViL and LeViN. Their fair baseline is `token_mixer="softmax"`; `norm="layer"` gives
+  all of them the usual blocks.
   """
 
   PARTS: ClassVar[Parts] = with_defaults(

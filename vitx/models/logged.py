@@ -1,7 +1,7 @@
-"""Learned scalars that a module of a network wants logged while it is trained.
+"""Learned scalars of a network's modules that are logged during training.
 
-A module declares them: `logged: ClassVar = ("alpha", "beta")` names parameters of its own. Logged
-is the mean of each, so one with an entry for each head is one number.
+A module declares them: `logged: ClassVar = ("alpha", "beta")` names parameters of its own. The log
+has the mean of each parameter, so a parameter with an entry for each head is one number.
 """
 
 import contextlib
@@ -19,11 +19,11 @@ from vitx.models.stacked import unstack
 
 @contextlib.contextmanager
 def finding() -> Iterator[set[str]]:
-  """Finds, while a network is traced, what its modules declare as `logged`.
+  """Finds, while a network is traced, the parameters that its modules declare as `logged`.
 
   Yields:
-    A set that fills with the ends of parameters' names, such as "token_mixer/alpha": a module that
-    runs in a loop over layers is called once for all of them.
+    A set that fills with the ends of parameters' names, such as "token_mixer/alpha". They are ends
+    only, since a module that runs in a loop over layers is called once for all of them.
   """
   found: set[str] = set()
 
@@ -40,11 +40,12 @@ def means(params: Any, ends: tuple[str, ...]) -> dict[str, jax.Array]:
   """Returns the float32 mean of each parameter whose name has one of these ends.
 
   Args:
-    params: by name or stacked, see `vitx.models.stacked`.
-    ends: of `finding`.
+    params: The parameters, by name or stacked; see `vitx.models.stacked`.
+    ends: The ends of names that `finding` found.
 
   Returns:
-    By "alpha/block_00" for "block_0/token_mixer/alpha", see `names.figure_of`.
+    The means, by names such as "alpha/block_00" for "block_0/token_mixer/alpha"; see
+    `names.figure_of`.
   """
   flat = flatten_dict(params, sep="/")
   chosen = {

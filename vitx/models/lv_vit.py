@@ -15,9 +15,9 @@ from vitx.models.vit import ViT
 class LVViT(ViT, kw_only=True):
   """LV-ViT (Jiang et al. 2021), with its convolutional stem and divided branches.
 
-  The logits are those of the class token and half the largest of the patches' for each class, as
-  the released code evaluates. What each says is sown in "intermediates", as `class_logits` (B, K)
-  and `patch_logits` (B, N, K), for a task that looks at them alone.
+  The logits are the class token's plus, for each class, half the largest logit of the patches, as
+  in the released code's evaluation. It sows both into "intermediates", as `class_logits` (B, K) and
+  `patch_logits` (B, N, K), for a task that uses them separately.
   """
 
   PARTS: ClassVar[Parts] = with_defaults(
@@ -25,10 +25,10 @@ class LVViT(ViT, kw_only=True):
   )
 
   def __post_init__(self):
-    """Refuses what the patches' head has no place for.
+    """Checks the fields.
 
     Raises:
-      ConfigError: `pool_first`.
+      ConfigError: If `pool_first` is set, which the head of the patches does not support.
     """
     super().__post_init__()
     if self.pool_first:
@@ -41,7 +41,7 @@ class LVViT(ViT, kw_only=True):
   def __call__(
     self, images: jax.Array, *, mask: jax.Array | None = None, train: bool = False
   ) -> jax.Array:
-    """Returns float32 logits (B, num_classes); arguments as `ViT` says."""
+    """Returns float32 logits (B, num_classes); `ViT` describes the arguments."""
     x, layout, pool = self.encode(images, mask=mask, train=train)
     x = self.apply_norm(x)
     logits = self.apply_head(pool(x, layout))

@@ -1,11 +1,10 @@
-"""Names of parameters: what stands where in the tree of a network, known here alone.
+"""The names of parameters. Only this module knows the structure of a network's parameter tree.
 
 A name is the path of a parameter, joined by "/", such as "block_0/token_mixer/query/kernel".
-Networks of one sequence of blocks have at the top `stem`, `posemb`, `cls`, `extra`, `start`,
-`block_0`, ..., `norm` and `head` (a second one is `head_distillation` or `head_patches`); those of
-several stages have `stage_0_block_0`, ... in the place
-of the blocks. While a network of repeating layers is trained, `cycles` stands for its blocks, see
-`vitx.models.stacked`.
+Networks with one sequence of blocks have `stem`, `posemb`, `cls`, `extra`, `start`, `block_0`, ...,
+`norm` and `head` at the top (a second head is `head_distillation` or `head_patches`). Networks of
+several stages have `stage_0_block_0`, ... in place of `block_0`, .... While a network of repeating
+layers is trained, `cycles` replaces its blocks; see `vitx.models.stacked`.
 """
 
 import re
@@ -22,10 +21,10 @@ NORM = "norm"
 POOL = "pool"
 HEAD = "head"
 HEAD_HIDDEN = "head_hidden"
-HEAD_DISTILLATION = "head_distillation"  # of a token of its own, which learns from a teacher
-HEAD_PATCHES = "head_patches"  # of every patch
+HEAD_DISTILLATION = "head_distillation"  # the head of the distillation token
+HEAD_PATCHES = "head_patches"  # the head of the patches
 
-# Inside a block.
+# Modules inside a block.
 TOKEN_MIXER = "token_mixer"
 MLP = "mlp"
 QUERY, KEY, VALUE, OUT = "query", "key", "value", "out"
@@ -35,10 +34,10 @@ KERNEL = "kernel"
 BIAS = "bias"
 TABLE = "table"
 
-# Parameters that PyTorch code holds as they are, outside a module called `weight` or `bias`, so
-# that torchsummary (and the papers that print its count) does not see them: position table, class
-# token and others beside it, Linformer's projections over the tokens, factor and offset of CvT's
-# own normalization, LayerScale's factors.
+# PyTorch code holds these parameters directly, not in a module as `weight` or `bias`. So
+# torchsummary, and papers that print its count, miss them: the position table, the class token and
+# other tokens beside it, Linformer's projections over the tokens, factor and offset of CvT's own
+# normalization, and LayerScale's factors.
 BARE = frozenset(
   {TABLE, CLASS_TOKEN, EXTRA_TOKENS, "key_slots", "value_slots", "gain", "shift"}
 ) | {
@@ -47,18 +46,18 @@ BARE = frozenset(
 }
 
 # Parameters of token mixers that have an entry for each token: the axis of the tokens, and whether
-# the tokens are summed over it (a map from the tokens) or written along it (a map to them).
+# the parameter maps from the tokens, which sums over that axis, or maps to them.
 _OF_TOKENS = {
   (TOKEN_MIXER, "key_slots"): (0, True),
   (TOKEN_MIXER, "value_slots"): (0, True),
-  (TOKEN_MIXER, "down"): (0, True),  # Sparsifiner's
+  (TOKEN_MIXER, "down"): (0, True),  # Sparsifiner
   (TOKEN_MIXER, "basis"): (0, False),
-  (TOKEN_MIXER, "up", KERNEL): (0, True),  # MLP mixing's
+  (TOKEN_MIXER, "up", KERNEL): (0, True),  # MLPMixing
   (TOKEN_MIXER, "down", KERNEL): (1, False),
   (TOKEN_MIXER, "down", BIAS): (0, False),
 }
 
-# What stands before the blocks: layer 0 of layer-wise learning rates.
+# The modules before the blocks, which are layer 0 of layer-wise learning rates.
 _FIRST = frozenset({STEM, POSITIONS, CLASS_TOKEN, EXTRA_TOKENS, START})
 
 
@@ -73,10 +72,10 @@ def is_position_table(name: str) -> bool:
 
 
 def token_axis(name: str) -> tuple[int, bool] | None:
-  """Returns the axis of a parameter that runs over the tokens, and whether they are summed over it.
+  """Returns the axis of a parameter's tokens, and whether tokens are summed over it.
 
-  `None` for a parameter that no number of tokens is part of. A position table's is the last but
-  one, of which `is_position_table` tells.
+  `None` means that the parameter has no such axis. In a position table, which `is_position_table`
+  recognizes, the axis is the second to last.
   """
   parts = tuple(name.split("/"))
   for end, found in _OF_TOKENS.items():
@@ -86,12 +85,12 @@ def token_axis(name: str) -> tuple[int, bool] | None:
 
 
 def is_head(name: str) -> bool:
-  """Returns whether the parameter belongs to a last linear map, which depends on the classes."""
+  """Returns whether the parameter belongs to a head, which depends on the number of classes."""
   return not {HEAD, HEAD_DISTILLATION, HEAD_PATCHES}.isdisjoint(name.split("/"))
 
 
 def is_first_kernel(name: str) -> bool:
-  """Returns whether the parameter is a kernel of the stem, which may be what reads the pixels."""
+  """Returns whether the parameter is a kernel of the stem, which may read the pixels."""
   parts = name.split("/")
   return STEM in parts and parts[-1] == KERNEL
 
@@ -100,21 +99,23 @@ def input_axes(owner: str, ndim: int) -> tuple[int, ...]:
   """Returns the axes of a kernel that a product with it sums over.
 
   Args:
-    owner: the name of the module: three axes are (H, D, C) in one called "out", else (C, H, D).
-    ndim: of the kernel: (in, out), (C, H, D), (H, D, C), or (height, width, in / groups, out).
+    owner: The name of the module: a kernel of three axes is (H, D, C) in "out", else (C, H, D).
+    ndim: The number of axes of the kernel: (in, out), (C, H, D), (H, D, C), or (height, width,
+      in / groups, out).
   """
   return (0,) if ndim == 3 and owner != OUT else tuple(range(ndim - 1))
 
 
 def layer_of(name: str, depth: int) -> int:
-  """Returns the layer that a parameter belongs to, as layer-wise learning rates count.
+  """Returns the layer of a parameter for layer-wise learning rates.
 
-  As in BEiT (Bao et al. 2022) and MAE (He et al. 2022): stem, positions, class token, extra tokens
-  and start are layer 0, `block_i` is layer i + 1, and what follows the blocks is layer depth + 1.
+  The numbers follow BEiT (Bao et al. 2022) and MAE (He et al. 2022): stem, positions, class token,
+  extra tokens and start are layer 0, `block_i` is layer i + 1, and later modules have the layer
+  depth + 1.
 
   Args:
-    name: of the parameter.
-    depth: L, the number of blocks.
+    name: The name of the parameter.
+    depth: The number of blocks L.
   """
   first = name.split("/")[0]
   if first in _FIRST:
@@ -124,11 +125,12 @@ def layer_of(name: str, depth: int) -> int:
 
 
 def figure_of(name: str) -> str:
-  """Returns how something of a module is called in a log: what it is, then where.
+  """Returns the name of a module's parameter in a log: first the parameter, then the module.
 
   Args:
-    name: such as "block_0/token_mixer/alpha", which gives "alpha/block_00": numbers in two digits,
-      so that sorted names are in the order of the blocks, and a block's mixer is the block.
+    name: The parameter's name, such as "block_0/token_mixer/alpha", which gives "alpha/block_00".
+      Numbers get two digits, so that sorted names keep the order of the blocks, and "token_mixer"
+      is left out.
   """
   *path, what = name.split("/")
   place = "/".join(path).removesuffix(f"/{TOKEN_MIXER}")

@@ -1,4 +1,4 @@
-"""What classifiers of images share: a stem before the trunk, a head after it."""
+"""The base of the classifiers of images: a stem before the trunk, a head after it."""
 
 import inspect
 from collections.abc import Callable
@@ -23,11 +23,11 @@ class Network(Trunk, kw_only=True):
   """A trunk between a stem and a classifier's head; subclasses arrange them.
 
   Attributes:
-    num_classes: outputs of the head.
-    stem: makes the module that turns images into a token grid.
-    pool: makes the module that turns tokens into one vector; with `prefix` a learned token stands
-      in front.
-    head_hidden: width of a hidden layer of the head, with GELU; `None` means a linear head.
+    num_classes: The number of outputs of the head.
+    stem: A function that makes the module which turns images into a token grid.
+    pool: A function that makes the module which turns tokens into one vector. Its `prefix` is the
+      number of learned tokens that it needs in front of the grid.
+    head_hidden: The width of a hidden layer of the head, with GELU; `None` means a linear head.
   """
 
   PARTS: ClassVar[Parts] = {
@@ -45,9 +45,9 @@ class Network(Trunk, kw_only=True):
     """Turns images (B, height, width, channels) into a grid of tokens (B, rows, columns, C).
 
     Args:
-      images: (B, height, width, channels).
-      width: C.
-      train: told to a stem that asks for it, since it has batch statistics.
+      images: The images, (B, height, width, channels).
+      width: The number of channels C of a token.
+      train: Whether the network trains; passed on to a stem that has batch statistics.
     """
     stem = self.stem(width=width, dtype=self.dtype, name=names.STEM)
     asked = "train" in inspect.signature(type(stem).__call__).parameters
@@ -63,14 +63,14 @@ class Network(Trunk, kw_only=True):
     """Unrolls a grid (B, rows, columns, C) behind the learned tokens that the pool needs.
 
     Args:
-      grid: (B, rows, columns, C).
-      extra_tokens: learned tokens between the class token and the grid.
+      grid: The grid of tokens, (B, rows, columns, C).
+      extra_tokens: The number of learned tokens between the class token and the grid.
 
     Returns:
-      Tokens (B, N, C), their layout, and the pool that ends the network.
+      The tokens (B, N, C), their layout, and the pool that ends the network.
 
     Raises:
-      ConfigError: a class token, which stands first, in a causal network.
+      ConfigError: If a causal network has a class token, which comes first and sees no other token.
     """
     batch, rows, columns, width = grid.shape
     pool = self.pool(name=names.POOL)
@@ -92,14 +92,14 @@ class Network(Trunk, kw_only=True):
     return x, layout, pool
 
   def enter_trunk(self, x: jax.Array, layout: TokenLayout, train: bool) -> jax.Array:
-    """Adds positions to tokens (B, N, C), then dropout."""
+    """Adds positions to tokens (B, N, C), then applies dropout."""
     return Dropout(self.dropout)(self.add_positions(x, layout), train)
 
   def apply_head(self, vector: jax.Array) -> jax.Array:
     """Maps (B, C) to float32 logits (B, num_classes).
 
     Raises:
-      ConfigError: a pool that gives several vectors.
+      ConfigError: If the pool gives several vectors.
     """
     if vector.ndim != 2:
       raise ConfigError(
@@ -113,7 +113,7 @@ class Network(Trunk, kw_only=True):
     return self.classify(vector, names.HEAD)
 
   def classify(self, vectors: jax.Array, name: str) -> jax.Array:
-    """Maps (..., C) to float32 logits (..., num_classes) by the linear map of that name.
+    """Maps (..., C) to float32 logits (..., num_classes) by the linear map called `name`.
 
     It starts at zero, so that the first loss is log(num_classes) and no class is preferred.
     """

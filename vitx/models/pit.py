@@ -11,14 +11,14 @@ from vitx.models.stages import Depths, PerStage, per_stage, stage_layers
 class PiT(Network):
   """PiT (Heo et al. 2021): a ViT whose token grid is pooled between stages.
 
-  What may differ by stage is one value for all or one for each. The heads' dim stays (the mixer's
-  `head_dim`) or grows with the width, as the config says.
+  Fields that may differ by stage have one value for all stages or one for each. The width of a head
+  is constant if the mixer's `head_dim` is set; otherwise it is C / H of the stage.
 
   Attributes:
-    width: C of the stages, each a multiple of the one before.
-    depth: L of each stage.
-    num_heads: H of the stages.
-    mlp_dim: hidden width of the MLPs, of the stages.
+    width: The number of channels C, by stage, each a multiple of the one before.
+    depth: The number of blocks L of each stage.
+    num_heads: The number of heads H, by stage.
+    mlp_dim: The hidden width of the MLPs, by stage.
   """
 
   width: PerStage = (128, 256)
@@ -31,12 +31,13 @@ class PiT(Network):
     """Returns float32 logits (B, num_classes).
 
     Args:
-      images: (B, height, width, channels), normalized floats.
-      train: whether dropout, stochastic depth (stream "dropout") and batch statistics (collection
-        "batch_stats", then mutable) are those of training.
+      images: The images, (B, height, width, channels), normalized floats.
+      train: Whether dropout and stochastic depth (stream "dropout") are active and batch statistics
+        (collection "batch_stats", then mutable) are taken from the batch.
 
     Raises:
-      ConfigError: a sequence of another length than there are stages, or widths that do not divide.
+      ConfigError: If a sequence has another length than there are stages, or if widths do not
+        divide.
     """
     stages = stage_layers(self.depth)
     widths = per_stage(self.width, len(stages), "width")

@@ -1,4 +1,4 @@
-"""Learned position tables on another grid of tokens."""
+"""The resizing of learned position tables to another grid of tokens."""
 
 import math
 
@@ -15,14 +15,14 @@ def resize(
   """Returns the source's position table on the target's grid.
 
   Args:
-    source: (1, N, C) or (N, C), a row for each token, or for each token of the grid.
-    target: a table of that kind for another layout; where it has more prefix tokens than the
-      source, the further ones stay its own.
-    source_layout: of the source's tokens.
-    layout: of the target's tokens.
+    source: A table (1, N, C) or (N, C), with a row for each token, or for each token of the grid.
+    target: A table of that kind for another layout. If it has more prefix tokens than the source,
+      the further ones keep the target's rows.
+    source_layout: The layout of the source's tokens.
+    layout: The layout of the target's tokens.
 
   Returns:
-    Shape and dtype of the target.
+    The resized table, with shape and dtype of the target.
   """
   prefix, new_prefix = _prefix_rows(source, source_layout), _prefix_rows(target, layout)
   channels = source.shape[-1]
@@ -37,7 +37,7 @@ def resize(
 
 
 def _prefix_rows(table: np.ndarray, layout: TokenLayout) -> int:
-  """Returns how many prefix tokens have a row of the table: all of them, or none."""
+  """Returns the number of prefix tokens that have a row in the table: all of them, or none."""
   return table.shape[-2] - math.prod(layout.grid)
 
 
@@ -47,7 +47,7 @@ def explain_refusal(
   source_layout: TokenLayout | None,
   layout: TokenLayout | None,
 ) -> str:
-  """Returns why a position table cannot be resized; "" if it can."""
+  """Returns the reason why a position table cannot be resized; "" if it can."""
   same_kind = len(source) == len(target) and source[-1] == target[-1]
   tables = len(source) == 2 or (len(source) == 3 and source[0] == target[0] == 1)
   if not (same_kind and tables):
@@ -64,6 +64,6 @@ def explain_refusal(
 
 
 def describe(layout: TokenLayout) -> str:
-  """Returns a layout in a few words, such as "1 + 8 x 8 tokens"."""
+  """Returns a short description of a layout, such as "1 + 8 x 8 tokens"."""
   grid = " x ".join(map(str, layout.grid))
   return f"{layout.prefix} + {grid} tokens" if layout.prefix else f"{grid} tokens"

@@ -1,4 +1,4 @@
-"""The residual network for small images: a convolutional network to compare with."""
+"""The residual network for small images: a convolutional baseline."""
 
 import flax.linen as nn
 import jax
@@ -18,13 +18,14 @@ STAGES = 3
 class ResNet(nn.Module):
   """ResNet for CIFAR (He et al. 2016, section 4.2): 6 n + 2 layers, no parameters in shortcuts.
 
-  Batch statistics are those of the whole batch, on however many devices.
+  Batch statistics are taken over the whole batch, on any number of devices.
 
   Attributes:
-    num_classes: outputs of the head.
-    depth: 6 n + 2: 20, 32, 44, 56, 110.
-    width: channels of the first of the three stages; each has twice those of the one before.
-    dtype: of the computation; parameters and statistics are float32.
+    num_classes: The number of outputs of the head.
+    depth: The number of layers 6 n + 2: 20, 32, 44, 56, 110.
+    width: The channels of the first of the three stages; each later stage has twice as many as the
+      stage before.
+    dtype: The dtype of the computation; parameters and statistics are float32.
   """
 
   num_classes: int
@@ -37,12 +38,12 @@ class ResNet(nn.Module):
     """Returns float32 logits (B, num_classes).
 
     Args:
-      images: (B, height, width, channels), normalized floats.
-      train: whether batch statistics (collection "batch_stats", then mutable) are those of the
+      images: The images, (B, height, width, channels), normalized floats.
+      train: Whether batch statistics (collection "batch_stats", then mutable) are taken from the
         batch.
 
     Raises:
-      ConfigError: a depth that is not 6 n + 2.
+      ConfigError: If the depth is not 6 n + 2.
     """
     blocks, rest = divmod(self.depth - 2, 2 * STAGES)
     if rest or blocks < 1:
@@ -67,12 +68,12 @@ class ResNet(nn.Module):
 class ResidualBlock(nn.Module):
   """Two 3 x 3 convolutions beside a shortcut that has no parameters (option A).
 
-  Where channels grow the shortcut takes every other pixel and new channels are zero.
+  If the number of channels grows, the shortcut takes every other pixel, and new channels are zero.
 
   Attributes:
-    width: channels afterwards.
-    stride: of the first convolution.
-    dtype: of the computation.
+    width: The number of channels of the output.
+    stride: The stride of the first convolution.
+    dtype: The dtype of the computation.
   """
 
   width: int

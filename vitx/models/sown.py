@@ -1,4 +1,4 @@
-"""What the modules of a network sowed."""
+"""Access to the values that the modules of a network sowed."""
 
 import re
 from collections.abc import Mapping
@@ -8,11 +8,11 @@ from flax.traverse_util import flatten_dict
 
 
 def collect(sown: Mapping[str, Any], name: str) -> dict[str, Any]:
-  """Returns what each module sowed under a name, by the module's path, in the order of the blocks.
+  """Returns the values that modules sowed under a name, by module path, in the order of the blocks.
 
   Args:
-    sown: the collection "intermediates".
-    name: such as "attention"; of a module that sowed several times it is the first.
+    sown: The collection "intermediates".
+    name: The name, such as "attention". If a module sowed it several times, the first value counts.
   """
   flat, end = flatten_dict(dict(sown), sep="/"), f"/{name}"
   found = {path.removesuffix(end): x[0] for path, x in flat.items() if path.endswith(end)}

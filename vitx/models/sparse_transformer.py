@@ -16,23 +16,24 @@ from vitx.ops.layout import TokenLayout
 
 
 class SparseTransformer(Trunk, kw_only=True):
-  """Predicts each token of a sequence from those before it.
+  """A model that predicts each token of a sequence from the earlier tokens.
 
   The embeddings of tokens and of their places are added and shifted by one behind a learned start
-  vector, so that place t carries token t - 1. Blocks are recomputed in the backward pass where
-  `remat` says so; their dropout stands at the end of each branch.
+  vector, so that place t carries token t - 1. With `remat` the backward pass recomputes the blocks.
+  Their dropout is at the end of each branch.
 
   Attributes:
-    vocabulary: V, the number of token ids.
-    grid: how the N tokens lie, the last axis fastest: (height, width, channels) of images, rows and
-      columns of text or sound.
-    width: C.
-    depth: L.
-    num_heads: H.
-    mlp_dim: hidden width of the MLPs.
-    embedding_stddev: of the initial embeddings of tokens and of the start.
-    layer_cycle: layers after which the token mixers repeat, such as 4 for one strided and three
-      local ones: one cycle is compiled and run in a loop. 0 compiles every layer by itself.
+    vocabulary: The number of token ids V.
+    grid: The arrangement of the N tokens, the last axis fastest: (height, width, channels) for
+      images, rows and columns for text or sound.
+    width: The number of channels C.
+    depth: The number of blocks L.
+    num_heads: The number of heads H.
+    mlp_dim: The hidden width of the MLPs.
+    embedding_stddev: The standard deviation of the initial embeddings of tokens and of the start.
+    layer_cycle: The number of layers after which the token mixers repeat, such as 4 for one strided
+      and three local ones; one cycle is compiled and run in a loop. 0 compiles every layer by
+      itself.
   """
 
   PARTS: ClassVar[Parts] = with_defaults(
@@ -54,10 +55,11 @@ class SparseTransformer(Trunk, kw_only=True):
   causal: bool = True
 
   def __post_init__(self):
-    """Refuses what would not be a density model.
+    """Checks the fields.
 
     Raises:
-      ConfigError: `causal=False`, or a depth that is no multiple of `layer_cycle`.
+      ConfigError: If `causal` is False, which leaves no density model; if the depth is no multiple
+        of `layer_cycle`; or if `layer_cycle` meets stochastic depth.
     """
     super().__post_init__()
     if not self.causal:
@@ -78,7 +80,7 @@ class SparseTransformer(Trunk, kw_only=True):
 
   @property
   def layout(self) -> TokenLayout:
-    """Returns how the tokens lie."""
+    """Returns the arrangement of the tokens."""
     return TokenLayout(tuple(self.grid))
 
   @property
@@ -90,17 +92,17 @@ class SparseTransformer(Trunk, kw_only=True):
   def __call__(
     self, tokens: jax.Array, *, at: jax.Array | None = None, train: bool = False
   ) -> jax.Array:
-    """Returns float32 logits (B, N, V); those of place t depend on the tokens before t alone.
+    """Returns float32 logits (B, N, V); the logits of place t depend only on the tokens before t.
 
     Args:
-      tokens: integers (B, N) in 0 ... V - 1. With `at` (B, 1), the token before that place, which
-        is not looked at for place 0.
-      at: int32 (1,), the place whose logits (B, 1, V) are wanted. The collection "cache" holds what
-        the places before it left; it must be mutable. None for all places.
-      train: whether dropout (stream "dropout") is that of training.
+      tokens: The tokens, integers (B, N) in 0 ... V - 1. With `at` they are (B, 1), the token
+        before that place; for place 0 it is ignored.
+      at: The place whose logits (B, 1, V) are computed, int32 (1,); None means all places. The
+        mutable collection "cache" holds the keys and values of the earlier places.
+      train: Whether dropout is active; it draws from the stream "dropout".
 
     Raises:
-      ConfigError: the tokens do not fill the grid, or a mixer cannot do what is asked.
+      ConfigError: If the tokens do not fill the grid, or if a mixer does not support the call.
     """
     layout = self.layout
     if at is None and tokens.shape[1] != layout.length:
@@ -115,7 +117,7 @@ class SparseTransformer(Trunk, kw_only=True):
       x = run_cycle(self, x, layout, cycle=self.layer_cycle, **settings)
     else:
       x = self.run_blocks(x, layout, layers=range(self.depth), at=at, **settings)
-    # The released code adds another epsilon here than in the blocks.
+    # The released code uses another epsilon here than in the blocks.
     x = nn.LayerNorm(epsilon=1e-6, dtype=self.dtype, name=names.NORM)(x)
     head = nn.Dense(
       self.vocabulary, use_bias=False, kernel_init=nn.initializers.zeros, name=names.HEAD
@@ -123,7 +125,7 @@ class SparseTransformer(Trunk, kw_only=True):
     return head(x.astype(jnp.float32))
 
   def _enter(self, tokens: jax.Array, layout: TokenLayout, at: jax.Array | None) -> jax.Array:
-    """Returns what the blocks are given, (B, N, C): embeddings moved on by one place."""
+    """Returns the input of the blocks, (B, N, C): embeddings shifted by one place."""
     normal = nn.initializers.normal(self.embedding_stddev)
     embed = nn.Embed(
       self.vocabulary, self.width, embedding_init=normal, dtype=self.dtype, name=names.STEM
@@ -141,7 +143,7 @@ class SparseTransformer(Trunk, kw_only=True):
     """Returns an empty cache for decoding `batch` sequences: arrays of zeros.
 
     Raises:
-      ConfigError: a mixer cannot be decoded token by token.
+      ConfigError: If a mixer cannot be decoded token by token.
     """
     previous = jax.ShapeDtypeStruct((batch, 1), jnp.int32)
     at = jax.ShapeDtypeStruct((1,), jnp.int32)

@@ -1,11 +1,11 @@
 """Parameters of layers that repeat, held as one array for all cycles.
 
 A deep network has thousands of parameters, and a training step that handles each by itself takes a
-compiler minutes. Where layers repeat after a cycle, a tree has two forms. By name: `block_0`, ...,
-`block_{L-1}`, in checkpoints and wherever a person meets it. Stacked: `cycles`, which holds
-`block_0`, ..., `block_{cycle-1}` with a leading axis of L / cycle on every array; entry c of
-`block_i` is layer c * cycle + i. A model that runs its blocks by `vitx.models.layer_cycle` takes
-either form.
+compiler minutes. If layers repeat after a cycle, a parameter tree has two forms. The form by name
+has `block_0`, ..., `block_{L-1}`; checkpoints and all interfaces to a user have it. The stacked
+form has `cycles`, which holds `block_0`, ..., `block_{cycle-1}` with a leading axis of L / cycle on
+every array; entry c of `block_i` is layer c * cycle + i. A model that runs its blocks by
+`vitx.models.layer_cycle` takes either form.
 """
 
 from typing import Any
@@ -19,7 +19,7 @@ from vitx.models import names
 
 
 def cycle_of(model: nn.Module) -> int:
-  """Returns after how many layers a model's blocks repeat in a loop; 0 for one without a loop."""
+  """Returns the number of layers after which a model's blocks repeat in a loop, or 0."""
   return getattr(model, "layer_cycle", 0)
 
 
@@ -27,9 +27,9 @@ def stack(tree: Any, cycle: int) -> Any:
   """Returns the stacked form of a tree, such as a training state.
 
   Args:
-    tree: by name; every dict in it that has blocks is stacked, moments of an optimizer included.
-      What is stacked stays so; NumPy arrays stay such.
-    cycle: layers after which they repeat; 0 leaves the tree as it is.
+    tree: A tree by name. Every dict in it that has blocks is stacked, the moments of an optimizer
+      included. Stacked parts stay unchanged; NumPy arrays give NumPy arrays.
+    cycle: The number of layers after which they repeat; 0 leaves the tree unchanged.
   """
   if not cycle:
     return tree
@@ -48,7 +48,7 @@ def stack(tree: Any, cycle: int) -> Any:
 
 
 def unstack(tree: Any) -> Any:
-  """Returns a tree by name: the inverse of `stack`; one without stacked parts stays as it is."""
+  """Returns a tree by name: the inverse of `stack`. A tree without stacked parts is unchanged."""
 
   def convert(part: Any) -> Any:
     if not _is_stacked(part):
@@ -65,13 +65,14 @@ def unstack(tree: Any) -> Any:
 
 
 def first_cycle(params: Any, cycle: int) -> Any:
-  """Returns parameters, or their shapes, in the structure of `stack` but those of one cycle alone.
+  """Returns parameters, or their shapes, in the structure of `stack`, but with one cycle only.
 
-  What asks for the names and axes of single parameters, as an optimizer's masks do, is shown these.
+  Code that needs the names and axes of single parameters, such as an optimizer's masks, reads this
+  tree.
 
   Args:
-    params: by name.
-    cycle: layers after which they repeat; 0 leaves the tree as it is.
+    params: The parameters by name.
+    cycle: The number of layers after which they repeat; 0 leaves the tree unchanged.
   """
   if not cycle:
     return params

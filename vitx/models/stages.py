@@ -1,4 +1,4 @@
-"""What networks of several stages share: fields by stage, and layers numbered over all of them."""
+"""Helpers for networks of several stages: fields per stage, and layers numbered over all stages."""
 
 from collections.abc import Sequence
 from itertools import accumulate
@@ -6,16 +6,16 @@ from itertools import accumulate
 from vitx.config.checks import Depth, PositiveInt
 from vitx.config.errors import ConfigError
 
-# A field that is one value for all stages or has one for each.
+# A field of this type has one value for all stages or one for each.
 PerStage = PositiveInt | tuple[PositiveInt, ...]
 Depths = tuple[Depth, ...]
 
 
 def per_stage(value: int | Sequence[int], stages: int, field: str) -> tuple[int, ...]:
-  """Returns a value for each stage, from one for all or one for each.
+  """Returns one value for each stage; a single value serves all stages.
 
   Raises:
-    ConfigError: another number of values.
+    ConfigError: If there is neither a single value nor one for each stage.
   """
   values = tuple(value) if isinstance(value, Sequence) else (value,)
   values = values * stages if len(values) == 1 else values
@@ -30,7 +30,7 @@ def stage_layers(depth: Sequence[int]) -> list[range]:
   """Returns the layers of each stage, numbered over the whole network.
 
   Raises:
-    ConfigError: there is no stage.
+    ConfigError: If there is no stage.
   """
   if not depth:
     raise ConfigError(f"model.depth={depth!r} must have one entry for each stage, such as (1, 2)")

@@ -14,17 +14,17 @@ from vitx.models.trunk import Parts, with_defaults
 
 
 class Swin(Network):
-  """Swin (Liu et al. 2021): windows that are shifted in every other layer, four stages.
+  """Swin (Liu et al. 2021): four stages, with windows that are shifted in every other layer.
 
-  Each stage has a quarter of the tokens of the one before, twice as wide. The bias by relative
+  Each stage has a quarter of the tokens of the previous stage, twice as wide. The bias by relative
   position belongs to the token mixer (`relative_bias="window"`); there are no other positions.
-  Layers are counted over the whole network, so that depths should be even, as the published are.
+  Layers are counted over the whole network, so that depths should be even, like the published ones.
 
   Attributes:
-    width: C of the first stage.
-    depth: L of each stage.
-    num_heads: H of the stages, one for all or one for each.
-    mlp_ratio: hidden width of the MLPs over C.
+    width: The number of channels C of the first stage.
+    depth: The number of blocks L of each stage.
+    num_heads: The number of heads H, one for all stages or one for each.
+    mlp_ratio: The ratio of the MLPs' hidden width to C.
   """
 
   PARTS: ClassVar[Parts] = with_defaults(
@@ -46,12 +46,13 @@ class Swin(Network):
     """Returns float32 logits (B, num_classes).
 
     Args:
-      images: (B, height, width, channels), normalized floats.
-      train: whether dropout, stochastic depth (stream "dropout") and batch statistics (collection
-        "batch_stats", then mutable) are those of training.
+      images: The images, (B, height, width, channels), normalized floats.
+      train: Whether dropout and stochastic depth (stream "dropout") are active and batch statistics
+        (collection "batch_stats", then mutable) are taken from the batch.
 
     Raises:
-      ConfigError: a class token, or a sequence of another length than there are stages.
+      ConfigError: If there is a class token, or if a sequence has another length than there are
+        stages.
     """
     stages = stage_layers(self.depth)
     heads = per_stage(self.num_heads, len(stages), "num_heads")

@@ -1,9 +1,10 @@
-"""Weights of token mixers that are bound to the number of tokens, on another grid of tokens.
+"""The resizing, to another grid, of token mixers' weights that are bound to the number of tokens.
 
-Such a weight has an entry for each token: a row of Linformer's projection, of the token MLP of
-MLP-Mixer, of Sparsifiner's basis. Over the grid the entries are interpolated as a position table's
-rows are; those of tokens in front of the grid stay. Where tokens are summed with these weights, the
-grid's are multiplied by (old number of patches) / (new number), so that the sum keeps its size.
+Such a weight has an entry for each token: a row of Linformer's projection, of MLP-Mixer's token
+MLP, or of Sparsifiner's basis. Entries of the grid are interpolated like the rows of a position
+table; entries of tokens in front of the grid stay unchanged. If the weights sum over tokens, the
+grid's entries are multiplied by (old number of patches) / (new number), so that the sum keeps its
+size.
 """
 
 import math
@@ -25,16 +26,16 @@ def resize(
   """Returns the source's weights on the target's grid.
 
   Args:
-    source: an entry along `axis` for each token, or for each token of the grid.
-    target: such weights for another layout; where it has more prefix tokens than the source, the
-      further ones stay its own.
-    axis: of the tokens.
-    summed: whether tokens are summed over that axis.
-    source_layout: of the source's tokens.
-    layout: of the target's tokens.
+    source: The weights, with an entry along `axis` for each token, or for each token of the grid.
+    target: The weights of another layout. If it has more prefix tokens than the source, the further
+      ones keep the target's entries.
+    axis: The axis of the tokens.
+    summed: Whether the weights sum over the tokens.
+    source_layout: The layout of the source's tokens.
+    layout: The layout of the target's tokens.
 
   Returns:
-    Shape and dtype of the target.
+    The resized weights, with shape and dtype of the target.
   """
   rows, shape = np.moveaxis(target, axis, 0), np.moveaxis(target, axis, 0).shape
   old = np.moveaxis(source, axis, 0).reshape(source.shape[axis], -1).astype(np.float32)
@@ -53,7 +54,7 @@ def explain_refusal(
   source_layout: TokenLayout | None,
   layout: TokenLayout | None,
 ) -> str:
-  """Returns why such weights cannot be resized; "" if they can."""
+  """Returns the reason why such weights cannot be resized; "" if they can."""
   without = [[n for i, n in enumerate(shape) if i != axis] for shape in (source, target)]
   if len(source) != len(target) or without[0] != without[1]:
     return "shapes differ, and not in the number of tokens alone"

@@ -1,4 +1,4 @@
-"""What tracing a network tells about it; nothing is computed or allocated."""
+"""Properties of a network found by tracing it; nothing is computed or allocated."""
 
 from typing import Any
 
@@ -11,11 +11,11 @@ from vitx.ops.layout import TokenLayout
 
 
 def token_layout(model: nn.Module, shape: tuple[int, ...]) -> TokenLayout | None:
-  """Returns the layout of the tokens that positions are added to, `None` if there are none.
+  """Returns the layout of the tokens to which positions are added, `None` if there are none.
 
   Args:
-    model: a network.
-    shape: of the images that it is called with, (B, height, width, channels).
+    model: The network.
+    shape: The shape of the images of a call, (B, height, width, channels).
   """
   found: list[TokenLayout] = []
 

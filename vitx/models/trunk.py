@@ -1,4 +1,4 @@
-"""The blocks of a network with their positions, apart from what stands before and after them."""
+"""The blocks of a network with their positions, without the stem and the head."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -42,23 +42,26 @@ def drop_rate(last: float, layer: int, depth: int) -> float:
 class Trunk(nn.Module, kw_only=True):
   """Base of the networks of positions and blocks; a subclass calls its methods in `__call__`.
 
-  Modules and parameters stay in the subclass's own scope: `posemb`, `block_0`, ....
+  Modules and parameters belong to the subclass's own scope: `posemb`, `block_0`, ....
 
   Attributes:
-    posemb: makes the module that adds positions, or says how the mixers turn by them.
-    norm: makes the normalizations of the blocks.
-    block: makes a block.
-    token_mixer: makes the mixer of a block.
-    initialization: `(key, params) -> params`, applied by `vitx.models.initialize`.
-    causal: whether a token attends only to itself and to those before it.
-    dropout: after the positions and in the blocks.
-    stochastic_depth: drop probability of the last block's branches, growing linearly from zero.
-    remat: recompute a block's activations in the backward pass: less memory, about a third more
-      time.
-    dtype: of the computation; parameters are float32.
+    posemb: A function that makes the module of positions, which adds them to the tokens or makes
+      the mixers rotate queries and keys by them.
+    norm: A function that makes the normalizations of the blocks.
+    block: A function that makes a block.
+    token_mixer: A function that makes the mixer of a block.
+    initialization: A function `(key, params) -> params`, applied by `vitx.models.initialize`.
+    causal: Whether a token attends only to itself and to earlier tokens.
+    dropout: The dropout rate after the positions and in the blocks.
+    stochastic_depth: The drop probability of the last block's branches; it grows linearly from
+      zero.
+    remat: Whether the backward pass recomputes a block's activations: less memory, about a third
+      more time.
+    dtype: The dtype of the computation; parameters are float32.
   """
 
-  # The named choices of a config: the field, its table, its default, what the model sets itself.
+  # The named choices of a config: the field, its table, its default, and the options that the
+  # model sets itself.
   PARTS: ClassVar[Parts] = {
     "posemb": (POSITIONS, "learned", ("name",)),
     "norm": (NORMS, "layer", ("dtype", "name")),
@@ -84,9 +87,9 @@ class Trunk(nn.Module, kw_only=True):
     """Adds positions to tokens (B, N, C).
 
     Args:
-      x: (B, N, C).
-      layout: the arrangement of all tokens.
-      at: integers (N,), the places in the layout that the tokens have; `None` means all, in order.
+      x: The tokens, (B, N, C).
+      layout: The arrangement of all tokens.
+      at: The places of these tokens in the layout, integers (N,); `None` means all, in order.
     """
     posemb = self.posemb(name=names.POSITIONS)
     return posemb(x, layout) if at is None else posemb(x, layout, at)
@@ -109,24 +112,24 @@ class Trunk(nn.Module, kw_only=True):
     """Applies some blocks to tokens (B, N, C).
 
     Args:
-      x: (B, N, C).
-      layout: the arrangement of all tokens.
-      layers: the numbers of these blocks in the network.
-      depth: L, the number of blocks of the network.
-      num_heads: H.
-      mlp_dim: hidden width of the MLPs.
-      train: whether dropout and stochastic depth (stream "dropout") are those of training.
-      mask: boolean (B, N), True = may be attended; `None` means that all may.
-      at: integers (N,), the places in the layout that the tokens have; `None` means all, in order.
-      reduction: gives tokens up on the way.
-      name: of the blocks, before their number.
+      x: The tokens, (B, N, C).
+      layout: The arrangement of all tokens.
+      layers: The numbers of these blocks in the network.
+      depth: The number of blocks L of the network.
+      num_heads: The number of heads H.
+      mlp_dim: The hidden width of the MLPs.
+      train: Whether dropout and stochastic depth are active; they draw from the stream "dropout".
+      mask: A boolean mask (B, N), True = may be attended; `None` means that all may.
+      at: The places of these tokens in the layout, integers (N,); `None` means all, in order.
+      reduction: The token reduction, which removes tokens in some layers.
+      name: The name of the blocks, without their number.
 
     Returns:
-      (B, N, C), or fewer tokens than N.
+      The tokens, (B, N, C), or fewer than N of them after a reduction.
 
     Raises:
-      ConfigError: a mixer or block that cannot do what is asked: positions by rotation, `causal`,
-        `mask`, `at`, `reduction`.
+      ConfigError: If a mixer or block does not support the positions by rotation, `causal`, `mask`,
+        `at` or `reduction`.
     """
     places = {} if at is None else {"at": at}
 
@@ -154,7 +157,7 @@ class Trunk(nn.Module, kw_only=True):
     """Returns one block; `module` has the `name` and `parent` of a Flax module.
 
     Raises:
-      ConfigError: a mixer that cannot do what the trunk asks of it.
+      ConfigError: If the mixer does not support `causal` or the rotation of the positions.
     """
     return self.block(
       token_mixer=self._bind_mixer(num_heads=num_heads, layer=layer, depth=depth),
@@ -167,7 +170,7 @@ class Trunk(nn.Module, kw_only=True):
     )
 
   def _bind_mixer(self, *, num_heads: int, layer: int, depth: int) -> Callable[..., nn.Module]:
-    """Returns what makes a block's token mixer: called with `name`, everything else is set here."""
+    """Returns a function of `name` that makes the token mixer of a block, with all fields set."""
     fields = {"num_heads": num_heads, "dtype": self.dtype, "layer": layer, "depth": depth}
     extra = dict(getattr(self.posemb(parent=None), "mixer_fields", {}))
     if self.causal:
@@ -178,11 +181,11 @@ class Trunk(nn.Module, kw_only=True):
 
 
 def _check_free(token_mixer: Callable[..., nn.Module], field: str) -> None:
-  """Raises ConfigError if a mixer has no field of that name, or the config set it already."""
+  """Raises ConfigError if a mixer has no field of that name, or if the config already set it."""
   reason = "model.causal=True" if field == "causal" else "model.posemb='rope'"
   bound: Mapping[str, Any] = {}
   kind: Any = token_mixer
-  if isinstance(token_mixer, partial):  # the fields that a config gave it
+  if isinstance(token_mixer, partial):  # its keywords are the fields that the config set
     kind, bound = token_mixer.func, token_mixer.keywords
   if field in bound:
     raise ConfigError(

@@ -17,23 +17,23 @@ from vitx.ops.layout import TokenLayout
 class ViT(Network):
   """Vision transformer (Dosovitskiy et al. 2021) with any stem, positions, pooling and token mixer.
 
-  Also MLP-Mixer (token mixer "mlp_mixing", no positions, pool "mean") and FNet ("fnet"). Sown in
-  "intermediates" are `patch_tokens` (B, N - prefix, C), what the last normalization makes of the
-  grid, unless `pool_first`.
+  It can also be MLP-Mixer (token mixer "mlp_mixing", no positions, pool "mean") and FNet ("fnet").
+  Unless `pool_first`, it sows into "intermediates" the `patch_tokens` (B, N - prefix, C), the
+  tokens of the grid after the last normalization.
 
   Attributes:
-    width: C.
-    depth: L.
-    num_heads: H.
-    mlp_dim: hidden width of the MLPs.
-    extra_tokens: g learned tokens in front of the grid beside the class token (Darcet et al. 2024:
-      registers). With a pattern mixer whose prefix is global they are the global tokens of
-      BigBird's extended construction (Zaheer et al. 2020, section 2; ETC). Pooling by the mean
-      leaves them out.
-    token_reduction: gives up tokens in some layers; its pool must have a class token, by whose
-      attention they are ranked.
-    pool_first: pool before the last normalization instead of after it, as vit-pytorch does; without
-      effect on a class token.
+    width: The number of channels C of a token.
+    depth: The number of blocks L.
+    num_heads: The number of heads H.
+    mlp_dim: The hidden width of the MLPs.
+    extra_tokens: The number g of learned tokens in front of the grid beside the class token (Darcet
+      et al. 2024: registers). With a pattern mixer whose prefix is global they are the global
+      tokens of BigBird's extended construction (Zaheer et al. 2020, section 2; ETC). Pooling by the
+      mean leaves them out.
+    token_reduction: A function that makes the token reduction. It needs a pool with a class token,
+      whose attention ranks the tokens.
+    pool_first: Whether to pool before the last normalization instead of after it, as in
+      vit-pytorch; without effect on a class token.
   """
 
   PARTS: ClassVar[Parts] = {
@@ -56,11 +56,11 @@ class ViT(Network):
     """Returns float32 logits (B, num_classes).
 
     Args:
-      images: (B, height, width, channels), normalized floats.
-      mask: boolean (B, N), True = may be attended, over all tokens, those in front of the grid
-        included; `None` means that all may. Pooling by a mean counts masked tokens all the same.
-      train: whether dropout, stochastic depth (stream "dropout") and batch statistics (collection
-        "batch_stats", then mutable) are those of training.
+      images: The images, (B, height, width, channels), normalized floats.
+      mask: A boolean mask (B, N), True = may be attended, over all tokens, also those in front of
+        the grid; `None` means that all may. Pooling by a mean still counts masked tokens.
+      train: Whether dropout and stochastic depth (stream "dropout") are active and batch statistics
+        (collection "batch_stats", then mutable) are taken from the batch.
     """
     x, layout, pool = self.encode(images, mask=mask, train=train)
     if self.pool_first:
@@ -92,10 +92,10 @@ class ViT(Network):
     return x, layout, pool
 
   def _make_reduction(self, class_tokens: int) -> TokenReduction:
-    """Returns what gives up tokens.
+    """Returns the token reduction.
 
     Raises:
-      ConfigError: layers that are not there, no class token, or a mixer bound to N.
+      ConfigError: If layers do not exist, there is no class token, or the mixer is bound to N.
     """
     reduction = self.token_reduction()
     reduction.check(self.depth)

@@ -1,4 +1,4 @@
-"""Tasks by name: what is learned, from which arrays, and by which figure it is judged."""
+"""Tasks by name: what is learned, from which arrays, and which figure judges the result."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -21,10 +21,10 @@ TASKS: dict[str, type] = {
 
 
 def task_class(spec: str | Mapping[str, Any]) -> Any:
-  """Returns the class that `config.task` names, the values of its fields checked.
+  """Returns the class that `config.task` names, after a check of the values of its fields.
 
   Raises:
-    ConfigError: an unknown name or field, or a value out of range.
+    ConfigError: If a name or field is unknown, or if a value is out of range.
   """
   name, fields = _split(spec)
   task = lookup(TASKS, name, "task.name")
@@ -34,10 +34,11 @@ def task_class(spec: str | Mapping[str, Any]) -> Any:
 
 
 def build_task(config: ConfigDict) -> Task:
-  """Returns the task of a resolved config; needs no data.
+  """Returns the task of a resolved config, without its data.
 
   Raises:
-    ConfigError: a name or field of the task or of its model is unknown, or a value out of range.
+    ConfigError: If a name or field of the task or of its model is unknown, or if a value is out of
+      range.
   """
   return task_class(config.task).from_config(config, **_split(config.task)[1])
 

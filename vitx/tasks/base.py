@@ -1,4 +1,4 @@
-"""What a task is: everything that training, evaluation and prediction ask about what is learned.
+"""The interface of a task: all that training, evaluation and prediction need to know about it.
 
 A task is made of pure functions on one device's share of a batch. It knows neither devices nor the
 optimizer. Variables are a dict of collections; "params" is learned, the others (batch statistics,
@@ -30,14 +30,15 @@ Figures = dict[str, Any]
 class Teacher:
   """A network whose weights a task's loss reads and never changes.
 
-  Training loads them as the constant "teacher", a dict of collections. They are in no checkpoint,
-  and evaluation from a workdir does without them.
+  Training loads the weights as the constant "teacher", a dict of collections. Checkpoints do not
+  contain them, and evaluation from a workdir does not need them.
 
   Attributes:
-    source: a workdir, whose best checkpoint it is, or a file of published weights.
-    model: the network.
-    input_spec: what it is called with, for a batch of one example.
-    agree: fields of `config.data` that must be its own run's, so that it sees what it knows.
+    source: A workdir, whose best checkpoint is loaded, or a file of published weights.
+    model: The network.
+    input_spec: The shape and dtype of the network's input, for a batch of one example.
+    agree: The fields of `config.data` that must equal those of the teacher's own run, so that its
+      inputs are prepared as in its training.
   """
 
   source: str
@@ -47,16 +48,17 @@ class Teacher:
 
 
 class Task(Protocol):
-  """What is learned: data elements, model, loss, figures and predictions.
+  """The definition of a learning problem: data elements, model, loss, figures and predictions.
 
-  A task of your own subclasses this one, which has the defaults. The fields of `config.task` are
+  A task of your own subclasses this class, which has the defaults. The fields of `config.task` are
   the keyword arguments of `from_config`, with their types and ranges.
 
   Attributes:
-    model: the network.
-    teacher: whose weights the loss needs; None for none.
-    answers: arrays of an example that only an answer would tell; an exported program does without.
-    input_suffixes: in lower case, of the files that `vitx predict` reads of a folder.
+    model: The network.
+    teacher: The network whose weights the loss needs; None if it needs none.
+    answers: The arrays of an example that are known only with its answer; an exported program does
+      not need them.
+    input_suffixes: The suffixes, in lower case, of the files that `vitx predict` reads in a folder.
   """
 
   model: nn.Module
@@ -71,34 +73,34 @@ class Task(Protocol):
 
   @property
   def mode(self) -> Literal["max", "min"]:
-    """Returns whether a good primary figure is high ("max") or low ("min")."""
+    """Returns "max" if a high primary figure is good, or "min" if a low one is."""
     ...
 
   def model_inputs(self, batch: Batch) -> Any:
-    """Returns what `evaluate` calls the model with: the arrays of `element_spec`, (B, ...)."""
+    """Returns the model's input in `evaluate`, made from the arrays of `element_spec`, (B, ...)."""
     ...
 
   @classmethod
   def resolve(cls, config: ConfigDict, source: Any) -> None:
-    """Fills in, in place, what follows from the data.
+    """Fills in, in place, the fields of a config that follow from the data.
 
     Args:
-      config: unlocked; every field that the config sets stays.
-      source: a `vitx.data` source, or only its `DatasetInfo` where nothing must be computed from
+      config: The unlocked config; every field that it sets stays unchanged.
+      source: A `vitx.data` source, or only its `DatasetInfo` if nothing must be computed from
         examples.
 
     Raises:
-      ConfigError: a field contradicts the data, or the data are of another kind.
+      ConfigError: If a field contradicts the data, or if the data are of another kind.
     """
 
   @classmethod
   def state_info(cls, config: ConfigDict) -> DatasetInfo | None:
-    """Returns what a config says by itself of its data; None if they must be asked."""
+    """Returns the data's description that a config alone gives; None if it is incomplete."""
     return None
 
   @classmethod
   def from_config(cls, config: ConfigDict) -> "Task":
-    """Returns the task of a resolved config; needs no data."""
+    """Returns the task of a resolved config, without its data."""
     ...
 
   @property
@@ -108,32 +110,32 @@ class Task(Protocol):
 
   @property
   def train_spec(self) -> dict[str, jax.ShapeDtypeStruct]:
-    """Returns the same of an example in training, where `transform` makes another of it there."""
+    """Returns `element_spec` for training, where `transform` may give arrays of other shapes."""
     return self.element_spec
 
   @property
   def input_spec(self) -> jax.ShapeDtypeStruct:
-    """Returns shape and dtype of what the model is called with, for a batch of one example."""
+    """Returns shape and dtype of the model's input, for a batch of one example."""
     ...
 
   def examples(self, examples: Examples, *, train: bool) -> Examples:
-    """Returns a role's examples as the task reads them, such as windows of long sequences.
+    """Returns a role's examples in the form that the task reads, such as windows of long sequences.
 
     Args:
-      examples: of a source.
-      train: whether they are learned from.
+      examples: The examples of a source.
+      train: Whether the examples are for training.
 
     Raises:
-      ConfigError: none can be read so.
+      ConfigError: If no example has this form.
     """
     return examples
 
   def references(self, train: Examples, examples: Examples) -> dict[str, float]:
-    """Returns figures of examples that nothing had to be learned for, to stand beside the model's.
+    """Returns figures of the examples that need no learning, to compare with the model's.
 
     Args:
-      train: what may be counted; the source's, before `Task.examples`.
-      examples: what is evaluated; the source's too.
+      train: The training examples of the source, before `Task.examples`, from which to count.
+      examples: The evaluated examples of the source, before `Task.examples`.
     """
     return {}
 
@@ -142,7 +144,7 @@ class Task(Protocol):
     ...
 
   def init(self, key: jax.Array, batch: Batch) -> dict[str, Any]:
-    """Returns all variables; depends on `key` and the batch's shapes only."""
+    """Returns all variables; they depend only on `key` and the batch's shapes."""
     ...
 
   def constants(self) -> Any:
@@ -155,13 +157,13 @@ class Task(Protocol):
     """Computes the loss of a training batch.
 
     Args:
-      params: learned parameters.
-      state: the model's other collections.
-      constants: of `constants`.
-      batch: the arrays of `train_spec` with a batch axis (B, ...), and index int32 (B,), the
+      params: The learned parameters.
+      state: The model's other collections.
+      constants: The arrays that `constants` returned.
+      batch: The arrays of `train_spec` with a batch axis (B, ...), and index int32 (B,), the
         position in the global batch, from which random keys are folded.
-      key: of this step, the same on all devices.
-      step: int32 scalar, the number of updates done.
+      key: The key of this step, equal on all devices.
+      step: The number of updates done, an int32 scalar.
 
     Returns:
       The mean loss over the batch, the new state and scalar metrics, also means over the batch.
@@ -174,24 +176,24 @@ class Task(Protocol):
     """Evaluates a batch.
 
     Args:
-      params: learned parameters.
-      state: the model's other collections.
-      constants: of `constants`.
-      batch: the arrays of `element_spec` with a batch axis, and mask bool (B,), False for padding.
+      params: The learned parameters.
+      state: The model's other collections.
+      constants: The arrays that `constants` returned.
+      batch: The arrays of `element_spec` with a batch axis, and mask bool (B,), False for padding.
 
     Returns:
-      `sums` over the unmasked examples, with `count` among them, and `rows`, arrays with an entry
-      per example.
+      A dict of `sums` over the unmasked examples, with `count` among them, and `rows`, arrays with
+      an entry per example.
     """
     ...
 
   def respond(self, params: Any, state: Any, inputs: Batch) -> dict[str, jax.Array]:
-    """Computes what a program of `vitx export` returns: the rows of `evaluate`, if nothing else.
+    """Computes the output of a program of `vitx export`, by default the rows of `evaluate`.
 
     Args:
-      params: learned parameters.
-      state: the model's other collections.
-      inputs: the arrays of `element_spec` with a batch axis, `answers` left out.
+      params: The learned parameters.
+      state: The model's other collections.
+      inputs: The arrays of `element_spec` with a batch axis, without `answers`.
     """
     size = next(iter(inputs.values())).shape[0]
     unknown = {name: self.element_spec[name] for name in self.answers}
@@ -204,53 +206,53 @@ class Task(Protocol):
     ...
 
   def plateau_figure(self, mode: str) -> str:
-    """Returns the figure that a plateau schedule of this mode ("min" or "max") listens to.
+    """Returns the figure that a plateau schedule of this mode ("min" or "max") follows.
 
     Raises:
-      ConfigError: no figure is good in that direction.
+      ConfigError: If no figure is good in that direction.
     """
     ...
 
   def describe(self, figures: Figures) -> str:
-    """Returns the figures in a few words, for the console's line about an evaluation."""
+    """Returns a short text of the figures, for the console's line about an evaluation."""
     ...
 
   def describe_step(self, metrics: Mapping[str, float]) -> str:
-    """Returns the loss's metrics in a few words, for the console's line of progress."""
+    """Returns a short text of the loss's metrics, for the console's line of progress."""
     return ""
 
   def table(self, figures: Figures, data: Mapping[str, Any]) -> str:
-    """Returns the figures in lines, for `vitx evaluate`; `data` is the run's, see `Loaded`."""
+    """Returns the figures in lines, for `vitx evaluate`; `data` is `Loaded.data`."""
     return f"  {self.describe(figures)}"
 
   def prediction_columns(self, data: Mapping[str, Any]) -> list[str]:
-    """Returns the heads of a prediction's columns; `data` is the run's, see `Loaded`."""
+    """Returns the headings of a prediction's columns; `data` is `Loaded.data`."""
     ...
 
   def prediction_rows(
     self, data: Mapping[str, Any], batch: Mapping[str, np.ndarray], rows: Mapping[str, np.ndarray]
   ) -> Iterable[list[Any]]:
-    """Returns the values of those columns.
+    """Returns the values of the columns of `prediction_columns`.
 
     Args:
-      data: the run's, see `Loaded`.
-      batch: arrays of the examples, host side, without padding.
-      rows: of `evaluate`, for the same examples.
+      data: The description of the run's data, `Loaded.data`.
+      batch: The arrays of the examples on the host, without padding.
+      rows: The rows that `evaluate` returned for these examples.
     """
     ...
 
   def read_input(self, given: Any, number: int) -> Example:
-    """Returns the example that `vitx predict` is given: a dict of arrays, or an `.npz` file of one.
+    """Returns the example in an input of `vitx predict`: a dict of arrays, or an `.npz` file.
 
-    What only an answer would say may be left out of it.
+    Arrays in `answers` may be missing.
 
     Args:
-      given: a mapping of arrays, or the path of a file.
-      number: its place among the inputs, for errors.
+      given: A mapping of arrays, or the path of a file.
+      number: The number of the input among all inputs, for errors.
 
     Raises:
-      ConfigError: a file that cannot be read as such.
-      ValueError: an input of another kind.
+      ConfigError: If a file cannot be read as arrays.
+      ValueError: If the input is of another kind.
     """
     if isinstance(given, Mapping):
       return dict(given)
@@ -265,5 +267,5 @@ class Task(Protocol):
     return arrays
 
   def token_layout(self) -> TokenLayout | None:
-    """Returns how the tokens lie that positions are added to; None where there is no such place."""
+    """Returns the layout of the tokens to which positions are added; None if there is none."""
     return None

@@ -35,23 +35,23 @@ from vitx.tasks.image_inputs import check_image, read_image
 
 @dataclasses.dataclass(frozen=True)
 class Classification(Task):
-  """Assigns one of K classes to an image.
+  """The assignment of one of K classes to an image.
 
-  A collection "losses" that the model sows in training is summed and added to the loss.
+  The values of the collection "losses" that the model sows in training are added to the loss.
 
   Attributes:
-    model: called as `model.apply(variables, images, train=...)`, returns logits (B, K).
-    augment: `(key, index, images, labels) -> (images, targets)`, for training.
-    preprocess: `images -> images`, for evaluation.
-    num_classes: K.
-    decode_size: side S of the images that the host keeps, or (height, width), which then stands for
-      (S, S); but for `resize_mode` "random", whose crops of training images have the size that the
-      model sees.
-    image_size: side s of what the model sees, or (height, width).
-    channels: C.
-    resize_mode: how the host gives an image its size in training.
-    interpolation: of the host's resizing.
-    value_range: `data.value_range`, of images to predict.
+    model: The network, called as `model.apply(variables, images, train=...)`; returns logits (B,
+      K).
+    augment: The augmentation in training, `(key, index, images, labels) -> (images, targets)`.
+    preprocess: The preparation of images in evaluation, `images -> images`.
+    num_classes: The number of classes K.
+    decode_size: The side S of the images that the host keeps, or (height, width) in place of (S,
+      S). With `resize_mode` "random" the crops of training images have `image_size` instead.
+    image_size: The side s of the model's input, or (height, width).
+    channels: The number of channels C.
+    resize_mode: The way in which the host resizes an image in training.
+    interpolation: The interpolation of the host's resizing.
+    value_range: The range of the values of images to predict, `data.value_range`.
   """
 
   model: nn.Module
@@ -95,7 +95,7 @@ class Classification(Task):
 
   @classmethod
   def state_info(cls, config):
-    """Returns the images of a config that says how large they are and how many classes."""
+    """Returns the images' description if a config has their size and the number of classes."""
     data, classes = config.data, config.model.get("num_classes")
     if classes is None or data.image_size is None:
       return None
@@ -110,11 +110,11 @@ class Classification(Task):
     """Returns the task of a resolved config.
 
     Args:
-      config: resolved.
-      label_smoothing: e; targets are (1 - e) one-hot + e / K.
+      config: The resolved config.
+      label_smoothing: The smoothing e; targets are (1 - e) one-hot + e / K.
 
     Raises:
-      ConfigError: a field of the model or of the augmentation is unknown or out of range.
+      ConfigError: If a field of the model or of the augmentation is unknown or out of range.
     """
     data, classes = config.data, config.model.num_classes
     seen = dict(image_size=data.image_size, mean=data.mean, std=data.std)
@@ -150,7 +150,7 @@ class Classification(Task):
 
   @property
   def train_spec(self):
-    """Returns the same, of the side that the host gives an image in training."""
+    """Returns the spec of image and label, with the size of an image in training."""
     return self._spec(self._train_size)
 
   @property
@@ -170,16 +170,16 @@ class Classification(Task):
     return jax.ShapeDtypeStruct(shape, jnp.float32)
 
   def transform(self, *, train):
-    """Returns what gives images their size; evaluation takes the center where training draws."""
+    """Returns the resizing of images; evaluation takes the center where training draws a crop."""
     size = self._train_size if train else self.decode_size
     return ResizeImages(size, self.resize_mode, self.interpolation, train=train)
 
   def token_layout(self) -> TokenLayout | None:
-    """Returns how the tokens lie that positions are added to, found by tracing the model."""
+    """Returns the layout of the tokens to which positions are added, found by tracing the model."""
     return token_layout(self.model, self.input_spec.shape)
 
   def init(self, key, batch):
-    """Returns all variables; what the model sows for the loss is none of them."""
+    """Returns all variables but "losses", which the model only sows."""
     images = self.preprocess(batch["image"][:1])
     variables = initialize(self.model, {"params": key, "dropout": key}, images, train=False)
     return {name: tree for name, tree in variables.items() if name != "losses"}
@@ -213,22 +213,23 @@ class Classification(Task):
     """Runs the model as in training.
 
     Args:
-      params, state: of the model.
-      images: (B, s, s, C), augmented.
-      batch: for the examples' places in the global batch, by which dropout is drawn.
-      key: of this step.
-      train: False runs it as in evaluation, and leaves its state as it is.
-      also: collections that are wanted beside the state.
+      params, state: The variables of the model.
+      images: The augmented images, (B, s, s, C).
+      batch: The batch, whose `index` decides the draws of dropout.
+      key: The key of this step.
+      train: Whether the model trains; False runs it as in evaluation and keeps its state.
+      also: The collections to return beside the state.
 
     Returns:
-      Logits (B, K), the new state with those collections, and the sum of what was sown as "losses".
+      Logits (B, K), the new state with those collections, and the sum of all values sown as
+      "losses".
     """
     with examples_at(batch["index"]):
       logits, new = self.model.apply(
         {"params": params, **state},
         images,
         train=train,
-        # One graph for all examples and devices: "graph" is folded with neither.
+        # All examples and devices share one graph: the key of "graph" is folded with neither.
         rngs={"dropout": jax.random.fold_in(key, 1), "graph": jax.random.fold_in(key, 2)},
         mutable=[*state, "losses", *also],
       )
@@ -251,7 +252,7 @@ class Classification(Task):
     return summarize_classification(sums)
 
   def plateau_figure(self, mode):
-    """Returns "nll" where a low figure is good, else "top1"."""
+    """Returns "nll" if the mode is "min", otherwise "top1"."""
     return "nll" if mode == "min" else "top1"
 
   def describe(self, figures):
@@ -263,7 +264,7 @@ class Classification(Task):
     return f"top-1 {metrics['top1']:.1%}"
 
   def table(self, figures, data):
-    """Returns the figures in lines, accuracies in percent, in all and by class."""
+    """Returns the figures in lines, accuracies in percent, in total and by class."""
     lines = [
       f"  top-1               {figures['top1']:>9.2%}",
       f"  top-5               {figures['top5']:>9.2%}",
@@ -278,10 +279,10 @@ class Classification(Task):
     return "\n".join(lines)
 
   def read_input(self, given, number):
-    """Returns the example of an image: a file, Pillow's, or an array (height, width, C).
+    """Returns the example of an image: a file, a Pillow image, or an array (height, width, C).
 
-    An array is uint8, or float in 0..1; for C = 1 it may also be (height, width). See
-    `Task.read_input` for what else it takes.
+    An array is uint8, or float in 0..1; for C = 1 it may also be (height, width). `Task.read_input`
+    describes the other inputs.
     """
     image = read_image(given, self.channels, number, self.value_range)
     if image is not None:
@@ -299,12 +300,12 @@ class Classification(Task):
     """Yields label, prediction and probabilities of each example."""
     names = data["class_names"]
     for label, p in zip(batch["label"].tolist(), rows["probabilities"], strict=True):
-      # str gives as many digits as tell every float32 from its neighbors.
+      # str writes enough digits to distinguish every float32 from its neighbors.
       yield [names[label], names[p.argmax()], *map(str, p)]
 
 
 def _side(name: str, size: tuple[int, int] | None, default: Size | None) -> Size:
-  """Returns the side of a data set's images, the default where they vary or are not square."""
+  """Returns the side of a data set's images, or the default if they vary or are not square."""
   if size is not None and size[0] == size[1]:
     return size[0]
   if default is not None:

@@ -1,4 +1,4 @@
-"""Figures of classifiers: of an augmented batch in training, and of a split in evaluation."""
+"""Figures of classifiers, for augmented batches in training and for splits in evaluation."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,7 +18,7 @@ def cross_entropy(logits: jax.Array, targets: jax.Array) -> jax.Array:
 
 
 def agreement(logits: jax.Array, targets: jax.Array) -> jax.Array:
-  """Returns the share of an augmented batch that is right; a mixed image is its larger part."""
+  """Returns the accuracy on an augmented batch; a mixed image has the class of its larger part."""
   right = jnp.argmax(logits, axis=-1) == jnp.argmax(targets, axis=-1)
   return jnp.mean(right, dtype=jnp.float32)
 
@@ -26,25 +26,24 @@ def agreement(logits: jax.Array, targets: jax.Array) -> jax.Array:
 def classification_sums(
   logits: jax.Array, labels: jax.Array, mask: jax.Array, num_classes: int
 ) -> dict[str, dict[str, jax.Array]]:
-  """Sums over the unmasked examples what `summarize_classification` needs.
+  """Computes the sums over the unmasked examples that `summarize_classification` needs.
 
   An example with a logit that is not finite is wrong for every class, and its log-likelihood is
   not finite.
 
   Args:
-    logits: (B, K) float32.
-    labels: (B,) integers.
-    mask: (B,) boolean.
-    num_classes: K.
+    logits: The logits, (B, K) float32.
+    labels: The class numbers, (B,) integers.
+    mask: A boolean mask (B,), False for padding.
+    num_classes: The number of classes K.
 
   Returns:
     sums: count, nll, top1, top5 (scalars); class_count, class_top1 (K,); bin_count, bin_confidence,
-    bin_top1 (15 equal bins of the top probability). rows: probabilities and logits
-    (B, K).
+    bin_top1 (15 equal bins of the top probability). rows: probabilities and logits (B, K).
   """
   log_probabilities = jax.nn.log_softmax(logits)
   own = jnp.take_along_axis(log_probabilities, labels[:, None], axis=1)
-  # The rank counts classes that score higher; a tie goes to the lower class number, as in argmax.
+  # The rank counts classes that score higher; in a tie the lower class number wins, as in argmax.
   higher = log_probabilities > own
   tied_before = (log_probabilities == own) & (jnp.arange(num_classes)[None] < labels[:, None])
   rank = jnp.sum(higher | tied_before, axis=1)
@@ -80,7 +79,7 @@ def summarize_classification(sums: Mapping[str, Any]) -> Figures:
     bins (Guo et al. 2017, equation 3); class_top1, per class, None for a class without examples.
 
   Raises:
-    ValueError: there were no examples.
+    ValueError: If there were no examples.
   """
   count = float(sums.get("count", 0.0))
   if count == 0:

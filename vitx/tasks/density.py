@@ -1,4 +1,4 @@
-"""Density modeling of bytes: each token is predicted from those before it, in bits."""
+"""Density modeling of bytes: each token is predicted from the earlier tokens, measured in bits."""
 
 import dataclasses
 import math
@@ -30,15 +30,16 @@ WindowLength = Annotated[int, Range("[1, 16777216]")]  # the paper's longest has
 
 @dataclasses.dataclass(frozen=True)
 class Density(Task):
-  """Predicts the next token of images, text or sound, all of them sequences of bytes.
+  """The prediction of the next token of images, text or sound, all of them sequences of bytes.
 
   Attributes:
-    model: called as `model.apply(variables, tokens, train=...)`, returns logits (B, N, V), those of
-      place t from the tokens before t.
-    window: N; None for whole images.
-    levels: V of images: their gray levels.
-    min_context: tokens of a window that are read but not scored in evaluation, after the first.
-    unit: of the figure: "dim" for the values of images, else "byte".
+    model: The network, called as `model.apply(variables, tokens, train=...)`. It returns logits
+      (B, N, V); the logits of place t depend on the tokens before t.
+    window: The number of tokens N of a window; None means whole images.
+    levels: The number of gray levels V of images.
+    min_context: The number of tokens that a window after the first reads but does not score in
+      evaluation.
+    unit: The unit of a token in the figure: "dim" for the values of images, else "byte".
   """
 
   model: nn.Module
@@ -49,16 +50,16 @@ class Density(Task):
   primary: ClassVar[str] = "bits"
   mode: ClassVar[Literal["max", "min"]] = "min"
   answers: ClassVar[tuple[str, ...]] = ("first",)
-  input_suffixes: ClassVar[tuple[str, ...]] = ()  # `read_input` refuses whatever it is given
+  input_suffixes: ClassVar[tuple[str, ...]] = ()  # `read_input` refuses every input
 
   @property
   def unit(self) -> str:
-    """Returns what a token is: a "dim" of an image, or a "byte"."""
+    """Returns the unit of a token: a "dim" of an image, or a "byte"."""
     return "dim" if self.window is None else "byte"
 
   @property
   def length(self) -> int:
-    """Returns N, the tokens of a sequence."""
+    """Returns N, the number of tokens of a sequence."""
     return math.prod(self.model.grid)  # type: ignore[attr-defined]
 
   @classmethod
@@ -66,14 +67,14 @@ class Density(Task):
     """Sets the model's vocabulary and grid from the data.
 
     Raises:
-      ConfigError: data that are neither images of one size nor sequences of tokens, a window for
-        images or none for sequences, or a grid or stride that does not fit it.
+      ConfigError: If the data are neither images of one size nor sequences of tokens, images have a
+        window, sequences have none, or a grid or stride does not fit the data.
     """
     resolve(config, getattr(source, "info", source))
 
   @classmethod
   def state_info(cls, config):
-    """Returns the sequences or images of a config whose model says how many and how large."""
+    """Returns the description of the data if the config's model has a grid and a vocabulary."""
     grid, vocabulary = config.model.get("grid"), config.model.get("vocabulary")
     if grid is None or vocabulary is None:
       return None
@@ -94,14 +95,16 @@ class Density(Task):
     """Returns the task of a resolved config.
 
     Args:
-      config: resolved.
-      window: N, the tokens that the model sees of a text or sound; None for images.
-      levels: V of images, whose values 0 ... 255 are V gray levels at equal distances.
-      min_context: tokens of a window that are read but not scored in evaluation (Child et al. 2019,
-        Table 3); windows then overlap by so many, and those of the first count all the same.
+      config: The resolved config.
+      window: The number N of tokens of a text or sound that the model sees; None for images.
+      levels: The number of gray levels V of images: V values of 0 ... 255 at equal distances.
+      min_context: The number of tokens of a window that are read but not scored in evaluation
+        (Child et al. 2019, Table 3). Windows then overlap by as many; the first window scores all
+        its tokens.
 
     Raises:
-      ConfigError: a field of the model is unknown or out of range, or the context fills the window.
+      ConfigError: If a field of the model is unknown or out of range, or if the context fills the
+        window.
     """
     if min_context and (window is None or min_context >= window):
       raise ConfigError(
@@ -112,7 +115,7 @@ class Density(Task):
 
   @property
   def element_spec(self):
-    """Returns tokens uint8 (N,) and `first`, int32 (): the first one that is scored."""
+    """Returns the spec of tokens uint8 (N,) and of `first` int32 (), the first scored token."""
     return {
       "tokens": jax.ShapeDtypeStruct((self.length,), np.uint8),
       "first": jax.ShapeDtypeStruct((), np.int32),
@@ -120,7 +123,7 @@ class Density(Task):
 
   @property
   def input_spec(self):
-    """Returns int32 (1, N)."""
+    """Returns the spec of one sequence of tokens, int32 (1, N)."""
     return jax.ShapeDtypeStruct((1, self.length), np.int32)
 
   def token_layout(self):
@@ -128,10 +131,10 @@ class Density(Task):
     return self.model.layout  # type: ignore[attr-defined]
 
   def examples(self, examples, *, train):
-    """Returns images as they are, and sequences cut into windows.
+    """Returns images unchanged, and sequences cut into windows.
 
     Raises:
-      ConfigError: a sequence shorter than a window.
+      ConfigError: If a sequence is shorter than a window.
     """
     if self.window is None:
       return examples
@@ -139,18 +142,18 @@ class Density(Task):
     return Windows(examples, self.window, hop=hop, stretch=train)
 
   def transform(self, *, train):
-    """Returns what makes tokens of an image, or picks a window's place in training."""
+    """Returns the transform that makes tokens of an image or, in training, places a window."""
     if self.window is None:
       return Pixels(self.levels, tuple(self.model.grid))  # type: ignore[attr-defined]
     return CropWindow(self.window) if train else Identity()
 
   def init(self, key, batch):
-    """Returns the model's variables, its `initialization` applied."""
+    """Returns the model's variables, with its `initialization` applied."""
     tokens = batch["tokens"][:1].astype(jnp.int32)
     return initialize(self.model, {"params": key, "dropout": key}, tokens, train=False)
 
   def loss(self, params, state, constants, batch, key, step):
-    """Computes the mean cross-entropy of all tokens in nats, and the same in bits."""
+    """Computes the mean cross-entropy of all tokens, as loss in nats and as metric in bits."""
     tokens = batch["tokens"].astype(jnp.int32)
     with examples_at(batch["index"]):
       logits, new_state = self.model.apply(
@@ -168,7 +171,7 @@ class Density(Task):
     return batch["tokens"].astype(jnp.int32)
 
   def evaluate(self, params, state, constants, batch):
-    """Returns sums for `summarize` and the bits of each example's scored tokens (B,)."""
+    """Returns sums for `summarize` and the mean bits of each example's scored tokens (B,)."""
     tokens = self.model_inputs(batch)
     logits: Any = self.model.apply({"params": params, **state}, tokens, train=False)
     scored = jnp.arange(self.length)[None] >= batch["first"][:, None]
@@ -193,7 +196,7 @@ class Density(Task):
     """Returns examples, tokens, and bits: the mean code length of a token.
 
     Raises:
-      ValueError: there were no tokens.
+      ValueError: If there were no tokens.
     """
     if not float(sums.get("tokens", 0.0)):
       raise ValueError("the split has no tokens to evaluate")
@@ -207,14 +210,14 @@ class Density(Task):
     """Returns "bits".
 
     Raises:
-      ConfigError: the mode is "max"; few bits are good.
+      ConfigError: If the mode is "max"; few bits are good.
     """
     if mode != "min":
       raise ConfigError("schedule.mode='max': few bits are good; use schedule.mode='min'")
     return "bits"
 
   def describe(self, figures):
-    """Returns the bits of a token, and the best of the codes that learn nothing."""
+    """Returns the bits per token of the model and of the best code that learns nothing."""
     known = {name: figures[name] for name in REFERENCES if name in figures}
     text = f"{figures['bits']:.4f} bits/{self.unit}"
     if known:
@@ -223,11 +226,11 @@ class Density(Task):
     return text
 
   def describe_step(self, metrics):
-    """Returns the bits of a token in training."""
+    """Returns the bits per token in training."""
     return f"{metrics['bits']:.4f} bits/{self.unit}"
 
   def table(self, figures: Figures, data: Mapping[str, Any]) -> str:
-    """Returns bits of a token in lines: the model's, and those of codes that learn nothing."""
+    """Returns the bits per token in lines, for the model and for codes that learn nothing."""
     lines = [
       f"  tokens scored       {figures['tokens']:>13,}",
       f"  bits/{self.unit:<15}{figures['bits']:>12.4f}",
@@ -241,7 +244,7 @@ class Density(Task):
     return "\n".join(lines)
 
   def references(self, train, examples):
-    """Returns the bits of count models, compressors and, for images, of places by themselves."""
+    """Returns the bits of count models, of compressors and, for images, of each place alone."""
     images = self.window is None
     read = self.transform(train=False) if images else Identity()
 
@@ -260,14 +263,14 @@ class Density(Task):
     return ["bits"]
 
   def prediction_rows(self, data, batch, rows):
-    """Yields the bits of a token of each example, on average."""
+    """Yields the mean bits per token of each example."""
     return ([bits] for bits in rows["bits"].tolist())
 
   def read_input(self, given, number):
-    """Refuses: there is no answer to predict.
+    """Refuses every input, since a density model has no answer to predict.
 
     Raises:
-      ConfigError: always; names the commands that a density model has.
+      ConfigError: Always; the message names the commands for a density model.
     """
     raise ConfigError(
       "a density model (task.name='density') predicts no answer for an input; use vitx sample, vitx"
@@ -275,7 +278,7 @@ class Density(Task):
     )
 
 
-# What needs no learning, in the words of a table.
+# The labels in a table of the references, which need no learning.
 REFERENCES = {
   "per_position": "each place alone",
   **{f"count_{order}": f"order-{order} counts" for order in range(6)},

@@ -11,12 +11,12 @@ from vitx.data.dataset import Example
 
 @dataclasses.dataclass(frozen=True)
 class Pixels:
-  """Turns an image into its tokens in raster order: row, column, channel.
+  """A transform of an image into its tokens in raster order: row, column, channel.
 
   Attributes:
-    levels: V; value p of 0 ... 255 is token p (V - 1) / 255, which must be an integer but for the
-      rounding of values to integers.
-    grid: (height, width, channels) of the images.
+    levels: The number of gray levels V. The value p of 0 ... 255 is token p (V - 1) / 255, which
+      must be an integer except for the rounding of values to integers.
+    grid: The shape (height, width, channels) of the images.
   """
 
   levels: int
@@ -28,17 +28,17 @@ class Pixels:
     """Returns tokens uint8 (N,) and first int32 ().
 
     Raises:
-      ConfigError: a value between two levels.
+      ConfigError: If a value is between two levels.
     """
     tokens = to_tokens(example["image"], self.levels).reshape(-1)
     return {"tokens": tokens, "first": np.asarray(0, np.int32)}
 
 
 def to_tokens(image: np.ndarray, levels: int) -> np.ndarray:
-  """Returns the levels of the values 0 ... 255 of an image, uint8, of its shape.
+  """Returns the levels of an image's values 0 ... 255, uint8 with the shape of the image.
 
   Raises:
-    ConfigError: a value between two levels.
+    ConfigError: If a value is between two levels.
   """
   tokens = np.rint(image * ((levels - 1) / 255)).astype(np.uint8)
   if not np.array_equal(to_values(tokens, levels), image):
@@ -51,5 +51,5 @@ def to_tokens(image: np.ndarray, levels: int) -> np.ndarray:
 
 
 def to_values(tokens: np.ndarray, levels: int) -> np.ndarray:
-  """Returns the values 0 ... 255 of levels, uint8, of their shape."""
+  """Returns the values 0 ... 255 of levels, uint8 with the shape of `tokens`."""
   return np.rint(tokens * (255 / (levels - 1))).astype(np.uint8)

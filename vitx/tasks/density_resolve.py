@@ -1,4 +1,4 @@
-"""What follows from the data for a density model."""
+"""The fields of a density model's config that follow from the data."""
 
 import math
 from typing import Any
@@ -18,13 +18,13 @@ def resolve(config: ConfigDict, info: DatasetInfo) -> None:
   """Sets the vocabulary and the grid of a density model in place.
 
   Args:
-    config: unlocked; every field that it sets stays.
-    info: of the data.
+    config: The unlocked config; every field that it sets stays unchanged.
+    info: The description of the data.
 
   Raises:
-    ConfigError: a model that predicts no tokens; data that are neither images of one size nor
-      sequences of tokens; a window for images or none for sequences; a grid or a stride that does
-      not fit.
+    ConfigError: If the model predicts no tokens, the data are neither images of one size nor
+      sequences of tokens, images have a window, sequences have none, or a grid or stride does not
+      fit.
   """
   model, task = config.model, config.task
   _check_model(model)

@@ -1,4 +1,4 @@
-"""Distillation: classification that a teacher's logits, tokens or attention guide."""
+"""Distillation: classification guided by a teacher's logits, tokens or attention."""
 
 import dataclasses
 import math
@@ -31,22 +31,23 @@ from vitx.tasks.distillation_terms import (
   zero_share,
 )
 
-SEEN = ("image_size", "channels", "mean", "std")  # what makes both networks see the same images
+SEEN = ("image_size", "channels", "mean", "std")  # with equal values both networks see equal images
 SPARSITIES = {"coefficient_sparsity": "coefficients", "basis_sparsity": "pruned_basis"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Weights:
-  """What each term of the loss is multiplied by; a term of weight 0 is not computed.
+  """The factors of the terms of the loss; a term of weight 0 is not computed.
 
   Attributes:
-    classes: of the cross-entropy against the (mixed, smoothed) labels.
-    hard: of that against the class which the teacher finds (Touvron et al. 2021, equation 3).
-    logits: of the KL divergence from the teacher's classes, times temperature squared (equation 2;
-      DeiT's code divides it by K besides).
-    tokens: of the mean squared error of the last patch tokens.
-    attention: of the squared error of the predicted attention.
-    basis_l1: of the sum of the absolute values of all bases.
+    classes: The weight of the cross-entropy against the (mixed, smoothed) labels.
+    hard: The weight of the cross-entropy against the class that the teacher predicts (Touvron et
+      al. 2021, equation 3).
+    logits: The weight of the KL divergence from the teacher's classes, times temperature squared
+      (equation 2; DeiT's code also divides it by K).
+    tokens: The weight of the mean squared error of the last patch tokens.
+    attention: The weight of the squared error of the predicted attention.
+    basis_l1: The weight of the sum of the absolute values of all bases.
   """
 
   classes: float = 1.0
@@ -61,22 +62,22 @@ class Weights:
 class Distillation(Classification):
   """Classification with a teacher (DeiT: Touvron et al. 2021; Sparsifiner: Wei et al. 2023).
 
-  The teacher sees the same augmented images as in evaluation and has no gradient. A network with
-  a distillation token learns from it there; any other with its class logits. LV-ViT is taught and
-  teaches by its class token, and its tokens are what it says of the patches' classes, as in
-  Sparsifiner's released code.
+  The teacher sees the student's augmented images, runs as in evaluation and has no gradient. A
+  network with a distillation token learns from it by that token's logits, any other network by its
+  class logits. In LV-ViT the logits of the class token learn and teach, and its patch logits are
+  its tokens, as in Sparsifiner's released code.
 
   The predicted attention of Sparsifiner's mixers, without thresholds, is compared with the
   teacher's matrices: squared differences, summed over heads, queries of the grid and keys, then the
-  mean over layers and examples. Where that is learned, its error chooses the best checkpoint.
+  mean over layers and examples. If that error is part of the loss, it chooses the best checkpoint.
 
   Attributes:
-    weights: of the terms.
-    temperature: T, that logits are divided by in the KL divergence.
-    basis_l1_decay_steps: steps in which the weight of `basis_l1` falls to zero by a cosine; 0: it
-      stays.
-    train_mode: whether the network runs as in training; if not, batch statistics stay and nothing
-      is dropped, for a backbone that is frozen.
+    weights: The weights of the terms of the loss.
+    temperature: The temperature T that divides logits in the KL divergence.
+    basis_l1_decay_steps: The number of steps in which the weight of `basis_l1` falls to zero by a
+      cosine; 0 keeps it constant.
+    train_mode: Whether the network runs as in training; False keeps batch statistics and drops
+      nothing, for a backbone that is frozen.
   """
 
   teacher: Teacher | None = None
@@ -87,7 +88,7 @@ class Distillation(Classification):
 
   @classmethod
   def resolve(cls, config, source):
-    """Resolves what images decide, and the teacher's classes and implementation."""
+    """Resolves the fields of a classification, and the teacher's classes and implementation."""
     super().resolve(config, source)
     task, classes = config.task, config.model.num_classes
     model = task.get("teacher_model")
@@ -101,7 +102,7 @@ class Distillation(Classification):
     model.num_classes = classes
     if task.get("attention_weight", 0.0):
       fields = fields_of(model.get("token_mixer", "softmax"))
-      fields["implementation"] = "masked"  # its matrices are read
+      fields["implementation"] = "masked"  # the loss reads its matrices
       task.teacher_model = ConfigDict({**model.to_dict(), "token_mixer": fields})
 
   @classmethod
@@ -125,22 +126,23 @@ class Distillation(Classification):
     """Returns the task of a resolved config.
 
     Args:
-      config: resolved.
-      teacher: a workdir, "phase:NAME" for another phase of the run, or a file of weights.
-      teacher_model: its network, as `config.model` says it; None takes that of its workdir.
-      label_smoothing: e; targets are (1 - e) one-hot + e / K.
-      class_weight: of the cross-entropy against the labels.
-      hard_weight: of the cross-entropy against the teacher's decision.
-      logits_weight: of the KL divergence from the teacher's classes.
-      token_weight: of the mean squared error of the last patch tokens.
-      attention_weight: of the squared error of Sparsifiner's predicted attention.
-      basis_l1: of the sum of the absolute values of Sparsifiner's bases.
-      basis_l1_decay_steps: in which that weight falls to zero by a cosine; 0: it stays.
-      temperature: of the KL divergence.
-      train_mode: False runs the network as in evaluation, for a backbone that is frozen.
+      config: The resolved config.
+      teacher: A workdir, "phase:NAME" for another phase of the run, or a file of weights.
+      teacher_model: The teacher's network, like `config.model`; None takes it from the workdir.
+      label_smoothing: The smoothing e; targets are (1 - e) one-hot + e / K.
+      class_weight: The weight of the cross-entropy against the labels.
+      hard_weight: The weight of the cross-entropy against the teacher's decision.
+      logits_weight: The weight of the KL divergence from the teacher's classes.
+      token_weight: The weight of the mean squared error of the last patch tokens.
+      attention_weight: The weight of the squared error of Sparsifiner's predicted attention.
+      basis_l1: The weight of the sum of the absolute values of Sparsifiner's bases.
+      basis_l1_decay_steps: The number of steps in which the weight `basis_l1` falls to zero by a
+        cosine; 0 keeps it constant.
+      temperature: The temperature of the KL divergence.
+      train_mode: Whether the network runs as in training; False is for a frozen backbone.
 
     Raises:
-      ConfigError: as of `Classification`; no teacher; or every weight is zero.
+      ConfigError: If `Classification` raises it, there is no teacher, or every weight is zero.
     """
     weights = Weights(
       class_weight, hard_weight, logits_weight, token_weight, attention_weight, basis_l1
@@ -160,12 +162,12 @@ class Distillation(Classification):
 
   @property
   def primary(self) -> str:
-    """Returns "attention_error" where attention is learned, else "top1"."""
+    """Returns "attention_error" if attention is learned, otherwise "top1"."""
     return "attention_error" if self.weights.attention else "top1"
 
   @property
   def mode(self) -> Literal["max", "min"]:
-    """Returns whether a good primary figure is high or low."""
+    """Returns "min" if attention is learned, otherwise "max"."""
     return "min" if self.weights.attention else "max"
 
   def loss(self, params, state, constants, batch, key, step):
@@ -182,7 +184,7 @@ class Distillation(Classification):
     return loss, (new_state, {"top1": agreement(logits, targets), **terms})
 
   def evaluate(self, params, state, constants, batch):
-    """Returns sums and rows as `Classification`, and what Sparsifiner's predictors are like."""
+    """Returns the sums and rows of `Classification`, and sums about Sparsifiner's predictors."""
     images = self.model_inputs(batch)
     logits, found = self.model.apply(
       {"params": params, **state}, images, train=False, mutable=["intermediates"]
@@ -200,7 +202,7 @@ class Distillation(Classification):
     return result
 
   def summarize(self, sums):
-    """Returns the figures of `summarize_classification`, and means of the others."""
+    """Returns the figures of `summarize_classification`, and means of the other sums."""
     figures, count = summarize_classification(sums), float(sums["count"])
     for name in (*SPARSITIES, "attention_error"):
       if name in sums:
@@ -208,14 +210,14 @@ class Distillation(Classification):
     return figures
 
   def describe(self, figures):
-    """Returns the accuracies, and the error of the predicted attention where it is known."""
+    """Returns the accuracies, and the error of the predicted attention if it is known."""
     text = super().describe(figures)
     if "attention_error" in figures:
       text += f"  attention error {figures['attention_error']:.4f}"
     return text
 
   def table(self, figures, data):
-    """Returns the figures in lines, with the share of zeros in what Sparsifiner predicts."""
+    """Returns the figures in lines, with the share of zeros in Sparsifiner's predictions."""
     lines = [
       f"  {name.replace('_', ' '):<20}{figures[name]:>9.2%}"
       for name in SPARSITIES
@@ -261,14 +263,14 @@ class Distillation(Classification):
 
 @flax.struct.dataclass
 class _Said:
-  """What a network said of a batch.
+  """The outputs of a network for a batch.
 
   Attributes:
-    classes: logits (B, K) that learn from the labels, and that teach.
-    taught: logits (B, K) that learn from a teacher.
-    tokens: (B, N - prefix, C), or what LV-ViT says of the patches (B, N - prefix, K); None of a
-      network without such tokens.
-    sown: its intermediates.
+    classes: The logits (B, K) that learn from the labels, and that teach.
+    taught: The logits (B, K) that learn from a teacher.
+    tokens: The patch tokens (B, N - prefix, C), or LV-ViT's patch logits (B, N - prefix, K); None
+      for a network without such tokens.
+    sown: The collection "intermediates".
   """
 
   classes: jax.Array
@@ -283,7 +285,7 @@ class _Said:
 
     classes, patches = first("class_logits"), first("patch_logits")
     if classes is None or (is_teacher and patches is None):
-      classes = logits  # of a distilled teacher the mean of both heads, as it is evaluated
+      classes = logits  # a distilled teacher teaches by the mean of both heads
     taught = first("distillation_logits")
     return cls(
       classes=classes,

@@ -1,4 +1,4 @@
-"""Terms of a distillation's loss, functions of what two networks said."""
+"""Terms of a distillation's loss, functions of the outputs of two networks."""
 
 from typing import Any
 
@@ -9,11 +9,11 @@ from flax.traverse_util import flatten_dict
 from vitx.config.errors import ConfigError
 from vitx.models.sown import collect
 
-BASIS = "basis"  # what Sparsifiner's mixer calls its basis over the tokens
+BASIS = "basis"  # the parameter name of Sparsifiner's basis over the tokens
 
 
 def divergence(teacher: jax.Array, student: jax.Array, temperature: float) -> jax.Array:
-  """Returns the mean over the batch of T² KL(teacher / T, student / T), of logits (B, K)."""
+  """Returns the mean over the batch of T² KL(teacher / T, student / T), for logits (B, K)."""
   ours = jax.nn.log_softmax(student / temperature)
   theirs = jax.nn.log_softmax(teacher / temperature)
   divergence = jnp.sum(jnp.exp(theirs) * (theirs - ours), axis=-1)
@@ -38,7 +38,7 @@ def token_error(student: jax.Array | None, teacher: jax.Array | None) -> jax.Arr
 
 
 def attention_errors(student: Any, teacher: Any) -> jax.Array:
-  """Returns the squared error of the predicted attention per example (B,): a mean over layers."""
+  """Returns the squared error of the predicted attention per example (B,), a mean over layers."""
   predicted, real = collect(student, "approximation"), collect(teacher, "attention")
   if not predicted:
     raise ConfigError(
@@ -61,9 +61,9 @@ def attention_errors(student: Any, teacher: Any) -> jax.Array:
 
 
 def zero_share(x: jax.Array, mask: jax.Array) -> jax.Array:
-  """Returns the share of zeros, of unmasked examples where `x` is (B, ...) of them."""
+  """Returns the share of zeros in `x`, over the unmasked examples if `x` has a batch axis."""
   zero = (x == 0).astype(jnp.float32)
-  if x.ndim == 2:  # a basis has no examples
+  if x.ndim == 2:  # a basis has no axis of examples
     return jnp.mean(zero)
   share = jnp.mean(zero.reshape(x.shape[0], -1), axis=1)
   count = jnp.sum(mask, dtype=jnp.float32)

@@ -1,4 +1,4 @@
-"""Images that a user gives for prediction: files, Pillow's images, arrays."""
+"""Images that a user gives for prediction: files, Pillow images, arrays."""
 
 from pathlib import Path
 from typing import Any
@@ -17,17 +17,17 @@ from vitx.files import read_bytes
 def read_image(
   given: Any, channels: int, number: int, value_range: ValueRange = None
 ) -> np.ndarray | None:
-  """Returns an image as uint8 (height, width, C); None for what is none, such as an `.npz` file.
+  """Returns an image as uint8 (height, width, C); None if it is no image, such as an `.npz` file.
 
   Args:
-    given: the path of an image file of any mode, Pillow's image, or an array, see `check_image`.
-    channels: C.
-    number: its place among the inputs, for errors.
-    value_range: `data.value_range`, see `decode.to_mode`.
+    given: The path of an image file of any mode, a Pillow image, or an array (see `check_image`).
+    channels: The number of channels C.
+    number: The number of the image among the inputs, for errors.
+    value_range: The range of the image's values, `data.value_range`; see `decode.to_mode`.
 
   Raises:
-    ConfigError: a file that cannot be read.
-    ValueError: an array that is no such image, or a number of channels that no picture has.
+    ConfigError: If a file cannot be read.
+    ValueError: If `check_image` refuses an array, or if no image file can have so many channels.
   """
   is_path = isinstance(given, str | Path) and Path(given).suffix != ".npz"
   if channels not in FILE_CHANNELS and (is_path or isinstance(given, Image.Image)):
@@ -45,12 +45,12 @@ def read_image(
 
 
 def check_image(image: np.ndarray, channels: int, number: int) -> np.ndarray:
-  """Returns a uint8 image with its axis of channels; raises ValueError for what is no image.
+  """Returns a uint8 image with its axis of channels; raises ValueError if the array is no image.
 
   Args:
-    image: uint8, or float in 0..1; (height, width, C), or (height, width) for C = 1.
-    channels: C.
-    number: its place among the inputs, for errors.
+    image: The image, uint8 or float in 0..1; (height, width, C), or (height, width) for C = 1.
+    channels: The number of channels C.
+    number: The number of the image among the inputs, for errors.
   """
   array = image[..., None] if image.ndim == 2 else image
   is_float = jnp.issubdtype(array.dtype, jnp.floating)
