@@ -62,7 +62,7 @@ class AxesPosition(nn.Module):
     for axis, extent in enumerate(layout.grid):
       table = self.param(f"axis_{axis}", init, (extent, x.shape[-1]), jnp.float32)
       place = places[axis] if at is None else places[axis, at]
-      x = x + table[place].astype(x.dtype)
+      x = x + jnp.asarray(table)[place].astype(x.dtype)
     return x
 
 

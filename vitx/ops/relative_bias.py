@@ -87,7 +87,8 @@ def fold_bias_into_qk(
   for table, (extents, found) in zip(tables, places, strict=True):
     place = jnp.asarray(found) if at is None else jnp.asarray(found)[at]
     one_hot = place[:, None] == np.arange(np.prod(extents))  # (N, P)
-    row = jnp.moveaxis(between_places(table, extents)[:, jnp.maximum(place, 0)], 0, 1)  # (N, H, P)
+    biases = jnp.asarray(between_places(table, extents))
+    row = jnp.moveaxis(biases[:, jnp.maximum(place, 0)], 0, 1)  # (N, H, P)
     rows.append(jnp.where(place[:, None, None] < 0, 0, row / scale))
     ones.append(one_hot[:, None])
 
