@@ -94,16 +94,17 @@ class PatternAttention(AttentionModule):
       x: The tokens, (B, N, C).
       layout: The arrangement of the tokens.
       mask: A boolean mask (B, N), True = may be attended. Masked tokens contribute exactly nothing.
-      at: The place of the one token that is decoded with a mutable collection "cache", int32 (1,);
-        None means all tokens.
+      at: The place of the token to decode, int32 (1,), if the collection "cache" is mutable; None
+        means all tokens.
       train: Whether dropout is active; it draws from the stream "dropout".
 
     Returns:
       The mixed tokens, (B, N, C).
 
     Raises:
-      ConfigError: If the implementation is unknown, if "kernelized" meets dropout, if the pattern
-        does not fit, or if there are places `at` without a cache or a cache without `causal`.
+      ConfigError: If the implementation is unknown, if "kernelized" is combined with dropout, if
+        the pattern does not fit, or if there are places `at` without a cache or a cache without
+        `causal`.
     """
     q, k, v = self.project(x, self.value_dim)  # (B, N, H, D)
     scale = 1 / math.sqrt(q.shape[-1])

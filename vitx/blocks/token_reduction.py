@@ -28,7 +28,8 @@ class TokenReduction:
 
   Attributes:
     layers: The layers, from 0, in which tokens are removed.
-    keeps_places: Whether all tokens keep their places, so that every mixer with a mask still works.
+    keeps_places: Whether removed tokens are only masked, so that no token changes its place and
+      every mixer that accepts a mask works.
   """
 
   layers: tuple[NonNegativeInt, ...] = ()

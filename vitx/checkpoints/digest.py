@@ -25,7 +25,7 @@ def digest_json(value: Any) -> str:
 
 
 def describe(leaves: Mapping[str, np.ndarray]) -> dict[str, dict[str, Any]]:
-  """Returns the digest, shape and dtype of each leaf, as JSON."""
+  """Returns the digest, shape and dtype of each leaf by its name, in types that JSON has."""
   with ThreadPoolExecutor() as pool:  # hashing releases the GIL
     digests = list(pool.map(digest_array, leaves.values()))
   return {

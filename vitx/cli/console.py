@@ -61,7 +61,7 @@ def _escape_record(record: logging.LogRecord) -> bool:
 
 @contextlib.contextmanager
 def guard() -> Iterator[None]:
-  """Guards the console and the logger that vitx uses for the duration of a `with` block.
+  """Escapes control characters in all that a `with` block prints and logs.
 
   Raises:
     ConsoleGone: The reader has closed the stream, as `vitx ... | head` does.

@@ -104,7 +104,7 @@ def _model(model: ConfigDict) -> dict[str, Description]:
 
 
 def _set_by_positions(model: ConfigDict, parts: Mapping[str, tuple]) -> tuple[str, ...]:
-  """Returns the fields of the mixer that the position embedding sets, so that a config may not."""
+  """Returns the fields of the mixer that the position embedding sets and a config may not set."""
   table, default, _ = parts["posemb"]
   name, fields = _name_and_fields(model.get("posemb", default))
   posemb = registry.lookup(table, name, "model.posemb.name")

@@ -134,8 +134,8 @@ def _count_tuple(run: Callable) -> Callable:
 class _Reader(pickle._Unpickler):
   """An unpickler that resolves every name to an inert substitute.
 
-  It extends Python's pure Python unpickler. The one in C reserves as much memory for remembered
-  objects as twenty bytes may ask for.
+  It extends the unpickler that is written in Python. A file of twenty bytes can make the one in C
+  reserve gigabytes for its memo, the table of the objects that were read.
   """
 
   # PyTorch writes no byte arrays, and the unpickler would reserve any length before it reads one.

@@ -1,8 +1,8 @@
 """The state of frozen modules, such as batch statistics, which is frozen with their parameters.
 
-State belongs to the innermost module around it that has parameters. If all of these are frozen,
-the state neither changes nor depends on the batch: batch normalization runs as in evaluation, as in
-Keras for layers that are not trainable. Dropout stays active, since it has no state.
+State belongs to the innermost module around it that has parameters. If all parameters of this
+module are frozen, the state neither changes nor depends on the batch: batch normalization runs as
+in evaluation, as in Keras for layers that are not trainable. Dropout stays active: it has no state.
 """
 
 import inspect

@@ -24,9 +24,9 @@ def run_cycle(
 ) -> jax.Array:
   """Applies all blocks of a trunk to tokens (B, N, C) as a loop over cycles of layers.
 
-  Parameters have the names of `Trunk.run_blocks`, `block_0`, ..., and are stacked here, unless they
-  are already stacked (`vitx.models.stacked`). Nothing is sown, and dropout draws other values than
-  without the loop.
+  The parameters have the names `block_0`, `block_1`, ... that `Trunk.run_blocks` gives them. This
+  function stacks them, unless the caller has (`vitx.models.stacked`). Nothing is sown, and dropout
+  draws other values than without the loop.
 
   Args:
     trunk: A bound `Trunk`.

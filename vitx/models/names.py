@@ -90,7 +90,7 @@ def is_head(name: str) -> bool:
 
 
 def is_first_kernel(name: str) -> bool:
-  """Returns whether the parameter is a kernel of the stem, which may read the pixels."""
+  """Returns whether the parameter is a kernel of the stem, one of which reads the pixels."""
   parts = name.split("/")
   return STEM in parts and parts[-1] == KERNEL
 

@@ -95,7 +95,8 @@ class ViT(Network):
     """Returns the token reduction.
 
     Raises:
-      ConfigError: If layers do not exist, there is no class token, or the mixer is bound to N.
+      ConfigError: If a layer of the reduction does not exist, the network has no class token, or
+        the mixer has parameters for a fixed number of tokens.
     """
     reduction = self.token_reduction()
     reduction.check(self.depth)

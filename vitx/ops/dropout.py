@@ -34,6 +34,8 @@ def examples_at(index: Int[Array, " B"]) -> Iterator[None]:
 def example_keys(key: jax.Array, batch: int) -> jax.Array:
   """Returns one key per example, (B,), folded from `key` and the example's global index.
 
+  The indices are those of the enclosing context `examples_at`, and 0 ... B - 1 outside of one.
+
   Raises:
     ValueError: `batch` differs from the number of examples given to `examples_at`.
   """

@@ -19,5 +19,5 @@ def replace_leaves(params: Any, leaves: Sequence[Any]) -> Any:
 
 
 def nearest_names(pattern: str, names: Sequence[str], count: int = 3) -> list[str]:
-  """Returns the names most similar to a pattern, for an error; there are always some."""
+  """Returns the `count` names most similar to a pattern, for an error message."""
   return difflib.get_close_matches(pattern, names, n=count, cutoff=0.0)

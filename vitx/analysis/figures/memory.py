@@ -25,7 +25,7 @@ class MemoryPoint:
   Attributes:
     method: The name of the method.
     gigabytes: The memory of a training step in GB.
-    values: The test figure of each finished run.
+    values: The primary figure of each finished run on the test examples, such as its accuracy.
   """
 
   method: str

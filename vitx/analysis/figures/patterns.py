@@ -178,7 +178,7 @@ def _draw_grid(axes: Any, used: Used, head: int) -> None:
 
 
 def choose_query(layout: TokenLayout) -> int:
-  """Returns a position of the grid beyond its middle, in the middle of its row."""
+  """Returns the token in the middle of the row that is two thirds of the way down the grid."""
   n = layout.length - layout.prefix
   row = n // layout.grid[0] if len(layout.grid) > 1 else 0
   return min(n - 1, (layout.grid[0] * 2 // 3) * row + row // 2 if row else n * 2 // 3)

@@ -80,7 +80,9 @@ def noise_erasing(key: jax.Array, image: jax.Array, probability: float) -> jax.A
 
 
 def fit_box(draws: jax.Array, H: int, W: int) -> tuple[jax.Array, ...]:
-  """Returns timm's box of whole pixels: the first attempt that is smaller than the image.
+  """Returns the box that timm's random erasing fills with noise, in whole pixels.
+
+  Several boxes are drawn; the first that is smaller than the image is taken.
 
   Args:
     draws: Numbers in [0, 1) for area, ratio, top and left, (attempts, 4).

@@ -103,7 +103,7 @@ def predicted_block_attention(
 
 
 def _sum_blocks(x: jax.Array, block: int) -> jax.Array:
-  """Sums runs of tokens, (..., N, S) -> (..., R, S)."""
+  """Sums S values over each block of tokens, (..., N, S) -> (..., ceil(N / block), S)."""
   n = x.shape[-2]
   count = -(-n // block)
   padding = [(0, 0)] * (x.ndim - 2) + [(0, count * block - n), (0, 0)]
