@@ -95,7 +95,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add("--all", action="store_true", dest="whole", help="every row of the file; else the default")
   add("--rows", type=names, default=(), help="these rows of the file, separated by commas")
   add("--modules", action="store_true", help="of one row: also a table of its modules")
-  help_text = "of a device or of a CPU, as 16GB; else nine tenths of what is free"
+  help_text = "the memory of the device, such as 16GB; without it nine tenths of the free memory"
   add("--memory", type=parse_memory, help=help_text)
   switch: dict[str, Any] = {"action": argparse.BooleanOptionalAction, "default": True}
   add("--compile", **switch, help="tell memory and the largest batch: seconds a row")
