@@ -1,6 +1,5 @@
 """The command `vitx plan`, from its arguments to its tables and files."""
 
-import argparse
 import csv
 import json
 from pathlib import Path
@@ -159,14 +158,7 @@ def test_a_batch_that_does_not_fit(capsys, monkeypatch):
     ["model.dtype=bfloat16", "1,000.00"],
   ]
   remedies.pop(0)
-  assert run(capsys, *arguments, "3MB")[1].splitlines()[-1].startswith("None fits")
-
-
-@pytest.mark.parametrize("text", ["16", "16gb", "0GB", "-1GB", "nanGB", "1.2.3GB"])
-def test_memory_that_cannot_be_read(text):
-  with pytest.raises(argparse.ArgumentTypeError, match="16GB"):
-    plan.parse_memory(text)
-  assert plan.parse_memory("1.5 GiB") == 1.5 * 2**30
+  assert run(capsys, *arguments, "3MB")[1].splitlines()[-1].startswith("None of them fits")
 
 
 @pytest.fixture
