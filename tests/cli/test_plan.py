@@ -103,7 +103,7 @@ def test_a_row_that_does_not_build_says_why_and_the_others_stand(file, capsys):
   [
     ("{file}:thre", ["unknown row 'thre'", "Rows: one, two"]),
     ("{file}:one,model.dept=3", ["depth"]),
-    ("nowhere.py", ["'nowhere.py' is no file"]),
+    ("nowhere.py", ["'nowhere.py' does not exist"]),
     ("{root}/configs/vix_cifar10.py:vip,dataset=food110", ["food110", "food101"]),
   ],
 )

@@ -202,7 +202,7 @@ def test_a_folder_stands_for_the_images_beneath_it(loaded, digits, album, tmp_pa
   np.testing.assert_array_equal(result.probabilities, expected.probabilities)
   assert "skipped 2 files" in caplog.text and "a/table.npz, notes.txt" in caplog.text
   (tmp_path / "empty").mkdir()
-  with pytest.raises(ConfigError, match=r"folder '.*empty' holds no file to predict; put \.bmp"):
+  with pytest.raises(ConfigError, match=r"folder '.*empty' has no file to predict; put \.bmp"):
     vitx.predict(loaded, [album, tmp_path / "empty"])
   (album / "again").symlink_to(album)
   with pytest.raises(ConfigError, match=r"^folder '.*album': the link .*again leads back"):

@@ -7,8 +7,8 @@ for every named choice. Write your own range as `Annotated[float, Range("(0, 2]"
 
 import dataclasses
 import inspect
-import math
 import re
+import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -68,7 +68,8 @@ def check_number(value: Any, field: str, interval: str) -> float:
   Raises:
     ConfigError: The value is not a number, not finite, or outside the interval.
   """
-  if isinstance(value, bool) or not isinstance(value, (int, float)) or not _is_finite(value):
+  number = isinstance(value, int | float) and not isinstance(value, bool)
+  if not number or not abs(value) <= sys.float_info.max:  # This also refuses nan.
     raise ConfigError(f"{field}={value!r} is not a number; it must lie in {interval}")
   if value not in Range(interval):
     raise ConfigError(f"{field}={value!r} is out of range; it must lie in {interval}")
@@ -96,10 +97,10 @@ def check_choice(value: Any, field: str, choices: Sequence[Any]) -> Any:
 def check_text(value: str, field: str) -> str:
   """Returns `value` if it holds no NUL; raises ConfigError otherwise.
 
-  No string in a config or a command needs a NUL, and every library fails on a path that has one.
+  No path or name can have this character, and every library fails on it.
   """
   if "\0" in value:
-    raise ConfigError(f"{field}={value!r} holds the character NUL, which no path or name can have")
+    raise ConfigError(f"{field}={value!r} holds the character NUL; leave it out")
   return value
 
 
@@ -108,7 +109,7 @@ def check_pattern(value: str, field: str) -> re.Pattern[str]:
   try:
     return re.compile(value)
   except re.error as error:
-    raise ConfigError(f"{field}: {value!r} is no regular expression: {error}") from error
+    raise ConfigError(f"{field}: {value!r} is not a valid regular expression: {error}") from error
 
 
 def check_fields(function: Callable, given: Mapping[str, Any], field: str) -> None:
@@ -213,10 +214,3 @@ def _check_sequence(value: Any, field: str, kind: Any) -> None:
     kinds = [arguments[0]] * len(value) if arguments else []
   for number, (entry, entry_kind) in enumerate(zip(value, kinds, strict=False)):
     check_value(entry, f"{field}[{number}]", entry_kind)
-
-
-def _is_finite(value: float) -> bool:
-  try:
-    return math.isfinite(value)
-  except OverflowError:  # an integer that no float can hold
-    return False

@@ -50,7 +50,7 @@ def split_flags(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     if not equals:
       value = next(given, "--")
     if not field or value.startswith("--"):
-      raise ConfigError(f"{argument} needs a value: {FLAG}{field or 'FIELD'}=VALUE")
+      raise ConfigError(f"{argument} needs a value; write {FLAG}{field or 'FIELD'}=VALUE")
     whole = len(split(value)) < 2  # else the commas would split the value
     overrides.append(f"{field}={value if whole else repr(value)}")
   return rest, overrides
@@ -144,8 +144,8 @@ def _running(path: str, own: type[Exception]) -> Iterator[None]:
     where = path if line is None else f"{path}, line {line}"
     what = " ".join(str(error).split())
     raise ConfigError(
-      f"config={path!r} is no config file that runs ({where}: {type(error).__name__}: {what});"
-      " mend it, or name another"
+      f"config={path!r} cannot be run ({where}: {type(error).__name__}: {what}); correct it,"
+      " or name another file"
     ) from error
 
 
@@ -162,8 +162,8 @@ def find(path: str) -> Path:
   if str(folder) in (".", "configs") and Path(path).name.removesuffix(".py") in names:
     return SHIPPED / f"{Path(path).name.removesuffix('.py')}.py"
   near = nearest(Path(path).name.removesuffix(".py"), names)
-  what = "neither a .py file nor a .json file" if Path(path).is_file() else "no file"
-  raise ConfigError(f"config={path!r} is {what}.{near} Shipped: {listing(names)}.")
+  what = "is neither a .py nor a .json file" if Path(path).is_file() else "does not exist"
+  raise ConfigError(f"config={path!r} {what}.{near} Shipped files: {listing(names)}.")
 
 
 def _read_json(path: str) -> Callable[..., ConfigDict]:
@@ -223,7 +223,7 @@ def _parse(path: str) -> dict[str, Any]:
   except (OSError, ValueError) as error:
     raise ConfigError(f"config={path!r} cannot be read as JSON: {error}") from error
   if not isinstance(tree, dict) or not isinstance(tree.get("model", {}), dict):
-    raise ConfigError(f"config={path!r} holds no config: it must be an object of fields")
+    raise ConfigError(f"config={path!r} must be an object with the fields of a config")
   return tree
 
 

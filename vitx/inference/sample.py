@@ -111,19 +111,19 @@ def _read_prompt(loaded: Loaded, prompt: str | Path | bytes | None) -> np.ndarra
     tokens = np.frombuffer(prompt, np.uint8)
   elif kind == "image":
     raise ConfigError(
-      f"prompt={str(prompt)!r:.80} of a model of images is a whole image; set complete to the share"
-      " of it that is given"
+      f"prompt={str(prompt)!r:.80} is a whole image here; set complete to the share of it that"
+      " is given"
     )
   elif _is_file(prompt):
     tokens = _read_file(Path(prompt), kind)
   elif kind == "audio" or isinstance(prompt, Path):
-    raise ConfigError(f"prompt={str(prompt)!r:.80} is no file")
+    raise ConfigError(f"prompt={str(prompt)!r:.80} does not exist; name a file")
   else:
     tokens = np.frombuffer(prompt.encode(), np.uint8)
   if tokens.size >= length:
     raise ConfigError(
-      f"prompt has {tokens.size} tokens; the model's window of {length} must hold it and at least"
-      " one more: shorten it"
+      f"prompt has {tokens.size} tokens, but the model's window of {length} must hold more;"
+      " shorten it"
     )
   return density_model.check_tokens(tokens, loaded, "prompt")
 
@@ -152,8 +152,8 @@ def _originals(
   if prompt is not None:
     if density_model.kind_of(loaded) != "image" or isinstance(prompt, bytes):
       raise ConfigError(
-        "complete and prompt are both set: a prompt is given whole; use one of the two (a prompt"
-        " with complete is the file of an image)"
+        "complete and prompt are both set, which needs a model of images and an image file;"
+        " set one of the two"
       )
     return density_model.image_tokens(density_model.read_image(prompt, loaded)[None], loaded)
   data = copy_data_fields(loaded, data_dir)
