@@ -18,6 +18,7 @@ CASES = [
   ([*DIGITS, "--rows", "fnet,fnet"], "rows: 'fnet' comes twice"),
   (["--config", "digits:fnet", "--rows", "fnet"], "names the row 'fnet' already"),
   (["--config", "digts"], "config='digts' does not exist. Did you mean 'digits'?"),
+  (["--config", "vix_cifar10:vip,dataset=food110"], "Did you mean 'food101'?"),
   (["--config", "digits:fnet,model.depth=0"], "model.depth=0 is out of range"),
   ([*TWO, "--pareto", "gflop,parameters", "--out", "."], "Did you mean 'gflops'?"),
   ([*TWO, "--pareto", "gflops,published_top1", "--out", "."], "pareto='published_top1' is unknown"),

@@ -98,22 +98,6 @@ def test_a_row_that_does_not_build_says_why_and_the_others_stand(file, capsys):
   assert "one: model.stem.patch=4 does not divide the image of 10 x 10" in out
 
 
-@pytest.mark.parametrize(
-  ("config", "parts"),
-  [
-    ("{file}:thre", ["unknown row 'thre'", "Rows: one, two"]),
-    ("{file}:one,model.dept=3", ["depth"]),
-    ("nowhere.py", ["'nowhere.py' does not exist"]),
-    ("{root}/configs/vix_cifar10.py:vip,dataset=food110", ["food110", "food101"]),
-  ],
-)
-def test_errors_are_one_line(file, config, parts, capsys):
-  given = config.format(file=file, root=ROOT)
-  code, _, err = run(capsys, "--no-compile", "--config", given)
-  assert code == 1 and len(err.splitlines()) == 1
-  assert all(part in err for part in parts)
-
-
 def test_the_modules_of_a_row(file, capsys):
   out = counted(capsys, "--config", f"{file}:model.mlp_dim=24", "--modules")
   table, figures = out.split("\n\n")

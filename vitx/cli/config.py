@@ -12,8 +12,8 @@ import textwrap
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from vitx.analysis.tables import lay_out
 from vitx.cli.flags import CONFIG, add_trust
-from vitx.cli.tables import lay_out
 from vitx.config.loader import load_config
 
 if TYPE_CHECKING:

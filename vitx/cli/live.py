@@ -10,7 +10,7 @@ from pathlib import Path
 
 from vitx.analysis.comparison import Outcome, figure_format
 from vitx.analysis.statistics import spread
-from vitx.cli.tables import lay_out
+from vitx.analysis.tables import lay_out
 from vitx.config.errors import escape
 from vitx.sweeps.sweep import Point, State, read_outcome
 from vitx.training.record.progress import format_seconds

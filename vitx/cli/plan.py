@@ -23,11 +23,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from vitx.analysis.tables import lay_out
 from vitx.checkpoints.outputs import write_json
 from vitx.cli import flags
 from vitx.cli.console import say
 from vitx.cli.flags import OutFile, names, positive
-from vitx.cli.tables import lay_out
 from vitx.config.checks import check_choice
 from vitx.config.errors import ConfigError
 from vitx.config.loader import join_text, load_config, open_config, split_text

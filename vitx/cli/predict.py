@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from vitx.analysis import csv_files
+from vitx.analysis.tables import lay_out
 from vitx.checkpoints.outputs import write_json
 from vitx.cli.console import say
 from vitx.cli.flags import CHECKPOINT, RUN, OutFile, add_trust
-from vitx.cli.tables import lay_out
 from vitx.config.checks import check_integer
 
 

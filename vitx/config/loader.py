@@ -85,13 +85,8 @@ def load_config(text: str | Path) -> ConfigDict:
       f"config={text!r:.60} must name a file, such as 'configs/digits.py:performer,seed=3'"
     )
   path, arg = split_text(str(text))
-  if path.endswith(".json"):
-    return call(_read_json(path), arg)
-  return call(open_config(path)["get_config"], arg)
-
-
-def call(get_config: Callable[..., ConfigDict], arg: str) -> ConfigDict:
-  """Returns `get_config(arg)`; turns its ValueError into a ConfigError of one line."""
+  is_json = path.endswith(".json")
+  get_config = _read_json(path) if is_json else open_config(path)["get_config"]
   try:
     return get_config(arg) if arg else get_config()
   except ValueError as error:

@@ -48,14 +48,14 @@ class Sampling:
     logits = logits / self.temperature
     if self.top_k is not None:
       lowest = jax.lax.top_k(logits, min(self.top_k, logits.shape[-1]))[0][..., -1:]
-      return jnp.where(logits < lowest, -jnp.inf, logits)
-    if self.top_p is not None:
+    elif self.top_p is not None:
       ordered = jnp.flip(jnp.sort(logits, axis=-1), axis=-1)
       share = jax.nn.softmax(ordered, axis=-1)
       before = jnp.cumsum(share, axis=-1) - share  # The first token has 0, so it is always kept.
       lowest = jnp.min(jnp.where(before < self.top_p, ordered, jnp.inf), axis=-1, keepdims=True)
-      return jnp.where(logits < lowest, -jnp.inf, logits)
-    return logits
+    else:
+      return logits
+    return jnp.where(logits < lowest, -jnp.inf, logits)
 
 
 def next_logits(

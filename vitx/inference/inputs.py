@@ -48,12 +48,10 @@ def make_reader(task: Task) -> Callable[[Any, int], Example]:
   def read(given: Any, number: int) -> Example:
     try:
       found = task.read_input(given, number)
-    except ConfigError:
-      raise
     except ValueError as error:
-      if isinstance(given, str | Path):
-        raise ConfigError(f"input {str(given)!r}: {error}") from error
-      raise
+      if isinstance(error, ConfigError) or not isinstance(given, str | Path):
+        raise
+      raise ConfigError(f"input {str(given)!r}: {error}") from error
     missing = [name for name in blank if name not in found and name not in task.answers]
     if missing:
       raise ConfigError(
