@@ -137,5 +137,5 @@ def test_what_must_know_its_batch_says_so():
     make_program(loaded, ALL, None, "kernelized")
   assert make_program(loaded, ALL, 3, "kernelized").in_avals[0].shape[0] == 3
   told = untrained.make(**SMALL, token_mixer=dict(name="softmax", implementation="kernelized"))
-  with pytest.raises(ConfigError, match=r"give its size as --batch N$"):
+  with pytest.raises(ConfigError, match=r"give its size as --batch N\.$"):
     make_program(told, ALL, None, "masked")

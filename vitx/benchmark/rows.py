@@ -125,7 +125,7 @@ def find_largest(needs: Costs, memory: float, step: int) -> int:
   if at(needs, "mb", step) > memory / 1e6:
     return 0
   if not needs["example_mb"]:
-    raise ConfigError("the memory of a step does not grow with its batch; any batch_size fits")
+    raise ConfigError("the memory of a step does not grow with its batch; any batch_size fits.")
   return int((memory / 1e6 - needs["step_mb"]) / needs["example_mb"]) // step * step
 
 
@@ -200,7 +200,7 @@ def find_memory(given: float | None = None) -> float:
 def require_known(value: int | None) -> int:
   """Returns the bytes of a program, or raises ConfigError if the backend does not report them."""
   if value is None:
-    raise ConfigError(f"{jax.default_backend()} reports no memory of programs; use --no-compile")
+    raise ConfigError(f"{jax.default_backend()} reports no memory of programs; use --no-compile.")
   return value
 
 

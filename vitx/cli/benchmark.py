@@ -120,7 +120,7 @@ def _run_choose(
   path = Path(out) if out else rule.user_directory() / rule.file_name(kind)
   check_folder(path.parent, "out")
   if path.is_dir():
-    raise ConfigError(f"out={str(path)!r} is a folder; name a file")
+    raise ConfigError(f"out={str(path)!r} is a folder; name a file.")
   whole = set(chosen) == set(rule.FAMILIES)
   families = {} if whole else rule.find_families(kind)
   tokens, batches = tokens or list(choose.TOKENS), batches or list(choose.BATCHES)
@@ -131,7 +131,7 @@ def _run_choose(
   for name in (name for name in rule.FAMILIES if name in chosen):
     own = [ratio for ratio in ratios if ratio.family == name]
     if not own:
-      raise ConfigError(f"ops={name!r}: none of its mixers fits tokens={tokens}; add other tokens")
+      raise ConfigError(f"ops={name!r}: none of its mixers fits tokens={tokens}; add other tokens.")
     bounds[name] = choose.fit(own)
     measured = choose.describe(own, Setting(**setting), repeats, neighbors)
     families[name] = {"masked": [list(bound) for bound in bounds[name]], "measured": measured}

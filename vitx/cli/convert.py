@@ -42,7 +42,7 @@ def run(source: str, out: str, config: str, without_data: bool, checkpoint: str)
 
   if foreign.is_file(source):
     if not config:
-      raise ConfigError(f"{source!r} needs --config FILE:ROW, the config of its network")
+      raise ConfigError(f"{source!r} needs --config FILE:ROW, the config of its network.")
     import_weights(source, load_config(config), out, without_data=without_data)
     print(f"{out}: a workdir; try vitx evaluate --workdir {out}")
     return

@@ -28,7 +28,7 @@ def run(file: str, workdir: str, out: str | None) -> None:
   from vitx.inference.compress import decompress, to_file
 
   if out is None and not file.endswith(SUFFIX):
-    raise ConfigError(f"{file} does not end in {SUFFIX}; give the file to write as --out")
+    raise ConfigError(f"{file} does not end in {SUFFIX}; give the file to write as --out.")
   path = choose_path(out, file.removesuffix(SUFFIX))
   found = decompress(workdir, file)
   write_file(path, to_file(read(file)[0].kind, found, path.suffix))

@@ -36,7 +36,7 @@ def batch(text: str) -> int | None:
   if text == "symbolic":
     return None
   if not text.isdecimal() or int(text) < 1:
-    raise argparse.ArgumentTypeError(f"{text!r} must be symbolic, or a number of examples from 1")
+    raise argparse.ArgumentTypeError(f"{text!r} must be symbolic, or a number of examples from 1.")
   return int(text)
 
 

@@ -53,7 +53,7 @@ def positive(text: str) -> int:
     argparse.ArgumentTypeError: The text is not one positive integer.
   """
   if not text.strip().isdecimal() or not int(text):
-    raise argparse.ArgumentTypeError(f"{text!r} is not a positive integer, such as 4")
+    raise argparse.ArgumentTypeError(f"{text!r} is not a positive integer, such as 4.")
   return int(text)
 
 

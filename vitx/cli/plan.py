@@ -127,7 +127,7 @@ def find_texts(config: str, rows: Sequence[str], whole: bool) -> dict[str, str]:
   if first and "=" not in first:
     if rows or whole:
       given = "--rows" if rows else "--all"
-      raise ConfigError(f"config={config!r} names the row {first!r} already; leave {given} out")
+      raise ConfigError(f"config={config!r} names the row {first!r} already; leave {given} out.")
     return {first: config}
   if rows or (whole and known):
     chosen = find_rows(path, rows)
@@ -212,22 +212,22 @@ def _list_columns(options: argparse.Namespace, quoted: Mapping[str, Any]) -> lis
 def _check(options: argparse.Namespace, columns: Sequence[str], count: int) -> None:
   """Raises ConfigError if options contradict each other, before any measurement."""
   if options.modules and count > 1:
-    raise ConfigError(f"--modules shows one row, and {count} rows are requested; name one row")
+    raise ConfigError(f"--modules shows one row, and {count} rows are requested; name one row.")
   if options.rates and not options.compile:
-    raise ConfigError("--rates needs the compilation that --no-compile leaves out; give only one")
+    raise ConfigError("--rates needs the compilation that --no-compile leaves out; give only one.")
   if (options.pareto is None) != (options.out is None):
-    raise ConfigError("--pareto names two columns and --out the folder of the plot; give both")
+    raise ConfigError("--pareto names two columns and --out the folder of the plot; give both.")
   if options.pareto is None:
     return
   given = ",".join(options.pareto)
   if len(set(options.pareto)) != 2 or len(options.pareto) != 2:
-    raise ConfigError(f"pareto={given!r} must be two columns, such as train_mb,gflops")
+    raise ConfigError(f"pareto={given!r} must be two columns, such as train_mb,gflops.")
   for column in options.pareto:
     if column in RATED and column not in columns:
-      raise ConfigError(f"pareto={column!r} needs a measurement; add --rates")
+      raise ConfigError(f"pareto={column!r} needs a measurement; add --rates.")
     check_choice(column, "pareto", columns)
   if not Path(options.out).is_dir():
-    raise ConfigError(f"out={options.out!r} is not a folder; make it first")
+    raise ConfigError(f"out={options.out!r} is not a folder; make it first.")
   from vitx.analysis.figures.subject import make_canvas
 
   make_canvas(1, 1)  # This raises MissingExtraError without matplotlib.
@@ -282,7 +282,7 @@ def _write(rows: Mapping[str, dict[str, Any]], options: argparse.Namespace, path
     x, y = options.pareto
     points = {name: (row[x], row[y]) for name, row in figures.items() if x in row and y in row}
     if not points:
-      raise ConfigError(f"pareto={x + ',' + y!r}: no row has both figures; choose other columns")
+      raise ConfigError(f"pareto={x + ',' + y!r}: no row has both figures; choose other columns.")
     more = x.endswith(MORE), y.endswith(MORE)
     front = pareto.find_front(points, more)
     figures = {name: row | {"front": name in front} for name, row in figures.items()}

@@ -93,7 +93,7 @@ def compare(
   if wd.read_json(workdir, "config.json") or wd.read_json(workdir, wd.PHASES):
     raise ConfigError(
       f"workdir={workdir!r} is the workdir of one run; name another directory, in which the sweep"
-      " makes a workdir for each run"
+      " makes a workdir for each run."
     )
   named = workdir.rstrip("/").rpartition("/")[2] if name is None else name
   check_results(out, named)

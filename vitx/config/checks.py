@@ -100,7 +100,7 @@ def check_text(value: str, field: str) -> str:
   No path or name can have this character, and every library fails on it.
   """
   if "\0" in value:
-    raise ConfigError(f"{field}={value!r} holds the character NUL; leave it out")
+    raise ConfigError(f"{field}={value!r} holds the character NUL; leave it out.")
   return value
 
 
@@ -185,7 +185,7 @@ def _check_one(value: Any, field: str, kind: Any) -> None:
   origin = get_origin(kind)
   if kind in (None, type(None)):
     if value is not None:
-      raise ConfigError(f"{field}={value!r} must be None")
+      raise ConfigError(f"{field}={value!r} must be None.")
   elif origin is Literal:
     check_choice(value, field, get_args(kind))
   elif origin in (tuple, list, Sequence):
@@ -204,11 +204,11 @@ def _check_one(value: Any, field: str, kind: Any) -> None:
 
 def _check_sequence(value: Any, field: str, kind: Any) -> None:
   if isinstance(value, str) or not isinstance(value, Sequence):
-    raise ConfigError(f"{field}={value!r} must be a tuple, such as ({value!r},)")
+    raise ConfigError(f"{field}={value!r} must be a tuple, such as ({value!r},).")
   arguments = get_args(kind)
   if get_origin(kind) is tuple and ... not in arguments and arguments:
     if len(value) != len(arguments):
-      raise ConfigError(f"{field}={value!r} must have {len(arguments)} entries")
+      raise ConfigError(f"{field}={value!r} must have {len(arguments)} entries.")
     kinds: Sequence[Any] = arguments
   else:
     kinds = [arguments[0]] * len(value) if arguments else []

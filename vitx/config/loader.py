@@ -50,7 +50,7 @@ def split_flags(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     if not equals:
       value = next(given, "--")
     if not field or value.startswith("--"):
-      raise ConfigError(f"{argument} needs a value; write {FLAG}{field or 'FIELD'}=VALUE")
+      raise ConfigError(f"{argument} needs a value; write {FLAG}{field or 'FIELD'}=VALUE.")
     whole = len(split(value)) < 2  # else the commas would split the value
     overrides.append(f"{field}={value if whole else repr(value)}")
   return rest, overrides
@@ -82,7 +82,7 @@ def load_config(text: str | Path) -> ConfigDict:
   """
   if not isinstance(text, str | Path):
     raise ConfigError(
-      f"config={text!r:.60} must name a file, such as 'configs/digits.py:performer,seed=3'"
+      f"config={text!r:.60} must name a file, such as 'configs/digits.py:performer,seed=3'."
     )
   path, arg = split_text(str(text))
   is_json = path.endswith(".json")
@@ -106,7 +106,7 @@ def open_config(path: str) -> dict[str, Any]:
     names = runpy.run_path(str(file))
   get_config = names.get("get_config")
   if not callable(get_config):
-    raise ConfigError(f"config={path!r} has no function get_config(arg)")
+    raise ConfigError(f"config={path!r} has no function get_config(arg).")
 
   @functools.wraps(get_config)
   def get_checked(*arguments: str) -> ConfigDict:
@@ -115,7 +115,7 @@ def open_config(path: str) -> dict[str, Any]:
     if not isinstance(config, ConfigDict):
       raise ConfigError(
         f"config={path!r}: get_config returned {type(config).__name__}; return a ConfigDict, such"
-        " as default_config() of vitx.config"
+        " as default_config() of vitx.config."
       )
     return config
 
@@ -140,7 +140,7 @@ def _running(path: str, own: type[Exception]) -> Iterator[None]:
     what = " ".join(str(error).split())
     raise ConfigError(
       f"config={path!r} cannot be run ({where}: {type(error).__name__}: {what}); correct it,"
-      " or name another file"
+      " or name another file."
     ) from error
 
 
@@ -188,7 +188,7 @@ def _read_json(path: str) -> Callable[..., ConfigDict]:
     if config.data.source != source:
       raise ConfigError(
         f"data.source={config.data.source!r}: {path} has classes, sizes and statistics of"
-        f" {source!r}; name a config file for another source"
+        f" {source!r}; name a config file for another source."
       )
     return config
 
@@ -218,7 +218,7 @@ def _parse(path: str) -> dict[str, Any]:
   except (OSError, ValueError) as error:
     raise ConfigError(f"config={path!r} cannot be read as JSON: {error}") from error
   if not isinstance(tree, dict) or not isinstance(tree.get("model", {}), dict):
-    raise ConfigError(f"config={path!r} must be an object with the fields of a config")
+    raise ConfigError(f"config={path!r} must be an object with the fields of a config.")
   return tree
 
 

@@ -65,7 +65,7 @@ def refuse_code(name: str, field: str) -> ConfigError:
   """Returns the error for a name of code that the user has not allowed to run."""
   return ConfigError(
     f"{field}={name!r} names Python code, which would run; if you trust its author, give"
-    " --trust_code (in Python trust_code=True)"
+    " --trust_code (in Python trust_code=True)."
   )
 
 
@@ -158,7 +158,7 @@ def _import(name: str, field: str) -> Any:
   try:
     return import_name(name)
   except (ImportError, AttributeError, ValueError) as error:
-    raise ConfigError(f"{field}={name!r} cannot be imported ({error}); correct the name") from error
+    raise ConfigError(f"{field}={name!r} cannot be imported ({error}).") from error
 
 
 def import_name(name: str) -> Any:

@@ -98,7 +98,7 @@ def read_tokens(path: Path, loaded: Loaded) -> tuple[str, tuple[int, ...], np.nd
     images = density_model.read_image(path, loaded)[None]
     kind, shape, tokens = "image", images.shape, density_model.image_tokens(images, loaded)
   if not tokens.size:
-    raise ConfigError(f"{path} is empty; name a file with content")
+    raise ConfigError(f"{path} is empty; name a file with content.")
   return kind, shape, tokens.reshape(-1)
 
 
@@ -137,7 +137,7 @@ def decompress(
       raise ConfigError(
         f"{path} was compressed with other weights (step {header.step}, digest {header.weights})"
         f" than workdir={loaded.workdir!r} has (step {loaded.step}, digest {weights});"
-        " use the workdir that compressed it"
+        " use the workdir that compressed it."
       )
     with count_bar("decoding", header.count, "token") as bar:
       lanes = header.lanes
@@ -157,7 +157,7 @@ def _decode(coder: WindowCoder, header: code_file.Header, code: bytes, path: str
   if not intact:
     raise ConfigError(
       f"{path} does not decode to the original: it is damaged, or logits round otherwise here"
-      f" ({code_file.describe_machine()}) than on the machine that wrote it ({header.made_on})"
+      f" ({code_file.describe_machine()}) than on the machine that wrote it ({header.made_on})."
     )
   return tokens
 

@@ -52,7 +52,7 @@ def import_weights(
   check_config(config)
   check_folder(workdir, "out")
   if CheckpointStore(wd.locate_checkpoints(workdir), read_only=True).steps():
-    raise ConfigError(f"out={str(workdir)!r} has a run already; name another directory")
+    raise ConfigError(f"out={str(workdir)!r} has a run already; name another directory.")
   config, info, data = _resolve(config, source, without_data)
   task = build_task(config)
   params, state = _read(source, config, info, task)
@@ -74,7 +74,7 @@ def _resolve(
     if info is None:
       raise ConfigError(
         "without_data: the config lacks the number of classes or the image size; set"
-        " model.num_classes and data.image_size"
+        " model.num_classes and data.image_size."
       )
     named = read_names(Path(source).parent / FILE) if Path(source).is_file() else None
     names = list(info.class_names or ())

@@ -41,7 +41,7 @@ class Sampling:
     """
     check_fields(type(self), dataclasses.asdict(self), "")
     if self.top_k is not None and self.top_p is not None:
-      raise ConfigError(f"top_k={self.top_k} and top_p={self.top_p} are both set; set one")
+      raise ConfigError(f"top_k={self.top_k} and top_p={self.top_p} are both set; set one.")
 
   def scale(self, logits: jax.Array) -> jax.Array:
     """Returns the logits (..., V) to draw from; tokens that must not be drawn have -inf."""

@@ -27,7 +27,7 @@ def density_task(loaded: Loaded) -> Density:
     name = type(loaded.task).__name__.lower()
     raise ConfigError(
       f"workdir={loaded.workdir!r} has the task {name!r}, without probabilities of tokens;"
-      " use the workdir of a density model (task.name='density')"
+      " use the workdir of a density model (task.name='density')."
     )
   return loaded.task
 

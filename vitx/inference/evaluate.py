@@ -194,7 +194,7 @@ def _match(loaded: Loaded, dataset: Dataset) -> Dataset:
     if channels != loaded.config.data.channels:
       raise ConfigError(
         f"source={dataset.info.name!r} has images of {channels} channels; the model takes"
-        f" {loaded.config.data.channels}; choose a source with that number"
+        f" {loaded.config.data.channels}; choose a source with that number."
       )
   return matched
 

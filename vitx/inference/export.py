@@ -95,7 +95,7 @@ def check_target(platforms: Sequence[str], implementation: str) -> None:
   if not platforms or len(set(platforms)) < len(platforms) or not set(platforms) <= set(PLATFORMS):
     raise ConfigError(
       f"platforms={','.join(platforms)!r} must be some of {', '.join(PLATFORMS)}, each once;"
-      " an NVIDIA GPU is cuda"
+      " an NVIDIA GPU is cuda."
     )
   check_choice(implementation, "implementation", IMPLEMENTATIONS)
 
@@ -153,5 +153,5 @@ def make_program(
     raise ConfigError(
       f"batch='symbolic': with implementation={implementation!r} this network needs a fixed"
       f" batch ({type(error).__name__}: {reason}); give its size as --batch N"
-      f"{other * (implementation != 'masked')}"
+      f"{other * (implementation != 'masked')}."
     ) from error

@@ -56,7 +56,7 @@ def make_reader(task: Task) -> Callable[[Any, int], Example]:
     if missing:
       raise ConfigError(
         f"input {name_input(given, number)!r} has the arrays {listing(found) or 'none'} and lacks"
-        f" {listing(missing)}; give every array of the task by name"
+        f" {listing(missing)}; give every array of the task by name."
       )
     return prepare({**blank, **found}, None)
 
@@ -72,7 +72,7 @@ def _files(folder: Path, suffixes: Sequence[str]) -> list[Path]:
   found, others = find_files(f"folder {str(folder)!r}", folder, suffixes)
   if not found:
     raise ConfigError(
-      f"folder {str(folder)!r} has no file to predict; put {listing(suffixes)} into it"
+      f"folder {str(folder)!r} has no file to predict; put {listing(suffixes)} into it."
     )
   warn_of_skipped(str(folder), folder, others, suffixes)
   return found

@@ -172,7 +172,7 @@ def _with_features(evaluate: Callable[..., Any]) -> Callable[..., Any]:
     with nn.intercept_methods(note):
       result = evaluate(*arguments)
     if not read:
-      raise ConfigError(f"features: the network has no {names.HEAD!r}; leave them out")
+      raise ConfigError(f"features: the network has no {names.HEAD!r}; leave them out.")
     return {**result, "rows": {**result["rows"], FEATURES: read[0]}}
 
   return run

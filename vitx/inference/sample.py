@@ -112,18 +112,18 @@ def _read_prompt(loaded: Loaded, prompt: str | Path | bytes | None) -> np.ndarra
   elif kind == "image":
     raise ConfigError(
       f"prompt={str(prompt)!r:.80} is a whole image here; set complete to the share of it that"
-      " is given"
+      " is given."
     )
   elif _is_file(prompt):
     tokens = _read_file(Path(prompt), kind)
   elif kind == "audio" or isinstance(prompt, Path):
-    raise ConfigError(f"prompt={str(prompt)!r:.80} does not exist; name a file")
+    raise ConfigError(f"prompt={str(prompt)!r:.80} does not exist; name a file.")
   else:
     tokens = np.frombuffer(prompt.encode(), np.uint8)
   if tokens.size >= length:
     raise ConfigError(
       f"prompt has {tokens.size} tokens, but the model's window of {length} must hold more;"
-      " shorten it"
+      " shorten it."
     )
   return density_model.check_tokens(tokens, loaded, "prompt")
 
@@ -153,7 +153,7 @@ def _originals(
     if density_model.kind_of(loaded) != "image" or isinstance(prompt, bytes):
       raise ConfigError(
         "complete and prompt are both set, which needs a model of images and an image file;"
-        " set one of the two"
+        " set one of the two."
       )
     return density_model.image_tokens(density_model.read_image(prompt, loaded)[None], loaded)
   data = copy_data_fields(loaded, data_dir)
