@@ -161,7 +161,7 @@ def test_which_way(run, tmp_path, capsys):
   assert convert(FILES["timm_vit"], out=tmp_path / "a") == 1
   assert "needs --config FILE:ROW" in capsys.readouterr().err
   assert convert(run / "run", f"--config={CONFIG}", out=tmp_path / "a.safetensors") == 1
-  assert "leave --config out" in capsys.readouterr().err
+  assert "leave --config and --without_data out" in capsys.readouterr().err
   assert convert(run / "run", out=tmp_path / "b" / "a.npz") == 1
   assert "must end in .safetensors" in capsys.readouterr().err
   assert convert(tmp_path / "nowhere", out=tmp_path / "a.safetensors") == 1

@@ -24,14 +24,13 @@ def render() -> str:
     parser = Parser(prog=f"vitx {name}", add_help=False)
     declare_arguments(name, parser)
     parts.append(f"## vitx {name}\n\n{summary}\n")
-    inner = next((x for x in parser._actions if isinstance(x, argparse._SubParsersAction)), None)
-    if inner is None:
+    inner = [each for each in parser._actions if isinstance(each, argparse._SubParsersAction)]
+    for commands in inner:
+      for choice in commands._choices_actions:
+        parts.append(f"### vitx {name} {choice.dest}\n\n{choice.help}\n")
+        parts.append(_table(commands.choices[choice.dest]))
+    if not inner:
       parts.append(_table(parser))
-      continue
-    summaries = {choice.dest: choice.help for choice in inner._choices_actions}
-    for word, each in inner.choices.items():
-      parts.append(f"### vitx {name} {word}\n\n{summaries[word]}\n")
-      parts.append(_table(each))
   return "\n".join(parts)
 
 
@@ -45,7 +44,7 @@ def _rows(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str, str]]:
   for action in parser._actions:
     if isinstance(action, argparse._HelpAction):
       continue
-    words = (action.help or "").removesuffix(BOOLEAN_HELP) % {**vars(action), "prog": parser.prog}
+    words = (action.help or "").removesuffix(BOOLEAN_HELP)
     yield f"`{_name(action)}`", _default(action), words
 
 
@@ -65,8 +64,7 @@ def _default(action: argparse.Action) -> str:
     return ""
   if action.nargs == 0:
     return f"`{action.option_strings[0]}`"
-  many = isinstance(action.default, list | tuple)
-  return f"`{','.join(map(str, action.default)) if many else action.default}`"
+  return f"`{action.default}`"
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ and the memory of each is printed.
 import argparse
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from vitx.config.errors import ConfigError
 from vitx.config.loader import join_text, load_config, open_config, split_text
 
 UNITS = {"MB": 10**6, "GB": 10**9, "MiB": 2**20, "GiB": 2**30}
+parse_memory = partial(flags.parse_amount, units=UNITS, example="16GB")
 
 # The columns and their labels.
 COUNTED = {
@@ -74,15 +76,6 @@ QUOTED = {
 LABELS = COUNTED | COMPILED | TIMED | RATED | QUOTED
 PUBLISHED = "published_"
 MORE = ("_per_s", "_batch", "top1", "top5")  # Endings of the columns in which more is better.
-
-
-def parse_memory(text: str) -> float:
-  """Returns the bytes of a text such as "16GB" or "1.5 GiB".
-
-  Raises:
-    argparse.ArgumentTypeError: The text is not a number with a unit of `UNITS`.
-  """
-  return flags.parse_amount(text, UNITS, "16GB")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

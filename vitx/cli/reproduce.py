@@ -10,6 +10,7 @@ set has no published figure beside it. In all else the command is `vitx sweep` o
 """
 
 import argparse
+from functools import partial
 from typing import Any
 
 from vitx.cli.flags import parse_amount
@@ -18,15 +19,7 @@ from vitx.config.loader import join_text, split_text
 
 UNITS = {"FLOP": 1.0, "GFLOP": 1e9, "TFLOP": 1e12, "PFLOP": 1e15, "EFLOP": 1e18}
 PLURALS = {f"{unit}s": size for unit, size in UNITS.items()}
-
-
-def parse_budget(text: str) -> float:
-  """Returns the operations of a text such as "0.05PFLOP" or "3 TFLOP".
-
-  Raises:
-    argparse.ArgumentTypeError: The text is not a number with a unit of `UNITS`.
-  """
-  return parse_amount(text, UNITS | PLURALS, "0.05PFLOP")
+parse_budget = partial(parse_amount, units=UNITS | PLURALS, example="0.05PFLOP")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,6 +1,7 @@
 """Sampling from a trained density model."""
 
 import math
+import os
 from pathlib import Path
 
 import numpy as np
@@ -114,7 +115,7 @@ def _read_prompt(loaded: Loaded, prompt: str | Path | bytes | None) -> np.ndarra
       f"prompt={str(prompt)!r:.80} is a whole image here; set complete to the share of it that"
       " is given."
     )
-  elif _is_file(prompt):
+  elif os.path.isfile(prompt):  # This is False for a text that can be no path.
     tokens = _read_file(Path(prompt), kind)
   elif kind == "audio" or isinstance(prompt, Path):
     raise ConfigError(f"prompt={str(prompt)!r:.80} does not exist; name a file.")
@@ -135,13 +136,6 @@ def _read_file(path: Path, kind: density_model.Kind) -> np.ndarray:
   from vitx.data.wav import read_head
 
   return read_sound(read_head(path))
-
-
-def _is_file(prompt: str | Path) -> bool:
-  try:
-    return Path(prompt).is_file()
-  except (OSError, ValueError):  # The text is too long for a path or has a zero in it.
-    return False
 
 
 def _originals(
