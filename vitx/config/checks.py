@@ -55,6 +55,7 @@ Rate = Annotated[float, Range("[0, 1)")]
 Share = Annotated[float, Range("(0, 1]")]
 Probability = Annotated[float, Range("[0, 1]")]
 Finite = Annotated[float, Range("(-inf, inf)")]
+SEQUENCES = (tuple, list, Sequence)
 
 
 def check_number(value: Any, field: str, interval: str) -> float:
@@ -166,7 +167,7 @@ def _options(kind: Any) -> list[Any] | None:
 
 def _is_known(kind: Any) -> bool:
   origin = get_origin(kind)
-  if origin in (tuple, list, Sequence):
+  if origin in SEQUENCES:
     return all(argument is ... or _options(argument) for argument in get_args(kind))
   return kind in (int, float, bool, str, None, type(None)) or origin in (Annotated, Literal)
 
@@ -174,9 +175,7 @@ def _is_known(kind: Any) -> bool:
 def _resembles(value: Any, kind: Any) -> bool:
   if kind in (None, type(None)):
     return value is None
-  if get_origin(kind) in (tuple, list, Sequence):
-    return isinstance(value, (tuple, list))
-  return not isinstance(value, (tuple, list))
+  return isinstance(value, tuple | list) == (get_origin(kind) in SEQUENCES)
 
 
 def _check_one(value: Any, field: str, kind: Any) -> None:
@@ -188,7 +187,7 @@ def _check_one(value: Any, field: str, kind: Any) -> None:
       raise ConfigError(f"{field}={value!r} must be None.")
   elif origin is Literal:
     check_choice(value, field, get_args(kind))
-  elif origin in (tuple, list, Sequence):
+  elif origin in SEQUENCES:
     _check_sequence(value, field, kind)
   elif kind in (bool, str):
     if not isinstance(value, kind):
