@@ -66,7 +66,10 @@ FIELDS = [
   ("batch_size=33", "does not split over 2 devices; nearest that fit: 32, 34"),
   ("batch_size=1000000", "is larger than the 1294 training examples of 'digits'"),
   ("batch_size=2.5", "must be an integer, such as 64"),
-  ("grad_accum_steps=5", "; nearest that fit:"),
+  (
+    "grad_accum_steps=5",
+    "batch_size=32 does not split over 2 devices x grad_accum_steps=5; nearest that fit:",
+  ),
   ("grad_accum_steps=0", COUNT),
   ("grad_clip_norm=0", "is out of range; it must lie in (0, inf)"),
   ("layer_decay=0", "is out of range; it must lie in (0, 1]"),
