@@ -113,7 +113,7 @@ def test_a_signal_saves_and_the_same_command_goes_on(finished_run, tmp_path, cap
   trap = runs.signal_at(10, "SIGTERM")
   process = runs.start(tmp_path, "steps_per_dispatch=1", devices=2, before=trap)
   output = runs.finish(process, code=75)
-  assert "SIGTERM" in output and "the same command goes on" in output
+  assert "SIGTERM" in output and "run the same command again to resume" in output
   step = saved(tmp_path)
   assert 10 < step < 16  # where no checkpoint is due
   assert go_on(tmp_path, capsys) == step
@@ -122,7 +122,7 @@ def test_a_signal_saves_and_the_same_command_goes_on(finished_run, tmp_path, cap
 
 def test_a_signal_breaks_off_a_compilation(tmp_path):
   output = runs.finish(start(tmp_path, COMPILING), code=75)
-  assert "the same command goes on" in output
+  assert "run the same command again to resume" in output
   assert "compiling" in output and "compiling:" not in output
 
 

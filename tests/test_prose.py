@@ -1,11 +1,15 @@
-"""Docstrings are plain English: sentences and noun phrases that can be read alone."""
+"""Docstrings and help texts are plain English sentences and noun phrases that can be read alone."""
 
+import argparse
 import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from vitx.cli.commands_page import BOOLEAN_HELP
+from vitx.cli.main import COMMANDS, Parser, declare_arguments
 
 ROOT = Path(__file__).resolve().parents[1]
 FILES = [*sorted((ROOT / "vitx").rglob("*.py")), *sorted((ROOT / "configs").glob("*.py"))]
@@ -52,6 +56,25 @@ def test_entries_are_noun_phrases():
     if PREPOSITION.match(entry)
   ]
   assert len(found) < MOST, "\n".join(found)
+
+
+def read_helps(parser: argparse.ArgumentParser) -> Iterator[str]:
+  """Yields the help text of every argument of a parser and of its subcommands."""
+  for action in parser._actions:
+    if isinstance(action, argparse._SubParsersAction):
+      yield from (choice.help or "" for choice in action._choices_actions)
+      for inner in action.choices.values():
+        yield from read_helps(inner)
+    elif not isinstance(action, argparse._HelpAction):
+      yield (action.help or "").removesuffix(BOOLEAN_HELP)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_texts_are_noun_phrases_and_sentences(name):
+  parser = Parser(prog=name, add_help=False)
+  declare_arguments(name, parser)
+  helps = [COMMANDS[name], *read_helps(parser)]
+  assert not [text for text in helps if PREPOSITION.match(text) or not text.endswith(".")]
 
 
 @pytest.mark.parametrize("turn", TURNS)

@@ -31,7 +31,7 @@ def open_file(path: str | os.PathLike) -> BinaryIO:
   descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
   if not stat.S_ISREG(os.fstat(descriptor).st_mode):
     os.close(descriptor)
-    raise OSError(errno.EINVAL, "it is no regular file", os.fspath(path))
+    raise OSError(errno.EINVAL, "it is not a regular file", os.fspath(path))
   return os.fdopen(descriptor, "rb")
 
 
@@ -93,9 +93,9 @@ def check_inflated(where: str, declared: int, stored: int) -> None:
   """
   if declared > max(limit(), RATIO * stored):
     raise ConfigError(
-      f"{where} has {stored:,} bytes and says that it becomes {declared:,}: more than {RATIO} times"
-      f" as many, and more than {VARIABLE}={limit() / 2**30:g} allows. If you trust it, set that"
-      f" variable of the environment to {math.ceil(declared / 2**30)}"
+      f"{where} has {stored:,} bytes and becomes {declared:,} in memory: more than {RATIO} times"
+      f" as many, and more than {VARIABLE}={limit() / 2**30:g} allows. If you trust the file,"
+      f" set the environment variable {VARIABLE}={math.ceil(declared / 2**30)}"
     )
 
 

@@ -65,7 +65,7 @@ def test_from_arguments_to_lines(monkeypatch, capsys):
   monkeypatch.setattr(timing, "peak_bytes", lambda *given: 3_000_000)
   assert main(["benchmark", "data", "--config", CONFIG, "--examples=64", "--runs=2"]) == 0
   lines = capsys.readouterr().out.splitlines()
-  assert lines[0] == "Examples a second, 64 a run, 2 threads, batch_size=16"
+  assert lines[0] == "Examples per second, 64 per run, 2 threads, batch_size=16"
   assert [line.split("  ")[0] for line in lines[1:4]] == [reading.STREAM, reading.PILLOW, "ratio"]
   assert lines[4].endswith(": 3 MB")
 

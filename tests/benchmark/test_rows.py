@@ -167,7 +167,7 @@ def test_nothing_fits(remedies):
 
 def test_a_backend_that_tells_nothing(uncompiled, monkeypatch):
   monkeypatch.setattr(cost, "compiled_bytes", lambda compiled: None)
-  with pytest.raises(ConfigError, match="does not say"):
+  with pytest.raises(ConfigError, match="reports no memory"):
     rows.measure_needs(complete(SMALL, "steps_per_dispatch=1"), print, timed=False)
 
 
@@ -183,7 +183,7 @@ def test_peaks_of_rows(monkeypatch):
   monkeypatch.setattr(timing, "peak_bytes", peak_bytes)
   found = rows.measure_peaks({"one": "large", "two": "small"}, said.append)
   assert found == {"two": {"train_peak_mb": 3.0}}
-  assert "one: a step of 64 needs 9 GB" in said
+  assert "one: a step of 64 examples needs 9 GB" in said
   monkeypatch.setattr(timing, "peak_bytes", lambda *_, **__: rows._read_peak())
   assert rows.measure_peaks({"one": "a", "two": "b"}, said.append) == {} and len(said) == 4
 

@@ -57,18 +57,18 @@ def test_a_config_file_that_does_not_run(command, name, elsewhere, capsys):
 
 # What is given as a config and is none, and what must stand in the message.
 NAMES = [
-  ("", "config='' is no file"),
-  ("digts", "config='digts' is no file. Did you mean 'digits'?"),
-  ("digts.py", "config='digts.py' is no file. Did you mean 'digits'?"),
-  ("folder", "config='folder' is no file"),
+  ("", "config='' does not exist"),
+  ("digts", "config='digts' does not exist. Did you mean 'digits'?"),
+  ("digts.py", "config='digts.py' does not exist. Did you mean 'digits'?"),
+  ("folder", "config='folder' does not exist"),
   ("nowhere.json", "config='nowhere.json' cannot be read as JSON"),
-  ("list.json", "config='list.json' holds no config: it must be an object of fields"),
+  ("list.json", "config='list.json' must be an object with the fields of a config"),
   ("cut.json", "config='cut.json' cannot be read as JSON"),
   ("text.json", "config='text.json' cannot be read as JSON"),
   ("unknown.json", "has no field 'wdth'"),
   ("digits:performr", "Did you mean 'performer'?"),
-  ("digits:softmax,softmax", "config override 'softmax' is not of the form field=value"),
-  ("digits:softmax,seed=3,seed", "config override 'seed' is not of the form field=value"),
+  ("digits:softmax,softmax", "config override 'softmax' must have the form field=value"),
+  ("digits:softmax,seed=3,seed", "config override 'seed' must have the form field=value"),
 ]
 
 
@@ -147,7 +147,7 @@ NUL = {
 @pytest.mark.parametrize("name", NUL)
 def test_a_nul_in_what_is_given(name, elsewhere, capsys):
   given, argument = NUL[name]
-  refuse(capsys, elsewhere, given, argument, "holds the character NUL, which no path or name can")
+  refuse(capsys, elsewhere, given, argument, "holds the character NUL; leave")
 
 
 def test_a_nul_given_to_the_library(elsewhere):

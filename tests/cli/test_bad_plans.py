@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from tests.cli.refusal import elsewhere, refuse
-from vitx.cli import flags
+from vitx.cli import flags, plan, reproduce
 
 __all__ = ["elsewhere"]
 
@@ -17,23 +17,24 @@ CASES = [
   ([*DIGITS, "--rows", "softmx"], "has no row 'softmx'. Did you mean 'softmax'?"),
   ([*DIGITS, "--rows", "fnet,fnet"], "rows: 'fnet' comes twice"),
   (["--config", "digits:fnet", "--rows", "fnet"], "names the row 'fnet' already"),
-  (["--config", "digts"], "config='digts' is no file. Did you mean 'digits'?"),
+  (["--config", "digts"], "config='digts' does not exist. Did you mean 'digits'?"),
+  (["--config", "vix_cifar10:vip,dataset=food110"], "Did you mean 'food101'?"),
   (["--config", "digits:fnet,model.depth=0"], "model.depth=0 is out of range"),
   ([*TWO, "--pareto", "gflop,parameters", "--out", "."], "Did you mean 'gflops'?"),
-  ([*TWO, "--pareto", "gflops,published_top1", "--out", "."], "'published_top1' is no column"),
-  ([*TWO, "--pareto", "gflops,train_per_s", "--out", "."], "is measured: add --rates"),
-  ([*TWO, "--pareto", "gflops", "--out", "."], "pareto='gflops': name two columns"),
-  ([*TWO, "--pareto", "gflops,gflops", "--out", "."], "pareto='gflops,gflops': name two"),
-  ([*TWO, "--pareto", "gflops,parameters"], "--out the folder of their plot: give both"),
+  ([*TWO, "--pareto", "gflops,published_top1", "--out", "."], "pareto='published_top1' is unknown"),
+  ([*TWO, "--pareto", "gflops,train_per_s", "--out", "."], "needs a measurement; add --rates"),
+  ([*TWO, "--pareto", "gflops", "--out", "."], "pareto='gflops' must be two columns"),
+  ([*TWO, "--pareto", "gflops,gflops", "--out", "."], "pareto='gflops,gflops' must be two"),
+  ([*TWO, "--pareto", "gflops,parameters"], "--out the folder of the plot; give both"),
   ([*TWO, "--out", "."], "--pareto names two columns"),
-  ([*TWO, "--pareto", "gflops,parameters", "--out", "no/where"], "out='no/where' is no folder"),
+  ([*TWO, "--pareto", "gflops,parameters", "--out", "no/where"], "out='no/where' is not a folder"),
   ([*TWO, "--csv", "no/where.csv"], "csv='no/where.csv': there is no folder 'no'"),
   ([*TWO, "--json", "."], "json='.' is a folder; name a file"),
-  (["--config", "digits:fnet", "--all"], "names the row 'fnet' already: leave out --all"),
-  ([*TWO, "--modules"], "--modules is of one row, and 2 are asked for"),
-  ([*TWO, "--rates", "--no-compile"], "--rates runs what --no-compile leaves out"),
+  (["--config", "digits:fnet", "--all"], "names the row 'fnet' already; leave --all out"),
+  ([*TWO, "--modules"], "--modules shows one row, and 2 rows are requested"),
+  ([*TWO, "--rates", "--no-compile"], "--rates needs the compilation that --no-compile leaves out"),
   (["--rates"], "required: --config"),
-  ([*DIGITS, "--memory", "much"], "'much': write a number and MB"),
+  ([*DIGITS, "--memory", "much"], "'much' must be a number and a unit of MB"),
 ]
 
 
@@ -52,7 +53,22 @@ def test_a_plot_without_its_extra(elsewhere, capsys, monkeypatch):
 def test_positive_integers_begin_with_one():
   assert flags.positives("1,20") == [1, 20] and flags.positive("1") == 1
   for text in ("0", "2,-1", "x", "1.5"):
-    with pytest.raises(argparse.ArgumentTypeError, match=text):
+    with pytest.raises(argparse.ArgumentTypeError, match="is not a positive integer, such as"):
       flags.positives(text)
-  with pytest.raises(argparse.ArgumentTypeError, match="one positive integer, such as 1"):
+  with pytest.raises(argparse.ArgumentTypeError, match="'1,20' is not a positive integer"):
     flags.positive("1,20")
+
+
+@pytest.mark.parametrize(
+  ("parse", "text", "value"),
+  [
+    (plan.parse_memory, "1.5 GiB", 1.5 * 2**30),
+    (reproduce.parse_budget, "0.05PFLOP", 5e13),
+    (reproduce.parse_budget, "3 TFLOPs", 3e12),
+  ],
+)
+def test_amounts_have_a_unit(parse, text, value):
+  assert parse(text) == value
+  for wrong in ("5", "x GFLOP", "3 KFLOP", "0PFLOP", "0GB", "16gb", "-1GB", "nanGB", "1.2.3GB"):
+    with pytest.raises(argparse.ArgumentTypeError, match=f"'{wrong}' must be a number and a unit"):
+      parse(wrong)

@@ -29,7 +29,6 @@ def test_every_flag_stands_in_the_section_of_its_command(name):
 
 def test_what_a_row_says():
   text = documents.read(PAGE)
-  assert "| `--workdir WORKDIR` | needed | of a training run |" in text
-  assert "| `FILE ...` | needed | an image, what else the task reads, or a folder |" in text
-  assert "| `--plot, --no-plot` | `--plot` | draw the curves |" in text
-  assert "| `--dtype DTYPE` | `float32` | of float32, bfloat16 |" in text
+  assert "| `--workdir WORKDIR` | required | The workdir of a training run. |" in text
+  assert "| `FILE ...` | required | An image, another input or a folder. |" in text
+  assert "| `--plot, --no-plot` | `--plot` | Draws the curves. |" in text

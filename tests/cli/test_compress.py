@@ -138,16 +138,16 @@ def test_another_models_file_and_damage_are_told(text, tmp_path):
     decompress(other, path)
   for damaged in (data[:-8], data[:-20] + bytes(20)):
     path.write_bytes(damaged)
-    with pytest.raises(ConfigError, match=r"does not decode .*made on .*jax"):
+    with pytest.raises(ConfigError, match=r"does not decode .*on the machine that wrote it .*jax"):
       decompress(text, path)
   path.write_bytes(data[:40])
   with pytest.raises(ConfigError, match="is damaged: its header cannot be read"):
     decompress(text, path)
   path.write_bytes(data[:4] + b"\x09" + data[5:])
-  with pytest.raises(ConfigError, match="version 9 of the format; this vitx reads version 1"):
+  with pytest.raises(ConfigError, match="version 9 of the format, but this vitx reads version 1"):
     decompress(text, path)
   path.write_bytes(b"something else")
-  with pytest.raises(ConfigError, match="was not written by vitx compress"):
+  with pytest.raises(ConfigError, match="is not a file of vitx compress"):
     decompress(text, path)
 
 

@@ -13,9 +13,10 @@ from PIL import Image
 
 import vitx
 from tests import runs
+from vitx.analysis import tables
 from vitx.checkpoints import load
 from vitx.checkpoints.errors import CorruptCheckpoint
-from vitx.cli import main, tables
+from vitx.cli import main
 from vitx.config.errors import ConfigError, escape
 from vitx.inference import evaluate
 from vitx.training.record import console

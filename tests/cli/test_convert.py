@@ -101,9 +101,11 @@ def test_nothing_is_overwritten(run, tmp_path, capsys):
   assert convert(run / "run", out=out / "tiny.safetensors") == 1
   assert "README.md is there already" in capsys.readouterr().err
   assert [path.name for path in out.iterdir()] == ["README.md"]
+  assert convert(run / "run", out=run / "out" / "second.safetensors") == 1
+  assert "README.md is there already; each export has its own folder" in capsys.readouterr().err
   file = run / "out" / "tiny.safetensors"
   assert convert(file, f"--config={CONFIG}", out=run / "run") == 1
-  assert "holds a run already" in capsys.readouterr().err
+  assert "has a run already" in capsys.readouterr().err
 
 
 @pytest.mark.slow  # reads a whole run
@@ -148,7 +150,7 @@ def test_without_the_data(tmp_path, capsys):
   assert vitx.predict(loaded, [image]).classes[0] in loaded.class_names
   assert convert(tmp_path / "a", out=tmp_path / "b" / "c.safetensors") == 0
   card = (tmp_path / "b" / "README.md").read_text()
-  assert "the data were not at hand" in card and "this run evaluated nothing" in card
+  assert "the data were not opened" in card and "was not evaluated" in card
   unsaid = "--config=digits:softmax"
   assert convert(FILES["timm_vit"], unsaid, "--without_data", out=tmp_path / "d") == 1
   assert "set model.num_classes and data.image_size" in capsys.readouterr().err
@@ -159,7 +161,7 @@ def test_which_way(run, tmp_path, capsys):
   assert convert(FILES["timm_vit"], out=tmp_path / "a") == 1
   assert "needs --config FILE:ROW" in capsys.readouterr().err
   assert convert(run / "run", f"--config={CONFIG}", out=tmp_path / "a.safetensors") == 1
-  assert "leave --config out" in capsys.readouterr().err
+  assert "leave --config and --without_data out" in capsys.readouterr().err
   assert convert(run / "run", out=tmp_path / "b" / "a.npz") == 1
   assert "must end in .safetensors" in capsys.readouterr().err
   assert convert(tmp_path / "nowhere", out=tmp_path / "a.safetensors") == 1

@@ -94,6 +94,13 @@ def test_a_fixed_batch_for_one_platform(run, tmp_path, capsys):
   assert "logits float32 (4, 10)" in printed and out.stat().st_size
 
 
+def test_a_second_export_to_one_file_is_refused(run, exported, capsys):
+  before = exported.read_bytes()
+  assert main(["export", "--workdir", str(run), "--out", str(exported)]) == 1
+  assert f"{exported} is there already; name another, or remove it" in capsys.readouterr().err
+  assert exported.read_bytes() == before
+
+
 def test_another_checkpoint_has_other_weights(run, exported, tmp_path):
   other = vitx.load(run, 32)
   assert vitx.export(other, tmp_path / "p")["step"] == 32

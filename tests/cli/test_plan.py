@@ -1,6 +1,5 @@
 """The command `vitx plan`, from its arguments to its tables and files."""
 
-import argparse
 import csv
 import json
 from pathlib import Path
@@ -99,22 +98,6 @@ def test_a_row_that_does_not_build_says_why_and_the_others_stand(file, capsys):
   assert "one: model.stem.patch=4 does not divide the image of 10 x 10" in out
 
 
-@pytest.mark.parametrize(
-  ("config", "parts"),
-  [
-    ("{file}:thre", ["unknown row 'thre'", "Rows: one, two"]),
-    ("{file}:one,model.dept=3", ["depth"]),
-    ("nowhere.py", ["'nowhere.py' is no file"]),
-    ("{root}/configs/vix_cifar10.py:vip,dataset=food110", ["food110", "food101"]),
-  ],
-)
-def test_errors_are_one_line(file, config, parts, capsys):
-  given = config.format(file=file, root=ROOT)
-  code, _, err = run(capsys, "--no-compile", "--config", given)
-  assert code == 1 and len(err.splitlines()) == 1
-  assert all(part in err for part in parts)
-
-
 def test_the_modules_of_a_row(file, capsys):
   out = counted(capsys, "--config", f"{file}:model.mlp_dim=24", "--modules")
   table, figures = out.split("\n\n")
@@ -159,14 +142,7 @@ def test_a_batch_that_does_not_fit(capsys, monkeypatch):
     ["model.dtype=bfloat16", "1,000.00"],
   ]
   remedies.pop(0)
-  assert run(capsys, *arguments, "3MB")[1].splitlines()[-1].startswith("None fits")
-
-
-@pytest.mark.parametrize("text", ["16", "16gb", "0GB", "-1GB", "nanGB", "1.2.3GB"])
-def test_memory_that_cannot_be_read(text):
-  with pytest.raises(argparse.ArgumentTypeError, match="16GB"):
-    plan.parse_memory(text)
-  assert plan.parse_memory("1.5 GiB") == 1.5 * 2**30
+  assert run(capsys, *arguments, "3MB")[1].splitlines()[-1].startswith("None of them fits")
 
 
 @pytest.fixture

@@ -46,6 +46,12 @@ def test_reproduce_trains_rows_over_three_seeds(monkeypatch):
   assert caught(monkeypatch, "--config=cifar10.py:batch_size=64", "--seeds=1")["count"] == 9
 
 
+def test_rows_on_another_data_set_have_no_published_figures_beside_them(monkeypatch):
+  for text, published in (("cifar10.py", {"resnet20"}), ("cifar10.py:dataset=mnist", set())):
+    found = caught(monkeypatch, f"--config={text}", "--rows=resnet20", "--seeds=1")
+    assert set(found["published"]) == published
+
+
 def test_a_budget_gives_every_row_the_same_operations(monkeypatch):
   small = "model.depth=1,model.width=16,model.num_heads=2,model.mlp_dim=32"
   rows = (f"--config=digits.py:{small}", "--rows=softmax,fnet")
@@ -75,18 +81,6 @@ def test_a_budget_gives_every_row_the_same_operations(monkeypatch):
 def test_what_cannot_be_reproduced(arguments, message, capsys):
   assert main(["reproduce", "--config=digits.py", *arguments]) == 1
   assert re.search(message, capsys.readouterr().err)
-
-
-@pytest.mark.parametrize("text", ["0PFLOP", "5", "x GFLOP", "3 KFLOP"])
-def test_budgets_have_a_unit(text, capsys):
-  with pytest.raises(SystemExit):
-    main(["reproduce", "--config=digits.py", f"--budget={text}"])
-  assert "write a number and GFLOP" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(("text", "value"), [("0.05PFLOP", 5e13), ("3 TFLOPs", 3e12)])
-def test_budgets(text, value):
-  assert reproduce.parse_budget(text) == value
 
 
 @pytest.mark.slow  # counts the operations of three networks, several times

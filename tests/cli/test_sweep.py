@@ -316,8 +316,7 @@ def test_curves_of_runs_and_of_sweeps(tmp_path, quick, capsys):
 @pytest.mark.parametrize(
   ("arguments", "message"),
   [
-    (["curves", "--config=digits.py"], "curves is a figure of runs"),
-    (["patterns", "--workdir", "a", "b"], "patterns is a figure of one run, 2 are given"),
+    (["curves", "--config=digits.py"], "curves draws runs"),
     (["curves", "--workdir", "nowhere"], "no config.json"),
     (["curve", "--workdir", "a"], "Did you mean 'curves'"),
   ],

@@ -38,19 +38,18 @@ def read(path):
   ("arguments", "message"),
   [
     (["atention_past", "--config=density_digits"], "Did you mean 'attention_past'?"),
-    (["patterns"], "neither given"),
-    (["patterns", "--config=density_digits", "--workdir=x"], "both given"),
+    (["patterns"], "neither is given"),
+    (["patterns", "--config=density_digits", "--workdir=x"], "both are given"),
     (["attention_past", "--config=digits:softmax"], "task.name='density'"),
     (["patterns", "--config=density_digits", "--examples=0"], "examples=0 is out of range"),
     (["attention_past", "--config=density_digits:dense", "--queries=64"], "choose from 0 to 63"),
-    (["attention", "--config=digits", "--inputs", "a.png"], "a config alone does not say how"),
-    (["patterns", "--inputs", "a.png", "--config=digits"], "a config alone does not say how"),
-    (["gallery", "--inputs", "a.png"], "gallery looks at no inputs"),
+    (["attention", "--config=digits", "--inputs", "a.png"], "does not have the statistics of"),
+    (["gallery", "--inputs", "a.png"], "gallery uses no inputs"),
     (["gallery", "--patterns=windw"], "Did you mean 'window'?"),
     (["gallery", "--grid=12"], "grid=12 must be rows,columns"),
     (["gallery", "--grid=100,100"], "at most 2,304 tokens"),
-    (["gallery", "--config=digits"], "gallery is a figure of --patterns"),
-    (["patterns", "--config=digits", "--patterns=window"], "gallery draws patterns"),
+    (["gallery", "--config=digits"], "gallery draws --patterns; leave"),
+    (["patterns", "--config=digits", "--patterns=window"], "use the figure gallery"),
     (["attention", f"--config=digits:softmax,{NARROW}", "--queries=64"], "queries=64 is no patch"),
     (["attention", f"--config=density_digits:dense,{NARROW}"], "has no grid of image patches"),
     (["attention", f"--config=digits:linformer,{NARROW}"], "hold no matrix of the 64 tokens"),
@@ -69,8 +68,8 @@ def read(path):
     (["landmarks", f"--config=digits:softmax,{NARROW}"], "model.token_mixer='nystromformer'"),
     (["memory", "--config=digits"], "give the CSV file of vitx reproduce as --results"),
     (["memory", "--config=digits", "--results=nowhere.csv"], "'nowhere.csv' cannot be read"),
-    (["posemb", "--config=digits", "--results=a.csv"], "posemb is no figure of results"),
-    (["posemb", "--workdir", "a", "b"], "posemb is a figure of one run, 2 are given"),
+    (["posemb", "--config=digits", "--results=a.csv"], "posemb uses no results"),
+    (["posemb", "--workdir", "a", "b"], "posemb draws one run; give one of the 2 workdirs"),
   ],
 )
 def test_errors_name_the_fix(arguments, message, tmp_path, capsys):
@@ -147,7 +146,7 @@ def test_every_figure_of_a_config_writes_its_files(figure, row, files, tmp_path)
 @pytest.mark.slow  # loads a run twice and draws three pictures
 def test_models_side_by_side(tmp_path, finished_run, run_copy):
   one = str(finished_run[0])
-  with pytest.raises(ConfigError, match="two are called alike"):
+  with pytest.raises(ConfigError, match="two have one name"):
     visualize("attention", tmp_path, workdir=[one, one])
   options = Options(examples=1)
   files = visualize("attention", tmp_path, workdir=[one, str(run_copy)], options=options)

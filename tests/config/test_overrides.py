@@ -31,26 +31,6 @@ def test_a_dict_replaces_and_deeper_fields_add():
   assert config.model.stem.patch == 4 and config.model.stem.name == "conv"
 
 
-@pytest.mark.parametrize(
-  ("override", "parts"),
-  [
-    ("learning_rat=1", ["learning_rat", "Did you mean 'learning_rate'?"]),
-    ("data.sorce=x", ["data.sorce", "Did you mean 'source'?"]),
-    ("modle.width=3", ["modle", "Did you mean 'model'?"]),
-    ("seed=three", ["seed='three'"]),
-    ("seed", ["unknown row 'seed'"]),
-    ("softmax,seed", ["'seed'", "field=value"]),
-    ("sofmax", ["unknown row 'sofmax'", "Did you mean 'softmax'?", "Rows: axial, bigbird"]),
-    ("learning_rate=fast", ["learning_rate='fast'"]),
-  ],
-)
-def test_bad_overrides(override, parts):
-  with pytest.raises(ValueError) as error:
-    digits.get_config(override)
-  for part in parts:
-    assert part in str(error.value)
-
-
 def test_parse_arg():
   assert parse_arg(None, ("a", "b"), "b") == ("b", "")
   assert parse_arg("a,x=(1,2),y=3", ("a", "b"), "b") == ("a", "x=(1,2),y=3")

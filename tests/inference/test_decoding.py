@@ -92,16 +92,7 @@ def test_top_k_and_top_p():
   np.testing.assert_allclose(Sampling(temperature=0.5).scale(logits), 2 * logits)
 
 
-@pytest.mark.parametrize(
-  ("fields", "message"),
-  [
-    ({"temperature": 0.0}, r"temperature=0.0 is out of range; it must lie in \(0, inf\)"),
-    ({"temperature": -1.0}, "temperature=-1.0 is out of range"),
-    ({"top_k": 0}, "top_k=0 is out of range"),
-    ({"top_p": 1.5}, r"top_p=1.5 is out of range; it must lie in \(0, 1\]"),
-    ({"top_k": 5, "top_p": 0.5}, "top_k=5 and top_p=0.5: give one of the two"),
-  ],
-)
-def test_what_is_no_way_of_drawing(fields, message):
-  with pytest.raises(ConfigError, match=message):
-    Sampling(**fields)
+@pytest.mark.parametrize(("field", "value"), [("temperature", -1.0), ("top_k", 0), ("top_p", 1.5)])
+def test_what_is_no_way_of_drawing(field, value):
+  with pytest.raises(ConfigError, match=f"{field}={value} is out of range"):
+    Sampling(**{field: value})

@@ -176,8 +176,6 @@ def test_the_command_tells_the_best_classes_and_writes_logits(run, digits, tmp_p
   (row,) = json.loads((tmp_path / "p.json").read_text())
   np.testing.assert_allclose(row["logits"], result.logits[0], rtol=1e-6)
   np.testing.assert_allclose(row["features"], result.features[0], rtol=1e-6)
-  assert main(["predict", path, "--workdir", str(run), "--top_k", "11"]) == 1
-  assert "top_k=11 is out of range; it must be an integer in [1, 10]" in capsys.readouterr().err
 
 
 @pytest.fixture
@@ -202,7 +200,7 @@ def test_a_folder_stands_for_the_images_beneath_it(loaded, digits, album, tmp_pa
   np.testing.assert_array_equal(result.probabilities, expected.probabilities)
   assert "skipped 2 files" in caplog.text and "a/table.npz, notes.txt" in caplog.text
   (tmp_path / "empty").mkdir()
-  with pytest.raises(ConfigError, match=r"folder '.*empty' holds no file to predict; put \.bmp"):
+  with pytest.raises(ConfigError, match=r"folder '.*empty' has no file to predict; put \.bmp"):
     vitx.predict(loaded, [album, tmp_path / "empty"])
   (album / "again").symlink_to(album)
   with pytest.raises(ConfigError, match=r"^folder '.*album': the link .*again leads back"):
@@ -275,16 +273,6 @@ def test_a_model_is_compiled_once(loaded, digits, monkeypatch):
 def test_what_is_no_image(loaded, images, message):
   with pytest.raises(ValueError, match=message):
     vitx.predict(loaded, images)
-
-
-def test_unreadable_files_are_named(loaded, tmp_path):
-  with pytest.raises(ConfigError, match=r"absent.png' cannot be read: .*No such file"):
-    vitx.predict(loaded, [tmp_path / "absent.png"])
-  (tmp_path / "torn.png").write_bytes(b"\x89PNG\r\n\x1a\n")
-  with pytest.raises(ConfigError, match=r"torn.png cannot be read as an image"):
-    vitx.predict(loaded, [tmp_path / "torn.png"])
-  with pytest.raises(ConfigError, match="is no workdir"):
-    vitx.predict(tmp_path, [])
 
 
 def test_arrays_by_name(loaded, digits, tmp_path):

@@ -11,10 +11,14 @@ import vitx
 from vitx.checkpoints import load as loading
 from vitx.config.errors import ConfigError
 from vitx.data.sources import open_source
+from vitx.inference.compress import compress
+from vitx.inference.convert import export_weights
 from vitx.inference.evaluate import evaluate
 from vitx.inference.predict import predict
+from vitx.inference.visualize import open_subject, visualize
 from vitx.models.vit import ViT
 from vitx.ops.implementation import choosing_by, current_rule
+from vitx.training import cache
 
 _compiled: list[str] = []
 
@@ -50,6 +54,34 @@ def test_evaluate_and_predict_in_a_loop_compile_once(finished_run, pictures, tim
   for _ in range(times - 1):
     assert {name: call() for name, call in calls.items()} == first
   assert not _compiled
+
+
+class EnabledError(Exception):
+  """Raised in place of the cache."""
+
+
+# A call of every function that compiles a model, by the name of the command.
+CALLS = {
+  "evaluate": lambda run, out: evaluate(run),
+  "predict": lambda run, out: predict(run, []),
+  "sample": lambda run, out: vitx.sample(run),
+  "compress": lambda run, out: compress(run, out / "a"),
+  "export": lambda run, out: vitx.export(run, out / "a"),
+  "convert": lambda run, out: export_weights(run, out / "a.safetensors"),
+  "visualize": lambda run, out: visualize("attention", out, workdir=str(run)),
+  "visualize a config": lambda run, out: open_subject(config="digits"),
+  "visualize results": lambda run, out: visualize("memory", out, results="a", config="digits"),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_compiled_programs_are_cached_as_in_training(name, finished_run, tmp_path, monkeypatch):
+  def enable():
+    raise EnabledError
+
+  monkeypatch.setattr(cache, "enable", enable)
+  with pytest.raises(EnabledError):
+    CALLS[name](finished_run[0], tmp_path)
 
 
 @pytest.fixture

@@ -205,7 +205,7 @@ def test_a_remembered_object_costs_nothing_else(tmp_path):
 def test_one_setting_raises_the_limit(tmp_path, monkeypatch):
   path = BOMBS["storage"](tmp_path / "a.pth")
   monkeypatch.setenv("VITX_MAX_INFLATED_GIB", "0.001")
-  with pytest.raises(ConfigError, match="set that variable of the environment to 1"):
+  with pytest.raises(ConfigError, match="set the environment variable VITX_MAX_INFLATED_GIB=1"):
     read_torch(path)
   monkeypatch.setenv("VITX_MAX_INFLATED_GIB", "1")
   assert read_torch(path)["a"].size == ZEROS.size

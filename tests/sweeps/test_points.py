@@ -48,7 +48,7 @@ def test_without_values_the_config_itself_is_the_method():
     ("learning_rate=[1e-3,0.001]", "'learning_rate-1e-3_seed-0' and 'learning_rate-0.001_seed-0'"),
     ("token_mixer=[softmax,{'name':'softmax'}]", "clash: their configs are the same"),
     ("learning_rate=[0.1,0.1]", "two points are called 'learning_rate-0.1'"),
-    ("model.dropout=[0.1]", "is set already; say once"),
+    ("model.dropout=[0.1]", "is set already; drop one"),
     (f"init_from=[{'x' * 300}]", "more than 200 characters"),
   ],
 )

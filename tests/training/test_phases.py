@@ -348,5 +348,5 @@ def test_phases_are_set_by_overrides_and_survive_json(tmp_path):
   for name in once:
     assert complete(once[name])["task"] == complete(again[name])["task"]
     assert once[name].duration == again[name].duration and once[name].freeze == again[name].freeze
-  with pytest.raises(ConfigError, match=r"phases\.one=3: it has fields of its own"):
+  with pytest.raises(ConfigError, match=r"phases\.one=3 must be a group of a config's fields"):
     load_config(f"{row},phases.one=3")

@@ -44,7 +44,7 @@ def test_an_evaluation_is_broken_off_and_made_up_for(
     signal_in(role, at, patch)
     config = f"configs/digits.py:{runs.TINY}"
     assert main(["train", "--config", config, "--workdir", str(tmp_path)]) == 75
-  assert f"stopped at step {step}; the same command goes on" in capsys.readouterr().out
+  assert f"stopped at step {step}; run the same command again to resume" in capsys.readouterr().out
   assert unevaluated.find_step(tmp_path) == step
   resumed = loop.train(runs.tiny(), tmp_path)
   assert resumed.test == finished_run[1].test
@@ -95,7 +95,7 @@ def test_a_signal_before_anything_is_compiled_ends_with_status_75(
   workdir = tmp_path / "run"
   config = f"configs/digits.py:{runs.TINY}"
   assert main(["train", "--config", config, "--workdir", str(workdir)]) == 75
-  assert "stopped at step 0; the same command goes on" in capsys.readouterr().out
+  assert "stopped at step 0; run the same command again to resume" in capsys.readouterr().out
   assert not workdir.exists()
 
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -123,7 +123,9 @@ def _at_length(builders, n, setting, repeats, seconds, say) -> list[MixerCost]:
     builder = partial(builder, num_heads=setting.heads, dtype=setting.dtype)
     choices = find_choices(builder(), n, setting)
     picked = "" if choices is None else describe_choices(choices)
-    for implementation, module in _variants(builder):
+    ways = getattr(builder.func, "properties", Properties(implementations=())).implementations
+    for implementation in ways or ("auto",):
+      module = builder(implementation=implementation) if ways else builder()
       say(f"N={n}: compiling {name} {implementation}")
       row = MixerCost(n, name, implementation, picked == implementation)
       try:
@@ -160,15 +162,6 @@ def label(spec: Mapping[str, Any]) -> str:
   """Returns a mixer's name for tables, with its fields if it has any."""
   fields = ", ".join(f"{name}={value!r}" for name, value in spec.items() if name != "name")
   return f"{spec['name']}({fields})" if fields else spec["name"]
-
-
-def _variants(builder: partial) -> Iterator[tuple[str, nn.Module]]:
-  """Yields the mixer in each of its implementations."""
-  properties = getattr(builder.func, "properties", Properties(implementations=()))
-  for implementation in properties.implementations:
-    yield implementation, builder(implementation=implementation)
-  if not properties.implementations:
-    yield "auto", builder()
 
 
 def draw_variables(module: nn.Module, n: int, setting: Setting) -> dict[str, Any]:

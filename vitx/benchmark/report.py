@@ -7,11 +7,14 @@ from typing import Any
 import jax
 
 from vitx.analysis import csv_files
+from vitx.analysis.tables import lay_out
 from vitx.benchmark.mixers import BASELINE, MixerCost, Setting
 from vitx.config.errors import ConfigError, MissingExtraError
 
 QUANTITIES = ("time", "memory", "flops")
 BASELINES = ("masked", "kernelized")
+# The columns of ratios: each quantity against dense softmax in both implementations.
+NAMES = ("time masked", "kernelized", "memory masked", "kernelized", "FLOPs masked", "kernelized")
 
 
 def is_gpu() -> bool:
@@ -70,35 +73,24 @@ def format_rows(rows: Sequence[MixerCost], setting: Setting) -> str:
   lines = [
     "Forward + backward of the whole module by input and parameters, projections included.",
     f"B={setting.batch} H={setting.heads} D={setting.head_dim} {setting.dtype},"
-    f" {jax.devices()[0].device_kind}. Each figure says how many times less a row takes than dense",
-    "softmax in its masked and in its kernelized implementation; * is what auto picks.",
+    f" {jax.devices()[0].device_kind}. Each ratio says how many times less a row takes than dense",
+    "softmax, masked or kernelized; MB is temporary memory; * marks what auto picks.",
   ]
   for n in dict.fromkeys(row.tokens for row in rows):
-    lines += ["", _heading(n)]
     own = [row for row in rows if row.tokens == n]
-    lines += [_line(rows, row) for row in own] + _cut(own)
-  lines += ["", *_crossovers(rows)]
-  return "\n".join(lines)
+    head = [f"N = {n}", "", "", *NAMES, "MB", *["ms"] * is_gpu(), ""]
+    table = [head, *(_list_cells(rows, row) for row in own)]
+    lines += ["", lay_out(table, right=range(3, len(head) - 1)), *_cut(own)]
+  return "\n".join([*lines, "", _crossovers(rows)])
 
 
-def _heading(n: int) -> str:
-  first = f"N = {n}"
-  groups = f"{first:<34}{'time':^18}{'temporaries':^25}{'FLOPs':^17}"
-  names = f"{'':<34}{'masked  kernelized':>18}{'MB  masked  kernel.':>25}{'masked  kernel.':>17}"
-  return f"{groups}\n{names}{'       ms' if is_gpu() else ''}"
-
-
-def _line(rows: Sequence[MixerCost], row: MixerCost) -> str:
-  name = f"{row.mixer:<20} {row.implementation:<11}{'*' if row.picked else ' '} "
-  if row.note:
-    return f"{name}{row.note}"
-  cells = [format_ratio(compute_ratio(rows, row, q, b)) for q in QUANTITIES for b in BASELINES]
-  megabytes = f"{'-' if row.temporary_bytes is None else f'{row.temporary_bytes / 1e6:.1f}':>9}"
-  text = f"{name}{cells[0]:>8}{cells[1]:>10}{megabytes}{cells[2]:>8}{cells[3]:>8}"
-  text += f"{cells[4]:>9}{cells[5]:>8}"
-  if is_gpu() and row.times:
-    text += f"{row.times.seconds * 1e3:>9.2f}"
-  return text
+def _list_cells(rows: Sequence[MixerCost], row: MixerCost) -> list[str]:
+  ratios = [format_ratio(compute_ratio(rows, row, q, b)) for q in QUANTITIES for b in BASELINES]
+  megabytes = "" if row.temporary_bytes is None else f"{row.temporary_bytes / 1e6:.1f}"
+  milliseconds = f"{row.times.seconds * 1e3:.2f}" if row.times else ""
+  mark = "*" if row.picked else ""
+  figures = [*ratios, megabytes, *[milliseconds] * is_gpu()]
+  return [row.mixer, row.implementation, mark, *figures, row.note]
 
 
 def _cut(rows: Sequence[MixerCost]) -> list[str]:
@@ -109,7 +101,7 @@ def _cut(rows: Sequence[MixerCost]) -> list[str]:
     for row in rows
     if row.times and row.times.samples < most
   ]
-  return [f"timed fewer than {most} times, to keep to --seconds: {', '.join(cut)}"] if cut else []
+  return [f"timed fewer than {most} times because of --seconds: {', '.join(cut)}"] if cut else []
 
 
 def format_ratio(value: float | None) -> str:
@@ -119,14 +111,12 @@ def format_ratio(value: float | None) -> str:
   return f"{value:.0f}" if value >= 100 else f"{value:.2f}" if value < 10 else f"{value:.1f}"
 
 
-def _crossovers(rows: Sequence[MixerCost]) -> list[str]:
-  lines = [
-    f"{'kernelized faster from N on than':<34}{'dense kernelized':>18}{'its own masked':>18}"
-  ]
+def _crossovers(rows: Sequence[MixerCost]) -> str:
+  table = [["N from which kernelized is faster than", "dense kernelized", "its own masked"]]
   for mixer in dict.fromkeys(row.mixer for row in rows):
-    dense = "" if mixer == BASELINE else find_crossover(rows, mixer, "kernelized") or "-"
-    lines.append(f"{mixer:<34}{dense:>18}{find_crossover(rows, mixer, 'masked') or '-':>18}")
-  return lines
+    found = [find_crossover(rows, mixer, against) for against in ("kernelized", "masked")]
+    table.append([mixer, *("-" if n is None else str(n) for n in found)])
+  return lay_out(table, right=(1, 2))
 
 
 def write_csv(path: str | Path, rows: Sequence[MixerCost]) -> None:
@@ -169,10 +159,9 @@ def write_plot(path: str | Path, rows: Sequence[MixerCost]) -> None:
   """
   figure = import_figure()(figsize=(14, 7), layout="constrained")
   left, right = figure.subplots(1, 2)
-  unit, unit_name = _time_unit(rows)
-  times = _panel(left, rows, lambda row: _scale(read_quantity(row, "time"), unit), unit_name)
+  times = _panel(left, rows, "time", *_time_unit(rows))
   _mark_crossovers(left, rows, times)
-  _panel(right, rows, lambda row: _scale(row.temporary_bytes, 1e6), "temporary memory (MB)")
+  _panel(right, rows, "memory", 1e6, "temporary memory (MB)")
   left.scatter([], [], marker="o", c="k", label="faster than dense kernelized from here on")
   left.scatter([], [], marker="^", c="k", label="faster than its own masked path from here on")
   handles, labels = left.get_legend_handles_labels()
@@ -201,28 +190,25 @@ def _time_unit(rows: Sequence[MixerCost]) -> tuple[float, str]:
   return first.times.seconds, f"time / that of dense kernelized softmax at N = {smallest}"
 
 
-def _scale(value: float | None, unit: float) -> float | None:
-  return None if value is None else value / unit
-
-
-def _panel(
-  axes, rows: Sequence[MixerCost], value: Callable[[MixerCost], float | None], name: str
-) -> dict:
+def _panel(axes, rows: Sequence[MixerCost], quantity: str, unit: float, name: str) -> dict:
   """Draws the lines and returns each kernelized path's color and its values by N."""
   drawn = {}
   mixers = dict.fromkeys(row.mixer for row in rows)
   for number, mixer in enumerate(mixers):
     color = "k" if mixer == BASELINE else f"C{number % 10}"
     style = ("-", "--", ":")[number // 10 % 3]
-    own = [row for row in rows if row.mixer == mixer and value(row) is not None]
-    kernelized = {row.tokens: value(row) for row in own if row.implementation != "masked"}
+    values = {row: read_quantity(row, quantity) for row in rows if row.mixer == mixer}
+    known = [(row, value / unit) for row, value in values.items() if value is not None]
+    kernelized = {row.tokens: y for row, y in known if row.implementation != "masked"}
     width = 3 if mixer == BASELINE else 1.2
     if kernelized:
-      axes.plot(*_points(kernelized), style, marker=".", c=color, lw=width, label=mixer)
+      x, y = list(kernelized), list(kernelized.values())
+      axes.plot(x, y, style, marker=".", c=color, lw=width, label=mixer)
     drawn[mixer] = color, kernelized
     if mixer == BASELINE:
-      masked = {row.tokens: value(row) for row in own if row.implementation == "masked"}
-      axes.plot(*_points(masked), ":", c="k", lw=3, label=f"{mixer}, masked")
+      masked = {row.tokens: y for row, y in known if row.implementation == "masked"}
+      x, y = list(masked), list(masked.values())
+      axes.plot(x, y, ":", c="k", lw=3, label=f"{mixer}, masked")
   axes.set(xscale="log", yscale="log", xlabel="tokens N", ylabel=name)
   axes.set_xticks(sorted({row.tokens for row in rows}))
   axes.get_xaxis().set_major_formatter("{x:.0f}")
@@ -237,7 +223,3 @@ def _mark_crossovers(axes, rows: Sequence[MixerCost], drawn: dict) -> None:
       n = find_crossover(rows, mixer, against)
       if n in values:
         axes.scatter([n], [values[n]], marker=marker, s=size, c=color)
-
-
-def _points(values: dict) -> tuple[list, list]:
-  return list(values), list(values.values())

@@ -125,7 +125,7 @@ def find_largest(needs: Costs, memory: float, step: int) -> int:
   if at(needs, "mb", step) > memory / 1e6:
     return 0
   if not needs["example_mb"]:
-    raise ConfigError("a step's memory does not grow with its batch: any batch_size fits")
+    raise ConfigError("the memory of a step does not grow with its batch; any batch_size fits.")
   return int((memory / 1e6 - needs["step_mb"]) / needs["example_mb"]) // step * step
 
 
@@ -200,7 +200,7 @@ def find_memory(given: float | None = None) -> float:
 def require_known(value: int | None) -> int:
   """Returns the bytes of a program, or raises ConfigError if the backend does not report them."""
   if value is None:
-    raise ConfigError(f"{jax.default_backend()} does not say what memory a program needs")
+    raise ConfigError(f"{jax.default_backend()} reports no memory of programs; use --no-compile.")
   return value
 
 
@@ -235,12 +235,12 @@ def measure_peaks(texts: Mapping[str, str], say: Callable[[str], None]) -> dict[
   """
   found: dict[str, Costs] = {}
   for name, text in texts.items():
-    say(f"{name}: peak of memory")
+    say(f"{name}: measuring the peak memory")
     try:
       peak = timing.peak_bytes(_read_peak, _make_step, text, steps=2, read=_read_peak)
       found[name] = {"train_peak_mb": peak / 1e6}
     except timing.TooLargeError as error:
-      say(f"{name}: a step of {BATCH} {error}")
+      say(f"{name}: a step of {BATCH} examples {error}")
     except LookupError:
       break
   return found
@@ -268,11 +268,11 @@ def measure_rates(config: ConfigDict, **effort: Any) -> Costs:
     """Computes an initial state once and keeps it on the host, where no step can donate it."""
     return functools.cache(lambda: jax.device_get(start(config)))
 
-  programs = {
-    "train": (trial.prepare_training, keep(trial.begin), config),
-    "inference": (trial.prepare_inference, keep(trial.begin_inference), config),
+  train, infer = keep(trial.begin), keep(trial.begin_inference)
+  makers = {
+    "train": functools.partial(_make, trial.prepare_training, train, config),
+    "inference": functools.partial(_make, trial.prepare_inference, infer, config),
   }
-  makers = {kind: functools.partial(_make, *given) for kind, given in programs.items()}
   row: Costs = {}
   for kind, rate in timing.find_rates(makers, **effort).items():
     row |= {f"{kind}_batch": rate.batch, f"{kind}_per_s": rate.per_second}

@@ -95,7 +95,7 @@ def check_memory(needed: int) -> None:
   """Raises TooLargeError if `needed` bytes leave less than a tenth of the free memory."""
   free = find_free_bytes()
   if needed > 0.9 * free:
-    raise TooLargeError(f"needs {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB are free")
+    raise TooLargeError(f"needs {needed / 1e9:.1f} GB, but {free / 1e9:.1f} GB are free")
 
 
 def check_masked(batch: int, heads: int, tokens: int) -> None:
@@ -194,15 +194,14 @@ def find_rates(
       name: BestRate(batch, batch / times.seconds)
       for name, times in interleave(runs, **effort).items()
     }
-    going = {name: makers[name] for name, rate in found.items() if _pays(rate, best.get(name))}
+    going = {}
     for name, rate in found.items():
-      best[name] = max(rate, best.get(name, rate), key=lambda rate: rate.per_second)
+      before = best.get(name, BestRate(0, 0.0))
+      if rate.per_second >= GROWTH * before.per_second:
+        going[name] = makers[name]
+      best[name] = max(before, rate, key=lambda rate: rate.per_second)
     batch *= 2
   return best
-
-
-def _pays(rate: BestRate, best: BestRate | None) -> bool:
-  return best is None or rate.per_second >= GROWTH * best.per_second
 
 
 def peak_bytes(
@@ -241,7 +240,7 @@ def _measure_peak(
 def _read_peak() -> int:
   """Returns this process's peak resident bytes; `getrusage` would include the parent's."""
   if not STATUS.exists():
-    raise ConfigError(f"the peak of memory is read from {STATUS}, which Linux alone has")
+    raise ConfigError(f"peak memory is read from {STATUS}, which only Linux has; use Linux.")
   lines = STATUS.read_text().splitlines()
   return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
 

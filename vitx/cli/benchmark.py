@@ -9,52 +9,50 @@ in examples per second, and prints the memory of the batches. `vitx plan` measur
 """
 
 import argparse
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from vitx.checkpoints.outputs import check_folder
-from vitx.cli.flags import OutFile, add_trust, names, positive, positives
-from vitx.config.errors import ConfigError, listing, nearest
+from vitx.cli import flags
+from vitx.cli.console import say
+from vitx.cli.flags import OutFile, names, positive, positives
+from vitx.config.checks import check_choice
+from vitx.config.errors import ConfigError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Declares the arguments of `run`."""
   what = parser.add_subparsers(dest="what", metavar="WHAT", required=True)
-  add = what.add_parser("mixers", help="token mixers side by side with dense softmax").add_argument
-  add("--tokens", type=positives, default="256,1024,4096", help="N, separated by commas")
-  add(
-    "--mixers",
-    type=names,
-    help="names separated by commas, or your own as module:Name; else all",
-  )
-  add("--batch", type=positive, default=1, help="B")
-  _add_heads(add)
-  add("--repeats", type=positive, default=3, help="rounds; the median counts")
-  add("--seconds", type=float, default=10.0, help="one program may take per N; then fewer rounds")
-  add("--csv", action=OutFile, metavar="FILE", help="write a row per N, mixer and implementation")
-  add("--plot", action=OutFile, metavar="FILE", help="write a picture of time and memory against N")
-  help_text = "measure what auto should pick on this kind of device, and store it"
-  add = what.add_parser("choose", help=help_text).add_argument
-  add("--out", metavar="FILE", help="write here; else where auto looks, for this user")
-  add("--ops", type=names, help="families of operations; else all. The others stay as they are")
-  add("--minutes", type=float, default=20.0, help="of all timing; compiling comes on top")
-  add("--tokens", type=positives, help="N, separated by commas; else 64 to 512")
-  add("--batches", type=positives, help="B, separated by commas; else 1 to 64")
-  _add_heads(add)
-  add("--repeats", type=positive, default=5, help="rounds; the median counts")
-  add = what.add_parser("data", help="batches that are read as they are needed").add_argument
-  add("--config", metavar="FILE:ROW,...", required=True, help="whose data; takes overrides")
-  add_trust(add)
-  add("--examples", type=positive, default=4096, help="read in a run")
-  add("--runs", type=positive, default=5, help="each reads the same examples")
+  add = what.add_parser("mixers", help="Compare token mixers with dense softmax.").add_argument
+  add("--tokens", type=positives, default="256,1024,4096", help="The numbers of tokens, N.")
+  add("--mixers", type=names, help="Names, or your own module:Name; the default is all.")
+  add("--batch", type=positive, default=1, help="The batch size, B.")
+  add("--seconds", type=float, default=10.0, help=flags.SECONDS)
+  add("--csv", action=OutFile, metavar="FILE", help=flags.CSV)
+  add("--plot", action=OutFile, metavar="FILE", help="Plots time and memory against N.")
+  _add_common(add, repeats=3)
+  words = "Measure and store what auto picks on this kind of device."
+  add = what.add_parser("choose", help=words).add_argument
+  add("--out", metavar="FILE", help="The file to write; the default is the file that auto reads.")
+  add("--ops", type=names, help="The families of operations to measure; the default is all.")
+  add("--minutes", type=float, default=20.0, help="The limit on timing, without compilation.")
+  add("--tokens", type=positives, help="The numbers of tokens, N; the default is 64 to 512.")
+  add("--batches", type=positives, help="The batch sizes, B; the default is 1 to 64.")
+  _add_common(add, repeats=5)
+  add = what.add_parser("data", help="Measure how fast batches are read.").add_argument
+  add("--config", metavar="FILE:ROW,...", required=True, help=flags.CONFIG)
+  flags.add_trust(add)
+  add("--examples", type=positive, default=4096, help="The number of examples per run.")
+  add("--runs", type=positive, default=5, help="The number of runs.")
 
 
-def _add_heads(add: Any) -> None:
-  add("--heads", type=positive, default=4, help="H")
-  add("--head_dim", type=positive, default=64, help="D; the width is H D")
-  add("--dtype", choices=("float32", "bfloat16"), default="float32")
+def _add_common(add: Any, repeats: int) -> None:
+  add("--heads", type=positive, default=4, help="The number of heads, H.")
+  add("--head_dim", type=positive, default=64, help="The width of a head, D.")
+  words = "The dtype, float32 or bfloat16."
+  add("--dtype", choices=("float32", "bfloat16"), default="float32", help=words)
+  add("--repeats", type=positive, default=repeats, help=flags.REPEATS)
 
 
 def run(what: str, **options: Any) -> None:
@@ -83,7 +81,7 @@ def _run_mixers(
 
   if plot:
     report.import_figure()  # A missing matplotlib is reported before the long measurement.
-  effort: dict[str, Any] = {"repeats": repeats, "seconds": seconds, "say": _say}
+  effort: dict[str, Any] = {"repeats": repeats, "seconds": seconds, "say": say}
   with Neighbors() as neighbors:
     rows = measure(mixers or list(MIXERS), tokens, Setting(**setting), **effort)
   print(report.format_rows(rows, Setting(**setting)), flush=True)
@@ -105,7 +103,7 @@ def _run_choose(
 ) -> None:
   """Measures some families of ops, prints a table, and writes the file of this kind of device.
 
-  Families that are not asked for keep their bounds and their provenance.
+  The other families keep their bounds and their provenance.
 
   Raises:
     ConfigError: A family is unknown, the current file is damaged, or the file cannot be written.
@@ -117,35 +115,30 @@ def _run_choose(
   from vitx.benchmark.timing import Neighbors
   from vitx.ops import rule
 
-  chosen = ops or list(rule.FAMILIES)
-  for name in chosen:
-    if name not in rule.FAMILIES:
-      raise ConfigError(
-        f"ops={name!r} is unknown.{nearest(name, rule.FAMILIES)} Valid: {listing(rule.FAMILIES)}"
-      )
+  chosen = [check_choice(name, "ops", tuple(rule.FAMILIES)) for name in ops or rule.FAMILIES]
   kind = jax.devices()[0].device_kind
   path = Path(out) if out else rule.user_directory() / rule.file_name(kind)
   check_folder(path.parent, "out")
   if path.is_dir():
-    raise ConfigError(f"out={str(path)!r} is a folder; name a file")
+    raise ConfigError(f"out={str(path)!r} is a folder; name a file.")
   whole = set(chosen) == set(rule.FAMILIES)
   families = {} if whole else rule.find_families(kind)
   tokens, batches = tokens or list(choose.TOKENS), batches or list(choose.BATCHES)
-  effort: dict[str, Any] = {"repeats": repeats, "minutes": minutes, "say": _say}
+  effort: dict[str, Any] = {"repeats": repeats, "minutes": minutes, "say": say}
   with Neighbors() as neighbors:
     ratios = choose.measure(chosen, tokens, batches, Setting(**setting), **effort)
   bounds = {}
   for name in (name for name in rule.FAMILIES if name in chosen):
     own = [ratio for ratio in ratios if ratio.family == name]
     if not own:
-      raise ConfigError(f"ops={name!r}: no mixer of it fits tokens={tokens}; add others")
+      raise ConfigError(f"ops={name!r}: none of its mixers fits tokens={tokens}; add other tokens.")
     bounds[name] = choose.fit(own)
     measured = choose.describe(own, Setting(**setting), repeats, neighbors)
     families[name] = {"masked": [list(bound) for bound in bounds[name]], "measured": measured}
   print(choose.format_ratios(ratios, bounds))
   neighbors.print()
   rule.write_families(path, kind, families)
-  print(f"wrote {path}, the rule of auto on {kind!r}")
+  print(f"wrote {path}, the rule by which auto picks on {kind!r}")
 
 
 def _run_data(config: str, examples: int, runs: int) -> None:
@@ -161,12 +154,8 @@ def _run_data(config: str, examples: int, runs: int) -> None:
   count = reading.count_steps(experiment, examples) * size
   with timing.Neighbors() as neighbors:
     readers = reading.make_readers(experiment, examples)
-    rates = reading.measure_rates(readers, count, runs=runs, say=_say)
-  print(f"Examples a second, {count:,} a run, {threads} threads, batch_size={size}")
+    rates = reading.measure_rates(readers, count, runs=runs, say=say)
+  print(f"Examples per second, {count:,} per run, {threads} threads, batch_size={size}")
   print(reading.format_rates(rates))
   print(f"Peak memory of the streamed batches beside the opened data: {peak / 1e6:,.0f} MB")
   neighbors.print()
-
-
-def _say(message: str) -> None:
-  print(message, file=sys.stderr, flush=True)

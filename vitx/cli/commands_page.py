@@ -7,13 +7,13 @@ from vitx.cli.main import COMMANDS, Parser, declare_arguments
 
 INTRODUCTION = """# Every command and its arguments
 
-`vitx COMMAND --help` says more of each, and `python -m vitx COMMAND` is the same. Where an argument
-names a config, `--config.field=value` sets one of its fields, see [training](training.md).
+`vitx COMMAND --help` says more about a command, and `python -m vitx COMMAND` runs it too. If a
+command takes a config, `--config.field=value` sets one of its fields, see [training](training.md).
 `python train.py` takes the arguments of `vitx train`.
 
-This page is written by `python -m vitx.cli.commands_page`, from what the commands read.
+`python -m vitx.cli.commands_page` writes this page from the declarations of the arguments.
 """
-HEAD = ("argument", "default", "what it is")
+HEAD = ("argument", "default", "meaning")
 BOOLEAN_HELP = " (default: %(default)s)"  # The ending that argparse adds before Python 3.13.
 
 
@@ -23,20 +23,15 @@ def render() -> str:
   for name, summary in COMMANDS.items():
     parser = Parser(prog=f"vitx {name}", add_help=False)
     declare_arguments(name, parser)
-    parts.append(f"## vitx {name}\n\n{_sentence(summary)}\n")
-    inner = next((x for x in parser._actions if isinstance(x, argparse._SubParsersAction)), None)
-    if inner is None:
+    parts.append(f"## vitx {name}\n\n{summary}\n")
+    inner = [each for each in parser._actions if isinstance(each, argparse._SubParsersAction)]
+    for commands in inner:
+      for choice in commands._choices_actions:
+        parts.append(f"### vitx {name} {choice.dest}\n\n{choice.help}\n")
+        parts.append(_table(commands.choices[choice.dest]))
+    if not inner:
       parts.append(_table(parser))
-      continue
-    summaries = {choice.dest: choice.help for choice in inner._choices_actions}
-    for word, each in inner.choices.items():
-      parts.append(f"### vitx {name} {word}\n\n{_sentence(summaries[word] or '')}\n")
-      parts.append(_table(each))
   return "\n".join(parts)
-
-
-def _sentence(summary: str) -> str:
-  return f"{summary[0].upper()}{summary[1:]}."
 
 
 def _table(parser: argparse.ArgumentParser) -> str:
@@ -49,9 +44,7 @@ def _rows(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str, str]]:
   for action in parser._actions:
     if isinstance(action, argparse._HelpAction):
       continue
-    words = (action.help or "").removesuffix(BOOLEAN_HELP) % {**vars(action), "prog": parser.prog}
-    if action.choices is not None:
-      words = "; ".join([*([words] if words else []), f"of {', '.join(map(str, action.choices))}"])
+    words = (action.help or "").removesuffix(BOOLEAN_HELP)
     yield f"`{_name(action)}`", _default(action), words
 
 
@@ -66,13 +59,12 @@ def _name(action: argparse.Action) -> str:
 
 def _default(action: argparse.Action) -> str:
   if action.required:
-    return "needed"
+    return "required"
   if action.default in (None, False, "", ()):
     return ""
   if action.nargs == 0:
     return f"`{action.option_strings[0]}`"
-  many = isinstance(action.default, list | tuple)
-  return f"`{','.join(map(str, action.default)) if many else action.default}`"
+  return f"`{action.default}`"
 
 
 if __name__ == "__main__":

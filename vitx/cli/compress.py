@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from vitx.checkpoints.outputs import check_absent, check_file, write_file
-from vitx.cli.flags import CHECKPOINT, DENSITY_RUN, TRUST_RUN, add_trust
+from vitx.cli.flags import CHECKPOINT, DENSITY_RUN, add_trust
 
 SUFFIX = ".vitx"
 
@@ -20,12 +20,12 @@ SUFFIX = ".vitx"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Declares the arguments of `run`."""
   add = parser.add_argument
-  add("file", metavar="FILE", help="an image or an array of images, or any file")
+  add("file", metavar="FILE", help="The file to compress.")
   add("--workdir", required=True, help=DENSITY_RUN)
-  add("--out", metavar="FILE", help=f"to write; FILE{SUFFIX} by default")
-  add("--lanes", type=int, default=32, help="windows coded at a time")
+  add("--out", metavar="FILE", help=f"The compressed file; the default is FILE{SUFFIX}.")
+  add("--lanes", type=int, default=32, help="The number of windows coded at a time.")
   add("--checkpoint", default="best", help=CHECKPOINT)
-  add_trust(add, TRUST_RUN)
+  add_trust(add)
 
 
 def run(file: str, workdir: str, out: str | None, **options: Any) -> None:
@@ -38,9 +38,9 @@ def run(file: str, workdir: str, out: str | None, **options: Any) -> None:
   count, before = found.header.count, Path(file).stat().st_size
   header = len(found.data) - found.code_bytes
   print(
-    f"{path}: {len(found.data):,} bytes, of which {header} header, of {before:,};"
-    f" {8 * found.code_bytes / count:.4f} bits a token, {found.bits / count:.4f} by the model"
-    f" ({count:,} tokens)"
+    f"{path}: {before:,} bytes became {len(found.data):,}, of which {header} are the header;"
+    f" {8 * found.code_bytes / count:.4f} bits per token, by the model"
+    f" {found.bits / count:.4f} ({count:,} tokens)"
   )
 
 
@@ -52,5 +52,5 @@ def choose_path(out: str | None, default: str) -> Path:
   """
   check_file(default if out is None else out, "out")
   if out is None:
-    check_absent([Path(default)], "name a file with --out")
+    check_absent([Path(default)], "give another file as --out")
   return Path(default if out is None else out)

@@ -12,8 +12,8 @@ import textwrap
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from vitx.cli.flags import add_trust
-from vitx.cli.tables import lay_out
+from vitx.analysis.tables import lay_out
+from vitx.cli.flags import CONFIG, add_trust
 from vitx.config.loader import load_config
 
 if TYPE_CHECKING:
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Declares the arguments of `run`."""
-  parser.add_argument("config", metavar="CONFIG", help="FILE, FILE:ROW,field=value, a config.json")
+  parser.add_argument("config", metavar="CONFIG", help=CONFIG)
   add_trust(parser.add_argument)
-  parser.add_argument("--explain", action="store_true", help="a table of fields, for reading")
+  parser.add_argument("--explain", action="store_true", help="Prints a table of the fields.")
 
 
 def run(config: str, explain: bool) -> None:

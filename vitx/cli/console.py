@@ -23,6 +23,11 @@ class ConsoleGone(BaseException):
   """Signals that the reader of the output has gone, as `head` does once it has read enough."""
 
 
+def say(message: str) -> None:
+  """Prints a message on the progress to stderr."""
+  print(message, file=sys.stderr, flush=True)
+
+
 class _Console:
   """A stream that shows control characters as escapes and otherwise acts as the wrapped stream."""
 

@@ -17,7 +17,7 @@ A network that timm would compute differently is refused.
 
 import argparse
 
-from vitx.cli.flags import CHECKPOINT, TRUST_RUN, add_trust
+from vitx.cli.flags import CHECKPOINT, add_trust
 from vitx.config.errors import ConfigError
 from vitx.config.loader import load_config
 
@@ -25,12 +25,12 @@ from vitx.config.loader import load_config
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Declares the arguments of `run`."""
   add = parser.add_argument
-  add("source", metavar="SOURCE", help="a file of weights, hf:NAME, or the workdir of a run")
-  add("--out", required=True, help="the workdir to make, or the .safetensors file to write")
-  add("--config", default="", help="of a file's network: FILE:ROW,field=value or a config.json")
-  add("--without_data", action="store_true", help="do not open the data set of the config")
-  add("--checkpoint", default="best", help=f"of a workdir: {CHECKPOINT}")
-  add_trust(add, TRUST_RUN)
+  add("source", metavar="SOURCE", help="A file of weights, hf:NAME or a workdir.")
+  add("--out", required=True, help="The new workdir, or the .safetensors file to write.")
+  add("--config", default="", help="The config of the network in a file of weights.")
+  add("--without_data", action="store_true", help="Does not open the config's data set.")
+  add("--checkpoint", default="best", help=CHECKPOINT)
+  add_trust(add)
 
 
 def run(source: str, out: str, config: str, without_data: bool, checkpoint: str) -> None:
@@ -42,11 +42,12 @@ def run(source: str, out: str, config: str, without_data: bool, checkpoint: str)
 
   if foreign.is_file(source):
     if not config:
-      raise ConfigError(f"{source!r} needs --config FILE:ROW, which says what network it is of")
+      raise ConfigError(f"{source!r} needs --config FILE:ROW, the config of its network.")
     import_weights(source, load_config(config), out, without_data=without_data)
     print(f"{out}: a workdir; try vitx evaluate --workdir {out}")
     return
   if config or without_data:
-    raise ConfigError(f"{source!r} is a workdir, which has its config; leave --config out")
+    message = f"{source!r} is a workdir and has a config; leave --config and --without_data out"
+    raise ConfigError(message)
   network = export_weights(source, out, checkpoint=checkpoint)
-  print(f"{out}: {network.family} names, with {CARD} and {FILE} beside it")
+  print(f"{out}: weights under {network.family} names; {CARD} and {FILE} are beside it")

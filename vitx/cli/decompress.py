@@ -9,17 +9,17 @@ import argparse
 
 from vitx.checkpoints.outputs import write_file
 from vitx.cli.compress import SUFFIX, choose_path
-from vitx.cli.flags import TRUST_RUN, add_trust
+from vitx.cli.flags import add_trust
 from vitx.config.errors import ConfigError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Declares the arguments of `run`."""
   add = parser.add_argument
-  add("file", metavar="FILE", help="written by vitx compress")
-  add("--workdir", required=True, help="of the run that compressed it")
-  add("--out", metavar="FILE", help=f"to write; FILE without {SUFFIX} by default")
-  add_trust(add, TRUST_RUN)
+  add("file", metavar="FILE", help="A file that vitx compress wrote.")
+  add("--workdir", required=True, help="The workdir that compressed the file.")
+  add("--out", metavar="FILE", help=f"The restored file; the default drops {SUFFIX}.")
+  add_trust(add)
 
 
 def run(file: str, workdir: str, out: str | None) -> None:
@@ -28,7 +28,7 @@ def run(file: str, workdir: str, out: str | None) -> None:
   from vitx.inference.compress import decompress, to_file
 
   if out is None and not file.endswith(SUFFIX):
-    raise ConfigError(f"{file} does not end in {SUFFIX}; name the file to write with --out")
+    raise ConfigError(f"{file} does not end in {SUFFIX}; give the file to write as --out.")
   path = choose_path(out, file.removesuffix(SUFFIX))
   found = decompress(workdir, file)
   write_file(path, to_file(read(file)[0].kind, found, path.suffix))

@@ -4,7 +4,7 @@ import argparse
 from typing import Any
 
 from vitx.checkpoints.outputs import write_json
-from vitx.cli.flags import CHECKPOINT, DATA_DIR, RUN, TRUST_RUN, OutFile, add_trust
+from vitx.cli.flags import CHECKPOINT, DATA_DIR, RUN, OutFile, add_trust
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -12,20 +12,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add = parser.add_argument
   add("--workdir", required=True, help=RUN)
   add("--checkpoint", default="best", help=CHECKPOINT)
-  add("--weights", help="ema or raw; without it those that chose the best")
-  add(
-    "--split",
-    help="train, validation or test, as in training, or all of the source;"
-    " without it test of the run's source, all of another",
-  )
-  add("--source", help="another source with the same classes, e.g. folder:PATH")
+  add("--weights", help="The weights, ema or raw; the default chose the best.")
+  words = "train, validation, test or all; the default is test, or all of --source."
+  add("--split", help=words)
+  add("--source", help="A source with the run's classes, such as folder:PATH.")
   add("--data_dir", help=DATA_DIR)
-  add("--batch_size", type=int, help="over all devices; else the run's")
-  add("--limit", type=int, help="a quick look at so many examples, spread over the split")
-  add("--task", default="", metavar="FIELD=VALUE,...", help="other fields of the task")
-  add("--predictions", action=OutFile, metavar="FILE", help="write a CSV row per example")
-  add("--json", action=OutFile, metavar="FILE", help="write the figures as JSON")
-  add_trust(add, TRUST_RUN)
+  add("--batch_size", type=int, help="The batch size over all devices; the default is the run's.")
+  add("--limit", type=int, help="The number of examples, spread over the split.")
+  add("--task", default="", metavar="FIELD=VALUE,...", help="Changed fields of the task.")
+  add("--predictions", action=OutFile, metavar="FILE", help="Writes a CSV row per example.")
+  add("--json", action=OutFile, metavar="FILE", help="Writes the figures as JSON.")
+  add_trust(add)
 
 
 def run(

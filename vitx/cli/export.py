@@ -24,7 +24,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from vitx.cli.flags import CHECKPOINT, RUN, TRUST_RUN, add_trust, names
+from vitx.cli.flags import CHECKPOINT, RUN, add_trust, names
 
 
 def batch(text: str) -> int | None:
@@ -36,7 +36,7 @@ def batch(text: str) -> int | None:
   if text == "symbolic":
     return None
   if not text.isdecimal() or int(text) < 1:
-    raise argparse.ArgumentTypeError(f"{text!r}: write symbolic, or a number of examples from 1")
+    raise argparse.ArgumentTypeError(f"{text!r} must be symbolic, or a number of examples from 1.")
   return int(text)
 
 
@@ -44,35 +44,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Declares the arguments of `run`."""
   add = parser.add_argument
   add("--workdir", required=True, help=RUN)
-  add("--out", required=True, metavar="FILE", help="the program; it must not be there yet")
+  add("--out", required=True, metavar="FILE", help="The file of the program.")
   add("--checkpoint", default="best", help=CHECKPOINT)
-  add(
-    "--platforms",
-    type=names,
-    default="cpu,cuda,tpu",
-    metavar="NAMES",
-    help="of cpu, cuda, tpu, separated by commas",
-  )
-  add(
-    "--batch",
-    type=batch,
-    default="symbolic",
-    metavar="N",
-    help="B of the program; symbolic: it takes any",
-  )
-  add("--implementation", default="masked", help="masked or kernelized, for mixers of auto")
-  add_trust(add, TRUST_RUN)
+  words = "The platforms: cpu, cuda, tpu or several of them, separated by commas."
+  add("--platforms", type=names, default="cpu,cuda,tpu", metavar="NAMES", help=words)
+  words = "The batch size, B, or symbolic for a program that takes any."
+  add("--batch", type=batch, default="symbolic", metavar="N", help=words)
+  add("--implementation", default="masked", help="The choice in place of auto.")
+  add_trust(add)
 
 
 def run(workdir: str, out: str, **options: Any) -> None:
   """Writes the program and prints its inputs and outputs."""
   from vitx.inference.export import export
 
-  told = export(workdir, out, **options)
+  found = export(workdir, out, **options)
   size = Path(out).stat().st_size
-  print(f"{out}: {size:,} bytes for {', '.join(told['platforms'])}; described in {out}.json")
-  print(f"  takes    {', '.join(_line(x['name'], x) for x in told['inputs'])}")
-  print(f"  returns  {', '.join(_line(name, x) for name, x in told['outputs'].items())}")
+  print(f"{out}: {size:,} bytes for {', '.join(found['platforms'])}; described in {out}.json")
+  print(f"  takes    {', '.join(_line(x['name'], x) for x in found['inputs'])}")
+  print(f"  returns  {', '.join(_line(name, x) for name, x in found['outputs'].items())}")
 
 
 def _line(name: str, array: dict[str, Any]) -> str:

@@ -4,23 +4,26 @@ This file imports nothing slow: JAX, Flax and TensorFlow are imported by a comma
 """
 
 import argparse
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from vitx.checkpoints.outputs import check_file
 
-CHECKPOINT = "best, latest or a step"
-CONFIG = "FILE, FILE:ROW,field=value or a config.json"
-DATA_DIR = "where TFDS sets lie, if not where the run found them"
-DENSITY_RUN = "of a density model's run"
-RUN = "of a training run"
-TRUST = "let a config.json, data set or run that the config names run Python of its own"
-TRUST_RUN = "let the run's config name Python of its own"
+CHECKPOINT = "The checkpoint: best, latest or a step."
+CONFIG = "The config: FILE, FILE:ROW,field=value or a config.json."
+DATA_DIR = "The folder of the TFDS sets; the default is the run's."
+DENSITY_RUN = "The workdir of a density model."
+RUN = "The workdir of a training run."
+TRUST = "Allows a foreign config, run or data set to import Python code that it names."
+CSV = "Writes the rows to this CSV file."
+REPEATS = "The number of rounds, whose median counts."
+SECONDS = "The seconds that one program may take; a slower one runs fewer rounds."
 
 
-def add_trust(add: Callable[..., object], words: str = TRUST) -> None:
+def add_trust(add: Callable[..., object]) -> None:
   """Declares `--trust_code`, which is in force while the command's `run` is called."""
-  add("--trust_code", action="store_true", help=words)
+  add("--trust_code", action="store_true", help=TRUST)
 
 
 class OutFile(argparse.Action):
@@ -39,15 +42,8 @@ def names(text: str) -> list[str]:
 
 
 def positives(text: str) -> list[int]:
-  """Returns the positive integers of a text that separates them by commas.
-
-  Raises:
-    argparse.ArgumentTypeError: A part is not a positive integer.
-  """
-  found = integers(text)
-  if min(found) < 1:
-    raise argparse.ArgumentTypeError(f"{text!r}: must be at least 1")
-  return list(found)
+  """Returns the positive integers of a text that separates them by commas; raises as `positive`."""
+  return [positive(part) for part in text.split(",")]
 
 
 def positive(text: str) -> int:
@@ -56,10 +52,9 @@ def positive(text: str) -> int:
   Raises:
     argparse.ArgumentTypeError: The text is not one positive integer.
   """
-  found = positives(text)
-  if len(found) > 1:
-    raise argparse.ArgumentTypeError(f"{text!r}: write one positive integer, such as {found[0]}")
-  return found[0]
+  if not text.strip().isdecimal() or not int(text):
+    raise argparse.ArgumentTypeError(f"{text!r} is not a positive integer, such as 4.")
+  return int(text)
 
 
 def integers(text: str) -> tuple[int, ...]:
@@ -71,6 +66,23 @@ def integers(text: str) -> tuple[int, ...]:
   try:
     return tuple(int(part) for part in text.split(","))
   except ValueError:
-    raise argparse.ArgumentTypeError(
-      f"{text!r}: write integers separated by commas, such as 256,1024"
-    ) from None
+    message = f"{text!r} must be integers separated by commas, such as 256,1024"
+    raise argparse.ArgumentTypeError(message) from None
+
+
+def parse_amount(text: str, units: Mapping[str, float], example: str) -> float:
+  """Returns the amount in a text such as "16GB" or "1.5 GB".
+
+  Args:
+    text: A positive number and a unit.
+    units: The size of each unit.
+    example: A valid text, for the message.
+
+  Raises:
+    argparse.ArgumentTypeError: The text is not a positive number with one of the units.
+  """
+  found = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+) ?([A-Za-z]+)", text)
+  if not found or found[2] not in units or not float(found[1]):
+    message = f"{text!r} must be a number and a unit of {', '.join(units)}, such as {example}"
+    raise argparse.ArgumentTypeError(message)
+  return float(found[1]) * units[found[2]]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from vitx.analysis.comparison import Outcome, figure_format
 from vitx.analysis.statistics import spread
-from vitx.cli.tables import lay_out
+from vitx.analysis.tables import lay_out
 from vitx.config.errors import escape
 from vitx.sweeps.sweep import Point, State, read_outcome
 from vitx.training.record.progress import format_seconds
@@ -43,7 +43,7 @@ class Live:
     self._busy.add(point.name)
     self._draw(f"training {point.name} ...")
     try:
-      with contextlib.redirect_stdout(_Told(self._tell)):
+      with contextlib.redirect_stdout(_LastLines(self._tell)):
         yield
     finally:
       self._busy.discard(point.name)
@@ -110,10 +110,10 @@ class Live:
     if not self._seconds or not left:
       return text
     each = sum(self._seconds) / len(self._seconds)
-    return f"{text}, about {format_seconds(left * each)} to go for this process alone"
+    return f"{text}, about {format_seconds(left * each)} left for this process alone"
 
 
-class _Told(io.TextIOBase):
+class _LastLines(io.TextIOBase):
   """A text stream that passes the last line of each write to a callback."""
 
   def __init__(self, tell: Callable[[str], None]):

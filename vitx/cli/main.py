@@ -18,21 +18,21 @@ from vitx.config.errors import UserError
 from vitx.config.loader import join_text, split_flags
 
 COMMANDS = {
-  "train": "train a model, or go on where a run stopped",
-  "evaluate": "evaluate a trained model on every example of a split",
-  "predict": "predict the classes of images, those in folders too",
-  "export": "write a trained model as a program that runs without vitx",
-  "sample": "draw images, text or sound from a density model",
-  "compress": "code a file with a density model's probabilities",
-  "decompress": "undo vitx compress",
-  "plan": "parameters, operations, memory and time of a config's rows, and what batch fits",
-  "config": "print a whole config as JSON, or explain its fields",
-  "prepare": "download or convert a data set",
-  "convert": "published weights into a workdir, or a workdir's weights out to timm's names",
-  "benchmark": "measure mixers and data on this machine, and what auto should pick",
-  "visualize": "draw a figure of a trained model or of a config",
-  "sweep": "train a config over values of its fields and seeds, and compare",
-  "reproduce": "train a config's rows and set the published figures beside ours",
+  "train": "Train a model, or resume a stopped run.",
+  "evaluate": "Evaluate a trained model on every example of a split.",
+  "predict": "Predict the classes of images, also of whole folders.",
+  "export": "Write a trained model as a program that runs without vitx.",
+  "sample": "Draw images, text or sound from a density model.",
+  "compress": "Compress a file with the probabilities of a density model.",
+  "decompress": "Restore a file that vitx compress wrote.",
+  "plan": "Show the size, cost and largest batch of a config's rows.",
+  "config": "Print a whole config as JSON, or explain its fields.",
+  "prepare": "Download or convert a data set.",
+  "convert": "Convert published weights into a workdir, or a workdir to timm's names.",
+  "benchmark": "Measure mixers and data on this machine, and set what auto picks.",
+  "visualize": "Draw a figure of a trained model or of a config.",
+  "sweep": "Train a config over values of its fields and seeds, and compare.",
+  "reproduce": "Train a config's rows and show the published figures beside ours.",
 }
 INTERRUPTED = 130  # The shell's exit status for SIGINT.
 GONE = 141  # The shell's exit status for SIGPIPE.

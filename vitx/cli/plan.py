@@ -19,19 +19,22 @@ and the memory of each is printed.
 
 import argparse
 import math
-import re
-import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from vitx.analysis.tables import lay_out
 from vitx.checkpoints.outputs import write_json
-from vitx.cli.flags import OutFile, add_trust, names, positive
-from vitx.cli.tables import lay_out
-from vitx.config.errors import ConfigError, listing, nearest
+from vitx.cli import flags
+from vitx.cli.console import say
+from vitx.cli.flags import OutFile, names, positive
+from vitx.config.checks import check_choice
+from vitx.config.errors import ConfigError
 from vitx.config.loader import join_text, load_config, open_config, split_text
 
 UNITS = {"MB": 10**6, "GB": 10**9, "MiB": 2**20, "GiB": 2**30}
+parse_memory = partial(flags.parse_amount, units=UNITS, example="16GB")
 
 # The columns and their labels.
 COUNTED = {
@@ -75,38 +78,26 @@ PUBLISHED = "published_"
 MORE = ("_per_s", "_batch", "top1", "top5")  # Endings of the columns in which more is better.
 
 
-def parse_memory(text: str) -> float:
-  """Returns the bytes of a text such as "16GB" or "1.5 GiB".
-
-  Raises:
-    argparse.ArgumentTypeError: The text is not a number with a unit of `UNITS`.
-  """
-  found = re.fullmatch(r"([0-9.]+) ?(MB|GB|MiB|GiB)", text)
-  if not found or not re.fullmatch(r"\d+(\.\d+)?", found[1]) or not float(found[1]):
-    raise argparse.ArgumentTypeError(f"{text!r}: write a number and MB, GB, MiB or GiB, as 16GB")
-  return float(found[1]) * UNITS[found[2]]
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Declares the arguments of `run`."""
   add = parser.add_argument
-  add("--config", required=True, help="FILE, FILE:ROW,field=value or the config.json of a run")
-  add_trust(add)
-  add("--all", action="store_true", dest="whole", help="every row of the file; else the default")
-  add("--rows", type=names, default=(), help="these rows of the file, separated by commas")
-  add("--modules", action="store_true", help="of one row: also a table of its modules")
-  help_text = "the memory of the device, such as 16GB; without it nine tenths of the free memory"
-  add("--memory", type=parse_memory, help=help_text)
+  add("--config", required=True, help=flags.CONFIG)
+  flags.add_trust(add)
+  add("--all", action="store_true", dest="whole", help="Plans every row of the file.")
+  add("--rows", type=names, default=(), help="The rows to plan, separated by commas.")
+  add("--modules", action="store_true", help="Adds a table of the modules of one row.")
+  words = "The device's memory, such as 16GB; the default is nine tenths of the free memory."
+  add("--memory", type=parse_memory, help=words)
   switch: dict[str, Any] = {"action": argparse.BooleanOptionalAction, "default": True}
-  add("--compile", **switch, help="tell memory and the largest batch: seconds a row")
-  add("--time", **switch, help="run the steps too")
-  add("--rates", action="store_true", help="also examples a second at the best batch, and the peak")
-  add("--repeats", type=positive, default=5, help="rounds of --rates; the median counts")
-  add("--seconds", type=float, default=60.0, help="one program may take; then fewer rounds")
-  add("--csv", action=OutFile, metavar="FILE", help="write the rows as CSV")
-  add("--json", action=OutFile, metavar="FILE", help="write the rows as JSON")
-  add("--pareto", type=names, metavar="X,Y", help="draw two columns, and find what none beats")
-  add("--out", metavar="DIR", help="folder of that plot")
+  add("--compile", **switch, help="Compiles each row for its memory and largest batch.")
+  add("--time", **switch, help="Runs the compiled steps for their time.")
+  add("--rates", action="store_true", help="Measures the best rates and the peak memory.")
+  add("--repeats", type=positive, default=5, help=flags.REPEATS)
+  add("--seconds", type=float, default=60.0, help=flags.SECONDS)
+  add("--csv", action=OutFile, metavar="FILE", help=flags.CSV)
+  add("--json", action=OutFile, metavar="FILE", help="Writes the rows to this JSON file.")
+  add("--pareto", type=names, metavar="X,Y", help="Plots the Pareto front of two columns.")
+  add("--out", metavar="DIR", help="The folder of the plot.")
 
 
 def find_texts(config: str, rows: Sequence[str], whole: bool) -> dict[str, str]:
@@ -129,7 +120,7 @@ def find_texts(config: str, rows: Sequence[str], whole: bool) -> dict[str, str]:
   if first and "=" not in first:
     if rows or whole:
       given = "--rows" if rows else "--all"
-      raise ConfigError(f"config={config!r} names the row {first!r} already: leave out {given}")
+      raise ConfigError(f"config={config!r} names the row {first!r} already; leave {given} out.")
     return {first: config}
   if rows or (whole and known):
     chosen = find_rows(path, rows)
@@ -162,10 +153,10 @@ def run(config: str, **arguments: Any) -> None:
   phases.use_cores(loaded.values())
   rows: dict[str, dict[str, Any]] = {name: {} for name in texts}
   if options.rates:
-    rows |= library.measure_peaks(texts, _say)
+    rows |= library.measure_peaks(texts, say)
   memory = library.find_memory(options.memory) if options.compile else None
   effort = {"repeats": options.repeats, "seconds": options.seconds} if options.rates else None
-  given: dict[str, Any] = {"memory": memory, "timed": options.time, "effort": effort, "say": _say}
+  given: dict[str, Any] = {"memory": memory, "timed": options.time, "effort": effort, "say": say}
   many = len(texts) > 1
   if many:
     print(markdown.table([["row", *columns]]), flush=True)
@@ -214,25 +205,22 @@ def _list_columns(options: argparse.Namespace, quoted: Mapping[str, Any]) -> lis
 def _check(options: argparse.Namespace, columns: Sequence[str], count: int) -> None:
   """Raises ConfigError if options contradict each other, before any measurement."""
   if options.modules and count > 1:
-    raise ConfigError(f"--modules is of one row, and {count} are asked for: name one")
+    raise ConfigError(f"--modules shows one row, and {count} rows are requested; name one row.")
   if options.rates and not options.compile:
-    raise ConfigError("--rates runs what --no-compile leaves out: give one of them")
+    raise ConfigError("--rates needs the compilation that --no-compile leaves out; give only one.")
   if (options.pareto is None) != (options.out is None):
-    raise ConfigError("--pareto names two columns, and --out the folder of their plot: give both")
+    raise ConfigError("--pareto names two columns and --out the folder of the plot; give both.")
   if options.pareto is None:
     return
   given = ",".join(options.pareto)
   if len(set(options.pareto)) != 2 or len(options.pareto) != 2:
-    raise ConfigError(f"pareto={given!r}: name two columns, such as train_mb,gflops")
+    raise ConfigError(f"pareto={given!r} must be two columns, such as train_mb,gflops.")
   for column in options.pareto:
     if column in RATED and column not in columns:
-      raise ConfigError(f"pareto={column!r} is measured: add --rates")
-    if column not in columns:
-      raise ConfigError(
-        f"pareto={column!r} is no column.{nearest(column, columns)} Valid: {listing(columns)}"
-      )
+      raise ConfigError(f"pareto={column!r} needs a measurement; add --rates.")
+    check_choice(column, "pareto", columns)
   if not Path(options.out).is_dir():
-    raise ConfigError(f"out={options.out!r} is no folder; make it first")
+    raise ConfigError(f"out={options.out!r} is not a folder; make it first.")
   from vitx.analysis.figures.subject import make_canvas
 
   make_canvas(1, 1)  # This raises MissingExtraError without matplotlib.
@@ -259,19 +247,19 @@ def _show_remedies(config: Any, row: dict[str, Any], memory: float) -> None:
   from vitx.benchmark import rows as library
 
   device = f"{jax.devices()[0].device_kind} ({jax.default_backend()})"
-  print(f"\n{jax.device_count()} x {device}, of each {memory / 1e6:,.2f} MB")
+  print(f"\n{jax.device_count()} x {device}, each with {memory / 1e6:,.2f} MB")
   print(f"batch_size={config.batch_size}", end="")
   if row["batch_mb"] <= memory / 1e6:
     print(" fits")
     return
-  print(" does not fit; with these settings it was compiled to")
+  print(" does not fit; these settings were compiled, and need this memory:")
   lines = [("setting", "MB", "")]
   for settings, used in library.measure_remedies(config, row, memory):
     name = ",".join(f"{field}={value}" for field, value in settings.items())
     lines.append((name, f"{used / 1e6:,.2f}", "fits" if used <= memory else ""))
   print(lay_out(lines, right=(1,)))
   if not any(line[2] for line in lines):
-    print("None fits: take larger patches, fewer tokens or a mixer with linear memory")
+    print("None of them fits; use larger patches, fewer tokens or a mixer with linear memory.")
 
 
 def _write(rows: Mapping[str, dict[str, Any]], options: argparse.Namespace, path: str) -> None:
@@ -287,14 +275,14 @@ def _write(rows: Mapping[str, dict[str, Any]], options: argparse.Namespace, path
     x, y = options.pareto
     points = {name: (row[x], row[y]) for name, row in figures.items() if x in row and y in row}
     if not points:
-      raise ConfigError(f"pareto={x + ',' + y!r}: no row has both figures here")
+      raise ConfigError(f"pareto={x + ',' + y!r}: no row has both figures; choose other columns.")
     more = x.endswith(MORE), y.endswith(MORE)
     front = pareto.find_front(points, more)
     figures = {name: row | {"front": name in front} for name, row in figures.items()}
     print(f"rows that no other beats: {', '.join(front)}")
-    told, name = f"Rows of {Path(path).name} on one {kind}.", f"pareto_{Path(path).stem}_{x}_{y}"
+    title, name = f"Rows of {Path(path).name} on one {kind}.", f"pareto_{Path(path).stem}_{x}_{y}"
     labels = _label(x), _label(y)
-    print(pareto.draw_pareto(points, labels, more, told, Path(options.out), name))
+    print(pareto.draw_pareto(points, labels, more, title, Path(options.out), name))
   records = [{"row": name} | row for name, row in figures.items()]
   if options.csv:
     csv_files.write_records(options.csv, records)
@@ -324,7 +312,3 @@ def _format(column: str, value: Any) -> str:
     return f"{value:,}"
   digits = max(0, 3 - math.floor(math.log10(abs(value)))) if value else 0
   return f"{value:,.{digits}f}"
-
-
-def _say(message: str) -> None:
-  print(message, file=sys.stderr, flush=True)

@@ -6,37 +6,30 @@ other suffixes are skipped, and stderr shows their number.
 """
 
 import argparse
-import sys
 from collections.abc import Sequence
 from typing import Any
 
 from vitx.analysis import csv_files
+from vitx.analysis.tables import lay_out
 from vitx.checkpoints.outputs import write_json
-from vitx.cli.flags import CHECKPOINT, RUN, TRUST_RUN, OutFile, add_trust
-from vitx.cli.tables import lay_out
+from vitx.cli.console import say
+from vitx.cli.flags import CHECKPOINT, RUN, OutFile, add_trust
 from vitx.config.checks import check_integer
-
-WRITTEN = ("logits", "features")  # The rows that JSON has beside the task's columns.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Declares the arguments of `run`."""
   add = parser.add_argument
-  add("files", metavar="FILE", nargs="+", help="an image, what else the task reads, or a folder")
+  add("files", metavar="FILE", nargs="+", help="An image, another input or a folder.")
   add("--workdir", required=True, help=RUN)
   add("--checkpoint", default="best", help=CHECKPOINT)
-  add("--top_k", type=int, default=1, help="tell so many classes of each, the best first")
-  add("--features", action="store_true", help="also write what the network's head reads, as JSON")
-  add(
-    "--skip_unreadable",
-    action="store_true",
-    help="leave inputs out that cannot be read, and name them on stderr",
-  )
-  add("--json", action=OutFile, metavar="FILE", help="write all that the model tells as JSON")
-  add(
-    "--csv", action=OutFile, metavar="FILE", help="write the printed columns, a row for each input"
-  )
-  add_trust(add, TRUST_RUN)
+  add("--top_k", type=int, default=1, help="The number of classes to show per input.")
+  add("--features", action="store_true", help="Adds the head's input to the JSON file.")
+  words = "Leaves out unreadable inputs, and names them on stderr."
+  add("--skip_unreadable", action="store_true", help=words)
+  add("--json", action=OutFile, metavar="FILE", help="Writes all outputs as JSON.")
+  add("--csv", action=OutFile, metavar="FILE", help="Writes the printed columns as CSV.")
+  add_trust(add)
 
 
 def run(
@@ -50,25 +43,25 @@ def run(
 ) -> None:
   """Prints a prediction for each file, and writes the requested JSON and CSV."""
   from vitx.checkpoints.load import load
-  from vitx.inference.predict import predict
+  from vitx.inference.predict import WRITTEN, predict
 
   loaded = load(workdir, checkpoint)
   if loaded.class_names:
     check_integer(top_k, "top_k", f"[1, {len(loaded.class_names)}]")
   prediction = predict(loaded, files, **options)
-  told = {"name": list(prediction.names), **prediction.columns}
-  told |= {name: prediction.rows[name].tolist() for name in WRITTEN if name in prediction.rows}
-  shown = told
+  columns = {"name": list(prediction.names), **prediction.columns}
+  columns |= {name: prediction.rows[name].tolist() for name in WRITTEN if name in prediction.rows}
+  shown = columns
   if "probabilities" in prediction.rows:
     shown = {"name": list(prediction.names), **_best_columns(prediction, top_k)}
   rows = list(zip(*shown.values(), strict=True))
   print(lay_out([list(shown), *([_cell(value) for value in row] for row in rows)]))
   if prediction.skipped:
     lines = "".join(f"\n  {line}" for line in prediction.skipped)
-    print(f"skipped {len(prediction.skipped)} inputs that cannot be read:{lines}", file=sys.stderr)
+    say(f"skipped {len(prediction.skipped)} inputs that cannot be read:{lines}")
   if json:
-    entries = zip(*told.values(), strict=True)
-    write_json(json, [dict(zip(told, entry, strict=True)) for entry in entries])
+    entries = zip(*columns.values(), strict=True)
+    write_json(json, [dict(zip(columns, entry, strict=True)) for entry in entries])
   if csv:
     csv_files.write(csv, [list(shown), *rows])
 

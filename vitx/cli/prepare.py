@@ -13,12 +13,12 @@ from vitx.cli.flags import add_trust
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Declares the arguments of `run`."""
-  parser.add_argument("name", metavar="NAME", help="digits, tiny_imagenet or a TFDS name")
-  add_trust(parser.add_argument)
-  parser.add_argument("--data_dir", help="TFDS directory to write to")
-  parser.add_argument(
-    "--from", dest="source", metavar="PATH", help="a TFRECORD copy, or an archive (tiny_imagenet)"
-  )
+  add = parser.add_argument
+  add("name", metavar="NAME", help="digits, tiny_imagenet or the name of a TFDS set.")
+  add_trust(add)
+  add("--data_dir", help="The TFDS folder to write to.")
+  words = "A TFRECORD copy to convert, or the archive of tiny_imagenet."
+  add("--from", dest="source", metavar="PATH", help=words)
 
 
 def run(name: str, data_dir: str | None, source: str | None) -> None:

@@ -5,44 +5,34 @@
     vitx reproduce --config digits.py:ema_decay=0 --rows softmax,fnet
 
 `--budget` gives every row as many steps as its training can make with that number of floating-point
-operations (without evaluations), so that cheap rows train longer. In all else the command is `vitx
-sweep` over rows.
+operations (without evaluations), so that cheap rows train longer. A row that trains on another data
+set has no published figure beside it. In all else the command is `vitx sweep` over rows.
 """
 
 import argparse
-import re
+from functools import partial
 from typing import Any
 
+from vitx.cli.flags import parse_amount
 from vitx.cli.sweep import add_output, compare
 from vitx.config.loader import join_text, split_text
 
 UNITS = {"FLOP": 1.0, "GFLOP": 1e9, "TFLOP": 1e12, "PFLOP": 1e15, "EFLOP": 1e18}
-
-
-def parse_budget(text: str) -> float:
-  """Returns the operations of a text such as "0.05PFLOP" or "3 TFLOP".
-
-  Raises:
-    argparse.ArgumentTypeError: The text is not a number with a unit of `UNITS`.
-  """
-  found = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+) ?([GTPE]?FLOP)s?", text)
-  if not found or not float(found[1]):
-    raise argparse.ArgumentTypeError(
-      f"{text!r}: write a number and GFLOP, TFLOP or PFLOP, 0.05PFLOP"
-    )
-  return float(found[1]) * UNITS[found[2]]
+PLURALS = {f"{unit}s": size for unit, size in UNITS.items()}
+parse_budget = partial(parse_amount, units=UNITS | PLURALS, example="0.05PFLOP")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Declares the arguments of `run`."""
   add = parser.add_argument
-  add("--config", required=True, help="FILE, or FILE:field=value for all rows; no seed")
-  add("--rows", default="", help="of the file, separated by commas; else all")
-  add("--seeds", type=int, default=3, help="how many, from 0; 3")
+  add("--config", required=True, help="FILE or FILE:field=value, without a row and a seed.")
+  add("--rows", default="", help="The rows, separated by commas; the default is all.")
+  add("--seeds", type=int, default=3, help="The number of seeds, which begin at 0.")
   length = parser.add_mutually_exclusive_group()
-  length.add_argument("--duration", help="of every run, as '2 epochs'; else the rows' own")
-  length.add_argument("--budget", type=parse_budget, help="operations of every run, as 0.05PFLOP")
-  add("--workdir", metavar="DIR", help="where the runs lie; runs/reproduce_FILE")
+  length.add_argument("--duration", help="The duration of every run, such as '2 epochs'.")
+  words = "The floating-point operations of every run, such as 0.05PFLOP."
+  length.add_argument("--budget", type=parse_budget, help=words)
+  add("--workdir", metavar="DIR", help="The default is runs/reproduce_FILE.")
   add_output(parser)
 
 
@@ -66,4 +56,5 @@ def run(
   if budget is not None:
     texts = {row: points.fit_budget(row, text, budget) for row, text in texts.items()}
   workdir = workdir or f"runs/reproduce_{points.name_file(path)}"
-  return compare(points.make_points(texts, seeds), points.find_published(path), workdir, **output)
+  found = points.make_points(texts, seeds)
+  return compare(found, points.match_published(path, found), workdir, **output)

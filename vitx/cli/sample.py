@@ -10,24 +10,24 @@ from typing import Any
 
 from vitx.checkpoints.outputs import check_folder
 from vitx.checkpoints.own_files import check_output
-from vitx.cli.flags import CHECKPOINT, DATA_DIR, DENSITY_RUN, TRUST_RUN, add_trust
+from vitx.cli.flags import CHECKPOINT, DATA_DIR, DENSITY_RUN, add_trust
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Declares the arguments of `run`."""
   add = parser.add_argument
   add("--workdir", required=True, help=DENSITY_RUN)
-  add("--count", type=int, default=16, help="samples, or originals to complete")
-  add("--prompt", metavar="FILE|TEXT", help="what every sample begins with")
-  add("--complete", type=float, metavar="FRACTION", help="complete test examples, so much is given")
-  add("--temperature", type=float, default=1.0, help="below 1 the probable becomes more so")
-  add("--top_k", type=int, help="draw from the k most probable tokens")
-  add("--top_p", type=float, help="draw from the most probable tokens of this probability together")
-  add("--seed", type=int, default=0, help="of the draws")
-  add("--out", metavar="DIR", help="where files are written; WORKDIR/samples by default")
+  add("--count", type=int, default=16, help="The number of samples or originals.")
+  add("--prompt", metavar="FILE|TEXT", help="The beginning of every sample.")
+  add("--complete", type=float, metavar="SHARE", help="The given share of each original.")
+  add("--temperature", type=float, default=1.0, help="The divisor of the logits.")
+  add("--top_k", type=int, help="The number of most probable tokens to draw from.")
+  add("--top_p", type=float, help="The total probability of the tokens to draw from.")
+  add("--seed", type=int, default=0, help="The seed of the draws.")
+  add("--out", metavar="DIR", help="The folder; the default is WORKDIR/samples.")
   add("--checkpoint", default="best", help=CHECKPOINT)
   add("--data_dir", help=DATA_DIR)
-  add_trust(add, TRUST_RUN)
+  add_trust(add)
 
 
 def run(workdir: str, out: str | None, **options: Any) -> None:

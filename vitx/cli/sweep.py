@@ -28,29 +28,34 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Declares the arguments of `run`."""
   add = parser.add_argument
-  add("--config", required=True, help=f"{CONFIG}; no seed")
-  add("--over", help="field=[value,value],...; `row` stands for the file's rows")
-  add("--seeds", type=int, default=1, help="how many, from 0")
-  add("--workdir", required=True, metavar="DIR", help="where the runs lie; gs://... works too")
+  add("--config", required=True, help=f"{CONFIG} It has no seed.")
+  add("--over", help="field=[value,value],...; `row` means the file's rows.")
+  add("--seeds", type=int, default=1, help="The number of seeds, which begin at 0.")
+  add(
+    "--workdir",
+    required=True,
+    metavar="DIR",
+    help="The directory of the runs, which may be gs://...",
+  )
   add_output(parser)
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:
   """Declares the arguments for the files of results."""
   add = parser.add_argument
-  add("--out", default="results", help="folder of the table (results)")
-  add("--name", help="of the table (the workdir's name)")
-  add("--plot", action=argparse.BooleanOptionalAction, default=True, help="draw the curves")
+  add("--out", default="results", help="The folder of the results.")
+  add("--name", help="The name of the results; the default is the workdir's.")
+  add("--plot", action=argparse.BooleanOptionalAction, default=True, help="Draws the curves.")
   add_trust(add)
 
 
 def run(config: str, over: str | None, seeds: int, **options: Any) -> int:
   """Trains, writes the results and returns the exit status."""
-  from vitx.sweeps.points import ROW, expand, find_published, make_points, parse_grid
+  from vitx.sweeps.points import ROW, expand, make_points, match_published, parse_grid
 
   grid = parse_grid(over) if over is not None else {}
   points = make_points(expand(config, grid), seeds)
-  published = find_published(split_text(config)[0]) if list(grid) == [ROW] else {}
+  published = match_published(split_text(config)[0], points) if list(grid) == [ROW] else {}
   return compare(points, published, **options)
 
 
@@ -87,8 +92,8 @@ def compare(
 
   if wd.read_json(workdir, "config.json") or wd.read_json(workdir, wd.PHASES):
     raise ConfigError(
-      f"workdir={workdir!r} is the workdir of one run; name another directory, in which each run of"
-      " the sweep gets its own"
+      f"workdir={workdir!r} is the workdir of one run; name another directory, in which the sweep"
+      " makes a workdir for each run."
     )
   named = workdir.rstrip("/").rpartition("/")[2] if name is None else name
   check_results(out, named)
@@ -96,14 +101,14 @@ def compare(
     try:
       make_canvas(1, 1)  # A missing matplotlib is reported before the long training.
     except MissingExtraError as error:
-      raise MissingExtraError("the plot (--no-plot does without)", "plot") from error
+      raise MissingExtraError("the plot, which --no-plot leaves out,", "plot") from error
   cache.enable()
   phases.use_cores(point.config for point in points)
   print(f"checking {len({point.method for point in points})} methods ...", flush=True)
   methods, (figure, mode) = measure_methods(points, published, workdir)
   live = Live(points, workdir, figure)
   if not train_points(points, workdir, live):
-    print("\nstopped; the same command goes on", flush=True)
+    print("\nstopped; run the same command again to resume", flush=True)
     return failures.leave(failures.EXIT_INTERRUPTED)
   outcomes = live.outcomes()
   comparison = Comparison(figure, mode, methods, outcomes)

@@ -17,13 +17,13 @@ from vitx.config.loader import load_config
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Declares the arguments of `run`."""
   add = parser.add_argument
-  add("--config", required=True, help=f"{CONFIG}; --config.field=value overrides too")
-  add("--workdir", required=True, help="where the run keeps everything; gs://... works too")
-  add("--dry_run", action="store_true", help="compile, print memory and seconds per step, exit")
+  add("--config", required=True, help=CONFIG)
+  add("--workdir", required=True, help="The directory of the run, which may be gs://...")
+  add("--dry_run", action="store_true", help="Prints the memory and time of a step.")
   add_trust(add)
-  add("--coordinator", metavar="HOST:PORT", help="of process 0, of several hosts")
-  add("--processes", type=int, help="how many processes there are")
-  add("--process", type=int, help="which process this is, from 0")
+  add("--coordinator", metavar="HOST:PORT", help="The address of process 0.")
+  add("--processes", type=int, help="The number of processes.")
+  add("--process", type=int, help="The number of this process, from 0.")
 
 
 def run(config: str, workdir: str, dry_run: bool, **place: Any) -> int:
@@ -39,6 +39,6 @@ def run(config: str, workdir: str, dry_run: bool, **place: Any) -> int:
   phases.use_cores([loaded])
   result = phases.train(loaded, workdir, dry_run=dry_run)
   if not result.finished:
-    print(f"stopped at step {result.step}; the same command goes on", flush=True)
+    print(f"stopped at step {result.step}; run the same command again to resume", flush=True)
     return failures.leave(failures.EXIT_INTERRUPTED)
   return 0

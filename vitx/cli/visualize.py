@@ -28,45 +28,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   lines = (f"    {name:<16}{what}" for name, what in ALL_FIGURES.items())
   parser.description = "\n".join([parser.description or "", *lines])
   add = parser.add_argument
-  add("figure", metavar="FIGURE", help="a name of the list above")
-  add("--workdir", nargs="+", help=f"{RUN}; some figures take several, curves sweeps")
-  add(
-    "--config",
-    help="FILE:ROW,field=value or a config.json, with starting weights; of curves, whose source's",
-  )
-  add("--results", metavar="CSV", help="of vitx reproduce or sweep over the rows of --config")
-  add("--checkpoint", default="best", help=f"of the workdir: {CHECKPOINT}")
-  add("--out", required=True, metavar="DIR", help="where the files are written")
-  add("--local", type=int, help="the last so many tokens count as near; else a row")
-  add("--examples", type=int, default=4, help="that are looked at, the first of validation")
-  add(
-    "--inputs",
-    nargs="+",
-    default=(),
-    metavar="FILE",
-    help="that are looked at instead, such as images of your own, or folders of them",
-  )
-  add(
-    "--queries",
-    type=integers,
-    default=(),
-    help="positions that are drawn, separated by commas; else a few, spread evenly",
-  )
-  add(
-    "--patterns",
-    type=names,
-    default=(),
-    metavar="NAMES",
-    help="that gallery draws, separated by commas; else eight of them",
-  )
-  add(
-    "--grid",
-    type=integers,
-    default=(),
-    metavar="ROWS,COLUMNS",
-    help="that the gallery's patterns are laid over, as 12,12",
-  )
-  add_trust(add, "let the config name Python of its own")
+  add("figure", metavar="FIGURE", help="The name of the figure, from the list above.")
+  add("--workdir", nargs="+", help=f"{RUN} Some figures take several.")
+  add("--config", help="The config of an untrained model or of published curves.")
+  add("--results", metavar="CSV", help="The results of vitx reproduce or sweep.")
+  add("--checkpoint", default="best", help=CHECKPOINT)
+  add("--out", required=True, metavar="DIR", help="The folder of the files.")
+  add("--local", type=int, help="The number of near tokens; the default is a row.")
+  add("--examples", type=int, default=4, help="The number of validation examples.")
+  words = "Files or folders to look at instead of validation examples."
+  add("--inputs", nargs="+", default=(), metavar="FILE", help=words)
+  add("--queries", type=integers, default=(), help="The positions; the default is a few.")
+  words = "The patterns that gallery draws; the default is eight of them."
+  add("--patterns", type=names, default=(), metavar="NAMES", help=words)
+  words = "The grid under the patterns of gallery, such as 12,12."
+  add("--grid", type=integers, default=(), metavar="ROWS,COLUMNS", help=words)
+  add_trust(add)
 
 
 def run(figure: str, out: str, inputs: Sequence[str], **given: Any) -> None:

@@ -7,8 +7,8 @@ for every named choice. Write your own range as `Annotated[float, Range("(0, 2]"
 
 import dataclasses
 import inspect
-import math
 import re
+import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -55,6 +55,7 @@ Rate = Annotated[float, Range("[0, 1)")]
 Share = Annotated[float, Range("(0, 1]")]
 Probability = Annotated[float, Range("[0, 1]")]
 Finite = Annotated[float, Range("(-inf, inf)")]
+SEQUENCES = (tuple, list, Sequence)
 
 
 def check_number(value: Any, field: str, interval: str) -> float:
@@ -68,7 +69,8 @@ def check_number(value: Any, field: str, interval: str) -> float:
   Raises:
     ConfigError: The value is not a number, not finite, or outside the interval.
   """
-  if isinstance(value, bool) or not isinstance(value, (int, float)) or not _is_finite(value):
+  number = isinstance(value, int | float) and not isinstance(value, bool)
+  if not number or not abs(value) <= sys.float_info.max:  # This also refuses nan.
     raise ConfigError(f"{field}={value!r} is not a number; it must lie in {interval}")
   if value not in Range(interval):
     raise ConfigError(f"{field}={value!r} is out of range; it must lie in {interval}")
@@ -96,10 +98,10 @@ def check_choice(value: Any, field: str, choices: Sequence[Any]) -> Any:
 def check_text(value: str, field: str) -> str:
   """Returns `value` if it holds no NUL; raises ConfigError otherwise.
 
-  No string in a config or a command needs a NUL, and every library fails on a path that has one.
+  No path or name can have this character, and every library fails on it.
   """
   if "\0" in value:
-    raise ConfigError(f"{field}={value!r} holds the character NUL, which no path or name can have")
+    raise ConfigError(f"{field}={value!r} holds the character NUL; leave it out.")
   return value
 
 
@@ -108,7 +110,7 @@ def check_pattern(value: str, field: str) -> re.Pattern[str]:
   try:
     return re.compile(value)
   except re.error as error:
-    raise ConfigError(f"{field}: {value!r} is no regular expression: {error}") from error
+    raise ConfigError(f"{field}: {value!r} is not a valid regular expression: {error}") from error
 
 
 def check_fields(function: Callable, given: Mapping[str, Any], field: str) -> None:
@@ -165,7 +167,7 @@ def _options(kind: Any) -> list[Any] | None:
 
 def _is_known(kind: Any) -> bool:
   origin = get_origin(kind)
-  if origin in (tuple, list, Sequence):
+  if origin in SEQUENCES:
     return all(argument is ... or _options(argument) for argument in get_args(kind))
   return kind in (int, float, bool, str, None, type(None)) or origin in (Annotated, Literal)
 
@@ -173,9 +175,7 @@ def _is_known(kind: Any) -> bool:
 def _resembles(value: Any, kind: Any) -> bool:
   if kind in (None, type(None)):
     return value is None
-  if get_origin(kind) in (tuple, list, Sequence):
-    return isinstance(value, (tuple, list))
-  return not isinstance(value, (tuple, list))
+  return isinstance(value, tuple | list) == (get_origin(kind) in SEQUENCES)
 
 
 def _check_one(value: Any, field: str, kind: Any) -> None:
@@ -184,10 +184,10 @@ def _check_one(value: Any, field: str, kind: Any) -> None:
   origin = get_origin(kind)
   if kind in (None, type(None)):
     if value is not None:
-      raise ConfigError(f"{field}={value!r} must be None")
+      raise ConfigError(f"{field}={value!r} must be None.")
   elif origin is Literal:
     check_choice(value, field, get_args(kind))
-  elif origin in (tuple, list, Sequence):
+  elif origin in SEQUENCES:
     _check_sequence(value, field, kind)
   elif kind in (bool, str):
     if not isinstance(value, kind):
@@ -203,20 +203,13 @@ def _check_one(value: Any, field: str, kind: Any) -> None:
 
 def _check_sequence(value: Any, field: str, kind: Any) -> None:
   if isinstance(value, str) or not isinstance(value, Sequence):
-    raise ConfigError(f"{field}={value!r} must be a tuple, such as ({value!r},)")
+    raise ConfigError(f"{field}={value!r} must be a tuple, such as ({value!r},).")
   arguments = get_args(kind)
   if get_origin(kind) is tuple and ... not in arguments and arguments:
     if len(value) != len(arguments):
-      raise ConfigError(f"{field}={value!r} must have {len(arguments)} entries")
+      raise ConfigError(f"{field}={value!r} must have {len(arguments)} entries.")
     kinds: Sequence[Any] = arguments
   else:
     kinds = [arguments[0]] * len(value) if arguments else []
   for number, (entry, entry_kind) in enumerate(zip(value, kinds, strict=False)):
     check_value(entry, f"{field}[{number}]", entry_kind)
-
-
-def _is_finite(value: float) -> bool:
-  try:
-    return math.isfinite(value)
-  except OverflowError:  # an integer that no float can hold
-    return False

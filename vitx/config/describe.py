@@ -120,7 +120,7 @@ def _choice(
   function = registry.function_of(entry)
   own = {key: field for key, field in registry.options(function).items() if key != "name"}
   meanings = read_meanings(function)
-  found = {f"{path}.name": Description(name, "", first_line(entry))}
+  found = {f"{path}.name": Description(name, "", (inspect.getdoc(entry) or "").partition("\n")[0])}
   for key in dict.fromkeys([*own, *given]):
     field = own.get(key)
     default = inspect.Parameter.empty if field is None else field.default
@@ -180,11 +180,6 @@ def show_kind(annotation: Any) -> str:
     inner = ", ".join("..." if entry is ... else show_kind(entry) for entry in arguments)
     return f"{getattr(origin, '__name__', origin)}[{inner}]"
   return getattr(annotation, "__name__", str(annotation))
-
-
-def first_line(function: Any) -> str:
-  """Returns the first line of a docstring."""
-  return (inspect.getdoc(function) or "").split("\n")[0]
 
 
 def read_meanings(function: Callable) -> dict[str, str]:

@@ -437,12 +437,12 @@ def check_is_config(config: Any) -> None:
   """Raises ConfigError unless a config is a ConfigDict with every named choice of a run."""
   if not isinstance(config, ConfigDict):
     raise ConfigError(
-      f"config={config!r:.60} must be a ConfigDict, such as vitx.load_config('digits') returns"
+      f"config={config!r:.60} must be a ConfigDict, such as vitx.load_config('digits')."
     )
   for name in ("data", *named_choices()):
     if name not in config:
       raise ConfigError(
-        f"config has no {name!r}; begin with vitx.config.default_config(), which has every field"
+        f"config has no {name!r}; begin with vitx.config.default_config(), which has every field."
       )
 
 
@@ -460,8 +460,7 @@ def check_config(config: ConfigDict) -> None:
     choice = config[name]
     if not isinstance(choice, str) and "name" not in getattr(choice, "keys", tuple)():
       raise ConfigError(
-        f"{name}={choice!r} is no named choice; write {name}=NAME, and its fields as"
-        f" {name}.FIELD=VALUE"
+        f"{name}={choice!r} must have a name; write {name}=NAME, and {name}.FIELD=VALUE."
       )
   for path, each in declarations().items():
     value = find(config, path)

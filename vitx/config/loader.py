@@ -50,7 +50,7 @@ def split_flags(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     if not equals:
       value = next(given, "--")
     if not field or value.startswith("--"):
-      raise ConfigError(f"{argument} needs a value: {FLAG}{field or 'FIELD'}=VALUE")
+      raise ConfigError(f"{argument} needs a value; write {FLAG}{field or 'FIELD'}=VALUE.")
     whole = len(split(value)) < 2  # else the commas would split the value
     overrides.append(f"{field}={value if whole else repr(value)}")
   return rest, overrides
@@ -82,16 +82,11 @@ def load_config(text: str | Path) -> ConfigDict:
   """
   if not isinstance(text, str | Path):
     raise ConfigError(
-      f"config={text!r:.60} must name a file, such as 'configs/digits.py:performer,seed=3'"
+      f"config={text!r:.60} must name a file, such as 'configs/digits.py:performer,seed=3'."
     )
   path, arg = split_text(str(text))
-  if path.endswith(".json"):
-    return call(_read_json(path), arg)
-  return call(open_config(path)["get_config"], arg)
-
-
-def call(get_config: Callable[..., ConfigDict], arg: str) -> ConfigDict:
-  """Returns `get_config(arg)`; turns its ValueError into a ConfigError of one line."""
+  is_json = path.endswith(".json")
+  get_config = _read_json(path) if is_json else open_config(path)["get_config"]
   try:
     return get_config(arg) if arg else get_config()
   except ValueError as error:
@@ -111,7 +106,7 @@ def open_config(path: str) -> dict[str, Any]:
     names = runpy.run_path(str(file))
   get_config = names.get("get_config")
   if not callable(get_config):
-    raise ConfigError(f"config={path!r} has no function get_config(arg)")
+    raise ConfigError(f"config={path!r} has no function get_config(arg).")
 
   @functools.wraps(get_config)
   def get_checked(*arguments: str) -> ConfigDict:
@@ -120,7 +115,7 @@ def open_config(path: str) -> dict[str, Any]:
     if not isinstance(config, ConfigDict):
       raise ConfigError(
         f"config={path!r}: get_config returned {type(config).__name__}; return a ConfigDict, such"
-        " as default_config() of vitx.config"
+        " as default_config() of vitx.config."
       )
     return config
 
@@ -144,8 +139,8 @@ def _running(path: str, own: type[Exception]) -> Iterator[None]:
     where = path if line is None else f"{path}, line {line}"
     what = " ".join(str(error).split())
     raise ConfigError(
-      f"config={path!r} is no config file that runs ({where}: {type(error).__name__}: {what});"
-      " mend it, or name another"
+      f"config={path!r} cannot be run ({where}: {type(error).__name__}: {what}); correct it,"
+      " or name another file."
     ) from error
 
 
@@ -162,8 +157,8 @@ def find(path: str) -> Path:
   if str(folder) in (".", "configs") and Path(path).name.removesuffix(".py") in names:
     return SHIPPED / f"{Path(path).name.removesuffix('.py')}.py"
   near = nearest(Path(path).name.removesuffix(".py"), names)
-  what = "neither a .py file nor a .json file" if Path(path).is_file() else "no file"
-  raise ConfigError(f"config={path!r} is {what}.{near} Shipped: {listing(names)}.")
+  what = "is neither a .py nor a .json file" if Path(path).is_file() else "does not exist"
+  raise ConfigError(f"config={path!r} {what}.{near} Shipped files: {listing(names)}.")
 
 
 def _read_json(path: str) -> Callable[..., ConfigDict]:
@@ -193,7 +188,7 @@ def _read_json(path: str) -> Callable[..., ConfigDict]:
     if config.data.source != source:
       raise ConfigError(
         f"data.source={config.data.source!r}: {path} has classes, sizes and statistics of"
-        f" {source!r}; name a config file for another source"
+        f" {source!r}; name a config file for another source."
       )
     return config
 
@@ -223,7 +218,7 @@ def _parse(path: str) -> dict[str, Any]:
   except (OSError, ValueError) as error:
     raise ConfigError(f"config={path!r} cannot be read as JSON: {error}") from error
   if not isinstance(tree, dict) or not isinstance(tree.get("model", {}), dict):
-    raise ConfigError(f"config={path!r} holds no config: it must be an object of fields")
+    raise ConfigError(f"config={path!r} must be an object with the fields of a config.")
   return tree
 
 

@@ -48,17 +48,19 @@ def with_overrides(config: ConfigDict, overrides: str) -> ConfigDict:
   for item in split(overrides):
     if "=" not in item:
       raise ValueError(
-        f"config override {item!r} is not of the form field=value; a value that has commas stands"
-        " in quotes: field='a,b'"
+        f"config override {item!r} must have the form field=value; a value with commas needs"
+        " quotes: field='a,b'."
       )
     field, text = item.split("=", 1)
     head, dot, rest = field.partition(".")
     field = SHORT.get(head, head) + dot + rest
     if field in seen:
-      raise ValueError(f"config override {item!r}: {field}={seen[field]} is set already; say once")
+      raise ValueError(f"config override {item!r}: {field}={seen[field]} is set already; drop one.")
     below = [other for other in seen if other.startswith(f"{field}.")]
     if below:
-      raise ValueError(f"config override {item!r} drops {below[0]}={seen[below[0]]}; say it first")
+      raise ValueError(
+        f"config override {item!r} drops {below[0]}={seen[below[0]]}; put {item!r} first."
+      )
     seen[field] = text
     set_field(config, field, _read(config, field, text))
   return config
@@ -95,7 +97,7 @@ def take_override(overrides: str, key: str, choices: Iterable[str] = ()) -> tupl
   items = split(overrides)
   own = [item for item in items if item.split("=", 1)[0] == key]
   if len(own) > 1:
-    raise ValueError(f"config override {own[1]!r}: {own[0]} is set already; say once")
+    raise ValueError(f"config override {own[1]!r}: {own[0]} is set already; drop one.")
   value = own[0].partition("=")[2] if own else next(iter(choices), "")
   if choices and value not in choices:
     raise ValueError(f"{key}={value!r} is unknown.{nearest(value, choices)} Valid: {choices}.")
@@ -169,7 +171,7 @@ def _set_in_phase(config: ConfigDict, path: str, value: Any) -> None:
   """Sets a change of a phase; the fields are checked later, when the phases are split."""
   *parents, last = path.split(".")[1:]  # the phase's name, then a path of a config
   if not parents and not isinstance(value, dict):
-    raise ValueError(f"{path}={value!r}: it has fields of its own, those of a config")
+    raise ValueError(f"{path}={value!r} must be a group of a config's fields.")
   like = fields.find(config, path.split(".", 2)[2]) if parents else None
   node = config.phases
   for key in parents:
@@ -190,13 +192,13 @@ def _check_kind(path: str, old: Any, value: Any) -> None:
   """Raises ValueError for wrong values that ConfigDict accepts, such as True for a number."""
   if isinstance(old, ConfigDict) and not isinstance(value, dict):
     if "name" not in old:
-      raise ValueError(f"{path}={value!r}: it has fields of its own: {', '.join(sorted(old))}")
+      raise ValueError(f"{path}={value!r} must be a group with the fields {listing(old)}")
     if not isinstance(value, str) or not value:
-      raise ValueError(f"{path}={value!r} must be a name, or a dict with a name and fields")
+      raise ValueError(f"{path}={value!r} must be a name, or a dict with a name and fields.")
   elif isinstance(value, bool) and isinstance(old, int | float) and not isinstance(old, bool):
-    raise ValueError(f"{path}={value!r} must be a number")
+    raise ValueError(f"{path}={value!r} must be a number.")
   elif value is None and old is not None and fields.default_of(path) is not None:
-    raise ValueError(f"{path}=None cannot be; say a value such as {old!r}")
+    raise ValueError(f"{path}=None is not allowed; give a value, such as {old!r}")
 
 
 def _fit(old: Any, value: Any) -> Any:

@@ -61,20 +61,16 @@ def reach_current_folder() -> None:
     sys.path.append(os.getcwd())
 
 
-def _never(field: str, value: str) -> bool:
-  return False
-
-
 def refuse_code(name: str, field: str) -> ConfigError:
   """Returns the error for a name of code that the user has not allowed to run."""
   return ConfigError(
-    f"{field}={name!r} names Python code that would be run; if you trust whoever made it, say"
-    " trust_code=True (--trust_code)"
+    f"{field}={name!r} names Python code, which would run; if you trust its author, give"
+    " --trust_code (in Python trust_code=True)."
   )
 
 
 def refuse_names_of_code(
-  tree: Any, field: str, is_text: Callable[[str, str], bool] = _never
+  tree: Any, field: str, is_text: Callable[[str, str], bool] = lambda field, value: False
 ) -> None:
   """Raises ConfigError if a string in a foreign config names code that `lookup` would import.
 
@@ -84,7 +80,7 @@ def refuse_names_of_code(
     is_text: A function of a field's path and value; True if the value is never looked up as a name,
       so that it may hold a colon.
   """
-  if isinstance(tree, Mapping) or hasattr(tree, "items"):
+  if hasattr(tree, "items"):
     for key, entry in tree.items():
       refuse_names_of_code(entry, f"{field}.{key}" if field else str(key), is_text)
   elif isinstance(tree, list | tuple):
@@ -103,15 +99,13 @@ def _find_shipped(table: Mapping[str, Any], name: str, field: str) -> Any:
   raise refuse_code(name, field)
 
 
-def lookup(table: Mapping[str, Any], name: str, field: str, kind: Any = None) -> Any:
+def lookup(table: Mapping[str, Any], name: str, field: str) -> Any:
   """Returns `table[name]`, or the object at a dotted name such as "my_package.my_file:MyMixer".
 
   Args:
     table: The built-in choices by name.
     name: A key of the table, or `module:attribute` of the user's own code.
     field: The path of the config field, for the error.
-    kind: The class that the user's own object must be a subclass or an instance of. `None` means
-      the classes that `kind_of` returns for the table.
 
   Raises:
     ConfigError: The name is neither (the message lists the valid names and the nearest), may not be
@@ -122,12 +116,12 @@ def lookup(table: Mapping[str, Any], name: str, field: str, kind: Any = None) ->
   if not isinstance(name, str) or ":" not in name:
     raise ConfigError(
       f"{field}={name!r} is unknown.{nearest(name, table)} Valid: {listing(table)};"
-      " or your own as 'module:Name'."
+      " or your own code as 'module:Name'."
     )
   if _trusted.get() is False:
     return _find_shipped(table, name, field)
   found = _import(name, field)
-  _check_kind(found, kind_of(table) if kind is None else (kind,), f"{field}={name!r}")
+  _check_kind(found, kind_of(table), f"{field}={name!r}")
   return found
 
 
@@ -156,7 +150,7 @@ def _check_kind(found: Any, kinds: tuple[type, ...], what: str) -> None:
   else:
     fits, wanted = isinstance(own, kinds), f"a {kinds[-1].__name__}"
   if not fits:
-    raise ConfigError(f"{what} is {type(own).__name__} {own!r:.60}, not {wanted}")
+    raise ConfigError(f"{what} is the {type(own).__name__} {own!r:.60}; it must be {wanted}")
 
 
 def _import(name: str, field: str) -> Any:
@@ -164,7 +158,7 @@ def _import(name: str, field: str) -> Any:
   try:
     return import_name(name)
   except (ImportError, AttributeError, ValueError) as error:
-    raise ConfigError(f"{field}={name!r} cannot be imported: {error}") from error
+    raise ConfigError(f"{field}={name!r} cannot be imported ({error}).") from error
 
 
 def import_name(name: str) -> Any:
@@ -213,19 +207,15 @@ def check_options(function: Callable, given: Mapping[str, Any], field: str, hidd
   for key in given:
     if key not in valid:
       owner = getattr(function, "__name__", str(function))
+      path = f"{field}.{key}"
       raise ConfigError(
-        f"{field}.{key}={given[key]!r}: {owner} has no field {key!r}."
-        f"{suggest(f'{field}.{key}', valid)}"
+        f"{path}={given[key]!r}: {owner} has no field {key!r}.{suggest(path, valid)}"
         f" Valid: {listing(valid) or 'none'}."
       )
 
 
 def build(
-  table: Mapping[str, Any],
-  spec: str | Mapping[str, Any],
-  field: str,
-  hidden=(),
-  kind: Any = None,
+  table: Mapping[str, Any], spec: str | Mapping[str, Any], field: str, hidden=()
 ) -> partial:
   """Turns `dict(name=..., **fields)`, or a bare name, into a callable with those fields bound.
 
@@ -234,7 +224,6 @@ def build(
     spec: The entry in the config.
     field: The path of the entry in the config, for errors.
     hidden: The arguments that the caller supplies itself, so that a config may not set them.
-    kind: The class of the user's own object, see `lookup`.
 
   Raises:
     ConfigError: A name or field is unknown (the message lists the valid ones and the nearest), or a
@@ -245,7 +234,7 @@ def build(
   fields = fields_of(spec)
   if "name" not in fields:
     raise ConfigError(f"{field} needs a name. Valid: {listing(table)}.")
-  function = lookup(table, fields.pop("name"), f"{field}.name", kind)
+  function = lookup(table, fields.pop("name"), f"{field}.name")
   check_options(function, fields, field, hidden)
   check_fields(function, fields, field)
   return partial(function, **fields)

@@ -68,11 +68,12 @@ def read(path: str | Path) -> tuple[Header, bytes]:
   """
   data = read_bytes(path)
   if data[:4] != MAGIC or len(data) < _HEAD.size:
-    raise ConfigError(f"{path} was not written by vitx compress")
+    raise ConfigError(f"{path} is not a file of vitx compress; name one.")
   _, version, size = _HEAD.unpack_from(data)
   if version != VERSION:
     raise ConfigError(
-      f"{path} is of version {version} of the format; this vitx reads version {VERSION}"
+      f"{path} has version {version} of the format, but this vitx reads version {VERSION};"
+      " use the vitx that wrote it."
     )
   try:
     fields: dict[str, Any] = json.loads(data[_HEAD.size : _HEAD.size + size])
@@ -80,7 +81,7 @@ def read(path: str | Path) -> tuple[Header, bytes]:
     declared = 4 * math.prod(header.shape)  # bytes of tokens
     check_integer(declared, "shape")
   except (ValueError, KeyError, TypeError) as error:
-    raise ConfigError(f"{path} is damaged: its header cannot be read ({error})") from error
+    raise ConfigError(f"{path} is damaged: its header cannot be read ({error}).") from error
   check_inflated(str(path), declared, len(data))
   return header, data[_HEAD.size + size :]
 

@@ -81,7 +81,7 @@ class WindowCoder:
     Raises:
       MissingExtraError: `constriction` is not installed.
     """
-    coder, categorical = _coder("RangeEncoder")()
+    coder, categorical = _make_coder("RangeEncoder")
     tokens, bits = tokens.astype(np.int32), 0.0
 
     def choose(places: np.ndarray, probabilities: np.ndarray) -> np.ndarray:
@@ -105,7 +105,7 @@ class WindowCoder:
       MissingExtraError: `constriction` is not installed.
     """
     words = np.frombuffer(code, "<u4").astype(np.uint32)
-    coder, categorical = _coder("RangeDecoder")(words)
+    coder, categorical = _make_coder("RangeDecoder", words)
     tokens = np.zeros(count, np.int32)
     self._visit(tokens, lambda _, probabilities: coder.decode(categorical, probabilities))
     return tokens
@@ -145,14 +145,10 @@ def _softmax(logits: np.ndarray) -> np.ndarray:
 _step = partial(jax.jit, static_argnums=0, donate_argnums=2)(next_logits)
 
 
-def _coder(name: str) -> Callable[..., tuple[Any, Any]]:
-  """Returns a function that makes a coder of `constriction` and its family of distributions."""
+def _make_coder(name: str, *given: np.ndarray) -> tuple[Any, Any]:
+  """Returns a coder of `constriction` and its family of distributions."""
   try:
-    import constriction
+    from constriction import stream
   except ImportError as error:
     raise MissingExtraError("arithmetic coding", "compress") from error
-  stream = constriction.stream
-  return lambda *given: (
-    getattr(stream.queue, name)(*given),
-    stream.model.Categorical(perfect=False),
-  )
+  return getattr(stream.queue, name)(*given), stream.model.Categorical(perfect=False)

@@ -14,6 +14,7 @@ from vitx.files import read_arrays, read_bytes
 from vitx.inference import code_file, density_model
 from vitx.inference.coding import WindowCoder
 from vitx.inference.opening import open_model
+from vitx.inference.sample_files import to_png
 from vitx.tasks.density_images import to_values
 from vitx.training.record.progress import count_bar
 
@@ -97,7 +98,7 @@ def read_tokens(path: Path, loaded: Loaded) -> tuple[str, tuple[int, ...], np.nd
     images = density_model.read_image(path, loaded)[None]
     kind, shape, tokens = "image", images.shape, density_model.image_tokens(images, loaded)
   if not tokens.size:
-    raise ConfigError(f"{path} is empty: there is nothing to compress")
+    raise ConfigError(f"{path} is empty; name a file with content.")
   return kind, shape, tokens.reshape(-1)
 
 
@@ -135,8 +136,8 @@ def decompress(
     if weights != header.weights:
       raise ConfigError(
         f"{path} was compressed with other weights (step {header.step}, digest {header.weights})"
-        f" than those of workdir={loaded.workdir!r} (step {loaded.step}, digest {weights}); use the"
-        " workdir that compressed it"
+        f" than workdir={loaded.workdir!r} has (step {loaded.step}, digest {weights});"
+        " use the workdir that compressed it."
       )
     with count_bar("decoding", header.count, "token") as bar:
       lanes = header.lanes
@@ -155,8 +156,8 @@ def _decode(coder: WindowCoder, header: code_file.Header, code: bytes, path: str
     intact = False
   if not intact:
     raise ConfigError(
-      f"{path} does not decode to what was compressed: it is damaged, or was made where logits"
-      f" round otherwise (made on {header.made_on}; here {code_file.describe_machine()})"
+      f"{path} does not decode to the original: it is damaged, or logits round otherwise here"
+      f" ({code_file.describe_machine()}) than on the machine that wrote it ({header.made_on})."
     )
   return tokens
 
@@ -171,10 +172,8 @@ def to_file(kind: str, found: np.ndarray, suffix: str) -> bytes:
   """
   if kind == "bytes":
     return found.tobytes()
+  if kind == "image":
+    return to_png(Image.fromarray(found[0, ..., 0] if found.shape[-1] == 1 else found[0]))
   buffer = io.BytesIO()
-  if kind == "images":
-    (np.savez if suffix == ".npz" else np.save)(buffer, found)
-  else:
-    image = Image.fromarray(found[0, ..., 0] if found.shape[-1] == 1 else found[0])
-    image.save(buffer, format="png")
+  (np.savez if suffix == ".npz" else np.save)(buffer, found)
   return buffer.getvalue()

@@ -52,7 +52,7 @@ def import_weights(
   check_config(config)
   check_folder(workdir, "out")
   if CheckpointStore(wd.locate_checkpoints(workdir), read_only=True).steps():
-    raise ConfigError(f"out={str(workdir)!r} holds a run already; name another directory")
+    raise ConfigError(f"out={str(workdir)!r} has a run already; name another directory.")
   config, info, data = _resolve(config, source, without_data)
   task = build_task(config)
   params, state = _read(source, config, info, task)
@@ -73,8 +73,8 @@ def _resolve(
     info = task_class(config.task).state_info(config)
     if info is None:
       raise ConfigError(
-        "without_data: the config does not say by itself how many classes and how large an image;"
-        " set model.num_classes and data.image_size"
+        "without_data: the config lacks the number of classes or the image size; set"
+        " model.num_classes and data.image_size."
       )
     named = read_names(Path(source).parent / FILE) if Path(source).is_file() else None
     names = list(info.class_names or ())
@@ -127,7 +127,8 @@ def export_weights(
   path = Path(out)
   check_folder(path.parent, "out")
   written = (path, path.parent / CARD, path.parent / FILE)
-  check_absent(written, "name another directory", f"out={str(out)!r}: ")
+  advice = "each export has its own folder: name another one, or remove the old export"
+  check_absent(written, advice, f"out={str(out)!r}: ")
   with open_model(workdir, checkpoint, trust_code=trust_code) as loaded:
     network = describe(loaded)
   arrays = export_arrays(loaded.variables, network.family)
@@ -137,7 +138,7 @@ def export_weights(
   if loaded.class_names and fit_lines(loaded.class_names):
     write_file(path.parent / FILE, "".join(f"{name}\n" for name in loaded.class_names))
   elif loaded.class_names:
-    logging.warning("%s is not written: a class has a name that is no line of it", FILE)
+    logging.warning("%s is not written: the name of a class is not one line", FILE)
   return network
 
 

@@ -41,21 +41,21 @@ class Sampling:
     """
     check_fields(type(self), dataclasses.asdict(self), "")
     if self.top_k is not None and self.top_p is not None:
-      raise ConfigError(f"top_k={self.top_k} and top_p={self.top_p}: give one of the two")
+      raise ConfigError(f"top_k={self.top_k} and top_p={self.top_p} are both set; set one.")
 
   def scale(self, logits: jax.Array) -> jax.Array:
     """Returns the logits (..., V) to draw from; tokens that must not be drawn have -inf."""
     logits = logits / self.temperature
     if self.top_k is not None:
       lowest = jax.lax.top_k(logits, min(self.top_k, logits.shape[-1]))[0][..., -1:]
-      return jnp.where(logits < lowest, -jnp.inf, logits)
-    if self.top_p is not None:
+    elif self.top_p is not None:
       ordered = jnp.flip(jnp.sort(logits, axis=-1), axis=-1)
       share = jax.nn.softmax(ordered, axis=-1)
       before = jnp.cumsum(share, axis=-1) - share  # The first token has 0, so it is always kept.
       lowest = jnp.min(jnp.where(before < self.top_p, ordered, jnp.inf), axis=-1, keepdims=True)
-      return jnp.where(logits < lowest, -jnp.inf, logits)
-    return logits
+    else:
+      return logits
+    return jnp.where(logits < lowest, -jnp.inf, logits)
 
 
 def next_logits(

@@ -26,8 +26,8 @@ def density_task(loaded: Loaded) -> Density:
   if not isinstance(loaded.task, Density):
     name = type(loaded.task).__name__.lower()
     raise ConfigError(
-      f"workdir={loaded.workdir!r} is of the task {name!r}, which has no probabilities of tokens;"
-      " use the workdir of a density model (task.name='density')"
+      f"workdir={loaded.workdir!r} has the task {name!r}, without probabilities of tokens;"
+      " use the workdir of a density model (task.name='density')."
     )
   return loaded.task
 
@@ -54,8 +54,8 @@ def check_tokens(tokens: np.ndarray, loaded: Loaded, where: str) -> np.ndarray:
   wrong = np.flatnonzero((tokens < 0) | (tokens >= V))
   if wrong.size:
     raise ConfigError(
-      f"{where} holds the byte {int(tokens[wrong[0]])} at {int(wrong[0])}; the model's vocabulary"
-      f" is 0 ... {V - 1}"
+      f"{where} has the byte {int(tokens[wrong[0]])} at position {int(wrong[0])}; the model's"
+      f" vocabulary is 0 ... {V - 1}"
     )
   return tokens.astype(np.int32)
 
@@ -75,8 +75,8 @@ def read_image(path: str | Path, loaded: Loaded) -> np.ndarray:
   if mode != {1: "L", 3: "RGB"}[channels] or image.shape != (height, width, channels):
     wanted = "gray" if channels == 1 else "RGB"
     raise ConfigError(
-      f"{path} has {image.shape[0]} x {image.shape[1]} pixels of mode {mode}; the model is of"
-      f" {height} x {width} pixels, 8-bit {wanted}"
+      f"{path} has {image.shape[0]} x {image.shape[1]} pixels of mode {mode}; give the model"
+      f" {height} x {width} pixels of 8-bit {wanted}"
     )
   return image
 

@@ -140,13 +140,13 @@ def _open(
   same = dataset.info.fingerprint == loaded.fingerprint
   if own and not same:
     logging.warning(
-      "%s has changed since the run: what is now its %s may have been trained on",
+      "%s has changed since the run; its present %s may contain examples of the training",
       dataset.info.name,
       split,
     )
   if not own and same and split in ("train", "all"):
     logging.warning(
-      "%s holds the very data of the run, also what it was trained on", dataset.info.name
+      "%s is the data of the run and contains the training examples", dataset.info.name
     )
   if split == "all":
     return dataset, None, Joined([dataset.open_split(name) for name in dataset.splits]), split
@@ -184,18 +184,17 @@ def _match(loaded: Loaded, dataset: Dataset) -> Dataset:
   matched = renumber(dataset, wanted, unnamed=unnamed) if names and wanted else dataset
   if matched is None or bool(names) != bool(wanted):
     raise ConfigError(
-      f"source={dataset.info.name!r} has {len(names)} classes, the model was trained on"
-      f" {len(wanted)}, and they are found by their names"
-      f" ({compare(names, wanted, 'source', 'model')}). Rename the source's, or list the model's in"
-      f" their order in a file {FILE}: in the source's folder, where the model knows numbers alone,"
-      " or beside the weights before `vitx convert`."
+      f"source={dataset.info.name!r} has {len(names)} classes and the model has {len(wanted)};"
+      f" they are matched by name ({compare(names, wanted, 'source', 'model')}). Rename the"
+      " classes of the source. If the model knows only numbers, list its classes in order in a"
+      f" file {FILE} in the source's folder, or beside the weights before `vitx convert`."
     )
   if "image" in dataset.info.spec:
     channels = dataset.info.spec["image"].shape[-1]
     if channels != loaded.config.data.channels:
       raise ConfigError(
-        f"source={dataset.info.name!r} has images of {channels} channels, the model takes"
-        f" {loaded.config.data.channels}"
+        f"source={dataset.info.name!r} has images of {channels} channels; the model takes"
+        f" {loaded.config.data.channels}; choose a source with that number."
       )
   return matched
 

@@ -59,7 +59,7 @@ def export(
   path, beside = Path(out), Path(f"{out}.json")
   for each in (path, beside):
     check_file(each, "out")
-  check_absent((path, beside), "name another file", f"out={str(out)!r}: ")
+  check_absent((path, beside), "name another, or remove it", f"out={str(out)!r}: ")
   if importlib.util.find_spec("flatbuffers") is None:
     raise MissingExtraError(f"out={str(out)!r}", "export")
   check_target(platforms, implementation)
@@ -94,8 +94,8 @@ def check_target(platforms: Sequence[str], implementation: str) -> None:
   """Raises ConfigError if no program can be made for the platforms or the implementation."""
   if not platforms or len(set(platforms)) < len(platforms) or not set(platforms) <= set(PLATFORMS):
     raise ConfigError(
-      f"platforms={','.join(platforms)!r} must name each once, of {', '.join(PLATFORMS)} (an NVIDIA"
-      " GPU is cuda)"
+      f"platforms={','.join(platforms)!r} must be some of {', '.join(PLATFORMS)}, each once;"
+      " an NVIDIA GPU is cuda."
     )
   check_choice(implementation, "implementation", IMPLEMENTATIONS)
 
@@ -149,12 +149,9 @@ def make_program(
     if batch is not None:
       raise
     # A network that needs its batch size raises a different error at each such place.
+    reason, other = str(error).partition("\n")[0], ", or use --implementation masked"
     raise ConfigError(
-      f"batch='symbolic': with implementation={implementation!r} this network is no program of any"
-      f" batch ({type(error).__name__}: {_first_line(error)}); say how large it is by --batch N"
-      f"{', or take --implementation masked' if implementation != 'masked' else ''}"
+      f"batch='symbolic': with implementation={implementation!r} this network needs a fixed"
+      f" batch ({type(error).__name__}: {reason}); give its size as --batch N"
+      f"{other * (implementation != 'masked')}."
     ) from error
-
-
-def _first_line(error: Exception) -> str:
-  return (str(error).splitlines() or [""])[0]

@@ -48,17 +48,15 @@ def make_reader(task: Task) -> Callable[[Any, int], Example]:
   def read(given: Any, number: int) -> Example:
     try:
       found = task.read_input(given, number)
-    except ConfigError:
-      raise
     except ValueError as error:
-      if isinstance(given, str | Path):
-        raise ConfigError(f"input {str(given)!r}: {error}") from error
-      raise
+      if isinstance(error, ConfigError) or not isinstance(given, str | Path):
+        raise
+      raise ConfigError(f"input {str(given)!r}: {error}") from error
     missing = [name for name in blank if name not in found and name not in task.answers]
     if missing:
       raise ConfigError(
         f"input {name_input(given, number)!r} has the arrays {listing(found) or 'none'} and lacks"
-        f" {listing(missing)}; give every array that the task reads by its name"
+        f" {listing(missing)}; give every array of the task by name."
       )
     return prepare({**blank, **found}, None)
 
@@ -74,7 +72,7 @@ def _files(folder: Path, suffixes: Sequence[str]) -> list[Path]:
   found, others = find_files(f"folder {str(folder)!r}", folder, suffixes)
   if not found:
     raise ConfigError(
-      f"folder {str(folder)!r} holds no file to predict; put {listing(suffixes)} in it"
+      f"folder {str(folder)!r} has no file to predict; put {listing(suffixes)} into it."
     )
   warn_of_skipped(str(folder), folder, others, suffixes)
   return found

@@ -54,9 +54,9 @@ def _images(loaded: Loaded) -> str:
   data, evaluation = loaded.config.data, loaded.config.evaluation
   (height, width), mean, std = sides(data.image_size), list(data.mean), list(data.std)
   return (
-    f"Images are {height} x {width} of {data.channels} channels in 0..1, less the mean {mean},"
-    f" divided by {std}; evaluation crops {evaluation.crop_ratio:g} of the side, resized by"
-    f" {text(evaluation.interpolation)} interpolation."
+    f"Images are {height} x {width} of {data.channels} channels in 0..1, minus the mean {mean},"
+    f" divided by {std}. Evaluation crops {evaluation.crop_ratio:g} of the side, after"
+    f" {text(evaluation.interpolation)} resizing."
   )
 
 
@@ -66,7 +66,7 @@ def _data(loaded: Loaded) -> str:
   )
   lines = [
     f"- source: {code(without_places(loaded.config.data.source))}" + f" ({counts})" * bool(counts),
-    f"- fingerprint: {code(loaded.fingerprint or 'none: the data were not at hand')}",
+    f"- fingerprint: {code(loaded.fingerprint or 'unknown: the data were not opened')}",
     f"- classes, in order: {', '.join(map(text, loaded.class_names))}",
   ]
   return "## Data\n\n" + "\n".join(lines)
@@ -76,7 +76,7 @@ def _figures(rows: Sequence[Mapping[str, Any]], step: int) -> str:
   """Returns a table of the figures of this checkpoint."""
   found = {row["kind"]: row for row in rows if row.get("step") == step and row["kind"] in _FIGURES}
   if not found:
-    return "## Figures\n\nNone: this run evaluated nothing."
+    return "## Figures\n\nThis checkpoint was not evaluated."
   names = [key for key in next(iter(found.values())) if key not in ("kind", "step", "time")]
   cells = [[kind, *(_show(row.get(name)) for name in names)] for kind, row in found.items()]
   return "## Figures\n\n" + table([["split", *names], *cells])
@@ -90,12 +90,12 @@ def _show(value: Any) -> str:
 
 def _run(environment: Mapping[str, Any]) -> str:
   versions = environment.get("versions") or {}
-  said = ", ".join(f"{name} {version}" for name, version in versions.items() if version)
+  known = ", ".join(f"{name} {version}" for name, version in versions.items() if version)
   command = without_places(environment.get("command") or ["unknown"])
   lines = [
     f"- command: {code(' '.join(map(str, command)))}",
     f"- commit of vitx: {text(environment.get('commit') or 'unknown')}",
     f"- devices: {', '.join(map(text, environment.get('devices') or ['unknown']))}",
-    f"- versions: {text(said or 'unknown')}",
+    f"- versions: {text(known or 'unknown')}",
   ]
   return "## Run\n\n" + "\n".join(lines)

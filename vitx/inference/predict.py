@@ -120,29 +120,25 @@ def _predict(
   )
   state = dict(jax.device_put(loaded.variables))
   arguments = (state.pop("params"), state, task.constants())
-  read_one = make_reader(task)
+  read = make_reader(task)
   # Batches are padded with blank examples to a few sizes, so that few programs are compiled.
   size = min(BATCH, 1 << max(len(examples) - 1, 0).bit_length())
   blank = {name: np.zeros(x.shape, x.dtype) for name, x in spec.items()}
   results, answers, named = [], [], []
   problems: list[ConfigError] = []
-
-  def read(given: Any, number: int) -> dict[str, np.ndarray] | None:
-    try:
-      return read_one(given, number)
-    except ConfigError as error:  # All unreadable inputs are reported together at the end.
-      problems.append(error)
-      return None
-
   with count_bar("predicting", len(examples), "input") as bar:
     for start in range(0, max(len(examples), 1), size):
       chunk = examples[start : start + size]
-      found = [(i, read(given, i)) for i, given in enumerate(chunk, start)]
-      filled = [each for _, each in found if each is not None]
+      filled = []
+      for number, given in enumerate(chunk, start):
+        try:
+          filled.append(read(given, number))
+          named.append(name_input(given, number))
+        except ConfigError as error:  # All unreadable inputs are reported together at the end.
+          problems.append(error)
       bar.update(len(chunk))
       if (problems and not skips) or (chunk and not filled):
         continue
-      named += [name_input(examples[i], i) for i, each in found if each is not None]
       mask = np.arange(size) < len(filled)
       filled += [blank] * (size - len(filled))
       batch = {name: np.stack([each[name] for each in filled]) for name in spec}
@@ -172,7 +168,7 @@ def _with_features(evaluate: Callable[..., Any]) -> Callable[..., Any]:
     with nn.intercept_methods(note):
       result = evaluate(*arguments)
     if not read:
-      raise ConfigError(f"features: the network has no module {names.HEAD!r} that reads them")
+      raise ConfigError(f"features: the network has no {names.HEAD!r}; leave them out.")
     return {**result, "rows": {**result["rows"], FEATURES: read[0]}}
 
   return run

@@ -1,6 +1,7 @@
 """Sampling from a trained density model."""
 
 import math
+import os
 from pathlib import Path
 
 import numpy as np
@@ -111,19 +112,19 @@ def _read_prompt(loaded: Loaded, prompt: str | Path | bytes | None) -> np.ndarra
     tokens = np.frombuffer(prompt, np.uint8)
   elif kind == "image":
     raise ConfigError(
-      f"prompt={str(prompt)!r:.80} of a model of images is a whole image; set complete to the share"
-      " of it that is given"
+      f"prompt={str(prompt)!r:.80} is a whole image here; set complete to the share of it that"
+      " is given."
     )
-  elif _is_file(prompt):
+  elif os.path.isfile(prompt):  # This is False for a text that can be no path.
     tokens = _read_file(Path(prompt), kind)
   elif kind == "audio" or isinstance(prompt, Path):
-    raise ConfigError(f"prompt={str(prompt)!r:.80} is no file")
+    raise ConfigError(f"prompt={str(prompt)!r:.80} does not exist; name a file.")
   else:
     tokens = np.frombuffer(prompt.encode(), np.uint8)
   if tokens.size >= length:
     raise ConfigError(
-      f"prompt has {tokens.size} tokens; the model's window of {length} must hold it and at least"
-      " one more: shorten it"
+      f"prompt has {tokens.size} tokens, but the model's window of {length} must hold more;"
+      " shorten it."
     )
   return density_model.check_tokens(tokens, loaded, "prompt")
 
@@ -137,13 +138,6 @@ def _read_file(path: Path, kind: density_model.Kind) -> np.ndarray:
   return read_sound(read_head(path))
 
 
-def _is_file(prompt: str | Path) -> bool:
-  try:
-    return Path(prompt).is_file()
-  except (OSError, ValueError):  # The text is too long for a path or has a zero in it.
-    return False
-
-
 def _originals(
   loaded: Loaded, prompt: str | Path | bytes | None, count: int, data_dir: str | None
 ) -> np.ndarray:
@@ -152,8 +146,8 @@ def _originals(
   if prompt is not None:
     if density_model.kind_of(loaded) != "image" or isinstance(prompt, bytes):
       raise ConfigError(
-        "complete and prompt are both set: a prompt is given whole; use one of the two (a prompt"
-        " with complete is the file of an image)"
+        "complete and prompt are both set, which needs a model of images and an image file;"
+        " set one of the two."
       )
     return density_model.image_tokens(density_model.read_image(prompt, loaded)[None], loaded)
   data = copy_data_fields(loaded, data_dir)

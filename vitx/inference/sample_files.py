@@ -109,15 +109,14 @@ def draw_grid(images: np.ndarray, columns: int) -> Image.Image:
   """
   factor = max(1, SIDE // max(images.shape[1:3]))
   images = images.repeat(factor, axis=1).repeat(factor, axis=2)
-  count, height, width, channels = images.shape
-  rows = math.ceil(count / columns)
-  shape = (rows * (height + GAP) + GAP, columns * (width + GAP) + GAP, channels)
-  canvas = np.full(shape, 255, np.uint8)
-  for number, image in enumerate(images):
-    row, column = divmod(number, columns)
-    top, left = GAP + row * (height + GAP), GAP + column * (width + GAP)
-    canvas[top : top + height, left : left + width] = image
-  return Image.fromarray(canvas[..., 0] if channels == 1 else canvas)
+  empty = -len(images) % columns
+  gaps = ((0, empty), (GAP, 0), (GAP, 0), (0, 0))
+  tiles = np.pad(images, gaps, constant_values=255)
+  tiles = tiles.reshape(-1, columns, *tiles.shape[1:])
+  rows = [np.concatenate(row, axis=1) for row in tiles]
+  edge = ((0, GAP), (0, GAP), (0, 0))
+  canvas = np.pad(np.concatenate(rows), edge, constant_values=255)
+  return Image.fromarray(canvas[..., 0] if canvas.shape[-1] == 1 else canvas)
 
 
 def to_text(tokens: np.ndarray) -> str:

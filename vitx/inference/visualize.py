@@ -32,6 +32,7 @@ from vitx.tasks import build_task
 from vitx.tasks.base import Task
 from vitx.tasks.classification import Classification
 from vitx.tasks.density import Density
+from vitx.training import cache
 from vitx.training.experiment import resolve
 from vitx.training.trial import complete_config, count_training_flops, measure_training_bytes
 
@@ -98,27 +99,29 @@ def visualize(
   make_canvas(1, 1)  # A missing matplotlib is reported before the long computation.
   workdirs = [workdir] if isinstance(workdir, str) else list(workdir or ())
   if options and options.inputs and figure not in {**figures.FIGURES, **figures.SIDE_BY_SIDE}:
-    raise ConfigError(f"--inputs: {figure} looks at no inputs; leave them out")
+    raise ConfigError(f"--inputs: {figure} uses no inputs; leave them out.")
   if figure in figures.RESULT_FIGURES:
     return _draw_results(figure, Path(out), results, config, workdirs)
   if results is not None:
-    raise ConfigError(f"results={results!r}: {figure} is no figure of results; leave it out")
+    raise ConfigError(f"results={results!r}: {figure} uses no results; leave them out.")
   if figure in figures.RUN_FIGURES:
     with registry.trusting(trust_code):
       return _draw_runs(figure, Path(out), workdirs, config)
   if figure in figures.PATTERN_FIGURES:
     if workdirs or config is not None:
-      raise ConfigError(f"{figure} is a figure of --patterns: give no --workdir and no --config")
+      raise ConfigError(f"{figure} draws --patterns; leave --workdir and --config out.")
     return figures.find_figure(figure)(patterns, grid or GRID, Path(out))
   if patterns:
-    raise ConfigError(f"--patterns: {figure} is a figure of a model; gallery draws patterns")
+    raise ConfigError(f"--patterns: {figure} draws a model; use the figure gallery for patterns.")
   if len(workdirs) > 1 and figure not in figures.SIDE_BY_SIDE:
-    raise ConfigError(f"--workdir: {figure} is a figure of one run, {len(workdirs)} are given")
+    raise ConfigError(
+      f"--workdir: {figure} draws one run; give one of the {len(workdirs)} workdirs."
+    )
   chosen: dict[str, Any] = {"checkpoint": checkpoint, "options": options, "trust_code": trust_code}
   subjects = [open_subject(workdir=each, config=config, **chosen) for each in workdirs or (None,)]
   labels = [subject.label for subject in subjects]
   if len(set(labels)) < len(labels):
-    raise ConfigError(f"--workdir: two are called alike ({', '.join(labels)}); files need names")
+    raise ConfigError(f"--workdir: two have one name ({', '.join(labels)}); rename one.")
   with registry.trusting(trust_code):
     shown = subjects if figure in figures.SIDE_BY_SIDE else subjects[0]
     return figures.find_figure(figure)(shown, Path(out))
@@ -145,9 +148,10 @@ def open_subject(
     ConfigError: Both or neither of workdir and config are given, or one cannot be opened.
   """
   if (workdir is None) == (config is None):
-    given = "neither" if workdir is None else "both"
-    raise ConfigError(f"--workdir and --config: {given} given; a figure is of one of them")
+    given = "neither is" if workdir is None else "both are"
+    raise ConfigError(f"--workdir and --config: {given} given; give one of them.")
   chosen = options or Options()
+  cache.enable()
   with registry.trusting(trust_code):
     if workdir is not None:
       return _of_run(load(workdir, checkpoint), chosen)
@@ -160,9 +164,10 @@ def _draw_results(
   """Draws a figure of a sweep over rows; their training steps are compiled to know their memory."""
   if results is None or config is None or workdirs:
     raise ConfigError(
-      f"{figure} is a figure of results: give the CSV file of vitx reproduce as --results, the"
-      " config file whose rows it has as --config, and no --workdir"
+      f"{figure} draws results; give the CSV file of vitx reproduce as --results, the config file"
+      " with its rows as --config, and no --workdir."
     )
+  cache.enable()
   path, overrides = split_text(config)
   first = complete_config(load_config(config))
   value = build_task(first).primary
@@ -174,29 +179,29 @@ def _draw_results(
       check_cost(row, count_training_flops(own), costs[row], config)
     used = measure_training_bytes(own)
     if used is None:
-      raise ConfigError(f"{figure}: {jax.default_backend()} does not tell the memory of a program")
+      raise ConfigError(f"{figure}: {jax.default_backend()} does not report a program's memory.")
     memory[row] = used / 1e9
   kind, backend = jax.devices()[0].device_kind, jax.default_backend()
-  told = f"{Path(results).name}, rows of {config}: test figure of finished runs"
-  told += ", mean ± standard deviation over seeds" * (max(map(len, found.values())) > 1)
-  told += ", against the memory of a training step of the row's whole batch, compiled for"
-  told += f" {kind}{f' ({backend})' if backend != kind else ''}, never run."
+  title = f"{Path(results).name}, rows of {config}: test figure of finished runs"
+  title += ", mean ± standard deviation over seeds" * (max(map(len, found.values())) > 1)
+  title += ", against the memory of a training step of the row's whole batch, compiled for"
+  title += f" {kind}{f' ({backend})' if backend != kind else ''}, never run."
   name = f"{figure}_{Path(results).stem}"
-  return figures.find_figure(figure)(found, memory, value, told, out, name)
+  return figures.find_figure(figure)(found, memory, value, title, out, name)
 
 
 def _draw_runs(figure: str, out: Path, workdirs: Sequence[str], config: str | None) -> list[Path]:
   if not workdirs:
     raise ConfigError(
-      f"{figure} is a figure of runs: give their --workdir, and as --config at most the file whose"
-      " source printed such figures"
+      f"{figure} draws runs; give their --workdir, and as --config at most a file whose source"
+      " printed such curves."
     )
   curves, value = read_curves(find_runs(workdirs))
   printed = find_printed(find_published(split_text(config)[0]), value) if config else {}
   if config and not printed.keys() & {curve.method for curve in curves}:
     methods = listing({curve.method for curve in curves})
     raise ConfigError(
-      f"config={config!r}: its source printed no training {value} of {methods}; leave it out"
+      f"config={config!r}: its source printed no training {value} of {methods}; leave it out."
     )
   first = Path(workdirs[0]).resolve().name
   return figures.find_figure(figure)(curves, value, out, f"{figure}_{first}", printed)
@@ -213,8 +218,8 @@ def _of_run(loaded: Loaded, options: Options) -> Subject:
 def _of_config(text: str, options: Options) -> Subject:
   if options.inputs:
     raise ConfigError(
-      "--inputs: a config alone does not say how its data are normalized; give a --workdir, which"
-      " vitx train or vitx convert makes"
+      "--inputs: a config does not have the statistics of its data; give a --workdir, which vitx"
+      " train or vitx convert makes."
     )
   config = complete_config(load_config(text))
   path, arg = split_text(text)

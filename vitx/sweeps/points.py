@@ -72,6 +72,17 @@ def find_published(path: str) -> Mapping[str, Mapping[str, Any]]:
   return {} if path.endswith(".json") else open_config(path).get("PUBLISHED", {})
 
 
+def match_published(path: str, points: Iterable[Point]) -> dict[str, Mapping[str, Any]]:
+  """Returns the published figures of rows, without the rows that train on another data set."""
+  published = find_published(path)
+  configs = {point.method: point.config for point in points if point.method in published}
+  return {
+    row: published[row]
+    for row, config in configs.items()
+    if config.data.source == load_config(f"{path}:{row}").data.source
+  }
+
+
 def expand(config: str, grid: Mapping[str, Sequence[str]]) -> dict[str, str]:
   """Returns a config's text for each combination of values, by the name of the method.
 

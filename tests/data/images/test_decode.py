@@ -244,7 +244,7 @@ def test_an_image_that_declares_too_much_is_refused_before_it_is_decoded(kind, m
 def test_one_setting_raises_the_limit_of_images(monkeypatch):
   content = encode(Image.new("RGB", (900, 900)))
   monkeypatch.setenv("VITX_MAX_INFLATED_GIB", "0.002")
-  with pytest.raises(ConfigError, match="set that variable of the environment to 1"):
+  with pytest.raises(ConfigError, match="set the environment variable VITX_MAX_INFLATED_GIB=1"):
     decode.decode_image(content, 3, "x")
   monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", Image.MAX_IMAGE_PIXELS)  # restored at the end
   monkeypatch.setenv("VITX_MAX_INFLATED_GIB", "1")

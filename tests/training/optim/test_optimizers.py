@@ -288,7 +288,7 @@ def test_parameter_names_are_in_the_order_of_leaves():
     (dict(weight_decay_mask="matrix"), r"weight_decay_mask='matrix'.*Did you mean 'matrices'"),
     (dict(freeze=("stem",)), r"'stem' matches the whole name of no parameter.*stem/conv/bias"),
     (dict(freeze=("blocks_0/mlp/.*",)), r"nearest names: .*block_1/mlp/"),
-    (dict(freeze=("stem/(",)), r"'stem/\(' is no regular expression"),
+    (dict(freeze=("stem/(",)), r"'stem/\(' is not a valid regular expression"),
     (dict(freeze="stem/.*"), r"must be a tuple"),
     (dict(freeze=(".*",)), r"freezes every parameter"),
   ],
