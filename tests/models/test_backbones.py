@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 import vitx
-from vitx.analysis.counting import count_parameters
+from vitx.analysis.counting import count, count_parameters
 from vitx.config.errors import ConfigError
-from vitx.models import count
 
 SMALL = {"num_heads": 2, "mlp_dim": 16}
 WIDTHS = {"pit": {"width": (8, 16), "depth": (1, 1)}, "cvt": {"width": 8, "depth": (1, 1)}}

@@ -127,13 +127,10 @@ def guess_layout(variables: Mapping[str, Any]) -> TokenLayout | None:
 
 def _count_rows(leaves: Mapping[str, Any]) -> int:
   """Returns the rows of the first position table, else of the first weight with a row per token."""
-  for name, leaf in leaves.items():
-    if names.is_position_table(name) and leaf.ndim > 1:
-      return leaf.shape[-2]
-  for name, leaf in leaves.items():
-    bound = names.token_axis(name)
-    if bound is not None and leaf.ndim > bound[0]:
-      return leaf.shape[bound[0]]
+  for name in sorted(leaves, key=lambda name: not names.is_position_table(name)):
+    bound = names.token_axis(name, leaves[name].ndim)
+    if bound is not None:
+      return leaves[name].shape[bound[0]]
   return 0
 
 

@@ -130,7 +130,8 @@ def _transfer_file(
   target = {"params": params, **tree.nest(state)}
   places = _find_places(find_places, None, found)
   filled, report = transfer(target, found, layout, foreign.guess_layout(found), places)
-  return filled, dataclasses.replace(report, unused=(*report.unused, *left), ignored=ignored)
+  unused = {**report.unused, **dict.fromkeys(left, "")}
+  return filled, dataclasses.replace(report, unused=unused, ignored=ignored)
 
 
 def _find_places(
