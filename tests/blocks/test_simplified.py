@@ -146,5 +146,5 @@ def test_parameters_with_an_mlp_as_wide_as_the_tokens(kind, mixer, layer, count)
 
 @pytest.mark.parametrize("kind", ["sas", "sas_p", "simplified"])
 def test_stochastic_depth_is_refused(kind):
-  with pytest.raises(ConfigError, match=rf"stochastic_depth=0.1.*'{kind}'.*set it to 0"):
+  with pytest.raises(ConfigError, match=rf"stochastic_depth=0.1.*'{kind}'.*stochastic_depth=0"):
     shapes(kind, stochastic_depth=0.1)

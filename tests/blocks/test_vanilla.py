@@ -83,5 +83,5 @@ def test_skipless_keeps_the_parameters_of_pre_norm():
 def test_errors():
   with pytest.raises(ConfigError, match=r"norms='one' is unknown.* Valid: mlp, shared, two"):
     made(VanillaBlock, norms="one")
-  with pytest.raises(ConfigError, match=r"stochastic_depth=0.1.*'skipless'.*set it to 0"):
+  with pytest.raises(ConfigError, match=r"stochastic_depth=0.1.*'skipless'.*stochastic_depth=0"):
     made(SkiplessBlock, stochastic_depth=0.1)

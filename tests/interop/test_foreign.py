@@ -175,11 +175,14 @@ def test_a_network_beside_unknown_parts_comes_without_them(tmp_path):
 @pytest.mark.parametrize(
   ("wrap", "message"),
   [
-    (lambda w: {"a": w, "b": w}, "holds arrays under each of 'a', 'b'; save the weights"),
+    (lambda w: {"a": w, "b": w}, "has arrays under each of 'a', 'b'; save the weights"),
     (lambda w: in_front("a.", w) | in_front("b.", w), r"several networks, a\.\*, b\.\*; save the"),
-    (lambda w: in_front("module._orig_mod.", w) | in_front("module.", w), "an array twice"),
+    (
+      lambda w: in_front("module._orig_mod.", w) | in_front("module.", w),
+      "two of its arrays have one name",
+    ),
     (lambda w: {"epoch": 3, "name": "x"}, "no arrays by name; epoch is of the type int"),
-    (lambda w: [w], "no arrays by name: it is no dict"),
+    (lambda w: [w], "no arrays by name: it is not a dict"),
   ],
 )
 def test_files_whose_weights_nobody_can_tell(wrap, message, tmp_path):
@@ -419,8 +422,8 @@ def test_numbers_of_safetensors(tmp_path, dtype, array):
 @pytest.mark.parametrize(
   ("how", "message"),
   [
-    (dict(dtype="C64", content=bytes(32)), "'a' is of the type C64, which is not read; those"),
-    (dict(dtype="F4", content=bytes(2)), "'a' is of the type F4, which is not read; those"),
+    (dict(dtype="C64", content=bytes(32)), "'a' has the type C64, which cannot be read; save"),
+    (dict(dtype="F4", content=bytes(2)), "'a' has the type F4, which cannot be read; save"),
     (dict(dtype="F32", content=bytes(16), size=3 * 10**9, shape=(750_000_000,)), "no readable"),
     (dict(dtype="F32", content=bytes(16), head=2**63), "no readable safetensors"),
     (dict(dtype="F32", content=bytes(16), head=2**64 - 1), "no readable safetensors"),
@@ -455,7 +458,9 @@ def test_a_pickle_that_wants_to_execute(tmp_path, suffix):
 
 
 def test_weights_of_unknown_names():
-  with pytest.raises(ConfigError, match=r"torch_archive\.pth.*named by none of the sources"):
+  with pytest.raises(
+    ConfigError, match=r"torch_archive\.pth.*names of its arrays .* are not known"
+  ):
     foreign.read_variables(str(GOLDEN / "torch_archive.pth"), 3)
   with pytest.raises(ConfigError, match=r"nowhere\.pth.*no such file"):
     foreign.read_arrays("nowhere.pth")

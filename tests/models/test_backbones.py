@@ -59,7 +59,7 @@ def test_any_positions_in_any_body(name, posemb):
     ("pit", {"token_mixer": "cvt"}, ["class token"]),
     ("cvt", {"pool": "cls"}, ["model.pool='cls'", "between its stages"]),
     ("cvt", {"strides": (2, 2, 2)}, ["model.strides=(2, 2, 2)", "1 stages"]),
-    ("pit", {"width": (8, 12)}, ["model.width=12", "multiple of the 8"]),
+    ("pit", {"width": (8, 12)}, ["model.width=12", "multiple of 8"]),
     ("pit", {"mlp_dim": (8, 8, 8)}, ["model.mlp_dim=(8, 8, 8)", "2 stages"]),
     ("vit", {"causal": True}, ["model.causal=True", "class token", "pool='mean'"]),
     ("cct", {"posemb": "rope", "token_mixer": "fnet"}, ["posemb='rope'", "FNet"]),

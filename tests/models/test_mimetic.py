@@ -166,8 +166,11 @@ def test_from_a_config_and_with_one_map_for_all_values():
 @pytest.mark.parametrize(
   ("fields", "message"),
   [
-    ({"token_mixer": "fnet"}, r"modules query and key.*this network has none"),
-    ({"token_mixer": {"name": "softmax", "head_dim": 4}}, "2 heads of 4 are not 16"),
+    ({"token_mixer": "fnet"}, r"modules query and key.*does not have"),
+    (
+      {"token_mixer": {"name": "softmax", "head_dim": 4}},
+      "16 channels, .* 2 heads of 4",
+    ),
     (
       {"initialization": {"name": "mimetic", "base": "pytorh"}},
       r"base.*'pytorh'.*Did you mean 'pytorch'",

@@ -150,8 +150,8 @@ def test_a_prefix_at_its_places_is_a_prefix_of_the_whole(mixer, posemb):
 @pytest.mark.parametrize(
   ("fields", "given", "message"),
   [
-    ({"causal": True}, {}, "causal=True: Plain .*no field 'causal'"),
-    ({"posemb": "rope"}, {}, "posemb='rope' .* Plain has none to turn"),
+    ({"causal": True}, {}, "causal=True hides .* Plain .*no field 'causal'"),
+    ({"posemb": "rope"}, {}, "posemb='rope' rotates .* Plain does not support"),
     ({}, {"at": np.arange(6)}, "token_mixer: Plain cannot be called .* no argument `at`"),
   ],
 )

@@ -147,7 +147,7 @@ def test_what_follows_from_images():
 @pytest.mark.parametrize(
   ("config", "info", "message"),
   [
-    (text, IMAGES, "task.window=256: the images .* are read whole"),
+    (text, IMAGES, "task.window=256 is .* the images .* are read whole"),
     (digits, SEQUENCES, "task.window is not set"),
     (lambda arg: text(f"{arg},task.window=0"), SEQUENCES, "task.window=0"),
     (lambda arg: text(f"{arg},task.min_context=256"), SEQUENCES, "task.min_context=256 leaves"),

@@ -236,7 +236,10 @@ def is_of_predictor(name):
   [
     ("task=distillation", r"task\.teacher is not set.*name a workdir"),
     ("task=distillation,task.teacher=nowhere", r"task\.teacher='nowhere'.*config\.json"),
-    ("task=distillation,task.teacher=a.pth", r"task\.teacher='a\.pth' does not say its network"),
+    (
+      "task=distillation,task.teacher=a.pth",
+      r"'a\.pth' does not describe its network",
+    ),
     ("CLASSES", r"task\.teacher='there' knows 7 classes.*10"),
     ("task.class_weight=0.0", "every weight of task.name='distillation' is zero"),
     ("task.token_weight=1.0,model.width=8", r"patch tokens are \[4, 16\].*\[4, 8\]"),

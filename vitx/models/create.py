@@ -99,7 +99,7 @@ def model_from_config(model: Mapping[str, Any]) -> nn.Module:
   """
   made = lookup(MODELS, model.get("name", ""), "model.name")
   if model.get("num_classes") is None and "num_classes" in options(made):
-    raise ConfigError("model.num_classes is not set: resolve the config against a source first")
+    raise ConfigError("model.num_classes is not set; set it, or resolve the config with a source.")
   return create_model(**model)
 
 
@@ -154,6 +154,6 @@ def _parts(model: Any) -> Mapping[str, tuple]:
 
 
 def _to_dtype(dtype: Any) -> Any:
-  if dtype in list(DTYPES.values()):  # a caller in Python may pass a dtype; a config has its name
+  if dtype in list(DTYPES.values()):  # Python code may pass a dtype; a config has its name.
     return dtype
   return DTYPES[check_choice(dtype, "model.dtype", tuple(DTYPES))]

@@ -31,7 +31,9 @@ def read_image(
   """
   is_path = isinstance(given, str | Path) and Path(given).suffix != ".npz"
   if channels not in FILE_CHANNELS and (is_path or isinstance(given, Image.Image)):
-    raise ValueError(f"image {number} must be an array of {channels} channels: no picture has them")
+    raise ValueError(
+      f"image {number} must be an array, because no image file has {channels} channels."
+    )
   if isinstance(given, Image.Image):
     try:
       return to_array(to_mode(given, channels, value_range, upright=True))
@@ -58,14 +60,14 @@ def check_image(image: np.ndarray, channels: int, number: int) -> np.ndarray:
   if not fits or not (is_float or array.dtype == np.uint8):
     raise ValueError(
       f"image {number} must be uint8, or float in 0..1, (height, width, {channels}) with at least"
-      f" one pixel, not {array.dtype} {image.shape}"
+      f" one pixel, not {array.dtype} {image.shape}."
     )
   if not is_float:
     return array
   if not ((array >= 0) & (array <= 1)).all():
     raise ValueError(
-      f"image {number} is float in {array.min()}..{array.max()}, not in 0..1; divide it, or make it"
-      " uint8 in 0..255"
+      f"image {number} is float in {array.min()}..{array.max()}, not in 0..1; scale it to 0..1, or"
+      " convert it to uint8 in 0..255."
     )
   return np.round(array.astype(np.float32) * 255).astype(np.uint8)
 
