@@ -127,8 +127,3 @@ def test_the_librarys_own_cache(cache, source):
 def test_what_the_librarys_cache_has_not(cache, source):
   with pytest.raises(ConfigError, match=f"init_from='{source}': .* the Hub cannot be reached"):
     hub.download(source)
-
-
-def test_a_name_that_the_library_refuses(cache):
-  with pytest.raises(ConfigError, match=r"init_from='hf:timm/tiny\.\.x' cannot be downloaded"):
-    hub.download("hf:timm/tiny..x")

@@ -198,7 +198,6 @@ def sized(depth=2, width=8, **parts) -> dict:
   ("fields", "said", "fix"),
   [
     (dict(depth=9), "the file has 2 blocks, the config 9", "Set model.depth=2."),
-    (dict(depth=1), "the file has 2 blocks, the config 1", "Set model.depth=2."),
     (dict(width=16), "the file has 8 channels, the config 16", "Set model.width=8."),
     (
       dict(depth=9, width=16),

@@ -72,13 +72,6 @@ def test_what_cannot_work_says_why(name, fields, parts):
     assert part in str(error.value)
 
 
-def test_names_are_checked():
-  with pytest.raises(ConfigError, match=r"model.block.*Did you mean 'pre_norm'"):
-    vitx.create_model("vit", num_classes=3, block="prenorm")
-  with pytest.raises(ConfigError, match=r"model.initialization.*pytorch"):
-    vitx.create_model("vit", num_classes=3, initialization="torch")
-
-
 @pytest.mark.parametrize(
   ("convolutions", "depth", "expected"), [(2, 2, 283_723), (2, 4, 482_123)], ids=["2/3x2", "4/3x2"]
 )

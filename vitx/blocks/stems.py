@@ -15,17 +15,6 @@ from vitx.layers.norms import BatchNorm
 from vitx.ops.kernels.pooling import max_pool
 
 
-def check_divisible(images: jax.Array, patch: int) -> None:
-  """Raises ConfigError if patches do not divide the image; the message names sizes that fit."""
-  height, width = images.shape[1:3]
-  if height % patch or width % patch:
-    below = max(patch, min(height, width) // patch * patch)
-    raise ConfigError(
-      f"model.stem.patch={patch} does not divide its input of {height} x {width} pixels; set"
-      f" data.image_size to a multiple such as {below} or {below + patch}, or choose another patch."
-    )
-
-
 class LinearStem(nn.Module):
   """Patches, each projected linearly (Dosovitskiy et al. 2021, equation 1).
 
@@ -48,12 +37,18 @@ class LinearStem(nn.Module):
     Raises:
       ConfigError: If patches do not divide the image.
     """
-    check_divisible(images, self.patch)
-    stride = self.patch if self.stride is None else self.stride
+    patch, (height, width) = self.patch, images.shape[1:3]
+    if height % patch or width % patch:
+      below = max(patch, min(height, width) // patch * patch)
+      raise ConfigError(
+        f"model.stem.patch={patch} does not divide its input of {height} x {width} pixels; set"
+        f" data.image_size to a multiple such as {below} or {below + patch}, or choose another"
+        " patch."
+      )
     embed = square_convolution(
       self.width,
-      self.patch,
-      stride,
+      patch,
+      patch if self.stride is None else self.stride,
       padding="VALID",
       kernel_init=nn.initializers.xavier_uniform(),
       dtype=self.dtype,

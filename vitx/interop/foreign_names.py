@@ -122,19 +122,16 @@ def _locate(theirs: Arrays, order: Sequence[str]) -> tuple[str, str]:
   found: dict[str, str] = {}
   for name, family in FAMILIES.items():
     first = family.marks[0]
-    fronts = [each.removesuffix(first) for each in theirs if each.endswith(first)]
-    for front in fronts:
+    for front in (each.removesuffix(first) for each in theirs if each.endswith(first)):
       whole = not front or front[-1] in "./"
       if whole and all(front + mark in theirs for mark in family.marks):
         found.setdefault(front, name)
   # The names of big_vision are AugReg's with a prefix.
   outer = [x for x in found if not any(x != y and x.startswith(y) for y in found)]
   if len(outer) > 1:
-    ranks = {
-      x: min((i for i, w in enumerate(order) if w in x.split(".")), default=99) for x in outer
-    }
-    best = min(ranks.values())
-    outer = [x for x in outer if ranks[x] == best]
+    rank = lambda x: min((order.index(w) for w in x.split(".") if w in order), default=99)  # noqa: E731
+    best = min(map(rank, outer))
+    outer = [x for x in outer if rank(x) == best]
     if len(outer) > 1:
       raise ConfigError(
         f"it has several networks, {', '.join(f'{x}*' for x in outer)}; save one of them in a"

@@ -80,22 +80,17 @@ def _lv_stem(number: int) -> list[NameRule]:
   ]
 
 
-VIT = [_CLASS, _POSITIONS, *_PATCHES, *_BLOCKS, *_END]
+_NETWORK = [*_PATCHES, *_BLOCKS, *_END]
+VIT = [_CLASS, _POSITIONS, *_NETWORK]
 DISTILLED = [
-  both_tokens("cls_token", "dist_token"),
-  _POSITIONS,
-  *_PATCHES,
-  *_BLOCKS,
-  *_END,
+  *(both_tokens("cls_token", "dist_token"), _POSITIONS, *_NETWORK),
   *linear("head_dist", "params/head_distillation"),
 ]
 REGISTERS = [same("reg_token", "params/extra"), *VIT]
 DINOV2_REGISTERS = [
   placed_class("cls_token", "pos_embed"),
   same("register_tokens", "params/extra"),
-  *_PATCHES,
-  *_BLOCKS,
-  *_END,
+  *_NETWORK,
 ]
 LV_VIT = [
   _CLASS,

@@ -129,6 +129,8 @@ def _vit_arguments(fields: Fields, size: ImageSize, channels: int) -> dict[str, 
     "norm_layer": _epsilon(fields),
     "act_layer": None if activation == "gelu" else repr(activation),
     "init_values": fields["block.layer_scale"],
+    "reg_tokens": fields["extra_tokens"] or None,
+    "no_embed_class": None if fields["posemb.prefix"] else True,
   }
 
 
@@ -140,10 +142,6 @@ def _ratio(hidden: int, width: int) -> str:
 
 def _write_vit(fields: Fields, size: ImageSize, channels: int) -> ForeignNetwork:
   arguments = _vit_arguments(fields, size, channels)
-  if fields["extra_tokens"]:
-    arguments["reg_tokens"] = fields["extra_tokens"]
-  if not fields["posemb.prefix"]:
-    arguments["no_embed_class"] = True
   family = "registers" if fields["extra_tokens"] else "timm"
   return ForeignNetwork(family, _call("vision_transformer", "VisionTransformer", arguments))
 

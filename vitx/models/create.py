@@ -86,7 +86,7 @@ def _build_fields(model: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
   built = dict(fields)
   if "dtype" in built:
     built["dtype"] = _to_dtype(built["dtype"])
-  for field, (table, default, hidden) in _parts(model).items():
+  for field, (table, default, hidden) in getattr(model, "PARTS", {}).items():
     built[field] = build(table, built.get(field, default), f"model.{field}", hidden)
   return built
 
@@ -138,7 +138,7 @@ def resolve_model(model: Mapping[str, Any], *, seed: int) -> dict[str, Any]:
     ConfigError: If the model is unknown, or if the token mixer cannot be built.
   """
   resolved = dict(model)
-  parts = _parts(lookup(MODELS, model.get("name", ""), "model.name"))
+  parts = getattr(lookup(MODELS, model.get("name", ""), "model.name"), "PARTS", {})
   if "token_mixer" not in parts:
     return resolved
   table, default, hidden = parts["token_mixer"]
@@ -147,10 +147,6 @@ def resolve_model(model: Mapping[str, Any], *, seed: int) -> dict[str, Any]:
   if "seed" in options(mixer.func) and "seed" not in mixer.keywords:
     resolved["token_mixer"] = {**fields_of(given), "seed": seed}
   return resolved
-
-
-def _parts(model: Any) -> Mapping[str, tuple]:
-  return getattr(model, "PARTS", {})
 
 
 def _to_dtype(dtype: Any) -> Any:

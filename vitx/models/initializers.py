@@ -236,33 +236,23 @@ def _redraw_modules(
   Raises:
     ConfigError: If they are not found, and `needed` is True.
   """
-  found = False
-
-  def walk(tree: Params, path: str) -> Params:
-    nonlocal found
-    if all(isinstance(tree.get(name), dict) and KERNEL in tree[name] for name in names):
-      found = True
-      # The key depends on the path, so that values do not depend on the rest of the network.
-      own = jax.random.fold_in(key, zlib.crc32(path.encode()))
-      kernels = draw(own, {name: tree[name][KERNEL] for name in names})
-      tree = {**tree, **{name: _with_kernel(tree[name], kernels[name]) for name in names}}
-    return {
-      name: walk(value, f"{path}/{name}") if isinstance(value, dict) else value
-      for name, value in tree.items()
-    }
-
-  result = walk(params, "")
-  if needed and not found:
+  leaves = flatten_dict(params)
+  owners = [path[:-2] for path in leaves if path[-2:] == (names[0], KERNEL)]
+  owners = [o for o in owners if all((*o, name, KERNEL) in leaves for name in names)]
+  for owner in owners:
+    # The key depends on the path, so that values do not depend on the rest of the network.
+    path = "".join(f"/{part}" for part in owner)
+    own = jax.random.fold_in(key, zlib.crc32(path.encode()))
+    for name, kernel in draw(own, {name: leaves[*owner, name, KERNEL] for name in names}).items():
+      leaves[*owner, name, KERNEL] = kernel.astype(leaves[*owner, name, KERNEL].dtype)
+      if (*owner, name, BIAS) in leaves:
+        leaves[*owner, name, BIAS] = jnp.zeros_like(leaves[*owner, name, BIAS])
+  if needed and not owners:
     raise ConfigError(
       "model.initialization draws the modules query and key of attention, which this network does"
       " not have; use another initialization or token mixer."
     )
-  return result
-
-
-def _with_kernel(old: Params, kernel: jax.Array) -> Params:
-  bias = {BIAS: jnp.zeros_like(old[BIAS])} if BIAS in old else {}
-  return {**old, KERNEL: kernel.astype(old[KERNEL].dtype), **bias}
+  return unflatten_dict(leaves)
 
 
 def _factors(

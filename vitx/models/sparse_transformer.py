@@ -146,6 +146,5 @@ class SparseTransformer(Trunk, kw_only=True):
     """
     previous = jax.ShapeDtypeStruct((batch, 1), jnp.int32)
     at = jax.ShapeDtypeStruct((1,), jnp.int32)
-    init = lambda key, previous, at: self.init(key, previous, at=at)  # noqa: E731
-    shapes = jax.eval_shape(init, jax.random.key(0), previous, at)
+    shapes = jax.eval_shape(self.init, jax.random.key(0), previous, at=at)
     return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes["cache"])

@@ -24,18 +24,6 @@ class StagedNetwork(Network, kw_only=True):
   if TYPE_CHECKING:
     depth: Depths
 
-  def __post_init__(self):
-    """Checks the fields.
-
-    Raises:
-      ConfigError: If there is no stage.
-    """
-    super().__post_init__()
-    if not self.depth:
-      raise ConfigError(
-        f"model.depth={self.depth!r} must have one entry for each stage, such as (1, 2)."
-      )
-
   def per_stage(self, field: str, stages: int | None = None) -> tuple[int, ...]:
     """Returns the value of a field for each stage; a single value serves all stages.
 
@@ -44,8 +32,12 @@ class StagedNetwork(Network, kw_only=True):
       stages: The number of values; `None` means the number of stages.
 
     Raises:
-      ConfigError: If there is neither a single value nor one for each stage.
+      ConfigError: If there is no stage, or neither a single value nor one for each stage.
     """
+    if not self.depth:
+      raise ConfigError(
+        f"model.depth={self.depth!r} must have one entry for each stage, such as (1, 2)."
+      )
     value = getattr(self, field)
     stages = len(self.depth) if stages is None else stages
     values = tuple(value) if isinstance(value, Sequence) else (value,)

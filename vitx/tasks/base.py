@@ -56,6 +56,8 @@ class Task(Protocol):
   Attributes:
     model: The network.
     teacher: The network whose weights the loss needs; None if it needs none.
+    primary: The name of the figure that chooses the best checkpoint.
+    mode: "max" if a high primary figure is good, or "min" if a low one is.
     answers: The arrays of an example that are known only with its answer; an exported program does
       not need them.
     input_suffixes: The suffixes, in lower case, of the files that `vitx predict` reads in a folder.
@@ -63,16 +65,10 @@ class Task(Protocol):
 
   model: nn.Module
   teacher: Teacher | None = None
+  primary: ClassVar[str]
+  mode: ClassVar[Literal["max", "min"]]
   answers: ClassVar[tuple[str, ...]] = ()
   input_suffixes: ClassVar[tuple[str, ...]] = (".npz",)
-
-  @property
-  def primary(self) -> str:
-    """Returns the name of the figure that chooses the best checkpoint."""
-
-  @property
-  def mode(self) -> Literal["max", "min"]:
-    """Returns "max" if a high primary figure is good, or "min" if a low one is."""
 
   def model_inputs(self, batch: Batch) -> Any:
     """Returns the model's input in `evaluate`, made from the arrays of `element_spec`, (B, ...)."""

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
 import flax
@@ -17,12 +17,7 @@ from vitx.models import model_from_config
 from vitx.models.sown import collect
 from vitx.tasks.base import Teacher
 from vitx.tasks.classification import Classification
-from vitx.tasks.classification_figures import (
-  agreement,
-  classification_sums,
-  cross_entropy,
-  summarize_classification,
-)
+from vitx.tasks.classification_figures import agreement, classification_sums, cross_entropy
 from vitx.tasks.distillation_terms import (
   attention_errors,
   basis_norm,
@@ -171,15 +166,23 @@ class Distillation(Classification):
     return "min" if self.weights.attention else "max"
 
   def loss(self, params, state, constants, batch, key, step):
-    """Computes the weighted sum of the terms, the new state, top-1 and each term."""
+    """Computes the weighted sum of the terms that have a weight, the state, top-1 and each term."""
     images, targets = self.draw(batch, key)
     logits, new_state, sown = self.run_model(
       params, state, images, batch, key, train=self.train_mode, also=("intermediates",)
     )
     student = _Outputs.of(logits, new_state.pop("intermediates", {}), is_teacher=False)
-    terms = self._compare(student, self._teach(constants, images), targets)
-    if self.weights.basis_l1:
-      terms["basis_l1"] = basis_norm(params)
+    teacher = self._teach(constants, images)
+    decided = jax.nn.one_hot(jnp.argmax(teacher.classes, axis=-1), self.num_classes)
+    makers: dict[str, Callable[[], jax.Array]] = {
+      "classes": lambda: cross_entropy(student.classes, targets),
+      "hard": lambda: cross_entropy(student.taught, decided),
+      "logits": lambda: divergence(teacher.classes, student.taught, self.temperature),
+      "tokens": lambda: token_error(student.tokens, teacher.tokens),
+      "attention": lambda: jnp.mean(attention_errors(student.sown, teacher.sown)),
+      "basis_l1": lambda: basis_norm(params),
+    }
+    terms = {name: make() for name, make in makers.items() if getattr(self.weights, name)}
     loss = sown + sum(self._weight(name, step) * term for name, term in terms.items())
     return loss, (new_state, {"top1": agreement(logits, targets), **terms})
 
@@ -203,7 +206,7 @@ class Distillation(Classification):
 
   def summarize(self, sums):
     """Returns the figures of `summarize_classification`, and means of the other sums."""
-    figures, count = summarize_classification(sums), float(sums["count"])
+    figures, count = super().summarize(sums), float(sums["count"])
     for name in (*SPARSITIES, "attention_error"):
       if name in sums:
         figures[name] = float(sums[name]) / count
@@ -234,24 +237,6 @@ class Distillation(Classification):
     )
     outputs = _Outputs.of(logits, found.get("intermediates", {}), is_teacher=True)
     return jax.lax.stop_gradient(outputs)
-
-  def _compare(
-    self, student: "_Outputs", teacher: "_Outputs", targets: jax.Array
-  ) -> dict[str, jax.Array]:
-    """Returns the terms that have a weight, each a mean over the batch."""
-    weights, terms = self.weights, {}
-    if weights.classes:
-      terms["classes"] = cross_entropy(student.classes, targets)
-    if weights.hard:
-      decided = jax.nn.one_hot(jnp.argmax(teacher.classes, axis=-1), self.num_classes)
-      terms["hard"] = cross_entropy(student.taught, decided)
-    if weights.logits:
-      terms["logits"] = divergence(teacher.classes, student.taught, self.temperature)
-    if weights.tokens:
-      terms["tokens"] = token_error(student.tokens, teacher.tokens)
-    if weights.attention:
-      terms["attention"] = jnp.mean(attention_errors(student.sown, teacher.sown))
-    return terms
 
   def _weight(self, name: str, step: jax.Array) -> jax.Array | float:
     weight, steps = getattr(self.weights, name), self.basis_l1_decay_steps

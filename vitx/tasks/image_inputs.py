@@ -8,10 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from PIL import Image
 
-from vitx.config.errors import ConfigError
 from vitx.data.images.decode import ValueRange, decode_image, to_array, to_mode
 from vitx.data.images.settings import FILE_CHANNELS
-from vitx.files import read_bytes
+from vitx.files import read_bytes, reading
 
 
 def read_image(
@@ -42,7 +41,9 @@ def read_image(
   if isinstance(given, np.ndarray | jax.Array):
     return check_image(np.asarray(given), channels, number)
   if is_path:
-    return decode_image(_read(given), channels, str(given), value_range, upright=True)
+    with reading(f"image {str(given)!r} cannot be read"):
+      content = read_bytes(given)
+    return decode_image(content, channels, str(given), value_range, upright=True)
   return None
 
 
@@ -70,10 +71,3 @@ def check_image(image: np.ndarray, channels: int, number: int) -> np.ndarray:
       " convert it to uint8 in 0..255."
     )
   return np.round(array.astype(np.float32) * 255).astype(np.uint8)
-
-
-def _read(path: str | Path) -> bytes:
-  try:
-    return read_bytes(path)
-  except OSError as error:
-    raise ConfigError(f"image {str(path)!r} cannot be read: {error}") from error
