@@ -109,7 +109,6 @@ HEAD = ("head.weight", "head.bias")
 WRAPPED = {
   "ddp": (lambda w, b, h: in_front("module.", w), ["module."]),
   "compiled": (lambda w, b, h: in_front("_orig_mod.", w), ["_orig_mod."]),
-  "compiled_ddp": (lambda w, b, h: in_front("module._orig_mod.", w), ["_orig_mod.", "module."]),
   "compiled_blocks": (
     lambda w, b, h: {n.replace("blocks.0.", "blocks.0._orig_mod."): x for n, x in w.items()},
     ["_orig_mod."],
@@ -130,10 +129,6 @@ WRAPPED = {
     ["target_encoder.", "encoder", "predictor", "module."],
   ),
   "head_beside": (lambda w, b, h: in_front("backbone.", b) | h, ["backbone."]),
-  "head_beside_ddp": (
-    lambda w, b, h: in_front("module.backbone.", b) | in_front("module.", h),
-    ["module.backbone."],
-  ),
   "two_networks": (
     lambda w, b, h: in_front("teacher.backbone.", w) | in_front("student.backbone.", w),
     ["teacher.backbone.", "student.backbone.cls_token"],

@@ -67,7 +67,7 @@ class Block(nn.Module):
       mix: A function that applies the token mixer to (B, N, C), then dropout.
       train: Whether dropout and stochastic depth are active.
     """
-    raise NotImplementedError(f"{type(self).__name__} must define `arrange` or `__call__`")
+    raise NotImplementedError(f"{type(self).__name__} defines no `arrange`")
 
   def normalize(self, x: jax.Array, name: str) -> jax.Array:
     """Applies the normalization called `name` to (B, N, C)."""
@@ -93,8 +93,14 @@ class Block(nn.Module):
       y = mixer(x, layout, mask=mask, train=train)
     else:
       alone = x.shape[1] == 1 and getattr(mixer, "causal", False)
-      cached = self.is_mutable_collection("cache")
-      _check_takes_places(mixer, cached and (alone or not self.is_initializing()))
+      decoding = self.is_mutable_collection("cache") and (alone or not self.is_initializing())
+      if decoding and not getattr(mixer, "decodes", False):
+        raise ConfigError(cannot_decode(mixer))
+      if "at" not in inspect.signature(type(mixer).__call__).parameters:
+        raise ConfigError(
+          f"model.token_mixer: {type(mixer).__name__} cannot be called for tokens at chosen"
+          " places, because its __call__ has no argument `at`; use another token mixer."
+        )
       y = mixer(x, layout, mask=mask, at=at, train=train)
     return Dropout(self.dropout if dropout is None else dropout)(y, train)
 
@@ -141,13 +147,3 @@ class Block(nn.Module):
         f"model.stochastic_depth={self.stochastic_depth:g} drops branches beside a skip, and"
         f" model.block={block!r} has no skip; set model.stochastic_depth=0.0."
       )
-
-
-def _check_takes_places(mixer: nn.Module, decoding: bool) -> None:
-  if decoding and not getattr(mixer, "decodes", False):
-    raise ConfigError(cannot_decode(mixer))
-  if "at" not in inspect.signature(type(mixer).__call__).parameters:
-    raise ConfigError(
-      f"model.token_mixer: {type(mixer).__name__} cannot be called for tokens at chosen places,"
-      " because its __call__ has no argument `at`; use another token mixer."
-    )

@@ -36,7 +36,7 @@ class DepthwisePool(nn.Module):
     batch, _, channels = x.shape
     if self.width % channels:
       raise ConfigError(
-        f"model.width={self.width} must be a multiple of {channels}, the width of the stage before,"
+        f"model.width={self.width} must be a multiple of {channels}, the previous width,"
         " because the pooling between stages convolves each channel separately."
       )
     prefix, grid = x[:, : layout.prefix], x[:, layout.prefix :]

@@ -42,8 +42,8 @@ class LinearStem(nn.Module):
       below = max(patch, min(height, width) // patch * patch)
       raise ConfigError(
         f"model.stem.patch={patch} does not divide its input of {height} x {width} pixels; set"
-        f" data.image_size to a multiple such as {below} or {below + patch}, or choose another"
-        " patch."
+        f" data.image_size to a multiple such as {below} or {below + patch}, or choose"
+        " another patch."
       )
     embed = square_convolution(
       self.width,
@@ -226,7 +226,7 @@ class NormalizedStem(nn.Module):
     settings = {"channels": self.channels, "kernels": self.kernels, "strides": self.strides}
     if len({len(numbers) for numbers in settings.values()}) > 1:
       said = ", ".join(f"model.stem.{name}={numbers}" for name, numbers in settings.items())
-      raise ConfigError(f"{said} must have equal lengths, with one entry for each convolution.")
+      raise ConfigError(f"{said} must have one entry for each convolution.")
     x = images
     for i, (channels, kernel, stride) in enumerate(zip(*settings.values(), strict=True)):
       fields = {"use_bias": False, "dtype": self.dtype, "name": f"conv_{i}"}

@@ -40,8 +40,8 @@ class TokenReduction:
     layers = list(self.layers)
     if layers != sorted(set(layers)) or (layers and layers[-1] >= depth):
       raise ConfigError(
-        f"model.token_reduction.layers={tuple(layers)} must name layers of 0 ... {depth - 1} in"
-        f" ascending order, because model.depth={depth}."
+        f"model.token_reduction.layers={tuple(layers)} must name layers of 0 ... {depth - 1}"
+        f" in ascending order, because model.depth={depth}."
       )
 
   def at(self, layer: int) -> Reduce | None:

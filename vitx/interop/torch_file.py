@@ -172,10 +172,19 @@ class _Reader(pickle._Unpickler):
       self._opaque[full] = type(full, (Opaque,), {"__slots__": ()})
     return self._opaque[full]
 
-  def _view(self, storage: Any, *place: Any) -> Any:
+  def _view(self, storage: Any, offset: int, size: Any, stride: Any, *_: Any) -> Any:
+    """Returns a copy of the part of a storage that a tensor views."""
     if isinstance(storage, Opaque):
       return storage
-    found = _view(storage, *place)
+    if not all(isinstance(n, int) and n >= 0 for n in (offset, *size, *stride)):
+      raise ValueError("it has a tensor with a negative extent")
+    last = offset + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
+    if 0 in size:
+      return np.empty(size, storage.dtype)
+    if last >= storage.size or math.prod(size) > storage.size:
+      raise ValueError(f"a tensor {tuple(size)} extends beyond its storage of {storage.size}")
+    steps = tuple(step * storage.itemsize for step in stride)
+    found = np.lib.stride_tricks.as_strided(storage[offset:], size, steps).copy()
     self._viewed += found.nbytes
     check_inflated(repr(str(self._path)), self._viewed, os.path.getsize(self._path))
     return found
@@ -270,18 +279,3 @@ class _Settings(dict):
   def __setstate__(self, state: Any) -> None:
     if isinstance(state, dict):
       self.update(state)
-
-
-def _view(
-  storage: np.ndarray, offset: int, size: tuple[int, ...], stride: tuple[int, ...], *_: Any
-) -> np.ndarray:
-  """Returns a copy of the part of a storage that a tensor views."""
-  if not all(isinstance(n, int) and n >= 0 for n in (offset, *size, *stride)):
-    raise ValueError("it has a tensor with a negative extent")
-  last = offset + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
-  if 0 in size:
-    return np.empty(size, storage.dtype)
-  if last >= storage.size or math.prod(size) > storage.size:
-    raise ValueError(f"a tensor {tuple(size)} extends beyond its storage of {storage.size}")
-  steps = tuple(step * storage.itemsize for step in stride)
-  return np.lib.stride_tricks.as_strided(storage[offset:], size, steps).copy()

@@ -17,5 +17,5 @@ def collect(sown: Mapping[str, Any], name: str) -> dict[str, Any]:
   flat, end = flatten_dict(dict(sown), sep="/"), f"/{name}"
   found = {path.removesuffix(end): x[0] for path, x in flat.items() if path.endswith(end)}
   # Padded numbers sort block_2 before block_10.
-  padded = {path: re.sub(r"\d+", lambda number: number[0].zfill(9), path) for path in found}
+  padded = {path: re.sub(r"\d+", lambda n: n[0].zfill(9), path) for path in found}
   return {path: found[path] for path in sorted(found, key=padded.__getitem__)}

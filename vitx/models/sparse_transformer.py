@@ -63,8 +63,8 @@ class SparseTransformer(Trunk, kw_only=True):
     super().__post_init__()
     if not self.causal:
       raise ConfigError(
-        "model.causal=False lets a token of model.name='sparse_transformer' see the token that it"
-        " predicts; leave model.causal out."
+        "model.causal=False lets a token of model.name='sparse_transformer' see the token that"
+        " it predicts; leave model.causal out."
       )
     if self.layer_cycle and self.depth % self.layer_cycle:
       raise ConfigError(

@@ -44,7 +44,7 @@ class StagedNetwork(Network, kw_only=True):
     values = values * stages if len(values) == 1 else values
     if len(values) != stages:
       raise ConfigError(
-        f"model.{field}={value!r} must be one value or one for each of the {stages} stages."
+        f"model.{field}={value!r} must be one value, or one for each of {stages} stages."
       )
     return values
 

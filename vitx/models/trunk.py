@@ -197,7 +197,7 @@ def _check_free(token_mixer: Callable[..., nn.Module], field: str) -> None:
   lacks = f"which {kind.__name__} does not support (it has no field {field!r})"
   if field == "causal":
     raise ConfigError(
-      f"{reason} hides later tokens, {lacks}; set model.causal=False, or use another token mixer."
+      f"{reason} hides later tokens, {lacks}; set model.causal=False, or use another mixer."
     )
   raise ConfigError(
     f"{reason} rotates queries and keys, {lacks}; use model.posemb='learned', or another mixer."

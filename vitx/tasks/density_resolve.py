@@ -27,7 +27,11 @@ def resolve(config: ConfigDict, info: DatasetInfo) -> None:
       fit.
   """
   model, task = config.model, config.task
-  _check_model(model)
+  if not {"vocabulary", "grid"} <= set(options(lookup(MODELS, model.name, "model.name"))):
+    raise ConfigError(
+      f"task.name='density' needs a model that predicts tokens, which model.name={model.name!r}"
+      " does not (it lacks the field 'vocabulary' or 'grid'); use model.name='sparse_transformer'."
+    )
   if "image" in info.spec:
     vocabulary, grid = _resolve_images(config, info)
   elif "tokens" in info.spec and info.vocabulary:
@@ -54,17 +58,6 @@ def resolve(config: ConfigDict, info: DatasetInfo) -> None:
       f"model.token_mixer.stride={stride} does not divide the {length} tokens of a sequence;"
       " choose a divisor."
     )
-
-
-def _check_model(model: ConfigDict) -> None:
-  """Raises ConfigError for a network that does not predict tokens."""
-  fields = options(lookup(MODELS, model.name, "model.name"))
-  for field in ("vocabulary", "grid"):
-    if field not in fields:
-      raise ConfigError(
-        f"task.name='density' needs a model that predicts tokens, which model.name={model.name!r}"
-        f" does not (no field {field!r}); use model.name='sparse_transformer'."
-      )
 
 
 def _resolve_images(config: ConfigDict, info: DatasetInfo) -> tuple[int, tuple[int, ...]]:
