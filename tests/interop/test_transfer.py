@@ -208,7 +208,7 @@ def sized(depth=2, width=8, **parts) -> dict:
 )
 def test_another_depth_or_width_is_said_in_one_line(fields, said, fix):
   _, report = transfer(sized(**fields), sized())
-  assert str(report).startswith(f"{said.replace('file', 'source')}.\n")
+  assert str(report).startswith(f"sizes differ: {said.replace('file', 'source')}\n")
   assert len(str(report).splitlines()) < 30
   with pytest.raises(ConfigError) as error:
     check_fit(report, "file.pth", ())

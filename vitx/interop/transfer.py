@@ -44,7 +44,7 @@ class Report:
   sizes: Mapping[str, tuple[int, int]] = dataclasses.field(default_factory=dict)
 
   def __str__(self) -> str:
-    rows = [f"{_describe_sizes(self.sizes, 'source')}."] if self.sizes else []
+    rows = [f"sizes differ: {_describe_sizes(self.sizes, 'source')}"] if self.sizes else []
     for field in dataclasses.fields(self)[:-1]:
       names = getattr(self, field.name)
       rows.append(f"{field.name:<8}{len(names):>6}")
@@ -99,7 +99,7 @@ def _explain(wrong: Mapping[str, str], report: Report, mixer: str) -> str:
   if wrong.keys().isdisjoint(report.skipped):
     sizes.pop("width", None)
   if sizes:
-    fields = " and ".join(f"model.{name}={ours[0]}" for name, ours in sizes.items())
+    fields = " and ".join(f"model.{field}={pair[0]}" for field, pair in sizes.items())
     return f"{_describe_sizes(sizes, 'file')}. Set {fields}."
   some = ", ".join(f"{name} ({reason})" for name, reason in list(wrong.items())[:LISTED])
   more = f", and {len(wrong) - LISTED} more" if len(wrong) > LISTED else ""
@@ -113,8 +113,8 @@ def _describe_sizes(sizes: Mapping[str, tuple[int, int]], where: str) -> str:
   """Returns the differences in size, such as "the file has 3 blocks, the config 12"."""
   units = {"depth": "blocks", "width": "channels"}
   return " and ".join(
-    f"the {where} has {theirs} {units[name]}, the config {ours}"
-    for name, (theirs, ours) in sizes.items()
+    f"the {where} has {theirs} {units[field]}, the config {ours}"
+    for field, (theirs, ours) in sizes.items()
   )
 
 
