@@ -41,9 +41,9 @@ class LinearStem(nn.Module):
     if height % patch or width % patch:
       below = max(patch, min(height, width) // patch * patch)
       raise ConfigError(
-        f"model.stem.patch={patch} does not divide its input of {height} x {width} pixels; set"
-        f" data.image_size to a multiple such as {below} or {below + patch}, or choose"
-        " another patch."
+        f"model.stem.patch={patch} does not divide the image of {height} x {width} pixels that"
+        f" reaches it; set data.image_size to a multiple such as {below} or {below + patch},"
+        " or choose another patch."
       )
     embed = square_convolution(
       self.width,
