@@ -165,7 +165,7 @@ def test_a_network_beside_unknown_parts_comes_without_them(tmp_path):
   ("wrap", "message"),
   [
     (lambda w: {"a": w, "b": w}, "has arrays under each of 'a', 'b'; save the weights"),
-    (lambda w: in_front("a.", w) | in_front("b.", w), r"several networks, a\.\*, b\.\*; save the"),
+    (lambda w: in_front("a.", w) | in_front("b.", w), r"several networks, a\.\*, b\.\*; save one"),
     (
       lambda w: in_front("module._orig_mod.", w) | in_front("module.", w),
       "two of its arrays have one name",
