@@ -111,9 +111,9 @@ def _explain(wrong: Mapping[str, str], report: Report, mixer: str) -> str:
 
 def _describe_sizes(sizes: Mapping[str, tuple[int, int]], where: str) -> str:
   """Returns the differences in size, such as "the file has 3 blocks, the config 12"."""
-  units = {"depth": "blocks", "width": "channels"}
+  units = {"depth": "block", "width": "channel"}
   return " and ".join(
-    f"the {where} has {theirs} {units[field]}, the config {ours}"
+    f"the {where} has {theirs} {units[field]}{'s' if theirs > 1 else ''}, the config {ours}"
     for field, (theirs, ours) in sizes.items()
   )
 
