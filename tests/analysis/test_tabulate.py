@@ -5,8 +5,9 @@ import math
 import pytest
 
 from configs import cifar10, vix_cifar10
+from vitx.analysis.counting import count
 from vitx.analysis.tabulate import list_layers
-from vitx.models import count, model_from_config
+from vitx.models import model_from_config
 
 
 @pytest.mark.parametrize("row", ["hybrid_vin", "cvt", "rope_vil", "mlp_mixer"])

@@ -11,9 +11,9 @@ import pytest
 from configs import imagenet
 from tests.drawn import draw_variables
 from tests.slow import all_but
+from vitx.analysis.counting import count
 from vitx.attention.sparsifiner import Sparsifiner
 from vitx.config.errors import ConfigError
-from vitx.models import count
 from vitx.ops.kernels.selection import count_kept
 from vitx.ops.layout import TokenLayout
 

@@ -1,5 +1,7 @@
 """Sizes, tokens and parameters of one small block."""
 
+from functools import partial
+
 import jax
 import numpy as np
 
@@ -20,3 +22,12 @@ def draw(block):
     return np.float32(path[-1].key == "scale") + noise
 
   return jax.tree_util.tree_map_with_path(leaf, shapes["params"])
+
+
+@partial(jax.jit, static_argnums=0)
+def run(block, params, x=TOKENS):
+  return block.apply({"params": params}, x, LAYOUT, train=False)
+
+
+def close(a, b):
+  np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)

@@ -7,13 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.blocks.small import LAYOUT, TOKENS, C, H, M, close, run
 from vitx.attention.softmax import SoftmaxAttention
 from vitx.blocks.pre_norm import NormalizedStreamBlock, PreNormBlock
-from vitx.ops.layout import TokenLayout
-
-B, N, C, H, M = 2, 6, 8, 2, 12
-LAYOUT = TokenLayout((N,))
-TOKENS = np.random.default_rng(1).normal(size=(B, N, C)).astype(np.float32)
 
 
 def make_block(kind=PreNormBlock, dtype=jnp.float32, **fields):
@@ -25,11 +21,6 @@ def make(kind=PreNormBlock, **fields):
   block = make_block(kind, **fields)
   init = jax.jit(partial(block.init, train=False), static_argnums=2)
   return block, init(jax.random.key(0), TOKENS, LAYOUT)["params"]
-
-
-@partial(jax.jit, static_argnums=0)
-def run(block, params, x=TOKENS):
-  return block.apply({"params": params}, x, LAYOUT, train=False)
 
 
 def test_without_it_there_are_no_factors():
@@ -55,7 +46,7 @@ def test_factors_multiply_the_channels_that_a_branch_adds(kind):
   for part, last, name in (("token_mixer", "out", "a"), ("mlp", "down", "b")):
     linear = {key: x * factors[name] for key, x in params[part][last].items()}
     other[part] = params[part] | {last: linear}
-  np.testing.assert_allclose(found, run(plain, other), rtol=1e-5, atol=1e-6)
+  close(found, run(plain, other))
 
 
 def test_it_computes_in_the_compute_type():

@@ -6,7 +6,7 @@ import flax.linen as nn
 import jax
 import numpy as np
 
-from tests.blocks.small import LAYOUT, TOKENS, B, C, H, M, draw
+from tests.blocks.small import LAYOUT, TOKENS, B, H, M, close, draw
 from vitx.attention.softmax import SoftmaxAttention
 from vitx.blocks.parallel import ParallelBlock
 from vitx.layers.mlp import MLP
@@ -41,10 +41,6 @@ def branches(params):
   y = nn.LayerNorm().apply({"params": params["norm"]}, TOKENS)
   mixer = SoftmaxAttention(H).apply({"params": params["token_mixer"]}, y, LAYOUT, train=False)
   return mixer, MLP(M).apply({"params": params["mlp"]}, y, False)
-
-
-def close(a, b):
-  np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
 
 
 def test_a_zero_mlp_leaves_attention_and_zero_attention_the_mlp():
@@ -93,11 +89,3 @@ def test_stochastic_depth_drops_the_branches_independently():
       assert len(fits) == 1
       seen.update(fits)
   assert seen == set(outcomes)
-
-
-def test_parameters():
-  count = lambda params: sum(x.size for x in jax.tree.leaves(params))  # noqa: E731
-  attention, mlp = 4 * (C * C + C), 2 * C * M + M + C
-  assert count(made()[1]) == attention + mlp + 2 * C
-  assert count(made(separate_norms=True)[1]) == attention + mlp + 4 * C
-  assert count(made(VIT_22B)[1]) == attention - 3 * C + 2 * C // H + mlp + 2 * C

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.blocks.small import LAYOUT, TOKENS, C, H, M
+from tests.blocks.small import LAYOUT, TOKENS, C, H, M, close, run
 from vitx.attention.shaped import ShapedAttention
 from vitx.attention.softmax import SoftmaxAttention
 from vitx.blocks.registry import BLOCKS
@@ -39,11 +39,6 @@ def shapes(*args, **fields):
   return jax.eval_shape(partial(start, build(*args, **fields)))
 
 
-@partial(jax.jit, static_argnums=0)
-def run(block, params, x=TOKENS):
-  return block.apply({"params": params}, x, LAYOUT, train=False)
-
-
 @jax.jit
 def mlp(params, x):
   return MLP(M).apply({"params": params["mlp"]}, x, False)
@@ -51,10 +46,6 @@ def mlp(params, x):
 
 def normed(x):
   return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-6)
-
-
-def close(a, b):
-  np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("layer", [0, 3])
@@ -129,22 +120,7 @@ def test_the_block_without_gains():
   close(run(build("simplified", dropped, serial=True), params), mlp(params, mixed))
 
 
-@pytest.mark.parametrize(
-  ("kind", "mixer", "layer", "count"),
-  [
-    ("simplified", ONE_MAP | {"values": "dropped"}, 0, 2.5 * C**2 + 4.5 * C + 2),
-    ("simplified", {"center": False, "values": "dropped"}, 0, 4 * C**2 + 6 * C + 2 * H),
-    ("sas_p", {}, 1, 4 * C**2 + 6 * C + 3 * H + 2),
-    ("sas_p", {}, 0, 5 * C**2 + 6 * C + 3 * H + 4),
-    ("sas", {}, 1, 4 * C**2 + 8 * C + 3 * H + 3),
-  ],
-)
-def test_parameters_with_an_mlp_as_wide_as_the_tokens(kind, mixer, layer, count):
-  params = shapes(kind, mixer, layer, mlp_dim=C)
-  assert sum(x.size for x in jax.tree.leaves(params)) == count
-
-
 @pytest.mark.parametrize("kind", ["sas", "sas_p", "simplified"])
 def test_stochastic_depth_is_refused(kind):
-  with pytest.raises(ConfigError, match=rf"stochastic_depth=0.1.*'{kind}'.*set it to 0"):
+  with pytest.raises(ConfigError, match=rf"stochastic_depth=0.1.*'{kind}'.*stochastic_depth=0"):
     shapes(kind, stochastic_depth=0.1)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.blocks.small import LAYOUT, TOKENS, H, M, draw
+from tests.blocks.small import TOKENS, H, M, close, draw, run
 from vitx.attention.softmax import SoftmaxAttention
 from vitx.blocks.pre_norm import PreNormBlock
 from vitx.blocks.vanilla import SkiplessBlock, VanillaBlock
@@ -22,21 +22,12 @@ def made(kind, **fields):
 
 
 @partial(jax.jit, static_argnums=0)
-def run(block, params, x=TOKENS):
-  return block.apply({"params": params}, x, LAYOUT, train=False)
-
-
-@partial(jax.jit, static_argnums=0)
 def slope(block, params):
   return jax.grad(lambda x: jnp.sum(run(block, params, x) ** 2 + run(block, params, x)))(TOKENS)
 
 
 def norms(params):
   return {name for name in params if "norm" in name}
-
-
-def close(a, b):
-  np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
 
 
 def test_with_two_norms_it_is_the_pre_norm_block():
@@ -83,5 +74,5 @@ def test_skipless_keeps_the_parameters_of_pre_norm():
 def test_errors():
   with pytest.raises(ConfigError, match=r"norms='one' is unknown.* Valid: mlp, shared, two"):
     made(VanillaBlock, norms="one")
-  with pytest.raises(ConfigError, match=r"stochastic_depth=0.1.*'skipless'.*set it to 0"):
+  with pytest.raises(ConfigError, match=r"stochastic_depth=0.1.*'skipless'.*stochastic_depth=0"):
     made(SkiplessBlock, stochastic_depth=0.1)

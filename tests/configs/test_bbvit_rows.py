@@ -9,9 +9,10 @@ from configs.bbvit_imagenette import FLAT_ROWS, PUBLISHED, ROWS, VARIANTS, get_c
 from tests.configs.test_vix_rows import SOURCES, check_sources, check_step, drawn, source_of
 from tests.models.vit_pytorch_weights import CARRY, Weights
 from tests.slow import all_but
+from vitx.analysis.counting import count
 from vitx.attention import MIXERS
 from vitx.blocks.pre_norm import PreNormBlock
-from vitx.models import count, model_from_config
+from vitx.models import model_from_config
 from vitx.ops.layout import TokenLayout
 from vitx.training.experiment import resolve
 from vitx.training.optim.optimizers import make_optimizer

@@ -9,7 +9,8 @@ from configs import finetune, imagenet
 from tests.configs.test_vix_rows import count_by_layers
 from tests.interop.published import FILES, begin
 from tests.slow import all_but
-from vitx.models import count, model_from_config, token_layout
+from vitx.analysis.counting import count
+from vitx.models import model_from_config, token_layout
 from vitx.ops.layout import TokenLayout
 from vitx.training import loop
 from vitx.training.trial import complete_config

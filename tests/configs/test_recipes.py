@@ -13,10 +13,10 @@ from tests.configs.test_vix_rows import (
   source_of,
 )
 from tests.slow import all_but
+from vitx.analysis.counting import count
 from vitx.data import order
 from vitx.data.dataset import DatasetInfo
 from vitx.data.images.settings import image_spec
-from vitx.models import count
 from vitx.tasks import build_task
 from vitx.training.experiment import resolve
 from vitx.training.optim.schedules import make_schedule

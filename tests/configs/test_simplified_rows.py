@@ -11,7 +11,8 @@ from configs.simplified_cifar10 import OWN, PUBLISHED, ROWS, SIZES, get_config
 from tests.configs.test_vix_rows import check_step, drawn, info_of
 from tests.runs import replace
 from tests.slow import all_but
-from vitx.models import count, initialize, model_from_config
+from vitx.analysis.counting import count
+from vitx.models import initialize, model_from_config
 from vitx.training.experiment import resolve
 
 # Every parameter included, as the blog prints them.

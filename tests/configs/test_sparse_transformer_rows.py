@@ -6,8 +6,8 @@ import importlib
 import pytest
 
 from tests.slow import all_but
+from vitx.analysis.counting import count
 from vitx.data.dataset import ArraySpec, DatasetInfo
-from vitx.models import count
 from vitx.tasks import build_task, task_class
 from vitx.tasks.density import Density
 from vitx.training.experiment import resolve

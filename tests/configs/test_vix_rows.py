@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from tests.slow import all_but
+from vitx.analysis.counting import count
 from vitx.config import default_config, with_overrides
 from vitx.data.dataset import ArraySpec, DatasetInfo
-from vitx.models import count, model_from_config
+from vitx.models import model_from_config
 from vitx.tasks import build_task
 from vitx.training.experiment import resolve
 from vitx.training.optim.optimizers import make_optimizer

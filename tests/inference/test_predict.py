@@ -250,7 +250,7 @@ def test_a_model_is_compiled_once(loaded, digits, monkeypatch):
       [np.zeros((8, 8, 1), np.int64)],
       r"image 0 must be uint8, or float in 0..1, \(height, width, 1\) .* not int64 \(8, 8, 1\)",
     ),
-    ([np.full((8, 8, 1), 2.0)], r"image 0 is float in 2.0..2.0, not in 0..1; divide it"),
+    ([np.full((8, 8, 1), 2.0)], r"image 0 is float in 2.0..2.0, not in 0..1; scale it"),
     ([np.full((8, 8, 1), -0.1)], r"image 0 is float in -0.1..-0.1, not in 0..1"),
     ([np.full((8, 8, 1), np.nan)], r"image 0 is float in nan..nan, not in 0..1"),
     ([np.zeros((0, 8, 1), np.uint8)], r"image 0 .* at least one pixel, not uint8 \(0, 8, 1\)"),

@@ -13,9 +13,11 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
+from vitx.checkpoints.tree import name_arrays
 from vitx.config import default_config
 from vitx.inference.convert import describe
-from vitx.interop.export import export_arrays, write_safetensors
+from vitx.interop.export import write_safetensors
+from vitx.interop.foreign_names import to_theirs
 from vitx.models import create_model, initialize
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -70,9 +72,8 @@ def main():
   calls = {}
   for name in MODELS:
     _, variables, network = make(name)
-    write_safetensors(
-      GOLDEN / f"exported_{name}.safetensors", export_arrays(variables, network.family)
-    )
+    arrays = to_theirs(name_arrays(variables), network.family)
+    write_safetensors(GOLDEN / f"exported_{name}.safetensors", arrays)
     calls[name] = network.code
   CALLS.write_text(json.dumps(calls, indent=2) + "\n")
 

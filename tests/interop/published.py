@@ -74,8 +74,7 @@ def make(name, side=None, **fields):
 @functools.cache
 def shapes_of(model, side, channels=3):
   """The shapes of a network's variables; equal networks are traced once in all."""
-  height, width = (side, side) if isinstance(side, int) else side
-  images = np.zeros((1, height, width, channels), np.float32)
+  images = np.zeros((1, side, side, channels), np.float32)
   return jax.eval_shape(lambda key: initialize(model, key, images), jax.random.key(0))
 
 

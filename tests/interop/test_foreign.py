@@ -1,7 +1,6 @@
 """Published weights: outputs as their own code has them, names there and back, what is refused."""
 
 import json
-import pickle
 import re
 import struct
 from pathlib import Path
@@ -74,9 +73,8 @@ def test_big_visions_names():
   ):
     theirs = {name.replace(old, new): x for name, x in theirs.items()}
   found, left = foreign_names.to_ours({f"params/{name}": x for name, x in theirs.items()}, 3)
-  assert left == [] and found.keys() == wanted.keys()
-  for name, value in wanted.items():
-    np.testing.assert_array_equal(found[name], value)
+  assert left == []
+  jax.tree.map(np.testing.assert_array_equal, found, wanted)
 
 
 @pytest.mark.parametrize("name", [name for name in NETWORKS if name not in PLACED])
@@ -87,9 +85,8 @@ def test_there_and_back_is_the_identity(name):
   assert left == [] and set(ours) | head == set(name_leaves(make(name)[1]))
   back = foreign_names.to_theirs(ours, foreign_names.find_family(theirs))
   counters = {key for key in theirs if key.endswith("num_batches_tracked")}
-  assert set(back) == set(theirs) - counters
-  for key, value in back.items():
-    np.testing.assert_array_equal(value, theirs[key], err_msg=key)
+  kept = {key: theirs[key] for key in theirs if key not in counters}
+  jax.tree.map(np.testing.assert_array_equal, back, kept)
 
 
 @pytest.mark.parametrize("family", ["dinov2_registers", "registers"])
@@ -99,10 +96,7 @@ def test_registers_there_and_back(family):
   ours, left = foreign_names.to_ours(theirs, 3)
   assert left == [] and theirs["pos_embed"].shape == (1, 10, 12)
   back = foreign_names.to_theirs(ours, family)
-  again, _ = foreign_names.to_ours(back, 3)
-  assert again.keys() == ours.keys()
-  for key, value in ours.items():
-    np.testing.assert_array_equal(again[key], value, err_msg=key)
+  jax.tree.map(np.testing.assert_array_equal, foreign_names.to_ours(back, 3)[0], ours)
 
 
 def in_front(prefix, arrays):
@@ -115,7 +109,6 @@ HEAD = ("head.weight", "head.bias")
 WRAPPED = {
   "ddp": (lambda w, b, h: in_front("module.", w), ["module."]),
   "compiled": (lambda w, b, h: in_front("_orig_mod.", w), ["_orig_mod."]),
-  "compiled_ddp": (lambda w, b, h: in_front("module._orig_mod.", w), ["_orig_mod.", "module."]),
   "compiled_blocks": (
     lambda w, b, h: {n.replace("blocks.0.", "blocks.0._orig_mod."): x for n, x in w.items()},
     ["_orig_mod."],
@@ -136,10 +129,6 @@ WRAPPED = {
     ["target_encoder.", "encoder", "predictor", "module."],
   ),
   "head_beside": (lambda w, b, h: in_front("backbone.", b) | h, ["backbone."]),
-  "head_beside_ddp": (
-    lambda w, b, h: in_front("module.backbone.", b) | in_front("module.", h),
-    ["module.backbone."],
-  ),
   "two_networks": (
     lambda w, b, h: in_front("teacher.backbone.", w) | in_front("student.backbone.", w),
     ["teacher.backbone.", "student.backbone.cls_token"],
@@ -175,11 +164,14 @@ def test_a_network_beside_unknown_parts_comes_without_them(tmp_path):
 @pytest.mark.parametrize(
   ("wrap", "message"),
   [
-    (lambda w: {"a": w, "b": w}, "holds arrays under each of 'a', 'b'; save the weights"),
-    (lambda w: in_front("a.", w) | in_front("b.", w), r"several networks, a\.\*, b\.\*; save the"),
-    (lambda w: in_front("module._orig_mod.", w) | in_front("module.", w), "an array twice"),
+    (lambda w: {"a": w, "b": w}, "has arrays under each of 'a', 'b'; save the weights"),
+    (lambda w: in_front("a.", w) | in_front("b.", w), r"several networks, a\.\*, b\.\*; save one"),
+    (
+      lambda w: in_front("module._orig_mod.", w) | in_front("module.", w),
+      "two of its arrays have one name",
+    ),
     (lambda w: {"epoch": 3, "name": "x"}, "no arrays by name; epoch is of the type int"),
-    (lambda w: [w], "no arrays by name: it is no dict"),
+    (lambda w: [w], "no arrays by name: it is not a dict"),
   ],
 )
 def test_files_whose_weights_nobody_can_tell(wrap, message, tmp_path):
@@ -271,27 +263,12 @@ def test_names_of_transformers(name):
   extra |= {f"{how[0]}pooler.dense.{x}": np.ones(12, np.float32) for x in ("weight", "bias")}
   stripped, beside = foreign_names.strip(named | extra, foreign.STATE_DICTS)
   found, left = foreign_names.to_ours(stripped, 3)
-  assert left == [] and found.keys() == wanted.keys()
-  assert beside.keys() == ({how[0]} if how[0] else set())
-  for key, value in wanted.items():
-    np.testing.assert_array_equal(found[key], value, err_msg=key)
+  assert left == [] and beside.keys() == ({how[0]} if how[0] else set())
+  jax.tree.map(np.testing.assert_array_equal, found, wanted)
   if name not in ("vit_in_memory", "dinov2_in_memory"):
     back = foreign_names.to_theirs(found, foreign_names.find_family(stripped))
-    again, _ = foreign_names.to_ours(back, 3)
     assert back.keys() | extra.keys() >= {n.removeprefix(how[0]) for n in named}
-    for key, value in wanted.items():
-      np.testing.assert_array_equal(again[key], value, err_msg=key)
-
-
-def test_heads_are_blocks_of_rows():
-  """Of the stacked projections the queries come first, and each head's rows are together."""
-  theirs = foreign.read_arrays(str(GOLDEN / "timm_vit.safetensors"))[0]
-  ours, _ = foreign_names.to_ours(theirs, 3)
-  stacked = theirs["blocks.1.attn.qkv.weight"]  # (36, 12)
-  key = ours["params/block_1/token_mixer/key/kernel"]  # (12, 3, 4)
-  np.testing.assert_array_equal(key[:, 2, 1], stacked[12 + 2 * 4 + 1])
-  out = ours["params/block_1/token_mixer/out/kernel"]  # (3, 4, 12)
-  np.testing.assert_array_equal(out[2, 1], theirs["blocks.1.attn.proj.weight"][:, 2 * 4 + 1])
+    jax.tree.map(np.testing.assert_array_equal, foreign_names.to_ours(back, 3)[0], wanted)
 
 
 def test_another_grid_and_other_classes(capsys):
@@ -300,20 +277,6 @@ def test_another_grid_and_other_classes(capsys):
   assert np.all(variables["params"]["head"]["kernel"] == FRESH)
   printed = capsys.readouterr().out
   assert "1 + 3 x 3 tokens -> 1 + 5 x 5 tokens" in printed and "head/kernel" in printed
-
-
-def test_positions_on_a_rectangle():
-  """Each axis is interpolated on its own: a turned table on a turned grid is the table turned."""
-  wide = fill("timm_vit", side=(16, 40), layout=TokenLayout((2, 5), 1))[1]["params"]["posemb"]
-  assert wide["table"].shape == (1, 11, 12)
-  theirs = foreign.read_arrays(FILES["timm_vit"])[0]["pos_embed"]
-  turned = theirs[:, 1:].reshape(1, 3, 3, 12).swapaxes(1, 2).reshape(1, 9, 12)
-  source = {"posemb": {"table": np.concatenate([theirs[:, :1], turned], axis=1)}, "a": np.ones(1)}
-  target = {"posemb": {"table": np.zeros((1, 11, 12))}, "a": np.zeros(1)}
-  layouts = TokenLayout((5, 2), 1), TokenLayout((3, 3), 1)
-  tall = transfer(target, source, *layouts)[0]["posemb"]["table"]
-  back = np.asarray(tall)[:, 1:].reshape(5, 2, 12).swapaxes(0, 1).reshape(1, 10, 12)
-  np.testing.assert_allclose(back, wide["table"][:, 1:], atol=1e-5)
 
 
 def test_another_mixer_keeps_the_projections_that_it_shares():
@@ -333,9 +296,9 @@ def test_another_mixer_keeps_the_projections_that_it_shares():
 @pytest.mark.parametrize(
   ("name", "fields", "message"),
   [
-    ("timm_vit", dict(width=24), r"does not fit this network.*shapes differ"),
-    ("timm_vit", dict(depth=3), r"params/block_2/.*is not in the file"),
-    ("timm_vit", dict(depth=1), r"params/block_1/.*has no place in this network"),
+    ("timm_vit", dict(width=24), r"the file has 12 channels, the config 24\. Set model\.width=12"),
+    ("timm_vit", dict(depth=3), r"the file has 2 blocks, the config 3\. Set model\.depth=2"),
+    ("timm_vit", dict(depth=1), r"the file has 2 blocks, the config 1\. Set model\.depth=2"),
     ("timm_vit", dict(mlp_dim=20), r"mlp/up/kernel.*shapes differ"),
     ("timm_vit", dict(width=10, num_heads=5), r"num_heads=5"),
     ("lv_vit", dict(token_mixer="softmax"), r"query/bias \(is not in the file\)"),
@@ -345,7 +308,7 @@ def test_another_mixer_keeps_the_projections_that_it_shares():
     (
       "timm_mixer",
       dict(token_mixer="mlp_mixing"),
-      r"up/kernel \(\[9, 6\] -> \[9, 9\]: shapes differ, and not",
+      r"up/kernel \(\[9, 6\] -> \[9, 9\]: the shapes differ in more than",
     ),
   ],
 )
@@ -419,8 +382,8 @@ def test_numbers_of_safetensors(tmp_path, dtype, array):
 @pytest.mark.parametrize(
   ("how", "message"),
   [
-    (dict(dtype="C64", content=bytes(32)), "'a' is of the type C64, which is not read; those"),
-    (dict(dtype="F4", content=bytes(2)), "'a' is of the type F4, which is not read; those"),
+    (dict(dtype="C64", content=bytes(32)), "'a' has the type C64, which cannot be read; save"),
+    (dict(dtype="F4", content=bytes(2)), "'a' has the type F4, which cannot be read; save"),
     (dict(dtype="F32", content=bytes(16), size=3 * 10**9, shape=(750_000_000,)), "no readable"),
     (dict(dtype="F32", content=bytes(16), head=2**63), "no readable safetensors"),
     (dict(dtype="F32", content=bytes(16), head=2**64 - 1), "no readable safetensors"),
@@ -435,30 +398,11 @@ def test_safetensors_that_are_none(tmp_path, how, message):
     foreign.read_arrays(path)
 
 
-@pytest.mark.parametrize("suffix", [".npz", ".pth", ".bin"])
-def test_a_pickle_that_wants_to_execute(tmp_path, suffix):
-  """It is refused without having run, and stays as it is."""
-
-  class Payload:
-    def __reduce__(self):
-      return open, (str(tmp_path / "executed"), "w")
-
-  path = tmp_path / f"a{suffix}"
-  if suffix == ".npz":
-    np.savez(path, weights=np.array([Payload()], dtype=object), allow_pickle=True)
-  else:
-    path.write_bytes(pickle.dumps({"model": Payload()}))
-  before = path.read_bytes()
-  with pytest.raises(ConfigError, match=rf"a\{suffix}"):
-    foreign.read_variables(str(path), 3)
-  assert path.read_bytes() == before and not (tmp_path / "executed").exists()
-
-
 def test_weights_of_unknown_names():
-  with pytest.raises(ConfigError, match=r"torch_archive\.pth.*named by none of the sources"):
+  with pytest.raises(
+    ConfigError, match=r"torch_archive\.pth.*names of its arrays .* are not known"
+  ):
     foreign.read_variables(str(GOLDEN / "torch_archive.pth"), 3)
-  with pytest.raises(ConfigError, match=r"nowhere\.pth.*no such file"):
-    foreign.read_arrays("nowhere.pth")
 
 
 ON_DIGITS = (

@@ -71,10 +71,13 @@ def test_a_revision_and_an_older_file(library):
   ("answer", "message"),
   [
     (None, "has neither model.safetensors nor pytorch_model.bin"),
-    (Errors.RepositoryNotFoundError("\n401 Client Error.\nMore"), r"cannot be fetched: 401 Client"),
-    (ConnectionError("no route to host"), "cannot be fetched: no route to host"),
-    (ValueError("Repo id must use letters"), "cannot be fetched: Repo id"),
-    (Errors.LocalEntryNotFoundError("offline"), "not in the cache, and the Hub cannot be asked"),
+    (
+      Errors.RepositoryNotFoundError("\n401 Client Error.\nMore"),
+      r"cannot be downloaded: 401 Client",
+    ),
+    (ConnectionError("no route to host"), "cannot be downloaded: no route to host"),
+    (ValueError("Repo id must use letters"), "cannot be downloaded: Repo id"),
+    (Errors.LocalEntryNotFoundError("offline"), "not in the cache, and the Hub cannot be reached"),
   ],
 )
 def test_what_cannot_be_fetched(library, answer, message):
@@ -122,10 +125,5 @@ def test_the_librarys_own_cache(cache, source):
 
 @pytest.mark.parametrize("source", ["hf:timm/other", "hf:timm/tiny@v2"])
 def test_what_the_librarys_cache_has_not(cache, source):
-  with pytest.raises(ConfigError, match=f"init_from='{source}': .* the Hub cannot be asked"):
+  with pytest.raises(ConfigError, match=f"init_from='{source}': .* the Hub cannot be reached"):
     hub.download(source)
-
-
-def test_a_name_that_the_library_refuses(cache):
-  with pytest.raises(ConfigError, match=r"init_from='hf:timm/tiny\.\.x' cannot be fetched"):
-    hub.download("hf:timm/tiny..x")

@@ -9,7 +9,7 @@ import pytest
 
 from vitx.config.errors import ConfigError
 from vitx.interop.transfer import check_fit, transfer
-from vitx.models.position_tables import resize
+from vitx.models import token_tables
 from vitx.ops.layout import TokenLayout
 
 
@@ -29,6 +29,11 @@ def model(*, side=4, prefix=1, classes=10, width=8, seed=0, key="table") -> dict
 
 def layout(side=4, prefix=1) -> TokenLayout:
   return TokenLayout((side, side), prefix)
+
+
+def resize(source, target, *layouts):
+  """A position table on another grid."""
+  return token_tables.resize(source, target, -2, False, *layouts)
 
 
 def test_the_same_shapes_are_loaded_whole():
@@ -51,7 +56,7 @@ def test_another_head_and_grid_and_parts():
     "posemb/table": "[1, 17, 8] -> [1, 37, 8]: 1 + 4 x 4 tokens -> 1 + 6 x 6 tokens"
   }
   assert list(report.skipped) == ["blocks_0/mlp/bias"]
-  assert (report.new, report.unused) == (("gate/scale",), ("old/scale",))
+  assert list(report.new) == ["gate/scale"] and list(report.unused) == ["old/scale"]
   for name in ("head", "gate"):
     jax.tree.map(np.testing.assert_array_equal, params[name], target[name])
   np.testing.assert_array_equal(params["blocks_0"]["mlp"]["bias"], 0)
@@ -142,10 +147,10 @@ def test_a_table_named_posemb_itself_is_resized():
 @pytest.mark.parametrize(
   ("change", "layouts", "reason"),
   [
-    ({"width": 6}, (layout(5), layout(4)), "of one width"),
+    ({"width": 6}, (layout(5), layout(4)), "in more than the number of tokens"),
     ({"side": 5}, (None, layout(4)), "is not known"),
-    ({"side": 5}, (layout(7), layout(4)), "26 rows for 1 \\+ 7 x 7 tokens"),
-    ({"side": 5}, (TokenLayout((25,), 1), layout(4)), "another number of axes"),
+    ({"side": 5}, (layout(7), layout(4)), "26 entries do not fit 1 \\+ 7 x 7 tokens"),
+    ({"side": 5}, (TokenLayout((25,), 1), layout(4)), "different numbers of axes"),
   ],
 )
 def test_a_table_that_cannot_be_resized_is_skipped_with_the_reason(change, layouts, reason):
@@ -182,6 +187,41 @@ def test_a_table_of_the_grid_alone_and_a_grid_that_is_no_square():
   np.testing.assert_allclose(wide, expected, rtol=1e-6)
 
 
+def sized(depth=2, width=8, **parts) -> dict:
+  """Parameters of blocks whose MLPs are twice as wide as the tokens."""
+  mlp = {"up": {"kernel": np.ones((width, 2 * width)), "bias": np.ones(2 * width)}}
+  blocks = {f"block_{i}": {"mlp": mlp} for i in range(depth)}
+  return {"params": {"gain": {"scale": np.ones(3)}, **blocks, **parts}}
+
+
+@pytest.mark.parametrize(
+  ("fields", "said", "fix"),
+  [
+    (dict(depth=9), "the file has 2 blocks, the config 9", "Set model.depth=2."),
+    (dict(width=16), "the file has 8 channels, the config 16", "Set model.width=8."),
+    (
+      dict(depth=9, width=16),
+      "the file has 2 blocks, the config 9 and the file has 8 channels, the config 16",
+      "Set model.depth=2 and model.width=8.",
+    ),
+  ],
+)
+def test_another_depth_or_width_is_said_in_one_line(fields, said, fix):
+  _, report = transfer(sized(**fields), sized())
+  assert str(report).startswith(f"sizes differ: {said.replace('file', 'source')}\n")
+  assert len(str(report).splitlines()) < 30
+  with pytest.raises(ConfigError) as error:
+    check_fit(report, "file.pth", ())
+  assert f"network: {said}. {fix} To accept" in str(error.value)
+  check_fit(report, "file.pth", ("params/block_.*",))
+
+
+def test_an_allowed_depth_is_not_the_reason():
+  _, report = transfer(sized(depth=3, gate=np.ones(2)), sized())
+  with pytest.raises(ConfigError, match=r"network: params/gate \(is not in the file\)\. Choose"):
+    check_fit(report, "file.pth", ("params/block_2/.*",))
+
+
 def test_nothing_in_common_is_an_error():
-  with pytest.raises(ConfigError, match="none of the 6 parameters fits"):
+  with pytest.raises(ConfigError, match="none of the network's 6 parameters fits"):
     transfer(model(), {"encoder": {"kernel": np.ones(3)}})

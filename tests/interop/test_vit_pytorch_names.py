@@ -60,9 +60,7 @@ def test_there_and_back_is_the_identity():
   theirs = {name: x for name, x in g.items() if name not in ("x", "out")}
   ours, _ = foreign_names.to_ours(theirs, 2)
   back = foreign_names.to_theirs(ours, "vit_pytorch")
-  assert back.keys() == theirs.keys()
-  for name, value in theirs.items():
-    np.testing.assert_array_equal(back[name], value, err_msg=name)
+  jax.tree.map(np.testing.assert_array_equal, back, theirs)
 
 
 MIXERS = {
@@ -92,9 +90,7 @@ def test_attention_of_other_packages(name):
     pool="mean" if tokens == 9 else "cls",
   )
   side = 6 if tokens == 9 else 8
-  theirs = shell(tokens, "cls" if tokens == 17 else "mean")
-  for block in range(2):
-    theirs |= {f"transformer.layers.{block}.0.fn.{key}": x for key, x in arrays.items()}
+  theirs = shell(tokens, "cls" if tokens == 17 else "mean", arrays)
   variables = fill(model, theirs, side)
   if name == "performer_softmax":
     projection = variables["features"]["block_1"]["token_mixer"]["projection"]
@@ -107,8 +103,8 @@ def test_attention_of_other_packages(name):
       np.testing.assert_array_equal(turned, arrays[f"{own}.weight"])
 
 
-def shell(tokens, pool, width=16, hidden=8):
-  """Everything of a vit-pytorch state dict of two blocks but the attention."""
+def shell(tokens, pool, mixer=None, width=16, hidden=8):
+  """A vit-pytorch state dict of two blocks, each with the arrays of a mixer."""
   shapes = {
     "pos_embedding": (1, tokens, width),
     "to_patch_embedding.1.weight": (width, 12),
@@ -126,15 +122,16 @@ def shell(tokens, pool, width=16, hidden=8):
       shapes |= {f"{norm}.weight": (width,), f"{norm}.bias": (width,)}
     shapes |= {f"{layer}.1.fn.net.0.weight": (hidden, width), f"{layer}.1.fn.net.0.bias": (hidden,)}
     shapes |= {f"{layer}.1.fn.net.3.weight": (width, hidden), f"{layer}.1.fn.net.3.bias": (width,)}
-  return {name: np.ones(shape, np.float32) for name, shape in shapes.items()}
+  arrays = {name: np.ones(shape, np.float32) for name, shape in shapes.items()}
+  for block in range(2):
+    arrays |= {f"transformer.layers.{block}.0.fn.{key}": x for key, x in (mixer or {}).items()}
+  return arrays
 
 
 def test_fixed_features_of_performer_are_taken_over(tmp_path):
   """VisionXformer saves them as a buffer; what ours keeps besides stays new."""
   arrays = {key: x for key, x in load("performer_softmax").items() if key not in INPUTS}
-  theirs = shell(17, "cls")
-  for block in range(2):
-    theirs |= {f"transformer.layers.{block}.0.fn.{key}": x for key, x in arrays.items()}
+  theirs = shell(17, "cls", arrays)
   write_safetensors(tmp_path / "vip.safetensors", theirs)
   model = network(width=16, num_heads=4, mlp_dim=8, token_mixer=MIXERS["performer_softmax"])
   blank = jax.tree.map(lambda x: np.full(x.shape, 7, x.dtype), dict(shapes_of(model, 8)))

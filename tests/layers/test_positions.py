@@ -69,7 +69,7 @@ def test_rope_tells_the_mixers():
 @pytest.mark.parametrize(
   ("mixer", "message"),
   [
-    ("fnet", "FNet has none to turn"),
+    ("fnet", "FNet does not support"),
     ("mlp_mixing", "use model.posemb='learned'"),
     ({"name": "softmax", "rotary": "axial"}, "one of the two"),
   ],

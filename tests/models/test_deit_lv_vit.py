@@ -84,7 +84,6 @@ def test_the_stem_has_batch_statistics():
     ("lv_vit", dict(stem=STEM | dict(kernels=(3, 3))), r"model\.stem\.kernels=\(3, 3\)"),
     ("lv_vit", dict(stem=STEM, pool="mean", pool_first=True), r"model\.pool_first=True"),
     ("lv_vit", dict(stem=STEM | dict(patch=5)), r"model\.stem\.patch=5"),
-    ("lv_vit", dict(block=dict(name="pre_norm", branch_divisor=0.0)), r"branch_divisor=0\.0"),
   ],
 )
 def test_errors(name, fields, message):

@@ -1,4 +1,7 @@
-"""Whole networks with weights of vit-pytorch give its outputs (tests/golden/record_models.py)."""
+"""Whole networks with weights of vit-pytorch give its outputs (tests/golden/record_models.py).
+
+Its ViT is in tests/interop/test_vit_pytorch_names.py.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -9,18 +12,8 @@ import vitx
 from tests.models.vit_pytorch_weights import CARRY, Weights
 from tests.slow import all_but
 
-EPSILON = {"name": "layer", "epsilon": 1e-5}
 SOFTMAX = {"name": "softmax", "use_bias": False}
 MODELS = {
-  "vit": {
-    "width": 12,
-    "depth": 2,
-    "num_heads": 2,
-    "mlp_dim": 20,
-    "stem": {"name": "linear", "patch": 2},
-    "norm": EPSILON,
-    "token_mixer": SOFTMAX | {"head_dim": 4},
-  },
   "levit": {
     "width": 12,
     "depth": 2,
@@ -41,16 +34,10 @@ MODELS = {
     "num_heads": 2,
     "mlp_dim": 16,
     "stem": {"name": "linear", "patch": 2, "stride": 1},
-    "norm": EPSILON,
+    "norm": {"name": "layer", "epsilon": 1e-5},
     "token_mixer": SOFTMAX | {"head_dim": 4},
   },
-  "cct": {
-    "width": 12,
-    "depth": 2,
-    "num_heads": 2,
-    "mlp_dim": 24,
-    "token_mixer": SOFTMAX,
-  },
+  "cct": {"width": 12, "depth": 2, "num_heads": 2, "mlp_dim": 24, "token_mixer": SOFTMAX},
 }
 
 

@@ -1,9 +1,7 @@
-"""`init` is Flax's own; `initialize` applies the initialization."""
+"""`init` is Flax's own; `initialize` also applies the initialization."""
 
-import flax.linen as nn
 import jax
 import numpy as np
-import pytest
 
 from vitx.models import create_model, initialize
 from vitx.models.initializers import INITIALIZATIONS
@@ -19,32 +17,6 @@ def vit(initialization="pytorch"):
 
 def same(a, b):
   return all(jax.tree.leaves(jax.tree.map(np.array_equal, a, b)))
-
-
-class Wrapper(nn.Module):
-  """A network in the scope of another, as a distilled pair or another head has it."""
-
-  network: nn.Module
-
-  def setup(self):
-    nn.share_scope(self, self.network)
-
-  def __call__(self, images):
-    return 2 * self.network(images)
-
-
-@pytest.mark.slow  # compiles four networks
-def test_every_way_to_init_gives_the_same_parameters():
-  model = vit()
-  params, *others = jax.jit(
-    lambda key: [
-      model.init(key, IMAGES)["params"],
-      model.init_with_output(key, IMAGES)[1]["params"],
-      Wrapper(model).init(key, IMAGES)["params"],
-      vit("as_made").init(key, IMAGES)["params"],
-    ]
-  )(KEY)
-  assert all(same(params, other) for other in others)
 
 
 def test_initialize_is_init_and_then_the_initialization():

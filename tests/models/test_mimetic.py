@@ -120,18 +120,16 @@ def test_what_is_not_attention_is_the_bases(initialization, drawn):
       np.testing.assert_array_equal(value, 0)
 
 
+def vit(**fields):
+  """A small network of one block."""
+  given = {"num_classes": 3, "width": 16, "depth": 1, "num_heads": 2, "initialization": "mimetic"}
+  return create_model("vit", **(given | fields))
+
+
 @pytest.mark.slow
 def test_zero_queries_make_attention_uniform():
-  model = create_model(
-    "vit",
-    num_classes=3,
-    width=8,
-    depth=1,
-    num_heads=2,
-    mlp_dim=8,
-    token_mixer={"name": "softmax", "implementation": "masked"},
-    initialization={"name": "zero_query", "base": "pytorch"},
-  )
+  mixer = {"name": "softmax", "implementation": "masked"}
+  model = vit(token_mixer=mixer, initialization={"name": "zero_query", "base": "pytorch"})
   images = np.random.default_rng(0).normal(size=(1, 16, 16, 3)).astype(np.float32)
 
   @jax.jit
@@ -147,16 +145,7 @@ def test_zero_queries_make_attention_uniform():
 
 @pytest.mark.slow
 def test_from_a_config_and_with_one_map_for_all_values():
-  model = create_model(
-    "vit",
-    num_classes=3,
-    width=16,
-    depth=1,
-    num_heads=1,
-    mlp_dim=8,
-    token_mixer={"name": "softmax", "head_dim": 4, "value_dim": 16},
-    initialization="mimetic",
-  )
+  model = vit(num_heads=1, token_mixer={"name": "softmax", "head_dim": 4, "value_dim": 16})
   images = np.zeros((1, 8, 8, 3), np.float32)
   params = jax.jit(lambda key: initialize(model, key, images))(KEY)["params"]
   product = value_out(params["block_0"]["token_mixer"])
@@ -166,8 +155,11 @@ def test_from_a_config_and_with_one_map_for_all_values():
 @pytest.mark.parametrize(
   ("fields", "message"),
   [
-    ({"token_mixer": "fnet"}, r"modules query and key.*this network has none"),
-    ({"token_mixer": {"name": "softmax", "head_dim": 4}}, "2 heads of 4 are not 16"),
+    ({"token_mixer": "fnet"}, r"modules query and key.*does not have"),
+    (
+      {"token_mixer": {"name": "softmax", "head_dim": 4}},
+      "16 channels, .* 2 heads of 4",
+    ),
     (
       {"initialization": {"name": "mimetic", "base": "pytorh"}},
       r"base.*'pytorh'.*Did you mean 'pytorch'",
@@ -175,8 +167,7 @@ def test_from_a_config_and_with_one_map_for_all_values():
   ],
 )
 def test_errors(fields, message):
-  given = {"num_classes": 3, "width": 16, "depth": 1, "num_heads": 2, "initialization": "mimetic"}
   images = np.zeros((1, 8, 8, 3), np.float32)
   with pytest.raises(ConfigError, match=message):
-    model = create_model("vit", **(given | fields))
+    model = vit(**fields)
     jax.eval_shape(lambda key: initialize(model, key, images), KEY)

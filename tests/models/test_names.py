@@ -14,6 +14,7 @@ from vitx.models import create_model, names
     ("posemb/table", 0),
     ("cls", 0),
     ("extra", 0),
+    ("start", 0),
     ("block_0/token_mixer/query/kernel", 1),
     ("block_11/mlp/up/bias", 12),
     ("norm/scale", 13),

@@ -35,7 +35,6 @@ def test_a_model_without_mixers_and_one_without_an_entry():
 @pytest.mark.parametrize(
   ("model", "message"),
   [
-    ({"name": "vits"}, "model.name='vits'.*Did you mean 'vit'"),
     ({}, "model.name=''"),
     ({"name": "vit", "token_mixer": "bigbrd"}, "token_mixer.name='bigbrd'.*'bigbird'"),
     ({"name": "vit", "token_mixer": {"block": 2}}, "model.token_mixer needs a name"),

@@ -12,7 +12,7 @@ import vitx
 from tests.drawn import draw_variables
 from tests.slow import all_but
 from vitx.config.errors import ConfigError
-from vitx.models import initialize, names
+from vitx.models import initialize
 from vitx.training.optim.optimizers import tensors
 
 SMALL = dict(vocabulary=11, grid=(5, 4), width=16, depth=2, num_heads=2, mlp_dim=24)
@@ -187,10 +187,6 @@ def test_decay_touches_tensors_of_two_axes_but_no_bias():
   touched = {jax.tree_util.keystr(p, simple=True, separator="/") for p, value in mask if value}
   assert {"stem/embedding", "posemb/axis_0", "head/kernel", "block_0/mlp/up/kernel"} <= touched
   assert not any("bias" in name or "norm" in name or name == "start" for name in touched)
-
-
-def test_layers_of_parameters():
-  assert names.layer_of("start", 2) == names.layer_of("stem/embedding", 2) == 0
 
 
 @pytest.mark.parametrize(

@@ -1,20 +1,18 @@
 """Swin: the published count, another implementation's outputs, and what merging tokens means."""
 
-from pathlib import Path
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import vitx
+from tests.models.vit_pytorch_weights import Weights
 from tests.slow import all_but
 from vitx.analysis.counting import count_parameters
 from vitx.blocks.patch_merging import PatchMerging
 from vitx.config.errors import ConfigError
 from vitx.ops.layout import TokenLayout
 
-GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 SMALL = {"width": 8, "depth": (2, 2), "num_heads": (2, 4), "mlp_ratio": 2}
 SMALL |= {"stem": {"name": "linear", "patch": 2}}
 WINDOWS = {"name": "shifted_window", "size": 3, "relative_bias": "window"}
@@ -26,49 +24,38 @@ def test_swin_t_is_as_large_as_published():
   assert count_parameters(model, (1, 224, 224, 3)).total == 28_288_354
 
 
-def carried(g):
-  """Weights of Hugging Face's network as ours."""
-
-  def linear(name, *shape):
-    kernel = g[f"{name}.weight"].T
-    bias = {"bias": g[f"{name}.bias"].reshape(shape[1:] or -1)} if f"{name}.bias" in g else {}
-    return {"kernel": kernel.reshape(shape) if shape else kernel, **bias}
-
-  def norm(name):
-    return {"scale": g[f"{name}.weight"], "bias": g[f"{name}.bias"]}
-
-  def block(name, width, heads):
-    own = f"{name}.attention.self"
-    mixer = {n: linear(f"{own}.{n}", width, heads, width // heads) for n in THREE}
-    out = linear(f"{name}.attention.output.dense")
-    mixer["out"] = out | {"kernel": out["kernel"].reshape(heads, -1, width)}
-    mixer["relative_bias_0"] = g[f"{own}.relative_position_bias_table"].T.reshape(heads, 5, 5)
-    mlp = {"up": linear(f"{name}.intermediate.dense"), "down": linear(f"{name}.output.dense")}
-    return {
-      "mixer_norm": norm(f"{name}.layernorm_before"),
-      "token_mixer": mixer,
-      "mlp_norm": norm(f"{name}.layernorm_after"),
-      "mlp": mlp,
-    }
-
-  patches = "swin.embeddings.patch_embeddings.projection"
-  params = {
-    "stem": {
-      "embed": {
-        "kernel": g[f"{patches}.weight"].transpose(2, 3, 1, 0),
-        "bias": g[f"{patches}.bias"],
-      }
-    },
-    "stem_norm": norm("swin.embeddings.norm"),
-    "norm": norm("swin.layernorm"),
-    "head": linear("classifier"),
+def block(w, name, heads):
+  own = f"{name}.attention.self"
+  mixer = {part: w.inward(w[f"{own}.{part}.weight"], heads) for part in THREE}
+  for part in THREE:
+    mixer[part]["bias"] = w[f"{own}.{part}.bias"].reshape(heads, -1)
+  mixer["out"] = w.outward(f"{name}.attention.output.dense", heads)
+  mixer["relative_bias_0"] = w[f"{own}.relative_position_bias_table"].T.reshape(heads, 5, 5)
+  return {
+    "mixer_norm": w.norm(f"{name}.layernorm_before"),
+    "token_mixer": mixer,
+    "mlp_norm": w.norm(f"{name}.layernorm_after"),
+    "mlp": {"up": w.dense(f"{name}.intermediate.dense"), "down": w.dense(f"{name}.output.dense")},
   }
-  for stage, (width, heads) in enumerate([(8, 2), (16, 4)]):
+
+
+def carried(w):
+  """Weights of Hugging Face's network as ours."""
+  params = {
+    "stem": {"embed": w.conv("swin.embeddings.patch_embeddings.projection")},
+    "stem_norm": w.norm("swin.embeddings.norm"),
+    "norm": w.norm("swin.layernorm"),
+    "head": w.dense("classifier"),
+  }
+  for stage, heads in enumerate((2, 4)):
     layer = f"swin.encoder.layers.{stage}"
     for number in range(2):
-      params[f"stage_{stage}_block_{number}"] = block(f"{layer}.blocks.{number}", width, heads)
+      params[f"stage_{stage}_block_{number}"] = block(w, f"{layer}.blocks.{number}", heads)
   merge = "swin.encoder.layers.0.downsample"
-  params["stage_1_merge"] = {"norm": norm(f"{merge}.norm"), "reduce": linear(f"{merge}.reduction")}
+  params["stage_1_merge"] = {
+    "norm": w.norm(f"{merge}.norm"),
+    "reduce": w.dense(f"{merge}.reduction"),
+  }
   return params
 
 
@@ -79,16 +66,15 @@ THREE = ("query", "key", "value")
   "implementation", ["masked", pytest.param("kernelized", marks=pytest.mark.slow)]
 )
 def test_outputs_of_another_implementation(implementation):
-  with np.load(GOLDEN / "model_swin.npz") as file:
-    g = dict(file)
+  w = Weights("swin")
   mixer = WINDOWS | {"implementation": implementation}
   model = vitx.create_model("swin", num_classes=5, **SMALL, token_mixer=mixer)
-  images = jnp.asarray(g["x"].transpose(0, 2, 3, 1))
-  params = carried(g)
+  images = jnp.asarray(w.arrays["x"].transpose(0, 2, 3, 1))
+  params = carried(w)
   wanted = jax.eval_shape(lambda: model.init(jax.random.key(0), images))["params"]
   assert jax.tree.map(jnp.shape, params) == jax.tree.map(jnp.shape, wanted)
-  found = jax.jit(model.apply)({"params": params}, images)
-  np.testing.assert_allclose(found, g["out"], rtol=0, atol=1e-5 * np.abs(g["out"]).max())
+  found, out = jax.jit(model.apply)({"params": params}, images), w.arrays["out"]
+  np.testing.assert_allclose(found, out, rtol=0, atol=1e-5 * np.abs(out).max())
 
 
 def merge(grid, width):

@@ -10,7 +10,6 @@ from vitx.attention import MIXERS
 from vitx.blocks.registry import BLOCKS
 from vitx.config.errors import ConfigError
 from vitx.config.registry import build
-from vitx.models import create_model
 from vitx.models.trunk import Trunk
 from vitx.ops.layout import TokenLayout
 
@@ -150,20 +149,11 @@ def test_a_prefix_at_its_places_is_a_prefix_of_the_whole(mixer, posemb):
 @pytest.mark.parametrize(
   ("fields", "given", "message"),
   [
-    ({"causal": True}, {}, "causal=True: Plain .*no field 'causal'"),
-    ({"posemb": "rope"}, {}, "posemb='rope' .* Plain has none to turn"),
+    ({"causal": True}, {}, "causal=True hides .* Plain .*no field 'causal'"),
+    ({"posemb": "rope"}, {}, "posemb='rope' rotates .* Plain does not support"),
     ({}, {"at": np.arange(6)}, "token_mixer: Plain cannot be called .* no argument `at`"),
   ],
 )
 def test_what_a_mixer_cannot_do_is_refused(fields, given, message):
   with pytest.raises(ConfigError, match=message):
     run(decoder(Plain, **fields), **given)
-
-
-def test_a_field_is_set_once():
-  fields = {"width": 8, "depth": 1, "num_heads": 2, "mlp_dim": 8, "posemb": "rope"}
-  model = create_model(
-    "vit", num_classes=3, token_mixer={"name": "softmax", "rotary": "axial"}, **fields
-  )
-  with pytest.raises(ConfigError, match="one of the two"):
-    jax.eval_shape(model.init, jax.random.key(0), np.zeros((1, 8, 8, 3)))

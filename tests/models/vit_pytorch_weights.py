@@ -54,7 +54,7 @@ class Weights:
 
 
 def pre_norm_block(w, name, heads):
-  """A ViT's or PiT's layer."""
+  """A layer of PiT."""
   mixer, mlp = f"{name}.0", f"{name}.1"
   return {
     "mixer_norm": w.norm(f"{mixer}.norm"),
@@ -65,32 +65,11 @@ def pre_norm_block(w, name, heads):
   }
 
 
-def linear_stem(w, name, size, order):
-  """Patch vectors are (p1, p2, c), or (c, p1, p2) where they are unfolded."""
-  weight = w[f"{name}.weight"]
-  if order == "c p p":
-    kernel = weight.reshape(-1, 3, size, size).transpose(2, 3, 1, 0)
-  else:
-    kernel = weight.reshape(-1, size, size, 3).transpose(1, 2, 3, 0)
-  return {"embed": {"kernel": kernel, **w.bias(name)}}
-
-
-def vit(w, prefix):
-  params = {
-    "stem": linear_stem(w, "to_patch_embedding.1", 2, "p p c"),
-    "cls": w["cls_token"],
-    "posemb": {"table": w["pos_embedding"]},
-    "norm": w.norm("mlp_head.0"),
-    "head": w.dense("mlp_head.1"),
-  }
-  for layer in range(2):
-    params[f"block_{layer}"] = pre_norm_block(w, f"transformer.layers.{layer}", 2)
-  return params, {}
-
-
 def pit(w, prefix):
+  stem = "to_patch_embedding.2"  # unfolds patches as (c, p, p)
+  kernel = w[f"{stem}.weight"].reshape(-1, 3, 2, 2).transpose(2, 3, 1, 0)
   params = {
-    "stem": linear_stem(w, "to_patch_embedding.2", 2, "c p p"),
+    "stem": {"embed": {"kernel": kernel, **w.bias(stem)}},
     "cls": w["cls_token"],
     "posemb": {"table": w["pos_embedding"]},
     "stage_1_pool": {
@@ -180,4 +159,4 @@ def cct(w, prefix):
   return params, {}
 
 
-CARRY = {"vit": vit, "levit": levit, "cvt": cvt, "pit": pit, "cct": cct}
+CARRY = {"levit": levit, "cvt": cvt, "pit": pit, "cct": cct}

@@ -10,7 +10,7 @@ from tests import runs
 from tests.training import small
 from vitx.checkpoints.load import load
 from vitx.config.errors import ConfigError
-from vitx.tasks import TASKS, build_task, task_class
+from vitx.tasks import TASKS, task_class
 from vitx.tasks.classification import Classification
 from vitx.training import loop
 
@@ -101,19 +101,3 @@ def test_a_task_is_found_by_name_and_its_fields_are_checked():
   ):
     with pytest.raises(ConfigError, match=message):
       task_class(spec)
-
-
-@pytest.mark.usefixtures("whole_runs")
-def test_what_a_task_says_of_its_data():
-  from vitx.training.experiment import make_experiment
-
-  task = build_task(make_experiment(runs.tiny()).config)
-  assert task.element_spec["image"].shape == (8, 8, 1) and task.input_spec.shape == (1, 8, 8, 1)
-  layout = task.token_layout()
-  assert (layout.grid, layout.prefix) == ((2, 2), 1) or layout.grid == (2, 2)
-  data = {"class_names": ["a", "b"]}
-  assert task.prediction_columns(data) == ["label", "prediction", "p(a)", "p(b)"]
-  rows = task.prediction_rows(
-    data, {"label": np.array([1])}, {"probabilities": np.array([[0.75, 0.25]], np.float32)}
-  )
-  assert list(rows) == [["b", "a", "0.75", "0.25"]]

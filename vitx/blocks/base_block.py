@@ -14,14 +14,13 @@ from vitx.layers.dropout import Dropout
 from vitx.layers.mlp import MLP, gelu
 from vitx.ops.layout import TokenLayout
 
+Mix = Callable[[jax.Array], jax.Array]
+
 
 class Block(nn.Module):
-  """One token mixer and one channel MLP; subclasses arrange them in `__call__`.
+  """One token mixer and one channel MLP; subclasses arrange them.
 
-  A block is called as `block(x, layout, *, mask=None, at=None, train)` and maps tokens x (B, N, C)
-  to (B, N, C). `mask` is boolean (B, N), True = may be attended. `at`, integers (N,), has the
-  places of the tokens in the layout; `None` means all places, in order. A subclass passes layout,
-  mask and places to `mix_tokens`, which passes them to the mixer.
+  A subclass defines `arrange`, or `__call__` itself, which passes its arguments to `mix_tokens`.
 
   Attributes:
     token_mixer: A function of `name` that makes the mixer.
@@ -38,6 +37,37 @@ class Block(nn.Module):
   dropout: float = 0.0
   stochastic_depth: float = 0.0
   dtype: DTypeLike = jnp.float32
+
+  @nn.compact
+  def __call__(
+    self,
+    x: jax.Array,
+    layout: TokenLayout,
+    *,
+    mask: jax.Array | None = None,
+    at: jax.Array | None = None,
+    train: bool,
+  ) -> jax.Array:
+    """Maps tokens (B, N, C) to (B, N, C).
+
+    Args:
+      x: The tokens, (B, N, C).
+      layout: The arrangement of all tokens.
+      mask: A boolean mask (B, N), True = may be attended; `None` means that all may.
+      at: The places of these tokens in the layout, integers (N,); `None` means all, in order.
+      train: Whether dropout and stochastic depth are active.
+    """
+    return self.arrange(x, lambda y: self.mix_tokens(y, layout, mask, at, train), train)
+
+  def arrange(self, x: jax.Array, mix: Mix, train: bool) -> jax.Array:
+    """Returns the block's output (B, N, C) for tokens x (B, N, C).
+
+    Args:
+      x: The tokens, (B, N, C).
+      mix: A function that applies the token mixer to (B, N, C), then dropout.
+      train: Whether dropout and stochastic depth are active.
+    """
+    raise NotImplementedError(f"{type(self).__name__} defines no `arrange`")
 
   def normalize(self, x: jax.Array, name: str) -> jax.Array:
     """Applies the normalization called `name` to (B, N, C)."""
@@ -63,8 +93,14 @@ class Block(nn.Module):
       y = mixer(x, layout, mask=mask, train=train)
     else:
       alone = x.shape[1] == 1 and getattr(mixer, "causal", False)
-      cached = self.is_mutable_collection("cache")
-      _check_takes_places(mixer, cached and (alone or not self.is_initializing()))
+      decoding = self.is_mutable_collection("cache") and (alone or not self.is_initializing())
+      if decoding and not getattr(mixer, "decodes", False):
+        raise ConfigError(cannot_decode(mixer))
+      if "at" not in inspect.signature(type(mixer).__call__).parameters:
+        raise ConfigError(
+          f"model.token_mixer: {type(mixer).__name__} cannot be called for tokens at chosen"
+          " places, because its __call__ has no argument `at`; use another token mixer."
+        )
       y = mixer(x, layout, mask=mask, at=at, train=train)
     return Dropout(self.dropout if dropout is None else dropout)(y, train)
 
@@ -87,9 +123,9 @@ class Block(nn.Module):
     mixer = self.token_mixer(name="token_mixer")
     if not getattr(mixer, "tells_class_attention", False):
       raise ConfigError(
-        "model.token_reduction ranks tokens by the class token's attention, which"
-        f" {type(mixer).__name__} does not tell; use token_mixer 'softmax' or 'sparsifiner', or"
-        " model.token_reduction='none'"
+        "model.token_reduction ranks tokens by the attention of the class token, which"
+        f" {type(mixer).__name__} does not return; use model.token_mixer='softmax' or"
+        " 'sparsifiner', or model.token_reduction='none'."
       )
     y, attention = mixer(x, layout, mask=mask, class_attention=True, train=train)
     return Dropout(self.dropout if dropout is None else dropout)(y, train), attention
@@ -108,16 +144,6 @@ class Block(nn.Module):
     """Raises ConfigError if the rate is not zero: without a skip no branch can be left out."""
     if self.stochastic_depth:
       raise ConfigError(
-        f"model.stochastic_depth={self.stochastic_depth:g}: model.block={block!r} has no skip past"
-        " what would be dropped; set it to 0"
+        f"model.stochastic_depth={self.stochastic_depth:g} drops branches beside a skip, and"
+        f" model.block={block!r} has no skip; set model.stochastic_depth=0.0."
       )
-
-
-def _check_takes_places(mixer: nn.Module, decoding: bool) -> None:
-  if decoding and not getattr(mixer, "decodes", False):
-    raise ConfigError(cannot_decode(mixer))
-  if "at" not in inspect.signature(type(mixer).__call__).parameters:
-    raise ConfigError(
-      f"model.token_mixer: {type(mixer).__name__} cannot be called for tokens `at` some places of"
-      " the layout (its __call__ has no argument `at`); use another token_mixer"
-    )

@@ -36,8 +36,8 @@ class DepthwisePool(nn.Module):
     batch, _, channels = x.shape
     if self.width % channels:
       raise ConfigError(
-        f"model.width={self.width} of a stage must be a multiple of the {channels} before it:"
-        " pooling convolves each channel by itself"
+        f"model.width={self.width} must be a multiple of {channels}, the previous width,"
+        " because the pooling between stages convolves each channel separately."
       )
     prefix, grid = x[:, : layout.prefix], x[:, layout.prefix :]
     depthwise = DepthwiseConvolution(3, 2, self.width, dtype=self.dtype, name="depthwise")

@@ -1,10 +1,8 @@
 """The parallel block: token mixer and MLP side by side."""
 
-import flax.linen as nn
 import jax
 
-from vitx.blocks.base_block import Block
-from vitx.ops.layout import TokenLayout
+from vitx.blocks.base_block import Block, Mix
 
 
 class ParallelBlock(Block):
@@ -21,19 +19,10 @@ class ParallelBlock(Block):
 
   separate_norms: bool = False
 
-  @nn.compact
-  def __call__(
-    self,
-    x: jax.Array,
-    layout: TokenLayout,
-    *,
-    mask: jax.Array | None = None,
-    at: jax.Array | None = None,
-    train: bool,
-  ) -> jax.Array:
+  def arrange(self, x: jax.Array, mix: Mix, train: bool) -> jax.Array:
     """Maps tokens (B, N, C) to (B, N, C); `Block` describes the arguments."""
     y = self.normalize(x, "norm")
-    mixed = self.mix_tokens(y, layout, mask, at, train)
+    mixed = mix(y)
     if self.separate_norms:
       y = self.normalize(x, "mlp_norm")
     return x + self.drop_branch(mixed, train) + self.drop_branch(self.apply_mlp(y, train), train)

@@ -10,9 +10,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from vitx.blocks.base_block import Block
+from vitx.blocks.base_block import Block, Mix
 from vitx.config.checks import Finite
-from vitx.ops.layout import TokenLayout
 
 
 class SASParallelBlock(Block):
@@ -30,16 +29,7 @@ class SASParallelBlock(Block):
   mixer_gain: Finite = 1.0
   mlp_gain: Finite = 0.1
 
-  @nn.compact
-  def __call__(
-    self,
-    x: jax.Array,
-    layout: TokenLayout,
-    *,
-    mask: jax.Array | None = None,
-    at: jax.Array | None = None,
-    train: bool,
-  ) -> jax.Array:
+  def arrange(self, x: jax.Array, mix: Mix, train: bool) -> jax.Array:
     """Maps tokens (B, N, C) to (B, N, C); `Block` describes the arguments.
 
     Raises:
@@ -47,7 +37,7 @@ class SASParallelBlock(Block):
     """
     self.refuse_stochastic_depth("sas_p")
     y = self.normalize(x, "norm")
-    mixed, mlp = self.mix_tokens(y, layout, mask, at, train), self.apply_mlp(y, train)
+    mixed, mlp = mix(y), self.apply_mlp(y, train)
     return self.gain("mixer_gain") * mixed + self.gain("mlp_gain") * mlp
 
   def gain(self, name: str) -> jax.Array:
@@ -69,23 +59,14 @@ class SASBlock(SASParallelBlock):
 
   skip_gain: Finite = 1.0
 
-  @nn.compact
-  def __call__(
-    self,
-    x: jax.Array,
-    layout: TokenLayout,
-    *,
-    mask: jax.Array | None = None,
-    at: jax.Array | None = None,
-    train: bool,
-  ) -> jax.Array:
+  def arrange(self, x: jax.Array, mix: Mix, train: bool) -> jax.Array:
     """Maps tokens (B, N, C) to (B, N, C); `Block` describes the arguments.
 
     Raises:
       ConfigError: If there is stochastic depth.
     """
     self.refuse_stochastic_depth("sas")
-    mixed = self.mix_tokens(self.normalize(x, "mixer_norm"), layout, mask, at, train)
+    mixed = mix(self.normalize(x, "mixer_norm"))
     y = self.gain("mixer_gain") * mixed
     branch = self.apply_mlp(self.normalize(y, "mlp_norm"), train)
     return self.gain("skip_gain") * y + self.gain("mlp_gain") * branch
@@ -104,16 +85,7 @@ class SimplifiedBlock(Block):
 
   serial: bool = False
 
-  @nn.compact
-  def __call__(
-    self,
-    x: jax.Array,
-    layout: TokenLayout,
-    *,
-    mask: jax.Array | None = None,
-    at: jax.Array | None = None,
-    train: bool,
-  ) -> jax.Array:
+  def arrange(self, x: jax.Array, mix: Mix, train: bool) -> jax.Array:
     """Maps tokens (B, N, C) to (B, N, C); `Block` describes the arguments.
 
     Raises:
@@ -121,5 +93,5 @@ class SimplifiedBlock(Block):
     """
     self.refuse_stochastic_depth("simplified")
     y = self.normalize(x, "norm")
-    mixed = self.mix_tokens(y, layout, mask, at, train)
+    mixed = mix(y)
     return self.apply_mlp(mixed, train) if self.serial else mixed + self.apply_mlp(y, train)

@@ -1,6 +1,7 @@
 """Stems, which turn images (B, height, width, channels) into token grids (B, rows, columns, C)."""
 
 from collections.abc import Callable
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -12,18 +13,6 @@ from vitx.config.errors import ConfigError
 from vitx.layers.convolution import Conv
 from vitx.layers.norms import BatchNorm
 from vitx.ops.kernels.pooling import max_pool
-
-
-def check_divisible(images: jax.Array, patch: int) -> None:
-  """Raises ConfigError if the image does not split into patches, and names sizes that do."""
-  height, width = images.shape[1:3]
-  if height % patch or width % patch:
-    below = max(patch, min(height, width) // patch * patch)
-    raise ConfigError(
-      f"model.stem.patch={patch} does not divide the image of {height} x {width} pixels that"
-      f" reaches it; set data.image_size to a multiple such as {below} or {below + patch}, or"
-      " another patch"
-    )
 
 
 class LinearStem(nn.Module):
@@ -48,33 +37,38 @@ class LinearStem(nn.Module):
     Raises:
       ConfigError: If patches do not divide the image.
     """
-    check_divisible(images, self.patch)
-    stride = self.patch if self.stride is None else self.stride
-    return Conv(
+    patch, (height, width) = self.patch, images.shape[1:3]
+    if height % patch or width % patch:
+      below = max(patch, min(height, width) // patch * patch)
+      raise ConfigError(
+        f"model.stem.patch={patch} does not divide the image of {height} x {width} pixels that"
+        f" reaches it; set data.image_size to a multiple such as {below} or {below + patch},"
+        " or choose another patch."
+      )
+    embed = square_convolution(
       self.width,
-      (self.patch, self.patch),
-      strides=(stride, stride),
+      patch,
+      patch if self.stride is None else self.stride,
       padding="VALID",
       kernel_init=nn.initializers.xavier_uniform(),
       dtype=self.dtype,
       name="embed",
-    )(images)
+    )
+    return embed(images)
 
 
-def _conv(
-  number: int, width: int, kernel: int, stride: int, *, use_bias: bool, dtype: DTypeLike
-) -> nn.Conv:
-  """Makes the convolution `conv_NUMBER` of a stem, padded by half its kernel."""
+def square_convolution(width: int, kernel: int, stride: int = 1, **fields: Any) -> nn.Conv:
+  """Makes a convolution with a square kernel, by default padded by half the kernel.
+
+  Args:
+    width: The number of channels of the output.
+    kernel: The side of the kernel.
+    stride: The stride along both axes.
+    **fields: Other fields of `nn.Conv`.
+  """
   # The padding is a number, as in PyTorch: "SAME" pads strided convolutions on one side only.
-  return Conv(
-    width,
-    (kernel, kernel),
-    (stride, stride),
-    padding=kernel // 2,
-    use_bias=use_bias,
-    dtype=dtype,
-    name=f"conv_{number}",
-  )
+  settings = {"padding": kernel // 2, **fields}
+  return Conv(width, (kernel, kernel), (stride, stride), **settings)
 
 
 class _Convolutions(nn.Module):
@@ -113,10 +107,11 @@ class _Convolutions(nn.Module):
     if len(strides) != len(widths):
       raise ConfigError(
         f"model.stem.strides={strides} must have one entry for each of model.stem.channels"
-        f"={widths}{' (the last is model.width)' if to_width else ''}"
+        f"={widths}{' (the last is model.width)' if to_width else ''}."
       )
     for i, (width, stride) in enumerate(zip(widths, strides, strict=True)):
-      x = after(_conv(i, width, kernel, stride, use_bias=use_bias, dtype=self.dtype)(x))
+      fields = {"use_bias": use_bias, "dtype": self.dtype, "name": f"conv_{i}"}
+      x = after(square_convolution(width, kernel, stride, **fields)(x))
     return x
 
 
@@ -231,10 +226,11 @@ class NormalizedStem(nn.Module):
     settings = {"channels": self.channels, "kernels": self.kernels, "strides": self.strides}
     if len({len(numbers) for numbers in settings.values()}) > 1:
       said = ", ".join(f"model.stem.{name}={numbers}" for name, numbers in settings.items())
-      raise ConfigError(f"{said} must have one entry for each convolution")
+      raise ConfigError(f"{said} must have one entry for each convolution.")
     x = images
     for i, (channels, kernel, stride) in enumerate(zip(*settings.values(), strict=True)):
-      conv = _conv(i, channels, kernel, stride, use_bias=False, dtype=self.dtype)
+      fields = {"use_bias": False, "dtype": self.dtype, "name": f"conv_{i}"}
+      conv = square_convolution(channels, kernel, stride, **fields)
       x = nn.relu(BatchNorm(dtype=self.dtype, name=f"norm_{i}")(conv(x), train))
     return LinearStem(self.width, self.patch, dtype=self.dtype, name="patches")(x)
 

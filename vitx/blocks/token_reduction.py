@@ -40,8 +40,8 @@ class TokenReduction:
     layers = list(self.layers)
     if layers != sorted(set(layers)) or (layers and layers[-1] >= depth):
       raise ConfigError(
-        f"model.token_reduction.layers={tuple(layers)} of a network of model.depth={depth}: name"
-        f" layers of 0 ... {depth - 1}, ascending"
+        f"model.token_reduction.layers={tuple(layers)} must name layers of 0 ... {depth - 1}"
+        f" in ascending order, because model.depth={depth}."
       )
 
   def at(self, layer: int) -> Reduce | None:
@@ -61,7 +61,7 @@ class TokenReduction:
     return layout
 
   def settle(self, x: jax.Array, mask: jax.Array | None) -> jax.Array:
-    """Returns the tokens (B, N, C) as they leave any block, given the mask (B, N)."""
+    """Returns the output (B, N, C) of any block, changed as the mask (B, N) requires."""
     return x
 
 
@@ -76,14 +76,14 @@ class NoReduction(TokenReduction):
 class FuseInattentive(TokenReduction):
   """EViT: inattentive tokens become one (Liang et al. 2022, section 3.2).
 
-  Of n tokens behind the prefix the ceil(keep n) with the most attention from the class token, in
-  the mean of the heads, stay. The others are added up, each times its attention. The sum is one
-  more token, which later layers may remove like any other. If ceil(keep n) is n, nothing is
-  removed. The remaining tokens have no order, so the mixer must not need one.
+  Of the n tokens after the prefix, the ceil(keep n) tokens to which the class token attends most
+  stay; its attention is the mean over the heads. The sum of the other tokens, weighted by this
+  attention, becomes one more token, which later layers may remove like any other. If ceil(keep n)
+  is n, nothing is removed. The remaining tokens have no order, so the mixer must not need one.
 
   Attributes:
     layers: The layers, from 0, in which tokens are removed.
-    keep: The share of the tokens that stays each time.
+    keep: The share of the tokens that each reduction keeps.
     fuse: Whether the other tokens become one token; False drops them.
   """
 
@@ -124,15 +124,15 @@ class FuseInattentive(TokenReduction):
 class ZeroInattentive(TokenReduction):
   """Inattentive tokens become zeros that no token attends, as in Sparsifiner's released code.
 
-  The i-th reduction keeps ceil(keep^i n) of the n tokens of the grid: from the tokens kept so far,
-  those with the most attention from the class token, in the mean of the heads. N and all places
-  remain, so that parameters bound to N still fit; time is saved only where a mixer saves it on
-  masked tokens. A pool that reads more than the class token sees the zeros. (The class token of the
-  released code still counts them in the denominator of its softmax.)
+  The i-th reduction keeps ceil(keep^i n) of the n tokens of the grid: those of the tokens kept
+  before to which the class token attends most, in the mean over the heads. N and all places remain,
+  so that parameters bound to N still fit; only mixers that skip masked tokens save time. A pool
+  that reads more than the class token sees the zeros. (In the released code, the zeros still count
+  in the denominator of the class token's softmax.)
 
   Attributes:
     layers: The layers, from 0, in which tokens are removed.
-    keep: The share of the tokens that stays each time.
+    keep: The share of the tokens that each reduction keeps.
   """
 
   layers: tuple[NonNegativeInt, ...] = (3, 6, 9)
@@ -153,8 +153,8 @@ def check_reduces(block: Any) -> None:
   """Raises ConfigError if a block's call has no argument `reduce`."""
   if "reduce" not in inspect.signature(type(block).__call__).parameters:
     raise ConfigError(
-      f"model.token_reduction gives up tokens between a block's token mixer and its MLP, and"
-      f" {type(block).__name__} has no such place; use model.block='pre_norm'"
+      f"model.token_reduction removes tokens between the token mixer and the MLP of a block, which"
+      f" {type(block).__name__} does not support; use model.block='pre_norm'."
     )
 
 

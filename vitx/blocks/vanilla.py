@@ -1,14 +1,13 @@
 """The pre-norm block as in small codebases, and the block without skips."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Literal, get_args
 
-import flax.linen as nn
 import jax
 
-from vitx.blocks.base_block import Block
+from vitx.blocks.base_block import Block, Mix
 from vitx.config.checks import check_choice
-from vitx.ops.layout import TokenLayout
 
 Norms = Literal["shared", "mlp", "two"]
 
@@ -25,16 +24,7 @@ class VanillaBlock(Block):
   norms: Norms = "shared"
   skips: bool = True
 
-  @nn.compact
-  def __call__(
-    self,
-    x: jax.Array,
-    layout: TokenLayout,
-    *,
-    mask: jax.Array | None = None,
-    at: jax.Array | None = None,
-    train: bool,
-  ) -> jax.Array:
+  def arrange(self, x: jax.Array, mix: Mix, train: bool) -> jax.Array:
     """Maps tokens (B, N, C) to (B, N, C); `Block` describes the arguments.
 
     Raises:
@@ -43,15 +33,13 @@ class VanillaBlock(Block):
     if not self.skips:
       self.refuse_stochastic_depth("skipless")
     mixer_norm, mlp_norm = self._norms()
-    x = self._join(x, self.mix_tokens(mixer_norm(x), layout, mask, at, train), train)
+    x = self._join(x, mix(mixer_norm(x)), train)
     return self._join(x, self.apply_mlp(mlp_norm(x), train), train)
 
   def _norms(self) -> tuple[Callable, Callable]:
     check_choice(self.norms, "model.block.norms", get_args(Norms))
     if self.norms == "two":
-      names = ("mixer_norm", "mlp_norm")
-      first, second = (self.norm(dtype=self.dtype, name=name) for name in names)
-      return first, second
+      return partial(self.normalize, name="mixer_norm"), partial(self.normalize, name="mlp_norm")
     one = self.norm(dtype=self.dtype, name="norm")
     return (lambda x: x if self.norms == "mlp" else one(x)), one
 

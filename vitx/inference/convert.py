@@ -10,6 +10,7 @@ from absl import logging
 from ml_collections import ConfigDict
 
 from vitx.analysis.implementations import implementations
+from vitx.checkpoints import tree
 from vitx.checkpoints import workdir as wd
 from vitx.checkpoints.load import Loaded
 from vitx.checkpoints.outputs import check_absent, check_folder, write_file
@@ -22,7 +23,8 @@ from vitx.data.dataset import DatasetInfo, Source
 from vitx.data.sources import open_source
 from vitx.inference.model_card import CARD, write_card
 from vitx.inference.opening import open_model
-from vitx.interop.export import export_arrays, write_safetensors
+from vitx.interop.export import write_safetensors
+from vitx.interop.foreign_names import to_theirs
 from vitx.interop.init_from import check_source, initial_variables
 from vitx.interop.timm_networks import ForeignNetwork, find_network
 from vitx.tasks import build_task, task_class
@@ -131,7 +133,7 @@ def export_weights(
   check_absent(written, advice, f"out={str(out)!r}: ")
   with open_model(workdir, checkpoint, trust_code=trust_code) as loaded:
     network = describe(loaded)
-  arrays = export_arrays(loaded.variables, network.family)
+  arrays = to_theirs(tree.name_arrays(loaded.variables), network.family)
   path.parent.mkdir(parents=True, exist_ok=True)
   write_safetensors(path, arrays)
   write_file(path.parent / CARD, write_card(loaded, network, path.name))

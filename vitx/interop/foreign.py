@@ -22,8 +22,8 @@ from vitx.models import names
 from vitx.ops.layout import TokenLayout
 
 SUFFIXES = (".pth", ".pt", ".bin", ".tar", ".ckpt", ".npz", ".safetensors")
-# Training code may save the weights under one of these keys; of several the first one is taken. If
-# two networks train each other, it is the one that their authors evaluate.
+# Training code may save the weights under one of these keys. If a file has several, the first one
+# here is used: of two networks that train each other, the one that their authors evaluate.
 STATE_DICTS = (
   *("model", "state_dict", "model_state_dict", "network", "net", "module", "teacher"),
   *("target_encoder", "student", "encoder", "backbone", "model_ema", "state_dict_ema", "ema"),
@@ -42,7 +42,7 @@ _DTYPES = {
 
 
 def is_file(source: str) -> bool:
-  """Returns whether `init_from` names a file of weights, local or on the Hub, and not a workdir."""
+  """Returns whether `init_from` names a file of weights, local or on the Hub, not a workdir."""
   with files.reading(f"init_from={source!r} is no path"):
     path = Path(source)
     named = source.endswith(SUFFIXES) and not path.is_dir()
@@ -62,11 +62,11 @@ def read_arrays(path: str) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     MissingExtraError: The file is `.safetensors`, and that package is not installed.
   """
   if not Path(path).is_file():
-    raise ConfigError(f"init_from={path!r}: there is no such file")
+    raise ConfigError(f"init_from={path!r}: there is no such file.")
   if not path.endswith(SUFFIXES):
     raise ConfigError(
-      f"init_from={path!r} is a file of no known kind: the names of those that are read end in"
-      f" {', '.join(SUFFIXES)}"
+      f"init_from={path!r} is a file of no known kind; use a file whose name ends in"
+      f" {', '.join(SUFFIXES)}."
     )
   if path.endswith(".safetensors"):
     return _read_safetensors(path), {}
@@ -84,7 +84,7 @@ def read_variables(source: str, num_heads: int) -> tuple[dict[str, Any], list[st
 
   Returns:
     The collections, the names of arrays that have no place in them, and descriptions of the parts
-    of the file outside the network: values beside the weights, and prefixes of their names.
+    of the file outside the network: other values, and prefixes of the weights' names.
 
   Raises:
     ConfigError: The file cannot be read, or its naming scheme is unknown.
@@ -127,13 +127,10 @@ def guess_layout(variables: Mapping[str, Any]) -> TokenLayout | None:
 
 def _count_rows(leaves: Mapping[str, Any]) -> int:
   """Returns the rows of the first position table, else of the first weight with a row per token."""
-  for name, leaf in leaves.items():
-    if names.is_position_table(name) and leaf.ndim > 1:
-      return leaf.shape[-2]
-  for name, leaf in leaves.items():
-    bound = names.token_axis(name)
-    if bound is not None and leaf.ndim > bound[0]:
-      return leaf.shape[bound[0]]
+  for name in sorted(leaves, key=lambda name: not names.is_position_table(name)):
+    bound = names.token_axis(name, leaves[name].ndim)
+    if bound is not None:
+      return leaves[name].shape[bound[0]]
   return 0
 
 
@@ -148,19 +145,18 @@ def _find_weights(content: Any, path: str) -> tuple[dict[str, np.ndarray], dict[
       return _split(content, where, path, beside)
     if not known and len(inner) > 1:
       raise ConfigError(
-        f"init_from={path!r} holds arrays under each of {', '.join(map(repr, inner))}; save the"
-        " weights that you mean in a file of their own"
+        f"init_from={path!r} has arrays under each of {', '.join(map(repr, inner))}; save the"
+        " weights of one network in a separate file."
       )
     key = (known or list(inner))[0]
     beside |= {f"{where}{key}.": "holds the weights"}
-    beside |= {
-      f"{where}{name}": _describe(value) for name, value in content.items() if str(name) != key
-    }
+    others = {name: value for name, value in content.items() if str(name) != key}
+    beside |= {f"{where}{name}": _describe(value) for name, value in others.items()}
     content, where = inner[key], f"{where}{key}."
-  what = (
-    f"{_describe(content)}; save its state_dict()" if isinstance(content, Opaque) else "no dict"
-  )
-  raise ConfigError(f"init_from={path!r} holds no arrays by name: it is {what}")
+  what = "not a dict"
+  if isinstance(content, Opaque):
+    what = f"{_describe(content)}; save its state_dict()"
+  raise ConfigError(f"init_from={path!r} has no arrays by name: it is {what}.")
 
 
 def _split(
@@ -175,7 +171,7 @@ def _split(
   other = {f"{where}{key}": _describe(x) for key, x in content.items() if str(key) not in arrays}
   if not arrays:
     some = "".join(f"; {name} is {what}" for name, what in list(other.items())[:3])
-    raise ConfigError(f"init_from={path!r} holds no arrays by name{some}")
+    raise ConfigError(f"init_from={path!r} has no arrays by name{some}.")
   return arrays, {**(beside or {}), **other}
 
 
@@ -211,8 +207,8 @@ def _read_safetensors(path: str) -> dict[str, np.ndarray]:
   if unknown:
     name, dtype = unknown[0]
     raise ConfigError(
-      f"init_from={path!r}: {name!r} is of the type {dtype}, which is not read; those that are:"
-      f" {', '.join(_DTYPES)}"
+      f"init_from={path!r}: {name!r} has the type {dtype}, which cannot be read; save it as one of"
+      f" {', '.join(_DTYPES)}."
     )
   return {
     name: np.frombuffer(x["data"], _DTYPES[x["dtype"]]).reshape(x["shape"]) for name, x in found

@@ -71,48 +71,50 @@ def find_family(theirs: Arrays) -> str:
       return name
   some = ", ".join(sorted(theirs)[:3])
   raise ConfigError(
-    f"its arrays ({some}, ...) are named by none of the sources whose names are known: vision"
+    f"the names of its arrays ({some}, ...) are not known; the known names are those of vision"
     " transformers of timm, DeiT (plain or distilled), DINO and DINOv2, LV-ViT, the library"
     " transformers (ViT, DeiT, DINOv2), vit-pytorch's ViT (BBViT, VisionXformer), timm's MLP-Mixer"
-    " and ConvMixer, and Google's AugReg and big_vision"
+    " and ConvMixer, and Google's AugReg and big_vision."
   )
 
 
 def strip(theirs: Arrays, order: Sequence[str]) -> tuple[Arrays, dict[str, str]]:
   """Removes the common prefix of a network's array names.
 
-  A file may hold the network as a part of another: `module.`, `backbone.`, `vit.`. Parts beside it,
-  such as a head, are kept if the family knows all of them. Otherwise all are left out, since the
+  A file may hold the network as a part of another: `module.`, `backbone.`, `vit.`. The other parts,
+  such as a head, are used if the family knows all of them. Otherwise all are left out, since the
   parts between them and the network are not known.
 
   Args:
     theirs: The arrays by their names in the file.
-    order: Words in prefixes, by priority; of two networks in a file, the one with the earlier
-      word is taken.
+    order: Words in prefixes, by priority; if a file has two networks, the one with the earlier
+      word is used.
 
   Returns:
     The arrays, and notes on the removed prefixes and the arrays left out.
 
   Raises:
-    ConfigError: No network of several comes first by `order`, or a name occurs twice.
+    ConfigError: There are several networks and `order` does not prefer one, or a name occurs twice.
   """
   plain = {_WRAPPERS.sub("", name): x for name, x in theirs.items()}
   if len(plain) < len(theirs):
-    raise ConfigError("it names an array twice, but for the wrappers of PyTorch in the names")
+    raise ConfigError(
+      "two of its arrays have one name after the wrappers of PyTorch are removed from the names."
+    )
   notes = {}
   if plain.keys() != theirs.keys():
-    notes["_orig_mod."] = "a wrapper of PyTorch in names, or one like it; taken off"
+    notes["_orig_mod."] = "a wrapper of PyTorch in names, or a similar one; removed"
   prefix, family = _locate(plain, order)
   if not prefix:
     return plain, notes
   inside = {n.removeprefix(prefix): x for n, x in plain.items() if n.startswith(prefix)}
-  notes[prefix] = f"in front of {len(inside)} names; taken off"
+  notes[prefix] = f"in front of {len(inside)} names; removed"
   outside = {n: _cut(n, prefix) for n in plain if not n.startswith(prefix)}
   ours = {short: plain[name] for name, short in outside.items()}
   _, left = convert_in(FAMILIES[family].rules, ours, 1)
   if outside and not left and not ours.keys() & inside.keys():
     return inside | ours, notes
-  return inside, notes | dict.fromkeys(outside, f"beside the network {prefix}*")
+  return inside, notes | dict.fromkeys(outside, f"outside the network {prefix}*")
 
 
 def _locate(theirs: Arrays, order: Sequence[str]) -> tuple[str, str]:
@@ -120,23 +122,20 @@ def _locate(theirs: Arrays, order: Sequence[str]) -> tuple[str, str]:
   found: dict[str, str] = {}
   for name, family in FAMILIES.items():
     first = family.marks[0]
-    fronts = [each.removesuffix(first) for each in theirs if each.endswith(first)]
-    for front in fronts:
+    for front in (each.removesuffix(first) for each in theirs if each.endswith(first)):
       whole = not front or front[-1] in "./"
       if whole and all(front + mark in theirs for mark in family.marks):
         found.setdefault(front, name)
   # The names of big_vision are AugReg's with a prefix.
   outer = [x for x in found if not any(x != y and x.startswith(y) for y in found)]
   if len(outer) > 1:
-    ranks = {
-      x: min((i for i, w in enumerate(order) if w in x.split(".")), default=99) for x in outer
-    }
-    best = min(ranks.values())
-    outer = [x for x in outer if ranks[x] == best]
+    rank = lambda x: min((order.index(w) for w in x.split(".") if w in order), default=99)  # noqa: E731
+    best = min(map(rank, outer))
+    outer = [x for x in outer if rank(x) == best]
     if len(outer) > 1:
       raise ConfigError(
-        f"it holds several networks, {', '.join(f'{x}*' for x in outer)}; save the one that you"
-        " mean in a file of its own"
+        f"it has several networks, {', '.join(f'{x}*' for x in outer)}; save one of them in a"
+        " separate file."
       )
   return (outer[0], found[outer[0]]) if outer else ("", "")
 
@@ -144,8 +143,8 @@ def _locate(theirs: Arrays, order: Sequence[str]) -> tuple[str, str]:
 def _cut(name: str, prefix: str) -> str:
   """Returns a name without the leading parts that it shares with `prefix`."""
   parts, front = (re.split(r"(?<=[./])", each) for each in (name, prefix))
-  alike = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(parts, front, strict=False))
-  return "".join(parts[len(list(alike)) :])
+  shared = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(parts, front, strict=False))
+  return "".join(parts[len(list(shared)) :])
 
 
 def to_ours(theirs: Arrays, num_heads: int) -> tuple[dict[str, np.ndarray], list[str]]:
@@ -173,5 +172,5 @@ def to_theirs(ours: Arrays, family: str) -> dict[str, np.ndarray]:
   """
   theirs, left = convert_out(FAMILIES[family].rules, ours)
   if left:
-    raise ConfigError(f"{sorted(left)[0]} has no place in a state dict of {family!r}")
+    raise ConfigError(f"{sorted(left)[0]} has no place in a state dict of {family!r}.")
   return theirs

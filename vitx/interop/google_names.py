@@ -6,47 +6,44 @@ The arrays have vitx's axes.
 from vitx.interop.naming import QKV, NameRule, same
 
 
-def _block(block: str, norms: tuple[str, str], attention: str, mlp: str) -> list[NameRule]:
-  parts = {
-    **dict(zip(norms, ("mixer_norm", "mlp_norm"), strict=True)),
-    **{f"{attention}/{part}": f"token_mixer/{part}" for part in (*QKV, "out")},
-    **{f"{mlp}/Dense_{i}": f"mlp/{part}" for i, part in enumerate(("up", "down"))},
+def _network(
+  prefix: str, positions: str, *, second_norm: int, attention: int, mlp: int
+) -> list[NameRule]:
+  """Returns the rules of a network, given what differs between the two projects.
+
+  Args:
+    prefix: The prefix of all names.
+    positions: The name of the position table after the prefix.
+    second_norm: The number in the name of a block's second normalization.
+    attention: The number in the name of a block's attention.
+    mlp: The number in the name of a block's MLP.
+  """
+  block = f"{prefix}Transformer/encoderblock_{{}}"
+  heads = f"{block}/MultiHeadDotProductAttention_{attention}"
+  linear = {
+    f"{prefix}embedding": "stem/embed",
+    **{f"{heads}/{part}": f"block_{{}}/token_mixer/{part}" for part in (*QKV, "out")},
+    f"{block}/MlpBlock_{mlp}/Dense_0": "block_{}/mlp/up",
+    f"{block}/MlpBlock_{mlp}/Dense_1": "block_{}/mlp/down",
+    f"{prefix}head": "head",
   }
-  return [
-    same(f"{block}/{theirs}/{leaf}", f"params/block_{{}}/{ours}/{leaf}")
-    for theirs, ours in parts.items()
-    for leaf in (("scale", "bias") if theirs in norms else ("kernel", "bias"))
-  ]
-
-
-def _network(prefix: str, positions: str, block: list[NameRule]) -> list[NameRule]:
+  norms = {
+    f"{block}/LayerNorm_0": "block_{}/mixer_norm",
+    f"{block}/LayerNorm_{second_norm}": "block_{}/mlp_norm",
+    f"{prefix}Transformer/encoder_norm": "norm",
+  }
+  kinds = ((linear, ("kernel", "bias")), (norms, ("scale", "bias")))
   return [
     same(f"{prefix}cls", "params/cls"),
     same(f"{prefix}{positions}", "params/posemb/table"),
-    *(same(f"{prefix}embedding/{x}", f"params/stem/embed/{x}") for x in ("kernel", "bias")),
-    *block,
-    *(same(f"{prefix}Transformer/encoder_norm/{x}", f"params/norm/{x}") for x in ("scale", "bias")),
-    *(same(f"{prefix}head/{x}", f"params/head/{x}") for x in ("kernel", "bias")),
+    *(
+      same(f"{theirs}/{leaf}", f"params/{ours}/{leaf}")
+      for modules, leaves in kinds
+      for theirs, ours in modules.items()
+      for leaf in leaves
+    ),
   ]
 
 
-AUGREG = _network(
-  "",
-  "Transformer/posembed_input/pos_embedding",
-  _block(
-    "Transformer/encoderblock_{}",
-    ("LayerNorm_0", "LayerNorm_2"),
-    "MultiHeadDotProductAttention_1",
-    "MlpBlock_3",
-  ),
-)
-BIG_VISION = _network(
-  "params/",
-  "pos_embedding",
-  _block(
-    "params/Transformer/encoderblock_{}",
-    ("LayerNorm_0", "LayerNorm_1"),
-    "MultiHeadDotProductAttention_0",
-    "MlpBlock_0",
-  ),
-)
+AUGREG = _network("", "Transformer/posembed_input/pos_embedding", second_norm=2, attention=1, mlp=3)
+BIG_VISION = _network("params/", "pos_embedding", second_norm=1, attention=0, mlp=0)

@@ -31,7 +31,7 @@ def download(source: str) -> str:
   name, at, revision = source.removeprefix(PREFIX).partition("@")
   if not _NAME.fullmatch(name) or (at and not revision):
     raise ConfigError(
-      f"init_from={source!r} is no name of the Hub; write hf:OWNER/NAME or hf:OWNER/NAME@REVISION"
+      f"init_from={source!r} is no name of the Hub; write hf:OWNER/NAME or hf:OWNER/NAME@REVISION."
     )
   try:
     import huggingface_hub
@@ -43,17 +43,19 @@ def download(source: str) -> str:
       return huggingface_hub.hf_hub_download(name, file, revision=revision or None)
     except errors.LocalEntryNotFoundError as error:
       raise ConfigError(
-        f"init_from={source!r}: {file} is not in the cache, and the Hub cannot be asked:"
+        f"init_from={source!r}: {file} is not in the cache, and the Hub cannot be reached:"
         f" {_first_line(error)}"
       ) from error
     except errors.EntryNotFoundError:
       continue
     # A missing repository or revision and a failed connection all raise one of these.
     except (OSError, ValueError) as error:
-      raise ConfigError(f"init_from={source!r} cannot be fetched: {_first_line(error)}") from error
+      raise ConfigError(
+        f"init_from={source!r} cannot be downloaded: {_first_line(error)}"
+      ) from error
   raise ConfigError(
-    f"init_from={source!r} has neither {' nor '.join(FILES)}; download the file you mean and name"
-    " its path"
+    f"init_from={source!r} has neither {' nor '.join(FILES)}; download the file that you need, and"
+    " set init_from to its path."
   )
 
 

@@ -34,9 +34,9 @@ def initial_variables(
 ) -> tuple[Any, dict[str, Any]]:
   """Returns a new run's parameters and state, filled from another run or a published file.
 
-  A head for other classes is left as initialized; a position table for another grid is resized. The
-  fate of each parameter is printed. Code that the other run's config names is imported only inside
-  `registry.trusting(True)`.
+  A head for other classes is left as initialized; a position table for another grid is resized. A
+  report on each parameter is printed. Code that the other run's config names is imported only
+  inside `registry.trusting(True)`.
 
   Args:
     source: The workdir of the other run, whose best checkpoint is loaded, or a file of weights, or
@@ -45,9 +45,9 @@ def initial_variables(
     model_state: The other collections. Batch statistics are filled, and any other state in the
       file.
     layout: The layout of the tokens that the new run adds positions to, or `None`.
-    allowed: Regular expressions of names, vitx's or the file's, that need not fit.
+    allowed: Regular expressions of names, in vitx or in the file, that need not fit.
     mixer: The name of the network's token mixer, for error messages.
-    new_head: Whether a head for other classes than the file's may be left as initialized.
+    new_head: Whether a head for other classes may be left as initialized.
     find_places: A function that finds the run's classes among the source's, or `None` without
       classes.
 
@@ -109,7 +109,7 @@ def check_source(
   except ConfigError as error:
     raise ConfigError(f"init_from={source!r}: {error}") from error
   if not Directory(locate_checkpoints(run)).steps():
-    raise ConfigError(f"init_from={source!r} has no checkpoint yet; let that run save one")
+    raise ConfigError(f"init_from={source!r} has no checkpoint yet; wait until that run saves one.")
 
 
 def _transfer_file(
@@ -121,16 +121,17 @@ def _transfer_file(
 ) -> tuple[Any, Report]:
   """Fills parameters, batch statistics and any other state that a published file has."""
   found, left, ignored = foreign.read_variables(source, foreign.count_heads(params))
-  told = tree.name_leaves({name: x for name, x in found.items() if name != "params"})
+  stored = tree.name_leaves(found)
   state = {
     name: x
     for name, x in tree.name_leaves(dict(model_state)).items()
-    if name in told or name.split("/")[0] in STATISTICS
+    if name in stored or name.split("/")[0] in STATISTICS
   }
   target = {"params": params, **tree.nest(state)}
   places = _find_places(find_places, None, found)
   filled, report = transfer(target, found, layout, foreign.guess_layout(found), places)
-  return filled, dataclasses.replace(report, unused=(*report.unused, *left), ignored=ignored)
+  unused = {**report.unused, **dict.fromkeys(left, "")}
+  return filled, dataclasses.replace(report, unused=unused, ignored=ignored)
 
 
 def _find_places(

@@ -49,15 +49,15 @@ def same(theirs: str, ours: str) -> NameRule:
   return rule(theirs, (ours,), lambda x, heads: (x,), lambda xs: xs[0])
 
 
-def linear_kernel(theirs: str, ours: str) -> NameRule:
-  """Returns the rule of a linear map that they store as (out, in)."""
-  return rule(theirs, (ours,), lambda x, heads: (x.T,), lambda xs: xs[0].T)
-
-
 def convolution(theirs: str, ours: str) -> NameRule:
   """Returns the rule of a convolution that they store as (out, in / groups, height, width)."""
   into: Into = lambda x, heads: (x.transpose(2, 3, 1, 0),)  # noqa: E731
   return rule(theirs, (ours,), into, lambda xs: xs[0].transpose(3, 2, 0, 1))
+
+
+def biased_convolution(theirs: str, ours: str) -> list[NameRule]:
+  """Returns the rules of a convolution with a bias."""
+  return [convolution(f"{theirs}.weight", f"{ours}/kernel"), same(f"{theirs}.bias", f"{ours}/bias")]
 
 
 def from_heads(theirs: str, ours: str) -> NameRule:
@@ -85,11 +85,11 @@ def stacked_bias(theirs: str, ours: tuple[str, ...]) -> NameRule:
 
 
 def linear(theirs: str, ours: str) -> list[NameRule]:
-  """Returns the rules of a linear map with a bias."""
-  return [
-    linear_kernel(f"{theirs}.weight", f"{ours}/kernel"),
-    same(f"{theirs}.bias", f"{ours}/bias"),
-  ]
+  """Returns the rules of a linear map with a bias, which they store as (out, in)."""
+  kernel = rule(
+    f"{theirs}.weight", (f"{ours}/kernel",), lambda x, heads: (x.T,), lambda xs: xs[0].T
+  )
+  return [kernel, same(f"{theirs}.bias", f"{ours}/bias")]
 
 
 def linear_to_heads(theirs: str, *ours: str) -> list[NameRule]:
@@ -163,7 +163,7 @@ def _take(
     names = [template.format(number) for template in templates]
     missing = [name for name in names if name not in left]
     if missing:
-      raise ConfigError(f"{first} has no {missing[0]} beside it, and one goes with the other")
+      raise ConfigError(f"{first} is only usable with {missing[0]}, which is missing")
     yield first, number, [left.pop(name) for name in names]
 
 

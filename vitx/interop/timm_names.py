@@ -11,10 +11,10 @@ from vitx.interop.naming import (
   NameRule,
   Several,
   batch_norm,
+  biased_convolution,
   convolution,
   linear,
   linear_from_heads,
-  linear_kernel,
   linear_to_heads,
   norm,
   same,
@@ -40,10 +40,7 @@ _BLOCKS = [
 _END = [*norm("norm", "params/norm"), *linear("head", "params/head")]
 _CLASS = same("cls_token", "params/cls")
 _POSITIONS = same("pos_embed", "params/posemb/table")
-_PATCHES = [
-  convolution("patch_embed.proj.weight", "params/stem/embed/kernel"),
-  same("patch_embed.proj.bias", "params/stem/embed/bias"),
-]
+_PATCHES = biased_convolution("patch_embed.proj", "params/stem/embed")
 
 
 def both_tokens(token: str, distillation: str) -> NameRule:
@@ -66,7 +63,7 @@ def placed_class(token: str, positions: str) -> NameRule:
   def into(xs: Several, heads: int) -> Several:
     token, table = xs
     if token.shape != table[:, :1].shape:
-      raise ValueError(f"{list(token.shape)} is no row of {list(table.shape)}")
+      raise ValueError(f"{list(token.shape)} is not the shape of a row of {list(table.shape)}")
     return token + table[:, :1], table[:, 1:]
 
   def back(xs: Several) -> Several:
@@ -83,36 +80,29 @@ def _lv_stem(number: int) -> list[NameRule]:
   ]
 
 
-VIT = [_CLASS, _POSITIONS, *_PATCHES, *_BLOCKS, *_END]
+_NETWORK = [*_PATCHES, *_BLOCKS, *_END]
+VIT = [_CLASS, _POSITIONS, *_NETWORK]
 DISTILLED = [
-  both_tokens("cls_token", "dist_token"),
-  _POSITIONS,
-  *_PATCHES,
-  *_BLOCKS,
-  *_END,
+  *(both_tokens("cls_token", "dist_token"), _POSITIONS, *_NETWORK),
   *linear("head_dist", "params/head_distillation"),
 ]
 REGISTERS = [same("reg_token", "params/extra"), *VIT]
 DINOV2_REGISTERS = [
   placed_class("cls_token", "pos_embed"),
   same("register_tokens", "params/extra"),
-  *_PATCHES,
-  *_BLOCKS,
-  *_END,
+  *_NETWORK,
 ]
 LV_VIT = [
   _CLASS,
   _POSITIONS,
   *(each for number in range(3) for each in _lv_stem(number)),
-  convolution("patch_embed.proj.weight", "params/stem/patches/embed/kernel"),
-  same("patch_embed.proj.bias", "params/stem/patches/embed/bias"),
+  *biased_convolution("patch_embed.proj", "params/stem/patches/embed"),
   *_BLOCKS,
   *_END,
   *linear("aux_head", "params/head_patches"),
 ]
 MLP_MIXER = [
-  convolution("stem.proj.weight", "params/stem/embed/kernel"),
-  same("stem.proj.bias", "params/stem/embed/bias"),
+  *biased_convolution("stem.proj", "params/stem/embed"),
   *norm("blocks.{}.norm1", "params/block_{}/mixer_norm"),
   *linear("blocks.{}.mlp_tokens.fc1", f"{MIXER}/up"),
   *linear("blocks.{}.mlp_tokens.fc2", f"{MIXER}/down"),
@@ -121,22 +111,12 @@ MLP_MIXER = [
   *linear("blocks.{}.mlp_channels.fc2", "params/block_{}/mlp/down"),
   *_END,
 ]
-
-
-def _convolved(theirs: str, ours: str) -> list[NameRule]:
-  return [
-    convolution(f"{theirs}.weight", f"params/{ours}/kernel"),
-    same(f"{theirs}.bias", f"params/{ours}/bias"),
-  ]
-
-
 CONVMIXER = [
-  *_convolved("stem.0", "stem/embed"),
+  *biased_convolution("stem.0", "params/stem/embed"),
   *batch_norm("stem.2", "stem_norm"),
-  *_convolved("blocks.{}.0.fn.0", "depthwise_{}"),
+  *biased_convolution("blocks.{}.0.fn.0", "params/depthwise_{}"),
   *batch_norm("blocks.{}.0.fn.2", "depthwise_{}_norm"),
-  *_convolved("blocks.{}.1", "pointwise_{}"),
+  *biased_convolution("blocks.{}.1", "params/pointwise_{}"),
   *batch_norm("blocks.{}.3", "pointwise_{}_norm"),
-  linear_kernel("head.weight", "params/head/kernel"),
-  same("head.bias", "params/head/bias"),
+  *linear("head", "params/head"),
 ]

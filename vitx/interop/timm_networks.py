@@ -20,8 +20,6 @@ FREE = (
   *("remat", "dtype", "token_mixer.implementation"),
 )
 _SIZES = ("num_classes", "width", "depth", "num_heads", "mlp_dim")
-_VIT = (*_SIZES, "stem.patch", "norm.epsilon", "block.activation", "token_mixer.use_bias")
-_ACTIVATIONS = {"gelu": None, "gelu_tanh": "gelu_tanh", "quick_gelu": "quick_gelu", "relu": "relu"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,12 +68,11 @@ def find_network(
   if not candidates:
     names = sorted({kind.names["name"] for kind in KINDS})
     raise ConfigError(
-      f"model.name={fields['name']!r} has no names in timm; those that have are {', '.join(names)}"
+      f"model.name={fields['name']!r} has no equivalent in timm; models with one are"
+      f" {', '.join(names)}."
     )
   kind = min(candidates, key=lambda kind: len(_differing(kind, fields)))
-  problem = _explain(kind, fields, defaults)
-  if problem:
-    raise ConfigError(problem)
+  _check_kind(kind, fields, defaults)
   return kind.write(fields, size, channels)
 
 
@@ -84,12 +81,12 @@ def _differing(kind: _Kind, fields: Fields) -> list[str]:
   return [field for field, name in kind.names.items() if fields[field] != name]
 
 
-def _explain(kind: _Kind, fields: Fields, defaults: Fields) -> str:
-  """Returns the reason why a model is not of a kind, or "" if it is."""
+def _check_kind(kind: _Kind, fields: Fields, defaults: Fields) -> None:
+  """Raises ConfigError if a model is not of a kind."""
   for field in _differing(kind, fields):
-    return (
-      f"model.{field.removesuffix('.name')}={fields[field]!r}: the network that timm has names for"
-      f" has {kind.names[field]!r} there"
+    raise ConfigError(
+      f"model.{field.removesuffix('.name')}={fields[field]!r} has no equivalent in timm, whose"
+      f" network has {kind.names[field]!r}."
     )
   for field, value in fields.items():
     free = any(field == other or field.startswith(f"{other}.") for other in FREE)
@@ -97,11 +94,10 @@ def _explain(kind: _Kind, fields: Fields, defaults: Fields) -> str:
       continue
     if field == "token_mixer.head_dim" and value * fields["num_heads"] == fields["width"]:
       continue
-    return (
-      f"model.{field}={value!r}: the network that timm has names for has"
-      f" {defaults.get(field)!r} there"
+    raise ConfigError(
+      f"model.{field}={value!r} has no equivalent in timm, whose network has"
+      f" {defaults.get(field)!r}."
     )
-  return ""
 
 
 def _call(module: str, name: str, arguments: Mapping[str, Any]) -> str:
@@ -118,12 +114,8 @@ def _epsilon(fields: Fields) -> str | None:
   return None if epsilon == 1e-6 else f"partial(torch.nn.LayerNorm, eps={epsilon!r})"
 
 
-def _activation(fields: Fields) -> str | None:
-  name = _ACTIVATIONS[fields["block.activation"]]
-  return None if name is None else repr(name)
-
-
 def _vit_arguments(fields: Fields, size: ImageSize, channels: int) -> dict[str, Any]:
+  activation = fields["block.activation"]  # Both libraries use these names.
   return {
     "img_size": size,
     "patch_size": fields["stem.patch"],
@@ -135,8 +127,10 @@ def _vit_arguments(fields: Fields, size: ImageSize, channels: int) -> dict[str, 
     "mlp_ratio": _ratio(fields["mlp_dim"], fields["width"]),
     "qkv_bias": None if fields["token_mixer.use_bias"] else False,
     "norm_layer": _epsilon(fields),
-    "act_layer": _activation(fields),
+    "act_layer": None if activation == "gelu" else repr(activation),
     "init_values": fields["block.layer_scale"],
+    "reg_tokens": fields["extra_tokens"] or None,
+    "no_embed_class": None if fields["posemb.prefix"] else True,
   }
 
 
@@ -148,10 +142,6 @@ def _ratio(hidden: int, width: int) -> str:
 
 def _write_vit(fields: Fields, size: ImageSize, channels: int) -> ForeignNetwork:
   arguments = _vit_arguments(fields, size, channels)
-  if fields["extra_tokens"]:
-    arguments["reg_tokens"] = fields["extra_tokens"]
-  if not fields["posemb.prefix"]:
-    arguments["no_embed_class"] = True
   family = "registers" if fields["extra_tokens"] else "timm"
   return ForeignNetwork(family, _call("vision_transformer", "VisionTransformer", arguments))
 
@@ -197,27 +187,25 @@ _PLAIN = {
   "block.name": "pre_norm",
   "token_mixer.name": "softmax",
 }
-_SCALED = (*_VIT, "block.layer_scale")
+_MIXER = {"token_mixer.name": "mlp_mixing", "posemb.name": "none", "pool.name": "mean"}
+_VIT = (
+  *(*_SIZES, "stem.patch", "norm.epsilon"),
+  *("block.activation", "token_mixer.use_bias", "block.layer_scale"),
+)
 KINDS = (
   _Kind(
     {"name": "vit", **_PLAIN, "pool.name": "cls"},
-    (*_SCALED, "extra_tokens", "posemb.prefix"),
+    (*_VIT, "extra_tokens", "posemb.prefix"),
     _write_vit,
   ),
   _Kind(
-    {
-      "name": "vit",
-      **_PLAIN,
-      "token_mixer.name": "mlp_mixing",
-      "posemb.name": "none",
-      "pool.name": "mean",
-    },
+    {"name": "vit", **_PLAIN, **_MIXER},
     (*_SIZES, "stem.patch", "norm.epsilon", "token_mixer.hidden"),
     _write_mixer,
   ),
   _Kind(
     {"name": "distilled_vit", **_PLAIN, "pool.name": "class_and_distillation"},
-    _SCALED,
+    _VIT,
     _write_distilled,
   ),
   _Kind(

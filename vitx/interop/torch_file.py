@@ -1,8 +1,8 @@
 """A reader of `torch.save` files that needs no PyTorch and executes no pickled code.
 
 A pickle is a program that may call anything it names. Here every name resolves to an inert
-substitute. Those for tensors and plain containers hold the data; any other name becomes an
-`Opaque` object, and the real one is neither imported nor called.
+substitute. The substitutes of tensors and plain containers hold the data; any other name becomes an
+`Opaque` object, and the real object is neither imported nor called.
 """
 
 import io
@@ -65,13 +65,12 @@ def read_torch(path: str | Path) -> Any:
 
 def _read_archive(path: str | Path) -> Any:
   with zipfile.ZipFile(path) as archive:
-    declared = sum(member.file_size for member in archive.infolist())
-    check_inflated(repr(str(path)), declared, os.path.getsize(path))
     names = [name for name in archive.namelist() if name.split("/", 1)[-1] == "data.pkl"]
     if len(names) != 1:
       raise ValueError("the archive has no data.pkl")
-    pickled = _GROWTH * archive.getinfo(names[0]).file_size
-    check_inflated(repr(str(path)), declared + pickled, os.path.getsize(path))
+    declared = sum(member.file_size for member in archive.infolist())
+    declared += _GROWTH * archive.getinfo(names[0]).file_size
+    check_inflated(repr(str(path)), declared, os.path.getsize(path))
     folder = names[0].removesuffix("data.pkl")
     order = f"{folder}byteorder"
     if order in archive.namelist() and archive.read(order) != b"little":
@@ -88,25 +87,27 @@ def _read_stream(path: str | Path) -> Any:
   storages: dict[str, np.ndarray] = {}
   wanted: dict[str, tuple[np.dtype, int]] = {}
 
-  def note(key: str, dtype: np.dtype, count: int) -> np.ndarray:
+  def note(key: str, dtype: np.dtype, count: int) -> "np.ndarray | Opaque":
     wanted[key] = dtype, count
-    return storages.get(key, np.empty(0, dtype))
+    return storages.get(key, Opaque())
 
   with open(path, "rb") as file:
     if _Reader(file, path).load() != _MAGIC or _Reader(file, path).load() != _PROTOCOL:
-      raise ValueError("it does not begin as one")
+      raise ValueError("it does not begin like such a file")
     _Reader(file, path).load()  # This part describes the machine that wrote the file.
     start = file.tell()
-    _Reader(file, path, note, look=False).load()
+    _Reader(file, path, note).load()
     for key in _Reader(file, path).load():
       if key not in wanted:
-        raise ValueError(f"storage {key} holds numbers of a type that NumPy has not")
+        raise ValueError(f"storage {key} holds numbers of a type that NumPy does not have")
       dtype, count = wanted[key]
       stored = int.from_bytes(file.read(8), "little")
       content = file.read(stored * dtype.itemsize)
       if stored != count or len(content) != stored * dtype.itemsize:
         raise ValueError(f"storage {key} is cut short")
       storages[key] = np.frombuffer(content, dtype)
+    for key in wanted.keys() - storages.keys():
+      raise ValueError(f"storage {key} is missing")
     file.seek(start)
     return _Reader(file, path, note).load()
 
@@ -117,7 +118,8 @@ _TUPLES = {code[0] for code in (pickle.TUPLE, pickle.TUPLE1, pickle.TUPLE2, pick
 def _count_tuple(run: Callable) -> Callable:
   """Wraps a tuple instruction of the unpickler so that it raises ValueError for too large a tuple.
 
-  A hundred bytes can nest a tuple of "the last one twice" forty times; hashing it would never end.
+  A hundred bytes can write forty tuples, each of the previous one twice; hashing the last one would
+  never end.
   """
 
   def make(reader: "_Reader") -> None:
@@ -125,7 +127,7 @@ def _count_tuple(run: Callable) -> Callable:
     made: tuple = reader.stack[-1]  # type: ignore[attr-defined]
     count = 1 + sum(reader.tuples.get(id(each), (1, ()))[0] for each in made)
     if count > MOST_IN_A_TUPLE:
-      raise ValueError(f"a tuple of more than {MOST_IN_A_TUPLE:,} values")
+      raise ValueError(f"it has a tuple of more than {MOST_IN_A_TUPLE:,} values")
     reader.tuples[id(made)] = count, made
 
   return make
@@ -145,11 +147,9 @@ class _Reader(pickle._Unpickler):
     if code != pickle.BYTEARRAY8[0]
   }
 
-  def __init__(
-    self, file: Any, path: str | Path, load: Callable | None = None, look: bool = True
-  ) -> None:
+  def __init__(self, file: Any, path: str | Path, load: Callable | None = None) -> None:
     super().__init__(file)
-    self._path, self._load, self._look = path, load, look
+    self._path, self._load = path, load
     self._viewed = 0  # The bytes of all tensors, since many may view one storage.
     self._opaque: dict[str, type[Opaque]] = {}
     self.tuples: dict[int, tuple[int, tuple]] = {}  # The number of values in each tuple, by its id.
@@ -158,11 +158,11 @@ class _Reader(pickle._Unpickler):
     if (module, name) == ("collections", "OrderedDict"):
       return _Mapping
     if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):
-      return _StandIn(self._view if self._look else _nothing)
+      return _StandIn(self._view)
     if (module, name) == ("torch._utils", "_rebuild_tensor_v3"):
-      return _StandIn(self._view_typed if self._look else _nothing)
+      return _StandIn(self._view_typed)
     if module == "torch._utils" and name in _PARAMETERS:
-      return _StandIn(_parameter)
+      return _StandIn(lambda data, *_: data)
     if (module, name) == ("argparse", "Namespace"):  # Training checkpoints often contain one.
       return _Settings
     if module in ("torch", "torch.storage") and name in _DTYPES:
@@ -172,10 +172,19 @@ class _Reader(pickle._Unpickler):
       self._opaque[full] = type(full, (Opaque,), {"__slots__": ()})
     return self._opaque[full]
 
-  def _view(self, storage: Any, *place: Any) -> Any:
+  def _view(self, storage: Any, offset: int, size: Any, stride: Any, *_: Any) -> Any:
+    """Returns a copy of the part of a storage that a tensor views."""
     if isinstance(storage, Opaque):
       return storage
-    found = _view(storage, *place)
+    if not all(isinstance(n, int) and n >= 0 for n in (offset, *size, *stride)):
+      raise ValueError("it has a tensor with a negative extent")
+    last = offset + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
+    if 0 in size:
+      return np.empty(size, storage.dtype)
+    if last >= storage.size or math.prod(size) > storage.size:
+      raise ValueError(f"a tensor {tuple(size)} extends beyond its storage of {storage.size}")
+    steps = tuple(step * storage.itemsize for step in stride)
+    found = np.lib.stride_tricks.as_strided(storage[offset:], size, steps).copy()
     self._viewed += found.nbytes
     check_inflated(repr(str(self._path)), self._viewed, os.path.getsize(self._path))
     return found
@@ -188,7 +197,7 @@ class _Reader(pickle._Unpickler):
 
   def persistent_load(self, pid: Any) -> Any:
     if self._load is None:
-      raise ValueError("a tensor where none belongs")
+      raise ValueError("it has a tensor in a part that cannot have one")
     tag, kind, *_ = pid
     if tag == "module" and isinstance(kind, type) and issubclass(kind, Opaque):
       return kind  # The older format includes the source of a class.
@@ -196,9 +205,9 @@ class _Reader(pickle._Unpickler):
     if tag == "storage" and isinstance(kind, type) and issubclass(kind, Opaque):
       return kind()  # NumPy has no such type of number.
     if tag != "storage" or not isinstance(kind, _Kind) or not isinstance(key, str):
-      raise ValueError("a reference that is no storage")
+      raise ValueError("it has a reference that is not a storage")
     if any(part is not None for part in view):
-      raise ValueError("a storage that is a view of another")
+      raise ValueError("it has a storage that is a view of another storage")
     return self._load(key, kind.dtype, count)
 
 
@@ -208,7 +217,7 @@ class _Inert:
   __slots__ = ()
 
   def __setstate__(self, state: Any) -> Any:
-    raise ValueError("a state for what has none")
+    raise ValueError("it sets the state of an object that has none")
 
 
 class Opaque(_Inert):
@@ -270,26 +279,3 @@ class _Settings(dict):
   def __setstate__(self, state: Any) -> None:
     if isinstance(state, dict):
       self.update(state)
-
-
-def _view(
-  storage: np.ndarray, offset: int, size: tuple[int, ...], stride: tuple[int, ...], *_: Any
-) -> np.ndarray:
-  """Returns a copy of the part of a storage that a tensor views."""
-  if not all(isinstance(n, int) and n >= 0 for n in (offset, *size, *stride)):
-    raise ValueError("a tensor with a negative extent")
-  last = offset + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
-  if 0 in size:
-    return np.empty(size, storage.dtype)
-  if last >= storage.size or math.prod(size) > storage.size:
-    raise ValueError(f"a tensor {tuple(size)} reaches beyond its storage of {storage.size}")
-  steps = tuple(step * storage.itemsize for step in stride)
-  return np.lib.stride_tricks.as_strided(storage[offset:], size, steps).copy()
-
-
-def _nothing(*_: Any) -> np.ndarray:
-  return np.empty(0)
-
-
-def _parameter(data: np.ndarray, *_: Any) -> np.ndarray:
-  return data

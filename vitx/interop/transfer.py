@@ -9,10 +9,10 @@ import numpy as np
 from vitx.checkpoints import tree
 from vitx.config.checks import check_pattern
 from vitx.config.errors import ConfigError
-from vitx.models import names, position_tables, token_tables
+from vitx.models import names, token_tables
 from vitx.ops.layout import TokenLayout
 
-LISTED = 5  # The number of names that an error lists before it only counts them.
+LISTED = 5  # The number of names that an error lists before it only counts the others.
 # A function from the source's class names (None if unknown) and number of classes to the index of
 # each class of the new network in the source, int32 (K,), or to the reason why the classes differ.
 FindPlaces = Callable[[Sequence[str] | None, int], np.ndarray | str]
@@ -20,7 +20,7 @@ FindPlaces = Callable[[Sequence[str] | None, int], np.ndarray | str]
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-  """The fate of each parameter; dicts map names to details.
+  """The fate of each parameter; the dicts map names to details.
 
   Attributes:
     loaded: The parameters taken unchanged.
@@ -31,25 +31,28 @@ class Report:
     new: The parameters missing in the source, left as initialized.
     unused: The parameters of the source that the new model lacks.
     ignored: Other values in a file, and removed prefixes of names.
+    sizes: The pairs of the source's and the new model's "depth" and "width", where they differ.
   """
 
-  loaded: tuple[str, ...]
-  resized: dict[str, str]
-  head: dict[str, str]
-  skipped: dict[str, str]
-  new: tuple[str, ...]
-  unused: tuple[str, ...]
+  loaded: Mapping[str, str]
+  resized: Mapping[str, str]
+  head: Mapping[str, str]
+  skipped: Mapping[str, str]
+  new: Mapping[str, str]
+  unused: Mapping[str, str]
   ignored: Mapping[str, str] = dataclasses.field(default_factory=dict)
+  sizes: Mapping[str, tuple[int, int]] = dataclasses.field(default_factory=dict)
 
   def __str__(self) -> str:
-    rows = []
-    for field in dataclasses.fields(self):
+    rows = [f"sizes differ: {_describe_sizes(self.sizes, 'source')}"] if self.sizes else []
+    for field in dataclasses.fields(self)[:-1]:
       names = getattr(self, field.name)
       rows.append(f"{field.name:<8}{len(names):>6}")
-      if field.name == "loaded":
-        continue  # Loaded parameters are the rule; only the exceptions get a line each.
-      reasons = names if isinstance(names, Mapping) else dict.fromkeys(names, "")
-      rows += [f"  {name}  {reason}".rstrip() for name, reason in reasons.items()]
+      # Loaded parameters are the rule; only the exceptions get a line each.
+      lines = [] if field.name == "loaded" else [f"  {n}  {x}".rstrip() for n, x in names.items()]
+      if self.sizes and len(lines) > LISTED:
+        lines[LISTED:] = [f"  and {len(lines) - LISTED} more"]
+      rows += lines
     return "\n".join(rows)
 
 
@@ -66,9 +69,9 @@ def check_fit(
     new_head: Whether a head may be left as initialized if the file lacks it or has other classes.
   """
   patterns = [check_pattern(pattern, "init_from_except") for pattern in allowed]
-  wrong = {name: "has no place in this network" for name in report.unused}
+  wrong = dict.fromkeys(report.unused, "has no place in this network")
   new = [name for name in report.new if not (new_head and names.is_head(name))]
-  wrong |= dict.fromkeys(new, "is not in the file") | report.skipped
+  wrong |= {**dict.fromkeys(new, "is not in the file"), **report.skipped}
   if not new_head:
     wrong |= {
       name: reason if ": " in reason else f"{reason}: of other classes"
@@ -79,16 +82,39 @@ def check_fit(
     for name, reason in wrong.items()
     if not any(pattern.fullmatch(name) for pattern in patterns)
   }
-  if not wrong:
-    return
+  if wrong:
+    raise ConfigError(
+      f"init_from={source!r} does not fit this network: {_explain(wrong, report, mixer)} To accept"
+      " parameters that do not fit, match their names, such as"
+      " init_from_except=('.*/token_mixer/.*',)."
+    )
+
+
+def _explain(wrong: Mapping[str, str], report: Report, mixer: str) -> str:
+  """Returns sentences about the parameters that do not fit, by their reasons, and about the fix."""
+  sizes = dict(report.sizes)
+  blocks = names.count_blocks(name.removeprefix("params/") for name in wrong)
+  if "depth" in sizes and blocks <= min(sizes["depth"]):
+    del sizes["depth"]
+  if wrong.keys().isdisjoint(report.skipped):
+    sizes.pop("width", None)
+  if sizes:
+    fields = " and ".join(f"model.{field}={pair[0]}" for field, pair in sizes.items())
+    return f"{_describe_sizes(sizes, 'file')}. Set {fields}."
   some = ", ".join(f"{name} ({reason})" for name, reason in list(wrong.items())[:LISTED])
   more = f", and {len(wrong) - LISTED} more" if len(wrong) > LISTED else ""
-  cause = "Is it another size?"
+  cause = "Choose a network with the size and the parts of the file's."
   if all(names.TOKEN_MIXER in name.split("/") for name in wrong):
-    cause = f"All of it concerns model.token_mixer={mixer!r}."
-  raise ConfigError(
-    f"init_from={source!r} does not fit this network: {some}{more}. {cause} What need not fit is"
-    " allowed by name, such as init_from_except=('.*/token_mixer/.*',)"
+    cause = f"All of them belong to model.token_mixer={mixer!r}."
+  return f"{some}{more}. {cause}"
+
+
+def _describe_sizes(sizes: Mapping[str, tuple[int, int]], where: str) -> str:
+  """Returns the differences in size, such as "the file has 3 blocks, the config 12"."""
+  units = {"depth": "block", "width": "channel"}
+  return " and ".join(
+    f"the {where} has {theirs} {units[field]}{'s' if theirs > 1 else ''}, the config {ours}"
+    for field, (theirs, ours) in sizes.items()
   )
 
 
@@ -101,11 +127,9 @@ def transfer(
 ) -> tuple[Any, Report]:
   """Fills freshly initialized parameters with trained ones of equal name and shape.
 
-  A position table (1, N, C) or (N, C) of another layout is resized: prefix tokens are kept, the
-  grid is interpolated (cubic; Dosovitskiy et al. 2021, section 3.2). Mixer weights that depend on
-  the number of tokens are resized too, see `vitx.models.token_tables`. A first convolution for
-  color images is summed over the channels for gray ones, as in timm. A head of other classes is
-  left as initialized.
+  Position tables of another layout, and mixer weights that depend on the number of tokens, are
+  resized, see `vitx.models.token_tables`. A first convolution for color images is summed over the
+  channels for gray ones, as in timm. A head of other classes is left as initialized.
 
   Args:
     target: A nested dict of freshly initialized arrays.
@@ -124,74 +148,74 @@ def transfer(
   """
   fresh, trained = tree.name_leaves(target), tree.name_arrays(source)
   result: dict[str, Any] = dict(fresh)
-  loaded, new = [], []
-  resized: dict[str, str] = {}
-  head: dict[str, str] = {}
-  skipped: dict[str, str] = {}
-  known = layout is not None and source_layout is not None
+  fates: dict[str, dict[str, str]] = {
+    fate: {} for fate in ("loaded", "resized", "head", "skipped", "new")
+  }
   for name, old in fresh.items():
     if name not in trained:
-      new.append(name)
+      fates["new"][name] = ""
       continue
-    found, shapes = trained[name], f"{list(trained[name].shape)} -> {list(old.shape)}"
-    if names.is_head(name) and places is not None and found.shape[:-1] == old.shape[:-1]:
-      if isinstance(places, str):
-        head[name] = f"{shapes}: {places}" if found.shape == old.shape else shapes
-        continue
-      if not np.array_equal(places, np.arange(found.shape[-1])):
-        result[name] = found[..., places].astype(old.dtype)
-        resized[name] = f"{shapes}: classes by their names"
-        continue
-    of_tokens = names.is_position_table(name) or names.token_axis(name) is not None
-    if found.shape == old.shape and not (known and layout != source_layout and of_tokens):
-      result[name] = found.astype(old.dtype)
-      loaded.append(name)
-    elif names.is_head(name):
-      head[name] = shapes
-    elif names.is_first_kernel(name) and _is_gray(found.shape, old.shape):
-      result[name] = found.sum(axis=2, keepdims=True, dtype=np.float32).astype(old.dtype)
-      resized[name] = f"{shapes}: summed over the colors"
-    elif not of_tokens:
-      skipped[name] = f"{shapes}: shapes differ"
-    elif problem := _explain_refusal(name, found.shape, old.shape, source_layout, layout):
-      skipped[name] = f"{shapes}: {problem}"
-    else:
-      assert layout is not None and source_layout is not None
-      result[name] = _resize(name, found, np.asarray(old), source_layout, layout)
-      resized[name] = (
-        f"{shapes}: {position_tables.describe(source_layout)} -> {position_tables.describe(layout)}"
-      )
-  if not loaded:
+    found = trained[name]
+    fate, value, reason = _take(name, found, old, (source_layout, layout), places)
+    shapes = f"{list(found.shape)} -> {list(old.shape)}"
+    fates[fate][name] = f"{shapes}: {reason}" if reason else shapes
+    if value is not None:
+      result[name] = value.astype(old.dtype)
+  if not fates["loaded"]:
     raise ConfigError(
-      f"init_from: none of the {len(fresh)} parameters fits the source, which has"
-      f" {len(trained)}; is it the same kind of model?"
+      f"init_from: none of the network's {len(fresh)} parameters fits the source, which has"
+      f" {len(trained)} parameters; choose a source of the same kind of network."
     )
-  unused = tuple(name for name in trained if name not in fresh)
-  report = Report(tuple(loaded), resized, head, skipped, tuple(new), unused)
-  return tree.fill(target, result), report
+  unused = {name: "" for name in trained if name not in fresh}
+  theirs, ours = names.read_sizes(trained), names.read_sizes(fresh)
+  pairs = {field: (theirs[field], ours[field]) for field in ours}
+  sizes = {field: pair for field, pair in pairs.items() if all(pair) and pair[0] != pair[1]}
+  return tree.fill(target, result), Report(**fates, unused=unused, sizes=sizes)
+
+
+def _take(
+  name: str,
+  found: np.ndarray,
+  old: Any,
+  layouts: tuple[TokenLayout | None, TokenLayout | None],
+  places: np.ndarray | str | None,
+) -> tuple[str, np.ndarray | None, str]:
+  """Decides about a parameter that both networks have.
+
+  Args:
+    name: The name of the parameter.
+    found: The source's array.
+    old: The target's array.
+    layouts: The layouts of the source's and of the target's tokens.
+    places: The argument of `transfer`.
+
+  Returns:
+    The fate (a field of `Report`), the new value or `None` to keep the old one, and the reason.
+  """
+  if names.is_head(name) and places is not None and found.shape[:-1] == old.shape[:-1]:
+    if isinstance(places, str):
+      return "head", None, places if found.shape == old.shape else ""
+    if not np.array_equal(places, np.arange(found.shape[-1])):
+      return "resized", found[..., places], "classes by their names"
+  source_layout, layout = layouts
+  bound = names.token_axis(name, old.ndim)
+  is_known = source_layout is not None and layout is not None
+  if found.shape == old.shape and not (bound and is_known and layout != source_layout):
+    return "loaded", found, ""
+  if names.is_head(name):
+    return "head", None, ""
+  if names.is_first_kernel(name) and _is_gray(found.shape, old.shape):
+    return "resized", found.sum(axis=2, keepdims=True, dtype=np.float32), "summed over the colors"
+  if bound is None:
+    return "skipped", None, "shapes differ"
+  if problem := token_tables.explain_refusal(found.shape, old.shape, bound[0], *layouts):
+    return "skipped", None, problem
+  assert source_layout is not None and layout is not None
+  resized = token_tables.resize(found, np.asarray(old), *bound, source_layout, layout)
+  texts = (token_tables.describe(source_layout), token_tables.describe(layout))
+  return "resized", resized, " -> ".join(texts)
 
 
 def _is_gray(source: tuple[int, ...], target: tuple[int, ...]) -> bool:
   """Returns whether the shapes (h, w, channels, C) are of a color kernel and its gray version."""
   return len(source) == 4 and source[2] == 3 and target == (*source[:2], 1, source[3])
-
-
-def _explain_refusal(name: str, *shapes_and_layouts: Any) -> str:
-  bound = names.token_axis(name)
-  if bound is None:
-    return position_tables.explain_refusal(*shapes_and_layouts)
-  source, target, *layouts = shapes_and_layouts
-  return token_tables.explain_refusal(source, target, bound[0], *layouts)
-
-
-def _resize(
-  name: str,
-  source: np.ndarray,
-  target: np.ndarray,
-  source_layout: TokenLayout,
-  layout: TokenLayout,
-) -> np.ndarray:
-  bound = names.token_axis(name)
-  if bound is None:
-    return position_tables.resize(source, target, source_layout, layout)
-  return token_tables.resize(source, target, *bound, source_layout, layout)

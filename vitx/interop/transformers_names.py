@@ -7,7 +7,7 @@ even those saved by newer versions, which use newer names in memory.
 from vitx.interop.naming import (
   MIXER,
   QKV,
-  convolution,
+  biased_convolution,
   linear,
   linear_from_heads,
   linear_to_heads,
@@ -27,9 +27,7 @@ def _block(block: str, attention: dict[str, str], norms: tuple[str, str], mlp: l
     mlp: The published names of the two layers of the MLP.
   """
   return [
-    *linear_to_heads(f"{block}.{attention['query']}", f"{MIXER}/query"),
-    *linear_to_heads(f"{block}.{attention['key']}", f"{MIXER}/key"),
-    *linear_to_heads(f"{block}.{attention['value']}", f"{MIXER}/value"),
+    *(r for x in QKV for r in linear_to_heads(f"{block}.{attention[x]}", f"{MIXER}/{x}")),
     *linear_from_heads(f"{block}.{attention['out']}", f"{MIXER}/out"),
     *norm(f"{block}.{norms[0]}", "params/block_{}/mixer_norm"),
     *norm(f"{block}.{norms[1]}", "params/block_{}/mlp_norm"),
@@ -52,10 +50,7 @@ _DINOV2_BLOCKS = [
   same("encoder.layer.{}.layer_scale1.lambda1", "params/block_{}/mixer_scale"),
   same("encoder.layer.{}.layer_scale2.lambda1", "params/block_{}/mlp_scale"),
 ]
-_PATCHES = [
-  convolution("embeddings.patch_embeddings.projection.weight", "params/stem/embed/kernel"),
-  same("embeddings.patch_embeddings.projection.bias", "params/stem/embed/bias"),
-]
+_PATCHES = biased_convolution("embeddings.patch_embeddings.projection", "params/stem/embed")
 _CLASS, _POSITIONS = "embeddings.cls_token", "embeddings.position_embeddings"
 _BEGIN = [same(_CLASS, "params/cls"), same(_POSITIONS, "params/posemb/table"), *_PATCHES]
 _END = [*norm("layernorm", "params/norm"), *linear("classifier", "params/head")]

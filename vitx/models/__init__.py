@@ -1,8 +1,5 @@
 """Whole networks by name."""
 
-import importlib
-from typing import Any
-
 from vitx.models.create import (
   DTYPES,
   MODELS,
@@ -26,10 +23,3 @@ __all__ = [
   "resolve_model",
   "token_layout",
 ]
-
-
-def __getattr__(name: str) -> Any:
-  # The import waits for the first use: `vitx.analysis` itself imports this package.
-  if name == "count":
-    return importlib.import_module("vitx.analysis.counting").count
-  raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -49,7 +49,7 @@ class ConvMixer(nn.Module):
       ConfigError: If the kernel is even: no padding around it would keep the size of the grid.
     """
     if self.kernel % 2 == 0:
-      raise ConfigError(f"model.kernel={self.kernel} must be odd, such as {self.kernel + 1}")
+      raise ConfigError(f"model.kernel={self.kernel} must be odd, such as {self.kernel + 1}.")
 
     def activate(y: jax.Array, name: str) -> jax.Array:
       y = gelu(y)

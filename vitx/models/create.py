@@ -84,9 +84,10 @@ def _build_fields(model: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
   check_options(model, fields, "model", hidden=("num_classes", "name"))
   check_fields(model, fields, "model")
   built = dict(fields)
-  if "dtype" in built:
-    built["dtype"] = _to_dtype(built["dtype"])
-  for field, (table, default, hidden) in _parts(model).items():
+  # Python code may pass a dtype; a config has its name.
+  if "dtype" in built and built["dtype"] not in list(DTYPES.values()):
+    built["dtype"] = DTYPES[check_choice(built["dtype"], "model.dtype", tuple(DTYPES))]
+  for field, (table, default, hidden) in getattr(model, "PARTS", {}).items():
     built[field] = build(table, built.get(field, default), f"model.{field}", hidden)
   return built
 
@@ -99,7 +100,7 @@ def model_from_config(model: Mapping[str, Any]) -> nn.Module:
   """
   made = lookup(MODELS, model.get("name", ""), "model.name")
   if model.get("num_classes") is None and "num_classes" in options(made):
-    raise ConfigError("model.num_classes is not set: resolve the config against a source first")
+    raise ConfigError("model.num_classes is not set; set it, or resolve the config first.")
   return create_model(**model)
 
 
@@ -138,7 +139,7 @@ def resolve_model(model: Mapping[str, Any], *, seed: int) -> dict[str, Any]:
     ConfigError: If the model is unknown, or if the token mixer cannot be built.
   """
   resolved = dict(model)
-  parts = _parts(lookup(MODELS, model.get("name", ""), "model.name"))
+  parts = getattr(lookup(MODELS, model.get("name", ""), "model.name"), "PARTS", {})
   if "token_mixer" not in parts:
     return resolved
   table, default, hidden = parts["token_mixer"]
@@ -147,13 +148,3 @@ def resolve_model(model: Mapping[str, Any], *, seed: int) -> dict[str, Any]:
   if "seed" in options(mixer.func) and "seed" not in mixer.keywords:
     resolved["token_mixer"] = {**fields_of(given), "seed": seed}
   return resolved
-
-
-def _parts(model: Any) -> Mapping[str, tuple]:
-  return getattr(model, "PARTS", {})
-
-
-def _to_dtype(dtype: Any) -> Any:
-  if dtype in list(DTYPES.values()):  # a caller in Python may pass a dtype; a config has its name
-    return dtype
-  return DTYPES[check_choice(dtype, "model.dtype", tuple(DTYPES))]

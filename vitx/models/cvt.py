@@ -5,16 +5,15 @@ from typing import ClassVar
 import flax.linen as nn
 import jax
 
+from vitx.blocks.stems import square_convolution
 from vitx.config.checks import PositiveInt
 from vitx.config.errors import ConfigError
-from vitx.layers.convolution import Conv
-from vitx.models.network import Network
-from vitx.models.stages import Depths, PerStage, per_stage, stage_layers
+from vitx.models.stages import Depths, PerStage, StagedNetwork
 from vitx.models.trunk import Parts, with_defaults
 from vitx.ops.layout import TokenLayout
 
 
-class CvT(Network):
+class CvT(StagedNetwork):
   """CvT (Wu et al. 2021): the token grid is convolved between stages, and in the attention.
 
   Fields that may differ by stage have one value for all stages or one for each. The stem is the
@@ -32,7 +31,7 @@ class CvT(Network):
   """
 
   PARTS: ClassVar[Parts] = with_defaults(
-    Network.PARTS,
+    StagedNetwork.PARTS,
     stem={"name": "hybrid", "channels": ()},
     posemb="none",
     pool="mean",
@@ -60,46 +59,25 @@ class CvT(Network):
       ConfigError: If there is a class token, or if a sequence has another length than there are
         stages.
     """
-    stages = stage_layers(self.depth)
-    widths = per_stage(self.width, len(stages), "width")
-    heads = per_stage(self.num_heads, len(stages), "num_heads")
-    mlp_dims = per_stage(self.mlp_dim, len(stages), "mlp_dim")
-    strides = per_stage(self.strides, len(stages) - 1, "strides")
+    widths, heads = self.per_stage("width"), self.per_stage("num_heads")
+    mlp_dims = self.per_stage("mlp_dim")
+    strides = self.per_stage("strides", len(self.depth) - 1)
     pool = self.pool(name="pool")
     if pool.prefix:
       raise ConfigError(
         "model.pool='cls' puts a token in front of the grid, which CvT convolves between its"
-        " stages; use model.pool='mean' or 'sequence'"
+        " stages; use model.pool='mean' or 'sequence'."
       )
     grid = self.apply_stem(images, widths[0], train)
-    for stage, layers in enumerate(stages):
+    for stage, width in enumerate(widths):
       if stage:
-        grid = self._embed(grid, stage, widths[stage], strides[stage - 1])
+        fields = {"dtype": self.dtype, "name": f"stage_{stage}_embed"}
+        grid = square_convolution(width, self.kernel, strides[stage - 1], **fields)(grid)
       grid = self.apply_norm(grid, f"stage_{stage}_norm")
       layout = TokenLayout(grid.shape[1:3])
       x = grid.reshape(grid.shape[0], layout.length, grid.shape[-1])  # (B, N, C)
       if stage == 0:
         x = self.enter_trunk(x, layout, train)
-      x = self.run_blocks(
-        x,
-        layout,
-        layers=layers,
-        depth=sum(self.depth),
-        num_heads=heads[stage],
-        mlp_dim=mlp_dims[stage],
-        train=train,
-        name=f"stage_{stage}_block",
-      )
+      x = self.run_stage(x, layout, stage, heads[stage], mlp_dims[stage], train)
       grid = x.reshape(grid.shape)
     return self.apply_head(pool(x, layout))
-
-  def _embed(self, grid: jax.Array, stage: int, width: int, stride: int) -> jax.Array:
-    """Convolves the grid (B, rows, columns, C) in front of a later stage."""
-    return Conv(
-      width,
-      (self.kernel, self.kernel),
-      (stride, stride),
-      padding=self.kernel // 2,
-      dtype=self.dtype,
-      name=f"stage_{stage}_embed",
-    )(grid)

@@ -28,11 +28,11 @@ class DistilledViT(ViT, kw_only=True):
     """
     if vector.ndim != 3:
       raise ConfigError(
-        "model.pool gives one vector, but the heads of a distilled network are two; leave it out,"
-        " or say model.pool='class_and_distillation'"
+        "model.pool gives one vector, but model.name='distilled_vit' has two heads; use"
+        " model.pool='class_and_distillation', which is the default."
       )
     logits = super().apply_head(vector[:, 0])
-    taught = self.classify(vector[:, 1], names.HEAD_DISTILLATION)
+    from_teacher = self.classify(vector[:, 1], names.HEAD_DISTILLATION)
     self.sow("intermediates", "class_logits", logits)
-    self.sow("intermediates", "distillation_logits", taught)
-    return (logits + taught) / 2
+    self.sow("intermediates", "distillation_logits", from_teacher)
+    return (logits + from_teacher) / 2

@@ -13,8 +13,6 @@ from typing import Any
 import flax.linen as nn
 import jax
 
-MARK = "keeps_state"  # a class attribute of modules that update state if `train`
-
 
 def hold(names: Collection[str], frozen: Collection[str]) -> AbstractContextManager:
   """Runs frozen modules that keep state as in evaluation while a network is traced in this context.
@@ -29,12 +27,12 @@ def hold(names: Collection[str], frozen: Collection[str]) -> AbstractContextMana
   def run(call: Callable, args: tuple, kwargs: dict, context: nn.module.InterceptorContext) -> Any:
     module = context.module
     is_flax = isinstance(module, nn.BatchNorm)
-    if context.method_name != "__call__" or not (is_flax or getattr(module, MARK, False)):
-      return call(*args, **kwargs)
-    if not is_frozen(module.path, names, frozen):
+    has_state = is_flax or getattr(module, "keeps_state", False)
+    is_call = context.method_name == "__call__"
+    if not (is_call and has_state and is_frozen(module.path, names, frozen)):
       return call(*args, **kwargs)
     bound = inspect.signature(type(module).__call__).bind(module, *args, **kwargs)
-    if is_flax:  # Flax refuses the setting as both field and argument
+    if is_flax:  # Flax raises an error if the setting is both field and argument.
       bound.arguments.pop("use_running_average", None)
       object.__setattr__(module, "use_running_average", True)
     else:

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+from flax.traverse_util import flatten_dict, unflatten_dict
 
 from vitx.config.checks import Finite, Positive
 from vitx.config.errors import ConfigError
@@ -104,8 +105,8 @@ def sparse_transformer(key: jax.Array, params: Params) -> Params:
   depth = count_blocks(params)
   if not depth:
     raise ConfigError(
-      "model.initialization='sparse_transformer' needs blocks in one sequence, which scale its"
-      " branches; use another initialization"
+      "model.initialization='sparse_transformer' needs a network with one sequence of blocks, whose"
+      " number scales their branches; use another initialization."
     )
 
   def deviation(owner: str, kernel: jax.Array, leaf: jax.Array) -> float:
@@ -167,8 +168,8 @@ def mimetic(
     left, right = _factors(key, width, *value_out)
     if heads * dim != width or kernels[OUT].shape != (heads, dim, width):
       raise ConfigError(
-        "model.initialization='mimetic' needs values as wide as the tokens:"
-        f" {heads} heads of {dim} are not {width}; leave token_mixer.head_dim out"
+        f"model.initialization='mimetic' needs values as wide as the tokens, {width} channels, but"
+        f" there are {heads} heads of {dim}; leave model.token_mixer.head_dim out."
       )
     return {VALUE: left.reshape(width, heads, dim), OUT: right.reshape(heads, dim, width)}
 
@@ -188,10 +189,9 @@ def _redraw_kernels(params: Params, scale: Callable, draw: Callable) -> Params:
   There is only one draw, since each one takes the compiler long. A loop cuts the parameters of each
   shape out of it; without the loop the compiler would put the whole draw into each cut.
   """
-  paths, tree = jax.tree.flatten_with_path(params)
-  names = [tuple(entry.key for entry in path) for path, _ in paths]
-  leaves = dict(zip(names, (leaf for _, leaf in paths), strict=True))
-  drawn = [n for n in names if n[-1] in (KERNEL, BIAS) and (*n[:-1], KERNEL) in leaves]
+  leaves = flatten_dict(params)
+  # The order is that of JAX's trees, on which the numbers depend.
+  drawn = [n for n in sorted(leaves) if n[-1] in (KERNEL, BIAS) and (*n[:-1], KERNEL) in leaves]
   noise = draw((sum(leaves[name].size for name in drawn),))
   groups: dict[tuple[int, ...], list[tuple[tuple[str, ...], int, float]]] = {}
   start = 0
@@ -201,21 +201,21 @@ def _redraw_kernels(params: Params, scale: Callable, draw: Callable) -> Params:
     groups.setdefault(leaf.shape, []).append((name, start, factor))
     start += leaf.size
   for shape, group in groups.items():
-    alike, starts, factors = zip(*group, strict=True)
+    names, starts, factors = zip(*group, strict=True)
     cut = partial(_cut, noise, shape)
     found = jax.lax.map(cut, (jnp.asarray(starts), jnp.asarray(factors, jnp.float32)))
-    leaves.update(zip(alike, found, strict=True))
-  return jax.tree.unflatten(tree, [leaves[name] for name in names])
+    leaves.update(zip(names, found, strict=True))
+  return unflatten_dict(leaves)
 
 
 def _take_convolutions(source: Params, params: Params) -> Params:
   """Returns the parameters, with kernels of four axes and their biases taken from `source`."""
-  if KERNEL in params and not isinstance(params[KERNEL], dict):
-    return source if params[KERNEL].ndim == 4 else params
-  return {
-    name: _take_convolutions(source[name], value) if isinstance(value, dict) else value
-    for name, value in params.items()
-  }
+  leaves, others = flatten_dict(params), flatten_dict(source)
+  for name in leaves:
+    kernel = leaves.get((*name[:-1], KERNEL))
+    if kernel is not None and kernel.ndim == 4:
+      leaves[name] = others[name]
+  return unflatten_dict(leaves)
 
 
 def _cut(noise: jax.Array, shape: tuple[int, ...], place: tuple[jax.Array, jax.Array]) -> jax.Array:
@@ -236,33 +236,23 @@ def _redraw_modules(
   Raises:
     ConfigError: If they are not found, and `needed` is True.
   """
-  found = False
-
-  def walk(tree: Params, path: str) -> Params:
-    nonlocal found
-    if all(isinstance(tree.get(name), dict) and KERNEL in tree[name] for name in names):
-      found = True
-      # The key depends on the path, so that values do not depend on the rest of the network.
-      own = jax.random.fold_in(key, zlib.crc32(path.encode()))
-      kernels = draw(own, {name: tree[name][KERNEL] for name in names})
-      tree = {**tree, **{name: _with_kernel(tree[name], kernels[name]) for name in names}}
-    return {
-      name: walk(value, f"{path}/{name}") if isinstance(value, dict) else value
-      for name, value in tree.items()
-    }
-
-  result = walk(params, "")
-  if needed and not found:
+  leaves = flatten_dict(params)
+  owners = [path[:-2] for path in leaves if path[-2:] == (names[0], KERNEL)]
+  owners = [o for o in owners if all((*o, name, KERNEL) in leaves for name in names)]
+  for owner in owners:
+    # The key depends on the path, so that values do not depend on the rest of the network.
+    path = "".join(f"/{part}" for part in owner)
+    own = jax.random.fold_in(key, zlib.crc32(path.encode()))
+    for name, kernel in draw(own, {name: leaves[*owner, name, KERNEL] for name in names}).items():
+      leaves[*owner, name, KERNEL] = kernel.astype(leaves[*owner, name, KERNEL].dtype)
+      if (*owner, name, BIAS) in leaves:
+        leaves[*owner, name, BIAS] = jnp.zeros_like(leaves[*owner, name, BIAS])
+  if needed and not owners:
     raise ConfigError(
-      "model.initialization draws the modules query and key of attention, of which this network"
-      " has none; use another initialization or token_mixer"
+      "model.initialization draws the modules query and key of attention, which this network does"
+      " not have; use another initialization or token mixer."
     )
-  return result
-
-
-def _with_kernel(old: Params, kernel: jax.Array) -> Params:
-  bias = {BIAS: jnp.zeros_like(old[BIAS])} if BIAS in old else {}
-  return {**old, KERNEL: kernel.astype(old[KERNEL].dtype), **bias}
+  return unflatten_dict(leaves)
 
 
 def _factors(

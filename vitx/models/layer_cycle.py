@@ -1,5 +1,6 @@
 """Blocks that repeat after a few layers, compiled once and run in a loop."""
 
+from functools import partial
 from typing import Any
 
 import flax.linen as nn
@@ -18,9 +19,8 @@ def run_cycle(
   *,
   cycle: int,
   depth: int,
-  num_heads: int,
-  mlp_dim: int,
   train: bool,
+  **sizes: int,
 ) -> jax.Array:
   """Applies all blocks of a trunk to tokens (B, N, C) as a loop over cycles of layers.
 
@@ -34,19 +34,14 @@ def run_cycle(
     layout: The arrangement of all tokens.
     cycle: The number of layers after which the mixers repeat; it divides `depth`.
     depth: The number of blocks L.
-    num_heads: The number of heads H.
-    mlp_dim: The hidden width of the MLPs.
     train: Whether dropout is active.
+    **sizes: The sizes `num_heads` and `mlp_dim` of a block, for `Trunk.make_block`.
 
   Returns:
     The tokens after the last block, (B, N, C).
   """
-  blocks = [
-    trunk.make_block(
-      layer, depth=depth, num_heads=num_heads, mlp_dim=mlp_dim, name=None, parent=None
-    )
-    for layer in range(cycle)
-  ]
+  module = {"name": None, "parent": None}
+  blocks = [trunk.make_block(layer, depth=depth, **sizes, **module) for layer in range(cycle)]
   if trunk.is_initializing():
     _make_parameters(trunk, blocks, x, layout, depth)
   params = trunk.variables["params"]
@@ -63,8 +58,8 @@ def run_cycle(
   def body(x: jax.Array, entry: Any) -> tuple[jax.Array, None]:
     number, params = entry
     for i, block in enumerate(blocks):
-      # The function closes over the block, so that its recomputation holds no more than its input.
-      run = lambda p, x, layer, block=block: apply(block, p, x, layer)  # noqa: E731
+      # The block is bound beforehand, so that the recomputation stores no more than its input.
+      run = partial(apply, block)
       x = (jax.checkpoint(run) if trunk.remat else run)(params[i], x, number * cycle + i)
     return x, None
 

@@ -48,9 +48,8 @@ def means(params: Any, ends: tuple[str, ...]) -> dict[str, jax.Array]:
     `names.figure_of`.
   """
   flat = flatten_dict(params, sep="/")
-  chosen = {
-    path: x for path, x in flat.items() if f"/{path}".endswith(tuple(f"/{e}" for e in ends))
-  }
+  suffixes = tuple(f"/{end}" for end in ends)
+  chosen = {path: x for path, x in flat.items() if f"/{path}".endswith(suffixes)}
   named = flatten_dict(unstack(unflatten_dict(chosen, sep="/")), sep="/")
   found = {names.figure_of(path): jnp.mean(x.astype(jnp.float32)) for path, x in named.items()}
   return {name: found[name] for name in sorted(found)}

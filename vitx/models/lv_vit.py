@@ -33,8 +33,8 @@ class LVViT(ViT, kw_only=True):
     super().__post_init__()
     if self.pool_first:
       raise ConfigError(
-        "model.pool_first=True: model.name='lv_vit' classifies its patches too, which are"
-        " normalized before they are pooled; leave it out"
+        "model.pool_first=True does not suit model.name='lv_vit', which also classifies its patches"
+        " and therefore normalizes before pooling; leave model.pool_first out."
       )
 
   @nn.compact

@@ -8,7 +8,10 @@ layers is trained, `cycles` replaces its blocks; see `vitx.models.stacked`.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
 
 STEM = "stem"
 POSITIONS = "posemb"
@@ -38,15 +41,11 @@ TABLE = "table"
 # torchsummary, and papers that print its count, miss them: the position table, the class token and
 # other tokens beside it, Linformer's projections over the tokens, factor and offset of CvT's own
 # normalization, and LayerScale's factors.
-BARE = frozenset(
-  {TABLE, CLASS_TOKEN, EXTRA_TOKENS, "key_slots", "value_slots", "gain", "shift"}
-) | {
-  "mixer_scale",
-  "mlp_scale",
-}
+BARE = {TABLE, CLASS_TOKEN, EXTRA_TOKENS, "key_slots", "value_slots", "gain", "shift"}
+BARE |= {"mixer_scale", "mlp_scale"}
 
 # Parameters of token mixers that have an entry for each token: the axis of the tokens, and whether
-# the parameter maps from the tokens, which sums over that axis, or maps to them.
+# the parameter maps from the tokens (and so sums over that axis) or maps to them.
 _OF_TOKENS = {
   (TOKEN_MIXER, "key_slots"): (0, True),
   (TOKEN_MIXER, "value_slots"): (0, True),
@@ -63,7 +62,7 @@ _FIRST = frozenset({STEM, POSITIONS, CLASS_TOKEN, EXTRA_TOKENS, START})
 
 def is_bare(name: str) -> bool:
   """Returns whether torchsummary's convention leaves the parameter out."""
-  return _last(name) in BARE
+  return name.split("/")[-1] in BARE
 
 
 def is_position_table(name: str) -> bool:
@@ -71,16 +70,22 @@ def is_position_table(name: str) -> bool:
   return POSITIONS in name.split("/")[-2:]
 
 
-def token_axis(name: str) -> tuple[int, bool] | None:
+def token_axis(name: str, ndim: int) -> tuple[int, bool] | None:
   """Returns the axis of a parameter's tokens, and whether tokens are summed over it.
 
-  `None` means that the parameter has no such axis. In a position table, which `is_position_table`
-  recognizes, the axis is the second to last.
+  Args:
+    name: The name of the parameter, such as that of a position table.
+    ndim: The number of axes of the parameter.
+
+  Returns:
+    The axis and the flag, or `None` if the parameter has no such axis.
   """
+  if is_position_table(name) and ndim > 1:
+    return ndim - 2, False
   parts = tuple(name.split("/"))
-  for end, found in _OF_TOKENS.items():
-    if parts[-len(end) :] == end:
-      return found
+  for end, (axis, summed) in _OF_TOKENS.items():
+    if parts[-len(end) :] == end and axis < ndim:
+      return axis, summed
   return None
 
 
@@ -137,6 +142,17 @@ def figure_of(name: str) -> str:
   return f"{what}/{re.sub(r'[0-9]+', lambda number: number[0].zfill(2), place)}"
 
 
+def read_sizes(arrays: Mapping[str, Any]) -> dict[str, int]:
+  """Returns "depth" L and "width" C of a network with one sequence of blocks; 0 if not known.
+
+  Args:
+    arrays: The parameters by name, with or without the collection "params" in front.
+  """
+  inner = {name.removeprefix("params/"): array for name, array in arrays.items()}
+  shape = np.shape(inner.get(f"{BLOCK}_0/{MLP}/up/{KERNEL}", 0))
+  return {"depth": count_blocks(inner), "width": shape[0] if len(shape) == 2 else 0}
+
+
 def count_blocks(names: Iterable[str]) -> int:
   """Returns L, the number of blocks in one sequence: the largest i of `block_i`, plus one, or 0."""
   numbers = (_block_number(name.split("/")[0]) for name in names)
@@ -146,7 +162,3 @@ def count_blocks(names: Iterable[str]) -> int:
 def _block_number(part: str) -> int | None:
   match = re.fullmatch(rf"{BLOCK}_(\d+)", part)
   return int(match[1]) if match else None
-
-
-def _last(name: str) -> str:
-  return name.split("/")[-1]

@@ -70,14 +70,14 @@ class Network(Trunk, kw_only=True):
       The tokens (B, N, C), their layout, and the pool that ends the network.
 
     Raises:
-      ConfigError: If a causal network has a class token, which comes first and sees no other token.
+      ConfigError: If a causal network has a class token, which would attend only to itself.
     """
     batch, rows, columns, width = grid.shape
     pool = self.pool(name=names.POOL)
     if self.causal and isinstance(pool, ClassToken):
       raise ConfigError(
-        "model.causal=True: the class token stands first and would attend to itself alone; use"
-        " model.pool='mean' or 'sequence'"
+        "model.causal=True: the class token is the first token and would attend only to itself; use"
+        " model.pool='mean' or 'sequence'."
       )
     layout = TokenLayout((rows, columns), prefix=pool.prefix + extra_tokens)
     x = grid.reshape(batch, rows * columns, width)
@@ -104,7 +104,7 @@ class Network(Trunk, kw_only=True):
     if vector.ndim != 2:
       raise ConfigError(
         "model.pool='class_and_distillation' gives two vectors, but this network has one head; use"
-        " another pool, or model.name='distilled_vit'"
+        " another pool, or model.name='distilled_vit'."
       )
     vector = vector.astype(jnp.float32)
     if self.head_hidden is not None:

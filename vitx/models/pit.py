@@ -4,11 +4,10 @@ import flax.linen as nn
 import jax
 
 from vitx.blocks.downsampling import DepthwisePool
-from vitx.models.network import Network
-from vitx.models.stages import Depths, PerStage, per_stage, stage_layers
+from vitx.models.stages import Depths, PerStage, StagedNetwork
 
 
-class PiT(Network):
+class PiT(StagedNetwork):
   """PiT (Heo et al. 2021): a ViT whose token grid is pooled between stages.
 
   Fields that may differ by stage have one value for all stages or one for each. The width of a head
@@ -39,24 +38,13 @@ class PiT(Network):
       ConfigError: If a sequence has another length than there are stages, or if widths do not
         divide.
     """
-    stages = stage_layers(self.depth)
-    widths = per_stage(self.width, len(stages), "width")
-    heads = per_stage(self.num_heads, len(stages), "num_heads")
-    mlp_dims = per_stage(self.mlp_dim, len(stages), "mlp_dim")
+    widths, heads = self.per_stage("width"), self.per_stage("num_heads")
+    mlp_dims = self.per_stage("mlp_dim")
     x, layout, pool = self.add_class_token(self.apply_stem(images, widths[0], train))
     x = self.enter_trunk(x, layout, train)
-    for stage, layers in enumerate(stages):
+    for stage, width in enumerate(widths):
       if stage:
-        pooling = DepthwisePool(widths[stage], dtype=self.dtype, name=f"stage_{stage}_pool")
+        pooling = DepthwisePool(width, dtype=self.dtype, name=f"stage_{stage}_pool")
         x, layout = pooling(x, layout)
-      x = self.run_blocks(
-        x,
-        layout,
-        layers=layers,
-        depth=sum(self.depth),
-        num_heads=heads[stage],
-        mlp_dim=mlp_dims[stage],
-        train=train,
-        name=f"stage_{stage}_block",
-      )
+      x = self.run_stage(x, layout, stage, heads[stage], mlp_dims[stage], train)
     return self.apply_head(pool(self.apply_norm(x), layout))

@@ -1,18 +1,26 @@
 """The residual network for small images: a convolutional baseline."""
 
+import functools
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
+from vitx.blocks.stems import square_convolution
 from vitx.config.checks import Depth, PositiveInt
 from vitx.config.errors import ConfigError
-from vitx.layers.convolution import Conv
 from vitx.layers.norms import BatchNorm
 from vitx.models import names
 
-HE = nn.initializers.variance_scaling(2.0, "fan_in", "normal")
 STAGES = 3
+# The 3 x 3 convolutions of He et al. 2015, as a function of the width.
+convolution = functools.partial(
+  square_convolution,
+  kernel=3,
+  use_bias=False,
+  kernel_init=nn.initializers.variance_scaling(2.0, "fan_in", "normal"),
+)
 
 
 class ResNet(nn.Module):
@@ -50,12 +58,10 @@ class ResNet(nn.Module):
       below = max(self.depth - rest, 2 * STAGES + 2)
       raise ConfigError(
         f"model.depth={self.depth} of a ResNet must be 6 n + 2, such as {below} or"
-        f" {below + 2 * STAGES}"
+        f" {below + 2 * STAGES}."
       )
-    x = Conv(self.width, (3, 3), use_bias=False, kernel_init=HE, dtype=self.dtype, name="conv")(
-      images
-    )
-    x = nn.relu(BatchNorm(dtype=self.dtype, name="norm")(x, train))
+    conv = convolution(self.width, name="conv", dtype=self.dtype)
+    x = nn.relu(BatchNorm(dtype=self.dtype, name="norm")(conv(images), train))
     for stage in range(STAGES):
       for block in range(blocks):
         stride = 2 if stage and not block else 1
@@ -90,14 +96,5 @@ class ResidualBlock(nn.Module):
     return nn.relu(y + jnp.pad(shortcut, ((0, 0), (0, 0), (0, 0), (0, new))))
 
   def _convolve(self, x: jax.Array, stride: int, number: str, train: bool) -> jax.Array:
-    conv = Conv(
-      self.width,
-      (3, 3),
-      (stride, stride),
-      padding=1,
-      use_bias=False,
-      kernel_init=HE,
-      dtype=self.dtype,
-      name=f"conv_{number}",
-    )
+    conv = convolution(self.width, stride=stride, name=f"conv_{number}", dtype=self.dtype)
     return BatchNorm(dtype=self.dtype, name=f"norm_{number}")(conv(x), train)

@@ -16,9 +16,6 @@ def collect(sown: Mapping[str, Any], name: str) -> dict[str, Any]:
   """
   flat, end = flatten_dict(dict(sown), sep="/"), f"/{name}"
   found = {path.removesuffix(end): x[0] for path, x in flat.items() if path.endswith(end)}
-  return {path: found[path] for path in sorted(found, key=_natural)}
-
-
-def _natural(path: str) -> list[int | str]:
-  """Returns a key that sorts block_2 before block_10."""
-  return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", path)]
+  # Padded numbers sort block_2 before block_10.
+  padded = {path: re.sub(r"\d+", lambda n: n[0].zfill(9), path) for path in found}
+  return {path: found[path] for path in sorted(found, key=padded.__getitem__)}

@@ -32,8 +32,7 @@ class SparseTransformer(Trunk, kw_only=True):
     mlp_dim: The hidden width of the MLPs.
     embedding_stddev: The standard deviation of the initial embeddings of tokens and of the start.
     layer_cycle: The number of layers after which the token mixers repeat, such as 4 for one strided
-      and three local ones; one cycle is compiled and run in a loop. 0 compiles every layer by
-      itself.
+      and three local mixers; one cycle is compiled and runs in a loop. 0 compiles every layer.
   """
 
   PARTS: ClassVar[Parts] = with_defaults(
@@ -58,24 +57,24 @@ class SparseTransformer(Trunk, kw_only=True):
     """Checks the fields.
 
     Raises:
-      ConfigError: If `causal` is False, which leaves no density model; if the depth is no multiple
-        of `layer_cycle`; or if `layer_cycle` meets stochastic depth.
+      ConfigError: If `causal` is False, if the depth is no multiple of `layer_cycle`, or if
+        `layer_cycle` is combined with stochastic depth.
     """
     super().__post_init__()
     if not self.causal:
       raise ConfigError(
-        "model.causal=False: a token of model.name='sparse_transformer' would see itself; leave it"
-        " out"
+        "model.causal=False lets a token of model.name='sparse_transformer' see the token that"
+        " it predicts; leave model.causal out."
       )
     if self.layer_cycle and self.depth % self.layer_cycle:
       raise ConfigError(
         f"model.layer_cycle={self.layer_cycle} does not divide model.depth={self.depth}; choose a"
-        " divisor, or 0"
+        " divisor, or 0."
       )
     if self.layer_cycle and self.stochastic_depth:
       raise ConfigError(
-        f"model.layer_cycle={self.layer_cycle}: its layers are alike, but"
-        f" model.stochastic_depth={self.stochastic_depth} makes them differ; set one of them to 0"
+        f"model.layer_cycle={self.layer_cycle} needs equal layers, but"
+        f" model.stochastic_depth={self.stochastic_depth} makes them differ; set one of them to 0."
       )
 
   @property
@@ -147,6 +146,5 @@ class SparseTransformer(Trunk, kw_only=True):
     """
     previous = jax.ShapeDtypeStruct((batch, 1), jnp.int32)
     at = jax.ShapeDtypeStruct((1,), jnp.int32)
-    init = lambda key, previous, at: self.init(key, previous, at=at)  # noqa: E731
-    shapes = jax.eval_shape(init, jax.random.key(0), previous, at)
+    shapes = jax.eval_shape(self.init, jax.random.key(0), previous, at=at)
     return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes["cache"])

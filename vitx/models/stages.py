@@ -1,38 +1,74 @@
-"""Helpers for networks of several stages: fields per stage, and layers numbered over all stages."""
+"""The base of networks of several stages: fields per stage, and blocks numbered over all stages."""
 
 from collections.abc import Sequence
-from itertools import accumulate
+from typing import TYPE_CHECKING
+
+import jax
 
 from vitx.config.checks import Depth, PositiveInt
 from vitx.config.errors import ConfigError
+from vitx.models.network import Network
+from vitx.ops.layout import TokenLayout
 
 # A field of this type has one value for all stages or one for each.
 PerStage = PositiveInt | tuple[PositiveInt, ...]
 Depths = tuple[Depth, ...]
 
 
-def per_stage(value: int | Sequence[int], stages: int, field: str) -> tuple[int, ...]:
-  """Returns one value for each stage; a single value serves all stages.
+class StagedNetwork(Network, kw_only=True):
+  """A network of several stages, each a sequence of blocks; subclasses arrange them.
 
-  Raises:
-    ConfigError: If there is neither a single value nor one for each stage.
+  A subclass declares the field `depth`, the number of blocks L of each stage.
   """
-  values = tuple(value) if isinstance(value, Sequence) else (value,)
-  values = values * stages if len(values) == 1 else values
-  if len(values) != stages:
-    raise ConfigError(
-      f"model.{field}={value!r} must be one value or one for each of the {stages} stages"
+
+  if TYPE_CHECKING:
+    depth: Depths
+
+  def per_stage(self, field: str, stages: int | None = None) -> tuple[int, ...]:
+    """Returns the value of a field for each stage; a single value serves all stages.
+
+    Args:
+      field: The name of the field.
+      stages: The number of values; `None` means the number of stages.
+
+    Raises:
+      ConfigError: If there is no stage, or neither a single value nor one for each stage.
+    """
+    if not self.depth:
+      raise ConfigError(
+        f"model.depth={self.depth!r} must have one entry for each stage, such as (1, 2)."
+      )
+    value = getattr(self, field)
+    stages = len(self.depth) if stages is None else stages
+    values = tuple(value) if isinstance(value, Sequence) else (value,)
+    values = values * stages if len(values) == 1 else values
+    if len(values) != stages:
+      raise ConfigError(
+        f"model.{field}={value!r} must be one value, or one for each of {stages} stages."
+      )
+    return values
+
+  def run_stage(
+    self, x: jax.Array, layout: TokenLayout, stage: int, num_heads: int, mlp_dim: int, train: bool
+  ) -> jax.Array:
+    """Applies the blocks of a stage to tokens (B, N, C).
+
+    Args:
+      x: The tokens, (B, N, C).
+      layout: The arrangement of all tokens.
+      stage: The number of the stage, from 0.
+      num_heads: The number of heads H of the stage.
+      mlp_dim: The hidden width of the MLPs of the stage.
+      train: Whether dropout and stochastic depth are active.
+    """
+    first = sum(self.depth[:stage])
+    return self.run_blocks(
+      x,
+      layout,
+      layers=range(first, first + self.depth[stage]),
+      depth=sum(self.depth),
+      num_heads=num_heads,
+      mlp_dim=mlp_dim,
+      train=train,
+      name=f"stage_{stage}_block",
     )
-  return values
-
-
-def stage_layers(depth: Sequence[int]) -> list[range]:
-  """Returns the layers of each stage, numbered over the whole network.
-
-  Raises:
-    ConfigError: If there is no stage.
-  """
-  if not depth:
-    raise ConfigError(f"model.depth={depth!r} must have one entry for each stage, such as (1, 2)")
-  ends = accumulate(depth)
-  return [range(end - blocks, end) for blocks, end in zip(depth, ends, strict=True)]

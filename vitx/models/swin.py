@@ -8,12 +8,11 @@ import jax
 from vitx.blocks.patch_merging import PatchMerging
 from vitx.config.checks import PositiveInt
 from vitx.config.errors import ConfigError
-from vitx.models.network import Network
-from vitx.models.stages import Depths, PerStage, per_stage, stage_layers
+from vitx.models.stages import Depths, PerStage, StagedNetwork
 from vitx.models.trunk import Parts, with_defaults
 
 
-class Swin(Network):
+class Swin(StagedNetwork):
   """Swin (Liu et al. 2021): four stages, with windows that are shifted in every other layer.
 
   Each stage has a quarter of the tokens of the previous stage, twice as wide. The bias by relative
@@ -28,7 +27,7 @@ class Swin(Network):
   """
 
   PARTS: ClassVar[Parts] = with_defaults(
-    Network.PARTS,
+    StagedNetwork.PARTS,
     posemb="none",
     pool="mean",
     norm={"name": "layer", "epsilon": 1e-5},
@@ -54,28 +53,19 @@ class Swin(Network):
       ConfigError: If there is a class token, or if a sequence has another length than there are
         stages.
     """
-    stages = stage_layers(self.depth)
-    heads = per_stage(self.num_heads, len(stages), "num_heads")
+    heads = self.per_stage("num_heads")
     grid = self.apply_norm(self.apply_stem(images, self.width, train), "stem_norm")
     x, layout, pool = self.add_class_token(grid)
     if layout.prefix:
       raise ConfigError(
         "model.pool puts a token in front of the grid, whose cells Swin merges between its stages;"
-        " use model.pool='mean' or 'sequence'"
+        " use model.pool='mean' or 'sequence'."
       )
     x = self.enter_trunk(x, layout, train)
-    for stage, layers in enumerate(stages):
+    for stage, num_heads in enumerate(heads):
       if stage:
         merge = PatchMerging(self.norm, dtype=self.dtype, name=f"stage_{stage}_merge")
         x, layout = merge(x, layout)
-      x = self.run_blocks(
-        x,
-        layout,
-        layers=layers,
-        depth=sum(self.depth),
-        num_heads=heads[stage],
-        mlp_dim=self.mlp_ratio * x.shape[-1],
-        train=train,
-        name=f"stage_{stage}_block",
-      )
+      mlp_dim = self.mlp_ratio * x.shape[-1]
+      x = self.run_stage(x, layout, stage, num_heads, mlp_dim, train)
     return self.apply_head(pool(self.apply_norm(x), layout))

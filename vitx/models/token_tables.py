@@ -1,17 +1,18 @@
-"""The resizing, to another grid, of token mixers' weights that are bound to the number of tokens.
+"""The resizing, to another grid, of weights that are bound to the number of tokens.
 
-Such a weight has an entry for each token: a row of Linformer's projection, of MLP-Mixer's token
-MLP, or of Sparsifiner's basis. Entries of the grid are interpolated like the rows of a position
-table; entries of tokens in front of the grid stay unchanged. If the weights sum over tokens, the
-grid's entries are multiplied by (old number of patches) / (new number), so that the sum keeps its
-size.
+Such a weight has an entry for each token: a row of a learned position table, of Linformer's
+projection, of MLP-Mixer's token MLP, or of Sparsifiner's basis. Entries of the grid are
+interpolated (cubic; Dosovitskiy et al. 2021, section 3.2); entries of tokens in front of the grid
+stay unchanged. If the weights sum over tokens, the grid's entries are multiplied by (old number of
+patches) / (new number), so that the sum keeps its size.
 """
 
 import math
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
-from vitx.models import position_tables
 from vitx.ops.layout import TokenLayout
 
 
@@ -37,14 +38,19 @@ def resize(
   Returns:
     The resized weights, with shape and dtype of the target.
   """
-  rows, shape = np.moveaxis(target, axis, 0), np.moveaxis(target, axis, 0).shape
+  rows = np.moveaxis(target, axis, 0)
   old = np.moveaxis(source, axis, 0).reshape(source.shape[axis], -1).astype(np.float32)
   new = rows.reshape(len(rows), -1).astype(np.float32)
-  table = position_tables.resize(old, new, source_layout, layout)
+  before, after = math.prod(source_layout.grid), math.prod(layout.grid)
+  prefix, new_prefix = len(old) - before, len(new) - after
+  kept = min(prefix, new_prefix)
+  new[:kept] = old[:kept]
+  grid = jnp.asarray(old[prefix:].reshape(*source_layout.grid, -1))
+  grid = jax.image.resize(grid, (*layout.grid, grid.shape[-1]), "cubic")
+  new[new_prefix:] = np.asarray(grid).reshape(after, -1)
   if summed:
-    patches = math.prod(layout.grid)
-    table[len(table) - patches :] *= math.prod(source_layout.grid) / patches
-  return np.moveaxis(table.reshape(shape), 0, axis).astype(target.dtype)
+    new[new_prefix:] *= before / after
+  return np.moveaxis(new.reshape(rows.shape), 0, axis).astype(target.dtype)
 
 
 def explain_refusal(
@@ -54,12 +60,23 @@ def explain_refusal(
   source_layout: TokenLayout | None,
   layout: TokenLayout | None,
 ) -> str:
-  """Returns the reason why such weights cannot be resized; "" if they can."""
+  """Returns the reason why weights of these shapes cannot be resized; "" if they can."""
   without = [[n for i, n in enumerate(shape) if i != axis] for shape in (source, target)]
   if len(source) != len(target) or without[0] != without[1]:
-    return "shapes differ, and not in the number of tokens alone"
-  lengths = f"it is of {source[axis]} tokens, and {target[axis]} are wanted"
-  reason = position_tables.explain_refusal(
-    (source[axis], 1), (target[axis], 1), source_layout, layout
-  )
-  return f"{lengths}: {reason}" if reason else ""
+    return "the shapes differ in more than the number of tokens"
+  lengths = f"it has entries for {source[axis]} tokens, but {target[axis]} are needed"
+  if source_layout is None or layout is None:
+    return f"{lengths}, and the layout of the tokens is not known"
+  for shape, known in ((source, source_layout), (target, layout)):
+    if shape[axis] not in (known.length, math.prod(known.grid)):
+      return f"{lengths}, and {shape[axis]} entries do not fit {describe(known)}"
+  if len(layout.grid) != len(source_layout.grid):
+    both = f"{describe(source_layout)} and {describe(layout)}"
+    return f"{lengths}, and {both} have different numbers of axes"
+  return ""
+
+
+def describe(layout: TokenLayout) -> str:
+  """Returns a short description of a layout, such as "1 + 8 x 8 tokens"."""
+  grid = " x ".join(map(str, layout.grid))
+  return f"{layout.prefix} + {grid} tokens" if layout.prefix else f"{grid} tokens"

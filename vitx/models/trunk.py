@@ -45,8 +45,8 @@ class Trunk(nn.Module, kw_only=True):
   Modules and parameters belong to the subclass's own scope: `posemb`, `block_0`, ....
 
   Attributes:
-    posemb: A function that makes the module of positions, which adds them to the tokens or makes
-      the mixers rotate queries and keys by them.
+    posemb: A function that makes the module of positions, which adds positions to the tokens or
+      makes the mixers rotate queries and keys.
     norm: A function that makes the normalizations of the blocks.
     block: A function that makes a block.
     token_mixer: A function that makes the mixer of a block.
@@ -128,7 +128,7 @@ class Trunk(nn.Module, kw_only=True):
       The tokens, (B, N, C), or fewer than N of them after a reduction.
 
     Raises:
-      ConfigError: If a mixer or block does not support the positions by rotation, `causal`, `mask`,
+      ConfigError: If a mixer or block does not support rotation by positions, `causal`, `mask`,
         `at` or `reduction`.
     """
     places = {} if at is None else {"at": at}
@@ -190,16 +190,15 @@ def _check_free(token_mixer: Callable[..., nn.Module], field: str) -> None:
   if field in bound:
     raise ConfigError(
       f"model.token_mixer.{field}={bound[field]!r} is set, and {reason} sets it too; use one of the"
-      " two"
+      " two."
     )
   if field in options(kind):
     return
+  lacks = f"which {kind.__name__} does not support (it has no field {field!r})"
   if field == "causal":
     raise ConfigError(
-      f"{reason}: {kind.__name__} cannot keep tokens from those after them (no field 'causal'); set"
-      " it to False, or use another token_mixer"
+      f"{reason} hides later tokens, {lacks}; set model.causal=False, or use another mixer."
     )
   raise ConfigError(
-    f"{reason} turns queries and keys, of which {kind.__name__} has none to turn (no field"
-    f" {field!r}); use model.posemb='learned', or another token_mixer"
+    f"{reason} rotates queries and keys, {lacks}; use model.posemb='learned', or another mixer."
   )

@@ -102,15 +102,15 @@ class ViT(Network):
     reduction.check(self.depth)
     if reduction.layers and not class_tokens:
       raise ConfigError(
-        "model.token_reduction ranks tokens by the class token's attention, and model.pool has no"
-        " class token; use pool='cls', or model.token_reduction='none'"
+        "model.token_reduction ranks tokens by the attention of the class token, and model.pool"
+        " has no class token; use model.pool='cls', or model.token_reduction='none'."
       )
     mixer: Any = self._bind_mixer(num_heads=self.num_heads, layer=0, depth=self.depth)
     fixed = getattr(getattr(mixer.func, "properties", None), "fixed_length", False)
     if fixed and not reduction.keeps_places:
       raise ConfigError(
-        f"model.token_reduction: parameters of {mixer.func.__name__} belong to the places of"
-        " tokens, some of which would be given up; use model.token_reduction='zeroed', which keeps"
-        " all places, or token_mixer='softmax'"
+        f"model.token_reduction removes tokens, but parameters of {mixer.func.__name__} belong"
+        " to the places of tokens; use model.token_reduction='zeroed', which keeps all places,"
+        " or model.token_mixer='softmax'."
       )
     return reduction

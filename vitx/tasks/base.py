@@ -56,6 +56,8 @@ class Task(Protocol):
   Attributes:
     model: The network.
     teacher: The network whose weights the loss needs; None if it needs none.
+    primary: The name of the figure that chooses the best checkpoint.
+    mode: "max" if a high primary figure is good, or "min" if a low one is.
     answers: The arrays of an example that are known only with its answer; an exported program does
       not need them.
     input_suffixes: The suffixes, in lower case, of the files that `vitx predict` reads in a folder.
@@ -63,22 +65,13 @@ class Task(Protocol):
 
   model: nn.Module
   teacher: Teacher | None = None
+  primary: ClassVar[str]
+  mode: ClassVar[Literal["max", "min"]]
   answers: ClassVar[tuple[str, ...]] = ()
   input_suffixes: ClassVar[tuple[str, ...]] = (".npz",)
 
-  @property
-  def primary(self) -> str:
-    """Returns the name of the figure that chooses the best checkpoint."""
-    ...
-
-  @property
-  def mode(self) -> Literal["max", "min"]:
-    """Returns "max" if a high primary figure is good, or "min" if a low one is."""
-    ...
-
   def model_inputs(self, batch: Batch) -> Any:
     """Returns the model's input in `evaluate`, made from the arrays of `element_spec`, (B, ...)."""
-    ...
 
   @classmethod
   def resolve(cls, config: ConfigDict, source: Any) -> None:
@@ -95,18 +88,16 @@ class Task(Protocol):
 
   @classmethod
   def state_info(cls, config: ConfigDict) -> DatasetInfo | None:
-    """Returns the data's description that a config alone gives; None if it is incomplete."""
+    """Returns the description of the data by a config alone; None if the config is incomplete."""
     return None
 
   @classmethod
   def from_config(cls, config: ConfigDict) -> "Task":
     """Returns the task of a resolved config, without its data."""
-    ...
 
   @property
   def element_spec(self) -> dict[str, jax.ShapeDtypeStruct]:
     """Returns shape and dtype of each array of one example, without the batch axis."""
-    ...
 
   @property
   def train_spec(self) -> dict[str, jax.ShapeDtypeStruct]:
@@ -116,7 +107,6 @@ class Task(Protocol):
   @property
   def input_spec(self) -> jax.ShapeDtypeStruct:
     """Returns shape and dtype of the model's input, for a batch of one example."""
-    ...
 
   def examples(self, examples: Examples, *, train: bool) -> Examples:
     """Returns a role's examples in the form that the task reads, such as windows of long sequences.
@@ -141,11 +131,9 @@ class Task(Protocol):
 
   def transform(self, *, train: bool) -> Transform:
     """Returns the `vitx.data` transform that makes an example's arrays on the host."""
-    ...
 
   def init(self, key: jax.Array, batch: Batch) -> dict[str, Any]:
     """Returns all variables; they depend only on `key` and the batch's shapes."""
-    ...
 
   def constants(self) -> Any:
     """Returns arrays that are neither trained nor saved; training adds "teacher" to them."""
@@ -168,7 +156,6 @@ class Task(Protocol):
     Returns:
       The mean loss over the batch, the new state and scalar metrics, also means over the batch.
     """
-    ...
 
   def evaluate(
     self, params: Any, state: Any, constants: Any, batch: Batch
@@ -185,7 +172,6 @@ class Task(Protocol):
       A dict of `sums` over the unmasked examples, with `count` among them, and `rows`, arrays with
       an entry per example.
     """
-    ...
 
   def respond(self, params: Any, state: Any, inputs: Batch) -> dict[str, jax.Array]:
     """Computes the output of a program of `vitx export`, by default the rows of `evaluate`.
@@ -203,7 +189,6 @@ class Task(Protocol):
 
   def summarize(self, sums: Mapping[str, np.ndarray]) -> Figures:
     """Turns sums over a split into figures: floats or lists of them, and the integer `examples`."""
-    ...
 
   def plateau_figure(self, mode: str) -> str:
     """Returns the figure that a plateau schedule of this mode ("min" or "max") follows.
@@ -211,11 +196,9 @@ class Task(Protocol):
     Raises:
       ConfigError: If no figure is good in that direction.
     """
-    ...
 
   def describe(self, figures: Figures) -> str:
     """Returns a short text of the figures, for the console's line about an evaluation."""
-    ...
 
   def describe_step(self, metrics: Mapping[str, float]) -> str:
     """Returns a short text of the loss's metrics, for the console's line of progress."""
@@ -227,7 +210,6 @@ class Task(Protocol):
 
   def prediction_columns(self, data: Mapping[str, Any]) -> list[str]:
     """Returns the headings of a prediction's columns; `data` is `Loaded.data`."""
-    ...
 
   def prediction_rows(
     self, data: Mapping[str, Any], batch: Mapping[str, np.ndarray], rows: Mapping[str, np.ndarray]
@@ -239,10 +221,9 @@ class Task(Protocol):
       batch: The arrays of the examples on the host, without padding.
       rows: The rows that `evaluate` returned for these examples.
     """
-    ...
 
   def read_input(self, given: Any, number: int) -> Example:
-    """Returns the example in an input of `vitx predict`: a dict of arrays, or an `.npz` file.
+    """Returns the example of an input of `vitx predict`: a dict of arrays, or an `.npz` file.
 
     Arrays in `answers` may be missing.
 
@@ -258,14 +239,31 @@ class Task(Protocol):
       return dict(given)
     if not isinstance(given, str | Path):
       kind = type(given).__name__
-      raise ValueError(f"input {number} must be a dict of arrays or the path of a file, not {kind}")
+      raise ValueError(
+        f"input {number} must be a dict of arrays or the path of a file, not {kind}."
+      )
     arrays = read_arrays(given)
     if "" in arrays:
       raise ConfigError(
-        f"input {str(given)!r} holds one array without a name; make it an .npz file"
+        f"input {str(given)!r} is one array without a name; save it under a name in an .npz file."
       )
     return arrays
 
   def token_layout(self) -> TokenLayout | None:
     """Returns the layout of the tokens to which positions are added; None if there is none."""
     return None
+
+
+def follow_source(model: ConfigDict, field: str, value: Any, source: str) -> None:
+  """Sets a field of `config.model` to the value that follows from the source.
+
+  Raises:
+    ConfigError: If the config has another value.
+  """
+  given = model.get(field)
+  if given not in (None, value):
+    raise ConfigError(
+      f"model.{field}={given} contradicts the source {source!r}, which has {value}; leave"
+      f" model.{field} out, so that it follows the source."
+    )
+  model[field] = value

@@ -23,7 +23,7 @@ from vitx.data.sources.folder import SUFFIXES
 from vitx.models import initialize, model_from_config, token_layout
 from vitx.ops.dropout import examples_at
 from vitx.ops.layout import TokenLayout
-from vitx.tasks.base import Batch, Task
+from vitx.tasks.base import Batch, Task, follow_source
 from vitx.tasks.classification_figures import (
   agreement,
   classification_sums,
@@ -65,6 +65,8 @@ class Classification(Task):
   interpolation: HostInterpolation = DataSettings.interpolation
   value_range: ValueRange = None
 
+  primary: ClassVar[str] = "top1"
+  mode: ClassVar[Literal["max", "min"]] = "max"
   answers: ClassVar[tuple[str, ...]] = ("label",)
   input_suffixes: ClassVar[tuple[str, ...]] = SUFFIXES
 
@@ -75,23 +77,16 @@ class Classification(Task):
     size, channels = find_size(info), find_channels(info)
     if info.class_names is None:
       raise ConfigError(
-        f"data.source={info.name!r} is not an image classification set: it has no classes, which"
-        f" task.name={config.task.name!r} needs. Choose a source whose images have labels."
+        f"data.source={info.name!r} has no classes, which task.name={config.task.name!r} needs;"
+        " choose a source whose images have labels."
       )
     check_arrays(info, {"image": ("uint8", 3), "label": ("integer", 0)}, config.task.name)
-    classes = info.class_names
     if data.image_size is None:
       data.image_size = _side(info.name, size, data.get("default_image_size"))
     data.decode_size = decode_size(data, info, config.evaluation.crop_ratio)
     data.channels = channels
     data.mean, data.std = statistics(data, info, getattr(source, "train", None))
-    given = config.model.get("num_classes")
-    if given not in (None, len(classes)):
-      raise ConfigError(
-        f"model.num_classes={given}, but the source {info.name!r} has {len(classes)}"
-        " classes; leave it out, it follows the source"
-      )
-    config.model.num_classes = len(classes)
+    follow_source(config.model, "num_classes", len(info.class_names), info.name)
 
   @classmethod
   def state_info(cls, config):
@@ -132,16 +127,6 @@ class Classification(Task):
       interpolation=data.get("interpolation", DataSettings.interpolation),
       value_range=data.get("value_range"),
     )
-
-  @property
-  def primary(self) -> str:
-    """Returns "top1"."""
-    return "top1"
-
-  @property
-  def mode(self) -> Literal["max", "min"]:
-    """Returns "max"."""
-    return "max"
 
   @property
   def element_spec(self):
@@ -213,12 +198,13 @@ class Classification(Task):
     """Runs the model as in training.
 
     Args:
-      params, state: The variables of the model.
+      params: The learned parameters.
+      state: The model's other collections.
       images: The augmented images, (B, s, s, C).
       batch: The batch, whose `index` decides the draws of dropout.
       key: The key of this step.
       train: Whether the model trains; False runs it as in evaluation and keeps its state.
-      also: The collections to return beside the state.
+      also: The collections to return with the state.
 
     Returns:
       Logits (B, K), the new state with those collections, and the sum of all values sown as
@@ -305,12 +291,13 @@ class Classification(Task):
 
 
 def _side(name: str, size: tuple[int, int] | None, default: Size | None) -> Size:
-  """Returns the side of a data set's images, or the default if they vary or are not square."""
+  """Returns the side of a data set's images, or the default if sizes vary or are not square."""
   if size is not None and size[0] == size[1]:
     return size[0]
   if default is not None:
     return default
-  what = "images of varying size" if size is None else f"images of {size[0]} x {size[1]} pixels"
+  what = "images of various sizes" if size is None else f"images of {size[0]} x {size[1]} pixels"
   raise ConfigError(
-    f"data.image_size is not set and {name!r} has {what}; set it, e.g. 224 or (224, 160)"
+    f"data.image_size is not set, and data.source={name!r} has {what}; set it, such as"
+    " data.image_size=224 or data.image_size=(224, 160)."
   )

@@ -53,20 +53,16 @@ def classification_sums(
   top1 = jnp.where(finite & (rank == 0), weight, 0.0)
   confidence = jnp.exp(jnp.max(log_probabilities, axis=1))
   bins = jnp.clip(jnp.ceil(confidence * ECE_BINS).astype(jnp.int32) - 1, 0, ECE_BINS - 1)
-
-  def per(index: jax.Array, value: jax.Array, length: int) -> jax.Array:
-    return jnp.zeros(length, jnp.float32).at[index].add(value)
-
   sums = {
     "count": jnp.sum(weight),
     "nll": -jnp.sum(jnp.where(mask, own, 0.0)),
     "top1": jnp.sum(top1),
     "top5": jnp.sum(jnp.where(finite & (rank < 5), weight, 0.0)),
-    "class_count": per(labels, weight, num_classes),
-    "class_top1": per(labels, top1, num_classes),
-    "bin_count": per(bins, weight, ECE_BINS),
-    "bin_confidence": per(bins, jnp.where(mask, confidence, 0.0), ECE_BINS),
-    "bin_top1": per(bins, top1, ECE_BINS),
+    "class_count": jnp.bincount(labels, weight, length=num_classes),
+    "class_top1": jnp.bincount(labels, top1, length=num_classes),
+    "bin_count": jnp.bincount(bins, weight, length=ECE_BINS),
+    "bin_confidence": jnp.bincount(bins, jnp.where(mask, confidence, 0.0), length=ECE_BINS),
+    "bin_top1": jnp.bincount(bins, top1, length=ECE_BINS),
   }
   return {"sums": sums, "rows": {"probabilities": jnp.exp(log_probabilities), "logits": logits}}
 
@@ -83,7 +79,7 @@ def summarize_classification(sums: Mapping[str, Any]) -> Figures:
   """
   count = float(sums.get("count", 0.0))
   if count == 0:
-    raise ValueError("the split has no examples to evaluate")
+    raise ValueError("the split has no examples to evaluate.")
   gap = np.abs(np.asarray(sums["bin_top1"]) - np.asarray(sums["bin_confidence"]))
   return {
     "examples": int(count),

@@ -109,7 +109,7 @@ class Density(Task):
     if min_context and (window is None or min_context >= window):
       raise ConfigError(
         f"task.min_context={min_context} leaves no token of task.window={window} to score; choose a"
-        " smaller one"
+        " smaller task.min_context."
       )
     return cls(model_from_config(config.model), window, levels, min_context)
 
@@ -149,12 +149,12 @@ class Density(Task):
 
   def init(self, key, batch):
     """Returns the model's variables, with its `initialization` applied."""
-    tokens = batch["tokens"][:1].astype(jnp.int32)
+    tokens = self.model_inputs(batch)[:1]
     return initialize(self.model, {"params": key, "dropout": key}, tokens, train=False)
 
   def loss(self, params, state, constants, batch, key, step):
     """Computes the mean cross-entropy of all tokens, as loss in nats and as metric in bits."""
-    tokens = batch["tokens"].astype(jnp.int32)
+    tokens = self.model_inputs(batch)
     with examples_at(batch["index"]):
       logits, new_state = self.model.apply(
         {"params": params, **state},
@@ -188,7 +188,7 @@ class Density(Task):
 
   def respond(self, params, state, inputs):
     """Returns logits (B, N, V), and the log-probability in nats of each token (B, N)."""
-    tokens = inputs["tokens"].astype(jnp.int32)
+    tokens = self.model_inputs(inputs)
     logits: Any = self.model.apply({"params": params, **state}, tokens, train=False)
     return {"logits": logits, "log_probabilities": -cross_entropy(logits, tokens)}
 
@@ -199,7 +199,7 @@ class Density(Task):
       ValueError: If there were no tokens.
     """
     if not float(sums.get("tokens", 0.0)):
-      raise ValueError("the split has no tokens to evaluate")
+      raise ValueError("the split has no tokens to evaluate.")
     return {
       "examples": int(sums["count"]),
       "tokens": int(sums["tokens"]),
@@ -210,10 +210,13 @@ class Density(Task):
     """Returns "bits".
 
     Raises:
-      ConfigError: If the mode is "max"; few bits are good.
+      ConfigError: If the mode is "max", since fewer bits are better.
     """
     if mode != "min":
-      raise ConfigError("schedule.mode='max': few bits are good; use schedule.mode='min'")
+      raise ConfigError(
+        "schedule.mode='max' does not suit task.name='density', whose figure is better when it is"
+        " lower; use schedule.mode='min'."
+      )
     return "bits"
 
   def describe(self, figures):
@@ -274,7 +277,7 @@ class Density(Task):
     """
     raise ConfigError(
       "a density model (task.name='density') predicts no answer for an input; use vitx sample, vitx"
-      " compress, or vitx evaluate --predictions FILE for the bits of each example"
+      " compress, or vitx evaluate --predictions FILE for the bits of each example."
     )
 
 

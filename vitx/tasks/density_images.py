@@ -44,8 +44,8 @@ def to_tokens(image: np.ndarray, levels: int) -> np.ndarray:
   if not np.array_equal(to_values(tokens, levels), image):
     wrong = np.unique(image[to_values(tokens, levels) != image])
     raise ConfigError(
-      f"task.levels={levels}: an image has values between the levels, such as {wrong[:5].tolist()};"
-      " use 256"
+      f"task.levels={levels} does not fit an image with values between the levels, such as"
+      f" {wrong[:5].tolist()}; use task.levels=256."
     )
   return tokens
 

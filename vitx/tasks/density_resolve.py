@@ -1,7 +1,6 @@
 """The fields of a density model's config that follow from the data."""
 
 import math
-from typing import Any
 
 from ml_collections import ConfigDict
 
@@ -10,6 +9,7 @@ from vitx.config.registry import lookup, options
 from vitx.data.dataset import DatasetInfo, check_arrays
 from vitx.data.images.settings import find_channels, find_size
 from vitx.models import MODELS
+from vitx.tasks.base import follow_source
 
 BYTES = 256
 
@@ -27,23 +27,28 @@ def resolve(config: ConfigDict, info: DatasetInfo) -> None:
       fit.
   """
   model, task = config.model, config.task
-  _check_model(model)
+  if not {"vocabulary", "grid"} <= set(options(lookup(MODELS, model.name, "model.name"))):
+    raise ConfigError(
+      f"task.name='density' needs a model that predicts tokens, which model.name={model.name!r}"
+      " does not (it lacks the field 'vocabulary' or 'grid'); use model.name='sparse_transformer'."
+    )
   if "image" in info.spec:
     vocabulary, grid = _resolve_images(config, info)
   elif "tokens" in info.spec and info.vocabulary:
     vocabulary, grid = _resolve_sequences(config, info)
   else:
     raise ConfigError(
-      f"task.name='density' needs images or sequences of tokens; data.source={info.name!r} has"
-      f" {', '.join(info.spec)}"
+      "task.name='density' needs a source with the array image or tokens, but"
+      f" data.source={info.name!r} has {', '.join(info.spec)}."
     )
-  _agree(model, "vocabulary", vocabulary, info.name)
+  follow_source(model, "vocabulary", vocabulary, info.name)
   length = math.prod(grid)
   given = model.get("grid")
   if given is not None and math.prod(given) != length:
     raise ConfigError(
       f"model.grid={tuple(given)} has {math.prod(given)} places, but the sequences of"
-      f" {info.name!r} have {length} tokens (task.window={task.get('window')}); make them agree"
+      f" {info.name!r} have {length} tokens (task.window={task.get('window')}); leave model.grid"
+      f" out, or choose one with {length} places."
     )
   model.grid = grid if given is None else tuple(given)
   mixer = model.get("token_mixer")
@@ -51,19 +56,8 @@ def resolve(config: ConfigDict, info: DatasetInfo) -> None:
   if isinstance(stride, int) and stride > 0 and length % stride:
     raise ConfigError(
       f"model.token_mixer.stride={stride} does not divide the {length} tokens of a sequence;"
-      " choose a divisor"
+      " choose a divisor."
     )
-
-
-def _check_model(model: ConfigDict) -> None:
-  """Raises ConfigError for a network that is not made to predict tokens."""
-  fields = options(lookup(MODELS, model.name, "model.name"))
-  for field in ("vocabulary", "grid"):
-    if field not in fields:
-      raise ConfigError(
-        f"task.name='density' needs a model that predicts tokens, which model.name={model.name!r}"
-        f" does not (no field {field!r}); use 'sparse_transformer'"
-      )
 
 
 def _resolve_images(config: ConfigDict, info: DatasetInfo) -> tuple[int, tuple[int, ...]]:
@@ -71,12 +65,12 @@ def _resolve_images(config: ConfigDict, info: DatasetInfo) -> tuple[int, tuple[i
   check_arrays(info, {"image": ("uint8", 3)}, "density")
   if size is None:
     raise ConfigError(
-      f"task.name='density' needs images of one size; those of data.source={info.name!r} vary"
+      f"task.name='density' needs images of one size, but those of data.source={info.name!r} vary."
     )
   if config.task.get("window") is not None:
     raise ConfigError(
-      f"task.window={config.task.window}: the images of data.source={info.name!r} are read whole;"
-      " leave it out"
+      f"task.window={config.task.window} is for sequences, but the images of"
+      f" data.source={info.name!r} are read whole; leave task.window out."
     )
   config.data.channels = channels
   return config.task.get("levels", BYTES), (*size, channels)
@@ -88,19 +82,7 @@ def _resolve_sequences(config: ConfigDict, info: DatasetInfo) -> tuple[int, tupl
   if window is None:
     raise ConfigError(
       f"task.window is not set, and data.source={info.name!r} holds long sequences; set it, such as"
-      " task.window=256"
+      " task.window=256."
     )
-  if not isinstance(window, int) or isinstance(window, bool) or window < 1:
-    raise ConfigError(f"task.window={window!r} must be a positive integer")
   assert info.vocabulary is not None
   return info.vocabulary, (window,)
-
-
-def _agree(model: ConfigDict, field: str, value: Any, name: str) -> None:
-  given = model.get(field)
-  if given not in (None, value):
-    raise ConfigError(
-      f"model.{field}={given}, but the source {name!r} has {value}; leave it out, it follows the"
-      " source"
-    )
-  model[field] = value

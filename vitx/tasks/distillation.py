@@ -2,27 +2,22 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping
-from typing import Any, Literal
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal
 
 import flax
 import jax
 import jax.numpy as jnp
 from ml_collections import ConfigDict
 
-from vitx.config.checks import NonNegative, Positive, Probability
+from vitx.config.checks import NonNegative, Positive, Probability, Range
 from vitx.config.errors import ConfigError
 from vitx.config.registry import fields_of
 from vitx.models import model_from_config
 from vitx.models.sown import collect
 from vitx.tasks.base import Teacher
 from vitx.tasks.classification import Classification
-from vitx.tasks.classification_figures import (
-  agreement,
-  classification_sums,
-  cross_entropy,
-  summarize_classification,
-)
+from vitx.tasks.classification_figures import agreement, classification_sums, cross_entropy
 from vitx.tasks.distillation_terms import (
   attention_errors,
   basis_norm,
@@ -96,8 +91,8 @@ class Distillation(Classification):
       return
     if model.get("num_classes", classes) != classes:
       raise ConfigError(
-        f"task.teacher={task.teacher!r} knows {model.num_classes} classes, but the source"
-        f" {config.data.source!r} has {classes}; choose a teacher of these classes"
+        f"task.teacher={task.teacher!r} knows {model.num_classes} classes, but"
+        f" data.source={config.data.source!r} has {classes}; choose a teacher of these classes."
       )
     model.num_classes = classes
     if task.get("attention_weight", 0.0):
@@ -119,7 +114,7 @@ class Distillation(Classification):
     token_weight: NonNegative = 0.0,
     attention_weight: NonNegative = 0.0,
     basis_l1: NonNegative = 0.0,
-    basis_l1_decay_steps: int = 0,
+    basis_l1_decay_steps: Annotated[int, Range("[0, inf)")] = 0,
     temperature: Positive = 1.0,
     train_mode: bool = True,
   ) -> "Distillation":
@@ -147,7 +142,7 @@ class Distillation(Classification):
     weights = Weights(
       class_weight, hard_weight, logits_weight, token_weight, attention_weight, basis_l1
     )
-    _check(teacher, teacher_model, weights, basis_l1_decay_steps)
+    _check(teacher, teacher_model, weights)
     task = super().from_config(config, label_smoothing=label_smoothing)
     assert isinstance(task, Distillation) and teacher_model is not None
     network = model_from_config(teacher_model)
@@ -161,25 +156,33 @@ class Distillation(Classification):
     )
 
   @property
-  def primary(self) -> str:
+  def primary(self) -> str:  # type: ignore[override]
     """Returns "attention_error" if attention is learned, otherwise "top1"."""
     return "attention_error" if self.weights.attention else "top1"
 
   @property
-  def mode(self) -> Literal["max", "min"]:
+  def mode(self) -> Literal["max", "min"]:  # type: ignore[override]
     """Returns "min" if attention is learned, otherwise "max"."""
     return "min" if self.weights.attention else "max"
 
   def loss(self, params, state, constants, batch, key, step):
-    """Computes the weighted sum of the terms, the new state, top-1 and each term."""
+    """Computes the weighted sum of the terms that have a weight, the state, top-1 and each term."""
     images, targets = self.draw(batch, key)
     logits, new_state, sown = self.run_model(
       params, state, images, batch, key, train=self.train_mode, also=("intermediates",)
     )
-    student = _Said.of(logits, new_state.pop("intermediates", {}), is_teacher=False)
-    terms = self._compare(student, self._teach(constants, images), targets)
-    if self.weights.basis_l1:
-      terms["basis_l1"] = basis_norm(params)
+    student = _Outputs.of(logits, new_state.pop("intermediates", {}), is_teacher=False)
+    teacher = self._teach(constants, images)
+    decided = jax.nn.one_hot(jnp.argmax(teacher.classes, axis=-1), self.num_classes)
+    makers: dict[str, Callable[[], jax.Array]] = {
+      "classes": lambda: cross_entropy(student.classes, targets),
+      "hard": lambda: cross_entropy(student.taught, decided),
+      "logits": lambda: divergence(teacher.classes, student.taught, self.temperature),
+      "tokens": lambda: token_error(student.tokens, teacher.tokens),
+      "attention": lambda: jnp.mean(attention_errors(student.sown, teacher.sown)),
+      "basis_l1": lambda: basis_norm(params),
+    }
+    terms = {name: make() for name, make in makers.items() if getattr(self.weights, name)}
     loss = sown + sum(self._weight(name, step) * term for name, term in terms.items())
     return loss, (new_state, {"top1": agreement(logits, targets), **terms})
 
@@ -203,7 +206,7 @@ class Distillation(Classification):
 
   def summarize(self, sums):
     """Returns the figures of `summarize_classification`, and means of the other sums."""
-    figures, count = summarize_classification(sums), float(sums["count"])
+    figures, count = super().summarize(sums), float(sums["count"])
     for name in (*SPARSITIES, "attention_error"):
       if name in sums:
         figures[name] = float(sums[name]) / count
@@ -225,33 +228,15 @@ class Distillation(Classification):
     ]
     return "\n".join([super().table(figures, data), *lines])
 
-  def _teach(self, constants: Any, images: jax.Array) -> "_Said":
+  def _teach(self, constants: Any, images: jax.Array) -> "_Outputs":
     """Runs the teacher as in evaluation."""
     assert self.teacher is not None
     variables = jax.lax.stop_gradient(constants["teacher"])
     logits, found = self.teacher.model.apply(
       variables, images, train=False, mutable=["intermediates"]
     )
-    said = _Said.of(logits, found.get("intermediates", {}), is_teacher=True)
-    return jax.lax.stop_gradient(said)
-
-  def _compare(
-    self, student: "_Said", teacher: "_Said", targets: jax.Array
-  ) -> dict[str, jax.Array]:
-    """Returns the terms that have a weight, each a mean over the batch."""
-    weights, terms = self.weights, {}
-    if weights.classes:
-      terms["classes"] = cross_entropy(student.classes, targets)
-    if weights.hard:
-      decided = jax.nn.one_hot(jnp.argmax(teacher.classes, axis=-1), self.num_classes)
-      terms["hard"] = cross_entropy(student.taught, decided)
-    if weights.logits:
-      terms["logits"] = divergence(teacher.classes, student.taught, self.temperature)
-    if weights.tokens:
-      terms["tokens"] = token_error(student.tokens, teacher.tokens)
-    if weights.attention:
-      terms["attention"] = jnp.mean(attention_errors(student.sown, teacher.sown))
-    return terms
+    outputs = _Outputs.of(logits, found.get("intermediates", {}), is_teacher=True)
+    return jax.lax.stop_gradient(outputs)
 
   def _weight(self, name: str, step: jax.Array) -> jax.Array | float:
     weight, steps = getattr(self.weights, name), self.basis_l1_decay_steps
@@ -262,7 +247,7 @@ class Distillation(Classification):
 
 
 @flax.struct.dataclass
-class _Said:
+class _Outputs:
   """The outputs of a network for a batch.
 
   Attributes:
@@ -279,7 +264,7 @@ class _Said:
   sown: Any
 
   @classmethod
-  def of(cls, logits: jax.Array, sown: Mapping[str, Any], *, is_teacher: bool) -> "_Said":
+  def of(cls, logits: jax.Array, sown: Mapping[str, Any], *, is_teacher: bool) -> "_Outputs":
     def first(name: str) -> jax.Array | None:
       return sown[name][0] if name in sown else None
 
@@ -295,21 +280,19 @@ class _Said:
     )
 
 
-def _check(teacher: str, model: Any, weights: Weights, decay_steps: int) -> None:
+def _check(teacher: str, model: Any, weights: Weights) -> None:
   if not teacher:
     raise ConfigError(
       "task.teacher is not set: task.name='distillation' needs one; name a workdir or a file of"
-      " weights, or use task.name='classification'"
+      " weights, or use task.name='classification'."
     )
   if model is None:
     raise ConfigError(
-      f"task.teacher={teacher!r} does not say its network; say it in task.teacher_model, as the"
-      " teacher's config.model"
+      f"task.teacher={teacher!r} does not describe its network; set task.teacher_model to the"
+      " teacher's config.model."
     )
   if not any(dataclasses.astuple(weights)):
     raise ConfigError(
-      "task: every weight of task.name='distillation' is zero, so nothing is learned; set"
-      " task.class_weight or another"
+      "every weight of task.name='distillation' is zero, so nothing is learned; set"
+      " task.class_weight or another weight to a positive number."
     )
-  if decay_steps < 0:
-    raise ConfigError(f"task.basis_l1_decay_steps={decay_steps} must be at least 0")

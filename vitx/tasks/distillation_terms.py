@@ -25,14 +25,14 @@ def token_error(student: jax.Array | None, teacher: jax.Array | None) -> jax.Arr
   for tokens, whose in ((student, "model"), (teacher, "task.teacher_model")):
     if tokens is None:
       raise ConfigError(
-        f"task.token_weight: {whose} has no patch tokens to compare (they are those of vit,"
-        " distilled_vit and lv_vit, not with pool_first); set task.token_weight=0"
+        f"task.token_weight compares patch tokens, which {whose} does not have; use"
+        " name='vit', 'distilled_vit' or 'lv_vit' without pool_first, or task.token_weight=0."
       )
   assert student is not None and teacher is not None
   if student.shape != teacher.shape:
     raise ConfigError(
       f"task.token_weight: the teacher's patch tokens are {list(teacher.shape[1:])}, the network's"
-      f" {list(student.shape[1:])}; choose a teacher of the same size, or task.token_weight=0"
+      f" {list(student.shape[1:])}; choose a teacher of the same size, or task.token_weight=0."
     )
   return jnp.mean(jnp.square(student.astype(jnp.float32) - teacher.astype(jnp.float32)))
 
@@ -43,7 +43,7 @@ def attention_errors(student: Any, teacher: Any) -> jax.Array:
   if not predicted:
     raise ConfigError(
       "task.attention_weight: no token mixer of the model predicts attention; use"
-      " model.token_mixer='sparsifiner', or task.attention_weight=0"
+      " model.token_mixer='sparsifiner', or task.attention_weight=0."
     )
   errors = []
   for module, approximation in predicted.items():
@@ -53,7 +53,7 @@ def attention_errors(student: Any, teacher: Any) -> jax.Array:
       found = "none" if matrix is None else list(matrix.shape[1:])
       raise ConfigError(
         f"task.attention_weight: {module} predicts attention of {list(approximation.shape[1:])},"
-        f" the teacher has {found} there; choose the dense network of the same size as teacher"
+        f" the teacher has {found} there; choose a teacher with dense attention of the same size."
       )
     error = approximation - matrix[:, :, -rows:].astype(jnp.float32)
     errors.append(jnp.sum(jnp.square(error), axis=(1, 2, 3)))
@@ -77,6 +77,6 @@ def basis_norm(params: Any) -> jax.Array:
   if not bases:
     raise ConfigError(
       "task.basis_l1: no token mixer of the model has a basis; use"
-      " model.token_mixer='sparsifiner', or task.basis_l1=0"
+      " model.token_mixer='sparsifiner', or task.basis_l1=0."
     )
   return sum((jnp.sum(jnp.abs(basis)) for basis in bases), jnp.float32(0))

@@ -8,10 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from PIL import Image
 
-from vitx.config.errors import ConfigError
 from vitx.data.images.decode import ValueRange, decode_image, to_array, to_mode
 from vitx.data.images.settings import FILE_CHANNELS
-from vitx.files import read_bytes
+from vitx.files import read_bytes, reading
 
 
 def read_image(
@@ -31,7 +30,9 @@ def read_image(
   """
   is_path = isinstance(given, str | Path) and Path(given).suffix != ".npz"
   if channels not in FILE_CHANNELS and (is_path or isinstance(given, Image.Image)):
-    raise ValueError(f"image {number} must be an array of {channels} channels: no picture has them")
+    raise ValueError(
+      f"image {number} must be an array, because no image file has {channels} channels."
+    )
   if isinstance(given, Image.Image):
     try:
       return to_array(to_mode(given, channels, value_range, upright=True))
@@ -40,7 +41,9 @@ def read_image(
   if isinstance(given, np.ndarray | jax.Array):
     return check_image(np.asarray(given), channels, number)
   if is_path:
-    return decode_image(_read(given), channels, str(given), value_range, upright=True)
+    with reading(f"image {str(given)!r} cannot be read"):
+      content = read_bytes(given)
+    return decode_image(content, channels, str(given), value_range, upright=True)
   return None
 
 
@@ -58,20 +61,13 @@ def check_image(image: np.ndarray, channels: int, number: int) -> np.ndarray:
   if not fits or not (is_float or array.dtype == np.uint8):
     raise ValueError(
       f"image {number} must be uint8, or float in 0..1, (height, width, {channels}) with at least"
-      f" one pixel, not {array.dtype} {image.shape}"
+      f" one pixel, not {array.dtype} {image.shape}."
     )
   if not is_float:
     return array
   if not ((array >= 0) & (array <= 1)).all():
     raise ValueError(
-      f"image {number} is float in {array.min()}..{array.max()}, not in 0..1; divide it, or make it"
-      " uint8 in 0..255"
+      f"image {number} is float in {array.min()}..{array.max()}, not in 0..1; scale it to 0..1, or"
+      " convert it to uint8 in 0..255."
     )
   return np.round(array.astype(np.float32) * 255).astype(np.uint8)
-
-
-def _read(path: str | Path) -> bytes:
-  try:
-    return read_bytes(path)
-  except OSError as error:
-    raise ConfigError(f"image {str(path)!r} cannot be read: {error}") from error
