@@ -75,7 +75,7 @@ FIELDS = [
   ),
   (
     "token_mixer=bigbird,token_mixer.random=99",
-    "token_mixer.random=99: 4 tokens have 1 blocks of token_mixer.block=64 to draw from;",
+    "token_mixer.random=99 exceeds the number of blocks, 1, of 4 tokens with token_mixer.block=64.",
   ),
   (
     "token_mixer=no.module:Thing",
