@@ -1,7 +1,6 @@
 """Sparsifiner's predictor against its definition, written out; what it keeps, and what learns."""
 
 import math
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -78,15 +77,6 @@ def test_the_keys_kept_are_those_of_the_definition(rules):
   wanted = definition(params, x, **rules)
   for place, keys in wanted.items():
     assert set(np.flatnonzero(found["attention"][place])) == keys, place
-
-
-def test_ties_go_to_the_first_keys():
-  """Nothing of the basis is left: every score is zero."""
-  module, params, x = make(keep=0.3, basis_threshold=100.0)
-  _, found = run(module, params, x)
-  assert np.all(found["attention"][:, :, 1:, :4] > 0) and np.all(
-    found["attention"][:, :, 1:, 4:] == 0
-  )
 
 
 def test_what_is_sown():
@@ -173,10 +163,3 @@ def test_parameters_as_published(row, parameters):
 def test_errors(fields, message):
   with pytest.raises(ConfigError, match=message):
     make(**fields)
-
-
-def test_another_number_of_tokens():
-  module, params, _ = make()
-  call = partial(module.apply, layout=TokenLayout((9,), 1), train=False)
-  with pytest.raises(ConfigError, match="13"):
-    jax.eval_shape(call, {"params": params}, np.zeros((1, 10, C), np.float32))
