@@ -27,7 +27,7 @@ FIELDS = [
   ("model.num_heads=0", "model.num_heads=0 is out of range; it must be an integer in [1, 1000000]"),
   (
     "model.num_heads=3",
-    "model.num_heads=3 does not divide model.width=16; choose a divisor or set",
+    "model.num_heads=3 does not divide model.width=16. Choose a divisor, or set",
   ),
   ("model.mlp_dim=-4", "model.mlp_dim=-4 is out of range; it must be an integer in [1, 1000000]"),
   ("model.dropout=1.5", "model.dropout=1.5 is out of range; it must lie in [0, 1)"),
