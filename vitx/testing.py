@@ -4,8 +4,10 @@ from vitx.testing import check_token_mixer
 check_token_mixer(MyAttention, window=3)
 """
 
+import contextlib
 import dataclasses
 import itertools
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -74,13 +76,13 @@ def check_token_mixer(
   case.check_sown()
   case.check_lowering()
   if not properties.accepts_mask:
-    _check_refusal(
-      lambda: case.apply(case.params, case.x, case.mask), "a mask must raise ConfigError"
-    )
+    with _refusal("a mask"):
+      case.apply(case.params, case.x, case.mask)
   if properties.accepts_causal:
     case.check_causality()
   elif hasattr(module, "causal"):
-    _check_refusal(lambda: case.build(causal=True), "causal=True must raise ConfigError")
+    with _refusal("causal=True"):
+      case.build(causal=True)
   if properties.masking_is_deletion:
     case.check_deletion()
   if properties.permutation_equivariant:
@@ -88,9 +90,8 @@ def check_token_mixer(
   if properties.fixed_length:
     longer = dataclasses.replace(layouts[-1], grid=(*case.layout.grid[:-1], 99))
     other = np.zeros((1, longer.length, width), np.float32)
-    _check_refusal(
-      lambda: case.apply(case.params, other, layout=longer), "another length must raise ConfigError"
-    )
+    with _refusal("another length"):
+      case.apply(case.params, other, layout=longer)
   if not pairwise:
     case.check_execution()
 
@@ -131,7 +132,7 @@ class _Case:
     variables = {"params": params, **self.state}
     mixer = self.build(**more)
     out = mixer.apply(variables, x, layout or self.layout, mask=mask, train=False)
-    assert out.shape == x.shape, f"returns {out.shape} for tokens {x.shape}"
+    assert out.shape == x.shape, f"the mixer returns {out.shape} for tokens {x.shape}"
     return out
 
   def run(self, x, mask):
@@ -202,7 +203,9 @@ class _Case:
       apply = partial(mixer.apply, train=False, mutable=["intermediates"])
       variables = {"params": self.params, **self.state}
       sown = jax.eval_shape(lambda: apply(variables, self.x, self.layout))[1]
-      assert "attention" in sown.get("intermediates", {}), "masked sows no `attention`"
+      assert "attention" in sown.get("intermediates", {}), (
+        "implementation='masked' sows no `attention`"
+      )
 
   def check_lowering(self):
     masked = self.masks[-1] if self.fast else False
@@ -270,9 +273,11 @@ class _Case:
       np.testing.assert_allclose(a, b, rtol=0, atol=tolerance * size, err_msg=message)
 
 
-def _check_refusal(call, message: str) -> None:
+@contextlib.contextmanager
+def _refusal(what: str) -> Iterator[None]:
+  """Checks that the block raises ConfigError."""
   try:
-    call()
+    yield
   except ConfigError:
     return
-  raise AssertionError(message)
+  raise AssertionError(f"{what} must raise ConfigError")

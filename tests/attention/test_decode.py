@@ -57,70 +57,44 @@ def check(mixer, layout=LAYOUT, tolerance=1e-5):
   return cache
 
 
-def slots(cache):
-  return cache["cached_key"].shape[2]
+# The mixer, its fields, and the number of slots that its cache has for each head.
+STRIDED, FIXED = {"stride": 8, "form": "code"}, {"stride": 8, "summary": 2}
+CASES = [
+  ("softmax", {}, 27),
+  ("softmax", {"rotary": "sequence", "qk_norm": True, "value_dim": 3, "value_bias": False}, 27),
+  ("softmax", {"relative_bias": "axial", "head_dim": 6}, 27),
+  ("strided", STRIDED | {"arrangement": "layers", "layer": 0}, 27),
+  ("strided", STRIDED | {"arrangement": "layers", "layer": 1}, 8),
+  ("strided", STRIDED | {"arrangement": "layers", "layer": 1, "form": "paper"}, 9),
+  ("strided", STRIDED | {"arrangement": "merged", "rotary": "sequence"}, 27),
+  ("strided", STRIDED | {"arrangement": "heads", "value_dim": 2}, 27),
+  ("fixed", FIXED | {"arrangement": "merged"}, 12),
+  ("fixed", FIXED | {"arrangement": "merged", "distinct": 4}, 12),
+  ("fixed", FIXED | {"arrangement": "heads", "relative_bias": "axial"}, 27),
+  ("fixed", FIXED | {"arrangement": "layers", "layer": 0}, 27),
+  ("fixed", FIXED | {"arrangement": "layers", "layer": 1}, 8),
+  ("longformer", {"window": 5}, 6),
+  ("longformer", {"window": 3, "dilation": (1, 3)}, 10),
+  ("longformer", {"window": 3, "global_tokens": (0,)}, 5),
+  ("bigbird", {"block": 4, "random": 1}, 27),
+  ("watts_strogatz", {"neighbors": 4}, 27),
+  ("pattern", {"edges": "window_causal"}, 5),
+  # Grids, and a token before the grid.
+  ("neighborhood", {"size": 3}, 21),
+  ("axial", {"rotary": "axial"}, 20),
+  ("shifted_window", {"size": 2, "layer": 1, "relative_bias": "window"}, 20),
+]
+GRIDS = {"neighborhood": TokenLayout((4, 5), prefix=1)}
+GRIDS |= dict.fromkeys(("axial", "shifted_window"), TokenLayout((4, 5)))
+QUICK = ("softmax", "strided", "bigbird", "pattern")
 
 
-@pytest.mark.parametrize(
-  "fields",
-  [
-    {},
-    {"rotary": "sequence", "qk_norm": True, "value_dim": 3, "value_bias": False},
-    {"relative_bias": "axial", "head_dim": 6},
-  ],
-)
-def test_softmax(fields):
-  cache = check(make("softmax", **fields))
-  assert cache["cached_key"].shape[:3] == (2, HEADS, 27)
+@pytest.mark.parametrize(("name", "fields", "count"), all_but(*QUICK, of=CASES))
+def test_decoding_equals_the_causal_call(name, fields, count):
+  cache = check(make(name, **fields), GRIDS.get(name, LAYOUT))
+  assert cache["cached_key"].shape[2] == cache["cached_value"].shape[2] <= count
   width = fields.get("value_dim", fields.get("head_dim", 4))
-  assert cache["cached_value"].shape == (2, HEADS, 27, width)
-
-
-@pytest.mark.parametrize("form", all_but("code", of=("paper", "code")))
-def test_strided(form):
-  given = {"stride": 8, "form": form}
-  layers = [make("strided", **given, arrangement="layers", layer=layer) for layer in (0, 1)]
-  assert slots(check(layers[0])) <= 27
-  assert slots(check(layers[1])) == (9 if form == "paper" else 8)
-  check(make("strided", **given, arrangement="merged", rotary="sequence"))
-  check(make("strided", **given, arrangement="heads", value_dim=2))
-
-
-@pytest.mark.slow
-def test_fixed():
-  given = {"stride": 8, "summary": 2}
-  assert slots(check(make("fixed", **given, arrangement="merged"))) == 2 * 2 + 8
-  assert slots(check(make("fixed", **given, arrangement="merged", distinct=4))) == 2 * 2 + 8
-  check(make("fixed", **given, arrangement="heads", relative_bias="axial"))
-  assert slots(check(make("fixed", **given, arrangement="layers", layer=1))) == 8
-  check(make("fixed", **given, arrangement="layers", layer=0))
-
-
-@pytest.mark.parametrize(
-  ("name", "fields", "count"),
-  all_but(
-    "bigbird",
-    "pattern",
-    of=[
-      ("longformer", {"window": 5}, 6),
-      ("longformer", {"window": 3, "dilation": (1, 3)}, 10),
-      ("longformer", {"window": 3, "global_tokens": (0,)}, 5),
-      ("bigbird", {"block": 4, "random": 1}, 27),
-      ("watts_strogatz", {"neighbors": 4}, 27),
-      ("pattern", {"edges": "window_causal"}, 5),
-    ],
-  ),
-)
-def test_other_patterns(name, fields, count):
-  assert slots(check(make(name, **fields))) <= count
-
-
-@pytest.mark.slow
-def test_grids_and_tokens_before_them():
-  check(make("neighborhood", size=3), TokenLayout((4, 5), prefix=1))
-  check(make("axial", rotary="axial"), TokenLayout((4, 5)))
-  mixer = make("shifted_window", size=2, layer=1, relative_bias="window", out_projection=False)
-  check(mixer, TokenLayout((4, 5)))
+  assert cache["cached_value"].shape[3] == width
 
 
 def test_the_cache_has_the_mixers_dtype():
@@ -169,7 +143,7 @@ def test_no_cache_is_made_of_a_mixer_that_has_none():
 
 
 def test_what_a_call_with_places_must_be():
-  with pytest.raises(ConfigError, match=r"causal=False: .* set model.causal=True"):
+  with pytest.raises(ConfigError, match=r"causal=False: .* Set model.causal=True"):
     call(MIXERS["softmax"](num_heads=HEADS), [0], mutable=["cache"])
   with pytest.raises(ConfigError, match="StridedAttention cannot be called for tokens `at`"):
     call(make("strided", stride=8), [0])

@@ -70,21 +70,6 @@ def test_fields_of_mixers(name, field):
       assert f"token_mixer.{field}" in message and "\n" not in message, (value, message)
 
 
-@pytest.mark.parametrize(
-  ("name", "field", "value"),
-  [
-    ("bigbird", "variant", "x"),
-    ("bigbird", "window", 2),
-    ("bigbird", "global_blocks", ()),
-    ("longformer", "dilation", ()),
-  ],
-)
-def test_a_pattern_that_cannot_be_made_names_the_field(name, field, value):
-  with pytest.raises(ConfigError) as error:
-    run(name, **{field: value})
-  assert str(error.value).startswith(f"token_mixer.{field}={value!r}")
-
-
 def test_more_random_blocks_than_there_are_are_refused():
   fields = {"width": 8, "depth": 1, "num_heads": 2, "pool": "mean", "stem": "linear"}
 
@@ -95,7 +80,9 @@ def test_more_random_blocks_than_there_are_are_refused():
     images = jax.ShapeDtypeStruct((1, 16, 16, 3), np.float32)
     jax.eval_shape(model.init, jax.random.key(0), images)
 
-  with pytest.raises(ConfigError, match=r"token_mixer.random=1000: 16 tokens have 8 blocks"):
+  with pytest.raises(
+    ConfigError, match=r"token_mixer.random=1000 exceeds the number of blocks, 8,"
+  ):
     trace(block=2, random=1000)
   trace(block=2, random=8)
   trace()  # the default of three, of one block

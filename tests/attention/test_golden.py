@@ -7,6 +7,7 @@ import pytest
 
 from tests.attention.golden import BOTH, HEADS, close, inward, load, outward, run
 from tests.slow import all_but
+from vitx import ops
 from vitx.attention.linformer import Linformer
 from vitx.attention.nystromformer import Nystromformer
 from vitx.attention.performer import Performer
@@ -44,9 +45,13 @@ def test_performer_against_performer_pytorch(kernel, implementation):
   close(run(module, {"params": params, "features": state}, g["x"]), g["out"])
 
 
-def test_features_against_performer_pytorch():
+def test_features_against_performer_pytorch(monkeypatch):
+  monkeypatch.setattr(linear, "CHUNK", 4)
   g = load("features")
   first = lambda x: jnp.swapaxes(x, 1, 2)  # noqa: E731  heads first <-> tokens first
+
+  def attend(*given, causal=False, implementation="kernelized"):
+    return ops.linear_attention(*given, causal=causal, implementation=implementation)[0]
 
   @jax.jit
   def run(x, k, v, w):
@@ -56,12 +61,11 @@ def test_features_against_performer_pytorch():
       "phi_q": phi_q,
       "phi_k": phi_k,
       "relu": features.generalized_features(q, w),
-      "out": linear.kernelized_linear_attention(phi_q, phi_k, v),
+      "out": attend(phi_q, phi_k, v),
     }
-    causal = (
-      linear.kernelized_linear_attention(phi_q, phi_k, v, causal=True, chunk=4),
-      linear.masked_linear_attention(phi_q, phi_k, v, causal=True)[0],
-    )
+    causal = [
+      attend(phi_q, phi_k, v, causal=True, implementation=name) for name in ("masked", "kernelized")
+    ]
     return jax.tree.map(first, (found, causal))
 
   found, causal = run(g["x"], g["k"], g["v"], g["projection"])

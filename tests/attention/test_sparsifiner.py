@@ -1,7 +1,6 @@
 """Sparsifiner's predictor against its definition, written out; what it keeps, and what learns."""
 
 import math
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +8,8 @@ import numpy as np
 import pytest
 
 from configs import imagenet
-from tests.drawn import draw_variables
+from tests.attention import written
+from tests.attention.written import linear
 from tests.slow import all_but
 from vitx.analysis.counting import count
 from vitx.attention.sparsifiner import Sparsifiner
@@ -24,26 +24,11 @@ N, C, H = LAYOUT.length, 16, 2
 def make(seed=0, **fields):
   """A mixer, parameters of which none is small, and tokens."""
   module = Sparsifiner(H, **{"slots": 5, "implementation": "masked", **fields})
-  x = np.random.default_rng(seed + 1).normal(size=(2, N, C)).astype(np.float32)
-  variables = draw_variables(module.init, x, layout=LAYOUT, train=False, scale=0.5, seed=seed)
-  return module, variables["params"], x
-
-
-@partial(jax.jit, static_argnums=0)
-def apply(module, params, x, mask):
-  out, found = module.apply(
-    {"params": params}, x, LAYOUT, mask=mask, train=False, mutable=["intermediates"]
-  )
-  return out, {name: value[0] for name, value in found["intermediates"].items()}
+  return module, *written.draw(module, LAYOUT, C, seed)
 
 
 def run(module, params, x, mask=None):
-  return jax.device_get(apply(module, params, x, mask))
-
-
-def linear(x, module):
-  kernel = np.asarray(module["kernel"], float)
-  return np.tensordot(np.asarray(x, float), kernel, (-1, 0)) + np.asarray(module["bias"], float)
+  return written.run(module, params, x, LAYOUT, mask)
 
 
 def definition(params, x, *, keep, threshold=None, top=None, basis_threshold=None):
@@ -92,15 +77,6 @@ def test_the_keys_kept_are_those_of_the_definition(rules):
   wanted = definition(params, x, **rules)
   for place, keys in wanted.items():
     assert set(np.flatnonzero(found["attention"][place])) == keys, place
-
-
-def test_ties_go_to_the_first_keys():
-  """Nothing of the basis is left: every score is zero."""
-  module, params, x = make(keep=0.3, basis_threshold=100.0)
-  _, found = run(module, params, x)
-  assert np.all(found["attention"][:, :, 1:, :4] > 0) and np.all(
-    found["attention"][:, :, 1:, 4:] == 0
-  )
 
 
 def test_what_is_sown():
@@ -179,20 +155,11 @@ def test_parameters_as_published(row, parameters):
 @pytest.mark.parametrize(
   ("fields", "message"),
   [
-    ({"keep": 0.0}, r"token_mixer\.keep=0\.0"),
     ({"keep": 1.5}, r"token_mixer\.keep=1\.5"),
-    ({"coefficient_top": 6}, r"coefficient_top=6: there are 5 slots"),
+    ({"coefficient_top": 6}, r"coefficient_top=6 exceeds .*slots=5\. Choose at most 5"),
     ({"channel_divisor": 9}, r"channel_divisor=9 leaves none of a head's 8"),
-    ({"causal": True}, r"causal=True"),
   ],
 )
 def test_errors(fields, message):
   with pytest.raises(ConfigError, match=message):
     make(**fields)
-
-
-def test_another_number_of_tokens():
-  module, params, _ = make()
-  call = partial(module.apply, layout=TokenLayout((9,), 1), train=False)
-  with pytest.raises(ConfigError, match="13"):
-    jax.eval_shape(call, {"params": params}, np.zeros((1, 10, C), np.float32))

@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.drawn import draw_variables
+from tests.attention import written
+from tests.attention.written import run
 from tests.slow import all_but
 from vitx.attention.sparsifiner import Sparsifiner
 from vitx.config.errors import ConfigError
@@ -22,19 +23,7 @@ FIELDS = {"granularity": "block", "block": 4, "keep": 0.4, "slots": 5}
 def make(layout, **fields):
   """A mixer, parameters of which none is small, and tokens."""
   module = Sparsifiner(H, **{"implementation": "masked", **FIELDS, **fields})
-  x = np.random.default_rng(1).normal(size=(2, layout.length, C)).astype(np.float32)
-  variables = draw_variables(module.init, x, layout=layout, train=False, scale=0.5)
-  return module, variables["params"], x
-
-
-def run(module, params, x, layout, mask=None):
-  def apply(params, x):
-    return module.apply(
-      {"params": params}, x, layout, mask=mask, train=False, mutable=["intermediates"]
-    )
-
-  out, found = jax.jit(apply)(params, x)
-  return out, {name: np.asarray(value[0]) for name, value in found["intermediates"].items()}
+  return module, *written.draw(module, layout, C)
 
 
 def definition(coefficients, basis, layout, keep, block, mask):

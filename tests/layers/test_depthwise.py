@@ -72,10 +72,10 @@ def test_accelerators_convolution_is_the_same(grid, stride):
 
   @jax.jit
   def run(x, taps):
-    out, pull = jax.vjp(lambda *a: depthwise.convolve_groups(*a, stride), x, taps)
+    out, pull = jax.vjp(lambda *a: depthwise._convolve_groups(*a, stride), x, taps)
     d_out = jnp.cos(out)
-    shifted = depthwise.shifted_gradients(x, taps, d_out, stride)
-    return (depthwise.add_shifted(x, taps, stride), *shifted), (out, *pull(d_out))
+    shifted = depthwise._shifted_gradients(x, taps, d_out, stride)
+    return (depthwise._add_shifted(x, taps, stride), *shifted), (out, *pull(d_out))
 
   for a, b in zip(*run(x, taps), strict=True):
     np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)

@@ -4,7 +4,9 @@ import math
 import re
 
 import jax
+import jax.numpy as jnp
 
+from vitx.ops import attention
 from vitx.ops.implementation import lowering_for
 
 TARGETS = {"cuda": "gpu", "tpu": "tpu", "cpu": "cpu"}  # as jax lowers for them, as ops call them
@@ -15,6 +17,20 @@ def lower(function, *arrays, platform):
   with lowering_for(TARGETS[platform]):
     traced = jax.jit(function).trace(*arrays)
   return traced.lower(lowering_platforms=(platform,)).as_text()
+
+
+def program(platform, dtype, n, *, m=None, masked=False, width=64, heads=2, **given):
+  """Returns the gradient program of kernelized attention as text: n queries and m keys or n."""
+  m = n if m is None else m
+  q = jax.ShapeDtypeStruct((1, n, heads, width), dtype)
+  k = jax.ShapeDtypeStruct((1, m, heads, width), dtype)
+  mask = jax.ShapeDtypeStruct((1, m), bool) if masked else None
+
+  def loss(q, k, v, mask):
+    out = attention(q, k, v, key_mask=mask, implementation="kernelized", **given)
+    return jnp.sum(out.astype(jnp.float32) ** 2)
+
+  return lower(jax.grad(loss, argnums=(0, 1, 2)), q, k, k, mask, platform=platform)
 
 
 def matrices(text, n):

@@ -11,7 +11,7 @@ from tests.ops import attention_cases as cases
 from vitx.analysis.cost import flops
 from vitx.ops.kernels import tiling
 from vitx.ops.layout import TokenLayout
-from vitx.ops.patterns import Global, Nothing, Window
+from vitx.ops.patterns import Global, Window
 from vitx.ops.patterns.base import Pattern
 from vitx.ops.sparse.block_mask import BlockMask
 from vitx.ops.sparse.block_sparse import block_sparse_attention, block_sparse_attention_dynamic
@@ -93,24 +93,6 @@ def test_hidden_keys_contribute_exactly_nothing(n, block, layouts):
     np.testing.assert_array_equal(a, b)
 
 
-def test_gradient_reaches_exactly_the_edges():
-  n, query = 65, 20
-  mask, edges = block_mask(1, n, 16)
-  q, k, v, d_out = cases.inputs(1, n, 1, 32)
-  d_out[:, np.arange(n) != query] = 0
-  found = cases.program(functools.partial(block_sparse_attention, mask=mask))(q, k, v, d_out)
-  for grad in found[3:]:
-    np.testing.assert_array_equal(np.abs(grad[0]).sum((1, 2)) > 0, edges[0, query])
-
-
-def test_no_edges_at_all():
-  mask = BlockMask.from_pattern(Nothing(), TokenLayout((40,)), 16, 2)
-  run = cases.program(functools.partial(block_sparse_attention, mask=mask))
-  found = run(*cases.inputs(1, 40, 2, 8))
-  for array, value in zip(found, (0, -np.inf, 0, 0, 0), strict=True):
-    np.testing.assert_array_equal(array, value)
-
-
 def test_without_jit_under_vmap_on_two_devices_and_again():
   mask, _ = block_mask(2, 65, 16)
   arrays = cases.inputs(2, 65, 2, 32)
@@ -134,7 +116,7 @@ def test_without_jit_under_vmap_on_two_devices_and_again():
 
 def test_a_mask_of_another_shape_is_refused():
   mask, _ = block_mask(2, 65, 16)
-  with pytest.raises(ValueError, match="65 tokens and 2 layouts for 64 tokens"):
+  with pytest.raises(ValueError, match="65 tokens and 2 layouts cannot serve 64 tokens"):
     block_sparse_attention(*cases.inputs(1, 64, 2, 8)[:3], mask)
   with pytest.raises(ValueError, match="4 heads"):
     block_sparse_attention(*cases.inputs(1, 65, 4, 8)[:3], mask)
@@ -185,7 +167,7 @@ def test_widths_pad_least():
   assert class_widths(np.array([0, 0])) == []
   assert class_widths(np.array([4, 4, 0, 4])) == [4]
   assert class_widths(np.array([3] * 60 + [4] * 2 + [64])) == [3, 4, 64]
-  assert class_widths(np.array([2, 3, 4, 64]), classes=2) == [4, 64]
+  assert class_widths(np.array([2, 2, 3, 4, 64])) == [2, 4, 64]
   # Brute force: no choice of widths pads less.
   lengths = np.random.default_rng(0).integers(1, 12, 40)
 
@@ -216,7 +198,7 @@ def test_cost_grows_with_the_edges(monkeypatch):
   cases.assert_linear(lengths, memory)
   cases.assert_linear(lengths, work)
   # Nine products over every edge: two forward, three for dq, four for dk and dv; padding is small.
-  edges = 2 * masks[-1].edges
+  edges = 2 * masks[-1].keys.size * 64**2  # of two heads; all blocks are full
   assert work[-1] / (9 * 2 * edges * 32) < 1.2
 
 

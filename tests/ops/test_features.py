@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from tests.ops import attention_cases as cases
-from vitx.ops.kernels import features, linear, local_window
+from vitx import ops
+from vitx.ops.kernels import features, linear
 
 
 def random(*shape, seed=0):
@@ -57,7 +58,7 @@ def test_performer_approaches_softmax_for_small_logits():
   def attend(q, k, v, w):
     phi_q = features.softmax_query_features(q, w, eps=0.0)
     phi_k = features.softmax_key_features(k, w, eps=0.0)
-    return linear.kernelized_linear_attention(phi_q, phi_k, v)
+    return ops.linear_attention(phi_q, phi_k, v, implementation="kernelized")[0]
 
   expected, _ = cases.masked(q, k, v)
   errors = [
@@ -80,7 +81,7 @@ def test_masked_keys_have_no_feature_and_no_part_in_the_stabilizer(stabilizer):
   assert np.all(np.isfinite(grad))
 
 
-def test_linear_attention_is_the_matrix_product():
+def test_linear_attention_is_the_matrix_product(monkeypatch):
   arrays = [np.maximum(random(2, 13, 3, 5, seed=i), 0) for i in (0, 1)] + [random(2, 13, 3, 4)]
   arrays[0][:, 2] = 0  # a query without weight
   d_out = random(2, 13, 3, 4, seed=3)
@@ -89,12 +90,15 @@ def test_linear_attention_is_the_matrix_product():
     total = weights.sum(-1, keepdims=True)
     matrix = weights / np.where(total == 0, 1, total)
     exact = np.einsum("bhnm,bmhd->bnhd", matrix, arrays[2])
-    masked = lambda *x: linear.masked_linear_attention(*x, causal=causal)[0]  # noqa: B023, E731
-    expected = cases.program(masked)(*arrays, d_out)
+
+    def attend(*x, causal=causal, implementation="kernelized"):
+      return ops.linear_attention(*x, causal=causal, implementation=implementation)[0]
+
+    expected = cases.program(functools.partial(attend, implementation="masked"))(*arrays, d_out)
     np.testing.assert_allclose(expected[0], exact, atol=2e-6)
     for chunk in chunks:
-      kernel = functools.partial(linear.kernelized_linear_attention, causal=causal, chunk=chunk)
-      found = cases.program(kernel)(*arrays, d_out)
+      monkeypatch.setattr(linear, "CHUNK", chunk)
+      found = cases.program(attend)(*arrays, d_out)
       assert all(np.isfinite(x).all() for x in found)
       cases.assert_close(found, expected, 2e-5)
       np.testing.assert_array_equal(found[0][:, 2], 0)
@@ -108,19 +112,18 @@ def test_local_attention_is_softmax_under_its_mask(causal):
   near = np.abs(i[:, None] // 3 - i // 3) <= 1
   near = near & np.tri(11, dtype=bool) if causal else near
 
+  seen = near & mask[:, None, None]
+
   @jax.jit
   def run(*x):
-    given = {"mask": mask, "causal": causal}
-    return (
-      local_window.kernelized_local_attention(*x, 3, **given),
-      local_window.masked_local_attention(*x, 3, **given)[0],
-      local_window.block_local_mask(11, 3, causal=causal),
-    )
+    given = {"key_mask": mask, "causal": causal}
+    names = ("masked", "kernelized")
+    return [ops.local_attention(*x, 3, **given, implementation=name) for name in names]
 
-  *found, allowed = run(q, k, v)
-  np.testing.assert_array_equal(allowed, near)
-  for out in found:
-    np.testing.assert_allclose(out, cases.masked(q, k, v, near & mask[:, None, None])[0], atol=2e-6)
+  (out, matrix), (fast, _) = run(q, k, v)
+  np.testing.assert_array_equal(np.asarray(matrix) > 0, np.broadcast_to(seen, matrix.shape))
+  for found in (out, fast):
+    np.testing.assert_allclose(found, cases.masked(q, k, v, seen)[0], atol=2e-6)
 
 
 def test_causal_features_of_the_softmax_kernel_are_finite_and_know_no_later_token():

@@ -1,4 +1,4 @@
-"""The fixed pattern by runs and gathered summaries equals its own definition."""
+"""Fixed patterns by runs and summaries, and strided ones by reshaping, equal their definitions."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from tests.ops import attention_cases as cases
 from vitx.analysis.cost import flops
 from vitx.ops import dense_mask
 from vitx.ops.layout import TokenLayout
-from vitx.ops.patterns import Causal, Fixed, per_head
+from vitx.ops.patterns import Causal, Fixed, Strided, per_head
 from vitx.ops.sparse.attend import attend
 from vitx.ops.sparse.plan import plan
 
@@ -34,6 +34,16 @@ def cores(pattern, n):
     (Fixed(8, 2, "local"), 30),
     (Fixed(8, 2), 8),  # one run: no summaries before it
     (Fixed(8, 2), 9),
+    *(
+      pytest.param(Strided(stride, part, form), n, marks=pytest.mark.slow)
+      for n, stride, part, form in (
+        *((96, 16, "merged", form) for form in ("paper", "code", "bidirectional", "axial")),
+        *((110, 11, "merged", form) for form in ("paper", "bidirectional", "axial")),
+        *((20, 32, "merged", form) for form in ("code", "axial")),
+        *((50, 8, "local", form) for form in ("paper", "bidirectional", "axial")),
+        *((50, 8, "column", form) for form in ("paper", "bidirectional", "axial")),
+      )
+    ),
   ],
   ids=str,
 )

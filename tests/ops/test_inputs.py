@@ -7,45 +7,22 @@ import jax
 import numpy as np
 import pytest
 
+from tests.test_annotations import HEADS, LAYOUT, B, D, H, N, shape
+from tests.test_annotations import OPS as EVERY
 from vitx import ops
 from vitx.config.errors import ConfigError
 from vitx.ops import TokenLayout
 from vitx.ops.patterns import Window
 
-B, N, H, D = 2, 16, 2, 4
-LAYOUT = TokenLayout((4, 4))
-
-
-def shape(*sizes, dtype=np.float32):
-  return jax.ShapeDtypeStruct(sizes, dtype)
-
-
-HEADS = shape(B, N, H, D)
-ALPHA = shape(H)
-REGIONS = (shape(B, 1, 4, 2, dtype=np.int32), shape(B, 1, 4, 2, dtype=bool))
-# Every op on queries, keys and values, with whatever else it takes.
+# Every op on queries, keys and values: the op, the arrays that it takes besides, and its options.
 OPS = {
-  "dense": (ops.attention_with_weights, ()),
-  "window": (functools.partial(ops.attention_with_weights, pattern=Window(3), layout=LAYOUT), ()),
-  "function": (
-    functools.partial(ops.attention_with_weights, pattern=lambda b, h, q, k: q >= k),
-    (),
-  ),
-  "nystrom": (functools.partial(ops.nystrom_attention, landmarks=4), ()),
-  "local": (functools.partial(ops.local_attention, window=4), ()),
-  "linformer": (ops.linformer_attention, (shape(N, 4), shape(N, 4))),
-  "shaped": (ops.shaped_attention, (ALPHA, ALPHA, ALPHA)),
-  "predicted": (
-    functools.partial(ops.predicted_attention, budget=4),
-    (shape(B, H, N, 3), shape(N, 3)),
-  ),
-  "predicted_blocks": (
-    functools.partial(ops.predicted_block_attention, budget=2, block=4),
-    (shape(B, H, N, 3), shape(N, 3)),
-  ),
-  "bilevel": (functools.partial(ops.bilevel_attention, layout=LAYOUT, regions=2), REGIONS),
-  "linear": (ops.linear_attention, ()),
+  name: (getattr(ops, name), arrays[3:], options)
+  for name, (arrays, options) in EVERY.items()
+  if name not in ("attention", "fourier_mixing")
 }
+DENSE = ops.attention_with_weights
+OPS["window"] = (DENSE, (), {"pattern": Window(3), "layout": LAYOUT})
+OPS["function"] = (DENSE, (), {"pattern": lambda b, h, q, k: q >= k})
 MASKS = {
   "float32 of shape (2, 16)": shape(B, N),  # additive, or ones and zeros
   "int32 of shape (2, 16)": shape(B, N, dtype=np.int32),
@@ -57,19 +34,17 @@ BOTH = pytest.mark.parametrize("implementation", ["masked", "kernelized"])
 
 
 def trace(name, implementation, q=HEADS, k=HEADS, v=HEADS, key_mask=None):
-  op, more = OPS[name]
+  op, more, options = OPS[name]
+  given = {} if key_mask is None else {"key_mask": key_mask}
 
   def run(q, k, v, more, **given):
-    names = ("indices", "valid") if name == "bilevel" else ()
-    named = dict(zip(names, more, strict=True)) if names else {}
-    return op(q, k, v, *(() if names else more), **named, **given, implementation=implementation)[0]
+    return op(q, k, v, *more, **options, **given, implementation=implementation)[0]
 
-  given = {} if key_mask is None else {"key_mask": key_mask}
   return jax.eval_shape(run, q, k, v, more, **given)
 
 
 @BOTH
-@pytest.mark.parametrize("name", [name for name in OPS if name != "linear"])
+@pytest.mark.parametrize("name", [name for name in OPS if name != "linear_attention"])
 def test_a_mask_of_another_kind_is_refused(name, implementation):
   for words, mask in MASKS.items():
     with pytest.raises(ConfigError, match=rf"key_mask is {re.escape(words)}.*\(2, 16\).*mask == 0"):
@@ -91,7 +66,7 @@ def test_arrays_that_do_not_fit_are_refused(name, implementation):
     trace(name, implementation, v=shape(B, N + 1, H, D))
   with pytest.raises(ConfigError, match="do not fit each other"):
     trace(name, implementation, q=shape(B + 1, N, H, D))
-  if name not in ("dense", "linear"):  # which attend other tokens too
+  if name not in ("attention_with_weights", "linear_attention"):  # which attend other tokens too
     other = shape(B, N + 4, H, D)
     with pytest.raises(ConfigError, match="q has 16 tokens and k has 20"):
       trace(name, implementation, k=other, v=other)

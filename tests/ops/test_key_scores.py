@@ -78,5 +78,7 @@ def test_coefficients_are_those_of_the_definition():
 
 
 def test_an_unknown_predictor():
-  with pytest.raises(ConfigError, match="predictor='spars'; valid: auto, dense, sparse"):
+  with pytest.raises(
+    ConfigError, match=r"predictor='spars' is unknown\. Valid: auto, dense, sparse"
+  ):
     score_keys(*pruned(exact=True), predictor="spars")

@@ -1,10 +1,14 @@
 """Nyström, Linformer, Fourier and shaped attention against their definitions."""
 
+import functools
+
 import jax
 import numpy as np
 import pytest
 
-from vitx.ops.kernels import fourier, linformer, nystrom, shaped
+from tests.ops import attention_cases as cases
+from vitx import ops
+from vitx.ops.kernels import nystrom
 from vitx.ops.kernels.softmax import masked_attention
 
 
@@ -44,8 +48,8 @@ def test_a_landmark_for_each_token_gives_softmax():
   q, k, v = (random(1, 8, 2, 4, seed=i) for i in range(3))
   (out, found), fast, (expected, matrix) = jax.jit(
     lambda *x: (
-      nystrom.masked_nystrom_attention(*x, 8, iterations=25),
-      nystrom.kernelized_nystrom_attention(*x, 8, iterations=25),
+      ops.nystrom_attention(*x, 8, iterations=25, implementation="masked"),
+      ops.nystrom_attention(*x, 8, iterations=25, implementation="kernelized")[0],
       masked_attention(*x),
     )
   )(q, k, v)
@@ -66,26 +70,32 @@ def test_depthwise_convolution_against_numpy(length, taps):
   np.testing.assert_allclose(found, expected, atol=2e-5)
 
 
-def test_slots_are_sums_without_masked_tokens():
-  x, e = random(2, 6, 2, 3), random(6, 4, seed=1)
+@pytest.mark.parametrize("implementation", ["masked", "kernelized"])
+def test_slots_are_sums_without_masked_tokens(implementation):
+  q, k, v = (random(2, 6, 2, 3, seed=i) for i in range(3))
+  e, f = random(6, 4, seed=3), random(6, 4, seed=4)
   mask = np.ones((2, 6), bool)
   mask[1, 2] = False
-  expected = np.einsum("bnhd,nm->bmhd", x * mask[:, :, None, None], e)
-  x[1, 2] = np.nan
-  found = jax.jit(lambda x: linformer.to_slots(x, e, mask=mask))(x)
-  np.testing.assert_allclose(found, expected, atol=1e-5)
+  slots = [np.einsum("bnhd,nm->bmhd", x * mask[..., None, None], y) for x, y in ((k, e), (v, f))]
+  k[1, 2] = v[1, 2] = np.nan
+  attend = functools.partial(ops.linformer_attention, key_mask=mask, implementation=implementation)
+  out, _ = jax.jit(attend)(q, k, v, e, f)
+  np.testing.assert_allclose(out, cases.masked(q, *slots)[0], atol=1e-5)
 
 
 @pytest.mark.parametrize("shape", [(2, 8, 6), (1, 17, 5)])
 def test_fourier_mixing_against_numpy(shape):
   x = random(*shape)
   expected = np.fft.fft2(np.float64(x), axes=(1, 2)).real
-  fast, (out, (cos, sin)) = jax.jit(
-    lambda x: (fourier.fast_fourier_mixing(x), fourier.masked_fourier_mixing(x))
+  fast, (out, matrices) = jax.jit(
+    lambda x: (
+      ops.fourier_mixing(x, implementation="kernelized")[0],
+      ops.fourier_mixing(x, implementation="masked"),
+    )
   )(x)
   for found in (fast, out):
     np.testing.assert_allclose(found, expected, atol=1e-4)
-  cos, sin = np.asarray(cos), np.asarray(sin)
+  cos, sin = np.asarray(matrices)[0]
   np.testing.assert_allclose(cos @ cos + sin @ sin, shape[1] * np.eye(shape[1]), atol=1e-3)
 
 
@@ -98,8 +108,10 @@ def test_shaped_attention_is_its_formula(maps):
 
   @jax.jit
   def run(q, k, v, *weights):
-    out, matrix = shaped.masked_shaped_attention(q, k, v, *weights, mask=mask)
-    fast = shaped.kernelized_shaped_attention(q, k, v, *weights, mask=mask)
+    (out, matrix), (fast, _) = (
+      ops.shaped_attention(q, k, v, *weights, key_mask=mask, implementation=name)
+      for name in ("masked", "kernelized")
+    )
     return out, fast, matrix, masked_attention(q, k, k, mask=mask[:, None, None])[1]
 
   out, fast, matrix, probabilities = run(q, k, v, *weights)

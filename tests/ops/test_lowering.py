@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from jax._src.cudnn import fused_attention_stablehlo as cudnn_library
 
-from tests.ops.lowered import lower, matrices
+from tests.ops.lowered import lower, matrices, program
 from tests.slow import all_but
-from vitx.ops import TokenLayout, attention, plan
+from vitx.ops import TokenLayout, plan
 from vitx.ops.kernels import cudnn, tiling
 from vitx.ops.kernels.softmax import kernelized_attention
 from vitx.ops.patterns import PATTERNS, Full, Global
@@ -25,20 +25,6 @@ from vitx.ops.sparse.attend import block_mask
 def installed(monkeypatch):
   """cuDNN's kernel can be lowered for CUDA without the card, if its version check is content."""
   monkeypatch.setattr(cudnn_library, "check_cudnn_version", lambda: 91100)
-
-
-def program(platform, dtype, n, *, m=None, masked=False, width=64, **given):
-  """Returns the gradient program as text."""
-  m = n if m is None else m
-  q = jax.ShapeDtypeStruct((1, n, 2, width), dtype)
-  k = jax.ShapeDtypeStruct((1, m, 2, width), dtype)
-  mask = jax.ShapeDtypeStruct((1, m), bool) if masked else None
-
-  def loss(q, k, v, mask):
-    out = attention(q, k, v, key_mask=mask, implementation="kernelized", **given)
-    return jnp.sum(out.astype(jnp.float32) ** 2)
-
-  return lower(jax.grad(loss, argnums=(0, 1, 2)), q, k, k, mask, platform=platform)
 
 
 def fused(text):
@@ -145,18 +131,6 @@ FOR_TPU = (
 QUICK = ("bigbird_published_plan", "fixed_causal", "neighborhood", "strided_merged_code")
 
 
-def sparse(platform, pattern, layout, dtype):
-  """Returns the program of attention along a pattern, forward and backward."""
-  q = jax.ShapeDtypeStruct((1, layout.length, 2, 8), dtype)
-
-  def loss(q, k, v):
-    out = attention(q, k, v, pattern, layout, implementation="kernelized")
-    return jnp.sum(out.astype(jnp.float32) ** 2), out
-
-  step = jax.value_and_grad(loss, argnums=(0, 1, 2), has_aux=True)
-  return lower(step, q, q, q, platform=platform)
-
-
 def fills_its_tiles(pattern, layout):
   steps = plan(pattern, layout)
   parts = [part for parts in steps.heads for part in parts if part.core == "block_sparse"]
@@ -168,7 +142,7 @@ def fills_its_tiles(pattern, layout):
 
 def check_pattern(platform, n, dtype, name):
   pattern, layout = PATTERNS[name], GRIDS[n]
-  found = matrices(sparse(platform, pattern, layout, dtype), n)
+  found = matrices(program(platform, dtype, n, width=8, pattern=pattern, layout=layout), n)
   assert not found or fills_its_tiles(pattern, layout), found
 
 
@@ -192,5 +166,6 @@ def test_most_patterns_leave_tiles_empty():
 
 def test_all_edges_and_more_are_dense(installed):
   layout = GRIDS[2049]
-  text = sparse("cuda", Full() | Global(prefix=True), layout, jnp.float32)
+  every = Full() | Global(prefix=True)
+  text = program("cuda", jnp.float32, 2049, width=8, pattern=every, layout=layout)
   assert not matrices(text, layout.length)

@@ -86,13 +86,3 @@ def test_prefix_is_a_dense_row_and_column():
     mask=edges & key_mask[:, None, None],
     scale=0.2,
   )
-
-
-def test_no_prefix_is_the_grid_alone():
-  def grid(q, k, v, **given):
-    return q, given
-
-  assert with_prefix(grid, *np.zeros((3, 1, 4, 1, 2)), prefix=0)[1] == {
-    "key_mask": None,
-    "scale": None,
-  }

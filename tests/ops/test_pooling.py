@@ -29,7 +29,7 @@ def test_equals_xla(case, dtype):
 
   @jax.jit
   def run(x, d_out):
-    pools = [lambda x, p=p: p(x, *window) for p in (pooling.max_pool, pooling.pool_windows)]
+    pools = [lambda x, p=p: p(x, *window) for p in (pooling.max_pool, pooling._pool_windows)]
     return [(out, pull(d_out)[0]) for out, pull in (jax.vjp(pool, x) for pool in pools)]
 
   size = jax.eval_shape(lambda x: pooling.max_pool(x, *window), x).shape
@@ -43,7 +43,7 @@ def test_of_elsewhere_and_under_vmap():
   x = np.random.default_rng(0).normal(size=(2, 3, 6, 6, 4)).astype(np.float32)
   pool = jax.jit(lambda x: pooling.max_pool(x, 3, 2, 1))
   found, expected = jax.jit(
-    lambda x: (jax.vmap(pool)(x), pooling.pool_windows(x.reshape(6, 6, 6, 4), 3, 2, 1))
+    lambda x: (jax.vmap(pool)(x), pooling._pool_windows(x.reshape(6, 6, 6, 4), 3, 2, 1))
   )(x)
   np.testing.assert_array_equal(np.asarray(found).reshape(expected.shape), expected)
   assert "reduce_window" in pool.trace(x[0]).lower(lowering_platforms=("cuda",)).as_text()

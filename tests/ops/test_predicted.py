@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from tests.ops import attention_cases as cases
+from tests.ops.test_selection import first
 from vitx.ops import predicted_attention
 from vitx.ops.kernels import predicted, tiling
 
@@ -55,17 +56,9 @@ def test_paths_agree_ties_included(kept, prefix, mask, predictor, monkeypatch):
   cases.assert_close(found, expected)
 
 
-def first(coefficients, basis, kept):
-  """The keys of the largest scores, the first of equal ones, as a mask."""
-  scores = np.einsum("bhns,ms->bhnm", coefficients, basis)
-  mask = np.zeros(scores.shape, bool)
-  np.put_along_axis(mask, np.argsort(-scores, axis=-1, kind="stable")[..., :kept], True, axis=-1)
-  return mask
-
-
 def test_masked_is_softmax_over_the_first_of_equal_scores():
   arrays, chosen, _ = inputs()
   matrix = jax.jit(lambda *x: predicted_attention(*x, *chosen, 9, implementation="masked")[1])
-  mask = first(*chosen, 9)
+  mask = first(np.einsum("bhns,ms->bhnm", *chosen), 9)  # of equal scores, the first keys
   np.testing.assert_array_equal(np.asarray(matrix(*arrays[:3])) > 0, mask)
   cases.assert_close(everything(9, "masked"), cases.reference(*arrays, mask=mask))

@@ -151,5 +151,5 @@ def test_bounds_that_make_no_staircase_are_refused(directory, bounds):
   stored["families"]["linear"]["masked"] = bounds
   path.write_text(json.dumps(stored))
   rule._load.cache_clear()
-  with pytest.raises(ConfigError, match=r"cpu\.json: linear: masked=.*N rising.*delete it"):
+  with pytest.raises(ConfigError, match=r"cpu\.json: linear: masked=.*N rising.*delete it\."):
     rule.load_rule("cpu")

@@ -2,13 +2,12 @@
 
 import re
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from tests.ops import attention_cases as cases
-from tests.ops.lowered import lower, matrices
+from tests.ops.lowered import matrices, program
 from tests.slow import all_but
 from vitx import ops
 from vitx.ops.layout import TokenLayout
@@ -43,16 +42,10 @@ def test_as_masked_in_half_precision(name):
   compare(name, jnp.bfloat16, 5e-2)
 
 
-def program(pattern, n=2048, platform="tpu", **given):
-  """Returns the program of an op and its gradients as text."""
-  q = jax.ShapeDtypeStruct((1, n, 4, 64), jnp.bfloat16)
-  layout = TokenLayout((n,))
-
-  def loss(q, k, v):
-    out = ops.attention(q, k, v, pattern, layout, implementation="kernelized", **given)
-    return jnp.sum(out.astype(jnp.float32) ** 2)
-
-  return lower(jax.grad(loss, argnums=(0, 1, 2)), q, q, q, platform=platform)
+def on_tpu(pattern, n=2048, platform="tpu", **given):
+  return program(
+    platform, jnp.bfloat16, n, heads=4, pattern=pattern, layout=TokenLayout((n,)), **given
+  )
 
 
 BIGBIRD = bigbird(block=64, random=3, heads=4)
@@ -60,19 +53,18 @@ BIGBIRD = bigbird(block=64, random=3, heads=4)
 
 @pytest.mark.parametrize("pattern", [None, BIGBIRD], ids=["dense", "bigbird"])
 def test_an_op_for_tpu_calls_it(pattern):
-  text = program(pattern)
+  text = on_tpu(pattern)
   assert len(re.findall(r"tpu_custom_call", text)) == 3  # forward, dq, dk and dv
   assert not matrices(text, 2048)
 
 
 def test_what_is_not_its_takes_our_tiles():
-  seen = np.ones((1, 2048), bool)
-  assert "tpu_custom_call" not in program(None, key_mask=seen)
-  assert "tpu_custom_call" not in program(BIGBIRD, platform="cpu")
+  assert "tpu_custom_call" not in on_tpu(None, masked=True)
+  assert "tpu_custom_call" not in on_tpu(BIGBIRD, platform="cpu")
 
 
 def test_edges_of_random_tokens_take_our_tiles():
   """Nearly every block of 128 tokens would be partly filled in a way of its own."""
   small = bigbird(block=8, random=2, heads=4)
-  assert "tpu_custom_call" not in program(small)
-  assert "tpu_custom_call" in program(small, 512)  # of so few blocks all may be held
+  assert "tpu_custom_call" not in on_tpu(small)
+  assert "tpu_custom_call" in on_tpu(small, 512)  # of so few blocks all may be held

@@ -34,38 +34,6 @@ from vitx.attention.sparse_transformer import FixedAttention, StridedAttention
 from vitx.attention.sparsifiner import Sparsifiner
 from vitx.layers.projections import from_heads, to_heads
 
-__all__ = [
-  "FROM_MODEL",
-  "MIXERS",
-  "AttentionModule",
-  "AxialAttention",
-  "BigBirdAttention",
-  "BilevelAttention",
-  "CvTAttention",
-  "ErdosRenyiAttention",
-  "FNet",
-  "FixedAttention",
-  "GivenPatternAttention",
-  "LeViTAttention",
-  "LinearTransformer",
-  "Linformer",
-  "LongformerAttention",
-  "MLPMixing",
-  "NeighborhoodAttention",
-  "Nystromformer",
-  "PatternAttention",
-  "Performer",
-  "Properties",
-  "ShapedAttention",
-  "ShiftedWindowAttention",
-  "SoftmaxAttention",
-  "Sparsifiner",
-  "StridedAttention",
-  "TokenMixer",
-  "WattsStrogatzAttention",
-  "from_heads",
-  "to_heads",
-]
 # Set by the model, not by the config entry of a mixer.
 FROM_MODEL = ("num_heads", "dtype", "layer", "depth", "name")
 MIXERS = {
@@ -92,3 +60,15 @@ MIXERS = {
   "strided": StridedAttention,
   "watts_strogatz": WattsStrogatzAttention,
 }
+
+__all__ = [
+  "FROM_MODEL",
+  "MIXERS",
+  "AttentionModule",
+  "PatternAttention",
+  "Properties",
+  "TokenMixer",
+  "from_heads",
+  "to_heads",
+]
+__all__ += sorted(mixer.__name__ for mixer in MIXERS.values())

@@ -9,16 +9,17 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from vitx.attention.contract import Properties
-from vitx.attention.positions import apply_rope, bias_tables
+from vitx.attention.positions import bias_tables
 from vitx.config.checks import NonNegativeInt, Positive, PositiveInt, check_fields
 from vitx.config.errors import ConfigError
-from vitx.layers.projections import project_qkv, resolve_head_dim
+from vitx.layers.projections import resolve_head_dim, to_heads
 from vitx.ops.implementation import Implementation
 from vitx.ops.kernels.decode import Cache, decode_step, empty_cache
 from vitx.ops.kernels.softmax import masked_softmax
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns import Pattern
 from vitx.ops.relative_bias import Places, axial_places, fold_bias_into_qk
+from vitx.ops.rotary import rotary_angles, rotate
 from vitx.ops.sparse.slots import decode_plan
 
 
@@ -71,18 +72,18 @@ class TokenMixer(nn.Module):
     if self.implementation == "kernelized" and rate:
       raise ConfigError(
         "token_mixer.implementation='kernelized' cannot drop attention probabilities"
-        f" (token_mixer.dropout={rate}); use 'masked' or 'auto', or set token_mixer.dropout=0"
+        f" (token_mixer.dropout={rate}). Use 'masked' or 'auto', or set token_mixer.dropout=0."
       )
     if self.causal and not self.properties.accepts_causal:
       raise ConfigError(
-        f"token_mixer.causal=True: {type(self).__name__} cannot keep a token from those after it;"
-        " use causal=False, or softmax, performer, linear_transformer or an attention pattern"
+        f"token_mixer.causal=True: {type(self).__name__} cannot hide later tokens. Use"
+        " causal=False, or softmax, performer, linear_transformer or an attention pattern."
       )
     if self.without_logits and self.relative_bias != "none":
       raise ConfigError(
-        f"token_mixer.relative_bias={self.relative_bias!r}: {type(self).__name__} has no logit of a"
-        f" query and a key to add a bias to: {self.without_logits}; use 'none', or softmax or an"
-        " attention pattern"
+        f"token_mixer.relative_bias={self.relative_bias!r}: {type(self).__name__} has no"
+        " logit of a query and a key to which a bias could be added:"
+        f" {self.without_logits}. Use 'none', or softmax or an attention pattern."
       )
 
   def is_decoding(self, x: jax.Array, at: jax.Array | None) -> bool:
@@ -104,11 +105,11 @@ class TokenMixer(nn.Module):
       raise ConfigError(cannot_decode(self))
     if not self.causal:
       raise ConfigError(
-        "token_mixer.causal=False: a token that attends later ones cannot be decoded token by"
-        " token; set model.causal=True"
+        "token_mixer.causal=False: a token that attends later tokens cannot be decoded"
+        " token by token. Set model.causal=True."
       )
     if x.shape[1] != 1:
-      raise ValueError(f"decoding takes one token at a time, not {x.shape[1]}")
+      raise ValueError(f"Decoding takes one token at a time, not {x.shape[1]}.")
     return True
 
   def sow_matrix(self, matrix: jax.Array | None, probabilities: jax.Array | None = None) -> None:
@@ -131,8 +132,8 @@ class TokenMixer(nn.Module):
 def cannot_decode(mixer: nn.Module) -> str:
   """Returns the error message for a mixer that has no cache."""
   return (
-    f"model.token_mixer: {type(mixer).__name__} cannot be decoded token by token (it has no cache"
-    " of keys and values); use softmax, or an attention pattern such as strided or fixed"
+    f"model.token_mixer: {type(mixer).__name__} cannot be decoded token by token: it has no cache"
+    " of keys and values. Use softmax, or an attention pattern such as strided or fixed."
   )
 
 
@@ -171,10 +172,13 @@ class AttentionModule(TokenMixer):
       value_dim: The D of the values; None means the D of the queries and keys.
       value_bias: Whether the values have a bias where the queries and keys have one.
     """
-    heads, dim, bias = self.num_heads, self.resolve_head_dim(x), self.use_bias
-    return project_qkv(
-      x, heads, dim, value_dim, dtype=self.dtype, use_bias=bias, value_bias=value_bias
-    )
+
+    def make(name: str, dim: int, bias: bool) -> jax.Array:
+      return to_heads(self.num_heads, dim, name, dtype=self.dtype, use_bias=bias)(x)
+
+    dim, bias = self.resolve_head_dim(x), self.use_bias
+    q, k = (make(name, dim, bias) for name in ("query", "key"))
+    return q, k, make("value", value_dim or dim, bias and value_bias)
 
   def apply_positions(
     self,
@@ -195,21 +199,24 @@ class AttentionModule(TokenMixer):
     Raises:
       ConfigError: If the kind of position does not fit, or if the tokens have no places.
     """
-    self._check_placed(layout)
-    q, k = apply_rope(self.rotary, self.rotary_base, layout, q, k, at=at)
+    for field in ("rotary", "relative_bias"):
+      if not layout.has_places and getattr(self, field) != "none":
+        raise ConfigError(
+          f"token_mixer.{field}={getattr(self, field)!r} needs the places of the tokens,"
+          " but model.token_reduction leaves none. Use 'none' (model.posemb='learned'),"
+          " or model.token_reduction='zeroed'."
+        )
+    if self.rotary != "none":
+      try:
+        angles = rotary_angles(layout, q.shape[-1], kind=self.rotary, base=self.rotary_base)
+      except ValueError as error:
+        raise ConfigError(f"token_mixer.{error}") from error
+      turns = jnp.asarray(angles) if at is None else jnp.asarray(angles)[at]
+      q, k = rotate(q, turns), rotate(k, turns)
     if self.relative_bias == "none":
       return q, k
     places = self.places(layout)
     return fold_bias_into_qk(q, k, bias_tables(self, places, q.shape[2]), places, scale, at=at)
-
-  def _check_placed(self, layout: TokenLayout) -> None:
-    for field in ("rotary", "relative_bias"):
-      if not layout.has_places and getattr(self, field) != "none":
-        raise ConfigError(
-          f"token_mixer.{field}={getattr(self, field)!r} needs the places of tokens, which"
-          " model.token_reduction gave up; use 'none' (model.posemb='learned'), or"
-          " model.token_reduction='zeroed'"
-        )
 
   def class_attention(
     self, q: jax.Array, k: jax.Array, scale: float, mask: jax.Array | None
@@ -268,11 +275,8 @@ class AttentionModule(TokenMixer):
   def places(self, layout: TokenLayout) -> list[Places]:
     """Returns the coordinates of the tokens, for each table of `relative_bias`.
 
-    Raises:
-      ConfigError: If the mixer does not have this kind of bias.
+    The base class has the "axial" tables; a mixer with another kind of bias replaces this method.
     """
-    if self.relative_bias != "axial":
-      raise ConfigError(f"token_mixer.relative_bias={self.relative_bias!r}; valid: axial, none")
     return axial_places(layout)
 
   def dropout_key(self, train: bool) -> jax.Array | None:

@@ -56,8 +56,8 @@ class BigBirdAttention(PatternAttention):
     blocks = -(-(math.prod(layout.grid) if self.prefix_global else layout.length) // self.block)
     if self.random > max(blocks, type(self).random):
       raise ConfigError(
-        f"token_mixer.random={self.random}: {layout.length} tokens have {blocks} blocks of"
-        f" token_mixer.block={self.block} to draw from; lower one of the two"
+        f"token_mixer.random={self.random} exceeds the number of blocks, {blocks}, of"
+        f" {layout.length} tokens with token_mixer.block={self.block}. Lower one of the two."
       )
     try:
       pattern = bigbird(
@@ -82,13 +82,13 @@ class BigBirdAttention(PatternAttention):
       return self.full_pattern(layout)
     if self.causal:
       raise ConfigError(
-        "token_mixer.redraw='step' draws whole blocks, of which causal=True would hide some tokens;"
-        " use redraw='never' or causal=False"
+        "token_mixer.redraw='step' draws whole blocks, but causal=True would hide some"
+        " of their tokens. Use redraw='never' or causal=False."
       )
     if not self.has_rng("graph"):
       raise ConfigError(
-        "token_mixer.redraw='step' draws blocks in training: apply the model with a key of the"
-        " step, rngs={'graph': key}, or set token_mixer.redraw='never'"
+        "token_mixer.redraw='step' draws blocks in training. Apply the model with a key for the"
+        " step, rngs={'graph': key}, or set token_mixer.redraw='never'."
       )
     # Flax folds the module's path into the key of the stream, so that layers differ.
     key = jax.random.fold_in(self.make_rng("graph"), self.seed)

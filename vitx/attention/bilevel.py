@@ -28,7 +28,7 @@ class BilevelAttention(AttentionModule):
   convolution of the values over the grid, is added. The choice of regions has no gradient.
 
   If `regions` does not divide the grid, the grid is padded at its end. No query attends the
-  padding, and means leave it out. (The released code pads only on demand; there the padding is
+  padding, and no mean counts it. (The released code pads only on demand; there the padding is
   attended and counts in means.) BiFormer has no prefix tokens; here they attend all tokens and are
   attended by all.
 
@@ -70,7 +70,7 @@ class BilevelAttention(AttentionModule):
     """
     if self.local_kernel and self.local_kernel % 2 == 0:
       raise ConfigError(
-        f"token_mixer.local_kernel={self.local_kernel} must be odd, or 0 for no convolution"
+        f"token_mixer.local_kernel={self.local_kernel} must be odd, or 0 for no convolution."
       )
     numbers, count = region_numbers(layout.grid, self.regions)
     q, k, v = self.project(x)  # (B, N, H, D)

@@ -3,7 +3,6 @@
 The "masked" and the "kernelized" implementation share their parameters.
 """
 
-import dataclasses
 import math
 from typing import ClassVar
 
@@ -12,7 +11,7 @@ import jax
 
 from vitx import ops
 from vitx.attention.base import AttentionModule
-from vitx.attention.softmax import SoftmaxAttention
+from vitx.attention.contract import Properties
 from vitx.config.checks import PositiveInt
 from vitx.config.errors import ConfigError
 from vitx.layers.depthwise import DepthwiseConvolution
@@ -26,13 +25,7 @@ from vitx.ops.shapes import TokenMask, Tokens
 class _BatchStatisticsAttention(AttentionModule):
   """Softmax attention whose projections a subclass makes."""
 
-  properties: ClassVar = dataclasses.replace(
-    SoftmaxAttention.properties,
-    accepts_mask=False,
-    accepts_causal=False,
-    permutation_equivariant=False,
-    masking_is_deletion=False,
-  )
+  properties: ClassVar = Properties(accepts_mask=False, flops_exponent=2.0)
 
   use_bias: bool = False
 
@@ -51,8 +44,8 @@ class _BatchStatisticsAttention(AttentionModule):
     """Raises ConfigError if there is a mask."""
     if mask is not None:
       raise ConfigError(
-        f"{type(self).__name__} normalizes by statistics of the whole batch, which a mask of tokens"
-        " would falsify; use another token_mixer"
+        f"{type(self).__name__} normalizes by statistics of the whole batch, which a"
+        " mask of tokens would falsify. Use another token_mixer."
       )
 
 
@@ -148,19 +141,19 @@ class CvTAttention(_BatchStatisticsAttention):
   def _check(self, layout: TokenLayout) -> None:
     if layout.prefix:
       raise ConfigError(
-        "model.token_mixer='cvt' convolves the token grid, in which a class token has no place;"
-        " use model.pool='mean' or another token_mixer"
+        "model.token_mixer='cvt' convolves the token grid, in which a class token has no"
+        " place. Use model.pool='mean' or another token_mixer."
       )
     if self.kernel % 2 == 0:
       raise ConfigError(
-        f"model.token_mixer.kernel={self.kernel} must be odd, such as {self.kernel + 1}: of an even"
-        " one no padding keeps the grid as large as it is"
+        f"model.token_mixer.kernel={self.kernel} must be odd, such as {self.kernel + 1}."
+        " With an even kernel no padding keeps the grid as large as it is."
       )
     if len(layout.grid) != 2:
-      raise ConfigError(f"model.token_mixer='cvt' needs a grid of two axes, not {layout.grid}")
+      raise ConfigError(f"model.token_mixer='cvt' needs a grid of two axes, not {layout.grid}.")
     if self.kv_stride != 1 and (self.rotary, self.relative_bias) != ("none", "none"):
       raise ConfigError(
-        f"model.token_mixer.kv_stride={self.kv_stride} leaves keys on a coarser grid than queries,"
-        " so that rotary positions and a relative bias have no common places; use kv_stride=1, or"
-        " posemb='learned'"
+        f"model.token_mixer.kv_stride={self.kv_stride} leaves keys on a coarser grid"
+        " than queries, so that rotary positions and a relative bias have no common"
+        " places. Use kv_stride=1, or model.posemb='learned' and relative_bias='none'."
       )

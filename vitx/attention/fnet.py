@@ -7,7 +7,6 @@ import jax.numpy as jnp
 
 from vitx import ops
 from vitx.attention.base import TokenMixer
-from vitx.attention.contract import Properties
 from vitx.ops.layout import TokenLayout
 from vitx.ops.shapes import TokenMask, Tokens
 
@@ -27,7 +26,6 @@ class FNet(TokenMixer):
   `TokenMixer` has the other attributes.
   """
 
-  properties: ClassVar = Properties()
   without_logits: ClassVar = "its matrix is that of the Fourier transform"
 
   @nn.compact

@@ -6,7 +6,7 @@ from vitx.attention.contract import Properties
 from vitx.attention.pattern import PatternAttention
 from vitx.config.checks import PositiveInt
 from vitx.ops.layout import TokenLayout
-from vitx.ops.patterns import Axial, Neighborhood, Pattern, ShiftedWindow, cycle, per_head
+from vitx.ops.patterns import Axial, Neighborhood, Pattern, ShiftedWindow, cycle
 from vitx.ops.relative_bias import Places
 
 
@@ -16,8 +16,7 @@ class AxialAttention(PatternAttention):
   properties: ClassVar = Properties(accepts_causal=True, flops_exponent=1.5)
 
   def pattern(self, layout: TokenLayout) -> Pattern:
-    rows = self.num_heads // 2
-    return per_head(*[Axial(-1)] * rows, *[Axial(0)] * (self.num_heads - rows))
+    return self.by_half(Axial(-1), Axial(0))
 
 
 class NeighborhoodAttention(PatternAttention):

@@ -91,6 +91,5 @@ class Linformer(AttentionModule):
     return from_heads(width, dtype=self.dtype)(out)
 
   def _slots(self, name: str, length: int) -> jax.Array:
-    if self.has_variable("params", name):
-      check_length(self.get_variable("params", name).shape, length, name)
+    check_length(self, name, length)
     return self.param(name, _uniform, (length, self.slots))

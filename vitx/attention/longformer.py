@@ -25,8 +25,8 @@ class LongformerAttention(PatternAttention):
       counted; negative numbers count from the end.
     global_projections: The projections of global tokens: "shared", or "separate", as published.
       "separate" lets global queries attend all keys by their own projections (`query_global`,
-      `key_global`, `value_global`, which start as copies of the local ones). The other queries read
-      global keys by the local projections, in one softmax with their window.
+      `key_global`, `value_global`, which start as copies of the local projections). The other
+      queries read global keys by the local projections, in one softmax with their window.
 
   `PatternAttention` has the other attributes.
   """
@@ -45,13 +45,13 @@ class LongformerAttention(PatternAttention):
     super().__post_init__()
     if self.causal and self.global_projections == "separate":
       raise ConfigError(
-        "token_mixer.causal=True: global_projections='separate' lets global tokens attend"
-        " all; use 'shared', or causal=False"
+        "token_mixer.causal=True: with global_projections='separate' global tokens"
+        " attend all tokens. Use global_projections='shared', or causal=False."
       )
 
   def pattern(self, layout: TokenLayout) -> Pattern:
     if not self.dilation:
-      raise ConfigError("token_mixer.dilation=() has a step for no head; use (1,)")
+      raise ConfigError("token_mixer.dilation=() has no step for any head. Use (1,).")
     window = DilatedWindow(self.window, tuple(self.dilation))
     return window | Global(tokens=tuple(self.global_tokens)) if self.global_tokens else window
 
@@ -107,12 +107,11 @@ class LongformerAttention(PatternAttention):
     Raises:
       ConfigError: If there is no global token.
     """
-    field = f"token_mixer.global_projections={self.global_projections!r}"
     prefix = range(layout.prefix) if self.prefix_global else ()
     rows = np.unique([*prefix, *(token % layout.length for token in self.global_tokens)])
     if not rows.size:
       raise ConfigError(
-        f"{field} needs global tokens: a class token (model.pool='cls'), model.extra_tokens, or"
-        " token_mixer.global_tokens"
+        "token_mixer.global_projections='separate' needs global tokens, and there are none. Set"
+        " model.pool='cls' for a class token, model.extra_tokens, or token_mixer.global_tokens."
       )
     return rows

@@ -45,11 +45,10 @@ class MLPMixing(TokenMixer):
     """
     if self.implementation != "auto":
       raise ConfigError(
-        f"token_mixer.implementation={self.implementation!r}: MLP mixing has one path; use 'auto'"
+        f"token_mixer.implementation={self.implementation!r}: MLP mixing has one path. Use 'auto'."
       )
     length = x.shape[1]
-    if self.has_variable("params", "up"):
-      check_length(self.get_variable("params", "up")["kernel"].shape, length, "up")
+    check_length(self, "up", length, leaf="kernel")
     if mask is not None:
       x = jnp.where(mask[:, :, None], x, jnp.zeros_like(x))
     init = nn.initializers.xavier_uniform()

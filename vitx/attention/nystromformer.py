@@ -8,7 +8,6 @@ import jax.numpy as jnp
 
 from vitx import ops
 from vitx.attention.base import AttentionModule
-from vitx.attention.contract import Properties
 from vitx.config.checks import NonNegativeInt, PositiveInt, Range
 from vitx.config.errors import ConfigError
 from vitx.layers.projections import from_heads
@@ -37,7 +36,6 @@ class Nystromformer(AttentionModule):
   matrix does not include the convolution, and includes the padding in front.
   """
 
-  properties: ClassVar = Properties()
   without_logits: ClassVar = "queries and keys meet landmarks, each a mean of many"
 
   landmarks: PositiveInt = 64
@@ -55,7 +53,10 @@ class Nystromformer(AttentionModule):
     Raises:
       ConfigError: If a field has no valid value.
     """
-    self._check()
+    if self.kernel_size and self.kernel_size % 2 == 0:
+      raise ConfigError(
+        f"token_mixer.kernel_size={self.kernel_size} must be odd, or 0 for no convolution."
+      )
     length, width = x.shape[1:]
     front = -length % self.landmarks if self.padding == "front" else 0
     x = jnp.pad(x, ((0, 0), (front, 0), (0, 0)))
@@ -87,9 +88,3 @@ class Nystromformer(AttentionModule):
     if not front:
       return placed
     return (jnp.concatenate([y[:, :front], z], axis=1) for y, z in zip((q, k), placed, strict=True))
-
-  def _check(self) -> None:
-    if self.kernel_size and self.kernel_size % 2 == 0:
-      raise ConfigError(
-        f"token_mixer.kernel_size={self.kernel_size} must be odd, or 0 for no convolution"
-      )

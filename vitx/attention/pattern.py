@@ -13,7 +13,7 @@ from vitx.config.checks import PositiveInt, Rate
 from vitx.config.errors import ConfigError
 from vitx.layers.projections import from_heads
 from vitx.ops.layout import TokenLayout
-from vitx.ops.patterns import Global, Pattern
+from vitx.ops.patterns import Global, Pattern, per_head
 from vitx.ops.shapes import TokenMask, TokenPlaces, Tokens
 
 
@@ -45,6 +45,11 @@ class PatternAttention(AttentionModule):
     """Returns the edges over the grid, for all layers."""
     raise NotImplementedError
 
+  def by_half(self, first: Pattern, second: Pattern) -> Pattern:
+    """Gives the first pattern to the first half of the heads and the second to the others."""
+    half = self.num_heads // 2
+    return per_head(*[first] * half, *[second] * (self.num_heads - half))
+
   def full_pattern(self, layout: TokenLayout) -> Pattern:
     """Returns the edges of this layer with prefix tokens, before `causal` removes any."""
     return self.with_prefix(self.pattern(layout).at(self.layer), layout)
@@ -66,7 +71,7 @@ class PatternAttention(AttentionModule):
     out: jax.Array,
     matrix: jax.Array | None,
   ) -> tuple[jax.Array, jax.Array | None]:
-    """Replaces the output of queries that attend in a special way; the base class has none.
+    """Replaces the output of queries that attend in a special way; the base class replaces none.
 
     Args:
       x, layout, mask, train: The arguments of `__call__`.
@@ -122,7 +127,7 @@ class PatternAttention(AttentionModule):
     if at is not None:
       raise ConfigError(
         f"model.token_mixer: {type(self).__name__} cannot be called for tokens `at` some places of"
-        " the layout, but for one at a time with a cache; use another token_mixer"
+        " the layout, except for one token at a time with a cache. Use another token_mixer."
       )
     out, matrix = ops.attention_with_weights(
       q,

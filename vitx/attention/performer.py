@@ -79,7 +79,11 @@ class Performer(AttentionModule):
     Raises:
       ConfigError: If a field has no valid value, or if features to redraw are not mutable.
     """
-    self._check()
+    if self.local_heads > self.num_heads:
+      raise ConfigError(
+        f"token_mixer.local_heads={self.local_heads} must be between 0 and"
+        f" model.num_heads={self.num_heads}."
+      )
     self.is_decoding(x, at)  # decoding is refused: sums over keys are not cached
     q, k, v = self.project(x)  # (B, N, H, D)
     q, k = self.apply_positions(q, k, layout, at=at)
@@ -131,8 +135,8 @@ class Performer(AttentionModule):
       return projection.value
     if not self.is_mutable_collection("features"):
       raise ConfigError(
-        f"token_mixer.redraw={self.redraw} draws features in training: apply the model with"
-        ' mutable=["features"] and keep what it returns, or set token_mixer.redraw=0'
+        f"token_mixer.redraw={self.redraw} draws features in training. Apply the model with"
+        ' mutable=["features"] and keep the state that it returns, or set token_mixer.redraw=0.'
       )
     epoch, into = calls.value // self.redraw, calls.value % self.redraw
     projection.value = jax.lax.cond(
@@ -142,10 +146,3 @@ class Performer(AttentionModule):
     )
     calls.value = calls.value + 1
     return projection.value
-
-  def _check(self) -> None:
-    if not 0 <= self.local_heads <= self.num_heads:
-      raise ConfigError(
-        f"token_mixer.local_heads={self.local_heads} must lie between 0 and"
-        f" model.num_heads={self.num_heads}"
-      )

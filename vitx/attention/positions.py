@@ -1,45 +1,14 @@
-"""Positions inside mixers: rotary embeddings, tables of bias, and parameters that fix N."""
+"""Parameters of mixers that belong to positions: tables of bias, and parameters that fix N."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from vitx.config.errors import ConfigError
-from vitx.ops.layout import TokenLayout
 from vitx.ops.relative_bias import Places, table_shape
-from vitx.ops.rotary import rotary_angles, rotate
-
-
-def apply_rope(
-  rotary: str,
-  base: float,
-  layout: TokenLayout,
-  *arrays: jax.Array,
-  at: jax.Array | None = None,
-) -> tuple[jax.Array, ...]:
-  """Rotates queries or keys by their position.
-
-  Args:
-    rotary: The kind of rotation: "sequence" by the place in the unrolled grid, "axial" by each
-      coordinate, "none" not at all.
-    base: The base of the frequencies.
-    layout: The layout of all tokens.
-    *arrays: The queries or keys, (B, N, H, D) each.
-    at: The places in the layout of these tokens, int (N,), as in decoding; None means all places.
-
-  Raises:
-    ConfigError: If the kind is unknown, or if the head dim or the length does not fit.
-  """
-  if rotary == "none":
-    return arrays
-  try:
-    angles = jnp.asarray(rotary_angles(layout, arrays[0].shape[-1], kind=rotary, base=base))
-  except ValueError as error:
-    raise ConfigError(f"token_mixer.{error}") from error
-  angles = angles if at is None else angles[at]
-  return tuple(rotate(x, angles) for x in arrays)
 
 
 def bias_tables(module: nn.Module, places: Sequence[Places], heads: int) -> list[jax.Array]:
@@ -58,23 +27,31 @@ def bias_tables(module: nn.Module, places: Sequence[Places], heads: int) -> list
       found: tuple[int, ...] = module.get_variable("params", name).shape
       if found != shape:
         raise ConfigError(
-          f"token_mixer parameter {name!r} of shape {found} was made for another grid, this one"
-          f" needs {shape}: keep data.image_size, or use token_mixer.relative_bias='none'"
+          f"token_mixer parameter {name!r} of shape {found} was made for another grid; this one"
+          f" needs {shape}. Keep data.image_size, or use token_mixer.relative_bias='none'."
         )
     tables.append(module.param(name, nn.initializers.zeros, shape, jnp.float32))
   return tables
 
 
-def check_length(found: tuple[int, ...], length: int, name: str) -> None:
-  """Raises ConfigError if a parameter was made for another number of tokens than `length`.
+def check_length(module: nn.Module, name: str, length: int, leaf: str | None = None) -> None:
+  """Checks that a parameter, if it exists already, was made for `length` tokens.
 
   Args:
-    found: The shape of the parameter, tokens first.
+    module: The module that owns the parameter.
+    name: The name of the parameter, whose first axis is the tokens, or of a submodule.
     length: The number of tokens N of the call.
-    name: The name of the parameter.
+    leaf: The name of the parameter in that submodule; None for a parameter of the module.
+
+  Raises:
+    ConfigError: The parameter was made for another number of tokens.
   """
-  if found[0] != length:
+  if not module.has_variable("params", name):
+    return
+  found: Any = module.get_variable("params", name)
+  made_for = (found if leaf is None else found[leaf]).shape[0]
+  if made_for != length:
     raise ConfigError(
-      f"token_mixer parameter {name!r} was made for {found[0]} tokens and is called with {length}:"
-      " its weights belong to positions; keep data.image_size, or use another token_mixer"
+      f"token_mixer parameter {name!r} was made for {made_for} tokens and is called with {length}."
+      " Its weights belong to positions: keep data.image_size, or use another token_mixer."
     )

@@ -6,7 +6,7 @@ from vitx.attention.contract import Properties
 from vitx.attention.pattern import PatternAttention
 from vitx.config.checks import NonNegativeInt, PositiveInt
 from vitx.ops.layout import TokenLayout
-from vitx.ops.patterns import Fixed, Pattern, Strided, cycle, per_head
+from vitx.ops.patterns import Fixed, Pattern, Strided, cycle
 
 
 class _Factorized(PatternAttention):
@@ -29,19 +29,18 @@ class _Factorized(PatternAttention):
   local_layers: PositiveInt = 1
   first: NonNegativeInt = 0
 
+  second: ClassVar[str]  # the name of the second part
+
   def part(self, name: str) -> Pattern:
     """Returns the pattern of one part: "merged", "local" or the name of the second part."""
     raise NotImplementedError
 
-  def arrange(self, second: str) -> Pattern:
-    """Returns the pattern in the chosen `arrangement`."""
+  def pattern(self, layout: TokenLayout) -> Pattern:
     if self.arrangement == "merged":
       return self.part("merged")
     if self.arrangement == "heads":
-      local = self.num_heads // 2
-      parts = [self.part("local")] * local + [self.part(second)] * (self.num_heads - local)
-      return per_head(*parts)
-    parts = [self.part(second), *[self.part("local")] * self.local_layers]
+      return self.by_half(self.part("local"), self.part(self.second))
+    parts = [self.part(self.second), *[self.part("local")] * self.local_layers]
     start = -self.first % len(parts)
     return cycle(*parts[start:], *parts[:start])
 
@@ -56,13 +55,12 @@ class StridedAttention(_Factorized):
   `_Factorized` has `stride`, `arrangement`, `local_layers`, `first`; `PatternAttention` the others.
   """
 
+  second: ClassVar = "column"
+
   form: Literal["paper", "code", "bidirectional", "axial"] = "axial"
 
   def part(self, name: str) -> Pattern:
     return Strided(self.stride, name, self.form)
-
-  def pattern(self, layout: TokenLayout) -> Pattern:
-    return self.arrange("column")
 
 
 class FixedAttention(_Factorized):
@@ -79,11 +77,10 @@ class FixedAttention(_Factorized):
   `_Factorized` has `stride`, `arrangement`, `local_layers`, `first`; `PatternAttention` the others.
   """
 
+  second: ClassVar = "summary"
+
   summary: PositiveInt = 1
   distinct: PositiveInt = 1
 
   def part(self, name: str) -> Pattern:
     return Fixed(self.stride, self.summary, name, self.causal, self.distinct)
-
-  def pattern(self, layout: TokenLayout) -> Pattern:
-    return self.arrange("summary")

@@ -79,8 +79,9 @@ class Sparsifiner(AttentionModule):
     super().__post_init__()
     if self.granularity == "block" and self.predictor_implementation == "sparse":
       raise ConfigError(
-        "token_mixer.predictor_implementation='sparse': the coefficients of a block are sums of its"
-        " tokens', few of which are zero; use 'dense' or 'auto', or granularity='token'"
+        "token_mixer.predictor_implementation='sparse' does not suit"
+        " granularity='block': the coefficients of a block are sums, few of which are"
+        " zero. Use 'dense' or 'auto', or granularity='token'."
       )
 
   @nn.compact
@@ -149,14 +150,22 @@ class Sparsifiner(AttentionModule):
     """Returns float32 coefficients (B, H, N - prefix, S) and basis (N, S), before thresholds."""
     length, heads, dim = q.shape[1:]
     slots, channels = self.slots, dim // self.channel_divisor
-    _check(self.coefficient_top, slots, self.channel_divisor, dim)
+    if self.coefficient_top is not None and self.coefficient_top > slots:
+      raise ConfigError(
+        f"token_mixer.coefficient_top={self.coefficient_top} exceeds the number of slots,"
+        f" token_mixer.slots={slots}. Choose at most {slots}."
+      )
+    if not channels:
+      raise ConfigError(
+        f"token_mixer.channel_divisor={self.channel_divisor} leaves none of a head's"
+        f" {dim} channels. Choose at most {dim}."
+      )
 
     def reduce(x: jax.Array, name: str) -> jax.Array:
       return nn.Dense(channels, kernel_init=DRAW, dtype=self.dtype, name=name)(x)
 
     def table(name: str) -> jax.Array:
-      if self.has_variable("params", name):
-        check_length(self.get_variable("params", name).shape, length, name)
+      check_length(self, name, length)
       return self.param(name, DRAW, (length, slots), jnp.float32)
 
     q, k = reduce(q[:, prefix:], "reduce_query"), reduce(k, "reduce_key")
@@ -178,15 +187,3 @@ class Sparsifiner(AttentionModule):
     if self.basis_threshold is None:
       return basis
     return jnp.where(jnp.abs(basis) > self.basis_threshold, jnp.abs(basis), 0)
-
-
-def _check(top: int | None, slots: int, divisor: int, dim: int) -> None:
-  if top is not None and top > slots:
-    raise ConfigError(
-      f"token_mixer.coefficient_top={top}: there are {slots} slots; keep at most so many"
-    )
-  if divisor > dim:
-    raise ConfigError(
-      f"token_mixer.channel_divisor={divisor} leaves none of a head's {dim} channels; choose a"
-      " smaller one"
-    )

@@ -53,8 +53,8 @@ class AxesPosition(nn.Module):
     """
     if layout.prefix:
       raise ConfigError(
-        f"model.posemb='axes' has no vector for the {layout.prefix} tokens in front of the grid;"
-        " use 'learned'"
+        f"model.posemb='axes' has no vector for the {layout.prefix} tokens in front of"
+        " the grid. Use model.posemb='learned'."
       )
     axes = len(layout.grid)
     init = nn.initializers.normal(self.stddev / axes**0.5)
@@ -97,8 +97,8 @@ def sine_cosine_table(layout: TokenLayout, width: int, base: float = 10000.0) ->
   axes = len(layout.grid)
   if width % (2 * axes):
     raise ConfigError(
-      f"model.posemb='sincos' has pairs of channels for each of {axes} axes: model.width={width}"
-      f" must be divisible by {2 * axes}"
+      f"model.posemb='sincos' has pairs of channels for each of {axes} axes, so"
+      f" model.width={width} must be divisible by {2 * axes}."
     )
   part = width // axes
   coordinates = np.indices(layout.grid).reshape(axes, -1).T  # (N - prefix, A)

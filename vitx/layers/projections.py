@@ -5,7 +5,6 @@ be moved between mixers and from published checkpoints.
 """
 
 import flax.linen as nn
-import jax
 from jax.typing import DTypeLike
 
 from vitx.config.errors import ConfigError
@@ -30,28 +29,6 @@ def to_heads(
     dtype=dtype,
     name=name,
   )
-
-
-def project_qkv(
-  x: jax.Array,
-  num_heads: int,
-  head_dim: int,
-  value_dim: int | None = None,
-  *,
-  dtype: DTypeLike,
-  use_bias: bool = True,
-  value_bias: bool = True,
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-  """Projects tokens (B, N, C) to queries, keys and values (B, N, H, D), in the calling module.
-
-  `value_dim` is the D of the values, None for `head_dim`; `value_bias=False` removes their bias.
-  """
-
-  def project(name: str, dim: int, bias: bool) -> jax.Array:
-    return to_heads(num_heads, dim, name, dtype=dtype, use_bias=bias)(x)
-
-  q, k = (project(name, head_dim, use_bias) for name in ("query", "key"))
-  return q, k, project("value", value_dim or head_dim, use_bias and value_bias)
 
 
 def from_heads(
@@ -83,7 +60,7 @@ def resolve_head_dim(width: int, num_heads: int, head_dim: int | None) -> int:
     return head_dim
   if width % num_heads:
     raise ConfigError(
-      f"model.num_heads={num_heads} does not divide model.width={width};"
-      " choose a divisor or set token_mixer.head_dim"
+      f"model.num_heads={num_heads} does not divide model.width={width}."
+      " Choose a divisor, or set token_mixer.head_dim."
     )
   return width // num_heads

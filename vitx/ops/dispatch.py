@@ -1,6 +1,7 @@
 """Softmax attention, dense or along a pattern, by whichever implementation suits the call."""
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -108,32 +109,30 @@ def attention_with_weights(
     q, k, v, key_mask, layout=layout if laid_out else None, same_length=causal or laid_out
   )
   if tile is not None and tile < 1:
-    raise ConfigError(f"tile={tile} must be at least 1")
-  if pattern is None:
-    picked = resolve_implementation("attention", implementation, "dense", q.shape, dropout=dropout)
-    if picked == "kernelized":
-      every, line = Causal() if causal else Full(), TokenLayout((q.shape[1],))
-      out = _splash(q, k, v, every, line, key_mask, scale)
-      if out is None:
-        out = kernelized_attention(q, k, v, key_mask=key_mask, scale=scale, causal=causal)
-      return out, None
-    mask = jnp.tri(q.shape[1], dtype=bool) if causal else None
-    return _masked(q, k, v, mask, key_mask, scale, dropout, key)
-  if not isinstance(pattern, Pattern):
-    pattern = MaskFunction(pattern, q.shape[2])
-  pattern = pattern & Causal() if causal else pattern
-  layout = TokenLayout((q.shape[1],)) if layout is None else layout
-  steps = plan(pattern, layout, tile)
-  picked = resolve_implementation(
-    "attention", implementation, steps.family, q.shape, dropout=dropout
-  )
+    raise ConfigError(f"tile={tile} must be at least 1.")
+  if pattern is None or layout is None:
+    layout = TokenLayout((q.shape[1],))
+  steps, family = None, "dense"
+  edges: Pattern = Causal() if causal else Full()
+  if pattern is not None:
+    edges = pattern if isinstance(pattern, Pattern) else MaskFunction(pattern, q.shape[2])
+    edges = edges & Causal() if causal else edges
+    steps = plan(edges, layout, tile)
+    family = steps.family
+  picked = resolve_implementation("attention", implementation, family, q.shape, dropout=dropout)
   if picked == "kernelized":
-    out = _splash(q, k, v, pattern, layout, key_mask, scale)
-    if out is None:
+    out = _splash(q, k, v, edges, layout, key_mask, scale)
+    if out is None and steps is not None:
       out, _ = attend(steps, q, k, v, key_mask=key_mask, scale=scale)
+    elif out is None:
+      out = kernelized_attention(q, k, v, key_mask=key_mask, scale=scale, causal=causal)
     return out, None
-  mask = jnp.asarray(dense_mask(pattern, layout, q.shape[2]))[None]
-  return _masked(q, k, v, mask, key_mask, scale, dropout, key)
+  if steps is None:
+    mask = jnp.tri(q.shape[1], dtype=bool) if causal else None
+  else:
+    mask = jnp.asarray(dense_mask(edges, layout, q.shape[2]))[None]
+  given: dict[str, Any] = {"dropout_rate": dropout, "key": key}
+  return masked_attention(q, k, v, mask=mask, key_mask=key_mask, scale=scale, **given)
 
 
 def _splash(q, k, v, pattern: Pattern, layout: TokenLayout, key_mask, scale) -> jax.Array | None:
@@ -165,11 +164,3 @@ def dense_mask(
   head, q, k = np.ogrid[:heads, :N, :N]
   allowed = pattern.allows(layout, q, k, head)
   return namespace(allowed).broadcast_to(allowed, (heads, N, N))
-
-
-def _masked(q, k, v, mask, key_mask, scale, dropout, key):
-  """Attends under the optional masks `mask`, broadcastable to (B, H, N, M), and `key_mask`."""
-  if key_mask is not None:
-    keys = key_mask[:, None, None, :]
-    mask = keys if mask is None else mask & keys
-  return masked_attention(q, k, v, mask=mask, scale=scale, dropout_rate=dropout, key=key)

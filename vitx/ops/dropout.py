@@ -5,30 +5,26 @@ examples draws the same bits as two devices with B/2 examples each. The training
 `examples_at` which examples a device holds; without it examples count from zero.
 """
 
-import contextlib
 import contextvars
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 
 import jax
 import jax.numpy as jnp
 
+from vitx.ops.context import assigned
 from vitx.ops.shapes import Array, Float, Int
 
 _index: contextvars.ContextVar[jax.Array | None] = contextvars.ContextVar("examples", default=None)
 
 
-@contextlib.contextmanager
-def examples_at(index: Int[Array, " B"]) -> Iterator[None]:
+def examples_at(index: Int[Array, " B"]) -> AbstractContextManager[None]:
   """Declares that row b is example `index[b]` of the global batch, while tracing inside.
 
   Args:
     index: The global indices, integers (B,).
   """
-  token = _index.set(index)
-  try:
-    yield
-  finally:
-    _index.reset(token)
+  return assigned(_index, index)
 
 
 def example_keys(key: jax.Array, batch: int) -> jax.Array:
@@ -42,7 +38,9 @@ def example_keys(key: jax.Array, batch: int) -> jax.Array:
   index = _index.get()
   index = jnp.arange(batch) if index is None else index
   if index.shape != (batch,):
-    raise ValueError(f"a batch of {batch} inside examples_at(index) of shape {index.shape}")
+    raise ValueError(
+      f"A batch of {batch} does not fit examples_at(index) with an index of shape {index.shape}."
+    )
   return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, index)
 
 
@@ -62,7 +60,7 @@ def dropout(
     ValueError: The rate is not in [0, 1).
   """
   if not 0 <= rate < 1:
-    raise ValueError(f"dropout rate {rate} must lie in [0, 1)")
+    raise ValueError(f"The dropout rate {rate} must be in [0, 1).")
   if rate == 0:
     return x
   shape = tuple(1 if axis in broadcast else n for axis, n in enumerate(x.shape))[1:]

@@ -7,11 +7,13 @@ two for the kind of device, the number of tokens and the number of matrices: see
 import contextlib
 import contextvars
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Literal, NamedTuple
 
 import jax
 
 from vitx.config.errors import ConfigError, listing
+from vitx.ops.context import assigned
 from vitx.ops.rule import Rule, load_rule
 
 Implementation = Literal["auto", "masked", "kernelized"]
@@ -42,12 +44,11 @@ _rule: contextvars.ContextVar[Rule | None] = contextvars.ContextVar("rule", defa
 
 
 def target() -> str:
-  """Returns the platform to trace for: `lowering_for`'s, else the default device's."""
+  """Returns the platform to trace for: that of `lowering_for`, or of the default device."""
   return _target.get() or jax.default_backend()
 
 
-@contextlib.contextmanager
-def lowering_for(platform: str) -> Iterator[None]:
+def lowering_for(platform: str) -> AbstractContextManager[None]:
   """Lets `target` return another platform than the default device's inside the context.
 
   Some kernels exist on one platform only and cost tracing time on others; ops choose them by
@@ -57,15 +58,11 @@ def lowering_for(platform: str) -> Iterator[None]:
     platform: The platform "cpu", "gpu" or "tpu"; or "any" for several, which leaves such kernels
       out, because jax lowers everything that a program holds for each of its platforms.
   """
-  token = _target.set(platform)
-  try:
-    yield
-  finally:
-    _target.reset(token)
+  return assigned(_target, platform)
 
 
 def current_rule() -> Rule:
-  """Returns the rule for "auto": `choosing_by`'s, else the rule of the device kind to trace for.
+  """Returns the rule for "auto": that of `choosing_by`, or of the device kind to trace for.
 
   Raises:
     ConfigError: The file of the rule is damaged.
@@ -73,14 +70,9 @@ def current_rule() -> Rule:
   return _rule.get() or load_rule(_target.get() or jax.devices()[0].device_kind)
 
 
-@contextlib.contextmanager
-def choosing_by(rule: Rule | None) -> Iterator[None]:
+def choosing_by(rule: Rule | None) -> AbstractContextManager[None]:
   """Lets "auto" follow a given rule inside the context; `None` means the rule of the device."""
-  token = _rule.set(rule)
-  try:
-    yield
-  finally:
-    _rule.reset(token)
+  return assigned(_rule, rule)
 
 
 @contextlib.contextmanager
@@ -90,11 +82,8 @@ def recording_implementations() -> Iterator[list[Choice]]:
   In nested recordings only the innermost one collects.
   """
   found: list[Choice] = []
-  token = _records.set(found)
-  try:
+  with assigned(_records, found):
     yield found
-  finally:
-    _records.reset(token)
 
 
 def resolve_implementation(
@@ -120,11 +109,13 @@ def resolve_implementation(
     ConfigError: The implementation is unknown, or "kernelized" with dropout.
   """
   if implementation not in IMPLEMENTATIONS:
-    raise ConfigError(f"implementation={implementation!r}; valid: {listing(IMPLEMENTATIONS)}")
+    raise ConfigError(
+      f"implementation={implementation!r} is unknown. Valid: {listing(IMPLEMENTATIONS)}."
+    )
   if implementation == "kernelized" and dropout:
     raise ConfigError(
-      f"implementation='kernelized' cannot drop attention probabilities (dropout={dropout}); use"
-      " implementation='masked' or 'auto', or dropout=0"
+      "implementation='kernelized' cannot drop attention probabilities"
+      f" (dropout={dropout}). Use implementation='masked' or 'auto', or set dropout=0."
     )
   if implementation == "auto":
     masked = dropout or current_rule().is_masked(family, shape[1], shape[0] * shape[2])

@@ -36,29 +36,29 @@ def check_inputs(
   for name, x in (("q", q), ("k", k), ("v", v)):
     if not jnp.issubdtype(x.dtype, jnp.floating) or len(x.shape) != 4:
       raise ConfigError(
-        f"{name} is {_describe(x)}; it must be of a floating dtype and have four axes: batch,"
-        " tokens, heads, features"
+        f"{name} is {_describe(x)}. It must have a floating dtype and four axes: batch,"
+        " tokens, heads and features."
       )
   heads = {x.shape[2] for x in (q, k, v)} - ({1} if one_head else set())
   batches = {x.shape[0] for x in (q, k, v)}
   if len(batches) > 1 or len(heads) > 1 or k.shape[1] != v.shape[1] or q.shape[3] != k.shape[3]:
     raise ConfigError(
-      f"q, k and v of shapes {q.shape}, {k.shape} and {v.shape} do not fit each other; they must be"
-      " (B, N, H, D), (B, M, H, D) and (B, M, H, E)"
+      f"q, k and v of shapes {q.shape}, {k.shape} and {v.shape} do not fit each other."
+      " They must be (B, N, H, D), (B, M, H, D) and (B, M, H, E)."
     )
   if (same_length or layout is not None) and q.shape[1] != k.shape[1]:
     raise ConfigError(
-      f"q has {q.shape[1]} tokens and k has {k.shape[1]}; they must be the same tokens here"
+      f"q has {q.shape[1]} tokens and k has {k.shape[1]}. Here they must be equally many."
     )
   if layout is not None and layout.length != q.shape[1]:
     raise ConfigError(
-      f"layout={layout} has {layout.length} tokens, and q has {q.shape[1]}; give the layout of"
-      " these tokens"
+      f"layout={layout} has {layout.length} tokens, and q has {q.shape[1]}. Give the"
+      " layout of the tokens of q."
     )
   if key_mask is not None and (key_mask.dtype != bool or key_mask.shape != k.shape[:2]):
     raise ConfigError(
-      f"key_mask is {_describe(key_mask)}; it must be boolean of shape {k.shape[:2]}, True = may be"
-      " attended (of an additive mask, which is 0 there, give mask == 0)"
+      f"key_mask is {_describe(key_mask)}. It must be boolean of shape {k.shape[:2]}, where True"
+      " means that a key may be attended. For an additive mask, which is 0 there, give mask == 0."
     )
 
 

@@ -29,8 +29,8 @@ class TokenLayout:
     sizes = (*self.grid, self.prefix + 1)
     if not self.grid or any(not isinstance(size, int | np.integer) or size < 1 for size in sizes):
       raise ConfigError(
-        f"TokenLayout(grid={self.grid!r}, prefix={self.prefix!r}): extents of the grid must be"
-        " positive integers, and prefix an integer from 0"
+        f"TokenLayout(grid={self.grid!r}, prefix={self.prefix!r}): the extents of the"
+        " grid must be positive integers, and prefix an integer from 0 on."
       )
 
   @property

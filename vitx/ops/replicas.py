@@ -4,27 +4,23 @@ Layers know no device axis. The training step declares with `over` the axis that
 without it one device holds the whole batch and the means are the identity.
 """
 
-import contextlib
 import contextvars
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 
 import jax
+
+from vitx.ops.context import assigned
 
 _axis: contextvars.ContextVar[str | None] = contextvars.ContextVar("replicas", default=None)
 
 
-@contextlib.contextmanager
-def over(axis: str | None) -> Iterator[None]:
+def over(axis: str | None) -> AbstractContextManager[None]:
   """Declares that a batch is spread over the devices of a mapped axis, while tracing inside.
 
   Args:
     axis: The name of the axis; `None` if one device holds the whole batch.
   """
-  token = _axis.set(axis)
-  try:
-    yield
-  finally:
-    _axis.reset(token)
+  return assigned(_axis, axis)
 
 
 def mean(x: jax.Array) -> jax.Array:

@@ -33,13 +33,13 @@ def rotary_angles(
     ValueError: The kind is unknown, or D does not split into pairs for every axis.
   """
   if kind not in KINDS:
-    raise ValueError(f"rotary={kind!r}; valid: none, {', '.join(KINDS)}")
+    raise ValueError(f"rotary={kind!r} is unknown. Valid: none, {', '.join(KINDS)}.")
   shape = layout.grid if kind == "axial" else (layout.length - layout.prefix,)
   axes = len(shape)
   if head_dim % (2 * axes):
     raise ValueError(
-      f"rotary={kind!r} turns pairs of channels along {axes} axes: head_dim={head_dim} must be"
-      f" divisible by {2 * axes}"
+      f"rotary={kind!r} rotates pairs of channels along {axes} axes, so"
+      f" head_dim={head_dim} must be divisible by {2 * axes}."
     )
   first = 1 if layout.prefix else 0
   coordinates = np.indices(shape).reshape(axes, -1).T + first  # (N - prefix, A)

@@ -37,7 +37,7 @@ FAMILIES = {
 SHIPPED = Path(__file__).parent / "choices"
 UNMEASURED = "cpu"  # its shipped file serves the devices without a file
 VARIABLE = "VITX_CHOICES"
-FIX = "write it anew by `vitx benchmark choose`, or delete it"
+FIX = "write it again with `vitx benchmark choose`, or delete it"
 
 Bound = tuple[int, int | Fraction | None]
 
@@ -99,7 +99,7 @@ class Rule:
     try:
       kind, source, masked = stored["device_kind"], stored["source"], dict(stored["masked"])
     except (KeyError, TypeError, ValueError) as error:
-      raise ConfigError(f"{where} holds no rule for implementation='auto': {fix}") from error
+      raise ConfigError(f"{where} holds no rule for implementation='auto': {fix}.") from error
     bounds = {
       family: _parse_bounds(masked[family], f"{where}: {family}", fix)
       for family in FAMILIES
@@ -117,7 +117,7 @@ def user_directory() -> Path:
   given = os.environ.get(VARIABLE)
   if given:
     if Path(given).is_file():
-      raise ConfigError(f"{VARIABLE}={given!r} is a file; name the directory in which it lies")
+      raise ConfigError(f"{VARIABLE}={given!r} is a file. Name the directory of the file.")
     return Path(given)
   base = os.environ.get("XDG_CONFIG_HOME")
   return (Path(base) if base else Path.home() / ".config") / "vitx" / "choices"
@@ -159,7 +159,7 @@ def _find(device_kind: str, directory: Path) -> tuple[Path, str]:
   path = SHIPPED / file_name(UNMEASURED)
   return path, (
     f"{path.name} of the package, since {device_kind!r} has not been measured"
-    " (vitx benchmark choose does)"
+    " (`vitx benchmark choose` measures it)"
   )
 
 
@@ -181,10 +181,12 @@ def read_families(path: Path) -> dict[str, Any]:
   except OSError as error:
     raise ConfigError(f"{path} cannot be read: {error}") from error
   except (ValueError, KeyError, TypeError, AttributeError) as error:
-    raise ConfigError(f"{path} is no file of `vitx benchmark choose`: {FIX}") from error
+    raise ConfigError(f"{path} is not a file that `vitx benchmark choose` wrote: {FIX}.") from error
   if found.keys() != FAMILIES.keys() or not all("masked" in entry for entry in found.values()):
     differing = listing(found.keys() ^ FAMILIES.keys()) or "an entry without 'masked'"
-    raise ConfigError(f"{path} has not the families of this version ({differing}): {FIX}")
+    raise ConfigError(
+      f"{path} does not have the families of this version of vitx ({differing} differs): {FIX}."
+    )
   return found
 
 
@@ -222,5 +224,6 @@ def _parse_bounds(stored: Any, where: str, fix: str) -> tuple[Bound, ...]:
     if rising and all(a > b for a, b in itertools.pairwise(limits)):
       return bounds
   raise ConfigError(
-    f"{where}: masked={stored!r} must be pairs [N, matrices], N rising, matrices falling: {fix}"
+    f"{where}: masked={stored!r} must be pairs [N, matrices] with N rising and matrices"
+    f" falling: {fix}."
   )

@@ -9,13 +9,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from vitx import ops
 from vitx.analysis.figures import style
 from vitx.analysis.figures.capture import capture, softmax_map
 from vitx.analysis.figures.subject import Subject
 from vitx.config.errors import ConfigError
 from vitx.ops.kernels import features
-from vitx.ops.kernels.linear import masked_linear_attention
-from vitx.ops.kernels.nystrom import masked_nystrom_attention
 from vitx.ops.layout import TokenLayout
 
 COUNTS = (8, 16, 32, 64, 128, 256, 512)
@@ -86,12 +85,12 @@ def independent(q: jax.Array, k: jax.Array, count: int, key: jax.Array) -> jax.A
 def _positive_features(q: jax.Array, k: jax.Array, projection: jax.Array) -> jax.Array:
   phi_q = features.softmax_query_features(q, projection)
   phi_k = features.softmax_key_features(k, projection)
-  return masked_linear_attention(phi_q, phi_k, k)[1]
+  return jnp.asarray(ops.linear_attention(phi_q, phi_k, k, implementation="masked")[1])
 
 
 def landmarks(q: jax.Array, k: jax.Array, count: int, key: jax.Array) -> jax.Array:
   """Returns Nyströmformer's matrix (B, H, N, N); it does not depend on `key`."""
-  return masked_nystrom_attention(q, k, k, count)[1]
+  return jnp.asarray(ops.nystrom_attention(q, k, k, count, implementation="masked")[1])
 
 
 PERFORMER: dict[str, Approximate] = {"orthogonal": orthogonal, "independent": independent}

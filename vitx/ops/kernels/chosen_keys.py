@@ -68,9 +68,7 @@ View = Gathered | Hidden
 
 def forward(
   kind: type[View],
-  q: Float[Array, "B N H D"],
-  k: Float[Array, "B M H D"],
-  v: Float[Array, "B M H D"],
+  arrays: tuple[jax.Array, ...],
   selectors: Any,
   visible: Any,
   see: Callable,
@@ -81,8 +79,7 @@ def forward(
 
   Args:
     kind: The class of the views.
-    q: The queries, (B, N, H, D).
-    k, v: The keys and the values, (B, M, H, D).
+    arrays: The tuple of the queries (B, N, H, D), the keys and the values, (B, M, H, D) each.
     selectors: A tree of arrays (B, H or 1, N, ...) from which `see` finds each query's keys.
     visible: A tree of arrays (B, M) that describe the keys.
     see: A function (`selectors` of a tile, (c, ...), `visible` of its example, (M,)) -> (view, tree
@@ -94,6 +91,7 @@ def forward(
     The output (B, N, H, D) in the dtype of `v`, lse (B·H, N) float32, and the arrays that `see`
     keeps, (B·H, N, ...).
   """
+  q, k, v = arrays
   heads = q.shape[2]
 
   def head(rows, tables):

@@ -50,12 +50,7 @@ def convolve(
 
 
 def _is_plain(
-  *,
-  lhs_dilation: Sequence[int] | None = None,
-  rhs_dilation: Sequence[int] | None = None,
-  dimension_numbers: Any = LAYOUT,
-  feature_group_count: int = 1,
-  precision: Any = None,
+  lhs_dilation=(), rhs_dilation=(), dimension_numbers=LAYOUT, feature_group_count=1, precision=None
 ) -> bool:
   dilation = {*(lhs_dilation or ()), *(rhs_dilation or ())}
   layout = lax.conv_dimension_numbers((1,) * 4, (1,) * 4, LAYOUT)

@@ -64,14 +64,11 @@ def decode_step(
     place = place.at[np.arange(slot.size), slot].set(at + 1)
   cache = Cache(_write(cache.key, k, slot, plan), _write(cache.value, v, slot, plan), place)
   keys, values, mask = _read(cache, plan, at)
-  logits = jnp.einsum("bhd,bhmd->bhm", _float32(q)[:, 0], _float32(keys)) * scale
+  q, keys, values = (x.astype(jnp.float32) for x in (q, keys, values))
+  logits = jnp.einsum("bhd,bhmd->bhm", q[:, 0], keys) * scale
   weights = masked_softmax(logits, mask)
-  out = jnp.einsum("bhm,bhme->bhe", weights, _float32(values))
+  out = jnp.einsum("bhm,bhme->bhe", weights, values)
   return out.astype(v.dtype)[:, None], cache
-
-
-def _float32(x: jax.Array) -> jax.Array:
-  return x.astype(jnp.float32)
 
 
 def _write(held: jax.Array, new: jax.Array, slot: jax.Array, plan: DecodePlan) -> jax.Array:

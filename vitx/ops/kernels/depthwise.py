@@ -34,14 +34,12 @@ def grid_convolution(
   return jax.lax.platform_dependent(
     x,
     taps,
-    cpu=partial(add_shifted, stride=stride),
-    default=partial(convolve_groups, stride=stride),
+    cpu=partial(_add_shifted, stride=stride),
+    default=partial(_convolve_groups, stride=stride),
   )
 
 
-def convolve_groups(
-  x: Float[Array, "B *grid C"], taps: Float[Array, "*window C"], stride: int
-) -> Float[Array, "B *out C"]:
+def _convolve_groups(x: jax.Array, taps: jax.Array, stride: int) -> jax.Array:
   """Computes `grid_convolution` by XLA's grouped convolution."""
   reach = taps.shape[0] // 2
   letters = "xyzw"[: x.ndim - 2]
@@ -55,9 +53,7 @@ def convolve_groups(
   )
 
 
-def add_shifted(
-  x: Float[Array, "B *grid C"], taps: Float[Array, "*window C"], stride: int
-) -> Float[Array, "B *out C"]:
+def _add_shifted(x: jax.Array, taps: jax.Array, stride: int) -> jax.Array:
   """Computes `grid_convolution` as a sum over the taps."""
   padded = _pad(x, taps.shape[0])
   extents = [-(-g // stride) for g in x.shape[1:-1]]
@@ -83,18 +79,13 @@ def _backward(stride, saved, d_out):
   return jax.lax.platform_dependent(
     *saved,
     d_out,
-    cpu=partial(shifted_gradients, stride=stride),
-    default=lambda x, taps, d: jax.vjp(partial(convolve_groups, stride=stride), x, taps)[1](d),
+    cpu=partial(_shifted_gradients, stride=stride),
+    default=lambda x, taps, d: jax.vjp(partial(_convolve_groups, stride=stride), x, taps)[1](d),
   )
 
 
-def shifted_gradients(
-  x: Float[Array, "B *grid C"],
-  taps: Float[Array, "*window C"],
-  d_out: Float[Array, "B *out C"],
-  stride: int,
-) -> tuple[Float[Array, "B *grid C"], Float[Array, "*window C"]]:
-  """Returns the gradients of `add_shifted` with respect to the grid and to the taps."""
+def _shifted_gradients(x, taps, d_out, stride: int) -> tuple[jax.Array, jax.Array]:
+  """Returns the gradients of `_add_shifted` with respect to the grid and to the taps."""
   axes = tuple(range(x.ndim - 1))
   padded = _pad(x, taps.shape[0])
   d_out = spread(d_out, (0,) * (x.ndim - 2), x.shape[1:-1], stride)
@@ -106,7 +97,7 @@ def shifted_gradients(
 
   numbers = np.stack(np.unravel_index(np.arange(taps[..., 0].size), taps.shape[:-1]), axis=1)
   d_taps = jax.lax.map(one, jnp.asarray(numbers, jnp.int32)).reshape(taps.shape)
-  return add_shifted(d_out, jnp.flip(taps, axes[:-1]), 1), d_taps.astype(taps.dtype)
+  return _add_shifted(d_out, jnp.flip(taps, axes[:-1]), 1), d_taps.astype(taps.dtype)
 
 
 grid_convolution.defvjp(_forward, _backward)

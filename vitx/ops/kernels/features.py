@@ -74,7 +74,7 @@ def softmax_query_features(
   logits, half_square = _exponent(q, projection)
   top = jax.lax.stop_gradient(jnp.max(logits, axis=-1, keepdims=True))
   phi = (jnp.exp(logits - half_square - top) + eps) * projection.shape[0] ** -0.5
-  return _tokens_first(phi)
+  return jnp.swapaxes(phi, 1, 2)
 
 
 def softmax_key_features(
@@ -109,7 +109,7 @@ def softmax_key_features(
     ValueError: The stabilizer is unknown.
   """
   if stabilizer not in STABILIZERS:
-    raise ValueError(f"stabilizer={stabilizer!r}; valid: {', '.join(STABILIZERS)}")
+    raise ValueError(f"stabilizer={stabilizer!r} is unknown. Valid: {', '.join(STABILIZERS)}.")
   logits, half_square = _exponent(k, projection)
   seen = jnp.bool_(True) if mask is None else mask[:, None, :, None]  # (B, 1, N, 1)
   if stabilizer == "none":
@@ -121,7 +121,7 @@ def softmax_key_features(
   # A masked token may exceed the maximum: its exponent is replaced before it can overflow.
   exponent = jnp.where(seen, exponent, 0.0)
   phi = jnp.where(seen, jnp.exp(exponent) + eps, 0.0) * projection.shape[0] ** -0.5
-  return _tokens_first(phi)
+  return jnp.swapaxes(phi, 1, 2)
 
 
 def generalized_features(
@@ -146,7 +146,7 @@ def generalized_features(
   Returns:
     The features, float32 (B, N, H, M).
   """
-  features = _tokens_first(kernel(_exponent(x, projection)[0]) + eps)
+  features = jnp.swapaxes(kernel(_exponent(x, projection)[0]) + eps, 1, 2)
   return features if mask is None else jnp.where(mask[:, :, None, None], features, 0.0)
 
 
@@ -174,7 +174,3 @@ def _exponent(x: jax.Array, projection: jax.Array) -> tuple[jax.Array, jax.Array
   x = jnp.swapaxes(x, 1, 2).astype(jnp.float32) * x.shape[-1] ** -0.25
   projected = jnp.einsum("bhnd,md->bhnm", x, projection.astype(jnp.float32))
   return projected, jnp.sum(x * x, axis=-1, keepdims=True) / 2
-
-
-def _tokens_first(features: jax.Array) -> jax.Array:
-  return jnp.swapaxes(features, 1, 2)

@@ -28,9 +28,9 @@ def fourier_mixing(
   """
   picked = resolve_implementation("fourier_mixing", implementation, "fourier", (*x.shape[:2], 1))
   if picked == "masked":
-    out, matrices = masked_fourier_mixing(x)
+    out, matrices = _multiply_matrices(x)
     return out, matrices[None]
-  return fast_fourier_mixing(x), None
+  return _transform(x), None
 
 
 def _dft(size: int) -> tuple[jax.Array, jax.Array]:
@@ -41,18 +41,8 @@ def _dft(size: int) -> tuple[jax.Array, jax.Array]:
   return jnp.cos(angle), jnp.sin(angle)
 
 
-def masked_fourier_mixing(
-  x: Float[Array, "B N C"],
-) -> tuple[Float[Array, "B N C"], Float[Array, "2 N N"]]:
-  """Computes Re(F_N x F_C) with the matrices of both transforms in memory.
-
-  Args:
-    x: The tokens, (B, N, C).
-
-  Returns:
-    The output (B, N, C) in the dtype of `x` and the token matrices, cosine and sine, (2, N, N):
-    the output is cos x cos_C - sin x sin_C.
-  """
+def _multiply_matrices(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """Returns cos x cos_C - sin x sin_C, and the token matrices, cosine and sine, (2, N, N)."""
   cos, sin = _dft(x.shape[1])
   cos_c, sin_c = _dft(x.shape[2])
   full = x.astype(jnp.float32)
@@ -63,18 +53,11 @@ def masked_fourier_mixing(
 
 
 @jax.custom_vjp
-def fast_fourier_mixing(x: Float[Array, "B N C"]) -> Float[Array, "B N C"]:
+def _transform(x: jax.Array) -> jax.Array:
   """Computes Re(F_N x F_C) by the fast Fourier transform, in float32.
 
   Real tokens need half of a transform: channel C - c is channel c with its tokens in reverse. The
   map is its own transpose, so its gradient is the transform of the cotangent.
-
-  Args:
-    x: The tokens, (B, N, C).
-
-  Returns:
-    The output (B, N, C) in the dtype of `x`, unnormalized: about sqrt(N C / 2) times as large as
-    `x`.
   """
   half = jnp.fft.rfft2(x.astype(jnp.float32), axes=(1, 2)).real  # channels 0 ... C // 2
   rest = jnp.flip(half[:, :, 1 : (x.shape[2] + 1) // 2], axis=2)
@@ -82,6 +65,4 @@ def fast_fourier_mixing(x: Float[Array, "B N C"]) -> Float[Array, "B N C"]:
   return jnp.concatenate([half, rest], axis=2).astype(x.dtype)
 
 
-fast_fourier_mixing.defvjp(
-  lambda x: (fast_fourier_mixing(x), None), lambda _, out: (fast_fourier_mixing(out),)
-)
+_transform.defvjp(lambda x: (_transform(x), None), lambda _, out: (_transform(out),))

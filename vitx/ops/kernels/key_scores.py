@@ -61,14 +61,14 @@ def score_keys(
     basis: The basis over the keys, (M, S); "dense" also takes one per example, broadcastable to
       (..., M, S).
     key_mask: A boolean mask broadcastable to (..., N, M), True = may be attended, or `None`.
-    predictor: The predictor, "dense", "sparse" or "auto", which is "dense": on two CPU cores
+    predictor: The predictor "dense", "sparse" or "auto", which means "dense": on two CPU cores
       "sparse" has never been faster with more than one of 32 coefficients left.
 
   Raises:
     ConfigError: The predictor is unknown.
   """
   if predictor not in PREDICTORS:
-    raise ConfigError(f"predictor={predictor!r}; valid: {listing(PREDICTORS)}")
+    raise ConfigError(f"predictor={predictor!r} is unknown. Valid: {listing(PREDICTORS)}.")
   multiply = _add_rows if predictor == "sparse" else product_transposed
   scores = multiply(coefficients, basis)
   scores = jnp.where(scores == 0, 0.0, scores)  # -0.0 and 0.0 must rank as equal scores

@@ -7,6 +7,10 @@ from vitx.ops.implementation import resolve_implementation
 from vitx.ops.inputs import check_inputs
 from vitx.ops.shapes import Array, Float
 
+# The number of tokens whose causal matrix is formed at once; earlier chunks of tokens enter as
+# prefix sums of φ(k)ᵀ v.
+CHUNK = 128
+
 
 def linear_attention(
   q: Float[Array, "B N H F"],
@@ -35,65 +39,28 @@ def linear_attention(
   check_inputs(q, k, v, same_length=causal)
   picked = resolve_implementation("linear_attention", implementation, "linear", q.shape)
   if picked == "masked":
-    return masked_linear_attention(q, k, v, causal=causal)
-  return kernelized_linear_attention(q, k, v, causal=causal), None
+    return _multiply_matrix(q, k, v, causal)
+  return _multiply_sums(q, k, v, causal), None
 
 
-def masked_linear_attention(
-  q: Float[Array, "B N H F"],
-  k: Float[Array, "B M H F"],
-  v: Float[Array, "B M H D"],
-  *,
-  causal: bool = False,
-) -> tuple[Float[Array, "B N H D"], Float[Array, "B H N M"]]:
-  """Computes the N x M matrix φ(q) φ(k)ᵀ with rows that sum to one, times v.
-
-  Args:
-    q: The query features φ(q), float32 (B, N, H, F), never negative.
-    k: The key features φ(k), float32 (B, M, H, F), zero for tokens that may not be attended.
-    v: The values, (B, M, H, D).
-    causal: Whether a query attends only tokens up to its own position.
-
-  Returns:
-    The output (B, N, H, D) in the dtype of `v` and the matrix (B, H, N, M) in float32. A row
-    without weight is zero.
-  """
+def _multiply_matrix(q, k, v, causal: bool) -> tuple[jax.Array, jax.Array]:
+  """Computes the N x M matrix φ(q) φ(k)ᵀ with rows that sum to one, times v."""
   weights = jnp.einsum("bnhf,bmhf->bhnm", q, k)
   if causal:
     weights = jnp.where(jnp.tri(q.shape[1], k.shape[1], dtype=bool), weights, 0.0)
-  total = jnp.sum(weights, axis=-1, keepdims=True)
-  matrix = weights / _nonzero(total)
+  matrix = weights / _nonzero(jnp.sum(weights, axis=-1, keepdims=True))
   out = jnp.einsum("bhnm,bmhd->bnhd", matrix, v.astype(jnp.float32))
   return out.astype(v.dtype), matrix
 
 
-def kernelized_linear_attention(
-  q: Float[Array, "B N H F"],
-  k: Float[Array, "B M H F"],
-  v: Float[Array, "B M H D"],
-  *,
-  causal: bool = False,
-  chunk: int = 128,
-) -> Float[Array, "B N H D"]:
-  """Computes φ(q) (φ(k)ᵀ v), row-normalized, in time and memory linear in N.
-
-  Args:
-    q: The query features φ(q), float32 (B, N, H, F), never negative.
-    k: The key features φ(k), float32 (B, M, H, F), zero for tokens that may not be attended.
-    v: The values, (B, M, H, D).
-    causal: Whether a query attends only tokens up to its own position.
-    chunk: The number of tokens whose causal matrix is formed at once; earlier chunks enter as
-      prefix sums of φ(k)ᵀ v.
-
-  Returns:
-    The output (B, N, H, D) in the dtype of `v`. A row without weight is zero.
-  """
+def _multiply_sums(q, k, v, causal: bool) -> jax.Array:
+  """Computes φ(q) (φ(k)ᵀ v), row-normalized, in time and memory linear in N."""
   # Heads first: the compiler then moves neither features nor sums in memory.
   q, k, v32 = (jnp.swapaxes(x, 1, 2) for x in (q, k, v.astype(jnp.float32)))
   # With a column of ones behind the values, the products also compute the normalizer.
   extended = jnp.concatenate([v32, jnp.ones((*v32.shape[:-1], 1))], axis=-1)  # (B, H, M, D + 1)
   if causal:
-    out = _causal(q, k, extended, min(chunk, q.shape[2]))
+    out = _causal(q, k, extended, min(CHUNK, q.shape[2]))
   else:
     out = jnp.einsum("bhnf,bhfd->bhnd", q, jnp.einsum("bhmf,bhmd->bhfd", k, extended))
   return jnp.swapaxes(out[..., :-1] / _nonzero(out[..., -1:]), 1, 2).astype(v.dtype)

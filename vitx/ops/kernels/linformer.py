@@ -45,29 +45,15 @@ def linformer_attention(
   picked = resolve_implementation(
     "linformer_attention", implementation, "linformer", q.shape, dropout=dropout
   )
-  k, v = to_slots(k, key_slots, mask=key_mask), to_slots(v, value_slots, mask=key_mask)
+  k, v = _to_slots(k, key_slots, key_mask), _to_slots(v, value_slots, key_mask)
   k, v = (jnp.broadcast_to(y, (*y.shape[:2], *q.shape[2:])) for y in (k, v))  # (B, M, H, D)
   if picked == "masked":
     return masked_attention(q, k, v, scale=scale, dropout_rate=dropout, key=key)
   return kernelized_attention(q, k, v, scale=scale), None
 
 
-def to_slots(
-  x: Float[Array, "B N H D"],
-  projection: Float[Array, "N M"],
-  *,
-  mask: Bool[Array, "B N"] | None = None,
-) -> Float[Array, "B M H D"]:
-  """Mixes N tokens into M slots, Eᵀ x (Wang et al. 2020, equation 7).
-
-  Args:
-    x: The keys or values, (B, N, H, D).
-    projection: The matrix E, (N, M).
-    mask: A boolean mask (B, N) or `None`; masked tokens are left out of every slot.
-
-  Returns:
-    The slots (B, M, H, D) in the dtype of `x`.
-  """
+def _to_slots(x: jax.Array, projection: jax.Array, mask: jax.Array | None) -> jax.Array:
+  """Mixes N tokens into M slots, Eᵀ x: (B, N, H, D) -> (B, M, H, D)."""
   if mask is not None:
     x = jnp.where(mask[:, :, None, None], x, jnp.zeros_like(x))
   return jnp.einsum("bnhd,nm->bmhd", x, projection.astype(x.dtype))

@@ -1,7 +1,5 @@
 """Softmax attention inside and between neighboring blocks of a sequence."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 
@@ -39,76 +37,23 @@ def local_attention(
     ConfigError: The implementation is unknown.
   """
   check_inputs(q, k, v, key_mask, same_length=True)
-  given: dict[str, Any] = {"mask": key_mask, "causal": causal}
   picked = resolve_implementation("local_attention", implementation, "linear", q.shape)
   if picked == "masked":
-    return masked_local_attention(q, k, v, window, **given)
-  return kernelized_local_attention(q, k, v, window, **given), None
+    return _attend_matrix(q, k, v, window, key_mask, causal)
+  return _attend_by_block(q, k, v, window, key_mask, causal), None
 
 
-def block_local_mask(length: int, window: int, *, causal: bool = False) -> Bool[Array, "N N"]:
-  """Returns a mask by which a token attends its own block and the two blocks beside it.
-
-  Args:
-    length: The number N of tokens.
-    window: The number of tokens per block.
-    causal: Whether to leave out the block after and, within the own block, later tokens.
-
-  Returns:
-    A boolean mask (N, N), True = may attend.
-  """
-  token = jnp.arange(length)
+def _attend_matrix(q, k, v, window: int, mask, causal: bool) -> tuple[jax.Array, jax.Array]:
+  """Computes the softmax under a mask of near blocks, with the N x N matrix in memory."""
+  token = jnp.arange(q.shape[1])
   block = token // window
   near = jnp.abs(block[:, None] - block[None, :]) <= 1
-  return near & (token[:, None] >= token[None, :]) if causal else near
+  near = near & (token[:, None] >= token[None, :]) if causal else near
+  return masked_attention(q, k, v, mask=near[None, None], key_mask=mask)
 
 
-def masked_local_attention(
-  q: Float[Array, "B N H D"],
-  k: Float[Array, "B N H D"],
-  v: Float[Array, "B N H D"],
-  window: int,
-  *,
-  mask: Bool[Array, "B N"] | None = None,
-  causal: bool = False,
-) -> tuple[Float[Array, "B N H D"], Float[Array, "B H N N"]]:
-  """Computes the softmax under `block_local_mask`, with the N x N matrix in memory.
-
-  Args:
-    q, k, v: The queries, keys and values, (B, N, H, D).
-    window: The number of tokens per block.
-    mask: A boolean mask (B, N), True = may be attended, or `None`.
-    causal: Whether a token sees neither the block after its own nor later tokens in its own.
-
-  Returns:
-    The output (B, N, H, D) and the matrix (B, H, N, N) in float32.
-  """
-  allowed = block_local_mask(q.shape[1], window, causal=causal)[None, None]
-  if mask is not None:
-    allowed = allowed & mask[:, None, None, :]
-  return masked_attention(q, k, v, mask=allowed)
-
-
-def kernelized_local_attention(
-  q: Float[Array, "B N H D"],
-  k: Float[Array, "B N H D"],
-  v: Float[Array, "B N H D"],
-  window: int,
-  *,
-  mask: Bool[Array, "B N"] | None = None,
-  causal: bool = False,
-) -> Float[Array, "B N H D"]:
-  """Computes local attention block by block: each block of queries against three blocks of keys.
-
-  Args:
-    q, k, v: The queries, keys and values, (B, N, H, D).
-    window: The number of tokens per block.
-    mask: A boolean mask (B, N), True = may be attended, or `None`.
-    causal: Whether a token sees neither the block after its own nor later tokens in its own.
-
-  Returns:
-    The output (B, N, H, D).
-  """
+def _attend_by_block(q, k, v, window: int, mask, causal: bool) -> jax.Array:
+  """Attends from each block of queries to three blocks of keys, or to two if causal."""
   batch, length = q.shape[:2]
   count = -(-length // window)
   q, k, v = (split_rows(x, count, window) for x in (q, k, v))

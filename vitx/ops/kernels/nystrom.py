@@ -1,7 +1,6 @@
 """Nyström approximation of softmax attention (Xiong et al. 2021)."""
 
 import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -47,11 +46,16 @@ def nystrom_attention(
     ConfigError: The implementation is unknown.
   """
   check_inputs(q, k, v, key_mask, same_length=True)
-  given = {"mask": key_mask, "iterations": iterations, "pinv_scale": pinv_scale}
   picked = resolve_implementation("nystrom_attention", implementation, "nystrom", q.shape)
+  near, inverse, far = _factors(q, k, landmarks, key_mask, iterations, pinv_scale)
   if picked == "masked":
-    return masked_nystrom_attention(q, k, v, landmarks, **given)
-  return kernelized_nystrom_attention(q, k, v, landmarks, **given), None
+    matrix = jnp.matmul(jnp.matmul(near, inverse), far)
+    out = jnp.einsum("bhnm,bmhd->bnhd", matrix, v.astype(jnp.float32))
+    return out.astype(v.dtype), matrix
+  # Products from the right are never larger than N x M.
+  seen = jnp.matmul(far, jnp.swapaxes(v, 1, 2).astype(jnp.float32))
+  out = jnp.swapaxes(jnp.matmul(near, jnp.matmul(inverse, seen)), 1, 2)
+  return out.astype(v.dtype), None
 
 
 def segment_means(
@@ -104,7 +108,7 @@ def pseudo_inverse(
     ValueError: The scale is unknown.
   """
   if scale not in PINV_SCALES:
-    raise ValueError(f"pinv_scale={scale!r}; valid: {', '.join(PINV_SCALES)}")
+    raise ValueError(f"pinv_scale={scale!r} is unknown. Valid: {', '.join(PINV_SCALES)}.")
   a = a.astype(jnp.float32)
   axes: tuple[int, ...] | int = -1 if scale == "example" else tuple(range(a.ndim - 1))
   rows = jnp.max(jnp.sum(jnp.abs(a), axis=-1), axis=axes, keepdims=True)[..., None]
@@ -120,62 +124,8 @@ def pseudo_inverse(
   return z
 
 
-def masked_nystrom_attention(
-  q: Float[Array, "B N H D"],
-  k: Float[Array, "B N H D"],
-  v: Float[Array, "B N H D"],
-  landmarks: int,
-  **options: Any,
-) -> tuple[Float[Array, "B N H D"], Float[Array, "B H N N"]]:
-  """Multiplies Nyström's factors from the left, with their N x N product in memory.
-
-  Args:
-    q, k, v: The queries, keys and values, (B, N, H, D).
-    landmarks: The largest number M of landmarks.
-    **options: The boolean `mask` (B, N), True = may be attended, and the `iterations` and the
-      `pinv_scale` ("example" or "batch") of the pseudo-inverse.
-
-  Returns:
-    The output (B, N, H, D) in the dtype of `v` and the matrix (B, H, N, N) in float32; its rows sum
-    to one but for the error of the inverse.
-  """
-  near, inverse, far = _factors(q, k, landmarks, **options)
-  matrix = jnp.matmul(jnp.matmul(near, inverse), far)
-  out = jnp.einsum("bhnm,bmhd->bnhd", matrix, v.astype(jnp.float32))
-  return out.astype(v.dtype), matrix
-
-
-def kernelized_nystrom_attention(
-  q: Float[Array, "B N H D"],
-  k: Float[Array, "B N H D"],
-  v: Float[Array, "B N H D"],
-  landmarks: int,
-  **options: Any,
-) -> Float[Array, "B N H D"]:
-  """Multiplies Nyström's factors from the right, so that nothing is larger than N x M.
-
-  Args:
-    q, k, v: The queries, keys and values, (B, N, H, D).
-    landmarks: The largest number M of landmarks.
-    **options: The boolean `mask` (B, N), True = may be attended, and the `iterations` and the
-      `pinv_scale` ("example" or "batch") of the pseudo-inverse.
-
-  Returns:
-    The output (B, N, H, D) in the dtype of `v`.
-  """
-  near, inverse, far = _factors(q, k, landmarks, **options)
-  seen = jnp.matmul(far, jnp.swapaxes(v, 1, 2).astype(jnp.float32))
-  return jnp.swapaxes(jnp.matmul(near, jnp.matmul(inverse, seen)), 1, 2).astype(v.dtype)
-
-
 def _factors(
-  q: jax.Array,
-  k: jax.Array,
-  landmarks: int,
-  *,
-  mask: jax.Array | None = None,
-  iterations: int = 6,
-  pinv_scale: str = "example",
+  q: jax.Array, k: jax.Array, landmarks: int, mask, iterations: int, pinv_scale: str
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
   """Returns three float32 factors: (B, H, N, M), (B, H, M, M), (B, H, M, N)."""
   scale = 1 / math.sqrt(q.shape[-1])

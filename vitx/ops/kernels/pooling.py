@@ -34,13 +34,11 @@ def max_pool(
   """
   window: Any = {"size": size, "stride": stride, "padding": padding}
   return jax.lax.platform_dependent(
-    x, cpu=partial(take_largest, **window), default=partial(pool_windows, **window)
+    x, cpu=partial(_take_largest, **window), default=partial(_pool_windows, **window)
   )
 
 
-def pool_windows(
-  x: Float[Array, "B rows columns C"], size: int, stride: int, padding: int
-) -> Float[Array, "B ... C"]:
+def _pool_windows(x: jax.Array, size: int, stride: int, padding: int) -> jax.Array:
   """Computes `max_pool` by XLA's windows."""
   around = ((0, 0), (padding, padding), (padding, padding), (0, 0))
   return jax.lax.reduce_window(  # by a plain -inf JAX recognizes the maximum and its gradient
@@ -48,9 +46,7 @@ def pool_windows(
   )
 
 
-def take_largest(
-  x: Float[Array, "B rows columns C"], size: int, stride: int, padding: int
-) -> Float[Array, "B ... C"]:
+def _take_largest(x: jax.Array, size: int, stride: int, padding: int) -> jax.Array:
   """Computes `max_pool` from shifted images, over the rows and then the columns of windows."""
   for axis in (1, 2):
     padded = _pad(x, padding, -jnp.inf, (axis,))
@@ -68,28 +64,21 @@ def _backward(size, stride, padding, saved, d_out):
   window: Any = {"size": size, "stride": stride, "padding": padding}
 
   def by_windows(x, out, d_out):
-    return jax.vjp(partial(pool_windows, **window), x)[1](d_out)[0]
+    return jax.vjp(partial(_pool_windows, **window), x)[1](d_out)[0]
 
   return (
     jax.lax.platform_dependent(
-      *saved, d_out, cpu=partial(spread_gradient, **window), default=by_windows
+      *saved, d_out, cpu=partial(_spread_gradient, **window), default=by_windows
     ),
   )
 
 
-def spread_gradient(
-  x: Float[Array, "B rows columns C"],
-  out: Float[Array, "B ... C"],
-  d_out: Float[Array, "B ... C"],
-  size: int,
-  stride: int,
-  padding: int,
-) -> Float[Array, "B rows columns C"]:
-  """Returns the gradient of `take_largest`: each window's goes to the first of its largest values.
+def _spread_gradient(x, out, d_out, size: int, stride: int, padding: int) -> jax.Array:
+  """Returns the gradient of `_take_largest`: each window's goes to the first of its largest values.
 
   Args:
     x: The images, (B, rows, columns, C).
-    out: The result of `take_largest`.
+    out: The result of `_take_largest`.
     d_out: The gradient of `out`.
     size, stride, padding: The arguments of `max_pool`.
   """

@@ -145,7 +145,8 @@ def _hidden_forward(q, k, v, coefficients, basis, key_mask, budget, scale, predi
 
   wide = SCORES_BESIDE * k.shape[1]
   kind = chosen_keys.Hidden
-  out, lse, cut = chosen_keys.forward(kind, q, k, v, coefficients, key_mask, see, scale, wide)
+  arrays = q, k, v
+  out, lse, cut = chosen_keys.forward(kind, arrays, coefficients, key_mask, see, scale, wide)
   return out, (q, k, v, coefficients, basis, key_mask, out, lse, cut)
 
 

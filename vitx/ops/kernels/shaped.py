@@ -4,7 +4,6 @@ A is softmax attention, I the identity and C uniform attention, which A is if al
 """
 
 import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -46,40 +45,17 @@ def shaped_attention(
     ConfigError: The implementation is unknown.
   """
   check_inputs(q, k, v, key_mask, same_length=True, one_head=True)
-  given: dict[str, Any] = {"mask": key_mask, "scale": scale}
   # A map that all heads share is held once for each head, so the matrices are counted by `v`.
   picked = resolve_implementation("shaped_attention", implementation, "shaped", v.shape)
-  if picked == "masked":
-    return masked_shaped_attention(q, k, v, alpha, beta, gamma, **given)
-  return kernelized_shaped_attention(q, k, v, alpha, beta, gamma, **given), None
-
-
-def masked_shaped_attention(
-  q: Float[Array, "B N #H D"],
-  k: Float[Array, "B N #H D"],
-  v: Float[Array, "B N H E"],
-  alpha: Float[Array, " #H"],
-  beta: Float[Array, " #H"],
-  gamma: Float[Array, " #H"],
-  *,
-  mask: Bool[Array, "B N"] | None = None,
-  scale: float | None = None,
-) -> tuple[Float[Array, "B N H E"], Float[Array, "B _ N N"]]:
-  """Computes (α I + β A - γ C) v with the matrix in memory.
-
-  Args:
-    q, k: The queries and keys, (B, N, G, D), G either H or 1: one map for all heads.
-    v: The values, (B, N, H, E).
-    alpha, beta, gamma: The coefficients, float32, (H,) or (1,).
-    mask: A boolean mask (B, N), True = may be attended, or `None`. A masked token contributes
-      nothing, not even to its own output.
-    scale: The factor of the logits; `None` for 1 / sqrt(D).
-
-  Returns:
-    The output (B, N, H, E) in the dtype of `v` and the matrix (B, H or G, N, N) in float32.
-  """
-  attend = None if mask is None else mask[:, None, None, :]
   scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+  if picked == "masked":
+    return _multiply_matrix(q, k, v, alpha, beta, gamma, key_mask, scale)
+  return _combine(q, k, v, alpha, beta, gamma, key_mask, scale), None
+
+
+def _multiply_matrix(q, k, v, alpha, beta, gamma, mask, scale: float):
+  """Computes (α I + β A - γ C) v, and returns it with the matrix (B, H or G, N, N)."""
+  attend = None if mask is None else mask[:, None, None, :]
   logits = jnp.einsum("bnhd,bmhd->bhnm", q, k, preferred_element_type=jnp.float32) * scale
   probabilities = masked_softmax(logits, attend)  # (B, G, N, N)
   seen = jnp.ones(q.shape[:2], bool) if mask is None else mask
@@ -93,38 +69,14 @@ def masked_shaped_attention(
   return out.astype(v.dtype), matrix
 
 
-def kernelized_shaped_attention(
-  q: Float[Array, "B N #H D"],
-  k: Float[Array, "B N #H D"],
-  v: Float[Array, "B N H E"],
-  alpha: Float[Array, " #H"],
-  beta: Float[Array, " #H"],
-  gamma: Float[Array, " #H"],
-  *,
-  mask: Bool[Array, "B N"] | None = None,
-  scale: float | None = None,
-) -> Float[Array, "B N H E"]:
-  """Computes α v + β attention(v) - γ mean(v): an epilogue on fused softmax attention.
-
-  Args:
-    q, k: The queries and keys, (B, N, G, D), G either H or 1: one map for all heads.
-    v: The values, (B, N, H, E).
-    alpha, beta, gamma: The coefficients, float32, (H,) or (1,).
-    mask: A boolean mask (B, N), True = may be attended, or `None`. A masked token contributes
-      nothing, not even to its own output.
-    scale: The factor of the logits; `None` for 1 / sqrt(D).
-
-  Returns:
-    The output (B, N, H, E) in the dtype of `v`.
-  """
+def _combine(q, k, v, alpha, beta, gamma, mask, scale: float) -> jax.Array:
+  """Computes α v + β attention(v) - γ mean(v): an epilogue on fused softmax attention."""
   # The kernel wants as many heads in q and k as in v.
   q, k = (jnp.broadcast_to(x, (*x.shape[:2], v.shape[2], x.shape[3])) for x in (q, k))
   attention = kernelized_attention(q, k, v, key_mask=mask, scale=scale)
-  full = v.astype(jnp.float32)
+  full, tokens = v.astype(jnp.float32), v.shape[1]
   if mask is not None:
     full = jnp.where(mask[:, :, None, None], full, 0.0)
-  tokens: int | jax.Array = v.shape[1]
-  if mask is not None:
     tokens = jnp.maximum(jnp.sum(mask, axis=1, dtype=jnp.float32), 1)[:, None, None, None]
   mean = jnp.sum(full, axis=1, keepdims=True) / tokens
   alpha, beta, gamma = (x[:, None] for x in (alpha, beta, gamma))  # (H, 1)

@@ -45,6 +45,7 @@ def masked_attention(
   v: Float[Array, "B M H E"],
   *,
   mask: Bool[Array, "#B #H #N #M"] | None = None,
+  key_mask: Bool[Array, "B M"] | None = None,
   scale: float | None = None,
   dropout_rate: float = 0.0,
   key: jax.Array | None = None,
@@ -56,6 +57,7 @@ def masked_attention(
     k: The keys, (B, M, H, D).
     v: The values, (B, M, H, E).
     mask: A boolean mask, broadcastable to (B, H, N, M), True = may attend, or `None`.
+    key_mask: A boolean mask (B, M), True = may be attended, or `None`.
     scale: The factor of the logits; `None` for 1 / sqrt(D).
     dropout_rate: The rate of dropped probabilities, which are drawn per example.
     key: The random key of the dropout; `None` drops nothing.
@@ -64,6 +66,9 @@ def masked_attention(
     The output (B, N, H, E) in the dtype of `v` and the probabilities (B, H, N, M) in float32,
     before dropout.
   """
+  if key_mask is not None:
+    keys = key_mask[:, None, None]
+    mask = keys if mask is None else mask & keys
   scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
   logits = jnp.einsum("bnhd,bmhd->bhnm", q, k, preferred_element_type=jnp.float32) * scale
   probabilities = masked_softmax(logits, mask)
@@ -113,6 +118,5 @@ def kernelized_attention(
 
 def _tiles(q, k, v, key_mask=None, *, scale, causal):
   if k.shape[1] <= min(FEW_KEYS, q.shape[1] // 2):  # such as Linformer's slots: linear in N
-    mask = None if key_mask is None else key_mask[:, None, None, :]
-    return masked_attention(q, k, v, mask=mask, scale=scale)[0]
+    return masked_attention(q, k, v, key_mask=key_mask, scale=scale)[0]
   return flash_attention(q, k, v, key_mask=key_mask, scale=scale, causal=causal)[0]

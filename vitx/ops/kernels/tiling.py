@@ -57,7 +57,12 @@ def map_groups(function: Callable, arrays: Any, group: int) -> Any:
   if total == group:
     return function(arrays)
   if group == 1:  # an axis of length one would make the compiler copy the loop's inputs
-    return jax.lax.map(lambda entry: _without_axis(function(_with_axis(entry))), arrays)
+
+    def one(entry: Any) -> Any:
+      found = function(jax.tree.map(lambda x: x[None], entry))
+      return jax.tree.map(lambda x: x[0], found)
+
+    return jax.lax.map(one, arrays)
   grouped = jax.tree.map(lambda x: x.reshape(total // group, group, *x.shape[1:]), arrays)
   out = jax.lax.map(function, grouped)
   return jax.tree.map(lambda x: x.reshape(total, *x.shape[2:]), out)
@@ -85,14 +90,6 @@ def heads_first(x: Shaped[Array, "B N H D"]) -> Shaped[Array, "Z N D"]:
 def heads_last(x: Shaped[Array, "Z N D"], heads: int) -> Shaped[Array, "B N H D"]:
   """Moves heads out of the batch: (B·H, N, D) -> (B, N, H, D)."""
   return jnp.swapaxes(x.reshape(-1, heads, *x.shape[1:]), 1, 2)
-
-
-def _with_axis(tree: Any) -> Any:
-  return jax.tree.map(lambda x: x[None], tree)
-
-
-def _without_axis(tree: Any) -> Any:
-  return jax.tree.map(lambda x: x[0], tree)
 
 
 def product(x: Float[Array, "... n d"], y: Float[Array, "... d m"]) -> Float[Array, "... n m"]:

@@ -66,8 +66,8 @@ def kept_keys_attention(
   batch, n, heads, dim = q.shape
   if indices.shape[:3] not in ((batch, heads, n), (batch, 1, n)):
     raise ValueError(
-      f"indices {indices.shape} of kept keys for queries {q.shape}: make them"
-      f" ({batch}, {heads} or 1, {n}, K)"
+      f"The indices of kept keys have the shape {indices.shape}; for queries {q.shape}"
+      f" it must be ({batch}, {heads} or 1, {n}, K)."
     )
   scale = 1 / math.sqrt(dim) if scale is None else scale
   return _attend(q, k, v, indices, valid, scale)
@@ -86,7 +86,7 @@ def _attend(q, k, v, indices, valid, scale: float):
 
 def _attend_forward(q, k, v, indices, valid, scale):
   kind, wide = chosen_keys.Gathered, indices.shape[-1] * k.shape[-1]
-  out, lse, _ = chosen_keys.forward(kind, q, k, v, (indices, valid), None, _see, scale, wide)
+  out, lse, _ = chosen_keys.forward(kind, (q, k, v), (indices, valid), None, _see, scale, wide)
   return out, (q, k, v, indices, valid, out, lse)
 
 

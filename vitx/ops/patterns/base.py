@@ -147,6 +147,21 @@ class Pattern:
     return Intersection((self, other))
 
 
+class Drawn(Pattern):
+  """The base class of random graphs, whose draw depends on a head, a seed and a layer."""
+
+  heads: int
+  layer: int
+
+  @property
+  def head_period(self) -> int:
+    return self.heads
+
+  def at(self, layer: int) -> Pattern:
+    changes: Any = {"layer": layer}
+    return dataclasses.replace(self, **changes)
+
+
 @dataclasses.dataclass(frozen=True)
 class Combination(Pattern):
   """The base class of patterns that combine several patterns."""
@@ -155,7 +170,7 @@ class Combination(Pattern):
 
   def __post_init__(self):
     if not self.patterns:
-      raise ConfigError(f"{type(self).__name__}(()): give at least one pattern")
+      raise ConfigError(f"{type(self).__name__}(()) has no pattern. Give at least one.")
     object.__setattr__(self, "patterns", tuple(self.patterns))
 
   @property
@@ -187,7 +202,7 @@ class Combination(Pattern):
 
 @dataclasses.dataclass(frozen=True)
 class Union(Combination):
-  """The edges of any of the patterns. A pattern drawn at run time shares none with the others."""
+  """The edges of any of the patterns; those of a pattern drawn at run time are in no other."""
 
   def allows(self, layout: TokenLayout, q: Index, k: Index, head: Index = 0) -> Any:
     parts = [pattern.allows(layout, q, k, head) for pattern in self.patterns]
@@ -196,13 +211,9 @@ class Union(Combination):
   def candidates(
     self, layout: TokenLayout, first: int, last: int, block: int, head: int
   ) -> np.ndarray | None:
-    parts = []
-    for pattern in self.patterns:
-      part = pattern.candidates(layout, first, last, block, head)
-      if part is None:
-        return None
-      parts.append(part)
-    return distinct(parts)
+    parts = [p.candidates(layout, first, last, block, head) for p in self.patterns]
+    known = [part for part in parts if part is not None]
+    return distinct(known) if len(known) == len(parts) else None
 
   def members(self, layout: TokenLayout) -> list[Pattern]:
     """Returns the patterns of the union, those of nested unions included."""
@@ -296,7 +307,7 @@ class Cycle(Combination):
     return self.patterns[layer % len(self.patterns)].at(layer)
 
   def allows(self, layout: TokenLayout, q: Index, k: Index, head: Index = 0) -> Any:
-    raise ConfigError("a cycle of patterns has edges only in a layer: use pattern.at(layer)")
+    raise ConfigError("A cycle of patterns has edges only in a layer. Use pattern.at(layer).")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -307,6 +318,8 @@ class OnGrid(Pattern):
     pattern: The pattern of the grid.
   """
 
+  on_grid = True
+
   pattern: Pattern
 
   @property
@@ -316,10 +329,6 @@ class OnGrid(Pattern):
   @property
   def head_period(self) -> int:
     return self.pattern.head_period
-
-  @property
-  def on_grid(self) -> bool:
-    return True
 
   @property
   def tile(self) -> int | None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from vitx.config.errors import ConfigError, listing
 from vitx.ops.layout import TokenLayout
-from vitx.ops.patterns.base import Pattern, Union
+from vitx.ops.patterns.base import Drawn, Pattern, Union
 from vitx.ops.patterns.bigbird_draws import PLANS, draw
 from vitx.ops.patterns.indices import Index, blocks_between, distinct, namespace
 from vitx.ops.patterns.local import Global, Window, tile_of_blocks
@@ -24,7 +24,7 @@ VARIANTS = ("R", "W", "G", "R+W", "W+G", "R+G", "R+W+G")
 
 
 @dataclasses.dataclass(frozen=True)
-class RandomBlocks(Pattern):
+class RandomBlocks(Drawn):
   """A pattern in which every query block attends `count` random key blocks.
 
   Attributes:
@@ -48,13 +48,9 @@ class RandomBlocks(Pattern):
 
   def __post_init__(self):
     if self.plan not in PLANS:
-      raise ConfigError(f"RandomBlocks.plan={self.plan!r}; valid: {listing(PLANS)}")
+      raise ConfigError(f"RandomBlocks.plan={self.plan!r} is unknown. Valid: {listing(PLANS)}.")
     if self.count < 1 or self.block < 1 or self.heads < 1:
-      raise ConfigError(f"{self}: count, block and heads must be at least 1")
-
-  @property
-  def head_period(self) -> int:
-    return self.heads
+      raise ConfigError(f"{self}: count, block and heads must be at least 1.")
 
   @property
   def tile(self) -> int | None:
@@ -62,9 +58,6 @@ class RandomBlocks(Pattern):
 
   def grain(self, layout: TokenLayout) -> int:
     return self.block
-
-  def at(self, layer: int) -> "RandomBlocks":
-    return dataclasses.replace(self, layer=layer)
 
   def indices(self, layout: TokenLayout) -> np.ndarray:
     """Returns the drawn key blocks, int32 (heads, m, r), -1 where there is none."""
@@ -105,7 +98,7 @@ def _draw_static(pattern: RandomBlocks, length: int) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class GivenBlocks(Pattern):
-  """A pattern in which every query block attends the key blocks of an array, maybe a traced one.
+  """A pattern in which every query block attends the key blocks of an array, which may be traced.
 
   Attributes:
     indices: The key blocks, int (heads, m, r), -1 where there is none.
@@ -173,7 +166,7 @@ class QueryParts(Pattern):
   def __post_init__(self):
     for part in self.parts:
       if part not in PARTS:
-        raise ConfigError(f"QueryParts.parts holds {part!r}; valid: {listing(PARTS)}")
+        raise ConfigError(f"QueryParts.parts holds an unknown {part!r}. Valid: {listing(PARTS)}.")
 
   def allows(self, layout: TokenLayout, q: Index, k: Index, head: Index = 0) -> Any:
     row, m = q // self.block, -(-layout.length // self.block)
@@ -228,11 +221,16 @@ def bigbird(
   """
   letters = variant.split("+")
   if not set(letters) <= {"R", "W", "G"} or len(set(letters)) != len(letters):
-    raise ConfigError(f"variant={variant!r} is unknown; valid: {listing(VARIANTS)}")
+    raise ConfigError(f"variant={variant!r} is unknown. Valid: {listing(VARIANTS)}.")
   if window < 1 or window % 2 == 0:
-    raise ConfigError(f"window={window} must be odd: the own block and as many each side")
+    raise ConfigError(
+      f"window={window} must be odd: a query's own block and as many blocks on each side of it."
+    )
   if "G" in letters and not global_blocks:
-    raise ConfigError(f"global_blocks=() names no block, but variant={variant!r} has global ones")
+    raise ConfigError(
+      f"global_blocks=() names no block, but variant={variant!r} has global blocks. Name"
+      " a block, or use a variant without G."
+    )
   parts: list[Pattern] = []
   if "W" in letters:
     parts.append(Window(window // 2, block=block, count_prefix=True))

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from vitx.config.errors import ConfigError
+from vitx.config.errors import ConfigError, listing
 from vitx.ops.patterns.draws import BLOCKS, skip_excluded, subsets
 from vitx.ops.patterns.indices import namespace
 
@@ -55,7 +55,7 @@ def draw(
     ConfigError: The plan is unknown.
   """
   if plan not in PLANS:
-    raise ConfigError(f"plan={plan!r} of the random blocks; valid: {', '.join(PLANS)}")
+    raise ConfigError(f"plan={plan!r} of the random blocks is unknown. Valid: {listing(PLANS)}.")
   m = -(-length // block)
   rows = np.arange(m)
   head = np.arange(heads)[:, None]

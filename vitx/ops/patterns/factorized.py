@@ -32,7 +32,9 @@ def _stride(stride: int | None, layout: TokenLayout) -> int:
 
 def _check(pattern: Pattern, field: str, value: str, valid: tuple[str, ...]) -> None:
   if value not in valid:
-    raise ConfigError(f"{type(pattern).__name__}.{field}={value!r}; valid: {listing(valid)}")
+    raise ConfigError(
+      f"{type(pattern).__name__}.{field}={value!r} is unknown. Valid: {listing(valid)}."
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +49,8 @@ class Strided(Pattern):
       the query's own row of l positions, in both directions.
   """
 
+  on_grid = True
+
   stride: int | None = None
   part: str = "merged"
   form: str = "paper"
@@ -55,16 +59,12 @@ class Strided(Pattern):
     _check(self, "part", self.part, ("merged", "local", "column"))
     _check(self, "form", self.form, FORMS)
     if self.stride is not None and self.stride < 1:
-      raise ConfigError(f"Strided.stride={self.stride} must be at least 1")
+      raise ConfigError(f"Strided.stride={self.stride} must be at least 1.")
 
   @property
   def causal(self) -> bool:
     """Returns whether a query attends only keys up to its own position."""
     return self.form in ("paper", "code")
-
-  @property
-  def on_grid(self) -> bool:
-    return True
 
   def allows(self, layout: TokenLayout, q: Index, k: Index, head: Index = 0) -> Any:
     l = _stride(self.stride, layout)  # noqa: E741, the paper's letter
@@ -153,6 +153,8 @@ class Fixed(Pattern):
       sub-run h mod `distinct`, as the paper found best; with 1 all heads read the last sub-run.
   """
 
+  on_grid = True
+
   stride: int | None = None
   summary: int = 1
   part: str = "merged"
@@ -162,7 +164,7 @@ class Fixed(Pattern):
   def __post_init__(self):
     _check(self, "part", self.part, ("merged", "local", "summary"))
     if self.summary < 1 or self.distinct < 1 or (self.stride is not None and self.stride < 1):
-      raise ConfigError(f"{self}: stride, summary and distinct must be at least 1")
+      raise ConfigError(f"{self}: stride, summary and distinct must be at least 1.")
 
   @property
   def head_period(self) -> int:
@@ -172,13 +174,10 @@ class Fixed(Pattern):
     l = _stride(self.stride, layout)  # noqa: E741
     if self.summary * self.distinct > l:
       raise ConfigError(
-        f"Fixed: {self.distinct} sub-runs of summary={self.summary} do not fit a run of {l}"
+        f"Fixed(summary={self.summary}, distinct={self.distinct}) does not fit a run of"
+        f" {l} tokens. Their product may be at most the length of a run."
       )
     return l
-
-  @property
-  def on_grid(self) -> bool:
-    return True
 
   def allows(self, layout: TokenLayout, q: Index, k: Index, head: Index = 0) -> Any:
     l, c = self._runs(layout), self.summary  # noqa: E741

@@ -21,14 +21,15 @@ from vitx.ops.patterns.indices import (
 from vitx.ops.patterns.parts import Order, Part, as_order
 
 Sizes = int | tuple[int, ...]
+Corners = tuple[list[int], list[int]]  # the lowest and the highest coordinates of a box
 
 
 def _per_axis(value: Sizes, layout: TokenLayout, field: str, least: int) -> tuple[int, ...]:
   values = (value,) * len(layout.grid) if isinstance(value, int) else tuple(value)
   if len(values) != len(layout.grid) or min(values) < least:
     raise ConfigError(
-      f"{field}={value} on a grid of {layout.grid}: give one number, or one for each axis,"
-      f" at least {least}"
+      f"{field}={value} does not fit a grid of {layout.grid}. Give one number, or one"
+      f" number for each axis, of at least {least}."
     )
   return values
 
@@ -47,7 +48,7 @@ def _rows_of_box(layout: TokenLayout, low: list[int], high: list[int], block: in
   return distinct([blocks[blocks <= last[:, None]]])
 
 
-def _box_of(layout: TokenLayout, first: int, last: int) -> tuple[list[int], list[int]]:
+def _box_of(layout: TokenLayout, first: int, last: int) -> Corners:
   """Returns a box, not always the smallest, around the grid points of tokens `first ... last`."""
   low = [int(c) for c in coordinates(layout, first)]
   high = [int(c) for c in coordinates(layout, last)]
@@ -109,13 +110,9 @@ class Patches(Order):
 class Near(Pattern):
   """The base class of patterns with short edges on the grid, for which patches are efficient."""
 
-  @property
-  def on_grid(self) -> bool:
-    return True
+  on_grid = True
 
-  def reach(
-    self, layout: TokenLayout, low: list[int], high: list[int]
-  ) -> tuple[list[int], list[int]]:
+  def reach(self, layout: TokenLayout, low: list[int], high: list[int]) -> Corners:
     """Returns the corners, inclusive, of a box that holds all keys of the queries in a box.
 
     Args:
@@ -164,16 +161,16 @@ class Axial(Pattern):
     axis: The axis of the grid; -1 is along the query's row, 0 along its column (of an image).
   """
 
-  axis: int = -1
+  on_grid = True
 
-  @property
-  def on_grid(self) -> bool:
-    return True
+  axis: int = -1
 
   def allows(self, layout: TokenLayout, q: Index, k: Index, head: Index = 0) -> Any:
     axes = len(layout.grid)
     if not -axes <= self.axis < axes:
-      raise ConfigError(f"Axial.axis={self.axis} on a grid of {layout.grid}: use 0 ... {axes - 1}")
+      raise ConfigError(
+        f"Axial.axis={self.axis} is no axis of the grid {layout.grid}. Use 0 ... {axes - 1}."
+      )
     found = in_grid(layout, q, k)
     pairs = zip(coordinates(layout, q), coordinates(layout, k), strict=True)
     for axis, (i, j) in enumerate(pairs):
@@ -234,7 +231,7 @@ class Neighborhood(Near):
       if size * dilation > extent:
         raise ConfigError(
           f"Neighborhood(size={self.size}, dilation={self.dilation}) needs {size * dilation}"
-          f" positions on an axis of {extent}: use a smaller one or a larger grid"
+          f" positions along an axis that has {extent}. Use a smaller window or a larger grid."
         )
     return list(zip(sizes, dilations, layout.grid, strict=True))
 
@@ -247,9 +244,7 @@ class Neighborhood(Near):
       found = found & (j // dilation >= start) & (j // dilation < start + size)
     return found
 
-  def reach(
-    self, layout: TokenLayout, low: list[int], high: list[int]
-  ) -> tuple[list[int], list[int]]:
+  def reach(self, layout: TokenLayout, low: list[int], high: list[int]) -> Corners:
     low, high = [*low], [*high]
     for axis, (size, dilation, extent) in enumerate(self._settings(layout)):
       span = size * dilation
@@ -288,7 +283,7 @@ class ShiftedWindow(Near):
     shifts = _per_axis(self.shift, layout, "ShiftedWindow.shift", 0)
     for size, shift in zip(sizes, shifts, strict=True):
       if shift >= size:
-        raise ConfigError(f"ShiftedWindow.shift={self.shift} must be less than size={self.size}")
+        raise ConfigError(f"ShiftedWindow.shift={self.shift} must be less than size={self.size}.")
     padded = [-(-extent // size) * size for extent, size in zip(layout.grid, sizes, strict=True)]
     return list(zip(sizes, shifts, padded, strict=True))
 
@@ -311,9 +306,7 @@ class ShiftedWindow(Near):
       found = found & (box_i == box_j) & ((i < shift) == (j < shift))
     return found
 
-  def reach(
-    self, layout: TokenLayout, low: list[int], high: list[int]
-  ) -> tuple[list[int], list[int]]:
+  def reach(self, layout: TokenLayout, low: list[int], high: list[int]) -> Corners:
     low, high = [*low], [*high]
     for axis, (size, shift, _) in enumerate(self._settings(layout)):
       # Without wrapping, boxes begin at shift + n * size; the box before `shift` is cut short.

@@ -44,9 +44,7 @@ class Full(Pattern):
 class Nothing(Pattern):
   """The pattern without edges: the attention-free control, a network of MLPs only."""
 
-  @property
-  def on_grid(self) -> bool:
-    return True
+  on_grid = True
 
   def allows(self, layout: TokenLayout, q: Index, k: Index, head: Index = 0) -> Any:
     return (q < 0) & (k < 0)
@@ -109,7 +107,7 @@ class Window(Pattern):
 
   def __post_init__(self):
     if self.left < 0 or (self.right or 0) < 0 or self.block < 1:
-      raise ConfigError(f"{self}: left and right must be at least 0, block at least 1")
+      raise ConfigError(f"{self}: left and right must be at least 0, and block at least 1.")
 
   @property
   def on_grid(self) -> bool:
@@ -162,21 +160,21 @@ class DilatedWindow(Pattern):
     causal: Whether only the query's own key and earlier ones remain.
   """
 
+  on_grid = True
+
   radius: int
   dilation: tuple[int, ...] = (1,)
   causal: bool = False
 
   def __post_init__(self):
     if self.radius < 0 or not self.dilation or min(self.dilation) < 1:
-      raise ConfigError(f"{self}: radius must be at least 0, every dilation at least 1")
+      raise ConfigError(
+        f"{self}: radius must be at least 0, and dilation must hold numbers of at least 1."
+      )
 
   @property
   def head_period(self) -> int:
     return 1 if len(set(self.dilation)) == 1 else len(self.dilation)
-
-  @property
-  def on_grid(self) -> bool:
-    return True
 
   def by_head(self) -> tuple[Pattern, ...]:
     return tuple(dataclasses.replace(self, dilation=(step,)) for step in self.dilation)
@@ -233,9 +231,9 @@ class Global(Pattern):
 
   def __post_init__(self):
     if not (self.tokens or self.blocks or self.prefix):
-      raise ConfigError("Global() names no token: set tokens, blocks or prefix")
+      raise ConfigError("Global() names no token. Set tokens, blocks or prefix.")
     if self.block < 1:
-      raise ConfigError(f"Global.block={self.block} must be at least 1")
+      raise ConfigError(f"Global.block={self.block} must be at least 1.")
 
   @property
   def tile(self) -> int | None:
@@ -279,5 +277,7 @@ class Global(Pattern):
 
 def _resolve(index: int, count: int, field: str) -> int:
   if not -count <= index < count:
-    raise ConfigError(f"Global.{field} holds {index}, but there are {count}; use 0 ... {count - 1}")
+    raise ConfigError(
+      f"Global.{field} holds {index}, but there are {count} {field}. Use 0 ... {count - 1}."
+    )
   return index % count

@@ -28,7 +28,9 @@ class Order:
   def __post_init__(self):
     numbers = np.ascontiguousarray(self.numbers, np.int64)
     if not np.array_equal(np.sort(numbers), np.arange(numbers.size)) or numbers.size < self.length:
-      raise ValueError(f"an order of {self.length} tokens must hold each of 0 ... N-1 once")
+      raise ValueError(
+        f"An order of {self.length} tokens must hold every number from 0 to N' - 1 once, N' >= N."
+      )
     numbers.flags.writeable = False
     object.__setattr__(self, "numbers", numbers)
 

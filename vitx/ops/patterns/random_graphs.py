@@ -8,13 +8,13 @@ import numpy as np
 
 from vitx.config.errors import ConfigError
 from vitx.ops.layout import TokenLayout
-from vitx.ops.patterns.base import Pattern
+from vitx.ops.patterns.base import Drawn
 from vitx.ops.patterns.draws import EDGES, REWIRE, TARGETS, below, subsets
-from vitx.ops.patterns.indices import Index, blocks_between, blocks_of, namespace
+from vitx.ops.patterns.indices import Index, blocks_between, blocks_of, distinct, namespace
 
 
 @dataclasses.dataclass(frozen=True)
-class ErdosRenyi(Pattern):
+class ErdosRenyi(Drawn):
   """A random graph whose edges exist independently with probability p (Erdős and Rényi 1959).
 
   The predicate is a hash of (seed, layer, head, query, key): there is no array of edges.
@@ -36,14 +36,7 @@ class ErdosRenyi(Pattern):
 
   def __post_init__(self):
     if not 0 <= self.p <= 1 or self.heads < 1:
-      raise ConfigError(f"{self}: p must lie in [0, 1], heads be at least 1")
-
-  @property
-  def head_period(self) -> int:
-    return self.heads
-
-  def at(self, layer: int) -> "ErdosRenyi":
-    return dataclasses.replace(self, layer=layer)
+      raise ConfigError(f"{self}: p must be in [0, 1], and heads at least 1.")
 
   def allows(self, layout: TokenLayout, q: Index, k: Index, head: Index = 0) -> Any:
     xp = namespace(q, k, head)
@@ -53,7 +46,7 @@ class ErdosRenyi(Pattern):
 
 
 @dataclasses.dataclass(frozen=True)
-class WattsStrogatz(Pattern):
+class WattsStrogatz(Drawn):
   """A ring of near neighbors with some links moved to random tokens: clustered and small.
 
   Watts and Strogatz 1998: token i is linked to the next w/2 tokens on the ring. Each link stays
@@ -79,14 +72,10 @@ class WattsStrogatz(Pattern):
 
   def __post_init__(self):
     if self.neighbors < 2 or self.neighbors % 2 or not 0 <= self.beta <= 1 or self.heads < 1:
-      raise ConfigError(f"{self}: neighbors must be even, beta lie in [0, 1], heads be at least 1")
-
-  @property
-  def head_period(self) -> int:
-    return self.heads
-
-  def at(self, layer: int) -> "WattsStrogatz":
-    return dataclasses.replace(self, layer=layer)
+      raise ConfigError(
+        f"{self}: neighbors must be an even number from 2 on, beta must be in [0, 1],"
+        " and heads must be at least 1."
+      )
 
   def targets(self, layout: TokenLayout) -> np.ndarray:
     """Returns the far ends of each token's links.
@@ -110,17 +99,18 @@ class WattsStrogatz(Pattern):
     outgoing = self.targets(layout)[head % self.heads, first : last + 1]
     order, starts = _incoming(self, N, head % self.heads)
     incoming = order[starts[first] : starts[last + 1]]
-    near = [blocks_between(first - half, last + half, block, N)]
-    return np.unique(
-      np.concatenate([*near, blocks_of(outgoing, block, N), blocks_of(incoming, block, N)])
-    )
+    near = blocks_between(first - half, last + half, block, N)
+    return distinct([near, blocks_of(outgoing, block, N), blocks_of(incoming, block, N)])
 
 
 @functools.lru_cache(maxsize=64)
 def _targets(pattern: WattsStrogatz, length: int) -> np.ndarray:
   w, half = pattern.neighbors, pattern.neighbors // 2
   if length < 2 * w + 1:
-    raise ConfigError(f"WattsStrogatz.neighbors={w} needs at least {2 * w + 1} tokens: {length}")
+    raise ConfigError(
+      f"WattsStrogatz.neighbors={w} needs at least {2 * w + 1} tokens, but there are"
+      f" {length}. Use fewer neighbors."
+    )
   token: Index = np.arange(length)
   head = np.arange(pattern.heads)[:, None]
   names = (pattern.seed, pattern.layer, head)

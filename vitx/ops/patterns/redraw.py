@@ -23,16 +23,13 @@ def redraw_blocks(pattern: Pattern, layout: TokenLayout, seed: Any) -> Pattern:
   """
   if isinstance(pattern, OnGrid):
     return OnGrid(redraw_blocks(pattern.pattern, TokenLayout(layout.grid), seed))
-  if isinstance(pattern, Intersection):
-    whole, parts = pattern.patterns
-    return _redraw(whole, layout, seed, parts)
-  return _redraw(pattern, layout, seed, None)
-
-
-def _redraw(whole: Any, layout: TokenLayout, seed: Any, parts: Pattern | None) -> Pattern:
-  random = [member for member in whole.patterns if isinstance(member, RandomBlocks)]
-  others = [member for member in whole.patterns if not isinstance(member, RandomBlocks)]
-  others = others if parts is None else [member & parts for member in others]
+  parts = pattern.patterns if isinstance(pattern, Intersection) else (pattern,)
+  whole: Any = parts[0]
+  limits = parts[1:]
+  members = whole.patterns
+  random = [member for member in members if isinstance(member, RandomBlocks)]
+  others = [member for member in members if not isinstance(member, RandomBlocks)]
+  others = [Intersection((member, *limits)) for member in others] if limits else others
   drawn = []
   for member in random:
     indices = jnp.asarray(member.redraw(layout, seed, 0))
@@ -41,8 +38,8 @@ def _redraw(whole: Any, layout: TokenLayout, seed: Any, parts: Pattern | None) -
     head = np.arange(indices.shape[0])[:, None, None]
     key = jnp.maximum(indices, 0) * member.block
     legal = indices >= 0
-    if parts is not None:
-      legal &= parts.allows(layout, row, key, head)
+    for limit in limits:
+      legal &= limit.allows(layout, row, key, head)
     for other in others:
       legal &= ~other.allows(layout, row, key, head)
     drawn.append(GivenBlocks(jnp.where(legal, indices, -1), member.block))

@@ -1,6 +1,7 @@
 """Softmax attention by a plan, with work and memory in proportion to its parts."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -16,7 +17,7 @@ from vitx.ops.shapes import Array, Bool, Float
 from vitx.ops.sparse.block_mask import BlockMask, remember
 from vitx.ops.sparse.block_sparse import block_sparse_attention, block_sparse_attention_dynamic
 from vitx.ops.sparse.merge import Partial, merge, with_prefix
-from vitx.ops.sparse.permute import in_order, permute, restore
+from vitx.ops.sparse.permute import attend_in_order, in_order
 from vitx.ops.sparse.plan import SparsePlan
 
 
@@ -58,15 +59,11 @@ def attend(
     The output (B, N, H, E) in the dtype of `v` and lse (B, H, N) in float32. A query without edges
     has output 0, lse -inf and no gradient.
   """
-
-  def grid(q, k, v, **given):
-    return _by_head(plan, q, k, v, given)
-
-  given: dict[str, Any] = {"key_mask": key_mask, "scale": scale}
-  return with_prefix(grid, q, k, v, prefix=plan.prefix, kind=plan.prefix_kind, **given)
+  grid, kind = partial(_by_head, plan), plan.prefix_kind
+  return with_prefix(grid, q, k, v, prefix=plan.prefix, kind=kind, key_mask=key_mask, scale=scale)
 
 
-def _by_head(plan: SparsePlan, q, k, v, given: dict[str, Any]) -> Partial:
+def _by_head(plan: SparsePlan, q, k, v, **given: Any) -> Partial:
   """Attends with each group of heads that have equal parts."""
   if all(parts == plan.heads[0] for parts in plan.heads):
     return _merge_parts(plan.heads[0], plan.layout, q, k, v, given)
@@ -92,13 +89,8 @@ def _merge_parts(parts: tuple[Part, ...], layout: TokenLayout, q, k, v, given) -
 
 
 def _attend_part(part: Part, layout: TokenLayout, q, k, v, key_mask, scale) -> Partial:
-  core, order = CORES[part.core], part.order
-  if order is None:
-    return core(part, layout, q, k, v, key_mask, scale)
-  q, k, v = (permute(x, order) for x in (q, k, v))
-  key_mask = None if key_mask is None else permute(key_mask, order)
-  out, lse = core(part, layout, q, k, v, key_mask, scale)
-  return restore(out, order), jnp.swapaxes(restore(jnp.swapaxes(lse, 1, 2), order), 1, 2)
+  core = partial(CORES[part.core], part, layout, scale=scale)
+  return attend_in_order(core, part.order, q, k, v, key_mask)
 
 
 def _attend_blocks(part: Part, layout: TokenLayout, q, k, v, key_mask, scale) -> Partial:

@@ -22,7 +22,7 @@ from vitx.ops.patterns.parts import Order, as_order
 from vitx.ops.shapes import Array, Bool, Float, Int
 from vitx.ops.sparse.chosen_blocks import attend_chosen
 from vitx.ops.sparse.merge import Partial, with_prefix
-from vitx.ops.sparse.permute import permute, restore
+from vitx.ops.sparse.permute import attend_in_order
 
 
 @functools.lru_cache(maxsize=64)
@@ -44,8 +44,8 @@ def region_numbers(grid: tuple[int, ...], regions: int) -> tuple[np.ndarray, int
   """
   if regions > min(grid):
     raise ConfigError(
-      f"token_mixer.regions={regions} along each axis of a grid of {grid}: choose at most"
-      f" {min(grid)}"
+      f"token_mixer.regions={regions} exceeds an extent of the grid {grid}. Choose at"
+      f" most {min(grid)}."
     )
   extents = [math.ceil(g / regions) for g in grid]
   counts = [math.ceil(g / e) for g, e in zip(grid, extents, strict=True)]
@@ -145,9 +145,7 @@ def bilevel_attention(
     own[numbers[numbers >= 0]] = np.nonzero(numbers >= 0)[0]
     ahead = [(0, 0), (0, 0), (layout.prefix, 0), (layout.prefix, 0)]
     mask = jnp.pad(chosen[:, :, own][..., own], ahead, constant_values=True)
-    if key_mask is not None:
-      mask &= key_mask[:, None, None]
-    return masked_attention(q, k, v, mask=mask, scale=scale)
+    return masked_attention(q, k, v, mask=mask, key_mask=key_mask, scale=scale)
   attend = partial(
     _attend_regions,
     indices=indices,
@@ -163,10 +161,6 @@ def _attend_regions(
 ) -> Partial:
   """Attends with the grid's tokens reordered region by region, so that a region is a block."""
   attend = partial(attend_chosen, indices=indices, valid=valid, block=size, scale=scale)
-  if order is None:
-    return attend(q, k, v, key_mask=key_mask)
-  if key_mask is None and order.numbers.size > order.length:
-    key_mask = jnp.ones(q.shape[:2], bool)  # `permute` adds False for padding
-  seen = None if key_mask is None else permute(key_mask, order)
-  out, lse = attend(*(permute(x, order) for x in (q, k, v)), key_mask=seen)
-  return restore(out, order), jnp.swapaxes(restore(jnp.swapaxes(lse, 1, 2), order), 1, 2)
+  if key_mask is None and order is not None and order.numbers.size > order.length:
+    key_mask = jnp.ones(q.shape[:2], bool)  # the new order adds False for padding
+  return attend_in_order(attend, order, q, k, v, key_mask)

@@ -73,14 +73,21 @@ class BlockMask:
       ConfigError: `block` is not positive, or the pattern does not fit the layout.
     """
     if block < 1:
-      raise ConfigError(f"block={block} must be at least 1")
+      raise ConfigError(f"block={block} must be at least 1.")
     heads = 1 if pattern.head_period == 1 else num_heads
-    found = _Found(layout.length, block)
-    every = range(-(-layout.length // block))
+    N, b, R = layout.length, block, -(-layout.length // block)
+    numbers: dict[bytes, int] = {}
+    found = [np.zeros((3, 0), np.int32)]  # the row, the key block and the table of each tile
     for head in range(heads):
-      for rows, keys in _batches(pattern, layout, block, head, every):
-        found.add(rows, keys, head, _evaluate(pattern, layout, block, rows, keys, head))
-    return found.block_mask(heads)
+      for rows, keys in _batches(pattern, layout, b, head, range(R)):
+        whole = np.minimum(N - rows * b, b) * np.minimum(N - keys * b, b)
+        table = _number_tiles(_evaluate(pattern, layout, b, rows, keys, head), whole, numbers)
+        found.append(np.stack([head * R + rows, keys, table]).astype(np.int32)[:, table >= 0])
+    rows, keys, table = np.concatenate(found, axis=1)
+    packed = np.frombuffer(b"".join(numbers), np.uint8).reshape(-1, -(-b * b // 8))
+    partial = np.unpackbits(packed, axis=1, count=b * b).astype(bool).reshape(-1, b, b)
+    tables = np.concatenate([np.ones((1, b, b), bool), partial])
+    return BlockMask(N, b, heads, _offsets(rows, heads * R), keys, table, tables)
 
   def transpose(self) -> "BlockMask":
     """Returns the edges by key block: rows are key blocks, `keys` are query blocks."""
@@ -104,20 +111,6 @@ class BlockMask:
     full[self.queries, self.keys] = self.tables[self.table]
     matrix = full.reshape(self.heads, R, R, b, b).swapaxes(2, 3)
     return matrix.reshape(self.heads, R * b, R * b)[:, : self.length, : self.length]
-
-  @functools.cached_property
-  def edges(self) -> int:
-    """Returns the number of allowed triples (head, query, key)."""
-    height = np.minimum(self.length - (self.queries % self.rows) * self.block, self.block)
-    width = np.minimum(self.length - self.keys * self.block, self.block)
-    inside = height.astype(np.int64) * width
-    counts = self.tables.sum(axis=(1, 2), dtype=np.int64)
-    return int(np.where(self.table == 0, inside, counts[self.table]).sum())
-
-  @property
-  def density(self) -> float:
-    """Returns the number of edges divided by G N²."""
-    return self.edges / (self.heads * self.length**2)
 
   @functools.cached_property
   def _digest(self) -> str:
@@ -204,44 +197,21 @@ def _evaluate(
   return allowed & (q < N) & (k < N) if ragged else allowed
 
 
-class _Found:
-  """A collector of the tiles that hold edges; partly filled ones are numbered by their content."""
+def _number_tiles(tiles: np.ndarray, whole: np.ndarray, numbers: dict[bytes, int]) -> np.ndarray:
+  """Returns the table of each tile, int32 (tiles,): 0 if it is full, -1 if it is empty.
 
-  def __init__(self, length: int, block: int):
-    self.length, self.block = length, block
-    self.rows: list[np.ndarray] = []
-    self.keys: list[np.ndarray] = []
-    self.table: list[np.ndarray] = []
-    self.number: dict[bytes, int] = {}
-
-  def add(self, rows: np.ndarray, keys: np.ndarray, head: int, tiles: np.ndarray) -> None:
-    b, R = self.block, -(-self.length // self.block)
-    counts = np.count_nonzero(tiles, axis=(1, 2))
-    height = np.minimum(self.length - rows * b, b)
-    width = np.minimum(self.length - keys * b, b)
-    table = np.zeros(counts.size, np.int32)
-    partial = np.flatnonzero((counts > 0) & (counts < height * width))
-    packed = np.packbits(tiles[partial].reshape(partial.size, b * b), axis=1)
-    for i, content in zip(partial, packed, strict=True):
-      table[i] = self.number.setdefault(content.tobytes(), len(self.number) + 1)
-    kept = counts > 0
-    self.rows.append((head * R + rows[kept]).astype(np.int32))
-    self.keys.append(keys[kept].astype(np.int32))
-    self.table.append(table[kept])
-
-  def block_mask(self, heads: int) -> BlockMask:
-    b, none = self.block, np.zeros(0, np.int32)
-    packed = np.frombuffer(b"".join(self.number), np.uint8).reshape(-1, -(-b * b // 8))
-    partial = np.unpackbits(packed, axis=1, count=b * b).astype(bool).reshape(-1, b, b)
-    return BlockMask(
-      self.length,
-      b,
-      heads,
-      _offsets(np.concatenate([*self.rows, none]), heads * -(-self.length // b)),
-      np.concatenate([*self.keys, none]),
-      np.concatenate([*self.table, none]),
-      np.concatenate([np.ones((1, b, b), bool), partial]),
-    )
+  Args:
+    tiles: The edges in the tiles, bool (tiles, b, b).
+    whole: The number of elements inside N x N of each tile, int (tiles,).
+    numbers: The table of each partly filled content that was found, which new contents extend.
+  """
+  counts = np.count_nonzero(tiles, axis=(1, 2))
+  table = np.where(counts > 0, 0, -1).astype(np.int32)
+  partial = np.flatnonzero((counts > 0) & (counts < whole))
+  packed = np.packbits(tiles[partial].reshape(partial.size, tiles[0].size), axis=1)
+  for i, content in zip(partial, packed, strict=True):
+    table[i] = numbers.setdefault(content.tobytes(), len(numbers) + 1)
+  return table
 
 
 def _offsets(rows: np.ndarray, count: int) -> np.ndarray:

@@ -38,9 +38,9 @@ def block_sparse_attention(
   Raises:
     ValueError: The mask has another length or number of heads.
   """
-  _check(q, mask.length, mask.heads, "the mask")
+  _check(q, mask.length, mask.heads, "A mask")
   scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
-  return _static(q, k, v, key_mask, mask, scale)
+  return _attend(q, k, v, key_mask, None, None, mask, mask.block, scale)
 
 
 def block_sparse_attention_dynamic(
@@ -75,76 +75,58 @@ def block_sparse_attention_dynamic(
   """
   G, R, _ = indices.shape
   if -(-q.shape[1] // block) != R:
-    raise ValueError(f"indices of {R} query blocks of {block} for {q.shape[1]} tokens")
-  _check(q, q.shape[1], G, "indices")
+    raise ValueError(
+      f"The indices have {R} query blocks of {block} tokens, which do not fit {q.shape[1]} tokens."
+    )
+  _check(q, q.shape[1], G, "A table of blocks")
   scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
-  return _dynamic(q, k, v, key_mask, indices, valid, block, scale)
+  return _attend(q, k, v, key_mask, indices, valid, None, block, scale)
 
 
 def _check(q: jax.Array, length: int, layouts: int, what: str) -> None:
   _, n, heads, _ = q.shape
   if length != n or layouts not in (1, heads):
     raise ValueError(
-      f"{what} of {length} tokens and {layouts} layouts for {n} tokens and {heads} heads: build it"
-      f" for {n} tokens with 1 or {heads} layouts"
+      f"{what} of {length} tokens and {layouts} layouts cannot serve {n} tokens and"
+      f" {heads} heads. Build one for {n} tokens with 1 or {heads} layouts."
     )
 
 
-# These two functions choose the lowering. There is one for all platforms: `executor`. A Pallas
-# kernel (GPU) or splash attention (TPU) would take the same arrays and static mask here.
-def _forward(q, k, v, key_mask, sides, layout: xla.Layout, scale: float):
-  out, lse = xla.forward(q, k, v, key_mask, sides[0], layout, scale)
+# This function and its gradient choose the lowering. There is one for all platforms: `executor`. A
+# Pallas kernel (GPU) or splash attention (TPU) would take the same arrays and static mask here.
+@partial(jax.custom_vjp, nondiff_argnums=(6, 7, 8))
+def _attend(q, k, v, key_mask, indices, valid, mask: BlockMask | None, block: int, scale: float):
+  """Attends along a static mask, or along lists of blocks that are known only at run time."""
+  (by_query, _), layout = _list_rows(mask, indices, valid, block)
+  out, lse = xla.forward((q, k, v, key_mask), by_query, layout, scale)
   return out, jnp.swapaxes(lse, 1, 2)
 
 
-def _backward(saved, cotangents, sides, layout: xla.Layout, scale: float):
-  *inputs, out, lse = saved
-  d_out, d_lse = cotangents
-  lse, d_lse = (jnp.swapaxes(x, 1, 2) for x in (lse, d_lse))  # (B, N, H)
-  lse, delta = tiling.backward_statistics(out, lse, d_out, d_lse)
-  return xla.backward((*inputs, d_out, lse, delta), sides[0], sides[1], layout, scale)
-
-
-@partial(jax.custom_vjp, nondiff_argnums=(4, 5))
-def _static(q, k, v, key_mask, mask: BlockMask, scale: float):
-  return _forward(q, k, v, key_mask, rows.sides(mask), _layout(mask), scale)
-
-
-def _static_forward(q, k, v, key_mask, mask, scale):
-  out, lse = _static(q, k, v, key_mask, mask, scale)
-  return (out, lse), (q, k, v, key_mask, out, lse)
-
-
-def _static_backward(mask, scale, saved, cotangents):
-  grads = _backward(saved, cotangents, rows.sides(mask), _layout(mask), scale)
-  return *grads, None
-
-
-def _layout(mask: BlockMask) -> xla.Layout:
-  dead = any(side.is_padded for side in rows.sides(mask))
-  return xla.Layout(mask.heads, mask.rows, mask.block, dead, jnp.asarray(mask.tables))
-
-
-_static.defvjp(_static_forward, _static_backward)
-
-
-@partial(jax.custom_vjp, nondiff_argnums=(6, 7))
-def _dynamic(q, k, v, key_mask, indices, valid, block: int, scale: float):
-  layout = xla.Layout(indices.shape[0], indices.shape[1], block, True)
-  return _forward(q, k, v, key_mask, rows.drawn_sides(indices, valid), layout, scale)
-
-
-def _dynamic_forward(q, k, v, key_mask, indices, valid, block, scale):
-  out, lse = _dynamic(q, k, v, key_mask, indices, valid, block, scale)
+def _forward(q, k, v, key_mask, indices, valid, mask, block, scale):
+  out, lse = _attend(q, k, v, key_mask, indices, valid, mask, block, scale)
   return (out, lse), (q, k, v, key_mask, indices, valid, out, lse)
 
 
-def _dynamic_backward(block, scale, saved, cotangents):
+def _backward(mask, block, scale, saved, cotangents):
   q, k, v, key_mask, indices, valid, out, lse = saved
-  layout = xla.Layout(indices.shape[0], indices.shape[1], block, True)
-  sides = rows.drawn_sides(indices, valid)
-  grads = _backward((q, k, v, key_mask, out, lse), cotangents, sides, layout, scale)
-  return *grads, None, None, None
+  d_out, d_lse = cotangents
+  (by_query, by_key), layout = _list_rows(mask, indices, valid, block)
+  lse, d_lse = (jnp.swapaxes(x, 1, 2) for x in (lse, d_lse))  # (B, N, H)
+  lse, delta = tiling.backward_statistics(out, lse, d_out, d_lse)
+  arrays = (q, k, v, key_mask, d_out, lse, delta)
+  return *xla.backward(arrays, by_query, by_key, layout, scale), None, None, None
 
 
-_dynamic.defvjp(_dynamic_forward, _dynamic_backward)
+def _list_rows(
+  mask: BlockMask | None, indices, valid, block: int
+) -> tuple[tuple[rows.MaskSide, rows.MaskSide], xla.Layout]:
+  """Returns the rows by query block and by key block, and the layout of heads and blocks."""
+  if mask is None:
+    layout = xla.Layout(indices.shape[0], indices.shape[1], block, True)
+    return rows.drawn_sides(indices, valid), layout
+  sides = rows.sides(mask)
+  dead = any(side.is_padded for side in sides)
+  return sides, xla.Layout(mask.heads, mask.rows, mask.block, dead, jnp.asarray(mask.tables))
+
+
+_attend.defvjp(_forward, _backward)

@@ -16,7 +16,7 @@ import numpy as np
 
 from vitx.ops.kernels import tiling
 from vitx.ops.kernels.tiling import product, product_transposed
-from vitx.ops.shapes import Array, Bool, Float
+from vitx.ops.shapes import Array, Float
 from vitx.ops.sparse.rows import Indices, MaskSide, Rows
 
 
@@ -44,20 +44,13 @@ class _Blocks(NamedTuple):
 
 
 def forward(
-  q: Float[Array, "B N H D"],
-  k: Float[Array, "B N H D"],
-  v: Float[Array, "B N H E"],
-  key_mask: Bool[Array, "B N ..."] | None,
-  rows: MaskSide,
-  layout: Layout,
-  scale: float,
+  arrays: tuple[jax.Array, ...], rows: MaskSide, layout: Layout, scale: float
 ) -> tuple[Float[Array, "B N H E"], Float[Array, "B N H"]]:
   """Attends along lists of blocks.
 
   Args:
-    q, k: The queries and the keys, (B, N, H, D).
-    v: The values, (B, N, H, E).
-    key_mask: A boolean mask (B, N) or (B, N, H), True = may be attended; `None` for all.
+    arrays: The tuple of q, k, v, (B, N, H, D) each, and a boolean mask (B, N) or (B, N, H), True =
+      may be attended, `None` for all.
     rows: The key blocks of the query blocks.
     layout: The layout of heads and blocks.
     scale: The factor of the logits.
@@ -65,6 +58,8 @@ def forward(
   Returns:
     The output (B, N, H, E) in the dtype of `v` and lse (B, N, H) float32.
   """
+
+  q, k, v, key_mask = arrays
 
   def part(arrays):
     blocks = _blocks(layout, *arrays)
@@ -159,9 +154,7 @@ def _keep_tiles(rows: MaskSide, blocks: _Blocks) -> bool:
   return 2 * block <= dim and elements <= tiling.step_elements()
 
 
-def _gradients_in_turn(
-  blocks: _Blocks, rows: MaskSide, columns: MaskSide, layout: Layout, scale: float
-):
+def _gradients_in_turn(blocks: _Blocks, rows, columns, layout: Layout, scale: float):
   """Computes the gradient of q, then those of k and v, and recomputes the probabilities for each.
 
   With the two products of the forward pass this makes nine products over the edges.
@@ -172,9 +165,7 @@ def _gradients_in_turn(
   return *dq, *dkv
 
 
-def _gradients_at_once(
-  blocks: _Blocks, rows: MaskSide, columns: MaskSide, layout: Layout, scale: float
-):
+def _gradients_at_once(blocks: _Blocks, rows, columns, layout: Layout, scale: float):
   """Computes all gradients with the tiles of the query blocks kept for the key blocks.
 
   With the two products of the forward pass this makes seven products over the edges.
@@ -299,9 +290,7 @@ def _classes(side: MaskSide, layout: Layout) -> tuple[Rows, ...]:
   return side.classes or (Rows(dead[0], dead, None, True, np.ones_like(dead)),)
 
 
-def _in_order(
-  parts: list[tuple], side: MaskSide, layout: Layout, fills: tuple[float, ...]
-) -> tuple:
+def _in_order(parts: list[tuple], side: MaskSide, layout: Layout, fills: tuple) -> tuple:
   """Joins the results of classes, each (z, c, b, ...), in block order: (z, G·R, b, ...)."""
   blocks = layout.heads * layout.rows
   joined = [jnp.concatenate(x, axis=1) for x in zip(*parts, strict=True)]

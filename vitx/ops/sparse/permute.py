@@ -1,6 +1,7 @@
 """Reordering of tokens, without a gather if the order is a transposition."""
 
 import dataclasses
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -42,6 +43,30 @@ def restore(x: Shaped[Array, "B M ..."], order: Order) -> Shaped[Array, "B N ...
   shape, axes = order.axes
   back = tuple(int(axis) for axis in np.argsort(axes))
   return _transpose(x, tuple(shape[axis] for axis in axes), back)[:, : order.length]
+
+
+def attend_in_order(
+  attend: Callable[..., tuple[jax.Array, jax.Array]],
+  order: Order | None,
+  q: Shaped[Array, "B N H D"],
+  k: Shaped[Array, "B N H D"],
+  v: Shaped[Array, "B N H E"],
+  key_mask: Shaped[Array, "B N"] | None,
+) -> tuple[Shaped[Array, "B N H E"], Shaped[Array, "B H N"]]:
+  """Attends between reordered tokens, and returns the results in the usual order.
+
+  Args:
+    attend: A function (q, k, v, key_mask=...) -> (out, lse) for the reordered tokens.
+    order: The new order of the N tokens; `None` for the usual one.
+    q, k: The queries and the keys, (B, N, H, D).
+    v: The values, (B, N, H, E).
+    key_mask: A boolean mask (B, N), True = may be attended, or `None`.
+  """
+  if order is None:
+    return attend(q, k, v, key_mask=key_mask)
+  q, k, v = (permute(x, order) for x in (q, k, v))
+  out, lse = attend(q, k, v, key_mask=None if key_mask is None else permute(key_mask, order))
+  return restore(out, order), jnp.swapaxes(restore(jnp.swapaxes(lse, 1, 2), order), 1, 2)
 
 
 def _transpose(x: jax.Array, shape: tuple[int, ...], axes: tuple[int, ...]) -> jax.Array:

@@ -8,7 +8,7 @@ from vitx.ops.patterns.base import Intersection, OnGrid, Pattern, Union
 from vitx.ops.patterns.local import Causal, Full, Global, Nothing
 from vitx.ops.patterns.parts import Part
 from vitx.ops.sparse.block_mask import remember
-from vitx.ops.sparse.tiles import TILES, Heads, cheapest
+from vitx.ops.sparse.tiles import TILES, Heads, cost
 
 CLASS = Global(prefix=True)
 
@@ -101,7 +101,7 @@ def _cheapest(pattern: Pattern, layout: TokenLayout) -> Heads:
   ways = [_split(pattern, layout, tile) for tile in sorted({*TILES, *own}, reverse=True)]
   if all(part.core == "block_sparse" and part.order for parts in ways[0] for part in parts):
     ways.append(((Part(pattern, "block_sparse", max(TILES)),),))  # the usual order fits any edges
-  return ways[0] if len({*ways}) == 1 else cheapest(ways, layout)
+  return ways[0] if len({*ways}) == 1 else min(ways, key=lambda way: cost(way, layout))
 
 
 def _split(pattern: Pattern, layout: TokenLayout, tile: int) -> Heads:

@@ -5,47 +5,20 @@ scores over the pairs of a query block and a key block is the product of the blo
 exact, and cheaper by the square of the block size. A kernel can skip blocks, but not single keys.
 """
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 
+from vitx.ops.implementation import resolve_implementation
 from vitx.ops.inputs import check_inputs
 from vitx.ops.kernels.key_scores import score_keys
 from vitx.ops.kernels.selection import keep_first
-from vitx.ops.shapes import Array, Bool, Float, Int
-from vitx.ops.sparse.chosen_blocks import chosen_block_attention
-
-
-def choose_blocks(
-  coefficients: Float[Array, "B H N S"],
-  basis: Float[Array, "N S"],
-  budget: int,
-  block: int,
-  *,
-  key_mask: Bool[Array, "B N"] | None = None,
-) -> tuple[Int[Array, "B H R K"], Bool[Array, "B H R K"]]:
-  """Returns the key blocks with the largest predicted sum for each query block.
-
-  Args:
-    coefficients: The coefficients of the queries, (B, H, N, S).
-    basis: The basis over the keys, (N, S).
-    budget: The number K of key blocks that a query block chooses, at most R = ceil(N / b).
-    block: The number b of tokens in a block; the last may have fewer.
-    key_mask: A boolean mask (B, N), True = counts, as a query and as a key, or `None`. A block
-      without such tokens is not chosen.
-
-  Returns:
-    The key blocks, int32 (B, H, R, K), and bool (B, H, R, K), False where an index only fills the
-    array.
-  """
-  coefficients, basis = jax.lax.stop_gradient((coefficients, basis))
-  if key_mask is None:
-    scores = score_keys(_sum_blocks(coefficients, block), _sum_blocks(basis, block))
-    return keep_first(scores, budget)
-  coefficients = jnp.where(key_mask[:, None, :, None], coefficients, 0)
-  basis = jnp.where(key_mask[:, :, None], basis, 0)
-  counts = _sum_blocks(key_mask[..., None], block)[:, None, None, :, 0]
-  queries, keys = _sum_blocks(coefficients, block), _sum_blocks(basis, block)[:, None]
-  return keep_first(score_keys(queries, keys, counts > 0), budget)
+from vitx.ops.kernels.softmax import masked_attention
+from vitx.ops.kernels.top_k import kept_mask
+from vitx.ops.shapes import Array, Bool, Float
+from vitx.ops.sparse.chosen_blocks import attend_chosen
+from vitx.ops.sparse.merge import with_prefix
 
 
 def predicted_block_attention(
@@ -87,19 +60,47 @@ def predicted_block_attention(
   """
   check_inputs(q, k, v, key_mask, same_length=True)
   grid = None if key_mask is None else key_mask[:, prefix:]
-  chosen = choose_blocks(coefficients, basis[prefix:], budget, block, key_mask=grid)
-  return chosen_block_attention(
-    q,
-    k,
-    v,
-    *chosen,
-    block,
-    prefix=prefix,
-    key_mask=key_mask,
-    scale=scale,
-    implementation=implementation,
-    op="predicted_block_attention",
-  )
+  chosen = _choose_blocks(coefficients, basis[prefix:], budget, block, grid)
+  op = "predicted_block_attention"
+  if resolve_implementation(op, implementation, "chosen_blocks", q.shape) == "masked":
+    mask = _to_mask(*chosen, block, q.shape[1], prefix)
+    return masked_attention(q, k, v, mask=mask, key_mask=key_mask, scale=scale)
+  indices, valid = chosen
+  attend = partial(attend_chosen, indices=indices, valid=valid, block=block)
+  return with_prefix(attend, q, k, v, prefix=prefix, key_mask=key_mask, scale=scale)[0], None
+
+
+def _choose_blocks(
+  coefficients: jax.Array, basis: jax.Array, budget: int, block: int, key_mask: jax.Array | None
+) -> tuple[jax.Array, jax.Array]:
+  """Returns the key blocks with the largest predicted sum for each query block.
+
+  A token that `key_mask` (B, N) hides counts neither as a query nor as a key. A block without
+  other tokens is not chosen.
+
+  Returns:
+    The key blocks, int32 (B, H, R, K), and bool (B, H, R, K), False where an index only fills the
+    array.
+  """
+  coefficients, basis = jax.lax.stop_gradient((coefficients, basis))
+  if key_mask is None:
+    scores = score_keys(_sum_blocks(coefficients, block), _sum_blocks(basis, block))
+    return keep_first(scores, budget)
+  coefficients = jnp.where(key_mask[:, None, :, None], coefficients, 0)
+  basis = jnp.where(key_mask[:, :, None], basis, 0)
+  counts = _sum_blocks(key_mask[..., None], block)[:, None, None, :, 0]
+  queries, keys = _sum_blocks(coefficients, block), _sum_blocks(basis, block)[:, None]
+  return keep_first(score_keys(queries, keys, counts > 0), budget)
+
+
+def _to_mask(
+  indices: jax.Array, valid: jax.Array, block: int, length: int, prefix: int
+) -> jax.Array:
+  """Returns a mask (B, H, N, N), N = `length`: queries see the prefix and their chosen blocks."""
+  blocks = kept_mask(indices, valid, indices.shape[2])
+  tokens = jnp.repeat(jnp.repeat(blocks, block, axis=2), block, axis=3)
+  grid = tokens[:, :, : length - prefix, : length - prefix]
+  return jnp.pad(grid, [(0, 0), (0, 0), (prefix, 0), (prefix, 0)], constant_values=True)
 
 
 def _sum_blocks(x: jax.Array, block: int) -> jax.Array:

@@ -70,7 +70,7 @@ def sides(mask: BlockMask) -> tuple[MaskSide, MaskSide]:
   return rows, _with_pairs(columns, rows, mask.heads * mask.rows)
 
 
-def class_widths(lengths: np.ndarray, classes: int = MAX_CLASSES) -> list[int]:
+def class_widths(lengths: np.ndarray) -> list[int]:
   """Returns the widths, ascending, that need the least padding for rows of these lengths.
 
   Every row takes the smallest width that holds it. The search is dynamic programming over the
@@ -80,13 +80,13 @@ def class_widths(lengths: np.ndarray, classes: int = MAX_CLASSES) -> list[int]:
   rows = np.concatenate([[0], np.cumsum(counts)])
   # best[i]: (cost, classes used, widths) of the i shortest lengths.
   best: list[tuple[int, int, list[int]] | None] = [(0, 0, [])] + [None] * distinct.size
-  for _ in range(classes):
+  for _ in range(MAX_CLASSES):
     for i in range(distinct.size, 0, -1):
       for j in range(i):
         if (left := best[j]) is not None:
           cost = left[0] + int(rows[i] - rows[j]) * int(distinct[i - 1])
           found = (cost, left[1] + 1, [*left[2], int(distinct[i - 1])])
-          if found[1] <= classes and (best[i] is None or found < best[i]):  # type: ignore[operator]
+          if found[1] <= MAX_CLASSES and (best[i] is None or found < best[i]):  # type: ignore[operator]
             best[i] = found
   last = best[-1]
   return last[2] if last else []

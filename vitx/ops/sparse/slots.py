@@ -76,8 +76,8 @@ def decode_plan(pattern: Pattern | None, layout: TokenLayout, num_heads: int) ->
     return DecodePlan(layout, none, none[:1], numbers, N, None, None)
   if pattern.is_drawn:
     raise ConfigError(
-      "token_mixer: a graph that is drawn at run time cannot be decoded token by token; use a"
-      " fixed one (token_mixer.redraw='never')"
+      "token_mixer: a graph that is drawn at run time cannot be decoded token by token."
+      " Use a fixed graph (token_mixer.redraw='never')."
     )
   pattern = pattern & Causal()
   groups, kinds = _group_heads(pattern, num_heads)
@@ -101,11 +101,10 @@ def _group_heads(pattern: Pattern, num_heads: int) -> tuple[np.ndarray, list[tup
   kinds: list[tuple[Pattern, int]] = []
   for head in range(num_heads):
     own = members[head % len(members)]
-    kind = (own, head % own.head_period)
-    if kind not in numbers:
-      numbers[kind] = len(kinds)
+    number = numbers.setdefault((own, head % own.head_period), len(kinds))
+    if number == len(kinds):
       kinds.append((own, head))
-    groups.append(numbers[kind])
+    groups.append(number)
   return np.array(groups, np.int32), kinds
 
 

@@ -108,7 +108,9 @@ def _make(
   mask = masks.MultiHeadMask([tiles[head % blocks.heads] for head in range(heads)])
   with jax.ensure_compile_time_eval():  # the kernel is cached, so it must hold no tracer
     kernel = kernels.make_splash_mha_single_device(mask=mask, interpret=interpret)
-  seeing = np.stack([each.rows_with_edges() for each in tiles], axis=1)[:, :, None]
+  seeing = np.zeros((blocks.heads * blocks.rows, BLOCK), bool)
+  np.logical_or.at(seeing, blocks.queries, blocks.tables.any(axis=2)[blocks.table])
+  seeing = seeing.reshape(blocks.heads, -1)[:, : blocks.length].T[:, :, None]
   return kernel, None if seeing.all() else seeing
 
 
@@ -144,13 +146,6 @@ class Tiles(masks.Mask):
     inside = np.arange(size)  # a full block may reach beyond token N
     n = self._blocks.length
     return found & (q * size + inside < n)[:, None] & (k * size + inside < n)
-
-  def rows_with_edges(self) -> np.ndarray:
-    """Returns a mask of the queries that have edges, bool (N,)."""
-    found = np.zeros((self._blocks.rows, self._blocks.block), bool)
-    for (q, k), _ in self._table.items():
-      found[q] |= self._tile(q, k).any(axis=1)
-    return found.reshape(-1)[: self._blocks.length]
 
   def __eq__(self, other: object) -> bool:
     return isinstance(other, Tiles) and (self._blocks, self._head) == (other._blocks, other._head)

@@ -24,16 +24,6 @@ SAMPLE = 2048  # queries whose tiles are counted; they are a sample of a longer 
 Heads = tuple[tuple[Part, ...], ...]
 
 
-def cheapest(ways: list[Heads], layout: TokenLayout) -> Heads:
-  """Returns the way that costs least, the first of equal ones.
-
-  Args:
-    ways: The ways of attending along one pattern, each with parts for each head.
-    layout: The layout of the N tokens.
-  """
-  return min(ways, key=lambda heads: cost(heads, layout))
-
-
 def cost(heads: Heads, layout: TokenLayout) -> float:
   """Returns the cost in nanoseconds per example and head of the parts that are attended by tiles.
 
