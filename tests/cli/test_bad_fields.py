@@ -99,22 +99,25 @@ FIELDS = [
   ("schedule=cosin", "schedule.name='cosin'", "Did you mean 'cosine'?"),
   (
     "schedule.warmup=-5",
-    'schedule.warmup=\'-5\' is no duration; write "300 steps" or "2.5 epochs"',
+    'schedule.warmup=\'-5\' must be a duration: "300 steps" or "2.5 epochs".',
   ),
   (
     "schedule.warmup=5 stps",
-    'schedule.warmup=\'5 stps\' is no duration; write "300 steps" or "2.5 epochs"',
+    'schedule.warmup=\'5 stps\' must be a duration: "300 steps" or "2.5 epochs".',
   ),
   (
     "schedule.warmup=500 epochs",
-    "schedule.warmup='500 epochs' takes 20219 steps, but the run has only 40; shorten the",
+    "schedule.warmup='500 epochs' takes 20219 steps, but the run has only 40. Shorten the",
   ),
   ("learning_rate=nan", "learning_rate='nan' must be a number, such as 0.002"),
   ("learning_rate=-1", "learning_rate=-1.0 is out of range; it must lie in [0, inf)"),
   ("learning_rate=abc", "learning_rate='abc' must be a number, such as 0.002"),
   ("batch_size=0", "batch_size=0 is out of range; it must be an integer in [1, 1000000]"),
   ("batch_size=-4", "batch_size=-4 is out of range; it must be an integer in [1, 1000000]"),
-  ("batch_size=33", "batch_size=33 does not split over 2 devices; nearest that fit: 32, 34"),
+  (
+    "batch_size=33",
+    "batch_size=33 does not split evenly over 2 devices. The nearest",
+  ),
   (
     "batch_size=1000000",
     "batch_size=1000000 is larger than the 1294 training examples of 'digits'",
@@ -122,7 +125,7 @@ FIELDS = [
   ("batch_size=2.5", "batch_size=2.5 must be an integer, such as 64"),
   (
     "grad_accum_steps=5",
-    "batch_size=32 does not split over 2 devices x grad_accum_steps=5; nearest that fit:",
+    "batch_size=32 does not split evenly over 2 devices x grad_accum_steps=5. The nearest",
   ),
   (
     "grad_accum_steps=0",
@@ -138,32 +141,32 @@ FIELDS = [
   ),
   (
     "freeze=nothing/.*",
-    "freeze: 'nothing/.*' matches the whole name of no parameter. The nearest names:",
+    "freeze: 'nothing/.*' matches the whole name of no parameter. The nearest names are",
   ),
   ("ema_decay=1", "ema_decay=1.0 is out of range; it must lie in [0, 1)"),
   ("ema_warmup=3", "ema_warmup=3 must be True or False, such as True"),
   ("duration=0 steps", "duration='0 steps' has no step; lengthen it"),
-  ("stop_after=3 lightyears", "stop_after='3 lightyears' is no duration"),
-  ("stop_after=0 steps", "stop_after='0 steps' is step 0; it must lie from 1 to"),
+  ("stop_after=3 lightyears", "stop_after='3 lightyears' must be a duration"),
+  ("stop_after=0 steps", "stop_after='0 steps' is step 0; it must be a step from 1 to"),
   (
     "duration=9 steps,stop_after=10 steps",
-    "stop_after='10 steps' is step 10; it must lie from 1 to 9, the end of duration='9 steps'",
+    "stop_after='10 steps' is step 10; it must be a step from 1 to 9, the end of",
   ),
-  ("duration=abc", 'duration=\'abc\' is no duration; write "300 steps" or "2.5 epochs"'),
+  ("duration=abc", 'duration=\'abc\' must be a duration: "300 steps" or "2.5 epochs".'),
   (
     "duration=-3 epochs",
-    'duration=\'-3 epochs\' is no duration; write "300 steps" or "2.5 epochs"',
+    'duration=\'-3 epochs\' must be a duration: "300 steps" or "2.5 epochs".',
   ),
   (
     "duration=1e99 epochs",
-    'duration=\'1e99 epochs\' is no duration; write "300 steps" or "2.5 epochs"',
+    'duration=\'1e99 epochs\' must be a duration: "300 steps" or "2.5 epochs".',
   ),
   (
     "duration=3 lightyears",
-    'duration=\'3 lightyears\' is no duration; write "300 steps" or "2.5 epochs"',
+    'duration=\'3 lightyears\' must be a duration: "300 steps" or "2.5 epochs".',
   ),
-  ("log_every=0", "log_every='0' must be longer than nothing, such as \"1 epochs\""),
-  ("log_every=abc", 'log_every=\'abc\' is no duration; write "300 steps" or "2.5 epochs"'),
+  ("log_every=0", "log_every='0' must be longer than zero, such as \"1 epochs\""),
+  ("log_every=abc", 'log_every=\'abc\' must be a duration: "300 steps" or "2.5 epochs".'),
   ("checkpoint.keep=0", "checkpoint.keep=0 is out of range; it must be an integer in [1, 1000000]"),
   (
     "checkpoint.keep=1",
@@ -171,12 +174,12 @@ FIELDS = [
   ),
   (
     "checkpoint.every=never",
-    'checkpoint.every=\'never\' is no duration; write "300 steps" or "2.5 epochs"',
+    'checkpoint.every=\'never\' must be a duration: "300 steps" or "2.5 epochs".',
   ),
   ("checkpoint=3", "checkpoint=3: it has fields of its own: every, keep"),
   (
     "evaluation.every=0 epochs",
-    "evaluation.every='0 epochs' must be longer than nothing, such as \"1 epochs\"",
+    "evaluation.every='0 epochs' must be longer than zero, such as \"1 epochs\"",
   ),
   (
     "evaluation.batch_size=0",
@@ -214,7 +217,7 @@ FIELDS = [
   (
     "token_mixer=fnet,evaluation.attention_entropy=8",
     "evaluation.attention_entropy=8: the layers of this network (model.name='vit', token mixer",
-    "'fnet') have no softmax over tokens; set evaluation.attention_entropy=0, or use",
+    "'fnet') have no softmax over tokens. Set evaluation.attention_entropy=0, or use",
   ),
   ("evaluation.limit=0", "evaluation.limit=0 is out of range; it must be an integer in [1,"),
   ("evaluation.limit=x", "evaluation.limit='x' must be an integer"),
@@ -321,12 +324,20 @@ FIELDS = [
   ("data.fit=centre", "config has no field 'data.fit'. Did you mean 'data.resize_mode'?"),
   ("optimizer=3", "optimizer=3 must be a name, or a dict with a name and fields"),
   ("batch_size", "config override 'batch_size' is not of the form field=value"),
-  ("data.image_size=60000", "batch_size=32: so many examples", "(1, 60000, 60000, 1)", "Lower it"),
-  ("data.decode_size=60000", "whose 'image' is uint8 (60000, 60000, 1), take"),
-  ("model.width=1000000", "this machine has", "token_mixer/key/kernel (1000000, 2, 500000); lower"),
+  (
+    "data.image_size=60000",
+    "batch_size=32: a batch of so many",
+    "(1, 60000, 60000, 1). Lower batch",
+  ),
+  ("data.decode_size=60000", "largest array is 'image', uint8 (60000, 60000, 1)"),
+  (
+    "model.width=1000000",
+    "this machine has",
+    "token_mixer/key/kernel', float32 (1000000, 2, 500000)",
+  ),
   (
     "data.image_size=32768,stem.patch=32768,batch_size=2",
-    "stem/embed/kernel (32768, 32768, 1, 16)",
+    "stem/embed/kernel', float32 (32768, 32768, 1, 16)",
   ),
   ("init_from=nowhere", "workdir='nowhere' has no config.json: it is no workdir of vitx"),
   ("init_from=x.safetensors", "init_from='x.safetensors': there is no such file"),

@@ -15,7 +15,7 @@ TWO = [*DIGITS, "--rows", "softmax,fnet"]
 
 CASES = [
   ([*DIGITS, "--rows", "softmx"], "has no row 'softmx'. Did you mean 'softmax'?"),
-  ([*DIGITS, "--rows", "fnet,fnet"], "rows: 'fnet' comes twice"),
+  ([*DIGITS, "--rows", "fnet,fnet"], "rows: 'fnet' occurs twice"),
   (["--config", "digits:fnet", "--rows", "fnet"], "names the row 'fnet' already"),
   (["--config", "digts"], "config='digts' is no file. Did you mean 'digits'?"),
   (["--config", "digits:fnet,model.depth=0"], "model.depth=0 is out of range"),

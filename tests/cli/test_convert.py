@@ -99,7 +99,7 @@ def test_nothing_is_overwritten(run, tmp_path, capsys):
   out.mkdir()
   (out / "README.md").write_text("mine")
   assert convert(run / "run", out=out / "tiny.safetensors") == 1
-  assert "README.md is there already" in capsys.readouterr().err
+  assert "README.md exists already" in capsys.readouterr().err
   assert [path.name for path in out.iterdir()] == ["README.md"]
   file = run / "out" / "tiny.safetensors"
   assert convert(file, f"--config={CONFIG}", out=run / "run") == 1
