@@ -54,17 +54,17 @@ def start(
   return subprocess.Popen(command, cwd=ROOT, env=base | dict(environment or {}), **pipes)
 
 
-def signal_at(step: int, name: str) -> str:
-  """Returns code for `start`: a signal to that process itself when it has dispatched a step."""
+def at_step(step: int, action: str) -> str:
+  """Returns code for `start`: an action of that process when it has dispatched a step."""
   return f"""
-import signal
+import os, signal
 from vitx.training.in_flight import InFlight
 add = InFlight.add
-def add_and_signal(self, steps, *more):
+def add_and_act(self, steps, *more):
   add(self, steps, *more)
   if {step} in steps:
-    signal.raise_signal(signal.{name})
-InFlight.add = add_and_signal
+    {action}
+InFlight.add = add_and_act
 """
 
 

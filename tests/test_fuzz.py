@@ -45,23 +45,8 @@ RECORDS: dict[str, dict[str, Any]] = {
   "tracking.json": {"tracking": {"name": "wandb"}, "id": "a1", "known": [[0, 9]], "until": 9},
 }
 # What stands in a record for what a run wrote there.
-STRANGE = (
-  *(
-    None,
-    True,
-    -1,
-    0,
-    2**70,
-    1e308,
-    float("nan"),
-    "",
-    "\0",
-    "../../x",
-    "module:Name",
-    "é\n\x1b[31m",
-  ),
-  *([], {}, [[]], {"name": 3}, ["a"] * 9, {"a": {"b": {}}}),
-)
+STRANGE = [None, True, -1, 0, 2**70, 1e308, float("nan"), "", "\0", "../../x", "module:Name"]
+STRANGE += ["é\n\x1b[31m", [], {}, [[]], {"name": 3}, ["a"] * 9, {"a": {"b": {}}}]
 
 
 def damage(rng: np.random.Generator, content: bytes) -> bytes:

@@ -5,17 +5,13 @@ own process, at a certain step: nothing is waited for.
 """
 
 import itertools
-import shutil
 from pathlib import Path
 
-import jax
-import numpy as np
 import pytest
 
 from tests import runs
+from tests.training.test_loop import same
 from vitx.cli.main import main
-from vitx.configs.density_digits import get_config
-from vitx.training import loop
 
 pytestmark = pytest.mark.slow  # whole processes, each with an import and a trace of the network
 
@@ -76,10 +72,7 @@ def resumed_at(output: str) -> int:
 
 def same_run(a: Path, b: Path) -> None:
   assert runs.rows(a) == runs.rows(b)
-  x, y = (jax.tree_util.tree_leaves_with_path(runs.final_state(w)) for w in (a, b))
-  assert len(x) == len(y) > 20
-  for (path, left), (_, right) in zip(x, y, strict=True):
-    np.testing.assert_array_equal(left, right, err_msg=str(path))
+  same(runs.final_state(a), runs.final_state(b))
 
 
 def test_kill_and_resume(finished_run, tmp_path, capsys):
@@ -94,23 +87,8 @@ def test_kill_and_resume(finished_run, tmp_path, capsys):
   same_run(finished_run[0], tmp_path)
 
 
-def test_layers_in_a_loop_go_on_to_the_same_bits(tmp_path):
-  """A density model's end is forgotten."""
-  whole, forgetful = tmp_path / "whole", tmp_path / "forgetful"
-  config = get_config(
-    "strided,model.width=16,model.depth=4,model.layer_cycle=2,model.num_heads=2,model.mlp_dim=32,"
-    "model.dropout=0.1,batch_size=8,evaluation.every=12 steps,checkpoint.every=4 steps,"
-    "log_every=1,duration=12 steps,schedule.warmup=2 steps,ema_decay=0.9,data.fraction=0.1"
-  )
-  assert loop.train(config, whole).finished
-  shutil.copytree(whole, forgetful)
-  shutil.rmtree(forgetful / "checkpoints" / "12")
-  assert saved(forgetful) == 8 and loop.train(config, forgetful).finished
-  same_run(whole, forgetful)
-
-
 def test_a_signal_saves_and_the_same_command_goes_on(finished_run, tmp_path, capsys):
-  trap = runs.signal_at(10, "SIGTERM")
+  trap = runs.at_step(10, "signal.raise_signal(signal.SIGTERM)")
   process = runs.start(tmp_path, "steps_per_dispatch=1", devices=2, before=trap)
   output = runs.finish(process, code=75)
   assert "SIGTERM" in output and "run the same command again to resume" in output

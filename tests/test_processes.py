@@ -46,7 +46,7 @@ def test_they_agree_with_two_devices_and_one_signal_stops_both_and_both_go_on(
   finished_run, tmp_path, port
 ):
   # A signal to the one that does not write.
-  trap = runs.signal_at(10, "SIGTERM")
+  trap = runs.at_step(10, "signal.raise_signal(signal.SIGTERM)")
   run_two(tmp_path, port, "steps_per_dispatch=1", code=75, before=trap)
   assert all("resuming" in output for output in run_two(tmp_path, port))
   own, wanted = runs.rows(tmp_path), runs.rows(finished_run[0])
@@ -61,16 +61,6 @@ def test_they_agree_with_two_devices_and_one_signal_stops_both_and_both_go_on(
     np.testing.assert_allclose(row[loss], one[loss], rtol=tolerance)
 
 
-DIE = """
-import os
-from vitx.training.in_flight import InFlight
-add = InFlight.add
-def add_and_die(self, steps, *more):
-  add(self, steps, *more)
-  if 10 in steps:
-    {how}
-InFlight.add = add_and_die
-"""
 KILL, FAIL = "os.kill(os.getpid(), 9)", "raise OSError('the disk of this host is full')"
 
 
@@ -86,14 +76,14 @@ def test_who_loses_another_process_ends_with_a_line(tmp_path, port, victim, how,
       tmp_path,
       *settings,
       flags=[*flags, f"--process={number}"],
-      before=DIE.format(how=how) if number == victim else "import os",
+      before=runs.at_step(10, how) if number == victim else "import os",
     )
     for number in range(2)
   ]
   own = runs.finish(both[victim], code)
   *_, last = runs.finish(both[1 - victim], 1).splitlines()
-  assert last.startswith("another process of this run has ended, or cannot be reached: ")
-  assert last.endswith("with the same command, which goes on from the last checkpoint")
+  assert last.startswith("another process of this run has ended or cannot be reached: ")
+  assert last.endswith("with the same command; they continue from the last checkpoint.")
   if how == FAIL:
     assert own.splitlines()[-1] == "OSError: the disk of this host is full"
   if how == "1 / 0":

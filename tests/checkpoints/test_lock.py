@@ -246,32 +246,6 @@ def test_a_training_holds_the_lock_until_it_ends(tmp_path, monkeypatch, made, en
   assert not (tmp_path / lock.TRAIN).exists()
 
 
-HOLDER = """
-import sys
-from vitx.checkpoints import lock
-with lock.hold(sys.argv[1]):
-  print("held", flush=True)
-  input()
-"""
-
-
-@pytest.mark.slow  # a whole process, with an import
-def test_a_second_process_is_refused_and_a_killed_one_is_followed(tmp_path, caplog):
-  pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-  with subprocess.Popen([sys.executable, "-c", HOLDER, str(tmp_path)], **pipes) as first:
-    try:
-      assert first.stdout.readline() == "held\n"
-      in_use = f"workdir='{tmp_path}' is in use: process {first.pid}"
-      with pytest.raises(WorkdirInUseError, match=in_use), lock.hold(tmp_path):
-        raise AssertionError("held twice")
-    finally:
-      first.kill()
-  assert (tmp_path / lock.TRAIN).exists()
-  with lock.hold(tmp_path):
-    assert f"took over the lock of process {first.pid}" in caplog.text
-  assert not list(tmp_path.iterdir())
-
-
 def test_a_lock_that_was_deleted_is_taken_again_unless_another_holds_it(tmp_path):
   workdir = tmp_path / "run"
   workdir.mkdir()

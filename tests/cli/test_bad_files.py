@@ -92,8 +92,14 @@ PROCESSES = [
   (["--processes=2", "--process=0"], "belong together: give all three or none"),
   (["--coordinator=h:1", "--processes=0", "--process=0"], "--processes=0 must be at least 1"),
   (["--coordinator=h:1", "--processes=-2", "--process=0"], "--processes=-2 must be at least 1"),
-  (["--coordinator=h:1", "--processes=2", "--process=2"], "--process=2 must lie in 0..1"),
-  (["--coordinator=h:1", "--processes=2", "--process=-1"], "--process=-1 must lie in 0..1"),
+  (
+    ["--coordinator=h:1", "--processes=2", "--process=2"],
+    "--process=2 must be a number from 0",
+  ),
+  (
+    ["--coordinator=h:1", "--processes=2", "--process=-1"],
+    "--process=-1 must be a number from 0",
+  ),
   (["--coordinator=h:1", "--processes=two", "--process=0"], "argument --processes: invalid int"),
   (
     ["--coordinator=h", "--processes=2", "--process=0"],
@@ -128,7 +134,7 @@ def test_a_port_that_another_program_has(elsewhere, capsys):
 @pytest.mark.parametrize("name", ["SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE"])
 def test_a_launcher_that_gives_no_number(name, elsewhere, capsys, monkeypatch):
   monkeypatch.setenv(name, "many")
-  message = f"{name}='many' in the environment is no number of processes; unset it"
+  message = f"{name}='many' in the environment must be the number of processes. Unset it"
   refuse(capsys, elsewhere, ["train", "--config", TINY, "--workdir", "run"], message)
 
 
@@ -223,4 +229,4 @@ def test_results_that_are_folders_are_refused_first(elsewhere, capsys):
 def test_a_sweep_that_nobody_waits_for_is_refused_at_once(more, elsewhere, capsys, monkeypatch):
   monkeypatch.setattr(points, "load_config", lambda *_: pytest.fail("it began"))
   command = ["sweep", "--config", "digits:softmax", "--workdir", "runs", *more]
-  refuse(capsys, elsewhere, command, more[0][2:], " points; at most 10,000 are compared")
+  refuse(capsys, elsewhere, command, more[0][2:], " points are too many; vary at most 10,000")

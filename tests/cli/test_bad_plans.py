@@ -15,7 +15,7 @@ TWO = [*DIGITS, "--rows", "softmax,fnet"]
 
 CASES = [
   ([*DIGITS, "--rows", "softmx"], "has no row 'softmx'. Did you mean 'softmax'?"),
-  ([*DIGITS, "--rows", "fnet,fnet"], "rows: 'fnet' comes twice"),
+  ([*DIGITS, "--rows", "fnet,fnet"], "rows: 'fnet' occurs twice"),
   (["--config", "digits:fnet", "--rows", "fnet"], "names the row 'fnet' already"),
   (["--config", "digts"], "config='digts' does not exist. Did you mean 'digits'?"),
   (["--config", "vix_cifar10:vip,dataset=food110"], "Did you mean 'food101'?"),

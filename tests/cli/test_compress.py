@@ -189,7 +189,7 @@ def test_what_it_refuses(text, digits, command, tmp_path):
   assert "values between the levels" in errors(digits, "compress", tmp_path / "between.npy")
   assert "does not end in .vitx" in errors(text, "decompress", tmp_path / "word")
   (tmp_path / "word.vitx").write_bytes(b"here")
-  assert "is there already" in errors(text, "compress", tmp_path / "word")
+  assert "exists already" in errors(text, "compress", tmp_path / "word")
 
 
 def test_says_what_to_install(text, tmp_path, monkeypatch):

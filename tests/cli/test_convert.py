@@ -99,7 +99,7 @@ def test_nothing_is_overwritten(run, tmp_path, capsys):
   out.mkdir()
   (out / "README.md").write_text("mine")
   assert convert(run / "run", out=out / "tiny.safetensors") == 1
-  assert "README.md is there already" in capsys.readouterr().err
+  assert "README.md exists already" in capsys.readouterr().err
   assert [path.name for path in out.iterdir()] == ["README.md"]
   assert convert(run / "run", out=run / "out" / "second.safetensors") == 1
   assert "README.md is there already; each export has its own folder" in capsys.readouterr().err

@@ -161,7 +161,7 @@ def test_an_end_of_a_whole_run_of_phases_is_refused(tmp_path, quick):
     "learning_rate=[1e-3]", 1, "sparsifiner_small.py:digits_keep_0.5,stop_after=4 steps"
   )
   with pytest.raises(
-    ConfigError, match=r"stop_after='4 steps' ends a run of phases.*phases\.phase1"
+    ConfigError, match=r"stop_after='4 steps' would end a run of phases.*phases\.phase1"
   ):
     train_points(found, tmp_path, Silent())
   assert not list(tmp_path.iterdir())

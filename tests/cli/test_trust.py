@@ -193,7 +193,7 @@ def test_a_config_of_data_says_what_it_has_read(change, said, run_copy, monkeypa
   for field, value in change.items():
     config[field] = {**config[field], **value} if isinstance(value, dict) else value
   (run_copy / "theirs.json").write_text(json.dumps(config))
-  said = f"says what is read: {said.replace('HERE', str(run_copy.parent))}"
+  said = f"names files or data to read: {said.replace('HERE', str(run_copy.parent))}"
   vitx.load_config(str(run_copy / "theirs.json"))
   vitx.load_config(str(run_copy / "theirs.json"))  # as for each point of a sweep
   assert said in caplog.messages[0] and len(caplog.messages) == 1
@@ -215,7 +215,7 @@ def test_a_run_says_what_it_has_read(run_copy, data_dir, monkeypatch, caplog):
   vitx.evaluate(run_copy, limit=4)
   (said,) = caplog.messages
   assert said == (
-    f"'{run_copy}/config.json' says what is read: data.data_dir='copy/data'"
+    f"'{run_copy}/config.json' names files or data to read: data.data_dir='copy/data'"
     f" (here '{run_copy}/data')"
   )
 

@@ -94,21 +94,25 @@ def test_another_spelling_of_a_place_is_the_same_source(tmp_path, monkeypatch):
       check(old, new, kind)
 
 
-@pytest.mark.usefixtures("finished_run")
+def name_classes(run, names):
+  """Replaces the names of the classes in the record of a run."""
+  environment = json.loads((run / "environment.json").read_text())
+  environment["data"]["class_names"] = names
+  (run / "environment.json").write_text(json.dumps(environment))
+
+
 def test_a_teachers_classes_are_found_by_their_names(run_copy):
   """The record says that the teacher's output k is called 9 - k."""
   loaded = vitx.load(run_copy)
-  environment = json.loads((run_copy / "environment.json").read_text())
-  names = environment["data"]["class_names"]
+  names = list(loaded.class_names)
   options = "task=distillation", f"task.teacher={run_copy}", "augment.mixup=0.0"
   heads = []
   for given in (names, names[::-1], ["ten", *names[1:]]):
-    environment["data"]["class_names"] = given
-    (run_copy / "environment.json").write_text(json.dumps(environment))
+    name_classes(run_copy, given)
     experiment = make_experiment(runs.tiny(*options), is_trial=True)
     arguments = experiment.task, experiment.config, experiment.source.info
     if "ten" in given:
-      with pytest.raises(ConfigError, match=r"task\.teacher=.*other classes.*choose one"):
+      with pytest.raises(ConfigError, match=r"task\.teacher=.*other classes.*Choose a teacher"):
         teacher.load_constants(*arguments)
     else:
       heads.append(teacher.load_constants(*arguments)["teacher"]["params"]["head"])
@@ -118,9 +122,7 @@ def test_a_teachers_classes_are_found_by_their_names(run_copy):
 
 
 def test_a_record_that_names_too_few_classes_is_refused(run_copy):
-  environment = json.loads((run_copy / "environment.json").read_text())
   for names in (["a", "b", "c"], "0123456789", [0] * 10):
-    environment["data"]["class_names"] = names
-    (run_copy / "environment.json").write_text(json.dumps(environment))
+    name_classes(run_copy, names)
     with pytest.raises(ConfigError, match=r"class_names( is no|=.* must name the 10)"):
       vitx.load(run_copy)

@@ -12,7 +12,6 @@ import pytest
 
 from tests import runs
 from tests.training import small
-from tests.training.test_loop import same
 from vitx.training import compilation, loop, parallel
 
 
@@ -97,13 +96,6 @@ def test_short_steps_are_dispatched_together():
   assert compilation.count_steps(1) == compilation.count_steps(0) == compilation.MOST_STEPS
   assert compilation.count_steps(compilation.FLOPS_PER_DISPATCH // 3) == 3
   assert compilation.count_steps(10 * compilation.FLOPS_PER_DISPATCH) == 1
-
-
-@pytest.mark.slow  # a whole run
-def test_a_run_is_the_same_whatever_its_dispatches(finished_run, tmp_path):
-  assert loop.train(runs.tiny("steps_per_dispatch=1"), tmp_path).finished
-  assert runs.rows(tmp_path) == runs.rows(finished_run[0])
-  same(runs.final_state(tmp_path), runs.final_state(finished_run[0]))
 
 
 def test_batches_are_split_with_room_for_more():

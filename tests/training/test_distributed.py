@@ -1,6 +1,7 @@
-"""Who is who: from flags, from the cluster's environment, or alone."""
+"""Who is who: from flags, from the cluster's environment, or alone.
 
-import socket
+`tests/cli/test_bad_files.py` has the flags that are refused.
+"""
 
 import pytest
 
@@ -29,57 +30,18 @@ def test_flags(calls):
   assert calls == [("host:1", 2, 1)]
 
 
-@pytest.mark.parametrize("given", [("host:1", None, None), (None, 2, 0), ("host:1", 2, None)])
-def test_flags_belong_together(calls, given):
-  with pytest.raises(ConfigError, match="belong together"):
-    distributed.initialize(*given)
-  assert calls == []
-
-
-def test_a_process_out_of_range(calls):
-  with pytest.raises(ConfigError, match=r"--process=2 must lie in 0\.\.1"):
-    distributed.initialize("host:1", 2, 2)
-
-
-@pytest.mark.parametrize(
-  "text", ["host", "host:", ":1", "host:x", "host:0", "h:65536", "http://h:1"]
-)
-def test_what_is_no_address_is_refused(calls, text):
-  with pytest.raises(ConfigError, match="is not of the form HOST:PORT"):
-    distributed.initialize(text, 2, 1)
-  assert calls == []
-
-
-def test_a_port_that_is_taken_is_refused(calls):
-  with socket.socket() as other:
-    other.bind(("", 0))
-    other.listen()
-    with pytest.raises(ConfigError, match=r"cannot listen at port \d+ .* choose another port"):
-      distributed.initialize(f"127.0.0.1:{other.getsockname()[1]}", 2, 0)
-  assert calls == []
-
-
 def test_processes_that_do_not_meet_end_in_a_line(calls, monkeypatch):
   def fail(*_, **__):
     raise RuntimeError("std::bad_cast")
 
   monkeypatch.setattr(distributed.jax.distributed, "initialize", fail)
-  with pytest.raises(ConfigError, match="the 2 processes of this run did not meet; within 300 s"):
+  with pytest.raises(ConfigError, match=r"the 2 processes of .* did not meet\. .* within 300 s"):
     distributed.initialize("host:1", 2, 1)
 
 
 def test_a_host_that_no_name_can_be_is_refused():
   with pytest.raises(ConfigError, match=r"there is no host 'a\.\.b' \(.*label"):
     distributed.initialize("a..b:1234", 2, 1)
-
-
-def test_a_host_that_does_not_exist_is_refused(monkeypatch):
-  def look_up(*_):
-    raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
-
-  monkeypatch.setattr(socket, "getaddrinfo", look_up)
-  with pytest.raises(ConfigError, match=r"there is no host 'no\.such\.host' \(.*Name or"):
-    distributed.initialize("no.such.host:1234", 2, 1)
 
 
 @pytest.mark.parametrize(

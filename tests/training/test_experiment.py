@@ -82,34 +82,23 @@ IMAGE, LABEL = ArraySpec((8, 8, 1), "uint8"), ArraySpec((), "int32")
 ARRAYS = {"image": np.zeros((8, 8, 1), np.uint8), "label": np.int32(1)}
 
 
-# What the spec says, what the examples are, and what is said of it.
+# The arrays of the spec, and what is said of them.
 GIVEN = {
   "uint16": (
     {"image": ArraySpec((8, 8, 1), "uint16"), "label": LABEL},
-    ARRAYS,
-    "image uint16.*takes image uint8",
+    "image uint16.*takes",
   ),
   "float": (
     {"image": ArraySpec((8, 8, 1), "float32"), "label": LABEL},
-    ARRAYS,
-    "image float32.*takes image uint8",
+    "image float32.*takes",
   ),
   "soft": (
     {"image": IMAGE, "label": ArraySpec((), "float32")},
-    ARRAYS,
-    "label float32.*takes label integer",
+    "label float32.*takes label",
   ),
-  "rank": (
-    {"image": IMAGE, "label": ArraySpec((2,), "int32")},
-    ARRAYS,
-    r"label int32 \(2,\).*of 0 axes",
-  ),
-  "missing": ({"image": IMAGE}, ARRAYS, "says no label.*takes label integer"),
-  "lies": (
-    {"image": IMAGE, "label": LABEL},
-    ARRAYS | {"label": np.float32(0.7)},
-    "a label is float32",
-  ),
+  "rank": ({"image": IMAGE, "label": ArraySpec((2,), "int32")}, r"label int32 \(2,\).*of 0 axes"),
+  "missing": ({"image": IMAGE}, "says no label.*takes label integer"),
+  "lies": ({"image": IMAGE, "label": LABEL}, "a label is float32"),  # as its examples show
 }
 SEQUENCES = {
   "wide": ({"tokens": ArraySpec((None,), "int32")}, "tokens int32.*tokens uint8"),
@@ -119,7 +108,8 @@ SEQUENCES = {
 
 @pytest.mark.parametrize("kind", GIVEN)
 def test_a_source_whose_arrays_are_not_the_tasks_is_refused_before_anything(kind, monkeypatch):
-  spec, arrays, message = GIVEN[kind]
+  spec, message = GIVEN[kind]
+  arrays = ARRAYS | ({"label": np.float32(0.7)} if kind == "lies" else {})
   info, given = DatasetInfo("mine", spec, class_names=("a", "b")), Given(**arrays)
   monkeypatch.setattr(making, "open_source", lambda *_: Source(info, given, given, given))
   config = runs.tiny("batch_size=8", "data.image_size=8", "data.mean=(0.5,)", "data.std=(0.5,)")

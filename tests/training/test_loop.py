@@ -29,7 +29,7 @@ from vitx.tasks.classification import Classification
 from vitx.tasks.classification_figures import summarize_classification
 from vitx.training import loop
 from vitx.training.experiment import resolve
-from vitx.training.failures import EXIT_INTERRUPTED, NonFiniteError
+from vitx.training.failures import NonFiniteError
 from vitx.training.record.recorder import Record, Recorder
 
 
@@ -140,7 +140,7 @@ def test_a_run_keeps_the_rule_of_auto_that_it_began_with(run_copy, tmp_path, mon
     name: before[name] for name in ("rule", "implementations")
   }
   out = capsys.readouterr().out
-  assert "goes on by the rule that this run began with (cpu.json of the package); that of" in out
+  assert "keeps the rule with which this run began (cpu.json of the package); the rule of" in out
   assert f"{tmp_path / 'cpu.json'} differs" in out
 
 
@@ -214,7 +214,7 @@ def test_an_evaluation_that_is_not_finite_stops_the_run_and_keeps_the_last_check
   monkeypatch.setattr(Classification, "summarize", summarize)
   kept = 8 if at == 10 else 16
   with pytest.raises(
-    NonFiniteError, match=rf"evaluation's nll is nan at step {at}; .*of step {kept} is good"
+    NonFiniteError, match=rf"evaluation's nll is nan at step {at}\. .*of step {kept} is good"
   ):
     loop.train(runs.tiny(), tmp_path)
   steps = [int(path.name) for path in (tmp_path / "checkpoints").iterdir()]
@@ -300,26 +300,8 @@ def test_logging_and_cadence_may_change(finished_run, tmp_path):
   stored = to_plain(resolved(plateau, "duration=5 steps"))
   (tmp_path / "config.json").write_text(json.dumps(stored))
   loop.provenance.check_same_run(tmp_path, resolved(plateau, "duration=9 steps"), "")
-  with pytest.raises(ConfigError, match=r"evaluation\.every: .* after so many evaluations without"):
+  with pytest.raises(ConfigError, match=r"evaluation\.every: .* counts evaluations before it"):
     loop.provenance.check_same_run(tmp_path, resolved(plateau, "evaluation.every=3 steps"), "")
-
-
-@pytest.mark.slow  # two runs
-def test_a_run_that_stops_early_keeps_its_schedule_and_goes_on_to_the_same_bits(
-  finished_run, tmp_path
-):
-  stopped = loop.train(runs.tiny("stop_after=20 steps"), tmp_path)
-  assert stopped.finished and stopped.step == 20
-  *begun, test = runs.rows(tmp_path)
-  whole = runs.rows(finished_run[0])
-  assert begun == [row for row in whole if row["step"] <= 20 and row["kind"] != "test"]
-  assert test["kind"] == "test" and test["step"] <= 20
-  again = loop.train(runs.tiny(), tmp_path)
-  assert again.step == 40 and again.test == finished_run[1].test
-  assert [row for row in runs.rows(tmp_path) if row != test] == [
-    row for row in whole if row != test
-  ]
-  same(runs.final_state(tmp_path), runs.final_state(finished_run[0]))
 
 
 def halve(run):
@@ -390,6 +372,7 @@ def test_a_run_that_ends_early_and_goes_on_leaves_what_one_leaves_that_never_did
   loop.train(runs.tiny(SCHEDULES[name], *CADENCES), tmp_path)
   rows, steps, record, state = left(tmp_path)
   whole = never_stopped(name)
+  assert name != "plateau" or record["plateau"]["scale"] < 1
   assert rows == whole[0] and steps == whole[1] and record == whole[2]
   same(state, whole[3])
 
@@ -409,25 +392,6 @@ def test_a_record_of_an_earlier_version_goes_on_as_it_did():
   del stored["onward"], stored["end_row"]
   record = Record.from_json(stored)
   assert record.go_on() == record and record.best_step == 7
-
-
-@pytest.mark.slow
-def test_plateau_lowers_the_rate_and_survives_a_restart(tmp_path, monkeypatch):
-  # No evaluation is better by 1000 %, so each second one lowers the rate.
-  spec = "schedule={'name':'plateau','patience':1,'factor':0.5,'threshold':10.0}"
-  config = runs.tiny(
-    spec,
-    "evaluation.every=2 steps",
-    "log_every=1 steps",
-    "duration=12 steps",
-    "steps_per_dispatch=1",
-  )
-  whole = loop.train(config, tmp_path / "a")
-  rates = [row["learning_rate"] for row in runs.rows(tmp_path / "a") if row["kind"] == "train"]
-  assert rates[0] == pytest.approx(2e-3) and rates[-1] < rates[0] / 2
-  assert not train_until(8, config, tmp_path / "b", monkeypatch).finished
-  assert loop.train(config, tmp_path / "b").test == whole.test
-  assert runs.rows(tmp_path / "b") == runs.rows(tmp_path / "a")
 
 
 @pytest.mark.slow
@@ -459,16 +423,9 @@ def test_a_look_at_test_and_examples_on_the_devices_change_nothing(finished_run,
 
 
 def test_some_of_the_examples_are_spread_over_all():
-  some = spread(Numbers(144), 10)
+  some = spread(range(144), 10)
   assert [some[i] for i in range(len(some))] == [0, 14, 28, 43, 57, 72, 86, 100, 115, 129]
-  assert len(spread(Numbers(4), 10)) == 4
-
-
-class Numbers(list):
-  """Examples that are their own numbers."""
-
-  def __init__(self, count):
-    super().__init__(range(count))
+  assert len(spread(range(4), 10)) == 4
 
 
 def test_a_field_that_an_earlier_version_did_not_have_refuses_nobody(run_copy):
@@ -479,13 +436,6 @@ def test_a_field_that_an_earlier_version_did_not_have_refuses_nobody(run_copy):
   path.write_text(json.dumps(stored))
   assert load(run_copy).step == 40
   assert loop.train(runs.tiny(), run_copy).finished
-
-
-def test_exit_codes_are_as_documented():
-  assert EXIT_INTERRUPTED == 75
-  from vitx.cli import train
-
-  assert "75" in train.__doc__
 
 
 def test_no_tensorflow_was_needed():

@@ -37,10 +37,9 @@ def journey(*overrides: str):
   ]
   small = SMALL.split(",")
   teacher = [f"task.teacher_{item}" for item in small if item.startswith("model")]
-  teacher += ["task.teacher_model.stem=dict(name='linear', patch=2)"]
+  teacher += ["task.teacher_model.stem={'name': 'linear', 'patch': 2}"]
   first = [f"phases.phase0.{item}" for item in small if item.startswith("model")]
   first += ["phases.phase0.model.stem={'name': 'linear', 'patch': 2}"]
-  teacher[-1] = "task.teacher_model.stem={'name': 'linear', 'patch': 2}"
   return with_overrides(config, ",".join([*small, *teacher, *first, *each, *STEPS, *overrides]))
 
 
@@ -75,12 +74,15 @@ OTHER = runs.tiny().model.to_dict() | {"width": 32}
   [
     ({"a": 3}, r"phases\.a=3 must be a group of fields"),
     ({"a b": {"seed": 1}}, r"phases\.a b"),
-    ({"a": {"sed": 1}}, r"phases\.a\.sed: config has no field 'sed'.*Did you mean 'seed'"),
+    ({"a": {"sed": 1}}, r"phases\.a\.sed: the config has no field 'sed'.*Did you mean 'seed'"),
     ({"a": {"augment": {"flip": 1}}}, r"phases\.a\.augment\.flip.*hflip"),
-    ({"a": {"init_from": "phase:b"}}, r"phases\.a\.init_from='phase:b' is no phase before 'a'"),
+    (
+      {"a": {"init_from": "phase:b"}},
+      r"phases\.a\.init_from='phase:b' must name a phase",
+    ),
     (
       {"a": {}, "b": {"task": {"name": "distillation", "teacher": "phase:c"}}},
-      r"phases\.b\.task\.teacher='phase:c'.*those are: a",
+      r"phases\.b\.task\.teacher='phase:c'.*before 'b': a",
     ),
     ({"a": {}, "b": {"model": {"width": -1}}}, r"phases\.b: model\.width=-1"),
     ({"a": {}, "b": {"freeze": ("none",)}}, r"phases\.b: freeze: 'none' matches"),
@@ -91,7 +93,7 @@ OTHER = runs.tiny().model.to_dict() | {"width": 32}
     ),
     (
       {"a": {}, "b": {"task": LEARNS, "data": {"mean": (0.1,)}}},
-      r"phases\.b: task\.teacher=.*/a' was trained with data\.mean=.* set data\.mean",
+      r"phases\.b: task\.teacher=.*/a' was trained with data\.mean=.* Set data\.mean",
     ),
     (
       {"a": {"model": {"width": 8}}, "b": {"task": {**LEARNS, "teacher_model": OTHER}}},
@@ -102,11 +104,8 @@ OTHER = runs.tiny().model.to_dict() | {"width": 32}
   ],
 )
 def test_what_cannot_be_is_named_before_the_first_phase_begins(tmp_path, changes, message):
-  config = runs.tiny()
-  with config.unlocked():
-    config.phases = changes
   with pytest.raises(ConfigError, match=message):
-    phases.train(config, tmp_path / "run")
+    phases.train(in_phases(**changes), tmp_path / "run")
   assert not (tmp_path / "run").exists()
 
 
@@ -138,84 +137,72 @@ class Mine(Classification):
   """A user's task."""
 
 
-def _begun(monkeypatch, config, workdir):
-  """The config with which each phase begins, and whether it trusts what it begins from."""
-  begun = {}
+def in_phases(**phases):
+  """The tiny config in phases."""
+  config = runs.tiny()
+  with config.unlocked():
+    config.phases = phases
+  return config
 
-  def train(config, workdir, *, dry_run):
-    begun[workdir.rpartition("/")[2]] = config, registry.is_trusted()
-    return loop.Result(workdir, 40, True)
+
+@pytest.fixture
+def begun(monkeypatch):
+  """The config of each phase that begins, and whether it trusts its source; nothing is trained."""
+  found = {}
+
+  def train(config, workdir, **_):
+    found[workdir.rpartition("/")[2]] = config, registry.is_trusted()
+    return loop.Result(workdir, 6, True)
 
   monkeypatch.setattr(loop, "train", train)
-  assert phases.train(config, workdir).finished
-  return begun
+  return found
 
 
-def test_a_phase_has_a_task_of_another_name_than_the_config(tmp_path, monkeypatch):
+def trusts(begun):
+  return [trusted for _, trusted in begun.values()]
+
+
+def test_a_phase_has_a_task_of_another_name_than_the_config(tmp_path, begun):
   """As a group, as a bare name, and as code of one's own, from which the next phase begins."""
-  config = runs.tiny()
   own = {"name": f"{__name__}:Mine"}
-  with config.unlocked():
-    config.phases = {
-      "a": {"task": own},
-      "b": {"task": ConfigDict(LEARNS)},
-      "c": {"task": "classification"},
-    }
+  config = in_phases(a={"task": own}, b={"task": ConfigDict(LEARNS)}, c={"task": "classification"})
   before = config.to_dict()
   found = phases.split_phases(config, "w")
-  assert [phase.task.name for phase in found.values()] == [
-    own["name"],
-    "distillation",
-    "classification",
-  ]
+  names = [phase.task.name for phase in found.values()]
+  assert names == [own["name"], "distillation", "classification"]
   assert found["b"].task.teacher_model.to_dict() == config.model.to_dict()
   assert config.to_dict() == before and found["b"].task.teacher == "w/a"
-  begun = _begun(monkeypatch, config, tmp_path)
-  assert [trusts for _, trusts in begun.values()] == [
-    True,
-    True,
-    True,
-  ]  # of weights that are its own
+  assert phases.train(config, tmp_path).finished
+  assert trusts(begun) == [True] * 3  # the weights are its own
 
 
-def test_weights_from_elsewhere_are_trusted_no_more_beside_ones_own(tmp_path, monkeypatch):
-  config = runs.tiny()
-  with config.unlocked():
-    config.phases = {"a": {}, "b": {"init_from": ""}, "c": {}}
-  assert [trusts for _, trusts in _begun(monkeypatch, config, tmp_path).values()] == [True] * 3
+def test_weights_from_elsewhere_are_trusted_no_more_beside_ones_own(tmp_path, monkeypatch, begun):
+  config = in_phases(a={}, b={"init_from": ""}, c={})
+  assert phases.train(config, tmp_path).finished and trusts(begun) == [True] * 3
   monkeypatch.setattr(phases, "_check_beginnings", lambda *_: None)
   config.phases.b.init_from = "theirs"
-  begun = _begun(monkeypatch, config, tmp_path)
-  assert [trusts for _, trusts in begun.values()] == [True, False, True]
+  assert phases.train(config, tmp_path).finished and trusts(begun) == [True, False, True]
 
 
-def test_a_phase_whose_workdir_is_of_another_run_is_named_before_the_first_begins(
-  tmp_path, monkeypatch
-):
-  config = runs.tiny()
-  with config.unlocked():
-    config.phases = {"a": {}, "b": {}}
+def test_a_phase_whose_workdir_is_of_another_run_is_named_before_the_first_begins(tmp_path, begun):
+  config = in_phases(a={}, b={})
   stored = to_plain(phases.split_phases(config, str(tmp_path))["b"]) | {"batch_size": 16}
   (tmp_path / "b").mkdir()
   (tmp_path / "b" / "config.json").write_text(json.dumps(stored))
-  monkeypatch.setattr(loop, "train", lambda *_, **__: pytest.fail("it began"))
   with pytest.raises(ConfigError, match=r"phases\.b: workdir=.*\n.*batch_size: 16 in the workdir"):
     phases.train(config, tmp_path)
+  assert not begun
 
 
-def test_a_phase_goes_on_with_its_very_data_in_another_place(tmp_path, monkeypatch):
-  config = runs.tiny()
-  with config.unlocked():
-    config.phases = {"a": {}, "b": {}}
+def test_a_phase_goes_on_with_its_very_data_in_another_place(tmp_path, begun):
+  config = in_phases(a={}, b={})
   experiment = phases.check(config, tmp_path)[1]
   stored = to_plain(experiment.config) | {"data": {**experiment.config.data, "source": "moved"}}
   data = {"fingerprint": experiment.source.info.fingerprint}
   (tmp_path / "b").mkdir()
   (tmp_path / "b" / "config.json").write_text(json.dumps(to_plain(stored)))
   (tmp_path / "b" / "environment.json").write_text(json.dumps({"data": data}))
-  ended = loop.Result(str(tmp_path), 0, False)
-  monkeypatch.setattr(loop, "train", lambda *_, **__: ended)
-  assert phases.train(config, tmp_path) == ended
+  assert phases.train(config, tmp_path).finished and list(begun) == ["a", "b"]
 
 
 @pytest.mark.parametrize(
@@ -226,19 +213,14 @@ def test_a_phase_goes_on_with_its_very_data_in_another_place(tmp_path, monkeypat
     ("stop_after=8", ["phase0", "phase1", "phase2"]),  # where they end
   ],
 )
-def test_a_stop_of_the_whole_run_keeps_later_phases_from_beginning(
-  tmp_path, monkeypatch, override, ran
-):
-  begun = []
-  monkeypatch.setattr(
-    loop, "train", lambda c, workdir, **_: (begun.append(workdir), loop.Result(workdir, 6, True))[1]
-  )
-  assert phases.train(journey(override), tmp_path).finished
-  assert begun == [f"{tmp_path}/{name}" for name in ran]
+def test_a_stop_of_the_whole_run_keeps_later_phases_from_beginning(tmp_path, begun, override, ran):
+  assert phases.train(journey(override), tmp_path).finished and list(begun) == ran
 
 
 @pytest.mark.parametrize("end", ["stop_after", "duration"])
-def test_another_end_of_a_phase_from_which_one_has_begun_is_refused(tmp_path, monkeypatch, end):
+def test_another_end_of_a_phase_from_which_one_has_begun_is_refused(
+  tmp_path, monkeypatch, begun, end
+):
   """The next would go on from what the phase no longer ends with."""
   config = journey()
   for name, phase in phases.split_phases(config, str(tmp_path)).items():
@@ -246,18 +228,14 @@ def test_another_end_of_a_phase_from_which_one_has_begun_is_refused(tmp_path, mo
     stored = to_plain(phase) | ({end: "6 steps"} if name == "phase0" else {})
     (tmp_path / name / "config.json").write_text(json.dumps(stored))
     (tmp_path / name / "environment.json").write_text('{"data": {"fingerprint": ""}}')
-  monkeypatch.setattr(loop, "train", lambda *_, **__: pytest.fail("it began"))
   with pytest.raises(
     ConfigError, match=rf"phases\.phase0\.{end}=.* was '6 steps' when phase1 began from step 6"
   ):
     phases.train(config, tmp_path)
+  assert not begun
   for name in ("phase1", "phase2"):
     shutil.rmtree(tmp_path / name)
   monkeypatch.setattr(provenance, "check_same_run", lambda *_: None)  # a cosine is not lengthened
-  begun = []
-  monkeypatch.setattr(
-    loop, "train", lambda c, workdir, **_: (begun.append(workdir), loop.Result(workdir, 8, True))[1]
-  )
   assert phases.train(config, tmp_path).finished and len(begun) == 3
 
 

@@ -26,13 +26,6 @@ def test_another_config_is_refused_with_a_diff(finished_run):
   assert runs.contents(workdir) == before
 
 
-def test_changed_data_is_refused(finished_run):
-  workdir, _ = finished_run
-  changed = {"source": "digits", "fingerprint": "other"}
-  with pytest.raises(ConfigError, match=r"has changed since this run began"):
-    loop.provenance.check_same_data(workdir, changed)
-
-
 def test_a_checkpoint_of_another_shape_is_no_damage(run_copy):
   config = json.loads((run_copy / "config.json").read_text())
   config["model"]["width"] = 32
@@ -73,32 +66,11 @@ def test_other_runtime_errors_pass_through():
 @pytest.mark.parametrize(
   ("overrides", "parts"),
   [
-    (["batch_size=33"], ["batch_size=33", "32, 34"]),
-    (["grad_accum_steps=5"], ["grad_accum_steps=5", "30, 40"]),
-    (["batch_size=5000"], ["batch_size=5000", "1294"]),
-    (["data.source=digit"], ["digit", "Did you mean 'digits'"]),
-    (["data.source=cifar10"], ["vitx prepare cifar10"]),
     (["data.splits.validation=validation"], ["validation", "train"]),
-    (["stem.patch=3"], ["patch=3", "6 or 9"]),
     (["model.num_classes=11"], ["model.num_classes=11", "10"]),
-    (["token_mixer=performr"], ["performr", "softmax"]),
-    (["token_mixer.landmarks=3"], ["landmarks", "SoftmaxAttention"]),
-    (["model.widht=3"], ["widht", "Did you mean 'width'"]),
-    (["seed=-1"], ["seed=-1"]),
-    (["seed=12345678901234567890"], ["seed=12345678901234567890"]),
     (["learning_rate=True"], ["learning_rate=True"]),
     (["optimizer=None"], ["optimizer=None"]),
-    (["optimizer=optax:lionn"], ["optax:lionn", "Did you mean 'lion'"]),
     (["duration=99999999999 steps"], ["duration='99999999999 steps'"]),
-    (["optimizer=adamv"], ["adamv", "Did you mean 'adam"]),
-    (["optimizer.momentum=0.9"], ["momentum"]),
-    (["schedule=cosin"], ["cosin", "Did you mean 'cosine'"]),
-    (["duration=soon"], ["duration='soon'"]),
-    (["log_every=0 steps"], ["log_every"]),
-    (["augment.hflip=2.0"], ["augment.hflip=2.0"]),
-    (["ema_decay=1.5"], ["ema_decay=1.5"]),
-    (["freeze=('nothing',)"], ["nothing"]),
-    (["checkpoint.keep=1"], ["checkpoint.keep=1"]),
   ],
 )
 def test_bad_input_is_named_before_compilation_and_loses_nothing(
@@ -111,12 +83,6 @@ def test_bad_input_is_named_before_compilation_and_loses_nothing(
   for part in parts:
     assert part in str(error.value)
   assert not (tmp_path / "run").exists()
-
-
-def test_an_unwritable_workdir(tmp_path):
-  (tmp_path / "file").write_text("in the way")
-  with pytest.raises(ConfigError, match=r"file/run.*cannot be written"):
-    loop.train(runs.tiny(), tmp_path / "file" / "run")
 
 
 def test_a_full_disk_is_noticed_before_compiling(tmp_path, monkeypatch):
@@ -139,6 +105,6 @@ def test_checkpoints_that_are_deleted_at_the_end_are_missed(tmp_path, monkeypatc
       shutil.rmtree(tmp_path / "checkpoints")
 
   monkeypatch.setattr(Recorder, "write_figures", write_and_delete)
-  with pytest.raises(CheckpointError, match="its checkpoints were deleted while the run went on"):
+  with pytest.raises(CheckpointError, match="all checkpoints were deleted during the run"):
     loop.train(runs.tiny(), tmp_path)
   assert runs.rows(tmp_path)[-1]["kind"] == "test"  # the figures stand

@@ -8,8 +8,9 @@ import pytest
 
 from tests import runs
 from tests.training.test_loop import same
+from vitx.checkpoints import unevaluated
 from vitx.cli.main import main
-from vitx.training import compilation, evaluation, failures, loop, unevaluated
+from vitx.training import compilation, evaluation, failures, loop
 
 
 def signal_in(role, at, monkeypatch):

@@ -129,16 +129,6 @@ def test_float16_follows_float32():
   np.testing.assert_allclose(losses, expected, rtol=2e-2)
 
 
-@pytest.mark.slow  # compiles for two devices
-def test_any_process_can_ask_to_stop():
-  step = step_of("usual")
-  state = small.copies(small.initial(step), 2)
-  for wishes in ([0, 0], [0, 1], [1, 0]):
-    _, metrics, stop = small.train(step, state, small.batch(0), 2, wishes)
-    np.testing.assert_array_equal(stop, [max(wishes)] * 2)
-    assert "stop" not in metrics
-
-
 @pytest.mark.slow
 def test_the_whole_step_lowers_for_accelerators():
   step = small.make_step(

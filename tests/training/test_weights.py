@@ -92,7 +92,7 @@ def test_words_name_the_others():
 @pytest.mark.slow  # reads a whole run
 def test_weights_that_are_not_there_are_named(tmp_path, both):
   check_weights(("ema",), 0.0)  # the default, whether there is an average or not
-  with pytest.raises(ConfigError, match=r"evaluation\.weights=\('raw', 'ema'\).*set ema_decay"):
+  with pytest.raises(ConfigError, match=r"evaluation\.weights=\('raw', 'ema'\).*Set ema_decay"):
     check_weights(("raw", "ema"), 0.0)
   for weights in ((), ("ema", "ema")):
     with pytest.raises(ConfigError, match=r"evaluation\.weights=\(.*each once"):

@@ -12,7 +12,7 @@ import flax.linen as nn
 import jax
 from ml_collections import ConfigDict
 
-from vitx.checkpoints import tree
+from vitx.checkpoints import tree, unevaluated
 from vitx.checkpoints.store import Checkpoint, CheckpointStore
 from vitx.checkpoints.workdir import (
   find_run,
@@ -77,9 +77,7 @@ class Loaded:
     entry = self.programs.pop(name, None)
     if entry is None or entry[0] is not self.task:
       entry = self.task, make()
-    self.programs[name] = entry  # at the end, as the last one used
-    while len(self.programs) > PROGRAMS_KEPT:
-      del self.programs[next(iter(self.programs))]
+    _put_last(self.programs, name, entry, PROGRAMS_KEPT)
     return entry[1]
 
   @property
@@ -117,9 +115,9 @@ def load(
   Args:
     workdir: The workdir of a training run; of several phases the last that has a checkpoint is
       loaded.
-    checkpoint: The checkpoint: "best" by the task's primary figure on *validation* (the latest
-      before the first evaluation), "latest", or a step. A damaged newest one is skipped with a
-      warning.
+    checkpoint: The checkpoint: "best" by the task's primary figure on *validation* (before the
+      first evaluation, the latest one), "latest", or a step. "latest" is the newest saved state,
+      also one whose evaluation a signal broke off. A damaged newest one is skipped with a warning.
     weights: The weights: "ema", the moving average, or "raw"; None takes the weights that chose the
       best checkpoint, the first of `evaluation.weights`. A run without an average has only one
       kind, which None takes.
@@ -163,7 +161,7 @@ def _check_class_names(data: Mapping[str, Any], task: Task, workdir: str | Path)
   if len(known) != count:
     raise ConfigError(
       f"environment.json of workdir={str(workdir)!r}: data.class_names={known!r:.200} must name the"
-      f" {count} classes of the model; restore the file from a copy"
+      f" {count} classes of the model. Restore the file from a copy."
     )
 
 
@@ -181,13 +179,18 @@ def build_once(config: ConfigDict) -> tuple[Task, dict[Hashable, tuple[Task, Any
   if built is None:
     built = build_task(config.copy_and_resolve_references()), {}
     key = _decide(config)  # a new key, since building has imported the config's code
-  _BUILT[key] = built  # at the end, as the last one used
-  while len(_BUILT) > TASKS_KEPT:
-    del _BUILT[next(iter(_BUILT))]
+  _put_last(_BUILT, key, built, TASKS_KEPT)
   return built
 
 
 _BUILT: dict[Hashable, tuple[Task, dict[Hashable, tuple[Task, Any]]]] = {}
+
+
+def _put_last(entries: dict, key: Hashable, value: Any, most: int) -> None:
+  """Puts an entry at the end of a dict, as the last one used, and deletes the first of too many."""
+  entries[key] = value
+  while len(entries) > most:
+    del entries[next(iter(entries))]
 
 
 def _decide(config: ConfigDict) -> Hashable:
@@ -201,7 +204,7 @@ def _decide(config: ConfigDict) -> Hashable:
 
 
 def _find_code(plain: Any) -> Iterator[Any]:
-  """Yields the objects that each `module:Name` stands for now, which a notebook may redefine."""
+  """Yields the objects that each `module:Name` now names, which a notebook may redefine."""
   if isinstance(plain, dict | list):
     for each in plain.values() if isinstance(plain, dict) else plain:
       yield from _find_code(each)
@@ -226,7 +229,7 @@ def read_task(
     for name in SECTIONS:
       if name in config and not isinstance(config[name], ConfigDict):
         raise ConfigError(
-          f"{name}={config[name]!r} must be a group of fields; restore the file from a copy"
+          f"{name}={config[name]!r} must be a group of fields. Restore the file from a copy."
         )
     return build_once(config)
 
@@ -242,24 +245,24 @@ def explained(workdir: str | Path) -> Iterator[None]:
   except (AttributeError, KeyError) as error:
     field = str(error.args[0]).strip("'\"")
     raise ConfigError(
-      f"{where} lacks the field {field!r}: edited, or written by a version of vitx whose fields had"
-      " other names"
+      f"{where} lacks the field {field!r}. The file was edited, or written by a version of vitx"
+      " whose fields had other names; restore it from a copy."
     ) from error
   except Exception as error:  # a bad value may raise anything in the code that it reaches
     if registry.is_trusted():  # the user's own code may have raised it and needs its traceback
       raise
     first = str(error).strip().partition("\n")[0]
     raise ConfigError(
-      f"{where} holds a value that does not fit ({first}); restore the file from a copy"
+      f"{where} holds a value that does not fit ({first}). Restore the file from a copy."
     ) from error
 
 
 def _choose_params(state: Mapping[str, Any], weights: str | None, chose_best: str) -> Any:
-  """Returns the parameters that are asked for, or by default the ones that chose the best."""
+  """Returns the wanted parameters, or by default those that chose the best checkpoint."""
   if weights is not None:
     check_choice(weights, "weights", WEIGHTS)
     if weights == "ema" and "ema" not in state:
-      raise ConfigError("weights='ema': the run kept no moving average; leave weights out")
+      raise ConfigError("weights='ema': the run kept no moving average; leave weights out.")
   raw = (weights or chose_best) == "raw"
   return state["params"] if raw else state.get("ema", state["params"])
 
@@ -279,18 +282,22 @@ def _read(workdir: str | Path, checkpoint: str | int) -> Checkpoint:
     if choice not in CHOICES:
       if choice not in map(str, steps):
         raise ConfigError(
-          f"checkpoint={checkpoint!r} is not there; choose best, latest or one of the steps {steps}"
+          f"checkpoint={checkpoint!r} does not exist; choose best, latest or one of the steps"
+          f" {steps}."
         )
       return store.restore(int(choice), only=WANTED)
     latest = store.restore_latest(only=WANTED)
+    best = None if latest is None else latest.record["best_step"]
+    if choice == "latest" or best is None:
+      after = -1 if latest is None else latest.step
+      latest = unevaluated.restore(workdir, after, only=WANTED) or latest
     if latest is None:
-      raise ConfigError(f"workdir={str(workdir)!r} has no checkpoint yet")
-    best = latest.record["best_step"]
+      raise ConfigError(f"workdir={str(workdir)!r} has no checkpoint yet; let its run save one.")
     if choice == "latest" or best in (None, latest.step):
       return latest
     if best not in steps:
       raise ConfigError(
         f"checkpoint='best' of workdir={str(workdir)!r} was step {best} when step {latest.step} was"
-        f" saved, and is no longer there; choose latest or one of the steps {steps}"
+        f" saved, but does not exist any more; choose latest or one of the steps {steps}."
       )
     return store.restore(best, only=WANTED)

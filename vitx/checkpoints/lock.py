@@ -2,13 +2,13 @@
 
 The lock is a file that is created exclusively and names its holder. The holder touches it twice a
 minute and removes it in the end. A process that finds a lock checks whether the holder is alive: on
-the holder's own machine by the process table, elsewhere by the file's age. A stale lock is
-replaced, in one rename, by the one process that holds a second lock, named after the stale one, so
-that only one of two takers wins.
+the holder's own machine by the process table, elsewhere by the file's age. A process replaces a
+stale lock, in one rename, only while it holds a second lock that is named after the stale one, so
+that one of several takers wins.
 
 An object store creates nothing exclusively through our interface. There the file is written and
-read back, two trainings that start in the same moment are found out at their first save, and the
-log says so.
+read back. If two trainings start in the same moment, one of them ends at its first save; the log
+warns of this.
 """
 
 import contextlib
@@ -37,8 +37,8 @@ from vitx.config.errors import ConfigError
 TRAIN = "train.lock"  # the lock of a training
 POINT = "point.lock"  # the lock of a process that is about to train one point of a sweep
 BEAT = 30.0  # seconds between two signs of life
-STALE = 300.0  # seconds without one, after which a holder on another machine counts as gone
-TORN = 10.0  # seconds after which a lock without content counts as left by a killed process
+STALE = 300.0  # seconds without a sign of life after which a holder elsewhere counts as ended
+TORN = 10.0  # seconds after which a lock without content counts as that of a killed process
 # The errors of a file system that cannot create a file exclusively.
 UNABLE = (errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.ENOLCK)
 
@@ -124,7 +124,7 @@ class Lock:
       if error.errno not in UNABLE:
         raise
       logging.warning(
-        "%s: this file system cannot lock (%s); see to it that one training writes there",
+        "%s: this file system cannot lock (%s); start only one training there",
         self._directory,
         error.strerror,
       )
@@ -172,16 +172,19 @@ class Lock:
       if self._path.exists():
         return False
       logging.warning(
-        "%s: an object store cannot lock for sure; start one training there, not two at once",
+        "%s: an object store cannot lock for sure; start only one training there at a time",
         self._directory,
       )
-      write_json(self._directory, self._name, dataclasses.asdict(self._own))
+      self._write()
       return True
     try:
       own_files.create(self._directory, self._name, json.dumps(dataclasses.asdict(self._own)))
     except FileExistsError:
       return False
     return True
+
+  def _write(self) -> None:
+    write_json(self._directory, self._name, dataclasses.asdict(self._own))
 
   def _replace(self, holder: Holder) -> None:
     """Replaces a stale lock; raises WorkdirInUseError if the lock is not stale."""
@@ -194,12 +197,12 @@ class Lock:
       if found is not None and found.token != holder.token:
         raise self._refusal(found)
       logging.warning(
-        "%s: took over the lock of process %d on host %r, which is gone",
+        "%s: took over the lock of process %d on host %r, which has ended",
         self._directory,
         holder.pid,
         holder.host,
       )
-      write_json(self._directory, self._name, dataclasses.asdict(self._own))
+      self._write()
     finally:
       second.release()
 
@@ -241,18 +244,18 @@ class Lock:
         if not self._is_own():
           continue
         if self._remote:
-          write_json(self._directory, self._name, dataclasses.asdict(self._own))
+          self._write()
         else:
           os.utime(self._path, follow_symlinks=False)
 
   def _refusal(self, holder: Holder) -> WorkdirInUseError:
-    elsewhere = holder.machine != self._own.machine
-    sign = (
-      f" (last sign of life {self._age():.0f} s ago, gone after {STALE:.0f})" if elsewhere else ""
-    )
+    sign = ""
+    if holder.machine != self._own.machine:
+      sign = f" (last sign of life {self._age():.0f} s ago, expires after {STALE:.0f} s)"
     return WorkdirInUseError(
-      f"workdir={self._directory!r} is in use: process {holder.pid} on host {holder.host!r} holds"
-      f" {self._name} since {holder.since}{sign}; wait for it, stop it or choose another --workdir"
+      f"workdir={self._directory!r} is in use: process {holder.pid} on host {holder.host!r}"
+      f" has held {self._name} since {holder.since}{sign}. Wait for it, stop it or choose"
+      " another --workdir."
     )
 
 
@@ -280,7 +283,9 @@ def hold(directory: str | Path, name: str = TRAIN) -> Iterator[Lock]:
   except WorkdirInUseError as error:
     refusal = error
   if not processes.ask_first(refusal is None):
-    raise refusal or WorkdirInUseError(f"workdir={str(directory)!r} is in use, process 0 says")
+    raise refusal or WorkdirInUseError(
+      f"workdir={str(directory)!r} is in use; the message of process 0 names the holder."
+    )
   try:
     yield lock
   finally:

@@ -34,7 +34,7 @@ def check_absent(paths: Iterable[Path], advice: str, where: str = "") -> None:
   """
   for path in paths:
     if os.path.lexists(path):
-      raise ConfigError(f"{where}{path} is there already; {advice}")
+      raise ConfigError(f"{where}{path} exists already; {advice}")
 
 
 def check_file(path: str | Path | None, field: str) -> None:
@@ -47,13 +47,12 @@ def check_file(path: str | Path | None, field: str) -> None:
   given, parent = Path(check_text(str(path), field)), Path(path).parent
   check_output(path)
   if len(os.fsencode(given.name)) > LONGEST:
-    raise ConfigError(f"{field}={str(path)!r} cannot be the path of a file; name another place")
+    raise ConfigError(f"{field}={str(path)!r} is too long for the name of a file; shorten it.")
   if not str(path) or given.is_dir():
-    raise ConfigError(f"{field}={str(path)!r} is a folder; name a file")
+    raise ConfigError(f"{field}={str(path)!r} is a folder; name a file.")
   if not parent.is_dir():
-    raise ConfigError(f"{field}={str(path)!r}: there is no folder {str(parent)!r}; make it first")
-  if not _is_writable(given if given.exists() else parent):
-    raise ConfigError(f"{field}={str(path)!r} cannot be written; name another place")
+    raise ConfigError(f"{field}={str(path)!r}: there is no folder {str(parent)!r}; make it first.")
+  _check_writable(given if given.exists() else parent, path, field)
 
 
 def check_folder(path: str | Path, field: str) -> None:
@@ -68,11 +67,11 @@ def check_folder(path: str | Path, field: str) -> None:
   there = next(each for each in (given, *given.parents, Path()) if each.exists())
   if not str(path) or not there.is_dir():
     raise ConfigError(
-      f"{field}={str(path)!r} cannot be written: {str(there)!r} is no folder; name another place"
+      f"{field}={str(path)!r} cannot be written: {str(there)!r} is no folder. Name another place."
     )
-  if not _is_writable(there):
-    raise ConfigError(f"{field}={str(path)!r} cannot be written; name another place")
+  _check_writable(there, path, field)
 
 
-def _is_writable(path: Path) -> bool:
-  return os.access(path, os.W_OK)
+def _check_writable(place: Path, path: str | Path, field: str) -> None:
+  if not os.access(place, os.W_OK):
+    raise ConfigError(f"{field}={str(path)!r} cannot be written; name another place.")

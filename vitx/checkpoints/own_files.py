@@ -77,7 +77,7 @@ def read(directory: str | Path, name: str) -> bytes:
   """
   path = epath.Path(directory) / name
   if "://" not in str(directory) and not stat.S_ISREG(os.stat(path).st_mode):
-    raise ConfigError(f"{path} is no file; put a copy of the file that the run wrote there")
+    raise ConfigError(f"{path} is no file; replace it by a copy of the file that the run wrote.")
   return path.read_bytes()
 
 
@@ -104,8 +104,8 @@ def _refuse(path: str | Path) -> ConfigError:
   except OSError:
     what = "is no file"
   return ConfigError(
-    f"{str(path)!r} {what}, and nothing is written through what leads out of a workdir; remove it"
-    " (the whole workdir may be a link)"
+    f"{str(path)!r} {what}. In a workdir only plain files and folders are written, so that nothing"
+    " is written elsewhere. Remove it; only the workdir itself may be a link."
   )
 
 

@@ -1,20 +1,10 @@
 """Agreement between the processes of a run; a single process has nothing to agree on."""
 
-from collections.abc import Container, Iterable
-
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
 from vitx.checkpoints.errors import CheckpointError
-
-
-def find_newest(steps: Iterable[int], bad: Container[int]) -> int | None:
-  """Returns the greatest step that is not bad, as process 0 sees it, or `None`."""
-  step = max((step for step in steps if step not in bad), default=-1)
-  if jax.process_count() > 1:
-    step = int(multihost_utils.broadcast_one_to_all(np.int32(step)))
-  return None if step < 0 else step
 
 
 def check_agreement(good: bool, where: str) -> None:
@@ -25,15 +15,15 @@ def check_agreement(good: bool, where: str) -> None:
   if verdicts.min() != verdicts.max():
     raise CheckpointError(
       f"only processes {np.flatnonzero(verdicts).tolist()} of {verdicts.size} can read {where};"
-      " all hosts must see the same directory"
+      " all hosts must see the same directory."
     )
 
 
-def ask_first(yes: bool) -> bool:
+def ask_first(answer: int) -> int:
   """Returns process 0's answer in every process."""
   if jax.process_count() == 1:
-    return yes
-  return bool(multihost_utils.broadcast_one_to_all(np.int32(yes)))
+    return answer
+  return int(multihost_utils.broadcast_one_to_all(np.int32(answer)))
 
 
 def wait_for_all(what: str) -> None:

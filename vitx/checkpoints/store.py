@@ -13,7 +13,7 @@ import json
 import logging as std_logging
 import sys
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +68,7 @@ def check_keep(keep: int) -> None:
   """Raises ConfigError if fewer than two checkpoints are to be kept."""
   if keep < 2:
     raise ConfigError(
-      f"checkpoint.keep={keep}: at least 2 are kept, so that a damaged one can be skipped"
+      f"checkpoint.keep={keep}: at least 2 are kept, so that a damaged one can be skipped."
     )
 
 
@@ -108,7 +108,7 @@ class CheckpointStore:
       except OSError as error:
         raise CheckpointError(f"cannot open {directory} for checkpoints: {error}") from error
     for path in self._directory.strangers():
-      logging.warning("%s is no checkpoint but a link or a file; it is left out", path)
+      logging.warning("%s is no checkpoint but a link or a file; it is ignored", path)
       if self._tidies:  # a save of that step must find its place free
         self._directory.set_aside(int(path.name))
 
@@ -147,12 +147,13 @@ class CheckpointStore:
       ConfigError: The state holds something that cannot be saved.
     """
     if self._read_only:
-      raise CheckpointError(f"{self._directory} was opened read-only")
+      raise CheckpointError(f"{self._directory} was opened read-only; no checkpoint is saved.")
     self.wait()
     newest = self.latest()
     if newest is not None and step <= newest:
       raise CheckpointError(
-        f"cannot save step {step} in {self._directory}: it holds the later or same step {newest}"
+        f"cannot save step {step} in {self._directory}, which holds step {newest}; a new step must"
+        " be later."
       )
     leaves = tree.name_arrays(state)
     stored = {"step": step, "record": record, "leaves": digest.describe(leaves)}
@@ -161,13 +162,13 @@ class CheckpointStore:
     # Orbax refuses arrays without elements; their shape in the record says all.
     written = tree.nest({name: array for name, array in leaves.items() if array.size})
     if not written:
-      raise ConfigError("the state holds no numbers: there is nothing to save")
+      raise ConfigError("the state holds no numbers, so there is nothing to save.")
     arguments = ocp.args.Composite(
       state=ocp.args.StandardSave(written), record=ocp.args.JsonSave(stored)
     )
     if self._checkpointer is None:
       self._checkpointer = ocp.AsyncCheckpointer(ocp.CompositeCheckpointHandler())
-      _absl().addFilter(_without_tracebacks)
+      logging.get_absl_logger().addFilter(_without_tracebacks)
     try:
       self._checkpointer.save(self._directory / step, arguments)
     except Exception as error:
@@ -189,7 +190,7 @@ class CheckpointStore:
       raise self._not_saved(step, error) from error
     steps = self.steps()
     if step not in steps:
-      raise self._not_saved(step, FileNotFoundError("it is not there though Orbax wrote it"))
+      raise self._not_saved(step, FileNotFoundError("it does not exist, though Orbax wrote it"))
     passing, self._passing = self._passing, None
     newest = [each for each in steps if each != passing][-self._keep :]
     for old in sorted(set(steps).difference(newest, self._stay)):
@@ -232,7 +233,7 @@ class CheckpointStore:
     """
     self.wait()
     if step not in (steps := self.steps()):
-      raise ConfigError(f"no checkpoint {step} in {self._directory}; there are {steps}")
+      raise ConfigError(f"{self._directory} has no checkpoint {step}, only the steps {steps}.")
     return self._restore(step, target, only)
 
   def restore_latest(
@@ -255,7 +256,7 @@ class CheckpointStore:
     """
     self.wait()
     bad: dict[int, CorruptCheckpoint] = {}
-    while (step := processes.find_newest(self.steps(), bad)) is not None:
+    while (step := self._find_newest(bad)) >= 0:
       restored = None
       try:
         restored = self._restore(step, target, only)
@@ -269,10 +270,15 @@ class CheckpointStore:
         return restored
     if bad:
       raise CorruptCheckpoint(
-        f"every checkpoint in {self._directory} is corrupt; put a good copy there, or move the"
+        f"every checkpoint in {self._directory} is corrupt. Put an intact copy there, or move the"
         " directory away to start again. " + " ".join(map(str, bad.values()))
       )
     return None
+
+  def _find_newest(self, bad: Container[int]) -> int:
+    """Returns the newest step that is not bad, as process 0 sees it; -1 if there is none."""
+    steps = (step for step in self.steps() if step not in bad)
+    return processes.ask_first(max(steps, default=-1))
 
   def _restore(self, step: int, target: Any, only: Iterable[str] | None) -> Checkpoint:
     where = f"checkpoint {step} in {self._directory}"
@@ -300,10 +306,10 @@ class CheckpointStore:
   def _drop_checkpointer(self) -> None:
     checkpointer, self._checkpointer = self._checkpointer, None
     if checkpointer is not None:
-      # After a failed save this raises its error again; that is why a new one is made then.
+      # After a failed save `close` raises its error again; the next save makes a new checkpointer.
       with contextlib.suppress(Exception):
         checkpointer.close()
-      _absl().removeFilter(_without_tracebacks)
+      logging.get_absl_logger().removeFilter(_without_tracebacks)
 
   def _not_saved(self, step: int, error: Exception) -> CheckpointError:
     space = self._directory.space()
@@ -313,15 +319,11 @@ class CheckpointStore:
       with contextlib.suppress(OSError):
         self._directory.remove_leftovers()
     last = self.latest()
-    before = "There is none before it." if last is None else f"The last one, {last}, is untouched."
+    before = "There is no other." if last is None else f"The last one, {last}, is untouched."
     return CheckpointError(
       f"checkpoint {step} could not be written to {self._directory}: {format_error(error)}."
       f" {space} {before}"
     )
-
-
-def _absl() -> std_logging.Logger:
-  return std_logging.getLogger("absl")
 
 
 def _without_tracebacks(entry: std_logging.LogRecord) -> bool:

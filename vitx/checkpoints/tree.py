@@ -1,10 +1,12 @@
 """States as named arrays: `params/blocks_0/kernel`, in whatever containers they come."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+import jax
 import numpy as np
 from flax.serialization import from_state_dict, to_state_dict
+from flax.traverse_util import flatten_dict, unflatten_dict
 
 from vitx.checkpoints.errors import ShapeMismatch
 from vitx.config.errors import ConfigError, listing, nearest
@@ -18,9 +20,14 @@ def name_leaves(tree: Any) -> dict[str, Any]:
   Raises:
     ConfigError: A key contains "/", or two names differ only in "/" and "." (one file to Orbax).
   """
-  leaves = dict(_walk(to_state_dict(tree), ""))
+  leaves = {}
+  for path, leaf in flatten_dict(to_state_dict(tree)).items():
+    if key := next((key for key in path if "/" in key), None):
+      raise ConfigError(f"the key {key!r} of a state contains '/'; rename it.")
+    if leaf is not None:
+      leaves["/".join(path)] = leaf
   if len({name.replace("/", ".") for name in leaves}) < len(leaves):
-    raise ConfigError("a state has two leaves whose names differ only in '/' and '.'; rename one")
+    raise ConfigError("a state has two leaves whose names differ only in '/' and '.'; rename one.")
   return leaves
 
 
@@ -37,25 +44,22 @@ def name_arrays(tree: Any) -> dict[str, np.ndarray]:
     except (TypeError, ValueError, RuntimeError) as error:
       raise ConfigError(f"state leaf {name!r} cannot be saved: {error}") from error
     if found[name].dtype.kind in "OSUMm":
-      raise ConfigError(f"state leaf {name!r} is no array of numbers but {type(leaf).__name__}")
+      raise ConfigError(f"state leaf {name!r} is no array of numbers but {type(leaf).__name__}.")
   return found
 
 
 def nest(leaves: Mapping[str, Any]) -> dict[str, Any]:
   """Returns nested dicts of leaves by name, the inverse of `name_leaves`."""
-  tree: dict[str, Any] = {}
-  for name, leaf in leaves.items():
-    *parents, last = name.split("/")
-    node = tree
-    for key in parents:
-      node = node.setdefault(key, {})
-    node[last] = leaf
-  return tree
+  return unflatten_dict(dict(leaves), sep="/")
 
 
 def fill(target: Any, leaves: Mapping[str, Any]) -> Any:
   """Returns a tree of the target's structure with the leaves that have the target's names."""
-  return from_state_dict(target, _replace(to_state_dict(target), leaves, ""))
+
+  def find(path: tuple, _: Any) -> Any:
+    return leaves[jax.tree_util.keystr(path, simple=True, separator="/")]
+
+  return from_state_dict(target, jax.tree.map_with_path(find, to_state_dict(target)))
 
 
 def take_under(leaves: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
@@ -70,7 +74,7 @@ def take_under(leaves: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]
     tops = {name.split("/")[0] for name in leaves}
     hint = "".join(nearest(key, tops) for key in sorted(keys))
     raise ConfigError(
-      f"the state has no arrays under {listing(keys)}.{hint} It has: {listing(tops)}."
+      f"the state has no arrays under {listing(keys)}.{hint} It has {listing(tops)}."
     )
   return selected
 
@@ -93,41 +97,23 @@ def check_match(stored: Mapping[str, Mapping], target: Any, where: str) -> None:
   if not differing:
     return
   lines = [
-    f"  {name}: checkpoint {_text(found.get(name))}, wanted {_text(wanted.get(name))}"
+    f"  {name}: {_text(found.get(name))} in the checkpoint, {_text(wanted.get(name))} wanted"
     for name in differing[:LISTED]
   ]
   if len(differing) > LISTED:
     lines.append(f"  and {len(differing) - LISTED} more")
   raise ShapeMismatch(
-    f"{where} is intact but of another shape: {len(differing)} of {len(names)} leaves differ\n"
+    f"{where} is intact but of another shape: {len(differing)} of {len(names)} leaves differ.\n"
     + "\n".join(lines)
-    + "\nUse the config it was trained with, or start a new run from its weights with init_from."
+    + "\nUse the config of its training, or start a new run from its weights with init_from."
   )
 
 
 def check_arrays(arrays: Any, target: Any, where: str) -> None:
   """Compares a tree of arrays with a target, as `check_match` does."""
-  found = {
-    name: {"shape": x.shape, "dtype": x.dtype.name} for name, x in name_arrays(arrays).items()
-  }
+  kinds = {name: _kind(leaf) for name, leaf in name_leaves(arrays).items()}
+  found = {name: {"shape": shape, "dtype": dtype} for name, (shape, dtype) in kinds.items()}
   check_match(found, target, where)
-
-
-def _walk(node: Any, prefix: str) -> Iterator[tuple[str, Any]]:
-  if not isinstance(node, Mapping):
-    if node is not None:
-      yield prefix[:-1], node
-    return
-  for key, child in node.items():
-    if "/" in key:
-      raise ConfigError(f"state key {key!r} under {prefix!r} contains '/'; rename it")
-    yield from _walk(child, f"{prefix}{key}/")
-
-
-def _replace(node: Any, leaves: Mapping[str, Any], prefix: str) -> Any:
-  if isinstance(node, Mapping):
-    return {key: _replace(child, leaves, f"{prefix}{key}/") for key, child in node.items()}
-  return None if node is None else leaves[prefix[:-1]]
 
 
 def _kind(leaf: Any) -> tuple[tuple[int, ...], str]:
@@ -136,4 +122,4 @@ def _kind(leaf: Any) -> tuple[tuple[int, ...], str]:
 
 
 def _text(kind: tuple[tuple[int, ...], str] | None) -> str:
-  return "has none" if kind is None else f"{kind[1]}{list(kind[0])}"
+  return "nothing" if kind is None else f"{kind[1]}{list(kind[0])}"

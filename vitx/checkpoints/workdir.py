@@ -45,11 +45,7 @@ RECORDS: dict[str, dict[str, Any]] = {
   PHASES: {"phases": [str]},
   POINT: {"method?": str, "seed?": int, "config": dict},
   FAILED: {"error": str},
-  TRACKING: {
-    "tracking?": dict,
-    "id?": str,
-    "known?": [list],
-  },
+  TRACKING: {"tracking?": dict, "id?": str, "known?": [list]},
   "environment.json": {
     "data?": {
       "source?": str,
@@ -103,10 +99,10 @@ def check_name(workdir: str | Path) -> None:
     MissingExtraError: The name is `gs://...`, and the package that reads it is missing.
   """
   if not isinstance(workdir, str | os.PathLike):
-    raise ConfigError(f"workdir={workdir!r:.60} must be the path of a directory, such as 'runs/x'")
+    raise ConfigError(f"workdir={workdir!r:.60} must be the path of a directory, such as 'runs/x'.")
   check_text(str(workdir), "workdir")
   if not str(workdir).strip():
-    raise ConfigError(f"workdir={str(workdir)!r} is empty; name a directory, such as runs/digits")
+    raise ConfigError(f"workdir={str(workdir)!r} is empty; name a directory, such as runs/digits.")
   if "://" not in str(workdir):
     return
   try:
@@ -115,7 +111,7 @@ def check_name(workdir: str | Path) -> None:
     if str(workdir).startswith("gs://"):
       raise MissingExtraError(f"workdir={str(workdir)!r}", "gcs") from error
     raise ConfigError(
-      f"workdir={str(workdir)!r} cannot be reached ({error}); name a local directory or gs://..."
+      f"workdir={str(workdir)!r} cannot be reached ({error}). Name a local directory or gs://..."
     ) from error
 
 
@@ -160,8 +156,8 @@ def read_config(workdir: str | Path) -> ConfigDict:
   path = epath.Path(workdir) / "config.json"
   if not path.exists():
     raise ConfigError(
-      f"workdir={str(workdir)!r} has no config.json: it is no workdir of vitx (give the directory"
-      " that --workdir named in training)"
+      f"workdir={str(workdir)!r} has no config.json: it is no workdir of vitx. Give the directory"
+      " that --workdir named in training."
     )
   return from_plain(read_json(workdir, "config.json"))
 
@@ -186,7 +182,7 @@ def tell_places(config: Mapping[str, Any], path: str, fields: Iterable[str] = PL
   }
   if named:
     each = ", ".join(f"{field}={value!r}{_say_where(value)}" for field, value in named.items())
-    _tell_once(f"{path!r} says what is read: {each}")
+    _tell_once(f"{path!r} names files or data to read: {each}")
 
 
 @functools.lru_cache(maxsize=1024)
@@ -264,7 +260,7 @@ def read_data(workdir: str | Path) -> dict[str, Any]:
   data = read_json(workdir, "environment.json").get("data")
   if not isinstance(data, dict) or "fingerprint" not in data:
     path = epath.Path(workdir) / "environment.json"
-    raise ConfigError(f"{path} is missing, or says nothing of the run's data. {_RESTORE}")
+    raise ConfigError(f"{path} is missing, or does not describe the run's data. {_RESTORE}")
   return data
 
 
@@ -320,12 +316,12 @@ def check_writable(workdir: str | Path) -> None:
         pass
   except OSError as error:
     raise ConfigError(
-      f"workdir={str(workdir)!r} cannot be written: {error}; name a directory that you may write"
+      f"workdir={str(workdir)!r} cannot be written: {error}. Name a directory that you may write."
     ) from error
 
 
 def check_place(workdir: str | Path, state_bytes: int, keep: int) -> None:
-  """Creates the directory of a run; if that fails, nothing of it is left.
+  """Creates the directory of a run; if the disk is too small, the new directories are removed.
 
   Args:
     workdir: The workdir of the run.
@@ -336,28 +332,19 @@ def check_place(workdir: str | Path, state_bytes: int, keep: int) -> None:
     ConfigError: The directory cannot be created or written, or its disk cannot hold the
       checkpoints.
   """
+  if "://" in str(workdir):
+    return check_writable(workdir)
   place = Path(workdir).absolute()
-  new = () if "://" in str(workdir) else [p for p in (place, *place.parents) if not p.exists()]
+  new = [path for path in (place, *place.parents) if not path.exists()]
   check_writable(workdir)
-  try:
-    check_space(workdir, state_bytes, keep)
-  except ConfigError:
-    with contextlib.suppress(OSError):  # another run may have begun beside this one meanwhile
+  # The disk holds the newest checkpoints, the best and the one that is being written.
+  needed, free = state_bytes * (keep + 2), shutil.disk_usage(workdir).free
+  if free < needed:
+    with contextlib.suppress(OSError):  # another run may have begun there meanwhile
       for path in new:
         path.rmdir()
-    raise
-
-
-def check_space(workdir: str | Path, state_bytes: int, keep: int) -> None:
-  """Raises ConfigError if the disk cannot hold the checkpoints that the run keeps."""
-  if "://" in str(workdir):
-    return
-  # The disk holds the kept checkpoints, the best and the one being written.
-  needed = state_bytes * (keep + 2)
-  free = shutil.disk_usage(workdir).free
-  if free < needed:
     raise ConfigError(
       f"workdir={str(workdir)!r} has {free / 2**20:,.0f} MiB free, but {keep + 2} checkpoints of"
-      f" {state_bytes / 2**20:,.1f} MiB need {needed / 2**20:,.0f} MiB; free space, choose another"
-      " directory or lower checkpoint.keep (at least 2)"
+      f" {state_bytes / 2**20:,.1f} MiB need {needed / 2**20:,.0f} MiB. Free space, choose another"
+      " directory or lower checkpoint.keep (at least 2)."
     )

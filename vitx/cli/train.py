@@ -29,10 +29,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(config: str, workdir: str, dry_run: bool, **place: Any) -> int:
   """Trains and returns the exit status."""
   loaded = load_config(config)  # A misspelled config is reported before the slow imports.
-  from absl import logging
+  from absl import flags, logging
 
   from vitx.training import distributed, failures, phases
 
+  flags.FLAGS.mark_as_parsed()  # else absl's first message is that no flags were parsed
+  flags.FLAGS["logtostderr"].value = True
   logging.use_absl_handler()
   logging.set_verbosity(logging.WARNING)
   distributed.initialize(**place)

@@ -122,7 +122,7 @@ def _figures(
     step = loaded.program(
       ("evaluate", evaluation.batch_size_for(config)), lambda: evaluation.make_evaluate(task)
     )
-    return evaluation.evaluate(task, step, params, state, constants, batches, write)
+    return evaluation.evaluate(task, step, {"": params}, state, constants, batches, write)[""]
 
 
 def _open(

@@ -21,15 +21,12 @@ def find_runs(workdirs: Sequence[str | Path]) -> list[str]:
   found = []
   for workdir in workdirs:
     points = sorted(epath.Path(workdir).glob(f"*/{POINT}"))
-    runs = [str(path.parent) for path in points if _has_config(path.parent)]
+    runs = [str(path.parent) for path in points]
+    runs = [run for run in runs if (epath.Path(wd.find_run(run)) / "config.json").exists()]
     if points and not runs:
-      raise ConfigError(f"workdir={str(workdir)!r}: no run of this sweep has begun yet")
+      raise ConfigError(f"workdir={str(workdir)!r}: no run of this sweep has begun yet; start it.")
     found += runs or [str(workdir)]
   return found
-
-
-def _has_config(run: epath.Path) -> bool:
-  return (epath.Path(wd.find_run(run)) / "config.json").exists()
 
 
 def read_curves(runs: Sequence[str]) -> tuple[list[Curve], str]:
@@ -63,7 +60,7 @@ def read_curves(runs: Sequence[str]) -> tuple[list[Curve], str]:
     per_epoch = data.get("examples", {}).get("train", 0) / (config.get("batch_size") or 1)
     curves.append(Curve(method, loss, value, training, per_epoch))
   if len(figures) > 1:
-    raise ConfigError(f"the runs have different primary figures: {json.dumps(figures)}")
+    raise ConfigError(f"the runs have different primary figures: {json.dumps(figures)}.")
   return curves, next(iter(figures))
 
 

@@ -23,27 +23,27 @@ MOST = 10_000  # the most points of a sweep
 
 
 def parse_grid(text: str) -> dict[str, list[str]]:
-  """Reads `field=[value,value],field=[value]`; `row` stands for the rows of the config file.
+  """Reads `field=[value,value],field=[value]`; the field `row` means the rows of the config file.
 
   Raises:
-    ConfigError: The text has another form, or a field has no values or comes twice.
+    ConfigError: The text has another form, or a field has no values or occurs twice.
   """
   grid: dict[str, list[str]] = {}
   if not split(text):
-    raise ConfigError("over='' has no field: the sweep is empty; leave --over out to vary the seed")
+    raise ConfigError("over='' has no field: leave --over out to vary the seed alone.")
   for item in split(text):
     field, _, values = (part.strip() for part in item.partition("="))
     if not field or not re.fullmatch(r"\[.*\]", values, re.DOTALL):
       raise ConfigError(
-        f"over: {item!r} is not of the form field=[value,value], as learning_rate=[1e-3,2e-3]"
+        f"over: {item!r} is not of the form field=[value,value], such as learning_rate=[1e-3,2e-3]."
       )
     if field in grid:
-      raise ConfigError(f"over: {field} comes twice; give all its values at once")
+      raise ConfigError(f"over: {field} occurs twice; give all its values in one list.")
     grid[field] = split(values[1:-1])
     if not grid[field]:
-      raise ConfigError(f"over: {field}=[] has no value: the sweep is empty")
+      raise ConfigError(f"over: {field}=[] has no value: the sweep is empty. Give a value.")
   if "seed" in grid:
-    raise ConfigError("over: seeds are named by --seeds, so that methods are paired by seed")
+    raise ConfigError("over: give the number of seeds by --seeds, which pairs methods by seed.")
   return grid
 
 
@@ -56,14 +56,14 @@ def find_rows(path: str, wanted: Sequence[str]) -> list[str]:
   """
   known = () if path.endswith(".json") else tuple(open_config(path).get("ROWS", ()))
   if not known:
-    raise ConfigError(f"config={path!r} has no ROWS; vitx sweep trains one config over its fields")
+    raise ConfigError(f"config={path!r} has no ROWS; use vitx sweep, which trains one config.")
   for row in wanted:
     if row not in known:
       raise ConfigError(
-        f"rows: {path!r} has no row {row!r}.{nearest(row, known)} Rows: {listing(known)}."
+        f"rows: {path!r} has no row {row!r}.{nearest(row, known)} Its rows are {listing(known)}."
       )
     if list(wanted).count(row) > 1:
-      raise ConfigError(f"rows: {row!r} comes twice")
+      raise ConfigError(f"rows: {row!r} occurs twice; name each row once.")
   return list(wanted or known)
 
 
@@ -99,10 +99,11 @@ def expand(config: str, grid: Mapping[str, Sequence[str]]) -> dict[str, str]:
   own = [item for item in items if "=" not in item]
   if own and ROW in grid:
     raise ConfigError(
-      f"config={config!r} has the row {own[0]!r}, and others are asked for; name one side"
+      f"config={config!r} names the row {own[0]!r}, and --over names others. Name rows in one"
+      " place."
     )
   if any(item.partition("=")[0].strip() == "seed" for item in items):
-    raise ConfigError(f"config={config!r} has a seed; --seeds names them, from 0")
+    raise ConfigError(f"config={config!r} sets a seed; give the number of seeds by --seeds.")
   _check_count(math.prod(map(len, grid.values())), "over")
   texts: dict[str, str] = {}
   short = _shorten(grid)
@@ -113,7 +114,7 @@ def expand(config: str, grid: Mapping[str, Sequence[str]]) -> dict[str, str]:
     parts = [f"{'' if f == ROW else f'{short[f]}-'}{_clean(v)}" for f, v in chosen.items()]
     name = "_".join(parts or own or [_clean(name_file(path))])
     if name in texts:
-      raise ConfigError(f"over: two points are called {name!r}: {texts[name]!r} is there already")
+      raise ConfigError(f"over: two points have the name {name!r}; leave one of them out.")
     texts[name] = f"{path}:{','.join([*row, *items, *settings])}"
   return texts
 
@@ -126,11 +127,11 @@ def fit_budget(row: str, text: str, budget: float) -> str:
   """
   config = load_config(text)
   if config.get("phases"):
-    raise ConfigError(f"budget: {row} runs in phases; give a duration, or phases.NAME.duration")
+    raise ConfigError(f"budget: {row} runs in phases; give a duration or phases.NAME.duration.")
   each = count_training_flops(complete_config(config))
   if budget < each:
     raise ConfigError(
-      f"budget={budget:.3g} FLOP is less than the {each:.3g} of one step of {row}; raise it"
+      f"budget={budget:.3g} FLOP is less than the {each:.3g} of one step of {row}; raise it."
     )
   return join_text(text, [f"duration={int(budget // each)} steps"])
 
@@ -147,7 +148,7 @@ def make_points(texts: Mapping[str, str], seeds: int) -> list[Point]:
       wrong value, two points have equal configs, or a name is too long for a folder.
   """
   if seeds < 1:
-    raise ConfigError(f"seeds={seeds}: the sweep is empty; give at least 1")
+    raise ConfigError(f"seeds={seeds}: the sweep is empty; give at least 1.")
   _check_count(len(texts) * seeds, f"seeds={seeds}")
   points = []
   with count_bar("reading configs", len(texts) * seeds, "point") as bar:
@@ -163,19 +164,19 @@ def make_points(texts: Mapping[str, str], seeds: int) -> list[Point]:
 
 def _check_count(points: int, field: str) -> None:
   if points > MOST:
-    raise ConfigError(f"{field}: a sweep of {points:,} points; at most {MOST:,} are compared")
+    raise ConfigError(f"{field}: {points:,} points are too many; vary at most {MOST:,}.")
 
 
 def _check_apart(points: Iterable[Point]) -> None:
   seen: dict[str, str] = {}
   for point in points:
     if len(point.name) > LONGEST:
-      raise ConfigError(f"the point {point.name!r} has a name of more than {LONGEST} characters")
+      raise ConfigError(f"the name of point {point.name!r} exceeds {LONGEST} characters.")
     config = _fingerprint(point.config)
     if config in seen:
       raise ConfigError(
-        f"the points {seen[config]!r} and {point.name!r} clash: their configs are the same; leave"
-        " one of the values out"
+        f"the points {seen[config]!r} and {point.name!r} have equal configs. Leave one of the"
+        " values out."
       )
     seen[config] = point.name
 

@@ -8,12 +8,12 @@ import json
 import shlex
 import sys
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from vitx.analysis import markdown
-from vitx.analysis.comparison import Comparison, Method, Outcome, format_csv, format_table
+from vitx.analysis.comparison import Comparison, Method, format_csv, format_table
 from vitx.analysis.counting import count_parameters
 from vitx.analysis.figures.curves import draw_curves
 from vitx.checkpoints import workdir as wd
@@ -25,7 +25,7 @@ from vitx.training import phases
 from vitx.training.trial import count_training_flops
 
 # Entries of a run's environment.json that the results report.
-TOLD = ("data", "commit", "python", "versions", "devices", "processor", "cores")
+REPORTED = ("data", "commit", "python", "versions", "devices", "processor", "cores")
 
 Facts = tuple[str, Any]  # name and mode of the primary figure
 
@@ -64,7 +64,7 @@ def measure_methods(
     methods.append(Method(point.method, steps, flops, parameters, figures))
   if len(facts) > 1:
     named = ", ".join(f"{name} of {method}" for (name, _), method in facts.items())
-    raise ConfigError(f"the methods have different primary figures: {named}; sweep them apart")
+    raise ConfigError(f"the methods have different primary figures: {named}; sweep each alone.")
   order = list(dict.fromkeys(point.method for point in points))
   return sorted(methods, key=lambda method: order.index(method.name)), next(iter(facts))
 
@@ -110,7 +110,7 @@ def check_results(out: str, name: str) -> None:
   """Raises ConfigError if the results cannot be written, see `write_results`."""
   check_folder(out, "out")
   if name in ("", ".", "..") or "/" in name or "\0" in name:
-    raise ConfigError(f"name={name!r} names no files of results; give one without a slash (--name)")
+    raise ConfigError(f"name={name!r} cannot name files; give a name without a slash (--name).")
   if Path(out).is_dir():
     for end in (".md", ".csv", "_curves.png"):
       check_file(Path(out) / f"{name}{end}", "name")
@@ -145,38 +145,34 @@ def _show(value: Any) -> str:
 
 def _describe_run(comparison: Comparison, runs: Sequence[str]) -> str:
   environments = [_read_environment(run) for run in runs]
-  hours = {m.name: _hours(comparison.outcomes, m.name) for m in comparison.methods}
+  hours = dict.fromkeys((method.name for method in comparison.methods), 0.0)
+  for outcome in comparison.outcomes:
+    hours[outcome.method] += outcome.seconds / 3600
   each = ", ".join(f"{markdown.text(name)} {value:.3g}" for name, value in hours.items())
   command = shlex.join(["vitx", *markdown.without_places(sys.argv[1:])])
   lines = {
     "command": [markdown.code(command)],
     "table made": [datetime.date.today().isoformat()],
     "hours of training": [f"{sum(hours.values()):.3g} in all; {each}"],
-    "hardware": _distinct(_hardware(environment) for environment in environments),
-    "data": _distinct(_data(environment["data"]) for environment in environments),
-    "versions": _distinct(_versions(environment) for environment in environments),
-    "commit": _distinct(str(environment["commit"]) for environment in environments),
+    "hardware": map(_hardware, environments),
+    "data": (_data(environment["data"]) for environment in environments),
+    "versions": map(_versions, environments),
+    "commit": (str(environment["commit"]) for environment in environments),
   }
-  return "\n".join(f"- {name}: {' · '.join(values)}" for name, values in lines.items())
+  return "\n".join(
+    f"- {name}: {' · '.join(dict.fromkeys(values))}" for name, values in lines.items()
+  )
 
 
 def _read_environment(run: str) -> dict[str, Any]:
   found = wd.read_json(wd.find_run(run), "environment.json")
-  missing = [name for name in TOLD if name not in found]
+  missing = [name for name in REPORTED if name not in found]
   if missing:
     raise ConfigError(
-      f"environment.json of workdir={run!r} says nothing of {', '.join(missing)}. Restore it from a"
+      f"environment.json of workdir={run!r} lacks {', '.join(missing)}. Restore it from a"
       " copy, or move the workdir away."
     )
   return found
-
-
-def _hours(outcomes: Iterable[Outcome], method: str) -> float:
-  return sum(each.seconds for each in outcomes if each.method == method) / 3600
-
-
-def _distinct(values: Iterable[str]) -> list[str]:
-  return list(dict.fromkeys(values))
 
 
 def _hardware(environment: Mapping[str, Any]) -> str:

@@ -1,8 +1,8 @@
 """Many runs, one after the other, each in a workdir of its own.
 
 Several processes, or machines that see the same directory, may work through the same points: the
-process that holds a point's lock trains it, the others go on to the next point. Finished points are
-skipped, stopped or killed ones continue.
+process that holds a point's lock trains it, while the others take the next points. Finished points
+are skipped; stopped or killed ones continue.
 """
 
 import contextlib
@@ -116,8 +116,8 @@ def _check_end(point: Point) -> None:
   stop = point.config.get("stop_after", RunSettings.stop_after)
   if stop != "" and point.config.get("phases"):
     raise ConfigError(
-      f"stop_after={stop!r} ends a run of phases in its first, where a point of a sweep has no"
-      " result; set that of phases, such as phases.phase1.stop_after, or a shorter duration"
+      f"stop_after={stop!r} would end a run of phases in its first phase, where a point of a sweep"
+      " has no result. Set it in a phase, such as phases.phase1.stop_after, or shorten duration."
     )
 
 
@@ -175,8 +175,8 @@ def _check_same_point(workdir: str, asked: dict[str, Any]) -> None:
     provenance.check_same_fields(workdir, stored["config"], asked["config"], FREE)
   elif (epath.Path(workdir) / "config.json").exists():
     raise ConfigError(
-      f"workdir={workdir!r} is a run of its own, not a point of a sweep; move it away or choose"
-      " another --workdir"
+      f"workdir={workdir!r} is a run of its own, not a point of a sweep. Move it away or choose"
+      " another --workdir."
     )
 
 

@@ -14,12 +14,11 @@ from ml_collections import ConfigDict
 from vitx.analysis.matrices import attention_entropies, hold_matrices
 from vitx.config.errors import ConfigError
 from vitx.config.registry import fields_of
-from vitx.data.batches import evaluation_batches
 from vitx.data.dataset import Examples, spread
 from vitx.models.stacked import unstack
 from vitx.tasks import build_task
 from vitx.tasks.base import Batch, Figures
-from vitx.training import parallel
+from vitx.training import evaluation, parallel
 
 FIELD = "evaluation.attention_entropy"
 Measure = Callable[[Any, Any], Figures]
@@ -37,8 +36,8 @@ def check(config: ConfigDict, params: Any, model_state: Any, batch: Mapping[str,
     batch: The shapes of an evaluation batch.
 
   Raises:
-    ConfigError: No mixer has softmax probabilities, or the task does not say which inputs its model
-      takes.
+    ConfigError: No mixer has softmax probabilities, or the task does not define the inputs of its
+      model.
   """
   count = config.evaluation.attention_entropy
   if not count:
@@ -46,16 +45,16 @@ def check(config: ConfigDict, params: Any, model_state: Any, batch: Mapping[str,
   task = build_task(config)
   if jax.eval_shape(task.model_inputs, batch) is None:
     raise ConfigError(
-      f"{FIELD}={count}: {type(task).__name__} does not say what its model is called with; give it"
-      f" a method model_inputs(batch), or set {FIELD}=0"
+      f"{FIELD}={count}: {type(task).__name__} does not define the inputs of its model. Give it"
+      f" a method model_inputs(batch), or set {FIELD}=0."
     )
   found = jax.eval_shape(_make_step(config, None), params, model_state, batch)
   if found.keys() == {"count"}:
     name = fields_of(config.model.get("token_mixer", "none"))["name"]
     raise ConfigError(
       f"{FIELD}={count}: the layers of this network (model.name={config.model.name!r}, token mixer"
-      f" {name!r}) have no softmax over tokens; set {FIELD}=0, or use a token mixer that has one,"
-      " such as softmax, shaped or an attention pattern"
+      f" {name!r}) have no softmax over tokens. Set {FIELD}=0, or use a token mixer that has one,"
+      " such as softmax, shaped or an attention pattern."
     )
 
 
@@ -89,16 +88,8 @@ def make_measure(
   count = config.evaluation.attention_entropy
   if not count:
     return lambda params, model_state: {}
-  task, devices = build_task(config), jax.device_count()
-  some = spread(examples("validation"), count)
-  (batch,) = evaluation_batches(
-    some,
-    transform=task.transform(train=False),
-    batch_size=-(-len(some) // devices) * devices,
-    threads=config.data.threads,
-    process_index=jax.process_index(),
-    process_count=jax.process_count(),
-  )
+  task, some = build_task(config), spread(examples("validation"), count)
+  (batch,) = evaluation.split_batches(config, task, some, len(some))
   rows = parallel.split({name: batch[name] for name in (*task.element_spec, "mask")})
 
   def measure(params: Any, model_state: Any) -> Figures:

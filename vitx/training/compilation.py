@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 from vitx.analysis import cost
 from vitx.data.dataset import ROLES
 from vitx.training import durations, parallel
-from vitx.training.experiment import Experiment, batch_shapes, evaluation_shapes
+from vitx.training.experiment import Experiment, batch_shapes, blank, evaluation_shapes
 from vitx.training.record.progress import Progress, announce
 from vitx.training.step import Step
 
@@ -74,14 +74,17 @@ def compile_steps(
   flops = forward_flops(experiment)
   steps = config.steps_per_dispatch or count_steps(3 * flops * config.batch_size)
   print(make_header(experiment, flops, steps, workdir), flush=True)
-  blank, options = blank_batch(experiment), choose_options(config)
+  batch, options = blank_batch(experiment), choose_options(config)
   program = announce(
     "compiling",
     lambda: compile_program(
-      experiment.step, state, constants, blank, steps, options=options, run=run
+      experiment.step, state, constants, batch, steps, options=options, run=run
     ),
   )
-  print_memory(program.compiled)
+  needed = cost.compiled_bytes(program.compiled)
+  if needed is not None:
+    backend = jax.default_backend()
+    print(f"compiled memory per device ({backend}): {needed / 2**20:,.1f} MiB", flush=True)
   return program
 
 
@@ -91,14 +94,6 @@ def choose_options(config: ConfigDict) -> dict[str, Any]:
   if backend == "gpu" and config.deterministic:
     return {"xla_gpu_deterministic_ops": True}
   return CPU_OPTIONS if backend == "cpu" else {}
-
-
-def print_memory(compiled: jax.stages.Compiled) -> None:
-  """Prints the memory that a compiled program needs, if it is known."""
-  needed = cost.compiled_bytes(compiled)
-  if needed is not None:
-    backend = jax.default_backend()
-    print(f"compiled memory per device ({backend}): {needed / 2**20:,.1f} MiB", flush=True)
 
 
 def compile_program(
@@ -212,8 +207,7 @@ def dry_run(experiment: Experiment, *, run: parallel.Runner = parallel.at_once) 
 def blank_batch(experiment: Experiment) -> dict[str, np.ndarray]:
   """Returns this process's share of a batch as zeros on the host."""
   rows = experiment.config.batch_size // jax.process_count()
-  shapes = batch_shapes(experiment.task, rows)
-  return {name: np.zeros(x.shape, x.dtype) for name, x in shapes.items()}
+  return blank(batch_shapes(experiment.task, rows))
 
 
 def forward_flops(experiment: Experiment) -> int:

@@ -29,8 +29,8 @@ SEVERAL = ("MEGASCALE_COORDINATOR_ADDRESS", "JOB_COMPLETION_INDEX")
 PATIENCE = 300  # seconds within which all processes must join
 HEARTBEAT = 60  # seconds without a sign of life after which a process counts as gone
 GONE = (
-  "another process of this run has ended, or cannot be reached: {}; begin all of them again with"
-  " the same command, which goes on from the last checkpoint"
+  "another process of this run has ended or cannot be reached: {}. Start all processes again with"
+  " the same command; they continue from the last checkpoint."
 )
 
 
@@ -56,12 +56,12 @@ def initialize(
     if coordinator is None or processes is None or process is None:
       raise ConfigError(
         "--coordinator, --processes and --process belong together: give all three or none, for"
-        " example --coordinator=host0:1234 --processes=2 --process=0"
+        " example --coordinator=host0:1234 --processes=2 --process=0."
       )
     if processes < 1:
-      raise ConfigError(f"--processes={processes} must be at least 1")
+      raise ConfigError(f"--processes={processes} must be at least 1.")
     if not 0 <= process < processes:
-      raise ConfigError(f"--process={process} must lie in 0..{processes - 1}")
+      raise ConfigError(f"--process={process} must be a number from 0 to {processes - 1}.")
     _check_address(coordinator, process)
     announce(
       f"waiting for {processes} processes at {coordinator}",
@@ -81,14 +81,14 @@ def _check_address(coordinator: str, process: int) -> None:
   if not host or "/" in host or not port.isdecimal() or not 0 < int(port) < 65536:
     raise ConfigError(
       f"--coordinator={coordinator!r} is not of the form HOST:PORT with a port in 1..65535, such as"
-      " host0:1234"
+      " host0:1234."
     )
   try:
     socket.getaddrinfo(host.strip("[]"), int(port))
   except (OSError, UnicodeError) as error:  # UnicodeError for a name such as a..b
     raise ConfigError(
       f"--coordinator={coordinator!r}: there is no host {host!r} ({error}); name the host of"
-      " process 0"
+      " process 0."
     ) from error
   both = socket.has_dualstack_ipv6()
   family = socket.AF_INET6 if both else socket.AF_INET
@@ -98,7 +98,7 @@ def _check_address(coordinator: str, process: int) -> None:
   except OSError as error:
     raise ConfigError(
       f"--coordinator={coordinator!r}: process 0 cannot listen at port {port} of this host"
-      f" ({error.strerror}); choose another port, the same in all processes"
+      f" ({error.strerror}); choose another port, and give it to all processes."
     ) from error
 
 
@@ -108,18 +108,17 @@ def _meet(coordinator: str, processes: int, process: int) -> None:
     _join(coordinator, processes, process)
   except RuntimeError as error:
     raise ConfigError(
-      f"--coordinator={coordinator!r}: the {processes} processes of this run did not meet; within"
-      f" {PATIENCE} s start each with the same --coordinator, whose host is that of process 0, the"
-      f" same --processes, and a --process of its own from 0 to {processes - 1}"
+      f"--coordinator={coordinator!r}: the {processes} processes of this run did not meet."
+      f" Start them all within {PATIENCE} s, with one --coordinator on the host of process 0,"
+      f" one --processes, and for each a --process of its own from 0 to {processes - 1}."
     ) from error
 
 
 def _join(*given: Any) -> None:
   """Starts JAX among the processes; a process that loses another prints one line and ends.
 
-  By default XLA aborts then, from a thread of its own, with a page of its stack. JAX has no
-  argument to replace that callback, and the callback may itself end in an abort, so both are
-  caught.
+  By default XLA would abort from a thread of its own, with a page of its stack. JAX has no argument
+  to replace that callback, and the callback may itself end in an abort, so both are caught.
   """
   make = _jax.get_distributed_runtime_client
   _jax.get_distributed_runtime_client = functools.partial(
@@ -186,8 +185,8 @@ def end_alone(message: str) -> NoReturn:
 
 
 def first_line(error: object) -> str:
-  """Returns the first line of an error's message."""
-  return str(error).strip().partition("\n")[0]
+  """Returns the first line of an error's message, without its full stop."""
+  return str(error).strip().partition("\n")[0].rstrip(".")
 
 
 def _in_cluster() -> bool:
@@ -202,8 +201,8 @@ def _read_count(name: str) -> int:
   value = os.environ.get(name, "1")
   if not value.isdecimal():
     raise ConfigError(
-      f"{name}={value!r} in the environment is no number of processes; unset it, or set what the"
-      " launcher has"
+      f"{name}={value!r} in the environment must be the number of processes. Unset it, or set the"
+      " launcher's number."
     )
   return int(value)
 

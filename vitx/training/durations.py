@@ -20,11 +20,10 @@ _DURATION = re.compile(rf"{_AMOUNT}(?:\s*(steps?|epochs?))?")
 _SHARE = re.compile(rf"{_AMOUNT}\s*%")
 _BOUND = re.compile(r"\s*,\s*at (least|most)\s+")
 _BOUNDS: dict[str, Callable[..., Fraction]] = {"least": max, "most": min}
+Number = int | float | Fraction
 
 
-def to_steps(
-  duration: str | int, steps_per_epoch: int | float | Fraction, field: str = "duration"
-) -> int:
+def to_steps(duration: str | int, steps_per_epoch: Number, field: str = "duration") -> int:
   """Returns a duration in whole steps; epochs are rounded to the nearest step, half to even.
 
   Args:
@@ -40,7 +39,7 @@ def to_steps(
 
 def settle(
   value: Any,
-  steps_per_epoch: int | float | Fraction,
+  steps_per_epoch: Number,
   total_steps: int | None = None,
   field: str = "duration",
 ) -> Any:
@@ -78,12 +77,7 @@ def settle(
   return f"{max(1, round(steps)) if steps else 0} steps"
 
 
-def is_due(
-  step: int,
-  every: str | int,
-  steps_per_epoch: int | float | Fraction,
-  field: str = "every",
-) -> bool:
+def is_due(step: int, every: str | int, steps_per_epoch: Number, field: str = "every") -> bool:
   """Returns whether an event with the period `every` falls on `step`.
 
   Event k = 1, 2, ... falls on `to_steps(k * every)`; none falls on step 0. Events that are less
@@ -100,25 +94,24 @@ def is_due(
   """
   period = _period(every, steps_per_epoch, field)
   if period == 0:
-    raise ConfigError(f'{field}={every!r} must be longer than nothing, such as "1 epochs"')
+    raise ConfigError(f'{field}={every!r} must be longer than zero, such as "1 epochs".')
   # If any event rounds to this step, the one nearest to it does.
   event = round(step / period)
   return step > 0 and event > 0 and round(event * period) == step
 
 
-def _period(duration: str | int, steps_per_epoch: int | float | Fraction, field: str) -> Fraction:
+def _period(duration: str | int, steps_per_epoch: Number, field: str) -> Fraction:
   """Returns a duration as an exact number of steps."""
   is_number = isinstance(duration, int) and not isinstance(duration, bool)
-  match = (
-    _DURATION.fullmatch(str(duration).strip()) if is_number or isinstance(duration, str) else None
-  )
+  text = str(duration).strip() if is_number or isinstance(duration, str) else ""
+  match = _DURATION.fullmatch(text)
   if match is None:
-    raise ConfigError(f'{field}={duration!r} is no duration; write "300 steps" or "2.5 epochs"')
+    raise ConfigError(f'{field}={duration!r} must be a duration: "300 steps" or "2.5 epochs".')
   amount, unit = Fraction(match[1]), match[2] or "steps"
   if unit.startswith("epoch"):
     return amount * Fraction(steps_per_epoch)
   if amount.denominator != 1:
     raise ConfigError(
-      f'{field}={duration!r}: steps are whole; or did you mean "{match[1]} epochs"?'
+      f'{field}={duration!r}: the number of steps must be whole. Did you mean "{match[1]} epochs"?'
     )
   return amount

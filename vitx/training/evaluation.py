@@ -27,9 +27,9 @@ def make_evaluate(task: Task, run: parallel.Runner = parallel.at_once) -> Callab
   return parallel.compile_once(evaluation_step(task, parallel.AXIS), run)
 
 
-def batch_size_for(config: Any) -> int:
+def batch_size_for(config: Any, size: int | None = None) -> int:
   """Returns the size of an evaluation batch, rounded up to a multiple of the devices' number."""
-  size = config.evaluation.batch_size or config.batch_size
+  size = size or config.evaluation.batch_size or config.batch_size
   return -(-size // jax.device_count()) * jax.device_count()
 
 
@@ -38,12 +38,21 @@ def count_batches(config: Any, examples: int) -> int:
   return -(-examples // batch_size_for(config))
 
 
-def split_batches(config: Any, task: Task, examples: Examples) -> Iterator[dict[str, np.ndarray]]:
-  """Returns this process's padded and masked batches over a split."""
+def split_batches(
+  config: Any, task: Task, examples: Examples, size: int | None = None
+) -> Iterator[dict[str, np.ndarray]]:
+  """Returns this process's padded and masked batches over a split.
+
+  Args:
+    config: The resolved config.
+    task: The task, which prepares the examples.
+    examples: The examples.
+    size: The size of a batch; None for the size that the config gives.
+  """
   return evaluation_batches(
     examples,
     transform=task.transform(train=False),
-    batch_size=batch_size_for(config),
+    batch_size=batch_size_for(config, size),
     threads=config.data.threads,
     process_index=jax.process_index(),
     process_count=jax.process_count(),
@@ -51,35 +60,6 @@ def split_batches(config: Any, task: Task, examples: Examples) -> Iterator[dict[
 
 
 def evaluate(
-  task: Task,
-  evaluate_step: Callable,
-  params: Any,
-  model_state: Any,
-  constants: Any,
-  batches: Iterable[dict[str, np.ndarray]],
-  take_rows: TakeRows | None = None,
-) -> Figures:
-  """Returns the task's figures over all batches.
-
-  Args:
-    task: The task, which gives the names of a batch's arrays, and the figures.
-    evaluate_step: The step of `make_evaluate`.
-    params: The replicated parameters.
-    model_state: The model's other collections, replicated.
-    constants: The task's constants, replicated.
-    batches: The batches of `split_batches`.
-    take_rows: A function that is called for each batch with this process's examples: first the
-      batch's arrays, among them `example` (the examples' numbers in the split), then the rows of
-      the task's evaluation.
-
-  Raises:
-    ValueError: There are no examples.
-  """
-  one = {"": params}
-  return evaluate_each(task, evaluate_step, one, model_state, constants, batches, take_rows)[""]
-
-
-def evaluate_each(
   task: Task,
   evaluate_step: Callable,
   params: Mapping[str, Any],
@@ -91,8 +71,16 @@ def evaluate_each(
   """Returns the figures of several sets of parameters, by name; the batches are read once.
 
   Args:
-    params: The replicated parameters by name; `take_rows` gets the rows of the first. The other
-      arguments are documented at `evaluate`.
+    task: The task, which gives the names of a batch's arrays, and the figures.
+    evaluate_step: The step of `make_evaluate`.
+    params: The replicated parameters by name; `take_rows` gets the rows of the first.
+    model_state: The model's other collections, replicated.
+    constants: The task's constants, replicated.
+    batches: The batches of `split_batches`.
+    take_rows: A function that is called for each batch with this process's examples: first the
+      batch's arrays, among them `example` (the examples' numbers in the split), then the rows of
+      the task's evaluation.
+
 
   Raises:
     ValueError: There are no examples.
@@ -124,12 +112,13 @@ def check_weights(weights: tuple[str, ...], ema_decay: float) -> None:
   field = f"evaluation.weights={tuple(weights)!r}"
   if not weights or len(set(weights)) < len(weights):
     raise ConfigError(
-      f"{field} must name ema, raw or both, each once; the first chooses the best checkpoint"
+      f"{field} must name ema, raw or both, each once; the first chooses the best checkpoint."
     )
   if len(weights) > 1 and not ema_decay:
     raise ConfigError(
-      f"{field} compares a moving average with the weights themselves, but ema_decay={ema_decay}"
-      " keeps none; set ema_decay, such as 0.9999, or leave evaluation.weights out"
+      f"{field} compares a moving average with the weights themselves, but with"
+      f" ema_decay={ema_decay} there is no average. Set ema_decay, such as 0.9999, or leave"
+      " evaluation.weights out."
     )
 
 
@@ -148,7 +137,7 @@ def join_figures(by_name: Mapping[str, Figures]) -> Figures:
 
 
 def describe_figures(task: Task, figures: Figures, weights: Iterable[str]) -> str:
-  """Returns the task's words for figures of `join_figures`; the first weights are not named."""
+  """Returns the task's description of figures of `join_figures`; the first has no name."""
   _, *others = weights
   words = [task.describe(figures)]
   for name in others:
@@ -158,7 +147,7 @@ def describe_figures(task: Task, figures: Figures, weights: Iterable[str]) -> st
 
 
 def add_sums(total: Mapping[str, Any], sums: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns a total plus one batch's sums, in float64; a name that the total lacks has zero."""
+  """Returns a total plus one batch's sums, in float64; a name that the total lacks starts at 0."""
   return {
     name: total.get(name, 0.0) + np.asarray(value, np.float64) for name, value in sums.items()
   }

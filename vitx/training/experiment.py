@@ -41,6 +41,7 @@ LONGEST = 2**31 - 1  # steps that the counter of a run can hold
 DURATIONS = tuple(
   path for path, each in declarations().items() if each.type == Duration and path != "duration"
 )
+Shapes = Mapping[str, jax.ShapeDtypeStruct]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,7 +90,7 @@ class Experiment:
       return jax.device_get(run(lowered.compile)(*arguments))
 
     key, cycle = jax.random.key(self.config.init_seed), self.step.cycle
-    batch = _blank(self.task.element_spec, 1)
+    batch = blank(_shapes(self.task.element_spec, 1))
     if not cycle:
       return compute(self.step.init, key, batch)
     # Layers are stacked on the host: the compiler takes a minute over hundreds of concatenations.
@@ -129,10 +130,11 @@ class Experiment:
     for name, wanted in self.task.train_spec.items():
       found = batches.spec.get(name)
       if found != ArraySpec(wanted.shape, wanted.dtype.name):
-        said = "nothing of it" if found is None else f"{found.dtype} {found.shape}"
+        own = f"no {name}" if found is None else f"{name} {found.dtype} {found.shape}"
         raise ConfigError(
           f"data.source={self.source.info.name!r}: the task takes {name} {wanted.dtype}"
-          f" {wanted.shape}, its examples give {said}; let the source give what its spec says"
+          f" {wanted.shape}, but the examples have {own}. Let the source give the arrays"
+          " of its spec."
         )
     return batches
 
@@ -163,7 +165,7 @@ class Experiment:
     return self.task.references(self.source.train, self.source.role(role))
 
   def describe(self, figures: Figures) -> str:
-    """Returns the task's words for the figures of all evaluated weights."""
+    """Returns the task's description of the figures of all evaluated weights."""
     return describe_figures(self.task, figures, self.config.evaluation.weights)
 
   def is_due(self, step: int, every: str) -> bool:
@@ -250,10 +252,10 @@ def make_experiment(
   if config.schedule.name == "plateau":
     step.task.plateau_figure(config.schedule.get("mode", "min"))
   constants = step.task.constants()
-  blank = constants | teacher.blank_constants(step.task)
+  zeros = constants | teacher.blank_constants(step.task)
   # The training pass has parts of its own (dropout, mixing): trace it too, which compiles nothing.
   batch = batch_shapes(step.task, config.batch_size // jax.device_count())
-  jax.eval_shape(step.train, shapes, blank, batch, jnp.int32(0))
+  jax.eval_shape(step.train, shapes, zeros, batch, jnp.int32(0))
   own = evaluation_shapes(task, 1)
   attention_entropy.check(config, shapes.params, shapes.model_state, own)
   if not is_trial:
@@ -319,7 +321,7 @@ def make_step(
   No data are needed.
   """
   task = build_task(config)
-  batch = _blank(task.element_spec, 1)
+  batch = _shapes(task.element_spec, 1)
   with logged.finding() as found:  # a new function each time, since JAX traces an old one once
     variables = jax.eval_shape(lambda *given: task.init(*given), jax.random.key(0), batch)
   # Deep networks compile in a tenth of the time where the optimizer lets their layers be stacked.
@@ -342,19 +344,24 @@ def make_step(
 
 def batch_shapes(task: Task, rows: int) -> dict[str, jax.ShapeDtypeStruct]:
   """Returns the shapes of a training batch of `rows` examples."""
-  arrays = _blank(task.train_spec, rows) | {"index": np.zeros((rows,), np.int32)}
-  return {name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in arrays.items()}
+  index = jax.ShapeDtypeStruct((rows,), np.int32)
+  return _shapes(task.train_spec, rows) | {"index": index}
 
 
 def evaluation_shapes(task: Task, rows: int) -> dict[str, jax.ShapeDtypeStruct]:
   """Returns the shapes of an evaluation batch of `rows` examples."""
-  arrays = _blank(task.element_spec, rows) | {"mask": np.zeros((rows,), np.bool_)}
-  return {name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in arrays.items()}
+  mask = jax.ShapeDtypeStruct((rows,), np.bool_)
+  return _shapes(task.element_spec, rows) | {"mask": mask}
 
 
-def _blank(spec: Mapping[str, jax.ShapeDtypeStruct], rows: int) -> dict[str, np.ndarray]:
-  """Returns arrays of zeros in the shapes of `rows` examples."""
-  return {name: np.zeros((rows, *x.shape), x.dtype) for name, x in spec.items()}
+def _shapes(spec: Shapes, rows: int) -> dict[str, jax.ShapeDtypeStruct]:
+  """Returns the shapes of the arrays of `rows` examples."""
+  return {name: jax.ShapeDtypeStruct((rows, *x.shape), x.dtype) for name, x in spec.items()}
+
+
+def blank(shapes: Shapes) -> dict[str, np.ndarray]:
+  """Returns arrays of zeros in these shapes."""
+  return {name: np.zeros(x.shape, x.dtype) for name, x in shapes.items()}
 
 
 def _find_end(config: ConfigDict, total: int, per_epoch: Fraction) -> int:
@@ -365,8 +372,8 @@ def _find_end(config: ConfigDict, total: int, per_epoch: Fraction) -> int:
   end = durations.to_steps(stop, per_epoch, "stop_after")
   if not 1 <= end <= total:
     raise ConfigError(
-      f"stop_after={stop!r} is step {end}; it must lie from 1 to {total}, the end of"
-      f" duration={config.duration!r}"
+      f"stop_after={stop!r} is step {end}; it must be a step from 1 to {total}, the end of"
+      f" duration={config.duration!r}."
     )
   return end
 
@@ -376,19 +383,16 @@ def _check(config: ConfigDict, source: Source) -> None:
   if config.batch_size > len(source.train):
     raise ConfigError(
       f"batch_size={config.batch_size} is larger than the {len(source.train)} training examples of"
-      f" {source.info.name!r}; lower it, or take more of them (data.fraction, data.splits.train)"
+      f" {source.info.name!r}. Lower it, or take more examples (data.fraction, data.splits.train)."
     )
   per_epoch = Fraction(len(source.train), config.batch_size)
   total = durations.to_steps(config.duration, per_epoch, "duration")
   if total < 1:
-    raise ConfigError(f"duration={config.duration!r} has no step; lengthen it")
+    raise ConfigError(f"duration={config.duration!r} has no step; lengthen it.")
   if total > LONGEST:
-    raise ConfigError(f"duration={config.duration!r} is longer than {LONGEST:,} steps; shorten it")
+    raise ConfigError(f"duration={config.duration!r} is longer than {LONGEST:,} steps; shorten it.")
   check_keep(config.checkpoint.keep)
   check_weights(config.evaluation.weights, config.ema_decay)
-  for field, value in (
-    ("log_every", config.log_every),
-    ("evaluation.every", config.evaluation.every),
-    ("checkpoint.every", config.checkpoint.every),
-  ):
-    durations.is_due(1, value, per_epoch, field)
+  durations.is_due(1, config.log_every, per_epoch, "log_every")
+  durations.is_due(1, config.evaluation.every, per_epoch, "evaluation.every")
+  durations.is_due(1, config.checkpoint.every, per_epoch, "checkpoint.every")

@@ -21,7 +21,7 @@ EXIT_INTERRUPTED = 75
 POLL = 0.1  # seconds between two checks for a signal during other work
 T = TypeVar("T")
 LEFT_ALONE = "vitx work that a signal may break off"  # the name of the threads of such work
-_received: list[int] = []  # signals that were turned into a flag, in this process
+_received: list[int] = []  # the signals that `StopRequest` handled in this process
 
 
 class Interrupted(BaseException):
@@ -66,7 +66,7 @@ class StopRequest:
     self._restore()
 
   def asked(self) -> bool:
-    """Returns whether a signal has come, which the steps pass on to the other processes."""
+    """Returns whether a signal has come; the steps pass it on to the other processes."""
     return self.received is not None
 
   def check(self) -> None:
@@ -125,7 +125,8 @@ class StopRequest:
     self.received = signal.Signals(number)
     _received.append(number)
     print(
-      f"\n{self.received.name}: saving after the steps under way; once more ends at once",
+      f"\n{self.received.name}: the run saves its state after the steps in progress and ends;"
+      " a second signal ends it at once",
       flush=True,
     )
     self._restore()
@@ -156,49 +157,32 @@ def leave(status: int) -> int:
 
 
 def check_finite(
-  step: int, metrics: Mapping[str, float], *, half: bool, last_good: Callable
+  step: int, figures: Mapping[str, Any], *, what: str = "", last_good: Callable
 ) -> None:
-  """Raises NonFiniteError if a step's loss or gradient is not finite.
+  """Raises NonFiniteError if a figure of a step or an evaluation is not finite.
 
   Args:
-    step: The number of the step.
-    metrics: The step's metrics, with loss and gradient_norm.
-    half: Whether the loss is scaled for float16, where a gradient may overflow: the step is then
-      skipped and the loss scale lowered.
-    last_good: A function that returns the step of the last checkpoint or None, for the message.
-  """
-  for name in ("loss",) if half else ("loss", "gradient_norm"):
-    value = metrics[name]
-    if not abs(value) < float("inf"):
-      raise _not_finite(name, value, step, last_good)
-
-
-def check_figures(step: int, figures: Mapping[str, Any], *, last_good: Callable) -> None:
-  """Raises NonFiniteError if a figure of an evaluation is not finite.
-
-  Args:
-    step: The step of the evaluated state.
-    figures: The task's figures, of which numbers and lists of numbers are checked.
+    step: The number of the step, or the step of the evaluated state.
+    figures: The figures, of which numbers and lists of numbers are checked.
+    what: The beginning of the message, before the name of the figure.
     last_good: A function that returns the step of the last checkpoint or None, for the message.
   """
   for name, figure in figures.items():
     for value in figure if isinstance(figure, list | tuple) else (figure,):
       if isinstance(value, float) and not math.isfinite(value):
-        raise _not_finite(f"the evaluation's {name}", value, step, last_good)
-
-
-def _not_finite(name: str, value: float, step: int, last_good: Callable) -> NonFiniteError:
-  good = last_good()
-  last = "no checkpoint yet" if good is None else f"the checkpoint of step {good} is good"
-  return NonFiniteError(
-    f"{name} is {value} at step {step}; {last}. Lower learning_rate, lengthen schedule.warmup"
-    " or set grad_clip_norm"
-  )
+        good = last_good()
+        last = "There is no checkpoint yet"
+        if good is not None:
+          last = f"The checkpoint of step {good} is good"
+        raise NonFiniteError(
+          f"{what}{name} is {value} at step {step}. {last}. Lower learning_rate, lengthen"
+          " schedule.warmup or set grad_clip_norm."
+        )
 
 
 @contextlib.contextmanager
 def explain_out_of_memory(config: Any, tokens: int | None, workdir: str = "") -> Iterator[None]:
-  """Explains an out-of-memory error: names batch, tokens, mixer and the command that helps.
+  """Adds batch, tokens, mixer and a command that helps to an error about too little memory.
 
   Args:
     config: The run's config.
@@ -215,7 +199,7 @@ def explain_out_of_memory(config: Any, tokens: int | None, workdir: str = "") ->
     raise OutOfMemoryError(
       f"out of memory: batch_size={config.batch_size} over {jax.device_count()} devices,"
       f" grad_accum_steps={config.grad_accum_steps}, {tokens or '?'} tokens per example,"
-      f" token_mixer={name}. `vitx plan --config {written}` names the largest batch that fits and"
-      " what grad_accum_steps, model.remat and model.dtype=bfloat16 would need.\n"
+      f" token_mixer={name}. `vitx plan --config {written}` names the largest batch that fits, and"
+      " the memory with grad_accum_steps, model.remat and model.dtype=bfloat16.\n"
       + str(error).splitlines()[0]
     ) from error

@@ -5,7 +5,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
-import numpy as np
+
+from vitx.training import parallel
 
 LIMIT = 2  # unbounded dispatch deadlocks XLA's collectives between virtual CPU devices
 
@@ -27,7 +28,7 @@ class InFlight:
     """
     self.stop = False
     self._finish = finish
-    self._steps: collections.deque[tuple[range, Any, Any, jax.Array, Any]] = collections.deque()
+    self._steps: collections.deque[tuple[range, Any, Any, Any, Any]] = collections.deque()
 
   def add(
     self, steps: range, metrics: Any, measured: Any, stop: jax.Array, more: Mapping[str, Any]
@@ -43,26 +44,13 @@ class InFlight:
     """
     self._steps.append((steps, metrics, measured, stop, more))
 
-  def make_room(self) -> None:
-    """Waits for the oldest dispatch if the limit is reached."""
-    if len(self._steps) == LIMIT:
-      self._wait_for_oldest()
-
-  def wait(self) -> None:
-    """Waits for all steps."""
-    while self._steps:
-      self._wait_for_oldest()
-
-  def _wait_for_oldest(self) -> None:
-    steps, metrics, measured, stop, more = self._steps.popleft()
-    values = {name: first_copy(x) for name, x in metrics.items()}
-    last = {name: first_copy(x).tolist() for name, x in measured.items()} | dict(more)
-    for i, step in enumerate(steps):
-      own = {name: value[i].tolist() for name, value in values.items()}
-      self._finish(step, own, last if step == steps[-1] else {})
-    self.stop |= bool(first_copy(stop))
-
-
-def first_copy(x: jax.Array) -> np.ndarray:
-  """Returns an array's copy on the first local device; all copies are equal."""
-  return np.asarray(x.addressable_data(0))[0]
+  def wait(self, most: int = 0) -> None:
+    """Waits for the oldest dispatches until at most `most` are in flight."""
+    while len(self._steps) > most:
+      steps, metrics, measured, stop, more = self._steps.popleft()
+      values, measured, stop = parallel.unreplicate((metrics, measured, stop))
+      last = {name: value.tolist() for name, value in measured.items()} | dict(more)
+      for i, step in enumerate(steps):
+        own = {name: value[i].tolist() for name, value in values.items()}
+        self._finish(step, own, last if step == steps[-1] else {})
+      self.stop |= bool(stop)

@@ -12,9 +12,10 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
+from vitx.checkpoints import unevaluated
 from vitx.checkpoints import workdir as wd
 from vitx.ops.implementation import choosing_by
-from vitx.training import cache, compilation, parallel, resident, unevaluated
+from vitx.training import cache, compilation, parallel, resident
 from vitx.training.attention_entropy import make_measure
 from vitx.training.experiment import make_experiment
 from vitx.training.failures import (
@@ -23,7 +24,7 @@ from vitx.training.failures import (
   check_finite,
   explain_out_of_memory,
 )
-from vitx.training.in_flight import InFlight
+from vitx.training.in_flight import LIMIT, InFlight
 from vitx.training.record import provenance
 from vitx.training.restore import check_beginning
 from vitx.training.run import Run, open_run
@@ -42,7 +43,7 @@ class Result:
 
   Attributes:
     workdir: The directory that holds the run's files.
-    step: The last step done.
+    step: The number of steps done.
     finished: False if a signal ended the run early; the same command continues it.
     test: The figures of the best checkpoint on the test examples, and its step; None if the run is
       not finished, or was a dry run.
@@ -70,7 +71,7 @@ def train(config: ConfigDict, workdir: str | Path, *, dry_run: bool = False) -> 
     The outcome of the run.
 
   Raises:
-    ConfigError: A setting cannot work, or another training holds the workdir; nothing was compiled
+    ConfigError: A setting cannot work, or another training holds the workdir. Nothing was compiled
       or changed.
     NonFiniteError: The loss or an evaluation is not finite; the last checkpoint is kept.
     OutOfMemoryError: The memory is too small; the message names the settings that need it and a
@@ -105,11 +106,13 @@ def _train(run: Run) -> Result:
   state = experiment.replicate(start.state)
   constants = parallel.replicate(experiment.constants)
   examples = functools.cache(experiment.keep)
+  # In float16 a gradient may overflow: the step is then skipped and the loss scale lowered.
+  checked = ("loss",) if experiment.step.half else ("loss", "gradient_norm")
   evaluation_program, entropy_program = compile_evaluation(experiment, request)
   evaluate = make_evaluator(run, evaluation_program, constants, examples)
 
   def finish(step: int, metrics: dict[str, float], figures: dict[str, float]) -> None:
-    check_finite(step, metrics, half=experiment.step.half, last_good=run.last_good)
+    check_finite(step, {name: metrics[name] for name in checked}, last_good=run.last_good)
     recorder.count_step(step, metrics, figures)
 
   in_flight = InFlight(finish)
@@ -141,7 +144,7 @@ def _train(run: Run) -> Result:
         break
       steps = range(step, experiment.next_event(step, program.steps))
       batches = [next(stream) for _ in steps]
-      in_flight.make_room()
+      in_flight.wait(LIMIT - 1)
       with jax.profiler.StepTraceAnnotation("train", step_num=step):
         state, metrics, measured, stop = program(state, constants, batches, request.asked())
       step = steps.stop

@@ -31,24 +31,24 @@ def at_once(work: Callable[[], T]) -> T:
   return work()
 
 
-def check_batch(batch_size: int, grad_accum_steps: int, field: str = "batch_size") -> None:
+def check_batch(batch_size: int, grad_accum_steps: int) -> None:
   """Raises ConfigError if a batch does not split evenly; names the nearest sizes that do."""
   parts = jax.device_count() * grad_accum_steps
   if batch_size % parts or batch_size < parts:
     below = batch_size // parts * parts
-    fits = ", ".join(str(size) for size in (below, below + parts) if size > 0)
+    fits = " and ".join(str(size) for size in (below, below + parts) if size > 0)
     micro = f" x grad_accum_steps={grad_accum_steps}" if grad_accum_steps > 1 else ""
     raise ConfigError(
-      f"{field}={batch_size} does not split over {jax.device_count()} devices{micro};"
-      f" nearest that fit: {fits}"
+      f"batch_size={batch_size} does not split evenly over {jax.device_count()} devices{micro}. The"
+      f" nearest values that do are {fits}."
     )
 
 
 def use_cores(batches: Iterable[int]) -> None:
   """Makes as many devices of a CPU as it has cores, if batches divide among them.
 
-  XLA runs many of a step's operations on one core; several devices run theirs in parallel. The
-  function does nothing if JAX has already begun, if the user has set a number of devices
+  XLA runs many of a step's operations on one core, but several devices work in parallel. The
+  function does nothing if JAX has already started, if the user has set a number of devices
   (`JAX_NUM_CPU_DEVICES`, `XLA_FLAGS`) or if there are several processes, and never changes other
   accelerators.
 
@@ -56,15 +56,14 @@ def use_cores(batches: Iterable[int]) -> None:
     batches: The numbers of examples of every micro-batch of the run; each device keeps at least
       `LEAST`.
   """
-  is_told = jax.config.values["jax_num_cpu_devices"] >= 0 or HOST_DEVICES in os.environ.get(
-    "XLA_FLAGS", ""
-  )
-  if is_told or jax.distributed.is_initialized():
+  flags = os.environ.get("XLA_FLAGS", "")
+  is_set = jax.config.values["jax_num_cpu_devices"] >= 0 or HOST_DEVICES in flags
+  if is_set or jax.distributed.is_initialized():
     return
   common = math.gcd(*batches)
   cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
   most = max(1, min(cores, common // LEAST))
-  with contextlib.suppress(RuntimeError):  # JAX has begun, and its devices are fixed
+  with contextlib.suppress(RuntimeError):  # JAX has started, and its devices are fixed
     jax.config.update("jax_num_cpu_devices", max(n for n in range(1, most + 1) if common % n == 0))
 
 
@@ -83,12 +82,7 @@ def place(tree: Any) -> Any:
 def replicate(tree: Any) -> Any:
   """Copies every leaf to each device, along a new leading axis over the devices."""
   devices = jax.local_device_count()
-
-  def copies(x: Any) -> np.ndarray:
-    x = np.asarray(x)
-    return np.broadcast_to(x, (devices, *x.shape))
-
-  return place(jax.tree.map(copies, tree))
+  return place(jax.tree.map(lambda x: np.broadcast_to(x, (devices, *np.shape(x))), tree))
 
 
 def number(value: int) -> jax.Array:

@@ -13,12 +13,12 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from vitx.checkpoints import own_files
+from vitx.checkpoints import own_files, unevaluated
 from vitx.checkpoints import workdir as wd
 from vitx.config import registry
 from vitx.config.errors import ConfigError, listing
 from vitx.config.fields import check_config, check_is_config, suggest
-from vitx.training import durations, loop, parallel, teacher, unevaluated
+from vitx.training import durations, loop, parallel, teacher
 from vitx.training.distributed import is_writer
 from vitx.training.experiment import Experiment, halve_batch, make_experiment
 from vitx.training.failures import count_received
@@ -89,8 +89,8 @@ def _train_phases(config: ConfigDict, workdir: str, dry_run: bool) -> Result:
       break
     if not dry_run and _ends_run(config, name, experiment):
       print(
-        f"stop_after={config.stop_after!r} ended {name} before its duration; the phases after it"
-        " begin when it has gone on",
+        f"stop_after={config.stop_after!r} ended {name} before its duration. The later phases begin"
+        f" once {name} is complete; remove stop_after and give the same command again.",
         flush=True,
       )
       break
@@ -98,7 +98,7 @@ def _train_phases(config: ConfigDict, workdir: str, dry_run: bool) -> Result:
 
 
 def _begins_from_own(phase: ConfigDict, runs: Sequence[str]) -> bool:
-  """Returns whether a phase takes weights only from this run, whose code is its own."""
+  """Returns whether a phase takes weights only from this run, whose code the user trusts."""
   return {phase.init_from, phase.task.get("teacher", "")} <= {"", *runs}
 
 
@@ -142,7 +142,7 @@ def _ends_run(config: ConfigDict, name: str, experiment: Experiment) -> bool:
 def _check_ends(
   phases: Mapping[str, ConfigDict], experiments: Iterable[Experiment], workdir: str
 ) -> None:
-  """Raises ConfigError if a phase would end elsewhere than when another phase began from it."""
+  """Raises ConfigError if the end of a phase has changed since another phase began from it."""
   for name, experiment in zip(phases, experiments, strict=True):
     run = wd.join(workdir, name)
     stored = wd.read_json(run, "config.json")
@@ -156,8 +156,8 @@ def _check_ends(
       if run in (later.init_from, later.task.get("teacher")) and unevaluated.find_step(place):
         raise ConfigError(
           f"phases.{name}.{ends[0]}={wanted[ends[0]]!r} was {stored[ends[0]]!r} when {other} began"
-          f" from step {step} of {name}; set it back, or move {place} away, so that {other} begins"
-          " anew"
+          f" from step {step} of {name}. Restore the old value, or move {place} away so that"
+          f" {other} begins again."
         )
 
 
@@ -220,7 +220,7 @@ def split_phases(config: ConfigDict, workdir: str) -> dict[str, ConfigDict]:
     if not isinstance(changes, Mapping | ConfigDict) or not re.fullmatch(wd.PHASE_NAME, name):
       raise ConfigError(
         f"phases.{name}={changes!r} must be a group of fields, such as"
-        " phases.phase1=dict(duration='5 epochs')"
+        " phases.phase1=dict(duration='5 epochs')."
       )
     phase = config.copy_and_resolve_references()
     with phase.unlocked():
@@ -244,7 +244,7 @@ def _change(config: ConfigDict, changes: Mapping[str, Any], where: str) -> None:
     old = config.get(key)
     if key not in config and "name" not in config:
       raise ConfigError(
-        f"{where}.{key}: config has no field {key!r}.{suggest(key, config)} Fields there:"
+        f"{where}.{key}: the config has no field {key!r}.{suggest(key, config)} Its fields are"
         f" {listing(config)}."
       )
     is_group = isinstance(value, ConfigDict) and isinstance(old, ConfigDict)
@@ -278,6 +278,6 @@ def _locate(
   other = source.removeprefix(PREFIX)
   if other not in phases:
     raise ConfigError(
-      f"phases.{name}.{field}={source!r} is no phase before {name!r}; those are: {listing(phases)}."
+      f"phases.{name}.{field}={source!r} must name a phase before {name!r}: {listing(phases)}."
     )
   return wd.join(workdir, other)

@@ -32,9 +32,9 @@ class Feed:
 
 
 def open_feed(batches: TrainBatches, device: str) -> Feed:
-  """Returns the feed of a run; puts the examples on every device if that is wanted.
+  """Returns the feed of a run; puts the examples on every device if `device` asks for it.
 
-  The resulting batches equal those of `batches` bit by bit.
+  Batches that are made on the devices equal those of `batches` bit by bit.
 
   Args:
     batches: The training batches of the run.
@@ -60,9 +60,9 @@ def check(device: str, *, are_kept: bool) -> None:
   """Raises ConfigError if the devices should hold examples that the host does not keep."""
   if device == "always" and not are_kept:
     raise ConfigError(
-      "data.device='always' puts the examples on the devices that are kept in memory, and these are"
-      " not: set data.memory='always' (with data.resize_mode='random', which draws anew for each"
-      " step, none can be kept), or data.device='auto'"
+      "data.device='always' needs examples that are kept in the host's memory, and this run's are"
+      " not. Set data.memory='always' or data.device='auto'; with data.resize_mode='random',"
+      " which draws another crop for each step, no example can be kept."
     )
 
 

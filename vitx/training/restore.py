@@ -10,15 +10,15 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from vitx.analysis import cost
+from vitx.checkpoints import unevaluated
 from vitx.checkpoints import workdir as wd
 from vitx.checkpoints.directory import Directory
 from vitx.checkpoints.store import CheckpointStore
 from vitx.config.registry import fields_of
 from vitx.data.class_names import find_in_weights
 from vitx.data.dataset import DatasetInfo
-from vitx.interop import init_from
+from vitx.interop.init_from import check_source as check_weights
 from vitx.interop.init_from import initial_variables
-from vitx.training import unevaluated
 from vitx.training.distributed import is_writer
 from vitx.training.experiment import Experiment
 from vitx.training.record import provenance
@@ -64,14 +64,7 @@ def check_source(experiment: Experiment, workdir: str, *, writes: bool) -> None:
   config = experiment.config
   if config.init_from and not (writes and Directory(wd.locate_checkpoints(workdir)).steps()):
     # This comes before anything is written; the weights are read when there is a state to fill.
-    shapes, layout = experiment.named_shapes(), experiment.task.token_layout()
-    init_from.check_source(
-      config.init_from,
-      shapes.params,
-      shapes.model_state,
-      layout,
-      **fitting(config, experiment.source.info),
-    )
+    _use_weights(check_weights, experiment, experiment.named_shapes())
 
 
 def begin(
@@ -97,19 +90,14 @@ def begin(
     record = Record.from_json(restored.record)
     if start < experiment.total_steps:
       record = record.go_on()
-      if later is None and not is_regular(experiment, record, start):
-        store.let_go(start)
+      is_due = experiment.is_due(start, config.checkpoint.every)
+      if later is None and record.best_step != start and not is_due:
+        store.let_go(start)  # a run that is never stopped has no such checkpoint
     print(f"resuming {workdir} at step {start}", flush=True)
   else:
     state = initialize()
   if restored is None and config.init_from:
-    params, model_state = initial_variables(
-      config.init_from,
-      state.params,
-      state.model_state,
-      experiment.task.token_layout(),
-      **fitting(config, experiment.source.info),
-    )
+    params, model_state = _use_weights(initial_variables, experiment, state)
     ema = None if state.ema is None else jax.tree.map(np.copy, params)
     state = state.replace(params=params, model_state=model_state, ema=ema)
   if is_writer():
@@ -120,15 +108,18 @@ def begin(
   return Beginning(state, start, record, is_evaluated=later is None)
 
 
-def is_regular(experiment: Experiment, record: Record, step: int) -> bool:
-  """Returns whether a run that is never stopped has a checkpoint of a step, too."""
-  return record.best_step == step or experiment.is_due(step, experiment.config.checkpoint.every)
+def _use_weights(function: Callable, experiment: Experiment, state: Any) -> Any:
+  """Calls a function that reads or checks the weights of `init_from` for a run's state."""
+  config, layout = experiment.config, experiment.task.token_layout()
+  options = fitting(config, experiment.source.info)
+  return function(config.init_from, state.params, state.model_state, layout, **options)
 
 
 def fitting(config: ConfigDict, info: DatasetInfo) -> dict[str, Any]:
-  """Returns keyword arguments of `initial_variables` that say how far weights must fit a run."""
-  mixer = fields_of(config.model.get("token_mixer", ""))["name"]
-  find = None
-  if info.class_names is not None:
-    find = functools.partial(find_in_weights, info, config.init_from)
-  return {"allowed": config.init_from_except, "mixer": mixer, "find_places": find}
+  """Returns the keyword arguments of `initial_variables` that follow from a run's config."""
+  find = functools.partial(find_in_weights, info, config.init_from)
+  return {
+    "allowed": config.init_from_except,
+    "mixer": fields_of(config.model.get("token_mixer", ""))["name"],
+    "find_places": None if info.class_names is None else find,
+  }

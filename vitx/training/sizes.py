@@ -1,11 +1,9 @@
 """Checks for sizes that no machine holds, before anything is allocated."""
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
 import jax
-import numpy as np
 import psutil
 
 from vitx.analysis.cost import tree_bytes
@@ -25,16 +23,12 @@ def check_batch(spec: Mapping[str, jax.ShapeDtypeStruct], batch_size: int) -> No
     spec: The shapes and dtypes of an example's arrays, by their names.
     batch_size: The number of examples that this process holds at once.
   """
-  total = find_memory()
-  sizes = {name: math.prod(x.shape) * np.dtype(x.dtype).itemsize for name, x in spec.items()}
-  if batch_size * sum(sizes.values()) > total:
-    largest = max(sizes, key=lambda name: sizes[name])
-    x = spec[largest]
-    raise ConfigError(
-      f"batch_size={batch_size}: so many examples, whose {largest!r} is {x.dtype} {x.shape}, take"
-      f" {batch_size * sum(sizes.values()) / 1e9:,.0f} GB; this machine has {total / 1e9:,.0f} GB."
-      " Lower it, or the size of an example in the config's data"
-    )
+  _check_memory(
+    f"batch_size={batch_size}: a batch of so many examples",
+    batch_size * tree_bytes(dict(spec)),
+    spec,
+    "batch_size, or the size of an example in the config's data",
+  )
 
 
 def check_state(shapes: Any) -> None:
@@ -43,13 +37,24 @@ def check_state(shapes: Any) -> None:
   Args:
     shapes: The shapes and dtypes of the state, with `params`.
   """
-  total, needed = find_memory(), tree_bytes(shapes)
+  names, leaves = parameter_names(shapes.params), jax.tree.leaves(shapes.params)
+  _check_memory(
+    "model: the parameters, their average and the optimizer's state",
+    tree_bytes(shapes),
+    dict(zip(names, leaves, strict=True)),
+    "the fields of the model that decide its shape",
+  )
+
+
+def _check_memory(
+  what: str, needed: int, arrays: Mapping[str, jax.ShapeDtypeStruct], fields: str
+) -> None:
+  """Raises ConfigError if `needed` bytes are too many, and names the largest of the arrays."""
+  total = find_memory()
   if needed > total:
-    names = parameter_names(shapes.params)
-    leaves = dict(zip(names, jax.tree.leaves(shapes.params), strict=True))
-    largest = max(leaves, key=lambda name: math.prod(leaves[name].shape))
+    largest = max(arrays, key=lambda name: tree_bytes(arrays[name]))
+    x = arrays[largest]
     raise ConfigError(
-      f"model: parameters, their average and the optimizer's state take {needed / 1e9:,.0f} GB;"
-      f" this machine has {total / 1e9:,.0f} GB. The largest parameter is {largest}"
-      f" {leaves[largest].shape}; lower the fields of the model that it follows from"
+      f"{what} would take {needed / 1e9:,.0f} GB, but this machine has {total / 1e9:,.0f} GB. The"
+      f" largest array is {largest!r}, {x.dtype} {x.shape}. Lower {fields}."
     )

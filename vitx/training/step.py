@@ -17,7 +17,7 @@ from vitx.models import frozen, logged
 from vitx.models.stacked import stack
 from vitx.ops import replicas
 from vitx.tasks.base import Batch, Task
-from vitx.training.parameters import parameter_names, replace_leaves
+from vitx.training.parameters import map_named, parameter_names
 
 GROWTH_INTERVAL = 2000  # good steps after which a loss scale is doubled
 LARGEST = 2.0**24
@@ -216,7 +216,7 @@ class Step:
 
   def measure(self, state: TrainState) -> dict[str, jax.Array]:
     """Returns the logged figures of a state: parameter_norm, and the means of `logged` by name."""
-    norm = optax.tree.norm(jax.tree.map(lambda p: p.astype(jnp.float32), state.params))
+    norm = optax.tree.norm(optax.tree.cast(state.params, jnp.float32))
     return {"parameter_norm": norm, **logged.means(state.params, self.logged)}
 
   def _gradient(
@@ -263,12 +263,9 @@ class Step:
       count = state.step.astype(jnp.float32)
       decay = jnp.minimum(decay, (1 + count) / (10 + count))
     moved = jax.tree.map(lambda e, p: decay * e + (1 - decay) * p, state.ema, params)
-    if not self.frozen:
-      return moved
-    stays = [name in self.frozen for name in parameter_names(params)]  # rounding would move these
-    return jax.tree.map(
-      lambda stay, e, m: e if stay else m, replace_leaves(params, stays), state.ema, moved
-    )
+    # Rounding would move the average of a frozen parameter.
+    stays = map_named(lambda name, _: name in self.frozen, params)
+    return jax.tree.map(lambda stay, e, m: e if stay else m, stays, state.ema, moved)
 
 
 def all_finite(tree: Any) -> jax.Array:

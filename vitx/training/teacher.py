@@ -53,7 +53,7 @@ def blank_constants(task: Task) -> dict[str, Any]:
 
 
 def load_constants(task: Task, config: ConfigDict, info: DatasetInfo) -> dict[str, Any]:
-  """Returns the teacher's weights, under their name among the constants; {} without a teacher.
+  """Returns the teacher's weights by their name among the constants; {} without a teacher.
 
   Args:
     task: The task that learns.
@@ -88,7 +88,7 @@ def _order_classes(loaded: Loaded, teacher: Teacher, info: DatasetInfo) -> dict[
   places = find_in_weights(info, teacher.source, known, len(loaded.class_names))
   if isinstance(places, str):
     raise ConfigError(
-      f"task.teacher={teacher.source!r} knows {places}; choose one of these classes"
+      f"task.teacher={teacher.source!r} knows {places}. Choose a teacher of this run's classes."
     )
   params = {
     name: x[..., places] if names.is_head(name) else x
@@ -98,7 +98,7 @@ def _order_classes(loaded: Loaded, teacher: Teacher, info: DatasetInfo) -> dict[
 
 
 def check_source(task: Task, config: ConfigDict) -> None:
-  """Raises the errors of `load_constants` that show without reading a checkpoint.
+  """Raises the errors of `load_constants` that can be found without reading a checkpoint.
 
   Args:
     task: A task with a teacher.
@@ -127,8 +127,7 @@ def check_run(task: Task, config: ConfigDict, theirs: ConfigDict, shapes: TrainS
   assert teacher is not None
   _check_data(teacher, theirs, config)
   variables = {"params": shapes.params, **shapes.model_state}
-  blank = jax.tree.map(lambda x: np.broadcast_to(np.zeros((), x.dtype), x.shape), variables)
-  tree.check_arrays(blank, _shapes(teacher), f"task.teacher={teacher.source!r}")
+  tree.check_arrays(variables, _shapes(teacher), f"task.teacher={teacher.source!r}")
 
 
 def _check_data(teacher: Teacher, theirs: ConfigDict, ours: ConfigDict) -> None:
@@ -137,8 +136,8 @@ def _check_data(teacher: Teacher, theirs: ConfigDict, ours: ConfigDict) -> None:
     before, now = theirs.data.get(field), ours.data.get(field)
     if before != now:
       raise ConfigError(
-        f"task.teacher={teacher.source!r} was trained with data.{field}={before!r}, this run has"
-        f" {now!r}; set data.{field}={before!r}"
+        f"task.teacher={teacher.source!r} was trained with data.{field}={before!r}, but this run"
+        f" has {now!r}. Set data.{field}={before!r}."
       )
 
 
@@ -151,8 +150,7 @@ def _read(source: str) -> ConfigDict:
 
 def _from_file(teacher: Teacher, info: DatasetInfo) -> dict[str, Any]:
   """Returns a teacher's variables from a file of published weights."""
-  make = jax.jit(lambda key: _initialize(teacher, key))
-  variables = jax.tree.map(jnp.asarray, make(jax.random.key(0)))
+  variables = jax.jit(lambda key: _initialize(teacher, key))(jax.random.key(0))
   params = variables.pop("params")
   layout = token_layout(teacher.model, teacher.input_spec.shape)
   find = functools.partial(find_in_weights, info, teacher.source) if info.class_names else None

@@ -1,7 +1,7 @@
 """Training and inference without data, for tables, plans and benchmarks to compile or run."""
 
 import dataclasses
-import types
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -20,15 +20,12 @@ from vitx.training.experiment import batch_shapes, make_step, resolve
 from vitx.training.step import TrainState
 from vitx.training.teacher import blank_constants
 
-Shapes = Mapping[str, jax.ShapeDtypeStruct]
-
 
 def complete_config(config: ConfigDict) -> ConfigDict:
   """Returns a config completed with the fields that follow from its data set.
 
-  A data set of TFDS or of vitx is known by its name; any other is opened if the config says too
-  little about it. The statistics of the pixels are made up, since no result that is shown depends
-  on them.
+  A data set of TFDS or of vitx is known by its name; any other is opened if the config does not
+  describe it. The statistics of the pixels are made up, since no result depends on them.
 
   Raises:
     ConfigError: The data set must be opened for its classes or image size, and is not prepared.
@@ -57,7 +54,7 @@ def make_training_step(config: ConfigDict) -> tuple[Callable, TrainState, dict[s
 def begin(config: ConfigDict) -> TrainState:
   """Returns the state before the first step of a completed config."""
   step, _ = make_step(config, schedule=jnp.ones_like)
-  return jax.jit(step.init)(jax.random.key(0), draw_batch(batch_shapes(step.task, 1)))
+  return jax.jit(step.init)(jax.random.key(0), draw(batch_shapes(step.task, 1)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +72,7 @@ class Dispatch:
   batch: Mapping[str, np.ndarray]
 
   def start(self, state: TrainState) -> Callable[[], None]:
-    """Returns a function that makes the steps and waits for them, each time from its last state."""
+    """Returns a function that makes the steps and waits; each call continues the call before."""
     held = [parallel.replicate(jax.device_get(state))]
     batches = [self.batch] * self.program.steps
 
@@ -91,7 +88,7 @@ def compile_dispatch(config: ConfigDict, steps: int) -> Dispatch:
   step, state = make_step(config, schedule=jnp.ones_like)  # as cheap as any other schedule
   step = dataclasses.replace(step, axis=parallel.AXIS)
   constants = parallel.replicate(step.task.constants() | blank_constants(step.task))
-  batch = draw_batch(batch_shapes(step.task, config.batch_size // jax.process_count()))
+  batch = draw(batch_shapes(step.task, config.batch_size // jax.process_count()))
   placed = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), state)
   program = compilation.compile_program(
     step, placed, constants, batch, steps, options=compilation.choose_options(config)
@@ -99,16 +96,18 @@ def compile_dispatch(config: ConfigDict, steps: int) -> Dispatch:
   return Dispatch(program, constants, batch)
 
 
-def draw_batch(shapes: Shapes) -> dict[str, np.ndarray]:
-  """Returns a batch with noise for images and zeros for all other arrays."""
+def draw(shapes: Any) -> Any:
+  """Returns noise for bytes and real numbers, and zeros for all other arrays, such as labels."""
   random = np.random.default_rng(0)
 
-  def draw(x: jax.ShapeDtypeStruct) -> np.ndarray:
+  def fill(x: jax.ShapeDtypeStruct) -> np.ndarray:
     if x.dtype == np.uint8:
       return random.integers(0, 256, x.shape, np.uint8)
+    if jnp.issubdtype(x.dtype, jnp.floating):
+      return random.normal(size=x.shape).astype(x.dtype)
     return np.zeros(x.shape, x.dtype)
 
-  return {name: draw(x) for name, x in shapes.items()}
+  return jax.tree.map(fill, shapes)
 
 
 def measure_training_bytes(config: ConfigDict) -> int | None:
@@ -128,7 +127,7 @@ def split_training_bytes(config: ConfigDict) -> dict[str, int]:
   """
   train, state, batch = make_training_step(config)
   options = compilation.choose_options(config)
-  total = cost.compiled_bytes(_compile_quickly(train, state, batch, donate=(0,), options=options))
+  total = _measure(jax.jit(train, donate_argnums=0).lower(state, batch), options)
   if total is None:
     return {}
   parameters, whole = cost.tree_bytes(state.params), cost.tree_bytes(state)
@@ -142,30 +141,22 @@ def split_training_bytes(config: ConfigDict) -> dict[str, int]:
 def measure_inference_bytes(config: ConfigDict, batch: int) -> int | None:
   """Returns the bytes that a completed config's network needs on one device for a batch."""
   model, given = _describe_inference(config, batch)
-  compiled = _compile_quickly(model.apply, variable_shapes(model, given), given)
-  return cost.compiled_bytes(compiled)
+  return _measure(jax.jit(model.apply).lower(variable_shapes(model, given), given), {})
 
 
-def _compile_quickly(
-  function: Callable,
-  *args: Any,
-  donate: tuple[int, ...] = (),
-  options: Mapping[str, Any] = types.MappingProxyType({}),
-) -> Any:
-  """Compiles a function to measure its memory, not to run it."""
+def _measure(lowered: jax.stages.Lowered, options: dict[str, Any]) -> int | None:
+  """Compiles a program that is not run, and returns the bytes that it needs."""
   # LLVM's optimization changes nothing in the buffers; without it a CPU compiles twice as fast.
-  options = dict(options)
   if jax.default_backend() == "cpu":
-    options["xla_backend_optimization_level"] = 0
-  return jax.jit(function, donate_argnums=donate, compiler_options=options).lower(*args).compile()
+    options = {**options, "xla_backend_optimization_level": 0}
+  return cost.compiled_bytes(lowered.compile(compiler_options=options))
 
 
 def _describe_inference(config: ConfigDict, batch: int) -> tuple[Any, jax.ShapeDtypeStruct]:
   """Returns the network, and the shape and dtype of its input."""
   task = build_task(config)
-  return task.model, jax.ShapeDtypeStruct(
-    (batch, *task.input_spec.shape[1:]), task.input_spec.dtype
-  )
+  shape = (batch, *task.input_spec.shape[1:])
+  return task.model, jax.ShapeDtypeStruct(shape, task.input_spec.dtype)
 
 
 def prepare_training(
@@ -188,7 +179,7 @@ def prepare_training(
 
   def step() -> None:
     if not held:
-      held.extend(jax.device_put((start(), draw_batch(batch))))
+      held.extend(jax.device_put((start(), draw(batch))))
     held[0] = jax.block_until_ready(program(*held))[0]
 
   return step, cost.compiled_bytes(program)
@@ -205,12 +196,10 @@ def prepare_inference(
   """
   model, given = _describe_inference(config, config.batch_size)
   program = jax.jit(model.apply).lower(variable_shapes(model, given), given).compile()
-  held: list[Any] = []
+  arguments = functools.cache(lambda: jax.device_put((start(), draw(given))))
 
   def infer() -> None:
-    if not held:
-      held.extend(jax.device_put((start(), _draw(given))))
-    jax.block_until_ready(program(*held))
+    jax.block_until_ready(program(*arguments()))
 
   return infer, cost.compiled_bytes(program)
 
@@ -218,14 +207,7 @@ def prepare_inference(
 def begin_inference(config: ConfigDict) -> Any:
   """Returns the variables from which the training of a completed config starts."""
   model, given = _describe_inference(config, 1)
-  return jax.jit(lambda key, x: initialize(model, key, x))(jax.random.key(0), _draw(given))
-
-
-def _draw(x: jax.ShapeDtypeStruct) -> np.ndarray:
-  """Returns normal numbers, or zeros for an integer dtype, such as the bytes of a text."""
-  if not jnp.issubdtype(x.dtype, jnp.floating):
-    return np.zeros(x.shape, x.dtype)
-  return np.random.default_rng(0).normal(size=x.shape).astype(x.dtype)
+  return jax.jit(lambda key, x: initialize(model, key, x))(jax.random.key(0), draw(given))
 
 
 def count_training_flops(config: ConfigDict) -> int:

@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 
+from vitx.checkpoints import unevaluated
 from vitx.checkpoints.errors import CheckpointError
 from vitx.data.dataset import Examples
 from vitx.tasks.base import Figures
-from vitx.training import attention_entropy, evaluation, parallel, unevaluated
+from vitx.training import attention_entropy, evaluation, parallel
 from vitx.training.experiment import Experiment
-from vitx.training.failures import Interrupted, StopRequest, check_figures
+from vitx.training.failures import Interrupted, StopRequest, check_finite
 from vitx.training.optim.plateau import Plateau
 from vitx.training.record.progress import SOON, announce, show_bar
 from vitx.training.run import Run
@@ -65,9 +66,9 @@ def make_evaluator(
       )
       params = evaluation.choose_params(state, config.evaluation.weights)
       arguments = (params, state.model_state, constants)
-      each = evaluation.evaluate_each(task, program, *arguments, batches)
+      each = evaluation.evaluate(task, program, *arguments, batches)
       figures = evaluation.join_figures(each)
-      check_figures(step, figures, last_good=run.last_good)
+      check_finite(step, figures, what="the evaluation's ", last_good=run.last_good)
       return figures | references(role)
 
   return evaluate
@@ -133,7 +134,7 @@ def test_best(run: Run, evaluate: Evaluate, state: Any, step: int) -> dict[str, 
     The figures, and the checkpoint's `step`.
 
   Raises:
-    CheckpointError: All checkpoints were deleted meanwhile.
+    CheckpointError: All checkpoints were deleted during the run.
   """
   experiment, recorder = run.experiment, run.recorder
   state, best = _restore_best(run, state, step)
@@ -145,18 +146,20 @@ def test_best(run: Run, evaluate: Evaluate, state: Any, step: int) -> dict[str, 
   )
   if run.last_good() is None:
     raise CheckpointError(
-      f"workdir={run.workdir!r}: its checkpoints were deleted while the run went on, and nothing is"
-      " left of the model; the figures above and metrics.jsonl stand"
+      f"workdir={run.workdir!r}: all checkpoints were deleted during the run, so the model is lost."
+      " The figures above are in metrics.jsonl; train again for a model."
     )
   unevaluated.remove(run.workdir)
   return {"step": best, **figures}
 
 
 def _restore_best(run: Run, state: Any, step: int) -> tuple[Any, int]:
-  """Returns the best state on *validation* and its step; the last state if the best is damaged."""
+  """Returns the best state on *validation* and its step, or the last state if the best is gone."""
   best, experiment = run.recorder.record.best_step, run.experiment
   if best not in (step, *run.store.steps()):  # it was damaged and set aside
-    run.recorder.progress.message(f"the best checkpoint, {best}, is gone; testing the last, {step}")
+    run.recorder.progress.message(
+      f"The best checkpoint, {best}, does not exist any more; the last one, {step}, is tested."
+    )
     best = step
   assert best is not None
   if best != step:

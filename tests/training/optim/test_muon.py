@@ -5,8 +5,8 @@ import numpy as np
 import optax
 import pytest
 
+from tests.training.optim.directions import directions, settings
 from vitx.checkpoints.tree import name_arrays, nest
-from vitx.training.optim.optimizers import make_optimizer
 
 SHAPES = {
   "stem/kernel": (4, 4, 3, 24),
@@ -37,31 +37,21 @@ def draw(seed):
 
 def direct(params, gradients, steps=1, **fields):
   """Returns the direction of the last of `steps` equal gradients."""
-  config = dict(
-    optimizer=dict(name="muon", **fields),
-    weight_decay_mask="matrices",
-    grad_clip_norm=None,
-    layer_decay=1.0,
-    freeze=(),
-  )
-  optimizer = make_optimizer(config, params)
-  state, update = jax.jit(optimizer.init)(params), jax.jit(optimizer.update)
-  for _ in range(steps):
-    directions, state = update(gradients, state, params)
-  return name_arrays(directions)
+  config = settings(optimizer=dict(name="muon", **fields))
+  return name_arrays(directions(config, params, gradients, steps)[0])
 
 
 def test_hidden_matrices_get_orthogonal_directions_and_nothing_else_does():
-  directions = direct(draw(0), draw(1), weight_decay=0.0)
+  found = direct(draw(0), draw(1), weight_decay=0.0)
   for name, inputs in MATRICES.items():
-    matrix = directions[name].reshape(inputs, -1)
+    matrix = found[name].reshape(inputs, -1)
     singular = np.linalg.svd(matrix, compute_uv=False) / (0.2 * max(matrix.shape) ** 0.5)
     assert singular.min() > 0.6 and singular.max() < 1.3, name  # five steps come that near to 1
   adam = optax.scale_by_adam(0.9, 0.98, nesterov=True)
   expected, _ = jax.jit(lambda grads: adam.update(grads, adam.init(grads)))(draw(1))
   for name, leaf in name_arrays(expected).items():
     if name not in MATRICES:
-      np.testing.assert_allclose(directions[name], leaf, rtol=1e-5, atol=1e-6)
+      np.testing.assert_allclose(found[name], leaf, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.slow  # compiles six iterations for each kernel
@@ -73,18 +63,18 @@ def test_axes_of_heads_are_those_of_one_matrix():
     flat = mixer[name]["kernel"].reshape(shape)
     mlp["up"]["kernel"] = flat
     params = jax.tree.map(np.zeros_like, gradients)
-    directions = direct(params, gradients, steps=3)
-    found = directions[f"block_0/token_mixer/{name}/kernel"].reshape(shape)
-    np.testing.assert_allclose(found, directions["block_0/mlp/up/kernel"], rtol=1e-4, atol=1e-5)
+    found = direct(params, gradients, steps=3)
+    projection = found[f"block_0/token_mixer/{name}/kernel"].reshape(shape)
+    np.testing.assert_allclose(projection, found["block_0/mlp/up/kernel"], rtol=1e-4, atol=1e-5)
 
 
 def test_the_sign_and_the_size_are_those_of_descent():
   params = draw(0)
-  directions = direct(params, params, weight_decay=0.0)
+  found = direct(params, params, weight_decay=0.0)
   for name, leaf in name_arrays(params).items():
-    assert (directions[name] * leaf).sum() > 0, name
+    assert (found[name] * leaf).sum() > 0, name
     if name in MATRICES:
-      assert 0.15 < np.sqrt(np.mean(directions[name] ** 2)) < 0.25, name
+      assert 0.15 < np.sqrt(np.mean(found[name] ** 2)) < 0.25, name
 
 
 def test_decay_is_decoupled_and_has_the_mask(decay=0.3):

@@ -43,21 +43,6 @@ def test_goes_on_exactly_from_json_at_every_evaluation(case):
   assert plateau.scale == case["rates"][-1]
 
 
-def test_falls_at_the_bad_evaluation_after_patience():
-  plateau = Plateau(patience=2).update(1.0)
-  scales = []
-  for _ in range(3):
-    plateau = plateau.update(1.0)
-    scales.append(plateau.scale)
-  assert scales == [1.0, 1.0, 0.1]
-
-
-def test_update_leaves_the_old_value_alone():
-  plateau = Plateau(patience=0).update(1.0)
-  assert plateau.update(2.0).scale == 0.1
-  assert plateau.scale == 1.0
-
-
 def test_a_metric_that_is_no_number_is_bad():
   plateau = Plateau(patience=0).update(float("nan"))
   assert plateau.scale == 0.1

@@ -143,19 +143,16 @@ def test_takes_a_config_and_a_bare_name():
 @pytest.mark.parametrize(
   "spec, message",
   [
-    ("cosin", r"schedule\.name='cosin'.*Did you mean 'cosine'"),
     ({"warmup": 3}, "schedule needs a name"),
     ({"name": "cosine", "fina": 0.1}, r"schedule\.fina.*Did you mean 'final'"),
     ({"name": "cosine", "run": 1}, r"schedule\.run"),
     ({"name": "cosine", "final": 1.5}, r"schedule\.final=1\.5"),
     ({"name": "cosine", "warmup": "101 steps"}, r"schedule\.warmup='101 steps'.*only 100"),
     ({"name": "plateau", "warmup": "9 epochs"}, r"schedule\.warmup='9 epochs'"),
-    ({"name": "linear", "warmup": "a while"}, r"schedule\.warmup='a while'.*300 steps"),
     ({"name": "step"}, r"schedule\.boundaries"),
     ({"name": "step", "boundaries": "4 epochs"}, r"schedule\.boundaries='4 epochs'"),
     ({"name": "step", "boundaries": (60, 50)}, r"schedule\.boundaries.*increase"),
     ({"name": "step", "boundaries": (50,), "factor": -1.0}, r"schedule\.factor=-1\.0"),
-    ({"name": "plateau", "factor": 2.0}, r"schedule\.factor=2\.0"),
   ],
 )
 def test_what_cannot_work(spec, message):

@@ -1,23 +1,34 @@
 """What a person sees while something takes long."""
 
 import re
+import sys
 import time
+
+import pytest
 
 from vitx.training.record import console, progress
 
 
-def test_a_bar_shows_after_a_while_also_before_anything_is_done(monkeypatch, capsys):
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_progress_shows_after_a_while_also_before_anything_is_done(
+  is_terminal, monkeypatch, capsys
+):
+  """A bar on a terminal; lines of their own elsewhere, which overwrite no message."""
   monkeypatch.setattr(progress, "SOON", 0.05)
+  monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal)
   with progress.count_bar("sampling", 40, "token") as bar:
     shown, until = "", time.monotonic() + 30  # as while a program is compiled
     while "0/40" not in shown and time.monotonic() < until:
       time.sleep(0.01)
       shown += capsys.readouterr().err
-    assert "sampling:   0%" in shown and "0/40" in shown
+    assert "sampling: " in shown and "0/40" in shown
+    assert ("\r" in shown) == ("0%" in shown) == (not shown.endswith("\n")) == is_terminal
     bar.update(20)
-    bar.refresh()
-    shown = capsys.readouterr().err
-    assert "50%" in shown and re.search(r"20/40 \[00:\d\d<00:\d\d", shown)  # the time that is left
+    if is_terminal:
+      bar.refresh()
+      shown = capsys.readouterr().err
+      assert "50%" in shown
+    assert re.search(r"20/40 \[00:\d\d<00:\d\d", str(bar))  # the time that is left
   assert not capsys.readouterr().err.replace("\r", "").strip()  # it is cleared
 
 

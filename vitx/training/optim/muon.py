@@ -2,12 +2,11 @@
 
 from typing import Any
 
-import jax
 import optax
 
 from vitx.config.checks import NonNegative, Positive, PositiveInt, Rate
 from vitx.models import names
-from vitx.training.parameters import parameter_names, replace_leaves
+from vitx.training.parameters import map_named
 
 
 def muon(
@@ -24,8 +23,8 @@ def muon(
 
   Each kernel of a block, however many axes it has, is a matrix from its inputs to its outputs.
   Stem, head, embeddings, tables, scales and biases take Adam's steps, as Muon's authors advise;
-  `optax:contrib.muon` decides by the number of a parameter's axes alone. The directions' root mean
-  square of 0.2 is from Liu et al. (2025), so learning rates of AdamW serve.
+  `optax:contrib.muon` decides by the number of a parameter's axes alone. The directions have a root
+  mean square of 0.2 (Liu et al., 2025), so the learning rates of AdamW suit Muon too.
 
   Args:
     decay_mask: The mask of the parameters that `weight_decay` touches.
@@ -42,24 +41,17 @@ def muon(
     eps=eps,
     adam_b1=b1,
     adam_b2=b2,
-    muon_weight_dimension_numbers=_hidden_matrices,
+    muon_weight_dimension_numbers=lambda params: map_named(_find_axes, params),
     consistent_rms=0.2,
   )
   decay = optax.add_decayed_weights(weight_decay, decay_mask)
   return optax.chain(directions, optax.scale(-1.0), decay)
 
 
-def _hidden_matrices(params: Any) -> Any:
-  """Returns a tree like `params` with the axes of each matrix, and None for all else."""
-  axes = [
-    _find_axes(name, leaf.ndim)
-    for name, leaf in zip(parameter_names(params), jax.tree.leaves(params), strict=True)
-  ]
-  return replace_leaves(params, axes)
-
-
-def _find_axes(name: str, ndim: int) -> optax.contrib.MuonDimensionNumbers | None:
+def _find_axes(name: str, parameter: Any) -> optax.contrib.MuonDimensionNumbers | None:
+  """Returns the axes of a hidden matrix; None for any other parameter."""
   *modules, last = name.split("/")
+  ndim = parameter.ndim
   if last != names.KERNEL or ndim < 2 or names.STEM in modules[:1] or names.is_head(name):
     return None
   inputs = names.input_axes(modules[-1] if modules else "", ndim)

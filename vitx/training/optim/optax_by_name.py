@@ -30,9 +30,9 @@ def build(
 ) -> optax.GradientTransformation:
   """Returns a transformation whose updates are directions before the learning rate.
 
-  A function with a learning rate (`lion`, `contrib.muon`) is called with 1 and the sign of its
-  updates is turned, since it descends and a direction is subtracted; a `scale_by_*` function or one
-  like it is used as it is.
+  A function with a learning rate (`lion`, `contrib.muon`) is called with a rate of 1. Its updates
+  descend, but a direction is subtracted, so their sign is changed. A function without a learning
+  rate, such as `scale_by_adam`, is used unchanged.
 
   Args:
     spec: The text `optax:NAME`, or a mapping with that as `name` and the function's own arguments.
@@ -88,7 +88,7 @@ def _check(value: Any, path: str, field: str, default: Any) -> None:
   elif isinstance(default, bool | int | float) and value is not None:
     check_value(value, path, type(default))
   elif isinstance(value, float) and not math.isfinite(value):
-    raise ConfigError(f"{path}={value!r} is not a number")
+    raise ConfigError(f"{path}={value!r} must be a finite number.")
 
 
 def _trace(transformation: optax.GradientTransformation, params: Any) -> None:

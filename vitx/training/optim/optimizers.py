@@ -6,6 +6,7 @@ the gradient and passes through the moments. adamw and lion decouple it: u conta
 weight_decay * params. All arithmetic and all moments are float32, whatever the gradient is.
 """
 
+import difflib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -20,7 +21,7 @@ from vitx.models import names
 from vitx.tasks.distillation_terms import BASIS
 from vitx.training.optim import optax_by_name
 from vitx.training.optim.muon import muon
-from vitx.training.parameters import nearest_names, parameter_names, replace_leaves
+from vitx.training.parameters import map_named, parameter_names
 
 # A tree of booleans like the parameters, True where weight decay touches them.
 Mask = Any
@@ -62,7 +63,7 @@ def sgd(
   """Makes gradient descent with momentum m <- momentum * m + g: `torch.optim.SGD`."""
   decay = optax.add_decayed_weights(weight_decay, decay_mask)
   if momentum == 0 and nesterov:
-    raise ConfigError("optimizer.nesterov=True needs an optimizer.momentum above 0")
+    raise ConfigError("optimizer.nesterov=True needs an optimizer.momentum above 0.")
   return optax.chain(decay, optax.trace(momentum, nesterov)) if momentum else decay
 
 
@@ -80,11 +81,7 @@ def matrices(params: Any) -> Mask:
   These are the weights of projections and convolutions. Biases (also those of shape (H, D)),
   scales, embeddings, position tables and class tokens have other names.
   """
-  kernel = (name.split("/")[-1] == "kernel" for name in parameter_names(params))
-  leaves = jax.tree.leaves(params)
-  return replace_leaves(
-    params, [k and leaf.ndim >= 2 for k, leaf in zip(kernel, leaves, strict=True)]
-  )
+  return map_named(lambda name, leaf: _last(name) == names.KERNEL and leaf.ndim >= 2, params)
 
 
 def tensors(params: Any) -> Mask:
@@ -93,11 +90,7 @@ def tensors(params: Any) -> Mask:
   These are weights, embeddings and position tables (Child et al. 2019, released code, whose biases
   have one axis).
   """
-  wanted = [
-    name.split("/")[-1] != names.BIAS and leaf.ndim >= 2
-    for name, leaf in zip(parameter_names(params), jax.tree.leaves(params), strict=True)
-  ]
-  return replace_leaves(params, wanted)
+  return map_named(lambda name, leaf: _last(name) != names.BIAS and leaf.ndim >= 2, params)
 
 
 def rank(params: Any) -> Mask:
@@ -107,11 +100,12 @@ def rank(params: Any) -> Mask:
   `pos_embed`, `cls_token` and parameters that have one axis in PyTorch. The token of the distilled
   form is decayed.
   """
-  wanted = [
-    wanted and not names.is_position_table(name) and name.split("/")[-1] != names.CLASS_TOKEN
-    for name, wanted in zip(parameter_names(params), jax.tree.leaves(tensors(params)), strict=True)
-  ]
-  return replace_leaves(params, wanted)
+
+  def decays(name: str, is_tensor: bool) -> bool:
+    is_token = _last(name) == names.CLASS_TOKEN
+    return is_tensor and not is_token and not names.is_position_table(name)
+
+  return map_named(decays, tensors(params))
 
 
 def rank_but_bases(params: Any) -> Mask:
@@ -119,16 +113,16 @@ def rank_but_bases(params: Any) -> Mask:
 
   The released code decays its predictors in this way under that norm (Wei et al. 2023).
   """
-  wanted = [
-    wanted and name.split("/")[-1] != BASIS
-    for name, wanted in zip(parameter_names(params), jax.tree.leaves(rank(params)), strict=True)
-  ]
-  return replace_leaves(params, wanted)
+  return map_named(lambda name, decays: decays and _last(name) != BASIS, rank(params))
 
 
 def all_parameters(params: Any) -> Mask:
   """Returns the mask of every parameter."""
   return jax.tree.map(lambda _: True, params)
+
+
+def _last(name: str) -> str:
+  return name.rpartition("/")[2]
 
 
 OPTIMIZERS = {"adam": adam, "adamw": adamw, "sgd": sgd, "lion": lion, "muon": muon}
@@ -148,9 +142,9 @@ def make_optimizer(config: Mapping[str, Any], params: Any) -> optax.GradientTran
   """Returns the optimizer of a config; its updates are directions before the learning rate.
 
   First the gradient of the trainable parameters is clipped to a global norm of `grad_clip_norm`,
-  then the optimizer gives a direction with weight decay, and last `layer_decay` scales it (and so
-  the decay, as a learning rate would). Frozen parameters get updates of exactly zero, count in no
-  norm and have no moments.
+  then the optimizer gives a direction with weight decay, and last `layer_decay` scales the
+  direction with its decay, as a learning rate would. Frozen parameters get updates of exactly zero,
+  count in no norm and have no moments.
 
   Args:
     config: A config with `optimizer`, `weight_decay_mask`, `grad_clip_norm`, `layer_decay` and
@@ -173,9 +167,7 @@ def make_optimizer(config: Mapping[str, Any], params: Any) -> optax.GradientTran
     optimizer = optax.chain(optax.clip_by_global_norm(config["grad_clip_norm"]), optimizer)
   frozen = find_frozen(config, params)
   if frozen:
-    groups = replace_leaves(
-      params, ["frozen" if name in frozen else "trained" for name in parameter_names(params)]
-    )
+    groups = map_named(lambda name, _: "frozen" if name in frozen else "trained", params)
     optimizer = optax.partition({"trained": optimizer, "frozen": optax.set_to_zero()}, groups)
   if config["layer_decay"] != 1:
     scales = layer_scales(params, config["layer_decay"])
@@ -207,11 +199,10 @@ def layer_scales(params: Any, layer_decay: float) -> Any:
   if depth == 0:
     tops = dict.fromkeys(path.split("/")[0] for path in paths)
     raise ConfigError(
-      f"layer_decay={layer_decay} needs one sequence of blocks named block_0, block_1, ..., which"
-      f" this model has not (it has {', '.join(tops)}); set it to 1"
+      f"layer_decay={layer_decay} needs one sequence of blocks named block_0, block_1, ..., but"
+      f" this model consists of {', '.join(tops)}. Set layer_decay=1."
     )
-  scales = [layer_decay ** (depth + 1 - names.layer_of(path, depth)) for path in paths]
-  return replace_leaves(params, scales)
+  return map_named(lambda path, _: layer_decay ** (depth + 1 - names.layer_of(path, depth)), params)
 
 
 def find_frozen(config: Mapping[str, Any], params: Any) -> frozenset[str]:
@@ -222,35 +213,33 @@ def find_frozen(config: Mapping[str, Any], params: Any) -> frozenset[str]:
   """
   patterns = config["freeze"]
   if isinstance(patterns, str):
-    raise ConfigError(f"freeze={patterns!r} must be a tuple of patterns, such as ({patterns!r},)")
+    raise ConfigError(f"freeze={patterns!r} must be a tuple of patterns, such as ({patterns!r},).")
   paths = parameter_names(params)
   frozen: set[str] = set()
   for pattern in patterns:
     expression = check_pattern(pattern, "freeze")
     matched = [name for name in paths if expression.fullmatch(name)]
     if not matched:
+      near = difflib.get_close_matches(pattern, paths, cutoff=0.0)
       raise ConfigError(
         f"freeze: {pattern!r} matches the whole name of no parameter."
-        f" The nearest names: {', '.join(nearest_names(pattern, paths))}."
+        f" The nearest names are {', '.join(near)}."
       )
     frozen.update(matched)
   if len(frozen) == len(paths):
     raise ConfigError(
-      f"freeze={tuple(patterns)!r} freezes every parameter; nothing is left to train"
+      f"freeze={tuple(patterns)!r} freezes every parameter. Leave one that can be trained."
     )
   return frozenset(frozen)
 
 
 def _in_float32(inner: optax.GradientTransformation) -> optax.GradientTransformation:
-  """Runs `inner` on gradients and parameters in float32, so that its state and updates are too."""
+  """Runs `inner` on float32 gradients and parameters, so that state and updates are float32."""
 
   def cast(tree: Any) -> Any:
-    return jax.tree.map(lambda x: x.astype(jnp.float32), tree)
+    return optax.tree.cast(tree, jnp.float32)
 
-  def init(params: Any) -> Any:
-    return inner.init(cast(params))
-
-  def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
-    return inner.update(cast(updates), state, cast(params))
-
-  return optax.GradientTransformation(init, update)
+  return optax.GradientTransformation(
+    lambda params: inner.init(cast(params)),
+    lambda updates, state, params: inner.update(cast(updates), state, cast(params)),
+  )

@@ -5,8 +5,8 @@ import sys
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from vitx.config.checks import NonNegative, NonNegativeInt, Probability, Range, check_fields
-from vitx.config.registry import check_options
+from vitx.config.checks import NonNegative, NonNegativeInt, Probability, Range
+from vitx.config.registry import build
 
 PlateauFactor = Annotated[float, Range("(0, 1)")]
 _STATE = ("scale", "best", "bad", "cooling")
@@ -68,21 +68,14 @@ class Plateau:
       ConfigError: A field is unknown (the error names the nearest) or out of range.
       ValueError: `state` is no result of `to_dict`.
     """
-    settings = {key: value for key, value in spec.items() if key not in ("name", "warmup")}
-    check_options(cls, settings, "schedule", hidden=_STATE)
-    check_fields(cls, settings, "schedule")
-    plateau = cls(**settings)
+    settings = {key: value for key, value in spec.items() if key != "warmup"}
+    plateau = build({"plateau": cls}, settings, "schedule", hidden=_STATE)()
     if state is None:
       return plateau
     if set(state) != set(_STATE):
       raise ValueError(f"state of a plateau needs {', '.join(_STATE)}, not {', '.join(state)}")
-    return dataclasses.replace(
-      plateau,
-      scale=float(state["scale"]),
-      best=float(state["best"]),
-      bad=int(state["bad"]),
-      cooling=int(state["cooling"]),
-    )
+    values: dict[str, Any] = dict(state)
+    return dataclasses.replace(plateau, **values)
 
   def to_dict(self) -> dict[str, float]:
     """Returns the state as finite JSON numbers, from which `from_config` restores it exactly."""
@@ -105,10 +98,7 @@ class Plateau:
 
   def _is_better(self, metric: float) -> bool:
     assert self.best is not None  # set in __post_init__
-    if self.threshold_mode == "rel":
-      if self.mode == "min":
-        return metric < self.best * (1 - self.threshold)
-      return metric > self.best * (1 + self.threshold)
-    if self.mode == "min":
-      return metric < self.best - self.threshold
-    return metric > self.best + self.threshold
+    sign = 1 if self.mode == "max" else -1
+    margin = sign * self.threshold
+    bound = self.best * (1 + margin) if self.threshold_mode == "rel" else self.best + margin
+    return sign * metric > sign * bound

@@ -55,8 +55,8 @@ class RunLength:
     steps = self.steps(warmup, "warmup")
     if steps > self.total_steps:
       raise ConfigError(
-        f"schedule.warmup={warmup!r} takes {steps} steps, but the run has only {self.total_steps};"
-        " shorten the warm-up or raise duration"
+        f"schedule.warmup={warmup!r} takes {steps} steps, but the run has only"
+        f" {self.total_steps}. Shorten the warm-up or raise duration."
       )
     return steps
 
@@ -100,14 +100,14 @@ def epoch_cosine(
     start: The share of the peak in epoch 0 of a warm-up.
     final: The share of the peak at the end of the cosine and from then on.
     cooldown: The duration of the cooldown, at the end of the run.
-    delay: The number of epochs by which the rate comes late (DeiT's loop steps its schedule one
-      late).
+    delay: The number of epochs by which the rate comes late; DeiT's loop steps its schedule one
+      epoch late.
   """
   rise, rest = run.epochs(run.warmup_steps(warmup)), run.steps(cooldown, "cooldown")
   if rest >= run.total_steps:
     raise ConfigError(
       f"schedule.cooldown={cooldown!r} takes {rest} steps, but the run has only"
-      f" {run.total_steps}; shorten it or raise duration"
+      f" {run.total_steps}. Shorten the cooldown or raise duration."
     )
   fall = run.epochs(run.total_steps - rest)
   first = [
@@ -139,15 +139,13 @@ def step(
   """Multiplies the rate by `factor` at each boundary, a duration from the start of the run."""
   if not boundaries:
     raise ConfigError(
-      f"schedule.boundaries={boundaries!r} must be durations such as ('30 epochs', '60 epochs')"
+      f"schedule.boundaries={boundaries!r} must be durations such as ('30 epochs', '60 epochs')."
     )
   at = [run.steps(boundary, "boundaries") for boundary in boundaries]
   if at != sorted(set(at)):
-    raise ConfigError(f"schedule.boundaries={tuple(boundaries)!r} must increase; in steps: {at}")
-  return _warm_up(
-    run.warmup_steps(warmup),
-    optax.piecewise_constant_schedule(1.0, dict.fromkeys(at, factor)),
-  )
+    raise ConfigError(f"schedule.boundaries={tuple(boundaries)!r} must increase; in steps: {at}.")
+  falls = optax.piecewise_constant_schedule(1.0, dict.fromkeys(at, factor))
+  return _warm_up(run.warmup_steps(warmup), falls)
 
 
 def plateau(

@@ -1,4 +1,4 @@
-"""The file `log.txt` of a workdir, which keeps all that a run prints."""
+"""The file `log.txt` of a workdir, to which all output of a run is copied."""
 
 import contextlib
 import datetime
@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from absl import logging
 from etils import epath
@@ -30,7 +30,7 @@ class _Log(io.TextIOBase):
 
   def write(self, text: str) -> int:
     if self._appendable:
-      # A log that fails must not end the run: a disk may be full, or the workdir deleted.
+      # A log that cannot be written must not end the run: the disk may be full.
       with contextlib.suppress(OSError):
         own_files.append(self._workdir, LOG, escape(text))
     else:
@@ -47,33 +47,26 @@ class _Log(io.TextIOBase):
     super().close()
 
 
-class _Both(io.TextIOBase):
+class _Both:
   """A console whose output is also written to a log."""
 
   def __init__(self, console: TextIO, log: _Log):
     self._console, self._log = console, log
-    self._is_begun = False  # whether the log's last line has no end yet
+    self._is_open = False  # whether the log's last line has no end yet
 
   def write(self, text: str) -> int:
     drawn = _DRAWN_OVER.match(text)
     line = escape(text[drawn.end() :] if drawn else text)
     self._console.write(f"{drawn[0]}{line}" if drawn else line)
-    if drawn and self._is_begun:
+    if drawn and self._is_open:
       line = f"\n{line}"
     if line:
       self._log.write(line)
-      self._is_begun = not line.endswith("\n")
+      self._is_open = not line.endswith("\n")
     return len(text)
 
-  def flush(self) -> None:
-    self._console.flush()
-
-  def isatty(self) -> bool:
-    return self._console.isatty()
-
-  @property
-  def encoding(self) -> str:  # type: ignore[override]
-    return self._console.encoding
+  def __getattr__(self, name: str) -> Any:
+    return getattr(self._console, name)
 
 
 @contextlib.contextmanager
@@ -96,10 +89,10 @@ def keep_log(workdir: str | Path, *, write: bool) -> Iterator[None]:
     handler = std_logging.StreamHandler(log)
     logger.addHandler(handler)
     try:
-      with contextlib.redirect_stdout(_Both(sys.stdout, log)):
+      with contextlib.redirect_stdout(_Both(sys.stdout, log)):  # type: ignore[type-var]
         yield
     except Interrupted:
-      log.write("stopped by a signal; the same command goes on\n")
+      log.write("stopped by a signal; the same command continues the run\n")
       raise
     except Exception as error:
       log.write(f"{type(error).__name__}: {error}\n")

@@ -72,28 +72,28 @@ class MetricsLog:
     self._pending = []
 
   def _cut(self, keep: int) -> None:
-    standing = 0
+    kept = 0
     for path in _files(self._workdir):
       text = _read_text(path)
       lines = _split(text)
-      own = lines[: keep - standing]
+      own = lines[: keep - kept]
       for number, line in enumerate(own, 1):
         parse_row(line, path, number)
-      self._remember(lines[keep - standing :])
-      standing += len(own)
+      self._remember(lines[keep - kept :])
+      kept += len(own)
       if not own and path.name != _NAME:
         path.unlink()
       elif "".join(own) != text:
         own_files.replace(self._workdir, path.name, "".join(own))
-    if standing < keep:
+    if kept < keep:
       raise ConfigError(
-        f"{self._workdir / _NAME} has {standing} rows, the checkpoint that goes on knew"
-        f" {keep}. Restore it from a copy, or choose another --workdir."
+        f"{self._workdir / _NAME} has {kept} rows, but the checkpoint from which the run continues"
+        f" had {keep}. Restore the file from a copy, or choose another --workdir."
       )
 
   def _remember(self, lines: list[str]) -> None:
     for line in lines:
-      with contextlib.suppress(ConfigError):  # a row that somebody else wrote
+      with contextlib.suppress(ConfigError):  # the line is no row
         self.dropped.append(parse_row(line, self._workdir, 0))
 
 
@@ -151,13 +151,13 @@ def read_figure(row: Mapping[str, Any], name: str, workdir: str | Path) -> Any:
   if not isinstance(value, int | float):
     raise ConfigError(
       f"metrics.jsonl of workdir={str(workdir)!r}: the row of kind {row['kind']!r} at step"
-      f" {row['step']} lacks {name}. Restore it from a copy."
+      f" {row['step']} lacks {name}. Restore the file from a copy."
     )
   return value
 
 
 def _split(text: str) -> list[str]:
-  """Returns the lines that end with a newline; a rest without one was torn by a kill.
+  """Returns the lines that end with a newline; a kill tore a last line that has none.
 
   No other character ends a row.
   """

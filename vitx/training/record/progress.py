@@ -1,7 +1,7 @@
 """The console output of a run: a line about compiling, then a line of progress."""
 
 import contextlib
-import itertools
+import math
 import sys
 import threading
 import time
@@ -14,14 +14,15 @@ T = TypeVar("T")
 SOON = 2.0  # seconds after which a phase shows its progress
 
 
-def announce(what: str, work: Callable[[], T], *, every: float = 10.0, patience: float = 0.0) -> T:
-  """Runs `work` and returns its result; prints its name and, every `every` seconds, its time."""
+def announce(what: str, work: Callable[[], T], *, patience: float = 0.0) -> T:
+  """Runs `work` and returns its result; prints its name and, every ten seconds, its time."""
   start, console = time.monotonic(), sys.stdout
   done = threading.Event()
 
   def tick() -> None:
-    waits = itertools.chain([patience] if patience else [], itertools.repeat(every))
-    while not done.wait(next(waits)):
+    wait = patience or 10.0
+    while not done.wait(wait):
+      wait = 10.0
       print(f"{what} ... {time.monotonic() - start:.0f} s", flush=True, file=console)
 
   if not patience:
@@ -40,8 +41,8 @@ def announce(what: str, work: Callable[[], T], *, every: float = 10.0, patience:
 def count_bar(what: str, total: int, unit: str) -> Iterator[tqdm]:
   """Shows, after two seconds, how much of a count is done and how long the rest takes.
 
-  On a terminal the progress is a bar that disappears at the end, elsewhere a line every ten
-  seconds. It also shows while nothing is done yet, such as while a program is compiled.
+  On a terminal the progress is a bar that disappears at the end; elsewhere, as in a pipe or a file,
+  it is a line every ten seconds. Both also appear while a program is compiled and nothing is done.
 
   Args:
     what: The name of the work, for the console.
@@ -51,15 +52,21 @@ def count_bar(what: str, total: int, unit: str) -> Iterator[tqdm]:
   Yields:
     The bar; `update(n)` adds to the count.
   """
-  apart, over = 0.2 if sys.stderr.isatty() else 10.0, threading.Event()
-  with tqdm(total=total, desc=what, unit=unit, mininterval=apart, delay=SOON, leave=False) as bar:
+  is_terminal, over = sys.stderr.isatty(), threading.Event()
+  shape = None if is_terminal else "{desc}: {n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_fmt}]"
+  apart = 0.2 if is_terminal else math.inf  # seconds between two drawings by tqdm itself
+  settings: Any = dict(mininterval=apart, delay=SOON, leave=False, bar_format=shape)
+  with tqdm(total=total, desc=what, unit=unit, **settings) as bar:
 
     def tick() -> None:
       wait = SOON
       while not over.wait(wait):
-        bar.refresh()
-        bar.last_print_t = time.time()  # else tqdm thinks it was never shown, and leaves it
-        wait = max(apart, 1.0)
+        if is_terminal:
+          bar.refresh()
+          bar.last_print_t = time.time()  # else tqdm does not know that it must clear the bar
+        else:
+          print(bar, file=sys.stderr, flush=True)
+        wait = 1.0 if is_terminal else 10.0
 
     threading.Thread(target=tick, daemon=True).start()
     try:
@@ -125,8 +132,8 @@ class Progress:
   def window(self, step: int) -> dict[str, Any]:
     """Returns the figures of the time since the last call.
 
-    The figures are examples_per_second, waiting (a share of the time), eta and seconds. The eta
-    comes from the steps since `begin` alone: earlier steps may have run on another machine.
+    The figures are examples_per_second, waiting (a share of the time), eta and seconds. The eta is
+    computed from the steps since `begin` alone: earlier steps may have run on another machine.
     """
     now = time.monotonic()
     span = max(now - self._window_start, 1e-9)
@@ -157,12 +164,8 @@ class Progress:
       f"  lr {row['learning_rate']:.2e}  {times['examples_per_second']:,.0f} examples/s"
       f"  waiting for data {times['waiting']:.0%}  ETA {format_seconds(times['eta'])}"
     )
-    print(f"\r\033[K{text}" if sys.stdout.isatty() else text, flush=True, end=_end())
+    self.message(text, end="" if sys.stdout.isatty() else "\n")
 
-  def message(self, text: str) -> None:
-    """Prints a line that stays."""
-    print(f"\r\033[K{text}" if sys.stdout.isatty() else text, flush=True)
-
-
-def _end() -> str:
-  return "" if sys.stdout.isatty() else "\n"
+  def message(self, text: str, *, end: str = "\n") -> None:
+    """Prints a line in place of the line of progress; with the default `end` it remains."""
+    print(f"\r\033[K{text}" if sys.stdout.isatty() else text, flush=True, end=end)

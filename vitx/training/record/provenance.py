@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 import types
-from collections.abc import Container, Mapping
+from collections.abc import Collection, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,7 @@ PACKAGES = (
   "numpy",
   "pillow",
 )
-# Fields that may differ when a run continues: they change what is seen of the run, not the run.
+# Fields that may differ when a run continues, since they do not change its results.
 FREE = (
   "stop_after",
   "log_every",
@@ -64,8 +64,8 @@ FREE = (
 PLACES = ("init_from", "task.teacher")
 # The reason why the cadence of evaluations may not differ under schedule=plateau.
 HEARS = (
-  " (schedule=plateau lowers the learning rate after so many evaluations without progress: another"
-  " cadence is another run)"
+  " (schedule=plateau counts evaluations before it lowers the learning rate, so another cadence"
+  " would change the run)"
 )
 
 
@@ -104,7 +104,7 @@ def check_same_fields(
   workdir: str | Path,
   stored: Mapping[str, Any],
   wanted: Mapping[str, Any],
-  free: Container[str],
+  free: Collection[str],
   reasons: Mapping[str, str] = types.MappingProxyType({}),
 ) -> None:
   """Raises ConfigError if two plain configs differ in a field that is not free.
@@ -116,17 +116,17 @@ def check_same_fields(
     stored: The config in the workdir.
     wanted: The config that is asked for.
     free: The fields, or whole sections, that may differ.
-    reasons: The reasons why other fields may not differ, for fields where that is not plain.
+    reasons: The reasons why other fields may not differ, for fields where they are not obvious.
 
   Raises:
     ConfigError: Fields differ; the message has a line for each.
   """
-  old, new, missing = flatten(stored), flatten(wanted), "(absent)"
+  old, new, missing, free = flatten(stored), flatten(wanted), "(absent)", set(free)
   lines = [
     f"  {field}: {old.get(field, missing)!r} in the workdir, {new.get(field, missing)!r} now"
     f"{reasons.get(field, '')}"
     for field in sorted(old.keys() | new.keys())
-    if not _is_free(field, free)
+    if free.isdisjoint((field, field.split(".")[0]))
     and old.get(field) != new.get(field)
     and not (field in PLACES and _is_same_phase(workdir, old.get(field), new.get(field)))
     and not (field == "data.source" and _is_same_place(old.get(field), new.get(field)))
@@ -135,8 +135,8 @@ def check_same_fields(
     raise ConfigError(
       f"workdir={str(workdir)!r} belongs to a run with another config:\n"
       + "\n".join(lines)
-      + "\nGo on with the old config, or choose another --workdir (init_from=WORKDIR starts a new"
-      " run from this one's weights)."
+      + "\nContinue with the old config, or choose another --workdir (init_from=WORKDIR starts a"
+      " new run from this run's weights)."
     )
 
 
@@ -153,10 +153,6 @@ def _is_same_place(old: Any, new: Any) -> bool:
   kinds, paths = zip(*(str(each).partition(":")[::2] for each in (old, new)), strict=True)
   real = {os.path.realpath(os.path.expanduser(path)) for path in paths}
   return kinds[0] == kinds[1] and kinds[0] in SOURCES and len(real) == 1
-
-
-def _is_free(field: str, free: Container[str]) -> bool:
-  return field in free or field.split(".")[0] in free
 
 
 def describe_data(source: Source) -> dict[str, Any]:
@@ -182,24 +178,24 @@ def check_same_data(workdir: str | Path, data: Mapping[str, Any]) -> None:
   if before["fingerprint"] != data["fingerprint"]:
     raise ConfigError(
       f"data.source={data['source']!r} has changed since this run began: fingerprint"
-      f" {before['fingerprint']} then, {data['fingerprint']} now; restore the data or choose"
-      " another --workdir"
+      f" {before['fingerprint']} then, {data['fingerprint']} now. Restore the data or choose"
+      " another --workdir."
     )
   for key in ("examples", "unreadable"):
     if before.get(key, data.get(key)) != data.get(key):
       raise ConfigError(
-        f"data.source={data['source']!r}: this run began with {key} {before[key]}, and would go on"
-        f" with {data.get(key)} (which splits play which role, or which files can be read, has"
-        " changed); choose another --workdir"
+        f"data.source={data['source']!r}: this run began with {key} {before[key]} and would"
+        f" continue with {data.get(key)}, because other splits or other readable files are used"
+        " now. Restore them or choose another --workdir."
       )
 
 
 def keep_rule(workdir: str | Path) -> Rule:
   """Returns the rule by which "auto" chooses the implementations of a run.
 
-  It is the rule with which the run began on a device of this kind, or else today's. So no file that
-  a user adds or that comes with a later version changes the results of a run. If today's rule
-  differs, a line says so.
+  It is the rule with which the run began on a device of this kind, or else today's. So a file that
+  a user adds, or that comes with a later version, does not change the results of a run. A printed
+  line reports that today's rule differs.
 
   Raises:
     ConfigError: Today's file or the run's record is damaged, or the workdir cannot be reached.
@@ -214,12 +210,12 @@ def keep_rule(workdir: str | Path) -> Rule:
   )
   if began.device_kind != today.device_kind:
     return today
-  # A family that is younger than the run has today's bounds.
+  # A family of mixers that was added since the run began has today's bounds.
   began = dataclasses.replace(began, masked={**today.masked, **began.masked})
   if began.masked != today.masked:
     print(
-      f"implementation='auto' goes on by the rule that this run began with ({began.source});"
-      f" that of {today.source} differs",
+      f"implementation='auto' keeps the rule with which this run began ({began.source});"
+      f" the rule of {today.source} differs",
       flush=True,
     )
   return began

@@ -47,7 +47,7 @@ class Tracker:
     return ""
 
   def __init__(self, run: TrackedRun):
-    """Begins a run, or continues the run of that id."""
+    """Begins a run, or continues the run of `run.id`."""
 
   def write(self, kind: str, step: int, figures: Mapping[str, float]) -> None:
     """Adds a row of metrics.
@@ -105,7 +105,7 @@ class Wandb(Tracker):
 
     if wandb.setup().settings.mode in ("offline", "disabled"):
       return ""
-    help_ = "run wandb login, or set WANDB_MODE=offline"
+    help_ = "run wandb login, or set WANDB_MODE=offline."
     try:
       known = wandb.login(prompt=False)
     except wandb.Error as error:

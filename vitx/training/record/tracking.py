@@ -1,12 +1,12 @@
-"""The way of a run's metrics to a tracker: in a thread beside the training, each row once."""
+"""Sending of a run's metrics to a tracker, in a thread beside the training, each row once."""
 
 import importlib.util
 import secrets
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
-from clu import asynclib
 from ml_collections import ConfigDict
 
 from vitx.checkpoints import workdir as wd
@@ -49,9 +49,8 @@ def _make(config: ConfigDict) -> partial:
 
 def _is_installed(package: str) -> bool:
   found = importlib.util.find_spec(package)
-  return (
-    found is not None and found.origin is not None
-  )  # else a folder of that name, as wandb makes
+  # A folder of that name, such as the one that wandb makes, has no origin.
+  return found is not None and found.origin is not None
 
 
 def open_tracking(config: ConfigDict, workdir: str, log: MetricsLog) -> "Tracking | None":
@@ -93,14 +92,14 @@ class Tracking:
     Args:
       name: The name of the tracker, for errors.
       make: A function that makes the tracker.
-      known: The kinds and steps of the rows that the tracker has already: the run logged them and
-        dropped them when it continued from an earlier checkpoint. They come again and are not sent
-        again.
+      known: The kinds and steps of the rows that the tracker has already. The run logged these
+        rows and dropped them when it continued from an earlier checkpoint; it logs them again, and
+        they are not sent again.
     """
-    self._name, self._make, self._known = name, make, set(known)
-    self._tracker: Tracker | None = None
-    self._pool = asynclib.Pool(f"tracking={name}", max_workers=1)
-    self._run(self._open)
+    self._name, self._known = name, set(known)
+    self._pool = ThreadPoolExecutor(max_workers=1)
+    self._tracker: Future[Tracker] = self._pool.submit(make)
+    self._last: Future = self._tracker  # the last call, which fails if a call before it did
 
   def write(self, row: dict[str, Any]) -> None:
     """Sends the numbers of a row of metrics, its times among them.
@@ -115,7 +114,7 @@ class Tracking:
       for name, value in {**row, **row.get("time", {})}.items()
       if isinstance(value, int | float) and name != "step"
     }
-    self._run(self._write, row["kind"], row["step"], figures)
+    self._call(lambda tracker: tracker.write(row["kind"], row["step"], figures))
 
   def close(self) -> None:
     """Waits until the tracker has everything.
@@ -123,32 +122,28 @@ class Tracking:
     Raises:
       TrackingError: The tracker failed.
     """
-    self._run(self._close)
-    self._run_now(self._pool.close)
+    self._call(lambda tracker: tracker.close())
+    self._check()
+    self._pool.shutdown()
 
-  def _open(self) -> None:
-    self._tracker = self._make()
+  def _call(self, function: Callable[[Tracker], None]) -> None:
+    """Calls a function of the tracker in the thread, unless a call before it fails."""
+    if self._last.done():
+      self._check()
+    before, tracker = self._last, self._tracker
 
-  def _write(self, kind: str, step: int, figures: dict[str, float]) -> None:
-    tracker, self._tracker = self._tracker, None
-    if tracker is None:  # an earlier call failed, and the next one says so
-      return
-    tracker.write(kind, step, figures)
-    self._tracker = tracker
+    def work() -> None:
+      before.result()
+      function(tracker.result())
 
-  def _close(self) -> None:
-    if self._tracker is not None:
-      self._tracker.close()
+    self._last = self._pool.submit(work)
 
-  def _run(self, work: Callable, *arguments: Any) -> None:
-    self._run_now(self._pool(work), *arguments)
-
-  def _run_now(self, work: Callable, *arguments: Any) -> None:
+  def _check(self) -> None:
+    """Waits for the last call; raises TrackingError if a call failed."""
     try:
-      work(*arguments)
-    except asynclib.AsyncError as error:
-      why = str(error.__cause__).rstrip(". ")
+      self._last.result()
+    except Exception as error:
       raise TrackingError(
-        f"tracking={self._name} failed: {why}; the run is saved up to its last checkpoint and goes"
-        " on with tracking=none, or with what it needs"
-      ) from error.__cause__
+        f"tracking={self._name} failed: {str(error).rstrip('. ')}. The run is saved up to its last"
+        " checkpoint. Repair the tracker, or continue the run with tracking=none."
+      ) from error

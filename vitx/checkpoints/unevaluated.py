@@ -1,21 +1,22 @@
 """The state of a run whose evaluation a signal broke off.
 
 A checkpoint holds the state after its step's evaluation. An unevaluated state is saved apart from
-the checkpoints, where nothing looks for a model, and is evaluated first when the run continues.
+the checkpoints, and is evaluated first when the run continues.
 """
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import jax
 from absl import logging
 
 from vitx.checkpoints.directory import Directory
 from vitx.checkpoints.errors import CorruptCheckpoint
 from vitx.checkpoints.store import Checkpoint, CheckpointStore
 from vitx.checkpoints.workdir import join, locate_checkpoints
-from vitx.training.distributed import is_writer
 
-NAME = "unevaluated"  # its directory, beside those of the checkpoints
+NAME = "unevaluated"  # the name of its directory, which is beside the checkpoints
 
 
 def save(workdir: str | Path, step: int, state: Any, record: dict[str, Any]) -> None:
@@ -27,27 +28,34 @@ def save(workdir: str | Path, step: int, state: Any, record: dict[str, Any]) -> 
     state: The state on the host, see `CheckpointStore.save`.
     record: The record of the run, as JSON.
   """
-  if step in _directory(workdir).steps():
+  directory = _directory(workdir)
+  if step in directory.steps():
     return
   remove(workdir)
-  with CheckpointStore(str(_directory(workdir))) as store:
+  with CheckpointStore(str(directory)) as store:
     store.save(step, state, record)
 
 
-def restore(workdir: str | Path, after: int, target: Any) -> Checkpoint | None:
-  """Returns the saved state if it is good and later than the step `after`, else None."""
-  if max(_directory(workdir).steps(), default=-1) <= after:
+def restore(
+  workdir: str | Path, after: int, target: Any = None, *, only: Iterable[str] | None = None
+) -> Checkpoint | None:
+  """Returns the saved state if it is intact and later than the step `after`, else None.
+
+  `CheckpointStore.restore` describes the other arguments.
+  """
+  directory = _directory(workdir)
+  if max(directory.steps(), default=-1) <= after:
     return None
   try:
-    with CheckpointStore(str(_directory(workdir)), read_only=True) as store:
-      return store.restore_latest(target)
+    with CheckpointStore(str(directory), read_only=True) as store:
+      return store.restore_latest(target, only=only)
   except CorruptCheckpoint as error:
     logging.warning("skipping a state that was not evaluated: %s", error)
     return None
 
 
 def find_step(workdir: str | Path) -> int:
-  """Returns the last step that is saved in a workdir, evaluated or not; 0 if there is none."""
+  """Returns the last step whose state is saved in a workdir, evaluated or not; 0 for no state."""
   return max(list_steps(workdir), default=0)
 
 
@@ -58,7 +66,7 @@ def list_steps(workdir: str | Path) -> list[int]:
 
 def remove(workdir: str | Path) -> None:
   """Removes the saved state, when it is no longer needed."""
-  if is_writer():
+  if jax.process_index() == 0:
     _directory(workdir).remove()
 
 
