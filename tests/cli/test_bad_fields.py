@@ -253,7 +253,7 @@ FIELDS = [
   ("data.source=digit", "data.source='digit'", "Did you mean 'digits'?"),
   (
     "data.source=",
-    "data.source='' is not of the form NAME, NAME/CONFIG, NAME:VERSION, folder:PATH,",
+    "data.source='' does not have one of the forms NAME, NAME/CONFIG, NAME:VERSION,",
   ),
   ("data.source=cifar10", "data.source='cifar10' is not prepared", "Run: vitx prepare cifar10"),
   ("data.source=folder:/nowhere", "data.source='folder:/nowhere': /nowhere is not a directory."),
@@ -271,7 +271,7 @@ FIELDS = [
   ),
   (
     "data.source=../x",
-    "data.source='../x' is not of the form NAME, NAME/CONFIG, NAME:VERSION, folder:PATH,",
+    "data.source='../x' does not have one of the forms NAME, NAME/CONFIG, NAME:VERSION,",
   ),
   (
     "data.splits.test=nope",
@@ -283,7 +283,7 @@ FIELDS = [
   ),
   (
     "data.splits.train=train[:0]",
-    "data.splits: 'train[:0]' of 'digits' holds no examples",
+    "data.splits: 'train[:0]' of 'digits' has no examples",
   ),
   (
     "data.splits.train=train[5%:4%]",
@@ -291,7 +291,7 @@ FIELDS = [
   ),
   (
     "data.splits.train=train[:50%]+train[40%:]",
-    "data.splits: 'train[:50%]+train[40%:]' of 'digits' names examples twice",
+    "data.splits: 'train[:50%]+train[40%:]' names a part of 'digits' twice",
   ),
   ("data.validation=0", "data.validation=0.0 is out of range; it must lie in (0, 1)"),
   ("data.validation=1", "data.validation=1.0 is out of range; it must lie in (0, 1)"),
@@ -315,7 +315,7 @@ FIELDS = [
   ("data.memory=maybe", "data.memory='maybe'", "Valid: always"),
   ("data.threads=-4", "data.threads=-4 is out of range; it must be an integer in [1, 1024]"),
   ("data.threads=0", "data.threads=0 is out of range; it must be an integer in [1, 1024]"),
-  ("data.mean=(1,2)", "data.mean=(1.0, 2.0) has 2 values for 1 channels."),
+  ("data.mean=(1,2)", "data.mean=(1.0, 2.0) has 2 values, but the images have 1 channels."),
   ("data.std=(0,)", "data.std[0]=0 is out of range; it must lie in (0, inf)"),
   ("data.std=abc", "data.std='abc' must be a tuple"),
   ("data.fit=centre", "config has no field 'data.fit'. Did you mean 'data.resize_mode'?"),
@@ -333,7 +333,7 @@ FIELDS = [
   ("init_from=hf:", "init_from='hf:' is no name of the Hub; write hf:OWNER/NAME"),
   ("init_from_except=([,)", "init_from_except: '([,)' is no regular expression"),
   ("data.source=os:getcwd", "data.source='os:getcwd' must be a function of one argument"),
-  ("data.splits.train=train[::]", "data.splits: 'train[::]' is no split of 'digits'"),
+  ("data.splits.train=train[::]", "data.splits: 'train[::]' is not a split of 'digits'"),
   ("=3", "config has no field ''. Fields there: augment"),
 ]
 

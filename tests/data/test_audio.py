@@ -186,13 +186,13 @@ def test_fingerprint_is_of_names_and_content(tmp_path):
 @pytest.mark.parametrize("content", [b"", b"RIFF\0\0\0\0WAVE", b"ID3 this is an MP3"])
 def test_files_that_are_no_wav(tmp_path, content):
   (tmp_path / "a.wav").write_bytes(content)
-  with pytest.raises(ConfigError, match=r"a\.wav is no WAV file, is empty or is cut short \("):
+  with pytest.raises(ConfigError, match=r"a\.wav is not a WAV file, is empty or is cut short \("):
     opened(tmp_path)
 
 
 def test_other_formats_under_the_suffix_are_refused(tmp_path):
   soundfile.write(tmp_path / "a.wav", tone(), 12_000, format="AIFF")
-  with pytest.raises(ConfigError, match=r"a\.wav is no WAV file\. Convert"):
+  with pytest.raises(ConfigError, match=r"a\.wav is not a WAV file\. Convert"):
     opened(tmp_path)
 
 
@@ -206,10 +206,10 @@ def test_a_missing_library_is_an_extra_to_install(tmp_path, monkeypatch):
 def test_wav_that_cannot_be_modeled(tmp_path):
   with pytest.raises(ConfigError, match=r"a\.wav has no samples"):
     read_head(write(tmp_path / "a.wav", np.zeros((0, 1))))
-  with pytest.raises(ConfigError, match=r"WAV of U-Law.*Convert it to one of: .*PCM_16"):
+  with pytest.raises(ConfigError, match=r"encoding U-Law.*Convert the file to one of: .*PCM_16"):
     read_head(write(tmp_path / "a.wav", tone(), bits=8, form=7))
   write(tmp_path / "a.wav", np.array([0, np.nan]), bits=32, form=3)
-  with pytest.raises(ConfigError, match=r"a\.wav holds a sample that is not finite"):
+  with pytest.raises(ConfigError, match=r"a\.wav has a sample that is not finite"):
     only(opened(tmp_path).open_split("train"))
 
 

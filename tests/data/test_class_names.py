@@ -103,7 +103,7 @@ def test_heads_of_files(tmp_path):
   (tmp_path / "classes.txt").write_text("b\na\n")
   assert find_in_weights(info(("a", "b")), source, None, 2).tolist() == [1, 0]
   assert "other classes" in find_in_weights(info(("a", "z")), source, None, 2)
-  with pytest.raises(ConfigError, match=r"classes\.txt names 2 classes.*knows 3"):
+  with pytest.raises(ConfigError, match=r"classes\.txt names 2 classes.*has 3"):
     find_in_weights(info(("a", "b")), source, None, 3)
 
 
@@ -167,7 +167,7 @@ def test_a_list_of_something_else_is_not_read(make, caplog):
   folder = make("cat", "dog")
   (folder / "classes.txt").write_text("1 001.Black_footed_Albatross\n")
   assert open_dataset({"source": f"folder:{folder}"}).info.class_names == ("cat", "dog")
-  assert "names no directory" in caplog.text
+  assert "is not used, because it names no directory" in caplog.text
 
 
 def test_accents_are_one_name_however_they_are_written(make):
@@ -258,7 +258,7 @@ def test_examples_are_renumbered():
 
 @pytest.mark.parametrize("names", [("a", "a"), ("a", ""), ("a", 3), ("a", " ")])
 def test_names_that_tell_no_classes_apart(names):
-  with pytest.raises(ConfigError, match=r"class_names=.* must be different texts"):
+  with pytest.raises(ConfigError, match=r"class_names=.* must be different strings"):
     DatasetInfo("mine", {}, names)
 
 

@@ -91,11 +91,11 @@ def test_what_train_never_held_is_finite():
 @pytest.mark.parametrize(
   ("train", "changes", "message"),
   [
-    ([], {}, "no tokens"),
-    ([[]], {}, "no tokens"),
+    ([], {}, "have no tokens"),
+    ([[]], {}, "have no tokens"),
     ([[0, 4]], {}, r"tokens 0 \.\.\. 4 are not all in 0 \.\.\. 3"),
-    ([[0]], {"orders": range(1, 3)}, "orders must be"),
-    ([[0]], {"orders": range(30)}, "64 bits"),
+    ([[0]], {"orders": range(1, 3)}, "orders=.* must be"),
+    ([[0]], {"orders": range(30)}, "into 64 bits"),
   ],
 )
 def test_what_cannot_be_counted(train, changes, message):

@@ -86,7 +86,7 @@ def test_images_beside_the_classes_are_told(folder, make_data, draw, caplog):
   assert len(source.info.class_names) == 3
   (record,) = caplog.records
   message = record.getMessage()
-  assert "skipped 6 images that lie in no directory of a class: new0.png, " in message
+  assert "skipped 6 images outside of the class directories: new0.png, " in message
   assert message.endswith(" and 1 more")
 
 
@@ -133,7 +133,10 @@ def test_how_images_are_read_is_told_by_the_config(folder, make_data, draw):
   ]
   for fields, message in (
     (dict(channels=2), r"data\.channels=2 is unknown.*1, 3, 4"),
-    (dict(value_range=(4095, 0)), r"data\.value_range=\(4095, 0\): black must be below white"),
+    (
+      dict(value_range=(4095, 0)),
+      r"data\.value_range=\(4095, 0\): the value of black",
+    ),
     (dict(value_range=(0,)), r"data\.value_range=\(0,\) must have 2 entries"),
   ):
     with pytest.raises(ConfigError, match=message):
@@ -178,7 +181,7 @@ def test_a_name_that_is_not_utf8_is_told(place, folder, make_data):
   os.makedirs(os.path.dirname(path), exist_ok=True)
   with open(path, "wb"):
     pass
-  with pytest.raises(ConfigError, match=r"is not UTF-8. Rename it") as error:
+  with pytest.raises(ConfigError, match=r"is not UTF-8. Rename the file") as error:
     open_source(make_data(source=f"folder:{folder}"), seed=0)
   assert r"\xff" in str(error.value)
 

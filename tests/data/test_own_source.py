@@ -1,5 +1,7 @@
 """A source of the user's own whose examples are no images and have no classes."""
 
+import sys
+
 import numpy as np
 import pytest
 
@@ -8,6 +10,7 @@ from vitx.config.errors import ConfigError
 from vitx.config.registry import trusting
 from vitx.data import batches, order
 from vitx.data.dataset import ArraySpec, Dataset, DatasetInfo, Joined
+from vitx.data.images import ResizeImages
 from vitx.data.sources import open_dataset, open_source
 from vitx.data.transform import Identity
 
@@ -140,7 +143,7 @@ def test_arrays_of_another_shape_are_named():
   [
     (f"{__name__}:open_vector", r"data\.source=.*cannot be imported.*open_vector"),
     ("no_such_module:open_it", r"data\.source='no_such_module:open_it' cannot be imported"),
-    (f"{__name__}:open_nothing", r"data\.source=.* returns a NoneType, not a .*Dataset"),
+    (f"{__name__}:open_nothing", r"data\.source=.* returns a NoneType.* must return a .*Dataset"),
   ],
 )
 def test_sources_that_cannot_be_opened(source, message):
@@ -168,6 +171,43 @@ def test_code_that_is_not_trusted_is_not_imported():
 
 
 def test_a_label_without_a_name_is_told():
-  with pytest.raises(ConfigError, match=r"'train' has the label 9, and class_names has 3 names"):
+  with pytest.raises(ConfigError, match=r"'train' have the label 9, but class_names has only 3"):
     open_dataset(make("open_labeled", classes=3))
   assert len(open_dataset(make("open_labeled", classes=12)).info.class_names) == 12
+
+
+class Incomplete:
+  """Examples without some of the attributes and arrays that a source needs."""
+
+  def __init__(self, *attributes):
+    for attribute in attributes:
+      setattr(self, attribute, None)
+
+  def __len__(self):
+    return 3
+
+  def __getitem__(self, i):
+    return {"vector": np.zeros(3, np.float32)}
+
+
+@pytest.mark.parametrize(
+  ("attributes", "message"),
+  [
+    ((), r"'train' have no attribute 'labels'. Define labels: the classes, int32 \(n,\), or None"),
+    (("labels",), r"'train' have no attribute 'name'"),
+    (("labels", "name"), r"'train' have no array target, which the spec .* target, vector"),
+  ],
+)
+def test_examples_that_lack_something_are_named(attributes, message, monkeypatch):
+  monkeypatch.setattr(sys.modules[__name__], "Vectors", lambda: Incomplete(*attributes))
+  with pytest.raises(ConfigError, match=rf"data\.source='{__name__}:open_vectors': .*{message}"):
+    open_dataset(make())
+
+
+def test_a_later_example_without_an_array_is_named():
+  class Holed(Vectors):
+    def __getitem__(self, i):
+      return {"image": np.zeros((8, 8, 1), np.uint8)} | ({} if i == 5 else {"label": 0})
+
+  with pytest.raises(ConfigError, match=r"'vector 5' has no array 'label', .* arrays are image"):
+    batches.keep(Holed(), transform=ResizeImages(8), memory="always", threads=1)

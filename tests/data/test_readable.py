@@ -61,7 +61,7 @@ def test_a_file_that_cannot_be_read_is_named_or_left_out(damage, folder, make_da
   data.on_unreadable = "skip"
   source = open_source(data, seed=0)
   assert source.unreadable == ("cat/3.png",)
-  assert "skipped 1 of 35 examples of 'train' that cannot be read:\n" in caplog.text
+  assert "skipped 1 of 35 examples of 'train', which cannot be read:\n" in caplog.text
   assert f"{folder}/cat/3.png cannot be read" in caplog.text
   kept = sorted(names(source.train) + names(source.validation) + names(source.test))
   assert len(kept) == 34 and "cat/3.png" not in kept
@@ -91,12 +91,12 @@ def test_a_class_of_which_nothing_is_left(folder, make_data):
   for path in (folder / "owl").iterdir():
     truncate(path)
   with pytest.raises(
-    ConfigError, match=r"nothing is left of owl without 5 of 35 examples.*\n.*owl"
+    ConfigError, match=r"no example of owl is left without 5 of 35 examples.*\n.*owl"
   ):
     open_source(data, seed=0)
   for path in folder.glob("*/*"):
     path.write_bytes(b"")
-  with pytest.raises(ConfigError, match="nothing is left of any example without 35 of 35"):
+  with pytest.raises(ConfigError, match="no example of any class is left without 35 of 35"):
     open_source(data, seed=0)
 
 
@@ -126,7 +126,7 @@ def test_any_source_and_documents(tmp_path):
   assert names(dataset.open_split("train")) == [f"example {i}" for i in (0, 1, 2, 3, 5)]
   assert list(dataset.unreadable) == ["example 4"]
   (tmp_path / "text").write_bytes(b"words")
-  with pytest.raises(ConfigError, match=r"data\.on_unreadable='skip' cannot.*documents"):
+  with pytest.raises(ConfigError, match=r"data\.on_unreadable='skip' does not work.*documents"):
     open_dataset({"source": f"bytes:{tmp_path}/text", "on_unreadable": "skip"})
   with pytest.raises(ConfigError, match=r"data\.on_unreadable='ignore' is unknown.*refuse, skip"):
     open_dataset({"source": "digits", "on_unreadable": "ignore"})

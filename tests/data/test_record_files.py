@@ -45,7 +45,7 @@ def test_threads_share_a_reader(files):
 
 @pytest.mark.parametrize("i", [-1, 50])
 def test_there_is_no_record_beyond_the_parts(files, i):
-  with pytest.raises(IndexError, match=f"record {i} of 50"):
+  with pytest.raises(IndexError, match=f"no record {i} among 50"):
     RecordFiles(files)[i]
 
 
@@ -80,7 +80,7 @@ except record_files.ConfigError as error:
     [sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True
   )
   assert re.search(
-    r"may start \d+ of the 64 threads .*\(can't start new thread\); raise", ran.stdout
+    r"needs 64 threads, .* may start only \d+ \(can't start new thread\)\. Raise", ran.stdout
   )
 
 

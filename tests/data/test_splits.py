@@ -66,7 +66,7 @@ def test_which_split_plays_which_role(names, unlabeled, validation, test):
       r"data\.splits\.test='test' shares examples with data\.splits\.validation",
     ),
     ({"validation": "nope[:10%]"}, "nope"),
-    ({"tset": "test"}, r"data\.splits\.tset is no role"),
+    ({"tset": "test"}, r"data\.splits\.tset='test': 'tset' is not a role"),
     ({"test": 3}, r"data\.splits\.test=3"),
   ],
 )

@@ -119,7 +119,7 @@ def test_all_splits_of_unlabeled_images_are_usable(directory, make_data):
 def test_classification_refuses_what_has_no_classes(directory, make_data, name):
   data = make_data(source=name, data_dir=directory)
   config = ConfigDict({"data": data, "task": {"name": "classification"}, "model": {}})
-  with pytest.raises(ConfigError, match=rf"data\.source='{name}' (is not|holds no) .*image"):
+  with pytest.raises(ConfigError, match=rf"data\.source='{name}' (is not|has no) .*image"):
     Classification.resolve(config, open_source(data, seed=0))
 
 
@@ -165,7 +165,7 @@ def test_unknown_splits_of_texts(directory, make_data):
   with pytest.raises(ConfigError, match=r"'tets'.*does not exist"):
     open_source(data, seed=0)
   data.splits.test = "test[oops"
-  with pytest.raises(ConfigError, match=r"'test\[oops' is no split"):
+  with pytest.raises(ConfigError, match=r"'test\[oops' is not a split"):
     open_source(data, seed=0)
 
 
@@ -226,5 +226,5 @@ def test_what_is_read_of_a_set(kinds, supervised, content):
   ],
 )
 def test_sets_of_another_kind(kinds):
-  with pytest.raises(ConfigError, match=r"data\.source='name' is no set of .*: its features are"):
+  with pytest.raises(ConfigError, match=r"data\.source='name' is neither .* texts.* features are"):
     find_content(info(kinds), "name")

@@ -27,8 +27,8 @@ def share(batch_size: int, process_index: int, process_count: int) -> np.ndarray
     low = batch_size // process_count * process_count
     fitting = [size for size in (low, low + process_count) if size > 0]
     raise ConfigError(
-      f"batch_size={batch_size} does not divide among {process_count} processes."
-      f" The nearest that do: {', '.join(map(str, fitting))}."
+      f"batch_size={batch_size} cannot be divided evenly among {process_count} processes."
+      f" The nearest sizes that can: {', '.join(map(str, fitting))}."
     )
   rows = batch_size // process_count
   return np.arange(process_index * rows, (process_index + 1) * rows)
@@ -120,7 +120,7 @@ class TrainBatches:
   @functools.cached_property
   def _first(self) -> Example:
     """Returns the arrays of the first example; all others have their shapes and dtypes."""
-    return self._transformed(0, 0, 0)
+    return transform_one(self._examples, self._transform, 0, self._draw_bits(0, 0))
 
   def _read(self, step: int, rows: slice) -> HostBatch:
     """Reads some rows of this process's share of the batch of a step."""
@@ -128,16 +128,14 @@ class TrainBatches:
     which = self._examples_at(step, self._places[rows])
     batch = blank_rows(self._first, len(index))
     for place, (i, row) in enumerate(zip(which.tolist(), index.tolist(), strict=True)):
-      arrays = self._transformed(i, row, step)
-      store_row(batch, place, arrays, functools.partial(self._examples.name, i))
+      store_row(batch, place, self._examples, self._transform, i, self._draw_bits(row, step))
     return {**batch, "index": index.astype(np.int32)}
 
-  def _transformed(self, i: int, row: int, step: int) -> Example:
-    """Returns the arrays of an example for a row of the global batch of a step."""
-    bits = None
-    if self._transform.draws:
-      bits = order.generator(self._seed, order.TRANSFORM, row, step)
-    return transform_one(self._examples, self._transform, i, bits)
+  def _draw_bits(self, row: int, step: int) -> np.random.Philox | None:
+    """Returns the bits for a row of the global batch of a step; None if nothing is drawn."""
+    if not self._transform.draws:
+      return None
+    return order.generator(self._seed, order.TRANSFORM, row, step)
 
   def _examples_at(self, step: int, places: np.ndarray) -> np.ndarray:
     """Returns the indices of the examples at some positions of the batch of a step."""
@@ -165,7 +163,10 @@ def evaluation_batches(
     ValueError: The transform draws random bits, which an evaluation does not have.
   """
   if transform.draws:
-    raise ValueError(f"{transform!r} draws random bits; an evaluation needs one that does not")
+    raise ValueError(
+      f"transform={transform!r} draws random bits, which an evaluation does not have."
+      " Give a transform whose `draws` is False."
+    )
   rows = share(batch_size, process_index, process_count)
   count = len(examples)
   first = transform_one(examples, transform, 0) if count else {}
@@ -180,8 +181,7 @@ def evaluation_batches(
         batch[key][mask] = kept[which[mask]]
     else:
       for place, i in enumerate(which[mask].tolist()):  # padding comes last
-        arrays = transform_one(examples, transform, i)
-        store_row(batch, place, arrays, functools.partial(examples.name, i))
+        store_row(batch, place, examples, transform, i)
     return {**batch, "mask": mask, "example": np.where(mask, which, -1).astype(np.int32)}
 
   if isinstance(examples, InMemory):  # no reading, so no threads are needed

@@ -1,36 +1,12 @@
 """Models of sequences by counting: n-grams of tokens, and tokens at each position."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 # The discount if none can be estimated because no n-gram occurs exactly once.
 DISCOUNT = 0.5
 _LARGEST = 2**63
-
-
-@dataclass(frozen=True)
-class _Counts:
-  """The counts of the n-grams of one order, sorted by key.
-
-  The key of an n-gram is the key of its context times (V + 1), plus its last token.
-
-  Attributes:
-    grams: The keys of the n-grams, int64 (g,).
-    counts: The number of occurrences of each n-gram, (g,).
-    contexts: The keys of the contexts, (c,).
-    totals: The number of tokens after each context, (c,).
-    kinds: The number of different tokens after each context, (c,).
-    discount: The number between 0 and 1 that is subtracted from each count.
-  """
-
-  grams: np.ndarray
-  counts: np.ndarray
-  contexts: np.ndarray
-  totals: np.ndarray
-  kinds: np.ndarray
-  discount: float
 
 
 def count_model_bits(
@@ -63,16 +39,19 @@ def count_model_bits(
     ValueError: There is no token, a token is outside the vocabulary, or keys do not fit 64 bits.
   """
   if list(orders) != list(range(len(orders))):
-    raise ValueError(f"orders must be 0, 1, ..., not {list(orders)}")
+    raise ValueError(f"orders={list(orders)} must be 0, 1, 2, ... without a gap.")
   if (vocabulary + 1) ** (len(orders) + 1) >= _LARGEST:
-    raise ValueError(f"order {len(orders) - 1} over {vocabulary} tokens does not fit 64 bits")
+    raise ValueError(
+      f"orders={list(orders)}: the n-grams of vocabulary={vocabulary} tokens do not fit into 64"
+      " bits. Choose lower orders."
+    )
   base = vocabulary + 1
   seen = _keys(_check(train, vocabulary), base, len(orders))
   asked = _keys(_check(test, vocabulary), base, len(orders))
   bits = []
   probability = np.array(1 / vocabulary)
   for grams, wanted in zip(seen, asked, strict=True):
-    probability = _interpolate(_count(grams, base, discount), wanted, base, probability)
+    probability = _interpolate(grams, wanted, base, discount, probability)
     bits.append(float(-np.log2(probability).mean()))
   return bits
 
@@ -81,15 +60,20 @@ def _check(sequences: Sequence[np.ndarray], vocabulary: int) -> list[np.ndarray]
   arrays = [np.asarray(each) for each in sequences]
   arrays = [each for each in arrays if len(each)]
   if not arrays:
-    raise ValueError("there are no tokens")
+    raise ValueError("The sequences have no tokens.")
   low, high = min(int(a.min()) for a in arrays), max(int(a.max()) for a in arrays)
   if low < 0 or high >= vocabulary:
-    raise ValueError(f"tokens {low} ... {high} are not all in 0 ... {vocabulary - 1}")
+    raise ValueError(
+      f"The tokens {low} ... {high} are not all in 0 ... {vocabulary - 1}. Raise vocabulary."
+    )
   return arrays
 
 
 def _keys(sequences: list[np.ndarray], base: int, orders: int) -> Iterator[np.ndarray]:
-  """Yields, for each order, the keys of the n-grams that end at each token, int64 (tokens,)."""
+  """Yields, for each order, the keys of the n-grams that end at each token, int64 (tokens,).
+
+  The key of an n-gram is the key of its context times (V + 1), plus its last token.
+  """
   tokens = np.concatenate(sequences).astype(np.int64)
   lengths = np.array([len(each) for each in sequences])
   # The position of each token in its own sequence.
@@ -103,25 +87,29 @@ def _keys(sequences: list[np.ndarray], base: int, orders: int) -> Iterator[np.nd
     yield context * base + tokens
 
 
-def _count(grams: np.ndarray, base: int, discount: float | None) -> _Counts:
-  unique, counts = np.unique(grams, return_counts=True)
-  contexts, starts, kinds = np.unique(unique // base, return_index=True, return_counts=True)
+def _interpolate(
+  seen: np.ndarray, asked: np.ndarray, base: int, discount: float | None, lower: np.ndarray
+) -> np.ndarray:
+  """Returns the probability of each token, (tokens,), by the model of one order.
+
+  Args:
+    seen: The keys of the n-grams of train.
+    asked: The keys of the n-grams that end at the tokens to predict.
+    base: The number of tokens and the start symbol, V + 1.
+    discount: The discount, or None for an estimate.
+    lower: The probabilities of the next lower order, (tokens,).
+  """
+  grams, counts = np.unique(seen, return_counts=True)
+  contexts, starts, kinds = np.unique(grams // base, return_index=True, return_counts=True)
   if discount is None:
     once, twice = np.count_nonzero(counts == 1), np.count_nonzero(counts == 2)
     discount = once / (once + 2 * twice) if once else DISCOUNT
-  return _Counts(unique, counts, contexts, np.add.reduceat(counts, starts), kinds, discount)
-
-
-def _interpolate(counts: _Counts, grams: np.ndarray, base: int, lower: np.ndarray) -> np.ndarray:
-  """Returns the probability of each token, (tokens,), given those of the next lower order."""
-  unique, inverse = np.unique(grams, return_inverse=True)  # sorted keys are looked up faster
-  count = _look_up(counts.grams, counts.counts, unique)
-  total = _look_up(counts.contexts, counts.totals, unique // base)
-  kinds = _look_up(counts.contexts, counts.kinds, unique // base)
-  known = total > 0
-  total = np.maximum(total, 1)
-  own = np.maximum(count - counts.discount, 0) / total
-  free = np.where(known, counts.discount * kinds / total, 1.0)
+  unique, inverse = np.unique(asked, return_inverse=True)  # sorted keys are looked up faster
+  count = _look_up(grams, counts, unique)
+  total = _look_up(contexts, np.add.reduceat(counts, starts), unique // base)
+  kind = _look_up(contexts, kinds, unique // base)
+  own = np.maximum(count - discount, 0) / np.maximum(total, 1)
+  free = np.where(total > 0, discount * kind / np.maximum(total, 1), 1.0)
   return own[inverse] + free[inverse] * lower
 
 

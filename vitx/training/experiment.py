@@ -14,6 +14,7 @@ from vitx.analysis.implementations import implementations
 from vitx.checkpoints.store import check_keep
 from vitx.config.errors import ConfigError
 from vitx.config.fields import SEEDS, RunSettings, check_config, named_choices
+from vitx.config.registry import build
 from vitx.data import in_memory
 from vitx.data.batches import TrainBatches
 from vitx.data.dataset import ROLES, ArraySpec, DatasetInfo, Examples, Source, spread
@@ -23,8 +24,13 @@ from vitx.tasks import build_task, task_class
 from vitx.tasks.base import Figures, Task
 from vitx.training import attention_entropy, durations, parallel, resident, sizes, teacher
 from vitx.training.evaluation import check_weights, describe_figures
-from vitx.training.optim.optimizers import find_frozen, is_elementwise, make_optimizer
-from vitx.training.optim.schedules import make_schedule
+from vitx.training.optim.optimizers import (
+  check_optimizer,
+  find_frozen,
+  is_elementwise,
+  make_optimizer,
+)
+from vitx.training.optim.schedules import SCHEDULES, make_schedule
 from vitx.training.record import tracking
 from vitx.training.step import Step, TrainState
 
@@ -216,7 +222,9 @@ def make_experiment(
   check_config(config)
   config = teacher.with_model(config)
   if not isinstance(config.model, str):
-    check_model(config.model)  # before a set that prepares itself is written
+    check_model(config.model)
+  _check_without_data(config)
+  tracking.check(config, is_trial=is_trial)
   seed = config.seed if config.data_seed is None else config.data_seed
   source = open_source(config.data, seed, class_names)
   config = resolve(config, source)
@@ -227,7 +235,6 @@ def make_experiment(
   _check(config, examples)
   draws = task.transform(train=True).draws
   resident.check(config.data.device, are_kept=config.data.memory != "never" and not draws)
-  tracking.check(config, is_trial=is_trial)
   steps_per_epoch = Fraction(len(examples.train), config.batch_size)
   total = durations.to_steps(config.duration, steps_per_epoch, "duration")
   schedule = make_schedule(config.schedule, config.learning_rate, total, steps_per_epoch)
@@ -317,8 +324,23 @@ def _find_end(config: ConfigDict, total: int, per_epoch: Fraction) -> int:
   return end
 
 
-def _check(config: ConfigDict, source: Source) -> None:
+def _check_without_data(config: ConfigDict) -> None:
+  """Checks names and values before a source is opened: reading the data may take a minute."""
   parallel.check_batch(config.batch_size, config.grad_accum_steps)
+  check_optimizer(config.optimizer)
+  build(SCHEDULES, config.schedule, "schedule", hidden=("run",))
+  check_keep(config.checkpoint.keep)
+  check_weights(config.evaluation.weights, config.ema_decay)
+  durations.to_steps(config.duration, 1)
+  for field, value in (
+    ("log_every", config.log_every),
+    ("evaluation.every", config.evaluation.every),
+    ("checkpoint.every", config.checkpoint.every),
+  ):
+    durations.is_due(1, value, 1, field)
+
+
+def _check(config: ConfigDict, source: Source) -> None:
   if config.batch_size > len(source.train):
     raise ConfigError(
       f"batch_size={config.batch_size} is larger than the {len(source.train)} training examples of"
@@ -330,11 +352,3 @@ def _check(config: ConfigDict, source: Source) -> None:
     raise ConfigError(f"duration={config.duration!r} has no step; lengthen it")
   if total > LONGEST:
     raise ConfigError(f"duration={config.duration!r} is longer than {LONGEST:,} steps; shorten it")
-  check_keep(config.checkpoint.keep)
-  check_weights(config.evaluation.weights, config.ema_decay)
-  for field, value in (
-    ("log_every", config.log_every),
-    ("evaluation.every", config.evaluation.every),
-    ("checkpoint.every", config.checkpoint.every),
-  ):
-    durations.is_due(1, value, per_epoch, field)

@@ -383,7 +383,7 @@ def test_the_middle_of_a_resized_image(shape, interpolation):
 )
 def test_rectangles_are_cut_out_of_the_middle(shape, size, box):
   image = noise(*shape)
-  picture = decode.to_picture(image)
+  picture = Image.fromarray(image if shape[2] == 3 else image[..., 0])
   height, width = size
   for mode, part in (("center", box), ("squash", None)):
     expected = picture.resize((width, height), Image.Resampling.BILINEAR, part)
@@ -432,13 +432,11 @@ def test_varying_sizes_need_an_image_size(make_data):
 def test_a_set_without_images_is_named(make_data):
   info = DatasetInfo("mine", {"vector": ArraySpec((4,), "float32")})
   for find in (find_size, find_channels):
-    with pytest.raises(ConfigError, match=r"'mine' holds no images.*vector float32 \(4,\)"):
+    with pytest.raises(ConfigError, match=r"'mine' has no images.*vector float32 \(4,\)"):
       find(info)
 
 
 def test_unknown_resize_mode():
-  with pytest.raises(ConfigError, match=r"data\.resize_mode='centre'.*'center'"):
-    decode.resize(noise(4, 5, 3), 3, "centre")
   with pytest.raises(ConfigError, match=r"data\.resize_mode='centre'.*'center'"):
     ResizeImages(8, "centre")
   with pytest.raises(

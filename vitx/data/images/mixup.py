@@ -9,6 +9,8 @@ batch, `order.places` arranges the rows so that neighbors are the partners in ti
 import jax
 import jax.numpy as jnp
 
+from vitx.data.images import image_ops
+
 
 def smooth_targets(labels: jax.Array, num_classes: int, smoothing: float) -> jax.Array:
   """Returns (1 - smoothing) * one-hot + smoothing / num_classes: float32 (B, num_classes)."""
@@ -93,9 +95,6 @@ def keep_around(
     size: The (height, width) of the images.
   """
   down, across = ((side * jnp.sqrt(1.0 - share)).astype(jnp.int32) for side in size)
-  top, left = center[0] - down // 2, center[1] - across // 2
-  row, column = (jnp.arange(side) for side in size)
-  rows = (row >= top) & (row < top + down)
-  columns = (column >= left) & (column < left + across)
-  cut = rows[:, None, None] & columns[None, :, None]
+  box = center[0] - down // 2, center[1] - across // 2, down, across
+  cut = image_ops.box_mask(box, *map(jnp.arange, size))
   return jnp.where(cut, 0.0, 1.0), 1.0 - jnp.sum(cut, dtype=jnp.float32) / (size[0] * size[1])

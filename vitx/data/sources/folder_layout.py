@@ -1,7 +1,7 @@
 """Finds the splits and the classes in a folder by the names and contents of its directories."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -92,8 +92,9 @@ def find_layout(
   if alike:
     some = listing(sorted(place.path.name for place in alike)[:5])
     hint = (
-      f" {some} hold directories of the same names, so they are taken for splits: name their roles"
-      f" by data.splits; if they are classes, list them in {root / FILE}, a name a line."
+      f" {some} have directories with equal names and are therefore taken for splits. Choose their"
+      f" roles with data.splits. If they are classes, list them in {root / FILE}, one name on each"
+      " line."
     )
     return _read_splits(places, alike, named, hint)
   _check_unlabeled(field, places)
@@ -101,11 +102,15 @@ def find_layout(
 
 
 def _look(field: str, path: Path, suffixes: Sequence[str]) -> _Place:
-  has_images = any(
-    each.suffix.lower() in suffixes and not each.name.startswith(".") and not each.is_dir()
-    for each in path.iterdir()
-  )
-  return _Place(path, tuple(find_directories(field, path, suffixes)), has_images)
+  inner = tuple(find_directories(field, path, suffixes))
+  return _Place(path, inner, any(find_images(path, suffixes)))
+
+
+def find_images(directory: Path, suffixes: Sequence[str]) -> Iterator[Path]:
+  """Yields the files with one of some suffixes in a directory itself."""
+  for path in directory.iterdir():
+    if path.suffix.lower() in suffixes and not path.name.startswith(".") and not path.is_dir():
+      yield path
 
 
 def _find_alike(places: Sequence[_Place]) -> list[_Place]:
@@ -189,7 +194,7 @@ def _check_unlabeled(field: str, places: Sequence[_Place]) -> None:
   roles = {place.role for place in places}
   if len(roles) > 1 and "train" in roles and roles <= {*ROLES}:
     raise ConfigError(
-      f"{field}: {listing(place.path.name for place in places)} are splits by their names, and hold"
-      " no directory of a class. Put a directory per class into each; if they are classes, list"
-      f" them in {FILE}, a name a line."
+      f"{field}: {listing(place.path.name for place in places)} are the names of splits, but these"
+      " directories have no class directories. Put a directory per class into each. If the names"
+      f" are those of classes, list them in {FILE}, one name on each line."
     )

@@ -34,9 +34,9 @@ def check_threads() -> None:
       started.append(thread)
   except (RuntimeError, MemoryError) as error:
     raise ConfigError(
-      f"data.source: this process may start {len(started)} of the {_THREADS} threads with which"
-      f" ArrayRecord's reader reads ({error}); raise its limit of virtual memory or of processes"
-      " (ulimit -v, ulimit -u, or that of the container), or use folder:PATH"
+      f"data.source: the reader of ArrayRecord needs {_THREADS} threads, and this process may start"
+      f" only {len(started)} ({error}). Raise the limit of virtual memory (ulimit -v), of processes"
+      " (ulimit -u) or of the container, or use folder:PATH."
     ) from error
   finally:
     end.set()
@@ -70,21 +70,17 @@ class RecordFiles:
 
   def __getitem__(self, i: int) -> bytes:
     if not 0 <= i < len(self):
-      raise IndexError(f"record {i} of {len(self)}")
+      raise IndexError(f"there is no record {i} among {len(self)} records")
+    which, place = self.find(i)
+    with self._lock:  # all threads share the reader of a file
+      if which not in self._readers:
+        self._readers[which] = array_record_module.ArrayRecordReader(
+          self._files[which].filename, _OPTIONS, file_reader_buffer_size=_BUFFER
+        )
+    return self._readers[which].read(place, place + 1)[0]
+
+  def find(self, i: int) -> tuple[int, int]:
+    """Returns the number of the file that has a record, and the record's number in that file."""
     which = bisect.bisect_right(self._ends, i)
     file = self._files[which]
-    place = file.skip + file.take - self._ends[which] + i
-    return self._reader(which).read(place, place + 1)[0]
-
-  def _reader(self, which: int) -> array_record_module.ArrayRecordReader:
-    """Returns the reader of a file, opened at the first use and shared by all threads."""
-    reader = self._readers.get(which)
-    if reader is None:
-      with self._lock:
-        reader = self._readers.get(which)
-        if reader is None:
-          reader = array_record_module.ArrayRecordReader(
-            self._files[which].filename, _OPTIONS, file_reader_buffer_size=_BUFFER
-          )
-          self._readers[which] = reader
-    return reader
+    return which, file.skip + file.take - self._ends[which] + i
