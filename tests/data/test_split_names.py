@@ -7,18 +7,8 @@ NAMES = {
   "validation": ("val", "Valid", "validation_set", "VAL2017", "dev", "Evaluation", "valdata"),
   "test": ("test", "Testing", "test1", "Test Set", "tst", "holdout"),
   FOLD: ("fold1", "Fold_02", "split-3", "part 4", "cv0", "kfold5"),
-  None: (
-    "cat",
-    "fold",
-    "train_station",
-    "test tube",
-    "devil",
-    "valley",
-    "contrast",
-    "",
-    "strain",
-    "parts",
-  ),
+  None: ("cat", "fold", "train_station", "test tube", "devil", "valley", "contrast", "")
+  + ("strain", "parts"),
 }
 
 

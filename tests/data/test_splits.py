@@ -85,12 +85,8 @@ def test_validation_is_carved_balanced_disjoint_and_fixed_by_the_seed(make_data)
   first = splits.assign(dataset, make_data(validation=0.2), seed=1)
   again = splits.assign(dataset, make_data(validation=0.2), seed=1)
   other = splits.assign(dataset, make_data(validation=0.2), seed=2)
-  assert counts(first["validation"]) == [
-    4,
-    2,
-    1,
-    0,
-  ]  # the only one of the last class stays in train
+  # The only example of the last class stays in train.
+  assert counts(first["validation"]) == [4, 2, 1, 0]
   assert counts(first["train"]) == [16, 8, 2, 1]
   together = np.concatenate([first["train"].indices, first["validation"].indices])
   assert sorted(together.tolist()) == list(range(34))

@@ -10,8 +10,8 @@ from tests.data.test_batches import assert_same
 from vitx.config.errors import ConfigError
 from vitx.data import batches, stream
 from vitx.data.dataset import read_encoded
-from vitx.data.images import ResizeImages
 from vitx.data.images.decode import Encoded
+from vitx.data.images.resizing import ResizeImages
 from vitx.data.sources import open_source
 from vitx.data.transform import Identity
 

@@ -120,7 +120,7 @@ class TrainBatches:
   @functools.cached_property
   def _first(self) -> Example:
     """Returns the arrays of the first example; all others have their shapes and dtypes."""
-    return transform_one(self._examples, self._transform, 0, self._draw_bits(0, 0))
+    return self._transformed(0, 0, 0)
 
   def _read(self, step: int, rows: slice) -> HostBatch:
     """Reads some rows of this process's share of the batch of a step."""
@@ -128,14 +128,15 @@ class TrainBatches:
     which = self._examples_at(step, self._places[rows])
     batch = blank_rows(self._first, len(index))
     for place, (i, row) in enumerate(zip(which.tolist(), index.tolist(), strict=True)):
-      store_row(batch, place, self._examples, self._transform, i, self._draw_bits(row, step))
+      store_row(batch, place, self._transformed(i, row, step), self._examples, i)
     return {**batch, "index": index.astype(np.int32)}
 
-  def _draw_bits(self, row: int, step: int) -> np.random.Philox | None:
-    """Returns the bits for a row of the global batch of a step; None if nothing is drawn."""
-    if not self._transform.draws:
-      return None
-    return order.generator(self._seed, order.TRANSFORM, row, step)
+  def _transformed(self, i: int, row: int, step: int) -> Example:
+    """Returns the arrays of an example for a row of the global batch of a step."""
+    bits = None
+    if self._transform.draws:
+      bits = order.generator(self._seed, order.TRANSFORM, row, step)
+    return transform_one(self._examples, self._transform, i, bits)
 
   def _examples_at(self, step: int, places: np.ndarray) -> np.ndarray:
     """Returns the indices of the examples at some positions of the batch of a step."""
@@ -181,7 +182,7 @@ def evaluation_batches(
         batch[key][mask] = kept[which[mask]]
     else:
       for place, i in enumerate(which[mask].tolist()):  # padding comes last
-        store_row(batch, place, examples, transform, i)
+        store_row(batch, place, transform_one(examples, transform, i), examples, i)
     return {**batch, "mask": mask, "example": np.where(mask, which, -1).astype(np.int32)}
 
   if isinstance(examples, InMemory):  # no reading, so no threads are needed

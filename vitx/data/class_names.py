@@ -162,9 +162,9 @@ def find_in_weights(
   if info.numbered and len(own) == count:
     return np.arange(count, dtype=np.int32)
   return (
-    f"{source} does not name its classes, and the classes of {info.name!r} have no numbers other"
-    f" than the order of their names; list the classes of the head in {FILE} beside the weights,"
-    " one name on each line"
+    f"{source} does not name its classes, and the classes of {info.name!r} have no"
+    " numbers other than the order of their names; list the classes of the head in"
+    f" {FILE} beside the weights, one name on each line"
   )
 
 

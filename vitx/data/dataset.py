@@ -57,8 +57,8 @@ class DatasetInfo:
     names = self.class_names
     if names is not None and (len({*names}) < len(names) or not all(map(_is_name, names))):
       raise ConfigError(
-        f"data.source={self.name!r}: class_names={names!r:.200} must be different strings that are"
-        " not empty, one for each class."
+        f"data.source={self.name!r}: class_names={names!r:.200} must be different strings"
+        " that are not empty, one for each class."
       )
 
 
@@ -80,9 +80,9 @@ def check_arrays(info: DatasetInfo, reads: Mapping[str, tuple[str, int]], task: 
       continue
     declared = f"{name} {found.dtype} {found.shape}" if found else f"no array {name!r}"
     raise ConfigError(
-      f"data.source={info.name!r}: the spec of the source declares {declared}, but the task"
-      f" {task!r} needs {name} {dtype} with {axes} axes. Convert the array in the source, and"
-      " declare it."
+      f"data.source={info.name!r}: the spec of the source declares {declared}, but the"
+      f" task {task!r} needs {name} {dtype} with {axes} axes. Convert the array in the"
+      " source, and declare it."
     )
 
 

@@ -160,8 +160,8 @@ def carve_end(documents: Examples, share: float) -> tuple[Span, Span]:
     found = int(find_lengths(documents).sum())
     if found < 2:
       raise ConfigError(
-        f"data.source: a split with {found} tokens cannot be divided into two roles. Name a larger"
-        " part in data.splits."
+        f"data.source: a split with {found} tokens cannot be divided into two roles. Name"
+        " a larger part in data.splits."
       )
     return found
 

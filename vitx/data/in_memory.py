@@ -37,7 +37,7 @@ class InMemory:
     self.arrays = blank_rows(_first(examples, transform), count)
 
     def read(i: int) -> None:
-      store_row(self.arrays, i, examples, transform, i)
+      store_row(self.arrays, i, transform_one(examples, transform, i), examples, i)
 
     raise_all(list(find_problems(read, count, threads).values()))
 
@@ -91,36 +91,26 @@ def blank_rows(first: Example, count: int) -> Example:
   return {key: np.zeros((count, *array.shape), array.dtype) for key, array in first.items()}
 
 
-def store_row(
-  rows: Example,
-  place: int,
-  examples: Examples,
-  transform: Transform,
-  i: int,
-  bits: np.random.Philox | None = None,
-) -> None:
-  """Stores the transformed arrays of example `i` in a row of arrays from `blank_rows`.
+def store_row(rows: Example, place: int, row: Example, examples: Examples, i: int) -> None:
+  """Copies the transformed arrays of example `i` into a row of arrays from `blank_rows`.
 
   Args:
     rows: The arrays to write to by key, (n, ...) each.
     place: The index of the row.
-    examples: The examples.
-    transform: The transform of the example.
+    row: The transformed arrays of the example.
+    examples: The examples, for the name in the error.
     i: The index of the example.
-    bits: The random bits of the transform, if it draws.
 
   Raises:
-    ConfigError: The example cannot be read, or an array has another shape or dtype than the first
-      example's.
+    ConfigError: An array has another shape or dtype than the first example's.
   """
-  row = transform_one(examples, transform, i, bits)
   for key, kept in rows.items():
     array = row[key]
     if array.shape != kept.shape[1:] or array.dtype != kept.dtype:
       raise ConfigError(
-        f"data.source: the array {key!r} of {examples.name(i)!r} is {array.dtype} {array.shape},"
-        f" but that of the first example is {kept.dtype} {kept.shape[1:]}. A batch needs one shape"
-        " and dtype."
+        f"data.source: the array {key!r} of {examples.name(i)!r} is {array.dtype}"
+        f" {array.shape}, but that of the first example is {kept.dtype} {kept.shape[1:]}."
+        " A batch needs one shape and dtype."
       )
     kept[place] = array
 
@@ -167,8 +157,8 @@ def transform_one(
     if error.args[0] in example:
       raise
     raise ConfigError(
-      f"data.source: {examples.name(i)!r} has no array {error}, which the task reads; its arrays"
-      f" are {listing(example)}. Give every example the arrays of the spec."
+      f"data.source: {examples.name(i)!r} has no array {error}, which the task reads; its"
+      f" arrays are {listing(example)}. Give every example the arrays of the spec."
     ) from error
   return {key: np.asarray(value) for key, value in row.items()}
 
@@ -191,9 +181,9 @@ def keep(examples: Examples, *, transform: Transform, memory: str, threads: int)
   check_fields(DataSettings, {"memory": memory, "threads": threads}, "data")
   if memory == "always" and transform.draws:
     raise ConfigError(
-      "data.memory='always' cannot keep examples that are drawn anew for each step, as with"
-      " data.resize_mode='random'. Set data.memory='auto', or data.resize_mode='center' and"
-      " augment.random_resized_crop."
+      "data.memory='always' cannot keep examples that are drawn anew for each step, as"
+      " with data.resize_mode='random'. Set data.memory='auto', or"
+      " data.resize_mode='center' and augment.random_resized_crop."
     )
   if not len(examples):
     raise ConfigError(

@@ -21,8 +21,6 @@ from vitx.files import replace_text
 
 # The first LIMIT tokens of each role are used.
 LIMIT = 10_000_000
-# The discount of the count models: better here than an estimate, so harder to beat.
-DISCOUNT = 0.75
 # Part of the digest: a new number makes cached figures be computed again.
 VERSION = 2
 
@@ -58,7 +56,7 @@ def reference_figures(
     "reference_train_bytes": float(sum(map(len, train))),
   }
   logging.info("computing the figures of count models and compressors for these data: %s", sizes)
-  bits = count_model_bits(train, test, vocabulary, discount=DISCOUNT)
+  bits = count_model_bits(train, test, vocabulary)
   figures = {f"count_{order}": value for order, value in enumerate(bits)}
   figures |= compressor_bits(b"".join(each.tobytes() for each in test))
   if kind == "images":

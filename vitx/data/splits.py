@@ -120,8 +120,8 @@ def _find_split(dataset: Dataset, role: str) -> str:
   found = documented[:1] or list(dataset.roles.get(role, ()))
   if len(found) > 1:
     raise ConfigError(
-      f"data.splits.{role} is not set, and {dataset.info.name!r} has several splits for this role:"
-      f" {' and '.join(found)}. Set the field to one of them."
+      f"data.splits.{role} is not set, and {dataset.info.name!r} has several splits for"
+      f" this role: {' and '.join(found)}. Set the field to one of them."
     )
   return found[0] if found else ""
 
@@ -135,8 +135,8 @@ def check_ranges(ranges: Iterable[FileRange], expression: str, name: str) -> Non
   """Raises ConfigError if a split expression over the data set `name` has overlapping ranges."""
   if any(overlap([a], [b]) for a, b in itertools.pairwise(sorted(ranges))):
     raise ConfigError(
-      f"data.splits: {expression!r} names a part of {name!r} twice. Name each part once, because"
-      " two roles that are carved from the split could otherwise share examples."
+      f"data.splits: {expression!r} names a part of {name!r} twice. Name each part once,"
+      " because two roles that are carved from the split could otherwise share examples."
     )
 
 
@@ -163,9 +163,9 @@ def _check_split(dataset: Dataset, role: str, expression: str) -> None:
     else:
       continue
     raise ConfigError(
-      f"data.splits.{role}={expression!r}: the split {base!r} of {dataset.info.name!r} {problem}."
-      f"{nearest(base, dataset.splits)} Splits: {', '.join(dataset.splits) or 'none'}."
-      f"{dataset.hint}"
+      f"data.splits.{role}={expression!r}: the split {base!r} of {dataset.info.name!r}"
+      f" {problem}.{nearest(base, dataset.splits)} Splits:"
+      f" {', '.join(dataset.splits) or 'none'}.{dataset.hint}"
     )
 
 

@@ -53,8 +53,8 @@ def read_head(path: Path) -> Wav:
       raise ConfigError(f"{path} is not a WAV file. Convert, replace or remove the file.")
     if sound.subtype not in SUBTYPES:
       raise ConfigError(
-        f"{path} is a WAV file with the encoding {sound.subtype_info}, which vitx does not read."
-        f" Convert the file to one of: {listing(SUBTYPES)}."
+        f"{path} is a WAV file with the encoding {sound.subtype_info}, which vitx does"
+        f" not read. Convert the file to one of: {listing(SUBTYPES)}."
       )
     if not sound.frames:
       raise ConfigError(f"{path} has no samples. Replace or remove the file.")
@@ -74,6 +74,6 @@ def _open_sound(path: Path) -> Iterator[Any]:
     raise ConfigError(f"{path} cannot be read ({error}). Replace or remove the file.") from error
   except soundfile.LibsndfileError as error:
     raise ConfigError(
-      f"{path} is not a WAV file, is empty or is cut short ({error.error_string.rstrip('.')})."
-      " Convert, replace or remove the file."
+      f"{path} is not a WAV file, is empty or is cut short"
+      f" ({error.error_string.rstrip('.')}). Convert, replace or remove the file."
     ) from error

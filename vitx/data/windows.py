@@ -94,9 +94,9 @@ def _check_lengths(documents: Examples, lengths: np.ndarray, size: int) -> None:
     more = f" ({len(short) - 1} other documents are too short, too)" if len(short) > 1 else ""
     raise ConfigError(
       f"task.window={size} is longer than {documents.name(which)!r}, which has"
-      f" {lengths[which]} tokens{more}. Set task.window to at most {lengths.min()}, leave such"
-      " documents out, or change the fields that cut them (data.splits, data.validation,"
-      " data.fraction)."
+      f" {lengths[which]} tokens{more}. Set task.window to at most {lengths.min()}, leave"
+      " such documents out, or change the fields that cut them (data.splits,"
+      " data.validation, data.fraction)."
     )
 
 

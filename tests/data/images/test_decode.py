@@ -12,7 +12,8 @@ from vitx.config.errors import ConfigError
 from vitx.config.fields import DataSettings
 from vitx.data import order
 from vitx.data.dataset import ArraySpec, DatasetInfo
-from vitx.data.images import ResizeImages, decode
+from vitx.data.images import decode
+from vitx.data.images.resizing import ResizeImages
 from vitx.data.images.settings import find_channels, find_size, image_spec
 from vitx.data.sources import open_source
 
@@ -434,15 +435,6 @@ def test_a_set_without_images_is_named(make_data):
   for find in (find_size, find_channels):
     with pytest.raises(ConfigError, match=r"'mine' has no images.*vector float32 \(4,\)"):
       find(info)
-
-
-def test_unknown_resize_mode():
-  with pytest.raises(ConfigError, match=r"data\.resize_mode='centre'.*'center'"):
-    ResizeImages(8, "centre")
-  with pytest.raises(
-    ConfigError, match=r"data\.interpolation='nearest'.*bicubic, bilinear, random"
-  ):
-    ResizeImages(8, interpolation="nearest")
 
 
 def test_images_are_drawn_in_training_only():

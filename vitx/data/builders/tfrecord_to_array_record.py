@@ -54,15 +54,15 @@ def _source_directory(name: str, source: epath.Path) -> epath.Path:
   directory = source if is_version else tfds_dir.find(name, source)
   if directory is None:
     raise ConfigError(
-      f"--from {source}: there is no copy of {name!r}. Name the TFDS directory or the directory of"
-      " the version."
+      f"--from {source}: there is no copy of {name!r}. Name the TFDS directory or the"
+      " directory of the version."
     )
   if is_version:
     _check_same(name, source)
   if "tfrecord" not in tfds_dir.file_formats(directory):
     raise ConfigError(
-      f"--from {source}: {directory} is not a TFRECORD copy, and only such copies can be converted."
-      " Name another directory."
+      f"--from {source}: {directory} is not a TFRECORD copy, and only such copies can be"
+      " converted. Name another directory."
     )
   return directory
 
@@ -74,8 +74,8 @@ def _check_same(name: str, directory: epath.Path) -> None:
   held = (info["name"], info.get("configName", ""), info["version"])
   if given != held:
     raise ConfigError(
-      f"--from {directory} is a copy of {'/'.join(filter(None, held))}, not of {name!r}. Name"
-      " another directory."
+      f"--from {directory} is a copy of {'/'.join(filter(None, held))}, not of {name!r}."
+      " Name another directory."
     )
 
 

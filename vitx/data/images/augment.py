@@ -228,6 +228,6 @@ def _check_images(images: jax.Array, channels: int) -> None:
     )
   if images.shape[3] != channels:
     raise ConfigError(
-      f"data.mean and data.std have {channels} values, but the images have {images.shape[3]}"
-      " channels. Give one value for each channel."
+      f"data.mean and data.std have {channels} values, but the images have"
+      f" {images.shape[3]} channels. Give one value for each channel."
     )

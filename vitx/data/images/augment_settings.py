@@ -41,13 +41,13 @@ def _check_crops(settings: AugmentSettings, image_size: int) -> None:
   _check_length("augment.random_resized_crop", area, "smallest, largest share of the area")
   if area and area[0] > area[1]:
     raise ConfigError(
-      f"augment.random_resized_crop={area!r} must be the smallest and the largest share of the"
-      " area, in this order."
+      f"augment.random_resized_crop={area!r} must be the smallest and the largest share"
+      " of the area, in this order."
     )
   if settings.pad_crop and area:
     raise ConfigError(
-      f"augment.pad_crop={settings.pad_crop} and augment.random_resized_crop={area!r} are both on."
-      " Set pad_crop to 0 or random_resized_crop to ()."
+      f"augment.pad_crop={settings.pad_crop} and augment.random_resized_crop={area!r} are"
+      " both on. Set pad_crop to 0 or random_resized_crop to ()."
     )
 
 
@@ -73,9 +73,9 @@ def _check_policies(settings: AugmentSettings, channels: int) -> None:
     check_number(policy[1], "augment.randaugment: magnitude", "[0, 10]")
   if policy and settings.randaugment_operations != "paper" and settings.interpolation == "nearest":
     raise ConfigError(
-      f"augment.randaugment_operations={settings.randaugment_operations!r} samples between"
-      " pixels, unlike augment.interpolation='nearest'. Set augment.interpolation to bilinear,"
-      " bicubic or random."
+      f"augment.randaugment_operations={settings.randaugment_operations!r} samples"
+      " between pixels, unlike augment.interpolation='nearest'. Set augment.interpolation"
+      " to bilinear, bicubic or random."
     )
   if policy and settings.autoaugment:
     raise ConfigError(

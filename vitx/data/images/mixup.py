@@ -6,6 +6,8 @@ a shuffled batch any other partner is equivalent. If `data.repeats` puts copies 
 batch, `order.places` arranges the rows so that neighbors are the partners in timm.)
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 
@@ -64,12 +66,8 @@ def draw(
     return _mixup(mixup_key, size, mixup)
   if not mixup:
     return _cutmix(cutmix_key, size, cutmix)
-  first = jax.random.bernoulli(choice)
-  (blend, blend_share), (cut, cut_share) = (
-    _mixup(mixup_key, size, mixup),
-    _cutmix(cutmix_key, size, cutmix),
-  )
-  return jnp.where(first, blend, cut), jnp.where(first, blend_share, cut_share)
+  blended, cut = _mixup(mixup_key, size, mixup), _cutmix(cutmix_key, size, cutmix)
+  return jax.tree.map(functools.partial(jnp.where, jax.random.bernoulli(choice)), blended, cut)
 
 
 def _mixup(key: jax.Array, size: tuple[int, int], alpha: float) -> tuple[jax.Array, jax.Array]:

@@ -59,8 +59,8 @@ def find_channels(info: DatasetInfo) -> int:
   channels = _find_shape(info)[2]
   if channels is None:
     raise ConfigError(
-      f"data.source={info.name!r}: the number of channels varies between the images. Give all"
-      " images the same number of channels."
+      f"data.source={info.name!r}: the number of channels varies between the images. Give"
+      " all images the same number of channels."
     )
   return channels
 

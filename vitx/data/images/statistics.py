@@ -65,8 +65,8 @@ def _own(info: DatasetInfo, train: Examples | None) -> tuple[Channels, Channels]
     return known
   if train is None:
     raise ConfigError(
-      f"data.mean=None: the statistics of {info.name!r} are computed from its training images,"
-      " which are not read here. Set data.mean and data.std."
+      f"data.mean=None: the statistics of {info.name!r} are computed from its training"
+      " images, which are not read here. Set data.mean and data.std."
     )
   return compute(train)
 
@@ -90,12 +90,12 @@ def _check(field: str, values: Any, channels: int) -> Channels:
   result = tuple(float(value) for value in values)
   if len(result) != channels:
     raise ConfigError(
-      f"data.{field}={result} has {len(result)} values, but the images have {channels} channels."
-      " Give one value for each channel."
+      f"data.{field}={result} has {len(result)} values, but the images have {channels}"
+      " channels. Give one value for each channel."
     )
   if field == "std" and min(result) <= 0:
     raise ConfigError(
-      f"data.std={result} must be positive, but at least one channel is constant in the training"
-      " images. Set data.std."
+      f"data.std={result} must be positive, but at least one channel is constant in the"
+      " training images. Set data.std."
     )
   return result

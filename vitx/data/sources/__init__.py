@@ -85,8 +85,8 @@ def open_dataset(data: Mapping[str, Any]) -> Dataset:
   dataset = opener({**data, **dataclasses.asdict(settings)})
   if not isinstance(dataset, Dataset):
     raise ConfigError(
-      f"data.source={settings.source!r} returns a {type(dataset).__name__}. The function must"
-      " return a vitx.data.dataset.Dataset."
+      f"data.source={settings.source!r} returns a {type(dataset).__name__}. The function"
+      " must return a vitx.data.dataset.Dataset."
     )
   if opener is not tfds.open_tfds and opener not in SOURCES.values():
     for split in dataset.splits:
@@ -114,8 +114,8 @@ def _check_examples(info: DatasetInfo, split: str, examples: Examples) -> None:
     wrong = np.setdiff1d(labels, np.arange(len(names)))
     if wrong.size:
       raise ConfigError(
-        f"{beginning} have the label {wrong[-1]}, but class_names has only {len(names)} names."
-        " Name the class of each label, from 0."
+        f"{beginning} have the label {wrong[-1]}, but class_names has only {len(names)}"
+        " names. Name the class of each label, from 0."
       )
   try:
     found = examples[0].keys() if len(examples) else info.spec.keys()
@@ -124,8 +124,8 @@ def _check_examples(info: DatasetInfo, split: str, examples: Examples) -> None:
   missing = listing(info.spec.keys() - found)
   if missing:
     raise ConfigError(
-      f"{beginning} have no array {missing}, which the spec of the source declares. Return a dict"
-      f" with every array of the spec: {listing(info.spec)}."
+      f"{beginning} have no array {missing}, which the spec of the source declares."
+      f" Return a dict with every array of the spec: {listing(info.spec)}."
     )
 
 

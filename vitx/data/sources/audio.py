@@ -63,8 +63,8 @@ def open_audio(data: Mapping[str, Any]) -> Dataset:
   splits = {split: tuple(map(read_head, paths)) for split, (paths, _) in found.items()}
   if not any(splits.values()):
     raise ConfigError(
-      f"{field} has no WAV files. Put files with the suffix {' or '.join(SUFFIXES)} into FOLDER, or"
-      " into FOLDER/train, FOLDER/val and FOLDER/test."
+      f"{field} has no WAV files. Put files with the suffix {' or '.join(SUFFIXES)} into"
+      " FOLDER, or into FOLDER/train, FOLDER/val and FOLDER/test."
     )
   skipped = [path for _, others in found.values() for path in others]
   warn_of_skipped(name, root, skipped, describe_others(SUFFIXES))

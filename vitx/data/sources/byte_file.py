@@ -83,13 +83,13 @@ def _slices(name: str, size: int, expression: str) -> list[FileRange]:
     stop = match and _place(match["high"] or str(size), size)
     if start is None or stop is None:
       raise ConfigError(
-        f"data.splits: {expression!r} is not a split of {name!r}. Write train, or a slice in bytes"
-        " or percent, such as train[:90000000] or train[90%:]."
+        f"data.splits: {expression!r} is not a split of {name!r}. Write train, or a slice"
+        " in bytes or percent, such as train[:90000000] or train[90%:]."
       )
     if not 0 <= start < stop <= size:
       raise ConfigError(
-        f"data.splits: {term.strip()!r} means the bytes {start} to {stop} of {name!r}, which has"
-        f" {size} bytes. Name a slice within the file, with at least one byte."
+        f"data.splits: {term.strip()!r} means the bytes {start} to {stop} of {name!r},"
+        f" which has {size} bytes. Name a slice within the file, with at least one byte."
       )
     result.append((name, start, stop))
   check_ranges(result, expression, name)

@@ -127,6 +127,6 @@ def describe_others(suffixes: Sequence[str]) -> str:
 def _check_link(field: str, path: Path) -> None:
   if path.is_symlink() and path.parent.resolve().is_relative_to(path.resolve()):
     raise ConfigError(
-      f"{field}: the link {path} leads back to {path.resolve()}, the directory around it. Remove"
-      " the link."
+      f"{field}: the link {path} leads back to {path.resolve()}, the directory around it."
+      " Remove the link."
     )

@@ -18,15 +18,16 @@ from vitx.data.fingerprint import choose_sample, digest
 from vitx.data.images.decode import Encoded, decode_example
 from vitx.data.images.settings import check_file_settings, image_spec
 from vitx.data.sources.files import describe_others, find_files, warn_of_skipped
-from vitx.data.sources.folder_layout import Classes, FolderLayout, find_images, find_layout
+from vitx.data.sources.folder_layout import (
+  SUFFIXES,
+  Classes,
+  FolderLayout,
+  find_images,
+  find_layout,
+)
 from vitx.data.split_names import find_role, find_roles
 from vitx.data.splits import find_bases
 from vitx.files import read_bytes
-
-SUFFIXES = (
-  *(".bmp", ".gif", ".ico", ".jfif", ".jp2", ".jpe", ".jpeg", ".jpg", ".pbm", ".pgm", ".png"),
-  *(".ppm", ".tga", ".tif", ".tiff", ".webp"),
-)
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ def open_folder(data: Mapping[str, Any]) -> Dataset:
   stated = class_names.read_names(root / class_names.FILE) or ()
   given = filter(None, data.get("splits", {}).values())
   named = {base for split in given for base in find_bases(split)}
-  layout = find_layout(field, root, SUFFIXES, stated, named)
+  layout = find_layout(field, root, stated, named)
   names, is_stated = _name_classes(field, root, layout, stated)
   files: dict[str, Files] = {}
   skipped: list[Path] = []
@@ -138,8 +139,8 @@ def _join(name: str, files: Mapping[str, Files], expression: str) -> Examples:
   for base in bases:
     if base not in files or bases.count(base) > 1:
       raise ConfigError(
-        f"data.splits: {expression!r} of {name!r} is not a sum of different splits. Name whole"
-        f" directories, such as {' + '.join(files)}."
+        f"data.splits: {expression!r} of {name!r} is not a sum of different splits. Name"
+        f" whole directories, such as {' + '.join(files)}."
       )
   return files[bases[0]] if len(bases) == 1 else Joined([files[base] for base in bases])
 
@@ -186,7 +187,7 @@ def _find_strays(root: Path, layout: FolderLayout) -> list[Path]:
   """Returns the images beside the class directories."""
   classes = [each for found in layout.splits.values() for each in found.values()]
   places = {root} | {path.parent for each in classes for path in each.values()}
-  return [path for place in sorted(places) for path in sorted(find_images(place, SUFFIXES))]
+  return [path for place in sorted(places) for path in sorted(find_images(place))]
 
 
 def _files(

@@ -34,9 +34,9 @@ def check_threads() -> None:
       started.append(thread)
   except (RuntimeError, MemoryError) as error:
     raise ConfigError(
-      f"data.source: the reader of ArrayRecord needs {_THREADS} threads, and this process may start"
-      f" only {len(started)} ({error}). Raise the limit of virtual memory (ulimit -v), of processes"
-      " (ulimit -u) or of the container, or use folder:PATH."
+      f"data.source: the reader of ArrayRecord needs {_THREADS} threads, and this process"
+      f" may start only {len(started)} ({error}). Raise the limit of virtual memory"
+      " (ulimit -v), of processes (ulimit -u) or of the container, or use folder:PATH."
     ) from error
   finally:
     end.set()

@@ -29,8 +29,8 @@ def parse_name(name: str) -> tuple[str, str | None, str | None]:
   match = _NAME.fullmatch(name)
   if match is None:
     raise ConfigError(
-      f"data.source={name!r} does not have one of the forms NAME, NAME/CONFIG, NAME:VERSION,"
-      " folder:PATH, bytes:FILE, audio:FOLDER and module:function."
+      f"data.source={name!r} does not have one of the forms NAME, NAME/CONFIG,"
+      " NAME:VERSION, folder:PATH, bytes:FILE, audio:FOLDER and module:function."
     )
   return match["name"], match["config"], match["version"]
 
@@ -121,8 +121,8 @@ def file_formats(directory: epath.Path) -> list[str]:
 def make_damage_error(path: epath.Path, why: object) -> ConfigError:
   """Returns the error for a damaged file of a prepared set."""
   return ConfigError(
-    f"{path} is damaged ({why}). Remove {path.parent} and prepare the set again, or restore the"
-    " file from a copy."
+    f"{path} is damaged ({why}). Remove {path.parent} and prepare the set again, or"
+    " restore the file from a copy."
   )
 
 
@@ -133,8 +133,8 @@ def check_readable(name: str, directory: epath.Path, root: epath.Path) -> None:
     return
   if "tfrecord" not in formats:
     raise ConfigError(
-      f"data.source={name!r}: the format of {directory} is {listing(formats)}, and vitx reads only"
-      f" {READABLE}. Prepare the set again in that format."
+      f"data.source={name!r}: the format of {directory} is {listing(formats)}, and vitx"
+      f" reads only {READABLE}. Prepare the set again in that format."
     )
   target = f"{os.fspath(root).rstrip('/')}-array_record"
   raise ConfigError(

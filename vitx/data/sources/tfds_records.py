@@ -101,8 +101,8 @@ class Records:
     for path, _, _ in self.ranges:
       if not epath.Path(path).exists():
         raise ConfigError(
-          f"data.source={name!r} is incomplete: {path} does not exist. Prepare the set again, or"
-          " restore the file from a copy."
+          f"data.source={name!r} is incomplete: {path} does not exist. Prepare the set"
+          " again, or restore the file from a copy."
         )
     self._records = RecordFiles(files)
 

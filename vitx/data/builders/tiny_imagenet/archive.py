@@ -31,8 +31,8 @@ class Archive:
     roots = [name.removesuffix("wnids.txt") for name in names if name.endswith("wnids.txt")]
     if not roots:
       raise ConfigError(
-        f"--from {path} is not the Tiny ImageNet archive, because it has no wnids.txt. Name the"
-        " official archive."
+        f"--from {path} is not the Tiny ImageNet archive, because it has no wnids.txt."
+        " Name the official archive."
       )
     self._root = min(roots, key=len)
     own = sorted(n.removeprefix(self._root) for n in names if n.startswith(self._root))
@@ -83,7 +83,7 @@ class Archive:
         path = f"val/images/{file_name}"
         if path not in self._names:  # also rejects paths out of the directory
           raise ConfigError(
-            f"--from {self._path}: val_annotations.txt names {file_name!r}, which is not a file in"
-            " val/images. Name the official archive."
+            f"--from {self._path}: val_annotations.txt names {file_name!r}, which is not"
+            " a file in val/images. Name the official archive."
           )
         yield file_name, self._read(self._root + path), wnid
