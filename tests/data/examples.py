@@ -1,6 +1,11 @@
 """Examples for the tests of data sets, and short ways to look at examples."""
 
+from pathlib import Path
+
 import numpy as np
+
+# Values that tests/golden/record_timm_images.py recorded from timm.
+GOLDEN = np.load(Path(__file__).parents[1] / "golden" / "timm_images.npz")
 
 
 class Rows:

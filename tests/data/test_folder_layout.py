@@ -34,19 +34,7 @@ def find(root, **splits):
 
 
 CLASSES = ("cat", "dog")
-PAIRS = [
-  ("Training", "Testing"),
-  ("Train", "Val"),
-  ("TRAIN", "Dev"),
-  ("train_set", "test_set"),
-  ("trainset", "testset"),
-  ("TrainData", "TestData"),
-  ("seg_train", "seg_test"),
-  ("train2017", "val2017"),
-  ("01-training", "02-holdout"),
-  ("train images", "evaluation images"),
-  ("Train", "Validation"),
-]
+PAIRS = [("Train", "Val"), ("01-training", "02-holdout"), ("train images", "evaluation images")]
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids="/".join)

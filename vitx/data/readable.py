@@ -1,6 +1,7 @@
 """Removal of unreadable examples before training."""
 
 import dataclasses
+import functools
 
 import numpy as np
 from absl import logging
@@ -30,12 +31,10 @@ def skip_unreadable(dataset: Dataset, threads: int) -> Dataset:
       " sequence. Leave the field out, and repair or remove the documents that cannot be read."
     )
   unreadable: list[str] = []
-  opened: dict[str, Examples] = {}
 
+  @functools.cache
   def open_split(expression: str) -> Examples:
-    if expression not in opened:
-      opened[expression] = _leave_out(dataset, expression, threads, unreadable)
-    return opened[expression]
+    return _leave_out(dataset, expression, threads, unreadable)
 
   return dataclasses.replace(dataset, open_split=open_split, unreadable=unreadable)
 

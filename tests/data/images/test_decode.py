@@ -2,12 +2,12 @@ import dataclasses
 import io
 import struct
 import zlib
-from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
+from tests.data.examples import GOLDEN
 from vitx.config.errors import ConfigError
 from vitx.config.fields import DataSettings
 from vitx.data import order
@@ -16,8 +16,6 @@ from vitx.data.images import decode
 from vitx.data.images.resizing import ResizeImages
 from vitx.data.images.settings import find_channels, find_size, image_spec
 from vitx.data.sources import open_source
-
-GOLDEN = np.load(Path(__file__).parents[2] / "golden" / "timm_images.npz")
 
 
 def encode(image: Image.Image, kind: str = "PNG", **options) -> bytes:

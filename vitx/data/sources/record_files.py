@@ -5,11 +5,11 @@ import functools
 import itertools
 import threading
 from collections.abc import Sequence
-from typing import Protocol
 
 from array_record.python import array_record_module
 
 from vitx.config.errors import ConfigError
+from vitx.data.splits import FileRange
 
 # Reading ahead is useless, as the next record is elsewhere.
 _OPTIONS = "readahead_buffer_size:0,max_parallelism:0"
@@ -44,24 +44,19 @@ def check_threads() -> None:
       thread.join()
 
 
-class FileInstruction(Protocol):
-  """The TFDS description of a split's records in a file: `take` of them after `skip`."""
-
-  filename: str
-  skip: int
-  take: int
-
-
 class RecordFiles:
   """The concatenated records of some files.
 
   The library's own `ArrayRecordDataSource` goes through the whole file to get one record. In a file
   of 50,000 records, that takes ten times as long as reading a range of one record.
+
+  Args:
+    ranges: The name of a file, and the first record and the end of a range in it, for each range.
   """
 
-  def __init__(self, files: Sequence[FileInstruction]):
-    self._files = files
-    self._ends = list(itertools.accumulate(file.take for file in files))
+  def __init__(self, ranges: Sequence[FileRange]):
+    self._ranges = ranges
+    self._ends = list(itertools.accumulate(stop - start for _, start, stop in ranges))
     self._readers: dict[int, array_record_module.ArrayRecordReader] = {}
     self._lock = threading.Lock()
 
@@ -75,12 +70,11 @@ class RecordFiles:
     with self._lock:  # all threads share the reader of a file
       if which not in self._readers:
         self._readers[which] = array_record_module.ArrayRecordReader(
-          self._files[which].filename, _OPTIONS, file_reader_buffer_size=_BUFFER
+          self._ranges[which][0], _OPTIONS, file_reader_buffer_size=_BUFFER
         )
     return self._readers[which].read(place, place + 1)[0]
 
   def find(self, i: int) -> tuple[int, int]:
-    """Returns the number of the file that has a record, and the record's number in that file."""
+    """Returns the number of the range that has a record, and the record's number in its file."""
     which = bisect.bisect_right(self._ends, i)
-    file = self._files[which]
-    return which, file.skip + file.take - self._ends[which] + i
+    return which, self._ranges[which][2] - self._ends[which] + i

@@ -104,7 +104,7 @@ class Records:
           f"data.source={name!r} is incomplete: {path} does not exist. Prepare the set"
           " again, or restore the file from a copy."
         )
-    self._records = RecordFiles(files)
+    self._records = RecordFiles(self.ranges)
 
   def __len__(self) -> int:
     return len(self._records)
