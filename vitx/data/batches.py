@@ -92,8 +92,8 @@ class TrainBatches:
   @property
   def spec(self) -> dict[str, ArraySpec]:
     """Returns the actual shapes and dtypes of a transformed example's arrays."""
-    kept = self.arrays
-    first = self._first if kept is None else {name: x[0] for name, x in kept.items()}
+    arrays = self.arrays
+    first = self._first if arrays is None else {name: x[0] for name, x in arrays.items()}
     return {name: ArraySpec(np.shape(x), np.asarray(x).dtype.name) for name, x in first.items()}
 
   def names(self, step: int) -> HostBatch:
@@ -105,8 +105,8 @@ class TrainBatches:
     """Returns this process's share of the batch of one step."""
     if self.arrays is not None:
       named = self.names(step)
-      taken = {key: np.take(kept, named["example"], axis=0) for key, kept in self.arrays.items()}
-      return {**taken, "index": named["index"]}
+      rows = {key: np.take(x, named["example"], axis=0) for key, x in self.arrays.items()}
+      return {**rows, "index": named["index"]}
     return next(self.iterate(step, step + 1))
 
   def iterate(self, start: int, stop: int) -> Iterator[HostBatch]:
@@ -178,8 +178,8 @@ def evaluation_batches(
     mask = which < count
     batch = blank_rows(first, len(which))
     if isinstance(examples, InMemory):
-      for key, kept in examples.arrays.items():
-        batch[key][mask] = kept[which[mask]]
+      for key, array in examples.arrays.items():
+        batch[key][mask] = array[which[mask]]
     else:
       for place, i in enumerate(which[mask].tolist()):  # padding comes last
         store_row(batch, place, transform_one(examples, transform, i), examples, i)

@@ -12,7 +12,7 @@ from vitx.data.dataset import ArraySpec, Example, Examples
 VOCABULARY = 256
 SPEC = {"tokens": ArraySpec((None,), "uint8")}
 # Each split caches this many bytes of documents, so that not every window reads its document again.
-KEPT = 2**30
+CACHE_SIZE = 2**30
 
 
 class Documents:
@@ -35,14 +35,14 @@ class Documents:
     lengths: Callable[[], np.ndarray],
     name: Callable[[int], str],
     *,
-    cache_size: int = KEPT,
+    cache_size: int = CACHE_SIZE,
   ):
     self._read = read
     self._find_lengths = lengths
     self.name = name
     self._capacity = cache_size
-    self._held = 0  # bytes
-    self._kept: dict[int, np.ndarray] = {}  # in the order of their last use
+    self._size = 0  # bytes
+    self._cache: dict[int, np.ndarray] = {}  # in the order of their last use
     self._lock = threading.Lock()
 
   @functools.cached_property
@@ -56,16 +56,16 @@ class Documents:
   def __getitem__(self, i: int) -> Example:
     """Returns the tokens of a document, uint8 (n,)."""
     with self._lock:
-      if i in self._kept:
-        self._kept[i] = self._kept.pop(i)
-        return {"tokens": self._kept[i]}
+      if i in self._cache:
+        self._cache[i] = self._cache.pop(i)
+        return {"tokens": self._cache[i]}
     tokens = self._read(i)
     with self._lock:
-      if i not in self._kept and tokens.nbytes <= self._capacity:
-        self._kept[i] = tokens
-        self._held += tokens.nbytes
-      while self._held > self._capacity:
-        self._held -= self._kept.pop(next(iter(self._kept))).nbytes
+      if i not in self._cache and tokens.nbytes <= self._capacity:
+        self._cache[i] = tokens
+        self._size += tokens.nbytes
+      while self._size > self._capacity:
+        self._size -= self._cache.pop(next(iter(self._cache))).nbytes
     return {"tokens": tokens}
 
 

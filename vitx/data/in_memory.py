@@ -79,10 +79,12 @@ def find_problems(
 
   starts = range(0, count, _CHUNK)
   shown = dict(desc="reading", unit="examples", unit_scale=_CHUNK)
-  with ThreadPoolExecutor(threads) as pool:
-    # An interrupt ends the iterator of `pool.map`, which cancels the chunks that have not begun.
-    read_chunks = pool.map(read_chunk, starts)
-    list(tqdm(read_chunks, total=len(starts), delay=2, mininterval=1, leave=False, **shown))
+  pool = ThreadPoolExecutor(threads)
+  chunks = pool.map(read_chunk, starts)
+  try:
+    list(tqdm(chunks, total=len(starts), delay=2, mininterval=1, leave=False, **shown))
+  finally:
+    pool.shutdown(cancel_futures=True)  # after an interrupt no other chunk is read
   return dict(sorted(problems.items()))
 
 
@@ -104,15 +106,15 @@ def store_row(rows: Example, place: int, row: Example, examples: Examples, i: in
   Raises:
     ConfigError: An array has another shape or dtype than the first example's.
   """
-  for key, kept in rows.items():
+  for key, target in rows.items():
     array = row[key]
-    if array.shape != kept.shape[1:] or array.dtype != kept.dtype:
+    if array.shape != target.shape[1:] or array.dtype != target.dtype:
       raise ConfigError(
         f"data.source: the array {key!r} of {examples.name(i)!r} is {array.dtype}"
-        f" {array.shape}, but that of the first example is {kept.dtype} {kept.shape[1:]}."
+        f" {array.shape}, but that of the first example is {target.dtype} {target.shape[1:]}."
         " A batch needs one shape and dtype."
       )
-    kept[place] = array
+    target[place] = array
 
 
 def _first(examples: Examples, transform: Transform) -> Example:

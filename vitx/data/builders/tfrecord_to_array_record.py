@@ -71,10 +71,10 @@ def _check_same(name: str, directory: epath.Path) -> None:
   info = json.loads((directory / "dataset_info.json").read_text())
   base, config, version = tfds_dir.parse_name(name)
   given = (base, config or "", version or info["version"])
-  held = (info["name"], info.get("configName", ""), info["version"])
-  if given != held:
+  found = (info["name"], info.get("configName", ""), info["version"])
+  if given != found:
     raise ConfigError(
-      f"--from {directory} is a copy of {'/'.join(filter(None, held))}, not of {name!r}."
+      f"--from {directory} is a copy of {'/'.join(filter(None, found))}, not of {name!r}."
       " Name another directory."
     )
 

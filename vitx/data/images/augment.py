@@ -20,8 +20,6 @@ from vitx.data.images import autoaugment, color, cropping, image_ops, mixup, ran
 from vitx.data.images.augment_settings import read_augment
 from vitx.data.images.settings import sides
 
-TrainAugment = Callable[..., tuple[jax.Array, jax.Array]]
-EvalPreprocess = Callable[..., jax.Array]
 # A function from (key, image (H, W, C)) to an image.
 ImageStage = Callable[[jax.Array, jax.Array], jax.Array]
 Stages = dict[str, ImageStage]
@@ -42,7 +40,7 @@ def make_train_augment(
   std: Sequence[float],
   num_classes: int,
   label_smoothing: float,
-) -> TrainAugment:
+) -> Callable[..., tuple[jax.Array, jax.Array]]:
   """Builds the augmentation of a training batch.
 
   Args:
@@ -98,11 +96,9 @@ def make_train_augment(
           f" must be even, but it is {len(images)}. Change batch_size, or set both fields to 0."
         )
       draw = partial(mixup.draw, size=size, mixup=settings.mixup, cutmix=settings.cutmix)
-      if settings.mixing == "batch":
-        weights = draw(_stream(jax.random.fold_in(key, WHOLE_BATCH), "mixing"))
-        weights = jax.tree.map(lambda x: x[None], weights)
-      else:
-        weights = jax.vmap(lambda pair: draw(_stream(pair, "mixing")))(_fold(key, index // 2))
+      whole = jax.random.fold_in(key, WHOLE_BATCH)[None]
+      pairs = whole if settings.mixing == "batch" else _fold(key, index // 2)
+      weights = jax.vmap(lambda pair: draw(_stream(pair, "mixing")))(pairs)
       out, targets = mixup.mix(out, targets, *weights)
     return out, targets
 
@@ -111,7 +107,7 @@ def make_train_augment(
 
 def make_eval_preprocess(
   evaluation: Mapping[str, Any], *, image_size: Size, mean: Sequence[float], std: Sequence[float]
-) -> EvalPreprocess:
+) -> Callable[[jax.Array], jax.Array]:
   """Builds the preprocessing of an evaluation batch.
 
   Args:
